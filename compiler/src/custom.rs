@@ -4,7 +4,8 @@
 //! value that stands for the text, and reads each argument's buffer, so that parameters, levels, hazards, lifetimes and titles follow from it as from any other
 //! kernel's. Elsewhere the call is its reference, and that is scheduled as if it had been written alone.
 
-use crate::price::{Price, typical};
+use crate::price::Price;
+use crate::typical::typical;
 use gristmill_uop::custom::CustomRef;
 use gristmill_uop::program::{Estimate, Program};
 use gristmill_uop::target::Target;

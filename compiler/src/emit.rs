@@ -11,12 +11,13 @@ pub(crate) use kernel::{Slots, verify};
 use crate::custom as call;
 use crate::decision::{Alternative, Decider, Decision};
 use crate::lower::spec as linear_spec;
-use crate::lower::{Code, KernelCode, finish, lower_bodies, tiles};
+use crate::lower::{KernelCode, finish, lower_bodies, tiles};
 use crate::map::{accumulators, simd, simt, tile_terms, units};
 use crate::nest::{Nest, Ranges};
 use crate::schedule::{Body, Launch};
 use crate::tile::plan::FIRST;
 use crate::tile::propose::launch::Launched;
+use crate::tile::propose::nest::ThreadNest;
 use crate::tile::{Accumulators, NestPlan, Proposal, TilePlan, Warps, propose};
 use crate::title::title;
 use gristmill_uop::fragment::Fragment;
@@ -30,16 +31,21 @@ use gristmill_uop::{Graph, Id, Op, RangeKind};
 use kernel::{Kernel, fingerprint, sized};
 use std::sync::Arc;
 
+/// What the programs of a function are made with.
+pub(crate) struct Emission<'a, 'd> {
+    /// Its slots.
+    pub slots: &'a Slots<'a>,
+    /// For whom.
+    pub target: &'a Target,
+    /// In whose words; without it programs have no text.
+    pub dialect: Option<&'a dyn Dialect>,
+    /// Who decides on plans of nests and launches.
+    pub decider: &'a mut Decider<'d>,
+}
+
 /// The program of a launch.
-pub(crate) fn program(
-    g: &Graph,
-    launch: &Launch,
-    mapped: &[Mapped],
-    slots: &Slots,
-    target: &Target,
-    dialect: Option<&dyn Dialect>,
-    decider: &mut Decider,
-) -> Program {
+pub(crate) fn program(g: &Graph, launch: &Launch, mapped: &[Mapped], with: &mut Emission) -> Program {
+    let &mut Emission { slots, target, dialect, .. } = with;
     if let Some((launch, kernel, dialect)) = custom::of(g, launch, dialect) {
         return custom::program(g, launch, kernel, &custom::Around { slots, target, dialect });
     }
@@ -53,8 +59,16 @@ pub(crate) fn program(
     let mut linear = own.clone();
     let codes = lower_bodies(&mut linear, &bodies, &when, target);
     signature.place_stages(&linear, &codes);
-    let launched = launched(&linear, &codes, launch, &signature, groups, target);
-    let plan = launch_plan(&launched, launch, groups, slots.function, decider);
+    let units = target.machine.units.max(1) as i64;
+    let launched = Launched {
+        g: &linear,
+        bodies: &codes,
+        workgroups_per_unit: (linear.max_of(groups).saturating_add(units - 1)) / units,
+        scratch: signature.scratch_bytes,
+        first: launch.level == 0,
+        target,
+    };
+    let plan = launch_plan(&launched, launch, groups, slots.function, with.decider);
     let context = KernelContext { when, plan, streams: slots.streams.clone() };
     let code = finish(&mut linear, codes, &context, target);
     signature.add_rings(&linear, &code);
@@ -84,20 +98,6 @@ pub(crate) fn program(
     }
 }
 
-/// A launch of these bodies, in so many workgroups.
-fn launched<'a>(
-    g: &'a Graph,
-    bodies: &'a [Code],
-    launch: &Launch,
-    signature: &Signature,
-    groups: Id,
-    target: &'a Target,
-) -> Launched<'a> {
-    let units = target.machine.units.max(1) as i64;
-    let beside = (g.max_of(groups).saturating_add(units - 1)) / units;
-    Launched { g, bodies, beside, scratch: signature.scratch_bytes, first: launch.level == 0, target }
-}
-
 /// How a launch is run, which is a question of GPUs.
 fn launch_plan(of: &Launched, launch: &Launch, groups: Id, function: &Function, decider: &mut Decider) -> LaunchPlan {
     if of.target.machine.kind == MachineKind::Cpu {
@@ -116,50 +116,42 @@ pub(crate) struct Mapped {
     pub plan: TilePlan,
 }
 
-/// The bodies of a launch of that function, with their ranges mapped to the machine as is decided.
-pub(crate) fn map(
-    g: &mut Graph,
-    launch: &Launch,
-    function: &str,
-    target: &Target,
-    decider: &mut Decider,
-) -> Vec<Mapped> {
-    let mut body = |body: &Body| {
-        if call::value(g, &body.nests).is_some() {
-            return Mapped { nests: body.nests.clone(), plan: body.plan.clone() };
-        }
-        // New ranges are numbered after all of the scheduler's.
-        let last = g.toposort(&body.nests).iter().map(|&n| g.range_number(n)).max().unwrap_or(0);
-        let (mut ranges, mut plan) = (Ranges::after(last), body.plan.clone());
-        let (mut nests, mut before) = (Vec::new(), None);
-        for (i, &nest) in body.nests.iter().enumerate() {
-            let site = format!("{function} {} nest {i}", body.title);
-            let site = Decision::new("nest", site, vec![]);
-            // A loop that nests share stays around them as it is.
-            let (bare, shared) = Nest::of(g, nest).apart(g, RangeKind::Fused);
-            let tile = tiles::ranges(g, &g[bare].src[3..], &target.machine).and(target.machine.tile_fragment());
-            let (mapped, chosen) = match target.machine.kind {
-                _ if let Some(of) = tile => of_tiles(g, bare, of, target, &mut ranges, site, decider),
-                MachineKind::Cpu => of_vectors(g, bare, target, &mut ranges, site, decider),
-                MachineKind::Gpu => {
-                    let before = before.filter(|of| shares_loop(g, nest) && accumulators::fits(g, bare, of));
-                    of_threads(g, bare, before, target, &mut ranges, site, decider)
-                }
-            };
-            before = accumulators_of(g, nest, &chosen).or(before);
-            nests.push(Nest::of(g, mapped).within(&shared).store(g));
-            plan.nests.push(chosen);
-        }
-        let nests = units::units(g, nests, &plan.nests, &target.machine);
-        Mapped { nests, plan }
-    };
-    launch.bodies.iter().map(&mut body).collect()
+/// The bodies of a launch, with their ranges mapped to the machine as is decided.
+pub(crate) fn map(g: &mut Graph, launch: &Launch, with: &mut Emission) -> Vec<Mapped> {
+    launch.bodies.iter().map(|body| mapped(g, body, with)).collect()
 }
 
-/// One of these plans. The price sees neither threads nor registers: of equals the first is taken.
-fn chosen(of: Decision, proposals: &[Proposal<NestPlan>], decider: &mut Decider) -> usize {
-    let option = |p: &Proposal<NestPlan>| Alternative { name: p.name, plan: p.plan.to_string(), seconds: 0.0 };
-    decider.choose(Decision { options: proposals.iter().map(option).collect(), ..of })
+/// A body, mapped.
+fn mapped(g: &mut Graph, body: &Body, with: &mut Emission) -> Mapped {
+    let &mut Emission { slots, target, .. } = with;
+    if call::value(g, &body.nests).is_some() {
+        return Mapped { nests: body.nests.clone(), plan: body.plan.clone() };
+    }
+    // New ranges are numbered after all of the scheduler's.
+    let last = g.toposort(&body.nests).iter().map(|&n| g.range_number(n)).max().unwrap_or(0);
+    let (mut ranges, mut plan) = (Ranges::after(last), body.plan.clone());
+    let (mut nests, mut before) = (Vec::new(), None);
+    for (i, &nest) in body.nests.iter().enumerate() {
+        let site = format!("{} {} nest {i}", slots.function.name, body.title);
+        let site = Decision::new("nest", site, vec![]);
+        // A loop that nests share stays around them as it is.
+        let (bare, shared) = Nest::of(g, nest).split_loops(g, RangeKind::Fused);
+        let tile = tiles::ranges(g, &g[bare].src[3..], &target.machine).and(target.machine.tile_fragment());
+        let mapping = Mapping { target, ranges: &mut ranges, site, decider: with.decider };
+        let (mapped, chosen) = match target.machine.kind {
+            _ if let Some(of) = tile => mapping.of_tiles(g, bare, of),
+            MachineKind::Cpu => mapping.of_vectors(g, bare),
+            MachineKind::Gpu => {
+                let before = before.filter(|of| shares_loop(g, nest) && accumulators::fits(g, bare, of));
+                mapping.of_threads(g, bare, before)
+            }
+        };
+        before = accumulators_of(g, nest, &chosen).or(before);
+        nests.push(Nest::of(g, mapped).with_loops(&shared).store(g));
+        plan.nests.push(chosen);
+    }
+    let nests = units::units(g, nests, &plan.nests, &target.machine);
+    Mapped { nests, plan }
 }
 
 /// The accumulators of a nest that fills a stage with a product of several warps, each of which has all columns.
@@ -173,58 +165,57 @@ fn shares_loop(g: &Graph, nest: Id) -> bool {
     g.toposort(&[nest]).into_iter().any(|n| g.range_kind(n) == Some(RangeKind::Fused))
 }
 
-/// A nest shared by threads, and how.
-fn of_threads(
-    g: &mut Graph,
-    nest: Id,
-    before: Option<Accumulators>,
-    target: &Target,
-    ranges: &mut Ranges,
+/// A nest that is being mapped to the machine.
+struct Mapping<'a, 'd> {
+    /// For whom.
+    target: &'a Target,
+    /// Makes its ranges.
+    ranges: &'a mut Ranges,
+    /// The decision on its plan, still without options.
     site: Decision,
-    decider: &mut Decider,
-) -> (Id, NestPlan) {
-    let fused = simt::fused(g, nest);
-    let mut proposals = propose::nest::of_threads(g, nest, fused, before, target, decider.explores(&site));
-    let plan = proposals.swap_remove(chosen(site, &proposals, decider)).plan;
-    let of = if matches!(plan, NestPlan::Warps(_) | NestPlan::Accumulators(_)) { nest } else { fused };
-    (simt::nest(g, of, &plan, target, ranges), plan)
+    /// Who answers.
+    decider: &'a mut Decider<'d>,
 }
 
-/// A nest that is a product of tiles.
-fn of_tiles(
-    g: &mut Graph,
-    nest: Id,
-    of: &Fragment,
-    target: &Target,
-    ranges: &mut Ranges,
-    site: Decision,
-    decider: &mut Decider,
-) -> (Id, NestPlan) {
-    chosen(site, &[Proposal { name: FIRST, plan: NestPlan::Tiles }], decider);
-    (tile_terms::nest(g, nest, of, &target.machine, ranges), NestPlan::Tiles)
-}
-
-/// A nest of vectors, and how.
-fn of_vectors(
-    g: &mut Graph,
-    nest: Id,
-    target: &Target,
-    ranges: &mut Ranges,
-    site: Decision,
-    decider: &mut Decider,
-) -> (Id, NestPlan) {
-    let first = simd::nest(g, nest, None, target, ranges);
-    if !decider.explores(&site) {
-        chosen(site, &[Proposal { name: FIRST, plan: first.1.clone() }], decider);
-        return first;
+impl Mapping<'_, '_> {
+    /// Are other plans wanted than the first?
+    fn explores(&self) -> bool {
+        self.decider.explores(&self.site)
     }
-    let mut proposals = propose::vectors::vectors(&first.1);
-    match chosen(site, &proposals, decider) {
-        0 => first,
-        other => match proposals.swap_remove(other).plan {
-            NestPlan::Vectors(plan) => simd::nest(g, nest, Some(&plan), target, ranges),
-            _ => first,
-        },
+    /// One of these plans. The price sees neither threads nor registers: of equals the first is taken.
+    fn chosen(&mut self, proposals: &[Proposal<NestPlan>]) -> usize {
+        let option = |p: &Proposal<NestPlan>| Alternative { name: p.name, plan: p.plan.to_string(), seconds: 0.0 };
+        self.decider.choose(Decision { options: proposals.iter().map(option).collect(), ..self.site.clone() })
+    }
+    /// A nest shared by threads, and how. It may lie as the accumulators of a product before it.
+    fn of_threads(mut self, g: &mut Graph, nest: Id, before: Option<Accumulators>) -> (Id, NestPlan) {
+        let fused = simt::fused(g, nest);
+        let of = ThreadNest { store: nest, fused, accumulators: before };
+        let mut proposals = of.proposals(g, self.target, self.explores());
+        let plan = proposals.swap_remove(self.chosen(&proposals)).plan;
+        let of = if matches!(plan, NestPlan::Warps(_) | NestPlan::Accumulators(_)) { nest } else { fused };
+        (simt::nest(g, of, &plan, self.target, self.ranges), plan)
+    }
+    /// A nest that is a product of tiles.
+    fn of_tiles(mut self, g: &mut Graph, nest: Id, of: &Fragment) -> (Id, NestPlan) {
+        self.chosen(&[Proposal { name: FIRST, plan: NestPlan::Tiles }]);
+        (tile_terms::nest(g, nest, of, &self.target.machine, self.ranges), NestPlan::Tiles)
+    }
+    /// A nest of vectors, and how.
+    fn of_vectors(mut self, g: &mut Graph, nest: Id) -> (Id, NestPlan) {
+        let first = simd::nest(g, nest, None, self.target, self.ranges);
+        if !self.explores() {
+            self.chosen(&[Proposal { name: FIRST, plan: first.1.clone() }]);
+            return first;
+        }
+        let mut proposals = propose::vectors::vectors(&first.1);
+        match self.chosen(&proposals) {
+            0 => first,
+            other => match proposals.swap_remove(other).plan {
+                NestPlan::Vectors(plan) => simd::nest(g, nest, Some(&plan), self.target, self.ranges),
+                _ => first,
+            },
+        }
     }
 }
 

@@ -276,12 +276,11 @@ impl Packing {
         self.planes[..number].iter().map(bytes).sum::<u64>() as i64
     }
 
-    /// The value of element `k` of row `row`, of `columns`, in that layout: as the format's own description gives it, bit for bit.
-    pub fn decode(&self, g: &mut Graph, buffer: Id, layout: Layout, row: Id, k: Id, columns: i64) -> Id {
-        let place = self.place(g, layout, row, k, columns);
+    /// The value of the element there: as the format's own description gives it, bit for bit.
+    pub fn decode(&self, g: &mut Graph, buffer: Id, place: &Place) -> Id {
         let mut map = FxHashMap::from_iter([(self.element, place.element)]);
         for leaf in &self.leaves {
-            let v = self.read(g, buffer, leaf, &place);
+            let v = self.read(g, buffer, leaf, place);
             map.insert(leaf.hole, v);
         }
         g.import(&self.graph, self.value, &mut map)
@@ -301,7 +300,7 @@ impl Packing {
         if layout == Layout::Planes {
             let bytes = g.int(self.row_bytes(layout, columns));
             let (base, lane) = (g.mul(row, bytes), g.int(0));
-            return Place { base, lane, element, lanes, planes: Some((k, columns)) };
+            return Place { base, lane, element, lanes, planes: Some(OfRow { element: k, columns }) };
         }
         let [l, blocks, bytes] = [lanes, columns / self.elements, lanes * self.bytes].map(|v| g.int(v));
         let (group, lane) = (g.idiv(row, l), g.modulo(row, l));
@@ -312,10 +311,10 @@ impl Packing {
     }
 
     /// Address of the group of elements with the element in it, in a plane; and the element's number in its group.
-    fn in_plane(&self, g: &mut Graph, place: &Place, (k, columns): (Id, i64), plane: usize) -> (Id, Id) {
+    fn in_plane(&self, g: &mut Graph, place: &Place, of: OfRow, plane: usize) -> (Id, Id) {
         let (elements, bytes) = self.planes[plane];
-        let [elements, bytes, start] = [elements, bytes, self.plane_at(plane, columns)].map(|v| g.int(v));
-        let (number, within) = (g.idiv(k, elements), g.modulo(k, elements));
+        let [elements, bytes, start] = [elements, bytes, self.plane_at(plane, of.columns)].map(|v| g.int(v));
+        let (number, within) = (g.idiv(of.element, elements), g.modulo(of.element, elements));
         let number = g.mul(number, bytes);
         let at = g.add(place.base, start);
         (g.add(at, number), within)
@@ -324,8 +323,8 @@ impl Packing {
     /// Address of a scale.
     pub fn scale_at(&self, g: &mut Graph, place: &Place, kind: &Kind) -> Id {
         let &Kind::Scale { every, stored, offset, plane } = kind else { unreachable!("a scale") };
-        if let Some(k) = place.planes {
-            return self.in_plane(g, place, k, plane).0;
+        if let Some(of) = place.planes {
+            return self.in_plane(g, place, of, plane).0;
         }
         let (size, number) = (stored.bytes() as i64, g.int(every));
         let [row, all] = [size, size * place.lanes].map(|v| g.int(v));
@@ -359,7 +358,7 @@ impl Packing {
         let quad = 4 * place.lanes;
         let [four, vs] = [4, vectors].map(|v| g.int(v));
         let (start, within) = match place.planes {
-            Some(k) => self.in_plane(g, place, k, piece.plane),
+            Some(of) => self.in_plane(g, place, of, piece.plane),
             None => self.unit_at(g, place, piece.offset),
         };
         let (q, byte) = (g.idiv(within, four), g.modulo(within, four));
@@ -404,8 +403,16 @@ pub struct Place {
     lane: Id,
     element: Id,
     lanes: i64,
-    /// With rows as planes: the element in its row, and how many there are.
-    planes: Option<(Id, i64)>,
+    /// With rows as planes, its place in its row.
+    planes: Option<OfRow>,
+}
+
+/// An element's place in its row.
+#[derive(Clone, Copy)]
+struct OfRow {
+    element: Id,
+    /// Elements of the row.
+    columns: i64,
 }
 
 impl Parts<'_> {

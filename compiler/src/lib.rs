@@ -21,6 +21,7 @@ pub mod schedule;
 pub mod testing;
 pub mod tile;
 mod title;
+mod typical;
 pub mod watch;
 
 pub use decision::{Cheapest, Decision, Listed, Perturb, Policy};

@@ -34,13 +34,13 @@ impl Nest {
         Nest { buffer, offset, value, adds: adds(g, store), closed: closed.to_vec() }
     }
     /// The store without its loops of that kind, and these.
-    pub fn apart(mut self, g: &mut Graph, kind: RangeKind) -> (Id, Vec<Id>) {
-        let (apart, left) = self.closed.iter().copied().partition(|&r| g.range_kind(r) == Some(kind));
+    pub fn split_loops(mut self, g: &mut Graph, kind: RangeKind) -> (Id, Vec<Id>) {
+        let (split, left) = self.closed.iter().copied().partition(|&r| g.range_kind(r) == Some(kind));
         self.closed = left;
-        (self.store(g), apart)
+        (self.store(g), split)
     }
     /// With these loops around its own.
-    pub fn within(mut self, loops: &[Id]) -> Nest {
+    pub fn with_loops(mut self, loops: &[Id]) -> Nest {
         self.closed.splice(0..0, loops.iter().copied());
         self
     }

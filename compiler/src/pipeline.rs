@@ -6,7 +6,7 @@ use crate::decision::{Decider, Decision, Policy};
 use crate::decompose::attention;
 use crate::decompose::attention::plan::AttentionPlan;
 use crate::decompose::scatter;
-use crate::emit::{CustomDialect, Dialect, Slots, map, program};
+use crate::emit::{CustomDialect, Dialect, Emission, Slots, map, program};
 use crate::layout::Layout;
 use crate::planned::{Planned, planned};
 use crate::schedule::{Launch, TEMP};
@@ -83,8 +83,9 @@ pub fn compile_watched(
     let mut seconds = 0.0;
     for launch in &scheduled.launches {
         seconds += launch.price.seconds;
-        let mapped = map(&mut graph, launch, &function.name, target, &mut decider);
-        programs.push(Arc::new(program(&graph, launch, &mapped, &slots, target, dialect, &mut decider)));
+        let mut with = Emission { slots: &slots, target, dialect, decider: &mut decider };
+        let mapped = map(&mut graph, launch, &mut with);
+        programs.push(Arc::new(program(&graph, launch, &mapped, &mut with)));
         nests.extend(mapped.iter().flat_map(|m| &m.nests));
         plans.push(mapped.into_iter().map(|m| m.plan).collect());
     }

@@ -36,7 +36,7 @@ pub fn planned(function: &Function, target: &Target, decider: &mut Decider, watc
     let layouts = layouts::decided(function, int8::layouts_of(function, target), target, decider);
     let derived = int8::derive(&mut graph, &mut roots, &mut hints, layouts, target);
     watch.pass("int8", &mut graph, &roots);
-    let outputs = apart(&mut graph, function, &roots);
+    let outputs = distinct_outputs(&mut graph, function, &roots);
     watch.pass("outputs", &mut graph, &outputs.iter().map(|o| o.1).collect::<Vec<_>>());
     for &(_, root) in &outputs {
         verify(&graph, root, Level::Tensor, "decompose");
@@ -58,7 +58,7 @@ fn is_state(g: &Graph, mut node: Id) -> bool {
 }
 
 /// The outputs, each with a node of its own, since a node is written to one place: what another slot has already, or has as its state, is copied.
-fn apart(g: &mut Graph, function: &Function, roots: &[Id]) -> Vec<(u32, Id)> {
+fn distinct_outputs(g: &mut Graph, function: &Function, roots: &[Id]) -> Vec<(u32, Id)> {
     let mut taken: FxHashSet<Id> = FxHashSet::default();
     let own = |(&(slot, _), &root): (&(u32, Id), &Id)| {
         let mut node = root;

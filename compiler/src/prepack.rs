@@ -2,7 +2,7 @@
 //! slot 1 receives them in their layout; the variable `groups` is the number of groups of rows that lie together.
 
 use crate::decision::{Cheapest, Decider};
-use crate::emit::{self, Dialect, Slots};
+use crate::emit::{self, Dialect, Emission, Slots};
 use crate::layout::{Kind, Layout, Leaf, Packing};
 use crate::nest::Ranges;
 use crate::price::Price;
@@ -17,19 +17,25 @@ use gristmill_uop::{Arg, Graph, Id, Node, Op, RangeKind, Scalar};
 use smallvec::smallvec;
 
 /// Most groups of rows of one launch.
-const MOST: i64 = 1 << 31;
+const MOST_GROUPS: i64 = 1 << 31;
 /// The variable that says how many groups of rows.
 const GROUPS: &str = "groups";
 
-/// The kernel for rows of `columns` elements.
-pub fn prepack(
-    e: EncodingRef,
-    packing: &Packing,
-    layout: Layout,
-    columns: usize,
-    target: &Target,
-    dialect: Option<&dyn Dialect>,
-) -> Program {
+/// Rows of a weight that are to lie in another layout than their file's.
+pub struct PackedRows<'a> {
+    /// Their format.
+    pub encoding: EncodingRef,
+    /// The format, taken apart.
+    pub packing: &'a Packing,
+    /// How they are to lie.
+    pub layout: Layout,
+    /// Elements of a row.
+    pub columns: usize,
+}
+
+/// The kernel for such rows.
+pub fn prepack(of: &PackedRows, target: &Target, dialect: Option<&dyn Dialect>) -> Program {
+    let &PackedRows { encoding: e, packing, layout, columns } = of;
     let mut g = Graph::new();
     let (lanes, columns) = (layout.lanes(), columns as i64);
     let mut packed =
@@ -38,7 +44,7 @@ pub fn prepack(
     let mut p = Prepack { g, packing, e, layout, lanes, columns, file, out, ranges: Ranges::after(0) };
     let of_rows = |layout: Layout| layout.bytes(e, &[lanes, columns]).unwrap_or(usize::MAX);
     let bound = target.machine.largest_binding / of_rows(Layout::File).max(of_rows(layout));
-    let groups = p.g.var(GROUPS, 1, MOST.min(bound as i64).max(1));
+    let groups = p.g.var(GROUPS, 1, MOST_GROUPS.min(bound as i64).max(1));
     let group = p.range(groups, RangeKind::Global);
     let mut nests = Vec::new();
     for leaf in &packing.leaves {
@@ -65,8 +71,9 @@ pub fn prepack(
     };
     let slots = Slots { function: &function, streams: vec![], extent: &extent };
     let mut decider = Decider { policy: &mut Cheapest, plans: &target.plans, log: vec![] };
-    let mapped = emit::map(&mut g, &launch, &function.name, target, &mut decider);
-    emit::program(&g, &launch, &mapped, &slots, target, dialect, &mut decider)
+    let mut with = Emission { slots: &slots, target, dialect, decider: &mut decider };
+    let mapped = emit::map(&mut g, &launch, &mut with);
+    emit::program(&g, &launch, &mapped, &mut with)
 }
 
 struct Prepack<'a> {

@@ -10,6 +10,7 @@ use crate::fragment::Sum;
 use crate::lower::{is_laid_out, tiles};
 use crate::nest::{global_ranges, outermost_reductions};
 use crate::tile::product::Product;
+pub(crate) use crate::typical::{TYPICAL, typical};
 use gristmill_uop::fragment::Fragment;
 use gristmill_uop::machine::{Machine, MachineKind};
 use gristmill_uop::program::Estimate;
@@ -17,23 +18,20 @@ use gristmill_uop::target::Target;
 use gristmill_uop::{Arg, Graph, Id, Node, Op, RangeKind, Scalar};
 use rustc_hash::{FxHashMap, FxHashSet};
 
-/// Largest value at which a variable is priced.
-pub(crate) const TYPICAL: i64 = 1024;
-
 /// Operations that a term takes of a GPU's threads where a weight's element is unpacked by itself: down projections of experts of eight sequences, 100 M terms, took an
 /// H200 325 us.
-const ALONE: f64 = 200.0;
+const OPERATIONS_OF_UNPACKED_TERM: f64 = 200.0;
 
 /// Operations of a GPU's rate, which counts a multiplication and its addition as two, that one of a stage takes: what is staged is compared, converted and
 /// divided, and rarely multiplied and added. H200, tokens a second with 1, 2, 3 and 4: Qwen3-30B-A3B Q4_K_M 445, 480, 450, 449; Llama 3.1 8B Q4_0 511, 536,
 /// 536, 536; GLM-4.7-Flash Q4_0 619, 617, 606, 468; gpt-oss-20b 463, 463, 460, 469.
-const OF_A_STAGE: f64 = 2.0;
+const OPERATIONS_OF_STAGED_ONE: f64 = 2.0;
 
-/// Lanes that words of a packed weight have at least, where a CPU multiplies several at a time.
+/// Lanes that words of a packed weight have at least, where a CPU multiplies several at a time: those of the narrowest vector. Counted, not measured.
 const LEAST_LANES: f64 = 4.0;
 
 /// Operations of all lanes of a vector that a product of one word takes: 0.9 ns of a core whose rate is 48 operations a nanosecond (EPYC, AVX2, 512 words of a row).
-const WORD_ALONE: f64 = 5.0;
+const OPERATIONS_OF_LONE_WORD: f64 = 5.0;
 
 /// What one kernel costs.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -46,42 +44,6 @@ pub struct Price {
     pub stages: f64,
     /// Seconds of the same kernel in whatever shape, surplus elements aside: its launch, and its weights' way from memory or the operations of what it writes.
     pub floor: f64,
-}
-
-/// Typical value of an index expression.
-pub fn typical(g: &Graph, id: Id) -> f64 {
-    if let Some(v) = g.int_value(id) {
-        return v as f64;
-    }
-    let value = g.evaluate_index(id, &|name| typical_var(g, id, name));
-    match value.map(|v| v as f64).or_else(|| midway(g, id)) {
-        Some(v) => v.max(1.0),
-        None => g.bounds(id).map_or(TYPICAL as f64, |b| (b.1.min(TYPICAL)) as f64),
-    }
-}
-
-/// Typical value of an expression on indices, each of them halfway.
-fn midway(g: &Graph, id: Id) -> Option<f64> {
-    let n = &g[id];
-    let of = |i: usize| midway(g, n.src[i]);
-    Some(match n.op {
-        Op::Const => g.int_value(id)? as f64,
-        Op::Var => typical(g, id),
-        Op::Range => (typical(g, n.src[0]) - 1.0) / 2.0,
-        Op::Add => of(0)? + of(1)?,
-        Op::Mul => of(0)? * of(1)?,
-        Op::IDiv => (of(0)? / of(1)?).floor(),
-        Op::Min => of(0)?.min(of(1)?),
-        Op::Max => of(0)?.max(of(1)?),
-        _ => return None,
-    })
-}
-
-fn typical_var(g: &Graph, root: Id, name: &str) -> Option<i64> {
-    g.toposort(&[root]).into_iter().find_map(|n| match &g[n].arg {
-        Arg::Var(v, lo, hi) if v.as_ref() == name => Some((*hi).min(TYPICAL).max(*lo)),
-        _ => None,
-    })
 }
 
 struct Counter<'a> {
@@ -100,8 +62,8 @@ impl Counter<'_> {
     }
 }
 
-/// Iterations of a loop whose loads wait for memory together, where each thread takes all of them.
-const TOGETHER: f64 = 8.0;
+/// Iterations of a loop whose loads wait for memory together, where each thread takes all of them. Not measured.
+const ITERATIONS_IN_FLIGHT: f64 = 8.0;
 
 impl Counter<'_> {
     /// How often a thread waits for memory before it knows where the operands of its sums lie: in a nest whose threads are counted already each of them computes
@@ -118,12 +80,12 @@ impl Counter<'_> {
         let far = inner.filter(|&n| g.any(n, |_, n| n.op == Op::Load && g[n.src[0]].op == Op::Param));
         let loops = far.filter(|&n| g[n].src[1..].iter().any(|&r| g.range_kind(r) == Some(RangeKind::Reduce)));
         let terms = |n: Id| g[n].src[1..].to_vec();
-        loops.map(terms).map(|ranges| (self.product(ranges) / TOGETHER).ceil()).sum()
+        loops.map(terms).map(|ranges| (self.product(ranges) / ITERATIONS_IN_FLIGHT).ceil()).sum()
     }
     /// Does a CPU load a word of a packed weight with others beside it, as lanes of a vector: is there a range of the nest along which words are neighbours, and if that is
     /// one of outputs, all else that depends on it? A workgroup that has one row of many that are interleaved loads them one by one, and so does a nest whose other
     /// operands lie across those rows. `order` has the nodes of the nest.
-    fn beside(&mut self, load: Id, closed: &[Id], order: &[Id]) -> bool {
+    fn loads_neighbours(&mut self, load: Id, closed: &[Id], order: &[Id]) -> bool {
         let g = self.g;
         if self.machine.kind != MachineKind::Cpu || self.machine.lanes <= 1 {
             return true;
@@ -175,16 +137,10 @@ pub fn kernel(g: &Graph, nests: &[Id], target: &Target) -> Price {
             main_cached += groups * cached;
         } else if staged {
             // Every worker does its share of the runs; nothing else of the workgroup proceeds meanwhile.
-            let each = if target.machine.kind == MachineKind::Gpu { OF_A_STAGE } else { 1.0 };
+            let each = if target.machine.kind == MachineKind::Gpu { OPERATIONS_OF_STAGED_ONE } else { 1.0 };
             let operations = target.machine.operations / each;
-            let mut seconds = runs * both(ops / operations, cached / target.machine.cache_bandwidth);
-            if target.machine.kind == MachineKind::Cpu && bytes > target.machine.stage_bytes() as f64 {
-                // More weights than a cache keeps: each run reads them again.
-                let mine = g.free_ranges(nest);
-                let different = c.product(globals.iter().copied().filter(|r| mine.contains(r)));
-                seconds = seconds.max(bytes * (runs / different).max(1.0) / target.machine.bandwidth);
-            }
-            price.stages += seconds;
+            let seconds = runs * both(ops / operations, cached / target.machine.cache_bandwidth);
+            price.stages += seconds.max(weights_again(&mut c, nest, &globals, bytes, runs));
             let again = closed.iter().copied().filter(|&r| g.range_kind(r) == Some(RangeKind::Fused));
             price.stages += c.product(again) * wait(g, nest, groups / resident as f64, target);
         } else {
@@ -192,23 +148,37 @@ pub fn kernel(g: &Graph, nests: &[Id], target: &Target) -> Price {
             main_cached += runs * cached;
         }
         if !staged && target.machine.kind == MachineKind::Gpu {
-            price.stages += (in_turn(&mut c, nest, &globals) - 1.0) * target.machine.latency;
+            price.stages += (rows_in_turn(&mut c, nest, &globals) - 1.0) * target.machine.latency;
         }
         price.stages += c.serial(nest) * target.machine.latency * rounds(groups / resident as f64, target);
     }
     price.estimate.operations += main_ops;
     let memory = price.estimate.weight_bytes / target.machine.bandwidth
         + jumps * target.machine.jump / target.machine.units as f64;
-    let fill = match target.machine.kind {
-        // Too few workgroups leave workers idle.
-        MachineKind::Cpu => (target.machine.units as f64 / groups.max(1.0)).clamp(1.0, target.machine.units as f64),
-        MachineKind::Gpu => (target.machine.units as f64 / 2.0 / groups.max(1.0)).clamp(1.0, 64.0),
-    };
-    let main =
-        memory.max(both(main_ops / target.machine.operations, main_cached / target.machine.cache_bandwidth)) * fill;
+    let busy = both(main_ops / target.machine.operations, main_cached / target.machine.cache_bandwidth);
+    let main = memory.max(busy) * idle(groups, target);
     price.seconds = target.machine.launch + price.stages + main;
     price.floor = target.machine.launch + memory.max(main_ops / target.machine.operations);
     price
+}
+
+/// How many times as long a kernel of so many workgroups takes as one that keeps all workers busy.
+fn idle(groups: f64, target: &Target) -> f64 {
+    let units = target.machine.units as f64;
+    match target.machine.kind {
+        MachineKind::Cpu => (units / groups.max(1.0)).clamp(1.0, units),
+        MachineKind::Gpu => (units / 2.0 / groups.max(1.0)).clamp(1.0, 64.0),
+    }
+}
+
+/// Seconds in which the runs of a CPU's stage read its weights from memory, where these are more than a cache keeps, so that each run reads them again.
+fn weights_again(c: &mut Counter, nest: Id, globals: &[Id], bytes: f64, runs: f64) -> f64 {
+    if c.machine.kind != MachineKind::Cpu || bytes <= c.machine.stage_bytes() as f64 {
+        return 0.0;
+    }
+    let mine = c.g.free_ranges(nest);
+    let different = c.product(globals.iter().copied().filter(|r| mine.contains(r)));
+    bytes * (runs / different).max(1.0) / c.machine.bandwidth
 }
 
 /// How often the nest runs: once a workgroup; on a CPU once a chunk, or whenever an index it depends on changes.
@@ -231,18 +201,18 @@ fn runs(c: &mut Counter, nest: Id, globals: &[Id], target: &Target) -> f64 {
 
 /// Seconds for which workgroups wait at the end of a stage. One workgroup alone does not fill the machine: latency of its loads, those from memory
 /// before all, for each of those that come one after the other.
-fn wait(g: &Graph, nest: Id, beside: f64, target: &Target) -> f64 {
+fn wait(g: &Graph, nest: Id, workgroups: f64, target: &Target) -> f64 {
     if target.machine.kind == MachineKind::Cpu {
         return target.machine.barrier;
     }
     let far = g.any(nest, |_, n| n.op == Op::Load && g[n.src[0]].op == Op::Param);
     let latency = if far { target.machine.latency } else { 0.2 * target.machine.latency };
-    rounds(beside, target) * (target.machine.barrier + latency)
+    rounds(workgroups, target) * (target.machine.barrier + latency)
 }
 
 /// How often a GPU's workgroups take turns: so many of them, for each that a unit holds beside others.
-fn rounds(beside: f64, target: &Target) -> f64 {
-    (beside / target.machine.units as f64).max(1.0)
+fn rounds(workgroups: f64, target: &Target) -> f64 {
+    (workgroups / target.machine.units as f64).max(1.0)
 }
 
 /// Is the nest a copy from memory as it is? A GPU makes it beside other work.
@@ -317,7 +287,7 @@ fn jumps_of(c: &mut Counter, nest: Id, globals: &[Id]) -> f64 {
 
 /// Rows of a packed weight that data chooses (experts) and that a workgroup of a GPU takes one after the other, at least one: each begins where no thread has asked for anything, and
 /// waits. Qwen3-30B-A3B's down projections by eight experts in turn and by one, with the sum of eight in the next launch, H100: 17.1 us and 8.7 (4.5 in that launch).
-fn in_turn(c: &mut Counter, nest: Id, globals: &[Id]) -> f64 {
+fn rows_in_turn(c: &mut Counter, nest: Id, globals: &[Id]) -> f64 {
     let g = c.g;
     let of = chosen_rows(g, nest).into_iter().map(|(address, chosen)| {
         // What an index is summed over is no row.
@@ -434,8 +404,8 @@ fn work(
                 let buffer = &g[node.src[0]];
                 let packed = matches!(buffer.arg, Arg::Packed(..));
                 let bytes = node.dtype.scalar.bytes() as f64;
-                if packed && node.dtype.scalar == Scalar::U32 && !c.beside(n, closed, &order) {
-                    of_words = WORD_ALONE * c.machine.lanes as f64;
+                if packed && node.dtype.scalar == Scalar::U32 && !c.loads_neighbours(n, closed, &order) {
+                    of_words = OPERATIONS_OF_LONE_WORD * c.machine.lanes as f64;
                 }
                 // Weights of a stage are read again by every workgroup.
                 if !packed || g[g[nest].src[0]].op == Op::Local {
@@ -446,7 +416,7 @@ fn work(
                 }
             }
             Op::Reduce => {
-                let alone = if unpacked_alone(g, n, c.machine) { ALONE } else { 1.0 };
+                let alone = if unpacked_alone(g, n, c.machine) { OPERATIONS_OF_UNPACKED_TERM } else { 1.0 };
                 let of = products.iter().find(|p| p.id == n);
                 let weight = of.map_or(alone, |p| p.surplus * c.machine.term_of(p.by));
                 ops += weight * c.product(inside.iter().copied().chain(node.src[1..].iter().copied()));

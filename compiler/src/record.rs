@@ -112,11 +112,11 @@ impl Writer {
         } = program;
         let KernelContext { when, plan, streams } = context;
         [name, source, title].into_iter().for_each(|text| self.text(text));
-        let conditions = when.iter().flat_map(|w| [w.skip, w.early]).flatten();
+        let conditions = when.iter().flat_map(|w| [w.skip, w.prologue]).flatten();
         let roots: Vec<Id> = [*root, *groups].into_iter().chain(conditions).collect();
         self.text(&text::print(graph, &roots));
         self.list(when, |out, w| {
-            [w.skip.is_some(), w.early.is_some(), w.alone].into_iter().for_each(|yes| out.flag(yes))
+            [w.skip.is_some(), w.prologue.is_some(), w.exclusive].into_iter().for_each(|yes| out.flag(yes))
         });
         // On a CPU there is none.
         self.text(&if *plan == LaunchPlan::default() { String::new() } else { plan.to_string() });
@@ -203,8 +203,8 @@ impl<'a> Reader<'a> {
         let (root, groups) = (roots.next()?, roots.next()?);
         let mut condition = |is_there: bool| if is_there { roots.next().map(Some) } else { Some(None) };
         let when = self.list(|of| {
-            let (skip, early, alone) = (of.flag()?, of.flag()?, of.flag()?);
-            Some(When { skip: condition(skip)?, early: condition(early)?, alone })
+            let (skip, prologue, exclusive) = (of.flag()?, of.flag()?, of.flag()?);
+            Some(When { skip: condition(skip)?, prologue: condition(prologue)?, exclusive })
         })?;
         let plan = match self.text()? {
             "" => LaunchPlan::default(),

@@ -18,7 +18,18 @@ pub fn tables(recording: &Recording, report: &Report, all: bool) -> String {
 }
 
 fn write(out: &mut String, recording: &Recording, report: &Report, all: bool) -> std::fmt::Result {
-    let percent = |x: f64| format!("{:.1} %", 100.0 * x);
+    step(out, recording, report)?;
+    layers(out, report)?;
+    kernels(out, recording, report, if all { usize::MAX } else { SHOWN })?;
+    report.plain.map_or(Ok(()), |plain| timers(out, recording, report.wall, plain))
+}
+
+fn percent(x: f64) -> String {
+    format!("{:.1} %", 100.0 * x)
+}
+
+/// What a step takes, and what it reads.
+fn step(out: &mut String, recording: &Recording, report: &Report) -> std::fmt::Result {
     writeln!(out, "{}, {}: {}, {} runs", recording.model, recording.device, recording.what, recording.steps.len())?;
     let of_limit = recording.limits.bandwidth.map_or("read bandwidth unknown".into(), |b| {
         format!(
@@ -34,7 +45,11 @@ fn write(out: &mut String, recording: &Recording, report: &Report, all: bool) ->
         recording.tokens as f64 / report.wall,
         report.bytes / 1e6,
         report.bytes / report.wall / 1e9,
-    )?;
+    )
+}
+
+/// The table of kinds of layer, and what lies between kernels.
+fn layers(out: &mut String, report: &Report) -> std::fmt::Result {
     writeln!(
         out,
         "\n{:<28} {:>6} {:>8} {:>10} {:>9} {:>8} {:>7}",
@@ -64,13 +79,16 @@ fn write(out: &mut String, recording: &Recording, report: &Report, all: bool) ->
         "",
         "",
         percent(share)
-    )?;
+    )
+}
+
+/// The table of the first kernels, at most so many, and what the others take.
+fn kernels(out: &mut String, recording: &Recording, report: &Report, most: usize) -> std::fmt::Result {
     writeln!(
         out,
         "\n{:<21} {:<24} {:>5} {:>10} {:>10} {:>9} {:>8} {:>7} {:>7}  computes",
         "kernel", "of", "calls", "time", "each", "MB", "GB/s", "limit", "share"
     )?;
-    let most = if all { usize::MAX } else { SHOWN };
     for row in report.rows.iter().take(most) {
         kernel(out, recording, row)?;
     }
@@ -92,17 +110,19 @@ fn write(out: &mut String, recording: &Recording, report: &Report, all: bool) ->
     if report.rows.iter().take(most).any(Row::is_above) {
         writeln!(out, "\n* faster than its limit: {WHY_ABOVE}")?;
     }
-    if let Some(plain) = report.plain {
-        let cost = (report.wall - plain).max(0.0);
-        let rate = recording.tokens as f64 / plain;
-        let took = format!("{}, {rate:.1} tokens a second", time(plain));
-        let taken = match cost > NOTICED * plain {
-            true => format!("{} of the step, most of it between kernels", time(cost)),
-            false => "next to nothing".into(),
-        };
-        writeln!(out, "\nThe timers themselves take {taken}: without them it takes {took}.")?;
-    }
     Ok(())
+}
+
+/// What timing takes of a step that takes `plain` seconds without it, and `wall` with it.
+fn timers(out: &mut String, recording: &Recording, wall: f64, plain: f64) -> std::fmt::Result {
+    let cost = (wall - plain).max(0.0);
+    let rate = recording.tokens as f64 / plain;
+    let took = format!("{}, {rate:.1} tokens a second", time(plain));
+    let taken = match cost > NOTICED * plain {
+        true => format!("{} of the step, most of it between kernels", time(cost)),
+        false => "next to nothing".into(),
+    };
+    writeln!(out, "\nThe timers themselves take {taken}: without them it takes {took}.")
 }
 
 fn kernel(out: &mut String, recording: &Recording, row: &Row) -> std::fmt::Result {

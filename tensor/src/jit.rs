@@ -7,7 +7,7 @@ use crate::function::{ContentKey, Key};
 use crate::kept::Kept;
 use gristmill_backend::Opened;
 use gristmill_compiler::layout::{Layout, Packing};
-use gristmill_compiler::prepack::prepack;
+use gristmill_compiler::prepack::{PackedRows, prepack};
 use gristmill_compiler::{Cheapest, Compiled, Policy, compile};
 use gristmill_runtime::{Buffer, Device, Error, Kernel, Launch, Memory, Replay};
 use gristmill_uop::encoding::EncodingRef;
@@ -136,7 +136,7 @@ impl Jit {
             let packing =
                 Packing::of(e).ok_or_else(|| Error::invalid(e.name, "has no other layout than its file's"))?;
             let (target, dialect) = (&self.opened.target, self.opened.dialect);
-            programs.push(prepack(e, &packing, layout, columns, target, dialect));
+            programs.push(prepack(&PackedRows { encoding: e, packing: &packing, layout, columns }, target, dialect));
             new.push(key);
         }
         let kernels = self.opened.device.load(&programs, &|_, _| ())?;

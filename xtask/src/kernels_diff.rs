@@ -12,21 +12,32 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Instant;
 
-/// Dense MLA, MoE without a query rank, MoE with one, dense with grouped queries; each in the simplest quantisation and in a mix of formats with six-bit scales.
-const MODELS: &[&str] = &[
-    "synth:youtu-llm-2b:q4_0",
-    "synth:youtu-llm-2b:q4_k_m",
-    "synth:deepseek-v2-lite:q4_0",
-    "synth:deepseek-v2-lite:q4_k_m",
-    "synth:glm-4.7-flash:q4_0",
-    "synth:glm-4.7-flash:q4_k_m",
-    "synth:llama-3.1-8b:q4_0",
-    "synth:llama-3.1-8b:q4_k_m",
+/// One model for each kind of layer, those of which most is measured in the simplest quantisation and in a mix of formats with six-bit scales.
+const MODELS: &[Model] = &[
+    // Dense, latent attention.
+    Model { name: "synth:youtu-llm-2b:q4_0", variants: ALL },
+    Model { name: "synth:youtu-llm-2b:q4_k_m", variants: ALL },
+    // Experts, latent attention without a query rank, and with one.
+    Model { name: "synth:deepseek-v2-lite:q4_0", variants: ALL },
+    Model { name: "synth:deepseek-v2-lite:q4_k_m", variants: ALL },
+    Model { name: "synth:glm-4.7-flash:q4_0", variants: ALL },
+    Model { name: "synth:glm-4.7-flash:q4_k_m", variants: ALL },
+    // Dense, grouped queries.
+    Model { name: "synth:llama-3.1-8b:q4_0", variants: ALL },
+    Model { name: "synth:llama-3.1-8b:q4_k_m", variants: ALL },
+    // Experts with biases, sinks, windows.
+    Model { name: "synth:gpt-oss-20b:mxfp4_moe", variants: &["", "batch-8"] },
+    // Many small experts, grouped queries.
+    Model { name: "synth:qwen3-30b-a3b:q4_k_m", variants: &["", "batch-8"] },
+    // Recurrent states: no step of several sequences.
+    Model { name: "synth:qwen3.5-35b-a3b:q4_k_m", variants: &[""] },
 ];
 
 /// What kernels are written for. None of these runs anything, so none needs its hardware.
 const TARGETS: &[Target] = &[
-    Target { name: "gpu", arguments: &["--device", "null:gpu"], heading: "# gpu-" },
+    Target { name: "gpu", arguments: &["--device", "null:gpu"], heading: "# gpu-h200:" },
+    Target { name: "m3-max", arguments: &["--device", "null:m3-max"], heading: "# gpu-adapter Apple M3 Max:" },
+    Target { name: "amx", arguments: &["--device", "null", "--isa", "amx"], heading: "# cpu-amx:" },
     Target {
         name: "avx512vnni",
         arguments: &["--device", "null", "--isa", "avx512vnni"],
@@ -41,7 +52,20 @@ const VARIANTS: &[Variant] = &[
     Variant { name: "", arguments: &[] },
     Variant { name: "exact", arguments: &["--exact"] },
     Variant { name: "kv-q8_0", arguments: &["--kv", "q8_0"] },
+    Variant { name: "batch-8", arguments: &["--batch", "8"] },
 ];
+
+/// The variants of a model of which every kernel is compared.
+const ALL: &[&str] = &["", "exact", "kv-q8_0", "batch-8"];
+/// Those that every model has, also one without a row: of one sequence.
+const OF_ONE_SEQUENCE: &[&str] = &["", "exact", "kv-q8_0"];
+
+/// A row of [`MODELS`].
+struct Model {
+    name: &'static str,
+    /// Names of [`VARIANTS`].
+    variants: &'static [&'static str],
+}
 
 /// A row of [`TARGETS`].
 struct Target {
@@ -63,12 +87,12 @@ pub struct Options {
     /// The revision to compare with
     rev: String,
     /// Models: files or synth:PRESET:QUANT
-    #[arg(default_values_t = MODELS.iter().map(|m| m.to_string()))]
+    #[arg(default_values_t = MODELS.iter().map(|m| m.name.to_string()))]
     models: Vec<String>,
     /// Only these targets; all of them unless given
     #[arg(long = "target", value_parser = clap::builder::PossibleValuesParser::new(TARGETS.iter().map(|t| t.name)))]
     targets: Vec<String>,
-    /// Further arguments for both `gristmill kernels`, in place of the variants --exact and --kv q8_0
+    /// Further arguments for both `gristmill kernels`, in place of the variants --exact, --kv q8_0 and --batch 8
     #[arg(last = true)]
     extra: Vec<String>,
 }
@@ -133,20 +157,26 @@ struct Case<'o> {
 fn cases(options: &Options) -> Vec<Case<'_>> {
     let wanted: BTreeSet<&str> = options.targets.iter().map(String::as_str).collect();
     let targets = TARGETS.iter().filter(|t| wanted.is_empty() || wanted.contains(t.name));
-    let variants: Vec<(&str, Vec<&str>)> = match options.extra.is_empty() {
-        true => VARIANTS.iter().map(|v| (v.name, v.arguments.to_vec())).collect(),
-        false => vec![("", options.extra.iter().map(String::as_str).collect())],
-    };
     let mut out = Vec::new();
     for target in targets {
         for model in &options.models {
-            for (variant, extra) in &variants {
-                let arguments = [target.arguments, extra].concat();
+            for (variant, extra) in variants(model, &options.extra) {
+                let arguments = [target.arguments, &extra].concat();
                 out.push(Case { model, target, variant, arguments });
             }
         }
     }
     out
+}
+
+/// How that model is run, each way with its arguments: in the ways of its row, or as `extra` says.
+fn variants<'o>(model: &str, extra: &'o [String]) -> Vec<(&'static str, Vec<&'o str>)> {
+    if !extra.is_empty() {
+        return vec![("", extra.iter().map(String::as_str).collect())];
+    }
+    let row = MODELS.iter().find(|m| m.name == model);
+    let names = row.map_or(OF_ONE_SEQUENCE, |m| m.variants);
+    VARIANTS.iter().filter(|v| names.contains(&v.name)).map(|v| (v.name, v.arguments.to_vec())).collect()
 }
 
 /// A git worktree that lasts as long as this value.
@@ -236,16 +266,33 @@ mod tests {
 
     fn options(targets: &[&str], extra: &[&str]) -> Options {
         let all = |texts: &[&str]| texts.iter().map(|t| t.to_string()).collect();
-        Options { rev: "HEAD".into(), models: all(MODELS), targets: all(targets), extra: all(extra) }
+        Options {
+            rev: "HEAD".into(),
+            models: MODELS.iter().map(|m| m.name.to_string()).collect(),
+            targets: all(targets),
+            extra: all(extra),
+        }
     }
 
     #[test]
     fn every_model_target_and_variant_is_a_text_of_its_own() {
         let all = options(&[], &[]);
         let names: BTreeSet<String> = cases(&all).iter().map(Case::file_name).collect();
-        assert_eq!(names.len(), MODELS.len() * TARGETS.len() * VARIANTS.len());
+        let of_a_target: usize = MODELS.iter().map(|m| m.variants.len()).sum();
+        assert_eq!(names.len(), TARGETS.len() * of_a_target);
         assert!(names.contains("synth-glm-4.7-flash-q4_0.gpu.txt"), "{names:?}");
         assert!(names.contains("synth-youtu-llm-2b-q4_k_m.avx2.kv-q8_0.txt"), "{names:?}");
+        assert!(names.contains("synth-gpt-oss-20b-mxfp4_moe.amx.batch-8.txt"), "{names:?}");
+        assert!(names.contains("synth-qwen3.5-35b-a3b-q4_k_m.m3-max.txt"), "{names:?}");
+    }
+
+    #[test]
+    fn rows_name_variants_that_there_are() {
+        for model in MODELS {
+            assert!(model.variants.iter().all(|name| VARIANTS.iter().any(|v| v.name == *name)), "{}", model.name);
+        }
+        let others = variants("a.gguf", &[]);
+        assert_eq!(others.iter().map(|v| v.0).collect::<Vec<_>>(), OF_ONE_SEQUENCE);
     }
 
     #[test]

@@ -6,12 +6,14 @@ mod arrows;
 mod benchmarks;
 mod circles;
 mod circumstances;
+mod cited;
 mod dialects;
 mod finding;
 mod formats;
 mod house;
 mod kernel_text;
 mod lexer;
+mod pure;
 mod tree;
 
 use crate::shell;
@@ -44,6 +46,7 @@ const CHECKS: &[Check] = &[
         absent: "HTTP outside server, device libraries outside backend",
         run: arrows::libraries,
     },
+    Check { name: "pure", absent: "files, processes and sockets in uop, encodings and compiler", run: pure::pure },
     Check { name: "gguf", absent: "GGUF outside llm", run: arrows::gguf },
     Check { name: "formats", absent: "a format's name outside the table of formats", run: formats::formats },
     Check { name: "kernel-text", absent: "kernel source text outside renderers", run: kernel_text::kernel_text },
@@ -60,6 +63,7 @@ const CHECKS: &[Check] = &[
     Check { name: "machine-paths", absent: "an absolute path of one machine", run: house::machine_paths },
     Check { name: "registry-hosts", absent: "a package registry's host", run: house::registry_hosts },
     Check { name: "pages", absent: "a page whose blocks of code or headings lost their lines", run: house::pages },
+    Check { name: "cited", absent: "a page that names a source file which is not there", run: cited::cited },
     Check {
         name: "circumstances",
         absent: "numbers of issues and sessions, and papers from outside, in pages and comments",

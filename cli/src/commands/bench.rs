@@ -66,24 +66,16 @@ pub struct Options {
 
 /// Tokens of the prompt whose first answer is timed.
 const FIRST: usize = 32;
+/// Above the rows of the table.
+const HEADING: &str =
+    "    test   depth              tok/s     ms/tok     MB/tok  bandwidth   launches";
 
 pub fn run(options: Options) -> Result {
     if options.p == 0 && options.n == 0 {
         return Err(Failure::usage("-p 0 and -n 0 leave nothing to measure", "give tokens to one of them, -n 128 for example"));
     }
     let model = Model::open(Some(&options.model))?;
-    let most = model.describe()?.context();
-    let longest = options.p.max(options.n).max(FIRST + 1).min(most);
-    let together = if options.batch.is_empty() { 0 } else { options.p + options.n };
-    let needed = options.d.iter().map(|d| d.saturating_add(options.p.max(options.n))).max().unwrap_or(0);
-    let context = needed.max(longest).max(together);
-    if context > options.common.ctx.map_or(most, |c| c as usize) {
-        let given = options.common.ctx.map_or(most, |c| c as usize);
-        return Err(Failure::new(
-            format_args!("the tests need {context} tokens of context, and there are {given}"),
-            format!("choose -p, -n and -d so that the depth and either of the others make at most {given} together"),
-        ));
-    }
+    let context = context(&options, model.describe()?.context())?;
     let opened = options.common.open()?;
     if !options.batch.is_empty() {
         let sequences: Vec<usize> = options.batch.iter().copied().map(usize::from).collect();
@@ -95,6 +87,27 @@ pub fn run(options: Options) -> Result {
     if options.ablate {
         return ablate(&options, &model, opened, context);
     }
+    one_sequence(&options, &model, opened, context)
+}
+
+/// Tokens of context that the tests need, of `most` that the model has.
+fn context(options: &Options, most: usize) -> Result<usize> {
+    let longest = options.p.max(options.n).max(FIRST + 1).min(most);
+    let together = if options.batch.is_empty() { 0 } else { options.p + options.n };
+    let needed = options.d.iter().map(|d| d.saturating_add(options.p.max(options.n))).max().unwrap_or(0);
+    let context = needed.max(longest).max(together);
+    let given = options.common.ctx.map_or(most, |c| c as usize);
+    if context <= given {
+        return Ok(context);
+    }
+    Err(Failure::new(
+        format_args!("the tests need {context} tokens of context, and there are {given}"),
+        format!("choose -p, -n and -d so that the depth and either of the others make at most {given} together"),
+    ))
+}
+
+/// Prompts and generation of one sequence, at each depth.
+fn one_sequence(options: &Options, model: &Model, opened: Opened, context: usize) -> Result {
     // Before the model takes its memory.
     let of_device = bandwidth::of_device(&opened);
     let start = Instant::now();
@@ -106,7 +119,6 @@ pub fn run(options: Options) -> Result {
     let first = start.elapsed().as_secs_f64();
 
     let read = |engine: &Engine| of_device.or_else(|| bandwidth::of_weights(engine, options.common.team()));
-    let mut out = io::stdout().lock();
     let gb = engine.weight_bytes() as f64 / 1e9;
     let about = format!(
         "{}: {gb:.3} GB of weights in {load:.2} s (compilation included), first token of a {FIRST}-token prompt {:.0} ms, {}",
@@ -114,15 +126,11 @@ pub fn run(options: Options) -> Result {
         first * 1e3,
         read(&engine).map_or("read bandwidth unknown".into(), |b| format!("read bandwidth {:.1} GB/s", b / 1e9)),
     );
+    let mut out = io::stdout().lock();
     if options.json {
         say!("{about}");
     } else {
-        writeln!(out, "{about}")?;
-        writeln!(
-            out,
-            "{:>8} {:>7} {:>18} {:>10} {:>10} {:>10} {:>10}",
-            "test", "depth", "tok/s", "ms/tok", "MB/tok", "bandwidth", "launches"
-        )?;
+        writeln!(out, "{about}\n{HEADING}")?;
     }
     for &depth in &options.d {
         engine.pretend(depth)?;
@@ -132,44 +140,85 @@ pub fn run(options: Options) -> Result {
             }
             let before = read(&engine);
             let times = measure(&mut engine, &mut ids, prompt, tokens, depth, options.r)?;
-            let rates: Vec<f64> = times.iter().map(|t| tokens as f64 / t).collect();
-            let mean = rates.iter().sum::<f64>() / rates.len() as f64;
-            let deviation = (rates.iter().map(|r| (r - mean).powi(2)).sum::<f64>() / rates.len() as f64).sqrt();
-            let step = if prompt { tokens.min(engine.longest_step()) } else { 1 };
-            // A prompt's chunks lie between its ends, a generation's steps too.
-            let middle = depth + (tokens - step) / 2;
-            let bytes = engine.traffic(step, middle).total() / step as f64;
             // Memory that others use too is not as fast from one minute to the next.
-            let fraction = before.zip(read(&engine)).map(|(a, b)| bytes * mean / a.max(b));
-            let launches = engine.launches(step > 1, middle) as f64 / step as f64;
-            let test = format!("{}{tokens}", if prompt { "pp" } else { "tg" });
-            if options.json {
-                let line = json!({
-                    "model": model.name,
-                    "device": engine.device().name(),
-                    "test": test,
-                    "depth": depth,
-                    "tokens_per_second": mean,
-                    "ms_per_token": 1e3 / mean,
-                    "bytes_per_token": bytes.round() as u64,
-                    "bandwidth_fraction": fraction,
-                    "launches_per_token": launches,
-                });
-                writeln!(out, "{line}")?;
-            } else {
-                let share = fraction.map_or("?".into(), |f| format!("{:.1} %", f * 100.0));
-                let rate = format!("{mean:.2} ± {deviation:.2}");
-                writeln!(
-                    out,
-                    "{test:>8} {depth:>7} {rate:>18} {:>10.3} {:>10.3} {share:>10} {launches:>10.2}",
-                    1e3 / mean,
-                    bytes / 1e6
-                )?;
+            let delivered = before.zip(read(&engine)).map(|(a, b)| a.max(b));
+            let result = Measured::of(&mut engine, Test { prompt, tokens, depth }, &times, delivered);
+            match options.json {
+                true => writeln!(out, "{}", result.json(&engine, &model.name))?,
+                false => writeln!(out, "{}", result.row())?,
             }
             out.flush()?;
         }
     }
     Ok(())
+}
+
+/// What is run.
+struct Test {
+    /// A prompt, or generation?
+    prompt: bool,
+    tokens: usize,
+    /// Tokens that are in the cache before.
+    depth: usize,
+}
+
+/// What a test came to.
+struct Measured {
+    test: Test,
+    /// Tokens a second: their mean and deviation.
+    mean: f64,
+    deviation: f64,
+    /// Bytes that a token reads.
+    bytes: f64,
+    /// The part of memory's speed that this is, where that is known.
+    fraction: Option<f64>,
+    /// Launches of a token.
+    launches: f64,
+}
+
+impl Measured {
+    /// Of repetitions that took so many seconds each, while memory delivered so many bytes a second.
+    fn of(engine: &mut Engine, test: Test, times: &[f64], delivered: Option<f64>) -> Measured {
+        let Test { prompt, tokens, depth } = test;
+        let rates: Vec<f64> = times.iter().map(|t| tokens as f64 / t).collect();
+        let mean = rates.iter().sum::<f64>() / rates.len() as f64;
+        let deviation = (rates.iter().map(|r| (r - mean).powi(2)).sum::<f64>() / rates.len() as f64).sqrt();
+        let step = if prompt { tokens.min(engine.longest_step()) } else { 1 };
+        // A prompt's chunks lie between its ends, a generation's steps too.
+        let middle = depth + (tokens - step) / 2;
+        let bytes = engine.traffic(step, middle).total() / step as f64;
+        let launches = engine.launches(step > 1, middle) as f64 / step as f64;
+        Measured { test, mean, deviation, bytes, fraction: delivered.map(|d| bytes * mean / d), launches }
+    }
+    fn name(&self) -> String {
+        format!("{}{}", if self.test.prompt { "pp" } else { "tg" }, self.test.tokens)
+    }
+    fn json(&self, engine: &Engine, model: &str) -> serde_json::Value {
+        json!({
+            "model": model,
+            "device": engine.device().name(),
+            "test": self.name(),
+            "depth": self.test.depth,
+            "tokens_per_second": self.mean,
+            "ms_per_token": 1e3 / self.mean,
+            "bytes_per_token": self.bytes.round() as u64,
+            "bandwidth_fraction": self.fraction,
+            "launches_per_token": self.launches,
+        })
+    }
+    /// Its row of the table.
+    fn row(&self) -> String {
+        let share = self.fraction.map_or("?".into(), |f| format!("{:.1} %", f * 100.0));
+        let rate = format!("{:.2} ± {:.2}", self.mean, self.deviation);
+        format!(
+            "{:>8} {:>7} {rate:>18} {:>10.3} {:>10.3} {share:>10} {:>10.2}",
+            self.name(),
+            self.test.depth,
+            1e3 / self.mean,
+            self.bytes / 1e6,
+            self.launches
+        )
+    }
 }
 
 /// Seconds of each repetition.

@@ -63,6 +63,10 @@ pub fn run(options: Options) -> Result {
     options.html.as_deref().map_or(Ok(()), output::check)?;
     let model = Model::open(Some(&options.model))?;
     let described = model.describe()?;
+    if options.batch.is_some() && !described.batches() {
+        let message = format!("steps of {} have tokens of one sequence: its layers keep states", printable(&model.name));
+        return Err(Failure::new(message, "leave --batch out"));
+    }
     // A device that schedules and renders like the one asked for, and runs nothing.
     let device = match options.common.device.as_deref() {
         None | Some("cpu" | "interp") => "null",

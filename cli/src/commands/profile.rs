@@ -88,31 +88,13 @@ pub fn run(options: Options) -> Result {
         output::check(path)?;
     }
     let model = Model::open(Some(&options.model))?;
-    let described = model.describe()?;
-    let subject = Subject {
-        tokens: options.batch.or(options.p).map_or(1, usize::from),
-        depth: options.d,
-        of_several: options.batch.is_some(),
-    };
-    if subject.of_several && !described.batches() {
-        let message = format!("steps of {} have tokens of one sequence: its layers keep states", printable(&model.name));
-        return Err(Failure::new(message, "leave --batch out"));
-    }
-    let most = options.common.ctx.map_or(described.context(), |c| c as usize);
-    let needed = options.d.saturating_add(if subject.of_several { 1 } else { subject.tokens });
-    if needed > most {
-        return Err(Failure::new(
-            format_args!("the step needs {needed} tokens of context, and there are {most}"),
-            format!("choose -d and -p so that they make at most {most} together"),
-        ));
-    }
+    let (subject, context) = subject(&options, &model)?;
     let opened = options.common.open()?;
     // Before the model takes its memory.
     let of_device = bandwidth::of_device(&opened);
     let target = opened.target.clone();
-    let context = Some(needed.max(512).min(most));
     let parallel = subject.of_several.then_some(subject.tokens);
-    let mut engine = model.load_with(opened, Settings { parallel, ..options.common.settings(context) })?;
+    let mut engine = model.load_with(opened, Settings { parallel, ..options.common.settings(Some(context)) })?;
     subject.prepare(&mut engine)?;
     let bandwidth = of_device.or_else(|| bandwidth::of_weights(&engine, options.common.team()));
     let (steps, plain) = steps(&mut engine, &subject, options.n)?;
@@ -155,6 +137,29 @@ pub fn run(options: Options) -> Result {
         output::write(path, &trace::chrome(&recording, &report).to_string())?;
     }
     Ok(())
+}
+
+/// The step that is to be measured, and the context for it.
+fn subject(options: &Options, model: &Model) -> Result<(Subject, usize)> {
+    let described = model.describe()?;
+    let subject = Subject {
+        tokens: options.batch.or(options.p).map_or(1, usize::from),
+        depth: options.d,
+        of_several: options.batch.is_some(),
+    };
+    if subject.of_several && !described.batches() {
+        let message = format!("steps of {} have tokens of one sequence: its layers keep states", printable(&model.name));
+        return Err(Failure::new(message, "leave --batch out"));
+    }
+    let most = options.common.ctx.map_or(described.context(), |c| c as usize);
+    let needed = options.d.saturating_add(if subject.of_several { 1 } else { subject.tokens });
+    if needed > most {
+        return Err(Failure::new(
+            format_args!("the step needs {needed} tokens of context, and there are {most}"),
+            format!("choose -d and -p so that they make at most {most} together"),
+        ));
+    }
+    Ok((subject, needed.max(512).min(most)))
 }
 
 /// The step that is measured.

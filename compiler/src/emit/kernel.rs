@@ -48,7 +48,7 @@ impl Kernel {
             })
             .collect();
         let mut stripped = |x: Option<Id>| x.map(|x| strip(g, &mut own, x, &mut map));
-        let when = when.iter().map(|w| When { skip: stripped(w.skip), early: stripped(w.early), ..*w }).collect();
+        let when = when.iter().map(|w| When { skip: stripped(w.skip), prologue: stripped(w.prologue), ..*w }).collect();
         let dtype = own[body_nodes[0]].dtype;
         let root = own.intern(Node { op: Op::Kernel, dtype, src: body_nodes, arg: Arg::None });
         Kernel { graph: own, root, bodies, when }
@@ -65,7 +65,7 @@ pub fn sized(
 ) -> (Signature, Id) {
     let mut signature = signature(g, bodies, function);
     // More than half of what there is leaves no room for another.
-    if launch.bodies.iter().any(|b| b.when.alone) {
+    if launch.bodies.iter().any(|b| b.when.exclusive) {
         signature.scratch_bytes = signature.scratch_bytes.max((target.machine.shared_per_workgroup / 2 + 64) & !63);
     }
     let zero = g.int(0);

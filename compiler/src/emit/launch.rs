@@ -5,27 +5,27 @@ use crate::lower::Statement;
 use crate::lower::pressure::waits;
 use crate::lower::unroll::unroll;
 use crate::price::launch::{Waiting, launch as price};
-use crate::price::typical;
 use crate::tile::Proposal;
 use crate::tile::propose::launch::{Launched, launch as proposals};
+use crate::typical::typical;
 use gristmill_uop::Id;
 use gristmill_uop::launch::LaunchPlan;
 
-/// The part of a plan's price that another must save. No other plan than the first was measured, and the price counts rounds and waits, but neither what
+/// The part of a launch's price that another plan must save: its value was not measured. No other plan than the first was measured, and the price counts rounds and waits, but neither what
 /// registers that are missing cost nor what a cache holds: of a router's loops over tokens it says that half could be saved, taking every load for one from memory.
-const MARGIN: f64 = 0.75;
+const LAUNCH_MARGIN: f64 = 0.75;
 
 /// The plan of a launch that costs so many seconds by its bytes and operations, of so many workgroups (`groups`, an index expression).
 pub fn decided(of: &Launched, groups: Id, seconds: f64, site: String, decider: &mut Decider) -> LaunchPlan {
-    let decision = Decision { margin: MARGIN, ..Decision::new("launch", site, vec![]) };
-    let beside = typical(of.g, groups) / of.target.machine.units.max(1) as f64;
+    let decision = Decision { margin: LAUNCH_MARGIN, ..Decision::new("launch", site, vec![]) };
+    let workgroups_per_unit = typical(of.g, groups) / of.target.machine.units.max(1) as f64;
     let unrolled = |plan: &LaunchPlan| -> Vec<Vec<Statement>> {
         of.bodies.iter().map(|b| unroll(of.g, b.statements.clone(), plan, of.target)).collect()
     };
     let priced = |plan: &LaunchPlan, bodies: &[Vec<Statement>]| {
         // What is copied ahead is waited for once for all iterations that are under way.
         let waits = bodies.iter().map(|b| waits(of.g, b)).fold(0.0, f64::max) / (plan.ahead + 1) as f64;
-        price(Waiting { seconds, beside, scratch: of.scratch, waits }, plan, of.target)
+        price(Waiting { seconds, workgroups_per_unit, scratch: of.scratch, waits }, plan, of.target)
     };
     let mut plans = proposals(of, false);
     let proposed = plans[0].plan;
@@ -33,7 +33,7 @@ pub fn decided(of: &Launched, groups: Id, seconds: f64, site: String, decider: &
     let first = priced(&proposed, &loops);
     let mut prices = vec![Some(first)];
     // Bytes and operations are the same in every plan.
-    if decider.explores(&decision) || seconds < first * (1.0 - MARGIN) {
+    if decider.explores(&decision) || seconds < first * (1.0 - LAUNCH_MARGIN) {
         plans = proposals(of, true);
         // Copies of loops follow from these alone; where no loop has anything to copy, other numbers of copies are no other plans.
         let copies = |p: &LaunchPlan| (p.resident == 1, p.words, p.iterations);

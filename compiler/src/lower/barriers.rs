@@ -86,7 +86,7 @@ pub fn barriers(g: &Graph, statements: Vec<Statement>) -> Vec<Statement> {
             _ => {
                 let end = end_of_block(rest.as_slice());
                 let touched = Touched::by(g, &rest.as_slice()[..=end]);
-                pending.before(&touched, !around.is_empty(), &mut out);
+                pending.wait_before(&touched, !around.is_empty(), &mut out);
                 pending.after(touched);
                 end
             }
@@ -99,7 +99,7 @@ pub fn barriers(g: &Graph, statements: Vec<Statement>) -> Vec<Statement> {
 impl Pending {
     /// What must stand before statements that touch these stages. Nests that fill a stage one after the other fill parts of it, but `again` says that this one
     /// fills what another has filled.
-    pub(super) fn before(&mut self, t: &Touched, again: bool, out: &mut Vec<Statement>) {
+    pub(super) fn wait_before(&mut self, t: &Touched, again: bool, out: &mut Vec<Statement>) {
         let meets = |a: &FxHashSet<Id>, b: &FxHashSet<Id>| a.iter().any(|x| b.contains(x));
         if meets(&t.read, &self.copied) || again && meets(&t.written, &self.copied) {
             out.push(Statement::AsyncWait(0));

@@ -87,7 +87,7 @@ impl Carried {
         self.at(g, offset, next)
     }
     /// What the iteration before has left there; of the first what changes nothing.
-    fn before(&self, g: &mut Graph, offset: Id, op: ReduceOp) -> Id {
+    fn carried_value(&self, g: &mut Graph, offset: Id, op: ReduceOp) -> Id {
         let at = self.at(g, offset, self.range);
         let dtype = g[self.stage].dtype;
         let (left, none, one) = (g.load(self.stage, at, dtype), identity(g, op, dtype), g.int(1));
@@ -112,30 +112,30 @@ impl Slots {
     fn nest(&self, g: &mut Graph, nest: Id) -> Id {
         let mut n = Nest::of(g, nest);
         if let Some(&own) = self.all.get(&n.buffer) {
-            n.value = replaced(g, n.value, |g, id| self.combined(g, id, (own, n.offset)));
+            n.value = replaced(g, n.value, |g, id| self.combined(g, id, own, n.offset));
             n.buffer = own.stage;
             n.offset = own.own(g, n.offset);
-            return n.within(&[own.range]).store(g);
+            return n.with_loops(&[own.range]).store(g);
         }
         let filled = n.closed.iter().any(|&r| g.range_kind(r) == Some(RangeKind::Fused));
         n.value = match filled {
-            true => self.now(g, n.value),
-            false => replaced(g, n.value, |g, id| self.around(g, id)),
+            true => self.in_iteration(g, n.value),
+            false => replaced(g, n.value, |g, id| self.in_loop_and_behind(g, id)),
         };
         n.store(g)
     }
     /// What a node of a carried stage's nest is in an iteration, which combines its terms with what was there.
-    fn combined(&self, g: &mut Graph, id: Id, (own, offset): (Carried, Id)) -> Option<Id> {
+    fn combined(&self, g: &mut Graph, id: Id, own: Carried, offset: Id) -> Option<Id> {
         let n = g[id].clone();
         if n.op == Op::Rescaled {
             let sum = replaced(g, n.src[0], |g, id| self.of_iteration(g, id));
-            let (factor, before) = (self.factor(g, n.src[1]), own.before(g, offset, ReduceOp::Add));
+            let (factor, before) = (self.factor(g, n.src[1]), own.carried_value(g, offset, ReduceOp::Add));
             let scaled = g.mul(before, factor);
             return Some(g.add(scaled, sum));
         }
         let Arg::Reduce(op, _) = n.arg else { return self.current(g, id) };
         let terms = self.of_iteration(g, id)?;
-        let before = own.before(g, offset, op);
+        let before = own.carried_value(g, offset, op);
         Some(g.build(op.combine(), n.dtype, smallvec![before, terms], Arg::None))
     }
     /// A reduction over the loop as one over the terms of an iteration.
@@ -143,22 +143,22 @@ impl Slots {
         let range = shared_range(g, id)?;
         let Arg::Reduce(op, _) = g[id].arg else { return None };
         let rest: Vec<Id> = g[id].src[1..].iter().copied().filter(|&r| r != range).collect();
-        let terms = self.now(g, g[id].src[0]);
+        let terms = self.in_iteration(g, g[id].src[0]);
         Some(if rest.is_empty() { terms } else { g.reduce_ranges(terms, &rest, op) })
     }
     /// Of the nest that has the loop inside, what a node of its value is: in the loop, and behind it.
-    fn around(&self, g: &mut Graph, id: Id) -> Option<Id> {
+    fn in_loop_and_behind(&self, g: &mut Graph, id: Id) -> Option<Id> {
         let n = g[id].clone();
         match n.op {
             Op::Rescaled => {
-                let sum = replaced(g, n.src[0], |g, id| self.around(g, id));
+                let sum = replaced(g, n.src[0], |g, id| self.in_loop_and_behind(g, id));
                 let src: Sources = smallvec![sum, self.factor(g, n.src[1])];
                 Some(g.intern(Node { src, ..n }))
             }
             Op::Reduce => {
                 shared_range(g, id)?;
                 let mut src = n.src.clone();
-                src[0] = self.now(g, src[0]);
+                src[0] = self.in_iteration(g, src[0]);
                 Some(g.intern(Node { src, ..n }))
             }
             Op::Load => {
@@ -170,7 +170,7 @@ impl Slots {
         }
     }
     /// A value with what this iteration has filled.
-    fn now(&self, g: &mut Graph, value: Id) -> Id {
+    fn in_iteration(&self, g: &mut Graph, value: Id) -> Id {
         replaced(g, value, |g, id| self.current(g, id))
     }
     fn current(&self, g: &mut Graph, id: Id) -> Option<Id> {
@@ -185,7 +185,7 @@ impl Slots {
         let Some(of) = self.all.get(&n.src[0]).filter(|_| n.op == Op::Load) else {
             unreachable!("the maximum has a stage that the loop carries: {n:?}")
         };
-        let (before, now) = (of.before(g, n.src[1], ReduceOp::Max), self.now(g, most));
+        let (before, now) = (of.carried_value(g, n.src[1], ReduceOp::Max), self.in_iteration(g, most));
         let grown = g.sub(before, now);
         debug_assert_eq!(g.scalar(grown), Scalar::F32, "maxima of scores are f32");
         g.exp2(grown)

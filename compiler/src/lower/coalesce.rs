@@ -8,10 +8,11 @@ use rustc_hash::{FxHashMap, FxHashSet};
 /// Bytes of a wide load, the widest first.
 const WIDTHS: [i64; 2] = [16, 8];
 /// Bytes of a register: of narrower values, as many are written at once.
-const WORD: i64 = 4;
+const BYTES_OF_REGISTER: i64 = 4;
 
-/// Most registers whose loads are under way before the first is used.
-const WAITING: i64 = 64;
+/// Registers whose loads are under way before the first is used, at most. GLM behind 16,384 positions on an H200, attention with one workgroup a multiprocessor: 322 tokens a second with 32, 352 with 64;
+/// more were not measured (experiments, 36).
+const REGISTERS_IN_FLIGHT: i64 = 64;
 
 /// A load's address in bytes: what varies, and a constant.
 struct Place {
@@ -34,7 +35,7 @@ fn place(g: &Graph, load: Id) -> Option<Place> {
     let terms = sum.terms.iter().map(|&(t, c)| (t, c * unit)).collect();
     let (at, bytes) = (sum.constant * unit, n.dtype.scalar.bytes() as i64);
     // A scale may lie where its alignment does not put it, in two words.
-    (at.rem_euclid(WORD) + bytes <= WORD).then_some(Place { load, buffer, terms, at, bytes })
+    (at.rem_euclid(BYTES_OF_REGISTER) + bytes <= BYTES_OF_REGISTER).then_some(Place { load, buffer, terms, at, bytes })
 }
 
 /// `statements` with neighbouring loads of straight code joined.
@@ -106,18 +107,19 @@ fn joined(g: &Graph, buffer: Id, run: Vec<Statement>, out: &mut Vec<Statement>) 
         let aligned = |width: i64| {
             sums[i].constant * unit % width == 0 && sums[i].terms.iter().all(|&(_, c)| c * unit % width == 0)
         };
-        let wide = WIDTHS.into_iter().chain([WORD]).filter(|&w| w > unit && aligned(w)).find_map(|width| {
-            (0..width / unit)
-                .map(|n| {
-                    let is_it = |j: &usize| {
-                        let same = sums[*j].terms == sums[i].terms && sums[*j].constant == sums[i].constant + n;
-                        !done[*j] && plain(parts[*j].1) && same
-                    };
-                    (0..parts.len()).find(is_it)
-                })
-                .collect::<Option<Vec<usize>>>()
-                .map(|all| (width, all))
-        });
+        let wide =
+            WIDTHS.into_iter().chain([BYTES_OF_REGISTER]).filter(|&w| w > unit && aligned(w)).find_map(|width| {
+                (0..width / unit)
+                    .map(|n| {
+                        let is_it = |j: &usize| {
+                            let same = sums[*j].terms == sums[i].terms && sums[*j].constant == sums[i].constant + n;
+                            !done[*j] && plain(parts[*j].1) && same
+                        };
+                        (0..parts.len()).find(is_it)
+                    })
+                    .collect::<Option<Vec<usize>>>()
+                    .map(|all| (width, all))
+            });
         match wide {
             Some((width, all)) => {
                 all.iter().for_each(|&j| done[j] = true);
@@ -142,7 +144,7 @@ fn straight(g: &Graph, run: Vec<Statement>, out: &mut Vec<Statement>) {
     let here: FxHashSet<Id> =
         run.iter().filter_map(|s| if let Statement::Define(id) = s { Some(*id) } else { None }).collect();
     let mut o = Order { g, groups: &groups, of: &of, here: &here, done: FxHashSet::default(), out };
-    o.early(&run);
+    o.loads_first(&run);
     for (i, s) in run.iter().enumerate() {
         match s {
             Statement::Define(id) if o.done.contains(id) => {}
@@ -150,7 +152,7 @@ fn straight(g: &Graph, run: Vec<Statement>, out: &mut Vec<Statement>) {
                 o.define(*id);
                 // What lanes have folded may be part of an address.
                 if g[*id].op == Op::Fold {
-                    o.early(&run[i + 1..]);
+                    o.loads_first(&run[i + 1..]);
                 }
             }
             s => o.out.push(s.clone()),
@@ -250,7 +252,7 @@ impl Order<'_> {
         true
     }
     /// Defines the loads from memory that can be, of what is left.
-    fn early(&mut self, run: &[Statement]) {
+    fn loads_first(&mut self, run: &[Statement]) {
         let mut waiting = 0;
         for s in run {
             let Statement::Define(id) = s else { continue };
@@ -258,7 +260,7 @@ impl Order<'_> {
             let far = n.op == Op::Load && self.g[n.src[0]].op == Op::Param;
             if far && !self.done.contains(id) && self.is_early(*id) {
                 waiting += self.of.get(id).map_or(1, |&i| self.groups[i].width / 4);
-                if waiting > WAITING {
+                if waiting > REGISTERS_IN_FLIGHT {
                     break;
                 }
                 self.define(*id);

@@ -17,20 +17,20 @@ use rustc_hash::{FxHashMap, FxHashSet};
 use smallvec::smallvec;
 
 /// Elements of a ring, words of 32 bits, that a copy fills.
-const WORDS: i64 = BYTES / 4;
+const WORDS_OF_COPY: i64 = BYTES / 4;
 /// Bytes in which folds over several warps leave what they have, of two types: a word for each of 1,024 threads.
-const FOLDS: i64 = 8 << 10;
+const BYTES_OF_FOLDS: i64 = 8 << 10;
 /// Products of several warps that are under way while the rows of the next are unpacked: registers hold the rows of all of them.
 pub(super) const UNDER_WAY: i64 = 1;
 /// Stages have numbers before those of rings.
-const RINGS: i64 = 1 << 16;
+const FIRST_RING: i64 = 1 << 16;
 
 /// A body whose copies are so many iterations ahead, or as many as shared memory has room for beside its stages.
 pub fn copies_ahead(g: &mut Graph, code: Code, ahead: i64, target: &Target) -> Code {
     let found = rings(g, &code.statements, target.threads as i64);
     let wanted: i64 = found.iter().map(Ring::bytes).sum();
     let stages = whole_swizzles(code.locals.iter().map(|&l| bytes_of(g, l) as i64).sum());
-    let room = (target.machine.shared_per_workgroup as i64 - stages - FOLDS) / wanted.max(1) - 1;
+    let room = (target.machine.shared_per_workgroup as i64 - stages - BYTES_OF_FOLDS) / wanted.max(1) - 1;
     let ahead = ahead.min(room).max(0);
     // Products of several warps read nothing but copies.
     let found: Vec<Ring> = found.into_iter().filter(|ring| ahead > 0 || !ring.columns.is_empty()).collect();
@@ -43,7 +43,7 @@ pub fn copies_ahead(g: &mut Graph, code: Code, ahead: i64, target: &Target) -> C
     for (number, ring) in found.iter().enumerate().rev() {
         let ahead = ahead.min(ring.count - 1);
         let elements = g.int((ahead + 1) * ring.bytes() / 4);
-        let number = RINGS + number as i64;
+        let number = FIRST_RING + number as i64;
         let number = Arg::Int(if ring.columns.is_empty() { number } else { at_swizzle(number) });
         let buffer = g.intern(Node { op: Op::Local, dtype: Scalar::U32.one(), src: smallvec![elements], arg: number });
         locals.push(buffer);
@@ -180,7 +180,7 @@ impl Writer<'_> {
             let Statement::Wide(from, at, bytes, _) = &all[family.statements[0]] else { continue };
             let at = self.in_step(*at, step);
             let at = if family.unit.is_some() { self.swizzled(at, &family.own) } else { at };
-            let (mut offset, behind) = self.apart(at);
+            let (mut offset, behind) = self.split_constant(at);
             let (mut to, before) = self.address(place, number);
             let (count, sharing) = (family.statements.len() as i64, family.sharing());
             let mut mine = None;
@@ -192,8 +192,8 @@ impl Writer<'_> {
                 let now = self.g.int(turns % turns_of_all);
                 turns += 1;
                 mine = (turns_of_all > 1).then(|| self.g.eq(turn, now));
-                to = self.behind(to, which, family.unit.map_or(family.bytes_of_one() / 4, |unit| unit.apart));
-                offset = self.behind(offset, which, family.apart);
+                to = self.offset_by(to, which, family.unit.map_or(family.bytes_of_one() / 4, |unit| unit.stride));
+                offset = self.offset_by(offset, which, family.stride);
             }
             for id in [to, offset] {
                 self.define(id);
@@ -224,14 +224,14 @@ impl Writer<'_> {
         let src = node.src[..rows].iter().copied().chain([self.buffer, at, sum]).collect();
         Statement::Accumulate(acc, self.g.intern(Node { op: Op::MmaShared, src, ..node }))
     }
-    /// So many times `apart` elements behind an index.
-    fn behind(&mut self, at: Id, times: Id, apart: i64) -> Id {
-        let apart = self.g.int(apart);
-        let by = self.g.mul(times, apart);
+    /// So many times `stride` elements behind an index.
+    fn offset_by(&mut self, at: Id, times: Id, stride: i64) -> Id {
+        let stride = self.g.int(stride);
+        let by = self.g.mul(times, stride);
         self.g.add(at, by)
     }
     /// An index as what varies, and a constant behind it.
-    fn apart(&mut self, at: Id) -> (Id, i64) {
+    fn split_constant(&mut self, at: Id) -> (Id, i64) {
         let mut sum = self.g.linear(at);
         let constant = std::mem::take(&mut sum.constant);
         (self.g.from_linear(&sum, Scalar::I64.one()), constant)
@@ -252,27 +252,27 @@ impl Writer<'_> {
             return self.address_of_unit(place, unit, &family.own);
         }
         let before: i64 = self.ring.copied[..number].iter().filter(|f| f.unit.is_none()).map(Family::bytes).sum();
-        let (of_place, of_copy) = (self.g.int(self.ring.bytes() / 4), self.g.int(WORDS));
+        let (of_place, of_copy) = (self.g.int(self.ring.bytes() / 4), self.g.int(WORDS_OF_COPY));
         let own = self.flat(&family.own);
         let (place, own) = (self.g.mul(place, of_place), self.g.mul(own, of_copy));
         let at = self.g.add(place, own);
-        let (at, behind) = self.apart(at);
+        let (at, behind) = self.split_constant(at);
         (at, behind + before / 4)
     }
     /// The same of a unit of columns.
     fn address_of_unit(&mut self, place: Id, unit: Unit, own: &[(Id, i64)]) -> (Id, i64) {
-        let Columns { words, apart, .. } = self.ring.columns;
+        let Columns { words, strides, .. } = self.ring.columns;
         let (groups, lane) = own.split_at(own.len().saturating_sub(2));
         let groups = self.flat(groups);
         let of_place = self.g.int(self.ring.bytes() / 4);
         let mut at = self.g.mul(place, of_place);
         // Of the lane's digits the last one is its part of the terms.
-        let steps = [words, apart[1], apart[0]].map(|n| self.g.int(n));
+        let steps = [words, strides[1], strides[0]].map(|n| self.g.int(n));
         for (index, step) in [groups].into_iter().chain(lane.iter().map(|t| t.0)).zip(steps) {
             let index = self.g.mul(index, step);
             at = self.g.add(at, index);
         }
-        let (at, behind) = self.apart(at);
+        let (at, behind) = self.split_constant(at);
         (at, behind + self.ring.columns_at() / 4 + unit.at)
     }
     /// The address of the unit that a lane copies: places follow one another as lanes do, so that those who copy the same columns fill whole lines, and which of a line's units goes

@@ -28,21 +28,21 @@ impl Turn {
     }
 }
 
-/// `statements`, nests alone, with the wait: before all of them, or behind the first, where that reads nothing that the step writes if `early` holds. Where it does
+/// `statements`, nests alone, with the wait: before all of them, or behind the first, where that reads nothing that the step writes if `prologue` holds. Where it does
 /// not hold the second does again what did. Where `surplus` holds a workgroup has nothing to do.
 pub fn wait_for_predecessors(
     statements: Vec<Statement>,
-    early: Option<Id>,
+    prologue: Option<Id>,
     turn: &Turn,
     surplus: Option<Id>,
 ) -> Vec<Statement> {
     let wait = || turn.wait.iter().cloned().chain(surplus.map(Statement::Leave));
-    let Some(early) = early else { return wait().chain(statements).collect() };
+    let Some(prologue) = prologue else { return wait().chain(statements).collect() };
     let second = end_of_block(&statements) + 1;
     let rest = second + end_of_block(&statements[second..]) + 1;
     let mut out = statements[..second].to_vec();
     out.extend(wait());
-    out.push(Statement::Unless(early));
+    out.push(Statement::Unless(prologue));
     out.extend_from_slice(&statements[second..rest]);
     out.push(Statement::End);
     out.extend_from_slice(&statements[rest..]);

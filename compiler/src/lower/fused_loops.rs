@@ -88,7 +88,7 @@ pub fn fused(g: &Graph, statements: Vec<Statement>, before: &[Filled]) -> Vec<St
             continue;
         }
         let touched = Touched::by(g, std::slice::from_ref(s));
-        pending.before(&touched, true, &mut out);
+        pending.wait_before(&touched, true, &mut out);
         pending.after(touched);
         out.push(s.clone());
         at += 1;
@@ -115,7 +115,7 @@ fn iteration(g: &Graph, parts: &[&[Statement]], pending: &mut Pending) -> Vec<St
         let mut out = Vec::new();
         for part in parts {
             let touched = Touched::by(g, part);
-            now.before(&touched, true, &mut out);
+            now.wait_before(&touched, true, &mut out);
             now.after(touched);
             out.extend_from_slice(part);
         }

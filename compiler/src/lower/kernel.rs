@@ -56,13 +56,13 @@ fn on_gpu(g: &mut Graph, mut codes: Vec<Code>, context: &KernelContext, target: 
     let turn = Turn::of(plan.dependents);
     for (i, code) in codes.iter_mut().enumerate() {
         let surplus = code.surplus;
-        let early = context.when.get(i).and_then(|when| when.early);
+        let prologue = context.when.get(i).and_then(|when| when.prologue);
         let mut s = std::mem::take(&mut code.statements);
         if plan.asynchronous {
             s = streamed(g, async_copies(g, s));
         }
         s = unroll(g, s, plan, target);
-        s = wait_for_predecessors(s, early, &turn, surplus);
+        s = wait_for_predecessors(s, prologue, &turn, surplus);
         if target.tuning.prefetch > 0 {
             s = prefetch_spans(g, s);
         }

@@ -19,13 +19,15 @@ use super::tiles::{self, Tile};
 use super::unpacked;
 use super::vector::{splat, vectorise};
 use crate::nest::{Nest, global_ranges, identity, unmasked};
-use crate::price::occupancy::WORDS;
 use gristmill_uop::machine::MachineKind;
 use gristmill_uop::target::Target;
 use gristmill_uop::{Arg, Graph, Id, Node, Op, RangeKind, ReduceOp, Sources};
 use rustc_hash::{FxHashMap, FxHashSet};
 use smallvec::smallvec;
 use std::cell::RefCell;
+
+/// A CPU's vector registers that the sums of a group of integers need beside their accumulators: its words, a product, a constant. Counted, not measured.
+pub const REGISTERS_OF_INTEGER_SUMS: usize = 12;
 
 /// Lowers the nests of one body, which then waits for nothing and nobody.
 pub fn lower_body(g: &mut Graph, nests: &[Id], target: &Target) -> Code {
@@ -48,16 +50,7 @@ pub fn lower_body(g: &mut Graph, nests: &[Id], target: &Target) -> Code {
     for nest in nests {
         let buffer = g[nest].src[0];
         let staged = g[buffer].op == Op::Local;
-        let mut globals: Vec<Id> =
-            g.free_ranges(nest).iter().copied().filter(|&r| g.range_kind(r) == Some(RangeKind::Global)).collect();
-        // A stage is stale when a stage it reads is.
-        for n in g.toposort(&[g[nest].src[1], g[nest].src[2]]) {
-            if g[n].op == Op::Load {
-                globals.extend(stage_globals.get(&g[n].src[0]).into_iter().flatten().copied());
-            }
-        }
-        globals.sort();
-        globals.dedup();
+        let globals = globals_of(g, nest, &stage_globals);
         if staged {
             let all = stage_globals.entry(buffer).or_default();
             all.extend(globals.iter().copied());
@@ -80,8 +73,9 @@ pub fn lower_body(g: &mut Graph, nests: &[Id], target: &Target) -> Code {
             continue;
         }
         // Others that stand before the nest with the loop fill stages once.
-        let parts = if fused_loops::has_loop(g, &nest.statements) { std::mem::take(&mut filled) } else { vec![] };
-        let Filled { threads, statements, .. } = joined(g, nest, parts, &multiplied, &mut code.locals, target);
+        let mut parts = if fused_loops::has_loop(g, &nest.statements) { std::mem::take(&mut filled) } else { vec![] };
+        parts.push(nest);
+        let Filled { threads, statements, .. } = joined(g, parts, &multiplied, &mut code.locals, target);
         code.statements.push(Statement::Nest { buffer, staged, globals, threads });
         code.statements.extend(statements);
         code.statements.push(Statement::End);
@@ -89,17 +83,29 @@ pub fn lower_body(g: &mut Graph, nests: &[Id], target: &Target) -> Code {
     code
 }
 
-/// A nest with the parts that fill its stages in each iteration of its loop. What a thread has written itself it keeps before loads become wide ones, which may be of several parts.
+/// Workgroup indices that a nest depends on, itself or through stages: one is stale when a stage it reads is.
+fn globals_of(g: &Graph, nest: Id, of_stages: &FxHashMap<Id, Vec<Id>>) -> Vec<Id> {
+    let mut globals: Vec<Id> =
+        g.free_ranges(nest).iter().copied().filter(|&r| g.range_kind(r) == Some(RangeKind::Global)).collect();
+    for n in g.toposort(&[g[nest].src[1], g[nest].src[2]]) {
+        if g[n].op == Op::Load {
+            globals.extend(of_stages.get(&g[n].src[0]).into_iter().flatten().copied());
+        }
+    }
+    globals.sort();
+    globals.dedup();
+    globals
+}
+
+/// The last of these with those before it, which fill its stages in each iteration of its loop. What a thread has written itself it keeps before loads become wide ones, which may be of several parts.
 fn joined(
     g: &mut Graph,
-    nest: Filled,
     mut parts: Vec<Filled>,
     multiplied: &FxHashSet<Id>,
     locals: &mut Vec<Id>,
     target: &Target,
 ) -> Filled {
-    let is_loop = !parts.is_empty();
-    parts.push(nest);
+    let is_loop = parts.len() > 1;
     if is_loop {
         forwarded(g, &mut parts, locals);
     }
@@ -270,13 +276,14 @@ impl<'a> Emitter<'a> {
         }
     }
     /// A nest that is a product of tiles.
-    fn tiles(&mut self, nest: Nest, copies: &[FxHashMap<Id, Id>], tile: [Id; 2]) {
+    fn tiles(&mut self, nest: Nest, copies: &[FxHashMap<Id, Id>], [row, column]: [Id; 2]) {
         let count = copies.len() as i64;
         let mut writes = Vec::new();
         for (number, map) in copies.iter().enumerate() {
-            let own = [nest.offset, nest.value].map(|x| self.g.substitute(x, &mut map.clone()));
+            let [offset, value] = [nest.offset, nest.value].map(|x| self.g.substitute(x, &mut map.clone()));
             let beside = tiles::Beside { number: number as i64, count };
-            let found = tiles::product(self.g, own, tile, beside, self.target);
+            let sum = tiles::SumOfTile { offset, value, row, column };
+            let found = tiles::product(self.g, sum, beside, self.target);
             let Tile { offset, stride, value } = found.expect("a nest of this shape is a product of tiles");
             writes.push((vec![offset, value], Statement::WriteTile(nest.buffer, offset, stride, value)));
         }
@@ -386,7 +393,7 @@ impl<'a> Emitter<'a> {
                     }
                     // Sums of integer sums need registers beside their own: more than there are go into another loop.
                     let room = if g.any(node.src[0], |_, n| n.op == Op::Reduce) {
-                        self.target.registers.saturating_sub(WORDS).max(1)
+                        self.target.registers.saturating_sub(REGISTERS_OF_INTEGER_SUMS).max(1)
                     } else {
                         usize::MAX
                     };
@@ -435,7 +442,7 @@ impl<'a> Emitter<'a> {
             values = pairs::join(self.g, values);
         }
         if values.iter().all(|v| multiplies_unpacked(self.g, v.1)) {
-            values = in_turn(values);
+            values = interleaved(values);
         }
         let updates: Vec<Update> = values.into_iter().map(|(acc, value, op)| self.update(acc, value, op)).collect();
         // Loops first, shared by all; then each term as late as possible, so that few values wait in registers.
@@ -558,7 +565,7 @@ fn multiplies_unpacked(g: &Graph, value: Id) -> bool {
 
 /// Terms of several sums, the first of each before the second of any: what one product has unpacked the next ones use while it is in registers, and none waits for
 /// the one before it.
-fn in_turn(values: Vec<(Id, Id, ReduceOp)>) -> Vec<(Id, Id, ReduceOp)> {
+fn interleaved(values: Vec<(Id, Id, ReduceOp)>) -> Vec<(Id, Id, ReduceOp)> {
     let mut of_sum: FxHashMap<Id, usize> = FxHashMap::default();
     let mut numbered: Vec<(usize, (Id, Id, ReduceOp))> = values
         .into_iter()

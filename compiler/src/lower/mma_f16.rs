@@ -17,9 +17,9 @@ use rustc_hash::FxHashMap;
 use smallvec::smallvec;
 
 /// Terms of a word.
-const PAIR: i64 = 2;
+const TERMS_OF_WORD: i64 = 2;
 /// Bytes of a word.
-const WORD: i64 = 4;
+const BYTES_OF_WORD: i64 = 4;
 
 /// `value` with such sums as matrix products; `closed` are the ranges of its nest.
 pub fn products(g: &mut Graph, value: Id, closed: &[Id], target: &Target) -> Id {
@@ -144,6 +144,12 @@ impl Product {
         }
         None
     }
+    fn rows(&self) -> Operand {
+        Operand { side: Side::First, value: self.sum.rows }
+    }
+    fn columns(&self) -> Operand {
+        Operand { side: Side::Second, value: self.sum.columns }
+    }
     /// Are the columns in a stage, of which several warps read them?
     fn is_of_stages(&self, g: &Graph) -> bool {
         self.of.is_of_group() && self.sum.staged_columns(g)
@@ -159,18 +165,17 @@ impl Product {
     /// Are a lane's words of a column 16 bytes in memory, and those of a row two bytes of a word, as loops that become rings have them?
     fn has_units(&self, g: &mut Graph) -> bool {
         let Some(mut first) = self.tile.operand(g, Side::First).into_iter().next() else { return false };
-        let row = self.word(g, (Side::First, self.sum.rows), first.word, &mut first.at);
+        let row = self.word(g, self.rows(), first.word, &mut first.at);
         if g[row].op != Op::ScaledPair {
             return false;
         }
         let words = self.tile.words(Side::Second);
         let units = self.tile.operand(g, Side::Second).into_iter().take(words as usize);
-        let loads: Vec<Id> =
-            units.map(|mut unit| self.word(g, (Side::Second, self.sum.columns), unit.word, &mut unit.at)).collect();
+        let loads: Vec<Id> = units.map(|mut unit| self.word(g, self.columns(), unit.word, &mut unit.at)).collect();
         if !loads.iter().all(|&load| g[load].op == Op::Load) {
             return false;
         }
-        let bytes = WORD / g.unit_bytes(g[loads[0]].src[0]);
+        let bytes = BYTES_OF_WORD / g.unit_bytes(g[loads[0]].src[0]);
         let first = g.linear(g[loads[0]].src[1]);
         loads.iter().enumerate().all(|(i, &load)| {
             let mut at = g.linear(g[load].src[1]);
@@ -212,12 +217,11 @@ impl Product {
     fn step(&self, g: &mut Graph, step: i64) -> Id {
         let mut src = Sources::new();
         let of_stages = self.is_of_stages(g);
-        let (rows, columns) = ((Side::First, self.sum.rows), (Side::Second, self.sum.columns));
-        let words = [(rows, !self.rows_in_units), (columns, !of_stages)];
-        for (side, value) in words.into_iter().filter(|w| w.1).map(|w| w.0) {
-            for mut register in self.tile.operand(g, side) {
-                let word = step * self.tile.words(side) + register.word;
-                src.push(self.word(g, (side, value), word, &mut register.at));
+        let words = [(self.rows(), !self.rows_in_units), (self.columns(), !of_stages)];
+        for operand in words.into_iter().filter(|w| w.1).map(|w| w.0) {
+            for mut register in self.tile.operand(g, operand.side) {
+                let word = step * self.tile.words(operand.side) + register.word;
+                src.push(self.word(g, operand, word, &mut register.at));
             }
         }
         let dtype = self.of.sum.one().with_lanes(self.of.sums.registers() as u16);
@@ -233,45 +237,68 @@ impl Product {
         g.intern(Node { op, dtype, src, arg: Arg::Int(self.of.number()) })
     }
     /// A lane's word of an operand, with `at` in place of the ranges of its outputs.
-    fn word(&self, g: &mut Graph, (side, value): (Side, Id), word: i64, at: &mut FxHashMap<Id, Id>) -> Id {
+    fn word(&self, g: &mut Graph, of: Operand, word: i64, at: &mut FxHashMap<Id, Id>) -> Id {
+        let (Operand { side, value }, range) = (of, self.term);
         if !self.sum.is_unpacked(g) {
             let first = self.place(g, side, word);
-            return pair(g, value, self.term, (first, 1), at);
+            return pair(g, value, Terms { range, first, apart: 1 }, at);
         }
         let ([first, apart], of_lane) = (halves::word(word), g.int(self.terms / halves::LANES));
         let lane = g.mul(self.tile.part(side), of_lane);
         match side {
-            Side::First => unpacked::pair(g, value, self.term, lane, [first, first + apart], at),
+            Side::First => {
+                unpacked::pair(g, value, unpacked::Terms { range, lane, low: first, high: first + apart }, at)
+            }
             Side::Second if self.of.is_of_group() => {
                 let (part, of_lane) = (self.tile.part(side), self.terms / halves::LANES);
                 let first =
                     halves::unit_word(g, part, word / self.tile.words(side), word % self.tile.words(side) * of_lane);
-                pair(g, value, self.term, (first, apart), at)
+                pair(g, value, Terms { range, first, apart }, at)
             }
             Side::Second => {
                 let first = g.int(first);
                 let first = g.add(lane, first);
-                pair(g, value, self.term, (first, apart), at)
+                pair(g, value, Terms { range, first, apart }, at)
             }
         }
     }
     /// The first term of a lane's word: neighbours in memory are one load; of a stage lanes take a word each, and the next where those of all end.
     fn place(&self, g: &mut Graph, side: Side, word: i64) -> Id {
-        let lanes = self.of.terms / (PAIR * self.tile.words(side));
-        let (of_lane, apart) = if self.sum.staged_rows(g) { (PAIR, PAIR * lanes) } else { (self.terms / lanes, PAIR) };
+        let lanes = self.of.terms / (TERMS_OF_WORD * self.tile.words(side));
+        let (of_lane, apart) = if self.sum.staged_rows(g) {
+            (TERMS_OF_WORD, TERMS_OF_WORD * lanes)
+        } else {
+            (self.terms / lanes, TERMS_OF_WORD)
+        };
         let (of_lane, at) = (g.int(of_lane), g.int(apart * word));
         let lane = g.mul(self.tile.part(side), of_lane);
         g.add(lane, at)
     }
 }
 
-/// The word of the halves at the term `at` and so many behind it.
-fn pair(g: &mut Graph, value: Id, term: Id, (at, apart): (Id, i64), map: &mut FxHashMap<Id, Id>) -> Id {
-    let apart = g.int(apart);
-    let next = g.add(at, apart);
-    let [low, high] = [at, next].map(|k| {
+/// One side of a product.
+#[derive(Clone, Copy)]
+struct Operand {
+    side: Side,
+    value: Id,
+}
+
+/// Two terms of a sum.
+struct Terms {
+    /// The range of the terms.
+    range: Id,
+    first: Id,
+    /// How far behind it the second is.
+    apart: i64,
+}
+
+/// The word of the halves at these terms.
+fn pair(g: &mut Graph, value: Id, terms: Terms, map: &mut FxHashMap<Id, Id>) -> Id {
+    let apart = g.int(terms.apart);
+    let next = g.add(terms.first, apart);
+    let [low, high] = [terms.first, next].map(|k| {
         let mut map = map.clone();
-        map.insert(term, k);
+        map.insert(terms.range, k);
         g.substitute(value, &mut map)
     });
     if let Some(word) = neighbours(g, low, high) {
@@ -290,7 +317,7 @@ pub(super) fn neighbours(g: &mut Graph, low: Id, high: Id) -> Option<Id> {
     let unit = g.unit_bytes(a.src[0]);
     let (first, mut second) = (g.linear(a.src[1]), g.linear(b.src[1]));
     let mut all = std::iter::once(first.constant).chain(first.terms.iter().map(|t| t.1));
-    let aligned = all.all(|c| c * unit % WORD == 0);
-    second.constant -= WORD / PAIR / unit;
+    let aligned = all.all(|c| c * unit % BYTES_OF_WORD == 0);
+    second.constant -= BYTES_OF_WORD / TERMS_OF_WORD / unit;
     (aligned && first == second).then(|| g.load(a.src[0], a.src[1], Scalar::U32))
 }

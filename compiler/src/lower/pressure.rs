@@ -3,7 +3,7 @@
 use super::async_copies::async_copies;
 use super::code::{Code, Statement, end_of_block};
 use super::rings::{Wanted, wanted};
-use crate::price::typical;
+use crate::typical::typical;
 use gristmill_uop::{Graph, Id, Op};
 
 /// What the bodies of a kernel ask for, the largest for all.

@@ -77,31 +77,23 @@ fn line(g: &Graph, statement: &Statement) -> String {
             format!("%{} <- {}", id.0, text.split_once(" = ").map_or(text.as_str(), |(_, rest)| rest))
         }
         Statement::Write(buffer, at, v) => format!("%{}[{}] <- {}", buffer.0, value(g, *at), value(g, *v)),
-        Statement::Add(Addition { buffer, at, values, when, atomic }) => {
-            let how = if *atomic { "atomically " } else { "" };
-            let when = when.map(|when| format!(" if {}", value(g, when))).unwrap_or_default();
-            let values: Vec<String> = values.iter().map(|&v| value(g, v)).collect();
-            format!("%{}[{}] {how}+= {}{when}", buffer.0, value(g, *at), values.join(", "))
-        }
+        Statement::Add(of) => addition(g, of),
         Statement::WriteTile(buffer, at, stride, v) => {
             format!("rows {stride} apart of %{}[{}] <- {}", buffer.0, value(g, *at), value(g, *v))
         }
         Statement::WideWrite(buffer, at, bytes, values) => {
-            let values: Vec<String> = values.iter().map(|&v| value(g, v)).collect();
-            format!("{bytes} bytes of %{}[{}] <- {}", buffer.0, value(g, *at), values.join(", "))
+            format!("{bytes} bytes of %{}[{}] <- {}", buffer.0, value(g, *at), values_of(g, values))
         }
         Statement::Wide(buffer, at, bytes, parts) => {
-            let parts: Vec<String> = parts.iter().map(|p| format!("%{} at {}", p.0.0, p.1)).collect();
-            format!("{} = {bytes} bytes of %{}[{}]", parts.join(", "), buffer.0, value(g, *at))
+            format!("{} = {bytes} bytes of %{}[{}]", defined(parts), buffer.0, value(g, *at))
         }
-        Statement::AsyncCopy { to: [to, at], from: [from, offset], plus, bytes, when } => {
-            let place = |at: Id, plus: i64| match plus {
-                0 => value(g, at),
-                _ => format!("{} + {plus}", value(g, at)),
+        Statement::AsyncCopy { to, from, plus, bytes, when } => {
+            let place = |of: [Id; 2], plus: i64| match plus {
+                0 => format!("%{}[{}]", of[0].0, value(g, of[1])),
+                _ => format!("%{}[{} + {plus}]", of[0].0, value(g, of[1])),
             };
-            let (at, offset) = (place(*at, plus[0]), place(*offset, plus[1]));
             let when = when.map(|when| format!(" if {}", expression(g, when))).unwrap_or_default();
-            format!("async copy of {bytes} bytes: %{}[{at}] <- %{}[{offset}]{when}", to.0, from.0)
+            format!("async copy of {bytes} bytes: {} <- {}{when}", place(*to, plus[0]), place(*from, plus[1]))
         }
         Statement::AsyncGroup => "end of a group of async copies".into(),
         Statement::AsyncWait(0) => "wait for async copies".into(),
@@ -110,8 +102,7 @@ fn line(g: &Graph, statement: &Statement) -> String {
         Statement::ProductsEnded(0) => "wait for products of several warps".into(),
         Statement::ProductsEnded(but) => format!("wait for products of several warps but the last {but}"),
         Statement::Copied(buffer, at, bytes, parts) => {
-            let parts: Vec<String> = parts.iter().map(|p| format!("%{} at {}", p.0.0, p.1)).collect();
-            format!("{} = {bytes} copied bytes of %{}[{}]", parts.join(", "), buffer.0, value(g, *at))
+            format!("{} = {bytes} copied bytes of %{}[{}]", defined(parts), buffer.0, value(g, *at))
         }
         Statement::Carried(load, first) => format!("carried %{} = {}", load.0, value(g, *first)),
         Statement::Carry(load, next) => format!("%{} <- {}", load.0, value(g, *next)),
@@ -127,6 +118,25 @@ fn line(g: &Graph, statement: &Statement) -> String {
             format!("{what} %{} for [{}] {{", buffer.0, per.join(", "))
         }
     }
+}
+
+/// Values that are added where others were.
+fn addition(g: &Graph, Addition { buffer, at, values, when, atomic }: &Addition) -> String {
+    let how = if *atomic { "atomically " } else { "" };
+    let when = when.map(|when| format!(" if {}", value(g, when))).unwrap_or_default();
+    format!("%{}[{}] {how}+= {}{when}", buffer.0, value(g, *at), values_of(g, values))
+}
+
+/// Operands, one after the other.
+fn values_of(g: &Graph, values: &[Id]) -> String {
+    let values: Vec<String> = values.iter().map(|&v| value(g, v)).collect();
+    values.join(", ")
+}
+
+/// The loads that a wide one stands for, each with its byte in it.
+fn defined(parts: &[(Id, usize)]) -> String {
+    let parts: Vec<String> = parts.iter().map(|p| format!("%{} at {}", p.0.0, p.1)).collect();
+    parts.join(", ")
 }
 
 fn prefetch(g: &Graph, p: &Prefetch) -> String {

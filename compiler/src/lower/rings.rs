@@ -10,13 +10,13 @@ use rustc_hash::FxHashMap;
 /// Bytes of a copy.
 pub const BYTES: i64 = 16;
 /// Registers in which narrow loads are carried over, at most: as many as an H200's thread keeps for words that wait.
-const CARRIED: i64 = 32;
+const MOST_CARRIED: i64 = 32;
 
-/// Loads that become copies, so many elements apart.
+/// Loads that become copies, `stride` elements apart.
 pub struct Family {
     /// Their statements, the first in memory first.
     pub statements: Vec<usize>,
-    pub apart: i64,
+    pub stride: i64,
     /// Where they go in the part of a ring that products of several warps read, if they do.
     pub unit: Option<Unit>,
     /// Ranges of threads that their addresses depend on, each with its number of threads, the outermost first; and the others, which load the same.
@@ -42,7 +42,7 @@ pub struct Ring {
 #[derive(Clone, Copy)]
 pub struct Unit {
     pub at: i64,
-    pub apart: i64,
+    pub stride: i64,
 }
 
 /// Columns that products of several warps read, in an iteration's place.
@@ -51,7 +51,7 @@ pub struct Columns {
     /// Words that warps with the same columns share; every group of such has as many.
     pub words: i64,
     /// Words from one of a lane's units to the next lane's, and from one column to the next.
-    pub apart: [i64; 2],
+    pub strides: [i64; 2],
     /// Ranges of threads, each with its number of them, that have other columns.
     pub groups: Vec<(Id, i64)>,
     /// Where a product's columns begin, by the first word that its lane holds of them.
@@ -80,7 +80,7 @@ impl Columns {
                 let place = all.words + of.place(0, 8 * i as i64)[0] * UNIT_WORDS;
                 all.units.entry(unit[0]).or_default().push(place);
             }
-            all.apart = [of.place(UNIT, 0), of.place(0, 1)].map(|[units, _]| units * UNIT_WORDS);
+            all.strides = [of.place(UNIT, 0), of.place(0, 1)].map(|[units, _]| units * UNIT_WORDS);
             all.words += of.shared_units() * UNIT_WORDS;
         }
         all
@@ -112,14 +112,14 @@ impl Ring {
         }
         let columns = Columns::of(g, inside);
         let mut ring = Ring { first, end, range, count, copied: vec![], carried: vec![], columns };
-        let (mut left, mut units) = (CARRIED, Vec::new());
+        let (mut left, mut units) = (MOST_CARRIED, Vec::new());
         for (statement, s) in statements.iter().enumerate().take(end).skip(first + 1) {
             let Some(at) = moving(g, s, range) else { continue };
             if let Statement::Wide(_, _, bytes, parts) = s
                 && *bytes as i64 == BYTES
             {
                 let (own, others) = threads.iter().partition(|t| g.free_ranges(at).contains(&t.0));
-                let single = |unit| Family { statements: vec![statement], apart: 0, unit, own, others };
+                let single = |unit| Family { statements: vec![statement], stride: 0, unit, own, others };
                 match ring.columns.units.get(&parts[0].0) {
                     None => ring.copied.push(single(None)),
                     Some(places) => units.push((single(None), places.clone())),
@@ -143,8 +143,8 @@ impl Ring {
         for (load, places) in units {
             self.copied.extend(places.into_iter().map(|at| Family {
                 statements: load.statements.clone(),
-                apart: 0,
-                unit: Some(Unit { at, apart: 0 }),
+                stride: 0,
+                unit: Some(Unit { at, stride: 0 }),
                 own: own.clone(),
                 others: others.clone(),
             }));
@@ -200,12 +200,12 @@ fn families(g: &Graph, statements: &[Statement], single: Vec<Family>) -> Vec<Fam
     let mut out = Vec::new();
     for (_, mut of) in by {
         of.sort_by_key(|f| f.0);
-        let apart = if of.len() > 1 { of[1].0 - of[0].0 } else { 0 };
+        let stride = if of.len() > 1 { of[1].0 - of[0].0 } else { 0 };
         let place = |f: &(i64, Family)| f.1.unit.map_or(0, |unit| unit.at);
-        let apart_there = if of.len() > 1 { place(&of[1]) - place(&of[0]) } else { 0 };
+        let stride_there = if of.len() > 1 { place(&of[1]) - place(&of[0]) } else { 0 };
         let alike = |w: &[(i64, Family)]| {
-            w[1].0 - w[0].0 == apart
-                && place(&w[1]) - place(&w[0]) == apart_there
+            w[1].0 - w[0].0 == stride
+                && place(&w[1]) - place(&w[0]) == stride_there
                 && w[0].1.unit.is_some() == w[1].1.unit.is_some()
         };
         let evenly = of.windows(2).all(alike);
@@ -214,8 +214,8 @@ fn families(g: &Graph, statements: &[Statement], single: Vec<Family>) -> Vec<Fam
         let mut rest = of.into_iter().map(|f| f.1);
         while let Some(mut first) = rest.next() {
             first.statements.extend(rest.by_ref().take(size as usize - 1).flat_map(|f| f.statements));
-            let unit = first.unit.map(|unit| Unit { apart: apart_there, ..unit });
-            out.push(Family { apart, unit, ..first });
+            let unit = first.unit.map(|unit| Unit { stride: stride_there, ..unit });
+            out.push(Family { stride, unit, ..first });
         }
     }
     out

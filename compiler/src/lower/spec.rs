@@ -29,7 +29,7 @@ const WIDE_WRITES: [usize; 3] = [4, 8, 16];
 /// Bytes of an asynchronous copy.
 const COPIES: usize = 16;
 /// Bytes of a register, in which each part of a wide load lies.
-const WORD: usize = 4;
+const BYTES_OF_WORD: usize = 4;
 
 /// Is this linear code? The first statement that is not.
 ///
@@ -129,27 +129,24 @@ impl<'a> Checker<'a> {
         let read = self.g.any(id, |_, n| matches!(n.op, Op::Load | Op::Reduce));
         self.hold(known && !read, "a condition is one on variables and workgroup indices", id)
     }
-    fn statement(&mut self, s: &'a Statement) -> Checked {
+    /// Does the statement stand where one of its kind may?
+    fn stands(&self, s: &Statement) -> Checked {
+        let in_nest = "a statement stands in a nest";
         match s {
-            Statement::Nest { buffer, staged, globals, threads } => {
-                return self.nest(*buffer, *staged, globals, threads);
-            }
-            Statement::End => return self.end(),
-            Statement::Barrier => {
-                return self.hold_here(self.all_come(), "threads are waited for where all of them come");
-            }
-            Statement::AsyncWait(groups) => {
-                return self.hold_here(*groups >= 0, "copies that are not waited for are groups of copies");
-            }
+            // Their own rules say where.
+            Statement::Nest { .. }
+            | Statement::End
+            | Statement::Barrier
+            | Statement::AsyncWait(_)
+            | Statement::Unless(_)
+            | Statement::Leave(_)
+            | Statement::Prefetch(Prefetch::Span(_)) => Ok(()),
             Statement::DependencyWait | Statement::LaunchDependents => {
-                return self.hold_here(self.nest.is_none(), "kernels are waited for outside nests");
+                self.hold_here(self.nest.is_none(), "kernels are waited for outside nests")
             }
-            Statement::AsyncGroup | Statement::ProductsEnded(_) | Statement::WritesShown => {
-                return self.hold_here(self.nest.is_some(), "a statement stands in a nest");
+            Statement::AsyncGroup | Statement::ProductsEnded(_) | Statement::WritesShown | Statement::Prefetch(_) => {
+                self.hold_here(self.nest.is_some(), in_nest)
             }
-            Statement::Unless(condition) => return self.unless(*condition),
-            Statement::Leave(condition) => return self.leave(*condition),
-            Statement::Prefetch(Prefetch::Span(span)) => return self.span(span),
             Statement::Define(id)
             | Statement::Loop { range: id, .. }
             | Statement::Accumulator(id)
@@ -162,12 +159,25 @@ impl<'a> Checker<'a> {
             | Statement::Copied(id, ..)
             | Statement::Carried(id, _)
             | Statement::Carry(id, _)
-            | Statement::AsyncCopy { to: [id, _], .. } => {
-                self.hold(self.nest.is_some(), "a statement stands in a nest", *id)?
-            }
-            Statement::Prefetch(_) => self.hold_here(self.nest.is_some(), "a statement stands in a nest")?,
+            | Statement::AsyncCopy { to: [id, _], .. } => self.hold(self.nest.is_some(), in_nest, *id),
         }
+    }
+    fn statement(&mut self, s: &'a Statement) -> Checked {
+        self.stands(s)?;
         match s {
+            Statement::Nest { buffer, staged, globals, threads } => self.nest(*buffer, *staged, globals, threads),
+            Statement::End => self.end(),
+            Statement::Barrier => self.hold_here(self.all_come(), "threads are waited for where all of them come"),
+            Statement::AsyncWait(groups) => {
+                self.hold_here(*groups >= 0, "copies that are not waited for are groups of copies")
+            }
+            Statement::DependencyWait
+            | Statement::LaunchDependents
+            | Statement::AsyncGroup
+            | Statement::ProductsEnded(_)
+            | Statement::WritesShown => Ok(()),
+            Statement::Unless(condition) => self.unless(*condition),
+            Statement::Leave(condition) => self.leave(*condition),
             Statement::Define(id) => self.define(*id),
             Statement::Loop { range, unroll } => self.open(*range, *unroll),
             Statement::Accumulator(acc) => self.accumulator(*acc),
@@ -186,8 +196,8 @@ impl<'a> Checker<'a> {
             Statement::Copied(ring, at, bytes, parts) => self.copied(*ring, *at, *bytes, parts),
             Statement::Carried(load, first) => self.carried(*load, *first),
             Statement::Carry(load, next) => self.carry(*load, *next),
+            Statement::Prefetch(Prefetch::Span(span)) => self.span(span),
             Statement::Prefetch(p) => self.prefetch(p),
-            s => unreachable!("done above: {s:?}"),
         }
     }
     /// Do all threads of the workgroup come here as often?
@@ -393,7 +403,7 @@ impl<'a> Checker<'a> {
         let g = self.g;
         let fits = matches!(g[buffer].arg, Arg::Packed(..)) || g.scalar(value) == g.scalar(buffer);
         let word = g[buffer].op == Op::Local && g.scalar(buffer).is_half() && g.scalar(value) == Scalar::U32;
-        let fits = fits || word && self.aligned(buffer, at, WORD);
+        let fits = fits || word && self.aligned(buffer, at, BYTES_OF_WORD);
         let lanes = self.threads.is_empty() || g[value].dtype.lanes == 1;
         self.hold(fits && lanes, "what is written is of the buffer's type, or two halves of a stage", value)?;
         self.value(value, buffer)
@@ -404,7 +414,7 @@ impl<'a> Checker<'a> {
         let memory = g[a.buffer].op == Op::Param && !matches!(g[a.buffer].arg, Arg::Packed(..));
         let number = matches!(of, Scalar::F32 | Scalar::F16 | Scalar::I32);
         self.hold(memory && number, "what is added to is f32, f16 or i32 in memory", a.buffer)?;
-        let pair = || of == Scalar::F16 && a.atomic && self.aligned(a.buffer, a.at, WORD);
+        let pair = || of == Scalar::F16 && a.atomic && self.aligned(a.buffer, a.at, BYTES_OF_WORD);
         let fits = a.values.len() == 1 || a.values.len() == 2 && pair();
         self.hold(fits, "what is added at once is one value, or two halves of a word", a.at)?;
         for &value in &a.values {
@@ -449,7 +459,7 @@ impl<'a> Checker<'a> {
             };
             self.hold(here, "a part of a wide load is a load of its buffer, at its byte", load)?;
             let size = n.dtype.scalar.bytes();
-            let inside = n.dtype.lanes == 1 && byte + size <= bytes && byte % WORD + size <= WORD;
+            let inside = n.dtype.lanes == 1 && byte + size <= bytes && byte % BYTES_OF_WORD + size <= BYTES_OF_WORD;
             self.hold(inside, "a part of a wide load lies in it, and in one of its words", load)?;
             if let Some(rule) = nodes::broken(g, n, &self.threads) {
                 return Err(self.error(rule, load));
@@ -490,7 +500,7 @@ impl<'a> Checker<'a> {
         for &(load, byte) in parts {
             let n = &g[load];
             let far = n.op == Op::Load && g[n.src[0]].op == Op::Param && n.dtype.lanes == 1;
-            let inside = byte % WORD + n.dtype.scalar.bytes() <= WORD && byte < bytes;
+            let inside = byte % BYTES_OF_WORD + n.dtype.scalar.bytes() <= BYTES_OF_WORD && byte < bytes;
             self.hold(far && inside, "a copy is of loads from memory, each within one of its words", load)?;
             self.defined(load)?;
         }

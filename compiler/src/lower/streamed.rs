@@ -141,7 +141,7 @@ impl Streams {
         Some(Streams { all, shown })
     }
     /// Groups of copies that have begun behind a stage's when it is waited for.
-    fn behind(&self, stream: usize) -> i64 {
+    fn groups_behind(&self, stream: usize) -> i64 {
         let Stream { next, arrival, .. } = self.all[stream];
         let after = self.all[stream + 1..].iter();
         let before = |s: &&Stream| s.begin < arrival;
@@ -213,7 +213,7 @@ impl Writer<'_> {
         for (at, s) in inside.iter().enumerate() {
             if *s == Statement::Barrier {
                 let here = (0..streams.all.len()).filter(|&i| streams.all[i].arrival == at);
-                self.out.extend(here.map(|i| streams.behind(i)).min().map(Statement::AsyncWait));
+                self.out.extend(here.map(|i| streams.groups_behind(i)).min().map(Statement::AsyncWait));
             }
             let left_out = moved(at) || *s == Statement::WritesShown && !streams.shown;
             self.out.extend((!left_out).then(|| s.clone()));

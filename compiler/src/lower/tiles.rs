@@ -15,7 +15,7 @@ use smallvec::smallvec;
 /// Registers of a core that hold tiles.
 pub const REGISTERS: i64 = 8;
 /// Words of a row of such a tile.
-const WORDS: u16 = (AMX_BF16.terms / 2) as u16;
+const WORDS_OF_ROW: u16 = (AMX_BF16.terms / 2) as u16;
 
 /// A tile of sums, and where it is written.
 pub struct Tile {
@@ -52,14 +52,19 @@ pub struct Beside {
     pub count: i64,
 }
 
-/// The sum `value`, written at `offset`, as a tile of these rows and columns.
-pub fn product(
-    g: &mut Graph,
-    [offset, value]: [Id; 2],
-    [row, column]: [Id; 2],
-    beside: Beside,
-    target: &Target,
-) -> Option<Tile> {
+/// A sum of a nest whose rows and columns are those of tiles.
+pub struct SumOfTile {
+    /// Where it is written.
+    pub offset: Id,
+    pub value: Id,
+    /// The ranges of rows and columns.
+    pub row: Id,
+    pub column: Id,
+}
+
+/// The sum as a tile.
+pub fn product(g: &mut Graph, sum: SumOfTile, beside: Beside, target: &Target) -> Option<Tile> {
+    let SumOfTile { offset, value, row, column } = sum;
     let of = target.machine.tile_fragment()?;
     let n = g[value].clone();
     let product = (n.op == Op::Reduce).then(|| g[n.src[0]].clone()).filter(|p| p.op == Op::Mul)?;
@@ -117,7 +122,7 @@ fn load(g: &mut Graph, x: Id, [row, term]: [Id; 2], to: i64, of: &Fragment) -> I
 
 /// A tile of the weight `w`, in bf16, whose terms are `term`.
 fn weight(g: &mut Graph, w: Id, term: Id, to: i64, target: &Target) -> Id {
-    let words = Scalar::U32.one().with_lanes(WORDS);
+    let words = Scalar::U32.one().with_lanes(WORDS_OF_ROW);
     let rows: Sources = (0..AMX_BF16.terms / 2)
         .map(|pair| {
             let of = [2 * pair, 2 * pair + 1].map(|k| {

@@ -11,7 +11,7 @@ use gristmill_uop::{Arg, Graph, Id, Node, Op, RangeKind, Scalar, Sources};
 use rustc_hash::FxHashMap;
 
 /// Ranges that lowering makes have numbers behind all others.
-const BEHIND: u32 = 1 << 24;
+const FIRST_RANGE_OF_LOWERING: u32 = 1 << 24;
 
 /// An element of a weight, `(code + zero)·factor + term`, with a code from 0 to 255, or of bf16 to 127.
 pub struct Element {
@@ -88,16 +88,28 @@ fn with_zero(g: &mut Graph, x: Id) -> Option<(Id, i64)> {
     (-256..=0).contains(&zero).then_some((code, zero))
 }
 
-/// The word of the halves that `value` is at the terms `lane` plus each of `at`, which are in one quad, with `map` in place of its other ranges.
-pub fn pair(g: &mut Graph, value: Id, term: Id, lane: Id, at: [i64; 2], map: &mut FxHashMap<Id, Id>) -> Id {
-    let quad = at[0] / QUAD * QUAD;
-    let byte = Ranges::after(BEHIND).fixed(g, QUAD, RangeKind::Unroll);
+/// Two terms of a sum, in one quad.
+pub struct Terms {
+    /// The range of the terms.
+    pub range: Id,
+    /// Where a lane's terms begin.
+    pub lane: Id,
+    /// The two, from there on.
+    pub low: i64,
+    pub high: i64,
+}
+
+/// The word of the halves that `value` is at these terms, with `map` in place of its other ranges.
+pub fn pair(g: &mut Graph, value: Id, terms: Terms, map: &mut FxHashMap<Id, Id>) -> Id {
+    let Terms { range, lane, low, high } = terms;
+    let quad = low / QUAD * QUAD;
+    let byte = Ranges::after(FIRST_RANGE_OF_LOWERING).fixed(g, QUAD, RangeKind::Unroll);
     let first = g.int(quad);
     let first = g.add(lane, first);
     let here = g.add(first, byte);
-    map.insert(term, here);
+    map.insert(range, here);
     let of_quad = g.substitute(value, map);
-    let [low, high] = at.map(|k| k - quad);
+    let [low, high] = [low, high].map(|k| k - quad);
     let Some(Element { code, zero, factor, term }) = Element::of(g, of_quad, byte) else {
         let [low, high] = [low, high].map(|k| {
             let k = g.int(k);
@@ -141,7 +153,8 @@ pub fn words_of_stage(g: &mut Graph, nest: &Nest, target: &Target) -> Option<(Id
     let words = (0..QUAD / 2).map(|i| {
         let first = g.int(2 * i);
         let at = g.substitute(nest.offset, &mut FxHashMap::from_iter([(range, first)]));
-        let word = pair(g, nest.value, range, zero, [2 * i, 2 * i + 1], &mut FxHashMap::default());
+        let terms = Terms { range, lane: zero, low: 2 * i, high: 2 * i + 1 };
+        let word = pair(g, nest.value, terms, &mut FxHashMap::default());
         [at, legalise::loads(g, word, target)]
     });
     Some((range, words.collect()))

@@ -19,72 +19,161 @@ fn contiguous(g: &mut Graph, load: Id, r: Id) -> bool {
 /// The nest of `store` as the plan says, if it is such a nest; `ranges` makes its ranges. What does not divide counts as the next smaller number that does.
 pub fn nest(g: &mut Graph, store: Id, plan: &Warps, machine: &Machine, ranges: &mut Ranges) -> Option<Id> {
     let product = if plan.groups { Product::of_stages(g, store, machine)? } else { Product::of(g, store, machine)? };
-    let of = match plan.groups {
-        true => Fragment::of_stage(product.sum.operand, plan.wide * product.of.columns, Shared::Columns)?,
-        false => product.of,
-    };
-    let high = product.high * product.of.rows / of.rows;
-    let (of_lane, of_tile, apart) = (product.of_lane(), product.of_tile(), plan.apart);
-    let blocks = (product.tiles_beside() + plan.wide - 1) / plan.wide;
-    let (rows_apart, columns_apart, wide) = (divisor(high, plan.rows), divisor(blocks, plan.columns), plan.wide);
-    let tall = divisor(high / rows_apart, plan.tall);
-    let Product {
-        nest: Nest { buffer, offset, value, .. },
-        id,
-        sum,
-        row,
-        column,
-        outputs,
-        both,
-        term,
-        terms,
-        alone,
-        ..
-    } = product;
-    let mut range = |g: &mut Graph, n: i64, kind: RangeKind| ranges.fixed(g, n, kind);
-    use RangeKind::{Loop, Reduce, Unroll, Upcast, Vector};
-    let both_at = both.map(|r| (r, range(g, g.max_of(g[r].src[0]), if apart { Vector } else { Loop })));
-    let (row_step, block_step) = (range(g, high / rows_apart / tall, Loop), range(g, blocks / columns_apart, Loop));
-    let (row_warp, block_warp) = (range(g, rows_apart, Vector), range(g, columns_apart, Vector));
-    let (lanes, copies) = (along(of.sums.lanes, true), along(of.sums.registers, true));
-    // Of a product of several warps each has rows of its own.
-    let quarter = range(g, of.sums.lanes() / WARP, Vector);
-    let of_warp = of.rows * WARP / of.sums.lanes();
-    let (lane, beside_lane) = (range(g, lanes.count, Vector), range(g, along(of.sums.lanes, false).count, Vector));
-    let (row_tile, tile, i) = (range(g, tall, Upcast), range(g, wide, Upcast), range(g, copies.count, Upcast));
-    let j = range(g, of_lane, Upcast);
-    // What several warps multiply waits in no register.
-    let at_once = match terms % (2 * of.terms) {
-        _ if plan.groups => terms,
-        0 => 2 * of.terms,
-        _ => of.terms,
-    };
-    let (step, at) = (range(g, terms / at_once, Reduce), range(g, at_once, Unroll));
-    let part = sum.part.map(|old| (old, range(g, 2, Unroll)));
+    let counts = Counts::of(&product, plan)?;
+    let tiles = TileRanges::of(g, &product, &counts, plan, ranges);
     // Lanes read rows beside one another without a conflict only if these follow one another.
-    let of_rows = if sum.staged_rows(g) && !contiguous(g, sum.rows, row) {
-        [(quarter, of_warp), (lane, lanes.row), (row_tile, of.rows), (i, copies.row)]
-    } else {
-        [(quarter, of_warp * tall), (lane, copies.count * tall), (row_tile, copies.count), (i, 1)]
-    };
-    let warp = [(row_warp, high / rows_apart * of.rows), (row_step, tall * of.rows)];
-    let row_at = strided(g, &[&warp[..], &of_rows].concat());
-    let block = blocks / columns_apart * wide * of_tile;
-    let parts = [(block_warp, block), (block_step, wide * of_tile), (tile, of_tile), (beside_lane, of_lane), (j, 1)];
-    let column_at = strided(g, &parts);
-    let column_at = if outputs == blocks * wide * of_tile { column_at } else { up_to_last(g, column_at, outputs) };
-    let term_at = strided(g, &[(step, at_once), (at, 1)]);
-    let mut map = FxHashMap::from_iter([(row, row_at), (column, column_at), (term, term_at)]);
-    map.extend(both_at);
-    map.extend(part);
+    let as_laid_out = product.sum.staged_rows(g) && !contiguous(g, product.sum.rows, product.row);
+    let row_at = tiles.row_at(g, &counts, as_laid_out);
+    let column_at = tiles.column_at(g, &counts, &product);
+    let term_at = strided(g, &[(tiles.step, counts.at_once), (tiles.at, 1)]);
+    let mut map = FxHashMap::from_iter([(product.row, row_at), (product.column, column_at), (product.term, term_at)]);
+    map.extend(tiles.both);
+    map.extend(tiles.part);
+    let Product { nest: Nest { buffer, offset, value, .. }, id, ref alone, .. } = product;
     let offset = g.substitute(offset, &mut map);
-    let product = g.substitute(g[id].src[0], &mut map);
-    let over = present(g, alone.into_iter().chain([step, at]).chain(part.map(|p| p.1)));
-    map.insert(id, g.reduce_ranges(product, &over, ReduceOp::Add));
+    let terms = g.substitute(g[id].src[0], &mut map);
+    let over = alone.iter().copied().chain([tiles.step, tiles.at]).chain(tiles.part.map(|p| p.1));
+    let over = present(g, over);
+    map.insert(id, g.reduce_ranges(terms, &over, ReduceOp::Add));
     let value = g.substitute(value, &mut map);
-    let tiles = [row_step, block_step, row_warp, block_warp, quarter, lane, beside_lane, row_tile, tile, i, j];
-    let closed = present(g, both_at.map(|b| b.1).into_iter().chain(tiles));
+    let closed = present(g, tiles.both.map(|b| b.1).into_iter().chain(tiles.closed()));
     Some(Nest { buffer, offset, value, adds: false, closed }.store(g))
+}
+
+/// How many of each thing a product is divided into.
+struct Counts {
+    /// What multiplies.
+    of: &'static Fragment,
+    /// Fragments above one another.
+    high: i64,
+    /// Warps along the rows.
+    row_warps: i64,
+    /// Warps along the columns.
+    column_warps: i64,
+    /// Tiles of a warp above one another.
+    tall: i64,
+    /// Tiles of a warp beside one another.
+    wide: i64,
+    /// So many tiles beside one another, of all warps.
+    blocks: i64,
+    /// Terms that are multiplied before the next are loaded.
+    at_once: i64,
+}
+
+impl Counts {
+    fn of(product: &Product, plan: &Warps) -> Option<Counts> {
+        let of = match plan.groups {
+            true => Fragment::of_stage(product.sum.operand, plan.wide * product.of.columns, Shared::Columns)?,
+            false => product.of,
+        };
+        let high = product.high * product.of.rows / of.rows;
+        let blocks = (product.tiles_beside() + plan.wide - 1) / plan.wide;
+        let (row_warps, column_warps) = (divisor(high, plan.rows), divisor(blocks, plan.columns));
+        let tall = divisor(high / row_warps, plan.tall);
+        // What several warps multiply waits in no register.
+        let at_once = match product.terms % (2 * of.terms) {
+            _ if plan.groups => product.terms,
+            0 => 2 * of.terms,
+            _ => of.terms,
+        };
+        Some(Counts { of, high, row_warps, column_warps, tall, wide: plan.wide, blocks, at_once })
+    }
+}
+
+/// The ranges of a product that is laid out over warps.
+struct TileRanges {
+    /// The range on which both operands depend, and the one in its place.
+    both: Option<(Id, Id)>,
+    /// Blocks of rows and of columns that a warp takes one after the other.
+    row_step: Id,
+    block_step: Id,
+    /// Warps along the rows and along the columns.
+    row_warp: Id,
+    block_warp: Id,
+    /// Warps of a product of several: each has rows of its own.
+    quarter: Id,
+    /// Lanes along the rows and along the columns.
+    lane: Id,
+    beside_lane: Id,
+    /// Tiles of a warp, above and beside one another.
+    row_tile: Id,
+    tile: Id,
+    /// Rows and columns of a lane.
+    i: Id,
+    j: Id,
+    /// Steps of the terms, and the terms of a step.
+    step: Id,
+    at: Id,
+    /// The range of the two parts of an operand, and the one in its place.
+    part: Option<(Id, Id)>,
+}
+
+impl TileRanges {
+    /// Numbered in the order in which they are made, which is that of the loops.
+    fn of(g: &mut Graph, product: &Product, counts: &Counts, plan: &Warps, ranges: &mut Ranges) -> TileRanges {
+        use RangeKind::{Loop, Reduce, Unroll, Upcast, Vector};
+        let mut range = |g: &mut Graph, n: i64, kind: RangeKind| ranges.fixed(g, n, kind);
+        let &Counts { of, high, row_warps, column_warps, tall, wide, blocks, at_once } = counts;
+        let of_both = if plan.batch_warps { Vector } else { Loop };
+        let both = product.both.map(|r| (r, range(g, g.max_of(g[r].src[0]), of_both)));
+        let row_step = range(g, high / row_warps / tall, Loop);
+        let block_step = range(g, blocks / column_warps, Loop);
+        let (row_warp, block_warp) = (range(g, row_warps, Vector), range(g, column_warps, Vector));
+        let quarter = range(g, of.sums.lanes() / WARP, Vector);
+        let lane = range(g, along(of.sums.lanes, true).count, Vector);
+        let beside_lane = range(g, along(of.sums.lanes, false).count, Vector);
+        let (row_tile, tile) = (range(g, tall, Upcast), range(g, wide, Upcast));
+        let i = range(g, along(of.sums.registers, true).count, Upcast);
+        let j = range(g, product.of_lane(), Upcast);
+        let (step, at) = (range(g, product.terms / at_once, Reduce), range(g, at_once, Unroll));
+        let part = product.sum.part.map(|old| (old, range(g, 2, Unroll)));
+        TileRanges {
+            both,
+            row_step,
+            block_step,
+            row_warp,
+            block_warp,
+            quarter,
+            lane,
+            beside_lane,
+            row_tile,
+            tile,
+            i,
+            j,
+            step,
+            at,
+            part,
+        }
+    }
+    /// The row: the lane's are those that the fragment's layout gives it where `as_laid_out`, else neighbours.
+    fn row_at(&self, g: &mut Graph, counts: &Counts, as_laid_out: bool) -> Id {
+        let &Counts { of, high, row_warps, tall, .. } = counts;
+        let (lanes, copies) = (along(of.sums.lanes, true), along(of.sums.registers, true));
+        let of_warp = of.rows * WARP / of.sums.lanes();
+        let of_rows = if as_laid_out {
+            [(self.quarter, of_warp), (self.lane, lanes.row), (self.row_tile, of.rows), (self.i, copies.row)]
+        } else {
+            let (lane, row_tile) = ((self.lane, copies.count * tall), (self.row_tile, copies.count));
+            [(self.quarter, of_warp * tall), lane, row_tile, (self.i, 1)]
+        };
+        let warp = [(self.row_warp, high / row_warps * of.rows), (self.row_step, tall * of.rows)];
+        strided(g, &[&warp[..], &of_rows].concat())
+    }
+    /// The column; where tiles are more than there are, surplus ones are the last.
+    fn column_at(&self, g: &mut Graph, counts: &Counts, product: &Product) -> Id {
+        let (of_lane, of_tile) = (product.of_lane(), product.of_tile());
+        let step = counts.wide * of_tile;
+        let warp = (self.block_warp, counts.blocks / counts.column_warps * step);
+        let of_tiles = [warp, (self.block_step, step), (self.tile, of_tile)];
+        let at = strided(g, &[&of_tiles[..], &[(self.beside_lane, of_lane), (self.j, 1)]].concat());
+        if product.outputs == counts.blocks * step { at } else { up_to_last(g, at, product.outputs) }
+    }
+    /// Those of the nest, from the outermost.
+    fn closed(&self) -> [Id; 11] {
+        let &TileRanges { row_step, block_step, row_warp, block_warp, quarter, .. } = self;
+        let &TileRanges { lane, beside_lane, row_tile, tile, i, j, .. } = self;
+        [row_step, block_step, row_warp, block_warp, quarter, lane, beside_lane, row_tile, tile, i, j]
+    }
 }
 
 /// An index of so many elements: surplus ones are the last.

@@ -11,16 +11,36 @@ use super::fuse_reductions::fuse_reductions;
 use crate::nest::{Nest, Ranges, divisor, outermost_reductions};
 use crate::tile::{NestPlan, OutputLanes, SumLanes, Vectors};
 use gristmill_uop::target::Target;
-use gristmill_uop::{Arg, Graph, Id, Op, RangeKind};
+use gristmill_uop::{Arg, Graph, Id, Op, RangeKind, ReduceOp};
 use rustc_hash::FxHashMap;
 
-/// Most sums that share a loop.
-const TOGETHER: i64 = 4;
-/// Statements of one loop body above which unrolling stops.
-const BODY_LIMIT: i64 = 320;
+/// Most sums that share a loop, times the copies of loops around them. Not measured: more save loads and leave no registers for operands (experiments, 8, is about two of them).
+const SUMS_OF_A_LOOP: i64 = 4;
+/// Statements of a loop's body above which it is unrolled no further. Not measured: longer bodies wait less for their loads, and are more text to compile and to fetch.
+const MOST_STATEMENTS: i64 = 320;
 /// Most iterations of a plain (not packed) reduction that are unrolled, in vectors. With the accumulators there will be, their operands
-/// have room in the registers.
+/// have room in the registers (experiments, 11: attention behind 4,096 positions 29.5 to 26.5 ms a token with such a limit; four was not measured against others).
 const PLAIN_UNROLL: i64 = 4;
+
+/// How the terms of a sum are cut.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+struct Cut {
+    /// Lanes of a vector.
+    lanes: i64,
+    /// Vectors side by side.
+    unroll: i64,
+    /// Terms of a block.
+    block: i64,
+}
+
+/// Registers that a nest's sums have already.
+#[derive(Clone, Copy)]
+struct Registers {
+    /// Copies of the loops around them.
+    upcasts: i64,
+    /// Accumulators of this sum once loops are tiled.
+    accumulators: i64,
+}
 
 /// Rewrites a nest's ranges for the target: as the plan says, or by the heuristic. Returns what was done, too; what a plan says that does not fit stays a
 /// loop.
@@ -47,7 +67,7 @@ struct Optimiser<'a> {
     /// What is done.
     made: Vectors,
     /// What a range of reductions was cut into, by lanes, copies and terms of a block: reductions over the same terms share their loop.
-    cuts: FxHashMap<(Id, [i64; 3]), [Id; 4]>,
+    cuts: FxHashMap<(Id, Cut), [Id; 4]>,
 }
 
 /// The largest of `lanes`, half, a quarter (at least 4) that divides `n`.
@@ -59,7 +79,7 @@ impl Optimiser<'_> {
     /// Sums of a few outputs share a loop: two rows of weights come from memory at once, and what they are multiplied with is read once.
     fn fused(&mut self, store: Id) -> Id {
         let all = outermost_reductions(self.g, store);
-        let few = self.upcasts(store) * all.len() as i64 <= TOGETHER;
+        let few = self.upcasts(store) * all.len() as i64 <= SUMS_OF_A_LOOP;
         self.made.fused = self.plan.map_or(few, |p| p.fused);
         if !self.made.fused {
             return store;
@@ -171,8 +191,8 @@ impl Optimiser<'_> {
                 let new = if has_lanes {
                     self.g.reduce_ranges(src[0], &src[1..], op)
                 } else {
-                    let accumulators = self.accumulators(store, n);
-                    self.lanes_of(src[0], &src[1..], lanes, [upcasts, accumulators], op)
+                    let registers = Registers { upcasts, accumulators: self.accumulators(store, n) };
+                    self.lanes_of(&src, lanes, registers, op)
                 };
                 map.insert(n, new);
             }
@@ -181,15 +201,10 @@ impl Optimiser<'_> {
         Nest { value, ..nest }.store(self.g)
     }
 
-    fn lanes_of(
-        &mut self,
-        value: Id,
-        ranges: &[Id],
-        lanes: i64,
-        [upcasts, accumulators]: [i64; 2],
-        op: gristmill_uop::ReduceOp,
-    ) -> Id {
-        let room = (self.registers / 2 / accumulators).max(1);
+    /// The reduction of `src[0]` over the other sources with lanes along one of these, if one's neighbours are contiguous.
+    fn lanes_of(&mut self, src: &[Id], lanes: i64, wanted: Registers, op: ReduceOp) -> Id {
+        let (value, ranges) = (src[0], &src[1..]);
+        let room = (self.registers / 2 / wanted.accumulators).max(1);
         let given = self.plan.map(|p| p.sums.get(self.made.sums.len()).copied().flatten());
         for (i, &r) in ranges.iter().enumerate().rev() {
             let mine = given.map(|g| g.filter(|s| s.at == i));
@@ -214,10 +229,10 @@ impl Optimiser<'_> {
                     (1..=most).rev().find(|u| n % (l * u) == 0).unwrap_or(1) * l
                 }
             };
-            let statements = (whole / l) * upcasts * if block.is_some() { 4 } else { 1 };
-            let most = if statements <= BODY_LIMIT * 2 { whole / l } else { (whole / l).min(2) };
+            let statements = (whole / l) * wanted.upcasts * if block.is_some() { 4 } else { 1 };
+            let most = if statements <= MOST_STATEMENTS * 2 { whole / l } else { (whole / l).min(2) };
             let unroll = mine.flatten().map_or(most, |s| divisor(whole / l, s.unroll));
-            let [lane, u, inner, outer] = self.cut(r, n, [l, unroll, whole]);
+            let [lane, u, inner, outer] = self.cut(r, n, Cut { lanes: l, unroll, block: whole });
             let mut index = self.g.int(0);
             for (part, step) in [(outer, whole), (inner, l * unroll), (u, l), (lane, 1)] {
                 let step = self.g.int(step);
@@ -240,16 +255,16 @@ impl Optimiser<'_> {
     }
 
     /// The lanes, the copies, and the loops within a block and over blocks that a range of `n` terms is cut into.
-    fn cut(&mut self, r: Id, n: i64, sizes: [i64; 3]) -> [Id; 4] {
-        if let Some(&known) = self.cuts.get(&(r, sizes)) {
+    fn cut(&mut self, r: Id, n: i64, by: Cut) -> [Id; 4] {
+        if let Some(&known) = self.cuts.get(&(r, by)) {
             return known;
         }
-        let [l, unroll, whole] = sizes;
-        let lane = self.range(l, RangeKind::VectorReduce);
+        let Cut { lanes, unroll, block } = by;
+        let lane = self.range(lanes, RangeKind::VectorReduce);
         let u = self.range(unroll, RangeKind::Unroll);
-        let inner = self.range(whole / l / unroll, RangeKind::Reduce);
-        let new = [lane, u, inner, self.range(n / whole, RangeKind::Reduce)];
-        self.cuts.insert((r, sizes), new);
+        let inner = self.range(block / lanes / unroll, RangeKind::Reduce);
+        let new = [lane, u, inner, self.range(n / block, RangeKind::Reduce)];
+        self.cuts.insert((r, by), new);
         new
     }
 

@@ -10,7 +10,7 @@ pub struct Waiting {
     /// Its seconds by bytes and operations.
     pub seconds: f64,
     /// Workgroups that come to each unit.
-    pub beside: f64,
+    pub workgroups_per_unit: f64,
     /// Bytes that threads of a workgroup share.
     pub scratch: usize,
     /// How often a thread waits for memory.
@@ -24,7 +24,7 @@ pub fn launch(of: Waiting, plan: &LaunchPlan, target: &Target) -> f64 {
     let share = plan.shared.map(|percent| machine.shared_per_unit as i64 * percent / 100);
     let places = share.map_or(i64::MAX, |bytes| bytes / of.scratch.max(1) as i64);
     let at_once = plan.resident.min(places).max(1) as f64;
-    let waits = (of.beside / at_once).ceil().max(1.0) * of.waits * machine.latency;
+    let waits = (of.workgroups_per_unit / at_once).ceil().max(1.0) * of.waits * machine.latency;
     // Whoever starts at the end of this kernel has asked for nothing meanwhile.
     let late = if plan.dependents == Dependents::End { machine.latency } else { 0.0 };
     of.seconds.max(machine.launch + waits) + late
@@ -37,7 +37,7 @@ mod tests {
     #[test]
     fn rounds_and_waits_have_a_price() {
         let target = Target::named("h200");
-        let of = Waiting { seconds: 3.5e-6, beside: 4.0, scratch: 96 << 10, waits: 10.0 };
+        let of = Waiting { seconds: 3.5e-6, workgroups_per_unit: 4.0, scratch: 96 << 10, waits: 10.0 };
         let plan = LaunchPlan { resident: 2, words: 32, iterations: 8, ..LaunchPlan::default() };
         let price = |of: Waiting, plan: LaunchPlan| launch(of, &plan, &target);
         assert!(price(of, plan) < price(of, LaunchPlan { resident: 1, ..plan }));

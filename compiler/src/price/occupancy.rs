@@ -12,16 +12,15 @@ use rustc_hash::FxHashSet;
 
 /// Registers of a thread beside its accumulators: addresses, words that wait, what is computed meanwhile (read off kernels of GLM on an H200).
 pub const REGISTERS: i64 = 40;
-/// The part of a thread's registers in which loads wait: a fourth, 32 of an H200's 128.
-pub const WAITING: i64 = 4;
+/// Registers of a thread for each one in which a load waits: 32 of an H200's 128 hold words on their way. Twice as many beside two workgroups took GLM behind 16,384 positions from 322 tokens a second to 302
+/// (experiments, 36).
+pub const REGISTERS_PER_LOADED_WORD: i64 = 4;
 /// Registers that a sum takes, with its words and what is made of them: with more than eight sums an H200's 128 are too few.
-const OF_A_SUM: i64 = 7;
-/// Registers that the sums of a group of integers need beside their accumulators: its words, a product, a constant.
-pub const WORDS: usize = 12;
+const REGISTERS_OF_SUM: i64 = 7;
 
 /// Bytes of a register, and of a half.
-const WORD: i64 = 4;
-const OF_A_HALF: i64 = 2;
+const BYTES_OF_REGISTER: i64 = 4;
+const BYTES_OF_HALF: i64 = 2;
 
 /// Workgroups of a launch that run at once.
 pub fn room(target: &Target) -> i64 {
@@ -40,7 +39,7 @@ pub fn each(resident: i64, target: &Target) -> i64 {
 
 /// Workgroups that a unit holds whose threads add to so many sums at once: as many as threads are planned for, or fewer if sums want more registers.
 pub fn held(sums: i64, target: &Target) -> i64 {
-    held_with(REGISTERS + target.registers as i64 / WAITING + OF_A_SUM * sums, target)
+    held_with(REGISTERS + target.registers as i64 / REGISTERS_PER_LOADED_WORD + REGISTERS_OF_SUM * sums, target)
 }
 
 /// Workgroups that a unit holds whose threads want so many registers.
@@ -87,5 +86,5 @@ fn words_of_step(g: &Graph, nest: Id, sums: &[Sum]) -> i64 {
     let packed = |sum: &Sum| g.toposort(&[sum.rows]).into_iter().find_map(bytes).unwrap_or(0);
     let rows: i64 = sums.iter().map(|sum| of(sum.rows) * packed(sum)).sum();
     let columns: FxHashSet<Id> = sums.iter().map(|sum| sum.columns).collect();
-    (rows + columns.into_iter().map(|x| of(x) / 2 * OF_LANE * OF_A_HALF).sum::<i64>()) / WORD
+    (rows + columns.into_iter().map(|x| of(x) / 2 * OF_LANE * BYTES_OF_HALF).sum::<i64>()) / BYTES_OF_REGISTER
 }

@@ -15,11 +15,11 @@ use gristmill_uop::Graph;
 use gristmill_uop::function::Function;
 
 /// The part of a shape's price that another must save. The price knows workgroups, stages and bytes, but neither threads nor registers nor what the L1 cache
-/// holds, and says of kernels that were measured up to half too much or too little.
-const MARGIN: f64 = 0.5;
+/// holds, and says of kernels that were measured up to half too much or too little (`docs/experiments.md`, 77 and 94, has such kernels).
+const WORKGROUP_MARGIN: f64 = 0.5;
 
-/// Another place for what is fused is not offered where the kernel takes so many times as long: no price is wrong by as much.
-const TOO_DEAR: f64 = 4.0;
+/// Another place for what is fused is not offered where the kernel takes so many times as long: no price is wrong by as much (see [`WORKGROUP_MARGIN`]), and each offer takes time to plan. Not measured.
+const MOST_TIMES_DEARER: f64 = 4.0;
 
 /// A plan of stages with its price.
 fn option(of: &Proposal<StagePlan>, seconds: f64) -> Alternative {
@@ -55,7 +55,7 @@ impl Choose<'_> {
                     continue;
                 }
                 let (root, site) = (kernel.0.root, self.site(g, &kernel.0));
-                let of = Decision { margin: MARGIN, ..Decision::new("workgroup", site, vec![]) };
+                let of = Decision { margin: WORKGROUP_MARGIN, ..Decision::new("workgroup", site, vec![]) };
                 let options = self.options(g, &mut tried, i, kernel, decider.explores(&of));
                 let (plans, options): (Vec<Workgroup>, Vec<Alternative>) = options.into_iter().unzip();
                 let chosen = decider.choose(Decision { options, ..of });
@@ -82,7 +82,7 @@ impl Choose<'_> {
                 if draft.stage_plan == StagePlan::default() {
                     continue;
                 }
-                let of = Decision { margin: MARGIN, ..Decision::new("stages", self.site(g, draft), vec![]) };
+                let of = Decision { margin: WORKGROUP_MARGIN, ..Decision::new("stages", self.site(g, draft), vec![]) };
                 let mut plans = vec![Proposal { name: FIRST, plan: draft.stage_plan.clone() }];
                 let mut options = vec![option(&plans[0], price.seconds)];
                 let others = if decider.explores(&of) { stages::others(&draft.stage_plan) } else { vec![] };
@@ -92,7 +92,7 @@ impl Choose<'_> {
                     // Where a node cannot be read otherwise, the rule's choice stays.
                     let Some(new) = self.again.cut(graph, draft.root, shape) else { continue };
                     let plan = new.0.stage_plan;
-                    if plans.iter().any(|p| p.plan == plan) || new.1.seconds > TOO_DEAR * price.seconds {
+                    if plans.iter().any(|p| p.plan == plan) || new.1.seconds > MOST_TIMES_DEARER * price.seconds {
                         continue;
                     }
                     // What stages hold comes from memory, or is as much as that.
@@ -121,10 +121,11 @@ impl Choose<'_> {
         g: &Graph,
         tried: &mut Option<Graph>,
         i: usize,
-        (draft, price): &(Draft, Price),
+        kernel: &(Draft, Price),
         all: bool,
     ) -> Vec<(Workgroup, Alternative)> {
-        let worthwhile = all || price.floor < price.seconds * (1.0 - MARGIN);
+        let (draft, price) = kernel;
+        let worthwhile = all || price.floor < price.seconds * (1.0 - WORKGROUP_MARGIN);
         let mut options = vec![];
         for (n, proposal) in self.again.proposals(g, draft, self.rooms[i], worthwhile).into_iter().enumerate() {
             let seconds = if n == 0 {

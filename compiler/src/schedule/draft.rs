@@ -106,16 +106,19 @@ pub struct Span {
     pub shared: Option<Id>,
 }
 
-/// Nests that write `node` into `buffer`, whose elements are addressed by `address(indices)`. `index` gives an index for each axis:
-/// a base to add to a fresh range of that extent.
-pub fn nests_for(
-    g: &mut Graph,
-    x: &mut Expander,
-    node: Id,
-    buffer: Id,
-    region: &[Span],
-    address: &mut dyn FnMut(&mut Graph, &[Id]) -> Id,
-) -> Vec<Id> {
+/// Where nests write a node.
+pub struct Destination<'a> {
+    /// The buffer.
+    pub buffer: Id,
+    /// Of each axis the elements that are written.
+    pub region: &'a [Span],
+    /// Where in the buffer an element is, by its place in the region.
+    pub address: &'a mut dyn FnMut(&mut Graph, &[Id]) -> Id,
+}
+
+/// Nests that write `node` there: of a `Cat` one for each part.
+pub fn nests_for(g: &mut Graph, x: &mut Expander, node: Id, to: Destination) -> Vec<Id> {
+    let Destination { buffer, region, address } = to;
     let mut shared: Vec<Option<Id>> = vec![None; region.len()];
     let mut nests = Vec::new();
     for (part, place) in parts(g, node) {

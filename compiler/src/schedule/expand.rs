@@ -9,6 +9,14 @@ use gristmill_uop::{Arg, Graph, Id, Op, RangeKind, ReduceOp, Scalar, Sources, ru
 use rustc_hash::{FxHashMap, FxHashSet};
 use smallvec::smallvec;
 
+/// How the terms of a product of tiles or fragments are cut.
+struct Steps {
+    /// Terms of a block of the weight.
+    block: i64,
+    /// Terms of a tile or a step.
+    unit: i64,
+}
+
 /// Where materialised nodes are, and which nodes are read through placeholders.
 pub struct Expander<'a> {
     /// Nodes with a buffer of their own: the PARAM that stands for it.
@@ -152,7 +160,8 @@ impl<'a> Expander<'a> {
         read.filter(|r| is_sum && r.0 == dot.q).map(|r| r.1.clone())
     }
     /// A product of tiles or fragments at `index`: its range is cut into blocks of the weight, units of these, and the terms of a tile or a step.
-    fn tiled(&mut self, g: &mut Graph, node: Id, index: &[Id], [block, unit]: [i64; 2]) -> Id {
+    fn tiled(&mut self, g: &mut Graph, node: Id, index: &[Id], steps: Steps) -> Id {
+        let Steps { block, unit } = steps;
         let product = g[node].src[0];
         let columns = g.max_of(*g.dims(product).last().expect("a contraction has an axis"));
         let sizes = [
@@ -200,10 +209,12 @@ impl<'a> Expander<'a> {
                 self.dot(g, node, index, &derived.dots[&node])
             }
             Op::Reduce if self.derived.tiled.contains_key(&node) => {
-                self.tiled(g, node, index, self.derived.tiled[&node])
+                let [block, unit] = self.derived.tiled[&node];
+                self.tiled(g, node, index, Steps { block, unit })
             }
             Op::Reduce if self.derived.of_halves.contains_key(&node) => {
-                self.tiled(g, node, index, [self.derived.of_halves[&node].step; 2])
+                let step = self.derived.of_halves[&node].step;
+                self.tiled(g, node, index, Steps { block: step, unit: step })
             }
             Op::Reduce => self.reduce(g, node, index),
             _ if n.op.is_elementwise() => {
@@ -252,7 +263,8 @@ impl<'a> Expander<'a> {
         let row = flatten(g, front, &index[..front.len()]);
         let columns = g.max_of(last) as usize;
         if let Some((layout, packing)) = self.derived.layouts.get(&slot) {
-            return packing.decode(g, packed, *layout, row, index[front.len()], columns as i64);
+            let place = packing.place(g, *layout, row, index[front.len()], columns as i64);
+            return packing.decode(g, packed, &place);
         }
         let row_bytes = encoding.row_bytes(columns).expect("rows are whole blocks: checked at load");
         let k = index[front.len()];

@@ -3,8 +3,8 @@
 //! A nest is an `Op::Store`: loops over its closed ranges around one expression. A kernel is a list of nests that a workgroup runs in
 //! order; the last ones write the kernel's outputs, those before fill the workgroup's own stages.
 
+use super::draft::{Destination, Placeholders, Span, closed_ranges, nests_for, ranges_of, reductions_around};
 pub use super::draft::{Draft, Illegal, Surroundings};
-use super::draft::{Placeholders, Span, closed_ranges, nests_for, ranges_of, reductions_around};
 use super::expand::Expander;
 use super::stages::fuse;
 use super::workgroup;
@@ -34,8 +34,31 @@ pub fn draft(g: &mut Graph, root: Id, around: &Surroundings) -> Result<Draft, Il
         out.nests = vec![custom::nest(g, root, buffer, buffer_of)];
         return Ok(out);
     }
-    // What is computed, and where its rows begin in the buffer.
+    out.nests = written(g, &mut x, root, around);
+    inline_same(g, &mut x, &mut out, around.target.machine.kind);
+    let &Surroundings { derived, target, room, .. } = around;
     let node = computed(g, root);
+    // What is asked for where a value is computed says nothing of where it is added.
+    let hint = around.hints.get(&node).filter(|_| g[root].op != Op::ScatterAdd);
+    let of = propose::Around { node, hint, derived, target, room };
+    out.plan = around.plan.cloned().unwrap_or_else(|| propose::first(g, &out.nests, &of));
+    let split = workgroup::split(g, &mut x, &out.nests, &out.plan, &of);
+    out.uncut = std::mem::replace(&mut out.nests, split.nests);
+    out.when.skip = split.skip;
+    out.fresh = split.fresh;
+    fuse(g, &mut x, &mut out, around)?;
+    let reads = |&nest: &Id| g.any(nest, |_, n| n.op == Op::Load && n.src[0] == buffer);
+    if g[root].op.is_version() && out.nests.iter().any(reads) {
+        return Err(Illegal::ReadsItsState);
+    }
+    in_order(g, &mut x, &mut out, around);
+    Ok(out)
+}
+
+/// The nests that write what the kernel of `root` computes into its buffer, one for each part of it, before anything is cut or fused.
+fn written(g: &mut Graph, x: &mut Expander, root: Id, around: &Surroundings) -> Vec<Id> {
+    let (node, buffer) = (computed(g, root), around.buffers[&root]);
+    // Rows of a version begin at `start` in the buffer.
     let (dims, start) = match g[root].op {
         op if op.is_version() => (g.shape(g[root].src[0]), Some(g[root].src[2])),
         _ => (g.shape(root), None),
@@ -52,46 +75,31 @@ pub fn draft(g: &mut Graph, root: Id, around: &Surroundings) -> Result<Draft, Il
         around.derived.place(g, node, &dims, &index)
     };
     let is_candidate = around.fused.contains(&node) || around.buffers.contains_key(&node);
-    out.nests = if node != root && is_candidate {
-        // An assigned value that has a place of its own, or is fused: read through `value`.
-        let mut index = Indices::new();
-        let mut closed = Vec::new();
-        for &Span { extent, .. } in &region {
-            let r = x.ranges.range(g, extent, RangeKind::Loop);
-            if g[r].op == Op::Range {
-                closed.push(r);
-            }
-            index.push(r);
-        }
-        let value = x.value(g, node, &index);
-        let offset = address(g, &index);
-        vec![g.store(buffer, offset, value, &closed)]
-    } else {
-        nests_for(g, &mut x, node, buffer, &region, &mut address)
-    };
-    let adds = g[root].op == Op::ScatterAdd;
-    if adds {
+    let to = Destination { buffer, region: &region, address: &mut address };
+    let is_copy = node != root && is_candidate;
+    let mut nests = if is_copy { vec![copy(g, x, node, to)] } else { nests_for(g, x, node, to) };
+    if g[root].op == Op::ScatterAdd {
         // A row alone has no axis, and no other to come before.
         let in_order = g[root].arg == Arg::Int(1) && g.int_value(extents[0]) != Some(1);
-        out.nests.iter_mut().for_each(|nest| *nest = adding(g, &mut x, *nest, in_order));
+        nests.iter_mut().for_each(|nest| *nest = adding(g, x, *nest, in_order));
     }
-    inline_same(g, &mut x, &mut out, around.target.machine.kind);
-    let &Surroundings { derived, target, room, .. } = around;
-    // What is asked for where a value is computed says nothing of where it is added.
-    let hint = around.hints.get(&node).filter(|_| !adds);
-    let of = propose::Around { node, hint, derived, target, room };
-    out.plan = around.plan.cloned().unwrap_or_else(|| propose::first(g, &out.nests, &of));
-    let split = workgroup::split(g, &mut x, &out.nests, &out.plan, &of);
-    out.uncut = std::mem::replace(&mut out.nests, split.nests);
-    out.when.skip = split.skip;
-    out.fresh = split.fresh;
-    fuse(g, &mut x, &mut out, around)?;
-    let reads = |&nest: &Id| g.any(nest, |_, n| n.op == Op::Load && n.src[0] == buffer);
-    if g[root].op.is_version() && out.nests.iter().any(reads) {
-        return Err(Illegal::ReadsItsState);
+    nests
+}
+
+/// The nest that writes an assigned value which has a place of its own, or is fused: it is read through `value`.
+fn copy(g: &mut Graph, x: &mut Expander, node: Id, to: Destination) -> Id {
+    let mut index = Indices::new();
+    let mut closed = Vec::new();
+    for &Span { extent, .. } in to.region {
+        let r = x.ranges.range(g, extent, RangeKind::Loop);
+        if g[r].op == Op::Range {
+            closed.push(r);
+        }
+        index.push(r);
     }
-    in_order(g, &mut x, &mut out, around);
-    Ok(out)
+    let value = x.value(g, node, &index);
+    let offset = (to.address)(g, &index);
+    g.store(to.buffer, offset, value, &closed)
 }
 
 /// A nest that writes rows to those that have their numbers, as one that adds them: with `in_order` its first axis is a loop that nobody takes apart. Rows that are all
@@ -142,13 +150,13 @@ fn copied_first(g: &mut Graph, x: &mut Expander, out: &mut Draft, resident: &Sta
     let fills = |&nest: &Id| g[g[nest].src[0]].op == Op::Local && Some(&g[g[nest].src[0]].arg) == number.as_ref();
     let Some(at) = out.nests.iter().position(fills) else { return };
     out.nests[..=at].rotate_right(1);
-    out.when.alone = true;
+    out.when.exclusive = true;
     if let Some(begin) = out.fresh
         && let Some(nest) = fresh_rows(g, x, out.nests[0], resident, begin)
     {
         out.nests.insert(1, nest);
         let last = g.int(resident.size - 1);
-        out.when.early = Some(g.lt(last, begin));
+        out.when.prologue = Some(g.lt(last, begin));
     }
 }
 

@@ -18,13 +18,15 @@ use gristmill_uop::target::Target;
 use gristmill_uop::{Graph, Id};
 use rustc_hash::{FxHashMap, FxHashSet};
 
-/// Savings smaller than this part of a launch are not worth a longer kernel.
-const WORTH: f64 = 0.02;
-/// Fusing is not even offered where it takes so many times as long as a buffer: no price is wrong by as much.
-const TOO_DEAR: f64 = 4.0;
+/// The part of a launch's price that fusing a node must save. Not measured: below it prices differ by rounding, and a kernel that is longer has more that the price does not see.
+const LEAST_SAVING: f64 = 0.02;
+/// Fusing is not even offered where it takes so many times as long as a buffer: prices are wrong by half (`WORKGROUP_MARGIN`), not by as much, and each offer takes time to plan. Not
+/// measured.
+const MOST_TIMES_DEARER: f64 = 4.0;
 /// Kernels without a path between them share a launch later (`merge`), so a launch is mostly the price of one more step on the longest path;
-/// the rest is charged to every kernel, so that one of two parallel kernels may go before the path gets shorter.
-const ON_PATH: f64 = 0.5;
+/// the rest is charged to every kernel, so that one of two parallel kernels may go before the path gets shorter. The share was not measured: with all of it on the path
+/// nothing is saved by the first of two, with none parallel kernels are fused that would have shared a launch.
+const LAUNCH_ON_PATH: f64 = 0.5;
 
 /// The choice made: which nodes are fused, and the kernels of the others.
 pub struct Placement {
@@ -75,11 +77,11 @@ impl<'a> Search<'a> {
 }
 
 impl Search<'_> {
-    fn inside(&self, root: Id, fused: &FxHashSet<Id>) -> Vec<Id> {
-        inside(&self.reads, root, fused)
+    fn fused_into(&self, root: Id, fused: &FxHashSet<Id>) -> Vec<Id> {
+        fused_into(&self.reads, root, fused)
     }
     fn kernel(&mut self, root: Id, fused: &FxHashSet<Id>) -> Result<Price, Illegal> {
-        let inside = self.inside(root, fused);
+        let inside = self.fused_into(root, fused);
         if let Some(known) = self.memo.get(&(root, inside.clone())) {
             return known.as_ref().map(|k| k.1).map_err(Clone::clone);
         }
@@ -162,7 +164,7 @@ impl Search<'_> {
         let shorter = depth - self.depth(fused);
         fused.remove(&node);
         let launch = self.of.target.machine.launch;
-        Saving { without: saving.without + launch * ON_PATH * (1.0 - shorter as f64), ..saving }
+        Saving { without: saving.without + launch * LAUNCH_ON_PATH * (1.0 - shorter as f64), ..saving }
     }
     /// The node whose fusion saves most, if one does.
     fn best(
@@ -179,10 +181,10 @@ impl Search<'_> {
             }
             let known = *savings.entry(node).or_insert_with(|| saving(self, node, fused));
             // A shorter path only takes back what a launch counts for besides.
-            let may_be = |saving: &Saving| saving.gain() > best.map_or(launch * WORTH, |b| b.1.gain());
+            let may_be = |saving: &Saving| saving.gain() > best.map_or(launch * LEAST_SAVING, |b| b.1.gain());
             let Some(saving) = known.filter(may_be) else { continue };
             let new = self.on_path(node, saving, fused, depth);
-            if new.gain() > launch * WORTH && best.is_none_or(|b| new.gain() > b.1.gain()) {
+            if new.gain() > launch * LEAST_SAVING && best.is_none_or(|b| new.gain() > b.1.gain()) {
                 best = Some((node, new));
             }
         }
@@ -204,11 +206,11 @@ impl Search<'_> {
             };
             let depth = self.depth(fused);
             let new = self.on_path(node, saving, fused, depth);
-            if refused.contains(&node) || !self.of.target.fusion || new.without > TOO_DEAR * new.with {
+            if refused.contains(&node) || !self.of.target.fusion || new.without > MOST_TIMES_DEARER * new.with {
                 decider.log.push(Decision::new("kept", site, new.options()));
                 continue;
             }
-            let margin = launch * WORTH / new.with;
+            let margin = launch * LEAST_SAVING / new.with;
             if decider.choose(Decision { margin, ..Decision::new("place", site, new.options()) }) == 1 {
                 fused.insert(node);
             }
@@ -222,7 +224,7 @@ impl Search<'_> {
             if let Err(illegal) = self.kernel(root, fused) {
                 unreachable!("a kernel that was chosen cannot be cut: {illegal:?}: {:?}", self.g[root]);
             }
-            let inside = self.inside(root, fused);
+            let inside = self.fused_into(root, fused);
             if let Some(Ok(kernel)) = self.memo.get(&(root, inside)) {
                 kernels.push(kernel.clone());
             }
@@ -308,7 +310,7 @@ impl<'a> Again<'a> {
     /// The kernels of that placement, of which `reads` are the direct reads between candidates.
     pub fn new(problem: Problem<'a>, placement: &Placement, reads: &FxHashMap<Id, Vec<Id>>) -> Again<'a> {
         let roots = placement.kernels.iter().map(|k| k.0.root);
-        Again { problem, inside: roots.map(|root| (root, inside(reads, root, &placement.fused))).collect() }
+        Again { problem, inside: roots.map(|root| (root, fused_into(reads, root, &placement.fused))).collect() }
     }
     /// For whom.
     pub fn target(&self) -> &Target {
@@ -327,7 +329,7 @@ impl<'a> Again<'a> {
 }
 
 /// Fused candidates that `root`'s kernel would contain, sorted.
-fn inside(reads: &FxHashMap<Id, Vec<Id>>, root: Id, fused: &FxHashSet<Id>) -> Vec<Id> {
+fn fused_into(reads: &FxHashMap<Id, Vec<Id>>, root: Id, fused: &FxHashSet<Id>) -> Vec<Id> {
     let mut found = FxHashSet::default();
     let mut stack = vec![root];
     while let Some(n) = stack.pop() {

@@ -63,7 +63,7 @@ pub fn merge(
     decider: &mut Decider,
 ) -> Vec<Share> {
     let mut out: Vec<Share> = Vec::new();
-    let alone = |i: usize| kernels[i].0.when.alone || custom::called(g, kernels[i].0.root).is_some();
+    let alone = |i: usize| kernels[i].0.when.exclusive || custom::called(g, kernels[i].0.root).is_some();
     for (i, (k, price)) in kernels.iter().enumerate() {
         let fits = |s: &Share| s.level == level[i] && !alone(i) && !s.kernels.iter().any(|&k| alone(k));
         let mate = out.iter_mut().find(|s| target.merge && fits(s));
@@ -89,15 +89,8 @@ pub fn merge(
 }
 
 /// Kernels of a launch that do not all run at once are cut again, each for a part of the room that goes by its weights: `rooms`, by kernel.
-pub fn in_one_round(
-    g: &mut Graph,
-    share: &Share,
-    kernels: &mut [(Draft, Price)],
-    rooms: &mut [i64],
-    target: &Target,
-    again: &Again,
-) {
-    let room = occupancy::room(target);
+pub fn in_one_round(g: &mut Graph, share: &Share, kernels: &mut [(Draft, Price)], rooms: &mut [i64], again: &Again) {
+    let room = occupancy::room(again.target());
     let total = share.kernels.iter().map(|&i| workgroups(g, &kernels[i].0.nests)).fold(0, i64::saturating_add);
     if share.kernels.len() == 1 || total <= room {
         return;

@@ -68,11 +68,11 @@ pub fn schedule(of: &Decomposed, mut g: Graph, target: &Target, decider: &mut De
     let mut needs = needs(&kernels, &reads, &fused);
     before_write(&g, &kernels, &mut needs);
     let mut level = levels(&needs);
-    later(&needs, &mut level);
+    latest_levels(&needs, &mut level);
     let mut shares = merge(&g, &kernels, &level, target, decider);
     let mut rooms = vec![occupancy::room(target); kernels.len()];
     if target.machine.kind == MachineKind::Gpu {
-        shares.iter().for_each(|s| in_one_round(&mut g, s, &mut kernels, &mut rooms, target, &again));
+        shares.iter().for_each(|s| in_one_round(&mut g, s, &mut kernels, &mut rooms, &again));
     }
     let choose = Choose { function: of.function, again: &again, rooms: &rooms };
     choose.workgroups(&mut g, &mut shares, &mut kernels, decider);
@@ -189,7 +189,7 @@ fn depends(needs: &[FxHashSet<usize>], from: usize, on: usize) -> bool {
 
 /// Moves every kernel to the latest level at which its readers still come after it, if that level has company there: more kernels
 /// without a path between them meet in one launch, and buffers live shorter.
-fn later(needs: &[FxHashSet<usize>], level: &mut [usize]) {
+fn latest_levels(needs: &[FxHashSet<usize>], level: &mut [usize]) {
     for i in (0..level.len()).rev() {
         let first_reader = (0..needs.len()).filter(|&j| needs[j].contains(&i)).map(|j| level[j]).min();
         if let Some(l) = first_reader

@@ -1,7 +1,7 @@
 //! How nodes that are fused into a kernel are read: computed in place, or from a stage, a region of them that the workgroup keeps. A rule says which, and how
 //! rows of stages lie; a plan may say otherwise.
 
-use super::draft::{Draft, Illegal, Placeholders, Span, Surroundings};
+use super::draft::{Destination, Draft, Illegal, Placeholders, Span, Surroundings};
 use super::draft::{closed_ranges, enclosing, nests_for, ranges_of};
 use super::expand::Expander;
 use crate::nest::{Indices, flatten};
@@ -11,6 +11,11 @@ use gristmill_uop::shape::Dims;
 use gristmill_uop::{Arg, Graph, Id, Node, Op, RangeKind, Scalar};
 use rustc_hash::{FxHashMap, FxHashSet};
 use smallvec::smallvec;
+
+/// Bytes between where neighbouring rows of an operand begin in shared memory's banks (128 bytes): every other row begins in the other half of them.
+const BANKS_OF_ONE: i64 = 64;
+/// The same where both operands are staged, of which lanes take a word of each row: eight rows begin in banks that are four apart.
+const BANKS_OF_BOTH: i64 = 16;
 
 /// Does computing `node` from what has a buffer take a reduction?
 fn reduces(g: &Graph, node: Id, around: &Surroundings) -> bool {
@@ -72,19 +77,37 @@ pub fn fuse(g: &mut Graph, x: &mut Expander, out: &mut Draft, around: &Surroundi
         }
         let reads: Vec<Id> = distinct.into_iter().collect();
         let first = found[&node].iter().map(|r| r.1).min().unwrap_or(0);
-        stage(g, x, out, around, &mut placeholders, (node, &reads, first))?;
+        let stage = stage(g, x, out, around, Staged { node, reads: &reads })?;
+        placeholders.replace(g, &mut out.nests, stage.loads);
+        // Filled before its first reader.
+        out.nests.splice(first..first, stage.nests);
     }
 }
 
-/// Gives `node` a stage: the region of it that the workgroup reads, computed before its first reader.
+/// A fused node that gets a stage.
+struct Staged<'a> {
+    node: Id,
+    /// The distinct indices at which it is read.
+    reads: &'a [Id],
+}
+
+/// A stage of a node.
+struct Stage {
+    /// The nests that fill it.
+    nests: Vec<Id>,
+    /// What each read of the node is now.
+    loads: FxHashMap<Id, Id>,
+}
+
+/// The stage of a node: the region of it that the workgroup reads.
 fn stage(
     g: &mut Graph,
     x: &mut Expander,
     out: &mut Draft,
     around: &Surroundings,
-    placeholders: &mut Placeholders,
-    (node, reads, first_reader): (Id, &[Id], usize),
-) -> Result<(), Illegal> {
+    of: Staged,
+) -> Result<Stage, Illegal> {
+    let Staged { node, reads } = of;
     let region = region(g, x, node, reads);
     let streamed = x.looped.is_some() || x.fused.is_some_and(|f| f.staged);
     let resident = around.hints.values().filter_map(|h| h.resident).any(|r| around.fused.contains(&r.node));
@@ -92,8 +115,12 @@ fn stage(
     let dtype = g[node].dtype;
     if let Some(row) = extents.last_mut()
         && around.target.machine.kind == MachineKind::Gpu
+        && let Some(bytes) = operand_row(g, *row, dtype.scalar)
     {
-        *row = padded(g, *row, dtype.scalar, resident || streamed, out, around);
+        let both = if resident || streamed { BANKS_OF_BOTH } else { BANKS_OF_ONE };
+        let begin = around.stages.and_then(|s| s.banks).unwrap_or(both);
+        out.stage_plan.banks = Some(begin);
+        *row = g.int((bytes + (BANKS + begin - bytes % BANKS) % BANKS) / 2);
     }
     let size: i64 = extents.iter().map(|&e| g.max_of(e)).product();
     // Of a loop that nests share a stage has one iteration (`lower/fused_loops.rs`), and two slots of what is carried (`lower/carried.rs`).
@@ -113,27 +140,23 @@ fn stage(
         g.intern(Node { op: Op::Local, dtype, src: smallvec![elements], arg: Arg::Int(out.stages.len() as i64) });
     out.stages.push(node);
     let mut address = |g: &mut Graph, index: &[Id]| flatten(g, &extents, index);
-    let mut nests = nests_for(g, x, node, local, &region, &mut address);
-    let mut map = FxHashMap::default();
+    let nests = nests_for(g, x, node, Destination { buffer: local, region: &region, address: &mut address });
+    let mut loads = FxHashMap::default();
     for &read in reads {
         let index: Indices = g[read].src[1..].into();
         // A processor's vectors see what is contiguous of an index that is held.
         let threads = around.target.machine.kind == MachineKind::Gpu;
-        let place = |(&i, r): (&Id, &Span)| if threads { within(g, i, r) } else { g.sub(i, r.base) };
+        let place = |(&i, r): (&Id, &Span)| if threads { index_in_stage(g, i, r) } else { g.sub(i, r.base) };
         let local_index: Indices = index.iter().zip(&region).map(place).collect();
         let offset = flatten(g, &extents, &local_index);
         let as_read = g[read].dtype;
-        map.insert(read, g.load(local, offset, as_read));
+        loads.insert(read, g.load(local, offset, as_read));
     }
-    placeholders.replace(g, &mut out.nests, map);
-    let tail = out.nests.split_off(first_reader);
-    out.nests.append(&mut nests);
-    out.nests.extend(tail);
-    Ok(())
+    Ok(Stage { nests, loads })
 }
 
 /// An index as a stage has it. Behind the last element the stage has that one again, so nobody who reads it holds its index below it.
-fn within(g: &mut Graph, index: Id, span: &Span) -> Id {
+fn index_in_stage(g: &mut Graph, index: Id, span: &Span) -> Id {
     let n = &g[index];
     if n.op == Op::Min && span.last == Some(n.src[1]) {
         let held = n.src[0];
@@ -188,19 +211,9 @@ fn shared_loop(g: &Graph, reads: &[Id], axis: usize) -> Option<Id> {
     (all && g.range_kind(first) == Some(RangeKind::Fused)).then_some(first)
 }
 
-/// The length of a stage's rows. Rows of halves are operands of matrix products, of which the lanes of a warp read 64 bytes of eight rows at once:
-/// every other row begins in the other half of shared memory's 32 banks. Where both operands are staged it is a word of each row: eight rows
-/// begin in banks that are four apart.
-fn padded(g: &mut Graph, row: Id, scalar: Scalar, resident: bool, out: &mut Draft, around: &Surroundings) -> Id {
-    match g.int_value(row).map(|n| 2 * n) {
-        Some(bytes) if scalar == Scalar::F16 && bytes % 32 == 0 => {
-            let rule = if resident { 16 } else { 64 };
-            let begin = around.stages.and_then(|s| s.banks).unwrap_or(rule);
-            out.stage_plan.banks = Some(begin);
-            g.int((bytes + (BANKS + begin - bytes % BANKS) % BANKS) / 2)
-        }
-        _ => row,
-    }
+/// Bytes of a stage's row if it is one of halves, an operand of matrix products, of which the lanes of a warp read 64 bytes of eight rows at once.
+fn operand_row(g: &Graph, row: Id, scalar: Scalar) -> Option<i64> {
+    g.int_value(row).map(|n| 2 * n).filter(|bytes| scalar == Scalar::F16 && bytes % 32 == 0)
 }
 
 /// What of an index depends on the workgroup alone.

@@ -29,7 +29,11 @@ pub fn split(g: &mut Graph, x: &mut Expander, nests: &[Id], plan: &Workgroup, ar
     let hint = around.hint.filter(|h| h.globals > 0);
     let skip = hint.and_then(|h| s.skip(g, &h.future?, &axes, around.node, h.tile));
     let fresh = hint.and_then(|h| s.fresh(g, &h.resident?, &axes, around.node));
-    let fused = hint.and_then(|h| s.fused(g, &h.fused?, &axes, nests, around.node, h.tile));
+    let fused = hint.and_then(|h| {
+        let (f, mut order) = (h.fused?, g.toposort(nests).into_iter());
+        let old = order.find(|&n| g.range_kind(n) == Some(RangeKind::Fused))?;
+        Some((old, s.fused(g, &f, &axes, around.node, h.tile)?))
+    });
     let (mut map, order, inside) = (s.map, s.order, s.inside.unwrap_or_default());
     map.extend(fused);
     let split_nest = |&nest: &Id| {
@@ -173,18 +177,8 @@ impl Splitter<'_, '_> {
         let outside = g.max(ahead, behind);
         Some(g.lt(zero, outside))
     }
-    /// The loop over chunks that nests share, and the one in its place, which ends with the last that a token of the workgroup sees.
-    fn fused(
-        &mut self,
-        g: &mut Graph,
-        f: &FusedSum,
-        axes: &[Id],
-        nests: &[Id],
-        node: Id,
-        tile: i64,
-    ) -> Option<(Id, Id)> {
-        let order = g.toposort(nests);
-        let old = order.into_iter().find(|&n| g.range_kind(n) == Some(RangeKind::Fused))?;
+    /// The loop in place of the one over chunks that nests share, which ends with the last that a token of the workgroup sees.
+    fn fused(&mut self, g: &mut Graph, f: &FusedSum, axes: &[Id], node: Id, tile: i64) -> Option<Id> {
         let dims = g.shape(node);
         let ranged = dims[..f.token].iter().filter(|&&d| g.int_value(d) != Some(1)).count();
         let token = match g.int_value(dims[f.token]) {
@@ -200,7 +194,7 @@ impl Splitter<'_, '_> {
         let count = g.idiv(seen, size);
         let new = self.x.ranges.range(g, count, RangeKind::Fused);
         self.x.shared = Some(new);
-        Some((old, new))
+        Some(new)
     }
     /// Where in the workgroup's chunk, or behind it, the rows of the step's tokens begin.
     fn fresh(&mut self, g: &mut Graph, r: &StagedTile, axes: &[Id], node: Id) -> Option<Id> {

@@ -175,8 +175,8 @@ pub struct Accumulators {
 /// How the warps of a workgroup share the rows and the columns of a matrix product.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Warps {
-    /// Has each warp an element of the range that both operands depend on?
-    pub apart: bool,
+    /// Has each warp an element of the batch, the range that both operands depend on? The text says `apart`.
+    pub batch_warps: bool,
     /// Warps side by side along the rows.
     pub rows: i64,
     /// Warps side by side along the columns.

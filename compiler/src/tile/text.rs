@@ -154,7 +154,7 @@ impl Display for NestPlan {
             }
             NestPlan::Accumulators(s) => write!(f, "accumulators: rows {}, wide {}", s.rows, s.wide),
             NestPlan::Warps(w) => {
-                let apart = if w.apart { " apart," } else { "" };
+                let apart = if w.batch_warps { " apart," } else { "" };
                 let groups = if w.groups { " groups," } else { "" };
                 write!(
                     f,
@@ -291,10 +291,10 @@ fn accumulators(items: &[Vec<&str>]) -> Result<Accumulators, ParseError> {
 }
 
 fn warps(items: &[Vec<&str>]) -> Result<Warps, ParseError> {
-    let mut w = Warps { apart: false, rows: 1, columns: 1, wide: 1, tall: 1, groups: false };
+    let mut w = Warps { batch_warps: false, rows: 1, columns: 1, wide: 1, tall: 1, groups: false };
     for words in items {
         match words[..] {
-            ["apart"] => w.apart = true,
+            ["apart"] => w.batch_warps = true,
             ["groups"] => w.groups = true,
             ["rows", n] => w.rows = count(n)?,
             ["columns", n] => w.columns = count(n)?,

@@ -113,8 +113,7 @@ fn a_layer_for_avx512() {
     insta::assert_snapshot!(source(&Target::cpu("avx512vnni", 16, 2), &cpu::dialect::C));
 }
 
-/// The attention of a layer's chosen form, of each step of a model of real shape over a cache of so many positions.
-/// Those with latent attention.
+/// Presets with latent attention.
 const PRESETS: [&str; 3] = ["glm-4.7-flash", "deepseek-v2-lite", "youtu-llm-2b"];
 
 /// The forms of a preset's largest layer in steps of these classes, over a cache of one sequence or a pool of so many pages.

@@ -155,11 +155,14 @@ struct Families {
     preempted: Family<Label, Counter>,
     used_tokens: Family<Label, Gauge>,
     room_tokens: Family<Label, Gauge>,
-    queue_time: Family<Label, Histogram, fn() -> Histogram>,
-    first_token_time: Family<Label, Histogram, fn() -> Histogram>,
-    token_time: Family<Label, Histogram, fn() -> Histogram>,
-    request_time: Family<Label, Histogram, fn() -> Histogram>,
+    queue_time: Histograms,
+    first_token_time: Histograms,
+    token_time: Histograms,
+    request_time: Histograms,
 }
+
+/// Histograms by model.
+type Histograms = Family<Label, Histogram, fn() -> Histogram>;
 
 /// Seconds from a thousandth, by twos, over four decades.
 fn seconds() -> Histogram {
@@ -171,6 +174,78 @@ fn short() -> Histogram {
     Histogram::new(exponential_buckets(0.0001, 2.0, 15))
 }
 
+/// Registers families, in the order in which `/metrics` tells them.
+struct Register<'r>(&'r mut Registry);
+
+impl Register<'_> {
+    fn counter(&mut self, name: &str, help: &str) -> Family<Label, Counter> {
+        let counter = Family::default();
+        self.0.register(name, help, Family::clone(&counter));
+        counter
+    }
+    fn gauge(&mut self, name: &str, help: &str) -> Family<Label, Gauge> {
+        let gauge = Family::default();
+        self.0.register(name, help, Family::clone(&gauge));
+        gauge
+    }
+    fn histogram(&mut self, name: &str, help: &str, make: fn() -> Histogram) -> Histograms {
+        let histogram = Histograms::new_with_constructor(make);
+        self.0.register_with_unit(name, help, Unit::Seconds, histogram.clone());
+        histogram
+    }
+}
+
+impl Families {
+    fn registered(r: &mut Register) -> Families {
+        Families {
+            requests: r.counter("requests", "Requests taken in"),
+            refused: r.counter("requests_refused", "Requests refused because the queue was full"),
+            abandoned: r.counter("requests_abandoned", "Requests broken off while they were answered"),
+            failed: r.counter("requests_failed", "Requests that failed"),
+            prompt_tokens: r.counter("prompt_tokens", "Tokens of prompts that were run"),
+            cached_tokens: r.counter("prompt_tokens_cached", "Tokens of prompts found in the cache"),
+            answer_tokens: r.counter("generated_tokens", "Tokens generated"),
+            logit_rows: r.counter("logit_rows_read", OF_LOGIT_ROWS),
+            loads: r.counter("model_loads", "Times that the model was loaded"),
+            steps: STEPS.map(|(name, help)| r.counter(name, help)),
+            brought_back: r.counter("cache_pages_brought_back", OF_PAGES_BROUGHT_BACK),
+            preempted: r.counter("requests_preempted", OF_PREEMPTED),
+            load_failures: r.counter("model_load_failures", "Times that the model could not be loaded"),
+            waiting: r.gauge("requests_waiting", "Requests in the queue"),
+            running: r.gauge("requests_running", "Requests being answered"),
+            loaded: r.gauge("model_loaded", "1 while the model is loaded"),
+            bytes: r.gauge("model_bytes", OF_MODEL_BYTES),
+            kept_bytes: r.gauge("prefix_cache_bytes", "Bytes of prefixes that are kept"),
+            slots: r.gauge("requests_running_most", OF_SLOTS),
+            pages: r.gauge("cache_pages_used", "Pages of the cache that sequences under way have"),
+            pages_total: r.gauge("cache_pages", "Pages of the cache; 0 where answers are made one by one"),
+            pages_leaked: r.gauge("cache_pages_leaked", OF_PAGES_LEAKED),
+            pages_away: r.gauge("cache_pages_host", "Pages of earlier prompts that lie in the host's memory"),
+            used_tokens: r.gauge("cache_tokens", "Tokens in the cache of requests that are not over"),
+            room_tokens: r.gauge("cache_tokens_room", "Tokens that the cache has room for"),
+            queue_time: r.histogram("queue", "Time in the queue", seconds),
+            first_token_time: r.histogram("first_token", "Time from a request to its first token", seconds),
+            token_time: r.histogram("token", "Time of a token after the first", short),
+            request_time: r.histogram("request", "Time from a request to its end", seconds),
+        }
+    }
+}
+
+/// Counters of steps of the model for several answers.
+const STEPS: [(&str, &str); 3] = [
+    ("steps", "Steps of the model for several answers"),
+    ("steps_mixed", "Those of them that ran a piece of a prompt as well"),
+    ("steps_ahead", "Those of them that were started before the one before was read"),
+];
+
+// Help that does not fit its line.
+const OF_LOGIT_ROWS: &str = "Tokens of answers made together that were chosen from all logits, read by the host";
+const OF_PAGES_BROUGHT_BACK: &str = "Pages of the cache that came back from the host's memory";
+const OF_PREEMPTED: &str = "Times that a sequence gave its pages up and was computed again later";
+const OF_MODEL_BYTES: &str = "Bytes of weights, cache and activations of the model while it is loaded";
+const OF_SLOTS: &str = "Requests that are answered together at most; 0 where they are answered one by one";
+const OF_PAGES_LEAKED: &str = "Pages of the cache, of its windows and of the host's memory that were held when last nobody was being answered; any is a fault";
+
 impl Default for Metrics {
     fn default() -> Metrics {
         let mut registry = Registry::with_prefix("gristmill");
@@ -178,97 +253,7 @@ impl Default for Metrics {
         registry.register("connections", "Open connections", connections.clone());
         registry.register("engine_failed", "1 once the engine is gone for good", engine_failed.clone());
         registry.register("build", "Which program this is", Info::new([("version", env!("CARGO_PKG_VERSION"))]));
-        let mut counter = |name: &str, help: &str| {
-            let counter = Family::<Label, Counter>::default();
-            registry.register(name, help, counter.clone());
-            counter
-        };
-        let requests = counter("requests", "Requests taken in");
-        let refused = counter("requests_refused", "Requests refused because the queue was full");
-        let abandoned = counter("requests_abandoned", "Requests broken off while they were answered");
-        let failed = counter("requests_failed", "Requests that failed");
-        let prompt_tokens = counter("prompt_tokens", "Tokens of prompts that were run");
-        let cached_tokens = counter("prompt_tokens_cached", "Tokens of prompts found in the cache");
-        let answer_tokens = counter("generated_tokens", "Tokens generated");
-        let logit_rows = counter(
-            "logit_rows_read",
-            "Tokens of answers made together that were chosen from all logits, read by the host",
-        );
-        let loads = counter("model_loads", "Times that the model was loaded");
-        let steps = [
-            ("steps", "Steps of the model for several answers"),
-            ("steps_mixed", "Those of them that ran a piece of a prompt as well"),
-            ("steps_ahead", "Those of them that were started before the one before was read"),
-        ]
-        .map(|(name, help)| counter(name, help));
-        let brought_back =
-            counter("cache_pages_brought_back", "Pages of the cache that came back from the host's memory");
-        let preempted =
-            counter("requests_preempted", "Times that a sequence gave its pages up and was computed again later");
-        let load_failures = counter("model_load_failures", "Times that the model could not be loaded");
-        let mut gauge = |name: &str, help: &str| {
-            let gauge = Family::<Label, Gauge>::default();
-            registry.register(name, help, gauge.clone());
-            gauge
-        };
-        let waiting = gauge("requests_waiting", "Requests in the queue");
-        let running = gauge("requests_running", "Requests being answered");
-        let loaded = gauge("model_loaded", "1 while the model is loaded");
-        let bytes = gauge("model_bytes", "Bytes of weights, cache and activations of the model while it is loaded");
-        let kept_bytes = gauge("prefix_cache_bytes", "Bytes of prefixes that are kept");
-        let slots = gauge(
-            "requests_running_most",
-            "Requests that are answered together at most; 0 where they are answered one by one",
-        );
-        let pages = gauge("cache_pages_used", "Pages of the cache that sequences under way have");
-        let pages_total = gauge("cache_pages", "Pages of the cache; 0 where answers are made one by one");
-        let pages_leaked = gauge(
-            "cache_pages_leaked",
-            "Pages of the cache, of its windows and of the host's memory that were held when last nobody was being answered; any is a fault",
-        );
-        let pages_away = gauge("cache_pages_host", "Pages of earlier prompts that lie in the host's memory");
-        let used_tokens = gauge("cache_tokens", "Tokens in the cache of requests that are not over");
-        let room_tokens = gauge("cache_tokens_room", "Tokens that the cache has room for");
-        let mut histogram = |name: &str, help: &str, make: fn() -> Histogram| {
-            let histogram = Family::<Label, Histogram, fn() -> Histogram>::new_with_constructor(make);
-            registry.register_with_unit(name, help, Unit::Seconds, histogram.clone());
-            histogram
-        };
-        let queue_time = histogram("queue", "Time in the queue", seconds);
-        let first_token_time = histogram("first_token", "Time from a request to its first token", seconds);
-        let token_time = histogram("token", "Time of a token after the first", short);
-        let request_time = histogram("request", "Time from a request to its end", seconds);
-        let models = Families {
-            requests,
-            refused,
-            abandoned,
-            failed,
-            prompt_tokens,
-            cached_tokens,
-            answer_tokens,
-            logit_rows,
-            steps,
-            loads,
-            load_failures,
-            waiting,
-            running,
-            loaded,
-            bytes,
-            kept_bytes,
-            slots,
-            pages,
-            pages_total,
-            pages_leaked,
-            pages_away,
-            brought_back,
-            preempted,
-            used_tokens,
-            room_tokens,
-            queue_time,
-            first_token_time,
-            token_time,
-            request_time,
-        };
+        let models = Families::registered(&mut Register(&mut registry));
         Metrics { registry, connections, engine_failed, models, routers: RouterMetrics::default() }
     }
 }

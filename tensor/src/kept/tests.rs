@@ -142,9 +142,9 @@ fn a_build_is_the_source_it_was_made_of() {
 
 /// All that a program is, its graph as text.
 fn shown(program: &Program) -> String {
-    let conditions = program.context.when.iter().flat_map(|w| [w.skip, w.early]);
+    let conditions = program.context.when.iter().flat_map(|w| [w.skip, w.prologue]);
     let is_there: Vec<(bool, bool, bool)> =
-        program.context.when.iter().map(|w| (w.skip.is_some(), w.early.is_some(), w.alone)).collect();
+        program.context.when.iter().map(|w| (w.skip.is_some(), w.prologue.is_some(), w.exclusive)).collect();
     let roots: Vec<Id> = [program.root, program.groups].into_iter().chain(conditions.flatten()).collect();
     let Program { name, source, params, vars, threads, scratch, estimate, seconds, title, notes, context, .. } =
         program;

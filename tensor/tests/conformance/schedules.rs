@@ -125,14 +125,14 @@ impl<'a> Group<'a> {
 /// All that a device reads of a kernel, apart from its name, what it is estimated to take, and what is said of it to people.
 fn identity(p: &Program) -> Key {
     let context = &p.context;
-    let own = context.when.iter().flat_map(|w| [w.skip, w.early]).flatten();
+    let own = context.when.iter().flat_map(|w| [w.skip, w.prologue]).flatten();
     let roots = [p.root, p.groups].into_iter().chain(own);
     let text = match p.source.is_empty() {
         // The device runs the graph itself.
         true => print(&p.graph, &roots.collect::<Vec<_>>()),
         false => format!("{} {}", Text::of(p).key.hex(), print(&p.graph, &[p.groups])),
     };
-    let whens: Vec<_> = context.when.iter().map(|w| (w.skip.is_some(), w.early.is_some(), w.alone)).collect();
+    let whens: Vec<_> = context.when.iter().map(|w| (w.skip.is_some(), w.prologue.is_some(), w.exclusive)).collect();
     let around = (&p.params, &p.vars, p.threads, p.scratch, whens, &context.plan, &context.streams);
     Key::of([text, format!("{around:?}")])
 }

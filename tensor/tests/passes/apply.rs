@@ -21,6 +21,7 @@ pub const PASSES: &[(&str, Pass)] = &[
     ("rules_dot", rules_dot),
     ("rules_lift", rules_lift),
     ("alternatives", tensors::alternatives),
+    ("scan", tensors::scan),
     ("scatter", tensors::scatter),
     ("attention", tensors::attention),
     ("encode_queries", tensors::encode_queries),
@@ -38,21 +39,30 @@ pub const PASSES: &[(&str, Pass)] = &[
     ("price", price),
     ("simd", simd),
     ("simt", simt),
+    ("accumulators", simt),
     ("fragment_tiling", fragment_tiling),
     ("fuse_reductions", fuse_reductions),
+    ("legalise", legalise),
     ("linear", statements::linear),
+    ("fused_loops", statements::linear),
+    ("carried", statements::linear),
+    ("forwarded", statements::linear),
+    ("unpacked", statements::linear),
+    ("surplus", statements::dependents),
     ("vectorise", statements::vectorise),
     ("coalesce", statements::coalesce),
     ("pairs", statements::pairs),
     ("mma", statements::mma),
     ("mma_f16", statements::mma_f16),
     ("async_copies", statements::async_copies),
+    ("streamed", statements::streamed),
     ("launch", statements::launch),
     ("unroll", statements::unroll),
     ("dependents", statements::dependents),
     ("prefetch_spans", statements::prefetch_spans),
     ("prefetch_lines", statements::prefetch_lines),
     ("barriers", statements::barriers),
+    ("copies_ahead", statements::copies_ahead),
     ("decisions", tensors::decisions),
     ("pipeline", tensors::pipeline),
 ];
@@ -148,6 +158,14 @@ fn last_range(g: &Graph, nests: &[Id]) -> u32 {
     g.toposort(nests).iter().map(|&n| g.range_number(n)).max().unwrap_or(0)
 }
 
+/// Nests with loads of the machine's types alone.
+fn legalise(case: &Case) -> Result<Applied, String> {
+    let (p, target) = (case.graph()?, case.target()?);
+    let mut g = p.graph.clone();
+    let nests = p.roots.iter().map(|&n| testing::legalise(&mut g, n, &target)).collect();
+    Ok(same((p.graph, p.roots), (g, nests)))
+}
+
 fn simd(case: &Case) -> Result<Applied, String> {
     let (p, target) = (case.graph()?, case.target()?);
     let mut g = p.graph.clone();
@@ -169,9 +187,10 @@ fn simt(case: &Case) -> Result<Applied, String> {
     let mut nests = Vec::new();
     for &nest in &p.roots {
         let fused = testing::fused(&mut g, nest);
-        let first = || testing::propose_threads(&g, nest, fused, None, &target, false).remove(0).plan;
+        let of = testing::ThreadNest { store: nest, fused, accumulators: None };
+        let first = || of.proposals(&g, &target, false).remove(0).plan;
         let plan = case.parsed("plan")?.unwrap_or_else(first);
-        let of = if matches!(plan, NestPlan::Warps(_)) { nest } else { fused };
+        let of = if matches!(plan, NestPlan::Warps(_) | NestPlan::Accumulators(_)) { nest } else { fused };
         nests.push(testing::simt(&mut g, of, &plan, &target, &mut ranges));
     }
     Ok(same((p.graph, p.roots), (g, nests)))

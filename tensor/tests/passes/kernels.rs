@@ -4,7 +4,7 @@ use crate::memory::{Slots, Vars, Wanted, slot};
 use crate::show::stripped;
 use gristmill_backend::interp::InterpDevice;
 use gristmill_backend::interp::linear::LinearDevice;
-use gristmill_compiler::testing::{KernelCode, Layout, Packing, global_ranges, prepack};
+use gristmill_compiler::testing::{KernelCode, Layout, PackedRows, Packing, global_ranges, prepack};
 use gristmill_runtime::{Buffer, Device, Kernel, Launch, Memory};
 use gristmill_uop::encoding::EncodingRef;
 use gristmill_uop::program::{Access, Extent, Param, Program};
@@ -256,7 +256,8 @@ fn packed(l: &LaidOut, file: &[u8]) -> Result<Vec<u8>, String> {
     let packing = Packing::of(l.encoding).ok_or("a layout of a format that has none")?;
     let columns = *l.dims.last().expect("rows") as usize;
     let rows: i64 = l.dims[..l.dims.len() - 1].iter().product();
-    let program = prepack(l.encoding, &packing, l.layout, columns, &Target::cpu("plain", 1, 1), None);
+    let of = PackedRows { encoding: l.encoding, packing: &packing, layout: l.layout, columns };
+    let program = prepack(&of, &Target::cpu("plain", 1, 1), None);
     let device = InterpDevice::new();
     let fail = |e: gristmill_runtime::Error| e.to_string();
     let size = l.layout.bytes(l.encoding, &l.dims).ok_or("dims that have no such layout")?;

@@ -80,12 +80,12 @@ pub fn hints<'a>(g: &Graph, numbers: &Numbers, all: impl IntoIterator<Item = (&'
 /// What holds for workgroups, if anything does.
 pub fn when(g: &Graph, numbers: &Numbers, w: &When) -> String {
     let mut out = String::new();
-    for (what, id) in [("skipped", w.skip), ("early", w.early)] {
+    for (what, id) in [("skipped", w.skip), ("prologue", w.prologue)] {
         if let Some(id) = id {
             let _ = writeln!(out, "{what} if {}", numbers.name(g, id));
         }
     }
-    if w.alone {
+    if w.exclusive {
         out.push_str("alone on its worker\n");
     }
     out

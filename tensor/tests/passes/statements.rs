@@ -11,7 +11,7 @@ use gristmill_uop::program::{KernelContext, When};
 use gristmill_uop::target::Target;
 use gristmill_uop::{Graph, Id, Op, RangeKind, ReduceOp, text};
 
-/// Nests, and what lowering is told of them: `early: %4` and `skip: %5` are conditions, `first: yes` says that nothing comes before, `streams: 0 2` are
+/// Nests, and what lowering is told of them: `prologue: %4` and `skip: %5` are conditions, `first: yes` says that nothing comes before, `streams: 0 2` are
 /// slots whose rows follow one another, `beside: 3` workgroups come to each unit. The launch is run as is proposed first, or as `launch:` says.
 struct Lowering {
     graph: Graph,
@@ -24,13 +24,13 @@ impl Lowering {
     fn of(case: &Case) -> Result<Lowering, String> {
         let (p, target) = (case.graph()?, case.target()?);
         let condition = |key: &str| case.get(key).map(|w| p.named(w)).transpose().map(|all| all.map(|all| all[0]));
-        let when = When { skip: condition("skip")?, early: condition("early")?, ..When::default() };
+        let when = When { skip: condition("skip")?, prologue: condition("prologue")?, ..When::default() };
         let slot = |w: &str| w.parse().map_err(|_| format!("`{w}` is no slot"));
         let streams = case.get("streams").unwrap_or_default().split_whitespace().map(slot).collect::<Result<_, _>>()?;
         let mut linear = p.graph.clone();
         let bodies = [testing::linear(&mut linear, &p.roots, &target)];
-        let (first, beside) = (case.get("first").is_some(), case.parsed("beside")?.unwrap_or(1));
-        let of = Launched { g: &linear, bodies: &bodies, beside, scratch: 0, first, target: &target };
+        let (first, workgroups_per_unit) = (case.get("first").is_some(), case.parsed("beside")?.unwrap_or(1));
+        let of = Launched { g: &linear, bodies: &bodies, workgroups_per_unit, scratch: 0, first, target: &target };
         let plan = match case.get("launch") {
             Some(words) => format!("launch: {words}").parse()?,
             None => testing::propose_launch(&of, false).remove(0).plan,
@@ -47,8 +47,8 @@ impl Lowering {
     fn turn(&self) -> Turn {
         Turn::of(self.context.plan.dependents)
     }
-    fn early(&self) -> Option<Id> {
-        self.context.when[0].early
+    fn prologue(&self) -> Option<Id> {
+        self.context.when[0].prologue
     }
     /// That code after a pass, and the claim that all passes together compute what the nests do.
     fn applied(self, g: &Graph, code: &Code) -> Applied {
@@ -76,6 +76,15 @@ pub fn async_copies(case: &Case) -> Result<Applied, String> {
     Ok(lowering.applied(&g, &Code { statements, ..code }))
 }
 
+/// What copies without registers have become.
+pub fn streamed(case: &Case) -> Result<Applied, String> {
+    let lowering = Lowering::of(case)?;
+    let (mut g, code) = lowering.code();
+    let statements = testing::async_copies(&g, code.statements);
+    let statements = testing::streamed(&mut g, statements);
+    Ok(lowering.applied(&g, &Code { statements, ..code }))
+}
+
 pub fn unroll(case: &Case) -> Result<Applied, String> {
     let lowering = Lowering::of(case)?;
     let (g, code) = lowering.code();
@@ -87,8 +96,8 @@ pub fn unroll(case: &Case) -> Result<Applied, String> {
 pub fn launch(case: &Case) -> Result<Applied, String> {
     let lowering = Lowering::of(case)?;
     let (g, code) = lowering.code();
-    let (first, beside) = (case.get("first").is_some(), case.parsed("beside")?.unwrap_or(1));
-    let of = Launched { g: &g, bodies: &[code], beside, scratch: 0, first, target: &lowering.target };
+    let (first, workgroups_per_unit) = (case.get("first").is_some(), case.parsed("beside")?.unwrap_or(1));
+    let of = Launched { g: &g, bodies: &[code], workgroups_per_unit, scratch: 0, first, target: &lowering.target };
     let text = testing::propose_launch(&of, true).iter().map(|p| format!("{}: {}\n", p.name, p.plan)).collect();
     Ok(Applied { text, claim: Claim::Text })
 }
@@ -97,7 +106,7 @@ pub fn dependents(case: &Case) -> Result<Applied, String> {
     let lowering = Lowering::of(case)?;
     let (g, code) = lowering.code();
     let turn = lowering.turn();
-    let statements = testing::wait_for_predecessors(code.statements, lowering.early(), &turn, code.surplus);
+    let statements = testing::wait_for_predecessors(code.statements, lowering.prologue(), &turn, code.surplus);
     let applied = lowering.applied(&g, &Code { statements, ..code });
     let entry = if turn.entry.is_empty() { "" } else { "launch dependents at first\n" };
     Ok(Applied { text: format!("{entry}{}", applied.text), ..applied })
@@ -106,7 +115,8 @@ pub fn dependents(case: &Case) -> Result<Applied, String> {
 pub fn prefetch_spans(case: &Case) -> Result<Applied, String> {
     let lowering = Lowering::of(case)?;
     let (g, code) = lowering.code();
-    let statements = testing::wait_for_predecessors(code.statements, lowering.early(), &lowering.turn(), code.surplus);
+    let statements =
+        testing::wait_for_predecessors(code.statements, lowering.prologue(), &lowering.turn(), code.surplus);
     let statements = testing::prefetch_spans(&g, statements);
     Ok(lowering.applied(&g, &Code { statements, ..code }))
 }
@@ -124,10 +134,21 @@ pub fn barriers(case: &Case) -> Result<Applied, String> {
     let lowering = Lowering::of(case)?;
     let (g, code) = lowering.code();
     let statements = testing::async_copies(&g, code.statements);
-    let statements = testing::wait_for_predecessors(statements, lowering.early(), &lowering.turn(), code.surplus);
+    let statements = testing::wait_for_predecessors(statements, lowering.prologue(), &lowering.turn(), code.surplus);
     let statements = testing::prefetch_spans(&g, statements);
     let statements = testing::barriers(&g, statements);
     Ok(lowering.applied(&g, &Code { statements, ..code }))
+}
+
+/// What is left of the loops of a kernel whose plan copies as many iterations ahead as it says, or the case's `launch:`.
+pub fn copies_ahead(case: &Case) -> Result<Applied, String> {
+    let lowering = Lowering::of(case)?;
+    let (mut g, code) = lowering.code();
+    let statements = testing::async_copies(&g, code.statements);
+    let statements = testing::wait_for_predecessors(statements, lowering.prologue(), &lowering.turn(), code.surplus);
+    let code = Code { statements: testing::barriers(&g, statements), ..code };
+    let code = testing::copies_ahead(&mut g, code, lowering.context.plan.ahead, &lowering.target);
+    Ok(lowering.applied(&g, &code))
 }
 
 /// Values, whose lanes come after all other ranges.

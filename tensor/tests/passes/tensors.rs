@@ -69,6 +69,13 @@ impl Policy for Wanted<'_> {
     }
 }
 
+pub fn scan(case: &Case) -> Result<Applied, String> {
+    let mut c = Context::of(case)?;
+    testing::scan(&mut c.graph, &mut c.roots);
+    let (text, outputs) = (text::print(&c.graph, &c.roots), c.outputs());
+    Ok(Applied { text, claim: Claim::same(of_function(c.function), tensors(c.graph, outputs)) })
+}
+
 /// `form: in order` and `form: atomic`; without one what is cheapest. `any_order: yes` lets floats be added in any order.
 pub fn scatter(case: &Case) -> Result<Applied, String> {
     let mut c = Context::of(case)?;
@@ -222,7 +229,7 @@ fn buffers(c: &mut Context, nodes: &[Id]) -> FxHashMap<Id, Id> {
 
 fn shown(g: &Graph, numbers: &Numbers, d: &Draft) -> String {
     let mut all = d.nests.clone();
-    all.extend(d.when.skip.iter().chain(&d.when.early));
+    all.extend(d.when.skip.iter().chain(&d.when.prologue));
     let (g_of_kernel, roots) = show::stripped(g, &all);
     let mut text = String::new();
     for (i, &s) in d.stages.iter().enumerate() {
@@ -231,7 +238,7 @@ fn shown(g: &Graph, numbers: &Numbers, d: &Draft) -> String {
     let mut when = d.when;
     let mut conditions = roots[d.nests.len()..].iter().copied();
     when.skip = when.skip.and_then(|_| conditions.next());
-    when.early = when.early.and_then(|_| conditions.next());
+    when.prologue = when.prologue.and_then(|_| conditions.next());
     let of_kernel = Numbers::of(&g_of_kernel, &roots);
     text + &show::when(&g_of_kernel, &of_kernel, &when) + &text::print(&g_of_kernel, &roots)
 }
@@ -429,7 +436,8 @@ fn same_elements(case: &Case, g: &mut Graph, row: Id, k: Id) -> Result<(Id, Clai
     let base = g.add(start, block);
     let before = e.decode(g, file, base, within);
     let packed = g.intern(gristmill_uop::Node { src: Default::default(), ..g[file].clone() });
-    let after = packing.decode(g, packed, layout, row, k, columns);
+    let place = packing.place(g, layout, row, k, columns);
+    let after = packing.decode(g, packed, &place);
     let rows = g.max_of(row) + 1;
     let dims = vec![(rows as u64).next_multiple_of(layout.lanes() as u64) as i64, columns];
     let laid_out = LaidOut { slot: 0, encoding: e, layout, dims };
@@ -445,7 +453,8 @@ pub fn prepack(case: &Case) -> Result<Applied, String> {
     let layout = layout(case.get("layout").ok_or("no `layout`")?)?;
     let columns = case.parsed::<i64>("columns")?.ok_or("no `columns`")?;
     let packing = Packing::of(e).ok_or("a format that is not taken apart")?;
-    let program = testing::prepack(e, &packing, layout, columns as usize, &target, None);
+    let rows = testing::PackedRows { encoding: e, packing: &packing, layout, columns: columns as usize };
+    let program = testing::prepack(&rows, &target, None);
     let mut g = Graph::new();
     let [rows, all] = [3 * layout.lanes(), columns].map(|n| g.int(n));
     let (row, k) = (g.range(rows, 1, RangeKind::Loop), g.range(all, 2, RangeKind::Loop));

@@ -5,15 +5,15 @@
 use super::super::code::{Code, Statement, TilePrefetch};
 use gristmill_uop::{Arg, Graph, Id, Op, RangeKind};
 
-/// Bytes of a tile that is worth it: less is what a kernel before has just written, or is there with the first misses.
-const LEAST: i64 = 32 << 10;
+/// Bytes of a tile, at least: less is what a kernel before has just written, or is there with the first misses. Not measured.
+const LEAST_BYTES_OF_TILE: i64 = 32 << 10;
 /// Bytes of a cache line.
 const LINE: i64 = 64;
-/// Lines that one turn may ask for.
-const MOST: i64 = 32;
+/// Lines that one turn asks for, at most. Not measured: more than a core's queue of misses holds keep the loads that it waits for from it.
+const MOST_LINES_OF_TURN: i64 = 32;
 
-/// Workgroups after which rows prefetched are still there.
-pub(super) const SOON: i64 = 8;
+/// Workgroups after which rows that were asked for are still in the cache, at most. Not measured as a number: in a prompt, where all tokens share the tile between, asking did not pay (experiments, 10).
+pub(super) const MOST_WORKGROUPS_BETWEEN: i64 = 8;
 
 /// What to ask for in each turn of some loops.
 pub(super) struct Tile {
@@ -93,14 +93,17 @@ fn tile(g: &Graph, code: &Code, load: Id, loops: Vec<Id>) -> Option<Tile> {
     });
     // One tile after the other: what is read lies within a stride.
     let (low, high) = g.linear_bounds(&inside)?;
-    if inside.terms.iter().any(|&(t, _)| g[t].op != Op::Range) || high - low >= stride || stride * size < LEAST {
+    if inside.terms.iter().any(|&(t, _)| g[t].op != Op::Range)
+        || high - low >= stride
+        || stride * size < LEAST_BYTES_OF_TILE
+    {
         return None;
     }
     let turns = |ranges: &[Id]| ranges.iter().try_fold(1i64, |n, &r| n.checked_mul(known(r)?));
     let shares = turns(&sharing)?;
     let line = LINE / size;
     let lines = (stride + line * shares * turns(&loops)? - 1) / (line * shares * turns(&loops)?);
-    if loops.is_empty() || shares > SOON || lines > MOST {
+    if loops.is_empty() || shares > MOST_WORKGROUPS_BETWEEN || lines > MOST_LINES_OF_TURN {
         return None;
     }
     let read = inside.terms.iter().try_fold(size, |n, &(r, _)| n.checked_mul(known(r)?))?;

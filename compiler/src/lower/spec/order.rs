@@ -31,7 +31,7 @@ struct Stages {
 /// Does a body of this kernel wait where it has to?
 pub(super) fn check(g: &Graph, kernel: &KernelCode, code: &Code) -> Checked {
     if kernel.threads == 1 {
-        return alone(kernel, code);
+        return single_thread(kernel, code);
     }
     predecessors(kernel, code)?;
     shared_loops(g, code)?;
@@ -53,7 +53,7 @@ pub(super) fn check(g: &Graph, kernel: &KernelCode, code: &Code) -> Checked {
             _ => {
                 end = end_of_block(&code.statements[at..]);
                 let touched = Touched::by(g, &code.statements[at..=at + end]);
-                stages.touch((touched, None), !around.is_empty()).map_err(|rule| error(rule, at, code))?;
+                stages.touch(touched, None, !around.is_empty()).map_err(|rule| error(rule, at, code))?;
             }
         }
         at += end + 1;
@@ -80,7 +80,7 @@ impl Stages {
     }
     /// Statements that touch stages: what they would have had to wait for. Nests that fill a stage one after the other fill parts of it, which only the interpreter
     /// sees, but `again` says that this one fills what another has filled. All of them touch that slot, if any.
-    fn touch(&mut self, (t, slot): (Touched, Option<Slot>), again: bool) -> Result<(), &'static str> {
+    fn touch(&mut self, t: Touched, slot: Option<Slot>, again: bool) -> Result<(), &'static str> {
         let is_other = |a: Option<Slot>, b: Option<Slot>| a.is_some() && b.is_some() && a != b;
         let meet = |a: &FxHashSet<Id>, b: &FxHashSet<Place>| b.iter().any(|x| a.contains(&x.0) && !is_other(slot, x.1));
         if meet(&t.read, &self.copied) || again && meet(&t.written, &self.copied) {
@@ -147,7 +147,7 @@ fn shared_loops(g: &Graph, code: &Code) -> Checked {
                             ));
                         }
                     }
-                    stages.touch((touched, slot), false).map_err(|rule| error(rule, at, code))?;
+                    stages.touch(touched, slot, false).map_err(|rule| error(rule, at, code))?;
                 }
             }
         }
@@ -173,7 +173,7 @@ fn error(rule: &'static str, statement: usize, code: &Code) -> LinearError {
 }
 
 /// A workgroup of one thread waits for nobody.
-fn alone(kernel: &KernelCode, code: &Code) -> Checked {
+fn single_thread(kernel: &KernelCode, code: &Code) -> Checked {
     let of_threads = |s: &Statement| {
         let waits = matches!(s, Statement::Barrier | Statement::AsyncWait(_) | Statement::AsyncCopy { .. });
         waits || matches!(s, Statement::DependencyWait | Statement::LaunchDependents)

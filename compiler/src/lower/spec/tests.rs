@@ -100,12 +100,12 @@ impl World {
     }
     fn check(&self, statements: Vec<Statement>) -> Result<(), super::LinearError> {
         let (globals, locals) = (vec![self.group], vec![self.ring]);
-        check(&self.g, &alone(Code { globals, locals, statements, ..Code::default() }))
+        check(&self.g, &of_one_thread(Code { globals, locals, statements, ..Code::default() }))
     }
 }
 
 /// A kernel of one body, whose workgroups are parts of one thread's work.
-fn alone(code: Code) -> KernelCode {
+fn of_one_thread(code: Code) -> KernelCode {
     KernelCode { bodies: vec![code], threads: 1, exchange: 1, resident: 1, shared: None, entry: vec![], idle: vec![] }
 }
 
@@ -296,7 +296,7 @@ fn every_rule_of_statements_can_fail() {
 fn conditions_are_known_outside() {
     let w = World::new();
     let code = Code { globals: vec![w.group], skip: Some(w.load), ..Code::default() };
-    let e = check(&w.g, &alone(code)).expect_err("a load");
+    let e = check(&w.g, &of_one_thread(code)).expect_err("a load");
     assert_eq!(e.rule, "a condition is one on variables and workgroup indices");
 }
 
@@ -457,7 +457,7 @@ fn narrow_and_unaligned_accesses_are_found() {
         let gpu = Machine::named("h200").expect("a row");
         let machine = Machine { least_bytes, part_writes: false, ..gpu };
         let body = Code { statements: vec![statement], ..Code::default() };
-        check_widths(&w.g, &alone(body), &machine).err().map(|e| (e.rule, e.node))
+        check_widths(&w.g, &of_one_thread(body), &machine).err().map(|e| (e.rule, e.node))
     };
     for least in [1, 2, 4] {
         assert_eq!(rule(&w, Define(word), least), None);

@@ -19,3 +19,12 @@ pub struct Around<'a> {
     /// Workgroups that a contraction of one token should have at most.
     pub room: i64,
 }
+
+/// The nests of a kernel before they are cut.
+#[derive(Clone, Copy)]
+pub struct Uncut<'a> {
+    /// The nests.
+    pub nests: &'a [Id],
+    /// The axes of their output, by their ranges.
+    pub axes: &'a [Id],
+}

@@ -5,8 +5,9 @@ use super::around::Around;
 use super::tiles::{self, tiles};
 use crate::decompose::halves::TILE_OF_GROUPS;
 use crate::fragment::{Sum, WARP};
+use crate::lower::REGISTERS_OF_INTEGER_SUMS;
 use crate::nest::{distance, divisor, floor_power, host_bound, outermost_reductions, power_divisor};
-use crate::price::occupancy::{WORDS, room};
+use crate::price::occupancy::room;
 use crate::tile::contraction::Factor;
 use crate::tile::plan::{Part, Proposal, Workgroup, proposals};
 use gristmill_uop::RangeKind::{Global, Loop, Upcast, Vector};
@@ -29,7 +30,7 @@ const WARP_TOKENS: i64 = 32;
 const LEAST_STEPS: i64 = 2;
 /// Rounds of workgroups of products of a few tokens from which on two warps are enough for a row's terms, where fewer have four: the last round is a large part of few, and shorter workgroups make it shorter. GLM's experts of
 /// eight sequences on an H100, by two and by four warps: gate and up, 2.9 rounds, 39.1 us and 35.4; down, 3.9 rounds, 23.4 and 26.4. Nothing between was measured.
-const ROUNDS: i64 = 3;
+const ROUNDS_OF_TWO_WARPS: i64 = 3;
 /// Warps that share a row's terms for that, at most: by eight gate and up took 37.0 us.
 const MOST_SHARING: i64 = 4;
 /// Tiles of sums of a warp that unpacks halves: with 32 registers for them an H200's unit has room for two workgroups.
@@ -288,7 +289,7 @@ impl Contraction<'_> {
         let few = (tokens_most / 2).max(1);
         let most = match self.lanes {
             1 => few,
-            _ => (target.registers.saturating_sub(WORDS) as i64 / 4 * 4).max(4).min(tokens_most),
+            _ => (target.registers.saturating_sub(REGISTERS_OF_INTEGER_SUMS) as i64 / 4 * 4).max(4).min(tokens_most),
         };
         match g.int_value(bound) {
             Some(b) => divisor(b, most).max(if b > most { most.min(4) } else { 1 }),
@@ -376,7 +377,7 @@ impl Contraction<'_> {
         // Two warps that take turns with a row's terms read whole lines.
         let lines = halves && tiles * beside == 1 && rows > 1 && self.steps % 2 == 0;
         let of = WarpTiles { high, rows: if lines { rows / 2 } else { rows }, ..twice };
-        let few = self.groups(of, others, most) < ROUNDS * room(self.target);
+        let few = self.groups(of, others, most) < ROUNDS_OF_TWO_WARPS * room(self.target);
         let shared =
             self.shared_terms(of).filter(|of| lines && few && self.warps() / (of.rows * beside) <= MOST_SHARING);
         shared.unwrap_or(of)

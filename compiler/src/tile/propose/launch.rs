@@ -2,28 +2,28 @@
 
 use crate::lower::pressure::Pressure;
 use crate::lower::{Code, pressure};
-use crate::price::occupancy::{REGISTERS, WAITING, each, held, held_with};
+use crate::price::occupancy::{REGISTERS, REGISTERS_PER_LOADED_WORD, each, held, held_with};
 use crate::tile::plan::{Proposal, proposals};
 use gristmill_uop::Graph;
 use gristmill_uop::launch::{Dependents, LaunchPlan};
 use gristmill_uop::target::Target;
 
 /// Words of the widest load: so many iterations are written out as have one each in those registers.
-const WORDS: i64 = 4;
+const WORDS_OF_WIDEST_LOAD: i64 = 4;
 /// Registers that a sum takes, with its words and what is made of them, where words wait one after the other: with eight sums and 85 registers nothing
 /// spills there (`llm/tests/it/nvrtc.rs`).
-const OF_A_SUM_AT_LEAST: i64 = 5;
+const LEAST_REGISTERS_OF_SUM: i64 = 5;
 /// Parts of a unit's memory that drivers may be asked to share, percent (experiments, 54).
-const SHARED: [(&str, i64); 3] = [("a quarter shared", 25), ("half shared", 50), ("all shared", 100)];
+const SHARED_PERCENT: [(&str, i64); 3] = [("a quarter shared", 25), ("half shared", 50), ("all shared", 100)];
 
 /// Iterations that are copied ahead: what more copies take of a unit's memory its first-level cache lacks, and scales are read again from further away (GLM's gate
 /// and up of 64 sequences on an H100, without copies: 129 us, and 176 with a fifth of the first-level cache).
-const AHEAD: i64 = 1;
+const ITERATIONS_AHEAD: i64 = 1;
 /// The same of products of several warps, of which an iteration takes a fraction of the time that memory needs to answer, as far as
 /// shared memory has room (one, two and three were not measured apart).
-const AHEAD_OF_GROUPS: i64 = 3;
+const ITERATIONS_AHEAD_OF_GROUPS: i64 = 3;
 /// Bytes of shared memory that drivers keep of each workgroup's (CUDA programming guide, compute capability 8.0 and later).
-const RESERVED: i64 = 1 << 10;
+const RESERVED_BYTES: i64 = 1 << 10;
 
 /// What a launch's plan follows from.
 pub struct Launched<'a> {
@@ -32,7 +32,7 @@ pub struct Launched<'a> {
     /// The bodies, linearised.
     pub bodies: &'a [Code],
     /// Workgroups that come to each unit, at most.
-    pub beside: i64,
+    pub workgroups_per_unit: i64,
     /// Bytes that threads of a workgroup share.
     pub scratch: usize,
     /// Does nothing of its function come before it?
@@ -44,12 +44,13 @@ pub struct Launched<'a> {
 /// How a launch could be run, the heuristic's choice first, and alone unless `all` are wanted.
 pub fn launch(of: &Launched, all: bool) -> Vec<Proposal<LaunchPlan>> {
     let (pressure, target) = (Pressure::of(of.g, of.bodies, of.target.threads as i64), of.target);
-    let words = (target.registers as i64 / WAITING).max(1);
-    let (resident, ahead) = ahead(of, pressure).unwrap_or_else(|| (resident(pressure, of.beside, target), 0));
+    let words = (target.registers as i64 / REGISTERS_PER_LOADED_WORD).max(1);
+    let (resident, ahead) =
+        copied_ahead(of, pressure).unwrap_or_else(|| (resident(pressure, of.workgroups_per_unit, target), 0));
     let first = LaunchPlan {
         resident,
         words,
-        iterations: (words / WORDS).max(1),
+        iterations: (words / WORDS_OF_WIDEST_LOAD).max(1),
         asynchronous: target.machine.early,
         ahead,
         dependents: dependents(of),
@@ -72,7 +73,11 @@ pub fn launch(of: &Launched, all: bool) -> Vec<Proposal<LaunchPlan>> {
     }
     if pressure.ahead.is_some() && target.machine.early {
         let at = |ahead| LaunchPlan { ahead, ..first };
-        others.push(if first.ahead > 0 { ("nothing copied ahead", at(0)) } else { ("copied ahead", at(AHEAD)) });
+        others.push(if first.ahead > 0 {
+            ("nothing copied ahead", at(0))
+        } else {
+            ("copied ahead", at(ITERATIONS_AHEAD))
+        });
         others.push(("copied further ahead", at(first.ahead + 1)));
     }
     if target.machine.early && pressure::can_copy(of.g, of.bodies) {
@@ -86,7 +91,7 @@ pub fn launch(of: &Launched, all: bool) -> Vec<Proposal<LaunchPlan>> {
     }
     // One workgroup has room in it, at least; other vendors' drivers take no such wish.
     let fits = |percent: i64| of.scratch as i64 * 100 <= percent * target.machine.shared_per_unit as i64;
-    let shares = SHARED.into_iter().filter(|s| target.machine.sm.is_some() && fits(s.1));
+    let shares = SHARED_PERCENT.into_iter().filter(|s| target.machine.sm.is_some() && fits(s.1));
     others.extend(shares.map(|(name, percent)| (name, LaunchPlan { shared: Some(percent), ..first })));
     proposals(first, others)
 }
@@ -95,20 +100,27 @@ pub fn launch(of: &Launched, all: bool) -> Vec<Proposal<LaunchPlan>> {
 /// as have registers, if each has room for the next iteration beside its own. Where a fragment that is unpacked is multiplied once, memory's rate decides, and where
 /// all workgroups run at once they are short: copies are only more to do (GLM's queries of 512 tokens on an H200, 96 workgroups: 11.7 us without, 18.5 with; gate and
 /// up of its experts, 1,512: 239 and 171).
-fn ahead(of: &Launched, pressure: Pressure) -> Option<(i64, i64)> {
+fn copied_ahead(of: &Launched, pressure: Pressure) -> Option<(i64, i64)> {
     let (wanted, target) = (pressure.ahead?, of.target);
     let machine = &target.machine;
-    if !machine.early || !target.copy_ahead || !wanted.needed && (!wanted.reused || of.beside <= target.resident()) {
+    if !machine.early
+        || !target.copy_ahead
+        || !wanted.needed && (!wanted.reused || of.workgroups_per_unit <= target.resident())
+    {
         return None;
     }
     // Half as many as tiles have are for the operands of their products, of which those of several warps have rows alone; what is carried over is there for two
     // iterations.
     let operands = if wanted.needed { 0 } else { pressure.unpacked / 2 };
-    let registers = REGISTERS + pressure.unpacked + operands + 2 * wanted.carried + WORDS;
+    let registers = REGISTERS + pressure.unpacked + operands + 2 * wanted.carried + WORDS_OF_WIDEST_LOAD;
     let iterations = |resident: i64| {
-        let of_unit = machine.shared_per_unit as i64 / resident - RESERVED;
+        let of_unit = machine.shared_per_unit as i64 / resident - RESERVED_BYTES;
         let room = of_unit.min(machine.shared_per_workgroup as i64) - of.scratch as i64;
-        (room / wanted.bytes - 1).min(wanted.longest - 1).min(if wanted.needed { AHEAD_OF_GROUPS } else { AHEAD })
+        (room / wanted.bytes - 1).min(wanted.longest - 1).min(if wanted.needed {
+            ITERATIONS_AHEAD_OF_GROUPS
+        } else {
+            ITERATIONS_AHEAD
+        })
     };
     // Bodies that unpack nothing, beside one that does, have sums that want registers too.
     let held = (1..=held_with(registers, target).min(held(pressure.others, target))).rev();
@@ -117,12 +129,12 @@ fn ahead(of: &Launched, pressure: Pressure) -> Option<(i64, i64)> {
 
 /// Registers without which a thread would keep some of its values in memory.
 fn least(of: Pressure) -> i64 {
-    REGISTERS + OF_A_SUM_AT_LEAST * of.sums
+    REGISTERS + LEAST_REGISTERS_OF_SUM * of.sums
 }
 
-/// Workgroups that a unit shall have room for, where `beside` of them come to each: as many as threads are planned for, or fewer if sums want more registers;
+/// Workgroups that a unit shall have room for, where `workgroups_per_unit` come to each: as many as threads are planned for, or fewer if sums want more registers;
 /// one more where that is as many as there are, as one round takes half as long as two.
-pub fn resident(of: Pressure, beside: i64, target: &Target) -> i64 {
+pub fn resident(of: Pressure, workgroups_per_unit: i64, target: &Target) -> i64 {
     let planned = target.resident();
     // What is unpacked is asked for a step at once.
     let unpacked = REGISTERS + of.unpacked + of.asked;
@@ -131,7 +143,7 @@ pub fn resident(of: Pressure, beside: i64, target: &Target) -> i64 {
     if held < planned {
         return held;
     }
-    let all = beside == planned + 1 && !of.products && least(of) <= each(planned + 1, target);
+    let all = workgroups_per_unit == planned + 1 && !of.products && least(of) <= each(planned + 1, target);
     if all { planned + 1 } else { planned }
 }
 

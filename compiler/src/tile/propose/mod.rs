@@ -16,6 +16,7 @@ pub mod vectors;
 pub mod warps;
 
 pub use around::Around;
+use around::Uncut;
 pub use contraction::COPIES;
 
 use super::contraction::Contraction;
@@ -51,13 +52,14 @@ pub fn workgroup(g: &Graph, nests: &[Id], around: &Around, all: bool) -> Vec<Pro
         shapes.truncate(if all { shapes.len() } else { 1 });
         return shapes;
     }
+    let kernel = Uncut { nests, axes: &axes };
     let found = Contraction::of(g, nests, around.derived);
     let own = found.as_ref().and_then(|c| c.own_axes(g, &axes));
     let without = || match found.as_ref().and_then(|c| c.packed.as_ref()) {
         Some(rows) => contraction(g, nests, &axes, rows, around),
-        None => plain(g, nests, &axes, own, around, all),
+        None => plain(g, kernel, own, around, all),
     };
-    let mut shapes = match own.and_then(|own| products::products(g, nests, &axes, own, around)) {
+    let mut shapes = match own.and_then(|own| products::products(g, kernel, own, around)) {
         None => without(),
         Some(mut products) => {
             let first = products.remove(0).1;

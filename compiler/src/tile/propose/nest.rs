@@ -10,32 +10,36 @@ use crate::tile::product::Product;
 use gristmill_uop::target::Target;
 use gristmill_uop::{Graph, Id};
 
-/// How the threads of a GPU's workgroup could share a nest, the heuristic's choice first, and alone unless `all` are wanted. `fused` is the nest with
-/// reductions over the same terms in one loop; it can lie as the accumulators of the product before it, if there are any.
-pub fn of_threads(
-    g: &Graph,
-    store: Id,
-    fused: Id,
-    accumulators: Option<Accumulators>,
-    target: &Target,
-    all: bool,
-) -> Vec<Proposal<NestPlan>> {
-    let without = || threads(g, &Nest::of(g, fused), target, all);
-    if let Some(first) = accumulators.map(NestPlan::Accumulators) {
-        let others = if all { without() } else { vec![] };
-        let name = |p: &Proposal<NestPlan>| if p.name == FIRST { "threads apart" } else { p.name };
-        return proposals(first, others.into_iter().map(|p| (name(&p), p.plan)));
-    }
-    let of_warps = target.threads as i64 % WARP == 0;
-    match of_warps.then(|| Product::of(g, store, &target.machine)).flatten() {
-        None => without(),
-        Some(product) => {
-            if !all {
-                return warps(g, store, &product, target).into_iter().take(1).collect();
+/// A nest that the threads of a GPU's workgroup are to share.
+pub struct ThreadNest {
+    /// The nest.
+    pub store: Id,
+    /// The nest with reductions over the same terms in one loop.
+    pub fused: Id,
+    /// The accumulators of the product before it, if it can lie as they do.
+    pub accumulators: Option<Accumulators>,
+}
+
+impl ThreadNest {
+    /// How threads could share it, the heuristic's choice first, and alone unless `all` are wanted.
+    pub fn proposals(&self, g: &Graph, target: &Target, all: bool) -> Vec<Proposal<NestPlan>> {
+        let without = || threads(g, &Nest::of(g, self.fused), target, all);
+        if let Some(first) = self.accumulators.map(NestPlan::Accumulators) {
+            let others = if all { without() } else { vec![] };
+            let name = |p: &Proposal<NestPlan>| if p.name == FIRST { "threads apart" } else { p.name };
+            return proposals(first, others.into_iter().map(|p| (name(&p), p.plan)));
+        }
+        let of_warps = target.threads as i64 % WARP == 0;
+        match of_warps.then(|| Product::of(g, self.store, &target.machine)).flatten() {
+            None => without(),
+            Some(product) => {
+                if !all {
+                    return warps(g, self.store, &product, target).into_iter().take(1).collect();
+                }
+                let renamed = |p: Proposal<NestPlan>| Proposal { name: "without fragments", ..p };
+                let plain = without().into_iter().find(|p| p.name == FIRST).map(renamed);
+                warps(g, self.store, &product, target).into_iter().chain(plain).collect()
             }
-            let renamed = |p: Proposal<NestPlan>| Proposal { name: "without fragments", ..p };
-            let plain = without().into_iter().find(|p| p.name == FIRST).map(renamed);
-            warps(g, store, &product, target).into_iter().chain(plain).collect()
         }
     }
 }

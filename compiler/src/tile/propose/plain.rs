@@ -1,6 +1,6 @@
 //! Kernels that are no contraction of weights: elementwise work and reductions.
 
-use super::around::Around;
+use super::around::{Around, Uncut};
 use super::factors::tiled;
 use crate::decompose::halves;
 use crate::nest::{divisor, host_bound};
@@ -10,25 +10,20 @@ use gristmill_uop::machine::MachineKind;
 use gristmill_uop::target::Target;
 use gristmill_uop::{Graph, Id, Op, RangeKind};
 
-/// Terms that a thread computes of what is no contraction of weights.
-const TERMS: i64 = 4;
-/// Workgroups for each multiprocessor beyond which another costs more than it spreads.
-const WAVES: i64 = 16;
-/// Below this many elements, one workgroup does everything.
-const SMALL: i64 = 2048;
-/// Elements of a CPU's workgroup along the last axis, at most, and where only data says how many there are.
-const CHUNK: i64 = 64;
-const CHUNK_OF_DATA: i64 = 16;
+/// Terms that a thread computes of what is no contraction of weights, at least. Not measured: fewer are more threads and workgroups, whose launch and addresses cost more than a term.
+const TERMS_OF_THREAD: i64 = 4;
+/// Workgroups for each multiprocessor, at most: beyond, another costs more than it spreads. GLM's prompts on an H200 with tens of thousands and with so many: encodings 60 us a layer and 20, combining
+/// attention's parts 87 and 10 (experiments, 35; other limits were not measured).
+const MOST_WAVES: i64 = 16;
+/// Terms of a kernel below which one of a CPU's workers computes all of it. Not measured: what other cores would take over is less than what it costs to tell them.
+const ELEMENTS_OF_ONE_WORKER: i64 = 2048;
+/// Elements of a CPU's workgroup along the last axis, at most, and where only data says how many there are. Not measured: shorter ones are more to hand out, longer ones leave less to share.
+const CHUNK_ELEMENTS: i64 = 64;
+const CHUNK_ELEMENTS_OF_DATA: i64 = 16;
 
 /// Enough workgroups for the machine, the last axes inside; `own` are the axes of a contraction's factors. Other shapes only if `all` are wanted.
-pub fn plain(
-    g: &Graph,
-    nests: &[Id],
-    axes: &[Id],
-    own: Option<[usize; 2]>,
-    around: &Around,
-    all: bool,
-) -> Vec<Proposal<Workgroup>> {
+pub fn plain(g: &Graph, of: Uncut, own: Option<[usize; 2]>, around: &Around, all: bool) -> Vec<Proposal<Workgroup>> {
+    let Uncut { nests, axes } = of;
     let (target, tiles) = (around.target, around.derived.tiles);
     // Axes that may go over the launch.
     let threads = target.machine.kind == MachineKind::Gpu;
@@ -50,7 +45,7 @@ pub fn plain(
     };
     let in_order = of.in_order_of_halves(nests, around);
     let first = match (target.machine.kind, &in_order) {
-        (MachineKind::Cpu, _) => of.for_workers(SMALL, CHUNK),
+        (MachineKind::Cpu, _) => of.for_workers(ELEMENTS_OF_ONE_WORKER, CHUNK_ELEMENTS),
         (MachineKind::Gpu, Some(of_units)) if !of_units.waits => of_units.workgroup.clone(),
         (MachineKind::Gpu, _) => of.for_threads(of.elements(target)),
     };
@@ -69,7 +64,8 @@ pub fn plain(
         }
         MachineKind::Cpu => {
             let spread = |small, chunk| of.for_workers(small, chunk);
-            let others = [("smaller chunks", spread(0, CHUNK / 4)), ("larger chunks", spread(0, 4 * CHUNK))];
+            let others =
+                [("smaller chunks", spread(0, CHUNK_ELEMENTS / 4)), ("larger chunks", spread(0, 4 * CHUNK_ELEMENTS))];
             proposals(first, others.into_iter().chain(both))
         }
     }
@@ -115,12 +111,12 @@ impl Plain<'_> {
     /// of 96 that they may have, eight threads took an H100 7.3 us with the exponentials, which had a launch of their own, and one 2.5; 10.0 and 6.1 behind 3,000.
     fn elements(&self, target: &Target) -> i64 {
         let (units, threads) = (target.machine.units as i64, target.threads as i64);
-        let most = TERMS * threads / self.work.max(1);
+        let most = TERMS_OF_THREAD * threads / self.work.max(1);
         let total = self.total().saturating_mul(self.part_elements);
         let share = (total / units).max(threads / 8);
         let of_room = total / room(target);
         let most = if self.ends_with_data && 4 * of_room >= threads { of_room.min(threads) } else { most };
-        (most.max(total / (WAVES * units)).min(share) / self.part_elements).max(1)
+        (most.max(total / (MOST_WAVES * units)).min(share) / self.part_elements).max(1)
     }
     /// Workgroups of threads that write activations in the order in which products read them (`decompose/halves.rs`): a unit of 16 bytes each, neighbours beside one another. Rows as they
     /// are would write two bytes here and there: 2,048 rows of 5,120 took an H200 31 us, bound by requests to its second-level cache.
@@ -182,13 +178,13 @@ impl Plain<'_> {
                 groups *= n;
             } else if let Some(b) = self.fixed(axis) {
                 // Chunks that vectors divide, if there are any; long ones where each has a part of every row that the data asks for.
-                let long = b / (2 * self.units) * chunk / CHUNK;
+                let long = b / (2 * self.units) * chunk / CHUNK_ELEMENTS;
                 let chunk = divisor(b, if self.of_data.is_empty() { chunk } else { long }).max(1);
-                if chunk >= 4 || self.work > CHUNK {
+                if chunk >= 4 || self.work > CHUNK_ELEMENTS {
                     parts.extend(chunks(axis, chunk));
                 }
             } else {
-                parts.extend(chunks(axis, CHUNK_OF_DATA));
+                parts.extend(chunks(axis, CHUNK_ELEMENTS_OF_DATA));
             }
         }
         Workgroup { parts }

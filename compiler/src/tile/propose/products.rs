@@ -1,7 +1,7 @@
 //! Contractions of two factors of halves, where the machine multiplies fragments of them: of activations with a weight stored so, or with other
 //! activations. A workgroup of threads has a tile of rows and columns, which its warps divide (`warps.rs`): each factor is read once for all of it.
 
-use super::around::Around;
+use super::around::{Around, Uncut};
 use super::tiles;
 use crate::fragment::{Sum, WARP};
 use crate::nest::{Nest, host_bound};
@@ -14,24 +14,19 @@ use gristmill_uop::{Arg, Graph, Id, Op, RangeKind};
 /// for nothing.
 const TILE: i64 = 64;
 /// Of a smaller one, with which there are workgroups for more multiprocessors: a fragment or two for each warp.
-const LEAST: i64 = 32;
+const LEAST_TILE: i64 = 32;
 
 /// What a workgroup of these nests could compute, by products of fragments, if it can: the first proposal, and how others differ. `own` are the axes on which one
 /// factor alone depends.
-pub fn products(
-    g: &Graph,
-    nests: &[Id],
-    axes: &[Id],
-    own: [usize; 2],
-    around: &Around,
-) -> Option<Vec<(&'static str, Workgroup)>> {
+pub fn products(g: &Graph, kernel: Uncut, own: [usize; 2], around: &Around) -> Option<Vec<(&'static str, Workgroup)>> {
+    let Uncut { nests, axes } = kernel;
     let machine = &around.target.machine;
     let of = fragment(g, nests, machine)?;
     let size = |i: usize| g.max_of(g[axes[i]].src[0]);
     // The longer axis as rows, of which a fragment has more.
     let [rows, columns] = if size(own[0]) >= size(own[1]) { own } else { [own[1], own[0]] };
     if of.sums.lanes() == 1 {
-        return tiles_of_a_core(g, nests[0], axes, own, of, around);
+        return tiles_of_a_core(g, kernel, own, of, around);
     }
     // Half a fragment of surplus costs as much as threads do.
     if of.sums.lanes() != WARP || size(columns) < of.rows {
@@ -39,7 +34,7 @@ pub fn products(
     }
     let others: i64 = (0..axes.len()).filter(|i| !own.contains(i)).map(size).product();
     let groups = |tile: i64| others * ((size(rows) + tile - 1) / tile) * ((size(columns) + tile - 1) / tile);
-    let tile = if groups(TILE) >= machine.units as i64 { TILE } else { LEAST };
+    let tile = if groups(TILE) >= machine.units as i64 { TILE } else { LEAST_TILE };
     let shape = |tall: i64, wide: i64| tiled(g, axes, [(rows, tall), (columns, wide)]);
     Some(vec![
         ("tiles of warps", shape(tile, tile)),
@@ -62,13 +57,13 @@ fn fragment(g: &Graph, nests: &[Id], machine: &Machine) -> Option<&'static Fragm
 /// whole tiles alone: what is behind the last would be written to the output.
 fn tiles_of_a_core(
     g: &Graph,
-    nest: Id,
-    axes: &[Id],
+    kernel: Uncut,
     own: [usize; 2],
     of: &Fragment,
     around: &Around,
 ) -> Option<Vec<(&'static str, Workgroup)>> {
-    let Nest { offset, value, .. } = Nest::of(g, nest);
+    let axes = kernel.axes;
+    let Nest { offset, value, .. } = Nest::of(g, kernel.nests[0]);
     let sum = Sum::of(g, value)?;
     let at = g.linear(offset);
     let column = own.into_iter().find(|&i| at.coefficient(axes[i]) == 1)?;

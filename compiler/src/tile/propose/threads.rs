@@ -8,21 +8,22 @@ use crate::tile::plan::{Along, Counted, NestPlan, Proposal, Sum, Threads, propos
 use gristmill_uop::target::Target;
 use gristmill_uop::{Arg, Graph, Id, Node, Op, RangeKind};
 
-/// Lanes that are enough for loads of whole sectors.
-const FEW: i64 = 8;
-/// Steps of a reduction that are taken at once.
-const STEPS: i64 = 4;
+/// Lanes that are enough for loads of whole sectors: of 32 bytes, words of 4.
+const LANES_OF_SECTOR: i64 = 8;
+/// Steps of a reduction that are taken at once, whose loads wait together. More cost registers and text: sixteen copies of a short context's loop took an H200 2 % of GLM's step (experiments, 36).
+const STEPS_AT_ONCE: i64 = 4;
 /// Terms of a step that has enough loads of its own: more steps at once would only be more text.
-const WIDE: i64 = 64;
-/// Steps that are taken at once of a reduction whose length is data, at most, where the nest does not fill the machine; else [`STEPS`].
-const WAITING: i64 = 18;
-/// Most output elements of a thread that share an operand.
-const REPEATED: i64 = 8;
-/// Most accumulators of a thread.
-const ACCUMULATORS: i64 = 32;
+const TERMS_OF_WIDE_STEP: i64 = 64;
+/// Steps that are taken at once of a reduction whose length is data, at most, where the nest does not fill the machine: in whole rounds of 18, GLM behind 16,384 positions
+/// on an H200 366 to 381 tokens a second (experiments, 48); 16 of 257 before, 277 to 309 (36). Else [`STEPS_AT_ONCE`].
+const STEPS_IN_FLIGHT: i64 = 18;
+/// Most output elements of a thread that share an operand. Not measured: more save loads of it and leave fewer threads for the rest.
+const MOST_REPEATED_OUTPUTS: i64 = 8;
+/// Most accumulators of a thread. Not measured: more save loads of operands, and leave an H200's unit one workgroup instead of two (`held` in `price/occupancy.rs`).
+const MOST_ACCUMULATORS: i64 = 32;
 /// Elements of each thread in an iteration of a loop that nests share from which on it takes neighbours of what is computed of stages alone, without a sum: a prompt's weights of
 /// attention, 16 a thread, took 18 instructions each, most of them for its place, and 8 with four at once. With fewer elements threads are what hides latency.
-const SEVERAL: i64 = 16;
+const ELEMENTS_OF_NEIGHBOURS: i64 = 16;
 
 /// How threads could share a nest whose reductions over the same terms are one loop, the heuristic's choice first, and alone unless all are wanted.
 pub fn threads(g: &Graph, nest: &Nest, target: &Target, all: bool) -> Vec<Proposal<NestPlan>> {
@@ -70,7 +71,11 @@ fn counted(g: &Graph, nest: &Nest, threads: i64) -> Vec<Proposal<NestPlan>> {
             // A step of many terms that stand beside one another is wide by itself.
             let wide =
                 g[n].src[1..].iter().filter(|&&r| is(g, r, RangeKind::Unroll)).map(|&r| most(g, r)).product::<i64>();
-            Some(if wide < WIDE && fixed(g, longest).is_some_and(|b| b % (lanes * at_once) == 0) { at_once } else { 1 })
+            Some(if wide < TERMS_OF_WIDE_STEP && fixed(g, longest).is_some_and(|b| b % (lanes * at_once) == 0) {
+                at_once
+            } else {
+                1
+            })
         };
         let steps = reductions(g, nest.value).iter().filter_map(of).collect();
         NestPlan::Counted(Counted { lanes, steps })
@@ -78,9 +83,9 @@ fn counted(g: &Graph, nest: &Nest, threads: i64) -> Vec<Proposal<NestPlan>> {
     let others = [
         ("one step at a time", steps(lanes, 1)),
         ("two steps at a time", steps(lanes, 2)),
-        ("sums apart", steps(1, STEPS)),
+        ("sums apart", steps(1, STEPS_AT_ONCE)),
     ];
-    proposals(steps(lanes, STEPS), others)
+    proposals(steps(lanes, STEPS_AT_ONCE), others)
 }
 
 /// What a proposal keeps to.
@@ -100,7 +105,13 @@ struct Limits {
 
 impl Default for Limits {
     fn default() -> Limits {
-        Limits { lanes: None, width: ACCUMULATORS, repeated: REPEATED, terms: i64::MAX, steps: STEPS }
+        Limits {
+            lanes: None,
+            width: MOST_ACCUMULATORS,
+            repeated: MOST_REPEATED_OUTPUTS,
+            terms: i64::MAX,
+            steps: STEPS_AT_ONCE,
+        }
     }
 }
 
@@ -126,7 +137,7 @@ impl Sharing<'_> {
             return Along::Output;
         }
         let of_stages = sums == 0 && loads(self.g, self.nest.value).is_empty();
-        if of_stages && self.is_in_shared_loop() && elements >= SEVERAL * self.threads {
+        if of_stages && self.is_in_shared_loop() && elements >= ELEMENTS_OF_NEIGHBOURS * self.threads {
             return Along::Output;
         }
         along(self.g, self.nest.value, &self.view.own, &self.view.shared)
@@ -190,7 +201,7 @@ impl Sharing<'_> {
         // Threads before width: partial results that threads have to fold cost more than narrow loads.
         let each = self.view.shared.iter().map(|&r| most(self.g, r)).product::<i64>() / self.threads;
         let wide = if self.unpacks() { QUAD } else { widest(self.g, self.nest.value, last) };
-        let most = wide.min(ACCUMULATORS / self.upcasts().max(1)).min(each).min(limits.width);
+        let most = wide.min(MOST_ACCUMULATORS / self.upcasts().max(1)).min(each).min(limits.width);
         let Some(bound) = fixed(self.g, last) else { return 1 };
         (2..=most).rev().find(|w| bound % w == 0).unwrap_or(1)
     }
@@ -226,11 +237,11 @@ impl Sharing<'_> {
         // So many that wide loads divide the terms among them, or at least single ones do; else half as many as there are terms.
         let divisor = |each: i64| {
             let bound = fixed(g, r)?;
-            let enough = wanted.min(FEW.max(idle)).min(bound / each);
+            let enough = wanted.min(LANES_OF_SECTOR.max(idle)).min(bound / each);
             (0..=wanted.ilog2()).rev().map(|i| 1 << i).find(|l| bound % (l * each) == 0).filter(|&l| l >= enough)
         };
         let wide = widest(g, g[n].src[0], r);
-        let limit = if idle >= FEW { idle } else { wanted };
+        let limit = if idle >= LANES_OF_SECTOR { idle } else { wanted };
         divisor(wide).or_else(|| divisor(1)).unwrap_or_else(|| limit.min(floor_power(most(g, r) / 2)))
     }
     /// How a reduction is shared by so many lanes.
@@ -252,7 +263,7 @@ impl Sharing<'_> {
             }
             None => {
                 // Where other workgroups compute while a thread waits, or outputs left few threads for a sum (`elements` in `plain.rs`), what one does at once beyond the end is for nothing: sums over the chunks of 8 rows of GLM, 5 of 96 there are, took an H100 7.3 us, and 6.3 so.
-                let most = if self.fills || lanes < FEW { limits.steps } else { WAITING };
+                let most = if self.fills || lanes < LANES_OF_SECTOR { limits.steps } else { STEPS_IN_FLIGHT };
                 let rounds = (steps.max(1) + most - 1) / most;
                 (steps.max(1) + rounds - 1) / rounds
             }

@@ -4,15 +4,15 @@
 
 use crate::nest::{divisor, host_bound};
 use crate::tile::plan::{Part, Proposal, Workgroup, proposals};
-use gristmill_uop::RangeKind::{Global, Loop, Tile, Upcast, Vector};
+use gristmill_uop::RangeKind::{self, Global, Loop, Upcast, Vector};
 use gristmill_uop::fragment::Fragment;
 use gristmill_uop::target::Target;
-use gristmill_uop::{Graph, Id, RangeKind};
+use gristmill_uop::{Graph, Id};
 
 /// Tiles of tokens beside one another: of eight registers, one has the weight's tile and three take turns with the activations'.
-const BESIDE: i64 = 4;
+const TOKEN_TILES: i64 = 4;
 /// Most of them: one register is left for the activations.
-const MOST_BESIDE: i64 = 6;
+const MOST_TOKEN_TILES: i64 = 6;
 /// Rows of a panel that is read again for every four tiles of tokens: with these it stays in an L2 cache of 2 MiB, and the fewer panels there are the
 /// less often activations come from further away.
 const PANEL_ROWS: i64 = 512;
@@ -49,12 +49,12 @@ pub fn tiles(axes: &Axes, of: &Fragment, target: &Target) -> Vec<Proposal<Workgr
     let panel = (high / (panels * target.machine.units.max(1) as i64)).min(most).max(1);
     let shape = |panel: i64, beside: i64| axes.shape(of, divisor(high, panel), beside);
     let others = [
-        ("fewer tokens", shape(panel, BESIDE / 2)),
-        ("more tokens", shape(panel, MOST_BESIDE)),
-        ("smaller panels", shape((panel / 4).max(1), BESIDE)),
-        ("larger panels", shape(4 * panel, BESIDE)),
+        ("fewer tokens", shape(panel, TOKEN_TILES / 2)),
+        ("more tokens", shape(panel, MOST_TOKEN_TILES)),
+        ("smaller panels", shape((panel / 4).max(1), TOKEN_TILES)),
+        ("larger panels", shape(4 * panel, TOKEN_TILES)),
     ];
-    proposals(shape(panel, BESIDE), others)
+    proposals(shape(panel, TOKEN_TILES), others)
 }
 
 impl Axes {
@@ -77,8 +77,15 @@ impl Axes {
 
 /// Rows and tokens of a workgroup of subgroups, and fewest of them. Prompts of 512 of Youtu on an H100 through Vulkan, gate with up and down, us, by rows and tokens: 64 and 128 222 and 154; 128 and
 /// 128 227 and 213; 64 and 256 233 and 230; 32 and 128 362 and 198; 64 and 64 344 and 214.
-const OF_WORKGROUP: [i64; 2] = [64, 128];
-const LEAST: [i64; 2] = [32, 64];
+const OF_WORKGROUP: Tile = Tile { rows: 64, tokens: 128 };
+const LEAST_OF_WORKGROUP: Tile = Tile { rows: 32, tokens: 64 };
+
+/// Rows of the weight and tokens that a workgroup has.
+#[derive(Clone, Copy)]
+struct Tile {
+    rows: i64,
+    tokens: i64,
+}
 
 /// What a workgroup could compute of a product of subgroups' tiles, whose last axes are tokens and rows of the weight.
 pub fn of_subgroups(g: &Graph, axes: &[Id], target: &Target) -> Option<Vec<Proposal<Workgroup>>> {
@@ -118,29 +125,29 @@ impl OfSubgroups {
         let mut first = OF_WORKGROUP;
         // Smaller ones, until nearly every unit has something to do.
         let groups =
-            |[rows, tokens]: [i64; 2]| self.others * (self.rows / rows).max(1) * ((self.tokens + tokens - 1) / tokens);
+            |of: Tile| self.others * (self.rows / of.rows).max(1) * ((self.tokens + of.tokens - 1) / of.tokens);
         while 4 * groups(first) < 3 * target.machine.units as i64 {
             match first {
-                [rows, _] if rows > LEAST[0] => first[0] /= 2,
-                [_, tokens] if tokens > LEAST[1] => first[1] /= 2,
+                Tile { rows, .. } if rows > LEAST_OF_WORKGROUP.rows => first.rows /= 2,
+                Tile { tokens, .. } if tokens > LEAST_OF_WORKGROUP.tokens => first.tokens /= 2,
                 _ => break,
             }
         }
-        let shape = |[rows, tokens]: [i64; 2]| self.shape(of, [rows, tokens], target);
-        let [rows, tokens] = first;
+        let shape = |rows: i64, tokens: i64| self.shape(of, Tile { rows, tokens }, target);
+        let Tile { rows, tokens } = first;
         let others = [
-            ("fewer tokens", shape([rows, tokens / 2])),
-            ("more tokens", shape([rows, 2 * tokens])),
-            ("fewer rows", shape([(rows / 2).max(of.columns), tokens])),
-            ("more rows", shape([2 * rows, tokens])),
+            ("fewer tokens", shape(rows, tokens / 2)),
+            ("more tokens", shape(rows, 2 * tokens)),
+            ("fewer rows", shape((rows / 2).max(of.columns), tokens)),
+            ("more rows", shape(2 * rows, tokens)),
         ];
-        proposals(shape(first), others)
+        proposals(shape(rows, tokens), others)
     }
     /// At most so many rows and tokens of a workgroup.
-    fn shape(&self, of: &Fragment, [rows, tokens]: [i64; 2], target: &Target) -> Workgroup {
+    fn shape(&self, of: &Fragment, most: Tile, target: &Target) -> Workgroup {
         let (row, token) = (self.row, self.token);
-        let high = divisor(self.rows / of.columns, rows / of.columns);
-        let wide = divisor(self.tokens / of.rows, tokens / of.rows);
+        let high = divisor(self.rows / of.columns, most.rows / of.columns);
+        let wide = divisor(self.tokens / of.rows, most.tokens / of.rows);
         // Subgroups along the tokens, so that each half of an activation is loaded once; those that are left along the rows. With four of eight along 128 rows gate and up took 378 us.
         let subgroups = (target.threads as i64 / target.machine.widest).max(1);
         let along_tokens = divisor(wide, subgroups);
@@ -153,8 +160,8 @@ impl OfSubgroups {
             Part::of(token, Vector, along_tokens, beside * of.rows),
             Part::of(row, Upcast, tall, of.columns),
             Part::of(token, Upcast, beside, of.rows),
-            Part::of(token, Tile, of.rows, 1),
-            Part::of(row, Tile, of.columns, 1),
+            Part::of(token, RangeKind::Tile, of.rows, 1),
+            Part::of(row, RangeKind::Tile, of.columns, 1),
         ];
         Workgroup { parts: self.before.iter().copied().chain(parts).collect() }
     }

@@ -1,0 +1,82 @@
+//! A page names files that are there: who follows it finds what it speaks of.
+
+use super::finding::Finding;
+use super::tree::{File, Tree};
+use std::collections::HashSet;
+
+/// Endings of source files that pages cite.
+const SOURCES: &[&str] = &[".rs", ".cjs", ".py"];
+
+/// Every source file between backticks in a page at the root or under `docs/` is there: under this path, or under the end of a longer one.
+pub fn cited(tree: &Tree) -> Vec<Finding> {
+    let mut ends: HashSet<&str> = HashSet::new();
+    for file in &tree.files {
+        let after_slashes = file.path.match_indices('/').map(|(at, _)| &file.path[at + 1..]);
+        ends.extend(after_slashes.chain([file.path.as_str()]));
+    }
+    tree.files.iter().filter(|file| is_page(&file.path)).flat_map(|page| of_page(page, &ends)).collect()
+}
+
+fn is_page(path: &str) -> bool {
+    path.ends_with(".md") && (path.starts_with("docs/") || !path.contains('/'))
+}
+
+fn of_page(page: &File, ends: &HashSet<&str>) -> Vec<Finding> {
+    let mut found = vec![];
+    for (line, text) in page.lines() {
+        // Every other piece between backticks is code.
+        for path in text.split('`').skip(1).step_by(2).flat_map(paths) {
+            if !ends.contains(path.as_str()) {
+                found.push(Finding {
+                    path: page.path.clone(),
+                    line,
+                    message: format!("cites {path}, and no file's path ends so"),
+                    hint: "name where it is now, or say what it was without a path",
+                });
+            }
+        }
+    }
+    found
+}
+
+/// The paths of source files in a piece of code. What stands for a name (`<name>`, `*`) is none.
+fn paths(code: &str) -> Vec<String> {
+    let words = code.split(|c: char| !c.is_alphanumeric() && !"._/{},-<>*".contains(c));
+    let sources = words.filter(|word| SOURCES.iter().any(|ending| word.len() > ending.len() && word.ends_with(ending)));
+    sources.filter(|word| !word.contains(['<', '*'])).flat_map(alternatives).collect()
+}
+
+/// `a/{b,c}.rs` as `a/b.rs` and `a/c.rs`.
+fn alternatives(path: &str) -> Vec<String> {
+    let group = path.split_once('{').and_then(|(before, rest)| Some((before, rest.split_once('}')?)));
+    let Some((before, (group, behind))) = group else { return vec![path.to_owned()] };
+    group.split(',').flat_map(|one| alternatives(&format!("{before}{one}{behind}"))).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn messages(page: &str, text: &str) -> Vec<String> {
+        let files =
+            [(page, text), ("compiler/src/map/simd.rs", ""), ("compiler/src/map/simt.rs", ""), ("a/lib.rs", "")];
+        cited(&Tree::of(&files)).into_iter().map(|f| f.message).collect()
+    }
+
+    #[test]
+    fn files_that_are_not_there_fail() {
+        for text in ["see `map/simple.rs`", "`p/simd.rs`", "(`map/{simd,simple}.rs`)", "`cargo run map/simple.rs x`"] {
+            assert_eq!(messages("docs/a/b.md", text).len(), 1, "{text}");
+            assert_eq!(messages("A.md", text).len(), 1, "{text}");
+            assert!(messages("a/README.md", text).is_empty(), "{text}");
+        }
+    }
+
+    #[test]
+    fn ends_of_paths_pass() {
+        for text in ["`simd.rs`", "`map/{simd,simt}.rs`", "`compiler/src/map/simd.rs`", "map/simple.rs", "`<name>.rs`"]
+        {
+            assert!(messages("docs/a.md", text).is_empty(), "{text}");
+        }
+    }
+}

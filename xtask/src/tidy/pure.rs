@@ -1,0 +1,84 @@
+//! What computes without the world: no file, process or socket in the crates below the backends.
+
+use super::finding::Finding;
+use super::lexer::Token;
+use super::tree::{File, Tree};
+
+/// Crates whose functions depend on their arguments alone: what they compile to is kept by these, and the same anywhere.
+const HOMES: &[&str] = &["uop/src/", "encodings/src/", "compiler/src/"];
+
+/// Modules of `std` that reach out of the process.
+const OUTSIDE: &[&str] = &["fs", "process", "net"];
+
+/// No path into a module of [`OUTSIDE`] in what ships of these crates.
+pub fn pure(tree: &Tree) -> Vec<Finding> {
+    tree.files.iter().filter(|file| HOMES.iter().any(|home| file.path.starts_with(home))).flat_map(of_file).collect()
+}
+
+fn of_file(file: &File) -> Vec<Finding> {
+    let code: Vec<(&Token, &str)> = file.shipped().collect();
+    let begins = |at: &usize| code[*at..].iter().map(|c| c.1).take(3).eq(["std", ":", ":"]);
+    let modules = (0..code.len()).filter(begins).flat_map(|at| modules(&code, at + 3));
+    let outside = modules.filter(|(_, word)| OUTSIDE.contains(word));
+    let finding = |(token, word): (&Token, &str)| Finding {
+        path: file.path.clone(),
+        line: token.line,
+        message: format!("`std::{word}` in a crate that neither reads files nor starts anything"),
+        hint: "let runtime, backend or whoever calls do it, and hand in what was read",
+    };
+    outside.map(finding).collect()
+}
+
+/// The modules of `std` that a path whose rest begins at `at` leads into: one, or those of a group.
+fn modules<'f>(code: &[(&'f Token, &'f str)], at: usize) -> Vec<(&'f Token, &'f str)> {
+    let Some(&first) = code.get(at) else { return vec![] };
+    if first.1 != "{" {
+        return vec![first];
+    }
+    let (mut depth, mut begins, mut found) = (0, false, vec![]);
+    for &(token, word) in &code[at..] {
+        match word {
+            "{" => depth += 1,
+            "}" => depth -= 1,
+            _ if begins && depth == 1 => found.push((token, word)),
+            _ => {}
+        }
+        begins = matches!(word, "{" | ",");
+        if depth == 0 {
+            break;
+        }
+    }
+    found
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn lines(path: &str, text: &str) -> Vec<usize> {
+        pure(&Tree::of(&[(path, text)])).into_iter().map(|f| f.line).collect()
+    }
+
+    #[test]
+    fn files_processes_and_sockets_fail_below_the_backends() {
+        for text in ["use std::fs;", "use std::{fmt, process::Command};", "fn f() { std::net::lookup(); }"] {
+            assert_eq!(lines("compiler/src/a.rs", text), [1], "{text}");
+            assert_eq!(lines("uop/src/a/b.rs", &format!("\n{text}")), [2], "{text}");
+            assert!(lines("runtime/src/a.rs", text).is_empty(), "{text}");
+            assert!(lines("encodings/tests/a.rs", text).is_empty(), "{text}");
+        }
+    }
+
+    #[test]
+    fn other_modules_and_names_pass() {
+        for text in ["use std::{fmt::{self, Write}, sync::Arc};", "use a::fs;", "fn net() {}", "use std::{x::{fs}};"] {
+            assert!(lines("compiler/src/a.rs", text).is_empty(), "{text}");
+        }
+    }
+
+    #[test]
+    fn tests_may_read_files() {
+        let text = "#[cfg(test)]\nmod tests {\n    use std::fs;\n}\n";
+        assert!(lines("uop/src/a.rs", text).is_empty());
+    }
+}
