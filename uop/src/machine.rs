@@ -58,8 +58,14 @@ pub struct Machine {
     pub table_lookup: bool,
     /// Are products of bytes best added in 16 bits, since no instruction adds four of them to 32?
     pub pairs: bool,
-    /// Are products of two signed bytes no dearer than those of an unsigned and a signed one?
-    pub signed: bool,
+    /// Does an instruction add four products of bytes to a sum of 32 bits, or do a few of vectors? Without it packed weights are multiplied as floats.
+    pub dot4: bool,
+    /// Are products of two signed bytes no dearer than those of an unsigned and a signed one? Then rows of signed bytes, as those of a cache, are multiplied as they
+    /// lie; else one side gets a zero, and sums of the other are taken off.
+    pub signed_bytes: bool,
+    /// Is a weight's zero better taken off each word of its codes than off the product, by sums of activations for every group of terms? Of a GPU the former is three
+    /// operations for four codes, which spare a load for each token and unit; vectors of a CPU have many rows for each sum that is read.
+    pub signed_codes: bool,
     /// Products of matrices that one instruction computes.
     pub fragments: &'static [Fragment],
     /// Memory bandwidth of the whole machine, bytes/s.
@@ -110,7 +116,9 @@ impl Machine {
             early: true,
             table_lookup: lanes == 16,
             pairs: false,
-            signed: false,
+            dot4: lanes > 1,
+            signed_bytes: false,
+            signed_codes: false,
             fragments: &[],
             bandwidth: 12e9 * units,
             jump: 0.4e-6,
@@ -197,6 +205,9 @@ fn f32_lanes(sm: u32) -> f64 {
 /// Schedulers of a multiprocessor: of every one since Maxwell (CUDA C++ Programming Guide, compute capabilities).
 const SCHEDULERS: usize = 4;
 
+/// The first architecture of NVIDIA's with products of four bytes (PTX ISA, `dp4a`). Those of other vendors in the table all have them.
+const DOT4_SINCE: u32 = 61;
+
 /// What CUDA's driver says of a GPU (`CUdevice_attribute`).
 #[derive(Clone, Debug)]
 pub struct Attributes {
@@ -281,7 +292,9 @@ impl GpuRow {
             early: true,
             table_lookup: false,
             pairs: false,
-            signed: true,
+            dot4: self.sm.is_none_or(|sm| sm >= DOT4_SINCE),
+            signed_bytes: true,
+            signed_codes: true,
             fragments: self.fragments,
             bandwidth: self.bandwidth * 1e9 * REACHED[0],
             jump: 0.0,
@@ -492,6 +505,7 @@ mod tests {
         let turing = Attributes { sm: 75, units: 68, clock: 1.545e9, memory_clock: 7e9, memory_bits: 352, ..h200() };
         let turing = Machine::nvidia("turing", &turing);
         assert_eq!(turing.fragments, TURING);
+        assert!(turing.dot4 && !Machine::nvidia("pascal", &Attributes { sm: 60, ..h200() }).dot4);
         assert!((turing.bandwidth / (616e9 * REACHED[0]) - 1.0).abs() < 0.01, "{turing:?}");
         assert!((turing.operations / (13.4e12 * REACHED[1]) - 1.0).abs() < 0.01, "{turing:?}");
     }

@@ -55,12 +55,14 @@ pub struct Derived {
     pub tiles: Option<i64>,
     /// Planes: nodes that have a place of their own, with how many neighbours along a row belong together.
     pub planes: FxHashMap<Id, i64>,
-    /// Does the machine multiply signed bytes?
-    pub signed: bool,
+    /// Do codes of weights have their zero taken off before they are multiplied (`Machine::signed_codes`)?
+    pub signed_codes: bool,
+    /// Do planes lie group by group, as threads that are neighbours read them?
+    pub by_groups: bool,
 }
 
 impl Derived {
-    /// Where an element of a node lies in its buffer: row by row; of planes, on machines whose matrix products take a few elements of many rows at
+    /// Where an element of a node lies in its buffer: row by row; of planes that neighbouring threads read, of which a matrix product takes a few elements of many rows at
     /// once, group by group, and in each group row by row.
     pub fn place(&self, g: &mut Graph, node: Id, dims: &[Id], index: &[Id]) -> Id {
         if let Some(&order) = self.rounded.get(&node)
@@ -70,7 +72,7 @@ impl Derived {
             let row = flatten(g, front, leading);
             return halves::place(g, order, rows, row, last);
         }
-        let (Some(&together), true) = (self.planes.get(&node), self.signed) else { return flatten(g, dims, index) };
+        let (Some(&together), true) = (self.planes.get(&node), self.by_groups) else { return flatten(g, dims, index) };
         let (Some((_, front)), Some((&last, leading))) = (dims.split_last(), index.split_last()) else {
             return flatten(g, dims, index);
         };
@@ -172,7 +174,7 @@ pub fn layouts(g: &Graph, slots: &[Slot], roots: &[Id], target: &Target) -> Layo
 
 /// Does the machine multiply whole numbers, and may it?
 pub fn integers(target: &Target) -> bool {
-    target.int8 && (target.machine.kind == MachineKind::Gpu || target.machine.lanes > 1)
+    target.int8 && target.machine.dot4
 }
 
 /// The layouts that the rule gives the weights of a function.
@@ -192,9 +194,14 @@ pub fn derive(
     if !integers(target) {
         return Derived::default();
     }
-    let signed = target.machine.kind == MachineKind::Gpu;
-    let tiles = target.machine.tile_fragment().map(|tile| tile.terms);
-    let mut derived = Derived { layouts, signed, tiles, ..Derived::default() };
+    let machine = &target.machine;
+    let mut derived = Derived {
+        layouts,
+        signed_codes: machine.signed_codes,
+        by_groups: machine.kind == MachineKind::Gpu,
+        tiles: machine.tile_fragment().map(|tile| tile.terms),
+        ..Derived::default()
+    };
     let mut map: FxHashMap<Id, Id> = FxHashMap::default();
     let mut known = Known::default();
     let mut buffers: Vec<Id> = Vec::new();

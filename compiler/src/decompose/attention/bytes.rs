@@ -50,7 +50,7 @@ pub(super) fn rows(g: &Graph, [q, k]: [Id; 2], chunk: i64, target: &Target) -> O
         scales,
         group,
         lanes,
-        signed: target.machine.signed,
+        signed: target.machine.signed_bytes,
     })
 }
 
