@@ -89,6 +89,25 @@ pub struct Machine {
     pub barrier: f64,
 }
 
+/// Cycles a second that a core of a processor is counted with.
+///
+/// Like the figures below it is the same for every processor of an instruction set and a number of cores, and none is asked of the machine: so plans, kernels and results to the bit are the same on
+/// all of these and at every start. What is measured there is shown (`gristmill devices`) and not planned with, as it differs by what else runs: two cores of one EPYC read 25 to 60 GB/s within
+/// minutes (docs/experiments.md).
+const CPU_CLOCK: f64 = 3e9;
+/// Vectors of f32 operations of a core, a second: 6.2e9 products with their additions on a Zen 3 of 3.0 GHz (docs/experiments.md).
+const CPU_VECTORS: f64 = 2.0 * CPU_CLOCK;
+/// Bytes of memory that a core reads a second: two of a Xeon with AMX 11 to 15e9 each, of EPYCs 18 to 40e9 (docs/benchmarks.md), of servers whose cores all read less.
+const CPU_BANDWIDTH: f64 = 12e9;
+/// Bytes of the caches behind the first that a core reads a second. Not measured: it says how dear activations are that every workgroup reads again, and only by comparison with memory.
+const CPU_CACHE_BANDWIDTH: f64 = 60e9;
+/// Bytes of a core's cache that stages are to fit into: half of a small second-level one, of 512 KiB. Larger ones were not tried: they would leave less for the rows that stages are read beside.
+const CPU_STAGES: usize = 256 << 10;
+/// Bytes of the cache that cores share, a middling one. Not measured: of what rows are added to (`decompose/scatter.rs`) it says whether that is taken to come from memory.
+const CPU_SHARED_CACHE: usize = 32 << 20;
+/// Seconds that a core loses where data says at which other place it goes on: rows of experts in another order (docs/experiments.md).
+const CPU_JUMP: f64 = 0.4e-6;
+
 impl Machine {
     /// A CPU of that instruction set, with `cores` cores and vectors of `lanes` floats.
     pub fn cpu(isa: &'static str, lanes: usize, cores: usize) -> Machine {
@@ -104,10 +123,9 @@ impl Machine {
             schedulers: 1,
             threads_per_unit: 1,
             registers: if lanes >= 16 { 32 } else { 16 },
-            // Half of a small second-level cache.
-            shared_per_unit: 256 << 10,
-            shared_per_workgroup: 256 << 10,
-            cache: 32 << 20,
+            shared_per_unit: CPU_STAGES,
+            shared_per_workgroup: CPU_STAGES,
+            cache: CPU_SHARED_CACHE,
             least_bytes: 1,
             part_writes: true,
             alignment: 1,
@@ -120,12 +138,11 @@ impl Machine {
             signed_bytes: false,
             signed_codes: false,
             fragments: &[],
-            bandwidth: 12e9 * units,
-            jump: 0.4e-6,
-            cache_bandwidth: 60e9 * units,
-            operations: 6e9 * lanes as f64 * units,
-            // At 3 GHz.
-            rate: 2.0 * lanes as f64,
+            bandwidth: CPU_BANDWIDTH * units,
+            jump: CPU_JUMP,
+            cache_bandwidth: CPU_CACHE_BANDWIDTH * units,
+            operations: CPU_VECTORS * lanes as f64 * units,
+            rate: CPU_VECTORS / CPU_CLOCK * lanes as f64,
             launch: 1.5e-6,
             latency: 0.0,
             atomic: 5e-9,
