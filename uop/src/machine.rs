@@ -170,6 +170,10 @@ impl Machine {
         let held = |of: &&Fragment| self.kind == MachineKind::Cpu || !of.is_whole();
         self.fragments.iter().filter(held).find(|of| of.operand == operand)
     }
+    /// Its product of matrices of that type whose elements the threads of one subgroup hold, if it has one.
+    pub fn subgroup_fragment(&self, operand: Scalar) -> Option<&'static Fragment> {
+        self.fragment(operand).filter(|of| !of.is_whole() && of.sums.lanes() == self.subgroup)
+    }
     /// The product of halves whose tiles are loaded and written as a whole, for which both operands are rounded and a weight is unpacked, if it has one.
     pub fn tile_fragment(&self) -> Option<&'static Fragment> {
         self.fragments.iter().find(|of| of.operand.is_half() && of.is_whole())

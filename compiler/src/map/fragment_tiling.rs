@@ -1,7 +1,7 @@
 //! A nest that sums products of halves, laid out over warps as their matrix product wants it (`lower/mma_f16.rs`), in the tiles that a plan says. The rows
 //! of a lane are neighbours: where they are contiguous, one load brings them all.
 
-use crate::fragment::{WARP, along};
+use crate::fragment::along;
 use crate::nest::{Nest, Ranges, divisor, strided};
 use crate::tile::Warps;
 use crate::tile::product::Product;
@@ -48,8 +48,8 @@ pub fn nest(g: &mut Graph, store: Id, plan: &Warps, machine: &Machine, ranges: &
     let (row_warp, block_warp) = (range(g, rows_apart, Vector), range(g, columns_apart, Vector));
     let (lanes, copies) = (along(of.sums.lanes, true), along(of.sums.registers, true));
     // Of a product of several warps each has rows of its own.
-    let quarter = range(g, of.sums.lanes() / WARP, Vector);
-    let of_warp = of.rows * WARP / of.sums.lanes();
+    let quarter = range(g, of.sums.lanes() / machine.subgroup, Vector);
+    let of_warp = of.rows * machine.subgroup / of.sums.lanes();
     let (lane, beside_lane) = (range(g, lanes.count, Vector), range(g, along(of.sums.lanes, false).count, Vector));
     let (row_tile, tile, i) = (range(g, tall, Upcast), range(g, wide, Upcast), range(g, copies.count, Upcast));
     let j = range(g, of_lane, Upcast);

@@ -1,7 +1,7 @@
 //! How an attention is divided: a value that is proposed in several, decided on, and read by what makes nodes of it.
 
 use crate::decompose::f16_split;
-use crate::fragment::{ENOUGH, ROWS, TERMS, WARP};
+use crate::fragment::enough;
 use crate::nest::{divisor, floor_power};
 use crate::price::occupancy::{REGISTERS, each, room};
 use crate::tile::plan::{Proposal, proposals};
@@ -36,6 +36,10 @@ const BUFFERED_TOGETHER: i64 = 256;
 const ROUND: i64 = 64;
 /// Tokens of a workgroup whose sums are matrix products, at least and at most: as many as there is room for in its stages.
 const SHARING_TILED: [i64; 2] = [16, 64];
+/// Positions of a whole tile where no fragment says how many: lanes of the widest vectors.
+const POSITIONS: i64 = 16;
+/// Halves behind a row of a stage, at most, that let rows begin in other banks (`schedule/stages.rs`).
+const PADDING: i64 = 16;
 /// Heads, or tokens, of a workgroup.
 const SHARING: i64 = 4;
 /// Bytes of stages for a position and a head: a score, a weight, and as much again for their sums.
@@ -190,7 +194,8 @@ impl<'a> Divided<'a> {
         // A tile that is staged, and scores, have to fit.
         let most = if staged { first.chunk } else { whole_chunk(self.target) }.min(self.positions);
         // Vectors and fragments want whole tiles of positions.
-        let chunk = |chunk: i64| match chunk % ROWS == 0 && (ROWS..=most).contains(&chunk) {
+        let tile = self.target.machine.subgroup_fragment(Scalar::F16).map_or(POSITIONS, |of| of.rows);
+        let chunk = |chunk: i64| match chunk % tile == 0 && (tile..=most).contains(&chunk) {
             true => AttentionPlan { chunk, ..first },
             false => first,
         };
@@ -235,8 +240,8 @@ impl<'a> Divided<'a> {
         let sharing = of.rows * (threads / of.sums.lanes());
         let fits = |chunk: i64| {
             // Rows of queries, keys and values; scores and weights, for which there is to be room where threads do not keep them; a maximum and a sum in two slots.
-            let rows = sharing * (depth + ROWS) + chunk * (depth + out + 2 * ROWS);
-            let bytes = 2 * rows + sharing * (4 * chunk + 2 * (chunk + 2 * ROWS) + 16);
+            let rows = sharing * (depth + PADDING) + chunk * (depth + out + 2 * PADDING);
+            let bytes = 2 * rows + sharing * (4 * chunk + 2 * (chunk + 2 * PADDING) + 16);
             // Sums of values, scores, and what is made of these.
             let registers = sharing * (out + chunk + chunk / 2) / threads + REGISTERS;
             bytes <= machine.shared_per_workgroup as i64 && registers <= each(1, self.target)
@@ -288,7 +293,7 @@ impl<'a> Divided<'a> {
     /// Tokens that share a tile of so many positions: each has a row of queries in a stage, scores and weights.
     fn tokens_beside(&self, c: i64) -> i64 {
         let [least, most] = SHARING_TILED;
-        let of_token = 2 * (self.g.max_of(self.g.shape(self.src[1])[2]) + 2 * ROWS) + 4 * c + 2 * (c + 2 * ROWS);
+        let of_token = 2 * (self.g.max_of(self.g.shape(self.src[1])[2]) + 2 * PADDING) + 4 * c + 2 * (c + 2 * PADDING);
         let room = self.target.machine.stage_bytes() as i64 / of_token;
         // Of a few tokens a wide tile would leave units without one.
         let most = if self.tokens > FEW { most } else { least };
@@ -298,35 +303,37 @@ impl<'a> Divided<'a> {
     fn fragments(&self, c: i64) -> Option<(i64, Fragments)> {
         let &Divided { g, target, own, in_pages, heads, group, tokens, positions, window, .. } = self;
         let (q, k, v) = (self.src[0], self.src[1], self.src[2]);
+        let of = target.machine.subgroup_fragment(Scalar::F16)?;
         let [depth, out] = [g.shape(k)[2], g.shape(v)[2]].map(|d| g.max_of(d));
         // All heads of a group read each row of the cache once. A short context has few chunks: then heads are divided, as long as all workgroups of a
         // full cache run at once.
         let neighbours = if in_pages { 1 } else { tokens };
         let workgroups = chunks(positions, window, neighbours, c) * tokens.max(1);
         let groups = (room(target) / workgroups).max(1);
-        let divided = ((group + groups - 1) / groups + ENOUGH - 1) / ENOUGH * ENOUGH;
+        let enough = enough(of);
+        let divided = ((group + groups - 1) / groups + enough - 1) / enough * enough;
         let sharing = match heads == group {
             _ if own => self.tokens_beside(c),
             true => divided.min(group),
             // Of several groups a workgroup has heads of one.
             false => (divided..group).find(|n| group % n == 0).unwrap_or(group),
         };
-        let whole = [c, depth, out].iter().all(|n| n % ROWS == 0);
+        let whole = [c, depth, out].iter().all(|n| n % of.rows == 0);
         let halves = f16_split::are_halves(g, k) && (own || f16_split::are_halves(g, v));
-        if target.machine.fragment(Scalar::F16).is_none() || sharing < ENOUGH || !whole || !halves {
+        if sharing < enough || !whole || !halves {
             return None;
         }
         // Where a chunk has fewer tiles than a workgroup warps, each of them has a part of the depth.
-        let warps = target.threads as i64 / WARP;
-        let cuts = (1..=warps).filter(|n| warps % n == 0 && depth % (n * 2 * TERMS) == 0);
-        let cut = cuts.take_while(|n| n * (c / ROWS) <= warps).last().unwrap_or(1);
+        let warps = target.threads as i64 / of.sums.lanes();
+        let cuts = (1..=warps).filter(|n| warps % n == 0 && depth % (n * 2 * of.terms) == 0);
+        let cut = cuts.take_while(|n| n * (c / of.rows) <= warps).last().unwrap_or(1);
         // The tile and queries, parts of scores, their sum, and weights in halves beside what they are made of.
-        let bytes = |cut: i64| 2 * (c + sharing) * (depth + ROWS) + sharing * c * (4 * cut + 8);
+        let bytes = |cut: i64| 2 * (c + sharing) * (depth + PADDING) + sharing * c * (4 * cut + 8);
         let fits = |cut: i64| bytes(cut) <= target.machine.shared_per_workgroup as i64;
         let staged =
             target.stage_cache && !own && !in_pages && shared_rows(g, k, v) && f16_split::rounded(g, q) && fits(cut);
         // Warps that share a tile of rows have two of them each, and read the queries half as often.
-        let halved = staged && cut == 1 && depth % (4 * TERMS) == 0 && fits(2);
+        let halved = staged && cut == 1 && depth % (4 * of.terms) == 0 && fits(2);
         Some((sharing, Fragments { cut: if halved { 2 } else { cut }, staged }))
     }
 }
