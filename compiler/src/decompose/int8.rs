@@ -402,7 +402,7 @@ enum Contraction {
 }
 
 /// The planes of activations, encoded here, that meet rows `float(code)·d` or `float(code + zero)·d` in as large groups.
-fn rows(g: &Graph, [a, b]: [Id; 2]) -> Option<Contraction> {
+fn rows(g: &Graph, a: Id, b: Id) -> Option<Contraction> {
     let encoded = |q: Id| g[q].op == Op::Cast && g.scalar(q) == Scalar::I8;
     let [a, b] = [a, b].map(|x| g.decoded(base_of(g, x)));
     let (a, b) = (a?, b?);
@@ -423,7 +423,7 @@ fn contraction(g: &Graph, id: Id, derived: &Derived) -> Option<Contraction> {
     }
     let sides = [(product.src[0], product.src[1]), (product.src[1], product.src[0])];
     let Some((weight, x, slot)) = sides.into_iter().find_map(|(w, x)| Some((w, x, packed_rows(g, w)?))) else {
-        return rows(g, [product.src[0], product.src[1]]);
+        return rows(g, product.src[0], product.src[1]);
     };
     let columns = g.int_value(*g.dims(n.src[0]).last()?)?;
     // Activations of one dim too few are a constant.
