@@ -11,9 +11,10 @@ use gristmill_uop::target::Target;
 use gristmill_uop::{Arg, Graph, Id, Op, ReduceOp, Scalar};
 
 /// Fewest tokens, of a step whose number varies, for which a weight is unpacked to bf16: unpacking 16 rows of 32 takes 27 ns, their products with 16
-/// tokens 8, and integer products 45 (Xeon, Q4_0).
+/// tokens 8, and integer products 45 (Xeon, Q4_0). So unpacking pays
+/// from about 16 tokens on where all are there; a step whose number varies has fewer than it is compiled for, and 128 was not measured against other numbers.
 const LEAST: i64 = 128;
-/// Fewest where the number is fixed, as in tiles of one expert.
+/// Fewest where the number is fixed, as in tiles of one expert: two tiles of 16. Not measured against 16.
 const LEAST_FIXED: i64 = 32;
 
 /// The contraction as one of tiles, and the nodes that have buffers for it.

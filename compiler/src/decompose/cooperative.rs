@@ -14,9 +14,10 @@ use gristmill_uop::machine::MachineKind;
 use gristmill_uop::target::Target;
 use gristmill_uop::{Graph, Id, ReduceOp, Scalar};
 
-/// Terms that a stage has at once, the first of these that divides a row: of 64 a row of halves is a line of memory, and barriers are half as many as with 32.
+/// Terms that a stage has at once, the first of these that divides a row: of 64 a row of halves is a line of memory, and barriers are half as many as with 32
+/// (which was not measured against 64 alone).
 const TERMS: [i64; 2] = [64, 32];
-/// Fewest tokens that share what is unpacked: of fewer most of a tile's columns would be empty.
+/// Fewest tokens that share what is unpacked: of fewer most of a tile's columns would be empty. Not measured between 16, a tile's, and 64.
 const LEAST: i64 = 32;
 
 /// Such a contraction.

@@ -28,7 +28,7 @@ const LARGEST: f64 = 65504.0;
 /// Activations in f16 are divided by so much, and the weight's elements multiplied, a power of two, so that products stay the same: 65,504 · 32 is the largest activation
 /// then, 2⁻¹⁹ the least difference between small ones, and elements up to 2,047 fit.
 const SHIFT: f64 = 32.0;
-/// Instructions of a thread for each product of a group of terms in integers, after the fragment's own: a shift, a conversion, two factors.
+/// Instructions of a thread for each product of a group of terms in integers, after the fragment's own: a shift, a conversion, two factors. Counted, not measured.
 const OF_GROUP: f64 = 4.0;
 /// f32 operations of a term that these are, of which an instruction counts as two.
 pub const GROUP_OF_A_TERM: f64 = 2.0 * OF_GROUP / OF_LANE as f64;

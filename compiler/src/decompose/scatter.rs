@@ -61,7 +61,7 @@ impl FromStr for Form {
     }
 }
 
-/// Operations for an element of a row that is compared: whether it is there, what it then counts as, and the sum.
+/// Operations for an element of a row that is compared: whether it is there, what it then counts as, and the sum. Counted, not measured.
 const COMPARED: f64 = 3.0;
 /// Bytes of an element that are moved where it is added: it is read, and so is what it is added to, which is written.
 const MOVED: f64 = 3.0;

@@ -12,19 +12,22 @@ use gristmill_uop::{Graph, Id, Op, Scalar};
 use std::fmt::{self, Display, Formatter};
 use std::str::FromStr;
 
-/// Positions of a chunk.
+/// Positions of a chunk: on a GPU of a cache too long for chunks of 64 to be all at once (one of 18,432 rows; experiments, 37), on a processor not measured against others: longer ones leave fewer
+/// partial results, shorter ones more workgroups to divide.
 const CHUNK: i64 = 128;
-/// As many on a GPU, where a chunk is a workgroup's, unless the cache is long: a short context should still keep several busy.
+/// As many on a GPU, where a chunk is a workgroup's, unless the cache is long: a short context should still keep several busy (GLM on an H200 with a cache of 2,048 rows: 530 tokens a second, 445 where it is
+/// divided as one of 18,432; experiments, 37).
 const CHUNK_THREADS: i64 = 64;
 /// Rows of several sequences that have as many chunks as one alone before they are longer: partial results of 64 rows are as many bytes as what is read. 64 rows of GLM behind
 /// 2,048 positions on an H200 make 3,788 tokens a second in chunks of 64, 4,431 of 128 and 4,265 of 256; 8 rows behind 16 positions 1,577, 1,521 and 1,341.
 const ROWS_AT_ONCE: i64 = 8;
-/// Positions of a chunk where more than [`FEW`] tokens attend: every chunk leaves a partial result per token and head.
+/// Positions of a chunk where more than [`FEW`] tokens attend: every chunk leaves a partial result per token and head. Not measured: longer chunks leave
+/// fewer of these and want larger stages.
 const CHUNK_MANY: i64 = 256;
 /// As many on a GPU, whose workgroups have room for twice as many tokens then, and read the cache half as often: GLM's 512 tokens on an H200 70 us a layer with 256 positions
 /// and 16 tokens, 58 with 128 and 32, 66 with 64 and 32.
 const CHUNK_MANY_THREADS: i64 = 128;
-/// Most tokens that are a few.
+/// Most tokens that are a few: as many as a step's class of a few has, the next one has 512. Nothing between was measured.
 pub const FEW: i64 = 64;
 /// Tokens of a step, at most, above which queries have a buffer of halves that workgroups copy, and keys of every head may be computed: GLM's 2,048 on an H200 571 us a layer for 632 with it.
 const BUFFERED: i64 = 1024;
@@ -34,18 +37,21 @@ const BUFFERED_TOGETHER: i64 = 256;
 /// Positions of an iteration of one loop, at most; with rows in stages twice as many where these and sums have room (Llama 3.1 8B, 2,048 tokens behind 6,144 on an H100: 1.39 ms a layer with 64, 1.21
 /// with 128 and copies behind products).
 const ROUND: i64 = 64;
-/// Tokens of a workgroup whose sums are matrix products, at least and at most: as many as there is room for in its stages.
+/// Tokens of a workgroup whose sums are matrix products, at least and at most: as many as there is room for in its stages. The least
+/// are a fragment's rows; the most not measured: twice as many leave no room for a second workgroup.
 const SHARING_TILED: [i64; 2] = [16, 64];
 /// Positions of a whole tile where no fragment says how many: lanes of the widest vectors.
 const POSITIONS: i64 = 16;
 /// Halves behind a row of a stage, at most, that let rows begin in other banks (`schedule/stages.rs`).
 const PADDING: i64 = 16;
-/// Heads, or tokens, of a workgroup.
+/// Heads, or tokens, of a workgroup whose sums are not: they share conversions of halves, and each has accumulators in registers (a loop over 4 heads and 4 positions reaches 46 of 59 G multiply-adds
+/// a second of a thread; docs/experiments.md). Other numbers were not measured in a model.
 const SHARING: i64 = 4;
 /// Bytes of stages for a position and a head: a score, a weight, and as much again for their sums.
 const BYTES_OF_SCORES: usize = 16;
 /// Partial results above which one token's are combined by a kernel of its own. Whoever reads the combination would combine them anew in each of its
-/// workgroups, of which a head has several: more bytes than a launch takes time for.
+/// workgroups, of which a head has several: more bytes than a launch takes time for. GLM on an H200 behind 16,384 positions, 129 of them: 378 tokens a second, 366 without (experiments, 39). Where
+/// between 1 and 129 both take as long was not measured.
 pub const COMBINED_APART: i64 = 64;
 
 /// How the cache, and the heads or tokens that read it, are divided among workgroups.
