@@ -1,19 +1,13 @@
 //! A warp's matrix product of halves, f16 or bf16: the sums that it can be. Decompositions ask for such sums, the mapping to threads lays them out
 //! (`map/fragment_tiling.rs`), lowering makes them instructions (`lower/mma_f16.rs`), and the price counts them.
 
-use gristmill_uop::fragment::{Digit, MMA_F16, SWIZZLE};
+use gristmill_uop::fragment::{Digit, Fragment, SWIZZLE};
 use gristmill_uop::{Arg, Graph, Id, Node, Op, ReduceOp, Scalar};
 
-/// Rows of a product.
-pub const ROWS: i64 = MMA_F16.rows;
-/// Terms of a product, at most.
-pub const TERMS: i64 = MMA_F16.terms;
-/// Lanes that hold different outputs: two columns each.
-pub const OUTPUTS: i64 = MMA_F16.columns / 2;
-/// Threads that a product is spread over: a subgroup.
-pub const WARP: i64 = ROWS / 2 * OUTPUTS;
-/// Fewer outputs beside one another are not worth it: columns would be surplus.
-pub const ENOUGH: i64 = OUTPUTS;
+/// Fewest outputs beside one another that are worth a product: a column for each of the lanes that have different ones. Of fewer most columns would be surplus.
+pub fn enough(of: &Fragment) -> i64 {
+    along(of.sums.lanes, false).count
+}
 
 /// The digits of a row's sums that go along its rows, or along its columns.
 pub fn along(digits: &[Digit], rows: bool) -> Digit {

@@ -5,7 +5,7 @@ use crate::custom;
 use crate::decision::{Decider, Decision, Policy};
 use crate::decompose::attention;
 use crate::decompose::attention::plan::AttentionPlan;
-use crate::decompose::scatter;
+use crate::decompose::{product, scatter};
 use crate::emit::{CustomDialect, Dialect, Emission, Slots, map, program};
 use crate::layout::Layout;
 use crate::planned::{Planned, planned};
@@ -147,7 +147,7 @@ impl Compiled {
 }
 
 /// Is that the text of something that decisions choose: how a weight lies, what a workgroup computes, how a nest is mapped, how an attention is divided,
-/// how a launch is run?
+/// in which form a weight is multiplied, how a launch is run?
 ///
 /// # Errors
 /// The words that no plan has there.
@@ -157,6 +157,7 @@ pub fn check_plan(text: &str) -> Result<(), ParseError> {
         Some("layout") => text.parse::<Layout>().map(drop),
         Some("attention") => text.parse::<AttentionPlan>().map(drop),
         Some("stages") => text.parse::<StagePlan>().map(drop),
+        Some("product") => text.parse::<product::Form>().map(drop),
         Some("scatter") => text.parse::<scatter::Form>().map(drop),
         Some("launch") => text.parse::<LaunchPlan>().map(drop).map_err(ParseError),
         _ => text.parse::<NestPlan>().map(drop),

@@ -2,6 +2,7 @@
 //! only compared end here.
 
 use crate::decision::Decider;
+use crate::decompose::product::Forms;
 use crate::decompose::{attention, int8, layouts, scan, scatter};
 use crate::emit::verify;
 use crate::layout::Layout;
@@ -34,7 +35,8 @@ pub fn planned(function: &Function, target: &Target, decider: &mut Decider, watc
     attention::expand(&mut graph, &mut roots, &mut hints, target, &function.name, decider);
     watch.pass("attention", &mut graph, &roots);
     let layouts = layouts::decided(function, int8::layouts_of(function, target), target, decider);
-    let derived = int8::derive(&mut graph, &mut roots, &mut hints, layouts, target);
+    let mut forms = Forms::new(&function.name, target, decider);
+    let derived = int8::derive(&mut graph, &mut roots, &mut hints, layouts, &mut forms);
     watch.pass("int8", &mut graph, &roots);
     let outputs = distinct_outputs(&mut graph, function, &roots);
     watch.pass("outputs", &mut graph, &outputs.iter().map(|o| o.1).collect::<Vec<_>>());

@@ -97,5 +97,5 @@ fn a_state_goes_with_its_last_version() {
 #[test]
 fn a_function_without_integers_means_what_it_says() {
     let exact = Target { int8: false, ..Target::named("h200") };
-    assert!(decompose::meaning(&projection("one", &A, 64), &exact).is_none());
+    assert!(decompose::meaning(&projection("one", &A, 64), &exact, &[]).is_none());
 }

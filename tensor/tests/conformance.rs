@@ -450,7 +450,7 @@ fn scores_are_products_of_integers() {
                 let compiled = compile(&case.function, target, Some(&dialect::C as &dyn Dialect), &mut Cheapest);
                 compiled.programs.iter().map(|p| p.source.as_str()).collect()
             };
-            let how = if target.machine.signed { "signed" } else { "any" };
+            let how = if target.machine.signed_bytes { "signed" } else { "any" };
             let lanes = if case.name.contains(" 20 rows") { 4 } else { target.machine.lanes };
             let text = texts(&target);
             assert!(text.contains(&format!("dot4_{how}_{lanes}(")), "{} on {}:\n{text}", case.name, isa.name);
@@ -518,17 +518,15 @@ fn gpus_with_less_compute_the_same() {
         shared_per_unit: 32 << 10,
         shared_per_workgroup: 32 << 10,
         fragments: &[],
+        dot4: false,
         units: 24,
         least_bytes: 2,
         part_writes: false,
         ..Machine::named("h200").expect("a row")
     };
-    let words = Target {
-        threads: 64,
-        int8: false,
-        ..Target::new(Machine { name: "words".into(), least_bytes: 4, ..invented.clone() })
-    };
-    let invented = Target { threads: 128, int8: false, ..Target::new(invented) };
+    let words =
+        Target { threads: 64, ..Target::new(Machine { name: "words".into(), least_bytes: 4, ..invented.clone() }) };
+    let invented = Target { threads: 128, ..Target::new(invented) };
     type Cases = fn() -> Vec<harness::Case>;
     let with_bytes: Cases = || [packed::integer(), attention::prompts()].into_iter().flatten().collect();
     let floats: Cases = || {
@@ -549,7 +547,7 @@ fn gpus_with_less_compute_the_same() {
                 assert!(p.scratch <= target.machine.shared_per_workgroup, "{} for {}", case.name, target.name);
             }
         }
-        assert_eq!(products > 0, target.int8, "{}", target.name);
+        assert_eq!(products > 0, target.machine.dot4, "{}", target.name);
         assert_eq!(products_of_halves > 0, !target.machine.fragments.is_empty(), "{}", target.name);
         match Simulated::new(target.clone(), store()) {
             Ok(device) => {

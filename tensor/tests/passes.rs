@@ -112,8 +112,8 @@ fn a_rule_more_finds_another_form() {
             let exponent = |c| terms.of_op(c, Op::Exp).first().map(|t| t.children[0]);
             let (Some(Op::Mul), &[a, b]) = (term.op(), &term.children[..]) else { return vec![] };
             let (Some(a), Some(b)) = (exponent(a), exponent(b)) else { return vec![] };
-            let sum = terms.node(Op::Add, Arg::None, (term.dtype, term.dims.clone()), &[a, b], &[]);
-            vec![terms.node(Op::Exp, Arg::None, (term.dtype, term.dims.clone()), &[sum], &[])]
+            let sum = terms.node(Op::Add, Arg::None, term.shaped(), &[a, b], &[]);
+            vec![terms.node(Op::Exp, Arg::None, term.shaped(), &[sum], &[])]
         },
     };
     let mut g = Graph::new();

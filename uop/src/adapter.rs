@@ -155,7 +155,10 @@ impl Adapter {
             early: false,
             table_lookup: false,
             pairs: false,
-            signed: true,
+            // `dot4I8Packed`, which every implementation has, if need be as four products.
+            dot4: true,
+            signed_bytes: true,
+            signed_codes: true,
             fragments: match self.cooperative {
                 Some(16) => OF_SUBGROUPS_16,
                 Some(8) => OF_SUBGROUPS_8,

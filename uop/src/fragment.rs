@@ -331,40 +331,27 @@ pub const MMA_BF16: Fragment = mma!("mma.m16n8k16.bf16", BF16 -> F32, 2 a word, 
 /// Products of halves of half as many terms: all that sm_75 has.
 pub const MMA_F16_8: Fragment = mma!("mma.m16n8k8.f16", F16 -> F32, 2 a word, 1 words);
 
-/// A row of AMX: tiles of 16 rows of 64 bytes (Intel 64 and IA-32 Architectures, volume 1, chapter 18), the second operand's rows being groups of terms.
-macro_rules! amx {
-    ($name:literal, $operand:ident -> $sum:ident, $elements:literal a word) => {
-        Fragment {
-            name: $name,
-            rows: 16,
-            columns: 16,
-            terms: 16 * $elements,
-            operand: Scalar::$operand,
-            sum: Scalar::$sum,
-            // One of 16 rows, columns and words begins every 16 cycles: on a Xeon of 3.2 GHz a product takes 5.0 ns, and 0.6 ns more with its operands from
-            // the first cache.
-            rate: 2.0 * 16.0 * 16.0 * $elements as f64,
-            first: Held {
-                lanes: &[],
-                registers: &[Digit::rows(16, 1)],
-                elements: &[Digit::columns(16 * $elements, 1)],
-            },
-            second: Held {
-                lanes: &[],
-                registers: &[Digit::rows(16, $elements)],
-                elements: &[Digit::rows($elements, 1), Digit::columns(16, 1)],
-            },
-            sums: Held { lanes: &[], registers: &[Digit::rows(16, 1)], elements: &[Digit::columns(16, 1)] },
-            shared: Shared::Columns,
-        }
-    };
-}
-
-/// Products of bfloat16 of a core with AMX (`TDPBF16PS`). Eight tiles are its registers: rows of the first operand are tokens, columns of the second rows of
-/// a weight.
-pub const AMX_BF16: Fragment = amx!("tdpbf16ps", BF16 -> F32, 2 a word);
-/// Products of signed bytes there (`TDPBSSD`).
-pub const AMX_I8: Fragment = amx!("tdpbssd", I8 -> I32, 4 a word);
+/// Products of bfloat16 of a core with AMX (`TDPBF16PS`): tiles of 16 rows of 64 bytes (Intel 64 and IA-32 Architectures, volume 1, chapter 18), the second operand's rows being groups of terms. Eight tiles
+/// are its registers: rows of the first operand are tokens, columns of the second rows of a weight.
+pub const AMX_BF16: Fragment = Fragment {
+    name: "tdpbf16ps",
+    rows: 16,
+    columns: 16,
+    terms: 32,
+    operand: Scalar::BF16,
+    sum: Scalar::F32,
+    // One of 16 rows, columns and words begins every 16 cycles: on a Xeon of 3.2 GHz a product takes 5.0 ns, and 0.6 ns more with its operands from
+    // the first cache.
+    rate: 2.0 * 16.0 * 16.0 * 2.0,
+    first: Held { lanes: &[], registers: &[Digit::rows(16, 1)], elements: &[Digit::columns(32, 1)] },
+    second: Held {
+        lanes: &[],
+        registers: &[Digit::rows(16, 2)],
+        elements: &[Digit::rows(2, 1), Digit::columns(16, 1)],
+    },
+    sums: Held { lanes: &[], registers: &[Digit::rows(16, 1)], elements: &[Digit::columns(16, 1)] },
+    shared: Shared::Columns,
+};
 
 /// Every product of a warp, or of four that share an operand.
 pub const WARPS: &[Fragment] = &[
@@ -410,7 +397,7 @@ pub const COOPERATIVE_16: Fragment = cooperative!("coop_mat16x16<f16>", 16);
 pub const COOPERATIVE_8: Fragment = cooperative!("coop_mat8x8<f16>", 8);
 
 /// Every product of tiles that are loaded and written as a whole: a core's, or a subgroup's.
-pub const TILES: &[Fragment] = &[AMX_BF16, AMX_I8, COOPERATIVE_16, COOPERATIVE_8];
+pub const TILES: &[Fragment] = &[AMX_BF16, COOPERATIVE_16, COOPERATIVE_8];
 
 /// What tensor cores of a version of NVIDIA's architecture have, at the rates of its data-centre parts: with no sparsity and sums in f32. An H200's 989 tera-operations of
 /// halves are those of `wgmma`; `mma.sync` reaches 62 of 100 of them (Luo et al., "Benchmarking and dissecting the NVIDIA Hopper GPU architecture via
@@ -570,7 +557,7 @@ mod tests {
 
     #[test]
     fn all_that_a_machine_has_is_a_row_with_a_rate() {
-        for of in [TURING, AMPERE, GEFORCE, ADA, HOPPER, &[AMX_BF16, AMX_I8], OF_SUBGROUPS_16, OF_SUBGROUPS_8] {
+        for of in [TURING, AMPERE, GEFORCE, ADA, HOPPER, &[AMX_BF16], OF_SUBGROUPS_16, OF_SUBGROUPS_8] {
             for f in of {
                 assert!(f.rate > 0.0 && WARPS.iter().chain(TILES).any(|row| row.name == f.name), "{}", f.name);
             }

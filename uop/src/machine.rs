@@ -60,8 +60,14 @@ pub struct Machine {
     pub table_lookup: bool,
     /// Are products of bytes best added in 16 bits, since no instruction adds four of them to 32?
     pub pairs: bool,
-    /// Are products of two signed bytes no dearer than those of an unsigned and a signed one?
-    pub signed: bool,
+    /// Does an instruction add four products of bytes to a sum of 32 bits, or do a few of vectors? Without it packed weights are multiplied as floats.
+    pub dot4: bool,
+    /// Are products of two signed bytes no dearer than those of an unsigned and a signed one? Then rows of signed bytes, as those of a cache, are multiplied as they
+    /// lie; else one side gets a zero, and sums of the other are taken off.
+    pub signed_bytes: bool,
+    /// Is a weight's zero better taken off each word of its codes than off the product, by sums of activations for every group of terms? Of a GPU the former is three
+    /// operations for four codes, which spare a load for each token and unit; vectors of a CPU have many rows for each sum that is read.
+    pub signed_codes: bool,
     /// Products of matrices that one instruction computes.
     pub fragments: &'static [Fragment],
     /// Memory bandwidth of the whole machine, bytes/s.
@@ -85,6 +91,25 @@ pub struct Machine {
     pub barrier: f64,
 }
 
+/// Cycles a second that a core of a processor is counted with.
+///
+/// Like the figures below it is the same for every processor of an instruction set and a number of cores, and none is asked of the machine: so plans, kernels and results to the bit are the same on
+/// all of these and at every start. What is measured there is shown (`gristmill devices`) and not planned with, as it differs by what else runs: two cores of one EPYC read 25 to 60 GB/s within
+/// minutes (docs/experiments.md).
+const CPU_CLOCK: f64 = 3e9;
+/// Vectors of f32 operations of a core, a second: 6.2e9 products with their additions on a Zen 3 of 3.0 GHz (docs/experiments.md).
+const CPU_VECTORS: f64 = 2.0 * CPU_CLOCK;
+/// Bytes of memory that a core reads a second: two of a Xeon with AMX 11 to 15e9 each, of EPYCs 18 to 40e9 (docs/benchmarks.md), of servers whose cores all read less.
+const CPU_BANDWIDTH: f64 = 12e9;
+/// Bytes of the caches behind the first that a core reads a second. Not measured: it says how dear activations are that every workgroup reads again, and only by comparison with memory.
+const CPU_CACHE_BANDWIDTH: f64 = 60e9;
+/// Bytes of a core's cache that stages are to fit into: half of a small second-level one, of 512 KiB. Larger ones were not tried: they would leave less for the rows that stages are read beside.
+const CPU_STAGES: usize = 256 << 10;
+/// Bytes of the cache that cores share, a middling one. Not measured: of what rows are added to (`decompose/scatter.rs`) it says whether that is taken to come from memory.
+const CPU_SHARED_CACHE: usize = 32 << 20;
+/// Seconds that a core loses where data says at which other place it goes on: rows of experts in another order (docs/experiments.md).
+const CPU_JUMP: f64 = 0.4e-6;
+
 impl Machine {
     /// A CPU of that instruction set, with `cores` cores and vectors of `lanes` floats.
     pub fn cpu(isa: &'static str, lanes: usize, cores: usize) -> Machine {
@@ -100,10 +125,9 @@ impl Machine {
             schedulers: 1,
             threads_per_unit: 1,
             registers: if lanes >= 16 { 32 } else { 16 },
-            // Half of a small second-level cache.
-            shared_per_unit: 256 << 10,
-            shared_per_workgroup: 256 << 10,
-            cache: 32 << 20,
+            shared_per_unit: CPU_STAGES,
+            shared_per_workgroup: CPU_STAGES,
+            cache: CPU_SHARED_CACHE,
             least_bytes: 1,
             part_writes: true,
             stage_words: 1,
@@ -113,14 +137,15 @@ impl Machine {
             early: true,
             table_lookup: lanes == 16,
             pairs: false,
-            signed: false,
+            dot4: lanes > 1,
+            signed_bytes: false,
+            signed_codes: false,
             fragments: &[],
-            bandwidth: 12e9 * units,
-            jump: 0.4e-6,
-            cache_bandwidth: 60e9 * units,
-            operations: 6e9 * lanes as f64 * units,
-            // At 3 GHz.
-            rate: 2.0 * lanes as f64,
+            bandwidth: CPU_BANDWIDTH * units,
+            jump: CPU_JUMP,
+            cache_bandwidth: CPU_CACHE_BANDWIDTH * units,
+            operations: CPU_VECTORS * lanes as f64 * units,
+            rate: CPU_VECTORS / CPU_CLOCK * lanes as f64,
             launch: 1.5e-6,
             latency: 0.0,
             atomic: 5e-9,
@@ -147,6 +172,10 @@ impl Machine {
     pub fn fragment(&self, operand: Scalar) -> Option<&'static Fragment> {
         let held = |of: &&Fragment| self.kind == MachineKind::Cpu || !of.is_whole();
         self.fragments.iter().filter(held).find(|of| of.operand == operand)
+    }
+    /// Its product of matrices of that type whose elements the threads of one subgroup hold, if it has one.
+    pub fn subgroup_fragment(&self, operand: Scalar) -> Option<&'static Fragment> {
+        self.fragment(operand).filter(|of| !of.is_whole() && of.sums.lanes() == self.subgroup)
     }
     /// The product of halves whose tiles are loaded and written as a whole, for which both operands are rounded and a weight is unpacked, if it has one.
     pub fn tile_fragment(&self) -> Option<&'static Fragment> {
@@ -199,6 +228,9 @@ fn f32_lanes(sm: u32) -> f64 {
 
 /// Schedulers of a multiprocessor: of every one since Maxwell (CUDA C++ Programming Guide, compute capabilities).
 const SCHEDULERS: usize = 4;
+
+/// The first architecture of NVIDIA's with products of four bytes (PTX ISA, `dp4a`). Those of other vendors in the table all have them.
+const DOT4_SINCE: u32 = 61;
 
 /// What CUDA's driver says of a GPU (`CUdevice_attribute`).
 #[derive(Clone, Debug)]
@@ -285,7 +317,9 @@ impl GpuRow {
             early: true,
             table_lookup: false,
             pairs: false,
-            signed: true,
+            dot4: self.sm.is_none_or(|sm| sm >= DOT4_SINCE),
+            signed_bytes: true,
+            signed_codes: true,
             fragments: self.fragments,
             bandwidth: self.bandwidth * 1e9 * REACHED[0],
             jump: 0.0,
@@ -496,6 +530,7 @@ mod tests {
         let turing = Attributes { sm: 75, units: 68, clock: 1.545e9, memory_clock: 7e9, memory_bits: 352, ..h200() };
         let turing = Machine::nvidia("turing", &turing);
         assert_eq!(turing.fragments, TURING);
+        assert!(turing.dot4 && !Machine::nvidia("pascal", &Attributes { sm: 60, ..h200() }).dot4);
         assert!((turing.bandwidth / (616e9 * REACHED[0]) - 1.0).abs() < 0.01, "{turing:?}");
         assert!((turing.operations / (13.4e12 * REACHED[1]) - 1.0).abs() < 0.01, "{turing:?}");
     }

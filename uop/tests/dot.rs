@@ -440,7 +440,7 @@ fn dots(g: &Graph, root: Id) -> usize {
 #[test]
 fn a_contraction_becomes_dot4_by_all_the_rules() {
     let mut random = Random(3);
-    // Without the rule for machines that multiply signed bytes, which has a test of its own, and the one for rows that have no zero.
+    // Without the rule for machines with `signed_codes`, which has a test of its own, and the one for rows that have no zero.
     let names = dot::RULES.iter().map(|r| r.name);
     let rules: Vec<&str> = names.filter(|name| ![dot::SIGNED, dot::ROWS].contains(name)).collect();
     let mut missed = rules.clone();

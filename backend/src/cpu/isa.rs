@@ -130,10 +130,10 @@ impl Isa {
     }
     /// A CPU of so many workers as the compiler sees it, with this set.
     pub fn target_of(self, workers: usize) -> Target {
-        let signed = matches!(self, Isa::Avx2 | Isa::Neon);
+        let signed_bytes = matches!(self, Isa::Avx2 | Isa::Neon);
         let cpu = Machine::cpu(self.name(), self.lanes(), workers);
         let fragments: &[Fragment] = if self == Isa::Amx { &[AMX_BF16] } else { &[] };
-        Target::new(Machine { pairs: self == Isa::Avx2, signed, fragments, ..cpu })
+        Target::new(Machine { pairs: self == Isa::Avx2, signed_bytes, fragments, ..cpu })
     }
 }
 

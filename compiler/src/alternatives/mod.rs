@@ -229,7 +229,7 @@ impl<'a> Considered<'a> {
     }
     /// What stands for nodes where a site is as in this extract, and each of those that are decided on `later` as is best for one row: two sites may read one weight.
     /// The site's outputs are these nodes.
-    fn with_later(&self, picks: &Picks, (site, nodes): (&Site, &[Id]), later: &[Site]) -> Option<FxHashMap<Id, Id>> {
+    fn with_later(&self, picks: &Picks, site: &Site, nodes: &[Id], later: &[Site]) -> Option<FxHashMap<Id, Id>> {
         let outputs: Vec<usize> = later.iter().flat_map(|site| &site.outputs).copied().collect();
         if outputs.is_empty() {
             return Some(self.replaced(&site.outputs, nodes));
@@ -253,7 +253,7 @@ impl<'a> Considered<'a> {
             }
             let Some(outputs) = self.nodes(&picks, &site.outputs).filter(|o| !seen.contains(o)) else { continue };
             seen.push(outputs.clone());
-            let Some(changes) = self.with_later(&picks, (site, &outputs), later) else { continue };
+            let Some(changes) = self.with_later(&picks, site, &outputs, later) else { continue };
             if self.layouts(&changes) == self.layouts {
                 forms.push(Form { written: i == 0, picks, outputs, estimate: seconds });
             }

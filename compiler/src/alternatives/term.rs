@@ -74,6 +74,21 @@ pub enum Form {
     Contract(Contraction),
 }
 
+/// Type and dims of what a node computes.
+pub struct Shaped {
+    /// The type.
+    pub dtype: DType,
+    /// The dims.
+    pub dims: Dims,
+}
+
+impl Shaped {
+    /// Of that type and these dims.
+    pub fn new(dtype: DType, dims: Dims) -> Shaped {
+        Shaped { dtype, dims }
+    }
+}
+
 /// A term.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct Term {
@@ -88,6 +103,10 @@ pub struct Term {
 }
 
 impl Term {
+    /// Its type and dims.
+    pub fn shaped(&self) -> Shaped {
+        Shaped::new(self.dtype, self.dims.clone())
+    }
     /// The op, of a term that is one.
     pub fn op(&self) -> Option<Op> {
         match self.form {

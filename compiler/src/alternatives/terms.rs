@@ -1,6 +1,6 @@
 //! The e-graph of one function's body, with the builders that rules write their right sides with.
 
-use super::term::{Class, Contraction, Facts, Form, Known, Map, Source, Term, View};
+use super::term::{Class, Contraction, Facts, Form, Known, Map, Shaped, Source, Term, View};
 use gristmill_uop::dtype::DType;
 use gristmill_uop::shape::Dims;
 use gristmill_uop::{Arg, Graph, Id, Op, Scalar};
@@ -98,15 +98,15 @@ impl Terms {
         self.egraph.add(Term { form, dtype, dims, children: SmallVec::from_slice(children) })
     }
     /// An op of these children and scalars, in this order: children first, then scalars.
-    pub fn node(&mut self, op: Op, arg: Arg, of: (DType, Dims), children: &[Class], scalars: &[Id]) -> Class {
+    pub fn node(&mut self, op: Op, arg: Arg, of: Shaped, children: &[Class], scalars: &[Id]) -> Class {
         let scalars = scalars.iter().map(|&s| Source::Scalar(s));
         let sources = children.iter().map(|_| Source::Child).chain(scalars).collect();
-        self.add(Form::Node { op, arg, sources }, of.0, of.1, children)
+        self.add(Form::Node { op, arg, sources }, of.dtype, of.dims, children)
     }
     /// `child` as that type.
     pub fn cast(&mut self, child: Class, to: Scalar) -> Class {
         let dims = self.dims(child);
-        self.node(Op::Cast, Arg::None, (to.one(), dims), &[child], &[])
+        self.node(Op::Cast, Arg::None, Shaped::new(to.one(), dims), &[child], &[])
     }
     /// Joined along an axis.
     pub fn cat(&mut self, parts: &[Class], axis: usize) -> Class {
@@ -120,7 +120,7 @@ impl Terms {
             total = self.graph.add(total, length);
         }
         dims[axis] = total;
-        self.node(Op::Cat, Arg::Axes([axis as u8].into_iter().collect()), (dtype, dims), parts, &[total])
+        self.node(Op::Cat, Arg::Axes([axis as u8].into_iter().collect()), Shaped::new(dtype, dims), parts, &[total])
     }
     /// What a class is a view of, and which: itself, if it is none.
     pub fn source(&mut self, class: Class) -> (Class, View) {

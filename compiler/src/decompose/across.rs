@@ -6,23 +6,23 @@
 //! The weight itself may lie in memory as those who read along its rows have it.
 
 use super::attention::plan::buffered;
-use super::bf16::{moved, repeats};
 use super::f16_split;
+use super::operands::{Operands, moved, repeats};
 use gristmill_uop::machine::MachineKind;
 use gristmill_uop::target::Target;
 use gristmill_uop::{Arg, Graph, Id, Op, ReduceOp, Scalar};
 use rustc_hash::FxHashSet;
 
-/// Fewest rows that share an unpacked weight: of fewer, each of which reads it once, most of the time would go into unpacking.
+/// Fewest rows that share an unpacked weight: of fewer, each of which reads it once, most of the time would go into unpacking. Not measured: steps have
+/// 64 tokens or 512 and more, and 2 million elements are unpacked in what 4 MB take to be written.
 const LEAST: i64 = 128;
 
 /// Such a contraction.
-struct Across {
-    /// The weight, moved to the product's shape, and its elements before that, which are packed along another axis.
-    w: Id,
+pub struct Across {
+    /// The weight, and what it is multiplied with.
+    pub of: Operands,
+    /// The weight's elements before they are moved to the product's shape, packed along another axis.
     turned: Id,
-    /// What it is multiplied with.
-    x: Id,
 }
 
 /// The elements of a packed weight that `id` moves, where they are turned from along its rows.
@@ -52,12 +52,28 @@ impl Across {
             return None;
         }
         let sides = [(product.src[0], product.src[1]), (product.src[1], product.src[0])];
-        let (w, x, turned) = sides.into_iter().find_map(|(w, x)| Some((w, x, turned(g, w)?)))?;
+        let (weight, x, turned) = sides.into_iter().find_map(|(w, x)| Some((w, x, turned(g, w)?)))?;
         let dims = g.dims(n.src[0]);
         let whole = g.int_value(dims[last]).is_some_and(|terms| terms % fragment.terms == 0);
-        let shared = (0..last).filter(|&axis| repeats(g, w, axis)).map(|axis| g.max_of(dims[axis]));
+        let shared = (0..last).filter(|&axis| repeats(g, weight, axis)).map(|axis| g.max_of(dims[axis]));
         let fits = whole && f16_split::are_halves(g, x) && shared.product::<i64>() >= LEAST;
-        fits.then_some(Across { w, turned, x })
+        fits.then_some(Across { of: Operands { weight, x, base: x }, turned })
+    }
+    /// The contraction that a node is, where the weight's slot `lies` in another layout than its file's, as those do that are [`copied`].
+    pub fn of_copy(g: &Graph, id: Id, lies: impl Fn(u32) -> bool, target: &Target) -> Option<Across> {
+        let across = Across::of(g, id, target)?;
+        let packed = g[g[across.turned].src[0]].src[0];
+        matches!(g[packed].arg, Arg::Packed(slot, _) if lies(slot)).then_some(across)
+    }
+    /// It as one of plain halves, and the weight's halves, which have a buffer.
+    pub fn product(&self, g: &mut Graph) -> (Id, Id) {
+        let Operands { weight, x, .. } = self.of;
+        let half = g.cast(self.turned, Scalar::F16);
+        let wide = g.cast(half, Scalar::F32);
+        let weight = moved(g, weight, self.turned, wide);
+        let product = g.mul(weight, x);
+        let last = g.dims(product).len() - 1;
+        (g.reduce(product, &[last], ReduceOp::Add), half)
     }
 }
 
@@ -90,20 +106,4 @@ pub fn copied(g: &Graph, roots: &[Id], target: &Target) -> FxHashSet<Id> {
     }
     copied.retain(|turned| !others.contains(turned));
     copied
-}
-
-/// The contraction as one of plain halves, and the weight's halves, which have a buffer: where the weight's slot `lies` in
-/// another layout than its file's, as those do that are [`copied`].
-pub fn product(g: &mut Graph, id: Id, lies: impl Fn(u32) -> bool, target: &Target) -> Option<(Id, Id)> {
-    let Across { w, turned, x } = Across::of(g, id, target)?;
-    let packed = g[g[turned].src[0]].src[0];
-    if !matches!(g[packed].arg, Arg::Packed(slot, _) if lies(slot)) {
-        return None;
-    }
-    let half = g.cast(turned, Scalar::F16);
-    let wide = g.cast(half, Scalar::F32);
-    let w = moved(g, w, turned, wide);
-    let product = g.mul(w, x);
-    let last = g.dims(product).len() - 1;
-    Some((g.reduce(product, &[last], ReduceOp::Add), half))
 }

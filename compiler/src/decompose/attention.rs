@@ -65,7 +65,8 @@ pub fn expand(
             let site = format!("{function} {}", g.show_dims(&g.shape(id)));
             let plan = decided(g, &src, target, site, decider);
             if plan.online {
-                map.insert(id, online::attended(g, (&src, f64::from_bits(scale)), plan, target, hints));
+                let of = Chunked::new(g, &src, None, online::scale(f64::from_bits(scale)), plan, target);
+                map.insert(id, online::attended(of, g, hints));
                 continue;
             }
             let mut chunked = Chunked::new(g, &src, pages, f64::from_bits(scale), plan, target);
@@ -171,7 +172,7 @@ pub fn encode(g: &mut Graph, roots: &mut [Id], target: &Target) -> bool {
             for s in &mut src {
                 *s = g.substitute(*s, &mut map);
             }
-            if let Some(rows) = bytes::rows(g, [src[0], src[1]], chunk_of(g, &src, target), target) {
+            if let Some(rows) = bytes::rows(g, src[0], src[1], chunk_of(g, &src, target), target) {
                 src[0] = bytes::queries(g, src[0], &rows).0;
                 let n = g[id].clone();
                 let new = g.build(n.op, n.dtype, src, n.arg);

@@ -5,12 +5,11 @@
 //!
 //! Activations have a buffer of their own, in the order in which lanes read it ([`place`]).
 
-use super::bf16::{moved, repeats};
+use super::operands::{Operands, Suits, moved, repeats};
 use crate::layout::{Layout, Packing};
 use crate::nest::strided;
 use gristmill_uop::fragment::Fragment;
 use gristmill_uop::machine::{Machine, MachineKind};
-use gristmill_uop::target::Target;
 use gristmill_uop::{Arg, Graph, Id, ReduceOp, Scalar};
 use std::iter::successors;
 
@@ -29,9 +28,11 @@ const LARGEST: f64 = 65504.0;
 /// Activations in f16 are divided by so much, and the weight's elements multiplied, a power of two, so that products stay the same: 65,504 · 32 is the largest activation
 /// then, 2⁻¹⁹ the least difference between small ones, and elements up to 2,047 fit.
 const SHIFT: f64 = 32.0;
-/// Instructions of a thread for each product of a group of terms in integers, after the fragment's own: a shift, a conversion, two factors.
+/// Instructions of a thread for each product of a group of terms in integers, after the fragment's own: a shift, a conversion, two factors. Counted, not measured.
 const OF_GROUP: f64 = 4.0;
-/// Fewest tokens that share what is unpacked, though most of a fragment's columns are empty then: of integers each token is multiplied after the other. Steps of two sequences took an H100 5 to 21 %
+/// f32 operations of a term that these are, of which an instruction counts as two.
+pub const GROUP_OF_A_TERM: f64 = 2.0 * OF_GROUP / OF_LANE as f64;
+/// Fewest tokens that share what is unpacked, as one alone has no columns beside it, though most of a fragment's are empty then: of integers each token is multiplied after the other. Steps of two sequences took an H100 5 to 21 %
 /// less than by integers, of four 19 to 34 % (five models).
 const LEAST: i64 = 2;
 /// The same where a row has many steps that warps cannot share, as their number is odd: as many as a fragment has columns. Queries of gpt-oss, 45 steps, take an H100 27 us so, and two tokens 10 by
@@ -81,59 +82,75 @@ impl Order {
     }
 }
 
-/// The machine's product of such halves, where the sums of groups in integers cost more than that it is slower than the one of bytes.
-fn fragment(machine: &Machine, operand: Scalar) -> Option<&'static Fragment> {
-    let of = machine.fragment(operand).filter(|_| machine.kind == MachineKind::Gpu)?;
-    let Some(bytes) = machine.fragment(Scalar::I8) else { return Some(of) };
-    // Operations that a unit's threads do in the time of the terms of a group.
-    let group = OF_LANE as f64 * machine.term_of(of);
-    let in_integers = OF_LANE as f64 * machine.term_of(bytes) + 2.0 * OF_GROUP;
-    (group < in_integers).then_some(of)
+/// Does the machine's product of such halves take less than the one of bytes with the sums of groups in integers?
+fn pays(machine: &Machine, of: &Fragment) -> bool {
+    let Some(bytes) = machine.fragment(Scalar::I8) else { return true };
+    machine.term_of(of) < machine.term_of(bytes) + GROUP_OF_A_TERM
 }
 
-/// Σ over the last axis of `w`, packed so, times `x`, both moved to the product's shape, as a product of halves; `base` is what `x` moves the rows of. `None` where
-/// it does not fit the machine's, or too few tokens share the weight.
-pub fn product(
-    g: &mut Graph,
-    [w, x, base]: [Id; 3],
-    (layout, packing): (Layout, &Packing),
-    target: &Target,
-) -> Option<Product> {
-    let operand = match packing.scales_of_bits() {
-        None => Scalar::F16,
-        // Powers of two, which bf16 has.
-        Some(Scalar::F32) => Scalar::BF16,
-        Some(_) => return None,
-    };
-    let of = fragment(&target.machine, operand)?;
-    let dims = g.dims(x).to_vec();
-    let (&columns, front) = dims.split_last()?;
-    let shared: Vec<i64> =
-        (0..front.len()).filter(|&axis| repeats(g, w, axis)).map(|axis| g.max_of(front[axis])).collect();
-    let tokens: i64 = shared.iter().product();
-    let rows = *front.last()?;
-    let terms = g.int_value(columns)?;
-    let step = step(terms)?;
-    let steps = terms / step;
-    let least = if steps % 2 == 0 || steps <= FEW_STEPS { LEAST } else { LEAST_OF_ODD };
-    let whole = g.int_value(rows).is_some_and(|n| n % of.rows == 0);
-    let fits = layout != Layout::File && packing.group % QUAD == 0 && g.scalar(base) == Scalar::F32;
-    if !whole || !fits || shared.is_empty() || tokens < least {
-        return None;
+/// A contraction as fragments of halves multiply it.
+struct Multiplied {
+    /// Their type.
+    operand: Scalar,
+    /// The machine's product of them.
+    of: &'static Fragment,
+    /// Tokens that share the weight, at most.
+    tokens: i64,
+    /// Terms of a row, and of a step.
+    terms: i64,
+    step: i64,
+}
+
+impl Multiplied {
+    /// The contraction of a weight that lies so, where it fits the machine's fragments.
+    fn of(g: &Graph, of: Operands, layout: Layout, packing: &Packing, machine: &Machine) -> Option<Multiplied> {
+        let operand = match packing.scales_of_bits() {
+            None => Scalar::F16,
+            // Powers of two, which bf16 has.
+            Some(Scalar::F32) => Scalar::BF16,
+            Some(_) => return None,
+        };
+        let fragment = machine.fragment(operand).filter(|_| machine.kind == MachineKind::Gpu)?;
+        let &[ref front @ .., columns] = g.dims(of.x) else { return None };
+        let shared = (0..front.len()).filter(|&axis| repeats(g, of.weight, axis)).map(|axis| g.max_of(front[axis]));
+        let tokens = shared.product();
+        let terms = g.int_value(columns)?;
+        let whole = g.int_value(*front.last()?).is_some_and(|n| n % fragment.rows == 0);
+        let fits = layout != Layout::File && packing.group % QUAD == 0 && g.scalar(of.base) == Scalar::F32;
+        let step = step(terms)?;
+        (whole && fits && tokens >= LEAST).then_some(Multiplied { operand, of: fragment, tokens, terms, step })
     }
-    let (activations, w) = if operand == Scalar::F16 { shifted(g, base, w) } else { (base, w) };
-    let rounded = g.cast(activations, operand);
-    let x = moved(g, x, base, rounded);
-    let w = g.cast(w, operand);
-    let [w, x] = [w, x].map(|side| g.cast(side, Scalar::F32));
-    let product = g.mul(w, x);
-    let last = dims.len() - 1;
-    let order = order(g, w, (&dims, tokens), (step, operand), &target.machine);
-    Some(Product { sum: g.reduce(product, &[last], ReduceOp::Add), rounded, order })
+    /// Fewest tokens that measurements are for.
+    fn least(&self) -> i64 {
+        let steps = self.terms / self.step;
+        if steps % 2 == 0 || steps <= FEW_STEPS { LEAST } else { LEAST_OF_ODD }
+    }
 }
 
-/// The order of activations that suits a product of `w` by itself, of these axes and so many tokens, with steps of so many terms.
-fn order(g: &Graph, w: Id, (dims, tokens): (&[Id], i64), (step, operand): (i64, Scalar), machine: &Machine) -> Order {
+/// How fragments of halves suit a contraction of a weight that lies so.
+pub fn suits(g: &Graph, of: Operands, layout: Layout, packing: &Packing, machine: &Machine) -> Suits {
+    let multiplied = Multiplied::of(g, of, layout, packing, machine);
+    multiplied.map_or(Suits::Not, |m| Suits::by(m.tokens >= m.least() && pays(machine, m.of)))
+}
+
+/// The contraction, if fragments of halves suit it, as a product of these.
+pub fn product(g: &mut Graph, of: Operands, layout: Layout, packing: &Packing, machine: &Machine) -> Product {
+    let Some(by) = Multiplied::of(g, of, layout, packing, machine) else { unreachable!("no fragments suit {of:?}") };
+    let Operands { weight, x, base } = of;
+    let (activations, weight) = if by.operand == Scalar::F16 { shifted(g, base, weight) } else { (base, weight) };
+    let rounded = g.cast(activations, by.operand);
+    let x = moved(g, x, base, rounded);
+    let weight = g.cast(weight, by.operand);
+    let [weight, x] = [weight, x].map(|side| g.cast(side, Scalar::F32));
+    let product = g.mul(weight, x);
+    let order = order(g, weight, &by, machine);
+    let last = g.dims(x).len() - 1;
+    Product { sum: g.reduce(product, &[last], ReduceOp::Add), rounded, order }
+}
+
+/// The order of activations that suits a product of `weight` by itself.
+fn order(g: &Graph, weight: Id, by: &Multiplied, machine: &Machine) -> Order {
+    let (dims, step, tokens) = (g.dims(weight), by.step, by.tokens);
     let &[.., rows, columns] = dims else { return Order { step, group: false, alone: true } };
     let [high, wide] = TILE_OF_GROUPS;
     let outputs: i64 = dims[..dims.len() - 1].iter().map(|&d| g.max_of(d)).product();
@@ -143,8 +160,8 @@ fn order(g: &Graph, w: Id, (dims, tokens): (&[Id], i64), (step, operand): (i64, 
     let group = machine.fragments.iter().any(Fragment::is_of_group) && 4 * tiles >= 3 * machine.units as i64;
     // Of tiles of tokens that data gives their weights there are more than weights, and small ones are not worth it; and a ring wants a loop: of one step there is none.
     let whole = g.int_value(rows).is_some_and(|n| n % ROWS_OF_GROUP == 0) && g.int_value(columns) != Some(step);
-    let small = others > matrices(g, w) && tokens < LEAST_OF_GROUP;
-    Order { step, group, alone: operand != Scalar::F16 || !whole || small }
+    let small = others > matrices(g, weight) && tokens < LEAST_OF_GROUP;
+    Order { step, group, alone: by.operand != Scalar::F16 || !whole || small }
 }
 
 /// Matrices of rows in the packed weight that `w` moves.

@@ -8,7 +8,10 @@
 //! The contraction then is of `float(q)·d`. That the sum of products is one of integers follows from rules (`uop/src/rules/dot.rs`),
 //! which are applied when the contraction's ranges are known (`schedule/expand.rs`).
 
-use super::{across, bf16, cooperative, halves};
+use super::across::{self, Across};
+use super::operands::{Operands, Suits};
+use super::product::{Form, Forms};
+use super::{bf16, cooperative, halves};
 use crate::layout::{Layout, Packing};
 use crate::nest::flatten;
 use crate::request::{CausalSkip, FusedSum, Hint, StagedTile};
@@ -55,12 +58,14 @@ pub struct Derived {
     pub tiles: Option<i64>,
     /// Planes: nodes that have a place of their own, with how many neighbours along a row belong together.
     pub planes: FxHashMap<Id, i64>,
-    /// Does the machine multiply signed bytes?
-    pub signed: bool,
+    /// Do codes of weights have their zero taken off before they are multiplied (`Machine::signed_codes`)?
+    pub signed_codes: bool,
+    /// Do planes lie group by group, as threads that are neighbours read them?
+    pub by_groups: bool,
 }
 
 impl Derived {
-    /// Where an element of a node lies in its buffer: row by row; of planes, on machines whose matrix products take a few elements of many rows at
+    /// Where an element of a node lies in its buffer: row by row; of planes that neighbouring threads read, of which a matrix product takes a few elements of many rows at
     /// once, group by group, and in each group row by row.
     pub fn place(&self, g: &mut Graph, node: Id, dims: &[Id], index: &[Id]) -> Id {
         if let Some(&order) = self.rounded.get(&node)
@@ -70,7 +75,7 @@ impl Derived {
             let row = flatten(g, front, leading);
             return halves::place(g, order, rows, row, last);
         }
-        let (Some(&together), true) = (self.planes.get(&node), self.signed) else { return flatten(g, dims, index) };
+        let (Some(&together), true) = (self.planes.get(&node), self.by_groups) else { return flatten(g, dims, index) };
         let (Some((_, front)), Some((&last, leading))) = (dims.split_last(), index.split_last()) else {
             return flatten(g, dims, index);
         };
@@ -86,15 +91,8 @@ impl Derived {
     pub fn is_tiled(&self, node: Id) -> bool {
         self.tiled.contains_key(&node) || self.staged.contains_key(&node)
     }
-    /// The sum of tiles, of a weight with blocks and units of these sizes; `buffers` get the nodes that have them for it.
-    fn of_tiles(&mut self, tiles: bf16::Product, sizes: [i64; 2], buffers: &mut Vec<Id>) -> Id {
-        buffers.extend(tiles.buffers.into_iter().chain([tiles.sum]));
-        self.tiled.insert(tiles.sum, sizes);
-        tiles.sum
-    }
-    /// The sum of a warp's fragments; `buffers` get its activations.
-    fn of_warps(&mut self, product: halves::Product, buffers: &mut Vec<Id>) -> Id {
-        buffers.push(product.rounded);
+    /// The sum of a warp's fragments.
+    fn of_warps(&mut self, product: &halves::Product) -> Id {
         // All who read them take one order.
         let order = self.rounded.entry(product.rounded).or_insert(product.order);
         *order = order.and(product.order);
@@ -172,7 +170,7 @@ pub fn layouts(g: &Graph, slots: &[Slot], roots: &[Id], target: &Target) -> Layo
 
 /// Does the machine multiply whole numbers, and may it?
 pub fn integers(target: &Target) -> bool {
-    target.int8 && (target.machine.kind == MachineKind::Gpu || target.machine.lanes > 1)
+    target.int8 && target.machine.dot4
 }
 
 /// The layouts that the rule gives the weights of a function.
@@ -181,74 +179,39 @@ pub fn layouts_of(function: &Function, target: &Target) -> Layouts {
     layouts(&function.graph, &function.slots, &roots, target)
 }
 
-/// Rewrites the contractions below `roots`, of weights that lie so.
+/// Rewrites the contractions below `roots`, of weights that lie so, in the forms that are decided on.
 pub fn derive(
     g: &mut Graph,
     roots: &mut [Id],
     hints: &mut FxHashMap<Id, Hint>,
     layouts: Layouts,
-    target: &Target,
+    forms: &mut Forms,
 ) -> Derived {
+    let target = forms.target();
     if !integers(target) {
         return Derived::default();
     }
-    let signed = target.machine.kind == MachineKind::Gpu;
-    let tiles = target.machine.tile_fragment().map(|tile| tile.terms);
-    let mut derived = Derived { layouts, signed, tiles, ..Derived::default() };
+    let machine = &target.machine;
+    let derived = Derived {
+        layouts,
+        signed_codes: machine.signed_codes,
+        by_groups: machine.kind == MachineKind::Gpu,
+        tiles: machine.tile_fragment().map(|tile| tile.terms),
+        ..Derived::default()
+    };
+    let mut of = Derivation { forms, derived, known: Known::default(), buffers: vec![] };
     let mut map: FxHashMap<Id, Id> = FxHashMap::default();
-    let mut known = Known::default();
-    let mut buffers: Vec<Id> = Vec::new();
     for id in g.toposort(roots) {
         let n = g[id].clone();
         let src: Sources = n.src.iter().map(|s| map[s]).collect();
         let new = if src == n.src { id } else { g.build(n.op, n.dtype, src, n.arg) };
-        let new = match contraction(g, new, &derived) {
-            Some(Contraction::Rows { q, d, group, zero }) => {
-                derived.planes.extend([(q, group), (d, 1)]);
-                let s = zero.map(|zero| group_sums(g, &mut derived, &mut known.sums, q, group, zero));
-                derived.dots.insert(new, Dot { q, s, sizes: [group; 3] });
-                new
-            }
-            Some(Contraction::Weight { w, x, layout, packing }) => {
-                let base = base_of(g, x);
-                let of_halves = halves::product(g, [w, x, base], (layout, &packing), target);
-                // Rows behind the last token are written too: not into an output.
-                let tiles =
-                    if roots.contains(&id) { None } else { bf16::product(g, [w, x, base], packing.unit, target) };
-                let staged =
-                    if roots.contains(&id) { None } else { cooperative::product(g, [w, x, base], &packing, target) };
-                match (tiles, staged, of_halves) {
-                    (Some(tiles), ..) => derived.of_tiles(tiles, [packing.elements, packing.unit], &mut buffers),
-                    (_, Some(staged), _) => {
-                        buffers.extend(staged.product.buffers);
-                        derived.staged.insert(staged.product.sum, staged.half);
-                        staged.product.sum
-                    }
-                    (.., Some(product)) => derived.of_warps(product, &mut buffers),
-                    (None, None, None) => of_weight(g, &mut derived, &mut known, [w, x, base], layout, &packing),
-                }
-            }
-            Some(Contraction::Stored { w, x, terms }) => {
-                let base = base_of(g, x);
-                let fits = !roots.contains(&id) && bf16::is_stored(g, w);
-                let tiles = fits.then(|| bf16::product(g, [w, x, base], terms, target)).flatten();
-                tiles.map_or(new, |tiles| derived.of_tiles(tiles, [terms; 2], &mut buffers))
-            }
-            None => match across::product(g, new, |slot| derived.layouts.contains_key(&slot), target) {
-                Some((sum, half)) => {
-                    buffers.push(half);
-                    derived.across.push(sum);
-                    sum
-                }
-                None => new,
-            },
-        };
-        map.insert(id, new);
+        map.insert(id, of.contracted(g, new, roots.contains(&id)));
     }
     for r in roots {
         *r = map[r];
     }
     rename(hints, &map);
+    let Derivation { derived, buffers, .. } = of;
     for (&sum, &half) in &derived.staged {
         hints.insert(sum, Hint { staged: vec![half], looped: true, ..Hint::buffer(vec![half]) });
     }
@@ -256,6 +219,15 @@ pub fn derive(
         hints.entry(node).or_insert_with(|| Hint::buffer(vec![]));
     }
     derived
+}
+
+/// A function's contractions while they take their forms.
+struct Derivation<'f, 'a, 'd> {
+    forms: &'f mut Forms<'a, 'd>,
+    derived: Derived,
+    known: Known,
+    /// Nodes that have buffers.
+    buffers: Vec<Id>,
 }
 
 /// Planes that there are.
@@ -266,30 +238,107 @@ struct Known {
     sums: Sums,
 }
 
-/// The contraction of the weight `w` with `x`, which moves the rows of `base`, in its integer form.
-fn of_weight(
-    g: &mut Graph,
-    derived: &mut Derived,
-    known: &mut Known,
-    [w, x, base]: [Id; 3],
-    layout: Layout,
-    packing: &Packing,
-) -> Id {
-    let (q, decoded) = *known.encoded.entry(base).or_insert_with(|| {
-        let (q, d) = g.encode_rows(base, GROUP);
-        derived.planes.extend([(q, GROUP), (d, 1)]);
-        (q, g.decode_rows(q, d, GROUP))
-    });
-    let zero = packing.zero().unwrap_or(1);
-    let s = group_sums(g, derived, &mut known.sums, q, packing.group, zero);
-    let x = moved(g, x, base, decoded);
-    let product = g.mul(w, x);
-    let last = g.dims(product).len() - 1;
-    let sum = g.reduce(product, &[last], ReduceOp::Add);
-    // Of rows as planes, units follow one another.
-    let block = if layout == Layout::Planes { packing.unit } else { packing.elements };
-    derived.dots.insert(sum, Dot { q, s: Some(s), sizes: [block, packing.unit, packing.group] });
-    sum
+impl Derivation<'_, '_, '_> {
+    /// What a node becomes: itself, where it is no contraction with a form. Of an output no form writes rows behind the last token.
+    fn contracted(&mut self, g: &mut Graph, id: Id, is_output: bool) -> Id {
+        match contraction(g, id, &self.derived) {
+            Some(Contraction::Rows { q, d, group, zero }) => {
+                self.derived.planes.extend([(q, group), (d, 1)]);
+                let s = zero.map(|zero| group_sums(g, &mut self.derived, &mut self.known.sums, q, group, zero));
+                self.derived.dots.insert(id, Dot { q, s, sizes: [group; 3] });
+                id
+            }
+            Some(Contraction::Weight(of)) => self.of_weight(g, id, &of, is_output),
+            Some(Contraction::Stored { of, terms }) => {
+                let stored = !is_output && bf16::is_stored(g, of.weight);
+                let tiles = if stored { bf16::suits(g, of, terms, self.forms.target()) } else { Suits::Not };
+                // Floats are what it stays where there are too few tokens for tiles.
+                if tiles == Suits::Not {
+                    return id;
+                }
+                match self.forms.decide(g, of, &[(Form::Tiles, tiles), (Form::Floats, Suits::Preferred)], is_output) {
+                    Form::Tiles => self.in_tiles(g, of, [terms; 2]),
+                    _ => id,
+                }
+            }
+            None => self.across(g, id),
+        }
+    }
+    /// The contraction of a weight that does not lie as in its file, in the form that is decided on.
+    fn of_weight(&mut self, g: &mut Graph, id: Id, of: &Weight, is_output: bool) -> Id {
+        let target = self.forms.target();
+        let Weight { operands, layout, packing } = of;
+        // Rows behind the last token are written too: not into an output.
+        let [tiles, staged] = match is_output {
+            true => [Suits::Not; 2],
+            false => {
+                [bf16::suits(g, *operands, packing.unit, target), cooperative::suits(g, *operands, packing, target)]
+            }
+        };
+        let suits = [
+            (Form::Tiles, tiles),
+            (Form::Staged, staged),
+            (Form::Fragments, halves::suits(g, *operands, *layout, packing, &target.machine)),
+            (Form::Integers, Suits::Preferred),
+            (Form::Floats, Suits::Legal),
+        ];
+        match self.forms.decide(g, *operands, &suits, is_output) {
+            Form::Tiles => self.in_tiles(g, *operands, [packing.elements, packing.unit]),
+            Form::Staged => {
+                let staged = cooperative::product(g, *operands, target);
+                self.buffers.extend(staged.product.buffers);
+                self.derived.staged.insert(staged.product.sum, staged.half);
+                staged.product.sum
+            }
+            Form::Fragments => {
+                let product = halves::product(g, *operands, *layout, packing, &target.machine);
+                self.buffers.push(product.rounded);
+                self.derived.of_warps(&product)
+            }
+            Form::Integers => self.in_integers(g, of),
+            Form::Unpacked | Form::Floats => id,
+        }
+    }
+    /// The contraction as one of tiles, of a weight with blocks and units of these sizes.
+    fn in_tiles(&mut self, g: &mut Graph, of: Operands, sizes: [i64; 2]) -> Id {
+        let tiles = bf16::product(g, of);
+        self.buffers.extend(tiles.buffers.into_iter().chain([tiles.sum]));
+        self.derived.tiled.insert(tiles.sum, sizes);
+        tiles.sum
+    }
+    /// The contraction in its integer form.
+    fn in_integers(&mut self, g: &mut Graph, of: &Weight) -> Id {
+        let Weight { operands: Operands { weight, x, base }, layout, packing } = of;
+        let derived = &mut self.derived;
+        let (q, decoded) = *self.known.encoded.entry(*base).or_insert_with(|| {
+            let (q, d) = g.encode_rows(*base, GROUP);
+            derived.planes.extend([(q, GROUP), (d, 1)]);
+            (q, g.decode_rows(q, d, GROUP))
+        });
+        let zero = packing.zero().unwrap_or(1);
+        let s = group_sums(g, derived, &mut self.known.sums, q, packing.group, zero);
+        let x = moved(g, *x, *base, decoded);
+        let product = g.mul(*weight, x);
+        let last = g.dims(product).len() - 1;
+        let sum = g.reduce(product, &[last], ReduceOp::Add);
+        // Of rows as planes, units follow one another.
+        let block = if *layout == Layout::Planes { packing.unit } else { packing.elements };
+        derived.dots.insert(sum, Dot { q, s: Some(s), sizes: [block, packing.unit, packing.group] });
+        sum
+    }
+    /// The contraction of plain halves that a node is whose weight is read across its rows; else the node.
+    fn across(&mut self, g: &mut Graph, id: Id) -> Id {
+        let (layouts, target) = (&self.derived.layouts, self.forms.target());
+        let Some(across) = Across::of_copy(g, id, |slot| layouts.contains_key(&slot), target) else { return id };
+        let suits = [(Form::Unpacked, Suits::Preferred), (Form::Floats, Suits::Legal)];
+        if self.forms.decide(g, across.of, &suits, false) == Form::Floats {
+            return id;
+        }
+        let (sum, half) = across.product(g);
+        self.buffers.push(half);
+        self.derived.across.push(sum);
+        sum
+    }
 }
 
 /// Hints of nodes that have others in their place.
@@ -335,18 +384,25 @@ fn group_sums(g: &mut Graph, derived: &mut Derived, known: &mut Sums, q: Id, gro
 /// Sums that there are: of what, of how many, times what.
 type Sums = FxHashMap<(Id, i64, i64), Id>;
 
+/// A contraction of a packed weight that does not lie as in its file.
+struct Weight {
+    operands: Operands,
+    layout: Layout,
+    packing: Arc<Packing>,
+}
+
 /// A contraction that can be one of integers.
 enum Contraction {
-    /// Of a packed weight `w` with activations `x`.
-    Weight { w: Id, x: Id, layout: Layout, packing: Arc<Packing> },
-    /// Of a weight `w` that keeps its file's layout with activations `x`, where the machine multiplies tiles of so many terms.
-    Stored { w: Id, x: Id, terms: i64 },
+    /// Of a packed weight with activations.
+    Weight(Weight),
+    /// Of a weight that keeps its file's layout with activations, where the machine multiplies tiles of so many terms.
+    Stored { of: Operands, terms: i64 },
     /// Of rows in eight bits, with a zero of their own or without, and the planes of activations.
     Rows { q: Id, d: Id, group: i64, zero: Option<i64> },
 }
 
 /// The planes of activations, encoded here, that meet rows `float(code)·d` or `float(code + zero)·d` in as large groups.
-fn rows(g: &Graph, [a, b]: [Id; 2]) -> Option<Contraction> {
+fn rows(g: &Graph, a: Id, b: Id) -> Option<Contraction> {
     let encoded = |q: Id| g[q].op == Op::Cast && g.scalar(q) == Scalar::I8;
     let [a, b] = [a, b].map(|x| g.decoded(base_of(g, x)));
     let (a, b) = (a?, b?);
@@ -366,23 +422,22 @@ fn contraction(g: &Graph, id: Id, derived: &Derived) -> Option<Contraction> {
         return None;
     }
     let sides = [(product.src[0], product.src[1]), (product.src[1], product.src[0])];
-    let Some((w, x, slot)) = sides.into_iter().find_map(|(w, x)| Some((w, x, packed_rows(g, w)?))) else {
-        return rows(g, [product.src[0], product.src[1]]);
+    let Some((weight, x, slot)) = sides.into_iter().find_map(|(w, x)| Some((w, x, packed_rows(g, w)?))) else {
+        return rows(g, product.src[0], product.src[1]);
     };
     let columns = g.int_value(*g.dims(n.src[0]).last()?)?;
     // Activations of one dim too few are a constant.
     let whole = |terms: i64| columns % terms == 0 && g.dims(x).len() == last + 1;
+    let of = Operands { weight, x, base: base_of(g, x) };
+    if packed_rows(g, x).is_some() {
+        return None;
+    }
     let Some((layout, packing)) = derived.layouts.get(&slot) else {
         let terms = derived.tiles.filter(|&terms| whole(terms))?;
-        return packed_rows(g, x).is_none().then_some(Contraction::Stored { w, x, terms });
+        return Some(Contraction::Stored { of, terms });
     };
     let fits = whole(GROUP) && whole(packing.elements);
-    (fits && packed_rows(g, x).is_none()).then(|| Contraction::Weight {
-        w,
-        x,
-        layout: *layout,
-        packing: packing.clone(),
-    })
+    fits.then(|| Contraction::Weight(Weight { operands: of, layout: *layout, packing: packing.clone() }))
 }
 
 /// What the activations are made of by moving whole rows.

@@ -12,7 +12,8 @@ use gristmill_uop::machine::MachineKind;
 use gristmill_uop::target::Target;
 use std::collections::BTreeMap;
 
-/// The part of a layout's price that another must save: it counts bytes, and not what vectors or threads make of them.
+/// The part of a layout's price that another must save: it counts bytes, and not what vectors or threads make of them. Not measured: layouts of
+/// a format differ by a few per cent of bytes, so no price changes one, and only a tuner does.
 const MARGIN: f64 = 0.5;
 
 /// How weights of that format and shape could lie, the rule's choice first, and alone unless `all` are wanted.

@@ -8,22 +8,30 @@ pub mod f16_split;
 pub mod halves;
 pub mod int8;
 pub mod layouts;
+mod operands;
+pub mod product;
 pub mod scan;
 pub mod scatter;
 
+use crate::decision::{Cheapest, Decider, Decision};
 use gristmill_uop::Id;
 use gristmill_uop::function::Function;
 use gristmill_uop::target::Target;
+use product::Forms;
 use rustc_hash::FxHashMap;
 
-/// What the kernels for `target` compute of `function`, as a function of the tensor level: contractions are of activations that went through
-/// their encoding in eight bits, or through bf16 as their weights. `None` where that changes nothing.
-pub fn meaning(function: &Function, target: &Target) -> Option<Function> {
+/// What the kernels for `target` compute of `function` where that was decided, as a function of the tensor level: contractions are of activations that went through
+/// their encoding in eight bits, or through halves as their weights. `None` where that changes nothing.
+pub fn meaning(function: &Function, target: &Target, decisions: &[Decision]) -> Option<Function> {
+    let plan = |d: &Decision| (d.key(), d.options[d.chosen].plan.clone());
+    let plans = decisions.iter().filter(|d| d.kind == "product").map(plan).collect();
+    let mut decider = Decider { policy: &mut Cheapest, plans: &plans, log: vec![] };
+    let mut forms = Forms::new(&function.name, target, &mut decider);
     let mut graph = function.graph.clone();
     let mut roots: Vec<Id> = function.outputs.iter().map(|o| o.1).collect();
     let encoded = attention::encode(&mut graph, &mut roots, target);
-    let derived =
-        int8::derive(&mut graph, &mut roots, &mut FxHashMap::default(), int8::layouts_of(function, target), target);
+    let layouts = int8::layouts_of(function, target);
+    let derived = int8::derive(&mut graph, &mut roots, &mut FxHashMap::default(), layouts, &mut forms);
     let outputs = function.outputs.iter().zip(&roots).map(|(o, &r)| (o.0, r)).collect();
     let changed = !derived.dots.is_empty()
         || !derived.tiled.is_empty()

@@ -14,7 +14,8 @@ use gristmill_uop::shape::ScanSources;
 use gristmill_uop::{Arg, Graph, Id, Sources};
 use rustc_hash::FxHashMap;
 
-/// Tokens of a chunk, at most; a power of two. Work inside a chunk grows with it, and states between chunks, each a step behind the other, become fewer.
+/// Tokens of a chunk, at most; a power of two. Work inside a chunk grows with it, and states between chunks, each a step behind the other, become fewer. Other lengths
+/// were not measured.
 pub const CHUNK: i64 = 32;
 
 /// Replaces every `SCAN` below `roots`.

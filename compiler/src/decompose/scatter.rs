@@ -61,7 +61,7 @@ impl FromStr for Form {
     }
 }
 
-/// Operations for an element of a row that is compared: whether it is there, what it then counts as, and the sum.
+/// Operations for an element of a row that is compared: whether it is there, what it then counts as, and the sum. Counted, not measured.
 const COMPARED: f64 = 3.0;
 /// Bytes of an element that are moved where it is added: it is read, and so is what it is added to, which is written.
 const MOVED: f64 = 3.0;
@@ -77,15 +77,15 @@ pub fn expand(g: &mut Graph, roots: &mut [Id], function: &Function, target: &Tar
         if g[id].op != Op::ScatterAdd {
             continue;
         }
-        let src = [0, 1, 2].map(|i| g[id].src[i]).map(|s| g.substitute(s, &mut map));
+        let [x, value, index] = [0, 1, 2].map(|i| g[id].src[i]).map(|s| g.substitute(s, &mut map));
         let own = in_place.contains(&id);
         let new = match decided(g, id, own, &function.name, target, decider) {
-            Form::Compared => compared(g, src, own),
+            Form::Compared => compared(g, Added { x, value, index }, own),
             form => {
-                let base = if own { src[0] } else { copied(g, src[0], &mut copies) };
+                let base = if own { x } else { copied(g, x, &mut copies) };
                 let arg = Arg::Int(i64::from(form == Form::InOrder));
                 let dtype = g[id].dtype;
-                g.intern(Node { op: Op::ScatterAdd, dtype, src: smallvec![base, src[1], src[2]], arg })
+                g.intern(Node { op: Op::ScatterAdd, dtype, src: smallvec![base, value, index], arg })
             }
         };
         map.insert(id, new);
@@ -93,6 +93,14 @@ pub fn expand(g: &mut Graph, roots: &mut [Id], function: &Function, target: &Tar
     if !map.is_empty() {
         roots.iter_mut().for_each(|r| *r = g.substitute(*r, &mut map));
     }
+}
+
+/// Rows that are added: `value[i]` to the row `index[i]` of `x`.
+#[derive(Clone, Copy)]
+struct Added {
+    x: Id,
+    value: Id,
+    index: Id,
 }
 
 /// Those that make a version of a state which the function leaves behind.
@@ -116,7 +124,7 @@ fn copied(g: &mut Graph, x: Id, copies: &mut i64) -> Id {
 }
 
 /// `x[r] + Σ_i (index[i] = r ? value[i] : 0)`, halves as f32.
-fn compared(g: &mut Graph, [x, value, index]: [Id; 3], own: bool) -> Id {
+fn compared(g: &mut Graph, Added { x, value, index }: Added, own: bool) -> Id {
     let (dims, scalar) = (g.shape(x), g.scalar(x));
     let count = g.shape(value)[0];
     let of = if scalar == Scalar::F16 { Scalar::F32 } else { scalar };

@@ -1,7 +1,7 @@
 //! A nest that sums products of halves, laid out over warps as their matrix product wants it (`lower/mma_f16.rs`), in the tiles that a plan says. The rows
 //! of a lane are neighbours: where they are contiguous, one load brings them all.
 
-use crate::fragment::{WARP, along};
+use crate::fragment::along;
 use crate::nest::{Nest, Ranges, divisor, strided};
 use crate::tile::Warps;
 use crate::tile::product::Product;
@@ -19,7 +19,7 @@ fn contiguous(g: &mut Graph, load: Id, r: Id) -> bool {
 /// The nest of `store` as the plan says, if it is such a nest; `ranges` makes its ranges. What does not divide counts as the next smaller number that does.
 pub fn nest(g: &mut Graph, store: Id, plan: &Warps, machine: &Machine, ranges: &mut Ranges) -> Option<Id> {
     let product = if plan.groups { Product::of_stages(g, store, machine)? } else { Product::of(g, store, machine)? };
-    let counts = Counts::of(&product, plan)?;
+    let counts = Counts::of(&product, plan, machine)?;
     let tiles = TileRanges::of(g, &product, &counts, plan, ranges);
     // Lanes read rows beside one another without a conflict only if these follow one another.
     let as_laid_out = product.sum.staged_rows(g) && !contiguous(g, product.sum.rows, product.row);
@@ -44,6 +44,8 @@ pub fn nest(g: &mut Graph, store: Id, plan: &Warps, machine: &Machine, ranges: &
 struct Counts {
     /// What multiplies.
     of: &'static Fragment,
+    /// Warps that a fragment is of: each has rows of its own.
+    of_product: i64,
     /// Fragments above one another.
     high: i64,
     /// Warps along the rows.
@@ -61,7 +63,7 @@ struct Counts {
 }
 
 impl Counts {
-    fn of(product: &Product, plan: &Warps) -> Option<Counts> {
+    fn of(product: &Product, plan: &Warps, machine: &Machine) -> Option<Counts> {
         let of = match plan.groups {
             true => Fragment::of_stage(product.sum.operand, plan.wide * product.of.columns, Shared::Columns)?,
             false => product.of,
@@ -76,7 +78,8 @@ impl Counts {
             0 => 2 * of.terms,
             _ => of.terms,
         };
-        Some(Counts { of, high, row_warps, column_warps, tall, wide: plan.wide, blocks, at_once })
+        let of_product = of.sums.lanes() / machine.subgroup;
+        Some(Counts { of, of_product, high, row_warps, column_warps, tall, wide: plan.wide, blocks, at_once })
     }
 }
 
@@ -113,13 +116,13 @@ impl TileRanges {
     fn of(g: &mut Graph, product: &Product, counts: &Counts, plan: &Warps, ranges: &mut Ranges) -> TileRanges {
         use RangeKind::{Loop, Reduce, Unroll, Upcast, Vector};
         let mut range = |g: &mut Graph, n: i64, kind: RangeKind| ranges.fixed(g, n, kind);
-        let &Counts { of, high, row_warps, column_warps, tall, wide, blocks, at_once } = counts;
+        let &Counts { of, of_product, high, row_warps, column_warps, tall, wide, blocks, at_once } = counts;
         let of_both = if plan.batch_warps { Vector } else { Loop };
         let both = product.both.map(|r| (r, range(g, g.max_of(g[r].src[0]), of_both)));
         let row_step = range(g, high / row_warps / tall, Loop);
         let block_step = range(g, blocks / column_warps, Loop);
         let (row_warp, block_warp) = (range(g, row_warps, Vector), range(g, column_warps, Vector));
-        let quarter = range(g, of.sums.lanes() / WARP, Vector);
+        let quarter = range(g, of_product, Vector);
         let lane = range(g, along(of.sums.lanes, true).count, Vector);
         let beside_lane = range(g, along(of.sums.lanes, false).count, Vector);
         let (row_tile, tile) = (range(g, tall, Upcast), range(g, wide, Upcast));
@@ -147,9 +150,9 @@ impl TileRanges {
     }
     /// The row: the lane's are those that the fragment's layout gives it where `as_laid_out`, else neighbours.
     fn row_at(&self, g: &mut Graph, counts: &Counts, as_laid_out: bool) -> Id {
-        let &Counts { of, high, row_warps, tall, .. } = counts;
+        let &Counts { of, of_product, high, row_warps, tall, .. } = counts;
         let (lanes, copies) = (along(of.sums.lanes, true), along(of.sums.registers, true));
-        let of_warp = of.rows * WARP / of.sums.lanes();
+        let of_warp = of.rows / of_product;
         let of_rows = if as_laid_out {
             [(self.quarter, of_warp), (self.lane, lanes.row), (self.row_tile, of.rows), (self.i, copies.row)]
         } else {

@@ -123,7 +123,7 @@ impl<'a> Expander<'a> {
     /// The sum over a group as one of whole numbers.
     fn in_integers(&self, g: &mut Graph, sum: Id, dot: &Dot) -> Id {
         let on = |rule: &str| match rule {
-            rules::dot::SIGNED => self.derived.signed,
+            rules::dot::SIGNED => self.derived.signed_codes,
             // Whole numbers from −127 to 127, as this rule wants them.
             rules::dot::ROWS => dot.s.is_none(),
             _ => true,

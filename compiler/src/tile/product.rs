@@ -3,7 +3,7 @@
 //! It has outputs of *rows*, on which one operand depends, and *columns*, on which the other does; the latter's values are f32 in two parts
 //! (`decompose/f16_split.rs`), over which the sum goes as well, or halves. A tile is as high as the machine's fragment, and as wide, two parts being two columns.
 
-use crate::fragment::{ENOUGH, Sum, WARP, along};
+use crate::fragment::{Sum, along, enough};
 use crate::nest::Nest;
 use gristmill_uop::fragment::Fragment;
 use gristmill_uop::machine::Machine;
@@ -44,7 +44,7 @@ impl Product {
         let sums: Vec<Id> = g.toposort(&[nest.value]).into_iter().filter(|&n| g[n].op == Op::Reduce).collect();
         let &[id] = &sums[..] else { return None };
         let sum = Sum::of(g, id)?;
-        let of = machine.fragment(sum.operand).filter(|f| f.sums.lanes() == WARP && machine.subgroup == WARP)?;
+        let of = machine.subgroup_fragment(sum.operand)?;
         let both = [Some(sum), Sum::of(g, id)?.turned(g)].into_iter().flatten();
         let mut found: Vec<Product> = both.filter_map(|sum| Product::with(g, nest.clone(), id, sum, of)).collect();
         // A lane's columns are neighbours, which are written together where the output's are.
@@ -78,7 +78,7 @@ impl Product {
         let (&[row], &[column]) = (&rows[..], &columns[..]) else { return None };
         let loops = |r: &Id| g.range_kind(*r) == Some(RangeKind::Loop) && bound(*r).is_some();
         let high = bound(row).filter(|n| n % of.rows == 0)? / of.rows;
-        let outputs = bound(column).filter(|&n| n >= ENOUGH)?;
+        let outputs = bound(column).filter(|&n| n >= enough(of))?;
         if !nest.closed.iter().all(loops) || both.len() > 1 || !depends(sum.rows, &term) {
             return None;
         }

@@ -63,7 +63,7 @@ fn machine(bytes: &mut Bytes) -> Kind {
         kind => {
             let lanes = bytes.pick(&[4, 8, 16]);
             let workers = 1 + bytes.below(3);
-            Kind::new(Machine { pairs: kind == 2, signed: kind == 3, ..Machine::cpu("fuzz", lanes, workers) })
+            Kind::new(Machine { pairs: kind == 2, signed_bytes: kind == 3, ..Machine::cpu("fuzz", lanes, workers) })
         }
     };
     let off = u16::from_le_bytes([bytes.byte(), bytes.byte()]);

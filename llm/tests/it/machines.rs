@@ -103,7 +103,7 @@ fn a_subgroup_s_width_is_that_of_shared_rows() {
 /// Interleaved rows are the lanes of a vector: a narrower one would read a part of each line, by instructions that a machine may not have.
 #[test]
 fn interleaved_rows_are_multiplied_by_whole_vectors() {
-    let avx2 = Machine { pairs: true, signed: true, ..Machine::cpu("avx2", 8, 2) };
+    let avx2 = Machine { pairs: true, signed_bytes: true, ..Machine::cpu("avx2", 8, 2) };
     let machines = [Machine::cpu("avx512vnni", 16, 2), avx2];
     let presets = [
         ("gpt-oss-20b", "mxfp4_moe"),
@@ -132,7 +132,7 @@ fn interleaved_rows_are_multiplied_by_whole_vectors() {
 fn every_optimisation_acts_on_every_machine_that_has_it() {
     let functions = [TokenClass::One, TokenClass::Chunk { max: 512 }].map(|tokens| layer("glm-4.7-flash", tokens));
     let avx512 = Machine::cpu("avx512vnni", 16, 2);
-    let avx2 = Machine { pairs: true, signed: true, ..Machine::cpu("avx2", 8, 2) };
+    let avx2 = Machine { pairs: true, signed_bytes: true, ..Machine::cpu("avx2", 8, 2) };
     let names = |target: &Target, dialect: &dyn Dialect| -> Vec<String> {
         let compiled = functions.iter().flat_map(|f| compile(f, target, Some(dialect), &mut Cheapest).programs);
         compiled.map(|p| p.name.clone()).collect()

@@ -5,6 +5,7 @@ use crate::steps_support::step;
 use gristmill_backend::{cpu, cuda};
 use gristmill_compiler::decision::{Count, counts};
 use gristmill_compiler::decompose::attention::plan::AttentionPlan;
+use gristmill_compiler::decompose::product::Form;
 use gristmill_compiler::layout::Layout;
 use gristmill_compiler::tile::{NestPlan, StagePlan, TilePlan, Workgroup};
 use gristmill_compiler::{Cheapest, Compiled, Decision, Dialect, Listed, Perturb, Policy, check_plan, compile};
@@ -48,11 +49,13 @@ fn parses(plan: &str) -> bool {
     let stages = plan.parse::<StagePlan>().is_ok_and(|s| s.to_string() == plan);
     let launch = plan.parse::<LaunchPlan>().is_ok_and(|l| l.to_string() == plan);
     let layout = plan.parse::<Layout>().is_ok_and(|l| l.to_string() == plan);
+    let product = plan.parse::<Form>().is_ok_and(|form| form.to_string() == plan);
     (workgroup
         || attention
         || launch
         || stages
         || layout
+        || product
         || plan.parse::<NestPlan>().is_ok_and(|n| n.to_string() == plan))
         && check_plan(plan).is_ok()
 }

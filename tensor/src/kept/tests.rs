@@ -78,10 +78,43 @@ fn whatever_decides_changes_the_key() {
 /// That machine with each of its facts changed.
 fn machines(m: &Machine) -> Vec<Machine> {
     // Taken apart, so that a fact that is added is asked for here.
-    let Machine { name: _, kind: _, sm: _, units, lanes, subgroup, schedulers, threads_per_unit, registers, .. } = *m;
-    let Machine { shared_per_unit, shared_per_workgroup, cache, least_bytes, table_lookup, pairs, signed, .. } = *m;
-    let Machine { part_writes, stage_words, alignment, largest_binding, shuffles, early, .. } = *m;
-    let Machine { fragments: _, bandwidth, jump, cache_bandwidth, operations, launch, latency, barrier, .. } = *m;
+    let Machine {
+        name: _,
+        kind: _,
+        sm: _,
+        units,
+        lanes,
+        subgroup,
+        widest,
+        schedulers,
+        threads_per_unit,
+        registers,
+        shared_per_unit,
+        shared_per_workgroup,
+        cache,
+        least_bytes,
+        part_writes,
+        stage_words,
+        alignment,
+        largest_binding,
+        shuffles,
+        early,
+        table_lookup,
+        pairs,
+        dot4,
+        signed_bytes,
+        signed_codes,
+        fragments: _,
+        bandwidth,
+        jump,
+        cache_bandwidth,
+        operations,
+        rate,
+        launch,
+        latency,
+        atomic,
+        barrier,
+    } = *m;
     let of = || m.clone();
     vec![
         Machine { name: "another".into(), ..of() },
@@ -90,6 +123,7 @@ fn machines(m: &Machine) -> Vec<Machine> {
         Machine { units: units + 1, ..of() },
         Machine { lanes: lanes + 1, ..of() },
         Machine { subgroup: subgroup + 1, ..of() },
+        Machine { widest: widest + 1, ..of() },
         Machine { schedulers: schedulers + 1, ..of() },
         Machine { threads_per_unit: threads_per_unit + 1, ..of() },
         Machine { registers: registers + 1, ..of() },
@@ -105,15 +139,19 @@ fn machines(m: &Machine) -> Vec<Machine> {
         Machine { early: !early, ..of() },
         Machine { table_lookup: !table_lookup, ..of() },
         Machine { pairs: !pairs, ..of() },
-        Machine { signed: !signed, ..of() },
+        Machine { dot4: !dot4, ..of() },
+        Machine { signed_bytes: !signed_bytes, ..of() },
+        Machine { signed_codes: !signed_codes, ..of() },
         Machine { fragments: &[gristmill_uop::fragment::AMX_BF16], ..of() },
         // The next float, too: nothing is rounded on its way into a key.
         Machine { bandwidth: bandwidth.next_up(), ..of() },
         Machine { jump: jump.next_up(), ..of() },
         Machine { cache_bandwidth: cache_bandwidth.next_up(), ..of() },
         Machine { operations: operations.next_up(), ..of() },
+        Machine { rate: rate.next_up(), ..of() },
         Machine { launch: launch.next_up(), ..of() },
         Machine { latency: latency.next_up(), ..of() },
+        Machine { atomic: atomic.next_up(), ..of() },
         Machine { barrier: barrier.next_up(), ..of() },
     ]
 }

@@ -4,8 +4,9 @@
 use super::progress::{Finished, Record, Stages};
 use super::schedules::{Group, Schedule};
 use super::truths::{Meant, Truth};
-use super::{Case, DERIVED, ENCODED, Outputs, RECORD, Run, Way, get, wrong};
+use super::{Case, DERIVED, ENCODED, MIXED, Outputs, RECORD, Run, Way, Within, get, wrong};
 use gristmill_compiler::decompose;
+use gristmill_compiler::decompose::product::Form;
 use gristmill_compiler::layout::Layout;
 use gristmill_runtime::{Buffer, Memory};
 use gristmill_tensor::jit::{Call, Jit};
@@ -25,6 +26,12 @@ pub struct Suite {
     /// What was run of each case, and what is wrong with it.
     finished: Vec<Finished>,
     stages: Stages,
+}
+
+/// What a case means in a schedule, and how near what is computed must be.
+struct Meaning {
+    values: Meant,
+    within: Within,
 }
 
 impl Suite {
@@ -78,7 +85,7 @@ impl Suite {
             sources.for_each(|source| println!("// {name}\n{source}"));
         }
         let start = Instant::now();
-        let meaning = self.meaning(i, target);
+        let meaning = self.meaning(schedule, target);
         self.stages.truth += start.elapsed();
         let start = Instant::now();
         for j in 0..self.truths[i].runs.len() {
@@ -90,10 +97,16 @@ impl Suite {
         }
         self.stages.run += start.elapsed();
     }
-    /// What a case means to a target, if it is not what it says.
-    fn meaning(&self, i: usize, target: &Target) -> Option<Meant> {
-        let f = decompose::meaning(&self.cases[i].function, target)?;
-        Some(self.truths[i].meant(&f))
+    /// What a case means in a schedule for a target, if it is not what it says.
+    fn meaning(&self, schedule: &Schedule, target: &Target) -> Option<Meaning> {
+        let decisions = &schedule.ready.compiled.decisions;
+        let f = decompose::meaning(&self.cases[schedule.case].function, target, decisions)?;
+        let forms = || decisions.iter().filter(|d| d.kind == "product").map(|d| d.options[d.chosen].plan.as_str());
+        let in_integers = |plan: &str| plan == Form::Integers.to_string();
+        let of_halves = |plan: &str| ![Form::Integers, Form::Floats].iter().any(|form| form.to_string() == plan);
+        let mixed = forms().any(in_integers) && forms().any(of_halves);
+        let within = if mixed { MIXED } else { DERIVED };
+        Some(Meaning { values: self.truths[schedule.case].meant(&f), within })
     }
     /// The bytes of the outputs of run `j` of a schedule's case.
     fn computed(&self, jit: &Jit, schedule: &Schedule, j: usize) -> Result<Outputs, String> {
@@ -109,14 +122,14 @@ impl Suite {
         Ok(run.want.iter().map(|want| read(want.0)).collect())
     }
     /// Notes what is wrong with outputs, and where they differ from those of a way that they must equal.
-    fn judge(&mut self, after: &Outputs, way: &Way, [i, j]: [usize; 2], meaning: Option<&Meant>, at: &str) {
+    fn judge(&mut self, after: &Outputs, way: &Way, [i, j]: [usize; 2], meaning: Option<&Meaning>, at: &str) {
         let (case, run, errors) = (&self.cases[i], &self.truths[i].runs[j], &mut self.finished[i].wrong);
         for (n, ((slot, want, places), bytes)) in run.want.iter().zip(after).enumerate() {
             let Storage::Plain(scalar) = case.function.slots[*slot as usize].storage else { continue };
             let got: Vec<f64> = places.iter().map(|&p| get(bytes, p * scalar.bytes(), scalar)).collect();
             let judged = match meaning {
                 Some(meant) => {
-                    let nearer = wrong(&meant[j][n].1, &got, scalar, DERIVED, &[]);
+                    let nearer = wrong(&meant.values[j][n].1, &got, scalar, meant.within, &[]);
                     nearer.or_else(|| wrong(want, &got, scalar, ENCODED, &[]))
                 }
                 None => {

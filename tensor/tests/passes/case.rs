@@ -95,8 +95,10 @@ impl Case {
         let mut words = line.split_whitespace();
         let mut target = match words.next() {
             Some("cpu-avx512vnni") => Target::cpu("avx512vnni", 16, workers),
-            Some("cpu-avx2") => Target::new(Machine { pairs: true, signed: true, ..Machine::cpu("avx2", 8, workers) }),
-            Some("cpu-neon") => Target::new(Machine { signed: true, ..Machine::cpu("neon", 4, workers) }),
+            Some("cpu-avx2") => {
+                Target::new(Machine { pairs: true, signed_bytes: true, ..Machine::cpu("avx2", 8, workers) })
+            }
+            Some("cpu-neon") => Target::new(Machine { signed_bytes: true, ..Machine::cpu("neon", 4, workers) }),
             Some("cpu-plain") => Target::cpu("plain", 1, workers),
             Some(gpu) if gpu.strip_prefix("gpu-").and_then(Machine::named).is_some() => Target::named(&gpu[4..]),
             Some(name) if let Some(of) = name.strip_prefix("adapter-").and_then(Adapter::named) => {

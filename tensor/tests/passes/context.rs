@@ -2,7 +2,9 @@
 
 use crate::case::{Case, Parsed};
 use crate::kernels::LaidOut;
-use gristmill_compiler::testing::{Cheapest, Decider, Derived, Hint, Layout, Packing, attention, int8, layouts_of};
+use gristmill_compiler::testing::{
+    Cheapest, Decider, Derived, Forms, Hint, Layout, Packing, attention, int8, layouts_of,
+};
 use gristmill_uop::function::{Function, Slot, SlotKind, Storage};
 use gristmill_uop::target::Target;
 use gristmill_uop::{Arg, EncodingRef, Graph, Id, Op};
@@ -83,7 +85,11 @@ impl Context {
                     let mut decider = Decider { policy: &mut Cheapest, plans: &target.plans, log: vec![] };
                     attention(&mut graph, &mut roots, &mut hints, &target, "case", &mut decider)
                 }
-                "int8" => derived = int8(&mut graph, &mut roots, &mut hints, layouts_of(&function, &target), &target),
+                "int8" => {
+                    let mut decider = Decider { policy: &mut Cheapest, plans: &target.plans, log: vec![] };
+                    let mut forms = Forms::new("case", &target, &mut decider);
+                    derived = int8(&mut graph, &mut roots, &mut hints, layouts_of(&function, &target), &mut forms)
+                }
                 _ => return Err(format!("`{pass}` is no pass that comes before")),
             }
         }

@@ -6,8 +6,8 @@ use crate::judge::{Applied, Claim, Meaning, Tensors};
 use crate::kernels::{Kernels, LaidOut, Linear, Lowered, ranges};
 use crate::show::{self, Numbers};
 use gristmill_compiler::testing::{
-    self, Budget, Cheapest, Decider, Decision, Decomposed, Draft, Expander, Packing, Policy, Problem, Surroundings,
-    TEMP, room,
+    self, Budget, Cheapest, Decider, Decision, Decomposed, Draft, Expander, Forms, Packing, Policy, Problem,
+    Surroundings, TEMP, room,
 };
 use gristmill_uop::function::Function;
 use gristmill_uop::program::Program;
@@ -108,10 +108,23 @@ pub fn encode_queries(case: &Case) -> Result<Applied, String> {
     Ok(Applied { text, claim: Claim::same(of_function(c.function), tensors(c.graph, outputs)) })
 }
 
+/// The option of this plan where there is one, else the first.
+struct Planned(String);
+
+impl Policy for Planned {
+    fn choose(&mut self, decision: &Decision) -> usize {
+        decision.options.iter().position(|option| option.plan == self.0).unwrap_or(0)
+    }
+}
+
+/// `plan: product: floats`: the form that contractions take, where it is legal.
 pub fn int8(case: &Case) -> Result<Applied, String> {
     let mut c = Context::of(case)?;
     let layouts = testing::layouts_of(&c.function, &c.target);
-    c.derived = testing::int8(&mut c.graph, &mut c.roots, &mut c.hints, layouts, &c.target);
+    let mut policy = Planned(case.get("plan").unwrap_or_default().to_string());
+    let mut decider = Decider { policy: &mut policy, plans: &c.target.plans, log: vec![] };
+    let mut forms = Forms::new("case", &c.target, &mut decider);
+    c.derived = testing::int8(&mut c.graph, &mut c.roots, &mut c.hints, layouts, &mut forms);
     let (g, derived, all) = (&c.graph, &c.derived, c.all());
     let numbers = Numbers::of(g, &all);
     let mut lines: Vec<String> = Vec::new();
@@ -389,7 +402,7 @@ pub fn pipeline(case: &Case) -> Result<Applied, String> {
         }
         launches.push(of);
     }
-    let meaning = testing::meaning(&c.function, &c.target).unwrap_or_else(|| c.function.clone());
+    let meaning = testing::meaning(&c.function, &c.target, &compiled.decisions).unwrap_or_else(|| c.function.clone());
     let between = temporary(&g, &launches);
     let laid_out = |(slot, layout): &(u32, testing::Layout)| {
         let info = &c.function.slots[*slot as usize];

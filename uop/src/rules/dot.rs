@@ -181,7 +181,7 @@ fn positive_table(g: &mut Graph, n: &Node) -> Option<Id> {
     Some(g.add(first, second))
 }
 
-/// The rule for machines that multiply signed bytes: a code keeps its zero, and its sums with it.
+/// The rule for machines with `signed_codes`: a code keeps its zero, and its sums with it.
 pub const SIGNED: &str = "sum(a*b) of signed bytes -> sum(signed dot4(words))";
 
 fn signed_words(g: &mut Graph, n: &Node) -> Option<Id> {

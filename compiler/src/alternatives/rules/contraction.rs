@@ -1,9 +1,9 @@
 //! Sums of products.
 
 use super::rule::rules;
-use crate::alternatives::term::{Class, Form, Map, Source, Term, View};
+use crate::alternatives::term::{Class, Form, Map, Shaped, Source, Term, View};
 use crate::alternatives::terms::{Factor, Sum, Terms};
-use gristmill_uop::{Arg, Op};
+use gristmill_uop::{Arg, Id, Op};
 
 rules! {
     equal "(a·b)·c -> a·(b·c)" associated;
@@ -105,9 +105,9 @@ fn scaled(t: &mut Terms, term: &Term) -> Vec<Class> {
             out.push(match scale {
                 Scale::Tensor(s, map) => {
                     let s = t.arranged(s, &map, &sum.out, &sum.sizes);
-                    t.node(Op::Mul, Arg::None, (dtype, dims), &[class, s], &[])
+                    t.node(Op::Mul, Arg::None, Shaped::new(dtype, dims), &[class, s], &[])
                 }
-                Scale::Scalar(s) => t.node(Op::Mul, Arg::None, (dtype, dims), &[class], &[s]),
+                Scale::Scalar(s) => t.node(Op::Mul, Arg::None, Shaped::new(dtype, dims), &[class], &[s]),
             });
         }
     }
@@ -118,7 +118,7 @@ fn scaled(t: &mut Terms, term: &Term) -> Vec<Class> {
 enum Scale {
     /// With the index of each axis.
     Tensor(Class, Map),
-    Scalar(gristmill_uop::Id),
+    Scalar(Id),
 }
 
 /// The side of a product that a sum does not depend on, and the other, which comes first.
@@ -157,7 +157,7 @@ fn distributed(t: &mut Terms, term: &Term) -> Vec<Class> {
                 t.contract(&Sum { factors, out: sum.out.clone(), sizes: sum.sizes.clone() })
             };
             if let (Some(a), Some(b)) = (one(a), one(b)) {
-                out.push(t.node(Op::Add, Arg::None, (term.dtype, term.dims.clone()), &[a, b], &[]));
+                out.push(t.node(Op::Add, Arg::None, term.shaped(), &[a, b], &[]));
             }
         }
     }
@@ -178,7 +178,8 @@ fn joined(t: &mut Terms, term: &Term) -> Vec<Class> {
                 let length = t.dims(part)[axis];
                 let mut sizes = sum.sizes.clone();
                 sizes[index as usize] = length;
-                let factors = [Factor { class: part, map: of.map.clone() }, windowed(t, other, index, (begin, length))];
+                let factors =
+                    [Factor { class: part, map: of.map.clone() }, windowed(t, other, index, Window { begin, length })];
                 parts.extend(t.contract(&Sum { factors, out: sum.out.clone(), sizes }));
                 begin = t.graph.add(begin, length);
             }
@@ -189,7 +190,7 @@ fn joined(t: &mut Terms, term: &Term) -> Vec<Class> {
                 Some(axis) => t.cat(&parts, axis),
                 None => {
                     let (dtype, dims) = (term.dtype, term.dims.clone());
-                    let add = |a, b| t.node(Op::Add, Arg::None, (dtype, dims.clone()), &[a, b], &[]);
+                    let add = |a, b| t.node(Op::Add, Arg::None, Shaped::new(dtype, dims.clone()), &[a, b], &[]);
                     parts.into_iter().reduce(add).expect("something is joined")
                 }
             });
@@ -198,13 +199,20 @@ fn joined(t: &mut Terms, term: &Term) -> Vec<Class> {
     out
 }
 
+/// A part of an index: where it begins, and its length.
+#[derive(Clone, Copy)]
+struct Window {
+    begin: Id,
+    length: Id,
+}
+
 /// A factor at part of an index.
-fn windowed(t: &mut Terms, factor: &Factor, index: u8, window: (gristmill_uop::Id, gristmill_uop::Id)) -> Factor {
+fn windowed(t: &mut Terms, factor: &Factor, index: u8, Window { begin, length }: Window) -> Factor {
     let Some(axis) = factor.map.iter().position(|i| *i == Some(index)) else { return factor.clone() };
     let mut dims = t.dims(factor.class);
     let mut view = View::whole(&mut t.graph, &dims);
-    view.windows[axis] = window;
-    dims[axis] = window.1;
+    view.windows[axis] = (begin, length);
+    dims[axis] = length;
     Factor { class: t.view(factor.class, &view, &dims), map: factor.map.clone() }
 }
 
@@ -221,7 +229,7 @@ fn gathered(t: &mut Terms, term: &Term) -> Vec<Class> {
             let chosen = t.dims(numbers);
             let (rest, dtype) = (t.dims(of.class), t.facts(of.class).dtype);
             let dims = chosen.iter().chain(&rest[1..]).copied().collect();
-            let rows = t.node(Op::Gather, Arg::None, (dtype, dims), &[of.class, numbers], &[]);
+            let rows = t.node(Op::Gather, Arg::None, Shaped::new(dtype, dims), &[of.class, numbers], &[]);
             // An index for each axis of the numbers, in place of the one of the rows.
             let mut sizes = sum.sizes.clone();
             let new: Map = (0..chosen.len()).map(|i| Some((sizes.len() + i) as u8)).collect();

@@ -1,7 +1,7 @@
 //! Sums over rows that are chosen by their numbers.
 
 use super::rule::rules;
-use crate::alternatives::term::{Class, Form, Map, Source, Term};
+use crate::alternatives::term::{Class, Form, Map, Shaped, Source, Term};
 use crate::alternatives::terms::Terms;
 use gristmill_uop::shape::Dims;
 use gristmill_uop::{Arg, Op, ReduceOp, Scalar};
@@ -38,8 +38,18 @@ fn counts(t: &mut Terms, class: Class) -> Option<u8> {
     map[axes[0] as usize]
 }
 
-/// Rows that are taken where their numbers are those of a list: the axis along which that counts, the one of the rows, and their numbers, by row.
-fn taken(t: &mut Terms, condition: Class) -> Option<(u8, u8, Class)> {
+/// Rows that are taken where their numbers are those of a list.
+struct Taken {
+    /// The axis along which the list counts.
+    list: u8,
+    /// The axis of the rows.
+    row: u8,
+    /// Their numbers, by row.
+    numbers: Class,
+}
+
+/// The rows that a condition takes.
+fn taken(t: &mut Terms, condition: Class) -> Option<Taken> {
     let (equal, outer) = placed(t, condition)?;
     for term in t.of_op(equal, Op::Eq) {
         let &[a, b] = &term.children[..] else { continue };
@@ -50,7 +60,7 @@ fn taken(t: &mut Terms, condition: Class) -> Option<(u8, u8, Class)> {
                 && row != list
                 && t.facts(source).dtype.scalar == Scalar::I32
             {
-                return Some((list, row, source));
+                return Some(Taken { list, row, numbers: source });
             }
         }
     }
@@ -69,7 +79,7 @@ fn compared(t: &mut Terms, term: &Term) -> Vec<Class> {
         };
         if t.graph.float_value(*other) == Some(0.0)
             && let Some(of) = taken(t, condition)
-            && of.1 == summed
+            && of.row == summed
         {
             out.extend(scattered(t, term, value, of));
         }
@@ -77,8 +87,8 @@ fn compared(t: &mut Terms, term: &Term) -> Vec<Class> {
     out
 }
 
-/// `value`, whose axis `row` is that of the rows, and which does not depend on `list`, added to zeros.
-fn scattered(t: &mut Terms, term: &Term, value: Class, (list, row, numbers): (u8, u8, Class)) -> Option<Class> {
+/// `value`, which has the axis of the rows that are taken, and does not depend on the list's, added to zeros.
+fn scattered(t: &mut Terms, term: &Term, value: Class, Taken { list, row, numbers }: Taken) -> Option<Class> {
     let (source, map) = placed(t, value)?;
     let dims = t.dims(value);
     let rows = t.graph.int_value(dims[list as usize])?;
@@ -98,7 +108,7 @@ fn scattered(t: &mut Terms, term: &Term, value: Class, (list, row, numbers): (u8
     let value = t.add(form, term.dtype, added, &[inside, value]);
     let zeros = t.graph.spread(nothing, &term.dims);
     let zeros = t.add(Form::Leaf(zeros), term.dtype, term.dims.clone(), &[]);
-    Some(t.node(Op::ScatterAdd, Arg::None, (term.dtype, term.dims.clone()), &[zeros, value, numbers], &[]))
+    Some(t.node(Op::ScatterAdd, Arg::None, term.shaped(), &[zeros, value, numbers], &[]))
 }
 
 /// Numbers held within so many rows, and which of them lay there: others are no row's.
@@ -106,13 +116,13 @@ fn within(t: &mut Terms, numbers: Class, rows: i64) -> (Class, Class) {
     let (dims, dtype) = (t.dims(numbers), t.facts(numbers).dtype);
     let constant = |t: &mut Terms, v: i64| t.graph.int_of(Scalar::I32, v);
     let (none, last, end, minus) = (constant(t, 0), constant(t, rows - 1), constant(t, rows), constant(t, -1));
-    let held = t.node(Op::Max, Arg::None, (dtype, dims.clone()), &[numbers], &[none]);
-    let held = t.node(Op::Min, Arg::None, (dtype, dims.clone()), &[held], &[last]);
+    let held = t.node(Op::Max, Arg::None, Shaped::new(dtype, dims.clone()), &[numbers], &[none]);
+    let held = t.node(Op::Min, Arg::None, Shaped::new(dtype, dims.clone()), &[held], &[last]);
     let truth = |t: &mut Terms, sources: [Source; 2]| {
         let form = Form::Node { op: Op::Lt, arg: Arg::None, sources: sources.into_iter().collect() };
         t.add(form, Scalar::Bool.one(), dims.clone(), &[numbers])
     };
     let below = truth(t, [Source::Child, Source::Scalar(end)]);
     let above = truth(t, [Source::Scalar(minus), Source::Child]);
-    (held, t.node(Op::And, Arg::None, (Scalar::Bool.one(), dims.clone()), &[below, above], &[]))
+    (held, t.node(Op::And, Arg::None, Shaped::new(Scalar::Bool.one(), dims.clone()), &[below, above], &[]))
 }

@@ -32,7 +32,7 @@ pub(super) struct Rows {
 }
 
 /// The bytes that `k [rows, 1, depth]` is, if their products with `q [tokens, heads, depth]` are to be of whole numbers, in chunks of `chunk` positions.
-pub(super) fn rows(g: &Graph, [q, k]: [Id; 2], chunk: i64, target: &Target) -> Option<Rows> {
+pub(super) fn rows(g: &Graph, q: Id, k: Id, chunk: i64, target: &Target) -> Option<Rows> {
     if target.machine.kind != MachineKind::Cpu
         || !integers(target)
         || g.scalar(q) != Scalar::F32
@@ -50,7 +50,7 @@ pub(super) fn rows(g: &Graph, [q, k]: [Id; 2], chunk: i64, target: &Target) -> O
         scales,
         group,
         lanes,
-        signed: target.machine.signed,
+        signed: target.machine.signed_bytes,
     })
 }
 

@@ -14,6 +14,13 @@ use rustc_hash::FxHashMap;
 /// Score of a position that a token does not see: exp of it is 0, and it is finite, so that a chunk that is all masked has a maximum.
 pub const MASKED: f64 = -1e30;
 
+/// Scores of a chunk's positions, and of which of them a token does not see the position: `[chunks, tokens, heads, chunk]` both.
+#[derive(Clone, Copy)]
+pub struct Scores {
+    pub all: Id,
+    pub unseen: Id,
+}
+
 /// Nodes that only the kernel of the partial results reads.
 #[derive(Default)]
 pub struct Inside {
@@ -83,9 +90,22 @@ struct Grid {
     real: Id,
 }
 
+/// What a cache's chunks follow from.
+struct Division {
+    /// Positions of the cache that are in use.
+    length: Id,
+    /// Those of a chunk.
+    size: i64,
+    /// Chunks of a window, at most.
+    most: i64,
+    /// Positions that a token sees, unless it sees all before it.
+    window: Option<i64>,
+}
+
 impl Grid {
-    /// For tokens from position `first` on and a cache of that length: of a window, the chunks that it meets, `most` at most.
-    fn new(g: &mut Graph, [first, length]: [Id; 2], size: i64, most: i64, window: Option<i64>) -> Grid {
+    /// For tokens from position `first` on: of a window, the chunks that it meets.
+    fn new(g: &mut Graph, first: Id, of: &Division) -> Grid {
+        let &Division { length, size, most, window } = of;
         let (mut chunks, chunk) = in_use(g, length, size);
         let mut base = g.int(0);
         if let Some(window) = window {
@@ -102,8 +122,9 @@ impl Grid {
         let real = g.add(start, b);
         Grid { chunks, chunk, base, real }
     }
-    /// For rows at positions `own [tokens]` of several sequences, all below `length`: of a window each row has chunks from its own first one on, `most` at most.
-    fn in_pages(g: &mut Graph, [own, length]: [Id; 2], size: i64, most: i64, window: Option<i64>) -> Grid {
+    /// For rows at positions `own [tokens]` of several sequences, all below the length: of a window each row has chunks from its own first one on.
+    fn in_pages(g: &mut Graph, own: Id, of: &Division) -> Grid {
+        let &Division { length, size, most, window } = of;
         let (mut chunks, chunk) = in_use(g, length, size);
         if window.is_some() {
             let most = g.int(most);
@@ -148,11 +169,12 @@ impl<'a> Chunked<'a> {
         let (h, kvh) = (g.max_of(heads), g.max_of(kd[1]));
         let (size, window) = (plan.chunk, plan::window(g, src));
         let most = Divided::of(g, src, target).attended().chunks(size, 1)[0];
+        let of = Division { length, size, most, window };
         let Grid { chunks, chunk, base, real } = match &pages {
-            None => Grid::new(g, [first, length], size, most, window),
+            None => Grid::new(g, first, &of),
             Some(pages) => {
                 let own = pages.positions(g, first);
-                Grid::in_pages(g, [own, length], size, most, window)
+                Grid::in_pages(g, own, &of)
             }
         };
         let group = g.int(h / kvh);
@@ -238,7 +260,7 @@ impl<'a> Chunked<'a> {
     pub(super) fn keys(&mut self, g: &mut Graph, kernel: &mut Inside, hints: &mut FxHashMap<Id, Hint>) -> Id {
         let of_bytes = match self.pages {
             Some(_) => None,
-            None => bytes::rows(g, [self.q, self.k], self.size, self.target),
+            None => bytes::rows(g, self.q, self.k, self.size, self.target),
         };
         let keys = match of_bytes {
             Some(of) => {
@@ -265,14 +287,14 @@ impl<'a> Chunked<'a> {
     fn buffers_queries(&self, g: &Graph) -> bool {
         self.own && g.max_of(self.shape.tokens) > buffered(self.target)
     }
-    /// Scores `[chunks, tokens, heads, chunk]`, and of which of them a token does not see the position.
+    /// Scores of these keys.
     pub(super) fn scores(
         &self,
         g: &mut Graph,
         keys: Id,
         kernel: &mut Inside,
         hints: &mut FxHashMap<Id, Hint>,
-    ) -> (Id, Id) {
+    ) -> Scores {
         let Shape { chunks, tokens, heads, chunk, .. } = self.shape;
         let one = g.int(1);
         let scores = match self.plan.fragments {
@@ -322,21 +344,15 @@ impl<'a> Chunked<'a> {
             None => g.lt(mine, position),
             Some(window) => outside(g, position, mine, window - 1),
         };
-        (scores, unseen)
+        Scores { all: scores, unseen }
     }
-    fn softmax(
-        &self,
-        g: &mut Graph,
-        scores: (Id, Id),
-        kernel: &mut Inside,
-        hints: &mut FxHashMap<Id, Hint>,
-    ) -> Softmax {
+    fn softmax(&self, g: &mut Graph, scores: Scores, kernel: &mut Inside, hints: &mut FxHashMap<Id, Hint>) -> Softmax {
         let mut of = self.extremes(g, scores);
         of.sums = self.weighted(g, of.weights, kernel, hints);
         of
     }
     /// Without sums of values, in whose place stand those of the weights.
-    fn extremes(&self, g: &mut Graph, (raw, unseen): (Id, Id)) -> Softmax {
+    fn extremes(&self, g: &mut Graph, Scores { all: raw, unseen }: Scores) -> Softmax {
         let low = g.constant(Scalar::F32, MASKED);
         let scores = g.select(unseen, low, raw);
         let max = g.reduce(scores, &[3], ReduceOp::Max);
@@ -360,7 +376,7 @@ impl<'a> Chunked<'a> {
     }
     /// Sums `[chunks, tokens, heads, depth]` of each chunk's values with these weights.
     fn weighted(&self, g: &mut Graph, weights: Id, kernel: &mut Inside, hints: &mut FxHashMap<Id, Hint>) -> Id {
-        self.sums(g, weights, tiled::Over::Chunk, (kernel, hints))
+        self.sums(g, weights, tiled::Over::Chunk, kernel, hints)
     }
     /// Those of all chunks, `[tokens, heads, depth]`.
     pub(super) fn summed(
@@ -370,14 +386,15 @@ impl<'a> Chunked<'a> {
         kernel: &mut Inside,
         hints: &mut FxHashMap<Id, Hint>,
     ) -> Id {
-        self.sums(g, weights, tiled::Over::All, (kernel, hints))
+        self.sums(g, weights, tiled::Over::All, kernel, hints)
     }
     fn sums(
         &self,
         g: &mut Graph,
         weights: Id,
         over: tiled::Over,
-        (kernel, hints): (&mut Inside, &mut FxHashMap<Id, Hint>),
+        kernel: &mut Inside,
+        hints: &mut FxHashMap<Id, Hint>,
     ) -> Id {
         if self.plan.fragments.is_none() {
             let values = self.rows(g, self.v, self.out_depth, kernel);
@@ -401,7 +418,7 @@ impl<'a> Chunked<'a> {
         };
         let width = *g.shape(values).last().expect("rows of values");
         let values = self.rows(g, values, width, kernel);
-        let (weights, sums) = tiled::weighted(g, weights, values, &self.shape, (self.out_depth, over));
+        let (weights, sums) = tiled::weighted(g, weights, values, &self.shape, self.out_depth, over);
         kernel.all.push(weights);
         kernel.staged.push(weights);
         sums

@@ -2,28 +2,23 @@
 //! weighted values, which are rescaled as it grows. As nodes it is a softmax over all chunks; that the loop runs once, and what it carries, is how fused loops are
 //! lowered (`lower/carried.rs`).
 
-use super::chunked::{Chunked, Inside, MASKED};
-use super::plan::AttentionPlan;
+use super::chunked::{Chunked, Inside, MASKED, Scores};
 use crate::decompose::f16_split;
 use crate::request::{FusedSum, Hint};
-use gristmill_uop::target::Target;
 use gristmill_uop::{Graph, Id, RangeKind, ReduceOp, Scalar};
 use rustc_hash::FxHashMap;
 
-/// The attention of these sources, `[tokens, heads, depth]`.
-pub fn attended(
-    g: &mut Graph,
-    (src, scale): (&[Id], f64),
-    plan: AttentionPlan,
-    target: &Target,
-    hints: &mut FxHashMap<Id, Hint>,
-) -> Id {
-    // Scores in powers of two: e^x would be one, and a product, at each score.
-    let scale = scale * std::f64::consts::LOG2_E;
-    let mut of = Chunked::new(g, src, None, scale, plan, target);
+/// The scale that scores have here, in powers of two: e^x would be one, and a product, at each score.
+pub fn scale(of: f64) -> f64 {
+    of * std::f64::consts::LOG2_E
+}
+
+/// The attention, whose scores have that scale, `[tokens, heads, depth]`.
+pub fn attended(mut of: Chunked, g: &mut Graph, hints: &mut FxHashMap<Id, Hint>) -> Id {
+    let plan = of.plan;
     let mut kernel = Inside::default();
     let keys = of.keys(g, &mut kernel, hints);
-    let (raw, unseen) = of.scores(g, keys, &mut kernel, hints);
+    let Scores { all: raw, unseen } = of.scores(g, keys, &mut kernel, hints);
     let low = g.constant(Scalar::F32, MASKED);
     let scores = g.select(unseen, low, raw);
     // Masked where they are summed, once for all that read them.

@@ -2,7 +2,7 @@
 
 use super::combine::COLUMNS;
 use crate::decompose::f16_split;
-use crate::fragment::{ENOUGH, ROWS, TERMS, WARP};
+use crate::fragment::enough;
 use crate::nest::{divisor, floor_power};
 use crate::price::occupancy::{REGISTERS, each, room};
 use crate::tile::plan::{Proposal, proposals};
@@ -13,9 +13,11 @@ use gristmill_uop::{Graph, Id, Op, Scalar};
 use std::fmt::{self, Display, Formatter};
 use std::str::FromStr;
 
-/// Positions of a chunk.
+/// Positions of a chunk: on a GPU of a cache too long for chunks of 64 to be all at once (one of 18,432 rows; experiments, 37), on a processor not measured against others: longer ones leave fewer
+/// partial results, shorter ones more workgroups to divide.
 const CHUNK: i64 = 128;
-/// As many on a GPU, where a chunk is a workgroup's, unless the cache is long: a short context should still keep several busy.
+/// As many on a GPU, where a chunk is a workgroup's, unless the cache is long: a short context should still keep several busy (GLM on an H200 with a cache of 2,048 rows: 530 tokens a second, 445 where it is
+/// divided as one of 18,432; experiments, 37).
 const CHUNK_THREADS: i64 = 64;
 /// As many where no fragments multiply, of a cache so short that there are units for each of these chunks and four parts of the heads: threads take long for a chunk, 31 ns for each position and head of
 /// 1,088 values on an H200 through Vulkan. Tokens a second at the beginning, and behind 1,500 positions (experiments, 110): Youtu with 64 positions and 4 heads 510 and 494, with 32 and 2 566 and 497; Llama 3.1 8B 309 and 305,
@@ -24,12 +26,13 @@ const CHUNK_PLAIN: i64 = 32;
 /// Rows of several sequences that have as many chunks as one alone before they are longer: partial results of 64 rows are as many bytes as what is read. 64 rows of GLM behind
 /// 2,048 positions on an H200 make 3,788 tokens a second in chunks of 64, 4,431 of 128 and 4,265 of 256; 8 rows behind 16 positions 1,577, 1,521 and 1,341.
 const ROWS_AT_ONCE: i64 = 8;
-/// Positions of a chunk where more than [`FEW`] tokens attend: every chunk leaves a partial result per token and head.
+/// Positions of a chunk where more than [`FEW`] tokens attend: every chunk leaves a partial result per token and head. Not measured: longer chunks leave
+/// fewer of these and want larger stages.
 const CHUNK_MANY: i64 = 256;
 /// As many on a GPU, whose workgroups have room for twice as many tokens then, and read the cache half as often: GLM's 512 tokens on an H200 70 us a layer with 256 positions
 /// and 16 tokens, 58 with 128 and 32, 66 with 64 and 32.
 const CHUNK_MANY_THREADS: i64 = 128;
-/// Most tokens that are a few.
+/// Most tokens that are a few: as many as a step's class of a few has, the next one has 512. Nothing between was measured.
 pub const FEW: i64 = 64;
 /// Tokens of a step, at most, above which queries have a buffer of halves that workgroups copy, and keys of every head may be computed: GLM's 2,048 on an H200 571 us a layer for 632 with it.
 const BUFFERED: i64 = 1024;
@@ -39,14 +42,21 @@ const BUFFERED_TOGETHER: i64 = 256;
 /// Positions of an iteration of one loop, at most; with rows in stages twice as many where these and sums have room (Llama 3.1 8B, 2,048 tokens behind 6,144 on an H100: 1.39 ms a layer with 64, 1.21
 /// with 128 and copies behind products).
 const ROUND: i64 = 64;
-/// Tokens of a workgroup whose sums are matrix products, at least and at most: as many as there is room for in its stages.
+/// Tokens of a workgroup whose sums are matrix products, at least and at most: as many as there is room for in its stages. The least
+/// are a fragment's rows; the most not measured: twice as many leave no room for a second workgroup.
 const SHARING_TILED: [i64; 2] = [16, 64];
-/// Heads, or tokens, of a workgroup.
+/// Positions of a whole tile where no fragment says how many: lanes of the widest vectors.
+const POSITIONS: i64 = 16;
+/// Halves behind a row of a stage, at most, that let rows begin in other banks (`schedule/stages.rs`).
+const PADDING: i64 = 16;
+/// Heads, or tokens, of a workgroup whose sums are not: they share conversions of halves, and each has accumulators in registers (a loop over 4 heads and 4 positions reaches 46 of 59 G multiply-adds
+/// a second of a thread; docs/experiments.md). Other numbers were not measured in a model.
 const SHARING: i64 = 4;
 /// Bytes of stages for a position and a head: a score, a weight, and as much again for their sums.
 const BYTES_OF_SCORES: usize = 16;
 /// Partial results above which one token's are combined by a kernel of its own. Whoever reads the combination would combine them anew in each of its
-/// workgroups, of which a head has several: more bytes than a launch takes time for.
+/// workgroups, of which a head has several: more bytes than a launch takes time for. GLM on an H200 behind 16,384 positions, 129 of them: 378 tokens a second, 366 without (experiments, 39). Where
+/// between 1 and 129 both take as long was not measured.
 pub const COMBINED_APART: i64 = 64;
 
 /// How the cache, and the heads or tokens that read it, are divided among workgroups.
@@ -195,7 +205,8 @@ impl<'a> Divided<'a> {
         // A tile that is staged, and scores, have to fit.
         let most = if staged { first.chunk } else { whole_chunk(self.target) }.min(self.positions);
         // Vectors and fragments want whole tiles of positions.
-        let chunk = |chunk: i64| match chunk % ROWS == 0 && (ROWS..=most).contains(&chunk) {
+        let tile = self.target.machine.subgroup_fragment(Scalar::F16).map_or(POSITIONS, |of| of.rows);
+        let chunk = |chunk: i64| match chunk % tile == 0 && (tile..=most).contains(&chunk) {
             true => AttentionPlan { chunk, ..first },
             false => first,
         };
@@ -241,8 +252,8 @@ impl<'a> Divided<'a> {
         let sharing = of.rows * (threads / of.sums.lanes());
         let fits = |chunk: i64| {
             // Rows of queries, keys and values; scores and weights, for which there is to be room where threads do not keep them; a maximum and a sum in two slots.
-            let rows = sharing * (depth + ROWS) + chunk * (depth + out + 2 * ROWS);
-            let bytes = 2 * rows + sharing * (4 * chunk + 2 * (chunk + 2 * ROWS) + 16);
+            let rows = sharing * (depth + PADDING) + chunk * (depth + out + 2 * PADDING);
+            let bytes = 2 * rows + sharing * (4 * chunk + 2 * (chunk + 2 * PADDING) + 16);
             // Sums of values, scores, and what is made of these.
             let registers = sharing * (out + chunk + chunk / 2) / threads + REGISTERS;
             bytes <= machine.shared_per_workgroup as i64 && registers <= each(1, self.target)
@@ -302,7 +313,7 @@ impl<'a> Divided<'a> {
     /// Tokens that share a tile of so many positions: each has a row of queries in a stage, scores and weights.
     fn tokens_beside(&self, c: i64) -> i64 {
         let [least, most] = SHARING_TILED;
-        let of_token = 2 * (self.g.max_of(self.g.shape(self.src[1])[2]) + 2 * ROWS) + 4 * c + 2 * (c + 2 * ROWS);
+        let of_token = 2 * (self.g.max_of(self.g.shape(self.src[1])[2]) + 2 * PADDING) + 4 * c + 2 * (c + 2 * PADDING);
         let room = self.target.machine.stage_bytes() as i64 / of_token;
         // Of a few tokens a wide tile would leave units without one.
         let most = if self.tokens > FEW { most } else { least };
@@ -312,35 +323,37 @@ impl<'a> Divided<'a> {
     fn fragments(&self, c: i64) -> Option<(i64, Fragments)> {
         let &Divided { g, target, own, in_pages, heads, group, tokens, positions, window, .. } = self;
         let (q, k, v) = (self.src[0], self.src[1], self.src[2]);
+        let of = target.machine.subgroup_fragment(Scalar::F16)?;
         let [depth, out] = [g.shape(k)[2], g.shape(v)[2]].map(|d| g.max_of(d));
         // All heads of a group read each row of the cache once. A short context has few chunks: then heads are divided, as long as all workgroups of a
         // full cache run at once.
         let neighbours = if in_pages { 1 } else { tokens };
         let workgroups = chunks(positions, window, neighbours, c) * tokens.max(1);
         let groups = (room(target) / workgroups).max(1);
-        let divided = ((group + groups - 1) / groups + ENOUGH - 1) / ENOUGH * ENOUGH;
+        let enough = enough(of);
+        let divided = ((group + groups - 1) / groups + enough - 1) / enough * enough;
         let sharing = match heads == group {
             _ if own => self.tokens_beside(c),
             true => divided.min(group),
             // Of several groups a workgroup has heads of one.
             false => (divided..group).find(|n| group % n == 0).unwrap_or(group),
         };
-        let whole = [c, depth, out].iter().all(|n| n % ROWS == 0);
+        let whole = [c, depth, out].iter().all(|n| n % of.rows == 0);
         let halves = f16_split::are_halves(g, k) && (own || f16_split::are_halves(g, v));
-        if target.machine.fragment(Scalar::F16).is_none() || sharing < ENOUGH || !whole || !halves {
+        if sharing < enough || !whole || !halves {
             return None;
         }
         // Where a chunk has fewer tiles than a workgroup warps, each of them has a part of the depth.
-        let warps = target.threads as i64 / WARP;
-        let cuts = (1..=warps).filter(|n| warps % n == 0 && depth % (n * 2 * TERMS) == 0);
-        let cut = cuts.take_while(|n| n * (c / ROWS) <= warps).last().unwrap_or(1);
+        let warps = target.threads as i64 / of.sums.lanes();
+        let cuts = (1..=warps).filter(|n| warps % n == 0 && depth % (n * 2 * of.terms) == 0);
+        let cut = cuts.take_while(|n| n * (c / of.rows) <= warps).last().unwrap_or(1);
         // The tile and queries, parts of scores, their sum, and weights in halves beside what they are made of.
-        let bytes = |cut: i64| 2 * (c + sharing) * (depth + ROWS) + sharing * c * (4 * cut + 8);
+        let bytes = |cut: i64| 2 * (c + sharing) * (depth + PADDING) + sharing * c * (4 * cut + 8);
         let fits = |cut: i64| bytes(cut) <= target.machine.shared_per_workgroup as i64;
         let staged =
             target.stage_cache && !own && !in_pages && shared_rows(g, k, v) && f16_split::rounded(g, q) && fits(cut);
         // Warps that share a tile of rows have two of them each, and read the queries half as often.
-        let halved = staged && cut == 1 && depth % (4 * TERMS) == 0 && fits(2);
+        let halved = staged && cut == 1 && depth % (4 * of.terms) == 0 && fits(2);
         Some((sharing, Fragments { cut: if halved { 2 } else { cut }, staged }))
     }
 }

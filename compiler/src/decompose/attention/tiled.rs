@@ -89,7 +89,7 @@ pub(super) enum Over {
 
 /// Sums `[chunks, tokens, heads, depth]`, or `[tokens, heads, depth]` over all, of `values [chunks, tokens, heads, chunk, depth]`, or the two parts of each row, with weights
 /// `p [chunks, tokens, heads, chunk]`; before them the weights' parts.
-pub(super) fn weighted(g: &mut Graph, p: Id, values: Id, shape: &Shape, (depth, over): (Id, Over)) -> (Id, Id) {
+pub(super) fn weighted(g: &mut Graph, p: Id, values: Id, shape: &Shape, depth: Id, over: Over) -> (Id, Id) {
     let &Shape { chunks, tokens, heads, chunk, .. } = shape;
     let one = g.int(1);
     let width = *g.shape(values).last().expect("rows of values");

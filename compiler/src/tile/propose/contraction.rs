@@ -4,7 +4,7 @@
 use super::around::Around;
 use super::tiles::{self, tiles};
 use crate::decompose::halves::TILE_OF_GROUPS;
-use crate::fragment::{Sum, WARP};
+use crate::fragment::Sum;
 use crate::lower::REGISTERS_OF_INTEGER_SUMS;
 use crate::nest::{distance, divisor, floor_power, host_bound, outermost_reductions, power_divisor};
 use crate::price::occupancy::room;
@@ -148,7 +148,7 @@ impl Contraction<'_> {
         let gpu = machine.kind == MachineKind::Gpu;
         let of_bytes = in_integers(self.g, nests) && machine.fragment(Scalar::I8).is_some();
         // A warp's rows and tokens are counted over its threads, so a workgroup without a whole warp has no such tile.
-        let of_warps = self.target.threads as i64 % WARP == 0;
+        let of_warps = self.target.threads as i64 % MMA_I8.sums.lanes() == 0;
         let products = of_warps && (of_bytes || of_halves(self.g, nests));
         match (self.token, machine.tile_fragment()) {
             (Some(token), Some(tile)) if around.derived.tiled.contains_key(&around.node) => {
@@ -389,7 +389,7 @@ impl Contraction<'_> {
         shared.then_some(WarpTiles { rows: of.rows / 2, ..of })
     }
     fn warps(&self) -> i64 {
-        (self.target.threads as i64 / WARP).max(1)
+        (self.target.threads as i64 / MMA_I8.sums.lanes()).max(1)
     }
     /// Workgroups of such tiles, where the axes beside rows and tokens have `others` elements, and there are at most so many tokens.
     fn groups(&self, of: WarpTiles, others: i64, most: i64) -> i64 {

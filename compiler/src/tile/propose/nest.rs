@@ -2,7 +2,6 @@
 
 use super::threads::threads;
 use super::warps::warps;
-use crate::fragment::WARP;
 use crate::nest::Nest;
 use crate::tile::Accumulators;
 use crate::tile::plan::{FIRST, NestPlan, Proposal, proposals};
@@ -29,7 +28,7 @@ impl ThreadNest {
             let name = |p: &Proposal<NestPlan>| if p.name == FIRST { "threads apart" } else { p.name };
             return proposals(first, others.into_iter().map(|p| (name(&p), p.plan)));
         }
-        let of_warps = target.threads as i64 % WARP == 0;
+        let of_warps = target.threads as i64 % target.machine.subgroup == 0;
         match of_warps.then(|| Product::of(g, self.store, &target.machine)).flatten() {
             None => without(),
             Some(product) => {

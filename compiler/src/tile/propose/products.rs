@@ -3,7 +3,7 @@
 
 use super::around::{Around, Uncut};
 use super::tiles;
-use crate::fragment::{Sum, WARP};
+use crate::fragment::Sum;
 use crate::nest::{Nest, host_bound};
 use crate::tile::plan::{Part, Workgroup};
 use gristmill_uop::fragment::Fragment;
@@ -29,7 +29,7 @@ pub fn products(g: &Graph, kernel: Uncut, own: [usize; 2], around: &Around) -> O
         return tiles_of_a_core(g, kernel, own, of, around);
     }
     // Half a fragment of surplus costs as much as threads do.
-    if of.sums.lanes() != WARP || size(columns) < of.rows {
+    if of.sums.lanes() != machine.subgroup || size(columns) < of.rows {
         return None;
     }
     let others: i64 = (0..axes.len()).filter(|i| !own.contains(i)).map(size).product();

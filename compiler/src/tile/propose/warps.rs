@@ -1,7 +1,6 @@
 //! Proposals for how warps share a matrix product of halves (`map/fragment_tiling.rs`). A warp keeps as many tiles as registers have room for, so that each
 //! operand is read once for several products.
 
-use crate::fragment::WARP;
 use crate::nest::power_divisor;
 use crate::tile::plan::{NestPlan, Proposal, Warps, proposals};
 use crate::tile::product::Product;
@@ -26,10 +25,10 @@ pub fn tiles(g: &Graph, store: Id, product: &Product, target: &Target) -> i64 {
 
 /// How the warps of a workgroup could share the product, the heuristic's choice first.
 pub fn warps(g: &Graph, store: Id, product: &Product, target: &Target) -> Vec<Proposal<NestPlan>> {
-    let threads = target.threads as i64;
-    let of = |wide: i64, tall: i64, along: Along| shared(g, product, threads / WARP, Tiles { wide, tall }, along);
+    let all = target.threads as i64 / product.of.sums.lanes();
+    let of = |wide: i64, tall: i64, along: Along| shared(g, product, all, Tiles { wide, tall }, along);
     let rows = |most: i64, tall: i64| of(most, tall, Along::Rows);
-    let first = if product.is_staged(g) { TILES_BESIDE } else { tiles_for_all_warps(product, threads / WARP) };
+    let first = if product.is_staged(g) { TILES_BESIDE } else { tiles_for_all_warps(product, all) };
     let others = [
         ("fewer columns", rows((first / 2).max(1), TILES_OF_WARP)),
         ("one tile of rows", rows(first, 1)),
