@@ -1,7 +1,7 @@
 //! Memory of an adapter: a buffer for each allocation, copies of whole words.
 
 use super::context::Context;
-use super::readback::Told;
+use super::told::Told;
 use gristmill_runtime::lease::Uses;
 use gristmill_runtime::{Buffer, Error, Memory, RawBuffer};
 use std::sync::Arc;

@@ -27,6 +27,8 @@ mod readback;
 mod ready;
 #[cfg(feature = "wgpu")]
 mod replay;
+#[cfg(feature = "wgpu")]
+mod told;
 
 #[cfg(feature = "wgpu")]
 pub use adapters::{Limited, adapters, present};

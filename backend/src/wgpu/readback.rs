@@ -2,32 +2,11 @@
 
 use super::context::Context;
 use super::memory::AdapterMemory;
+use super::told::Told;
 use gristmill_runtime::lease::Use;
 use gristmill_runtime::{Error, Launch, RawBuffer};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use wgpu::{BufferDescriptor, BufferUsages, CommandEncoder, MapMode};
-
-/// The bytes of a buffer at the end of the last step that wrote it and has been waited for; none where that is not known.
-#[derive(Default)]
-pub struct Told(Mutex<Option<Vec<u8>>>);
-
-impl Told {
-    fn bytes(&self) -> MutexGuard<'_, Option<Vec<u8>>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-    /// Something other than such a step writes the buffer.
-    pub fn forget(&self) {
-        *self.bytes() = None;
-    }
-    /// Copies bytes from one on, if they are known.
-    pub fn read(&self, at: usize, data: &mut [u8]) -> bool {
-        match self.bytes().as_deref().and_then(|bytes| bytes.get(at..at + data.len())) {
-            Some(bytes) => data.copy_from_slice(bytes),
-            None => return false,
-        }
-        true
-    }
-}
 
 /// Memory that the host maps, one for each buffer that a step tells.
 pub type Copy = Vec<wgpu::Buffer>;
@@ -85,10 +64,7 @@ impl Readback {
     pub fn keep(&mut self, copy: Copy) -> Result<(), Error> {
         for ((_, told), from) in self.all().zip(&copy) {
             let view = from.get_mapped_range(..).map_err(|e| Error::invalid("what a step tells", e.to_string()))?;
-            let mut bytes = told.bytes();
-            let bytes = bytes.get_or_insert_default();
-            bytes.clear();
-            bytes.extend_from_slice(&view);
+            told.set(&view);
             drop(view);
             from.unmap();
         }

@@ -27,13 +27,12 @@ use crate::decompose::f16_split;
 use crate::request::Hint;
 use crate::tile::Proposal;
 use chunked::Chunked;
-use combine::COLUMNS;
 use gristmill_uop::function::Function;
 use gristmill_uop::shape::PagedSources;
 use gristmill_uop::target::Target;
 use gristmill_uop::{Arg, Graph, Id, Op, Scalar};
 pub use plan::chunk_positions;
-use plan::{AttentionPlan, Divided, buffered, chunk_of};
+use plan::{AttentionPlan, COLUMNS, Divided, buffered, chunk_of};
 use rustc_hash::FxHashMap;
 
 /// Replaces every `ATTENTION` of a function below `roots`, divided as is decided; workgroup shapes of the new nodes go to `hints`.

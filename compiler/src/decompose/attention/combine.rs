@@ -1,7 +1,7 @@
 //! What a kernel writes of each chunk, its partial result, and how these become the result: together with their maxima and sums.
 
 use super::chunked::{Chunked, Inside, MASKED, Softmax, outside};
-use super::plan::{COMBINED_APART, settled};
+use super::plan::{COLUMNS, COMBINED_APART, settled};
 use super::tiled::Shape;
 use crate::decompose::f16_split;
 use crate::request::{CausalSkip, Hint, StagedTile};
@@ -9,8 +9,6 @@ use gristmill_uop::machine::MachineKind;
 use gristmill_uop::{Graph, Id, RangeKind, ReduceOp, Scalar};
 use rustc_hash::FxHashMap;
 
-/// Columns of a maximum, and of a sum, beside a partial result.
-pub const COLUMNS: i64 = 2;
 /// What the maximum of a chunk counts as at least where it is stored in halves.
 const LOWEST: f32 = -60_000.0;
 /// Values of a head that a workgroup combines then: 256 bytes of each partial result, or 128 of halves (GLM behind 16,384 positions on an H200: 378 tokens a second, 377 with 32; experiments, 39).

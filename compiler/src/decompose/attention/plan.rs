@@ -1,6 +1,5 @@
 //! How an attention is divided: a value that is proposed in several, decided on, and read by what makes nodes of it.
 
-use super::combine::COLUMNS;
 use crate::decompose::f16_split;
 use crate::fragment::enough;
 use crate::nest::{divisor, floor_power};
@@ -58,6 +57,9 @@ const BYTES_OF_SCORES: usize = 16;
 /// workgroups, of which a head has several: more bytes than a launch takes time for. GLM on an H200 behind 16,384 positions, 129 of them: 378 tokens a second, 366 without (experiments, 39). Where
 /// between 1 and 129 both take as long was not measured.
 pub const COMBINED_APART: i64 = 64;
+
+/// Columns of a maximum, and of a sum, beside a partial result.
+pub const COLUMNS: i64 = 2;
 
 /// How the cache, and the heads or tokens that read it, are divided among workgroups.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -288,8 +290,9 @@ impl<'a> Divided<'a> {
     fn sharing(&self, chunk: i64) -> i64 {
         let &Divided { heads, group, tokens, positions, window, .. } = self;
         // Heads of a workgroup read the same rows. Of one token's short cache fewer share, as long as all workgroups of a full cache run in two rounds.
-        let most = match self.target.machine.kind {
-            MachineKind::Gpu if tokens == 1 => {
+        let machine = &self.target.machine;
+        let most = match machine.kind {
+            MachineKind::Gpu if tokens == 1 && machine.fragment(Scalar::F16).is_none() => {
                 let [all, rounds] = [chunks(positions, window, 1, chunk) * heads, 2 * room(self.target)];
                 SHARING.min(((all + rounds - 1) / rounds).max(1).unsigned_abs().next_power_of_two() as i64)
             }
