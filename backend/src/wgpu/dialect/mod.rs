@@ -174,15 +174,8 @@ impl<'a> Simt<'a> for Writer<'a> {
             Statement::Add(addition) => self.add(addition),
             Statement::WideWrite(buffer, at, bytes, values) => self.wide_write(*buffer, *at, *bytes, values),
             Statement::Barrier => self.line(format_args!("workgroupBarrier();")),
-            // A dispatch begins when those before it have ended, and nothing is asked for ahead.
-            Statement::DependencyWait
-            | Statement::LaunchDependents
-            | Statement::AsyncGroup
-            | Statement::AsyncWait(_)
-            | Statement::Copied(..)
-            | Statement::Carried(..)
-            | Statement::Carry(..)
-            | Statement::Prefetch(Prefetch::Span(_)) => {}
+            // A dispatch begins when those before it have ended, and nothing is asked for ahead. Copies ahead, and what they bring, are of machines that start early alone.
+            Statement::DependencyWait | Statement::LaunchDependents | Statement::Prefetch(Prefetch::Span(_)) => {}
             s => panic!("WGSL has no text for {s:?}"),
         }
     }
