@@ -20,7 +20,7 @@ pub use libloading;
 use gristmill_compiler::Dialect;
 use gristmill_runtime::{Device, Error};
 use gristmill_uop::machine::NAMED;
-use gristmill_uop::target::Target;
+use gristmill_uop::target::{FLAGS, Target};
 use std::sync::Arc;
 pub use text::Text;
 
@@ -41,6 +41,8 @@ pub struct Options {
     pub quick: bool,
     /// Float arithmetic throughout: activations are not encoded in eight bits.
     pub exact: bool,
+    /// Names of optimisations that are switched off ([`FLAGS`](gristmill_uop::target::FLAGS)).
+    pub without: Vec<String>,
 }
 
 impl Default for Options {
@@ -53,6 +55,7 @@ impl Default for Options {
             isa: "auto".into(),
             quick: false,
             exact: false,
+            without: Vec::new(),
         }
     }
 }
@@ -147,6 +150,20 @@ impl Opened {
         self.target.int8 = false;
         self
     }
+    /// With the optimisations of these names switched off.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] when there is none of such a name.
+    pub fn without(mut self, names: &[String]) -> Result<Opened, Error> {
+        for name in names {
+            let Some(flag) = FLAGS.iter().find(|flag| flag.name == name) else {
+                let all: Vec<&str> = FLAGS.iter().map(|flag| flag.name).collect();
+                return Err(Error::invalid(name, format!("is no optimisation; there are {}", all.join(", "))));
+            };
+            (flag.off)(&mut self.target);
+        }
+        Ok(self)
+    }
 }
 
 /// What a name means.
@@ -191,7 +208,8 @@ pub fn open(name: &str, options: &Options) -> Result<Opened, Error> {
     let Found { row, number, adapter, machine } = find(name)?;
     let options = Options { number, adapter, machine, ..options.clone() };
     let opened = Opened::new((row.open)(&options)?, row.dialect);
-    Ok(if options.exact { opened.exact() } else { opened })
+    let opened = if options.exact { opened.exact() } else { opened };
+    opened.without(&options.without)
 }
 
 /// The best device there is for whoever names none: NVIDIA's first GPU if it can be used, else the first adapter that is no program, else the processor.
@@ -226,6 +244,10 @@ mod tests {
                 .iter()
                 .all(|name| found(name).is_none())
         );
+        let without = |name: &str| open("null", &Options { without: vec![name.into()], ..Options::default() });
+        assert!(!without("alternatives").unwrap().target.alternatives);
+        let error = without("magic").err().unwrap();
+        assert!(error.to_string().contains("magic") && error.to_string().contains("alternatives"), "{error}");
         let error = open("tpu", &Options::default()).err().unwrap();
         assert!(error.to_string().contains("cpu, cuda, interp, null, null:gpu") && error.hint().is_some(), "{error}");
     }

@@ -7,6 +7,7 @@ use gristmill_backend::{DEVICES, Opened, cpu};
 use gristmill_llm::engine::Settings;
 use gristmill_runtime::Device;
 use gristmill_uop::dtype::Scalar;
+use gristmill_uop::target::FLAGS;
 
 /// A device that is built in on demand, and has a message of its own where it is not.
 const ON_DEMAND: &str = "wgpu";
@@ -30,6 +31,10 @@ fn device(name: &str) -> std::result::Result<String, String> {
 
 fn isas() -> PossibleValuesParser {
     PossibleValuesParser::new(std::iter::once("auto").chain(cpu::ISAS.iter().map(|row| row.name)))
+}
+
+fn optimisations() -> PossibleValuesParser {
+    PossibleValuesParser::new(FLAGS.iter().map(|flag| flag.name))
 }
 
 /// How cached rows are stored.
@@ -65,6 +70,9 @@ pub struct Common {
     /// Float arithmetic throughout, and an f32 cache unless --kv says otherwise
     #[arg(long, help_heading = "Device")]
     pub exact: bool,
+    /// An optimisation to do without, for comparison (`bench --ablate` measures each); may be given more than once
+    #[arg(long = "no", value_name = "NAME", value_parser = optimisations(), help_heading = "Device", hide_possible_values = true)]
+    pub without: Vec<String>,
     /// Most tokens of one step
     #[arg(long, value_name = "N", hide = true, value_parser = clap::value_parser!(u16).range(1..=4096))]
     pub chunk: Option<u16>,
@@ -130,6 +138,7 @@ impl Common {
             threads: self.threads.map(usize::from),
             isa: self.isa.clone(),
             exact: self.exact,
+            without: self.without.clone(),
             ..Default::default()
         }
     }

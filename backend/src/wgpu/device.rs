@@ -9,6 +9,7 @@ use super::pipelines::{Maker, Pipeline};
 use super::replay::WgpuReplay;
 use crate::parallel::{cores, each};
 use crate::text::{Libraries, Text};
+use crate::tuning;
 use gristmill_runtime::lease::Use;
 use gristmill_runtime::staging::{self, Piece};
 use gristmill_runtime::store::Store;
@@ -42,10 +43,13 @@ impl WgpuDevice {
         let open = |limited: &Limited, store: Store| -> Result<WgpuDevice, Error> {
             let context = Arc::new(Context::open(&adapter, limited)?);
             let facts = facts(&adapter, context.features, &context.limits);
+            let info = adapter.get_info();
+            // Of the tuner's parameters a GPU has none that it reads.
+            let (_, plans) = tuning::kept(&store, &words(&info));
             Ok(WgpuDevice {
                 name: if number == 0 { "wgpu".into() } else { format!("wgpu:{number}") },
-                info: adapter.get_info(),
-                target: Target::new(facts.machine()),
+                target: Target { plans, ..Target::new(facts.machine()) },
+                info,
                 copies: Copies::default(),
                 loaded: Libraries::default(),
                 store,
@@ -64,6 +68,11 @@ impl WgpuDevice {
         self.context.limit_waits(limit);
         self
     }
+}
+
+/// The adapter in words, as what a tuner finds is kept for it.
+fn words(info: &AdapterInfo) -> String {
+    format!("{} by {}", info.name, info.backend)
 }
 
 impl Device for WgpuDevice {
@@ -111,8 +120,12 @@ impl Device for WgpuDevice {
                 limits.max_compute_invocations_per_workgroup,
                 machine.shared_per_workgroup >> 10
             ),
+            tuning::describe(&self.store, &words(info), &self.target.plans),
         ];
         lines.into_iter().chain(others).collect()
+    }
+    fn tuned_as(&self) -> Option<String> {
+        Some(words(&self.info))
     }
     fn store(&self) -> Option<&Store> {
         Some(&self.store)

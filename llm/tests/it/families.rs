@@ -46,6 +46,9 @@ fn check_files(device: &str, file: &Path, logits: &Path, tokens: &Path) {
     let mut chunked = engine(device, &file, exact(), Scalar::F32, 7);
     compare("chunks of 7", chunked.forward(&tokens, 0, true).expect("logits"));
     compare("a token at a time", &by_steps(&mut chunked, &tokens));
+    let without = Options { without: vec!["alternatives".into()], ..exact() };
+    let mut written = engine(device, &file, without, Scalar::F32, 128);
+    compare("in the forms that are written", written.forward(&tokens, 0, true).expect("logits"));
 }
 
 fn check(device: &str, family: &str, quant: &str) {

@@ -71,13 +71,54 @@ fn writes_words(g: &Graph, code: &KernelCode, stage: Id) -> bool {
     })
 }
 
+/// Places stages of words: those that parts of words are written to in an array of atomic ones, whose loads are atomic too, and the others in one of vectors; where both together would take more than is shared, all in the former. The
+/// arrays.
+fn share(g: &Graph, of: &mut HashMap<Id, Memory>, signature: &Signature) -> Vec<(&'static str, String, usize)> {
+    let words = |id: Id| ((g.max_of(g[id].src[0]) * g.unit_bytes(id)) as usize).next_multiple_of(64) / 4;
+    let in_words = |id: Id, memory: &Memory| g[id].op == Op::Local && memory.matrix.is_none();
+    let stages: Vec<Id> = of.iter().filter(|&(&id, memory)| in_words(id, memory)).map(|(&id, _)| id).collect();
+    let spans = |of: &HashMap<Id, Memory>, ids: &[Id]| -> Vec<[usize; 2]> {
+        ids.iter().map(|&id| [of[&id].first, of[&id].first + words(id)]).collect()
+    };
+    let (atomic, plain): (Vec<Id>, Vec<Id>) = stages.iter().partition(|id| of[id].atomic);
+    let both = [&atomic, &plain].map(|ids| without_gaps(&spans(of, ids)).1);
+    let fits = 4 * both.iter().sum::<usize>() <= signature.scratch_bytes;
+    let classes = if fits || atomic.is_empty() { [atomic, plain] } else { [stages, vec![]] };
+    let mut arrays = Vec::new();
+    for (ids, (name, atomic)) in classes.iter().zip([("parts", true), ("scratch", false)]) {
+        let (begins, length) = without_gaps(&spans(of, ids));
+        for (id, first) in ids.iter().zip(begins) {
+            let width = if atomic { 1 } else { signature.stage_words };
+            if let Some(memory) = of.get_mut(id) {
+                (memory.name, memory.first, memory.atomic, memory.width) = (name.into(), first, atomic, width);
+            }
+        }
+        arrays.extend(ids.first().map(|id| (name, of[id].element(), length.div_ceil(of[id].width))));
+    }
+    arrays
+}
+
+/// Spans once what lies in none of them is taken out: where each begins then, and the length of all.
+fn without_gaps(spans: &[[usize; 2]]) -> (Vec<usize>, usize) {
+    let mut order: Vec<usize> = (0..spans.len()).collect();
+    order.sort_by_key(|&i| spans[i]);
+    let (mut begins, mut last, mut gaps) = (vec![0; spans.len()], 0, 0);
+    for i in order {
+        let [begin, end] = spans[i];
+        gaps += begin.saturating_sub(last);
+        begins[i] = begin - gaps;
+        last = last.max(end);
+    }
+    (begins, last - gaps)
+}
+
 /// The buffers and stages of a kernel.
 pub struct Memories {
     of: HashMap<Id, Memory>,
     /// Whether each of the buffers is one of weights, which nothing writes while a step runs.
     weights: Vec<bool>,
-    /// Elements that a workgroup shares, of words or of vectors of them.
-    shared: usize,
+    /// Arrays that stages of words share: the name, the type of the elements, and how many.
+    shared: Vec<(&'static str, String, usize)>,
     /// Stages of halves, by name: the type of their elements, and how many these are.
     stages: BTreeMap<String, (String, i64)>,
 }
@@ -121,10 +162,6 @@ impl Memories {
                 memory.atomic |= part;
             }
         }
-        // Stages lie in one array of words, and a write of one word of several may touch the others.
-        let in_words = |id: Id, memory: &Memory| g[id].op == Op::Local && memory.matrix.is_none();
-        let parts = of.iter().any(|(&id, memory)| in_words(id, memory) && memory.atomic);
-        let words = of.iter().any(|(&id, memory)| in_words(id, memory));
         // Bodies of a launch have stages at the same place.
         let mut stages: BTreeMap<String, (String, i64)> = BTreeMap::new();
         for (&id, memory) in &mut of {
@@ -135,18 +172,12 @@ impl Memories {
                 let (_, length) = stages.entry(memory.name.clone()).or_insert((memory.element(), 0));
                 *length = ((g.max_of(g[id].src[0]) + each - 1) / each).max(*length);
             }
-            memory.atomic = if is_stage { parts } else { memory.atomic };
-            memory.width = match is_stage {
-                _ if memory.matrix.is_some() || memory.atomic => 1,
-                true => signature.stage_words,
-                false if memory.written || memory.width == usize::MAX => 1,
-                false => memory.width,
-            };
+            let single = is_stage || memory.matrix.is_some() || memory.atomic || memory.written;
+            memory.width = if single || memory.width == usize::MAX { 1 } else { memory.width };
         }
         let packed = |node: Id| matches!(g[node].arg, Arg::Packed(..));
         let weights = signature.params.iter().map(|p| p.1 == Access::Read && packed(p.2)).collect();
-        let width = if parts { 1 } else { signature.stage_words };
-        let shared = if words { signature.scratch_bytes.div_ceil(4 * width) } else { 0 };
+        let shared = share(g, &mut of, signature);
         Memories { of, weights, shared, stages }
     }
     /// Their declarations, and that of the variables.
@@ -178,8 +209,8 @@ impl Memories {
         for (name, (element, length)) in &self.stages {
             let _ = writeln!(out, "var<workgroup> {name}: array<{element}, {length}>;");
         }
-        if let Some(memory) = self.of.values().find(|memory| memory.name == "scratch" && self.shared > 0) {
-            let _ = writeln!(out, "var<workgroup> scratch: array<{}, {}>;", memory.element(), self.shared);
+        for (name, element, length) in &self.shared {
+            let _ = writeln!(out, "var<workgroup> {name}: array<{element}, {length}>;");
         }
         out
     }
