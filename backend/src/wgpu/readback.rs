@@ -9,13 +9,13 @@ use std::sync::Arc;
 use wgpu::{BufferDescriptor, BufferUsages, CommandEncoder, MapMode};
 
 /// Memory that the host maps, one for each buffer that a step tells.
-pub type Copy = Vec<wgpu::Buffer>;
+pub type HostCopies = Vec<wgpu::Buffer>;
 
 /// The buffers that a step tells.
 pub struct Readback {
     of: Vec<Arc<dyn RawBuffer>>,
     /// Memory that no step in flight copies to.
-    spare: Vec<Copy>,
+    spare: Vec<HostCopies>,
 }
 
 fn memory(of: &Arc<dyn RawBuffer>) -> Option<(&AdapterMemory, &Told)> {
@@ -40,7 +40,7 @@ impl Readback {
         self.of.iter().filter_map(memory)
     }
     /// Memory for the copies of a step that starts.
-    pub fn take(&mut self, context: &Context) -> Copy {
+    pub fn take(&mut self, context: &Context) -> HostCopies {
         let make = |(memory, _): (&AdapterMemory, &Told)| {
             let (size, usage) = (memory.buffer.size(), BufferUsages::MAP_READ | BufferUsages::COPY_DST);
             context.device.create_buffer(&BufferDescriptor { label: None, size, usage, mapped_at_creation: false })
@@ -48,20 +48,20 @@ impl Readback {
         self.spare.pop().unwrap_or_else(|| self.all().map(make).collect())
     }
     /// Records the copies, behind the step.
-    pub fn record(&self, encoder: &mut CommandEncoder, copy: &Copy) {
+    pub fn record(&self, encoder: &mut CommandEncoder, copy: &HostCopies) {
         for ((memory, _), to) in self.all().zip(copy) {
             encoder.copy_buffer_to_buffer(&memory.buffer, 0, to, 0, to.size());
         }
     }
     /// The copies are submitted: they are to be mapped once they are made.
-    pub fn map(copy: &Copy) {
+    pub fn map(copy: &HostCopies) {
         copy.iter().for_each(|buffer| buffer.map_async(MapMode::Read, .., |_| ()));
     }
     /// The step has ended: what it tells is known.
     ///
     /// # Errors
     /// [`Error::Invalid`] when the copies were not made.
-    pub fn keep(&mut self, copy: Copy) -> Result<(), Error> {
+    pub fn keep(&mut self, copy: HostCopies) -> Result<(), Error> {
         for ((_, told), from) in self.all().zip(&copy) {
             let view = from.get_mapped_range(..).map_err(|e| Error::invalid("what a step tells", e.to_string()))?;
             told.set(&view);

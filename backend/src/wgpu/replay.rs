@@ -5,7 +5,7 @@ use super::dialect::GROUPS_X;
 use super::lists::{Lists, VARIABLE, grid};
 use super::memory::memory;
 use super::pipelines::Pipeline;
-use super::readback::{Copy, Readback};
+use super::readback::{HostCopies, Readback};
 use crate::variables::{Variables, by_level};
 use gristmill_runtime::lease::{InFlight, Order, StepUses};
 use gristmill_runtime::{Error, Launch, Replay};
@@ -40,7 +40,7 @@ struct Dispatch {
 /// A step in flight: its last submission, and what it copies to.
 struct Started {
     index: SubmissionIndex,
-    copy: Copy,
+    copy: HostCopies,
     _in_flight: InFlight,
 }
 
@@ -141,7 +141,7 @@ impl WgpuReplay {
     }
 
     /// Records the step and submits it: behind another at once, else in parts of which each is longer than the one before, as the adapter runs one while the next is recorded.
-    fn submit(&self, copy: &Copy) -> SubmissionIndex {
+    fn submit(&self, copy: &HostCopies) -> SubmissionIndex {
         let mut part = if self.started.is_empty() { FIRST_PART } else { self.dispatches.len() };
         let mut rest = &self.dispatches[..];
         loop {

@@ -295,3 +295,14 @@ impl Memories {
         values.chunks(width).enumerate().map(whole).collect()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::without_gaps;
+
+    #[test]
+    fn what_lies_in_no_span_is_taken_out_and_what_overlaps_stays_so() {
+        assert_eq!(without_gaps(&[[16, 32], [64, 80], [20, 40]]), (vec![0, 24, 4], 40));
+        assert_eq!(without_gaps(&[]), (vec![], 0));
+    }
+}
