@@ -50,8 +50,9 @@ struct Usual {
     bandwidth: f64,
     /// Operations of f32 a second.
     operations: f64,
-    /// Seconds of one more dependent launch, and of a load from memory that threads wait for.
+    /// Seconds of one more dependent launch.
     launch: f64,
+    /// Seconds that threads wait for a load from memory, a guess; none of a program, whose core waits for its own loads.
     latency: f64,
 }
 

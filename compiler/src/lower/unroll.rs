@@ -23,7 +23,7 @@ pub fn unroll(g: &Graph, statements: Vec<Statement>, plan: &LaunchPlan, target: 
 struct Copies<'a> {
     g: &'a Graph,
     plan: &'a LaunchPlan,
-    /// Statements of a loop that are few enough to be copied.
+    /// Statements of a loop that are few enough to be copied; none where the machine's threads wait for no load.
     short: usize,
 }
 

@@ -18,7 +18,7 @@ const CHUNK: i64 = 128;
 /// As many on a GPU, where a chunk is a workgroup's, unless the cache is long: a short context should still keep several busy (GLM on an H200 with a cache of 2,048 rows: 530 tokens a second, 445 where it is
 /// divided as one of 18,432; experiments, 37).
 const CHUNK_THREADS: i64 = 64;
-/// As many where no fragments multiply, of a cache so short that there are units for each of these chunks and four parts of the heads: threads take long for a chunk, 31 ns for each position and head of
+/// As many where threads multiply for one token, of a cache so short that there are twice as many units as such chunks: threads take long for a chunk, 31 ns for each position and head of
 /// 1,088 values on an H200 through Vulkan. Tokens a second at the beginning, and behind 1,500 positions (experiments, 110): Youtu with 64 positions and 4 heads 510 and 494, with 32 and 2 566 and 497; Llama 3.1 8B 309 and 305,
 /// with 32 and 4 317 and 304. Behind 3,500 Youtu's 428 would be 419.
 const CHUNK_PLAIN: i64 = 32;
@@ -290,13 +290,12 @@ impl<'a> Divided<'a> {
     fn sharing(&self, chunk: i64) -> i64 {
         let &Divided { heads, group, tokens, positions, window, .. } = self;
         // Heads of a workgroup read the same rows. Of one token's short cache fewer share, as long as all workgroups of a full cache run in two rounds.
-        let machine = &self.target.machine;
-        let most = match machine.kind {
-            MachineKind::Gpu if tokens == 1 && machine.fragment(Scalar::F16).is_none() => {
+        let most = match threads_multiply(tokens, self.target) {
+            true => {
                 let [all, rounds] = [chunks(positions, window, 1, chunk) * heads, 2 * room(self.target)];
-                SHARING.min(((all + rounds - 1) / rounds).max(1).unsigned_abs().next_power_of_two() as i64)
+                SHARING.min(((all + rounds - 1) / rounds).unsigned_abs().next_power_of_two() as i64)
             }
-            _ => SHARING,
+            false => SHARING,
         };
         match group {
             _ if self.own => SHARING,
@@ -380,17 +379,17 @@ pub fn chunk_positions(tokens: i64, rows: i64, target: &Target) -> i64 {
         _ if !target.split_cache => whole_chunk(target).max(CHUNK_MANY),
         MachineKind::Gpu if tokens > FEW => CHUNK_MANY_THREADS,
         _ if tokens > FEW => CHUNK_MANY,
-        MachineKind::Gpu if is_short(tokens, rows, target) => CHUNK_PLAIN,
+        _ if threads_multiply(tokens, target) && 2 * rows <= target.machine.units as i64 * CHUNK_PLAIN => CHUNK_PLAIN,
         // Partial results are written and read again: fewer, where every multiprocessor has a chunk.
         MachineKind::Gpu if rows <= target.machine.units as i64 * CHUNK_THREADS => CHUNK_THREADS,
         _ => CHUNK,
     }
 }
 
-/// Has one token of a cache of so many rows short chunks, as threads multiply and there are units for them?
-fn is_short(tokens: i64, rows: i64, target: &Target) -> bool {
+/// Do a GPU's threads multiply for one token, as the machine has no fragments of halves?
+fn threads_multiply(tokens: i64, target: &Target) -> bool {
     let machine = &target.machine;
-    tokens == 1 && machine.fragment(Scalar::F16).is_none() && 4 * rows <= machine.units as i64 * CHUNK_THREADS
+    machine.kind == MachineKind::Gpu && tokens == 1 && machine.fragment(Scalar::F16).is_none()
 }
 
 /// Positions of a chunk whose scores just fit into a workgroup's stages: a power of two.
