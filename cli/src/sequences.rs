@@ -35,11 +35,6 @@ const PAGE: usize = arch::Options::PAGE;
 
 /// Measures them turn by turn, so that what else the machine does hits all of them, and tells the medians.
 pub fn run(of: &Batches, model: &Model, opened: Opened, common: &Common) -> Result {
-    if !model.describe()?.batches() {
-        let message =
-            format!("steps of {} have tokens of one sequence: its layers keep states", printable(&model.name));
-        return Err(Failure::new(message, "leave --batch out"));
-    }
     let most = of.sequences.iter().copied().max().unwrap_or(1);
     let settings = Settings { parallel: Some(most), ..common.settings(Some(of.prompt + of.tokens)) };
     let mut engine = model.load_with(opened, settings)?;
@@ -83,8 +78,8 @@ fn timed(engine: &mut Engine, n: usize, of: &Batches, steps: usize) -> Result<f6
         return Ok(start.elapsed().as_secs_f64().max(1e-9));
     }
     for position in begin..begin + steps {
-        let row = |(&token, pages)| Row { token, position, pages: upto(pages, position) };
-        let rows: Vec<Row> = tokens.iter().zip(&pages).map(row).collect();
+        let row = |((&token, pages), state)| Row { token, position, pages: upto(pages, position, state) };
+        let rows: Vec<Row> = tokens.iter().zip(&pages).zip(0..).map(row).collect();
         match of.invariant {
             true => engine.step_rows_alike(&rows)?,
             false => engine.step_rows(&rows)?,
@@ -95,10 +90,10 @@ fn timed(engine: &mut Engine, n: usize, of: &Batches, steps: usize) -> Result<f6
     Ok(start.elapsed().as_secs_f64().max(1e-9))
 }
 
-/// Of a sequence's pages, and of those of windows if there are any, those up to that position.
-fn upto([all, windows]: &[Vec<u32>; 2], position: usize) -> Pages<'_> {
+/// Of a sequence's pages, and of those of windows if there are any, those up to that position; with that row of states.
+fn upto([all, windows]: &[Vec<u32>; 2], position: usize, state: u32) -> Pages<'_> {
     let of = |pages: &Vec<u32>| pages.len().min(position / PAGE + 1);
-    Pages { all: &all[..of(all)], windows: &windows[..of(windows)] }
+    Pages { all: &all[..of(all)], windows: &windows[..of(windows)], state }
 }
 
 /// Runs steps from these tokens on, each started before the one before is read, as answers of a server are.
@@ -113,7 +108,7 @@ fn run_ahead(
     for position in positions.clone() {
         let row = |(nth, pages)| {
             let token = if position == positions.start { Source::Token(tokens[nth]) } else { Source::Row(nth) };
-            AheadRow { token, position, pages: upto(pages, position), draws }
+            AheadRow { token, position, pages: upto(pages, position, nth as u32), draws }
         };
         let rows: Vec<AheadRow> = pages.iter().enumerate().map(row).collect();
         // A step that is taken for the first time is compiled while nothing else runs.

@@ -33,5 +33,5 @@ pub use error::{Error, Progress};
 pub use executor::Engine;
 pub use inputs::Row;
 pub use mixed::{Left, Piece};
-pub use pages::{PageCopy, Pages};
+pub use pages::{PageCopy, Pages, StateCopy};
 pub use rows::Part;

@@ -63,10 +63,6 @@ pub fn run(options: Options) -> Result {
     options.html.as_deref().map_or(Ok(()), output::check)?;
     let model = Model::open(Some(&options.model))?;
     let described = model.describe()?;
-    if options.batch.is_some() && !described.batches() {
-        let message = format!("steps of {} have tokens of one sequence: its layers keep states", printable(&model.name));
-        return Err(Failure::new(message, "leave --batch out"));
-    }
     // A device that schedules and renders like the one asked for, and runs nothing.
     let device = match options.common.device.as_deref() {
         None | Some("cpu" | "interp") => "null",
@@ -110,7 +106,7 @@ impl<'m> Steps<'m> {
         let most = Most::of(&settings, context, model, target);
         let rows = cache_rows(context, most.long);
         let sequences = asked.batch.map(usize::from);
-        let pages = sequences.map(|n| Pools::new(n * rows / PlanOptions::PAGE, model.window(), n, most.chunk));
+        let pages = sequences.map(|n| Pools::new(n * rows / PlanOptions::PAGE, model.keeps(), n, most.chunk));
         let cache = CacheShape { rows, pages, chunk: most.long, scalar: settings.cache };
         let others = Settings { parallel: sequences, ..settings.clone() }.over(pages).others();
         let all = match sequences {

@@ -147,10 +147,6 @@ fn subject(options: &Options, model: &Model) -> Result<(Subject, usize)> {
         depth: options.d,
         of_several: options.batch.is_some(),
     };
-    if subject.of_several && !described.batches() {
-        let message = format!("steps of {} have tokens of one sequence: its layers keep states", printable(&model.name));
-        return Err(Failure::new(message, "leave --batch out"));
-    }
     let most = options.common.ctx.map_or(described.context(), |c| c as usize);
     let needed = options.d.saturating_add(if subject.of_several { 1 } else { subject.tokens });
     if needed > most {
@@ -204,8 +200,8 @@ impl Subject {
         let own = |s: usize| (s * each..(s + 1) * each).map(|page| page as u32).collect();
         let pages: Vec<[Vec<u32>; 2]> =
             (0..self.tokens).map(|s| [own(s), engine.window_pages_in_turn(s, shares, each)]).collect();
-        let rows = ids.iter().zip(&pages).map(|(&token, [all, windows])| {
-            let pages = Pages { all, windows };
+        let rows = ids.iter().zip(&pages).zip(0..).map(|((&token, [all, windows]), state)| {
+            let pages = Pages { all, windows, state };
             Row { token, position: self.depth, pages }
         });
         let rows: Vec<Row> = rows.collect();

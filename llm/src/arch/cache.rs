@@ -36,17 +36,13 @@ impl Plane {
     pub fn window(&self) -> Option<usize> {
         if let Holds::Window(window) = self.holds { Some(window) } else { None }
     }
-    /// Bytes of its part of a row; of a state none.
+    /// Bytes of its part of a row of a position; of a state none.
     pub fn row_bytes(&self) -> usize {
-        if self.is_state() { 0 } else { self.width * self.scalar.bytes() }
+        if self.is_state() { 0 } else { self.bytes(1) }
     }
-    /// Its elements, where it has so many rows.
-    pub fn elements(&self, rows: usize) -> usize {
-        if self.is_state() { self.width } else { rows * self.width }
-    }
-    /// Its bytes, where it has so many rows.
+    /// Its bytes, where it has so many rows, of a state one for each sequence.
     pub fn bytes(&self, rows: usize) -> usize {
-        self.elements(rows) * self.scalar.bytes()
+        rows * self.width * self.scalar.bytes()
     }
 }
 
@@ -123,6 +119,6 @@ impl CacheSpec {
     }
     /// Bytes of its states.
     pub fn state_bytes(&self) -> usize {
-        self.planes(Scalar::F32).iter().filter(|p| p.is_state()).map(|p| p.bytes(0)).sum()
+        self.planes(Scalar::F32).iter().filter(|p| p.is_state()).map(|p| p.bytes(1)).sum()
     }
 }

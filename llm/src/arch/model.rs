@@ -4,6 +4,7 @@ use super::cache::{CacheSpec, Plane};
 use super::error::Result;
 use super::lookup::Tensors;
 use super::plan::{Functions, Options, Plan};
+use super::pools::Keeps;
 use super::rope::RopeTable;
 use super::step::StepBuilder;
 use super::tensors::TensorSpec;
@@ -86,9 +87,9 @@ pub trait Model: Send + Sync {
     fn state_bytes(&self) -> usize {
         self.caches().iter().map(CacheSpec::state_bytes).sum()
     }
-    /// Can a step have tokens of several sequences? Not where a layer keeps states, of which there is one for all.
-    fn batches(&self) -> bool {
-        self.state_bytes() == 0
+    /// What it has of sequences besides a row of every position.
+    fn keeps(&self) -> Keeps {
+        Keeps { window: self.window(), states: self.state_bytes() > 0 }
     }
     /// The calls of one step, in order. Functions are shared with every plan made with the same `functions`.
     fn plan(&self, options: &Options, functions: &mut Functions) -> Plan {

@@ -133,6 +133,10 @@ pub enum Bind {
     WindowPages,
     /// See [`Bind::WindowPages`].
     WindowTable,
+    /// The row of states of the step's only sequence, `[1]` i32, where several have rows.
+    StateRow,
+    /// The same of each of its sequences, `[n]` i32, no two the same.
+    StateRows,
     /// The table of rotations of that number, `[rows, pairs, 2]` f32.
     Rope(usize),
     /// Hidden rows `[n, width]` f32, before layer `i` (after the last for `i` = layers). Two buffers in turn suffice.

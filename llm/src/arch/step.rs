@@ -2,6 +2,7 @@
 
 mod cache;
 mod sight;
+mod state;
 mod views;
 
 pub(super) use sight::Sight;
@@ -56,6 +57,8 @@ pub(super) struct Step<'o> {
     tables: [Cell<Option<Id>>; 2],
     positions: Cell<Option<Id>>,
     slots: Cell<Option<Id>>,
+    /// The rows of its sequences' states, once something has asked for them.
+    states: Cell<Option<Id>>,
     /// What the step is made for.
     pub options: &'o Options,
 }
@@ -81,6 +84,7 @@ impl<'o> Step<'o> {
             tables: Default::default(),
             positions: Cell::default(),
             slots: Cell::default(),
+            states: Cell::default(),
             options,
         }
     }
@@ -154,15 +158,6 @@ impl<'o> Step<'o> {
     pub fn layer_input(&self, layer: usize, layers: usize, width: usize) -> Tensor<'_> {
         let rows = dims![self.tokens(), layers * width];
         self.input("layer_input", Bind::LayerInput(layer), rows, Scalar::F32).slice(1, 0, width)
-    }
-    /// A state of a layer, in the buffer of that number: itself, and what it is before these tokens, which is zeros before the first.
-    pub fn state<'g>(&'g self, layer: usize, plane: usize, name: &str, dims: &[Dim]) -> (Tensor<'g>, Tensor<'g>) {
-        let state = self.bound(Bind::State(layer, plane), self.capture.state(name, dims, Scalar::F32));
-        (state, self.position().gt(0).select(state, 0.0))
-    }
-    /// Makes `value` what a state is after these tokens.
-    pub fn keep<'g>(&'g self, state: Tensor<'g>, value: Tensor<'g>) {
-        self.capture.output_state(state.assign(value, self.capture.int(0)));
     }
     /// The values of a tensor, f32. At most one call for each.
     pub fn weight(&self, weights: &Weights, name: &str) -> Tensor<'_> {

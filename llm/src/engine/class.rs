@@ -116,9 +116,10 @@ impl Settings {
     pub fn others(&self) -> Option<usize> {
         self.parallel.filter(|&sequences| self.mixed && sequences > 1).map(|sequences| sequences - 1)
     }
-    /// The same over these pools. A step of a piece and tokens of others has their rows as numbers of one pool: where windows have one of their own, pieces have steps of their own.
+    /// The same over these pools. A step of a piece and tokens of others has their rows as numbers of one pool, and no states: where windows have a pool of their own, or there are states, pieces have
+    /// steps of their own.
     pub fn over(self, pools: Option<Pools>) -> Settings {
-        let mixed = self.mixed && pools.is_none_or(|pools| pools.windows.is_none());
+        let mixed = self.mixed && pools.is_none_or(|pools| pools.windows.is_none() && pools.states == 0);
         Settings { mixed, ..self }
     }
 }
@@ -165,8 +166,11 @@ pub struct CacheShape {
 }
 
 impl CacheShape {
-    /// Rows that a plane has, if it is no state: those of the pool, of all positions, or of a ring where its tokens see a window and that is less.
+    /// Rows that a plane has: those of the pool, of all positions, or of a ring where its tokens see a window and that is less; of a state one for each that there is room for.
     pub fn plane_rows(&self, plane: &Plane) -> usize {
+        if plane.is_state() {
+            return self.pages.map_or(1, |pools| pools.states);
+        }
         let ring = plane.window().map_or(self.rows, |window| Options::ring_rows(window, self.chunk));
         self.pages.map_or(self.rows.min(ring), |pools| pools.pages_of(plane.window()) * Options::PAGE)
     }

@@ -65,8 +65,7 @@ impl<'a> Compiled<'a> {
         let mut functions = Functions::new();
         let most = Most::of(&settings, model.context(), model.as_ref(), device.target());
         let asked = settings.long;
-        // A model whose states are of one sequence has no steps for several.
-        let parallel = settings.parallel.filter(|_| model.batches()).map(|n| n.clamp(1, most.chunk));
+        let parallel = settings.parallel.map(|n| n.clamp(1, most.chunk));
         // Pieces of a prompt are no longer than a chunk where others wait for them.
         let most = if parallel.is_some() { Most::chunk(most.chunk) } else { most };
         let settings = Settings { chunk: most.chunk, long: Some(most.long), parallel, ..settings };
@@ -265,14 +264,13 @@ impl Forecast {
     pub fn of(file: &Gguf, settings: &Settings, available: u64) -> Result<Forecast, Error> {
         let model = arch::load(file.metadata(), file)?;
         let chunk = settings.chunk.clamp(1, model.context());
-        let parallel = settings.parallel.filter(|_| model.batches());
-        let settings = &Settings { chunk, long: settings.long.or(Some(chunk)), parallel, ..settings.clone() };
+        let settings = &Settings { chunk, long: settings.long.or(Some(chunk)), ..settings.clone() };
         let probe = probe(settings);
         let weights = absent(file, model.as_ref(), &probe, &Weights::default());
         let left = beside(file, weights, available)?;
         let footprint = Footprint::new(model.as_ref(), &probe, settings, LEAST_ARENA);
         let context = choose_context(settings, model.context(), &footprint, left)?;
-        let pages = parallel.map(|n| footprint.pools(context, n, left));
+        let pages = settings.parallel.map(|n| footprint.pools(context, n, left));
         let footprint = Footprint::new(model.as_ref(), &probe, &settings.clone().over(pages), LEAST_ARENA);
         Ok(Forecast { context, weights, beside: footprint.with_pool(context, pages) })
     }

@@ -177,7 +177,8 @@ impl Engine {
             }
             // Of a pool all pages: which of them a sequence will have is not known.
             let rows = self.cache.plane_rows(plane);
-            let bytes = plane.bytes(if self.pool.is_some() { rows } else { position.min(rows) });
+            let all = self.pool.is_some() || plane.is_state();
+            let bytes = plane.bytes(if all { rows } else { position.min(rows) });
             for at in (0..bytes).step_by(piece.len()) {
                 let n = piece.len().min(bytes - at);
                 self.jit.device().write(buffer, at, &piece[..n])?;
@@ -285,10 +286,10 @@ impl Engine {
             Bind::State(layer, plane) => self.states[*layer][*plane].clone(),
             Bind::Weight(name) => self.weights.get(name).expect("loaded for all plans").clone(),
             Bind::Logits => self.logits.clone(),
-            Bind::Pages | Bind::WindowPages => {
+            Bind::Pages | Bind::WindowPages | Bind::StateRow => {
                 self.pool.as_ref().expect("a step by pages is an engine's with a pool").bound(bind)
             }
-            Bind::Positions | Bind::Slots | Bind::Table | Bind::WindowTable => {
+            Bind::Positions | Bind::Slots | Bind::Table | Bind::WindowTable | Bind::StateRows => {
                 inputs.expect("as are those of several").bound(bind)
             }
         }

@@ -2,7 +2,7 @@
 
 use super::class::{Settings, cache_rows};
 use super::error::Error;
-use crate::arch::{Model, Options, Pools};
+use crate::arch::{Keeps, Model, Options, Pools};
 use crate::sampling::NUMBERS;
 
 /// Share of the available memory that a context may take when none is asked for.
@@ -25,10 +25,12 @@ pub(super) struct Footprint {
     pub cached: u64,
     /// Its part of layers that keep a window, and how many rows they have at most: those of the widest ring, or of the pool of windows.
     pub windowed: [u64; 2],
-    /// Positions that tokens see of those, and the most tokens of a step over a pool.
-    pub window: Option<usize>,
+    /// What the model keeps besides, and the most tokens of a step over a pool.
+    pub keeps: Keeps,
     pub piece: usize,
-    /// Whatever the context: states of a fixed size, logits, hidden rows, tokens, what a request's numbers take, intermediates.
+    /// Of all states of one sequence.
+    pub state: u64,
+    /// Whatever the context: logits, hidden rows, tokens, what a request's numbers take, intermediates.
     pub besides: u64,
     /// Most tokens of one step: the cache has rows for one step more.
     pub chunk: usize,
@@ -39,10 +41,10 @@ impl Footprint {
     pub fn new(model: &dyn Model, probe: &Options, settings: &Settings, arena: usize) -> Footprint {
         let (chunk, long) = (settings.chunk, settings.long.unwrap_or(settings.chunk));
         let windowed = model.window_row_bytes(probe.cache);
-        let window = model.window();
+        let keeps = model.keeps();
         let of_windows = |window| match settings.parallel {
             None => Options::ring_rows(window, long),
-            Some(n) => Options::PAGE * Pools::new(usize::MAX, Some(window), n, chunk).pages_of(Some(window)),
+            Some(n) => Options::PAGE * Pools::new(usize::MAX, keeps, n, chunk).pages_of(Some(window)),
         };
         let cached = model.cache_row_bytes(probe.cache) - windowed;
         let row = cached + rope_row(model, probe.rows) + size_of::<u32>() + size_of::<u32>();
@@ -51,13 +53,14 @@ impl Footprint {
         let hidden = 2 * tokens * model.width() * size_of::<f32>() + layer_input_bytes(model, tokens);
         let logits = chunk.max(others + 1) * model.vocabulary() * size_of::<f32>();
         let request = NUMBERS * size_of::<f32>() + tokens * size_of::<u32>();
-        let besides = (model.state_bytes() + hidden + logits + request + arena) as u64;
-        let windowed = [windowed as u64, window.map_or(u64::MAX, |window| of_windows(window) as u64)];
-        Footprint { row: row as u64, cached: cached as u64, windowed, window, piece: chunk, besides, chunk: long }
+        let besides = (hidden + logits + request + arena) as u64;
+        let windowed = [windowed as u64, keeps.window.map_or(u64::MAX, |window| of_windows(window) as u64)];
+        let (row, cached, state) = (row as u64, cached as u64, model.state_bytes() as u64);
+        Footprint { row, cached, windowed, keeps, piece: chunk, state, besides, chunk: long }
     }
     /// What steps take: what there is besides, and rows of the cache for one step more.
     pub fn of_steps(&self) -> u64 {
-        self.besides + self.row * self.chunk as u64
+        self.besides + self.state + self.row * self.chunk as u64
     }
     /// With pools of so many pages, if there are any, for contexts of so many tokens each.
     pub fn with_pool(&self, context: usize, pools: Option<Pools>) -> u64 {
@@ -66,8 +69,10 @@ impl Footprint {
         match pools {
             None => self.bytes(context),
             Some(pools) => {
-                let windows = of(self.windowed[0], pools.pages_of(self.window));
-                self.bytes(context) - self.cached * rows - self.rings(rows) + of(self.cached, pools.pages) + windows
+                let windows = of(self.windowed[0], pools.pages_of(self.keeps.window));
+                let of_one = self.cached * rows + self.rings(rows) + self.state;
+                let states = self.state.saturating_mul(pools.states as u64);
+                self.bytes(context) - of_one + of(self.cached, pools.pages) + windows + states
             }
         }
     }
@@ -76,7 +81,7 @@ impl Footprint {
     pub fn pools(&self, context: usize, sequences: usize, available: u64) -> Pools {
         let most = (available as f64 * POOL_SHARE) as u64;
         let pages = context.div_ceil(Options::PAGE);
-        let of = |contexts: usize| Pools::new(contexts * pages, self.window, sequences, self.piece);
+        let of = |contexts: usize| Pools::new(contexts * pages, self.keeps, sequences, self.piece);
         let mut contexts = sequences.max(1);
         while contexts > 1 && self.with_pool(context, Some(of(contexts))) > most {
             contexts /= 2;
@@ -92,7 +97,8 @@ impl Footprint {
     /// For a context of so many tokens.
     pub fn bytes(&self, context: usize) -> u64 {
         let rows = cache_rows(context, self.chunk) as u64;
-        self.besides.saturating_add(self.row.saturating_mul(rows)).saturating_add(self.rings(rows))
+        let besides = self.besides.saturating_add(self.state);
+        besides.saturating_add(self.row.saturating_mul(rows)).saturating_add(self.rings(rows))
     }
     /// Of layers with a window, in a cache of so many rows.
     fn rings(&self, rows: u64) -> u64 {
@@ -162,12 +168,15 @@ mod tests {
             row: 1 << 10,
             cached: 1 << 9,
             windowed: [0, 0],
-            window: None,
+            keeps: Keeps::default(),
             piece: 512,
+            state: 0,
             besides: 1 << 20,
             chunk: 512,
         }
     }
+
+    const WINDOW: Keeps = Keeps { window: Some(128), states: false };
 
     #[test]
     fn a_context_fits_or_says_what_would() {
@@ -203,7 +212,7 @@ mod tests {
     fn a_pool_has_as_many_contexts_as_fit() {
         let footprint = small();
         // 1,000 tokens are 16 pages of 32 KiB; 2,048 rows take 1 MiB besides, and 1 MiB is there whatever the context.
-        let of = |pages| Pools { pages, windows: None };
+        let of = Pools::of;
         assert_eq!(footprint.with_pool(1000, Some(of(16))), (2 << 20) + (16 << 15));
         assert_eq!(footprint.with_pool(1000, None), 3 << 20);
         assert_eq!(footprint.pools(1000, 8, 1 << 40), of(8 * 16));
@@ -216,8 +225,7 @@ mod tests {
     #[test]
     fn windows_take_rows_of_their_rings_alone() {
         let windowed = [1 << 12, 640];
-        let footprint =
-            Footprint { row: 1 << 10, cached: 1 << 9, windowed, window: Some(128), piece: 512, besides: 0, chunk: 512 };
+        let footprint = Footprint { windowed, keeps: WINDOW, besides: 0, ..small() };
         assert_eq!(footprint.bytes(9000), (10_240 << 10) + (640 << 12));
         assert_eq!(footprint.bytes(100_000) - footprint.bytes(9000), (cache_rows(100_000, 512) as u64 - 10_240) << 10);
         assert_eq!((footprint.rows_within(500 << 10), footprint.rows_within((640 << 12) + (9000 << 10))), (100, 9000));
@@ -229,14 +237,22 @@ mod tests {
     fn windows_of_a_pool_take_pages_of_their_own() {
         // Of four sequences 35 pages of 256 KiB, whatever the context, where that is fewer than there are.
         let windowed = [1 << 12, 35 * 64];
-        let footprint =
-            Footprint { row: 1 << 10, cached: 1 << 9, windowed, window: Some(128), piece: 512, besides: 0, chunk: 512 };
+        let footprint = Footprint { windowed, keeps: WINDOW, besides: 0, ..small() };
         let pools = footprint.pools(100_000, 4, 1 << 40);
-        assert_eq!(pools, Pools { pages: 4 * 1563, windows: Some(35) });
+        assert_eq!(pools, Pools { windows: Some(35), ..Pools::of(4 * 1563) });
         let rows = cache_rows(100_000, 512) as u64;
         assert_eq!(footprint.with_pool(100_000, Some(pools)), (rows << 9) + ((4 * 1563) << 15) + (35 << 18));
         let pools = footprint.pools(500, 4, 1 << 40);
-        assert_eq!(pools, Pools { pages: 32, windows: None });
+        assert_eq!(pools, Pools::of(32));
         assert_eq!(footprint.with_pool(500, Some(pools)), (2048 << 9) + (32 << 15) + (32 << 18));
+    }
+
+    #[test]
+    fn states_of_several_sequences_have_rows() {
+        let footprint = Footprint { state: 1 << 16, keeps: Keeps { window: None, states: true }, ..small() };
+        assert_eq!(footprint.bytes(1000), (3 << 20) + (1 << 16), "of one sequence");
+        let pools = footprint.pools(1000, 4, 1 << 40);
+        assert_eq!(pools, Pools { states: 12, ..Pools::of(4 * 16) });
+        assert_eq!(footprint.with_pool(1000, Some(pools)), (2 << 20) + (4 * 16 << 15) + (12 << 16));
     }
 }

@@ -53,6 +53,8 @@ pub(super) struct Inputs {
     /// Of each token its position, and where there is a piece the row of the pool.
     pub(super) positions: Buffer,
     pub(super) slots: Buffer,
+    /// The row of states of each sequence; none where the model keeps none.
+    states: Option<Buffer>,
 }
 
 impl Inputs {
@@ -60,10 +62,14 @@ impl Inputs {
     pub fn new(device: &dyn Device, pools: Pools, [rows, blocks]: [usize; 2], tokens: usize) -> Result<Inputs, Error> {
         let numbers = |n: usize| device.alloc(n * size_of::<i32>(), Memory::Scratch);
         let (tables, positions, slots) = (tables(device, pools, rows * blocks)?, numbers(tokens)?, numbers(tokens)?);
-        Ok(Inputs { tables, written: vec![Written::default(); rows], blocks, positions, slots })
+        let states = (pools.states > 0).then(|| numbers(rows)).transpose()?;
+        Ok(Inputs { tables, written: vec![Written::default(); rows], blocks, positions, slots, states })
     }
-    /// Makes the pages of these rows those of the table's.
+    /// Makes the pages of these rows those of the table's, and their rows of states those of the sequences.
     pub fn write_table(&mut self, device: &dyn Device, rows: &[Row]) -> Result<(), Error> {
+        if let Some(states) = &self.states {
+            device.write(states, 0, &bytes(rows.iter().map(|row| row.pages.state)))?;
+        }
         for (at, (row, written)) in rows.iter().zip(&mut self.written).enumerate() {
             write_pages(device, &self.tables, at * self.blocks * size_of::<i32>(), written, row.pages)?;
         }
@@ -75,10 +81,11 @@ impl Inputs {
             Bind::Slots => self.slots.clone(),
             Bind::Table => self.tables[0].clone(),
             Bind::WindowTable => self.tables[1].clone(),
+            Bind::StateRows => self.states.clone().expect("a step with states is of a model that keeps some"),
             _ => unreachable!("{bind:?} is none of several sequences"),
         }
     }
     pub fn buffers(&self) -> impl Iterator<Item = &Buffer> {
-        self.tables.iter().chain([&self.positions, &self.slots])
+        self.tables.iter().chain([&self.positions, &self.slots]).chain(&self.states)
     }
 }

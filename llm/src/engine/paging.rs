@@ -2,8 +2,9 @@
 
 use super::error::Error;
 use super::executor::Engine;
-use super::pages::{PageCopy, Pages};
-use crate::arch::Options;
+use super::pages::{PageCopy, Pages, StateCopy};
+use crate::arch::{Options, Plane};
+use gristmill_runtime::Buffer;
 use gristmill_uop::machine::MachineKind;
 
 impl Engine {
@@ -16,7 +17,7 @@ impl Engine {
         self.pool()?.check((&[page][..]).into())?;
         rows.resize(self.page_bytes(), 0);
         let mut at = 0;
-        for (buffer, plane) in self.states.iter().flatten().zip(self.planes.iter().flatten()) {
+        for (buffer, plane) in self.of_positions() {
             let bytes = plane.bytes(Options::PAGE);
             self.device().read(buffer, page as usize * bytes, &mut rows[at..at + bytes])?;
             at += bytes;
@@ -31,7 +32,7 @@ impl Engine {
         self.finish()?;
         self.pool()?.check((&[page][..]).into())?;
         let mut at = 0;
-        for (buffer, plane) in self.states.iter().flatten().zip(self.planes.iter().flatten()) {
+        for (buffer, plane) in self.of_positions() {
             let bytes = plane.bytes(Options::PAGE);
             self.device().write(buffer, page as usize * bytes, &rows[at..at + bytes])?;
             at += bytes;
@@ -40,7 +41,12 @@ impl Engine {
     }
     /// Bytes that a page takes in all layers.
     pub fn page_bytes(&self) -> usize {
-        self.planes.iter().flatten().map(|plane| plane.bytes(Options::PAGE)).sum()
+        self.of_positions().map(|(_, plane)| plane.bytes(Options::PAGE)).sum()
+    }
+    /// The planes that have a row of a position, and where they lie.
+    fn of_positions(&self) -> impl Iterator<Item = (&Buffer, &Plane)> {
+        let all = self.states.iter().flatten().zip(self.planes.iter().flatten());
+        all.filter(|(_, plane)| !plane.is_state())
     }
     /// Is the cache in the host's own memory? Then nothing is gained by copies of it there.
     pub fn cache_is_the_hosts(&self) -> bool {
@@ -71,16 +77,47 @@ impl Engine {
         let windows = copy.windows.unwrap_or_default();
         for (nth, page) in [copy.from, copy.to].into_iter().enumerate() {
             let windows = if copy.windows.is_some() { &windows[nth..=nth] } else { &[] };
-            Pages { all: &[page], windows }.check(pools, blocks)?;
+            Pages { all: &[page], windows, state: 0 }.check(pools, blocks)?;
         }
         let mut rows = Vec::new();
-        for (buffer, plane) in self.states.iter().flatten().zip(self.planes.iter().flatten()) {
-            let [from, to] = copy.windows.filter(|_| plane.window().is_some()).unwrap_or([copy.from, copy.to]);
-            let bytes = plane.bytes(Options::PAGE);
-            rows.resize(bytes, 0);
-            self.device().read(buffer, from as usize * bytes, &mut rows)?;
-            self.device().write(buffer, to as usize * bytes, &rows)?;
+        for (buffer, plane) in self.of_positions() {
+            let ends = copy.windows.filter(|_| plane.window().is_some()).unwrap_or([copy.from, copy.to]);
+            self.copy_within(buffer, plane.bytes(Options::PAGE), ends, &mut rows)?;
         }
+        Ok(())
+    }
+    /// Rows of states in its pool; 0 where the model keeps none, or its cache is one sequence's.
+    pub fn state_rows(&self) -> usize {
+        self.cache.pages.map_or(0, |pools| pools.states)
+    }
+    /// Makes a row of states what another one is, in all layers.
+    ///
+    /// # Errors
+    /// When there is no pool, one of them is no row of it, or the device fails.
+    pub fn copy_state(&mut self, copy: &StateCopy) -> Result<(), Error> {
+        self.finish()?;
+        let pools = self.cache.pages.ok_or(Error::NoPool)?;
+        for state in [copy.from, copy.to] {
+            Pages { state, ..Pages::default() }.check(pools, 0)?;
+        }
+        let mut row = Vec::new();
+        let all = self.states.iter().flatten().zip(self.planes.iter().flatten());
+        for (buffer, plane) in all.filter(|(_, plane)| plane.is_state()) {
+            self.copy_within(buffer, plane.bytes(1), [copy.from, copy.to], &mut row)?;
+        }
+        Ok(())
+    }
+    /// Makes one of the equal parts of a buffer, of so many bytes each, what another one is, by way of `part`.
+    fn copy_within(
+        &self,
+        buffer: &Buffer,
+        bytes: usize,
+        [from, to]: [u32; 2],
+        part: &mut Vec<u8>,
+    ) -> Result<(), Error> {
+        part.resize(bytes, 0);
+        self.device().read(buffer, from as usize * bytes, part)?;
+        self.device().write(buffer, to as usize * bytes, part)?;
         Ok(())
     }
 }

@@ -20,6 +20,8 @@ pub(super) struct Pool {
     pub(super) blocks: usize,
     /// The pages of the only sequence of a step, or of that with a piece, `[blocks]`; then those of the pool of windows, if there is one.
     pub(super) own: Vec<Buffer>,
+    /// That sequence's row of states, `[1]`.
+    pub(super) own_state: Buffer,
     pub(super) inputs: Inputs,
     /// Tokens chosen by the last step, one for each row.
     pub(super) chosen: Buffer,
@@ -53,6 +55,7 @@ impl Pool {
             sequences,
             blocks,
             own: tables(&**device, pools, blocks)?,
+            own_state: device.alloc(size_of::<i32>(), Memory::Scratch)?,
             inputs: Inputs::new(&**device, pools, [sequences, blocks], chunk + sequences - 1)?,
             chosen: device.alloc(sequences * size_of::<i32>(), Memory::Readback)?,
             own_written: Written::default(),
@@ -65,13 +68,14 @@ impl Pool {
         match bind {
             Bind::Pages => self.own[0].clone(),
             Bind::WindowPages => self.own[1].clone(),
+            Bind::StateRow => self.own_state.clone(),
             _ => unreachable!("{bind:?} is none of one sequence"),
         }
     }
     pub fn buffers(&self) -> impl Iterator<Item = &Buffer> {
         let ranks = self.ranks.iter().flat_map(|ranks| ranks.rows.buffers());
         let ahead = self.ahead.iter().flat_map(Ahead::buffers);
-        self.own.iter().chain([&self.chosen]).chain(self.inputs.buffers()).chain(ranks).chain(ahead)
+        self.own.iter().chain([&self.own_state, &self.chosen]).chain(self.inputs.buffers()).chain(ranks).chain(ahead)
     }
     pub fn check(&self, pages: Pages) -> Result<(), Error> {
         pages.check(self.pools, self.blocks)

@@ -78,7 +78,7 @@ impl Engine {
     }
     /// Bytes that a sequence of so many tokens takes in a cache of its own.
     pub fn cache_bytes(&self, tokens: usize) -> usize {
-        let rows = |plane: &Plane| tokens.min(self.cache.plane_rows(plane));
+        let rows = |plane: &Plane| if plane.is_state() { 1 } else { tokens.min(self.cache.plane_rows(plane)) };
         self.planes.iter().flatten().map(|plane| plane.bytes(rows(plane))).sum()
     }
     /// The states of all layers, one after the other: what they are after the last token that was run. Empty where a model has none.
@@ -110,7 +110,7 @@ impl Engine {
     /// The buffer of every state, and its bytes.
     fn states(&self) -> impl Iterator<Item = (&gristmill_runtime::Buffer, usize)> {
         let all = self.states.iter().flatten().zip(self.planes.iter().flatten());
-        all.filter(|(_, plane)| plane.is_state()).map(|(buffer, plane)| (buffer, plane.bytes(0)))
+        all.filter(|(_, plane)| plane.is_state()).map(|(buffer, plane)| (buffer, plane.bytes(1)))
     }
     /// Of a cache of one sequence, calls `visit` with every plane of these parts of every layer, and where rows of these positions begin and how many bytes they take
     /// there: of a ring, those of the last that it has room for, in one or two pieces.

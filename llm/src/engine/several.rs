@@ -30,6 +30,7 @@ impl Engine {
         let device = self.device().clone();
         let pool = self.pool()?;
         pool.check(pages)?;
+        device.write(&pool.own_state, 0, &bytes(std::iter::once(pages.state)))?;
         write_pages(&*device, &pool.own, 0, &mut pool.own_written, pages)
     }
     /// Compiles and captures the steps of so many sequences at most; else that happens when the first runs.

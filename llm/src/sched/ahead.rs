@@ -15,7 +15,7 @@ impl Batcher {
     /// Starts a batch whose tokens are known here, where all of it can be chosen on the device. Was it started?
     pub(super) fn start_first(&mut self, batch: &Batch, drawing: &mut Drawing) -> Result<bool, Error> {
         let by_host = std::mem::take(&mut self.ahead.by_host);
-        let moved = !batch.copies.is_empty() || !batch.moves.is_empty();
+        let moved = !(batch.copies.is_empty() && batch.states.is_empty() && batch.moves.is_empty());
         let whole = batch.piece.is_none() && !moved && !batch.decodes.is_empty();
         let ends = batch.decodes.iter().all(|d| d.ends);
         if !self.ahead.wanted || by_host || !whole || !ends {
@@ -75,8 +75,11 @@ impl Batcher {
         let rows = batch.decodes.iter().enumerate();
         let here = rows.filter(|(_, d)| self.scheduler.next_position(d.sequence) == Some(d.position));
         let (known, unknown): (Vec<_>, Vec<_>) = here.partition(|(row, _)| self.ahead.drawn[*row].is_some());
-        // It is run again, and its logits looked at.
+        // It is run again, and its logits looked at. States cannot be, which have seen the token: all that has been computed since a copy was made is.
         self.ahead.by_host |= !unknown.is_empty();
+        if self.engine.state_rows() > 0 {
+            unknown.iter().for_each(|(_, d)| self.scheduler.run_again(d.sequence));
+        }
         let decodes = known.iter().map(|(_, d)| **d).collect();
         let told = known.iter().map(|(row, d)| Stepped { sequence: d.sequence, row: Some(*row) }).collect();
         self.scheduler.ran(&Batch { decodes, ..Batch::default() });

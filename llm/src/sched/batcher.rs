@@ -88,7 +88,8 @@ impl Batcher {
         let piece = PIECE.min(engine.chunk());
         let windows = engine.window_pages().zip(engine.model().window()).map(|(pages, seen)| [pages, seen]);
         let (page, sequences, mixed) = (Options::PAGE, engine.most_sequences(), engine.mixes());
-        let bounds = Bounds { pages, page, windows, places: 0, sequences, piece, batch_invariant, mixed };
+        let states = engine.state_rows();
+        let bounds = Bounds { pages, page, windows, states, places: 0, sequences, piece, batch_invariant, mixed };
         Ok(Batcher {
             scheduler: Scheduler::new(bounds),
             bounds,
@@ -107,9 +108,10 @@ impl Batcher {
     }
     /// With so many bytes of the host's memory, at most, for pages that leave the pool: they come back by a copy where they are asked for again. Of nobody yet.
     ///
-    /// None where there is a pool of windows: what a page has of that may be gone long before the page is.
+    /// None where there is a pool of windows or of states: what a page has of those may be gone long before the page is.
     pub fn keeping(self, bytes: usize) -> Batcher {
-        let places = if self.bounds.windows.is_some() { 0 } else { bytes / self.engine.page_bytes().max(1) };
+        let more = self.bounds.windows.is_some() || self.bounds.states > 0;
+        let places = if more { 0 } else { bytes / self.engine.page_bytes().max(1) };
         let bounds = Bounds { places, ..self.bounds };
         let host = (0..places).map(|_| Vec::new()).collect();
         Batcher { bounds, host, scheduler: Scheduler::new(bounds), ..self }
@@ -145,12 +147,13 @@ impl Batcher {
     pub fn load(&self) -> Load {
         self.scheduler.load()
     }
-    /// Bytes of pages that nobody has and that hold what may be asked for again, with the host's.
+    /// Bytes of pages and rows of states that nobody has and that hold what may be asked for again, with the host's.
     pub fn kept_bytes(&self) -> usize {
-        let Load { kept_pages, kept_windows, away_pages, .. } = self.load();
+        let Load { kept_pages, kept_windows, kept_states, away_pages, .. } = self.load();
         let [all, windows] = [Part::All, Part::Window].map(|part| self.engine.row_bytes(part));
         let with_windows = if self.bounds.windows.is_some() { kept_windows } else { kept_pages + away_pages };
         ((kept_pages + away_pages) * all + with_windows * windows) * Options::PAGE
+            + kept_states * self.engine.state_bytes()
     }
     /// Has a prompt wait for its turn.
     ///
@@ -240,6 +243,7 @@ impl Batcher {
         for copy in &batch.copies {
             engine.copy_page(copy)?;
         }
+        batch.states.iter().try_for_each(|copy| engine.copy_state(copy))?;
         let begun = Instant::now();
         let row = |decode: &Decode| Row {
             token: scheduler.tokens(decode.sequence)[decode.position],
@@ -267,6 +271,7 @@ impl Batcher {
             let left = engine.step_piece(of, beside, if *ranks { Some(&mut ask_all) } else { None })?;
             (self.piece, self.ranked) = (left.logits.unwrap_or_default(), left.ranked);
         }
+        batch.keeps.iter().try_for_each(|copy| engine.copy_state(copy))?;
         let read = Instant::now();
         let mut ask_rows = || batch.decodes.iter().map(|d| ask(d.sequence, d.ends)).collect();
         match batch.alike {

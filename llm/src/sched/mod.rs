@@ -8,6 +8,7 @@ mod pace;
 mod pages;
 mod scheduler;
 mod sequence;
+mod states;
 #[cfg(test)]
 mod tests;
 mod under_way;

@@ -5,26 +5,27 @@
 //!
 //! Where the host has places for pages, a whole page that leaves goes there, and comes back when it is asked for; then what leaves these is forgotten. Places are numbered behind the pages.
 
+use super::states::StatePool;
 use super::window_pool::{Held, WindowPool};
 use crate::prefix::{BLOCK, Reuse};
 use rustc_hash::FxHashMap;
 use std::collections::BTreeMap;
 
 /// A place in the tree: what comes after the page of that number of order. Pages are used again, these numbers are not.
-type Node = u64;
+pub(super) type Node = u64;
 
 /// What comes before a first page.
-const START: Node = 0;
+pub(super) const START: Node = 0;
 
 /// A page's place in the tree.
 #[derive(Clone, Debug)]
 pub(super) struct Known {
     before: Node,
-    node: Node,
+    pub(super) node: Node,
     /// The tokens at its positions, from the first: of all of them, or fewer.
-    tokens: Vec<u32>,
+    pub(super) tokens: Vec<u32>,
     /// The rows of so many of them, and all before the page, depend on the tokens alone: see [`crate::prefix`].
-    exact: usize,
+    pub(super) exact: usize,
 }
 
 #[derive(Clone, Default, Debug)]
@@ -41,10 +42,17 @@ pub(super) struct Page {
 /// The place of a sequence in the tree: how many of its pages are known there, and the last of them.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Place {
-    blocks: usize,
-    node: Node,
+    pub(super) blocks: usize,
+    pub(super) node: Node,
     /// Behind the last is a page that the tree does not have any more: nothing that follows is known.
-    lost: bool,
+    pub(super) lost: bool,
+}
+
+impl Place {
+    /// Behind so many pages, of which that is the last.
+    pub(super) fn behind(blocks: usize, node: Node) -> Place {
+        Place { blocks, node, lost: false }
+    }
 }
 
 /// What need not be computed.
@@ -62,7 +70,9 @@ pub struct Found {
     pub place: Place,
     /// What the next token sees of windows in those pages, held now.
     pub windows: Held,
-    /// So many positions are known, though of some the windows may be gone: others may branch off there too.
+    /// The row of states behind all that, held now.
+    pub state: Option<u32>,
+    /// So many positions are known, though of some the windows may be gone, or states not known: others may branch off there too.
     pub known: usize,
 }
 
@@ -105,6 +115,7 @@ pub struct PagePool {
     /// How many are pages.
     here: usize,
     pub(super) windows: Option<WindowPool>,
+    pub(super) states: Option<StatePool>,
     /// Those that hold nothing.
     free: Vec<u32>,
     /// Those that nobody has and the tree knows, by when they were let go.
@@ -114,19 +125,20 @@ pub struct PagePool {
     away: BTreeMap<u64, u32>,
     /// What is to be moved, in this order.
     moves: Vec<Move>,
-    after: FxHashMap<Node, Vec<u32>>,
+    pub(super) after: FxHashMap<Node, Vec<u32>>,
     clock: u64,
     last: Node,
 }
 
 impl PagePool {
-    /// So many pages of `size` positions, all free, and so many places of the host, of which there are none where there is a pool of windows.
+    /// So many pages of `size` positions, all free, and so many places of the host, of which there are none where there is a pool of windows or of states.
     pub fn new(pages: usize, size: usize, places: usize) -> PagePool {
         PagePool {
             size,
             pages: vec![Page::default(); pages + places],
             here: pages,
             windows: None,
+            states: None,
             free: (0..pages as u32).rev().collect(),
             kept: BTreeMap::new(),
             places: (pages as u32..(pages + places) as u32).rev().collect(),
@@ -141,6 +153,10 @@ impl PagePool {
     pub fn with_windows(self, windows: Option<[usize; 2]>) -> PagePool {
         PagePool { windows: windows.map(|[pages, seen]| WindowPool::new(pages, seen)), ..self }
     }
+    /// With so many rows of states beside it; 0 where sequences have none.
+    pub fn with_states(self, rows: usize) -> PagePool {
+        PagePool { states: (rows > 0).then(|| StatePool::new(rows)), ..self }
+    }
     /// How many there are.
     pub fn total(&self) -> usize {
         self.here
@@ -149,10 +165,10 @@ impl PagePool {
     pub fn held(&self) -> usize {
         self.here - self.free()
     }
-    /// How many somebody has of all: pages, pages of windows, and places of the host.
+    /// How many somebody has of all: pages, pages of windows, rows of states, and places of the host.
     pub fn all_held(&self) -> usize {
         let places = self.pages.len() - self.here;
-        self.held() + places - self.places.len() - self.away.len() + self.held_windows()
+        self.held() + places - self.places.len() - self.away.len() + self.held_windows() + self.held_states()
     }
     /// How many lie with the host.
     pub fn away(&self) -> usize {
@@ -188,7 +204,7 @@ impl PagePool {
         self.pages[page as usize].holders = 1;
         Some(page)
     }
-    /// Holds the longest beginning of `tokens` that is known, as far as `reuse` allows and windows are there that its next token sees; with `parts`, and [`Reuse::Any`] or a
+    /// Holds the longest beginning of `tokens` that is known, as far as `reuse` allows, and windows and states are there that its next token needs; with `parts`, and [`Reuse::Any`] or a
     /// whole block, also a part of a page behind it.
     pub fn find(&mut self, tokens: &[u32], reuse: Reuse, parts: bool) -> Found {
         let mut found = self.find_pages(tokens, reuse);
@@ -199,9 +215,11 @@ impl PagePool {
                 found.pages.pop();
             }
             let node = found.pages.last().map_or(START, |&page| self.known(page).node);
-            found.place = Place { blocks: found.pages.len(), node, lost: false };
+            found.place = Place::behind(found.pages.len(), node);
             found.exact = exact.min(found.pages.len() * self.size);
         }
+        self.cut_to_states(tokens, reuse, &mut found, parts);
+        found.state.iter().for_each(|&row| self.hold_state(row));
         let part = found.part.as_ref().map(|part| part.page);
         let all: Vec<u32> = found.pages.iter().chain(&found.away).copied().chain(part).collect();
         all.into_iter().for_each(|page| self.hold(page));
@@ -225,13 +243,13 @@ impl PagePool {
             if found.exact == found.place.blocks * self.size {
                 found.exact += known.exact;
             }
-            found.place = Place { blocks: found.place.blocks + 1, node: known.node, lost: false };
+            found.place = Place::behind(found.place.blocks + 1, known.node);
             if self.is_here(page) { &mut found.pages } else { &mut found.away }.push(page);
         }
         found
     }
     /// Is that a page, and no place of the host?
-    fn is_here(&self, page: u32) -> bool {
+    pub(super) fn is_here(&self, page: u32) -> bool {
         (page as usize) < self.here
     }
     /// Has what a place holds, which is held, brought back to a page that somebody has taken.
@@ -293,6 +311,7 @@ impl PagePool {
     /// Lets go of what was found.
     pub fn let_go(&mut self, mut found: Found) {
         self.release_windows(&mut found.windows, &found.pages);
+        found.state.iter().for_each(|&row| self.let_go_of_state(row));
         self.release(&found.away);
         self.release(&found.pages);
         if let Some(part) = found.part {
@@ -306,7 +325,7 @@ impl PagePool {
         }
         self.release(&[part.page]);
     }
-    fn known(&self, page: u32) -> &Known {
+    pub(super) fn known(&self, page: u32) -> &Known {
         match &self.pages[page as usize].known {
             Some(known) => known,
             None => unreachable!("page {page} stands in the tree"),
@@ -444,6 +463,7 @@ impl PagePool {
             beside.retain(|&other| other != page);
         }
         self.after.remove(&known.node);
+        self.states.iter_mut().for_each(|states| states.forget(known.node));
         let it = &mut self.pages[page as usize];
         if let (Some(windows), Some(window)) = (&mut self.windows, it.window)
             && windows.forget(window)
@@ -467,5 +487,6 @@ impl PagePool {
         assert!(self.kept.values().all(|&page| self.pages[page as usize].known.is_some()));
         assert!(self.free.iter().all(|&page| self.pages[page as usize].window.is_none()));
         self.check_windows();
+        self.states.iter().for_each(StatePool::check);
     }
 }

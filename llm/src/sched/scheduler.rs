@@ -3,9 +3,9 @@
 //! A step has a token of every sequence that is being answered, and with them, or in a step of its own, a piece of one prompt; prompts take turns. A sequence is admitted, first come first, when there are pages
 //! for all of its tokens. Where pages run out the youngest gives up its own and is admitted again later, before any that came after it: the oldest always goes on.
 
-use super::pages::{Found, Move, PagePool, Part};
+use super::pages::{Found, Move, PagePool, Part, Place};
 use super::sequence::{Sequence, SequenceId};
-use crate::engine::{PageCopy, Pages};
+use crate::engine::{PageCopy, Pages, StateCopy};
 use crate::prefix::{BLOCK, Reuse};
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -19,7 +19,9 @@ pub struct Bounds {
     pub page: usize,
     /// Pages of the pool of windows, if there is one, and positions that a token sees of them.
     pub windows: Option<[usize; 2]>,
-    /// Pages that the host has room for besides, when they leave the pool; none where there is a pool of windows.
+    /// Rows of states, more than sequences of a step; 0 where the model keeps none.
+    pub states: usize,
+    /// Pages that the host has room for besides, when they leave the pool; none where there is a pool of windows or there are states.
     pub places: usize,
     /// Most sequences of a step.
     pub sequences: usize,
@@ -65,10 +67,14 @@ pub struct Batch {
     pub moves: Vec<Move>,
     /// Pages to be copied.
     pub copies: Vec<PageCopy>,
+    /// Rows of states to be copied.
+    pub states: Vec<StateCopy>,
     /// One token each of several sequences.
     pub decodes: Vec<Decode>,
     /// A piece of a prompt.
     pub piece: Option<Piece>,
+    /// The row of states of its sequence, to be copied once it has run, as others may go on there.
+    pub keeps: Option<StateCopy>,
     /// Must what one of the decoding sequences gives not depend on how many there are?
     pub alike: bool,
     /// Are the piece and the tokens of the others one step? Not where something of it must be the same to the bit whoever is beside it.
@@ -102,9 +108,11 @@ pub struct Load {
     pub kept_pages: usize,
     /// The same of the pool of windows.
     pub kept_windows: usize,
+    /// The same of rows of states.
+    pub kept_states: usize,
     /// Pages that lie with the host.
     pub away_pages: usize,
-    /// Pages, pages of windows and places of the host that are held while nobody is here, and so never come back: a fault. None where somebody is here, whose they may be.
+    /// Pages, pages of windows, rows of states and places of the host that are held while nobody is here, and so never come back: a fault. None where somebody is here, whose they may be.
     pub leaked: Option<usize>,
     /// Positions that sequences have computed.
     pub tokens: usize,
@@ -117,13 +125,19 @@ pub struct Load {
 pub struct Borrowed {
     pages: Vec<u32>,
     windows: Vec<u32>,
+    state: Option<u32>,
 }
 
 impl Borrowed {
     /// Which they are.
     pub fn pages(&self) -> Pages<'_> {
-        Pages { all: &self.pages, windows: &self.windows }
+        Pages { all: &self.pages, windows: &self.windows, state: self.state.unwrap_or(0) }
     }
+}
+
+/// Where others were seen to leave what a sequence begins with, as whole blocks: its states are kept there.
+fn branch(s: &Sequence) -> usize {
+    s.known / BLOCK * BLOCK
 }
 
 /// What a copy is made of: held until then.
@@ -141,9 +155,11 @@ pub struct Scheduler {
     running: Vec<Sequence>,
     /// Copies before the next step, and the pages that are held for them.
     copies: Vec<PageCopy>,
-    /// Pages of those that are in a step under way, whatever becomes of these meanwhile, and what that step sees of windows, each with its page.
+    states: Vec<StateCopy>,
+    /// Pages of those that are in a step under way, whatever becomes of these meanwhile, what that step sees of windows, each with its page, and their rows of states.
     held: Vec<u32>,
     held_windows: Vec<[u32; 2]>,
+    held_states: Vec<u32>,
     turns: u64,
     last: u64,
     preempted: u64,
@@ -154,12 +170,16 @@ impl Scheduler {
     pub fn new(bounds: Bounds) -> Scheduler {
         Scheduler {
             bounds,
-            pool: PagePool::new(bounds.pages, bounds.page, bounds.places).with_windows(bounds.windows),
+            pool: PagePool::new(bounds.pages, bounds.page, bounds.places)
+                .with_windows(bounds.windows)
+                .with_states(bounds.states),
             waiting: VecDeque::new(),
             running: Vec::new(),
             copies: Vec::new(),
+            states: Vec::new(),
             held: Vec::new(),
             held_windows: Vec::new(),
+            held_states: Vec::new(),
             turns: 0,
             last: 0,
             preempted: 0,
@@ -180,6 +200,7 @@ impl Scheduler {
             blocks: false,
             pages: Vec::new(),
             windows: Default::default(),
+            state: None,
             known: 0,
             place: Default::default(),
             found: None,
@@ -201,7 +222,8 @@ impl Scheduler {
     pub fn pages(&self, id: SequenceId, position: usize) -> Pages<'_> {
         let Some(s) = self.find(id) else { return Pages::default() };
         let to = |numbers: &'_ Vec<u32>| numbers.len().min(position / self.bounds.page + 1);
-        Pages { all: &s.pages[..to(&s.pages)], windows: &s.windows.numbers[..to(&s.windows.numbers)] }
+        let windows = &s.windows.numbers[..to(&s.windows.numbers)];
+        Pages { all: &s.pages[..to(&s.pages)], windows, state: s.state.unwrap_or(0) }
     }
     /// How many tokens of its prompt were found when it was admitted first; none before that.
     pub fn found(&self, id: SequenceId) -> Option<usize> {
@@ -227,7 +249,8 @@ impl Scheduler {
     }
     /// A batch has failed: its sequences end, and what they have computed is not to be trusted. Those that they were.
     pub fn failed(&mut self, batch: &Batch) -> Vec<SequenceId> {
-        batch.copies.iter().for_each(|copy| self.pool.copied(&source(copy)));
+        self.copied(batch);
+        batch.keeps.iter().for_each(|copy| self.pool.let_go_of_state(copy.to));
         self.pool.spoil_moves(&batch.moves);
         let decodes = batch.decodes.iter().map(|d| d.sequence);
         let all: Vec<SequenceId> = decodes.chain(batch.piece.iter().map(|p| p.sequence)).collect();
@@ -235,7 +258,8 @@ impl Scheduler {
         // Who waits for a copy that was not made has nothing either.
         let back = |of: &Move, s: &Sequence| matches!(of, Move::Back { page, .. } if s.pages.contains(page));
         let made = |s: &Sequence| {
-            let copied = batch.copies.iter().all(|copy| !s.pages.contains(&copy.to));
+            let copied = batch.copies.iter().all(|copy| !s.pages.contains(&copy.to))
+                && batch.states.iter().all(|copy| s.state != Some(copy.to));
             copied && !batch.moves.iter().any(|of| back(of, s))
         };
         let others: Vec<SequenceId> = self.running.iter().filter(|s| !made(s)).map(|s| s.id).collect();
@@ -253,7 +277,7 @@ impl Scheduler {
     }
     /// Lets go of a sequence's pages; it has computed nothing then.
     fn release(&mut self, mut sequence: Sequence) -> Sequence {
-        let Sequence { place, pages, windows, tokens, computed, exact, .. } = &mut sequence;
+        let Sequence { place, pages, windows, state, tokens, computed, exact, .. } = &mut sequence;
         // A page that waits to be copied was held for that copy, and holds nothing of this sequence yet.
         let (own, others): (Vec<_>, Vec<_>) = self.copies.iter().partition(|copy| pages.contains(&copy.to));
         self.copies = others;
@@ -263,10 +287,37 @@ impl Scheduler {
             self.pool.learn(place, pages, &tokens[..whole], *exact, true);
         }
         self.pool.release_windows(windows, pages);
+        if let Some(row) = state.take() {
+            self.leave_state(row, place, &tokens[..*computed], *exact == *computed);
+        }
         self.pool.release(pages);
         pages.clear();
         (sequence.computed, sequence.exact, sequence.place) = (0, 0, Default::default());
         sequence
+    }
+    /// Leaves the row of states of a sequence that has computed these tokens, whose whole pages end at that place.
+    fn leave_state(&mut self, row: u32, place: &Place, computed: &[u32], exact: bool) {
+        // A row that waits to be copied to holds nothing of this sequence yet.
+        match self.states.iter().position(|copy| copy.to == row) {
+            Some(at) => {
+                self.pool.let_go_of_state(self.states[at].from);
+                self.states.swap_remove(at);
+                self.pool.let_go_of_state(row);
+            }
+            None => self.pool.keep_state(row, place, computed, exact),
+        }
+    }
+    /// A batch's copies were made, or will not be.
+    fn copied(&mut self, batch: &Batch) {
+        batch.copies.iter().for_each(|copy| self.pool.copied(&source(copy)));
+        batch.states.iter().for_each(|copy| self.pool.let_go_of_state(copy.from));
+    }
+    /// A sequence that runs is admitted again, as of now, with what others may have of it: what its states are is not known.
+    pub fn run_again(&mut self, id: SequenceId) {
+        if let Some(row) = self.find_mut(id).and_then(|s| s.state.take()) {
+            self.pool.let_go_of_state(row);
+        }
+        self.preempt(id);
     }
     /// Is there room for another sequence beside those that run and wait?
     pub fn has_room(&self) -> bool {
@@ -282,9 +333,16 @@ impl Scheduler {
         if pages > self.pool.free() {
             return None;
         }
-        let windows = self.pool.borrow_windows(pages, most)?;
+        let state = self.pool.take_state();
+        if state.is_none() && self.bounds.states > 0 {
+            return None;
+        }
+        let Some(windows) = self.pool.borrow_windows(pages, most) else {
+            state.iter().for_each(|&row| self.pool.let_go_of_state(row));
+            return None;
+        };
         let pages = (0..pages).map(|_| self.pool.take()).collect::<Option<_>>()?;
-        Some(Borrowed { pages, windows })
+        Some(Borrowed { pages, windows, state })
     }
     /// Moves have failed.
     pub fn spoil_moves(&mut self, moves: &[Move]) {
@@ -298,6 +356,7 @@ impl Scheduler {
     pub fn give_back(&mut self, borrowed: &Borrowed) {
         self.pool.release(&borrowed.pages);
         self.pool.give_back_windows(&borrowed.windows);
+        borrowed.state.iter().for_each(|&row| self.pool.let_go_of_state(row));
     }
     /// How much there is to do.
     pub fn load(&self) -> Load {
@@ -308,6 +367,7 @@ impl Scheduler {
             total_pages: self.pool.total(),
             kept_pages: self.pool.kept(),
             kept_windows: self.pool.kept_windows(),
+            kept_states: self.pool.kept_states(),
             away_pages: self.pool.away(),
             leaked: self.is_idle().then(|| self.pool.all_held()),
             tokens: self.running.iter().map(|s| s.computed).sum(),
@@ -329,8 +389,9 @@ impl Scheduler {
             && !decodes.is_empty()
             && !alike
             && piece.as_ref().is_some_and(|piece| !logits_alike(piece));
-        let (moves, copies) = (self.pool.take_moves(), std::mem::take(&mut self.copies));
-        Batch { moves, copies, decodes, piece, alike, mixed }
+        let keeps = piece.as_ref().and_then(|piece| self.keeps(piece));
+        let (copies, states) = (std::mem::take(&mut self.copies), std::mem::take(&mut self.states));
+        Batch { moves: self.pool.take_moves(), copies, states, decodes, piece, keeps, alike, mixed }
     }
     fn is_exact(&self, id: SequenceId) -> bool {
         self.find(id).is_some_and(|s| s.reuse == Reuse::Exact)
@@ -367,6 +428,8 @@ impl Scheduler {
             s.pages.iter().for_each(|&page| self.pool.hold(page));
             self.held.extend(&s.pages);
             self.held_windows.extend(self.pool.hold_seen(&s.windows, &s.pages, position));
+            s.state.iter().for_each(|&row| self.pool.hold_state(row));
+            self.held_states.extend(s.state);
         }
     }
     /// What was held for a batch is not any more.
@@ -374,6 +437,7 @@ impl Scheduler {
         for [page, number] in std::mem::take(&mut self.held_windows) {
             self.pool.let_go_of(page, number, true);
         }
+        std::mem::take(&mut self.held_states).into_iter().for_each(|row| self.pool.let_go_of_state(row));
         let held = std::mem::take(&mut self.held);
         self.pool.release(&held);
     }
@@ -384,13 +448,21 @@ impl Scheduler {
     }
     /// A batch has run.
     pub fn ran(&mut self, batch: &Batch) {
-        batch.copies.iter().for_each(|copy| self.pool.copied(&source(copy)));
+        self.copied(batch);
         for decode in &batch.decodes {
             self.reached(decode.sequence, decode.position + 1, false);
         }
         if let Some(piece) = &batch.piece {
             self.reached(piece.sequence, piece.tokens.end, piece.exact);
+            batch.keeps.iter().for_each(|copy| self.kept(copy, piece));
         }
+    }
+    /// A copy of the states behind a piece was made.
+    fn kept(&mut self, copy: &StateCopy, piece: &Piece) {
+        let Some(s) = self.running.iter().find(|s| s.id == piece.sequence) else {
+            return self.pool.let_go_of_state(copy.to);
+        };
+        self.pool.keep_state(copy.to, &s.place, &s.tokens[..s.computed], s.exact == s.computed);
     }
     fn reached(&mut self, id: SequenceId, end: usize, exact: bool) {
         let Some(sequence) = self.running.iter_mut().find(|s| s.id == id) else { return };
@@ -423,11 +495,15 @@ impl Scheduler {
                 self.pool.let_go(found);
                 found = self.pool.find(known, first.reuse, false);
             }
-            if short(&self.pool, &found) {
+            // Rows of states that are to be copied may be all there are beside those of sequences, until they have been.
+            let (lacks, state) = (short(&self.pool, &found), self.pool.take_state());
+            if lacks || state.is_none() && self.bounds.states > 0 {
+                state.iter().for_each(|&row| self.pool.let_go_of_state(row));
                 self.pool.let_go(found);
                 return;
             }
             let Some(mut sequence) = self.waiting.pop_front() else { return };
+            sequence.state = state;
             self.take_found(&mut sequence, found);
             self.running.push(sequence);
         }
@@ -437,6 +513,9 @@ impl Scheduler {
         let page = self.bounds.page;
         sequence.place = found.place;
         (sequence.pages, sequence.windows, sequence.known) = (found.pages, found.windows, found.known);
+        if let Some((from, to)) = found.state.zip(sequence.state) {
+            self.states.push(StateCopy { from, to });
+        }
         for place in found.away {
             // There are as many pages as it has tokens for.
             let Some(page) = self.pool.take() else { unreachable!("a sequence is admitted with pages for its tokens") };
@@ -509,6 +588,7 @@ impl Scheduler {
     }
     /// A piece of the prompt that has waited for longest.
     fn piece(&mut self, most: usize) -> Option<Piece> {
+        let states = self.bounds.states > 0;
         let left = |s: &&mut Sequence| !s.decodes() && s.computed < s.pieces_end();
         let sequence = self.running.iter_mut().filter(left).min_by_key(|s| s.turn)?;
         self.turns += 1;
@@ -520,11 +600,19 @@ impl Scheduler {
         // Exact rows end with a block: who finds them goes on from there as if it had run them itself.
         let whole = Some((begin + most) / BLOCK * BLOCK).filter(|&whole| exact && whole > begin);
         let end = if exact { border } else { end }.min(whole.unwrap_or(begin + most));
+        let end = [border, branch(sequence)].into_iter().filter(|&at| states && at > begin).fold(end, usize::min);
         let ends = end == sequence.tokens.len();
         let page = self.bounds.page;
         assert!(end <= sequence.pages.len() * page, "a sequence is admitted with pages for its tokens");
         self.pool.reach(&mut sequence.windows, &sequence.pages, end);
         Some(Piece { sequence: sequence.id, tokens: begin..end, exact, ends })
+    }
+    /// The copy of its states that a piece leaves: where rows of a prompt end that are exact, so that who asks the same begins there, and where others were seen to branch off.
+    fn keeps(&mut self, piece: &Piece) -> Option<StateCopy> {
+        let s = self.running.iter().find(|s| s.id == piece.sequence)?;
+        let border = (s.prompt - 1) / BLOCK * BLOCK;
+        let from = s.state.filter(|_| [border, branch(s)].contains(&piece.tokens.end))?;
+        Some(StateCopy { from, to: self.pool.take_state()? })
     }
     /// Checks what must hold between steps.
     #[cfg(test)]
@@ -540,7 +628,10 @@ impl Scheduler {
         let windows = windows.chain(self.held_windows.iter().map(|of| of[1]));
         let windows: std::collections::BTreeSet<u32> = windows.collect();
         assert_eq!(windows.len(), self.pool.held_windows(), "windows that nobody has and that are not free");
-        assert!(self.waiting.iter().all(|s| s.pages.is_empty() && s.windows.numbers.is_empty()));
+        let rows = self.running.iter().filter_map(|s| s.state).chain(self.states.iter().map(|copy| copy.from));
+        let rows: std::collections::BTreeSet<u32> = rows.chain(self.held_states.iter().copied()).collect();
+        assert_eq!(rows.len(), self.pool.held_states(), "rows of states that nobody has and that are not free");
+        assert!(self.waiting.iter().all(|s| s.pages.is_empty() && s.windows.numbers.is_empty() && s.state.is_none()));
         assert!(self.running.len() <= self.bounds.sequences);
     }
 }

@@ -27,7 +27,9 @@ pub(super) struct Sequence {
     pub pages: Vec<u32>,
     /// What it has of the pool of windows.
     pub windows: Held,
-    /// So many of its first tokens were known when it was admitted, though of some the windows may have been gone.
+    /// Its row of states, while it runs and the model keeps some.
+    pub state: Option<u32>,
+    /// So many of its first tokens were known when it was admitted, though of some the windows may have been gone, or no states known.
     pub known: usize,
     pub place: Place,
     /// Tokens that were found when it was first admitted.

@@ -3,6 +3,7 @@
 use super::pages::PagePool;
 use super::{Batch, Bounds, Decode, Move, Scheduler, SequenceId};
 use crate::arch::Pools;
+use crate::engine::StateCopy;
 use crate::prefix::{BLOCK, Reuse};
 use proptest::prelude::*;
 use std::collections::BTreeMap;
@@ -23,6 +24,8 @@ struct Model {
     /// What the pool of windows holds, and positions that a token sees of it, if there is one.
     windows: Vec<Option<Cell>>,
     seen: Option<usize>,
+    /// Rows of states, each what it has seen, where the model keeps some.
+    states: Vec<Option<Vec<Cell>>>,
     /// The host's places for pages.
     host: Vec<Vec<Option<Cell>>>,
     /// Of each: how many tokens it is to have in all, whether its text must not depend on others, and the tokens of its prompt.
@@ -35,6 +38,17 @@ struct Model {
     /// Is a step started before the one before is read? And the one that is, with what it has chosen.
     ahead: bool,
     under_way: Option<(Batch, Vec<u32>)>,
+}
+
+/// What there is beside pages.
+#[derive(Clone, Copy, Default)]
+struct Besides {
+    /// Positions that tokens see of windows, in a pool in which there is room for what sequences have at most at a time, and for nothing else.
+    seen: Option<usize>,
+    /// Places of the host.
+    places: usize,
+    /// Rows of states beside one for each sequence, where the model keeps some.
+    copies: Option<usize>,
 }
 
 /// The token after these.
@@ -51,25 +65,29 @@ fn alone(prompt: &[u32], answer: usize) -> Vec<u32> {
 
 impl Model {
     fn new(pages: usize, sequences: usize) -> Model {
-        Model::with(pages, sequences, None, 0)
+        Model::with(pages, sequences, Besides::default())
     }
-    /// With a pool of windows in which there is room for what sequences have at most at a time, and for nothing else.
     fn with_windows(pages: usize, sequences: usize, seen: usize) -> Model {
-        Model::with(pages, sequences, Some(seen), 0)
+        Model::with(pages, sequences, Besides { seen: Some(seen), ..Besides::default() })
     }
     fn with_host(pages: usize, sequences: usize, places: usize) -> Model {
-        Model::with(pages, sequences, None, places)
+        Model::with(pages, sequences, Besides { places, ..Besides::default() })
     }
-    fn with(pages: usize, sequences: usize, seen: Option<usize>, places: usize) -> Model {
+    fn with_states(pages: usize, sequences: usize, copies: usize) -> Model {
+        Model::with(pages, sequences, Besides { copies: Some(copies), ..Besides::default() })
+    }
+    fn with(pages: usize, sequences: usize, Besides { seen, places, copies }: Besides) -> Model {
         let of = |seen| sequences * (Pools::blocks(seen, 1) + 1) + Pools::blocks(seen, 96);
         let windows = seen.map(|seen| [of(seen), seen]);
-        let (piece, batch_invariant, mixed) = (96, true, seen.is_none());
-        let bounds = Bounds { pages, page: PAGE, windows, places, sequences, piece, batch_invariant, mixed };
+        let (piece, batch_invariant, mixed) = (96, true, seen.is_none() && copies.is_none());
+        let states = copies.map_or(0, |copies| sequences + copies);
+        let bounds = Bounds { pages, page: PAGE, windows, states, places, sequences, piece, batch_invariant, mixed };
         Model {
             scheduler: Scheduler::new(bounds),
             pool: vec![None; pages * PAGE],
             windows: vec![None; windows.map_or(0, |[windows, _]| windows * PAGE)],
             seen,
+            states: vec![None; states],
             host: vec![Vec::new(); places],
             wanted: BTreeMap::new(),
             ended: BTreeMap::new(),
@@ -109,6 +127,26 @@ impl Model {
             self.windows[slot] = cell;
         }
     }
+    /// A sequence's states see the token at a position, as they have seen all before.
+    fn advance(&mut self, id: SequenceId, position: usize) {
+        let rows: Vec<_> = (0..=position).map(|at| self.pool[self.slot(id, at)]).collect();
+        let Some(state) = self.states.get_mut(self.scheduler.pages(id, position).state as usize) else { return };
+        if position == 0 {
+            *state = Some(Vec::new());
+        }
+        let state = state.as_mut().expect("states that are known");
+        let before = rows[..position].iter().flatten().map(|cell| cell.token);
+        assert!(
+            state.iter().map(|cell| cell.token).eq(before),
+            "the states of {id:?} at {position} have seen {}",
+            state.len()
+        );
+        state.extend(rows[position]);
+    }
+    fn copy_state(&mut self, copy: &StateCopy) {
+        assert!(self.states[copy.from as usize].is_some(), "what is copied is known");
+        self.states[copy.to as usize] = self.states[copy.from as usize].clone();
+    }
     /// Runs a batch: what is written, and that each sequence finds its own tokens before its position.
     fn run(&mut self, batch: &Batch) {
         for &of in &batch.moves {
@@ -127,6 +165,7 @@ impl Model {
                 self.windows.copy_within(from..from + PAGE, to);
             }
         }
+        batch.states.iter().for_each(|copy| self.copy_state(copy));
         let pieces = batch.piece.iter().map(|p| (p.sequence, p.tokens.clone(), p.exact));
         let decodes = batch.decodes.iter().map(|d| (d.sequence, d.position..d.position + 1, false));
         let all: Vec<_> = pieces.chain(decodes).collect();
@@ -139,8 +178,10 @@ impl Model {
             for position in tokens.clone() {
                 let token = self.scheduler.tokens(*id)[position];
                 self.write(*id, position, Some(Cell { token, exact: *exact }));
+                self.advance(*id, position);
             }
         }
+        batch.keeps.iter().for_each(|copy| self.copy_state(copy));
         for (id, tokens, _) in all {
             for position in 0..tokens.end {
                 let found = self.pool[self.slot(id, position)];
@@ -155,12 +196,12 @@ impl Model {
         }
         self.check_exact(batch);
     }
-    /// A piece and answers share a step unless there is a pool of windows or one of them must have the same logits whoever is beside it.
+    /// A piece and answers share a step unless there is a pool of windows, or of states, or one of them must have the same logits whoever is beside it.
     fn check_mixed(&self, batch: &Batch) {
         let exact = |id| self.wanted[&id].1 == Reuse::Exact;
         let alike = batch.decodes.iter().any(|d| exact(d.sequence));
         let apart = batch.piece.as_ref().is_none_or(|piece| piece.ends && exact(piece.sequence));
-        let apart = apart || self.seen.is_some();
+        let apart = apart || self.seen.is_some() || !self.states.is_empty();
         assert_eq!(batch.mixed, !batch.decodes.is_empty() && !alike && !apart, "{batch:?}");
     }
     /// Who wants the same text again sees rows that were computed as they would have been alone.
@@ -172,6 +213,11 @@ impl Model {
                 let cell = self.pool[self.slot(id, position)].expect("a computed row");
                 let border = (prompt - 1) / BLOCK * BLOCK;
                 assert_eq!(cell.exact, position < border, "{id:?} at {position} of a prompt of {prompt}");
+                let state = self.states.get(self.scheduler.pages(id, 0).state as usize);
+                assert!(
+                    state.is_none_or(|state| state.as_ref().expect("states")[position] == cell),
+                    "{id:?} at {position}"
+                );
                 if self.seen.is_some() && position >= self.first_seen(tokens - 1) {
                     assert_eq!(self.windows[self.window_slot(id, position)], Some(cell), "{id:?} at {position}");
                 }
@@ -203,6 +249,7 @@ impl Model {
             });
             let cell = Cell { token: known.or(chosen).expect("a token"), exact: false };
             model.write(d.sequence, d.position, Some(cell));
+            model.advance(d.sequence, d.position);
             let found = |at| model.pool[model.slot(d.sequence, at)];
             for at in model.first_seen(d.position)..=d.position {
                 assert_eq!(model.windows[model.window_slot(d.sequence, at)], found(at), "{:?} at {at}", d.sequence);
@@ -218,7 +265,7 @@ impl Model {
             Some(both) => both,
             None => {
                 let batch = self.next_batch();
-                let moved = !batch.copies.is_empty() || !batch.moves.is_empty();
+                let moved = !(batch.copies.is_empty() && batch.states.is_empty() && batch.moves.is_empty());
                 if batch.piece.is_some() || moved || batch.decodes.iter().any(|d| !d.ends) {
                     return self.finish_step(&batch);
                 }
@@ -301,7 +348,7 @@ impl Model {
         }
         let load = self.scheduler.load();
         assert_eq!((load.running, load.waiting, load.pages, load.tokens), (0, 0, 0, 0), "nobody has a page");
-        assert_eq!(load.leaked, Some(0), "nor one of windows, nor a place of the host");
+        assert_eq!(load.leaked, Some(0), "nor one of windows, nor a row of states or a place of the host");
     }
 }
 
@@ -448,6 +495,42 @@ fn who_branches_off_leaves_the_windows_for_others() {
 }
 
 #[test]
+fn who_goes_on_finds_states_where_an_answer_ended_or_exact_rows_do() {
+    let mut model = Model::with_states(64, 2, 4);
+    let asked = own(1, 1000);
+    let first = model.add(asked.clone(), 40, Reuse::Any);
+    model.run_to_the_end();
+    let answered = model.ended[&first].clone();
+    let mut found = |prompt: Vec<u32>, reuse| {
+        let id = model.add(prompt, 5, reuse);
+        model.step();
+        let found = model.scheduler.found(id);
+        model.run_to_the_end();
+        found
+    };
+    assert_eq!(found([&answered[..], &own(2, 20)].concat(), Reuse::Any), Some(1040));
+    assert_eq!([Reuse::Any, Reuse::Exact].map(|reuse| found(asked.clone(), reuse)), [Some(992); 2]);
+    // Nobody has been there: that others branch off is seen, so that the next begins where they do.
+    let branches = |seed| [&asked[..330], &own(seed, 200)].concat();
+    assert_eq!([3, 4].map(|seed| found(branches(seed), Reuse::Any)), [Some(0), Some(320)]);
+    assert_eq!(found(branches(5), Reuse::Exact), Some(320), "whose states are exact");
+}
+
+#[test]
+fn copies_of_states_give_way() {
+    // One row beside those of two sequences: the latest copy is there, and nobody waits for one.
+    let mut model = Model::with_states(64, 2, 1);
+    let ids = [1, 2, 3].map(|seed| model.add(own(seed, 200), 10, Reuse::Any));
+    model.run_to_the_end();
+    assert!(ids.iter().all(|id| model.ended.contains_key(id)));
+    assert_eq!(model.scheduler.load().kept_states, 3);
+    let borrowed = model.scheduler.borrow(100, 96).expect("pages, and a row of states");
+    assert_eq!(model.scheduler.load().kept_states, 2);
+    model.scheduler.give_back(&borrowed);
+    model.scheduler.check();
+}
+
+#[test]
 fn pages_of_nobody_have_windows_in_turn() {
     let mut model = Model::with_windows(64, 2, 100);
     model.add(own(1, 300), 40, Reuse::Any);
@@ -489,8 +572,15 @@ fn what_is_held_while_nobody_is_here_is_lost() {
 /// What comes while others run.
 #[derive(Clone, Debug)]
 enum Act {
-    Add { seed: u32, length: usize, answer: usize, exact: bool },
+    Add {
+        seed: u32,
+        length: usize,
+        answer: usize,
+        exact: bool,
+    },
     Cancel(usize),
+    /// The states of one are not known any more, and nothing is under way.
+    Again(usize),
     Fail,
     Steps(usize),
 }
@@ -502,7 +592,7 @@ fn acts() -> impl Strategy<Value = Vec<Act>> {
         answer,
         exact,
     });
-    let act = prop_oneof![4 => add, 1 => (0usize..8).prop_map(Act::Cancel), 1 => Just(Act::Fail), 4 => (1usize..12).prop_map(Act::Steps)];
+    let act = prop_oneof![4 => add, 1 => (0usize..8).prop_map(Act::Cancel), 1 => (0usize..8).prop_map(Act::Again), 1 => Just(Act::Fail), 4 => (1usize..12).prop_map(Act::Steps)];
     proptest::collection::vec(act, 1..30)
 }
 
@@ -510,9 +600,10 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 200, ..ProptestConfig::default() })]
     /// Whoever comes and goes, every answer is the one that its prompt has alone, each comes to its end, and no page is lost.
     #[test]
-    fn whatever_comes(acts in acts(), pages in 7usize..24, sequences in 1usize..6, ahead in any::<bool>(), seen in proptest::option::of(1usize..200), places in 0usize..20, beside in proptest::collection::vec(1usize..97, 1..9)) {
-        // Where there is a pool of windows the host has no places.
-        let mut model = Model::with(pages, sequences, seen, if seen.is_some() { 0 } else { places });
+    fn whatever_comes(acts in acts(), pages in 7usize..24, sequences in 1usize..6, ahead in any::<bool>(), seen in proptest::option::of(1usize..200), copies in proptest::option::of(1usize..12), places in 0usize..20, beside in proptest::collection::vec(1usize..97, 1..9)) {
+        // Where there is a pool of windows or of states the host has no places.
+        let places = if seen.is_some() || copies.is_some() { 0 } else { places };
+        let mut model = Model::with(pages, sequences, Besides { seen, places, copies });
         model.ahead = ahead;
         model.beside = beside;
         let mut asked = BTreeMap::new();
@@ -532,6 +623,13 @@ proptest! {
                         model.scheduler.check();
                     }
                 }
+                Act::Again(nth) => {
+                    let running: Vec<SequenceId> = asked.keys().copied().filter(|&id| model.scheduler.next_position(id).is_some()).collect();
+                    if let (Some(&id), None) = (running.get(nth), &model.under_way) {
+                        model.scheduler.run_again(id);
+                        model.scheduler.check();
+                    }
+                }
                 Act::Fail => {
                     model.scheduler.let_go();
                     let batch = model.under_way.take().map_or_else(|| model.next_batch(), |both| both.0);
@@ -546,6 +644,12 @@ proptest! {
                     // Part of it may have been written.
                     batch.copies.iter().for_each(|copy| model.pool[copy.to as usize * PAGE] = None);
                     batch.decodes.iter().for_each(|decode| model.write(decode.sequence, decode.position, None));
+                    let of_sequences = batch.decodes.iter().map(|d| d.sequence).chain(batch.piece.iter().map(|p| p.sequence));
+                    let of_sequences = of_sequences.map(|id| model.scheduler.pages(id, 0).state);
+                    let rows: Vec<u32> = of_sequences.chain(batch.states.iter().chain(&batch.keeps).map(|copy| copy.to)).collect();
+                    for row in rows {
+                        model.states.get_mut(row as usize).into_iter().for_each(|state| *state = None);
+                    }
                     for id in model.scheduler.failed(&batch) {
                         asked.remove(&id);
                     }

@@ -3,7 +3,7 @@
 use crate::parity_support::tables::{argmax, data, ids, npy, rms};
 use gristmill_backend::{Options, open};
 use gristmill_llm::arch;
-use gristmill_llm::engine::{Engine, Row, Settings};
+use gristmill_llm::engine::{Engine, Pages, Row, Settings};
 use gristmill_llm::gguf::Gguf;
 use gristmill_uop::Scalar;
 
@@ -47,7 +47,8 @@ fn staggered(engine: &mut Engine, tokens: &[u32], sequences: usize, late: usize)
             .iter()
             .map(|&s| {
                 let position = at(s).expect("a running one");
-                Row { token: tokens[position], position, pages: pages[s][..position / PAGE + 1].into() }
+                let all = &pages[s][..position / PAGE + 1];
+                Row { token: tokens[position], position, pages: Pages { all, state: s as u32, ..Pages::default() } }
             })
             .collect();
         engine.step_rows(&rows).expect("a step");
@@ -91,6 +92,14 @@ fn check_on(device: &str, family: &str, quant: &str) {
 
 crate::parity_support::of_families_over_pools!(check, OVER_POOLS);
 
+/// Families whose layers keep states: pieces have steps of their own.
+const WITH_STATES: [(&str, &str); 2] = [("qwen35", "q8_0"), ("qwen35moe", "q8_0")];
+
+#[test]
+fn qwen35_with_states() {
+    WITH_STATES.iter().for_each(|(family, quant)| check(family, quant));
+}
+
 /// On the first adapter, be it a program.
 #[cfg(feature = "wgpu")]
 #[test]
@@ -102,7 +111,7 @@ fn sequences_on_wgpu() {
 #[cfg(feature = "cuda-tests")]
 #[test]
 fn sequences_on_cuda() {
-    OVER_POOLS.iter().for_each(|(family, quant)| check_on("cuda", family, quant));
+    OVER_POOLS.iter().chain(&WITH_STATES).for_each(|(family, quant)| check_on("cuda", family, quant));
     for (family, quant) in [("llama", "q4_k_m"), ("qwen3", "q8_0"), ("qwen3moe", "q8_0"), ("deepseek2", "q8_0")] {
         let of = |end: &str| data(&format!("families/{family}-{end}"));
         let file = Gguf::open(of(&format!("{quant}.gguf"))).expect("a GGUF file");

@@ -159,8 +159,7 @@ fn forms_of_latent_attention_over_pages() {
         let batches = [1, 8].map(|max| TokenClass::Batch { max });
         let pieces = [64, 512].map(|max| TokenClass::Chunk { max });
         let classes = [batches, pieces].concat();
-        let of =
-            |preset| forms(target, preset, 4096, &classes, Some(Pools::new(4 * 4096 / Options::PAGE, None, 4, 512)));
+        let of = |preset| forms(target, preset, 4096, &classes, Some(Pools::of(4 * 4096 / Options::PAGE)));
         insta::assert_snapshot!(format!("paged_forms_{}", target.name), PRESETS.map(of).concat());
     }
 }

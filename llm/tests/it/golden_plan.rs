@@ -142,7 +142,7 @@ fn slots_are_bound_to_what_they_are() {
             let fits = match bind {
                 Bind::Tokens | Bind::Rope(_) | Bind::LayerInput(_) => slot.kind == SlotKind::Input,
                 Bind::Positions | Bind::Slots | Bind::Pages | Bind::Table => false,
-                Bind::WindowPages | Bind::WindowTable => false,
+                Bind::WindowPages | Bind::WindowTable | Bind::StateRow | Bind::StateRows => false,
                 Bind::Hidden(_) => matches!(slot.kind, SlotKind::Input | SlotKind::Output),
                 Bind::State(_, plane) => slot.kind == SlotKind::State && slot.dims == [4096, 576] && *plane == 0,
                 Bind::Weight(_) => slot.kind == SlotKind::Weight,

@@ -306,7 +306,7 @@ pub fn run(
     for layer in 0..f.model.layers() {
         // A row that was never written must not be read: a single NaN would reach the logits.
         for (plane, p) in f.model.planes(way.cache)[layer].iter().enumerate() {
-            values.insert(Bind::State(layer, plane), vec![f64::NAN; p.elements(rows)]);
+            values.insert(Bind::State(layer, plane), vec![f64::NAN; rows * p.width]);
         }
     }
     let mut out = Vec::new();

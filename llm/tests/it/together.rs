@@ -2,7 +2,7 @@
 
 use crate::parity_support::tables::{data, ids};
 use gristmill_backend::{Options, open};
-use gristmill_llm::engine::{Engine, Row, Settings};
+use gristmill_llm::engine::{Engine, Pages, Row, Settings};
 use gristmill_llm::generation::{Constraint, Generation, Given};
 use gristmill_llm::gguf::Gguf;
 use gristmill_llm::prefix::Reuse;
@@ -127,6 +127,12 @@ fn windows_and_shared_caches_answer_as_alone() {
 }
 
 #[test]
+fn states_answer_as_alone() {
+    check("qwen35", "q8_0");
+    check("qwen35moe", "q8_0");
+}
+
+#[test]
 fn steps_have_the_size_of_the_largest_where_a_text_must_not_depend_on_others() {
     for invariant in [true, false] {
         let (engine, tokens) = engine("llama", "q4_k_m");
@@ -144,7 +150,8 @@ fn steps_have_the_size_of_the_largest_where_a_text_must_not_depend_on_others() {
 fn beside(engine: &mut Engine, tokens: &[u32], others: usize) -> Vec<u32> {
     let pages: Vec<Vec<u32>> = (0..=others as u32).map(|page| vec![page]).collect();
     for (position, &token) in tokens.iter().enumerate() {
-        let rows: Vec<Row> = pages.iter().map(|pages| Row { token, position, pages: pages[..].into() }).collect();
+        let own = pages.iter().zip(0..).map(|(all, state)| Pages { all, state, ..Pages::default() });
+        let rows: Vec<Row> = own.map(|pages| Row { token, position, pages }).collect();
         engine.step_rows_alike(&rows).expect("a step");
     }
     let mut logits = Vec::new();
@@ -153,8 +160,8 @@ fn beside(engine: &mut Engine, tokens: &[u32], others: usize) -> Vec<u32> {
 }
 
 /// Families that are held to bits.
-const FAMILIES: [(&str, &str); 4] =
-    [("llama", "q4_k_m"), ("qwen3moe", "q8_0"), ("deepseek2", "q8_0"), ("gemma4", "q8_0")];
+const FAMILIES: [(&str, &str); 5] =
+    [("llama", "q4_k_m"), ("qwen3moe", "q8_0"), ("deepseek2", "q8_0"), ("gemma4", "q8_0"), ("qwen35", "q8_0")];
 
 /// Has a row the same bits on that device beside each of these numbers of others?
 fn same_bits(device: &str, others: &[usize]) {

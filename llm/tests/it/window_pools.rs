@@ -105,7 +105,7 @@ fn pages(engine: &Engine, sequence: usize, tokens: usize) -> [Vec<u32>; 2] {
 
 fn upto([all, windows]: &[Vec<u32>; 2], position: usize) -> Pages<'_> {
     let blocks = position / PAGE + 1;
-    Pages { all: &all[..blocks], windows: &windows[..blocks] }
+    Pages { all: &all[..blocks], windows: &windows[..blocks], state: 0 }
 }
 
 /// Logits of a sequence in pieces of so many tokens, where all else that the pool of windows has is no number.

@@ -31,11 +31,10 @@ impl Worker {
                 Worker::Together(Box::new(Together::new(batcher, model, condition)))
             }
             Err(engine) => {
-                let why = match engine.model().batches() {
-                    true => "its cache is one sequence's",
-                    false => "its layers keep states of one sequence",
-                };
-                tracing::info!(model = model.name(), why, "answers one request after the other");
+                tracing::info!(
+                    model = model.name(),
+                    "answers one request after the other: its cache is one sequence's"
+                );
                 Worker::Alone(Box::new(Alone { session: Session::with_prefixes(*engine, keep), model, condition }))
             }
         }

@@ -38,24 +38,30 @@ fn delta_net<'g>(s: &'g Step, h: &DeltaNet, eps: f64, w: &Weights, layer: usize,
     let (n, width, heads) = (s.tokens(), h.width, h.heads);
     let [keys, values] = h.widths();
     let mixed = convolution(s, h, w, layer, x.linear(s.weight(w, "attn_qkv.weight")));
+    // Heads of several sequences, of a token each, are side by side as heads of one are.
+    let [sequences, tokens] = s.sequences();
+    let all_heads = sequences * heads as i64;
     // Every head of values has queries and keys; of fewer, all in turn.
     let of_heads = |begin: usize| {
         let x = mixed.slice(1, begin, keys).reshape(dims![n, h.key_heads, width]);
         let x = x * ((x * x).sum(&[2]) + eps).sqrt().recip().unsqueeze(2);
         let x = x.unsqueeze(1).expand(dims![n, heads / h.key_heads, h.key_heads, width]);
-        x.reshape(dims![n, heads, width])
+        x.reshape(dims![tokens, all_heads, width])
     };
+    let of_each_head = |x: Tensor<'g>| x.reshape(dims![tokens, all_heads]);
     let of = Recurrence {
         queries: of_heads(0) * (1.0 / (width as f64).sqrt()),
         keys: of_heads(keys),
-        values: mixed.slice(1, 2 * keys, values).reshape(dims![n, heads, width]),
-        gates: (x.linear(s.weight(w, "ssm_alpha.weight")) + s.weight(w, "ssm_dt.bias")).softplus()
-            * s.weight(w, "ssm_a"),
-        rates: Some(x.linear(s.weight(w, "ssm_beta.weight")).sigmoid()),
+        values: mixed.slice(1, 2 * keys, values).reshape(dims![tokens, all_heads, width]),
+        gates: of_each_head(
+            (x.linear(s.weight(w, "ssm_alpha.weight")) + s.weight(w, "ssm_dt.bias")).softplus() * s.weight(w, "ssm_a"),
+        ),
+        rates: Some(of_each_head(x.linear(s.weight(w, "ssm_beta.weight")).sigmoid())),
     };
-    let (state, before) = s.state(layer, 1, "state", dims![heads, width, width]);
-    let (read, left) = of.scan(before);
-    s.keep(state, left);
+    let state = s.state(layer, 1, "state", &[heads, width, width]);
+    let (read, left) = of.scan(state.before.reshape(dims![all_heads, width, width]));
+    s.keep(&state, left);
+    let read = read.reshape(dims![n, heads, width]);
     let gate = x.linear(s.weight(w, "attn_gate.weight")).reshape(dims![n, heads, width]);
     let out = nn::rms_norm(read, s.weight(w, "ssm_norm.weight"), eps) * gate.silu();
     out.reshape(dims![n, values]).linear(s.weight(w, "ssm_out.weight"))
@@ -64,10 +70,12 @@ fn delta_net<'g>(s: &'g Step, h: &DeltaNet, eps: f64, w: &Weights, layer: usize,
 /// Each channel of rows `x [n, channels]` convolved with that of the tokens before, the last factor being the token's own; SiLU of it.
 fn convolution<'g>(s: &'g Step, h: &DeltaNet, w: &Weights, layer: usize, x: Tensor<'g>) -> Tensor<'g> {
     let (n, channels, kept) = (s.tokens(), h.channels(), h.kernel - 1);
-    let (state, before) = s.state(layer, 0, "conv", dims![kept, channels]);
-    let all = Tensor::cat(&[before, x], 0);
-    s.keep(state, all.slice(0, n, kept));
+    let ([_, tokens], (x, axis)) = (s.sequences(), s.of_each(x));
+    let state = s.state(layer, 0, "conv", &[kept, channels]);
+    let all = Tensor::cat(&[state.before, x], axis);
+    s.keep(&state, all.slice(axis, tokens, kept));
     let factors = s.weight(w, "ssm_conv1d.weight");
-    let of = |j: usize| all.slice(0, j, n) * factors.slice(1, j, 1).reshape(dims![channels]);
-    (0..h.kernel).map(of).reduce(|a, b| a + b).expect("a kernel of two at least").silu()
+    let of = |j: usize| all.slice(axis, j, tokens) * factors.slice(1, j, 1).reshape(dims![channels]);
+    let sum = (0..h.kernel).map(of).reduce(|a, b| a + b).expect("a kernel of two at least");
+    sum.reshape(dims![n, channels]).silu()
 }

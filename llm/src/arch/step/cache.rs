@@ -208,7 +208,7 @@ impl Step<'_> {
         self.pages(window) * Options::PAGE
     }
     /// The position of each token, where not all are of one sequence.
-    fn each_position(&self) -> Tensor<'_> {
+    pub(super) fn each_position(&self) -> Tensor<'_> {
         let n = self.tokens();
         self.once(&self.positions, || self.input("positions", Bind::Positions, dims![n], Scalar::I32))
     }
@@ -228,7 +228,7 @@ impl Step<'_> {
         self.options.rows / Options::PAGE
     }
     /// The tensor that `make` makes, the first time.
-    fn once<'g>(&'g self, made: &Cell<Option<Id>>, make: impl FnOnce() -> Tensor<'g>) -> Tensor<'g> {
+    pub(super) fn once<'g>(&'g self, made: &Cell<Option<Id>>, make: impl FnOnce() -> Tensor<'g>) -> Tensor<'g> {
         let id = made.get().unwrap_or_else(|| make().id());
         made.set(Some(id));
         self.capture.tensor(id)

@@ -112,7 +112,7 @@ pub fn truth(file: &Gguf, tokens: &[i64], latent_eps: Option<f64>) -> Vec<Vec<f6
     let mut values: HashMap<Bind, Vec<f64>> = HashMap::from([(Bind::Rope(0), table)]);
     for layer in 0..model.layers() {
         for (plane, p) in model.planes(options.cache)[layer].iter().enumerate() {
-            values.insert(Bind::State(layer, plane), vec![0.0; p.elements(rows)]);
+            values.insert(Bind::State(layer, plane), vec![0.0; if p.is_state() { p.width } else { rows * p.width }]);
         }
     }
     let mut out = Vec::new();
