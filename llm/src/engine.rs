@@ -22,6 +22,7 @@ mod rows;
 mod seen;
 mod sets;
 mod several;
+mod states;
 mod window;
 
 pub use crate::load::Weights;

@@ -253,6 +253,6 @@ mod tests {
         assert_eq!(footprint.bytes(1000), (3 << 20) + (1 << 16), "of one sequence");
         let pools = footprint.pools(1000, 4, 1 << 40);
         assert_eq!(pools, Pools { states: 12, ..Pools::of(4 * 16) });
-        assert_eq!(footprint.with_pool(1000, Some(pools)), (2 << 20) + (4 * 16 << 15) + (12 << 16));
+        assert_eq!(footprint.with_pool(1000, Some(pools)), (2 << 20) + ((4 * 16) << 15) + (12 << 16));
     }
 }

@@ -2,7 +2,7 @@
 
 use super::error::Error;
 use super::executor::Engine;
-use super::pages::{PageCopy, Pages, StateCopy};
+use super::pages::{PageCopy, Pages};
 use crate::arch::{Options, Plane};
 use gristmill_runtime::Buffer;
 use gristmill_uop::machine::MachineKind;
@@ -81,43 +81,12 @@ impl Engine {
         }
         let mut rows = Vec::new();
         for (buffer, plane) in self.of_positions() {
-            let ends = copy.windows.filter(|_| plane.window().is_some()).unwrap_or([copy.from, copy.to]);
-            self.copy_within(buffer, plane.bytes(Options::PAGE), ends, &mut rows)?;
+            let [from, to] = copy.windows.filter(|_| plane.window().is_some()).unwrap_or([copy.from, copy.to]);
+            let bytes = plane.bytes(Options::PAGE);
+            rows.resize(bytes, 0);
+            self.device().read(buffer, from as usize * bytes, &mut rows)?;
+            self.device().write(buffer, to as usize * bytes, &rows)?;
         }
-        Ok(())
-    }
-    /// Rows of states in its pool; 0 where the model keeps none, or its cache is one sequence's.
-    pub fn state_rows(&self) -> usize {
-        self.cache.pages.map_or(0, |pools| pools.states)
-    }
-    /// Makes a row of states what another one is, in all layers.
-    ///
-    /// # Errors
-    /// When there is no pool, one of them is no row of it, or the device fails.
-    pub fn copy_state(&mut self, copy: &StateCopy) -> Result<(), Error> {
-        self.finish()?;
-        let pools = self.cache.pages.ok_or(Error::NoPool)?;
-        for state in [copy.from, copy.to] {
-            Pages { state, ..Pages::default() }.check(pools, 0)?;
-        }
-        let mut row = Vec::new();
-        let all = self.states.iter().flatten().zip(self.planes.iter().flatten());
-        for (buffer, plane) in all.filter(|(_, plane)| plane.is_state()) {
-            self.copy_within(buffer, plane.bytes(1), [copy.from, copy.to], &mut row)?;
-        }
-        Ok(())
-    }
-    /// Makes one of the equal parts of a buffer, of so many bytes each, what another one is, by way of `part`.
-    fn copy_within(
-        &self,
-        buffer: &Buffer,
-        bytes: usize,
-        [from, to]: [u32; 2],
-        part: &mut Vec<u8>,
-    ) -> Result<(), Error> {
-        part.resize(bytes, 0);
-        self.device().read(buffer, from as usize * bytes, part)?;
-        self.device().write(buffer, to as usize * bytes, part)?;
         Ok(())
     }
 }

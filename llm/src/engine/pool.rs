@@ -28,6 +28,8 @@ pub(super) struct Pool {
     /// What was written into `own`.
     pub(super) own_written: Written,
     pub(super) captured: FxHashMap<Class, Captured>,
+    /// What copies rows of states, once somebody has asked.
+    pub(super) copying: Option<Copying>,
     /// What rows are told besides, once somebody has asked.
     pub(super) ranks: Option<Ranks>,
     /// What steps have that are started before the one before is read, once there was one.
@@ -38,6 +40,12 @@ pub(super) struct Pool {
 pub(super) struct Ranks {
     pub(super) rows: Rows,
     pub(super) captured: FxHashMap<usize, Captured>,
+}
+
+/// What copies a row of states in all layers, and which is copied to which, `[2]`.
+pub(super) struct Copying {
+    pub(super) captured: Captured,
+    pub(super) rows: Buffer,
 }
 
 impl Pool {
@@ -60,6 +68,7 @@ impl Pool {
             chosen: device.alloc(sequences * size_of::<i32>(), Memory::Readback)?,
             own_written: Written::default(),
             captured: FxHashMap::default(),
+            copying: None,
             ranks: None,
             ahead: None,
         })
@@ -75,7 +84,14 @@ impl Pool {
     pub fn buffers(&self) -> impl Iterator<Item = &Buffer> {
         let ranks = self.ranks.iter().flat_map(|ranks| ranks.rows.buffers());
         let ahead = self.ahead.iter().flat_map(Ahead::buffers);
-        self.own.iter().chain([&self.own_state, &self.chosen]).chain(self.inputs.buffers()).chain(ranks).chain(ahead)
+        let copying = self.copying.iter().map(|copying| &copying.rows);
+        self.own
+            .iter()
+            .chain([&self.own_state, &self.chosen])
+            .chain(copying)
+            .chain(self.inputs.buffers())
+            .chain(ranks)
+            .chain(ahead)
     }
     pub fn check(&self, pages: Pages) -> Result<(), Error> {
         pages.check(self.pools, self.blocks)

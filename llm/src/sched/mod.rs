@@ -6,8 +6,10 @@ mod ahead;
 mod batcher;
 mod pace;
 mod pages;
+mod place;
 mod scheduler;
 mod sequence;
+mod state_pool;
 mod states;
 #[cfg(test)]
 mod tests;

@@ -5,17 +5,12 @@
 //!
 //! Where the host has places for pages, a whole page that leaves goes there, and comes back when it is asked for; then what leaves these is forgotten. Places are numbered behind the pages.
 
-use super::states::StatePool;
+use super::place::{Node, Place, START};
+use super::state_pool::StatePool;
 use super::window_pool::{Held, WindowPool};
 use crate::prefix::{BLOCK, Reuse};
 use rustc_hash::FxHashMap;
 use std::collections::BTreeMap;
-
-/// A place in the tree: what comes after the page of that number of order. Pages are used again, these numbers are not.
-pub(super) type Node = u64;
-
-/// What comes before a first page.
-pub(super) const START: Node = 0;
 
 /// A page's place in the tree.
 #[derive(Clone, Debug)]
@@ -37,22 +32,6 @@ pub(super) struct Page {
     pub(super) window: Option<u32>,
     /// When it was let go by the last holder.
     left: u64,
-}
-
-/// The place of a sequence in the tree: how many of its pages are known there, and the last of them.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct Place {
-    pub(super) blocks: usize,
-    pub(super) node: Node,
-    /// Behind the last is a page that the tree does not have any more: nothing that follows is known.
-    pub(super) lost: bool,
-}
-
-impl Place {
-    /// Behind so many pages, of which that is the last.
-    pub(super) fn behind(blocks: usize, node: Node) -> Place {
-        Place { blocks, node, lost: false }
-    }
 }
 
 /// What need not be computed.

@@ -3,7 +3,8 @@
 //! A step has a token of every sequence that is being answered, and with them, or in a step of its own, a piece of one prompt; prompts take turns. A sequence is admitted, first come first, when there are pages
 //! for all of its tokens. Where pages run out the youngest gives up its own and is admitted again later, before any that came after it: the oldest always goes on.
 
-use super::pages::{Found, Move, PagePool, Part, Place};
+use super::pages::{Found, Move, PagePool, Part};
+use super::place::Place;
 use super::sequence::{Sequence, SequenceId};
 use crate::engine::{PageCopy, Pages, StateCopy};
 use crate::prefix::{BLOCK, Reuse};

@@ -1,6 +1,6 @@
 //! A sequence: its tokens, how far the model has run them, and where their rows lie.
 
-use super::pages::Place;
+use super::place::Place;
 use super::window_pool::Held;
 use crate::prefix::Reuse;
 

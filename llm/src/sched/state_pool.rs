@@ -1,0 +1,146 @@
+//! Rows of states: who has which, and of what the others are copies. Numbers only; the least recently used copy leaves first.
+
+use super::place::Node;
+use crate::prefix::Reuse;
+use rustc_hash::FxHashMap;
+use std::collections::BTreeMap;
+
+/// What a row that is nobody's own holds: the states behind a place of the tree and tokens of the page that follows.
+#[derive(Clone, Debug)]
+pub(super) struct Copy {
+    pub tail: Vec<u32>,
+    /// Do they depend on the tokens alone: see [`crate::prefix`].
+    pub exact: bool,
+    pub row: u32,
+}
+
+/// A row.
+#[derive(Clone, Copy, Default, Debug)]
+struct Row {
+    /// Sequences and copies under way that need it as it is.
+    holders: u32,
+    /// When it was last used, of one that holds a copy.
+    used: u64,
+    /// The place of its copy in the tree, if it holds one.
+    behind: Option<Node>,
+}
+
+/// The rows.
+#[derive(Debug)]
+pub(super) struct StatePool {
+    rows: Vec<Row>,
+    free: Vec<u32>,
+    /// Copies that nobody needs now.
+    kept: BTreeMap<u64, u32>,
+    copies: FxHashMap<Node, Vec<Copy>>,
+    clock: u64,
+}
+
+impl StatePool {
+    /// So many rows, all free.
+    pub fn new(rows: usize) -> StatePool {
+        let free = (0..rows as u32).rev().collect();
+        StatePool {
+            rows: vec![Row::default(); rows],
+            free,
+            kept: BTreeMap::new(),
+            copies: FxHashMap::default(),
+            clock: 0,
+        }
+    }
+    /// How many hold copies that nobody needs now.
+    pub fn kept(&self) -> usize {
+        self.kept.len()
+    }
+    /// How many somebody has.
+    pub fn held(&self) -> usize {
+        self.rows.len() - self.free.len() - self.kept.len()
+    }
+    /// A row for somebody; none where all are held.
+    pub fn take(&mut self) -> Option<u32> {
+        if self.free.is_empty() {
+            let (_, row) = self.kept.pop_first()?;
+            self.drop_copy(row);
+        }
+        let row = self.free.pop()?;
+        self.rows[row as usize].holders = 1;
+        Some(row)
+    }
+    /// Somebody else needs it as it is.
+    pub fn hold(&mut self, row: u32) {
+        let it = &mut self.rows[row as usize];
+        it.holders += 1;
+        if it.holders == 1 {
+            self.kept.remove(&it.used);
+        }
+    }
+    /// One holder less. A copy that nobody needs is kept, anything else is free.
+    pub fn let_go(&mut self, row: u32) {
+        let it = &mut self.rows[row as usize];
+        assert!(it.holders > 0, "row {row} of states is let go by somebody who has it");
+        it.holders -= 1;
+        if it.holders > 0 {
+            return;
+        }
+        if it.behind.is_some() {
+            self.clock += 1;
+            it.used = self.clock;
+            self.kept.insert(self.clock, row);
+        } else {
+            self.free.push(row);
+        }
+    }
+    /// A row's only holder leaves it as a copy, unless there is one of the same.
+    pub fn keep(&mut self, row: u32, behind: Node, tail: &[u32], exact: bool) {
+        let alone = self.rows[row as usize].holders == 1;
+        let all = self.copies.entry(behind).or_default();
+        if alone && !all.iter().any(|copy| copy.tail == tail && copy.exact >= exact) {
+            all.push(Copy { tail: tail.to_vec(), exact, row });
+            self.rows[row as usize].behind = Some(behind);
+        }
+        self.let_go(row);
+    }
+    /// A row holds no copy any more; it is free if nobody needs it.
+    fn drop_copy(&mut self, row: u32) {
+        let it = &mut self.rows[row as usize];
+        if let Some(behind) = it.behind.take() {
+            let left = self.copies.get_mut(&behind).map(|all| {
+                all.retain(|copy| copy.row != row);
+                all.len()
+            });
+            if left == Some(0) {
+                self.copies.remove(&behind);
+            }
+        }
+        if it.holders == 0 {
+            self.kept.remove(&it.used);
+            self.free.push(row);
+        }
+    }
+    /// The tree does not have that place any more.
+    pub fn forget(&mut self, node: Node) {
+        let rows: Vec<u32> = self.copies.get(&node).into_iter().flatten().map(|copy| copy.row).collect();
+        rows.into_iter().for_each(|row| self.drop_copy(row));
+    }
+    /// Copies behind that place whose tail these tokens begin with, the longest first.
+    pub fn behind(&self, node: Node, tokens: &[u32], reuse: Reuse) -> Vec<Copy> {
+        let usable = |copy: &&Copy| tokens.starts_with(&copy.tail) && (copy.exact || reuse == Reuse::Any);
+        let mut all: Vec<Copy> = self.copies.get(&node).into_iter().flatten().filter(usable).cloned().collect();
+        all.sort_by_key(|copy| std::cmp::Reverse((copy.tail.len(), copy.exact)));
+        all
+    }
+    /// Is every row held, kept or free, and none two of them, and is every copy in its row?
+    #[cfg(test)]
+    pub fn check(&self) {
+        let mut seen = vec![0; self.rows.len()];
+        self.free.iter().chain(self.kept.values()).for_each(|&row| seen[row as usize] += 1);
+        for (it, times) in self.rows.iter().zip(&seen) {
+            assert_eq!(*times, u32::from(it.holders == 0), "{it:?}");
+        }
+        assert!(self.free.iter().all(|&row| self.rows[row as usize].behind.is_none()));
+        assert!(self.kept.iter().all(|(used, &row)| self.rows[row as usize].used == *used));
+        let copies: Vec<_> = self.copies.iter().flat_map(|(&node, all)| all.iter().map(move |of| (node, of))).collect();
+        assert!(copies.iter().all(|&(node, copy)| self.rows[copy.row as usize].behind == Some(node)));
+        assert_eq!(copies.len(), self.rows.iter().filter(|row| row.behind.is_some()).count());
+    }
+}
