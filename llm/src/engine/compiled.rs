@@ -6,14 +6,14 @@ use super::executor::{ATTENTION_BYTES, Engine};
 use super::footprint::{Footprint, choose_context, layer_input_bytes};
 use super::pool::Pool;
 use super::seen::Seen;
-use crate::arch::{self, Functions, Logits, Model, Options, Plan, TokenClass};
+use crate::arch::{self, Functions, Logits, Model, Options, Plan, Plane, TokenClass};
 use crate::gguf::Gguf;
 use crate::load::{self, Layouts, Weights};
 use crate::sampling::{self, Choice, NUMBERS};
 use crate::synth;
 use gristmill_backend::Opened;
-use gristmill_runtime::Memory;
-use gristmill_tensor::jit::Jit;
+use gristmill_runtime::{Device, Memory};
+use gristmill_tensor::jit::{Jit, Ready};
 use gristmill_uop::machine::MachineKind;
 use rustc_hash::FxHashMap;
 use std::sync::Arc;
@@ -29,6 +29,76 @@ const ATTENTION_SHARE: usize = 16;
 fn probe(settings: &Settings) -> Options {
     let (logits, tile, tokens) = (Logits::Last, Options::TILE, TokenClass::One);
     Options { tokens, rows: 64, pages: None, chunk: 64, depth: 64, cache: settings.cache, logits, tile }
+}
+
+/// Bytes of a device's memory that may be taken.
+fn available(device: &dyn Device) -> u64 {
+    device.available().unwrap_or(u64::MAX / 2)
+}
+
+/// What steps and the cache are made for: chosen without intermediates, which only compiling tells, as it is cheap to refuse.
+struct Sizes {
+    settings: Settings,
+    most: Most,
+    context: usize,
+    cache: CacheShape,
+    depths: Vec<usize>,
+}
+
+impl Sizes {
+    /// As the settings ask, on a device on which there may be weights of the same file already.
+    fn choose(
+        file: &Gguf,
+        model: &dyn Model,
+        settings: Settings,
+        there: &Weights,
+        device: &dyn Device,
+    ) -> Result<Sizes, Error> {
+        let most = Most::of(&settings, model.context(), model, device.target());
+        let parallel = settings.parallel.map(|n| n.clamp(1, most.chunk));
+        // Pieces of a prompt are no longer than a chunk where others wait for them.
+        let most = if parallel.is_some() { Most::chunk(most.chunk) } else { most };
+        let settings = Settings { chunk: most.chunk, long: Some(most.long), parallel, ..settings };
+        let probe = probe(&settings);
+        let left = beside(file, absent(file, model, &probe, there), available(device))?;
+        let footprint = Footprint::new(model, &probe, &settings, LEAST_ARENA);
+        let context = choose_context(&settings, model.context(), &footprint, left)?;
+        let pages = parallel.map(|n| footprint.pools(context, n, left));
+        let (settings, rows) = (settings.over(pages), cache_rows(context, most.long));
+        let cache = CacheShape { rows, pages, chunk: most.long, scalar: settings.cache };
+        let depths = depths(&settings, rows, device.target());
+        Ok(Sizes { settings, most, context, cache, depths })
+    }
+    /// Settings for less, where what will be allocated does not leave room for these in so many bytes beside the weights; steps of long prompts may be shorter where their length `is_usual`.
+    fn smaller(
+        &self,
+        footprint: &Footprint,
+        longest: usize,
+        left: u64,
+        is_usual: bool,
+    ) -> Result<Option<Settings>, Error> {
+        let Sizes { settings, most, context, cache, .. } = self;
+        if is_usual && most.long > most.chunk && footprint.of_steps() > left / LONG_SHARE {
+            return Ok(Some(Settings { long: Some(most.shorter()), ..settings.clone() }));
+        }
+        let fitting = choose_context(settings, longest, footprint, left)?;
+        let crowded = cache.pages.is_some() && footprint.with_pool(*context, cache.pages) > left;
+        // Intermediates take what was meant for pages: fewer sequences, one after the other at last.
+        let parallel = settings.parallel.map(|n| if crowded { n / 2 } else { n }).filter(|&n| n > 0);
+        let less = Settings { context: Some(fitting), parallel, ..settings.clone() };
+        Ok((fitting < *context || crowded).then_some(less))
+    }
+}
+
+/// Numbers of a partial result of attention for a token and a chunk of the cache, by the most tokens of a class, in functions that are `ready`.
+fn partials(classes: &[Class], plans: &[Plan], ready: &[Arc<Ready>]) -> FxHashMap<usize, usize> {
+    let mut partials: FxHashMap<usize, usize> = FxHashMap::default();
+    for (class, plan) in classes.iter().zip(plans) {
+        let of_plan = ready.iter().filter(|r| plan.functions().iter().any(|&f| Arc::ptr_eq(f, &r.function)));
+        let most = partials.entry(class.tokens).or_default();
+        *most = of_plan.map(|r| r.compiled.partial).max().unwrap_or(0).max(*most);
+    }
+    partials
 }
 
 /// A model compiled for a device. Its kernels say how weights lie in memory, and so which of another engine's they can read.
@@ -62,31 +132,17 @@ impl<'a> Compiled<'a> {
         let model = arch::load(file.metadata(), file)?;
         let mut jit = Jit::new(opened.clone());
         let device = jit.device().clone();
-        let mut functions = Functions::new();
-        let most = Most::of(&settings, model.context(), model.as_ref(), device.target());
         let asked = settings.long;
-        let parallel = settings.parallel.map(|n| n.clamp(1, most.chunk));
-        // Pieces of a prompt are no longer than a chunk where others wait for them.
-        let most = if parallel.is_some() { Most::chunk(most.chunk) } else { most };
-        let settings = Settings { chunk: most.chunk, long: Some(most.long), parallel, ..settings };
-        // The context first, without intermediates, which only compiling tells: it is cheap to refuse.
-        let probe = probe(&settings);
-        let weights = absent(file, model.as_ref(), &probe, there);
-        let available = device.available().unwrap_or(u64::MAX / 2);
-        let beside = |weights: u64| beside(file, weights, available);
-        let footprint = Footprint::new(model.as_ref(), &probe, &settings, LEAST_ARENA);
-        let context = choose_context(&settings, model.context(), &footprint, beside(weights)?)?;
-        let rows = cache_rows(context, most.long);
-        let pages = parallel.map(|n| footprint.pools(context, n, beside(weights).unwrap_or(0)));
-        let settings = settings.over(pages);
-        let cache = CacheShape { rows, pages, chunk: most.long, scalar: settings.cache };
-        let depths = depths(&settings, rows, device.target());
-        let plan = |class: Class| model.plan(&plan_options(class, cache, &opened.target), &mut functions);
-        let batches = parallel.into_iter().map(|most| batch_class(1, most, rows));
-        let classes = classes(most, &depths, settings.others());
+        let again = |settings| Compiled::new(file, opened.clone(), settings, there, progress);
+        let sizes = Sizes::choose(file, model.as_ref(), settings, there, &*device)?;
+        let Sizes { settings, most, cache, depths, .. } = &sizes;
+        let mut functions = Functions::new();
+        let plan = |class: Class| model.plan(&plan_options(class, *cache, &opened.target), &mut functions);
+        let batches = settings.parallel.into_iter().map(|most| batch_class(1, most, cache.rows));
+        let classes = classes(*most, depths, settings.others());
         let plans: Vec<Plan> = classes.iter().copied().chain(batches).map(plan).collect();
         let choices: &[Choice] = if device.overlaps() { &[Choice::Greedy, Choice::Best] } else { &[Choice::Greedy] };
-        let choice = |&choice: &Choice| functions.share(sampling::function(choice, model.vocabulary(), rows));
+        let choice = |&choice: &Choice| functions.share(sampling::function(choice, model.vocabulary(), cache.rows));
         let planned = plans.iter().flat_map(|p| p.functions().into_iter().cloned());
         let all: Vec<_> = planned.chain(choices.iter().map(choice)).collect();
         let ready = jit.prepare(&all, &|done, total| progress(Progress::Compiling(done, total)))?;
@@ -95,37 +151,19 @@ impl<'a> Compiled<'a> {
             Ok(layouts) => layouts,
             // Alternatives of two attentions that share a weight are decided on one after the other: neither may lie as it has to before the other does.
             Err(_) if settings.others().is_some() => {
-                return Compiled::new(
-                    file,
-                    opened,
-                    Settings { long: asked, mixed: false, ..settings },
-                    there,
-                    progress,
-                );
+                return again(Settings { long: asked, mixed: false, ..settings.clone() });
             }
             Err(_) => load::layouts(&mut jit, &plans)?,
         };
-        let mut partials: FxHashMap<usize, usize> = FxHashMap::default();
-        for (class, plan) in classes.iter().zip(&plans) {
-            let of_plan = ready.iter().filter(|r| plan.functions().iter().any(|&f| Arc::ptr_eq(f, &r.function)));
-            let most = partials.entry(class.tokens).or_default();
-            *most = of_plan.map(|r| r.compiled.partial).max().unwrap_or(0).max(*most);
-        }
         // Once more, now that all is known that will be allocated.
-        let footprint = Footprint::new(model.as_ref(), &probe, &settings, arena);
-        let left = beside(load::missing(file, &layouts, there))?;
-        if asked.is_none_or(Most::is_usual) && most.long > most.chunk && footprint.of_steps() > left / LONG_SHARE {
-            let settings = Settings { long: Some(most.shorter()), ..settings };
-            return Compiled::new(file, opened, settings, there, progress);
+        let footprint = Footprint::new(model.as_ref(), &probe(settings), settings, arena);
+        let left = beside(file, load::missing(file, &layouts, there), available(&*device))?;
+        let is_usual = asked.is_none_or(Most::is_usual);
+        if let Some(smaller) = sizes.smaller(&footprint, model.context(), left, is_usual)? {
+            return again(smaller);
         }
-        let fitting = choose_context(&settings, model.context(), &footprint, left)?;
-        let crowded = pages.is_some() && footprint.with_pool(context, pages) > left;
-        if fitting < context || crowded {
-            // Intermediates take what was meant for pages: fewer sequences, one after the other at last.
-            let parallel = settings.parallel.map(|n| if crowded { n / 2 } else { n }).filter(|&n| n > 0);
-            let settings = Settings { context: Some(fitting), parallel, ..settings };
-            return Compiled::new(file, opened, settings, there, progress);
-        }
+        let partials = partials(&classes, &plans, &ready);
+        let Sizes { settings, context, cache, depths, .. } = sizes;
         Ok(Compiled {
             file,
             model,
@@ -177,61 +215,47 @@ impl<'a> Compiled<'a> {
         let (device, Most { chunk, long }) = (jit.device().clone(), most);
         let classes = classes(most, &depths, settings.others());
         let planes = model.planes(settings.cache);
-        let states = planes
-            .iter()
-            .map(|planes| planes.iter().map(|p| device.alloc(p.bytes(cache.plane_rows(p)), Memory::State)).collect())
-            .collect::<Result<Vec<_>, _>>()?;
+        let state = |bytes: usize| device.alloc(bytes, Memory::State);
+        let plane = |plane: &Plane| state(plane.bytes(cache.plane_rows(plane)));
+        let of_layer = |planes: &Vec<Plane>| planes.iter().map(plane).collect();
+        let states = planes.iter().map(of_layer).collect::<Result<_, _>>()?;
         let seen = Seen::new(&cache, planes.iter().flatten());
         // Tokens of other sequences are behind those of a piece.
         let tokens_of_step = long + settings.others().unwrap_or(0);
         let hidden_bytes = tokens_of_step * model.width() * 4;
-        let hidden = [device.alloc(hidden_bytes, Memory::State)?, device.alloc(hidden_bytes, Memory::State)?];
-        let tokens = device.alloc(tokens_of_step * 4, Memory::Scratch)?;
-        let layer_input = match layer_input_bytes(model.as_ref(), tokens_of_step) {
-            _ if model.layer_input() == 0 => None,
-            bytes => Some(device.alloc(bytes, Memory::State)?),
-        };
+        let layer_input = layer_input_bytes(model.as_ref(), tokens_of_step);
         let rope_tables = model.rope_tables(context);
-        let rope = rope_tables
-            .iter()
-            .map(|t| device.alloc(rows * t.row_bytes(), Memory::State))
-            .collect::<Result<Vec<_>, _>>()?;
         let rows_of_logits = chunk.max(settings.others().map_or(0, |n| n + 1));
-        let logits = device.alloc(rows_of_logits * model.vocabulary() * 4, Memory::State)?;
-        let attention_bytes = match jit.target().machine.kind {
-            MachineKind::Gpu => ATTENTION_BYTES.max(device.available().unwrap_or(0) as usize / ATTENTION_SHARE),
-            MachineKind::Cpu => ATTENTION_BYTES,
-        };
         let mut engine = Engine {
-            arena: device.alloc(arena, Memory::State)?,
-            model,
-            jit,
-            settings,
-            context,
-            cache,
+            arena: state(arena)?,
             pool: None,
             depths: depths.clone(),
             weights,
             planes,
             states,
-            hidden,
-            tokens,
-            layer_input,
+            hidden: [state(hidden_bytes)?, state(hidden_bytes)?],
+            tokens: device.alloc(tokens_of_step * 4, Memory::Scratch)?,
+            layer_input: (layer_input > 0).then(|| state(layer_input)).transpose()?,
+            rope: rope_tables.iter().map(|t| state(rows * t.row_bytes())).collect::<Result<_, _>>()?,
             rope_tables,
-            rope,
-            logits,
+            logits: state(rows_of_logits * model.vocabulary() * 4)?,
+            attention_bytes: attention_bytes(&*device),
+            model,
+            jit,
+            settings,
+            context,
+            cache,
             functions,
             captured: FxHashMap::default(),
             decoders: FxHashMap::default(),
             decoding: None,
             chosen: device.alloc(rows * 4, Memory::Readback)?,
-            random: device.alloc(rows * 4, Memory::State)?,
+            random: state(rows * 4)?,
             request: device.alloc(NUMBERS * 4, Memory::Scratch)?,
             logits_host: Vec::new(),
             rope_filled: 0,
             seen,
             partials,
-            attention_bytes,
         };
         if let (Some(pages), Some(most)) = (cache.pages, engine.settings.parallel) {
             engine.pool = Some(Pool::new(&device, rows, pages, most, chunk)?);
@@ -294,6 +318,14 @@ fn beside(file: &Gguf, weights: u64, available: u64) -> Result<u64, Error> {
 
 /// An arena has at least so many bytes, though no step has intermediates: devices need not allocate nothing.
 const LEAST_ARENA: usize = 64;
+
+/// Bytes that partial results of attention may take in one step.
+fn attention_bytes(device: &dyn Device) -> usize {
+    match device.target().machine.kind {
+        MachineKind::Gpu => ATTENTION_BYTES.max(device.available().unwrap_or(0) as usize / ATTENTION_SHARE),
+        MachineKind::Cpu => ATTENTION_BYTES,
+    }
+}
 
 /// Bytes of the file's weights of which none of that name is there.
 fn absent(file: &Gguf, model: &dyn Model, probe: &Options, there: &Weights) -> u64 {
