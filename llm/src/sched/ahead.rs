@@ -1,8 +1,8 @@
 //! Steps of answers that are started before the one before is read. Each has a token of those that are not known to have ended by then; of one that has, what its row gives is discarded, and its pages
 //! are nobody's until the step is over.
 
+use super::batch::Batch;
 use super::batcher::{Batcher, Drawing, Stepped};
-use super::scheduler::Batch;
 use crate::engine::{AheadRow, Source};
 use crate::session::Error;
 use std::time::Instant;

@@ -1,8 +1,9 @@
 //! An engine that does what the scheduler says.
 
+use super::batch::{Batch, Bounds, Decode, Load};
 use super::pace::Pace;
 use super::pages::Move;
-use super::scheduler::{Batch, Bounds, Decode, Load, Scheduler};
+use super::scheduler::Scheduler;
 use super::sequence::SequenceId;
 use super::under_way::Ahead;
 use crate::arch::Options;

@@ -3,6 +3,7 @@
 //! [`Scheduler`] decides, [`PagePool`](pages::PagePool) counts, [`Batcher`] has an engine do it.
 
 mod ahead;
+mod batch;
 mod batcher;
 mod pace;
 mod pages;
@@ -17,7 +18,8 @@ mod under_way;
 mod window_pool;
 mod windows;
 
+pub use batch::{Batch, Bounds, Decode, Load, Piece};
 pub use batcher::{Asking, Batcher, Drawing, Failed, Stepped, Steps};
 pub use pages::Move;
-pub use scheduler::{Batch, Bounds, Decode, Load, Piece, Scheduler};
+pub use scheduler::Scheduler;
 pub use sequence::SequenceId;

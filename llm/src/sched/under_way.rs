@@ -1,6 +1,6 @@
 //! What is known of steps that are started before the one before is read.
 
-use super::scheduler::Batch;
+use super::batch::Batch;
 use std::time::Instant;
 
 /// What is known of such steps.

@@ -1,0 +1,128 @@
+//! What a scheduler is asked, and says: its bounds, what the next step does, and how much there is to do.
+
+use super::pages::Move;
+use super::sequence::SequenceId;
+use crate::engine::{PageCopy, Pages, StateCopy};
+use std::ops::Range;
+
+/// What a scheduler works with.
+#[derive(Clone, Copy, Debug)]
+pub struct Bounds {
+    /// Pages of the pool. They hold the longest sequence at least.
+    pub pages: usize,
+    /// Positions of a page.
+    pub page: usize,
+    /// Pages of the pool of windows, if there is one, and positions that a token sees of them.
+    pub windows: Option<[usize; 2]>,
+    /// Rows of states, more than sequences of a step; 0 where the model keeps none.
+    pub states: usize,
+    /// Pages that the host has room for besides, when they leave the pool; none where there is a pool of windows or there are states.
+    pub places: usize,
+    /// Most sequences of a step.
+    pub sequences: usize,
+    /// Most tokens of a piece of a prompt.
+    pub piece: usize,
+    /// Must what a sequence gives that reuses [exact](Reuse::Exact) rows alone not depend on how many are beside it?
+    pub batch_invariant: bool,
+    /// Can a piece and tokens of answers be one step?
+    pub mixed: bool,
+}
+
+/// A part of one sequence.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Piece {
+    /// Whose.
+    pub sequence: SequenceId,
+    /// Which tokens.
+    pub tokens: Range<usize>,
+    /// In the class of chunks, whatever their number, so that their rows are exact?
+    pub exact: bool,
+    /// Are they the last, so that a token is to be chosen?
+    pub ends: bool,
+}
+
+/// One token of a sequence.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Decode {
+    /// Whose.
+    pub sequence: SequenceId,
+    /// Where it stands.
+    pub position: usize,
+    /// Is it the last, so that a token is to be chosen?
+    pub ends: bool,
+}
+
+/// What is to be done next: copies, then the piece and the tokens that answers go on with, in one step or in two.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Batch {
+    /// Pages that go to the host or come back, before anything else.
+    pub moves: Vec<Move>,
+    /// Pages to be copied.
+    pub copies: Vec<PageCopy>,
+    /// Rows of states to be copied.
+    pub states: Vec<StateCopy>,
+    /// One token each of several sequences.
+    pub decodes: Vec<Decode>,
+    /// A piece of a prompt.
+    pub piece: Option<Piece>,
+    /// The row of states of its sequence, to be copied once it has run, as others may go on there.
+    pub keeps: Option<StateCopy>,
+    /// Must what one of the decoding sequences gives not depend on how many there are?
+    pub alike: bool,
+    /// Are the piece and the tokens of the others one step? Not where something of it must be the same to the bit whoever is beside it.
+    pub mixed: bool,
+}
+
+impl Batch {
+    /// Is there nothing to do?
+    pub fn is_empty(&self) -> bool {
+        self.decodes.is_empty() && self.piece.is_none() && self.moves.is_empty()
+    }
+    /// Those whose next token is to be chosen once it has run.
+    pub fn ends(&self) -> impl Iterator<Item = SequenceId> {
+        let decodes = self.decodes.iter().filter(|d| d.ends).map(|d| d.sequence);
+        decodes.chain(self.piece.iter().filter(|p| p.ends).map(|p| p.sequence))
+    }
+}
+
+/// Numbers for whoever watches.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Load {
+    /// Sequences that have pages.
+    pub running: usize,
+    /// Those that wait for some.
+    pub waiting: usize,
+    /// Pages that sequences have.
+    pub pages: usize,
+    /// Pages of the pool.
+    pub total_pages: usize,
+    /// Pages that nobody has and that hold what may be asked for again.
+    pub kept_pages: usize,
+    /// The same of the pool of windows.
+    pub kept_windows: usize,
+    /// The same of rows of states.
+    pub kept_states: usize,
+    /// Pages that lie with the host.
+    pub away_pages: usize,
+    /// Pages, pages of windows, rows of states and places of the host that are held while nobody is here, and so never come back: a fault. None where somebody is here, whose they may be.
+    pub leaked: Option<usize>,
+    /// Positions that sequences have computed.
+    pub tokens: usize,
+    /// How often one had to give its pages up.
+    pub preempted: u64,
+}
+
+/// Pages of nobody's sequence.
+#[derive(Debug)]
+pub struct Borrowed {
+    pub(super) pages: Vec<u32>,
+    pub(super) windows: Vec<u32>,
+    pub(super) state: Option<u32>,
+}
+
+impl Borrowed {
+    /// Which they are.
+    pub fn pages(&self) -> Pages<'_> {
+        Pages { all: &self.pages, windows: &self.windows, state: self.state.unwrap_or(0) }
+    }
+}
