@@ -63,8 +63,6 @@ pub struct Chunked<'a> {
     pub size: i64,
     /// Number of the first chunk: 0 but for windows. Of rows in pages each has its own, which `real` counts from.
     pub base: Id,
-    /// Chunks, at most.
-    pub most: i64,
     /// Positions that a token sees, its own included, unless it sees all before it.
     pub window: Option<i64>,
     /// A score without a value for each head.
@@ -205,7 +203,6 @@ impl<'a> Chunked<'a> {
             out_depth,
             size,
             base,
-            most,
             window,
             sinks: src.get(6).copied(),
             real,

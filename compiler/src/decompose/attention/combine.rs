@@ -1,11 +1,10 @@
 //! What a kernel writes of each chunk, its partial result, and how these become the result: together with their maxima and sums.
 
 use super::chunked::{Chunked, Inside, MASKED, Softmax, outside};
-use super::plan::{COLUMNS, COMBINED_APART, settled};
+use super::plan::{COLUMNS, settled};
 use super::tiled::Shape;
 use crate::decompose::f16_split;
 use crate::request::{CausalSkip, Hint, StagedTile};
-use gristmill_uop::machine::MachineKind;
 use gristmill_uop::{Graph, Id, RangeKind, ReduceOp, Scalar};
 use rustc_hash::FxHashMap;
 
@@ -135,8 +134,7 @@ pub fn combined(of: &Chunked, g: &mut Graph, parts: Id, rounded: bool, hints: &m
     let share = g.recip(total);
     let shares = g.broadcast_back(share, of.out_depth);
     let combined = g.mul(o, shares);
-    let one_token = g.max_of(tokens) <= 1;
-    if of.target.machine.kind == MachineKind::Gpu && one_token && of.most > COMBINED_APART {
+    if of.plan.apart {
         inside.extend([share, o]);
         let (tile, inner) = (COMBINED, RangeKind::Loop);
         hints.insert(combined, Hint { globals: 3, tile, inner, ..Hint::buffer(inside) });

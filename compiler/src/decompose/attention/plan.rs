@@ -53,10 +53,10 @@ const PADDING: i64 = 16;
 const SHARING: i64 = 4;
 /// Bytes of stages for a position and a head: a score, a weight, and as much again for their sums.
 const BYTES_OF_SCORES: usize = 16;
-/// Partial results above which one token's are combined by a kernel of its own. Whoever reads the combination would combine them anew in each of its
+/// Partial results above which a GPU combines one token's in a kernel of its own. Whoever reads the combination would combine them anew in each of its
 /// workgroups, of which a head has several: more bytes than a launch takes time for. GLM on an H200 behind 16,384 positions, 129 of them: 378 tokens a second, 366 without (experiments, 39). Where
 /// between 1 and 129 both take as long was not measured.
-pub const COMBINED_APART: i64 = 64;
+const COMBINED_APART: i64 = 64;
 
 /// Columns of a maximum, and of a sum, beside a partial result.
 pub const COLUMNS: i64 = 2;
@@ -74,6 +74,8 @@ pub struct AttentionPlan {
     pub ahead: bool,
     /// Are chunks one workgroup's, one after the other, so that there are no partial results?
     pub online: bool,
+    /// Are partial results combined by a kernel of its own, not by those who read what they come to?
+    pub apart: bool,
 }
 
 /// Sums as matrix products of halves.
@@ -92,7 +94,8 @@ impl Display for AttentionPlan {
             write!(f, ", fragments cut {cut}{}", if staged { " staged" } else { "" })?;
         }
         f.write_str(if self.ahead { ", ahead" } else { "" })?;
-        f.write_str(if self.online { ", online" } else { "" })
+        f.write_str(if self.online { ", online" } else { "" })?;
+        f.write_str(if self.apart { ", apart" } else { "" })
     }
 }
 
@@ -100,7 +103,8 @@ impl FromStr for AttentionPlan {
     type Err = ParseError;
     fn from_str(text: &str) -> Result<AttentionPlan, ParseError> {
         let Some(rest) = text.trim().strip_prefix("attention:") else { return bad(text) };
-        let mut plan = AttentionPlan { chunk: 1, sharing: 1, fragments: None, ahead: false, online: false };
+        let mut plan =
+            AttentionPlan { chunk: 1, sharing: 1, fragments: None, ahead: false, online: false, apart: false };
         for item in rest.split(',') {
             match item.split_whitespace().collect::<Vec<_>>()[..] {
                 ["chunk", n] => plan.chunk = count(n)?,
@@ -109,6 +113,7 @@ impl FromStr for AttentionPlan {
                 ["fragments", "cut", n, "staged"] => plan.fragments = Some(Fragments { cut: count(n)?, staged: true }),
                 ["ahead"] => plan.ahead = true,
                 ["online"] => plan.online = true,
+                ["apart"] => plan.apart = true,
                 _ => return bad(item),
             }
         }
@@ -209,7 +214,7 @@ impl<'a> Divided<'a> {
         // Vectors and fragments want whole tiles of positions.
         let tile = self.target.machine.subgroup_fragment(Scalar::F16).map_or(POSITIONS, |of| of.rows);
         let chunk = |chunk: i64| match chunk % tile == 0 && (tile..=most).contains(&chunk) {
-            true => AttentionPlan { chunk, ..first },
+            true => AttentionPlan { chunk, apart: self.apart(chunk), ..first },
             false => first,
         };
         // Where heads are in groups, a workgroup has heads of one.
@@ -238,6 +243,8 @@ impl<'a> Divided<'a> {
             ("no stage of the cache", fragments(&|f| Fragments { staged: false, ..f })),
             ("depth in one part", fragments(&|f| Fragments { cut: 1, ..f })),
             ("no copies ahead", AttentionPlan { ahead: false, ..first }),
+            ("combined by readers", AttentionPlan { apart: false, ..first }),
+            ("combined apart", AttentionPlan { apart: self.is_combined(), ..first }),
             ("online", online),
         ];
         proposals(first, others)
@@ -247,9 +254,9 @@ impl<'a> Divided<'a> {
     fn online(&self, first: AttentionPlan) -> AttentionPlan {
         let (machine, threads) = (&self.target.machine, self.target.threads as i64);
         let small = first.chunk.min(ROUND);
-        let apart = AttentionPlan { chunk: small, online: true, ahead: false, ..first };
+        let alone = AttentionPlan { chunk: small, online: true, ahead: false, apart: false, ..first };
         let group = machine.fragments.iter().find(|of| of.is_of_group() && threads % of.sums.lanes() == 0);
-        let Some(of) = group.filter(|_| self.target.stage_cache && machine.early) else { return apart };
+        let Some(of) = group.filter(|_| self.target.stage_cache && machine.early) else { return alone };
         let [depth, out] = [1, 2].map(|source| self.g.max_of(self.g.shape(self.src[source])[2]));
         let sharing = of.rows * (threads / of.sums.lanes());
         let fits = |chunk: i64| {
@@ -262,9 +269,9 @@ impl<'a> Divided<'a> {
         };
         let whole = sharing <= self.tokens && f16_split::rounded(self.g, self.src[0]);
         let chunk = [2 * small, small].into_iter().find(|&chunk| whole && chunk <= self.positions && fits(chunk));
-        let Some(chunk) = chunk else { return apart };
+        let Some(chunk) = chunk else { return alone };
         let fragments = first.fragments.map(|_| Fragments { cut: 1, staged: true });
-        AttentionPlan { chunk, sharing, fragments, ..apart }
+        AttentionPlan { chunk, sharing, fragments, ..alone }
     }
     /// In numbers, as it has a price.
     pub fn attended(&self) -> Attended {
@@ -305,12 +312,26 @@ impl<'a> Divided<'a> {
     }
     /// The heuristic's plan in chunks of so many positions.
     fn plan(&self, chunk: i64) -> AttentionPlan {
-        let Some((sharing, fragments)) = self.fragments(chunk) else {
-            return AttentionPlan { chunk, sharing: self.sharing(chunk), fragments: None, ahead: false, online: false };
+        let plain = AttentionPlan {
+            chunk,
+            sharing: self.sharing(chunk),
+            fragments: None,
+            ahead: false,
+            online: false,
+            apart: self.apart(chunk),
         };
+        let Some((sharing, fragments)) = self.fragments(chunk) else { return plain };
         let settled = settled(self.g, self.src[1], self.src[3]).is_some();
         let ahead = fragments.staged && self.target.copy_ahead && settled;
-        AttentionPlan { chunk, sharing, fragments: Some(fragments), ahead, online: false }
+        AttentionPlan { sharing, fragments: Some(fragments), ahead, ..plain }
+    }
+    /// Could a kernel of its own combine partial results? One token's, where whoever reads them computes that in each of its workgroups.
+    fn is_combined(&self) -> bool {
+        self.target.machine.kind == MachineKind::Gpu && self.tokens <= 1
+    }
+    /// Does one in the heuristic's plan in chunks of so many positions?
+    fn apart(&self, chunk: i64) -> bool {
+        self.is_combined() && self.attended().chunks(chunk, 1)[0] > COMBINED_APART
     }
     /// Tokens that share a tile of so many positions: each has a row of queries in a stage, scores and weights.
     fn tokens_beside(&self, c: i64) -> i64 {

@@ -1,7 +1,7 @@
 //! The price of a division of attention, before there are kernels: from the machine's facts, and what the division makes of bytes, operations, workgroups and
 //! partial results.
 
-use super::plan::{Attended, AttentionPlan, COMBINED_APART};
+use super::plan::{Attended, AttentionPlan};
 use gristmill_uop::Scalar;
 use gristmill_uop::machine::MachineKind;
 use gristmill_uop::target::Target;
@@ -57,8 +57,7 @@ pub fn seconds(of: &Attended, plan: &AttentionPlan, target: &Target) -> f64 {
     let main = (waves - ahead).max(cache / machine.bandwidth);
     // Of each chunk, token and head: a value for each column, with a maximum and a sum; written, and read again.
     let partial = if plan.online { 0.0 } else { (chunks * of.tokens * of.heads * (value + 4) * 4) as f64 };
-    let apart = machine.kind == MachineKind::Gpu && of.tokens <= 1 && chunks > COMBINED_APART;
-    let launches = if apart { 2.0 } else { 1.0 };
+    let launches = if plan.apart { 2.0 } else { 1.0 };
     launches * machine.launch + main + 2.0 * partial / machine.cache_bandwidth
 }
 
@@ -92,6 +91,7 @@ mod tests {
             fragments: Some(Fragments { cut: 1, staged: true }),
             ahead: false,
             online: false,
+            apart: false,
         };
         let (many, few) = (Target::named("h200"), Target::named("rtx3060"));
         // Chunks of 64 keep 132 units busy where those of 256 leave most of them idle. 28 units wait for memory either way, and pay for partial results.
@@ -119,6 +119,7 @@ mod tests {
             fragments: Some(Fragments { cut: 1, staged }),
             ahead: false,
             online,
+            apart: false,
         };
         let (hopper, other) = (Target::named("h200"), Target::named("a100"));
         let on = |target: &Target, plan| seconds(&of, &plan, target);
