@@ -63,8 +63,9 @@ impl Sizes {
         let left = beside(file, absent(file, model, &probe, there), available(device))?;
         let footprint = Footprint::new(model, &probe, &settings, LEAST_ARENA);
         let context = choose_context(&settings, model.context(), &footprint, left)?;
+        let parallel = parallel.map(|n| footprint.sequences(n, left));
         let pages = parallel.map(|n| footprint.pools(context, n, left));
-        let (settings, rows) = (settings.over(pages), cache_rows(context, most.long));
+        let (settings, rows) = (Settings { parallel, ..settings }.over(pages), cache_rows(context, most.long));
         let cache = CacheShape { rows, pages, chunk: most.long, scalar: settings.cache };
         let depths = depths(&settings, rows, device.target());
         Ok(Sizes { settings, most, context, cache, depths })
@@ -294,8 +295,10 @@ impl Forecast {
         let left = beside(file, weights, available)?;
         let footprint = Footprint::new(model.as_ref(), &probe, settings, LEAST_ARENA);
         let context = choose_context(settings, model.context(), &footprint, left)?;
-        let pages = settings.parallel.map(|n| footprint.pools(context, n, left));
-        let footprint = Footprint::new(model.as_ref(), &probe, &settings.clone().over(pages), LEAST_ARENA);
+        let parallel = settings.parallel.map(|n| footprint.sequences(n, left));
+        let pages = parallel.map(|n| footprint.pools(context, n, left));
+        let settings = Settings { parallel, ..settings.clone() };
+        let footprint = Footprint::new(model.as_ref(), &probe, &settings.over(pages), LEAST_ARENA);
         Ok(Forecast { context, weights, beside: footprint.with_pool(context, pages) })
     }
 }

@@ -76,6 +76,13 @@ impl Footprint {
             }
         }
     }
+    /// So many sequences, halved until their rows of states take no more than half of a pool's share of what is available: the rest is for pages.
+    pub fn sequences(&self, asked: usize, available: u64) -> usize {
+        let most = (available as f64 * POOL_SHARE / 2.0) as u64;
+        let states = |n: usize| self.state.saturating_mul(Pools::new(0, self.keeps, n, self.piece).states as u64);
+        let halves = std::iter::successors(Some(asked), |n| (*n > 1).then_some(n / 2));
+        halves.into_iter().find(|&n| states(n) <= most).unwrap_or(1)
+    }
     /// The pools of so many sequences: pages of as many whole contexts, halved until they and all else take no more than a share of what is available, and
     /// of one context at least. By halves, so that kernels, which know the pool's size, still fit when a little less memory is free.
     pub fn pools(&self, context: usize, sequences: usize, available: u64) -> Pools {
@@ -254,5 +261,8 @@ mod tests {
         let pools = footprint.pools(1000, 4, 1 << 40);
         assert_eq!(pools, Pools { states: 12, ..Pools::of(4 * 16) });
         assert_eq!(footprint.with_pool(1000, Some(pools)), (2 << 20) + ((4 * 16) << 15) + (12 << 16));
+        // Three rows of 64 KiB each: of 8 MiB a quarter holds those of ten sequences.
+        assert_eq!([(8, 8 << 20), (16, 8 << 20), (5, 0)].map(|(n, left)| footprint.sequences(n, left)), [8, 8, 1]);
+        assert_eq!(small().sequences(64, 0), 64, "without states all are taken");
     }
 }
