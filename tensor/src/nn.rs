@@ -9,7 +9,7 @@ mod select;
 pub use dispatch::Dispatch;
 pub use embedding::embedding_gradient;
 pub use glu::{Glu, gelu};
-pub use group::{Tiles, tiles};
+pub use group::{Sorted, Tiles, sorted, tiles};
 pub use select::{Choice, group_limited, rank, top_k};
 
 use crate::dims;

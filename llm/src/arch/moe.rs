@@ -121,11 +121,14 @@ impl Experts {
         ]
     }
     /// Rows of a tile of tokens of one expert, in steps of at most `max` tokens: enough to unpack a weight once for several, few
-    /// enough that the mean waste (half a tile an expert) stays below the rows an expert gets.
-    fn tile(&self, max: usize, tile: ExpertTile) -> usize {
+    /// enough that the mean waste (half a tile an expert) stays below the rows an expert gets. None where each row is to meet its experts by itself.
+    fn tile(&self, max: usize, tile: ExpertTile) -> Option<usize> {
+        if tile.apart && max * self.used <= self.count {
+            return None;
+        }
         let mean = max * self.used / self.count;
         if let Some([tokens, _]) = tile.group.filter(|&[tokens, rows]| mean >= tokens && self.ff.is_multiple_of(rows)) {
-            return tokens;
+            return Some(tokens);
         }
         let rows = match mean {
             0..8 => 4,
@@ -133,7 +136,7 @@ impl Experts {
             // Of rows that fall to experts by chance few experts get more than two deviations above the mean.
             rows => (rows + 2 * rows.isqrt()).next_multiple_of(ExpertTile::WHOLE),
         };
-        rows.clamp(tile.least, tile.most)
+        Some(rows.clamp(tile.least, tile.most))
     }
 }
 

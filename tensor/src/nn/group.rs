@@ -56,6 +56,32 @@ pub fn tiles<'g>(index: Tensor<'g>, tokens: Tensor<'g>, max_tokens: usize, exper
     Tiles { count, expert, token, row: row.reshape(dims![tokens, k]) }
 }
 
+/// The slots of a few tokens in the order of their experts, so that those who read the same come one after the other.
+#[derive(Clone, Copy)]
+pub struct Sorted<'g> {
+    /// The expert of each: `[tokens·k]` i32.
+    pub expert: Tensor<'g>,
+    /// The token of each: `[tokens·k]` i32.
+    pub token: Tensor<'g>,
+    /// The place of each slot in that order: `[tokens, k]` i32.
+    pub place: Tensor<'g>,
+}
+
+/// Sorts the choices `index [tokens, k]` (i32) by comparing all pairs: of up to a few hundred slots two small kernels.
+pub fn sorted<'g>(index: Tensor<'g>, tokens: Tensor<'g>) -> Sorted<'g> {
+    let c = index.capture();
+    let k = c.graph.borrow().max_of(index.dims()[1]);
+    let count = tokens * k;
+    let (pairs, expert) = (dims![count, count], index.reshape(dims![count]));
+    let (own, other) = (expert.unsqueeze(1), expert.unsqueeze(0));
+    let earlier = other.equals(own) & c.iota(pairs, 1).lt(c.iota(pairs, 0));
+    let last = count.cast(Scalar::I32) - 1;
+    let place = one(other.lt(own) | earlier).sum(&[1]).minimum(last);
+    let here = place.unsqueeze(0).equals(c.iota(pairs, 0));
+    let slot = (one(here) * c.iota(pairs, 1)).sum(&[1]).minimum(last);
+    Sorted { expert: expert.gather(slot), token: slot / k, place: place.reshape(dims![tokens, k as usize]) }
+}
+
 /// 1 where it holds, else 0.
 fn one(holds: Tensor<'_>) -> Tensor<'_> {
     holds.cast(Scalar::I32)

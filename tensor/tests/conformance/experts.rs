@@ -31,36 +31,44 @@ pub fn grouped() -> Vec<Case> {
     ENCODINGS.into_iter().map(|e| grouped_by(e, 4, 13)).collect()
 }
 
+/// Who meets an expert together.
+#[derive(Clone, Copy, PartialEq, Debug)]
+enum Meets {
+    /// One token beside its experts.
+    One,
+    /// Each of several tokens by itself.
+    Each,
+    /// Tokens in tiles.
+    Tiles,
+}
+
 /// All that an expert may have besides its matrices, for one token and for several: gate and up in one, biases, a factor on what it makes, and every
 /// gated unit. Gates and ups are large enough to be clamped.
 pub fn with_every_part() -> Vec<Case> {
-    let of = |(glu, many): (nn::Glu, bool)| {
+    let of = |(glu, meets): (nn::Glu, Meets)| {
+        let many = meets != Meets::One;
         let (d, ff, count, used, most) = (64, 32, 6, 2, 13);
-        let case = Case::new(
-            format!("{glu:?} of experts with biases, {}", if many { "n tokens" } else { "one token" }),
-            |c| {
-                let n = if many { c.var("n", 1, most) } else { c.int(1) };
-                let x = c.input("x", dims![n, d], Scalar::F32);
-                let p = x.linear(c.weight("router", &[count, d], &F32)) + c.weight("router_bias", &[count], &F32);
-                let chosen = nn::top_k(p, used);
-                let sent = nn::Dispatch::new(chosen.index, n, if many { most } else { 1 }, count, 4);
-                let bias = |name: &str, out: usize| sent.of_experts(c.weight(name, &[count, out], &F32));
-                let weight =
-                    |name: &str, out: usize, inner: usize| sent.of_experts(c.weight(name, &[count, out, inner], &Q4_0));
-                let both = sent.spread(x).contract(weight("gate_up", 2 * ff, d)) + bias("gate_up_bias", 2 * ff);
-                let last = both.rank() - 1;
-                let made = glu.of(both.slice(last, 0, ff), both.slice(last, ff, ff)).contract(weight("down", d, ff))
-                    + bias("down_bias", d);
-                let weights = nn::softmax(chosen.of(p)) * c.weight("scale", &[count], &F32).gather(chosen.index);
-                c.output("y", sent.combine(made, weights));
-            },
-        );
+        let case = Case::new(format!("{glu:?} of experts with biases, {meets:?}"), |c| {
+            let n = if many { c.var("n", 1, most) } else { c.int(1) };
+            let x = c.input("x", dims![n, d], Scalar::F32);
+            let p = x.linear(c.weight("router", &[count, d], &F32)) + c.weight("router_bias", &[count], &F32);
+            let chosen = nn::top_k(p, used);
+            let height = (meets == Meets::Tiles).then_some(4);
+            let sent = nn::Dispatch::new(chosen.index, n, if many { most } else { 1 }, count, height);
+            let bias = |name: &str, out: usize| sent.of_experts(c.weight(name, &[count, out], &F32));
+            let weight =
+                |name: &str, out: usize, inner: usize| sent.of_experts(c.weight(name, &[count, out, inner], &Q4_0));
+            let both = sent.spread(x).contract(weight("gate_up", 2 * ff, d)) + bias("gate_up_bias", 2 * ff);
+            let last = both.rank() - 1;
+            let made = glu.of(both.slice(last, 0, ff), both.slice(last, ff, ff)).contract(weight("down", d, ff))
+                + bias("down_bias", d);
+            let weights = nn::softmax(chosen.of(p)) * c.weight("scale", &[count], &F32).gather(chosen.index);
+            c.output("y", sent.combine(made, weights));
+        });
         if many { case.vars(&[&[("n", 1)], &[("n", 5)], &[("n", most as i64)]]) } else { case }
     };
-    [(nn::Glu::ClampedSwiglu, false), (nn::Glu::ClampedSwiglu, true), (nn::Glu::Geglu, true)]
-        .into_iter()
-        .map(of)
-        .collect()
+    let meetings = [Meets::One, Meets::Each, Meets::Tiles].map(|meets| (nn::Glu::ClampedSwiglu, meets));
+    meetings.into_iter().chain([(nn::Glu::Geglu, Meets::Tiles)]).map(of).collect()
 }
 
 /// Tiles of `height` tokens, of at most `most`.

@@ -238,7 +238,10 @@ fn expected(made: &Made, router: &[f64], x: &[f64]) -> Vec<f64> {
 
 /// One row, several, and as few as one of a chunk.
 fn check(name: &str, made: &Made) {
-    for (tokens, rows) in [(TokenClass::One, 1), (TokenClass::Chunk { max: 9 }, 1), (TokenClass::Chunk { max: 9 }, 7)] {
+    // Of two rows no more experts are chosen than there are: each meets its own by itself.
+    let chunk = |max| TokenClass::Chunk { max };
+    let ways = [(TokenClass::One, 1), (chunk(2), 1), (chunk(2), 2), (chunk(9), 1), (chunk(9), 7)];
+    for (tokens, rows) in ways {
         let x = random("x", rows * D);
         let router = if made.experts.shared_ff > 0 { x.clone() } else { random("router", rows * D) };
         let found = computed(made, tokens, &router, &x);
