@@ -53,7 +53,7 @@ impl Ends {
             let x = s.with_logits(s.hidden(self.layers, self.d));
             let x = nn::rms_norm(x, s.weight(globals, "output_norm.weight"), self.eps);
             let head = if globals.has("output.weight") { "output.weight" } else { "token_embd.weight" };
-            let logits = x.linear(s.weight(globals, head));
+            let logits = s.linear(globals, x, head);
             s.output("logits", Bind::Logits, self.cap.map_or(logits, |cap| nn::soft_cap(logits, cap)));
         });
     }

@@ -7,6 +7,9 @@ use std::fmt::Display;
 /// No width, count or context of a real model comes near.
 pub(super) const LIMIT: u32 = 1 << 24;
 
+/// The key of the soft cap of logits.
+pub(super) const LOGIT_CAP: &str = "final_logit_softcapping";
+
 /// Reads the keys of one architecture, whose names all begin with it.
 pub(super) struct Reader<'a> {
     metadata: &'a Metadata,
@@ -75,10 +78,10 @@ impl<'a> Reader<'a> {
         self.check(name, each.len(), each.len() >= layers, "one for each layer")?;
         Ok(each[..layers].to_vec())
     }
-    /// The bound of logits, if they have one.
-    pub fn cap(&self) -> Result<Option<f64>> {
-        let cap = self.float("final_logit_softcapping")?.filter(|&c| c != 0.0);
-        self.check("final_logit_softcapping", cap.unwrap_or(1.0), cap.is_none_or(|c| c > 0.0), "positive")?;
+    /// A soft cap, or the default where the key is absent; 0 is none.
+    pub fn cap(&self, name: &str, default: Option<f64>) -> Result<Option<f64>> {
+        let cap = self.float(name)?.or(default).filter(|&c| c != 0.0);
+        self.check(name, cap.unwrap_or(1.0), cap.is_none_or(|c| c > 0.0), "positive")?;
         Ok(cap)
     }
     /// A text, if the key is there.

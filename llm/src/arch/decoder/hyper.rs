@@ -2,11 +2,12 @@
 
 use super::super::attention::Grouped;
 use super::super::moe::Experts;
-use super::super::reader::Reader;
+use super::super::reader::{LOGIT_CAP, Reader};
 use super::super::rope::{RopeTable, Scaling, Temperature, divisors, frequencies};
 use super::super::{Result, Tensors};
 use super::family::Family;
 use crate::gguf::Metadata;
+use gristmill_uop::shape::Scoring;
 
 /// Rope base where a file does not say one.
 const BASE: f64 = 10_000.0;
@@ -88,7 +89,7 @@ impl Hyper {
         r.check("feed_forward_length", 0, ff[..dense].iter().all(|&f| f > 0), "positive in dense layers")?;
         let vocabulary = r.vocabulary(tensors)?;
         let (windows, window_turns) = windows(family, &r, layers)?;
-        let cap = r.cap()?;
+        let cap = r.cap(LOGIT_CAP, family.logit_cap)?;
         Ok(Hyper {
             layers,
             dense,
@@ -143,6 +144,9 @@ impl Hyper {
             let base = self.window_turns.map_or(String::new(), |turns| format!(", rope base {}", turns.base));
             out.push(("windows", format!("{window} positions in {} of {} layers{base}", within.len(), self.layers)));
         }
+        if let Some(cap) = a.scores.cap {
+            out.push(("score cap", cap.to_string()));
+        }
         out.push(("vocabulary", self.vocabulary.to_string()));
         out.push(("context", format!("{} tokens", self.context)));
         out.push(("norm epsilon", self.eps.to_string()));
@@ -165,9 +169,12 @@ fn attention(family: &Family, r: &Reader, layers: usize, d: usize, eps: f64) -> 
     let rotated = r.size_or("rope.dimension_count", Some(key as u32))?;
     let even = rotated > 0 && rotated.is_multiple_of(2) && rotated <= key;
     r.check("rope.dimension_count", rotated, even, "even and at most the key length")?;
-    // Of Gemma's 27B alone, which is known by its layers, queries are scaled by the width of a row for each head.
-    let scaled = if family.scaled_embedding && layers == 62 { d as f64 / heads as f64 } else { key as f64 };
-    let (pairing, scale) = (family.pairing, 1.0 / scaled.sqrt());
+    let by = if family.divided_by_rows == Some(layers) { d as f64 / heads as f64 } else { key as f64 };
+    let cap = match family.score_cap {
+        Some(usual) => r.cap("attn_logit_softcapping", Some(usual))?,
+        None => None,
+    };
+    let (pairing, scores) = (family.pairing, Scoring { scale: 1.0 / by.sqrt(), cap });
     Ok(Grouped {
         heads,
         kv_heads,
@@ -175,7 +182,7 @@ fn attention(family: &Family, r: &Reader, layers: usize, d: usize, eps: f64) -> 
         value,
         rotated,
         pairing,
-        scale,
+        scores,
         eps,
         tables: [0, 0],
         window: None,
@@ -188,13 +195,12 @@ fn attention(family: &Family, r: &Reader, layers: usize, d: usize, eps: f64) -> 
 /// The window of each layer that has one, and its rotations where they are others than those of the other layers.
 fn windows(family: &Family, r: &Reader, layers: usize) -> Result<(Vec<Option<usize>>, Option<Turns>)> {
     let Some(kind) = family.windows else { return Ok((vec![None; layers], None)) };
-    let window = r.size_or("attention.sliding_window", Some(0))?;
+    let window = r.size_or("attention.sliding_window", Some(kind.size))?;
     let within = r.pattern("attention.sliding_window_pattern", layers, kind.period)?;
     let of_layer = |within: bool| (within && window > 0).then_some(window);
     let all = r.positive("rope.freq_base", BASE)?;
     let base = r.positive("rope.freq_base_swa", kind.base.unwrap_or(all))?;
-    let scaled = kind.base.is_none();
-    let turns = (!scaled || base != all).then_some(Turns { base, scaled });
+    let turns = (window > 0 && (!kind.scaled || base != all)).then_some(Turns { base, scaled: kind.scaled });
     Ok((within.into_iter().map(of_layer).collect(), turns))
 }
 

@@ -37,7 +37,7 @@ pub(super) fn block(step: &mut StepBuilder, h: &Hyper, w: &Weights, layer: usize
 fn delta_net<'g>(s: &'g Step, h: &DeltaNet, eps: f64, w: &Weights, layer: usize, x: Tensor<'g>) -> Tensor<'g> {
     let (n, width, heads) = (s.tokens(), h.width, h.heads);
     let [keys, values] = h.widths();
-    let mixed = convolution(s, h, w, layer, x.linear(s.weight(w, "attn_qkv.weight")));
+    let mixed = convolution(s, h, w, layer, s.linear(w, x, "attn_qkv.weight"));
     // Every head of values has queries and keys; of fewer, all in turn.
     let of_heads = |begin: usize| {
         let x = mixed.slice(1, begin, keys).reshape(dims![n, h.key_heads, width]);
@@ -49,16 +49,15 @@ fn delta_net<'g>(s: &'g Step, h: &DeltaNet, eps: f64, w: &Weights, layer: usize,
         queries: of_heads(0) * (1.0 / (width as f64).sqrt()),
         keys: of_heads(keys),
         values: mixed.slice(1, 2 * keys, values).reshape(dims![n, heads, width]),
-        gates: (x.linear(s.weight(w, "ssm_alpha.weight")) + s.weight(w, "ssm_dt.bias")).softplus()
-            * s.weight(w, "ssm_a"),
-        rates: Some(x.linear(s.weight(w, "ssm_beta.weight")).sigmoid()),
+        gates: (s.linear(w, x, "ssm_alpha.weight") + s.weight(w, "ssm_dt.bias")).softplus() * s.weight(w, "ssm_a"),
+        rates: Some(s.linear(w, x, "ssm_beta.weight").sigmoid()),
     };
     let (state, before) = s.state(layer, 1, "state", dims![heads, width, width]);
     let (read, left) = of.scan(before);
     s.keep(state, left);
-    let gate = x.linear(s.weight(w, "attn_gate.weight")).reshape(dims![n, heads, width]);
+    let gate = s.linear(w, x, "attn_gate.weight").reshape(dims![n, heads, width]);
     let out = nn::rms_norm(read, s.weight(w, "ssm_norm.weight"), eps) * gate.silu();
-    out.reshape(dims![n, values]).linear(s.weight(w, "ssm_out.weight"))
+    s.linear(w, out.reshape(dims![n, values]), "ssm_out.weight")
 }
 
 /// Each channel of rows `x [n, channels]` convolved with that of the tokens before, the last factor being the token's own; SiLU of it.
