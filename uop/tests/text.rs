@@ -34,7 +34,7 @@ fn the_form() {
 %6 = Mul f32 %5 0.1:f32
 %7 = Range i64 18:i64 range=3 kind=vector_reduce
 %8 = Reduce i64 %7 %7 reduce=add
-%9 = Attention f32 %4 %4 %4 %1 float=0.125
+%9 = Attention f32 %4 %4 %4 %1 float=0.125 cap=50.0
 %10 = Local f32 64:i64 int=7
 %11 = Table i32 %2 table=[1,-2,3]
 %12 = Permute i32 %11 axes=[]
