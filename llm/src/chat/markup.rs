@@ -251,6 +251,17 @@ const MISTRAL_ID: Markup = Markup {
     ..MISTRAL
 };
 
+/// Phi-4-mini, whose template takes tools as a part of the system's message.
+const PHI: Markup = Markup {
+    name: "phi-4-mini",
+    signs: &["<|tool|>", "<|/tool|>"],
+    section: ["<|tool_call|>", "<|/tool_call|>"],
+    call: ["", ""],
+    form: Form::Object { arguments: "arguments", list: true },
+    tokens: &["<|tool_call|>", "<|/tool_call|>"],
+    ..JSON
+};
+
 const GEMMA: Markup = Markup {
     name: "gemma4",
     signs: &["<|tool_call>"],
@@ -302,6 +313,7 @@ pub const TABLE: &[Markup] = &[
     MISTRAL_ID,
     MISTRAL,
     MISTRAL_LIST,
+    PHI,
     LLAMA,
     QWEN,
     TAGS,

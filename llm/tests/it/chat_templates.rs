@@ -599,6 +599,7 @@ fn published_templates_say_how_their_models_write() {
         ("mistral-small-3.2", "mistral-id"),
         ("ministral-3", "mistral"),
         ("phi-3.5", "hermes"),
+        ("phi-4-mini", "phi-4-mini"),
     ] {
         let source = std::fs::read_to_string(folder.join(format!("{name}.jinja"))).unwrap();
         let template = ChatTemplate::new(&source, &specials("", "", &[]), &Isolation::InProcess).unwrap();
