@@ -284,8 +284,15 @@ fn gate_and_up_in_one_with_a_factor_for_each_expert() {
     check("joined", &made);
     made.has = &["ffn_gate_up_exps.weight", "ffn_gate_up_exps.bias", "ffn_down_exps.bias", "ffn_down_exps.scale"];
     check("joined, with biases", &made);
-    made.has = &["ffn_gate_exps.scale", "ffn_up_exps.scale", "ffn_up_exps.bias", "ffn_down_exps.scale"];
-    check("apart, each with a factor", &made);
+}
+
+#[test]
+fn factors_of_gate_up_and_down_come_before_biases() {
+    let has: &[&str] = &["ffn_gate_exps.scale", "ffn_up_exps.scale", "ffn_up_exps.bias", "ffn_down_exps.scale"];
+    let mut made = made(Gating::Softmax, Weighting::Normalised, has);
+    check("apart", &made);
+    made.has = &["ffn_gate_up_exps.weight", "ffn_gate_up_exps.scale", "ffn_down_exps.scale", "ffn_down_exps.bias"];
+    check("joined", &made);
 }
 
 #[test]
