@@ -27,6 +27,7 @@ pub const SHORT: &[Short] = &[
     Short { name: "qwen3-30b-a3b", stands_for: "hf:Qwen/Qwen3-30B-A3B-GGUF:Q4_K_M" },
     Short { name: "qwen3.5-9b", stands_for: "hf:unsloth/Qwen3.5-9B-GGUF:Q4_K_M" },
     Short { name: "qwen3.5-35b-a3b", stands_for: "hf:unsloth/Qwen3.5-35B-A3B-GGUF:Q4_K_M" },
+    Short { name: "granite-3.3-8b", stands_for: "hf:ibm-granite/granite-3.3-8b-instruct-GGUF:Q4_K_M" },
     Short { name: "olmo-2-7b", stands_for: "hf:allenai/OLMo-2-1124-7B-Instruct-GGUF:Q4_K_M" },
     Short { name: "gemma-2-9b", stands_for: "hf:bartowski/gemma-2-9b-it-GGUF:Q4_K_M" },
     Short { name: "gemma-3-4b", stands_for: "hf:ggml-org/gemma-3-4b-it-GGUF:Q4_K_M" },

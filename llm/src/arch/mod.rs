@@ -16,6 +16,7 @@ mod gemma3;
 mod gemma4;
 mod glm4moe;
 mod gpt_oss;
+mod granite;
 mod llama;
 mod lookup;
 mod minimax_m2;
@@ -55,6 +56,7 @@ pub static TABLE: &[Architecture] = &[
     gemma3::ARCHITECTURE,
     gemma4::ARCHITECTURE,
     gpt_oss::ARCHITECTURE,
+    granite::ARCHITECTURE,
     llama::ARCHITECTURE,
     minimax_m2::ARCHITECTURE,
     mistral3::ARCHITECTURE,

@@ -206,6 +206,20 @@ pub(super) const GEMMA_2: Vocab = Vocab {
     ..GEMMA
 };
 
+pub(super) const GRANITE: Vocab = Vocab {
+    size: 49_159,
+    pre: "refact",
+    first_special: 49_152,
+    specials: &["<|end_of_text|>", "<|start_of_role|>", "<|end_of_role|>", "<|tool_call|>"],
+    bos: 49_152,
+    eos: 49_152,
+    eot_eom: None,
+    padding: 49_152,
+    add_bos: false,
+    template: "{% for m in messages %}<|start_of_role|>{{ m.role }}<|end_of_role|>{{ m.content }}<|end_of_text|>\n{% endfor %}\
+               {% if add_generation_prompt %}<|start_of_role|>assistant<|end_of_role|>{% endif %}",
+};
+
 pub(super) const OLMO: Vocab = Vocab {
     size: 100_352,
     pre: "dbrx",

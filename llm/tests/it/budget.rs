@@ -74,6 +74,7 @@ fn layers_of_every_family_keep_their_launches() {
         ("kimi-k2", "q4_0", 13),
         ("gpt-oss-20b", "mxfp4_moe", 11),
         ("gemma-2-9b", "q4_0", 12),
+        ("granite-3.3-8b", "q4_0", 9),
         ("olmo-2-7b", "q4_0", 11),
         ("gemma-3-12b", "q4_0", 12),
         ("gemma-4-26b-a4b", "q4_0", 11),

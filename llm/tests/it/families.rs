@@ -100,6 +100,7 @@ macro_rules! families { ($($test:ident $family:literal $quant:literal;)*) => {
 } }
 
 families! {
+    granite_with_factors "granite" "q8_0";
     llama_with_divided_frequencies "llama" "q4_k_m";
     mistral_with_wide_heads "mistral" "q8_0";
     mistral3_with_a_temperature "mistral3" "q8_0";

@@ -73,6 +73,7 @@ fn parameters_are_those_of_the_published_models() {
         ("minimax-m2", 228_689_764_864),
         ("gpt-oss-20b", 20_914_757_184),
         ("gemma-2-9b", 9_241_705_984),
+        ("granite-3.3-8b", 8_170_864_640),
         ("olmo-2-7b", 7_298_617_344),
         ("gemma-3-12b", 11_766_034_176),
         ("gemma-4-26b-a4b", 25_233_142_046),

@@ -29,6 +29,8 @@ pub(in super::super) struct Family {
     pub post_norms: bool,
     /// Are rows of the embedding multiplied by the root of their width?
     pub scaled_embedding: bool,
+    /// Does the file say factors: on rows of the embedding, on scores, on what is added to rows, and what logits are divided by?
+    pub factors: bool,
     /// Has attention sinks?
     pub sinks: bool,
     /// Of a model of so many layers, which is known by them, scores are divided by the root of a row's width for each head, not of a key's.
@@ -70,6 +72,7 @@ impl Family {
             pre_norms: true,
             post_norms: false,
             scaled_embedding: false,
+            factors: false,
             sinks: false,
             divided_by_rows: None,
             score_cap: None,

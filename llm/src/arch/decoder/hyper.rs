@@ -28,6 +28,8 @@ pub(super) struct Hyper {
     window_turns: Option<Turns>,
     /// Bound of logits: see [`super::super::ends::Ends`].
     pub cap: Option<f64>,
+    /// Factors on rows of the embedding, on what attention and feed-forward add to rows, and on logits.
+    pub factors: Factors,
     /// Width of a dense feed-forward, per layer.
     pub ff: Vec<usize>,
     /// Mixture of experts in the layers that are not dense.
@@ -44,6 +46,33 @@ pub(super) struct Hyper {
     scaling: Scaling,
     /// Attention that sharpens with the position.
     temperature: Option<Temperature>,
+}
+
+/// Factors of a decoder, 1 where it has none.
+#[derive(Clone, Copy)]
+pub(super) struct Factors {
+    /// On rows of the embedding.
+    pub embedding: f64,
+    /// On what attention and feed-forward add to rows.
+    pub residual: f64,
+    /// On logits.
+    pub logits: f64,
+}
+
+impl Factors {
+    /// Of rows of width `d`.
+    fn read(family: &Family, r: &Reader, d: usize) -> Result<Factors> {
+        let embedding = if family.scaled_embedding { (d as f64).sqrt() } else { 1.0 };
+        if !family.factors {
+            return Ok(Factors { embedding, residual: 1.0, logits: 1.0 });
+        }
+        let factor = |name, default| r.positive_or_none(name, Some(default)).map(|v| v.unwrap_or(1.0));
+        Ok(Factors {
+            embedding: factor("embedding_scale", embedding)?,
+            residual: factor("residual_scale", 1.0)?,
+            logits: 1.0 / r.positive("logit_scale", 1.0)?,
+        })
+    }
 }
 
 /// Rotations of layers with a window.
@@ -68,6 +97,9 @@ impl Hyper {
         if r.has("rope.dimension_sections") {
             return r.unsupported("rope.dimension_sections", "positions of several kinds");
         }
+        if family.factors && r.bool("rope.scaling.finetuned")? == Some(false) {
+            return r.unsupported("rope.scaling.finetuned", "layers that do not rotate");
+        }
         let base = r.positive("rope.freq_base", BASE)?;
         let scaling = Scaling::read(&r, context, base)?;
         let temperature = temperature(&r, context)?;
@@ -89,7 +121,7 @@ impl Hyper {
         r.check("feed_forward_length", 0, ff[..dense].iter().all(|&f| f > 0), "positive in dense layers")?;
         let vocabulary = r.vocabulary(tensors)?;
         let (windows, window_turns) = windows(family, &r, layers)?;
-        let cap = r.cap(LOGIT_CAP, family.logit_cap)?;
+        let cap = r.positive_or_none(LOGIT_CAP, family.logit_cap)?;
         Ok(Hyper {
             layers,
             dense,
@@ -98,6 +130,7 @@ impl Hyper {
             windows,
             window_turns,
             cap,
+            factors: Factors::read(family, &r, d)?,
             ff,
             experts,
             vocabulary,
@@ -171,10 +204,11 @@ fn attention(family: &Family, r: &Reader, layers: usize, d: usize, eps: f64) -> 
     r.check("rope.dimension_count", rotated, even, "even and at most the key length")?;
     let by = if family.divided_by_rows == Some(layers) { d as f64 / heads as f64 } else { key as f64 };
     let cap = match family.score_cap {
-        Some(usual) => r.cap("attn_logit_softcapping", Some(usual))?,
+        Some(usual) => r.positive_or_none("attn_logit_softcapping", Some(usual))?,
         None => None,
     };
-    let (pairing, scores) = (family.pairing, Scoring { scale: 1.0 / by.sqrt(), cap });
+    let own = if family.factors { r.positive_or_none("attention.scale", None)? } else { None };
+    let (pairing, scores) = (family.pairing, Scoring { scale: own.unwrap_or(1.0 / by.sqrt()), cap });
     Ok(Grouped {
         heads,
         kv_heads,

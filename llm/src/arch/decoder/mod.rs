@@ -94,9 +94,8 @@ impl Model for Decoder {
     }
     fn build(&self, step: &mut StepBuilder) {
         let h = &self.hyper;
-        let embedding_scale = if self.family.scaled_embedding { (h.d as f64).sqrt() } else { 1.0 };
         let plain = Ends::plain(h.layers, h.d, h.vocabulary, h.eps);
-        let ends = Ends { embedding_scale, cap: h.cap, ..plain };
+        let ends = Ends { embedding_scale: h.factors.embedding, logit_scale: h.factors.logits, cap: h.cap, ..plain };
         ends.embed(step, &self.tensors.globals);
         for (layer, weights) in self.tensors.blocks.iter().enumerate() {
             block(step, &self.family, h, weights, layer);
@@ -120,12 +119,14 @@ fn block(step: &mut StepBuilder, family: &Family, h: &Hyper, w: &Weights, layer:
         let normed = |there, y, name| if there { nn::rms_norm(y, s.weight(w, name), h.eps) } else { y };
         let (pre, post) = (family.pre_norms, family.post_norms);
         let a = attention.write(s, w, layer, normed(pre, x, "attn_norm.weight"));
-        let x = x + normed(post, a, "post_attention_norm.weight");
+        let factor = h.factors.residual;
+        let added = |x, y| if factor == 1.0 { x + y } else { x + y * factor };
+        let x = added(x, normed(post, a, "post_attention_norm.weight"));
         let y = normed(pre, x, family.ffn_norm);
         let ffn = match &h.experts {
             Some(experts) if routed => moe::experts(s, experts, w, y),
             _ => feed_forward::dense(s, w, family.glu, y),
         };
-        s.output("y", Bind::Hidden(layer + 1), x + normed(post, ffn, "post_ffw_norm.weight"));
+        s.output("y", Bind::Hidden(layer + 1), added(x, normed(post, ffn, "post_ffw_norm.weight")));
     });
 }

@@ -88,7 +88,7 @@ impl Hyper {
         let input = r.size_or("embedding_length_per_layer_input", Some(0))?;
         let good = input.is_multiple_of(INPUT_STEP) && input <= d;
         r.check("embedding_length_per_layer_input", input, good, "a multiple of 32, at most embedding_length")?;
-        let (cap, vocabulary) = (r.cap(LOGIT_CAP, None)?, r.vocabulary(tensors)?);
+        let (cap, vocabulary) = (r.positive_or_none(LOGIT_CAP, None)?, r.vocabulary(tensors)?);
         Ok(Hyper { layers, d, attention, ff, experts, input, cap, vocabulary, context, eps, kinds, scaling })
     }
     /// Pairs that rotate in layers that see all positions.

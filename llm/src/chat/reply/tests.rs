@@ -173,6 +173,7 @@ fn replies_of_every_family() {
         ("kimi-k2", format!("<|tool_call_begin|>functions.weather:0<|tool_call_argument_begin|>{json}<|tool_call_end|>"), with(&[], &[])),
         ("mistral-list", format!("[TOOL_CALLS] [{{\"name\": \"weather\", \"arguments\": {json}, \"id\": \"abcdef123\"}}, {{\"name\": \"now\", \"arguments\": {{}}}}]"), with(&[], &[call("now"), arguments("{}")])),
         ("phi-4-mini", format!("Ok.<|tool_call|>[{{\"name\": \"weather\", \"arguments\": {json}}}, {{\"name\": \"now\", \"arguments\": {{}}}}]<|/tool_call|> Done."), with(&[content("Ok.")], &[call("now"), arguments("{}"), content("Done.")])),
+        ("granite", format!("<|tool_call|>[{{\"name\": \"weather\", \"arguments\": {json}}}, {{\"name\": \"now\", \"arguments\": {{}}}}]"), with(&[], &[call("now"), arguments("{}")])),
         // Nothing closes the section.
         ("phi-4-mini", format!("<|tool_call|>[{{\"name\": \"weather\", \"arguments\": {json}}}]"), with(&[], &[])),
         ("mistral", format!("[THINK]hm[/THINK]Ok.[TOOL_CALLS]weather[ARGS]{json}[TOOL_CALLS]now[ARGS]{{}}"), with(&[reasoning("hm"), content("Ok.")], &[call("now"), arguments("{}")])),

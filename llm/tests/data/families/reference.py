@@ -77,6 +77,27 @@ FAMILIES = {
 }
 
 
+FAMILIES["granite"] = {
+    "architecture": "granite",
+    "vocabulary": "qwen2-q8_0",
+    "keys": {
+        "context_length": 4096,
+        "embedding_length": 128,
+        "block_count": 3,
+        "feed_forward_length": 128,
+        "attention.head_count": 4,
+        "attention.head_count_kv": 2,
+        "attention.layer_norm_rms_epsilon": 1e-6,
+        "attention.scale": 0.05,
+        "embedding_scale": 3.0,
+        "residual_scale": 0.7,
+        "logit_scale": 1.6,
+    },
+    "norms": ["attn_norm", "ffn_norm"],
+    "tied": True,
+}
+
+
 class Model:
     """Keys and dequantised tensors of a file."""
 
@@ -101,6 +122,8 @@ PERIODS = {"gemma2": 2, "gemma3": 6, "olmo2": 4}
 WINDOW_BASES = {"gemma3": 10_000.0}
 UNSCALED_WINDOWS = {"gemma3", "olmo2"}
 GEMMA = {"gemma2", "gemma3"}
+# Whose heads rotate pairs of neighbours.
+NEIGHBOURS = {"granite", "llama"}
 
 
 def rms(x, weight, eps):
@@ -137,12 +160,13 @@ def angles(m, n, positions, windowed):
     return positions[:, None] * frequencies, magnitude
 
 
-def rotated(x, of):
-    """`x [tokens, heads, width]` with pairs (i, i + width/2) turned."""
+def rotated(x, of, neighbours):
+    """`x [tokens, heads, width]` with pairs (i, i + width/2) turned, or (2i, 2i + 1)."""
     (turn, magnitude), half = of, x.shape[-1] // 2
     cos, sin = np.cos(turn)[:, None] * magnitude, np.sin(turn)[:, None] * magnitude
-    a, b = x[..., :half], x[..., half:]
-    return np.concatenate([a * cos - b * sin, a * sin + b * cos], -1)
+    a, b = (x[..., ::2], x[..., 1::2]) if neighbours else (x[..., :half], x[..., half:])
+    pair = [a * cos - b * sin, a * sin + b * cos]
+    return np.stack(pair, -1).reshape(x.shape) if neighbours else np.concatenate(pair, -1)
 
 
 def attend(m, layer, x, window):
@@ -156,9 +180,10 @@ def attend(m, layer, x, window):
     norm = lambda y, w: split(y) if w is None else rms(split(y), w, eps) if len(w) == width else split(rms(y, w, eps))
     q, k, v = norm(q, t("attn_q_norm")), norm(k, t("attn_k_norm")), split(v)
     turn = angles(m, width, np.arange(len(x)), window is not None)
-    q, k = rotated(q, turn), rotated(k, turn)
+    neighbours = m.architecture in NEIGHBOURS
+    q, k = rotated(q, turn, neighbours), rotated(k, turn, neighbours)
     k, v = (np.repeat(y, heads // shared, axis=1) for y in (k, v))
-    scores = np.einsum("ihd,jhd->hij", q, k) / math.sqrt(width)
+    scores = np.einsum("ihd,jhd->hij", q, k) * m.key("attention.scale", 1 / math.sqrt(width))
     cap = m.key("attn_logit_softcapping")
     if cap:
         scores = cap * np.tanh(scores / cap)
@@ -174,19 +199,20 @@ def logits_of(m, tokens):
     """Logits `[tokens, vocabulary]`."""
     eps, window = m.key("attention.layer_norm_rms_epsilon"), m.key("attention.sliding_window")
     gemma, embedding = m.architecture in GEMMA, m.tensor("token_embd")
-    x = embedding[tokens] * (math.sqrt(embedding.shape[1]) if gemma else 1)
+    x = embedding[tokens] * (math.sqrt(embedding.shape[1]) if gemma else m.key("embedding_scale", 1))
+    residual = m.key("residual_scale", 1)
     for layer in range(m.key("block_count")):
         t = lambda name: m.tensor(f"blk.{layer}.{name}")
         normed = lambda y, name: y if t(name) is None else rms(y, t(name), eps)
         period = PERIODS.get(m.architecture, 1)
         within = window if window and layer % period != period - 1 else None
-        x = x + normed(attend(m, layer, normed(x, "attn_norm"), within), "post_attention_norm")
+        x = x + residual * normed(attend(m, layer, normed(x, "attn_norm"), within), "post_attention_norm")
         h = normed(x, "ffn_norm")
         gate = (gelu if gemma else silu)(h @ t("ffn_gate").T)
-        x = x + normed((gate * (h @ t("ffn_up").T)) @ t("ffn_down").T, "post_ffw_norm")
+        x = x + residual * normed((gate * (h @ t("ffn_up").T)) @ t("ffn_down").T, "post_ffw_norm")
     x = rms(x, m.tensor("output_norm"), eps)
     head = m.tensor("output")
-    logits = x @ (embedding if head is None else head).T
+    logits = x @ (embedding if head is None else head).T / m.key("logit_scale", 1)
     cap = m.key("final_logit_softcapping")
     return cap * np.tanh(logits / cap) if cap else logits
 
