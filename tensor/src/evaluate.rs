@@ -11,6 +11,7 @@
 
 use gristmill_uop::encoding::EncodingRef;
 use gristmill_uop::fold::{self, Value};
+use gristmill_uop::shape::Scoring;
 use gristmill_uop::{Arg, Graph, Id, Node, Op, ReduceOp, Scalar, text};
 use rustc_hash::FxHashMap;
 use std::rc::Rc;
@@ -231,8 +232,8 @@ impl Step<'_> {
             (Op::Copy, _) => self.src[0].choose(self.src[0].dims.clone(), 0..self.src[0].len()),
             // What its text computes is judged by its reference.
             (Op::Call, _) => self.src[0].choose(self.src[0].dims.clone(), 0..self.src[0].len()),
-            (Op::Attention, Arg::Float(scale)) => self.attention(f64::from_bits(*scale)),
-            (Op::PagedAttention, Arg::Float(scale)) => self.paged_attention(f64::from_bits(*scale)),
+            (Op::Attention, arg) => self.attention(self.scoring(arg)),
+            (Op::PagedAttention, arg) => self.paged_attention(self.scoring(arg)),
             (Op::Scan, Arg::Int(which)) => self.scan(*which == 1),
             (op, _) if op.is_elementwise() => self.elementwise(),
             _ => self.fail("has no meaning at tensor level"),
@@ -420,8 +421,13 @@ impl Step<'_> {
         Tensor::of(x.dims.clone(), scalar, all.into_iter())
     }
 
-    /// `softmax(scale q·k) v` over the positions `0..=first + t` in use, or the last of them that a window has.
-    fn attention(&self, scale: f64) -> Tensor {
+    /// What an attention's argument makes of products.
+    fn scoring(&self, arg: &Arg) -> Scoring {
+        Scoring::of(arg).unwrap_or_else(|| self.fail("needs a scale"))
+    }
+
+    /// `softmax(scores) v` over the positions `0..=first + t` in use, or the last of them that a window has.
+    fn attention(&self, of: Scoring) -> Tensor {
         let [q, k, v, ..] = self.src else { self.fail("needs q, k, v") };
         let three = q.dims.len() == 3 && k.dims.len() == 3 && v.dims.len() == 3;
         self.ensure(three, "q, k and v have three axes");
@@ -435,11 +441,11 @@ impl Step<'_> {
             let begin = if window > 0 { seen.min((first + t + 1).saturating_sub(window)) } else { 0 };
             (begin..seen).collect()
         };
-        self.attend(scale, self.src.get(6), &seen)
+        self.attend(of, self.src.get(6), &seen)
     }
 
     /// The same of rows that have a position each, in a sequence that lies in the pages of its row of the table.
-    fn paged_attention(&self, scale: f64) -> Tensor {
+    fn paged_attention(&self, of: Scoring) -> Tensor {
         let [q, k, v, positions, _, table, ..] = self.src else {
             self.fail("needs q, k, v, positions, length and table")
         };
@@ -459,12 +465,12 @@ impl Step<'_> {
             };
             (begin..=own).map(row).collect()
         };
-        self.attend(scale, self.src.get(7), &seen)
+        self.attend(of, self.src.get(7), &seen)
     }
 
-    /// `softmax(scale q·k) v` of each token over the rows of keys and values that it has `seen`, in the order of their positions, with the largest score
+    /// `softmax(scores) v` of each token over the rows of keys and values that it has `seen`, in the order of their positions, with the largest score
     /// subtracted. A head's sink is a score without a value.
-    fn attend(&self, scale: f64, sinks: Option<&Rc<Tensor>>, seen: &dyn Fn(usize) -> Vec<usize>) -> Tensor {
+    fn attend(&self, of: Scoring, sinks: Option<&Rc<Tensor>>, seen: &dyn Fn(usize) -> Vec<usize>) -> Tensor {
         let [q, k, v, ..] = self.src else { self.fail("needs q, k, v") };
         let (tokens, heads, d) = (q.dims[0], q.dims[1], q.dims[2]);
         let [.., groups, of_key] = k.dims[..] else { self.fail("keys have heads") };
@@ -482,7 +488,8 @@ impl Step<'_> {
                     let products = (0..d).map(|i| {
                         q.get((t * heads + h) * d + i).float() * k.get((row * groups + group) * d + i).float()
                     });
-                    scale * products.sum::<f64>()
+                    let score = of.scale * products.sum::<f64>();
+                    of.cap.map_or(score, |cap| cap * (score / cap).tanh())
                 };
                 let scores: Vec<f64> = seen.iter().map(score).collect();
                 let sink = sinks.map_or(f64::NEG_INFINITY, |s| s.get(h).float());

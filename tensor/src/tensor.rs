@@ -9,7 +9,7 @@ pub use crate::capture::Dim;
 use gristmill_uop::custom::CustomRef;
 use gristmill_uop::dtype::Scalar;
 use gristmill_uop::op::{Op, ReduceOp};
-use gristmill_uop::shape::{Dims, PagedSources, ScanSources};
+use gristmill_uop::shape::{Dims, PagedSources, ScanSources, Scoring};
 use gristmill_uop::{Arg, Id};
 
 /// A tensor of the function being captured. A copy is the same tensor.
@@ -403,31 +403,32 @@ impl<'g> Tensor<'g> {
         drop(g);
         self.with(id)
     }
-    /// The same within a window and with sinks `[heads]`, as far as there are any; see [`gristmill_uop::graph::Graph::attention_within`].
+    /// The same with a cap of scores, within a window and with sinks `[heads]`, as far as there are any; see [`gristmill_uop::graph::Graph::attention_within`].
     pub fn attention_within(
         self,
         [k, v]: [Tensor<'g>; 2],
         [first, length]: [Tensor<'g>; 2],
-        scale: f64,
+        scores: impl Into<Scoring>,
         window: Option<usize>,
         sinks: Option<Tensor<'g>>,
     ) -> Tensor<'g> {
-        if window.is_none() && sinks.is_none() {
-            return self.attention(k, v, first, length, scale);
+        let scores = scores.into();
+        if window.is_none() && sinks.is_none() && scores.cap.is_none() {
+            return self.attention(k, v, first, length, scores.scale);
         }
         let window = window.map_or(0, |w| w as i64);
         let mut g = self.capture.graph.borrow_mut();
-        let id = g.attention_within([self.id, k.id, v.id], [first.id, length.id], scale, window, sinks.map(|s| s.id));
+        let id = g.attention_within([self.id, k.id, v.id], [first.id, length.id], scores, window, sinks.map(|s| s.id));
         drop(g);
         self.with(id)
     }
-    /// Causal attention of queries `[rows, heads, d]` of several sequences over keys and values `[pages, page, kv heads, ..]`, within a window and with sinks
+    /// Causal attention of queries `[rows, heads, d]` of several sequences over keys and values `[pages, page, kv heads, ..]`, with a cap of scores, within a window and with sinks
     /// `[heads]`, as far as there are any; see [`gristmill_uop::graph::Graph::paged_attention`].
     pub fn paged_attention(
         self,
         [k, v]: [Tensor<'g>; 2],
         at: &PagedRows<'g>,
-        scale: f64,
+        scores: impl Into<Scoring>,
         window: Option<usize>,
         sinks: Option<Tensor<'g>>,
     ) -> Tensor<'g> {
@@ -441,7 +442,7 @@ impl<'g> Tensor<'g> {
             window: window.map_or(0, |w| w as i64),
             sinks: sinks.map(|s| s.id),
         };
-        let id = self.capture.graph.borrow_mut().paged_attention(&of, scale);
+        let id = self.capture.graph.borrow_mut().paged_attention(&of, scores);
         self.with(id)
     }
 }

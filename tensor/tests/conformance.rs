@@ -266,7 +266,7 @@ mod linear {
     }
     #[test]
     fn attention() {
-        all(attention::cases());
+        all(attention::cases().into_iter().chain(attention::caps().into_iter().take(4)).collect());
     }
     #[test]
     fn products_of_halves() {
@@ -339,6 +339,7 @@ macro_rules! conformance {
                 network network::cases; choosing network::choosing; attention attention::cases;
                 long_attention attention::long; grouped_attention attention::grouped;
                 attention_of_halves attention::halves; attention_in_windows attention::windows;
+                attention_with_caps attention::caps;
                 pages paged::cases; pages_of_halves paged::halves;
                 prompts_of_halves attention::prompts; dynamic_dims dynamic::cases; states dynamic::states;
                 recurrences scan::cases; custom_kernels custom::cases;

@@ -5,7 +5,7 @@ use gristmill_tensor::dims;
 use gristmill_tensor::evaluate::{Array, Env, decode, evaluate, evaluate_all};
 use gristmill_tensor::function::Capture;
 use gristmill_uop::function::Function;
-use gristmill_uop::shape::{PagedSources, ScanSources};
+use gristmill_uop::shape::{PagedSources, ScanSources, Scoring};
 use gristmill_uop::spec::Level;
 use gristmill_uop::{Arg, Encoding, Graph, Id, Op, ReduceOp, Scalar, Sources};
 
@@ -305,6 +305,24 @@ fn a_window_ends_attention_and_a_sink_takes_a_part_of_it() {
     let got = evaluate(&g, a, &env).data;
     let want = [5.0 / 3.0, 5.0 / 4.0, 8.0 / 3.0, 8.0 / 4.0];
     assert!(got.iter().zip(want).all(|(got, want)| (got - want).abs() < 1e-12), "{got:?}");
+}
+
+#[test]
+fn a_cap_bounds_scores_but_not_sinks() {
+    let mut g = Graph::new();
+    let q = param(&mut g, 0, &[1, 1, 1], Scalar::F32);
+    let k = param(&mut g, 1, &[2, 1, 1], Scalar::F32);
+    let sinks = param(&mut g, 2, &[1], Scalar::F32);
+    let (first, length) = (g.int(1), g.int(2));
+    let scores = Scoring { scale: 0.5, cap: Some(2.0) };
+    let a = g.attention_within([q, k, k], [first, length], scores, 0, Some(sinks));
+    gristmill_uop::spec::check(&g, a, Level::Tensor).unwrap();
+    // Scores are 1 and 400 before the cap; that of the sink is above it.
+    let env = Env::new().values(0, &[2.0]).values(1, &[1.0, 400.0]).values(2, &[3.0]);
+    let [one, two, sink] = [(2.0 * 0.5f64.tanh()).exp(), 2f64.exp(), 3f64.exp()];
+    let want = (one + 400.0 * two) / (one + two + sink);
+    let got = evaluate(&g, a, &env).data[0];
+    assert!((got - want).abs() < 1e-9 * want, "{got} {want}");
 }
 
 /// A pool of four pages of two positions.

@@ -22,6 +22,8 @@ pub enum Arg {
     Int(i64),
     /// The bits of an f64.
     Float(u64),
+    /// The bits of two f64: a factor, and the cap of what it gives.
+    Capped(u64, u64),
     /// Axes.
     Axes(Axes),
     /// Reduction: how, and (tensor level) over which axes.

@@ -124,8 +124,8 @@ ops! {
     Assign Tensor AtLeast(2), "a new version of a state: rows [start, start+len) replaced, or, of a tensor of row numbers, each of these; sources state, value, start";
     ScatterAdd Tensor Exact(3), "x with rows added to it: x[r, rest..] + the sum of value[i, rest..] over all i whose index[i] is r; sources x, value, index; once decomposed it adds to the buffer of x, in any order with arg Int(0), row after row with Int(1)";
     Copy Tensor Exact(1), "the same elements in a buffer of their own, which what comes behind changes; arg Int tells the copies of one tensor apart";
-    Attention Tensor AtLeast(4), "softmax(scale q.k + causal mask) v, online over the cache; sources q, k, v, first position, length, then perhaps window and sinks; arg Float(scale)";
-    PagedAttention Tensor AtLeast(6), "Attention whose queries have a position and a sequence each, whose positions lie in pages; sources q, k, v, positions, length, table, then perhaps window and sinks; arg Float(scale)";
+    Attention Tensor AtLeast(4), "softmax(scale q.k + causal mask) v, online over the cache; sources q, k, v, first position, length, then perhaps window and sinks; arg Float(scale) or Capped(scale, cap)";
+    PagedAttention Tensor AtLeast(6), "Attention whose queries have a position and a sequence each, whose positions lie in pages; sources q, k, v, positions, length, table, then perhaps window and sinks; arg Float(scale) or Capped(scale, cap)";
     Scan Tensor AtLeast(5), "a recurrence over tokens, S = exp(gate) S + u k: a matrix S of values by keys a head, u = value, or rate (value - exp(gate) S k) where rates are; sources S before, queries, keys, values, gates[, rates]; arg Int: 0 for S q after each token, 1 for S after the last";
     Call Tensor AtLeast(1), "tensor level: its first source, which a kernel of the user's own computes in as many workgroups as the second says, from the others, tensors and variables; kernel level: stands for what it stores, sources: an element of each buffer that it reads, variables, the number of workgroups; arg Custom";
     // Kernel level

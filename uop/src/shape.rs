@@ -86,6 +86,35 @@ impl ScanSources {
     }
 }
 
+/// What the products of queries and keys become before a softmax takes them: an attention's scores.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub struct Scoring {
+    /// The factor on products.
+    pub scale: f64,
+    /// The soft cap, if there is one: `cap · tanh(scale · product / cap)`.
+    pub cap: Option<f64>,
+}
+
+impl From<f64> for Scoring {
+    fn from(scale: f64) -> Scoring {
+        Scoring { scale, cap: None }
+    }
+}
+
+impl Scoring {
+    /// Of an attention's argument.
+    pub fn of(arg: &Arg) -> Option<Scoring> {
+        match *arg {
+            Arg::Float(scale) => Some(Scoring::from(f64::from_bits(scale))),
+            Arg::Capped(scale, cap) => Some(Scoring { scale: f64::from_bits(scale), cap: Some(f64::from_bits(cap)) }),
+            _ => None,
+        }
+    }
+    fn arg(self) -> Arg {
+        self.cap.map_or(Arg::float(self.scale), |cap| Arg::Capped(self.scale.to_bits(), cap.to_bits()))
+    }
+}
+
 /// What an attention over pages is of: see [`Graph::paged_attention`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct PagedSources {
@@ -296,30 +325,30 @@ impl Graph {
         self.build(Op::Attention, dtype, smallvec![q, k, v, first, length] as Sources, Arg::float(scale))
     }
     /// The same where a token sees the last `window` positions alone, its own included (0: all of them), and the sum that weights are divided by has
-    /// one more term for each head of queries: exp of `sinks [heads]`, which no scale changes.
+    /// one more term for each head of queries: exp of `sinks [heads]`, which neither scale nor cap changes.
     pub fn attention_within(
         &mut self,
         [q, k, v]: [Id; 3],
         [first, length]: [Id; 2],
-        scale: f64,
+        scores: impl Into<Scoring>,
         window: i64,
         sinks: Option<Id>,
     ) -> Id {
         let (dtype, window) = (self[q].dtype, self.int(window));
         let mut src: Sources = smallvec![q, k, v, first, length, window];
         src.extend(sinks);
-        self.build(Op::Attention, dtype, src, Arg::float(scale))
+        self.build(Op::Attention, dtype, src, scores.into().arg())
     }
     /// Causal attention of rows of several sequences: row `r` of the queries stands at `positions[r]` of the sequence whose position `p` lies in row `p mod page`
     /// of page `table[r, p / page]`, and sees the positions up to its own. Whatever else the table and the pages hold is not read. Returns `[rows, heads, dv]`.
-    pub fn paged_attention(&mut self, of: &PagedSources, scale: f64) -> Id {
+    pub fn paged_attention(&mut self, of: &PagedSources, scores: impl Into<Scoring>) -> Id {
         let dtype = self[of.queries].dtype;
         let mut src: Sources = smallvec![of.queries, of.keys, of.values, of.positions, of.length, of.table];
         if of.window > 0 || of.sinks.is_some() {
             src.push(self.int(of.window));
             src.extend(of.sinks);
         }
-        self.build(Op::PagedAttention, dtype, src, Arg::float(scale))
+        self.build(Op::PagedAttention, dtype, src, scores.into().arg())
     }
     /// A recurrence over tokens, of heads each of which has a matrix `S [values, keys]`, `state [heads, values, keys]` before the first token. Token `t` does
     /// `S = exp(gate)·S + u kᵀ`, `u` being its value, or with rates `rate·(value − exp(gate)·S k)`. `queries` and `keys` are `[tokens, heads, keys]`,

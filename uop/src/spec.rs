@@ -6,6 +6,7 @@ use crate::graph::Graph;
 use crate::id::Id;
 use crate::node::{Arg, Node};
 use crate::op::{Arity, Class, Op, RangeKind, ReduceOp};
+use crate::shape::Scoring;
 use crate::text;
 use std::fmt;
 
@@ -182,7 +183,7 @@ rows! {
         matches!(n.arg, Arg::Int(_)) && g[n.src[0]].dtype == n.dtype && rank(g, n, 0) > 0
     };
     tensor [Call] "as many arguments as the kernel names, tensors and variables, and a number of workgroups" call;
-    tensor [Attention] "q, k, v of three axes that fit, positions as i64, a constant window, a sink a head, a scale" attention;
+    tensor [Attention] "q, k, v of three axes that fit, positions as i64, a constant window, a sink a head, a scale, a positive cap" attention;
     tensor [PagedAttention] "q of three axes, k and v of four that fit, a position and a row of constant length of the table for each row of q" paged_attention;
     tensor [Scan] "a state, queries, keys, values, gates and perhaps rates that fit, floats; arg 0 or 1" scan;
     // Kernel ops.
@@ -395,11 +396,16 @@ fn scatter_add(g: &Graph, n: &Node) -> bool {
         && same_dims(g, g.dims(index), &rows[..1])
 }
 
+/// A scale, and a cap that is positive.
+fn scores(arg: &Arg) -> bool {
+    Scoring::of(arg).is_some_and(|of| of.cap.is_none_or(|cap| cap > 0.0 && cap.is_finite()))
+}
+
 fn attention(g: &Graph, n: &Node) -> bool {
     let (q, k, v) = (g.dims(n.src[0]), g.dims(n.src[1]), g.dims(n.src[2]));
     let heads = |d: &[Id]| g.int_value(d[1]);
     n.dtype.scalar.is_float()
-        && matches!(n.arg, Arg::Float(_))
+        && scores(&n.arg)
         && n.src[..3].iter().all(|&s| g.scalar(s).is_float())
         && n.src[3..].iter().take(3).all(|&p| is_dim(g, p))
         && n.src.get(5).is_none_or(|&window| g.int_value(window).is_some_and(|w| w >= 0))
@@ -417,7 +423,7 @@ fn paged_attention(g: &Graph, n: &Node) -> bool {
     let whole = |i: usize| g.scalar(n.src[i]).is_int();
     let fixed = |d: &[Id]| d.iter().all(|&d| g.int_value(d).is_some_and(|d| d > 0));
     n.dtype.scalar.is_float()
-        && matches!(n.arg, Arg::Float(_))
+        && scores(&n.arg)
         && n.src[..3].iter().all(|&s| g.scalar(s).is_float())
         && [q.len(), k.len(), v.len(), table.len()] == [3, 4, 4, 2]
         && whole(3)

@@ -121,6 +121,7 @@ pub fn argument(arg: &Arg, out: &mut String) {
         Arg::None => Ok(()),
         Arg::Int(v) => write!(out, " int={v}"),
         Arg::Float(b) => write!(out, " float={}", float(*b, Scalar::F64)),
+        Arg::Capped(b, cap) => write!(out, " float={} cap={}", float(*b, Scalar::F64), float(*cap, Scalar::F64)),
         Arg::Axes(a) => write!(out, " axes={}", list(a)),
         Arg::Reduce(op, a) if a.is_empty() => write!(out, " reduce={}", op.name()),
         Arg::Reduce(op, a) => write!(out, " reduce={} axes={}", op.name(), list(a)),
@@ -279,7 +280,11 @@ impl Parser<'_> {
             return Ok(Arg::Int(whole(v)?));
         }
         if let Some(v) = f.take("float") {
-            return read_float(v, Scalar::F64).map(Arg::Float).ok_or_else(|| format!("`{v}` is not a number"));
+            let bits = |v| read_float(v, Scalar::F64).ok_or_else(|| format!("`{v}` is not a number"));
+            return match f.take("cap") {
+                None => bits(v).map(Arg::Float),
+                Some(cap) => Ok(Arg::Capped(bits(v)?, bits(cap)?)),
+            };
         }
         if let Some(v) = f.take("reduce") {
             let op = match v {

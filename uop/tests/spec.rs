@@ -111,7 +111,13 @@ const BAD: &[(Level, &str, &str)] = &[
     (T, "of a tensor, with a number", "%0 = Param f32 8:i64 slot=0\n%1 = Copy f32 %0\nreturn %1"),
     (
         T,
-        "q, k, v of three axes that fit, positions as i64, a constant window, a sink a head, a scale",
+        "q, k, v of three axes that fit, positions as i64, a constant window, a sink a head, a scale, a positive cap",
+        "%0 = Param f32 1:i64 4:i64 8:i64 slot=0\n%1 = Param f32 9:i64 2:i64 8:i64 slot=1\n\
+         %2 = Attention f32 %0 %1 %1 0:i64 1:i64 float=0.5 cap=-3.0\nreturn %2",
+    ),
+    (
+        T,
+        "q, k, v of three axes that fit, positions as i64, a constant window, a sink a head, a scale, a positive cap",
         "%0 = Param f32 1:i64 4:i64 8:i64 slot=0\n%1 = Param f32 9:i64 3:i64 8:i64 slot=1\n\
          %2 = Attention f32 %0 %1 %1 0:i64 1:i64 float=0.5\nreturn %2",
     ),

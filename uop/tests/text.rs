@@ -34,7 +34,7 @@ fn the_form() {
 %6 = Mul f32 %5 0.1:f32
 %7 = Range i64 18:i64 range=3 kind=vector_reduce
 %8 = Reduce i64 %7 %7 reduce=add
-%9 = Attention f32 %4 %4 %4 %1 float=0.125
+%9 = Attention f32 %4 %4 %4 %1 float=0.125 cap=50.0
 %10 = Local f32 64:i64 int=7
 %11 = Table i32 %2 table=[1,-2,3]
 %12 = Permute i32 %11 axes=[]
@@ -86,7 +86,7 @@ fn random_graph(r: &mut Random) -> (Graph, Vec<Id>) {
         let arg = if row.op == Op::Const {
             if dtype.scalar.is_float() { Arg::float(r.float()) } else { Arg::Int(r.int(i64::MIN, i64::MAX)) }
         } else {
-            match r.below(11) {
+            match r.below(12) {
                 0 => Arg::Int(r.int(i64::MIN, i64::MAX)),
                 1 => Arg::Float(r.next()),
                 2 => Arg::Axes(axes),
@@ -102,7 +102,8 @@ fn random_graph(r: &mut Random) -> (Graph, Vec<Id>) {
                 }
                 7 => Arg::Param(r.next() as u32),
                 8 => Arg::Packed(r.below(9) as u32, &BYTES),
-                9 => Arg::Ints((0..r.below(5)).map(|_| r.next() as i32).collect()),
+                9 => Arg::Capped(r.next(), r.next()),
+                10 => Arg::Ints((0..r.below(5)).map(|_| r.next() as i32).collect()),
                 _ => Arg::None,
             }
         };

@@ -28,7 +28,7 @@ use crate::request::Hint;
 use crate::tile::Proposal;
 use chunked::Chunked;
 use gristmill_uop::function::Function;
-use gristmill_uop::shape::PagedSources;
+use gristmill_uop::shape::{PagedSources, Scoring};
 use gristmill_uop::target::Target;
 use gristmill_uop::{Arg, Graph, Id, Op, Scalar};
 pub use plan::chunk_positions;
@@ -48,7 +48,7 @@ pub fn expand(
     let mut map: FxHashMap<Id, Id> = FxHashMap::default();
     for id in order {
         if matches!(g[id].op, Op::Attention | Op::PagedAttention) {
-            let Arg::Float(scale) = g[id].arg else { continue };
+            let Some(scoring) = Scoring::of(&g[id].arg) else { continue };
             let mut node = g[id].clone();
             node.src.iter_mut().for_each(|s| *s = g.substitute(*s, &mut map));
             let (mut src, pages) = match node.op {
@@ -64,11 +64,11 @@ pub fn expand(
             let site = format!("{function} {}", g.show_dims(&g.shape(id)));
             let plan = decided(g, &src, target, site, decider);
             if plan.online {
-                let of = Chunked::new(g, &src, None, online::scale(f64::from_bits(scale)), plan, target);
+                let of = Chunked::new(g, &src, None, online::in_powers_of_two(scoring), plan, target);
                 map.insert(id, online::attended(of, g, hints));
                 continue;
             }
-            let mut chunked = Chunked::new(g, &src, pages, f64::from_bits(scale), plan, target);
+            let mut chunked = Chunked::new(g, &src, pages, scoring, plan, target);
             let (softmax, kernel) = chunked.softmax_of_chunks(g, hints);
             let parts = combine::partial(&chunked, g, &softmax, kernel, hints);
             map.insert(id, combine::combined(&chunked, g, parts, softmax.rounded, hints));

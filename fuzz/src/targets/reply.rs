@@ -51,6 +51,8 @@ const WORDS: &[&str] = &[
     "<|channel>thought",
     "<channel|>",
     "<|tool_call>",
+    "<|tool_call|>",
+    "<|/tool_call|>",
     "<tool_call|>",
     "<|\"|>",
     "call:",

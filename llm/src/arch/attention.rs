@@ -7,6 +7,7 @@ use crate::gguf::Role;
 use gristmill_tensor::dims;
 use gristmill_tensor::nn::{self, Pairing};
 use gristmill_tensor::tensor::Tensor;
+use gristmill_uop::shape::Scoring;
 
 /// What an attention is, in numbers.
 #[derive(Clone, PartialEq, Debug)]
@@ -23,8 +24,8 @@ pub struct Grouped {
     pub rotated: usize,
     /// Which elements rotate together.
     pub pairing: Pairing,
-    /// Factor on scores.
-    pub scale: f64,
+    /// What products of queries and keys become.
+    pub scores: Scoring,
     /// Added to the mean square in the norms of heads.
     pub eps: f64,
     /// The tables of rotations of keys and of queries.
@@ -55,6 +56,8 @@ pub(super) enum Norms {
 /// Tensors of an attention that a family has or has not.
 #[derive(Clone, Copy)]
 pub(super) struct Parts {
+    /// A norm of what it reads.
+    pub before: bool,
     /// Norms of queries and keys.
     pub norms: Norms,
     /// Biases of queries, keys and values. Where they are not demanded, those that are there are used.
@@ -81,7 +84,9 @@ impl Grouped {
             true => t.need(short, Role::Bias, &[width]),
             false => t.optional(short, Role::Bias, &[width]),
         };
-        t.need("attn_norm.weight", Role::Norm, &[d]);
+        if parts.before {
+            t.need("attn_norm.weight", Role::Norm, &[d]);
+        }
         if t.has("attn_qkv.weight") {
             t.need("attn_qkv.weight", Role::Matrix, &[q + k + v, d]);
             bias(t, "attn_qkv.bias", q + k + v);
@@ -116,7 +121,7 @@ impl Grouped {
     pub(super) fn cache(&self) -> CacheSpec {
         if self.reads.is_some() { CacheSpec::default() } else { CacheSpec::of_rows(&self.components()) }
     }
-    /// Attention of normed rows `x [n, d]` of layer `layer`; writes their keys and values into the cache. Returns `[n, d]`.
+    /// Attention of rows `x [n, d]` of layer `layer`; writes their keys and values into the cache. Returns `[n, d]`.
     pub(super) fn write<'g>(&self, s: &'g Step, w: &Weights, layer: usize, x: Tensor<'g>) -> Tensor<'g> {
         let n = s.tokens();
         let (q, own) = self.projected(s, w, x);
@@ -139,7 +144,7 @@ impl Grouped {
         let heads = |rows: Tensor<'g>, width: usize| rows.reshape(dims![rows.dim(0), self.kv_heads, width]);
         let (k, v) = (k.map(|k| heads(k, self.key)), v.map(|v| heads(v, self.value)));
         let sinks = w.has("attn_sinks.weight").then(|| s.weight(w, "attn_sinks.weight"));
-        let out = s.attention(&[q], [k, v], Sight { scale: self.scale, window: self.window, sinks });
+        let out = s.attention(&[q], [k, v], Sight { scores: self.scores, window: self.window, sinks });
         let out = gate.map_or(out, |gate| out * gate).reshape(dims![n, self.heads * self.value]);
         linear(s, w, out, "attn_output")
     }
@@ -213,6 +218,6 @@ impl Grouped {
 /// `x [n, in]` through the matrix of that name, with its bias if there is one.
 fn linear<'g>(s: &'g Step, w: &Weights, x: Tensor<'g>, name: &str) -> Tensor<'g> {
     let (matrix, bias) = (format!("{name}.weight"), format!("{name}.bias"));
-    let y = x.linear(s.weight(w, &matrix));
+    let y = s.linear(w, x, &matrix);
     if w.has(&bias) { y + s.weight(w, &bias) } else { y }
 }

@@ -15,6 +15,8 @@ pub(super) struct Ends {
     pub eps: f64,
     /// Factor on rows of the embedding.
     pub embedding_scale: f64,
+    /// Factor on logits.
+    pub logit_scale: f64,
     /// Bound `c` of logits, which become `c·tanh(logit/c)`.
     pub cap: Option<f64>,
 }
@@ -22,7 +24,7 @@ pub(super) struct Ends {
 impl Ends {
     /// Of these sizes, with nothing done to the embedding and to logits.
     pub fn plain(layers: usize, d: usize, vocabulary: usize, eps: f64) -> Ends {
-        Ends { layers, d, vocabulary, eps, embedding_scale: 1.0, cap: None }
+        Ends { layers, d, vocabulary, eps, embedding_scale: 1.0, logit_scale: 1.0, cap: None }
     }
     /// Token ids `[n]` to hidden rows `[n, d]`.
     pub fn embed(&self, step: &mut StepBuilder, globals: &Weights) {
@@ -53,7 +55,8 @@ impl Ends {
             let x = s.with_logits(s.hidden(self.layers, self.d));
             let x = nn::rms_norm(x, s.weight(globals, "output_norm.weight"), self.eps);
             let head = if globals.has("output.weight") { "output.weight" } else { "token_embd.weight" };
-            let logits = x.linear(s.weight(globals, head));
+            let logits = s.linear(globals, x, head);
+            let logits = if self.logit_scale == 1.0 { logits } else { logits * self.logit_scale };
             s.output("logits", Bind::Logits, self.cap.map_or(logits, |cap| nn::soft_cap(logits, cap)));
         });
     }

@@ -22,12 +22,13 @@ pub(super) fn dense<'g>(s: &'g Step, w: &Weights, glu: Glu, x: Tensor<'g>) -> Te
         return gated(s, w, glu, x, ["ffn_gate.weight", "ffn_up.weight", "ffn_down.weight"]);
     }
     let ff = w.get("ffn_down.weight").dims[1];
-    let both = x.linear(s.weight(w, "ffn_up.weight"));
-    glu.of(both.slice(1, 0, ff), both.slice(1, ff, ff)).linear(s.weight(w, "ffn_down.weight"))
+    let both = s.linear(w, x, "ffn_up.weight");
+    s.linear(w, glu.of(both.slice(1, 0, ff), both.slice(1, ff, ff)), "ffn_down.weight")
 }
 
 /// A feed-forward of three tensors, of `x [n, d]`.
 pub(super) fn gated<'g>(s: &'g Step, w: &Weights, glu: Glu, x: Tensor<'g>, names: [&str; 3]) -> Tensor<'g> {
-    let [gate, up, down] = names.map(|name| s.weight(w, name));
-    glu.of(x.linear(gate), x.linear(up)).linear(down)
+    let [gate, up, down] = names;
+    let (gate, up) = (s.linear(w, x, gate), s.linear(w, x, up));
+    s.linear(w, glu.of(gate, up), down)
 }

@@ -11,16 +11,19 @@ pub mod deepseek2;
 mod ends;
 mod error;
 mod feed_forward;
+mod gemma2;
 mod gemma3;
 mod gemma4;
 mod glm4moe;
 mod gpt_oss;
+mod granite;
 mod llama;
 mod lookup;
 mod minimax_m2;
 mod mistral3;
 mod model;
 pub mod moe;
+mod olmo2;
 mod phi3;
 mod plan;
 mod pools;
@@ -49,12 +52,15 @@ use crate::gguf::Metadata;
 pub static TABLE: &[Architecture] = &[
     deepseek2::ARCHITECTURE,
     glm4moe::ARCHITECTURE,
+    gemma2::ARCHITECTURE,
     gemma3::ARCHITECTURE,
     gemma4::ARCHITECTURE,
     gpt_oss::ARCHITECTURE,
+    granite::ARCHITECTURE,
     llama::ARCHITECTURE,
     minimax_m2::ARCHITECTURE,
     mistral3::ARCHITECTURE,
+    olmo2::ARCHITECTURE,
     phi3::ARCHITECTURE,
     qwen2::ARCHITECTURE,
     qwen3::ARCHITECTURE,

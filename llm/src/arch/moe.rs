@@ -12,11 +12,14 @@ use super::feed_forward::gated;
 use super::plan::ExpertTile;
 use super::reader::Reader;
 use super::step::Step;
-use super::tensors::{Table, Weights};
+use super::tensors::{Table, Weights, scale_of};
 use crate::gguf::Role;
 use gristmill_tensor::nn::{Dispatch, Glu};
 use gristmill_tensor::tensor::Tensor;
 pub use routing::{Gating, Routing, Weighting};
+
+/// The matrices that experts' rows come down through.
+const DOWN: &str = "ffn_down_exps";
 
 /// What experts of a family are, whatever their numbers.
 #[derive(Clone, Copy, Debug)]
@@ -162,9 +165,15 @@ pub(super) fn routed<'g>(s: &'g Step, e: &Experts, w: &Weights, router: Tensor<'
     let max = s.options.tokens.max();
     let sent = Dispatch::new(index, s.tokens(), max, e.count, e.tile(max, s.options.tile));
     let rows = sent.spread(x);
+    // What comes down without a bias leaves the factor to the weights of experts.
+    let biased = w.has("ffn_down_exps.bias");
     let project = |x: Tensor<'g>, stem: &str| {
         let (matrix, bias) = (format!("{stem}.weight"), format!("{stem}.bias"));
         let y = x.contract(sent.of_experts(s.weight(w, &matrix)));
+        let y = match scale_of(&matrix).filter(|scale| (stem != DOWN || biased) && w.has(scale)) {
+            Some(scale) => y * sent.of_experts(s.weight(w, &scale).unsqueeze(1)),
+            None => y,
+        };
         if w.has(&bias) { y + sent.of_experts(s.weight(w, &bias)) } else { y }
     };
     let (gate, up) = if w.has("ffn_gate_up_exps.weight") {
@@ -174,8 +183,8 @@ pub(super) fn routed<'g>(s: &'g Step, e: &Experts, w: &Weights, router: Tensor<'
     } else {
         (project(rows, "ffn_gate_exps"), project(rows, "ffn_up_exps"))
     };
-    let down = project(e.glu.of(gate, up), "ffn_down_exps");
-    if w.has("ffn_down_exps.scale") {
+    let down = project(e.glu.of(gate, up), DOWN);
+    if w.has("ffn_down_exps.scale") && !biased {
         weights = weights * s.weight(w, "ffn_down_exps.scale").gather(index);
     }
     sent.combine(down, weights)

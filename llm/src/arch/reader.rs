@@ -7,6 +7,9 @@ use std::fmt::Display;
 /// No width, count or context of a real model comes near.
 pub(super) const LIMIT: u32 = 1 << 24;
 
+/// The key of the soft cap of logits.
+pub(super) const LOGIT_CAP: &str = "final_logit_softcapping";
+
 /// Reads the keys of one architecture, whose names all begin with it.
 pub(super) struct Reader<'a> {
     metadata: &'a Metadata,
@@ -75,11 +78,11 @@ impl<'a> Reader<'a> {
         self.check(name, each.len(), each.len() >= layers, "one for each layer")?;
         Ok(each[..layers].to_vec())
     }
-    /// The bound of logits, if they have one.
-    pub fn cap(&self) -> Result<Option<f64>> {
-        let cap = self.float("final_logit_softcapping")?.filter(|&c| c != 0.0);
-        self.check("final_logit_softcapping", cap.unwrap_or(1.0), cap.is_none_or(|c| c > 0.0), "positive")?;
-        Ok(cap)
+    /// A positive number, or the default where the key is absent; 0 is none.
+    pub fn positive_or_none(&self, name: &str, default: Option<f64>) -> Result<Option<f64>> {
+        let v = self.float(name)?.or(default).filter(|&v| v != 0.0);
+        self.check(name, v.unwrap_or(1.0), v.is_none_or(|v| v > 0.0), "positive")?;
+        Ok(v)
     }
     /// A text, if the key is there.
     pub fn str(&self, name: &str) -> Result<Option<&'a str>> {

@@ -9,7 +9,7 @@ pub(super) use sight::Sight;
 pub(super) use views::Views;
 
 use super::plan::{Bind, Call, Functions, Logits, Options, Plan, TokenClass};
-use super::tensors::Weights;
+use super::tensors::{Weights, scale_of};
 use gristmill_tensor::dims;
 use gristmill_tensor::function::Capture;
 use gristmill_tensor::tensor::{Dim, Tensor};
@@ -159,8 +159,23 @@ impl<'o> Step<'o> {
         let rows = dims![self.tokens(), layers * width];
         self.input("layer_input", Bind::LayerInput(layer), rows, Scalar::F32).slice(1, 0, width)
     }
-    /// The values of a tensor, f32. At most one call for each.
+    /// Rows `x [n, in]` through the matrix of that name, `[n, out]`, times the number beside it, if there is one. At most one call for each.
+    pub fn linear<'g>(&'g self, weights: &Weights, x: Tensor<'g>, name: &str) -> Tensor<'g> {
+        let y = x.linear(self.values(weights, name));
+        self.scale(weights, name).map_or(y, |scale| y * scale)
+    }
+    /// The values of a tensor, f32, times the number beside it, if there is one. At most one call for each.
     pub fn weight(&self, weights: &Weights, name: &str) -> Tensor<'_> {
+        let values = self.values(weights, name);
+        self.scale(weights, name).map_or(values, |scale| values * scale)
+    }
+    /// The number that multiplies all of a matrix.
+    fn scale(&self, weights: &Weights, name: &str) -> Option<Tensor<'_>> {
+        let scale = scale_of(name).filter(|scale| weights.has(scale) && weights.get(scale).dims == [1])?;
+        (weights.get(name).dims.len() == 2).then(|| self.values(weights, &scale))
+    }
+    /// The values of a tensor as they are stored, f32.
+    fn values(&self, weights: &Weights, name: &str) -> Tensor<'_> {
         let w = weights.get(name);
         let stem = name.trim_end_matches(".weight").trim_end_matches(".bias");
         // A bias is called as its matrix is, unless there is one.

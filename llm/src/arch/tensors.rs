@@ -4,6 +4,7 @@
 use super::{Error, Result, Tensors};
 use crate::gguf::Role;
 use gristmill_uop::encoding::EncodingRef;
+use std::borrow::Cow;
 use std::collections::HashMap;
 
 /// A tensor that a model has.
@@ -12,7 +13,7 @@ pub struct TensorSpec {
     /// Its name in the file.
     pub name: String,
     /// The part of the name that all blocks share.
-    pub short: &'static str,
+    pub short: Cow<'static, str>,
     /// Its block, if it is in one.
     pub layer: Option<usize>,
     /// Row-major: rows first, elements of a row last.
@@ -44,9 +45,22 @@ impl<'a> Table<'a> {
     pub fn has(&self, short: &str) -> bool {
         self.there.find(&self.name(short)).is_some()
     }
-    /// One that must be there.
+    /// One that must be there; with the number that multiplies all of a matrix, or one for each expert's, where the file has that beside it.
     pub fn need(&mut self, short: &'static str, role: Role, dims: &[usize]) {
-        let (name, layer) = (self.name(short), self.layer);
+        self.list(short.into(), role, dims);
+        let numbers = match (role, dims) {
+            (Role::Matrix | Role::Down(_), [_, _]) if self.layer.is_some() => 1,
+            (Role::Output, _) if short == "output.weight" => 1,
+            (Role::Experts, &[experts, ..]) => experts,
+            _ => return,
+        };
+        let scale = scale_of(short).expect("matrices are weights");
+        if self.has(&scale) {
+            self.list(scale.into(), Role::Norm, &[numbers]);
+        }
+    }
+    fn list(&mut self, short: Cow<'static, str>, role: Role, dims: &[usize]) {
+        let (name, layer) = (self.name(&short), self.layer);
         self.list.push(TensorSpec { name, short, layer, dims: dims.into(), role });
     }
     /// One that may be absent.
@@ -73,6 +87,11 @@ impl<'a> Table<'a> {
     }
 }
 
+/// What stands beside a weight where something multiplies all of it.
+pub(super) fn scale_of(weight: &str) -> Option<String> {
+    weight.strip_suffix(".weight").map(|stem| format!("{stem}.scale"))
+}
+
 /// A packed tensor of the model.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub(super) struct Weight {
@@ -86,7 +105,7 @@ pub(super) struct Weight {
 
 /// The tensors of one block, or those of no block, by the part of their name that all blocks share.
 #[derive(Clone, Default, Debug)]
-pub(super) struct Weights(HashMap<&'static str, Weight>);
+pub(super) struct Weights(HashMap<Cow<'static, str>, Weight>);
 
 impl Weights {
     /// The tensor of that name, which was checked to exist.
@@ -114,7 +133,7 @@ impl Checked {
     /// Every tensor of the table, of a model of so many layers. Other tensors of the file are ignored.
     ///
     /// # Errors
-    /// When a tensor is missing, has other dims, or has a scale of its own.
+    /// When a tensor is missing, has other dims, or has a scale where nothing multiplies by one.
     pub fn new(table: Vec<TensorSpec>, layers: usize, tensors: &dyn Tensors) -> Result<Checked> {
         let (mut globals, mut blocks) = (Weights::default(), vec![Weights::default(); layers]);
         for spec in &table {
@@ -126,14 +145,13 @@ impl Checked {
             if found[..trim(&found)] != expected[..trim(&expected)] {
                 return Err(Error::Shape { tensor: spec.name.clone(), found, expected });
             }
-            // Files of NVIDIA's and of BitNet's formats may have a number beside a weight that multiplies all of it. A family that has factors there lists them.
-            let scale = spec.name.strip_suffix(".weight").map(|stem| format!("{stem}.scale"));
+            // Files of NVIDIA's and of BitNet's formats may have a number beside a weight that multiplies all of it. Those that are read are in the table.
             let unknown = |name: &String| tensors.find(name).is_some() && table.iter().all(|t| t.name != *name);
-            if let Some(key) = scale.filter(unknown) {
+            if let Some(key) = scale_of(&spec.name).filter(unknown) {
                 return Err(Error::Feature { key, found: "a scale of a whole tensor".into() });
             }
             let weight = Weight { name: spec.name.clone(), dims: spec.dims.clone(), encoding };
-            spec.layer.map_or(&mut globals, |l| &mut blocks[l]).0.insert(spec.short, weight);
+            spec.layer.map_or(&mut globals, |l| &mut blocks[l]).0.insert(spec.short.clone(), weight);
         }
         Ok(Checked { table, globals, blocks })
     }
@@ -157,11 +175,15 @@ mod tests {
     }
 
     #[test]
-    fn a_scale_of_a_whole_tensor_is_refused() {
+    fn a_scale_is_listed_where_it_is_read_and_refused_elsewhere() {
         let file = Gguf::synth("llama-3.1-8b", "q4_0").unwrap();
-        let load = |name| crate::arch::load(file.metadata(), &With(&file, name)).err();
-        assert!(load("blk.0.attn_q.other").is_none());
-        let error = load("blk.0.attn_q.scale").expect("an error");
-        assert!(matches!(error, Error::Feature { key, .. } if key == "blk.0.attn_q.scale"));
+        let load = |name| crate::arch::load(file.metadata(), &With(&file, name));
+        let has = |name: &'static str| load(name).expect("a model").tensors().iter().any(|t| t.name == name);
+        assert!(has("blk.0.attn_q.scale") && has("blk.3.ffn_down.scale") && has("output.scale"));
+        assert!(!has("blk.0.attn_q.other"));
+        for name in ["token_embd.scale", "blk.0.attn_norm.scale"] {
+            let error = load(name).err().expect("an error");
+            assert!(matches!(error, Error::Feature { key, .. } if key == name));
+        }
     }
 }

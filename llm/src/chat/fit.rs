@@ -16,12 +16,25 @@ struct Wants {
     text_arguments: bool,
 }
 
+/// What stands before tools where nobody says more: the example of Phi-4-mini's makers.
+const SYSTEM: &str = "You are a helpful assistant with some tools.";
+
 /// Characters of an identifier, where a template counts them: Mistral's.
 const IDENTIFIER: usize = 9;
 
-/// The messages as the template of that source wants them; `render` renders a conversation, or fails.
-pub(super) fn fitted(source: &str, messages: &[Json], render: impl Fn(&[Json]) -> Option<String>) -> Vec<Json> {
+/// The messages as the template of that source wants them, of a conversation with these tools; `render` renders a conversation, or fails.
+pub(super) fn fitted(
+    source: &str,
+    messages: &[Json],
+    tools: Option<&Json>,
+    render: impl Fn(&[Json]) -> Option<String>,
+) -> Vec<Json> {
     let mut messages = messages.to_vec();
+    if let Some(Json::Array(tools)) = tools
+        && source.contains("message['tools']")
+    {
+        tell_in_system(&mut messages, tools);
+    }
     let calls = messages.iter().any(has_calls);
     if calls {
         let wants = wants(render);
@@ -87,6 +100,17 @@ impl Wants {
             }
         }
     }
+}
+
+/// Tools as the JSON of their functions under a key of the system's message, which Phi-4-mini's template looks for.
+fn tell_in_system(messages: &mut Vec<Json>, tools: &[Json]) {
+    if messages.first().is_none_or(|message| message["role"] != "system") {
+        messages.insert(0, json!({ "role": "system", "content": SYSTEM }));
+    }
+    let functions: Vec<Json> = tools.iter().map(|tool| tool.get("function").unwrap_or(tool).clone()).collect();
+    let mut text = String::new();
+    json::write(&functions.into(), &Style::default(), 0, &mut text);
+    messages[0]["tools"] = text.into();
 }
 
 /// Reasoning under the key of gpt-oss' template, which takes no other text beside it in a message with calls.
@@ -169,7 +193,7 @@ mod tests {
     fn identifiers_are_nine_letters_and_digits_alike_for_calls_and_results() {
         let result = |id: Option<&str>| json!({ "role": "tool", "content": "r", "tool_call_id": id });
         let messages = [calling("call_0123"), result(Some("call_0123")), calling("abcdef123"), result(None)];
-        let fitted = fitted("{% if id|length != 9 %}", &messages, |_| None);
+        let fitted = fitted("{% if id|length != 9 %}", &messages, None, |_| None);
         let id = fitted[0]["tool_calls"][0]["id"].as_str().unwrap();
         assert!(id.len() == 9 && id.bytes().all(|b| b.is_ascii_alphanumeric()), "{id}");
         assert_eq!(fitted[1]["tool_call_id"], id);
@@ -182,7 +206,7 @@ mod tests {
     #[test]
     fn content_and_arguments_have_the_form_that_shows_them() {
         let with = |accepts: fn(&Json) -> Option<String>| {
-            let fitted = fitted("", &[calling("1")], |messages| accepts(&messages[1]));
+            let fitted = fitted("", &[calling("1")], None, |messages| accepts(&messages[1]));
             (fitted[0]["content"].clone(), fitted[0]["tool_calls"][0]["function"]["arguments"].clone())
         };
         assert_eq!(with(|_| None), (Json::Null, json!({ "x": "é" })));
@@ -193,11 +217,25 @@ mod tests {
     }
 
     #[test]
+    fn tools_are_a_part_of_the_systems_message_where_a_template_looks_for_them_there() {
+        let user = json!({ "role": "user", "content": "?" });
+        let tools = json!([{ "type": "function", "function": { "name": "f", "parameters": {} } }]);
+        let with = |source: &str, messages: &[Json]| fitted(source, messages, Some(&tools), |_| None);
+        let told = with("{{ message['tools'] }}", std::slice::from_ref(&user));
+        assert_eq!((&told[0]["role"], &told[1]), (&"system".into(), &user));
+        assert_eq!(told[0]["tools"], "[{\"name\": \"f\", \"parameters\": {}}]");
+        let own = json!({ "role": "system", "content": "Be brief." });
+        let told = with("{{ message['tools'] }}", &[own, user.clone()]);
+        assert_eq!((told.len(), &told[0]["content"]), (2, &"Be brief.".into()));
+        assert_eq!(with("{{ tools }}", std::slice::from_ref(&user)), [user]);
+    }
+
+    #[test]
     fn reasoning_stands_where_a_template_looks_for_it() {
-        let apart = fitted("{{ message.thinking }}", &[calling("1")], |_| None);
+        let apart = fitted("{{ message.thinking }}", &[calling("1")], None, |_| None);
         assert_eq!((&apart[0]["thinking"], &apart[0]["content"]), (&"hm".into(), &"".into()));
-        let blocks = fitted("{{ block['thinking'] }}", &[calling("1")], |_| None);
+        let blocks = fitted("{{ block['thinking'] }}", &[calling("1")], None, |_| None);
         assert_eq!(blocks[0]["content"], json!([{ "type": "thinking", "thinking": "hm" }]));
-        assert_eq!(fitted("", &[calling("1")], |_| None)[0], calling("1"));
+        assert_eq!(fitted("", &[calling("1")], None, |_| None)[0], calling("1"));
     }
 }

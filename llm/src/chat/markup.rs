@@ -251,6 +251,26 @@ const MISTRAL_ID: Markup = Markup {
     ..MISTRAL
 };
 
+/// Phi-4-mini, whose template takes tools as a part of the system's message.
+const PHI: Markup = Markup {
+    name: "phi-4-mini",
+    signs: &["<|tool|>", "<|/tool|>"],
+    section: ["<|tool_call|>", "<|/tool_call|>"],
+    call: ["", ""],
+    form: Form::Object { arguments: "arguments", list: true },
+    tokens: &["<|tool_call|>", "<|/tool_call|>"],
+    ..JSON
+};
+
+/// Granite 3.1 to 3.3. Nothing closes the list.
+const GRANITE: Markup = Markup {
+    name: "granite",
+    signs: &["<|start_of_role|>", "<|tool_call|>"],
+    section: ["<|tool_call|>", ""],
+    tokens: &["<|tool_call|>"],
+    ..PHI
+};
+
 const GEMMA: Markup = Markup {
     name: "gemma4",
     signs: &["<|tool_call>"],
@@ -302,6 +322,8 @@ pub const TABLE: &[Markup] = &[
     MISTRAL_ID,
     MISTRAL,
     MISTRAL_LIST,
+    PHI,
+    GRANITE,
     LLAMA,
     QWEN,
     TAGS,
@@ -383,6 +405,8 @@ mod tests {
         assert_eq!(of("{{ messages }}"), "hermes");
         assert_eq!(of("'<｜tool▁sep｜>' + name + '\\n```json\\n'"), "deepseek-v3");
         assert_eq!(of("'<｜tool▁sep｜>' + name"), "deepseek-v3.1");
+        assert_eq!(of("<|start_of_role|> respond with <|tool_call|> and a list"), "granite");
+        assert_eq!(of("<|start_of_role|> <tool_call>"), "hermes");
         assert_eq!(of("[TOOL_CALLS][ARGS]"), "mistral");
         assert_eq!(of("[TOOL_CALLS][CALL_ID][ARGS]"), "mistral-id");
         assert_eq!(of("[TOOL_CALLS]["), "mistral-list");

@@ -30,7 +30,7 @@ pub(super) fn answer(request: &Request) -> Result<Rendered, ChatError> {
     let Some(conversation) = &request.conversation else { return Ok(Rendered::default()) };
     let tools = conversation.tools.as_ref();
     let trial = |messages: &[Json]| run(&env, messages, None, conversation).ok().map(|rendered| rendered.text);
-    let messages = &fit::fitted(&request.source, &conversation.messages, trial);
+    let messages = &fit::fitted(&request.source, &conversation.messages, tools, trial);
     let Text { text, steps } = run(&env, messages, tools, conversation)?;
     let marker = Marker::new(conversation.control.clone(), &request.source)?;
     // All trials together take as long as one rendering may.

@@ -192,6 +192,48 @@ pub(super) const GEMMA: Vocab = Vocab {
     template: "{% for m in messages %}{{ m.content }}{% endfor %}",
 };
 
+/// As large as the published one, which is SentencePiece's; its special tokens are the last here.
+pub(super) const GEMMA_2: Vocab = Vocab {
+    size: 256_000,
+    first_special: 255_900,
+    specials: &["<bos>", "<eos>", "<start_of_turn>", "<end_of_turn>"],
+    bos: 255_900,
+    eos: 255_901,
+    eot_eom: Some((255_903, 255_901)),
+    padding: 255_901,
+    template: "{{ bos_token }}{% for m in messages %}<start_of_turn>{{ m.role }}\n{{ m.content }}<end_of_turn>\n{% endfor %}\
+               {% if add_generation_prompt %}<start_of_turn>model\n{% endif %}",
+    ..GEMMA
+};
+
+pub(super) const GRANITE: Vocab = Vocab {
+    size: 49_159,
+    pre: "refact",
+    first_special: 49_152,
+    specials: &["<|end_of_text|>", "<|start_of_role|>", "<|end_of_role|>", "<|tool_call|>"],
+    bos: 49_152,
+    eos: 49_152,
+    eot_eom: None,
+    padding: 49_152,
+    add_bos: false,
+    template: "{% for m in messages %}<|start_of_role|>{{ m.role }}<|end_of_role|>{{ m.content }}<|end_of_text|>\n{% endfor %}\
+               {% if add_generation_prompt %}<|start_of_role|>assistant<|end_of_role|>{% endif %}",
+};
+
+pub(super) const OLMO: Vocab = Vocab {
+    size: 100_352,
+    pre: "dbrx",
+    first_special: 100_256,
+    specials: &["<|extra_id_0|>", "<|endoftext|>", "<|im_start|>", "<|im_end|>"],
+    bos: 100_257,
+    eos: 100_257,
+    eot_eom: None,
+    padding: 100_256,
+    add_bos: true,
+    template: "{{ bos_token }}{% for m in messages %}<|{{ m.role }}|>\n{{ m.content }}\n{% endfor %}\
+               {% if add_generation_prompt %}<|assistant|>\n{% endif %}",
+};
+
 /// As large as the published one, which merges characters; special tokens are the last here.
 pub(super) const GEMMA_4: Vocab = Vocab {
     size: 262_144,

@@ -6,8 +6,9 @@
 use crate::parity_support::tables::{argmax, data, ids, npy, rms};
 use gristmill_backend::{Options, open};
 use gristmill_llm::engine::{Engine, Settings};
-use gristmill_llm::gguf::Gguf;
+use gristmill_llm::gguf::{Gguf, TensorDecl, Writer};
 use gristmill_uop::Scalar;
+use gristmill_uop::encoding::EncodingRef;
 use std::path::Path;
 
 /// RMS of the difference, in standard deviations of the reference.
@@ -99,15 +100,19 @@ macro_rules! families { ($($test:ident $family:literal $quant:literal;)*) => {
 } }
 
 families! {
+    granite_with_factors "granite" "q8_0";
     llama_with_divided_frequencies "llama" "q4_k_m";
     mistral_with_wide_heads "mistral" "q8_0";
     mistral3_with_a_temperature "mistral3" "q8_0";
+    olmo2_with_norms_behind "olmo2" "q8_0";
+    olmo2_with_windows "olmo2-windows" "q8_0";
     phi3_with_joined_matrices "phi3" "q8_0";
     qwen2_with_biases "qwen2" "q8_0";
     qwen3_with_norms_of_heads "qwen3" "q8_0";
     qwen35_with_states "qwen35" "q8_0";
     qwen35moe_with_states_and_experts "qwen35moe" "q8_0";
     qwen3moe_with_experts "qwen3moe" "q8_0";
+    gemma2_with_caps "gemma2" "q8_0";
     gemma3_with_windows "gemma3" "q8_0";
     gemma4_with_shared_caches_and_inputs_of_layers "gemma4" "q8_0";
     gemma4_with_experts_beside_a_dense_feed_forward "gemma4-moe" "q8_0";
@@ -131,7 +136,9 @@ fn logits(device: &str, family: &str, quant: &str, options: &Options, cache: Sca
 /// llama.cpp's logits with activations in eight bits are about as far from exact ones.
 #[test]
 fn caches_and_integer_products_are_near() {
-    for (family, quant) in [("qwen2", "q8_0"), ("llama", "q4_k_m"), ("gemma3", "q8_0"), ("gemma4", "q8_0")] {
+    for (family, quant) in
+        [("qwen2", "q8_0"), ("llama", "q4_k_m"), ("gemma2", "q8_0"), ("gemma3", "q8_0"), ("gemma4", "q8_0")]
+    {
         let expected = npy(&data(&format!("families/{family}-{quant}-logits.npy")));
         for (what, options, cache, most) in [
             ("a cache of halves", exact(), Scalar::F16, 5e-3),
@@ -142,6 +149,58 @@ fn caches_and_integer_products_are_near() {
             println!("{family}, {what}: {errors:.4?}");
             assert!(errors.iter().all(|&e| e > 1e-6 && e < most), "{family}, {what}: {errors:?}");
         }
+    }
+}
+
+/// A file of a family whose matrices are all smaller by a power of two, of stacked experts by one of their own, with the number that makes up for it beside each.
+fn with_scales(family: &str) -> Gguf {
+    let file = Gguf::open(data(&format!("families/{family}-q8_0.gguf"))).expect("a GGUF file");
+    let mut tensors: Vec<(String, Vec<u64>, EncodingRef, Vec<u8>)> = Vec::new();
+    for info in file.tensors() {
+        let mut bytes = vec![0; info.bytes as usize];
+        file.read_tensor(info, &mut bytes).expect("a tensor");
+        let stem = info.name.strip_suffix(".weight").filter(|stem| {
+            let matrix = info.dims.len() == 2 && (info.name.starts_with("blk.") || *stem == "output");
+            let has_one = file.tensor(&format!("{stem}.scale")).is_some();
+            info.encoding.name == "q8_0" && (matrix || stem.ends_with("_exps")) && !has_one
+        });
+        if let Some(stem) = stem {
+            let experts = info.dims.get(2).copied().unwrap_or(1);
+            let power = |expert: u64| 1 + (expert % 3) as i32;
+            let blocks = bytes.len() as u64 / BLOCK as u64;
+            for (i, block) in bytes.chunks_mut(BLOCK).enumerate() {
+                let scale = half::f16::from_le_bytes([block[0], block[1]]).to_f32();
+                let factor = 0.5f32.powi(power(i as u64 * experts / blocks));
+                let less = half::f16::from_f32(scale * factor);
+                assert_eq!(less.to_f32(), scale * factor, "a scale that is normal still");
+                block[..2].copy_from_slice(&less.to_le_bytes());
+            }
+            let numbers = (0..experts).flat_map(|e| 2f32.powi(power(e)).to_le_bytes()).collect();
+            tensors.push((format!("{stem}.scale"), vec![experts], &gristmill_encodings::F32, numbers));
+        }
+        tensors.push((info.name.clone(), info.dims.clone(), info.encoding, bytes));
+    }
+    let declared: Vec<TensorDecl> =
+        tensors.iter().map(|(name, dims, encoding, _)| TensorDecl { name, dims, encoding }).collect();
+    let mut writer = Writer::new(Vec::new(), file.metadata(), &declared).expect("a header");
+    tensors.iter().for_each(|(.., bytes)| writer.data(bytes).expect("data"));
+    Gguf::from_bytes(writer.finish().expect("a file")).expect("a GGUF file")
+}
+
+/// Bytes of a block of Q8_0, which begin with its scale.
+const BLOCK: usize = 34;
+
+/// Numbers that multiply whole matrices, as NVIDIA's format has them: of every matrix of layers, of experts and of the head.
+#[test]
+fn scales_of_whole_tensors_multiply_them() {
+    for family in ["qwen2", "phi3", "qwen35", "qwen3moe", "deepseek2-kimi", "gemma4-moe"] {
+        let file = with_scales(family);
+        let tokens = ids(&data(&format!("families/{family}-tokens.txt")));
+        let expected = npy(&data(&format!("families/{family}-q8_0-logits.npy")));
+        let mut e = engine("cpu", &file, exact(), Scalar::F32, 128);
+        let error = rms(e.forward(&tokens, 0, true).expect("logits"), &expected);
+        println!("{family}: rms {error:.2e}");
+        assert!(error <= EXACT, "{family}: rms {error}");
     }
 }
 

@@ -14,7 +14,7 @@ use gristmill_uop::Scalar;
 /// What logits of steps cut in other places may differ by, in their deviation: all is exact but for the order of sums.
 const NEAR: f64 = 1e-4;
 /// Families with windows, of 16 positions in these files.
-const FILES: [&str; 4] = ["gemma3-q8_0", "gemma4-q8_0", "gemma4-moe-q8_0", "gpt-oss-mxfp4"];
+const FILES: [&str; 5] = ["gemma2-q8_0", "gemma3-q8_0", "gemma4-q8_0", "gemma4-moe-q8_0", "gpt-oss-mxfp4"];
 const WINDOW: usize = 16;
 /// Tokens of a step: a ring of 64 rows.
 const CHUNK: usize = 32;

@@ -6,6 +6,7 @@ use gristmill_tensor::dims;
 use gristmill_tensor::function::Capture;
 use gristmill_tensor::tensor::Tensor;
 use gristmill_uop::Scalar;
+use gristmill_uop::shape::Scoring;
 
 struct Shape {
     rows: usize,
@@ -15,15 +16,16 @@ struct Shape {
     out: usize,
 }
 
-/// Which positions tokens see, and whether weights leave a part to sinks.
+/// Which positions tokens see, whether weights leave a part to sinks, and what scores come to at most.
 #[derive(Clone, Copy)]
 struct Sight {
     window: Option<usize>,
     sinks: bool,
+    cap: Option<f64>,
 }
 
-/// All positions before a token, and its own.
-const ALL: Sight = Sight { window: None, sinks: false };
+/// All positions before a token, and its own, by scores of any size.
+const ALL: Sight = Sight { window: None, sinks: false, cap: None };
 
 impl Sight {
     /// The attention of `q [tokens, heads, d]` over `k` and `v` from position `pos` on.
@@ -36,12 +38,13 @@ impl Sight {
         scale: f64,
     ) -> Tensor<'g> {
         let sinks = self.sinks.then(|| c.input("sinks", &[q.dim(1)], Scalar::F32));
-        q.attention_within(kv, [pos, pos + n], scale, self.window, sinks)
+        q.attention_within(kv, [pos, pos + n], Scoring { scale, cap: self.cap }, self.window, sinks)
     }
     /// What a name says of it.
     fn words(self) -> String {
         let window = self.window.map_or(String::new(), |w| format!(", a window of {w}"));
-        window + if self.sinks { ", sinks" } else { "" }
+        let cap = self.cap.map_or(String::new(), |cap| format!(", a cap of {cap}"));
+        window + if self.sinks { ", sinks" } else { "" } + &cap
     }
 }
 
@@ -89,9 +92,21 @@ fn latent(heads: usize, tokens: usize, cache: Scalar, vars: &[&[(&'static str, i
 
 /// Heads enough for products of halves: the latent part and the rotated part of a query come apart, and are joined; queries are f32 or halves.
 /// Steps are positions with numbers of tokens.
-fn absorbed(heads: usize, [rank, rope]: [usize; 2], rows: usize, queries: Scalar, steps: &[(usize, usize)]) -> Case {
+fn absorbed(heads: usize, widths: [usize; 2], rows: usize, queries: Scalar, steps: &[(usize, usize)]) -> Case {
+    absorbed_seeing(ALL, heads, widths, rows, queries, steps)
+}
+
+fn absorbed_seeing(
+    sight: Sight,
+    heads: usize,
+    [rank, rope]: [usize; 2],
+    rows: usize,
+    queries: Scalar,
+    steps: &[(usize, usize)],
+) -> Case {
     let tokens = steps.iter().map(|s| s.1).max().unwrap_or(1);
-    let name = format!("absorbed, {tokens} by {heads} heads of {rank} and {rope}, {}, {rows} rows", queries.name());
+    let (held, words) = (queries.name(), sight.words());
+    let name = format!("absorbed, {tokens} by {heads} heads of {rank} and {rope}, {held}, {rows} rows{words}");
     let vars: Vec<[(&'static str, i64); 2]> =
         steps.iter().map(|&(p, n)| [("pos", p as i64), ("n", n as i64)]).collect();
     let vars: Vec<&[(&'static str, i64)]> = vars.iter().map(|v| if tokens == 1 { &v[..1] } else { &v[..] }).collect();
@@ -105,7 +120,7 @@ fn absorbed(heads: usize, [rank, rope]: [usize; 2], rows: usize, queries: Scalar
         c.output_state(state);
         let k = state.cast(Scalar::F32).unsqueeze(1);
         let q = Tensor::cat(&[latent, rotated + 0.5].map(|q| q.cast(queries).cast(Scalar::F32)), 2);
-        c.output("y", q.attention(k, k.slice(2, 0, rank), pos, pos + n, 0.2));
+        c.output("y", sight.attend(c, q, [k, k.slice(2, 0, rank)], [pos, n], 0.2));
     })
     .vars(&vars)
     .within(within(queries))
@@ -122,14 +137,16 @@ fn within(queries: Scalar) -> Within {
 
 /// A prompt's: keys of a latent cache of halves that all heads share, values of f32 that each has for itself.
 fn prompt(
+    sight: Sight,
     heads: usize,
     [rank, rope, value]: [usize; 3],
     tokens: usize,
     queries: Scalar,
     vars: &[&[(&'static str, i64)]],
 ) -> Case {
-    let rows = 320;
-    Case::new(format!("prompt of {tokens}, {heads} heads of {rank} and {rope}, {value} out, {}", queries.name()), |c| {
+    let (rows, held, words) = (320, queries.name(), sight.words());
+    let name = format!("prompt of {tokens}, {heads} heads of {rank} and {rope}, {value} out, {held}{words}");
+    Case::new(name, |c| {
         let pos = c.var("pos", 0, rows - tokens);
         let n = c.var("n", 1, tokens);
         let q = c.input("q", dims![n, heads, rank + rope], Scalar::F32).cast(queries).cast(Scalar::F32);
@@ -139,7 +156,7 @@ fn prompt(
         let length = pos + n;
         let k = state.slice(0, 0, length).cast(Scalar::F32).unsqueeze(1).expand(dims![length, heads, rank + rope]);
         let v = c.input("v", dims![length, heads, value], Scalar::F32);
-        c.output("y", q.attention(k, v * 0.5, pos, length, 0.2));
+        c.output("y", sight.attend(c, q, [k, v * 0.5], [pos, n], 0.2));
     })
     .vars(vars)
     .within(within(queries))
@@ -185,7 +202,7 @@ pub fn every_head() -> Vec<Case> {
 pub fn prompts() -> Vec<Case> {
     let vars: &[&[(&str, i64)]] =
         &[&[("pos", 0), ("n", 1)], &[("pos", 0), ("n", 17)], &[("pos", 250), ("n", 20)], &[("pos", 256), ("n", 20)]];
-    let of = |heads, widths, queries| prompt(heads, widths, 20, queries, vars);
+    let of = |heads, widths, queries| prompt(ALL, heads, widths, 20, queries, vars);
     let (f32, f16) = (Scalar::F32, Scalar::F16);
     vec![of(2, [32, 16, 16], f32), of(3, [128, 64, 32], f32), of(2, [32, 16, 16], f16), of(3, [128, 64, 32], f16)]
 }
@@ -193,7 +210,7 @@ pub fn prompts() -> Vec<Case> {
 /// So many tokens that one has a tile to itself, with products of four warps of all their rows and columns.
 pub fn long_prompts() -> Vec<Case> {
     let vars: &[&[(&str, i64)]] = &[&[("pos", 70), ("n", 66)]];
-    vec![prompt(2, [48, 16, 128], 66, Scalar::F16, vars)]
+    vec![prompt(ALL, 2, [48, 16, 128], 66, Scalar::F16, vars)]
 }
 
 /// Products of halves: heads that tiles divide and others, chunks that are full, begun or of one position, a cache that chunks do not divide,
@@ -346,7 +363,7 @@ pub fn grouped_halves() -> Vec<Case> {
 /// Windows that begin in the first chunk, at its end and behind it, of one position and of more than there are, with sinks and without; one token and
 /// several, whose windows begin in different chunks; sums of floats and products of halves, heads that share rows and tokens that do.
 pub fn windows() -> Vec<Case> {
-    let sees = |window, sinks| Sight { window, sinks };
+    let sees = |window, sinks| Sight { window, sinks, ..ALL };
     let one: &[&[(&str, i64)]] = &[&[("pos", 0)], &[("pos", 63)], &[("pos", 164)], &[("pos", 299)]];
     let few: &[&[(&str, i64)]] = &[&[("pos", 0), ("n", 13)], &[("pos", 124), ("n", 13)], &[("pos", 287), ("n", 13)]];
     let mut out = Vec::new();
@@ -369,9 +386,42 @@ pub fn windows() -> Vec<Case> {
 /// Those of them that are products of halves where a machine has them.
 pub fn window_halves() -> Vec<Case> {
     let of = |window, heads, widths, steps| {
-        group_seeing(Sight { window: Some(window), sinks: true }, heads, 2, widths, Scalar::F16, steps)
+        group_seeing(Sight { window: Some(window), sinks: true, ..ALL }, heads, 2, widths, Scalar::F16, steps)
     };
     vec![of(64, 8, [64, 64], ONE), of(40, 4, [64, 32], FEW)]
+}
+
+/// Scores that come to a cap, which most of them are near: sums of floats and of integers, with a window and a sink and without, heads that share rows and tokens that do.
+pub fn caps() -> Vec<Case> {
+    let sees = |window, sinks| Sight { window, sinks, cap: Some(0.7) };
+    let one: &[&[(&str, i64)]] = &[&[("pos", 0)], &[("pos", 164)], &[("pos", 299)]];
+    let few: &[&[(&str, i64)]] = &[&[("pos", 0), ("n", 13)], &[("pos", 287), ("n", 13)]];
+    let mut out = Vec::new();
+    for (sight, heads, kv_heads) in [(sees(None, false), 4, 4), (sees(Some(65), true), 6, 2)] {
+        let shape = Shape { rows: 300, heads, kv_heads, depth: 24, out: 16 };
+        out.push(seeing(sight, &shape, 1, one));
+        out.push(seeing(sight, &shape, 13, few));
+    }
+    out.push(group_seeing(sees(None, false), 4, 2, [32, 64], Scalar::F32, FEW));
+    out.push(group_seeing(sees(None, true), 4, 1, [32, 64], Scalar::I8, ONE));
+    out.push(group_seeing(sees(Some(70), false), 4, 2, [32, 64], Scalar::I8, FEW));
+    out.push(absorbed_seeing(sees(None, false), 16, [512, 64], 128, Scalar::F32, &[(0, 1), (127, 1)]));
+    out.extend(capped_halves());
+    out
+}
+
+/// Those of them that are products of halves where a machine has them: one token and several, a prompt whose heads have rows of their own.
+pub fn capped_halves() -> Vec<Case> {
+    let sees = |window, sinks| Sight { window, sinks, cap: Some(0.7) };
+    let of = |sight, heads, widths, steps| group_seeing(sight, heads, 2, widths, Scalar::F16, steps);
+    let prompts: &[&[(&str, i64)]] = &[&[("pos", 0), ("n", 17)], &[("pos", 250), ("n", 20)]];
+    vec![
+        of(sees(None, false), 8, [64, 64], ONE),
+        of(sees(Some(40), true), 4, [64, 32], FEW),
+        absorbed_seeing(sees(None, false), 16, [512, 64], 128, Scalar::F16, &[(0, 1), (127, 1)]),
+        prompt(sees(None, true), 3, [128, 64, 32], 20, Scalar::F16, prompts),
+        prompt(sees(None, false), 2, [48, 16, 128], 66, Scalar::F16, &[&[("pos", 70), ("n", 66)]]),
+    ]
 }
 
 /// Positions of one token, and of several with their number: the first chunk of the cache, its end, and the last.

@@ -22,7 +22,11 @@ const THREADS: [usize; 2] = [64, 128];
 
 fn cases() -> Vec<Case> {
     let prompts = [attention::prompts(), attention::long_prompts(), attention::long()];
-    let all = prompts.into_iter().chain([attention::grouped_halves(), attention::window_halves()]);
+    let all = prompts.into_iter().chain([
+        attention::grouped_halves(),
+        attention::window_halves(),
+        attention::capped_halves(),
+    ]);
     all.flatten().collect()
 }
 
@@ -77,7 +81,7 @@ fn compare(device: &Opened, name: &str, seeds: &[u64]) -> usize {
 }
 
 /// Cases that may be online.
-const ONLINE: usize = 7;
+const ONLINE: usize = 10;
 
 #[test]
 fn as_nests() {

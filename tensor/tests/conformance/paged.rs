@@ -7,6 +7,7 @@ use gristmill_tensor::dims;
 use gristmill_tensor::function::Capture;
 use gristmill_tensor::tensor::{PagedRows, Tensor};
 use gristmill_uop::Scalar;
+use gristmill_uop::shape::Scoring;
 
 /// Positions of a page.
 const PAGE: usize = 64;
@@ -86,42 +87,52 @@ fn finished(case: Case, rows: Rows, ends: &[usize]) -> Case {
     case.fill(0, Fill::Values(positions)).fill(1, entries(rows)).vars(&runs)
 }
 
-/// Which positions rows see beside those before them, and whether weights leave a part to sinks.
+/// Which positions rows see beside those before them, whether weights leave a part to sinks, and what scores come to at most.
 #[derive(Clone, Copy)]
 struct Sight {
     window: Option<usize>,
     sinks: bool,
+    cap: Option<f64>,
 }
 
-const ALL: Sight = Sight { window: None, sinks: false };
+/// Scores that come to a cap, which many are near.
+const CAPPED: Sight = Sight { cap: Some(0.7), ..ALL };
+const ALL: Sight = Sight { window: None, sinks: false, cap: None };
+
+/// What a name says of a cap.
+fn capped_at(sight: Sight) -> String {
+    sight.cap.map_or(String::new(), |cap| format!(", a cap of {cap}"))
+}
 
 /// Reads alone, of pools where everything that no row sees is no number.
 fn reading(heads: usize, kv_heads: usize, [depth, out]: [usize; 2], rows: Rows, ends: &[usize], sight: Sight) -> Case {
     let words = format!("window {:?}, sinks {}, {} rows", sight.window, sight.sinks, rows.len());
-    let name = format!("pages, {heads} heads of {depth}, {kv_heads} shared, {out} out, {words}");
+    let cap = capped_at(sight);
+    let name = format!("pages, {heads} heads of {depth}, {kv_heads} shared, {out} out, {words}{cap}");
     let case = Case::new(&name, |c| {
         let (n, at) = at(c, rows.len());
         let q = c.input("q", dims![n, heads, depth], Scalar::F32);
         let k = c.input("k", dims![PAGES, PAGE, kv_heads, depth], Scalar::F32);
         let v = c.input("v", dims![PAGES, PAGE, kv_heads, out], Scalar::F32);
         let sinks = sight.sinks.then(|| c.input("sinks", dims![heads], Scalar::F32));
-        c.output("y", q.paged_attention([k, v], &at, 0.7, sight.window, sinks));
+        c.output("y", q.paged_attention([k, v], &at, Scoring { scale: 0.7, cap: sight.cap }, sight.window, sinks));
     });
     let seen = |name, width| seen_alone(name, rows, kv_heads * width, sight.window);
     let case = case.fill(3, seen("keys", depth)).fill(4, seen("values", out));
     finished(case, rows, ends).within(Within::Scale(1e-5))
 }
 
-/// Keys and values in caches of their own, written and read, of which rows see so many positions unless they see all.
+/// Keys and values in caches of their own, written and read, that rows see so.
 fn grouped(
     [heads, kv_heads]: [usize; 2],
     [depth, out]: [usize; 2],
     cache: Scalar,
     (rows, ends): (Rows, &[usize]),
-    window: Option<usize>,
+    sight: Sight,
 ) -> Case {
     let mut name = format!("pages of {}, {kv_heads} groups of {heads} heads, {} rows", cache.name(), rows.len());
-    name += &window.map_or(String::new(), |window| format!(", window {window}"));
+    name += &sight.window.map_or(String::new(), |window| format!(", window {window}"));
+    name += &capped_at(sight);
     let case = Case::new(name, |c| {
         let (n, at) = at(c, rows.len());
         let q = c.input("q", dims![n, heads, depth], Scalar::F32);
@@ -135,7 +146,7 @@ fn grouped(
         let k = cached("keys", kv_heads * depth).reshape(dims![PAGES, PAGE, kv_heads, depth]);
         let v = cached("values", kv_heads * out).reshape(dims![PAGES, PAGE, kv_heads, out]);
         let q = if cache == Scalar::F16 { q.cast(cache).cast(Scalar::F32) } else { q };
-        c.output("y", q.paged_attention([k, v], &at, 0.2, window, None));
+        c.output("y", q.paged_attention([k, v], &at, Scoring { scale: 0.2, cap: sight.cap }, sight.window, None));
     });
     finished(case, rows, ends).within(within(cache))
 }
@@ -244,7 +255,7 @@ fn within(cache: Scalar) -> Within {
 }
 
 pub fn cases() -> Vec<Case> {
-    let sees = |window, sinks| Sight { window, sinks };
+    let sees = |window, sinks| Sight { window, sinks, cap: None };
     vec![
         reading(4, 1, [24, 16], DECODING, &[1, 2, 3, 5], ALL),
         reading(4, 4, [8, 12], WITH_PROMPT, &[2, 4, 7], ALL),
@@ -252,9 +263,11 @@ pub fn cases() -> Vec<Case> {
         reading(6, 2, [16, 20], PROMPTS, &[1, 7], sees(Some(65), false)),
         reading(2, 1, [12, 12], DECODING, &[5], sees(Some(1), true)),
         reading(4, 2, [16, 20], LATE, &[1, 3, 6], sees(Some(20), true)),
-        grouped([4, 2], [32, 16], Scalar::F32, (DECODING, &[1, 4]), None),
-        grouped([4, 4], [16, 16], Scalar::F16, (WITH_PROMPT, &[3, 7]), None),
-        grouped([4, 2], [32, 16], Scalar::F16, (LATE, &[1, 3, 6]), Some(20)),
+        grouped([4, 2], [32, 16], Scalar::F32, (DECODING, &[1, 4]), ALL),
+        grouped([4, 4], [16, 16], Scalar::F16, (WITH_PROMPT, &[3, 7]), ALL),
+        grouped([4, 2], [32, 16], Scalar::F16, (LATE, &[1, 3, 6]), sees(Some(20), false)),
+        reading(4, 2, [16, 20], LATE, &[1, 6], Sight { cap: Some(0.7), ..sees(Some(20), true) }),
+        grouped([4, 2], [32, 16], Scalar::F16, (PROMPTS, &[3, 7]), CAPPED),
         latent(4, [32, 16], Scalar::F32, PROMPTS, &[3, 5]),
         bytes(4, DECODING, &[2, 5]),
         piece(4, [32, 16], Scalar::F32, false),
@@ -265,8 +278,9 @@ pub fn cases() -> Vec<Case> {
 /// Those that are products of halves where a machine has them.
 pub fn halves() -> Vec<Case> {
     vec![
-        grouped([16, 2], [64, 32], Scalar::F16, (DECODING, &[1, 5]), None),
-        grouped([16, 2], [64, 32], Scalar::F16, (LATE, &[2, 6]), Some(70)),
+        grouped([16, 2], [64, 32], Scalar::F16, (DECODING, &[1, 5]), ALL),
+        grouped([16, 2], [64, 32], Scalar::F16, (LATE, &[2, 6]), Sight { window: Some(70), ..ALL }),
+        grouped([16, 2], [64, 32], Scalar::F16, (LATE, &[2, 6]), Sight { window: Some(70), ..CAPPED }),
         latent(16, [32, 16], Scalar::F16, WITH_PROMPT, &[2, 7]),
         latent(20, [64, 64], Scalar::F16, DECODING, &[3, 5]),
         piece(16, [64, 64], Scalar::F16, false),

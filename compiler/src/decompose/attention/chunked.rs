@@ -6,7 +6,7 @@ use super::tiled::Shape;
 use super::{bytes, tiled};
 use crate::decompose::f16_split;
 use crate::request::Hint;
-use gristmill_uop::shape::Dims;
+use gristmill_uop::shape::{Dims, Scoring};
 use gristmill_uop::target::Target;
 use gristmill_uop::{Graph, Id, ReduceOp, Scalar};
 use rustc_hash::FxHashMap;
@@ -52,7 +52,8 @@ pub struct Chunked<'a> {
     pub first: Id,
     /// Where the cache's rows lie, unless they lie in the order of their positions.
     pub pages: Option<Pages>,
-    pub scale: f64,
+    /// What products of queries and keys become.
+    pub scoring: Scoring,
     pub shape: Shape,
     pub kv_heads: Id,
     /// Heads that share rows of the cache.
@@ -157,7 +158,7 @@ impl<'a> Chunked<'a> {
         g: &mut Graph,
         src: &[Id],
         pages: Option<Pages>,
-        scale: f64,
+        scoring: Scoring,
         plan: AttentionPlan,
         target: &'a Target,
     ) -> Chunked<'a> {
@@ -195,7 +196,7 @@ impl<'a> Chunked<'a> {
             v,
             first,
             pages,
-            scale,
+            scoring,
             shape,
             kv_heads,
             group,
@@ -296,7 +297,7 @@ impl<'a> Chunked<'a> {
         let one = g.int(1);
         let scores = match self.plan.fragments {
             Some(Fragments { cut, .. }) => {
-                let queries = tiled::queries(g, self.q, &self.shape, self.scale, cut, self.buffers_queries(g));
+                let queries = tiled::queries(g, self.q, &self.shape, self.scoring.scale, cut, self.buffers_queries(g));
                 // Every chunk would compute and round them anew.
                 for &half in &queries.buffers {
                     let mut inside = f16_split::computed(g, g[half].src[0]);
@@ -317,10 +318,11 @@ impl<'a> Chunked<'a> {
                 let products = g.mul(queries, keys);
                 let scores = g.sum(products, &[4]);
                 kernel.all.push(scores);
-                let factor = g.constant(Scalar::F32, self.scale);
+                let factor = g.constant(Scalar::F32, self.scoring.scale);
                 g.mul(scores, factor)
             }
         };
+        let scores = self.scoring.cap.map_or(scores, |cap| self.capped(g, scores, cap, kernel));
         kernel.all.push(scores);
         let dims = [chunks, tokens, heads, chunk];
         let mine = match &self.pages {
@@ -342,6 +344,17 @@ impl<'a> Chunked<'a> {
             Some(window) => outside(g, position, mine, window - 1),
         };
         Scores { all: scores, unseen }
+    }
+    /// Scores that come to a cap. Behind a product they are what has the stage: whoever reads them would compute an exponential anew.
+    fn capped(&self, g: &mut Graph, scores: Id, cap: f64, kernel: &mut Inside) -> Id {
+        let capped = soft_cap(g, scores, cap);
+        if let Some(Fragments { cut, .. }) = self.plan.fragments {
+            if cut == 1 {
+                kernel.staged.pop();
+            }
+            kernel.staged.push(capped);
+        }
+        capped
     }
     fn softmax(&self, g: &mut Graph, scores: Scores, kernel: &mut Inside, hints: &mut FxHashMap<Id, Hint>) -> Softmax {
         let mut of = self.extremes(g, scores);
@@ -420,6 +433,18 @@ impl<'a> Chunked<'a> {
         kernel.staged.push(weights);
         sums
     }
+}
+
+/// `cap · tanh(x / cap)`, which is `2 cap / (1 + e^(−2x / cap)) − cap`.
+fn soft_cap(g: &mut Graph, x: Id, cap: f64) -> Id {
+    let exponent = g.constant(Scalar::F32, -2.0 * std::f64::consts::LOG2_E / cap);
+    let exponent = g.mul(x, exponent);
+    let (power, one) = (g.exp2(exponent), g.f32(1.0));
+    let below = g.add(power, one);
+    let share = g.recip(below);
+    let (twice, minus) = (g.constant(Scalar::F32, 2.0 * cap), g.constant(Scalar::F32, -cap));
+    let above = g.mul(share, twice);
+    g.add(above, minus)
 }
 
 /// The positions `real` of chunks of `size` held inside a cache of so many rows.

@@ -5,15 +5,17 @@
 use super::chunked::{Chunked, Inside, MASKED, Scores};
 use crate::decompose::f16_split;
 use crate::request::{FusedSum, Hint};
+use gristmill_uop::shape::Scoring;
 use gristmill_uop::{Graph, Id, RangeKind, ReduceOp, Scalar};
 use rustc_hash::FxHashMap;
 
-/// The scale that scores have here, in powers of two: e^x would be one, and a product, at each score.
-pub fn scale(of: f64) -> f64 {
-    of * std::f64::consts::LOG2_E
+/// Scores as they are here, exponents of two: e^x would be one, and a product, at each score.
+pub fn in_powers_of_two(of: Scoring) -> Scoring {
+    let base = std::f64::consts::LOG2_E;
+    Scoring { scale: of.scale * base, cap: of.cap.map(|cap| cap * base) }
 }
 
-/// The attention, whose scores have that scale, `[tokens, heads, depth]`.
+/// The attention, whose scores are such exponents, `[tokens, heads, depth]`.
 pub fn attended(mut of: Chunked, g: &mut Graph, hints: &mut FxHashMap<Id, Hint>) -> Id {
     let plan = of.plan;
     let mut kernel = Inside::default();

@@ -2,11 +2,12 @@
 
 use super::super::attention::Grouped;
 use super::super::moe::Experts;
-use super::super::reader::Reader;
+use super::super::reader::{LOGIT_CAP, Reader};
 use super::super::rope::{RopeTable, Scaling, Temperature, divisors, frequencies};
 use super::super::{Result, Tensors};
 use super::family::Family;
 use crate::gguf::Metadata;
+use gristmill_uop::shape::Scoring;
 
 /// Rope base where a file does not say one.
 const BASE: f64 = 10_000.0;
@@ -27,6 +28,8 @@ pub(super) struct Hyper {
     window_turns: Option<Turns>,
     /// Bound of logits: see [`super::super::ends::Ends`].
     pub cap: Option<f64>,
+    /// Factors on rows of the embedding, on what attention and feed-forward add to rows, and on logits.
+    pub factors: Factors,
     /// Width of a dense feed-forward, per layer.
     pub ff: Vec<usize>,
     /// Mixture of experts in the layers that are not dense.
@@ -43,6 +46,33 @@ pub(super) struct Hyper {
     scaling: Scaling,
     /// Attention that sharpens with the position.
     temperature: Option<Temperature>,
+}
+
+/// Factors of a decoder, 1 where it has none.
+#[derive(Clone, Copy)]
+pub(super) struct Factors {
+    /// On rows of the embedding.
+    pub embedding: f64,
+    /// On what attention and feed-forward add to rows.
+    pub residual: f64,
+    /// On logits.
+    pub logits: f64,
+}
+
+impl Factors {
+    /// Of rows of width `d`.
+    fn read(family: &Family, r: &Reader, d: usize) -> Result<Factors> {
+        let embedding = if family.scaled_embedding { (d as f64).sqrt() } else { 1.0 };
+        if !family.factors {
+            return Ok(Factors { embedding, residual: 1.0, logits: 1.0 });
+        }
+        let factor = |name, default| r.positive_or_none(name, Some(default)).map(|v| v.unwrap_or(1.0));
+        Ok(Factors {
+            embedding: factor("embedding_scale", embedding)?,
+            residual: factor("residual_scale", 1.0)?,
+            logits: 1.0 / r.positive("logit_scale", 1.0)?,
+        })
+    }
 }
 
 /// Rotations of layers with a window.
@@ -67,6 +97,9 @@ impl Hyper {
         if r.has("rope.dimension_sections") {
             return r.unsupported("rope.dimension_sections", "positions of several kinds");
         }
+        if family.factors && r.bool("rope.scaling.finetuned")? == Some(false) {
+            return r.unsupported("rope.scaling.finetuned", "layers that do not rotate");
+        }
         let base = r.positive("rope.freq_base", BASE)?;
         let scaling = Scaling::read(&r, context, base)?;
         let temperature = temperature(&r, context)?;
@@ -88,7 +121,7 @@ impl Hyper {
         r.check("feed_forward_length", 0, ff[..dense].iter().all(|&f| f > 0), "positive in dense layers")?;
         let vocabulary = r.vocabulary(tensors)?;
         let (windows, window_turns) = windows(family, &r, layers)?;
-        let cap = r.cap()?;
+        let cap = r.positive_or_none(LOGIT_CAP, family.logit_cap)?;
         Ok(Hyper {
             layers,
             dense,
@@ -97,6 +130,7 @@ impl Hyper {
             windows,
             window_turns,
             cap,
+            factors: Factors::read(family, &r, d)?,
             ff,
             experts,
             vocabulary,
@@ -143,6 +177,9 @@ impl Hyper {
             let base = self.window_turns.map_or(String::new(), |turns| format!(", rope base {}", turns.base));
             out.push(("windows", format!("{window} positions in {} of {} layers{base}", within.len(), self.layers)));
         }
+        if let Some(cap) = a.scores.cap {
+            out.push(("score cap", cap.to_string()));
+        }
         out.push(("vocabulary", self.vocabulary.to_string()));
         out.push(("context", format!("{} tokens", self.context)));
         out.push(("norm epsilon", self.eps.to_string()));
@@ -165,9 +202,13 @@ fn attention(family: &Family, r: &Reader, layers: usize, d: usize, eps: f64) -> 
     let rotated = r.size_or("rope.dimension_count", Some(key as u32))?;
     let even = rotated > 0 && rotated.is_multiple_of(2) && rotated <= key;
     r.check("rope.dimension_count", rotated, even, "even and at most the key length")?;
-    // Of Gemma's 27B alone, which is known by its layers, queries are scaled by the width of a row for each head.
-    let scaled = if family.scaled_embedding && layers == 62 { d as f64 / heads as f64 } else { key as f64 };
-    let (pairing, scale) = (family.pairing, 1.0 / scaled.sqrt());
+    let by = if family.divided_by_rows == Some(layers) { d as f64 / heads as f64 } else { key as f64 };
+    let cap = match family.score_cap {
+        Some(usual) => r.positive_or_none("attn_logit_softcapping", Some(usual))?,
+        None => None,
+    };
+    let own = if family.factors { r.positive_or_none("attention.scale", None)? } else { None };
+    let (pairing, scores) = (family.pairing, Scoring { scale: own.unwrap_or(1.0 / by.sqrt()), cap });
     Ok(Grouped {
         heads,
         kv_heads,
@@ -175,7 +216,7 @@ fn attention(family: &Family, r: &Reader, layers: usize, d: usize, eps: f64) -> 
         value,
         rotated,
         pairing,
-        scale,
+        scores,
         eps,
         tables: [0, 0],
         window: None,
@@ -188,13 +229,12 @@ fn attention(family: &Family, r: &Reader, layers: usize, d: usize, eps: f64) -> 
 /// The window of each layer that has one, and its rotations where they are others than those of the other layers.
 fn windows(family: &Family, r: &Reader, layers: usize) -> Result<(Vec<Option<usize>>, Option<Turns>)> {
     let Some(kind) = family.windows else { return Ok((vec![None; layers], None)) };
-    let window = r.size_or("attention.sliding_window", Some(0))?;
+    let window = r.size_or("attention.sliding_window", Some(kind.size))?;
     let within = r.pattern("attention.sliding_window_pattern", layers, kind.period)?;
     let of_layer = |within: bool| (within && window > 0).then_some(window);
     let all = r.positive("rope.freq_base", BASE)?;
     let base = r.positive("rope.freq_base_swa", kind.base.unwrap_or(all))?;
-    let scaled = kind.base.is_none();
-    let turns = (!scaled || base != all).then_some(Turns { base, scaled });
+    let turns = (window > 0 && (!kind.scaled || base != all)).then_some(Turns { base, scaled: kind.scaled });
     Ok((within.into_iter().map(of_layer).collect(), turns))
 }
 

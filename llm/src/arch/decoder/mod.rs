@@ -1,4 +1,4 @@
-//! Plain pre-norm decoders: grouped attention and a gated feed-forward or experts, each added to the rows that it reads. Families differ in what
+//! Plain decoders: grouped attention and a gated feed-forward or experts, each added to the rows that it reads. Families differ in what
 //! [`Family`] says.
 
 mod family;
@@ -28,13 +28,16 @@ impl Family {
         }
         for layer in 0..h.layers {
             t.block(layer);
-            let parts = Parts { norms: self.norms, biases: self.biases, sinks: self.sinks, keys_as_values: false };
+            let &Family { pre_norms: before, norms, biases, sinks, .. } = self;
+            let parts = Parts { before, norms, biases, sinks, keys_as_values: false };
             h.attention.tensors(&mut t, h.d, parts);
             if self.post_norms {
                 t.need("post_attention_norm.weight", Role::Norm, &[h.d]);
                 t.need("post_ffw_norm.weight", Role::Norm, &[h.d]);
             }
-            t.need(self.ffn_norm, Role::Norm, &[h.d]);
+            if self.pre_norms {
+                t.need(self.ffn_norm, Role::Norm, &[h.d]);
+            }
             match h.experts.as_ref().filter(|_| layer >= h.dense) {
                 Some(experts) => experts.tensors(&mut t, h.d),
                 None => feed_forward::tensors(&mut t, h.ff[layer], h.d, self.fused_gate),
@@ -91,9 +94,8 @@ impl Model for Decoder {
     }
     fn build(&self, step: &mut StepBuilder) {
         let h = &self.hyper;
-        let embedding_scale = if self.family.scaled_embedding { (h.d as f64).sqrt() } else { 1.0 };
         let plain = Ends::plain(h.layers, h.d, h.vocabulary, h.eps);
-        let ends = Ends { embedding_scale, cap: h.cap, ..plain };
+        let ends = Ends { embedding_scale: h.factors.embedding, logit_scale: h.factors.logits, cap: h.cap, ..plain };
         ends.embed(step, &self.tensors.globals);
         for (layer, weights) in self.tensors.blocks.iter().enumerate() {
             block(step, &self.family, h, weights, layer);
@@ -114,14 +116,17 @@ fn block(step: &mut StepBuilder, family: &Family, h: &Hyper, w: &Weights, layer:
     };
     step.call(part, |s| {
         let x = s.hidden(layer, h.d);
-        let a = attention.write(s, w, layer, nn::rms_norm(x, s.weight(w, "attn_norm.weight"), h.eps));
-        let post = |y, name| if family.post_norms { nn::rms_norm(y, s.weight(w, name), h.eps) } else { y };
-        let x = x + post(a, "post_attention_norm.weight");
-        let y = nn::rms_norm(x, s.weight(w, family.ffn_norm), h.eps);
+        let normed = |there, y, name| if there { nn::rms_norm(y, s.weight(w, name), h.eps) } else { y };
+        let (pre, post) = (family.pre_norms, family.post_norms);
+        let a = attention.write(s, w, layer, normed(pre, x, "attn_norm.weight"));
+        let factor = h.factors.residual;
+        let added = |x, y| if factor == 1.0 { x + y } else { x + y * factor };
+        let x = added(x, normed(post, a, "post_attention_norm.weight"));
+        let y = normed(pre, x, family.ffn_norm);
         let ffn = match &h.experts {
             Some(experts) if routed => moe::experts(s, experts, w, y),
             _ => feed_forward::dense(s, w, family.glu, y),
         };
-        s.output("y", Bind::Hidden(layer + 1), x + post(ffn, "post_ffw_norm.weight"));
+        s.output("y", Bind::Hidden(layer + 1), added(x, normed(post, ffn, "post_ffw_norm.weight")));
     });
 }

@@ -42,11 +42,11 @@ fn attention<'g>(s: &'g Step, h: &Hyper, w: &Weights, layer: usize, x: Tensor<'g
     let (n, heads) = (s.tokens(), h.heads);
     let turns = s.rope(0, h.rope);
     let q = match h.q_rank {
-        None => x.linear(s.weight(w, "attn_q.weight")),
+        None => s.linear(w, x, "attn_q.weight"),
         Some(_) => {
-            let latent = x.linear(s.weight(w, "attn_q_a.weight"));
-            nn::rms_norm(latent, s.weight(w, "attn_q_a_norm.weight"), h.latent_eps)
-                .linear(s.weight(w, "attn_q_b.weight"))
+            let latent = s.linear(w, x, "attn_q_a.weight");
+            let latent = nn::rms_norm(latent, s.weight(w, "attn_q_a_norm.weight"), h.latent_eps);
+            s.linear(w, latent, "attn_q_b.weight")
         }
     };
     let q = q.reshape(dims![n, heads, h.nope + h.rope]);
@@ -54,14 +54,14 @@ fn attention<'g>(s: &'g Step, h: &Hyper, w: &Weights, layer: usize, x: Tensor<'g
     let q_pe = nn::rope(q.slice(2, h.nope, h.rope), turns, Pairing::Interleaved);
 
     // One row a token: the normed latent, then the rotated key that all heads share.
-    let row = x.linear(s.weight(w, "attn_kv_a_mqa.weight"));
+    let row = s.linear(w, x, "attn_kv_a_mqa.weight");
     let latent = nn::rms_norm(row.slice(1, 0, h.kv_rank), s.weight(w, "attn_kv_a_norm.weight"), h.latent_eps);
     let key = nn::rope(row.slice(1, h.kv_rank, h.rope).unsqueeze(1), turns, Pairing::Interleaved).squeeze(1);
     let (cache, _) = s.cached(layer, 0, h.cache(), Tensor::cat(&[latent, key], 1));
 
     // Keys and values of every head at every position, as they are defined: whether any of them is ever computed is the compiler's choice (`alternatives`).
     let (k_b, v_b) = latent_heads(s, h, w);
-    let sight = Sight { scale: h.score_scale, window: None, sinks: None };
+    let sight = Sight { scores: h.score_scale.into(), window: None, sinks: None };
     let rows = s.seen(cache);
     let keys = rows.map(|rows| {
         let at = rows.rank() - 1;
@@ -70,7 +70,7 @@ fn attention<'g>(s: &'g Step, h: &Hyper, w: &Weights, layer: usize, x: Tensor<'g
     });
     let values = rows.map(|rows| of_heads(h, rows, v_b));
     let heads_out = s.attention(&[q_nope, q_pe], [keys, values], sight);
-    heads_out.reshape(dims![n, heads * h.value]).linear(s.weight(w, "attn_output.weight"))
+    s.linear(w, heads_out.reshape(dims![n, heads * h.value]), "attn_output.weight")
 }
 
 /// The axes of cached rows but for the last, then these.

@@ -10,7 +10,8 @@ const FAMILY: Family = Family {
     glu: Glu::Geglu,
     post_norms: true,
     scaled_embedding: true,
-    windows: Some(Windows { period: 6, base: Some(10_000.0) }),
+    divided_by_rows: Some(62),
+    windows: Some(Windows { period: 6, size: 0, scaled: false, base: Some(10_000.0) }),
     ..Family::plain("gemma3", Pairing::Halves)
 };
 

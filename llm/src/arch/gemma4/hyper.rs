@@ -2,10 +2,11 @@
 
 use super::super::attention::Grouped;
 use super::super::moe::{Experts, Kind};
-use super::super::reader::Reader;
+use super::super::reader::{LOGIT_CAP, Reader};
 use super::super::rope::{RopeTable, Scaling, divisors, frequencies};
 use super::super::{Result, Tensors};
 use gristmill_tensor::nn::{Glu, Pairing};
+use gristmill_uop::shape::Scoring;
 
 /// A layer's numbers of a token are a multiple of this: so the part of each layer begins where vectors may.
 const INPUT_STEP: usize = 32;
@@ -87,7 +88,7 @@ impl Hyper {
         let input = r.size_or("embedding_length_per_layer_input", Some(0))?;
         let good = input.is_multiple_of(INPUT_STEP) && input <= d;
         r.check("embedding_length_per_layer_input", input, good, "a multiple of 32, at most embedding_length")?;
-        let (cap, vocabulary) = (r.cap()?, r.vocabulary(tensors)?);
+        let (cap, vocabulary) = (r.positive_or_none(LOGIT_CAP, None)?, r.vocabulary(tensors)?);
         Ok(Hyper { layers, d, attention, ff, experts, input, cap, vocabulary, context, eps, kinds, scaling })
     }
     /// Pairs that rotate in layers that see all positions.
@@ -169,7 +170,7 @@ fn attention(r: &Reader, layers: usize, eps: f64, kinds: [Heads; 2]) -> Result<V
             value,
             rotated,
             pairing: Pairing::Halves,
-            scale: 1.0,
+            scores: Scoring::from(1.0),
             eps,
             tables: [usize::from(within[layer]); 2],
             window: within[layer].then_some(window),

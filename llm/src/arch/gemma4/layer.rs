@@ -65,7 +65,7 @@ pub(super) fn block(step: &mut StepBuilder, h: &Hyper, w: &Weights, layer: usize
 
 /// What the layer makes of its own numbers of each token, gated by rows `x [n, d]`: `[n, d]`.
 fn own<'g>(s: &'g Step, h: &Hyper, w: &Weights, layer: usize, x: Tensor<'g>) -> Tensor<'g> {
-    let gate = x.linear(s.weight(w, "inp_gate.weight"));
+    let gate = s.linear(w, x, "inp_gate.weight");
     let gated = Glu::Geglu.of(gate, s.layer_input(layer, h.layers, h.input));
-    gated.linear(s.weight(w, "proj.weight"))
+    s.linear(w, gated, "proj.weight")
 }

@@ -57,7 +57,8 @@ fn table(h: &Hyper, there: &dyn Tensors) -> Vec<TensorSpec> {
         t.block(layer);
         // Of layers with a window none has keys for values.
         let keys_as_values = attention.window.is_none();
-        attention.tensors(&mut t, h.d, Parts { norms: Norms::Heads, biases: false, sinks: false, keys_as_values });
+        let parts = Parts { before: true, norms: Norms::Heads, biases: false, sinks: false, keys_as_values };
+        attention.tensors(&mut t, h.d, parts);
         t.need("post_attention_norm.weight", Role::Norm, &[h.d]);
         t.need("ffn_norm.weight", Role::Norm, &[h.d]);
         feed_forward::tensors(&mut t, h.ff[layer], h.d, false);

@@ -18,7 +18,7 @@ const FAMILY: Family = Family {
     experts: Some(EXPERTS),
     ffn_norm: "post_attention_norm.weight",
     sinks: true,
-    windows: Some(Windows { period: 2, base: None }),
+    windows: Some(Windows { period: 2, size: 0, scaled: true, base: None }),
     ..Family::plain("gpt-oss", Pairing::Halves)
 };
 

@@ -198,6 +198,11 @@ fn expert(made: &Made, e: usize, row: &[f64]) -> Vec<f64> {
     let part = |name: &str, out: usize, inner: usize, x: &[f64]| {
         let (matrix, bias) = (format!("{name}.weight"), format!("{name}.bias"));
         let mut y = product(&values(&matrix, COUNT * out * inner)[e * out * inner..][..out * inner], x);
+        let scale = format!("{name}.scale");
+        if has(&scale) {
+            let scale = values(&scale, COUNT)[e];
+            y.iter_mut().for_each(|y| *y *= scale);
+        }
         if has(&bias) {
             y.iter_mut().zip(&values(&bias, COUNT * out)[e * out..]).for_each(|(y, b)| *y += b);
         }
@@ -209,12 +214,7 @@ fn expert(made: &Made, e: usize, row: &[f64]) -> Vec<f64> {
     } else {
         (part("ffn_gate_exps", FF, D, row), part("ffn_up_exps", FF, D, row))
     };
-    let mut down = part("ffn_down_exps", D, FF, &gated(made.experts.glu, &gate, &up));
-    if has("ffn_down_exps.scale") {
-        let scale = values("ffn_down_exps.scale", COUNT)[e];
-        down.iter_mut().for_each(|v| *v *= scale);
-    }
-    down
+    part("ffn_down_exps", D, FF, &gated(made.experts.glu, &gate, &up))
 }
 
 /// The same in plain Rust.
@@ -287,6 +287,15 @@ fn gate_and_up_in_one_with_a_factor_for_each_expert() {
     check("joined", &made);
     made.has = &["ffn_gate_up_exps.weight", "ffn_gate_up_exps.bias", "ffn_down_exps.bias", "ffn_down_exps.scale"];
     check("joined, with biases", &made);
+}
+
+#[test]
+fn factors_of_gate_up_and_down_come_before_biases() {
+    let has: &[&str] = &["ffn_gate_exps.scale", "ffn_up_exps.scale", "ffn_up_exps.bias", "ffn_down_exps.scale"];
+    let mut made = made(Gating::Softmax, Weighting::Normalised, has);
+    check("apart", &made);
+    made.has = &["ffn_gate_up_exps.weight", "ffn_gate_up_exps.scale", "ffn_down_exps.scale", "ffn_down_exps.bias"];
+    check("joined", &made);
 }
 
 #[test]

@@ -8,6 +8,7 @@ use super::super::rope::{Scaling, frequencies};
 use super::super::{Result, Tensors};
 use crate::gguf::Metadata;
 use gristmill_tensor::nn::Pairing;
+use gristmill_uop::shape::Scoring;
 
 /// What a gated delta net is, in numbers.
 #[derive(Clone, PartialEq, Debug)]
@@ -178,7 +179,7 @@ fn attention(r: &Reader, layers: usize, d: usize, eps: f64) -> Result<Grouped> {
         value,
         rotated,
         pairing,
-        scale,
+        scores: Scoring::from(scale),
         eps,
         tables: [0, 0],
         window: None,

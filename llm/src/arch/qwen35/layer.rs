@@ -37,7 +37,7 @@ pub(super) fn block(step: &mut StepBuilder, h: &Hyper, w: &Weights, layer: usize
 fn delta_net<'g>(s: &'g Step, h: &DeltaNet, eps: f64, w: &Weights, layer: usize, x: Tensor<'g>) -> Tensor<'g> {
     let (n, width, heads) = (s.tokens(), h.width, h.heads);
     let [keys, values] = h.widths();
-    let mixed = convolution(s, h, w, layer, x.linear(s.weight(w, "attn_qkv.weight")));
+    let mixed = convolution(s, h, w, layer, s.linear(w, x, "attn_qkv.weight"));
     // Heads of several sequences, of a token each, are side by side as heads of one are.
     let [sequences, tokens] = s.sequences();
     let all_heads = sequences * heads as i64;
@@ -54,17 +54,17 @@ fn delta_net<'g>(s: &'g Step, h: &DeltaNet, eps: f64, w: &Weights, layer: usize,
         keys: of_heads(keys),
         values: mixed.slice(1, 2 * keys, values).reshape(dims![tokens, all_heads, width]),
         gates: of_each_head(
-            (x.linear(s.weight(w, "ssm_alpha.weight")) + s.weight(w, "ssm_dt.bias")).softplus() * s.weight(w, "ssm_a"),
+            (s.linear(w, x, "ssm_alpha.weight") + s.weight(w, "ssm_dt.bias")).softplus() * s.weight(w, "ssm_a"),
         ),
-        rates: Some(of_each_head(x.linear(s.weight(w, "ssm_beta.weight")).sigmoid())),
+        rates: Some(of_each_head(s.linear(w, x, "ssm_beta.weight").sigmoid())),
     };
     let state = s.state(layer, 1, "state", &[heads, width, width]);
     let (read, left) = of.scan(state.before.reshape(dims![all_heads, width, width]));
     s.keep(&state, left);
     let read = read.reshape(dims![n, heads, width]);
-    let gate = x.linear(s.weight(w, "attn_gate.weight")).reshape(dims![n, heads, width]);
+    let gate = s.linear(w, x, "attn_gate.weight").reshape(dims![n, heads, width]);
     let out = nn::rms_norm(read, s.weight(w, "ssm_norm.weight"), eps) * gate.silu();
-    out.reshape(dims![n, values]).linear(s.weight(w, "ssm_out.weight"))
+    s.linear(w, out.reshape(dims![n, values]), "ssm_out.weight")
 }
 
 /// Each channel of rows `x [n, channels]` convolved with that of the tokens before, the last factor being the token's own; SiLU of it.

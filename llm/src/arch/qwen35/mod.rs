@@ -56,7 +56,8 @@ fn table(h: &Hyper, there: &dyn Tensors) -> Vec<TensorSpec> {
         t.block(layer);
         match h.attends(layer) {
             true => {
-                let parts = Parts { norms: Norms::Heads, biases: false, sinks: false, keys_as_values: false };
+                let parts =
+                    Parts { before: true, norms: Norms::Heads, biases: false, sinks: false, keys_as_values: false };
                 h.attention.tensors(&mut t, h.d, parts);
             }
             false => delta_net(&mut t, &h.delta, h.d),

@@ -65,12 +65,12 @@ impl Step<'_> {
         };
         let of_piece = both.piece.map(|(k, v)| {
             let (q, pos) = (queries(&|q| q.slice(0, 0, n)), self.position());
-            q.attention_within([k, v], [pos, pos + n], of.scale, of.window, of.sinks)
+            q.attention_within([k, v], [pos, pos + n], of.scores, of.window, of.sinks)
         });
         let of_others = both.pool.map(|(k, v)| {
             let (q, at) = (queries(&|q| self.of_ends(q)), self.of_sequences(of.window));
             let in_pages = |x: Tensor<'g>| if x.rank() > ROWS_OF_HEADS { x } else { at.in_pages(x) };
-            q.paged_attention([k, v].map(in_pages), &at, of.scale, of.window, of.sinks)
+            q.paged_attention([k, v].map(in_pages), &at, of.scores, of.window, of.sinks)
         });
         match (of_piece, of_others) {
             (Some(piece), Some(others)) => self.joined(piece, others),

@@ -165,7 +165,9 @@ impl Calls {
         if list && (first && c == '[' || matches!(c, ',' | ']')) {
             held.split(1);
             self.raw.push(c);
-            self.state = if c == ']' { State::Done } else { State::Between { row, first } };
+            // What closes a list's section follows, where there is such a text.
+            let ended = c == ']' && row.section[1].is_empty();
+            self.state = if ended { State::Done } else { State::Between { row, first: first && c != ']' } };
             return true;
         }
         let (open, close) = (row.call[0].trim(), row.section[1].trim());

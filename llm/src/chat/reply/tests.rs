@@ -172,6 +172,10 @@ fn replies_of_every_family() {
         // A section that was not opened.
         ("kimi-k2", format!("<|tool_call_begin|>functions.weather:0<|tool_call_argument_begin|>{json}<|tool_call_end|>"), with(&[], &[])),
         ("mistral-list", format!("[TOOL_CALLS] [{{\"name\": \"weather\", \"arguments\": {json}, \"id\": \"abcdef123\"}}, {{\"name\": \"now\", \"arguments\": {{}}}}]"), with(&[], &[call("now"), arguments("{}")])),
+        ("phi-4-mini", format!("Ok.<|tool_call|>[{{\"name\": \"weather\", \"arguments\": {json}}}, {{\"name\": \"now\", \"arguments\": {{}}}}]<|/tool_call|> Done."), with(&[content("Ok.")], &[call("now"), arguments("{}"), content("Done.")])),
+        ("granite", format!("<|tool_call|>[{{\"name\": \"weather\", \"arguments\": {json}}}, {{\"name\": \"now\", \"arguments\": {{}}}}]"), with(&[], &[call("now"), arguments("{}")])),
+        // Nothing closes the section.
+        ("phi-4-mini", format!("<|tool_call|>[{{\"name\": \"weather\", \"arguments\": {json}}}]"), with(&[], &[])),
         ("mistral", format!("[THINK]hm[/THINK]Ok.[TOOL_CALLS]weather[ARGS]{json}[TOOL_CALLS]now[ARGS]{{}}"), with(&[reasoning("hm"), content("Ok.")], &[call("now"), arguments("{}")])),
         ("mistral-id", format!("[TOOL_CALLS]weather[CALL_ID]abcdef123[ARGS]{json}"), with(&[], &[])),
         ("gemma4", "<|channel>thought\nhm\n<channel|><|tool_call>call:weather{city:<|\"|>Rome<|\"|>,days:3}<tool_call|>".into(), with(&[reasoning("hm")], &[])),
@@ -200,6 +204,7 @@ fn answers_of_every_family_that_are_no_calls() {
         ("llama3", " {\"x\": [1]} ", vec![content(" {\"x\": [1]} ")]),
         ("llama3", "<|python_tag|>print(1)", vec![content("<|python_tag|>print(1)")]),
         ("kimi-k2", "<|tool_calls_section_begin|>Well.", vec![content("<|tool_calls_section_begin|>Well.")]),
+        ("phi-4-mini", "<|tool_call|>None.", vec![content("<|tool_call|>None.")]),
         ("mistral", "[TOOL_CALLS]", vec![content("[TOOL_CALLS]")]),
         ("hermes", "<tool_call>[1]</tool_call>", vec![call("[1]"), arguments("{}")]),
     ] {

@@ -31,8 +31,12 @@ class Clock(datetime.datetime):
         return cls(2025, 1, 2, 3, 4, 5)
 
 
-def fitted(name, messages):
+def fitted(name, messages, tools):
     messages = copy.deepcopy(messages)
+    if tools and name == "phi-4-mini":
+        if messages[0]["role"] != "system":
+            messages.insert(0, {"role": "system", "content": "You are a helpful assistant with some tools."})
+        messages[0]["tools"] = json.dumps([tool["function"] for tool in tools], ensure_ascii=False)
     for message in messages:
         calls = message.get("tool_calls")
         if calls and message["content"] is None and name in EMPTY:
@@ -64,7 +68,7 @@ def main():
             options = options | {"thinking": options["enable_thinking"]} if options else {}
             try:
                 text = template.render(
-                    messages=fitted(path.stem, conversation["messages"]),
+                    messages=fitted(path.stem, conversation["messages"], TOOLS if conversation.get("tools") else None),
                     tools=TOOLS if conversation.get("tools") else None,
                     documents=None, add_generation_prompt=True, bos_token="<BOS>", eos_token="<EOS>", **options)
             except Exception as error:
