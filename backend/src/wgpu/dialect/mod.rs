@@ -2,7 +2,7 @@
 //! or in the machine that it was lowered for (words alone are loaded).
 //!
 //! Buffers are arrays of words at bindings 0, 1, …, in the order of `Program::params`; the variables, each an i32, are a uniform buffer behind them. A
-//! buffer that the kernel writes bytes or halves to is one of atomic words. One that is longer than the adapter binds has further bindings behind the variables. The workgroup's number is `x + GROUPS_X·y` of the grid.
+//! buffer that the kernel writes bytes or halves to is one of atomic words. One that is longer than the adapter binds has further bindings behind the variables, and behind these lie constant tables, if there are any. The workgroup's number is `x + GROUPS_X·y` of the grid.
 
 mod cooperative;
 mod expression;
@@ -21,6 +21,7 @@ use memory::Memories;
 pub use prelude::PRELUDE;
 use prelude::{Fold, LONG, folds};
 use std::collections::BTreeSet;
+pub use tables::words_of_tables;
 
 /// Workgroups of a row of the grid, where there is more than one row: a dimension has no more than 65,535.
 pub const GROUPS_X: u32 = 1 << 15;
@@ -46,9 +47,10 @@ impl Dialect for Wgsl {
         let mut w = Writer { t, memories, folds: BTreeSet::new(), text: Text::default() };
         w.kernel(name, code);
         let folds = folds(&w.folds, code.threads, code.exchange);
-        let tables = w.t.tables.borrow().definitions();
+        let (memories, binding) = w.memories.definitions(signature);
+        let tables = w.t.tables.borrow().definitions(binding);
         let long = if w.text.out.contains("f32_to_i64(") { LONG } else { "" };
-        format!("{long}{folds}{tables}{}{}", w.memories.definitions(signature), w.text.out)
+        format!("{long}{folds}{tables}{memories}{}", w.text.out)
     }
 }
 
