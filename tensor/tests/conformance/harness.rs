@@ -433,14 +433,24 @@ fn in_turn(ways: Vec<Way>) -> Vec<Vec<Way>> {
     let called = |way: &Way, name: &str| way.device.device.name() == name || way.device.target.name.contains(name);
     let slow = ways.iter().any(|way| SLOW.iter().any(|name| called(way, name)));
     let (cheapest, perturbed): (Vec<Way>, Vec<Way>) = ways.into_iter().partition(|way| way.seed.is_none());
-    match perturbed.is_empty() {
-        true => vec![cheapest],
-        false if slow => {
-            let alone = perturbed.into_iter().map(|way| vec![way]);
-            std::iter::repeat_n(cheapest, CHEAPEST).chain(alone).collect()
-        }
-        false => perturbed.into_iter().map(|way| cheapest.iter().cloned().chain([way]).collect()).collect(),
+    if !slow {
+        return match perturbed.is_empty() {
+            true => vec![cheapest],
+            false => perturbed.into_iter().map(|way| cheapest.iter().cloned().chain([way]).collect()).collect(),
+        };
     }
+    // Ways of one device stay together: they are compared to the bit. The same device with less, as another, has a turn of its own.
+    let mut turns: Vec<Vec<Way>> = Vec::new();
+    for way in cheapest {
+        let id = |way: &Way| way.device.device.id();
+        match turns.iter_mut().find(|turn| id(&turn[0]) == id(&way)) {
+            Some(turn) => turn.push(way),
+            None => turns.push(vec![way]),
+        }
+    }
+    let again = turns.first().cloned().filter(|_| !perturbed.is_empty());
+    let again = again.into_iter().flat_map(|first| std::iter::repeat_n(first, CHEAPEST - 1));
+    again.chain(turns).chain(perturbed.into_iter().map(|way| vec![way])).collect()
 }
 
 /// What is wrong with cases that run in these ways.

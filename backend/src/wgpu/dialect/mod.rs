@@ -6,6 +6,7 @@
 
 mod cooperative;
 mod expression;
+mod folds;
 mod memory;
 pub mod order;
 mod prelude;
@@ -13,14 +14,15 @@ mod tables;
 
 use crate::names::{Names, unprintable};
 use crate::simt::{Simt, Text};
-use expression::{Expressions, to_f32, wrapped};
+use expression::Expressions;
+use folds::{Fold, folds};
 use gristmill_compiler::emit::{Dialect, Signature};
 use gristmill_compiler::lower::{Addition, KernelCode, Prefetch, Statement, end_of_block};
-use gristmill_uop::{Arg, Graph, Id, Op, Scalar};
+use gristmill_uop::{Graph, Id, Op, Scalar};
 use memory::Memories;
+use prelude::LONG;
 pub use prelude::PRELUDE;
-use prelude::{Fold, LONG, folds};
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashSet};
 pub use tables::words_of_tables;
 
 /// Workgroups of a row of the grid, where there is more than one row: a dimension has no more than 65,535.
@@ -44,9 +46,11 @@ impl Dialect for Wgsl {
     fn render(&self, name: &str, graph: &Graph, code: &KernelCode, signature: &Signature) -> String {
         let t = Expressions::new(graph, signature);
         let memories = Memories::of(graph, code, signature);
-        let mut w = Writer { t, memories, folds: BTreeSet::new(), text: Text::default() };
+        let of_threads = [code.threads as i64, code.exchange];
+        let mut w =
+            Writer { t, memories, of_threads, folds: BTreeSet::new(), folded: HashSet::new(), text: Text::default() };
         w.kernel(name, code);
-        let folds = folds(&w.folds, code.threads, code.exchange);
+        let folds = folds(&w.folds, of_threads);
         let (memories, binding) = w.memories.definitions(signature);
         let tables = w.t.tables.borrow().definitions(binding);
         let long = if w.text.out.contains("f32_to_i64(") { LONG } else { "" };
@@ -62,7 +66,11 @@ fn added(bits: &str, x: &str) -> String {
 struct Writer<'a> {
     t: Expressions<'a>,
     memories: Memories,
+    /// Threads of a workgroup, and how many neighbours exchange registers.
+    of_threads: [i64; 2],
     folds: BTreeSet<Fold>,
+    /// Folds that stand with others before their place.
+    folded: HashSet<Id>,
     text: Text<'a>,
 }
 
@@ -114,7 +122,12 @@ impl<'a> Simt<'a> for Writer<'a> {
                     self.unrolled(*range, *copies, &all[at + 1..end]);
                     at = end;
                 }
-                s => self.statement(s),
+                Statement::Define(id) if self.folded.remove(id) => {}
+                s => {
+                    if !self.folds_at_once(&all[at..]) {
+                        self.statement(s);
+                    }
+                }
             }
             at += 1;
         }
@@ -226,28 +239,6 @@ impl<'a> Writer<'a> {
         // What is no whole round of a known number.
         let left = rounds.zip(count).map_or(0..0, |(rounds, count)| rounds * copies..count);
         left.for_each(|i| copy(self, format!("{t}({i})")));
-    }
-    /// The sum or maximum over lanes that are threads.
-    fn fold(&mut self, id: Id) -> String {
-        let n = &self.t.g[id];
-        let Arg::Reduce(how, _) = n.arg else { unprintable(self.t.g, id) };
-        let [lanes, stride] = self.lanes(id);
-        let (scalar, own) = (n.dtype.scalar, self.t.type_of(id));
-        let x = self.t.name(n.src[0]);
-        let (of, x) = match scalar {
-            Scalar::Bool => (Scalar::I32, format!("i32({x})")),
-            s if s.is_half() => (Scalar::F32, to_f32(s, &x)),
-            _ if own != self.t.type_of(n.src[0]) => (own, format!("{}({x})", own.name())),
-            _ => (own, x),
-        };
-        let Some(fold) = Fold::new(how, of, lanes, stride) else { unprintable(self.t.g, id) };
-        let text = format!("{}({x}, thread)", fold.name());
-        self.folds.insert(fold);
-        match scalar {
-            Scalar::Bool => format!("{text} != 0"),
-            s if s.is_half() => format!("f32_to_{}({text})", s.name()),
-            s => wrapped(s, text),
-        }
     }
     /// The word of a buffer's element: what varies and what does not, in words.
     fn word(&self, buffer: Id, at: Id) -> String {
