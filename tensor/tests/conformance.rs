@@ -659,6 +659,10 @@ fn kernels_for_metal() {
     check(packed::matvec().into_iter().step_by(3).collect(), way(false));
     check(packed::integer().into_iter().step_by(5).chain(attention::integers()).collect(), way(true));
     check(packed::matrices(), way(true));
+    // Without subgroups, several sums of which meet at once.
+    let mut apart = way(false);
+    apart.iter_mut().for_each(|way| way.device.target.machine.shuffles = false);
+    check(packed::matmul().into_iter().step_by(9).collect(), apart);
 }
 
 /// A weight that is longer than what an adapter binds is bound in pieces.

@@ -14,11 +14,11 @@ mod tables;
 
 use crate::names::{Names, unprintable};
 use crate::simt::{Simt, Text};
-use expression::Expressions;
-use folds::{Fold, folds};
+use expression::{Expressions, to_f32, wrapped};
+use folds::{AT_ONCE, Fold, THREADS_AT_ONCE, folds};
 use gristmill_compiler::emit::{Dialect, Signature};
 use gristmill_compiler::lower::{Addition, KernelCode, Prefetch, Statement, end_of_block};
-use gristmill_uop::{Graph, Id, Op, Scalar};
+use gristmill_uop::{Arg, Graph, Id, Op, Scalar};
 use memory::Memories;
 use prelude::LONG;
 pub use prelude::PRELUDE;
@@ -239,6 +239,73 @@ impl<'a> Writer<'a> {
         // What is no whole round of a known number.
         let left = rounds.zip(count).map_or(0..0, |(rounds, count)| rounds * copies..count);
         left.for_each(|i| copy(self, format!("{t}({i})")));
+    }
+    /// The fold that a node is, its value in the type that is folded.
+    fn fold_of(&mut self, id: Id) -> (Fold, String) {
+        let n = &self.t.g[id];
+        let Arg::Reduce(how, _) = n.arg else { unprintable(self.t.g, id) };
+        let [lanes, stride] = self.lanes(id);
+        let (scalar, own) = (n.dtype.scalar, self.t.type_of(id));
+        let x = self.t.name(n.src[0]);
+        let (of, x) = match scalar {
+            Scalar::Bool => (Scalar::I32, format!("i32({x})")),
+            s if s.is_half() => (Scalar::F32, to_f32(s, &x)),
+            _ if own != self.t.type_of(n.src[0]) => (own, format!("{}({x})", own.name())),
+            _ => (own, x),
+        };
+        (Fold::new(how, of, lanes, stride).unwrap_or_else(|| unprintable(self.t.g, id)), x)
+    }
+    /// The sum or maximum over lanes that are threads.
+    fn fold(&mut self, id: Id) -> String {
+        let (fold, x) = self.fold_of(id);
+        let text = format!("{}({x}, thread)", fold.name());
+        self.folds.insert(fold);
+        match self.t.g.scalar(id) {
+            Scalar::Bool => format!("{text} != 0"),
+            s if s.is_half() => format!("f32_to_{}({text})", s.name()),
+            s => wrapped(s, text),
+        }
+    }
+    /// The fold that a statement is, if it meets in shared memory where others may meet too.
+    fn met(&mut self, s: &Statement) -> Option<(Id, Fold, String)> {
+        let Statement::Define(id) = *s else { return None };
+        if self.t.g[id].op != Op::Fold || self.t.g.scalar(id) != Scalar::F32 {
+            return None;
+        }
+        let ([threads, exchange], (fold, x)) = (self.of_threads, self.fold_of(id));
+        (fold.is_shared(exchange) && threads <= THREADS_AT_ONCE).then_some((id, fold, x))
+    }
+    /// Writes the fold that statements begin with together with those behind it that are alike and whose values are known, if there are any.
+    fn folds_at_once(&mut self, all: &'a [Statement]) -> bool {
+        let Some((first, fold, x)) = all.first().and_then(|s| self.met(s)) else { return false };
+        let (mut found, mut made) = (vec![(first, x)], vec![first]);
+        // Beyond anything but a definition sums may have changed.
+        for s in all[1..].iter().take_while(|s| matches!(s, Statement::Define(_))) {
+            if found.len() == AT_ONCE {
+                break;
+            }
+            let Statement::Define(id) = *s else { continue };
+            let known = !made.iter().any(|m| self.t.g[id].src.contains(m)) && !self.folded.contains(&id);
+            if let Some((_, _, x)) = self.met(s).filter(|(_, other, _)| known && *other == fold) {
+                found.push((id, x));
+            }
+            made.push(id);
+        }
+        if found.len() == 1 {
+            return false;
+        }
+        let fold = Fold { at_once: true, ..fold };
+        let mut values: Vec<String> = found.iter().map(|(_, x)| x.clone()).collect();
+        values.resize(AT_ONCE, "0.0f".into());
+        let (name, type_of, values) = (format!("f{}", self.t.number(first)), fold.values(), values.join(", "));
+        self.line(format_args!("let {name} = {}({type_of}({values}), thread);", fold.name()));
+        self.folds.insert(fold);
+        for ((id, _), part) in found.iter().zip(["x", "y", "z", "w"]) {
+            let v = self.t.number(*id);
+            self.line(format_args!("let v{v}: f32 = {name}.{part};"));
+        }
+        self.folded.extend(found[1..].iter().map(|(id, _)| *id));
+        true
     }
     /// The word of a buffer's element: what varies and what does not, in words.
     fn word(&self, buffer: Id, at: Id) -> String {
