@@ -37,6 +37,7 @@ pub struct Env<'a> {
     params: FxHashMap<u32, Input<'a>>,
     vars: FxHashMap<String, i64>,
     nudge: f64,
+    decodes_exactly: bool,
 }
 
 impl<'a> Env<'a> {
@@ -58,6 +59,11 @@ impl<'a> Env<'a> {
     /// side.
     pub fn nudged(mut self, part: f64) -> Env<'a> {
         self.nudge = part;
+        self
+    }
+    /// What decodes packed elements is not rounded step by step to f32: a language may join operations where that is as accurate, and drivers do.
+    pub fn decoded_exactly(mut self) -> Env<'a> {
+        self.decodes_exactly = true;
         self
     }
     /// Sets a variable.
@@ -255,7 +261,7 @@ impl Step<'_> {
         let rows: usize = front.iter().product();
         let expected = encoding.row_bytes(row).and_then(|b| b.checked_mul(rows));
         self.ensure(expected == Some(bytes.len()), &format!("{} bytes for {dims:?}, not {expected:?}", bytes.len()));
-        Tensor { dims, data: Data::Float(decode(encoding, bytes)) }
+        Tensor { dims, data: Data::Float(decoded(encoding, bytes, self.env.decodes_exactly)) }
     }
 
     fn movement(&self) -> Tensor {
@@ -604,6 +610,11 @@ impl Step<'_> {
 
 /// The values of packed blocks, one after the other, each the f32 that the encoding's expression gives.
 pub fn decode(encoding: EncodingRef, bytes: &[u8]) -> Vec<f64> {
+    decoded(encoding, bytes, false)
+}
+
+/// The same, or the numbers that the expression gives in exact arithmetic.
+fn decoded(encoding: EncodingRef, bytes: &[u8], exactly: bool) -> Vec<f64> {
     let mut g = Graph::new();
     let size = g.int(encoding.bytes as i64);
     let block = g.param(0, &[size], Scalar::U8);
@@ -636,7 +647,8 @@ pub fn decode(encoding: EncodingRef, bytes: &[u8]) -> Vec<f64> {
                     let count = n.src.len().min(3);
                     let mut operands = [Value::Int(0); 3];
                     (0..count).for_each(|i| operands[i] = x(i));
-                    fold::apply(n.op, &operands[..count], n.dtype.scalar)
+                    let scalar = if exactly && n.dtype.scalar == Scalar::F32 { Scalar::F64 } else { n.dtype.scalar };
+                    fold::apply(n.op, &operands[..count], scalar)
                         .unwrap_or_else(|| panic!("{}: {}", encoding.name, text::print_node(&g, order[at])))
                 }
             };

@@ -223,7 +223,8 @@ fn adapter(limited: gristmill_backend::wgpu::Limited) -> Opened {
     Opened::new(Arc::new(device), Some(&Wgsl))
 }
 
-/// The first adapter: its cheapest schedule twice, to the same bits, one that is perturbed, and the cheapest without subgroups.
+/// The first adapter: its cheapest schedule twice, to the same bits, and one that is perturbed; the cheapest without subgroups, with such as are counted half as wide, and without products of matrices,
+/// where it has them.
 #[cfg(feature = "wgpu")]
 fn wgpu() -> Vec<Way> {
     use gristmill_backend::wgpu::Limited;
@@ -235,10 +236,18 @@ fn wgpu() -> Vec<Way> {
         same_as,
     };
     let again = ["wgpu", "wgpu again"].map(|name| way(name.into(), None, Some("wgpu")));
-    let plain = adapter(Limited { no_subgroups: true, ..Limited::default() });
-    let plain = Way { name: "wgpu without subgroups".into(), device: plain, seed: None, same_as: None };
+    let machine = &device.target.machine;
+    let less = [
+        ("without subgroups", machine.shuffles, Limited { no_subgroups: true, ..Limited::default() }),
+        ("narrow subgroups", machine.shuffles, Limited { subgroup: Some(machine.subgroup / 2), ..Limited::default() }),
+        ("without matrices", machine.tile_fragment().is_some(), Limited { no_matrices: true, ..Limited::default() }),
+    ];
+    let less = less.into_iter().filter(|(_, has, _)| *has).map(|(name, _, limited)| {
+        let device = adapter(limited);
+        Way { name: format!("wgpu, {name}"), device, seed: None, same_as: None }
+    });
     let perturbed = seeds(1).map(|s| way(format!("wgpu, seed {s}"), Some(s), None));
-    again.into_iter().chain([plain]).chain(perturbed).collect()
+    again.into_iter().chain(less).chain(perturbed).collect()
 }
 
 /// Linear code means what the evaluator says. A few groups of cases, because threads run one after the other, slowly: the sums, stages and loops of
@@ -651,6 +660,10 @@ fn kernels_for_metal() {
     check(packed::matvec().into_iter().step_by(3).collect(), way(false));
     check(packed::integer().into_iter().step_by(5).chain(attention::integers()).collect(), way(true));
     check(packed::matrices(), way(true));
+    // Without subgroups, several sums of which meet at once.
+    let mut apart = way(false);
+    apart.iter_mut().for_each(|way| way.device.target.machine.shuffles = false);
+    check(packed::matmul().into_iter().step_by(9).collect(), apart);
 }
 
 /// A weight that is longer than what an adapter binds is bound in pieces.

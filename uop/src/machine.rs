@@ -91,6 +91,9 @@ pub struct Machine {
     pub barrier: f64,
 }
 
+/// Bytes of a GPU's shared memory that drivers keep of each workgroup's (CUDA programming guide, compute capability 8.0 and later).
+pub const RESERVED_SHARED: usize = 1 << 10;
+
 /// Cycles a second that a core of a processor is counted with.
 ///
 /// Like the figures below it is the same for every processor of an instruction set and a number of cores, and none is asked of the machine: so plans, kernels and results to the bit are the same on

@@ -15,6 +15,7 @@ mod kernel_text;
 mod lexer;
 mod pure;
 mod tree;
+mod vendors;
 
 use crate::shell;
 use anyhow::Result;
@@ -55,6 +56,11 @@ const CHECKS: &[Check] = &[
         name: "dialects",
         absent: "a decision, or a default in place of text, in a dialect",
         run: dialects::dialects,
+    },
+    Check {
+        name: "vendors",
+        absent: "a vendor of devices, its interface or language in the compiler",
+        run: vendors::vendors,
     },
     Check { name: "globs", absent: "glob imports outside tests, and from the crate root anywhere", run: house::globs },
     Check { name: "unfinished", absent: "todo, unimplemented, dbg, ignored tests", run: house::unfinished },

@@ -18,7 +18,7 @@ pub const COOPERATIVE: Features =
 /// Where adapters are looked for.
 const BACKENDS: Backends = Backends::VULKAN.union(Backends::METAL).union(Backends::DX12);
 
-/// Bytes that a workgroup of 512 threads shares where its folds meet (`dialect/prelude.rs`): of each thread an f32, an i32 and a u32.
+/// Bytes that a workgroup shares where its folds meet (`dialect/folds.rs`): of each of 512 threads an f32, an i32 and a u32, or of each of 256 four f32 and the others.
 const MEETING: usize = 12 * 512;
 
 /// Limits and features as if the adapter had no more: for tests of what lacks them.
@@ -32,6 +32,10 @@ pub struct Limited {
     pub buffers: Option<u32>,
     /// Do threads exchange no registers?
     pub no_subgroups: bool,
+    /// Most threads that the narrowest subgroup is counted with.
+    pub subgroup: Option<i64>,
+    /// Do subgroups multiply no matrices?
+    pub no_matrices: bool,
     /// Has a step no timestamps?
     pub no_timestamps: bool,
     /// Has it no integers of 64 bits?
@@ -57,6 +61,7 @@ impl Limited {
     pub fn features(&self, adapter: &Adapter) -> Features {
         let mut wanted = WANTED;
         wanted.set(Features::SUBGROUP, !self.no_subgroups);
+        wanted.set(Features::EXPERIMENTAL_COOPERATIVE_MATRIX, !self.no_matrices);
         wanted.set(Features::TIMESTAMP_QUERY, !self.no_timestamps);
         wanted.set(Features::SHADER_INT64, !self.no_long);
         wanted & adapter.features()

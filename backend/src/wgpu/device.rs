@@ -14,6 +14,7 @@ use gristmill_runtime::lease::Use;
 use gristmill_runtime::staging::{self, Piece};
 use gristmill_runtime::store::Store;
 use gristmill_runtime::{Buffer, Device, DeviceId, Error, Kernel, Launch, LoadedProgram, Memory, Replay};
+use gristmill_uop::adapter::Adapter as Facts;
 use gristmill_uop::program::Program;
 use gristmill_uop::target::Target;
 use std::sync::Arc;
@@ -42,7 +43,9 @@ impl WgpuDevice {
         let (number, adapter) = find(number, name)?;
         let open = |limited: &Limited, store: Store| -> Result<WgpuDevice, Error> {
             let context = Arc::new(Context::open(&adapter, limited)?);
-            let facts = facts(&adapter, context.features, &context.limits);
+            let told = facts(&adapter, context.features, &context.limits);
+            let subgroup = told.subgroup.map(|threads| limited.subgroup.map_or(threads, |most| threads.min(most)));
+            let facts = Facts { subgroup, ..told };
             let info = adapter.get_info();
             // Of the tuner's parameters a GPU has none that it reads.
             let (_, plans) = tuning::kept(&store, &words(&info));

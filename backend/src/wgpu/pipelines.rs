@@ -1,7 +1,7 @@
 //! Pipelines: a kernel's module, compiled by its adapter's driver, and how its buffers are bound.
 
 use super::context::Context;
-use super::dialect::{module, multiplies};
+use super::dialect::{module, multiplies, words_of_tables};
 use super::kept::Kept;
 use crate::text::Text;
 use gristmill_runtime::Error;
@@ -9,21 +9,23 @@ use gristmill_uop::program::{Access, Param, Program};
 use gristmill_uop::{Arg, Op};
 use std::borrow::Cow;
 use wgpu::{
-    BindGroupLayout, BindGroupLayoutDescriptor, BindGroupLayoutEntry, BindingType, BufferBindingType, ComputePipeline,
-    ComputePipelineDescriptor, Features, PipelineCompilationOptions, PipelineLayoutDescriptor, ShaderModuleDescriptor,
-    ShaderRuntimeChecks, ShaderSource, ShaderStages,
+    BindGroupLayout, BindGroupLayoutDescriptor, BindGroupLayoutEntry, BindingType, Buffer, BufferBindingType,
+    BufferDescriptor, BufferUsages, ComputePipeline, ComputePipelineDescriptor, Features, PipelineCompilationOptions,
+    PipelineLayoutDescriptor, ShaderModuleDescriptor, ShaderRuntimeChecks, ShaderSource, ShaderStages,
 };
 
 /// A compiled kernel.
 pub struct Pipeline {
     /// What runs.
     pub pipeline: ComputePipeline,
-    /// How its buffers are bound, behind them its variables, if it has any, and behind these further pieces of buffers that are too long for one binding.
+    /// How its buffers are bound, behind them its variables, if it has any, behind these further pieces of buffers that are too long for one binding, and behind all its tables.
     pub layout: BindGroupLayout,
     /// Of how many pieces each buffer is.
     pub pieces: Vec<usize>,
     /// Bytes of a piece.
     pub piece: usize,
+    /// Its constant tables, if it has any.
+    pub tables: Option<Buffer>,
 }
 
 /// What every pipeline of a device is made with.
@@ -75,7 +77,9 @@ impl Pipeline {
     pub fn new(maker: &Maker, text: &Text, program: &Program) -> Result<Pipeline, Error> {
         let &Maker { context, piece, kept } = maker;
         let pieces: Vec<usize> = program.params.iter().map(|p| p.pieces(piece)).collect();
-        check(context, program, pieces.iter().sum())?;
+        let tables = words_of_tables(&text.source);
+        check(context, program, pieces.iter().sum::<usize>() + usize::from(tables.is_some()))?;
+        let tables = tables.map(|words| constant(context, &program.name, &words)).transpose()?;
         let source = module(&text.source);
         let module = context.scoped(&program.name, || {
             let source = ShaderSource::Wgsl(Cow::Borrowed(&source));
@@ -89,7 +93,7 @@ impl Pipeline {
             unsafe { context.device.create_shader_module_trusted(descriptor, checks) }
         });
         let module = module.map_err(|error| compile_error(text, error))?;
-        let layout = layout(context, program, &pieces)?;
+        let layout = layout(context, program, &pieces, tables.is_some())?;
         let pipeline = context.scoped(&program.name, || {
             let descriptor = PipelineLayoutDescriptor {
                 bind_group_layouts: &[Some(&layout)],
@@ -108,7 +112,8 @@ impl Pipeline {
                 cache: kept.cache(),
             })
         });
-        Ok(Pipeline { pipeline: pipeline.map_err(|error| compile_error(text, error))?, layout, pieces, piece })
+        let pipeline = pipeline.map_err(|error| compile_error(text, error))?;
+        Ok(Pipeline { pipeline, layout, pieces, piece, tables })
     }
 }
 
@@ -120,8 +125,20 @@ fn compile_error(text: &Text, error: Error) -> Error {
     }
 }
 
-/// Storage buffers in the order of the parameters, the uniform buffer of variables, and further pieces in the order of the parameters.
-fn layout(context: &Context, program: &Program, pieces: &[usize]) -> Result<BindGroupLayout, Error> {
+/// A buffer of words that nobody writes.
+fn constant(context: &Context, name: &str, words: &[u32]) -> Result<Buffer, Error> {
+    let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
+    let (size, usage) = (bytes.len() as u64, BufferUsages::STORAGE | BufferUsages::COPY_DST);
+    let descriptor = BufferDescriptor { label: None, size, usage, mapped_at_creation: false };
+    context.scoped(name, || {
+        let buffer = context.device.create_buffer(&descriptor);
+        context.queue.write_buffer(&buffer, 0, &bytes);
+        buffer
+    })
+}
+
+/// Storage buffers in the order of the parameters, the uniform buffer of variables, further pieces in the order of the parameters, and tables.
+fn layout(context: &Context, program: &Program, pieces: &[usize], tables: bool) -> Result<BindGroupLayout, Error> {
     let entry = |binding: usize, ty: BufferBindingType| BindGroupLayoutEntry {
         binding: binding as u32,
         visibility: ShaderStages::COMPUTE,
@@ -131,7 +148,8 @@ fn layout(context: &Context, program: &Program, pieces: &[usize]) -> Result<Bind
     let storage = |p: &Param| BufferBindingType::Storage { read_only: is_weight(program, p.slot, p.access) };
     let uniform = (!program.vars.is_empty()).then_some(BufferBindingType::Uniform);
     let further = program.params.iter().zip(pieces).flat_map(|(p, &n)| std::iter::repeat_n(storage(p), n - 1));
-    let types = program.params.iter().map(storage).chain(uniform).chain(further);
+    let tables = tables.then_some(BufferBindingType::Storage { read_only: true });
+    let types = program.params.iter().map(storage).chain(uniform).chain(further).chain(tables);
     let entries: Vec<BindGroupLayoutEntry> = types.enumerate().map(|(i, ty)| entry(i, ty)).collect();
     let descriptor = BindGroupLayoutDescriptor { label: None, entries: &entries };
     context.scoped(&program.name, || context.device.create_bind_group_layout(&descriptor))

@@ -270,8 +270,11 @@ fn bind(
         resources.push(part(0));
         further.extend((1..pieces as u64).map(|number| part(number * piece)));
     }
-    let all = resources.into_iter().chain(uniform).chain(further).zip(0..);
-    let entry = |(part, binding)| BindGroupEntry { binding, resource: BindingResource::Buffer(part) };
+    let part = BindingResource::Buffer;
+    let parts = resources.into_iter().chain(uniform).chain(further).map(part);
+    let tables = pipeline.tables.as_ref().map(wgpu::Buffer::as_entire_binding);
+    let entry = |(resource, binding)| BindGroupEntry { binding, resource };
+    let all = parts.chain(tables).zip(0..);
     let entries: Vec<BindGroupEntry> = all.map(entry).collect();
     let descriptor = BindGroupDescriptor { label: None, layout: &pipeline.layout, entries: &entries };
     context.scoped(name, || context.device.create_bind_group(&descriptor))

@@ -16,6 +16,12 @@ struct alignas(16) uint4 {
   uint4(uint x, uint y, uint z, uint w) : x(x), y(y), z(z), w(w) {}
   uint operator[](uint i) const { if (i >= 4) __builtin_trap(); const uint all[] = {x, y, z, w}; return all[i]; }
 };
+struct alignas(16) float4 {
+  float x, y, z, w;
+  float4() = default;
+  float4(float x, float y, float z, float w) : x(x), y(y), z(z), w(w) {}
+};
+static inline float4 operator+(float4 a, float4 b) { return {a.x + b.x, a.y + b.y, a.z + b.z, a.w + b.w}; }
 struct half2;
 struct float2 {
   float x, y;
@@ -45,10 +51,14 @@ template <class T> static inline T simd_shuffle_xor(T x, uint by) {
   if (by >= 32 || (sim::current ^ (int)by) >= sim::threads) __builtin_trap();
   return shuffled(x, (int)by);
 }
+static inline float4 simd_shuffle_xor(float4 x, uint by) {
+  return {simd_shuffle_xor(x.x, by), simd_shuffle_xor(x.y, by), simd_shuffle_xor(x.z, by), simd_shuffle_xor(x.w, by)};
+}
 template <class T> static inline T min(T a, T b) { return b < a ? b : a; }
 template <class T> static inline T max(T a, T b) { return a < b ? b : a; }
 static inline float min(float a, float b) { return fminf(a, b); }
 static inline float max(float a, float b) { return fmaxf(a, b); }
+static inline float4 max(float4 a, float4 b) { return {fmaxf(a.x, b.x), fmaxf(a.y, b.y), fmaxf(a.z, b.z), fmaxf(a.w, b.w)}; }
 template <class T> static inline T clamp(T x, T low, T high) { return min(max(x, low), high); }
 template <class T, class U> static inline T select(T no, U yes, bool which) { return which ? (T)yes : no; }
 template <class T> static inline T extract_bits(T x, uint at, uint bits) {

@@ -3,7 +3,7 @@
 
 use crate::simulated::Language;
 use gristmill_backend::Text;
-use gristmill_backend::wgpu::dialect::module;
+use gristmill_backend::wgpu::dialect::{module, words_of_tables};
 use gristmill_runtime::Error;
 use gristmill_uop::adapter::{Adapter, AdapterKind};
 use gristmill_uop::target::Target;
@@ -66,7 +66,9 @@ fn kernel(text: &Text) -> Result<String, Error> {
     let (_, signature) = msl.split_once("kernel void ").ok_or_else(|| failed("no kernel".into()))?;
     let (name, signature) = signature.split_once('(').ok_or_else(|| failed("no parameters".into()))?;
     let (signature, _) = signature.split_once("\n) {").ok_or_else(|| failed("no body".into()))?;
-    let buffers = text.source.matches("var<storage").count();
+    let tables = words_of_tables(&text.source);
+    let buffers = text.source.matches("var<storage").count() - usize::from(tables.is_some());
+    let words: Vec<String> = tables.unwrap_or_default().iter().map(|word| format!("{word}u")).collect();
     let variables = msl.split_once("struct Variables {").and_then(|(_, rest)| rest.split_once('}'));
     let variables = variables.map_or(0, |(fields, _)| fields.matches(';').count());
     let (mut arguments, mut shared) = (Vec::new(), Vec::new());
@@ -83,6 +85,7 @@ fn kernel(text: &Text) -> Result<String, Error> {
             }
             ("group", ..) => "metal::uint3{(unsigned)sim::group % 32768, (unsigned)sim::group / 32768, 0}".into(),
             ("variables", ..) => "Buffer{values}".into(),
+            ("tables", ..) => "Buffer{(void *)tables}".into(),
             _ if named.starts_with("thread") => "(unsigned)sim::current".into(),
             _ => "Buffer{nullptr}".into(),
         });
@@ -100,11 +103,11 @@ fn kernel(text: &Text) -> Result<String, Error> {
         out
     });
     let bytes = shared.iter().fold(String::from("0"), |sum, of| format!("{sum} + room<{of}>()"));
-    let arguments = arguments.join(", ");
+    let (arguments, words) = (arguments.join(", "), words.join(", "));
     Ok(format!(
         "namespace {{ namespace n_{symbol} {{\n{msl}}} }}\n\
          extern \"C\" int run_{symbol}(void **of, int threads, i64 groups, size_t) {{\n\
-         static void **b; static int values[{variables} + 1]; b = of;\n\
+         static void **b; static int values[{variables} + 1]; static const unsigned tables[] = {{{words}}}; b = of;\n\
          for (int i = 0; i < {variables}; i++) values[i] = (int)((i64 *)of[{buffers}])[i];\n\
          return sim::run([](void *) {{ sim::waited[sim::current] = true; n_{symbol}::{name}({arguments}); }}, of, threads, groups, {bytes});\n}}\n"
     ))

@@ -1,6 +1,7 @@
 //! A batch of cases with what they compute, run in every way. Ways that share a device are planned first, compiled together, and run once for each distinct
 //! schedule.
 
+use super::accuracy::Accuracy;
 use super::progress::{Finished, Record, Stages};
 use super::schedules::{Group, Schedule};
 use super::truths::{Meant, Truth};
@@ -129,13 +130,10 @@ impl Suite {
             let got: Vec<f64> = places.iter().map(|&p| get(bytes, p * scalar.bytes(), scalar)).collect();
             let judged = match meaning {
                 Some(meant) => {
-                    let nearer = wrong(&meant.values[j][n].1, &got, scalar, meant.within, &[]);
-                    nearer.or_else(|| wrong(want, &got, scalar, ENCODED, &[]))
+                    let off = |want, within| wrong(&[want], &got, scalar, within, &[], &|_, _| false);
+                    off(&meant.values[j][n].1, meant.within).or_else(|| off(want, ENCODED))
                 }
-                None => {
-                    let slack = run.slack.get(n).map_or(&[][..], Vec::as_slice);
-                    wrong(want, &got, scalar, case.within, slack)
-                }
+                None => Accuracy::of(way).wrong(case, run, n, &got, scalar),
             };
             errors.extend(judged.map(|e| format!("{at}: slot {slot}, {e}")));
         }

@@ -1,7 +1,7 @@
 //! What is true of a case, kept for the devices to come: its inputs, and what must come out of them, follow from the case alone, and an evaluator of f64 takes a fifth of the
 //! time that a processor's kernels do.
 
-use super::{Case, Run, Want, runs, truth};
+use super::{Case, Env, Run, Want, runs, truth};
 use gristmill_runtime::store::Key;
 use gristmill_tensor::function::{self, ContentKey};
 use gristmill_uop::function::Function;
@@ -51,7 +51,7 @@ impl Truth {
     /// The same for another function of the same slots.
     pub fn meant(&self, f: &Function) -> Meant {
         let mut meanings = self.meanings.lock().unwrap_or_else(PoisonError::into_inner);
-        let of = |r: &Run| truth(f, &r.vars, &r.before, &r.values, 0.0);
+        let of = |r: &Run| truth(f, &r.vars, &r.before, &r.values, Env::new());
         meanings.entry(f.key()).or_insert_with(|| Arc::new(self.runs.iter().map(of).collect())).clone()
     }
 }

@@ -180,8 +180,8 @@ impl Memories {
         let shared = share(g, &mut of, signature);
         Memories { of, weights, shared, stages }
     }
-    /// Their declarations, and that of the variables.
-    pub fn definitions(&self, signature: &Signature) -> String {
+    /// Their declarations, and that of the variables; and how many bindings these are.
+    pub fn definitions(&self, signature: &Signature) -> (String, usize) {
         let mut out = String::new();
         let mut further = signature.params.len() + usize::from(!signature.vars.is_empty());
         for (i, p) in signature.params.iter().enumerate() {
@@ -212,7 +212,7 @@ impl Memories {
         for (name, element, length) in &self.shared {
             let _ = writeln!(out, "var<workgroup> {name}: array<{element}, {length}>;");
         }
-        out
+        (out, further)
     }
     fn get(&self, buffer: Id) -> &Memory {
         self.of.get(&buffer).unwrap_or_else(|| panic!("{buffer:?} is no argument of the kernel"))

@@ -2,10 +2,11 @@
 //! or in the machine that it was lowered for (words alone are loaded).
 //!
 //! Buffers are arrays of words at bindings 0, 1, …, in the order of `Program::params`; the variables, each an i32, are a uniform buffer behind them. A
-//! buffer that the kernel writes bytes or halves to is one of atomic words. One that is longer than the adapter binds has further bindings behind the variables. The workgroup's number is `x + GROUPS_X·y` of the grid.
+//! buffer that the kernel writes bytes or halves to is one of atomic words. One that is longer than the adapter binds has further bindings behind the variables, and behind these lie constant tables, if there are any. The workgroup's number is `x + GROUPS_X·y` of the grid.
 
 mod cooperative;
 mod expression;
+mod folds;
 mod memory;
 pub mod order;
 mod prelude;
@@ -14,13 +15,15 @@ mod tables;
 use crate::names::{Names, unprintable};
 use crate::simt::{Simt, Text};
 use expression::{Expressions, to_f32, wrapped};
+use folds::{AT_ONCE, Fold, THREADS_AT_ONCE, folds};
 use gristmill_compiler::emit::{Dialect, Signature};
 use gristmill_compiler::lower::{Addition, KernelCode, Prefetch, Statement, end_of_block};
 use gristmill_uop::{Arg, Graph, Id, Op, Scalar};
 use memory::Memories;
+use prelude::LONG;
 pub use prelude::PRELUDE;
-use prelude::{Fold, LONG, folds};
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashSet};
+pub use tables::words_of_tables;
 
 /// Workgroups of a row of the grid, where there is more than one row: a dimension has no more than 65,535.
 pub const GROUPS_X: u32 = 1 << 15;
@@ -43,12 +46,15 @@ impl Dialect for Wgsl {
     fn render(&self, name: &str, graph: &Graph, code: &KernelCode, signature: &Signature) -> String {
         let t = Expressions::new(graph, signature);
         let memories = Memories::of(graph, code, signature);
-        let mut w = Writer { t, memories, folds: BTreeSet::new(), text: Text::default() };
+        let of_threads = [code.threads as i64, code.exchange];
+        let mut w =
+            Writer { t, memories, of_threads, folds: BTreeSet::new(), folded: HashSet::new(), text: Text::default() };
         w.kernel(name, code);
-        let folds = folds(&w.folds, code.threads, code.exchange);
-        let tables = w.t.tables.borrow().definitions();
+        let folds = folds(&w.folds, of_threads);
+        let (memories, binding) = w.memories.definitions(signature);
+        let tables = w.t.tables.borrow().definitions(binding);
         let long = if w.text.out.contains("f32_to_i64(") { LONG } else { "" };
-        format!("{long}{folds}{tables}{}{}", w.memories.definitions(signature), w.text.out)
+        format!("{long}{folds}{tables}{memories}{}", w.text.out)
     }
 }
 
@@ -60,7 +66,11 @@ fn added(bits: &str, x: &str) -> String {
 struct Writer<'a> {
     t: Expressions<'a>,
     memories: Memories,
+    /// Threads of a workgroup, and how many neighbours exchange registers.
+    of_threads: [i64; 2],
     folds: BTreeSet<Fold>,
+    /// Folds that stand with others before their place.
+    folded: HashSet<Id>,
     text: Text<'a>,
 }
 
@@ -112,7 +122,12 @@ impl<'a> Simt<'a> for Writer<'a> {
                     self.unrolled(*range, *copies, &all[at + 1..end]);
                     at = end;
                 }
-                s => self.statement(s),
+                Statement::Define(id) if self.folded.remove(id) => {}
+                s => {
+                    if !self.folds_at_once(&all[at..]) {
+                        self.statement(s);
+                    }
+                }
             }
             at += 1;
         }
@@ -225,8 +240,8 @@ impl<'a> Writer<'a> {
         let left = rounds.zip(count).map_or(0..0, |(rounds, count)| rounds * copies..count);
         left.for_each(|i| copy(self, format!("{t}({i})")));
     }
-    /// The sum or maximum over lanes that are threads.
-    fn fold(&mut self, id: Id) -> String {
+    /// The fold that a node is, its value in the type that is folded.
+    fn fold_of(&mut self, id: Id) -> (Fold, String) {
         let n = &self.t.g[id];
         let Arg::Reduce(how, _) = n.arg else { unprintable(self.t.g, id) };
         let [lanes, stride] = self.lanes(id);
@@ -238,14 +253,59 @@ impl<'a> Writer<'a> {
             _ if own != self.t.type_of(n.src[0]) => (own, format!("{}({x})", own.name())),
             _ => (own, x),
         };
-        let Some(fold) = Fold::new(how, of, lanes, stride) else { unprintable(self.t.g, id) };
+        (Fold::new(how, of, lanes, stride).unwrap_or_else(|| unprintable(self.t.g, id)), x)
+    }
+    /// The sum or maximum over lanes that are threads.
+    fn fold(&mut self, id: Id) -> String {
+        let (fold, x) = self.fold_of(id);
         let text = format!("{}({x}, thread)", fold.name());
         self.folds.insert(fold);
-        match scalar {
+        match self.t.g.scalar(id) {
             Scalar::Bool => format!("{text} != 0"),
             s if s.is_half() => format!("f32_to_{}({text})", s.name()),
             s => wrapped(s, text),
         }
+    }
+    /// The fold that a statement is, if it meets in shared memory where others may meet too.
+    fn met(&mut self, s: &Statement) -> Option<(Id, Fold, String)> {
+        let Statement::Define(id) = *s else { return None };
+        if self.t.g[id].op != Op::Fold || self.t.g.scalar(id) != Scalar::F32 {
+            return None;
+        }
+        let ([threads, exchange], (fold, x)) = (self.of_threads, self.fold_of(id));
+        (fold.is_shared(exchange) && threads <= THREADS_AT_ONCE).then_some((id, fold, x))
+    }
+    /// Writes the fold that statements begin with together with those behind it that are alike and whose values are known, if there are any.
+    fn folds_at_once(&mut self, all: &'a [Statement]) -> bool {
+        let Some((first, fold, x)) = all.first().and_then(|s| self.met(s)) else { return false };
+        let (mut found, mut made) = (vec![(first, x)], vec![first]);
+        // Beyond anything but a definition sums may have changed.
+        for s in all[1..].iter().take_while(|s| matches!(s, Statement::Define(_))) {
+            if found.len() == AT_ONCE {
+                break;
+            }
+            let Statement::Define(id) = *s else { continue };
+            let known = !made.iter().any(|m| self.t.g[id].src.contains(m)) && !self.folded.contains(&id);
+            if let Some((_, _, x)) = self.met(s).filter(|(_, other, _)| known && *other == fold) {
+                found.push((id, x));
+            }
+            made.push(id);
+        }
+        if found.len() == 1 {
+            return false;
+        }
+        let fold = Fold { at_once: true, ..fold };
+        let mut values: Vec<String> = found.iter().map(|(_, x)| x.clone()).collect();
+        values.resize(AT_ONCE, "0.0f".into());
+        let (name, type_of, values) = (format!("f{}", self.t.number(first)), fold.values(), values.join(", "));
+        self.line(format_args!("let {name} = {}({type_of}({values}), thread);", fold.name()));
+        self.folds.insert(fold);
+        for ((id, _), part) in found.iter().zip(["x", "y", "z", "w"]) {
+            let v = self.t.number(*id);
+            self.line(format_args!("let v{v}: f32 = {name}.{part};"));
+        }
+        self.folded.extend(found[1..].iter().map(|(id, _)| *id));
+        true
     }
     /// The word of a buffer's element: what varies and what does not, in words.
     fn word(&self, buffer: Id, at: Id) -> String {

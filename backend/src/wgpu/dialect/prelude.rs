@@ -1,8 +1,4 @@
-//! What every kernel's module begins with, and the folds over its threads.
-
-use gristmill_uop::{ReduceOp, Scalar};
-use std::collections::BTreeSet;
-use std::fmt::Write;
+//! What every kernel's module begins with.
 
 /// Functions that have no word in WGSL, or one that says less than the graph means: conversions that saturate and round to the nearest even, exponentials
 /// and logarithms to a few units in the last place (polynomials of the Cephes library, as in the dialect of the processor). The larger part of
@@ -108,74 +104,3 @@ fn f32_to_i64(x: f32) -> i64 {
   return select(select(0li, inside, x == x), 9223372036854775807li, x >= 9223372036854775808.0f);
 }
 ";
-
-/// A sum or a maximum over neighbours: so many lanes, so many threads apart.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-pub struct Fold {
-    /// Is it a sum?
-    pub adds: bool,
-    /// Of values of 64 bits, of floats, of signed ones, of unsigned ones?
-    pub of: u8,
-    /// Values.
-    pub lanes: i64,
-    /// Threads from one to the next.
-    pub stride: i64,
-}
-
-/// The types that are folded, by [`Fold::of`].
-const TYPES: [Scalar; 4] = [Scalar::F32, Scalar::I32, Scalar::U32, Scalar::I64];
-
-impl Fold {
-    /// Of values of that type; none if it is no number.
-    pub fn new(how: ReduceOp, of: Scalar, lanes: i64, stride: i64) -> Option<Fold> {
-        let of = TYPES.iter().position(|&t| t == of)? as u8;
-        Some(Fold { adds: how == ReduceOp::Add, of, lanes, stride })
-    }
-    /// Its function.
-    pub fn name(&self) -> String {
-        let how = if self.adds { "add" } else { "max" };
-        format!("fold_{how}_{}_{}_{}", TYPES[self.of as usize].name(), self.lanes, self.stride)
-    }
-    fn combined(&self, other: &str) -> String {
-        if self.adds { format!("x + {other}") } else { format!("max(x, {other})") }
-    }
-    /// The function, where so many neighbouring threads exchange registers. Other threads meet in shared memory, and all of them come to its barriers.
-    fn definition(&self, exchange: i64) -> String {
-        let &Fold { of, lanes, stride, .. } = self;
-        let t = TYPES[of as usize];
-        let span = lanes * stride;
-        // Whole numbers of 64 bits are exchanged by no word of WGSL.
-        let exchange = if t == Scalar::I64 { 1 } else { exchange };
-        let mut out = format!("fn {}(y: {}, thread: u32) -> {} {{\n  var x = y;\n", self.name(), t.name(), t.name());
-        let mut by = stride;
-        while by < exchange && by < span {
-            let other = self.combined(&format!("subgroupShuffleXor(x, {by}u)"));
-            let _ = writeln!(out, "  x = {other};");
-            by *= 2;
-        }
-        if span > exchange.max(stride) {
-            let parts = format!("parts_{}", t.name());
-            let next = exchange.max(stride);
-            let _ = writeln!(out, "  workgroupBarrier();\n  {parts}[thread] = x;\n  workgroupBarrier();");
-            let _ = writeln!(out, "  let first = thread - thread % {span}u + thread % {next}u;\n  x = {parts}[first];");
-            let (count, other) = (span / next, self.combined(&format!("{parts}[first + i * {next}u]")));
-            let _ = writeln!(out, "  for (var i = 1u; i < {count}u; i += 1u) {{ x = {other}; }}");
-        }
-        out + "  return x;\n}\n"
-    }
-    fn is_shared(&self, exchange: i64) -> bool {
-        let exchange = if TYPES[self.of as usize] == Scalar::I64 { 1 } else { exchange };
-        self.lanes * self.stride > exchange.max(self.stride)
-    }
-}
-
-/// The functions of these folds in a kernel of so many threads, and the memory in which they meet.
-pub fn folds(all: &BTreeSet<Fold>, threads: usize, exchange: i64) -> String {
-    let mut out = String::new();
-    for (i, t) in TYPES.iter().enumerate() {
-        if all.iter().any(|f| f.of as usize == i && f.is_shared(exchange)) {
-            let _ = writeln!(out, "var<workgroup> parts_{0}: array<{0}, {threads}>;", t.name());
-        }
-    }
-    all.iter().fold(out, |out, fold| out + &fold.definition(exchange))
-}

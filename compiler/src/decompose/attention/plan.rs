@@ -19,7 +19,7 @@ const CHUNK: i64 = 128;
 /// divided as one of 18,432; experiments, 37).
 const CHUNK_THREADS: i64 = 64;
 /// As many where threads multiply for one token, of a cache so short that there are twice as many units as such chunks: threads take long for a chunk, 31 ns for each position and head of
-/// 1,088 values on an H200 through Vulkan. Tokens a second at the beginning, and behind 1,500 positions (experiments, 110): Youtu with 64 positions and 4 heads 510 and 494, with 32 and 2 566 and 497; Llama 3.1 8B 309 and 305,
+/// 1,088 values on an H200 through an interface to every vendor's GPUs. Tokens a second at the beginning, and behind 1,500 positions (experiments, 110): Youtu with 64 positions and 4 heads 510 and 494, with 32 and 2 566 and 497; Llama 3.1 8B 309 and 305,
 /// with 32 and 4 317 and 304. Behind 3,500 Youtu's 428 would be 419.
 const CHUNK_PLAIN: i64 = 32;
 /// Rows of several sequences that have as many chunks as one alone before they are longer: partial results of 64 rows are as many bytes as what is read. 64 rows of GLM behind

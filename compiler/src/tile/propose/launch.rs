@@ -6,12 +6,13 @@ use crate::price::occupancy::{REGISTERS, REGISTERS_PER_LOADED_WORD, each, held, 
 use crate::tile::plan::{Proposal, proposals};
 use gristmill_uop::Graph;
 use gristmill_uop::launch::{Dependents, LaunchPlan};
+use gristmill_uop::machine::RESERVED_SHARED;
 use gristmill_uop::target::Target;
 
 /// Words of the widest load: so many iterations are written out as have one each in those registers.
 const WORDS_OF_WIDEST_LOAD: i64 = 4;
 /// Registers that a sum takes, with its words and what is made of them, where words wait one after the other: with eight sums and 85 registers nothing
-/// spills there (`llm/tests/it/nvrtc.rs`).
+/// spills there, which a test of the usual models' kernels looks at.
 const LEAST_REGISTERS_OF_SUM: i64 = 5;
 /// Parts of a unit's memory that drivers may be asked to share, percent (experiments, 54).
 const SHARED_PERCENT: [(&str, i64); 3] = [("a quarter shared", 25), ("half shared", 50), ("all shared", 100)];
@@ -22,8 +23,6 @@ const ITERATIONS_AHEAD: i64 = 1;
 /// The same of products of several warps, of which an iteration takes a fraction of the time that memory needs to answer, as far as
 /// shared memory has room (one, two and three were not measured apart).
 const ITERATIONS_AHEAD_OF_GROUPS: i64 = 3;
-/// Bytes of shared memory that drivers keep of each workgroup's (CUDA programming guide, compute capability 8.0 and later).
-const RESERVED_BYTES: i64 = 1 << 10;
 
 /// What a launch's plan follows from.
 pub struct Launched<'a> {
@@ -114,7 +113,7 @@ fn copied_ahead(of: &Launched, pressure: Pressure) -> Option<(i64, i64)> {
     let operands = if wanted.needed { 0 } else { pressure.unpacked / 2 };
     let registers = REGISTERS + pressure.unpacked + operands + 2 * wanted.carried + WORDS_OF_WIDEST_LOAD;
     let iterations = |resident: i64| {
-        let of_unit = machine.shared_per_unit as i64 / resident - RESERVED_BYTES;
+        let of_unit = machine.shared_per_unit as i64 / resident - RESERVED_SHARED as i64;
         let room = of_unit.min(machine.shared_per_workgroup as i64) - of.scratch as i64;
         (room / wanted.bytes - 1).min(wanted.longest - 1).min(if wanted.needed {
             ITERATIONS_AHEAD_OF_GROUPS

@@ -33,7 +33,8 @@ pub fn threads(g: &Graph, nest: &Nest, target: &Target, all: bool) -> Vec<Propos
     let threads = target.threads as i64;
     let (subgroup, registers) = (target.machine.subgroup, target.registers as i64);
     let fills = workgroups(g, &[nest.value, nest.offset]) > room_of_threads(target);
-    let of = Sharing { g, nest, view: NestView::of(g, nest, threads), threads, subgroup, registers, fills };
+    let least = target.machine.least_bytes as i64;
+    let of = Sharing { g, nest, view: NestView::of(g, nest, threads), threads, subgroup, registers, least, fills };
     let first = of.plan(of.along(), Limits::default());
     if !all {
         return proposals(NestPlan::Threads(first), []);
@@ -125,6 +126,8 @@ struct Sharing<'a> {
     subgroup: i64,
     /// Registers of a thread.
     registers: i64,
+    /// Bytes of the narrowest type that the machine has.
+    least: i64,
     /// Does the nest alone have more workgroups than the machine has threads for at once?
     fills: bool,
 }
@@ -133,7 +136,7 @@ impl Sharing<'_> {
     fn along(&self) -> Along {
         let elements: i64 = self.view.shared.iter().map(|&r| most(self.g, r)).product();
         let sums = self.view.own.len() + self.view.common.len();
-        if self.unpacks() {
+        if self.unpacks() || sums == 0 && self.elements_of_word() > 1 {
             return Along::Output;
         }
         let of_stages = sums == 0 && loads(self.g, self.nest.value).is_empty();
@@ -201,9 +204,24 @@ impl Sharing<'_> {
         // Threads before width: partial results that threads have to fold cost more than narrow loads.
         let each = self.view.shared.iter().map(|&r| most(self.g, r)).product::<i64>() / self.threads;
         let wide = if self.unpacks() { QUAD } else { widest(self.g, self.nest.value, last) };
-        let most = wide.min(MOST_ACCUMULATORS / self.upcasts().max(1)).min(each).min(limits.width);
+        let most = wide.min(MOST_ACCUMULATORS / self.upcasts().max(1)).min(each);
+        let most = most.max(self.elements_of_word()).min(limits.width);
         let Some(bound) = fixed(self.g, last) else { return 1 };
         (2..=most).rev().find(|w| bound % w == 0).unwrap_or(1)
+    }
+    /// Neighbouring elements that fill a word where the nest writes parts of what the machine has: a thread that has all of them writes it as a whole, and who writes one part takes two atomic operations, as
+    /// others may write the rest. Codes of a stage that were written one by one, and so read as atomic words, were four fifths of a small model's token on a program that stands for a GPU.
+    fn elements_of_word(&self) -> i64 {
+        let (g, unit) = (self.g, self.g.unit_bytes(self.nest.buffer));
+        let Some(&last) = self.view.shared.last() else { return 1 };
+        if self.nest.adds || unit >= self.least {
+            return 1;
+        }
+        let (of_word, sum) = (self.least / unit, g.linear(self.nest.offset));
+        let begins = sum.constant % of_word == 0;
+        let others = sum.terms.iter().all(|&(t, c)| t == last || c % of_word == 0 && !g.any(t, |n, _| n == last));
+        let whole = fixed(g, last).is_some_and(|bound| bound % of_word == 0);
+        if sum.coefficient(last) == 1 && begins && others && whole { of_word } else { 1 }
     }
     /// Loops over output elements that share an operand, which is read once for all of them if they are copies; and what is left of so many elements.
     fn copies(&self, mut outputs: i64, limits: Limits) -> (Vec<usize>, i64) {

@@ -13,7 +13,7 @@ const TILES_OF_WARP: i64 = 12;
 /// Tiles of a warp beside one another, at most. Not measured: more read rows less often, and leave fewer tiles above one another.
 const TILES_BESIDE: i64 = 6;
 
-/// Registers of sums that a thread of several warps' products keeps, at most: half of the 255 that it can have (PTX). With as many GLM's attention of 2,048 tokens has 221 in all, of which 32
+/// Registers of sums that a thread of several warps' products keeps, at most: half of the 255 that it can have. With as many GLM's attention of 2,048 tokens has 221 in all, of which 32
 /// are scores.
 const SUMS_OF_GROUPS: i64 = 128;
 
