@@ -100,6 +100,10 @@ impl<'a> Rivals<'a> {
     pub fn target(&self) -> &Target {
         &self.opened.target
     }
+    /// Loads the model for a target that others will be compared with, so that no comparison takes as long as that.
+    pub fn load(&mut self, target: &Target) -> Result {
+        self.keep(target).map(drop)
+    }
     /// The model for a target, compiled beside these weights.
     fn compiled(&self, target: &Target, there: &Weights, bars: &Bars) -> Result<Compiled<'a>> {
         let opened = Opened { target: target.clone(), ..self.opened.clone() };

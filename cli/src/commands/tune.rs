@@ -155,6 +155,7 @@ impl Tuner<'_, '_> {
     fn tune(&mut self, width: usize) -> Result<Target> {
         let mut untuned = self.rivals.target().clone();
         (untuned.tuning, untuned.plans) = (Tuning::default(), Plans::new());
+        self.rivals.load(&untuned)?;
         let heads = ["decode tok/s", "ratio", "prefill tok/s", "ratio"];
         writeln!(self.out, "{:>13} {:>7} {:>14} {:>7}  tried", heads[0], heads[1], heads[2], heads[3])?;
         let found = search(self, untuned.clone(), width)?;

@@ -1,6 +1,6 @@
 //! Commands that measure: logits, perplexity, bench.
 
-use super::{DEMO, data, run};
+use super::{DEMO, data, gristmill, outcome, run};
 use std::path::Path;
 
 const VOCABULARY: usize = 2048;
@@ -107,6 +107,45 @@ fn bench_prints_the_fields_of_the_contract() {
     assert_eq!(bytes(3) - bytes(1), 64 * 288 * 2 * 6);
     assert!(run(&["bench", DEMO, "-p", "8", "-n", "0", "-r", "1"]).ok().contains("pp8"));
     assert!(run(&["bench", DEMO, "-d", "2000"]).failed().contains("2512"));
+}
+
+/// What can be switched off stands in the page's list of ideas, and what stands there can be.
+#[test]
+fn every_optimisation_is_of_one_idea() {
+    use gristmill_uop::target::FLAGS;
+    let list = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/ablation/ideas.json");
+    let ideas: serde_json::Value = serde_json::from_str(&std::fs::read_to_string(list).unwrap()).unwrap();
+    let flags = ideas.as_array().unwrap().iter().flat_map(|idea| idea["flags"].as_array().unwrap());
+    let mut told: Vec<&str> = flags.map(|flag| flag.as_str().unwrap()).collect();
+    let mut known: Vec<&str> = FLAGS.iter().map(|flag| flag.name).collect();
+    told.sort_unstable();
+    known.sort_unstable();
+    assert_eq!(told, known);
+}
+
+/// A search on this processor: it says what it tries and ends in time, and what it keeps is used from then on.
+#[test]
+fn a_model_is_tuned_in_the_time_that_is_given() {
+    // A store of its own: other tests have the defaults.
+    let store = Path::new(env!("CARGO_TARGET_TMPDIR")).join("tuned");
+    let with = |arguments: &[&str]| outcome(gristmill(arguments).env("GRISTMILL_CACHE", &store)).ok();
+    let start = std::time::Instant::now();
+    let work = ["-p", "4", "-n", "4", "-r", "1", "--beam", "2", "--minutes", "0.2"];
+    let out = with(&[&["tune", DEMO, "--device", "cpu", "--threads", "1"], &work[..]].concat());
+    // Loading, and what was begun, are over by then on a machine that others use too.
+    assert!(start.elapsed().as_secs() < 120, "{out}");
+    let tried = out.lines().find(|line| line.starts_with("tried ")).expect("a summary");
+    assert!(tried.contains(" round") && !tried.starts_with("tried 0 "), "{out}");
+    assert!(out.contains("decode tok/s") && out.lines().any(|line| line.ends_with("groups 2")), "{out}");
+    let (stored, plans) = out.lines().last().unwrap().rsplit_once(", and ").expect("what is stored");
+    let tuning = stored.split_once(": ").expect("parameters").1;
+    // Either the defaults stay, or both were measured once more.
+    match out.contains("the defaults stay") {
+        true => assert!(tuning.starts_with("groups 1") && plans == "0 plans", "{out}"),
+        false => assert!(out.contains("in turns with the untuned model:") && out.contains("kept: "), "{out}"),
+    }
+    assert!(with(&["devices"]).contains(&format!("tuned: {tuning}")), "{out}");
+    with(&["tune", "--reset"]);
 }
 
 #[test]
