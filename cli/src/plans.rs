@@ -181,7 +181,9 @@ mod tests {
     fn questions_are_about_what_is_hot() {
         let asked = asked(&Target::cpu("avx512vnni", 16, 2), 0);
         let first = |words: &str| asked.iter().position(|q| q[0].0.starts_with(words));
-        let (experts, head, embedding) = (first("workgroup deepseek2.moe"), first("workgroup head"), first("workgroup deepseek2.embed"));
-        assert!(experts.is_some() && head.is_some() && embedding.is_none(), "{experts:?} {head:?} {embedding:?}");
+        // The matrix of the vocabulary is a sixth of what a token reads, each of a layer's less in all layers together, and a row of an embedding nothing.
+        assert_eq!((first("workgroup deepseek2.head"), first("workgroup deepseek2.embed")), (Some(0), None));
+        let layers = asked.iter().filter(|q| q[0].0.starts_with("workgroup deepseek2.dense")).count();
+        assert!(layers > 2, "{layers}");
     }
 }

@@ -44,7 +44,7 @@ impl Form {
     /// The forms that sums of that type may take.
     pub fn legal(scalar: Scalar, target: &Target) -> impl Iterator<Item = Form> {
         let atomic = target.scatter && (target.any_order || scalar == Scalar::I32);
-        let is_legal = |form: &Form| match form {
+        let is_legal = move |form: &Form| match form {
             Form::Compared => true,
             Form::InOrder => target.scatter,
             Form::Atomic => atomic,

@@ -3,19 +3,12 @@
 //!
 //! Files of f32 are not in the repository: with the feature `reference-tests` those in the folder that `GRISTMILL_REFERENCE` names are tested too.
 
-use crate::golden_support::{Form, Way};
-use crate::parity_support::Run;
 use crate::parity_support::tables::{argmax, data, ids, npy, rms};
-use gristmill_backend::cpu::{Cc, CpuDevice, Isa, dialect};
-use gristmill_backend::{Opened, Options, open};
-use gristmill_compiler::Perturb;
-use gristmill_llm::arch;
+use gristmill_backend::{Options, open};
 use gristmill_llm::engine::{Engine, Settings};
 use gristmill_llm::gguf::Gguf;
-use gristmill_runtime::store::Store;
 use gristmill_uop::Scalar;
 use std::path::Path;
-use std::sync::Arc;
 
 /// RMS of the difference, in standard deviations of the reference.
 const EXACT: f64 = 1e-3;
@@ -69,11 +62,13 @@ macro_rules! families { ($($test:ident $family:literal $quant:literal;)*) => {
         check("cpu", $family, $quant);
     })*
 
-    /// Whatever is decided: [`check_schedules`].
+    /// Whatever is decided.
     mod in_any_schedule {
         $(#[test]
         fn $test() {
-            super::check_schedules($family, $quant);
+            let of = |end: &str| super::data(&format!("families/{}-{end}", $family));
+            let (file, logits) = (format!("{}.gguf", $quant), format!("{}-logits.npy", $quant));
+            crate::parity_support::schedules::check(&of(&file), &of(&logits), &of("tokens.txt"));
         })*
     }
 
@@ -132,61 +127,6 @@ families! {
     deepseek2_with_groups_of_experts_and_yarn "deepseek2" "q8_0";
     deepseek2_as_kimi_k2 "deepseek2-kimi" "q8_0";
     deepseek2_with_a_block_for_draft_tokens "deepseek2-nextn" "q8_0";
-}
-
-/// Perturbed schedules of each file, unless `GRISTMILL_PERTURB` asks for more: one of a token at a time, one of chunks.
-const SEEDS: u64 = 2;
-/// Tokens of a chunk of a perturbed schedule.
-const CHUNK: usize = 32;
-/// Tokens that `interp` runs, which takes a processor's thousandfold time.
-const INTERPRETED: usize = 3;
-
-/// Workers that perturbed schedules are planned for.
-const WORKERS: usize = 4;
-
-/// This processor, planned for more workers than it may have, so that what is chosen between is the same everywhere. What its compiler optimises is nothing: each kernel runs for a moment.
-fn unoptimised() -> Opened {
-    let store = Path::new(env!("CARGO_TARGET_TMPDIR")).join("kernels");
-    let store = Store::open(store, 1 << 30).expect("a store");
-    let (isa, cc) = (Isa::parse("auto").expect("an instruction set"), Cc::find().expect("a C compiler"));
-    let device = CpuDevice::with(2, isa, cc.with_flag("-O0"), store).expect("a cpu");
-    let mut opened = Opened::new(Arc::new(device), Some(&dialect::C));
-    opened.target = isa.target_of(WORKERS);
-    opened.exact()
-}
-
-/// Logits of a file where every decision is answered at random, against the table: any legal schedule is correct. `interp` runs every other of them, of a few tokens.
-fn check_schedules(family: &str, quant: &str) {
-    let of = |end: &str| data(&format!("families/{family}-{end}"));
-    let file = Gguf::open(of(&format!("{quant}.gguf"))).expect("a GGUF file");
-    let model = arch::load(file.metadata(), &file).expect("a model");
-    let (expected, tokens) = (npy(&of(&format!("{quant}-logits.npy"))), ids(&of("tokens.txt")));
-    let tokens: Vec<i64> = tokens.into_iter().map(i64::from).collect();
-    let asked = std::env::var("GRISTMILL_PERTURB").ok().and_then(|n| n.parse().ok());
-    for seed in 1..=asked.unwrap_or(SEEDS) {
-        // FNV-1a: other decisions in every family.
-        let number = family.bytes().fold(seed, |h, b| (h ^ u64::from(b)).wrapping_mul(0x100_0000_01b3)) | 1;
-        let chunk = (seed % 2 == 0).then_some(CHUNK);
-        for (opened, few) in [(Some(unoptimised()), tokens.len()), (interpreted(seed), INTERPRETED)] {
-            let Some(opened) = opened else { continue };
-            let (name, tokens) = (opened.device.name().to_string(), &tokens[..few]);
-            let way = Way { form: Form::Written, chunk: chunk.map(|n| n.min(few)), cache: Scalar::F32 };
-            let run = Run { model: model.as_ref(), file: &file, context: CONTEXT, tokens, way };
-            let found = run.on(opened, &mut Perturb::new(number));
-            let expected = &expected[..found.len()];
-            let error = rms(&found, expected);
-            let rows = found.chunks(model.vocabulary()).zip(expected.chunks(model.vocabulary()));
-            let same = rows.filter(|(a, b)| argmax(a) == argmax(b)).count();
-            println!("{family} on {name}, seed {seed}: rms {error:.2e}, {same} of {few} rows");
-            assert!(error <= EXACT && same == few, "{family} on {name}, seed {seed}: rms {error}, {same} of {few} rows");
-        }
-    }
-}
-
-/// The interpreter, for every other seed, in turn of a token at a time and of chunks.
-fn interpreted(seed: u64) -> Option<Opened> {
-    let seldom = seed % 4 == 2 || seed % 4 == 3;
-    seldom.then(|| open("interp", &exact()).expect("a device"))
 }
 
 /// Logits of a family's file, in chunks of 32, and a token at a time.

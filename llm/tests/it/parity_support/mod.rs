@@ -1,5 +1,6 @@
 //! Tiny models as files, tables of logits, and a plan run step by step on any device.
 
+pub mod schedules;
 pub mod tables;
 
 use crate::golden_support::{Fixture, Way};
@@ -220,6 +221,12 @@ impl Run<'_> {
                 let layout = lies.map_or(Layout::File, |l| l.1);
                 if let Bind::Weight(name) = bind {
                     assert_eq!(*layouts.entry(name).or_insert(layout), layout, "{name} lies in two ways");
+                }
+                if let Bind::LayerInput(layer @ 1..) = bind {
+                    // A layer's begin within those of all layers, which the first function writes.
+                    let (all, begin) = (&buffers[&Bind::LayerInput(0)], layer * self.model.layer_input() * 4);
+                    args.push(all.slice(begin, all.len() - begin).expect("inputs of every layer"));
+                    continue;
                 }
                 let new = || self.filled(jit, bind, &call.function.slots[slot], layout);
                 args.push(buffers.entry(bind.clone()).or_insert_with(new).clone());
