@@ -58,7 +58,8 @@ struct Member<S> {
 
 /// Searches from `start` with so many states at a time, round by round, until a round leaves the leader where it is or the time is over.
 pub fn search<C: Course>(course: &mut C, start: C::State, width: usize) -> Result<Found<C::State>> {
-    let mut beam = Beam { width: width.max(1), members: vec![Member { state: start.clone(), worth: 1.0 }], seen: vec![start] };
+    let mut beam =
+        Beam { width: width.max(1), members: vec![Member { state: start.clone(), worth: 1.0 }], seen: vec![start] };
     let mut rounds = 0;
     loop {
         rounds += 1;
@@ -231,7 +232,8 @@ mod tests {
         let wide = Digits::new(2, 2, a_pair).search(2);
         assert_eq!((wide.best, wide.ended), (vec![1, 1], Ended::Settled));
         // No beam has more members than its width: those that are worth least go first.
-        let mut digits = Digits::new(3, 2, |d| if *d == [1, 1, 1] { 2.0 } else { 1.0 - 0.1 * f64::from(d.iter().sum::<u8>()) });
+        let mut digits =
+            Digits::new(3, 2, |d| if *d == [1, 1, 1] { 2.0 } else { 1.0 - 0.1 * f64::from(d.iter().sum::<u8>()) });
         assert_eq!(digits.search(2).best, [0, 0, 0]);
         assert_eq!(digits.search(4).best, [1, 1, 1]);
     }

@@ -74,7 +74,8 @@ fn layer(name: &str, s: Sizes, own: bool) -> Function {
     let attended = q.attention(keys, values, pos, pos + 1, (s.head as f64).sqrt().recip());
     let x = x + attended.reshape(dims![1, all]).linear(weight("attn_output", s.width, all));
     let normed = nn::rms_norm(x, norm("ffn_norm"), 1e-5);
-    let (gate, up) = (normed.linear(weight("ffn_gate", s.inner, s.width)), normed.linear(weight("ffn_up", s.inner, s.width)));
+    let (gate, up) =
+        (normed.linear(weight("ffn_gate", s.inner, s.width)), normed.linear(weight("ffn_up", s.inner, s.width)));
     // What it means, in tensors: devices without a text of it compute that, and the kernel is judged by it.
     let middle = nn::Glu::Swiglu.of(gate, up);
     let middle = if own { middle.computed_by(&SWIGLU, c.int(s.inner / PIECE), &[gate, up]) } else { middle };
@@ -141,7 +142,13 @@ fn number(layer: usize, slot: &Slot, i: usize) -> f32 {
     match slot.name.as_str() {
         name if name.ends_with("norm") => 1.0 + wave / 4.0,
         // Cosines and sines, whatever their angles.
-        "angles" => if i % 2 == 0 { 0.8 } else { 0.6 },
+        "angles" => {
+            if i % 2 == 0 {
+                0.8
+            } else {
+                0.6
+            }
+        }
         _ => wave,
     }
 }
@@ -256,11 +263,16 @@ fn truth(s: Sizes) -> Vec<f64> {
     let mut x: Vec<f64> = floats(&bytes(0, &function.slots[slot_of(&function, "x")]));
     for layer in 0..s.layers {
         let all: Vec<Vec<u8>> = function.slots.iter().map(|slot| bytes(layer, slot)).collect();
-        let values: Vec<Vec<f64>> = function.slots.iter().zip(&all).map(|(slot, bytes)| match slot.storage {
-            Storage::Packed(_) => vec![],
-            _ if slot.name == "x" => x.clone(),
-            Storage::Plain(_) => floats(bytes),
-        }).collect();
+        let values: Vec<Vec<f64>> = function
+            .slots
+            .iter()
+            .zip(&all)
+            .map(|(slot, bytes)| match slot.storage {
+                Storage::Packed(_) => vec![],
+                _ if slot.name == "x" => x.clone(),
+                Storage::Plain(_) => floats(bytes),
+            })
+            .collect();
         let mut env = Env::new().var("pos", 0);
         for (number, slot) in function.slots.iter().enumerate() {
             env = match slot.storage {

@@ -193,7 +193,9 @@ pub mod tests {
             claimed: "Much.".to_owned(),
             why: "Because.".to_owned(),
         };
-        let text = |flags: &[&str]| paragraphs(&[idea(flags)], &[("a", example("cpu", &["x", "y"])), ("b", example("gpu", &["y"]))]);
+        let text = |flags: &[&str]| {
+            paragraphs(&[idea(flags)], &[("a", example("cpu", &["x", "y"])), ("b", example("gpu", &["y"]))])
+        };
         assert_eq!(
             text(&["x", "z"]),
             "\n**An idea.** Claimed: Much. Measured: with `x`, a generation +100 %; with `z`, in no run yet. Why: Because.\n"
