@@ -5,18 +5,20 @@
 
 use gristmill_backend::{Opened, Options};
 use gristmill_compiler::layout::Layout;
-use gristmill_encodings::Q8_0;
 use gristmill_runtime::{Buffer, Error, Memory, Replay};
 use gristmill_tensor::evaluate::{Env, evaluate_all};
 use gristmill_tensor::function::Capture;
 use gristmill_tensor::jit::{Call, Jit, Ready};
 use gristmill_tensor::{dims, nn};
-use gristmill_uop::Scalar;
 use gristmill_uop::custom::CustomKernel;
 use gristmill_uop::function::{Function, Slot, SlotKind, Storage};
+use gristmill_uop::{Encoding, Scalar};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Instant;
+
+/// How weights are packed: blocks of 32 numbers, a scale in f16, then a byte for each.
+static BYTES: Encoding = Encoding { name: "bytes", elements: 32, bytes: 34, value: |b| b.i8(b.k() + 2) * b.f16(0) };
 
 /// `gate · sigmoid(gate) · up`, a piece of 64 elements in each workgroup. In C e^-x is 2^n of the nearest whole n, in the bits of a float, times a polynomial of the rest.
 static SWIGLU: CustomKernel = CustomKernel {
@@ -61,7 +63,7 @@ pub struct Sizes {
 fn layer(name: &str, s: Sizes, own: bool) -> Function {
     let c = Capture::new(name);
     let (pos, norm) = (c.var("pos", 0, s.positions - 1), |name: &str| c.input(name, dims![s.width], Scalar::F32));
-    let weight = |name: &str, rows: usize, columns: usize| c.weight(name, &[rows, columns], &Q8_0);
+    let weight = |name: &str, rows: usize, columns: usize| c.weight(name, &[rows, columns], &BYTES);
     let x = c.input("x", dims![1, s.width], Scalar::F32);
     let angles = c.input("angles", dims![s.positions, s.head / 2, 2], Scalar::F32).slice(0, pos, 1);
     let all = s.heads * s.head;
