@@ -235,9 +235,13 @@ impl Tuner<'_, '_> {
     }
     /// What the rival is worth beside the leader; where it gains, the less of two comparisons: what a moment of the machine decided does not come again.
     fn compare(&mut self, leader: &Target, rival: &Target, change: &Change) -> Result<Option<f64>> {
-        let Ok(first) = self.rivals.compare(leader, rival) else {
-            writeln!(self.out, "{:>45}  cannot be had here: {}", "", change.name())?;
-            return Ok(None);
+        let first = match self.rivals.compare(leader, rival) {
+            Ok(first) => first,
+            // What cannot be planned or does not fit is no reason to lose what was found. Where nothing works any more the last comparison says so.
+            Err(error) => {
+                writeln!(self.out, "{:>44}  {}: {}", "", change.name(), printable(&error.parts().0))?;
+                return Ok(None);
+            }
         };
         let ratio = |[base, other]: &[Speed; 2]| other.over(base);
         let (mut shown, mut found) = (first, worth(&ratio(&first)));

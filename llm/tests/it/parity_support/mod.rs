@@ -262,6 +262,8 @@ impl Run<'_> {
             }
             // As a device gives it: zeros.
             (Bind::State(..), _) => filled(&vec![0; size]),
+            // What is bound for the last layers reaches as far behind them as there are layers before.
+            (Bind::LayerInput(_), _) => filled(&vec![0xff; 2 * size]),
             _ => filled(&vec![0xff; size]),
         }
     }
