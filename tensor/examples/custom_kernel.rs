@@ -145,7 +145,7 @@ fn number(layer: usize, slot: &Slot, i: usize) -> f32 {
         name if name.ends_with("norm") => 1.0 + wave / 4.0,
         // Cosines and sines, whatever their angles.
         "angles" => {
-            if i % 2 == 0 {
+            if i.is_multiple_of(2) {
                 0.8
             } else {
                 0.6
