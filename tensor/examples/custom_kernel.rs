@@ -48,14 +48,20 @@ static SWIGLU: CustomKernel = CustomKernel {
 /// Elements of one of its workgroups.
 const PIECE: usize = 64;
 
-/// A decoder: `heads` of `head` elements with keys and values of their own, a feed-forward through `inner`, a cache of `positions`.
+/// The sizes of a decoder.
 #[derive(Clone, Copy)]
 pub struct Sizes {
+    /// Layers, all alike.
     pub layers: usize,
+    /// Elements of what goes from layer to layer.
     pub width: usize,
+    /// Heads, each with keys and values of its own.
     pub heads: usize,
+    /// Elements of a head.
     pub head: usize,
+    /// Elements between the products of a feed-forward, whole pieces of them.
     pub inner: usize,
+    /// Positions of the cache.
     pub positions: usize,
 }
 
