@@ -10,6 +10,7 @@ macro_rules! say {
 
 mod answer;
 mod bandwidth;
+mod beam;
 mod choice;
 mod commands;
 mod environment;

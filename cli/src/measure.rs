@@ -7,6 +7,7 @@ use crate::progress::Bars;
 use gristmill_backend::Opened;
 use gristmill_llm::engine::{Compiled, Draw, Engine, Weights};
 use gristmill_uop::target::Target;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Instant;
 
 /// Random tokens, the same for every run: equal ones would all choose the same experts.
@@ -99,6 +100,10 @@ impl<'a> Rivals<'a> {
     pub fn target(&self) -> &Target {
         &self.opened.target
     }
+    /// Loads the model for a target that others will be compared with, so that no comparison takes as long as that.
+    pub fn load(&mut self, target: &Target) -> Result {
+        self.keep(target).map(drop)
+    }
     /// The model for a target, compiled beside these weights.
     fn compiled(&self, target: &Target, there: &Weights, bars: &Bars) -> Result<Compiled<'a>> {
         let opened = Opened { target: target.clone(), ..self.opened.clone() };
@@ -125,32 +130,74 @@ impl<'a> Rivals<'a> {
         let room = missing == 0 || self.opened.device.available().is_none_or(|free| free >= missing + SPARE);
         Ok(if room { Some(rival.load(there, &|p| bars.show(p))?) } else { None })
     }
-    /// Both targets, turn by turn, so that what else the machine does hits both.
-    pub fn compare(&mut self, base: &Target, other: &Target) -> Result<[Speed; 2]> {
-        let work = self.work;
+    /// Both targets, turn by turn, so that what else the machine does hits both: `turn` is given which of them it is, its engine, and whether the turn counts. The first is for what is only done once.
+    fn in_turns(
+        &mut self,
+        [base, other]: [&Target; 2],
+        mut turn: impl FnMut(usize, &mut Engine, bool) -> Result,
+    ) -> Result {
+        let times = self.work.times;
         let there = self.keep(base)?.shared_weights();
-        let mut times: [[Vec<f64>; 2]; 2] = Default::default();
         if let Some(mut rival) = self.beside(other, there)? {
             let kept = self.keep(base)?;
-            for turn in 0..=work.times {
-                // The first turn is for what is only done once.
-                work.turn(kept, &mut times[0], turn > 0)?;
-                work.turn(&mut rival, &mut times[1], turn > 0)?;
+            for number in 0..=times {
+                turn(0, kept, number > 0)?;
+                turn(1, &mut rival, number > 0)?;
             }
-        } else {
-            // One after the other, each alone, and the first again at the end.
-            for (which, target) in [(0, base), (1, other), (0, base)] {
-                let engine = self.keep(target)?;
-                for turn in 0..=work.times {
-                    work.turn(engine, &mut times[which], turn > 0)?;
-                }
-            }
+            return Ok(());
         }
-        Ok(times.map(|[decode, prefill]| Speed {
-            decode: median(decode).map(|t| work.tokens as f64 / t),
-            prefill: median(prefill).map(|t| work.prompt as f64 / t),
-        }))
+        // One after the other, each alone, and the first again at the end.
+        for (which, target) in [(0, base), (1, other), (0, base)] {
+            let engine = self.keep(target)?;
+            (0..=times).try_for_each(|number| turn(which, engine, number > 0))?;
+        }
+        Ok(())
     }
+    /// The speeds of both.
+    pub fn compare(&mut self, base: &Target, other: &Target) -> Result<[Speed; 2]> {
+        let (work, mut times) = (self.work, Times::default());
+        self.in_turns([base, other], |which, engine, counts| work.turn(engine, &mut times[which], counts))?;
+        Ok(work.speeds(times))
+    }
+    /// The speeds of both, and the kernels of a step that differ.
+    pub fn compare_kernels(&mut self, base: &Target, other: &Target) -> Result<([Speed; 2], Vec<KernelTimes>)> {
+        let (work, mut times) = (self.work, Times::default());
+        let mut kernels: [Kernels; 2] = Default::default();
+        self.in_turns([base, other], |which, engine, counts| {
+            work.turn(engine, &mut times[which], counts)?;
+            work.kernels(engine, &mut kernels[which], counts)
+        })?;
+        Ok((work.speeds(times), differing(kernels)))
+    }
+}
+
+/// Seconds of each of two rivals: of generations, and of prompts.
+type Times = [[Vec<f64>; 2]; 2];
+
+/// Kernels of a step, by their functions and what they compute: their texts, and their seconds in each turn.
+type Kernels = BTreeMap<String, (BTreeSet<String>, Vec<f64>)>;
+
+/// Seconds of what a kernel computes in one step of each of two rivals; none where it has no such kernel.
+pub struct KernelTimes {
+    /// Its function, and what it computes.
+    pub name: String,
+    /// Medians.
+    pub seconds: [Option<f64>; 2],
+}
+
+/// The kernels whose texts differ, those with the most to tell first.
+fn differing([base, mut other]: [Kernels; 2]) -> Vec<KernelTimes> {
+    let mut all = Vec::new();
+    for (name, (texts, seconds)) in base {
+        match other.remove(&name) {
+            Some((others, _)) if others == texts => {}
+            found => all.push(KernelTimes { name, seconds: [median(seconds), found.and_then(|f| median(f.1))] }),
+        }
+    }
+    all.extend(other.into_iter().map(|(name, (_, seconds))| KernelTimes { name, seconds: [None, median(seconds)] }));
+    let most = |k: &KernelTimes| k.seconds.into_iter().flatten().fold(0.0, f64::max);
+    all.sort_by(|a, b| most(b).total_cmp(&most(a)));
+    all
 }
 
 impl Work {
@@ -167,6 +214,33 @@ impl Work {
             }
         }
         Ok(())
+    }
+    /// Times the kernels of one step: of a token where generation is measured, else of a prompt.
+    fn kernels(&self, engine: &mut Engine, kernels: &mut Kernels, counts: bool) -> Result {
+        let tokens = if self.tokens > 0 { 1 } else { self.prompt.min(engine.longest_step()) };
+        let ids = Ids::of(engine).some(tokens);
+        let seconds = engine.timed_step(&ids, 0)?;
+        if !counts {
+            return Ok(());
+        }
+        let mut step: BTreeMap<String, f64> = BTreeMap::new();
+        for ((ready, place), seconds) in engine.step_launches(tokens, 0).iter().zip(seconds) {
+            let program = &ready.compiled.programs[*place];
+            let name = format!("{} {}", ready.function.name, program.title);
+            kernels.entry(name.clone()).or_default().0.insert(program.source.clone());
+            *step.entry(name).or_default() += seconds;
+        }
+        for (name, seconds) in step {
+            kernels.entry(name).or_default().1.push(seconds);
+        }
+        Ok(())
+    }
+    /// Medians, in tokens a second.
+    fn speeds(&self, times: Times) -> [Speed; 2] {
+        times.map(|[decode, prefill]| Speed {
+            decode: median(decode).map(|t| self.tokens as f64 / t),
+            prefill: median(prefill).map(|t| self.prompt as f64 / t),
+        })
     }
 }
 

@@ -1,53 +1,95 @@
-//! A kernel of one's own: one op of a feed-forward in C and CUDA C, with what surrounds it fused as ever, and both ways timed.
+//! A kernel of one's own in a model: layers of a small decoder, packed weights, rotations, a cache and all, whose SwiGLU is generated or written by hand in C and CUDA C. Both ways are captured as a
+//! step of one token through all layers, held to the truth, and timed in turns, the whole and kernel by kernel.
 //!
 //! `cargo run --release -p gristmill-tensor --example custom_kernel`; with `cuda` or `interp` behind `--` on that device.
 
 use gristmill_backend::{Opened, Options};
-use gristmill_runtime::{Buffer, Error, Memory};
+use gristmill_compiler::layout::Layout;
+use gristmill_runtime::{Buffer, Error, Memory, Replay};
 use gristmill_tensor::evaluate::{Env, evaluate_all};
 use gristmill_tensor::function::Capture;
-use gristmill_tensor::jit::{Call, Jit};
+use gristmill_tensor::jit::{Call, Jit, Ready};
 use gristmill_tensor::{dims, nn};
-use gristmill_uop::Scalar;
 use gristmill_uop::custom::CustomKernel;
-use gristmill_uop::function::{Function, SlotKind};
+use gristmill_uop::function::{Function, Slot, SlotKind, Storage};
+use gristmill_uop::{Encoding, Scalar};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Instant;
 
-/// `gate / (1 + |gate|) · up`, a row of `width` elements in each workgroup.
-static GATED: CustomKernel = CustomKernel {
-    name: "gated",
+/// How weights are packed: blocks of 32 numbers, a scale in f16, then a byte for each.
+static BYTES: Encoding = Encoding { name: "bytes", elements: 32, bytes: 34, value: |b| b.i8(b.k() + 2) * b.f16(0) };
+
+/// `gate · sigmoid(gate) · up`, a piece of 64 elements in each workgroup. In C e^-x is 2^n of the nearest whole n, in the bits of a float, times a polynomial of the rest.
+static SWIGLU: CustomKernel = CustomKernel {
+    name: "swiglu by hand",
     texts: &[
         (
             "c",
-            "for (i64 i = first * width; i < end * width; i++)
-                y[i] = gate[i] / (1.0f + (gate[i] < 0 ? -gate[i] : gate[i])) * up[i];",
+            "for (i64 i = first * 64; i < end * 64; i++) {
+                f32 x = gate[i] < -80 ? -80 : gate[i] > 80 ? 80 : gate[i], t = x * -1.44269504f;
+                f32 n = (f32)(i32)(t + (t < 0 ? -0.5f : 0.5f)), r = (t - n) * 0.693147181f;
+                f32 e = 1 + r * (1 + r * (0.5f + r * (0.166666667f + r * (0.0416666667f + r * 0.00833333333f))));
+                union { i32 bits; f32 value; } power = { ((i32)n + 127) << 23 };
+                y[i] = gate[i] / (1 + e * power.value) * up[i];
+            }",
         ),
         (
             "cuda",
-            "for (i64 i = w * width + thread; i < (w + 1) * width; i += threads)
-                y[i] = gate[i] / (1.0f + (gate[i] < 0 ? -gate[i] : gate[i])) * up[i];",
+            "for (i64 i = w * 64 + thread; i < (w + 1) * 64; i += threads)
+                y[i] = gate[i] / (1 + expf(-gate[i])) * up[i];",
         ),
     ],
     output: "y",
-    arguments: &["gate", "up", "width"],
-    operations: 4,
+    arguments: &["gate", "up"],
+    operations: 12,
 };
 
-/// A feed-forward of `tokens` rows of `width` elements, through `inner`: norm, two products, what gates one by the other, a product, the residual.
-fn feed_forward(name: &str, [tokens, width, inner]: [usize; 3], own: bool) -> Function {
+/// Elements of one of its workgroups.
+const PIECE: usize = 64;
+
+/// The sizes of a decoder.
+#[derive(Clone, Copy)]
+pub struct Sizes {
+    /// Layers, all alike.
+    pub layers: usize,
+    /// Elements of what goes from layer to layer.
+    pub width: usize,
+    /// Heads, each with keys and values of its own.
+    pub heads: usize,
+    /// Elements of a head.
+    pub head: usize,
+    /// Elements between the products of a feed-forward, whole pieces of them.
+    pub inner: usize,
+    /// Positions of the cache.
+    pub positions: usize,
+}
+
+/// A layer for one token, as a model's description would have it.
+fn layer(name: &str, s: Sizes, own: bool) -> Function {
     let c = Capture::new(name);
-    let columns = c.var("width", inner, inner);
-    let x = c.input("x", dims![tokens, width], Scalar::F32);
-    let normed = nn::rms_norm(x, c.input("norm", dims![width], Scalar::F32), 1e-5);
-    let weight = |name: &str, rows: usize, columns: usize| c.input(name, dims![1, rows, columns], Scalar::F32);
-    let gate = (normed.reshape(dims![tokens, 1, width]) * weight("gate", inner, width)).sum(&[2]);
-    let up = (normed.reshape(dims![tokens, 1, width]) * weight("up", inner, width)).sum(&[2]);
-    // What it means, in tensors: other devices compute that, and the kernel is judged by it.
-    let middle = gate / (gate.maximum(-gate) + 1.0) * up;
-    let middle = if own { middle.computed_by(&GATED, c.int(tokens), &[gate, up, columns]) } else { middle };
-    let down = (middle.reshape(dims![tokens, 1, inner]) * weight("down", width, inner)).sum(&[2]);
-    c.output("y", down + x);
+    let (pos, norm) = (c.var("pos", 0, s.positions - 1), |name: &str| c.input(name, dims![s.width], Scalar::F32));
+    let weight = |name: &str, rows: usize, columns: usize| c.weight(name, &[rows, columns], &BYTES);
+    let x = c.input("x", dims![1, s.width], Scalar::F32);
+    let angles = c.input("angles", dims![s.positions, s.head / 2, 2], Scalar::F32).slice(0, pos, 1);
+    let all = s.heads * s.head;
+    let normed = nn::rms_norm(x, norm("attn_norm"), 1e-5);
+    let heads = |name: &str| normed.linear(weight(name, all, s.width)).reshape(dims![1, s.heads, s.head]);
+    let turned = |name: &str| nn::rope(heads(name), angles, nn::Pairing::Halves);
+    let cache = |name: &str| c.state(name, dims![s.positions, s.heads, s.head], Scalar::F32);
+    let (q, k, v) = (turned("attn_q"), turned("attn_k"), heads("attn_v"));
+    let (keys, values) = (cache("keys").assign(k, pos), cache("values").assign(v, pos));
+    let attended = q.attention(keys, values, pos, pos + 1, (s.head as f64).sqrt().recip());
+    let x = x + attended.reshape(dims![1, all]).linear(weight("attn_output", s.width, all));
+    let normed = nn::rms_norm(x, norm("ffn_norm"), 1e-5);
+    let (gate, up) =
+        (normed.linear(weight("ffn_gate", s.inner, s.width)), normed.linear(weight("ffn_up", s.inner, s.width)));
+    // What it means, in tensors: devices without a text of it compute that, and the kernel is judged by it.
+    let middle = nn::Glu::Swiglu.of(gate, up);
+    let middle = if own { middle.computed_by(&SWIGLU, c.int(s.inner / PIECE), &[gate, up]) } else { middle };
+    c.output("y", x + middle.linear(weight("ffn_down", s.width, s.inner)));
+    c.output_state(keys);
+    c.output_state(values);
     c.finish()
 }
 
@@ -57,88 +99,197 @@ pub fn main() -> Result<(), Error> {
         Some(device) => gristmill_backend::open(&device, &Options::default())?,
         None => gristmill_backend::best(&Options::default())?.0,
     };
-    run(&opened, [4, 256, 1024])
+    run(&opened, Sizes { layers: 4, width: 256, heads: 4, head: 64, inner: 768, positions: 64 })
 }
 
-/// Both ways, compared with the truth and timed.
-pub fn run(opened: &Opened, sizes: [usize; 3]) -> Result<(), Error> {
-    let [tokens, width, inner] = sizes;
-    let mut seconds = Vec::new();
-    for own in [false, true] {
-        let function = Arc::new(feed_forward(if own { "own" } else { "generated" }, sizes, own));
-        let values = inputs(&function);
-        let (got, time, launches) = timed(opened, &function, &values, inner)?;
-        let wanted = truth(&function, &values, inner);
-        let largest = wanted.iter().fold(0f64, |m, v| m.max(v.abs()));
-        let off = got.iter().zip(&wanted).fold(0f64, |m, (&a, b)| m.max((f64::from(a) - b).abs()));
-        assert!(off < 1e-4 * largest, "off by {off} beside {largest}");
-        let how = if own { "with a kernel of one's own" } else { "all generated" };
-        println!(
-            "{how:26} {:8.1} us a call, {launches} launches, off by {:.0e} of the largest",
-            1e6 * time,
-            off / largest
-        );
-        seconds.push(time);
+/// Both ways: held to the truth in float arithmetic, to one another as models run, and timed in turns.
+pub fn run(opened: &Opened, s: Sizes) -> Result<(), Error> {
+    let wanted = truth(s);
+    let largest = wanted.iter().fold(0f64, |m, v| m.max(v.abs()));
+    for mut way in both(&opened.clone().exact(), s)? {
+        let off = off(&way.token(0)?.0, wanted.iter().copied());
+        assert!(off < 1e-4 * largest, "{}: off by {off} beside {largest}", way.name);
     }
-    println!(
-        "{tokens} by {width} by {inner} on {}: {:.2} times the time",
-        opened.device.name(),
-        seconds[1] / seconds[0]
-    );
+    let mut ways = both(opened, s)?;
+    let mut least = [f64::INFINITY; 2];
+    for pos in 0..s.positions {
+        let mut results = Vec::new();
+        for (way, least) in ways.iter_mut().zip(&mut least) {
+            let (result, seconds) = way.token(pos)?;
+            *least = least.min(seconds);
+            results.push(result);
+        }
+        // Activations are encoded in eight bits where they meet packed weights: what differs in a last place may have another code.
+        let off = off(&results[1], results[0].iter().map(|&v| f64::from(v)));
+        assert!(off < 1e-2 * largest, "off by {off} beside {largest} at {pos}");
+    }
+    for (way, seconds) in ways.iter_mut().zip(least) {
+        println!("{:10} {:8.1} us a token, {} launches", way.name, 1e6 * seconds, way.kernels.len());
+        for (kernel, seconds) in way.profile(s.positions - 1)? {
+            println!("{:10} {:8.1} us  {kernel}", "", 1e6 * seconds);
+        }
+    }
+    println!("by hand it takes {:.2} times the time on {}", least[1] / least[0], opened.device.name());
     Ok(())
 }
 
-/// Numbers for each slot that is read.
-fn inputs(function: &Function) -> Vec<Vec<f32>> {
-    let count = |dims: &[i64]| dims.iter().product::<i64>() as usize;
-    let number = |slot: usize, i: usize| ((i * 7 + slot * 31) as f32 * 0.37).sin() / 8.0;
-    let read = |slot: usize| function.slots[slot].kind != SlotKind::Output;
-    let filled = |slot: usize| (0..count(&function.slots[slot].dims)).map(|i| number(slot, i)).collect();
-    (0..function.slots.len()).map(|slot| if read(slot) { filled(slot) } else { Vec::new() }).collect()
+/// The decoder as it is generated, and with the kernel by hand.
+fn both(opened: &Opened, s: Sizes) -> Result<Vec<Decoder>, Error> {
+    [false, true].map(|own| Decoder::new(opened, s, own)).into_iter().collect()
 }
 
-/// By the definition of the ops.
-fn truth(function: &Function, values: &[Vec<f32>], width: usize) -> Vec<f64> {
-    let wide: Vec<Vec<f64>> = values.iter().map(|v| v.iter().map(|&x| f64::from(x)).collect()).collect();
-    let mut env = Env::new().var("width", width as i64);
-    for (slot, values) in wide.iter().enumerate() {
-        env = env.values(slot as u32, values);
+/// The largest difference.
+fn off(result: &[f32], wanted: impl Iterator<Item = f64>) -> f64 {
+    result.iter().zip(wanted).fold(0f64, |most, (&a, b)| most.max((f64::from(a) - b).abs()))
+}
+
+/// A number of a slot of a layer: of norms about 1, of others about 0.
+fn number(layer: usize, slot: &Slot, i: usize) -> f32 {
+    let seed = slot.name.bytes().fold(layer * 131, |h, b| h * 31 % 65_521 + usize::from(b));
+    let wave = ((i * 7 + seed) as f32 * 0.37).sin();
+    match slot.name.as_str() {
+        name if name.ends_with("norm") => 1.0 + wave / 4.0,
+        // Cosines and sines, whatever their angles.
+        "angles" => {
+            if i.is_multiple_of(2) {
+                0.8
+            } else {
+                0.6
+            }
+        }
+        _ => wave,
     }
-    let roots: Vec<_> = function.outputs.iter().map(|o| o.1).collect();
-    evaluate_all(&function.graph, &roots, &env).swap_remove(0).data
 }
 
-/// What the function computes, the seconds that a captured call takes (the least of several), and its launches.
-fn timed(
-    opened: &Opened,
-    function: &Arc<Function>,
-    values: &[Vec<f32>],
-    width: usize,
-) -> Result<(Vec<f32>, f64, usize), Error> {
-    let mut jit = Jit::new(opened.clone());
-    let ready = jit.prepare(std::slice::from_ref(function), &|_, _| ())?.swap_remove(0);
-    let device = jit.device().clone();
-    let buffer = |slot: usize| -> Result<Buffer, Error> {
-        let slot_of = &function.slots[slot];
-        let bytes = slot_of.storage.bytes(&slot_of.dims).unwrap_or(0);
-        let buffer = device.alloc(bytes, Memory::Scratch)?;
-        let data: Vec<u8> = values[slot].iter().flat_map(|v| v.to_le_bytes()).collect();
-        device.write(&buffer, 0, &data)?;
-        Ok(buffer)
-    };
-    let args = (0..function.slots.len()).map(buffer).collect::<Result<Vec<Buffer>, Error>>()?;
-    let arena = device.alloc(ready.compiled.arena.max(64), Memory::Scratch)?;
-    let launches = ready.compiled.programs.len();
-    let mut step = jit.capture(&[Call { function: ready, args: args.clone() }], &arena)?;
-    let mut least = f64::INFINITY;
-    for _ in 0..20 {
+/// The bytes of a slot of a layer: rows of blocks, each a scale in f16 and 32 whole numbers, or floats.
+fn bytes(layer: usize, slot: &Slot) -> Vec<u8> {
+    let count = slot.dims.iter().product::<i64>() as usize;
+    let numbers = (0..count).map(|i| number(layer, slot, i));
+    match slot.storage {
+        Storage::Packed(of) => {
+            let columns = *slot.dims.last().expect("columns") as f32;
+            let scale = half::f16::from_f32(1.0 / 127.0 / columns.sqrt()).to_le_bytes();
+            let codes: Vec<u8> = numbers.map(|v| (v * 127.0) as i8 as u8).collect();
+            codes.chunks(of.elements).flat_map(|codes| scale.into_iter().chain(codes.iter().copied())).collect()
+        }
+        Storage::Plain(_) if slot.kind == SlotKind::Input => numbers.flat_map(f32::to_le_bytes).collect(),
+        Storage::Plain(_) => vec![0; 4 * count],
+    }
+}
+
+/// The decoder in one of the ways, captured.
+struct Decoder {
+    name: &'static str,
+    jit: Jit,
+    step: Box<dyn Replay>,
+    /// What the first layer reads, and the last one writes.
+    ends: [Buffer; 2],
+    input: Vec<u8>,
+    /// What the launches compute.
+    kernels: Vec<String>,
+}
+
+impl Decoder {
+    fn new(opened: &Opened, s: Sizes, own: bool) -> Result<Decoder, Error> {
+        let name = if own { "by hand" } else { "generated" };
+        let function = Arc::new(layer(name, s, own));
+        let mut jit = Jit::new(opened.clone());
+        // Layers are one function: it is compiled once, and called with the weights and the cache of each.
+        let ready = jit.prepare(std::slice::from_ref(&function), &|_, _| ())?.swap_remove(0);
+        let device = jit.device().clone();
+        // What a layer reads is what the one before has written, in one of two buffers: it waits for that, and for who still reads the other, whoever has written these kernels.
+        let row = || device.alloc(4 * s.width, Memory::State);
+        let hidden = [row()?, row()?];
+        let mut calls = Vec::new();
+        for layer in 0..s.layers {
+            let buffer = |(slot, of): (usize, &Slot)| match of.name.as_str() {
+                "x" => Ok(hidden[layer % 2].clone()),
+                "y" => Ok(hidden[(layer + 1) % 2].clone()),
+                _ => filled(&mut jit, &ready, slot, &bytes(layer, of)),
+            };
+            let args = function.slots.iter().enumerate().map(buffer).collect::<Result<Vec<Buffer>, Error>>()?;
+            calls.push(Call { function: ready.clone(), args });
+        }
+        let arena = device.alloc(ready.compiled.arena.max(64), Memory::Scratch)?;
+        let step = jit.capture(&calls, &arena)?;
+        let titles = ready.compiled.programs.iter().map(|p| p.title.clone());
+        let kernels = (0..s.layers).flat_map(|_| titles.clone()).collect();
+        let input = bytes(0, &function.slots[slot_of(&function, "x")]);
+        let ends = [hidden[0].clone(), hidden[s.layers % 2].clone()];
+        Ok(Decoder { name, jit, step, ends, input, kernels })
+    }
+    /// What is behind the last layer for the token at that position, and the seconds it took.
+    fn token(&mut self, pos: usize) -> Result<(Vec<f32>, f64), Error> {
+        let device = self.jit.device();
+        device.write(&self.ends[0], 0, &self.input)?;
         let start = Instant::now();
-        step.replay(&[("width", width as i64)])?;
-        least = least.min(start.elapsed().as_secs_f64());
+        self.step.replay(&[("pos", pos as i64)])?;
+        let seconds = start.elapsed().as_secs_f64();
+        let mut bytes = vec![0; self.input.len()];
+        device.read(&self.ends[1], 0, &mut bytes)?;
+        Ok((bytes.as_chunks::<4>().0.iter().map(|b| f32::from_le_bytes(*b)).collect(), seconds))
     }
-    let output = function.outputs[0].0 as usize;
-    let mut bytes = vec![0; args[output].len()];
-    device.read(&args[output], 0, &mut bytes)?;
-    let got = bytes.as_chunks::<4>().0.iter().map(|b| f32::from_le_bytes(*b)).collect();
-    Ok((got, least, launches))
+    /// Seconds of a token by what kernels compute, the most first.
+    fn profile(&mut self, pos: usize) -> Result<Vec<(String, f64)>, Error> {
+        let mut all: BTreeMap<&str, f64> = BTreeMap::new();
+        for (kernel, seconds) in self.kernels.iter().zip(self.step.replay_timed(&[("pos", pos as i64)])?) {
+            *all.entry(kernel).or_default() += seconds;
+        }
+        let mut all: Vec<_> = all.into_iter().map(|(kernel, seconds)| (kernel.to_string(), seconds)).collect();
+        all.sort_by(|a, b| b.1.total_cmp(&a.1));
+        Ok(all)
+    }
+}
+
+/// The number of the slot of that name.
+fn slot_of(function: &Function, name: &str) -> usize {
+    function.slots.iter().position(|slot| slot.name == name).expect("a slot of that name")
+}
+
+/// A buffer of these bytes, a weight as the kernels of a function read it.
+fn filled(jit: &mut Jit, ready: &Ready, slot: usize, bytes: &[u8]) -> Result<Buffer, Error> {
+    let device = jit.device().clone();
+    let file = device.alloc(bytes.len(), Memory::State)?;
+    device.write(&file, 0, bytes)?;
+    let of = &ready.function.slots[slot];
+    let layout = ready.compiled.layouts.iter().find(|l| l.0 as usize == slot).map_or(Layout::File, |l| l.1);
+    let Storage::Packed(encoding) = of.storage else { return Ok(file) };
+    if layout == Layout::File {
+        return Ok(file);
+    }
+    let kind = (encoding, layout, of.dims[1] as usize);
+    jit.prepare_packers(&[kind])?;
+    let packed = device.alloc(layout.bytes(encoding, &of.dims).expect("a size"), Memory::State)?;
+    jit.packer(kind)?.pack(&file, &packed, of.dims[0] as usize)?;
+    Ok(packed)
+}
+
+/// What is behind the last layer for the first token, by the definition of the ops.
+fn truth(s: Sizes) -> Vec<f64> {
+    let function = layer("truth", s, false);
+    let floats = |bytes: &[u8]| bytes.as_chunks::<4>().0.iter().map(|b| f64::from(f32::from_le_bytes(*b))).collect();
+    let mut x: Vec<f64> = floats(&bytes(0, &function.slots[slot_of(&function, "x")]));
+    for layer in 0..s.layers {
+        let all: Vec<Vec<u8>> = function.slots.iter().map(|slot| bytes(layer, slot)).collect();
+        let values: Vec<Vec<f64>> = function
+            .slots
+            .iter()
+            .zip(&all)
+            .map(|(slot, bytes)| match slot.storage {
+                Storage::Packed(_) => vec![],
+                _ if slot.name == "x" => x.clone(),
+                Storage::Plain(_) => floats(bytes),
+            })
+            .collect();
+        let mut env = Env::new().var("pos", 0);
+        for (number, slot) in function.slots.iter().enumerate() {
+            env = match slot.storage {
+                Storage::Packed(_) => env.packed(number as u32, &all[number]),
+                Storage::Plain(_) => env.values(number as u32, &values[number]),
+            };
+        }
+        let y = function.outputs.iter().find(|o| o.0 as usize == slot_of(&function, "y")).expect("an output").1;
+        x = evaluate_all(&function.graph, &[y], &env).swap_remove(0).data;
+    }
+    x
 }

@@ -441,6 +441,10 @@ fn a_users_kernel_is_a_launch_of_its_own() {
         );
         // Both products with the norm before, the product and the residual behind.
         assert_eq!(compiled.programs.len(), 3, "{:?}", compiled.programs.iter().map(|p| &p.title).collect::<Vec<_>>());
+        // A chain before it is one kernel, and one behind it another.
+        let amid = compile(&custom::amid_elementwise().function, &target, Some(dialect), &mut Cheapest);
+        let customs: Vec<bool> = amid.programs.iter().map(|p| is_custom(p)).collect();
+        assert_eq!(customs, [false, true, false]);
         let alone = compile(&function, &target, None, &mut Cheapest);
         assert!(!alone.programs.iter().any(|p| is_custom(p)));
         let kept = gristmill_compiler::record::read(&gristmill_compiler::record::write(&compiled), &function);

@@ -35,7 +35,8 @@ fn examples_run_and_values_outlive_their_device() {
         eager::set_device(device());
         // The second time what was planned is read from the store, where there is one.
         for _ in 0..2 {
-            custom_kernel::run(&device(), [3, 32, 96]).expect("a kernel of one's own");
+            let sizes = custom_kernel::Sizes { layers: 2, width: 64, heads: 2, head: 32, inner: 128, positions: 5 };
+            custom_kernel::run(&device(), sizes).expect("a kernel of one's own");
         }
         let small = matmul::run(8, 24, 5).and_then(|()| softmax::run(3, 17)).and_then(|()| custom_format::run(8, 64));
         small.and_then(|()| convolution::run([2, 5, 6], 3, 3)).expect("the small ones");

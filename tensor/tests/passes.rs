@@ -31,6 +31,7 @@ use case::Case;
 use gristmill_compiler::testing;
 use gristmill_uop::target::Target;
 use gristmill_uop::{Arg, Graph, Op, ReduceOp, Scalar};
+use std::cell::Cell;
 use std::path::{Path, PathBuf};
 
 fn folder() -> PathBuf {
@@ -136,6 +137,34 @@ fn a_rule_more_finds_another_form() {
     let found = form(&rules).expect("a cheaper form");
     let count = |g: &Graph, root| g.toposort(&[root]).into_iter().filter(|&n| g[n].op == Op::Exp).count();
     assert_eq!((count(&g, sum), count(&found.graph, found.outputs[0].1)), (2, 1));
+}
+
+thread_local! {
+    /// The number of the rule that a wrong one is made of.
+    static SPOILT: Cell<usize> = const { Cell::new(0) };
+}
+
+/// Every rule in turn says the negative of what it should, and goes through what its cases go through: none of them lets it pass, whether it is to be blessed or not.
+#[test]
+fn a_wrong_rule_is_caught_by_its_own_cases() {
+    let cases: Vec<Case> =
+        entries(&folder().join("alternatives")).iter().map(|path| Case::read(path).expect("a case")).collect();
+    for (number, rule) in testing::rules_of_tensors().into_iter().enumerate() {
+        SPOILT.set(number);
+        let wrong = testing::Rule {
+            apply: |terms, term| {
+                let right = (testing::rules_of_tensors()[SPOILT.get()].apply)(terms, term);
+                right.into_iter().map(|c| terms.node(Op::Neg, Arg::None, term.shaped(), &[c], &[])).collect()
+            },
+            ..rule
+        };
+        for case in cases.iter().filter(|case| case.get("rule") == Some(rule.name)) {
+            let judged = |rule| tensors::alternatives_by(case, &[rule]).and_then(|a| judge::judge(case, &a));
+            assert_eq!(judged(rule), Ok(()), "{}", rule.name);
+            let error = judged(wrong).expect_err("a wrong rule");
+            assert!(error.contains("computes something else"), "{}: {error}", rule.name);
+        }
+    }
 }
 
 /// A case in a folder of its own, and what is wrong with it when it is blessed.

@@ -98,7 +98,37 @@ pub const FLAGS: &[Flag] = &[
         of: None,
         off: |t| t.fusion = false,
     },
+    Flag {
+        name: "siblings",
+        doc: "products that read the same rows in one kernel, as a gate and what it gates",
+        of: None,
+        off: |t| t.siblings = false,
+    },
+    Flag {
+        name: "chains",
+        doc: "products inside the kernels of the products behind them, as queries through a low rank",
+        of: None,
+        off: |t| t.chains = false,
+    },
     Flag { name: "merge", doc: "independent kernels in one launch", of: None, off: |t| t.merge = false },
+    Flag {
+        name: "interleave",
+        doc: "rows of packed weights side by side in memory, as vectors read them",
+        of: CPU,
+        off: |t| t.interleave = false,
+    },
+    Flag {
+        name: "grouping",
+        doc: "more threads for each sum where there are too few rows for all units",
+        of: GPU,
+        off: |t| t.grouping = false,
+    },
+    Flag {
+        name: "scatter",
+        doc: "rows added where their numbers say, not found by comparison",
+        of: None,
+        off: |t| t.scatter = false,
+    },
     Flag {
         name: "split-cache",
         doc: "the cache in many short chunks, for many workgroups at once",
@@ -149,8 +179,18 @@ pub struct Target {
     pub alternatives: bool,
     /// Are intermediates computed inside the kernels that read them, where that is cheaper?
     pub fusion: bool,
+    /// Are several products in one kernel that do not read one another, where that is cheaper?
+    pub siblings: bool,
+    /// Are products computed inside the kernels of products that read them, where that is cheaper?
+    pub chains: bool,
     /// Do independent kernels share a launch?
     pub merge: bool,
+    /// Do rows of packed weights lie side by side in a processor's memory?
+    pub interleave: bool,
+    /// Do more of a GPU's threads share a sum where there are too few rows for all units?
+    pub grouping: bool,
+    /// Are rows added where their numbers say, where that is cheaper than to look for them by comparison?
+    pub scatter: bool,
     /// Is a cache of rows cut into short chunks, each for a workgroup of its own?
     pub split_cache: bool,
     /// Does a GPU's workgroup keep its tile of the cache in shared memory?
@@ -200,7 +240,12 @@ impl Target {
             int8: true,
             alternatives: true,
             fusion: true,
+            siblings: true,
+            chains: true,
             merge: true,
+            interleave: true,
+            grouping: true,
+            scatter: true,
             split_cache: true,
             stage_cache: true,
             copy_ahead: early,

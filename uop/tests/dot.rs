@@ -5,9 +5,10 @@ mod common;
 
 use common::Random;
 use gristmill_uop::fold::{self, Value};
-use gristmill_uop::rules::{self, dot, lift};
-use gristmill_uop::{Arg, Encoding, Graph, Id, Op, RangeKind, ReduceOp, Scalar, text};
+use gristmill_uop::rules::{self, Rule, dot, lift};
+use gristmill_uop::{Arg, Encoding, Graph, Id, Node, Op, RangeKind, ReduceOp, Scalar, text};
 use half::f16;
+use std::cell::Cell;
 use std::collections::HashMap;
 
 /// What buffers hold, by slot.
@@ -254,6 +255,23 @@ const CASES: &[(&str, Case)] = &[
     }),
 ];
 
+/// How a rule is wrong in a case, if it is: it does not fire, or leaves something else.
+fn check(rule: &Rule, case: Case, random: &mut Random) -> Result<(), String> {
+    let mut g = Graph::new();
+    let left = case(&mut g);
+    let node = g[left].clone();
+    assert!(rule.ops.contains(&node.op));
+    let right = (rule.apply)(&mut g, &node).ok_or_else(|| format!("`{}` did not fire", rule.name))?;
+    for _ in 0..40 {
+        let m = memory(random);
+        let (l, r) = (run(&g, left, &m, &[]), run(&g, right, &m, &[]));
+        if !agree(l, r) {
+            return Err(format!("{}: {l:?} became {r:?}\n{}", rule.name, text::print(&g, &[left, right])));
+        }
+    }
+    Ok(())
+}
+
 #[test]
 fn every_rule_fires_and_keeps_values() {
     let mut random = Random(7);
@@ -261,20 +279,32 @@ fn every_rule_fires_and_keeps_values() {
         let cases: Vec<_> = CASES.iter().filter(|c| c.0 == rule.name).collect();
         assert!(!cases.is_empty(), "no case for the rule `{}`", rule.name);
         for (_, case) in cases {
-            let mut g = Graph::new();
-            let left = case(&mut g);
-            let node = g[left].clone();
-            assert!(rule.ops.contains(&node.op));
-            let right = (rule.apply)(&mut g, &node).unwrap_or_else(|| panic!("`{}` did not fire", rule.name));
-            for _ in 0..40 {
-                let m = memory(&mut random);
-                let (l, r) = (run(&g, left, &m, &[]), run(&g, right, &m, &[]));
-                assert!(agree(l, r), "{}: {l:?} became {r:?}\n{}", rule.name, text::print(&g, &[left, right]));
-            }
+            assert_eq!(check(rule, *case, &mut random), Ok(()));
         }
     }
     for (name, _) in CASES {
         assert!(dot::RULES.iter().any(|r| r.name == *name), "a case for `{name}`, which is no rule");
+    }
+}
+
+thread_local! {
+    /// The number of the rule that a wrong one is made of.
+    static SPOILT: Cell<usize> = const { Cell::new(0) };
+}
+
+#[test]
+fn a_wrong_rule_is_caught_by_its_own_cases() {
+    for (number, rule) in dot::RULES.iter().enumerate() {
+        SPOILT.set(number);
+        let apply = |g: &mut Graph, node: &Node| {
+            let right = (dot::RULES[SPOILT.get()].apply)(g, node)?;
+            Some(g.neg(right))
+        };
+        let wrong = Rule { name: rule.name, ops: rule.ops, apply };
+        for (name, case) in CASES.iter().filter(|c| c.0 == rule.name) {
+            let error = check(&wrong, *case, &mut Random(7)).expect_err("a wrong rule");
+            assert!(error.contains("became"), "{name}: {error}");
+        }
     }
 }
 

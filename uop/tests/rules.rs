@@ -5,10 +5,13 @@ mod common;
 
 use common::{Builder, Leaves, Random, evaluate, same};
 use gristmill_uop::fold::Value;
-use gristmill_uop::{Arg, Id, Op, Scalar, rules, text};
+use gristmill_uop::{Arg, Id, Node, Op, Scalar, rules, text};
 use smallvec::smallvec;
 
 type Case = fn(&mut Builder) -> Id;
+
+/// Values of its leaves that a rule's case is evaluated for.
+const POINTS: usize = 400;
 
 /// The left side of every rule, at least once.
 const CASES: &[(&str, Case)] = &[
@@ -277,24 +280,31 @@ const TRAPS: &[(&str, Case)] = &[
     }),
 ];
 
-fn compare(name: &str, case: Case, points: usize) -> Builder {
+/// The case as rules make it, which computes what it was, or how it does not. What the rules have made goes through `right` before.
+fn compared(name: &str, case: Case, points: usize, right: fn(&mut Builder, Id) -> Id) -> Result<Builder, String> {
     let (mut raw, mut built) = (Builder::new(true), Builder::new(false));
     let (l, r) = (case(&mut raw), case(&mut built));
+    let r = right(&mut built, r);
     let mut random = Random(name.len() as u64);
     for _ in 0..points {
         let mut leaves = Leaves::default();
         let left = evaluate(&raw.g, l, &mut leaves, &mut random)[&l];
         let right = evaluate(&built.g, r, &mut leaves, &mut random)[&r];
         let Some(left) = left else { continue };
-        assert!(
-            right.is_some_and(|right| same(left, right)),
-            "{name}: {left:?} became {right:?} for {:?}\n{}---\n{}",
-            leaves.0,
-            text::print(&raw.g, &[l]),
-            text::print(&built.g, &[r])
-        );
+        if !right.is_some_and(|right| same(left, right)) {
+            return Err(format!(
+                "{name}: {left:?} became {right:?} for {:?}\n{}---\n{}",
+                leaves.0,
+                text::print(&raw.g, &[l]),
+                text::print(&built.g, &[r])
+            ));
+        }
     }
-    built
+    Ok(built)
+}
+
+fn compare(name: &str, case: Case, points: usize) -> Builder {
+    compared(name, case, points, |_, right| right).unwrap_or_else(|error| panic!("{error}"))
 }
 
 #[test]
@@ -303,12 +313,26 @@ fn every_rule_fires_and_keeps_values() {
         let cases: Vec<_> = CASES.iter().filter(|c| c.0 == *name).collect();
         assert!(!cases.is_empty(), "no case for the rule `{name}`");
         for (_, case) in cases {
-            let built = compare(name, *case, 400);
+            let built = compare(name, *case, POINTS);
             assert!(built.g.fired.get(number).is_some_and(|&n| n > 0), "`{name}` did not fire");
         }
     }
     for (name, _) in CASES {
         assert!(rules::names().contains(name), "a case for `{name}`, which is no rule");
+    }
+}
+
+/// What a rule leaves, made wrong by as little as its type allows, is caught by each of its cases.
+#[test]
+fn a_wrong_rule_is_caught_by_its_own_cases() {
+    for (name, case) in CASES {
+        let wrong = compared(name, *case, POINTS, |b, right| {
+            let scalar = b.g.scalar(right);
+            let one = if scalar.is_float() { b.float_of(scalar, 1.0) } else { b.int_of(scalar, 1) };
+            let op = if scalar == Scalar::Bool { Op::Xor } else { Op::Add };
+            b.g.intern(Node { op, dtype: scalar.one(), src: smallvec![right, one], arg: Arg::None })
+        });
+        assert!(wrong.is_err(), "`{name}` may be wrong by one");
     }
 }
 

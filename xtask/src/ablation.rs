@@ -7,7 +7,7 @@ pub mod report;
 use crate::machine;
 use crate::shell;
 use anyhow::{Context, Result, anyhow, bail};
-use report::{Report, Row, markdown};
+use report::{Report, Row, markdown, paragraphs};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -26,6 +26,13 @@ Made by `cargo xtask ablation` from the files under docs/ablation, each of which
 speed with it: 50 % says that it doubles the speed, more than 100 % that this run was faster without. A run of few repetitions on a machine that others use too says nothing of a few per cent. Cells are empty
 where a device does not have the optimisation, or the program did not yet when it was measured.
 
+";
+
+/// Above the paragraphs.
+const ABOUT_IDEAS: &str = "
+## What each idea was for
+
+Of each idea what is claimed, how much faster the runs above are with it, and why; from `docs/ablation/ideas.json`. A gain is of the speed without it.
 ";
 
 const NOTES: &str = "\
@@ -123,11 +130,18 @@ fn measure(options: &Options, root: &Path, path: &Path) -> Result<()> {
     shell::save(path, &report)
 }
 
-/// The page of these files (name and content), in order of their names.
+/// The file beside the reports that says what each idea is for.
+const IDEAS: &str = "ideas.json";
+
+/// The page of these files (name and content): reports in order of their names, and a paragraph for each idea, if they are told.
 pub fn page(mut files: Vec<(&str, &str)>) -> Result<String> {
     files.sort_unstable();
-    let mut reports = vec![];
+    let (mut reports, mut ideas) = (vec![], vec![]);
     for (name, content) in files {
+        if name == IDEAS {
+            ideas = serde_json::from_str(content).with_context(|| format!("{FOLDER}{IDEAS} has no list of ideas"))?;
+            continue;
+        }
         let report: Report = serde_json::from_str(content)
             .with_context(|| format!("{FOLDER}{name} is not a report\nhint: `cargo xtask ablation -o` writes one"))?;
         if report.rows.is_empty() || report.rows.iter().any(|row| row.model != report.model()) {
@@ -135,7 +149,8 @@ pub fn page(mut files: Vec<(&str, &str)>) -> Result<String> {
         }
         reports.push((name.trim_end_matches(".json"), report));
     }
-    Ok(HEAD.to_owned() + &markdown(&reports))
+    let told = if ideas.is_empty() { String::new() } else { ABOUT_IDEAS.to_owned() + &paragraphs(&ideas, &reports) };
+    Ok(HEAD.to_owned() + &markdown(&reports) + &told)
 }
 
 #[cfg(test)]
@@ -149,6 +164,18 @@ mod tests {
         let a = page.find("| a | cpu |").context("a")?;
         assert!(page.find("| b | gpu |").context("b")? > a);
         assert!(page.starts_with("# What each optimisation is worth\n"));
+        Ok(())
+    }
+
+    #[test]
+    fn ideas_are_told_behind_the_tables() -> Result<()> {
+        let report = serde_json::to_string(&report::tests::example("cpu", &["x"]))?;
+        let ideas = r#"[{"idea": "An idea", "flags": ["x"], "claimed": "Much.", "why": "So."}]"#;
+        let page = page(vec![("ideas.json", ideas), ("a.json", &report)])?;
+        let (tables, told) = page.split_once("## What each idea was for").context("ideas")?;
+        assert!(tables.contains("- a: `gristmill") && told.contains("**An idea.** Claimed: Much."), "{page}");
+        let error = super::page(vec![("ideas.json", "{}")]).unwrap_err().to_string();
+        assert!(error.contains("docs/ablation/ideas.json"), "{error}");
         Ok(())
     }
 

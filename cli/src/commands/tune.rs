@@ -1,25 +1,32 @@
-//! `gristmill tune`: the parameters of the hot kernels, tried inside the real steps of a model.
+//! `gristmill tune`: the parameters and plans of the hot kernels, tried inside the real steps of a model.
 
+use crate::beam::{Budget, Course, Ended, Found, Question, search};
 use crate::failure::{Failure, Result, printable};
 use crate::flags::Common;
-use crate::measure::{Rivals, Speed, Work, shown};
+use crate::measure::{KernelTimes, Rivals, Speed, Work, shown};
 use crate::model::{self, Model};
+use crate::plans::{self, Answer};
 use clap::{Args, ValueHint};
-use crate::plans;
 use gristmill_backend::tuning::{self, Plans};
 use gristmill_uop::machine::MachineKind;
-use gristmill_uop::target::{PARAMETERS, Target, Tuning};
+use gristmill_uop::target::{PARAMETERS, Parameter, Target, Tuning};
 use std::io::{self, Write};
+use std::time::{Duration, Instant};
 
 const NOTES: &str = "\
-Every value of a parameter is measured against the best so far, turn by turn, and kept if decoding and prompts together
-gain more than 2 %, twice; then other plans of the heaviest kernels, those whose price is lowest, of a GPU's launches most of them, and other layouts of the heaviest weights. All read one copy of what
-lies the same. The answer is stored beside the compiled kernels for this processor, instruction set and number of cores, or for this GPU, and used from then on; `gristmill devices` shows it. Without
-one the defaults are good.
+What is tried: of a processor first the parameters of its kernels; then, of whatever takes 2 % of a step or more by the model of costs, the heaviest first, other plans: shapes of workgroups, what is
+staged, nests, launches of a GPU, how an attention is divided, how sums are scattered, in which form a weight is multiplied, and how weights lie. A form that rounds more than the one in its place
+is never tried; what answers say may still change in last places, as sums are added in another order.
+
+Each change is measured in the model's own steps against the best so far, turn by turn. It takes the lead if decoding and prompts together gain more than 2 %, twice, and neither loses as much. The
+best N (--beam) stay, and the next change is tried on all of them, so that two changes that gain only together are found, in N times the time. Then all is asked again, until a round gains nothing or the
+time is over. What was found is measured once more against the untuned model, and stored only if it is faster: beside the compiled kernels, for this processor, instruction set and number of cores, or
+for this GPU, and used from then on; `gristmill devices` shows it. Without one the defaults are good.
 
 Examples:
-  gristmill tune MODEL.gguf                 a few minutes; best on a machine that does nothing else
+  gristmill tune MODEL.gguf                 ten minutes at most; best on a machine that does nothing else
   gristmill tune MODEL.gguf -p 0            with an eye to generation alone
+  gristmill tune MODEL.gguf --beam 4 --minutes 60
   gristmill tune MODEL.gguf --device cuda   what suits the GPU
   gristmill tune --reset                    back to the defaults";
 
@@ -37,6 +44,12 @@ pub struct Options {
     /// Repetitions
     #[arg(short, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u16).range(1..))]
     r: u16,
+    /// How many of the best so far the next change is tried on
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u8).range(1..))]
+    beam: u8,
+    /// Minutes after which no more is tried
+    #[arg(long, value_name = "M", default_value = "10", value_parser = minutes)]
+    minutes: Duration,
     /// Forget what was stored, and measure nothing
     #[arg(long)]
     reset: bool,
@@ -44,10 +57,17 @@ pub struct Options {
     common: Common,
 }
 
+/// Minutes as they are written: a number above 0.
+fn minutes(text: &str) -> std::result::Result<Duration, String> {
+    let minutes = text.parse::<f64>().ok().filter(|m| *m > 0.0);
+    minutes.and_then(|m| Duration::try_from_secs_f64(60.0 * m).ok()).ok_or_else(|| "minutes are a number above 0".into())
+}
+
 /// What a change must gain.
 const GAIN: f64 = 1.02;
 
 pub fn run(options: Options) -> Result {
+    let start = Instant::now();
     // The null devices go through the motions: for tests.
     let device = options.common.device.as_deref().unwrap_or("cpu");
     if gristmill_backend::find(device)?.row.dialect.is_none() {
@@ -73,86 +93,238 @@ pub fn run(options: Options) -> Result {
         return Ok(());
     }
     let model = Model::open(options.model.as_deref())?;
-    let context = options.p.max(options.n).max(1);
-    let most = model.describe()?.context();
-    if context > most || (options.p == 0 && options.n == 0) {
-        return Err(Failure::new(
-            format_args!("there is nothing to measure with -p {} and -n {}", options.p, options.n),
-            format!("this model takes 1 to {most} tokens"),
-        ));
-    }
-    let work = Work { prompt: options.p, tokens: options.n, times: options.r.into() };
+    let work = work(&options, &model)?;
+    let context = options.p.max(options.n);
     let rivals = Rivals::new(&model, &options.common, opened, context, work);
-    let mut best = rivals.target().clone();
-    (best.tuning, best.plans) = (Tuning::default(), Plans::new());
-    let mut race = Race { rivals, best, out: &mut out };
-    race.head()?;
-    // They are of a processor's kernels.
-    let parameters = if race.best.machine.kind == MachineKind::Cpu { PARAMETERS } else { &[] };
-    for parameter in parameters {
-        for &value in parameter.values {
-            let mut rival = race.best.clone();
-            *(parameter.field)(&mut rival.tuning) = value;
-            race.run(&format!("{} {value}", parameter.name), rival)?;
-        }
-    }
-    for (decision, plan) in plans::worth_trying(&model, &options.common, &race.best, context, work)? {
-        let mut rival = race.best.clone();
-        let name = printable(&format!("{decision}: {plan}"));
-        rival.plans.insert(decision, plan);
-        race.run(&name, rival)?;
-    }
-    let best = race.best;
+    let budget = Budget::new(options.minutes);
+    let (model, common) = (&model, &options.common);
+    let mut tuner = Tuner { model, common, context, work, rivals, start, budget, out: &mut out };
+    let best = tuner.tune(options.beam.into())?;
     let Some(machine) = machine else {
         writeln!(out, "nothing is stored for {device}: {}", tuning::text(best.tuning))?;
         return Ok(());
     };
     tuning::write(&store, &machine, best.tuning)?;
     tuning::write_plans(&store, &machine, &best.plans)?;
-    writeln!(out, "stored for {}: {}, and plans of {} kernels", machine, tuning::text(best.tuning), best.plans.len())?;
+    writeln!(out, "stored for {}: {}, and {} plans", machine, tuning::text(best.tuning), best.plans.len())?;
     Ok(())
 }
 
-/// Targets against the best of them so far.
-struct Race<'a, 'o> {
+/// What is measured, if the model takes it.
+fn work(options: &Options, model: &Model) -> Result<Work> {
+    let most = model.describe()?.context();
+    let longest = options.p.max(options.n);
+    if longest > most || longest == 0 {
+        return Err(Failure::new(
+            format_args!("there is nothing to measure with -p {} and -n {}", options.p, options.n),
+            format!("this model takes 1 to {most} tokens"),
+        ));
+    }
+    Ok(Work { prompt: options.p, tokens: options.n, times: options.r.into() })
+}
+
+/// One step from a target to another.
+enum Change {
+    Parameter(&'static Parameter, u8),
+    Plan(Answer),
+}
+
+impl Change {
+    fn name(&self) -> String {
+        match self {
+            Change::Parameter(parameter, value) => format!("{} {value}", parameter.name),
+            Change::Plan((decision, plan)) => printable(&format!("{decision}: {plan}")),
+        }
+    }
+}
+
+/// Searches the targets of a model on a device.
+struct Tuner<'a, 'o> {
+    model: &'a Model,
+    common: &'a Common,
+    context: usize,
+    work: Work,
     rivals: Rivals<'a>,
-    best: Target,
+    start: Instant,
+    budget: Budget,
     out: &'o mut dyn Write,
 }
 
-impl Race<'_, '_> {
-    fn head(&mut self) -> Result {
-        let heads = ["tried", "decode tok/s", "ratio", "prefill tok/s", "ratio"];
-        writeln!(self.out, "{:<16} {:>13} {:>7} {:>14} {:>7}", heads[0], heads[1], heads[2], heads[3], heads[4])?;
-        Ok(())
-    }
-    /// The rival takes the place of the best if it is faster, twice.
-    fn run(&mut self, name: &str, rival: Target) -> Result {
-        if rival == self.best {
-            return Ok(());
+impl Tuner<'_, '_> {
+    /// The best target, or the untuned one where that is as fast.
+    fn tune(&mut self, width: usize) -> Result<Target> {
+        let mut untuned = self.rivals.target().clone();
+        (untuned.tuning, untuned.plans) = (Tuning::default(), Plans::new());
+        self.rivals.load(&untuned)?;
+        let heads = ["decode tok/s", "ratio", "prefill tok/s", "ratio"];
+        writeln!(self.out, "{:>13} {:>7} {:>14} {:>7}  tried", heads[0], heads[1], heads[2], heads[3])?;
+        let found = search(self, untuned.clone(), width)?;
+        self.say_what_was_tried(&found)?;
+        let best = found.best;
+        if best == untuned {
+            writeln!(self.out, "nothing gained more than {:.0} %: the defaults stay", 100.0 * (GAIN - 1.0))?;
+            return Ok(untuned);
         }
-        let [base, other] = self.rivals.compare(&self.best, &rival)?;
-        let ratio = other.over(&base);
-        // Where a parameter has no part the ratio is about 1.
-        let gain = |ratio: &Speed| ratio.decode.unwrap_or(1.0) * ratio.prefill.unwrap_or(1.0);
-        // What a moment of the machine decided does not come again.
-        let keep = gain(&ratio) > GAIN && {
-            let [base, other] = self.rivals.compare(&self.best, &rival)?;
-            gain(&other.over(&base)) > GAIN
+        let (speeds, kernels) = self.rivals.compare_kernels(&untuned, &best)?;
+        self.say_what_is_gained(&speeds, &kernels)?;
+        if worth(&speeds[1].over(&speeds[0])) > GAIN {
+            return Ok(best);
+        }
+        writeln!(self.out, "that is not more than {:.0} %: the defaults stay", 100.0 * (GAIN - 1.0))?;
+        Ok(untuned)
+    }
+    fn say_what_was_tried(&mut self, found: &Found<Target>) -> Result {
+        let (changes, rounds) = (found.measured, found.rounds);
+        let why = match found.ended {
+            Ended::Settled => "nothing more gains",
+            Ended::Late => "the time is over (--minutes)",
         };
+        let seconds = self.start.elapsed().as_secs();
+        let plural = |n: usize| if n == 1 { "" } else { "s" };
         writeln!(
             self.out,
-            "{name:<16} {:>13} {:>7} {:>14} {:>7}{}",
-            shown(other.decode),
-            shown(ratio.decode),
-            shown(other.prefill),
-            shown(ratio.prefill),
-            if keep { "  kept" } else { "" }
+            "\ntried {changes} change{} in {rounds} round{} and {} min {} s: {why}",
+            plural(changes),
+            plural(rounds),
+            seconds / 60,
+            seconds % 60
         )?;
-        self.out.flush()?;
-        if keep {
-            self.best = rival;
+        if found.best.tuning != Tuning::default() {
+            writeln!(self.out, "  kept: {}", tuning::text(found.best.tuning))?;
+        }
+        for answer in &found.best.plans {
+            let kept = Change::Plan((answer.0.clone(), answer.1.clone()));
+            writeln!(self.out, "  kept: {}", kept.name())?;
         }
         Ok(())
+    }
+    /// Speeds before and after, in turns, and the kernels that have changed.
+    fn say_what_is_gained(&mut self, [before, after]: &[Speed; 2], kernels: &[KernelTimes]) -> Result {
+        writeln!(self.out, "\nin turns with the untuned model:")?;
+        let gained = after.over(before);
+        for (what, before, after, ratio) in [
+            ("decode", before.decode, after.decode, gained.decode),
+            ("prefill", before.prefill, after.prefill, gained.prefill),
+        ] {
+            let Some(ratio) = ratio else { continue };
+            let percent = 100.0 * (ratio - 1.0);
+            writeln!(self.out, "  {what:<8} {:>10} -> {} tok/s ({percent:+.1} %)", shown(before), shown(after))?;
+        }
+        let of = if self.work.tokens > 0 { "a token" } else { "a prompt's step" };
+        writeln!(self.out, "\n{:>12} {:>12}  kernel that is another now, in {of}", "us before", "us now")?;
+        for kernel in kernels {
+            let [before, now] = kernel.seconds.map(|s| shown(s.map(|s| 1e6 * s)));
+            writeln!(self.out, "{before:>12} {now:>12}  {}", printable(&kernel.name))?;
+        }
+        writeln!(self.out)?;
+        Ok(())
+    }
+    /// One row: speeds of a rival, and as parts of the leader's.
+    fn row(&mut self, speed: &Speed, ratio: &Speed, kept: bool, change: &Change) -> Result {
+        writeln!(
+            self.out,
+            "{:>13} {:>7} {:>14} {:>7}  {}{}",
+            shown(speed.decode),
+            shown(ratio.decode),
+            shown(speed.prefill),
+            shown(ratio.prefill),
+            if kept { "leads: " } else { "" },
+            change.name()
+        )?;
+        Ok(self.out.flush()?)
+    }
+    /// What the rival is worth beside the leader; where it gains, the less of two comparisons: what a moment of the machine decided does not come again.
+    fn compare(&mut self, leader: &Target, rival: &Target, change: &Change) -> Result<Option<f64>> {
+        let first = match self.rivals.compare(leader, rival) {
+            Ok(first) => first,
+            // What cannot be planned or does not fit is no reason to lose what was found. Where nothing works any more the last comparison says so.
+            Err(error) => {
+                writeln!(self.out, "{:>44}  {}: {}", "", change.name(), printable(&error.parts().0))?;
+                return Ok(None);
+            }
+        };
+        let ratio = |[base, other]: &[Speed; 2]| other.over(base);
+        let (mut shown, mut found) = (first, worth(&ratio(&first)));
+        if found > GAIN {
+            let second = self.rivals.compare(leader, rival)?;
+            let again = worth(&ratio(&second));
+            if again < found {
+                (shown, found) = (second, again);
+            }
+        }
+        self.row(&shown[1], &ratio(&shown), found > GAIN, change)?;
+        Ok(Some(found))
+    }
+}
+
+/// Ratios of speeds as one number: what both gain together, unless one of them loses what a change must gain.
+fn worth(ratio: &Speed) -> f64 {
+    // Where a change has no part the ratio is about 1.
+    let (decode, prefill) = (ratio.decode.unwrap_or(1.0), ratio.prefill.unwrap_or(1.0));
+    let loser = decode.min(prefill);
+    if loser * GAIN < 1.0 { loser } else { decode * prefill }
+}
+
+impl Course for Tuner<'_, '_> {
+    type State = Target;
+    type Change = Change;
+
+    fn questions(&mut self, stage: usize, leader: &Target) -> Result<Option<Vec<Question<Change>>>> {
+        match stage {
+            // They are of a processor's kernels.
+            0 if leader.machine.kind != MachineKind::Cpu => Ok(Some(vec![])),
+            0 => Ok(Some(PARAMETERS.iter().map(of_parameter).collect())),
+            1 => {
+                let asked = plans::questions(self.model, self.common, leader, self.context, self.work)?;
+                Ok(Some(asked.into_iter().map(|answers| answers.into_iter().map(Change::Plan).collect()).collect()))
+            }
+            _ => Ok(None),
+        }
+    }
+    fn changed(&self, target: &Target, change: &Change) -> Target {
+        let mut target = target.clone();
+        match change {
+            Change::Parameter(parameter, value) => *(parameter.field)(&mut target.tuning) = *value,
+            Change::Plan((decision, plan)) => drop(target.plans.insert(decision.clone(), plan.clone())),
+        }
+        target
+    }
+    fn measure(&mut self, leader: &Target, rival: &Target, change: &Change) -> Result<Option<f64>> {
+        let start = Instant::now();
+        let found = self.compare(leader, rival, change);
+        self.budget.took(start.elapsed());
+        found
+    }
+    fn least(&self) -> f64 {
+        GAIN
+    }
+    fn has_time(&self) -> bool {
+        self.budget.has_room(self.start.elapsed())
+    }
+}
+
+fn of_parameter(parameter: &'static Parameter) -> Question<Change> {
+    parameter.values.iter().map(|&value| Change::Parameter(parameter, value)).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_gain_is_of_both_and_no_loss_of_either() {
+        let worth = |decode: f64, prefill| worth(&Speed { decode: Some(decode), prefill });
+        assert_eq!(worth(1.25, Some(0.99)), 1.25 * 0.99);
+        assert_eq!(worth(1.5, Some(0.9)), 0.9);
+        assert_eq!(worth(1.25, None), 1.25);
+        assert_eq!(worth(0.5, Some(4.0)), 0.5);
+    }
+
+    #[test]
+    fn minutes_are_a_number_above_none() {
+        assert_eq!(minutes("0.5"), Ok(Duration::from_secs(30)));
+        for text in ["0", "-1", "ten", "NaN", "inf", ""] {
+            assert!(minutes(text).is_err(), "{text}");
+        }
     }
 }

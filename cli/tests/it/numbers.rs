@@ -1,6 +1,6 @@
 //! Commands that measure: logits, perplexity, bench.
 
-use super::{DEMO, data, run};
+use super::{DEMO, data, gristmill, outcome, run};
 use std::path::Path;
 
 const VOCABULARY: usize = 2048;
@@ -109,6 +109,44 @@ fn bench_prints_the_fields_of_the_contract() {
     assert!(run(&["bench", DEMO, "-d", "2000"]).failed().contains("2512"));
 }
 
+/// What can be switched off stands in the page's list of ideas, and what stands there can be.
+#[test]
+fn every_optimisation_is_of_one_idea() {
+    use gristmill_uop::target::FLAGS;
+    let list = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/ablation/ideas.json");
+    let ideas: serde_json::Value = serde_json::from_str(&std::fs::read_to_string(list).unwrap()).unwrap();
+    let flags = ideas.as_array().unwrap().iter().flat_map(|idea| idea["flags"].as_array().unwrap());
+    let mut told: Vec<&str> = flags.map(|flag| flag.as_str().unwrap()).collect();
+    let mut known: Vec<&str> = FLAGS.iter().map(|flag| flag.name).collect();
+    told.sort_unstable();
+    known.sort_unstable();
+    assert_eq!(told, known);
+}
+
+/// A search on this processor: it says what it has tried, and what it keeps is stored.
+#[test]
+fn a_model_is_tuned_and_what_is_found_is_stored() {
+    // A store of its own: other tests have the defaults.
+    let store = Path::new(env!("CARGO_TARGET_TMPDIR")).join("tuned");
+    let with = |arguments: &[&str]| outcome(gristmill(arguments).env("GRISTMILL_CACHE", &store)).ok();
+    let work = ["-p", "4", "-n", "4", "-r", "1", "--beam", "2", "--minutes", "0.2"];
+    let out = with(&[&["tune", DEMO, "--device", "cpu", "--threads", "1"], &work[..]].concat());
+    // On a machine that is busy enough loading takes all of the time.
+    let rows = out.lines().skip(1).take_while(|line| !line.is_empty()).count();
+    let plural = if rows == 1 { "" } else { "s" };
+    assert!(out.contains("decode tok/s") && out.contains(&format!("\ntried {rows} change{plural} in ")), "{out}");
+    assert!(rows == 0 || out.lines().nth(1).is_some_and(|line| line.ends_with("groups 2")), "{out}");
+    let (stored, plans) = out.lines().last().unwrap().rsplit_once(", and ").expect("what is stored");
+    let tuning = stored.split_once(": ").expect("parameters").1;
+    // Either the defaults stay, or both were measured once more.
+    match out.contains("the defaults stay") {
+        true => assert!(tuning.starts_with("groups 1") && plans == "0 plans", "{out}"),
+        false => assert!(out.contains("in turns with the untuned model:") && out.contains("kept: "), "{out}"),
+    }
+    assert!(with(&["devices"]).contains(&format!("tuned: {tuning}")), "{out}");
+    with(&["tune", "--reset"]);
+}
+
 #[test]
 fn ablation_and_tuning_go_through_their_tables() {
     use gristmill_uop::target::{FLAGS, PARAMETERS, Tuning};
@@ -124,7 +162,7 @@ fn ablation_and_tuning_go_through_their_tables() {
         lines.iter().all(|l| l["decode_ratio"].as_f64().unwrap() > 0.0 && l["prefill_ratio"].as_f64().unwrap() > 0.0)
     );
     // In float arithmetic there are fewer plans to try; which ones there are `plans.rs` tests.
-    let out = with(&["tune", DEMO, "--exact"]);
+    let out = with(&["tune", DEMO, "--exact", "--minutes", "0.1"]);
     assert!(PARAMETERS.iter().all(|p| out.contains(p.name)) && out.contains("nothing is stored for null"), "{out}");
     assert!(run(&["tune", DEMO, "--device", "interp"]).failed().contains("nothing to tune"));
     assert!(run(&["tune", DEMO, "-p", "0", "-n", "0"]).failed().contains("nothing to measure"));

@@ -141,14 +141,15 @@ pub fn layouts(g: &Graph, slots: &[Slot], roots: &[Id], target: &Target) -> Layo
         return Layouts::default();
     }
     let mut out = FxHashMap::default();
-    let layout = match target.machine.kind {
-        MachineKind::Cpu => Layout::Rows(target.machine.lanes as u16),
-        MachineKind::Gpu => Layout::Planes,
+    let (lanes, layout) = match target.machine.kind {
+        MachineKind::Cpu if target.interleave => (target.machine.lanes, Layout::Rows(target.machine.lanes as u16)),
+        MachineKind::Cpu => (target.machine.lanes, Layout::Planes),
+        MachineKind::Gpu => (1, Layout::Planes),
     };
     for (slot, info) in slots.iter().enumerate() {
         let (Storage::Packed(e), [.., rows, columns]) = (info.storage, &info.dims[..]) else { continue };
         if let Some(p) = Packing::known(e)
-            && rows % layout.lanes() == 0
+            && rows % lanes as i64 == 0
             && columns % GROUP == 0
         {
             out.insert(slot as u32, (layout, p));

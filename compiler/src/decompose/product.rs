@@ -48,6 +48,15 @@ impl Form {
             Form::Floats => "floats",
         }
     }
+    /// Bits that it keeps of an activation's magnitude; of whole numbers those of the largest of a group. A form with as many rounds no more.
+    pub fn bits(self) -> u32 {
+        match self {
+            Form::Integers => 7,
+            Form::Tiles => 8,
+            Form::Staged | Form::Fragments | Form::Unpacked => 11,
+            Form::Floats => 24,
+        }
+    }
 }
 
 impl fmt::Display for Form {

@@ -43,8 +43,13 @@ impl Form {
     const ALL: [Form; 3] = [Form::Compared, Form::InOrder, Form::Atomic];
     /// The forms that sums of that type may take.
     pub fn legal(scalar: Scalar, target: &Target) -> impl Iterator<Item = Form> {
-        let atomic = target.any_order || scalar == Scalar::I32;
-        Form::ALL.into_iter().filter(move |&form| atomic || form != Form::Atomic)
+        let atomic = target.scatter && (target.any_order || scalar == Scalar::I32);
+        let is_legal = move |form: &Form| match form {
+            Form::Compared => true,
+            Form::InOrder => target.scatter,
+            Form::Atomic => atomic,
+        };
+        Form::ALL.into_iter().filter(is_legal)
     }
 }
 

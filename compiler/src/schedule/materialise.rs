@@ -15,7 +15,7 @@ use crate::request::Hint;
 use crate::tile::propose::{self, Around};
 use crate::tile::{Proposal, StagePlan, Workgroup};
 use gristmill_uop::target::Target;
-use gristmill_uop::{Graph, Id};
+use gristmill_uop::{Arg, Graph, Id};
 use rustc_hash::{FxHashMap, FxHashSet};
 
 /// The part of a launch's price that fusing a node must save. Not measured: below it prices differ by rounding, and a kernel that is longer has more that the price does not see.
@@ -98,6 +98,25 @@ impl Search<'_> {
             levels.push(level + usize::from(!fused.contains(node)));
         }
         levels.into_iter().max().unwrap_or(0)
+    }
+    /// Does a candidate read a matrix of weights, itself and not through others?
+    fn reads_a_matrix(&self, node: Id) -> bool {
+        let mut stack: Vec<Id> = self.of.derived.sources(self.g, node).collect();
+        let mut seen = FxHashSet::default();
+        while let Some(n) = stack.pop() {
+            if self.reads.contains_key(&n) || !seen.insert(n) {
+                continue;
+            }
+            if matches!(self.g[n].arg, Arg::Packed(..)) && self.g.dims(n).len() > 1 {
+                return true;
+            }
+            stack.extend(self.of.derived.sources(self.g, n));
+        }
+        false
+    }
+    /// Does the candidate `reader` read `read`, directly or through others?
+    fn depends(&self, reader: Id, read: Id) -> bool {
+        self.reads[&reader].iter().any(|&r| r == read || self.depends(r, read))
     }
     /// Materialised nodes whose kernels read `node`, directly or through fused ones.
     fn readers(&self, node: Id, fused: &FxHashSet<Id>) -> Vec<Id> {
@@ -358,6 +377,21 @@ fn asked_for(s: &mut Search) -> FxHashSet<Id> {
     fused
 }
 
+/// May the products that come into `root`'s kernel with `node` be beside those that are there? Where flags forbid it, those that read one another are chains, the others siblings.
+fn may_meet(s: &Search, node: Id, root: Id, fused: &FxHashSet<Id>) -> bool {
+    let Target { siblings, chains, .. } = *s.of.target;
+    if siblings && chains {
+        return true;
+    }
+    let with = |root: Id| std::iter::once(root).chain(s.fused_into(root, fused)).collect::<Vec<Id>>();
+    let new = with(node);
+    let products = |all: &[Id]| all.iter().copied().filter(|&n| s.reads_a_matrix(n)).collect::<Vec<Id>>();
+    let there: Vec<Id> = with(root).into_iter().filter(|n| !new.contains(n)).collect();
+    let (new, there) = (products(&new), products(&there));
+    let allowed = |a: Id, b: Id| if s.depends(b, a) { chains } else { siblings };
+    new.iter().all(|&a| there.iter().all(|&b| allowed(a, b)))
+}
+
 /// Seconds of the kernels concerned, with a buffer for `node` and without; `None` if it cannot be fused.
 fn saving(s: &mut Search, node: Id, fused: &FxHashSet<Id>) -> Option<Saving> {
     let readers = s.readers(node, fused);
@@ -369,6 +403,9 @@ fn saving(s: &mut Search, node: Id, fused: &FxHashSet<Id>) -> Option<Saving> {
     fused.insert(node);
     let mut without = 0.0;
     for &r in &readers {
+        if !may_meet(s, node, r, &fused) {
+            return None;
+        }
         without += s.kernel(r, &fused).ok()?.seconds;
     }
     Some(Saving { with, without })

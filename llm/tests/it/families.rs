@@ -63,6 +63,16 @@ macro_rules! families { ($($test:ident $family:literal $quant:literal;)*) => {
         check("cpu", $family, $quant);
     })*
 
+    /// Whatever is decided.
+    mod in_any_schedule {
+        $(#[test]
+        fn $test() {
+            let of = |end: &str| super::data(&format!("families/{}-{end}", $family));
+            let (file, logits) = (format!("{}.gguf", $quant), format!("{}-logits.npy", $quant));
+            crate::parity_support::schedules::check(&of(&file), &of(&logits), &of("tokens.txt"));
+        })*
+    }
+
     /// On the first GPU, as on a processor.
     #[cfg(feature = "cuda-tests")]
     #[test]

@@ -7,7 +7,7 @@ use crate::golden_support;
 
 use crate::golden_support::{Fixture, Form, TOKENS, Tiny, Way};
 use crate::parity_support::tables::{argmax, data, ids, npy, rms};
-use crate::parity_support::{AsGiven, asset, far, file_of, on_device, truth};
+use crate::parity_support::{AsGiven, asset, far, file_of, on_device, schedules, truth};
 use gristmill_backend::{Options, open};
 use gristmill_compiler::{Cheapest, Perturb, Policy};
 use gristmill_encodings::{BF16, F16, F32};
@@ -87,6 +87,14 @@ fn tiny_q4_0_is_exact() {
 fn tiny_q8_0_is_exact() {
     let tokens = ids(&data("tiny-tokens.txt"));
     check(&data("tiny-q8_0.gguf"), &data("tiny-q8_0-exact-logits.npy"), &tokens, &EXACT);
+}
+
+#[test]
+fn tiny_files_in_any_schedule() {
+    for (file, logits) in [("q4_0_pure", "q4_0_pure-exact"), ("q8_0", "q8_0-exact")] {
+        let (file, logits) = (format!("tiny-{file}.gguf"), format!("tiny-{logits}-logits.npy"));
+        schedules::check(&data(&file), &data(&logits), &data("tiny-tokens.txt"));
+    }
 }
 
 /// llama.cpp quantises activations: 1 to 3 % of the standard deviation on the trained model.

@@ -109,7 +109,7 @@ fn a_plan_that_a_tuner_left_is_taken_and_is_another_kernel() {
         for function in functions("youtu-llm-2b", TokenClass::Chunk { max: 64 }) {
             let first = compiled(&function, &machine, &mut Listed);
             let texts = |c: &Compiled| c.programs.iter().map(|p| p.source.clone()).collect::<Vec<_>>();
-            for kind in ["workgroup", "stages", "nest", "launch"] {
+            for kind in ["workgroup", "stages", "nest", "launch", "attention", "product"] {
                 let Some(decision) = first.decisions.iter().find(|d| d.kind == kind && d.options.len() > 2) else {
                     continue;
                 };

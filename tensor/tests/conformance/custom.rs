@@ -72,6 +72,17 @@ pub fn feed_forward(most: usize) -> Case {
         .within(Within::Scale(1e-5))
 }
 
+/// A user's kernel amid chains of elementwise ops, the one behind it with a value of the one before.
+pub fn amid_elementwise() -> Case {
+    Case::new("amid elementwise ops", |c| {
+        let [x, y] = ["x", "y"].map(|name| c.input(name, dims![6, 40], Scalar::F32));
+        let before = (x * y + 1.0).silu() - y * 2.0;
+        let own = scaled(before.maximum(x), c.var("factor", 0, 9));
+        c.output("out", ((own + before) * x).sigmoid() - own);
+    })
+    .vars(&[&[("factor", 3)], &[("factor", 0)]])
+}
+
 pub fn cases() -> Vec<Case> {
     // It reads a state as it was, beside a kernel that writes it; then its result, and its result again.
     let state = Case::new("a state as it was", |c| {
@@ -95,5 +106,5 @@ pub fn cases() -> Vec<Case> {
         c.output("y", y.sum(&[1]));
     });
     let factors: &[&[(&str, i64)]] = &[&[("factor", 3)], &[("factor", 0)]];
-    vec![feed_forward(1), feed_forward(5), state.vars(factors), own.vars(factors), reference]
+    vec![feed_forward(1), feed_forward(5), amid_elementwise(), state.vars(factors), own.vars(factors), reference]
 }

@@ -30,19 +30,23 @@ fn name(g: &Graph, numbers: &Numbers, id: Id) -> String {
 
 /// `rule: NAME`: every form that the rule alone leads to, besides the written one, each of which computes the same. Without it, the form that is chosen, and why.
 pub fn alternatives(case: &Case) -> Result<Applied, String> {
+    alternatives_by(case, &testing::rules_of_tensors())
+}
+
+/// The same where these are the rules that there are.
+pub fn alternatives_by(case: &Case, known: &[testing::Rule]) -> Result<Applied, String> {
     let c = Context::of(case)?;
     let before = of_function(c.function.clone());
     let Some(name) = case.get("rule") else {
         let plans = std::collections::BTreeMap::new();
         let mut decider = Decider { policy: &mut Cheapest, plans: &plans, log: vec![] };
-        let rules = testing::rules_of_tensors();
-        let (chosen, report) = testing::considered(&c.function, &c.target, &mut decider, &rules, Budget::USUAL);
+        let (chosen, report) = testing::considered(&c.function, &c.target, &mut decider, known, Budget::USUAL);
         let chosen = chosen.unwrap_or(c.function);
         let roots: Vec<Id> = chosen.outputs.iter().map(|o| o.1).collect();
         let text = format!("{report}{}", text::print(&chosen.graph, &roots));
         return Ok(Applied { text, claim: Claim::same(before, of_function(chosen)) });
     };
-    let rules: Vec<_> = testing::rules_of_tensors().into_iter().filter(|r| r.name == name).collect();
+    let rules: Vec<_> = known.iter().copied().filter(|r| r.name == name).collect();
     if rules.is_empty() {
         return Err(format!("no rule `{name}`"));
     }

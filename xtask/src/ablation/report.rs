@@ -36,6 +36,19 @@ pub struct Row {
     pub prefill_ratio: Option<f64>,
 }
 
+/// An idea that a model's speed is said to owe something to.
+#[derive(Deserialize)]
+pub struct Idea {
+    /// Its name.
+    pub idea: String,
+    /// The optimisations that can be switched off and are of it; none where it cannot be.
+    pub flags: Vec<String>,
+    /// What it should give, as those say who use it.
+    pub claimed: String,
+    /// Why what was measured is so, or why nothing can be.
+    pub why: String,
+}
+
 /// What generation and prompts lose without it, in per cent of the speed that they have with it.
 fn kept(ratio: Option<f64>) -> String {
     ratio.map_or("–".into(), |r| format!("{:.0} %", 100.0 * r))
@@ -98,6 +111,36 @@ fn write_markdown(out: &mut String, reports: &[(&str, Report)]) -> fmt::Result {
     Ok(())
 }
 
+/// How much faster something is with an optimisation, from the ratio of its speeds without and with it.
+fn worth(ratio: Option<f64>) -> Option<String> {
+    ratio.map(|r| format!("{:+.0} %", 100.0 * (1.0 / r - 1.0)))
+}
+
+/// A paragraph for each idea: what was claimed, what these reports have measured, and why.
+pub fn paragraphs(ideas: &[Idea], reports: &[(&str, Report)]) -> String {
+    ideas.iter().map(|idea| paragraph(idea, reports)).collect()
+}
+
+fn paragraph(idea: &Idea, reports: &[(&str, Report)]) -> String {
+    let Idea { idea, flags, claimed, why } = idea;
+    let of = |(name, report): &(&str, Report), flag: &String| {
+        let row = report.row(flag)?;
+        let both = [("generation", worth(row.decode_ratio)), ("prompts", worth(row.prefill_ratio))];
+        let both: Vec<String> = both.into_iter().filter_map(|(of, worth)| Some(format!("{of} {}", worth?))).collect();
+        Some(format!("{name} {}", both.join(", ")))
+    };
+    let runs = |flag: &String| {
+        let all: Vec<String> = reports.iter().filter_map(|report| of(report, flag)).collect();
+        let all = if all.is_empty() { "in no run yet".to_owned() } else { all.join("; ") };
+        format!("with `{flag}`, {all}")
+    };
+    let measured = match flags.is_empty() {
+        true => "nothing, as it cannot be switched off".to_owned(),
+        false => flags.iter().map(runs).collect::<Vec<_>>().join("; "),
+    };
+    format!("\n**{idea}.** Claimed: {claimed} Measured: {measured}. Why: {why}\n")
+}
+
 /// Every optimisation that a report has, as the first that has it describes it.
 fn flags<'a>(reports: &'a [(&str, Report)]) -> Vec<(&'a str, &'a str)> {
     let mut all: Vec<(&str, &str)> = vec![];
@@ -140,6 +183,25 @@ pub mod tests {
             device: device.to_owned(),
             rows: flags.iter().map(row).collect(),
         }
+    }
+
+    #[test]
+    fn a_paragraph_has_what_was_measured_of_its_idea() {
+        let idea = |flags: &[&str]| Idea {
+            idea: "An idea".to_owned(),
+            flags: flags.iter().map(|&flag| flag.to_owned()).collect(),
+            claimed: "Much.".to_owned(),
+            why: "Because.".to_owned(),
+        };
+        let text = |flags: &[&str]| {
+            paragraphs(&[idea(flags)], &[("a", example("cpu", &["x", "y"])), ("b", example("gpu", &["y"]))])
+        };
+        assert_eq!(
+            text(&["x", "z"]),
+            "\n**An idea.** Claimed: Much. Measured: with `x`, a generation +100 %; with `z`, in no run yet. Why: Because.\n"
+        );
+        assert!(text(&["y"]).contains("with `y`, a generation +100 %; b generation +100 %."));
+        assert!(text(&[]).contains("Measured: nothing, as it cannot be switched off."));
     }
 
     #[test]

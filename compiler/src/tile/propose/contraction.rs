@@ -200,7 +200,7 @@ impl Contraction<'_> {
         let idle = |l: i64| 4 * (n * self.others * l / threads) < 3 * workers;
         let subgroup = self.target.machine.subgroup;
         let first = threads_of_row(self.steps, subgroup);
-        let of_row = [1, 2, 4].map(|times| first * times).into_iter().find(|&l| !idle(l));
+        let of_row = [1, 2, 4].map(|times| first * times).into_iter().find(|&l| !self.target.grouping || !idle(l));
         let of_row = of_row.unwrap_or(subgroup).min(subgroup);
         let groups = threads / of_row;
         let share = (n * self.others + self.room - 1) / self.room;

@@ -1,22 +1,25 @@
 //! Tiny models as files, tables of logits, and a plan run step by step on any device.
 
+pub mod schedules;
 pub mod tables;
 
 use crate::golden_support::{Fixture, Way};
-use gristmill_backend::{Options as DeviceOptions, open};
+use gristmill_backend::{Opened, Options as DeviceOptions, open};
+use gristmill_compiler::layout::Layout;
 use gristmill_compiler::{Cheapest, Decision, Policy};
 use gristmill_encodings::F32;
 use gristmill_llm::arch::deepseek2::{Deepseek2, Hyper};
-use gristmill_llm::arch::{Bind, Functions, Logits, Model, Options, TokenClass};
+use gristmill_llm::arch::{Bind, Functions, Logits, Model, Options, Plan, TokenClass};
 use gristmill_llm::gguf::{Gguf, TensorDecl, Writer};
 use gristmill_runtime::{Buffer, Memory};
 use gristmill_tensor::evaluate::{Env, evaluate_all};
-use gristmill_tensor::jit::{Call, Jit};
-use gristmill_uop::function::Storage;
+use gristmill_tensor::jit::{Call, Jit, Ready};
+use gristmill_uop::function::{Slot, Storage};
 use gristmill_uop::{EncodingRef, Id, Scalar};
 use half::{bf16, f16};
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use tables::argmax;
 
 /// A file that ships with the program.
@@ -140,7 +143,7 @@ pub fn truth(file: &Gguf, tokens: &[i64], latent_eps: Option<f64>) -> Vec<Vec<f6
     out
 }
 
-/// Logits after every token on a device, by the plan of that way of running. What is not a state begins as NaN.
+/// Logits after every token on a device, by the plan of that way of running, in float arithmetic. What is not a state begins as NaN.
 pub fn on_device(
     device: &str,
     file: &Gguf,
@@ -149,67 +152,121 @@ pub fn on_device(
     latent_eps: Option<f64>,
     policy: &mut dyn Policy,
 ) -> Vec<f32> {
-    let model = model_of(file, latent_eps);
-    let class = way.chunk.map_or(TokenClass::One, |max| TokenClass::Chunk { max });
-    let rows = Options::rows_for(tokens.len(), class.max());
-    let options = Options {
-        tokens: class,
-        rows,
-        pages: None,
-        chunk: class.max(),
-        depth: rows,
-        cache: way.cache,
-        logits: Logits::All,
-        tile: Options::TILE,
-    };
-    let plan = model.plan(&options, &mut Functions::new());
-    let mut jit = Jit::new(
-        open(device, &DeviceOptions { exact: true, quick: true, ..DeviceOptions::default() }).expect("a device"),
-    );
-    let functions: Vec<_> = plan.calls.iter().map(|c| way.form.of(&c.function)).collect();
-    let ready = jit.prepare_with(&functions, policy, &|_, _| ()).expect("compiled");
-    let d = jit.device().clone();
-    let filled = |bytes: &[u8]| {
-        let b = d.alloc(bytes.len(), Memory::State).expect("memory");
-        d.write(&b, 0, bytes).expect("written");
-        b
-    };
-    let mut buffers: HashMap<Bind, Buffer> = HashMap::new();
-    let calls: Vec<Call> = plan
-        .calls
-        .iter()
-        .zip(ready)
-        .map(|(call, function)| {
-            let args = call.binds.iter().zip(&call.function.slots).map(|(bind, slot)| {
-                let size = slot.storage.bytes(&slot.dims).expect("a size");
-                let make = || match bind {
-                    Bind::Weight(name) => filled(&bytes_of(file, name)),
-                    Bind::Rope(table) => {
-                        let table = model.rope_tables(rows)[*table].rows(rows);
-                        filled(&table.iter().flat_map(|v| v.to_le_bytes()).collect::<Vec<u8>>())
-                    }
-                    // As a device gives it: zeros.
-                    Bind::State(..) => filled(&vec![0; size]),
-                    _ => filled(&vec![0xff; size]),
-                };
-                buffers.entry(bind.clone()).or_insert_with(make).clone()
-            });
-            Call { args: args.collect(), function }
-        })
-        .collect();
-    let arena =
-        d.alloc(Jit::arena(&calls.iter().map(|c| c.function.clone()).collect::<Vec<_>>()).max(64), Memory::Scratch);
-    let mut step = jit.capture(&calls, &arena.expect("memory")).expect("captured");
-    let mut out = Vec::new();
-    for (i, part) in tokens.chunks(class.max()).enumerate() {
-        let bytes: Vec<u8> = part.iter().flat_map(|&t| (t as i32).to_le_bytes()).collect();
-        d.write(&buffers[&Bind::Tokens], 0, &bytes).expect("written");
-        step.replay(&[("pos", (i * class.max()) as i64), ("n", part.len() as i64)]).expect("run");
-        let mut logits = vec![0u8; part.len() * model.vocabulary() * 4];
-        d.read(&buffers[&Bind::Logits], 0, &mut logits).expect("read");
-        out.extend(logits.chunks_exact(4).map(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]])));
+    let opened = open(device, &DeviceOptions { exact: true, quick: true, ..DeviceOptions::default() });
+    let rows = rows_of(tokens, way);
+    let run = Run { model: &model_of(file, latent_eps), file, context: rows, tokens, way };
+    run.on(opened.expect("a device"), policy)
+}
+
+/// Rows of a cache that these tokens take.
+fn rows_of(tokens: &[i64], way: Way) -> usize {
+    Options::rows_for(tokens.len(), way.chunk.unwrap_or(1))
+}
+
+/// A model of a file that is run without an engine, so that a policy answers its decisions.
+pub struct Run<'a> {
+    pub model: &'a dyn Model,
+    pub file: &'a Gguf,
+    /// Tokens of context that rotations are for.
+    pub context: usize,
+    pub tokens: &'a [i64],
+    pub way: Way,
+}
+
+impl Run<'_> {
+    /// Logits after every token on that device. What is not a state begins as NaN.
+    pub fn on(&self, opened: Opened, policy: &mut dyn Policy) -> Vec<f32> {
+        let Run { model, tokens, way, .. } = *self;
+        let class = way.chunk.map_or(TokenClass::One, |max| TokenClass::Chunk { max });
+        let rows = rows_of(tokens, way);
+        let options = Options {
+            tokens: class,
+            rows,
+            pages: None,
+            chunk: class.max(),
+            depth: rows,
+            cache: way.cache,
+            logits: Logits::All,
+            tile: Options::TILE,
+        };
+        let plan = model.plan(&options, &mut Functions::new());
+        let mut jit = Jit::new(opened);
+        let functions: Vec<_> = plan.calls.iter().map(|c| way.form.of(&c.function)).collect();
+        let ready = jit.prepare_with(&functions, policy, &|_, _| ()).expect("compiled");
+        let (calls, buffers) = self.bound(&mut jit, &plan, ready);
+        let d = jit.device().clone();
+        let arena = Jit::arena(&calls.iter().map(|c| c.function.clone()).collect::<Vec<_>>()).max(64);
+        let arena = d.alloc(arena, Memory::Scratch).expect("memory");
+        let mut step = jit.capture(&calls, &arena).expect("captured");
+        let mut out = Vec::new();
+        for (i, part) in tokens.chunks(class.max()).enumerate() {
+            let bytes: Vec<u8> = part.iter().flat_map(|&t| (t as i32).to_le_bytes()).collect();
+            d.write(&buffers[&Bind::Tokens], 0, &bytes).expect("written");
+            step.replay(&[("pos", (i * class.max()) as i64), ("n", part.len() as i64)]).expect("run");
+            let mut logits = vec![0u8; part.len() * model.vocabulary() * 4];
+            d.read(&buffers[&Bind::Logits], 0, &mut logits).expect("read");
+            out.extend(logits.chunks_exact(4).map(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]])));
+        }
+        out
     }
-    out
+    /// The calls of a plan with buffers for what they bind, weights as their functions read them.
+    fn bound(&self, jit: &mut Jit, plan: &Plan, ready: Vec<Arc<Ready>>) -> (Vec<Call>, HashMap<Bind, Buffer>) {
+        let mut buffers: HashMap<Bind, Buffer> = HashMap::new();
+        let mut layouts: HashMap<&str, Layout> = HashMap::new();
+        let mut calls = Vec::new();
+        for (call, function) in plan.calls.iter().zip(ready) {
+            let mut args = Vec::new();
+            for (slot, bind) in call.binds.iter().enumerate() {
+                let lies = function.compiled.layouts.iter().find(|l| l.0 as usize == slot);
+                let layout = lies.map_or(Layout::File, |l| l.1);
+                if let Bind::Weight(name) = bind {
+                    assert_eq!(*layouts.entry(name).or_insert(layout), layout, "{name} lies in two ways");
+                }
+                if let Bind::LayerInput(layer @ 1..) = bind {
+                    // A layer's begin within those of all layers, which the first function writes.
+                    let (all, begin) = (&buffers[&Bind::LayerInput(0)], layer * self.model.layer_input() * 4);
+                    args.push(all.slice(begin, all.len() - begin).expect("inputs of every layer"));
+                    continue;
+                }
+                let new = || self.filled(jit, bind, &call.function.slots[slot], layout);
+                args.push(buffers.entry(bind.clone()).or_insert_with(new).clone());
+            }
+            calls.push(Call { args, function });
+        }
+        (calls, buffers)
+    }
+    /// A buffer for what is bound to a slot.
+    fn filled(&self, jit: &mut Jit, bind: &Bind, slot: &Slot, layout: Layout) -> Buffer {
+        let size = slot.storage.bytes(&slot.dims).expect("a size");
+        let filled = |bytes: &[u8]| {
+            let b = jit.device().alloc(bytes.len(), Memory::State).expect("memory");
+            jit.device().write(&b, 0, bytes).expect("written");
+            b
+        };
+        match (bind, slot.storage) {
+            (Bind::Weight(name), Storage::Packed(e)) if layout != Layout::File => {
+                let bytes = layout.bytes(e, &slot.dims).expect("a size");
+                let (file, packed) = (filled(&bytes_of(self.file, name)), filled(&vec![0; bytes]));
+                let (columns, rows) = slot.dims.split_last().expect("rows and columns");
+                let kind = (e, layout, *columns as usize);
+                jit.prepare_packers(&[kind]).expect("a packer");
+                let packer = jit.packer(kind).expect("a packer");
+                packer.pack(&file, &packed, rows.iter().product::<i64>() as usize).expect("packed");
+                packed
+            }
+            (Bind::Weight(name), _) => filled(&bytes_of(self.file, name)),
+            (Bind::Rope(table), _) => {
+                let rows = slot.dims[0] as usize;
+                let table = self.model.rope_tables(self.context)[*table].rows(rows);
+                filled(&table.iter().flat_map(|v| v.to_le_bytes()).collect::<Vec<u8>>())
+            }
+            // As a device gives it: zeros.
+            (Bind::State(..), _) => filled(&vec![0; size]),
+            // What is bound for the last layers reaches as far behind them as there are layers before.
+            (Bind::LayerInput(_), _) => filled(&vec![0xff; 2 * size]),
+            _ => filled(&vec![0xff; size]),
+        }
+    }
 }
 
 /// A test of each kind of family whose sequences share a pool of pages: `$check` of its name and the quantisation of its file. All of them are `$all`.
