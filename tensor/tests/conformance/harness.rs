@@ -1,6 +1,6 @@
 //! The harness: cases, random inputs, the truth, and the ways in which a device is made to compute them.
 
-mod accuracy;
+pub mod accuracy;
 mod progress;
 mod schedules;
 mod suite;
@@ -217,18 +217,18 @@ fn places(dims: &[usize], most: &[i64]) -> Vec<usize> {
 }
 
 /// What the outputs must be: slot, value, places.
-type Want = Vec<(u32, Array, Vec<usize>)>;
+pub type Want = Vec<(u32, Array, Vec<usize>)>;
 
 /// What sums in f32 may be off by before they are rounded to a narrow float: one that lies so near to the middle of two may become either, and what
 /// that makes of the outputs is no error.
 const ROUNDED: f64 = 1e-6;
 
 /// A run: bytes of every slot before, their values where they are plain numbers, and what the outputs must be.
-struct Run {
+pub struct Run {
     vars: Vars,
     before: Vec<Vec<u8>>,
     values: Vec<Vec<f64>>,
-    want: Want,
+    pub want: Want,
     /// How far each element of the outputs may be off because of what was rounded to the other side; empty where nothing is.
     slack: Vec<Vec<f64>>,
 }
@@ -271,7 +271,7 @@ fn truth<'a>(f: &Function, vars: &Vars, before: &'a [Vec<u8>], values: &'a [Vec<
     f.outputs.iter().zip(found).map(placed).collect()
 }
 
-fn runs(case: &Case) -> Vec<Run> {
+pub fn runs(case: &Case) -> Vec<Run> {
     let f = &case.function;
     let roots: Vec<Id> = f.outputs.iter().map(|o| o.1).collect();
     let order = f.graph.toposort(&roots);

@@ -203,3 +203,19 @@ pub fn integer_network() -> Vec<Case> {
         network::cases().into_iter().chain(experts::one_token()).chain(experts::grouped()).chain(invented::cases());
     all.filter(Case::has_packed).map(|c| c.renamed("integers")).collect()
 }
+
+/// What is not promised is found: products that are rounded one after the other, and with their factor taken out, are both right, and what lies a few units beside them is not.
+#[test]
+fn joined_products_are_right_and_others_are_not() {
+    use crate::harness::accuracy::{NEAREST, WGSL, unit};
+    use crate::{harness, invented};
+    let case = decoding_of(invented::ALL[2]);
+    let run = harness::runs(&case).swap_remove(0);
+    let fused = WGSL.others(&case, &run).pop().expect("fused").swap_remove(0).1.data;
+    let fused: Vec<f64> = fused.iter().map(|&v| f64::from(v as f32)).collect();
+    assert_ne!(fused, run.want[0].1.data);
+    assert!(NEAREST.wrong(&case, &run, 0, &fused, Scalar::F32).is_some());
+    assert_eq!(WGSL.wrong(&case, &run, 0, &fused, Scalar::F32), None);
+    let beside: Vec<f64> = fused.iter().map(|v| v + 16.0 * unit(*v)).collect();
+    assert!(WGSL.wrong(&case, &run, 0, &beside, Scalar::F32).is_some());
+}
