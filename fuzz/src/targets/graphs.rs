@@ -66,7 +66,7 @@ fn machine(bytes: &mut Bytes) -> Kind {
             Kind::new(Machine { pairs: kind == 2, signed_bytes: kind == 3, ..Machine::cpu("fuzz", lanes, workers) })
         }
     };
-    let off = u16::from_le_bytes([bytes.byte(), bytes.byte()]);
+    let off = u32::from_le_bytes([bytes.byte(), bytes.byte(), bytes.byte(), bytes.byte()]);
     FLAGS.iter().enumerate().filter(|(i, _)| off >> i & 1 == 1).for_each(|(_, flag)| (flag.off)(&mut machine));
     let tuned = bytes.byte();
     for (i, parameter) in PARAMETERS.iter().enumerate() {
