@@ -4,11 +4,13 @@ use crate::steps_support::step;
 use gristmill_backend::{cpu, cuda};
 use gristmill_compiler::{Cheapest, Compiled, Dialect, compile};
 use gristmill_llm::arch::TokenClass;
+use gristmill_tensor::dims;
+use gristmill_tensor::function::Capture;
 use gristmill_uop::fragment::AMX_BF16;
 use gristmill_uop::function::Function;
 use gristmill_uop::machine::{Machine, MachineKind, NAMED};
 use gristmill_uop::target::{FLAGS, Target};
-use gristmill_uop::{Op, RangeKind};
+use gristmill_uop::{Op, RangeKind, Scalar};
 use std::sync::Arc;
 
 /// The largest function of a step: a layer with experts, or the only kind of layer there is.
@@ -16,6 +18,15 @@ fn layer(preset: &str, tokens: TokenClass) -> Arc<Function> {
     let plan = step(preset, "q4_0", tokens);
     let largest = plan.functions().into_iter().max_by_key(|function| function.graph.len()).expect("functions");
     largest.clone()
+}
+
+/// 512 rows of whole numbers added to 50,000 by theirs, in any order.
+fn rows_added() -> Function {
+    let c = Capture::new("rows added");
+    let (index, rows) = (c.input("index", dims![512], Scalar::I32), c.input("rows", dims![512, 64], Scalar::I32));
+    let none = c.constant(0.0, Scalar::I32).expand(dims![50_000, 64]);
+    c.output("sums", none.scatter_add(rows, index.clamp_index(49_999)));
+    c.finish()
 }
 
 fn plan(function: &Function, machine: Machine) -> Compiled {
@@ -130,7 +141,13 @@ fn interleaved_rows_are_multiplied_by_whole_vectors() {
 
 #[test]
 fn every_optimisation_acts_on_every_machine_that_has_it() {
-    let functions = [TokenClass::One, TokenClass::Chunk { max: 512 }].map(|tokens| layer("glm-4.7-flash", tokens));
+    // A token of the second model has sums of few rows; no model adds rows where their numbers say.
+    let functions = [
+        Arc::new(rows_added()),
+        layer("glm-4.7-flash", TokenClass::One),
+        layer("gemma-4-26b-a4b", TokenClass::One),
+        layer("glm-4.7-flash", TokenClass::Chunk { max: 512 }),
+    ];
     let avx512 = Machine::cpu("avx512vnni", 16, 2);
     let avx2 = Machine { pairs: true, signed_bytes: true, ..Machine::cpu("avx2", 8, 2) };
     let names = |target: &Target, dialect: &dyn Dialect| -> Vec<String> {
