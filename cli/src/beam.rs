@@ -8,7 +8,7 @@ use std::time::Duration;
 pub type Question<C> = Vec<C>;
 
 /// What is searched.
-pub trait Course {
+pub trait SearchSpace {
     /// What is measured.
     type State: Clone + PartialEq;
     /// A step from one state to another.
@@ -18,7 +18,7 @@ pub trait Course {
     fn questions(&mut self, stage: usize, leader: &Self::State) -> Result<Option<Vec<Question<Self::Change>>>>;
     /// The state behind a change.
     fn changed(&self, state: &Self::State, change: &Self::Change) -> Self::State;
-    /// How many times as good the rival is as the leader; none where it cannot be had. A number above [`least`](Course::least) is no accident of one measurement.
+    /// How many times as good the rival is as the leader; none where it cannot be had. A number above [`least`](SearchSpace::least) is no accident of one measurement.
     fn measure(&mut self, leader: &Self::State, rival: &Self::State, change: &Self::Change) -> Result<Option<f64>>;
     /// What a rival must be worth beside the leader to take its place.
     fn least(&self) -> f64;
@@ -57,14 +57,14 @@ struct Member<S> {
 }
 
 /// Searches from `start` with so many states at a time, round by round, until a round leaves the leader where it is or the time is over.
-pub fn search<C: Course>(course: &mut C, start: C::State, width: usize) -> Result<Found<C::State>> {
+pub fn search<C: SearchSpace>(space: &mut C, start: C::State, width: usize) -> Result<Found<C::State>> {
     let mut beam =
         Beam { width: width.max(1), members: vec![Member { state: start.clone(), worth: 1.0 }], seen: vec![start] };
     let mut rounds = 0;
     loop {
         rounds += 1;
         let before = beam.leader().state.clone();
-        let in_time = beam.round(course)?;
+        let in_time = beam.round(space)?;
         let ended = match (in_time, beam.leader().state == before) {
             (false, _) => Ended::Late,
             (true, true) => Ended::Settled,
@@ -87,12 +87,12 @@ impl<S: Clone + PartialEq> Beam<S> {
         &self.members[0]
     }
     /// Puts every question of every stage; false where the time was over before.
-    fn round<C: Course<State = S>>(&mut self, course: &mut C) -> Result<bool> {
+    fn round<C: SearchSpace<State = S>>(&mut self, space: &mut C) -> Result<bool> {
         let mut stage = 0;
-        while let Some(questions) = course.questions(stage, &self.leader().state)? {
+        while let Some(questions) = space.questions(stage, &self.leader().state)? {
             stage += 1;
             for question in &questions {
-                if !self.put(question, course)? {
+                if !self.put(question, space)? {
                     return Ok(false);
                 }
             }
@@ -100,19 +100,19 @@ impl<S: Clone + PartialEq> Beam<S> {
         Ok(true)
     }
     /// Puts one question to all members; false where the time was over before all answers were measured.
-    fn put<C: Course<State = S>>(&mut self, question: &Question<C::Change>, course: &mut C) -> Result<bool> {
+    fn put<C: SearchSpace<State = S>>(&mut self, question: &Question<C::Change>, space: &mut C) -> Result<bool> {
         for member in self.members.clone() {
             for change in question {
-                let rival = course.changed(&member.state, change);
+                let rival = space.changed(&member.state, change);
                 if self.seen.contains(&rival) {
                     continue;
                 }
-                if !course.has_time() {
+                if !space.has_time() {
                     return Ok(false);
                 }
                 self.seen.push(rival.clone());
-                if let Some(ratio) = course.measure(&self.leader().state, &rival, change)? {
-                    self.enter(rival, ratio, course.least());
+                if let Some(ratio) = space.measure(&self.leader().state, &rival, change)? {
+                    self.enter(rival, ratio, space.least());
                 }
             }
         }
@@ -175,7 +175,7 @@ mod tests {
         }
     }
 
-    impl Course for Digits {
+    impl SearchSpace for Digits {
         type State = Vec<u8>;
         type Change = (usize, u8);
 

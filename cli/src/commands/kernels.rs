@@ -106,7 +106,7 @@ impl<'m> Steps<'m> {
         let most = Most::of(&settings, context, model, target);
         let rows = cache_rows(context, most.long);
         let sequences = asked.batch.map(usize::from);
-        let pages = sequences.map(|n| Pools::new(n * rows / PlanOptions::PAGE, model.keeps(), n, most.chunk));
+        let pages = sequences.map(|n| Pools::new(n * rows / PlanOptions::PAGE, model.cache_kinds(), n, most.chunk));
         let cache = CacheShape { rows, pages, chunk: most.long, scalar: settings.cache };
         let others = Settings { parallel: sequences, ..settings.clone() }.over(pages).others();
         let all = match sequences {

@@ -1,6 +1,6 @@
 //! `gristmill tune`: the parameters and plans of the hot kernels, tried inside the real steps of a model.
 
-use crate::beam::{Budget, Course, Ended, Found, Question, search};
+use crate::beam::{Budget, SearchSpace, Ended, Found, Question, search};
 use crate::failure::{Failure, Result, printable};
 use crate::flags::Common;
 use crate::measure::{KernelTimes, Rivals, Speed, Work, shown};
@@ -265,7 +265,7 @@ fn worth(ratio: &Speed) -> f64 {
     if loser * GAIN < 1.0 { loser } else { decode * prefill }
 }
 
-impl Course for Tuner<'_, '_> {
+impl SearchSpace for Tuner<'_, '_> {
     type State = Target;
     type Change = Change;
 

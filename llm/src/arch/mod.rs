@@ -41,7 +41,7 @@ pub use error::{Error, Result};
 pub use lookup::Tensors;
 pub use model::{Architecture, Model, ModelInfo};
 pub use plan::{Bind, Call, ExpertTile, Functions, Logits, Options, Plan, TokenClass};
-pub use pools::{Keeps, Pools};
+pub use pools::{CacheKinds, Pools};
 pub use rope::RopeTable;
 pub use step::StepBuilder;
 pub use tensors::TensorSpec;

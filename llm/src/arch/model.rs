@@ -4,7 +4,7 @@ use super::cache::{CacheSpec, Plane};
 use super::error::Result;
 use super::lookup::Tensors;
 use super::plan::{Functions, Options, Plan};
-use super::pools::Keeps;
+use super::pools::CacheKinds;
 use super::rope::RopeTable;
 use super::step::StepBuilder;
 use super::tensors::TensorSpec;
@@ -88,8 +88,8 @@ pub trait Model: Send + Sync {
         self.caches().iter().map(CacheSpec::state_bytes).sum()
     }
     /// What it has of sequences besides a row of every position.
-    fn keeps(&self) -> Keeps {
-        Keeps { window: self.window(), states: self.state_bytes() > 0 }
+    fn cache_kinds(&self) -> CacheKinds {
+        CacheKinds { window: self.window(), states: self.state_bytes() > 0 }
     }
     /// The calls of one step, in order. Functions are shared with every plan made with the same `functions`.
     fn plan(&self, options: &Options, functions: &mut Functions) -> Plan {

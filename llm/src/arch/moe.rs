@@ -126,7 +126,7 @@ impl Experts {
     /// Rows of a tile of tokens of one expert, in steps of at most `max` tokens: enough to unpack a weight once for several, few
     /// enough that the mean waste (half a tile an expert) stays below the rows an expert gets. None where each row is to meet its experts by itself.
     fn tile(&self, max: usize, tile: ExpertTile) -> Option<usize> {
-        if tile.apart && max * self.used <= self.count {
+        if tile.sort_few && max * self.used <= self.count {
             return None;
         }
         let mean = max * self.used / self.count;

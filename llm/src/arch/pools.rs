@@ -13,7 +13,7 @@ pub struct Pools {
 
 /// What a model has of sequences besides a row of every position.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
-pub struct Keeps {
+pub struct CacheKinds {
     /// Positions that tokens see of layers with a window, where there are such layers.
     pub window: Option<usize>,
     /// Does a layer keep states?
@@ -22,17 +22,18 @@ pub struct Keeps {
 
 /// Windows that there is room for, for every sequence: the one that its next token sees, and one where another may go on, as where its prompt ends or an earlier one did.
 const WINDOWS: usize = 2;
-/// Rows of states that there is room for, for every sequence: its own, one where its prompt was gone on from, and one where an earlier answer ended.
+/// Rows of states that there is room for, for every sequence: its own, one where its prompt was gone on from, and one where an earlier answer ended. A guess: how often a snapshot was
+/// missed was counted nowhere.
 const STATES: usize = 3;
 
 impl Pools {
     /// Positions of a page.
     pub const PAGE: usize = 64;
     /// So many pages, for steps of as many sequences or of so many tokens of one, of a model that keeps these.
-    pub fn new(pages: usize, keeps: Keeps, sequences: usize, tokens: usize) -> Pools {
+    pub fn new(pages: usize, kinds: CacheKinds, sequences: usize, tokens: usize) -> Pools {
         let of = |window| WINDOWS * sequences * Pools::blocks(window, 1) + Pools::blocks(window, tokens);
-        let windows = keeps.window.map(of).filter(|&windows| windows < pages);
-        Pools { pages, windows, states: if keeps.states { STATES * sequences } else { 0 } }
+        let windows = kinds.window.map(of).filter(|&windows| windows < pages);
+        Pools { pages, windows, states: if kinds.states { STATES * sequences } else { 0 } }
     }
     /// Pages alone.
     pub fn of(pages: usize) -> Pools {
@@ -63,8 +64,8 @@ mod tests {
 
     #[test]
     fn a_pool_of_windows_is_smaller_or_none() {
-        let windows = Keeps { window: Some(128), states: false };
-        assert_eq!(Pools::new(4000, Keeps::default(), 4, 512).windows, None);
+        let windows = CacheKinds { window: Some(128), states: false };
+        assert_eq!(Pools::new(4000, CacheKinds::default(), 4, 512).windows, None);
         // Three pages are what a token sees of 128 positions, eleven what 512 tokens see.
         let pools = Pools::new(4000, windows, 4, 512);
         assert_eq!((pools.windows, pools.pages_of(None), pools.pages_of(Some(128))), (Some(2 * 4 * 3 + 11), 4000, 35));
@@ -73,7 +74,7 @@ mod tests {
 
     #[test]
     fn states_have_rows_for_every_sequence() {
-        let pools = Pools::new(4000, Keeps { window: None, states: true }, 4, 512);
+        let pools = Pools::new(4000, CacheKinds { window: None, states: true }, 4, 512);
         assert_eq!(pools, Pools { states: 12, ..Pools::of(4000) });
     }
 }

@@ -212,7 +212,7 @@ const OF_SEVERAL_WARPS: [usize; 2] = [halves::LEAST_OF_GROUP as usize, halves::R
 /// On a processor few rows have none. V2-Lite Q4_0 on two cores of Zen 5, tokens a second of 4 rows, 8 and 16 (24, 48 and 96 choices of 64 experts) in tiles 36, 40 and 50, each row for itself 57, 60 and 52,
 /// sorted by expert 60, 67 (experiments, 113). By the model 8 rows of GLM on an H200 would be 7 % faster so; no GPU has been asked.
 fn expert_tile(target: &Target) -> ExpertTile {
-    let plain = ExpertTile { apart: target.machine.kind == MachineKind::Cpu, ..Options::TILE };
+    let plain = ExpertTile { sort_few: target.machine.kind == MachineKind::Cpu, ..Options::TILE };
     if let Some(of) = target.machine.tile_fragment() {
         return ExpertTile { most: TILES_OF_AN_EXPERT * of.rows as usize, ..plain };
     }
@@ -223,7 +223,7 @@ fn expert_tile(target: &Target) -> ExpertTile {
                 least: of.columns as usize,
                 most: COLUMNS_OF_AN_EXPERT * of.columns as usize,
                 group: several.then_some(OF_SEVERAL_WARPS),
-                apart: false,
+                sort_few: false,
             }
         }
         None => plain,

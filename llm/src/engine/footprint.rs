@@ -2,7 +2,7 @@
 
 use super::class::{Settings, cache_rows};
 use super::error::Error;
-use crate::arch::{Keeps, Model, Options, Pools};
+use crate::arch::{CacheKinds, Model, Options, Pools};
 use crate::sampling::NUMBERS;
 
 /// Share of the available memory that a context may take when none is asked for.
@@ -26,7 +26,7 @@ pub(super) struct Footprint {
     /// Its part of layers that keep a window, and how many rows they have at most: those of the widest ring, or of the pool of windows.
     pub windowed: [u64; 2],
     /// What the model keeps besides, and the most tokens of a step over a pool.
-    pub keeps: Keeps,
+    pub kinds: CacheKinds,
     pub piece: usize,
     /// Of all states of one sequence.
     pub state: u64,
@@ -41,10 +41,10 @@ impl Footprint {
     pub fn new(model: &dyn Model, probe: &Options, settings: &Settings, arena: usize) -> Footprint {
         let (chunk, long) = (settings.chunk, settings.long.unwrap_or(settings.chunk));
         let windowed = model.window_row_bytes(probe.cache);
-        let keeps = model.keeps();
+        let kinds = model.cache_kinds();
         let of_windows = |window| match settings.parallel {
             None => Options::ring_rows(window, long),
-            Some(n) => Options::PAGE * Pools::new(usize::MAX, keeps, n, chunk).pages_of(Some(window)),
+            Some(n) => Options::PAGE * Pools::new(usize::MAX, kinds, n, chunk).pages_of(Some(window)),
         };
         let cached = model.cache_row_bytes(probe.cache) - windowed;
         let row = cached + rope_row(model, probe.rows) + size_of::<u32>() + size_of::<u32>();
@@ -54,9 +54,9 @@ impl Footprint {
         let logits = chunk.max(others + 1) * model.vocabulary() * size_of::<f32>();
         let request = NUMBERS * size_of::<f32>() + tokens * size_of::<u32>();
         let besides = (hidden + logits + request + arena) as u64;
-        let windowed = [windowed as u64, keeps.window.map_or(u64::MAX, |window| of_windows(window) as u64)];
+        let windowed = [windowed as u64, kinds.window.map_or(u64::MAX, |window| of_windows(window) as u64)];
         let (row, cached, state) = (row as u64, cached as u64, model.state_bytes() as u64);
-        Footprint { row, cached, windowed, keeps, piece: chunk, state, besides, chunk: long }
+        Footprint { row, cached, windowed, kinds, piece: chunk, state, besides, chunk: long }
     }
     /// What steps take: what there is besides, and rows of the cache for one step more.
     pub fn of_steps(&self) -> u64 {
@@ -69,7 +69,7 @@ impl Footprint {
         match pools {
             None => self.bytes(context),
             Some(pools) => {
-                let windows = of(self.windowed[0], pools.pages_of(self.keeps.window));
+                let windows = of(self.windowed[0], pools.pages_of(self.kinds.window));
                 let of_one = self.cached * rows + self.rings(rows) + self.state;
                 let states = self.state.saturating_mul(pools.states as u64);
                 self.bytes(context) - of_one + of(self.cached, pools.pages) + windows + states
@@ -79,7 +79,7 @@ impl Footprint {
     /// So many sequences, halved until their rows of states take no more than half of a pool's share of what is available: the rest is for pages.
     pub fn sequences(&self, asked: usize, available: u64) -> usize {
         let most = (available as f64 * POOL_SHARE / 2.0) as u64;
-        let states = |n: usize| self.state.saturating_mul(Pools::new(0, self.keeps, n, self.piece).states as u64);
+        let states = |n: usize| self.state.saturating_mul(Pools::new(0, self.kinds, n, self.piece).states as u64);
         let halves = std::iter::successors(Some(asked), |n| (*n > 1).then_some(n / 2));
         halves.into_iter().find(|&n| states(n) <= most).unwrap_or(1)
     }
@@ -88,7 +88,7 @@ impl Footprint {
     pub fn pools(&self, context: usize, sequences: usize, available: u64) -> Pools {
         let most = (available as f64 * POOL_SHARE) as u64;
         let pages = context.div_ceil(Options::PAGE);
-        let of = |contexts: usize| Pools::new(contexts * pages, self.keeps, sequences, self.piece);
+        let of = |contexts: usize| Pools::new(contexts * pages, self.kinds, sequences, self.piece);
         let mut contexts = sequences.max(1);
         while contexts > 1 && self.with_pool(context, Some(of(contexts))) > most {
             contexts /= 2;
@@ -175,7 +175,7 @@ mod tests {
             row: 1 << 10,
             cached: 1 << 9,
             windowed: [0, 0],
-            keeps: Keeps::default(),
+            kinds: CacheKinds::default(),
             piece: 512,
             state: 0,
             besides: 1 << 20,
@@ -183,7 +183,7 @@ mod tests {
         }
     }
 
-    const WINDOW: Keeps = Keeps { window: Some(128), states: false };
+    const WINDOW: CacheKinds = CacheKinds { window: Some(128), states: false };
 
     #[test]
     fn a_context_fits_or_says_what_would() {
@@ -232,7 +232,7 @@ mod tests {
     #[test]
     fn windows_take_rows_of_their_rings_alone() {
         let windowed = [1 << 12, 640];
-        let footprint = Footprint { windowed, keeps: WINDOW, besides: 0, ..small() };
+        let footprint = Footprint { windowed, kinds: WINDOW, besides: 0, ..small() };
         assert_eq!(footprint.bytes(9000), (10_240 << 10) + (640 << 12));
         assert_eq!(footprint.bytes(100_000) - footprint.bytes(9000), (cache_rows(100_000, 512) as u64 - 10_240) << 10);
         assert_eq!((footprint.rows_within(500 << 10), footprint.rows_within((640 << 12) + (9000 << 10))), (100, 9000));
@@ -244,7 +244,7 @@ mod tests {
     fn windows_of_a_pool_take_pages_of_their_own() {
         // Of four sequences 35 pages of 256 KiB, whatever the context, where that is fewer than there are.
         let windowed = [1 << 12, 35 * 64];
-        let footprint = Footprint { windowed, keeps: WINDOW, besides: 0, ..small() };
+        let footprint = Footprint { windowed, kinds: WINDOW, besides: 0, ..small() };
         let pools = footprint.pools(100_000, 4, 1 << 40);
         assert_eq!(pools, Pools { windows: Some(35), ..Pools::of(4 * 1563) });
         let rows = cache_rows(100_000, 512) as u64;
@@ -256,7 +256,7 @@ mod tests {
 
     #[test]
     fn states_of_several_sequences_have_rows() {
-        let footprint = Footprint { state: 1 << 16, keeps: Keeps { window: None, states: true }, ..small() };
+        let footprint = Footprint { state: 1 << 16, kinds: CacheKinds { window: None, states: true }, ..small() };
         assert_eq!(footprint.bytes(1000), (3 << 20) + (1 << 16), "of one sequence");
         let pools = footprint.pools(1000, 4, 1 << 40);
         assert_eq!(pools, Pools { states: 12, ..Pools::of(4 * 16) });

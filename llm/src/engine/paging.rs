@@ -45,8 +45,7 @@ impl Engine {
     }
     /// The planes that have a row of a position, and where they lie.
     fn of_positions(&self) -> impl Iterator<Item = (&Buffer, &Plane)> {
-        let all = self.states.iter().flatten().zip(self.planes.iter().flatten());
-        all.filter(|(_, plane)| !plane.is_state())
+        self.all_planes().filter(|(_, plane)| !plane.is_state())
     }
     /// Is the cache in the host's own memory? Then nothing is gained by copies of it there.
     pub fn cache_is_the_hosts(&self) -> bool {

@@ -88,7 +88,7 @@ impl Engine {
     pub fn read_states(&self) -> Result<Vec<u8>, Error> {
         let mut out = vec![0; self.model.state_bytes()];
         let mut at = 0;
-        for (buffer, len) in self.states() {
+        for (buffer, len) in self.states().map(|(buffer, plane)| (buffer, plane.bytes(1))) {
             self.device().read(buffer, 0, &mut out[at..at + len])?;
             at += len;
         }
@@ -101,16 +101,19 @@ impl Engine {
     pub fn write_states(&mut self, states: &[u8]) -> Result<(), Error> {
         self.finish()?;
         let mut at = 0;
-        for (buffer, len) in self.states() {
+        for (buffer, len) in self.states().map(|(buffer, plane)| (buffer, plane.bytes(1))) {
             self.device().write(buffer, 0, &states[at..at + len])?;
             at += len;
         }
         Ok(())
     }
-    /// The buffer of every state, and its bytes.
-    fn states(&self) -> impl Iterator<Item = (&gristmill_runtime::Buffer, usize)> {
-        let all = self.states.iter().flatten().zip(self.planes.iter().flatten());
-        all.filter(|(_, plane)| plane.is_state()).map(|(buffer, plane)| (buffer, plane.bytes(1)))
+    /// The planes that are states, and where they lie.
+    pub(super) fn states(&self) -> impl Iterator<Item = (&gristmill_runtime::Buffer, &Plane)> {
+        self.all_planes().filter(|(_, plane)| plane.is_state())
+    }
+    /// All planes, and where they lie.
+    pub(super) fn all_planes(&self) -> impl Iterator<Item = (&gristmill_runtime::Buffer, &Plane)> {
+        self.states.iter().flatten().zip(self.planes.iter().flatten())
     }
     /// Of a cache of one sequence, calls `visit` with every plane of these parts of every layer, and where rows of these positions begin and how many bytes they take
     /// there: of a ring, those of the last that it has room for, in one or two pieces.
@@ -126,8 +129,7 @@ impl Engine {
         if self.pool.is_some() {
             return Err(Error::Pages);
         }
-        let planes = self.states.iter().flatten().zip(self.planes.iter().flatten());
-        for (buffer, plane) in planes.filter(|(_, plane)| parts.iter().any(|part| part.has(plane))) {
+        for (buffer, plane) in self.all_planes().filter(|(_, plane)| parts.iter().any(|part| part.has(plane))) {
             let (rows, bytes) = (self.cache.plane_rows(plane), plane.row_bytes());
             let mut at = positions.start.max(positions.end.saturating_sub(rows));
             while at < positions.end {

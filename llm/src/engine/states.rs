@@ -48,9 +48,8 @@ impl Engine {
     }
     fn prepare_copying(&mut self, rows: usize) -> Result<Copying, Error> {
         let ends = self.device().alloc(2 * size_of::<i32>(), Memory::Scratch)?;
-        let all = self.states.iter().flatten().zip(self.planes.iter().flatten());
         let (buffers, widths): (Vec<Buffer>, Vec<usize>) =
-            all.filter(|(_, plane)| plane.is_state()).map(|(buffer, plane)| (buffer.clone(), plane.width)).unzip();
+            self.states().map(|(buffer, plane)| (buffer.clone(), plane.width)).unzip();
         let functions: Vec<_> = widths.iter().map(|&width| self.functions.share(copy_function(rows, width))).collect();
         let ready = self.ready(&functions.iter().collect::<Vec<_>>(), &|_| ())?;
         let call = |(function, buffer)| Call { function, args: vec![buffer, ends.clone()] };

@@ -66,7 +66,7 @@ pub struct Batch {
     /// A piece of a prompt.
     pub piece: Option<Piece>,
     /// The row of states of its sequence, to be copied once it has run, as others may go on there.
-    pub keeps: Option<StateCopy>,
+    pub snapshot: Option<StateCopy>,
     /// Must what one of the decoding sequences gives not depend on how many there are?
     pub alike: bool,
     /// Are the piece and the tokens of the others one step? Not where something of it must be the same to the bit whoever is beside it.

@@ -272,7 +272,7 @@ impl Batcher {
             let left = engine.step_piece(of, beside, if *ranks { Some(&mut ask_all) } else { None })?;
             (self.piece, self.ranked) = (left.logits.unwrap_or_default(), left.ranked);
         }
-        batch.keeps.iter().try_for_each(|copy| engine.copy_state(copy))?;
+        batch.snapshot.iter().try_for_each(|copy| engine.copy_state(copy))?;
         let read = Instant::now();
         let mut ask_rows = || batch.decodes.iter().map(|d| ask(d.sequence, d.ends)).collect();
         match batch.alike {

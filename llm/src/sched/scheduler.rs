@@ -129,7 +129,7 @@ impl Scheduler {
     /// A batch has failed: its sequences end, and what they have computed is not to be trusted. Those that they were.
     pub fn failed(&mut self, batch: &Batch) -> Vec<SequenceId> {
         self.copied(batch);
-        batch.keeps.iter().for_each(|copy| self.pool.let_go_of_state(copy.to));
+        batch.snapshot.iter().for_each(|copy| self.pool.let_go_of_state(copy.to));
         self.pool.spoil_moves(&batch.moves);
         let decodes = batch.decodes.iter().map(|d| d.sequence);
         let all: Vec<SequenceId> = decodes.chain(batch.piece.iter().map(|p| p.sequence)).collect();
@@ -268,9 +268,9 @@ impl Scheduler {
             && !decodes.is_empty()
             && !alike
             && piece.as_ref().is_some_and(|piece| !logits_alike(piece));
-        let keeps = piece.as_ref().and_then(|piece| self.keeps(piece));
+        let snapshot = piece.as_ref().and_then(|piece| self.snapshot(piece));
         let (copies, states) = (std::mem::take(&mut self.copies), std::mem::take(&mut self.states));
-        Batch { moves: self.pool.take_moves(), copies, states, decodes, piece, keeps, alike, mixed }
+        Batch { moves: self.pool.take_moves(), copies, states, decodes, piece, snapshot, alike, mixed }
     }
     fn is_exact(&self, id: SequenceId) -> bool {
         self.find(id).is_some_and(|s| s.reuse == Reuse::Exact)
@@ -333,11 +333,11 @@ impl Scheduler {
         }
         if let Some(piece) = &batch.piece {
             self.reached(piece.sequence, piece.tokens.end, piece.exact);
-            batch.keeps.iter().for_each(|copy| self.kept(copy, piece));
+            batch.snapshot.iter().for_each(|copy| self.snapshot_taken(copy, piece));
         }
     }
     /// A copy of the states behind a piece was made.
-    fn kept(&mut self, copy: &StateCopy, piece: &Piece) {
+    fn snapshot_taken(&mut self, copy: &StateCopy, piece: &Piece) {
         let Some(s) = self.running.iter().find(|s| s.id == piece.sequence) else {
             return self.pool.let_go_of_state(copy.to);
         };
@@ -479,6 +479,7 @@ impl Scheduler {
         // Exact rows end with a block: who finds them goes on from there as if it had run them itself.
         let whole = Some((begin + most) / BLOCK * BLOCK).filter(|&whole| exact && whole > begin);
         let end = if exact { border } else { end }.min(whole.unwrap_or(begin + most));
+        // States cannot be cut, so a piece ends where a snapshot of them is to be taken.
         let end = [border, branch(sequence)].into_iter().filter(|&at| states && at > begin).fold(end, usize::min);
         let ends = end == sequence.tokens.len();
         let page = self.bounds.page;
@@ -487,7 +488,7 @@ impl Scheduler {
         Some(Piece { sequence: sequence.id, tokens: begin..end, exact, ends })
     }
     /// The copy of its states that a piece leaves: where rows of a prompt end that are exact, so that who asks the same begins there, and where others were seen to branch off.
-    fn keeps(&mut self, piece: &Piece) -> Option<StateCopy> {
+    fn snapshot(&mut self, piece: &Piece) -> Option<StateCopy> {
         let s = self.running.iter().find(|s| s.id == piece.sequence)?;
         let border = (s.prompt - 1) / BLOCK * BLOCK;
         let from = s.state.filter(|_| [border, branch(s)].contains(&piece.tokens.end))?;

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 
 /// What a row that is nobody's own holds: the states behind a place of the tree and tokens of the page that follows.
 #[derive(Clone, Debug)]
-pub(super) struct Copy {
+pub(super) struct Snapshot {
     pub tail: Vec<u32>,
     /// Do they depend on the tokens alone: see [`crate::prefix`].
     pub exact: bool,
@@ -32,7 +32,7 @@ pub(super) struct StatePool {
     free: Vec<u32>,
     /// Copies that nobody needs now.
     kept: BTreeMap<u64, u32>,
-    copies: FxHashMap<Node, Vec<Copy>>,
+    copies: FxHashMap<Node, Vec<Snapshot>>,
     clock: u64,
 }
 
@@ -95,7 +95,7 @@ impl StatePool {
         let alone = self.rows[row as usize].holders == 1;
         let all = self.copies.entry(behind).or_default();
         if alone && !all.iter().any(|copy| copy.tail == tail && copy.exact >= exact) {
-            all.push(Copy { tail: tail.to_vec(), exact, row });
+            all.push(Snapshot { tail: tail.to_vec(), exact, row });
             self.rows[row as usize].behind = Some(behind);
         }
         self.let_go(row);
@@ -123,9 +123,9 @@ impl StatePool {
         rows.into_iter().for_each(|row| self.drop_copy(row));
     }
     /// Copies behind that place whose tail these tokens begin with, the longest first.
-    pub fn behind(&self, node: Node, tokens: &[u32], reuse: Reuse) -> Vec<Copy> {
-        let usable = |copy: &&Copy| tokens.starts_with(&copy.tail) && (copy.exact || reuse == Reuse::Any);
-        let mut all: Vec<Copy> = self.copies.get(&node).into_iter().flatten().filter(usable).cloned().collect();
+    pub fn behind(&self, node: Node, tokens: &[u32], reuse: Reuse) -> Vec<Snapshot> {
+        let usable = |copy: &&Snapshot| tokens.starts_with(&copy.tail) && (copy.exact || reuse == Reuse::Any);
+        let mut all: Vec<Snapshot> = self.copies.get(&node).into_iter().flatten().filter(usable).cloned().collect();
         all.sort_by_key(|copy| std::cmp::Reverse((copy.tail.len(), copy.exact)));
         all
     }

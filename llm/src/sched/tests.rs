@@ -181,7 +181,7 @@ impl Model {
                 self.advance(*id, position);
             }
         }
-        batch.keeps.iter().for_each(|copy| self.copy_state(copy));
+        batch.snapshot.iter().for_each(|copy| self.copy_state(copy));
         for (id, tokens, _) in all {
             for position in 0..tokens.end {
                 let found = self.pool[self.slot(id, position)];
@@ -646,7 +646,7 @@ proptest! {
                     batch.decodes.iter().for_each(|decode| model.write(decode.sequence, decode.position, None));
                     let of_sequences = batch.decodes.iter().map(|d| d.sequence).chain(batch.piece.iter().map(|p| p.sequence));
                     let of_sequences = of_sequences.map(|id| model.scheduler.pages(id, 0).state);
-                    let rows: Vec<u32> = of_sequences.chain(batch.states.iter().chain(&batch.keeps).map(|copy| copy.to)).collect();
+                    let rows: Vec<u32> = of_sequences.chain(batch.states.iter().chain(&batch.snapshot).map(|copy| copy.to)).collect();
                     for row in rows {
                         model.states.get_mut(row as usize).into_iter().for_each(|state| *state = None);
                     }

@@ -272,6 +272,12 @@ pub struct Way {
     pub cache: Scalar,
 }
 
+/// Steps of one sequence over a cache of so many rows, with all logits.
+pub fn of_one_sequence(tokens: TokenClass, rows: usize, cache: Scalar) -> Options {
+    let (chunk, logits, tile) = (tokens.max(), Logits::All, Options::TILE);
+    Options { tokens, rows, pages: None, chunk, depth: rows, cache, logits, tile }
+}
+
 /// Logits after every token of `tokens`.
 pub fn logits(f: &Fixture, tokens: &[i64], way: Way) -> Vec<Vec<f64>> {
     run(f, tokens, way, |_| None, |_, _, _| ())
@@ -287,16 +293,7 @@ pub fn run(
 ) -> Vec<Vec<f64>> {
     let class = way.chunk.map_or(TokenClass::One, |max| TokenClass::Chunk { max });
     let rows = tokens.len() + class.max();
-    let options = Options {
-        tokens: class,
-        rows,
-        pages: None,
-        chunk: class.max(),
-        depth: rows,
-        cache: way.cache,
-        logits: Logits::All,
-        tile: Options::TILE,
-    };
+    let options = of_one_sequence(class, rows, way.cache);
     let mut plan: Plan = f.model.plan(&options, &mut Functions::new());
     let mut forms: HashMap<*const Function, Arc<Function>> = HashMap::new();
     for call in &mut plan.calls {

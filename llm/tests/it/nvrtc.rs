@@ -110,7 +110,7 @@ fn together(machine: &str, preset: &str, quant: &str) -> Vec<Case> {
     let model = arch::load(file.metadata(), &file).expect("a model");
     let mut jit = Jit::new(open(&format!("null:{machine}"), &Options::default()).expect("a device"));
     let (mut functions, rows) = (Functions::new(), cache_rows(CONTEXT, CHUNK));
-    let pools = Pools::new(4 * rows / arch::Options::PAGE, model.keeps(), 64, CHUNK);
+    let pools = Pools::new(4 * rows / arch::Options::PAGE, model.cache_kinds(), 64, CHUNK);
     let cache = CacheShape { rows, pages: Some(pools), chunk: CHUNK, scalar: Scalar::F16 };
     let batches = [1, 8, 64].map(|sequences| batch_class(sequences, 64, rows));
     let pieces = [None, Some(7)].into_iter().flat_map(|others| classes(Most::chunk(CHUNK), &[rows], others));

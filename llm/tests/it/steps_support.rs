@@ -9,7 +9,7 @@ pub fn step(preset: &str, quant: &str, tokens: TokenClass) -> Plan {
     let file = Gguf::synth(preset, quant).expect("a preset");
     let model = load(file.metadata(), &file).expect("a model");
     let pages = match tokens {
-        TokenClass::Batch { max } => Some(Pools::new(max * 4096 / Options::PAGE, model.keeps(), max, 512)),
+        TokenClass::Batch { max } => Some(Pools::new(max * 4096 / Options::PAGE, model.cache_kinds(), max, 512)),
         _ => None,
     };
     let options = Options {

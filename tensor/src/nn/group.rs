@@ -69,17 +69,27 @@ pub struct Sorted<'g> {
 
 /// Sorts the choices `index [tokens, k]` (i32) by comparing all pairs: of up to a few hundred slots two small kernels.
 pub fn sorted<'g>(index: Tensor<'g>, tokens: Tensor<'g>) -> Sorted<'g> {
-    let c = index.capture();
-    let k = c.graph.borrow().max_of(index.dims()[1]);
+    let k = index.capture().graph.borrow().max_of(index.dims()[1]);
     let count = tokens * k;
-    let (pairs, expert) = (dims![count, count], index.reshape(dims![count]));
-    let (own, other) = (expert.unsqueeze(1), expert.unsqueeze(0));
-    let earlier = other.equals(own) & c.iota(pairs, 1).lt(c.iota(pairs, 0));
+    let expert = index.reshape(dims![count]);
+    let lower = expert.unsqueeze(0).lt(expert.unsqueeze(1));
     let last = count.cast(Scalar::I32) - 1;
-    let place = one(other.lt(own) | earlier).sum(&[1]).minimum(last);
-    let here = place.unsqueeze(0).equals(c.iota(pairs, 0));
-    let slot = (one(here) * c.iota(pairs, 1)).sum(&[1]).minimum(last);
+    let place = one(lower | same_before(expert, count)).sum(&[1]).minimum(last);
+    let slot = slot_of_each(place, count, count).maximum(0).minimum(last);
     Sorted { expert: expert.gather(slot), token: slot / k, place: place.reshape(dims![tokens, k as usize]) }
+}
+
+/// Of each slot which others come before it and have its expert: `[count, count]` bool.
+fn same_before<'g>(expert: Tensor<'g>, count: Tensor<'g>) -> Tensor<'g> {
+    let (c, pairs) = (expert.capture(), dims![count, count]);
+    expert.unsqueeze(1).equals(expert.unsqueeze(0)) & c.iota(pairs, 1).lt(c.iota(pairs, 0))
+}
+
+/// The slot of each of so many rows, `[rows]` i32, where `row [count]` are the rows of all slots; −1 of a row that none has.
+fn slot_of_each<'g>(row: Tensor<'g>, rows: Tensor<'g>, count: Tensor<'g>) -> Tensor<'g> {
+    let (c, of_row) = (row.capture(), dims![rows, count]);
+    let here = row.unsqueeze(0).equals(c.iota(of_row, 0));
+    (one(here) * (c.iota(of_row, 1) + 1)).sum(&[1]) - 1
 }
 
 /// 1 where it holds, else 0.
@@ -143,9 +153,7 @@ impl<'g> Slots<'g> {
     fn places(&self) -> Tensor<'g> {
         let (c, e) = (self.expert.capture(), self.expert);
         let Some(blocks) = &self.blocks else {
-            let pairs = dims![self.count, self.count];
-            let same = e.unsqueeze(1).equals(e.unsqueeze(0)) & c.iota(pairs, 1).lt(c.iota(pairs, 0));
-            return one(same).sum(&[1]);
+            return one(same_before(e, self.count)).sum(&[1]);
         };
         let block = c.iota(dims![self.count], 0) / BLOCK;
         let pairs = dims![self.count, BLOCK as usize];
@@ -167,9 +175,7 @@ impl<'g> Slots<'g> {
         let (c, h) = (row.capture(), height as i64);
         let rows = tiles * h;
         let Some(blocks) = &self.blocks else {
-            let of_row = dims![rows, self.count];
-            let here = row.unsqueeze(0).equals(c.iota(of_row, 0));
-            return (one(here) * (c.iota(of_row, 1) + 1)).sum(&[1]) - 1;
+            return slot_of_each(row, rows, self.count);
         };
         let of_tile = dims![tiles, height];
         let place = (c.iota(of_tile, 0) - start.gather(expert).unsqueeze(1)) * h + c.iota(of_tile, 1);

@@ -134,7 +134,7 @@ pub fn combined(of: &Chunked, g: &mut Graph, parts: Id, rounded: bool, hints: &m
     let share = g.recip(total);
     let shares = g.broadcast_back(share, of.out_depth);
     let combined = g.mul(o, shares);
-    if of.plan.apart {
+    if of.plan.combine_kernel {
         inside.extend([share, o]);
         let (tile, inner) = (COMBINED, RangeKind::Loop);
         hints.insert(combined, Hint { globals: 3, tile, inner, ..Hint::buffer(inside) });

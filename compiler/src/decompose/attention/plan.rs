@@ -19,7 +19,7 @@ const CHUNK: i64 = 128;
 /// divided as one of 18,432; experiments, 37).
 const CHUNK_THREADS: i64 = 64;
 /// As many where threads multiply for one token, of a cache so short that there are twice as many units as such chunks: threads take long for a chunk, 31 ns for each position and head of
-/// 1,088 values on an H200 through an interface to every vendor's GPUs. Tokens a second at the beginning, and behind 1,500 positions (experiments, 110): Youtu with 64 positions and 4 heads 510 and 494, with 32 and 2 566 and 497; Llama 3.1 8B 309 and 305,
+/// 1,088 values on an H200. Tokens a second at the beginning, and behind 1,500 positions (experiments, 110): Youtu with 64 positions and 4 heads 510 and 494, with 32 and 2 566 and 497; Llama 3.1 8B 309 and 305,
 /// with 32 and 4 317 and 304. Behind 3,500 Youtu's 428 would be 419.
 const CHUNK_PLAIN: i64 = 32;
 /// Rows of several sequences that have as many chunks as one alone before they are longer: partial results of 64 rows are as many bytes as what is read. 64 rows of GLM behind
@@ -53,10 +53,10 @@ const PADDING: i64 = 16;
 const SHARING: i64 = 4;
 /// Bytes of stages for a position and a head: a score, a weight, and as much again for their sums.
 const BYTES_OF_SCORES: usize = 16;
-/// Partial results above which a GPU combines one token's in a kernel of its own. Whoever reads the combination would combine them anew in each of its
+/// Most partial results of one token that a GPU's readers combine; more have a kernel of their own. Whoever reads the combination would combine them anew in each of its
 /// workgroups, of which a head has several: more bytes than a launch takes time for. GLM on an H200 behind 16,384 positions, 129 of them: 378 tokens a second, 366 without (experiments, 39). Where
 /// between 1 and 129 both take as long was not measured.
-const COMBINED_APART: i64 = 64;
+const COMBINED_BY_READERS: i64 = 64;
 
 /// Columns of a maximum, and of a sum, beside a partial result.
 pub const COLUMNS: i64 = 2;
@@ -75,7 +75,7 @@ pub struct AttentionPlan {
     /// Are chunks one workgroup's, one after the other, so that there are no partial results?
     pub online: bool,
     /// Are partial results combined by a kernel of its own, not by those who read what they come to?
-    pub apart: bool,
+    pub combine_kernel: bool,
 }
 
 /// Sums as matrix products of halves.
@@ -95,7 +95,7 @@ impl Display for AttentionPlan {
         }
         f.write_str(if self.ahead { ", ahead" } else { "" })?;
         f.write_str(if self.online { ", online" } else { "" })?;
-        f.write_str(if self.apart { ", apart" } else { "" })
+        f.write_str(if self.combine_kernel { ", combine kernel" } else { "" })
     }
 }
 
@@ -104,7 +104,7 @@ impl FromStr for AttentionPlan {
     fn from_str(text: &str) -> Result<AttentionPlan, ParseError> {
         let Some(rest) = text.trim().strip_prefix("attention:") else { return bad(text) };
         let mut plan =
-            AttentionPlan { chunk: 1, sharing: 1, fragments: None, ahead: false, online: false, apart: false };
+            AttentionPlan { chunk: 1, sharing: 1, fragments: None, ahead: false, online: false, combine_kernel: false };
         for item in rest.split(',') {
             match item.split_whitespace().collect::<Vec<_>>()[..] {
                 ["chunk", n] => plan.chunk = count(n)?,
@@ -113,7 +113,7 @@ impl FromStr for AttentionPlan {
                 ["fragments", "cut", n, "staged"] => plan.fragments = Some(Fragments { cut: count(n)?, staged: true }),
                 ["ahead"] => plan.ahead = true,
                 ["online"] => plan.online = true,
-                ["apart"] => plan.apart = true,
+                ["combine", "kernel"] => plan.combine_kernel = true,
                 _ => return bad(item),
             }
         }
@@ -214,7 +214,7 @@ impl<'a> Divided<'a> {
         // Vectors and fragments want whole tiles of positions.
         let tile = self.target.machine.subgroup_fragment(Scalar::F16).map_or(POSITIONS, |of| of.rows);
         let chunk = |chunk: i64| match chunk % tile == 0 && (tile..=most).contains(&chunk) {
-            true => AttentionPlan { chunk, apart: self.apart(chunk), ..first },
+            true => AttentionPlan { chunk, combine_kernel: self.has_combine_kernel(chunk), ..first },
             false => first,
         };
         // Where heads are in groups, a workgroup has heads of one.
@@ -243,8 +243,8 @@ impl<'a> Divided<'a> {
             ("no stage of the cache", fragments(&|f| Fragments { staged: false, ..f })),
             ("depth in one part", fragments(&|f| Fragments { cut: 1, ..f })),
             ("no copies ahead", AttentionPlan { ahead: false, ..first }),
-            ("combined by readers", AttentionPlan { apart: false, ..first }),
-            ("combined apart", AttentionPlan { apart: self.is_combined(), ..first }),
+            ("combined by readers", AttentionPlan { combine_kernel: false, ..first }),
+            ("combine kernel", AttentionPlan { combine_kernel: self.may_have_combine_kernel(), ..first }),
             ("online", online),
         ];
         proposals(first, others)
@@ -254,7 +254,7 @@ impl<'a> Divided<'a> {
     fn online(&self, first: AttentionPlan) -> AttentionPlan {
         let (machine, threads) = (&self.target.machine, self.target.threads as i64);
         let small = first.chunk.min(ROUND);
-        let alone = AttentionPlan { chunk: small, online: true, ahead: false, apart: false, ..first };
+        let alone = AttentionPlan { chunk: small, online: true, ahead: false, combine_kernel: false, ..first };
         let group = machine.fragments.iter().find(|of| of.is_of_group() && threads % of.sums.lanes() == 0);
         let Some(of) = group.filter(|_| self.target.stage_cache && machine.early) else { return alone };
         let [depth, out] = [1, 2].map(|source| self.g.max_of(self.g.shape(self.src[source])[2]));
@@ -318,7 +318,7 @@ impl<'a> Divided<'a> {
             fragments: None,
             ahead: false,
             online: false,
-            apart: self.apart(chunk),
+            combine_kernel: self.has_combine_kernel(chunk),
         };
         let Some((sharing, fragments)) = self.fragments(chunk) else { return plain };
         let settled = settled(self.g, self.src[1], self.src[3]).is_some();
@@ -326,12 +326,12 @@ impl<'a> Divided<'a> {
         AttentionPlan { sharing, fragments: Some(fragments), ahead, ..plain }
     }
     /// Could a kernel of its own combine partial results? One token's, where whoever reads them computes that in each of its workgroups.
-    fn is_combined(&self) -> bool {
+    fn may_have_combine_kernel(&self) -> bool {
         self.target.machine.kind == MachineKind::Gpu && self.tokens <= 1
     }
     /// Does one in the heuristic's plan in chunks of so many positions?
-    fn apart(&self, chunk: i64) -> bool {
-        self.is_combined() && self.attended().chunks(chunk, 1)[0] > COMBINED_APART
+    fn has_combine_kernel(&self, chunk: i64) -> bool {
+        self.may_have_combine_kernel() && self.attended().chunks(chunk, 1)[0] > COMBINED_BY_READERS
     }
     /// Tokens that share a tile of so many positions: each has a row of queries in a stage, scores and weights.
     fn tokens_beside(&self, c: i64) -> i64 {

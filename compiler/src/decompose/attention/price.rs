@@ -57,7 +57,7 @@ pub fn seconds(of: &Attended, plan: &AttentionPlan, target: &Target) -> f64 {
     let main = (waves - ahead).max(cache / machine.bandwidth);
     // Of each chunk, token and head: a value for each column, with a maximum and a sum; written, and read again.
     let partial = if plan.online { 0.0 } else { (chunks * of.tokens * of.heads * (value + 4) * 4) as f64 };
-    let launches = if plan.apart { 2.0 } else { 1.0 };
+    let launches = if plan.combine_kernel { 2.0 } else { 1.0 };
     launches * machine.launch + main + 2.0 * partial / machine.cache_bandwidth
 }
 
@@ -91,7 +91,7 @@ mod tests {
             fragments: Some(Fragments { cut: 1, staged: true }),
             ahead: false,
             online: false,
-            apart: false,
+            combine_kernel: false,
         };
         let (many, few) = (Target::named("h200"), Target::named("rtx3060"));
         // Chunks of 64 keep 132 units busy where those of 256 leave most of them idle. 28 units wait for memory either way, and pay for partial results.
@@ -119,7 +119,7 @@ mod tests {
             fragments: Some(Fragments { cut: 1, staged }),
             ahead: false,
             online,
-            apart: false,
+            combine_kernel: false,
         };
         let (hopper, other) = (Target::named("h200"), Target::named("a100"));
         let on = |target: &Target, plan| seconds(&of, &plan, target);

@@ -75,7 +75,7 @@ impl Axes {
     }
 }
 
-/// Rows and tokens of a workgroup of subgroups, and fewest of them. Prompts of 512 of Youtu on an H100 through an interface to every vendor's GPUs, gate with up and down, us, by rows and tokens: 64 and 128 222 and 154; 128 and
+/// Rows and tokens of a workgroup of subgroups, and fewest of them. Prompts of 512 of Youtu on an H100 (experiments, 109), gate with up and down, us, by rows and tokens: 64 and 128 222 and 154; 128 and
 /// 128 227 and 213; 64 and 256 233 and 230; 32 and 128 362 and 198; 64 and 64 344 and 214.
 const OF_WORKGROUP: Tile = Tile { rows: 64, tokens: 128 };
 const LEAST_OF_WORKGROUP: Tile = Tile { rows: 32, tokens: 64 };

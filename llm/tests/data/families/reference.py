@@ -16,21 +16,32 @@ import numpy as np
 
 HERE = Path(__file__).parent
 TOKENS = 96
+# What most of them have: a small decoder without anything beside.
+KEYS = {
+    "context_length": 4096,
+    "embedding_length": 128,
+    "block_count": 3,
+    "feed_forward_length": 128,
+    "attention.head_count": 4,
+    "attention.head_count_kv": 2,
+    "attention.layer_norm_rms_epsilon": 1e-6,
+}
+OLMO = {
+    "architecture": "olmo2",
+    "vocabulary": "qwen2-q8_0",
+    "norms": ["attn_q_norm", "attn_k_norm", "post_attention_norm", "post_ffw_norm"],
+    "tied": False,
+}
 # The models that are written: their keys and norms, the file whose vocabulary they have, and whether the embedding is the head.
 FAMILIES = {
     "gemma2": {
         "architecture": "gemma2",
         "vocabulary": "gemma3-q8_0",
         "keys": {
-            "context_length": 4096,
-            "embedding_length": 128,
+            **KEYS,
             "block_count": 4,
-            "feed_forward_length": 128,
-            "attention.head_count": 4,
-            "attention.head_count_kv": 2,
             "attention.key_length": 32,
             "attention.value_length": 32,
-            "attention.layer_norm_rms_epsilon": 1e-6,
             "attention.sliding_window": 16,
             "attn_logit_softcapping": 3.0,
             "final_logit_softcapping": 5.0,
@@ -38,63 +49,35 @@ FAMILIES = {
         "norms": ["attn_norm", "post_attention_norm", "ffn_norm", "post_ffw_norm"],
         "tied": True,
     },
-    "olmo2": {
-        "architecture": "olmo2",
-        "vocabulary": "qwen2-q8_0",
-        "keys": {
-            "context_length": 4096,
-            "embedding_length": 128,
-            "block_count": 3,
-            "feed_forward_length": 128,
-            "attention.head_count": 4,
-            "attention.head_count_kv": 2,
-            "attention.layer_norm_rms_epsilon": 1e-6,
-            "rope.freq_base": 500000.0,
-        },
-        "norms": ["attn_q_norm", "attn_k_norm", "post_attention_norm", "post_ffw_norm"],
-        "tied": False,
-    },
+    "olmo2": {**OLMO, "keys": {**KEYS, "rope.freq_base": 500000.0}},
     "olmo2-windows": {
-        "architecture": "olmo2",
-        "vocabulary": "qwen2-q8_0",
+        **OLMO,
         "keys": {
-            "context_length": 4096,
+            **KEYS,
             "embedding_length": 96,
             "block_count": 4,
-            "feed_forward_length": 128,
             "attention.head_count": 3,
             "attention.head_count_kv": 3,
-            "attention.layer_norm_rms_epsilon": 1e-6,
             "attention.sliding_window": 16,
             "rope.freq_base": 500.0,
             "rope.scaling.type": "yarn",
             "rope.scaling.factor": 8.0,
             "rope.scaling.original_context_length": 32,
         },
-        "norms": ["attn_q_norm", "attn_k_norm", "post_attention_norm", "post_ffw_norm"],
-        "tied": False,
     },
-}
-
-
-FAMILIES["granite"] = {
-    "architecture": "granite",
-    "vocabulary": "qwen2-q8_0",
-    "keys": {
-        "context_length": 4096,
-        "embedding_length": 128,
-        "block_count": 3,
-        "feed_forward_length": 128,
-        "attention.head_count": 4,
-        "attention.head_count_kv": 2,
-        "attention.layer_norm_rms_epsilon": 1e-6,
-        "attention.scale": 0.05,
-        "embedding_scale": 3.0,
-        "residual_scale": 0.7,
-        "logit_scale": 1.6,
+    "granite": {
+        "architecture": "granite",
+        "vocabulary": "qwen2-q8_0",
+        "keys": {
+            **KEYS,
+            "attention.scale": 0.05,
+            "embedding_scale": 3.0,
+            "residual_scale": 0.7,
+            "logit_scale": 1.6,
+        },
+        "norms": ["attn_norm", "ffn_norm"],
+        "tied": True,
     },
-    "norms": ["attn_norm", "ffn_norm"],
-    "tied": True,
 }
 
 

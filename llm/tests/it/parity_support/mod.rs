@@ -3,13 +3,13 @@
 pub mod schedules;
 pub mod tables;
 
-use crate::golden_support::{Fixture, Way};
+use crate::golden_support::{Fixture, Way, of_one_sequence};
 use gristmill_backend::{Opened, Options as DeviceOptions, open};
 use gristmill_compiler::layout::Layout;
 use gristmill_compiler::{Cheapest, Decision, Policy};
 use gristmill_encodings::F32;
 use gristmill_llm::arch::deepseek2::{Deepseek2, Hyper};
-use gristmill_llm::arch::{Bind, Functions, Logits, Model, Options, Plan, TokenClass};
+use gristmill_llm::arch::{Bind, Functions, Model, Options, Plan, TokenClass};
 use gristmill_llm::gguf::{Gguf, TensorDecl, Writer};
 use gristmill_runtime::{Buffer, Memory};
 use gristmill_tensor::evaluate::{Env, evaluate_all};
@@ -100,16 +100,7 @@ fn bytes_of(file: &Gguf, name: &str) -> Vec<u8> {
 pub fn truth(file: &Gguf, tokens: &[i64], latent_eps: Option<f64>) -> Vec<Vec<f64>> {
     let model = model_of(file, latent_eps);
     let rows = tokens.len() + 1;
-    let options = Options {
-        tokens: TokenClass::One,
-        rows,
-        pages: None,
-        chunk: 1,
-        depth: rows,
-        cache: Scalar::F32,
-        logits: Logits::All,
-        tile: Options::TILE,
-    };
+    let options = of_one_sequence(TokenClass::One, rows, Scalar::F32);
     let plan = model.plan(&options, &mut Functions::new());
     let table = model.rope_tables(rows)[0].rows(rows).into_iter().map(f64::from).collect();
     let mut values: HashMap<Bind, Vec<f64>> = HashMap::from([(Bind::Rope(0), table)]);
@@ -179,16 +170,7 @@ impl Run<'_> {
         let Run { model, tokens, way, .. } = *self;
         let class = way.chunk.map_or(TokenClass::One, |max| TokenClass::Chunk { max });
         let rows = rows_of(tokens, way);
-        let options = Options {
-            tokens: class,
-            rows,
-            pages: None,
-            chunk: class.max(),
-            depth: rows,
-            cache: way.cache,
-            logits: Logits::All,
-            tile: Options::TILE,
-        };
+        let options = of_one_sequence(class, rows, way.cache);
         let plan = model.plan(&options, &mut Functions::new());
         let mut jit = Jit::new(opened);
         let functions: Vec<_> = plan.calls.iter().map(|c| way.form.of(&c.function)).collect();
