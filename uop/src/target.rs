@@ -112,6 +112,12 @@ pub const FLAGS: &[Flag] = &[
     },
     Flag { name: "merge", doc: "independent kernels in one launch", of: None, off: |t| t.merge = false },
     Flag {
+        name: "rematerialise",
+        doc: "intermediates computed by the first kernels that read them, and stored for the others",
+        of: None,
+        off: |t| t.rematerialise = false,
+    },
+    Flag {
         name: "interleave",
         doc: "rows of packed weights side by side in memory, as vectors read them",
         of: CPU,
@@ -185,6 +191,8 @@ pub struct Target {
     pub chains: bool,
     /// Do independent kernels share a launch?
     pub merge: bool,
+    /// Are intermediates computed by the first kernels that read them, besides by one that stores them for the others, where that is cheaper?
+    pub rematerialise: bool,
     /// Do rows of packed weights lie side by side in a processor's memory?
     pub interleave: bool,
     /// Do more of a GPU's threads share a sum where there are too few rows for all units?
@@ -243,6 +251,7 @@ impl Target {
             siblings: true,
             chains: true,
             merge: true,
+            rematerialise: true,
             interleave: true,
             grouping: true,
             scatter: true,

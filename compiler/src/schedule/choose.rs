@@ -1,8 +1,8 @@
 //! Choose: what the workgroups of each kernel compute. While places are tried every kernel has the shape that is proposed first; the kernels that are
 //! really built are cut in each of the shapes proposed, priced, and decided on.
 
+use super::again::{Again, Shape};
 use super::kernel::Draft;
-use super::materialise::{Again, Shape};
 use super::merge::Share;
 use crate::custom;
 use crate::decision::{Alternative, Decider, Decision};

@@ -1,8 +1,8 @@
 //! Merge: kernels without a path between them share a launch where that is cheaper.
 
+use super::again::{Again, Shape};
 use super::kernel::Draft;
 use super::launch::{Body, Launch};
-use super::materialise::{Again, Shape};
 use crate::custom;
 use crate::decision::{Alternative, Decider, Decision};
 use crate::nest::workgroups;

@@ -1,14 +1,17 @@
 //! Schedule: from the graph of a function to kernels, their order and their memory.
 
+mod again;
 pub mod candidates;
 mod choose;
 mod draft;
 pub mod expand;
+mod fusion;
 pub mod kernel;
 mod launch;
 pub mod materialise;
 pub mod memory;
 mod merge;
+mod rematerialise;
 mod stages;
 pub mod workgroup;
 
@@ -16,14 +19,17 @@ use crate::decision::Decider;
 use crate::decompose::int8::Derived;
 use crate::price::{Price, occupancy};
 use crate::request::Hint;
+use again::Again;
+pub use again::Problem;
 use choose::Choose;
+use fusion::{Fusion, Reads};
 use gristmill_uop::function::Function;
 use gristmill_uop::machine::MachineKind;
 use gristmill_uop::target::Target;
 use gristmill_uop::{Graph, Id, Op};
 use kernel::Draft;
 pub use launch::{Body, Launch};
-use materialise::{Again, Placement, Problem};
+use materialise::Placement;
 use memory::Lifetime;
 use merge::{in_one_round, merge};
 use rustc_hash::{FxHashMap, FxHashSet};
@@ -61,11 +67,9 @@ pub fn schedule(of: &Decomposed, mut g: Graph, target: &Target, decider: &mut De
     let found = candidates::find(&g, &roots, of.hints, of.derived);
     let (buffers, temp_nodes) = places(&mut g, of, &found.nodes);
     let problem = Problem { candidates: &found, buffers: &buffers, hints: of.hints, derived: of.derived, target };
-    let placement = materialise::materialise(&mut g, problem, decider);
-    let reads = materialise::reads(&g, &found, of.derived);
-    let again = Again::new(problem, &placement, &reads);
-    let Placement { fused, mut kernels } = placement;
-    let mut needs = needs(&kernels, &reads, &fused);
+    let Placement { reads, fusion, mut kernels } = materialise::materialise(&mut g, problem, decider);
+    let again = Again::new(problem, kernels.iter().map(|k| k.0.root), &reads, &fusion);
+    let mut needs = needs(&kernels, &reads, &fusion);
     before_write(&g, &kernels, &mut needs);
     let mut level = levels(&needs);
     latest_levels(&needs, &mut level);
@@ -116,25 +120,10 @@ fn first_version(g: &Graph, mut n: Id) -> Id {
 }
 
 /// The kernels whose results each kernel reads, itself or through what is fused into it.
-fn needs(kernels: &[(Draft, Price)], reads: &FxHashMap<Id, Vec<Id>>, fused: &FxHashSet<Id>) -> Vec<FxHashSet<usize>> {
+fn needs(kernels: &[(Draft, Price)], reads: &Reads, fusion: &Fusion) -> Vec<FxHashSet<usize>> {
     let number: FxHashMap<Id, usize> = kernels.iter().enumerate().map(|(i, k)| (k.0.root, i)).collect();
-    let mut needs: Vec<FxHashSet<usize>> = vec![FxHashSet::default(); kernels.len()];
-    for (i, (k, _)) in kernels.iter().enumerate() {
-        let mut stack = vec![k.root];
-        let mut seen = FxHashSet::default();
-        while let Some(n) = stack.pop() {
-            for &r in &reads[&n] {
-                if seen.insert(r) {
-                    if fused.contains(&r) {
-                        stack.push(r);
-                    } else {
-                        needs[i].insert(number[&r]);
-                    }
-                }
-            }
-        }
-    }
-    needs
+    let of = |root: Id| reads.cut(root, fusion).1.iter().map(|read| number[read]).collect();
+    kernels.iter().map(|k| of(k.0.root)).collect()
 }
 
 /// Levels by the longest path. Kernels are in topological order, except for the edges that `before_write` adds: hence the rounds.

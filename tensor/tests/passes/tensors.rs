@@ -344,7 +344,7 @@ pub fn materialise(case: &Case) -> Result<Applied, String> {
         let _ = writeln!(text, "kernel {}: {} nests, {stages}", name(&g, &numbers, draft.root), draft.nests.len());
     }
     let mut fused: Vec<String> =
-        found.nodes.iter().filter(|n| placed.fused.contains(n)).map(|&n| name(&g, &numbers, n)).collect();
+        found.nodes.iter().filter(|n| placed.fusion.everywhere.contains(n)).map(|&n| name(&g, &numbers, n)).collect();
     fused.sort();
     fused.iter().for_each(|f| text += &format!("inside its readers {f}\n"));
     let launches: Vec<Vec<Vec<Id>>> = placed.kernels.iter().map(|k| vec![k.0.nests.clone()]).collect();

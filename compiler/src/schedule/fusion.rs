@@ -1,0 +1,169 @@
+//! Fusion: which candidates are computed inside which kernels, and what follows from it: who reads whose buffer, and how long the longest path is.
+
+use super::candidates::Candidates;
+use crate::decompose::int8::Derived;
+use gristmill_uop::{Graph, Id};
+use rustc_hash::{FxHashMap, FxHashSet};
+
+/// What is computed inside the kernels that read it.
+#[derive(Clone, Debug, Default)]
+pub struct Fusion {
+    /// Candidates without a buffer: every kernel that reads one computes it.
+    pub everywhere: FxHashSet<Id>,
+    /// Rematerialised candidates, by the kernel's root: they have a buffer, which this kernel does not wait for.
+    pub again: FxHashMap<Id, FxHashSet<Id>>,
+}
+
+impl Fusion {
+    /// Does the kernel of `root` compute `node`, where it reads it?
+    pub fn is_inside(&self, root: Id, node: Id) -> bool {
+        self.everywhere.contains(&node) || self.again.get(&root).is_some_and(|again| again.contains(&node))
+    }
+    /// Gives `node` a buffer that the kernels of `first` do not wait for, since they compute it themselves. Nor does its own kernel wait for what they compute themselves.
+    pub fn rematerialise(&mut self, node: Id, first: &[Id]) {
+        self.everywhere.remove(&node);
+        let mut beside = FxHashSet::default();
+        for root in first {
+            let again = self.again.entry(*root).or_default();
+            beside.extend(again.iter().copied());
+            again.insert(node);
+        }
+        beside.remove(&node);
+        if !beside.is_empty() {
+            self.again.entry(node).or_default().extend(beside);
+        }
+    }
+}
+
+/// Which candidates read which others, directly: through nodes that are none.
+pub struct Reads {
+    /// The candidates, sources first.
+    nodes: Vec<Id>,
+    of: FxHashMap<Id, Vec<Id>>,
+    /// The same by their places among the candidates.
+    below: Vec<Vec<usize>>,
+    place: FxHashMap<Id, usize>,
+    /// Which of them each reads, directly or through others, as bits.
+    depends: Vec<Vec<u64>>,
+}
+
+impl Reads {
+    /// Of these candidates.
+    pub fn new(g: &Graph, candidates: &Candidates, derived: &Derived) -> Reads {
+        let nodes = candidates.nodes.clone();
+        let place: FxHashMap<Id, usize> = nodes.iter().enumerate().map(|(i, &n)| (n, i)).collect();
+        let of: FxHashMap<Id, Vec<Id>> = nodes.iter().map(|&n| (n, direct(g, n, &place, derived))).collect();
+        let below: Vec<Vec<usize>> = nodes.iter().map(|n| of[n].iter().map(|r| place[r]).collect()).collect();
+        let mut depends: Vec<Vec<u64>> = Vec::with_capacity(nodes.len());
+        for reads in &below {
+            let mut bits = vec![0; nodes.len().div_ceil(64)];
+            for &read in reads {
+                bits.iter_mut().zip(&depends[read]).for_each(|(bits, known)| *bits |= known);
+                bits[read / 64] |= 1 << (read % 64);
+            }
+            depends.push(bits);
+        }
+        Reads { nodes, of, below, place, depends }
+    }
+    /// Is it a candidate?
+    pub fn knows(&self, node: Id) -> bool {
+        self.place.contains_key(&node)
+    }
+    /// Does the candidate `reader` read `read`, directly or through others?
+    pub fn depends(&self, reader: Id, read: Id) -> bool {
+        let read = self.place[&read];
+        self.depends[self.place[&reader]][read / 64] >> (read % 64) & 1 == 1
+    }
+    /// What the kernel of `root` computes besides, and whose buffers it reads; both sorted.
+    pub fn cut(&self, root: Id, fusion: &Fusion) -> (Vec<Id>, Vec<Id>) {
+        let (mut inside, mut outside) = (FxHashSet::default(), FxHashSet::default());
+        let mut stack = vec![root];
+        while let Some(n) = stack.pop() {
+            for &read in &self.of[&n] {
+                if !fusion.is_inside(root, read) {
+                    outside.insert(read);
+                } else if inside.insert(read) {
+                    stack.push(read);
+                }
+            }
+        }
+        let sorted = |set: FxHashSet<Id>| {
+            let mut all: Vec<Id> = set.into_iter().collect();
+            all.sort();
+            all
+        };
+        (sorted(inside), sorted(outside))
+    }
+    /// What the kernel of `root` computes besides, sorted.
+    pub fn inside(&self, root: Id, fusion: &Fusion) -> Vec<Id> {
+        self.cut(root, fusion).0
+    }
+    /// Roots of the kernels that the kernel of `root` waits for, directly or through others.
+    pub fn awaited(&self, root: Id, fusion: &Fusion) -> FxHashSet<Id> {
+        let mut out = FxHashSet::default();
+        let mut stack = vec![root];
+        while let Some(n) = stack.pop() {
+            stack.extend(self.cut(n, fusion).1.into_iter().filter(|&read| out.insert(read)));
+        }
+        out
+    }
+    /// Roots of the kernels that read `node`, as a buffer or computing it, directly or through what is fused into them.
+    pub fn readers(&self, node: Id, fusion: &Fusion) -> Vec<Id> {
+        let mut out = Vec::new();
+        let mut seen = FxHashSet::default();
+        let mut stack = vec![node];
+        while let Some(n) = stack.pop() {
+            for &c in self.nodes.iter().filter(|c| self.of[c].contains(&n)) {
+                if !seen.insert(c) {
+                    continue;
+                }
+                if fusion.everywhere.contains(&c) {
+                    stack.push(c);
+                    continue;
+                }
+                out.push(c);
+                // Kernels that compute the reader again read what it reads.
+                if fusion.again.values().any(|again| again.contains(&c)) {
+                    stack.push(c);
+                }
+            }
+        }
+        // Behind a buffer are readers of its own alone.
+        let reads = |&root: &Id| {
+            let (inside, outside) = self.cut(root, fusion);
+            inside.contains(&node) || outside.contains(&node)
+        };
+        if !fusion.again.is_empty() {
+            out.retain(reads);
+        }
+        out
+    }
+    /// Kernels on the longest path.
+    pub fn depth(&self, fusion: &Fusion) -> usize {
+        let mut levels: Vec<usize> = Vec::with_capacity(self.below.len());
+        for (node, below) in self.nodes.iter().zip(&self.below) {
+            let last = |places: &mut dyn Iterator<Item = usize>| places.map(|i| levels[i]).max().unwrap_or(0);
+            let level = match fusion.again.contains_key(node) {
+                true => last(&mut self.cut(*node, fusion).1.iter().map(|n| self.place[n])),
+                false => last(&mut below.iter().copied()),
+            };
+            levels.push(level + usize::from(!fusion.everywhere.contains(node)));
+        }
+        levels.into_iter().max().unwrap_or(0)
+    }
+}
+
+/// The candidates that one of them reads, sorted.
+fn direct(g: &Graph, node: Id, candidates: &FxHashMap<Id, usize>, derived: &Derived) -> Vec<Id> {
+    let mut found = Vec::new();
+    let mut seen = FxHashSet::default();
+    let mut stack: Vec<Id> = derived.sources(g, node).collect();
+    while let Some(n) = stack.pop() {
+        if !seen.insert(n) {
+            continue;
+        }
+        if candidates.contains_key(&n) { found.push(n) } else { stack.extend(derived.sources(g, n)) }
+    }
+    found.sort();
+    found
+}
