@@ -112,10 +112,10 @@ pub const FLAGS: &[Flag] = &[
     },
     Flag { name: "merge", doc: "independent kernels in one launch", of: None, off: |t| t.merge = false },
     Flag {
-        name: "rematerialise",
-        doc: "intermediates computed by the first kernels that read them, and stored for the others",
+        name: "reuse",
+        doc: "what several kernels in a row compute stored beside the first of them",
         of: None,
-        off: |t| t.rematerialise = false,
+        off: |t| t.reuse = false,
     },
     Flag {
         name: "interleave",
@@ -191,8 +191,8 @@ pub struct Target {
     pub chains: bool,
     /// Do independent kernels share a launch?
     pub merge: bool,
-    /// Are intermediates computed by the first kernels that read them, besides by one that stores them for the others, where that is cheaper?
-    pub rematerialise: bool,
+    /// Is what several kernels in a row would compute stored by one beside the first of them, where that is cheaper?
+    pub reuse: bool,
     /// Do rows of packed weights lie side by side in a processor's memory?
     pub interleave: bool,
     /// Do more of a GPU's threads share a sum where there are too few rows for all units?
@@ -251,7 +251,7 @@ impl Target {
             siblings: true,
             chains: true,
             merge: true,
-            rematerialise: true,
+            reuse: true,
             interleave: true,
             grouping: true,
             scatter: true,

@@ -10,7 +10,7 @@ use rustc_hash::{FxHashMap, FxHashSet};
 pub struct Fusion {
     /// Candidates without a buffer: every kernel that reads one computes it.
     pub everywhere: FxHashSet<Id>,
-    /// Rematerialised candidates, by the kernel's root: they have a buffer, which this kernel does not wait for.
+    /// Candidates that have a buffer, and that a kernel computes too so as not to wait for it, by its root.
     pub again: FxHashMap<Id, FxHashSet<Id>>,
 }
 
@@ -19,8 +19,8 @@ impl Fusion {
     pub fn is_inside(&self, root: Id, node: Id) -> bool {
         self.everywhere.contains(&node) || self.again.get(&root).is_some_and(|again| again.contains(&node))
     }
-    /// Gives `node` a buffer that the kernels of `first` do not wait for, since they compute it themselves. Nor does its own kernel wait for what they compute themselves.
-    pub fn rematerialise(&mut self, node: Id, first: &[Id]) {
+    /// Gives `node`, which was fused, a buffer that the kernels of `first` do not wait for: they compute it themselves. Nor does its own kernel wait for what they compute themselves.
+    pub fn store(&mut self, node: Id, first: &[Id]) {
         self.everywhere.remove(&node);
         let mut beside = FxHashSet::default();
         for root in first {

@@ -5,7 +5,7 @@
 //! follows from how it is read (`kernel`), so nothing here is a special case: RMSNorm before a matvec is a stage because every
 //! row reads all of it, SiLU an epilogue because every element reads its own.
 //!
-//! What some readers compute and others read is decided behind it (`rematerialise`).
+//! What some readers compute and others read is decided behind it (`reuse`).
 
 use super::again::{self, Cut, Problem, Shape};
 use super::fusion::{Fusion, Reads};
@@ -177,10 +177,7 @@ impl Search<'_> {
             };
             let depth = self.reads.depth(fusion);
             let new = self.on_path(node, saving, fusion, depth);
-            if refused.contains(&node)
-                || !self.of.target.fusion
-                || new.without > MOST_TIMES_DEARER * new.with
-            {
+            if refused.contains(&node) || !self.of.target.fusion || new.without > MOST_TIMES_DEARER * new.with {
                 decider.log.push(Decision::new("kept", site, new.options()));
                 continue;
             }
@@ -214,7 +211,7 @@ pub fn materialise(g: &mut Graph, problem: Problem, decider: &mut Decider) -> Pl
     let mut fusion = asked_for(&mut s);
     let refused = if problem.target.fusion { s.fuse_by_price(&mut fusion, decider) } else { FxHashSet::default() };
     s.offer_kept(&mut fusion, &refused, decider);
-    s.rematerialise(&mut fusion, decider);
+    s.reuse(&mut fusion, decider);
     let kernels = s.kernels(&fusion);
     Placement { reads: s.reads, fusion, kernels }
 }

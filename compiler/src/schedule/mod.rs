@@ -11,7 +11,7 @@ mod launch;
 pub mod materialise;
 pub mod memory;
 mod merge;
-mod rematerialise;
+mod reuse;
 mod stages;
 pub mod workgroup;
 
