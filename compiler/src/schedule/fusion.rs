@@ -19,6 +19,10 @@ impl Fusion {
     pub fn is_inside(&self, root: Id, node: Id) -> bool {
         self.everywhere.contains(&node) || self.again.get(&root).is_some_and(|again| again.contains(&node))
     }
+    /// Has `node` a buffer beside kernels that compute it too?
+    pub fn is_stored(&self, node: Id) -> bool {
+        self.again.values().any(|again| again.contains(&node))
+    }
     /// Gives `node`, which was fused, a buffer that the kernels of `first` do not wait for: they compute it themselves. Nor does its own kernel wait for what they compute themselves.
     pub fn store(&mut self, node: Id, first: &[Id]) {
         self.everywhere.remove(&node);
@@ -123,7 +127,7 @@ impl Reads {
                 }
                 out.push(c);
                 // Kernels that compute the reader again read what it reads.
-                if fusion.again.values().any(|again| again.contains(&c)) {
+                if fusion.is_stored(c) {
                     stack.push(c);
                 }
             }

@@ -9,9 +9,9 @@ use crate::decision::{Alternative, Decider, Decision};
 use gristmill_uop::Id;
 use rustc_hash::{FxHashMap, FxHashSet};
 
-/// The part of the price of the kernels concerned that a buffer for the later ones must save. H100, one token: of the choice of experts it saves 4 and 2 % of Qwen3-30B-A3B's
-/// (473 tokens a second, then 495), 3 and 1 % of gpt-oss's (523, 546), 0.9 and 2 % of GLM-4.7-Flash's (572, 566); of eight sequences of Qwen3 1 % (1,548, 1,430).
-const MARGIN: f64 = 0.0;
+/// The part of the price of the kernels concerned that a buffer for the later ones must save. H100, one token: the choice of experts saves 4 and 2 % of Qwen3-30B-A3B's by the price (471
+/// tokens a second, then 493), 3 and 1 % of gpt-oss's (522, 545), 0.6 % of V2-Lite's (906, 939), 0.9 and 2 % of GLM-4.7-Flash's (571, 568).
+const MARGIN: f64 = 0.005;
 
 /// Seconds of the kernels concerned as they are, and with those of `first` alone computing what the others read.
 #[derive(Clone)]
