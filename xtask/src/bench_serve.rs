@@ -4,7 +4,7 @@
 //! a rate, whether or not earlier ones were answered. Prompts are random tokens of one length, a part of which all have in common.
 
 mod load;
-mod report;
+pub mod report;
 #[cfg(test)]
 mod tests;
 
@@ -77,6 +77,9 @@ pub struct Options {
     timeout: u32,
     #[command(flatten)]
     access: Access,
+    /// What the report should say besides: the model, the device, how other servers were built
+    #[arg(long, value_name = "TEXT", default_value = "")]
+    about: String,
     /// Where the report goes, as JSON; written anew after every run
     #[arg(short, long, value_name = "FILE.json")]
     output: Option<PathBuf>,
@@ -108,6 +111,7 @@ pub fn run(options: &Options) -> Result<bool> {
         command: command(options),
         commit: shell::commit(&root)?,
         machine: machine::describe(machine::cores()?)?,
+        about: options.about.clone(),
         rows: vec![],
     };
     // A report that cannot be written is better known now than after an hour.

@@ -4,6 +4,7 @@
 
 pub mod report;
 
+use crate::bench_serve::report as of_servers;
 use crate::shell;
 use anyhow::{Context, Result, anyhow, bail};
 use report::{Report, markdown};
@@ -11,7 +12,7 @@ use std::fs;
 
 /// The page.
 pub const PAGE: &str = "docs/benchmarks.md";
-/// Where its files are: what `xtask bench-peer -o` wrote.
+/// Where its files are: what `xtask bench-peer -o` and `xtask bench-serve -o` wrote.
 pub const FOLDER: &str = "docs/benchmarks/";
 
 const HEAD: &str = "\
@@ -26,9 +27,15 @@ loads the model and computes one token. Cells are minimum / **median** / maximum
 gristmill is, by medians, as the better of the peer's two ways of computing attention (-fa). Bandwidth is the share of what
 the machine's memory delivers when it is only read that the weights and the cache make at the median speed.
 
-These are runs on processors. Those on a GPU (commands, machine, JSON), and where a token's time goes there kernel by kernel, are in
+Sections that begin with `serve` are of servers under load, the same file and the same requests in turns: `cargo xtask bench-serve -o
+docs/benchmarks/serve-NAME.json`. Their times are of p50 / p90 / p99: to the first text, of a token behind the first on average of each request, from
+one piece of a stream to the next, and of a request in all.
+
+The others are runs on processors. Those on a GPU (commands, machine, JSON), and where a token's time goes there kernel by kernel, are in
 [docs/cuda](cuda/README.md).
 ";
+/// What names of files of `xtask bench-serve` begin with.
+const OF_SERVERS: &str = "serve-";
 
 #[derive(clap::Args)]
 pub struct Options {
@@ -70,12 +77,20 @@ pub fn page(mut files: Vec<(&str, &str)>) -> Result<String> {
     files.sort_unstable();
     let mut text = HEAD.to_owned();
     for (name, content) in files {
+        let title = name.trim_end_matches(".json");
+        if name.starts_with(OF_SERVERS) {
+            let report = serde_json::from_str(content).with_context(|| {
+                format!("{FOLDER}{name} is not a report of servers\nhint: `cargo xtask bench-serve -o` writes one")
+            })?;
+            text += &format!("\n## {title}\n\n{}", of_servers::markdown(&report));
+            continue;
+        }
         let report: Report = serde_json::from_str(content)
             .with_context(|| format!("{FOLDER}{name} is not a report\nhint: `cargo xtask bench-peer -o` writes one"))?;
         if report.rows.iter().any(|row| row.gristmill.samples.is_empty() || row.best().is_none()) {
             bail!("{FOLDER}{name} has a row without samples\nhint: measure again with `cargo xtask bench-peer`");
         }
-        text += &format!("\n## {}\n\n{}", name.trim_end_matches(".json"), markdown(&report));
+        text += &format!("\n## {title}\n\n{}", markdown(&report));
     }
     Ok(text)
 }
@@ -91,6 +106,16 @@ mod tests {
         let a = page.find("\n## a\n").context("a")?;
         assert!(page.find("\n## b\n").context("b")? > a);
         assert!(page.starts_with("# Benchmarks\n"));
+        Ok(())
+    }
+
+    #[test]
+    fn servers_have_sections() -> Result<()> {
+        let text = serde_json::to_string(&of_servers::tests::example())?;
+        let page = page(vec![("serve-a.json", &text)])?;
+        assert!(page.contains("\n## serve-a\n\n- Machine: ") && page.contains("| ours | 2 clients |"), "{page}");
+        let error = super::page(vec![("serve-b.json", "{}")]).unwrap_err().to_string();
+        assert!(error.contains("serve-b.json is not a report of servers"), "{error}");
         Ok(())
     }
 

@@ -3,22 +3,26 @@
 use super::load::{Outcomes, Pace};
 use crate::benchmarks::report::Machine;
 use crate::serving::quantiles::Quantiles;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::fmt::Write;
 
 /// All that was measured.
-#[derive(Serialize)]
+#[derive(Serialize, Deserialize)]
 pub struct Report {
     pub date: String,
     pub command: String,
+    /// Of gristmill.
     pub commit: String,
     pub machine: Machine,
+    /// What only who measured knows: the model, the device, how other servers were built.
+    #[serde(default)]
+    pub about: String,
     pub rows: Vec<Row>,
 }
 
 /// One run of one server.
-#[derive(Serialize)]
+#[derive(Serialize, Deserialize)]
 pub struct Row {
     pub server: String,
     pub pace: String,
@@ -115,31 +119,61 @@ pub fn table(report: &Report) -> String {
     out
 }
 
+/// The report for a page, a line for each run.
+pub fn markdown(report: &Report) -> String {
+    let Report { date, command, commit, machine, about, rows } = report;
+    let mut out = format!("- Machine: {machine}\n");
+    if !about.is_empty() {
+        out += &format!("- {about}\n");
+    }
+    out += &format!("- Gristmill: {commit}\n- Date: {date}\n- Command: `{command}`\n\n");
+    out += "| server | pace | round | requests | errors | prompts tok/s | answers tok/s | first ms | token ms | gap ms | whole ms |\n";
+    out += "|---|---|---:|---:|---:|---:|---:|---|---|---|---|\n";
+    for row in rows {
+        let errors: usize = row.errors.values().sum();
+        let times = [row.first, row.token, row.gap, row.whole].map(|q| q.show().replace(' ', " / ")).join(" | ");
+        let Row { server, pace, round, requests, prompt_rate, answer_rate, .. } = row;
+        out += &format!(
+            "| {server} | {pace} | {round} | {requests} | {errors} | {prompt_rate:.0} | {answer_rate:.0} | {times} |\n"
+        );
+    }
+    out
+}
+
 #[cfg(test)]
-mod tests {
+pub mod tests {
     use super::*;
     use crate::bench_serve::load::Answered;
 
-    #[test]
-    fn a_row_counts_what_was_answered_and_what_was_not() {
+    /// A report with one row, of three requests of which one failed.
+    pub fn example() -> Report {
         let answered = Answered { prompt_tokens: 10, answer_tokens: 5, first: 0.5, gaps: vec![0.1, 0.3], whole: 0.9 };
         let each =
             vec![Ok(answered.clone()), Err("no".into()), Ok(Answered { answer_tokens: 1, gaps: vec![], ..answered })];
-        let row = Row::new("ours", Pace::Clients(2), 1, Outcomes { each, seconds: 2.0 });
+        Report {
+            date: "2000-01-01".into(),
+            command: "cargo xtask bench-serve".into(),
+            commit: "0".into(),
+            machine: crate::machine::describe(1).unwrap(),
+            about: "A model on a card".into(),
+            rows: vec![Row::new("ours", Pace::Clients(2), 1, Outcomes { each, seconds: 2.0 })],
+        }
+    }
+
+    #[test]
+    fn a_row_counts_what_was_answered_and_what_was_not() {
+        let report = example();
+        let row = &report.rows[0];
         assert_eq!((row.requests, row.errors["no"], row.prompt_rate, row.answer_rate), (3, 1, 10.0, 3.0));
         // Four tokens behind the first in 0.4 s; the other has none.
         assert!((row.token.p99 - 0.1).abs() < 1e-12 && (row.gap.p99 - 0.3).abs() < 1e-12);
-        let report = Report {
-            date: String::new(),
-            command: String::new(),
-            commit: String::new(),
-            machine: crate::machine::describe(1).unwrap(),
-            rows: vec![row],
-        };
         let table = table(&report);
         assert!(
             table.contains("2 clients  3         1       10.0") && table.contains("ours, 2 clients: 1 × no"),
             "{table}"
         );
+        let markdown = markdown(&report);
+        assert!(markdown.contains("- A model on a card\n"), "{markdown}");
+        assert!(markdown.contains("| ours | 2 clients | 1 | 3 | 1 | 10 | 3 | 500 / 500 / 500 |"), "{markdown}");
     }
 }

@@ -28,6 +28,19 @@ pub struct Machine {
     pub read_bandwidth: Option<f64>,
 }
 
+impl fmt::Display for Machine {
+    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
+        write!(f, "{}, {} cores", self.processor, self.cores)?;
+        if let Some(bytes) = self.memory_bytes {
+            write!(f, ", {:.0} GiB", bytes as f64 / (1u64 << 30) as f64)?;
+        }
+        if let Some(bandwidth) = self.read_bandwidth {
+            write!(f, ", reads {:.1} GB/s with {} threads", bandwidth / 1e9, self.threads)?;
+        }
+        write!(f, "; {}", self.features.join(" "))
+    }
+}
+
 /// The other program.
 #[derive(Default, Serialize, Deserialize)]
 pub struct Peer {
@@ -155,14 +168,7 @@ pub fn markdown(report: &Report) -> String {
 
 fn write_markdown(out: &mut String, report: &Report) -> fmt::Result {
     let Report { date, command, machine, commit, peer, rows } = report;
-    write!(out, "- Machine: {}, {} cores", machine.processor, machine.cores)?;
-    if let Some(bytes) = machine.memory_bytes {
-        write!(out, ", {:.0} GiB", bytes as f64 / (1u64 << 30) as f64)?;
-    }
-    if let Some(bandwidth) = machine.read_bandwidth {
-        write!(out, ", reads {:.1} GB/s with {} threads", bandwidth / 1e9, machine.threads)?;
-    }
-    writeln!(out, "; {}", machine.features.join(" "))?;
+    writeln!(out, "- Machine: {machine}")?;
     writeln!(out, "- Gristmill: {commit}")?;
     writeln!(out, "- Peer: {}, {}", peer.name, peer.build)?;
     writeln!(out, "- Date: {date}")?;

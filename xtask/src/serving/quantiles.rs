@@ -1,9 +1,9 @@
 //! Of many samples, the few that say most.
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 /// The value that half, nine tenths and 99 hundredths of the samples do not exceed; zero where there are none.
-#[derive(Serialize, Clone, Copy, PartialEq, Debug, Default)]
+#[derive(Serialize, Deserialize, Clone, Copy, PartialEq, Debug, Default)]
 pub struct Quantiles {
     pub p50: f64,
     pub p90: f64,
