@@ -7,6 +7,7 @@ use super::fusion::Fusion;
 use super::materialise::Search;
 use crate::decision::{Alternative, Decider, Decision};
 use gristmill_uop::Id;
+use gristmill_uop::machine::{Machine, MachineKind};
 
 /// The part of the price of the kernels concerned that a buffer for the later ones must save. By the price the choice of experts saves, in functions of one token for an H100, 4 and 2 % of
 /// Qwen3-30B-A3B's kernels (471 tokens a second, then 493), 3 and 1 % of gpt-oss's (522, 545), 0.6 % of V2-Lite's (906, 939), 0.9 and 2 % of GLM-4.7-Flash's (571, 568).
@@ -68,11 +69,21 @@ impl Search<'_> {
         if self.is_alone(node, &then) || first.iter().any(|&root| self.is_alone(root, &then)) {
             return None;
         }
-        // Its kernel is in the launch of the first readers: it costs what it takes longer than they do, and a launch where the longest path has to wait for it.
-        let longest =
-            first.iter().filter_map(|&root| self.kernel(root, &then).ok()).map(|p| p.seconds).fold(0.0, f64::max);
         let steps = self.reads.depth(&then) - self.reads.depth(fusion);
-        let beside = (own - longest).max(0.0) + self.of.target.machine.launch * steps as f64;
-        Some(Offer { first, fused, reused: reused + beside })
+        let waiting = self.of.target.machine.launch * steps as f64;
+        let beside = self.beside(own, &first, &then);
+        Some(Offer { first, fused, reused: reused + beside + waiting })
+    }
+    /// Seconds that a kernel adds to the launch of those of `first`. On a GPU what it takes longer than they do, as there are units without work beside them; on a processor all that it takes,
+    /// as in `merge`, since cores that compute it compute nothing else meanwhile.
+    fn beside(&mut self, own: f64, first: &[Id], fusion: &Fusion) -> f64 {
+        let Machine { kind, launch, .. } = self.of.target.machine;
+        match kind {
+            MachineKind::Cpu => own - launch,
+            MachineKind::Gpu => {
+                let prices = first.iter().filter_map(|&root| self.kernel(root, fusion).ok());
+                (own - prices.map(|price| price.seconds).fold(0.0, f64::max)).max(0.0)
+            }
+        }
     }
 }
