@@ -10,32 +10,40 @@ use rustc_hash::{FxHashMap, FxHashSet};
 pub struct Fusion {
     /// Candidates without a buffer: every kernel that reads one computes it.
     pub everywhere: FxHashSet<Id>,
-    /// Candidates that have a buffer, and that a kernel computes too so as not to wait for it, by its root.
-    pub again: FxHashMap<Id, FxHashSet<Id>>,
+    /// Candidates that have a buffer, and that a kernel computes all the same so as not to wait for it, by the kernel's root.
+    pub recomputed: FxHashMap<Id, FxHashSet<Id>>,
 }
 
 impl Fusion {
     /// Does the kernel of `root` compute `node`, where it reads it?
     pub fn is_inside(&self, root: Id, node: Id) -> bool {
-        self.everywhere.contains(&node) || self.again.get(&root).is_some_and(|again| again.contains(&node))
+        self.everywhere.contains(&node) || self.recomputed.get(&root).is_some_and(|nodes| nodes.contains(&node))
     }
     /// Has `node` a buffer beside kernels that compute it too?
-    pub fn is_stored(&self, node: Id) -> bool {
-        self.again.values().any(|again| again.contains(&node))
+    pub fn is_reused(&self, node: Id) -> bool {
+        self.recomputed.values().any(|nodes| nodes.contains(&node))
     }
     /// Gives `node`, which was fused, a buffer that the kernels of `first` do not wait for: they compute it themselves. Nor does its own kernel wait for what they compute themselves.
     pub fn store(&mut self, node: Id, first: &[Id]) {
         self.everywhere.remove(&node);
-        let mut beside = FxHashSet::default();
-        for root in first {
-            let again = self.again.entry(*root).or_default();
-            beside.extend(again.iter().copied());
-            again.insert(node);
+        let mut own = FxHashSet::default();
+        for &root in first {
+            let nodes = self.recomputed.entry(root).or_default();
+            own.extend(nodes.iter().copied());
+            nodes.insert(node);
         }
-        beside.remove(&node);
-        if !beside.is_empty() {
-            self.again.entry(node).or_default().extend(beside);
+        if !own.is_empty() {
+            self.recomputed.insert(node, own);
         }
+    }
+    /// Takes its buffer from `node` again, which no kernel reads: those that need it compute it.
+    pub fn fuse(&mut self, node: Id) {
+        self.everywhere.insert(node);
+        self.recomputed.remove(&node);
+        for nodes in self.recomputed.values_mut() {
+            nodes.remove(&node);
+        }
+        self.recomputed.retain(|_, nodes| !nodes.is_empty());
     }
 }
 
@@ -117,37 +125,40 @@ impl Reads {
         let mut seen = FxHashSet::default();
         let mut stack = vec![node];
         while let Some(n) = stack.pop() {
-            for &c in self.nodes.iter().filter(|c| self.of[c].contains(&n)) {
-                if !seen.insert(c) {
+            for &reader in self.nodes.iter().filter(|c| self.of[c].contains(&n)) {
+                if !seen.insert(reader) {
                     continue;
                 }
-                if fusion.everywhere.contains(&c) {
-                    stack.push(c);
-                    continue;
+                let is_fused = fusion.everywhere.contains(&reader);
+                if !is_fused {
+                    out.push(reader);
                 }
-                out.push(c);
-                // Kernels that compute the reader again read what it reads.
-                if fusion.is_stored(c) {
-                    stack.push(c);
+                if is_fused || fusion.is_reused(reader) {
+                    stack.push(reader);
                 }
             }
         }
-        // Behind a buffer are readers of its own alone.
-        let reads = |&root: &Id| {
-            let (inside, outside) = self.cut(root, fusion);
-            inside.contains(&node) || outside.contains(&node)
-        };
-        if !fusion.again.is_empty() {
-            out.retain(reads);
+        if !fusion.recomputed.is_empty() {
+            // Behind one that is reused stand kernels that compute it, which read what it reads, and those that read its buffer, which do not.
+            out.retain(|&root| {
+                let (inside, outside) = self.cut(root, fusion);
+                inside.contains(&node) || outside.contains(&node)
+            });
         }
         out
+    }
+    /// A candidate that is reused, and whose buffer no kernel reads, if there is one: what is stored behind it may have taken its readers.
+    pub fn unread(&self, fusion: &Fusion) -> Option<Id> {
+        let roots = self.nodes.iter().filter(|n| !fusion.everywhere.contains(n));
+        let read: FxHashSet<Id> = roots.clone().flat_map(|&root| self.cut(root, fusion).1).collect();
+        roots.copied().find(|&n| fusion.is_reused(n) && !read.contains(&n))
     }
     /// Kernels on the longest path.
     pub fn depth(&self, fusion: &Fusion) -> usize {
         let mut levels: Vec<usize> = Vec::with_capacity(self.below.len());
         for (node, below) in self.nodes.iter().zip(&self.below) {
             let last = |places: &mut dyn Iterator<Item = usize>| places.map(|i| levels[i]).max().unwrap_or(0);
-            let level = match fusion.again.contains_key(node) {
+            let level = match fusion.recomputed.contains_key(node) {
                 true => last(&mut self.cut(*node, fusion).1.iter().map(|n| self.place[n])),
                 false => last(&mut below.iter().copied()),
             };

@@ -5,7 +5,7 @@
 //! follows from how it is read (`kernel`), so nothing here is a special case: RMSNorm before a matvec is a stage because every
 //! row reads all of it, SiLU an epilogue because every element reads its own.
 //!
-//! What some readers compute and others read is decided behind it (`reuse`).
+//! Of what is fused into several kernels, some may read what another has stored: that is decided behind it (`reuse`).
 
 use super::again::{self, Cut, Problem, Shape};
 use super::fusion::{Fusion, Reads};
@@ -126,6 +126,7 @@ impl Search<'_> {
         }
         refused
     }
+    /// Where a decision on `node` is made, as its key says.
     pub fn site(&self, node: Id) -> String {
         format!("{:?} {}", self.g[node].op, self.g.show_dims(&self.g.shape(node)))
     }

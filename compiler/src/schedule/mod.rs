@@ -73,7 +73,7 @@ pub fn schedule(of: &Decomposed, mut g: Graph, target: &Target, decider: &mut De
     before_write(&g, &kernels, &mut needs);
     let mut level = levels(&needs);
     latest_levels(&needs, &mut level);
-    let mut shares = merge(&g, &kernels, &level, |root| fusion.is_stored(root), target, decider);
+    let mut shares = merge(&g, &kernels, &level, |root| fusion.is_reused(root), target, decider);
     let mut rooms = vec![occupancy::room(target); kernels.len()];
     if target.machine.kind == MachineKind::Gpu {
         shares.iter().for_each(|s| in_one_round(&mut g, s, &mut kernels, &mut rooms, &again));

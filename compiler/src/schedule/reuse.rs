@@ -7,14 +7,13 @@ use super::fusion::Fusion;
 use super::materialise::Search;
 use crate::decision::{Alternative, Decider, Decision};
 use gristmill_uop::Id;
-use rustc_hash::{FxHashMap, FxHashSet};
+use gristmill_uop::machine::{Machine, MachineKind};
 
-/// The part of the price of the kernels concerned that a buffer for the later ones must save. H100, one token: the choice of experts saves 4 and 2 % of Qwen3-30B-A3B's by the price (471
-/// tokens a second, then 493), 3 and 1 % of gpt-oss's (522, 545), 0.6 % of V2-Lite's (906, 939), 0.9 and 2 % of GLM-4.7-Flash's (571, 568).
+/// The part of the price of the kernels concerned that a buffer for the later ones must save. By the price the choice of experts saves, in functions of one token for an H100, 4 and 2 % of
+/// Qwen3-30B-A3B's kernels (471 tokens a second, then 493), 3 and 1 % of gpt-oss's (522, 545), 0.6 % of V2-Lite's (906, 939), 0.9 and 2 % of GLM-4.7-Flash's (571, 568).
 const MARGIN: f64 = 0.005;
 
 /// Seconds of the kernels concerned as they are, and with those of `first` alone computing what the others read.
-#[derive(Clone)]
 struct Offer {
     first: Vec<Id>,
     fused: f64,
@@ -31,52 +30,35 @@ impl Offer {
 }
 
 impl Search<'_> {
-    /// Stores what saves most, until nothing saves; what is left is offered to other policies than the price's.
+    /// Stores what saves most, until nothing saves; what is left is offered to other policies than the price's. Each candidate is offered once.
     pub fn reuse(&mut self, fusion: &mut Fusion, decider: &mut Decider) {
         if !(self.of.target.fusion && self.of.target.merge && self.of.target.reuse) {
             return;
         }
-        let mut known: FxHashMap<Id, Option<Offer>> = FxHashMap::default();
-        let mut settled: FxHashSet<Id> = FxHashSet::default();
-        while let Some((node, offer)) = self.best_offer(fusion, &settled, &mut known) {
-            settled.insert(node);
-            let of = Decision { margin: MARGIN, ..Decision::new("reuse", self.site(node), offer.options()) };
-            if decider.choose(of) == 0 {
-                continue;
-            }
-            let mut touched: FxHashSet<Id> = self.reads.readers(node, fusion).into_iter().collect();
-            touched.insert(node);
+        let is_open = |n: &Id| fusion.everywhere.contains(n) && !self.is_fixed(*n);
+        let mut open: Vec<Id> = self.of.candidates.nodes.iter().copied().filter(is_open).collect();
+        loop {
+            // Offers stay as they are until something is stored.
+            let mut offers: Vec<(Id, Offer)> =
+                open.iter().filter_map(|&n| self.offer(n, fusion).map(|offer| (n, offer))).collect();
+            offers.sort_by(|a, b| b.1.gain().total_cmp(&a.1.gain()));
+            let chosen = offers.into_iter().find(|(node, offer)| {
+                open.retain(|n| n != node);
+                let of = Decision { margin: MARGIN, ..Decision::new("reuse", self.site(*node), offer.options()) };
+                decider.choose(of) == 1
+            });
+            let Some((node, offer)) = chosen else { return };
             fusion.store(node, &offer.first);
-            // What a touched kernel computes has another price now.
-            let is_stale =
-                |n: &Id| touched.contains(n) || self.reads.readers(*n, fusion).iter().any(|r| touched.contains(r));
-            known.retain(|n, _| !is_stale(n));
-        }
-    }
-    /// The fused candidate whose buffer would save most, or cost least.
-    fn best_offer(
-        &mut self,
-        fusion: &Fusion,
-        settled: &FxHashSet<Id>,
-        known: &mut FxHashMap<Id, Option<Offer>>,
-    ) -> Option<(Id, Offer)> {
-        let mut best: Option<(Id, Offer)> = None;
-        for &node in &self.of.candidates.nodes {
-            if !fusion.everywhere.contains(&node) || self.is_fixed(node) || settled.contains(&node) {
-                continue;
-            }
-            let Some(offer) = known.entry(node).or_insert_with(|| self.offer(node, fusion)) else { continue };
-            if best.as_ref().is_none_or(|b| offer.gain() > b.1.gain()) {
-                best = Some((node, offer.clone()));
+            while let Some(unread) = self.reads.unread(fusion) {
+                fusion.fuse(unread);
             }
         }
-        best
     }
     /// What it would take to store `node` beside the first of its readers; `None` if none waits for another, or if it cannot be.
     fn offer(&mut self, node: Id, fusion: &Fusion) -> Option<Offer> {
         let readers = self.reads.readers(node, fusion);
-        let waits = |r: Id| self.reads.awaited(r, fusion).iter().any(|kernel| readers.contains(kernel));
-        let first: Vec<Id> = readers.iter().copied().filter(|&r| !waits(r)).collect();
+        let waits = |root: &Id| self.reads.awaited(*root, fusion).iter().any(|kernel| readers.contains(kernel));
+        let first: Vec<Id> = readers.iter().copied().filter(|root| !waits(root)).collect();
         if first.len() == readers.len() {
             return None;
         }
@@ -84,13 +66,24 @@ impl Search<'_> {
         then.store(node, &first);
         let own = self.kernel(node, &then).ok()?.seconds;
         let (fused, reused) = (self.seconds(&readers, fusion)?, self.seconds(&readers, &then)?);
-        if self.is_alone(node, &then) || first.iter().any(|&r| self.is_alone(r, &then)) {
+        if self.is_alone(node, &then) || first.iter().any(|&root| self.is_alone(root, &then)) {
             return None;
         }
-        // Its kernel is in the launch of the first readers: it takes what it takes longer than they do, and a launch where the longest path has to wait for it.
-        let longest = first.iter().filter_map(|&r| self.kernel(r, &then).ok()).map(|p| p.seconds).fold(0.0, f64::max);
         let steps = self.reads.depth(&then) - self.reads.depth(fusion);
-        let beside = (own - longest).max(0.0) + self.of.target.machine.launch * steps as f64;
-        Some(Offer { first, fused, reused: reused + beside })
+        let waiting = self.of.target.machine.launch * steps as f64;
+        let beside = self.beside(own, &first, &then);
+        Some(Offer { first, fused, reused: reused + beside + waiting })
+    }
+    /// Seconds that a kernel adds to the launch of those of `first`. On a GPU what it takes longer than they do, as there are units without work beside them; on a processor all that it takes,
+    /// as in `merge`, since cores that compute it compute nothing else meanwhile.
+    fn beside(&mut self, own: f64, first: &[Id], fusion: &Fusion) -> f64 {
+        let Machine { kind, launch, .. } = self.of.target.machine;
+        match kind {
+            MachineKind::Cpu => own - launch,
+            MachineKind::Gpu => {
+                let prices = first.iter().filter_map(|&root| self.kernel(root, fusion).ok());
+                (own - prices.map(|price| price.seconds).fold(0.0, f64::max)).max(0.0)
+            }
+        }
     }
 }

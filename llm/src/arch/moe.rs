@@ -124,9 +124,13 @@ impl Experts {
         ]
     }
     /// Rows of a tile of tokens of one expert, in steps of at most `max` tokens: enough to unpack a weight once for several, few
-    /// enough that the mean waste (half a tile an expert) stays below the rows an expert gets. None where each row is to meet its experts by itself.
+    /// enough that the mean waste (half a tile an expert) stays below the rows an expert gets.
+    ///
+    /// None where no more experts are chosen, by all rows of a step, than there are: then hardly two rows chose the same, and those that did meet it one after the other.
+    /// V2-Lite Q4_0 on two cores of Zen 5, tokens a second of 4 rows, 8 and 16 (24, 48 and 96 choices of 64 experts) in tiles 36, 40 and 50, each row for itself 57, 60 and 52,
+    /// sorted by expert 60, 67 (experiments, 113). On an H100 4 rows of GLM Q4_0, 8 and 16 915, 1,381 and 1,965 in tiles, sorted 970, 1,440 and 2,320; of gpt-oss 544, 756 and 823, 874 (115).
     fn tile(&self, max: usize, tile: ExpertTile) -> Option<usize> {
-        if tile.sort_few && max * self.used <= self.count {
+        if max * self.used <= self.count {
             return None;
         }
         let mean = max * self.used / self.count;

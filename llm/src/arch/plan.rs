@@ -87,8 +87,6 @@ pub struct ExpertTile {
     pub most: usize,
     /// Tokens that all tiles have where experts get as many on average and their rows are multiples of the second number; none where the machine has no use for them.
     pub group: Option<[usize; 2]>,
-    /// Have rows no tiles where no more experts are chosen, by all rows of a step, than there are? Then hardly two rows chose the same, and those that did meet it one after the other.
-    pub sort_few: bool,
 }
 
 impl ExpertTile {
@@ -98,7 +96,7 @@ impl ExpertTile {
 
 impl Options {
     /// Tokens of a tile of one expert for products in registers: as many as keep the sums of a vector of rows there.
-    pub const TILE: ExpertTile = ExpertTile { least: 4, most: ExpertTile::WHOLE, group: None, sort_few: true };
+    pub const TILE: ExpertTile = ExpertTile { least: 4, most: ExpertTile::WHOLE, group: None };
     /// Positions of a page.
     pub const PAGE: usize = Pools::PAGE;
     /// Rows for a context of `context` tokens that is filled in steps of at most `max_tokens`: any position may start any

@@ -208,13 +208,9 @@ pub fn plan_options(class: Class, cache: CacheShape, target: &Target) -> Options
 const OF_SEVERAL_WARPS: [usize; 2] = [halves::LEAST_OF_GROUP as usize, halves::ROWS_OF_GROUP as usize];
 
 /// Tokens of one expert that a tile has: whole columns of the machine's products, if it multiplies halves or tiles.
-///
-/// Few rows have none. V2-Lite Q4_0 on two cores of Zen 5, tokens a second of 4 rows, 8 and 16 (24, 48 and 96 choices of 64 experts) in tiles 36, 40 and 50, each row for itself 57, 60 and 52,
-/// sorted by expert 60, 67 (experiments, 113). On an H100 4 rows of GLM Q4_0, 8 and 16 915, 1,381 and 1,965 in tiles, sorted 970, 1,440 and 2,320; of gpt-oss 544, 756 and 823, 874 (115).
 fn expert_tile(target: &Target) -> ExpertTile {
-    let plain = Options::TILE;
     if let Some(of) = target.machine.tile_fragment() {
-        return ExpertTile { most: TILES_OF_AN_EXPERT * of.rows as usize, ..plain };
+        return ExpertTile { most: TILES_OF_AN_EXPERT * of.rows as usize, ..Options::TILE };
     }
     match target.machine.fragment(Scalar::F16) {
         Some(of) => {
@@ -223,10 +219,9 @@ fn expert_tile(target: &Target) -> ExpertTile {
                 least: of.columns as usize,
                 most: COLUMNS_OF_AN_EXPERT * of.columns as usize,
                 group: several.then_some(OF_SEVERAL_WARPS),
-                sort_few: true,
             }
         }
-        None => plain,
+        None => Options::TILE,
     }
 }
 

@@ -73,6 +73,16 @@ impl Policy for Wanted<'_> {
     }
 }
 
+/// The option of that name wherever there is one, else the cheapest.
+struct Preferred<'a>(Option<&'a str>);
+
+impl Policy for Preferred<'_> {
+    fn choose(&mut self, decision: &Decision) -> usize {
+        let named = |name| decision.options.iter().position(|option| option.name == name);
+        self.0.and_then(named).unwrap_or_else(|| Cheapest.choose(decision))
+    }
+}
+
 pub fn scan(case: &Case) -> Result<Applied, String> {
     let mut c = Context::of(case)?;
     testing::scan(&mut c.graph, &mut c.roots);
@@ -325,6 +335,7 @@ fn temporary(g: &Graph, launches: &[Vec<Vec<Id>>]) -> Vec<u32> {
     nests.filter_map(|&n| crate::memory::slot(g, g[n].src[0])).filter(|&s| s >= TEMP).collect()
 }
 
+/// `prefer: reuse` takes that option wherever there is one, whatever it costs.
 pub fn materialise(case: &Case) -> Result<Applied, String> {
     let mut c = Context::of(case)?;
     let found = testing::candidates(&c.graph, &c.roots, &c.hints, &c.derived);
@@ -332,7 +343,7 @@ pub fn materialise(case: &Case) -> Result<Applied, String> {
     let numbers = Numbers::of(&c.graph, &c.all());
     let before = tensors(c.graph.clone(), c.outputs());
     let mut g = std::mem::take(&mut c.graph);
-    let mut policy = Cheapest;
+    let mut policy = Preferred(case.get("prefer"));
     let mut decider = Decider { policy: &mut policy, plans: &c.target.plans, log: vec![] };
     let problem =
         Problem { candidates: &found, buffers: &all, hints: &c.hints, derived: &c.derived, target: &c.target };
@@ -341,7 +352,12 @@ pub fn materialise(case: &Case) -> Result<Applied, String> {
     for (draft, _) in &placed.kernels {
         let stages: Vec<String> = draft.stages.iter().map(|&s| name(&g, &numbers, s)).collect();
         let stages = if stages.is_empty() { "no stage".into() } else { format!("stages {}", stages.join(", ")) };
-        let _ = writeln!(text, "kernel {}: {} nests, {stages}", name(&g, &numbers, draft.root), draft.nests.len());
+        let _ = write!(text, "kernel {}: {} nests, {stages}", name(&g, &numbers, draft.root), draft.nests.len());
+        let (inside, outside) = placed.reads.cut(draft.root, &placed.fusion);
+        for (what, nodes) in [("computes", inside), ("reads", outside)].into_iter().filter(|of| !of.1.is_empty()) {
+            let _ = write!(text, ", {what} {}", numbers.names(&g, &nodes));
+        }
+        text.push('\n');
     }
     let mut fused: Vec<String> =
         found.nodes.iter().filter(|n| placed.fusion.everywhere.contains(n)).map(|&n| name(&g, &numbers, n)).collect();
