@@ -3,8 +3,9 @@
 use gristmill_runtime::index::Index;
 use gristmill_runtime::{Error, Launch};
 use gristmill_uop::program::Program;
-use gristmill_uop::{Arg, Op};
+use gristmill_uop::{Arg, Id, Op};
 use std::collections::HashMap;
+use std::ops::Range;
 use std::sync::Arc;
 
 /// A variable of the step.
@@ -23,24 +24,34 @@ pub struct Variables {
     current: Vec<i64>,
     counts: Vec<(Index, String)>,
     /// Counts by address of their kernel: the calls of one function are launches of one, and its workgroups are counted once.
-    known: HashMap<usize, usize>,
+    known: HashMap<usize, Groups>,
+}
+
+/// What is counted of a kernel's workgroups, by the numbers of the counts.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Groups {
+    /// All of them.
+    pub all: usize,
+    /// Those of each body, where it has several.
+    pub bodies: Range<usize>,
 }
 
 impl Variables {
-    /// Adds what a launch's kernel reads. The numbers of its count of workgroups and of its variables, in their order.
-    pub fn bind(&mut self, launch: &Launch) -> Result<(usize, Vec<usize>), Error> {
+    /// Adds what a launch's kernel reads. The numbers of its counts of workgroups and of its variables, in their order.
+    pub fn bind(&mut self, launch: &Launch) -> Result<(Groups, Vec<usize>), Error> {
         let program = launch.kernel.program();
         let identity = Arc::as_ptr(&launch.kernel).addr();
-        let count = match self.known.get(&identity) {
-            Some(&count) => count,
+        let groups = match self.known.get(&identity) {
+            Some(groups) => groups.clone(),
             None => {
                 self.learn_bounds(program);
-                let index = Index::compile(&program.graph, program.groups, &mut |v| self.slot(v)).ok_or_else(|| {
-                    Error::invalid(&program.name, "its count of workgroups is not an index expression")
-                })?;
-                self.counts.push((index, program.name.clone()));
-                self.known.insert(identity, self.counts.len() - 1);
-                self.counts.len() - 1
+                let all = self.learn_count(program, program.groups)?;
+                for body in &program.bodies {
+                    self.learn_count(program, body.groups)?;
+                }
+                let groups = Groups { all, bodies: all + 1..self.counts.len() };
+                self.known.insert(identity, groups.clone());
+                groups
             }
         };
         // A buffer may hold less than the kernel could use.
@@ -48,7 +59,15 @@ impl Variables {
             let slot = self.slot(name);
             self.list[slot].max = self.list[slot].max.min(most);
         }
-        Ok((count, program.vars.iter().map(|v| self.slot(v)).collect()))
+        Ok((groups, program.vars.iter().map(|v| self.slot(v)).collect()))
+    }
+
+    /// The number of a new count.
+    fn learn_count(&mut self, program: &Program, groups: Id) -> Result<usize, Error> {
+        let index = Index::compile(&program.graph, groups, &mut |v| self.slot(v))
+            .ok_or_else(|| Error::invalid(&program.name, "its count of workgroups is not an index expression"))?;
+        self.counts.push((index, program.name.clone()));
+        Ok(self.counts.len() - 1)
     }
 
     /// Narrows the bounds of variables to those of this program: kernels address memory without checks.

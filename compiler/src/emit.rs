@@ -20,11 +20,12 @@ use crate::tile::propose::launch::Launched;
 use crate::tile::propose::nest::ThreadNest;
 use crate::tile::{Accumulators, NestPlan, Proposal, TilePlan, Warps, propose};
 use crate::title::title;
+use crate::typical::typical;
 use gristmill_uop::fragment::Fragment;
 use gristmill_uop::function::Function;
 use gristmill_uop::launch::LaunchPlan;
 use gristmill_uop::machine::MachineKind;
-use gristmill_uop::program::{KernelContext, Program, When};
+use gristmill_uop::program::{BodySize, KernelContext, Program, When};
 use gristmill_uop::spec::Level;
 use gristmill_uop::target::Target;
 use gristmill_uop::{Graph, Id, Op, RangeKind};
@@ -43,6 +44,19 @@ pub(crate) struct Emission<'a, 'd> {
     pub decider: &'a mut Decider<'d>,
 }
 
+/// The workgroups of each body, where there are several, and what one of them takes of a core.
+fn sizes(g: &Graph, groups: &[Id], launch: &Launch, target: &Target) -> Vec<BodySize> {
+    if launch.bodies.len() < 2 {
+        return vec![];
+    }
+    let of = |(&groups, body): (&Id, &Body)| {
+        let count = typical(g, groups).max(1.0);
+        // Of fewer workgroups than cores each has one of these to itself.
+        BodySize { groups, seconds: body.seconds * count.min(target.machine.units as f64) / count }
+    };
+    groups.iter().zip(&launch.bodies).map(of).collect()
+}
+
 /// The program of a launch.
 pub(crate) fn program(g: &Graph, launch: &Launch, mapped: &[Mapped], with: &mut Emission) -> Program {
     let &mut Emission { slots, target, dialect, .. } = with;
@@ -54,6 +68,7 @@ pub(crate) fn program(g: &Graph, launch: &Launch, mapped: &[Mapped], with: &mut 
     let Kernel { graph: mut own, root, bodies, when } = Kernel::of(g, &nests, &when);
     verify(&own, root, Level::Kernel, "map");
     let (mut signature, groups) = sized(&mut own, &bodies, launch, slots.function, target);
+    let sizes = sizes(&own, &signature.groups, launch, target);
     let params = signature.cut(slots, target);
     // Linear code lives in a copy: `own` stays what the oracle runs.
     let mut linear = own.clone();
@@ -89,6 +104,7 @@ pub(crate) fn program(g: &Graph, launch: &Launch, mapped: &[Mapped], with: &mut 
         vars: signature.vars.iter().map(|v| v.0.clone()).collect(),
         context,
         groups,
+        bodies: sizes,
         threads: target.threads,
         scratch: signature.scratch_bytes,
         estimate: launch.price.estimate,

@@ -7,7 +7,7 @@ use crate::layout::Layout;
 use crate::pipeline::Compiled;
 use gristmill_uop::function::{Function, Storage};
 use gristmill_uop::launch::LaunchPlan;
-use gristmill_uop::program::{Access, Estimate, Extent, KernelContext, Param, Program, When};
+use gristmill_uop::program::{Access, BodySize, Estimate, Extent, KernelContext, Param, Program, When};
 use gristmill_uop::{Id, text};
 use std::sync::Arc;
 
@@ -103,6 +103,7 @@ impl Writer {
             vars,
             context,
             groups,
+            bodies,
             threads,
             scratch,
             estimate,
@@ -113,11 +114,13 @@ impl Writer {
         let KernelContext { when, plan, streams } = context;
         [name, source, title].into_iter().for_each(|text| self.text(text));
         let conditions = when.iter().flat_map(|w| [w.skip, w.prologue]).flatten();
-        let roots: Vec<Id> = [*root, *groups].into_iter().chain(conditions).collect();
+        let of_bodies = bodies.iter().map(|body| body.groups);
+        let roots: Vec<Id> = [*root, *groups].into_iter().chain(conditions).chain(of_bodies).collect();
         self.text(&text::print(graph, &roots));
         self.list(when, |out, w| {
             [w.skip.is_some(), w.prologue.is_some(), w.exclusive].into_iter().for_each(|yes| out.flag(yes))
         });
+        self.list(bodies, |out, body| out.float(body.seconds));
         // On a CPU there is none.
         self.text(&if *plan == LaunchPlan::default() { String::new() } else { plan.to_string() });
         self.list(streams, |out, &slot| out.count(slot as usize));
@@ -206,6 +209,7 @@ impl<'a> Reader<'a> {
             let (skip, prologue, exclusive) = (of.flag()?, of.flag()?, of.flag()?);
             Some(When { skip: condition(skip)?, prologue: condition(prologue)?, exclusive })
         })?;
+        let bodies = self.list(|of| Some(BodySize { seconds: of.float()?, groups: roots.next()? }))?;
         let plan = match self.text()? {
             "" => LaunchPlan::default(),
             plan => plan.parse().ok()?,
@@ -226,6 +230,7 @@ impl<'a> Reader<'a> {
             vars,
             context,
             groups,
+            bodies,
             threads,
             scratch,
             estimate,

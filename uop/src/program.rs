@@ -110,6 +110,8 @@ pub struct Program {
     pub context: KernelContext,
     /// Number of workgroups: an index expression of `graph` over its variables.
     pub groups: Id,
+    /// Whose workgroups these are, one body's after the other's; empty where all are of one.
+    pub bodies: Vec<BodySize>,
     /// Threads of a workgroup; 1 where a workgroup is part of one thread's work.
     pub threads: usize,
     /// Bytes of scratch one worker needs; of a workgroup of threads, what they share.
@@ -136,6 +138,7 @@ impl Program {
             vars: Vec::new(),
             context: KernelContext::default(),
             groups,
+            bodies: Vec::new(),
             threads: 1,
             scratch: 0,
             estimate: Estimate::default(),
@@ -144,6 +147,15 @@ impl Program {
             notes: Vec::new(),
         }
     }
+}
+
+/// The workgroups of one body of a kernel.
+#[derive(Clone, Copy, Debug)]
+pub struct BodySize {
+    /// Their number: an index expression of the program's graph over its variables.
+    pub groups: Id,
+    /// Seconds of a core, or a multiprocessor, for one of them, by the cost model.
+    pub seconds: f64,
 }
 
 impl Graph {

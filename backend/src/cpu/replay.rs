@@ -3,7 +3,7 @@
 use super::kernel::CpuCode;
 use super::team::{Team, Worker};
 use super::unit::Function;
-use crate::variables::{Variables, by_level};
+use crate::variables::{Groups, Variables, by_level};
 use gristmill_runtime::lease::{Order, Owner, StepUses};
 use gristmill_runtime::{Error, Kernel, Launch, Replay, Span};
 use std::cell::RefCell;
@@ -19,8 +19,10 @@ struct Task {
     buffers: usize,
     /// Its values in `Step::values`.
     vars: Range<usize>,
-    /// Its count of workgroups in `Step::counts`.
-    count: usize,
+    /// Its counts of workgroups in `Step::counts`.
+    groups: Groups,
+    /// Seconds of a workgroup of each body, where it has several.
+    seconds: Vec<f64>,
     /// Its place among the launches that were captured.
     number: usize,
     /// Is it long enough that the ends of the workers' shares are given to whoever comes first?
@@ -105,13 +107,14 @@ impl CpuReplay {
             let host = host.ok_or_else(|| Error::invalid(&program.name, "a buffer is not in the host's memory"))?;
             self.step.addresses.push(host);
         }
-        let (count, slots) = self.variables.bind(launch)?;
+        let (groups, slots) = self.variables.bind(launch)?;
         let vars = self.reads.len()..self.reads.len() + slots.len();
         self.reads.extend(slots);
         self.scratch = self.scratch.max(program.scratch);
         let long = program.estimate.weight_bytes + program.estimate.other_bytes > LONG;
-        let taken = AtomicUsize::new(0);
-        self.step.tasks.push(Task { function: kernel.code.function, buffers, vars, count, number, long, taken });
+        let (function, taken) = (kernel.code.function, AtomicUsize::new(0));
+        let seconds = program.bodies.iter().map(|body| body.seconds).collect();
+        self.step.tasks.push(Task { function, buffers, vars, groups, seconds, number, long, taken });
         Ok(())
     }
 
@@ -125,7 +128,7 @@ impl CpuReplay {
         self.step.tasks.iter().for_each(|t| t.taken.store(0, Ordering::Relaxed));
         // One workgroup, or none, needs worker 0 only; between two such levels there is nothing to wait for.
         let (tasks, counts) = (&self.step.tasks, &self.step.counts);
-        let alone = |level: &Level| tasks[level.tasks.clone()].iter().map(|t| counts[t.count]).sum::<i64>() <= 1;
+        let alone = |level: &Level| tasks[level.tasks.clone()].iter().map(|t| counts[t.groups.all]).sum::<i64>() <= 1;
         let levels = &mut self.step.levels;
         for i in 1..levels.len() {
             levels[i - 1].barrier = !(alone(&levels[i - 1]) && alone(&levels[i]));
@@ -138,14 +141,40 @@ impl CpuReplay {
     }
 }
 
-/// The workgroups of worker `index` of `workers`: contiguous, the first `count % workers` intervals one longer. `shift` turns
-/// the intervals among the workers, so that the small launches of one level do not all fall to worker 0.
-fn share(count: i64, shift: i64, index: usize, workers: usize) -> Range<i64> {
-    let workers = workers as i64;
-    let place = (index as i64 - shift).rem_euclid(workers);
-    let (each, more) = (count / workers, count % workers);
-    let first = place * each + place.min(more);
-    first..first + each + i64::from(place < more)
+/// The workgroups of a launch, for the workers to share.
+struct Shares<'a> {
+    count: i64,
+    /// Workgroups of each body and seconds of one of them, where there are several bodies.
+    bodies: (&'a [i64], &'a [f64]),
+    /// Turns the intervals among the workers, so that the small launches of one level do not all fall to worker 0.
+    shift: i64,
+    workers: usize,
+}
+
+impl Shares<'_> {
+    /// The workgroups of worker `index`: contiguous, as long as those of the others by the cost model.
+    fn of(&self, index: usize) -> Range<i64> {
+        let workers = self.workers as i64;
+        let place = (index as i64 - self.shift).rem_euclid(workers);
+        self.begin(place)..self.begin(place + 1)
+    }
+    /// Where the interval `place` begins. Of one body the first `count % workers` are one longer.
+    fn begin(&self, place: i64) -> i64 {
+        let (count, workers) = (self.count, self.workers as i64);
+        let (counts, seconds) = self.bodies;
+        let all: f64 = counts.iter().zip(seconds).map(|(&n, s)| n as f64 * s).sum();
+        if all <= 0.0 || place == 0 || place == workers {
+            return place * (count / workers) + place.min(count % workers);
+        }
+        let (mut left, mut begin) = (all * place as f64 / workers as f64, 0);
+        for (&n, &each) in counts.iter().zip(seconds) {
+            if left < n as f64 * each {
+                return begin + (left / each).round() as i64;
+            }
+            (left, begin) = (left - n as f64 * each, begin + n);
+        }
+        count
+    }
 }
 
 /// What a worker runs of its share before it takes pieces, and piece `i` of the rest, which has [`PIECES`]. Cores are not equally fast, nor is one
@@ -166,8 +195,10 @@ impl Step {
         for level in &self.levels {
             let mut shift = 0;
             for task in &self.tasks[level.tasks.clone()] {
-                let count = self.counts[task.count];
-                let part = share(count, shift, worker.index, workers);
+                let count = self.counts[task.groups.all];
+                let bodies = (&self.counts[task.groups.bodies.clone()], &task.seconds[..]);
+                let shares = Shares { count, bodies, shift, workers };
+                let part = shares.of(worker.index);
                 if !part.is_empty() {
                     let start = begin();
                     if task.long && workers > 1 {
@@ -177,7 +208,7 @@ impl Step {
                             if next >= workers * PIECES as usize {
                                 break;
                             }
-                            let of = share(count, shift, next % workers, workers);
+                            let of = shares.of(next % workers);
                             self.call(task, piece(&of, (next / workers) as i64), worker);
                         }
                     } else {
@@ -285,7 +316,8 @@ mod tests {
         for workers in 1..=5 {
             for count in 0..20 {
                 for shift in 0..workers as i64 {
-                    let mut parts: Vec<Range<i64>> = (0..workers).map(|i| share(count, shift, i, workers)).collect();
+                    let shares = Shares { count, bodies: (&[], &[]), shift, workers };
+                    let mut parts: Vec<Range<i64>> = (0..workers).map(|i| shares.of(i)).collect();
                     assert!(parts.iter().all(|p| (count / workers as i64..=count / workers as i64 + 1).contains(&(p.end - p.start))));
                     parts.sort_by_key(|p| (p.start, p.end));
                     assert_eq!((parts[0].start, parts[workers - 1].end), (0, count));
@@ -293,6 +325,25 @@ mod tests {
                 }
             }
         }
-        assert_eq!((share(1, 0, 0, 2), share(1, 1, 1, 2)), (0..1, 0..1));
+        let alone = |shift| Shares { count: 1, bodies: (&[], &[]), shift, workers: 2 };
+        assert_eq!((alone(0).of(0), alone(1).of(1)), (0..1, 0..1));
+    }
+
+    #[test]
+    fn shares_of_several_bodies_take_as_long() {
+        // Eight workgroups of a second each behind eight that take next to nothing.
+        let shares = Shares { count: 16, bodies: (&[8, 8], &[1e-3, 1.0]), shift: 0, workers: 2 };
+        assert_eq!([shares.of(0), shares.of(1)], [0..12, 12..16]);
+        for workers in 1..=5 {
+            for (counts, seconds) in [([0, 7, 3], [1.0, 2.0, 0.0]), ([5, 0, 1], [0.5, 1.0, 100.0]), ([0; 3], [1.0; 3])]
+            {
+                let count = counts.iter().sum();
+                let shares = Shares { count, bodies: (&counts, &seconds), shift: 1, workers };
+                let mut parts: Vec<Range<i64>> = (0..workers).map(|i| shares.of(i)).collect();
+                parts.sort_by_key(|p| (p.start, p.end));
+                assert_eq!((parts[0].start, parts[workers - 1].end), (0, count));
+                assert!(parts.windows(2).all(|w| w[0].end == w[1].start), "{parts:?}");
+            }
+        }
     }
 }

@@ -80,9 +80,9 @@ impl CudaReplay {
             let program = kernel.program();
             let arguments: Result<Vec<CUdeviceptr>, Error> =
                 launch.buffers.iter().map(|b| address(&context, &program.name, b, 0, b.len())).collect();
-            let (count, slots) = variables.bind(launch)?;
+            let (groups, slots) = variables.bind(launch)?;
             places.push(regions.place(&slots));
-            order.push((count, number));
+            order.push((groups.all, number));
             let (threads, shared) = (program.threads as u32, program.scratch as u32);
             kernels.push(Node { function: kernel.code.function, arguments: arguments?, threads, shared });
         }

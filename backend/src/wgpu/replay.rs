@@ -71,9 +71,9 @@ impl WgpuReplay {
         for number in by_level(&launches) {
             let launch = &launches[number];
             launch.check(context.owner.id())?;
-            let (count, slots) = variables.bind(launch)?;
+            let (groups, slots) = variables.bind(launch)?;
             let place = (!slots.is_empty()).then(|| lists.place(&slots, alignment));
-            bound.push((number, count, place, slots.len()));
+            bound.push((number, groups.all, place, slots.len()));
         }
         let size = (lists.cells.len() * VARIABLE).max(16) as u64;
         let usage = BufferUsages::UNIFORM | BufferUsages::COPY_DST;

@@ -56,6 +56,7 @@ pub fn program(g: &Graph, launch: &Launch, kernel: CustomRef, around: &Around) -
         vars: signature.vars.iter().map(|v| v.0.clone()).collect(),
         context: KernelContext { when, streams: slots.streams.clone(), ..KernelContext::default() },
         groups,
+        bodies: vec![],
         threads: target.threads,
         scratch: 0,
         estimate: launch.price.estimate,

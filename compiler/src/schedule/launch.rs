@@ -18,6 +18,8 @@ pub struct Body {
     pub title: String,
     /// How it is computed; nests are planned when they are mapped.
     pub plan: TilePlan,
+    /// Seconds by the cost model, without its launch.
+    pub seconds: f64,
 }
 
 /// One launch: bodies without a path between them, side by side.

@@ -26,13 +26,14 @@ pub struct Share {
 
 impl Share {
     /// The launch of these kernels.
-    pub fn launch(&self, g: &Graph, function: &Function, kernels: &[(Draft, Price)]) -> Launch {
+    pub fn launch(&self, g: &Graph, function: &Function, kernels: &[(Draft, Price)], target: &Target) -> Launch {
         let body = |&i: &usize| {
             let Draft { root, nests, when, plan, stage_plan, .. } = &kernels[i].0;
             let plan = TilePlan { workgroup: plan.clone(), stages: stage_plan.clone(), nests: vec![] };
             let title = custom::called(g, *root)
                 .map_or_else(|| title_of_nests(g, function, nests), |kernel| kernel.name.to_owned());
-            Body { nests: nests.clone(), when: *when, root: Some(*root), title, plan }
+            let seconds = (kernels[i].1.seconds - target.machine.launch).max(0.0);
+            Body { nests: nests.clone(), when: *when, root: Some(*root), title, plan, seconds }
         };
         Launch { bodies: self.kernels.iter().map(body).collect(), level: self.level, price: self.price }
     }

@@ -81,7 +81,7 @@ pub fn schedule(of: &Decomposed, mut g: Graph, target: &Target, decider: &mut De
     let choose = Choose { function: of.function, again: &again, rooms: &rooms };
     choose.workgroups(&mut g, &mut shares, &mut kernels, decider);
     choose.stages(&mut g, &mut shares, &mut kernels, decider);
-    let launches = shares.iter().map(|s| s.launch(&g, of.function, &kernels)).collect();
+    let launches = shares.iter().map(|s| s.launch(&g, of.function, &kernels, target)).collect();
     let lives: Vec<Lifetime> = temp_nodes.iter().map(|&n| lifetime(&g, n, &kernels, &needs, &level)).collect();
     let (offsets, arena) = memory::plan(&lives, target.machine.alignment);
     let temps = lives.iter().zip(offsets).map(|(l, at)| (l.bytes, at)).collect();
