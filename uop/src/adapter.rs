@@ -36,9 +36,14 @@ pub struct Adapter {
     pub shared: usize,
     /// Most bytes of a buffer that a kernel is given.
     pub largest_binding: usize,
+    /// Most buffers, or parts of them, that a kernel is given.
+    pub bindings: usize,
     /// Bytes at whose multiples such a part begins.
     pub alignment: usize,
 }
+
+/// Buffers of a kernel, where no adapter has told: those that Metal binds beside its own.
+const MOST_BINDINGS: usize = 29;
 
 /// Figures of an adapter that no row has.
 struct Usual {
@@ -95,6 +100,7 @@ impl Adapter {
         let name = row.doc.split(" (").next().unwrap_or(row.doc).into();
         let (subgroup, cooperative, vector_parts) = (Some(subgroup), Some(cooperative), cooperative == 16);
         let (threads, shared, largest_binding, alignment) = (1024, 26 << 10, i32::MAX as usize, 256);
+        let bindings = MOST_BINDINGS;
         Some(Adapter {
             name,
             kind,
@@ -105,6 +111,7 @@ impl Adapter {
             threads,
             shared,
             largest_binding,
+            bindings,
             alignment,
         })
     }
@@ -152,6 +159,8 @@ impl Adapter {
             // Of the interface: a row's figure is that of its vendor's own, whose launches wait for less.
             launch: of.launch,
             largest_binding: self.largest_binding,
+            // One is of tables, which only the text knows of.
+            most_bindings: self.bindings.saturating_sub(1),
             shuffles: self.subgroup.is_some(),
             early: false,
             table_lookup: false,
@@ -193,6 +202,7 @@ mod tests {
             threads,
             shared,
             largest_binding: 1 << 27,
+            bindings: MOST_BINDINGS,
             alignment: 64,
         }
     }

@@ -52,6 +52,8 @@ pub struct Machine {
     pub alignment: usize,
     /// Most bytes of a buffer that a kernel is given: all its offsets are smaller.
     pub largest_binding: usize,
+    /// Buffers, or parts of them, that a kernel is given at most.
+    pub most_bindings: usize,
     /// Do the threads of a subgroup exchange registers? Else they meet in shared memory.
     pub shuffles: bool,
     /// Do a GPU's kernels start before those before them have ended, and is memory asked for and copied to stages beside their threads?
@@ -136,6 +138,7 @@ impl Machine {
             stage_words: 1,
             alignment: 1,
             largest_binding: i64::MAX as usize,
+            most_bindings: usize::MAX,
             shuffles: true,
             early: true,
             table_lookup: lanes == 16,
@@ -316,6 +319,7 @@ impl GpuRow {
             stage_words: 1,
             alignment: 1,
             largest_binding: i64::MAX as usize,
+            most_bindings: usize::MAX,
             shuffles: true,
             early: true,
             table_lookup: false,

@@ -154,6 +154,7 @@ pub fn facts(adapter: &Adapter, features: Features, limits: &Limits) -> Facts {
         shared: (limits.max_compute_workgroup_storage_size as usize).saturating_sub(MEETING),
         // Offsets are numbers of 32 bits with a sign.
         largest_binding: limits.max_storage_buffer_binding_size.min(i32::MAX as u64) as usize,
+        bindings: limits.max_storage_buffers_per_shader_stage as usize,
         alignment,
         name: info.name,
     }

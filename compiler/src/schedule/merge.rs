@@ -12,7 +12,7 @@ use crate::title::title_of_nests;
 use gristmill_uop::function::Function;
 use gristmill_uop::machine::MachineKind;
 use gristmill_uop::target::Target;
-use gristmill_uop::{Graph, Id};
+use gristmill_uop::{Graph, Id, Op};
 
 /// Kernels of one launch, by their numbers.
 pub struct Share {
@@ -55,6 +55,16 @@ fn crowding(g: &Graph, share: &Share, kernels: &[(Draft, Price)], new: usize, ta
     (own as f64 / crowded as f64 - 1.0) * (seconds - target.machine.launch)
 }
 
+/// Can a kernel of the machine be given the buffers of all of these?
+fn are_bound<'a>(g: &Graph, drafts: impl Iterator<Item = &'a Draft>, target: &Target) -> bool {
+    if target.machine.most_bindings == usize::MAX {
+        return true;
+    }
+    let nests: Vec<Id> = drafts.flat_map(|draft| draft.nests.iter().copied()).collect();
+    let buffers = g.toposort(&nests).into_iter().filter(|&n| g[n].op == Op::Param).count();
+    buffers <= target.machine.most_bindings
+}
+
 /// Kernels of one level share a launch where that is cheaper; launches in the order of their levels. What is `reused` comes last in its launch, as nobody beside it waits for it:
 /// V2-Lite on an H100 makes 931 tokens a second where they come first, 939 where they come last, GLM-4.7-Flash 565 and 568, Qwen3-30B-A3B 495 and 493.
 pub fn merge(
@@ -71,7 +81,10 @@ pub fn merge(
     order.sort_by_key(|&i| reused(kernels[i].0.root));
     for i in order {
         let (k, price) = &kernels[i];
-        let fits = |s: &Share| s.level == level[i] && !alone(i) && !s.kernels.iter().any(|&k| alone(k));
+        let fits = |s: &Share| {
+            let shares = s.level == level[i] && !alone(i) && !s.kernels.iter().any(|&k| alone(k));
+            shares && are_bound(g, s.kernels.iter().chain([&i]).map(|&k| &kernels[k].0), target)
+        };
         let mate = out.iter_mut().find(|s| target.merge && fits(s));
         if let Some(mate) = mate {
             let apart = mate.price.seconds + price.seconds;

@@ -1,16 +1,18 @@
-//! Every kernel of the usual models in WGSL, for adapters that this machine need not have: naga validates it, and writes it for Metal and for Direct3D 12.
+//! Every kernel of the presets in WGSL, for adapters that this machine need not have: naga validates it, and writes it for Metal and for Direct3D 12.
 //! What naga cannot write, more buffers than an adapter binds or more than a workgroup shares is a failure. No GPU and no driver is needed.
 //!
-//! `GRISTMILL_CASE=text` selects models whose names contain the text; all of them, with every step, are `GRISTMILL_CARDS=all`.
+//! `GRISTMILL_CASE=text` selects models whose names contain the text. Each preset is compiled for one adapter, of one token's steps, and every fourth of prompts' too; for every adapter, with every step, they
+//! are with `GRISTMILL_CARDS=all`.
 
 use crate::side_by_side::each;
 use gristmill_backend::null::NullDevice;
-use gristmill_backend::wgpu::dialect::{Wgsl, module};
+use gristmill_backend::wgpu::dialect::{Wgsl, module, words_of_tables};
 use gristmill_backend::{Opened, Text};
 use gristmill_llm::arch::{self, Functions};
 use gristmill_llm::engine::{CacheShape, Most, Settings, cache_rows, classes, depths, plan_options};
 use gristmill_llm::gguf::Gguf;
 use gristmill_llm::sampling::{self, Choice};
+use gristmill_llm::synth;
 use gristmill_tensor::jit::{Jit, Ready};
 use gristmill_uop::Scalar;
 use gristmill_uop::adapter::{Adapter, AdapterKind};
@@ -26,14 +28,17 @@ const CHUNK: usize = 512;
 /// Most buffers of a kernel that Metal binds beside its own (wgpu's figure for argument tables of the second tier), and of every other interface fewer than it has.
 const BUFFERS: usize = 29;
 
-/// Models, and for which adapter each is compiled unless all are asked for.
-const MODELS: [(&str, &str, usize); 5] = [
-    ("youtu-llm-2b", "q4_0", 0),
-    ("llama-3.1-8b", "q4_k_m", 1),
-    ("qwen3-8b", "q8_0", 2),
-    ("deepseek-v2-lite", "q4_0", 3),
-    ("glm-4.7-flash", "q4_k_m", 0),
+/// How presets are quantised that are not as most are.
+const QUANTS: [(&str, &str); 5] = [
+    ("llama-3.1-8b", "q4_k_m"),
+    ("qwen3-8b", "q8_0"),
+    ("glm-4.7-flash", "q4_k_m"),
+    ("gpt-oss-20b", "mxfp4_moe"),
+    ("phi-4-mini", "q4_k_m"),
 ];
+const MOST_ARE: &str = "q4_0";
+/// No adapter holds it, and its prompts want integers of 64 bits: partial results of attention of 128 heads are more than 2 GiB.
+const OF_ONE_TOKEN: &str = "deepseek-v3";
 
 /// An Apple GPU, one of AMD's, one of Intel's whose subgroups may have eight threads, and one whose threads exchange nothing and multiply no matrices.
 fn adapters() -> [Adapter; 4] {
@@ -47,6 +52,7 @@ fn adapters() -> [Adapter; 4] {
         threads,
         shared,
         largest_binding: i32::MAX as usize,
+        bindings: BUFFERS,
         alignment: 256,
     };
     [
@@ -79,9 +85,10 @@ fn programs(target: Target, preset: &str, quant: &str, all_steps: bool) -> Vec<K
     }
     all.push(functions.share(sampling::function(Choice::Greedy, model.vocabulary(), rows)));
     let ready = jit.prepare(&all, &|_, _| ()).expect("scheduled");
-    let chooses = |name: &str| name.starts_with("sample.") || name.contains(".moe.");
     let of = |ready: &Arc<Ready>| -> Vec<Kernel> {
-        ready.compiled.programs.iter().map(|p| (p.clone(), chooses(&ready.function.name))).collect()
+        let programs = &ready.compiled.programs;
+        let chooses = ready.function.name.starts_with("sample.") || programs.iter().any(|p| p.title.contains("_exps"));
+        programs.iter().map(|p| (p.clone(), chooses)).collect()
     };
     ready.iter().flat_map(of).collect()
 }
@@ -136,20 +143,24 @@ fn every_kernel_is_valid_and_is_written_for_metal_and_direct3d() {
     let mut faults: BTreeMap<String, String> = BTreeMap::new();
     // Layers of a model share texts; each is looked at once.
     let mut cases: BTreeMap<Case, String> = BTreeMap::new();
-    let mut count = 0;
-    for (preset, quant, of) in MODELS.into_iter().filter(|m| m.0.contains(&wanted)) {
-        for (i, adapter) in adapters().into_iter().enumerate().filter(|(i, _)| all || *i == of) {
+    let (adapters, mut count) = (adapters(), 0);
+    for (number, preset) in synth::presets().enumerate().filter(|(_, preset)| preset.contains(&wanted)) {
+        let quant = QUANTS.iter().find(|of| of.0 == preset).map_or(MOST_ARE, |of| of.1);
+        let (round, of_round) = (number / adapters.len(), number % adapters.len());
+        for (i, adapter) in adapters.iter().enumerate().filter(|(i, _)| all || *i == of_round) {
             let target = Target::new(adapter.machine());
-            // The steps of one model's prompts, unless all are asked for.
-            for (program, long) in programs(target, preset, quant, all || preset == MODELS[0].0) {
+            // Of each round of adapters prompts for another one.
+            let prompts = preset != OF_ONE_TOKEN && (all || i == round % adapters.len());
+            for (program, long) in programs(target, preset, quant, prompts) {
                 let place = format!("{i}: {preset} {quant} for {}, {}", adapter.name, program.title);
                 let Program { params, threads, scratch, .. } = &*program;
+                let source = Text::of(&program).source;
+                let buffers = params.len() + usize::from(words_of_tables(&source).is_some());
                 count += 1;
-                if *scratch <= adapter.shared && params.len() < BUFFERS && *threads <= adapter.threads {
-                    let case = Case { source: Text::of(&program).source, shuffles: adapter.subgroup.is_some(), long };
+                if *scratch <= adapter.shared && buffers <= BUFFERS && *threads <= adapter.threads {
+                    let case = Case { source, shuffles: adapter.subgroup.is_some(), long };
                     cases.entry(case).or_insert(place);
                 } else {
-                    let buffers = params.len();
                     let fault =
                         format!("{buffers} buffers, {threads} threads, {scratch} bytes shared of {}", adapter.shared);
                     faults.entry(fault).or_insert(place);
@@ -164,5 +175,10 @@ fn every_kernel_is_valid_and_is_written_for_metal_and_direct3d() {
         }
     }
     println!("{count} kernels, {} texts", cases.len());
-    assert!(count > 0 && faults.is_empty(), "{} faults, the first of them: {:#?}", faults.len(), faults.iter().next());
+    assert!(
+        count > 0 && faults.is_empty(),
+        "{} faults, the first of them: {:#?}",
+        faults.len(),
+        faults.iter().map(|(f, place)| (f.chars().take(600).collect::<String>(), place)).take(12).collect::<Vec<_>>()
+    );
 }
