@@ -120,6 +120,7 @@ impl Case {
                 "registers" => &mut target.registers,
                 "least" => &mut target.machine.least_bytes,
                 "shared" => &mut target.machine.shared_per_workgroup,
+                "bindings" => &mut target.machine.most_bindings,
                 _ => return Err(format!("no field `{key}`")),
             };
             *field = n;
