@@ -56,7 +56,7 @@ fn crowding(g: &Graph, share: &Share, kernels: &[(Draft, Price)], new: usize, ta
 }
 
 /// Can a kernel of the machine be given the buffers of all of these?
-fn are_bound<'a>(g: &Graph, drafts: impl Iterator<Item = &'a Draft>, target: &Target) -> bool {
+fn fit_bindings<'a>(g: &Graph, drafts: impl Iterator<Item = &'a Draft>, target: &Target) -> bool {
     if target.machine.most_bindings == usize::MAX {
         return true;
     }
@@ -83,7 +83,7 @@ pub fn merge(
         let (k, price) = &kernels[i];
         let fits = |s: &Share| {
             let shares = s.level == level[i] && !alone(i) && !s.kernels.iter().any(|&k| alone(k));
-            shares && are_bound(g, s.kernels.iter().chain([&i]).map(|&k| &kernels[k].0), target)
+            shares && fit_bindings(g, s.kernels.iter().chain([&i]).map(|&k| &kernels[k].0), target)
         };
         let mate = out.iter_mut().find(|s| target.merge && fits(s));
         if let Some(mate) = mate {

@@ -25,8 +25,6 @@ use std::sync::Arc;
 
 const CONTEXT: usize = 32768;
 const CHUNK: usize = 512;
-/// Most buffers of a kernel that Metal binds beside its own (wgpu's figure for argument tables of the second tier), and of every other interface fewer than it has.
-const BUFFERS: usize = 29;
 
 /// How presets are quantised that are not as most are.
 const QUANTS: [(&str, &str); 5] = [
@@ -52,7 +50,7 @@ fn adapters() -> [Adapter; 4] {
         threads,
         shared,
         largest_binding: i32::MAX as usize,
-        bindings: BUFFERS,
+        bindings: Adapter::MOST_BINDINGS,
         alignment: 256,
     };
     [
@@ -157,7 +155,7 @@ fn every_kernel_is_valid_and_is_written_for_metal_and_direct3d() {
                 let source = Text::of(&program).source;
                 let buffers = params.len() + usize::from(words_of_tables(&source).is_some());
                 count += 1;
-                if *scratch <= adapter.shared && buffers <= BUFFERS && *threads <= adapter.threads {
+                if *scratch <= adapter.shared && buffers <= adapter.bindings && *threads <= adapter.threads {
                     let case = Case { source, shuffles: adapter.subgroup.is_some(), long };
                     cases.entry(case).or_insert(place);
                 } else {

@@ -23,7 +23,7 @@ pub fn target() -> Target {
         threads: 1024,
         shared: 26 << 10,
         largest_binding: i32::MAX as usize,
-        bindings: 29,
+        bindings: Adapter::MOST_BINDINGS,
         alignment: 256,
     };
     Target { threads: 64, ..Target::new(adapter.machine()) }
