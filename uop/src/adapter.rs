@@ -58,6 +58,23 @@ struct Usual {
     latency: f64,
 }
 
+impl Usual {
+    /// What so many of them tell of a machine.
+    fn machine(&self, many: usize) -> Machine {
+        Machine {
+            units: self.units * many,
+            schedulers: self.schedulers,
+            threads_per_unit: self.threads,
+            registers: 64 << 10,
+            bandwidth: self.bandwidth * many as f64,
+            cache_bandwidth: 2.0 * self.bandwidth * many as f64,
+            operations: self.operations * many as f64,
+            launch: self.launch,
+            ..Machine::cpu("", 1, 1)
+        }
+    }
+}
+
 /// A middling card of 2023. A launch that waits for the one before takes 2.6 µs on an H200 through Vulkan: a token of Youtu in 358 launches, less what timestamps say that each
 /// takes beyond one that computes nothing. Counted with 6 µs the token had 229 launches and took 9 % longer.
 const DISCRETE: Usual = Usual {
@@ -127,18 +144,7 @@ impl Adapter {
             AdapterKind::Integrated => (INTEGRATED, 1),
             AdapterKind::Software(cores) => (CORE, cores),
         };
-        let usual = Machine {
-            units: of.units * many,
-            schedulers: of.schedulers,
-            threads_per_unit: of.threads,
-            registers: 64 << 10,
-            bandwidth: of.bandwidth * many as f64,
-            cache_bandwidth: 2.0 * of.bandwidth * many as f64,
-            operations: of.operations * many as f64,
-            launch: of.launch,
-            ..Machine::cpu("", 1, 1)
-        };
-        let from = self.row().unwrap_or(usual);
+        let from = self.row().unwrap_or_else(|| of.machine(many));
         let subgroup = self.subgroup.unwrap_or(UNKNOWN_SUBGROUP);
         // Two subgroups for each scheduler are a workgroup (`Target::new`).
         let most = (self.threads as i64 / (2 * subgroup)).max(1) as usize;

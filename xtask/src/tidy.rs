@@ -13,6 +13,7 @@ mod formats;
 mod house;
 mod kernel_text;
 mod lexer;
+mod long_functions;
 mod pure;
 mod tree;
 mod vendors;
@@ -65,6 +66,11 @@ const CHECKS: &[Check] = &[
     Check { name: "globs", absent: "glob imports outside tests, and from the crate root anywhere", run: house::globs },
     Check { name: "unfinished", absent: "todo, unimplemented, dbg, ignored tests", run: house::unfinished },
     Check { name: "long-files", absent: "a Rust file of more than 800 lines", run: house::long_files },
+    Check {
+        name: "long-functions",
+        absent: "a function of more than 60 lines outside tests",
+        run: long_functions::long_functions,
+    },
     Check { name: "big-files", absent: "a file of more than 16 MiB", run: house::big_files },
     Check { name: "machine-paths", absent: "an absolute path of one machine", run: house::machine_paths },
     Check { name: "registry-hosts", absent: "a package registry's host", run: house::registry_hosts },

@@ -123,6 +123,19 @@ fn to_open(listens: SocketAddr) -> SocketAddr {
     SocketAddr::new(here, listens.port())
 }
 
+/// What models can be asked for, the one there is with its context, and where.
+fn say_ready(names: &[String], context: Option<usize>, listens: SocketAddr) {
+    match context {
+        Some(context) => say!("{}, {context} tokens of context", printable(&names[0])),
+        None => say!("{} models, each loaded when it is asked for: {}", names.len(), printable(&some_of(names))),
+    }
+    let address = to_open(listens);
+    say!("chat: http://{address}/   API: http://{address}/v1   (Ctrl-C ends)");
+    if address != listens {
+        say!("from other machines: port {} of any address of this one", listens.port());
+    }
+}
+
 pub fn run(options: Options) -> Result {
     if options.log {
         tracing_subscriber::fmt().with_writer(std::io::stderr).with_ansi(false).with_target(false).init();
@@ -163,21 +176,10 @@ pub fn run(options: Options) -> Result {
         say!("warning: whoever reaches {} can use this server: there is no --api-key", server.address());
     }
     let (listens, names) = (server.address(), models.iter().map(|model| model.name.clone()).collect::<Vec<_>>());
-    let ready = move |context: Option<usize>| {
-        let address = to_open(listens);
-        match context {
-            Some(context) => say!("{}, {context} tokens of context", printable(&names[0])),
-            None => say!("{} models, each loaded when it is asked for: {}", names.len(), printable(&some_of(&names))),
-        }
-        say!("chat: http://{address}/   API: http://{address}/v1   (Ctrl-C ends)");
-        if address != listens {
-            say!("from other machines: port {} of any address of this one", listens.port());
-        }
-    };
     let device = device.into_inner();
     let available = Box::new(move || device.as_ref().and_then(|device| device.available()));
     let tell = move |notice| match notice {
-        Notice::Ready(context) => ready(context),
+        Notice::Ready(context) => say_ready(&names, context, listens),
         Notice::Draining(requests, most) => {
             let s = if requests == 1 { "" } else { "s" };
             say!("ending: {requests} request{s} to answer, for {} s at most (Ctrl-C again ends at once)", most.as_secs());

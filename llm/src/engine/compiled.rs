@@ -12,7 +12,7 @@ use crate::load::{self, Layouts, Weights};
 use crate::sampling::{self, Choice, NUMBERS};
 use crate::synth;
 use gristmill_backend::Opened;
-use gristmill_runtime::{Device, Memory};
+use gristmill_runtime::{Buffer, Device, Memory};
 use gristmill_tensor::jit::{Jit, Ready};
 use gristmill_uop::machine::MachineKind;
 use rustc_hash::FxHashMap;
@@ -195,31 +195,14 @@ impl<'a> Compiled<'a> {
     /// Loads the weights. What is `there`, of an engine of the same file on the same device, is taken over where this one's kernels read it as
     /// it lies; the rest of it goes before anything is loaded, unless that engine, or a clone, still has it.
     pub fn load(self, there: Weights, progress: &dyn Fn(Progress)) -> Result<Engine, Error> {
-        let Compiled {
-            file,
-            model,
-            mut jit,
-            functions,
-            settings,
-            context,
-            cache,
-            depths,
-            choices,
-            layouts,
-            arena,
-            partials,
-            ..
-        } = self;
+        let Compiled { file, model, mut jit, settings, context, cache, depths, .. } = self;
         let rows = cache.rows;
-        let weights = load::weights(file, &mut jit, &layouts, there, progress)?;
+        let weights = load::weights(file, &mut jit, &self.layouts, there, progress)?;
         let most = Most::of(&settings, model.context(), model.as_ref(), jit.target());
         let (device, Most { chunk, long }) = (jit.device().clone(), most);
         let classes = classes(most, &depths, settings.others());
         let planes = model.planes(settings.cache);
         let state = |bytes: usize| device.alloc(bytes, Memory::State);
-        let plane = |plane: &Plane| state(plane.bytes(cache.plane_rows(plane)));
-        let of_layer = |planes: &Vec<Plane>| planes.iter().map(plane).collect();
-        let states = planes.iter().map(of_layer).collect::<Result<_, _>>()?;
         let seen = Seen::new(&cache, planes.iter().flatten());
         // Tokens of other sequences are behind those of a piece.
         let tokens_of_step = long + settings.others().unwrap_or(0);
@@ -228,12 +211,12 @@ impl<'a> Compiled<'a> {
         let rope_tables = model.rope_tables(context);
         let rows_of_logits = chunk.max(settings.others().map_or(0, |n| n + 1));
         let mut engine = Engine {
-            arena: state(arena)?,
+            arena: state(self.arena)?,
             pool: None,
-            depths: depths.clone(),
+            depths,
             weights,
+            states: states(&*device, &planes, &cache)?,
             planes,
-            states,
             hidden: [state(hidden_bytes)?, state(hidden_bytes)?],
             tokens: device.alloc(tokens_of_step * 4, Memory::Scratch)?,
             layer_input: (layer_input > 0).then(|| state(layer_input)).transpose()?,
@@ -246,7 +229,7 @@ impl<'a> Compiled<'a> {
             settings,
             context,
             cache,
-            functions,
+            functions: self.functions,
             captured: FxHashMap::default(),
             decoders: FxHashMap::default(),
             decoding: None,
@@ -256,18 +239,25 @@ impl<'a> Compiled<'a> {
             logits_host: Vec::new(),
             rope_filled: 0,
             seen,
-            partials,
+            partials: self.partials,
         };
         if let (Some(pages), Some(most)) = (cache.pages, engine.settings.parallel) {
             engine.pool = Some(Pool::new(&device, rows, pages, most, chunk)?);
         }
         // What every session needs, in one batch: a token, and chunks of a prompt.
         engine.prepare(&classes, progress)?;
-        for depth in depths {
-            choices.iter().try_for_each(|&choice| engine.prepare_choice(choice, depth, progress))?;
+        for depth in engine.depths.clone() {
+            self.choices.iter().try_for_each(|&choice| engine.prepare_choice(choice, depth, progress))?;
         }
         Ok(engine)
     }
+}
+
+/// Where each layer's planes are kept, empty.
+fn states(device: &dyn Device, planes: &[Vec<Plane>], cache: &CacheShape) -> Result<Vec<Vec<Buffer>>, Error> {
+    let plane = |plane: &Plane| device.alloc(plane.bytes(cache.plane_rows(plane)), Memory::State);
+    let of_layer = |planes: &Vec<Plane>| planes.iter().map(plane).collect::<Result<_, _>>();
+    Ok(planes.iter().map(of_layer).collect::<Result<_, _>>()?)
 }
 
 /// What an engine will be, as far as the file's head and the device tell: nothing is compiled and no weight is read.

@@ -190,7 +190,7 @@ fn is_test(text: &str, attribute: &[Token]) -> bool {
 }
 
 /// One past the bracket that closes the one at `open`.
-fn close(text: &str, tokens: &[Token], open: usize) -> usize {
+pub fn close(text: &str, tokens: &[Token], open: usize) -> usize {
     let mut depth = 0usize;
     for (at, token) in tokens.iter().enumerate().skip(open) {
         match &text[token.start..token.end] {

@@ -66,7 +66,6 @@ impl Hyper {
     /// When a key is missing, of the wrong type or out of bounds, or asks for something not implemented.
     pub fn read(metadata: &Metadata, tensors: &dyn Tensors) -> Result<Hyper> {
         let r = Reader::new(metadata, NAME);
-        let mut warnings = Vec::new();
         let layers = r.layers()?;
         let (d, context) = (r.size("embedding_length")?, r.size("context_length")?);
         let heads = r.heads(layers)?;
@@ -98,25 +97,11 @@ impl Hyper {
 
         let base = r.positive("rope.freq_base", 10000.0)?;
         let scaling = Scaling::read(&r, context, base)?;
-        let (mut score_scale, mut magnitude) = (1.0 / (key as f64).sqrt(), 1.0);
-        if let Scaling::Yarn { factor, .. } = scaling {
-            let multiplier = r.float("rope.scaling.yarn_log_multiplier")?;
-            if multiplier.is_none() {
-                warnings.push(format!(
-                    "{NAME}.rope.scaling.yarn_log_multiplier is missing: if this is an old conversion of a DeepSeek \
-                     model, its answers will be worse than they should be"
-                ));
-            }
-            // Without the key cosine and sine grow, and scores with them, as in llama.cpp; with it they keep their size.
-            if multiplier.is_none() {
-                magnitude = 1.0 + 0.1 * factor.ln();
-            }
-            let m = 1.0 + multiplier.unwrap_or(0.1) * factor.ln();
-            let user =
-                r.positive("rope.scaling.attn_factor", 1.0)? * r.positive("rope.scaling.yarn_attn_factor", 1.0)?;
-            score_scale *= (m * user).powi(2);
-        }
-        let hyper = Hyper {
+        let stretch = match scaling {
+            Scaling::Yarn { factor, .. } => Stretch::read(&r, factor)?,
+            _ => Stretch::NONE,
+        };
+        Ok(Hyper {
             layers,
             dense,
             d,
@@ -135,11 +120,10 @@ impl Hyper {
             latent_eps: eps,
             base,
             scaling,
-            magnitude,
-            score_scale,
-            warnings,
-        };
-        Ok(hyper)
+            magnitude: stretch.magnitude,
+            score_scale: 1.0 / (key as f64).sqrt() * stretch.scores,
+            warnings: stretch.warning.into_iter().collect(),
+        })
     }
     /// Width of a row of the cache: the latent, then the rotated key.
     pub fn cached(&self) -> usize {
@@ -148,6 +132,35 @@ impl Hyper {
     /// That row.
     pub(super) fn cache(&self) -> Component {
         Component::new("cache", self.cached())
+    }
+}
+
+/// What attention is given where YaRN stretches a context.
+struct Stretch {
+    /// Factor on every cosine and sine.
+    magnitude: f64,
+    /// Factor on scores, beside that of a key's width.
+    scores: f64,
+    /// What a user should know of a file that does not say enough.
+    warning: Option<String>,
+}
+
+impl Stretch {
+    const NONE: Stretch = Stretch { magnitude: 1.0, scores: 1.0, warning: None };
+
+    /// That of a context stretched by `factor`. Without the multiplier's key cosine and sine grow, and scores with them, as in llama.cpp; with it they keep their size.
+    fn read(r: &Reader, factor: f64) -> Result<Stretch> {
+        let multiplier = r.float("rope.scaling.yarn_log_multiplier")?;
+        let warning = multiplier.is_none().then(|| {
+            format!(
+                "{NAME}.rope.scaling.yarn_log_multiplier is missing: if this is an old conversion of a DeepSeek model, \
+                 its answers will be worse than they should be"
+            )
+        });
+        let magnitude = if multiplier.is_none() { 1.0 + 0.1 * factor.ln() } else { 1.0 };
+        let m = 1.0 + multiplier.unwrap_or(0.1) * factor.ln();
+        let user = r.positive("rope.scaling.attn_factor", 1.0)? * r.positive("rope.scaling.yarn_attn_factor", 1.0)?;
+        Ok(Stretch { magnitude, scores: (m * user).powi(2), warning })
     }
 }
 

@@ -1,0 +1,89 @@
+//! No function that is too long to be read at once: its parts have names, and a reader chooses which to look into.
+
+use super::finding::Finding;
+use super::lexer::{Kind, Token, close};
+use super::tree::{File, Tree};
+
+/// From the line with `fn` to that of the closing brace, comments and empty lines included.
+const MAX_LINES: usize = 60;
+
+/// No function of more than [`MAX_LINES`] lines in what ships of a crate.
+pub fn long_functions(tree: &Tree) -> Vec<Finding> {
+    let sources = tree.files.iter().filter(|file| file.path.split('/').any(|folder| folder == "src"));
+    sources.flat_map(of_file).collect()
+}
+
+fn of_file(file: &File) -> Vec<Finding> {
+    let mut found = vec![];
+    for (at, (token, word)) in file.code().enumerate() {
+        if word != "fn" || file.test || token.test {
+            continue;
+        }
+        // A function's type has no name.
+        let Some(name) = file.tokens.get(at + 1).filter(|name| name.kind == Kind::Ident) else { continue };
+        let Some(last) = last_token(file, at + 2) else { continue };
+        let lines = last.line + 1 - token.line;
+        if lines > MAX_LINES {
+            let name = &file.text[name.start..name.end];
+            found.push(Finding {
+                path: file.path.clone(),
+                line: token.line,
+                message: format!("`{name}` has {lines} lines, and {MAX_LINES} are the most"),
+                hint: "give its parts names that say what they do",
+            });
+        }
+    }
+    found
+}
+
+/// The brace that closes the body of a function whose name is before `from`; none of one that a trait only declares.
+fn last_token(file: &File, from: usize) -> Option<&Token> {
+    let mut at = from;
+    loop {
+        let token = file.tokens.get(at)?;
+        match &file.text[token.start..token.end] {
+            ";" => return None,
+            "{" => return file.tokens.get(close(&file.text, &file.tokens, at) - 1),
+            "(" | "[" => at = close(&file.text, &file.tokens, at),
+            _ => at += 1,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn lines(path: &str, text: &str) -> Vec<usize> {
+        long_functions(&Tree::of(&[(path, text)])).into_iter().map(|f| f.line).collect()
+    }
+
+    /// A function of that many lines, the second in the file.
+    fn function(head: &str, lines: usize) -> String {
+        format!("\n{head} {{{}}}", "\n".repeat(lines - 1))
+    }
+
+    #[test]
+    fn long_functions_fail() {
+        for head in ["fn f()", "pub(crate) const unsafe fn f<T: Fn(u8) -> [u8; 2]>(a: [u8; 2]) -> T where T: Copy"] {
+            assert_eq!(lines("a/src/b.rs", &function(head, MAX_LINES)), [0; 0], "{head}");
+            assert_eq!(lines("a/src/b.rs", &function(head, MAX_LINES + 1)), [2], "{head}");
+        }
+        let inner = format!("impl A {{ fn a(); {} }}", function("fn f(g: fn(u8))", MAX_LINES + 1));
+        assert_eq!(lines("a/src/b.rs", &inner), [2]);
+    }
+
+    #[test]
+    fn tests_may_be_long() {
+        let long = function("fn f()", MAX_LINES + 1);
+        assert_eq!(lines("a/tests/b.rs", &long), [0; 0]);
+        assert_eq!(lines("a/src/b.rs", &format!("#[cfg(test)] mod tests {{ {long} }}")), [0; 0]);
+        assert_eq!(lines("a/src/b.rs", &format!("#[test]{long}")), [0; 0]);
+    }
+
+    #[test]
+    fn what_is_no_function_passes() {
+        let text = format!("struct A {{ f: fn(u8), {} }}\ntrait B {{ fn f(); }}\nconst C: [u8; 0] = [{}];", "\n".repeat(99), "\n".repeat(99));
+        assert_eq!(lines("a/src/b.rs", &text), [0; 0]);
+    }
+}
