@@ -83,7 +83,11 @@ mod tests {
 
     #[test]
     fn what_is_no_function_passes() {
-        let text = format!("struct A {{ f: fn(u8), {} }}\ntrait B {{ fn f(); }}\nconst C: [u8; 0] = [{}];", "\n".repeat(99), "\n".repeat(99));
+        let text = format!(
+            "struct A {{ f: fn(u8), {} }}\ntrait B {{ fn f(); }}\nconst C: [u8; 0] = [{}];",
+            "\n".repeat(99),
+            "\n".repeat(99)
+        );
         assert_eq!(lines("a/src/b.rs", &text), [0; 0]);
     }
 }

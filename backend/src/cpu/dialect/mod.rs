@@ -3,6 +3,7 @@
 
 mod prelude;
 mod tiles;
+mod vectors;
 mod words;
 
 pub use prelude::prelude;

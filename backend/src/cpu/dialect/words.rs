@@ -172,58 +172,63 @@ pub fn functions(lanes: &[usize]) -> String {
     );
     s.push_str(BYTES);
     for &l in lanes {
-        let each = |f: &dyn Fn(usize) -> String| (0..l).map(f).collect::<Vec<_>>().join(", ");
-        let alone = each(&|i| format!("dot4_any_bytes(a[{i}], b[{i}], c[{i}])"));
-        let alone = format!("return (i32x{l}){{{alone}}};");
-        let mut text = String::new();
-        for way in DOT4.iter().filter(|w| w.lanes == l) {
-            let _ = writeln!(text, "{} {}", if text.is_empty() { "#if" } else { "#elif" }, way.needs);
-            for (how, body) in [("any", way.any), ("small", way.small)] {
-                let _ = writeln!(text, "FN i32x{l} dot4_{how}_{l}(u32x{l} a, u32x{l} b, i32x{l} c) {{ {body} }}");
-            }
-        }
-        let _ = writeln!(text, "#else");
-        for how in ["any", "small"] {
-            let _ = writeln!(text, "FN i32x{l} dot4_{how}_{l}(u32x{l} a, u32x{l} b, i32x{l} c) {{ {alone} }}");
-        }
-        let _ = writeln!(text, "#endif");
-        s.push_str(&text);
-        let alone = each(&|i| format!("dot4_signed_bytes(a[{i}], b[{i}], c[{i}])"));
-        let signed = |body: &str| format!("FN i32x{l} dot4_signed_{l}(u32x{l} a, u32x{l} b, i32x{l} c) {{ {body} }}\n");
-        let mut text = String::new();
-        for (_, needs, body) in SIGNED4.iter().filter(|w| w.0 == l) {
-            let _ = write!(text, "{} {needs}\n{}", if text.is_empty() { "#if" } else { "#elif" }, signed(body));
-        }
-        let alone = signed(&format!("return (i32x{l}){{{alone}}};"));
-        s.push_str(&if text.is_empty() { alone } else { format!("{text}#else\n{alone}#endif\n") });
-        let both = |dot2: &str, halves: &str| {
-            format!(
-                "FN u32x{l} dot2_{l}(u32x{l} a, u32x{l} b, u32x{l} c) {{ {dot2} }}\nFN i32x{l} halves_{l}(u32x{l} x, i32x{l} c) {{ {halves} }}\n"
-            )
-        };
-        let (dot2, halves) =
-            (each(&|i| format!("dot2_bytes(a[{i}], b[{i}], c[{i}])")), each(&|i| format!("halves_1(x[{i}], c[{i}])")));
-        let alone = both(&format!("return (u32x{l}){{{dot2}}};"), &format!("return (i32x{l}){{{halves}}};"));
-        match DOT2.iter().find(|w| w.0 == l) {
-            Some((_, needs, dot2, halves)) => {
-                let _ = writeln!(s, "#if {needs}\n{}#else\n{alone}#endif", both(dot2, halves));
-            }
-            None => s.push_str(&alone),
-        }
-        let sixteens = (0..4 * l).map(|i| (i % 16).to_string()).collect::<Vec<_>>().join(", ");
-        let alone = each(&|i| format!("table4_bytes(t, x[{i}])"));
-        let mut text = String::new();
-        for (_, needs, body) in TABLE4.iter().filter(|w| w.0 == l) {
-            let _ = writeln!(text, "{} {needs}", if text.is_empty() { "#if" } else { "#elif" });
-            let body = body.replace("SIXTEENS", &sixteens);
-            let _ = writeln!(text, "FN u32x{l} table4_{l}(u8x16 t, u32x{l} x) {{ {body} }}");
-        }
-        let _ = writeln!(
-            text,
-            "#else\nFN u32x{l} table4_{l}(u8x16 t, u32x{l} x) {{ return (u32x{l}){{{alone}}}; }}\n#endif"
-        );
-        s.push_str(&text);
+        s += &[dot4(l), signed4(l), dot2(l), table4(l)].concat();
     }
     s.push_str(ONE);
     s
+}
+
+/// A vector of that type whose lanes are what `f` says of each.
+fn each(t: &str, l: usize, f: impl Fn(usize) -> String) -> String {
+    format!("return ({t}x{l}){{{}}};", (0..l).map(f).collect::<Vec<_>>().join(", "))
+}
+
+/// The first of several ways that a machine can, each with what it needs; the last can be done everywhere.
+fn first(ways: &[(&str, String)], everywhere: &str) -> String {
+    let mut text = String::new();
+    for (i, (needs, way)) in ways.iter().enumerate() {
+        let _ = write!(text, "{} {needs}\n{way}", if i == 0 { "#if" } else { "#elif" });
+    }
+    if ways.is_empty() { everywhere.into() } else { format!("{text}#else\n{everywhere}#endif\n") }
+}
+
+/// Products of bytes without a sign and such with one, four added to a word.
+fn dot4(l: usize) -> String {
+    let function =
+        |how: &str, body: &str| format!("FN i32x{l} dot4_{how}_{l}(u32x{l} a, u32x{l} b, i32x{l} c) {{ {body} }}\n");
+    let both = |any: &str, small: &str| function("any", any) + &function("small", small);
+    let ways: Vec<_> = DOT4.iter().filter(|w| w.lanes == l).map(|w| (w.needs, both(w.any, w.small))).collect();
+    let alone = each("i32", l, |i| format!("dot4_any_bytes(a[{i}], b[{i}], c[{i}])"));
+    first(&ways, &both(&alone, &alone))
+}
+
+/// The same of bytes with a sign.
+fn signed4(l: usize) -> String {
+    let signed = |body: &str| format!("FN i32x{l} dot4_signed_{l}(u32x{l} a, u32x{l} b, i32x{l} c) {{ {body} }}\n");
+    let ways: Vec<_> = SIGNED4.iter().filter(|w| w.0 == l).map(|&(_, needs, body)| (needs, signed(body))).collect();
+    first(&ways, &signed(&each("i32", l, |i| format!("dot4_signed_bytes(a[{i}], b[{i}], c[{i}])"))))
+}
+
+/// Two products each, added in 16 bits, and the sum of these.
+fn dot2(l: usize) -> String {
+    let both = |dot2: &str, halves: &str| {
+        format!(
+            "FN u32x{l} dot2_{l}(u32x{l} a, u32x{l} b, u32x{l} c) {{ {dot2} }}\nFN i32x{l} halves_{l}(u32x{l} x, i32x{l} c) {{ {halves} }}\n"
+        )
+    };
+    let ways = DOT2.iter().filter(|w| w.0 == l).map(|&(_, needs, dot2, halves)| (needs, both(dot2, halves)));
+    let alone = both(
+        &each("u32", l, |i| format!("dot2_bytes(a[{i}], b[{i}], c[{i}])")),
+        &each("i32", l, |i| format!("halves_1(x[{i}], c[{i}])")),
+    );
+    first(&ways.collect::<Vec<_>>(), &alone)
+}
+
+/// Bytes looked up in a table of sixteen.
+fn table4(l: usize) -> String {
+    let sixteens = (0..4 * l).map(|i| (i % 16).to_string()).collect::<Vec<_>>().join(", ");
+    let table = |body: &str| format!("FN u32x{l} table4_{l}(u8x16 t, u32x{l} x) {{ {body} }}\n");
+    let ways = TABLE4.iter().filter(|w| w.0 == l);
+    let ways = ways.map(|&(_, needs, body)| (needs, table(&body.replace("SIXTEENS", &sixteens))));
+    first(&ways.collect::<Vec<_>>(), &table(&each("u32", l, |i| format!("table4_bytes(t, x[{i}])"))))
 }
