@@ -1,55 +1,16 @@
 //! Expressions in C, which every dialect writes alike: values by number, buffers by argument, functions from the prelude by name.
 
+mod types;
+
 use crate::names::{Names, infix, is_float_arithmetic, of_group, unprintable, words_of_bytes};
 use gristmill_compiler::emit::{CustomCode, Signature};
 use gristmill_uop::fragment::Fragment;
 use gristmill_uop::{Arg, DType, Graph, Id, Op, ReduceOp, Scalar};
-use half::{bf16, f16};
 use std::cell::RefCell;
 use std::fmt::Write;
 use std::sync::Arc;
-
-/// Conversions between vectors that have a function in the prelude; others are written out. Between f16 or bf16 and f32, and from f32 to
-/// integers, there are always functions.
-pub const CONVERSIONS: &[(&str, &str)] = &[
-    ("u8", "i32"),
-    ("i8", "i32"),
-    ("u16", "i32"),
-    ("i16", "i32"),
-    ("i32", "u8"),
-    ("i32", "i8"),
-    ("i32", "f32"),
-    ("i32", "i16"),
-    ("i64", "i32"),
-    ("i32", "i64"),
-    ("i64", "f32"),
-    ("u8", "f32"),
-    ("i8", "f32"),
-];
-/// C type of a value.
-pub fn type_of(d: DType) -> String {
-    let scalar = match d.scalar {
-        // Truth is a mask in vectors, 0 or 1 alone.
-        Scalar::Bool => "i32",
-        Scalar::F16 | Scalar::BF16 => "u16",
-        s => s.name(),
-    };
-    if d.lanes == 1 { scalar.into() } else { format!("{scalar}x{}", d.lanes) }
-}
-
-/// The text of a sum; of halves in f32, and rounded.
-pub fn sum(d: DType, a: &str, b: &str) -> String {
-    let wide = DType { scalar: if d.scalar.is_half() { Scalar::F32 } else { d.scalar }, ..d };
-    cast(wide, d, &format!("({} + {})", cast(d, wide, a), cast(d, wide, b)))
-}
-
-/// C type of an element in memory.
-pub fn stored(d: DType) -> String {
-    match d.scalar {
-        Scalar::Bool => type_of(DType { scalar: Scalar::U8, ..d }),
-        _ => type_of(d),
-    }
-}
+pub use types::{CONVERSIONS, cast, stored, sum, type_of};
+use types::{lane, literal, mask};
 
 /// What values are on a device.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -188,9 +149,6 @@ impl<'a> Expressions<'a> {
             Values::Threads => format!("{t}{{{}}}", lanes.join(",")),
         }
     }
-    fn unsigned(&self, [signed, unsigned]: [&str; 2], operator: &str, s: &[String]) -> String {
-        format!("({signed})(({unsigned})({}) {operator} ({unsigned})({}))", s[0], s[1])
-    }
     /// Is the address of a load of packed bytes a multiple of its size?
     fn aligned(&self, load: Id) -> bool {
         let n = &self.g[load];
@@ -199,6 +157,7 @@ impl<'a> Expressions<'a> {
         let size = n.dtype.scalar.bytes() as i64;
         std::iter::once(sum.constant).chain(sum.terms.iter().map(|t| t.1)).all(|c| c * unit % size == 0)
     }
+    /// The text of a node, of sources with these.
     fn operator(&self, id: Id, s: &[String]) -> String {
         let n = &self.g[id];
         let (d, lanes) = (n.dtype, n.dtype.lanes);
@@ -208,22 +167,7 @@ impl<'a> Expressions<'a> {
         if from.scalar.is_half() && is_float_arithmetic(n.op) {
             return self.half(n.op, d, from, s);
         }
-        let (narrow, long) =
-            (self.is_narrow(id), self.values == Values::Threads && d.scalar == Scalar::I64 && !self.is_narrow(id));
-        // Operands of 32 bits would overflow.
-        let widened: Vec<String>;
-        let s = match n.op {
-            Op::Add | Op::Mul | Op::Shl if long => {
-                widened = std::iter::once(format!("(i64)({})", s[0])).chain(s[1..].iter().cloned()).collect();
-                &widened[..]
-            }
-            _ => s,
-        };
-        let unsigned = match narrow && n.src.iter().all(|&x| self.is_narrow(x)) {
-            true => ["i32", "u32"],
-            false => ["i64", "u64"],
-        };
-        let not_negative = |i: usize| self.g.bounds(n.src[i]).is_some_and(|b| b.0 >= 0);
+        let of_threads = self.values == Values::Threads;
         match n.op {
             Op::Const => {
                 let one = lane(d, &literal(self.g, id));
@@ -235,114 +179,27 @@ impl<'a> Expressions<'a> {
             }
             Op::Splat => self.vector(&t, &vec![lane(d, &s[0]); lanes as usize]),
             Op::Pack => self.vector(&t, &s.iter().map(|x| lane(d, x)).collect::<Vec<_>>()),
-            Op::Load => {
-                let packed = matches!(self.g[n.src[0]].arg, Arg::Packed(..));
-                let memory = stored(d);
-                let wide = self.g.scalar(n.src[0]).bytes() < d.scalar.bytes();
-                let raw = match (packed || wide, lanes) {
-                    (false, 1) => format!("{}[{}]", s[0], s[1]),
-                    (true, 1) if self.values == Values::Threads && !self.aligned(id) => {
-                        format!("unaligned_{memory}({} + {})", s[0], s[1])
-                    }
-                    _ => format!("*(const {memory}_u *)({} + {})", s[0], s[1]),
-                };
-                match (d.scalar, lanes) {
-                    (Scalar::Bool, l) if l > 1 => format!("-cvt_u8_i32_{l}({raw})"),
-                    _ => raw,
-                }
-            }
+            Op::Load => self.load(id, s),
             Op::Cast => cast(from, d, &s[0]),
             // Halves are kept as their bits.
             Op::Bitcast if lanes > 1 || from.scalar.is_float() == d.scalar.is_float() => format!("({t})({})", s[0]),
             Op::Bitcast if from.scalar.is_half() || d.scalar.is_half() => format!("({t})({})", s[0]),
             Op::Bitcast => format!("bits_{}_{}({})", from.scalar.name(), d.scalar.name(), s[0]),
-            Op::Shl | Op::Shr => {
-                // Vectors are shifted by vectors of their own width.
-                let by = self.g[n.src[1]].dtype;
-                let by =
-                    if lanes > 1 && by.scalar.bytes() != d.scalar.bytes() { cast(by, d, &s[1]) } else { s[1].clone() };
-                format!("{} {} {by}", s[0], if n.op == Op::Shl { "<<" } else { ">>" })
-            }
-            Op::IDiv if lanes == 1 && not_negative(0) => self.unsigned(unsigned, "/", s),
-            Op::Mod if lanes == 1 && not_negative(0) => self.unsigned(unsigned, "%", s),
-            Op::IDiv if lanes > 1 && not_negative(0) => format!("{} / {}", s[0], s[1]),
-            Op::Mod if lanes > 1 && not_negative(0) => format!("{} % {}", s[0], s[1]),
-            // floor, for a positive divisor; a vector's comparison is -1 where it holds
-            Op::IDiv if lanes == 1 => format!("{0} / {1} - ({0} % {1} < 0)", s[0], s[1]),
-            Op::Mod if lanes == 1 => format!("{0} % {1} + ({0} % {1} < 0 ? {1} : 0)", s[0], s[1]),
-            Op::IDiv => format!("{0} / {1} + (({t})({0} % {1} < 0))", s[0], s[1]),
-            Op::Mod => format!("{0} % {1} + ({1} & ({t})({0} % {1} < 0))", s[0], s[1]),
+            Op::Shl | Op::Shr => self.shift(id, s),
+            Op::IDiv | Op::Mod => self.quotient(id, s),
             Op::Where if lanes == 1 => format!("{} ? {} : {}", s[0], s[1], s[2]),
             Op::Where => format!("select_{t}({}, {}, {})", s[0], s[1], s[2]),
-            Op::Table => {
-                let Arg::Ints(table) = &n.arg else { unprintable(self.g, id) };
-                if table.len() > SHORT {
-                    let table = self.table(table);
-                    if lanes == 1 {
-                        return format!("{table}[{}]", s[0]);
-                    }
-                    let all: Vec<String> = (0..lanes).map(|i| format!("{table}[{}[{i}]]", s[0])).collect();
-                    return format!("({t}){{{}}}", all.join(","));
-                }
-                let mut entries: Vec<String> = table.iter().map(i32::to_string).collect();
-                if self.values == Values::Threads {
-                    let t = d.scalar.name();
-                    return format!("Array<{t}, {}>{{{{{}}}}}.at[{}]", entries.len(), entries.join(","), s[0]);
-                }
-                if lanes == 1 {
-                    let t = d.scalar.name();
-                    return format!("((const {t}[{}]){{{}}})[{}]", entries.len(), entries.join(","), s[0]);
-                }
-                entries.resize(SHORT, "0".into());
-                let index = cast(from, Scalar::I32.one().with_lanes(lanes), &s[0]);
-                let (name, of) = if d.scalar == Scalar::F32 { ("table_f32", "f32x16") } else { ("table", "i32x16") };
-                format!("{name}_{lanes}(({of}){{{}}}, {index})", entries.join(","))
-            }
-            Op::Mma => {
-                let signed = if n.arg == Arg::None { "signed_" } else { "" };
-                format!("mma_{signed}{}({})", n.src.len() / 3 * 16, s.join(", "))
-            }
+            Op::Table => self.lookup(id, &s[0]),
+            Op::Table4 => self.lookup_bytes(id, &s[0]),
+            Op::Mma | Op::MmaHalf | Op::MmaShared => self.product(id, s),
             Op::PairBf16 => format!("pair_bf16_{lanes}({}, {})", s[0], s[1]),
-            Op::ScaledPair => {
-                let Arg::Ints(numbers) = &n.arg else { unprintable(self.g, id) };
-                let &[first, second, zero, bf16] = &numbers[..] else { unprintable(self.g, id) };
-                // Bytes behind which the exponent of 1024 stands are whole numbers from there on; in bf16 of 128.
-                let (zero, of) = match bf16 {
-                    0 => (half::f16::from_f32((zero - 1024) as f32).to_bits(), "f16"),
-                    _ => (half::bf16::from_f32((zero - 128) as f32).to_bits(), "bf16"),
-                };
-                let (select, zero) = (0x4040 | first | second << 8, u32::from(zero) * 0x1_0001);
-                let and = if s.len() > 2 { "_and" } else { "" };
-                format!("scaled_pair{and}_{of}({}, {select:#06x}u, {zero:#x}u)", s.join(", "))
-            }
-            Op::MmaHalf => {
-                // By the names of the prelude's functions.
-                let name = match Fragment::of_product(n).map(|f| (f.operand, f.terms)) {
-                    Some((Scalar::F16, 16)) => "mma_halves",
-                    Some((Scalar::F16, 8)) => "mma_halves_8",
-                    Some((Scalar::BF16, 16)) => "mma_bf16",
-                    _ => unprintable(self.g, id),
-                };
-                format!("{name}({})", s.join(", "))
-            }
-            Op::MmaShared => {
-                let Some(of) = Fragment::of_product(n) else { unprintable(self.g, id) };
-                match s {
-                    [rows, first, columns, at, sum] => {
-                        format!("{}_of_stages({rows} + {first}, {columns} + {at}, {sum})", of_group(of))
-                    }
-                    [words @ .., columns, at, sum] => {
-                        format!("{}({}, {columns} + {at}, {sum})", of_group(of), words.join(", "))
-                    }
-                    _ => unprintable(self.g, id),
-                }
-            }
-            Op::SignedDot4 => format!("dot4_signed_{lanes}({}, {}, {})", s[0], s[1], s[2]),
+            Op::ScaledPair => self.scaled_pair(id, s),
             Op::Part => match (self.g.int_value(n.src[1]), self.g[n.src[0]].dtype.lanes) {
                 (Some(part @ 0..4), 4) => format!("{}.{}", s[0], ["x", "y", "z", "w"][part as usize]),
                 (Some(part), _) => format!("{}.at[{part}]", s[0]),
                 (None, _) => unprintable(self.g, id),
             },
+            Op::SignedDot4 => format!("dot4_signed_{lanes}({}, {}, {})", s[0], s[1], s[2]),
             Op::Dot4 => {
                 let Arg::Int(most) = n.arg else { unprintable(self.g, id) };
                 // Without an instruction for it, products of two bytes are added in 16 bits, signed.
@@ -351,33 +208,167 @@ impl<'a> Expressions<'a> {
             }
             Op::Dot2 => format!("dot2_{lanes}({}, {}, {})", s[0], s[1], s[2]),
             Op::Halves => format!("halves_{lanes}({}, {})", s[0], s[1]),
-            Op::Table4 => {
-                let Arg::Ints(table) = &n.arg else { unprintable(self.g, id) };
-                if self.values == Values::Threads {
-                    return format!("table4({}, {})", words_of_bytes(table).join(", "), s[0]);
-                }
-                let entries: Vec<String> = table.iter().map(i32::to_string).collect();
-                format!("table4_{lanes}((u8x16){{{}}}, {})", entries.join(","), s[0])
-            }
-            Op::Fold => {
-                let how = match n.arg {
-                    Arg::Reduce(ReduceOp::Add, _) => "add",
-                    Arg::Reduce(ReduceOp::Max, _) => "max",
-                    _ => unprintable(self.g, id),
-                };
-                let fold = |s: Scalar, x: &str| format!("fold_{how}_{}_{}({x})", s.name(), from.lanes);
-                if from.scalar.is_half() {
-                    let wide = cast(from, Scalar::F32.one().with_lanes(from.lanes), &s[0]);
-                    return cast(Scalar::F32.one(), d, &fold(Scalar::F32, &wide));
-                }
-                fold(from.scalar, &s[0])
-            }
+            Op::Fold => self.fold(id, &s[0]),
             // One instruction of a GPU, which comparisons are not.
-            Op::Max if self.values == Values::Threads && d == Scalar::F32.one() => format!("max_1({}, {})", s[0], s[1]),
-            Op::Min if self.values == Values::Threads && d == Scalar::F32.one() => format!("min_1({}, {})", s[0], s[1]),
+            Op::Max if of_threads && d == Scalar::F32.one() => format!("max_1({}, {})", s[0], s[1]),
+            Op::Min if of_threads && d == Scalar::F32.one() => format!("min_1({}, {})", s[0], s[1]),
+            Op::Add | Op::Mul if self.is_long(id) => elementwise(n.op, d, from, &widened(s)),
             op => elementwise(op, d, from, s),
         }
     }
+    /// Is it an index that needs 64 bits, where others take 32? Operands of 32 bits would overflow.
+    fn is_long(&self, id: Id) -> bool {
+        self.values == Values::Threads && self.g.scalar(id) == Scalar::I64 && !self.is_narrow(id)
+    }
+    /// What is loaded from a buffer at an index.
+    fn load(&self, id: Id, s: &[String]) -> String {
+        let n = &self.g[id];
+        let (d, lanes) = (n.dtype, n.dtype.lanes);
+        let packed = matches!(self.g[n.src[0]].arg, Arg::Packed(..));
+        let memory = stored(d);
+        let wide = self.g.scalar(n.src[0]).bytes() < d.scalar.bytes();
+        let raw = match (packed || wide, lanes) {
+            (false, 1) => format!("{}[{}]", s[0], s[1]),
+            (true, 1) if self.values == Values::Threads && !self.aligned(id) => {
+                format!("unaligned_{memory}({} + {})", s[0], s[1])
+            }
+            _ => format!("*(const {memory}_u *)({} + {})", s[0], s[1]),
+        };
+        match (d.scalar, lanes) {
+            (Scalar::Bool, l) if l > 1 => format!("-cvt_u8_i32_{l}({raw})"),
+            _ => raw,
+        }
+    }
+    fn shift(&self, id: Id, s: &[String]) -> String {
+        let n = &self.g[id];
+        let (d, by) = (n.dtype, self.g[n.src[1]].dtype);
+        // Vectors are shifted by vectors of their own width.
+        let same = d.lanes == 1 || by.scalar.bytes() == d.scalar.bytes();
+        let by = if same { s[1].clone() } else { cast(by, d, &s[1]) };
+        match n.op {
+            Op::Shl if self.is_long(id) => format!("{} << {by}", widened(s)[0]),
+            Op::Shl => format!("{} << {by}", s[0]),
+            _ => format!("{} >> {by}", s[0]),
+        }
+    }
+    /// A quotient or a rest, for a positive divisor, rounded down; a vector's comparison is -1 where it holds.
+    fn quotient(&self, id: Id, s: &[String]) -> String {
+        let n = &self.g[id];
+        let (t, operator) = (type_of(n.dtype), if n.op == Op::IDiv { "/" } else { "%" });
+        let not_negative = self.g.bounds(n.src[0]).is_some_and(|b| b.0 >= 0);
+        match (not_negative, n.dtype.lanes, n.op) {
+            (true, 1, _) => {
+                let narrow = self.is_narrow(id) && n.src.iter().all(|&x| self.is_narrow(x));
+                let [signed, unsigned] = if narrow { ["i32", "u32"] } else { ["i64", "u64"] };
+                format!("({signed})(({unsigned})({}) {operator} ({unsigned})({}))", s[0], s[1])
+            }
+            (true, ..) => format!("{} {operator} {}", s[0], s[1]),
+            (false, 1, Op::IDiv) => format!("{0} / {1} - ({0} % {1} < 0)", s[0], s[1]),
+            (false, 1, _) => format!("{0} % {1} + ({0} % {1} < 0 ? {1} : 0)", s[0], s[1]),
+            (false, _, Op::IDiv) => format!("{0} / {1} + (({t})({0} % {1} < 0))", s[0], s[1]),
+            (false, ..) => format!("{0} % {1} + ({1} & ({t})({0} % {1} < 0))", s[0], s[1]),
+        }
+    }
+    /// Entries of a table.
+    fn lookup(&self, id: Id, index: &str) -> String {
+        let n = &self.g[id];
+        let (d, lanes) = (n.dtype, n.dtype.lanes);
+        let Arg::Ints(table) = &n.arg else { unprintable(self.g, id) };
+        if table.len() > SHORT {
+            let table = self.table(table);
+            if lanes == 1 {
+                return format!("{table}[{index}]");
+            }
+            let all: Vec<String> = (0..lanes).map(|i| format!("{table}[{index}[{i}]]")).collect();
+            return format!("({}){{{}}}", type_of(d), all.join(","));
+        }
+        let mut entries: Vec<String> = table.iter().map(i32::to_string).collect();
+        if self.values == Values::Threads {
+            let t = d.scalar.name();
+            return format!("Array<{t}, {}>{{{{{}}}}}.at[{index}]", entries.len(), entries.join(","));
+        }
+        if lanes == 1 {
+            let t = d.scalar.name();
+            return format!("((const {t}[{}]){{{}}})[{index}]", entries.len(), entries.join(","));
+        }
+        entries.resize(SHORT, "0".into());
+        let index = cast(self.g[n.src[0]].dtype, Scalar::I32.one().with_lanes(lanes), index);
+        let (name, of) = if d.scalar == Scalar::F32 { ("table_f32", "f32x16") } else { ("table", "i32x16") };
+        format!("{name}_{lanes}(({of}){{{}}}, {index})", entries.join(","))
+    }
+    /// Entries of a table of bytes, four of a word's.
+    fn lookup_bytes(&self, id: Id, index: &str) -> String {
+        let n = &self.g[id];
+        let Arg::Ints(table) = &n.arg else { unprintable(self.g, id) };
+        if self.values == Values::Threads {
+            return format!("table4({}, {index})", words_of_bytes(table).join(", "));
+        }
+        let entries: Vec<String> = table.iter().map(i32::to_string).collect();
+        format!("table4_{}((u8x16){{{}}}, {index})", n.dtype.lanes, entries.join(","))
+    }
+    /// A product of small matrices, by the names of the prelude's functions.
+    fn product(&self, id: Id, s: &[String]) -> String {
+        let n = &self.g[id];
+        match (n.op, Fragment::of_product(n)) {
+            (Op::Mma, _) => {
+                let signed = if n.arg == Arg::None { "signed_" } else { "" };
+                format!("mma_{signed}{}({})", n.src.len() / 3 * 16, s.join(", "))
+            }
+            (Op::MmaHalf, of) => {
+                let name = match of.map(|f| (f.operand, f.terms)) {
+                    Some((Scalar::F16, 16)) => "mma_halves",
+                    Some((Scalar::F16, 8)) => "mma_halves_8",
+                    Some((Scalar::BF16, 16)) => "mma_bf16",
+                    _ => unprintable(self.g, id),
+                };
+                format!("{name}({})", s.join(", "))
+            }
+            (_, Some(of)) => match s {
+                [rows, first, columns, at, sum] => {
+                    format!("{}_of_stages({rows} + {first}, {columns} + {at}, {sum})", of_group(of))
+                }
+                [words @ .., columns, at, sum] => {
+                    format!("{}({}, {columns} + {at}, {sum})", of_group(of), words.join(", "))
+                }
+                _ => unprintable(self.g, id),
+            },
+            (_, None) => unprintable(self.g, id),
+        }
+    }
+    /// Two bytes of a word as halves, scaled.
+    fn scaled_pair(&self, id: Id, s: &[String]) -> String {
+        let Arg::Ints(numbers) = &self.g[id].arg else { unprintable(self.g, id) };
+        let &[first, second, zero, bf16] = &numbers[..] else { unprintable(self.g, id) };
+        // Bytes behind which the exponent of 1024 stands are whole numbers from there on; in bf16 of 128.
+        let (zero, of) = match bf16 {
+            0 => (half::f16::from_f32((zero - 1024) as f32).to_bits(), "f16"),
+            _ => (half::bf16::from_f32((zero - 128) as f32).to_bits(), "bf16"),
+        };
+        let (select, zero) = (0x4040 | first | second << 8, u32::from(zero) * 0x1_0001);
+        let and = if s.len() > 2 { "_and" } else { "" };
+        format!("scaled_pair{and}_{of}({}, {select:#06x}u, {zero:#x}u)", s.join(", "))
+    }
+    /// The sum or maximum over a vector's lanes; of halves in f32.
+    fn fold(&self, id: Id, x: &str) -> String {
+        let n = &self.g[id];
+        let (d, from) = (n.dtype, self.g[n.src[0]].dtype);
+        let how = match n.arg {
+            Arg::Reduce(ReduceOp::Add, _) => "add",
+            Arg::Reduce(ReduceOp::Max, _) => "max",
+            _ => unprintable(self.g, id),
+        };
+        let fold = |s: Scalar, x: &str| format!("fold_{how}_{}_{}({x})", s.name(), from.lanes);
+        if from.scalar.is_half() {
+            let wide = cast(from, Scalar::F32.one().with_lanes(from.lanes), x);
+            return cast(Scalar::F32.one(), d, &fold(Scalar::F32, &wide));
+        }
+        fold(from.scalar, x)
+    }
+}
+
+/// Operands of which the first has 64 bits.
+fn widened(s: &[String]) -> Vec<String> {
+    std::iter::once(format!("(i64)({})", s[0])).chain(s[1..].iter().cloned()).collect()
 }
 
 /// Arithmetic and comparisons, which floats have too: the text of `op` on `s`, of type `from`.
@@ -403,64 +394,6 @@ fn elementwise(op: Op, d: DType, from: DType, s: &[String]) -> String {
             Some(sign) => format!("{} {sign} {}", s[0], s[1]),
             None => unreachable!("{op:?} has no text"),
         },
-    }
-}
-
-/// One lane of a vector of that type: truth is a mask there.
-fn lane(d: DType, x: &str) -> String {
-    if d.scalar == Scalar::Bool && d.lanes > 1 { format!("-({x})") } else { x.into() }
-}
-
-/// How a vector comparison of that type becomes a mask of i32.
-fn mask(of: DType) -> String {
-    match of.scalar.bytes() {
-        _ if of.scalar == Scalar::Bool => format!("(i32x{})", of.lanes),
-        4 => format!("(i32x{})", of.lanes),
-        bytes => format!("cvt_i{}_i32_{}", 8 * bytes, of.lanes),
-    }
-}
-
-/// `x` of one type as another.
-pub fn cast(from: DType, to: DType, x: &str) -> String {
-    let l = to.lanes;
-    match (from.scalar, to.scalar) {
-        (a, b) if a == b => x.into(),
-        (Scalar::Bool, s) if l > 1 => {
-            cast(Scalar::I32.one().with_lanes(l), s.one().with_lanes(l), &format!("({x} & 1)"))
-        }
-        (Scalar::F16 | Scalar::BF16, Scalar::F32) | (Scalar::F32, Scalar::F16 | Scalar::BF16) => {
-            format!("cvt_{}_{}_{l}({x})", from.scalar.name(), to.scalar.name())
-        }
-        (Scalar::F16 | Scalar::BF16, _) => {
-            let middle = format!("cvt_{}_f32_{l}({x})", from.scalar.name());
-            cast(Scalar::F32.one().with_lanes(l), to, &middle)
-        }
-        (_, Scalar::F16 | Scalar::BF16) => {
-            let middle = cast(from, Scalar::F32.one().with_lanes(l), x);
-            format!("cvt_f32_{}_{l}({middle})", to.scalar.name())
-        }
-        (Scalar::F32, b) if b.is_int() => format!("cvt_f32_{}_{l}({x})", b.name()),
-        (_, Scalar::Bool) if l == 1 => format!("{x} != 0"),
-        (_, Scalar::Bool) => format!("{}({x} != 0)", mask(from)),
-        _ if l == 1 => format!("({})({x})", type_of(to)),
-        (a, b) if CONVERSIONS.contains(&(a.name(), b.name())) => format!("cvt_{}_{}_{l}({x})", a.name(), b.name()),
-        _ => format!("__builtin_convertvector({x}, {})", type_of(to)),
-    }
-}
-
-fn literal(g: &Graph, id: Id) -> String {
-    match (g.int_value(id), g.float_value(id)) {
-        (_, Some(v)) if g.scalar(id) == Scalar::F16 => f16::from_f64(v).to_bits().to_string(),
-        (_, Some(v)) if g.scalar(id) == Scalar::BF16 => bf16::from_f64(v).to_bits().to_string(),
-        (Some(v), _) if v == i64::MIN => "(-9223372036854775807 - 1)".into(),
-        (Some(v), _) if g.scalar(id) == Scalar::I32 && v == i32::MIN as i64 => "(-2147483647 - 1)".into(),
-        (Some(v), _) if v < 0 => format!("({v})"),
-        (Some(v), _) => v.to_string(),
-        (_, Some(v)) if v.is_infinite() => if v > 0.0 { "INFINITE" } else { "(-INFINITE)" }.into(),
-        (_, Some(v)) if v.is_nan() => "NOT_A_NUMBER".into(),
-        // Hexadecimal would be exact too; nine digits are, and can be read.
-        (_, Some(v)) => format!("({:.9e}f)", v as f32),
-        (None, None) => unprintable(g, id),
     }
 }
 

@@ -155,17 +155,7 @@ impl<'a> Simt<'a> for Writer<'a> {
             Statement::Add(addition) => self.add(addition),
             Statement::WriteTile(..) => unreachable!("a GPU has no tiles: {s:?}"),
             Statement::WideWrite(buffer, at, bytes, values) => self.wide_write(*buffer, *at, *bytes, values),
-            Statement::AsyncCopy { to, from, plus, bytes: 16, when } => {
-                let behind = [(to[0], plus[0]), (from[0], plus[1])].map(|(b, n)| n * self.t.g.unit_bytes(b));
-                let [to, from] =
-                    [to, from].map(|&[buffer, at]| format!("{} + {}", self.t.buffer(buffer), self.t.name(at)));
-                let when = when.map_or(String::new(), |when| format!("if ({}) ", self.t.index(when)));
-                match behind {
-                    [0, 0] => self.line(format_args!("{when}COPY({to}, {from});")),
-                    // Constants stand in the instruction: threads compute few addresses.
-                    [a, b] => self.line(format_args!("{when}COPY_BEHIND({to}, {a}, {from}, {b});")),
-                }
-            }
+            Statement::AsyncCopy { to, from, plus, bytes: 16, when } => self.copy([*to, *from], *plus, *when),
             Statement::AsyncWait(groups) if *groups > 0 => self.line(format_args!("COPIES_ENDED_BUT({groups});")),
             Statement::ProductsEnded(but) if *but > 0 => self.line(format_args!("PRODUCTS_ENDED_BUT({but});")),
             Statement::Carried(load, first) => {
@@ -302,6 +292,17 @@ impl<'a> Writer<'a> {
                 let t = format!("u32x{}", words.len());
                 self.line(format_args!("*({t} *)({b} + {at}) = {t}{{{}}};", words.join(", ")));
             }
+        }
+    }
+    /// Asks for 16 bytes on their way from one place, the second, to another: buffers with an index each, and elements behind that.
+    fn copy(&mut self, places: [[Id; 2]; 2], plus: [i64; 2], when: Option<Id>) {
+        let [to, from] = places.map(|[buffer, at]| format!("{} + {}", self.t.buffer(buffer), self.t.name(at)));
+        let when = when.map_or(String::new(), |when| format!("if ({}) ", self.t.index(when)));
+        let bytes = |i: usize| plus[i] * self.t.g.unit_bytes(places[i][0]);
+        match [bytes(0), bytes(1)] {
+            [0, 0] => self.line(format_args!("{when}COPY({to}, {from});")),
+            // Constants stand in the instruction: threads compute few addresses.
+            [a, b] => self.line(format_args!("{when}COPY_BEHIND({to}, {a}, {from}, {b});")),
         }
     }
     fn add(&mut self, a: &Addition) {

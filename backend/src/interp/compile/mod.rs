@@ -11,7 +11,7 @@ use super::fault::Fault;
 use gristmill_uop::dtype::Scalar;
 use gristmill_uop::op::{Class, Op, RangeKind};
 use gristmill_uop::program::Program;
-use gristmill_uop::{Arg, Graph, Id};
+use gristmill_uop::{Arg, Graph, Id, ReduceOp};
 use rustc_hash::{FxHashMap, FxHashSet};
 
 /// Constant loops shorter than this are merged with the loop around them: a strip should have some lanes.
@@ -260,20 +260,7 @@ impl Nest<'_, '_> {
         let scalar = node.dtype.scalar;
         let out = match (node.op, &node.arg) {
             (Op::Reduce, _) if node.src.len() == 1 => self.value(node.src[0])?,
-            (Op::Reduce, Arg::Reduce(how, _)) => {
-                let acc = self.c.register();
-                // The loops belong around nothing that is open further in.
-                let inner = self.frames.split_off(at + 1);
-                self.push(at, Kind::Start(*how), scalar, acc, &[]);
-                let opened = self.open(&node.src[1..])?;
-                let value = self.value(node.src[0])?;
-                let top = self.frames.len() - 1;
-                let value = self.converted(top, value, g.scalar(node.src[0]), scalar);
-                self.push(top, Kind::Accumulate(*how), scalar, acc, &[(value, Bank::of(scalar))]);
-                self.close(opened);
-                self.frames.extend(inner);
-                acc
-            }
+            (Op::Reduce, Arg::Reduce(how, _)) => self.reduction(at, id, *how)?,
             // What is whole has nothing to be rescaled for.
             (Op::Rescaled, _) => self.value(node.src[0])?,
             (Op::Load, _) => {
@@ -285,36 +272,64 @@ impl Nest<'_, '_> {
             }
             (Op::Add, _) if scalar.is_int() => self.sum(at, id)?,
             (Op::IDiv | Op::Mod, _) if g.int_value(node.src[1]).is_some_and(|c| c > 0 && c & (c - 1) == 0) => {
-                // Both round down, so a power of two is a shift or a mask whatever the sign.
-                let c = g.int_value(node.src[1]).unwrap_or(1);
-                let (op, c) = if node.op == Op::IDiv { (Op::Shr, c.trailing_zeros() as i64) } else { (Op::And, c - 1) };
-                let src = [(self.value(node.src[0])?, Bank::Int), (self.number(c), Bank::Int)];
-                let out = self.c.register();
-                let kind = Kind::Apply(op, Bank::Int);
-                self.instr(at, Instr { kind, safe: true, dtype: scalar, out, src: [0; 3] }, &src);
-                out
+                self.shift_or_mask(at, id)?
             }
-            (op, arg) if op.class() == Class::Elementwise => {
-                let mut src = Vec::with_capacity(3);
-                for &s in &node.src {
-                    src.push((self.value(s)?, Bank::of(g.scalar(s))));
-                }
-                // A selection works on the bank of what it selects.
-                let operand = g.scalar(node.src[if op == Op::Where { 1 } else { 0 }]);
-                let kind = match (op, arg) {
-                    (Op::Cast, _) => Kind::Cast(operand),
-                    (Op::Bitcast, _) => Kind::Bitcast(operand),
-                    (Op::Table, Arg::Ints(t)) => Kind::Table(t.clone()),
-                    (Op::Table4, Arg::Ints(t)) => Kind::Table4(t.clone()),
-                    _ => Kind::Apply(op, Bank::of(operand)),
-                };
-                let out = self.c.register();
-                self.instr(at, Instr { kind, safe: self.safe(id), dtype: scalar, out, src: [0; 3] }, &src);
-                out
-            }
+            (op, _) if op.class() == Class::Elementwise => self.elementwise(at, id)?,
             _ => return self.c.reject(id, "an op that has no value here"),
         };
         self.frames[at].known.insert(id, out);
+        Ok(out)
+    }
+
+    /// The loops of a reduction, whose accumulator lives in the frame `at`.
+    fn reduction(&mut self, at: usize, id: Id, how: ReduceOp) -> Result<Reg, Fault> {
+        let g = self.c.g;
+        let (node, scalar) = (&g[id], g.scalar(id));
+        let acc = self.c.register();
+        // The loops belong around nothing that is open further in.
+        let inner = self.frames.split_off(at + 1);
+        self.push(at, Kind::Start(how), scalar, acc, &[]);
+        let opened = self.open(&node.src[1..])?;
+        let value = self.value(node.src[0])?;
+        let top = self.frames.len() - 1;
+        let value = self.converted(top, value, g.scalar(node.src[0]), scalar);
+        self.push(top, Kind::Accumulate(how), scalar, acc, &[(value, Bank::of(scalar))]);
+        self.close(opened);
+        self.frames.extend(inner);
+        Ok(acc)
+    }
+
+    /// A quotient by a power of two, or its rest. Both round down, so that it is a shift or a mask whatever the sign.
+    fn shift_or_mask(&mut self, at: usize, id: Id) -> Result<Reg, Fault> {
+        let node = &self.c.g[id];
+        let by = self.c.g.int_value(node.src[1]).unwrap_or(1);
+        let (op, by) = if node.op == Op::IDiv { (Op::Shr, by.trailing_zeros() as i64) } else { (Op::And, by - 1) };
+        let src = [(self.value(node.src[0])?, Bank::Int), (self.number(by), Bank::Int)];
+        let out = self.c.register();
+        let kind = Kind::Apply(op, Bank::Int);
+        self.instr(at, Instr { kind, safe: true, dtype: node.dtype.scalar, out, src: [0; 3] }, &src);
+        Ok(out)
+    }
+
+    /// An op on the values of its sources.
+    fn elementwise(&mut self, at: usize, id: Id) -> Result<Reg, Fault> {
+        let g = self.c.g;
+        let node = &g[id];
+        let mut src = Vec::with_capacity(3);
+        for &s in &node.src {
+            src.push((self.value(s)?, Bank::of(g.scalar(s))));
+        }
+        // A selection works on the bank of what it selects.
+        let operand = g.scalar(node.src[if node.op == Op::Where { 1 } else { 0 }]);
+        let kind = match (node.op, &node.arg) {
+            (Op::Cast, _) => Kind::Cast(operand),
+            (Op::Bitcast, _) => Kind::Bitcast(operand),
+            (Op::Table, Arg::Ints(t)) => Kind::Table(t.clone()),
+            (Op::Table4, Arg::Ints(t)) => Kind::Table4(t.clone()),
+            (op, _) => Kind::Apply(op, Bank::of(operand)),
+        };
+        let out = self.c.register();
+        self.instr(at, Instr { kind, safe: self.safe(id), dtype: node.dtype.scalar, out, src: [0; 3] }, &src);
         Ok(out)
     }
 }

@@ -21,6 +21,14 @@ pub(super) struct Lowered {
     pub slots: Vec<u32>,
 }
 
+/// An element that a thread copies from or to: so many behind the one at an index that it computes.
+#[derive(Clone, Copy)]
+struct Place {
+    buffer: Id,
+    at: Id,
+    plus: i64,
+}
+
 /// Runs a body.
 pub(super) struct Machine<'a> {
     g: &'a Graph,
@@ -281,33 +289,11 @@ impl<'a> Machine<'a> {
             }
             Statement::WriteTile(buffer, at, stride, value) => self.write_tile(*buffer, *at, *stride, *value)?,
             Statement::Wide(buffer, at, bytes, parts) | Statement::Copied(buffer, at, bytes, parts) => {
-                self.aligned(*buffer, *at, *bytes)?;
-                let unit = self.g.unit_bytes(*buffer);
-                for &(load, byte) in parts {
-                    let scalar = self.g.scalar(load);
-                    let mut values = Vec::with_capacity(self.threads);
-                    for thread in 0..self.threads {
-                        let at = At { buffer: *buffer, byte: self.index(*at, thread) * unit + byte as i64 };
-                        values.push(self.places.load(at, scalar, thread)?);
-                    }
-                    self.set(load, &values);
-                }
+                self.wide(*buffer, *at, *bytes, parts)?;
             }
-            Statement::AsyncCopy { to: [to, at], from: [from, offset], plus, bytes, when } => {
-                self.aligned(*to, *at, *bytes)?;
-                self.aligned(*from, *offset, *bytes)?;
-                for thread in 0..self.threads {
-                    if let Some(when) = when
-                        && self.expression(*when, thread)?.int() == 0
-                    {
-                        continue;
-                    }
-                    let [to, from] = [(*to, *at, plus[0]), (*from, *offset, plus[1])].map(|(buffer, at, plus)| At {
-                        buffer,
-                        byte: (self.index(at, thread) + plus) * self.g.unit_bytes(buffer),
-                    });
-                    self.places.copy(to, from, *bytes, thread)?;
-                }
+            Statement::AsyncCopy { to, from, plus, bytes, when } => {
+                let places = [(to, plus[0]), (from, plus[1])].map(|(&[buffer, at], plus)| Place { buffer, at, plus });
+                self.copy(places, *bytes, *when)?;
             }
             Statement::AsyncGroup => self.places.group(),
             Statement::AsyncWait(groups) => self.places.arrived(*groups),
@@ -330,6 +316,40 @@ impl<'a> Machine<'a> {
             Some(value) => Err(Fault::Operand { op: "a wide access that is not aligned,", value }),
             None => Ok(()),
         }
+    }
+    /// Parts of so many bytes from `at` on, each with the byte where it begins.
+    fn wide(&mut self, buffer: Id, at: Id, bytes: usize, parts: &[(Id, usize)]) -> Result<(), Fault> {
+        self.aligned(buffer, at, bytes)?;
+        let unit = self.g.unit_bytes(buffer);
+        for &(load, byte) in parts {
+            let scalar = self.g.scalar(load);
+            let mut values = Vec::with_capacity(self.threads);
+            for thread in 0..self.threads {
+                let at = At { buffer, byte: self.index(at, thread) * unit + byte as i64 };
+                values.push(self.places.load(at, scalar, thread)?);
+            }
+            self.set(load, &values);
+        }
+        Ok(())
+    }
+    /// So many bytes to the first place from the second, by each thread for which `when` holds.
+    fn copy(&mut self, places: [Place; 2], bytes: usize, when: Option<Id>) -> Result<(), Fault> {
+        for place in &places {
+            self.aligned(place.buffer, place.at, bytes)?;
+        }
+        for thread in 0..self.threads {
+            if let Some(when) = when
+                && self.expression(when, thread)?.int() == 0
+            {
+                continue;
+            }
+            let [to, from] = places.map(|Place { buffer, at, plus }| At {
+                buffer,
+                byte: (self.index(at, thread) + plus) * self.g.unit_bytes(buffer),
+            });
+            self.places.copy(to, from, bytes, thread)?;
+        }
+        Ok(())
     }
     /// Neighbours from `at` on.
     fn write(&mut self, buffer: Id, at: Id, values: &[Id]) -> Result<(), Fault> {

@@ -135,25 +135,7 @@ impl<'a> Simt<'a> for Writer<'a> {
     fn statement(&mut self, s: &'a Statement) {
         match s {
             s if self.block(s) => {}
-            Statement::Define(id) if self.t.g[*id].op == Op::TileLoad => {
-                let text = cooperative::load(&self.t, &self.memories, *id);
-                self.line(format_args!("{text}"));
-            }
-            Statement::Define(id) if self.t.g[*id].op == Op::ScaledPair => {
-                let text = cooperative::scaled_pair(&self.t, *id);
-                self.line(format_args!("{text}"));
-            }
-            // What begins a product's sums is said where these are.
-            Statement::Define(id) if cooperative::is_sums(self.t.g[*id].dtype) => {}
-            Statement::Define(id) => {
-                let e = match self.t.g[*id].op {
-                    Op::Fold => self.fold(*id),
-                    Op::Load => self.load(*id),
-                    _ => self.t.expression(*id),
-                };
-                let (t, v) = (self.t.type_of(*id).name(), self.t.number(*id));
-                self.line(format_args!("let v{v}: {t} = {e};"));
-            }
+            Statement::Define(id) => self.define(*id),
             Statement::Wide(buffer, at, bytes, parts) => self.wide(*buffer, *at, *bytes, parts),
             Statement::Loop { range, .. } => {
                 let (t, n) = (self.t.type_of(*range).name(), self.t.g.range_number(*range));
@@ -211,6 +193,24 @@ impl<'a> Writer<'a> {
             self.body(i, body);
         }
         self.line(format_args!("}}"));
+    }
+    /// A value that has a name from here on, but for what begins a product's sums: that is said where these are.
+    fn define(&mut self, id: Id) {
+        let (op, dtype) = (self.t.g[id].op, self.t.g[id].dtype);
+        let text = match op {
+            Op::TileLoad => cooperative::load(&self.t, &self.memories, id),
+            Op::ScaledPair => cooperative::scaled_pair(&self.t, id),
+            _ if cooperative::is_sums(dtype) => return,
+            _ => {
+                let e = match op {
+                    Op::Fold => self.fold(id),
+                    Op::Load => self.load(id),
+                    _ => self.t.expression(id),
+                };
+                format!("let v{}: {} = {e};", self.t.number(id), self.t.type_of(id).name())
+            }
+        };
+        self.line(format_args!("{text}"));
     }
     /// A loop of which so many iterations are written out one after the other: WGSL has no word for that, and a driver keeps loops in which memory is loaded, whose
     /// iterations then wait for it one after the other.

@@ -97,10 +97,7 @@ impl Hyper {
 
         let base = r.positive("rope.freq_base", 10000.0)?;
         let scaling = Scaling::read(&r, context, base)?;
-        let stretch = match scaling {
-            Scaling::Yarn { factor, .. } => Stretch::read(&r, factor)?,
-            _ => Stretch::NONE,
-        };
+        let stretch = Stretch::read(&r, &scaling)?;
         Ok(Hyper {
             layers,
             dense,
@@ -135,7 +132,7 @@ impl Hyper {
     }
 }
 
-/// What attention is given where YaRN stretches a context.
+/// What attention is given where YaRN stretches a context, if it does.
 struct Stretch {
     /// Factor on every cosine and sine.
     magnitude: f64,
@@ -146,10 +143,11 @@ struct Stretch {
 }
 
 impl Stretch {
-    const NONE: Stretch = Stretch { magnitude: 1.0, scores: 1.0, warning: None };
-
-    /// That of a context stretched by `factor`. Without the multiplier's key cosine and sine grow, and scores with them, as in llama.cpp; with it they keep their size.
-    fn read(r: &Reader, factor: f64) -> Result<Stretch> {
+    /// Without the multiplier's key cosine and sine grow, and scores with them, as in llama.cpp; with it they keep their size.
+    fn read(r: &Reader, scaling: &Scaling) -> Result<Stretch> {
+        let &Scaling::Yarn { factor, .. } = scaling else {
+            return Ok(Stretch { magnitude: 1.0, scores: 1.0, warning: None });
+        };
         let multiplier = r.float("rope.scaling.yarn_log_multiplier")?;
         let warning = multiplier.is_none().then(|| {
             format!(
