@@ -120,6 +120,20 @@ impl<'a> Reader<'a> {
         self.check("attention.head_count", heads, (1..=1024).contains(&heads), "1 to 1024")?;
         self.uniform("attention.head_count", layers)
     }
+    /// Heads of keys and values, the same in all layers, of so many that attend.
+    pub fn kv_heads(&self, layers: usize, heads: usize) -> Result<usize> {
+        let kv_heads = self.uniform("attention.head_count_kv", layers)?;
+        let shares = kv_heads > 0 && heads.is_multiple_of(kv_heads);
+        self.check("attention.head_count_kv", kv_heads, shares, "a divisor of head_count")?;
+        Ok(kv_heads)
+    }
+    /// Numbers of a key of that length which are rotated: all of them where the key of that name is absent.
+    pub fn rotated(&self, name: &str, key: usize) -> Result<usize> {
+        let rotated = self.size_or(name, Some(key as u32))?;
+        let even = rotated > 0 && rotated.is_multiple_of(2) && rotated <= key;
+        self.check(name, rotated, even, "even and at most the key length")?;
+        Ok(rotated)
+    }
     /// Rows of the embedding, which the metadata may repeat.
     pub fn vocabulary(&self, tensors: &dyn Tensors) -> Result<usize> {
         let embedding = tensors.find("token_embd.weight").ok_or(Error::MissingTensor("token_embd.weight".into()))?;

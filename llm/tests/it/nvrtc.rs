@@ -7,11 +7,12 @@
 //! models whose names contain the text.
 
 use crate::side_by_side::each;
+use crate::steps_support::{CHUNK, CONTEXT, functions_of_steps};
 use gristmill_backend::cuda::{Compiler, dialect};
 use gristmill_backend::{Options, Text, open};
 use gristmill_encodings::by_name;
 use gristmill_llm::arch::{self, Functions, Pools};
-use gristmill_llm::engine::{CacheShape, Most, Settings, batch_class, cache_rows, classes, depths, plan_options};
+use gristmill_llm::engine::{CacheShape, Most, batch_class, cache_rows, classes, plan_options};
 use gristmill_llm::gguf::Gguf;
 use gristmill_llm::sampling::{self, Choice};
 use gristmill_runtime::store::{Key, Store};
@@ -39,8 +40,6 @@ const CHOSEN: usize = 16;
 const KNOWN: &[(&str, &str, usize)] = &[("q4_k_m", ".chunk512", 176), ("deepseek-v2-lite q4_0", ".chunk512", 24)];
 /// Kernels that are compiled as one text. More gain nothing, and leave a core idle at the end.
 const TOGETHER: usize = 6;
-const CONTEXT: usize = 32768;
-const CHUNK: usize = 512;
 
 /// Models.
 const MODELS: [&str; 5] = ["glm-4.7-flash", "deepseek-v2-lite", "youtu-llm-2b", "llama-3.1-8b", "qwen3-8b"];
@@ -69,17 +68,7 @@ fn kernels(machine: &str, preset: &str, quant: &str, all_steps: bool) -> Vec<Cas
     let mut jit = Jit::new(open(&format!("null:{machine}"), &Options::default()).expect("a device"));
     let mut functions = Functions::new();
     let rows = cache_rows(CONTEXT, CHUNK);
-    let mut all = Vec::new();
-    for class in classes(Most::chunk(CHUNK), &depths(&Settings::default(), rows, jit.device().target()), None) {
-        if class.tokens > 1 && !all_steps {
-            continue;
-        }
-        let plan = model.plan(
-            &plan_options(class, CacheShape { rows, pages: None, chunk: CHUNK, scalar: Scalar::F16 }, jit.target()),
-            &mut functions,
-        );
-        all.extend(plan.functions().into_iter().cloned());
-    }
+    let mut all = functions_of_steps(&*model, jit.target(), &mut functions, all_steps);
     // Choices differ in the vocabulary alone: of the largest, all of them.
     let choices: &[Choice] = match preset {
         _ if !all_steps => &[],

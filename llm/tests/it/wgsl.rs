@@ -5,16 +5,16 @@
 //! are with `GRISTMILL_CARDS=all`.
 
 use crate::side_by_side::each;
+use crate::steps_support::{CHUNK, CONTEXT, functions_of_steps};
 use gristmill_backend::null::NullDevice;
 use gristmill_backend::wgpu::dialect::{Wgsl, module, words_of_tables};
 use gristmill_backend::{Opened, Text};
 use gristmill_llm::arch::{self, Functions};
-use gristmill_llm::engine::{CacheShape, Most, Settings, cache_rows, classes, depths, plan_options};
+use gristmill_llm::engine::cache_rows;
 use gristmill_llm::gguf::Gguf;
 use gristmill_llm::sampling::{self, Choice};
 use gristmill_llm::synth;
 use gristmill_tensor::jit::{Jit, Ready};
-use gristmill_uop::Scalar;
 use gristmill_uop::adapter::{Adapter, AdapterKind};
 use gristmill_uop::program::Program;
 use gristmill_uop::target::Target;
@@ -22,9 +22,6 @@ use naga::back::{hlsl, msl};
 use naga::valid::{Capabilities, ValidationFlags, Validator};
 use std::collections::BTreeMap;
 use std::sync::Arc;
-
-const CONTEXT: usize = 32768;
-const CHUNK: usize = 512;
 
 /// How presets are quantised that are not as most are.
 const QUANTS: [(&str, &str); 5] = [
@@ -72,15 +69,7 @@ fn programs(target: Target, preset: &str, quant: &str, all_steps: bool) -> Vec<K
     let mut jit = Jit::new(Opened::new(Arc::new(NullDevice::new("null", target)), Some(&Wgsl)));
     let mut functions = Functions::new();
     let rows = cache_rows(CONTEXT, CHUNK);
-    let mut all = Vec::new();
-    for class in classes(Most::chunk(CHUNK), &depths(&Settings::default(), rows, jit.device().target()), None) {
-        if class.tokens > 1 && !all_steps {
-            continue;
-        }
-        let cache = CacheShape { rows, pages: None, chunk: CHUNK, scalar: Scalar::F16 };
-        let plan = model.plan(&plan_options(class, cache, jit.target()), &mut functions);
-        all.extend(plan.functions().into_iter().cloned());
-    }
+    let mut all = functions_of_steps(&*model, jit.target(), &mut functions, all_steps);
     all.push(functions.share(sampling::function(Choice::Greedy, model.vocabulary(), rows)));
     let ready = jit.prepare(&all, &|_, _| ()).expect("scheduled");
     let of = |ready: &Arc<Ready>| -> Vec<Kernel> {

@@ -191,17 +191,13 @@ impl Hyper {
 /// The heads.
 fn attention(family: &Family, r: &Reader, layers: usize, d: usize, eps: f64) -> Result<Grouped> {
     let heads = r.heads(layers)?;
-    let kv_heads = if r.has("attention.head_count_kv") { r.uniform("attention.head_count_kv", layers)? } else { heads };
-    let shares = kv_heads > 0 && heads.is_multiple_of(kv_heads);
-    r.check("attention.head_count_kv", kv_heads, shares, "a divisor of head_count")?;
+    let kv_heads = if r.has("attention.head_count_kv") { r.kv_heads(layers, heads)? } else { heads };
     let usual = (d / heads) as u32;
     let key = r.size_or("attention.key_length", Some(usual))?;
     let value = r.size_or("attention.value_length", Some(usual))?;
     r.check("attention.key_length", key, (1..=1024).contains(&key), "1 to 1024")?;
     r.check("attention.value_length", value, (1..=1024).contains(&value), "1 to 1024")?;
-    let rotated = r.size_or("rope.dimension_count", Some(key as u32))?;
-    let even = rotated > 0 && rotated.is_multiple_of(2) && rotated <= key;
-    r.check("rope.dimension_count", rotated, even, "even and at most the key length")?;
+    let rotated = r.rotated("rope.dimension_count", key)?;
     let by = if family.divided_by_rows == Some(layers) { d as f64 / heads as f64 } else { key as f64 };
     let cap = match family.score_cap {
         Some(usual) => r.positive_or_none("attn_logit_softcapping", Some(usual))?,

@@ -57,9 +57,7 @@ impl Heads {
         r.check(&name("attention.key_length"), key, key <= 1024, "1 to 1024")?;
         let value = r.size_or(&name("attention.value_length"), Some(key as u32))?;
         r.check(&name("attention.value_length"), value, value == key, "the key length")?;
-        let rotated = r.size_or(&name("rope.dimension_count"), Some(key as u32))?;
-        let even = rotated > 0 && rotated.is_multiple_of(2) && rotated <= key;
-        r.check(&name("rope.dimension_count"), rotated, even, "even and at most the key length")?;
+        let rotated = r.rotated(&name("rope.dimension_count"), key)?;
         Ok(Heads { key, value, rotated, base: r.positive(&name("rope.freq_base"), base)? })
     }
 }

@@ -161,16 +161,12 @@ impl Hyper {
 /// The heads of layers that attend.
 fn attention(r: &Reader, layers: usize, d: usize, eps: f64) -> Result<Grouped> {
     let heads = r.heads(layers)?;
-    let kv_heads = r.uniform("attention.head_count_kv", layers)?;
-    let shares = kv_heads > 0 && heads.is_multiple_of(kv_heads);
-    r.check("attention.head_count_kv", kv_heads, shares, "a divisor of head_count")?;
+    let kv_heads = r.kv_heads(layers, heads)?;
     let key = r.size_or("attention.key_length", Some((d / heads) as u32))?;
     r.check("attention.key_length", key, (1..=1024).contains(&key), "1 to 1024")?;
     let value = r.size_or("attention.value_length", Some(key as u32))?;
     r.check("attention.value_length", value, value == key, "the key length")?;
-    let rotated = r.size_or("rope.dimension_count", Some(key as u32))?;
-    let even = rotated > 0 && rotated.is_multiple_of(2) && rotated <= key;
-    r.check("rope.dimension_count", rotated, even, "even and at most the key length")?;
+    let rotated = r.rotated("rope.dimension_count", key)?;
     let (pairing, scale) = (Pairing::Halves, 1.0 / (key as f64).sqrt());
     Ok(Grouped {
         heads,
