@@ -91,8 +91,10 @@ pub trait Simt<'a> {
                 let condition = self.index(*condition);
                 self.line(format_args!("if (!({condition})) {{"));
             }
-            Statement::Nest { threads, .. } => {
-                self.line(format_args!("{{"));
+            Statement::Nest { threads, .. } | Statement::Threads(threads) => {
+                if s.opens() {
+                    self.line(format_args!("{{"));
+                }
                 self.text().threads = threads;
                 for of in threads {
                     let part = |sign: &str, by: Option<i64>| {

@@ -18,6 +18,7 @@ pub use crate::lower::barriers::barriers;
 pub use crate::lower::coalesce::loads as coalesce;
 pub use crate::lower::copies_ahead::copies_ahead;
 pub use crate::lower::dependents::{Turn, wait_for_predecessors};
+pub use crate::lower::hoist::hoisted as hoist;
 pub use crate::lower::legalise::loads as legalise;
 pub use crate::lower::mma::products as mma;
 pub use crate::lower::mma_f16::products as mma_f16;

@@ -30,6 +30,8 @@ pub struct LaunchPlan {
     pub words: i64,
     /// Most iterations of a loop over a sum that are all written out.
     pub iterations: i64,
+    /// Words that a thread may load before the workgroup's first nest begins, for those behind it.
+    pub hoisted: i64,
     /// Does what goes from memory to a stage as it is go there without registers, while the thread goes on?
     pub asynchronous: bool,
     /// Iterations of a loop that adds up matrix products which are copied to shared memory before they are multiplied, at most as many as there are; where none
@@ -44,6 +46,9 @@ pub struct LaunchPlan {
 impl Display for LaunchPlan {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
         write!(f, "launch: resident {}, words {}, iterations {}", self.resident, self.words, self.iterations)?;
+        if self.hoisted > 0 {
+            write!(f, ", hoisted {}", self.hoisted)?;
+        }
         f.write_str(if self.asynchronous { ", asynchronous" } else { "" })?;
         if self.ahead > 0 {
             write!(f, ", ahead {}", self.ahead)?;
@@ -70,6 +75,7 @@ impl FromStr for LaunchPlan {
                 ["resident", n] => plan.resident = count(n, 64)?,
                 ["words", n] => plan.words = count(n, 1024)?,
                 ["iterations", n] => plan.iterations = count(n, 1024)?,
+                ["hoisted", n] => plan.hoisted = count(n, 1024)?,
                 ["asynchronous"] => plan.asynchronous = true,
                 ["ahead", n] => plan.ahead = count(n, 64)?,
                 ["dependents", "at", name] => {
@@ -94,7 +100,7 @@ mod tests {
         let plan = LaunchPlan { resident: 2, words: 32, iterations: 8, ..LaunchPlan::default() };
         let others = [
             LaunchPlan { asynchronous: true, ahead: 3, dependents: Dependents::Entry, ..plan },
-            LaunchPlan { resident: 1, dependents: Dependents::Turn, shared: Some(50), ..plan },
+            LaunchPlan { resident: 1, hoisted: 45, dependents: Dependents::Turn, shared: Some(50), ..plan },
         ];
         for plan in others.into_iter().chain([plan]) {
             assert_eq!(plan.to_string().parse(), Ok(plan));

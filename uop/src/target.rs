@@ -165,6 +165,12 @@ pub const FLAGS: &[Flag] = &[
         of: GPU,
         off: |t| t.early_launch = false,
     },
+    Flag {
+        name: "hoist",
+        doc: "what a kernel's later parts multiply loaded before its first, weights before the kernels before have ended",
+        of: GPU,
+        off: |t| t.hoist = false,
+    },
     Flag { name: "wide-loads", doc: "neighbours in memory by one load", of: GPU, off: |t| t.wide_loads = false },
 ];
 
@@ -207,6 +213,8 @@ pub struct Target {
     pub copy_ahead: bool,
     /// Do a GPU's kernels let those behind them start early?
     pub early_launch: bool,
+    /// Do a GPU's threads load what later nests need before the first?
+    pub hoist: bool,
     /// Are neighbours in a GPU's memory one load?
     pub wide_loads: bool,
     /// May floats be added in an order that differs from run to run, where that is cheaper? Nobody who must get the same bits again wants it, so it is off
@@ -259,6 +267,7 @@ impl Target {
             stage_cache: true,
             copy_ahead: early,
             early_launch: early,
+            hoist: early,
             wide_loads: true,
             any_order: false,
             tuning: Tuning { prefetch: if early { tuning.prefetch } else { 0 }, ..tuning },

@@ -74,6 +74,8 @@ pub enum Statement {
     Leave(Id),
     /// Statements up to `End` that are run where a condition on variables and workgroup indices does not hold.
     Unless(Id),
+    /// The indices that a workgroup's threads have of these ranges, in what stands behind it outside nests: loads that nests would make later.
+    Threads(Vec<ThreadIndex>),
     /// A nest: its statements up to `End`. Stages are computed again only if one of these workgroup indices has changed.
     Nest {
         /// The buffer written.
@@ -131,6 +133,7 @@ impl Statement {
             | Statement::Barrier
             | Statement::DependencyWait
             | Statement::LaunchDependents
+            | Statement::Threads(_)
             | Statement::Nest { .. } => {}
         }
     }

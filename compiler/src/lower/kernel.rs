@@ -6,6 +6,7 @@ use super::barriers::barriers;
 use super::code::{Code, KernelCode};
 use super::copies_ahead::copies_ahead;
 use super::dependents::{Turn, wait_for_predecessors};
+use super::hoist::hoisted;
 use super::linear::lower_body;
 use super::prefetch::{prefetch_lines, prefetch_spans};
 use super::streamed::streamed;
@@ -66,6 +67,7 @@ fn on_gpu(g: &mut Graph, mut codes: Vec<Code>, context: &KernelContext, target: 
         if target.tuning.prefetch > 0 {
             s = prefetch_spans(g, s);
         }
+        s = hoisted(g, s, plan.hoisted);
         code.statements = barriers(g, s);
         *code = copies_ahead(g, std::mem::take(code), plan.ahead, target);
     }

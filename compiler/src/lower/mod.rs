@@ -9,6 +9,7 @@ pub(crate) mod copies_ahead;
 pub(crate) mod dependents;
 mod forwarded;
 mod fused_loops;
+pub(crate) mod hoist;
 mod kernel;
 pub(crate) mod legalise;
 mod linear;

@@ -47,7 +47,7 @@ pub fn print(g: &Graph, code: &Code) -> String {
         if statement.opens() {
             depth += 1;
         }
-        if let Statement::Nest { threads, .. } = statement {
+        if let Statement::Nest { threads, .. } | Statement::Threads(threads) = statement {
             for t in threads {
                 let divide = t.divide.map(|by| format!(" / {by}")).unwrap_or_default();
                 let modulo = t.modulo.map(|by| format!(" mod {by}")).unwrap_or_default();
@@ -108,6 +108,7 @@ fn line(g: &Graph, statement: &Statement) -> String {
         Statement::Carry(load, next) => format!("%{} <- {}", load.0, value(g, *next)),
         Statement::Barrier => "barrier".into(),
         Statement::DependencyWait => "wait for predecessors".into(),
+        Statement::Threads(_) => "threads".into(),
         Statement::LaunchDependents => "launch dependents".into(),
         Statement::Prefetch(p) => prefetch(g, p),
         Statement::Leave(condition) => format!("leave if {}", expression(g, *condition)),
@@ -200,6 +201,7 @@ fn leaves(g: &Graph, code: &Code) -> Vec<Id> {
             | Statement::ProductsEnded(_)
             | Statement::WritesShown
             | Statement::DependencyWait
+            | Statement::Threads(_)
             | Statement::LaunchDependents => {}
         }
     }

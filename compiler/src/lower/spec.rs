@@ -3,6 +3,7 @@
 //! after lowering; what fails is a bug of a pass.
 
 mod error;
+mod hoisted;
 mod nodes;
 mod order;
 mod rings;
@@ -17,6 +18,7 @@ use error::Checked;
 use gristmill_uop::fragment::Fragment;
 use gristmill_uop::text::print_node;
 use gristmill_uop::{Arg, Graph, Id, Op, RangeKind, Scalar};
+use hoisted::Hoisted;
 use rustc_hash::{FxHashMap, FxHashSet};
 
 pub use error::LinearError;
@@ -45,6 +47,7 @@ pub fn check(g: &Graph, kernel: &KernelCode) -> Result<(), LinearError> {
             scopes: vec![],
             nest: None,
             threads: vec![],
+            hoisted: Hoisted::default(),
             guarded: false,
             filled: FxHashSet::default(),
             carried: FxHashSet::default(),
@@ -99,6 +102,8 @@ struct Checker<'a> {
     nest: Option<Open>,
     /// Ranges that the open nest's threads are counted over.
     threads: Vec<Id>,
+    /// What stands before the nests that need it.
+    hoisted: Hoisted,
     /// Do the statements stand in an `Unless`?
     guarded: bool,
     /// Stages that nests before this one have written.
@@ -140,12 +145,17 @@ impl<'a> Checker<'a> {
             | Statement::AsyncWait(_)
             | Statement::Unless(_)
             | Statement::Leave(_)
+            | Statement::Threads(_)
             | Statement::Prefetch(Prefetch::Span(_)) => Ok(()),
             Statement::DependencyWait | Statement::LaunchDependents => {
                 self.hold_here(self.nest.is_none(), "kernels are waited for outside nests")
             }
             Statement::AsyncGroup | Statement::ProductsEnded(_) | Statement::WritesShown | Statement::Prefetch(_) => {
                 self.hold_here(self.nest.is_some(), in_nest)
+            }
+            Statement::Define(id) if self.nest.is_none() => self.may_be_hoisted(*id),
+            Statement::Wide(buffer, _, _, parts) if self.nest.is_none() => {
+                parts.iter().map(|p| p.0).chain([*buffer]).try_for_each(|id| self.may_be_hoisted(id))
             }
             Statement::Define(id)
             | Statement::Loop { range: id, .. }
@@ -171,11 +181,15 @@ impl<'a> Checker<'a> {
             Statement::AsyncWait(groups) => {
                 self.hold_here(*groups >= 0, "copies that are not waited for are groups of copies")
             }
-            Statement::DependencyWait
-            | Statement::LaunchDependents
+            Statement::DependencyWait => {
+                self.hoisted.waited = true;
+                Ok(())
+            }
+            Statement::LaunchDependents
             | Statement::AsyncGroup
             | Statement::ProductsEnded(_)
             | Statement::WritesShown => Ok(()),
+            Statement::Threads(threads) => self.threads(threads),
             Statement::Unless(condition) => self.unless(*condition),
             Statement::Leave(condition) => self.leave(*condition),
             Statement::Define(id) => self.define(*id),
@@ -230,16 +244,24 @@ impl<'a> Checker<'a> {
         for &r in globals {
             self.hold(self.code.globals.contains(&r), "a nest depends on workgroup indices of the launch", r)?;
         }
+        self.counted(threads)?;
+        self.threads = threads.iter().map(|t| t.range).collect();
+        self.nest = Some(Open { buffer, written: false });
+        self.scopes.push(Scope::default());
+        Ok(())
+    }
+    /// How threads are counted, the same in a nest as in what was loaded for it before.
+    fn counted(&self, threads: &[ThreadIndex]) -> Checked {
+        let g = self.g;
         for t in threads {
             let lanes = g.int_value(g[t.range].src[0]);
             let kind = matches!(g.range_kind(t.range), Some(RangeKind::Vector | RangeKind::VectorReduce));
             self.hold(kind && lanes.is_some(), "threads are a constant number of lanes", t.range)?;
             let most = t.modulo.unwrap_or((self.workgroup - 1) / t.stride() + 1);
             self.hold(lanes.is_some_and(|n| most <= n), "a thread's index lies within its range", t.range)?;
+            let alike = self.hoisted.threads.iter().all(|x| x.range != t.range || x == t);
+            self.hold(alike, "a range whose loads were hoisted is counted as it was for these", t.range)?;
         }
-        self.threads = threads.iter().map(|t| t.range).collect();
-        self.nest = Some(Open { buffer, written: false });
-        self.scopes.push(Scope::default());
         Ok(())
     }
     fn end(&mut self) -> Checked {
@@ -264,7 +286,8 @@ impl<'a> Checker<'a> {
     }
     fn is_open(&self, r: Id) -> bool {
         let around = self.code.globals.contains(&r) || self.threads.contains(&r);
-        around || self.scopes.iter().any(|s| s.range == Some(r))
+        let hoisted = self.nest.is_none() && self.hoisted.threads.iter().any(|t| t.range == r);
+        around || hoisted || self.scopes.iter().any(|s| s.range == Some(r))
     }
     fn open(&mut self, r: Id, unroll: Option<i64>) -> Checked {
         self.hold(unroll.is_none_or(|n| n > 0), "an iteration at least is written out", r)?;
@@ -291,7 +314,7 @@ impl<'a> Checker<'a> {
             let done = sum.added && !inside;
             return self.hold(done, "a sum is read when all is added", user);
         }
-        let defined = self.scopes.iter().any(|s| s.defined.contains(&id));
+        let defined = self.scopes.iter().any(|s| s.defined.contains(&id)) || self.hoisted.defined.contains(&id);
         self.hold(defined, "a value is defined before it is used, in a scope around it", user)
     }
     /// The loops of a reduction.
@@ -341,9 +364,9 @@ impl<'a> Checker<'a> {
     }
     fn defined(&mut self, id: Id) -> Checked {
         let again = self.scopes.iter().any(|s| s.defined.contains(&id) || s.sums.contains_key(&id));
-        self.hold(!again, "a value is defined once", id)?;
-        let scope = self.scopes.last_mut().unwrap_or_else(|| unreachable!("a nest is open: {id:?}"));
-        scope.defined.insert(id);
+        self.hold(!again && !self.hoisted.defined.contains(&id), "a value is defined once", id)?;
+        let scope = self.scopes.last_mut().map(|s| &mut s.defined);
+        scope.unwrap_or(&mut self.hoisted.defined).insert(id);
         Ok(())
     }
     fn accumulator(&mut self, acc: Id) -> Checked {

@@ -62,6 +62,7 @@ pub const PASSES: &[(&str, Pass)] = &[
     ("prefetch_spans", statements::prefetch_spans),
     ("prefetch_lines", statements::prefetch_lines),
     ("barriers", statements::barriers),
+    ("hoist", statements::hoist),
     ("copies_ahead", statements::copies_ahead),
     ("decisions", tensors::decisions),
     ("pipeline", tensors::pipeline),

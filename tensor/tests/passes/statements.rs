@@ -121,6 +121,16 @@ pub fn prefetch_spans(case: &Case) -> Result<Applied, String> {
     Ok(lowering.applied(&g, &Code { statements, ..code }))
 }
 
+/// As many words as the launch's plan says.
+pub fn hoist(case: &Case) -> Result<Applied, String> {
+    let lowering = Lowering::of(case)?;
+    let (g, code) = lowering.code();
+    let statements =
+        testing::wait_for_predecessors(code.statements, lowering.prologue(), &lowering.turn(), code.surplus);
+    let statements = testing::hoist(&g, statements, lowering.context.plan.hoisted);
+    Ok(lowering.applied(&g, &Code { statements, ..code }))
+}
+
 pub fn prefetch_lines(case: &Case) -> Result<Applied, String> {
     let lowering = Lowering::of(case)?;
     let (g, code) = lowering.code();

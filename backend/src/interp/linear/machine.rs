@@ -180,6 +180,8 @@ impl<'a> Machine<'a> {
                     }
                     at = self.ends[at];
                 }
+                Statement::Threads(threads) => self.count(threads),
+                s @ (Statement::Define(_) | Statement::Wide(..)) => self.statement(s)?,
                 Statement::Leave(condition) if self.holds(*condition)? => return Ok(()),
                 Statement::Leave(_) => {}
                 Statement::Unless(condition) if self.holds(*condition)? => at = self.ends[at],
@@ -236,11 +238,15 @@ impl<'a> Machine<'a> {
     fn nest(&mut self, threads: &'a [ThreadIndex], at: usize) -> Result<(), Fault> {
         self.counted = threads;
         self.places.begin();
+        self.count(threads);
+        self.statements(at + 1, self.ends[at])
+    }
+    /// Each thread's indices.
+    fn count(&mut self, threads: &[ThreadIndex]) {
         for t in threads {
             let indices: Vec<Value> = (0..self.threads as i64).map(|thread| Value::Int(t.of(thread))).collect();
             self.set(t.range, &indices);
         }
-        self.statements(at + 1, self.ends[at])
     }
     fn statements(&mut self, mut at: usize, end: usize) -> Result<(), Fault> {
         let code = self.code;

@@ -214,6 +214,19 @@ const BAD: &[Bad] = &[
     }),
     ("what is carried over is of its load's type", |w, s| s.insert(3, Statement::Carried(w.load, w.row))),
     ("what is carried over is of its load's type", |w, s| s.insert(7, Statement::Carry(w.load, w.load))),
+    ("threads are counted outside nests, or by one", |w, s| s.insert(2, threads(w, 8))),
+    ("a range is counted once outside nests", |w, s| s.splice(0..0, [threads(w, 8), threads(w, 8)]).for_each(drop)),
+    ("a range whose loads were hoisted is counted as it was for these", |w, s| {
+        s[0] = w.open(w.y, &[w.thread]);
+        s.insert(0, threads(w, 4));
+    }),
+    ("what stands outside nests is a load from memory, or what its address is made of", |w, s| {
+        s.insert(0, Define(w.sum))
+    }),
+    ("before the wait for predecessors weights alone are loaded", |w, s| {
+        let zero = w.g.int(0);
+        s.insert(0, Define(w.g.load(w.x, zero, Scalar::F32)));
+    }),
     ("a workgroup ends between its nests", |w, s| s.insert(2, Statement::Leave(w.group))),
     ("where a workgroup ends is known from its indices and from memory", |w, s| s.push(Statement::Leave(w.row))),
     ("a condition stands around nests, and around no other", |w, s| s.insert(2, Statement::Unless(w.group))),
@@ -240,6 +253,11 @@ const BAD: &[Bad] = &[
         s.insert(0, Prefetch(Ahead::Span(span(w, load))));
     }),
 ];
+
+/// Counts so many threads outside nests.
+fn threads(w: &World, modulo: i64) -> Statement {
+    Statement::Threads(vec![ThreadIndex { range: w.thread, divide: None, modulo: Some(modulo) }])
+}
 
 fn copy(to: [Id; 2], from: [Id; 2], bytes: usize) -> Statement {
     Statement::AsyncCopy { to, from, plus: [0; 2], bytes, when: None }
