@@ -66,7 +66,6 @@ fn line(g: &Graph, statement: &Statement) -> String {
             let unroll = unroll.map(|n| format!("unroll {n} ")).unwrap_or_default();
             format!("loop {} {unroll}{{", print_node(g, *range))
         }
-        Statement::End => "}".into(),
         // An accumulator's second source is the reduction that it becomes the value of.
         Statement::Accumulator(id) => {
             let (first, result) = (value(g, g[*id].src[0]), value(g, g[*id].src[1]));
@@ -98,7 +97,6 @@ fn line(g: &Graph, statement: &Statement) -> String {
         Statement::AsyncGroup => "end of a group of async copies".into(),
         Statement::AsyncWait(0) => "wait for async copies".into(),
         Statement::AsyncWait(groups) => format!("wait for async copies but those of {groups} groups"),
-        Statement::WritesShown => "show what was written to products of several warps".into(),
         Statement::ProductsEnded(0) => "wait for products of several warps".into(),
         Statement::ProductsEnded(but) => format!("wait for products of several warps but the last {but}"),
         Statement::Copied(buffer, at, bytes, parts) => {
@@ -106,10 +104,6 @@ fn line(g: &Graph, statement: &Statement) -> String {
         }
         Statement::Carried(load, first) => format!("carried %{} = {}", load.0, value(g, *first)),
         Statement::Carry(load, next) => format!("%{} <- {}", load.0, value(g, *next)),
-        Statement::Barrier => "barrier".into(),
-        Statement::DependencyWait => "wait for predecessors".into(),
-        Statement::Threads(_) => "threads".into(),
-        Statement::LaunchDependents => "launch dependents".into(),
         Statement::Prefetch(p) => prefetch(g, p),
         Statement::Leave(condition) => format!("leave if {}", expression(g, *condition)),
         Statement::Unless(condition) => format!("unless {} {{", expression(g, *condition)),
@@ -118,6 +112,20 @@ fn line(g: &Graph, statement: &Statement) -> String {
             let what = if *staged { "stage" } else { "nest" };
             format!("{what} %{} for [{}] {{", buffer.0, per.join(", "))
         }
+        s => words(s).into(),
+    }
+}
+
+/// What a statement without operands says.
+fn words(statement: &Statement) -> &'static str {
+    match statement {
+        Statement::Barrier => "barrier",
+        Statement::WritesShown => "show what was written to products of several warps",
+        Statement::DependencyWait => "wait for predecessors",
+        Statement::LaunchDependents => "launch dependents",
+        Statement::Threads(_) => "threads",
+        Statement::End => "}",
+        s => unreachable!("it has operands: {s:?}"),
     }
 }
 

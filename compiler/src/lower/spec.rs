@@ -124,6 +124,9 @@ impl<'a> Checker<'a> {
     fn hold(&self, holds: bool, rule: &'static str, id: Id) -> Checked {
         if holds { Ok(()) } else { Err(self.error(rule, id)) }
     }
+    fn held(&self, held: Result<(), (&'static str, Id)>) -> Checked {
+        held.map_err(|(rule, id)| self.error(rule, id))
+    }
     /// What holds of a statement without a node.
     fn hold_here(&self, holds: bool, rule: &'static str) -> Checked {
         let node = || format!("statement {}", self.statement);
@@ -153,9 +156,9 @@ impl<'a> Checker<'a> {
             Statement::AsyncGroup | Statement::ProductsEnded(_) | Statement::WritesShown | Statement::Prefetch(_) => {
                 self.hold_here(self.nest.is_some(), in_nest)
             }
-            Statement::Define(id) if self.nest.is_none() => self.may_be_hoisted(*id),
-            Statement::Wide(buffer, _, _, parts) if self.nest.is_none() => {
-                parts.iter().map(|p| p.0).chain([*buffer]).try_for_each(|id| self.may_be_hoisted(id))
+            Statement::Define(id) | Statement::Wide(id, ..) if self.nest.is_none() => {
+                self.hold(!self.guarded, "a condition stands around nests, and around no other", *id)?;
+                self.held(self.hoisted.takes(self.g, *id))
             }
             Statement::Define(id)
             | Statement::Loop { range: id, .. }
@@ -189,7 +192,12 @@ impl<'a> Checker<'a> {
             | Statement::AsyncGroup
             | Statement::ProductsEnded(_)
             | Statement::WritesShown => Ok(()),
-            Statement::Threads(threads) => self.threads(threads),
+            Statement::Threads(threads) => {
+                self.hold_here(self.nest.is_none() && !self.guarded, "threads are counted outside nests, or by one")?;
+                self.counted(threads)?;
+                let counted = self.hoisted.count(threads);
+                self.held(counted)
+            }
             Statement::Unless(condition) => self.unless(*condition),
             Statement::Leave(condition) => self.leave(*condition),
             Statement::Define(id) => self.define(*id),
@@ -259,10 +267,8 @@ impl<'a> Checker<'a> {
             self.hold(kind && lanes.is_some(), "threads are a constant number of lanes", t.range)?;
             let most = t.modulo.unwrap_or((self.workgroup - 1) / t.stride() + 1);
             self.hold(lanes.is_some_and(|n| most <= n), "a thread's index lies within its range", t.range)?;
-            let alike = self.hoisted.threads.iter().all(|x| x.range != t.range || x == t);
-            self.hold(alike, "a range whose loads were hoisted is counted as it was for these", t.range)?;
         }
-        Ok(())
+        self.held(self.hoisted.agrees(threads))
     }
     fn end(&mut self) -> Checked {
         let Some(scope) = self.scopes.pop() else {
@@ -286,7 +292,7 @@ impl<'a> Checker<'a> {
     }
     fn is_open(&self, r: Id) -> bool {
         let around = self.code.globals.contains(&r) || self.threads.contains(&r);
-        let hoisted = self.nest.is_none() && self.hoisted.threads.iter().any(|t| t.range == r);
+        let hoisted = self.nest.is_none() && self.hoisted.counts(r);
         around || hoisted || self.scopes.iter().any(|s| s.range == Some(r))
     }
     fn open(&mut self, r: Id, unroll: Option<i64>) -> Checked {

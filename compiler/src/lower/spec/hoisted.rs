@@ -1,46 +1,52 @@
 //! Loads before the nests that need them: from memory that is settled, in threads that are counted as the nest counts them.
 
 use super::super::threads::ThreadIndex;
-use super::Checker;
-use super::error::Checked;
 use gristmill_uop::op::Class;
-use gristmill_uop::{Arg, Id, Op};
+use gristmill_uop::{Arg, Graph, Id, Op};
 use rustc_hash::FxHashSet;
 
-/// Loads outside nests.
+/// A rule that does not hold, and the node that shows it.
+type Held = Result<(), (&'static str, Id)>;
+
+/// What stands outside nests.
 #[derive(Default)]
 pub(super) struct Hoisted {
-    pub threads: Vec<ThreadIndex>,
+    threads: Vec<ThreadIndex>,
     pub defined: FxHashSet<Id>,
     /// Have the kernels before this one ended?
     pub waited: bool,
 }
 
-impl Checker<'_> {
-    /// Threads of loads outside nests.
-    pub(super) fn threads(&mut self, threads: &[ThreadIndex]) -> Checked {
-        self.hold_here(self.nest.is_none() && !self.guarded, "threads are counted outside nests, or by one")?;
-        self.counted(threads)?;
-        for t in threads {
-            let new = self.hoisted.threads.iter().all(|x| x.range != t.range);
-            self.hold(new, "a range is counted once outside nests", t.range)?;
+impl Hoisted {
+    pub fn counts(&self, range: Id) -> bool {
+        self.threads.iter().any(|t| t.range == range)
+    }
+    /// Threads of loads.
+    pub fn count(&mut self, threads: &[ThreadIndex]) -> Held {
+        if let Some(again) = threads.iter().find(|t| self.counts(t.range)) {
+            return Err(("a range is counted once outside nests", again.range));
         }
-        self.hoisted.threads.extend(threads);
+        self.threads.extend(threads);
         Ok(())
     }
-    /// What may stand outside nests: loads from memory, and what addresses are made of. Before the wait for predecessors that memory is a weight's, which no step writes.
-    pub(super) fn may_be_hoisted(&self, id: Id) -> Checked {
-        let (g, rule) = (self.g, "what stands outside nests is a load from memory, or what its address is made of");
-        let memory = |buffer: Id| {
-            let settled = self.hoisted.waited || matches!(g[buffer].arg, Arg::Packed(..));
-            self.hold(g[buffer].op == Op::Param, rule, id)?;
-            self.hold(settled, "before the wait for predecessors weights alone are loaded", id)
+    /// Are a nest's threads counted alike?
+    pub fn agrees(&self, threads: &[ThreadIndex]) -> Held {
+        let other = |t: &&ThreadIndex| self.threads.iter().any(|x| x.range == t.range && x != *t);
+        let rule = "a range whose loads were hoisted is counted as it was for these";
+        threads.iter().find(other).map_or(Ok(()), |t| Err((rule, t.range)))
+    }
+    /// Loads from memory may stand here, and what addresses are made of. Before the wait for predecessors that memory is a weight's, which no step writes.
+    pub fn takes(&self, g: &Graph, id: Id) -> Held {
+        let buffer = match g[id].op {
+            Op::Param => Some(id),
+            Op::Load => Some(g[id].src[0]),
+            _ => None,
         };
-        self.hold(!self.guarded, rule, id)?;
-        match g[id].op {
-            Op::Param => memory(id),
-            Op::Load => memory(g[id].src[0]),
-            op => self.hold(op.class() == Class::Elementwise, rule, id),
+        let known = buffer.map_or(g[id].op.class() == Class::Elementwise, |buffer| g[buffer].op == Op::Param);
+        if !known {
+            return Err(("what stands outside nests is a load from memory, or what its address is made of", id));
         }
+        let settled = buffer.is_none_or(|buffer| self.waited || matches!(g[buffer].arg, Arg::Packed(..)));
+        if settled { Ok(()) } else { Err(("before the wait for predecessors weights alone are loaded", id)) }
     }
 }

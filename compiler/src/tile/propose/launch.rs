@@ -80,13 +80,10 @@ pub fn launch(of: &Launched, all: bool) -> Vec<Proposal<LaunchPlan>> {
         });
         others.push(("copied further ahead", at(first.ahead + 1)));
     }
-    if first.hoisted > 0 {
-        others.push(("nothing hoisted", LaunchPlan { hoisted: 0, ..first }));
-    }
-    let fewer = hoisted(of, first.hoisted / 2);
-    if fewer > 0 {
-        others.push(("fewer words hoisted", LaunchPlan { hoisted: fewer, ..first }));
-    }
+    let fewer = [("nothing hoisted", 0), ("fewer words hoisted", hoisted(of, first.hoisted / 2))];
+    // Half of the words may be none.
+    let fewer = fewer.into_iter().take(if fewer[1].1 > 0 { 2 } else { 1 }).filter(|_| first.hoisted > 0);
+    others.extend(fewer.map(|(name, hoisted)| (name, LaunchPlan { hoisted, ..first })));
     if target.machine.early && pressure::can_copy(of.g, of.bodies) {
         others.push(("copies through registers", LaunchPlan { asynchronous: false, ..first }));
     }
