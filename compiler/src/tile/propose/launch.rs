@@ -50,7 +50,7 @@ pub fn launch(of: &Launched, all: bool) -> Vec<Proposal<LaunchPlan>> {
         resident,
         words,
         iterations: (words / WORDS_OF_WIDEST_LOAD).max(1),
-        hoisted: hoisted(of, room_for_loads(of, resident)),
+        hoisted: hoisted(of, room_for_loads(of, pressure, resident)),
         asynchronous: target.machine.early,
         ahead,
         dependents: dependents(of),
@@ -131,10 +131,15 @@ fn copied_ahead(of: &Launched, pressure: Pressure) -> Option<(i64, i64)> {
     held.map(|n| (n, iterations(n))).find(|&(_, ahead)| ahead > 0)
 }
 
-/// Words that threads may hold beside what they compute, if a unit shall have registers for one workgroup more than come to it, which is one of the next kernel's.
-/// With 48 where that leaves 45, GLM's output of attention (two workgroups a multiprocessor of an H200) takes 4.0 us, with 32 3.5.
-fn room_for_loads(of: &Launched, resident: i64) -> i64 {
-    each(of.workgroups_per_unit.clamp(1, resident) + 1, of.target) - REGISTERS
+/// Words that threads may hold beside what they compute, if a unit shall have registers for one workgroup more than come to it, which is one of the next kernel's. With 48
+/// where that leaves 45, GLM's output of attention (two workgroups a multiprocessor of an H200) takes 4.0 us, with 32 3.5. Where a unit has room for more workgroups
+/// than threads are planned for there are none: four words were kept in memory then by GLM's gate and up on an RTX 3060, as NVRTC compiles them.
+fn room_for_loads(of: &Launched, pressure: Pressure, resident: i64) -> i64 {
+    if resident > of.target.resident() {
+        return 0;
+    }
+    let next = each(of.workgroups_per_unit.clamp(1, resident) + 1, of.target) - REGISTERS;
+    next.min(each(resident, of.target) - least(pressure))
 }
 
 /// Words that threads load before their nests begin, of at most so many.
