@@ -162,6 +162,23 @@ pub fn kernel(g: &Graph, nests: &[Id], target: &Target) -> Price {
     price
 }
 
+/// Adds what an expression of a user's text takes to its estimate: for each index of its range so many times its operations, and what it reads once. What the text itself computes is no part of it.
+pub fn expression(g: &Graph, value: Id, range: Option<Id>, times: f64, estimate: &mut Estimate) {
+    let size = range.map_or(1.0, |r| typical(g, g[r].src[0]));
+    let mut seen: FxHashSet<(Id, bool)> = FxHashSet::default();
+    for n in g.toposort_within(&[value], |n| g[n].op != Op::Call) {
+        let (node, varies) = (&g[n], range.is_some_and(|r| g.free_ranges(n).contains(&r)));
+        let indices = if varies { size } else { 1.0 };
+        if node.op == Op::Load && seen.insert((node.src[0], varies)) {
+            match g[node.src[0]].arg {
+                Arg::Packed(_, e) => estimate.weight_bytes += indices * e.bytes as f64 / e.elements as f64,
+                _ => estimate.other_bytes += indices * node.dtype.scalar.bytes() as f64,
+            }
+        }
+        estimate.operations += times * indices * weight(node).unwrap_or(0.0);
+    }
+}
+
 /// How many times as long a kernel of so many workgroups takes as one that keeps all workers busy.
 fn idle(groups: f64, target: &Target) -> f64 {
     let units = target.machine.units as f64;

@@ -203,7 +203,7 @@ fn every_row_can_fail() {
         g.intern(Node { op: Op::Exp, dtype: Scalar::F32.one().with_lanes(0), src: smallvec![x], arg: Arg::None });
     // A kernel of one argument, called with none; kernels have no text form.
     static TWICE: CustomKernel =
-        CustomKernel { name: "twice", texts: &[], output: "y", arguments: &["x"], operations: 1 };
+        CustomKernel { name: "twice", texts: &[], output: "y", arguments: &["x"], accessors: &[], operations: 1 };
     let one = g.int(1);
     let call = Node { op: Op::Call, dtype: Scalar::F32.one(), src: smallvec![x, one], arg: Arg::Custom(&TWICE) };
     let call = g.intern(call);

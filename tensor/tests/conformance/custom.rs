@@ -1,10 +1,11 @@
 //! Kernels of the user's own, amid others: what is before and behind them is fused as ever, and they take turns with who reads and writes the same memory.
 
 use crate::harness::{Case, Within};
+use gristmill_encodings::{Q4_K, Q8_0};
 use gristmill_tensor::tensor::Tensor;
 use gristmill_tensor::{dims, nn};
-use gristmill_uop::Scalar;
-use gristmill_uop::custom::CustomKernel;
+use gristmill_uop::custom::{CustomKernel, CustomRef};
+use gristmill_uop::{EncodingRef, Scalar};
 
 /// `gate / (1 + |gate|) · up`, by rows of `width` columns.
 static GATED: CustomKernel = CustomKernel {
@@ -24,6 +25,7 @@ static GATED: CustomKernel = CustomKernel {
     ],
     output: "y",
     arguments: &["gate", "up"],
+    accessors: &[],
     operations: 4,
 };
 
@@ -36,12 +38,86 @@ static SCALED: CustomKernel = CustomKernel {
     ],
     output: "y",
     arguments: &["x", "factor"],
+    accessors: &[],
     operations: 1,
 };
 
+/// The same as [`GATED`], by functions.
+static GATED_BY_FUNCTIONS: CustomKernel = CustomKernel {
+    name: "gated by functions",
+    texts: &[
+        (
+            "c",
+            "for (i64 i = first * 96; i < end * 96; i++) {
+                f32 x = gate(i);
+                y(i, x / (1.0f + (x < 0 ? -x : x)) * up(i));
+            }",
+        ),
+        (
+            "cuda",
+            "for (i64 i = w * 96 + thread; i < w * 96 + 96; i += threads) {
+                f32 x = gate(i);
+                y(i, x / (1.0f + (x < 0 ? -x : x)) * up(i));
+            }",
+        ),
+    ],
+    output: "y",
+    arguments: &["gate", "up"],
+    accessors: &[("gate", 1), ("up", 1), ("y", 1)],
+    operations: 4,
+};
+
+/// The same as [`SCALED`], by functions.
+static SCALED_BY_FUNCTIONS: CustomKernel = CustomKernel {
+    name: "scaled by functions",
+    texts: &[
+        ("c", "for (i64 i = 0; i < 6 * 40; i++) y(i, x(i) * (f32)factor);"),
+        ("cuda", "for (i64 i = thread; i < 6 * 40; i += threads) y(i, x(i) * (f32)factor);"),
+    ],
+    accessors: &[("x", 1), ("y", 1)],
+    ..SCALED
+};
+
+/// A matrix of 40 rows of 256 by a vector, whatever the matrix is packed in; five workgroups.
+pub static PRODUCT: CustomKernel = CustomKernel {
+    name: "product by functions",
+    texts: &[
+        (
+            "c",
+            "for (i64 row = first * 8; row < end * 8; row++) {
+                f32 sum = 0;
+                for (i64 i = 0; i < 256; i++) sum += matrix(row * 256 + i) * x(i);
+                y(row, sum);
+            }",
+        ),
+        (
+            "cuda",
+            "for (i64 row = w * 8 + thread; row < w * 8 + 8; row += threads) {
+                f32 sum = 0;
+                for (i64 i = 0; i < 256; i++) sum += matrix(row * 256 + i) * x(i);
+                y(row, sum);
+            }",
+        ),
+    ],
+    output: "y",
+    arguments: &["matrix", "x"],
+    accessors: &[("matrix", 1), ("x", 40), ("y", 1)],
+    operations: 512,
+};
+
+/// The same, which says that it needs each number of the vector so often that nobody would compute it as often.
+pub static PRODUCT_OF_MANY: CustomKernel =
+    CustomKernel { accessors: &[("matrix", 1), ("x", 100_000_000), ("y", 1)], ..PRODUCT };
+
 /// Known to no device.
-static FOREIGN: CustomKernel =
-    CustomKernel { name: "foreign", texts: &[("metal", "")], output: "y", arguments: &["x"], operations: 1 };
+static FOREIGN: CustomKernel = CustomKernel {
+    name: "foreign",
+    texts: &[("metal", "")],
+    output: "y",
+    arguments: &["x"],
+    accessors: &[],
+    operations: 1,
+};
 
 fn gated<'g>(gate: Tensor<'g>, up: Tensor<'g>, groups: Tensor<'g>) -> Tensor<'g> {
     let reference = gate / (gate.maximum(-gate) + 1.0) * up;
@@ -83,6 +159,92 @@ pub fn amid_elementwise() -> Case {
     .vars(&[&[("factor", 3)], &[("factor", 0)]])
 }
 
+fn gated_by_functions<'g>(gate: Tensor<'g>, up: Tensor<'g>, groups: Tensor<'g>) -> Tensor<'g> {
+    let reference = gate / (gate.maximum(-gate) + 1.0) * up;
+    reference.computed_by(&GATED_BY_FUNCTIONS, groups, &[gate, up])
+}
+
+fn scaled_by_functions<'g>(x: Tensor<'g>, by: Tensor<'g>) -> Tensor<'g> {
+    (x * by.cast(Scalar::F32)).computed_by(&SCALED_BY_FUNCTIONS, x.capture().int(1), &[x, by])
+}
+
+/// Chains of elementwise ops before and behind a user's kernel that reads and writes by functions: of other shapes, of a variable, of a row that others share, of halves.
+pub fn within_elementwise() -> Case {
+    Case::new("within elementwise ops", |c| {
+        let n = c.var("n", 1, 5);
+        let [x, y] = ["x", "y"].map(|name| c.input(name, dims![n, 96], Scalar::F32));
+        let halves = c.input("halves", dims![n, 4, 24], Scalar::F16);
+        let row = c.input("row", dims![1, 96], Scalar::F32).expand(dims![n, 96]);
+        let gate = (x * row + n.cast(Scalar::F32)).silu();
+        let up = halves.cast(Scalar::F32).reshape(dims![n, 96]) * y;
+        let own = gated_by_functions(gate, up, n).reshape(dims![n, 8, 12]) * 2.0;
+        c.output("out", own.reshape(dims![n, 96]).sigmoid() + x * row);
+    })
+    .vars(&[&[("n", 5)], &[("n", 1)], &[("n", 3)]])
+}
+
+/// A packed matrix, and a vector that is computed, by a user's product, whose result is added to others.
+pub fn own_product(e: EncodingRef, kernel: CustomRef) -> Case {
+    Case::new(format!("a product of one's own, {}", e.name), |c| {
+        let [x, scale] = ["x", "scale"].map(|name| c.input(name, dims![256], Scalar::F32));
+        let (matrix, x) = (c.weight("matrix", &[40, 256], e), x * scale);
+        let reference = (matrix * x.reshape(dims![1, 256]).expand(dims![40, 256])).sum(&[1]);
+        let own = reference.computed_by(kernel, c.int(5), &[matrix, x]);
+        c.output("y", own.maximum(own * 0.1) + c.input("residual", dims![40], Scalar::F32));
+    })
+    .within(Within::Scale(1e-5))
+}
+
+/// What cannot be fused into a text by functions, or into one of two, is computed all the same.
+fn beside_functions() -> Vec<Case> {
+    let factors: &[&[(&str, i64)]] = &[&[("factor", 3)], &[("factor", 0)]];
+    let sums = Case::new("sums before and behind functions", |c| {
+        let n = c.var("n", 1, 5);
+        let x = c.input("x", dims![n, 32], Scalar::F32);
+        let normed = nn::rms_norm(x, c.input("norm", dims![32], Scalar::F32), 1e-5);
+        let (gate, up) = (product(normed, "gate", [96, 32]) + 1.0, product(normed, "up", [96, 32]));
+        let middle = gated_by_functions(gate, up, n) * gate;
+        c.output("y", product(middle, "down", [32, 96]) + x);
+    });
+    let rows = Case::new("functions into rows of a state", |c| {
+        let state = c.state("state", dims![20, 40], Scalar::F32);
+        let x = c.input("x", dims![6, 40], Scalar::F32);
+        let (factor, pos) = (c.var("factor", 0, 9), c.var("pos", 0, 14));
+        let own = scaled_by_functions(state.slice(0, pos, 6) + x, factor);
+        c.output_state(state.assign(own + 1.0, pos));
+    });
+    let added = Case::new("functions into a state by itself", |c| {
+        let state = c.state("state", dims![6, 40], Scalar::F32);
+        let x = c.input("x", dims![6, 40], Scalar::F32);
+        let own = scaled_by_functions(x.exp() - x, c.var("factor", 0, 9));
+        c.output_state(state.assign(own * 0.5, c.int(0)));
+    });
+    let chained = Case::new("one text's functions behind another's", |c| {
+        let x = c.input("x", dims![6, 40], Scalar::F32);
+        let factor = c.var("factor", 0, 9);
+        let first = scaled_by_functions(x + 1.0, factor);
+        let second = scaled_by_functions(first * x, factor);
+        c.output("y", second - first);
+        c.output("z", first.exp() * x);
+        c.output("sum", (second * 2.0).sum(&[1]));
+    });
+    let moved = Case::new("functions, and elements in another order", |c| {
+        let x = c.input("x", dims![40, 6], Scalar::F32);
+        let factor = c.var("factor", 0, 9);
+        let own = scaled_by_functions(x.permute(&[1, 0]) * 2.0, factor);
+        c.output("y", own.permute(&[1, 0]) + x);
+        let one = c.input("numbers", dims![6], Scalar::I32).clamp_index(5);
+        c.output("z", scaled_by_functions(own.gather(one), factor) + 1.0);
+    });
+    vec![
+        sums.vars(&[&[("n", 5)], &[("n", 1)]]).within(Within::Scale(1e-5)),
+        rows.vars(&[&[("factor", 3), ("pos", 7)], &[("factor", 1), ("pos", 0)]]),
+        added.vars(factors),
+        chained.vars(factors),
+        moved.vars(factors),
+    ]
+}
+
 pub fn cases() -> Vec<Case> {
     // It reads a state as it was, beside a kernel that writes it; then its result, and its result again.
     let state = Case::new("a state as it was", |c| {
@@ -106,5 +268,10 @@ pub fn cases() -> Vec<Case> {
         c.output("y", y.sum(&[1]));
     });
     let factors: &[&[(&str, i64)]] = &[&[("factor", 3)], &[("factor", 0)]];
-    vec![feed_forward(1), feed_forward(5), amid_elementwise(), state.vars(factors), own.vars(factors), reference]
+    let others = beside_functions().into_iter().chain([within_elementwise()]);
+    let products = [&Q8_0, &Q4_K].map(|e| own_product(e, &PRODUCT));
+    let mut all =
+        vec![feed_forward(1), feed_forward(5), amid_elementwise(), state.vars(factors), own.vars(factors), reference];
+    all.extend(others.chain(products));
+    all
 }
