@@ -4,10 +4,11 @@
 //! value that stands for the text, and reads each argument's buffer, so that parameters, levels, hazards, lifetimes and titles follow from it as from any other
 //! kernel's. Elsewhere the call is its reference, and that is scheduled as if it had been written alone.
 
-use crate::price::{Price, expression};
+use crate::emit::CustomDialect;
+use crate::price::{OfText, Price};
 use crate::typical::typical;
 use gristmill_uop::custom::CustomRef;
-use gristmill_uop::program::{Estimate, Program};
+use gristmill_uop::program::Program;
 use gristmill_uop::target::Target;
 use gristmill_uop::{Arg, Graph, Id, Op, Sources};
 use rustc_hash::FxHashMap;
@@ -28,15 +29,23 @@ pub fn called(g: &Graph, id: Id) -> Option<CustomRef> {
     }
 }
 
-/// The calls below `roots`, each as a kernel, where there is a text for it in that language, or as its reference.
-pub fn resolve(g: &mut Graph, roots: &mut [Id], language: Option<&str>) {
+/// Has that dialect a text of a call, `node`, whose tensors its language can name?
+fn is_known(g: &Graph, node: Id, kernel: CustomRef, dialect: &dyn CustomDialect) -> bool {
+    let by_function = |name: &str| kernel.calls(name).is_some();
+    let mut arguments = kernel.arguments.iter().zip(&g[node].src[2..]);
+    let pointers = !by_function(kernel.output) || arguments.any(|(name, &s)| g[s].op != Op::Var && !by_function(name));
+    kernel.text(dialect.name()).is_some() && (dialect.has_pointers() || !pointers)
+}
+
+/// The calls below `roots`, each as a kernel, where that dialect has a text for it, or as its reference.
+pub fn resolve(g: &mut Graph, roots: &mut [Id], dialect: Option<&dyn CustomDialect>) {
     let mut map: FxHashMap<Id, Id> = FxHashMap::default();
     for id in g.toposort(roots) {
         let Some(kernel) = called(g, id) else { continue };
         let src: Sources = g[id].src.clone();
         // Sources come first: what they call is settled.
         let settled: Vec<Id> = src.iter().map(|&s| g.substitute(s, &mut map)).collect();
-        let new = if language.is_some_and(|language| kernel.text(language).is_some()) {
+        let new = if dialect.is_some_and(|dialect| is_known(g, id, kernel, dialect)) {
             as_kernel(g, kernel, &settled)
         } else {
             settled[0]
@@ -92,28 +101,22 @@ pub fn range(g: &Graph, nest: Id, number: u32) -> Option<Id> {
     g[nest].src[3..].iter().copied().find(|&r| g.range_number(r) == number)
 }
 
-/// What the nest of a call costs: the bytes that its text reads by pointers, those that its functions read, and those that it writes, each once; or the operations that it declares, and those of its
-/// functions, as often as it calls them; a launch.
+/// What the nest of a call costs: what its text reads by pointers and what it writes, once; what its functions read and compute, as often as it calls them; and the operations that it declares.
 pub fn price(g: &Graph, call: Id, nest: Id, target: &Target) -> Price {
     let (Some(kernel), Some(value)) = (called(g, call), value(g, &[nest])) else { return Price::default() };
     let elements = |id: Id| g.dims(id).iter().map(|&d| typical(g, d)).product::<f64>();
     let stored = g[nest].src[2];
-    let mut estimate = Estimate {
-        other_bytes: elements(call) * g.scalar(stored).bytes() as f64,
-        operations: elements(call) * f64::from(kernel.operations),
-        ..Estimate::default()
-    };
+    let mut all = OfText::default();
+    all.estimate.operations = elements(call) * f64::from(kernel.operations);
+    all.bytes(elements(call) * g.scalar(stored).bytes() as f64);
     let calls = kernel.calls(kernel.output).unwrap_or(1);
-    expression(g, stored, range(g, nest, OUTPUT), f64::from(calls), &mut estimate);
+    all.expression(g, stored, range(g, nest, OUTPUT), f64::from(calls));
     for (i, (name, &tensor)) in kernel.arguments.iter().zip(&g[call].src[2..]).enumerate() {
         if let Some(calls) = kernel.calls(name) {
-            expression(g, g[value].src[i], range(g, nest, argument(i)), f64::from(calls), &mut estimate);
+            all.expression(g, g[value].src[i], range(g, nest, argument(i)), f64::from(calls));
         } else if g[tensor].op != Op::Var {
-            estimate.other_bytes += elements(tensor) * g.scalar(tensor).bytes() as f64;
+            all.bytes(elements(tensor) * g.scalar(tensor).bytes() as f64);
         }
     }
-    let machine = &target.machine;
-    let bytes = estimate.weight_bytes + estimate.other_bytes;
-    let seconds = machine.launch + (bytes / machine.bandwidth).max(estimate.operations / machine.operations);
-    Price { seconds, estimate, stages: 0.0, floor: seconds }
+    all.price(&target.machine)
 }

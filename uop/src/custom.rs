@@ -7,11 +7,12 @@
 pub struct CustomKernel {
     /// What it is called, for people.
     pub name: &'static str,
-    /// The body of the kernel by dialect (`c`, `cuda`). In it the names of [`output`](Self::output) and [`arguments`](Self::arguments) are pointers to the elements of tensors, row-major with the
+    /// The body of the kernel by dialect (`c`, `cuda`, `wgsl`). In it the names of [`output`](Self::output) and [`arguments`](Self::arguments) are pointers to the elements of tensors, row-major with the
     /// largest value of every dim, numbers (`i64`) of variables, or functions, as [`accessors`](Self::accessors) says.
     ///
     /// - `c`: runs the workgroups from `first` to before `end`; `scratch` has nothing.
     /// - `cuda`: runs the workgroup `w`, on `threads` threads of which this is number `thread`; those of surplus workgroups have left.
+    /// - `wgsl`: as `cuda`, with whole numbers of type `i32`. There are no pointers: where a tensor has no function the device computes the reference. A half is its bits in a `u32`.
     pub texts: &'static [(&'static str, &'static str)],
     /// What the text calls the tensor that it writes, all elements of it.
     pub output: &'static str,

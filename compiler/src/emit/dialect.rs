@@ -20,6 +20,10 @@ pub trait Dialect: Send + Sync {
 pub trait CustomDialect {
     /// What such texts are found by.
     fn name(&self) -> &'static str;
+    /// Has the language pointers? In one without them texts read and write by functions alone.
+    fn has_pointers(&self) -> bool {
+        true
+    }
     /// The text of a kernel named `name` around a user's.
     fn render(&self, name: &str, graph: &Graph, code: &CustomCode, signature: &Signature) -> String;
 }

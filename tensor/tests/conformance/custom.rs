@@ -60,6 +60,13 @@ static GATED_BY_FUNCTIONS: CustomKernel = CustomKernel {
                 y(i, x / (1.0f + (x < 0 ? -x : x)) * up(i));
             }",
         ),
+        (
+            "wgsl",
+            "for (var i = w * 96 + thread; i < w * 96 + 96; i += threads) {
+                let x = gate(i);
+                y(i, x / (1.0f + abs(x)) * up(i));
+            }",
+        ),
     ],
     output: "y",
     arguments: &["gate", "up"],
@@ -73,6 +80,7 @@ static SCALED_BY_FUNCTIONS: CustomKernel = CustomKernel {
     texts: &[
         ("c", "for (i64 i = 0; i < 6 * 40; i++) y(i, x(i) * (f32)factor);"),
         ("cuda", "for (i64 i = thread; i < 6 * 40; i += threads) y(i, x(i) * (f32)factor);"),
+        ("wgsl", "for (var i = thread; i < 6 * 40; i += threads) { y(i, x(i) * f32(factor)); }"),
     ],
     accessors: &[("x", 1), ("y", 1)],
     ..SCALED
@@ -95,6 +103,14 @@ pub static PRODUCT: CustomKernel = CustomKernel {
             "for (i64 row = w * 8 + thread; row < w * 8 + 8; row += threads) {
                 f32 sum = 0;
                 for (i64 i = 0; i < 256; i++) sum += matrix(row * 256 + i) * x(i);
+                y(row, sum);
+            }",
+        ),
+        (
+            "wgsl",
+            "for (var row = w * 8 + thread; row < w * 8 + 8; row += threads) {
+                var sum = 0.0f;
+                for (var i = 0; i < 256; i++) { sum += matrix(row * 256 + i) * x(i); }
                 y(row, sum);
             }",
         ),
