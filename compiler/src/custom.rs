@@ -1,8 +1,8 @@
 //! Kernels of the user's own (`Op::Call`): what decides whether they are used, and what becomes of them.
 //!
-//! Where the device's dialect has a text for one, the call is a kernel that nothing is fused into: its arguments and its output have buffers. Its nest stores a
-//! value that stands for the text, and reads each argument's buffer, so that parameters, levels, hazards, lifetimes and titles follow from it as from any other
-//! kernel's. Elsewhere the call is its reference, and that is scheduled as if it had been written alone.
+//! Where the device's dialect has a text for one, the call is a kernel whose nest stores a value that stands for the text, or what is computed from that, and reads each argument's buffer, or what its function
+//! computes (`schedule/custom.rs`), so that parameters, levels, hazards, lifetimes and titles follow from it as from any other kernel's. Elsewhere the call is its reference, and that is scheduled as if it
+//! had been written alone.
 
 use crate::emit::CustomDialect;
 use crate::price::{OfText, Price};

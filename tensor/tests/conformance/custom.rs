@@ -246,18 +246,31 @@ fn beside_functions() -> Vec<Case> {
     });
     let moved = Case::new("functions, and elements in another order", |c| {
         let x = c.input("x", dims![40, 6], Scalar::F32);
-        let factor = c.var("factor", 0, 9);
-        let own = scaled_by_functions(x.permute(&[1, 0]) * 2.0, factor);
+        let own = scaled_by_functions(x.permute(&[1, 0]) * 2.0, c.var("factor", 0, 9));
         c.output("y", own.permute(&[1, 0]) + x);
-        let one = c.input("numbers", dims![6], Scalar::I32).clamp_index(5);
-        c.output("z", scaled_by_functions(own.gather(one), factor) + 1.0);
+    });
+    let chosen = Case::new("functions, and rows that are chosen", |c| {
+        let x = c.input("x", dims![6, 40], Scalar::F32);
+        let [rows, last] = ["rows", "last"].map(|name| c.input(name, dims![6], Scalar::I32).clamp_index(5));
+        let own = scaled_by_functions(x.gather(rows) + 1.0, c.var("factor", 0, 9));
+        c.output("y", own.gather(last) + x);
+    });
+    let narrow = Case::new("functions of halves and bytes", |c| {
+        let x = c.input("x", dims![6, 40], Scalar::F16);
+        let factor = c.var("factor", 0, 9);
+        let own = scaled_by_functions((x * x).cast(Scalar::F32), factor);
+        c.output("y", own.cast(Scalar::F16) + x);
+        let codes = c.input("codes", dims![6, 40], Scalar::I8).cast(Scalar::F32);
+        c.output("z", (scaled_by_functions(codes, factor) - 3.0).cast(Scalar::I8));
     });
     vec![
+        narrow.vars(factors).within(Within::Scale(1e-3)),
         sums.vars(&[&[("n", 5)], &[("n", 1)]]).within(Within::Scale(1e-5)),
         rows.vars(&[&[("factor", 3), ("pos", 7)], &[("factor", 1), ("pos", 0)]]),
         added.vars(factors),
         chained.vars(factors),
         moved.vars(factors),
+        chosen.vars(factors),
     ]
 }
 
