@@ -53,7 +53,7 @@ pub fn program(g: &Graph, launch: &Launch, kernel: CustomRef, around: &Around) -
         source: draft.replace("KERNEL", &name),
         name,
         seconds: launch.price.seconds,
-        title: kernel.name.to_owned(),
+        title: body.title.clone(),
         params,
         vars: signature.vars.iter().map(|v| v.0.clone()).collect(),
         context: KernelContext { when, streams: slots.streams.clone(), ..KernelContext::default() },

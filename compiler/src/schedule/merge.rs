@@ -8,7 +8,7 @@ use crate::decision::{Alternative, Decider, Decision};
 use crate::nest::workgroups;
 use crate::price::{Price, occupancy};
 use crate::tile::TilePlan;
-use crate::title::title_of_nests;
+use crate::title::{title_of_nests, title_of_text};
 use gristmill_uop::function::Function;
 use gristmill_uop::machine::MachineKind;
 use gristmill_uop::target::Target;
@@ -31,7 +31,10 @@ impl Share {
             let Draft { root, nests, when, plan, stage_plan, call, .. } = &kernels[i].0;
             let plan = TilePlan { workgroup: plan.clone(), stages: stage_plan.clone(), nests: vec![] };
             let kernel = call.and_then(|call| custom::called(g, call));
-            let title = kernel.map_or_else(|| title_of_nests(g, function, nests), |kernel| kernel.name.to_owned());
+            let title = match kernel {
+                Some(kernel) => title_of_text(g, function, kernel.name, nests),
+                None => title_of_nests(g, function, nests),
+            };
             let seconds = (kernels[i].1.seconds - target.machine.launch).max(0.0);
             Body { nests: nests.clone(), when: *when, root: Some(*root), kernel, title, plan, seconds }
         };
