@@ -482,6 +482,41 @@ fn a_users_kernel_takes_in_what_its_functions_compute() {
     }
 }
 
+/// NVRTC compiles users' texts in CUDA C with the functions that they call, with what the price fuses into them and with nothing.
+#[test]
+fn users_kernels_compile_for_a_gpu() {
+    use gristmill_backend::cuda::{Compiler, dialect::prelude};
+    use gristmill_compiler::{Cheapest, Dialect, compile, custom::is_custom};
+    let compiler = match Compiler::find() {
+        Ok(compiler) => compiler,
+        Err(error) => {
+            let needed = std::env::var_os("GRISTMILL_REQUIRE_NVRTC").is_some();
+            assert!(!needed, "GRISTMILL_REQUIRE_NVRTC is set, but {error}");
+            eprintln!("skipped: {error}");
+            return;
+        }
+    };
+    let (mut text, mut functions) = (prelude(), 0);
+    for case in custom::cases() {
+        for fusion in [true, false] {
+            let target = Target { fusion, ..Target::named("h200") };
+            let compiled = compile(&case.function, &target, Some(&Cuda as &dyn Dialect), &mut Cheapest);
+            for program in compiled.programs.iter().filter(|p| is_custom(p)) {
+                if !text.contains(&program.name) {
+                    functions += program.source.matches("#undef").count();
+                    text += &program.source;
+                }
+            }
+        }
+    }
+    assert!(functions > 20, "{functions}");
+    for sm in [75, 90] {
+        if let Err(error) = compiler.compile("of_users", &text, sm, &[]) {
+            panic!("sm_{sm}: {error}");
+        }
+    }
+}
+
 /// Scores over a cache of bytes are products of integers in the kernels of every set of instructions, whole vectors of them, and no others where they are
 /// switched off.
 #[test]
