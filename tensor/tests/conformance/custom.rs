@@ -1,10 +1,17 @@
 //! Kernels of the user's own, amid others: what is before and behind them is fused as ever, and they take turns with who reads and writes the same memory.
 
 use crate::harness::{Case, Within};
+use gristmill_backend::cpu::{Isa, dialect::C};
+use gristmill_backend::cuda::{Compiler, dialect::Cuda, dialect::prelude};
+use gristmill_backend::wgpu::dialect::Wgsl;
+use gristmill_compiler::custom::is_custom;
+use gristmill_compiler::{Cheapest, Dialect, compile, record};
 use gristmill_encodings::{Q4_K, Q8_0};
 use gristmill_tensor::tensor::Tensor;
 use gristmill_tensor::{dims, nn};
+use gristmill_uop::adapter::Adapter;
 use gristmill_uop::custom::{CustomKernel, CustomRef};
+use gristmill_uop::target::Target;
 use gristmill_uop::{EncodingRef, Scalar};
 
 /// `gate / (1 + |gate|) · up`, by rows of `width` columns.
@@ -303,4 +310,94 @@ pub fn cases() -> Vec<Case> {
         vec![feed_forward(1), feed_forward(5), amid_elementwise(), state.vars(factors), own.vars(factors), reference];
     all.extend(others.chain(products));
     all
+}
+
+/// A user's kernel is a launch of its own, of what it names: what is before and behind it is fused as if it were not there. Without a text it is its reference.
+#[test]
+fn a_users_kernel_is_a_launch_of_its_own() {
+    let function = feed_forward(5).function;
+    for (target, dialect) in [(Isa::Avx2.target(), &C as &dyn Dialect), (Target::named("h200"), &Cuda)] {
+        let compiled = compile(&function, &target, Some(dialect), &mut Cheapest);
+        let custom: Vec<usize> = (0..compiled.programs.len()).filter(|&i| is_custom(&compiled.programs[i])).collect();
+        let [at] = custom[..] else { panic!("{custom:?} of {:?}", compiled.levels) };
+        let program = &compiled.programs[at];
+        assert_eq!((program.params.len(), &program.vars[..], program.title.as_str()), (3, &["n".into()][..], "gated"));
+        assert!(program.source.contains("gate[i] / (1.0f") && program.seconds > 0.0);
+        // Others come before and behind it, none beside it.
+        let level = compiled.levels[at];
+        let beside = compiled.levels.iter().filter(|&&l| l == level).count();
+        assert!(
+            beside == 1 && compiled.levels.iter().any(|&l| l < level) && compiled.levels.iter().any(|&l| l > level)
+        );
+        // Both products with the norm before, the product and the residual behind.
+        assert_eq!(compiled.programs.len(), 3, "{:?}", compiled.programs.iter().map(|p| &p.title).collect::<Vec<_>>());
+        // A chain before it is one kernel, and one behind it another.
+        let amid = compile(&amid_elementwise().function, &target, Some(dialect), &mut Cheapest);
+        let customs: Vec<bool> = amid.programs.iter().map(|p| is_custom(p)).collect();
+        assert_eq!(customs, [false, true, false]);
+        let alone = compile(&function, &target, None, &mut Cheapest);
+        assert!(!alone.programs.iter().any(|p| is_custom(p)));
+        let kept = record::read(&record::write(&compiled), &function);
+        assert_eq!(kept.expect("a record").programs[at].source, program.source);
+    }
+}
+
+/// What is elementwise before and behind a user's kernel is computed by the functions that its text calls, weights unpacked by them, but for what it calls so often that a buffer is cheaper.
+#[test]
+fn a_users_kernel_takes_in_what_its_functions_compute() {
+    let product = |kernel| own_product(&Q4_K, kernel).function;
+    let cases = [
+        (within_elementwise().function, vec![true], 5, "gated by functions · sigmoid"),
+        (product(&PRODUCT), vec![true], 5, "product by functions · matrix"),
+        (product(&PRODUCT_OF_MANY), vec![false, true], 4, "product by functions · matrix"),
+    ];
+    let of_wgpu = Target::new(Adapter::named("rx7900xtx").expect("a row").machine());
+    let dialects: [(Target, &dyn Dialect, &str); 3] = [
+        (Isa::Avx2.target(), &C, "__VA_ARGS__, p0, p1"),
+        (Target::named("h200"), &Cuda, "__VA_ARGS__, p0, p1"),
+        (of_wgpu, &Wgsl, "fn y("),
+    ];
+    for (target, dialect, function_of_text) in dialects {
+        for (function, customs, params, title) in &cases {
+            let compiled = compile(function, &target, Some(dialect), &mut Cheapest);
+            let found: Vec<bool> = compiled.programs.iter().map(|p| is_custom(p)).collect();
+            assert_eq!(found, *customs, "{}", function.name);
+            let program = compiled.programs.last().expect("a program");
+            assert_eq!(program.params.len(), *params, "{}:\n{}", function.name, program.source);
+            assert!(program.title == *title && program.source.contains(function_of_text));
+        }
+    }
+}
+
+/// NVRTC compiles users' texts in CUDA C with the functions that they call, with what the price fuses into them and with nothing.
+#[test]
+fn users_kernels_compile_for_a_gpu() {
+    let compiler = match Compiler::find() {
+        Ok(compiler) => compiler,
+        Err(error) => {
+            let needed = std::env::var_os("GRISTMILL_REQUIRE_NVRTC").is_some();
+            assert!(!needed, "GRISTMILL_REQUIRE_NVRTC is set, but {error}");
+            eprintln!("skipped: {error}");
+            return;
+        }
+    };
+    let (mut text, mut functions) = (prelude(), 0);
+    for case in cases() {
+        for fusion in [true, false] {
+            let target = Target { fusion, ..Target::named("h200") };
+            let compiled = compile(&case.function, &target, Some(&Cuda as &dyn Dialect), &mut Cheapest);
+            for program in compiled.programs.iter().filter(|p| is_custom(p)) {
+                if !text.contains(&program.name) {
+                    functions += program.source.matches("#undef").count();
+                    text += &program.source;
+                }
+            }
+        }
+    }
+    assert!(functions > 20, "{functions}");
+    for sm in [75, 90] {
+        if let Err(error) = compiler.compile("of_users", &text, sm, &[]) {
+            panic!("sm_{sm}: {error}");
+        }
+    }
 }
