@@ -3,7 +3,7 @@
 mod types;
 
 use crate::names::{Names, infix, is_float_arithmetic, of_group, unprintable, words_of_bytes};
-use gristmill_compiler::emit::{CustomCode, Signature};
+use gristmill_compiler::emit::{Accessor, CustomCode, Signature};
 use gristmill_uop::fragment::Fragment;
 use gristmill_uop::{Arg, DType, Graph, Id, Op, ReduceOp, Scalar};
 use std::cell::RefCell;
@@ -397,27 +397,60 @@ fn elementwise(op: Op, d: DType, from: DType, s: &[String]) -> String {
     }
 }
 
-/// A user's text, with its names for what it reads and writes: `p0`, `var0` and so on are the kernel's.
-pub fn custom_body(g: &Graph, code: &CustomCode, signature: &Signature, dialect: &str) -> String {
-    let mut out = String::from("{\n");
-    let place = |found: Option<usize>, node: Id| found.unwrap_or_else(|| unprintable(g, node));
-    let parameter = |buffer: Id| place(signature.params.iter().position(|p| p.2 == buffer), buffer);
-    let mut name = |words: &str, called: &str, value: String| {
-        let _ = writeln!(out, "{words} {called} = {value};");
-    };
-    for (&called, &read) in code.kernel.arguments.iter().zip(&g[code.value].src) {
-        if g[read].op == Op::Load {
-            let buffer = g[read].src[0];
-            name(&format!("const {} *const", stored(g[buffer].dtype)), called, format!("p{}", parameter(buffer)));
-        } else {
-            let variable = place(signature.vars.iter().position(|v| v.1 == read), read);
-            name("const i64", called, format!("var{variable}"));
-        }
+impl Expressions<'_> {
+    /// The head of a function of a user's text, which is given these besides: the kernel's arguments, each with its type.
+    pub fn accessor_head(&self, of: &Accessor, arguments: &[String]) -> String {
+        let t = self.type_of(of.value);
+        let index = match of.index {
+            Some(index) => format!("const {} {}", self.type_of(index), self.name(index)),
+            None => "const i64".into(),
+        };
+        let value = format!("const {t} v{}", self.number(of.value));
+        let own = [Some(index), of.stores.then_some(value)];
+        let all: Vec<String> = own.into_iter().flatten().chain(arguments.iter().cloned()).collect();
+        format!("FN {} {}({}) {{", if of.stores { "void" } else { &t }, self.accessor(of), all.join(", "))
     }
-    let output = format!("p{}", parameter(code.output));
-    name(&format!("{} *const", stored(g[code.output].dtype)), code.kernel.output, output);
-    let text = code.kernel.text(dialect).unwrap_or_else(|| unprintable(g, code.value));
-    out + text + "\n}\n"
+    /// How it ends.
+    pub fn accessor_tail(&self, of: &Accessor) -> String {
+        if of.stores { "}".into() } else { format!("return {};\n}}", self.name(of.value)) }
+    }
+    fn accessor(&self, of: &Accessor) -> String {
+        format!("{}__{}", self.kernel, of.name)
+    }
+    /// A user's text, with its names for what it reads and writes: `p0`, `var0` and so on are the kernel's.
+    pub fn custom_body(&self, code: &CustomCode, dialect: &str) -> String {
+        let (g, signature) = (self.g, self.signature);
+        let mut out = String::from("{\n");
+        let place = |found: Option<usize>, node: Id| found.unwrap_or_else(|| unprintable(g, node));
+        let parameter = |buffer: Id| place(signature.params.iter().position(|p| p.2 == buffer), buffer);
+        let mut name = |words: &str, called: &str, value: String| {
+            let _ = writeln!(out, "{words} {called} = {value};");
+        };
+        let pointers = |called: &str| code.kernel.calls(called).is_none();
+        for (&called, &read) in code.kernel.arguments.iter().zip(&g[code.value].src).filter(|a| pointers(a.0)) {
+            if g[read].op == Op::Load {
+                let buffer = g[read].src[0];
+                name(&format!("const {} *const", stored(g[buffer].dtype)), called, format!("p{}", parameter(buffer)));
+            } else {
+                let variable = place(signature.vars.iter().position(|v| v.1 == read), read);
+                name("const i64", called, format!("var{variable}"));
+            }
+        }
+        if pointers(code.kernel.output) {
+            let output = format!("p{}", parameter(code.output));
+            name(&format!("{} *const", stored(g[code.output].dtype)), code.kernel.output, output);
+        }
+        let buffers = (0..signature.params.len()).map(|i| format!(", p{i}"));
+        let arguments: String = buffers.chain((0..signature.vars.len()).map(|i| format!(", var{i}"))).collect();
+        for of in &code.accessors {
+            let _ = writeln!(out, "#define {}(...) {}(__VA_ARGS__{arguments})", of.name, self.accessor(of));
+        }
+        out += code.kernel.text(dialect).unwrap_or_else(|| unprintable(g, code.value));
+        for of in &code.accessors {
+            let _ = write!(out, "\n#undef {}", of.name);
+        }
+        out + "\n}\n"
+    }
 }
 
 #[cfg(test)]

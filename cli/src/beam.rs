@@ -56,7 +56,8 @@ struct Member<S> {
     worth: f64,
 }
 
-/// Searches from `start` with so many states at a time, round by round, until a round leaves the leader where it is or the time is over.
+/// Searches from `start` with so many states at a time, round by round, until a round leaves the leader where it is or the time is over: not before one change is measured, as on a busy machine all of the
+/// time may have gone before the search.
 pub fn search<C: SearchSpace>(space: &mut C, start: C::State, width: usize) -> Result<Found<C::State>> {
     let mut beam =
         Beam { width: width.max(1), members: vec![Member { state: start.clone(), worth: 1.0 }], seen: vec![start] };
@@ -107,7 +108,7 @@ impl<S: Clone + PartialEq> Beam<S> {
                 if self.seen.contains(&rival) {
                     continue;
                 }
-                if !space.has_time() {
+                if self.seen.len() > 1 && !space.has_time() {
                     return Ok(false);
                 }
                 self.seen.push(rival.clone());
@@ -263,6 +264,11 @@ mod tests {
         // Eleven measurements, and one second is left for who checks the result.
         assert_eq!((found.measured, digits.clock), (11, Duration::from_secs(11)));
         assert_eq!(found.best[0], 8);
+        // One change is measured, whatever time there is.
+        let mut late = Digits::new(5, 9, |d| 1.0 + d.iter().map(|&v| f64::from(v)).sum::<f64>());
+        late.clock = Duration::from_secs(2000);
+        let found = late.search(3);
+        assert_eq!((found.ended, found.measured, &late.order[..]), (Ended::Late, 1, &["10000".to_owned()][..]));
         let none = Budget { most: Duration::from_secs(1), longest: Duration::from_secs(1) };
         assert!(!none.has_room(Duration::ZERO) && Budget::new(Duration::ZERO).has_room(Duration::ZERO));
     }

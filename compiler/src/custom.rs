@@ -1,16 +1,25 @@
 //! Kernels of the user's own (`Op::Call`): what decides whether they are used, and what becomes of them.
 //!
-//! Where the device's dialect has a text for one, the call is a kernel that nothing is fused into: its arguments and its output have buffers. Its nest stores a
-//! value that stands for the text, and reads each argument's buffer, so that parameters, levels, hazards, lifetimes and titles follow from it as from any other
-//! kernel's. Elsewhere the call is its reference, and that is scheduled as if it had been written alone.
+//! Where the device's dialect has a text for one, the call is a kernel whose nest stores a value that stands for the text, or what is computed from that, and reads each argument's buffer, or what its function
+//! computes (`schedule/custom.rs`), so that parameters, levels, hazards, lifetimes and titles follow from it as from any other kernel's. Elsewhere the call is its reference, and that is scheduled as if it
+//! had been written alone.
 
-use crate::price::Price;
+use crate::emit::CustomDialect;
+use crate::price::{OfText, Price};
 use crate::typical::typical;
 use gristmill_uop::custom::CustomRef;
-use gristmill_uop::program::{Estimate, Program};
+use gristmill_uop::program::Program;
 use gristmill_uop::target::Target;
-use gristmill_uop::{Arg, Graph, Id, Node, Op, RangeKind, Sources};
+use gristmill_uop::{Arg, Graph, Id, Op, Sources};
 use rustc_hash::FxHashMap;
+
+/// The number of the range over the elements of a call's output.
+pub const OUTPUT: u32 = 1;
+
+/// The number of the range over the elements of that argument, where the text reads it by a function.
+pub fn argument(number: usize) -> u32 {
+    OUTPUT + 1 + number as u32
+}
 
 /// The user's kernel that a tensor-level node calls.
 pub fn called(g: &Graph, id: Id) -> Option<CustomRef> {
@@ -20,15 +29,23 @@ pub fn called(g: &Graph, id: Id) -> Option<CustomRef> {
     }
 }
 
-/// The calls below `roots`, each as a kernel, where there is a text for it in that language, or as its reference.
-pub fn resolve(g: &mut Graph, roots: &mut [Id], language: Option<&str>) {
+/// Has that dialect a text of a call, `node`, whose tensors its language can name?
+fn is_known(g: &Graph, node: Id, kernel: CustomRef, dialect: &dyn CustomDialect) -> bool {
+    let by_function = |name: &str| kernel.calls(name).is_some();
+    let mut arguments = kernel.arguments.iter().zip(&g[node].src[2..]);
+    let pointers = !by_function(kernel.output) || arguments.any(|(name, &s)| g[s].op != Op::Var && !by_function(name));
+    kernel.text(dialect.name()).is_some() && (dialect.has_pointers() || !pointers)
+}
+
+/// The calls below `roots`, each as a kernel, where that dialect has a text for it, or as its reference.
+pub fn resolve(g: &mut Graph, roots: &mut [Id], dialect: Option<&dyn CustomDialect>) {
     let mut map: FxHashMap<Id, Id> = FxHashMap::default();
     for id in g.toposort(roots) {
         let Some(kernel) = called(g, id) else { continue };
         let src: Sources = g[id].src.clone();
         // Sources come first: what they call is settled.
         let settled: Vec<Id> = src.iter().map(|&s| g.substitute(s, &mut map)).collect();
-        let new = if language.is_some_and(|language| kernel.text(language).is_some()) {
+        let new = if dialect.is_some_and(|dialect| is_known(g, id, kernel, dialect)) {
             as_kernel(g, kernel, &settled)
         } else {
             settled[0]
@@ -58,39 +75,18 @@ fn unshaped(g: &Graph, mut id: Id) -> Id {
     id
 }
 
-/// What a call reads from buffers: its tensors that are no parameters.
-pub fn buffered(g: &Graph, call: Id) -> impl Iterator<Item = Id> {
-    g[call].src[2..].iter().copied().filter(|&s| !matches!(g[s].op, Op::Var | Op::Param))
-}
-
-/// The nest of a call: the number of elements of its output, closed by one range, each a value that stands for the text. `buffer_of` finds what a tensor is read from.
-pub fn nest(g: &mut Graph, call: Id, buffer: Id, buffer_of: impl Fn(Id) -> Id) -> Id {
-    let node = g[call].clone();
-    let zero = g.int(0);
-    let mut src: Sources = Sources::new();
-    for &s in &node.src[2..] {
-        let read = if g[s].op == Op::Var { s } else { load(g, buffer_of(s), zero) };
-        src.push(read);
-    }
-    src.push(node.src[1]);
-    let value = g.intern(Node { op: Op::Call, dtype: node.dtype, src, arg: Arg::None });
-    let dims = g.shape(call);
-    let one = g.int(1);
-    let elements = dims.iter().fold(one, |product, &d| g.mul(product, d));
-    let range = g.range(elements, 1, RangeKind::Loop);
-    g.store(buffer, range, value, &[range])
-}
-
-fn load(g: &mut Graph, buffer: Id, at: Id) -> Id {
-    let scalar = g.scalar(buffer);
-    g.load(buffer, at, scalar)
+/// The tensors that a call reads and that are no parameters, each with whether its text does so by a function; none of another node.
+pub fn tensors(g: &Graph, node: Id) -> Vec<(Id, bool)> {
+    let Some(kernel) = called(g, node) else { return vec![] };
+    let arguments = kernel.arguments.iter().zip(&g[node].src[2..]);
+    let tensors = arguments.filter(|(_, s)| !matches!(g[**s].op, Op::Var | Op::Param));
+    tensors.map(|(name, &s)| (s, kernel.calls(name).is_some())).collect()
 }
 
 /// The value that stands for the text in a kernel's nests, where it is a user's.
 pub fn value(g: &Graph, nests: &[Id]) -> Option<Id> {
     let &[nest] = nests else { return None };
-    let value = g[nest].src[2];
-    (g[value].op == Op::Call).then_some(value)
+    g.toposort(&[g[nest].src[2]]).into_iter().find(|&n| g[n].op == Op::Call)
 }
 
 /// Is that program a user's own kernel? Then it has no statements: its text is all there is.
@@ -100,14 +96,27 @@ pub fn is_custom(program: &Program) -> bool {
     bodies.len() == 1 && value(g, &g[bodies[0]].src).is_some()
 }
 
-/// What a call costs: its buffers' bytes, each once, or what it says of its operations; a launch.
-pub fn price(g: &Graph, call: Id, kernel: CustomRef, target: &Target) -> Price {
+/// The range of that number which a nest closes.
+pub fn range(g: &Graph, nest: Id, number: u32) -> Option<Id> {
+    g[nest].src[3..].iter().copied().find(|&r| g.range_number(r) == number)
+}
+
+/// What the nest of a call costs: what its text reads by pointers and what it writes, once; what its functions read and compute, as often as it calls them; and the operations that it declares.
+pub fn price(g: &Graph, call: Id, nest: Id, target: &Target) -> Price {
+    let (Some(kernel), Some(value)) = (called(g, call), value(g, &[nest])) else { return Price::default() };
     let elements = |id: Id| g.dims(id).iter().map(|&d| typical(g, d)).product::<f64>();
-    let bytes = |id: Id| elements(id) * g.scalar(id).bytes() as f64;
-    let tensors = g[call].src[2..].iter().copied().filter(|&s| g[s].op != Op::Var);
-    let other_bytes = bytes(call) + tensors.map(bytes).sum::<f64>();
-    let operations = elements(call) * f64::from(kernel.operations);
-    let machine = &target.machine;
-    let seconds = machine.launch + (other_bytes / machine.bandwidth).max(operations / machine.operations);
-    Price { seconds, estimate: Estimate { weight_bytes: 0.0, other_bytes, operations }, stages: 0.0, floor: seconds }
+    let stored = g[nest].src[2];
+    let mut all = OfText::default();
+    all.estimate.operations = elements(call) * f64::from(kernel.operations);
+    all.bytes(elements(call) * g.scalar(stored).bytes() as f64);
+    let calls = kernel.calls(kernel.output).unwrap_or(1);
+    all.expression(g, stored, range(g, nest, OUTPUT), f64::from(calls));
+    for (i, (name, &tensor)) in kernel.arguments.iter().zip(&g[call].src[2..]).enumerate() {
+        if let Some(calls) = kernel.calls(name) {
+            all.expression(g, g[value].src[i], range(g, nest, argument(i)), f64::from(calls));
+        } else if g[tensor].op != Op::Var {
+            all.bytes(elements(tensor) * g.scalar(tensor).bytes() as f64);
+        }
+    }
+    all.price(&target.machine)
 }

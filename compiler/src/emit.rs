@@ -5,10 +5,9 @@ mod dialect;
 mod kernel;
 mod launch;
 
-pub use dialect::{CustomCode, CustomDialect, Dialect, Signature};
+pub use dialect::{Accessor, CustomCode, CustomDialect, Dialect, Signature};
 pub(crate) use kernel::{Slots, verify};
 
-use crate::custom as call;
 use crate::decision::{Alternative, Decider, Decision};
 use crate::lower::spec as linear_spec;
 use crate::lower::{KernelCode, finish, lower_bodies, tiles};
@@ -60,7 +59,7 @@ fn sizes(g: &Graph, groups: &[Id], launch: &Launch, target: &Target) -> Vec<Body
 /// The program of a launch.
 pub(crate) fn program(g: &Graph, launch: &Launch, mapped: &[Mapped], with: &mut Emission) -> Program {
     let &mut Emission { slots, target, dialect, .. } = with;
-    if let Some((launch, kernel, dialect)) = custom::of(g, launch, dialect) {
+    if let Some((launch, kernel, dialect)) = custom::of(launch, dialect) {
         return custom::program(g, launch, kernel, &custom::Around { slots, target, dialect });
     }
     let when: Vec<When> = launch.bodies.iter().map(|b| b.when).collect();
@@ -140,7 +139,7 @@ pub(crate) fn map(g: &mut Graph, launch: &Launch, with: &mut Emission) -> Vec<Ma
 /// A body, mapped.
 fn mapped(g: &mut Graph, body: &Body, with: &mut Emission) -> Mapped {
     let &mut Emission { slots, target, .. } = with;
-    if call::value(g, &body.nests).is_some() {
+    if body.kernel.is_some() {
         return Mapped { nests: body.nests.clone(), plan: body.plan.clone() };
     }
     // New ranges are numbered after all of the scheduler's.

@@ -61,7 +61,15 @@ pub fn prepack(of: &PackedRows, target: &Target, dialect: Option<&dyn Dialect>) 
     let mut g = p.g;
     let function = Function { name: "prepack".into(), graph: Graph::new(), slots, outputs: vec![] };
     let plan = TilePlan::default();
-    let body = Body { nests, when: When::default(), root: None, title: function.name.clone(), plan, seconds: 0.0 };
+    let body = Body {
+        nests,
+        when: When::default(),
+        root: None,
+        kernel: None,
+        title: function.name.clone(),
+        plan,
+        seconds: 0.0,
+    };
     let launch = Launch { bodies: vec![body], level: 0, price: Price::default() };
     // Rows that lie together, as in the file and packed. A layout that has no such rows has no kernel either.
     let extent = |slot| {

@@ -162,6 +162,55 @@ pub fn kernel(g: &Graph, nests: &[Id], target: &Target) -> Price {
     price
 }
 
+/// What expressions of a user's text take, and the text itself.
+#[derive(Default)]
+pub struct OfText {
+    /// What they move and compute.
+    pub estimate: Estimate,
+    /// Bytes of the cache.
+    pub cached: f64,
+}
+
+impl OfText {
+    /// Adds an expression that is computed so many times for each index of its range, what the text itself computes no part of it.
+    pub fn expression(&mut self, g: &Graph, value: Id, range: Option<Id>, times: f64) {
+        let size = range.map_or(1.0, |r| typical(g, g[r].src[0]));
+        let mut seen: FxHashSet<Id> = FxHashSet::default();
+        for n in g.toposort_within(&[value], |n| g[n].op != Op::Call) {
+            let (node, varies) = (&g[n], range.is_some_and(|r| g.free_ranges(n).contains(&r)));
+            let indices = if varies { size } else { 1.0 };
+            self.estimate.operations += times * indices * weight(node).unwrap_or(0.0);
+            if node.op != Op::Load {
+                continue;
+            }
+            let (bytes, first) = (node.dtype.scalar.bytes() as f64, seen.insert(node.src[0]));
+            let different = g.bounds(node.src[1]).map_or(size, |(least, most)| (most - least + 1) as f64).min(indices);
+            match g[node.src[0]].arg {
+                Arg::Packed(_, e) if first => {
+                    self.estimate.weight_bytes += indices * e.bytes as f64 / e.elements as f64
+                }
+                Arg::Packed(..) => {}
+                _ => {
+                    self.cached += times * indices * bytes;
+                    self.estimate.other_bytes += if first { different * bytes } else { 0.0 };
+                }
+            }
+        }
+    }
+    /// Adds bytes that are moved once.
+    pub fn bytes(&mut self, bytes: f64) {
+        self.estimate.other_bytes += bytes;
+        self.cached += bytes;
+    }
+    /// The price: weights come from memory, all else from the cache, as in other kernels.
+    pub fn price(self, machine: &Machine) -> Price {
+        let OfText { estimate, cached } = self;
+        let moved = (estimate.weight_bytes / machine.bandwidth).max(cached / machine.cache_bandwidth);
+        let seconds = machine.launch + moved.max(estimate.operations / machine.operations);
+        Price { seconds, estimate, stages: 0.0, floor: seconds }
+    }
+}
+
 /// How many times as long a kernel of so many workgroups takes as one that keeps all workers busy.
 fn idle(groups: f64, target: &Target) -> f64 {
     let units = target.machine.units as f64;

@@ -8,6 +8,9 @@ use gristmill_uop::{Arg, Graph, Id, Op, ReduceOp, Scalar};
 /// Most weights that are named.
 const NAMED: usize = 4;
 
+/// The title of a kernel of which there is no more to say.
+const COPY: &str = "copy";
+
 /// The title of the kernel `root`, of that function, with these parameters.
 pub fn title(g: &Graph, root: Id, function: &Function, params: &[Param]) -> String {
     let used: Vec<Used> = params.iter().map(|p| Used { slot: p.slot, access: p.access }).collect();
@@ -30,6 +33,14 @@ pub fn title_of_nests(g: &Graph, function: &Function, nests: &[Id]) -> String {
         }
     }
     of_nodes(g, &nodes, function, &used)
+}
+
+/// The title of a kernel of these nests that runs a user's text of that name: the name, and what is read, computed and written besides.
+pub fn title_of_text(g: &Graph, function: &Function, name: &str, nests: &[Id]) -> String {
+    match title_of_nests(g, function, nests) {
+        nothing if nothing == COPY => name.to_owned(),
+        words => format!("{name} · {words}"),
+    }
 }
 
 /// A slot that a kernel uses.
@@ -55,7 +66,7 @@ fn of_nodes(g: &Graph, nodes: &[Id], function: &Function, params: &[Used]) -> St
             .map(|s| format!("into {}", s.name)),
     );
     if words.is_empty() {
-        words.push("copy".into());
+        words.push(COPY.into());
     }
     words.join(" · ")
 }

@@ -42,6 +42,7 @@ static SWIGLU: CustomKernel = CustomKernel {
     ],
     output: "y",
     arguments: &["gate", "up"],
+    accessors: &[],
     operations: 12,
 };
 

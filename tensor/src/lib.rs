@@ -70,11 +70,32 @@
 //! let mut bytes = [0; 4];
 //! device.read(&state, 0, &mut bytes)?;
 //! assert_eq!(f32::from_le_bytes(bytes), 3.0 + 6.0);
+//!
+//! // A kernel of one's own has a text for the languages of devices, and a meaning in tensors, which devices without a text compute. This one asks for elements by a function, `x(i)`, and gives away
+//! // what it computes by another, `y(i, value)`: what is elementwise before and behind it may then be computed in its launch.
+//! use gristmill_uop::custom::CustomKernel;
+//! static CUBE: CustomKernel = CustomKernel {
+//!     name: "cube",
+//!     texts: &[("c", "for (i64 i = first; i < end; i++) { f32 v = x(i); y(i, v * v * v); }")],
+//!     output: "y",
+//!     arguments: &["x"],
+//!     accessors: &[("x", 1), ("y", 1)],
+//!     operations: 2,
+//! };
+//! let c = Capture::new("cubes");
+//! let x = c.input("x", dims![8], Scalar::F32) * 2.0;
+//! c.output("y", (x * x * x).computed_by(&CUBE, c.int(8), &[x]) + 1.0);
+//! let ready = jit.prepare(&[c.finish().into()], &|_done, _all| ())?.remove(0);
+//! let (x, y) = (device.alloc(32, Memory::Scratch)?, device.alloc(32, Memory::Scratch)?);
+//! device.write(&x, 0, &[0.5f32; 8].map(f32::to_le_bytes).concat())?;
+//! jit.capture(&[Call { function: ready, args: vec![x, y.clone()] }], &arena)?.replay(&[])?;
+//! device.read(&y, 0, &mut bytes)?;
+//! assert_eq!(f32::from_le_bytes(bytes), 1.0 + 1.0);
 //! # Ok(())
 //! # }
 //! ```
 //!
-//! `tensor/examples` has more: a product of matrices, softmax, a convolution, a format of one's own.
+//! `tensor/examples` has more: a product of matrices, softmax, a convolution, a format and kernels of one's own.
 //!
 //! # Where to look
 //!

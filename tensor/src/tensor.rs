@@ -382,7 +382,8 @@ impl<'g> Tensor<'g> {
         self.with(id)
     }
     /// This, computed by the user's kernel in `groups` workgroups (i64, a scalar) from `arguments`, tensors and variables in the order of its names: a launch of its own, before and behind which all
-    /// else is fused as ever. A device for which the kernel has no text computes this as it is written, and what a text computes is judged by it.
+    /// else is fused as ever. What is elementwise before arguments that it reads by functions, and behind an output that it writes by one (`accessors`), may be computed in that launch too, where that is
+    /// cheaper. A device for which the kernel has no text computes this as it is written, and what a text computes is judged by it.
     pub fn computed_by(self, kernel: CustomRef, groups: Tensor<'g>, arguments: &[Tensor<'g>]) -> Tensor<'g> {
         assert_eq!(kernel.arguments.len(), arguments.len(), "{} takes {:?}", kernel.name, kernel.arguments);
         let arguments: Vec<Id> = arguments.iter().map(|t| t.id).collect();

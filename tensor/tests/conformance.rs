@@ -421,37 +421,6 @@ fn kernels_multiply_integers() {
     }
 }
 
-/// A user's kernel is a launch of its own, of what it names: what is before and behind it is fused as if it were not there. Without a text it is its reference.
-#[test]
-fn a_users_kernel_is_a_launch_of_its_own() {
-    use gristmill_compiler::{Cheapest, Dialect, compile, custom::is_custom};
-    let function = custom::feed_forward(5).function;
-    for (target, dialect) in [(Isa::Avx2.target(), &dialect::C as &dyn Dialect), (Target::named("h200"), &Cuda)] {
-        let compiled = compile(&function, &target, Some(dialect), &mut Cheapest);
-        let custom: Vec<usize> = (0..compiled.programs.len()).filter(|&i| is_custom(&compiled.programs[i])).collect();
-        let [at] = custom[..] else { panic!("{custom:?} of {:?}", compiled.levels) };
-        let program = &compiled.programs[at];
-        assert_eq!((program.params.len(), &program.vars[..], program.title.as_str()), (3, &["n".into()][..], "gated"));
-        assert!(program.source.contains("gate[i] / (1.0f") && program.seconds > 0.0);
-        // Others come before and behind it, none beside it.
-        let level = compiled.levels[at];
-        let beside = compiled.levels.iter().filter(|&&l| l == level).count();
-        assert!(
-            beside == 1 && compiled.levels.iter().any(|&l| l < level) && compiled.levels.iter().any(|&l| l > level)
-        );
-        // Both products with the norm before, the product and the residual behind.
-        assert_eq!(compiled.programs.len(), 3, "{:?}", compiled.programs.iter().map(|p| &p.title).collect::<Vec<_>>());
-        // A chain before it is one kernel, and one behind it another.
-        let amid = compile(&custom::amid_elementwise().function, &target, Some(dialect), &mut Cheapest);
-        let customs: Vec<bool> = amid.programs.iter().map(|p| is_custom(p)).collect();
-        assert_eq!(customs, [false, true, false]);
-        let alone = compile(&function, &target, None, &mut Cheapest);
-        assert!(!alone.programs.iter().any(|p| is_custom(p)));
-        let kept = gristmill_compiler::record::read(&gristmill_compiler::record::write(&compiled), &function);
-        assert_eq!(kept.expect("a record").programs[at].source, program.source);
-    }
-}
-
 /// Scores over a cache of bytes are products of integers in the kernels of every set of instructions, whole vectors of them, and no others where they are
 /// switched off.
 #[test]

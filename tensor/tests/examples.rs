@@ -6,6 +6,8 @@ mod convolution;
 mod custom_format;
 #[path = "../examples/custom_kernel.rs"]
 mod custom_kernel;
+#[path = "../examples/fused_kernel.rs"]
+mod fused_kernel;
 #[path = "../examples/matmul.rs"]
 mod matmul;
 #[path = "../examples/softmax.rs"]
@@ -37,11 +39,14 @@ fn examples_run_and_values_outlive_their_device() {
         for _ in 0..2 {
             let sizes = custom_kernel::Sizes { layers: 2, width: 64, heads: 2, head: 32, inner: 128, positions: 5 };
             custom_kernel::run(&device(), sizes).expect("a kernel of one's own");
+            fused_kernel::run(&device(), [3, 64], 2).expect("what is fused into one");
         }
         let small = matmul::run(8, 24, 5).and_then(|()| softmax::run(3, 17)).and_then(|()| custom_format::run(8, 64));
         small.and_then(|()| convolution::run([2, 5, 6], 3, 3)).expect("the small ones");
     }
-    for main in [matmul::main, softmax::main, custom_format::main, convolution::main, custom_kernel::main] {
+    for main in
+        [matmul::main, softmax::main, custom_format::main, convolution::main, custom_kernel::main, fused_kernel::main]
+    {
         main().expect("an example");
     }
     what_is_realized_is_not_computed_again();

@@ -127,7 +127,7 @@ ops! {
     Attention Tensor AtLeast(4), "softmax(scale q.k + causal mask) v, online over the cache; sources q, k, v, first position, length, then perhaps window and sinks; arg Float(scale) or Capped(scale, cap)";
     PagedAttention Tensor AtLeast(6), "Attention whose queries have a position and a sequence each, whose positions lie in pages; sources q, k, v, positions, length, table, then perhaps window and sinks; arg Float(scale) or Capped(scale, cap)";
     Scan Tensor AtLeast(5), "a recurrence over tokens, S = exp(gate) S + u k: a matrix S of values by keys a head, u = value, or rate (value - exp(gate) S k) where rates are; sources S before, queries, keys, values, gates[, rates]; arg Int: 0 for S q after each token, 1 for S after the last";
-    Call Tensor AtLeast(1), "tensor level: its first source, which a kernel of the user's own computes in as many workgroups as the second says, from the others, tensors and variables; kernel level: stands for what it stores, sources: an element of each buffer that it reads, variables, the number of workgroups; arg Custom";
+    Call Tensor AtLeast(1), "tensor level: its first source, which a kernel of the user's own computes in as many workgroups as the second says, from the others, tensors and variables; kernel level: stands for what it stores, sources: an element of each buffer that it reads or what its function gives for one, variables, the number of workgroups; arg Custom";
     // Kernel level
     Range Kernel AtLeast(1), "an index from 0 to its bound, the source; arg Range(id, kind)";
     Load Kernel Exact(2), "buffer at an offset: elements, or bytes of a packed buffer";

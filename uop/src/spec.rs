@@ -183,6 +183,7 @@ rows! {
         matches!(n.arg, Arg::Int(_)) && g[n.src[0]].dtype == n.dtype && rank(g, n, 0) > 0
     };
     tensor [Call] "as many arguments as the kernel names, tensors and variables, and a number of workgroups" call;
+    tensor [Call] "functions of tensors that the kernel names" accessors;
     tensor [Attention] "q, k, v of three axes that fit, positions as i64, a constant window, a sink a head, a scale, a positive cap" attention;
     tensor [PagedAttention] "q of three axes, k and v of four that fit, a position and a row of constant length of the table for each row of q" paged_attention;
     tensor [Scan] "a state, queries, keys, values, gates and perhaps rates that fit, floats; arg 0 or 1" scan;
@@ -279,6 +280,16 @@ fn call(g: &Graph, n: &Node) -> bool {
     let groups = n.src[1];
     let is_count = g.dims(groups).is_empty() && g[groups].dtype == Scalar::I64.one();
     is_count && n.src.len() == 2 + kernel.arguments.len() && n.src[2..].iter().all(is_argument)
+}
+
+/// A call whose text calls functions of tensors alone: a variable is a number.
+fn accessors(g: &Graph, n: &Node) -> bool {
+    let Arg::Custom(kernel) = n.arg else { return false };
+    let is_tensor = |name: &str| {
+        let argument = kernel.arguments.iter().zip(&n.src[2..]).find(|argument| *argument.0 == name);
+        name == kernel.output || argument.is_some_and(|(_, &s)| g[s].op != Op::Var)
+    };
+    kernel.accessors.iter().all(|accessor| is_tensor(accessor.0))
 }
 
 fn packed(g: &Graph, n: &Node) -> bool {

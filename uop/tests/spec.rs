@@ -203,14 +203,19 @@ fn every_row_can_fail() {
         g.intern(Node { op: Op::Exp, dtype: Scalar::F32.one().with_lanes(0), src: smallvec![x], arg: Arg::None });
     // A kernel of one argument, called with none; kernels have no text form.
     static TWICE: CustomKernel =
-        CustomKernel { name: "twice", texts: &[], output: "y", arguments: &["x"], operations: 1 };
+        CustomKernel { name: "twice", texts: &[], output: "y", arguments: &["x"], accessors: &[], operations: 1 };
     let one = g.int(1);
     let call = Node { op: Op::Call, dtype: Scalar::F32.one(), src: smallvec![x, one], arg: Arg::Custom(&TWICE) };
     let call = g.intern(call);
+    // A function of a variable.
+    static BY_FUNCTION: CustomKernel = CustomKernel { accessors: &[("x", 1)], ..TWICE };
+    let n = g.var("n", 1, 4);
+    let by_function = g.call(&BY_FUNCTION, x, one, &[n]);
     let direct = [
         (three, "as many sources as the op table says"),
         (none, "at least one lane"),
         (call, "as many arguments as the kernel names, tensors and variables, and a number of workgroups"),
+        (by_function, "functions of tensors that the kernel names"),
     ];
     for (id, row) in direct {
         let error = check(&g, id, T).expect_err(row);

@@ -131,11 +131,11 @@ fn a_model_is_tuned_and_what_is_found_is_stored() {
     let with = |arguments: &[&str]| outcome(gristmill(arguments).env("GRISTMILL_CACHE", &store)).ok();
     let work = ["-p", "4", "-n", "4", "-r", "1", "--beam", "2", "--minutes", "0.2"];
     let out = with(&[&["tune", DEMO, "--device", "cpu", "--threads", "1"], &work[..]].concat());
-    // On a machine that is busy enough loading takes all of the time.
     let rows = out.lines().skip(1).take_while(|line| !line.is_empty()).count();
     let plural = if rows == 1 { "" } else { "s" };
     assert!(out.contains("decode tok/s") && out.contains(&format!("\ntried {rows} change{plural} in ")), "{out}");
-    assert!(rows == 0 || out.lines().nth(1).is_some_and(|line| line.ends_with("groups 2")), "{out}");
+    // One change is tried at least, however busy the machine is.
+    assert!(rows > 0 && out.lines().nth(1).is_some_and(|line| line.ends_with("groups 2")), "{out}");
     let (stored, plans) = out.lines().last().unwrap().rsplit_once(", and ").expect("what is stored");
     let tuning = stored.split_once(": ").expect("parameters").1;
     // Either the defaults stay, or both were measured once more.

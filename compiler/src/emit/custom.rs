@@ -1,14 +1,16 @@
 //! The program of a launch that is a user's own kernel: its text, with the parameters that follow from its nest.
 
-use super::dialect::{CustomCode, CustomDialect, Dialect};
+use super::dialect::{Accessor, CustomCode, CustomDialect, Dialect};
 use super::kernel::{Kernel, Slots, fingerprint, sized, verify};
-use crate::custom::{called, value};
+use crate::custom::{OUTPUT, argument, range, value};
+use crate::lower::{Statement, define, legalise};
 use crate::schedule::Launch;
 use gristmill_uop::custom::CustomRef;
 use gristmill_uop::program::{KernelContext, Program};
 use gristmill_uop::spec::Level;
 use gristmill_uop::target::Target;
 use gristmill_uop::{Graph, Id};
+use rustc_hash::FxHashSet;
 use std::sync::Arc;
 
 /// What it is made with.
@@ -23,12 +25,11 @@ pub struct Around<'a> {
 
 /// The user's kernel that a launch is, if it is one.
 pub fn of<'l, 'd>(
-    g: &Graph,
     launch: &'l Launch,
     dialect: Option<&'d dyn Dialect>,
 ) -> Option<(&'l Launch, CustomRef, &'d dyn CustomDialect)> {
     let [body] = &launch.bodies[..] else { return None };
-    Some((launch, called(g, body.root?)?, dialect?.custom()?))
+    Some((launch, body.kernel?, dialect?.custom()?))
 }
 
 /// Its program.
@@ -44,14 +45,15 @@ pub fn program(g: &Graph, launch: &Launch, kernel: CustomRef, around: &Around) -
     let (mut signature, _) = sized(&mut own, &bodies, launch, slots.function, target);
     signature.groups = vec![groups];
     let params = signature.cut(slots, target);
-    let code = CustomCode { kernel, output: own[nest].src[0], value, threads: target.threads };
+    let accessors = accessors(&mut own, nest, kernel, target);
+    let code = CustomCode { kernel, output: own[nest].src[0], value, threads: target.threads, accessors };
     let draft = dialect.render("KERNEL", &own, &code, &signature);
     let name = format!("c_{:016x}", fingerprint(&draft));
     Program {
         source: draft.replace("KERNEL", &name),
         name,
         seconds: launch.price.seconds,
-        title: kernel.name.to_owned(),
+        title: body.title.clone(),
         params,
         vars: signature.vars.iter().map(|v| v.0.clone()).collect(),
         context: KernelContext { when, streams: slots.streams.clone(), ..KernelContext::default() },
@@ -64,4 +66,39 @@ pub fn program(g: &Graph, launch: &Launch, kernel: CustomRef, around: &Around) -
         root,
         graph: Arc::new(own),
     }
+}
+
+/// The functions that the text calls: of the arguments in their order, then of the output.
+fn accessors(g: &mut Graph, nest: Id, kernel: CustomRef, target: &Target) -> Vec<Accessor> {
+    let nest = legalise::loads(g, nest, target);
+    let Some(text) = value(g, &[nest]) else { return vec![] };
+    let defined = |g: &Graph, values: &[Id]| {
+        let (mut known, mut statements) = (FxHashSet::from_iter([text]), Vec::new());
+        values.iter().for_each(|&value| define(g, value, &mut known, &mut statements));
+        statements
+    };
+    let mut all = Vec::new();
+    for (i, &name) in kernel.arguments.iter().enumerate().filter(|(_, name)| kernel.calls(name).is_some()) {
+        let value = g[text].src[i];
+        all.push(Accessor {
+            name,
+            index: range(g, nest, argument(i)),
+            statements: defined(g, &[value]),
+            value,
+            stores: false,
+        });
+    }
+    if kernel.calls(kernel.output).is_some() {
+        let (buffer, at, value) = (g[nest].src[0], g[nest].src[1], g[nest].src[2]);
+        let mut statements = defined(g, &[at, value]);
+        statements.push(Statement::Write(buffer, at, value));
+        all.push(Accessor {
+            name: kernel.output,
+            index: range(g, nest, OUTPUT),
+            statements,
+            value: text,
+            stores: true,
+        });
+    }
+    all
 }

@@ -1,6 +1,6 @@
 //! What a device's language is to the compiler.
 
-use crate::lower::KernelCode;
+use crate::lower::{KernelCode, Statement};
 use gristmill_uop::custom::CustomRef;
 use gristmill_uop::program::Access;
 use gristmill_uop::{Graph, Id};
@@ -20,12 +20,16 @@ pub trait Dialect: Send + Sync {
 pub trait CustomDialect {
     /// What such texts are found by.
     fn name(&self) -> &'static str;
+    /// Has the language pointers? In one without them texts read and write by functions alone.
+    fn has_pointers(&self) -> bool {
+        true
+    }
     /// The text of a kernel named `name` around a user's.
     fn render(&self, name: &str, graph: &Graph, code: &CustomCode, signature: &Signature) -> String;
 }
 
 /// A kernel of the user's own, on its way to text.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct CustomCode {
     /// Which.
     pub kernel: CustomRef,
@@ -35,6 +39,23 @@ pub struct CustomCode {
     pub value: Id,
     /// Threads of a workgroup.
     pub threads: usize,
+    /// The functions by which it reads and writes tensors.
+    pub accessors: Vec<Accessor>,
+}
+
+/// A function that a user's text calls: with an index, and where it stores with a value too.
+#[derive(Clone, Debug)]
+pub struct Accessor {
+    /// What the text calls it.
+    pub name: &'static str,
+    /// Its index, a range; of a tensor of one element it has none.
+    pub index: Option<Id>,
+    /// What it computes, defined value by value; one that stores ends with that.
+    pub statements: Vec<Statement>,
+    /// What it gives for an index; of one that stores, the value that it is given.
+    pub value: Id,
+    /// Does it store?
+    pub stores: bool,
 }
 
 /// The arguments of a kernel.

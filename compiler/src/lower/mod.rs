@@ -32,8 +32,8 @@ pub(crate) mod unroll;
 pub(crate) mod vector;
 mod warp;
 
-pub(crate) use code::bytes_of;
 pub use code::{Addition, Code, KernelCode, Prefetch, SpanPrefetch, Statement, TilePrefetch, end_of_block};
+pub(crate) use code::{bytes_of, define};
 pub use kernel::{finish, lower_bodies, lower_program};
 pub use linear::{REGISTERS_OF_INTEGER_SUMS, lower_body};
 pub use threads::ThreadIndex;

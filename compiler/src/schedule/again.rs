@@ -59,8 +59,8 @@ pub fn cut(g: &mut Graph, of: Problem, root: Id, inside: &[Id], shape: Shape) ->
         stages: shape.stages,
     };
     draft(g, root, &around).map(|d| {
-        let price = match custom::called(g, root) {
-            Some(kernel) => custom::price(g, root, kernel, of.target),
+        let price = match d.call {
+            Some(call) => custom::price(g, call, d.nests[0], of.target),
             None => price::kernel(g, &d.nests, of.target),
         };
         (d, price)

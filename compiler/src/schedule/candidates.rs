@@ -52,8 +52,10 @@ pub fn find(g: &Graph, roots: &[Id], hints: &FxHashMap<Id, Hint>, derived: &Deri
     let below_dims = below_dims(g, &order, derived);
     let of_own_state = of_own_state(g, &order);
     let of_added = of_added(g, &order);
-    let of_calls: FxHashSet<Id> =
-        order.iter().filter(|&&n| g[n].op == Op::Call).flat_map(|&n| custom::buffered(g, n)).collect();
+    let (by_function, of_calls): (Vec<_>, Vec<_>) =
+        order.iter().flat_map(|&n| custom::tensors(g, n)).partition(|argument| argument.1);
+    let [by_function, of_calls] =
+        [by_function, of_calls].map(|of| of.into_iter().map(|argument| argument.0).collect::<FxHashSet<Id>>());
     let staged: FxHashSet<Id> = hints.values().flat_map(|h| h.staged.iter().copied()).collect();
     let mut cost: FxHashMap<Id, u32> = FxHashMap::default();
     let mut is_candidate: FxHashSet<Id> = FxHashSet::default();
@@ -68,8 +70,9 @@ pub fn find(g: &Graph, roots: &[Id], hints: &FxHashMap<Id, Hint>, derived: &Deri
         let elementwise = node.op.is_elementwise();
         let own = if elementwise && node.dtype.scalar != gristmill_uop::Scalar::I64 { weight(node.op) } else { 0 };
         cost.insert(n, below + own);
-        let reduction = matches!(node.op, Op::Reduce | Op::Cat);
-        let written = node.op.is_version() || matches!(node.op, Op::Copy | Op::Call);
+        let reduction = matches!(node.op, Op::Reduce | Op::Cat | Op::Call);
+        let by_pointer = custom::called(g, n).is_some_and(|kernel| kernel.calls(kernel.output).is_none());
+        let written = node.op.is_version() || node.op == Op::Copy || by_pointer;
         let assigned = written || of_own_state.contains(&n) || of_added.contains(&n) || of_calls.contains(&n);
         let forced = roots.contains(&n) || assigned || reduction && below_dims.contains(&n);
         let several = readers.count(n) > 1 || readers.is_repeated(n);
@@ -78,6 +81,7 @@ pub fn find(g: &Graph, roots: &[Id], hints: &FxHashMap<Id, Hint>, derived: &Deri
             || reduction
             || hints.contains_key(&n)
             || staged.contains(&n)
+            || by_function.contains(&n)
             || derived.planes.contains_key(&n)
             || elementwise && several && below + own >= DEAR && (!scalar || node.dtype.scalar.is_float());
         if yes {

@@ -4,7 +4,6 @@
 use super::again::{Again, Shape};
 use super::kernel::Draft;
 use super::merge::Share;
-use crate::custom;
 use crate::decision::{Alternative, Decider, Decision};
 use crate::price::Price;
 use crate::tile::plan::FIRST;
@@ -51,7 +50,7 @@ impl Choose<'_> {
             for &i in &share.kernels {
                 let kernel = &kernels[i];
                 // A text of the user's own has one shape.
-                if custom::called(g, kernel.0.root).is_some() {
+                if kernel.0.call.is_some() {
                     continue;
                 }
                 let (root, site) = (kernel.0.root, self.site(g, &kernel.0));

@@ -31,6 +31,8 @@ pub struct Draft {
     pub stage_plan: StagePlan,
     /// The nests that the plan cut, which other plans cut otherwise.
     pub uncut: Vec<Id>,
+    /// The call of a user's kernel whose text it runs, if it has one.
+    pub call: Option<Id>,
 }
 
 impl Draft {
@@ -46,6 +48,7 @@ impl Draft {
             plan: Workgroup::default(),
             stage_plan: StagePlan::default(),
             uncut: Vec::new(),
+            call: None,
         }
     }
 }
@@ -57,6 +60,10 @@ pub enum Illegal {
     StageTooLarge(usize),
     /// It reads the state that it writes.
     ReadsItsState,
+    /// Two texts of a user's cannot be one.
+    SeveralTexts,
+    /// Something but operations on elements would be computed where a user's text reads or writes one.
+    InsideText,
 }
 
 /// What `draft` needs to know of the schedule around it.

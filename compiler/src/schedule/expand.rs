@@ -344,7 +344,7 @@ fn group_of(g: &mut Graph, mut at: Indices, of_group: &[Id], size: i64) -> Indic
 
 /// Indices into `old` of the element that is at `index` of `new`, the same elements in the same order. Axes that both shapes
 /// share are passed through, so that only what really changed costs a division.
-fn unflatten(g: &mut Graph, new: &[Id], index: &[Id], old: &[Id]) -> Indices {
+pub fn unflatten(g: &mut Graph, new: &[Id], index: &[Id], old: &[Id]) -> Indices {
     let one = g.int(1);
     let zero = g.int(0);
     // Equal leading axes.

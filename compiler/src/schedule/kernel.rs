@@ -3,12 +3,13 @@
 //! A nest is an `Op::Store`: loops over its closed ranges around one expression. A kernel is a list of nests that a workgroup runs in
 //! order; the last ones write the kernel's outputs, those before fill the workgroup's own stages.
 
+use super::custom;
 use super::draft::{Destination, Placeholders, Span, closed_ranges, nests_for, ranges_of, reductions_around};
 pub use super::draft::{Draft, Illegal, Surroundings};
 use super::expand::Expander;
 use super::stages::fuse;
 use super::workgroup;
-use crate::custom;
+use crate::custom::called;
 use crate::nest::{Indices, Nest};
 use crate::request::StagedTile;
 use crate::tile::propose;
@@ -28,13 +29,12 @@ pub fn draft(g: &mut Graph, root: Id, around: &Surroundings) -> Result<Draft, Il
     x.looped = around.hints.get(&root).is_some_and(|h| h.looped).then_some(root);
     let mut out = Draft::of(root);
     let buffer = around.buffers[&root];
-    if custom::called(g, root).is_some() {
-        // Its text is all there is to it: nothing is cut, and nothing fused.
-        let buffer_of = |s: Id| around.buffers.get(&s).copied().unwrap_or(s);
-        out.nests = vec![custom::nest(g, root, buffer, buffer_of)];
-        return Ok(out);
+    out.call = custom::of(g, root, around.fused)?;
+    out.nests = written(g, &mut x, &out, around)?;
+    if out.call.is_some() {
+        // Its text is all there is to it: nothing is cut.
+        return unless_it_reads_its_state(g, out, buffer);
     }
-    out.nests = written(g, &mut x, root, around);
     inline_same(g, &mut x, &mut out, around.target.machine.kind);
     let &Surroundings { derived, target, room, .. } = around;
     let node = computed(g, root);
@@ -47,16 +47,20 @@ pub fn draft(g: &mut Graph, root: Id, around: &Surroundings) -> Result<Draft, Il
     out.when.skip = split.skip;
     out.fresh = split.fresh;
     fuse(g, &mut x, &mut out, around)?;
-    let reads = |&nest: &Id| g.any(nest, |_, n| n.op == Op::Load && n.src[0] == buffer);
-    if g[root].op.is_version() && out.nests.iter().any(reads) {
-        return Err(Illegal::ReadsItsState);
-    }
+    let mut out = unless_it_reads_its_state(g, out, buffer)?;
     in_order(g, &mut x, &mut out, around);
     Ok(out)
 }
 
-/// The nests that write what the kernel of `root` computes into its buffer, one for each part of it, before anything is cut or fused.
-fn written(g: &mut Graph, x: &mut Expander, root: Id, around: &Surroundings) -> Vec<Id> {
+/// That kernel, unless it reads the state that it writes, in `buffer`.
+fn unless_it_reads_its_state(g: &Graph, of: Draft, buffer: Id) -> Result<Draft, Illegal> {
+    let reads = |&nest: &Id| g.any(nest, |_, n| n.op == Op::Load && n.src[0] == buffer);
+    if g[of.root].op.is_version() && of.nests.iter().any(reads) { Err(Illegal::ReadsItsState) } else { Ok(of) }
+}
+
+/// The nests that write what the kernel `of` computes into its buffer, one for each part of it, before anything is cut or fused but into a user's text.
+fn written(g: &mut Graph, x: &mut Expander, of: &Draft, around: &Surroundings) -> Result<Vec<Id>, Illegal> {
+    let root = of.root;
     let (node, buffer) = (computed(g, root), around.buffers[&root]);
     // Rows of a version begin at `start` in the buffer.
     let (dims, start) = match g[root].op {
@@ -76,6 +80,10 @@ fn written(g: &mut Graph, x: &mut Expander, root: Id, around: &Surroundings) -> 
     };
     let is_candidate = around.fused.contains(&node) || around.buffers.contains_key(&node);
     let to = Destination { buffer, region: &region, address: &mut address };
+    if let Some((call, kernel)) = of.call.and_then(|call| Some((call, called(g, call)?))) {
+        let &Surroundings { buffers, derived, .. } = around;
+        return Ok(vec![custom::nest(g, kernel, &custom::Around { call, node, buffers, derived }, to)?]);
+    }
     let is_copy = node != root && is_candidate;
     let mut nests = if is_copy { vec![copy(g, x, node, to)] } else { nests_for(g, x, node, to) };
     if g[root].op == Op::ScatterAdd {
@@ -83,7 +91,7 @@ fn written(g: &mut Graph, x: &mut Expander, root: Id, around: &Surroundings) -> 
         let in_order = g[root].arg == Arg::Int(1) && g.int_value(extents[0]) != Some(1);
         nests.iter_mut().for_each(|nest| *nest = adding(g, x, *nest, in_order));
     }
-    nests
+    Ok(nests)
 }
 
 /// The nest that writes an assigned value which has a place of its own, or is fused: it is read through `value`.

@@ -3,6 +3,7 @@
 use crate::price::Price;
 use crate::tile::TilePlan;
 use gristmill_uop::Id;
+use gristmill_uop::custom::CustomRef;
 use gristmill_uop::program::When;
 
 /// What one kernel computes of a launch.
@@ -14,6 +15,8 @@ pub struct Body {
     pub when: When,
     /// The tensor-level node that it computes, if it is a function's.
     pub root: Option<Id>,
+    /// The user's kernel whose text it runs, if it has one.
+    pub kernel: Option<CustomRef>,
     /// What it computes, in words.
     pub title: String,
     /// How it is computed; nests are planned when they are mapped.

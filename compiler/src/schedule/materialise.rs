@@ -10,7 +10,6 @@
 use super::again::{self, Cut, Problem, Shape};
 use super::fusion::{Fusion, Reads};
 use super::kernel::{Draft, Illegal};
-use crate::custom;
 use crate::decision::{Alternative, Decider, Decision};
 use crate::price::{Price, occupancy};
 use gristmill_uop::target::Target;
@@ -66,7 +65,7 @@ impl Search<'_> {
     /// Has the kernel of `root`, which has a price, its launch to itself?
     pub fn is_alone(&self, root: Id, fusion: &Fusion) -> bool {
         let kernel = self.memo.get(&(root, self.reads.inside(root, fusion)));
-        custom::called(self.g, root).is_some() || kernel.is_some_and(|k| k.as_ref().is_ok_and(|k| k.0.when.exclusive))
+        kernel.is_some_and(|k| k.as_ref().is_ok_and(|k| k.0.when.exclusive || k.0.call.is_some()))
     }
     /// Does a candidate read a matrix of weights, itself and not through others?
     fn reads_a_matrix(&self, node: Id) -> bool {

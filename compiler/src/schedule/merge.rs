@@ -8,7 +8,7 @@ use crate::decision::{Alternative, Decider, Decision};
 use crate::nest::workgroups;
 use crate::price::{Price, occupancy};
 use crate::tile::TilePlan;
-use crate::title::title_of_nests;
+use crate::title::{title_of_nests, title_of_text};
 use gristmill_uop::function::Function;
 use gristmill_uop::machine::MachineKind;
 use gristmill_uop::target::Target;
@@ -28,12 +28,15 @@ impl Share {
     /// The launch of these kernels.
     pub fn launch(&self, g: &Graph, function: &Function, kernels: &[(Draft, Price)], target: &Target) -> Launch {
         let body = |&i: &usize| {
-            let Draft { root, nests, when, plan, stage_plan, .. } = &kernels[i].0;
+            let Draft { root, nests, when, plan, stage_plan, call, .. } = &kernels[i].0;
             let plan = TilePlan { workgroup: plan.clone(), stages: stage_plan.clone(), nests: vec![] };
-            let title = custom::called(g, *root)
-                .map_or_else(|| title_of_nests(g, function, nests), |kernel| kernel.name.to_owned());
+            let kernel = call.and_then(|call| custom::called(g, call));
+            let title = match kernel {
+                Some(kernel) => title_of_text(g, function, kernel.name, nests),
+                None => title_of_nests(g, function, nests),
+            };
             let seconds = (kernels[i].1.seconds - target.machine.launch).max(0.0);
-            Body { nests: nests.clone(), when: *when, root: Some(*root), title, plan, seconds }
+            Body { nests: nests.clone(), when: *when, root: Some(*root), kernel, title, plan, seconds }
         };
         Launch { bodies: self.kernels.iter().map(body).collect(), level: self.level, price: self.price }
     }
@@ -76,7 +79,7 @@ pub fn merge(
     decider: &mut Decider,
 ) -> Vec<Share> {
     let mut out: Vec<Share> = Vec::new();
-    let alone = |i: usize| kernels[i].0.when.exclusive || custom::called(g, kernels[i].0.root).is_some();
+    let alone = |i: usize| kernels[i].0.when.exclusive || kernels[i].0.call.is_some();
     let mut order: Vec<usize> = (0..kernels.len()).collect();
     order.sort_by_key(|&i| reused(kernels[i].0.root));
     for i in order {

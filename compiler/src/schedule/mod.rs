@@ -3,6 +3,7 @@
 mod again;
 pub mod candidates;
 mod choose;
+mod custom;
 mod draft;
 pub mod expand;
 mod fusion;

@@ -34,6 +34,7 @@ const ALLOWED: &[Allow] = &[
     Allow { glob: "backend/src/**/render**", because: "what dialects share" },
     Allow { glob: "compiler/src/render**", because: "what dialects share, without a device" },
     Allow { glob: "tensor/examples/custom_kernel.rs", because: "shows a kernel of one's own" },
+    Allow { glob: "tensor/examples/fused_kernel.rs", because: "shows what is fused into one" },
     Allow { glob: "xtask/src/tidy/kernel_text.rs", because: "the signs to look for" },
 ];
 

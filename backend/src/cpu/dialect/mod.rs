@@ -8,8 +8,8 @@ mod words;
 
 pub use prelude::prelude;
 
-use crate::render::{Expressions, Values, custom_body, stored, sum, type_of};
-use gristmill_compiler::emit::{CustomCode, CustomDialect, Dialect, Signature};
+use crate::render::{Expressions, Values, stored, sum, type_of};
+use gristmill_compiler::emit::{Accessor, CustomCode, CustomDialect, Dialect, Signature};
 use gristmill_compiler::lower::{Addition, Code, KernelCode, Prefetch, Statement, TilePrefetch};
 use gristmill_uop::program::Access;
 use gristmill_uop::{Arg, Graph, Id, Scalar};
@@ -44,8 +44,9 @@ impl CustomDialect for C {
     fn render(&self, name: &str, graph: &Graph, code: &CustomCode, signature: &Signature) -> String {
         let t = Expressions::new(name, graph, signature, Values::Vectors);
         let mut w = Writer { t, skipping: false, out: String::new() };
+        code.accessors.iter().for_each(|of| w.accessor(of));
         w.begin(name);
-        w.out.push_str(&custom_body(graph, code, signature, self.name()));
+        w.out.push_str(&w.t.custom_body(code, self.name()));
         w.line(format_args!("}}"));
         w.t.definitions() + &w.out
     }
@@ -56,17 +57,33 @@ impl Writer<'_> {
         let _ = self.out.write_fmt(text);
         self.out.push('\n');
     }
+    /// A parameter with its type.
+    fn pointer(&self, i: usize) -> String {
+        let (_, access, node) = self.t.signature.params[i];
+        let packed = matches!(self.t.g[node].arg, Arg::Packed(..));
+        let t = if packed { "u8".into() } else { stored(self.t.g[node].dtype) };
+        match access {
+            Access::Read => format!("const {t} *restrict p{i}"),
+            Access::Write => format!("{t} *restrict p{i}"),
+            Access::ReadWrite => format!("{t} *p{i}"),
+        }
+    }
+    /// A function that a user's text calls.
+    fn accessor(&mut self, of: &Accessor) {
+        let buffers = (0..self.t.signature.params.len()).map(|i| self.pointer(i));
+        let variables = (0..self.t.signature.vars.len()).map(|i| format!("const i64 var{i}"));
+        let head = self.t.accessor_head(of, &buffers.chain(variables).collect::<Vec<_>>());
+        self.line(format_args!("{head}"));
+        of.statements.iter().for_each(|s| self.statement(s));
+        let tail = self.t.accessor_tail(of);
+        self.line(format_args!("{tail}"));
+    }
     /// Up to where its bodies are.
     fn begin(&mut self, name: &str) {
         self.line(format_args!("void {name}(void *const *b, const i64 *v, i64 first, i64 end, u8 *scratch) {{"));
-        for (i, &(_, access, node)) in self.t.signature.params.iter().enumerate() {
-            let packed = matches!(self.t.g[node].arg, Arg::Packed(..));
-            let t = if packed { "u8".into() } else { stored(self.t.g[node].dtype) };
-            match access {
-                Access::Read => self.line(format_args!("const {t} *restrict p{i} = b[{i}];")),
-                Access::Write => self.line(format_args!("{t} *restrict p{i} = b[{i}];")),
-                Access::ReadWrite => self.line(format_args!("{t} *p{i} = b[{i}];")),
-            }
+        for i in 0..self.t.signature.params.len() {
+            let pointer = self.pointer(i);
+            self.line(format_args!("{pointer} = b[{i}];"));
         }
         for i in 0..self.t.signature.vars.len() {
             self.line(format_args!("const i64 var{i} = v[{i}];"));

@@ -9,9 +9,9 @@ mod prelude;
 pub use prelude::{common, prelude};
 
 use crate::names::{Names, unprintable};
-use crate::render::{Expressions, Values, cast, custom_body, stored, sum};
+use crate::render::{Expressions, Values, cast, stored, sum};
 use crate::simt::{Simt, Text};
-use gristmill_compiler::emit::{CustomCode, CustomDialect, Dialect, Signature};
+use gristmill_compiler::emit::{Accessor, CustomCode, CustomDialect, Dialect, Signature};
 use gristmill_compiler::lower::{Addition, KernelCode, Prefetch, SpanPrefetch, Statement};
 use gristmill_uop::program::Access;
 use gristmill_uop::{Arg, Graph, Id, Op, ReduceOp, Scalar};
@@ -58,10 +58,12 @@ impl CustomDialect for Cuda {
             idle: vec![],
         };
         let mut w = Writer { t, code: &alone, text: Text::default() };
+        code.accessors.iter().for_each(|of| w.accessor(of));
         w.begin(name);
         let count = w.t.index(signature.groups[0]);
         w.line(format_args!("if (w >= {count}) return;\nconst i32 threads = {};", code.threads));
-        w.text.out.push_str(&custom_body(graph, code, signature, self.name()));
+        let body = w.t.custom_body(code, self.name());
+        w.text.out.push_str(&body);
         w.line(format_args!("}}"));
         w.t.definitions() + &w.text.out
     }
@@ -177,20 +179,33 @@ impl<'a> Simt<'a> for Writer<'a> {
 }
 
 impl<'a> Writer<'a> {
+    /// A parameter with its type.
+    fn pointer(&self, i: usize) -> String {
+        let (_, access, node) = self.t.signature.params[i];
+        let packed = matches!(self.t.g[node].arg, Arg::Packed(..));
+        let t = if packed { "u8".into() } else { stored(self.t.g[node].dtype) };
+        // Of what does not change the compiler may read ahead, also ahead of the wait.
+        match access {
+            Access::Read if packed => format!("const {t} *RESTRICT p{i}"),
+            Access::Read => format!("const {t} *p{i}"),
+            Access::Write | Access::ReadWrite => format!("{t} *p{i}"),
+        }
+    }
+    /// A function that a user's text calls.
+    fn accessor(&mut self, of: &'a Accessor) {
+        let buffers = (0..self.t.signature.params.len()).map(|i| self.pointer(i));
+        let variables = self.t.signature.vars.iter().enumerate();
+        let variables = variables.map(|(i, v)| format!("const {} var{i}", self.t.type_of(v.1)));
+        let head = self.t.accessor_head(of, &buffers.chain(variables).collect::<Vec<_>>());
+        self.line(format_args!("{head}"));
+        self.statements(&of.statements);
+        let tail = self.t.accessor_tail(of);
+        self.line(format_args!("{tail}"));
+    }
     /// Up to where its bodies are.
     fn begin(&mut self, name: &str) {
         let code = self.code;
-        let mut arguments = Vec::new();
-        for (i, &(_, access, node)) in self.t.signature.params.iter().enumerate() {
-            let packed = matches!(self.t.g[node].arg, Arg::Packed(..));
-            let t = if packed { "u8".into() } else { stored(self.t.g[node].dtype) };
-            // Of what does not change the compiler may read ahead, also ahead of the wait.
-            arguments.push(match access {
-                Access::Read if packed => format!("const {t} *RESTRICT p{i}"),
-                Access::Read => format!("const {t} *p{i}"),
-                Access::Write | Access::ReadWrite => format!("{t} *p{i}"),
-            });
-        }
+        let mut arguments: Vec<String> = (0..self.t.signature.params.len()).map(|i| self.pointer(i)).collect();
         arguments.push("const i64 *RESTRICT v CLOCK".into());
         // What a driver is asked for stands in the text, as what the text does not say two programs may not differ in.
         if let Some(percent) = code.shared {

@@ -16,8 +16,8 @@ use crate::names::{Names, unprintable};
 use crate::simt::{Simt, Text};
 use expression::{Expressions, to_f32, wrapped};
 use folds::{AT_ONCE, Fold, THREADS_AT_ONCE, folds};
-use gristmill_compiler::emit::{Dialect, Signature};
-use gristmill_compiler::lower::{Addition, KernelCode, Prefetch, Statement, end_of_block};
+use gristmill_compiler::emit::{Accessor, CustomCode, CustomDialect, Dialect, Signature};
+use gristmill_compiler::lower::{Addition, Code, KernelCode, Prefetch, Statement, end_of_block};
 use gristmill_uop::{Arg, Graph, Id, Op, Scalar};
 use memory::Memories;
 use prelude::LONG;
@@ -50,11 +50,38 @@ impl Dialect for Wgsl {
         let mut w =
             Writer { t, memories, of_threads, folds: BTreeSet::new(), folded: HashSet::new(), text: Text::default() };
         w.kernel(name, code);
-        let folds = folds(&w.folds, of_threads);
-        let (memories, binding) = w.memories.definitions(signature);
-        let tables = w.t.tables.borrow().definitions(binding);
-        let long = if w.text.out.contains("f32_to_i64(") { LONG } else { "" };
-        format!("{long}{folds}{tables}{memories}{}", w.text.out)
+        w.finished()
+    }
+    fn custom(&self) -> Option<&dyn CustomDialect> {
+        Some(self)
+    }
+}
+
+impl CustomDialect for Wgsl {
+    fn name(&self) -> &'static str {
+        "wgsl"
+    }
+    fn has_pointers(&self) -> bool {
+        false
+    }
+    fn render(&self, name: &str, graph: &Graph, code: &CustomCode, signature: &Signature) -> String {
+        let statements = code.accessors.iter().flat_map(|of| of.statements.clone()).collect();
+        let of_accessors = KernelCode {
+            bodies: vec![Code { statements, ..Code::default() }],
+            threads: code.threads,
+            resident: 1,
+            exchange: 1,
+            shared: None,
+            entry: vec![],
+            idle: vec![],
+        };
+        let memories = Memories::of(graph, &of_accessors, signature);
+        let (t, of_threads) = (Expressions::new(graph, signature), [code.threads as i64, 1]);
+        let mut w =
+            Writer { t, memories, of_threads, folds: BTreeSet::new(), folded: HashSet::new(), text: Text::default() };
+        code.accessors.iter().for_each(|of| w.accessor(of));
+        w.custom(name, code);
+        w.finished()
     }
 }
 
@@ -179,16 +206,66 @@ impl<'a> Simt<'a> for Writer<'a> {
 }
 
 impl<'a> Writer<'a> {
-    fn kernel(&mut self, name: &str, code: &'a KernelCode) {
-        let arguments = "@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) thread: u32";
-        self.line(format_args!("@compute @workgroup_size({})\nfn {name}({arguments}) {{", code.threads));
+    /// What is written, with all that it needs before it.
+    fn finished(&self) -> String {
+        let folds = folds(&self.folds, self.of_threads);
+        let (memories, binding) = self.memories.definitions(self.names().signature);
+        let tables = self.t.tables.borrow().definitions(binding);
+        let long = if self.text.out.contains("f32_to_i64(") { LONG } else { "" };
+        format!("{long}{folds}{tables}{memories}{}", self.text.out)
+    }
+    /// The variables.
+    fn variables(&mut self) {
         for (i, &(_, node)) in self.names().signature.vars.iter().enumerate() {
             match self.t.type_of(node) {
                 Scalar::I32 => self.line(format_args!("let var{i} = variables.v{i};")),
                 _ => unprintable(self.t.g, node),
             }
         }
+    }
+    /// The head of a kernel, up to the number of its workgroup.
+    fn begin(&mut self, name: &str, threads: usize) {
+        let arguments = "@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) thread: u32";
+        self.line(format_args!("@compute @workgroup_size({threads})\nfn {name}({arguments}) {{"));
+        self.variables();
         self.line(format_args!("let w0 = i32(group.x + {GROUPS_X}u * group.y);"));
+    }
+    /// A function that a user's text calls.
+    fn accessor(&mut self, of: &'a Accessor) {
+        let t = self.t.type_of(of.value).name();
+        let index = of.index.map_or("at: i32".into(), |r| format!("{}: {}", self.t.name(r), self.t.type_of(r).name()));
+        let (name, value) = (of.name, self.t.name(of.value));
+        match of.stores {
+            true => self.line(format_args!("fn {name}({index}, {value}: {t}) {{")),
+            false => self.line(format_args!("fn {name}({index}) -> {t} {{")),
+        }
+        self.variables();
+        self.statements(&of.statements);
+        if !of.stores {
+            self.line(format_args!("return {value};"));
+        }
+        self.line(format_args!("}}"));
+    }
+    /// The kernel around a user's text.
+    fn custom(&mut self, name: &str, code: &CustomCode) {
+        self.begin(name, code.threads);
+        let signature = self.names().signature;
+        let count = self.t.index(signature.groups[0]);
+        self.line(format_args!("if (w0 >= i32({count})) {{ return; }}\n{{"));
+        // Whole numbers of one type, as indices are.
+        self.line(format_args!("let w = w0; let threads = {}i; let thread = i32(thread);", code.threads));
+        let g = self.t.g;
+        for (&called, &read) in code.kernel.arguments.iter().zip(&g[code.value].src) {
+            if g[read].op == Op::Var && code.kernel.calls(called).is_none() {
+                let variable = self.t.name(read);
+                self.line(format_args!("let {called} = {variable};"));
+            }
+        }
+        let text = code.kernel.text("wgsl").unwrap_or_else(|| unprintable(g, code.value));
+        self.line(format_args!("{text}\n}} }}"));
+    }
+    fn kernel(&mut self, name: &str, code: &'a KernelCode) {
+        self.begin(name, code.threads);
         for (i, body) in code.bodies.iter().enumerate() {
             self.body(i, body);
         }
