@@ -133,7 +133,7 @@ fn copied_ahead(of: &Launched, pressure: Pressure) -> Option<(i64, i64)> {
 
 /// Words that threads may hold beside what they compute, if a unit shall have registers for one workgroup more than come to it, which is one of the next kernel's. With 48
 /// where that leaves 45, GLM's output of attention (two workgroups a multiprocessor of an H200) takes 4.0 us, with 32 3.5. Where a unit has room for more workgroups
-/// than threads are planned for there are none: four words were kept in memory then by GLM's gate and up on an RTX 3060, as NVRTC compiles them.
+/// than threads are planned for there are none: four words were kept in memory then by GLM's gate and up on an RTX 3060, as its assembler says.
 fn room_for_loads(of: &Launched, pressure: Pressure, resident: i64) -> i64 {
     if resident > of.target.resident() {
         return 0;
