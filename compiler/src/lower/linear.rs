@@ -17,11 +17,12 @@ use super::surplus::surplus;
 use super::threads;
 use super::tiles::{self, Tile};
 use super::unpacked;
+use super::updates::{Update, interleaved, multiplies_unpacked, terms};
 use super::vector::{splat, vectorise};
 use crate::nest::{Nest, global_ranges, identity, unmasked};
 use gristmill_uop::machine::MachineKind;
 use gristmill_uop::target::Target;
-use gristmill_uop::{Arg, Graph, Id, Node, Op, RangeKind, ReduceOp, Sources};
+use gristmill_uop::{Arg, Graph, Id, Node, Op, RangeKind, ReduceOp};
 use rustc_hash::{FxHashMap, FxHashSet};
 use smallvec::smallvec;
 use std::cell::RefCell;
@@ -444,7 +445,9 @@ impl<'a> Emitter<'a> {
         if values.iter().all(|v| multiplies_unpacked(self.g, v.1)) {
             values = interleaved(values);
         }
-        let updates: Vec<Update> = values.into_iter().map(|(acc, value, op)| self.update(acc, value, op)).collect();
+        let known: Vec<bool> = values.iter().map(|v| self.is_defined(v.1)).collect();
+        let updates = values.into_iter().zip(known);
+        let updates: Vec<Update> = updates.map(|(term, known)| Update::of(self.g, term, known)).collect();
         // Loops first, shared by all; then each term as late as possible, so that few values wait in registers.
         let all: Vec<Id> = updates.iter().flat_map(|u| u.needs.iter().copied()).collect();
         self.reductions(&all, true);
@@ -485,26 +488,6 @@ impl<'a> Emitter<'a> {
             self.push_here(Statement::Accumulate(acc, scaled));
         }
     }
-    /// How an accumulator takes a term: by an op that adds as it multiplies, where the term is one.
-    fn update(&mut self, acc: Id, term: Id, op: ReduceOp) -> Update {
-        let n = self.g[term].clone();
-        let adds = op == ReduceOp::Add && !self.is_defined(term);
-        let last = n.src.len().saturating_sub(1);
-        // Ops whose last source is the sum they add to.
-        let dot = matches!(n.op, Op::Dot4 | Op::SignedDot4 | Op::Halves) && self.g.int_value(n.src[last]) == Some(0);
-        if adds && (matches!(n.op, Op::MmaHalf | Op::MmaShared | Op::TileMma) || dot) {
-            let needs = n.src[..last].to_vec();
-            let mut src = n.src.clone();
-            src[last] = acc;
-            return Update { acc, value: self.g.intern(Node { src, ..n }), needs };
-        }
-        let (op, src, needs): (Op, Sources, Vec<Id>) = if adds && n.op == Op::Mul && n.dtype.scalar.is_float() {
-            (Op::Fma, smallvec![n.src[0], n.src[1], acc], n.src.to_vec())
-        } else {
-            (op.combine(), smallvec![acc, term], vec![term])
-        };
-        Update { acc, value: self.g.intern(Node { op, dtype: n.dtype, src, arg: Arg::None }), needs }
-    }
     /// Defines `id` and what it needs, each at its depth.
     fn define(&mut self, id: Id) {
         let mut stack = vec![id];
@@ -537,46 +520,6 @@ impl<'a> Emitter<'a> {
             }
         }
     }
-}
-
-/// A new value of an accumulator, and what must be defined before it.
-struct Update {
-    acc: Id,
-    value: Id,
-    needs: Vec<Id>,
-}
-
-/// The terms of a sum of floats that is added up: each goes to the accumulator by itself.
-fn terms(g: &Graph, value: Id, op: ReduceOp, each: &mut impl FnMut(Id)) {
-    let n = &g[value];
-    if op == ReduceOp::Add && n.op == Op::Add && n.dtype.scalar.is_float() {
-        for &s in &n.src {
-            terms(g, s, op, each);
-        }
-    } else {
-        each(value);
-    }
-}
-
-/// Is it a product of halves that are unpacked for it?
-fn multiplies_unpacked(g: &Graph, value: Id) -> bool {
-    g[value].op == Op::MmaHalf && g[g[value].src[0]].op == Op::ScaledPair
-}
-
-/// Terms of several sums, the first of each before the second of any: what one product has unpacked the next ones use while it is in registers, and none waits for
-/// the one before it.
-fn interleaved(values: Vec<(Id, Id, ReduceOp)>) -> Vec<(Id, Id, ReduceOp)> {
-    let mut of_sum: FxHashMap<Id, usize> = FxHashMap::default();
-    let mut numbered: Vec<(usize, (Id, Id, ReduceOp))> = values
-        .into_iter()
-        .map(|v| {
-            let next = of_sum.entry(v.0).or_default();
-            *next += 1;
-            (*next, v)
-        })
-        .collect();
-    numbered.sort_by_key(|v| v.0);
-    numbered.into_iter().map(|v| v.1).collect()
 }
 
 /// Substitution that keeps vector nodes as they are: ranges are scalar, and index arithmetic below them is simplified.

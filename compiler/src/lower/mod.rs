@@ -29,6 +29,7 @@ pub(crate) mod threads;
 pub(crate) mod tiles;
 mod unpacked;
 pub(crate) mod unroll;
+mod updates;
 pub(crate) mod vector;
 mod warp;
 
