@@ -50,7 +50,7 @@ pub fn launch(of: &Launched, all: bool) -> Vec<Proposal<LaunchPlan>> {
         resident,
         words,
         iterations: (words / WORDS_OF_WIDEST_LOAD).max(1),
-        hoisted: hoisted(of, room_for_loads(of, pressure, resident)),
+        hoisted: hoisted(of, room_for_loads(of, resident)),
         asynchronous: target.machine.early,
         ahead,
         dependents: dependents(of),
@@ -69,7 +69,8 @@ pub fn launch(of: &Launched, all: bool) -> Vec<Proposal<LaunchPlan>> {
     ];
     let more = first.resident + 1;
     if target.threads as i64 * more <= target.machine.threads_per_unit as i64 && least(pressure) <= each(more, target) {
-        others.push(("more workgroups at once", LaunchPlan { resident: more, ..first }));
+        // Their registers are all taken: six kernels kept hoisted words in memory on an RTX 3060 and an L4, as their assembler says.
+        others.push(("more workgroups at once", LaunchPlan { resident: more, hoisted: 0, ..first }));
     }
     if pressure.ahead.is_some() && target.machine.early {
         let at = |ahead| LaunchPlan { ahead, ..first };
@@ -132,14 +133,9 @@ fn copied_ahead(of: &Launched, pressure: Pressure) -> Option<(i64, i64)> {
 }
 
 /// Words that threads may hold beside what they compute, if a unit shall have registers for one workgroup more than come to it, which is one of the next kernel's. With 48
-/// where that leaves 45, GLM's output of attention (two workgroups a multiprocessor of an H200) takes 4.0 us, with 32 3.5. Where a unit has room for more workgroups
-/// than threads are planned for there are none: four words were kept in memory then by GLM's gate and up on an RTX 3060, as its assembler says.
-fn room_for_loads(of: &Launched, pressure: Pressure, resident: i64) -> i64 {
-    if resident > of.target.resident() {
-        return 0;
-    }
-    let next = each(of.workgroups_per_unit.clamp(1, resident) + 1, of.target) - REGISTERS;
-    next.min(each(resident, of.target) - least(pressure))
+/// where that leaves 45, GLM's output of attention (two workgroups a multiprocessor of an H200) takes 4.0 us, with 32 3.5.
+fn room_for_loads(of: &Launched, resident: i64) -> i64 {
+    each(of.workgroups_per_unit.clamp(1, resident) + 1, of.target) - REGISTERS
 }
 
 /// Words that threads load before their nests begin, of at most so many.
