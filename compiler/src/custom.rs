@@ -4,10 +4,9 @@
 //! computes (`schedule/custom.rs`), so that parameters, levels, hazards, lifetimes and titles follow from it as from any other kernel's. Elsewhere the call is its reference, and that is scheduled as if it
 //! had been written alone.
 
-use crate::emit::CustomDialect;
 use crate::price::{OfText, Price};
 use crate::typical::typical;
-use gristmill_uop::custom::CustomRef;
+use gristmill_uop::custom::{CustomRef, Language};
 use gristmill_uop::program::Program;
 use gristmill_uop::target::Target;
 use gristmill_uop::{Arg, Graph, Id, Op, Sources};
@@ -29,23 +28,23 @@ pub fn called(g: &Graph, id: Id) -> Option<CustomRef> {
     }
 }
 
-/// Has that dialect a text of a call, `node`, whose tensors its language can name?
-fn is_known(g: &Graph, node: Id, kernel: CustomRef, dialect: &dyn CustomDialect) -> bool {
+/// Is there a text of a call, `node`, in that language, which can name its tensors?
+fn is_known(g: &Graph, node: Id, kernel: CustomRef, language: Language) -> bool {
     let by_function = |name: &str| kernel.calls(name).is_some();
     let mut arguments = kernel.arguments.iter().zip(&g[node].src[2..]);
     let pointers = !by_function(kernel.output) || arguments.any(|(name, &s)| g[s].op != Op::Var && !by_function(name));
-    kernel.text(dialect.name()).is_some() && (dialect.has_pointers() || !pointers)
+    kernel.text(language.name).is_some() && (language.has_pointers || !pointers)
 }
 
-/// The calls below `roots`, each as a kernel, where that dialect has a text for it, or as its reference.
-pub fn resolve(g: &mut Graph, roots: &mut [Id], dialect: Option<&dyn CustomDialect>) {
+/// The calls below `roots`, each as a kernel, where there is a text for it in that language, or as its reference.
+pub fn resolve(g: &mut Graph, roots: &mut [Id], language: Option<Language>) {
     let mut map: FxHashMap<Id, Id> = FxHashMap::default();
     for id in g.toposort(roots) {
         let Some(kernel) = called(g, id) else { continue };
         let src: Sources = g[id].src.clone();
         // Sources come first: what they call is settled.
         let settled: Vec<Id> = src.iter().map(|&s| g.substitute(s, &mut map)).collect();
-        let new = if dialect.is_some_and(|dialect| is_known(g, id, kernel, dialect)) {
+        let new = if language.is_some_and(|language| is_known(g, id, kernel, language)) {
             as_kernel(g, kernel, &settled)
         } else {
             settled[0]

@@ -6,7 +6,7 @@ use crate::decision::{Decider, Decision, Policy};
 use crate::decompose::attention;
 use crate::decompose::attention::plan::AttentionPlan;
 use crate::decompose::{product, scatter};
-use crate::emit::{Dialect, Emission, Slots, map, program};
+use crate::emit::{CustomDialect, Dialect, Emission, Slots, map, program};
 use crate::layout::Layout;
 use crate::planned::{Planned, planned};
 use crate::schedule::{Launch, TEMP};
@@ -113,7 +113,7 @@ fn roots(function: &Function) -> Vec<Id> {
 fn captured(function: &Function, dialect: Option<&dyn Dialect>, watch: &mut dyn Watch) -> Function {
     let (mut graph, mut roots) = (function.graph.clone(), roots(function));
     watch.pass("captured", &mut graph, &roots);
-    custom::resolve(&mut graph, &mut roots, dialect.and_then(Dialect::custom));
+    custom::resolve(&mut graph, &mut roots, dialect.and_then(Dialect::custom).map(CustomDialect::language));
     let outputs = function.outputs.iter().zip(roots).map(|(output, root)| (output.0, root)).collect();
     Function { graph, outputs, ..function.clone() }
 }

@@ -26,6 +26,15 @@ pub struct CustomKernel {
     pub operations: u32,
 }
 
+/// A language that devices take such texts in.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Language {
+    /// What its texts are found by.
+    pub name: &'static str,
+    /// Has it pointers? In one without them texts read and write by functions alone.
+    pub has_pointers: bool,
+}
+
 /// A kernel that lives as long as the program.
 pub type CustomRef = &'static CustomKernel;
 

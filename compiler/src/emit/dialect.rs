@@ -1,7 +1,7 @@
 //! What a device's language is to the compiler.
 
 use crate::lower::{KernelCode, Statement};
-use gristmill_uop::custom::CustomRef;
+use gristmill_uop::custom::{CustomRef, Language};
 use gristmill_uop::program::Access;
 use gristmill_uop::{Graph, Id};
 use std::sync::Arc;
@@ -18,12 +18,8 @@ pub trait Dialect: Send + Sync {
 
 /// Makes kernels of users' own texts.
 pub trait CustomDialect {
-    /// What such texts are found by.
-    fn name(&self) -> &'static str;
-    /// Has the language pointers? In one without them texts read and write by functions alone.
-    fn has_pointers(&self) -> bool {
-        true
-    }
+    /// What such texts are written in.
+    fn language(&self) -> Language;
     /// The text of a kernel named `name` around a user's.
     fn render(&self, name: &str, graph: &Graph, code: &CustomCode, signature: &Signature) -> String;
 }

@@ -11,6 +11,7 @@ pub use prelude::prelude;
 use crate::render::{Expressions, Values, stored, sum, type_of};
 use gristmill_compiler::emit::{Accessor, CustomCode, CustomDialect, Dialect, Signature};
 use gristmill_compiler::lower::{Addition, Code, KernelCode, Prefetch, Statement, TilePrefetch};
+use gristmill_uop::custom::Language;
 use gristmill_uop::program::Access;
 use gristmill_uop::{Arg, Graph, Id, Scalar};
 use std::fmt::Write;
@@ -38,15 +39,15 @@ impl Dialect for C {
 }
 
 impl CustomDialect for C {
-    fn name(&self) -> &'static str {
-        "c"
+    fn language(&self) -> Language {
+        Language { name: "c", has_pointers: true }
     }
     fn render(&self, name: &str, graph: &Graph, code: &CustomCode, signature: &Signature) -> String {
         let t = Expressions::new(name, graph, signature, Values::Vectors);
         let mut w = Writer { t, skipping: false, out: String::new() };
         code.accessors.iter().for_each(|of| w.accessor(of));
         w.begin(name);
-        w.out.push_str(&w.t.custom_body(code, self.name()));
+        w.out.push_str(&w.t.custom_body(code, self.language().name));
         w.line(format_args!("}}"));
         w.t.definitions() + &w.out
     }

@@ -13,6 +13,7 @@ use crate::render::{Expressions, Values, cast, stored, sum};
 use crate::simt::{Simt, Text};
 use gristmill_compiler::emit::{Accessor, CustomCode, CustomDialect, Dialect, Signature};
 use gristmill_compiler::lower::{Addition, KernelCode, Prefetch, SpanPrefetch, Statement};
+use gristmill_uop::custom::Language;
 use gristmill_uop::program::Access;
 use gristmill_uop::{Arg, Graph, Id, Op, ReduceOp, Scalar};
 
@@ -41,8 +42,8 @@ impl Dialect for Cuda {
 }
 
 impl CustomDialect for Cuda {
-    fn name(&self) -> &'static str {
-        "cuda"
+    fn language(&self) -> Language {
+        Language { name: "cuda", has_pointers: true }
     }
     fn render(&self, name: &str, graph: &Graph, code: &CustomCode, signature: &Signature) -> String {
         let t = Expressions::new(name, graph, signature, Values::Threads);
@@ -62,7 +63,7 @@ impl CustomDialect for Cuda {
         w.begin(name);
         let count = w.t.index(signature.groups[0]);
         w.line(format_args!("if (w >= {count}) return;\nconst i32 threads = {};", code.threads));
-        let body = w.t.custom_body(code, self.name());
+        let body = w.t.custom_body(code, self.language().name);
         w.text.out.push_str(&body);
         w.line(format_args!("}}"));
         w.t.definitions() + &w.text.out

@@ -18,6 +18,7 @@ use expression::{Expressions, to_f32, wrapped};
 use folds::{AT_ONCE, Fold, THREADS_AT_ONCE, folds};
 use gristmill_compiler::emit::{Accessor, CustomCode, CustomDialect, Dialect, Signature};
 use gristmill_compiler::lower::{Addition, Code, KernelCode, Prefetch, Statement, end_of_block};
+use gristmill_uop::custom::Language;
 use gristmill_uop::{Arg, Graph, Id, Op, Scalar};
 use memory::Memories;
 use prelude::LONG;
@@ -58,11 +59,8 @@ impl Dialect for Wgsl {
 }
 
 impl CustomDialect for Wgsl {
-    fn name(&self) -> &'static str {
-        "wgsl"
-    }
-    fn has_pointers(&self) -> bool {
-        false
+    fn language(&self) -> Language {
+        Language { name: "wgsl", has_pointers: false }
     }
     fn render(&self, name: &str, graph: &Graph, code: &CustomCode, signature: &Signature) -> String {
         let statements = code.accessors.iter().flat_map(|of| of.statements.clone()).collect();
