@@ -69,8 +69,8 @@ pub fn launch(of: &Launched, all: bool) -> Vec<Proposal<LaunchPlan>> {
     ];
     let more = first.resident + 1;
     if target.threads as i64 * more <= target.machine.threads_per_unit as i64 && least(pressure) <= each(more, target) {
-        // Their registers are all taken: six kernels kept hoisted words in memory on an A100, an RTX 3060 and an L4, as their assembler says.
-        others.push(("more workgroups at once", LaunchPlan { resident: more, hoisted: 0, ..first }));
+        let hoisted = hoisted(of, room_for_loads(of, more));
+        others.push(("more workgroups at once", LaunchPlan { resident: more, hoisted, ..first }));
     }
     if pressure.ahead.is_some() && target.machine.early {
         let at = |ahead| LaunchPlan { ahead, ..first };
@@ -135,7 +135,12 @@ fn copied_ahead(of: &Launched, pressure: Pressure) -> Option<(i64, i64)> {
 
 /// Words that threads may hold beside what they compute, if a unit shall have registers for one workgroup more than come to it, which is one of the next kernel's. With 48
 /// where that leaves 45, GLM's output of attention (two workgroups a multiprocessor of an H200) takes 4.0 us, with 32 3.5.
+/// Where a unit holds more workgroups than threads are planned for their registers are all taken: six kernels of an RTX 3060 and an L4 kept hoisted words in memory, as
+/// their assembler says.
 fn room_for_loads(of: &Launched, resident: i64) -> i64 {
+    if resident > of.target.resident() {
+        return 0;
+    }
     each(of.workgroups_per_unit.clamp(1, resident) + 1, of.target) - REGISTERS
 }
 
