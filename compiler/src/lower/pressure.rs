@@ -19,6 +19,8 @@ pub struct Pressure {
     pub unpacked: i64,
     /// Words that these products ask memory for at once.
     pub asked: i64,
+    /// Words that a loop of sums asks memory for at once, where threads add.
+    pub words: i64,
     /// What their loops ask for if they are copied ahead.
     pub ahead: Option<Wanted>,
 }
@@ -39,6 +41,7 @@ impl Pressure {
             products: bodies.iter().any(|b| products(g, &b.statements)),
             unpacked: unpacks().map(|s| OF_A_TILE * tiles(g, s) as i64).max().unwrap_or(0),
             asked: unpacks().map(|s| asked_for(g, s)).max().unwrap_or(0),
+            words: bodies.iter().filter(|b| sums(b) > 0).map(|b| asked_for(g, &b.statements)).max().unwrap_or(0),
             ahead: wanted.reduce(|a, b| a.and(b)),
         }
     }

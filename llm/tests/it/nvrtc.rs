@@ -37,7 +37,12 @@ const MOST_ONE: usize = 128;
 const CHOSEN: usize = 16;
 /// Kernels that need more registers than there are, by model and function, with the bytes that they spill at most. A row is work left to do:
 /// the tiles of a prompt's products with six-bit scales are too high, and one of V2-Lite's is at the limit without the register that a constant of unpacking takes (experiments, 96).
-const KNOWN: &[(&str, &str, usize)] = &[("q4_k_m", ".chunk512", 176), ("deepseek-v2-lite q4_0", ".chunk512", 24)];
+/// GLM's gate and up on an A100, of which three workgroups share a unit's registers, keep four values of the choice of experts in memory while they wait for weights.
+const KNOWN: &[(&str, &str, usize)] = &[
+    ("q4_k_m", ".chunk512", 176),
+    ("deepseek-v2-lite q4_0", ".chunk512", 24),
+    ("a100: glm-4.7-flash q4_0", ".moe.one.2048", 32),
+];
 /// Kernels that are compiled as one text. More gain nothing, and leave a core idle at the end.
 const TOGETHER: usize = 6;
 
