@@ -13,11 +13,9 @@ use crate::variables::{Variables, by_level};
 use cudarc::driver::sys::{self, CUdeviceptr};
 use gristmill_runtime::lease::{InFlight, Order, StepUses};
 use gristmill_runtime::{Buffer, Error, Kernel, Launch, Replay};
+use gristmill_uop::machine::EARLY_LAUNCH_SINCE;
 use std::collections::VecDeque;
 use std::sync::Arc;
-
-/// The first architecture whose kernels may start before their predecessor has ended.
-const EARLY: u32 = 90;
 
 /// What a start of a step takes for itself, until it has ended.
 struct Slot {
@@ -96,7 +94,7 @@ impl CudaReplay {
         let most = variables.most();
         // Numbers of workgroups that depend on variables are set before the first launch.
         let groups = vec![1; kernels.len()];
-        let follow = if context.sm >= EARLY { Follow::Early } else { Follow::Plainly };
+        let follow = if context.sm >= EARLY_LAUNCH_SINCE { Follow::Early } else { Follow::Plainly };
         let graph = Graph::new(&current, &kernels, groups.clone(), follow)?;
         let uses = StepUses::new(&context.owner, launches.iter().flat_map(Launch::uses), Order::Queued);
         drop(current);

@@ -9,6 +9,7 @@ pub mod expand;
 mod fusion;
 pub mod kernel;
 mod launch;
+mod levels;
 pub mod materialise;
 pub mod memory;
 mod merge;
@@ -30,6 +31,7 @@ use gristmill_uop::target::Target;
 use gristmill_uop::{Graph, Id, Op};
 use kernel::Draft;
 pub use launch::{Body, Launch};
+use levels::levels;
 use materialise::Placement;
 use memory::Lifetime;
 use merge::{in_one_round, merge};
@@ -72,8 +74,7 @@ pub fn schedule(of: &Decomposed, mut g: Graph, target: &Target, decider: &mut De
     let again = Again::new(problem, kernels.iter().map(|k| k.0.root), &reads, &fusion);
     let mut needs = needs(&kernels, &reads, &fusion);
     before_write(&g, &kernels, &mut needs);
-    let mut level = levels(&needs);
-    latest_levels(&needs, &mut level);
+    let level = levels(&g, &kernels, &needs, target);
     let mut shares = merge(&g, &kernels, &level, |root| fusion.is_reused(root), target, decider);
     let mut rooms = vec![occupancy::room(target); kernels.len()];
     if target.machine.kind == MachineKind::Gpu {
@@ -127,34 +128,6 @@ fn needs(kernels: &[(Draft, Price)], reads: &Reads, fusion: &Fusion) -> Vec<FxHa
     kernels.iter().map(|k| of(k.0.root)).collect()
 }
 
-/// Levels by the longest path. Kernels are in topological order, except for the edges that `before_write` adds: hence the rounds.
-fn levels(needs: &[FxHashSet<usize>]) -> Vec<usize> {
-    let mut level = vec![0usize; needs.len()];
-    for _ in 0..needs.len() {
-        let mut changed = false;
-        for i in 0..needs.len() {
-            let l = needs[i].iter().map(|&j| level[j] + 1).max().unwrap_or(0);
-            changed |= l != level[i];
-            level[i] = l;
-        }
-        if !changed {
-            break;
-        }
-    }
-    level
-}
-
-/// How long an intermediate is alive; one that was fused takes no bytes.
-fn lifetime(g: &Graph, node: Id, kernels: &[(Draft, Price)], needs: &[FxHashSet<usize>], level: &[usize]) -> Lifetime {
-    let Some(i) = kernels.iter().position(|k| k.0.root == node) else { return Lifetime { bytes: 0, from: 0, to: 0 } };
-    let bytes = g.max_elements(node).max(1) as usize * g[node].dtype.scalar.bytes();
-    // Later versions are in the same place.
-    let versions: Vec<usize> = (0..kernels.len()).filter(|&k| first_version(g, kernels[k].0.root) == node).collect();
-    let reads = |j: usize| versions.contains(&j) || versions.iter().any(|v| needs[j].contains(v));
-    let last = (0..kernels.len()).filter(|&j| reads(j)).map(|j| level[j]).max();
-    Lifetime { bytes, from: level[i], to: last.unwrap_or(level[i]) }
-}
-
 /// Kernels that read a state as it was come before the kernel that writes it.
 fn before_write(g: &Graph, kernels: &[(Draft, Price)], needs: &mut [FxHashSet<usize>]) {
     for (w, (writer, _)) in kernels.iter().enumerate() {
@@ -177,15 +150,13 @@ fn depends(needs: &[FxHashSet<usize>], from: usize, on: usize) -> bool {
     needs[from].iter().any(|&n| n == on || depends(needs, n, on))
 }
 
-/// Moves every kernel to the latest level at which its readers still come after it, if that level has company there: more kernels
-/// without a path between them meet in one launch, and buffers live shorter.
-fn latest_levels(needs: &[FxHashSet<usize>], level: &mut [usize]) {
-    for i in (0..level.len()).rev() {
-        let first_reader = (0..needs.len()).filter(|&j| needs[j].contains(&i)).map(|j| level[j]).min();
-        if let Some(l) = first_reader
-            && l - 1 > level[i]
-        {
-            level[i] = l - 1;
-        }
-    }
+/// How long an intermediate is alive; one that was fused takes no bytes.
+fn lifetime(g: &Graph, node: Id, kernels: &[(Draft, Price)], needs: &[FxHashSet<usize>], level: &[usize]) -> Lifetime {
+    let Some(i) = kernels.iter().position(|k| k.0.root == node) else { return Lifetime { bytes: 0, from: 0, to: 0 } };
+    let bytes = g.max_elements(node).max(1) as usize * g[node].dtype.scalar.bytes();
+    // Later versions are in the same place.
+    let versions: Vec<usize> = (0..kernels.len()).filter(|&k| first_version(g, kernels[k].0.root) == node).collect();
+    let reads = |j: usize| versions.contains(&j) || versions.iter().any(|v| needs[j].contains(v));
+    let last = (0..kernels.len()).filter(|&j| reads(j)).map(|j| level[j]).max();
+    Lifetime { bytes, from: level[i], to: last.unwrap_or(level[i]) }
 }

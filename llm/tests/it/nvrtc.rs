@@ -21,15 +21,13 @@ use gristmill_tensor::function::Capture;
 use gristmill_tensor::jit::{Jit, Ready};
 use gristmill_uop::Scalar;
 use gristmill_uop::function::Function;
-use gristmill_uop::machine::{Machine, NAMED};
+use gristmill_uop::machine::{EARLY_LAUNCH_SINCE, Machine, NAMED};
 use gristmill_uop::program::Program;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
 /// Registers that a thread can have.
 const MOST: usize = 255;
-/// The first architecture on which a kernel may start while the one before it runs.
-const EARLY: u32 = 90;
 /// Registers that a thread may have in one token's step where that is so.
 const MOST_ONE: usize = 128;
 /// Bytes that the assembler may spill of its own choice, to stay below a number of registers at which more warps run. It has done so at 32
@@ -62,7 +60,7 @@ struct Case {
 impl Case {
     /// Registers that a thread may have.
     fn most(&self) -> usize {
-        if self.place.contains(".one") && sm(self) >= EARLY { MOST_ONE } else { MOST }
+        if self.place.contains(".one") && sm(self) >= EARLY_LAUNCH_SINCE { MOST_ONE } else { MOST }
     }
 }
 

@@ -135,12 +135,7 @@ fn copied_ahead(of: &Launched, pressure: Pressure) -> Option<(i64, i64)> {
 
 /// Words that threads may hold beside what they compute, if a unit shall have registers for one workgroup more than come to it, which is one of the next kernel's. With 48
 /// where that leaves 45, GLM's output of attention (two workgroups a multiprocessor of an H200) takes 4.0 us, with 32 3.5.
-/// Where a unit holds more workgroups than threads are planned for their registers are all taken: six kernels of an RTX 3060 and an L4 kept hoisted words in memory, as
-/// their assembler says.
 fn room_for_loads(of: &Launched, resident: i64) -> i64 {
-    if resident > of.target.resident() {
-        return 0;
-    }
     each(of.workgroups_per_unit.clamp(1, resident) + 1, of.target) - REGISTERS
 }
 
