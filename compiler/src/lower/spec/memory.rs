@@ -1,0 +1,210 @@
+//! Memory and stages as linear code reads, writes and asks for them: a nest its own buffer, wide accesses at multiples of their bytes, copies of rings and of what iterations hand on.
+
+use super::super::code::{Addition, Prefetch, SpanPrefetch};
+use super::error::Checked;
+use super::{COPIES, Checker, nodes};
+use gristmill_uop::fragment::Fragment;
+use gristmill_uop::{Arg, Id, Op, RangeKind, Scalar};
+
+/// Bytes of a wide load.
+const WIDE_LOADS: [usize; 2] = [8, 16];
+/// Bytes of a wide write: narrow values also fill a register.
+const WIDE_WRITES: [usize; 3] = [4, 8, 16];
+/// Bytes of a register, in which each part of a wide load lies.
+const BYTES_OF_WORD: usize = 4;
+
+impl Checker<'_> {
+    /// Where a nest writes.
+    fn place(&mut self, buffer: Id, at: Id) -> Checked {
+        let own = self.nest.as_ref().is_some_and(|n| n.buffer == buffer);
+        // And stages, in a loop that nests share.
+        let filled = self.g[buffer].op == Op::Local && self.shared_loop().is_some();
+        self.hold(own || filled, "a nest writes its own buffer", buffer)?;
+        self.hold(self.g[at].dtype == Scalar::I64.one(), "an offset is an i64", at)?;
+        if own && let Some(nest) = &mut self.nest {
+            nest.written = true;
+        } else {
+            self.filled.insert(buffer);
+        }
+        self.value(at, buffer)
+    }
+    pub(super) fn write(&mut self, buffer: Id, at: Id, value: Id) -> Checked {
+        self.place(buffer, at)?;
+        let g = self.g;
+        let fits = matches!(g[buffer].arg, Arg::Packed(..)) || g.scalar(value) == g.scalar(buffer);
+        let word = g[buffer].op == Op::Local && g.scalar(buffer).is_half() && g.scalar(value) == Scalar::U32;
+        let fits = fits || word && self.aligned(buffer, at, BYTES_OF_WORD);
+        let lanes = self.threads.is_empty() || g[value].dtype.lanes == 1;
+        self.hold(fits && lanes, "what is written is of the buffer's type, or two halves of a stage", value)?;
+        self.value(value, buffer)
+    }
+    pub(super) fn add(&mut self, a: &Addition) -> Checked {
+        self.place(a.buffer, a.at)?;
+        let (g, of) = (self.g, self.g.scalar(a.buffer));
+        let memory = g[a.buffer].op == Op::Param && !matches!(g[a.buffer].arg, Arg::Packed(..));
+        let number = matches!(of, Scalar::F32 | Scalar::F16 | Scalar::I32);
+        self.hold(memory && number, "what is added to is f32, f16 or i32 in memory", a.buffer)?;
+        let pair = || of == Scalar::F16 && a.atomic && self.aligned(a.buffer, a.at, BYTES_OF_WORD);
+        let fits = a.values.len() == 1 || a.values.len() == 2 && pair();
+        self.hold(fits, "what is added at once is one value, or two halves of a word", a.at)?;
+        for &value in &a.values {
+            let alone = a.values.len() == 1 && self.threads.is_empty() || g[value].dtype.lanes == 1;
+            self.hold(alone && g.scalar(value) == of, "what is added is of the buffer's type", value)?;
+            self.value(value, a.buffer)?;
+        }
+        if let Some(when) = a.when {
+            self.hold(g[when].dtype == Scalar::Bool.one(), "what is added under a condition has one", when)?;
+            self.value(when, a.buffer)?;
+        }
+        let in_a_loop = self.scopes.iter().filter_map(|s| s.range).any(|r| g.range_kind(r) == Some(RangeKind::Reduce));
+        self.hold(a.atomic || in_a_loop, "what others may add to at the same time is added atomically", a.at)
+    }
+    pub(super) fn write_tile(&mut self, buffer: Id, at: Id, stride: i64, value: Id) -> Checked {
+        self.place(buffer, at)?;
+        let of = Fragment::of_sums(self.g[value].dtype).filter(|of| of.sum == self.g.scalar(buffer));
+        self.hold(
+            of.is_some_and(|of| stride >= of.columns),
+            "a tile is written to rows of the buffer's type that do not overlap",
+            value,
+        )?;
+        self.value(value, buffer)
+    }
+    /// Is the address a multiple of so many bytes, whatever its indices are?
+    fn aligned(&self, buffer: Id, at: Id, bytes: usize) -> bool {
+        let (sum, unit) = (self.g.linear(at), self.g.unit_bytes(buffer));
+        let mut all = std::iter::once(sum.constant).chain(sum.terms.iter().map(|t| t.1));
+        all.all(|c| c * unit % bytes as i64 == 0)
+    }
+    pub(super) fn wide(&mut self, buffer: Id, at: Id, bytes: usize, parts: &[(Id, usize)]) -> Checked {
+        let g = self.g;
+        let aligned = WIDE_LOADS.contains(&bytes) && self.aligned(buffer, at, bytes);
+        self.hold(aligned, "a wide load is of 8 or 16 bytes, at a multiple of them", at)?;
+        self.value(at, buffer)?;
+        let (base, unit) = (g.linear(at), g.unit_bytes(buffer));
+        for &(load, byte) in parts {
+            let n = &g[load];
+            let here = n.op == Op::Load && n.src[0] == buffer && {
+                let own = g.linear(n.src[1]);
+                own.terms == base.terms && (own.constant - base.constant) * unit == byte as i64
+            };
+            self.hold(here, "a part of a wide load is a load of its buffer, at its byte", load)?;
+            let size = n.dtype.scalar.bytes();
+            let inside = n.dtype.lanes == 1 && byte + size <= bytes && byte % BYTES_OF_WORD + size <= BYTES_OF_WORD;
+            self.hold(inside, "a part of a wide load lies in it, and in one of its words", load)?;
+            if let Some(rule) = nodes::broken(g, n, &self.threads) {
+                return Err(self.error(rule, load));
+            }
+            self.readable(buffer, load)?;
+            self.defined(load)?;
+        }
+        Ok(())
+    }
+    pub(super) fn async_copy(
+        &mut self,
+        [to, at]: [Id; 2],
+        [from, offset]: [Id; 2],
+        bytes: usize,
+        when: Option<Id>,
+    ) -> Checked {
+        let of = self.g[to].op == Op::Local && self.g[from].op == Op::Param;
+        self.hold(of, "an asynchronous copy is from memory to a stage", to)?;
+        if self.is_ring(to) {
+            self.value(at, to)?;
+        } else {
+            self.place(to, at)?;
+        }
+        self.filled.insert(to);
+        self.value(offset, from)?;
+        for n in when.map(|when| self.g.toposort(&[when])).unwrap_or_default() {
+            let known = self.g[n].op != Op::Range || self.is_open(n);
+            let read = matches!(self.g[n].op, Op::Load | Op::Reduce | Op::Fold | Op::Acc);
+            self.hold(known && !read, "what a copy depends on is known where it is", n)?;
+        }
+        let aligned = bytes == COPIES && self.aligned(to, at, bytes) && self.aligned(from, offset, bytes);
+        self.hold(aligned, "an asynchronous copy is of 16 bytes, at multiples of them", to)
+    }
+    /// A buffer of the body that copies alone fill.
+    fn is_ring(&self, buffer: Id) -> bool {
+        self.code.locals.contains(&buffer) && self.nest.as_ref().is_some_and(|n| n.buffer != buffer)
+    }
+    pub(super) fn copied(&mut self, ring: Id, at: Id, bytes: usize, parts: &[(Id, usize)]) -> Checked {
+        let g = self.g;
+        self.hold(self.is_ring(ring), "what was copied is read from a ring", ring)?;
+        self.value(at, ring)?;
+        let aligned = bytes == COPIES && self.aligned(ring, at, bytes);
+        self.hold(aligned, "what was copied is read as it was, 16 bytes at a multiple of them", at)?;
+        for &(load, byte) in parts {
+            let n = &g[load];
+            let far = n.op == Op::Load && g[n.src[0]].op == Op::Param && n.dtype.lanes == 1;
+            let inside = byte % BYTES_OF_WORD + n.dtype.scalar.bytes() <= BYTES_OF_WORD && byte < bytes;
+            self.hold(far && inside, "a copy is of loads from memory, each within one of its words", load)?;
+            self.defined(load)?;
+        }
+        Ok(())
+    }
+    pub(super) fn carried(&mut self, load: Id, first: Id) -> Checked {
+        self.value(first, load)?;
+        let fits = self.g[load].dtype == self.g[first].dtype;
+        self.hold(fits, "what is carried over is of its load's type", load)?;
+        self.carried.insert(load);
+        self.defined(load)
+    }
+    pub(super) fn carry(&mut self, load: Id, next: Id) -> Checked {
+        self.value(next, load)?;
+        let fits = self.carried.contains(&load) && self.g[load].dtype == self.g[next].dtype;
+        self.hold(fits, "what is carried over is of its load's type", load)
+    }
+    /// An index expression of workgroup indices and `others`, which no statement defines.
+    fn expression(&self, id: Id, others: &[Id], loads: bool) -> Checked {
+        let g = self.g;
+        let known = g.free_ranges(id).iter().all(|r| self.code.globals.contains(r) || others.contains(r));
+        self.hold(known, "what is asked for ahead is known where it is", id)?;
+        for n in g.toposort(&[id]) {
+            match g[n].op {
+                Op::Load if loads && g[g[n].src[0]].op == Op::Local => self.readable(g[n].src[0], n)?,
+                Op::Load | Op::Reduce | Op::Fold | Op::Acc => {
+                    return Err(self.error("what is asked for ahead is known where it is", n));
+                }
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+    pub(super) fn span(&self, span: &SpanPrefetch) -> Checked {
+        self.hold(self.nest.is_none(), "a span is asked for outside nests", span.buffer)?;
+        let memory = self.g[span.buffer].op == Op::Param && span.bytes > 0;
+        self.hold(memory, "what is asked for ahead is memory", span.buffer)?;
+        span.terms.iter().try_for_each(|t| self.expression(t.0, &span.loops, true))
+    }
+    pub(super) fn prefetch(&mut self, p: &Prefetch) -> Checked {
+        match p {
+            Prefetch::Line { at: [buffer, at], .. } => {
+                self.hold(self.g[*buffer].op == Op::Param, "what is asked for ahead is memory", *buffer)?;
+                self.value(*at, *buffer)
+            }
+            Prefetch::Tile(tile) => {
+                let memory = self.g[tile.buffer].op == Op::Param && tile.line * tile.lines > 0;
+                self.hold(memory, "what is asked for ahead is memory", tile.buffer)?;
+                for &r in &tile.turn {
+                    self.hold(self.is_open(r), "a range is open where it is used", r)?;
+                }
+                tile.terms.iter().try_for_each(|t| self.expression(t.0, &[], false))
+            }
+            Prefetch::Span(span) => self.span(span),
+        }
+    }
+    pub(super) fn wide_write(&mut self, buffer: Id, at: Id, bytes: usize, values: &[Id]) -> Checked {
+        let g = self.g;
+        self.place(buffer, at)?;
+        let aligned = WIDE_WRITES.contains(&bytes) && self.aligned(buffer, at, bytes);
+        self.hold(aligned, "a wide write is of 4, 8 or 16 bytes, at a multiple of them", at)?;
+        let fill = values.len() as i64 * g.unit_bytes(buffer) == bytes as i64;
+        self.hold(fill, "the values of a wide write fill it", buffer)?;
+        for &value in values {
+            let fits = g[value].dtype == g.scalar(buffer).one();
+            self.hold(fits, "what is written is of the buffer's type", value)?;
+            self.value(value, buffer)?;
+        }
+        Ok(())
+    }
+}
