@@ -74,7 +74,7 @@ pub fn schedule(of: &Decomposed, mut g: Graph, target: &Target, decider: &mut De
     let again = Again::new(problem, kernels.iter().map(|k| k.0.root), &reads, &fusion);
     let mut needs = needs(&kernels, &reads, &fusion);
     before_write(&g, &kernels, &mut needs);
-    let level = levels(&g, &kernels, &needs, target);
+    let level = levels(&kernels, &needs, target);
     let mut shares = merge(&g, &kernels, &level, |root| fusion.is_reused(root), target, decider);
     let mut rooms = vec![occupancy::room(target); kernels.len()];
     if target.machine.kind == MachineKind::Gpu {
