@@ -296,8 +296,8 @@ const CACHE_PER_UNIT: f64 = 10e12 / 132.0;
 
 /// The architecture since which a kernel may start while those before it run.
 pub const EARLY_LAUNCH_SINCE: u32 = 90;
-/// Seconds of one more dependent launch there, by what plans gain: an H200's profiles show 0.9 to 1.3 us for small kernels, and of 3.0, 2.2, 2.0, 1.9, 1.75 and 1.6 us 1.9 was best on the whole
-/// for one token of six models and eight of two (experiments, 118).
+/// Seconds of one more dependent launch there, by what plans gain: an H200's profiles show 0.9 to 1.3 us for small kernels, and of seven values from 3.0 to 1.4 us 1.9 was best on the whole
+/// for one token of six models and eight sequences of two (experiments, 118).
 const EARLY_LAUNCH: f64 = 1.9e-6;
 /// The same elsewhere. Not measured.
 const LAUNCH: f64 = 3.0e-6;

@@ -3,15 +3,15 @@
 
 use super::code::{Statement, end_of_block};
 use super::pressure::products;
+use crate::price::occupancy::REGISTERS_PER_LOADED_WORD;
 use gristmill_uop::launch::LaunchPlan;
 use gristmill_uop::target::Target;
 use gristmill_uop::{Arg, Graph, Id, Op, RangeKind};
 
-/// Words that a few iterations of a sum load from weights, or from anything if they read none, as many times those that may wait: what is activations is near already, and of that
-/// registers hold what is multiplied next (Youtu's down projection of one token, two iterations together, which have more words of codes than of weights: 1,072 tokens a second on an H100 for 1,007 one after the other).
-const WORDS_OF_WEIGHTS: i64 = 2;
-/// Words that they load in all, at most: as many as there are registers. With more, eight sequences of GLM keep 8 values of a thread in memory, as an H200's assembler says.
-const WORDS_AT_MOST: i64 = 4;
+/// Words that a few iterations of a sum load together, for each that the plan lets wait: of weights alone where they read any, as activations are in a cache already (Youtu's down
+/// projection of one token, whose loop of two has more words of codes than of weights: 1,072 tokens a second on an H100 with both together, 1,007 one after the other). In all they load no more
+/// words than a thread has registers: with more, eight sequences of GLM keep 8 values of a thread in memory, as an H200's assembler says.
+const WORDS_TOGETHER: i64 = 2;
 
 /// `statements` with a number of copies at every loop.
 pub fn unroll(g: &Graph, statements: Vec<Statement>, plan: &LaunchPlan, target: &Target) -> Vec<Statement> {
@@ -53,9 +53,9 @@ impl Copies<'_> {
             (Some(RangeKind::Reduce), Some(n)) if n <= most && !products(g, statements) => {
                 let weights: i64 = statements.iter().filter(|s| reads_weight(g, s)).map(|s| s.words(g)).sum();
                 let together = if weights > 0 {
-                    (WORDS_OF_WEIGHTS * waiting / weights).min(WORDS_AT_MOST * waiting / words)
+                    (WORDS_TOGETHER * waiting / weights).min(REGISTERS_PER_LOADED_WORD * waiting / words)
                 } else {
-                    WORDS_OF_WEIGHTS * waiting / words
+                    WORDS_TOGETHER * waiting / words
                 };
                 evenly(n, together.max(1))
             }
