@@ -89,9 +89,10 @@ pub struct KernelContext {
 /// One kernel, ready to be compiled by a device.
 ///
 /// A device runs `body` for every workgroup `0..groups`. On a CPU, a worker runs contiguous intervals of them; the
-/// kernel's text is a function `void NAME(void *const *buffers, const int64_t *vars, int64_t first, int64_t end, void *scratch)`
+/// kernel's text is a function `void NAME(void *const *buffers, const int64_t *vars, int64_t first, int64_t end, void *scratch, bool staged)`
 /// where `buffers` is in the order of `params` and `vars` in the order of `vars`, and `scratch` points to `scratch` bytes, 64-byte aligned,
-/// that belong to the calling worker and need no initialisation.
+/// that belong to the calling worker and need no initialisation. Where `staged` holds the worker's last call was of the same launch and ended with the body that this one is of:
+/// stages that depend on no workgroup are still in `scratch`.
 #[derive(Clone, Debug)]
 pub struct Program {
     /// Symbol of the kernel, unique within its schedule: `e_` or `r_`, what it computes, and a number.

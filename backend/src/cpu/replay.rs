@@ -31,11 +31,11 @@ struct Task {
     taken: AtomicUsize,
 }
 
-/// A launch of so many bytes is long: some ten microseconds.
-const LONG: f64 = 512e3;
+/// A launch of so many bytes is long: some ten microseconds. Where assertions are checked all are, so that tests, whose kernels are small, see pieces.
+const LONG: f64 = if cfg!(debug_assertions) { 0.0 } else { 512e3 };
 /// The part of a worker's share, one in so many, that others may take.
 const LEFT: i64 = 4;
-/// Pieces of it: each computes the stages of its kernel again.
+/// Pieces of it.
 const PIECES: i64 = 2;
 
 /// A captured step.
@@ -111,7 +111,7 @@ impl CpuReplay {
         let vars = self.reads.len()..self.reads.len() + slots.len();
         self.reads.extend(slots);
         self.scratch = self.scratch.max(program.scratch);
-        let long = program.estimate.weight_bytes + program.estimate.other_bytes > LONG;
+        let long = program.estimate.weight_bytes + program.estimate.other_bytes >= LONG;
         let (function, taken) = (kernel.code.function, AtomicUsize::new(0));
         let seconds = program.bodies.iter().map(|body| body.seconds).collect();
         self.step.tasks.push(Task { function, buffers, vars, groups, seconds, number, long, taken });
@@ -175,6 +175,18 @@ impl Shares<'_> {
         }
         count
     }
+    /// The body that all of these workgroups are of.
+    fn body(&self, part: &Range<i64>) -> Option<usize> {
+        if self.bodies.0.is_empty() {
+            return Some(0);
+        }
+        let mut begin = 0;
+        self.bodies.0.iter().position(|count| {
+            let of_body = begin..begin + count;
+            begin = of_body.end;
+            of_body.contains(&part.start) && part.end <= of_body.end
+        })
+    }
 }
 
 /// What a worker runs of its share before it takes pieces, and piece `i` of the rest, which has [`PIECES`]. Cores are not equally fast, nor is one
@@ -202,17 +214,9 @@ impl Step {
                 if !part.is_empty() {
                     let start = begin();
                     if task.long && workers > 1 {
-                        self.call(task, own(&part), worker);
-                        loop {
-                            let next = task.taken.fetch_add(1, Ordering::Relaxed);
-                            if next >= workers * PIECES as usize {
-                                break;
-                            }
-                            let of = shares.of(next % workers);
-                            self.call(task, piece(&of, (next / workers) as i64), worker);
-                        }
+                        self.in_pieces(task, &shares, worker);
                     } else {
-                        self.call(task, part, worker);
+                        self.call(task, part, false, worker);
                     }
                     done(task, start);
                 }
@@ -223,8 +227,27 @@ impl Step {
             }
         }
     }
+    /// Most of the worker's share, then pieces of everybody's, which need no stages of their own where the last ones are of the same body.
+    fn in_pieces(&self, task: &Task, shares: &Shares, worker: &Worker) {
+        let workers = worker.count();
+        let mut next = own(&shares.of(worker.index));
+        let mut staged = None;
+        loop {
+            let body = shares.body(&next);
+            self.call(task, next.clone(), body.is_some() && body == staged, worker);
+            if !next.is_empty() {
+                staged = shares.body(&(next.end - 1..next.end));
+            }
+            let taken = task.taken.fetch_add(1, Ordering::Relaxed);
+            if taken >= workers * PIECES as usize {
+                return;
+            }
+            next = piece(&shares.of(taken % workers), (taken / workers) as i64);
+        }
+    }
+    /// Runs workgroups of a launch; `staged` says that the worker's last call was of the same launch, and ended with the one body that these are of.
     #[inline]
-    fn call(&self, task: &Task, part: Range<i64>, worker: &Worker) {
+    fn call(&self, task: &Task, part: Range<i64>, staged: bool, worker: &Worker) {
         if part.is_empty() {
             return;
         }
@@ -237,6 +260,7 @@ impl Step {
                 part.start,
                 part.end,
                 worker.scratch,
+                staged,
             );
         }
     }
@@ -327,6 +351,15 @@ mod tests {
         }
         let alone = |shift| Shares { count: 1, bodies: (&[], &[]), shift, workers: 2 };
         assert_eq!((alone(0).of(0), alone(1).of(1)), (0..1, 0..1));
+    }
+
+    #[test]
+    fn pieces_of_one_body_need_no_stages_again() {
+        let one = Shares { count: 8, bodies: (&[], &[]), shift: 0, workers: 2 };
+        assert_eq!(one.body(&(2..8)), Some(0));
+        let several = Shares { count: 11, bodies: (&[3, 0, 8], &[1.0; 3]), shift: 0, workers: 2 };
+        let bodies = [0..3, 2..4, 3..11, 10..11].map(|part| several.body(&part));
+        assert_eq!(bodies, [Some(0), None, Some(2), Some(2)]);
     }
 
     #[test]

@@ -33,7 +33,7 @@ impl Drop for Place {
 }
 
 const PRELUDE: &str = "typedef long i64; typedef float f32;
-#define SIGNATURE(NAME) void NAME(void *const *b, const i64 *v, i64 first, i64 end, void *scratch)";
+#define SIGNATURE(NAME) void NAME(void *const *b, const i64 *v, i64 first, i64 end, void *scratch, _Bool staged)";
 
 /// Workgroups of a test kernel.
 enum Groups {
@@ -274,6 +274,39 @@ fn what_the_compiler_calls_is_there() {
     assert_eq!(bytes(&device, &to)[..36], bytes(&device, &from)[..36]);
     assert_eq!(bytes(&device, &to)[36..72], [36; 36]);
     assert_eq!(bytes(&device, &to)[400..404], 7f32.to_le_bytes());
+}
+
+#[test]
+fn pieces_take_the_stages_of_the_share_before() {
+    let place = Place::new("staged");
+    let device = place.device(3);
+    // Two kernels of one level take turns with the scratch.
+    let source = "SIGNATURE(NAME) {
+        i64 *out = b[0], *filled = b[1], *stage = scratch;
+        if (!staged) { stage[0] = WORTH + v[0]; __atomic_fetch_add(filled, 1, __ATOMIC_RELAXED); }
+        for (i64 g = first; g < end; g++) out[g] += stage[0];
+    }";
+    let programs = ["40", "7000"].map(|worth| {
+        let mut it = program(&format!("worth_{worth}"), &source.replace("WORTH", worth), 2, Groups::N);
+        it.vars = vec![Arc::from("n")];
+        it
+    });
+    let kernels = load(&device, &programs);
+    let [a, b, filled] = [1000, 1000, 1].map(|n| floats(&device, vec![0.0; 2 * n]));
+    let launches = vec![launch(&kernels[0], &[&a, &filled], 0), launch(&kernels[1], &[&b, &filled], 0)];
+    let mut replay = device.capture(launches).unwrap();
+    let numbers = |buffer: &Buffer| -> Vec<i64> {
+        let all = bytes(&device, buffer);
+        all.chunks_exact(8).map(|c| i64::from_le_bytes(c.try_into().unwrap())).collect()
+    };
+    for (turn, n) in [96, 1000].into_iter().enumerate() {
+        replay.replay(&[("n", n)]).unwrap();
+        assert_eq!(numbers(&filled), [6 * (turn as i64 + 1)], "each worker once for each launch");
+    }
+    for (buffer, worth) in [(&a, 40), (&b, 7000)] {
+        let want = |i: i64| worth + 1000 + if i < 96 { worth + 96 } else { 0 };
+        assert_eq!(numbers(buffer), (0..1000).map(want).collect::<Vec<_>>());
+    }
 }
 
 #[test]

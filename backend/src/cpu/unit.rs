@@ -9,8 +9,8 @@ use gristmill_runtime::store::{Key, Store};
 use libloading::os::unix::{Library, RTLD_LOCAL, RTLD_NOW};
 use std::error::Error as _;
 
-/// A kernel's function: `buffers`, `vars`, `first`, `end`, `scratch`, as `Program` says.
-pub type Function = unsafe extern "C" fn(*const *mut u8, *const i64, i64, i64, *mut u8);
+/// A kernel's function: `buffers`, `vars`, `first`, `end`, `scratch`, `staged`, as `Program` says.
+pub type Function = unsafe extern "C" fn(*const *mut u8, *const i64, i64, i64, *mut u8, bool);
 
 /// Kernels in a unit at most: gcc takes 35 ms for one, so that progress is seen about once a second.
 const UNIT_KERNELS: usize = 24;

@@ -8,7 +8,7 @@
 #include <string.h>
 #include <sys/mman.h>
 
-typedef void (*kernel)(void *const *, const int64_t *, int64_t, int64_t, void *);
+typedef void (*kernel)(void *const *, const int64_t *, int64_t, int64_t, void *, _Bool);
 
 static void in(void *to, size_t bytes) {
     if (fread(to, 1, bytes, stdin) != bytes) exit(0); // the host has closed the pipe
@@ -37,7 +37,7 @@ static uint64_t call(const uint64_t *word) {
         int64_t end = first + groups / workers + (i < groups % workers);
         memset(own, 0xff, scratch);
         memcpy(own + scratch, &mark, sizeof mark);
-        if (end > first) f((void *const *)(word + 6), (const int64_t *)(word + 6 + buffers), first, end, own);
+        if (end > first) f((void *const *)(word + 6), (const int64_t *)(word + 6 + buffers), first, end, own, 0);
         if (memcmp(own + scratch, &mark, sizeof mark)) return 2;
         first = end;
     }

@@ -81,7 +81,9 @@ impl Writer<'_> {
     }
     /// Up to where its bodies are.
     fn begin(&mut self, name: &str) {
-        self.line(format_args!("void {name}(void *const *b, const i64 *v, i64 first, i64 end, u8 *scratch) {{"));
+        self.line(format_args!(
+            "void {name}(void *const *b, const i64 *v, i64 first, i64 end, u8 *scratch, _Bool staged) {{"
+        ));
         for i in 0..self.t.signature.params.len() {
             let pointer = self.pointer(i);
             self.line(format_args!("{pointer} = b[{i}];"));
@@ -190,7 +192,7 @@ impl Writer<'_> {
                 if *staged {
                     let changed: Vec<String> =
                         globals.iter().map(|&r| format!(" || r{0} != r{0}_last", self.t.g.range_number(r))).collect();
-                    let first = if self.skipping { "fresh" } else { "w == lo" };
+                    let first = if self.skipping { "fresh" } else { "w == lo && !staged" };
                     self.line(format_args!("if ({first}{}) {{", changed.concat()));
                 } else {
                     self.line(format_args!("{{"));
