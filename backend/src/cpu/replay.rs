@@ -230,28 +230,26 @@ impl Step {
     /// Most of the worker's share, then pieces of everybody's, which need no stages of their own where the last ones are of the same body.
     fn in_pieces(&self, task: &Task, shares: &Shares, worker: &Worker) {
         let workers = worker.count();
-        let mut next = own(&shares.of(worker.index));
-        let mut staged = None;
+        let mut part = own(&shares.of(worker.index));
+        // The body whose stages are in the worker's scratch.
+        let mut filled = None;
         loop {
-            let body = shares.body(&next);
-            self.call(task, next.clone(), body.is_some() && body == staged, worker);
-            if !next.is_empty() {
-                staged = shares.body(&(next.end - 1..next.end));
+            if !part.is_empty() {
+                let body = shares.body(&part);
+                self.call(task, part.clone(), body.is_some() && body == filled, worker);
+                filled = shares.body(&(part.end - 1..part.end));
             }
             let taken = task.taken.fetch_add(1, Ordering::Relaxed);
             if taken >= workers * PIECES as usize {
                 return;
             }
-            next = piece(&shares.of(taken % workers), (taken / workers) as i64);
+            part = piece(&shares.of(taken % workers), (taken / workers) as i64);
         }
     }
     /// Runs workgroups of a launch; `staged` says that the worker's last call was of the same launch, and ended with the one body that these are of.
     #[inline]
     fn call(&self, task: &Task, part: Range<i64>, staged: bool, worker: &Worker) {
-        if part.is_empty() {
-            return;
-        }
-        // SAFETY: the addresses and values are this launch's, in the order of its parameters; the scratch is large enough and this worker's;
+        // SAFETY: the addresses and values are this launch's, in the order of its parameters; the scratch is large enough and this worker's, and filled where `staged` says so;
         // launches of one level do not conflict, those of others are apart, and no two parts of one share a workgroup.
         unsafe {
             (task.function)(

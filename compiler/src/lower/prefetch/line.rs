@@ -7,7 +7,7 @@ use gristmill_uop::linear::Linear;
 use gristmill_uop::{Arg, Graph, Id, Op, RangeKind, Scalar};
 use rustc_hash::FxHashSet;
 
-/// Bytes behind what is read, of rows that follow one another, for each iteration ahead: what a core must have on its way for memory's whole rate is latency times rate, 4 to 6 KB. One token of Youtu, ms with 1,
+/// Bytes behind what is read, of rows that follow one another, for each iteration ahead: what a core must have on its way for memory's whole rate is latency times rate, 6 KB on Zen 5 (175 ns, 37 GB/s a core). One token of Youtu, ms with 1,
 /// 2, 4 and 8 KB: two cores of Zen 5 19.9, 19.0, 18.4, 18.5; two of a Xeon 61, 58, 52, 49 (experiments, 119). On Zen 3, which was timed with 2 KB alone, a matvec of 2,048 rows of 2,048 took 82 us without and 62 with.
 const BYTES_AHEAD_IN_STREAM: i64 = 8192;
 /// Bytes of a cache line; of packed bytes, whose lines are counted from addresses that need not begin one, half of it.
