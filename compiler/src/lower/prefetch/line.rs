@@ -1,15 +1,16 @@
 //! The lines behind what is read. A vector of packed bytes, or of halves or bytes (a cache): those of the next rows are on their way while these are worked on.
 //! Rows are too short for the hardware to find the stream by itself, but where they are interleaved and so follow one another.
 
-use super::super::code::{Code, Prefetch, Statement};
+use super::super::code::{Code, Prefetch, Statement, end_of_block};
 use super::tile::{self, Tile};
 use gristmill_uop::linear::Linear;
 use gristmill_uop::{Arg, Graph, Id, Op, RangeKind, Scalar};
 use rustc_hash::FxHashSet;
 
-/// Bytes behind what is read, of rows that follow one another, for each iteration ahead: what a core must have on its way for memory's whole rate is latency times rate, 6 KB on Zen 5 (175 ns, 37 GB/s a core). One token of Youtu, ms with 1,
-/// 2, 4 and 8 KB: two cores of Zen 5 19.9, 19.0, 18.4, 18.5; two of a Xeon 61, 58, 52, 49 (experiments, 119). On Zen 3, which was timed with 2 KB alone, a matvec of 2,048 rows of 2,048 took 82 us without and 62 with.
-const BYTES_AHEAD_IN_STREAM: i64 = 8192;
+/// Bytes that a nest asks for behind what it reads of rows that follow one another, of all its weights together, for each iteration ahead: no fewer than memory's latency times its rate (170 ns and 28 GB/s a core of Zen 4), and no
+/// more than stays in the first cache (32 KB there, 48 of a Xeon and of Zen 5) until it is read. One token of Youtu on two cores of Zen 4, in ms: 30 with 8 KB of each weight, 29.7 with 8 KB for all of a nest, 28.1 with 6, 27.4 with
+/// 4; a Xeon 49.4, 46.2, 48.7, 49.5, and 53.7 with 2 KB of each (experiments, 119, 120). On Zen 3, which was timed with 2 KB of each alone, a matvec of 2,048 rows of 2,048 took 82 us without and 62 with.
+const BYTES_AHEAD_IN_STREAMS: i64 = 4096;
 /// Bytes of a cache line; of packed bytes, whose lines are counted from addresses that need not begin one, half of it.
 const LINE: i64 = 64;
 const HALF_LINE: i64 = 32;
@@ -23,6 +24,8 @@ struct Walk<'a> {
     tiles: &'a [Tile],
     ahead: i64,
     streams: &'a [u32],
+    /// Of those, how many the nest reads.
+    read: i64,
     /// Ranges around the statement that choose what is computed (workgroup ranges and loops, not reductions).
     around: Vec<Id>,
     /// Ranges of the reductions whose loops are open.
@@ -40,13 +43,14 @@ pub(super) fn prefetch(g: &Graph, code: &Code, tiles: &[Tile], ahead: i64, strea
         tiles,
         ahead,
         streams,
+        read: 1,
         around: code.globals.clone(),
         reducing: vec![],
         open: vec![],
         fetched: FxHashSet::default(),
     };
     let mut out = Vec::with_capacity(code.statements.len());
-    for s in &code.statements {
+    for (i, s) in code.statements.iter().enumerate() {
         out.push(s.clone());
         match s {
             Statement::Define(id) => out.extend(walk.line(*id).map(Statement::Prefetch)),
@@ -54,6 +58,11 @@ pub(super) fn prefetch(g: &Graph, code: &Code, tiles: &[Tile], ahead: i64, strea
                 walk.enter(Some(*range));
                 let asked = tiles.iter().filter(|t| t.innermost() == Some(*range));
                 out.extend(asked.map(|t| Statement::Prefetch(Prefetch::Tile(t.lines.clone()))));
+            }
+            Statement::Nest { .. } => {
+                let nest = &code.statements[i..];
+                walk.read = read(g, &nest[..end_of_block(nest)], streams);
+                walk.enter(None);
             }
             s if s.opens() => walk.enter(None),
             Statement::End => walk.leave(),
@@ -124,8 +133,19 @@ impl Walk<'_> {
             return None;
         }
         let line = (buffer, at.terms.to_vec(), at.constant.div_euclid(LINE));
-        self.fetched
-            .insert(line)
-            .then(|| Prefetch::Line { at: [buffer, offset], ahead: self.ahead * BYTES_AHEAD_IN_STREAM })
+        let ahead = self.ahead * (BYTES_AHEAD_IN_STREAMS / self.read.max(1) / LINE * LINE);
+        self.fetched.insert(line).then(|| Prefetch::Line { at: [buffer, offset], ahead })
     }
+}
+
+/// How many of `streams` these statements read.
+fn read(g: &Graph, statements: &[Statement], streams: &[u32]) -> i64 {
+    let slot = |s: &Statement| match s {
+        Statement::Define(id) if g[*id].op == Op::Load => match g[g[*id].src[0]].arg {
+            Arg::Packed(slot, _) => Some(slot).filter(|slot| streams.contains(slot)),
+            _ => None,
+        },
+        _ => None,
+    };
+    statements.iter().filter_map(slot).collect::<FxHashSet<u32>>().len() as i64
 }
