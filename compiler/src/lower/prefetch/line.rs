@@ -134,7 +134,7 @@ impl Walk<'_> {
         }
         let line = (buffer, at.terms.to_vec(), at.constant.div_euclid(LINE));
         let ahead = self.ahead * (BYTES_AHEAD_IN_STREAMS / self.read.max(1) / LINE * LINE);
-        self.fetched.insert(line).then(|| Prefetch::Line { at: [buffer, offset], ahead })
+        self.fetched.insert(line).then_some(Prefetch::Line { at: [buffer, offset], ahead })
     }
 }
 
