@@ -1,6 +1,6 @@
 //! Priced choices. A choice that has several legal answers is a [`Decision`], by whatever pass it is made, answered by a [`Policy`]: the heuristic, the perturbing policy of the tests (any legal choice
 //! must be correct) and the tuner are then one mechanism, and `gristmill kernels` prints what was decided and why. By kind: `alternatives`, `scatter`, `attention`, `layout`, `product`, `place`, `kept`, `reuse`,
-//! `merge`, `workgroup`, `stages`, `nest`, `launch`.
+//! `merge`, `shapes`, `workgroup`, `stages`, `nest`, `launch`.
 //!
 //! What is no decision follows from facts and measured constants: whether the tokens of a prompt share rows (`tokens_share`), its keys are rounded (`rounded_keys`) and weights that are read across their
 //! rows are copied (`across.rs`), in which chunks a recurrence goes, and what flags switch off (`uop/src/target.rs`).

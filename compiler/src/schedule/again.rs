@@ -7,8 +7,9 @@ use crate::custom;
 use crate::decompose::int8::Derived;
 use crate::price::{self, Price};
 use crate::request::Hint;
+use crate::tile::plan::{FIRST, Proposal, proposals};
 use crate::tile::propose::{self, Around};
-use crate::tile::{Proposal, StagePlan, Workgroup};
+use crate::tile::{StagePlan, Workgroup};
 use gristmill_uop::target::Target;
 use gristmill_uop::{Graph, Id};
 use rustc_hash::{FxHashMap, FxHashSet};
@@ -29,6 +30,16 @@ pub struct Problem<'a> {
     pub derived: &'a Derived,
     /// For whom.
     pub target: &'a Target,
+    /// Are workgroups that are few cut in halves?
+    pub halves: bool,
+}
+
+impl<'a> Problem<'a> {
+    /// What proposals for the kernel of `root` follow from.
+    fn around(self, g: &Graph, root: Id, room: i64) -> Around<'a> {
+        let (node, Problem { hints, derived, target, .. }) = (computed(g, root), self);
+        Around { node, hint: hints.get(&node), derived, target, room }
+    }
 }
 
 /// What a kernel's workgroups are cut by.
@@ -36,7 +47,7 @@ pub struct Problem<'a> {
 pub struct Shape<'a> {
     /// How many a contraction of one token should have at most.
     pub room: i64,
-    /// The plan; without one, what is proposed first.
+    /// The plan; without one, what is proposed first, or a half of it.
     pub plan: Option<&'a Workgroup>,
     /// Which fused nodes have stages; without it, as the rule says.
     pub stages: Option<&'a StagePlan>,
@@ -55,6 +66,7 @@ pub fn cut(g: &mut Graph, of: Problem, root: Id, inside: &[Id], shape: Shape) ->
         derived: of.derived,
         target: of.target,
         room: shape.room,
+        halves: of.halves,
         plan: shape.plan,
         stages: shape.stages,
     };
@@ -83,11 +95,16 @@ impl<'a> Again<'a> {
     pub fn target(&self) -> &Target {
         self.problem.target
     }
-    /// The shapes that a kernel could have, the one proposed first, and that alone unless `all` are wanted.
+    /// The shapes that a kernel could have, the one that it has first, and that alone unless `all` are wanted.
     pub fn proposals(&self, g: &Graph, draft: &Draft, room: i64, all: bool) -> Vec<Proposal<Workgroup>> {
-        let Problem { hints, derived, target, .. } = self.problem;
-        let node = computed(g, draft.root);
-        propose::workgroup(g, &draft.uncut, &Around { node, hint: hints.get(&node), derived, target, room }, all)
+        let around = self.problem.around(g, draft.root, room);
+        let others = if all { propose::workgroup(g, &draft.uncut, &around, true) } else { vec![] };
+        let named = |p: Proposal<Workgroup>| (if p.name == FIRST { "larger workgroups" } else { p.name }, p.plan);
+        proposals(draft.plan.clone(), others.into_iter().map(named))
+    }
+    /// Has the kernel few workgroups, that could be cut in halves?
+    pub fn has_halves(&self, g: &Graph, draft: &Draft, room: i64) -> bool {
+        draft.call.is_none() && propose::halves(g, &draft.uncut, &self.problem.around(g, draft.root, room)).is_some()
     }
     /// The kernel of `root` in that shape, if it is legal.
     pub fn cut(&self, g: &mut Graph, root: Id, shape: Shape) -> Option<(Draft, Price)> {

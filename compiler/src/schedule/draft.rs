@@ -82,7 +82,9 @@ pub struct Surroundings<'a> {
     pub target: &'a Target,
     /// Workgroups that a contraction of one token should have at most: as many as run at once.
     pub room: i64,
-    /// What a workgroup computes; without it, what is proposed first.
+    /// Are workgroups that are few cut in halves?
+    pub halves: bool,
+    /// What a workgroup computes; without it, what is proposed first, or a half of it.
     pub plan: Option<&'a Workgroup>,
     /// Which fused nodes have stages; without it, as the rule says.
     pub stages: Option<&'a StagePlan>,

@@ -302,6 +302,7 @@ pub fn cut(case: &Case) -> Result<Applied, String> {
         derived: &c.derived,
         target: &c.target,
         room: room(&c.target),
+        halves: false,
         plan: None,
         stages: None,
     };
@@ -345,8 +346,14 @@ pub fn materialise(case: &Case) -> Result<Applied, String> {
     let mut g = std::mem::take(&mut c.graph);
     let mut policy = Preferred(case.get("prefer"));
     let mut decider = Decider { policy: &mut policy, plans: &c.target.plans, log: vec![] };
-    let problem =
-        Problem { candidates: &found, buffers: &all, hints: &c.hints, derived: &c.derived, target: &c.target };
+    let problem = Problem {
+        candidates: &found,
+        buffers: &all,
+        hints: &c.hints,
+        derived: &c.derived,
+        target: &c.target,
+        halves: false,
+    };
     let placed = testing::materialise(&mut g, problem, &mut decider);
     let mut text = show::decisions(&decider.log);
     for (draft, _) in &placed.kernels {

@@ -81,33 +81,21 @@ struct Contraction<'a> {
 
 /// What a workgroup of nests that contract a packed weight, read as `rows` are, could compute.
 pub fn contraction(g: &Graph, nests: &[Id], axes: &[Id], rows: &Factor, around: &Around) -> Vec<Proposal<Workgroup>> {
-    let gpu = around.target.machine.kind == MachineKind::Gpu;
-    let (copies, left) = copies(g, nests, axes);
-    let (row_axes, tokens): (Vec<usize>, Vec<usize>) = left.iter().partition(|&&i| rows.loops.contains(&axes[i]));
-    let row =
-        row_axes.iter().copied().rev().find(|&i| host_bound(g, axes[i]) && g.int_value(g[axes[i]].src[0]).is_some());
-    // Other axes of the weight (heads, experts) over the launch; on a CPU those whose bound is data come first inside the workgroup.
-    let other_rows = row_axes.iter().filter(|&&i| Some(i) != row);
-    let over = |i: usize| if gpu || host_bound(g, axes[i]) { Global } else { Loop };
-    let before = copies.into_iter().map(|i| Part::rest(i, Upcast, 1));
-    let before: Vec<Part> = before.chain(other_rows.clone().map(|&i| Part::rest(i, over(i), 1))).collect();
-    let Some(row) = row else {
-        let kind = |i: usize| if host_bound(g, axes[i]) { Global } else { Loop };
-        let tokens = tokens.iter().map(|&i| Part::rest(i, kind(i), 1));
-        return proposals(Workgroup { parts: before.into_iter().chain(tokens).collect() }, []);
-    };
-    let size = |i: usize| g.max_of(g[axes[i]].src[0]);
-    let others = other_rows.map(|&i| size(i)).product();
-    // Reductions of one nest share a loop, and with it the registers; one inside another has them only while the other waits.
-    let sums = nests.iter().map(|&n| outermost_reductions(g, n).len()).max().unwrap_or(1) as i64;
-    // Rows that are interleaved become the lanes of vectors: what follows counts groups of them.
-    let whole = size(row);
-    let lanes = if whole % rows.lanes == 0 { rows.lanes } else { 1 };
-    let token = tokens.iter().copied().rev().find(|&i| size(i) > 1);
-    let (target, room, steps) = (around.target, around.room, rows.steps);
-    let rows = whole / lanes;
-    Contraction { g, axes, target, room, before, row, rows, lanes, steps, others, tokens, token, sums }
-        .class(nests, around)
+    match Contraction::of(g, nests, axes, rows, around) {
+        Ok(of) => of.class(nests, around),
+        Err(whole) => proposals(whole, []),
+    }
+}
+
+/// Of one token on a GPU workgroups half as large as those proposed first, and rows with twice the threads, where those are too few for each unit to have two. One of two has something to do while the other waits, but each computes
+/// for itself what is fused into its kernel: which is better goes by what is fused.
+pub fn halves(g: &Graph, nests: &[Id], axes: &[Id], rows: &Factor, around: &Around) -> Option<Workgroup> {
+    let of = Contraction::of(g, nests, axes, rows, around).ok().filter(|of| of.token.is_none())?;
+    let (target, of_row) = (around.target, of.threads_of_one_row());
+    let few = of.groups_of_one_token(of_row) < 2 * target.machine.units as i64;
+    let has_steps = 2 * of_row <= of.steps.min(target.machine.subgroup);
+    let groups = target.threads as i64 / of_row;
+    (target.grouping && few && has_steps).then(|| of.half(of.tile_of_one_token(groups), groups))
 }
 
 /// Threads that share a row of so many steps: a subgroup, or fewer that divide the steps, or half as many as there are.
@@ -132,7 +120,45 @@ fn in_integers(g: &Graph, nests: &[Id]) -> bool {
     g.toposort(nests).iter().any(|&n| matches!(g[n].op, Op::Dot4 | Op::SignedDot4))
 }
 
-impl Contraction<'_> {
+impl<'a> Contraction<'a> {
+    /// The axes by what they are; or, where no rows are cut, all that a workgroup can compute.
+    fn of(
+        g: &'a Graph,
+        nests: &[Id],
+        axes: &'a [Id],
+        rows: &Factor,
+        around: &Around<'a>,
+    ) -> Result<Contraction<'a>, Workgroup> {
+        let gpu = around.target.machine.kind == MachineKind::Gpu;
+        let (copies, left) = copies(g, nests, axes);
+        let (row_axes, tokens): (Vec<usize>, Vec<usize>) = left.iter().partition(|&&i| rows.loops.contains(&axes[i]));
+        let row = row_axes
+            .iter()
+            .copied()
+            .rev()
+            .find(|&i| host_bound(g, axes[i]) && g.int_value(g[axes[i]].src[0]).is_some());
+        // Other axes of the weight (heads, experts) over the launch; on a CPU those whose bound is data come first inside the workgroup.
+        let other_rows = row_axes.iter().filter(|&&i| Some(i) != row);
+        let over = |i: usize| if gpu || host_bound(g, axes[i]) { Global } else { Loop };
+        let before = copies.into_iter().map(|i| Part::rest(i, Upcast, 1));
+        let before: Vec<Part> = before.chain(other_rows.clone().map(|&i| Part::rest(i, over(i), 1))).collect();
+        let Some(row) = row else {
+            let kind = |i: usize| if host_bound(g, axes[i]) { Global } else { Loop };
+            let tokens = tokens.iter().map(|&i| Part::rest(i, kind(i), 1));
+            return Err(Workgroup { parts: before.into_iter().chain(tokens).collect() });
+        };
+        let size = |i: usize| g.max_of(g[axes[i]].src[0]);
+        let others = other_rows.map(|&i| size(i)).product();
+        // Reductions of one nest share a loop, and with it the registers; one inside another has them only while the other waits.
+        let sums = nests.iter().map(|&n| outermost_reductions(g, n).len()).max().unwrap_or(1) as i64;
+        // Rows that are interleaved become the lanes of vectors: what follows counts groups of them.
+        let whole = size(row);
+        let lanes = if whole % rows.lanes == 0 { rows.lanes } else { 1 };
+        let token = tokens.iter().copied().rev().find(|&i| size(i) > 1);
+        let (target, room, steps) = (around.target, around.room, rows.steps);
+        let rows = whole / lanes;
+        Ok(Contraction { g, axes, target, room, before, row, rows, lanes, steps, others, tokens, token, sums })
+    }
     /// Do products of halves read columns whose order is that of several warps, in which a term's neighbour is a unit behind it?
     fn reads_units(&self, nests: &[Id]) -> bool {
         let g = self.g;
@@ -194,29 +220,43 @@ impl Contraction<'_> {
     /// One token on a GPU: a row for each group of threads; where there are many rows so many that all workgroups run at once: what a workgroup
     /// stages is staged as rarely as possible, and nobody waits for another's end.
     fn one_token_of_threads(&self) -> Vec<Proposal<Workgroup>> {
-        let n = self.rows;
-        // Rows enough for nearly every multiprocessor, if more threads of a row make them so.
-        let (threads, workers) = (self.target.threads as i64, self.target.machine.units as i64);
-        let idle = |l: i64| 4 * (n * self.others * l / threads) < 3 * workers;
-        let subgroup = self.target.machine.subgroup;
-        let first = threads_of_row(self.steps, subgroup);
-        let of_row = [1, 2, 4].map(|times| first * times).into_iter().find(|&l| !self.target.grouping || !idle(l));
-        let of_row = of_row.unwrap_or(subgroup).min(subgroup);
-        let groups = threads / of_row;
-        let share = (n * self.others + self.room - 1) / self.room;
-        let tile = [1, 2, 4].into_iter().filter(|t| n % t == 0).find(|t| t * groups >= share);
-        let tile = tile.unwrap_or_else(|| divisor(n, 4));
-        let of = |tile: i64, groups: i64| {
-            // As many for each group of threads, if that can be: of 20 rows side by side eight threads each are five warps of eight, and the others repeat the last row (gpt-oss's
-            // experts, 2,880 rows, four of them beside one another in a thread, by 20 and by 16, H100: 32 us and 19).
-            let (rows, most) = (n / tile, groups.max(share / tile));
-            let whole = if rows % groups == 0 { groups } else { 1 };
-            self.workgroup(self.rows_of_groups(whole * divisor(rows / whole, most / whole), tile))
-        };
-        let half = self.workgroup(self.rows_of_groups(divisor(n / tile, (groups / 2).max(1)), tile));
+        let (n, groups) = (self.rows, self.target.threads as i64 / self.threads_of_one_row());
+        let tile = self.tile_of_one_token(groups);
+        let of = |tile: i64, groups: i64| self.rows_of_one_token(tile, groups);
         let (fewer, more) = (of(divisor(n, (tile / 2).max(1)), groups), of(divisor(n, 2 * tile), groups));
-        let others = [("fewer rows", fewer), ("more rows", more), ("smaller workgroups", half)];
+        let others = [("fewer rows", fewer), ("more rows", more), ("smaller workgroups", self.half(tile, groups))];
         proposals(of(tile, groups), others.into_iter().chain([("larger workgroups", of(tile, 2 * groups))]))
+    }
+    /// Threads of a row: so many that there are rows for nearly every multiprocessor, if more threads of a row make them so.
+    fn threads_of_one_row(&self) -> i64 {
+        let first = threads_of_row(self.steps, self.target.machine.subgroup);
+        let idle = |l: i64| 4 * self.groups_of_one_token(l) < 3 * self.target.machine.units as i64;
+        let of_row = [1, 2, 4].map(|times| first * times).into_iter().find(|&l| !self.target.grouping || !idle(l));
+        of_row.unwrap_or(i64::MAX).min(self.target.machine.subgroup)
+    }
+    /// Workgroups that have a row for each group of so many threads.
+    fn groups_of_one_token(&self, of_row: i64) -> i64 {
+        self.rows * self.others * of_row / self.target.threads as i64
+    }
+    /// Rows of a workgroup, if all run at once.
+    fn share(&self) -> i64 {
+        (self.rows * self.others + self.room - 1) / self.room
+    }
+    /// Rows beside one another in a thread, where so many groups of threads have rows of their own.
+    fn tile_of_one_token(&self, groups: i64) -> i64 {
+        let tile = [1, 2, 4].into_iter().filter(|t| self.rows % t == 0).find(|t| t * groups >= self.share());
+        tile.unwrap_or_else(|| divisor(self.rows, 4))
+    }
+    fn rows_of_one_token(&self, tile: i64, groups: i64) -> Workgroup {
+        // As many for each group of threads, if that can be: of 20 rows side by side eight threads each are five warps of eight, and the others repeat the last row (gpt-oss's
+        // experts, 2,880 rows, four of them beside one another in a thread, by 20 and by 16, H100: 32 us and 19).
+        let (rows, most) = (self.rows / tile, groups.max(self.share() / tile));
+        let whole = if rows % groups == 0 { groups } else { 1 };
+        self.workgroup(self.rows_of_groups(whole * divisor(rows / whole, most / whole), tile))
+    }
+    /// For half as many groups of threads, each of which has twice the threads then.
+    fn half(&self, tile: i64, groups: i64) -> Workgroup {
+        self.workgroup(self.rows_of_groups(divisor(self.rows / tile, (groups / 2).max(1)), tile))
     }
     /// Some tokens on a GPU, without matrix products: threads share the sums, a few tokens each, and of many tokens a few rows too.
     fn few_tokens_of_threads(&self, token: usize) -> Vec<Proposal<Workgroup>> {

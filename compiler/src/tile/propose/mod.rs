@@ -23,6 +23,7 @@ use super::contraction::Contraction;
 use super::plan::{FIRST, Part, Proposal, Workgroup, proposals};
 use crate::request::Hint;
 use contraction::contraction;
+use gristmill_uop::machine::MachineKind;
 use gristmill_uop::{Graph, Id, RangeKind};
 use plain::plain;
 
@@ -38,6 +39,16 @@ pub fn axes(g: &Graph, nests: &[Id]) -> Vec<Id> {
 /// The heuristic's choice of what a workgroup of these nests computes: what kernels are cut by while places are tried.
 pub fn first(g: &Graph, nests: &[Id], around: &Around) -> Workgroup {
     workgroup(g, nests, around, false).swap_remove(0).plan
+}
+
+/// Half of the heuristic's choice, of a contraction of one token whose workgroups are so few that each unit of the machine would have one.
+pub fn halves(g: &Graph, nests: &[Id], around: &Around) -> Option<Workgroup> {
+    let asked_for = around.hint.is_some_and(|h| h.globals > 0) || around.derived.staged.contains_key(&around.node);
+    if asked_for || around.target.machine.kind == MachineKind::Cpu {
+        return None;
+    }
+    let found = Contraction::of(g, nests, around.derived)?;
+    contraction::halves(g, nests, &axes(g, nests), found.packed.as_ref()?, around)
 }
 
 /// What a workgroup of these nests could compute, the heuristic's choice first, and alone unless `all` are wanted: others take time to find.

@@ -242,7 +242,7 @@ impl Sharing<'_> {
         }
         (found, outputs)
     }
-    /// Lanes of a group: as many as outputs leave threads, and where neighbours read along the reduction a warp, if the reductions are long enough.
+    /// Lanes of a group: as many as outputs leave threads, if there are as many terms, and where neighbours read along the reduction a warp, if the reductions are long enough.
     fn lanes(&self, reductions: &[Id], outputs: i64, along: Along) -> i64 {
         let g = self.g;
         let walks = reductions.iter().flat_map(|&n| walked(g, n).into_iter().map(move |r| (n, r)));
@@ -252,15 +252,23 @@ impl Sharing<'_> {
             Along::Output => idle,
             Along::Reduction => idle.max(self.subgroup.min(self.threads)),
         };
-        // So many that wide loads divide the terms among them, or at least single ones do; else half as many as there are terms.
+        // So many that wide loads divide the terms among them, or at least single ones do.
         let divisor = |each: i64| {
             let bound = fixed(g, r)?;
             let enough = wanted.min(LANES_OF_SECTOR.max(idle)).min(bound / each);
             (0..=wanted.ilog2()).rev().map(|i| 1 << i).find(|l| bound % (l * each) == 0).filter(|&l| l >= enough)
         };
         let wide = widest(g, g[n].src[0], r);
-        let limit = if idle >= LANES_OF_SECTOR { idle } else { wanted };
-        divisor(wide).or_else(|| divisor(1)).unwrap_or_else(|| limit.min(floor_power(most(g, r) / 2)))
+        let limit = || {
+            let half = floor_power(most(g, r) / 2);
+            if idle < LANES_OF_SECTOR {
+                return wanted.min(half);
+            }
+            // Threads of a subgroup that outputs leave idle would compute the last of them again. Of a sum whose length is data most terms may be missing.
+            let all = fixed(g, r).map_or(1, floor_power);
+            idle.min(half.max(all.min(self.subgroup)))
+        };
+        divisor(wide).or_else(|| divisor(1)).unwrap_or_else(limit)
     }
     /// How a reduction is shared by so many lanes.
     fn sum(&self, n: Id, common: Option<i64>, lanes: i64, limits: Limits) -> Sum {
