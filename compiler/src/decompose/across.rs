@@ -91,7 +91,8 @@ fn has_few_tokens(g: &Graph, order: &[Id], target: &Target) -> bool {
 pub fn copied(g: &Graph, roots: &[Id], target: &Target) -> FxHashSet<Id> {
     let (mut copied, mut others) = (FxHashSet::default(), FxHashSet::default());
     let order = g.toposort(roots);
-    if has_few_tokens(g, &order, target) {
+    // Of few tokens rules choose a form that reads the weight along its rows; without rules it would lie otherwise than for many.
+    if target.alternatives && has_few_tokens(g, &order, target) {
         return copied;
     }
     for id in order {

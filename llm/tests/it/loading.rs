@@ -2,13 +2,13 @@
 
 use gristmill_backend::cpu::{Cc, CpuDevice, Isa, QUICK, dialect};
 use gristmill_backend::null::NullDevice;
-use gristmill_backend::{Opened, Options as Device};
+use gristmill_backend::{Opened, Options as Device, open};
 use gristmill_llm::engine::{Compiled, Engine, Progress, Settings, Weights};
 use gristmill_llm::gguf::Gguf;
 use gristmill_runtime::Buffer;
 use gristmill_runtime::store::Store;
 use gristmill_uop::Scalar;
-use gristmill_uop::target::Target;
+use gristmill_uop::target::{FLAGS, Target};
 use std::cell::Cell;
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -34,6 +34,20 @@ fn compiled<'a>(file: &'a Gguf, opened: Opened, there: &Weights) -> Compiled<'a>
 /// Where the weights are, and how long.
 fn places(weights: &Weights) -> HashSet<Buffer> {
     weights.buffers().cloned().collect()
+}
+
+/// Steps of one token and of long prompts agree on how weights lie, whatever is switched off: of a GPU, on which long prompts have attention in another form.
+#[test]
+fn a_model_loads_without_any_of_the_optimisations() {
+    let file = demo();
+    for flag in FLAGS {
+        let device = Device { without: vec![flag.name.into()], ..Device::default() };
+        let opened = open("null:h200", &device).expect("a device");
+        let settings = Settings { context: Some(2048), chunk: 2048, ..Settings::default() };
+        if let Err(error) = Engine::load(&file, opened, settings, &|_| ()) {
+            panic!("without {}: {error}", flag.name);
+        }
+    }
 }
 
 #[test]
