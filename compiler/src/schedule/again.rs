@@ -30,8 +30,8 @@ pub struct Problem<'a> {
     pub derived: &'a Derived,
     /// For whom.
     pub target: &'a Target,
-    /// Are workgroups that are few cut in halves?
-    pub halves: bool,
+    /// Are workgroups that are few made smaller?
+    pub smaller: bool,
 }
 
 impl<'a> Problem<'a> {
@@ -47,7 +47,7 @@ impl<'a> Problem<'a> {
 pub struct Shape<'a> {
     /// How many a contraction of one token should have at most.
     pub room: i64,
-    /// The plan; without one, what is proposed first, or a half of it.
+    /// The plan; without one, what is proposed first, or what is smaller.
     pub plan: Option<&'a Workgroup>,
     /// Which fused nodes have stages; without it, as the rule says.
     pub stages: Option<&'a StagePlan>,
@@ -66,7 +66,7 @@ pub fn cut(g: &mut Graph, of: Problem, root: Id, inside: &[Id], shape: Shape) ->
         derived: of.derived,
         target: of.target,
         room: shape.room,
-        halves: of.halves,
+        smaller: of.smaller,
         plan: shape.plan,
         stages: shape.stages,
     };
@@ -102,9 +102,9 @@ impl<'a> Again<'a> {
         let named = |p: Proposal<Workgroup>| (if p.name == FIRST { "larger workgroups" } else { p.name }, p.plan);
         proposals(draft.plan.clone(), others.into_iter().map(named))
     }
-    /// Has the kernel few workgroups, that could be cut in halves?
-    pub fn has_halves(&self, g: &Graph, draft: &Draft, room: i64) -> bool {
-        draft.call.is_none() && propose::halves(g, &draft.uncut, &self.problem.around(g, draft.root, room)).is_some()
+    /// Has the kernel few workgroups, that could be smaller?
+    pub fn could_be_smaller(&self, g: &Graph, draft: &Draft, room: i64) -> bool {
+        draft.call.is_none() && propose::smaller(g, &draft.uncut, &self.problem.around(g, draft.root, room)).is_some()
     }
     /// The kernel of `root` in that shape, if it is legal.
     pub fn cut(&self, g: &mut Graph, root: Id, shape: Shape) -> Option<(Draft, Price)> {

@@ -82,9 +82,9 @@ pub struct Surroundings<'a> {
     pub target: &'a Target,
     /// Workgroups that a contraction of one token should have at most: as many as run at once.
     pub room: i64,
-    /// Are workgroups that are few cut in halves?
-    pub halves: bool,
-    /// What a workgroup computes; without it, what is proposed first, or a half of it.
+    /// Are workgroups that are few made smaller?
+    pub smaller: bool,
+    /// What a workgroup computes; without it, what is proposed first, or what is smaller.
     pub plan: Option<&'a Workgroup>,
     /// Which fused nodes have stages; without it, as the rule says.
     pub stages: Option<&'a StagePlan>,

@@ -41,8 +41,8 @@ pub fn draft(g: &mut Graph, root: Id, around: &Surroundings) -> Result<Draft, Il
     // What is asked for where a value is computed says nothing of where it is added.
     let hint = around.hints.get(&node).filter(|_| g[root].op != Op::ScatterAdd);
     let of = propose::Around { node, hint, derived, target, room };
-    let halves = || propose::halves(g, &out.nests, &of).filter(|_| around.halves);
-    out.plan = around.plan.cloned().or_else(halves).unwrap_or_else(|| propose::first(g, &out.nests, &of));
+    let smaller = || propose::smaller(g, &out.nests, &of).filter(|_| around.smaller);
+    out.plan = around.plan.cloned().or_else(smaller).unwrap_or_else(|| propose::first(g, &out.nests, &of));
     let split = workgroup::split(g, &mut x, &out.nests, &out.plan, &of);
     out.uncut = std::mem::replace(&mut out.nests, split.nests);
     out.when.skip = split.skip;

@@ -70,7 +70,7 @@ pub fn schedule(of: &Decomposed, mut g: Graph, target: &Target, decider: &mut De
     let found = candidates::find(&g, &roots, of.hints, of.derived);
     let (buffers, temp_nodes) = places(&mut g, of, &found.nodes);
     let (hints, derived) = (of.hints, of.derived);
-    let problem = Problem { candidates: &found, buffers: &buffers, hints, derived, target, halves: false };
+    let problem = Problem { candidates: &found, buffers: &buffers, hints, derived, target, smaller: false };
     let mut placed = shapes(&mut g, problem, of.function, decider);
     let choose = Choose { function: of.function, again: &placed.again, rooms: &placed.rooms };
     choose.workgroups(&mut g, &mut placed.shares, &mut placed.kernels, decider);
@@ -113,15 +113,15 @@ impl<'a> Placed<'a> {
     fn seconds(&self) -> f64 {
         self.shares.iter().map(|s| s.price.seconds).sum()
     }
-    fn has_halves(&self, g: &Graph) -> bool {
-        self.kernels.iter().zip(&self.rooms).any(|((draft, _), &room)| self.again.has_halves(g, draft, room))
+    fn could_be_smaller(&self, g: &Graph) -> bool {
+        self.kernels.iter().zip(&self.rooms).any(|((draft, _), &room)| self.again.could_be_smaller(g, draft, room))
     }
 }
 
-/// The part of the price of all kernels that halves of their workgroups must save. By less than one in 1,000 (Youtu) they cost an H100 1.2 % of a token; by 8 (Gemma 4 26B) they gained 3.7 % (experiments, 120).
+/// The part of the price of all kernels that smaller workgroups must save. Where they saved less than a thousandth of it they cost an H100 1.2 % of a token (Youtu), where they saved eight thousandths they gained 3.7 % (Gemma 4 26B; experiments, 120).
 const SHAPES_MARGIN: f64 = 0.004;
 
-/// Kernels of the shapes that are proposed first, or, of contractions with few workgroups, of halves of these, all of them: what is fused into a kernel depends on how many workgroups compute it, and the other way round, so that the
+/// Kernels of the shapes that are proposed first, or, of contractions with few workgroups, of workgroups half as large, all of them: what is fused into a kernel depends on how many workgroups compute it, and the other way round, so that the
 /// two cannot be decided one after the other.
 fn shapes<'a>(g: &mut Graph, problem: Problem<'a>, function: &Function, decider: &mut Decider) -> Placed<'a> {
     if problem.target.machine.kind == MachineKind::Cpu {
@@ -129,13 +129,13 @@ fn shapes<'a>(g: &mut Graph, problem: Problem<'a>, function: &Function, decider:
     }
     let (whole, begin) = (g.clone(), decider.log.len());
     let proposed = Placed::of(g, problem, decider);
-    if !proposed.has_halves(g) {
+    if !proposed.could_be_smaller(g) {
         return proposed;
     }
-    let problem = Problem { halves: true, ..problem };
+    let problem = Problem { smaller: true, ..problem };
     let mut quiet = Decider { policy: &mut Cheapest, plans: decider.plans, log: vec![] };
     let seconds = Placed::of(&mut whole.clone(), problem, &mut quiet).seconds();
-    let options = vec![Alternative::named("proposed", proposed.seconds()), Alternative::named("halves", seconds)];
+    let options = vec![Alternative::named("proposed", proposed.seconds()), Alternative::named("smaller", seconds)];
     let decision = Decision::new("shapes", function.name.to_string(), options);
     if decider.choose(Decision { margin: SHAPES_MARGIN, ..decision }) == 0 {
         return proposed;

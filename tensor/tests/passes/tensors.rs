@@ -302,7 +302,7 @@ pub fn cut(case: &Case) -> Result<Applied, String> {
         derived: &c.derived,
         target: &c.target,
         room: room(&c.target),
-        halves: false,
+        smaller: false,
         plan: None,
         stages: None,
     };
@@ -352,7 +352,7 @@ pub fn materialise(case: &Case) -> Result<Applied, String> {
         hints: &c.hints,
         derived: &c.derived,
         target: &c.target,
-        halves: false,
+        smaller: false,
     };
     let placed = testing::materialise(&mut g, problem, &mut decider);
     let mut text = show::decisions(&decider.log);

@@ -89,13 +89,13 @@ pub fn contraction(g: &Graph, nests: &[Id], axes: &[Id], rows: &Factor, around: 
 
 /// Of one token on a GPU workgroups half as large as those proposed first, and rows with twice the threads, where those are too few for each unit to have two. One of two has something to do while the other waits, but each computes
 /// for itself what is fused into its kernel: which is better goes by what is fused.
-pub fn halves(g: &Graph, nests: &[Id], axes: &[Id], rows: &Factor, around: &Around) -> Option<Workgroup> {
+pub fn smaller(g: &Graph, nests: &[Id], axes: &[Id], rows: &Factor, around: &Around) -> Option<Workgroup> {
     let of = Contraction::of(g, nests, axes, rows, around).ok().filter(|of| of.token.is_none())?;
     let (target, of_row) = (around.target, of.threads_of_one_row());
     let few = of.groups_of_one_token(of_row) < 2 * target.machine.units as i64;
     let has_steps = 2 * of_row <= of.steps.min(target.machine.subgroup);
     let groups = target.threads as i64 / of_row;
-    (target.grouping && few && has_steps).then(|| of.half(of.tile_of_one_token(groups), groups))
+    (target.grouping && few && has_steps).then(|| of.half_as_large(of.tile_of_one_token(groups), groups))
 }
 
 /// Threads that share a row of so many steps: a subgroup, or fewer that divide the steps, or half as many as there are.
@@ -224,7 +224,8 @@ impl<'a> Contraction<'a> {
         let tile = self.tile_of_one_token(groups);
         let of = |tile: i64, groups: i64| self.rows_of_one_token(tile, groups);
         let (fewer, more) = (of(divisor(n, (tile / 2).max(1)), groups), of(divisor(n, 2 * tile), groups));
-        let others = [("fewer rows", fewer), ("more rows", more), ("smaller workgroups", self.half(tile, groups))];
+        let others =
+            [("fewer rows", fewer), ("more rows", more), ("smaller workgroups", self.half_as_large(tile, groups))];
         proposals(of(tile, groups), others.into_iter().chain([("larger workgroups", of(tile, 2 * groups))]))
     }
     /// Threads of a row: so many that there are rows for nearly every multiprocessor, if more threads of a row make them so.
@@ -255,7 +256,7 @@ impl<'a> Contraction<'a> {
         self.workgroup(self.rows_of_groups(whole * divisor(rows / whole, most / whole), tile))
     }
     /// For half as many groups of threads, each of which has twice the threads then.
-    fn half(&self, tile: i64, groups: i64) -> Workgroup {
+    fn half_as_large(&self, tile: i64, groups: i64) -> Workgroup {
         self.workgroup(self.rows_of_groups(divisor(self.rows / tile, (groups / 2).max(1)), tile))
     }
     /// Some tokens on a GPU, without matrix products: threads share the sums, a few tokens each, and of many tokens a few rows too.

@@ -41,14 +41,14 @@ pub fn first(g: &Graph, nests: &[Id], around: &Around) -> Workgroup {
     workgroup(g, nests, around, false).swap_remove(0).plan
 }
 
-/// Half of the heuristic's choice, of a contraction of one token whose workgroups are so few that each unit of the machine would have one.
-pub fn halves(g: &Graph, nests: &[Id], around: &Around) -> Option<Workgroup> {
+/// A workgroup half as large as the heuristic's choice, of a contraction of one token whose workgroups are so few that each unit of the machine would have one.
+pub fn smaller(g: &Graph, nests: &[Id], around: &Around) -> Option<Workgroup> {
     let asked_for = around.hint.is_some_and(|h| h.globals > 0) || around.derived.staged.contains_key(&around.node);
     if asked_for || around.target.machine.kind == MachineKind::Cpu {
         return None;
     }
     let found = Contraction::of(g, nests, around.derived)?;
-    contraction::halves(g, nests, &axes(g, nests), found.packed.as_ref()?, around)
+    contraction::smaller(g, nests, &axes(g, nests), found.packed.as_ref()?, around)
 }
 
 /// What a workgroup of these nests could compute, the heuristic's choice first, and alone unless `all` are wanted: others take time to find.
