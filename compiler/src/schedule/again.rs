@@ -2,7 +2,7 @@
 
 use super::candidates::Candidates;
 use super::fusion::{Fusion, Reads};
-use super::kernel::{Draft, Illegal, Surroundings, computed, draft};
+use super::kernel::{Draft, Illegal, Surroundings, computed, draft, hint};
 use crate::custom;
 use crate::decompose::int8::Derived;
 use crate::price::{self, Price};
@@ -37,8 +37,8 @@ pub struct Problem<'a> {
 impl<'a> Problem<'a> {
     /// What proposals for the kernel of `root` follow from.
     fn around(self, g: &Graph, root: Id, room: i64) -> Around<'a> {
-        let (node, Problem { hints, derived, target, .. }) = (computed(g, root), self);
-        Around { node, hint: hints.get(&node), derived, target, room }
+        let Problem { hints, derived, target, .. } = self;
+        Around { node: computed(g, root), hint: hint(g, root, hints), derived, target, room }
     }
 }
 
@@ -99,7 +99,7 @@ impl<'a> Again<'a> {
     pub fn proposals(&self, g: &Graph, draft: &Draft, room: i64, all: bool) -> Vec<Proposal<Workgroup>> {
         let around = self.problem.around(g, draft.root, room);
         let others = if all { propose::workgroup(g, &draft.uncut, &around, true) } else { vec![] };
-        let named = |p: Proposal<Workgroup>| (if p.name == FIRST { "larger workgroups" } else { p.name }, p.plan);
+        let named = |p: Proposal<Workgroup>| (if p.name == FIRST { "as proposed first" } else { p.name }, p.plan);
         proposals(draft.plan.clone(), others.into_iter().map(named))
     }
     /// Has the kernel few workgroups, that could be smaller?

@@ -11,7 +11,7 @@ use super::stages::fuse;
 use super::workgroup;
 use crate::custom::called;
 use crate::nest::{Indices, Nest};
-use crate::request::StagedTile;
+use crate::request::{Hint, StagedTile};
 use crate::tile::propose;
 use gristmill_uop::machine::MachineKind;
 use gristmill_uop::{Arg, Graph, Id, Op, RangeKind, ReduceOp, Scalar};
@@ -20,6 +20,11 @@ use rustc_hash::{FxHashMap, FxHashSet};
 /// The node that the kernel of `root` computes: what is assigned, or added, or itself.
 pub fn computed(g: &Graph, root: Id) -> Id {
     if g[root].op.is_version() { g[root].src[1] } else { root }
+}
+
+/// What a decomposition asks of the workgroups of `root`'s kernel: what is asked for where a value is computed says nothing of where it is added.
+pub fn hint<'a>(g: &Graph, root: Id, hints: &'a FxHashMap<Id, Hint>) -> Option<&'a Hint> {
+    hints.get(&computed(g, root)).filter(|_| g[root].op != Op::ScatterAdd)
 }
 
 /// Cuts the kernel that computes `root` into `target_buffer`.
@@ -38,9 +43,7 @@ pub fn draft(g: &mut Graph, root: Id, around: &Surroundings) -> Result<Draft, Il
     inline_same(g, &mut x, &mut out, around.target.machine.kind);
     let &Surroundings { derived, target, room, .. } = around;
     let node = computed(g, root);
-    // What is asked for where a value is computed says nothing of where it is added.
-    let hint = around.hints.get(&node).filter(|_| g[root].op != Op::ScatterAdd);
-    let of = propose::Around { node, hint, derived, target, room };
+    let of = propose::Around { node, hint: hint(g, root, around.hints), derived, target, room };
     let smaller = || propose::smaller(g, &out.nests, &of).filter(|_| around.smaller);
     out.plan = around.plan.cloned().or_else(smaller).unwrap_or_else(|| propose::first(g, &out.nests, &of));
     let split = workgroup::split(g, &mut x, &out.nests, &out.plan, &of);

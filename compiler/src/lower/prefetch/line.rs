@@ -8,8 +8,8 @@ use gristmill_uop::{Arg, Graph, Id, Op, RangeKind, Scalar};
 use rustc_hash::FxHashSet;
 
 /// Bytes that a nest asks for behind what it reads of rows that follow one another, of all its weights together, for each iteration ahead: no fewer than memory's latency times its rate (170 ns and 28 GB/s a core of Zen 4), and no
-/// more than stays in the first cache (32 KB there, 48 of a Xeon and of Zen 5) until it is read. One token of Youtu on two cores of Zen 4, in ms: 30 with 8 KB of each weight, 29.7 with 8 KB for all of a nest, 28.1 with 6, 27.4 with
-/// 4; a Xeon 49.4, 46.2, 48.7, 49.5, and 53.7 with 2 KB of each (experiments, 119, 120). On Zen 3, which was timed with 2 KB of each alone, a matvec of 2,048 rows of 2,048 took 82 us without and 62 with.
+/// more than stays in the first cache (32 KB there, 48 of a Xeon and of Zen 5) until it is read. One token of Youtu on two cores of Zen 4, in ms: 26.9 with 8 KB of each weight, 27.0 with 8 KB for all of a nest, 24.7 with
+/// 4, and with 6, timed once so, 23.8; a Xeon 49.4, 46.2, 49.5 and 48.7, and 53.7 with 2 KB of each (experiments, 119, 120). On Zen 3, which was timed with 2 KB of each alone, a matvec of 2,048 rows of 2,048 took 82 us without and 62 with.
 const BYTES_AHEAD_IN_STREAMS: i64 = 4096;
 /// Bytes of a cache line; of packed bytes, whose lines are counted from addresses that need not begin one, half of it.
 const LINE: i64 = 64;
@@ -24,8 +24,8 @@ struct Walk<'a> {
     tiles: &'a [Tile],
     ahead: i64,
     streams: &'a [u32],
-    /// Of those, how many the nest reads.
-    read: i64,
+    /// How many of them the nest reads, which share what is asked for.
+    sharing: i64,
     /// Ranges around the statement that choose what is computed (workgroup ranges and loops, not reductions).
     around: Vec<Id>,
     /// Ranges of the reductions whose loops are open.
@@ -43,7 +43,7 @@ pub(super) fn prefetch(g: &Graph, code: &Code, tiles: &[Tile], ahead: i64, strea
         tiles,
         ahead,
         streams,
-        read: 1,
+        sharing: 1,
         around: code.globals.clone(),
         reducing: vec![],
         open: vec![],
@@ -61,7 +61,7 @@ pub(super) fn prefetch(g: &Graph, code: &Code, tiles: &[Tile], ahead: i64, strea
             }
             Statement::Nest { .. } => {
                 let nest = &code.statements[i..];
-                walk.read = read(g, &nest[..end_of_block(nest)], streams);
+                walk.sharing = streams_read(g, &nest[..end_of_block(nest)], streams);
                 walk.enter(None);
             }
             s if s.opens() => walk.enter(None),
@@ -133,13 +133,13 @@ impl Walk<'_> {
             return None;
         }
         let line = (buffer, at.terms.to_vec(), at.constant.div_euclid(LINE));
-        let ahead = self.ahead * (BYTES_AHEAD_IN_STREAMS / self.read.max(1) / LINE * LINE);
+        let ahead = self.ahead * (BYTES_AHEAD_IN_STREAMS / self.sharing.max(1) / LINE * LINE);
         self.fetched.insert(line).then_some(Prefetch::Line { at: [buffer, offset], ahead })
     }
 }
 
 /// How many of `streams` these statements read.
-fn read(g: &Graph, statements: &[Statement], streams: &[u32]) -> i64 {
+fn streams_read(g: &Graph, statements: &[Statement], streams: &[u32]) -> i64 {
     let slot = |s: &Statement| match s {
         Statement::Define(id) if g[*id].op == Op::Load => match g[g[*id].src[0]].arg {
             Arg::Packed(slot, _) => Some(slot).filter(|slot| streams.contains(slot)),
