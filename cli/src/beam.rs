@@ -133,21 +133,31 @@ impl<S: Clone + PartialEq> Beam<S> {
 /// The time that a search may take, by the longest of what it does in turn.
 pub struct Budget {
     most: Duration,
+    /// Of a stage.
     longest: Duration,
+    /// Of what was found.
+    check: Duration,
 }
 
 impl Budget {
     /// So much in all.
     pub fn new(most: Duration) -> Budget {
-        Budget { most, longest: Duration::ZERO }
+        Budget { most, longest: Duration::ZERO, check: Duration::ZERO }
     }
-    /// Something took that long, and may again.
-    pub fn took(&mut self, time: Duration) {
+    /// A stage begins whose questions may take that long.
+    pub fn begin(&mut self, expected: Duration) {
+        self.longest = expected;
+    }
+    /// Something took that long, and may again in this stage; whether it leads now, so that the result has it.
+    pub fn took(&mut self, time: Duration, leads: bool) {
         self.longest = self.longest.max(time);
+        if leads {
+            self.check = self.check.max(time);
+        }
     }
-    /// Is there room, so long after the beginning, for one more that takes as long as the longest, and one to check the result by?
+    /// Is there room, so long after the beginning, for one more that takes as long as the longest of its stage, and one to check by what that, or what was found, takes?
     pub fn has_room(&self, elapsed: Duration) -> bool {
-        elapsed + 2 * self.longest <= self.most
+        elapsed + self.longest + self.longest.max(self.check) <= self.most
     }
 }
 
@@ -190,7 +200,7 @@ mod tests {
         }
         fn measure(&mut self, leader: &Vec<u8>, rival: &Vec<u8>, _: &(usize, u8)) -> Result<Option<f64>> {
             self.clock += Duration::from_secs(1);
-            self.budget.took(Duration::from_secs(1));
+            self.budget.took(Duration::from_secs(1), true);
             self.order.push(rival.iter().map(u8::to_string).collect());
             let ratio = (self.worth)(rival) / (self.worth)(leader);
             Ok(ratio.is_finite().then_some(ratio))
@@ -269,7 +279,22 @@ mod tests {
         late.clock = Duration::from_secs(2000);
         let found = late.search(3);
         assert_eq!((found.ended, found.measured, &late.order[..]), (Ended::Late, 1, &["10000".to_owned()][..]));
-        let none = Budget { most: Duration::from_secs(1), longest: Duration::from_secs(1) };
-        assert!(!none.has_room(Duration::ZERO) && Budget::new(Duration::ZERO).has_room(Duration::ZERO));
+        assert!(Budget::new(Duration::ZERO).has_room(Duration::ZERO));
+    }
+
+    #[test]
+    fn what_takes_long_in_one_stage_leaves_room_for_the_next() {
+        let seconds = Duration::from_secs;
+        let mut budget = Budget::new(seconds(60));
+        budget.begin(seconds(25));
+        assert!(budget.has_room(seconds(10)) && !budget.has_room(seconds(11)));
+        budget.took(seconds(25), false);
+        budget.begin(Duration::ZERO);
+        budget.took(seconds(1), true);
+        assert!(budget.has_room(seconds(58)) && !budget.has_room(seconds(59)));
+        // What was found has to be checked whatever stage it is of.
+        budget.took(seconds(20), true);
+        budget.begin(Duration::ZERO);
+        assert!(budget.has_room(seconds(40)) && !budget.has_room(seconds(41)));
     }
 }

@@ -5,6 +5,8 @@ use crate::flags::Common;
 use crate::model::Model;
 use crate::progress::Bars;
 use gristmill_backend::Opened;
+use gristmill_compiler::record;
+use gristmill_llm::arch::Plan;
 use gristmill_llm::engine::{Compiled, Draw, Engine, Weights};
 use gristmill_uop::target::Target;
 use std::collections::{BTreeMap, BTreeSet};
@@ -77,6 +79,15 @@ impl Speed {
     }
 }
 
+/// Two rivals, measured in turns.
+#[derive(Clone, Copy, Debug)]
+pub struct Compared {
+    /// Their speeds.
+    pub speeds: [Speed; 2],
+    /// Standard error of the ratios of these, the larger one.
+    pub error: f64,
+}
+
 /// One model compiled for variants of a device, measured against each other. They share the weights that lie the same for both.
 pub struct Rivals<'a> {
     model: &'a Model,
@@ -131,11 +142,13 @@ impl<'a> Rivals<'a> {
         Ok(if room { Some(rival.load(there, &|p| bars.show(p))?) } else { None })
     }
     /// Both targets, turn by turn, so that what else the machine does hits both: `turn` is given which of them it is, its engine, and whether the turn counts. The first is for what is only done once.
+    /// Ends behind that where `goes_on` says so of both engines.
     fn in_turns(
         &mut self,
         [base, other]: [&Target; 2],
         mut turn: impl FnMut(usize, &mut Engine, bool) -> Result,
-    ) -> Result {
+        goes_on: impl Fn([&Engine; 2]) -> bool,
+    ) -> Result<bool> {
         let times = self.work.times;
         let there = self.keep(base)?.shared_weights();
         if let Some(mut rival) = self.beside(other, there)? {
@@ -143,31 +156,55 @@ impl<'a> Rivals<'a> {
             for number in 0..=times {
                 turn(0, kept, number > 0)?;
                 turn(1, &mut rival, number > 0)?;
+                if number == 0 && !goes_on([kept, &rival]) {
+                    return Ok(false);
+                }
             }
-            return Ok(());
+            return Ok(true);
         }
         // One after the other, each alone, and the first again at the end.
         for (which, target) in [(0, base), (1, other), (0, base)] {
             let engine = self.keep(target)?;
             (0..=times).try_for_each(|number| turn(which, engine, number > 0))?;
         }
-        Ok(())
+        Ok(true)
+    }
+    /// How the steps that are measured are planned for a target.
+    pub fn plans(&mut self, target: &Target) -> Result<Vec<Plan>> {
+        let work = self.work;
+        let engine = self.keep(target)?;
+        Ok(work.steps(engine).into_iter().map(|tokens| engine.step_plan(tokens)).collect())
     }
     /// The speeds of both.
-    pub fn compare(&mut self, base: &Target, other: &Target) -> Result<[Speed; 2]> {
+    pub fn compare(&mut self, base: &Target, other: &Target) -> Result<Compared> {
+        let compared = self.compare_if([base, other], |_| true)?;
+        Ok(compared.unwrap_or_else(|| unreachable!("it goes on")))
+    }
+    /// The speeds of both; none where the steps that are measured have the same kernels.
+    pub fn compare_others(&mut self, base: &Target, other: &Target) -> Result<Option<Compared>> {
+        let work = self.work;
+        self.compare_if([base, other], |[base, other]| work.launches(base) != work.launches(other))
+    }
+    fn compare_if(
+        &mut self,
+        targets: [&Target; 2],
+        goes_on: impl Fn([&Engine; 2]) -> bool,
+    ) -> Result<Option<Compared>> {
         let (work, mut times) = (self.work, Times::default());
-        self.in_turns([base, other], |which, engine, counts| work.turn(engine, &mut times[which], counts))?;
-        Ok(work.speeds(times))
+        let turn = |which: usize, engine: &mut Engine, counts| work.turn(engine, &mut times[which], counts);
+        let measured = self.in_turns(targets, turn, goes_on)?;
+        Ok(measured.then(|| Compared { error: error_of_ratios(&times), speeds: work.speeds(times) }))
     }
     /// The speeds of both, and the kernels of a step that differ.
-    pub fn compare_kernels(&mut self, base: &Target, other: &Target) -> Result<([Speed; 2], Vec<KernelTimes>)> {
+    pub fn compare_kernels(&mut self, base: &Target, other: &Target) -> Result<(Compared, Vec<KernelTimes>)> {
         let (work, mut times) = (self.work, Times::default());
         let mut kernels: [Kernels; 2] = Default::default();
-        self.in_turns([base, other], |which, engine, counts| {
+        let turn = |which: usize, engine: &mut Engine, counts| {
             work.turn(engine, &mut times[which], counts)?;
             work.kernels(engine, &mut kernels[which], counts)
-        })?;
-        Ok((work.speeds(times), differing(kernels)))
+        };
+        self.in_turns([base, other], turn, |_| true)?;
+        Ok((Compared { error: error_of_ratios(&times), speeds: work.speeds(times) }, differing(kernels)))
     }
 }
 
@@ -201,6 +238,17 @@ fn differing([base, mut other]: [Kernels; 2]) -> Vec<KernelTimes> {
 }
 
 impl Work {
+    /// Tokens of the steps that are measured, by their classes: of one at the beginning, and of a prompt as it is cut.
+    fn steps(&self, engine: &Engine) -> BTreeSet<usize> {
+        let longest = engine.longest_step();
+        let steps = [self.tokens.min(1), self.prompt.min(longest), self.prompt % longest];
+        steps.into_iter().filter(|&n| n > 0).map(|n| engine.step_tokens(n)).collect()
+    }
+    /// What the steps that are measured run, once they have run: the records of their functions, in the order of their launches.
+    fn launches(&self, engine: &Engine) -> Vec<Vec<u8>> {
+        let of_step = |tokens| engine.step_launches(tokens, 0).iter().filter(|launch| launch.1 == 0);
+        self.steps(engine).into_iter().flat_map(of_step).map(|launch| record::write(&launch.0.compiled)).collect()
+    }
     fn turn(&self, engine: &mut Engine, times: &mut [Vec<f64>; 2], counts: bool) -> Result<()> {
         // The same tokens every turn: experts they choose are read by both.
         let mut ids = Ids::of(engine);
@@ -249,7 +297,42 @@ fn median(mut v: Vec<f64>) -> Option<f64> {
     v.get(v.len() / 2).copied()
 }
 
-/// A rate, or a ratio, in a column of a table.
+/// A normal distribution's standard deviation, of its median deviation; and the standard error of a median, of that of a mean.
+const OF_MEDIANS: f64 = 1.4826 * 1.2533;
+
+/// Standard error of a median, as a part of it; 0 of what was not measured.
+fn error_of_median(seconds: &[f64]) -> f64 {
+    let Some(middle) = median(seconds.to_vec()) else { return 0.0 };
+    let deviation = median(seconds.iter().map(|s| (s / middle - 1.0).abs()).collect()).unwrap_or(0.0);
+    OF_MEDIANS * deviation / (seconds.len() as f64).sqrt()
+}
+
+/// Standard error of ratios of medians, the larger of generations' and prompts'.
+fn error_of_ratios([base, other]: &Times) -> f64 {
+    let errors = base.iter().zip(other).map(|(base, other)| error_of_median(base).hypot(error_of_median(other)));
+    errors.fold(0.0, f64::max)
+}
+
+/// A rate in a column of a table.
 pub fn shown(v: Option<f64>) -> String {
     v.map_or("-".into(), |v| format!("{v:.2}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_scatters_more_is_known_less() {
+        let few = [1.00, 1.01, 0.99, 1.02, 0.98];
+        let error = error_of_median(&few);
+        assert!((error - OF_MEDIANS * 0.01 / 5f64.sqrt()).abs() < 1e-12, "{error}");
+        // Seconds twice as long scatter twice as much; one that was disturbed says nothing.
+        assert_eq!(error_of_median(&few.map(|s| 2.0 * s)), error);
+        assert_eq!(error_of_median(&[1.00, 1.01, 0.99, 9.0, 0.98]), error);
+        assert_eq!((error_of_median(&[]), error_of_median(&[1.0; 4])), (0.0, 0.0));
+        let times = |decode: &[f64]| [decode.to_vec(), vec![]];
+        assert_eq!(error_of_ratios(&[times(&few), times(&[1.0; 3])]), error);
+        assert!(error_of_ratios(&[times(&few), times(&few)]) > error);
+    }
 }

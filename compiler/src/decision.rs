@@ -25,6 +25,46 @@ impl Alternative {
     }
 }
 
+/// A kind of decision between two alternatives that are told by their names, the heuristic's first: `place: fuse` is the text of one.
+pub struct Pair {
+    /// What is decided.
+    pub kind: &'static str,
+    /// The alternatives.
+    pub names: [&'static str; 2],
+}
+
+/// Has an intermediate a buffer, or is it computed inside the kernels that read it?
+pub const PLACE: Pair = Pair { kind: "place", names: ["buffer", "fuse"] };
+/// Do several kernels in a row all compute what is fused into them, or read what the first of them stores?
+pub const REUSE: Pair = Pair { kind: "reuse", names: ["fuse", "reuse"] };
+/// Have kernels without a path between them launches of their own?
+pub const MERGE: Pair = Pair { kind: "merge", names: ["apart", "together"] };
+/// Are workgroups that are few as large as proposed?
+pub const SHAPES: Pair = Pair { kind: "shapes", names: ["proposed", "smaller"] };
+
+impl Pair {
+    /// All of them.
+    pub const ALL: [Pair; 4] = [PLACE, REUSE, MERGE, SHAPES];
+
+    /// The text of an alternative.
+    fn plan(&self, name: &str) -> String {
+        format!("{}: {name}", self.kind)
+    }
+    /// The decision at a site between alternatives of these prices.
+    pub fn at(&self, site: String, seconds: [f64; 2]) -> Decision {
+        let options = self.names.into_iter().zip(seconds);
+        let options = options.map(|(name, seconds)| Alternative { name, plan: self.plan(name), seconds }).collect();
+        Decision::new(self.kind, site, options)
+    }
+    /// Is that the text of one of its alternatives?
+    pub fn has(&self, plan: &str) -> bool {
+        self.names.iter().any(|name| self.plan(name) == plan.trim())
+    }
+}
+
+/// The kind of decision on how a weight lies, which serves all functions.
+pub const LAYOUT: &str = "layout";
+
 /// A choice between alternatives, each with a price in seconds.
 #[derive(Clone, Debug)]
 pub struct Decision {
@@ -53,13 +93,20 @@ impl Decision {
     pub fn key(&self) -> String {
         format!("{} {}", self.kind, self.site)
     }
+    /// May a decision of that name be made in the function of that [signature](gristmill_uop::function::Function::signature)? Sites begin with it, but for those of how weights lie.
+    pub fn is_of(key: &str, signature: &str) -> bool {
+        let (kind, site) = key.split_once(' ').unwrap_or((key, ""));
+        kind == LAYOUT || site.strip_prefix(signature).is_some_and(|rest| rest.starts_with(' ') || rest.is_empty())
+    }
     /// One line: the site, the choice, the prices.
     pub fn explain(&self) -> String {
+        let says_more =
+            |of: &Alternative| !of.plan.is_empty() && of.plan.split_once(": ").is_none_or(|plan| plan.1 != of.name);
         let option = |(i, of): (usize, &Alternative)| {
             let (star, us) = (if i == self.chosen { "*" } else { "" }, of.seconds * 1e6);
-            match of.plan.as_str() {
-                "" => format!("{star}{} {us:.2} us", of.name),
-                plan => format!("{star}{} ({plan}) {us:.2} us", of.name),
+            match says_more(of) {
+                false => format!("{star}{} {us:.2} us", of.name),
+                true => format!("{star}{} ({}) {us:.2} us", of.name, of.plan),
             }
         };
         let options: Vec<String> = self.options.iter().enumerate().map(option).collect();
@@ -187,5 +234,43 @@ impl Decider<'_> {
         let chosen = decision.chosen;
         self.log.push(decision);
         chosen
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_line_tells_a_plan_where_it_says_more_than_its_name() {
+        let workgroup = Alternative { name: "rows", plan: "workgroup: a0 global".into(), seconds: 1e-6 };
+        let decision = Decision::new("workgroup", "f sum [8]".into(), vec![workgroup]);
+        assert_eq!(decision.explain(), "workgroup f sum [8]: *rows (workgroup: a0 global) 1.00 us");
+        let place = PLACE.at("f Reduce [8]".into(), [2e-6, 1e-6]);
+        assert_eq!(place.explain(), "place f Reduce [8]: *buffer 2.00 us, fuse 1.00 us");
+    }
+
+    #[test]
+    fn what_a_tuner_left_is_chosen_against_the_price() {
+        let plans = BTreeMap::from([("place f Reduce [8]".to_owned(), "place: buffer".to_owned())]);
+        let mut decider = Decider { policy: &mut Cheapest, plans: &plans, log: vec![] };
+        assert_eq!(decider.choose(PLACE.at("f Reduce [8]".into(), [2e-6, 1e-6])), 0);
+        assert_eq!(decider.choose(PLACE.at("f Reduce [9]".into(), [2e-6, 1e-6])), 1);
+        assert_eq!(decider.choose(REUSE.at("f Reduce [8]".into(), [2e-6, 1e-6])), 1);
+    }
+
+    #[test]
+    fn a_decision_is_of_the_function_that_its_site_begins_with() {
+        for (key, function, is_its) in [
+            ("place f.one Reduce [8]", "f.one", true),
+            ("place f.one Reduce [8]", "f", false),
+            ("place f.one Reduce [8]", "f.one Reduce", true),
+            ("shapes f.one of 8 KiB", "f.one", true),
+            ("workgroup f", "f", true),
+            ("layout q4_0 [8, 32]", "f", true),
+            ("", "f", false),
+        ] {
+            assert_eq!(Decision::is_of(key, function), is_its, "{key} of {function}");
+        }
     }
 }

@@ -2,7 +2,7 @@
 
 use crate::alternatives;
 use crate::custom;
-use crate::decision::{Decider, Decision, Policy};
+use crate::decision::{Decider, Decision, Pair, Policy};
 use crate::decompose::attention;
 use crate::decompose::attention::plan::AttentionPlan;
 use crate::decompose::{product, scatter};
@@ -147,11 +147,14 @@ impl Compiled {
 }
 
 /// Is that the text of something that decisions choose: how a weight lies, what a workgroup computes, how a nest is mapped, how an attention is divided,
-/// in which form a weight is multiplied, how a launch is run?
+/// in which form a weight is multiplied, how a launch is run, what is fused and merged?
 ///
 /// # Errors
 /// The words that no plan has there.
 pub fn check_plan(text: &str) -> Result<(), ParseError> {
+    if Pair::ALL.iter().any(|pair| pair.has(text)) {
+        return Ok(());
+    }
     match text.trim_start().split_once(':').map(|t| t.0) {
         Some("workgroup") => text.parse::<Workgroup>().map(drop),
         Some("layout") => text.parse::<Layout>().map(drop),

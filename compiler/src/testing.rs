@@ -48,7 +48,7 @@ pub use crate::schedule::kernel::{Draft, Surroundings, draft as cut};
 pub use crate::schedule::materialise::materialise;
 pub use crate::schedule::memory::{Lifetime, plan as memory};
 pub use crate::schedule::workgroup::split as workgroup;
-pub use crate::schedule::{Decomposed, Problem, TEMP, schedule};
+pub use crate::schedule::{Decomposed, Problem, TEMP, schedule, sites};
 pub use crate::tile::product::Product;
 pub use crate::tile::propose::launch::{Launched, launch as propose_launch, resident};
 pub use crate::tile::propose::nest::ThreadNest;

@@ -1,7 +1,7 @@
 //! Compiled functions in the store of their device: planning a model takes a second, reading what was planned some milliseconds.
 
 use crate::function::Key as Content;
-use gristmill_compiler::{Compiled, record};
+use gristmill_compiler::{Compiled, Decision, record};
 use gristmill_runtime::store::{Key, Store};
 use gristmill_uop::function::Function;
 use gristmill_uop::target::Target;
@@ -22,8 +22,11 @@ pub struct Kept<'a> {
 impl Kept<'_> {
     /// Everything that decides what a function is compiled to, and what its kernels and decisions are called.
     fn key(&self, build: &str, function: &Function, content: Content) -> Key {
-        // All fields of a target, those that are yet to come too. A float's text is read back as the same float.
-        let target = format!("{:?}", self.target);
+        // All fields of a target, those that are yet to come too, but plans of other functions. A float's text is read back as the same float.
+        let signature = function.signature();
+        let is_own = |plan: &(&String, &String)| Decision::is_of(plan.0, &signature);
+        let plans = self.target.plans.iter().filter(is_own).map(|(key, plan)| (key.clone(), plan.clone())).collect();
+        let target = format!("{:?}", Target { plans, ..self.target.clone() });
         let names = function.slots.iter().map(|slot| slot.name.as_bytes());
         let parts: [&[u8]; 6] = [
             b"plan",

@@ -260,7 +260,7 @@ fn ablate(options: &Options, model: &Model, opened: Opened, context: usize) -> R
             // The device does without it anyway.
             continue;
         }
-        let [with, off] = rivals.compare(&base, &without)?;
+        let [with, off] = rivals.compare(&base, &without)?.speeds;
         let ratio = off.over(&with);
         if options.json {
             let line = json!({

@@ -3,9 +3,9 @@
 use crate::beam::{Budget, SearchSpace, Ended, Found, Question, search};
 use crate::failure::{Failure, Result, printable};
 use crate::flags::Common;
-use crate::measure::{KernelTimes, Rivals, Speed, Work, shown};
+use crate::measure::{Compared, KernelTimes, Rivals, Speed, Work, shown};
 use crate::model::{self, Model};
-use crate::plans::{self, Answer};
+use crate::plans::{self, About, Answer};
 use clap::{Args, ValueHint};
 use gristmill_backend::tuning::{self, Plans};
 use gristmill_uop::machine::MachineKind;
@@ -14,12 +14,13 @@ use std::io::{self, Write};
 use std::time::{Duration, Instant};
 
 const NOTES: &str = "\
-What is tried: of a processor first the parameters of its kernels; then, of whatever takes 2 % of a step or more by the model of costs, the heaviest first, other plans: shapes of workgroups, what is
-staged, nests, launches of a GPU, how an attention is divided, how sums are scattered, in which form a weight is multiplied, and how weights lie. A form that rounds more than the one in its place
-is never tried; what answers say may still change in last places, as sums are added in another order.
+What is tried: of a processor first the parameters of its kernels; then, of whatever takes 2 % of a step or more by the model of costs, the heaviest first, what is computed where: what is fused and
+what has a buffer, which kernels share a launch, how an attention is divided, how sums are scattered, in which form a weight is multiplied, and how weights lie; then the kernels that follow from it: shapes
+of workgroups, what is staged, nests, launches of a GPU. A form that rounds more than the one in its place is never tried; what answers say may still change in last places, as sums are added in another
+order.
 
-Each change is measured in the model's own steps against the best so far, turn by turn. It takes the lead if decoding and prompts together gain more than 2 %, twice, and neither loses as much. The
-best N (--beam) stay, and the next change is tried on all of them, so that two changes that gain only together are found, in N times the time. Then all is asked again, until a round gains nothing or the
+Each change is measured in the model's own steps against the best so far, turn by turn. It takes the lead if decoding and prompts together gain more than the measurement's error, 0.4 % at least and 2 %
+at most, twice, and neither loses as much. The best N (--beam) stay, and the next change is tried on all of them, so that two changes that gain only together are found, in N times the time. Then all is asked again, until a round gains nothing or the
 time is over. What was found is measured once more against the untuned model, and stored only if it is faster: beside the compiled kernels, for this processor, instruction set and number of cores, or
 for this GPU, and used from then on; `gristmill devices` shows it. Without one the defaults are good.
 
@@ -63,8 +64,10 @@ fn minutes(text: &str) -> std::result::Result<Duration, String> {
     minutes.and_then(|m| Duration::try_from_secs_f64(60.0 * m).ok()).ok_or_else(|| "minutes are a number above 0".into())
 }
 
-/// What a change must gain.
-const GAIN: f64 = 1.02;
+/// What a change must gain at least, and at most where measurements scatter: some gains of less than 1 % are as much as one of an H100's tokens that is found by hand.
+const GAINS: [f64; 2] = [1.004, 1.02];
+/// Standard errors of a comparison that a gain must exceed: by chance one of forty does, and it is asked twice.
+const ERRORS: f64 = 2.0;
 
 pub fn run(options: Options) -> Result {
     let start = Instant::now();
@@ -97,15 +100,18 @@ pub fn run(options: Options) -> Result {
     let context = options.p.max(options.n);
     let rivals = Rivals::new(&model, &options.common, opened, context, work);
     let budget = Budget::new(options.minutes);
-    let (model, common) = (&model, &options.common);
-    let mut tuner = Tuner { model, common, context, work, rivals, start, budget, out: &mut out };
+    let mut tuner = Tuner { work, rivals, start, loading: Duration::ZERO, budget, out: &mut out };
     let best = tuner.tune(options.beam.into())?;
+    let steps = tuner.rivals.plans(&best)?;
     let Some(machine) = machine else {
         writeln!(out, "nothing is stored for {device}: {}", tuning::text(best.tuning))?;
         return Ok(());
     };
     tuning::write(&store, &machine, best.tuning)?;
-    tuning::write_plans(&store, &machine, &best.plans)?;
+    let stored = tuning::read_plans(&store, &machine).unwrap_or_default();
+    let mut plans = plans::of_others(stored, &steps);
+    plans.extend(best.plans.clone());
+    tuning::write_plans(&store, &machine, &plans)?;
     writeln!(out, "stored for {}: {}, and {} plans", machine, tuning::text(best.tuning), best.plans.len())?;
     Ok(())
 }
@@ -126,26 +132,25 @@ fn work(options: &Options, model: &Model) -> Result<Work> {
 /// One step from a target to another.
 enum Change {
     Parameter(&'static Parameter, u8),
-    Plan(Answer),
+    Plans(Answer),
 }
 
 impl Change {
     fn name(&self) -> String {
         match self {
             Change::Parameter(parameter, value) => format!("{} {value}", parameter.name),
-            Change::Plan((decision, plan)) => printable(&format!("{decision}: {plan}")),
+            Change::Plans(answer) => printable(&plans::shown(answer)),
         }
     }
 }
 
 /// Searches the targets of a model on a device.
 struct Tuner<'a, 'o> {
-    model: &'a Model,
-    common: &'a Common,
-    context: usize,
     work: Work,
     rivals: Rivals<'a>,
     start: Instant,
+    /// How long the model took to load.
+    loading: Duration,
     budget: Budget,
     out: &'o mut dyn Write,
 }
@@ -156,21 +161,23 @@ impl Tuner<'_, '_> {
         let mut untuned = self.rivals.target().clone();
         (untuned.tuning, untuned.plans) = (Tuning::default(), Plans::new());
         self.rivals.load(&untuned)?;
+        self.loading = self.start.elapsed();
         let heads = ["decode tok/s", "ratio", "prefill tok/s", "ratio"];
         writeln!(self.out, "{:>13} {:>7} {:>14} {:>7}  tried", heads[0], heads[1], heads[2], heads[3])?;
         let found = search(self, untuned.clone(), width)?;
         self.say_what_was_tried(&found)?;
         let best = found.best;
         if best == untuned {
-            writeln!(self.out, "nothing gained more than {:.0} %: the defaults stay", 100.0 * (GAIN - 1.0))?;
+            writeln!(self.out, "nothing gained more than the measurements' error: the defaults stay")?;
             return Ok(untuned);
         }
-        let (speeds, kernels) = self.rivals.compare_kernels(&untuned, &best)?;
-        self.say_what_is_gained(&speeds, &kernels)?;
-        if worth(&speeds[1].over(&speeds[0])) > GAIN {
+        let (compared, kernels) = self.rivals.compare_kernels(&untuned, &best)?;
+        self.say_what_is_gained(&compared.speeds, &kernels)?;
+        let gain = Gain::of(&compared);
+        if gain.is_one() {
             return Ok(best);
         }
-        writeln!(self.out, "that is not more than {:.0} %: the defaults stay", 100.0 * (GAIN - 1.0))?;
+        writeln!(self.out, "that is not more than {:.1} %: the defaults stay", 100.0 * (gain.least - 1.0))?;
         Ok(untuned)
     }
     fn say_what_was_tried(&mut self, found: &Found<Target>) -> Result {
@@ -193,7 +200,7 @@ impl Tuner<'_, '_> {
             writeln!(self.out, "  kept: {}", tuning::text(found.best.tuning))?;
         }
         for answer in &found.best.plans {
-            let kept = Change::Plan((answer.0.clone(), answer.1.clone()));
+            let kept = Change::Plans(Answer::from([(answer.0.clone(), answer.1.clone())]));
             writeln!(self.out, "  kept: {}", kept.name())?;
         }
         Ok(())
@@ -219,50 +226,71 @@ impl Tuner<'_, '_> {
         writeln!(self.out)?;
         Ok(())
     }
+    fn of_plans(&mut self, about: About, leader: &Target) -> Result<Vec<Question<Change>>> {
+        self.budget.begin(if about == About::Layouts { self.loading } else { Duration::ZERO });
+        let asked = plans::questions(about, &self.rivals.plans(leader)?, leader);
+        Ok(asked.into_iter().map(|answers| answers.into_iter().map(Change::Plans).collect()).collect())
+    }
     /// One row: speeds of a rival, and as parts of the leader's.
     fn row(&mut self, speed: &Speed, ratio: &Speed, kept: bool, change: &Change) -> Result {
-        writeln!(
-            self.out,
-            "{:>13} {:>7} {:>14} {:>7}  {}{}",
-            shown(speed.decode),
-            shown(ratio.decode),
-            shown(speed.prefill),
-            shown(ratio.prefill),
-            if kept { "leads: " } else { "" },
-            change.name()
-        )?;
+        let (leads, name) = (if kept { "leads: " } else { "" }, change.name());
+        let [decode, prefill] = [ratio.decode, ratio.prefill].map(|r| r.map_or("-".into(), |r| format!("{r:.3}")));
+        let [of_decode, of_prefill] = [speed.decode, speed.prefill].map(shown);
+        writeln!(self.out, "{of_decode:>13} {decode:>7} {of_prefill:>14} {prefill:>7}  {leads}{name}")?;
         Ok(self.out.flush()?)
     }
-    /// What the rival is worth beside the leader; where it gains, the less of two comparisons: what a moment of the machine decided does not come again.
+    /// What the rival is worth beside the leader; where it gains, the less of two comparisons: what a moment of the machine decided does not come again. What is within their error is no gain.
     fn compare(&mut self, leader: &Target, rival: &Target, change: &Change) -> Result<Option<f64>> {
-        let first = match self.rivals.compare(leader, rival) {
-            Ok(first) => first,
+        let first = match self.rivals.compare_others(leader, rival) {
+            Ok(Some(first)) => first,
+            Ok(None) => {
+                writeln!(self.out, "{:>44}  the same kernels: {}", "", change.name())?;
+                return Ok(None);
+            }
             // What cannot be planned or does not fit is no reason to lose what was found. Where nothing works any more the last comparison says so.
             Err(error) => {
                 writeln!(self.out, "{:>44}  {}: {}", "", change.name(), printable(&error.parts().0))?;
                 return Ok(None);
             }
         };
-        let ratio = |[base, other]: &[Speed; 2]| other.over(base);
-        let (mut shown, mut found) = (first, worth(&ratio(&first)));
-        if found > GAIN {
-            let second = self.rivals.compare(leader, rival)?;
-            let again = worth(&ratio(&second));
-            if again < found {
-                (shown, found) = (second, again);
-            }
+        let mut found = Gain::of(&first);
+        if found.is_one() {
+            let second = Gain::of(&self.rivals.compare(leader, rival)?);
+            found = if second.is_one() && second.worth >= found.worth { found } else { second };
         }
-        self.row(&shown[1], &ratio(&shown), found > GAIN, change)?;
-        Ok(Some(found))
+        self.row(&found.speed, &found.ratio, found.is_one(), change)?;
+        Ok(Some(if found.is_one() { found.worth } else { found.worth.min(GAINS[0]) }))
+    }
+}
+
+/// What a rival is worth beside a leader, by one comparison.
+struct Gain {
+    /// The rival's.
+    speed: Speed,
+    ratio: Speed,
+    worth: f64,
+    /// What it must be worth.
+    least: f64,
+}
+
+impl Gain {
+    fn of(compared: &Compared) -> Gain {
+        let [leader, rival] = compared.speeds;
+        let least = (1.0 + ERRORS * compared.error).clamp(GAINS[0], GAINS[1]);
+        let ratio = rival.over(&leader);
+        Gain { speed: rival, ratio, worth: worth(&ratio, least), least }
+    }
+    fn is_one(&self) -> bool {
+        self.worth > self.least
     }
 }
 
 /// Ratios of speeds as one number: what both gain together, unless one of them loses what a change must gain.
-fn worth(ratio: &Speed) -> f64 {
+fn worth(ratio: &Speed, gains: f64) -> f64 {
     // Where a change has no part the ratio is about 1.
     let (decode, prefill) = (ratio.decode.unwrap_or(1.0), ratio.prefill.unwrap_or(1.0));
     let loser = decode.min(prefill);
-    if loser * GAIN < 1.0 { loser } else { decode * prefill }
+    if loser * gains < 1.0 { loser } else { decode * prefill }
 }
 
 impl SearchSpace for Tuner<'_, '_> {
@@ -274,10 +302,10 @@ impl SearchSpace for Tuner<'_, '_> {
             // They are of a processor's kernels.
             0 if leader.machine.kind != MachineKind::Cpu => Ok(Some(vec![])),
             0 => Ok(Some(PARAMETERS.iter().map(of_parameter).collect())),
-            1 => {
-                let asked = plans::questions(self.model, self.common, leader, self.context, self.work)?;
-                Ok(Some(asked.into_iter().map(|answers| answers.into_iter().map(Change::Plan).collect()).collect()))
-            }
+            // Kernels follow from what their functions became; weights that lie otherwise are loaded again, which takes longest.
+            1 => Ok(Some(self.of_plans(About::Functions, leader)?)),
+            2 => Ok(Some(self.of_plans(About::Kernels, leader)?)),
+            3 => Ok(Some(self.of_plans(About::Layouts, leader)?)),
             _ => Ok(None),
         }
     }
@@ -285,18 +313,19 @@ impl SearchSpace for Tuner<'_, '_> {
         let mut target = target.clone();
         match change {
             Change::Parameter(parameter, value) => *(parameter.field)(&mut target.tuning) = *value,
-            Change::Plan((decision, plan)) => drop(target.plans.insert(decision.clone(), plan.clone())),
+            Change::Plans(plans) => target.plans.extend(plans.clone()),
         }
         target
     }
     fn measure(&mut self, leader: &Target, rival: &Target, change: &Change) -> Result<Option<f64>> {
         let start = Instant::now();
         let found = self.compare(leader, rival, change);
-        self.budget.took(start.elapsed());
+        let leads = found.as_ref().is_ok_and(|worth| worth.is_some_and(|worth| worth > self.least()));
+        self.budget.took(start.elapsed(), leads);
         found
     }
     fn least(&self) -> f64 {
-        GAIN
+        GAINS[0]
     }
     fn has_time(&self) -> bool {
         self.budget.has_room(self.start.elapsed())
@@ -313,7 +342,7 @@ mod tests {
 
     #[test]
     fn a_gain_is_of_both_and_no_loss_of_either() {
-        let worth = |decode: f64, prefill| worth(&Speed { decode: Some(decode), prefill });
+        let worth = |decode: f64, prefill| worth(&Speed { decode: Some(decode), prefill }, 1.02);
         assert_eq!(worth(1.25, Some(0.99)), 1.25 * 0.99);
         assert_eq!(worth(1.5, Some(0.9)), 0.9);
         assert_eq!(worth(1.25, None), 1.25);

@@ -3,7 +3,7 @@
 //! computed must not depend on who decides.
 
 use super::int8::Layouts;
-use crate::decision::{Alternative, Decider, Decision};
+use crate::decision::{Alternative, Decider, Decision, LAYOUT};
 use crate::layout::Layout;
 use crate::tile::plan::{Proposal, proposals};
 use gristmill_uop::encoding::EncodingRef;
@@ -42,7 +42,7 @@ pub fn decided(function: &Function, mut found: Layouts, target: &Target, decider
             continue;
         }
         let site = format!("{} {:?}", e.name, info.dims);
-        let of = Decision { margin: MARGIN, everywhere: true, ..Decision::new("layout", site, vec![]) };
+        let of = Decision { margin: MARGIN, everywhere: true, ..Decision::new(LAYOUT, site, vec![]) };
         let option = |Proposal { name, plan }: &Proposal<Layout>| {
             let bytes = plan.bytes(e, &info.dims).unwrap_or_default();
             Alternative { name, plan: plan.to_string(), seconds: bytes as f64 / target.machine.bandwidth }

@@ -24,6 +24,8 @@ pub struct Problem<'a> {
     pub candidates: &'a Candidates,
     /// The buffer that each of them would have.
     pub buffers: &'a FxHashMap<Id, Id>,
+    /// What each of them is called in the keys of decisions.
+    pub sites: &'a FxHashMap<Id, String>,
     /// What decompositions ask for.
     pub hints: &'a FxHashMap<Id, Hint>,
     /// Integer contractions and layouts.

@@ -10,7 +10,7 @@
 use super::again::{self, Cut, Problem, Shape};
 use super::fusion::{Fusion, Reads};
 use super::kernel::{Draft, Illegal};
-use crate::decision::{Alternative, Decider, Decision};
+use crate::decision::{Alternative, Decider, Decision, PLACE};
 use crate::price::{Price, occupancy};
 use gristmill_uop::target::Target;
 use gristmill_uop::{Arg, Graph, Id};
@@ -25,6 +25,9 @@ pub(super) const MOST_TIMES_DEARER: f64 = 4.0;
 /// the rest is charged to every kernel, so that one of two parallel kernels may go before the path gets shorter. The share was not measured: with all of it on the path
 /// nothing is saved by the first of two, with none parallel kernels are fused that would have shared a launch.
 const LAUNCH_ON_PATH: f64 = 0.5;
+
+/// The kind of decision of what is kept in a buffer without anybody being asked.
+const KEPT: &str = "kept";
 
 /// The choice made: what is fused, and the kernels of the others.
 pub struct Placement {
@@ -95,8 +98,13 @@ impl Saving {
     fn gain(self) -> f64 {
         self.with - self.without
     }
-    fn options(self) -> Vec<Alternative> {
-        vec![Alternative::named("buffer", self.with), Alternative::named("fuse", self.without)]
+    /// The decision on it.
+    fn decision(self, site: String) -> Decision {
+        PLACE.at(site, [self.with, self.without])
+    }
+    /// The same, which nobody is asked for.
+    fn kept(self, site: String) -> Decision {
+        Decision { kind: KEPT, ..self.decision(site) }
     }
 }
 
@@ -111,7 +119,7 @@ impl Search<'_> {
         let mut savings: FxHashMap<Id, Option<Saving>> = FxHashMap::default();
         let mut refused: FxHashSet<Id> = FxHashSet::default();
         while let Some((node, saving)) = self.best(fusion, &refused, &mut savings) {
-            if decider.choose(Decision::new("place", self.site(node), saving.options())) != 1 {
+            if decider.choose(saving.decision(self.site(node))) != 1 {
                 refused.insert(node);
                 continue;
             }
@@ -127,7 +135,7 @@ impl Search<'_> {
     }
     /// Where a decision on `node` is made, as its key says.
     pub fn site(&self, node: Id) -> String {
-        format!("{:?} {}", self.g[node].op, self.g.show_dims(&self.g.shape(node)))
+        self.of.sites[&node].clone()
     }
     /// With what a launch counts for, of `depth` on the longest path: the kernel that goes takes one with it only if it is on that path.
     fn on_path(&self, node: Id, saving: Saving, fusion: &mut Fusion, depth: usize) -> Saving {
@@ -172,17 +180,17 @@ impl Search<'_> {
             let site = self.site(node);
             let Some(saving) = saving(self, node, fusion) else {
                 let options = vec![Alternative::named("buffer (fusing is illegal)", 0.0)];
-                decider.log.push(Decision::new("kept", site, options));
+                decider.log.push(Decision::new(KEPT, site, options));
                 continue;
             };
             let depth = self.reads.depth(fusion);
             let new = self.on_path(node, saving, fusion, depth);
             if refused.contains(&node) || !self.of.target.fusion || new.without > MOST_TIMES_DEARER * new.with {
-                decider.log.push(Decision::new("kept", site, new.options()));
+                decider.log.push(new.kept(site));
                 continue;
             }
             let margin = launch * LEAST_SAVING / new.with;
-            if decider.choose(Decision { margin, ..Decision::new("place", site, new.options()) }) == 1 {
+            if decider.choose(Decision { margin, ..new.decision(site) }) == 1 {
                 fusion.everywhere.insert(node);
             }
         }

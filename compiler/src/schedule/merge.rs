@@ -1,10 +1,10 @@
 //! Merge: kernels without a path between them share a launch where that is cheaper.
 
-use super::again::{Again, Shape};
+use super::again::{Again, Problem, Shape};
 use super::kernel::Draft;
 use super::launch::{Body, Launch};
 use crate::custom;
-use crate::decision::{Alternative, Decider, Decision};
+use crate::decision::{Decider, MERGE};
 use crate::nest::workgroups;
 use crate::price::{Price, occupancy};
 use crate::tile::TilePlan;
@@ -72,12 +72,13 @@ fn fit_bindings<'a>(g: &Graph, drafts: impl Iterator<Item = &'a Draft>, target: 
 /// V2-Lite on an H100 makes 931 tokens a second where they come first, 939 where they come last, GLM-4.7-Flash 565 and 568, Qwen3-30B-A3B 495 and 493.
 pub fn merge(
     g: &Graph,
+    problem: Problem,
     kernels: &[(Draft, Price)],
     level: &[usize],
     reused: impl Fn(Id) -> bool,
-    target: &Target,
     decider: &mut Decider,
 ) -> Vec<Share> {
+    let target = problem.target;
     let mut out: Vec<Share> = Vec::new();
     let alone = |i: usize| kernels[i].0.when.exclusive || kernels[i].0.call.is_some();
     let mut order: Vec<usize> = (0..kernels.len()).collect();
@@ -92,9 +93,7 @@ pub fn merge(
         if let Some(mate) = mate {
             let apart = mate.price.seconds + price.seconds;
             let together = apart - target.machine.launch + crowding(g, mate, kernels, i, target);
-            let site = format!("{:?} {} into level {}", g[k.root].op, g.show_dims(&g.shape(k.root)), level[i]);
-            let options = vec![Alternative::named("apart", apart), Alternative::named("together", together)];
-            if decider.choose(Decision::new("merge", site, options)) == 1 {
+            if decider.choose(MERGE.at(problem.sites[&k.root].clone(), [apart, together])) == 1 {
                 mate.kernels.push(i);
                 mate.price.seconds = together;
                 mate.price.stages = mate.price.stages.max(price.stages);

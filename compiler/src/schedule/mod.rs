@@ -17,7 +17,7 @@ mod reuse;
 mod stages;
 pub mod workgroup;
 
-use crate::decision::{Alternative, Cheapest, Decider, Decision};
+use crate::decision::{Cheapest, Decider, Decision, SHAPES};
 use crate::decompose::int8::Derived;
 use crate::price::{Price, occupancy};
 use crate::request::Hint;
@@ -70,7 +70,9 @@ pub fn schedule(of: &Decomposed, mut g: Graph, target: &Target, decider: &mut De
     let found = candidates::find(&g, &roots, of.hints, of.derived);
     let (buffers, temp_nodes) = places(&mut g, of, &found.nodes);
     let (hints, derived) = (of.hints, of.derived);
-    let problem = Problem { candidates: &found, buffers: &buffers, hints, derived, target, smaller: false };
+    let sites = sites(&g, &of.function.signature(), &found.nodes);
+    let problem =
+        Problem { candidates: &found, buffers: &buffers, sites: &sites, hints, derived, target, smaller: false };
     let mut placed = shapes(&mut g, problem, of.function, decider);
     let choose = Choose { function: of.function, again: &placed.again, rooms: &placed.rooms };
     choose.workgroups(&mut g, &mut placed.shares, &mut placed.kernels, decider);
@@ -103,7 +105,7 @@ impl<'a> Placed<'a> {
         let mut needs = needs(&kernels, &reads, &fusion);
         before_write(g, &kernels, &mut needs);
         let level = levels(&kernels, &needs, target);
-        let shares = merge(g, &kernels, &level, |root| fusion.is_reused(root), target, decider);
+        let shares = merge(g, problem, &kernels, &level, |root| fusion.is_reused(root), decider);
         let mut rooms = vec![occupancy::room(target); kernels.len()];
         if target.machine.kind == MachineKind::Gpu {
             shares.iter().for_each(|s| in_one_round(g, s, &mut kernels, &mut rooms, &again));
@@ -135,8 +137,7 @@ fn shapes<'a>(g: &mut Graph, problem: Problem<'a>, function: &Function, decider:
     let problem = Problem { smaller: true, ..problem };
     let mut quiet = Decider { policy: &mut Cheapest, plans: decider.plans, log: vec![] };
     let seconds = Placed::of(&mut whole.clone(), problem, &mut quiet).seconds();
-    let options = vec![Alternative::named("proposed", proposed.seconds()), Alternative::named("smaller", seconds)];
-    let decision = Decision::new("shapes", function.name.to_string(), options);
+    let decision = SHAPES.at(function.signature(), [proposed.seconds(), seconds]);
     if decider.choose(Decision { margin: SHAPES_MARGIN, ..decision }) == 0 {
         return proposed;
     }
@@ -145,6 +146,18 @@ fn shapes<'a>(g: &mut Graph, problem: Problem<'a>, function: &Function, decider:
     decider.log.drain(begin..last);
     *g = whole;
     Placed::of(g, problem, decider)
+}
+
+/// What candidates are called in the keys of decisions: by the function's signature and what they compute, those that are alike by their order.
+pub fn sites(g: &Graph, function: &str, candidates: &[Id]) -> FxHashMap<Id, String> {
+    let mut alike: FxHashMap<String, usize> = FxHashMap::default();
+    let mut site = |n: Id| {
+        let name = format!("{function} {:?} {}", g[n].op, g.show_dims(&g.shape(n)));
+        let number = alike.entry(name.clone()).or_default();
+        *number += 1;
+        if *number == 1 { name } else { format!("{name} #{number}") }
+    };
+    candidates.iter().map(|&n| (n, site(n))).collect()
 }
 
 /// A place for every candidate: an output's or state's own slot, or an intermediate; and the nodes of the intermediates.

@@ -5,7 +5,7 @@
 
 use super::fusion::Fusion;
 use super::materialise::Search;
-use crate::decision::{Alternative, Decider, Decision};
+use crate::decision::{Decider, Decision, REUSE};
 use gristmill_uop::Id;
 use gristmill_uop::machine::{Machine, MachineKind};
 
@@ -24,9 +24,6 @@ impl Offer {
     fn gain(&self) -> f64 {
         self.fused - self.reused
     }
-    fn options(&self) -> Vec<Alternative> {
-        vec![Alternative::named("fuse", self.fused), Alternative::named("reuse", self.reused)]
-    }
 }
 
 impl Search<'_> {
@@ -44,8 +41,8 @@ impl Search<'_> {
             offers.sort_by(|a, b| b.1.gain().total_cmp(&a.1.gain()));
             let chosen = offers.into_iter().find(|(node, offer)| {
                 open.retain(|n| n != node);
-                let of = Decision { margin: MARGIN, ..Decision::new("reuse", self.site(*node), offer.options()) };
-                decider.choose(of) == 1
+                let of = REUSE.at(self.site(*node), [offer.fused, offer.reused]);
+                decider.choose(Decision { margin: MARGIN, ..of }) == 1
             });
             let Some((node, offer)) = chosen else { return };
             fusion.store(node, &offer.first);

@@ -64,8 +64,14 @@ fn whatever_decides_changes_the_key() {
         keys.push(key("1", "cpu", &tuned, &f));
     }
     let mut planned = cpu.clone();
-    planned.plans.insert("workgroup f".into(), "workgroup: whole".into());
+    planned.plans.insert(format!("workgroup {} sum", f.signature()), "workgroup: whole".into());
     keys.push(key("1", "cpu", &planned, &f));
+    // Of functions of other weights nothing is decided here, but for how weights lie.
+    let mut others = planned.clone();
+    others.plans.insert(format!("workgroup {} sum", function("f", "w", 128).signature()), "workgroup: whole".into());
+    assert_eq!(key("1", "cpu", &others, &f), key("1", "cpu", &planned, &f));
+    others.plans.insert("layout q4_0 [64, 256]".into(), "layout: planes".into());
+    keys.push(key("1", "cpu", &others, &f));
     let (threads, registers) = (Target { threads: 2, ..cpu.clone() }, Target { registers: 9, ..cpu.clone() });
     keys.extend([threads, registers].map(|target| key("1", "cpu", &target, &f)));
     keys.extend(machines(&cpu.machine).into_iter().map(|m| key("1", "cpu", &Target { machine: m, ..cpu.clone() }, &f)));

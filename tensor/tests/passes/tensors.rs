@@ -346,9 +346,11 @@ pub fn materialise(case: &Case) -> Result<Applied, String> {
     let mut g = std::mem::take(&mut c.graph);
     let mut policy = Preferred(case.get("prefer"));
     let mut decider = Decider { policy: &mut policy, plans: &c.target.plans, log: vec![] };
+    let sites = testing::sites(&g, &c.function.signature(), &found.nodes);
     let problem = Problem {
         candidates: &found,
         buffers: &all,
+        sites: &sites,
         hints: &c.hints,
         derived: &c.derived,
         target: &c.target,
