@@ -58,6 +58,8 @@ pub struct Work {
     pub prompt: usize,
     /// Tokens of a generation; 0 for none.
     pub tokens: usize,
+    /// Positions before both.
+    pub depth: usize,
     /// Repetitions.
     pub times: usize,
 }
@@ -173,27 +175,22 @@ impl<'a> Rivals<'a> {
     pub fn plans(&mut self, target: &Target) -> Result<Vec<Plan>> {
         let work = self.work;
         let engine = self.keep(target)?;
-        Ok(work.steps(engine).into_iter().map(|tokens| engine.step_plan(tokens)).collect())
+        Ok(work.steps(engine).into_iter().map(|tokens| engine.step_plan(tokens, work.depth)).collect())
     }
     /// The speeds of both.
     pub fn compare(&mut self, base: &Target, other: &Target) -> Result<Compared> {
-        let compared = self.compare_if([base, other], |_| true)?;
-        Ok(compared.unwrap_or_else(|| unreachable!("it goes on")))
+        let (work, mut times) = (self.work, Times::default());
+        let turn = |which: usize, engine: &mut Engine, counts| work.turn(engine, &mut times[which], counts);
+        self.in_turns([base, other], turn, |_| true)?;
+        Ok(work.compared(times))
     }
     /// The speeds of both; none where the steps that are measured have the same kernels.
     pub fn compare_others(&mut self, base: &Target, other: &Target) -> Result<Option<Compared>> {
-        let work = self.work;
-        self.compare_if([base, other], |[base, other]| work.launches(base) != work.launches(other))
-    }
-    fn compare_if(
-        &mut self,
-        targets: [&Target; 2],
-        goes_on: impl Fn([&Engine; 2]) -> bool,
-    ) -> Result<Option<Compared>> {
         let (work, mut times) = (self.work, Times::default());
         let turn = |which: usize, engine: &mut Engine, counts| work.turn(engine, &mut times[which], counts);
-        let measured = self.in_turns(targets, turn, goes_on)?;
-        Ok(measured.then(|| Compared { error: error_of_ratios(&times), speeds: work.speeds(times) }))
+        let differ = |[base, other]: [&Engine; 2]| work.launches(base) != work.launches(other);
+        let measured = self.in_turns([base, other], turn, differ)?;
+        Ok(measured.then(|| work.compared(times)))
     }
     /// The speeds of both, and the kernels of a step that differ.
     pub fn compare_kernels(&mut self, base: &Target, other: &Target) -> Result<(Compared, Vec<KernelTimes>)> {
@@ -204,7 +201,7 @@ impl<'a> Rivals<'a> {
             work.kernels(engine, &mut kernels[which], counts)
         };
         self.in_turns([base, other], turn, |_| true)?;
-        Ok((Compared { error: error_of_ratios(&times), speeds: work.speeds(times) }, differing(kernels)))
+        Ok((work.compared(times), differing(kernels)))
     }
 }
 
@@ -238,7 +235,7 @@ fn differing([base, mut other]: [Kernels; 2]) -> Vec<KernelTimes> {
 }
 
 impl Work {
-    /// Tokens of the steps that are measured, by their classes: of one at the beginning, and of a prompt as it is cut.
+    /// Tokens of the steps that are measured, by their classes: of one, and of a prompt as it is cut.
     fn steps(&self, engine: &Engine) -> BTreeSet<usize> {
         let longest = engine.longest_step();
         let steps = [self.tokens.min(1), self.prompt.min(longest), self.prompt % longest];
@@ -246,16 +243,17 @@ impl Work {
     }
     /// What the steps that are measured run, once they have run: the records of their functions, in the order of their launches.
     fn launches(&self, engine: &Engine) -> Vec<Vec<u8>> {
-        let of_step = |tokens| engine.step_launches(tokens, 0).iter().filter(|launch| launch.1 == 0);
+        let of_step = |tokens| engine.step_launches(tokens, self.depth).iter().filter(|launch| launch.1 == 0);
         self.steps(engine).into_iter().flat_map(of_step).map(|launch| record::write(&launch.0.compiled)).collect()
     }
     fn turn(&self, engine: &mut Engine, times: &mut [Vec<f64>; 2], counts: bool) -> Result<()> {
         // The same tokens every turn: experts they choose are read by both.
         let mut ids = Ids::of(engine);
+        engine.pretend(self.depth)?;
         for (prompt, n) in [(false, self.tokens), (true, self.prompt)] {
             if n > 0 {
                 let n = if counts || prompt { n } else { n.min(4) };
-                let seconds = seconds(engine, &ids.some(n), prompt, 0)?;
+                let seconds = seconds(engine, &ids.some(n), prompt, self.depth)?;
                 if counts {
                     times[prompt as usize].push(seconds);
                 }
@@ -267,12 +265,12 @@ impl Work {
     fn kernels(&self, engine: &mut Engine, kernels: &mut Kernels, counts: bool) -> Result {
         let tokens = if self.tokens > 0 { 1 } else { self.prompt.min(engine.longest_step()) };
         let ids = Ids::of(engine).some(tokens);
-        let seconds = engine.timed_step(&ids, 0)?;
+        let seconds = engine.timed_step(&ids, self.depth)?;
         if !counts {
             return Ok(());
         }
         let mut step: BTreeMap<String, f64> = BTreeMap::new();
-        for ((ready, place), seconds) in engine.step_launches(tokens, 0).iter().zip(seconds) {
+        for ((ready, place), seconds) in engine.step_launches(tokens, self.depth).iter().zip(seconds) {
             let program = &ready.compiled.programs[*place];
             let name = format!("{} {}", ready.function.name, program.title);
             kernels.entry(name.clone()).or_default().0.insert(program.source.clone());
@@ -282,6 +280,9 @@ impl Work {
             kernels.entry(name).or_default().1.push(seconds);
         }
         Ok(())
+    }
+    fn compared(&self, times: Times) -> Compared {
+        Compared { error: error_of_ratios(&times), speeds: self.speeds(times) }
     }
     /// Medians, in tokens a second.
     fn speeds(&self, times: Times) -> [Speed; 2] {

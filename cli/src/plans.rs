@@ -6,7 +6,6 @@ use gristmill_compiler::decision::{LAYOUT, Pair};
 use gristmill_compiler::decompose::product::Form;
 use gristmill_compiler::{Decision, Listed, compile};
 use gristmill_llm::arch::Plan;
-use gristmill_uop::function::mark;
 use gristmill_uop::target::Target;
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
@@ -59,11 +58,10 @@ pub fn questions(about: About, steps: &[Plan], target: &Target) -> Vec<Question<
     together(decisions.map(|d| (alike(d), others(d))))
 }
 
-/// Of plans that were stored for a machine those of other models: of functions with other weights than these steps'. How weights lie is no function's own.
+/// Of plans that were stored for a machine those of other functions than these steps': of other models, and of steps at other depths. How weights lie is no function's own.
 pub fn of_others(stored: Plans, steps: &[Plan]) -> Plans {
-    let signatures = steps.iter().flat_map(Plan::functions).map(|function| function.signature());
-    let own: BTreeSet<String> = signatures.filter_map(|s| mark(&s).map(str::to_owned)).collect();
-    let is_other = |key: &str| key.split_once(' ').and_then(|key| mark(key.1)).is_some_and(|mark| !own.contains(mark));
+    let own: BTreeSet<String> = steps.iter().flat_map(Plan::functions).map(|function| function.full_name()).collect();
+    let is_other = |key: &str| !own.iter().any(|name| Decision::is_of(key, name));
     stored.into_iter().filter(|(key, _)| is_other(key)).collect()
 }
 
@@ -77,11 +75,11 @@ impl About {
     }
 }
 
-/// What a decision's key says: its kind, its function's signature, which a layout has not, and where in it.
+/// What a decision's key says: its kind, the full name of its function, which a layout has not, and where in it.
 fn parts(key: &str) -> (&str, Option<&str>, &str) {
     let (kind, site) = key.split_once(' ').unwrap_or((key, ""));
     match site.split_once(' ') {
-        Some((signature, place)) if kind != LAYOUT => (kind, Some(signature), place),
+        Some((function, place)) if kind != LAYOUT => (kind, Some(function), place),
         None if kind != LAYOUT => (kind, Some(site), ""),
         _ => (kind, None, site),
     }

@@ -93,10 +93,10 @@ impl Decision {
     pub fn key(&self) -> String {
         format!("{} {}", self.kind, self.site)
     }
-    /// May a decision of that name be made in the function of that [signature](gristmill_uop::function::Function::signature)? Sites begin with it, but for those of how weights lie.
-    pub fn is_of(key: &str, signature: &str) -> bool {
+    /// May a decision of that name be made in the function of that [full name](gristmill_uop::function::Function::full_name)? Sites begin with it, but for those of how weights lie.
+    pub fn is_of(key: &str, function: &str) -> bool {
         let (kind, site) = key.split_once(' ').unwrap_or((key, ""));
-        kind == LAYOUT || site.strip_prefix(signature).is_some_and(|rest| rest.starts_with(' ') || rest.is_empty())
+        kind == LAYOUT || site.strip_prefix(function).is_some_and(|rest| rest.starts_with(' ') || rest.is_empty())
     }
     /// One line: the site, the choice, the prices.
     pub fn explain(&self) -> String {

@@ -119,7 +119,7 @@ fn launch_plan(of: &Launched, launch: &Launch, groups: Id, function: &Function, 
         return LaunchPlan::default();
     }
     let titles: Vec<&str> = launch.bodies.iter().map(|b| b.title.as_str()).collect();
-    let site = format!("{} {}", function.signature(), titles.join(" beside "));
+    let site = format!("{} {}", function.full_name(), titles.join(" beside "));
     launch::decided(of, groups, launch.price.seconds, site, decider)
 }
 
@@ -147,7 +147,7 @@ fn mapped(g: &mut Graph, body: &Body, with: &mut Emission) -> Mapped {
     let (mut ranges, mut plan) = (Ranges::after(last), body.plan.clone());
     let (mut nests, mut before) = (Vec::new(), None);
     for (i, &nest) in body.nests.iter().enumerate() {
-        let site = format!("{} {} nest {i}", slots.function.signature(), body.title);
+        let site = format!("{} {} nest {i}", slots.function.full_name(), body.title);
         let site = Decision::new("nest", site, vec![]);
         // A loop that nests share stays around them as it is.
         let (bare, shared) = Nest::of(g, nest).split_loops(g, RangeKind::Fused);

@@ -32,11 +32,11 @@ pub fn planned(function: &Function, target: &Target, decider: &mut Decider, watc
     watch.pass("scan", &mut graph, &roots);
     scatter::expand(&mut graph, &mut roots, function, target, decider);
     watch.pass("scatter", &mut graph, &roots);
-    attention::expand(&mut graph, &mut roots, &mut hints, target, &function.signature(), decider);
+    attention::expand(&mut graph, &mut roots, &mut hints, target, &function.full_name(), decider);
     watch.pass("attention", &mut graph, &roots);
     let layouts = layouts::decided(function, int8::layouts_of(function, target), target, decider);
-    let signature = function.signature();
-    let mut forms = Forms::new(&signature, target, decider);
+    let name = function.full_name();
+    let mut forms = Forms::new(&name, target, decider);
     let derived = int8::derive(&mut graph, &mut roots, &mut hints, layouts, &mut forms);
     watch.pass("int8", &mut graph, &roots);
     let outputs = distinct_outputs(&mut graph, function, &roots);

@@ -23,8 +23,8 @@ impl Kept<'_> {
     /// Everything that decides what a function is compiled to, and what its kernels and decisions are called.
     fn key(&self, build: &str, function: &Function, content: Content) -> Key {
         // All fields of a target, those that are yet to come too, but plans of other functions. A float's text is read back as the same float.
-        let signature = function.signature();
-        let is_own = |plan: &(&String, &String)| Decision::is_of(plan.0, &signature);
+        let name = function.full_name();
+        let is_own = |plan: &(&String, &String)| Decision::is_of(plan.0, &name);
         let plans = self.target.plans.iter().filter(is_own).map(|(key, plan)| (key.clone(), plan.clone())).collect();
         let target = format!("{:?}", Target { plans, ..self.target.clone() });
         let names = function.slots.iter().map(|slot| slot.name.as_bytes());

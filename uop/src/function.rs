@@ -70,7 +70,7 @@ pub struct Function {
 
 impl Function {
     /// Its name, with a mark of its weights where it has some (`glm.moe.one~5c0e2f81`): functions of several models may have one name, and their weights differ.
-    pub fn signature(&self) -> String {
+    pub fn full_name(&self) -> String {
         let weights = self.slots.iter().filter(|slot| slot.kind == SlotKind::Weight);
         let mut bytes = weights.flat_map(|slot| format!("{:?} {:?};", slot.dims, slot.storage).into_bytes()).peekable();
         if bytes.peek().is_none() {
@@ -80,9 +80,4 @@ impl Function {
         let mark = bytes.fold(0x811c_9dc5u32, |hash, byte| (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193));
         format!("{}~{mark:08x}", self.name)
     }
-}
-
-/// The mark of weights in what begins with a [signature](Function::signature).
-pub fn mark(text: &str) -> Option<&str> {
-    text.split(' ').next()?.split_once('~').map(|signature| signature.1)
 }

@@ -242,7 +242,7 @@ fn worth(ratio: Option<f64>) -> String {
 
 /// Each optimisation off, against all of them on.
 fn ablate(options: &Options, model: &Model, opened: Opened, context: usize) -> Result {
-    let work = Work { prompt: options.p, tokens: options.n, times: options.r.into() };
+    let work = Work { prompt: options.p, tokens: options.n, depth: 0, times: options.r.into() };
     let mut rivals = Rivals::new(model, &options.common, opened, context, work);
     let base = rivals.target().clone();
     let mut out = io::stdout().lock();

@@ -289,7 +289,7 @@ impl<'a> Considered<'a> {
         let graph = self.graph.borrow();
         let dims = |&c: &usize| graph.show_dims(&self.space.choices[c][0].term.dims);
         let name =
-            format!("{} {}", self.function.signature(), site.outputs.iter().map(dims).collect::<Vec<_>>().join(" "));
+            format!("{} {}", self.function.full_name(), site.outputs.iter().map(dims).collect::<Vec<_>>().join(" "));
         let option = |(f, &seconds): (&Form, &f64)| {
             let name = if f.written { "written" } else { "found" };
             Alternative { name, plan: report::form(&graph, &f.outputs), seconds }

@@ -26,8 +26,8 @@ pub fn meaning(function: &Function, target: &Target, decisions: &[Decision]) -> 
     let plan = |d: &Decision| (d.key(), d.options[d.chosen].plan.clone());
     let plans = decisions.iter().filter(|d| d.kind == "product").map(plan).collect();
     let mut decider = Decider { policy: &mut Cheapest, plans: &plans, log: vec![] };
-    let signature = function.signature();
-    let mut forms = Forms::new(&signature, target, &mut decider);
+    let name = function.full_name();
+    let mut forms = Forms::new(&name, target, &mut decider);
     let mut graph = function.graph.clone();
     let mut roots: Vec<Id> = function.outputs.iter().map(|o| o.1).collect();
     let encoded = attention::encode(&mut graph, &mut roots, target);

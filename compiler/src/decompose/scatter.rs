@@ -84,7 +84,7 @@ pub fn expand(g: &mut Graph, roots: &mut [Id], function: &Function, target: &Tar
         }
         let [x, value, index] = [0, 1, 2].map(|i| g[id].src[i]).map(|s| g.substitute(s, &mut map));
         let own = in_place.contains(&id);
-        let new = match decided(g, id, own, &function.signature(), target, decider) {
+        let new = match decided(g, id, own, &function.full_name(), target, decider) {
             Form::Compared => compared(g, Added { x, value, index }, own),
             form => {
                 let base = if own { x } else { copied(g, x, &mut copies) };

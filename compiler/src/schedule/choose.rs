@@ -70,7 +70,7 @@ impl Choose<'_> {
     }
     fn site(&self, g: &Graph, draft: &Draft) -> String {
         let title = title_of_nests(g, self.function, &draft.nests);
-        format!("{} {title} {}", self.function.signature(), g.show_dims(&g.shape(draft.root)))
+        format!("{} {title} {}", self.function.full_name(), g.show_dims(&g.shape(draft.root)))
     }
     /// Decides which of what is fused into each kernel has stages, and how these lie.
     pub fn stages(&self, g: &mut Graph, shares: &mut [Share], kernels: &mut [(Draft, Price)], decider: &mut Decider) {

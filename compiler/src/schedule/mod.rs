@@ -70,7 +70,7 @@ pub fn schedule(of: &Decomposed, mut g: Graph, target: &Target, decider: &mut De
     let found = candidates::find(&g, &roots, of.hints, of.derived);
     let (buffers, temp_nodes) = places(&mut g, of, &found.nodes);
     let (hints, derived) = (of.hints, of.derived);
-    let sites = sites(&g, &of.function.signature(), &found.nodes);
+    let sites = sites(&g, &of.function.full_name(), &found.nodes);
     let problem =
         Problem { candidates: &found, buffers: &buffers, sites: &sites, hints, derived, target, smaller: false };
     let mut placed = shapes(&mut g, problem, of.function, decider);
@@ -137,7 +137,7 @@ fn shapes<'a>(g: &mut Graph, problem: Problem<'a>, function: &Function, decider:
     let problem = Problem { smaller: true, ..problem };
     let mut quiet = Decider { policy: &mut Cheapest, plans: decider.plans, log: vec![] };
     let seconds = Placed::of(&mut whole.clone(), problem, &mut quiet).seconds();
-    let decision = SHAPES.at(function.signature(), [proposed.seconds(), seconds]);
+    let decision = SHAPES.at(function.full_name(), [proposed.seconds(), seconds]);
     if decider.choose(Decision { margin: SHAPES_MARGIN, ..decision }) == 0 {
         return proposed;
     }
@@ -148,7 +148,7 @@ fn shapes<'a>(g: &mut Graph, problem: Problem<'a>, function: &Function, decider:
     Placed::of(g, problem, decider)
 }
 
-/// What candidates are called in the keys of decisions: by the function's signature and what they compute, those that are alike by their order.
+/// What candidates are called in the keys of decisions: by the function's full name and what they compute, those that are alike by their order.
 pub fn sites(g: &Graph, function: &str, candidates: &[Id]) -> FxHashMap<Id, String> {
     let mut alike: FxHashMap<String, usize> = FxHashMap::default();
     let mut site = |n: Id| {

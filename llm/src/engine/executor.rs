@@ -423,9 +423,9 @@ impl Engine {
     pub fn step_tokens(&self, tokens: usize) -> usize {
         self.class(tokens, Logits::Last, 0).tokens
     }
-    /// How the step of so many tokens at the beginning is planned.
-    pub fn step_plan(&mut self, tokens: usize) -> Plan {
-        let options = self.options(self.class(tokens, Logits::Last, 0));
+    /// How the step of so many tokens at that position is planned.
+    pub fn step_plan(&mut self, tokens: usize, position: usize) -> Plan {
+        let options = self.options(self.class(tokens, Logits::Last, position));
         self.model.plan(&options, &mut self.functions)
     }
     /// The function and program number of every launch of a step of so many tokens at that position, in order.

@@ -168,7 +168,7 @@ fn what_is_fused_otherwise_is_other_kernels() {
         for function in functions("deepseek-v2-lite", TokenClass::One) {
             let first = compiled(&function, &machine, &mut Listed);
             for decision in first.decisions.iter().filter(|d| d.kind != "kept" && d.kind != "alternatives") {
-                assert!(Decision::is_of(&decision.key(), &function.signature()), "{}", decision.key());
+                assert!(Decision::is_of(&decision.key(), &function.full_name()), "{}", decision.key());
                 let layout = decision.key().starts_with("layout ");
                 assert_eq!(Decision::is_of(&decision.key(), "another"), layout, "{}", decision.key());
             }

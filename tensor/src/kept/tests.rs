@@ -64,11 +64,11 @@ fn whatever_decides_changes_the_key() {
         keys.push(key("1", "cpu", &tuned, &f));
     }
     let mut planned = cpu.clone();
-    planned.plans.insert(format!("workgroup {} sum", f.signature()), "workgroup: whole".into());
+    planned.plans.insert(format!("workgroup {} sum", f.full_name()), "workgroup: whole".into());
     keys.push(key("1", "cpu", &planned, &f));
     // Of functions of other weights nothing is decided here, but for how weights lie.
     let mut others = planned.clone();
-    others.plans.insert(format!("workgroup {} sum", function("f", "w", 128).signature()), "workgroup: whole".into());
+    others.plans.insert(format!("workgroup {} sum", function("f", "w", 128).full_name()), "workgroup: whole".into());
     assert_eq!(key("1", "cpu", &others, &f), key("1", "cpu", &planned, &f));
     others.plans.insert("layout q4_0 [64, 256]".into(), "layout: planes".into());
     keys.push(key("1", "cpu", &others, &f));

@@ -346,7 +346,7 @@ pub fn materialise(case: &Case) -> Result<Applied, String> {
     let mut g = std::mem::take(&mut c.graph);
     let mut policy = Preferred(case.get("prefer"));
     let mut decider = Decider { policy: &mut policy, plans: &c.target.plans, log: vec![] };
-    let sites = testing::sites(&g, &c.function.signature(), &found.nodes);
+    let sites = testing::sites(&g, &c.function.full_name(), &found.nodes);
     let problem = Problem {
         candidates: &found,
         buffers: &all,
