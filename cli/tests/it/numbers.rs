@@ -164,6 +164,12 @@ fn ablation_and_tuning_go_through_their_tables() {
     // In float arithmetic there are fewer plans to try; which ones there are `plans.rs` tests.
     let out = with(&["tune", DEMO, "--exact", "--minutes", "0.1"]);
     assert!(PARAMETERS.iter().all(|p| out.contains(p.name)) && out.contains("nothing is stored for null"), "{out}");
+    // What is asked about is in the steps that the model has on a GPU, for a context of its own: the first answers, of what weighs most, are other kernels.
+    let gpu = ["--device", "null:h200", "-p", "0", "-n", "2", "-r", "1", "--minutes", "0.05"];
+    let out = run(&[&["tune", DEMO], &gpu[..]].concat()).ok();
+    let rows: Vec<&str> = out.lines().skip(1).take_while(|line| !line.is_empty()).collect();
+    assert!(!rows.is_empty() && rows.iter().any(|row| !row.contains("the same kernels")), "{out}");
+    assert!(run(&["tune", DEMO, "-p", "8", "-n", "2", "-d", "999999999"]).failed().contains("and -d 999999999"));
     assert!(run(&["tune", DEMO, "--device", "interp"]).failed().contains("nothing to tune"));
     assert!(run(&["tune", DEMO, "-p", "0", "-n", "0"]).failed().contains("nothing to measure"));
     let groups = format!("groups {}", Tuning::default().groups);
