@@ -301,9 +301,12 @@ fn median(mut v: Vec<f64>) -> Option<f64> {
 /// A normal distribution's standard deviation, of its median deviation; and the standard error of a median, of that of a mean.
 const OF_MEDIANS: f64 = 1.4826 * 1.2533;
 
-/// Standard error of a median, as a part of it; 0 of what was not measured.
+/// Standard error of a median, as a part of it; 0 of what was not measured, and any of one or two, which do not tell how they scatter.
 fn error_of_median(seconds: &[f64]) -> f64 {
     let Some(middle) = median(seconds.to_vec()) else { return 0.0 };
+    if seconds.len() < 3 {
+        return f64::INFINITY;
+    }
     let deviation = median(seconds.iter().map(|s| (s / middle - 1.0).abs()).collect()).unwrap_or(0.0);
     OF_MEDIANS * deviation / (seconds.len() as f64).sqrt()
 }
@@ -332,6 +335,7 @@ mod tests {
         assert_eq!(error_of_median(&few.map(|s| 2.0 * s)), error);
         assert_eq!(error_of_median(&[1.00, 1.01, 0.99, 9.0, 0.98]), error);
         assert_eq!((error_of_median(&[]), error_of_median(&[1.0; 4])), (0.0, 0.0));
+        assert_eq!(error_of_median(&few[..2]), f64::INFINITY);
         let times = |decode: &[f64]| [decode.to_vec(), vec![]];
         assert_eq!(error_of_ratios(&[times(&few), times(&[1.0; 3])]), error);
         assert!(error_of_ratios(&[times(&few), times(&few)]) > error);
