@@ -133,9 +133,9 @@ impl<S: Clone + PartialEq> Beam<S> {
 /// The time that a search may take, by the longest of what it does in turn.
 pub struct Budget {
     most: Duration,
-    /// Of a stage.
+    /// What the longest question of this stage took, or may take.
     longest: Duration,
-    /// Of what was found.
+    /// What the longest took of those that led: the result has their changes, and is measured once more.
     check: Duration,
 }
 
