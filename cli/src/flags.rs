@@ -33,7 +33,7 @@ fn isas() -> PossibleValuesParser {
     PossibleValuesParser::new(std::iter::once("auto").chain(cpu::ISAS.iter().map(|row| row.name)))
 }
 
-fn optimisations() -> PossibleValuesParser {
+pub fn optimisations() -> PossibleValuesParser {
     PossibleValuesParser::new(FLAGS.iter().map(|flag| flag.name))
 }
 

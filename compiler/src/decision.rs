@@ -1,5 +1,5 @@
 //! Priced choices. A choice that has several legal answers is a [`Decision`], by whatever pass it is made, answered by a [`Policy`]: the heuristic, the perturbing policy of the tests (any legal choice
-//! must be correct) and the tuner are then one mechanism, and `gristmill kernels` prints what was decided and why. By kind: `alternatives`, `scatter`, `attention`, `layout`, `product`, `place`, `kept`, `reuse`,
+//! must be correct) and the tuner are then one mechanism, and `gristmill kernels` prints what was decided and why. By kind: `alternatives`, `scatter`, `attention`, `factor`, `layout`, `product`, `place`, `exchange`, `kept`, `reuse`,
 //! `merge`, `shapes`, `workgroup`, `stages`, `nest`, `launch`.
 //!
 //! What is no decision follows from facts and measured constants: whether the tokens of a prompt share rows (`tokens_share`), its keys are rounded (`rounded_keys`) and weights that are read across their
@@ -35,16 +35,20 @@ pub struct Pair {
 
 /// Has an intermediate a buffer, or is it computed inside the kernels that read it?
 pub const PLACE: Pair = Pair { kind: "place", names: ["buffer", "fuse"] };
+/// Has what is computed in a kernel the buffer that the kernel's result has, which readers compute then?
+pub const EXCHANGE: Pair = Pair { kind: "exchange", names: ["outer", "inner"] };
 /// Do several kernels in a row all compute what is fused into them, or read what the first of them stores?
 pub const REUSE: Pair = Pair { kind: "reuse", names: ["fuse", "reuse"] };
 /// Have kernels without a path between them launches of their own?
 pub const MERGE: Pair = Pair { kind: "merge", names: ["apart", "together"] };
+/// Does a factor of all terms of a sum, as a norm has it, multiply the sum or the terms?
+pub const FACTOR: Pair = Pair { kind: "factor", names: ["behind", "before"] };
 /// Are workgroups that are few as large as proposed?
 pub const SHAPES: Pair = Pair { kind: "shapes", names: ["proposed", "smaller"] };
 
 impl Pair {
     /// All of them.
-    pub const ALL: [Pair; 4] = [PLACE, REUSE, MERGE, SHAPES];
+    pub const ALL: [Pair; 6] = [FACTOR, PLACE, EXCHANGE, REUSE, MERGE, SHAPES];
 
     /// The text of an alternative.
     fn plan(&self, name: &str) -> String {

@@ -3,7 +3,7 @@
 
 use crate::decision::Decider;
 use crate::decompose::product::Forms;
-use crate::decompose::{attention, int8, layouts, scan, scatter};
+use crate::decompose::{attention, int8, layouts, row_factors, scan, scatter};
 use crate::emit::verify;
 use crate::layout::Layout;
 use crate::schedule::{self, Decomposed, Scheduled};
@@ -34,6 +34,8 @@ pub fn planned(function: &Function, target: &Target, decider: &mut Decider, watc
     watch.pass("scatter", &mut graph, &roots);
     attention::expand(&mut graph, &mut roots, &mut hints, target, &function.full_name(), decider);
     watch.pass("attention", &mut graph, &roots);
+    row_factors::behind(&mut graph, &mut roots, &mut hints, function, target, decider);
+    watch.pass("factors", &mut graph, &roots);
     let layouts = layouts::decided(function, int8::layouts_of(function, target), target, decider);
     let name = function.full_name();
     let mut forms = Forms::new(&name, target, decider);

@@ -21,6 +21,7 @@ pub const PASSES: &[(&str, &str)] = &[
     ("scan", "recurrences become one step of their state, or products by chunks of tokens"),
     ("scatter", "rows are added by comparison, one after the other, or by additions that exclude one another"),
     ("attention", "attention becomes chunked softmax in ordinary ops"),
+    ("factors", "a norm's factor goes behind the products that read its row"),
     ("int8", "products with packed weights take their integer form"),
     ("outputs", "every output has a node of its own"),
     ("schedule", "kernels are cut: what has a buffer, what is fused, in which shape"),

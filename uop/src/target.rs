@@ -99,6 +99,12 @@ pub const FLAGS: &[Flag] = &[
         off: |t| t.fusion = false,
     },
     Flag {
+        name: "factors",
+        doc: "a norm's factor behind the products of its row, folded while these run",
+        of: GPU,
+        off: |t| t.factors = false,
+    },
+    Flag {
         name: "siblings",
         doc: "products that read the same rows in one kernel, as a gate and what it gates",
         of: None,
@@ -191,6 +197,8 @@ pub struct Target {
     pub alternatives: bool,
     /// Are intermediates computed inside the kernels that read them, where that is cheaper?
     pub fusion: bool,
+    /// Do factors that all terms of a sum share multiply the sum, where that is cheaper?
+    pub factors: bool,
     /// Are several products in one kernel that do not read one another, where that is cheaper?
     pub siblings: bool,
     /// Are products computed inside the kernels of products that read them, where that is cheaper?
@@ -256,6 +264,7 @@ impl Target {
             int8: true,
             alternatives: true,
             fusion: true,
+            factors: true,
             siblings: true,
             chains: true,
             merge: true,

@@ -2,7 +2,7 @@
 
 use crate::bandwidth;
 use crate::failure::{Failure, Result, printable};
-use crate::flags::Common;
+use crate::flags::{Common, optimisations};
 use crate::measure::{Ids, Rivals, Work, seconds, shown};
 use crate::model::{self, Model};
 use crate::progress;
@@ -10,7 +10,7 @@ use crate::sequences::{self, Batches};
 use clap::{Args, ValueHint};
 use gristmill_backend::Opened;
 use gristmill_llm::engine::Engine;
-use gristmill_uop::target::FLAGS;
+use gristmill_uop::target::{FLAGS, Flag};
 use serde_json::json;
 use std::io::{self, Write};
 use std::time::Instant;
@@ -29,7 +29,8 @@ Examples:
   gristmill bench MODEL.gguf -p 0 -n 64 -d 0,4096,16384               generation at three depths
   gristmill bench MODEL.gguf -p 256 -n 32 --batch 1,2,4,8             generation of several sequences together
   gristmill bench MODEL.gguf --threads 1 --json | jq .tokens_per_second
-  gristmill bench synth:youtu-llm-2b:q4_0 --ablate -p 128 -n 32       what each optimisation is worth";
+  gristmill bench synth:youtu-llm-2b:q4_0 --ablate -p 128 -n 32       what each optimisation is worth
+  gristmill bench MODEL.gguf --ablate=int8,merge -p 0                 what two of them are, of generation";
 
 #[derive(Args)]
 #[command(after_help = NOTES)]
@@ -48,9 +49,9 @@ pub struct Options {
     /// Repetitions
     #[arg(short, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u16).range(1..))]
     r: u16,
-    /// What each optimisation is worth: the same with one after the other switched off
-    #[arg(long)]
-    ablate: bool,
+    /// What each optimisation is worth, or each of those that are named: the same with one after the other switched off
+    #[arg(long, value_name = "NAME,…", num_args = 0.., require_equals = true, value_delimiter = ',', value_parser = optimisations(), hide_possible_values = true)]
+    ablate: Option<Vec<String>>,
     /// Generation of so many sequences in one step, each behind -p tokens, instead
     #[arg(long, value_name = "N,…", value_delimiter = ',', value_parser = clap::value_parser!(u16).range(1..=512), conflicts_with = "ablate")]
     batch: Vec<u16>,
@@ -84,8 +85,8 @@ pub fn run(options: Options) -> Result {
         let batches = Batches { sequences: &sequences, prompt, tokens, times, invariant, json };
         return sequences::run(&batches, &model, opened, &options.common);
     }
-    if options.ablate {
-        return ablate(&options, &model, opened, context);
+    if let Some(names) = &options.ablate {
+        return ablate(names, &options, &model, opened, context);
     }
     one_sequence(&options, &model, opened, context)
 }
@@ -240,8 +241,8 @@ fn worth(ratio: Option<f64>) -> String {
     ratio.map_or("-".into(), |r| format!("{:+.1} %", 100.0 * (1.0 / r - 1.0)))
 }
 
-/// Each optimisation off, against all of them on.
-fn ablate(options: &Options, model: &Model, opened: Opened, context: usize) -> Result {
+/// Each optimisation of these names off, or each there is, against all of them on.
+fn ablate(names: &[String], options: &Options, model: &Model, opened: Opened, context: usize) -> Result {
     let work = Work { prompt: options.p, tokens: options.n, depth: 0, times: options.r.into() };
     let mut rivals = Rivals::new(model, &options.common, opened, context, work);
     let base = rivals.target().clone();
@@ -253,7 +254,8 @@ fn ablate(options: &Options, model: &Model, opened: Opened, context: usize) -> R
             "without", "decode tok/s", "with", "worth", "prefill tok/s", "with", "worth"
         )?;
     }
-    for flag in FLAGS.iter().filter(|flag| flag.acts_on(base.machine.kind)) {
+    let is_asked = |flag: &&Flag| names.is_empty() || names.iter().any(|name| name == flag.name);
+    for flag in FLAGS.iter().filter(|flag| flag.acts_on(base.machine.kind)).filter(is_asked) {
         let mut without = base.clone();
         (flag.off)(&mut without);
         if without == base {

@@ -343,7 +343,7 @@ impl Derivation<'_, '_, '_> {
 }
 
 /// Hints of nodes that have others in their place.
-fn rename(hints: &mut FxHashMap<Id, Hint>, map: &FxHashMap<Id, Id>) {
+pub fn rename(hints: &mut FxHashMap<Id, Hint>, map: &FxHashMap<Id, Id>) {
     let new = |id: Id| map.get(&id).copied().unwrap_or(id);
     *hints = hints
         .drain()
@@ -442,7 +442,7 @@ fn contraction(g: &Graph, id: Id, derived: &Derived) -> Option<Contraction> {
 }
 
 /// What the activations are made of by moving whole rows.
-fn base_of(g: &Graph, mut x: Id) -> Id {
+pub fn base_of(g: &Graph, mut x: Id) -> Id {
     while let Some(from) = below(g, x) {
         x = from;
     }

@@ -10,6 +10,7 @@ pub mod int8;
 pub mod layouts;
 mod operands;
 pub mod product;
+pub mod row_factors;
 pub mod scan;
 pub mod scatter;
 
@@ -24,15 +25,16 @@ use rustc_hash::FxHashMap;
 /// their encoding in eight bits, or through halves as their weights. `None` where that changes nothing.
 pub fn meaning(function: &Function, target: &Target, decisions: &[Decision]) -> Option<Function> {
     let plan = |d: &Decision| (d.key(), d.options[d.chosen].plan.clone());
-    let plans = decisions.iter().filter(|d| d.kind == "product").map(plan).collect();
+    let plans = decisions.iter().filter(|d| matches!(d.kind, "product" | "factor")).map(plan).collect();
     let mut decider = Decider { policy: &mut Cheapest, plans: &plans, log: vec![] };
     let name = function.full_name();
-    let mut forms = Forms::new(&name, target, &mut decider);
-    let mut graph = function.graph.clone();
+    let (mut graph, mut hints) = (function.graph.clone(), FxHashMap::default());
     let mut roots: Vec<Id> = function.outputs.iter().map(|o| o.1).collect();
     let encoded = attention::encode(&mut graph, &mut roots, target);
+    row_factors::behind(&mut graph, &mut roots, &mut hints, function, target, &mut decider);
+    let mut forms = Forms::new(&name, target, &mut decider);
     let layouts = int8::layouts_of(function, target);
-    let derived = int8::derive(&mut graph, &mut roots, &mut FxHashMap::default(), layouts, &mut forms);
+    let derived = int8::derive(&mut graph, &mut roots, &mut hints, layouts, &mut forms);
     let outputs = function.outputs.iter().zip(&roots).map(|(o, &r)| (o.0, r)).collect();
     let changed = !derived.dots.is_empty()
         || !derived.tiled.is_empty()

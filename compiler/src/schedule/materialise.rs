@@ -24,7 +24,7 @@ pub(super) const MOST_TIMES_DEARER: f64 = 4.0;
 /// Kernels without a path between them share a launch later (`merge`), so a launch is mostly the price of one more step on the longest path;
 /// the rest is charged to every kernel, so that one of two parallel kernels may go before the path gets shorter. The share was not measured: with all of it on the path
 /// nothing is saved by the first of two, with none parallel kernels are fused that would have shared a launch.
-const LAUNCH_ON_PATH: f64 = 0.5;
+pub(super) const LAUNCH_ON_PATH: f64 = 0.5;
 
 /// The kind of decision of what is kept in a buffer without anybody being asked.
 const KEPT: &str = "kept";
@@ -216,8 +216,12 @@ impl Search<'_> {
 pub fn materialise(g: &mut Graph, problem: Problem, decider: &mut Decider) -> Placement {
     let reads = Reads::new(g, problem.candidates, problem.derived);
     let mut s = Search { g, of: problem, room: occupancy::room(problem.target), reads, memo: FxHashMap::default() };
-    let mut fusion = asked_for(&mut s);
-    let refused = if problem.target.fusion { s.fuse_by_price(&mut fusion, decider) } else { FxHashSet::default() };
+    let wanted = asked_for(&mut s);
+    let (mut fusion, mut refused) = (wanted.clone(), FxHashSet::default());
+    if problem.target.fusion {
+        refused = s.fuse_by_price(&mut fusion, decider);
+        s.exchange(&mut fusion, &wanted, &refused, decider);
+    }
     s.offer_kept(&mut fusion, &refused, decider);
     s.reuse(&mut fusion, decider);
     let kernels = s.kernels(&fusion);

@@ -5,6 +5,7 @@ pub mod candidates;
 mod choose;
 mod custom;
 mod draft;
+mod exchange;
 pub mod expand;
 mod fusion;
 pub mod kernel;

@@ -141,12 +141,14 @@ fn interleaved_rows_are_multiplied_by_whole_vectors() {
 
 #[test]
 fn every_optimisation_acts_on_every_machine_that_has_it() {
-    // A token of the second model has sums of few rows, of the third a softmax that its experts' kernels read one behind the other; no model adds rows where their numbers say.
+    // A token of the second model has sums of few rows, of the third a softmax that its experts' kernels read one behind the other, of the fourth queries that keys compute for themselves; no model adds rows where
+    // their numbers say.
     let functions = [
         Arc::new(rows_added()),
         layer("glm-4.7-flash", TokenClass::One),
         layer("gemma-4-26b-a4b", TokenClass::One),
         layer("qwen3-30b-a3b", TokenClass::One),
+        layer("deepseek-v2-lite", TokenClass::One),
         layer("glm-4.7-flash", TokenClass::Chunk { max: 512 }),
     ];
     let avx512 = Machine::cpu("avx512vnni", 16, 2);

@@ -25,6 +25,7 @@ pub const PASSES: &[(&str, Pass)] = &[
     ("scatter", tensors::scatter),
     ("attention", tensors::attention),
     ("encode_queries", tensors::encode_queries),
+    ("factors", tensors::factors),
     ("int8", tensors::int8),
     ("f16_split", tensors::f16_split),
     ("layout", tensors::layout_of),

@@ -3,7 +3,7 @@
 use crate::case::{Case, Parsed};
 use crate::kernels::LaidOut;
 use gristmill_compiler::testing::{
-    Cheapest, Decider, Derived, Forms, Hint, Layout, Packing, attention, int8, layouts_of,
+    Cheapest, Decider, Derived, Forms, Hint, Layout, Packing, attention, factors, int8, layouts_of,
 };
 use gristmill_uop::function::{Function, Slot, SlotKind, Storage};
 use gristmill_uop::target::Target;
@@ -84,6 +84,10 @@ impl Context {
                 "attention" => {
                     let mut decider = Decider { policy: &mut Cheapest, plans: &target.plans, log: vec![] };
                     attention(&mut graph, &mut roots, &mut hints, &target, "case", &mut decider)
+                }
+                "factors" => {
+                    let mut decider = Decider { policy: &mut Cheapest, plans: &target.plans, log: vec![] };
+                    factors(&mut graph, &mut roots, &mut hints, &function, &target, &mut decider)
                 }
                 "int8" => {
                     let mut decider = Decider { policy: &mut Cheapest, plans: &target.plans, log: vec![] };

@@ -114,6 +114,21 @@ pub fn attention(case: &Case) -> Result<Applied, String> {
     Ok(Applied { text, claim: Claim::same(of_function(c.function), tensors(c.graph, outputs)) })
 }
 
+/// `plan: factor: before`: where factors stay, if that may be decided.
+pub fn factors(case: &Case) -> Result<Applied, String> {
+    let mut c = Context::of(case)?;
+    let plan = case.get("plan").map(str::to_string);
+    let (mut planned, mut cheapest) = (Planned(plan.clone().unwrap_or_default()), Cheapest);
+    let policy: &mut dyn Policy = if plan.is_some() { &mut planned } else { &mut cheapest };
+    let mut decider = Decider { policy, plans: &c.target.plans, log: vec![] };
+    testing::factors(&mut c.graph, &mut c.roots, &mut c.hints, &c.function, &c.target, &mut decider);
+    let numbers = Numbers::of(&c.graph, &c.roots);
+    let told = show::decisions(&decider.log);
+    let text = told + &text::print(&c.graph, &c.roots) + &show::hints(&c.graph, &numbers, &c.hints);
+    let outputs = c.outputs();
+    Ok(Applied { text, claim: Claim::same(of_function(c.function), tensors(c.graph, outputs)) })
+}
+
 pub fn encode_queries(case: &Case) -> Result<Applied, String> {
     let mut c = Context::of(case)?;
     let changed = testing::encode_queries(&mut c.graph, &mut c.roots, &c.target);

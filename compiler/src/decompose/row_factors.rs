@@ -1,0 +1,196 @@
+//! Factors that all terms of a sum share, behind the sum: a decision `factor`. A norm multiplies a row of activations by a number that the whole row is folded for. What a product with a weight waits for
+//! is then their codes alone, which are of groups of the row; the number is folded meanwhile, by a kernel beside, and multiplies the sums where they are read.
+//!
+//! Of one row alone: products of several are of halves (`halves.rs`), whose range activations without their norm's factor may leave.
+
+use super::int8::{base_of, rename};
+use super::operands::{moved, repeats};
+use crate::decision::{Decider, FACTOR};
+use crate::price::typical;
+use crate::request::Hint;
+use gristmill_uop::function::{Function, SlotKind};
+use gristmill_uop::target::Target;
+use gristmill_uop::{Arg, Graph, Id, Op, ReduceOp, Scalar, Sources};
+use rustc_hash::FxHashMap;
+use std::collections::BTreeSet;
+
+/// Products that activations are taken apart into: more are no model's.
+const DEEPEST: usize = 4;
+/// Loads that a workgroup waits for one after the other while it folds a row: those of the row and of the sum. Norm and encoding of 2,048 to 2,880 numbers take an H100 1.9 to 2.1 us, encoding alone 1.2 to 1.3 (experiments, 122).
+const WAITS_OF_A_FOLD: f64 = 2.0;
+
+/// Moves factors behind the contractions below `roots`, where that is decided.
+pub fn behind(
+    g: &mut Graph,
+    roots: &mut [Id],
+    hints: &mut FxHashMap<Id, Hint>,
+    function: &Function,
+    target: &Target,
+    decider: &mut Decider,
+) {
+    if !target.factors {
+        return;
+    }
+    let order = g.toposort(roots);
+    let products: Vec<(Id, Product)> =
+        order.iter().filter_map(|&id| Product::of(g, id, function).map(|of| (id, of))).collect();
+    let mut norms = Norms::of(g, &products, function);
+    let of_base: FxHashMap<Id, Id> = products.iter().map(|(id, of)| (*id, of.base)).collect();
+    let mut map: FxHashMap<Id, Id> = FxHashMap::default();
+    for id in order {
+        let n = g[id].clone();
+        let src: Sources = n.src.iter().map(|s| map[s]).collect();
+        let mut new = if src == n.src { id } else { g.build(n.op, n.dtype, src, n.arg) };
+        if let Some(&base) = of_base.get(&id)
+            && let Some(of) = Product::of(g, new, function)
+            && let Some(apart) = norms.apart(g, base, of.base, target, decider)
+        {
+            for node in apart.factors.iter().map(|&f| folded(g, f)) {
+                hints.entry(node).or_insert_with(|| Hint::buffer(vec![]));
+            }
+            new = of.without(g, &apart);
+        }
+        map.insert(id, new);
+    }
+    for r in roots {
+        *r = map[r];
+    }
+    rename(hints, &map);
+}
+
+/// A contraction of a weight with one row of activations.
+struct Product {
+    weight: Id,
+    /// Activations, moved to the product's shape.
+    x: Id,
+    /// What `x` moves the row of.
+    base: Id,
+    /// The weight's slot.
+    slot: u32,
+}
+
+impl Product {
+    fn of(g: &Graph, id: Id, function: &Function) -> Option<Product> {
+        let Arg::Reduce(ReduceOp::Add, axes) = &g[id].arg else { return None };
+        let product = &g[g[id].src[0]];
+        let last = g.dims(g[id].src[0]).len().checked_sub(1)?;
+        if product.op != Op::Mul || axes[..] != [last as u8] || g.scalar(id) != Scalar::F32 {
+            return None;
+        }
+        let sides = [(product.src[0], product.src[1]), (product.src[1], product.src[0])];
+        let (weight, x, slot) = sides.into_iter().find_map(|(w, x)| Some((w, x, weight_of(g, function, w)?)))?;
+        let base = base_of(g, x);
+        let (_, rows) = g.dims(base).split_last()?;
+        let one_row = rows.iter().all(|&d| g.int_value(d) == Some(1)) && g.dims(x).len() == last + 1;
+        one_row.then_some(Product { weight, x, base, slot })
+    }
+    /// Its sums without these factors, multiplied by them.
+    fn without(&self, g: &mut Graph, apart: &Apart) -> Id {
+        let x = moved(g, self.x, self.base, apart.row);
+        let product = g.mul(self.weight, x);
+        let last = g.dims(product).len() - 1;
+        let sum = g.reduce(product, &[last], ReduceOp::Add);
+        let dims = g.shape(sum);
+        apart.factors.iter().fold(sum, |sum, &factor| {
+            let ones = vec![g.int(1); dims.len()];
+            let factor = g.reshape(factor, &ones);
+            let factor = g.expand(factor, &dims);
+            g.mul(sum, factor)
+        })
+    }
+}
+
+/// The slot of a weight as it is read: plain numbers of a table, or packed.
+fn weight_of(g: &Graph, function: &Function, mut id: Id) -> Option<u32> {
+    loop {
+        let n = &g[id];
+        match &n.arg {
+            Arg::Param(slot) | Arg::Packed(slot, _) => {
+                let is_weight = function.slots.get(*slot as usize).is_some_and(|s| s.kind == SlotKind::Weight);
+                return is_weight.then_some(*slot);
+            }
+            _ if n.op.is_movement() || matches!(n.op, Op::Decode | Op::Cast | Op::Gather) => id = n.src[0],
+            _ => return None,
+        }
+    }
+}
+
+/// A row of activations without factors that are the same along it.
+struct Apart {
+    row: Id,
+    /// The factors, a number each.
+    factors: Vec<Id>,
+}
+
+impl Apart {
+    /// Takes those factors out of `base` that are folded from something.
+    fn of(g: &mut Graph, base: Id) -> Option<Apart> {
+        let mut all = Apart { row: base, factors: vec![] };
+        while let Some((row, factor)) = without_one(g, all.row, DEEPEST) {
+            all.row = row;
+            all.factors.push(g[factor].src[0]);
+        }
+        (!all.factors.is_empty()).then_some(all)
+    }
+}
+
+/// What is left of a product without one factor that is the same along its row, and that, repeated along the row.
+fn without_one(g: &mut Graph, x: Id, depth: usize) -> Option<(Id, Id)> {
+    if depth == 0 || g[x].op != Op::Mul {
+        return None;
+    }
+    let last = g.dims(x).len().checked_sub(1)?;
+    let sides = [(g[x].src[0], g[x].src[1]), (g[x].src[1], g[x].src[0])];
+    let is_folded = |g: &Graph, of: Id| repeats(g, of, last) && g.any(of, |_, n| n.op == Op::Reduce);
+    if let Some((factor, row)) = sides.into_iter().find(|&(factor, _)| is_folded(g, factor)) {
+        return Some((row, factor));
+    }
+    sides.into_iter().find_map(|(product, other)| {
+        let (row, factor) = without_one(g, product, depth - 1)?;
+        Some((g.mul(row, other), factor))
+    })
+}
+
+/// What is folded for a factor.
+fn folded(g: &Graph, mut factor: Id) -> Id {
+    while g[factor].op.is_movement() {
+        factor = g[factor].src[0];
+    }
+    factor
+}
+
+/// Rows of activations that products read, by their nodes: one decision each.
+struct Norms {
+    names: FxHashMap<Id, String>,
+    /// Sums that their products have.
+    sums: FxHashMap<Id, f64>,
+    behind: FxHashMap<Id, bool>,
+}
+
+impl Norms {
+    /// Called by the weights that read them.
+    fn of(g: &Graph, products: &[(Id, Product)], function: &Function) -> Norms {
+        let mut readers: FxHashMap<Id, BTreeSet<u32>> = FxHashMap::default();
+        let mut sums: FxHashMap<Id, f64> = FxHashMap::default();
+        for (id, of) in products {
+            readers.entry(of.base).or_default().insert(of.slot);
+            *sums.entry(of.base).or_default() += g.dims(*id).iter().map(|&d| typical(g, d)).product::<f64>();
+        }
+        let full_name = function.full_name();
+        let name = |slots: BTreeSet<u32>| {
+            let all: Vec<&str> = slots.into_iter().map(|slot| &*function.slots[slot as usize].name).collect();
+            format!("{full_name} {}", all.join(" · "))
+        };
+        let names = readers.into_iter().map(|(base, slots)| (base, name(slots))).collect();
+        Norms { names, sums, behind: FxHashMap::default() }
+    }
+    /// `now` without its factors, where they are to stand behind the products of `base`, which it has become.
+    fn apart(&mut self, g: &mut Graph, base: Id, now: Id, target: &Target, decider: &mut Decider) -> Option<Apart> {
+        let apart = Apart::of(g, now)?;
+        let machine = &target.machine;
+        let seconds = [self.sums[&base] / machine.operations, WAITS_OF_A_FOLD * machine.latency];
+        let name = &self.names[&base];
+        let decide = || decider.choose(FACTOR.at(name.clone(), seconds)) == 0;
+        self.behind.entry(base).or_insert_with(decide).then_some(apart)
+    }
+}
