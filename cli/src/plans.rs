@@ -2,9 +2,9 @@
 
 use crate::beam::Question;
 use gristmill_backend::tuning::Plans;
-use gristmill_compiler::decision::{LAYOUT, Pair};
+use gristmill_compiler::decision::{FACTOR, LAYOUT, Pair};
 use gristmill_compiler::decompose::product::Form;
-use gristmill_compiler::{Decision, Listed, compile};
+use gristmill_compiler::{Compiled, Decision, Listed, compile};
 use gristmill_llm::arch::Plan;
 use gristmill_uop::target::Target;
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
@@ -129,7 +129,7 @@ fn of_step(plan: &Plan, target: &Target) -> Vec<Weighed> {
             let (of, seconds) = layouts.entry(layout.key()).or_insert((layout.clone(), 0.0));
             *seconds += of.options[of.chosen].seconds * calls;
         }
-        all.extend(of_function(&compiled.decisions, calls));
+        all.extend(of_function(&compiled, calls));
     }
     all.extend(layouts.into_values().map(|(layout, seconds)| Weighed { decisions: vec![layout], seconds, loss: 0.0 }));
     all.retain(|w| w.seconds >= HOT * step && w.loss <= LIKELY * step);
@@ -137,8 +137,8 @@ fn of_step(plan: &Plan, target: &Target) -> Vec<Weighed> {
 }
 
 /// What is decided in a function that is called so many times a step, kernel by kernel, and of the forms that kernels are made of.
-fn of_function(decisions: &[Decision], calls: f64) -> Vec<Weighed> {
-    let of = |kind: &'static str| decisions.iter().filter(move |d| d.kind == kind);
+fn of_function(compiled: &Compiled, calls: f64) -> Vec<Weighed> {
+    let of = |kind: &'static str| compiled.decisions.iter().filter(move |d| d.kind == kind);
     let kernel = |shape: &Decision| {
         // Sites of nests and launches are the kernel's without its dims, and a launch has the kernels that run beside it too.
         let kernel = shape.site.rsplit_once(" [").map_or("", |site| site.0);
@@ -155,7 +155,13 @@ fn of_function(decisions: &[Decision], calls: f64) -> Vec<Weighed> {
     };
     let forms = ["product", "attention", "scatter"].into_iter().flat_map(of).map(|d| alone(d, 0.0));
     let pairs = Pair::ALL.iter().flat_map(|pair| of(pair.kind)).filter(|d| d.asked);
-    let pairs = pairs.map(|d| alone(d, d.options[1 - d.chosen].seconds - d.options[d.chosen].seconds));
+    let of_pair = |d: &Decision| {
+        let pair = alone(d, d.options[1 - d.chosen].seconds - d.options[d.chosen].seconds);
+        // Its price is what products wait for, where others' are those of kernels.
+        let seconds = if d.kind == FACTOR.kind { compiled.seconds * calls } else { pair.seconds };
+        Weighed { seconds, ..pair }
+    };
+    let pairs = pairs.map(of_pair);
     of("workgroup").map(kernel).chain(forms).chain(pairs).collect()
 }
 
@@ -207,7 +213,7 @@ mod tests {
             let abouts = [About::Functions, About::Kernels, About::Layouts];
             let [functions, kernels, layouts] = abouts.map(|about| asked(about, &target, 0));
             let count = |asked: &[Question<Answer>], kind: &str| asked.iter().filter(|q| is_of(&q[0], kind)).count();
-            let of_functions = ["attention", "product", "place"].map(|kind| count(&functions, kind));
+            let of_functions = ["attention", "product", "place", FACTOR.kind].map(|kind| count(&functions, kind));
             let of_kernels = ["workgroup", "nest", "stages"].map(|kind| count(&kernels, kind));
             assert!(!layouts.is_empty() && layouts.iter().all(|q| is_of(&q[0], LAYOUT)), "{layouts:?}");
             assert!(of_functions.iter().chain(&of_kernels).all(|&n| n > 0), "{of_functions:?} {of_kernels:?}");

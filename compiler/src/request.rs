@@ -23,6 +23,8 @@ pub struct Hint {
     pub fused: Option<FusedSum>,
     /// Is the node itself such a sum, over its first axis and with nothing else that is carried?
     pub looped: bool,
+    /// Is its kernel to stand beside others? Where it would be one more on the longest path, it may be fused.
+    pub beside: bool,
 }
 
 impl Hint {
@@ -38,7 +40,12 @@ impl Hint {
             resident: None,
             fused: None,
             looped: false,
+            beside: false,
         }
+    }
+    /// A buffer that is filled beside what nobody waits for it with.
+    pub fn beside() -> Hint {
+        Hint { beside: true, ..Hint::buffer(vec![]) }
     }
 }
 

@@ -100,7 +100,7 @@ pub const FLAGS: &[Flag] = &[
     },
     Flag {
         name: "factors",
-        doc: "a norm's factor behind the products of its row, folded while these run",
+        doc: "a norm's factor behind the products of its row, which do not wait for its fold",
         of: GPU,
         off: |t| t.factors = false,
     },

@@ -20,7 +20,7 @@ Depths are measured on a cache filled with numbers that mean nothing: the time o
 reads, not on what is in them. Bytes per token are what must be read: the weights in use and the cache. For a prompt they
 are those of one chunk, each expert that is expected to be hit counted once, divided by its tokens. Bandwidth is their
 share of what this machine's memory delivers when it is only read.
---ablate compiles the model once for every optimisation, with it off, and measures it turn by turn with the base at depth 0.
+--ablate compiles the model once for every optimisation, or for each that is named (--ablate=int8,merge), with it off, and measures it turn by turn with the base at depth 0.
 Both read one copy of the weights. Those whose layout the optimisation decides (`int8` most of them) are loaded apart where memory
 holds them twice; else the two are measured one after the other. `worth` is how much faster the model is with it.
 
@@ -247,6 +247,19 @@ fn ablate(names: &[String], options: &Options, model: &Model, opened: Opened, co
     let mut rivals = Rivals::new(model, &options.common, opened, context, work);
     let base = rivals.target().clone();
     let mut out = io::stdout().lock();
+    let is_asked = |flag: &&Flag| names.is_empty() || names.iter().any(|name| name == flag.name);
+    let without = |flag: &Flag| {
+        let mut without = base.clone();
+        (flag.off)(&mut without);
+        without
+    };
+    // What the device does without anyway has no row.
+    let acts = |flag: &&Flag| flag.acts_on(base.machine.kind) && without(flag) != base;
+    let flags: Vec<&Flag> = FLAGS.iter().filter(is_asked).filter(acts).collect();
+    if flags.is_empty() {
+        let hint = "leave the names out to measure what does";
+        return Err(Failure::new(format_args!("{} is without {} anyway", base.name, names.join(", ")), hint));
+    }
     if !options.json {
         writeln!(
             out,
@@ -254,15 +267,8 @@ fn ablate(names: &[String], options: &Options, model: &Model, opened: Opened, co
             "without", "decode tok/s", "with", "worth", "prefill tok/s", "with", "worth"
         )?;
     }
-    let is_asked = |flag: &&Flag| names.is_empty() || names.iter().any(|name| name == flag.name);
-    for flag in FLAGS.iter().filter(|flag| flag.acts_on(base.machine.kind)).filter(is_asked) {
-        let mut without = base.clone();
-        (flag.off)(&mut without);
-        if without == base {
-            // The device does without it anyway.
-            continue;
-        }
-        let [with, off] = rivals.compare(&base, &without)?.speeds;
+    for flag in flags {
+        let [with, off] = rivals.compare(&base, &without(flag))?.speeds;
         let ratio = off.over(&with);
         if options.json {
             let line = json!({

@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 
 const NOTES: &str = "\
 What is tried: of a processor first the parameters of its kernels; then, of whatever takes 2 % of a step or more by the model of costs, the heaviest first, what is computed where: what is fused and
-what has a buffer, which kernels share a launch, how an attention is divided, how sums are scattered, in which form a weight is multiplied; then the kernels that follow from it: shapes of workgroups, what
+what has a buffer, which kernels share a launch, where a norm's factor is multiplied, how an attention is divided, how sums are scattered, in which form a weight is multiplied; then the kernels that follow from it: shapes of workgroups, what
 is staged, nests, launches of a GPU; and how weights lie, which are loaded again for each answer. A form that rounds more than the one in its place is never tried; what answers say may still change in last
 places, as sums are added in another order.
 

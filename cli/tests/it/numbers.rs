@@ -161,6 +161,10 @@ fn ablation_and_tuning_go_through_their_tables() {
     assert!(
         lines.iter().all(|l| l["decode_ratio"].as_f64().unwrap() > 0.0 && l["prefill_ratio"].as_f64().unwrap() > 0.0)
     );
+    let out = with(&["bench", DEMO, "--ablate=merge,int8", "--json"]);
+    assert!(out.lines().count() == 2 && out.contains("merge") && out.contains("int8"), "{out}");
+    let on_cpu = ["bench", DEMO, "--device", "cpu", "--ablate=factors", "-p", "0", "-n", "2", "-r", "1"];
+    assert!(run(&on_cpu).failed().contains("is without factors anyway"));
     // In float arithmetic there are fewer plans to try; which ones there are `plans.rs` tests.
     let out = with(&["tune", DEMO, "--exact", "--minutes", "0.1"]);
     assert!(PARAMETERS.iter().all(|p| out.contains(p.name)) && out.contains("nothing is stored for null"), "{out}");

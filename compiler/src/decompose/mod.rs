@@ -14,7 +14,7 @@ pub mod row_factors;
 pub mod scan;
 pub mod scatter;
 
-use crate::decision::{Cheapest, Decider, Decision};
+use crate::decision::{Cheapest, Decider, Decision, FACTOR};
 use gristmill_uop::Id;
 use gristmill_uop::function::Function;
 use gristmill_uop::target::Target;
@@ -25,7 +25,7 @@ use rustc_hash::FxHashMap;
 /// their encoding in eight bits, or through halves as their weights. `None` where that changes nothing.
 pub fn meaning(function: &Function, target: &Target, decisions: &[Decision]) -> Option<Function> {
     let plan = |d: &Decision| (d.key(), d.options[d.chosen].plan.clone());
-    let plans = decisions.iter().filter(|d| matches!(d.kind, "product" | "factor")).map(plan).collect();
+    let plans = decisions.iter().filter(|d| d.kind == "product" || d.kind == FACTOR.kind).map(plan).collect();
     let mut decider = Decider { policy: &mut Cheapest, plans: &plans, log: vec![] };
     let name = function.full_name();
     let (mut graph, mut hints) = (function.graph.clone(), FxHashMap::default());

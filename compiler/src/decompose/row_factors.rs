@@ -1,5 +1,6 @@
 //! Factors that all terms of a sum share, behind the sum: a decision `factor`. A norm multiplies a row of activations by a number that the whole row is folded for. What a product with a weight waits for
-//! is then their codes alone, which are of groups of the row; the number is folded meanwhile, by a kernel beside, and multiplies the sums where they are read.
+//! is then their codes alone, which are of groups of the row; the number is folded meanwhile, by a kernel beside (`Hint::beside`), and multiplies the sums where they are read. Where what is left of the row waits for
+//! the same number, as it does behind a gate, nothing would be gained.
 //!
 //! Of one row alone: products of several are of halves (`halves.rs`), whose range activations without their norm's factor may leave.
 
@@ -28,12 +29,13 @@ pub fn behind(
     target: &Target,
     decider: &mut Decider,
 ) {
-    if !target.factors {
+    // Without launches of several kernels nothing is folded beside another.
+    if !(target.factors && target.merge) {
         return;
     }
     let order = g.toposort(roots);
-    let products: Vec<(Id, Product)> =
-        order.iter().filter_map(|&id| Product::of(g, id, function).map(|of| (id, of))).collect();
+    let product = |&id: &Id| Product::of(g, id, function).filter(|of| !of.is_asked_for(g, hints)).map(|of| (id, of));
+    let products: Vec<(Id, Product)> = order.iter().filter_map(product).collect();
     let mut norms = Norms::of(g, &products, function);
     let of_base: FxHashMap<Id, Id> = products.iter().map(|(id, of)| (*id, of.base)).collect();
     let mut map: FxHashMap<Id, Id> = FxHashMap::default();
@@ -46,7 +48,7 @@ pub fn behind(
             && let Some(apart) = norms.apart(g, base, of.base, target, decider)
         {
             for node in apart.factors.iter().map(|&f| folded(g, f)) {
-                hints.entry(node).or_insert_with(|| Hint::buffer(vec![]));
+                hints.entry(node).or_insert_with(Hint::beside);
             }
             new = of.without(g, &apart);
         }
@@ -83,6 +85,11 @@ impl Product {
         let (_, rows) = g.dims(base).split_last()?;
         let one_row = rows.iter().all(|&d| g.int_value(d) == Some(1)) && g.dims(x).len() == last + 1;
         one_row.then_some(Product { weight, x, base, slot })
+    }
+    /// Do decompositions ask something of its row, or of what moves it?
+    fn is_asked_for(&self, g: &Graph, hints: &FxHashMap<Id, Hint>) -> bool {
+        let chain = std::iter::successors(Some(self.x), |&x| (x != self.base).then(|| g[x].src[0]));
+        chain.into_iter().any(|x| hints.contains_key(&x))
     }
     /// Its sums without these factors, multiplied by them.
     fn without(&self, g: &mut Graph, apart: &Apart) -> Id {
@@ -123,14 +130,16 @@ struct Apart {
 }
 
 impl Apart {
-    /// Takes those factors out of `base` that are folded from something.
+    /// Takes those factors out of `base` that are folded from something; none where what is left waits for one of them all the same, as a product of two rows does that have it both.
     fn of(g: &mut Graph, base: Id) -> Option<Apart> {
         let mut all = Apart { row: base, factors: vec![] };
         while let Some((row, factor)) = without_one(g, all.row, DEEPEST) {
             all.row = row;
             all.factors.push(g[factor].src[0]);
         }
-        (!all.factors.is_empty()).then_some(all)
+        let folds: Vec<Id> = all.factors.iter().map(|&f| folded(g, f)).collect();
+        let waits = g.any(all.row, |n, _| folds.contains(&n));
+        (!all.factors.is_empty() && !waits).then_some(all)
     }
 }
 
@@ -141,8 +150,13 @@ fn without_one(g: &mut Graph, x: Id, depth: usize) -> Option<(Id, Id)> {
     }
     let last = g.dims(x).len().checked_sub(1)?;
     let sides = [(g[x].src[0], g[x].src[1]), (g[x].src[1], g[x].src[0])];
-    let is_folded = |g: &Graph, of: Id| repeats(g, of, last) && g.any(of, |_, n| n.op == Op::Reduce);
-    if let Some((factor, row)) = sides.into_iter().find(|&(factor, _)| is_folded(g, factor)) {
+    let is_folded = |of: Id| {
+        let one = repeats(g, of, last) && g.max_elements(folded(g, of)) == 1;
+        one && g.any(of, |_, n| n.op == Op::Reduce)
+    };
+    // A number that all elements are has no dims.
+    let is_row = |of: Id| g.dims(of) == g.dims(x);
+    if let Some((factor, row)) = sides.into_iter().find(|&(factor, row)| is_folded(factor) && is_row(row)) {
         return Some((row, factor));
     }
     sides.into_iter().find_map(|(product, other)| {
@@ -151,9 +165,9 @@ fn without_one(g: &mut Graph, x: Id, depth: usize) -> Option<(Id, Id)> {
     })
 }
 
-/// What is folded for a factor.
+/// What is folded for a factor: what it repeats.
 fn folded(g: &Graph, mut factor: Id) -> Id {
-    while g[factor].op.is_movement() {
+    while matches!(g[factor].op, Op::Reshape | Op::Expand | Op::Permute) {
         factor = g[factor].src[0];
     }
     factor
@@ -168,20 +182,27 @@ struct Norms {
 }
 
 impl Norms {
-    /// Called by the weights that read them.
+    /// Called by the weights that read them, those of the same weights by their order.
     fn of(g: &Graph, products: &[(Id, Product)], function: &Function) -> Norms {
-        let mut readers: FxHashMap<Id, BTreeSet<u32>> = FxHashMap::default();
+        let (mut bases, mut readers): (Vec<Id>, FxHashMap<Id, BTreeSet<u32>>) = Default::default();
         let mut sums: FxHashMap<Id, f64> = FxHashMap::default();
         for (id, of) in products {
+            if !readers.contains_key(&of.base) {
+                bases.push(of.base);
+            }
             readers.entry(of.base).or_default().insert(of.slot);
             *sums.entry(of.base).or_default() += g.dims(*id).iter().map(|&d| typical(g, d)).product::<f64>();
         }
         let full_name = function.full_name();
-        let name = |slots: BTreeSet<u32>| {
-            let all: Vec<&str> = slots.into_iter().map(|slot| &*function.slots[slot as usize].name).collect();
-            format!("{full_name} {}", all.join(" · "))
+        let mut alike: FxHashMap<String, usize> = FxHashMap::default();
+        let mut name = |base: Id| {
+            let all: Vec<&str> = readers[&base].iter().map(|&slot| &*function.slots[slot as usize].name).collect();
+            let name = format!("{full_name} {}", all.join(" · "));
+            let number = alike.entry(name.clone()).or_default();
+            *number += 1;
+            if *number == 1 { name } else { format!("{name} #{number}") }
         };
-        let names = readers.into_iter().map(|(base, slots)| (base, name(slots))).collect();
+        let names = bases.into_iter().map(|base| (base, name(base))).collect();
         Norms { names, sums, behind: FxHashMap::default() }
     }
     /// `now` without its factors, where they are to stand behind the products of `base`, which it has become.

@@ -1,10 +1,10 @@
 //! Exchange: what has a buffer is fused, and what is fused into its kernel gets the buffer, where the longest path is shorter then.
 //!
 //! Fusion is greedy: a product goes into the kernel of what follows it first, since that saves most, and what follows may then need something that another kernel computes beside the product. So a
-//! router's scores wait for a norm's factor, which their product does not need: with the product's sums in the buffer nobody waits.
+//! router's scores wait for a norm's factor, which their product does not need: with the product's sums in the buffer nobody waits. Where the factor is waited for all the same, as a product's own kernel reads it, it is fused.
 
 use super::fusion::Fusion;
-use super::materialise::{LAUNCH_ON_PATH, LEAST_SAVING, Search};
+use super::materialise::{LAUNCH_ON_PATH, LEAST_SAVING, Search, may_meet};
 use crate::decision::{Decider, Decision, EXCHANGE};
 use gristmill_uop::Id;
 use rustc_hash::FxHashSet;
@@ -25,7 +25,13 @@ impl Offer {
 
 impl Search<'_> {
     /// Exchanges what saves most, until nothing saves: not what policies refused to fuse, nor what derivations want inside.
-    pub fn exchange(&mut self, fusion: &mut Fusion, wanted: &Fusion, refused: &FxHashSet<Id>, decider: &mut Decider) {
+    pub fn exchange(
+        &mut self,
+        fusion: &mut Fusion,
+        wanted: &Fusion,
+        refused: &mut FxHashSet<Id>,
+        decider: &mut Decider,
+    ) {
         let least = self.of.target.machine.launch * LEAST_SAVING;
         let mut asked: FxHashSet<(Id, Id)> = FxHashSet::default();
         loop {
@@ -36,6 +42,24 @@ impl Search<'_> {
             let site = format!("{} for {}", self.site(best.outer), self.of_function(best.inner));
             if decider.choose(Decision { margin: least / best.seconds[0], ..EXCHANGE.at(site, best.seconds) }) == 1 {
                 *fusion = exchanged(fusion, best.outer, best.inner);
+                // Where it is was decided twice by now.
+                refused.insert(best.inner);
+            }
+        }
+    }
+    /// Fuses what was to stand beside others, and would be a launch of its own that they wait for, where that is cheaper.
+    pub fn not_beside(&mut self, fusion: &mut Fusion, decider: &mut Decider) {
+        let is_beside = |n: &Id| self.of.hints.get(n).is_some_and(|hint| hint.beside);
+        let nodes: Vec<Id> = self.of.candidates.nodes.iter().copied().filter(is_beside).collect();
+        for node in nodes {
+            let mut then = fusion.clone();
+            then.everywhere.insert(node);
+            if self.reads.depth(&then) == self.reads.depth(fusion) {
+                continue;
+            }
+            let Some(saving) = self.saving(node, fusion) else { continue };
+            if decider.choose(saving.decision(self.site(node))) == 1 {
+                *fusion = then;
             }
         }
     }
@@ -65,6 +89,10 @@ impl Search<'_> {
         readers.retain(|&n| n != outer);
         readers.sort_unstable();
         readers.dedup();
+        let may_meet = self.reads.readers(outer, fusion).into_iter().all(|root| may_meet(self, outer, root, then));
+        if !may_meet {
+            return None;
+        }
         let before = self.seconds(&readers, fusion)? + self.kernel(outer, fusion).ok()?.seconds;
         let after = self.seconds(&readers, then)? + self.kernel(inner, then).ok()?.seconds;
         let path = self.of.target.machine.launch * LAUNCH_ON_PATH * shorter as f64;

@@ -89,7 +89,7 @@ impl Search<'_> {
 
 /// What a kernel's buffer costs and what would be without it: seconds of the kernels concerned.
 #[derive(Clone, Copy)]
-struct Saving {
+pub(super) struct Saving {
     with: f64,
     without: f64,
 }
@@ -99,7 +99,7 @@ impl Saving {
         self.with - self.without
     }
     /// The decision on it.
-    fn decision(self, site: String) -> Decision {
+    pub fn decision(self, site: String) -> Decision {
         PLACE.at(site, [self.with, self.without])
     }
     /// The same, which nobody is asked for.
@@ -158,7 +158,7 @@ impl Search<'_> {
             if self.is_fixed(node) || fusion.everywhere.contains(&node) || refused.contains(&node) {
                 continue;
             }
-            let known = *savings.entry(node).or_insert_with(|| saving(self, node, fusion));
+            let known = *savings.entry(node).or_insert_with(|| self.saving(node, fusion));
             // A shorter path only takes back what a launch counts for besides.
             let may_be = |saving: &Saving| saving.gain() > best.map_or(launch * LEAST_SAVING, |b| b.1.gain());
             let Some(saving) = known.filter(may_be) else { continue };
@@ -178,7 +178,7 @@ impl Search<'_> {
                 continue;
             }
             let site = self.site(node);
-            let Some(saving) = saving(self, node, fusion) else {
+            let Some(saving) = self.saving(node, fusion) else {
                 let options = vec![Alternative::named("buffer (fusing is illegal)", 0.0)];
                 decider.log.push(Decision::new(KEPT, site, options));
                 continue;
@@ -220,7 +220,8 @@ pub fn materialise(g: &mut Graph, problem: Problem, decider: &mut Decider) -> Pl
     let (mut fusion, mut refused) = (wanted.clone(), FxHashSet::default());
     if problem.target.fusion {
         refused = s.fuse_by_price(&mut fusion, decider);
-        s.exchange(&mut fusion, &wanted, &refused, decider);
+        s.exchange(&mut fusion, &wanted, &mut refused, decider);
+        s.not_beside(&mut fusion, decider);
     }
     s.offer_kept(&mut fusion, &refused, decider);
     s.reuse(&mut fusion, decider);
@@ -243,7 +244,7 @@ fn asked_for(s: &mut Search) -> Fusion {
 }
 
 /// May the products that come into `root`'s kernel with `node` be beside those that are there? Where flags forbid it, those that read one another are chains, the others siblings.
-fn may_meet(s: &Search, node: Id, root: Id, fusion: &Fusion) -> bool {
+pub(super) fn may_meet(s: &Search, node: Id, root: Id, fusion: &Fusion) -> bool {
     let Target { siblings, chains, .. } = *s.of.target;
     if siblings && chains {
         return true;
@@ -257,13 +258,15 @@ fn may_meet(s: &Search, node: Id, root: Id, fusion: &Fusion) -> bool {
     new.iter().all(|&a| there.iter().all(|&b| allowed(a, b)))
 }
 
-/// Seconds of the kernels concerned, with a buffer for `node` and without; `None` if it cannot be fused.
-fn saving(s: &mut Search, node: Id, fusion: &Fusion) -> Option<Saving> {
-    let readers = s.reads.readers(node, fusion);
-    let with = s.kernel(node, fusion).ok()?.seconds + s.seconds(&readers, fusion)?;
-    let mut fusion = fusion.clone();
-    fusion.everywhere.insert(node);
-    let may_meet = readers.iter().all(|&r| may_meet(s, node, r, &fusion));
-    let without = may_meet.then(|| s.seconds(&readers, &fusion)).flatten()?;
-    Some(Saving { with, without })
+impl Search<'_> {
+    /// Seconds of the kernels concerned, with a buffer for `node` and without; `None` if it cannot be fused.
+    pub fn saving(&mut self, node: Id, fusion: &Fusion) -> Option<Saving> {
+        let readers = self.reads.readers(node, fusion);
+        let with = self.kernel(node, fusion).ok()?.seconds + self.seconds(&readers, fusion)?;
+        let mut fusion = fusion.clone();
+        fusion.everywhere.insert(node);
+        let may_meet = readers.iter().all(|&r| may_meet(self, node, r, &fusion));
+        let without = may_meet.then(|| self.seconds(&readers, &fusion)).flatten()?;
+        Some(Saving { with, without })
+    }
 }
