@@ -15,7 +15,7 @@ pub struct Failure {
 }
 
 /// What commands return.
-pub type Result<T = ()> = std::result::Result<T, Failure>;
+pub type Result<T = (), E = Failure> = std::result::Result<T, E>;
 
 /// Exit code of wrong usage, as clap has it.
 const USAGE: u8 = 2;

@@ -7,7 +7,7 @@ use crate::progress::Bars;
 use gristmill_backend::Opened;
 use gristmill_compiler::record;
 use gristmill_llm::arch::Plan;
-use gristmill_llm::engine::{Compiled, Draw, Engine, Weights};
+use gristmill_llm::engine::{Compiled, Draw, Engine, Error, Weights};
 use gristmill_uop::target::Target;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Instant;
@@ -118,19 +118,27 @@ impl<'a> Rivals<'a> {
         self.keep(target).map(drop)
     }
     /// The model for a target, compiled beside these weights.
-    fn compiled(&self, target: &Target, there: &Weights, bars: &Bars) -> Result<Compiled<'a>> {
+    fn compiled(&self, target: &Target, there: &Weights, bars: &Bars) -> Result<Compiled<'a>, Error> {
         let opened = Opened { target: target.clone(), ..self.opened.clone() };
         let settings = self.common.settings(Some(self.context));
-        Ok(Compiled::new(&self.model.file, opened, settings, there, &|p| bars.show(p))?)
+        Compiled::new(&self.model.file, opened, settings, there, &|p| bars.show(p))
     }
     /// The engine of that target, in place of the one that was kept: of its weights those stay that lie the same.
     fn keep(&mut self, target: &Target) -> Result<&mut Engine> {
         let engine = match self.kept.take() {
             Some((kept, engine)) if kept == *target => engine,
             other => {
-                let there = other.map(|(_, engine)| engine.into_weights()).unwrap_or_default();
+                let mut there = other.map(|(_, engine)| engine.into_weights()).unwrap_or_default();
                 let bars = Bars::new();
-                self.compiled(target, &there, &bars)?.load(there, &|p| bars.show(p))?
+                let compiled = match self.compiled(target, &there, &bars) {
+                    // Those that are there, in another layout, go before others come.
+                    Err(Error::Weights { .. }) => {
+                        there = Weights::default();
+                        self.compiled(target, &there, &bars)?
+                    }
+                    compiled => compiled?,
+                };
+                compiled.load(there, &|p| bars.show(p))?
             }
         };
         Ok(&mut self.kept.insert((target.clone(), engine)).1)
@@ -138,7 +146,11 @@ impl<'a> Rivals<'a> {
     /// The other engine beside the one that is kept, where memory holds what they do not share.
     fn beside(&self, target: &Target, there: Weights) -> Result<Option<Engine>> {
         let bars = Bars::new();
-        let rival = self.compiled(target, &there, &bars)?;
+        let rival = match self.compiled(target, &there, &bars) {
+            // Weights in another layout, of which memory holds one.
+            Err(Error::Weights { .. }) => return Ok(None),
+            compiled => compiled?,
+        };
         let missing = rival.missing(&there);
         let room = missing == 0 || self.opened.device.available().is_none_or(|free| free >= missing + SPARE);
         Ok(if room { Some(rival.load(there, &|p| bars.show(p))?) } else { None })
