@@ -18,6 +18,9 @@ use rustc_hash::FxHashMap;
 const SUMS_OF_A_LOOP: i64 = 4;
 /// Statements of a loop's body above which it is unrolled no further. Not measured: longer bodies wait less for their loads, and are more text to compile and to fetch.
 const MOST_STATEMENTS: i64 = 320;
+/// Elements of a thread, tokens as a rule, from which on a quarter of the registers are accumulators, not half: an operand's vectors are held for all of them. With 16 accumulators of 8 tokens gcc kept 157 vectors in memory in an
+/// iteration of 128 products; with 8 eight sequences of Youtu generate 158 tokens a second for 118 on two cores of Zen 5 (experiments, 122).
+const MANY_TOKENS: i64 = 8;
 /// Most iterations of a plain (not packed) reduction that are unrolled, in vectors. With the accumulators there will be, their operands
 /// have room in the registers (experiments, 11: attention behind 4,096 positions 29.5 to 26.5 ms a token with such a limit; four was not measured against others).
 const PLAIN_UNROLL: i64 = 4;
@@ -309,7 +312,8 @@ impl Optimiser<'_> {
     }
     /// Copies that a loop around a reduction gets in registers, where there are so many already.
     fn copies(&self, store: Id, r: Id, upcasts: i64) -> i64 {
-        let room = self.registers / 2 / upcasts.max(1);
+        let accumulators = self.registers / if upcasts >= MANY_TOKENS { 4 } else { 2 };
+        let room = accumulators / upcasts.max(1);
         if room < 2 || self.g.range_kind(r) != Some(RangeKind::Loop) {
             return 1;
         }
