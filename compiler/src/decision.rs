@@ -66,6 +66,19 @@ impl Pair {
     }
 }
 
+/// Sites of one function that would have one name, told apart by their order: `site`, `site #2`.
+#[derive(Default)]
+pub struct Alike(BTreeMap<String, usize>);
+
+impl Alike {
+    /// That name, or with its number behind it if it was given before.
+    pub fn name(&mut self, name: String) -> String {
+        let number = self.0.entry(name.clone()).or_default();
+        *number += 1;
+        if *number == 1 { name } else { format!("{name} #{number}") }
+    }
+}
+
 /// The kind of decision on how a weight lies, which serves all functions.
 pub const LAYOUT: &str = "layout";
 

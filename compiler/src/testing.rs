@@ -10,7 +10,7 @@ pub use crate::decompose::f16_split::{are_halves, parts as f16_split, rounded};
 pub use crate::decompose::int8::{Derived, derive as int8, layouts_of};
 pub use crate::decompose::meaning;
 pub use crate::decompose::product::Forms;
-pub use crate::decompose::row_factors::behind as factors;
+pub use crate::decompose::row_factors::move_factors as factors;
 pub use crate::decompose::scan::expand as scan;
 pub use crate::decompose::scatter::expand as scatter;
 pub use crate::layout::{Layout, Packing};

@@ -31,7 +31,7 @@ pub fn meaning(function: &Function, target: &Target, decisions: &[Decision]) -> 
     let (mut graph, mut hints) = (function.graph.clone(), FxHashMap::default());
     let mut roots: Vec<Id> = function.outputs.iter().map(|o| o.1).collect();
     let encoded = attention::encode(&mut graph, &mut roots, target);
-    row_factors::behind(&mut graph, &mut roots, &mut hints, function, target, &mut decider);
+    row_factors::move_factors(&mut graph, &mut roots, &mut hints, function, target, &mut decider);
     let mut forms = Forms::new(&name, target, &mut decider);
     let layouts = int8::layouts_of(function, target);
     let derived = int8::derive(&mut graph, &mut roots, &mut hints, layouts, &mut forms);

@@ -6,7 +6,7 @@
 
 use super::int8::{base_of, rename};
 use super::operands::{moved, repeats};
-use crate::decision::{Decider, FACTOR};
+use crate::decision::{Alike, Decider, FACTOR};
 use crate::price::typical;
 use crate::request::Hint;
 use gristmill_uop::function::{Function, SlotKind};
@@ -17,11 +17,11 @@ use std::collections::BTreeSet;
 
 /// Products that activations are taken apart into: more are no model's.
 const DEEPEST: usize = 4;
-/// Loads that a workgroup waits for one after the other while it folds a row: those of the row and of the sum. Norm and encoding of 2,048 to 2,880 numbers take an H100 1.9 to 2.1 us, encoding alone 1.2 to 1.3 (experiments, 122).
+/// Loads that a workgroup waits for one after the other while it folds a row: those of the row and of the sum. Norm and encoding of 2,048 to 2,880 numbers take an H100 1.9 to 2.5 us, encoding alone 1.2 to 1.3 (experiments, 122).
 const WAITS_OF_A_FOLD: f64 = 2.0;
 
 /// Moves factors behind the contractions below `roots`, where that is decided.
-pub fn behind(
+pub fn move_factors(
     g: &mut Graph,
     roots: &mut [Id],
     hints: &mut FxHashMap<Id, Hint>,
@@ -194,13 +194,10 @@ impl Norms {
             *sums.entry(of.base).or_default() += g.dims(*id).iter().map(|&d| typical(g, d)).product::<f64>();
         }
         let full_name = function.full_name();
-        let mut alike: FxHashMap<String, usize> = FxHashMap::default();
+        let mut alike = Alike::default();
         let mut name = |base: Id| {
             let all: Vec<&str> = readers[&base].iter().map(|&slot| &*function.slots[slot as usize].name).collect();
-            let name = format!("{full_name} {}", all.join(" · "));
-            let number = alike.entry(name.clone()).or_default();
-            *number += 1;
-            if *number == 1 { name } else { format!("{name} #{number}") }
+            alike.name(format!("{full_name} {}", all.join(" · ")))
         };
         let names = bases.into_iter().map(|base| (base, name(base))).collect();
         Norms { names, sums, behind: FxHashMap::default() }

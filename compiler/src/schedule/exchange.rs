@@ -48,7 +48,7 @@ impl Search<'_> {
         }
     }
     /// Fuses what was to stand beside others, and would be a launch of its own that they wait for, where that is cheaper.
-    pub fn not_beside(&mut self, fusion: &mut Fusion, decider: &mut Decider) {
+    pub fn fuse_on_path(&mut self, fusion: &mut Fusion, decider: &mut Decider) {
         let is_beside = |n: &Id| self.of.hints.get(n).is_some_and(|hint| hint.beside);
         let nodes: Vec<Id> = self.of.candidates.nodes.iter().copied().filter(is_beside).collect();
         for node in nodes {

@@ -221,7 +221,7 @@ pub fn materialise(g: &mut Graph, problem: Problem, decider: &mut Decider) -> Pl
     if problem.target.fusion {
         refused = s.fuse_by_price(&mut fusion, decider);
         s.exchange(&mut fusion, &wanted, &mut refused, decider);
-        s.not_beside(&mut fusion, decider);
+        s.fuse_on_path(&mut fusion, decider);
     }
     s.offer_kept(&mut fusion, &refused, decider);
     s.reuse(&mut fusion, decider);

@@ -18,7 +18,7 @@ mod reuse;
 mod stages;
 pub mod workgroup;
 
-use crate::decision::{Cheapest, Decider, Decision, SHAPES};
+use crate::decision::{Alike, Cheapest, Decider, Decision, SHAPES};
 use crate::decompose::int8::Derived;
 use crate::price::{Price, occupancy};
 use crate::request::Hint;
@@ -151,13 +151,8 @@ fn shapes<'a>(g: &mut Graph, problem: Problem<'a>, function: &Function, decider:
 
 /// What candidates are called in the keys of decisions: by the function's full name and what they compute, those that are alike by their order.
 pub fn sites(g: &Graph, function: &str, candidates: &[Id]) -> FxHashMap<Id, String> {
-    let mut alike: FxHashMap<String, usize> = FxHashMap::default();
-    let mut site = |n: Id| {
-        let name = format!("{function} {:?} {}", g[n].op, g.show_dims(&g.shape(n)));
-        let number = alike.entry(name.clone()).or_default();
-        *number += 1;
-        if *number == 1 { name } else { format!("{name} #{number}") }
-    };
+    let mut alike = Alike::default();
+    let mut site = |n: Id| alike.name(format!("{function} {:?} {}", g[n].op, g.show_dims(&g.shape(n))));
     candidates.iter().map(|&n| (n, site(n))).collect()
 }
 
