@@ -51,26 +51,38 @@ impl Copies<'_> {
             }
             // A few terms, as the chosen experts are, wait for their loads together.
             (Some(RangeKind::Reduce), Some(n)) if n <= most && !products(g, statements) => {
-                let weights: i64 = statements.iter().filter(|s| reads_weight(g, s)).map(|s| s.words(g)).sum();
-                let together = if weights > 0 {
-                    (WORDS_TOGETHER * waiting / weights).min(REGISTERS_PER_LOADED_WORD * waiting / words)
-                } else {
-                    WORDS_TOGETHER * waiting / words
-                };
-                evenly(n, together.max(1))
+                evenly(n, self.together(statements, words))
             }
             _ if statements.len() > self.short => 1,
             (Some(RangeKind::Reduce), Some(n)) if n <= most => n,
-            // Of a long loop whose length is data, so many copies that their loads wait for memory together.
+            // Of a long loop, whose length may be data, so many copies that their loads wait for memory together.
             (Some(RangeKind::Reduce), _) => {
                 let (wait, few) = (waiting / words, (most / 2).max(1));
                 let least = if wait < few { 1 } else { few };
-                wait.min(g.max_of(g[range].src[0]) / most).clamp(least, 2 * most)
+                let copies = wait.min(g.max_of(g[range].src[0]) / most).clamp(least, 2 * most);
+                match g.int_value(g[range].src[0]) {
+                    // Steps of a thread that no few copies divide, as 2,816 columns are 11 of 256 threads, would wait one by one, or in a short round once more.
+                    Some(n) if (copies == 1 || n % copies > 0) && !products(g, statements) => {
+                        evenly(n, self.together(statements, words).min(most))
+                    }
+                    _ => copies,
+                }
             }
             // What follows another waits for its loads, unless they are asked for together.
             (_, Some(n)) => evenly(n, most),
             _ => 1,
         }
+    }
+    /// Iterations of a loop of sums whose loads, of so many words each, may wait together.
+    fn together(&self, statements: &[Statement], words: i64) -> i64 {
+        let (g, waiting) = (self.g, self.plan.words);
+        let weights: i64 = statements.iter().filter(|s| reads_weight(g, s)).map(|s| s.words(g)).sum();
+        let together = if weights > 0 {
+            (WORDS_TOGETHER * waiting / weights).min(REGISTERS_PER_LOADED_WORD * waiting / words)
+        } else {
+            WORDS_TOGETHER * waiting / words
+        };
+        together.max(1)
     }
 }
 
