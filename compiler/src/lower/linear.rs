@@ -29,6 +29,14 @@ use std::cell::RefCell;
 /// A CPU's vector registers that the sums of a group of integers need beside their accumulators: its words, a product, a constant. Counted, not measured.
 pub const REGISTERS_OF_INTEGER_SUMS: usize = 12;
 
+/// Sums of products of bytes that a processor adds up side by side, a term of each after the other: a quarter of its vector registers. Each has an accumulator beside that of the sum of floats
+/// which it is a term of, and words of a weight are multiplied with all of them while they are in registers. A loop over weights in the second-level cache, products a cycle of one core of Zen 5, one
+/// sum after the other and so: a vector of rows with eight tokens 82 and 93, two with four 91 and 98; two with six, whose sums leave no register for a second scale, 99 (a Xeon: 81, 81 and 92 side by
+/// side; experiments, 123).
+pub fn integer_sums_at_once(target: &Target) -> usize {
+    (target.registers / 4).max(1)
+}
+
 /// Lowers the nests of one body, which then waits for nothing and nobody.
 pub fn lower_body(g: &mut Graph, nests: &[Id], target: &Target) -> Code {
     // What a tile is loaded from has its own type, and words are made of the bytes that a weight has.

@@ -36,6 +36,6 @@ mod warp;
 pub use code::{Addition, Code, KernelCode, Prefetch, SpanPrefetch, Statement, TilePrefetch, end_of_block};
 pub(crate) use code::{bytes_of, define};
 pub use kernel::{finish, lower_bodies, lower_program};
-pub use linear::{REGISTERS_OF_INTEGER_SUMS, lower_body};
+pub use linear::{REGISTERS_OF_INTEGER_SUMS, integer_sums_at_once, lower_body};
 pub use threads::ThreadIndex;
 pub use warp::is_laid_out;

@@ -3,8 +3,9 @@
 use super::super::code::Statement;
 use super::super::pairs;
 use super::super::updates::{Update, interleaved, multiplies_unpacked, terms};
-use super::{Emitter, REGISTERS_OF_INTEGER_SUMS, substitute_raw};
+use super::{Emitter, REGISTERS_OF_INTEGER_SUMS, integer_sums_at_once, substitute_raw};
 use crate::nest::identity;
+use gristmill_uop::machine::MachineKind;
 use gristmill_uop::{Arg, Id, Node, Op, RangeKind, ReduceOp};
 use rustc_hash::{FxHashMap, FxHashSet};
 use smallvec::smallvec;
@@ -28,7 +29,6 @@ impl Emitter<'_> {
     /// Reductions below `roots` that can be computed now and of which none needs another one first.
     fn ready(&self, roots: &[Id], loops: bool) -> Option<Vec<Id>> {
         let g = &*self.g;
-        let straight = |n: &Node| n.src[1..].iter().all(|&r| g.range_kind(r) == Some(RangeKind::Unroll));
         // Nodes that are not yet defined, in order; stop at what is.
         let mut order = Vec::new();
         let mut seen = FxHashSet::default();
@@ -55,7 +55,7 @@ impl Emitter<'_> {
             let below = node.src.iter().any(|s| needs.get(s).copied().unwrap_or(false));
             let mut mine = below;
             if node.op == Op::Reduce
-                && !(loops && straight(node))
+                && !(loops && self.is_straight(id))
                 && let Some(depth) = self.depth(id)
             {
                 mine = true;
@@ -64,13 +64,7 @@ impl Emitter<'_> {
                     if first.is_none() {
                         first = Some(key.clone());
                     }
-                    // Sums of integer sums need registers beside their own: more than there are go into another loop.
-                    let room = if g.any(node.src[0], |_, n| n.op == Op::Reduce) {
-                        self.target.registers.saturating_sub(REGISTERS_OF_INTEGER_SUMS).max(1)
-                    } else {
-                        usize::MAX
-                    };
-                    if first.as_ref() == Some(&key) && group.len() < if straight(node) { 1 } else { room } {
+                    if first.as_ref() == Some(&key) && group.len() < self.most_at_once(id) {
                         group.push(id);
                     }
                 }
@@ -78,6 +72,62 @@ impl Emitter<'_> {
             needs.insert(id, mine);
         }
         (!group.is_empty()).then_some(group)
+    }
+    /// Is it added up without a loop?
+    fn is_straight(&self, reduce: Id) -> bool {
+        self.g[reduce].src[1..].iter().all(|&r| self.g.range_kind(r) == Some(RangeKind::Unroll))
+    }
+    /// Most sums like this one that are added up together.
+    fn most_at_once(&self, reduce: Id) -> usize {
+        let terms = self.g[reduce].src[0];
+        match self.is_straight(reduce) {
+            true if self.is_of_bytes(reduce) => integer_sums_at_once(self.target),
+            true => 1,
+            // Sums of integer sums need registers beside their own: more than there are go into another loop.
+            false if self.g.any(terms, |_, n| n.op == Op::Reduce) => {
+                self.target.registers.saturating_sub(REGISTERS_OF_INTEGER_SUMS).max(1)
+            }
+            false => usize::MAX,
+        }
+    }
+    /// Is it a processor's sum of products of bytes, added up without a loop? A GPU's compiler chooses their order itself.
+    fn is_of_bytes(&self, reduce: Id) -> bool {
+        let node = &self.g[reduce];
+        node.op == Op::Reduce
+            && matches!(self.g[node.src[0]].op, Op::Dot4 | Op::SignedDot4)
+            && self.target.machine.kind == MachineKind::Cpu
+            && self.is_straight(reduce)
+    }
+    /// The updates in runs of one, or of as many as wait for sums of bytes that are added up side by side.
+    fn runs(&self, updates: Vec<Update>) -> Vec<Vec<Update>> {
+        let waits = |u: &Update| u.needs.iter().any(|&need| self.g.any(need, |n, _| self.is_of_bytes(n)));
+        let of_bytes: Vec<bool> = updates.iter().map(waits).collect();
+        if !of_bytes.contains(&true) {
+            return updates.into_iter().map(|u| vec![u]).collect();
+        }
+        let (mut runs, mut waiting) = (vec![Vec::new()], 0);
+        for (update, waits) in updates.into_iter().zip(of_bytes) {
+            if waits && waiting == integer_sums_at_once(self.target) {
+                runs.push(Vec::new());
+                waiting = 0;
+            }
+            waiting += usize::from(waits);
+            runs.last_mut().expect("one is open").push(update);
+        }
+        runs
+    }
+    /// Accumulators take their new values, each directly behind what it needs, which has no loops.
+    fn add_up(&mut self, updates: Vec<Update>) {
+        for run in self.runs(updates) {
+            let all: Vec<Id> = run.iter().flat_map(|u| u.needs.iter().copied()).collect();
+            self.reductions(&all, false);
+            for Update { acc, value, needs } in run {
+                for need in needs {
+                    self.define(need);
+                }
+                self.push_here(Statement::Accumulate(acc, value));
+            }
+        }
     }
     /// A loop that computes all reductions of the group.
     fn reduce(&mut self, group: &[Id]) {
@@ -123,13 +173,7 @@ impl Emitter<'_> {
         // Loops first, shared by all; then each term as late as possible, so that few values wait in registers.
         let all: Vec<Id> = updates.iter().flat_map(|u| u.needs.iter().copied()).collect();
         self.reductions(&all, true);
-        for Update { acc, value, needs } in updates {
-            self.reductions(&needs, false);
-            for need in needs {
-                self.define(need);
-            }
-            self.push_here(Statement::Accumulate(acc, value));
-        }
+        self.add_up(updates);
         while self.scopes.len() > before {
             self.close();
         }

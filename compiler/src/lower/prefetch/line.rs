@@ -7,7 +7,7 @@ use gristmill_uop::linear::Linear;
 use gristmill_uop::{Arg, Graph, Id, Op, RangeKind, Scalar};
 use rustc_hash::FxHashSet;
 
-/// Bytes that a nest asks for behind what it reads of rows that follow one another, of all its weights together, for each iteration ahead: no fewer than memory's latency times its rate (170 ns and 28 GB/s a core of Zen 4), and no
+/// Bytes that a sum asks for behind what it reads of rows that follow one another, of all its weights together, for each iteration ahead: no fewer than memory's latency times its rate (170 ns and 28 GB/s a core of Zen 4), and no
 /// more than stays in the first cache (32 KB there, 48 of a Xeon and of Zen 5) until it is read. One token of Youtu on two cores of Zen 4, in ms: 26.9 with 8 KB of each weight, 27.0 with 8 KB for all of a nest, 24.7 with
 /// 4, and with 6, timed once so, 23.8; a Xeon 49.4, 46.2, 49.5 and 48.7, and 53.7 with 2 KB of each (experiments, 119, 120). On Zen 3, which was timed with 2 KB of each alone, a matvec of 2,048 rows of 2,048 took 82 us without and 62 with.
 const BYTES_AHEAD_IN_STREAMS: i64 = 4096;
@@ -24,7 +24,7 @@ struct Walk<'a> {
     tiles: &'a [Tile],
     ahead: i64,
     streams: &'a [u32],
-    /// How many of them the nest reads, which share what is asked for.
+    /// How many of them the sum reads whose loop is open: these share what is asked for.
     sharing: i64,
     /// Ranges around the statement that choose what is computed (workgroup ranges and loops, not reductions).
     around: Vec<Id>,
@@ -55,14 +55,13 @@ pub(super) fn prefetch(g: &Graph, code: &Code, tiles: &[Tile], ahead: i64, strea
         match s {
             Statement::Define(id) => out.extend(walk.line(*id).map(Statement::Prefetch)),
             Statement::Loop { range, .. } => {
+                if walk.reducing.is_empty() && !walk.chooses(*range) {
+                    let sum = &code.statements[i..];
+                    walk.sharing = streams_read(g, &sum[..end_of_block(sum)], streams);
+                }
                 walk.enter(Some(*range));
                 let asked = tiles.iter().filter(|t| t.innermost() == Some(*range));
                 out.extend(asked.map(|t| Statement::Prefetch(Prefetch::Tile(t.lines.clone()))));
-            }
-            Statement::Nest { .. } => {
-                let nest = &code.statements[i..];
-                walk.sharing = streams_read(g, &nest[..end_of_block(nest)], streams);
-                walk.enter(None);
             }
             s if s.opens() => walk.enter(None),
             Statement::End => walk.leave(),
@@ -77,16 +76,20 @@ impl Walk<'_> {
         self.fetched.clear();
         self.open.push(range);
         if let Some(r) = range {
-            let chooses = self.g.range_kind(r) == Some(RangeKind::Loop);
+            let chooses = self.chooses(r);
             if chooses { &mut self.around } else { &mut self.reducing }.push(r);
         }
     }
     fn leave(&mut self) {
         self.fetched.clear();
         if let Some(r) = self.open.pop().expect("a block is open") {
-            let chooses = self.g.range_kind(r) == Some(RangeKind::Loop);
+            let chooses = self.chooses(r);
             if chooses { &mut self.around } else { &mut self.reducing }.pop();
         }
+    }
+    /// Does a loop over it choose what is computed, where others add up?
+    fn chooses(&self, range: Id) -> bool {
+        self.g.range_kind(range) == Some(RangeKind::Loop)
     }
     /// The line to ask for behind a load of a vector, if it is one.
     fn line(&mut self, id: Id) -> Option<Prefetch> {
@@ -124,14 +127,10 @@ impl Walk<'_> {
         let ahead = stride.filter(|_| packed || between <= tile::MOST_WORKGROUPS_BETWEEN)?;
         self.fetched.insert(line).then(|| Prefetch::Line { at: [n.src[0], n.src[1]], ahead })
     }
-    /// Interleaved rows follow one another, but the hardware's own prefetch keeps too few lines on their way: those further behind are asked for too, where
-    /// everything is read once. Rows that tokens share are in a cache.
+    /// Interleaved rows follow one another, but the hardware's own prefetch keeps too few lines on their way: those further behind are asked for too. Rows that tokens share come from the second-level
+    /// cache for all but the first, which is waited for as well: two cores of Zen 5, Youtu, 16 sequences 142 and with it 229 tokens a second, prompts of 128 260 and 293 (experiments, 123).
     fn stream(&mut self, id: Id, at: &Linear) -> Option<Prefetch> {
         let (buffer, offset) = (self.g[id].src[0], self.g[id].src[1]);
-        let free = self.g.free_ranges(offset);
-        if self.around.iter().any(|r| !free.contains(r)) {
-            return None;
-        }
         let line = (buffer, at.terms.to_vec(), at.constant.div_euclid(LINE));
         let ahead = self.ahead * (BYTES_AHEAD_IN_STREAMS / self.sharing.max(1) / LINE * LINE);
         self.fetched.insert(line).then_some(Prefetch::Line { at: [buffer, offset], ahead })

@@ -5,7 +5,7 @@ use super::around::Around;
 use super::tiles::{self, tiles};
 use crate::decompose::halves::TILE_OF_GROUPS;
 use crate::fragment::Sum;
-use crate::lower::REGISTERS_OF_INTEGER_SUMS;
+use crate::lower::{REGISTERS_OF_INTEGER_SUMS, integer_sums_at_once};
 use crate::nest::{distance, divisor, floor_power, host_bound, outermost_reductions, power_divisor};
 use crate::price::occupancy::room;
 use crate::tile::contraction::Factor;
@@ -19,6 +19,9 @@ use std::iter::successors;
 
 /// Rows that a workgroup keeps in registers beside several tokens: as many as leave half of the registers free, at most so many.
 const MATMUL_ROWS: i64 = 4;
+/// Tokens whose products with two vectors of rows a core adds up side by side. Two cores of Zen 5, Youtu Q4_0, tokens a second: prompts of 128 by eight tokens and one vector 293, so 318, of 512 by
+/// 16 and one 262, so 294; of eight sequences, for which rows are read from memory, 206 by eight and 177 so (experiments, 123).
+const TOKENS_OF_TWO_VECTORS: i64 = 4;
 /// Elements made of one sum that a thread computes side by side, at most.
 pub const COPIES: i64 = 4;
 /// Rows of a panel that is read again for every tile of tokens: it stays in the L2 cache.
@@ -193,7 +196,7 @@ impl<'a> Contraction<'a> {
                 let group = self.reads_units(nests);
                 self.matrix_products(token, nests, group)
             }
-            (Some(token), _) => self.panel(token),
+            (Some(token), _) => self.panel(token, nests),
         }
     }
     /// Tokens by tiles of a core's product.
@@ -308,11 +311,15 @@ impl<'a> Contraction<'a> {
         ]
     }
     /// A panel of rows per workgroup, tiles of tokens inside, rows of the panel inside these.
-    fn panel(&self, token: usize) -> Vec<Proposal<Workgroup>> {
+    fn panel(&self, token: usize, nests: &[Id]) -> Vec<Proposal<Workgroup>> {
         let (n, lanes, target) = (self.rows, self.lanes, self.target);
+        let accumulators = match lanes {
+            1 => target.registers as i64 / 2 / self.sums.max(1),
+            _ if in_integers(self.g, nests) => integer_sums_at_once(target) as i64,
+            _ => 1,
+        };
         let of = |token_tile: i64, most_rows: i64, of_panel: i64| {
-            let room = (target.registers as i64 / 2 / token_tile / self.sums.max(1)).clamp(1, most_rows);
-            let tile = if lanes > 1 { 1 } else { divisor(n, room) };
+            let tile = divisor(n, (accumulators / token_tile).clamp(1, most_rows));
             let most = (of_panel / lanes).max(1);
             let limit = (n / (4 * target.machine.units.max(1) as i64)).clamp(tile.min(most), most) / tile;
             let per_panel = divisor(n / tile, limit);
@@ -321,7 +328,10 @@ impl<'a> Contraction<'a> {
             let parts = [panel].into_iter().chain(self.other_tokens(Loop)).chain(tiles);
             self.workgroup(parts.chain([of_tile, of_lane]))
         };
-        let tile = self.token_tile(token);
+        let tile = match lanes > 1 && in_integers(self.g, nests) {
+            true => self.tokens_of_bytes(token, accumulators),
+            false => self.token_tile(token),
+        };
         let others = [
             ("fewer tokens", of((tile / 2).max(1), MATMUL_ROWS, PANEL_ROWS)),
             ("more tokens", of(2 * tile, MATMUL_ROWS, PANEL_ROWS)),
@@ -330,6 +340,14 @@ impl<'a> Contraction<'a> {
             ("larger panels", of(tile, MATMUL_ROWS, 4 * PANEL_ROWS)),
         ];
         proposals(of(tile, MATMUL_ROWS, PANEL_ROWS), others)
+    }
+    /// Tokens beside one another in registers where interleaved rows are multiplied with them as bytes: all, if a vector of rows has no more sums with them than are added up at once, so that weights come
+    /// from memory while all are multiplied; of more a few, which leave sums to a second vector of rows.
+    fn tokens_of_bytes(&self, token: usize, sums: i64) -> i64 {
+        let bound = self.bound(token);
+        let most = if self.g.max_of(bound) <= sums { sums } else { TOKENS_OF_TWO_VECTORS };
+        let most = most.min(self.target.tuning.tokens.max(1) as i64);
+        self.g.int_value(bound).map_or(most, |fixed| fixed.min(most))
     }
     /// Tokens beside one another in registers. With interleaved rows an accumulator is a vector of rows and one token, and a word of each quad of a
     /// group waits beside them.
