@@ -313,10 +313,11 @@ impl<'a> Contraction<'a> {
     /// A panel of rows per workgroup, tiles of tokens inside, rows of the panel inside these.
     fn panel(&self, token: usize, nests: &[Id]) -> Vec<Proposal<Workgroup>> {
         let (n, lanes, target) = (self.rows, self.lanes, self.target);
-        let accumulators = match lanes {
-            1 => target.registers as i64 / 2 / self.sums.max(1),
-            _ if in_integers(self.g, nests) => integer_sums_at_once(target) as i64,
-            _ => 1,
+        let of_bytes = lanes > 1 && in_integers(self.g, nests);
+        let (tile, accumulators) = match (of_bytes, lanes) {
+            (true, _) => (self.tokens_of_bytes(token), integer_sums_at_once(target) as i64),
+            (false, 1) => (self.token_tile(token), target.registers as i64 / 2 / self.sums.max(1)),
+            (false, _) => (self.token_tile(token), 1),
         };
         let of = |token_tile: i64, most_rows: i64, of_panel: i64| {
             let tile = divisor(n, (accumulators / token_tile).clamp(1, most_rows));
@@ -327,10 +328,6 @@ impl<'a> Contraction<'a> {
             let tiles = [Part::rest(token, Loop, token_tile), in_panel, Part::of(token, Upcast, token_tile, 1)];
             let parts = [panel].into_iter().chain(self.other_tokens(Loop)).chain(tiles);
             self.workgroup(parts.chain([of_tile, of_lane]))
-        };
-        let tile = match lanes > 1 && in_integers(self.g, nests) {
-            true => self.tokens_of_bytes(token, accumulators),
-            false => self.token_tile(token),
         };
         let others = [
             ("fewer tokens", of((tile / 2).max(1), MATMUL_ROWS, PANEL_ROWS)),
@@ -343,14 +340,13 @@ impl<'a> Contraction<'a> {
     }
     /// Tokens beside one another in registers where interleaved rows are multiplied with them as bytes: all, if a vector of rows has no more sums with them than are added up at once, so that weights come
     /// from memory while all are multiplied; of more a few, which leave sums to a second vector of rows.
-    fn tokens_of_bytes(&self, token: usize, sums: i64) -> i64 {
-        let bound = self.bound(token);
+    fn tokens_of_bytes(&self, token: usize) -> i64 {
+        let (bound, sums) = (self.bound(token), integer_sums_at_once(self.target) as i64);
         let most = if self.g.max_of(bound) <= sums { sums } else { TOKENS_OF_TWO_VECTORS };
         let most = most.min(self.target.tuning.tokens.max(1) as i64);
         self.g.int_value(bound).map_or(most, |fixed| fixed.min(most))
     }
-    /// Tokens beside one another in registers. With interleaved rows an accumulator is a vector of rows and one token, and a word of each quad of a
-    /// group waits beside them.
+    /// Tokens beside one another in registers, where no bytes are multiplied or rows are not interleaved. With interleaved rows an accumulator is a vector of rows and one token.
     fn token_tile(&self, token: usize) -> i64 {
         let (g, target, bound) = (self.g, self.target, self.bound(token));
         let tokens_most = target.tuning.tokens.max(1) as i64;
