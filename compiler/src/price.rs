@@ -22,6 +22,10 @@ use rustc_hash::{FxHashMap, FxHashSet};
 /// H200 325 us.
 const OPERATIONS_OF_UNPACKED_TERM: f64 = 200.0;
 
+/// The same of a few rows, whose terms have a thread each: down projections of a token's six experts as one sum of 17.3 M terms (DeepSeek-V2-Lite Q4_0) took an H100 12.4 us, where the
+/// words of them are read in 4.2; of eight experts (Qwen3-30B-A3B Q4_K_M, 12.6 M) 15.4, which is 60.
+pub(crate) const OPERATIONS_OF_LONE_TERM: f64 = 40.0;
+
 /// Operations of a GPU's rate, which counts a multiplication and its addition as two, that one of a stage takes: what is staged is compared, converted and
 /// divided, and rarely multiplied and added. H200, tokens a second with 1, 2, 3 and 4: Qwen3-30B-A3B Q4_K_M 445, 480, 450, 449; Llama 3.1 8B Q4_0 511, 536,
 /// 536, 536; GLM-4.7-Flash Q4_0 619, 617, 606, 468; gpt-oss-20b 463, 463, 460, 469.
@@ -423,6 +427,18 @@ fn unpacked_alone(g: &Graph, sum: Id, machine: &Machine) -> bool {
     machine.kind == MachineKind::Gpu && Sum::unpacked(g, sum).is_some()
 }
 
+/// Does a thread of a GPU read a packed weight for that sum element by element, rather than words of several?
+fn reads_elements(g: &Graph, sum: Id, machine: &Machine) -> bool {
+    if machine.kind != MachineKind::Gpu {
+        return false;
+    }
+    let loads: Vec<Id> = g.toposort(&[sum]).into_iter().filter(|&n| g[n].op == Op::Load).collect();
+    // Encodings of one element are plain numbers.
+    let packed = |n: &Id| matches!(g[g[*n].src[0]].arg, Arg::Packed(_, e) if e.elements > 1);
+    let in_words = |buffer: Id| loads.iter().any(|&n| g[n].src[0] == buffer && g[n].dtype.scalar == Scalar::U32);
+    loads.iter().filter(|n| packed(n)).any(|&n| !in_words(g[n].src[0]))
+}
+
 /// Operations and bytes of one run of a nest (its closed and reduce ranges); what it reads but weights goes to the estimate.
 fn work(
     c: &mut Counter,
@@ -465,7 +481,11 @@ fn work(
                 }
             }
             Op::Reduce => {
-                let alone = if unpacked_alone(g, n, c.machine) { OPERATIONS_OF_UNPACKED_TERM } else { 1.0 };
+                let alone = match () {
+                    () if unpacked_alone(g, n, c.machine) => OPERATIONS_OF_UNPACKED_TERM,
+                    () if reads_elements(g, n, c.machine) => OPERATIONS_OF_LONE_TERM,
+                    () => 1.0,
+                };
                 let of = products.iter().find(|p| p.id == n);
                 let weight = of.map_or(alone, |p| p.surplus * c.machine.term_of(p.by));
                 ops += weight * c.product(inside.iter().copied().chain(node.src[1..].iter().copied()));

@@ -35,6 +35,28 @@ pub struct Space {
     numbers: FxHashMap<Class, usize>,
 }
 
+/// What a search does with a class.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Held {
+    /// It tries every choice.
+    Open,
+    /// It keeps the choice that it began with, and looks below it.
+    Settled,
+    /// That is there anyhow, with all that it needs.
+    Given,
+}
+
+impl Held {
+    /// Of a class that is there anyhow, or whose choice is settled.
+    pub fn of(given: bool, settled: bool) -> Held {
+        match (given, settled) {
+            (true, _) => Held::Given,
+            (false, true) => Held::Settled,
+            (false, false) => Held::Open,
+        }
+    }
+}
+
 /// An extract with its cost.
 #[derive(Clone, Debug)]
 pub struct Extract {
@@ -185,18 +207,29 @@ impl Space {
             }
         }
     }
-    /// The cheapest extracts of `outputs`, at most so many and none that costs more than `factor` times the cheapest, cheapest first. What `given` has is there anyhow
-    /// and keeps its choice. And whether all extracts were looked at.
+    /// The cheapest of the other choices of a class, all else being as chosen, and how many seconds longer `roots` take with it.
+    pub fn runner_up(&self, class: usize, picks: &Picks, roots: &[usize]) -> Option<(usize, f64)> {
+        let least = self.seconds(picks, roots)?;
+        let with = |i: usize| {
+            let mut other = picks.clone();
+            other[class] = Some(i);
+            Some((i, self.seconds(&other, roots)? - least))
+        };
+        let others = (0..self.choices[class].len()).filter(|&i| picks[class] != Some(i));
+        others.filter_map(with).min_by(|a, b| a.1.total_cmp(&b.1))
+    }
+    /// The cheapest extracts of `outputs`, at most so many and none that costs more than `factor` times the cheapest, cheapest first; what is not open keeps the choice
+    /// of `start`. And whether all extracts were looked at.
     pub fn best(
         &self,
         outputs: &[usize],
-        given: &[bool],
+        held: &[Held],
         start: &Picks,
         most: usize,
         factor: f64,
     ) -> (Vec<Extract>, bool) {
-        let picks = (0..self.classes.len()).map(|c| start[c].filter(|_| given[c])).collect();
-        let mut search = Search { space: self, given, found: vec![], picks, most, factor, steps: 0, outputs };
+        let picks = (0..self.classes.len()).map(|c| start[c].filter(|_| held[c] == Held::Given)).collect();
+        let mut search = Search { space: self, held, start, found: vec![], picks, most, factor, steps: 0, outputs };
         search.go(outputs.to_vec(), 0.0);
         let complete = search.steps < STEPS;
         (search.found, complete)
@@ -226,7 +259,8 @@ fn members(set: &[u64]) -> impl Iterator<Item = usize> + '_ {
 /// A search over all extracts, by branch and bound.
 struct Search<'a> {
     space: &'a Space,
-    given: &'a [bool],
+    held: &'a [Held],
+    start: &'a Picks,
     found: Vec<Extract>,
     picks: Picks,
     most: usize,
@@ -249,7 +283,7 @@ impl Search<'_> {
         }
         let next = loop {
             match open.pop() {
-                Some(class) if self.given[class] || self.picks[class].is_some() => {}
+                Some(class) if self.held[class] == Held::Given || self.picks[class].is_some() => {}
                 other => break other,
             }
         };
@@ -263,7 +297,11 @@ impl Search<'_> {
             }
             return;
         };
-        for i in 0..self.space.choices[class].len() {
+        let tried = match (self.held[class], self.start[class]) {
+            (Held::Settled, Some(only)) => only..only + 1,
+            _ => 0..self.space.choices[class].len(),
+        };
+        for i in tried {
             let choice = &self.space.choices[class][i];
             self.picks[class] = Some(i);
             let open = open.iter().chain(&choice.children).copied().collect();

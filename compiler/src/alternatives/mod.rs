@@ -26,13 +26,13 @@ use crate::decision::{Alternative, Decider, Decision};
 use crate::decompose::int8;
 use crate::layout::Layout;
 use estimate::{Estimate, Rows};
-use extract::{Extract, Picks, Space};
+use extract::{Extract, Held, Picks, Space};
 use gristmill_uop::function::Function;
 use gristmill_uop::target::Target;
 use gristmill_uop::{Graph, Id};
 use import::{Body, Written};
 use rebuild::Rebuild;
-use report::{Found, Report};
+use report::{Aside, Found, Report};
 use rules::Rule;
 use rustc_hash::{FxHashMap, FxHashSet};
 use saturate::{Budget, Ended, saturate};
@@ -80,6 +80,7 @@ pub fn considered(
         let site = later.remove(0);
         report.sites.extend(of.decide(&site, &later, decider));
     }
+    report.aside = of.aside();
     (of.changed(), report)
 }
 
@@ -92,8 +93,8 @@ pub fn every_form(function: &Function, target: &Target, rules: &[Rule], most: us
     }
     let known = body.written();
     let Some(of) = Considered::new(function, target, &body, &known) else { return vec![] };
-    let given = vec![false; of.space.classes.len()];
-    let (extracts, _) = of.space.best(&of.roots.clone(), &given, &of.written, most, f64::INFINITY);
+    let held = vec![Held::Open; of.space.classes.len()];
+    let (extracts, _) = of.space.best(&of.roots.clone(), &held, &of.written, most, f64::INFINITY);
     let roots = of.roots.clone();
     let function_of = |e: &Extract| Some(of.function_with(&of.new_nodes(&e.picks, &roots)?));
     extracts.iter().filter_map(function_of).collect()
@@ -113,6 +114,8 @@ struct Considered<'a> {
     written: Picks,
     /// The best extract by the estimate, and the best for one row.
     best: [Picks; 2],
+    /// Classes that these two and what was written need, and compute alike.
+    settled: Vec<bool>,
     /// What is decided so far.
     picks: Picks,
     /// What stands for a node of the function by then.
@@ -152,6 +155,7 @@ impl<'a> Considered<'a> {
         };
         let best = [best(&space)?, best(&of_rows(Rows::Fewest))?];
         let written = space.as_written();
+        let settled = site::settled(&space, &roots, &[&written, &best[0], &best[1]]);
         let mut of = Considered {
             function,
             target,
@@ -163,6 +167,7 @@ impl<'a> Considered<'a> {
             picks: written.clone(),
             written,
             best,
+            settled,
             changes: FxHashMap::default(),
             layouts: vec![],
         };
@@ -192,8 +197,15 @@ impl<'a> Considered<'a> {
     }
     /// The outputs with such changes. Scalars that depend on what is changed, as lengths that are computed do, are made anew with everything above.
     fn outputs_with(&self, changes: &FxHashMap<Id, Id>) -> Vec<(u32, Id)> {
-        let mut map = changes.clone();
         let mut graph = self.graph.borrow_mut();
+        let mut map = FxHashMap::default();
+        // Sources first: what stands for a node has scalars that may depend on nodes which are changed too.
+        let mut order: Vec<(Id, Id)> = changes.iter().map(|(&old, &new)| (old, new)).collect();
+        order.sort_unstable();
+        for (old, new) in order {
+            let new = graph.substitute(new, &mut map.clone());
+            map.insert(old, new);
+        }
         self.function.outputs.iter().map(|&(slot, id)| (slot, graph.substitute(id, &mut map))).collect()
     }
     fn function_with(&self, changes: &FxHashMap<Id, Id>) -> Function {
@@ -212,13 +224,15 @@ impl<'a> Considered<'a> {
     /// The extracts of a site, the written one first, then by their estimates; were all looked at; and the estimate of what greedy extraction found.
     fn extracts(&self, site: &Site) -> (Vec<Extract>, bool, f64) {
         let given = self.space.around(&self.picks, &self.roots, site);
+        let held: Vec<Held> =
+            given.iter().zip(&self.settled).map(|(&given, &settled)| Held::of(given, settled)).collect();
         // What is there anyhow costs nothing.
         let seconds = |picks: &Picks| -> f64 {
             let all = self.space.needed(picks, &site.outputs).unwrap_or_default();
             let of = |&c: &usize| picks[c].filter(|_| !given[c]).map_or(0.0, |p| self.space.choices[c][p].seconds);
             all.iter().map(of).sum()
         };
-        let (found, complete) = self.space.best(&site.outputs, &given, &self.picks, EXTRACTS, OFF);
+        let (found, complete) = self.space.best(&site.outputs, &held, &self.picks, EXTRACTS, OFF);
         let whole = |e: Extract| {
             let own = |c: usize| if given[c] { self.picks[c] } else { e.picks[c].or(self.picks[c]) };
             Extract { picks: (0..given.len()).map(own).collect(), seconds: e.seconds }
@@ -276,6 +290,18 @@ impl<'a> Considered<'a> {
         let prices = region::seconds(&parts, self.target);
         near.iter().zip(prices).for_each(|(&i, price)| seconds[i] = price);
         (seconds, near)
+    }
+    /// Where the estimate alone has decided: classes that all extracts compute alike though there are other terms than those that only move elements.
+    fn aside(&self) -> Vec<Aside> {
+        let best = &self.best[0];
+        let of = |class: usize| {
+            let choices = &self.space.choices[class];
+            let (i, more) = self.space.runner_up(class, best, &self.roots)?;
+            let chosen = &choices[best[class]?].term;
+            let dims = self.graph.borrow().show_dims(&chosen.dims);
+            Some(Aside { dims, chosen: report::name(chosen), other: report::name(&choices[i].term), more })
+        };
+        (0..self.settled.len()).filter(|&class| self.settled[class]).filter_map(of).collect()
     }
     /// Decides on a site, before those that are decided on later.
     fn decide(&mut self, site: &Site, later: &[Site], decider: &mut Decider) -> Option<Found> {

@@ -1,6 +1,7 @@
 //! What was found, for people.
 
 use super::saturate::Ended;
+use super::term::{Form, Term};
 use super::terms::Terms;
 use crate::decision::Alternative;
 use gristmill_uop::{Graph, Id, Op};
@@ -27,6 +28,19 @@ pub struct Found {
     pub least: f64,
 }
 
+/// A class whose other terms no extract has that is scheduled.
+#[derive(Clone, Debug)]
+pub struct Aside {
+    /// What is computed.
+    pub dims: String,
+    /// By which term.
+    pub chosen: &'static str,
+    /// The best of the others.
+    pub other: &'static str,
+    /// How many seconds longer the function takes with that, by the estimate.
+    pub more: f64,
+}
+
 /// What the e-graph of a function came to.
 #[derive(Clone, Debug)]
 pub struct Report {
@@ -38,13 +52,15 @@ pub struct Report {
     pub ended: Ended,
     /// Where forms differ.
     pub sites: Vec<Found>,
+    /// Where the estimate alone has decided.
+    pub aside: Vec<Aside>,
 }
 
 impl Report {
     pub(super) fn new(terms: &Terms, ended: Ended) -> Report {
         let egraph = &terms.egraph;
         let (classes, all) = (egraph.number_of_classes(), egraph.total_number_of_nodes());
-        Report { classes, terms: all, ended, sites: vec![] }
+        Report { classes, terms: all, ended, sites: vec![], aside: vec![] }
     }
 }
 
@@ -67,7 +83,20 @@ impl fmt::Display for Report {
                 writeln!(f, " {star} {us:10.2} us {by}, estimate {estimate:.2} us, {}: {}", option.name, option.plan)?;
             }
         }
+        for Aside { dims, chosen, other, more } in &self.aside {
+            writeln!(f, "{dims}: {chosen}; {other} would take {:.2} us more by the estimate", more * 1e6)?;
+        }
         Ok(())
+    }
+}
+
+/// What a term does, in a word.
+pub(super) fn name(term: &Term) -> &'static str {
+    match &term.form {
+        Form::Leaf(_) => "there",
+        Form::Node { op, .. } => op.name(),
+        Form::View(_) => "moved",
+        Form::Contract(_) => "sum of products",
     }
 }
 

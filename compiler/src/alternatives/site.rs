@@ -12,14 +12,7 @@ pub struct Site {
 /// Where these extracts differ from the first of them.
 pub fn sites(space: &Space, roots: &[usize], extracts: &[&Picks]) -> Vec<Site> {
     let n = space.classes.len();
-    let chosen = |picks: &Picks| -> Option<Vec<Option<usize>>> {
-        let mut out = vec![None; n];
-        for class in space.needed(picks, roots)? {
-            out[class] = picks[class];
-        }
-        Some(out)
-    };
-    let Some(all) = extracts.iter().map(|p| chosen(p)).collect::<Option<Vec<_>>>() else { return vec![] };
+    let Some(all) = extracts.iter().map(|p| chosen(space, roots, p)).collect::<Option<Vec<_>>>() else { return vec![] };
     let differs: Vec<bool> = (0..n).map(|c| all.iter().any(|p| p[c] != all[0][c])).collect();
     let mut part: Vec<usize> = (0..n).collect();
     let mut read_outside = vec![false; n];
@@ -45,6 +38,22 @@ pub fn sites(space: &Space, roots: &[usize], extracts: &[&Picks]) -> Vec<Site> {
         }
     }
     sites.into_iter().map(|s| s.1).collect()
+}
+
+/// The choices of the classes that `roots` need.
+fn chosen(space: &Space, roots: &[usize], picks: &Picks) -> Option<Picks> {
+    let mut out = vec![None; space.classes.len()];
+    for class in space.needed(picks, roots)? {
+        out[class] = picks[class];
+    }
+    Some(out)
+}
+
+/// The classes that all of these extracts need and compute alike.
+pub fn settled(space: &Space, roots: &[usize], extracts: &[&Picks]) -> Vec<bool> {
+    let all: Vec<Picks> = extracts.iter().filter_map(|p| chosen(space, roots, p)).collect();
+    let alike = |class: usize| all.iter().all(|p| p[class].is_some() && p[class] == all[0][class]);
+    (0..space.classes.len()).map(alike).collect()
 }
 
 fn find(part: &[usize], mut class: usize) -> usize {

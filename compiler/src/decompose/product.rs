@@ -7,7 +7,7 @@
 use super::halves;
 use super::operands::{Operands, Suits, repeats};
 use crate::decision::{Alternative, Decider, Decision};
-use crate::price::typical;
+use crate::price::{OPERATIONS_OF_LONE_TERM, typical};
 use crate::tile::plan::FIRST;
 use crate::tile::text::{ParseError, bad};
 use gristmill_uop::encoding::EncodingRef;
@@ -176,6 +176,7 @@ impl Sizes {
                 Some(of(Scalar::I8).filter(|_| self.tokens > 1.0).unwrap_or(OF_A_BYTE) + halves::GROUP_OF_A_TERM)
             }
             Form::Integers => Some(OF_A_BYTE),
+            Form::Floats if gpu => Some(OPERATIONS_OF_LONE_TERM),
             Form::Floats => None,
         };
         known.unwrap_or(OF_A_FLOAT)

@@ -218,7 +218,7 @@ impl Sizes {
         match form {
             Form::Compared => {
                 let operations = COMPARED * self.rows * elements;
-                m.launch + self.moved(all, target).max(operations / m.operations)
+                m.launch + self.moved(all + elements * bytes, target).max(operations / m.operations)
             }
             Form::InOrder => {
                 // Columns are shared among units in vectors, or among threads, each of which waits for a row before it begins with the next.

@@ -7,6 +7,7 @@ use gristmill_uop::{Arg, Id, Op};
 
 rules! {
     equal "(a·b)·c -> a·(b·c)" associated;
+    equal "Σ_j (Σ_i a·b)·c -> Σ_ij (a c)·b where a has all indices of c" merged;
     equal "(s x)·a -> s (x·a) where the sum is not over s" scaled;
     equal "(a + b)·c -> a·c + b·c" distributed;
     equal "cat(a, b)·c -> a·c' + b·c'' over the joined axis, else cat(a·c, b·c)" joined;
@@ -87,6 +88,31 @@ fn second(
     let class = t.contract(&Sum { factors: [b.clone(), c.clone()], out: out.clone(), sizes: sizes.clone() })?;
     let of = Factor { class, map: out };
     t.contract(&Sum { factors: [a.clone(), of], out: sum.out.clone(), sizes: sizes.clone() })
+}
+
+/// A sum of weighted sums is one long sum: each side that has all indices of the weights takes them, but a matrix that is packed, which would have to be unpacked.
+fn merged(t: &mut Terms, term: &Term) -> Vec<Class> {
+    let Some(sum) = sum_of(term) else { return vec![] };
+    let mut out = Vec::new();
+    for (whole, c) in sides(&sum) {
+        if !c.map.iter().flatten().any(|&i| sum.sums(i)) {
+            continue;
+        }
+        for inner in t.sums(whole.class) {
+            let (factors, sizes) = renamed(&inner, whole, &sum);
+            for (a, b) in [(0, 1), (1, 0)].map(|(a, b)| (&factors[a], &factors[b])) {
+                if t.facts(a.class).weight || !c.map.iter().flatten().all(|&i| a.has(i)) {
+                    continue;
+                }
+                let shaped = Shaped::new(term.dtype, t.dims(a.class));
+                let weights = t.arranged(c.class, &c.map, &a.map, &sizes);
+                let class = t.node(Op::Mul, Arg::None, shaped, &[a.class, weights], &[]);
+                let factors = [Factor { class, map: a.map.clone() }, b.clone()];
+                out.extend(t.contract(&Sum { factors, out: sum.out.clone(), sizes: sizes.clone() }));
+            }
+        }
+    }
+    out
 }
 
 /// A factor that depends on no index of the sum comes out of it.

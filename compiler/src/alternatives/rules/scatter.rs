@@ -2,12 +2,13 @@
 
 use super::rule::rules;
 use crate::alternatives::term::{Class, Form, Map, Shaped, Source, Term};
-use crate::alternatives::terms::Terms;
+use crate::alternatives::terms::{Factor, Sum, Terms};
 use gristmill_uop::shape::Dims;
 use gristmill_uop::{Arg, Op, ReduceOp, Scalar};
 
 rules! {
     equal "Σ_i (n[i] = r ? v[i] : 0) -> v added to zeros at n" compared;
+    equal "Σ_j x[n[i, j]]·w[i, j] -> x[n]·w added to zeros at i" weighted;
 }
 
 /// What a class is a view of, and which axis of the class each of that's axes is; none where a part of it is left out.
@@ -125,4 +126,48 @@ fn within(t: &mut Terms, numbers: Class, rows: i64) -> (Class, Class) {
     let below = truth(t, [Source::Child, Source::Scalar(end)]);
     let above = truth(t, [Source::Scalar(minus), Source::Child]);
     (held, t.node(Op::And, Arg::None, Shaped::new(Scalar::Bool.one(), dims.clone()), &[below, above], &[]))
+}
+
+/// Weighted sums over rows that are chosen for each row of the result: what experts made of each token.
+fn weighted(t: &mut Terms, term: &Term) -> Vec<Class> {
+    let Form::Contract(contraction) = &term.form else { return vec![] };
+    let sum = Sum::of(contraction, &term.children);
+    let mut out = Vec::new();
+    for (rows, weights) in [(0, 1), (1, 0)].map(|(a, b)| (&sum.factors[a], &sum.factors[b])) {
+        for chosen in t.of_op(rows.class, Op::Gather) {
+            let [_, numbers] = chosen.children[..] else { continue };
+            if t.dims(numbers).len() == 2 {
+                out.extend(added(t, term, &sum, [rows, weights]));
+            }
+        }
+    }
+    out
+}
+
+/// Rows `[i, j, rest..]` times their weights `[i, j]`, each added to the row `i` of zeros.
+fn added(t: &mut Terms, term: &Term, sum: &Sum, [rows, weights]: [&Factor; 2]) -> Option<Class> {
+    let (&[Some(i), Some(j)], rest) = (rows.map.first_chunk()?, &rows.map[2..]) else { return None };
+    let stays = |index: &u8| !sum.sums(*index);
+    let weighs_rows = weights.map.iter().flatten().all(|&index| index == i || index == j);
+    if !stays(&i) || stays(&j) || !rest.iter().flatten().all(stays) || !weighs_rows {
+        return None;
+    }
+    let dims = t.dims(rows.class);
+    let weights = t.arranged(weights.class, &weights.map, &rows.map, &sum.sizes);
+    let value = t.node(Op::Mul, Arg::None, Shaped::new(term.dtype, dims.clone()), &[rows.class, weights], &[]);
+    // One axis of all rows that are added, as `Tensor::scatter_add` has it.
+    let count = t.graph.mul(dims[0], dims[1]);
+    let flat: Dims = [count].iter().chain(&dims[2..]).copied().collect();
+    let value = t.node(Op::Reshape, Arg::None, Shaped::new(term.dtype, flat.clone()), &[value], &flat);
+    let to = t.graph.iota(&dims[..2], 0);
+    let to = t.graph.reshape(to, &[count]);
+    let to = t.graph.cast(to, Scalar::I32);
+    let to = t.add(Form::Leaf(to), Scalar::I32.one(), Dims::from_slice(&[count]), &[]);
+    let made: Dims = [dims[0]].iter().chain(&dims[2..]).copied().collect();
+    let nothing = t.graph.constant(Scalar::F32, 0.0);
+    let zeros = t.graph.spread(nothing, &made);
+    let zeros = t.add(Form::Leaf(zeros), term.dtype, made.clone(), &[]);
+    let class = t.node(Op::ScatterAdd, Arg::None, Shaped::new(term.dtype, made), &[zeros, value, to], &[]);
+    let from: Map = [Some(i)].iter().chain(rest).copied().collect();
+    Some(t.arranged(class, &from, &sum.out, &sum.sizes))
 }
