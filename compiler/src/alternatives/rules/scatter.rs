@@ -4,11 +4,12 @@ use super::rule::rules;
 use crate::alternatives::term::{Class, Form, Map, Shaped, Source, Term};
 use crate::alternatives::terms::{Factor, Sum, Terms};
 use gristmill_uop::shape::Dims;
-use gristmill_uop::{Arg, Op, ReduceOp, Scalar};
+use gristmill_uop::{Arg, Id, Op, ReduceOp, Scalar};
 
 rules! {
     equal "Σ_i (n[i] = r ? v[i] : 0) -> v added to zeros at n" compared;
-    equal "Σ_j x[n[i, j]]·w[i, j] -> x[n]·w added to zeros at i" weighted;
+    equal "Σ_j x[n[i, j]]·w[i, j] -> x[n]·w added to zeros at i" added;
+    equal "Σ_j x[n[i, j]]·w[i, j] -> Σ_r (Σ_j n[i, j] = r ? w[i, j] : 0)·x[r]" contracted;
 }
 
 /// What a class is a view of, and which axis of the class each of that's axes is; none where a part of it is left out.
@@ -104,11 +105,8 @@ fn scattered(t: &mut Terms, term: &Term, value: Class, Taken { list, row, number
     let added: Dims = t.dims(value);
     let inside = t.arranged(inside, &[Some(row)].into_iter().collect(), &to, &dims);
     let nothing = t.graph.constant(Scalar::F32, 0.0);
-    let sources = [Source::Child, Source::Child, Source::Scalar(nothing)].into_iter().collect();
-    let form = Form::Node { op: Op::Where, arg: Arg::None, sources };
-    let value = t.add(form, term.dtype, added, &[inside, value]);
-    let zeros = t.graph.spread(nothing, &term.dims);
-    let zeros = t.add(Form::Leaf(zeros), term.dtype, term.dims.clone(), &[]);
+    let value = t.node(Op::Where, Arg::None, Shaped::new(term.dtype, added), &[inside, value], &[nothing]);
+    let zeros = zeros(t, &term.shaped());
     Some(t.node(Op::ScatterAdd, Arg::None, term.shaped(), &[zeros, value, numbers], &[]))
 }
 
@@ -128,46 +126,98 @@ fn within(t: &mut Terms, numbers: Class, rows: i64) -> (Class, Class) {
     (held, t.node(Op::And, Arg::None, Shaped::new(Scalar::Bool.one(), dims.clone()), &[below, above], &[]))
 }
 
-/// Weighted sums over rows that are chosen for each row of the result: what experts made of each token.
-fn weighted(t: &mut Terms, term: &Term) -> Vec<Class> {
+/// A weighted sum over rows that are chosen for each row of the result, as what experts made of each token is.
+struct Weighted {
+    sum: Sum,
+    /// What rows are chosen of, and their numbers `[i, j]`.
+    of: Class,
+    numbers: Class,
+    /// The rows `[i, j, rest..]`.
+    rows: Factor,
+    /// Their weights, by `i` and `j` alone.
+    weights: Factor,
+    /// The indices of the result's row and of the sum.
+    i: u8,
+    j: u8,
+}
+
+/// Those that a term is.
+fn weighted(t: &mut Terms, term: &Term) -> Vec<Weighted> {
     let Form::Contract(contraction) = &term.form else { return vec![] };
-    let sum = Sum::of(contraction, &term.children);
+    let factors = Sum::of(contraction, &term.children).factors;
     let mut out = Vec::new();
-    for (rows, weights) in [(0, 1), (1, 0)].map(|(a, b)| (&sum.factors[a], &sum.factors[b])) {
+    for (rows, weights) in [(0, 1), (1, 0)].map(|(a, b)| (&factors[a], &factors[b])) {
         for chosen in t.of_op(rows.class, Op::Gather) {
-            let [_, numbers] = chosen.children[..] else { continue };
-            if t.dims(numbers).len() == 2 {
-                out.extend(added(t, term, &sum, [rows, weights]));
+            let sum = Sum::of(contraction, &term.children);
+            let (&[of, numbers], Some(&[Some(i), Some(j)])) = (&chosen.children[..], rows.map.first_chunk()) else {
+                continue;
+            };
+            let rest_stays = rows.map[2..].iter().flatten().all(|&r| !sum.sums(r));
+            let weighs_rows = weights.map.iter().flatten().all(|&index| index == i || index == j);
+            if t.dims(numbers).len() == 2 && !sum.sums(i) && sum.sums(j) && rest_stays && weighs_rows {
+                out.push(Weighted { sum, of, numbers, rows: rows.clone(), weights: weights.clone(), i, j });
             }
         }
     }
     out
 }
 
-/// Rows `[i, j, rest..]` times their weights `[i, j]`, each added to the row `i` of zeros.
-fn added(t: &mut Terms, term: &Term, sum: &Sum, [rows, weights]: [&Factor; 2]) -> Option<Class> {
-    let (&[Some(i), Some(j)], rest) = (rows.map.first_chunk()?, &rows.map[2..]) else { return None };
-    let stays = |index: &u8| !sum.sums(*index);
-    let weighs_rows = weights.map.iter().flatten().all(|&index| index == i || index == j);
-    if !stays(&i) || stays(&j) || !rest.iter().flatten().all(stays) || !weighs_rows {
-        return None;
-    }
-    let dims = t.dims(rows.class);
-    let weights = t.arranged(weights.class, &weights.map, &rows.map, &sum.sizes);
-    let value = t.node(Op::Mul, Arg::None, Shaped::new(term.dtype, dims.clone()), &[rows.class, weights], &[]);
-    // One axis of all rows that are added, as `Tensor::scatter_add` has it.
-    let count = t.graph.mul(dims[0], dims[1]);
-    let flat: Dims = [count].iter().chain(&dims[2..]).copied().collect();
-    let value = t.node(Op::Reshape, Arg::None, Shaped::new(term.dtype, flat.clone()), &[value], &flat);
-    let to = t.graph.iota(&dims[..2], 0);
-    let to = t.graph.reshape(to, &[count]);
-    let to = t.graph.cast(to, Scalar::I32);
-    let to = t.add(Form::Leaf(to), Scalar::I32.one(), Dims::from_slice(&[count]), &[]);
-    let made: Dims = [dims[0]].iter().chain(&dims[2..]).copied().collect();
+/// Each row, times its weight, is added to the row `i` of zeros.
+fn added(t: &mut Terms, term: &Term) -> Vec<Class> {
+    let one = |t: &mut Terms, Weighted { sum, rows, weights, i, .. }: Weighted| {
+        let dims = t.dims(rows.class);
+        let weights = t.arranged(weights.class, &weights.map, &rows.map, &sum.sizes);
+        let value = t.node(Op::Mul, Arg::None, Shaped::new(term.dtype, dims.clone()), &[rows.class, weights], &[]);
+        // One axis of all rows that are added, as `Tensor::scatter_add` has it.
+        let count = t.graph.mul(dims[0], dims[1]);
+        let flat: Dims = [count].iter().chain(&dims[2..]).copied().collect();
+        let value = t.node(Op::Reshape, Arg::None, Shaped::new(term.dtype, flat.clone()), &[value], &flat);
+        let to = t.graph.iota(&dims[..2], 0);
+        let to = t.graph.reshape(to, &[count]);
+        let to = whole(t, to);
+        let made: Dims = [dims[0]].iter().chain(&dims[2..]).copied().collect();
+        let zeros = zeros(t, &Shaped::new(term.dtype, made.clone()));
+        let class = t.node(Op::ScatterAdd, Arg::None, Shaped::new(term.dtype, made), &[zeros, value, to], &[]);
+        let from: Map = [Some(i)].iter().chain(&rows.map[2..]).copied().collect();
+        t.arranged(class, &from, &sum.out, &sum.sizes)
+    };
+    weighted(t, term).into_iter().map(|of| one(t, of)).collect()
+}
+
+/// All rows are multiplied, by 0 where they are not chosen.
+fn contracted(t: &mut Terms, term: &Term) -> Vec<Class> {
+    let one = |t: &mut Terms, Weighted { mut sum, of, numbers, rows, weights, i, j }: Weighted| {
+        let r = sum.sizes.len() as u8;
+        sum.sizes.push(t.dims(of)[0]);
+        let [chosen, full]: [Map; 2] =
+            [[Some(i), Some(j)].into_iter().collect(), [Some(i), Some(j), Some(r)].into_iter().collect()];
+        let dims: Dims = [i, j, r].iter().map(|&index| sum.sizes[index as usize]).collect();
+        let row = t.graph.iota(&dims, 2);
+        let row = whole(t, row);
+        let numbers = t.arranged(numbers, &chosen, &full, &sum.sizes);
+        let here = t.node(Op::Eq, Arg::None, Shaped::new(Scalar::Bool.one(), dims.clone()), &[numbers, row], &[]);
+        let weights = t.arranged(weights.class, &weights.map, &full, &sum.sizes);
+        let nothing = t.graph.constant(Scalar::F32, 0.0);
+        let weights = t.node(Op::Where, Arg::None, Shaped::new(term.dtype, dims), &[here, weights], &[nothing]);
+        let by_row = Shaped::new(term.dtype, [i, r].iter().map(|&index| sum.sizes[index as usize]).collect());
+        let class = t.node(Op::Reduce, Arg::Reduce(ReduceOp::Add, [1].into_iter().collect()), by_row, &[weights], &[]);
+        let all: Map = [Some(r)].iter().chain(&rows.map[2..]).copied().collect();
+        let factors = [Factor { class, map: [Some(i), Some(r)].into_iter().collect() }, Factor { class: of, map: all }];
+        t.contract(&Sum { factors, ..sum })
+    };
+    weighted(t, term).into_iter().filter_map(|of| one(t, of)).collect()
+}
+
+/// A list of whole numbers, as i32.
+fn whole(t: &mut Terms, list: Id) -> Class {
+    let list = t.graph.cast(list, Scalar::I32);
+    let dims = t.graph.shape(list);
+    t.add(Form::Leaf(list), Scalar::I32.one(), dims, &[])
+}
+
+/// Zeros of that type and these dims.
+fn zeros(t: &mut Terms, of: &Shaped) -> Class {
     let nothing = t.graph.constant(Scalar::F32, 0.0);
-    let zeros = t.graph.spread(nothing, &made);
-    let zeros = t.add(Form::Leaf(zeros), term.dtype, made.clone(), &[]);
-    let class = t.node(Op::ScatterAdd, Arg::None, Shaped::new(term.dtype, made), &[zeros, value, to], &[]);
-    let from: Map = [Some(i)].iter().chain(rest).copied().collect();
-    Some(t.arranged(class, &from, &sum.out, &sum.sizes))
+    let zeros = t.graph.spread(nothing, &of.dims);
+    t.add(Form::Leaf(zeros), of.dtype, of.dims.clone(), &[])
 }
