@@ -265,7 +265,10 @@ impl<'a> Considered<'a> {
             if i > 0 && forms.iter().any(known) {
                 continue;
             }
-            let Some(outputs) = self.nodes(&picks, &site.outputs).filter(|o| !seen.contains(o)) else { continue };
+            let Some(outputs) = self.nodes(&picks, &site.outputs).map(|o| self.as_decided(&o)) else { continue };
+            if seen.contains(&outputs) {
+                continue;
+            }
             seen.push(outputs.clone());
             let Some(changes) = self.with_later(&picks, site, &outputs, later) else { continue };
             if self.layouts(&changes) == self.layouts {
@@ -331,13 +334,17 @@ impl<'a> Considered<'a> {
         }
         Some(Found { site: name, options, estimates, chosen, scheduled, complete, greedy, least })
     }
-    /// Computes a site by an extract from now on. Scalars that its nodes have may depend on sites that were changed before.
+    /// Nodes whose scalars are those of sites that are decided on: lengths may depend on what was changed.
+    fn as_decided(&self, nodes: &[Id]) -> Vec<Id> {
+        let (mut graph, mut earlier) = (self.graph.borrow_mut(), self.changes.clone());
+        nodes.iter().map(|&node| graph.substitute(node, &mut earlier)).collect()
+    }
+    /// Computes a site by an extract from now on.
     fn change(&mut self, picks: &Picks, site: &Site) {
-        let mut earlier = self.changes.clone();
-        for (old, new) in self.new_nodes(picks, &site.outputs).unwrap_or_default() {
-            let new = self.graph.borrow_mut().substitute(new, &mut earlier);
-            self.changes.insert(old, new);
-        }
+        let (old, new): (Vec<Id>, Vec<Id>) =
+            self.new_nodes(picks, &site.outputs).unwrap_or_default().into_iter().unzip();
+        let new = self.as_decided(&new);
+        self.changes.extend(old.into_iter().zip(new));
         self.picks.clone_from(picks);
     }
     /// The function as decided, unless that is as it was written.
