@@ -66,12 +66,6 @@ pub fn infix(op: Op) -> Option<&'static str> {
     })
 }
 
-/// Ops that halves know only as f32.
-pub fn is_float_arithmetic(op: Op) -> bool {
-    use Op::{Add, Div, Eq, Exp, Exp2, Fma, Log, Lt, Max, Min, Mul, Neg, Recip, Round, Sqrt, Sub};
-    matches!(op, Add | Div | Eq | Exp | Exp2 | Fma | Log | Lt | Max | Min | Mul | Neg | Recip | Round | Sqrt | Sub)
-}
-
 /// The words of a table of bytes, four in each.
 pub fn words_of_bytes(table: &[i32]) -> Vec<String> {
     let word = |bytes: &[i32]| bytes.iter().rev().fold(0u32, |word, &b| word << 8 | b as u32 & 255);

@@ -2,7 +2,7 @@
 
 mod types;
 
-use crate::names::{Names, infix, is_float_arithmetic, of_group, unprintable, words_of_bytes};
+use crate::names::{Names, infix, of_group, unprintable, words_of_bytes};
 use gristmill_compiler::emit::{Accessor, CustomCode, Signature};
 use gristmill_uop::fragment::Fragment;
 use gristmill_uop::{Arg, DType, Graph, Id, Op, ReduceOp, Scalar};
@@ -164,7 +164,7 @@ impl<'a> Expressions<'a> {
         // Of what has no sources, its own.
         let from = n.src.first().map_or(d, |&x| self.g[x].dtype);
         let t = type_of(d);
-        if from.scalar.is_half() && is_float_arithmetic(n.op) {
+        if from.scalar.is_half() && n.op.is_float_arithmetic() {
             return self.half(n.op, d, from, s);
         }
         let of_threads = self.values == Values::Threads;
@@ -466,6 +466,7 @@ mod tests {
             groups: vec![],
             scratch: vec![],
             scratch_bytes: 0,
+            stage_ends: [0; 2],
             stage_words: 1,
         }
     }

@@ -85,7 +85,7 @@ pub(crate) fn program(g: &Graph, launch: &Launch, mapped: &[Mapped], with: &mut 
     let plan = launch_plan(&launched, launch, groups, slots.function, with.decider);
     let context = KernelContext { when, plan, streams: slots.streams.clone() };
     let code = finish(&mut linear, codes, &context, target);
-    signature.add_rings(&linear, &code);
+    signature.add_rings(&linear, &code, target);
     verify_linear(&linear, &code, target);
     let reduces = bodies.iter().flatten().any(|&n| own.any(n, |_, m| m.op == Op::Reduce));
     // Named by what it is, so that equal kernels of different models are one.

@@ -238,8 +238,8 @@ fn wgpu() -> Vec<Way> {
     let again = ["wgpu", "wgpu again"].map(|name| way(name.into(), None, Some("wgpu")));
     let machine = &device.target.machine;
     let less = [
-        ("without subgroups", machine.shuffles, Limited { no_subgroups: true, ..Limited::default() }),
-        ("narrow subgroups", machine.shuffles, Limited { subgroup: Some(machine.subgroup / 2), ..Limited::default() }),
+        ("without subgroups", machine.folds > 1, Limited { no_subgroups: true, ..Limited::default() }),
+        ("narrow subgroups", machine.folds > 1, Limited { subgroup: Some(machine.subgroup / 2), ..Limited::default() }),
         ("without matrices", machine.tile_fragment().is_some(), Limited { no_matrices: true, ..Limited::default() }),
     ];
     let less = less.into_iter().filter(|(_, has, _)| *has).map(|(name, _, limited)| {
@@ -289,6 +289,19 @@ mod linear {
         let mut ways = linear();
         ways.retain(|w| w.name.ends_with("threads"));
         check(cases, ways);
+    }
+    /// Machines that compute with words alone, of whose threads some or no neighbours fold values.
+    #[test]
+    fn words_alone() {
+        let some = with_matrices("arc-b580", 64);
+        let mut none = some.clone();
+        none.machine.folds = 1;
+        let cases =
+            [elementwise::edges(), elementwise::half(), elementwise::casts(), reductions::cases(), network::choosing()];
+        let mut cases: Vec<Case> = cases.into_iter().flat_map(|cases| cases.into_iter().step_by(2)).collect();
+        // The last word of narrow numbers reaches beyond them, and the interpreter's memory has no more.
+        cases.retain(|case| !case.name.contains("[7]"));
+        check(cases, linear_of(vec![("16 of 64 threads fold", some), ("64 threads that meet", none)]));
     }
     #[test]
     fn networks() {
@@ -635,7 +648,7 @@ fn kernels_for_metal() {
     check(packed::matrices(), way(true));
     // Without subgroups, several sums of which meet at once.
     let mut apart = way(false);
-    apart.iter_mut().for_each(|way| way.device.target.machine.shuffles = false);
+    apart.iter_mut().for_each(|way| way.device.target.machine.folds = 1);
     check(packed::matmul().into_iter().step_by(9).collect(), apart);
 }
 

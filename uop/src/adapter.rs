@@ -94,6 +94,8 @@ const INTEGRATED: Usual =
 /// processor time, with two 0.41.
 const CORE: Usual =
     Usual { units: 1, schedulers: 1, threads: 16, bandwidth: 8e9, operations: 30e9, launch: 28e-6, latency: 0.0 };
+/// Bytes of what a workgroup shares in which values of its threads meet, beside the stages that plans have: of each of 512 threads an f32, an i32 and a u32, or of each of 256 four f32 and the others.
+const MEETING: usize = 12 * 512;
 /// Threads that a subgroup is taken to have where they exchange nothing.
 const UNKNOWN_SUBGROUP: i64 = 32;
 
@@ -116,7 +118,7 @@ impl Adapter {
         let row = NAMED.iter().find(|row| row.name == name)?;
         let name = row.doc.split(" (").next().unwrap_or(row.doc).into();
         let (subgroup, cooperative, vector_parts) = (Some(subgroup), Some(cooperative), cooperative == 16);
-        let (threads, shared, largest_binding, alignment) = (1024, 26 << 10, i32::MAX as usize, 256);
+        let (threads, shared, largest_binding, alignment) = (1024, 32 << 10, i32::MAX as usize, 256);
         let bindings = Adapter::MOST_BINDINGS;
         Some(Adapter {
             name,
@@ -145,7 +147,7 @@ impl Adapter {
             AdapterKind::Software(cores) => (CORE, cores),
         };
         let from = self.row().unwrap_or_else(|| of.machine(many));
-        let subgroup = self.subgroup.unwrap_or(UNKNOWN_SUBGROUP);
+        let (subgroup, shared) = (self.subgroup.unwrap_or(UNKNOWN_SUBGROUP), self.shared.saturating_sub(MEETING));
         // Two subgroups for each scheduler are a workgroup (`Target::new`).
         let most = (self.threads as i64 / (2 * subgroup)).max(1) as usize;
         Machine {
@@ -156,10 +158,11 @@ impl Adapter {
             subgroup,
             widest: self.widest.max(subgroup),
             schedulers: from.schedulers.min(most),
-            shared_per_unit: 2 * self.shared,
-            shared_per_workgroup: self.shared,
+            shared_per_unit: 2 * shared,
+            shared_per_workgroup: shared,
             least_bytes: 4,
             part_writes: true,
+            words_alone: true,
             stage_words: if self.vector_parts { 4 } else { 1 },
             alignment: self.alignment,
             // Of the interface: a row's figure is that of its vendor's own, whose launches wait for less.
@@ -167,7 +170,7 @@ impl Adapter {
             largest_binding: self.largest_binding,
             // One is of tables, which only the text knows of.
             most_bindings: self.bindings.saturating_sub(1),
-            shuffles: self.subgroup.is_some(),
+            folds: self.subgroup.unwrap_or(1),
             early: false,
             table_lookup: false,
             pairs: false,

@@ -46,6 +46,8 @@ pub struct Machine {
     pub least_bytes: usize,
     /// Are values that are narrower written all the same, as parts of words that other threads may write at the same time?
     pub part_writes: bool,
+    /// Does it compute with numbers of 32 bits, by arithmetic alone? What others have of narrower numbers, exponentials and logarithms is then written out.
+    pub words_alone: bool,
     /// Words of an element of a stage where its type says how many load at once: more than one only where a thread may write one of them while others write the rest.
     pub stage_words: usize,
     /// Bytes at whose multiples a part of a buffer may begin that a kernel is given.
@@ -54,8 +56,8 @@ pub struct Machine {
     pub largest_binding: usize,
     /// Buffers, or parts of them, that a kernel is given at most.
     pub most_bindings: usize,
-    /// Do the threads of a subgroup exchange registers? Else they meet in shared memory.
-    pub shuffles: bool,
+    /// Neighbouring threads of a workgroup whose values one operation folds at most, a power of two; 1 where none do. Values of others meet in shared memory.
+    pub folds: i64,
     /// Do a GPU's kernels start before those before them have ended, and is memory asked for and copied to stages beside their threads?
     pub early: bool,
     /// Does one instruction look up all lanes in a table of 16 floats?
@@ -135,11 +137,12 @@ impl Machine {
             cache: CPU_SHARED_CACHE,
             least_bytes: 1,
             part_writes: true,
+            words_alone: false,
             stage_words: 1,
             alignment: 1,
             largest_binding: i64::MAX as usize,
             most_bindings: usize::MAX,
-            shuffles: true,
+            folds: i64::MAX,
             early: true,
             table_lookup: lanes == 16,
             pairs: false,
@@ -324,11 +327,12 @@ impl GpuRow {
             cache: self.cache << 20,
             least_bytes: 1,
             part_writes: true,
+            words_alone: false,
             stage_words: 1,
             alignment: 1,
             largest_binding: i64::MAX as usize,
             most_bindings: usize::MAX,
-            shuffles: true,
+            folds: i64::MAX,
             early: true,
             table_lookup: false,
             pairs: false,

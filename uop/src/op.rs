@@ -175,6 +175,14 @@ impl Op {
     pub fn is_elementwise(self) -> bool {
         self.class() == Class::Elementwise
     }
+    /// Is it arithmetic that numbers in half precision have only in wider ones, each result rounded?
+    pub fn is_float_arithmetic(self) -> bool {
+        use Op::{Add, Div, Eq, Exp, Exp2, Fma, Log, Lt, Max, Min, Mul, Neg, Recip, Round, Sqrt, Sub};
+        matches!(
+            self,
+            Add | Div | Eq | Exp | Exp2 | Fma | Log | Lt | Max | Min | Mul | Neg | Recip | Round | Sqrt | Sub
+        )
+    }
     /// Does it make a new version of the tensor that its first source is, in the same buffer?
     pub fn is_version(self) -> bool {
         matches!(self, Op::Assign | Op::ScatterAdd)

@@ -18,9 +18,6 @@ pub const COOPERATIVE: Features =
 /// Where adapters are looked for.
 const BACKENDS: Backends = Backends::VULKAN.union(Backends::METAL).union(Backends::DX12);
 
-/// Bytes that a workgroup shares where its folds meet (`dialect/folds.rs`): of each of 512 threads an f32, an i32 and a u32, or of each of 256 four f32 and the others.
-const MEETING: usize = 12 * 512;
-
 /// Limits and features as if the adapter had no more: for tests of what lacks them.
 #[derive(Clone, Copy, Default, Debug)]
 pub struct Limited {
@@ -151,7 +148,7 @@ pub fn facts(adapter: &Adapter, features: Features, limits: &Limits) -> Facts {
         widest: info.subgroup_max_size.max(1).into(),
         subgroup: features.contains(Features::SUBGROUP).then_some(info.subgroup_min_size.max(1).into()),
         threads: limits.max_compute_invocations_per_workgroup.min(limits.max_compute_workgroup_size_x) as usize,
-        shared: (limits.max_compute_workgroup_storage_size as usize).saturating_sub(MEETING),
+        shared: limits.max_compute_workgroup_storage_size as usize,
         // Offsets are numbers of 32 bits with a sign.
         largest_binding: limits.max_storage_buffer_binding_size.min(i32::MAX as u64) as usize,
         bindings: limits.max_storage_buffers_per_shader_stage as usize,

@@ -60,7 +60,7 @@ impl WgpuDevice {
             })
         };
         let device = open(limited, store)?;
-        match device.target.machine.shuffles && !in_order(&device)? {
+        match device.target.machine.folds > 1 && !in_order(&device)? {
             true => open(&Limited { no_subgroups: true, ..*limited }, device.store),
             false => Ok(device),
         }

@@ -3,6 +3,7 @@
 use super::dialect::{Accessor, CustomCode, CustomDialect, Dialect};
 use super::kernel::{Kernel, Slots, fingerprint, sized, verify};
 use crate::custom::{OUTPUT, argument, range, value};
+use crate::lower::words::in_words;
 use crate::lower::{Statement, define, legalise};
 use crate::schedule::Launch;
 use gristmill_uop::custom::CustomRef;
@@ -72,26 +73,24 @@ pub fn program(g: &Graph, launch: &Launch, kernel: CustomRef, around: &Around) -
 fn accessors(g: &mut Graph, nest: Id, kernel: CustomRef, target: &Target) -> Vec<Accessor> {
     let nest = legalise::loads(g, nest, target);
     let Some(text) = value(g, &[nest]) else { return vec![] };
-    let defined = |g: &Graph, values: &[Id]| {
+    let words_alone = target.machine.words_alone;
+    // Statements that define these values, and what the values are called then.
+    let defined = |g: &mut Graph, values: &[Id]| {
         let (mut known, mut statements) = (FxHashSet::from_iter([text]), Vec::new());
         values.iter().for_each(|&value| define(g, value, &mut known, &mut statements));
-        statements
+        if words_alone { in_words(g, &statements, text, values) } else { (statements, values.to_vec()) }
     };
     let mut all = Vec::new();
     for (i, &name) in kernel.arguments.iter().enumerate().filter(|(_, name)| kernel.calls(name).is_some()) {
         let value = g[text].src[i];
-        all.push(Accessor {
-            name,
-            index: range(g, nest, argument(i)),
-            statements: defined(g, &[value]),
-            value,
-            stores: false,
-        });
+        let index = range(g, nest, argument(i));
+        let (statements, values) = defined(g, &[value]);
+        all.push(Accessor { name, index, statements, value: values[0], stores: false });
     }
     if kernel.calls(kernel.output).is_some() {
         let (buffer, at, value) = (g[nest].src[0], g[nest].src[1], g[nest].src[2]);
-        let mut statements = defined(g, &[at, value]);
-        statements.push(Statement::Write(buffer, at, value));
+        let (mut statements, values) = defined(g, &[at, value]);
+        statements.push(Statement::Write(buffer, values[0], values[1]));
         all.push(Accessor {
             name: kernel.output,
             index: range(g, nest, OUTPUT),

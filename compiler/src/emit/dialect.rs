@@ -71,6 +71,8 @@ pub struct Signature {
     pub scratch: Vec<(Id, usize)>,
     /// Bytes of scratch.
     pub scratch_bytes: usize,
+    /// Where stages end that parts of words are written to, and behind these stages of whole words: others are those that subgroups load matrices from. Of machines that load single bytes nobody asks.
+    pub stage_ends: [usize; 2],
     /// Words of an element of scratch, where its type has some.
     pub stage_words: usize,
 }

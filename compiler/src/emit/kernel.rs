@@ -2,7 +2,7 @@
 
 use super::dialect::Signature;
 use crate::fragment::alignment;
-use crate::lower::{Code, KernelCode, bytes_of};
+use crate::lower::{Accesses, Code, KernelCode, accesses, bytes_of};
 use crate::nest::{adds, global_ranges};
 use crate::schedule::Launch;
 use gristmill_uop::function::{Function, SlotKind};
@@ -91,11 +91,37 @@ impl Signature {
         self.pieces = params.iter().map(|p| p.pieces(self.piece)).collect();
         params
     }
-    /// Room for what is copied ahead, beside the stages of its body.
-    pub(super) fn add_rings(&mut self, g: &Graph, code: &KernelCode) {
+    /// Room for what is copied ahead, and for values that meet, beside the stages of its body.
+    pub(super) fn add_rings(&mut self, g: &Graph, code: &KernelCode, target: &Target) {
         let locals: Vec<Vec<Id>> = code.bodies.iter().map(|b| b.locals.clone()).collect();
         let bytes = place(g, &locals, &mut self.scratch);
         self.scratch_bytes = self.scratch_bytes.max(bytes);
+        if target.machine.least_bytes > 1 {
+            self.place_by_access(g, code, &locals);
+        }
+    }
+    /// Places the stages anew: those that parts of words are written to before those of whole words, and behind both what matrices are loaded from. Where that takes more room, as bodies have other ones at
+    /// one place, whole words lie among parts.
+    fn place_by_access(&mut self, g: &Graph, code: &KernelCode, locals: &[Vec<Id>]) {
+        let accesses = accesses(g, code.bodies.iter().flat_map(|body| &body.statements));
+        let classes: [&dyn Fn(&Accesses) -> bool; 3] =
+            [&|a| a.matrices.is_none() && a.parts, &|a| a.matrices.is_none() && !a.parts, &|a| a.matrices.is_some()];
+        let whole: &dyn Fn(&Accesses) -> bool = &|a| a.matrices.is_none();
+        for classes in [classes, [whole, &|_| false, classes[2]]] {
+            let (mut scratch, mut ends, mut end) = (Vec::new(), [0; 3], 0);
+            for (is_it, at) in classes.into_iter().zip(&mut ends) {
+                let of_class =
+                    |body: &Vec<Id>| body.iter().copied().filter(|stage| is_it(&accesses.of(*stage))).collect();
+                let all: Vec<Vec<Id>> = locals.iter().map(of_class).collect();
+                end = place_behind(g, &all, &mut scratch, end).max(end);
+                *at = end;
+            }
+            (self.scratch, self.stage_ends) = (scratch, [ends[0], ends[1]]);
+            if end <= self.scratch_bytes {
+                return;
+            }
+            self.scratch_bytes = self.scratch_bytes.max(end);
+        }
     }
 }
 
@@ -143,7 +169,17 @@ fn signature(g: &mut Graph, bodies: &[Vec<Id>], function: &Function) -> Signatur
         groups.push(bounds.iter().fold(one, |p, &b| g.mul(p, b)));
     }
     let (scratch, scratch_bytes) = scratch(g, bodies);
-    Signature { params, pieces: vec![], piece: 0, vars, groups, scratch, scratch_bytes, stage_words: 1 }
+    Signature {
+        params,
+        pieces: vec![],
+        piece: 0,
+        vars,
+        groups,
+        scratch,
+        scratch_bytes,
+        stage_ends: [0; 2],
+        stage_words: 1,
+    }
 }
 
 /// Offsets of the stages of these bodies, and bytes of all.
@@ -159,6 +195,11 @@ fn scratch(g: &Graph, bodies: &[Vec<Id>]) -> (Vec<(Id, usize)>, usize) {
 /// Places the buffers of these bodies that have no offset yet: bytes of all. A buffer begins at a cache line, or where a swizzle does, and lies apart from those of every body that has it: those
 /// of equal number and size are one node, which may stand beside one buffer in a body and beside another in the next.
 fn place(g: &Graph, bodies: &[Vec<Id>], placed: &mut Vec<(Id, usize)>) -> usize {
+    place_behind(g, bodies, placed, 0)
+}
+
+/// The same, none before that byte.
+fn place_behind(g: &Graph, bodies: &[Vec<Id>], placed: &mut Vec<(Id, usize)>, from: usize) -> usize {
     let beside = |a: Id, b: Id| bodies.iter().any(|body| body.contains(&a) && body.contains(&b));
     for &n in bodies.iter().flatten() {
         if placed.iter().any(|p| p.0 == n) {
@@ -172,7 +213,7 @@ fn place(g: &Graph, bodies: &[Vec<Id>], placed: &mut Vec<(Id, usize)>) -> usize 
         let free = |at: usize, &(begin, end): &(usize, usize)| {
             if at + size <= begin { at } else { at.max(end).next_multiple_of(whole) }
         };
-        placed.push((n, taken.iter().fold(0, free)));
+        placed.push((n, taken.iter().fold(from.next_multiple_of(whole), free)));
     }
     placed.iter().map(|&(n, at)| at + bytes_of(g, n)).max().unwrap_or(0)
 }

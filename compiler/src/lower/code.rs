@@ -272,8 +272,6 @@ pub struct KernelCode {
     pub bodies: Vec<Code>,
     /// Threads of a workgroup; 1 where a workgroup is part of one thread's work.
     pub threads: usize,
-    /// Neighbouring threads that exchange registers, at least: of a power of two; 1 where none do.
-    pub exchange: i64,
     /// Workgroups that a unit of the machine has room for at once, at least: the device's compiler gives threads no more registers than that leaves.
     pub resident: i64,
     /// Percent of a unit's memory that shall be shared; where none are said the driver decides.

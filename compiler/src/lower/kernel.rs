@@ -8,9 +8,11 @@ use super::copies_ahead::copies_ahead;
 use super::dependents::{Turn, wait_for_predecessors};
 use super::hoist::hoisted;
 use super::linear::lower_body;
+use super::meetings::meetings;
 use super::prefetch::{prefetch_lines, prefetch_spans};
 use super::streamed::streamed;
 use super::unroll::unroll;
+use super::words::words;
 use gristmill_uop::launch::LaunchPlan;
 use gristmill_uop::machine::MachineKind;
 use gristmill_uop::program::{KernelContext, Program, When};
@@ -48,7 +50,7 @@ pub fn finish(g: &mut Graph, bodies: Vec<Code>, context: &KernelContext, target:
 fn on_cpu(g: &Graph, codes: Vec<Code>, context: &KernelContext, target: &Target) -> KernelCode {
     let ahead = target.tuning.prefetch.into();
     let bodies = codes.into_iter().map(|code| prefetch_lines(g, code, ahead, &context.streams)).collect();
-    KernelCode { bodies, threads: target.threads, exchange: 1, resident: 1, shared: None, entry: vec![], idle: vec![] }
+    KernelCode { bodies, threads: target.threads, resident: 1, shared: None, entry: vec![], idle: vec![] }
 }
 
 /// Threads of a workgroup run its nests together, and kernels start before those before them have ended.
@@ -70,8 +72,13 @@ fn on_gpu(g: &mut Graph, mut codes: Vec<Code>, context: &KernelContext, target: 
         s = hoisted(g, s, plan.hoisted);
         code.statements = barriers(g, s);
         *code = copies_ahead(g, std::mem::take(code), plan.ahead, target);
+        if target.machine.folds < i64::MAX {
+            *code = meetings(g, std::mem::take(code), target);
+        }
+        if target.machine.words_alone {
+            *code = words(g, std::mem::take(code));
+        }
     }
     let (threads, LaunchPlan { resident, shared, .. }) = (target.threads, *plan);
-    let exchange = if target.machine.shuffles { target.machine.subgroup } else { 1 };
-    KernelCode { bodies: codes, threads, exchange, resident, shared, entry: turn.entry, idle: turn.wait }
+    KernelCode { bodies: codes, threads, resident, shared, entry: turn.entry, idle: turn.wait }
 }

@@ -1,8 +1,10 @@
-//! Legalise: loads that a machine has not, from those that it has. A machine whose least type has two or four bytes reads a byte as part of a word.
+//! Legalise: loads that a machine has not, from those that it has. A machine whose least type has two or four bytes reads a byte as part of a word; one that computes with words alone adds up narrow
+//! numbers in words.
 //!
 //! Loads alone: a byte that is written needs a word that other threads may write at the same time, so kernels write one only where the machine can
 //! write parts of words (`spec/widths.rs` says so), and their dialect has the text.
 
+use super::words::sum_in_words;
 use gristmill_uop::target::Target;
 use gristmill_uop::{Arg, Graph, Id, Op, Scalar};
 use rustc_hash::FxHashMap;
@@ -10,7 +12,7 @@ use rustc_hash::FxHashMap;
 /// Bits of a byte.
 const BITS: i64 = 8;
 
-/// A nest, or a value, with loads of the machine's types alone. As it was where all are.
+/// A nest, or a value, with loads, and sums, of the machine's types alone. As it was where all are.
 pub fn loads(g: &mut Graph, nest: Id, target: &Target) -> Id {
     let least = target.machine.least_bytes as i64;
     if least == 1 {
@@ -18,6 +20,11 @@ pub fn loads(g: &mut Graph, nest: Id, target: &Target) -> Id {
     }
     let mut map = FxHashMap::default();
     for id in g.toposort(&[nest]) {
+        if target.machine.words_alone && g[id].op == Op::Reduce {
+            let terms = g.substitute(g[id].src[0], &mut map);
+            let sum = sum_in_words(g, id, terms);
+            map.extend(sum.map(|sum| (id, sum)));
+        }
         if g[id].op != Op::Load {
             continue;
         }

@@ -1,5 +1,6 @@
 //! Lower: from the nests of a kernel to a linear list of statements.
 
+mod accesses;
 pub(crate) mod async_copies;
 pub(crate) mod barriers;
 mod carried;
@@ -13,6 +14,7 @@ pub(crate) mod hoist;
 mod kernel;
 pub(crate) mod legalise;
 mod linear;
+pub(crate) mod meetings;
 pub(crate) mod mma;
 pub(crate) mod mma_f16;
 pub(crate) mod pairs;
@@ -21,6 +23,7 @@ pub(crate) mod pressure;
 pub mod print;
 mod products;
 pub(crate) mod rescaled;
+mod rewriting;
 mod rings;
 pub mod spec;
 pub(crate) mod streamed;
@@ -32,7 +35,9 @@ pub(crate) mod unroll;
 mod updates;
 pub(crate) mod vector;
 mod warp;
+pub(crate) mod words;
 
+pub use accesses::{Accesses, AllAccesses, accesses};
 pub use code::{Addition, Code, KernelCode, Prefetch, SpanPrefetch, Statement, TilePrefetch, end_of_block};
 pub(crate) use code::{bytes_of, define};
 pub use kernel::{finish, lower_bodies, lower_program};

@@ -65,6 +65,8 @@ pub const PASSES: &[(&str, Pass)] = &[
     ("barriers", statements::barriers),
     ("hoist", statements::hoist),
     ("copies_ahead", statements::copies_ahead),
+    ("meetings", statements::meetings),
+    ("words", statements::words),
     ("decisions", tensors::decisions),
     ("pipeline", tensors::pipeline),
 ];

@@ -44,6 +44,14 @@ impl Lowering {
         let code = testing::linear(&mut g, &self.nests, &self.target);
         (g, Code { skip: self.context.when[0].skip, ..code })
     }
+    /// That code with what its nests and its threads wait for, and values that meet.
+    fn met(&self) -> (Graph, Code) {
+        let (mut g, code) = self.code();
+        let s = testing::wait_for_predecessors(code.statements, self.prologue(), &self.turn(), code.surplus);
+        let code = Code { statements: testing::barriers(&g, s), ..code };
+        let code = testing::meetings(&mut g, code, &self.target);
+        (g, code)
+    }
     fn turn(&self) -> Turn {
         Turn::of(self.context.plan.dependents)
     }
@@ -161,6 +169,21 @@ pub fn copies_ahead(case: &Case) -> Result<Applied, String> {
     Ok(lowering.applied(&g, &code))
 }
 
+/// Behind the barriers between nests.
+pub fn meetings(case: &Case) -> Result<Applied, String> {
+    let lowering = Lowering::of(case)?;
+    let (g, code) = lowering.met();
+    Ok(lowering.applied(&g, &code))
+}
+
+/// Behind all other passes.
+pub fn words(case: &Case) -> Result<Applied, String> {
+    let lowering = Lowering::of(case)?;
+    let (mut g, code) = lowering.met();
+    let code = testing::words(&mut g, code);
+    Ok(lowering.applied(&g, &code))
+}
+
 /// Values, whose lanes come after all other ranges.
 pub fn vectorise(case: &Case) -> Result<Applied, String> {
     let (p, target) = (case.graph()?, case.target()?);
@@ -206,8 +229,7 @@ pub fn coalesce(case: &Case) -> Result<Applied, String> {
         let turn = Turn::of(Dependents::End);
         let all = turn.wait.iter().cloned().chain([nest]).chain(statements).chain([Statement::End]).collect();
         let (bodies, threads) = (vec![code(all)], total as usize);
-        let code =
-            KernelCode { bodies, threads, exchange: 1, resident: 1, shared: None, entry: vec![], idle: turn.wait };
+        let code = KernelCode { bodies, threads, resident: 1, shared: None, entry: vec![], idle: turn.wait };
         Meaning::Linear(Linear::of(Kernels::of(g.clone(), p.roots.clone()), g.clone(), code))
     };
     Ok(Applied { text, claim: Claim::same(of(before), of(after)) })

@@ -28,15 +28,7 @@ pub fn straight(g: &mut Graph, stages: &[Id], values: &[Written], threads: &[Id]
         w.nest(value, threads, total, loops);
     }
     let code = Code { statements: w.out, ..Code::default() };
-    KernelCode {
-        bodies: vec![code],
-        threads: total as usize,
-        exchange: 1,
-        resident: 1,
-        shared: None,
-        entry: vec![],
-        idle: vec![],
-    }
+    KernelCode { bodies: vec![code], threads: total as usize, resident: 1, shared: None, entry: vec![], idle: vec![] }
 }
 
 struct Writer<'a> {

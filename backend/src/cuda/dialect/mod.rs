@@ -49,15 +49,8 @@ impl CustomDialect for Cuda {
         let t = Expressions::new(name, graph, signature, Values::Threads);
         // It reads what those before it have written, and says of nothing that it is older.
         let entry = vec![Statement::DependencyWait, Statement::LaunchDependents];
-        let alone = KernelCode {
-            bodies: vec![],
-            threads: code.threads,
-            resident: 1,
-            exchange: 1,
-            shared: None,
-            entry,
-            idle: vec![],
-        };
+        let alone =
+            KernelCode { bodies: vec![], threads: code.threads, resident: 1, shared: None, entry, idle: vec![] };
         let mut w = Writer { t, code: &alone, text: Text::default() };
         code.accessors.iter().for_each(|of| w.accessor(of));
         w.begin(name);

@@ -33,10 +33,11 @@ pub fn load(t: &Expressions, memories: &Memories, id: Id) -> String {
     let Some(of) = Fragment::of_operands(n.dtype, t.g.scalar(buffer)) else { unprintable(t.g, id) };
     let (role, how) = if numbers[0] == 0 { ('A', "coopLoadT") } else { ('B', "coopLoad") };
     let (mut at, mut stride) = (offset(t, at), numbers[1]);
-    if memories.is_of_pairs(buffer) {
+    let memory = memories.get(buffer);
+    if memory.pairs {
         (at, stride) = (format!("{at} / 2u"), stride / 2);
     }
-    let place = memories.of_matrix(buffer, &at);
+    let place = memory.at(&at);
     format!("let v{} = {how}<{}>(&{place}, {stride}u);", t.number(id), matrix(of, role))
 }
 
@@ -48,15 +49,9 @@ pub fn first_sums(t: &Expressions, acc: Id) -> String {
     format!("var a{}: {matrix} = {matrix}();", t.number(node.src[1]))
 }
 
-/// The product that is added to its last source.
-pub fn product(t: &Expressions, product: Id) -> String {
-    let names: Vec<String> = t.g[product].src.iter().map(|&s| t.name(s)).collect();
-    format!("coopMultiplyAdd({})", names.join(", "))
-}
-
 /// The statement that writes sums as rows of a buffer.
 pub fn write(t: &Expressions, memories: &Memories, [buffer, at, sums]: [Id; 3], stride: i64) -> String {
-    let place = memories.of_matrix(buffer, &offset(t, at));
+    let place = memories.get(buffer).at(&offset(t, at));
     format!("coopStoreT({}, &{place}, {stride}u);", t.name(sums))
 }
 
@@ -72,26 +67,23 @@ pub fn scaled_pair(t: &Expressions, id: Id) -> String {
     format!("let v{} = vec2<f16>(({whole}) * {}{term});", t.number(id), s[1])
 }
 
-/// The statement that writes the two halves of a word to an array of them.
-pub fn write_halves(t: &Expressions, memories: &Memories, [buffer, at, word]: [Id; 3]) -> String {
-    let (at, name) = (offset(t, at), t.name(word));
-    let halves = match t.g[word].op {
-        Op::ScaledPair => name,
-        _ => format!("vec2<f16>(unpack2x16float({name}))"),
+/// The statements that write values side by side to an array of halves: each one half, or the two of a word.
+pub fn writes(t: &Expressions, memories: &Memories, [buffer, at]: [Id; 2], values: &[Id]) -> Vec<String> {
+    let (at, memory) = (offset(t, at), memories.get(buffer));
+    let place = |i: usize| memory.at(&format!("({at} + {i}u)"));
+    let written = |(i, &value): (usize, &Id)| {
+        let (n, name) = (&t.g[value], t.name(value));
+        let halves = match n.op {
+            Op::ScaledPair => name,
+            Op::Cast if t.g.scalar(n.src[0]) == Scalar::F32 => format!("f16({})", t.name(n.src[0])),
+            _ if n.dtype.scalar == Scalar::U32 => format!("vec2<f16>(unpack2x16float({name}))"),
+            _ => format!("f16(f16_to_f32({name}))"),
+        };
+        match n.dtype.scalar {
+            Scalar::U32 if memory.pairs => format!("{} = {halves};", memory.at(&format!("{at} / 2u"))),
+            Scalar::U32 => format!("{} = {halves}.x;\n{} = {halves}.y;", place(0), place(1)),
+            _ => format!("{} = {halves};", place(i)),
+        }
     };
-    if memories.is_of_pairs(buffer) {
-        return format!("{} = {halves};", memories.of_matrix(buffer, &format!("{at} / 2u")));
-    }
-    let [first, second] = [0, 1].map(|i| memories.of_matrix(buffer, &format!("{at} + {i}u")));
-    format!("{first} = {halves}.x;\n{second} = {halves}.y;")
-}
-
-/// The statement that writes a half, so many behind an offset of an array of them.
-pub fn write_half(t: &Expressions, memories: &Memories, [buffer, at, value]: [Id; 3], behind: usize) -> String {
-    let (n, at) = (&t.g[value], format!("({} + {behind}u)", offset(t, at)));
-    let half = match n.op {
-        Op::Cast if t.g.scalar(n.src[0]) == Scalar::F32 => format!("f16({})", t.name(n.src[0])),
-        _ => format!("f16(f16_to_f32({}))", t.name(value)),
-    };
-    format!("{} = {half};", memories.of_matrix(buffer, &at))
+    values.iter().enumerate().map(written).collect()
 }

@@ -1,6 +1,7 @@
 //! Memory and stages as linear code reads, writes and asks for them: a nest its own buffer, wide accesses at multiples of their bytes, copies of rings and of what iterations hand on.
 
 use super::super::code::{Addition, Prefetch, SpanPrefetch};
+use super::super::meetings::is_meeting;
 use super::error::Checked;
 use super::{COPIES, Checker, nodes};
 use gristmill_uop::fragment::Fragment;
@@ -17,9 +18,9 @@ impl Checker<'_> {
     /// Where a nest writes.
     fn place(&mut self, buffer: Id, at: Id) -> Checked {
         let own = self.nest.as_ref().is_some_and(|n| n.buffer == buffer);
-        // And stages, in a loop that nests share.
+        // And stages, in a loop that nests share, or where values of its threads meet.
         let filled = self.g[buffer].op == Op::Local && self.shared_loop().is_some();
-        self.hold(own || filled, "a nest writes its own buffer", buffer)?;
+        self.hold(own || filled || is_meeting(self.g, buffer), "a nest writes its own buffer", buffer)?;
         self.hold(self.g[at].dtype == Scalar::I64.one(), "an offset is an i64", at)?;
         if own && let Some(nest) = &mut self.nest {
             nest.written = true;

@@ -3,6 +3,7 @@
 use super::super::barriers::Touched;
 use super::super::carried::Slot;
 use super::super::code::{Code, KernelCode, Statement, end_of_block};
+use super::super::meetings::is_meeting;
 use super::super::products::OfStages;
 use super::error::{Checked, LinearError};
 use gristmill_uop::{Graph, Id, Op, RangeKind};
@@ -34,6 +35,7 @@ pub(super) fn check(g: &Graph, kernel: &KernelCode, code: &Code) -> Checked {
         return single_thread(kernel, code);
     }
     predecessors(kernel, code)?;
+    meetings(g, code)?;
     shared_loops(g, code)?;
     let mut stages = Stages::default();
     let mut around: Vec<Stages> = Vec::new();
@@ -52,11 +54,33 @@ pub(super) fn check(g: &Graph, kernel: &KernelCode, code: &Code) -> Checked {
             }
             _ => {
                 end = end_of_block(&code.statements[at..]);
-                let touched = Touched::by(g, &code.statements[at..=at + end]);
+                let mut touched = Touched::by(g, &code.statements[at..=at + end]);
+                touched.read.retain(|&stage| !is_meeting(g, stage));
+                touched.written.retain(|&stage| !is_meeting(g, stage));
                 stages.touch(touched, None, !around.is_empty()).map_err(|rule| error(rule, at, code))?;
             }
         }
         at += end + 1;
+    }
+    Ok(())
+}
+
+/// Within a nest threads wait for one another before values that meet are read, and before others are written there. What an iteration has read the next one may write.
+fn meetings(g: &Graph, code: &Code) -> Checked {
+    let all: FxHashSet<Id> = code.locals.iter().copied().filter(|&stage| is_meeting(g, stage)).collect();
+    let mut stages = Stages::default();
+    for (at, s) in code.statements.iter().enumerate() {
+        match s {
+            Statement::Barrier => stages.agree(),
+            Statement::Loop { .. } => stages.read.extend(all.iter().map(|&stage| (stage, None))),
+            s => {
+                let mut touched = Touched::by(g, std::slice::from_ref(s));
+                touched.read.retain(|stage| all.contains(stage));
+                touched.written.retain(|stage| all.contains(stage));
+                touched.copied.clear();
+                stages.touch(touched, None, true).map_err(|rule| error(rule, at, code))?;
+            }
+        }
     }
     Ok(())
 }
@@ -261,7 +285,7 @@ mod tests {
         }
         fn kernel(&self, threads: usize, parts: &[&[Statement]]) -> KernelCode {
             let bodies = vec![Code { statements: parts.concat(), ..Code::default() }];
-            KernelCode { bodies, threads, exchange: 1, resident: 1, shared: None, entry: vec![], idle: vec![WAIT] }
+            KernelCode { bodies, threads, resident: 1, shared: None, entry: vec![], idle: vec![WAIT] }
         }
         /// What is wrong with these statements of 64 threads.
         fn wrong(&self, parts: &[&[Statement]]) -> &'static str {

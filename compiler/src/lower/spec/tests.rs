@@ -106,7 +106,7 @@ impl World {
 
 /// A kernel of one body, whose workgroups are parts of one thread's work.
 fn of_one_thread(code: Code) -> KernelCode {
-    KernelCode { bodies: vec![code], threads: 1, exchange: 1, resident: 1, shared: None, entry: vec![], idle: vec![] }
+    KernelCode { bodies: vec![code], threads: 1, resident: 1, shared: None, entry: vec![], idle: vec![] }
 }
 
 /// A loop.
