@@ -255,9 +255,9 @@ impl<'a> Writer<'a> {
         if rounds != Some(0) {
             let (last, ahead) = (count.map_or(bound.clone(), |count| count.to_string()), copies - 1);
             self.line(format_args!(
-                "for (var i{n} = {t}(0); i{n} + {t}({ahead}) < {t}({last}); i{n} += {t}({copies})) {{"
+                "for (var first{n} = {t}(0); first{n} + {t}({ahead}) < {t}({last}); first{n} += {t}({copies})) {{"
             ));
-            (0..copies).for_each(|i| copy(self, format!("i{n} + {t}({i})")));
+            (0..copies).for_each(|i| copy(self, format!("first{n} + {t}({i})")));
             self.line(format_args!("}}"));
         }
         // What is no whole round.
@@ -265,8 +265,8 @@ impl<'a> Writer<'a> {
             Some((rounds, count)) => (rounds * copies..count).for_each(|i| copy(self, format!("{t}({i})"))),
             None => {
                 let first = format!("{t}({bound}) / {t}({copies}) * {t}({copies})");
-                self.line(format_args!("for (var i{n} = {first}; i{n} < {t}({bound}); i{n} += {t}(1)) {{"));
-                copy(self, format!("i{n}"));
+                self.line(format_args!("for (var first{n} = {first}; first{n} < {t}({bound}); first{n} += {t}(1)) {{"));
+                copy(self, format!("first{n}"));
                 self.line(format_args!("}}"));
             }
         }
