@@ -184,7 +184,7 @@ fn added(t: &mut Terms, term: &Term) -> Vec<Class> {
     weighted(t, term).into_iter().map(|of| one(t, of)).collect()
 }
 
-/// All rows are multiplied, by 0 where they are not chosen.
+/// All rows are multiplied, by 0 where they are not chosen: of one that is no number every row of the result is none.
 fn contracted(t: &mut Terms, term: &Term) -> Vec<Class> {
     let one = |t: &mut Terms, Weighted { mut sum, of, numbers, rows, weights, i, j }: Weighted| {
         let r = sum.sizes.len() as u8;
