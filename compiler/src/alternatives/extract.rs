@@ -209,6 +209,9 @@ impl Space {
     }
     /// The cheapest of the other choices of a class, all else being as chosen, and how many seconds longer `roots` take with it.
     pub fn runner_up(&self, class: usize, picks: &Picks, roots: &[usize]) -> Option<(usize, f64)> {
+        if self.choices[class].len() < 2 {
+            return None;
+        }
         let least = self.seconds(picks, roots)?;
         let with = |i: usize| {
             let mut other = picks.clone();

@@ -55,7 +55,7 @@ pub fn choose(function: &Function, target: &Target, decider: &mut Decider) -> Op
     if !target.alternatives {
         return None;
     }
-    considered(function, target, decider, &rules::all(), Budget::USUAL).0
+    decided(function, target, decider, &rules::all(), Budget::USUAL).0?.changed()
 }
 
 /// The same by these rules and within that budget, and what was found.
@@ -66,6 +66,19 @@ pub fn considered(
     rules: &[Rule],
     budget: Budget,
 ) -> (Option<Function>, Report) {
+    let (of, mut report) = decided(function, target, decider, rules, budget);
+    report.aside = of.as_ref().map_or(vec![], Considered::aside);
+    (of.and_then(Considered::changed), report)
+}
+
+/// The function with all its sites decided on, if there is anything to choose.
+fn decided<'a>(
+    function: &'a Function,
+    target: &'a Target,
+    decider: &mut Decider,
+    rules: &[Rule],
+    budget: Budget,
+) -> (Option<Considered<'a>>, Report) {
     let roots: Vec<Id> = function.outputs.iter().map(|o| o.1).collect();
     let mut body = Body::of(&function.graph, &roots);
     let ended = saturate(&mut body.terms, rules, budget);
@@ -80,8 +93,7 @@ pub fn considered(
         let site = later.remove(0);
         report.sites.extend(of.decide(&site, &later, decider));
     }
-    report.aside = of.aside();
-    (of.changed(), report)
+    (Some(of), report)
 }
 
 /// Every form of a function that these rules lead to, at most so many, the cheapest by the estimate first: for tests, which evaluate all of them.

@@ -83,8 +83,11 @@ impl fmt::Display for Report {
                 writeln!(f, " {star} {us:10.2} us {by}, estimate {estimate:.2} us, {}: {}", option.name, option.plan)?;
             }
         }
+        if !self.aside.is_empty() {
+            writeln!(f, "decided by the estimate alone:")?;
+        }
         for Aside { dims, chosen, other, more } in &self.aside {
-            writeln!(f, "{dims}: {chosen}; {other} would take {:.2} us more by the estimate", more * 1e6)?;
+            writeln!(f, "   {dims}: {chosen}; {other} would take {:.2} us more by the estimate", more * 1e6)?;
         }
         Ok(())
     }
@@ -93,10 +96,10 @@ impl fmt::Display for Report {
 /// What a term does, in a word.
 pub(super) fn name(term: &Term) -> &'static str {
     match &term.form {
-        Form::Leaf(_) => "there",
+        Form::Leaf(_) => "Input",
         Form::Node { op, .. } => op.name(),
-        Form::View(_) => "moved",
-        Form::Contract(_) => "sum of products",
+        Form::View(_) => "View",
+        Form::Contract(_) => "Contraction",
     }
 }
 

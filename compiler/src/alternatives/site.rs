@@ -51,7 +51,8 @@ fn chosen(space: &Space, roots: &[usize], picks: &Picks) -> Option<Picks> {
 
 /// The classes that all of these extracts need and compute alike.
 pub fn settled(space: &Space, roots: &[usize], extracts: &[&Picks]) -> Vec<bool> {
-    let all: Vec<Picks> = extracts.iter().filter_map(|p| chosen(space, roots, p)).collect();
+    let all: Option<Vec<Picks>> = extracts.iter().map(|p| chosen(space, roots, p)).collect();
+    let Some(all) = all else { return vec![false; space.classes.len()] };
     let alike = |class: usize| all.iter().all(|p| p[class].is_some() && p[class] == all[0][class]);
     (0..space.classes.len()).map(alike).collect()
 }

@@ -107,6 +107,7 @@ impl Signature {
         let classes: [&dyn Fn(&Accesses) -> bool; 3] =
             [&|a| a.matrices.is_none() && a.parts, &|a| a.matrices.is_none() && !a.parts, &|a| a.matrices.is_some()];
         let whole: &dyn Fn(&Accesses) -> bool = &|a| a.matrices.is_none();
+        let mut bytes = 0;
         for classes in [classes, [whole, &|_| false, classes[2]]] {
             let (mut scratch, mut ends, mut end) = (Vec::new(), [0; 3], 0);
             for (is_it, at) in classes.into_iter().zip(&mut ends) {
@@ -116,12 +117,12 @@ impl Signature {
                 end = place_behind(g, &all, &mut scratch, end).max(end);
                 *at = end;
             }
-            (self.scratch, self.stage_ends) = (scratch, [ends[0], ends[1]]);
+            (self.scratch, self.stage_ends, bytes) = (scratch, [ends[0], ends[1]], end);
             if end <= self.scratch_bytes {
-                return;
+                break;
             }
-            self.scratch_bytes = self.scratch_bytes.max(end);
         }
+        self.scratch_bytes = self.scratch_bytes.max(bytes);
     }
 }
 

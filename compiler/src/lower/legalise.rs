@@ -15,7 +15,7 @@ const BITS: i64 = 8;
 /// A nest, or a value, with loads, and sums, of the machine's types alone. As it was where all are.
 pub fn loads(g: &mut Graph, nest: Id, target: &Target) -> Id {
     let least = target.machine.least_bytes as i64;
-    if least == 1 {
+    if least == 1 && !target.machine.words_alone {
         return nest;
     }
     let mut map = FxHashMap::default();

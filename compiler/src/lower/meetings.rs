@@ -45,6 +45,8 @@ pub fn meetings(g: &mut Graph, mut code: Code, target: &Target) -> Code {
         match s {
             Statement::Define(id) if of.r.g[*id].op == Op::Fold => of.fold(*id, &statements[i + 1..]),
             Statement::Nest { threads, .. } => {
+                // What another nest has folded is in its scope.
+                of.r.values.clear();
                 of.r.push(s.clone());
                 (of.nest, of.counted) = (of.r.out.len() - 1, threads.clone());
             }

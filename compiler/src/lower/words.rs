@@ -9,7 +9,7 @@ mod made;
 use super::code::{Code, Statement};
 use super::rewriting::Rewriting;
 use conversions::{cast, cast_in_words};
-use gristmill_uop::{Graph, Id, Node, Op, Scalar, Sources};
+use gristmill_uop::{Arg, Graph, Id, Node, Op, ReduceOp, Scalar, Sources};
 use made::made;
 
 /// The body's statements in words.
@@ -103,10 +103,12 @@ fn in_wider(g: &mut Graph, n: Node, wide: Scalar) -> Id {
     cast(g, value, own)
 }
 
-/// A sum or a maximum of narrow numbers, of such terms, in a wider type; none where its own will do.
+/// A sum of narrow numbers, or a maximum of halves, of such terms, in a wider type; none where its own will do, as for a maximum of whole numbers, which of none is the least of that type.
 pub fn sum_in_words(g: &mut Graph, reduce: Id, terms: Id) -> Option<Id> {
     let n = g[reduce].clone();
-    let wide = wider(n.dtype.scalar).filter(|_| n.op == Op::Reduce)?;
+    let own = n.dtype.scalar;
+    let wraps = own.is_half() || matches!(n.arg, Arg::Reduce(ReduceOp::Add, _));
+    let wide = wider(own).filter(|_| n.op == Op::Reduce && wraps)?;
     let mut src = n.src.clone();
     src[0] = g.cast(terms, wide);
     let sum = g.intern(Node { dtype: wide.one(), src, ..n });

@@ -9,7 +9,7 @@ use gristmill_uop::{Arg, Id, Op, ReduceOp, Scalar};
 rules! {
     equal "Σ_i (n[i] = r ? v[i] : 0) -> v added to zeros at n" compared;
     equal "Σ_j x[n[i, j]]·w[i, j] -> x[n]·w added to zeros at i" added;
-    equal "Σ_j x[n[i, j]]·w[i, j] -> Σ_r (Σ_j n[i, j] = r ? w[i, j] : 0)·x[r]" contracted;
+    equal "Σ_j x[n[i, j]]·w[i, j] -> Σ_r (Σ_j n[i, j] = r ? w[i, j] : 0)·x[r] for finite x" contracted;
 }
 
 /// What a class is a view of, and which axis of the class each of that's axes is; none where a part of it is left out.
@@ -129,8 +129,9 @@ fn within(t: &mut Terms, numbers: Class, rows: i64) -> (Class, Class) {
 /// A weighted sum over rows that are chosen for each row of the result, as what experts made of each token is.
 struct Weighted {
     sum: Sum,
-    /// What rows are chosen of, and their numbers `[i, j]`.
+    /// What rows are chosen of.
     of: Class,
+    /// Their numbers `[i, j]`, of i32, as which rows are counted here.
     numbers: Class,
     /// The rows `[i, j, rest..]`.
     rows: Factor,
@@ -154,7 +155,8 @@ fn weighted(t: &mut Terms, term: &Term) -> Vec<Weighted> {
             };
             let rest_stays = rows.map[2..].iter().flatten().all(|&r| !sum.sums(r));
             let weighs_rows = weights.map.iter().flatten().all(|&index| index == i || index == j);
-            if t.dims(numbers).len() == 2 && !sum.sums(i) && sum.sums(j) && rest_stays && weighs_rows {
+            let of_i32 = t.facts(numbers).dtype.scalar == Scalar::I32 && t.dims(numbers).len() == 2;
+            if of_i32 && !sum.sums(i) && sum.sums(j) && rest_stays && weighs_rows {
                 out.push(Weighted { sum, of, numbers, rows: rows.clone(), weights: weights.clone(), i, j });
             }
         }
