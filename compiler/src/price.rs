@@ -22,7 +22,7 @@ use rustc_hash::{FxHashMap, FxHashSet};
 /// H200 325 us.
 const OPERATIONS_OF_UNPACKED_TERM: f64 = 200.0;
 
-/// The same of a few rows, whose terms have a thread each, beside a launch: down projections of a token's six experts as one sum of 17.3 M terms (DeepSeek-V2-Lite Q4_0) took an H100 12.4 us,
+/// The same of sums that threads add up term by term, timed for one row beside a launch: down projections of a token's six experts as one sum of 17.3 M terms (DeepSeek-V2-Lite Q4_0) took an H100 12.4 us,
 /// 36 for each, where the words of them are read in 4.2; of eight experts (Qwen3-30B-A3B Q4_K_M, 12.6 M) 15.4, 64 for each.
 pub(crate) const OPERATIONS_OF_LONE_TERM: f64 = 40.0;
 

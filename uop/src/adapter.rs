@@ -94,8 +94,8 @@ const INTEGRATED: Usual =
 /// processor time, with two 0.41.
 const CORE: Usual =
     Usual { units: 1, schedulers: 1, threads: 16, bandwidth: 8e9, operations: 30e9, launch: 28e-6, latency: 0.0 };
-/// Bytes of what a workgroup shares in which values of its threads meet, beside the stages that plans have: of each of 512 threads an f32, an i32, a u32 and an i64 or two, or of each of 256 four
-/// f32 at once besides.
+/// Bytes of what a workgroup shares in which values of its threads meet, beside the stages that plans have: of each of 512 threads an f32, an i32 and a u32 (6 KiB), or of each of 256 these and four f32
+/// at once (7 KiB). Sums of 64 bits that meet in the same kernel find no room beside all of them. Counted, not measured.
 const MEETING: usize = 16 * 512;
 /// Threads that a subgroup is taken to have where they exchange nothing.
 const UNKNOWN_SUBGROUP: i64 = 32;
