@@ -9,8 +9,12 @@ use rustc_hash::FxHashSet;
 
 /// Bytes that a sum asks for behind what it reads of rows that follow one another, of all its weights together, for each iteration ahead: no fewer than memory's latency times its rate (170 ns and 28 GB/s a core of Zen 4), and no
 /// more than stays in the first cache (32 KB there, 48 of a Xeon and of Zen 5) until it is read. One token of Youtu on two cores of Zen 4, in ms: 26.9 with 8 KB of each weight, 27.0 with 8 KB for all of a nest, 24.7 with
-/// 4, and with 6, timed once so, 23.8; a Xeon 49.4, 46.2, 49.5 and 48.7, and 53.7 with 2 KB of each (experiments, 119, 120). On Zen 3, which was timed with 2 KB of each alone, a matvec of 2,048 rows of 2,048 took 82 us without and 62 with.
-const BYTES_AHEAD_IN_STREAMS: i64 = 4096;
+/// 4, and with 6, timed once so, 23.8; a Xeon 49.4, 46.2, 49.5 and 48.7, and 53.7 with 2 KB of each (experiments, 119, 120). Eight tokens beside one another, a block of 288 bytes, two cores of Zen 5: 17.0 ns with 2 KB, 13.8
+/// with 4, 12.8 with 6, 12.7 with 8 and 13.0 with 12, of which 11.4 are arithmetic (125). On Zen 3, which was timed with 2 KB of each alone, a matvec of 2,048 rows of 2,048 took 82 us without and 62 with.
+const BYTES_AHEAD_IN_STREAMS: i64 = 6144;
+/// The same of rows that tiles of tokens read one after the other: all but the first have them from the second-level cache, and each takes its time. A block for 16 tokens, Zen 5: 26.2 ns with 2 KB, 25.3 with 4, 25.9 with 6,
+/// 27.0 with 8; for 64 tokens 91.5, 91.5, 92.2, 93.6 (125).
+const BYTES_AHEAD_OF_ROWS_READ_AGAIN: i64 = 4096;
 /// Bytes of a cache line; of packed bytes, whose lines are counted from addresses that need not begin one, half of it.
 const LINE: i64 = 64;
 const HALF_LINE: i64 = 32;
@@ -132,8 +136,14 @@ impl Walk<'_> {
     fn stream(&mut self, id: Id, at: &Linear) -> Option<Prefetch> {
         let (buffer, offset) = (self.g[id].src[0], self.g[id].src[1]);
         let line = (buffer, at.terms.to_vec(), at.constant.div_euclid(LINE));
-        let ahead = self.ahead * (BYTES_AHEAD_IN_STREAMS / self.sharing.max(1) / LINE * LINE);
+        let bytes = if self.reads_again(at) { BYTES_AHEAD_OF_ROWS_READ_AGAIN } else { BYTES_AHEAD_IN_STREAMS };
+        let ahead = self.ahead * (bytes / self.sharing.max(1) / LINE * LINE);
         self.fetched.insert(line).then_some(Prefetch::Line { at: [buffer, offset], ahead })
+    }
+    /// Does a workgroup read what lies at that address more than once?
+    fn reads_again(&self, at: &Linear) -> bool {
+        let is_again = |&r: &Id| self.chooses(r) && at.coefficient(r) == 0 && self.g.max_of(self.g[r].src[0]) > 1;
+        self.around.iter().any(is_again)
     }
 }
 
