@@ -466,6 +466,9 @@ mod tests {
             groups: vec![],
             scratch: vec![],
             scratch_bytes: 0,
+            elements: vec![],
+            arrays: vec![],
+            stages: vec![],
             stage_ends: [0; 2],
             stage_words: 1,
         }

@@ -1,11 +1,12 @@
 //! Emit: the programs of launches. Nests are mapped to the machine, lowered, printed by the device's dialect, and named by their text.
 
+mod arrays;
 mod custom;
 mod dialect;
 mod kernel;
 mod launch;
 
-pub use dialect::{Accessor, CustomCode, CustomDialect, Dialect, Signature};
+pub use dialect::{Accessor, Array, CustomCode, CustomDialect, Dialect, Element, Signature};
 pub(crate) use kernel::{Slots, verify};
 
 use crate::decision::{Alternative, Decider, Decision};
@@ -86,6 +87,7 @@ pub(crate) fn program(g: &Graph, launch: &Launch, mapped: &[Mapped], with: &mut 
     let context = KernelContext { when, plan, streams: slots.streams.clone() };
     let code = finish(&mut linear, codes, &context, target);
     signature.add_rings(&linear, &code, target);
+    signature.in_words(&mut linear, target);
     verify_linear(&linear, &code, target);
     let reduces = bodies.iter().flatten().any(|&n| own.any(n, |_, m| m.op == Op::Reduce));
     // Named by what it is, so that equal kernels of different models are one.

@@ -34,6 +34,7 @@ pub use crate::lower::threads::count as count_threads;
 pub use crate::lower::unroll::unroll;
 pub use crate::lower::vector::vectorise;
 pub use crate::lower::words::words;
+pub use crate::lower::written_out::written_out;
 pub use crate::lower::{Code, KernelCode, Statement, finish, lower_body as linear, lower_program};
 pub use crate::map::fragment_tiling::nest as fragment_tiling;
 pub use crate::map::fuse_reductions::fuse_reductions;

@@ -291,17 +291,28 @@ mod linear {
         check(cases, ways);
     }
     /// Machines that compute with words alone, of whose threads some or no neighbours fold values.
-    #[test]
-    fn words_alone() {
+    fn of_words() -> Vec<Way> {
         let some = with_matrices("arc-b580", 64);
         let mut none = some.clone();
         none.machine.folds = 1;
+        linear_of(vec![("16 of 64 threads fold", some), ("64 threads that meet", none)])
+    }
+    /// Sums of words and of halves are updates of words there, of which some exclude one another.
+    #[test]
+    fn sums_scattered_in_words() {
+        let mut ways = scatter::in_every_form(of_words());
+        // Comparisons read narrow numbers, whose last word reaches beyond them.
+        ways.retain(|w| w.name.contains("form") && !w.name.ends_with("form 0"));
+        check(scatter::cases(), ways);
+    }
+    #[test]
+    fn words_alone() {
         let cases =
             [elementwise::edges(), elementwise::half(), elementwise::casts(), reductions::cases(), network::choosing()];
         let mut cases: Vec<Case> = cases.into_iter().flat_map(|cases| cases.into_iter().step_by(2)).collect();
         // The last word of narrow numbers reaches beyond them, and the interpreter's memory has no more.
         cases.retain(|case| !case.name.contains("[7]"));
-        check(cases, linear_of(vec![("16 of 64 threads fold", some), ("64 threads that meet", none)]));
+        check(cases, of_words());
     }
     #[test]
     fn networks() {

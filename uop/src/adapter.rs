@@ -164,6 +164,7 @@ impl Adapter {
             least_bytes: 4,
             part_writes: true,
             words_alone: true,
+            copies_loops: false,
             stage_words: if self.vector_parts { 4 } else { 1 },
             alignment: self.alignment,
             // Of the interface: a row's figure is that of its vendor's own, whose launches wait for less.

@@ -134,6 +134,7 @@ pub fn apply(op: Op, x: &[Value], out: Scalar) -> Option<Value> {
         Op::Dot4 => Int(dot4(n(0), n(1), n(2))),
         Op::SignedDot4 => Int(signed_dot4(n(0), n(1), n(2))),
         Op::Dot2 => Int(dot2(n(0), n(1), n(2))),
+        Op::Half => Float(f16::from_bits(n(0) as u16).to_f64()),
         Op::Halves => Int(halves(n(0), n(1))),
         _ => return None,
     };

@@ -48,6 +48,8 @@ pub struct Machine {
     pub part_writes: bool,
     /// Does it compute with numbers of 32 bits, by arithmetic alone? What others have of narrower numbers, exponentials and logarithms is then written out.
     pub words_alone: bool,
+    /// Does its own compiler write out as many iterations of a loop as it is told? Else they are written out for it.
+    pub copies_loops: bool,
     /// Words of an element of a stage where its type says how many load at once: more than one only where a thread may write one of them while others write the rest.
     pub stage_words: usize,
     /// Bytes at whose multiples a part of a buffer may begin that a kernel is given.
@@ -138,6 +140,7 @@ impl Machine {
             least_bytes: 1,
             part_writes: true,
             words_alone: false,
+            copies_loops: true,
             stage_words: 1,
             alignment: 1,
             largest_binding: i64::MAX as usize,
@@ -328,6 +331,7 @@ impl GpuRow {
             least_bytes: 1,
             part_writes: true,
             words_alone: false,
+            copies_loops: true,
             stage_words: 1,
             alignment: 1,
             largest_binding: i64::MAX as usize,

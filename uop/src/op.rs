@@ -115,6 +115,7 @@ ops! {
     Dot4 Elementwise Exact(3), "c + the sum of the products of a's four bytes (from 0 to arg Int) with b's (signed), i32";
     SignedDot4 Elementwise Exact(3), "c + the sum of the products of a's four bytes with b's, all signed, b's from -127 as rows in eight bits have them, i32";
     Dot2 Elementwise Exact(3), "a word of two signed 16-bit halves: c's plus the products of two of a's bytes (from 0 to arg Int) each with b's (signed); both hold their sums";
+    Half Elementwise Exact(1), "the half whose bits are the lower 16 of a word, f32";
     Halves Elementwise Exact(2), "c + the two signed 16-bit halves of a word, i32";
     Table4 Elementwise Exact(1), "each byte of a word (0 to 15) replaced by that entry of a table of 16 bytes; arg Ints";
     // Tensor level

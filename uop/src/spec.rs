@@ -80,7 +80,7 @@ rows! {
     tensor [Param] "a packed row is a whole number of blocks" packed;
     tensor [Iota] "one axis, within the rank; i64" |_, n| one_axis(n, n.src.len()) && n.dtype == Scalar::I64.one();
     // Elementwise.
-    kernel [Cast Bitcast Neg Exp Exp2 Log Sqrt Recip Round Add Sub Mul Div IDiv Mod Max Min And Or Xor Shl Shr Lt Eq Where Fma Table Dot4 SignedDot4 Dot2 Halves Table4 Reduce]
+    kernel [Cast Bitcast Neg Exp Exp2 Log Sqrt Recip Round Add Sub Mul Div IDiv Mod Max Min And Or Xor Shl Shr Lt Eq Where Fma Table Half Dot4 SignedDot4 Dot2 Halves Table4 Reduce]
         "operands are values, neither buffers nor effects" |g, n| n.src.iter().all(|&s| is_value(g, s));
     any [Neg Exp Exp2 Log Sqrt Recip Round Add Sub Mul Div IDiv Mod Max Min And Or Xor Fma] "operands have the dtype of the result"
         |g, n| n.src.iter().all(|&s| g[s].dtype == n.dtype);
@@ -115,6 +115,7 @@ rows! {
         let words = n.src.iter().all(|&s| g.scalar(s) == Scalar::U32);
         words && n.dtype.scalar == Scalar::U32 && matches!(n.arg, Arg::Int(0..=255))
     };
+    any [Half] "a word, as a float" |g, n| g.scalar(n.src[0]) == Scalar::U32 && n.dtype.scalar == Scalar::F32;
     any [Halves] "a word and a sum" |g, n| {
         g.scalar(n.src[0]) == Scalar::U32 && g.scalar(n.src[1]) == Scalar::I32 && n.dtype.scalar == Scalar::I32
     };

@@ -50,6 +50,7 @@ const BAD: &[(Level, &str, &str)] = &[
     (K, "two words and a sum, and the largest byte of the first", "%0 = Dot4 i32 1:u32 2:u32 0:i32 int=256\nreturn %0"),
     (K, "three words, and the largest byte of the first", "%0 = Dot2 u32 1:u32 2:u32 0:i32 int=15\nreturn %0"),
     (K, "three words, and the largest byte of the first", "%0 = Dot2 u32 1:u32 2:u32 0:u32 int=256\nreturn %0"),
+    (K, "a word, as a float", "%0 = Half f32 1:i32\nreturn %0"),
     (K, "a word and a sum", "%0 = Halves i32 1:i32 0:i32\nreturn %0"),
     (K, "a word and sixteen bytes", "%0 = Table4 u32 1:u32 table=[1,2,3]\nreturn %0"),
     (K, "a word and sixteen bytes", "%0 = Table4 u32 1:u32 table=[0,1,2,3,4,5,6,7,8,9,10,11,12,13,14,256]\nreturn %0"),

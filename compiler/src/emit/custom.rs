@@ -4,7 +4,7 @@ use super::dialect::{Accessor, CustomCode, CustomDialect, Dialect};
 use super::kernel::{Kernel, Slots, fingerprint, sized, verify};
 use crate::custom::{OUTPUT, argument, range, value};
 use crate::lower::words::in_words;
-use crate::lower::{Statement, define, legalise};
+use crate::lower::{Statement, accesses, define, legalise};
 use crate::schedule::Launch;
 use gristmill_uop::custom::CustomRef;
 use gristmill_uop::program::{KernelContext, Program};
@@ -47,6 +47,8 @@ pub fn program(g: &Graph, launch: &Launch, kernel: CustomRef, around: &Around) -
     signature.groups = vec![groups];
     let params = signature.cut(slots, target);
     let accessors = accessors(&mut own, nest, kernel, target);
+    signature.in_words(&mut own, target);
+    signature.lay_out(&own, &accesses(&own, accessors.iter().flat_map(|of| &of.statements)));
     let code = CustomCode { kernel, output: own[nest].src[0], value, threads: target.threads, accessors };
     let draft = dialect.render("KERNEL", &own, &code, &signature);
     let name = format!("c_{:016x}", fingerprint(&draft));
@@ -73,31 +75,33 @@ pub fn program(g: &Graph, launch: &Launch, kernel: CustomRef, around: &Around) -
 fn accessors(g: &mut Graph, nest: Id, kernel: CustomRef, target: &Target) -> Vec<Accessor> {
     let nest = legalise::loads(g, nest, target);
     let Some(text) = value(g, &[nest]) else { return vec![] };
-    let words_alone = target.machine.words_alone;
-    // Statements that define these values, and what the values are called then.
+    // Functions of these statements, which end with a value: what that is called, and the text's, and an index.
+    let function = |g: &mut Graph, name, index: Option<Id>, statements, value| {
+        let stores = value == text;
+        if !target.machine.words_alone {
+            return Accessor { name, index, statements, value, stores };
+        }
+        let values: Vec<Id> = index.into_iter().chain([value]).collect();
+        let (statements, values) = in_words(g, statements, text, &values);
+        Accessor { name, index: index.map(|_| values[0]), statements, value: values[values.len() - 1], stores }
+    };
     let defined = |g: &mut Graph, values: &[Id]| {
         let (mut known, mut statements) = (FxHashSet::from_iter([text]), Vec::new());
         values.iter().for_each(|&value| define(g, value, &mut known, &mut statements));
-        if words_alone { in_words(g, &statements, text, values) } else { (statements, values.to_vec()) }
+        statements
     };
     let mut all = Vec::new();
     for (i, &name) in kernel.arguments.iter().enumerate().filter(|(_, name)| kernel.calls(name).is_some()) {
-        let value = g[text].src[i];
-        let index = range(g, nest, argument(i));
-        let (statements, values) = defined(g, &[value]);
-        all.push(Accessor { name, index, statements, value: values[0], stores: false });
+        let (value, index) = (g[text].src[i], range(g, nest, argument(i)));
+        let statements = defined(g, &[value]);
+        all.push(function(g, name, index, statements, value));
     }
     if kernel.calls(kernel.output).is_some() {
         let (buffer, at, value) = (g[nest].src[0], g[nest].src[1], g[nest].src[2]);
-        let (mut statements, values) = defined(g, &[at, value]);
-        statements.push(Statement::Write(buffer, values[0], values[1]));
-        all.push(Accessor {
-            name: kernel.output,
-            index: range(g, nest, OUTPUT),
-            statements,
-            value: text,
-            stores: true,
-        });
+        let index = range(g, nest, OUTPUT);
+        let mut statements = defined(g, &[at, value]);
+        statements.push(Statement::Write(buffer, at, value));
+        all.push(function(g, kernel.output, index, statements, text));
     }
     all
 }

@@ -3,7 +3,7 @@
 use crate::lower::{KernelCode, Statement};
 use gristmill_uop::custom::{CustomRef, Language};
 use gristmill_uop::program::Access;
-use gristmill_uop::{Graph, Id};
+use gristmill_uop::{Graph, Id, Scalar};
 use std::sync::Arc;
 
 /// Turns linear code into a device's text. What differs between devices is here; everything before is shared.
@@ -71,8 +71,38 @@ pub struct Signature {
     pub scratch: Vec<(Id, usize)>,
     /// Bytes of scratch.
     pub scratch_bytes: usize,
+    /// What the parameters are arrays of, where the machine loads words alone.
+    pub elements: Vec<Element>,
+    /// And what its workgroups' memory is.
+    pub arrays: Vec<Array>,
+    /// In which of these each stage lies, and from which word of it on.
+    pub stages: Vec<(Id, usize, usize)>,
     /// Where stages end that parts of words are written to, and behind these stages of whole words: others are those that subgroups load matrices from. Of machines that load single bytes nobody asks.
     pub stage_ends: [usize; 2],
     /// Words of an element of scratch, where its type has some.
     pub stage_words: usize,
+}
+
+/// An element of an array.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Element {
+    /// So many words, which are loaded at once.
+    Words(usize),
+    /// A word of which parts are written, or to which threads add.
+    Parts,
+    /// A number of a matrix that subgroups load, or write.
+    Number(Scalar),
+    /// Two of them, as all who write there write two at once. A matrix of eight rows is loaded from single ones; and where two threads write halves of one pair each may undo what the other has written.
+    Pair(Scalar),
+}
+
+/// An array of a workgroup's memory.
+#[derive(Clone, Debug)]
+pub struct Array {
+    /// Of what.
+    pub element: Element,
+    /// The byte of the workgroup's memory where it begins.
+    pub begin: usize,
+    /// How many elements.
+    pub length: usize,
 }

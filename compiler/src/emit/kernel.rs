@@ -2,6 +2,7 @@
 
 use super::dialect::Signature;
 use crate::fragment::alignment;
+use crate::lower::words::expression_in_words;
 use crate::lower::{Accesses, Code, KernelCode, accesses, bytes_of};
 use crate::nest::{adds, global_ranges};
 use crate::schedule::Launch;
@@ -91,6 +92,12 @@ impl Signature {
         self.pieces = params.iter().map(|p| p.pieces(self.piece)).collect();
         params
     }
+    /// Numbers of workgroups as the machine computes them.
+    pub(super) fn in_words(&mut self, g: &mut Graph, target: &Target) {
+        if target.machine.words_alone {
+            self.groups.iter_mut().for_each(|count| *count = expression_in_words(g, *count));
+        }
+    }
     /// Room for what is copied ahead, and for values that meet, beside the stages of its body.
     pub(super) fn add_rings(&mut self, g: &Graph, code: &KernelCode, target: &Target) {
         let locals: Vec<Vec<Id>> = code.bodies.iter().map(|b| b.locals.clone()).collect();
@@ -123,6 +130,7 @@ impl Signature {
             }
         }
         self.scratch_bytes = self.scratch_bytes.max(bytes);
+        self.lay_out(g, &accesses);
     }
 }
 
@@ -178,6 +186,9 @@ fn signature(g: &mut Graph, bodies: &[Vec<Id>], function: &Function) -> Signatur
         groups,
         scratch,
         scratch_bytes,
+        elements: vec![],
+        arrays: vec![],
+        stages: vec![],
         stage_ends: [0; 2],
         stage_words: 1,
     }

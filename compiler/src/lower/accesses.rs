@@ -20,6 +20,7 @@ pub struct Accesses {
 }
 
 /// How statements access each buffer.
+#[derive(Default)]
 pub struct AllAccesses(FxHashMap<Id, Accesses>);
 
 impl AllAccesses {
@@ -56,6 +57,10 @@ pub fn accesses<'a>(g: &Graph, statements: impl Iterator<Item = &'a Statement>) 
                 let of = all.entry(a.buffer).or_default();
                 of.written = true;
                 of.parts |= a.atomic || g.scalar(a.buffer).bytes() < 4;
+            }
+            Statement::Update(u) => {
+                let of = all.entry(u.buffer).or_default();
+                (of.written, of.parts) = (true, of.parts | u.atomic);
             }
             _ => {}
         }

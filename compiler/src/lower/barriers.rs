@@ -1,7 +1,7 @@
 //! Barriers between the nests of a GPU's workgroup, and waits for asynchronous copies: before a nest that reads what other threads have written since the last
 //! barrier, or writes what they may still read, and before a prefetch whose address a stage holds. As few as that takes: all loads between two wait together.
 
-use super::code::{Prefetch, SpanPrefetch, Statement, end_of_block};
+use super::code::{Prefetch, SpanPrefetch, Statement, Update, end_of_block};
 use super::products::OfStages;
 use gristmill_uop::{Graph, Id, Op};
 use rustc_hash::FxHashSet;
@@ -35,7 +35,11 @@ impl Touched {
                 Statement::Wide(_, _, _, parts) => parts.iter().for_each(|p| t.load(g, p.0)),
                 Statement::Nest { buffer, staged: true, .. } => drop(t.written.insert(*buffer)),
                 // In a loop that nests share the stages of others too.
-                Statement::Write(buffer, ..) | Statement::WideWrite(buffer, ..) if g[*buffer].op == Op::Local => {
+                Statement::Write(buffer, ..)
+                | Statement::WideWrite(buffer, ..)
+                | Statement::Update(Update { buffer, .. })
+                    if g[*buffer].op == Op::Local =>
+                {
                     t.written.insert(*buffer);
                 }
                 Statement::AsyncCopy { to, .. } => drop(t.copied.insert(to[0])),

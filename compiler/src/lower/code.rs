@@ -17,7 +17,9 @@ pub enum Statement {
         /// Iterations that are written out one after the other; where none are said the device's own compiler decides.
         unroll: Option<i64>,
     },
-    /// The end of the innermost open block: a loop, a nest, or what `Unless` guards.
+    /// One iteration that is written out: the range, and its index there, a value; the body follows, up to the matching `End`.
+    Iteration(Id, Id),
+    /// The end of the innermost open block: a loop, an iteration, a nest, or what `Unless` guards.
     End,
     /// An accumulator (an `Op::Acc` node) with its first value.
     Accumulator(Id),
@@ -27,6 +29,8 @@ pub enum Statement {
     Write(Id, Id, Id),
     /// A value added to what a buffer holds.
     Add(Addition),
+    /// A word of memory that becomes what is computed of it.
+    Update(Update),
     /// One load of so many bytes, for several: buffer, offset, and each load with the byte where it begins.
     Wide(Id, Id, usize, Vec<(Id, usize)>),
     /// One write of so many bytes, for several that are neighbours, in order: buffer, offset of the first, values.
@@ -92,7 +96,10 @@ pub enum Statement {
 impl Statement {
     /// Does it open a block, up to an `End`?
     pub fn opens(&self) -> bool {
-        matches!(self, Statement::Loop { .. } | Statement::Nest { .. } | Statement::Unless(_))
+        matches!(
+            self,
+            Statement::Loop { .. } | Statement::Iteration(..) | Statement::Nest { .. } | Statement::Unless(_)
+        )
     }
     /// Words that it loads from memory.
     pub fn words(&self, g: &Graph) -> i64 {
@@ -108,12 +115,14 @@ impl Statement {
         match self {
             Statement::Define(id) => g[*id].src.iter().copied().for_each(each),
             Statement::Loop { range, .. } => g[*range].src.iter().copied().for_each(each),
+            Statement::Iteration(_, index) => each(*index),
             Statement::Accumulator(acc) => each(g[*acc].src[0]),
             Statement::Accumulate(_, value) => g[*value].src.iter().copied().for_each(each),
             Statement::Write(_, at, value) | Statement::WriteTile(_, at, _, value) => {
                 [*at, *value].into_iter().for_each(each)
             }
             Statement::Add(addition) => addition.uses().for_each(each),
+            Statement::Update(update) => update.uses(g).for_each(each),
             Statement::Wide(_, at, ..) | Statement::Copied(_, at, ..) => each(*at),
             Statement::WideWrite(_, at, _, values) => values.iter().chain([at]).copied().for_each(each),
             Statement::AsyncCopy { to, from, when, .. } => {
@@ -247,6 +256,43 @@ impl Addition {
     /// The values that it reads.
     pub fn uses(&self) -> impl Iterator<Item = Id> + '_ {
         [self.at].into_iter().chain(self.values.iter().copied()).chain(self.when)
+    }
+}
+
+/// A word of memory that becomes what is computed of it.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Update {
+    /// The buffer.
+    pub buffer: Id,
+    /// The offset of the word's first element.
+    pub at: Id,
+    /// What the word was: a load of it that no other statement defines.
+    pub old: Id,
+    /// What is computed of that, each value from those before it and from others that statements define. The last is what the word becomes.
+    pub values: Vec<Id>,
+    /// A value: only threads and iterations for which it is true change anything.
+    pub when: Option<Id>,
+    /// Do updates exclude one another, as others may change the word at the same time?
+    pub atomic: bool,
+}
+
+impl Update {
+    /// What the word becomes.
+    pub fn result(&self) -> Id {
+        self.values.last().copied().unwrap_or(self.old)
+    }
+    /// The operation that is all that is done to the word, and with which value.
+    pub fn operation(&self, g: &Graph) -> Option<(Op, Id)> {
+        match (&self.values[..], &g[self.result()].src[..]) {
+            ([one], &[old, with]) if old == self.old && with != old => Some((g[*one].op, with)),
+            _ => None,
+        }
+    }
+    /// The values that it reads.
+    pub fn uses<'a>(&'a self, g: &'a Graph) -> impl Iterator<Item = Id> + 'a {
+        let read = self.values.iter().flat_map(|&v| g[v].src.iter().copied());
+        let others = read.filter(|s| *s != self.old && !self.values.contains(s));
+        [self.at].into_iter().chain(others).chain(self.when)
     }
 }
 

@@ -1,6 +1,7 @@
 //! A kernel's statements, from its nests: every body linearised, and then, pass by pass and as its launch's plan says, what its threads and the kernels around
 //! it wait for and ask for.
 
+use super::accesses::accesses;
 use super::async_copies::async_copies;
 use super::barriers::barriers;
 use super::code::{Code, KernelCode};
@@ -13,6 +14,7 @@ use super::prefetch::{prefetch_lines, prefetch_spans};
 use super::streamed::streamed;
 use super::unroll::unroll;
 use super::words::words;
+use super::written_out::written_out;
 use gristmill_uop::launch::LaunchPlan;
 use gristmill_uop::machine::MachineKind;
 use gristmill_uop::program::{KernelContext, Program, When};
@@ -75,9 +77,13 @@ fn on_gpu(g: &mut Graph, mut codes: Vec<Code>, context: &KernelContext, target: 
         if target.machine.folds < i64::MAX {
             *code = meetings(g, std::mem::take(code), target);
         }
-        if target.machine.words_alone {
-            *code = words(g, std::mem::take(code));
+        if !target.machine.copies_loops {
+            *code = written_out(g, std::mem::take(code));
         }
+    }
+    if target.machine.words_alone {
+        let all = accesses(g, codes.iter().flat_map(|code| &code.statements));
+        codes = codes.into_iter().map(|code| words(g, code, &all)).collect();
     }
     let (threads, LaunchPlan { resident, shared, .. }) = (target.threads, *plan);
     KernelCode { bodies: codes, threads, resident, shared, entry: turn.entry, idle: turn.wait }

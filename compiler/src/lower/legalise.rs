@@ -5,9 +5,11 @@
 //! write parts of words (`spec/widths.rs` says so), and their dialect has the text.
 
 use super::words::sum_in_words;
+use gristmill_uop::linear::Linear;
 use gristmill_uop::target::Target;
 use gristmill_uop::{Arg, Graph, Id, Op, Scalar};
 use rustc_hash::FxHashMap;
+use smallvec::smallvec;
 
 /// Bits of a byte.
 const BITS: i64 = 8;
@@ -46,9 +48,22 @@ pub fn is_whole(g: &Graph, buffer: Id, at: Id, scalar: Scalar, least: i64) -> bo
 }
 
 /// Is the address of an offset in such units a multiple of so many bytes, whatever its indices are?
-fn is_multiple(g: &Graph, at: Id, unit: i64, bytes: i64) -> bool {
-    let sum = g.linear(at);
+pub fn is_multiple(g: &Graph, at: Id, unit: i64, bytes: i64) -> bool {
+    let sum = offset(g, at);
     std::iter::once(sum.constant).chain(sum.terms.iter().map(|t| t.1)).all(|c| c * unit % bytes == 0)
+}
+
+/// The sum that an offset is. Parts of one in 64 bits that fit in 32 are sums in these.
+pub fn offset(g: &Graph, at: Id) -> Linear {
+    let sum = g.linear(at);
+    let mut out = Linear { constant: sum.constant, ..Linear::default() };
+    for &(term, times) in &sum.terms {
+        match g[term].op {
+            Op::Cast if g.scalar(g[term].src[0]) == Scalar::I32 => out.add_scaled(&offset(g, g[term].src[0]), times),
+            _ => out.add_scaled(&Linear { terms: smallvec![(term, 1)], constant: 0 }, times),
+        }
+    }
+    out
 }
 
 /// The words through which a buffer's bytes are read. A word may reach beyond the buffer's last byte: memory comes in larger pieces.

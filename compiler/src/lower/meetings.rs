@@ -37,10 +37,9 @@ pub fn is_meeting(g: &Graph, stage: Id) -> bool {
 /// The body's statements with folds of single words over neighbours alone. Its stages have those besides in which values meet.
 pub fn meetings(g: &mut Graph, mut code: Code, target: &Target) -> Code {
     let statements = std::mem::take(&mut code.statements);
-    let ranges = (0..g.len() as u32).map(|i| g.range_number(Id(i))).max().unwrap_or(0);
     let (threads, neighbours) = (target.threads as i64, target.machine.folds);
     let (r, locals) = (Rewriting::new(g), code.locals);
-    let mut of = Meetings { r, threads, neighbours, counted: vec![], nest: 0, ranges, locals };
+    let mut of = Meetings { r, threads, neighbours, counted: vec![], nest: 0, locals };
     for (i, s) in statements.iter().enumerate() {
         match s {
             Statement::Define(id) if of.r.g[*id].op == Op::Fold => of.fold(*id, &statements[i + 1..]),
@@ -66,8 +65,6 @@ struct Meetings<'a> {
     counted: Vec<ThreadIndex>,
     /// The place of its statement.
     nest: usize,
-    /// The last number of a range.
-    ranges: u32,
     /// The body's stages.
     locals: Vec<Id>,
 }
@@ -161,7 +158,7 @@ impl Meetings<'_> {
         let (groups, first) = ((self.threads + span - 1) / span, self.index(near, [1, near]));
         let group = self.index(groups, [span, i64::MAX]);
         let count = self.r.g.int(span / near);
-        let each = self.range(count, RangeKind::Reduce);
+        let each = self.r.range(count, RangeKind::Reduce);
         let [group, each_at] = [(group, span), (each, near)].map(|(x, by)| self.times(x, by));
         let place = self.r.g.add(group, first);
         let place = self.r.g.add(place, each_at);
@@ -217,10 +214,6 @@ impl Meetings<'_> {
         let by = self.r.g.int(by);
         self.r.g.mul(x, by)
     }
-    fn range(&mut self, bound: Id, kind: RangeKind) -> Id {
-        self.ranges += 1;
-        self.r.g.range(bound, self.ranges, kind)
-    }
     /// An index of the open nest's threads, which are counted so: threads from one to the next, and indices before they begin again, if they do.
     fn index(&mut self, bound: i64, [divide, modulo]: [i64; 2]) -> Id {
         if bound == 1 {
@@ -231,7 +224,7 @@ impl Meetings<'_> {
             return known.range;
         }
         let bound = self.r.g.int(bound);
-        let range = self.range(bound, RangeKind::VectorReduce);
+        let range = self.r.range(bound, RangeKind::VectorReduce);
         let (divide, modulo) = ((divide > 1).then_some(divide), (modulo < i64::MAX).then_some(modulo));
         self.counted.push(ThreadIndex { range, divide, modulo });
         if let Statement::Nest { threads, .. } = &mut self.r.out[self.nest] {

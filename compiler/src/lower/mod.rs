@@ -36,9 +36,10 @@ mod updates;
 pub(crate) mod vector;
 mod warp;
 pub(crate) mod words;
+pub(crate) mod written_out;
 
 pub use accesses::{Accesses, AllAccesses, accesses};
-pub use code::{Addition, Code, KernelCode, Prefetch, SpanPrefetch, Statement, TilePrefetch, end_of_block};
+pub use code::{Addition, Code, KernelCode, Prefetch, SpanPrefetch, Statement, TilePrefetch, Update, end_of_block};
 pub(crate) use code::{bytes_of, define};
 pub use kernel::{finish, lower_bodies, lower_program};
 pub use linear::{REGISTERS_OF_INTEGER_SUMS, integer_sums_at_once, lower_body};

@@ -1,6 +1,6 @@
 //! Linear code as text, for people: `gristmill kernels --stage linear`.
 
-use super::code::{Addition, Code, KernelCode, Prefetch, Statement};
+use super::code::{Addition, Code, KernelCode, Prefetch, Statement, Update};
 use gristmill_uop::text::print_node;
 use gristmill_uop::{Arg, Graph, Id, Op};
 use std::fmt::Write;
@@ -66,6 +66,7 @@ fn line(g: &Graph, statement: &Statement) -> String {
             let unroll = unroll.map(|n| format!("unroll {n} ")).unwrap_or_default();
             format!("loop {} {unroll}{{", print_node(g, *range))
         }
+        Statement::Iteration(range, index) => format!("iteration %{} = {} {{", range.0, value(g, *index)),
         // An accumulator's second source is the reduction that it becomes the value of.
         Statement::Accumulator(id) => {
             let (first, result) = (value(g, g[*id].src[0]), value(g, g[*id].src[1]));
@@ -77,6 +78,7 @@ fn line(g: &Graph, statement: &Statement) -> String {
         }
         Statement::Write(buffer, at, v) => format!("%{}[{}] <- {}", buffer.0, value(g, *at), value(g, *v)),
         Statement::Add(of) => addition(g, of),
+        Statement::Update(of) => update(g, of),
         Statement::WriteTile(buffer, at, stride, v) => {
             format!("rows {stride} apart of %{}[{}] <- {}", buffer.0, value(g, *at), value(g, *v))
         }
@@ -136,6 +138,14 @@ fn addition(g: &Graph, Addition { buffer, at, values, when, atomic }: &Addition)
     format!("%{}[{}] {how}+= {}{when}", buffer.0, value(g, *at), values_of(g, values))
 }
 
+/// A word that is changed, and how it is: the values that are computed of it, in order.
+fn update(g: &Graph, of: &Update) -> String {
+    let how = if of.atomic { "atomically " } else { "" };
+    let when = of.when.map(|when| format!(" if {}", value(g, when))).unwrap_or_default();
+    let values: Vec<String> = [of.old].iter().chain(&of.values).map(|&v| print_node(g, v)).collect();
+    format!("%{}[{}] {how}<- {{ {} }}{when}", of.buffer.0, value(g, of.at), values.join("; "))
+}
+
 /// Operands, one after the other.
 fn values_of(g: &Graph, values: &[Id]) -> String {
     let values: Vec<String> = values.iter().map(|&v| value(g, v)).collect();
@@ -189,9 +199,13 @@ fn leaves(g: &Graph, code: &Code) -> Vec<Id> {
     for statement in &code.statements {
         match statement {
             Statement::Define(id) | Statement::Loop { range: id, .. } | Statement::Accumulator(id) => roots.push(*id),
-            Statement::Accumulate(_, id) | Statement::Unless(id) | Statement::Leave(id) => roots.push(*id),
+            Statement::Iteration(_, id)
+            | Statement::Accumulate(_, id)
+            | Statement::Unless(id)
+            | Statement::Leave(id) => roots.push(*id),
             Statement::Write(buffer, at, v) => roots.extend([*buffer, *at, *v]),
             Statement::Add(addition) => roots.extend(addition.uses().chain([addition.buffer])),
+            Statement::Update(update) => roots.extend(update.uses(g).chain([update.buffer])),
             Statement::WriteTile(buffer, at, _, v) => roots.extend([*buffer, *at, *v]),
             Statement::WideWrite(buffer, at, _, values) => roots.extend([*buffer, *at].iter().chain(values)),
             Statement::Wide(_, _, _, parts) => roots.extend(parts.iter().map(|p| p.0)),

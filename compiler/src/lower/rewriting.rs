@@ -1,7 +1,7 @@
 //! Statements that are rewritten one after the other: with other values in place of some, and with what these need before them.
 
 use super::code::{Addition, Statement, define};
-use gristmill_uop::{Graph, Id, Node};
+use gristmill_uop::{Graph, Id, Node, RangeKind};
 use rustc_hash::{FxHashMap, FxHashSet};
 
 /// Statements of a body as far as they are rewritten.
@@ -16,17 +16,25 @@ pub struct Rewriting<'a> {
     known: FxHashSet<Id>,
     /// What each open block has defined.
     scopes: Vec<Vec<Id>>,
+    /// The largest number of a range.
+    ranges: u32,
 }
 
 impl<'a> Rewriting<'a> {
     /// Without any.
     pub fn new(g: &'a mut Graph) -> Rewriting<'a> {
         let (values, known) = (FxHashMap::default(), FxHashSet::default());
-        Rewriting { g, out: vec![], values, known, scopes: vec![vec![]] }
+        let ranges = (0..g.len() as u32).map(|i| g.range_number(Id(i))).max().unwrap_or(0);
+        Rewriting { g, out: vec![], values, known, scopes: vec![vec![]], ranges }
     }
     /// Says that a value is defined by no statement.
     pub fn knows(&mut self, id: Id) {
         self.known.insert(id);
+    }
+    /// A range that no statement has.
+    pub fn range(&mut self, bound: Id, kind: RangeKind) -> Id {
+        self.ranges += 1;
+        self.g.range(bound, self.ranges, kind)
     }
     /// The value in place of another.
     pub fn value(&self, id: Id) -> Id {
@@ -62,7 +70,9 @@ impl<'a> Rewriting<'a> {
             s if s.opens() => self.scopes.push(vec![]),
             Statement::End => {
                 let closed = self.scopes.pop().expect("a block is open");
-                self.known.retain(|id| !closed.contains(id));
+                for id in &closed {
+                    self.known.remove(id);
+                }
             }
             _ => {}
         }

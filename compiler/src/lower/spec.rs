@@ -13,7 +13,7 @@ mod tests;
 mod widths;
 
 use super::carried::Slot;
-use super::code::{Addition, Code, KernelCode, Prefetch, Statement};
+use super::code::{Addition, Code, KernelCode, Prefetch, Statement, Update};
 use super::threads::ThreadIndex;
 use error::Checked;
 use gristmill_uop::text::print_node;
@@ -74,6 +74,8 @@ struct Sum {
 #[derive(Default)]
 struct Scope {
     range: Option<Id>,
+    /// The index of an iteration that is written out.
+    index: Option<Id>,
     defined: FxHashSet<Id>,
     /// By the reduction that they become.
     sums: FxHashMap<Id, Sum>,
@@ -156,10 +158,12 @@ impl<'a> Checker<'a> {
             }
             Statement::Define(id)
             | Statement::Loop { range: id, .. }
+            | Statement::Iteration(id, _)
             | Statement::Accumulator(id)
             | Statement::Accumulate(id, _)
             | Statement::Write(id, ..)
             | Statement::Add(Addition { buffer: id, .. })
+            | Statement::Update(Update { buffer: id, .. })
             | Statement::WriteTile(id, ..)
             | Statement::Wide(id, ..)
             | Statement::WideWrite(id, ..)
@@ -196,10 +200,12 @@ impl<'a> Checker<'a> {
             Statement::Leave(condition) => self.leave(*condition),
             Statement::Define(id) => self.define(*id),
             Statement::Loop { range, unroll } => self.open(*range, *unroll),
+            Statement::Iteration(range, index) => self.iteration(*range, *index),
             Statement::Accumulator(acc) => self.accumulator(*acc),
             Statement::Accumulate(acc, update) => self.accumulate(*acc, *update),
             Statement::Write(buffer, at, value) => self.write(*buffer, *at, *value),
             Statement::Add(addition) => self.add(addition),
+            Statement::Update(update) => self.update(update),
             Statement::WriteTile(buffer, at, stride, value) => self.write_tile(*buffer, *at, *stride, *value),
             Statement::Wide(buffer, at, bytes, parts) => self.wide(*buffer, *at, *bytes, parts),
             Statement::WideWrite(buffer, at, bytes, values) => self.wide_write(*buffer, *at, *bytes, values),
@@ -291,11 +297,26 @@ impl<'a> Checker<'a> {
     }
     fn open(&mut self, r: Id, unroll: Option<i64>) -> Checked {
         self.hold(unroll.is_none_or(|n| n > 0), "an iteration at least is written out", r)?;
-        let is_range = self.g[r].op == Op::Range && self.g.range_kind(r) != Some(RangeKind::Global);
-        self.hold(is_range && !self.is_open(r), "a loop is over a range that is not open", r)?;
-        self.value(self.g[r].src[0], r)?;
+        self.closed(r)?;
+        let bound = self.g[r].src[0];
+        self.hold(self.g[bound].dtype == self.g[r].dtype, "a range counts up to a bound of its type", r)?;
+        self.value(bound, r)?;
         self.scopes.push(Scope { range: Some(r), ..Scope::default() });
         Ok(())
+    }
+    fn iteration(&mut self, r: Id, index: Id) -> Checked {
+        self.closed(r)?;
+        self.value(index, r)?;
+        let most = self.g.int_value(self.g[r].src[0]).unwrap_or(i64::MAX);
+        let within = self.g[index].dtype == self.g[r].dtype && self.g.within(index, 0, most.saturating_sub(1));
+        self.hold(within, "the index of an iteration that is written out lies within its range", index)?;
+        self.scopes.push(Scope { range: Some(r), index: Some(index), ..Scope::default() });
+        Ok(())
+    }
+    /// Is it a range over which a loop may be opened here?
+    fn closed(&self, r: Id) -> Checked {
+        let is_range = self.g[r].op == Op::Range && self.g.range_kind(r) != Some(RangeKind::Global);
+        self.hold(is_range && !self.is_open(r), "a loop is over a range that is not open", r)
     }
     /// A value that `user` reads here.
     fn value(&mut self, id: Id, user: Id) -> Checked {
@@ -392,7 +413,11 @@ impl<'a> Checker<'a> {
         };
         let own = g[update].src.contains(&acc) && g[update].dtype == g[acc].dtype;
         self.hold(own, "an update adds to its accumulator", update)?;
-        let inner: Vec<Id> = self.scopes[at + 1..].iter().filter_map(|s| s.range).collect();
+        // A range that counts rounds of another's iterations stands for that one.
+        let inner = &self.scopes[at + 1..];
+        let rounds: FxHashSet<Id> =
+            inner.iter().filter_map(|s| s.index).flat_map(|i| g.free_ranges(i).to_vec()).collect();
+        let inner: Vec<Id> = inner.iter().filter_map(|s| s.range).filter(|r| !rounds.contains(r)).collect();
         let of_sum = inner.iter().all(|&r| self.loops_of(sum).any(|l| l == r));
         // What it has so far may be multiplied in a loop that nests share, before anything is added.
         let is_scaled = g[update].op == Op::Mul && self.shared_loop().is_some_and(|r| inner == [r]);

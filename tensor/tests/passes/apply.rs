@@ -67,6 +67,7 @@ pub const PASSES: &[(&str, Pass)] = &[
     ("copies_ahead", statements::copies_ahead),
     ("meetings", statements::meetings),
     ("words", statements::words),
+    ("written_out", statements::written_out),
     ("decisions", tensors::decisions),
     ("pipeline", tensors::pipeline),
 ];

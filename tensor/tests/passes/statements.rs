@@ -5,6 +5,7 @@ use crate::judge::{Applied, Claim, Meaning};
 use crate::kernels::{FixedRange, Kernels, Linear, offset, ranges};
 use crate::show;
 use crate::straight::{Written, straight};
+use gristmill_compiler::lower::accesses;
 use gristmill_compiler::testing::{self, Code, KernelCode, Launched, Statement, Turn};
 use gristmill_uop::launch::Dependents;
 use gristmill_uop::program::{KernelContext, When};
@@ -180,7 +181,17 @@ pub fn meetings(case: &Case) -> Result<Applied, String> {
 pub fn words(case: &Case) -> Result<Applied, String> {
     let lowering = Lowering::of(case)?;
     let (mut g, code) = lowering.met();
-    let code = testing::words(&mut g, code);
+    let all = accesses(&g, code.statements.iter());
+    let code = testing::words(&mut g, code, &all);
+    Ok(lowering.applied(&g, &code))
+}
+
+/// With as many iterations of each loop as its launch's plan says.
+pub fn written_out(case: &Case) -> Result<Applied, String> {
+    let lowering = Lowering::of(case)?;
+    let (mut g, code) = lowering.code();
+    let statements = testing::unroll(&g, code.statements, &lowering.context.plan, &lowering.target);
+    let code = testing::written_out(&mut g, Code { statements, ..code });
     Ok(lowering.applied(&g, &code))
 }
 

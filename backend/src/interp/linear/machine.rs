@@ -5,7 +5,7 @@ mod values;
 use super::super::access::View;
 use super::super::fault::Fault;
 use super::memory::{At, Places};
-use gristmill_compiler::lower::{Addition, Code, KernelCode, Prefetch, SpanPrefetch, Statement, ThreadIndex};
+use gristmill_compiler::lower::{Addition, Code, KernelCode, Prefetch, SpanPrefetch, Statement, ThreadIndex, Update};
 use gristmill_uop::fold::{self, Value};
 use gristmill_uop::fragment::Fragment;
 use gristmill_uop::{Arg, Graph, Id, Op};
@@ -265,10 +265,27 @@ impl<'a> Machine<'a> {
                     }
                     at = self.ends[at];
                 }
+                Statement::Iteration(r, index) => {
+                    self.set_within(*r, *index)?;
+                    self.statements(at + 1, self.ends[at])?;
+                    at = self.ends[at];
+                }
                 s => self.statement(s)?,
             }
             at += 1;
         }
+        Ok(())
+    }
+    /// A range's index in an iteration that is written out.
+    fn set_within(&mut self, range: Id, index: Id) -> Result<(), Fault> {
+        let bound = self.g[range].src[0];
+        let all = |at: Id| -> Vec<i64> { (0..self.threads).map(|t| self.index(at, t)).collect() };
+        let indices = all(index);
+        if let Some((&value, _)) = indices.iter().zip(all(bound)).find(|(i, bound)| !(0..*bound).contains(i)) {
+            return Err(Fault::Operand { op: "an iteration that its loop has not,", value });
+        }
+        let indices: Vec<Value> = indices.into_iter().map(Value::Int).collect();
+        self.set(range, &indices);
         Ok(())
     }
     fn statement(&mut self, s: &Statement) -> Result<(), Fault> {
@@ -290,6 +307,7 @@ impl<'a> Machine<'a> {
             }
             Statement::Write(buffer, at, value) => self.write(*buffer, *at, &[*value])?,
             Statement::Add(addition) => self.add(addition)?,
+            Statement::Update(update) => self.update(update)?,
             Statement::WideWrite(buffer, at, bytes, values) => {
                 self.aligned(*buffer, *at, *bytes)?;
                 self.write(*buffer, *at, values)?;
@@ -397,6 +415,30 @@ impl<'a> Machine<'a> {
                     byte += unit;
                 }
             }
+        }
+        Ok(())
+    }
+    /// Updates of thread after thread. Those that are not atomic no two threads make to one word.
+    fn update(&mut self, u: &Update) -> Result<(), Fault> {
+        let (scalar, unit) = (self.g.scalar(u.old), self.g.unit_bytes(u.buffer));
+        let mut others: HashMap<i64, usize> = HashMap::new();
+        for thread in 0..self.threads {
+            if u.when.is_some_and(|when| self.index(when, thread) == 0) {
+                continue;
+            }
+            let byte = self.index(u.at, thread) * unit;
+            if !u.atomic && others.insert(byte, thread).is_some_and(|other| other != thread) {
+                return Err(Fault::Graph(format!("two threads update byte {byte} without excluding each other")));
+            }
+            let at = At { buffer: u.buffer, byte };
+            let old = self.places.word(at, scalar)?;
+            self.set_all(u.old, old);
+            for &value in &u.values {
+                let of_all = self.node(value)?;
+                self.set(value, &of_all);
+            }
+            let new = self.get(u.result(), thread)[0];
+            self.places.update(at, scalar, [old, new], thread)?;
         }
         Ok(())
     }

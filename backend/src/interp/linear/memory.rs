@@ -60,6 +60,11 @@ impl Place {
         if let Some(stage) = &mut self.stage {
             stage.read(at..at + to.len(), thread)?;
         }
+        self.peek(at as i64, to)
+    }
+    /// What lies there, whoever has written it.
+    fn peek(&self, at: i64, to: &mut [u8]) -> Result<(), Fault> {
+        let at = self.at(at, to.len(), LOAD)?;
         // SAFETY: as many bytes lie in the buffer.
         unsafe { self.view.start.add(at).copy_to_nonoverlapping(to.as_mut_ptr(), to.len()) };
         Ok(())
@@ -124,6 +129,23 @@ impl Places {
     /// An element that a thread writes.
     pub(super) fn store(&mut self, at: At, scalar: Scalar, v: Value, thread: usize) -> Result<(), Fault> {
         self.place(at.buffer)?.write(at.byte, &encoded(scalar, v)[..scalar.bytes()], thread)
+    }
+    /// What an element is that a thread changes while nobody else does, whoever has written it.
+    pub(super) fn word(&mut self, at: At, scalar: Scalar) -> Result<Value, Fault> {
+        let (place, mut bytes) = (self.place(at.buffer)?, [0; 8]);
+        place.peek(at.byte, &mut bytes[..1])?;
+        for (byte, to) in (at.byte..).zip(&mut bytes[..scalar.bytes()]).skip(1) {
+            // The last word may reach beyond the buffer's last byte: what lies there stays as it is.
+            place.peek(byte, std::slice::from_mut(to)).unwrap_or_default();
+        }
+        Ok(decoded(scalar, &bytes[..scalar.bytes()]))
+    }
+    /// What a thread makes of that: it writes the bytes that are others.
+    pub(super) fn update(&mut self, at: At, scalar: Scalar, v: [Value; 2], thread: usize) -> Result<(), Fault> {
+        let [old, new] = v.map(|v| encoded(scalar, v));
+        let place = self.place(at.buffer)?;
+        let mut changed = (0..scalar.bytes()).filter(|&i| old[i] != new[i]);
+        changed.try_for_each(|i| place.write(at.byte + i as i64, &new[i..=i], thread))
     }
     /// Bytes of memory that a thread has on their way to a stage.
     pub(super) fn copy(&mut self, to: At, from: At, bytes: usize, thread: usize) -> Result<(), Fault> {

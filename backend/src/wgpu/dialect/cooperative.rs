@@ -34,7 +34,7 @@ pub fn load(t: &Expressions, memories: &Memories, id: Id) -> String {
     let (role, how) = if numbers[0] == 0 { ('A', "coopLoadT") } else { ('B', "coopLoad") };
     let (mut at, mut stride) = (offset(t, at), numbers[1]);
     let memory = memories.get(buffer);
-    if memory.pairs {
+    if memory.has_pairs() {
         (at, stride) = (format!("{at} / 2u"), stride / 2);
     }
     let place = memory.at(&at);
@@ -72,17 +72,13 @@ pub fn writes(t: &Expressions, memories: &Memories, [buffer, at]: [Id; 2], value
     let (at, memory) = (offset(t, at), memories.get(buffer));
     let place = |i: usize| memory.at(&format!("({at} + {i}u)"));
     let written = |(i, &value): (usize, &Id)| {
-        let (n, name) = (&t.g[value], t.name(value));
-        let halves = match n.op {
-            Op::ScaledPair => name,
-            Op::Cast if t.g.scalar(n.src[0]) == Scalar::F32 => format!("f16({})", t.name(n.src[0])),
-            _ if n.dtype.scalar == Scalar::U32 => format!("vec2<f16>(unpack2x16float({name}))"),
-            _ => format!("f16(f16_to_f32({name}))"),
-        };
-        match n.dtype.scalar {
-            Scalar::U32 if memory.pairs => format!("{} = {halves};", memory.at(&format!("{at} / 2u"))),
-            Scalar::U32 => format!("{} = {halves}.x;\n{} = {halves}.y;", place(0), place(1)),
-            _ => format!("{} = {halves};", place(i)),
+        let name = t.name(value);
+        let pair =
+            if t.g[value].op == Op::ScaledPair { name.clone() } else { format!("vec2<f16>(unpack2x16float({name}))") };
+        match t.g.scalar(value) {
+            Scalar::U32 if memory.has_pairs() => format!("{} = {pair};", memory.at(&format!("{at} / 2u"))),
+            Scalar::U32 => format!("{} = {pair}.x;\n{} = {pair}.y;", place(0), place(1)),
+            _ => format!("{} = {name};", place(i)),
         }
     };
     values.iter().enumerate().map(written).collect()

@@ -1,7 +1,6 @@
 //! Constant tables of words. A few words are a vector; more are a part of one buffer that goes with the kernel. As a variable of the module every thread would fill its own, of up to 16 KiB, and
 //! lavapipe kept those of all threads where it waits at barriers: a kernel of such a format took it minutes.
 
-use gristmill_uop::Scalar;
 use std::fmt::Write;
 use std::sync::Arc;
 
@@ -20,8 +19,8 @@ pub struct Tables {
 }
 
 impl Tables {
-    /// The entry of a table at an index, as a value of that type.
-    pub fn look_up(&mut self, table: &Arc<[i32]>, index: &str, scalar: Scalar) -> String {
+    /// The entry of a table at an index.
+    pub fn look_up(&mut self, table: &Arc<[i32]>, index: &str) -> String {
         let word = match table.len() <= OF_A_VECTOR {
             true => {
                 let words = (0..OF_A_VECTOR).map(|i| format!("{}u", table.get(i).map_or(0, |&v| v as u32)));
@@ -29,7 +28,7 @@ impl Tables {
             }
             false => format!("tables[{}u + u32({index})]", self.first(table)),
         };
-        if scalar == Scalar::I32 { format!("i32({word})") } else { format!("{}(i32({word}))", scalar.name()) }
+        format!("i32({word})")
     }
     /// The word where one begins.
     fn first(&mut self, table: &Arc<[i32]>) -> usize {

@@ -1,9 +1,10 @@
 //! Memory and stages as linear code reads, writes and asks for them: a nest its own buffer, wide accesses at multiples of their bytes, copies of rings and of what iterations hand on.
 
-use super::super::code::{Addition, Prefetch, SpanPrefetch};
+use super::super::code::{Addition, Prefetch, SpanPrefetch, Update};
+use super::super::legalise::{is_multiple, offset};
 use super::super::meetings::is_meeting;
 use super::error::Checked;
-use super::{COPIES, Checker, nodes};
+use super::{COPIES, Checker, Scope, nodes};
 use gristmill_uop::fragment::Fragment;
 use gristmill_uop::{Arg, Id, Op, RangeKind, Scalar};
 
@@ -21,7 +22,7 @@ impl Checker<'_> {
         // And stages, in a loop that nests share, or where values of its threads meet.
         let filled = self.g[buffer].op == Op::Local && self.shared_loop().is_some();
         self.hold(own || filled || is_meeting(self.g, buffer), "a nest writes its own buffer", buffer)?;
-        self.hold(self.g[at].dtype == Scalar::I64.one(), "an offset is an i64", at)?;
+        self.hold(nodes::is_offset(self.g, at), "an offset is an i64, or one in a word", at)?;
         if own && let Some(nest) = &mut self.nest {
             nest.written = true;
         } else {
@@ -33,10 +34,9 @@ impl Checker<'_> {
         self.place(buffer, at)?;
         let g = self.g;
         let fits = matches!(g[buffer].arg, Arg::Packed(..)) || g.scalar(value) == g.scalar(buffer);
-        let word = g[buffer].op == Op::Local && g.scalar(buffer).is_half() && g.scalar(value) == Scalar::U32;
-        let fits = fits || word && self.aligned(buffer, at, BYTES_OF_WORD);
+        let fits = fits || self.is_word(value, buffer) && self.aligned(buffer, at, BYTES_OF_WORD);
         let lanes = self.threads.is_empty() || g[value].dtype.lanes == 1;
-        self.hold(fits && lanes, "what is written is of the buffer's type, or two halves of a stage", value)?;
+        self.hold(fits && lanes, "what is written is of the buffer's type, or a word of its elements", value)?;
         self.value(value, buffer)
     }
     pub(super) fn add(&mut self, a: &Addition) -> Checked {
@@ -57,8 +57,37 @@ impl Checker<'_> {
             self.hold(g[when].dtype == Scalar::Bool.one(), "what is added under a condition has one", when)?;
             self.value(when, a.buffer)?;
         }
-        let in_a_loop = self.scopes.iter().filter_map(|s| s.range).any(|r| g.range_kind(r) == Some(RangeKind::Reduce));
-        self.hold(a.atomic || in_a_loop, "what others may add to at the same time is added atomically", a.at)
+        self.hold(a.atomic || self.in_a_loop(), "what others may add to at the same time is added atomically", a.at)
+    }
+    pub(super) fn update(&mut self, u: &Update) -> Checked {
+        self.place(u.buffer, u.at)?;
+        let (g, n) = (self.g, &self.g[u.old]);
+        let word = n.op == Op::Load && n.src[..] == [u.buffer, u.at] && n.dtype.scalar.bytes() == BYTES_OF_WORD;
+        let word = word && n.dtype.lanes == 1 && self.aligned(u.buffer, u.at, BYTES_OF_WORD);
+        self.hold(word, "what is updated is a word, of which there is a load", u.old)?;
+        if let Some(rule) = nodes::broken(g, n, &self.threads) {
+            return Err(self.error(rule, u.old));
+        }
+        if let Some(when) = u.when {
+            self.hold(g[when].dtype == Scalar::Bool.one(), "what is updated under a condition has one", when)?;
+            self.value(when, u.buffer)?;
+        }
+        self.scopes.push(Scope::default());
+        self.defined(u.old)?;
+        u.values.iter().try_for_each(|&value| self.define(value))?;
+        self.scopes.pop();
+        let kept = u.result() != u.old && g[u.result()].dtype == n.dtype;
+        self.hold(kept, "a word becomes what is computed, of its type", u.result())?;
+        self.hold(u.atomic || self.in_a_loop(), "what others may update at the same time is updated atomically", u.at)
+    }
+    /// Does an iteration follow another in one thread?
+    fn in_a_loop(&self) -> bool {
+        self.scopes.iter().filter_map(|s| s.range).any(|r| self.g.range_kind(r) == Some(RangeKind::Reduce))
+    }
+    /// Is it a word for narrow elements of a buffer that lie side by side, or half of a wide one?
+    fn is_word(&self, value: Id, buffer: Id) -> bool {
+        let bytes = self.g.scalar(buffer).bytes();
+        self.g[value].dtype == Scalar::U32.one() && (bytes < BYTES_OF_WORD || bytes == 2 * BYTES_OF_WORD)
     }
     pub(super) fn write_tile(&mut self, buffer: Id, at: Id, stride: i64, value: Id) -> Checked {
         self.place(buffer, at)?;
@@ -72,20 +101,18 @@ impl Checker<'_> {
     }
     /// Is the address a multiple of so many bytes, whatever its indices are?
     fn aligned(&self, buffer: Id, at: Id, bytes: usize) -> bool {
-        let (sum, unit) = (self.g.linear(at), self.g.unit_bytes(buffer));
-        let mut all = std::iter::once(sum.constant).chain(sum.terms.iter().map(|t| t.1));
-        all.all(|c| c * unit % bytes as i64 == 0)
+        is_multiple(self.g, at, self.g.unit_bytes(buffer), bytes as i64)
     }
     pub(super) fn wide(&mut self, buffer: Id, at: Id, bytes: usize, parts: &[(Id, usize)]) -> Checked {
         let g = self.g;
         let aligned = WIDE_LOADS.contains(&bytes) && self.aligned(buffer, at, bytes);
         self.hold(aligned, "a wide load is of 8 or 16 bytes, at a multiple of them", at)?;
         self.value(at, buffer)?;
-        let (base, unit) = (g.linear(at), g.unit_bytes(buffer));
+        let (base, unit) = (offset(g, at), g.unit_bytes(buffer));
         for &(load, byte) in parts {
             let n = &g[load];
             let here = n.op == Op::Load && n.src[0] == buffer && {
-                let own = g.linear(n.src[1]);
+                let own = offset(g, n.src[1]);
                 own.terms == base.terms && (own.constant - base.constant) * unit == byte as i64
             };
             self.hold(here, "a part of a wide load is a load of its buffer, at its byte", load)?;
@@ -199,10 +226,10 @@ impl Checker<'_> {
         self.place(buffer, at)?;
         let aligned = WIDE_WRITES.contains(&bytes) && self.aligned(buffer, at, bytes);
         self.hold(aligned, "a wide write is of 4, 8 or 16 bytes, at a multiple of them", at)?;
-        let fill = values.len() as i64 * g.unit_bytes(buffer) == bytes as i64;
+        let fill = values.iter().map(|&v| g.scalar(v).bytes()).sum::<usize>() == bytes;
         self.hold(fill, "the values of a wide write fill it", buffer)?;
         for &value in values {
-            let fits = g[value].dtype == g.scalar(buffer).one();
+            let fits = g[value].dtype == g.scalar(buffer).one() || self.is_word(value, buffer);
             self.hold(fits, "what is written is of the buffer's type", value)?;
             self.value(value, buffer)?;
         }

@@ -29,9 +29,9 @@ rows! {
         Class::Elementwise | Class::Linear => true,
         _ => n.op == Op::Load,
     };
-    [Cast Bitcast Neg Exp Exp2 Log Sqrt Recip Round Add Sub Mul Div IDiv Mod Max Min And Or Xor Shl Shr Lt Eq Where Fma Table Dot4 SignedDot4 Dot2 Halves Table4 Splat Pack Part PairBf16 ScaledPair TileRows TileMma]
+    [Cast Bitcast Neg Exp Exp2 Log Sqrt Recip Round Add Sub Mul Div IDiv Mod Max Min And Or Xor Shl Shr Lt Eq Where Fma Table Half Dot4 SignedDot4 Dot2 Halves Table4 Splat Pack Part PairBf16 ScaledPair TileRows TileMma]
         "operands are values" |g, n, _| n.src.iter().all(|&s| is_value(g, s));
-    [Cast Neg Exp Exp2 Log Sqrt Recip Round Add Sub Mul Div IDiv Mod Max Min And Or Xor Shl Shr Lt Eq Where Fma Table Dot4 SignedDot4 Dot2 Halves Table4]
+    [Cast Neg Exp Exp2 Log Sqrt Recip Round Add Sub Mul Div IDiv Mod Max Min And Or Xor Shl Shr Lt Eq Where Fma Table Half Dot4 SignedDot4 Dot2 Halves Table4]
         "as many lanes as the operands" |g, n, _| n.src.iter().all(|&s| g[s].dtype.lanes == n.dtype.lanes);
     [Table] "an integer's entry in a table, whose numbers the result holds" |g, n, _| {
         let Arg::Ints(table) = &n.arg else { return false };
@@ -39,11 +39,12 @@ rows! {
         let found = table.len() == TABLE || g.within(n.src[0], 0, table.len() as i64 - 1);
         found && g.scalar(n.src[0]).is_int() && matches!(n.dtype.scalar, Scalar::I32 | Scalar::F32)
     };
-    [Load] "a value of the buffer's type, unless packed, or a word of its bytes or halves, at an i64 offset" |g, n, _| {
+    [Load] "a value of the buffer's type, unless packed, or a word of its bytes or halves, or the lower one of its i64, at an offset" |g, n, _| {
         let (buffer, at) = (n.src[0], n.src[1]);
         let packed = matches!(g[buffer].arg, Arg::Packed(..));
         let word = n.dtype.scalar == Scalar::U32 && g.scalar(buffer).bytes() <= 2;
-        let place = matches!(g[buffer].op, Op::Param | Op::Local) && g[at].dtype == Scalar::I64.one() && is_value(g, at);
+        let word = word || n.dtype.scalar == Scalar::I32 && g.scalar(buffer) == Scalar::I64;
+        let place = matches!(g[buffer].op, Op::Param | Op::Local) && is_offset(g, at) && is_value(g, at);
         place && (packed || word || g.scalar(buffer) == n.dtype.scalar)
     };
     [Lanes Splat Pack Load] "threads have no vectors but a matrix product's" |_, n, threads| {
@@ -112,7 +113,7 @@ rows! {
         let of = Fragment::of_operands(n.dtype, g.scalar(n.src[0]));
         let apart = of.is_some_and(|of| i64::from(stride) >= of.terms);
         let place = if threads.is_empty() { is_register(to) } else { (0..2).contains(&to) };
-        apart && place && g[n.src[1]].dtype == Scalar::I64.one()
+        apart && place && is_offset(g, n.src[1])
     };
     [TileRows] "a vector of words for each row, into a register" |g, n, _| {
         let row = Scalar::U32.one().with_lanes((AMX_BF16.terms / 2) as u16);
@@ -155,6 +156,11 @@ fn sums(of: &Fragment) -> DType {
 
 fn are_words(g: &Graph, src: &[Id]) -> bool {
     src.iter().all(|&s| g[s].dtype == Scalar::U32.one())
+}
+
+/// Is it of a type that offsets are counted in?
+pub(super) fn is_offset(g: &Graph, at: Id) -> bool {
+    [Scalar::I64, Scalar::I32].iter().any(|of| g[at].dtype == of.one())
 }
 
 fn is_register(number: i32) -> bool {

@@ -1,9 +1,13 @@
 //! Good code passes, and every rule fails for code that breaks it, with the node that does.
 
-use super::super::code::{Addition, Code, KernelCode, Prefetch as Ahead, SpanPrefetch, Statement, TilePrefetch};
+use super::super::code::{
+    Addition, Code, KernelCode, Prefetch as Ahead, SpanPrefetch, Statement, TilePrefetch, Update,
+};
 use super::super::threads::ThreadIndex;
 use super::{check, check_widths, nodes};
-use Statement::{Accumulate, Accumulator, Add, Copied, Define, End, Nest, Prefetch, Wide, WideWrite, Write, WriteTile};
+use Statement::{
+    Accumulate, Accumulator, Add, Copied, Define, End, Iteration, Nest, Prefetch, Wide, WideWrite, Write, WriteTile,
+};
 use gristmill_uop::fragment::{AMX_BF16, COOPERATIVE_16, MMA_BF16, WGMMA_16};
 use gristmill_uop::machine::Machine;
 use gristmill_uop::{Arg, DType, Graph, Id, Node, Op, RangeKind, ReduceOp, Scalar};
@@ -119,6 +123,17 @@ fn added(buffer: Id, at: Id, values: Vec<Id>, when: Option<Id>, atomic: bool) ->
     Add(Addition { buffer, at, values, when, atomic })
 }
 
+/// A word of `y` that becomes what is computed of it, from a load at that place.
+fn updated(w: &mut World, from: Id, atomic: bool, of: fn(&mut World, Id) -> Vec<Id>) -> Statement {
+    let old = w.g.load(w.y, from, Scalar::F32);
+    Statement::Update(Update { buffer: w.y, at: w.row, old, values: of(w, old), when: None, atomic })
+}
+
+/// Twice what a word was.
+fn twice(w: &mut World, old: Id) -> Vec<Id> {
+    vec![w.node(Op::Add, Scalar::F32, &[old, old], Arg::None)]
+}
+
 /// `good` with something done to it, and the rule that then does not hold.
 type Bad = (&'static str, fn(&mut World, &mut Vec<Statement>));
 
@@ -148,10 +163,33 @@ const BAD: &[Bad] = &[
     ("what others may add to at the same time is added atomically", |w, s| {
         s[9] = added(w.y, w.row, vec![w.sum], None, false);
     }),
-    ("an offset is an i64", |w, s| s[9] = Write(w.y, w.sum, w.sum)),
-    ("what is written is of the buffer's type, or two halves of a stage", |w, s| s[9] = Write(w.y, w.row, w.row)),
+    ("what is updated is a word, of which there is a load", |w, s| s[9] = updated(w, w.term, true, |_, _| vec![])),
+    ("what is updated under a condition has one", |w, s| {
+        let Statement::Update(mut of) = updated(w, w.row, true, twice) else { return };
+        of.when = Some(w.sum);
+        s[9] = Statement::Update(of);
+    }),
+    ("a word becomes what is computed, of its type", |w, s| s[9] = updated(w, w.row, true, |_, _| vec![])),
+    ("what others may update at the same time is updated atomically", |w, s| s[9] = updated(w, w.row, false, twice)),
+    ("a value is defined before it is used, in a scope around it", |w, s| {
+        s[9] = updated(w, w.row, true, twice);
+        let Statement::Update(of) = &s[9] else { return };
+        let write = Write(w.y, w.row, of.old);
+        s.insert(10, write);
+    }),
+    ("an offset is an i64, or one in a word", |w, s| s[9] = Write(w.y, w.sum, w.sum)),
+    ("what is written is of the buffer's type, or a word of its elements", |w, s| s[9] = Write(w.y, w.row, w.row)),
     ("a loop is over a range that is not open", |w, s| s[4] = open(w.row)),
     ("a loop is over a range that is not open", |w, s| s[4] = open(w.group)),
+    ("a loop is over a range that is not open", |w, s| s[4] = Iteration(w.row, w.term)),
+    ("a range counts up to a bound of its type", |w, s| {
+        let eight = w.g.int_of(Scalar::I32, 8);
+        s[4] = open(w.node(Op::Range, Scalar::I64, &[eight], Arg::Range(9, RangeKind::Reduce)));
+    }),
+    ("the index of an iteration that is written out lies within its range", |w, s| {
+        let eight = w.g.int(8);
+        s[4] = Iteration(w.term, eight);
+    }),
     ("a range is open where it is used", |_, s| s.swap(4, 5)),
     ("a value is defined before it is used, in a scope around it", |_, s| s.swap(5, 6)),
     ("a value is defined before it is used, in a scope around it", |w, s| s[9] = Write(w.y, w.row, w.load)),
@@ -298,6 +336,19 @@ fn sums_in_loops_and_wide_accesses_are_linear_code() {
 }
 
 #[test]
+fn iterations_that_are_written_out_add_to_the_sum_of_their_loop() {
+    let mut w = World::new();
+    let (mut s, zero, two, four) = (w.good(), w.g.int(0), w.g.int(2), w.g.int(4));
+    // Four rounds of one iteration, and one more behind them.
+    let round = w.g.range(four, 9, RangeKind::Loop);
+    let index = w.g.mul(round, two);
+    let body: Vec<Statement> = s.drain(4..9).collect();
+    let of = |index: Id| [&[Iteration(w.term, index)], &body[1..]].concat();
+    s.splice(4..4, [vec![open(round), Define(index)], of(index), vec![End], of(zero)].concat());
+    w.check(s).unwrap_or_else(|e| panic!("{e}"));
+}
+
+#[test]
 fn every_rule_of_statements_can_fail() {
     for (rule, change) in BAD {
         let mut w = World::new();
@@ -332,9 +383,11 @@ const WRONG: &[Wrong] = &[
         let index = w.g.int(3);
         w.node(Op::Table, Scalar::I32, &[index], Arg::Ints([1, 2, 3].into()))
     }),
-    ("a value of the buffer's type, unless packed, or a word of its bytes or halves, at an i64 offset", false, |w| {
-        w.node(Op::Load, Scalar::F16, &[w.x, w.group], Arg::None)
-    }),
+    (
+        "a value of the buffer's type, unless packed, or a word of its bytes or halves, or the lower one of its i64, at an offset",
+        false,
+        |w| w.node(Op::Load, Scalar::F16, &[w.x, w.group], Arg::None),
+    ),
     ("threads have no vectors but a matrix product's", true, |w| {
         w.node(Op::Load, Scalar::F32.one().with_lanes(4), &[w.x, w.group], Arg::None)
     }),
@@ -486,4 +539,19 @@ fn narrow_and_unaligned_accesses_are_found() {
     // Four of its bytes at any place of them: a load as wide as a word, at no multiple of one.
     let across = w.g.load(bytes, w.at, Scalar::U32);
     assert!(rule(&w, Define(across), 4).is_some_and(|(_, node)| node.contains('%')));
+}
+
+#[test]
+fn values_are_words_where_the_machine_has_no_others() {
+    let mut w = World::new();
+    let row = w.row;
+    let whole = w.node(Op::Cast, Scalar::I32, &[row], Arg::None);
+    let narrow = w.node(Op::Cast, Scalar::I8, &[row], Arg::None);
+    let machine = Machine { least_bytes: 4, words_alone: true, ..Machine::named("h200").expect("a row") };
+    let rule = |id: Id| {
+        let body = Code { statements: vec![Define(id)], ..Code::default() };
+        check_widths(&w.g, &of_one_thread(body), &machine).err().map(|e| e.rule)
+    };
+    assert_eq!(rule(whole), None);
+    assert_eq!(rule(narrow), Some("a value is a word, or an i64"));
 }

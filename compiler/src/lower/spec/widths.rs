@@ -1,11 +1,18 @@
-//! Accesses are as wide as a machine's least type: what legalising leaves. Narrower writes are left where the machine writes parts of words.
+//! Accesses are as wide as a machine's least type: what legalising leaves. Narrower writes are left where the machine writes parts of words. Where it computes with words alone values are words, but for halves on their
+//! way to an array of them.
 
 use super::super::code::{KernelCode, Statement};
 use super::super::legalise;
 use super::error::{Checked, LinearError};
 use gristmill_uop::machine::Machine;
 use gristmill_uop::text::print_node;
-use gristmill_uop::{Graph, Op};
+use gristmill_uop::{Graph, Id, Op, Scalar};
+
+/// Is it of a type in which a machine computes that has words alone, or of what its subgroups multiply?
+fn is_word(g: &Graph, id: Id) -> bool {
+    let word = matches!(g.scalar(id), Scalar::Bool | Scalar::I32 | Scalar::U32 | Scalar::F32 | Scalar::I64);
+    word || g[id].dtype.lanes > 1 || g[id].op == Op::Cast && g.scalar(id) == Scalar::F16
+}
 
 /// Are all loads and writes as wide as the machine's least type, but for parts of words that it can write? The first that is not.
 ///
@@ -18,6 +25,15 @@ pub fn check_widths(g: &Graph, kernel: &KernelCode, machine: &Machine) -> Checke
     }
     for code in &kernel.bodies {
         for (statement, s) in code.statements.iter().enumerate() {
+            let defined = match s {
+                Statement::Define(id) | Statement::Accumulator(id) => std::slice::from_ref(id),
+                Statement::Update(update) => &update.values,
+                _ => &[],
+            };
+            let other = defined.iter().find(|&&id| machine.words_alone && !is_word(g, id));
+            if let Some(&id) = other {
+                return Err(LinearError { rule: "a value is a word, or an i64", statement, node: print_node(g, id) });
+            }
             let narrow = match s {
                 Statement::Define(id) if g[*id].op == Op::Load => {
                     let n = &g[*id];

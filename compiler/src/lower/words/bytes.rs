@@ -1,10 +1,11 @@
 //! Bytes of words by what words alone have: products of signed ones, and tables of words.
 
-use super::conversions::cast;
+use super::conversions::retyped;
 use super::made::made;
 use gristmill_uop::Scalar::{I32, U32};
 use gristmill_uop::{Arg, Graph, Id, Node, Op};
 use smallvec::smallvec;
+use std::sync::Arc;
 
 /// A word of four bytes that are 1.
 const ONES: i64 = 0x0101_0101;
@@ -29,14 +30,29 @@ fn bits(table: &[i32]) -> i64 {
     [8, 16].into_iter().find(|&bits| fits(bits)).unwrap_or(32)
 }
 
-/// An entry of a table as a part of one of words, in which narrow entries lie side by side.
-pub fn entry(g: &mut Graph, id: Id) -> Id {
-    let n = g[id].clone();
+/// A product of unsigned bytes and signed ones, plus a sum.
+pub fn product(g: &mut Graph, n: &Node) -> Id {
+    let (first, rest) = signed_product(g, n);
+    let product = made(g, Op::SignedDot4, I32, &[first, n.src[1], n.src[2]]);
+    rest.map_or(product, |rest| made(g, Op::Add, I32, &[product, rest]))
+}
+
+/// The entries of a table.
+pub fn entries(n: &Node) -> Arc<[i32]> {
     let Arg::Ints(table) = &n.arg else { unreachable!("a table: {n:?}") };
+    table.clone()
+}
+
+/// An entry of a table as a part of one of words, in which narrow entries lie side by side. Of an index into 16 entries that may be beyond them only the low bits count.
+pub fn entry(g: &mut Graph, table: &[i32], at: Id, fits: bool) -> Id {
     let (bits, last) = (bits(table), table.len() as i64 - 1);
     let each = 32 / bits;
+    let look_up = |g: &mut Graph, at: Id, words: Vec<i32>| {
+        let (dtype, arg) = (I32.one(), Arg::Ints(words.into()));
+        g.intern(Node { op: Op::Table, dtype, src: smallvec![at], arg })
+    };
     if each == 1 {
-        return id;
+        return look_up(g, at, table.to_vec());
     }
     let mask = u32::MAX >> (32 - bits);
     let word =
@@ -44,31 +60,26 @@ pub fn entry(g: &mut Graph, id: Id) -> Id {
     let words: Vec<i32> = table.chunks(each as usize).map(word).collect();
     let [places, within, size, left, last_place] =
         [each.ilog2().into(), each - 1, bits.ilog2().into(), 32 - bits, last].map(|v| g.int_of(U32, v));
-    let at = cast(g, n.src[0], U32);
-    // Of an index into 16 entries only the low bits count.
-    let at = if g.within(at, 0, last) { at } else { made(g, Op::And, U32, &[at, last_place]) };
+    let at = retyped(g, at, U32);
+    let at = if fits { at } else { made(g, Op::And, U32, &[at, last_place]) };
     let place = made(g, Op::Shr, U32, &[at, places]);
-    let word = g.intern(Node { src: smallvec![place], dtype: I32.one(), arg: Arg::Ints(words.into()), ..n });
+    let word = look_up(g, place, words);
     let by = made(g, Op::And, U32, &[at, within]);
     let by = made(g, Op::Shl, U32, &[by, size]);
     // Up to the highest bits, and down with the sign.
     let up = made(g, Op::Xor, U32, &[by, left]);
     let high = made(g, Op::Shl, I32, &[word, up]);
-    let value = made(g, Op::Shr, I32, &[high, left]);
-    if n.dtype.scalar == I32 { value } else { made(g, Op::Cast, n.dtype.scalar, &[value]) }
+    made(g, Op::Shr, I32, &[high, left])
 }
 
 /// Entries of a table of 16 bytes, by the low bits of each of a word's.
 pub fn looked_up(g: &mut Graph, n: &Node) -> Id {
-    let Arg::Ints(table) = &n.arg else { unreachable!("a table: {n:?}") };
-    let entries: Vec<i32> = table.iter().map(|&v| i32::from(v as i8)).collect();
+    let entries: Vec<i32> = entries(n).iter().map(|&v| i32::from(v as i8)).collect();
     let entry = |g: &mut Graph, by: i64| {
         let [by, low, byte] = [by, 15, 255].map(|v| g.int_of(U32, v));
         let at = made(g, Op::Shr, U32, &[n.src[0], by]);
         let at = made(g, Op::And, U32, &[at, low]);
-        let (dtype, arg) = (I32.one(), Arg::Ints(entries.clone().into()));
-        let looked_up = g.intern(Node { op: Op::Table, dtype, src: smallvec![at], arg });
-        let entry = self::entry(g, looked_up);
+        let entry = self::entry(g, &entries, at, true);
         let entry = made(g, Op::Cast, U32, &[entry]);
         let entry = made(g, Op::And, U32, &[entry, byte]);
         made(g, Op::Shl, U32, &[entry, by])

@@ -1,7 +1,7 @@
 //! Exponentials and logarithms by arithmetic, to a few units in the last place: polynomials of the Cephes library.
 
 use super::made::made;
-use gristmill_uop::Scalar::{self, Bool, F32, I32, U32};
+use gristmill_uop::Scalar::{self, Bool, F32, I32};
 use gristmill_uop::{Graph, Id, Op};
 
 /// Behind the last of a float's 23 bits of fraction are those of a whole number that is added to 1.5·2^23.
@@ -9,59 +9,45 @@ const WHOLE: f32 = 12_582_912.0;
 /// The bits of that.
 const WHOLE_BITS: i64 = 0x4b40_0000;
 
-/// The exponential or logarithm of a float.
-pub fn of(g: &mut Graph, op: Op, x: Id) -> Id {
+/// What an operation computes of floats.
+pub fn of(g: &mut Graph, op: Op, src: &[Id]) -> Id {
     let mut f = Functions { g };
     match op {
-        Op::Exp => f.exponential(x),
-        Op::Exp2 => f.power_of_two(x),
-        _ => f.logarithm(x),
+        Op::Exp => f.exponential(src[0]),
+        Op::Exp2 => f.power_of_two(src[0]),
+        Op::Log => f.logarithm(src[0]),
+        Op::Lt | Op::Eq => f.compared(op, src[0], src[1]),
+        op => made(f.g, op, F32, src),
     }
 }
 
-/// The upper half of a float's bits, rounded to the nearest even; of what is no number, of one that stays none.
-pub fn rounded_to_bf16(g: &mut Graph, x: Id) -> Id {
-    let mut f = Functions { g };
-    let bits = f.bits(U32, x);
-    let [upper, odd, rest] = [16, 1, 0x7fff_ffff].map(|v| f.g.int_of(U32, v));
-    let high = f.two(Op::Shr, bits, upper);
-    let odd = f.two(Op::And, high, odd);
-    let [half, quiet, infinite] = [0x7fff, 64, 0x7f80_0000].map(|v| f.g.int_of(U32, v));
-    let rounded = f.two(Op::Add, bits, half);
-    let rounded = f.two(Op::Add, rounded, odd);
-    let rounded = f.two(Op::Shr, rounded, upper);
-    let none = f.two(Op::Or, high, quiet);
-    let magnitude = f.two(Op::And, bits, rest);
-    let is_none = f.compared(Op::Lt, infinite, magnitude);
-    f.chosen(is_none, none, rounded)
-}
-
-struct Functions<'a> {
-    g: &'a mut Graph,
+/// Arithmetic of words.
+pub struct Functions<'a> {
+    pub g: &'a mut Graph,
 }
 
 impl Functions<'_> {
-    fn float(&mut self, v: f32) -> Id {
+    pub fn float(&mut self, v: f32) -> Id {
         self.g.constant(F32, v.into())
     }
     fn whole(&mut self, v: i64) -> Id {
         self.g.int_of(I32, v)
     }
-    fn bits(&mut self, to: Scalar, x: Id) -> Id {
+    pub fn bits(&mut self, to: Scalar, x: Id) -> Id {
         made(self.g, Op::Bitcast, to, &[x])
     }
-    fn two(&mut self, op: Op, a: Id, b: Id) -> Id {
+    pub fn two(&mut self, op: Op, a: Id, b: Id) -> Id {
         let scalar = self.g.scalar(a);
         made(self.g, op, scalar, &[a, b])
     }
-    fn compared(&mut self, op: Op, a: Id, b: Id) -> Id {
+    pub fn compared(&mut self, op: Op, a: Id, b: Id) -> Id {
         made(self.g, op, Bool, &[a, b])
     }
-    fn chosen(&mut self, when: Id, a: Id, b: Id) -> Id {
+    pub fn chosen(&mut self, when: Id, a: Id, b: Id) -> Id {
         let scalar = self.g.scalar(a);
         made(self.g, Op::Where, scalar, &[when, a, b])
     }
-    fn with(&mut self, op: Op, a: Id, b: f32) -> Id {
+    pub fn with(&mut self, op: Op, a: Id, b: f32) -> Id {
         let b = self.float(b);
         self.two(op, a, b)
     }
@@ -104,7 +90,7 @@ impl Functions<'_> {
         let is_number = self.compared(Op::Eq, y, y);
         self.chosen(is_number, p, y)
     }
-    fn clamped(&mut self, y: Id, least: f32, most: f32) -> Id {
+    pub fn clamped(&mut self, y: Id, least: f32, most: f32) -> Id {
         let x = self.with(Op::Max, y, least);
         self.with(Op::Min, x, most)
     }

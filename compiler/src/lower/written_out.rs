@@ -1,0 +1,80 @@
+//! Iterations that are written out one after the other, for a machine whose own compiler is told of no number of them: it keeps loops in which memory is loaded, whose iterations then wait for
+//! it one after the other.
+
+use super::code::{Code, Statement, end_of_block};
+use super::rewriting::Rewriting;
+use gristmill_uop::{Graph, Id, RangeKind};
+
+/// The body's statements without loops of which several iterations are to be written out.
+pub fn written_out(g: &mut Graph, code: Code) -> Code {
+    let mut of = WrittenOut { r: Rewriting::new(g) };
+    of.statements(&code.statements);
+    Code { statements: of.r.out, ..code }
+}
+
+struct WrittenOut<'a> {
+    r: Rewriting<'a>,
+}
+
+impl WrittenOut<'_> {
+    fn statements(&mut self, all: &[Statement]) {
+        let mut at = 0;
+        while let Some(s) = all.get(at) {
+            match *s {
+                Statement::Loop { range, unroll: Some(copies @ 2..) } => {
+                    let end = at + end_of_block(&all[at..]);
+                    self.rounds(range, copies, &all[at + 1..end]);
+                    at = end;
+                }
+                _ => self.r.push(s.clone()),
+            }
+            at += 1;
+        }
+    }
+    /// A loop of rounds of so many iterations, and what is no whole round behind it. Of a known number that is less than two rounds there is no loop.
+    fn rounds(&mut self, range: Id, copies: i64, body: &[Statement]) {
+        let (bound, by) = (self.r.g[range].src[0], self.r.g.int(copies));
+        let count = self.r.g.int_value(bound);
+        let rounds = match count {
+            Some(count) if count < 2 * copies => self.r.g.int(0),
+            _ => self.r.g.idiv(bound, by),
+        };
+        let first = self.r.g.mul(rounds, by);
+        if self.r.g.int_value(rounds) != Some(0) {
+            self.counted(rounds, |of, round| {
+                let first = of.r.g.mul(round, by);
+                (0..copies).for_each(|i| of.iteration(range, first, i, body));
+            });
+        }
+        match self.r.g.int_value(first).zip(count) {
+            Some((first, count)) => {
+                let zero = self.r.g.int(0);
+                (first..count).for_each(|i| self.iteration(range, zero, i, body));
+            }
+            None => {
+                let rest = self.r.g.modulo(bound, by);
+                self.counted(rest, |of, i| {
+                    let at = of.r.g.add(first, i);
+                    of.iteration(range, at, 0, body);
+                });
+            }
+        }
+    }
+    /// A loop of so many times.
+    fn counted(&mut self, times: Id, body: impl FnOnce(&mut Self, Id)) {
+        self.r.define(times);
+        let range = self.r.range(times, RangeKind::Loop);
+        self.r.push(Statement::Loop { range, unroll: Some(1) });
+        body(self, range);
+        self.r.push(Statement::End);
+    }
+    /// The iteration so many behind one.
+    fn iteration(&mut self, range: Id, first: Id, behind: i64, body: &[Statement]) {
+        let behind = self.r.g.int(behind);
+        let index = self.r.g.add(first, behind);
+        self.r.define(index);
+        self.r.push(Statement::Iteration(range, index));
+        self.statements(body);
+        self.r.push(Statement::End);
+    }
+}
