@@ -128,7 +128,7 @@ impl Experts {
     ///
     /// None where no more experts are chosen, by all rows of a step, than there are: then hardly two rows chose the same, and those that did meet it one after the other.
     /// V2-Lite Q4_0 on two cores of Zen 5, tokens a second of 4 rows, 8 and 16 (24, 48 and 96 choices of 64 experts) in tiles 36, 40 and 50, each row for itself 57, 60 and 52,
-    /// sorted by expert 60, 67 (experiments, 113). On an H100 4 rows of GLM Q4_0, 8 and 16 915, 1,381 and 1,965 in tiles, sorted 970, 1,440 and 2,320; of gpt-oss 544, 756 and 823, 874 (115).
+    /// sorted by expert 60, 67 (experiments, 113); in tiles of two 61, 74 and 87 where sorted 72, 84 and in tiles of four 74 (125). On an H100 4 rows of GLM Q4_0, 8 and 16 915, 1,381 and 1,965 in tiles, sorted 970, 1,440 and 2,320; of gpt-oss 544, 756 and 823, 874 (115).
     fn tile(&self, max: usize, tile: ExpertTile) -> Option<usize> {
         if max * self.used <= self.count {
             return None;
@@ -138,7 +138,8 @@ impl Experts {
             return Some(tokens);
         }
         let rows = match mean {
-            0..8 => 4,
+            0..2 => 2,
+            2..8 => 4,
             8..32 => 8,
             // Of rows that fall to experts by chance few experts get more than two deviations above the mean.
             rows => (rows + 2 * rows.isqrt()).next_multiple_of(ExpertTile::WHOLE),

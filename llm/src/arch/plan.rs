@@ -97,6 +97,8 @@ impl ExpertTile {
 impl Options {
     /// Tokens of a tile of one expert for products in registers: as many as keep the sums of a vector of rows there.
     pub const TILE: ExpertTile = ExpertTile { least: 4, most: ExpertTile::WHOLE, group: None };
+    /// The same of a processor's cores, whose tiles cost little more than what they read.
+    pub const TILE_OF_CORES: ExpertTile = ExpertTile { least: 2, ..Options::TILE };
     /// Positions of a page.
     pub const PAGE: usize = Pools::PAGE;
     /// Rows for a context of `context` tokens that is filled in steps of at most `max_tokens`: any position may start any

@@ -209,8 +209,9 @@ const OF_SEVERAL_WARPS: [usize; 2] = [halves::LEAST_OF_GROUP as usize, halves::R
 
 /// Tokens of one expert that a tile has: whole columns of the machine's products, if it multiplies halves or tiles.
 fn expert_tile(target: &Target) -> ExpertTile {
+    let own = if target.machine.kind == MachineKind::Cpu { Options::TILE_OF_CORES } else { Options::TILE };
     if let Some(of) = target.machine.tile_fragment() {
-        return ExpertTile { most: TILES_OF_AN_EXPERT * of.rows as usize, ..Options::TILE };
+        return ExpertTile { most: TILES_OF_AN_EXPERT * of.rows as usize, ..own };
     }
     match target.machine.fragment(Scalar::F16) {
         Some(of) => {
@@ -221,7 +222,7 @@ fn expert_tile(target: &Target) -> ExpertTile {
                 group: several.then_some(OF_SEVERAL_WARPS),
             }
         }
-        None => Options::TILE,
+        None => own,
     }
 }
 

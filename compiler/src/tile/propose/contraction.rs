@@ -22,6 +22,9 @@ const MATMUL_ROWS: i64 = 4;
 /// Tokens whose products with two vectors of rows a core adds up side by side. Two cores of Zen 5, Youtu Q4_0, tokens a second: prompts of 128 by eight tokens and one vector 293, so 318, of 512 by
 /// 16 and one 262, so 294; of eight sequences, for which rows are read from memory, 206 by eight and 177 so (experiments, 123).
 const TOKENS_OF_TWO_VECTORS: i64 = 4;
+/// Tokens up to which a core takes one vector of rows after the other where there are no others, so that rows come from memory as one stream. DeepSeek-V2-Lite Q4_0, 8 sequences in tiles of two tokens, by one vector, two and
+/// four, ms a step: a Xeon 246, 258 and 263; 16 sequences on two cores of Zen 5, tokens a second: 87, 84 and 66 to 70; in tiles of four tokens 32 make 102 by one and 104 by two (experiments, 125).
+const TOKENS_OF_ONE_VECTOR: i64 = 2;
 /// Elements made of one sum that a thread computes side by side, at most.
 pub const COPIES: i64 = 4;
 /// Rows of a panel that is read again for every tile of tokens: it stays in the L2 cache.
@@ -319,10 +322,14 @@ impl<'a> Contraction<'a> {
             (false, 1) => (self.token_tile(token), target.registers as i64 / 2 / self.sums.max(1)),
             (false, _) => (self.token_tile(token), 1),
         };
+        let few = of_bytes && tile <= TOKENS_OF_ONE_VECTOR && self.g.max_of(self.bound(token)) <= tile;
+        let rows = if few { 1 } else { MATMUL_ROWS };
+        // A workgroup reads its panel of one matrix after the other, each once: the longer it is, the more rows follow one another.
+        let in_turn = few && self.before.iter().any(|part| part.kind == Loop);
         let of = |token_tile: i64, most_rows: i64, of_panel: i64| {
             let tile = divisor(n, (accumulators / token_tile).clamp(1, most_rows));
-            let most = (of_panel / lanes).max(1);
-            let limit = (n / (4 * target.machine.units.max(1) as i64)).clamp(tile.min(most), most) / tile;
+            let (most, each) = if in_turn { (n, 2) } else { ((of_panel / lanes).max(1), 4) };
+            let limit = (n / (each * target.machine.units.max(1) as i64)).clamp(tile.min(most), most) / tile;
             let per_panel = divisor(n / tile, limit);
             let [panel, in_panel, of_tile, of_lane] = self.rows_of_groups(per_panel, tile);
             let tiles = [Part::rest(token, Loop, token_tile), in_panel, Part::of(token, Upcast, token_tile, 1)];
@@ -330,13 +337,14 @@ impl<'a> Contraction<'a> {
             self.workgroup(parts.chain([of_tile, of_lane]))
         };
         let others = [
-            ("fewer tokens", of((tile / 2).max(1), MATMUL_ROWS, PANEL_ROWS)),
-            ("more tokens", of(2 * tile, MATMUL_ROWS, PANEL_ROWS)),
+            ("fewer tokens", of((tile / 2).max(1), rows, PANEL_ROWS)),
+            ("more tokens", of(2 * tile, rows, PANEL_ROWS)),
             ("one row", of(tile, 1, PANEL_ROWS)),
-            ("smaller panels", of(tile, MATMUL_ROWS, PANEL_ROWS / 4)),
-            ("larger panels", of(tile, MATMUL_ROWS, 4 * PANEL_ROWS)),
+            ("more rows", of(tile, MATMUL_ROWS, PANEL_ROWS)),
+            ("smaller panels", of(tile, rows, PANEL_ROWS / 4)),
+            ("larger panels", of(tile, rows, 4 * PANEL_ROWS)),
         ];
-        proposals(of(tile, MATMUL_ROWS, PANEL_ROWS), others)
+        proposals(of(tile, rows, PANEL_ROWS), others)
     }
     /// Tokens beside one another in registers where interleaved rows are multiplied with them as bytes: all, if a vector of rows has no more sums with them than are added up at once, so that weights come
     /// from memory while all are multiplied; of more a few, which leave sums to a second vector of rows.
