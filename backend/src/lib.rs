@@ -249,7 +249,8 @@ mod tests {
         let error = without("magic").err().unwrap();
         assert!(error.to_string().contains("magic") && error.to_string().contains("alternatives"), "{error}");
         let error = open("tpu", &Options::default()).err().unwrap();
-        let listed = ["cpu, cuda, interp, ", "null, null:gpu"].iter().all(|names| error.to_string().contains(names));
+        let listed =
+            ["cpu, cuda, ", "interp, ", "null, null:gpu"].iter().all(|names| error.to_string().contains(names));
         assert!(listed && error.hint().is_some(), "{error}");
     }
 }
