@@ -28,7 +28,8 @@ pub fn one_token() -> Vec<Case> {
 
 /// Several tokens: tiles of one expert each, as many as the data asks for.
 pub fn grouped() -> Vec<Case> {
-    ENCODINGS.into_iter().map(|e| grouped_by(e, 4, 13)).collect()
+    let of_two = grouped_of([128, 256], &Q4_0, 2, 9).renamed("by 2");
+    ENCODINGS.into_iter().map(|e| grouped_by(e, 4, 13)).chain([of_two]).collect()
 }
 
 /// Who meets an expert together.

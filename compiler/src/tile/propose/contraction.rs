@@ -23,7 +23,7 @@ const MATMUL_ROWS: i64 = 4;
 /// 16 and one 262, so 294; of eight sequences, for which rows are read from memory, 206 by eight and 177 so (experiments, 123).
 const TOKENS_OF_TWO_VECTORS: i64 = 4;
 /// Tokens up to which a core takes one vector of rows after the other where there are no others, so that rows come from memory as one stream. DeepSeek-V2-Lite Q4_0, 8 sequences in tiles of two tokens, by one vector, two and
-/// four, ms a step: a Xeon 246, 258 and 263; 16 sequences on two cores of Zen 5, tokens a second: 87, 84 and 66 to 70; in tiles of four tokens 32 make 102 by one and 104 by two (experiments, 125).
+/// four, ms a step: a Xeon 246, 258 and 263; 16 sequences on two cores of Zen 5, tokens a second, by one and two: 87 and 84; in tiles of four tokens 32 make 102 by one and 104 by two (experiments, 125).
 const TOKENS_OF_ONE_VECTOR: i64 = 2;
 /// Elements made of one sum that a thread computes side by side, at most.
 pub const COPIES: i64 = 4;
