@@ -97,7 +97,7 @@ impl ExpertTile {
 impl Options {
     /// Tokens of a tile of one expert for products in registers: as many as keep the sums of a vector of rows there.
     pub const TILE: ExpertTile = ExpertTile { least: 4, most: ExpertTile::WHOLE, group: None };
-    /// The same of a processor's cores, whose tiles cost little more than what they read.
+    /// The same of a processor's cores: where an expert gets a token or two its weights are read once for both, and what fills the tile is computed while memory is waited for.
     pub const TILE_OF_CORES: ExpertTile = ExpertTile { least: 2, ..Options::TILE };
     /// Positions of a page.
     pub const PAGE: usize = Pools::PAGE;

@@ -392,21 +392,20 @@ impl<'a> Machine<'a> {
         }
         Ok(())
     }
+    /// The threads that change memory under a condition.
+    fn changing(&self, when: Option<Id>) -> Vec<usize> {
+        (0..self.threads).filter(|&thread| when.is_none_or(|when| self.index(when, thread) != 0)).collect()
+    }
     /// Additions of thread after thread. Those that are not atomic no two threads make to one place.
     fn add(&mut self, a: &Addition) -> Result<(), Fault> {
         let (scalar, unit) = (self.g.scalar(a.buffer), self.g.unit_bytes(a.buffer));
-        let mut others: HashMap<i64, usize> = HashMap::new();
-        for thread in 0..self.threads {
-            if a.when.is_some_and(|when| self.index(when, thread) == 0) {
-                continue;
-            }
+        let mut changed = HashMap::new();
+        for thread in self.changing(a.when) {
             let mut byte = self.index(a.at, thread) * unit;
             for &value in &a.values {
                 for lane in 0..self.g[value].dtype.lanes as usize {
-                    if !a.atomic && others.insert(byte, thread).is_some_and(|other| other != thread) {
-                        return Err(Fault::Graph(format!(
-                            "two threads add to byte {byte} without excluding each other"
-                        )));
+                    if !a.atomic {
+                        changes_alone(&mut changed, byte, thread)?;
                     }
                     let at = At { buffer: a.buffer, byte };
                     let (old, new) = (self.places.load(at, scalar, thread)?, self.get(value, thread)[lane]);
@@ -421,14 +420,11 @@ impl<'a> Machine<'a> {
     /// Updates of thread after thread. Those that are not atomic no two threads make to one word.
     fn update(&mut self, u: &Update) -> Result<(), Fault> {
         let (scalar, unit) = (self.g.scalar(u.old), self.g.unit_bytes(u.buffer));
-        let mut others: HashMap<i64, usize> = HashMap::new();
-        for thread in 0..self.threads {
-            if u.when.is_some_and(|when| self.index(when, thread) == 0) {
-                continue;
-            }
+        let mut changed = HashMap::new();
+        for thread in self.changing(u.when) {
             let byte = self.index(u.at, thread) * unit;
-            if !u.atomic && others.insert(byte, thread).is_some_and(|other| other != thread) {
-                return Err(Fault::Graph(format!("two threads update byte {byte} without excluding each other")));
+            if !u.atomic {
+                changes_alone(&mut changed, byte, thread)?;
             }
             let at = At { buffer: u.buffer, byte };
             let old = self.places.word(at, scalar)?;
@@ -456,5 +452,15 @@ impl<'a> Machine<'a> {
             }
         }
         Ok(())
+    }
+}
+
+/// A thread changes a byte, which no other has changed in that statement.
+fn changes_alone(changed: &mut HashMap<i64, usize>, byte: i64, thread: usize) -> Result<(), Fault> {
+    match changed.insert(byte, thread) {
+        Some(other) if other != thread => {
+            Err(Fault::Graph(format!("two threads change byte {byte} without excluding each other")))
+        }
+        _ => Ok(()),
     }
 }

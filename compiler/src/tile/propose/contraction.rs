@@ -29,6 +29,11 @@ const TOKENS_OF_ONE_VECTOR: i64 = 2;
 pub const COPIES: i64 = 4;
 /// Rows of a panel that is read again for every tile of tokens: it stays in the L2 cache.
 const PANEL_ROWS: i64 = 128;
+/// Panels for each core, at least, where rows are enough: a core that is disturbed leaves some to others.
+const PANELS_OF_A_CORE: i64 = 4;
+/// The same where a workgroup reads its panel of one matrix after the other, each once: the longer a panel, the more rows follow one another. 16 sequences of DeepSeek-V2-Lite Q4_0 on two cores of Zen 5, tokens a
+/// second: 66 to 70 with panels of 128 rows, 72 to 76 with two for each core, and 87 with one, in an hour when memory was half as fast again (experiments, 125).
+const PANELS_READ_IN_TURN: i64 = 2;
 /// Rows of a warp's matrix product, and tokens that a warp multiplies them with.
 const WARP_ROWS: i64 = MMA_I8.rows;
 const WARP_TOKENS: i64 = 32;
@@ -324,12 +329,12 @@ impl<'a> Contraction<'a> {
         };
         let few = of_bytes && tile <= TOKENS_OF_ONE_VECTOR && self.g.max_of(self.bound(token)) <= tile;
         let rows = if few { 1 } else { MATMUL_ROWS };
-        // A workgroup reads its panel of one matrix after the other, each once: the longer it is, the more rows follow one another.
         let in_turn = few && self.before.iter().any(|part| part.kind == Loop);
         let of = |token_tile: i64, most_rows: i64, of_panel: i64| {
             let tile = divisor(n, (accumulators / token_tile).clamp(1, most_rows));
-            let (most, each) = if in_turn { (n, 2) } else { ((of_panel / lanes).max(1), 4) };
-            let limit = (n / (each * target.machine.units.max(1) as i64)).clamp(tile.min(most), most) / tile;
+            let (most, panels) =
+                if in_turn { (n, PANELS_READ_IN_TURN) } else { ((of_panel / lanes).max(1), PANELS_OF_A_CORE) };
+            let limit = (n / (panels * target.machine.units.max(1) as i64)).clamp(tile.min(most), most) / tile;
             let per_panel = divisor(n / tile, limit);
             let [panel, in_panel, of_tile, of_lane] = self.rows_of_groups(per_panel, tile);
             let tiles = [Part::rest(token, Loop, token_tile), in_panel, Part::of(token, Upcast, token_tile, 1)];
