@@ -12,8 +12,10 @@ pub enum Statement {
     Define(Id),
     /// A loop; its body follows, up to the matching `End`.
     Loop {
-        /// Its range.
+        /// Its range, which counts in steps as long as a whole one lies below its bound.
         range: Id,
+        /// The step, of 1 but where a body holds as many iterations.
+        step: i64,
         /// Iterations that are written out one after the other; where none are said the device's own compiler decides.
         unroll: Option<i64>,
     },

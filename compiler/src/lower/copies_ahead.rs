@@ -100,7 +100,7 @@ impl Writer<'_> {
         let zero = self.g.int(0);
         let begun = self.loads(all, zero);
         self.out.extend(begun.iter().map(|&(load, first)| Statement::Carried(load, first)));
-        self.out.push(Statement::Loop { range, unroll: Some(1) });
+        self.out.push(Statement::Loop { range, step: 1, unroll: Some(1) });
         if self.ahead == 0 {
             self.out.push(Statement::Barrier);
             self.copies(all, range, None);

@@ -319,7 +319,7 @@ impl<'a> Emitter<'a> {
         let scope = self.scopes.pop().expect("a loop is open");
         let r = scope.range.expect("a loop has a range");
         let into = self.scopes.last_mut().expect("the nest is open");
-        into.statements.push(Statement::Loop { range: r, unroll: None });
+        into.statements.push(Statement::Loop { range: r, step: 1, unroll: None });
         into.statements.extend(scope.statements);
         into.statements.push(Statement::End);
     }

@@ -185,7 +185,7 @@ impl Meetings<'_> {
             self.r.push(Statement::Accumulator(acc));
             sums.push((sum, acc, load));
         }
-        self.r.push(Statement::Loop { range: each, unroll: Some(1) });
+        self.r.push(Statement::Loop { range: each, step: 1, unroll: Some(1) });
         if let [(stage, place, _), _, ..] = terms[..] {
             self.r.define(place);
             let parts = sums.iter().enumerate().map(|(i, s)| (s.2, i * of.of.bytes())).collect();

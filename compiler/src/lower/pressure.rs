@@ -110,8 +110,8 @@ pub fn waits(g: &Graph, statements: &[Statement]) -> f64 {
     while at < statements.len() {
         let (s, end) = (&statements[at], at + end_of_block(&statements[at..]));
         match s {
-            Statement::Loop { range, unroll } => {
-                let rounds = typical(g, g[*range].src[0]) / unroll.unwrap_or(1) as f64;
+            Statement::Loop { range, step, unroll } => {
+                let rounds = typical(g, g[*range].src[0]) / (step * unroll.unwrap_or(1)) as f64;
                 all += rounds.max(1.0) * waits(g, &statements[at + 1..end]);
             }
             s if s.opens() => all += waits(g, &statements[at + 1..end]),

@@ -62,9 +62,10 @@ pub fn print(g: &Graph, code: &Code) -> String {
 fn line(g: &Graph, statement: &Statement) -> String {
     match statement {
         Statement::Define(id) => print_node(g, *id),
-        Statement::Loop { range, unroll } => {
+        Statement::Loop { range, step, unroll } => {
+            let step = if *step == 1 { String::new() } else { format!("in steps of {step} ") };
             let unroll = unroll.map(|n| format!("unroll {n} ")).unwrap_or_default();
-            format!("loop {} {unroll}{{", print_node(g, *range))
+            format!("loop {} {step}{unroll}{{", print_node(g, *range))
         }
         Statement::Iteration(range, index) => format!("iteration %{} = {} {{", range.0, value(g, *index)),
         // An accumulator's second source is the reduction that it becomes the value of.

@@ -92,7 +92,7 @@ impl<'a> Rewriting<'a> {
                 let parts = parts.iter().map(|&(load, byte)| (self.g.replace(load, &mut self.values), byte)).collect();
                 Statement::Wide(*buffer, self.value(*at), *bytes, parts)
             }
-            Statement::Loop { range, unroll } => Statement::Loop { range: self.node(*range), unroll: *unroll },
+            &Statement::Loop { range, step, unroll } => Statement::Loop { range: self.node(range), step, unroll },
             s => s.replaced(&|id| self.value(id)),
         };
         if !matches!(&s, Statement::Define(id) if self.known.contains(id)) {

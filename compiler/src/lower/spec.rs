@@ -74,6 +74,8 @@ struct Sum {
 #[derive(Default)]
 struct Scope {
     range: Option<Id>,
+    /// How it counts.
+    step: i64,
     /// The index of an iteration that is written out.
     index: Option<Id>,
     defined: FxHashSet<Id>,
@@ -199,7 +201,7 @@ impl<'a> Checker<'a> {
             Statement::Unless(condition) => self.unless(*condition),
             Statement::Leave(condition) => self.leave(*condition),
             Statement::Define(id) => self.define(*id),
-            Statement::Loop { range, unroll } => self.open(*range, *unroll),
+            &Statement::Loop { range, step, unroll } => self.open(range, step, unroll),
             Statement::Iteration(range, index) => self.iteration(*range, *index),
             Statement::Accumulator(acc) => self.accumulator(*acc),
             Statement::Accumulate(acc, update) => self.accumulate(*acc, *update),
@@ -295,23 +297,33 @@ impl<'a> Checker<'a> {
         let hoisted = self.nest.is_none() && self.hoisted.counts(r);
         around || hoisted || self.scopes.iter().any(|s| s.range == Some(r))
     }
-    fn open(&mut self, r: Id, unroll: Option<i64>) -> Checked {
+    fn open(&mut self, r: Id, step: i64, unroll: Option<i64>) -> Checked {
+        self.hold(step > 0, "a loop comes to its end in steps", r)?;
         self.hold(unroll.is_none_or(|n| n > 0), "an iteration at least is written out", r)?;
         self.closed(r)?;
         let bound = self.g[r].src[0];
         self.hold(self.g[bound].dtype == self.g[r].dtype, "a range counts up to a bound of its type", r)?;
         self.value(bound, r)?;
-        self.scopes.push(Scope { range: Some(r), ..Scope::default() });
+        self.scopes.push(Scope { range: Some(r), step, ..Scope::default() });
         Ok(())
     }
     fn iteration(&mut self, r: Id, index: Id) -> Checked {
         self.closed(r)?;
         self.value(index, r)?;
         let most = self.g.int_value(self.g[r].src[0]).unwrap_or(i64::MAX);
-        let within = self.g[index].dtype == self.g[r].dtype && self.g.within(index, 0, most.saturating_sub(1));
-        self.hold(within, "the index of an iteration that is written out lies within its range", index)?;
+        let within = self.g.within(index, 0, most.saturating_sub(1)) || self.of_round(index, r);
+        let own = self.g[index].dtype == self.g[r].dtype;
+        self.hold(own && within, "the index of an iteration that is written out lies within its range", index)?;
         self.scopes.push(Scope { range: Some(r), index: Some(index), ..Scope::default() });
         Ok(())
+    }
+    /// Is it so far behind the first iteration of a round, of an open loop up to the range's bound, that the round holds it?
+    fn of_round(&self, index: Id, r: Id) -> bool {
+        let (g, n) = (self.g, &self.g[index]);
+        let (first, behind) = if n.op == Op::Add { (n.src[0], g.int_value(n.src[1])) } else { (index, Some(0)) };
+        let round = self.scopes.iter().find(|s| s.range == Some(first));
+        let holds = round.zip(behind).is_some_and(|(round, behind)| (0..round.step).contains(&behind));
+        holds && g[first].src[0] == g[r].src[0]
     }
     /// Is it a range over which a loop may be opened here?
     fn closed(&self, r: Id) -> Checked {

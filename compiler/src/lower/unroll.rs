@@ -20,7 +20,7 @@ pub fn unroll(g: &Graph, statements: Vec<Statement>, plan: &LaunchPlan, target: 
     for i in 0..out.len() {
         if let Statement::Loop { range, .. } = out[i] {
             let copies = copies.of(range, &out[i..i + end_of_block(&out[i..])]);
-            out[i] = Statement::Loop { range, unroll: Some(copies) };
+            out[i] = Statement::Loop { range, step: 1, unroll: Some(copies) };
         }
     }
     out

@@ -65,10 +65,10 @@ impl Words<'_> {
                 self.r.push(Statement::Accumulator(acc));
             }
             Statement::Accumulate(acc, value) => self.accumulate(*acc, *value),
-            Statement::Loop { range, unroll } => {
-                let range = self.word(*range);
+            &Statement::Loop { range, step, unroll } => {
+                let range = self.word(range);
                 self.r.define(self.r.g[range].src[0]);
-                self.r.push(Statement::Loop { range, unroll: *unroll });
+                self.r.push(Statement::Loop { range, step, unroll });
             }
             Statement::Iteration(range, index) => {
                 let (range, index) = (self.word(*range), self.defined(*index));

@@ -21,7 +21,7 @@ impl WrittenOut<'_> {
         let mut at = 0;
         while let Some(s) = all.get(at) {
             match *s {
-                Statement::Loop { range, unroll: Some(copies @ 2..) } => {
+                Statement::Loop { range, step: 1, unroll: Some(copies @ 2..) } => {
                     let end = at + end_of_block(&all[at..]);
                     self.rounds(range, copies, &all[at + 1..end]);
                     at = end;
@@ -33,38 +33,33 @@ impl WrittenOut<'_> {
     }
     /// A loop of rounds of so many iterations, and what is no whole round behind it. Of a known number that is less than two rounds there is no loop.
     fn rounds(&mut self, range: Id, copies: i64, body: &[Statement]) {
-        let (bound, by) = (self.r.g[range].src[0], self.r.g.int(copies));
+        let bound = self.r.g[range].src[0];
         let count = self.r.g.int_value(bound);
-        let rounds = match count {
-            Some(count) if count < 2 * copies => self.r.g.int(0),
-            _ => self.r.g.idiv(bound, by),
-        };
-        let first = self.r.g.mul(rounds, by);
-        if self.r.g.int_value(rounds) != Some(0) {
-            self.counted(rounds, |of, round| {
-                let first = of.r.g.mul(round, by);
-                (0..copies).for_each(|i| of.iteration(range, first, i, body));
-            });
+        let alone = count.is_some_and(|count| count < 2 * copies);
+        if !alone {
+            self.counted(bound, copies, |of, first| (0..copies).for_each(|i| of.iteration(range, first, i, body)));
         }
-        match self.r.g.int_value(first).zip(count) {
-            Some((first, count)) => {
-                let zero = self.r.g.int(0);
-                (first..count).for_each(|i| self.iteration(range, zero, i, body));
+        match count {
+            Some(count) => {
+                let (zero, behind) = (self.r.g.int(0), if alone { 0 } else { count - count % copies });
+                (behind..count).for_each(|i| self.iteration(range, zero, i, body));
             }
             None => {
-                let rest = self.r.g.modulo(bound, by);
-                self.counted(rest, |of, i| {
-                    let at = of.r.g.add(first, i);
+                let by = self.r.g.int(copies);
+                let (rounds, rest) = (self.r.g.idiv(bound, by), self.r.g.modulo(bound, by));
+                let behind = self.r.g.mul(rounds, by);
+                self.counted(rest, 1, |of, i| {
+                    let at = of.r.g.add(behind, i);
                     of.iteration(range, at, 0, body);
                 });
             }
         }
     }
-    /// A loop of so many times.
-    fn counted(&mut self, times: Id, body: impl FnOnce(&mut Self, Id)) {
-        self.r.define(times);
-        let range = self.r.range(times, RangeKind::Loop);
-        self.r.push(Statement::Loop { range, unroll: Some(1) });
+    /// A loop up to that bound, in such steps.
+    fn counted(&mut self, bound: Id, step: i64, body: impl FnOnce(&mut Self, Id)) {
+        self.r.define(bound);
+        let range = self.r.range(bound, RangeKind::Loop);
+        self.r.push(Statement::Loop { range, step, unroll: Some(1) });
         body(self, range);
         self.r.push(Statement::End);
     }

@@ -55,7 +55,7 @@ impl Writer<'_> {
     fn all(&mut self, loops: &[Id], inside: impl FnOnce(&mut Self)) {
         for &range in loops {
             self.define(self.g[range].src[0]);
-            self.out.push(Statement::Loop { range, unroll: None });
+            self.out.push(Statement::Loop { range, step: 1, unroll: None });
             self.defined.push(HashSet::new());
         }
         inside(self);

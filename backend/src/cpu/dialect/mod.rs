@@ -164,7 +164,7 @@ impl Writer<'_> {
                 self.line(format_args!("const {t} v{v} = {e};"));
             }
             // The C compiler unrolls as it likes.
-            Statement::Loop { range, unroll: None } => {
+            Statement::Loop { range, step: 1, unroll: None } => {
                 let (n, bound) = (self.t.g.range_number(*range), self.t.name(self.t.g[*range].src[0]));
                 self.line(format_args!("for (i64 r{n} = 0; r{n} < {bound}; r{n}++) {{"));
             }

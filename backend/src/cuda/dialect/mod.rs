@@ -131,7 +131,7 @@ impl<'a> Simt<'a> for Writer<'a> {
             Statement::Wide(buffer, at, bytes, parts) | Statement::Copied(buffer, at, bytes, parts) => {
                 self.wide(*buffer, *at, *bytes, parts);
             }
-            Statement::Loop { range, unroll } => {
+            Statement::Loop { range, step: 1, unroll } => {
                 let header = self.header(*range);
                 match unroll {
                     Some(unroll) => self.line(format_args!("UNROLL({unroll}) {header} {{")),

@@ -253,14 +253,14 @@ impl<'a> Machine<'a> {
         let code = self.code;
         while at < end {
             match &code.statements[at] {
-                Statement::Loop { range: r, .. } => {
-                    let bound = self.g[*r].src[0];
+                &Statement::Loop { range: r, step, .. } => {
+                    let bound = self.g[r].src[0];
                     let n = self.index(bound, 0);
                     if (1..self.threads).any(|t| self.index(bound, t) != n) {
                         return Err(Fault::Graph("threads part at a loop".into()));
                     }
-                    for i in 0..n {
-                        self.set_all(*r, Value::Int(i));
+                    for i in (0..=n - step).step_by(step as usize) {
+                        self.set_all(r, Value::Int(i));
                         self.statements(at + 1, self.ends[at])?;
                     }
                     at = self.ends[at];

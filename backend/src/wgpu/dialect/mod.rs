@@ -111,10 +111,11 @@ impl<'a> Simt<'a> for Writer<'a> {
             s if self.block(s) => {}
             Statement::Define(id) => self.define(*id),
             Statement::Wide(buffer, at, bytes, parts) => self.wide(*buffer, *at, *bytes, parts),
-            Statement::Loop { range, .. } => {
-                let (t, n) = (self.t.type_of(*range), self.t.g.range_number(*range));
+            Statement::Loop { range, step, .. } => {
+                let (t, r) = (self.t.type_of(*range), self.t.name(*range));
                 let bound = self.t.name(self.t.g[*range].src[0]);
-                self.line(format_args!("for (var r{n} = {t}(0); r{n} < {bound}; r{n} += {t}(1)) {{"));
+                let last = if *step == 1 { r.clone() } else { format!("{r} + {t}({})", step - 1) };
+                self.line(format_args!("for (var {r} = {t}(0); {last} < {bound}; {r} += {t}({step})) {{"));
             }
             Statement::Iteration(r, index) => {
                 let index = self.range(&self.t.name(*r), self.t.type_of(*r), &self.t.name(*index));

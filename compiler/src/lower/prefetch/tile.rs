@@ -141,7 +141,7 @@ mod tests {
         let globals = vec![chunk, heads];
         let depends = globals[..staged.unwrap_or(2)].to_vec();
         let nest = Statement::Nest { buffer: cache, staged: staged.is_some(), globals: depends, threads: vec![] };
-        let open = |range| Statement::Loop { range, unroll: None };
+        let open = |range| Statement::Loop { range, step: 1, unroll: None };
         let body = [nest, open(row), open(word), Statement::Define(load)];
         let ends = [Statement::End, Statement::End, Statement::End];
         let code = Code { globals, statements: body.into_iter().chain(ends).collect(), ..Code::default() };

@@ -320,7 +320,7 @@ mod tests {
         let mut w = World::new();
         let two = w.g.int(2);
         let shared = w.g.range(two, 1, RangeKind::Fused);
-        let (open, end) = (Statement::Loop { range: shared, unroll: Some(1) }, Statement::End);
+        let (open, end) = (Statement::Loop { range: shared, step: 1, unroll: Some(1) }, Statement::End);
         // What fills the stage, and what reads it, without their nests.
         let [fill, read] = [&w.fill, &w.read].map(|nest| nest[1..nest.len() - 1].to_vec());
         let nest = |inside: &[&[Statement]]| {
@@ -338,7 +338,7 @@ mod tests {
         let mut w = World::new();
         let two = w.g.int(2);
         let shared = w.g.range(two, 1, RangeKind::Fused);
-        let (open, end) = (Statement::Loop { range: shared, unroll: Some(1) }, Statement::End);
+        let (open, end) = (Statement::Loop { range: shared, step: 1, unroll: Some(1) }, Statement::End);
         let [copy, read] = [&w.copy, &w.read].map(|nest| nest[1..nest.len() - 1].to_vec());
         let wrong = |inside: &[&[Statement]]| {
             let inside = inside.concat();

@@ -170,7 +170,7 @@ mod tests {
         let mut inside = vec![
             copy.clone(),
             Statement::AsyncGroup,
-            Statement::Loop { range: step, unroll: None },
+            Statement::Loop { range: step, step: 1, unroll: None },
             Statement::AsyncWait(0),
             Statement::Barrier,
             copy,

@@ -115,7 +115,7 @@ fn of_one_thread(code: Code) -> KernelCode {
 
 /// A loop.
 fn open(range: Id) -> Statement {
-    Statement::Loop { range, unroll: None }
+    Statement::Loop { range, step: 1, unroll: None }
 }
 
 /// An addition.
@@ -269,7 +269,8 @@ const BAD: &[Bad] = &[
     ("where a workgroup ends is known from its indices and from memory", |w, s| s.push(Statement::Leave(w.row))),
     ("a condition stands around nests, and around no other", |w, s| s.insert(2, Statement::Unless(w.group))),
     ("every loop and nest is closed", |w, s| s.push(Statement::Unless(w.group))),
-    ("an iteration at least is written out", |w, s| s[1] = Statement::Loop { range: w.row, unroll: Some(0) }),
+    ("a loop comes to its end in steps", |w, s| s[1] = Statement::Loop { range: w.row, step: 0, unroll: None }),
+    ("an iteration at least is written out", |w, s| s[1] = Statement::Loop { range: w.row, step: 1, unroll: Some(0) }),
     ("a thread's index lies within its range", |w, s| {
         let index = ThreadIndex { range: w.thread, divide: None, modulo: Some(9) };
         s[0] = Nest { buffer: w.y, staged: false, globals: vec![], threads: vec![index] };
@@ -337,15 +338,29 @@ fn sums_in_loops_and_wide_accesses_are_linear_code() {
 
 #[test]
 fn iterations_that_are_written_out_add_to_the_sum_of_their_loop() {
-    let mut w = World::new();
-    let (mut s, zero, two, four) = (w.good(), w.g.int(0), w.g.int(2), w.g.int(4));
-    // Four rounds of one iteration, and one more behind them.
-    let round = w.g.range(four, 9, RangeKind::Loop);
-    let index = w.g.mul(round, two);
-    let body: Vec<Statement> = s.drain(4..9).collect();
-    let of = |index: Id| [&[Iteration(w.term, index)], &body[1..]].concat();
-    s.splice(4..4, [vec![open(round), Define(index)], of(index), vec![End], of(zero)].concat());
-    w.check(s).unwrap_or_else(|e| panic!("{e}"));
+    // Two rounds of three, and two more behind them.
+    let with_last = |last: i64| {
+        let mut w = World::new();
+        let (mut s, eight) = (w.good(), w.g.int(8));
+        let first = w.g.range(eight, 9, RangeKind::Loop);
+        let mut behind = |by: i64| {
+            let by = w.g.int(by);
+            w.g.add(first, by)
+        };
+        let others = [behind(1), behind(last)];
+        let rest = [6, 7].map(|v| w.g.int(v));
+        let body: Vec<Statement> = s.drain(4..9).collect();
+        let of = |index: Id| [&[Iteration(w.term, index)], &body[1..]].concat();
+        let mut all = [vec![Statement::Loop { range: first, step: 3, unroll: None }], of(first)].concat();
+        others.iter().for_each(|&index| all.extend([vec![Define(index)], of(index)].concat()));
+        all.push(End);
+        rest.iter().for_each(|&index| all.extend(of(index)));
+        s.splice(4..4, all);
+        w.check(s)
+    };
+    with_last(2).unwrap_or_else(|e| panic!("{e}"));
+    let e = with_last(3).expect_err("the round holds three");
+    assert_eq!(e.rule, "the index of an iteration that is written out lies within its range");
 }
 
 #[test]
