@@ -43,8 +43,7 @@ impl<'a> Kept<'a> {
         Ok(costs)
     }
 
-    /// The machine as plans are made for it: with its costs, kept or measured now, where the table of machines has none of it. Costs that cannot be kept are
-    /// not used, since the next start would find others; and whatever fails is a warning.
+    /// The machine as plans are made for it: with its costs, kept or measured now, where the table of machines has none of it.
     ///
     /// # Errors
     /// When the device is lost.
@@ -52,6 +51,14 @@ impl<'a> Kept<'a> {
         if !Costs::can_plan(&machine) {
             return Ok(machine);
         }
+        Ok(self.found(measure)?.map_or(machine.clone(), |costs| costs.plan(machine)))
+    }
+
+    /// Its costs, kept or measured now. Costs that cannot be kept are none, since the next start would find others; and whatever fails is a warning.
+    ///
+    /// # Errors
+    /// When the device is lost.
+    pub fn found(&self, measure: impl FnOnce() -> Result<Costs, Error>) -> Result<Option<Costs>, Error> {
         if self.read().is_none() {
             match self.renew(measure) {
                 Err(error) if error.is_lost() => return Err(error),
@@ -59,20 +66,20 @@ impl<'a> Kept<'a> {
                 Ok(_) => {}
             }
         }
-        Ok(self.read().map_or(machine.clone(), |costs| costs.plan(machine)))
+        Ok(self.read())
     }
 
     fn warn(&self, why: &str) {
         self.store.warn(Error::NotMeasured { device: self.device.clone(), why: why.into() });
     }
 
-    /// Lines for `gristmill devices`: the costs that plans count with, and those that were measured.
-    pub fn describe(&self, machine: &Machine) -> [String; 2] {
+    /// Lines for `gristmill devices`: the costs that plans count with, which are those measured, or `without` any that, or the table's; and those that were measured.
+    pub fn describe(&self, machine: &Machine, without: Option<&str>) -> [String; 2] {
         let kept = self.read();
-        let of = match (Costs::can_plan(machine), kept) {
-            (true, Some(_)) => "as measured",
-            (true, None) => "by its clocks",
-            (false, _) => "of the table",
+        let of = match (without, kept) {
+            (Some(_), Some(_)) => "as measured",
+            (Some(without), None) => without,
+            (None, _) => "of the table",
         };
         let measured = match kept {
             Some(costs) => format!("measured: {}", costs.text()),
@@ -86,8 +93,14 @@ impl<'a> Kept<'a> {
 mod tests {
     use super::*;
 
-    const COSTS: Costs =
-        Costs { bandwidth: Some(1e12), launch: Some(2e-6), barrier: None, latency: Some(1e-6), jump: None };
+    const COSTS: Costs = Costs {
+        bandwidth: Some(1e12),
+        launch: Some(2e-6),
+        barrier: None,
+        latency: Some(1e-6),
+        jump: None,
+        operations: None,
+    };
 
     fn place(name: &str) -> std::path::PathBuf {
         std::env::temp_dir().join(format!("gristmill-{name}-{}", std::process::id()))

@@ -210,6 +210,29 @@ fn compiled_kernels_are_kept() {
     }
 }
 
+/// How fast an adapter is that no table has is measured once, and known when it is opened again.
+#[test]
+fn what_no_name_tells_is_measured() {
+    let folder = std::path::Path::new(env!("CARGO_TARGET_TMPDIR")).join("wgpu-measured");
+    let _ = std::fs::remove_dir_all(&folder); // of the run before
+    let open = |limited: Limited| {
+        let store = Store::open(&folder, 1 << 26).unwrap();
+        WgpuDevice::with((0, None), store, &limited).unwrap()
+    };
+    let unnamed = Limited { unnamed: true, ..Limited::default() };
+    let device = open(unnamed);
+    let machine = &device.target().machine;
+    assert!((1e8..1e14).contains(&machine.bandwidth) && (1e8..1e15).contains(&machine.operations), "{machine:?}");
+    let figures = format!("measured: bandwidth {} GB/s", machine.bandwidth / 1e9);
+    assert!(device.describe().iter().any(|line| line.starts_with(&figures)), "{figures}: {:?}", device.describe());
+    assert!(device.warnings().is_empty(), "{:?}", device.warnings());
+    let again = open(unnamed);
+    assert_eq!(again.target().machine, *machine);
+    // What its name, or its kind, tells is not measured.
+    let known = open(Limited::default());
+    assert_ne!(known.target().machine.bandwidth, machine.bandwidth);
+}
+
 /// Tells the test's child what it is.
 const CHILD: &str = "GRISTMILL_TEST_CHILD";
 

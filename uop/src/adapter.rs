@@ -1,6 +1,7 @@
 //! A GPU as an interface to every vendor's tells of it: less than a vendor's own driver does. What it does not tell is a row of the table of machines, where
-//! the name is one of them, or what is usual of its kind.
+//! the name is one of them, or was measured, or is what is usual of its kind.
 
+use crate::costs::Costs;
 use crate::fragment::{OF_SUBGROUPS_8, OF_SUBGROUPS_16};
 use crate::machine::{Machine, MachineKind, NAMED};
 
@@ -40,9 +41,12 @@ pub struct Adapter {
     pub bindings: usize,
     /// Bytes at whose multiples such a part begins.
     pub alignment: usize,
+    /// What was measured of it: of one that no row has, the bytes and the operations of a second are those.
+    pub measured: Costs,
 }
 
 /// Figures of an adapter that no row has.
+#[derive(Clone, Copy)]
 struct Usual {
     units: usize,
     schedulers: usize,
@@ -59,6 +63,13 @@ struct Usual {
 }
 
 impl Usual {
+    /// With what was measured in place of guesses, and as many units as have those operations.
+    fn with(self, measured: Costs) -> Usual {
+        let (bandwidth, operations) =
+            (measured.bandwidth.unwrap_or(self.bandwidth), measured.operations.unwrap_or(self.operations));
+        let units = (self.units as f64 * operations / self.operations).round().max(1.0) as usize;
+        Usual { units, bandwidth, operations, ..self }
+    }
     /// What so many of them tell of a machine.
     fn machine(&self, many: usize) -> Machine {
         Machine {
@@ -133,11 +144,17 @@ impl Adapter {
             largest_binding,
             bindings,
             alignment,
+            measured: Costs::default(),
         })
     }
-    /// The row of the table that has its name, before what stands in brackets.
+    /// Does its name, or that it is a program, say how fast it is? Else that is to be measured.
+    pub fn is_known(&self) -> bool {
+        matches!(self.kind, AdapterKind::Software(_)) || self.row().is_some()
+    }
+    /// The row of the table that has its name, before what stands in brackets. Some drivers have trade marks in names: "Intel(R) Arc(tm) B580 Graphics".
     fn row(&self) -> Option<Machine> {
-        let is_it = |doc: &str| doc.split(" (").next().is_some_and(|title| self.name.starts_with(title));
+        let name = ["(R)", "(TM)", "(tm)"].into_iter().fold(self.name.clone(), |name, mark| name.replace(mark, ""));
+        let is_it = |doc: &str| doc.split(" (").next().is_some_and(|title| name.starts_with(title));
         Machine::named(NAMED.iter().find(|row| is_it(row.doc))?.name)
     }
     /// The machine that kernels are planned for.
@@ -147,7 +164,7 @@ impl Adapter {
             AdapterKind::Integrated => (INTEGRATED, 1),
             AdapterKind::Software(cores) => (CORE, cores),
         };
-        let from = self.row().unwrap_or_else(|| of.machine(many));
+        let from = self.row().unwrap_or_else(|| of.with(self.measured).machine(many));
         let (subgroup, shared) = (self.subgroup.unwrap_or(UNKNOWN_SUBGROUP), self.shared.saturating_sub(MEETING));
         // Two subgroups for each scheduler are a workgroup (`Target::new`).
         let most = (self.threads as i64 / (2 * subgroup)).max(1) as usize;
@@ -215,6 +232,7 @@ mod tests {
             largest_binding: 1 << 27,
             bindings: Adapter::MOST_BINDINGS,
             alignment: 64,
+            measured: Costs::default(),
         }
     }
 
@@ -225,6 +243,16 @@ mod tests {
         let found = of("AMD Radeon RX 7900 XTX (RADV NAVI31)");
         assert_eq!((found.units, found.bandwidth), (96, named("rx7900xtx").bandwidth));
         assert_eq!(of("Apple M3 Max").units, named("m3-max").units);
+        assert_eq!(of("Intel(R) Arc(tm) B580 Graphics (BMG G21)").units, named("arc-b580").units);
+        for (name, row) in [
+            ("NVIDIA H200", "h200"),
+            ("NVIDIA H100 80GB HBM3", "h100"),
+            ("NVIDIA A100-SXM4-80GB", "a100"),
+            ("NVIDIA GeForce RTX 4090", "rtx4090"),
+            ("Tesla T4", "t4"),
+        ] {
+            assert_eq!((of(name).units, of(name).bandwidth), (named(row).units, named(row).bandwidth), "{name}");
+        }
         assert_eq!(of("a card of next year").units, DISCRETE.units);
         assert!(found.fragments.is_empty() && !found.early && found.least_bytes == 4);
         // What no interface of its vendor's plans for is told.
@@ -233,6 +261,22 @@ mod tests {
         assert!(
             multiplies.tile_fragment().is_some_and(|of| of.rows == 8) && multiplies.fragment(Scalar::F16).is_none()
         );
+    }
+
+    #[test]
+    fn what_was_measured_stands_for_a_row() {
+        let measured = Costs { bandwidth: Some(3e12), operations: Some(60e12), ..Costs::default() };
+        let next = Adapter { measured, ..adapter("a card of next year", AdapterKind::Discrete) };
+        assert!(!next.is_known());
+        let machine = next.machine();
+        assert_eq!((machine.units, machine.bandwidth, machine.operations), (160, 3e12, 60e12));
+        // Either figure may be missing.
+        let measured = Costs { operations: None, ..measured };
+        let machine = Adapter { measured, ..next }.machine();
+        assert_eq!((machine.units, machine.bandwidth), (DISCRETE.units, 3e12));
+        let known = adapter("NVIDIA H200", AdapterKind::Discrete);
+        assert!(known.is_known() && adapter("llvmpipe", AdapterKind::Software(2)).is_known());
+        assert_eq!(Adapter { measured, ..known.clone() }.machine(), known.machine());
     }
 
     #[test]

@@ -15,6 +15,8 @@ pub struct Costs {
     pub latency: Option<f64>,
     /// Seconds more that a CPU's worker takes to read a block that lies elsewhere than behind the one before.
     pub jump: Option<f64>,
+    /// Operations of f32 that a GPU computes a second, where no table tells of its units.
+    pub operations: Option<f64>,
 }
 
 /// One of them: how it is written, and what is believed.
@@ -64,12 +66,26 @@ const QUANTITIES: &[Quantity] = &[
         of: |m| &mut m.latency,
     },
     Quantity { name: "jump", unit: "ns", scale: 1e-9, bounds: [1.0, 1e5], field: |c| &mut c.jump, of: |m| &mut m.jump },
+    Quantity {
+        name: "operations",
+        unit: "Gop/s",
+        scale: 1e9,
+        bounds: [0.1, 1e7],
+        field: |c| &mut c.operations,
+        of: |m| &mut m.operations,
+    },
 ];
 
 /// What the microbenchmark of CUDA finds on an H200 (driver 580), from whose whole steps the costs of every GPU's plan come: plans count with more than
 /// these (a launch with what it fills and drains), and on another GPU with as many times more.
-const OF_AN_H200: Costs =
-    Costs { bandwidth: Some(4.6e12), launch: Some(0.93e-6), barrier: Some(14e-9), latency: Some(350e-9), jump: None };
+const OF_AN_H200: Costs = Costs {
+    bandwidth: Some(4.6e12),
+    launch: Some(0.93e-6),
+    barrier: Some(14e-9),
+    latency: Some(350e-9),
+    jump: None,
+    operations: None,
+};
 
 /// Longest text of costs, bytes.
 pub const LONGEST: usize = 512;
@@ -161,8 +177,14 @@ fn two_digits(value: f64) -> String {
 mod tests {
     use super::*;
 
-    const MEASURED: Costs =
-        Costs { bandwidth: Some(1.2345e12), launch: Some(1.26e-6), barrier: None, latency: Some(0.613e-6), jump: None };
+    const MEASURED: Costs = Costs {
+        bandwidth: Some(1.2345e12),
+        launch: Some(1.26e-6),
+        barrier: None,
+        latency: Some(0.613e-6),
+        jump: None,
+        operations: None,
+    };
 
     #[test]
     fn text_and_back_is_the_same() {

@@ -378,7 +378,7 @@ pub const NAMED: &[GpuRow] = &[
     },
     GpuRow {
         name: "h100",
-        doc: "NVIDIA H100 SXM (Hopper, 80 GB)",
+        doc: "NVIDIA H100 80GB HBM3 (Hopper, SXM)",
         sm: Some(90),
         units: 132,
         subgroup: 32,
@@ -393,7 +393,7 @@ pub const NAMED: &[GpuRow] = &[
     },
     GpuRow {
         name: "a100",
-        doc: "NVIDIA A100 SXM (Ampere, 80 GB)",
+        doc: "NVIDIA A100-SXM4-80GB (Ampere)",
         sm: Some(80),
         units: 108,
         subgroup: 32,
@@ -453,7 +453,7 @@ pub const NAMED: &[GpuRow] = &[
     },
     GpuRow {
         name: "t4",
-        doc: "NVIDIA T4 (Turing, 16 GB)",
+        doc: "Tesla T4 (NVIDIA, Turing, 16 GB)",
         sm: Some(75),
         units: 40,
         subgroup: 32,

@@ -138,7 +138,7 @@ impl Device for CpuDevice {
     }
     fn describe(&self) -> Vec<String> {
         let sets: Vec<&str> = Isa::all_available().iter().map(|isa| isa.name()).collect();
-        let [costs, measured] = self.kept().describe(&self.target.machine);
+        let [costs, measured] = self.kept().describe(&self.target.machine, None);
         vec![
             format!("instruction set: {} (of {})", self.isa.name(), sets.join(", ")),
             format!("threads: {} of {}", self.threads(), cores()),

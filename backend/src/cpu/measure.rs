@@ -49,6 +49,7 @@ pub fn costs(threads: usize) -> Result<Costs, Error> {
         barrier: None,
         latency: Some(best(|| chase(&team, data.words()))? / LOADS as f64),
         jump: jump(&team, data.words())?,
+        operations: None,
     })
 }
 

@@ -194,7 +194,10 @@ impl Device for CudaDevice {
             format!("memory: {} of {} MB free", free / 1_000_000, total / 1_000_000)
         });
         let driver = context.driver;
-        let [costs, measured] = self.kept().describe(&self.target.machine);
+        let [costs, measured] = {
+            let machine = &self.target.machine;
+            self.kept().describe(machine, Costs::can_plan(machine).then_some("by its clocks"))
+        };
         vec![
             format!("{}, {}", context.model, architecture(context.sm)),
             memory,

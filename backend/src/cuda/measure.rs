@@ -52,7 +52,7 @@ pub fn costs(device: &dyn Device) -> Result<Costs, Error> {
         ],
     };
     let (bandwidth, latency) = bench.memory()?;
-    Ok(Costs { bandwidth, latency, launch: bench.launch()?, barrier: bench.barrier()?, jump: None })
+    Ok(Costs { bandwidth, latency, launch: bench.launch()?, barrier: bench.barrier()?, ..Costs::default() })
 }
 
 /// What all runs have in common.

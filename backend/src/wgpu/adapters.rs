@@ -3,6 +3,7 @@
 use super::ready::ready;
 use gristmill_runtime::Error;
 use gristmill_uop::adapter::{Adapter as Facts, AdapterKind};
+use gristmill_uop::costs::Costs;
 use std::sync::OnceLock;
 use wgpu::{
     Adapter, Backend, Backends, CooperativeMatrixProperties, CooperativeScalarType, DeviceType, Features, Instance,
@@ -37,6 +38,8 @@ pub struct Limited {
     pub no_timestamps: bool,
     /// Has it no integers of 64 bits?
     pub no_long: bool,
+    /// Does nothing that it tells say how fast it is, neither its name nor that it is a program?
+    pub unnamed: bool,
 }
 
 impl Limited {
@@ -153,6 +156,7 @@ pub fn facts(adapter: &Adapter, features: Features, limits: &Limits) -> Facts {
         largest_binding: limits.max_storage_buffer_binding_size.min(i32::MAX as u64) as usize,
         bindings: limits.max_storage_buffers_per_shader_stage as usize,
         alignment,
+        measured: Costs::default(),
         name: info.name,
     }
 }

@@ -3,10 +3,12 @@
 use super::adapters::{Limited, adapters, facts, find};
 use super::context::Context;
 use super::kept::Kept;
+use super::measure::costs;
 use super::memory::{Copies, alloc};
 use super::order::in_order;
 use super::pipelines::{Maker, Pipeline};
 use super::replay::WgpuReplay;
+use crate::measured::Kept as Measured;
 use crate::parallel::{cores, each};
 use crate::text::{Libraries, Text};
 use crate::tuning;
@@ -14,17 +16,19 @@ use gristmill_runtime::lease::Use;
 use gristmill_runtime::staging::{self, Piece};
 use gristmill_runtime::store::Store;
 use gristmill_runtime::{Buffer, Device, DeviceId, Error, Kernel, Launch, LoadedProgram, Memory, Replay};
-use gristmill_uop::adapter::Adapter as Facts;
+use gristmill_uop::adapter::{Adapter as Facts, AdapterKind};
+use gristmill_uop::costs::Costs;
 use gristmill_uop::program::Program;
 use gristmill_uop::target::Target;
 use std::sync::Arc;
 use std::time::Duration;
-use wgpu::{AdapterInfo, Features};
+use wgpu::{AdapterInfo, DeviceType, Features};
 
 /// An adapter.
 pub struct WgpuDevice {
     name: String,
     info: AdapterInfo,
+    facts: Facts,
     context: Arc<Context>,
     target: Target,
     copies: Copies,
@@ -45,7 +49,10 @@ impl WgpuDevice {
             let context = Arc::new(Context::open(&adapter, limited)?);
             let told = facts(&adapter, context.features, &context.limits);
             let subgroup = told.subgroup.map(|threads| limited.subgroup.map_or(threads, |most| threads.min(most)));
-            let facts = Facts { subgroup, ..told };
+            let facts = match limited.unnamed {
+                true => Facts { subgroup, name: "adapter".into(), kind: AdapterKind::Discrete, ..told },
+                false => Facts { subgroup, ..told },
+            };
             let info = adapter.get_info();
             // Of the tuner's parameters a GPU has none that it reads.
             let (_, plans) = tuning::kept(&store, &words(&info));
@@ -53,6 +60,7 @@ impl WgpuDevice {
                 name: if number == 0 { "wgpu".into() } else { format!("wgpu:{number}") },
                 target: Target { plans, ..Target::new(facts.machine()) },
                 info,
+                facts,
                 copies: Copies::default(),
                 loaded: Libraries::default(),
                 store,
@@ -61,9 +69,24 @@ impl WgpuDevice {
         };
         let device = open(limited, store)?;
         match device.target.machine.folds > 1 && !in_order(&device)? {
-            true => open(&Limited { no_subgroups: true, ..*limited }, device.store),
-            false => Ok(device),
+            true => open(&Limited { no_subgroups: true, ..*limited }, device.store)?.measured(),
+            false => device.measured(),
         }
+    }
+
+    /// As plans are made for it: of an adapter whose name says nothing with what it reads and computes a second, kept or measured now.
+    fn measured(self) -> Result<WgpuDevice, Error> {
+        if self.facts.is_known() {
+            return Ok(self);
+        }
+        let measured = self.kept().found(|| costs(&self))?.unwrap_or_default();
+        let machine = Facts { measured, ..self.facts.clone() }.machine();
+        Ok(WgpuDevice { target: Target { plans: self.target.plans, ..Target::new(machine) }, ..self })
+    }
+
+    /// What was measured of it, as it is kept.
+    fn kept(&self) -> Measured<'_> {
+        Measured::new(&self.store, &words(&self.info), &self.context.driver)
     }
 
     /// A wait for a step or a copy that takes longer than this (two minutes unless said) makes the device [lost](Error::Lost).
@@ -90,7 +113,7 @@ impl Device for WgpuDevice {
     }
     /// Not of a program, which takes the host's cores; and a choice of tokens on the device takes integers of 64 bits.
     fn overlaps(&self) -> bool {
-        self.info.device_type != wgpu::DeviceType::Cpu && self.context.features.contains(Features::SHADER_INT64)
+        self.info.device_type != DeviceType::Cpu && self.context.features.contains(Features::SHADER_INT64)
     }
     fn describe(&self) -> Vec<String> {
         let (info, limits, machine) = (&self.info, &self.context.limits, &self.target.machine);
@@ -125,7 +148,18 @@ impl Device for WgpuDevice {
             ),
             tuning::describe(&self.store, &words(info), &self.target.plans),
         ];
-        lines.into_iter().chain(others).collect()
+        let measured = match self.facts.kind {
+            AdapterKind::Software(_) => vec![],
+            _ => self.kept().describe(machine, (!self.facts.is_known()).then_some("guessed")).into(),
+        };
+        lines.into_iter().chain(measured).chain(others).collect()
+    }
+    /// Not of a program: that is as fast as the processor.
+    fn measure(&self) -> Result<Option<Costs>, Error> {
+        match self.facts.kind {
+            AdapterKind::Software(_) => Ok(None),
+            _ => self.kept().renew(|| costs(self)).map(Some),
+        }
     }
     fn tuned_as(&self) -> Option<String> {
         Some(words(&self.info))
@@ -139,7 +173,7 @@ impl Device for WgpuDevice {
     /// No interface tells: of an adapter on the processor's memory that is the processor's.
     fn available(&self) -> Option<u64> {
         match self.info.device_type {
-            wgpu::DeviceType::DiscreteGpu => None,
+            DeviceType::DiscreteGpu => None,
             _ => gristmill_runtime::memory::available(),
         }
     }

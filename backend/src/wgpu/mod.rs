@@ -16,6 +16,8 @@ mod kept;
 #[cfg_attr(not(feature = "wgpu"), allow(dead_code))]
 mod lists;
 #[cfg(feature = "wgpu")]
+mod measure;
+#[cfg(feature = "wgpu")]
 mod memory;
 #[cfg(feature = "wgpu")]
 mod order;

@@ -25,7 +25,7 @@ fn known(fake: &Fake) {
 fn measured() -> Costs {
     let bandwidth = (256 << 20) as f64 / 200e-6;
     let (launch, barrier, latency) = (Some(2.1e-6), Some(30e-9), Some(900e-9));
-    Costs { bandwidth: Some(bandwidth), launch, barrier, latency, jump: None }.rounded()
+    Costs { bandwidth: Some(bandwidth), launch, barrier, latency, ..Costs::default() }.rounded()
 }
 
 #[test]

@@ -5,6 +5,7 @@
 
 mod cooperative;
 mod expression;
+pub mod measuring;
 mod memory;
 pub mod order;
 mod prelude;
