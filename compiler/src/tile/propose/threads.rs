@@ -155,7 +155,7 @@ impl Sharing<'_> {
         let g = self.g;
         let packed = |n: &Node| n.op == Op::Load && matches!(g[n.src[0]].arg, Arg::Packed(_, e) if e.elements > 1);
         let elements: i64 = self.view.shared.iter().map(|&r| most(g, r)).product();
-        self.view.sums(g, self.nest.value).is_empty()
+        self.view.own.is_empty()
             && elements >= QUAD * self.threads
             && self.is_in_shared_loop()
             && g.any(self.nest.value, |_, n| packed(n))
