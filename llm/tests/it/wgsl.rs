@@ -49,6 +49,7 @@ fn adapters() -> [Adapter; 4] {
         largest_binding: i32::MAX as usize,
         bindings: Adapter::MOST_BINDINGS,
         alignment: 256,
+        measured: Default::default(),
     };
     [
         of("Apple M3 Max", AdapterKind::Integrated, Some([32, 32]), Some(8), [1024, 32 << 10]),

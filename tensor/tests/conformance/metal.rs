@@ -25,6 +25,7 @@ pub fn target() -> Target {
         largest_binding: i32::MAX as usize,
         bindings: Adapter::MOST_BINDINGS,
         alignment: 256,
+        measured: Default::default(),
     };
     Target { threads: 64, ..Target::new(adapter.machine()) }
 }

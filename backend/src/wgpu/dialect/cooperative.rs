@@ -22,17 +22,13 @@ pub fn is_sums(dtype: DType) -> bool {
     dtype.lanes > 1 && Fragment::of_sums(dtype).is_some()
 }
 
-fn offset(t: &Expressions, at: Id) -> String {
-    format!("u32({})", t.name(at))
-}
-
 /// The statement that loads an operand: of the first, rows lie one behind the other, of the second columns.
 pub fn load(t: &Expressions, memories: &Memories, id: Id) -> String {
     let n = &t.g[id];
     let (Arg::Ints(numbers), &[buffer, at]) = (&n.arg, &n.src[..]) else { unprintable(t.g, id) };
     let Some(of) = Fragment::of_operands(n.dtype, t.g.scalar(buffer)) else { unprintable(t.g, id) };
     let (role, how) = if numbers[0] == 0 { ('A', "coopLoadT") } else { ('B', "coopLoad") };
-    let (mut at, mut stride) = (offset(t, at), numbers[1]);
+    let (mut at, mut stride) = (t.offset(at), numbers[1]);
     let memory = memories.get(buffer);
     if memory.has_pairs() {
         (at, stride) = (format!("{at} / 2u"), stride / 2);
@@ -51,7 +47,7 @@ pub fn first_sums(t: &Expressions, acc: Id) -> String {
 
 /// The statement that writes sums as rows of a buffer.
 pub fn write(t: &Expressions, memories: &Memories, [buffer, at, sums]: [Id; 3], stride: i64) -> String {
-    let place = memories.get(buffer).at(&offset(t, at));
+    let place = memories.get(buffer).at(&t.offset(at));
     format!("coopStoreT({}, &{place}, {stride}u);", t.name(sums))
 }
 
@@ -69,7 +65,7 @@ pub fn scaled_pair(t: &Expressions, id: Id) -> String {
 
 /// The statements that write values side by side to an array of halves: each one half, or the two of a word.
 pub fn writes(t: &Expressions, memories: &Memories, [buffer, at]: [Id; 2], values: &[Id]) -> Vec<String> {
-    let (at, memory) = (offset(t, at), memories.get(buffer));
+    let (at, memory) = (t.offset(at), memories.get(buffer));
     let place = |i: usize| memory.at(&format!("({at} + {i}u)"));
     let written = |(i, &value): (usize, &Id)| {
         let name = t.name(value);

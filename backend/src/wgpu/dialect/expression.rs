@@ -40,6 +40,10 @@ impl<'a> Expressions<'a> {
             _ => self.names.of(id),
         }
     }
+    /// An element's place in an array.
+    pub fn offset(&self, at: Id) -> String {
+        format!("u32({})", self.name(at))
+    }
     fn literal(&self, id: Id) -> String {
         match (self.g.scalar(id), self.g.int_value(id), self.g.float_value(id)) {
             (Scalar::Bool, Some(v), _) => (v != 0).to_string(),
@@ -51,13 +55,8 @@ impl<'a> Expressions<'a> {
             (Scalar::I64, Some(v), _) => format!("({v}li)"),
             // No literal, and no constant expression, is infinite or no number.
             (Scalar::F32, _, Some(v)) if v.is_nan() => "not_a_number()".into(),
-            (Scalar::F32, _, Some(v)) if (v as f32).is_infinite() => {
-                if v < 0.0 {
-                    "(-infinity())".into()
-                } else {
-                    "infinity()".into()
-                }
-            }
+            (Scalar::F32, _, Some(v)) if v as f32 == f32::INFINITY => "infinity()".into(),
+            (Scalar::F32, _, Some(v)) if v as f32 == f32::NEG_INFINITY => "(-infinity())".into(),
             (Scalar::F32, _, Some(v)) => format!("({:e}f)", v as f32),
             _ => unprintable(self.g, id),
         }

@@ -1,36 +1,20 @@
-//! Kernels that measure an adapter. What they compute nobody reads, and no compiler can leave out.
+//! The kernels that measure an adapter.
 
-/// Threads of a workgroup.
-pub const THREADS: usize = 256;
-/// Operations of a thread in each of the rounds of [`COMPUTE`]: eight products and sums of four floats.
+/// Operations of a thread in one of the rounds of [`COMPUTE`]: eight products and sums of four floats.
 pub const OF_A_ROUND: usize = 64;
+/// What a thread does in a round that computes.
+pub const COMPUTE: &str = "a = fma(a, c, b); b = fma(b, c, a); a = fma(a, c, b); b = fma(b, c, a); \
+     a = fma(a, c, b); b = fma(b, c, a); a = fma(a, c, b); b = fma(b, c, a);";
+/// And in one that reads: 16 bytes behind those of all others.
+pub const READ: &str = "a += p0[at.x + i * groups.x * threads];";
 
-/// Reads words of 16 bytes.
-pub const READ: &str = r"
-@group(0) @binding(0) var<storage, read_write> p0: array<u32>;
-@group(0) @binding(1) var<storage, read_write> p1: array<vec4<u32>>;
-@group(0) @binding(2) var<uniform> words: u32;
-@compute @workgroup_size(256)
-fn measure_read(@builtin(global_invocation_id) at: vec3<u32>, @builtin(num_workgroups) groups: vec3<u32>) {
-  var sum = vec4<u32>();
-  for (var i = at.x; i < words; i += 256u * groups.x) { sum += p1[i]; }
-  if (all(sum == vec4<u32>(0x5bd1e995u))) { p0[0] = 1u; }
+/// The kernel of these rounds. What it computes nobody reads, and no compiler can leave out.
+pub fn text(name: &str, threads: usize, round: &str) -> String {
+    format!(
+        "@group(0) @binding(0) var<storage, read_write> p0: array<vec4<f32>>;\n@group(0) @binding(1) var<uniform> rounds: u32;\n\
+         const threads = {threads}u;\n@compute @workgroup_size(threads)\n\
+         fn {name}(@builtin(global_invocation_id) at: vec3<u32>, @builtin(num_workgroups) groups: vec3<u32>) {{\n\
+         var a = vec4<f32>(f32(at.x)); var b = a + 1.0f; let c = b * 0.001f;\n\
+         for (var i = 0u; i < rounds; i += 1u) {{ {round} }}\nif (dot(a, b) == 0.5f) {{ p0[0] = a; }}\n}}\n"
+    )
 }
-";
-
-/// Computes.
-pub const COMPUTE: &str = r"
-@group(0) @binding(0) var<storage, read_write> p0: array<u32>;
-@group(0) @binding(1) var<uniform> rounds: i32;
-@compute @workgroup_size(256)
-fn measure_compute(@builtin(global_invocation_id) at: vec3<u32>) {
-  var a = vec4<f32>(f32(at.x));
-  var b = a + 1.0f;
-  let c = b * 0.001f;
-  for (var i = 0; i < rounds; i += 1) {
-    a = fma(a, c, b); b = fma(b, c, a); a = fma(a, c, b); b = fma(b, c, a);
-    a = fma(a, c, b); b = fma(b, c, a); a = fma(a, c, b); b = fma(b, c, a);
-  }
-  if (dot(a, b) == 0.5f) { p0[0] = 1u; }
-}
-";

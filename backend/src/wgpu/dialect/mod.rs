@@ -244,16 +244,13 @@ impl<'a> Writer<'a> {
         if let Some(at) = self.t.g.int_value(at) {
             return format!("{}u", at * unit / 4);
         }
-        let at = self.offset(at);
+        let at = self.t.offset(at);
         match unit {
             1 => format!("({at} >> 2u)"),
             2 => format!("({at} >> 1u)"),
             4 => at,
             unit => format!("({at} * {}u)", unit / 4),
         }
-    }
-    fn offset(&self, at: Id) -> String {
-        format!("u32({})", self.t.name(at))
     }
     /// A value that a word is.
     fn of_word(&self, id: Id, word: String) -> String {
