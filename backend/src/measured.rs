@@ -59,7 +59,7 @@ impl<'a> Kept<'a> {
     /// # Errors
     /// When the device is lost.
     pub fn found(&self, measure: impl FnOnce() -> Result<Costs, Error>) -> Result<Option<Costs>, Error> {
-        if self.read().is_none() {
+        if self.read().is_none() && self.store.path().is_some() {
             match self.renew(measure) {
                 Err(error) if error.is_lost() => return Err(error),
                 Err(error) => self.warn(&error.to_string()),
@@ -73,14 +73,11 @@ impl<'a> Kept<'a> {
         self.store.warn(Error::NotMeasured { device: self.device.clone(), why: why.into() });
     }
 
-    /// Lines for `gristmill devices`: the costs that plans count with, which are those measured, or `without` any that, or the table's; and those that were measured.
-    pub fn describe(&self, machine: &Machine, without: Option<&str>) -> [String; 2] {
+    /// Lines for `gristmill devices`: the costs that plans count with, and those that were measured. Of a machine that the table does not have they come from what these words say: once it was measured,
+    /// and before.
+    pub fn describe(&self, machine: &Machine, unknown: Option<[&str; 2]>) -> [String; 2] {
         let kept = self.read();
-        let of = match (without, kept) {
-            (Some(_), Some(_)) => "as measured",
-            (Some(without), None) => without,
-            (None, _) => "of the table",
-        };
+        let of = unknown.map_or("of the table", |[after, before]| if kept.is_some() { after } else { before });
         let measured = match kept {
             Some(costs) => format!("measured: {}", costs.text()),
             None => "not measured: `gristmill devices --measure` does".into(),

@@ -43,8 +43,8 @@ pub enum Error {
     /// A warning: what is compiled is not kept, and compiled again the next time.
     #[error("compiled kernels are not kept: {0}")]
     NotKept(Box<Error>),
-    /// A warning: what things cost on a device is not known, and plans are made with the table's figures.
-    #[error("{device}: its costs are not measured, and plans are made with those of the table: {why}")]
+    /// A warning: what things cost on a device is not known, and plans are made with figures of the table, or with guesses.
+    #[error("{device}: its costs are not measured, and plans are made without: {why}")]
     NotMeasured {
         /// Which device.
         device: String,

@@ -128,7 +128,7 @@ impl Adapter {
     pub fn named(name: &str) -> Option<Adapter> {
         let (_, kind, [subgroup, widest], cooperative) = TOLD.into_iter().find(|told| told.0 == name)?;
         let row = NAMED.iter().find(|row| row.name == name)?;
-        let name = row.doc.split(" (").next().unwrap_or(row.doc).into();
+        let name = row.title().into();
         let (subgroup, cooperative, vector_parts) = (Some(subgroup), Some(cooperative), cooperative == 16);
         let (threads, shared, largest_binding, alignment) = (1024, 32 << 10, i32::MAX as usize, 256);
         let bindings = Adapter::MOST_BINDINGS;
@@ -151,11 +151,11 @@ impl Adapter {
     pub fn is_known(&self) -> bool {
         matches!(self.kind, AdapterKind::Software(_)) || self.row().is_some()
     }
-    /// The row of the table that has its name, before what stands in brackets. Some drivers have trade marks in names: "Intel(R) Arc(tm) B580 Graphics".
+    /// The row of the table that has its name, but for what drivers add to it: trade marks, "Graphics" and what stands in brackets, as of "Intel(R) Arc(tm) B580 Graphics (BMG G21)".
     fn row(&self) -> Option<Machine> {
         let name = ["(R)", "(TM)", "(tm)"].into_iter().fold(self.name.clone(), |name, mark| name.replace(mark, ""));
-        let is_it = |doc: &str| doc.split(" (").next().is_some_and(|title| name.starts_with(title));
-        Machine::named(NAMED.iter().find(|row| is_it(row.doc))?.name)
+        let name = name.split(" (").next().unwrap_or(&name).trim_end_matches(" Graphics");
+        Machine::named(NAMED.iter().find(|row| row.title() == name)?.name)
     }
     /// The machine that kernels are planned for.
     pub fn machine(&self) -> Machine {
@@ -253,7 +253,12 @@ mod tests {
         ] {
             assert_eq!((of(name).units, of(name).bandwidth), (named(row).units, named(row).bandwidth), "{name}");
         }
-        assert_eq!(of("a card of next year").units, DISCRETE.units);
+        // What another card's name begins with is none of its figures.
+        for other in ["a card of next year", "NVIDIA L40S", "NVIDIA GeForce RTX 4090 Laptop GPU", "Apple M3 Max Ultra"]
+        {
+            assert!(!adapter(other, AdapterKind::Discrete).is_known(), "{other}");
+            assert_eq!(of(other).units, DISCRETE.units, "{other}");
+        }
         assert!(found.fragments.is_empty() && !found.early && found.least_bytes == 4);
         // What no interface of its vendor's plans for is told.
         assert!(NAMED.iter().filter(|row| !row.is_nvidia()).all(|row| Adapter::named(row.name).is_some()));

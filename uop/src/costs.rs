@@ -15,7 +15,7 @@ pub struct Costs {
     pub latency: Option<f64>,
     /// Seconds more that a CPU's worker takes to read a block that lies elsewhere than behind the one before.
     pub jump: Option<f64>,
-    /// Operations of f32 that a GPU computes a second, where no table tells of its units.
+    /// Operations of f32 that a GPU computes a second, a product with its addition being two: of GPUs whose interface tells of no units.
     pub operations: Option<f64>,
 }
 
@@ -23,7 +23,7 @@ pub struct Costs {
 struct Quantity {
     name: &'static str,
     unit: &'static str,
-    /// One of the unit, in bytes a second or seconds.
+    /// One of the unit, in bytes a second, seconds, or operations a second.
     scale: f64,
     /// The least and the most that is believed, in the unit: a hundredth of what the slowest machine of today has, and a hundred times the fastest.
     bounds: [f64; 2],

@@ -275,7 +275,7 @@ pub struct Attributes {
 pub struct GpuRow {
     /// Name, after `null:`.
     pub name: &'static str,
-    /// What it is, in words.
+    /// Its name as its driver gives it, by which an interface to every vendor's finds it, and in brackets what it is.
     pub doc: &'static str,
     sm: Option<u32>,
     units: usize,
@@ -312,6 +312,10 @@ impl GpuRow {
     /// Is it reached by its vendor's own interface, and not by one to every vendor's?
     pub fn is_nvidia(&self) -> bool {
         self.sm.is_some()
+    }
+    /// Its name as its driver gives it.
+    pub fn title(&self) -> &'static str {
+        self.doc.split(" (").next().unwrap_or(self.doc)
     }
     fn machine(&self) -> Machine {
         Machine {

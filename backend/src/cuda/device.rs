@@ -196,7 +196,7 @@ impl Device for CudaDevice {
         let driver = context.driver;
         let [costs, measured] = {
             let machine = &self.target.machine;
-            self.kept().describe(machine, Costs::can_plan(machine).then_some("by its clocks"))
+            self.kept().describe(machine, Costs::can_plan(machine).then_some(["as measured", "by its clocks"]))
         };
         vec![
             format!("{}, {}", context.model, architecture(context.sm)),

@@ -86,7 +86,7 @@ impl WgpuDevice {
 
     /// What was measured of it, as it is kept.
     fn kept(&self) -> Measured<'_> {
-        Measured::new(&self.store, &words(&self.info), &self.context.driver)
+        Measured::new(&self.store, &format!("{} by {}", self.facts.name, self.info.backend), &self.context.driver)
     }
 
     /// A wait for a step or a copy that takes longer than this (two minutes unless said) makes the device [lost](Error::Lost).
@@ -150,7 +150,10 @@ impl Device for WgpuDevice {
         ];
         let measured = match self.facts.kind {
             AdapterKind::Software(_) => vec![],
-            _ => self.kept().describe(machine, (!self.facts.is_known()).then_some("guessed")).into(),
+            _ => {
+                let unknown = ["bandwidth and operations as measured, others guessed", "guessed"];
+                self.kept().describe(machine, (!self.facts.is_known()).then_some(unknown)).into()
+            }
         };
         lines.into_iter().chain(measured).chain(others).collect()
     }

@@ -1,61 +1,77 @@
 //! How much an adapter reads and computes a second, by two kernels of its own: of one that no row of the table of machines has, plans know nothing else.
 
 use super::dialect::measuring::{COMPUTE, OF_A_ROUND, READ, text};
-use gristmill_runtime::{Buffer, Device, Error, Launch, Memory};
+use gristmill_runtime::{Buffer, Device, Error, Launch, Memory, Replay};
 use gristmill_uop::Graph;
 use gristmill_uop::costs::Costs;
 use gristmill_uop::program::{Access, Extent, Param, Program};
 use std::sync::Arc;
 
-/// Bytes that are read, at most and at least: more than any cache of today (256 MB of an MI300X, 96 of most large ones).
+/// Bytes that are read again and again, at most and at least: twice the largest cache of today (256 MB of an MI300X). Adapters that bind 128 MiB may have some of that in a cache.
 const BYTES: [usize; 2] = [512 << 20, 64 << 20];
-/// Threads of a workgroup, and workgroups: several times what any GPU of today runs at once.
+/// Most threads of a workgroup, and workgroups: a million threads, nearly four times what an H100 runs at once.
 const THREADS: usize = 256;
 const GROUPS: usize = 4096;
-/// Bytes that all threads read in a round.
-const OF_ALL: usize = 16 * THREADS * GROUPS;
-/// Rounds of computing, of the shorter run: 2 ms of a GPU with 2e12 operations a second, 0.07 of one with 60e12.
-const ROUNDS: i64 = 64;
-/// Passes of each, beside a first that counts for nothing.
+/// Seconds of the shorter of two runs whose difference is taken: a hundred times what the host's clock errs by where there are no timestamps, and a hundredth of what drivers let a kernel run.
+const RUN: f64 = 10e-3;
+/// Rounds of it at most.
+const MOST_ROUNDS: i64 = 1 << 20;
+/// Passes of each, in turns. Not measured.
 const PASSES: usize = 4;
+/// How many times as long twice as many rounds take, if the clock, and whoever else uses the adapter, let it be believed.
+const BELIEVED: std::ops::RangeInclusive<f64> = 1.5..=2.5;
 /// What counts the rounds.
 const VARIABLE: &str = "rounds";
 
 /// Measures.
 ///
 /// # Errors
-/// Whatever the device says, and where it has too little memory free.
+/// Whatever the device says, where it has too little memory, and where times say nothing.
 pub fn costs(device: &dyn Device) -> Result<Costs, Error> {
+    let threads = device.target().threads.min(THREADS);
+    let of_all = 16 * threads * GROUPS;
     let free = device.available().map_or(BYTES[0], |free| usize::try_from(free / 4).unwrap_or(BYTES[0]));
-    let bytes = free.min(device.target().machine.largest_binding).min(BYTES[0]) / (2 * OF_ALL) * (2 * OF_ALL);
+    let bytes = free.min(device.target().machine.largest_binding).min(BYTES[0]) / of_all * of_all;
     if bytes < BYTES[1] {
-        return Err(Error::invalid("measuring", format!("too little memory is free for it: {free} bytes")));
+        return Err(Error::invalid("measuring", format!("{bytes} bytes of memory are too few for it")));
     }
     let data = device.alloc(bytes, Memory::Scratch)?;
-    let read = of_a_round(device, ("measure_read", READ), &data, (bytes / OF_ALL / 2) as i64)?;
-    let computed = of_a_round(device, ("measure_compute", COMPUTE), &data, ROUNDS)?;
-    let operations = (OF_A_ROUND * THREADS * GROUPS) as f64;
-    Ok(Costs { bandwidth: Some(OF_ALL as f64 / read), operations: Some(operations / computed), ..Costs::default() })
+    let read = of_a_round(device, ("measure_read", READ), threads, &data)?;
+    let computed = of_a_round(device, ("measure_compute", COMPUTE), threads, &data)?;
+    let operations = (OF_A_ROUND * threads * GROUPS) as f64;
+    Ok(Costs { bandwidth: Some(of_all as f64 / read), operations: Some(operations / computed), ..Costs::default() })
 }
 
-/// Seconds of one of the kernel's rounds: the difference between so many and twice as many, by the least of a few passes.
-fn of_a_round(device: &dyn Device, (name, round): (&str, &str), data: &Buffer, few: i64) -> Result<f64, Error> {
+/// Seconds of one of the kernel's rounds: the difference between some and twice as many, by the least of a few passes. Rounds are doubled from one on, so that no run is long on a slow adapter, and a fast one
+/// is awake by the time that counts.
+fn of_a_round(device: &dyn Device, (name, round): (&str, &str), threads: usize, data: &Buffer) -> Result<f64, Error> {
     let mut graph = Graph::new();
     let groups = graph.int(GROUPS as i64);
     let program = Program {
-        source: text(name, THREADS, round),
+        source: text(name, threads, round),
         params: vec![Param { slot: 0, access: Access::Write, extent: Extent::Fixed(data.len()) }],
         vars: vec![VARIABLE.into()],
-        threads: THREADS,
+        threads,
         ..Program::new(name, Arc::new(graph), groups, groups)
     };
     let kernel = device.load(&[program], &|_, _| ())?.remove(0);
     let mut step = device.capture(vec![Launch { kernel, buffers: vec![data.clone()], level: 0 }])?;
-    let mut least = |rounds: i64| -> Result<f64, Error> {
-        let mut time = || Ok::<f64, Error>(step.replay_timed(&[(VARIABLE, rounds)])?.iter().sum());
-        time()?;
-        (0..PASSES).try_fold(f64::INFINITY, |least, _| Ok(least.min(time()?)))
-    };
-    let short = least(few)?;
-    Ok((least(2 * few)? - short) / few as f64)
+    let mut rounds = 1;
+    while rounds < MOST_ROUNDS && seconds(step.as_mut(), rounds)? < RUN {
+        rounds *= 2;
+    }
+    let [mut short, mut long] = [f64::INFINITY; 2];
+    for _ in 0..PASSES {
+        short = short.min(seconds(step.as_mut(), rounds)?);
+        long = long.min(seconds(step.as_mut(), 2 * rounds)?);
+    }
+    match BELIEVED.contains(&(long / short)) {
+        true => Ok((long - short) / rounds as f64),
+        false => Err(Error::invalid(name, format!("{rounds} rounds took {short} s, and twice as many {long}"))),
+    }
+}
+
+/// Seconds of a step of so many rounds.
+fn seconds(step: &mut dyn Replay, rounds: i64) -> Result<f64, Error> {
+    Ok(step.replay_timed(&[(VARIABLE, rounds)])?.iter().sum())
 }

@@ -8,7 +8,7 @@ use std::io::{self, Write};
 const NOTES: &str = "\
 Examples:
   gristmill devices                                 what --device may name, and what is missing for the rest
-  gristmill devices --measure                       what memory, launches and barriers cost on each, measured again";
+  gristmill devices --measure                       what memory, launches, barriers and operations cost on each, measured again";
 
 #[derive(Args)]
 #[command(after_help = NOTES)]

@@ -298,7 +298,12 @@ impl<'a> Checker<'a> {
         around || hoisted || self.scopes.iter().any(|s| s.range == Some(r))
     }
     fn open(&mut self, r: Id, step: i64, unroll: Option<i64>) -> Checked {
-        self.hold(step > 0, "a loop comes to its end in steps", r)?;
+        let counts = step == 1 || step > 1 && self.g.range_kind(r) == Some(RangeKind::Loop);
+        self.hold(
+            counts,
+            "a loop comes to its end in steps, and one that others share, or a sum's, in steps of one",
+            r,
+        )?;
         self.hold(unroll.is_none_or(|n| n > 0), "an iteration at least is written out", r)?;
         self.closed(r)?;
         let bound = self.g[r].src[0];
@@ -311,19 +316,24 @@ impl<'a> Checker<'a> {
         self.closed(r)?;
         self.value(index, r)?;
         let most = self.g.int_value(self.g[r].src[0]).unwrap_or(i64::MAX);
-        let within = self.g.within(index, 0, most.saturating_sub(1)) || self.of_round(index, r);
+        let within = match self.round(index) {
+            Some((round, behind)) => {
+                let bound = round.range.map(|first| self.g[first].src[0]);
+                (0..round.step).contains(&behind) && bound == Some(self.g[r].src[0])
+            }
+            None => self.g.within(index, 0, most.saturating_sub(1)),
+        };
         let own = self.g[index].dtype == self.g[r].dtype;
         self.hold(own && within, "the index of an iteration that is written out lies within its range", index)?;
         self.scopes.push(Scope { range: Some(r), index: Some(index), ..Scope::default() });
         Ok(())
     }
-    /// Is it so far behind the first iteration of a round, of an open loop up to the range's bound, that the round holds it?
-    fn of_round(&self, index: Id, r: Id) -> bool {
+    /// The open loop in steps that this index counts from, and how far it is behind it.
+    fn round(&self, index: Id) -> Option<(&Scope, i64)> {
         let (g, n) = (self.g, &self.g[index]);
-        let (first, behind) = if n.op == Op::Add { (n.src[0], g.int_value(n.src[1])) } else { (index, Some(0)) };
-        let round = self.scopes.iter().find(|s| s.range == Some(first));
-        let holds = round.zip(behind).is_some_and(|(round, behind)| (0..round.step).contains(&behind));
-        holds && g[first].src[0] == g[r].src[0]
+        let (first, behind) = if n.op == Op::Add { (n.src[0], g.int_value(n.src[1])?) } else { (index, 0) };
+        let round = self.scopes.iter().find(|s| s.range == Some(first) && s.step > 1)?;
+        Some((round, behind))
     }
     /// Is it a range over which a loop may be opened here?
     fn closed(&self, r: Id) -> Checked {

@@ -18,7 +18,7 @@ pub fn unroll(g: &Graph, statements: Vec<Statement>, plan: &LaunchPlan, target: 
     let copies = Copies { g, plan, short: target.statements_of_a_wait() };
     let mut out = statements;
     for i in 0..out.len() {
-        if let Statement::Loop { range, .. } = out[i] {
+        if let Statement::Loop { range, step: 1, .. } = out[i] {
             let copies = copies.of(range, &out[i..i + end_of_block(&out[i..])]);
             out[i] = Statement::Loop { range, step: 1, unroll: Some(copies) };
         }

@@ -21,7 +21,7 @@ impl WrittenOut<'_> {
         let mut at = 0;
         while let Some(s) = all.get(at) {
             match *s {
-                Statement::Loop { range, step: 1, unroll: Some(copies @ 2..) } => {
+                Statement::Loop { range, step: 1, unroll: Some(copies @ 2..) } if self.fits(range, copies) => {
                     let end = at + end_of_block(&all[at..]);
                     self.rounds(range, copies, &all[at + 1..end]);
                     at = end;
@@ -30,6 +30,10 @@ impl WrittenOut<'_> {
             }
             at += 1;
         }
+    }
+    /// Is an index so many iterations behind the last still a number of 32 bits? A loop of which that is not known is left as it is, since its indices could wrap, or take 64 bits that a machine may lack.
+    fn fits(&self, range: Id, copies: i64) -> bool {
+        self.r.g.max_of(self.r.g[range].src[0]) <= i64::from(i32::MAX) - copies
     }
     /// A loop of rounds of so many iterations, and what is no whole round behind it. Of a known number that is less than two rounds there is no loop.
     fn rounds(&mut self, range: Id, copies: i64, body: &[Statement]) {
@@ -48,6 +52,7 @@ impl WrittenOut<'_> {
                 let by = self.r.g.int(copies);
                 let (rounds, rest) = (self.r.g.idiv(bound, by), self.r.g.modulo(bound, by));
                 let behind = self.r.g.mul(rounds, by);
+                self.r.define(behind);
                 self.counted(rest, 1, |of, i| {
                     let at = of.r.g.add(behind, i);
                     of.iteration(range, at, 0, body);

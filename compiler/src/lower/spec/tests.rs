@@ -269,7 +269,9 @@ const BAD: &[Bad] = &[
     ("where a workgroup ends is known from its indices and from memory", |w, s| s.push(Statement::Leave(w.row))),
     ("a condition stands around nests, and around no other", |w, s| s.insert(2, Statement::Unless(w.group))),
     ("every loop and nest is closed", |w, s| s.push(Statement::Unless(w.group))),
-    ("a loop comes to its end in steps", |w, s| s[1] = Statement::Loop { range: w.row, step: 0, unroll: None }),
+    ("a loop comes to its end in steps, and one that others share, or a sum's, in steps of one", |w, s| {
+        s[1] = Statement::Loop { range: w.row, step: 0, unroll: None }
+    }),
     ("an iteration at least is written out", |w, s| s[1] = Statement::Loop { range: w.row, step: 1, unroll: Some(0) }),
     ("a thread's index lies within its range", |w, s| {
         let index = ThreadIndex { range: w.thread, divide: None, modulo: Some(9) };
