@@ -603,6 +603,19 @@ fn subgroups_multiply_matrices() {
     }
 }
 
+/// The count that says which expert a tile is of is one sum for all that a stage of its weight holds, and is computed where that is filled, by neighbours.
+#[test]
+fn subgroups_multiply_matrices_of_experts() {
+    use gristmill_backend::wgpu::dialect::Wgsl;
+    use gristmill_compiler::{Cheapest, Dialect, compile};
+    let target = with_matrices("rx7900xtx", 128);
+    let case = || vec![experts::grouped_of([64; 2], &gristmill_encodings::Q4_0, 32, 40).renamed("by 32")];
+    let compiled = compile(&case()[0].function, &target, Some(&Wgsl as &dyn Dialect), &mut Cheapest);
+    let has = |source: &str| ["coopMultiplyAdd(", "subgroupShuffleXor(", "pairs0["].iter().all(|s| source.contains(s));
+    assert!(compiled.programs.iter().any(|p| has(&p.source)));
+    check(case(), linear_of(vec![("rx7900xtx", target)]));
+}
+
 /// Of queries that are halves, a chunk of the cache is copied before the kernels before have ended, by a workgroup that has a multiprocessor to itself.
 #[test]
 fn a_cache_is_copied_before_the_wait() {
