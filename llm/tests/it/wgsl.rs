@@ -7,7 +7,7 @@
 use crate::side_by_side::each;
 use crate::steps_support::{CHUNK, CONTEXT, functions_of_steps};
 use gristmill_backend::null::NullDevice;
-use gristmill_backend::wgpu::dialect::{Wgsl, module, words_of_tables};
+use gristmill_backend::wgpu::dialect::{Wgsl, measuring, module, order, words_of_tables};
 use gristmill_backend::{Opened, Text};
 use gristmill_llm::arch::{self, Functions};
 use gristmill_llm::engine::cache_rows;
@@ -169,4 +169,14 @@ fn every_kernel_is_valid_and_is_written_for_metal_and_direct3d() {
         faults.len(),
         faults.iter().map(|(f, place)| (f.chars().take(600).collect::<String>(), place)).take(12).collect::<Vec<_>>()
     );
+}
+
+/// The kernels by which a device looks how its threads are numbered, and how fast it is.
+#[test]
+fn what_a_device_asks_itself_is_written_for_metal_and_direct3d() {
+    let [read, computed] = [measuring::READ, measuring::COMPUTE].map(|round| measuring::text("measure", 256, round));
+    for source in [read, computed, order::text(256, 32)] {
+        let case = Case { source, shuffles: true, long: false };
+        assert_eq!(fault(&case), None, "{}", case.source);
+    }
 }
