@@ -210,31 +210,6 @@ fn compiled_kernels_are_kept() {
     }
 }
 
-/// How fast an adapter is that no table has is measured once, and known when it is opened again.
-#[test]
-fn what_no_name_tells_is_measured() {
-    let folder = std::path::Path::new(env!("CARGO_TARGET_TMPDIR")).join("wgpu-measured");
-    let _ = std::fs::remove_dir_all(&folder); // of the run before
-    let open = |limited: Limited| {
-        let store = Store::open(&folder, 1 << 26).unwrap();
-        WgpuDevice::with((0, None), store, &limited).unwrap()
-    };
-    let unnamed = Limited { unnamed: true, ..Limited::default() };
-    let device = open(unnamed);
-    let machine = &device.target().machine;
-    assert!((1e8..1e14).contains(&machine.bandwidth) && (1e8..1e15).contains(&machine.operations), "{machine:?}");
-    let figures = format!("measured: bandwidth {} GB/s", machine.bandwidth / 1e9);
-    assert!(device.describe().iter().any(|line| line.starts_with(&figures)), "{figures}: {:?}", device.describe());
-    assert!(device.warnings().is_empty(), "{:?}", device.warnings());
-    let again = open(unnamed);
-    assert_eq!(again.target().machine, *machine);
-    // A program is as fast as its processor, and is not measured.
-    let program = open(Limited::default());
-    if program.measure().unwrap().is_none() {
-        assert_ne!(program.target().machine.bandwidth, machine.bandwidth);
-    }
-}
-
 /// Tells the test's child what it is.
 const CHILD: &str = "GRISTMILL_TEST_CHILD";
 
@@ -290,15 +265,17 @@ fn a_step_that_does_not_end_makes_the_device_lost() {
         "var x = p0[w]; for (var i = 0u; i < 200000000u; i += 1u) { x = x * 1664525u + 1013904223u + p0[x & 1u]; } p1[w] = x",
     );
     let kernel = load(&device, &slow).unwrap();
-    let [from, to] = [0, 1].map(|_| device.alloc(64, Memory::State).unwrap());
+    // Lavapipe ends a loop after 65,535 iterations, 10 ms of a core: so many take a third of a second of two.
+    const GROUPS: i64 = 64;
+    let [from, to] = [0, 1].map(|_| device.alloc(4 * GROUPS as usize, Memory::State).unwrap());
     let launch = Launch { kernel, buffers: vec![from, to.clone()], level: 0 };
     let mut step = device.capture(vec![launch]).unwrap();
     let device = device.with_wait_limit(Duration::from_millis(1));
     // Where other programs have the cores who waits may look when the step has ended.
-    let error = (0..8).find_map(|_| step.replay(&[("n", 2)]).err()).expect("a step that is waited for in vain");
+    let error = (0..8).find_map(|_| step.replay(&[("n", GROUPS)]).err()).expect("a step that is waited for in vain");
     assert!(error.is_lost(), "{error}");
     assert_said(&error, "has not ended after");
-    assert!(step.replay(&[("n", 2)]).unwrap_err().is_lost());
+    assert!(step.replay(&[("n", GROUPS)]).unwrap_err().is_lost());
     assert!(device.alloc(64, Memory::Scratch).err().unwrap().is_lost());
     assert!(device.read(&to, 0, &mut [0; 4]).unwrap_err().is_lost());
 }

@@ -5,8 +5,8 @@ pub const OF_A_ROUND: usize = 64;
 /// What a thread does in a round that computes.
 pub const COMPUTE: &str = "a = fma(a, c, b); b = fma(b, c, a); a = fma(a, c, b); b = fma(b, c, a); \
      a = fma(a, c, b); b = fma(b, c, a); a = fma(a, c, b); b = fma(b, c, a);";
-/// And in one that reads: 16 bytes behind those of all others, and from the beginning again.
-pub const READ: &str = "a += p0[(at.x + i * groups.x * threads) % arrayLength(&p0)];";
+/// And in one that reads: 16 bytes behind those of all others.
+pub const READ: &str = "a += p0[at.x + i * groups.x * threads];";
 
 /// The kernel of these rounds. What it computes nobody reads, and no compiler can leave out.
 pub fn text(name: &str, threads: usize, round: &str) -> String {
