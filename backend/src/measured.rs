@@ -90,14 +90,7 @@ impl<'a> Kept<'a> {
 mod tests {
     use super::*;
 
-    const COSTS: Costs = Costs {
-        bandwidth: Some(1e12),
-        launch: Some(2e-6),
-        barrier: None,
-        latency: Some(1e-6),
-        jump: None,
-        operations: None,
-    };
+    const COSTS: Costs = Costs { bandwidth: Some(1e12), launch: Some(2e-6), latency: Some(1e-6), ..Costs::NONE };
 
     fn place(name: &str) -> std::path::PathBuf {
         std::env::temp_dir().join(format!("gristmill-{name}-{}", std::process::id()))

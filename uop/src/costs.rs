@@ -83,14 +83,17 @@ const OF_AN_H200: Costs = Costs {
     launch: Some(0.93e-6),
     barrier: Some(14e-9),
     latency: Some(350e-9),
-    jump: None,
-    operations: None,
+    ..Costs::NONE
 };
 
 /// Longest text of costs, bytes.
 pub const LONGEST: usize = 512;
 
 impl Costs {
+    /// Before anything is measured.
+    pub const NONE: Costs =
+        Costs { bandwidth: None, launch: None, barrier: None, latency: None, jump: None, operations: None };
+
     /// With two significant digits each, so that what differs by less than a tenth or so is mostly the same; without what cannot be.
     pub fn rounded(mut self) -> Costs {
         for quantity in QUANTITIES {
@@ -177,14 +180,8 @@ fn two_digits(value: f64) -> String {
 mod tests {
     use super::*;
 
-    const MEASURED: Costs = Costs {
-        bandwidth: Some(1.2345e12),
-        launch: Some(1.26e-6),
-        barrier: None,
-        latency: Some(0.613e-6),
-        jump: None,
-        operations: None,
-    };
+    const MEASURED: Costs =
+        Costs { bandwidth: Some(1.2345e12), launch: Some(1.26e-6), latency: Some(0.613e-6), ..Costs::NONE };
 
     #[test]
     fn text_and_back_is_the_same() {

@@ -46,10 +46,9 @@ pub fn costs(threads: usize) -> Result<Costs, Error> {
     Ok(Costs {
         bandwidth: Some(bandwidth(&team, &[data.words()], PASSES)?),
         launch: Some(best(|| barriers(&team))? / BARRIERS as f64),
-        barrier: None,
         latency: Some(best(|| chase(&team, data.words()))? / LOADS as f64),
         jump: jump(&team, data.words())?,
-        operations: None,
+        ..Costs::NONE
     })
 }
 

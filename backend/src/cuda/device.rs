@@ -194,10 +194,9 @@ impl Device for CudaDevice {
             format!("memory: {} of {} MB free", free / 1_000_000, total / 1_000_000)
         });
         let driver = context.driver;
-        let [costs, measured] = {
-            let machine = &self.target.machine;
-            self.kept().describe(machine, Costs::can_plan(machine).then_some(["as measured", "by its clocks"]))
-        };
+        let machine = &self.target.machine;
+        let unknown = Costs::can_plan(machine).then_some(["as measured", "by its clocks"]);
+        let [costs, measured] = self.kept().describe(machine, unknown);
         vec![
             format!("{}, {}", context.model, architecture(context.sm)),
             memory,

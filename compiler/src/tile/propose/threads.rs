@@ -151,7 +151,7 @@ impl Sharing<'_> {
         ranges.iter().any(|&r| self.g.range_kind(r) == Some(RangeKind::Fused))
     }
     /// Does it unpack a weight, in each iteration of such a loop, with enough elements for each thread to have those whose codes are bytes of a word? Not where elements have sums of their own; one that all of them
-    /// share, as the count that says whose weight it is, takes nothing from that: without, threads filled stages one half after the other (experiments, 126).
+    /// share, as the count that says whose weight it is, takes nothing from that, and where it did threads filled stages of halves one by one (experiments, 126).
     fn unpacks(&self) -> bool {
         let g = self.g;
         let packed = |n: &Node| n.op == Op::Load && matches!(g[n.src[0]].arg, Arg::Packed(_, e) if e.elements > 1);
