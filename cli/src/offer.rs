@@ -56,8 +56,7 @@ pub fn specs(
     apart(&mut candidates)?;
     let opened = opened()?;
     let usual = PARALLEL[usize::from(opened.target.machine.kind == MachineKind::Gpu)];
-    // One at a time has a cache of its own.
-    let parallel = Some(parallel.unwrap_or(usual)).filter(|&n| n > 1);
+    let parallel = Some(parallel.unwrap_or(usual));
     let only = candidates.len() == 1;
     let mut specs = Vec::new();
     for Candidate { model, name, aliases, found } in candidates {

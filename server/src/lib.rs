@@ -1,7 +1,7 @@
 //! HTTP for models, in the interfaces of OpenAI, Anthropic and Ollama, and a chat page.
 //!
 //! Connections are served by a small tokio runtime. Which models are loaded is one place's affair ([`core::models::pool`]); each has a thread, on which its
-//! engine was made and stays ([`core::worker`]), and which takes requests from a fair queue of its own ([`core::queue`]) and tells its answers over
+//! engine was made and stays ([`core::together`]), and which takes requests from a fair queue of its own ([`core::queue`]) and tells its answers over
 //! channels. A client that hangs up closes its channel, which the thread sees before the next token.
 
 mod api;

@@ -9,7 +9,6 @@ use crate::api::serve::Encoding;
 use crate::api::{ollama, openai};
 use crate::core::channel::channel;
 use crate::core::event::{Chosen, Delta, Event, Finish, Usage};
-use crate::core::load::Part;
 use crate::core::model::{Served, demo};
 use crate::core::output::{Answer, Call, Outputs};
 use crate::net::stream::{Chunk, Source};
@@ -23,7 +22,7 @@ static SERVED: LazyLock<Arc<Served>> = LazyLock::new(|| Arc::new(demo()));
 
 /// A reply, told in pieces of so many characters, each of which is a token.
 fn outputs(text: &str, size: usize, markup: bool, finish: &Finish) -> Outputs {
-    let (sender, receiver) = channel(usize::MAX, Part::default());
+    let (sender, receiver) = channel(usize::MAX);
     let characters: Vec<char> = text.chars().collect();
     sender.send(Event::Waiting(2)).unwrap();
     sender.send(Event::Prompt(usage())).unwrap();
@@ -249,7 +248,7 @@ fn done(stream: &[&Value]) -> Value {
 #[test]
 fn what_cannot_go_on_is_told_in_the_stream() {
     let failed = || {
-        let (sender, receiver) = channel(usize::MAX, Part::default());
+        let (sender, receiver) = channel(usize::MAX);
         sender.send(Event::Failed(crate::core::error::RequestError::closing())).unwrap();
         Outputs::new(receiver, vec![None], true)
     };

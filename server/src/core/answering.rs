@@ -1,4 +1,4 @@
-//! What answering one by one and together share.
+//! What the batching worker needs besides its loop.
 
 use crate::core::event::Usage;
 use crate::core::job::Job;

@@ -5,7 +5,6 @@
 
 use crate::core::error::RequestError;
 use crate::core::event::{Chosen, Delta, Event};
-use crate::core::load::Part;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
@@ -17,8 +16,6 @@ pub struct Sender {
     most: usize,
     /// The reader fell behind; nothing is told any more.
     overrun: AtomicBool,
-    /// What the request holds of the cache.
-    held: Part,
 }
 
 /// The reader's side.
@@ -31,11 +28,11 @@ pub struct Receiver {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Unread;
 
-/// Both sides of a channel that holds at most about so many bytes, for a request that holds `held`.
-pub fn channel(most: usize, held: Part) -> (Sender, Receiver) {
+/// Both sides of a channel that holds at most about so many bytes.
+pub fn channel(most: usize) -> (Sender, Receiver) {
     let (sender, receiver) = unbounded_channel();
     let unread = Arc::new(AtomicUsize::new(0));
-    let sender = Sender { events: sender, unread: unread.clone(), most, overrun: AtomicBool::new(false), held };
+    let sender = Sender { events: sender, unread: unread.clone(), most, overrun: AtomicBool::new(false) };
     (sender, Receiver { events: receiver, unread })
 }
 
@@ -45,7 +42,6 @@ impl Sender {
     /// # Errors
     /// When it is not.
     pub fn send(&self, event: Event) -> Result<(), Unread> {
-        self.held.follow(&event);
         if self.overrun.load(Ordering::Relaxed) {
             return Err(Unread);
         }
@@ -100,7 +96,7 @@ mod tests {
 
     #[test]
     fn a_reader_that_keeps_up_reads_everything() {
-        let (sender, mut receiver) = channel(1000, Part::default());
+        let (sender, mut receiver) = channel(1000);
         for _ in 0..100 {
             sender.send(delta(600)).unwrap();
             assert!(matches!(receiver.recv().now_or_never(), Some(Some(Event::Delta(_)))));
@@ -112,7 +108,7 @@ mod tests {
 
     #[test]
     fn a_reader_that_falls_behind_is_told_so() {
-        let (sender, mut receiver) = channel(1000, Part::default());
+        let (sender, mut receiver) = channel(1000);
         sender.send(delta(600)).unwrap();
         assert_eq!(sender.send(delta(600)), Err(Unread));
         assert!(sender.is_closed());
@@ -126,7 +122,7 @@ mod tests {
     fn probabilities_count() {
         let chosen = Chosen { token: 0, logprob: Some(0.0), top: vec![(0, 0.0); 20] };
         let tokens = vec![chosen; 100];
-        let (sender, _receiver) = channel(20_000, Part::default());
+        let (sender, _receiver) = channel(20_000);
         assert!(sender.send(Event::Delta(Delta { tokens: tokens[..50].to_vec(), ..Delta::default() })).is_ok());
         assert_eq!(sender.send(Event::Delta(Delta { tokens, ..Delta::default() })), Err(Unread));
     }

@@ -10,7 +10,7 @@ use crate::core::model::Served;
 use crate::core::probabilities::probabilities;
 use gristmill_llm::generation::{self, Given, Step};
 use gristmill_llm::sampling::{Ask, Draws, Ranked, Sampler, StopMatcher, TokenSet};
-use gristmill_llm::session::{self, ConstraintError, Session};
+use gristmill_llm::session::{self, ConstraintError};
 use gristmill_llm::tokenizer::Utf8Stream;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -91,14 +91,6 @@ impl Generation {
     /// The token after `history`, of what was asked last; none where all logits are wanted to know it.
     pub fn choose_ranked(&mut self, ranked: &Ranked, history: &[u32]) -> Option<u32> {
         self.tokens.choose_ranked(ranked, history)
-    }
-    /// The next token: the one before is run, it is chosen and told; or why nothing follows.
-    ///
-    /// # Errors
-    /// When the choice or the model fails.
-    pub fn step(&mut self, session: &mut Session) -> Result<Option<Finish>, session::Error> {
-        let step = self.tokens.step(session)?;
-        Ok(self.chose(step, session.logits()))
     }
     /// The next token, of what a step of the model gave after `history`, all tokens so far, where there are so many tokens of context; or why nothing follows.
     ///

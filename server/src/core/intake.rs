@@ -215,7 +215,7 @@ impl Intake {
             return Err(RequestError::closing());
         }
         let Prepared { task, reuse, prompts, replies, stay } = prepared;
-        let (events, receiver) = channel(self.limits().unread, self.model.held.part());
+        let (events, receiver) = channel(self.limits().unread);
         let (served, answered, usage, events) = (self.served.clone(), 0, Usage::default(), Arc::new(events));
         let job = Job { client, asked, task, served, reuse, prompts, answered, usage, stay, events };
         if let Some(step) = self.model.loading.step() {

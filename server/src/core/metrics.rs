@@ -100,11 +100,11 @@ pub struct ModelMetrics {
     pub bytes: Gauge,
     /// Bytes of prefixes that are kept, now.
     pub kept_bytes: Gauge,
-    /// Requests that are answered at a time at most, while it is loaded; 0 stands for one.
+    /// Most concurrent sequences, while it is loaded.
     pub slots: Gauge,
     /// Pages of the cache that sequences have, now.
     pub pages: Gauge,
-    /// Pages that there are; none where answers are made one by one.
+    /// Pages of its KV cache, while it is loaded.
     pub pages_total: Gauge,
     /// Pages that were held when last nobody was being answered: none, or they are lost.
     pub pages_leaked: Gauge,
@@ -218,7 +218,7 @@ impl Families {
             kept_bytes: r.gauge("prefix_cache_bytes", "Bytes of prefixes that are kept"),
             slots: r.gauge("requests_running_most", OF_SLOTS),
             pages: r.gauge("cache_pages_used", "Pages of the cache that sequences under way have"),
-            pages_total: r.gauge("cache_pages", "Pages of the cache; 0 where answers are made one by one"),
+            pages_total: r.gauge("cache_pages", "Pages of the KV cache; 0 while the model is not loaded"),
             pages_leaked: r.gauge("cache_pages_leaked", OF_PAGES_LEAKED),
             pages_away: r.gauge("cache_pages_host", "Pages of earlier prompts that lie in the host's memory"),
             used_tokens: r.gauge("cache_tokens", "Tokens in the cache of requests that are not over"),
@@ -243,7 +243,7 @@ const OF_LOGIT_ROWS: &str = "Tokens of answers made together that were chosen fr
 const OF_PAGES_BROUGHT_BACK: &str = "Pages of the cache that came back from the host's memory";
 const OF_PREEMPTED: &str = "Times that a sequence gave its pages up and was computed again later";
 const OF_MODEL_BYTES: &str = "Bytes of weights, cache and activations of the model while it is loaded";
-const OF_SLOTS: &str = "Requests that are answered together at most; 0 where they are answered one by one";
+const OF_SLOTS: &str = "Most concurrent sequences; 0 while the model is not loaded";
 const OF_PAGES_LEAKED: &str = "Pages of the cache, of its windows and of the host's memory that were held when last nobody was being answered; any is a fault";
 
 impl Default for Metrics {

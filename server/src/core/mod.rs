@@ -1,7 +1,6 @@
-//! What a server does with a request, whatever interface it came by: checked ([`intake`]), queued ([`queue`]), answered ([`worker`]), and told
+//! What a server does with a request, whatever interface it came by: checked ([`intake`]), queued ([`queue`]), answered ([`together`]), and told
 //! as events ([`output`]). Nothing in here knows HTTP or an interface's JSON.
 
-pub mod alone;
 pub mod answering;
 pub mod budget;
 pub mod channel;
@@ -31,4 +30,3 @@ pub mod request;
 pub mod sampling;
 pub mod together;
 pub mod tools;
-pub mod worker;

@@ -9,7 +9,7 @@ use crate::core::error::RequestError;
 use crate::core::event::{Chosen, Event, Usage};
 use crate::core::generation::{Generation, failed, failed_step};
 use crate::core::job::{Answers, Job, Task};
-use crate::core::models::entry::Model;
+use crate::core::models::entry::{LoadError, Model};
 use crate::core::models::policy::Stay;
 use crate::core::probabilities::probabilities;
 use gristmill_llm::arch::Logits;
@@ -21,6 +21,7 @@ use std::cell::RefCell;
 use std::ops::ControlFlow;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Instant;
 
 /// What answers many at a time.
@@ -72,8 +73,30 @@ struct UnderWay {
 }
 
 impl Together {
+    /// Creates the worker of a loaded engine; at most `keep` bytes of host memory hold pages that leave its KV cache.
+    ///
+    /// # Errors
+    /// When the engine's KV cache has no pages.
+    pub fn for_engine(
+        engine: Engine,
+        keep: usize,
+        batch_invariant: bool,
+        model: Arc<Model>,
+        condition: Condition,
+    ) -> Result<Together, LoadError> {
+        let Ok(batcher) = Batcher::new(engine, batch_invariant) else {
+            return Err(LoadError { message: "its KV cache has no pages".into(), ..LoadError::default() });
+        };
+        // Pages of several sequences hold other conversations too; those of one sequence hold one context.
+        let engine = batcher.engine();
+        let swaps = !engine.cache_is_the_hosts() || engine.most_sequences() == 1;
+        let batcher = if swaps { batcher.keeping(keep) } else { batcher };
+        let (sequences, pages) = (batcher.engine().most_sequences(), batcher.load().total_pages);
+        tracing::info!(model = model.name(), sequences, pages, "serves with continuous batching");
+        Ok(Together::new(batcher, model, condition))
+    }
     /// With a model that nobody has asked yet.
-    pub fn new(batcher: Batcher, model: Arc<Model>, condition: Condition) -> Together {
+    fn new(batcher: Batcher, model: Arc<Model>, condition: Condition) -> Together {
         Together {
             batcher,
             model,
@@ -117,6 +140,10 @@ impl Together {
         self.preempted = load.preempted;
         let (steps, before) = (self.batcher.steps(), std::mem::replace(&mut self.steps, self.batcher.steps()));
         metrics.pages_away.set(load.away_pages as i64);
+        if self.batcher.engine().cache_is_the_hosts() {
+            let bytes = load.away_pages * self.batcher.engine().page_bytes();
+            self.model.swapped_bytes.fetch_max(bytes as u64, Ordering::Relaxed);
+        }
         metrics.brought_back.inc_by(steps.brought_back - before.brought_back);
         let counted = [steps.all - before.all, steps.mixed - before.mixed, steps.ahead - before.ahead];
         metrics.steps.iter().zip(counted).for_each(|(counter, n)| _ = counter.inc_by(n));

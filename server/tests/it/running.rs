@@ -29,8 +29,8 @@ pub struct Running {
 pub const PARALLEL: usize = 4;
 const CONTEXT: usize = 2048;
 
-fn settings(context: usize) -> Settings {
-    Settings { context: Some(context), parallel: Some(PARALLEL), ..Settings::default() }
+fn settings(context: usize, sequences: usize) -> Settings {
+    Settings { context: Some(context), parallel: Some(sequences), ..Settings::default() }
 }
 
 /// A model of a file, on a device that models share.
@@ -38,6 +38,7 @@ pub struct File {
     name: String,
     path: PathBuf,
     opened: Opened,
+    sequences: usize,
 }
 
 /// A processor with kernels that are compiled once, by whoever comes first, be it the program's tests, whose store it is; with a third of the time that `-O2` takes for them, as it
@@ -53,8 +54,12 @@ pub fn processor() -> Opened {
 impl File {
     /// That of this path in the repository, under that name.
     pub fn spec(name: &str, path: &str, opened: Opened) -> ModelSpec {
+        File::spec_for(name, path, opened, PARALLEL)
+    }
+    /// Creates the same for that many concurrent sequences.
+    fn spec_for(name: &str, path: &str, opened: Opened, sequences: usize) -> ModelSpec {
         let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("..").join(path);
-        let file = File { name: name.into(), path, opened };
+        let file = File { name: name.into(), path, opened, sequences };
         ModelSpec { name: name.into(), aliases: Vec::new(), plan: file.plan(), source: Arc::new(file) }
     }
     fn open(&self) -> Result<ModelFile, LoadError> {
@@ -67,7 +72,7 @@ impl ModelSource for File {
         let file = self.open()?;
         let model = arch::load(file.metadata(), &file).expect("a model");
         // What is forecast is what is loaded.
-        let settings = settings(model.context().min(CONTEXT));
+        let settings = settings(model.context().min(CONTEXT), self.sequences);
         let forecast = Forecast::of(&file, &settings, u64::MAX / 2).expect("a model");
         let about = About {
             architecture: model.architecture().to_owned(),
@@ -89,7 +94,7 @@ impl ModelSource for File {
         // Kernels are compiled once, by whoever comes first.
         static LOADING: Mutex<()> = Mutex::new(());
         let _turn = LOADING.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
-        Ok(Engine::load(&self.open()?, self.opened.clone(), settings(context), progress).expect("an engine"))
+        Ok(Engine::load(&self.open()?, self.opened.clone(), settings(context, self.sequences), progress).expect("an engine"))
     }
 }
 
@@ -105,6 +110,14 @@ pub fn start_on(config: Config, device: impl FnOnce(Opened) -> Opened + Send + '
         Offer { models, most_loaded: None, available: Box::new(|| None) }
     };
     start_with(config, offer)
+}
+
+/// Starts a server of the demo model with one concurrent sequence.
+pub fn start_single(config: Config) -> Running {
+    start_with(config, || {
+        let models = vec![File::spec_for("demo", "assets/demo-glm-Q4_0.gguf", processor(), 1)];
+        Offer { models, most_loaded: None, available: Box::new(|| None) }
+    })
 }
 
 /// Starts one with these models.

@@ -1,6 +1,7 @@
 //! Who comes, waits, leaves, and what is remembered.
 
 use super::client::asking;
+use super::running::start_single;
 use super::{shared, start};
 use gristmill_server::Config;
 use serde_json::{Value, json};
@@ -29,6 +30,52 @@ fn a_shared_prefix_is_not_run_again() {
     }
     assert!(server.client.metric("gristmill_prefix_cache_bytes") > 0.0);
     assert!(server.client.metric("gristmill_prompt_tokens_cached_total") > 1000.0);
+}
+
+#[test]
+fn a_single_sequence_keeps_several_conversations() {
+    let server = start_single(Config::default());
+    let story = |seed: u64| {
+        let words: Vec<String> = (0..60).map(|i| format!("{} is {}.", seed * 1000 + i, i * 7)).collect();
+        words.join(" ")
+    };
+    let ask = |seed: u64| server.client.ask(&story(seed), json!({ "max_tokens": 4, "seed": 1 })).ok();
+    // Together longer than one context, which is all that the KV cache has pages for.
+    let first: Vec<Value> = (0..8).map(ask).collect();
+    let prompts: u64 = first.iter().map(|answer| answer["usage"]["prompt_tokens"].as_u64().unwrap()).sum();
+    assert!(prompts > 2048, "{prompts}");
+    for (i, before) in first.iter().enumerate() {
+        let again = ask(i as u64);
+        let prompt = again["usage"]["prompt_tokens"].as_u64().unwrap();
+        assert!(cached(&again) + 40 + 64 > prompt && prompt > 300, "{again}");
+        assert_eq!(again["choices"], before["choices"]);
+    }
+    assert!(server.client.metric("gristmill_cache_pages_brought_back_total") > 0.0);
+}
+
+#[test]
+fn a_single_sequence_serves_requests_in_turn() {
+    let server = start_single(Config::default());
+    let client = &server.client;
+    assert_eq!(client.get("/v1/loads").ok()["loads"][0]["max_running_requests"], 1);
+    let several = json!({ "n": 3, "temperature": 0, "max_tokens": 12 });
+    std::thread::scope(|scope| {
+        for _ in 0..3 {
+            scope.spawn(|| {
+                let answer = client.ask("What is the capital of Japan?", several.clone()).ok();
+                let choices = answer["choices"].as_array().unwrap();
+                assert_eq!(choices.len(), 3);
+                let is_right = |choice: &Value| choice["message"]["content"].as_str().unwrap().contains("Tokyo");
+                assert!(choices.iter().all(is_right), "{answer}");
+            });
+        }
+    });
+    let scored = json!({ "prompt": "What is this?", "echo": true, "logprobs": 1, "max_tokens": 2 });
+    client.post("/v1/completions", &scored).ok();
+    let vectors = client.post("/v1/embeddings", &json!({ "input": ["one", "two"] })).ok();
+    assert_eq!(vectors["data"].as_array().unwrap().len(), 2);
+    assert_eq!(client.metric("gristmill_requests_failed_total"), 0.0);
+    assert_eq!(client.metric("gristmill_cache_pages_leaked"), 0.0);
 }
 
 #[test]

@@ -2,7 +2,7 @@
 
 use crate::core::error::RequestError;
 use crate::core::job::Job;
-use crate::core::load::{Load, Tokens};
+use crate::core::load::Load;
 use crate::core::loading::Loading;
 use crate::core::metrics::ModelMetrics;
 use crate::core::model::{About, Served, Text, now};
@@ -92,8 +92,8 @@ pub struct Model {
     pub queue: Queue<Job>,
     /// What was counted of it.
     pub metrics: ModelMetrics,
-    /// Tokens in its cache of requests that are not over.
-    pub held: Tokens,
+    /// Most bytes that its host KV cache has taken, where the engine's own memory is the host's too.
+    pub swapped_bytes: AtomicU64,
     /// How far it is while it is being loaded.
     pub loading: Loading,
     plan: Mutex<Result<ModelPlan, LoadError>>,
@@ -116,7 +116,7 @@ impl Model {
             source,
             queue: Queue::new(waiting),
             metrics,
-            held: Tokens::default(),
+            swapped_bytes: AtomicU64::new(0),
             loading,
             plan: Mutex::new(plan),
             served: Mutex::default(),
@@ -147,13 +147,13 @@ impl Model {
         }
         plan.clone()
     }
-    /// How busy it is. Where sequences share pages a page counts once, whole, whoever has it.
+    /// Returns how busy it is. A page counts once, whole, however many sequences share it.
     pub fn load(&self) -> Load {
         let ModelMetrics { running, slots, pages, pages_total, .. } = &self.metrics;
         let [running, slots, pages, pages_total] =
             [running, slots, pages, pages_total].map(|gauge| usize::try_from(gauge.get()).unwrap_or(0));
         let (used, room) = match pages_total {
-            0 => (self.held.count(), self.known().map_or(0, |plan| plan.context)),
+            0 => (0, self.known().map_or(0, |plan| plan.context)),
             _ => (pages * Options::PAGE, pages_total * Options::PAGE),
         };
         Load { running, waiting: self.queue.len(), slots: slots.max(1), used, room }

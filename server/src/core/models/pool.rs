@@ -1,7 +1,7 @@
 //! Which models are loaded: the one place that knows, and that has them loaded and leave.
 //!
 //! A model that is asked for and not there gets in line; the first in line is loaded where [`policy`](super::policy) finds room, one at a time, on a thread
-//! of its own, which is its [`Worker`] from then on. Its requests wait in its own queue meanwhile. One that is told to leave first answers who asked
+//! of its own, which is its [`Together`] from then on. Its requests wait in its own queue meanwhile. One that is told to leave first answers who asked
 //! before; who asks later has it loaded again.
 
 use crate::core::condition::Condition;
@@ -15,7 +15,7 @@ use crate::core::model::Served;
 use crate::core::models::entry::{LoadError, Model, ModelSpec};
 use crate::core::models::names::{Found, Names, find, nearest};
 use crate::core::models::policy::{Activity, Decision, Resident, decide};
-use crate::core::worker::Worker;
+use crate::core::together::Together;
 use gristmill_llm::engine::{Engine, Progress};
 use std::cell::Cell;
 use std::collections::VecDeque;
@@ -93,7 +93,7 @@ enum Phase {
 
 /// A model that has been loaded.
 struct Ready {
-    worker: Worker,
+    worker: Together,
     served: Arc<Served>,
     bytes: u64,
 }
@@ -255,10 +255,9 @@ impl Models {
             _ if model.queue.is_busy() => Activity::Busy,
             _ => Activity::Idle,
         };
-        // Pages are part of the model's bytes, whatever they hold.
-        let apart = model.metrics.pages_total.get() == 0;
-        let kept = u64::try_from(model.metrics.kept_bytes.get()).ok().filter(|_| apart).unwrap_or(0);
-        Resident { bytes: phase.bytes().unwrap_or(0).saturating_add(kept), used: model.used(), activity }
+        // The engine's bytes hold its pages; those of its host KV cache come on top.
+        let bytes = phase.bytes().unwrap_or(0).saturating_add(model.swapped_bytes.load(Ordering::Relaxed));
+        Resident { bytes, used: model.used(), activity }
     }
     /// A model's thread begins.
     fn begin(self: &Arc<Models>, state: &mut State, at: usize) {
@@ -324,7 +323,8 @@ impl Models {
         let keep = self.shared.keep.unwrap_or_else(|| self.kept_bytes(&engine));
         let (model, condition) = (model.clone(), self.shared.condition.clone());
         tracing::info!(model = model.name(), bytes, load_ms = begun.elapsed().as_millis() as u64, "loaded");
-        Ok(Ready { worker: Worker::new(engine, keep, self.shared.batch_invariant, model, condition), served, bytes })
+        let worker = Together::for_engine(engine, keep, self.shared.batch_invariant, model, condition)?;
+        Ok(Ready { worker, served, bytes })
     }
     fn kept_bytes(&self, engine: &Engine) -> usize {
         let whole = engine.cache_bytes(engine.context());
@@ -366,6 +366,7 @@ impl Models {
         for gauge in [loaded, bytes, kept_bytes, running, slots, pages, pages_total, pages_leaked, pages_away] {
             gauge.set(0);
         }
+        model.swapped_bytes.store(0, Ordering::Relaxed);
         if !state.closed && model.queue.len() > 0 {
             self.line_up(&mut state, at);
         }
