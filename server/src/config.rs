@@ -45,7 +45,7 @@ pub struct Config {
     pub owned_by: String,
     /// Bytes of earlier prompts to keep; `None` for a share of the memory.
     pub keep: Option<usize>,
-    /// Must a text with a seed, or of the most probable tokens, not depend on who else is answered? Their steps have the size of the largest then, however few there are.
+    /// Whether requests are batch-invariant that do not say: their steps run the kernels of the largest batch.
     pub batch_invariant: bool,
 }
 
@@ -85,7 +85,7 @@ impl Default for Config {
             drain: Duration::from_secs(25),
             owned_by: "gristmill".into(),
             keep: None,
-            batch_invariant: true,
+            batch_invariant: false,
         }
     }
 }

@@ -84,7 +84,7 @@ impl Door {
         let source = Arc::new(Toy(Mutex::new(Some(text))));
         let spec = ModelSpec { name, aliases: Vec::new(), plan: Ok(plan), source };
         let (metrics, condition, limits) = (Metrics::default(), Condition::default(), config.limits());
-        let shared = Shared { metrics, condition, limits, waiting: config.queue, keep: None, batch_invariant: true };
+        let shared = Shared { metrics, condition, limits, waiting: config.queue, keep: None, batch_invariant: false };
         let models = Models::new(vec![spec], None, Box::new(|| None), shared, Loading::default());
         let model = models.all()[0].clone();
         models.pretend_loaded(&model);

@@ -76,7 +76,10 @@ fn every_answer_is_complete_and_correct() {
             1 => "Tell me a story.".to_owned(),
             _ => format!("Tell me a story about {}a frog.", "a fox and ".repeat(kind)),
         };
-        asking(&question, json!({ "seed": kind, "temperature": 1, "max_tokens": 16, "stream": stream }))
+        asking(
+            &question,
+            json!({ "seed": kind, "temperature": 1, "max_tokens": 16, "stream": stream, "batch_invariant": true }),
+        )
     };
     let expected: Vec<String> = (0..KINDS)
         .map(|kind| {

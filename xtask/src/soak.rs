@@ -27,7 +27,7 @@ Examples:
   cargo xtask soak --url http://127.0.0.1:8080 --requests 300 --seed 7 -o soak.json
 
 First every prompt is answered alone, one after the other. Then so many clients ask for them at random, each again as soon as it was answered or has hung up: once its request was sent, after some pieces of the
-answer, or after up to 8 s. Half of the answers have temperature 0, half a seed: both promise the same tokens whoever is beside them, so that every finished answer has to be the one given alone, with its end
+answer, or after up to 8 s. Half of the answers have temperature 0, half a seed, and all ask for `batch_invariant`: every finished answer has to be the one given alone, with its end
 and number of tokens, and what others had read a beginning of it. Then nobody asks, and `gristmill_cache_pages_used`, `gristmill_cache_pages_leaked`, `gristmill_cache_tokens`, connections and requests of /metrics
 have to be what they were at first, within --idle seconds. Resident memory of a server that was started: its median over the last tenth of the run against that over the second. Nobody else may ask meanwhile.
 

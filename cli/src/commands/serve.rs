@@ -73,8 +73,11 @@ pub struct Options {
     /// Memory of this machine for earlier prompts of each model, where it answers one by one, or on a device with memory of its own what leaves its cache, MB [default: four whole contexts, within an eighth of the free memory]
     #[arg(long, value_name = "MB", help_heading = "Limits")]
     keep: Option<usize>,
-    /// Let answers with a seed or temperature 0 depend on who else is answered, in their last bits, and so now and then in a word: they are faster while few are made
-    #[arg(long)]
+    /// Answer the same text whatever other requests run, as `"batch_invariant": true` asks for one; decode steps are slower while few run
+    #[arg(long, conflicts_with = "no_batch_invariance")]
+    batch_invariant: bool,
+    /// The default: kept for scripts of earlier releases
+    #[arg(long, hide = true)]
     no_batch_invariance: bool,
     #[command(flatten)]
     common: Common,
@@ -159,7 +162,7 @@ pub fn run(options: Options) -> Result {
         drain: Duration::from_secs(options.drain.into()),
         owned_by: options.owned_by,
         keep: options.keep.map(|mb| mb.saturating_mul(1_000_000)),
-        batch_invariant: !options.no_batch_invariance,
+        batch_invariant: options.batch_invariant,
         ..defaults
     })?;
     let (loading, common) = (server.loading(), options.common);

@@ -28,8 +28,7 @@ impl Batcher {
     fn start(&mut self, batch: &Batch, before: Option<&Batch>, drawing: &mut Drawing) -> Result<bool, Error> {
         let Batcher { engine, scheduler, .. } = self;
         let row = |d: &super::Decode| {
-            let in_row = before.and_then(|before| before.decodes.iter().position(|b| b.sequence == d.sequence));
-            let token = match in_row {
+            let token = match before.and_then(|before| before.row(d.sequence)) {
                 Some(row) => Source::Row(row),
                 None => Source::Token(scheduler.tokens(d.sequence)[d.position]),
             };
@@ -37,7 +36,7 @@ impl Batcher {
             Some(AheadRow { token, position: d.position, pages: scheduler.pages(d.sequence, d.position), draws })
         };
         let rows: Option<Vec<AheadRow>> = batch.decodes.iter().map(row).collect();
-        let started = rows.map_or(Ok(false), |rows| engine.start_rows(&rows, batch.alike))?;
+        let started = rows.map_or(Ok(false), |rows| engine.start_rows(&rows, batch.batch_invariant))?;
         self.steps.all += u64::from(started);
         self.steps.ahead += u64::from(started && before.is_some());
         Ok(started)

@@ -22,8 +22,6 @@ pub struct Bounds {
     pub sequences: usize,
     /// Most tokens of a piece of a prompt.
     pub piece: usize,
-    /// Must what a sequence gives that reuses [exact](Reuse::Exact) rows alone not depend on how many are beside it?
-    pub batch_invariant: bool,
     /// Can a piece and tokens of answers be one step?
     pub mixed: bool,
 }
@@ -61,14 +59,14 @@ pub struct Batch {
     pub copies: Vec<PageCopy>,
     /// Rows of states to be copied.
     pub states: Vec<StateCopy>,
-    /// One token each of several sequences.
+    /// One token each of several sequences, sorted by sequence.
     pub decodes: Vec<Decode>,
     /// A piece of a prompt.
     pub piece: Option<Piece>,
     /// The row of states of its sequence, to be copied once it has run, as others may go on there.
     pub snapshot: Option<StateCopy>,
-    /// Must what one of the decoding sequences gives not depend on how many there are?
-    pub alike: bool,
+    /// Whether a decoding sequence of it is batch-invariant: it runs the kernels of the largest batch.
+    pub batch_invariant: bool,
     /// Are the piece and the tokens of the others one step? Not where something of it must be the same to the bit whoever is beside it.
     pub mixed: bool,
 }
@@ -77,6 +75,10 @@ impl Batch {
     /// Is there nothing to do?
     pub fn is_empty(&self) -> bool {
         self.decodes.is_empty() && self.piece.is_none() && self.moves.is_empty()
+    }
+    /// Returns the row of a sequence among the decodes.
+    pub fn row(&self, id: SequenceId) -> Option<usize> {
+        self.decodes.binary_search_by_key(&id, |decode| decode.sequence).ok()
     }
     /// Those whose next token is to be chosen once it has run.
     pub fn ends(&self) -> impl Iterator<Item = SequenceId> {

@@ -4,11 +4,10 @@ use super::batch::{Batch, Bounds, Decode, Load};
 use super::pace::Pace;
 use super::pages::Move;
 use super::scheduler::Scheduler;
-use super::sequence::SequenceId;
+use super::sequence::{SequenceId, SequenceOptions};
 use super::under_way::Ahead;
 use crate::arch::Options;
 use crate::engine::{self, Engine, Pages, Part, Row};
-use crate::prefix::Reuse;
 use crate::sampling::{Ask, Choice, Draws, Ranked};
 use crate::session::Error;
 use std::ops::ControlFlow;
@@ -80,17 +79,17 @@ pub struct Batcher {
 }
 
 impl Batcher {
-    /// With the pool of an engine that has one. Unless `batch_invariant`, what a sequence gives may depend in its last bits on how many are beside it, and steps of few are faster.
+    /// Creates a batcher over the page pool of an engine.
     ///
     /// # Errors
     /// The engine, where its cache is one sequence's.
-    pub fn new(engine: Engine, batch_invariant: bool) -> Result<Batcher, Box<Engine>> {
+    pub fn new(engine: Engine) -> Result<Batcher, Box<Engine>> {
         let Some(pages) = engine.pages() else { return Err(Box::new(engine)) };
         let piece = PIECE.min(engine.chunk());
         let windows = engine.window_pages().zip(engine.model().window()).map(|(pages, seen)| [pages, seen]);
         let (page, sequences, mixed) = (Options::PAGE, engine.most_sequences(), engine.mixes());
         let states = engine.state_rows();
-        let bounds = Bounds { pages, page, windows, states, places: 0, sequences, piece, batch_invariant, mixed };
+        let bounds = Bounds { pages, page, windows, states, places: 0, sequences, piece, mixed };
         Ok(Batcher {
             scheduler: Scheduler::new(bounds),
             bounds,
@@ -160,13 +159,13 @@ impl Batcher {
     ///
     /// # Errors
     /// When it is empty, does not leave room for one more token, or has tokens that there are not.
-    pub fn add(&mut self, prompt: &[u32], reuse: Reuse) -> Result<SequenceId, Error> {
+    pub fn add(&mut self, prompt: &[u32], options: SequenceOptions) -> Result<SequenceId, Error> {
         let context = self.engine.context();
         if prompt.len() >= context {
             return Err(Error::Prompt { prompt: prompt.len(), context });
         }
         self.engine.check(prompt)?;
-        Ok(self.scheduler.add(prompt.to_vec(), reuse))
+        Ok(self.scheduler.add(prompt.to_vec(), options))
     }
     /// Goes on with a sequence whose turn it was.
     pub fn push(&mut self, sequence: SequenceId, token: u32) {
@@ -275,9 +274,9 @@ impl Batcher {
         batch.snapshot.iter().try_for_each(|copy| engine.copy_state(copy))?;
         let read = Instant::now();
         let mut ask_rows = || batch.decodes.iter().map(|d| ask(d.sequence, d.ends)).collect();
-        match batch.alike {
+        match batch.batch_invariant {
             _ if rows.is_empty() || batch.mixed => {}
-            alike if *ranks => self.ranked = engine.step_rows_ranked(&rows, alike, &mut ask_rows)?,
+            invariant if *ranks => self.ranked = engine.step_rows_ranked(&rows, invariant, &mut ask_rows)?,
             true => engine.step_rows_alike(&rows)?,
             false => engine.step_rows(&rows)?,
         }

@@ -22,4 +22,4 @@ pub use batch::{Batch, Bounds, Decode, Load, Piece};
 pub use batcher::{Asking, Batcher, Drawing, Failed, Stepped, Steps};
 pub use pages::Move;
 pub use scheduler::Scheduler;
-pub use sequence::SequenceId;
+pub use sequence::{SequenceId, SequenceOptions};

@@ -7,7 +7,7 @@
 
 use super::place::{Node, Place, START};
 use super::state_pool::StatePool;
-use super::window_pool::{Held, WindowPool};
+use super::window_pool::{WindowPages, WindowPool};
 use crate::prefix::{BLOCK, Reuse};
 use rustc_hash::FxHashMap;
 use std::collections::BTreeMap;
@@ -48,7 +48,7 @@ pub struct Found {
     /// Where the whole pages end.
     pub place: Place,
     /// What the next token sees of windows in those pages, held now.
-    pub windows: Held,
+    pub windows: WindowPages,
     /// The row of states behind all that, held now.
     pub state: Option<u32>,
     /// So many positions are known, though of some the windows may be gone, or states not known: others may branch off there too.

@@ -6,10 +6,10 @@
 use super::batch::{Batch, Borrowed, Bounds, Decode, Load, Piece};
 use super::pages::{Found, Move, PagePool, Part};
 use super::place::Place;
-use super::sequence::{Sequence, SequenceId};
+use super::sequence::{Sequence, SequenceId, SequenceOptions};
 use crate::engine::{PageCopy, Pages, StateCopy};
 use crate::prefix::{BLOCK, Reuse};
-use std::collections::VecDeque;
+use std::collections::BTreeMap;
 
 /// A prompt's rest of no more tokens is one small step.
 const SHORT: usize = 64;
@@ -29,19 +29,27 @@ fn source(copy: &PageCopy) -> Part {
 pub struct Scheduler {
     bounds: Bounds,
     pool: PagePool,
-    /// In the order of arrival.
-    waiting: VecDeque<Sequence>,
-    running: Vec<Sequence>,
+    /// Sequences without pages, in order of arrival.
+    waiting: BTreeMap<SequenceId, Sequence>,
+    /// Sequences with pages, in order of arrival: the last is the youngest.
+    running: BTreeMap<SequenceId, Sequence>,
     /// Copies before the next step, and the pages that are held for them.
     copies: Vec<PageCopy>,
     states: Vec<StateCopy>,
-    /// Pages of those that are in a step under way, whatever becomes of these meanwhile, what that step sees of windows, each with its page, and their rows of states.
-    held: Vec<u32>,
-    held_windows: Vec<[u32; 2]>,
-    held_states: Vec<u32>,
+    held: Held,
     turns: u64,
     last: u64,
     preempted: u64,
+}
+
+/// What an in-flight step reads, kept until [`Scheduler::let_go`] whatever becomes of its sequences.
+#[derive(Debug, Default)]
+struct Held {
+    pages: Vec<u32>,
+    /// Pages with their sliding-window pages.
+    windows: Vec<[u32; 2]>,
+    /// Rows of recurrent states.
+    states: Vec<u32>,
 }
 
 impl Scheduler {
@@ -52,30 +60,31 @@ impl Scheduler {
             pool: PagePool::new(bounds.pages, bounds.page, bounds.places)
                 .with_windows(bounds.windows)
                 .with_states(bounds.states),
-            waiting: VecDeque::new(),
-            running: Vec::new(),
+            waiting: BTreeMap::new(),
+            running: BTreeMap::new(),
             copies: Vec::new(),
             states: Vec::new(),
-            held: Vec::new(),
-            held_windows: Vec::new(),
-            held_states: Vec::new(),
+            held: Held::default(),
             turns: 0,
             last: 0,
             preempted: 0,
         }
     }
-    /// Has this prompt, of one token at least, wait to be run and answered.
-    pub fn add(&mut self, prompt: Vec<u32>, reuse: Reuse) -> SequenceId {
+    /// Queues a sequence with this prompt, of one token at least.
+    pub fn add(&mut self, prompt: Vec<u32>, options: SequenceOptions) -> SequenceId {
         self.last += 1;
         let id = SequenceId(self.last);
         let prompt_tokens = prompt.len();
-        self.waiting.push_back(Sequence {
+        let SequenceOptions { reuse, batch_invariant } = options;
+        let reuse = if batch_invariant { Reuse::Exact } else { reuse };
+        let sequence = Sequence {
             id,
             tokens: prompt,
             prompt: prompt_tokens,
             computed: 0,
             exact: 0,
             reuse,
+            batch_invariant,
             blocks: false,
             pages: Vec::new(),
             windows: Default::default(),
@@ -84,14 +93,15 @@ impl Scheduler {
             place: Default::default(),
             found: None,
             turn: 0,
-        });
+        };
+        self.waiting.insert(id, sequence);
         id
     }
     fn find(&self, id: SequenceId) -> Option<&Sequence> {
-        self.running.iter().chain(&self.waiting).find(|s| s.id == id)
+        self.running.get(&id).or_else(|| self.waiting.get(&id))
     }
     fn find_mut(&mut self, id: SequenceId) -> Option<&mut Sequence> {
-        self.running.iter_mut().chain(&mut self.waiting).find(|s| s.id == id)
+        self.running.get_mut(&id).or_else(|| self.waiting.get_mut(&id))
     }
     /// The tokens of a sequence; none of one that is not here any more.
     pub fn tokens(&self, id: SequenceId) -> &[u32] {
@@ -120,11 +130,10 @@ impl Scheduler {
     }
     /// A sequence ends: its pages are let go, and what is known of them stays while there is room.
     pub fn remove(&mut self, id: SequenceId) {
-        if let Some(at) = self.running.iter().position(|s| s.id == id) {
-            let sequence = self.running.remove(at);
+        if let Some(sequence) = self.running.remove(&id) {
             self.release(sequence);
         }
-        self.waiting.retain(|s| s.id != id);
+        self.waiting.remove(&id);
     }
     /// A batch has failed: its sequences end, and what they have computed is not to be trusted. Those that they were.
     pub fn failed(&mut self, batch: &Batch) -> Vec<SequenceId> {
@@ -141,7 +150,7 @@ impl Scheduler {
                 && batch.states.iter().all(|copy| s.state != Some(copy.to));
             copied && !batch.moves.iter().any(|of| back(of, s))
         };
-        let others: Vec<SequenceId> = self.running.iter().filter(|s| !made(s)).map(|s| s.id).collect();
+        let others: Vec<SequenceId> = self.running.values().filter(|s| !made(s)).map(|s| s.id).collect();
         others.iter().for_each(|&id| self.spoil(id));
         all.into_iter().chain(others).collect()
     }
@@ -249,7 +258,7 @@ impl Scheduler {
             kept_states: self.pool.kept_states(),
             away_pages: self.pool.away(),
             leaked: self.is_idle().then(|| self.pool.all_held()),
-            tokens: self.running.iter().map(|s| s.computed).sum(),
+            tokens: self.running.values().map(|s| s.computed).sum(),
             preempted: self.preempted,
         }
     }
@@ -260,33 +269,32 @@ impl Scheduler {
         // Of a block at least: the tokens behind a prompt's last whole one are run in one step, whoever is beside them, as kernels of other classes sum in another order.
         let beside = beside.max(BLOCK).min(self.bounds.piece);
         let piece = self.piece(if decodes.is_empty() { self.bounds.piece } else { beside });
-        let exact = |d: &Decode| self.is_exact(d.sequence);
-        let alike = self.bounds.batch_invariant && decodes.iter().any(exact);
-        // What a piece leaves in the cache is the same in either kind of step; logits, and what others leave, are not.
-        let logits_alike = |piece: &Piece| self.bounds.batch_invariant && piece.ends && self.is_exact(piece.sequence);
+        let batch_invariant = decodes.iter().any(|d| self.is_batch_invariant(d.sequence));
+        // A chunk writes the same KV cache in either kind of step; its logits, and the others' rows, differ.
+        let apart = |chunk: &Piece| chunk.ends && self.is_batch_invariant(chunk.sequence);
         let mixed = self.bounds.mixed
             && !decodes.is_empty()
-            && !alike
-            && piece.as_ref().is_some_and(|piece| !logits_alike(piece));
+            && !batch_invariant
+            && piece.as_ref().is_some_and(|chunk| !apart(chunk));
         let snapshot = piece.as_ref().and_then(|piece| self.snapshot(piece));
         let (copies, states) = (std::mem::take(&mut self.copies), std::mem::take(&mut self.states));
-        Batch { moves: self.pool.take_moves(), copies, states, decodes, piece, snapshot, alike, mixed }
+        Batch { moves: self.pool.take_moves(), copies, states, decodes, piece, snapshot, batch_invariant, mixed }
     }
-    fn is_exact(&self, id: SequenceId) -> bool {
-        self.find(id).is_some_and(|s| s.reuse == Reuse::Exact)
+    fn is_batch_invariant(&self, id: SequenceId) -> bool {
+        self.find(id).is_some_and(|s| s.batch_invariant)
     }
     /// The batch behind one that is under way, of those of its sequences that go on: which token of theirs each runs is not known here yet. Whether one may still have a token at a position, `goes_on` says.
     /// None where what is next can be said only once that batch has been read.
     pub fn next_ahead(&mut self, batch: &Batch, goes_on: &mut dyn FnMut(SequenceId, usize) -> bool) -> Option<Batch> {
         let admits = !self.waiting.is_empty() && self.running.len() < self.bounds.sequences;
-        let all = self.running.iter().all(|s| batch.decodes.iter().any(|d| d.ends && d.sequence == s.id));
+        let all = self.running.keys().all(|&id| batch.row(id).is_some_and(|row| batch.decodes[row].ends));
         if batch.piece.is_some() || admits || !all {
             return None;
         }
         let mut decodes = Vec::new();
         for &Decode { sequence, position, .. } in &batch.decodes {
             let next = position + 1;
-            let Some(s) = self.running.iter_mut().find(|s| s.id == sequence) else { continue };
+            let Some(s) = self.running.get_mut(&sequence) else { continue };
             if !goes_on(sequence, next) {
                 continue;
             }
@@ -296,33 +304,31 @@ impl Scheduler {
             self.pool.reach(&mut s.windows, &s.pages, next + 1);
             decodes.push(Decode { sequence, position: next, ends: true });
         }
-        let alike = self.bounds.batch_invariant && decodes.iter().any(|d| self.is_exact(d.sequence));
-        let batch = Batch { decodes, alike, ..Batch::default() };
+        let batch_invariant = decodes.iter().any(|d| self.is_batch_invariant(d.sequence));
+        let batch = Batch { decodes, batch_invariant, ..Batch::default() };
         (!batch.is_empty()).then_some(batch)
     }
     /// A batch is under way while its sequences may end: nobody else gets their pages before [`Scheduler::let_go`].
     pub fn hold(&mut self, batch: &Batch) {
         for &Decode { sequence, position, .. } in &batch.decodes {
-            let Some(s) = self.running.iter().find(|s| s.id == sequence) else { continue };
+            let Some(s) = self.running.get(&sequence) else { continue };
             s.pages.iter().for_each(|&page| self.pool.hold(page));
-            self.held.extend(&s.pages);
-            self.held_windows.extend(self.pool.hold_seen(&s.windows, &s.pages, position));
+            self.held.pages.extend(&s.pages);
+            self.held.windows.extend(self.pool.hold_seen(&s.windows, &s.pages, position));
             s.state.iter().for_each(|&row| self.pool.hold_state(row));
-            self.held_states.extend(s.state);
+            self.held.states.extend(s.state);
         }
     }
     /// What was held for a batch is not any more.
     pub fn let_go(&mut self) {
-        for [page, number] in std::mem::take(&mut self.held_windows) {
-            self.pool.let_go_of(page, number, true);
-        }
-        std::mem::take(&mut self.held_states).into_iter().for_each(|row| self.pool.let_go_of_state(row));
-        let held = std::mem::take(&mut self.held);
-        self.pool.release(&held);
+        let Held { pages, windows, states } = std::mem::take(&mut self.held);
+        windows.into_iter().for_each(|[page, number]| self.pool.let_go_of(page, number, true));
+        states.into_iter().for_each(|row| self.pool.let_go_of_state(row));
+        self.pool.release(&pages);
     }
     /// The position of the next token of a sequence that is to be run; none where all tokens are, or it has no pages.
     pub fn next_position(&self, id: SequenceId) -> Option<usize> {
-        let running = self.running.iter().find(|s| s.id == id)?;
+        let running = self.running.get(&id)?;
         (running.computed < running.tokens.len()).then_some(running.computed)
     }
     /// A batch has run.
@@ -338,13 +344,13 @@ impl Scheduler {
     }
     /// A copy of the states behind a piece was made.
     fn snapshot_taken(&mut self, copy: &StateCopy, piece: &Piece) {
-        let Some(s) = self.running.iter().find(|s| s.id == piece.sequence) else {
+        let Some(s) = self.running.get(&piece.sequence) else {
             return self.pool.let_go_of_state(copy.to);
         };
         self.pool.keep_state(copy.to, &s.place, &s.tokens[..s.computed], s.exact == s.computed);
     }
     fn reached(&mut self, id: SequenceId, end: usize, exact: bool) {
-        let Some(sequence) = self.running.iter_mut().find(|s| s.id == id) else { return };
+        let Some(sequence) = self.running.get_mut(&id) else { return };
         if exact && sequence.exact == sequence.computed {
             sequence.exact = end;
         }
@@ -357,7 +363,7 @@ impl Scheduler {
     }
     fn admit(&mut self) {
         while self.running.len() < self.bounds.sequences
-            && let Some(first) = self.waiting.front()
+            && let Some(first) = self.waiting.values().next()
         {
             // Every one that runs may want a page before the next is admitted.
             let needed = first.tokens.len().div_ceil(self.bounds.page) + usize::from(!self.running.is_empty());
@@ -381,10 +387,10 @@ impl Scheduler {
                 self.pool.let_go(found);
                 return;
             }
-            let Some(mut sequence) = self.waiting.pop_front() else { return };
+            let Some((id, mut sequence)) = self.waiting.pop_first() else { return };
             sequence.state = state;
             self.take_found(&mut sequence, found);
-            self.running.push(sequence);
+            self.running.insert(id, sequence);
         }
     }
     /// Gives a sequence what was found of it, and pages for the rest of its tokens.
@@ -425,25 +431,24 @@ impl Scheduler {
     }
     /// A token of everyone who goes on with an answer, pages for them made sure of.
     fn decodes(&mut self) -> Vec<Decode> {
-        let mut all: Vec<SequenceId> = self.running.iter().filter(|s| s.decodes()).map(|s| s.id).collect();
-        all.sort();
+        let all: Vec<SequenceId> = self.running.values().filter(|s| s.decodes()).map(|s| s.id).collect();
         let mut out = Vec::new();
         for id in all {
             if !self.has_page(id) {
                 continue;
             }
-            let Some(s) = self.running.iter().find(|s| s.id == id) else { continue };
+            let Some(s) = self.running.get(&id) else { continue };
             out.push(Decode { sequence: id, position: s.computed, ends: s.computed + 1 == s.tokens.len() });
         }
         // Some may have given their pages up for others.
-        out.retain(|decode| self.running.iter().any(|s| s.id == decode.sequence));
+        out.retain(|decode| self.running.contains_key(&decode.sequence));
         out
     }
     /// Sees to it that the next position of a sequence has a page, if need be by taking those of the youngest. Has it, or was it the youngest itself?
     fn has_page(&mut self, id: SequenceId) -> bool {
         loop {
             let page = self.bounds.page;
-            let Some(sequence) = self.running.iter_mut().find(|s| s.id == id) else { return false };
+            let Some(sequence) = self.running.get_mut(&id) else { return false };
             if sequence.computed / page < sequence.pages.len() {
                 self.pool.reach(&mut sequence.windows, &sequence.pages, sequence.computed + 1);
                 return true;
@@ -452,24 +457,22 @@ impl Scheduler {
                 sequence.pages.push(page);
                 continue;
             }
-            let Some(youngest) = self.running.iter().map(|s| s.id).max() else { return false };
+            let Some((&youngest, _)) = self.running.last_key_value() else { return false };
             self.preempt(youngest);
         }
     }
     /// Takes a sequence's pages. It waits again, before all that came after it.
     fn preempt(&mut self, id: SequenceId) {
-        let Some(at) = self.running.iter().position(|s| s.id == id) else { return };
-        let sequence = self.running.remove(at);
+        let Some(sequence) = self.running.remove(&id) else { return };
         let sequence = self.release(sequence);
-        let place = self.waiting.iter().position(|s| s.id > id).unwrap_or(self.waiting.len());
-        self.waiting.insert(place, sequence);
+        self.waiting.insert(id, sequence);
         self.preempted += 1;
     }
     /// A piece of the prompt that has waited for longest.
     fn piece(&mut self, most: usize) -> Option<Piece> {
         let states = self.bounds.states > 0;
         let left = |s: &&mut Sequence| !s.decodes() && s.computed < s.pieces_end();
-        let sequence = self.running.iter_mut().filter(left).min_by_key(|s| s.turn)?;
+        let sequence = self.running.values_mut().filter(left).min_by_key(|s| s.turn)?;
         self.turns += 1;
         sequence.turn = self.turns;
         let (begin, end) = (sequence.computed, sequence.pieces_end());
@@ -489,7 +492,7 @@ impl Scheduler {
     }
     /// The copy of its states that a piece leaves: where rows of a prompt end that are exact, so that who asks the same begins there, and where others were seen to branch off.
     fn snapshot(&mut self, piece: &Piece) -> Option<StateCopy> {
-        let s = self.running.iter().find(|s| s.id == piece.sequence)?;
+        let s = self.running.get(&piece.sequence)?;
         let border = (s.prompt - 1) / BLOCK * BLOCK;
         let from = s.state.filter(|_| [border, branch(s)].contains(&piece.tokens.end))?;
         Some(StateCopy { from, to: self.pool.take_state()? })
@@ -499,19 +502,20 @@ impl Scheduler {
     pub fn check(&self) {
         self.pool.check();
         let mut held = std::collections::BTreeMap::new();
-        let of_sequences = self.running.iter().flat_map(|s| &s.pages).chain(self.copies.iter().map(|copy| &copy.from));
-        let of_sequences = of_sequences.chain(&self.held);
+        let of_sequences =
+            self.running.values().flat_map(|s| &s.pages).chain(self.copies.iter().map(|copy| &copy.from));
+        let of_sequences = of_sequences.chain(&self.held.pages);
         of_sequences.for_each(|page| *held.entry(*page).or_insert(0) += 1);
         assert_eq!(held.len(), self.pool.held(), "pages that nobody has and that are not free");
-        let of_sequences = self.running.iter().flat_map(|s| s.windows.numbers[s.windows.first..].iter().copied());
+        let of_sequences = self.running.values().flat_map(|s| s.windows.numbers[s.windows.first..].iter().copied());
         let windows = of_sequences.chain(self.copies.iter().filter_map(|copy| copy.windows.map(|windows| windows[0])));
-        let windows = windows.chain(self.held_windows.iter().map(|of| of[1]));
+        let windows = windows.chain(self.held.windows.iter().map(|of| of[1]));
         let windows: std::collections::BTreeSet<u32> = windows.collect();
         assert_eq!(windows.len(), self.pool.held_windows(), "windows that nobody has and that are not free");
-        let rows = self.running.iter().filter_map(|s| s.state).chain(self.states.iter().map(|copy| copy.from));
-        let rows: std::collections::BTreeSet<u32> = rows.chain(self.held_states.iter().copied()).collect();
+        let rows = self.running.values().filter_map(|s| s.state).chain(self.states.iter().map(|copy| copy.from));
+        let rows: std::collections::BTreeSet<u32> = rows.chain(self.held.states.iter().copied()).collect();
         assert_eq!(rows.len(), self.pool.held_states(), "rows of states that nobody has and that are not free");
-        assert!(self.waiting.iter().all(|s| s.pages.is_empty() && s.windows.numbers.is_empty() && s.state.is_none()));
+        assert!(self.waiting.values().all(|s| s.pages.is_empty() && s.windows.numbers.is_empty() && s.state.is_none()));
         assert!(self.running.len() <= self.bounds.sequences);
     }
 }

@@ -1,12 +1,27 @@
 //! A sequence: its tokens, how far the model has run them, and where their rows lie.
 
 use super::place::Place;
-use super::window_pool::Held;
+use super::window_pool::WindowPages;
 use crate::prefix::Reuse;
 
 /// Which one.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct SequenceId(pub(super) u64);
+
+/// What the steps of a sequence have to guarantee.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct SequenceOptions {
+    /// Which rows of the prefix cache it may reuse; [`Reuse::Exact`] repeats the text of the same request alone.
+    pub reuse: Reuse,
+    /// Whether its logits are the same bits whatever else is in the batch; it reuses exact rows alone then.
+    pub batch_invariant: bool,
+}
+
+impl Default for SequenceOptions {
+    fn default() -> SequenceOptions {
+        SequenceOptions { reuse: Reuse::Any, batch_invariant: false }
+    }
+}
 
 /// A sequence of tokens. Identifiers are in the order of arrival.
 #[derive(Debug)]
@@ -20,13 +35,15 @@ pub(super) struct Sequence {
     pub computed: usize,
     /// Of which the first so many depend on the tokens alone: see [`crate::prefix`].
     pub exact: usize,
-    /// Does its text have to be the same whatever else runs? Then only exact rows are reused, and what is computed again is computed as it was.
+    /// Which rows of the prefix cache it reuses; with exact ones, recomputed rows are those of before.
     pub reuse: Reuse,
+    /// Whether its decode steps run the kernels of the largest batch.
+    pub batch_invariant: bool,
     /// Are blocks of its prompt run so that they are exact?
     pub blocks: bool,
     pub pages: Vec<u32>,
     /// What it has of the pool of windows.
-    pub windows: Held,
+    pub windows: WindowPages,
     /// Its row of states, while it runs and the model keeps some.
     pub state: Option<u32>,
     /// So many of its first tokens were known when it was admitted, though of some the windows may have been gone, or no states known.

@@ -1,7 +1,7 @@
 //! The scheduler with an executor that computes nothing but keeps account: which token stands where in the pool, and what each step sees of it.
 
 use super::pages::PagePool;
-use super::{Batch, Bounds, Decode, Move, Scheduler, SequenceId};
+use super::{Batch, Bounds, Decode, Move, Scheduler, SequenceId, SequenceOptions};
 use crate::arch::Pools;
 use crate::engine::StateCopy;
 use crate::prefix::{BLOCK, Reuse};
@@ -28,8 +28,8 @@ struct Model {
     states: Vec<Option<Vec<Cell>>>,
     /// The host's places for pages.
     host: Vec<Vec<Option<Cell>>>,
-    /// Of each: how many tokens it is to have in all, whether its text must not depend on others, and the tokens of its prompt.
-    wanted: BTreeMap<SequenceId, (usize, Reuse, usize)>,
+    /// Of each sequence: its length at the end, its options, and the length of its prompt.
+    wanted: BTreeMap<SequenceId, (usize, SequenceOptions, usize)>,
     ended: BTreeMap<SequenceId, Vec<u32>>,
     most: usize,
     /// Most tokens of a piece beside answers: they change from step to step.
@@ -79,9 +79,9 @@ impl Model {
     fn with(pages: usize, sequences: usize, Besides { seen, places, copies }: Besides) -> Model {
         let of = |seen| sequences * (Pools::blocks(seen, 1) + 1) + Pools::blocks(seen, 96);
         let windows = seen.map(|seen| [of(seen), seen]);
-        let (piece, batch_invariant, mixed) = (96, true, seen.is_none() && copies.is_none());
+        let (piece, mixed) = (96, seen.is_none() && copies.is_none());
         let states = copies.map_or(0, |copies| sequences + copies);
-        let bounds = Bounds { pages, page: PAGE, windows, states, places, sequences, piece, batch_invariant, mixed };
+        let bounds = Bounds { pages, page: PAGE, windows, states, places, sequences, piece, mixed };
         Model {
             scheduler: Scheduler::new(bounds),
             pool: vec![None; pages * PAGE],
@@ -99,10 +99,18 @@ impl Model {
         }
     }
     fn add(&mut self, prompt: Vec<u32>, answer: usize, reuse: Reuse) -> SequenceId {
+        self.add_with(prompt, answer, SequenceOptions { reuse, ..SequenceOptions::default() })
+    }
+    fn add_with(&mut self, prompt: Vec<u32>, answer: usize, options: SequenceOptions) -> SequenceId {
         let (all, length) = (prompt.len() + answer, prompt.len());
-        let id = self.scheduler.add(prompt, reuse);
-        self.wanted.insert(id, (all, reuse, length));
+        let id = self.scheduler.add(prompt, options);
+        self.wanted.insert(id, (all, options, length));
         id
+    }
+    /// Tells whether a sequence may reuse exact rows alone.
+    fn is_exact(&self, id: SequenceId) -> bool {
+        let options = self.wanted[&id].1;
+        options.batch_invariant || options.reuse == Reuse::Exact
     }
     fn slot(&self, id: SequenceId, position: usize) -> usize {
         let pages = self.scheduler.pages(id, position).all;
@@ -196,17 +204,18 @@ impl Model {
         }
         self.check_exact(batch);
     }
-    /// A piece and answers share a step unless there is a pool of windows, or of states, or one of them must have the same logits whoever is beside it.
+    /// Checks that a chunk and decodes are a mixed batch unless there are windows, states or a batch-invariant sequence.
     fn check_mixed(&self, batch: &Batch) {
-        let exact = |id| self.wanted[&id].1 == Reuse::Exact;
-        let alike = batch.decodes.iter().any(|d| exact(d.sequence));
-        let apart = batch.piece.as_ref().is_none_or(|piece| piece.ends && exact(piece.sequence));
+        let invariant = |id| self.wanted[&id].1.batch_invariant;
+        let any_invariant = batch.decodes.iter().any(|d| invariant(d.sequence));
+        assert_eq!(batch.batch_invariant, any_invariant, "{batch:?}");
+        let apart = batch.piece.as_ref().is_none_or(|piece| piece.ends && invariant(piece.sequence));
         let apart = apart || self.seen.is_some() || !self.states.is_empty();
-        assert_eq!(batch.mixed, !batch.decodes.is_empty() && !alike && !apart, "{batch:?}");
+        assert_eq!(batch.mixed, !batch.decodes.is_empty() && !any_invariant && !apart, "{batch:?}");
     }
     /// Who wants the same text again sees rows that were computed as they would have been alone.
     fn check_exact(&self, batch: &Batch) {
-        for id in batch.ends().filter(|id| self.wanted[id].1 == Reuse::Exact) {
+        for id in batch.ends().filter(|&id| self.is_exact(id)) {
             let tokens = self.scheduler.tokens(id).len();
             let prompt = self.wanted[&id].2;
             for position in 0..tokens {
@@ -231,10 +240,10 @@ impl Model {
         if let Some(piece) = &batch.piece {
             let most = if batch.decodes.is_empty() { 96 } else { beside.max(BLOCK) };
             assert!(piece.tokens.len() <= most, "{batch:?}");
-            let (_, reuse, prompt) = self.wanted[&piece.sequence];
+            let prompt = self.wanted[&piece.sequence].2;
             let rest = (prompt - 1) / BLOCK * BLOCK..prompt;
             assert!(
-                reuse == Reuse::Any || piece.exact || piece.tokens == rest,
+                !self.is_exact(piece.sequence) || piece.exact || piece.tokens == rest,
                 "{batch:?}: the rest of {prompt} is whole"
             );
         }
@@ -244,9 +253,7 @@ impl Model {
     fn run_rows(&mut self, batch: &Batch, before: Option<(&Batch, &[u32])>) -> Vec<u32> {
         let row = |model: &mut Model, d: &Decode| {
             let known = model.scheduler.tokens(d.sequence).get(d.position).copied();
-            let chosen = before.and_then(|(batch, told)| {
-                Some(told[batch.decodes.iter().position(|other| other.sequence == d.sequence)?])
-            });
+            let chosen = before.and_then(|(batch, told)| Some(told[batch.row(d.sequence)?]));
             let cell = Cell { token: known.or(chosen).expect("a token"), exact: false };
             model.write(d.sequence, d.position, Some(cell));
             model.advance(d.sequence, d.position);
@@ -386,6 +393,23 @@ fn a_prefix_is_shared() {
     model.step();
     assert_eq!(model.scheduler.found(follows), Some(205));
     model.run_to_the_end();
+}
+
+#[test]
+fn a_batch_is_invariant_while_a_sequence_asks_for_it() {
+    let mut model = Model::new(16, 4);
+    let other = model.add(prompt(1, 40), 20, Reuse::Exact);
+    model.step();
+    let options = SequenceOptions { batch_invariant: true, ..SequenceOptions::default() };
+    let asks = model.add_with(prompt(3, 100), 5, options);
+    let mut invariant = 0;
+    while !model.ended.contains_key(&other) {
+        let batch = model.next_batch();
+        assert_eq!(batch.batch_invariant, batch.row(asks).is_some());
+        invariant += usize::from(batch.batch_invariant);
+        model.finish_step(&batch);
+    }
+    assert_eq!(invariant, 5, "decode steps of the one that asks");
 }
 
 #[test]
@@ -577,6 +601,7 @@ enum Act {
         length: usize,
         answer: usize,
         exact: bool,
+        invariant: bool,
     },
     Cancel(usize),
     /// The states of one are not known any more, and nothing is under way.
@@ -586,12 +611,9 @@ enum Act {
 }
 
 fn acts() -> impl Strategy<Value = Vec<Act>> {
-    let add = (1u32..4, 1usize..300, 1usize..90, any::<bool>()).prop_map(|(seed, length, answer, exact)| Act::Add {
-        seed,
-        length,
-        answer,
-        exact,
-    });
+    let add = (1u32..4, 1usize..300, 1usize..90, any::<bool>(), any::<bool>());
+    let add =
+        add.prop_map(|(seed, length, answer, exact, invariant)| Act::Add { seed, length, answer, exact, invariant });
     let act = prop_oneof![4 => add, 1 => (0usize..8).prop_map(Act::Cancel), 1 => (0usize..8).prop_map(Act::Again), 1 => Just(Act::Fail), 4 => (1usize..12).prop_map(Act::Steps)];
     proptest::collection::vec(act, 1..30)
 }
@@ -609,10 +631,11 @@ proptest! {
         let mut asked = BTreeMap::new();
         for act in acts {
             match act {
-                Act::Add { seed, length, answer, exact } => {
+                Act::Add { seed, length, answer, exact, invariant } => {
                     let prompt = prompt(seed, length);
                     let reuse = if exact { Reuse::Exact } else { Reuse::Any };
-                    asked.insert(model.add(prompt.clone(), answer, reuse), (prompt, answer));
+                    let options = SequenceOptions { reuse, batch_invariant: invariant };
+                    asked.insert(model.add_with(prompt.clone(), answer, options), (prompt, answer));
                 }
                 Act::Cancel(nth) => {
                     let here: Vec<SequenceId> = asked.keys().copied().filter(|id| !model.ended.contains_key(id)).collect();

@@ -27,9 +27,9 @@ pub(super) struct WindowPool {
     clock: u64,
 }
 
-/// The windows' pages of a sequence: a number for each of its pages, of which it has those from `first` on.
+/// Sliding-window KV pages of a sequence: a number for each of its pages, held from `first` on.
 #[derive(Clone, PartialEq, Eq, Default, Debug)]
-pub struct Held {
+pub struct WindowPages {
     /// The first that it still has.
     pub first: usize,
     /// Numbers: before the first of pages that may be others' by now.

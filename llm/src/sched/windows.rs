@@ -4,7 +4,7 @@
 //! there. What nobody will ask for goes first: where sequences end, where their prompts do, and where others were seen to branch off, is what is asked for.
 
 use super::pages::{PagePool, Part};
-use super::window_pool::{Held, WindowPool};
+use super::window_pool::{WindowPages, WindowPool};
 use crate::arch::Pools;
 
 /// Those of a pool's pages. Where there are no windows nothing happens.
@@ -25,24 +25,24 @@ impl PagePool {
         pages.iter().skip(first).all(there) && part.is_none_or(|part| part.window.is_some())
     }
     /// Has somebody who goes on behind these pages and a part of another have the windows that its next token sees.
-    pub(super) fn hold_windows(&mut self, pages: &[u32], part: Option<&Part>) -> Held {
+    pub(super) fn hold_windows(&mut self, pages: &[u32], part: Option<&Part>) -> WindowPages {
         let positions = self.positions(pages, part);
-        let Some(windows) = &mut self.windows else { return Held::default() };
+        let Some(windows) = &mut self.windows else { return WindowPages::default() };
         let first = (windows.first_seen(positions) / self.size).min(pages.len());
         let of = |&page: &u32| self.pages[page as usize].window.unwrap_or_default();
         let numbers: Vec<u32> = pages.iter().map(of).collect();
         numbers[first..].iter().chain(part.and_then(|part| part.window.as_ref())).for_each(|&n| windows.hold(n));
-        Held { first, numbers }
+        WindowPages { first, numbers }
     }
     /// Holds what a token of a sequence at that position sees of windows, for a step that is under way: each page with its window's.
-    pub(super) fn hold_seen(&mut self, held: &Held, pages: &[u32], position: usize) -> Vec<[u32; 2]> {
+    pub(super) fn hold_seen(&mut self, held: &WindowPages, pages: &[u32], position: usize) -> Vec<[u32; 2]> {
         let Some(windows) = &mut self.windows else { return Vec::new() };
         let first = held.first.max(windows.first_seen(position) / self.size);
         let seen = pages.iter().zip(&held.numbers).skip(first).map(|(&page, &number)| [page, number]);
         seen.inspect(|&[_, number]| windows.hold(number)).collect()
     }
     /// Sees to it that a sequence has windows for its first `end` positions, in these pages, as far as their tokens see them.
-    pub fn reach(&mut self, held: &mut Held, pages: &[u32], end: usize) {
+    pub fn reach(&mut self, held: &mut WindowPages, pages: &[u32], end: usize) {
         while self.windows.is_some() && held.numbers.len() < end.div_ceil(self.size) {
             let page = pages[held.numbers.len()];
             held.numbers.push(self.take_window(Some(page)));
@@ -61,7 +61,7 @@ impl PagePool {
         number
     }
     /// A sequence, in these pages, has computed so many positions, and leaves behind what the next token does not see. Somebody may ask for what is seen at `ends`.
-    pub fn leave(&mut self, held: &mut Held, pages: &[u32], computed: usize, ends: &[usize]) {
+    pub fn leave(&mut self, held: &mut WindowPages, pages: &[u32], computed: usize, ends: &[usize]) {
         let Some(windows) = &self.windows else { return };
         let seen = |end: usize| windows.first_seen(end) / self.size..end.div_ceil(self.size);
         let first = seen(computed).start.min(held.numbers.len());
@@ -81,11 +81,11 @@ impl PagePool {
         }
     }
     /// A sequence, in these pages, lets go of all its windows: somebody may go on where it ended.
-    pub fn release_windows(&mut self, held: &mut Held, pages: &[u32]) {
+    pub fn release_windows(&mut self, held: &mut WindowPages, pages: &[u32]) {
         for (&page, &number) in pages.iter().zip(&held.numbers).skip(held.first) {
             self.let_go_of(page, number, true);
         }
-        *held = Held::default();
+        *held = WindowPages::default();
     }
     /// Windows for whoever runs so many tokens at most at a time in pages of its own, a number for each of them: as many as such a step sees, one after the other and
     /// again. None where there are too few now.

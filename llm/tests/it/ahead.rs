@@ -8,7 +8,7 @@ use gristmill_llm::generation::{Generation, Given};
 use gristmill_llm::gguf::Gguf;
 use gristmill_llm::prefix::Reuse;
 use gristmill_llm::sampling::{Sampler, SamplingParams};
-use gristmill_llm::sched::Batcher;
+use gristmill_llm::sched::{Batcher, SequenceOptions};
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 
@@ -28,7 +28,7 @@ fn batcher_on(opened: Opened, family: &str, quant: &str) -> (Batcher, Vec<u32>) 
     let settings = Settings { context: Some(CONTEXT), chunk: 128, parallel: Some(PARALLEL), ..Settings::default() };
     let engine = Engine::load(&file, opened, settings, &|_| ()).expect("a model");
     let tokens = ids(&data(&format!("families/{family}-tokens.txt")));
-    (Batcher::new(engine, true).unwrap_or_else(|_| panic!("{family} shares steps")), tokens)
+    (Batcher::new(engine).unwrap_or_else(|_| panic!("{family} shares steps")), tokens)
 }
 
 /// Answers that choose in different ways, of which some end at a token that nobody foresees.
@@ -49,12 +49,13 @@ fn answers(batcher: &mut Batcher, prompts: &[&[u32]], apart: usize) -> (Vec<Vec<
 
 /// The same, where what is reused may be anything or has to be exact.
 fn answers_with(batcher: &mut Batcher, prompts: &[&[u32]], apart: usize, reuse: Reuse) -> (Vec<Vec<u32>>, usize) {
+    let options = SequenceOptions { reuse, batch_invariant: reuse == Reuse::Exact };
     let (context, vocabulary) = (batcher.engine().context(), batcher.engine().model().vocabulary());
     let (mut here, mut answers) = (BTreeMap::new(), vec![Vec::new(); prompts.len()]);
     let (mut come, mut step, mut ahead) = (0, 0, 0);
     while come < prompts.len() || !here.is_empty() {
         while come < prompts.len() && step >= come * apart {
-            here.insert(batcher.add(prompts[come], reuse).expect("a prompt"), (come, generation(come)));
+            here.insert(batcher.add(prompts[come], options).expect("a prompt"), (come, generation(come)));
             come += 1;
         }
         let told = {
@@ -106,7 +107,7 @@ fn check(family: &str, quant: &str) {
     }
     // One that hangs up while a step is under way leaves its pages, and nobody else notices.
     let alone = answers(&mut batcher, &prompts[..1], 0).0;
-    let gone = batcher.add(prompts[3], Reuse::Any).expect("a prompt");
+    let gone = batcher.add(prompts[3], SequenceOptions::default()).expect("a prompt");
     let draws = generation(0).draws();
     for _ in 0..4 {
         let told = batcher.step_with(&mut |_, _| None, &mut |_| draws).expect("a step");

@@ -6,7 +6,7 @@ use gristmill_backend::{Opened, Options, open};
 use gristmill_llm::engine::{Compiled, Engine, Forecast, Settings, Weights};
 use gristmill_llm::gguf::Gguf;
 use gristmill_llm::prefix::{BLOCK, Reuse};
-use gristmill_llm::sched::Batcher;
+use gristmill_llm::sched::{Batcher, SequenceOptions};
 use gristmill_llm::session::Session;
 use gristmill_uop::Scalar;
 use std::ops::ControlFlow;
@@ -148,12 +148,13 @@ fn scores_do_not_depend_on_what_came_before() {
 }
 
 fn batcher(sequences: usize) -> Batcher {
-    Batcher::new(engine(Some(sequences)), true).unwrap_or_else(|_| panic!("answers share steps"))
+    Batcher::new(engine(Some(sequences))).unwrap_or_else(|_| panic!("answers share steps"))
 }
 
 /// Runs a prompt to its end and gives it so many of the tokens that are most probable: how much of it was found, the logits behind the prompt, and all tokens that have been run.
 fn turn(batcher: &mut Batcher, prompt: &[u32], reuse: Reuse, answer: usize) -> (usize, Vec<f32>, Vec<u32>) {
-    let id = batcher.add(prompt, reuse).expect("a prompt");
+    let options = SequenceOptions { reuse, batch_invariant: reuse == Reuse::Exact };
+    let id = batcher.add(prompt, options).expect("a prompt");
     let (mut logits, mut said) = (Vec::new(), 0);
     loop {
         let Some(of) = batcher.step(&mut |_, _| None).expect("a step").pop() else { continue };

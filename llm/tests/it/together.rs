@@ -7,7 +7,7 @@ use gristmill_llm::generation::{Constraint, Generation, Given};
 use gristmill_llm::gguf::Gguf;
 use gristmill_llm::prefix::Reuse;
 use gristmill_llm::sampling::{Sampler, SamplingParams, TokenSet};
-use gristmill_llm::sched::{Batcher, SequenceId, Stepped};
+use gristmill_llm::sched::{Batcher, SequenceId, SequenceOptions, Stepped};
 use gristmill_llm::session::ConstraintError;
 use std::collections::BTreeMap;
 
@@ -44,8 +44,16 @@ fn sampler(asked: &Asked) -> Sampler {
     Sampler::new(params).expect("parameters in range")
 }
 
-/// The answers to these, of which each is added so many steps after the one before.
+/// Sequences whose logits are the same bits whatever else is in the batch.
+const INVARIANT: SequenceOptions = SequenceOptions { reuse: Reuse::Exact, batch_invariant: true };
+
+/// The batch-invariant answers to these, of which each is added so many steps after the one before.
 fn answers(batcher: &mut Batcher, asked: &[Asked], apart: usize) -> Vec<Vec<u32>> {
+    answers_with(batcher, asked, apart, INVARIANT)
+}
+
+/// The same with these options.
+fn answers_with(batcher: &mut Batcher, asked: &[Asked], apart: usize, options: SequenceOptions) -> Vec<Vec<u32>> {
     let mut samplers: Vec<Sampler> = asked.iter().map(sampler).collect();
     let mut answers = vec![Vec::new(); asked.len()];
     let mut here: BTreeMap<SequenceId, usize> = BTreeMap::new();
@@ -53,7 +61,7 @@ fn answers(batcher: &mut Batcher, asked: &[Asked], apart: usize) -> Vec<Vec<u32>
     let mut come = 0;
     while come < asked.len() || !here.is_empty() {
         while come < asked.len() && step >= come * apart {
-            here.insert(batcher.add(&asked[come].prompt, Reuse::Exact).expect("a prompt"), come);
+            here.insert(batcher.add(&asked[come].prompt, options).expect("a prompt"), come);
             come += 1;
         }
         let stepped: Vec<Stepped> = batcher.step(&mut |_, _| None).expect("a step");
@@ -94,7 +102,7 @@ fn check(family: &str, quant: &str) {
 
 fn check_on(device: &str, family: &str, quant: &str, parallel: usize) {
     let (engine, tokens) = engine_on(device, family, quant, parallel);
-    let mut batcher = Batcher::new(engine, true).unwrap_or_else(|_| panic!("{family} shares steps"));
+    let mut batcher = Batcher::new(engine).unwrap_or_else(|_| panic!("{family} shares steps"));
     let asked = requests(&tokens);
     let alone: Vec<Vec<u32>> =
         asked.iter().map(|one| answers(&mut batcher, std::slice::from_ref(one), 0).remove(0)).collect();
@@ -136,13 +144,14 @@ fn states_answer_as_alone() {
 fn steps_have_the_size_of_the_largest_where_a_text_must_not_depend_on_others() {
     for invariant in [true, false] {
         let (engine, tokens) = engine("llama", "q4_k_m");
-        let mut batcher = Batcher::new(engine, invariant).unwrap_or_else(|_| panic!("it shares steps"));
+        let mut batcher = Batcher::new(engine).unwrap_or_else(|_| panic!("it shares steps"));
+        let options = SequenceOptions { reuse: Reuse::Exact, batch_invariant: invariant };
         let asked = &requests(&tokens)[1..2];
-        let first = answers(&mut batcher, asked, 0);
+        let first = answers_with(&mut batcher, asked, 0, options);
         let launches = [1, PARALLEL].map(|sequences| !batcher.engine().row_launches(sequences).is_empty());
         assert_eq!(launches, [!invariant, invariant]);
         // Alone, its text is the same every time.
-        assert_eq!(answers(&mut batcher, asked, 0), first);
+        assert_eq!(answers_with(&mut batcher, asked, 0, options), first);
     }
 }
 
@@ -224,7 +233,7 @@ fn own_answers(batcher: &mut Batcher, prompts: &[(usize, &[u32])]) -> (Vec<Vec<u
     let (vocabulary, context) = (batcher.engine().model().vocabulary(), batcher.engine().context());
     let mut here = BTreeMap::new();
     for (at, &(nth, prompt)) in prompts.iter().enumerate() {
-        here.insert(batcher.add(prompt, Reuse::Exact).expect("a prompt"), (at, own(nth)));
+        here.insert(batcher.add(prompt, INVARIANT).expect("a prompt"), (at, own(nth)));
     }
     let (mut answers, mut told) = (vec![Vec::new(); prompts.len()], 0);
     while !here.is_empty() {
@@ -257,7 +266,7 @@ fn own_answers(batcher: &mut Batcher, prompts: &[(usize, &[u32])]) -> (Vec<Vec<u
 fn answers_with_parameters_of_their_own_do_not_depend_on_who_chooses_or_who_is_beside_them() {
     let (engine, tokens) = engine("qwen3moe", "q8_0");
     let prompts: Vec<(usize, &[u32])> = (0..6).map(|nth| (nth, &tokens[nth..40 + 7 * nth])).collect();
-    let mut batcher = Batcher::new(engine, true).unwrap_or_else(|_| panic!("it shares steps")).with_ranks(false);
+    let mut batcher = Batcher::new(engine).unwrap_or_else(|_| panic!("it shares steps")).with_ranks(false);
     let (alone, told): (Vec<_>, Vec<_>) = prompts.iter().map(|one| own_answers(&mut batcher, &[*one])).unzip();
     let alone = alone.concat();
     assert!(told.iter().all(|&told| told == 0));

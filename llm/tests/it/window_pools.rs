@@ -11,7 +11,7 @@ use gristmill_llm::engine::{Compiled, Engine, Forecast, Pages, Row, Settings, We
 use gristmill_llm::gguf::Gguf;
 use gristmill_llm::prefix::Reuse;
 use gristmill_llm::sampling::{Sampler, SamplingParams};
-use gristmill_llm::sched::{Batcher, SequenceId};
+use gristmill_llm::sched::{Batcher, SequenceId, SequenceOptions};
 use gristmill_uop::Scalar;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::{ControlFlow, Range};
@@ -207,7 +207,8 @@ fn answers(batcher: &mut Batcher, prompts: &[Vec<u32>], reuse: Reuse, apart: usi
     let (mut step, mut come) = (0, 0);
     while come < prompts.len() || !here.is_empty() {
         while come < prompts.len() && step >= come * apart {
-            here.insert(batcher.add(&prompts[come], reuse).expect("a prompt"), come);
+            let options = SequenceOptions { reuse, batch_invariant: reuse == Reuse::Exact };
+            here.insert(batcher.add(&prompts[come], options).expect("a prompt"), come);
             come += 1;
         }
         for of in batcher.step(&mut |_, _| None).expect("a step") {
@@ -237,7 +238,7 @@ fn answers_are_those_of_each_alone() {
         let opened = open("cpu", &Options { quick: true, ..Options::default() }).expect("a device");
         let engine = engine(name, opened, Scalar::F16, Some(SEQUENCES));
         assert!(engine.window_pages().is_some());
-        let mut batcher = Batcher::new(engine, true).unwrap_or_else(|_| panic!("{name} shares steps"));
+        let mut batcher = Batcher::new(engine).unwrap_or_else(|_| panic!("{name} shares steps"));
         let alone: Vec<Vec<u32>> = prompts
             .iter()
             .map(|one| {
@@ -259,7 +260,7 @@ fn a_prompt_that_is_run_apart_has_windows_in_turn() {
         let mut alone = engine(name, open("cpu", &exact()).expect("a device"), Scalar::F32, None);
         let expected = alone.forward(&tokens, 0, true).expect("logits").to_vec();
         let engine = engine(name, open("cpu", &exact()).expect("a device"), Scalar::F32, Some(SEQUENCES));
-        let mut batcher = Batcher::new(engine, true).unwrap_or_else(|_| panic!("{name} shares steps"));
+        let mut batcher = Batcher::new(engine).unwrap_or_else(|_| panic!("{name} shares steps"));
         let mut found = Vec::new();
         let flow = batcher.apart(&tokens, CHUNK, &mut |engine, piece, at| {
             found.extend_from_slice(engine.forward(piece, at, true)?);

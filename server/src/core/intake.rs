@@ -21,7 +21,7 @@ use crate::core::request::{GenerateRequest, Input, PromptText};
 use crate::core::sampling::whole;
 use crate::core::tools::ToolSet;
 use gristmill_llm::chat::reply::{Begins, Reply, Schemas};
-use gristmill_llm::prefix::Reuse;
+use gristmill_llm::sched::SequenceOptions;
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Instant;
@@ -38,7 +38,7 @@ pub struct Intake {
 /// A request, checked.
 pub struct Prepared {
     task: Task,
-    reuse: Reuse,
+    options: SequenceOptions,
     prompts: Vec<Vec<u32>>,
     replies: Replies,
     stay: Option<Stay>,
@@ -148,7 +148,7 @@ impl Intake {
             sampling,
         };
         Ok(Prepared {
-            reuse: request.sampling.reuse(&answers.sampling),
+            options: request.sampling.sequence_options(self.models.shared.batch_invariant),
             task: Task::Answers(Arc::new(answers)),
             prompts: prompts.into_iter().map(|prompt| prompt.tokens).collect(),
             replies: Replies { served: served.clone(), count, conversation },
@@ -162,7 +162,7 @@ impl Intake {
     pub fn prepare_embeddings(&self, texts: Vec<PromptText>, name: &str) -> Result<Prepared, RequestError> {
         let prompts = self.texts(texts, name)?.into_iter().map(|prompt| prompt.tokens).collect();
         let replies = Replies { served: self.served.clone(), count: 0, conversation: None };
-        Ok(Prepared { task: Task::Embedding, reuse: Reuse::Any, prompts, replies, stay: None })
+        Ok(Prepared { task: Task::Embedding, options: SequenceOptions::default(), prompts, replies, stay: None })
     }
     /// The tokens of what an answer follows.
     ///
@@ -214,10 +214,10 @@ impl Intake {
         if self.models.is_draining() {
             return Err(RequestError::closing());
         }
-        let Prepared { task, reuse, prompts, replies, stay } = prepared;
+        let Prepared { task, options, prompts, replies, stay } = prepared;
         let (events, receiver) = channel(self.limits().unread);
         let (served, answered, usage, events) = (self.served.clone(), 0, Usage::default(), Arc::new(events));
-        let job = Job { client, asked, task, served, reuse, prompts, answered, usage, stay, events };
+        let job = Job { client, asked, task, served, options, prompts, answered, usage, stay, events };
         if let Some(step) = self.model.loading.step() {
             let _ = job.events.send(Event::Loading(step));
         }
@@ -237,7 +237,7 @@ impl Intake {
     /// What has the model loaded, and does nothing with it.
     pub fn prepare_nothing(&self) -> Prepared {
         let replies = Replies { served: self.served.clone(), count: 0, conversation: None };
-        Prepared { task: Task::Nothing, reuse: Reuse::Any, prompts: Vec::new(), replies, stay: None }
+        Prepared { task: Task::Nothing, options: SequenceOptions::default(), prompts: Vec::new(), replies, stay: None }
     }
 }
 

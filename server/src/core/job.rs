@@ -6,8 +6,8 @@ use crate::core::event::{Event, Usage};
 use crate::core::model::Served;
 use crate::core::models::policy::Stay;
 use crate::core::queue::Waiting;
-use gristmill_llm::prefix::Reuse;
 use gristmill_llm::sampling::SamplingParams;
+use gristmill_llm::sched::SequenceOptions;
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Instant;
@@ -22,8 +22,8 @@ pub struct Job {
     pub task: Task,
     /// How its model reads and writes: as its prompts were written.
     pub served: Arc<Served>,
-    /// Which earlier work may be reused.
-    pub reuse: Reuse,
+    /// What its sequences guarantee.
+    pub options: SequenceOptions,
     /// The prompts; answers leave room for a token.
     pub prompts: Vec<Vec<u32>>,
     /// How many of them were answered.

@@ -3,6 +3,7 @@
 use crate::core::error::RequestError;
 use gristmill_llm::prefix::Reuse;
 use gristmill_llm::sampling::SamplingParams;
+use gristmill_llm::sched::SequenceOptions;
 use serde_json::{Map, Value};
 use std::hash::{BuildHasher, Hasher, RandomState};
 
@@ -29,6 +30,8 @@ pub struct SamplingOptions {
     pub repeat_last_n: Option<i64>,
     /// Added to the logits of tokens, by their ids.
     pub logit_bias: Option<Map<String, Value>>,
+    /// Whether the text must not depend on other requests; the server's default unless given.
+    pub batch_invariant: Option<bool>,
 }
 
 impl SamplingOptions {
@@ -73,9 +76,11 @@ impl SamplingOptions {
         p.validate().map_err(|error| RequestError::body(error.to_string()))?;
         Ok(p)
     }
-    /// Which earlier work answers may reuse: who gives a seed, or wants the most probable token, wants the same text again.
-    pub fn reuse(&self, resolved: &SamplingParams) -> Reuse {
-        if self.seed.is_some() || resolved.temperature <= 0.0 { Reuse::Exact } else { Reuse::Any }
+    /// Returns what its sequences guarantee: a seed repeats the text of the same request alone, batch invariance under any load.
+    pub fn sequence_options(&self, default_invariant: bool) -> SequenceOptions {
+        let batch_invariant = self.batch_invariant.unwrap_or(default_invariant);
+        let reuse = if batch_invariant || self.seed.is_some() { Reuse::Exact } else { Reuse::Any };
+        SequenceOptions { reuse, batch_invariant }
     }
     /// What is added to which logits, of a vocabulary of so many tokens.
     ///

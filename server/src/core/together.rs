@@ -80,11 +80,10 @@ impl Together {
     pub fn for_engine(
         engine: Engine,
         keep: usize,
-        batch_invariant: bool,
         model: Arc<Model>,
         condition: Condition,
     ) -> Result<Together, LoadError> {
-        let Ok(batcher) = Batcher::new(engine, batch_invariant) else {
+        let Ok(batcher) = Batcher::new(engine) else {
             return Err(LoadError { message: "its KV cache has no pages".into(), ..LoadError::default() });
         };
         // Pages of several sequences hold other conversations too; those of one sequence hold one context.
@@ -208,7 +207,7 @@ impl Together {
     /// The answer of that number to the next prompt begins.
     fn answer(&mut self, job: &Job, answers: &Arc<Answers>, nth: usize) -> Result<UnderWay, Broken> {
         let generation = Generation::new(job, answers, nth)?;
-        let sequence = self.batcher.add(&job.prompts[job.answered], job.reuse)?;
+        let sequence = self.batcher.add(&job.prompts[job.answered], job.options)?;
         Ok(UnderWay { sequence, generation, nth, first: None })
     }
     /// Ends those that nobody waits for.
@@ -384,7 +383,7 @@ impl Together {
         *begun = Instant::now();
         for nth in 1..answers.choices {
             let generation = Generation::new(job, answers, nth)?;
-            let sequence = self.batcher.add(&job.prompts[job.answered], job.reuse)?;
+            let sequence = self.batcher.add(&job.prompts[job.answered], job.options)?;
             under_way.push(UnderWay { sequence, generation, nth, first: None });
         }
         Ok(())

@@ -350,6 +350,7 @@ fn no_request_brings_the_server_down() {
         "repetition_penalty",
         "repeat_last_n",
         "logit_bias",
+        "batch_invariant",
         "logprobs",
         "top_logprobs",
         "tools",

@@ -22,8 +22,8 @@ use gristmill_server::Config;
 use running::{Running, start};
 use std::sync::LazyLock;
 
-/// The server that most tests share: it lives as long as they do.
+/// The server that most tests share. It is batch-invariant: they compare texts while other tests run.
 fn shared() -> &'static Client {
-    static SHARED: LazyLock<Running> = LazyLock::new(|| start(Config::default()));
+    static SHARED: LazyLock<Running> = LazyLock::new(|| start(Config { batch_invariant: true, ..Config::default() }));
     &SHARED.client
 }

@@ -94,7 +94,8 @@ impl ModelSource for File {
         // Kernels are compiled once, by whoever comes first.
         static LOADING: Mutex<()> = Mutex::new(());
         let _turn = LOADING.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
-        Ok(Engine::load(&self.open()?, self.opened.clone(), settings(context, self.sequences), progress).expect("an engine"))
+        Ok(Engine::load(&self.open()?, self.opened.clone(), settings(context, self.sequences), progress)
+            .expect("an engine"))
     }
 }
 

@@ -1,10 +1,11 @@
 //! Who comes, waits, leaves, and what is remembered.
 
-use super::client::asking;
+use super::client::{Client, asking};
 use super::running::start_single;
 use super::{shared, start};
 use gristmill_server::Config;
 use serde_json::{Value, json};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 fn cached(answer: &Value) -> u64 {
@@ -151,13 +152,79 @@ fn answers_are_made_side_by_side() {
 }
 
 #[test]
-fn a_seed_gives_a_text_whatever_else_runs() {
+fn a_seed_repeats_a_text_alone_also_from_the_prefix_cache() {
+    let server = start(Config::default());
+    let question = format!("Tell me a story about {}a frog.", "a fox and ".repeat(40));
+    for settings in [json!({ "seed": 3, "temperature": 1.2 }), json!({ "seed": 3, "temperature": 0 })] {
+        let mut settings = settings;
+        settings["max_tokens"] = 60.into();
+        // An answer of other rows in the prefix cache comes first.
+        server.client.ask(&question, json!({ "temperature": 1, "max_tokens": 20 })).ok();
+        let first = server.client.ask(&question, settings.clone()).ok();
+        let again = server.client.ask(&question, settings).ok();
+        assert!(cached(&again) >= 64, "{again}");
+        assert_eq!(again["choices"], first["choices"]);
+    }
+}
+
+#[test]
+fn batch_invariance_is_asked_for_in_each_interface() {
+    let server = start(Config::default());
+    let client = &server.client;
+    let messages = json!([{ "role": "user", "content": "Tell me a story about a frog." }]);
+    let options = json!({ "temperature": 0, "num_predict": 40 });
+    // Alone, whose steps are of one row unless they are batch-invariant.
+    let texts = |client: &Client| {
+        let answer = |path: &str, body: Value| client.post(path, &body).ok();
+        let body = json!({ "messages": messages, "model": "demo", "temperature": 0, "max_tokens": 40, "batch_invariant": true });
+        let chat = answer("/v1/chat/completions", body.clone());
+        let anthropic = answer("/v1/messages", body);
+        let body = json!({ "input": messages, "temperature": 0, "max_output_tokens": 40, "batch_invariant": true });
+        let response = answer("/v1/responses", body);
+        let mut body = json!({ "model": "demo", "messages": messages, "options": options, "stream": false });
+        body["batch_invariant"] = true.into();
+        let ollama = answer("/api/chat", body.clone());
+        body.as_object_mut().unwrap().remove("batch_invariant");
+        body["options"]["batch_invariant"] = true.into();
+        let option = answer("/api/chat", body);
+        let text = |value: &Value| value.as_str().expect("a text").to_owned();
+        [
+            text(&chat["choices"][0]["message"]["content"]),
+            text(&anthropic["content"][0]["text"]),
+            text(&response["output"][0]["content"][0]["text"]),
+            text(&ollama["message"]["content"]),
+            text(&option["message"]["content"]),
+        ]
+    };
+    let alone = texts(client);
+    assert!(alone.iter().all(|text| *text == alone[0]), "{alone:?}");
+    // Under load, whose steps have several rows.
+    let busy = AtomicBool::new(true);
+    std::thread::scope(|scope| {
+        for seed in 0..2 {
+            let busy = &busy;
+            scope.spawn(move || {
+                while busy.load(Ordering::Relaxed) {
+                    client.ask("Tell me a story.", json!({ "seed": seed, "max_tokens": 60 })).ok();
+                }
+            });
+        }
+        let loaded = std::panic::catch_unwind(|| texts(client));
+        busy.store(false, Ordering::Relaxed);
+        assert_eq!(loaded.expect("answers"), alone);
+    });
+    let refused = client.ask("Hm?", json!({ "batch_invariant": "yes" })).refused(400);
+    assert!(refused["message"].as_str().unwrap().contains("batch_invariant"), "{refused}");
+}
+
+#[test]
+fn a_batch_invariant_seed_gives_a_text_whatever_else_runs() {
     let client = shared();
     let questions: Vec<String> =
         (0..6).map(|i| format!("Tell me a story about {}.", "a frog and ".repeat(i * 5))).collect();
     let ask = |i: usize| client.answer(&questions[i], json!({ "seed": i, "temperature": 1.2, "max_tokens": 60 }));
     let alone: Vec<String> = (0..questions.len()).map(ask).collect();
-    let fresh = start(Config::default());
+    let fresh = start(Config { batch_invariant: true, ..Config::default() });
     std::thread::scope(|scope| {
         for round in 0..4 {
             let (alone, questions, ask) = (&alone, &questions, &ask);

@@ -83,7 +83,7 @@ fn are_gone(client: &Client) {
 fn beside(config: Config, kinds: &[Kind]) {
     let server = start(config);
     let client = &server.client;
-    let settings = json!({ "seed": 3, "temperature": 1, "max_tokens": 60 });
+    let settings = json!({ "seed": 3, "temperature": 1, "max_tokens": 60, "batch_invariant": true });
     let alone = client.answer(STORY, settings.clone());
     let streams: Vec<TcpStream> = (0..SLOW).map(|i| kinds[i % kinds.len()].connect(client)).collect();
     let stop = AtomicBool::new(false);

@@ -48,7 +48,7 @@ pub fn cases(site: &Site, model: &str, sizes: &Sizes) -> Result<Vec<Case>> {
         let prompts = Prompts { length, common, seed: sizes.seed }.make(site, nth, 1)?;
         let mut body = json!({
             "model": model, "prompt": prompts[0], "max_tokens": most, "temperature": if drawn { 0.9 } else { 0.0 },
-            "ignore_eos": !(nth / 4).is_multiple_of(4), "stream": true, "stream_options": { "include_usage": true },
+            "batch_invariant": true, "ignore_eos": !(nth / 4).is_multiple_of(4), "stream": true, "stream_options": { "include_usage": true },
         });
         if drawn {
             body["seed"] = nth.into();

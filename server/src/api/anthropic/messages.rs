@@ -32,6 +32,7 @@ pub struct MessageRequest {
     temperature: Option<f64>,
     top_p: Option<f64>,
     top_k: Option<i64>,
+    batch_invariant: Option<bool>,
     tools: Option<Vec<RequestTool>>,
     tool_choice: Option<RequestToolChoice>,
     thinking: Option<Thinking>,
@@ -152,8 +153,8 @@ impl MessageRequest {
         request.limit = self.max_tokens;
         request.stop = self.stop_sequences.unwrap_or_default();
         request.stream = self.stream.unwrap_or(false);
-        let (temperature, top_p, top_k) = (self.temperature, self.top_p, self.top_k);
-        request.sampling = SamplingOptions { temperature, top_p, top_k, ..SamplingOptions::default() };
+        let MessageRequest { temperature, top_p, top_k, batch_invariant, .. } = self;
+        request.sampling = SamplingOptions { temperature, top_p, top_k, batch_invariant, ..SamplingOptions::default() };
         let format = self.output_config.and_then(|config| config.format).or(self.output_format);
         request.form = format.map(|format| ("output_config", Form::Schema(format.schema)));
         let tools = self.tools.unwrap_or_default().into_iter().enumerate();

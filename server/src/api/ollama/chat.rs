@@ -28,6 +28,7 @@ pub struct ChatRequest {
     stream: Option<bool>,
     think: Option<Value>,
     keep_alive: Option<Value>,
+    batch_invariant: Option<bool>,
     #[serde(flatten)]
     others: Map<String, Value>,
 }
@@ -48,6 +49,7 @@ impl Interface for Chat {
         let input = Input::Conversation { messages: convert(body.messages)?, thinking: thinking(body.think)? };
         let mut request = request(&NAMES, input, body.options, body.format, body.stream, served)?;
         request.tools = tools(body.tools.unwrap_or_default())?;
+        request.sampling.batch_invariant = body.batch_invariant.or(request.sampling.batch_invariant);
         Ok((request, OllamaEncoder::new(Kind::Chat, served)))
     }
     fn stay(body: &ChatRequest) -> Result<Option<Stay>, RequestError> {

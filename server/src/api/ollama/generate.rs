@@ -30,6 +30,7 @@ pub struct GenerateBody {
     stream: Option<bool>,
     think: Option<Value>,
     keep_alive: Option<Value>,
+    batch_invariant: Option<bool>,
     #[serde(flatten)]
     others: Map<String, Value>,
 }
@@ -65,7 +66,8 @@ impl Interface for Generate {
                 Input::Conversation { messages, thinking }
             }
         };
-        let request = request(&NAMES, input, body.options, body.format, body.stream, served)?;
+        let mut request = request(&NAMES, input, body.options, body.format, body.stream, served)?;
+        request.sampling.batch_invariant = body.batch_invariant.or(request.sampling.batch_invariant);
         Ok((request, OllamaEncoder::new(Kind::Generate, served)))
     }
     fn stay(body: &GenerateBody) -> Result<Option<Stay>, RequestError> {

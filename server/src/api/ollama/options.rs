@@ -26,6 +26,7 @@ pub struct Options {
     repeat_last_n: Option<i64>,
     presence_penalty: Option<f64>,
     frequency_penalty: Option<f64>,
+    batch_invariant: Option<bool>,
     #[serde(flatten)]
     others: Map<String, Value>,
 }
@@ -127,6 +128,7 @@ impl Options {
             repetition_penalty: self.repeat_penalty,
             repeat_last_n: self.repeat_last_n,
             logit_bias: None,
+            batch_invariant: self.batch_invariant,
         };
         Ok(())
     }

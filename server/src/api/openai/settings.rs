@@ -67,6 +67,7 @@ macro_rules! common_fields { ($then:ident $($given:tt)*) => { $crate::api::opena
         repetition_penalty: f64,
         repeat_last_n: i64,
         logit_bias: serde_json::Map<String, serde_json::Value>,
+        batch_invariant: bool,
         /// Go on where the model would end? For measurements.
         ignore_eos: bool,
         /// What the text must be: a grammar, in GBNF or Lark.
@@ -160,6 +161,7 @@ impl Common {
             repetition_penalty: self.repetition_penalty,
             repeat_last_n: self.repeat_last_n,
             logit_bias: self.logit_bias,
+            batch_invariant: self.batch_invariant,
         };
         request.stop = self.stop.map(Texts::list).unwrap_or_default();
         request.ignore_eos = self.ignore_eos.unwrap_or(false);

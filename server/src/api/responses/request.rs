@@ -26,6 +26,7 @@ pub struct ResponseRequest {
     stream: Option<bool>,
     temperature: Option<f64>,
     top_p: Option<f64>,
+    batch_invariant: Option<bool>,
     tools: Option<Vec<RequestTool>>,
     tool_choice: Option<RequestToolChoice>,
     parallel_tool_calls: Option<bool>,
@@ -181,8 +182,8 @@ impl Interface for Responses {
         let mut request = GenerateRequest::new(&NAMES, input);
         request.limit = body.max_output_tokens;
         request.stream = body.stream.unwrap_or(false);
-        let (temperature, top_p) = (body.temperature, body.top_p);
-        request.sampling = SamplingOptions { temperature, top_p, ..SamplingOptions::default() };
+        let ResponseRequest { temperature, top_p, batch_invariant, .. } = body;
+        request.sampling = SamplingOptions { temperature, top_p, batch_invariant, ..SamplingOptions::default() };
         request.tools = tools;
         request.tool_choice = choice;
         request.several_calls = several;

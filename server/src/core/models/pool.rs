@@ -50,7 +50,7 @@ pub struct Shared {
     pub waiting: usize,
     /// Bytes of earlier prompts that each keeps; `None` for a share of the memory.
     pub keep: Option<usize>,
-    /// Must a text with a seed, or of the most probable tokens, not depend on who else is answered?
+    /// Whether requests are batch-invariant that do not say.
     pub batch_invariant: bool,
 }
 
@@ -323,7 +323,7 @@ impl Models {
         let keep = self.shared.keep.unwrap_or_else(|| self.kept_bytes(&engine));
         let (model, condition) = (model.clone(), self.shared.condition.clone());
         tracing::info!(model = model.name(), bytes, load_ms = begun.elapsed().as_millis() as u64, "loaded");
-        let worker = Together::for_engine(engine, keep, self.shared.batch_invariant, model, condition)?;
+        let worker = Together::for_engine(engine, keep, model, condition)?;
         Ok(Ready { worker, served, bytes })
     }
     fn kept_bytes(&self, engine: &Engine) -> usize {
