@@ -1,9 +1,9 @@
 //! What handlers share.
 
 use crate::config::Config;
+use crate::core::admission::Admission;
 use crate::core::error::RequestError;
 use crate::core::models::pool::Models;
-use crate::core::preparing::Preparing;
 use crate::net::connections::Registry;
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -14,7 +14,7 @@ pub struct App {
     /// The models that there are.
     pub models: Arc<Models>,
     /// Requests that are read and checked at a time: they take the cores from the models.
-    pub preparing: Preparing,
+    pub admission: Admission,
     /// What the server was told.
     pub config: Config,
     /// Bytes of large bodies that there is room for.
@@ -34,6 +34,6 @@ impl App {
         work: impl FnOnce(&Arc<Models>) -> Result<T, RequestError> + Send + 'static,
     ) -> Result<T, RequestError> {
         let models = self.models.clone();
-        self.preparing.beside(client, move || work(&models)).await
+        self.admission.beside(client, move || work(&models)).await
     }
 }

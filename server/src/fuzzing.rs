@@ -7,15 +7,15 @@ pub use gristmill_llm::chat::reply::{Begins, Part, Reply, Schemas};
 use crate::api::routes;
 use crate::app::App;
 use crate::config::Config;
-use crate::core::condition::Condition;
-use crate::core::job::Task;
+use crate::core::admission::Admission;
+use crate::core::engine_health::EngineHealth;
+use crate::core::engine_request::Task;
 use crate::core::loading::Loading;
 use crate::core::metrics::Metrics;
 use crate::core::model::{About, Text};
 use crate::core::models::entry::{LoadError, ModelPlan, ModelSource, ModelSpec};
 use crate::core::models::policy::Stay;
 use crate::core::models::pool::{Models, Shared};
-use crate::core::preparing::Preparing;
 use crate::net::connections::Registry;
 use axum::Router;
 use axum::body::{Body, to_bytes};
@@ -83,31 +83,29 @@ impl Door {
         let (name, plan) = (text.name.clone(), ModelPlan { about, context, bytes: 0 });
         let source = Arc::new(Toy(Mutex::new(Some(text))));
         let spec = ModelSpec { name, aliases: Vec::new(), plan: Ok(plan), source };
-        let (metrics, condition, limits) = (Metrics::default(), Condition::default(), config.limits());
-        let shared = Shared { metrics, condition, limits, waiting: config.queue, keep: None, batch_invariant: false };
+        let (metrics, health, limits) = (Metrics::default(), EngineHealth::default(), config.limits());
+        let shared = Shared { metrics, health, limits, waiting: config.queue, keep: None, batch_invariant: false };
         let models = Models::new(vec![spec], None, Box::new(|| None), shared, Loading::default());
         let model = models.all()[0].clone();
         models.pretend_loaded(&model);
         let served = model.served().map_err(io::Error::other)?;
         let bodies = Arc::new(Semaphore::new(config.bodies));
         let connected = Registry::new(config.connections);
-        let app = App { models: Arc::new(models), preparing: Preparing::new(1), bodies, connected, config };
+        let app = App { models: Arc::new(models), admission: Admission::new(1), bodies, connected, config };
         let (sender, accepted) = mpsc::channel();
         std::thread::Builder::new().spawn(move || {
             // Requests find it as long as there are any.
             let _served = served;
-            while let Some(job) = model.queue.next(Stay::UntilNeeded) {
-                let prompts = job.prompts.iter().map(Vec::len);
+            while let Some(request) = model.queue.next(Stay::UntilNeeded) {
+                let prompts = request.prompts.iter().map(Vec::len);
                 let (shortest, longest) = (prompts.clone().min().unwrap_or(0), prompts.max().unwrap_or(0));
-                let told = match &job.task {
-                    Task::Answers(answers) => {
+                let told = match &request.task {
+                    Task::Generate(answers) => {
                         Accepted { prompts: [shortest, longest], choices: answers.choices, logprobs: answers.logprobs }
                     }
-                    Task::Embedding | Task::Nothing => {
-                        Accepted { prompts: [shortest, longest], choices: 1, logprobs: None }
-                    }
+                    Task::Embed | Task::Load => Accepted { prompts: [shortest, longest], choices: 1, logprobs: None },
                 };
-                // The job ends, and with it the request, only when this has been told.
+                // The request ends only when this has been told.
                 if sender.send(told).is_err() {
                     return;
                 }

@@ -1,7 +1,7 @@
 //! HTTP for models, in the interfaces of OpenAI, Anthropic and Ollama, and a chat page.
 //!
 //! Connections are served by a small tokio runtime. Which models are loaded is one place's affair ([`core::models::pool`]); each has a thread, on which its
-//! engine was made and stays ([`core::together`]), and which takes requests from a fair queue of its own ([`core::queue`]) and tells its answers over
+//! engine was made and stays ([`core::batch_worker`]), and which takes requests from a fair queue of its own ([`core::queue`]) and tells its answers over
 //! channels. A client that hangs up closes its channel, which the thread sees before the next token.
 
 mod api;
@@ -15,7 +15,7 @@ mod net;
 mod page;
 
 pub use config::Config;
-pub use core::condition::Condition;
+pub use core::engine_health::EngineHealth;
 pub use core::loading::Loading;
 pub use core::model::{About, Text};
 pub use core::models::entry::{LoadError, ModelPlan, ModelSource, ModelSpec};
@@ -23,9 +23,9 @@ pub use core::models::pool::Available;
 
 use crate::api::routes::{self, ReadinessGate};
 use crate::app::App;
+use crate::core::admission::Admission;
 use crate::core::metrics::Metrics;
 use crate::core::models::pool::{Models, Shared};
-use crate::core::preparing::Preparing;
 use crate::net::connections::{Connections, Registry};
 use std::future::Future;
 use std::io;
@@ -99,7 +99,7 @@ pub struct Server {
     address: SocketAddr,
     config: Config,
     front: ReadinessGate,
-    condition: Condition,
+    engine_health: EngineHealth,
     connected: Arc<Registry>,
     /// Ends the connections once it is dropped or used.
     ending: oneshot::Sender<()>,
@@ -109,7 +109,7 @@ pub struct Server {
 /// Threads that serve connections.
 const THREADS: usize = 2;
 /// Requests that are read and checked at a time.
-const PREPARING: usize = 2;
+const ADMITTED: usize = 2;
 /// How often it is seen whether somebody is still being answered once the server was asked to end.
 const LOOK: Duration = Duration::from_millis(20);
 /// How long connections may take to end once nobody is answered any more: clients read the rest of their answers meanwhile. A client that
@@ -134,8 +134,8 @@ impl Server {
         let connections = runtime.spawn(connections.serve(async {
             let _ = ended.await;
         }));
-        let condition = Condition::default();
-        Ok(Server { runtime, address, config, front, condition, connected, ending, connections })
+        let engine_health = EngineHealth::default();
+        Ok(Server { runtime, address, config, front, engine_health, connected, ending, connections })
     }
     /// Where it listens.
     pub fn address(&self) -> SocketAddr {
@@ -146,8 +146,8 @@ impl Server {
         self.front.loading()
     }
     /// What becomes of the engine: whoever finds out that it is gone for good says so there.
-    pub fn condition(&self) -> Condition {
-        self.condition.clone()
+    pub fn engine_health(&self) -> EngineHealth {
+        self.engine_health.clone()
     }
     /// Serves until the process is asked to end (SIGINT, SIGTERM), and ends in good order: nobody is let in any more, and who was is answered, for
     /// [`Config::drain`] at most. Asked a second time, the process ends at once.
@@ -167,16 +167,16 @@ impl Server {
         tell: impl Fn(Notice) + Send + Sync + 'static,
         end: impl Future<Output = ()> + Send + 'static,
     ) -> Result<(), Error> {
-        let Server { runtime, config, front, condition, connected, ending, connections, .. } = self;
+        let Server { runtime, config, front, engine_health, connected, ending, connections, .. } = self;
         let Offer { models, most_loaded, available } = offer;
         let (metrics, limits, drain) = (Metrics::default(), config.limits(), config.drain);
         let Config { keep, batch_invariant, queue: waiting, .. } = config;
-        let shared = Shared { metrics, condition, limits, waiting, keep, batch_invariant };
+        let shared = Shared { metrics, health: engine_health, limits, waiting, keep, batch_invariant };
         let models = Arc::new(Models::new(models, most_loaded, available, shared, front.loading()));
         let context = models.only().map(|only| models.load_now(only)).transpose()?;
-        let preparing = Preparing::new(PREPARING);
+        let admission = Admission::new(ADMITTED);
         let bodies = Arc::new(Semaphore::new(config.bodies.min(Semaphore::MAX_PERMITS)));
-        front.open(routes::router(Arc::new(App { models: models.clone(), preparing, config, bodies, connected })));
+        front.open(routes::router(Arc::new(App { models: models.clone(), admission, config, bodies, connected })));
         let (all, tell) = (models.clone(), Arc::new(tell));
         let teller = tell.clone();
         runtime.spawn(async move {

@@ -2,9 +2,9 @@
 
 use crate::app::App;
 use crate::core::error::RequestError;
-use crate::core::intake::Intake;
 use crate::core::models::entry::Model;
 use crate::core::models::pool::{Models, Status};
+use crate::core::preprocess::Preprocessor;
 use crate::net::body::{self, IgnoredFields, UnreadRequest};
 use axum::Json;
 use axum::extract::State;
@@ -39,8 +39,8 @@ pub async fn tokenize(State(app): State<Arc<App>>, asked: UnreadRequest) -> Resu
     let (read, client, _) = asked.json(&app).await?;
     let tokens = app.beside(client, move |models| {
         let request: TokenizeRequest = body::parse(&read)?;
-        let intake = Intake::of(models, request.model.as_deref())?;
-        let tokenizer = &intake.served.tokenizer;
+        let preprocessor = Preprocessor::for_model(models, request.model.as_deref())?;
+        let tokenizer = &preprocessor.served.tokenizer;
         let (special, add) = (request.parse_special.unwrap_or(true), request.add_special.unwrap_or(false));
         let tokens = tokenizer.encode(&request.content, special, add);
         let count = tokens.len();
@@ -49,7 +49,7 @@ pub async fn tokenize(State(app): State<Arc<App>>, asked: UnreadRequest) -> Resu
             Some(true) => tokens.iter().map(piece).collect(),
             _ => json!(tokens),
         };
-        Ok(json!({ "tokens": told, "count": count, "max_model_len": intake.served.context }))
+        Ok(json!({ "tokens": told, "count": count, "max_model_len": preprocessor.served.context }))
     });
     Ok(Json(tokens.await?))
 }
@@ -72,21 +72,21 @@ pub async fn detokenize(State(app): State<Arc<App>>, asked: UnreadRequest) -> Re
     let (read, client, _) = asked.json(&app).await?;
     let text = app.beside(client, move |models| {
         let request: DetokenizeRequest = body::parse(&read)?;
-        let intake = Intake::of(models, request.model.as_deref())?;
-        let most = intake.served.tokenizer.n_tokens();
+        let preprocessor = Preprocessor::for_model(models, request.model.as_deref())?;
+        let most = preprocessor.served.tokenizer.n_tokens();
         if let Some(token) = request.tokens.iter().find(|&&token| token as usize >= most) {
             return Err(RequestError::parameter("tokens", format!("token {token} is not one of the model's {most}")));
         }
-        Ok(intake.served.tokenizer.decode(&request.tokens, true))
+        Ok(preprocessor.served.tokenizer.decode(&request.tokens, true))
     });
     let text = text.await?;
     Ok(Json(json!({ "content": text, "prompt": text })))
 }
 
 /// Facts of the model that the query names.
-async fn facts(app: &App, asked: UnreadRequest, tell: fn(&Intake) -> Value) -> Result<Json<Value>, RequestError> {
+async fn facts(app: &App, asked: UnreadRequest, tell: fn(&Preprocessor) -> Value) -> Result<Json<Value>, RequestError> {
     let (client, model) = asked.parameter("model");
-    let told = app.beside(client, move |models| Ok(tell(&Intake::of(models, model.as_deref())?)));
+    let told = app.beside(client, move |models| Ok(tell(&Preprocessor::for_model(models, model.as_deref())?)));
     Ok(Json(told.await?))
 }
 
@@ -95,8 +95,8 @@ async fn facts(app: &App, asked: UnreadRequest, tell: fn(&Intake) -> Value) -> R
 /// # Errors
 /// When there is no such model, or it cannot be read.
 pub async fn tokenizer_info(State(app): State<Arc<App>>, asked: UnreadRequest) -> Result<Json<Value>, RequestError> {
-    facts(&app, asked, |intake| {
-        let served = &intake.served;
+    facts(&app, asked, |preprocessor| {
+        let served = &preprocessor.served;
         let tokenizer = &served.tokenizer;
         let text = |id: Option<u32>| id.map(|id| tokenizer.decode(&[id], true));
         let (bos, eos) = (text(tokenizer.bos()), text(tokenizer.eos()));
@@ -116,8 +116,8 @@ pub async fn props(State(app): State<Arc<App>>, asked: UnreadRequest) -> Result<
     if app.models.only().is_none() && asked.parameter("model").1.is_none() {
         return Ok(Json(of_the_server(&app.models)));
     }
-    facts(&app, asked, |intake| {
-        let served = &intake.served;
+    facts(&app, asked, |preprocessor| {
+        let served = &preprocessor.served;
         let p = &served.sampling;
         let params = json!({
             "temperature": p.temperature, "top_k": p.top_k, "top_p": p.top_p, "min_p": p.min_p,
@@ -125,7 +125,7 @@ pub async fn props(State(app): State<Arc<App>>, asked: UnreadRequest) -> Result<
         });
         json!({
             "default_generation_settings": { "n_ctx": served.context, "params": params },
-            "total_slots": intake.model.load().slots, "model_alias": served.name, "model_path": served.name,
+            "total_slots": preprocessor.model.load().slots, "model_alias": served.name, "model_path": served.name,
             "chat_template": served.template.source(), "n_ctx": served.context, "n_vocab": served.about.vocabulary,
             "modalities": { "vision": false, "audio": false }, "build_info": BUILD,
         })

@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 /// Whether requests are answered.
 pub async fn health(State(app): State<Arc<App>>) -> (StatusCode, Json<Value>) {
-    if let Some(why) = app.models.shared.condition.failure() {
+    if let Some(why) = app.models.shared.health.failure() {
         return (StatusCode::SERVICE_UNAVAILABLE, Json(json!({ "status": "failed", "message": why })));
     }
     match app.models.is_draining() {
@@ -27,6 +27,6 @@ pub async fn counts(State(app): State<Arc<App>>) -> Response {
         shared.metrics.set_load(model.name(), &model.metrics, &model.load());
     }
     shared.metrics.connections.set(app.connected.len() as i64);
-    shared.metrics.engine_failed.set(i64::from(shared.condition.failure().is_some()));
+    shared.metrics.engine_failed.set(i64::from(shared.health.failure().is_some()));
     ([(header::CONTENT_TYPE, metrics::CONTENT_TYPE)], shared.metrics.to_text()).into_response()
 }

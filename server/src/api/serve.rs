@@ -2,12 +2,13 @@
 
 use crate::api::interface::{Interface, ResponseEncoder};
 use crate::app::App;
+use crate::core::client::Origin;
 use crate::core::error::RequestError;
-use crate::core::intake::Intake;
 use crate::core::loading::Step;
 use crate::core::models::policy::Stay;
 use crate::core::models::pool::Status;
-use crate::core::output::{Outputs, Told};
+use crate::core::output::{Outputs, StreamItem};
+use crate::core::preprocess::Preprocessor;
 use crate::net::body::{self, UnreadRequest};
 use crate::net::stream::{self, Chunk, Source};
 use axum::Json;
@@ -24,26 +25,35 @@ pub async fn generate<I: Interface>(
     State(app): State<Arc<App>>,
     asked: UnreadRequest,
 ) -> Result<Response, RequestError> {
-    let (read, client, when) = asked.json(&app).await?;
+    let (read, client, received) = asked.json(&app).await?;
+    let origin = Origin { client, received };
     let ready = app.beside(client, move |models| {
         let body = body::parse::<I::Body>(&read)?;
-        let intake = Intake::of(models, I::model(&body))?;
+        let preprocessor = Preprocessor::for_model(models, I::model(&body))?;
         let stay = I::stay(&body)?;
-        if let Some(nothing) = I::nothing(&body, &intake.served) {
-            return Ok((intake, Err((nothing, stay))));
+        if let Some(nothing) = I::nothing(&body, &preprocessor.served) {
+            return Ok((preprocessor, Err((nothing, stay))));
         }
-        let (request, encoder) = I::request(body, &intake.served)?;
-        let ready = (request.stream, intake.prepare(request)?.staying(stay), encoder);
-        Ok((intake, Ok(ready)))
+        let (request, encoder) = I::request(body, &preprocessor.served)?;
+        let streams = request.stream;
+        let (mut request, outputs) = preprocessor.prepare(origin, request)?;
+        request.stay = stay;
+        Ok((preprocessor, Ok((streams, request, outputs, encoder))))
     });
     let (streams, outputs, encoder) = match ready.await? {
-        (intake, Ok((streams, prepared, encoder))) => (streams, intake.submit(client, when, prepared)?, encoder),
-        (intake, Err((nothing, stay))) => {
-            let is_loaded = matches!(app.models.status(&intake.model), Status::Loaded(_));
+        (preprocessor, Ok((streams, request, outputs, encoder))) => {
+            preprocessor.submit(request)?;
+            (streams, outputs, encoder)
+        }
+        (preprocessor, Err((nothing, stay))) => {
+            let is_loaded = matches!(app.models.status(&preprocessor.model), Status::Loaded(_));
             // One that is there learns how long it stays; one that is not comes, unless it would leave at once.
             let is_asked = if is_loaded { stay.is_some() } else { stay != Some(Stay::For(Duration::ZERO)) };
             if is_asked {
-                intake.submit(client, when, intake.prepare_nothing().staying(stay))?.collect().await?;
+                let (mut request, outputs) = preprocessor.prepare_load(origin);
+                request.stay = stay;
+                preprocessor.submit(request)?;
+                outputs.collect().await?;
             }
             return Ok(Json(nothing).into_response());
         }
@@ -76,25 +86,25 @@ impl<E: ResponseEncoder> Source for Encoding<E> {
         }
         while out.is_empty() && !self.over {
             match self.outputs.next().await {
-                Some(Told::Embedding(..)) => {}
-                Some(Told::Waiting(0)) if !self.waited => {}
-                Some(Told::Waiting(others)) => {
+                Some(StreamItem::Embedding(..)) => {}
+                Some(StreamItem::Waiting(0)) if !self.waited => {}
+                Some(StreamItem::Waiting(others)) => {
                     self.waited = true;
                     out.push(Chunk::Comment(format!("waiting behind {others}")));
                 }
-                Some(Told::Loading(Step { what, total: 0, .. })) => out.push(Chunk::Comment(what)),
-                Some(Told::Loading(Step { what, done, total })) => {
+                Some(StreamItem::Loading(Step { what, total: 0, .. })) => out.push(Chunk::Comment(what)),
+                Some(StreamItem::Loading(Step { what, done, total })) => {
                     out.push(Chunk::Comment(format!("{what} {done} of {total}")));
                 }
-                Some(Told::Reading(done, total)) => out.push(Chunk::Comment(format!("prompt {done} of {total}"))),
-                Some(Told::Prompt(usage)) => self.encoder.prompt(&usage, &mut out),
-                Some(Told::Output(choice, event)) => self.encoder.output(choice, event, &mut out),
-                Some(Told::Together) => self.encoder.together(&mut out),
-                Some(Told::End(usage)) => {
+                Some(StreamItem::Reading(done, total)) => out.push(Chunk::Comment(format!("prompt {done} of {total}"))),
+                Some(StreamItem::Prompt(usage)) => self.encoder.prompt(&usage, &mut out),
+                Some(StreamItem::Output(choice, event)) => self.encoder.output(choice, event, &mut out),
+                Some(StreamItem::Together) => self.encoder.together(&mut out),
+                Some(StreamItem::End(usage)) => {
                     self.encoder.end(&usage, &mut out);
                     self.over = true;
                 }
-                Some(Told::Failed(error)) => self.fail(&error, &mut out),
+                Some(StreamItem::Failed(error)) => self.fail(&error, &mut out),
                 None => self.fail(&RequestError::closing(), &mut out),
             }
         }

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 /// One of it.
 #[derive(Debug)]
-pub enum Told {
+pub enum StreamItem {
     /// The request waits behind so many others.
     Waiting(usize),
     /// The model is being loaded first.
@@ -61,7 +61,7 @@ pub struct Outputs {
     several: bool,
     /// Calls of each answer.
     calls: Vec<usize>,
-    ready: VecDeque<Told>,
+    ready: VecDeque<StreamItem>,
 }
 
 impl Outputs {
@@ -71,7 +71,7 @@ impl Outputs {
         Outputs { events, replies, several, calls, ready: VecDeque::new() }
     }
     /// The next event; none behind the last one.
-    pub async fn next(&mut self) -> Option<Told> {
+    pub async fn next(&mut self) -> Option<StreamItem> {
         loop {
             if let Some(told) = self.ready.pop_front() {
                 return Some(told);
@@ -82,13 +82,13 @@ impl Outputs {
     }
     fn take(&mut self, event: Event) {
         match event {
-            Event::Waiting(ahead) => self.ready.push_back(Told::Waiting(ahead)),
-            Event::Loading(step) => self.ready.push_back(Told::Loading(step)),
-            Event::Reading(done, total) => self.ready.push_back(Told::Reading(done, total)),
-            Event::Embedding { prompt, values } => self.ready.push_back(Told::Embedding(prompt, values)),
-            Event::Prompt(usage) => self.ready.push_back(Told::Prompt(usage)),
+            Event::Waiting(ahead) => self.ready.push_back(StreamItem::Waiting(ahead)),
+            Event::Loading(step) => self.ready.push_back(StreamItem::Loading(step)),
+            Event::Reading(done, total) => self.ready.push_back(StreamItem::Reading(done, total)),
+            Event::Embedding { prompt, values } => self.ready.push_back(StreamItem::Embedding(prompt, values)),
+            Event::Prompt(usage) => self.ready.push_back(StreamItem::Prompt(usage)),
             Event::PromptLogprobs { choice, tokens } => {
-                self.ready.push_back(Told::Output(choice, OutputEvent::PromptLogprobs(tokens)));
+                self.ready.push_back(StreamItem::Output(choice, OutputEvent::PromptLogprobs(tokens)));
             }
             Event::Delta(delta) => {
                 let choice = delta.choice;
@@ -102,17 +102,17 @@ impl Outputs {
                     None => vec![Part::Content(delta.text)],
                 };
                 parts.into_iter().for_each(|part| self.push(choice, part.into()));
-                self.ready.push_back(Told::Together);
+                self.ready.push_back(StreamItem::Together);
             }
             Event::Finish { choice, reason } => {
                 let cut = reason == Finish::Length;
                 let parts = self.replies[choice].as_mut().map(|reply| reply.finish(cut)).unwrap_or_default();
                 parts.into_iter().for_each(|part| self.push(choice, part.into()));
                 self.push(choice, OutputEvent::Finished(reason));
-                self.ready.push_back(Told::Together);
+                self.ready.push_back(StreamItem::Together);
             }
-            Event::End(usage) => self.ready.push_back(Told::End(usage)),
-            Event::Failed(error) => self.ready.push_back(Told::Failed(error)),
+            Event::End(usage) => self.ready.push_back(StreamItem::End(usage)),
+            Event::Failed(error) => self.ready.push_back(StreamItem::Failed(error)),
         }
     }
     fn push(&mut self, choice: usize, event: OutputEvent) {
@@ -122,7 +122,7 @@ impl Outputs {
         if of_call && *calls > 1 && !self.several {
             return;
         }
-        self.ready.push_back(Told::Output(choice, event));
+        self.ready.push_back(StreamItem::Output(choice, event));
     }
     /// Waits for all of it.
     ///
@@ -132,17 +132,17 @@ impl Outputs {
         let mut answers: Vec<Answer> = self.replies.iter().map(|_| Answer::default()).collect();
         loop {
             match self.next().await {
-                Some(Told::Output(choice, event)) => answers[choice].take(event),
+                Some(StreamItem::Output(choice, event)) => answers[choice].take(event),
                 Some(
-                    Told::Waiting(_)
-                    | Told::Loading(_)
-                    | Told::Reading(..)
-                    | Told::Prompt(_)
-                    | Told::Embedding(..)
-                    | Told::Together,
+                    StreamItem::Waiting(_)
+                    | StreamItem::Loading(_)
+                    | StreamItem::Reading(..)
+                    | StreamItem::Prompt(_)
+                    | StreamItem::Embedding(..)
+                    | StreamItem::Together,
                 ) => {}
-                Some(Told::End(usage)) => return Ok((answers, usage)),
-                Some(Told::Failed(error)) => return Err(error),
+                Some(StreamItem::End(usage)) => return Ok((answers, usage)),
+                Some(StreamItem::Failed(error)) => return Err(error),
                 None => return Err(RequestError::closing()),
             }
         }
@@ -157,9 +157,9 @@ pub async fn embeddings(mut outputs: Outputs, prompts: usize) -> Result<(Vec<Vec
     let mut vectors = vec![Vec::new(); prompts];
     loop {
         match outputs.next().await {
-            Some(Told::Embedding(prompt, values)) => vectors[prompt] = values,
-            Some(Told::End(usage)) => return Ok((vectors, usage)),
-            Some(Told::Failed(error)) => return Err(error),
+            Some(StreamItem::Embedding(prompt, values)) => vectors[prompt] = values,
+            Some(StreamItem::End(usage)) => return Ok((vectors, usage)),
+            Some(StreamItem::Failed(error)) => return Err(error),
             Some(_) => {}
             None => return Err(RequestError::closing()),
         }

@@ -26,7 +26,7 @@ fn a_server_whose_engine_is_gone_says_so() {
         while client.metric("gristmill_requests_waiting") == 0.0 {
             std::thread::yield_now();
         }
-        server.condition.fail("the device was lost");
+        server.engine_health.fail("the device was lost");
         // The answer in progress does not know of it here, and goes on; in earnest it is what has failed.
         answered.read_exact(&mut [0; 4096]).expect("an answer");
         drop(answered);

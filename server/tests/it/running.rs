@@ -10,7 +10,7 @@ use gristmill_llm::file::ModelFile;
 use gristmill_llm::language;
 use gristmill_runtime::store::Store;
 use gristmill_server::{
-    About, Condition, Config, LoadError, ModelPlan, ModelSource, ModelSpec, Notice, Offer, Server, Text,
+    About, Config, EngineHealth, LoadError, ModelPlan, ModelSource, ModelSpec, Notice, Offer, Server, Text,
 };
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
@@ -20,7 +20,7 @@ use tokio::sync::oneshot;
 /// A server in this process.
 pub struct Running {
     pub client: Client,
-    pub condition: Condition,
+    pub engine_health: EngineHealth,
     end: Option<oneshot::Sender<()>>,
     thread: Option<JoinHandle<()>>,
 }
@@ -126,7 +126,7 @@ pub fn start_with(config: Config, offer: impl FnOnce() -> Offer + Send + 'static
     let key = config.api_key.clone();
     let server = Server::bind(Config { port: 0, ..config }).expect("a port");
     let client = Client { address: server.address(), key };
-    let condition = server.condition();
+    let engine_health = server.engine_health();
     let (end, ended) = oneshot::channel::<()>();
     let (is_ready, ready) = std::sync::mpsc::channel();
     let thread = std::thread::spawn(move || {
@@ -141,7 +141,7 @@ pub fn start_with(config: Config, offer: impl FnOnce() -> Offer + Send + 'static
         server.run_until(offer(), tell, ended).expect("it serves");
     });
     ready.recv().expect("it is ready");
-    Running { client, condition, end: Some(end), thread: Some(thread) }
+    Running { client, engine_health, end: Some(end), thread: Some(thread) }
 }
 
 impl Running {

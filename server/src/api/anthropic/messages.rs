@@ -6,9 +6,9 @@ use crate::api::interface::Interface;
 use crate::app::App;
 use crate::core::constraint::grammar::Form;
 use crate::core::error::RequestError;
-use crate::core::intake::Intake;
 use crate::core::model::Served;
 use crate::core::names::FieldNames;
+use crate::core::preprocess::Preprocessor;
 use crate::core::request::{GenerateRequest, Input};
 use crate::core::sampling::{SamplingOptions, whole};
 use crate::core::tools::{Place, Tool, ToolChoice, ToolSet};
@@ -199,10 +199,10 @@ pub async fn count(State(app): State<Arc<App>>, asked: UnreadRequest) -> Result<
     let (read, client, _) = asked.json(&app).await?;
     let counted = app.beside(client, move |models| {
         let body = body::parse::<MessageRequest>(&read)?;
-        let intake = Intake::of(models, body.model.as_deref())?;
+        let preprocessor = Preprocessor::for_model(models, body.model.as_deref())?;
         let request = body.request()?;
         let tools = ToolSet::new(&request.tools, &request.tool_choice, request.several_calls, &NAMES)?;
-        let prompts = intake.prompts(request.input, &tools, &NAMES)?;
+        let prompts = preprocessor.prompts(request.input, &tools, &NAMES)?;
         Ok(prompts.iter().map(|prompt| prompt.tokens.len()).sum::<usize>())
     });
     Ok(Json(json!({ "input_tokens": counted.await? })))

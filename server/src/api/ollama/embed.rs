@@ -3,10 +3,11 @@
 use super::encoder::nanoseconds;
 use super::keep_alive;
 use crate::app::App;
+use crate::core::client::Origin;
 use crate::core::error::RequestError;
 use crate::core::event::Usage;
-use crate::core::intake::Intake;
 use crate::core::output::embeddings;
+use crate::core::preprocess::Preprocessor;
 use crate::core::request::PromptText;
 use crate::net::body::{self, IgnoredFields, UnreadRequest};
 use axum::Json;
@@ -38,12 +39,12 @@ enum Texts {
 
 /// Vectors, what they took, and the name of the model.
 async fn vectors(app: &Arc<App>, asked: UnreadRequest) -> Result<(Vec<Vec<f32>>, Usage, String), RequestError> {
-    let (read, client, when) = asked.json(app).await?;
+    let (read, client, received) = asked.json(app).await?;
     let ready = app.beside(client, move |models| {
         let request: EmbedRequest = body::parse(&read)?;
-        let intake = Intake::of(models, Some(&request.model))?;
-        if request.dimensions.is_some_and(|dimensions| dimensions != intake.served.about.width as u64) {
-            let message = format!("dimensions can only be {}, the width of the model", intake.served.about.width);
+        let preprocessor = Preprocessor::for_model(models, Some(&request.model))?;
+        if request.dimensions.is_some_and(|dimensions| dimensions != preprocessor.served.about.width as u64) {
+            let message = format!("dimensions can only be {}, the width of the model", preprocessor.served.about.width);
             return Err(RequestError::parameter("dimensions", message));
         }
         let stay = keep_alive::stay(request.keep_alive.as_ref())?;
@@ -51,13 +52,16 @@ async fn vectors(app: &Arc<App>, asked: UnreadRequest) -> Result<(Vec<Vec<f32>>,
             Texts::One(text) => vec![text],
             Texts::Many(texts) => texts,
         };
-        let prepared = intake.prepare_embeddings(texts.into_iter().map(PromptText::Text).collect(), "input")?;
-        Ok((prepared.staying(stay), intake))
+        let (texts, origin) = (texts.into_iter().map(PromptText::Text).collect(), Origin { client, received });
+        let (mut request, outputs) = preprocessor.prepare_embeddings(origin, texts, "input")?;
+        request.stay = stay;
+        Ok((request, outputs, preprocessor))
     });
-    let (prepared, intake) = ready.await?;
-    let prompts = prepared.prompts();
-    let (vectors, usage) = embeddings(intake.submit(client, when, prepared)?, prompts).await?;
-    Ok((vectors, usage, intake.model.name().to_owned()))
+    let (request, outputs, preprocessor) = ready.await?;
+    let prompts = request.prompts.len();
+    preprocessor.submit(request)?;
+    let (vectors, usage) = embeddings(outputs, prompts).await?;
+    Ok((vectors, usage, preprocessor.model.name().to_owned()))
 }
 
 /// `/api/embed`.

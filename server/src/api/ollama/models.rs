@@ -3,10 +3,10 @@
 use crate::api::date::date;
 use crate::app::App;
 use crate::core::error::RequestError;
-use crate::core::intake::Intake;
 use crate::core::model::now;
 use crate::core::models::entry::Model;
 use crate::core::models::pool::Status;
+use crate::core::preprocess::Preprocessor;
 use crate::net::body::{self, IgnoredFields, UnreadRequest};
 use axum::Json;
 use axum::extract::State;
@@ -84,13 +84,13 @@ pub async fn show(State(app): State<Arc<App>>, asked: UnreadRequest) -> Result<J
     let (read, client, _) = asked.json(&app).await?;
     let shown = app.beside(client, move |models| {
         let request: ShowRequest = body::parse(&read)?;
-        Ok(described(&Intake::of(models, Some(&request.model))?))
+        Ok(described(&Preprocessor::for_model(models, Some(&request.model))?))
     });
     Ok(Json(shown.await?))
 }
 
-fn described(intake: &Intake) -> Value {
-    let served = &intake.served;
+fn described(preprocessor: &Preprocessor) -> Value {
+    let served = &preprocessor.served;
     let mut can = vec!["completion", "tools"];
     can.extend(served.template.mentions(served.markup.think[0]).then_some("thinking"));
     can.extend(served.infill.as_ref().map(|_| "insert"));

@@ -1,9 +1,10 @@
 //! `/v1/embeddings`: the mean of a text's hidden rows. A model that was made to answer is no model that was made for this, but it ranks.
 
 use crate::app::App;
+use crate::core::client::Origin;
 use crate::core::error::RequestError;
-use crate::core::intake::Intake;
 use crate::core::output::embeddings;
+use crate::core::preprocess::Preprocessor;
 use crate::core::request::PromptText;
 use crate::net::body::{self, UnreadRequest};
 use axum::Json;
@@ -66,17 +67,19 @@ impl EmbeddingRequest {
 /// # Errors
 /// Why there are no vectors.
 pub async fn embed(State(app): State<Arc<App>>, asked: UnreadRequest) -> Result<Json<Value>, RequestError> {
-    let (read, client, when) = asked.json(&app).await?;
+    let (read, client, received) = asked.json(&app).await?;
     let ready = app.beside(client, move |models| {
         let request: EmbeddingRequest = body::parse(&read)?;
-        let intake = Intake::of(models, request.model.as_deref())?;
+        let preprocessor = Preprocessor::for_model(models, request.model.as_deref())?;
         let encoding = request.encoding_format.unwrap_or(Encoding::Float);
-        let prepared = intake.prepare_embeddings(request.texts(intake.served.about.width)?, "input")?;
-        Ok((encoding, prepared, intake))
+        let (texts, origin) = (request.texts(preprocessor.served.about.width)?, Origin { client, received });
+        let (request, outputs) = preprocessor.prepare_embeddings(origin, texts, "input")?;
+        Ok((encoding, request, outputs, preprocessor))
     });
-    let (encoding, prepared, intake) = ready.await?;
-    let prompts = prepared.prompts();
-    let (vectors, usage) = embeddings(intake.submit(client, when, prepared)?, prompts).await?;
+    let (encoding, request, outputs, preprocessor) = ready.await?;
+    let prompts = request.prompts.len();
+    preprocessor.submit(request)?;
+    let (vectors, usage) = embeddings(outputs, prompts).await?;
     let data = vectors.iter().enumerate().map(|(index, vector)| {
         let embedding = match encoding {
             Encoding::Float => json!(vector),
@@ -89,5 +92,5 @@ pub async fn embed(State(app): State<Arc<App>>, asked: UnreadRequest) -> Result<
     });
     let data: Vec<Value> = data.collect();
     let usage = json!({ "prompt_tokens": usage.prompt, "total_tokens": usage.prompt });
-    Ok(Json(json!({ "object": "list", "data": data, "model": intake.model.name(), "usage": usage })))
+    Ok(Json(json!({ "object": "list", "data": data, "model": preprocessor.model.name(), "usage": usage })))
 }

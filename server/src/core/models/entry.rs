@@ -1,7 +1,7 @@
 //! A model that may be loaded: how that is done, what is known of it before, and who waits for it.
 
+use crate::core::engine_request::EngineRequest;
 use crate::core::error::RequestError;
-use crate::core::job::Job;
 use crate::core::load::Load;
 use crate::core::loading::Loading;
 use crate::core::metrics::ModelMetrics;
@@ -89,7 +89,7 @@ pub struct Model {
     /// Where it comes from.
     pub source: Arc<dyn ModelSource>,
     /// Who waits for it. They wait there also while it is not loaded.
-    pub queue: Queue<Job>,
+    pub queue: Queue<EngineRequest>,
     /// What was counted of it.
     pub metrics: ModelMetrics,
     /// Most bytes that its host KV cache has taken, where the engine's own memory is the host's too.

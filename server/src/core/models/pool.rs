@@ -1,10 +1,11 @@
 //! Which models are loaded: the one place that knows, and that has them loaded and leave.
 //!
 //! A model that is asked for and not there gets in line; the first in line is loaded where [`policy`](super::policy) finds room, one at a time, on a thread
-//! of its own, which is its [`Together`] from then on. Its requests wait in its own queue meanwhile. One that is told to leave first answers who asked
+//! of its own, which is its [`BatchWorker`] from then on. Its requests wait in its own queue meanwhile. One that is told to leave first answers who asked
 //! before; who asks later has it loaded again.
 
-use crate::core::condition::Condition;
+use crate::core::batch_worker::BatchWorker;
+use crate::core::engine_health::EngineHealth;
 use crate::core::error::RequestError;
 use crate::core::event::Event;
 use crate::core::limits::Limits;
@@ -15,7 +16,6 @@ use crate::core::model::Served;
 use crate::core::models::entry::{LoadError, Model, ModelSpec};
 use crate::core::models::names::{Found, Names, find, nearest};
 use crate::core::models::policy::{Activity, Decision, Resident, decide};
-use crate::core::together::Together;
 use gristmill_llm::engine::{Engine, Progress};
 use std::cell::Cell;
 use std::collections::VecDeque;
@@ -43,7 +43,7 @@ pub struct Shared {
     /// What all of them have counted.
     pub metrics: Metrics,
     /// Whether the device can answer at all.
-    pub condition: Condition,
+    pub health: EngineHealth,
     /// How much of everything there may be.
     pub limits: Limits,
     /// Most requests that wait for each.
@@ -93,7 +93,7 @@ enum Phase {
 
 /// A model that has been loaded.
 struct Ready {
-    worker: Together,
+    worker: BatchWorker,
     served: Arc<Served>,
     bytes: u64,
 }
@@ -206,8 +206,8 @@ impl Models {
     /// Whoever waits for a model is told how far it is.
     fn tell(&self, model: &Model, step: Step) {
         model.loading.set(&step.what, step.done, step.total);
-        model.queue.each(|job| {
-            let _ = job.events.send(Event::Loading(step.clone()));
+        model.queue.each(|request| {
+            let _ = request.events.send(Event::Loading(step.clone()));
         });
     }
     /// Bytes that a model which is loaded now may take.
@@ -321,9 +321,9 @@ impl Models {
         }
         let bytes = engine.memory_bytes();
         let keep = self.shared.keep.unwrap_or_else(|| self.kept_bytes(&engine));
-        let (model, condition) = (model.clone(), self.shared.condition.clone());
+        let (model, health) = (model.clone(), self.shared.health.clone());
         tracing::info!(model = model.name(), bytes, load_ms = begun.elapsed().as_millis() as u64, "loaded");
-        let worker = Together::for_engine(engine, keep, model, condition)?;
+        let worker = BatchWorker::new(engine, keep, model, health)?;
         Ok(Ready { worker, served, bytes })
     }
     fn kept_bytes(&self, engine: &Engine) -> usize {
@@ -380,11 +380,11 @@ impl Models {
         model.metrics.load_failures.inc();
         tracing::info!(model = model.name(), why = error.message, "cannot be loaded");
         if error.lost {
-            self.shared.condition.fail(error.message.clone());
+            self.shared.health.fail(error.message.clone());
         }
         let told = error.told(model.name());
-        model.queue.dismiss(|job| {
-            let _ = job.events.send(Event::Failed(told.clone()));
+        model.queue.dismiss(|request| {
+            let _ = request.events.send(Event::Failed(told.clone()));
         });
         state.phases[at] = Phase::Away;
         state.failures[at] = Some(error);

@@ -1,17 +1,17 @@
-//! The way in: from a request to the queue of its model.
+//! Preprocessing: from a request as an interface parsed it to the queue of its model.
 
 use crate::core::budget::{self, Wanted};
-use crate::core::channel::{Receiver, channel};
+use crate::core::channel::channel;
+use crate::core::client::Origin;
 use crate::core::constraint::bounds::refers;
 use crate::core::constraint::grammar::{Form, OutputConstraint, grammar};
 use crate::core::constraint::mask::Constraint;
+use crate::core::engine_request::{EngineRequest, GenerationParams, Task};
 use crate::core::error::RequestError;
 use crate::core::event::{Event, Usage};
-use crate::core::job::{Answers, Job, Task};
 use crate::core::limits::{Limits, PROMPTS, STOPS, TOP};
 use crate::core::model::Served;
 use crate::core::models::entry::Model;
-use crate::core::models::policy::Stay;
 use crate::core::models::pool::Models;
 use crate::core::names::FieldNames;
 use crate::core::output::Outputs;
@@ -22,12 +22,10 @@ use crate::core::sampling::whole;
 use crate::core::tools::ToolSet;
 use gristmill_llm::chat::reply::{Begins, Reply, Schemas};
 use gristmill_llm::sched::SequenceOptions;
-use std::net::IpAddr;
 use std::sync::Arc;
-use std::time::Instant;
 
-/// The way in to one model.
-pub struct Intake {
+/// Preprocesses the requests of one model.
+pub struct Preprocessor {
     models: Arc<Models>,
     /// The model.
     pub model: Arc<Model>,
@@ -35,21 +33,12 @@ pub struct Intake {
     pub served: Arc<Served>,
 }
 
-/// A request, checked.
-pub struct Prepared {
-    task: Task,
-    options: SequenceOptions,
-    prompts: Vec<Vec<u32>>,
-    replies: Replies,
-    stay: Option<Stay>,
-}
-
-/// What takes the answers of a request apart.
+/// How the choices of a request are parsed.
+#[derive(Default)]
 struct Replies {
-    served: Arc<Served>,
-    /// In all.
+    /// Choices of all prompts.
     count: usize,
-    /// Of a conversation; none where text is told as it is.
+    /// How replies of a conversation begin; none where text is streamed as it is.
     conversation: Option<Conversation>,
 }
 
@@ -60,46 +49,24 @@ struct Conversation {
     several: bool,
 }
 
-impl Prepared {
-    /// The same, after which the model stays that long.
-    pub fn staying(self, stay: Option<Stay>) -> Prepared {
-        Prepared { stay, ..self }
-    }
-    /// How many prompts it has.
-    pub fn prompts(&self) -> usize {
-        self.prompts.len()
-    }
-}
-
-impl Replies {
-    fn of(self, events: Receiver) -> Outputs {
-        let one = |_| {
-            let Conversation { begins, schemas, forced, .. } = self.conversation.as_ref()?;
-            Some(Reply::new(self.served.markup, *begins, schemas.clone(), *forced))
-        };
-        let several = self.conversation.as_ref().is_none_or(|conversation| conversation.several);
-        Outputs::new(events, (0..self.count).map(one).collect(), several)
-    }
-}
-
-impl Intake {
-    /// That to the model which a client calls so. How it reads and writes is read where nobody has needed it, which takes a while.
+impl Preprocessor {
+    /// Creates the preprocessor of the model of that name; it may read the model's tokenizer and template, which takes a while.
     ///
     /// # Errors
     /// When there is no such model, or it cannot be read.
-    pub fn of(models: &Arc<Models>, asked: Option<&str>) -> Result<Intake, RequestError> {
-        let model = models.find(asked)?;
+    pub fn for_model(models: &Arc<Models>, name: Option<&str>) -> Result<Preprocessor, RequestError> {
+        let model = models.find(name)?;
         let served = model.served().map_err(|error| error.told(model.name()))?;
-        Ok(Intake { models: models.clone(), model: model.clone(), served })
+        Ok(Preprocessor { models: models.clone(), model: model.clone(), served })
     }
     fn limits(&self) -> &Limits {
         &self.models.shared.limits
     }
-    /// Checks a request, and makes tokens of its prompts and a grammar of what it asks of an answer.
+    /// Checks a request, tokenises its prompts and compiles its grammar.
     ///
     /// # Errors
     /// The first thing that cannot be honoured.
-    pub fn prepare(&self, request: GenerateRequest) -> Result<Prepared, RequestError> {
+    pub fn prepare(&self, origin: Origin, request: GenerateRequest) -> Result<(EngineRequest, Outputs), RequestError> {
         let served = &self.served;
         let names = request.names;
         let choices = whole(names.choices, request.choices, 1, self.limits().choices as u64)? as usize;
@@ -133,7 +100,8 @@ impl Intake {
             forced: tools.is_forced(),
             several: request.several_calls,
         });
-        let answers = Answers {
+        let options = request.sampling.sequence_options(self.models.shared.batch_invariant);
+        let params = GenerationParams {
             bias,
             constraint: constraint.transpose()?,
             choices,
@@ -147,22 +115,51 @@ impl Intake {
             stream: request.stream,
             sampling,
         };
-        Ok(Prepared {
-            options: request.sampling.sequence_options(self.models.shared.batch_invariant),
-            task: Task::Answers(Arc::new(answers)),
-            prompts: prompts.into_iter().map(|prompt| prompt.tokens).collect(),
-            replies: Replies { served: served.clone(), count, conversation },
-            stay: None,
-        })
+        let (task, replies) = (Task::Generate(Arc::new(params)), Replies { count, conversation });
+        Ok(self.engine_request(origin, task, prompts, options, replies))
     }
-    /// Makes tokens of texts whose vectors are wanted.
+    /// Creates a tokenised request and the outputs that its events become.
+    fn engine_request(
+        &self,
+        origin: Origin,
+        task: Task,
+        prompts: Vec<Prompt>,
+        options: SequenceOptions,
+        replies: Replies,
+    ) -> (EngineRequest, Outputs) {
+        let (events, receiver) = channel(self.limits().unread);
+        let Origin { client, received } = origin;
+        let request = EngineRequest {
+            client,
+            received,
+            task,
+            served: self.served.clone(),
+            options,
+            prompts: prompts.into_iter().map(|prompt| prompt.tokens).collect(),
+            answered: 0,
+            usage: Usage::default(),
+            stay: None,
+            events: Arc::new(events),
+        };
+        let reply = |_| {
+            let Conversation { begins, schemas, forced, .. } = replies.conversation.as_ref()?;
+            Some(Reply::new(self.served.markup, *begins, schemas.clone(), *forced))
+        };
+        let several = replies.conversation.as_ref().is_none_or(|conversation| conversation.several);
+        (request, Outputs::new(receiver, (0..replies.count).map(reply).collect(), several))
+    }
+    /// Tokenises texts to embed.
     ///
     /// # Errors
     /// When there are none or too many, or one does not fit.
-    pub fn prepare_embeddings(&self, texts: Vec<PromptText>, name: &str) -> Result<Prepared, RequestError> {
-        let prompts = self.texts(texts, name)?.into_iter().map(|prompt| prompt.tokens).collect();
-        let replies = Replies { served: self.served.clone(), count: 0, conversation: None };
-        Ok(Prepared { task: Task::Embedding, options: SequenceOptions::default(), prompts, replies, stay: None })
+    pub fn prepare_embeddings(
+        &self,
+        origin: Origin,
+        texts: Vec<PromptText>,
+        name: &str,
+    ) -> Result<(EngineRequest, Outputs), RequestError> {
+        let (prompts, options) = (self.texts(texts, name)?, SequenceOptions::default());
+        Ok(self.engine_request(origin, Task::Embed, prompts, options, Replies::default()))
     }
     /// The tokens of what an answer follows.
     ///
@@ -203,29 +200,29 @@ impl Intake {
         }
         Ok(compiled)
     }
-    /// Has a request wait for its turn; what becomes of it.
+    /// Creates a request that only has the model loaded.
+    pub fn prepare_load(&self, origin: Origin) -> (EngineRequest, Outputs) {
+        self.engine_request(origin, Task::Load, Vec::new(), SequenceOptions::default(), Replies::default())
+    }
+    /// Queues a request.
     ///
     /// # Errors
-    /// When there is no room for it, or no engine.
-    pub fn submit(&self, client: IpAddr, asked: Instant, prepared: Prepared) -> Result<Outputs, RequestError> {
-        if let Some(why) = self.models.shared.condition.failure() {
+    /// When the queue is full or closed, or the engine failed for good.
+    pub fn submit(&self, request: EngineRequest) -> Result<(), RequestError> {
+        if let Some(why) = self.models.shared.health.failure() {
             return Err(RequestError::failed(why));
         }
         if self.models.is_draining() {
             return Err(RequestError::closing());
         }
-        let Prepared { task, options, prompts, replies, stay } = prepared;
-        let (events, receiver) = channel(self.limits().unread);
-        let (served, answered, usage, events) = (self.served.clone(), 0, Usage::default(), Arc::new(events));
-        let job = Job { client, asked, task, served, options, prompts, answered, usage, stay, events };
         if let Some(step) = self.model.loading.step() {
-            let _ = job.events.send(Event::Loading(step));
+            let _ = request.events.send(Event::Loading(step));
         }
-        match self.model.queue.push(job) {
+        match self.model.queue.push(request) {
             Ok(()) => {
                 self.model.metrics.requests.inc();
                 self.models.want(&self.model);
-                Ok(replies.of(receiver))
+                Ok(())
             }
             Err(Refused::Full(waiting)) => {
                 self.model.metrics.refused.inc();
@@ -233,11 +230,6 @@ impl Intake {
             }
             Err(Refused::Closed) => Err(RequestError::closing()),
         }
-    }
-    /// What has the model loaded, and does nothing with it.
-    pub fn prepare_nothing(&self) -> Prepared {
-        let replies = Replies { served: self.served.clone(), count: 0, conversation: None };
-        Prepared { task: Task::Nothing, options: SequenceOptions::default(), prompts: Vec::new(), replies, stay: None }
     }
 }
 

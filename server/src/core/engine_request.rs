@@ -1,4 +1,4 @@
-//! What is asked of the engine's thread.
+//! Tokenised requests for the model's thread.
 
 use crate::core::channel::Sender;
 use crate::core::constraint::mask::Constraint;
@@ -12,42 +12,49 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Instant;
 
-/// A request, checked: nothing in it can be refused any more.
-pub struct Job {
-    /// Who asks.
+/// A request that was checked and tokenised: queued, or running.
+pub struct EngineRequest {
+    /// The address of its client.
     pub client: IpAddr,
-    /// When it was asked.
-    pub asked: Instant,
-    /// What is to be made of every prompt.
+    /// When it was received.
+    pub received: Instant,
+    /// What each prompt is run for.
     pub task: Task,
-    /// How its model reads and writes: as its prompts were written.
+    /// How its model reads and writes, as its prompts were written.
     pub served: Arc<Served>,
     /// What its sequences guarantee.
     pub options: SequenceOptions,
-    /// The prompts; answers leave room for a token.
+    /// Its prompts; those of generation leave room for a token.
     pub prompts: Vec<Vec<u32>>,
-    /// How many of them were answered.
+    /// How many of them are finished.
     pub answered: usize,
-    /// What that took.
+    /// Usage of those.
     pub usage: Usage,
-    /// How long the model stays after it, where whoever asks says so.
+    /// How long the model stays loaded after it, where the request says.
     pub stay: Option<Stay>,
-    /// Where to tell it. Once the other side is gone, or too far behind, nobody waits for the answer.
+    /// The channel to its client; closed once that is cancelled or too far behind.
     pub events: Arc<Sender>,
 }
 
-/// What is to be made of a prompt.
-pub enum Task {
-    /// Answers.
-    Answers(Arc<Answers>),
-    /// The mean of its hidden rows.
-    Embedding,
-    /// Nothing: whoever asks wants to know that the model is there.
-    Nothing,
+impl EngineRequest {
+    /// Returns the tokens of the next prompt.
+    pub fn prompt(&self) -> &[u32] {
+        &self.prompts[self.answered]
+    }
 }
 
-/// Answers to a prompt.
-pub struct Answers {
+/// What a prompt is run for.
+pub enum Task {
+    /// Generation.
+    Generate(Arc<GenerationParams>),
+    /// The mean of its hidden rows.
+    Embed,
+    /// Nothing: the request only has the model loaded.
+    Load,
+}
+
+/// How the choices of a prompt are generated.
+pub struct GenerationParams {
     /// How tokens are chosen; each answer has the next seed.
     pub sampling: SamplingParams,
     /// Added to the logits of these tokens.
@@ -74,7 +81,7 @@ pub struct Answers {
     pub stream: bool,
 }
 
-impl Waiting for Job {
+impl Waiting for EngineRequest {
     fn client(&self) -> IpAddr {
         self.client
     }
@@ -82,7 +89,7 @@ impl Waiting for Job {
         self.events.is_closed()
     }
     fn waits_behind(&self, others: usize) {
-        // Whoever has begun to be answered knows.
+        // Behind its first prompt a request is running for its client.
         if self.answered == 0 {
             let _ = self.events.send(Event::Waiting(others));
         }

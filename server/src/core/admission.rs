@@ -9,7 +9,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 /// The turns. Reading a request takes the cores from the model, so few do so at a time; and a client has one of them at a time, lest one with
 /// hundreds of connections lets all others wait until its own requests are read.
-pub struct Preparing {
+pub struct Admission {
     turns: Arc<Semaphore>,
     /// The turn of every client that has it or waits for it.
     clients: Mutex<HashMap<IpAddr, Weak<Semaphore>>>,
@@ -21,10 +21,10 @@ pub struct Turn {
     _own: OwnedSemaphorePermit,
 }
 
-impl Preparing {
+impl Admission {
     /// So many at a time.
-    pub fn new(turns: usize) -> Preparing {
-        Preparing { turns: Arc::new(Semaphore::new(turns)), clients: Mutex::default() }
+    pub fn new(turns: usize) -> Admission {
+        Admission { turns: Arc::new(Semaphore::new(turns)), clients: Mutex::default() }
     }
     /// A turn for that client, when it comes.
     pub async fn turn(&self, client: IpAddr) -> Turn {
@@ -80,13 +80,13 @@ mod tests {
 
     #[test]
     fn a_client_waits_behind_itself_alone() {
-        let preparing = Preparing::new(2);
+        let admission = Admission::new(2);
         let (many, other) = (IpAddr::from([10, 0, 0, 1]), IpAddr::from([10, 0, 0, 2]));
-        let first = poll(pin!(preparing.turn(many))).expect("a turn is free");
-        let mut second = pin!(preparing.turn(many));
+        let first = poll(pin!(admission.turn(many))).expect("a turn is free");
+        let mut second = pin!(admission.turn(many));
         assert!(poll(second.as_mut()).is_none(), "it has one already");
-        let others = poll(pin!(preparing.turn(other))).expect("the other turn is free for others");
-        let mut third = pin!(preparing.turn(IpAddr::from([10, 0, 0, 3])));
+        let others = poll(pin!(admission.turn(other))).expect("the other turn is free for others");
+        let mut third = pin!(admission.turn(IpAddr::from([10, 0, 0, 3])));
         assert!(poll(third.as_mut()).is_none(), "both turns are taken");
         drop(first);
         assert!(poll(third.as_mut()).is_some(), "whoever waited for a turn of all comes first");
@@ -96,10 +96,10 @@ mod tests {
 
     #[test]
     fn clients_that_left_are_forgotten() {
-        let preparing = Preparing::new(1);
+        let admission = Admission::new(1);
         for n in 0..100 {
-            drop(poll(pin!(preparing.turn(IpAddr::from([10, 0, 1, n])))).expect("a turn is free"));
+            drop(poll(pin!(admission.turn(IpAddr::from([10, 0, 1, n])))).expect("a turn is free"));
         }
-        assert_eq!(preparing.clients.lock().unwrap().len(), 1);
+        assert_eq!(admission.clients.lock().unwrap().len(), 1);
     }
 }

@@ -1,11 +1,11 @@
-//! One answer while it is made: tokens from the core's [`generation`], text to whoever asked.
+//! A running sequence: tokens from the core's [`generation`], text to the client.
 
 use crate::core::budget;
 use crate::core::channel::Sender;
 use crate::core::constraint::mask::Constraint;
+use crate::core::engine_request::{EngineRequest, GenerationParams};
 use crate::core::error::RequestError;
 use crate::core::event::{Delta, Event, Finish};
-use crate::core::job::{Answers, Job};
 use crate::core::model::Served;
 use crate::core::probabilities::probabilities;
 use gristmill_llm::generation::{self, Given, Step};
@@ -19,10 +19,14 @@ use std::time::{Duration, Instant};
 /// from the model. An answer slower than that is told token by token.
 const TELL: Duration = Duration::from_millis(20);
 
-/// An answer.
-pub struct Generation {
+/// One choice of a running request.
+pub struct Sequence {
+    /// Which of its prompt's choices it is.
+    pub nth: usize,
+    /// When it had its first token.
+    pub first_token: Option<Instant>,
     served: Arc<Served>,
-    job: Arc<Answers>,
+    params: Arc<GenerationParams>,
     events: Arc<Sender>,
     tokens: generation::Generation<'static>,
     stop: StopMatcher,
@@ -35,32 +39,38 @@ pub struct Generation {
     told: Option<Instant>,
 }
 
-impl Generation {
-    /// An answer to the next prompt of a job; `nth` is which of its prompt's it is.
+impl Sequence {
+    /// Creates choice `nth` of the next prompt of a request.
     ///
     /// # Errors
     /// When its sampling parameters are out of range.
-    pub fn new(of: &Job, job: &Arc<Answers>, nth: usize) -> Result<Generation, session::Error> {
-        let (served, choice) = (of.served.clone(), of.answered * job.choices + nth);
-        let mut sampling = job.sampling.clone();
+    pub fn new(
+        request: &EngineRequest,
+        params: &Arc<GenerationParams>,
+        nth: usize,
+    ) -> Result<Sequence, session::Error> {
+        let (served, choice) = (request.served.clone(), request.answered * params.choices + nth);
+        let mut sampling = params.sampling.clone();
         sampling.seed = sampling.seed.wrapping_add(nth as u64);
         let sampler = Sampler::new(sampling)?;
-        let (text, ignore_eos) = (served.clone(), job.ignore_eos);
+        let (text, ignore_eos) = (served.clone(), params.ignore_eos);
         let ends = move |token| text.tokenizer.is_eog(token) && !ignore_eos;
-        let mut tokens = generation::Generation::new(sampler, job.limit, ends).with_bias(job.bias.clone());
-        if let Some(constraint) = job.constraint.clone() {
-            let bound = Bound { constraint, served: served.clone(), markers: job.markers };
+        let mut tokens = generation::Generation::new(sampler, params.limit, ends).with_bias(params.bias.clone());
+        if let Some(constraint) = params.constraint.clone() {
+            let bound = Bound { constraint, served: served.clone(), markers: params.markers };
             tokens = tokens.with_constraint(Box::new(bound));
         }
-        if job.logprobs.is_some() {
+        if params.logprobs.is_some() {
             tokens = tokens.with_logits();
         }
-        Ok(Generation {
+        Ok(Sequence {
+            nth,
+            first_token: None,
             served,
-            job: job.clone(),
-            events: of.events.clone(),
+            params: params.clone(),
+            events: request.events.clone(),
             tokens,
-            stop: StopMatcher::new(job.stop.iter().cloned()),
+            stop: StopMatcher::new(params.stop.iter().cloned()),
             characters: Utf8Stream::default(),
             pending: Delta { choice, ..Delta::default() },
             bytes: 0,
@@ -107,18 +117,18 @@ impl Generation {
             return Some(self.end(finish.into()));
         };
         self.pending.so_far = self.tokens.tokens();
-        if let Some(top) = self.job.logprobs {
+        if let Some(top) = self.params.logprobs {
             let chosen = probabilities(logits, token, top);
             self.bytes += budget::bytes(&self.served, &chosen);
             self.pending.tokens.push(chosen);
         }
         let mut text = String::new();
-        self.characters.push(self.served.shown(token, self.job.markers), &mut text);
+        self.characters.push(self.served.shown(token, self.params.markers), &mut text);
         self.bytes += text.len();
         self.pending.text += &self.stop.push(&text);
         let stopped = self.stop.stopped().map(|text| Finish::StopText(text.to_owned()));
         // What may be told at once is used up.
-        let full = self.job.room.is_some_and(|room| self.bytes >= room).then_some(Finish::Length);
+        let full = self.params.room.is_some_and(|room| self.bytes >= room).then_some(Finish::Length);
         if let Some(finish) = stopped.or(step.finish.map(Finish::from)).or(full) {
             return Some(self.end(finish));
         }
@@ -137,15 +147,15 @@ impl Generation {
         reason
     }
     /// Tells what was held back so far: before what takes longer than the time between two tellings.
-    pub fn tell_all(&mut self) {
+    pub fn flush(&mut self) {
         let something = !self.pending.text.is_empty() || !self.pending.tokens.is_empty();
-        if self.job.stream && something {
+        if self.params.stream && something {
             self.tell();
         }
     }
     fn tell_in_time(&mut self) {
         if self.told.is_none_or(|told| told.elapsed() >= TELL) {
-            self.tell_all();
+            self.flush();
         }
     }
     fn tell(&mut self) {

@@ -7,11 +7,11 @@ use std::sync::{Arc, OnceLock};
 /// A server whose engine is gone for good goes on: `/health` says why with status 503, and so does the answer to every request. Whoever
 /// watches it starts another.
 #[derive(Clone, Debug, Default)]
-pub struct Condition {
+pub struct EngineHealth {
     failure: Arc<OnceLock<String>>,
 }
 
-impl Condition {
+impl EngineHealth {
     /// The engine is gone for good (its device was lost, say), and why. The first reason stays.
     pub fn fail(&self, why: impl Into<String>) {
         // What comes after the first is a consequence of it.
@@ -25,14 +25,14 @@ impl Condition {
 
 #[cfg(test)]
 mod tests {
-    use super::Condition;
+    use super::EngineHealth;
 
     #[test]
     fn the_first_reason_stays() {
-        let condition = Condition::default();
-        assert_eq!(condition.failure(), None);
-        condition.clone().fail("the device was lost");
-        condition.fail("a launch failed");
-        assert_eq!(condition.failure(), Some("the device was lost"));
+        let health = EngineHealth::default();
+        assert_eq!(health.failure(), None);
+        health.clone().fail("the device was lost");
+        health.fail("a launch failed");
+        assert_eq!(health.failure(), Some("the device was lost"));
     }
 }

@@ -1,0 +1,523 @@
+//! The model's thread: continuous batching of the sequences of all running requests.
+//!
+//! A step has a token of every decoding sequence and a prefill chunk of one prompt. A request leaves the fair queue as soon as a sequence has room; its other choices start
+//! once its prompt has been prefilled, whose pages they share. A request of several prompts is queued again after each. Cancelled requests leave between two steps.
+
+use crate::core::engine_health::EngineHealth;
+use crate::core::engine_request::{EngineRequest, GenerationParams, Task};
+use crate::core::error::RequestError;
+use crate::core::event::{Chosen, Event, Usage};
+use crate::core::mean_pooling::MeanPooling;
+use crate::core::models::entry::{LoadError, Model};
+use crate::core::models::policy::Stay;
+use crate::core::probabilities::probabilities;
+use crate::core::published_load::PublishedLoad;
+use crate::core::queue::{Queue, Waiting};
+use crate::core::sequence::{Sequence, failed, failed_step};
+use gristmill_llm::arch::Logits;
+use gristmill_llm::engine::Engine;
+use gristmill_llm::generation::Given;
+use gristmill_llm::sched::{Batcher, Failed, SequenceId, Stepped};
+use gristmill_llm::session::{self, rows_at_a_time};
+use std::cell::RefCell;
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::ops::ControlFlow;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// Tokens of one prefill chunk: prompts of no more than these report no progress.
+const LONG: usize = 512;
+
+/// Number of a running request, in order of admission.
+type RequestNumber = u64;
+
+/// Runs the prefill chunk of a prompt that begins at a position.
+type RunChunk<'r> = dyn FnMut(&mut Engine, &[u32], usize) -> Result<(), session::Error> + 'r;
+
+/// Serves the requests of one model with continuous batching.
+pub struct BatchWorker {
+    batcher: Batcher,
+    model: Arc<Model>,
+    health: EngineHealth,
+    requests: BTreeMap<RequestNumber, RunningRequest>,
+    /// Running sequences, each with the request that it belongs to.
+    sequences: HashMap<SequenceId, (RequestNumber, Sequence)>,
+    next_request: RequestNumber,
+    /// How long the model stays loaded without requests.
+    stay: Stay,
+    published: PublishedLoad,
+}
+
+/// A request that left the queue, with the sequences of its current prompt.
+struct RunningRequest {
+    request: EngineRequest,
+    params: Arc<GenerationParams>,
+    /// Tokens and times of this prompt and its choices.
+    usage: Usage,
+    begun: Instant,
+    /// Whether the prompt has been prefilled.
+    prefilled: bool,
+    /// Prefilled tokens of the prompt as the client was last told.
+    reported: usize,
+    sequences: Vec<SequenceId>,
+}
+
+/// Why a request ended before it was complete.
+enum Aborted {
+    /// The client disconnected, or the server is closing.
+    Cancelled,
+    Failed(session::Error),
+}
+
+impl From<session::Error> for Aborted {
+    fn from(error: session::Error) -> Aborted {
+        Aborted::Failed(error)
+    }
+}
+
+/// What starting a request leads to.
+enum Started {
+    /// The first sequence of its prompt.
+    Sequence(Arc<GenerationParams>, SequenceId, Box<Sequence>),
+    /// The prompt is done, with this usage.
+    Done(Usage),
+}
+
+/// Breaks once a request is cancelled or its queue is closed.
+fn poll_cancelled(request: &EngineRequest, queue: &Queue<EngineRequest>) -> ControlFlow<()> {
+    match request.is_abandoned() || queue.is_closed() {
+        true => ControlFlow::Break(()),
+        false => ControlFlow::Continue(()),
+    }
+}
+
+/// Logs the usage of a finished request.
+fn log_finished(request: &EngineRequest) {
+    let Usage { prompt, cached, answer, prompt_time, answer_time } = request.usage;
+    let milliseconds = |time: Duration| time.as_millis() as u64;
+    tracing::info!(
+        client = %request.client,
+        prompt,
+        cached,
+        answer,
+        prompt_ms = milliseconds(prompt_time),
+        answer_ms = milliseconds(answer_time),
+        total_ms = milliseconds(request.received.elapsed()),
+        "answered"
+    );
+}
+
+impl BatchWorker {
+    /// Creates the worker of a loaded engine; at most `keep` bytes of host memory hold pages that leave its KV cache.
+    ///
+    /// # Errors
+    /// When the engine's KV cache has no pages.
+    pub fn new(engine: Engine, keep: usize, model: Arc<Model>, health: EngineHealth) -> Result<BatchWorker, LoadError> {
+        let Ok(batcher) = Batcher::new(engine) else {
+            return Err(LoadError { message: "its KV cache has no pages".into(), ..LoadError::default() });
+        };
+        // Pages of several sequences hold other conversations too; those of one sequence hold one context.
+        let engine = batcher.engine();
+        let swaps = !engine.cache_is_the_hosts() || engine.most_sequences() == 1;
+        let batcher = if swaps { batcher.keeping(keep) } else { batcher };
+        let (sequences, pages) = (batcher.engine().most_sequences(), batcher.load().total_pages);
+        tracing::info!(model = model.name(), sequences, pages, "serves with continuous batching");
+        Ok(BatchWorker {
+            batcher,
+            model,
+            health,
+            requests: BTreeMap::new(),
+            sequences: HashMap::new(),
+            next_request: 0,
+            stay: Stay::default(),
+            published: PublishedLoad::default(),
+        })
+    }
+    /// Serves requests until the queue is closed, the model is evicted, or its keep-alive ends.
+    pub fn run(mut self) {
+        loop {
+            if self.requests.is_empty() {
+                self.publish();
+                let Some(request) = self.model.queue.next(self.stay) else { return };
+                self.admit(request);
+            }
+            while self.batcher.scheduler().has_room()
+                && let Some(request) = self.model.queue.next_now()
+            {
+                self.admit(request);
+            }
+            self.drop_cancelled();
+            if !self.requests.is_empty() {
+                self.step();
+                if self.published.is_due() {
+                    self.publish();
+                }
+            }
+        }
+    }
+    /// Publishes the load to `/metrics` and `/v1/loads`.
+    fn publish(&mut self) {
+        self.model.metrics.running.set(self.requests.len() as i64);
+        self.published.publish(&self.batcher, &self.model);
+    }
+    /// Starts a request that left the queue.
+    fn admit(&mut self, request: EngineRequest) {
+        self.stay = request.stay.unwrap_or(self.stay);
+        if let Some(why) = self.health.failure() {
+            let _ = request.events.send(Event::Failed(RequestError::failed(why)));
+            return;
+        }
+        self.model.metrics.running.set(self.requests.len() as i64 + 1);
+        if request.answered == 0 {
+            self.model.metrics.queue_time.observe(request.received.elapsed().as_secs_f64());
+        }
+        // A panic of one request must not end the others.
+        let started = catch_unwind(AssertUnwindSafe(|| self.start(&request)));
+        match started {
+            Ok(Ok(Started::Sequence(params, id, sequence))) => {
+                let number = self.next_request;
+                self.next_request += 1;
+                self.sequences.insert(id, (number, *sequence));
+                let running = RunningRequest {
+                    usage: Usage { prompt: request.prompt().len(), ..Usage::default() },
+                    request,
+                    params,
+                    begun: Instant::now(),
+                    prefilled: false,
+                    reported: 0,
+                    sequences: vec![id],
+                };
+                self.requests.insert(number, running);
+            }
+            Ok(Ok(Started::Done(usage))) => {
+                let mut request = request;
+                request.usage.add(&usage);
+                self.prompt_finished(request);
+            }
+            Ok(Err(aborted)) => self.fail(&request, aborted),
+            Err(_) => self.fail_by_panic(&request),
+        }
+    }
+    /// Runs what needs no decode steps, or adds the first sequence of the current prompt.
+    fn start(&mut self, request: &EngineRequest) -> Result<Started, Aborted> {
+        match &request.task {
+            Task::Generate(params) => {
+                if let Some(top) = params.prompt_logprobs {
+                    let usage = self.score(request, params, top)?;
+                    // A prompt that is only scored has no sequence.
+                    if params.limit == 0 {
+                        return self.finish_empty(request, params, usage);
+                    }
+                }
+                let (id, sequence) = self.add_sequence(request, params, 0)?;
+                Ok(Started::Sequence(params.clone(), id, Box::new(sequence)))
+            }
+            Task::Embed => self.embed(request).map(Started::Done),
+            Task::Load => Ok(Started::Done(Usage::default())),
+        }
+    }
+    /// Finishes choices of no tokens.
+    fn finish_empty(
+        &self,
+        request: &EngineRequest,
+        params: &Arc<GenerationParams>,
+        usage: Usage,
+    ) -> Result<Started, Aborted> {
+        let _ = request.events.send(Event::Prompt(usage));
+        for nth in 0..params.choices {
+            Sequence::new(request, params, nth)?.take(Given::Logits(&[]), &[], usize::MAX)?;
+        }
+        Ok(Started::Done(usage))
+    }
+    /// Adds the sequence of that choice of the current prompt.
+    fn add_sequence(
+        &mut self,
+        request: &EngineRequest,
+        params: &Arc<GenerationParams>,
+        nth: usize,
+    ) -> Result<(SequenceId, Sequence), Aborted> {
+        let sequence = Sequence::new(request, params, nth)?;
+        Ok((self.batcher.add(request.prompt(), request.options)?, sequence))
+    }
+    /// Ends the requests that were cancelled.
+    fn drop_cancelled(&mut self) {
+        let queue = &self.model.queue;
+        let cancelled = self.requests.iter().filter(|(_, running)| poll_cancelled(&running.request, queue).is_break());
+        let cancelled: Vec<RequestNumber> = cancelled.map(|(&number, _)| number).collect();
+        cancelled.into_iter().for_each(|number| self.abort(number, Aborted::Cancelled));
+    }
+    /// Takes a request out, and counts the tokens of its sequences, which `end` takes from the scheduler.
+    fn take_out(&mut self, number: RequestNumber, end: impl Fn(&mut Batcher, SequenceId)) -> Option<EngineRequest> {
+        let RunningRequest { request, sequences, .. } = self.requests.remove(&number)?;
+        for id in sequences {
+            end(&mut self.batcher, id);
+            if let Some((_, sequence)) = self.sequences.remove(&id) {
+                self.count(&sequence);
+            }
+        }
+        Some(request)
+    }
+    /// Ends a running request before it is complete.
+    fn abort(&mut self, number: RequestNumber, why: Aborted) {
+        if let Some(request) = self.take_out(number, Batcher::remove) {
+            self.fail(&request, why);
+        }
+    }
+    /// Counts the tokens of a sequence that ends.
+    fn count(&self, sequence: &Sequence) {
+        let (tokens, metrics) = (sequence.tokens(), &self.model.metrics);
+        metrics.answer_tokens.inc_by(tokens as u64);
+        if let Some(first) = sequence.first_token.filter(|_| tokens > 1) {
+            metrics.token_time.observe(first.elapsed().as_secs_f64() / (tokens - 1) as f64);
+        }
+    }
+    /// Reports a request that is not complete to its client.
+    fn fail(&mut self, request: &EngineRequest, why: Aborted) {
+        let error = match why {
+            Aborted::Cancelled => {
+                self.model.metrics.abandoned.inc();
+                RequestError::closing()
+            }
+            Aborted::Failed(error) => {
+                self.model.metrics.failed.inc();
+                if error.is_lost() {
+                    // No request of this engine succeeds any more: `/health` says so from now on.
+                    self.health.fail(error.to_string());
+                }
+                failed(error)
+            }
+        };
+        self.end(request, Event::Failed(error));
+    }
+    fn fail_by_panic(&mut self, request: &EngineRequest) {
+        self.model.metrics.failed.inc();
+        let error = RequestError::internal("the answer failed; the server's log says why");
+        self.end(request, Event::Failed(error));
+    }
+    /// Publishes the load without a request, and sends its last event.
+    fn end(&mut self, request: &EngineRequest, last: Event) {
+        self.publish();
+        self.model.metrics.request_time.observe(request.received.elapsed().as_secs_f64());
+        let _ = request.events.send(last);
+    }
+    /// Queues a request again for its next prompt, or finishes it.
+    fn prompt_finished(&mut self, mut request: EngineRequest) {
+        request.answered += 1;
+        if request.answered < request.prompts.len() {
+            self.model.queue.push_again(request);
+            return;
+        }
+        log_finished(&request);
+        self.end(&request, Event::End(request.usage));
+    }
+    /// Runs a step, and chooses the next token of every sequence that has logits.
+    fn step(&mut self) {
+        // A prefill chunk takes longer than text may be held back.
+        if self.requests.values().any(|running| !running.prefilled) {
+            self.sequences.values_mut().for_each(|(_, sequence)| sequence.flush());
+        }
+        let BatchWorker { batcher, sequences, .. } = self;
+        let vocabulary = batcher.engine().model().vocabulary();
+        let sequences = RefCell::new(sequences);
+        let mut asking = |id, history: &[u32]| {
+            let mut sequences = sequences.borrow_mut();
+            let (_, sequence) = sequences.get_mut(&id)?;
+            // A panic comes again where its token is chosen.
+            catch_unwind(AssertUnwindSafe(|| sequence.ask(history, vocabulary))).ok().flatten()
+        };
+        let mut drawing = |id| sequences.borrow().get(&id)?.1.draws();
+        let stepped = catch_unwind(AssertUnwindSafe(|| batcher.step_with(&mut asking, &mut drawing)));
+        match stepped {
+            Ok(Ok(stepped)) => {
+                self.report_prefill();
+                stepped.into_iter().for_each(|of| self.choose(of));
+            }
+            Ok(Err(Failed { error, sequences })) => self.step_failed(&error, &sequences),
+            Err(_) => {
+                self.batcher.reset();
+                let all: Vec<RequestNumber> = self.requests.keys().copied().collect();
+                let requests: Vec<_> = all.into_iter().filter_map(|number| self.take_out(number, |_, _| ())).collect();
+                requests.iter().for_each(|request| self.fail_by_panic(request));
+            }
+        }
+    }
+    /// Ends the requests whose sequences ended with a failed step.
+    fn step_failed(&mut self, error: &session::Error, sequences: &[SequenceId]) {
+        if error.is_lost() {
+            self.health.fail(error.to_string());
+        }
+        let request_of = |id| self.sequences.get(id).map(|(number, _)| *number);
+        let hit: BTreeSet<RequestNumber> = sequences.iter().filter_map(request_of).collect();
+        for number in hit {
+            let Some(request) = self.take_out(number, Batcher::remove) else { continue };
+            self.model.metrics.failed.inc();
+            self.end(&request, Event::Failed(failed_step(error)));
+        }
+    }
+    /// Reports the prefill of long prompts to their clients.
+    fn report_prefill(&mut self) {
+        let scheduler = self.batcher.scheduler();
+        for running in self.requests.values_mut().filter(|running| !running.prefilled) {
+            let Some(&first) = running.sequences.first() else { continue };
+            let found = scheduler.found(first).unwrap_or(0);
+            let done = scheduler.computed(first).saturating_sub(found);
+            let total = running.request.prompt().len() - found;
+            if done > running.reported && done < total && total > LONG {
+                running.reported = done;
+                let _ = running.request.events.send(Event::Reading(done, total));
+            }
+        }
+    }
+    /// Chooses the next token of a sequence.
+    fn choose(&mut self, of: Stepped) {
+        let Some(&(number, _)) = self.sequences.get(&of.sequence) else { return };
+        if let Err(aborted) = self.prefilled(number) {
+            return self.abort(number, aborted);
+        }
+        match catch_unwind(AssertUnwindSafe(|| self.take(of))) {
+            Ok(Ok(true)) => {}
+            Ok(Ok(false)) => self.sequence_finished(of.sequence, number),
+            Ok(Err(error)) => {
+                self.batcher.spoil(of.sequence);
+                self.abort(number, Aborted::Failed(error));
+            }
+            Err(_) => {
+                if let Some(request) = self.take_out(number, Batcher::spoil) {
+                    self.fail_by_panic(&request);
+                }
+            }
+        }
+    }
+    /// Reports the usage of a prompt with its first logits, and adds the sequences of its other choices.
+    fn prefilled(&mut self, number: RequestNumber) -> Result<(), Aborted> {
+        let Some(running) = self.requests.get_mut(&number).filter(|running| !running.prefilled) else { return Ok(()) };
+        let RunningRequest { request, params, usage, begun, prefilled, sequences, .. } = running;
+        *prefilled = true;
+        let found = sequences.first().and_then(|&first| self.batcher.scheduler().found(first)).unwrap_or(0);
+        // A prompt that was scored has been run whole.
+        let cached = if params.prompt_logprobs.is_some() { 0 } else { found };
+        usage.cached = cached;
+        usage.prompt_time = begun.elapsed();
+        let metrics = &self.model.metrics;
+        metrics.prompt_tokens.inc_by((usage.prompt - cached) as u64);
+        metrics.cached_tokens.inc_by(cached as u64);
+        let _ = request.events.send(Event::Prompt(*usage));
+        *begun = Instant::now();
+        for nth in 1..params.choices {
+            let sequence = Sequence::new(request, params, nth)?;
+            let id = self.batcher.add(request.prompt(), request.options)?;
+            sequences.push(id);
+            self.sequences.insert(id, (number, sequence));
+        }
+        Ok(())
+    }
+    /// Chooses the next token of a sequence; true if it goes on.
+    fn take(&mut self, of: Stepped) -> Result<bool, session::Error> {
+        let Some((number, sequence)) = self.sequences.get_mut(&of.sequence) else { return Ok(false) };
+        let context = self.batcher.engine().context();
+        let history = self.batcher.scheduler().tokens(of.sequence).to_vec();
+        let token = match (self.batcher.drawn(of), self.batcher.ranked(of)) {
+            (Some(token), _) => Some(token),
+            (None, Some(ranked)) => sequence.choose_ranked(ranked, &history),
+            (None, None) if sequence.is_greedy() => self.batcher.most_probable(of)?,
+            (None, None) => None,
+        };
+        let finish = match token {
+            Some(token) => sequence.take(Given::Token(token), &history, context)?,
+            None => {
+                self.model.metrics.logit_rows.inc();
+                let logits = self.batcher.logits(of)?;
+                sequence.take(Given::Logits(logits), &history, context)?
+            }
+        };
+        if sequence.first_token.is_none() && sequence.tokens() > 0 {
+            sequence.first_token = Some(Instant::now());
+            // The client waits for its first choice; the others start later.
+            if let Some(running) = self.requests.get(number).filter(|running| running.request.answered == 0)
+                && sequence.nth == 0
+            {
+                let time = running.request.received.elapsed();
+                self.model.metrics.first_token_time.observe(time.as_secs_f64());
+            }
+        }
+        match (finish, sequence.last()) {
+            (None, Some(token)) => {
+                self.batcher.push(of.sequence, token);
+                Ok(true)
+            }
+            _ => Ok(false),
+        }
+    }
+    /// Removes a finished sequence, and its request with its last one.
+    fn sequence_finished(&mut self, id: SequenceId, number: RequestNumber) {
+        self.batcher.remove(id);
+        let Some((_, sequence)) = self.sequences.remove(&id) else { return };
+        self.count(&sequence);
+        let Some(running) = self.requests.get_mut(&number) else { return };
+        running.sequences.retain(|&other| other != id);
+        running.usage.answer += sequence.tokens();
+        // Choices run beside one another: their time is that of the last.
+        running.usage.answer_time = running.usage.answer_time.max(running.begun.elapsed());
+        if running.sequences.is_empty()
+            && let Some(RunningRequest { mut request, usage, .. }) = self.requests.remove(&number)
+        {
+            request.usage.add(&usage);
+            self.prompt_finished(request);
+        }
+    }
+    /// Runs a whole prompt and reports the probabilities of its tokens.
+    fn score(&mut self, request: &EngineRequest, params: &GenerationParams, top: usize) -> Result<Usage, Aborted> {
+        let prompt = request.prompt();
+        let vocabulary = self.batcher.engine().model().vocabulary();
+        let most = rows_at_a_time(vocabulary, self.batcher.engine().chunk());
+        let mut tokens = vec![Chosen { token: prompt[0], logprob: None, top: Vec::new() }];
+        let usage = self.prefill_apart(request, most, &mut |engine, chunk, at| {
+            let rows = engine.forward_with(chunk, at, Logits::All)?;
+            for (row, &token) in rows.chunks(vocabulary).zip(&prompt[at + 1..]) {
+                tokens.push(probabilities(row, token, top));
+            }
+            Ok(())
+        })?;
+        for nth in 0..params.choices {
+            let choice = request.answered * params.choices + nth;
+            let _ = request.events.send(Event::PromptLogprobs { choice, tokens: tokens.clone() });
+        }
+        Ok(usage)
+    }
+    /// Reports the mean of a prompt's hidden rows behind the last layer.
+    fn embed(&mut self, request: &EngineRequest) -> Result<Usage, Aborted> {
+        let mut mean = MeanPooling::new(self.batcher.engine().model().width());
+        let most = self.batcher.engine().chunk();
+        let mut rows =
+            |engine: &mut Engine, chunk: &[u32], at| Ok(engine.hidden_rows(chunk, at, &mut |rows| mean.add(rows))?);
+        let usage = self.prefill_apart(request, most, &mut rows)?;
+        let _ = request.events.send(Event::Embedding { prompt: request.answered, values: mean.values() });
+        self.model.metrics.prompt_tokens.inc_by(usage.prompt as u64);
+        Ok(usage)
+    }
+    /// Runs a prompt in pages of its own while no other step runs; running sequences have pages first.
+    fn prefill_apart(&mut self, request: &EngineRequest, most: usize, run: &mut RunChunk) -> Result<Usage, Aborted> {
+        let (prompt, model) = (request.prompt(), self.model.clone());
+        loop {
+            let begun = Instant::now();
+            let done = self.batcher.apart(prompt, most, &mut |engine, chunk, at| {
+                run(engine, chunk, at)?;
+                Ok(poll_cancelled(request, &model.queue))
+            })?;
+            match done {
+                Some(ControlFlow::Continue(())) => {
+                    return Ok(Usage { prompt: prompt.len(), prompt_time: begun.elapsed(), ..Usage::default() });
+                }
+                Some(ControlFlow::Break(())) => return Err(Aborted::Cancelled),
+                None => {
+                    self.drop_cancelled();
+                    self.step();
+                }
+            }
+            if poll_cancelled(request, &model.queue).is_break() {
+                return Err(Aborted::Cancelled);
+            }
+        }
+    }
+}
