@@ -1,10 +1,10 @@
 //! What handlers share.
 
 use crate::config::Config;
+use crate::connection_registry::Registry;
 use crate::core::admission::Admission;
 use crate::core::error::RequestError;
 use crate::core::models::pool::Models;
-use crate::net::connections::Registry;
 use std::net::IpAddr;
 use std::sync::Arc;
 use tokio::sync::Semaphore;

@@ -7,6 +7,7 @@
 mod api;
 mod app;
 mod config;
+mod connection_registry;
 mod core;
 #[cfg(feature = "fuzzing")]
 #[doc(hidden)]
@@ -23,10 +24,11 @@ pub use core::models::pool::Available;
 
 use crate::api::routes::{self, ReadinessGate};
 use crate::app::App;
+use crate::connection_registry::Registry;
 use crate::core::admission::Admission;
 use crate::core::metrics::Metrics;
 use crate::core::models::pool::{Models, Shared};
-use crate::net::connections::{Connections, Registry};
+use crate::net::connections::Connections;
 use std::future::Future;
 use std::io;
 use std::net::SocketAddr;

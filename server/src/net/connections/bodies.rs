@@ -1,6 +1,6 @@
 //! Bodies that say when they are over: when a request has arrived, and when it was answered.
 
-use super::registry::Connection;
+use crate::connection_registry::Connection;
 use axum::body::{Body, Bytes, HttpBody};
 use hyper::body::{Frame, SizeHint};
 use std::pin::Pin;
@@ -84,7 +84,7 @@ impl Drop for Leaving {
 #[cfg(test)]
 mod tests {
     use super::Arriving;
-    use crate::net::connections::registry::Registry;
+    use crate::connection_registry::Registry;
     use axum::body::Body;
     use std::net::Ipv4Addr;
 

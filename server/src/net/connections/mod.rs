@@ -2,15 +2,13 @@
 //!
 //! Every wait for a client has an end: for the head of a request and between requests (`head_time`), for a body (`body_time`, see
 //! [`crate::net::body`]), for an answer to be read (`write_time`). Where there is no room, the connection goes that has waited for its client
-//! the longest ([`registry`]); so slow clients keep each other out, and not those who have sent a request.
+//! the longest ([`crate::connection_registry`]); so slow clients keep each other out, and not those who have sent a request.
 
 mod bodies;
-mod registry;
 mod stream;
 
-pub use registry::Registry;
-
 use crate::config::Config;
+use crate::connection_registry::{Place, Registry};
 use crate::core::error::RequestError;
 use crate::net::error::to_json;
 use axum::Router;
@@ -22,7 +20,6 @@ use hyper::body::Incoming;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
-use registry::Place;
 use rustix::net::sockopt::set_socket_send_buffer_size;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use std::convert::Infallible;

@@ -1,6 +1,6 @@
 //! A socket whose client has to read: one that does not is closed.
 
-use super::registry::Connection;
+use crate::connection_registry::Connection;
 use hyper::rt::{Read, ReadBufCursor, Write};
 use std::io::{self, IoSlice};
 use std::pin::Pin;

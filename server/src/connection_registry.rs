@@ -1,4 +1,4 @@
-//! Who is connected, and who has to go when there is no room: the connection that has waited for its client the longest.
+//! Open connections; at the limit, the connection that has waited for its client the longest is closed.
 
 use crate::core::client::network;
 use std::collections::HashMap;
