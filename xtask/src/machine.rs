@@ -1,7 +1,8 @@
 //! What the report says of the machine and the day.
 
-use crate::benchmarks::report::Machine;
 use anyhow::{Context, Result};
+use serde::{Deserialize, Serialize};
+use std::fmt;
 use std::fs;
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -19,6 +20,33 @@ const FEATURES: &[&str] = &[
     "asimddp",
     "i8mm",
 ];
+
+/// The machine of a report.
+#[derive(Serialize, Deserialize)]
+pub struct Machine {
+    pub processor: String,
+    /// Extensions that decide which kernels either program has.
+    pub features: Vec<String>,
+    pub cores: usize,
+    /// Of both programs.
+    pub threads: usize,
+    pub memory_bytes: Option<u64>,
+    /// Bytes a second that these threads read together; the most that any sample's process found.
+    pub read_bandwidth: Option<f64>,
+}
+
+impl fmt::Display for Machine {
+    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
+        write!(f, "{}, {} cores", self.processor, self.cores)?;
+        if let Some(bytes) = self.memory_bytes {
+            write!(f, ", {:.0} GiB", bytes as f64 / (1u64 << 30) as f64)?;
+        }
+        if let Some(bandwidth) = self.read_bandwidth {
+            write!(f, ", reads {:.1} GB/s with {} threads", bandwidth / 1e9, self.threads)?;
+        }
+        write!(f, "; {}", self.features.join(" "))
+    }
+}
 
 pub fn cores() -> Result<usize> {
     Ok(std::thread::available_parallelism().context("the number of cores is unknown\nhint: give --threads")?.get())

@@ -9,6 +9,7 @@ mod circumstances;
 mod cited;
 mod dialects;
 mod finding;
+mod folders;
 mod formats;
 mod house;
 mod kernel_text;
@@ -43,6 +44,7 @@ const CHECKS: &[Check] = &[
     Check { name: "manifests", absent: "a dependency against the arrows", run: arrows::manifests },
     Check { name: "imports", absent: "a path into a crate above or beside", run: arrows::imports },
     Check { name: "circles", absent: "a circle of files in a crate", run: circles::circles },
+    Check { name: "folders", absent: "a circle of top-level modules in a crate", run: folders::folders },
     Check {
         name: "libraries",
         absent: "HTTP outside server, device libraries outside backend",

@@ -1,6 +1,6 @@
 //! What `gristmill bench --ablate --json` measured: the file's form, and its tables.
 
-use crate::benchmarks::report::Machine;
+use crate::machine::Machine;
 use serde::{Deserialize, Serialize};
 use std::fmt::{self, Write};
 

@@ -1,7 +1,7 @@
 //! What a run comes to, as a row of a table and as JSON.
 
 use super::load::{Outcomes, Pace};
-use crate::benchmarks::report::Machine;
+use crate::machine::Machine;
 use crate::serving::quantiles::Quantiles;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;

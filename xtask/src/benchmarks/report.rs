@@ -1,5 +1,6 @@
 //! What `xtask bench-peer` measured: the file's form, its statistics, its table.
 
+use crate::machine::Machine;
 use serde::{Deserialize, Serialize};
 use std::fmt::{self, Write};
 
@@ -13,32 +14,6 @@ pub struct Report {
     pub commit: String,
     pub peer: Peer,
     pub rows: Vec<Row>,
-}
-
-#[derive(Serialize, Deserialize)]
-pub struct Machine {
-    pub processor: String,
-    /// Extensions that decide which kernels either program has.
-    pub features: Vec<String>,
-    pub cores: usize,
-    /// Of both programs.
-    pub threads: usize,
-    pub memory_bytes: Option<u64>,
-    /// Bytes a second that these threads read together; the most that any sample's process found.
-    pub read_bandwidth: Option<f64>,
-}
-
-impl fmt::Display for Machine {
-    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
-        write!(f, "{}, {} cores", self.processor, self.cores)?;
-        if let Some(bytes) = self.memory_bytes {
-            write!(f, ", {:.0} GiB", bytes as f64 / (1u64 << 30) as f64)?;
-        }
-        if let Some(bandwidth) = self.read_bandwidth {
-            write!(f, ", reads {:.1} GB/s with {} threads", bandwidth / 1e9, self.threads)?;
-        }
-        write!(f, "; {}", self.features.join(" "))
-    }
 }
 
 /// The other program.

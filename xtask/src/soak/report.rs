@@ -3,7 +3,7 @@
 use super::cases::Case;
 use super::load::{Answer, Outcome, Outcomes};
 use super::watch::{Counters, Growth, HELD};
-use crate::benchmarks::report::Machine;
+use crate::machine::Machine;
 use crate::serving::quantiles::Quantiles;
 use serde::Serialize;
 use std::collections::BTreeMap;

@@ -10,13 +10,18 @@ use std::collections::{BTreeMap, VecDeque};
 
 /// One finding for each set of files that all lead to each other, with the arrows of a shortest circle in it.
 pub fn circles(tree: &Tree) -> Vec<Finding> {
+    crates(tree).into_iter().flat_map(|(folder, files)| of_crate(folder, &files)).collect()
+}
+
+/// Returns the `.rs` files under each crate's `src`, but for tests.
+pub fn crates(tree: &Tree) -> BTreeMap<&str, Vec<&File>> {
     let mut crates: BTreeMap<&str, Vec<&File>> = BTreeMap::new();
     for file in tree.files.iter().filter(|file| !file.test && file.path.ends_with(".rs")) {
         if let Some((folder, _)) = file.path.split_once("/src/") {
             crates.entry(folder).or_default().push(file);
         }
     }
-    crates.into_iter().flat_map(|(folder, files)| of_crate(folder, &files)).collect()
+    crates
 }
 
 fn of_crate(folder: &str, files: &[&File]) -> Vec<Finding> {
@@ -59,10 +64,10 @@ fn finding(files: &[&File], edges: &Edges, component: &[usize], circle: &[usize]
 }
 
 /// For each file, the files that its paths lead to, with the first line of such a path.
-type Edges = Vec<BTreeMap<usize, usize>>;
+pub type Edges = Vec<BTreeMap<usize, usize>>;
 
 /// The files of a shortest circle through `start`, from it on.
-fn shortest_circle(edges: &Edges, start: usize) -> Option<Vec<usize>> {
+pub fn shortest_circle(edges: &Edges, start: usize) -> Option<Vec<usize>> {
     let mut before: BTreeMap<usize, usize> = BTreeMap::new();
     let mut queue = VecDeque::from([start]);
     while let Some(file) = queue.pop_front() {
@@ -84,7 +89,8 @@ fn shortest_circle(edges: &Edges, start: usize) -> Option<Vec<usize>> {
     None
 }
 
-fn leads(edges: &Edges, from: usize, to: usize) -> bool {
+/// Tells whether a path leads from one node to another, or they are the same.
+pub fn leads(edges: &Edges, from: usize, to: usize) -> bool {
     let mut seen = vec![false; edges.len()];
     let mut stack = vec![from];
     while let Some(file) = stack.pop() {
@@ -98,7 +104,8 @@ fn leads(edges: &Edges, from: usize, to: usize) -> bool {
     false
 }
 
-fn edges(folder: &str, files: &[&File]) -> Edges {
+/// Returns the edges between the files of a crate.
+pub fn edges(folder: &str, files: &[&File]) -> Edges {
     let has_library = files.iter().any(|file| file.path == format!("{folder}/src/lib.rs"));
     let mut modules = Modules::default();
     let mut paths = vec![];
