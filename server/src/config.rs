@@ -43,7 +43,7 @@ pub struct Config {
     pub drain: Duration,
     /// Who owns the models, as `/v1/models` has it: routers that know a few engines look there for one of them.
     pub owned_by: String,
-    /// Bytes of earlier prompts to keep; `None` for a share of the memory.
+    /// Bytes of each model's host KV cache; `None` for a share of the memory.
     pub keep: Option<usize>,
     /// Whether requests are batch-invariant that do not say: their steps run the kernels of the largest batch.
     pub batch_invariant: bool,

@@ -55,7 +55,7 @@ pub struct Options {
     /// Write a line for every request to standard error, with its x-request-id
     #[arg(long)]
     log: bool,
-    /// Answers that each model makes together; 1 for one after the other [default: 8, on a GPU 32]. Their pages take half of the free memory at most
+    /// Maximum concurrent sequences per model [default: 8, on a GPU 32]. Their pages take half of the free memory at most
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=512), help_heading = "Limits")]
     parallel: Option<u16>,
     /// Seconds for those who are being answered or wait when the server is asked to end (SIGTERM, Ctrl-C); a second time it ends at once
@@ -70,7 +70,7 @@ pub struct Options {
     /// Most models that are loaded at a time [default: as many as there is memory for]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..), help_heading = "Limits")]
     models_loaded: Option<u16>,
-    /// Memory of this machine for earlier prompts of each model, where it answers one by one, or on a device with memory of its own what leaves its cache, MB [default: four whole contexts, within an eighth of the free memory]
+    /// Host KV cache of each model, for pages that leave the KV cache of a device or of one sequence, MB [default: four whole contexts, within an eighth of the free memory]
     #[arg(long, value_name = "MB", help_heading = "Limits")]
     keep: Option<usize>,
     /// Answer the same text whatever other requests run, as `"batch_invariant": true` asks for one; decode steps are slower while few run

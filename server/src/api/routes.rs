@@ -37,7 +37,7 @@ pub fn router(app: Arc<App>) -> Router {
         .route("/v1/messages", post(generate::<Messages>))
         .route("/v1/messages/count_tokens", post(messages::count))
         .route("/v1/embeddings", post(embeddings::embed))
-        .route("/api/chat", post(generate::<ollama::chat::Chat>))
+        .route("/api/chat", post(generate::<ollama::chat::OllamaChat>))
         .route("/api/generate", post(generate::<ollama::generate::Generate>))
         .route("/api/tags", get(ollama::models::tags))
         .route("/api/ps", get(ollama::models::running))

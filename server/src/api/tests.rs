@@ -219,8 +219,8 @@ fn check(reply: &str, size: usize, finish: &Finish) {
     assert_eq!(items(&done(&stream)), said(&answer));
 
     let body = || ask(json!({ "model": "demo" }));
-    let stream = streamed(told(true), encoder::<ollama::chat::Chat>(body()));
-    let (_, at_once) = whole(told(true), encoder::<ollama::chat::Chat>(body()));
+    let stream = streamed(told(true), encoder::<ollama::chat::OllamaChat>(body()));
+    let (_, at_once) = whole(told(true), encoder::<ollama::chat::OllamaChat>(body()));
     let stream: Vec<Value> = data(&stream).into_iter().cloned().collect();
     assert_eq!(lines(&stream), parsed(said(&answer)));
     assert_eq!(lines(&[at_once]), parsed(said(&answer)));
@@ -260,7 +260,7 @@ fn what_cannot_go_on_is_told_in_the_stream() {
     assert_eq!((&message["type"], &message["error"]["type"]), (&json!("error"), &json!("overloaded_error")));
     let response = last(streamed(failed(), encoder::<Responses>(json!({ "input": "x" }))));
     assert_eq!((&response["type"], &response["response"]["status"]), (&json!("response.failed"), &json!("failed")));
-    let line = last(streamed(failed(), encoder::<ollama::chat::Chat>(ask(json!({ "model": "demo" })))));
+    let line = last(streamed(failed(), encoder::<ollama::chat::OllamaChat>(ask(json!({ "model": "demo" })))));
     assert!(line["error"].is_string());
 }
 

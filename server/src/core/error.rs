@@ -4,7 +4,7 @@
 #[derive(Clone, Debug, PartialEq)]
 pub struct RequestError {
     /// Of which kind.
-    pub kind: Kind,
+    pub kind: ErrorKind,
     /// Which one, for programs.
     pub code: Option<&'static str>,
     /// The path of the field that it is about, as the request calls it.
@@ -15,7 +15,7 @@ pub struct RequestError {
 
 /// Kinds of errors. What a status or a type is to a client follows from it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Kind {
+pub enum ErrorKind {
     /// The request makes no sense, or asks for what is not possible here.
     Invalid,
     /// Without the key.
@@ -62,7 +62,7 @@ fn listed(names: &[&str]) -> String {
 }
 
 impl RequestError {
-    fn new(kind: Kind, message: impl Into<String>) -> RequestError {
+    fn new(kind: ErrorKind, message: impl Into<String>) -> RequestError {
         RequestError { kind, code: None, field: None, message: short(message.into()) }
     }
     fn code(mut self, code: &'static str) -> RequestError {
@@ -72,7 +72,7 @@ impl RequestError {
     /// A parameter that cannot be honoured: which one, and why.
     pub fn parameter(name: impl Into<String>, message: impl Into<String>) -> RequestError {
         let field = Some(name.into());
-        RequestError { field, ..RequestError::new(Kind::Invalid, message) }
+        RequestError { field, ..RequestError::new(ErrorKind::Invalid, message) }
     }
     /// The same with that code.
     pub fn with_code(self, code: &'static str) -> RequestError {
@@ -91,22 +91,22 @@ impl RequestError {
     }
     /// A body that is no request.
     pub fn body(message: impl Into<String>) -> RequestError {
-        RequestError::new(Kind::Invalid, message)
+        RequestError::new(ErrorKind::Invalid, message)
     }
     /// A body that is too long.
     pub fn too_large(limit: usize) -> RequestError {
         let message =
             format!("the body is longer than {limit} bytes; shorten it, or start the server with a larger --max-body");
-        RequestError::new(Kind::TooLarge, message).code("request_too_large")
+        RequestError::new(ErrorKind::TooLarge, message).code("request_too_large")
     }
     /// A body that did not arrive.
     pub fn too_slow() -> RequestError {
-        RequestError::new(Kind::Timeout, "the body did not arrive in time")
+        RequestError::new(ErrorKind::Timeout, "the body did not arrive in time")
     }
     /// A body of another type.
     pub fn media_type() -> RequestError {
         let message = "the body must be JSON, with the header Content-Type: application/json";
-        RequestError::new(Kind::MediaType, message)
+        RequestError::new(ErrorKind::MediaType, message)
     }
     /// A prompt that does not fit, of that parameter.
     pub fn context(name: &str, prompt: usize, context: usize) -> RequestError {
@@ -118,19 +118,19 @@ impl RequestError {
     /// No key, or a wrong one.
     pub fn key() -> RequestError {
         let message = "a valid API key is needed: Authorization: Bearer KEY, or x-api-key: KEY";
-        RequestError::new(Kind::Unauthorized, message).code("invalid_api_key")
+        RequestError::new(ErrorKind::Unauthorized, message).code("invalid_api_key")
     }
     /// A name by which a server on loopback should not be reached: a page elsewhere may have it resolved to here.
     pub fn host() -> RequestError {
         let message = "this server answers to localhost only; start it with --host, or with --allowed-host NAME behind a proxy, to be reached by other names";
-        RequestError::new(Kind::Forbidden, message).code("host_not_allowed")
+        RequestError::new(ErrorKind::Forbidden, message).code("host_not_allowed")
     }
     /// A model that is not served here: those that are, and the one that may have been meant.
     pub fn model(asked: &str, names: &[&str], nearest: Option<&str>) -> RequestError {
         let asked: String = asked.chars().take(100).collect();
         let nearest = nearest.map(|name| format!("did you mean `{name}`? ")).unwrap_or_default();
         let message = format!("the model `{asked}` does not exist here; {nearest}this server has {}", listed(names));
-        let error = RequestError::new(Kind::NotFound, message).code("model_not_found");
+        let error = RequestError::new(ErrorKind::NotFound, message).code("model_not_found");
         RequestError { field: Some("model".into()), ..error }
     }
     /// A name that several models have.
@@ -147,44 +147,47 @@ impl RequestError {
     /// A model that cannot be loaded, and why. One that is larger than the memory is no smaller a moment later.
     pub fn not_loaded(name: &str, why: &str, too_large: bool) -> RequestError {
         let message = format!("the model `{name}` cannot be loaded: {why}");
-        let (kind, code) =
-            if too_large { (Kind::Invalid, "model_too_large") } else { (Kind::Unavailable, "model_not_loaded") };
+        let (kind, code) = if too_large {
+            (ErrorKind::Invalid, "model_too_large")
+        } else {
+            (ErrorKind::Unavailable, "model_not_loaded")
+        };
         let error = RequestError::new(kind, message).code(code);
         RequestError { field: Some("model".into()), ..error }
     }
     /// A path that leads nowhere.
     pub fn path(path: &str) -> RequestError {
         let path: String = path.chars().take(100).collect();
-        RequestError::new(Kind::NotFound, format!("there is nothing at {path}")).code("unknown_url")
+        RequestError::new(ErrorKind::NotFound, format!("there is nothing at {path}")).code("unknown_url")
     }
     /// A path that takes another method.
     pub fn method() -> RequestError {
-        RequestError::new(Kind::Method, "this path takes another method").code("method_not_allowed")
+        RequestError::new(ErrorKind::Method, "this path takes another method").code("method_not_allowed")
     }
     /// Too many wait already.
     pub fn busy(waiting: usize) -> RequestError {
         let message = format!("{waiting} requests are waiting already; try again in a moment");
-        RequestError::new(Kind::Busy, message).code("queue_full")
+        RequestError::new(ErrorKind::Busy, message).code("queue_full")
     }
     /// Too many are connected already.
     pub fn crowded() -> RequestError {
         let message = "too many connections; try again in a moment";
-        RequestError::new(Kind::Unavailable, message).code("too_many_connections")
+        RequestError::new(ErrorKind::Unavailable, message).code("too_many_connections")
     }
     /// An answer that was told faster than it was read.
     pub fn unread() -> RequestError {
         let message = "the answer was not read fast enough, and ends here";
-        RequestError::new(Kind::Unavailable, message).code("answer_unread")
+        RequestError::new(ErrorKind::Unavailable, message).code("answer_unread")
     }
     /// Bodies of others take all the memory there is for them.
     pub fn bodies() -> RequestError {
         let message = "others are sending too much at the moment; try again soon";
-        RequestError::new(Kind::Unavailable, message).code("too_many_bodies")
+        RequestError::new(ErrorKind::Unavailable, message).code("too_many_bodies")
     }
     /// The engine is gone for good, and why.
     pub fn failed(why: &str) -> RequestError {
         let message = format!("the model cannot be run any more: {why}");
-        RequestError::new(Kind::Unavailable, message).code("engine_failed")
+        RequestError::new(ErrorKind::Unavailable, message).code("engine_failed")
     }
     /// A schema that turned out to be impossible to follow, or too expensive, while an answer was written.
     pub fn constraint(why: impl std::fmt::Display) -> RequestError {
@@ -196,16 +199,16 @@ impl RequestError {
     }
     /// The server is about to end.
     pub fn closing() -> RequestError {
-        RequestError::new(Kind::Unavailable, "the server is shutting down")
+        RequestError::new(ErrorKind::Unavailable, "the server is shutting down")
     }
     /// The model is not there yet.
     pub fn loading() -> RequestError {
         let message =
             "the model is being loaded, and its kernels compiled where that is the first time; try again in a moment";
-        RequestError::new(Kind::Unavailable, message).code("model_loading")
+        RequestError::new(ErrorKind::Unavailable, message).code("model_loading")
     }
     /// Something of ours that should not have happened.
     pub fn internal(message: impl Into<String>) -> RequestError {
-        RequestError::new(Kind::Internal, message)
+        RequestError::new(ErrorKind::Internal, message)
     }
 }

@@ -1,7 +1,7 @@
 //! The model that is served, as far as text goes: its name, its tokens, its template, its grammars.
 
 use crate::core::constraint::mask::Grammars;
-use crate::core::infill::Infill;
+use crate::core::fim::Fim;
 use gristmill_llm::chat::ChatTemplate;
 use gristmill_llm::chat::markup::Markup;
 use gristmill_llm::sampling::SamplingParams;
@@ -52,8 +52,8 @@ pub struct Served {
     pub about: About,
     /// How grammars become masks.
     pub grammars: Grammars,
-    /// How it is asked for what is missing in a text, where it was made for that.
-    pub infill: Option<Infill>,
+    /// Its fill-in-the-middle tokens, where it has any.
+    pub fim: Option<Fim>,
     /// Since when it is served: seconds since 1970.
     pub created: u64,
     /// Special tokens that structure a reply.
@@ -71,7 +71,7 @@ impl Served {
         let markup = template.markup();
         let markers = markup.markers().into_iter().filter_map(|marker| tokenizer.token_id(marker)).collect();
         let grammars = Grammars::new(&tokenizer, about.vocabulary);
-        let infill = Infill::of(&tokenizer);
+        let fim = Fim::new(&tokenizer);
         Served {
             name,
             tokenizer,
@@ -81,7 +81,7 @@ impl Served {
             context,
             about,
             grammars,
-            infill,
+            fim,
             created: now(),
             markers,
             longest,

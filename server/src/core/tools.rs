@@ -45,13 +45,13 @@ impl Tool {
     ///
     /// # Errors
     /// A name or a schema that cannot be one.
-    pub fn check(&self) -> Result<(), (Place, String)> {
+    pub fn check(&self) -> Result<(), (ToolField, String)> {
         let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '-' | '.');
         if self.name.is_empty() || self.name.len() > 64 || !self.name.chars().all(plain) {
             let message = "a function's name is 1 to 64 letters, digits, underscores, hyphens and dots";
-            Err((Place::Name, message.into()))
+            Err((ToolField::Name, message.into()))
         } else if !self.parameters.as_ref().is_none_or(Value::is_object) {
-            Err((Place::Parameters, "a function's parameters are a JSON schema, an object".into()))
+            Err((ToolField::Parameters, "a function's parameters are a JSON schema, an object".into()))
         } else {
             Ok(())
         }
@@ -70,7 +70,7 @@ impl Tool {
 
 /// A part of a tool.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Place {
+pub enum ToolField {
     /// Its name.
     Name,
     /// Its schema.

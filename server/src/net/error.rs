@@ -1,33 +1,33 @@
 //! Errors as responses: their status, and a body in the shape that most clients read. An interface with another shape writes it over that.
 
-use crate::core::error::{Kind, RequestError};
+use crate::core::error::{ErrorKind, RequestError};
 use axum::Json;
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use serde_json::{Value, json};
 
 /// The status of a kind of error.
-pub fn status(kind: Kind) -> StatusCode {
+pub fn status(kind: ErrorKind) -> StatusCode {
     match kind {
-        Kind::Invalid => StatusCode::BAD_REQUEST,
-        Kind::Unauthorized => StatusCode::UNAUTHORIZED,
-        Kind::Forbidden => StatusCode::FORBIDDEN,
-        Kind::NotFound => StatusCode::NOT_FOUND,
-        Kind::Method => StatusCode::METHOD_NOT_ALLOWED,
-        Kind::Timeout => StatusCode::REQUEST_TIMEOUT,
-        Kind::TooLarge => StatusCode::PAYLOAD_TOO_LARGE,
-        Kind::MediaType => StatusCode::UNSUPPORTED_MEDIA_TYPE,
-        Kind::Busy => StatusCode::TOO_MANY_REQUESTS,
-        Kind::Unavailable => StatusCode::SERVICE_UNAVAILABLE,
-        Kind::Internal => StatusCode::INTERNAL_SERVER_ERROR,
+        ErrorKind::Invalid => StatusCode::BAD_REQUEST,
+        ErrorKind::Unauthorized => StatusCode::UNAUTHORIZED,
+        ErrorKind::Forbidden => StatusCode::FORBIDDEN,
+        ErrorKind::NotFound => StatusCode::NOT_FOUND,
+        ErrorKind::Method => StatusCode::METHOD_NOT_ALLOWED,
+        ErrorKind::Timeout => StatusCode::REQUEST_TIMEOUT,
+        ErrorKind::TooLarge => StatusCode::PAYLOAD_TOO_LARGE,
+        ErrorKind::MediaType => StatusCode::UNSUPPORTED_MEDIA_TYPE,
+        ErrorKind::Busy => StatusCode::TOO_MANY_REQUESTS,
+        ErrorKind::Unavailable => StatusCode::SERVICE_UNAVAILABLE,
+        ErrorKind::Internal => StatusCode::INTERNAL_SERVER_ERROR,
     }
 }
 
 /// OpenAI's error object.
 pub fn to_json(error: &RequestError) -> Value {
     let kind = match error.kind {
-        Kind::Busy => "rate_limit_error",
-        Kind::Unavailable | Kind::Internal => "server_error",
+        ErrorKind::Busy => "rate_limit_error",
+        ErrorKind::Unavailable | ErrorKind::Internal => "server_error",
         _ => "invalid_request_error",
     };
     json!({ "error": { "message": error.message, "type": kind, "param": error.field, "code": error.code } })

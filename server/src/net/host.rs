@@ -59,7 +59,7 @@ fn is_local(name: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::core::error::Kind;
+    use crate::core::error::ErrorKind;
     use axum::http::HeaderValue;
 
     fn named(version: Version, uri: &str, hosts: &[&[u8]]) -> Result<Option<String>, RequestError> {
@@ -99,7 +99,7 @@ mod tests {
             ("http://localhost/", &[b""]),
             ("http://localhost/", &[]),
         ] {
-            assert_eq!(named(Version::HTTP_11, uri, hosts).unwrap_err().kind, Kind::Invalid, "{uri} {hosts:?}");
+            assert_eq!(named(Version::HTTP_11, uri, hosts).unwrap_err().kind, ErrorKind::Invalid, "{uri} {hosts:?}");
         }
     }
 

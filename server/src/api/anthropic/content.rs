@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 /// A message.
 #[derive(Deserialize, Debug)]
 #[serde(expecting = "an object")]
-pub struct RequestMessage {
+pub struct AnthropicMessage {
     role: Role,
     content: Content,
     #[serde(flatten)]
@@ -56,7 +56,7 @@ pub struct Block {
 ///
 /// # Errors
 /// The first block that makes no sense, or asks for what a text model cannot do.
-pub fn convert(system: Option<Content>, messages: Vec<RequestMessage>) -> Result<Vec<Message>, RequestError> {
+pub fn convert(system: Option<Content>, messages: Vec<AnthropicMessage>) -> Result<Vec<Message>, RequestError> {
     if messages.is_empty() {
         return Err(RequestError::parameter("messages", "messages is empty; a conversation needs at least one"));
     }
@@ -96,7 +96,7 @@ fn lacks(at: &str, what: &str) -> RequestError {
     RequestError::parameter(format!("{at}.{what}"), format!("a block of this type needs `{what}`"))
 }
 
-impl RequestMessage {
+impl AnthropicMessage {
     fn convert(self, at: &str, out: &mut Vec<Message>) -> Result<(), RequestError> {
         let role = match self.role {
             Role::System => "system",

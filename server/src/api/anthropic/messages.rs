@@ -1,6 +1,6 @@
 //! Requests for messages, and for how many tokens they would take.
 
-use super::content::{Content, RequestMessage, convert};
+use super::content::{AnthropicMessage, Content, convert};
 use super::encoder::MessageEncoder;
 use crate::api::interface::Interface;
 use crate::app::App;
@@ -11,7 +11,7 @@ use crate::core::names::FieldNames;
 use crate::core::preprocess::Preprocessor;
 use crate::core::request::{GenerateRequest, Input};
 use crate::core::sampling::{SamplingOptions, whole};
-use crate::core::tools::{Place, Tool, ToolChoice, ToolSet};
+use crate::core::tools::{Tool, ToolChoice, ToolField, ToolSet};
 use crate::net::body::{self, IgnoredFields, UnreadRequest};
 use axum::Json;
 use axum::extract::State;
@@ -24,7 +24,7 @@ use std::sync::Arc;
 #[serde(expecting = "an object")]
 pub struct MessageRequest {
     model: Option<String>,
-    messages: Vec<RequestMessage>,
+    messages: Vec<AnthropicMessage>,
     max_tokens: Option<u64>,
     system: Option<Content>,
     stop_sequences: Option<Vec<String>>,
@@ -183,8 +183,8 @@ impl RequestTool {
         }
         let tool = Tool { name: self.name, description: self.description, parameters: self.input_schema };
         let at = |place| match place {
-            Place::Name => "name",
-            Place::Parameters => "input_schema",
+            ToolField::Name => "name",
+            ToolField::Parameters => "input_schema",
         };
         tool.check().map_err(|(place, why)| RequestError::parameter(format!("tools[{i}].{}", at(place)), why))?;
         Ok(tool)

@@ -2,7 +2,7 @@
 
 use super::encoder::{Kind, OllamaEncoder};
 use super::keep_alive;
-use super::messages::{RequestMessage, RequestTool, convert, tools};
+use super::messages::{OllamaMessage, OllamaTool, convert, tools};
 use super::options::{Options, known, names, request, thinking};
 use crate::api::date::date;
 use crate::api::interface::Interface;
@@ -21,8 +21,8 @@ use std::sync::Arc;
 pub struct ChatRequest {
     model: String,
     #[serde(default)]
-    messages: Vec<RequestMessage>,
-    tools: Option<Vec<RequestTool>>,
+    messages: Vec<OllamaMessage>,
+    tools: Option<Vec<OllamaTool>>,
     format: Option<Value>,
     options: Option<Options>,
     stream: Option<bool>,
@@ -36,9 +36,9 @@ pub struct ChatRequest {
 const NAMES: FieldNames = names("messages");
 
 /// Chats.
-pub struct Chat;
+pub struct OllamaChat;
 
-impl Interface for Chat {
+impl Interface for OllamaChat {
     type Body = ChatRequest;
     type Encoder = OllamaEncoder;
     fn model(body: &ChatRequest) -> Option<&str> {

@@ -50,9 +50,9 @@ impl Interface for Generate {
         known(&body.others)?;
         let thinking = thinking(body.think)?;
         let suffix = body.suffix.filter(|suffix| !suffix.is_empty());
-        let input = match (suffix, &served.infill) {
-            (Some(suffix), Some(infill)) => {
-                let tokens = infill.tokens(&served.tokenizer, &body.prompt, &suffix);
+        let input = match (suffix, &served.fim) {
+            (Some(suffix), Some(fim)) => {
+                let tokens = fim.tokens(&served.tokenizer, &body.prompt, &suffix);
                 Input::Prompts(vec![PromptText::Tokens(tokens)])
             }
             (Some(_), None) => {

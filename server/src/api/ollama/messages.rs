@@ -1,7 +1,7 @@
 //! The messages of a chat.
 
 use crate::core::error::RequestError;
-use crate::core::tools::{Place, Tool};
+use crate::core::tools::{Tool, ToolField};
 use crate::net::body::IgnoredFields;
 use gristmill_llm::chat::Message;
 use serde::Deserialize;
@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 /// A message.
 #[derive(Deserialize, Debug)]
 #[serde(expecting = "an object")]
-pub struct RequestMessage {
+pub struct OllamaMessage {
     role: Role,
     #[serde(default)]
     content: String,
@@ -54,7 +54,7 @@ struct CalledFunction {
 /// A tool.
 #[derive(Deserialize, Debug)]
 #[serde(expecting = "an object")]
-pub struct RequestTool {
+pub struct OllamaTool {
     function: Function,
     #[serde(flatten)]
     _others: IgnoredFields,
@@ -74,11 +74,11 @@ struct Function {
 ///
 /// # Errors
 /// The first message that makes no sense, or asks for what a text model cannot do.
-pub fn convert(messages: Vec<RequestMessage>) -> Result<Vec<Message>, RequestError> {
+pub fn convert(messages: Vec<OllamaMessage>) -> Result<Vec<Message>, RequestError> {
     messages.into_iter().enumerate().map(|(i, message)| message.convert(i)).collect()
 }
 
-impl RequestMessage {
+impl OllamaMessage {
     fn convert(self, i: usize) -> Result<Message, RequestError> {
         if self.images.is_some_and(|images| !images.is_empty()) {
             let message = "images are not possible: this model reads text only";
@@ -116,13 +116,13 @@ impl RequestMessage {
 ///
 /// # Errors
 /// The first that is none.
-pub fn tools(tools: Vec<RequestTool>) -> Result<Vec<Tool>, RequestError> {
-    let convert = |(i, RequestTool { function, .. }): (usize, RequestTool)| {
+pub fn tools(tools: Vec<OllamaTool>) -> Result<Vec<Tool>, RequestError> {
+    let convert = |(i, OllamaTool { function, .. }): (usize, OllamaTool)| {
         let Function { name, description, parameters, .. } = function;
         let tool = Tool { name, description, parameters };
         let at = |place| match place {
-            Place::Name => "name",
-            Place::Parameters => "parameters",
+            ToolField::Name => "name",
+            ToolField::Parameters => "parameters",
         };
         tool.check()
             .map_err(|(place, why)| RequestError::parameter(format!("tools[{i}].function.{}", at(place)), why))?;

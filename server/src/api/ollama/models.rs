@@ -93,7 +93,7 @@ fn described(preprocessor: &Preprocessor) -> Value {
     let served = &preprocessor.served;
     let mut can = vec!["completion", "tools"];
     can.extend(served.template.mentions(served.markup.think[0]).then_some("thinking"));
-    can.extend(served.infill.as_ref().map(|_| "insert"));
+    can.extend(served.fim.as_ref().map(|_| "insert"));
     let family = served.about.architecture.as_str();
     let mut info = json!({
         "general.architecture": family,

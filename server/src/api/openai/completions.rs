@@ -125,13 +125,13 @@ impl Interface for Completions {
 /// Makes prompts of texts that have something behind the answer.
 fn infill(served: &Served, prompts: &mut [PromptText], suffix: &str, echo: bool) -> Result<(), RequestError> {
     let refused = |why: &str| Err(RequestError::parameter("suffix", format!("suffix is not possible {why}")));
-    let Some(infill) = &served.infill else { return refused("with this model: it knows no signs for what is missing") };
+    let Some(fim) = &served.fim else { return refused("with this model: it knows no signs for what is missing") };
     if echo {
         return refused("together with echo");
     }
     for prompt in prompts {
         match prompt {
-            PromptText::Text(before) => *prompt = PromptText::Tokens(infill.tokens(&served.tokenizer, before, suffix)),
+            PromptText::Text(before) => *prompt = PromptText::Tokens(fim.tokens(&served.tokenizer, before, suffix)),
             PromptText::Tokens(_) => return refused("with a prompt of tokens"),
         }
     }

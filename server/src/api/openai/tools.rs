@@ -2,7 +2,7 @@
 
 use crate::core::constraint::grammar::Form;
 use crate::core::error::RequestError;
-use crate::core::tools::{self, Place};
+use crate::core::tools::{self, ToolField};
 use crate::net::body::IgnoredFields;
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -123,8 +123,8 @@ impl RequestTool {
             self.function.ok_or((".function", "a tool of type `function` needs a function".into()))?;
         let tool = tools::Tool { name, description, parameters };
         tool.check().map_err(|(place, message)| match place {
-            Place::Name => (".function.name", message),
-            Place::Parameters => (".function.parameters", message),
+            ToolField::Name => (".function.name", message),
+            ToolField::Parameters => (".function.parameters", message),
         })?;
         Ok(tool)
     }

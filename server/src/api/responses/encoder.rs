@@ -13,7 +13,7 @@ use axum::response::{IntoResponse, Response};
 use serde_json::{Value, json};
 
 /// What a response repeats of its request.
-pub struct About {
+pub struct EchoedSettings {
     pub instructions: Option<String>,
     pub limit: Option<u64>,
     pub temperature: Option<f64>,
@@ -29,7 +29,7 @@ pub struct ResponsesEncoder {
     id: String,
     created: u64,
     model: String,
-    about: About,
+    about: EchoedSettings,
     /// Events so far.
     number: u64,
     /// Items that are whole.
@@ -93,7 +93,7 @@ impl Open {
 
 impl ResponsesEncoder {
     /// Of a fresh response.
-    pub fn new(served: &Served, about: About) -> ResponsesEncoder {
+    pub fn new(served: &Served, about: EchoedSettings) -> ResponsesEncoder {
         ResponsesEncoder {
             id: fresh_id("resp_"),
             created: now(),
@@ -108,7 +108,8 @@ impl ResponsesEncoder {
     /// The response as it stands; `usage` once it is known.
     fn response(&self, status: &str, error: Value, usage: Option<&Usage>) -> Value {
         let incomplete = (status == "incomplete").then(|| json!({ "reason": "max_output_tokens" }));
-        let About { instructions, limit, temperature, top_p, tools, tool_choice, several, format } = &self.about;
+        let EchoedSettings { instructions, limit, temperature, top_p, tools, tool_choice, several, format } =
+            &self.about;
         json!({
             "id": self.id, "object": "response", "created_at": self.created, "status": status, "error": error,
             "incomplete_details": incomplete, "instructions": instructions, "max_output_tokens": limit,

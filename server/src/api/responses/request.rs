@@ -1,6 +1,6 @@
 //! Requests for responses.
 
-use super::encoder::{About, ResponsesEncoder};
+use super::encoder::{EchoedSettings, ResponsesEncoder};
 use super::items::{RequestInput, convert};
 use crate::api::interface::Interface;
 use crate::core::constraint::grammar::Form;
@@ -9,7 +9,7 @@ use crate::core::model::Served;
 use crate::core::names::FieldNames;
 use crate::core::request::{GenerateRequest, Input, Thinking};
 use crate::core::sampling::{SamplingOptions, whole};
-use crate::core::tools::{Place, Tool, ToolChoice};
+use crate::core::tools::{Tool, ToolChoice, ToolField};
 use crate::net::body::IgnoredFields;
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
@@ -168,7 +168,7 @@ impl Interface for Responses {
             Some(RequestToolChoice::Named(named)) => ToolChoice::Named(named.name),
         };
         let several = body.parallel_tool_calls.unwrap_or(true);
-        let about = About {
+        let about = EchoedSettings {
             instructions: body.instructions.clone(),
             limit: body.max_output_tokens,
             temperature: body.temperature,
@@ -230,8 +230,8 @@ impl RequestTool {
         let name = self.name.unwrap_or_default();
         let tool = Tool { name, description: self.description, parameters: self.parameters };
         let at = |place| match place {
-            Place::Name => "name",
-            Place::Parameters => "parameters",
+            ToolField::Name => "name",
+            ToolField::Parameters => "parameters",
         };
         tool.check().map_err(|(place, why)| RequestError::parameter(format!("tools[{i}].{}", at(place)), why))?;
         Ok(tool)

@@ -3,7 +3,7 @@
 //! What a schema says beyond types, alternatives and keys (lengths, patterns, ranges) is not held here: this notation has no grammar of its own
 //! in llguidance.
 
-use super::lark::{Texts, line, literal};
+use super::lark::{GrammarTexts, line, literal};
 use serde_json::{Map, Value};
 
 /// Most levels of a schema, references followed: what is deeper may be anything.
@@ -11,7 +11,7 @@ const DEPTH: usize = 8;
 
 /// The rules of one call's arguments.
 pub struct BareRules<'g> {
-    texts: &'g Texts<'g>,
+    texts: &'g GrammarTexts<'g>,
     quote: &'static str,
     /// Whose they are, for the names of rules.
     tool: usize,
@@ -25,7 +25,7 @@ pub struct BareRules<'g> {
 impl<'g> BareRules<'g> {
     /// Of the tool of that number, added to `rules`, while these have no more than `most` bytes.
     pub fn new(
-        texts: &'g Texts<'g>,
+        texts: &'g GrammarTexts<'g>,
         quote: &'static str,
         tool: usize,
         rules: &'g mut String,

@@ -2,7 +2,7 @@
 
 use super::bare::BareRules;
 use super::close::compact;
-use super::lark::{Texts, line, literal};
+use super::lark::{GrammarTexts, line, literal};
 use gristmill_llm::chat::markup::{Arguments, Form, Frame};
 use serde_json::{Map, Value, json};
 use std::fmt::Write;
@@ -22,7 +22,7 @@ const BYTES: usize = 8 << 20;
 ///
 /// # Errors
 /// When there are too many, or their schemas are too large.
-pub fn call_rules(texts: &Texts, calls: &[Callable], several: bool) -> Result<String, String> {
+pub fn call_rules(texts: &GrammarTexts, calls: &[Callable], several: bool) -> Result<String, String> {
     let mut rules = String::new();
     let markup = texts.markup;
     let (open, close) = (texts.terms(markup.section[0]), texts.terms(markup.section[1]));
@@ -78,7 +78,7 @@ fn object_call(rules: &mut String, i: usize, tool: &Callable, arguments: &str) -
 
 /// The texts between which an argument's name and value stand.
 struct Tags<'g> {
-    texts: &'g Texts<'g>,
+    texts: &'g GrammarTexts<'g>,
     key: [&'static str; 2],
     value: [&'static str; 2],
 }

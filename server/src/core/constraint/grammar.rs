@@ -5,7 +5,7 @@ pub use super::calls::Callable;
 use super::calls::call_rules;
 use super::close::compact;
 use super::gbnf;
-use super::lark::{Texts, line, literal};
+use super::lark::{GrammarTexts, line, literal};
 use crate::core::constraint::bounds::Tally;
 use gristmill_llm::chat::markup::{Frame, Markup, Messages};
 use gristmill_llm::chat::reply::Begins;
@@ -71,7 +71,7 @@ pub fn grammar(
             line(&mut rules, format_args!("answer: {}", answer(form)?));
         }
     }
-    let texts = Texts { markup, tokenizer };
+    let texts = GrammarTexts { markup, tokenizer };
     if !calls.is_empty() {
         starts.push("calls");
         rules += &call_rules(&texts, calls, *several)?;
@@ -120,7 +120,7 @@ fn slashed(regex: &str) -> String {
 }
 
 /// Where messages have headers: an answer's, calls have theirs already, and reasoning may come before.
-fn headed(rules: &mut String, texts: &Texts, messages: &Messages) {
+fn headed(rules: &mut String, texts: &GrammarTexts, messages: &Messages) {
     let [open, close] = texts.markup.think;
     let next = texts.terms(&messages.start.concat());
     line(rules, format_args!("reasoned: {} thought {next}", texts.terms(open)));

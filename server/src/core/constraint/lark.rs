@@ -15,7 +15,7 @@ pub fn literal(text: &str) -> String {
 }
 
 /// The texts of a markup as terms: special tokens where the vocabulary has them.
-pub struct Texts<'g> {
+pub struct GrammarTexts<'g> {
     /// The markup.
     pub markup: &'g Markup,
     /// The vocabulary.
@@ -30,7 +30,7 @@ enum Piece<'t> {
     Space(&'t str),
 }
 
-impl Texts<'_> {
+impl GrammarTexts<'_> {
     /// A text as terms one after the other, empty for an empty one. White space at its ends, and where lines end, need not be there.
     pub fn terms(&self, text: &str) -> String {
         let terms = self.pieces(text).into_iter().map(|piece| match piece {

@@ -48,7 +48,7 @@ pub struct Shared {
     pub limits: Limits,
     /// Most requests that wait for each.
     pub waiting: usize,
-    /// Bytes of earlier prompts that each keeps; `None` for a share of the memory.
+    /// Bytes of each model's host KV cache; `None` for a share of the memory.
     pub keep: Option<usize>,
     /// Whether requests are batch-invariant that do not say.
     pub batch_invariant: bool,

@@ -1,30 +1,30 @@
-//! Texts with something missing in the middle, for models that were made to fill it in.
+//! Fill-in-the-middle (FIM) prompts.
 
 use gristmill_llm::tokenizer::{TokenKind, Tokenizer};
 
-/// The signs of a family of models: before the beginning, where something is missing, behind the end.
-const SIGNS: &[[&str; 3]] = &[
+/// FIM tokens of a family of models: prefix, hole, suffix.
+const FIM_TOKENS: &[[&str; 3]] = &[
     // DeepSeek.
     ["<｜fim▁begin｜>", "<｜fim▁hole｜>", "<｜fim▁end｜>"],
 ];
 
-/// The signs of one model, as tokens.
-pub struct Infill {
-    signs: [u32; 3],
+/// FIM tokens of a model.
+pub struct Fim {
+    tokens: [u32; 3],
 }
 
-impl Infill {
-    /// Those of a vocabulary, if it has any.
-    pub fn of(tokenizer: &Tokenizer) -> Option<Infill> {
+impl Fim {
+    /// Returns those of a vocabulary, if it has any.
+    pub fn new(tokenizer: &Tokenizer) -> Option<Fim> {
         let id = |text: &str| {
             let id = tokenizer.token_id(text)?;
             tokenizer.token_kind(id).filter(|kind| *kind != TokenKind::Normal).map(|_| id)
         };
-        SIGNS.iter().find_map(|[begin, hole, end]| Some(Infill { signs: [id(begin)?, id(hole)?, id(end)?] }))
+        FIM_TOKENS.iter().find_map(|[begin, hole, end]| Some(Fim { tokens: [id(begin)?, id(hole)?, id(end)?] }))
     }
-    /// The prompt for what stands between two texts.
+    /// Returns the prompt for the text between two others.
     pub fn tokens(&self, tokenizer: &Tokenizer, before: &str, after: &str) -> Vec<u32> {
-        let [begin, hole, end] = self.signs;
+        let [begin, hole, end] = self.tokens;
         let text = |text: &str| tokenizer.encode(text, false, false);
         let mut tokens: Vec<u32> = tokenizer.bos().into_iter().collect();
         tokens.push(begin);
