@@ -1,13 +1,13 @@
-//! What a scheduler is asked, and says: its bounds, what the next step does, and how much there is to do.
+//! The scheduler's configuration, the batch of its next step, and its load.
 
-use super::pages::Move;
+use super::pages::Swap;
 use super::sequence::SequenceId;
 use crate::engine::{PageCopy, Pages, StateCopy};
 use std::ops::Range;
 
-/// What a scheduler works with.
+/// Sizes and abilities of the engine that a scheduler plans for.
 #[derive(Clone, Copy, Debug)]
-pub struct Bounds {
+pub struct SchedulerConfig {
     /// Pages of the pool. They hold the longest sequence at least.
     pub pages: usize,
     /// Positions of a page.
@@ -54,7 +54,7 @@ pub struct Decode {
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Batch {
     /// Pages that go to the host or come back, before anything else.
-    pub moves: Vec<Move>,
+    pub moves: Vec<Swap>,
     /// Pages to be copied.
     pub copies: Vec<PageCopy>,
     /// Rows of states to be copied.

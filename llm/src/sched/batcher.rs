@@ -1,8 +1,8 @@
 //! An engine that does what the scheduler says.
 
-use super::batch::{Batch, Bounds, Decode, Load};
+use super::batch::{Batch, Decode, Load, SchedulerConfig};
 use super::pace::Pace;
-use super::pages::Move;
+use super::pages::Swap;
 use super::scheduler::Scheduler;
 use super::sequence::{SequenceId, SequenceOptions};
 use super::under_way::Ahead;
@@ -59,7 +59,7 @@ pub type Drawing<'a> = dyn FnMut(SequenceId) -> Option<(Draws, usize)> + 'a;
 /// Many sequences of one model: prompts go in, whose next token it is comes out, and the token that was chosen goes in.
 pub struct Batcher {
     pub(super) engine: Engine,
-    bounds: Bounds,
+    bounds: SchedulerConfig,
     /// What the host's places for pages hold.
     host: Vec<Vec<u8>>,
     pub(super) scheduler: Scheduler,
@@ -89,7 +89,7 @@ impl Batcher {
         let windows = engine.window_pages().zip(engine.model().window()).map(|(pages, seen)| [pages, seen]);
         let (page, sequences, mixed) = (Options::PAGE, engine.most_sequences(), engine.mixes());
         let states = engine.state_rows();
-        let bounds = Bounds { pages, page, windows, states, places: 0, sequences, piece, mixed };
+        let bounds = SchedulerConfig { pages, page, windows, states, places: 0, sequences, piece, mixed };
         Ok(Batcher {
             scheduler: Scheduler::new(bounds),
             bounds,
@@ -112,7 +112,7 @@ impl Batcher {
     pub fn keeping(self, bytes: usize) -> Batcher {
         let more = self.bounds.windows.is_some() || self.bounds.states > 0;
         let places = if more { 0 } else { bytes / self.engine.page_bytes().max(1) };
-        let bounds = Bounds { places, ..self.bounds };
+        let bounds = SchedulerConfig { places, ..self.bounds };
         let host = (0..places).map(|_| Vec::new()).collect();
         Batcher { bounds, host, scheduler: Scheduler::new(bounds), ..self }
     }
@@ -288,11 +288,11 @@ impl Batcher {
         }
         Ok(())
     }
-    fn run_moves(&mut self, moves: &[Move]) -> Result<(), Error> {
+    fn run_moves(&mut self, moves: &[Swap]) -> Result<(), Error> {
         for &of in moves {
             match of {
-                Move::Away { page, place } => self.engine.read_page(page, &mut self.host[place as usize])?,
-                Move::Back { place, page } => {
+                Swap::Out { page, place } => self.engine.read_page(page, &mut self.host[place as usize])?,
+                Swap::In { place, page } => {
                     self.engine.write_page(page, &self.host[place as usize])?;
                     self.steps.brought_back += 1;
                 }

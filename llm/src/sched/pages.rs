@@ -1,11 +1,11 @@
-//! The pages of a pool: who has which, and what those that nobody has still hold. Numbers only; what is in a page is a device's affair.
+//! The page pool: reference counts of KV pages, and the prefix tree of their tokens. Numbers only; a device has what is in them.
 //!
 //! A page whose positions are computed is known by its tokens and by the page before it, so that a sequence which begins like another one has its pages: a tree, whose
 //! branches are conversations. Pages of sequences that have ended stay in it until room is needed, and the least recently used leaves first, ends before beginnings.
 //!
 //! Where the host has places for pages, a whole page that leaves goes there, and comes back when it is asked for; then what leaves these is forgotten. Places are numbered behind the pages.
 
-use super::place::{Node, Place, START};
+use super::prefix_node::{Node, PrefixNode, START};
 use super::state_pool::StatePool;
 use super::window_pool::{WindowPages, WindowPool};
 use crate::prefix::{BLOCK, Reuse};
@@ -34,19 +34,19 @@ pub(super) struct Page {
     left: u64,
 }
 
-/// What need not be computed.
+/// The beginning of a sequence that the prefix cache has.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub struct Found {
+pub struct PrefixHit {
     /// Pages that begin the sequence, held now.
     pub pages: Vec<u32>,
     /// So many of the positions found are exact.
     pub exact: usize,
     /// A page, held now, whose first so many positions are those that follow.
-    pub part: Option<Part>,
+    pub part: Option<PartialPage>,
     /// Places of the host that hold the pages behind those, held now.
     pub away: Vec<u32>,
     /// Where the whole pages end.
-    pub place: Place,
+    pub place: PrefixNode,
     /// What the next token sees of windows in those pages, held now.
     pub windows: WindowPages,
     /// The row of states behind all that, held now.
@@ -55,9 +55,9 @@ pub struct Found {
     pub known: usize,
 }
 
-/// A page that begins as is wanted.
+/// A page whose first positions continue a prefix hit.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Part {
+pub struct PartialPage {
     /// Which.
     pub page: u32,
     /// What it has of the pool of windows.
@@ -66,18 +66,18 @@ pub struct Part {
     pub positions: usize,
 }
 
-/// A page on its way to the host or back, before anything else is done with either.
+/// The copy of a page to the host KV cache or back, made before the page is used.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Move {
-    /// What a page holds goes to a place of the host.
-    Away {
+pub enum Swap {
+    /// Swaps a page out to a slot of the host KV cache.
+    Out {
         /// The page.
         page: u32,
         /// The place, counted from 0.
         place: u32,
     },
-    /// What a place holds comes back to a page.
-    Back {
+    /// Swaps a slot of the host KV cache in to a page.
+    In {
         /// The place, counted from 0.
         place: u32,
         /// The page.
@@ -103,7 +103,7 @@ pub struct PagePool {
     places: Vec<u32>,
     away: BTreeMap<u64, u32>,
     /// What is to be moved, in this order.
-    moves: Vec<Move>,
+    moves: Vec<Swap>,
     pub(super) after: FxHashMap<Node, Vec<u32>>,
     clock: u64,
     last: Node,
@@ -154,7 +154,7 @@ impl PagePool {
         self.away.len()
     }
     /// What is to be moved before anything else is done with pages, in this order.
-    pub fn take_moves(&mut self) -> Vec<Move> {
+    pub fn take_moves(&mut self) -> Vec<Swap> {
         std::mem::take(&mut self.moves)
     }
     /// A page for somebody, for which nothing need be moved; none where there is none.
@@ -183,9 +183,9 @@ impl PagePool {
         self.pages[page as usize].holders = 1;
         Some(page)
     }
-    /// Holds the longest beginning of `tokens` that is known, as far as `reuse` allows, and windows and states are there that its next token needs; with `parts`, and [`Reuse::Any`] or a
+    /// Finds and holds the longest beginning of `tokens` in the prefix tree, as far as `reuse` allows, and windows and states are there that its next token needs; with `parts`, and [`Reuse::Any`] or a
     /// whole block, also a part of a page behind it.
-    pub fn find(&mut self, tokens: &[u32], reuse: Reuse, parts: bool) -> Found {
+    pub fn find(&mut self, tokens: &[u32], reuse: Reuse, parts: bool) -> PrefixHit {
         let mut found = self.find_pages(tokens, reuse);
         let exact = found.exact;
         self.find_part(tokens, reuse, &mut found, parts);
@@ -194,7 +194,7 @@ impl PagePool {
                 found.pages.pop();
             }
             let node = found.pages.last().map_or(START, |&page| self.known(page).node);
-            found.place = Place::behind(found.pages.len(), node);
+            found.place = PrefixNode::new(found.pages.len(), node);
             found.exact = exact.min(found.pages.len() * self.size);
         }
         self.cut_to_states(tokens, reuse, &mut found, parts);
@@ -206,8 +206,8 @@ impl PagePool {
         found
     }
     /// The pages that begin as `tokens` do.
-    fn find_pages(&self, tokens: &[u32], reuse: Reuse) -> Found {
-        let mut found = Found::default();
+    fn find_pages(&self, tokens: &[u32], reuse: Reuse) -> PrefixHit {
+        let mut found = PrefixHit::default();
         for block in tokens.chunks_exact(self.size) {
             let all = self.after.get(&found.place.node).into_iter().flatten().copied();
             let same = all.filter(|&page| self.known(page).tokens == block);
@@ -222,7 +222,7 @@ impl PagePool {
             if found.exact == found.place.blocks * self.size {
                 found.exact += known.exact;
             }
-            found.place = Place::behind(found.place.blocks + 1, known.node);
+            found.place = PrefixNode::new(found.place.blocks + 1, known.node);
             if self.is_here(page) { &mut found.pages } else { &mut found.away }.push(page);
         }
         found
@@ -233,7 +233,7 @@ impl PagePool {
     }
     /// Has what a place holds, which is held, brought back to a page that somebody has taken.
     pub fn bring_back(&mut self, place: u32, page: u32) {
-        self.moves.push(Move::Back { place: place - self.here as u32, page });
+        self.moves.push(Swap::In { place: place - self.here as u32, page });
         self.moved(place, page);
         self.pages[place as usize].holders = 0;
         self.places.push(place);
@@ -252,7 +252,7 @@ impl PagePool {
             self.places.extend(place);
             return self.forget(page);
         };
-        self.moves.push(Move::Away { page, place: place - self.here as u32 });
+        self.moves.push(Swap::Out { page, place: place - self.here as u32 });
         self.moved(page, place);
         self.pages[place as usize].left = left;
         self.away.insert(left, place);
@@ -265,7 +265,7 @@ impl PagePool {
         self.pages[to as usize].known = known;
     }
     /// The page whose beginning has most of the tokens behind those found, and what the token behind them sees; of exact ones whole blocks.
-    fn find_part(&self, tokens: &[u32], reuse: Reuse, found: &mut Found, wanted: bool) {
+    fn find_part(&self, tokens: &[u32], reuse: Reuse, found: &mut PrefixHit, wanted: bool) {
         let begin = found.place.blocks * self.size;
         let common = |page| {
             let known = self.known(page);
@@ -278,7 +278,7 @@ impl PagePool {
         found.known = begin + all.iter().map(|part| part.0).max().unwrap_or(0);
         let part = |&(positions, exact, page): &(usize, usize, u32)| {
             let window = self.pages[page as usize].window;
-            (exact, Part { page, window, positions })
+            (exact, PartialPage { page, window, positions })
         };
         let usable = all.iter().filter(|of| wanted && of.0 > 0 && self.goes_on(&found.pages, Some(&part(of).1)));
         let Some((exact, part)) = usable.max().map(part) else { return };
@@ -288,7 +288,7 @@ impl PagePool {
         found.part = Some(part);
     }
     /// Lets go of what was found.
-    pub fn let_go(&mut self, mut found: Found) {
+    pub fn let_go(&mut self, mut found: PrefixHit) {
         self.release_windows(&mut found.windows, &found.pages);
         found.state.iter().for_each(|&row| self.let_go_of_state(row));
         self.release(&found.away);
@@ -298,7 +298,7 @@ impl PagePool {
         }
     }
     /// Lets go of a page that was held to be copied.
-    pub fn copied(&mut self, part: &Part) {
+    pub fn copied(&mut self, part: &PartialPage) {
         if let Some(window) = part.window {
             self.let_go_of(part.page, window, true);
         }
@@ -318,9 +318,9 @@ impl PagePool {
             if (page as usize) < self.here { &mut self.kept } else { &mut self.away }.remove(&it.left);
         }
     }
-    /// Makes a sequence's whole pages known behind its place, and with `part` the positions that its last page has so far; its tokens up to there are `tokens`, of
+    /// Inserts a sequence's whole pages into the prefix tree, and with `part` the positions that its last page has so far; its tokens up to there are `tokens`, of
     /// which the first `exact` are exact.
-    pub fn learn(&mut self, place: &mut Place, pages: &[u32], tokens: &[u32], exact: usize, part: bool) {
+    pub fn insert(&mut self, place: &mut PrefixNode, pages: &[u32], tokens: &[u32], exact: usize, part: bool) {
         while !place.lost {
             let begin = place.blocks * self.size;
             let block = &tokens[begin..tokens.len().min(begin + self.size)];
@@ -332,7 +332,7 @@ impl PagePool {
             if block.len() < self.size {
                 return;
             }
-            *place = Place { blocks: place.blocks + 1, node: node.unwrap_or(START), lost: node.is_none() };
+            *place = PrefixNode { blocks: place.blocks + 1, node: node.unwrap_or(START), lost: node.is_none() };
         }
     }
     /// A page's place behind another; none where that is not in the tree any more. A page that says the same stays what is known.
@@ -412,11 +412,11 @@ impl PagePool {
             }
         }
     }
-    /// Nothing is known of what these moves were to bring to their ends.
-    pub fn spoil_moves(&mut self, moves: &[Move]) {
+    /// Removes the targets of failed swaps from the prefix tree.
+    pub fn invalidate_swaps(&mut self, moves: &[Swap]) {
         for &of in moves {
             match of {
-                Move::Away { place, .. } => {
+                Swap::Out { place, .. } => {
                     let place = place + self.here as u32;
                     self.forget(place);
                     let it = &self.pages[place as usize];
@@ -424,12 +424,12 @@ impl PagePool {
                         self.places.push(place);
                     }
                 }
-                Move::Back { page, .. } => self.spoil(&[page]),
+                Swap::In { page, .. } => self.invalidate(&[page]),
             }
         }
     }
-    /// Nothing is known of what these pages hold, nor of what came behind them.
-    pub fn spoil(&mut self, pages: &[u32]) {
+    /// Removes pages from the prefix tree, with all that follows them.
+    pub fn invalidate(&mut self, pages: &[u32]) {
         for &page in pages {
             self.forget(page);
             self.free_if_left(page);

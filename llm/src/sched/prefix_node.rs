@@ -1,23 +1,23 @@
-//! Places in the tree of pages.
+//! Nodes of the prefix tree.
 
-/// A place in the tree: what comes after the page of that number of order. Pages are used again, these numbers are not.
+/// Number of a node of the prefix tree: what follows one page. Pages are used again, these numbers are not.
 pub(super) type Node = u64;
 
-/// What comes before a first page.
+/// The node before all first pages.
 pub(super) const START: Node = 0;
 
-/// The place of a sequence in the tree: how many of its pages are known there, and the last of them.
+/// How many pages of a sequence the prefix tree has, and the node behind the last of them.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct Place {
+pub struct PrefixNode {
     pub(super) blocks: usize,
     pub(super) node: Node,
-    /// Behind the last is a page that the tree does not have any more: nothing that follows is known.
+    /// Whether the tree lost the page behind the last: nothing that follows is inserted.
     pub(super) lost: bool,
 }
 
-impl Place {
-    /// Behind so many pages, of which that is the last.
-    pub(super) fn behind(blocks: usize, node: Node) -> Place {
-        Place { blocks, node, lost: false }
+impl PrefixNode {
+    /// Creates the node behind that many pages.
+    pub(super) fn new(blocks: usize, node: Node) -> PrefixNode {
+        PrefixNode { blocks, node, lost: false }
     }
 }

@@ -3,9 +3,9 @@
 //! A step has a token of every sequence that is being answered, and with them, or in a step of its own, a piece of one prompt; prompts take turns. A sequence is admitted, first come first, when there are pages
 //! for all of its tokens. Where pages run out the youngest gives up its own and is admitted again later, before any that came after it: the oldest always goes on.
 
-use super::batch::{Batch, Borrowed, Bounds, Decode, Load, Piece};
-use super::pages::{Found, Move, PagePool, Part};
-use super::place::Place;
+use super::batch::{Batch, Borrowed, Decode, Load, Piece, SchedulerConfig};
+use super::pages::{PagePool, PartialPage, PrefixHit, Swap};
+use super::prefix_node::PrefixNode;
 use super::sequence::{Sequence, SequenceId, SequenceOptions};
 use crate::engine::{PageCopy, Pages, StateCopy};
 use crate::prefix::{BLOCK, Reuse};
@@ -20,14 +20,14 @@ fn branch(s: &Sequence) -> usize {
 }
 
 /// What a copy is made of: held until then.
-fn source(copy: &PageCopy) -> Part {
-    Part { page: copy.from, window: copy.windows.map(|windows| windows[0]), positions: 0 }
+fn source(copy: &PageCopy) -> PartialPage {
+    PartialPage { page: copy.from, window: copy.windows.map(|windows| windows[0]), positions: 0 }
 }
 
 /// The sequences, and the pages that they share.
 #[derive(Debug)]
 pub struct Scheduler {
-    bounds: Bounds,
+    bounds: SchedulerConfig,
     pool: PagePool,
     /// Sequences without pages, in order of arrival.
     waiting: BTreeMap<SequenceId, Sequence>,
@@ -54,7 +54,7 @@ struct Held {
 
 impl Scheduler {
     /// No sequences yet.
-    pub fn new(bounds: Bounds) -> Scheduler {
+    pub fn new(bounds: SchedulerConfig) -> Scheduler {
         Scheduler {
             bounds,
             pool: PagePool::new(bounds.pages, bounds.page, bounds.places)
@@ -139,12 +139,12 @@ impl Scheduler {
     pub fn failed(&mut self, batch: &Batch) -> Vec<SequenceId> {
         self.copied(batch);
         batch.snapshot.iter().for_each(|copy| self.pool.let_go_of_state(copy.to));
-        self.pool.spoil_moves(&batch.moves);
+        self.pool.invalidate_swaps(&batch.moves);
         let decodes = batch.decodes.iter().map(|d| d.sequence);
         let all: Vec<SequenceId> = decodes.chain(batch.piece.iter().map(|p| p.sequence)).collect();
         all.iter().for_each(|&id| self.spoil(id));
         // Who waits for a copy that was not made has nothing either.
-        let back = |of: &Move, s: &Sequence| matches!(of, Move::Back { page, .. } if s.pages.contains(page));
+        let back = |of: &Swap, s: &Sequence| matches!(of, Swap::In { page, .. } if s.pages.contains(page));
         let made = |s: &Sequence| {
             let copied = batch.copies.iter().all(|copy| !s.pages.contains(&copy.to))
                 && batch.states.iter().all(|copy| s.state != Some(copy.to));
@@ -160,7 +160,7 @@ impl Scheduler {
         if let Some(sequence) = self.find_mut(id) {
             sequence.computed = 0;
         }
-        self.pool.spoil(&pages);
+        self.pool.invalidate(&pages);
         self.remove(id);
     }
     /// Lets go of a sequence's pages; it has computed nothing then.
@@ -172,7 +172,7 @@ impl Scheduler {
         own.iter().for_each(|copy| self.pool.copied(&source(copy)));
         let whole = if own.is_empty() { *computed } else { *computed / self.bounds.page * self.bounds.page };
         if whole > 0 {
-            self.pool.learn(place, pages, &tokens[..whole], *exact, true);
+            self.pool.insert(place, pages, &tokens[..whole], *exact, true);
         }
         self.pool.release_windows(windows, pages);
         if let Some(row) = state.take() {
@@ -184,7 +184,7 @@ impl Scheduler {
         sequence
     }
     /// Leaves the row of states of a sequence that has computed these tokens, whose whole pages end at that place.
-    fn leave_state(&mut self, row: u32, place: &Place, computed: &[u32], exact: bool) {
+    fn leave_state(&mut self, row: u32, place: &PrefixNode, computed: &[u32], exact: bool) {
         // A row that waits to be copied to holds nothing of this sequence yet.
         match self.states.iter().position(|copy| copy.to == row) {
             Some(at) => {
@@ -233,11 +233,11 @@ impl Scheduler {
         Some(Borrowed { pages, windows, state })
     }
     /// Moves have failed.
-    pub fn spoil_moves(&mut self, moves: &[Move]) {
-        self.pool.spoil_moves(moves);
+    pub fn spoil_moves(&mut self, moves: &[Swap]) {
+        self.pool.invalidate_swaps(moves);
     }
     /// What is to be moved before anything else is done with pages that were borrowed.
-    pub fn take_moves(&mut self) -> Vec<Move> {
+    pub fn take_moves(&mut self) -> Vec<Swap> {
         self.pool.take_moves()
     }
     /// Pages that were borrowed.
@@ -358,7 +358,7 @@ impl Scheduler {
         let Sequence { place, pages, windows, known, tokens, computed, exact, prompt, .. } = sequence;
         // Who asks the same begins where the prompt ends.
         let part = *computed == *prompt;
-        self.pool.learn(place, pages, &tokens[..*computed], *exact, part);
+        self.pool.insert(place, pages, &tokens[..*computed], *exact, part);
         self.pool.leave(windows, pages, *computed, &[*prompt, (*prompt - 1) / BLOCK * BLOCK, *known]);
     }
     fn admit(&mut self) {
@@ -374,7 +374,7 @@ impl Scheduler {
             };
             let known = &first.tokens[..known];
             let mut found = self.pool.find(known, first.reuse, true);
-            let short = |pool: &PagePool, found: &Found| needed.saturating_sub(found.pages.len()) > pool.free();
+            let short = |pool: &PagePool, found: &PrefixHit| needed.saturating_sub(found.pages.len()) > pool.free();
             // A page that a part is copied from is one that is not free.
             if short(&self.pool, &found) && found.part.is_some() {
                 self.pool.let_go(found);
@@ -394,7 +394,7 @@ impl Scheduler {
         }
     }
     /// Gives a sequence what was found of it, and pages for the rest of its tokens.
-    fn take_found(&mut self, sequence: &mut Sequence, found: Found) {
+    fn take_found(&mut self, sequence: &mut Sequence, found: PrefixHit) {
         let page = self.bounds.page;
         sequence.place = found.place;
         (sequence.pages, sequence.windows, sequence.known) = (found.pages, found.windows, found.known);

@@ -1,6 +1,6 @@
 //! A sequence: its tokens, how far the model has run them, and where their rows lie.
 
-use super::place::Place;
+use super::prefix_node::PrefixNode;
 use super::window_pool::WindowPages;
 use crate::prefix::Reuse;
 
@@ -48,7 +48,7 @@ pub(super) struct Sequence {
     pub state: Option<u32>,
     /// So many of its first tokens were known when it was admitted, though of some the windows may have been gone, or no states known.
     pub known: usize,
-    pub place: Place,
+    pub place: PrefixNode,
     /// Tokens that were found when it was first admitted.
     pub found: Option<usize>,
     /// When a piece of it was last run: the one that has waited for longest is next.

@@ -1,6 +1,6 @@
 //! Rows of states: who has which, and of what the others are copies. Numbers only; the least recently used copy leaves first.
 
-use super::place::Node;
+use super::prefix_node::Node;
 use crate::prefix::Reuse;
 use rustc_hash::FxHashMap;
 use std::collections::BTreeMap;

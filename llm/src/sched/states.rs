@@ -2,15 +2,15 @@
 //!
 //! A state cannot be cut: of a beginning that is known a sequence goes on from the last position of which there is a copy.
 
-use super::pages::{Found, PagePool, Part};
-use super::place::{Node, Place, START};
+use super::pages::{PagePool, PartialPage, PrefixHit};
+use super::prefix_node::{Node, PrefixNode, START};
 use super::state_pool::StatePool;
 use crate::prefix::Reuse;
 
 /// Those beside a pool's pages. Where there are no states nothing happens.
 impl PagePool {
     /// Of what was found only that behind which states are known, as far as pages are here for it.
-    pub(super) fn cut_to_states(&self, tokens: &[u32], reuse: Reuse, found: &mut Found, parts: bool) {
+    pub(super) fn cut_to_states(&self, tokens: &[u32], reuse: Reuse, found: &mut PrefixHit, parts: bool) {
         let Some(states) = &self.states else { return };
         for blocks in (0..=found.pages.len()).rev() {
             let node = blocks.checked_sub(1).map_or(START, |last| self.known(found.pages[last]).node);
@@ -23,21 +23,21 @@ impl PagePool {
                 let positions = blocks * self.size + copy.tail.len();
                 found.exact = found.exact.min(if copy.exact { positions } else { positions.saturating_sub(1) });
                 found.pages.truncate(blocks);
-                (found.place, found.part) = (Place::behind(blocks, node), part);
+                (found.place, found.part) = (PrefixNode::new(blocks, node), part);
                 found.state = Some(copy.row);
                 return;
             }
         }
-        *found = Found { known: found.known, ..Found::default() };
+        *found = PrefixHit { known: found.known, ..PrefixHit::default() };
     }
     /// A page behind that place which begins with so many of these tokens, if that is any.
-    fn part_of(&self, node: Node, tokens: &[u32], positions: usize, reuse: Reuse) -> Option<Part> {
+    fn part_of(&self, node: Node, tokens: &[u32], positions: usize, reuse: Reuse) -> Option<PartialPage> {
         let wanted = tokens.get(..positions).filter(|wanted| !wanted.is_empty())?;
         let here = self.after.get(&node)?.iter().copied().filter(|&page| self.is_here(page));
         let begins = here.filter(|&page| self.known(page).tokens.starts_with(wanted));
         let page = begins.max_by_key(|&page| self.known(page).exact)?;
         let exact = self.known(page).exact >= positions || reuse == Reuse::Any;
-        exact.then_some(Part { page, window: self.pages[page as usize].window, positions })
+        exact.then_some(PartialPage { page, window: self.pages[page as usize].window, positions })
     }
     /// A row of states for somebody; none where all are held, or there are none.
     pub(super) fn take_state(&mut self) -> Option<u32> {
@@ -56,7 +56,7 @@ impl PagePool {
         }
     }
     /// Somebody leaves a row with the states behind these tokens, whose whole pages end at that place: it is found there, if the tree still has that. Of no tokens nothing is kept.
-    pub(super) fn keep_state(&mut self, row: u32, place: &Place, tokens: &[u32], exact: bool) {
+    pub(super) fn keep_state(&mut self, row: u32, place: &PrefixNode, tokens: &[u32], exact: bool) {
         let known = !place.lost && (place.node == START || self.after.contains_key(&place.node));
         let tail = tokens.get(place.blocks * self.size..).filter(|tail| !tokens.is_empty() && tail.len() < self.size);
         let Some(states) = &mut self.states else { return };

@@ -1,7 +1,7 @@
 //! The scheduler with an executor that computes nothing but keeps account: which token stands where in the pool, and what each step sees of it.
 
 use super::pages::PagePool;
-use super::{Batch, Bounds, Decode, Move, Scheduler, SequenceId, SequenceOptions};
+use super::{Batch, Decode, Scheduler, SchedulerConfig, SequenceId, SequenceOptions, Swap};
 use crate::arch::Pools;
 use crate::engine::StateCopy;
 use crate::prefix::{BLOCK, Reuse};
@@ -81,7 +81,7 @@ impl Model {
         let windows = seen.map(|seen| [of(seen), seen]);
         let (piece, mixed) = (96, seen.is_none() && copies.is_none());
         let states = copies.map_or(0, |copies| sequences + copies);
-        let bounds = Bounds { pages, page: PAGE, windows, states, places, sequences, piece, mixed };
+        let bounds = SchedulerConfig { pages, page: PAGE, windows, states, places, sequences, piece, mixed };
         Model {
             scheduler: Scheduler::new(bounds),
             pool: vec![None; pages * PAGE],
@@ -160,8 +160,8 @@ impl Model {
         for &of in &batch.moves {
             let rows = |page: u32| page as usize * PAGE..(page as usize + 1) * PAGE;
             match of {
-                Move::Away { page, place } => self.host[place as usize] = self.pool[rows(page)].to_vec(),
-                Move::Back { place, page } => self.pool[rows(page)].copy_from_slice(&self.host[place as usize]),
+                Swap::Out { page, place } => self.host[place as usize] = self.pool[rows(page)].to_vec(),
+                Swap::In { place, page } => self.pool[rows(page)].copy_from_slice(&self.host[place as usize]),
             }
         }
         for copy in &batch.copies {
@@ -427,7 +427,7 @@ fn a_prefix_comes_back_from_the_host() {
     assert!(model.scheduler.load().away_pages > 0, "{:?} {others:?}", model.scheduler.load());
     let again = model.add(asked.clone(), 5, Reuse::Exact);
     let batch = model.next_batch();
-    assert!(batch.moves.iter().any(|of| matches!(of, Move::Back { .. })), "{batch:?}");
+    assert!(batch.moves.iter().any(|of| matches!(of, Swap::In { .. })), "{batch:?}");
     model.finish_step(&batch);
     assert!(model.scheduler.found(again) >= Some(128), "{:?}", model.scheduler.found(again));
     model.run_to_the_end();
@@ -660,11 +660,11 @@ proptest! {
                     let batch = Batch { decodes: batch.decodes.iter().copied().filter(here).collect(), ..batch };
                     for of in &batch.moves {
                         match of {
-                            Move::Away { place, .. } => model.host[*place as usize] = vec![None; PAGE],
-                            Move::Back { page, .. } => model.pool[*page as usize * PAGE] = None,
+                            Swap::Out { place, .. } => model.host[*place as usize] = vec![None; PAGE],
+                            Swap::In { page, .. } => model.pool[*page as usize * PAGE] = None,
                         }
                     }
-                    // Part of it may have been written.
+                    // PartialPage of it may have been written.
                     batch.copies.iter().for_each(|copy| model.pool[copy.to as usize * PAGE] = None);
                     batch.decodes.iter().for_each(|decode| model.write(decode.sequence, decode.position, None));
                     let of_sequences = batch.decodes.iter().map(|d| d.sequence).chain(batch.piece.iter().map(|p| p.sequence));
@@ -711,7 +711,7 @@ proptest! {
                 found.pages.push(page);
             }
             let known = length.min(found.pages.len() * PAGE);
-            pool.learn(&mut found.place, &found.pages, &tokens[..known], 0, true);
+            pool.insert(&mut found.place, &found.pages, &tokens[..known], 0, true);
             pool.release(&found.pages);
             pool.check();
             prop_assert_eq!(pool.held(), 0);

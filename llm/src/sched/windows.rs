@@ -3,7 +3,7 @@
 //! A sequence has those that its next token sees. What it leaves behind stays with its page while there is room and the tree knows that page, so that others can begin
 //! there. What nobody will ask for goes first: where sequences end, where their prompts do, and where others were seen to branch off, is what is asked for.
 
-use super::pages::{PagePool, Part};
+use super::pages::{PagePool, PartialPage};
 use super::window_pool::{WindowPages, WindowPool};
 use crate::arch::Pools;
 
@@ -14,18 +14,18 @@ impl PagePool {
         self.windows.as_ref().map_or(0, WindowPool::kept)
     }
     /// The positions that these pages and a part of another have.
-    fn positions(&self, pages: &[u32], part: Option<&Part>) -> usize {
+    fn positions(&self, pages: &[u32], part: Option<&PartialPage>) -> usize {
         pages.len() * self.size + part.map_or(0, |part| part.positions)
     }
     /// Can a sequence go on behind the positions of these pages and a part of another?
-    pub(super) fn goes_on(&self, pages: &[u32], part: Option<&Part>) -> bool {
+    pub(super) fn goes_on(&self, pages: &[u32], part: Option<&PartialPage>) -> bool {
         let Some(windows) = &self.windows else { return true };
         let first = windows.first_seen(self.positions(pages, part)) / self.size;
         let there = |&page: &u32| self.pages[page as usize].window.is_some();
         pages.iter().skip(first).all(there) && part.is_none_or(|part| part.window.is_some())
     }
     /// Has somebody who goes on behind these pages and a part of another have the windows that its next token sees.
-    pub(super) fn hold_windows(&mut self, pages: &[u32], part: Option<&Part>) -> WindowPages {
+    pub(super) fn hold_windows(&mut self, pages: &[u32], part: Option<&PartialPage>) -> WindowPages {
         let positions = self.positions(pages, part);
         let Some(windows) = &mut self.windows else { return WindowPages::default() };
         let first = (windows.first_seen(positions) / self.size).min(pages.len());
