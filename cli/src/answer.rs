@@ -4,27 +4,25 @@ use crate::failure::Result;
 use crate::progress;
 use crate::reader::Reader;
 use crate::style::Screen;
-use gristmill_llm::generation::{Finish, Generated};
+use gristmill_llm::generation::{Finish, Generation};
 use gristmill_llm::sampling::Sampler;
-use gristmill_llm::session::{Fed, Session};
+use gristmill_llm::sched::{Batcher, Generated, PrefillStats, SequenceOptions, generate};
 use std::io::{self, Write};
 use std::ops::ControlFlow;
 
-/// What an answer was, and what it took.
+/// An answer, and its speeds.
 pub struct Answer {
     /// What was said.
     pub text: String,
     /// What was thought before, where that stands apart.
     pub thought: Option<String>,
-    /// The prompt.
-    pub fed: Fed,
-    /// The answer; none if the prompt was broken off.
-    pub generated: Option<Generated>,
+    /// Tokens, times, and why it ended.
+    pub generated: Generated,
 }
 
 /// Runs `prompt` and writes the answer to `out` as it comes, as `reader` reads it. `stop` breaks off.
 pub fn answer(
-    session: &mut Session,
+    batcher: &mut Batcher,
     reader: &mut Reader<'_>,
     sampler: &Sampler,
     prompt: &[u32],
@@ -34,29 +32,31 @@ pub fn answer(
 ) -> Result<Answer> {
     let flow = || if stop() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) };
     let bar = progress::count("prompt", prompt.len() as u64);
-    let fed = session.feed(prompt, &mut |done, total| {
+    let mut progress = |done, total| {
         // Short prompts are faster than the eye.
         if total > 512 {
             bar.set_length(total as u64);
             bar.set_position(done as u64);
         }
         flow()
-    });
-    bar.finish_and_clear();
-    let fed = fed?;
-    if !fed.complete {
-        return Ok(Answer { text: String::new(), thought: None, fed, generated: None });
-    }
+    };
     let tokenizer = reader.tokenizer();
+    let generation = Generation::new(sampler.clone(), limit, |id| tokenizer.is_eog(id));
     let mut written: io::Result<()> = Ok(());
-    let generated = session.generate(sampler, limit, &|id| tokenizer.is_eog(id), &mut |id| {
+    let mut each = |id| {
+        bar.finish_and_clear();
         written = out.text(&reader.push(id));
         if written.is_err() { ControlFlow::Break(()) } else { flow() }
-    })?;
+    };
+    let generated = generate(batcher, prompt, SequenceOptions::default(), generation, &mut progress, &mut each);
+    bar.finish_and_clear();
+    let generated = generated?;
     written?;
-    out.text(&reader.finish(generated.finish != Finish::EndOfText))?;
+    if generated.prefill.complete {
+        out.text(&reader.finish(generated.finish != Finish::EndOfText))?;
+    }
     let (text, thought) = (std::mem::take(&mut reader.said), reader.thought.take());
-    Ok(Answer { text, thought, fed, generated: Some(generated) })
+    Ok(Answer { text, thought, generated })
 }
 
 impl Answer {
@@ -64,15 +64,14 @@ impl Answer {
     pub fn summary(&self) -> String {
         let rate =
             |n: usize, time: std::time::Duration| format!("{:.1} tok/s", n as f64 / time.as_secs_f64().max(1e-9));
-        let Fed { reused, run, time, .. } = self.fed;
+        let Generated { prefill, tokens, time, steps, finish } = self.generated;
+        let PrefillStats { reused, run, .. } = prefill;
         let cached = if reused > 0 { format!(" ({reused} more in the cache)") } else { String::new() };
-        let prompt = format!("{run} prompt tokens{cached}, {}", rate(run, time));
-        match self.generated {
-            None => format!("[{prompt}; {}]", Finish::Stopped.describe()),
-            Some(g) if g.steps > 0 => {
-                format!("[{prompt}; {} tokens, {}; {}]", g.tokens, rate(g.steps, g.time), g.finish.describe())
-            }
-            Some(g) => format!("[{prompt}; {} tokens; {}]", g.tokens, g.finish.describe()),
+        let prompt = format!("{run} prompt tokens{cached}, {}", rate(run, prefill.time));
+        match (prefill.complete, steps) {
+            (false, _) => format!("[{prompt}; {}]", finish.describe()),
+            (true, 0) => format!("[{prompt}; {tokens} tokens; {}]", finish.describe()),
+            (true, _) => format!("[{prompt}; {tokens} tokens, {}; {}]", rate(steps, time), finish.describe()),
         }
     }
 }

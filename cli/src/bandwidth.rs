@@ -35,7 +35,7 @@ pub fn of_device(opened: &Opened) -> Option<f64> {
 /// Bytes a second at which `threads` threads, as many as the device's team has, read the model's weights in the host's memory; `None` where they lie
 /// elsewhere.
 pub fn of_weights(engine: &Engine, threads: usize) -> Option<f64> {
-    let views = engine.weights().map(Buffer::view).collect::<Result<Vec<View>, _>>().ok()?;
+    let views = engine.weights().buffers().map(Buffer::view).collect::<Result<Vec<View>, _>>().ok()?;
     let words = views.iter().map(words).collect::<Option<Vec<&[u64]>>>()?;
     let team = Team::new(threads.max(1), true).ok()?;
     measure::bandwidth(&team, &words, OF_WEIGHTS).ok().filter(|b| *b > 0.0 && b.is_finite())

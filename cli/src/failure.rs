@@ -2,7 +2,7 @@
 
 use crate::style::{alarming, helpful};
 pub use crate::terminal::printable;
-use gristmill_llm::{arch, chat, engine, file, language, sampling, session, synth, tokenizer};
+use gristmill_llm::{arch, chat, engine, file, language, sampling, sched, synth, tokenizer};
 use std::fmt::Display;
 use std::io;
 
@@ -108,7 +108,7 @@ failures! {
     tokenizer::TokenizerError, DAMAGED;
     chat::ChatError, DAMAGED;
     engine::Error, ASK_FOR_HELP;
-    session::Error, ASK_FOR_HELP;
+    sched::Error, ASK_FOR_HELP;
     synth::Error, ASK_FOR_HELP;
     sampling::SamplingError, ASK_FOR_HELP;
     gristmill_server::Error, ASK_FOR_HELP;

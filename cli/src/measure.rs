@@ -6,10 +6,11 @@ use crate::model::Model;
 use crate::progress::Bars;
 use gristmill_backend::Opened;
 use gristmill_compiler::record;
-use gristmill_llm::arch::Plan;
-use gristmill_llm::engine::{Compiled, Draw, Engine, Error, Weights};
+use gristmill_llm::arch::{Logits, Plan};
+use gristmill_llm::engine::{Compiled, Engine, Error, Row, Run, Source, Step, Weights, WholePool};
 use gristmill_uop::target::Target;
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
 use std::time::Instant;
 
 /// Random tokens, the same for every run: equal ones would all choose the same experts.
@@ -37,18 +38,48 @@ impl Ids {
 /// Seconds that a prompt of these tokens takes, or a generation of as many that begins with the first: each the most probable after the
 /// one before, as a session makes them.
 pub fn seconds(engine: &mut Engine, ids: &[u32], prompt: bool, depth: usize) -> Result<f64> {
+    let pool = WholePool::new(engine);
     let start = Instant::now();
-    if prompt {
-        engine.forward(ids, depth, false)?;
-    } else {
-        let (first, ahead) = (ids.first().copied().unwrap_or(0), engine.device().overlaps());
-        engine.decode(first, depth, ids.len(), &Draw::greedy(), ahead)?;
-        for _ in ids {
-            engine.next_token()?;
+    match (prompt, ids.first()) {
+        (false, Some(&first)) => decode(engine, &[pool], &[first], depth..depth + ids.len(), false)?,
+        _ => {
+            _ = engine
+                .logits(Run { tokens: ids, position: depth, pages: pool.pages(), contiguous: true }, Logits::Last)?
         }
     }
     // A device that runs nothing may take no time.
     Ok(start.elapsed().as_secs_f64().max(1e-9))
+}
+
+/// Runs greedy decode steps of sequences from these tokens on: asynchronously where the device works
+/// beside the host, as a server does.
+pub fn decode(
+    engine: &mut Engine,
+    pools: &[WholePool],
+    first: &[u32],
+    positions: Range<usize>,
+    batch_invariant: bool,
+) -> Result<()> {
+    let (overlaps, contiguous) = (engine.device().overlaps(), pools.len() == 1);
+    let mut tokens = first.to_vec();
+    for position in positions.clone() {
+        let on_device = overlaps && position > positions.start;
+        let source = |nth| if on_device { Source::Row(nth) } else { Source::Token(tokens[nth]) };
+        let rows: Vec<Row> = pools.iter().enumerate().map(|(nth, pool)| pool.row(source(nth), position)).collect();
+        let step = Step { chunk: None, rows: &rows, batch_invariant, contiguous };
+        // A step that is taken for the first time is compiled while nothing else runs.
+        let begun = engine.start(&step)?;
+        if on_device || !overlaps {
+            let chosen = engine.wait()?.chosen;
+            tokens = chosen.into_iter().zip(&tokens).map(|(next, &same)| next.unwrap_or(same)).collect();
+        }
+        if !begun {
+            let row = |(pool, &token): (_, &u32)| WholePool::row(pool, Source::Token(token), position);
+            let rows: Vec<Row> = pools.iter().zip(&tokens).map(row).collect();
+            engine.start(&Step { rows: &rows, ..step })?;
+        }
+    }
+    Ok(engine.finish()?)
 }
 
 /// What is measured of each of two rivals.
@@ -128,7 +159,7 @@ impl<'a> Rivals<'a> {
         let engine = match self.kept.take() {
             Some((kept, engine)) if kept == *target => engine,
             other => {
-                let mut there = other.map(|(_, engine)| engine.into_weights()).unwrap_or_default();
+                let mut there = other.map(|(_, engine)| engine.weights().clone()).unwrap_or_default();
                 let bars = Bars::new();
                 let compiled = match self.compiled(target, &there, &bars) {
                     // Those that are there, in another layout, go before others come.
@@ -164,7 +195,7 @@ impl<'a> Rivals<'a> {
         goes_on: impl Fn([&Engine; 2]) -> bool,
     ) -> Result<bool> {
         let times = self.work.times;
-        let there = self.keep(base)?.shared_weights();
+        let there = self.keep(base)?.weights().clone();
         if let Some(mut rival) = self.beside(other, there)? {
             let kept = self.keep(base)?;
             for number in 0..=times {
@@ -261,7 +292,7 @@ impl Work {
     fn turn(&self, engine: &mut Engine, times: &mut [Vec<f64>; 2], counts: bool) -> Result<()> {
         // The same tokens every turn: experts they choose are read by both.
         let mut ids = Ids::of(engine);
-        engine.pretend(self.depth)?;
+        engine.fill_cache_for_bench(self.depth)?;
         for (prompt, n) in [(false, self.tokens), (true, self.prompt)] {
             if n > 0 {
                 let n = if counts || prompt { n } else { n.min(4) };
@@ -277,7 +308,8 @@ impl Work {
     fn kernels(&self, engine: &mut Engine, kernels: &mut Kernels, counts: bool) -> Result {
         let tokens = if self.tokens > 0 { 1 } else { self.prompt.min(engine.longest_step()) };
         let ids = Ids::of(engine).some(tokens);
-        let seconds = engine.timed_step(&ids, self.depth)?;
+        let pool = WholePool::new(engine);
+        let seconds = engine.run_timed(&pool.step(&ids, self.depth))?;
         if !counts {
             return Ok(());
         }

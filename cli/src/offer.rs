@@ -6,7 +6,7 @@ use crate::model::{DEMO_NAME, Model, shortest, warn};
 use crate::progress::Bars;
 use gristmill_backend::Opened;
 use gristmill_hub::{Store, file_stem, models_in};
-use gristmill_llm::engine::{self, Engine, Forecast, Progress};
+use gristmill_llm::engine::{self, Engine, MemoryEstimate, Progress};
 use gristmill_llm::language;
 use gristmill_server::{About, LoadError, ModelPlan, ModelSource, ModelSpec, Text};
 use gristmill_uop::machine::MachineKind;
@@ -35,6 +35,9 @@ pub struct Asked<'a> {
 /// Answers that a model makes together unless somebody says: as many as a step is worth, on a processor and on a GPU.
 const PARALLEL: [usize; 2] = [8, 32];
 
+/// Contexts that a model's page pool holds at least where memory allows, so that several conversations are kept.
+const CONTEXTS: usize = 4;
+
 /// The models that the arguments name, folders for all that are in them; the demo model where nothing is named. `looking` is told which is looked at, of how many.
 pub fn specs(
     asked: Asked,
@@ -56,7 +59,7 @@ pub fn specs(
     apart(&mut candidates)?;
     let opened = opened()?;
     let usual = PARALLEL[usize::from(opened.target.machine.kind == MachineKind::Gpu)];
-    let parallel = Some(parallel.unwrap_or(usual));
+    let parallel = parallel.unwrap_or(usual);
     let only = candidates.len() == 1;
     let mut specs = Vec::new();
     for Candidate { model, name, aliases, found } in candidates {
@@ -195,7 +198,7 @@ struct File {
     name: String,
     common: Common,
     /// Answers that it makes together, if there are several.
-    parallel: Option<usize>,
+    parallel: usize,
     opened: Opened,
     /// The head of the file between two questions that come one after the other. It takes megabytes, and is not held for longer.
     kept: Mutex<Option<Model>>,
@@ -240,19 +243,20 @@ impl File {
     /// How it is run, with so many tokens of context.
     fn settings(&self, context: Option<usize>) -> engine::Settings {
         let settings = self.common.settings(None);
-        engine::Settings { context: context.or(settings.context), parallel: self.parallel, ..settings }
+        let contexts = self.parallel.max(CONTEXTS);
+        engine::Settings { context: context.or(settings.context), parallel: self.parallel, contexts, ..settings }
     }
     fn planned(&self, model: &Model) -> std::result::Result<ModelPlan, Refusal> {
         let describe = model.describe()?;
         let available = self.opened.device.available().unwrap_or(u64::MAX / 2);
-        let forecast = Forecast::of(&model.file, &self.settings(None), available).map_err(refused)?;
+        let estimate = MemoryEstimate::new(&model.file, &self.settings(None), available).map_err(refused)?;
         let about = About {
             architecture: describe.architecture().to_owned(),
             vocabulary: describe.vocabulary(),
             width: describe.width(),
-            weight_bytes: forecast.weights,
+            weight_bytes: estimate.weights,
         };
-        Ok(ModelPlan { about, context: forecast.context, bytes: forecast.weights + forecast.beside })
+        Ok(ModelPlan { about, context: estimate.context, bytes: estimate.weights + estimate.beside })
     }
     fn read(&self) -> Result<Text> {
         let model = self.open()?;

@@ -184,17 +184,19 @@ fn keeps_bits(plan: &str, chosen: &str) -> bool {
 mod tests {
     use super::*;
     use crate::model::Model;
+    use gristmill_llm::arch::Pools;
     use gristmill_llm::arch::{Functions, Logits};
-    use gristmill_llm::engine::{CacheShape, Class, plan_options};
+    use gristmill_llm::engine::{CacheShape, GraphKey, plan_options};
     use gristmill_uop::Scalar;
 
     /// Plans of a token of a model of real shape, and of a prompt of so many.
     fn steps(target: &Target, prompt: usize) -> Vec<Plan> {
         let Ok(model) = Model::open(Some("synth:youtu-llm-2b:q4_0")) else { panic!("no model") };
         let Ok(model) = model.describe() else { panic!("no description") };
-        let cache = CacheShape { rows: 2048, pages: None, chunk: 512, scalar: Scalar::F16 };
-        let class = |tokens| Class { tokens, batch: false, others: 0, logits: Logits::Last, depth: 2048 };
-        let options = [1, prompt].into_iter().filter(|&n| n > 0).map(|n| plan_options(class(n), cache, target));
+        let cache = CacheShape { rows: 2048, pools: Pools::of(32), scalar: Scalar::F16 };
+        let graph =
+            |tokens| GraphKey { tokens, batch: false, others: 0, logits: Logits::Last, depth: 2048, contiguous: true };
+        let options = [1, prompt].into_iter().filter(|&n| n > 0).map(|n| plan_options(graph(n), cache, target));
         let mut functions = Functions::new();
         options.map(|of| model.plan(&of, &mut functions)).collect()
     }

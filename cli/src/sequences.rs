@@ -2,16 +2,14 @@
 
 use crate::failure::{Failure, Result, printable};
 use crate::flags::Common;
-use crate::measure::Ids;
+use crate::measure::{Ids, decode};
 use crate::model::Model;
 use crate::progress;
 use gristmill_backend::Opened;
 use gristmill_llm::arch;
-use gristmill_llm::engine::{AheadRow, Engine, Pages, Row, Settings, Source};
-use gristmill_llm::sampling::Draws;
+use gristmill_llm::engine::{Engine, Settings, WholePool};
 use serde_json::json;
 use std::io::{self, Write};
-use std::ops::Range;
 use std::time::Instant;
 
 /// What is measured.
@@ -36,17 +34,17 @@ const PAGE: usize = arch::Options::PAGE;
 /// Measures them turn by turn, so that what else the machine does hits all of them, and tells the medians.
 pub fn run(of: &Batches, model: &Model, opened: Opened, common: &Common) -> Result {
     let most = of.sequences.iter().copied().max().unwrap_or(1);
-    let settings = Settings { parallel: Some(most), ..common.settings(Some(of.prompt + of.tokens)) };
+    let settings = Settings { parallel: most, contexts: most, ..common.settings(Some(of.prompt + of.tokens)) };
     let mut engine = model.load_with(opened, settings)?;
     let each = (of.prompt + of.tokens).div_ceil(PAGE);
-    let (pages, taken) = (engine.pages().unwrap_or(0), engine.most_sequences());
+    let (pages, taken) = (engine.cache().pages(), engine.max_sequences());
     if taken < most || pages < most * each {
         let fits = (pages / each).min(taken);
         let message =
             format!("{most} sequences of {} tokens take {} pages, and {pages} fit", of.prompt + of.tokens, most * each);
         return Err(Failure::new(message, format!("--batch {fits} would fit, or fewer tokens of -p and -n")));
     }
-    engine.pretend(pages * PAGE)?;
+    engine.fill_cache_for_bench(pages * PAGE)?;
     let mut seconds: Vec<Vec<f64>> = vec![Vec::new(); of.sequences.len()];
     let bar = progress::count("tokens", (of.times * of.sequences.len()) as u64);
     for turn in 0..=of.times {
@@ -64,64 +62,14 @@ pub fn run(of: &Batches, model: &Model, opened: Opened, common: &Common) -> Resu
     tell(of, model, &engine, seconds)
 }
 
-/// Seconds of so many steps of `n` sequences that go on with the most probable tokens.
+/// Seconds of so many steps of `n` sequences that continue with the most probable tokens.
 fn timed(engine: &mut Engine, n: usize, of: &Batches, steps: usize) -> Result<f64> {
-    let begin = of.prompt;
-    let mut tokens = Ids::of(engine).some(n);
-    let each = (begin + steps).div_ceil(PAGE);
-    let shares = engine.most_sequences();
-    let own = |s: usize| (s * each..(s + 1) * each).map(|page| page as u32).collect();
-    let pages: Vec<[Vec<u32>; 2]> = (0..n).map(|s| [own(s), engine.window_pages_in_turn(s, shares, each)]).collect();
+    let tokens = Ids::of(engine).some(n);
+    let (blocks, shares) = ((of.prompt + steps).div_ceil(PAGE), engine.max_sequences());
+    let pools: Vec<WholePool> = (0..n).map(|nth| WholePool::share(engine, [nth, shares], blocks)).collect();
     let start = Instant::now();
-    if engine.device().overlaps() {
-        run_ahead(engine, &tokens, &pages, begin..begin + steps, of.invariant)?;
-        return Ok(start.elapsed().as_secs_f64().max(1e-9));
-    }
-    for position in begin..begin + steps {
-        let row = |((&token, pages), state)| Row { token, position, pages: upto(pages, position, state) };
-        let rows: Vec<Row> = tokens.iter().zip(&pages).zip(0..).map(row).collect();
-        match of.invariant {
-            true => engine.step_rows_alike(&rows)?,
-            false => engine.step_rows(&rows)?,
-        }
-        let next = engine.most_probable(n)?;
-        tokens = next.into_iter().zip(&tokens).map(|(next, &same)| next.unwrap_or(same)).collect();
-    }
+    decode(engine, &pools, &tokens, of.prompt..of.prompt + steps, of.invariant)?;
     Ok(start.elapsed().as_secs_f64().max(1e-9))
-}
-
-/// Of a sequence's pages, and of those of windows if there are any, those up to that position; with that row of states.
-fn upto([all, windows]: &[Vec<u32>; 2], position: usize, state: u32) -> Pages<'_> {
-    let of = |pages: &Vec<u32>| pages.len().min(position / PAGE + 1);
-    Pages { all: &all[..of(all)], windows: &windows[..of(windows)], state }
-}
-
-/// Runs steps from these tokens on, each started before the one before is read, as answers of a server are.
-fn run_ahead(
-    engine: &mut Engine,
-    tokens: &[u32],
-    pages: &[[Vec<u32>; 2]],
-    positions: Range<usize>,
-    alike: bool,
-) -> Result<()> {
-    let draws = Draws::greedy();
-    for position in positions.clone() {
-        let row = |(nth, pages)| {
-            let token = if position == positions.start { Source::Token(tokens[nth]) } else { Source::Row(nth) };
-            AheadRow { token, position, pages: upto(pages, position, nth as u32), draws }
-        };
-        let rows: Vec<AheadRow> = pages.iter().enumerate().map(row).collect();
-        // A step that is taken for the first time is compiled while nothing else runs.
-        let begun = engine.start_rows(&rows, alike)?;
-        if position > positions.start {
-            engine.wait_for_rows()?;
-        }
-        if !begun {
-            engine.start_rows(&rows, alike)?;
-        }
-    }
-    engine.wait_for_rows()?;
-    Ok(())
 }
 
 fn tell(of: &Batches, model: &Model, engine: &Engine, seconds: Vec<Vec<f64>>) -> Result {
@@ -145,8 +93,8 @@ fn tell(of: &Batches, model: &Model, engine: &Engine, seconds: Vec<Vec<f64>>) ->
     };
     let rates: Vec<f64> = of.sequences.iter().zip(seconds).map(|(&n, s)| n as f64 / median(s)).collect();
     for (&n, &rate) in of.sequences.iter().zip(&rates) {
-        let class = if of.invariant { engine.most_sequences() } else { n };
-        let (times, launches) = (rate / rates[0], engine.row_launches(class).len());
+        let class = if of.invariant { engine.max_sequences() } else { n };
+        let (times, launches) = (rate / rates[0], engine.batch_launches(class).len());
         if of.json {
             let line = json!({
                 "batch_invariant": of.invariant,

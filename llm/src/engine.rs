@@ -1,38 +1,34 @@
 //! A model on a device: weights loaded, functions compiled, steps captured.
 //!
-//! Classes of step, by their number of tokens: one, a few (the end of a prompt, a short one), a chunk of up to [`Settings::chunk`]; one token each of several
-//! sequences. All share weights, states and tables.
+//! A step runs prefill chunks and decode rows of sequences whose KV cache lies in pages of a pool; one sequence is a batch of one. [`Engine::start`] and [`Engine::wait`] run it, up to
+//! two in flight. The parts are [`Weights`], the [`KvCache`], the captured graphs, and the candidates of the device's sampler.
 
-mod ahead;
-mod captured;
-mod class;
+mod activations;
 mod compiled;
-mod decode;
-mod error;
+mod device_sampler;
 mod executor;
+mod facts;
 mod footprint;
-mod hidden;
+mod forward;
+mod graph_key;
+mod graphs;
 mod inputs;
-mod mixed;
+mod kv_cache;
 mod pages;
-mod paging;
-mod pool;
-mod ranks;
-mod rows;
-mod seen;
-mod sets;
-mod several;
-mod states;
-mod window;
+mod state_copy;
+mod step;
+mod step_limit;
 
+pub use crate::error::{Error, Progress};
 pub use crate::load::Weights;
-pub use ahead::{AheadRow, Source};
-pub use class::{CacheShape, Class, Most, Settings, batch_class, cache_rows, classes, depths, plan_options};
-pub use compiled::{Compiled, Forecast};
-pub use decode::Draw;
-pub use error::{Error, Progress};
+pub use compiled::{Compiled, MemoryEstimate};
 pub use executor::Engine;
-pub use inputs::Row;
-pub use mixed::{Left, Piece};
+pub use facts::WholePool;
+pub use forward::Run;
+pub use graph_key::{
+    CacheShape, GraphKey, Settings, StepLimits, batch_graph, cache_rows, depths, mixed_graphs, plan_options,
+    sequence_graphs,
+};
+pub use kv_cache::KvCache;
 pub use pages::{PageCopy, Pages, StateCopy};
-pub use rows::Part;
+pub use step::{Chunk, Row, Source, Step, StepOutput};

@@ -1,18 +1,18 @@
-//! GGUF, models, tokenizers, chat templates, sampling, sessions.
+//! GGUF, models, tokenizers, chat templates, sampling, scheduling.
 
 pub mod arch;
 pub mod chat;
 pub mod engine;
+mod error;
 pub mod file;
-pub mod generation;
 pub mod gguf;
 pub mod language;
 mod load;
 pub mod perplexity;
-pub mod prefix;
 pub mod sampling;
 pub mod sched;
-pub mod session;
 pub mod synth;
 pub mod tokenizer;
 pub mod traffic;
+
+pub use sched::generation;

@@ -8,7 +8,7 @@ mod here;
 mod piece;
 
 use crate::arch::{Bind, Call, Plan};
-use crate::engine::{Error, Progress};
+use crate::error::{Error, Progress};
 use crate::gguf::{self, Gguf, TensorInfo};
 use gristmill_compiler::layout::Layout;
 use gristmill_runtime::{Buffer, Memory, memory};

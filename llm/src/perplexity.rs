@@ -1,6 +1,7 @@
 //! How well a model predicts a text.
 
-use crate::engine::{Engine, Error};
+use crate::arch::Logits;
+use crate::engine::{Engine, Error, Run, WholePool};
 use crate::sampling::not_a_number;
 
 /// The likelihood of a text so far.
@@ -39,7 +40,8 @@ pub fn perplexity(
     window: usize,
     progress: &mut dyn FnMut(usize, usize, Likelihood),
 ) -> Result<Likelihood, Error> {
-    engine.check(tokens)?;
+    engine.check_tokens(tokens)?;
+    let pool = WholePool::new(engine);
     let vocabulary = engine.model().vocabulary();
     let piece = (ROWS_BYTES / (4 * vocabulary)).clamp(1, engine.chunk());
     let mut sum = Likelihood::default();
@@ -50,7 +52,8 @@ pub fn perplexity(
         let (mut at, end) = (0, sequence.len() - 1);
         while at < end {
             let n = piece.min(end - at);
-            let rows = engine.forward(&sequence[at..at + n], at, true)?;
+            let run = Run { tokens: &sequence[at..at + n], position: at, pages: pool.pages(), contiguous: true };
+            let rows = engine.logits(run, Logits::All)?;
             for (i, (row, &next)) in rows.chunks(vocabulary).zip(&sequence[at + 1..]).enumerate() {
                 if let Some((token, value)) = not_a_number(row) {
                     return Err(Error::BadLogit { position: at + i, token, value });

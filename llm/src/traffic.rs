@@ -107,16 +107,16 @@ fn chosen(function: &Function, slot: u32) -> Option<f64> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::arch::{self, Functions, Logits, Options, TokenClass};
+    use crate::arch::{self, Functions, Logits, Options, Pools, TokenClass};
     use crate::gguf::Gguf;
     use gristmill_uop::dtype::Scalar;
 
     /// A step of one token over a cache of that type.
     fn plan(file: &Gguf, cache: Scalar) -> Plan {
         let model = arch::load(file.metadata(), file).unwrap();
-        let (logits, tile) = (Logits::Last, Options::TILE);
+        let (logits, tile, pools) = (Logits::Last, Options::TILE, Pools::of(1));
         let options =
-            Options { tokens: TokenClass::One, rows: 64, pages: None, chunk: 64, depth: 64, cache, logits, tile };
+            Options { tokens: TokenClass::One, rows: 64, pools, contiguous: true, depth: 64, cache, logits, tile };
         model.plan(&options, &mut Functions::new())
     }
 

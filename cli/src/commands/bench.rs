@@ -116,11 +116,12 @@ fn one_sequence(options: &Options, model: &Model, opened: Opened, context: usize
     let load = start.elapsed().as_secs_f64();
     let mut ids = Ids::of(&engine);
     let start = Instant::now();
-    engine.forward(&ids.some(FIRST.min(engine.context())), 0, false)?;
+    let prompt = ids.some(FIRST.min(engine.context()));
+    seconds(&mut engine, &prompt, true, 0)?;
     let first = start.elapsed().as_secs_f64();
 
     let read = |engine: &Engine| of_device.or_else(|| bandwidth::of_weights(engine, options.common.team()));
-    let gb = engine.weight_bytes() as f64 / 1e9;
+    let gb = engine.weights().bytes() as f64 / 1e9;
     let about = format!(
         "{}: {gb:.3} GB of weights in {load:.2} s (compilation included), first token of a {FIRST}-token prompt {:.0} ms, {}",
         printable(&model.name),
@@ -134,7 +135,7 @@ fn one_sequence(options: &Options, model: &Model, opened: Opened, context: usize
         writeln!(out, "{about}\n{HEADING}")?;
     }
     for &depth in &options.d {
-        engine.pretend(depth)?;
+        engine.fill_cache_for_bench(depth)?;
         for (prompt, tokens) in [(true, options.p), (false, options.n)] {
             if tokens == 0 {
                 continue;
@@ -188,7 +189,7 @@ impl Measured {
         // A prompt's chunks lie between its ends, a generation's steps too.
         let middle = depth + (tokens - step) / 2;
         let bytes = engine.traffic(step, middle).total() / step as f64;
-        let launches = engine.launches(step > 1, middle) as f64 / step as f64;
+        let launches = engine.step_launches(step, middle).len() as f64 / step as f64;
         Measured { test, mean, deviation, bytes, fraction: delivered.map(|d| bytes * mean / d), launches }
     }
     fn name(&self) -> String {

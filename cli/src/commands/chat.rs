@@ -13,7 +13,7 @@ use crate::style::{Screen, begins_thinking, faint};
 use clap::{Args, ValueHint};
 use gristmill_llm::chat::{ChatTemplate, Message, RenderOptions, Span};
 use gristmill_llm::sampling::Sampler;
-use gristmill_llm::session::Session;
+use gristmill_llm::sched::Batcher;
 use gristmill_llm::tokenizer::Tokenizer;
 use serde_json::{Value, json};
 use std::io::{self, IsTerminal};
@@ -72,7 +72,7 @@ pub fn run(options: Options) -> Result {
     model.check_context(&options.common, shortest(&template, &tokenizer, options.system.as_deref())?)?;
     let mut talk = Talk {
         sampler: options.sampling.sampler(&model)?,
-        session: Session::new(model.load(&options.common, None)?),
+        batcher: Batcher::new(model.load(&options.common, None)?),
         model: model.name,
         system: options.system,
         messages: Vec::new(),
@@ -85,7 +85,7 @@ pub fn run(options: Options) -> Result {
     };
     let mut input = Input::open(COMMANDS.iter().map(|c| c.0).collect())?;
     if input.is_terminal() {
-        say!("{}, {} tokens of context; /help for commands", printable(&talk.model), talk.session.engine().context());
+        say!("{}, {} tokens of context; /help for commands", printable(&talk.model), talk.batcher.engine().context());
     }
     let mut failed = 0;
     while let Some(text) = input.message()? {
@@ -130,7 +130,7 @@ fn no_command(word: &str) -> Failure {
 struct Talk<'t> {
     /// What it is called.
     model: String,
-    session: Session,
+    batcher: Batcher,
     sampler: Sampler,
     tokenizer: &'t Tokenizer,
     template: ChatTemplate,
@@ -152,18 +152,21 @@ struct Sums {
     tokens: usize,
     steps: usize,
     time: Duration,
+    /// Tokens of the conversation, as of the last answer.
+    held: usize,
 }
 
 impl Sums {
     fn add(&mut self, answer: &Answer) {
-        self.prompt += answer.fed.run;
-        self.prompt_time += answer.fed.time;
-        self.reused += answer.fed.reused;
-        if let Some(generated) = answer.generated {
-            self.tokens += generated.tokens;
-            self.steps += generated.steps;
-            self.time += generated.time;
-        }
+        let prefill = answer.generated.prefill;
+        self.prompt += prefill.run;
+        self.prompt_time += prefill.time;
+        self.reused += prefill.reused;
+        let generated = answer.generated;
+        self.tokens += generated.tokens;
+        self.steps += generated.steps;
+        self.time += generated.time;
+        self.held = prefill.reused + prefill.run + generated.tokens;
     }
 }
 
@@ -195,7 +198,7 @@ impl Talk<'_> {
         let stop = || interrupt.is_asked();
         let mut reader = Reader::of(self.tokenizer, self.template.markup());
         let answer =
-            answer(&mut self.session, &mut reader, &self.sampler, &prompt, self.limit, &mut out, &stop);
+            answer(&mut self.batcher, &mut reader, &self.sampler, &prompt, self.limit, &mut out, &stop);
         interrupt.end();
         out.end(answer.is_ok())?;
         let answer = answer?;
@@ -229,7 +232,7 @@ impl Talk<'_> {
             }
             "/reset" => {
                 self.messages.clear();
-                self.session.clear();
+                self.sums.held = 0;
                 let stays = if self.system.is_some() { "; what /system said stays" } else { "" };
                 say!("the conversation is forgotten{stays}");
             }
@@ -266,16 +269,16 @@ impl Talk<'_> {
             0 => "-".into(),
             n => format!("{:.1} tok/s", n as f64 / time.as_secs_f64().max(1e-9)),
         };
-        let engine = self.session.engine();
-        let (held, context) = (self.session.tokens().len(), engine.context());
-        let Sums { prompt, prompt_time, reused, tokens, steps, time } = self.sums;
+        let engine = self.batcher.engine();
+        let Sums { prompt, prompt_time, reused, tokens, steps, time, held } = self.sums;
+        let context = engine.context();
         say!("{}", printable(&self.model));
         say!("  messages    {}", self.all().len());
         say!("  context     {held} of {context} tokens, {:.0} %", 100.0 * held as f64 / context as f64);
         say!("  prompts     {prompt} tokens, {}; {reused} more were in the cache", rate(prompt, prompt_time));
         say!("  answers     {tokens} tokens, {}", rate(steps, time));
-        let cache = engine.cache_bytes(held) as u64;
-        say!("  memory      {} of weights, {} of cache", size(engine.weight_bytes()), size(cache));
+        let cache = engine.cache().sequence_bytes(held) as u64;
+        say!("  memory      {} of weights, {} of cache", size(engine.weights().bytes()), size(cache));
         let params = self.sampler.params();
         say!("  sampling    temperature {}, seed {}", params.temperature, params.seed);
     }

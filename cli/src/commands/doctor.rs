@@ -7,7 +7,8 @@ use crate::measure::{Ids, seconds};
 use crate::model::Model;
 use clap::{Args, ValueHint};
 use gristmill_backend::Opened;
-use gristmill_llm::engine::{Engine, Settings};
+use gristmill_llm::arch::Logits;
+use gristmill_llm::engine::{Engine, Run, Settings, WholePool};
 use gristmill_uop::Scalar;
 use serde_json::{Value, json};
 use std::io::{self, Write};
@@ -104,7 +105,7 @@ impl Oracle {
         let mut engine = engine(&model, gristmill_backend::open("interp", &options)?, true)?;
         let tokens = Ids::of(&engine).some(TOKENS);
         say!("the interpreter computes what is expected");
-        let logits = engine.forward(&tokens, 0, true)?.to_vec();
+        let logits = logits(&mut engine, &tokens, 0)?;
         Ok(Oracle { model, tokens, logits })
     }
     /// What a device's logits are off by: of steps of several tokens, and of one.
@@ -124,10 +125,16 @@ impl Oracle {
         let mut engine = engine(&self.model, opened, exact)?;
         let mut found = Vec::with_capacity(self.logits.len());
         for (i, tokens) in self.tokens.chunks(step).enumerate() {
-            found.extend_from_slice(engine.forward(tokens, i * step, true)?);
+            found.extend(logits(&mut engine, tokens, i * step)?);
         }
         Ok(rms(&found, &self.logits))
     }
+}
+
+/// Logits of all of these tokens at that position.
+fn logits(engine: &mut Engine, tokens: &[u32], position: usize) -> Result<Vec<f32>> {
+    let pool = WholePool::new(engine);
+    Ok(engine.logits(Run { tokens, position, pages: pool.pages(), contiguous: true }, Logits::All)?)
 }
 
 /// The model on a device, with little room.
@@ -168,8 +175,8 @@ fn measured(options: &Options, model: &Model) -> Result<Value> {
         "prompt_tokens_per_second": prompt,
         "generated_tokens": n,
         "generated_tokens_per_second": generation,
-        "launches_of_a_token": engine.launches(false, n / 2),
-        "weight_bytes": engine.weight_bytes(),
+        "launches_of_a_token": engine.step_launches(1, n / 2).len(),
+        "weight_bytes": engine.weights().bytes(),
     }))
 }
 

@@ -4,7 +4,7 @@ use crate::failure::{Result, printable};
 use crate::model::{self, Model, warn};
 use crate::size::size;
 use clap::{Args, ValueHint};
-use gristmill_llm::arch::Options as PlanOptions;
+use gristmill_llm::arch::Pools;
 use gristmill_llm::engine::Settings;
 use gristmill_llm::file::ModelFile;
 use gristmill_llm::language;
@@ -129,8 +129,9 @@ fn hyper(model: &Model, out: &mut dyn Write) -> Result {
     writeln!(out, "  {:18} {} in {} tensors", "weights", size(weights), used.len())?;
     writeln!(out, "  {:18} {} for each 1024 tokens of context, with --kv f16", "cache", size(1024 * f16))?;
     if let Some(window) = described.window() {
-        let ring = size((windowed * PlanOptions::ring_rows(window, Settings::default().chunk)) as u64);
-        writeln!(out, "  {:18} {ring} at most, whatever the context", "windows")?;
+        let pages = Pools::new(usize::MAX, described.cache_kinds(), 1, Settings::default().chunk).pages_of(Some(window));
+        let most = size((windowed * pages * Pools::PAGE) as u64);
+        writeln!(out, "  {:18} {most} at most, whatever the context", "windows")?;
     }
     if described.state_bytes() > 0 {
         writeln!(out, "  {:18} {} whatever the context", "states", size(described.state_bytes() as u64))?;

@@ -11,7 +11,9 @@ use clap::{Args, ValueHint};
 use gristmill_backend::Opened;
 use gristmill_compiler::{Cheapest, Listed, Policy};
 use gristmill_llm::arch::{self, Functions, Options as PlanOptions, Plan, Pools, TokenClass};
-use gristmill_llm::engine::{CacheShape, Most, Settings, batch_class, cache_rows, classes, depths, plan_options};
+use gristmill_llm::engine::{
+    CacheShape, GraphKey, Settings, StepLimits, batch_graph, cache_rows, depths, mixed_graphs, plan_options, sequence_graphs,
+};
 use gristmill_llm::sampling::{self, Choice};
 use gristmill_profile::compilation::{self, Compilation};
 use gristmill_tensor::jit::{Jit, Ready};
@@ -103,19 +105,19 @@ impl<'m> Steps<'m> {
     fn of(asked: &Options, model: &'m dyn arch::Model, target: &Target) -> Steps<'m> {
         let settings = asked.common.settings(None);
         let context = settings.context.unwrap_or(CONTEXT).min(model.context());
-        let most = Most::of(&settings, context, model, target);
-        let rows = cache_rows(context, most.long);
-        let sequences = asked.batch.map(usize::from);
-        let pages = sequences.map(|n| Pools::new(n * rows / PlanOptions::PAGE, model.cache_kinds(), n, most.chunk));
-        let cache = CacheShape { rows, pages, chunk: most.long, scalar: settings.cache };
-        let others = Settings { parallel: sequences, ..settings.clone() }.over(pages).others();
-        let all = match sequences {
-            Some(n) => {
-                let pieces = classes(Most::chunk(most.chunk), &[rows], others);
-                let pieces = pieces.into_iter().filter(|class| class.others > 0);
-                std::iter::once(batch_class(n, n, rows)).chain(pieces).collect()
+        let limits = StepLimits::new(&settings, context, model, target);
+        let rows = cache_rows(context, limits.long);
+        let sequences = asked.batch.map_or(1, usize::from);
+        let pages = sequences * rows / PlanOptions::PAGE;
+        let pools = Pools::new(pages, model.cache_kinds(), sequences, limits.long);
+        let cache = CacheShape { rows, pools, scalar: settings.cache };
+        let others = Settings { parallel: sequences, ..settings.clone() }.over(pools).others();
+        let all: Vec<GraphKey> = match sequences {
+            1 => sequence_graphs(limits, &depths(&settings, rows, target)),
+            n => {
+                let mixed = others.map(|others| mixed_graphs(limits.chunk, rows, others));
+                std::iter::once(batch_graph(n, n, rows)).chain(mixed.into_iter().flatten()).collect()
             }
-            None => classes(most, &depths(&settings, rows, target), None),
         };
         let classes = all.into_iter().map(|class| plan_options(class, cache, target)).collect();
         Steps { model, context, classes, functions: Functions::new(), seen: vec![], shown: 0 }
@@ -127,7 +129,7 @@ impl<'m> Steps<'m> {
         if options.tokens == TokenClass::One {
             let choices = [Choice::Greedy, Choice::Best];
             let vocabulary = self.model.vocabulary();
-            all.extend(choices.map(|choice| self.functions.share(sampling::function(choice, vocabulary, options.rows))));
+            all.extend(choices.map(|choice| self.functions.share(sampling::one_function(choice, vocabulary))));
         }
         (plan, all)
     }

@@ -6,6 +6,8 @@ use crate::model::{self, Model};
 use crate::npy;
 use crate::progress::{self, Bars};
 use clap::{Args, ValueHint};
+use gristmill_llm::arch::Logits;
+use gristmill_llm::engine::{Run, WholePool};
 use gristmill_llm::sampling::not_a_number;
 use std::fs::File;
 use std::io::{BufWriter, Write};
@@ -43,7 +45,7 @@ pub fn run(options: Options) -> Result {
     let model = Model::open(Some(&options.model))?;
     let many = options.tokens.len() > LEAST_CONTEXT;
     let mut engine = model.load(&options.common, many.then_some(options.tokens.len()))?;
-    engine.check(&options.tokens)?;
+    engine.check_tokens(&options.tokens)?;
     if options.tokens.len() > engine.context() {
         return Err(gristmill_llm::engine::Error::Full(engine.context()).into());
     }
@@ -58,12 +60,13 @@ pub fn run(options: Options) -> Result {
     npy::header(&mut out, options.tokens.len(), engine.model().vocabulary()).map_err(failed)?;
     let bar = progress::count("tokens", options.tokens.len() as u64);
     let (mut at, mut bad) = (0, None);
-    let vocabulary = engine.model().vocabulary();
+    let (vocabulary, pool) = (engine.model().vocabulary(), WholePool::new(&engine));
     for tokens in options.tokens.chunks(piece) {
-        let logits = engine.forward(tokens, at, true)?;
-        let found = not_a_number(logits).map(|(i, value)| (at + i / vocabulary, i % vocabulary, value));
+        let run = Run { tokens, position: at, pages: pool.pages(), contiguous: true };
+        let logits = engine.logits(run, Logits::All)?;
+        let found = not_a_number(&logits).map(|(i, value)| (at + i / vocabulary, i % vocabulary, value));
         bad = bad.or(found);
-        npy::numbers(&mut out, logits).map_err(failed)?;
+        npy::numbers(&mut out, &logits).map_err(failed)?;
         at += tokens.len();
         bar.set_position(at as u64);
     }

@@ -11,7 +11,7 @@ use crate::stages::{self, computes};
 use clap::{Args, ValueHint};
 use gristmill_compiler::{Cheapest, compile};
 use gristmill_llm::arch;
-use gristmill_llm::engine::{Engine, Pages, Row, Settings};
+use gristmill_llm::engine::{Engine, Settings, Source, Step as StepInput, WholePool};
 use gristmill_llm::traffic;
 use gristmill_profile::{WHY_ABOVE, Kernel, Launch, Limits, Recording, Report, Stage, Step, page, text, trace};
 use gristmill_runtime::Span;
@@ -93,8 +93,8 @@ pub fn run(options: Options) -> Result {
     // Before the model takes its memory.
     let of_device = bandwidth::of_device(&opened);
     let target = opened.target.clone();
-    let parallel = subject.of_several.then_some(subject.tokens);
-    let mut engine = model.load_with(opened, Settings { parallel, ..options.common.settings(Some(context)) })?;
+    let parallel = if subject.of_several { subject.tokens } else { 1 };
+    let mut engine = model.load_with(opened, Settings { parallel, contexts: parallel, ..options.common.settings(Some(context)) })?;
     subject.prepare(&mut engine)?;
     let bandwidth = of_device.or_else(|| bandwidth::of_weights(&engine, options.common.team()));
     let (steps, plain) = steps(&mut engine, &subject, options.n)?;
@@ -177,12 +177,12 @@ impl Subject {
                 format!("try -p {}", engine.longest_step()),
             ));
         }
-        let (pages, taken) = (engine.pages().unwrap_or(0), engine.most_sequences());
+        let (pages, taken) = (engine.cache().pages(), engine.max_sequences());
         if self.of_several && (taken < self.tokens || pages < self.tokens * self.pages()) {
             let message = format!("{} sequences take {} pages, and {pages} fit", self.tokens, self.tokens * self.pages());
             return Err(Failure::new(message, format!("--batch {} would fit", taken.min(pages / self.pages()))));
         }
-        Ok(engine.pretend(self.depth)?)
+        Ok(engine.fill_cache_for_bench(self.depth)?)
     }
     /// Pages of a sequence.
     fn pages(&self) -> usize {
@@ -190,31 +190,34 @@ impl Subject {
     }
     /// The step once, with its spans; then once more, untimed within: its seconds.
     fn run(&self, engine: &mut Engine, ids: &[u32]) -> Result<(Vec<Span>, f64, f64)> {
+        let (pools, rows);
         let start = Instant::now();
+        let step = match self.of_several {
+            false => {
+                pools = vec![WholePool::new(engine)];
+                pools[0].step(ids, self.depth)
+            }
+            true => {
+                let (blocks, shares) = (self.pages(), engine.max_sequences());
+                let share = |nth| WholePool::share(engine, [nth, shares], blocks);
+                pools = (0..self.tokens).map(share).collect::<Vec<_>>();
+                let row = |(pool, &token): (_, &u32)| WholePool::row(pool, Source::Token(token), self.depth);
+                rows = pools.iter().zip(ids).map(row).collect::<Vec<_>>();
+                StepInput { rows: &rows, contiguous: rows.len() == 1, ..StepInput::default() }
+            }
+        };
+        let spans = engine.run_traced(&step)?;
+        let host = start.elapsed().as_secs_f64();
         if !self.of_several {
-            let spans = engine.traced_step(ids, self.depth)?;
-            let host = start.elapsed().as_secs_f64();
             return Ok((spans, host, seconds(engine, ids, self.tokens > 1, self.depth)?));
         }
-        let (each, shares) = (self.pages(), engine.most_sequences());
-        let own = |s: usize| (s * each..(s + 1) * each).map(|page| page as u32).collect();
-        let pages: Vec<[Vec<u32>; 2]> =
-            (0..self.tokens).map(|s| [own(s), engine.window_pages_in_turn(s, shares, each)]).collect();
-        let rows = ids.iter().zip(&pages).zip(0..).map(|((&token, [all, windows]), state)| {
-            let pages = Pages { all, windows, state };
-            Row { token, position: self.depth, pages }
-        });
-        let rows: Vec<Row> = rows.collect();
-        let spans = engine.traced_rows(&rows)?;
-        let host = start.elapsed().as_secs_f64();
         let start = Instant::now();
-        engine.step_rows(&rows)?;
-        engine.most_probable(rows.len())?;
+        engine.run(&step)?;
         Ok((spans, host, start.elapsed().as_secs_f64()))
     }
     fn launches<'e>(&self, engine: &'e Engine) -> &'e [(Arc<Ready>, usize)] {
         match self.of_several {
-            true => engine.row_launches(self.tokens),
+            true => engine.batch_launches(self.tokens),
             false => engine.step_launches(self.tokens, self.depth),
         }
     }

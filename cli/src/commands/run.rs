@@ -9,7 +9,7 @@ use crate::sampler::{self, Sampling};
 use crate::style::Screen;
 use clap::{Args, ValueHint};
 use gristmill_llm::chat::{Message, RenderOptions, Span};
-use gristmill_llm::session::Session;
+use gristmill_llm::sched::Batcher;
 use rustix::fs::{FileType, Stat};
 use std::io::{self, IsTerminal};
 
@@ -72,10 +72,10 @@ pub fn run(options: Options) -> Result {
     };
     model.check_context(&options.common, prompt.len())?;
     let sampler = options.sampling.sampler(&model)?;
-    let mut session = Session::new(model.load(&options.common, None)?);
+    let mut batcher = Batcher::new(model.load(&options.common, None)?);
     let limit = options.n.unwrap_or(usize::MAX);
     let mut out = Screen::new(io::stdout().lock());
-    let answer = answer(&mut session, &mut reader, &sampler, &prompt, limit, &mut out, &|| false)?;
+    let answer = answer(&mut batcher, &mut reader, &sampler, &prompt, limit, &mut out, &|| false)?;
     // A line's end for people; the completion alone for programs.
     out.end(false)?;
     let greedy = sampler.params().temperature <= 0.0;

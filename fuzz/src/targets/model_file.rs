@@ -3,7 +3,7 @@
 use crate::Target;
 use crate::targets::toy;
 use gristmill_encodings::TABLE;
-use gristmill_llm::arch::{self, Functions, Logits, Model, Options, TokenClass};
+use gristmill_llm::arch::{self, Functions, Logits, Model, Options, Pools, TokenClass};
 use gristmill_llm::gguf::{Gguf, Metadata, Source, TensorDecl, Value, Writer};
 use gristmill_llm::language;
 use gristmill_uop::Scalar;
@@ -130,8 +130,8 @@ fn plan(metadata: &Metadata, model: &dyn Model) {
         let options = Options {
             tokens,
             rows,
-            pages: None,
-            chunk: tokens.max(),
+            pools: Pools { states: 1, ..Pools::of(rows / Options::PAGE) },
+            contiguous: true,
             depth: rows,
             cache,
             logits: Logits::Last,

@@ -63,10 +63,11 @@ pub struct Options {
     pub tokens: TokenClass,
     /// Positions that a sequence may have, which is the rows of the rope table and of a cache of one sequence: see [`Options::rows_for`].
     pub rows: usize,
-    /// Pages of the pools that the cache is, each of [`Options::PAGE`] positions of one sequence; none where it is one sequence's.
-    pub pages: Option<Pools>,
-    /// The most tokens that a step over that cache takes, of whichever class: a ring has room for them besides the window.
-    pub chunk: usize,
+    /// The page pools that hold the KV cache and recurrent states.
+    pub pools: Pools,
+    /// Reads a sequence's pages without a block table. Its pages must be neighbours, and the step
+    /// must have tokens of one sequence.
+    pub contiguous: bool,
     /// Positions within reach of a step: `rows`, or fewer for steps that are made for the start of a long context. The variable `pos`, the
     /// position of a step's first token, runs from 0 to `depth - tokens.max()`, so that a step never leaves the table.
     pub depth: usize,
@@ -106,15 +107,17 @@ impl Options {
     pub fn rows_for(context: usize, max_tokens: usize) -> usize {
         (context + max_tokens - 1).next_multiple_of(256)
     }
-    /// Rows of a ring for layers whose tokens see so many positions, in which position `p` lies in row `p mod rows`: those that the first token of a step of at most
-    /// `chunk` tokens sees are there when the last is written. Whole chunks of attention to a window of whole chunks, so that their rows are neighbours.
-    pub fn ring_rows(window: usize, chunk: usize) -> usize {
-        (window + chunk - 1).next_multiple_of(Options::PAGE)
+    /// Pages that one sequence may have: the length of its block table.
+    pub fn blocks(&self) -> usize {
+        self.rows / Options::PAGE
     }
-    /// Rows of the ring that a cache of one sequence has for such layers; none where it has no more rows than that, or is a pool.
-    pub fn ring(&self, window: Option<usize>) -> Option<usize> {
-        let rows = Options::ring_rows(window?, self.chunk);
-        (self.pages.is_none() && rows < self.rows).then_some(rows)
+    /// Rows of a cache tensor of a layer with that window.
+    pub fn pool_rows(&self, window: Option<usize>) -> usize {
+        self.pools.pages_of(window) * Options::PAGE
+    }
+    /// Rows of a recurrent state, one for each sequence or snapshot.
+    pub fn state_rows(&self) -> usize {
+        self.pools.states.max(1)
     }
 }
 
@@ -145,7 +148,8 @@ pub enum Bind {
     Hidden(usize),
     /// Rows `[n, layers·width]` f32 that a model makes of the tokens for all its layers, from the part of layer `i` on: see [`super::Model::layer_input`].
     LayerInput(usize),
-    /// The cache of that layer: the plane of that number, rows or a state.
+    /// The cache of that layer: the plane of that number, rows or a state. Of a state, a contiguous step
+    /// gets the sequence's row alone.
     State(usize, usize),
     /// The packed tensor of that name.
     Weight(String),
@@ -162,7 +166,7 @@ pub struct Call {
     pub binds: Vec<Bind>,
 }
 
-/// The calls of one step, in order. Its variables are `pos` and, for chunks, `n`; for tokens of several sequences `n` and `length`; for a piece of one with those `pos`, `piece`, `rows`, `length`.
+/// The calls of one step, in order. Its variables are `pos` and, for chunks, `n`; with contiguous pages also `first_page` and `window_shift`; for tokens of several sequences `n` and `length`; for a piece of one with those `pos`, `piece`, `rows`, `length`.
 #[derive(Clone, Debug)]
 pub struct Plan {
     /// The calls.

@@ -76,7 +76,7 @@ impl<'o> Step<'o> {
             depth if depth < options.rows => format!(".{depth}"),
             _ => String::new(),
         };
-        let pages = if options.pages.is_some() { ".pages" } else { "" };
+        let pages = if options.contiguous { "" } else { ".pages" };
         Step {
             capture: Capture::new(format!("{architecture}.{part}.{tokens}{depth}{pages}")),
             binds: RefCell::default(),

@@ -1,34 +1,43 @@
 //! Between a file and an engine: everything compiled, no weights yet.
 
-use super::class::{CacheShape, Class, Most, Settings, batch_class, cache_rows, classes, depths, plan_options};
-use super::error::{Error, Progress};
-use super::executor::{ATTENTION_BYTES, Engine};
-use super::footprint::{Footprint, choose_context, layer_input_bytes};
-use super::pool::Pool;
-use super::seen::Seen;
-use crate::arch::{self, Functions, Logits, Model, Options, Plan, Plane, TokenClass};
+use super::activations::Activations;
+use super::executor::{Engine, IN_FLIGHT};
+use super::footprint::{Footprint, choose_context};
+use super::graph_key::{
+    CacheShape, GraphKey, Settings, StepLimits, batch_graph, cache_rows, depths, mixed_graphs, plan_options,
+    sequence_graphs,
+};
+use super::graphs::Graphs;
+use super::inputs::StepInputs;
+use super::kv_cache::KvCache;
+use super::step_limit::StepLimit;
+use crate::arch::{self, Functions, Logits, Model, Options, Plan, Pools, TokenClass};
+use crate::error::{Error, Progress};
 use crate::gguf::Gguf;
 use crate::load::{self, Layouts, Weights};
-use crate::sampling::{self, Choice, NUMBERS};
+use crate::sampling::Among;
 use crate::synth;
 use gristmill_backend::Opened;
-use gristmill_runtime::{Buffer, Device, Memory};
+use gristmill_runtime::Device;
 use gristmill_tensor::jit::{Jit, Ready};
 use gristmill_uop::machine::MachineKind;
-use rustc_hash::FxHashMap;
+use std::collections::VecDeque;
 use std::sync::Arc;
 
-/// What messages count in.
+/// Bytes of a megabyte in messages.
 const MB: u64 = 1_000_000;
-/// The part of the memory that steps may take beside weights and cache: where those of long prompts take more, they are shorter.
+/// The part of memory that steps may take beside weights and cache: steps of long prompts that take more are shortened.
 const LONG_SHARE: u64 = 8;
 /// The part of a GPU's free memory that partial results of attention may take in one step.
 const ATTENTION_SHARE: usize = 16;
+/// Bytes that partial results of attention may take in one step, at least; longer prompts go in smaller steps.
+const ATTENTION_BYTES: usize = 256 << 20;
 
 /// A step that every model has, to ask it what it keeps.
 fn probe(settings: &Settings) -> Options {
     let (logits, tile, tokens) = (Logits::Last, Options::TILE, TokenClass::One);
-    Options { tokens, rows: 64, pages: None, chunk: 64, depth: 64, cache: settings.cache, logits, tile }
+    let pools = Pools { states: 1, ..Pools::of(1) };
+    Options { tokens, rows: 64, pools, contiguous: true, depth: 64, cache: settings.cache, logits, tile }
 }
 
 /// Bytes of a device's memory that may be taken.
@@ -39,14 +48,14 @@ fn available(device: &dyn Device) -> u64 {
 /// What steps and the cache are made for: chosen without intermediates, which only compiling tells, as it is cheap to refuse.
 struct Sizes {
     settings: Settings,
-    most: Most,
+    limits: StepLimits,
     context: usize,
     cache: CacheShape,
     depths: Vec<usize>,
 }
 
 impl Sizes {
-    /// As the settings ask, on a device on which there may be weights of the same file already.
+    /// Sizes for a device that may hold weights of the same file already.
     fn choose(
         file: &Gguf,
         model: &dyn Model,
@@ -54,23 +63,22 @@ impl Sizes {
         there: &Weights,
         device: &dyn Device,
     ) -> Result<Sizes, Error> {
-        let most = Most::of(&settings, model.context(), model, device.target());
-        let parallel = settings.parallel.map(|n| n.clamp(1, most.chunk));
-        // Pieces of a prompt are no longer than a chunk where others wait for them.
-        let most = if parallel.is_some() { Most::chunk(most.chunk) } else { most };
-        let settings = Settings { chunk: most.chunk, long: Some(most.long), parallel, ..settings };
+        let limits = StepLimits::new(&settings, model.context(), model, device.target());
+        let parallel = settings.parallel.clamp(1, limits.chunk);
+        let settings = Settings { chunk: limits.chunk, long: Some(limits.long), parallel, ..settings };
         let probe = probe(&settings);
         let left = beside(file, absent(file, model, &probe, there), available(device))?;
         let footprint = Footprint::new(model, &probe, &settings, LEAST_ARENA);
         let context = choose_context(&settings, model.context(), &footprint, left)?;
-        let parallel = parallel.map(|n| footprint.sequences(n, left));
-        let pages = parallel.map(|n| footprint.pools(context, n, left));
-        let (settings, rows) = (Settings { parallel, ..settings }.over(pages), cache_rows(context, most.long));
-        let cache = CacheShape { rows, pages, chunk: most.long, scalar: settings.cache };
+        let parallel = footprint.sequences(left);
+        let pools = footprint.pools(context, parallel, left);
+        let (settings, rows) = (Settings { parallel, ..settings }.over(pools), cache_rows(context, limits.long));
+        let cache = CacheShape { rows, pools, scalar: settings.cache };
         let depths = depths(&settings, rows, device.target());
-        Ok(Sizes { settings, most, context, cache, depths })
+        Ok(Sizes { settings, limits, context, cache, depths })
     }
-    /// Settings for less, where what will be allocated does not leave room for these in so many bytes beside the weights; steps of long prompts may be shorter where their length `is_usual`.
+    /// Smaller settings, where the allocations do not leave room for these in so many bytes beside the
+    /// weights; steps of long prompts may be shorter where their length `is_usual`.
     fn smaller(
         &self,
         footprint: &Footprint,
@@ -78,28 +86,31 @@ impl Sizes {
         left: u64,
         is_usual: bool,
     ) -> Result<Option<Settings>, Error> {
-        let Sizes { settings, most, context, cache, .. } = self;
-        if is_usual && most.long > most.chunk && footprint.of_steps() > left / LONG_SHARE {
-            return Ok(Some(Settings { long: Some(most.shorter()), ..settings.clone() }));
+        let Sizes { settings, limits, context, cache, .. } = self;
+        if is_usual && limits.long > limits.chunk && footprint.of_steps() > left / LONG_SHARE {
+            return Ok(Some(Settings { long: Some(limits.shorter()), ..settings.clone() }));
         }
         let fitting = choose_context(settings, longest, footprint, left)?;
-        let crowded = cache.pages.is_some() && footprint.with_pool(*context, cache.pages) > left;
-        // Intermediates take what was meant for pages: fewer sequences, one after the other at last.
-        let parallel = settings.parallel.map(|n| if crowded { n / 2 } else { n }).filter(|&n| n > 0);
-        let less = Settings { context: Some(fitting), parallel, ..settings.clone() };
-        Ok((fitting < *context || crowded).then_some(less))
+        let crowded = footprint.with_pools(*context, cache.pools) > left;
+        // Intermediates take what was meant for pages: fewer contexts and sequences, one at last.
+        let less = |n: usize| if crowded { (n / 2).max(1) } else { n };
+        let (parallel, contexts) = (less(settings.parallel), less(settings.contexts));
+        let shrinks = (parallel, contexts) != (settings.parallel, settings.contexts);
+        let less = Settings { context: Some(fitting), parallel, contexts, ..settings.clone() };
+        Ok((fitting < *context || shrinks).then_some(less))
+    }
+    /// The graphs that are compiled when a model is loaded.
+    fn graphs(&self) -> Vec<GraphKey> {
+        let others = self.settings.others();
+        let mixed = others.map(|others| mixed_graphs(self.limits.chunk, self.cache.rows, others));
+        sequence_graphs(self.limits, &self.depths).into_iter().chain(mixed.into_iter().flatten()).collect()
     }
 }
 
-/// Numbers of a partial result of attention for a token and a chunk of the cache, by the most tokens of a class, in functions that are `ready`.
-fn partials(classes: &[Class], plans: &[Plan], ready: &[Arc<Ready>]) -> FxHashMap<usize, usize> {
-    let mut partials: FxHashMap<usize, usize> = FxHashMap::default();
-    for (class, plan) in classes.iter().zip(plans) {
-        let of_plan = ready.iter().filter(|r| plan.functions().iter().any(|&f| Arc::ptr_eq(f, &r.function)));
-        let most = partials.entry(class.tokens).or_default();
-        *most = of_plan.map(|r| r.compiled.partial).max().unwrap_or(0).max(*most);
-    }
-    partials
+/// The most numbers of a partial result of attention in the functions of a plan that are `ready`.
+fn partial(plan: &Plan, ready: &[Arc<Ready>]) -> usize {
+    let of_plan = ready.iter().filter(|r| plan.functions().iter().any(|&f| Arc::ptr_eq(f, &r.function)));
+    of_plan.map(|r| r.compiled.partial).max().unwrap_or(0)
 }
 
 /// A model compiled for a device. Its kernels say how weights lie in memory, and so which of another engine's they can read.
@@ -108,21 +119,21 @@ pub struct Compiled<'a> {
     model: Box<dyn Model>,
     jit: Jit,
     functions: Functions,
-    settings: Settings,
-    context: usize,
-    cache: CacheShape,
-    depths: Vec<usize>,
-    choices: &'static [Choice],
+    sizes: Sizes,
+    /// Ids that decode steps of one sequence choose among, of the graphs that are captured at load.
+    choices: Vec<Among>,
     layouts: Layouts,
     footprint: Footprint,
     /// Bytes of intermediates that every step so far takes at most.
     arena: usize,
-    /// Numbers of a partial result of attention for a token and a chunk of the cache, by the most tokens of a class.
-    partials: FxHashMap<usize, usize>,
+    limit: StepLimit,
 }
 
 impl<'a> Compiled<'a> {
-    /// Compiles a model for a device on which there may be weights of the same file already.
+    /// Compiles a model for a device that may hold weights of the same file already.
+    ///
+    /// # Errors
+    /// When the model is malformed or does not fit, or the device fails.
     pub fn new(
         file: &'a Gguf,
         opened: Opened,
@@ -136,21 +147,23 @@ impl<'a> Compiled<'a> {
         let asked = settings.long;
         let again = |settings| Compiled::new(file, opened.clone(), settings, there, progress);
         let sizes = Sizes::choose(file, model.as_ref(), settings, there, &*device)?;
-        let Sizes { settings, most, cache, depths, .. } = &sizes;
+        let Sizes { settings, cache, .. } = &sizes;
         let mut functions = Functions::new();
-        let plan = |class: Class| model.plan(&plan_options(class, *cache, &opened.target), &mut functions);
-        let batches = settings.parallel.into_iter().map(|most| batch_class(1, most, cache.rows));
-        let classes = classes(*most, depths, settings.others());
-        let plans: Vec<Plan> = classes.iter().copied().chain(batches).map(plan).collect();
-        let choices: &[Choice] = if device.overlaps() { &[Choice::Greedy, Choice::Best] } else { &[Choice::Greedy] };
-        let choice = |&choice: &Choice| functions.share(sampling::function(choice, model.vocabulary(), cache.rows));
+        let plan = |graph: GraphKey| model.plan(&plan_options(graph, *cache, &opened.target), &mut functions);
+        let graphs = sizes.graphs();
+        // The least batched decode step: weights lie for it too.
+        let batches = (settings.parallel > 1).then(|| batch_graph(2, settings.parallel, cache.rows));
+        let plans: Vec<Plan> = graphs.iter().copied().chain(batches).map(plan).collect();
+        let choices = if device.overlaps() { vec![Among::One, Among::First] } else { vec![Among::One] };
+        let choice = |among: &Among| functions.share(among.function(model.vocabulary(), 1));
         let planned = plans.iter().flat_map(|p| p.functions().into_iter().cloned());
         let all: Vec<_> = planned.chain(choices.iter().map(choice)).collect();
         let ready = jit.prepare(&all, &|done, total| progress(Progress::Compiling(done, total)))?;
         let arena = Jit::arena(&ready).max(LEAST_ARENA);
         let layouts = match load::common_layouts(&mut jit, &plans)? {
             Ok(layouts) => layouts,
-            // Alternatives of two attentions that share a weight are decided on one after the other: neither may lie as it has to before the other does.
+            // Alternatives of two attentions that share a weight are decided one after the other:
+            // neither may have the layout that it must have before the other does.
             Err(_) if settings.others().is_some() => {
                 return again(Settings { long: asked, mixed: false, ..settings.clone() });
             }
@@ -159,32 +172,24 @@ impl<'a> Compiled<'a> {
         // Once more, now that all is known that will be allocated.
         let footprint = Footprint::new(model.as_ref(), &probe(settings), settings, arena);
         let left = beside(file, load::missing(file, &layouts, there), available(&*device))?;
-        let is_usual = asked.is_none_or(Most::is_usual);
+        let is_usual = asked.is_none_or(StepLimits::is_usual);
         if let Some(smaller) = sizes.smaller(&footprint, model.context(), left, is_usual)? {
             return again(smaller);
         }
-        let partials = partials(&classes, &plans, &ready);
-        let Sizes { settings, context, cache, depths, .. } = sizes;
-        Ok(Compiled {
-            file,
-            model,
-            jit,
-            functions,
-            settings,
-            context,
-            cache,
-            depths,
-            choices,
-            layouts,
-            footprint,
-            arena,
-            partials,
-        })
+        let limit = StepLimit {
+            limits: sizes.limits,
+            partials: StepLimit::partials(
+                graphs.iter().zip(&plans).map(|(graph, plan)| (graph, partial(plan, &ready))),
+            ),
+            attention_bytes: attention_bytes(&*device),
+            rows: cache.rows,
+        };
+        Ok(Compiled { file, model, jit, functions, sizes, choices, layouts, footprint, arena, limit })
     }
 
     /// Bytes that loading allocates, beside weights that are there: weights, the context's state, activations.
     pub fn memory(&self, there: &Weights) -> u64 {
-        self.missing(there) + self.footprint.with_pool(self.context, self.cache.pages)
+        self.missing(there) + self.footprint.with_pools(self.sizes.context, self.sizes.cache.pools)
     }
 
     /// Bytes of weights that loading takes beside those that are there.
@@ -194,75 +199,50 @@ impl<'a> Compiled<'a> {
 
     /// Loads the weights. What is `there`, of an engine of the same file on the same device, is taken over where this one's kernels read it as
     /// it lies; the rest of it goes before anything is loaded, unless that engine, or a clone, still has it.
+    ///
+    /// # Errors
+    /// When memory is short, or the device fails.
     pub fn load(self, there: Weights, progress: &dyn Fn(Progress)) -> Result<Engine, Error> {
-        let Compiled { file, model, mut jit, settings, context, cache, depths, .. } = self;
-        let rows = cache.rows;
+        let graphs = self.sizes.graphs();
+        let Compiled { file, model, mut jit, sizes, choices, limit, .. } = self;
+        let Sizes { settings, context, cache, depths, limits } = sizes;
         let weights = load::weights(file, &mut jit, &self.layouts, there, progress)?;
-        let most = Most::of(&settings, model.context(), model.as_ref(), jit.target());
-        let (device, Most { chunk, long }) = (jit.device().clone(), most);
-        let classes = classes(most, &depths, settings.others());
-        let planes = model.planes(settings.cache);
-        let state = |bytes: usize| device.alloc(bytes, Memory::State);
-        let seen = Seen::new(&cache, planes.iter().flatten());
-        // Tokens of other sequences are behind those of a piece.
-        let tokens_of_step = long + settings.others().unwrap_or(0);
-        let hidden_bytes = tokens_of_step * model.width() * 4;
-        let layer_input = layer_input_bytes(model.as_ref(), tokens_of_step);
-        let rope_tables = model.rope_tables(context);
-        let rows_of_logits = chunk.max(settings.others().map_or(0, |n| n + 1));
+        let device = jit.device().clone();
+        let tokens = limits.long + settings.others().unwrap_or(0);
+        let rows_of_logits = limits.chunk.max(settings.parallel);
+        let blocks = cache.rows / Options::PAGE;
+        let inputs = || StepInputs::new(&*device, cache.pools, blocks, settings.parallel, tokens);
+        let sizes = [tokens, rows_of_logits, cache.rows];
         let mut engine = Engine {
-            arena: state(self.arena)?,
-            pool: None,
-            depths,
+            inputs: [inputs()?, inputs()?],
+            activations: Activations::new(&*device, model.as_ref(), sizes, context)?,
+            cache: KvCache::new(&device, model.as_ref(), cache)?,
+            graphs: Graphs::new(jit, self.functions, self.arena)?,
             weights,
-            states: states(&*device, &planes, &cache)?,
-            planes,
-            hidden: [state(hidden_bytes)?, state(hidden_bytes)?],
-            tokens: device.alloc(tokens_of_step * 4, Memory::Scratch)?,
-            layer_input: (layer_input > 0).then(|| state(layer_input)).transpose()?,
-            rope: rope_tables.iter().map(|t| state(rows * t.row_bytes())).collect::<Result<_, _>>()?,
-            rope_tables,
-            logits: state(rows_of_logits * model.vocabulary() * 4)?,
-            attention_bytes: attention_bytes(&*device),
             model,
-            jit,
             settings,
             context,
-            cache,
-            functions: self.functions,
-            captured: FxHashMap::default(),
-            decoders: FxHashMap::default(),
-            decoding: None,
-            chosen: device.alloc(rows * 4, Memory::Readback)?,
-            random: state(rows * 4)?,
-            request: device.alloc(NUMBERS * 4, Memory::Scratch)?,
-            logits_host: Vec::new(),
-            rope_filled: 0,
-            seen,
-            partials: self.partials,
+            in_flight: VecDeque::with_capacity(IN_FLIGHT),
+            candidates: None,
+            state_copy: None,
+            limit,
+            depths,
         };
-        if let (Some(pages), Some(most)) = (cache.pages, engine.settings.parallel) {
-            engine.pool = Some(Pool::new(&device, rows, pages, most, chunk)?);
-        }
-        // What every session needs, in one batch: a token, and chunks of a prompt.
-        engine.prepare(&classes, progress)?;
-        for depth in engine.depths.clone() {
-            self.choices.iter().try_for_each(|&choice| engine.prepare_choice(choice, depth, progress))?;
+        // Captures what every sequence needs: decode steps and prefill chunks.
+        for graph in graphs {
+            let keys: Vec<_> = match graph.tokens {
+                1 => choices.iter().map(|&among| engine.plain(graph, Some(among))).collect(),
+                _ => vec![engine.plain(graph, None)],
+            };
+            keys.iter().try_for_each(|key| engine.prepare(key, progress))?;
         }
         Ok(engine)
     }
 }
 
-/// Where each layer's planes are kept, empty.
-fn states(device: &dyn Device, planes: &[Vec<Plane>], cache: &CacheShape) -> Result<Vec<Vec<Buffer>>, Error> {
-    let plane = |plane: &Plane| device.alloc(plane.bytes(cache.plane_rows(plane)), Memory::State);
-    let of_layer = |planes: &Vec<Plane>| planes.iter().map(plane).collect::<Result<_, _>>();
-    Ok(planes.iter().map(of_layer).collect::<Result<_, _>>()?)
-}
-
 /// What an engine will be, as far as the file's head and the device tell: nothing is compiled and no weight is read.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Forecast {
+pub struct MemoryEstimate {
     /// Tokens of context.
     pub context: usize,
     /// Bytes of the weights as they lie in the file; on a device they may take a little more.
@@ -271,12 +251,12 @@ pub struct Forecast {
     pub beside: u64,
 }
 
-impl Forecast {
-    /// That of this file on a device with so many bytes available.
+impl MemoryEstimate {
+    /// Estimates an engine of this file on a device with so many bytes available.
     ///
     /// # Errors
     /// Those of [`Compiled::new`] that need no compiler: a model that is none, or does not fit.
-    pub fn of(file: &Gguf, settings: &Settings, available: u64) -> Result<Forecast, Error> {
+    pub fn new(file: &Gguf, settings: &Settings, available: u64) -> Result<MemoryEstimate, Error> {
         let model = arch::load(file.metadata(), file)?;
         let chunk = settings.chunk.clamp(1, model.context());
         let settings = &Settings { chunk, long: settings.long.or(Some(chunk)), ..settings.clone() };
@@ -285,16 +265,19 @@ impl Forecast {
         let left = beside(file, weights, available)?;
         let footprint = Footprint::new(model.as_ref(), &probe, settings, LEAST_ARENA);
         let context = choose_context(settings, model.context(), &footprint, left)?;
-        let parallel = settings.parallel.map(|n| footprint.sequences(n, left));
-        let pages = parallel.map(|n| footprint.pools(context, n, left));
+        let parallel = footprint.sequences(left);
+        let pools = footprint.pools(context, parallel, left);
         let settings = Settings { parallel, ..settings.clone() };
-        let footprint = Footprint::new(model.as_ref(), &probe, &settings.over(pages), LEAST_ARENA);
-        Ok(Forecast { context, weights, beside: footprint.with_pool(context, pages) })
+        let footprint = Footprint::new(model.as_ref(), &probe, &settings.over(pools), LEAST_ARENA);
+        Ok(MemoryEstimate { context, weights, beside: footprint.with_pools(context, pools) })
     }
 }
 
 impl Engine {
     /// Loads a model onto a device and compiles what it needs. `progress` is called from this thread.
+    ///
+    /// # Errors
+    /// As for [`Compiled::new`] and [`Compiled::load`].
     pub fn load(file: &Gguf, opened: Opened, settings: Settings, progress: &dyn Fn(Progress)) -> Result<Engine, Error> {
         let none = Weights::default();
         Compiled::new(file, opened, settings, &none, progress)?.load(none, progress)

@@ -1,9 +1,8 @@
 //! The bytes that an engine takes beside its weights, and the context that fits.
 
-use super::class::{Settings, cache_rows};
-use super::error::Error;
+use super::graph_key::{Settings, cache_rows};
 use crate::arch::{CacheKinds, Model, Options, Pools};
-use crate::sampling::NUMBERS;
+use crate::error::Error;
 
 /// Share of the available memory that a context may take when none is asked for.
 const CONTEXT_SHARE: f64 = 0.25;
@@ -19,98 +18,94 @@ const CONTEXT_LEAST: usize = 512;
 /// The bytes that an engine allocates beside the weights.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Footprint {
-    /// Of each row of the cache: its part of layers that keep every position, its rotations, a token and a random number.
-    pub row: u64,
-    /// Its part of those layers alone.
+    /// Of each row of the rotation tables.
+    pub rope: u64,
+    /// Of each cached position in layers that keep all of them.
     pub cached: u64,
-    /// Its part of layers that keep a window, and how many rows they have at most: those of the widest ring, or of the pool of windows.
-    pub windowed: [u64; 2],
-    /// What the model keeps besides, and the most tokens of a step over a pool.
+    /// The same in sliding-window layers.
+    pub windowed: u64,
+    /// What the model keeps of sequences besides.
     pub kinds: CacheKinds,
-    pub piece: usize,
-    /// Of all states of one sequence.
+    /// Of all recurrent states of one sequence.
     pub state: u64,
-    /// Whatever the context: logits, hidden rows, tokens, what a request's numbers take, intermediates.
+    /// Whatever the context: logits, hidden rows, tokens, intermediates.
     pub besides: u64,
-    /// Most tokens of one step: the cache has rows for one step more.
-    pub chunk: usize,
+    /// Most tokens of one step, which the cache has rows for behind the context.
+    pub step: usize,
+    /// Most sequences of one step, and contexts that the pool holds where memory allows.
+    pub sequences: usize,
+    pub contexts: usize,
 }
 
 impl Footprint {
-    /// Of a model that is run so, with intermediates of so many bytes.
+    /// Of a model that is run with these settings, with intermediates of `arena` bytes.
     pub fn new(model: &dyn Model, probe: &Options, settings: &Settings, arena: usize) -> Footprint {
-        let (chunk, long) = (settings.chunk, settings.long.unwrap_or(settings.chunk));
+        let (chunk, step) = (settings.chunk, settings.long.unwrap_or(settings.chunk));
         let windowed = model.window_row_bytes(probe.cache);
-        let kinds = model.cache_kinds();
-        let of_windows = |window| match settings.parallel {
-            None => Options::ring_rows(window, long),
-            Some(n) => Options::PAGE * Pools::new(usize::MAX, kinds, n, chunk).pages_of(Some(window)),
-        };
-        let cached = model.cache_row_bytes(probe.cache) - windowed;
-        let row = cached + rope_row(model, probe.rows) + size_of::<u32>() + size_of::<u32>();
+        let cached = (model.cache_row_bytes(probe.cache) - windowed) as u64;
         let others = settings.others().unwrap_or(0);
-        let tokens = long + others;
+        let tokens = step + others;
         let hidden = 2 * tokens * model.width() * size_of::<f32>() + layer_input_bytes(model, tokens);
-        let logits = chunk.max(others + 1) * model.vocabulary() * size_of::<f32>();
-        let request = NUMBERS * size_of::<f32>() + tokens * size_of::<u32>();
-        let besides = (hidden + logits + request + arena) as u64;
-        let windowed = [windowed as u64, kinds.window.map_or(u64::MAX, |window| of_windows(window) as u64)];
-        let (row, cached, state) = (row as u64, cached as u64, model.state_bytes() as u64);
-        Footprint { row, cached, windowed, kinds, piece: chunk, state, besides, chunk: long }
-    }
-    /// What steps take: what there is besides, and rows of the cache for one step more.
-    pub fn of_steps(&self) -> u64 {
-        self.besides + self.state + self.row * self.chunk as u64
-    }
-    /// With pools of so many pages, if there are any, for contexts of so many tokens each.
-    pub fn with_pool(&self, context: usize, pools: Option<Pools>) -> u64 {
-        let rows = cache_rows(context, self.chunk) as u64;
-        let of = |bytes: u64, pages: usize| bytes.saturating_mul((pages * Options::PAGE) as u64);
-        match pools {
-            None => self.bytes(context),
-            Some(pools) => {
-                let windows = of(self.windowed[0], pools.pages_of(self.kinds.window));
-                let of_one = self.cached * rows + self.rings(rows) + self.state;
-                let states = self.state.saturating_mul(pools.states as u64);
-                self.bytes(context) - of_one + of(self.cached, pools.pages) + windows + states
-            }
+        let logits = chunk.max(settings.parallel) * model.vocabulary() * size_of::<f32>();
+        let besides = (hidden + logits + tokens * size_of::<u32>() + arena) as u64;
+        Footprint {
+            rope: rope_row(model, probe.rows) as u64,
+            cached,
+            windowed: windowed as u64,
+            kinds: model.cache_kinds(),
+            state: model.state_bytes() as u64,
+            besides,
+            step,
+            sequences: settings.parallel,
+            contexts: settings.contexts.max(settings.parallel),
         }
     }
-    /// So many sequences, halved until their rows of states take no more than half of a pool's share of what is available: the rest is for pages.
-    pub fn sequences(&self, asked: usize, available: u64) -> usize {
+    /// Bytes that steps take: those besides the cache, and cached rows of one step.
+    pub fn of_steps(&self) -> u64 {
+        self.besides + self.state + (self.cached + self.rope) * self.step as u64
+    }
+    /// The pools of so many whole contexts, for so many sequences.
+    fn pools_of(&self, context: usize, contexts: usize, sequences: usize) -> Pools {
+        let pages = (contexts * context.div_ceil(Options::PAGE)).max(cache_rows(context, self.step) / Options::PAGE);
+        Pools::new(pages, self.kinds, sequences, self.step)
+    }
+    /// Bytes with these pools, for contexts of so many tokens.
+    pub fn with_pools(&self, context: usize, pools: Pools) -> u64 {
+        let of = |bytes: u64, pages: usize| bytes.saturating_mul((pages * Options::PAGE) as u64);
+        let rope = self.rope.saturating_mul(cache_rows(context, self.step) as u64);
+        let pages = of(self.cached, pools.pages).saturating_add(of(self.windowed, pools.pages_of(self.kinds.window)));
+        let states = self.state.saturating_mul(pools.states as u64);
+        self.besides.saturating_add(rope).saturating_add(pages).saturating_add(states)
+    }
+    /// Sequences, halved until their recurrent states take at most half of the pools' share of memory.
+    pub fn sequences(&self, available: u64) -> usize {
         let most = (available as f64 * POOL_SHARE / 2.0) as u64;
-        let states = |n: usize| self.state.saturating_mul(Pools::new(0, self.kinds, n, self.piece).states as u64);
-        let halves = std::iter::successors(Some(asked), |n| (*n > 1).then_some(n / 2));
+        let states = |n: usize| self.state.saturating_mul(Pools::new(0, self.kinds, n, self.step).states as u64);
+        let halves = std::iter::successors(Some(self.sequences), |n| (*n > 1).then_some(n / 2));
         halves.into_iter().find(|&n| states(n) <= most).unwrap_or(1)
     }
-    /// The pools of so many sequences: pages of as many whole contexts, halved until they and all else take no more than a share of what is available, and
-    /// of one context at least. By halves, so that kernels, which know the pool's size, still fit when a little less memory is free.
+    /// The pools of so many sequences: pages of as many contexts as asked for, halved until all fits
+    /// a share of memory, of one context at least. By halves, so that kernels, which know the pool's
+    /// size, still fit when a little less memory is free.
     pub fn pools(&self, context: usize, sequences: usize, available: u64) -> Pools {
         let most = (available as f64 * POOL_SHARE) as u64;
-        let pages = context.div_ceil(Options::PAGE);
-        let of = |contexts: usize| Pools::new(contexts * pages, self.kinds, sequences, self.piece);
-        let mut contexts = sequences.max(1);
-        while contexts > 1 && self.with_pool(context, Some(of(contexts))) > most {
+        let mut contexts = self.contexts.max(1);
+        while contexts > 1 && self.with_pools(context, self.pools_of(context, contexts, sequences)) > most {
             contexts /= 2;
         }
-        of(contexts)
+        self.pools_of(context, contexts, sequences)
     }
-    /// Rows of the cache that so many bytes hold.
+    /// Positions of a cache of so many bytes.
     fn rows_within(&self, bytes: u64) -> u64 {
-        let [row, most] = self.windowed;
-        let whole = bytes / (self.row + row).max(1);
-        if whole <= most { whole } else { bytes.saturating_sub(row * most) / self.row.max(1) }
+        let windows = Pools::new(usize::MAX, self.kinds, self.sequences, self.step).windows;
+        let most = windows.map_or(u64::MAX, |pages| (pages * Options::PAGE) as u64);
+        let row = self.cached + self.rope;
+        let whole = bytes / (row + self.windowed).max(1);
+        if whole <= most { whole } else { bytes.saturating_sub(self.windowed * most) / row.max(1) }
     }
-    /// For a context of so many tokens.
+    /// Bytes with the pools of one context of so many tokens.
     pub fn bytes(&self, context: usize) -> u64 {
-        let rows = cache_rows(context, self.chunk) as u64;
-        let besides = self.besides.saturating_add(self.state);
-        besides.saturating_add(self.row.saturating_mul(rows)).saturating_add(self.rings(rows))
-    }
-    /// Of layers with a window, in a cache of so many rows.
-    fn rings(&self, rows: u64) -> u64 {
-        let [row, most] = self.windowed;
-        row.saturating_mul(rows.min(most))
+        self.with_pools(context, self.pools_of(context, 1, self.sequences))
     }
     /// The longest context, of at most `most` tokens, that takes no more bytes than there are; 0 if none does.
     pub fn longest(&self, most: usize, available: u64) -> usize {
@@ -169,17 +164,18 @@ pub(super) fn choose_context(
 mod tests {
     use super::*;
 
-    /// 1 KiB a row and 1 MiB besides.
+    /// 1 KiB a row, half of it cached, and 1 MiB besides.
     fn small() -> Footprint {
         Footprint {
-            row: 1 << 10,
+            rope: 1 << 9,
             cached: 1 << 9,
-            windowed: [0, 0],
+            windowed: 0,
             kinds: CacheKinds::default(),
-            piece: 512,
             state: 0,
             besides: 1 << 20,
-            chunk: 512,
+            step: 512,
+            sequences: 1,
+            contexts: 1,
         }
     }
 
@@ -217,52 +213,41 @@ mod tests {
 
     #[test]
     fn a_pool_has_as_many_contexts_as_fit() {
-        let footprint = small();
-        // 1,000 tokens are 16 pages of 32 KiB; 2,048 rows take 1 MiB besides, and 1 MiB is there whatever the context.
+        let footprint = Footprint { sequences: 8, contexts: 8, ..small() };
+        // 4,000 tokens are 63 pages of 32 KiB, and a cache of 6,144 rows has 96; rotations take 3 MiB, and 1 MiB is there whatever the context.
         let of = Pools::of;
-        assert_eq!(footprint.with_pool(1000, Some(of(16))), (2 << 20) + (16 << 15));
-        assert_eq!(footprint.with_pool(1000, None), 3 << 20);
-        assert_eq!(footprint.pools(1000, 8, 1 << 40), of(8 * 16));
-        // Half of 8 MiB holds four of them, and half of 7 two.
-        assert_eq!(footprint.pools(1000, 8, 8 << 20), of(4 * 16));
-        assert_eq!(footprint.pools(1000, 8, 7 << 20), of(2 * 16));
-        assert_eq!(footprint.pools(1000, 8, 0), of(16), "one is the least");
+        assert_eq!(footprint.with_pools(4000, of(96)), (4 << 20) + (96 << 15));
+        assert_eq!(footprint.pools(4000, 8, 1 << 40), of(8 * 63));
+        // Half of 24 MiB holds four of them, half of 18 two, and one is the least.
+        assert_eq!(footprint.pools(4000, 8, 24 << 20), of(4 * 63));
+        assert_eq!(footprint.pools(4000, 8, 18 << 20), of(2 * 63));
+        assert_eq!(footprint.pools(4000, 8, 0), of(96), "a step more than a context");
     }
 
     #[test]
-    fn windows_take_rows_of_their_rings_alone() {
-        let windowed = [1 << 12, 640];
-        let footprint = Footprint { windowed, kinds: WINDOW, besides: 0, ..small() };
-        assert_eq!(footprint.bytes(9000), (10_240 << 10) + (640 << 12));
-        assert_eq!(footprint.bytes(100_000) - footprint.bytes(9000), (cache_rows(100_000, 512) as u64 - 10_240) << 10);
-        assert_eq!((footprint.rows_within(500 << 10), footprint.rows_within((640 << 12) + (9000 << 10))), (100, 9000));
-        let longest = footprint.longest(100_000, (640 << 12) + (10_240 << 10));
-        assert_eq!(cache_rows(longest, 512), 10_240);
-    }
-
-    #[test]
-    fn windows_of_a_pool_take_pages_of_their_own() {
+    fn windows_have_pages_of_their_own() {
         // Of four sequences 35 pages of 256 KiB, whatever the context, where that is fewer than there are.
-        let windowed = [1 << 12, 35 * 64];
-        let footprint = Footprint { windowed, kinds: WINDOW, besides: 0, ..small() };
+        let footprint =
+            Footprint { windowed: 1 << 12, kinds: WINDOW, besides: 0, sequences: 4, contexts: 4, rope: 0, ..small() };
         let pools = footprint.pools(100_000, 4, 1 << 40);
         assert_eq!(pools, Pools { windows: Some(35), ..Pools::of(4 * 1563) });
-        let rows = cache_rows(100_000, 512) as u64;
-        assert_eq!(footprint.with_pool(100_000, Some(pools)), (rows << 9) + ((4 * 1563) << 15) + (35 << 18));
-        let pools = footprint.pools(500, 4, 1 << 40);
-        assert_eq!(pools, Pools::of(32));
-        assert_eq!(footprint.with_pool(500, Some(pools)), (2048 << 9) + (32 << 15) + (32 << 18));
+        assert_eq!(footprint.with_pools(100_000, pools), ((4 * 1563) << 15) + (35 << 18));
+        // Longer contexts take pages of the other layers alone.
+        assert_eq!(footprint.bytes(100_000) - footprint.bytes(9000), (cache_rows(100_000, 512) as u64 - 10_240) << 9);
+        assert_eq!(footprint.rows_within(100 * ((1 << 12) + (1 << 9))), 100);
+        assert_eq!(footprint.rows_within((35 << 18) + (9000 << 9)), 9000);
     }
 
     #[test]
     fn states_of_several_sequences_have_rows() {
-        let footprint = Footprint { state: 1 << 16, kinds: CacheKinds { window: None, states: true }, ..small() };
-        assert_eq!(footprint.bytes(1000), (3 << 20) + (1 << 16), "of one sequence");
-        let pools = footprint.pools(1000, 4, 1 << 40);
-        assert_eq!(pools, Pools { states: 12, ..Pools::of(4 * 16) });
-        assert_eq!(footprint.with_pool(1000, Some(pools)), (2 << 20) + ((4 * 16) << 15) + (12 << 16));
+        let kinds = CacheKinds { window: None, states: true };
+        let footprint = Footprint { state: 1 << 16, kinds, sequences: 4, contexts: 4, ..small() };
+        let pools = footprint.pools(4000, 4, 1 << 40);
+        assert_eq!(pools, Pools { states: 12, ..Pools::of(4 * 63) });
+        assert_eq!(footprint.with_pools(4000, pools), (4 << 20) + ((4 * 63) << 15) + (12 << 16));
         // Three rows of 64 KiB each: of 8 MiB a quarter holds those of ten sequences.
-        assert_eq!([(8, 8 << 20), (16, 8 << 20), (5, 0)].map(|(n, left)| footprint.sequences(n, left)), [8, 8, 1]);
-        assert_eq!(small().sequences(64, 0), 64, "without states all are taken");
+        let sequences = |sequences, available| Footprint { sequences, ..footprint }.sequences(available);
+        assert_eq!([sequences(8, 8 << 20), sequences(16, 8 << 20), sequences(5, 0)], [8, 8, 1]);
+        assert_eq!(Footprint { sequences: 64, ..small() }.sequences(0), 64, "without states all are taken");
     }
 }

@@ -1,91 +1,126 @@
-//! What the host writes for a step of several sequences.
+//! Device buffers that the host writes for a step, twice: the step before may still read its own.
 
-use super::error::Error;
-use super::pages::{Pages, Written};
-use crate::arch::{Bind, Pools};
+use super::pages::{Pages, WrittenTable};
+use super::step::{Row, Source};
+use crate::arch::{Bind, Options, Pools};
+use crate::error::Error;
+use crate::sampling::{NUMBERS, Random};
 use gristmill_runtime::{Buffer, Device, Memory};
-
-/// A token of a sequence, to be run beside others'.
-#[derive(Clone, Copy, Debug)]
-pub struct Row<'a> {
-    /// Its id.
-    pub token: u32,
-    /// Where it stands in its sequence.
-    pub position: usize,
-    /// The sequence's pages up to there. That of this position is no other row's.
-    pub pages: Pages<'a>,
-}
 
 pub(super) fn bytes(numbers: impl Iterator<Item = u32>) -> Vec<u8> {
     numbers.flat_map(u32::to_le_bytes).collect()
 }
 
-/// Tables of so many numbers of pages: that of all pages, and that of the pool of windows if there is one.
-pub(super) fn tables(device: &dyn Device, pools: Pools, numbers: usize) -> Result<Vec<Buffer>, Error> {
-    let of = 1 + usize::from(pools.windows.is_some());
-    Ok((0..of).map(|_| device.alloc(numbers * size_of::<i32>(), Memory::Scratch)).collect::<Result<_, _>>()?)
-}
-
-/// Makes these pages those that tables have from that byte on, where others were written there.
-pub(super) fn write_pages(
-    device: &dyn Device,
-    tables: &[Buffer],
-    at: usize,
-    written: &mut Written,
-    pages: Pages,
-) -> Result<(), Error> {
-    let changed = written.note(pages);
-    for ((new, numbers), table) in changed.into_iter().zip([pages.all, pages.windows]).zip(tables) {
-        if new {
-            device.write(table, at, &bytes(numbers.iter().copied()))?;
-        }
-    }
-    Ok(())
-}
-
-/// What the host writes for a step of several sequences.
-#[derive(Clone)]
-pub(super) struct Inputs {
-    /// The pages of each, `[rows, blocks]`, then those of the pool of windows, if there is one; and those that were written.
+/// Inputs of one step, and the tokens that it chooses.
+pub(super) struct StepInputs {
+    /// Block tables `[rows, blocks]`: of all pages, then of the window pool if there is one; and
+    /// what each row of them holds.
     tables: Vec<Buffer>,
-    written: Vec<Written>,
+    written: Vec<WrittenTable>,
     blocks: usize,
-    /// Of each token its position, and where there is a piece the row of the pool.
-    pub(super) positions: Buffer,
-    pub(super) slots: Buffer,
-    /// The row of states of each sequence; none where the model keeps none.
+    /// Of each token its position and its row of the pool.
+    positions: Buffer,
+    slots: Buffer,
+    /// The row of recurrent states of each sequence; none where the model keeps none.
     states: Option<Buffer>,
+    /// Where each row's token is known: a row of the step before, or the id.
+    pub(super) from: Buffer,
+    pub(super) given: Buffer,
+    /// Sampling parameters and a random number of each row.
+    pub(super) numbers: Buffer,
+    pub(super) random: Buffer,
+    /// The token chosen for each row.
+    pub(super) chosen: Buffer,
 }
 
-impl Inputs {
-    /// For so many rows of a table, of so many pages each, and so many tokens.
-    pub fn new(device: &dyn Device, pools: Pools, [rows, blocks]: [usize; 2], tokens: usize) -> Result<Inputs, Error> {
+impl StepInputs {
+    /// Allocates inputs of steps of at most so many sequences and tokens.
+    pub(super) fn new(
+        device: &dyn Device,
+        pools: Pools,
+        blocks: usize,
+        sequences: usize,
+        tokens: usize,
+    ) -> Result<StepInputs, Error> {
         let numbers = |n: usize| device.alloc(n * size_of::<i32>(), Memory::Scratch);
-        let (tables, positions, slots) = (tables(device, pools, rows * blocks)?, numbers(tokens)?, numbers(tokens)?);
-        let states = (pools.states > 0).then(|| numbers(rows)).transpose()?;
-        Ok(Inputs { tables, written: vec![Written::default(); rows], blocks, positions, slots, states })
+        let count = 1 + usize::from(pools.windows.is_some());
+        Ok(StepInputs {
+            tables: (0..count).map(|_| numbers(sequences * blocks)).collect::<Result<_, _>>()?,
+            written: vec![WrittenTable::default(); sequences],
+            blocks,
+            positions: numbers(tokens)?,
+            slots: numbers(tokens)?,
+            states: (pools.states > 0).then(|| numbers(sequences)).transpose()?,
+            from: numbers(sequences)?,
+            given: numbers(sequences)?,
+            numbers: numbers(sequences * NUMBERS)?,
+            random: numbers(sequences)?,
+            chosen: device.alloc(sequences * size_of::<i32>(), Memory::Readback)?,
+        })
     }
-    /// Makes the pages of these rows those of the table's, and their rows of states those of the sequences.
-    pub fn write_table(&mut self, device: &dyn Device, rows: &[Row]) -> Result<(), Error> {
+    /// Writes the block tables and state rows of these sequences, where they have changed.
+    pub(super) fn write_tables(&mut self, device: &dyn Device, rows: &[Pages]) -> Result<(), Error> {
         if let Some(states) = &self.states {
-            device.write(states, 0, &bytes(rows.iter().map(|row| row.pages.state)))?;
+            device.write(states, 0, &bytes(rows.iter().map(|pages| pages.state)))?;
         }
-        for (at, (row, written)) in rows.iter().zip(&mut self.written).enumerate() {
-            write_pages(device, &self.tables, at * self.blocks * size_of::<i32>(), written, row.pages)?;
+        for (row, (pages, written)) in rows.iter().zip(&mut self.written).enumerate() {
+            let at = row * self.blocks * size_of::<i32>();
+            let changed = written.note(*pages);
+            for ((new, numbers), table) in changed.into_iter().zip([pages.all, pages.windows]).zip(&self.tables) {
+                if new && let Err(error) = device.write(table, at, &bytes(numbers.iter().copied())) {
+                    // What the row holds is not known: it is written again.
+                    *written = WrittenTable::default();
+                    return Err(error.into());
+                }
+            }
         }
         Ok(())
     }
-    pub fn bound(&self, bind: &Bind) -> Buffer {
+    /// Writes the positions of all tokens.
+    pub(super) fn write_positions(
+        &self,
+        device: &dyn Device,
+        positions: impl Iterator<Item = usize>,
+    ) -> Result<(), Error> {
+        Ok(device.write(&self.positions, 0, &bytes(positions.map(|at| at as u32)))?)
+    }
+    /// Writes the pool rows of tokens at these positions of sequences with these pages.
+    pub(super) fn write_slots<'p>(
+        &self,
+        device: &dyn Device,
+        tokens: impl Iterator<Item = (usize, Pages<'p>)>,
+    ) -> Result<(), Error> {
+        let page = Options::PAGE;
+        let slot = |(at, pages): (usize, Pages)| pages.all[at / page] * page as u32 + (at % page) as u32;
+        Ok(device.write(&self.slots, 0, &bytes(tokens.map(slot)))?)
+    }
+    /// Writes where the tokens of these rows are known.
+    pub(super) fn write_sources(&self, device: &dyn Device, rows: &[Row]) -> Result<(), Error> {
+        let from = |source| if let Source::Row(row) = source { row as u32 } else { u32::MAX };
+        device.write(&self.from, 0, &bytes(rows.iter().map(|row| from(row.token))))?;
+        Ok(device.write(&self.given, 0, &bytes(rows.iter().map(|row| row.token.token().unwrap_or(0))))?)
+    }
+    /// Writes the sampling parameters of these rows. A token is chosen for the position behind its row's.
+    pub(super) fn write_draws(&self, device: &dyn Device, rows: &[Row]) -> Result<(), Error> {
+        let numbers: Vec<f32> = rows.iter().flat_map(|row| row.draws.numbers).collect();
+        device.write(&self.numbers, 0, bytemuck::cast_slice(&numbers))?;
+        let random = |row: &Row| Random::at(row.draws.random, row.position + 1);
+        Ok(device.write(&self.random, 0, &bytes(rows.iter().map(random)))?)
+    }
+    /// The buffer of a bind that inputs have.
+    pub(super) fn bound(&self, bind: &Bind) -> Buffer {
         match bind {
             Bind::Positions => self.positions.clone(),
             Bind::Slots => self.slots.clone(),
-            Bind::Table => self.tables[0].clone(),
-            Bind::WindowTable => self.tables[1].clone(),
-            Bind::StateRows => self.states.clone().expect("a step with states is of a model that keeps some"),
-            _ => unreachable!("{bind:?} is none of several sequences"),
+            // A step of one sequence reads the first row.
+            Bind::Table | Bind::Pages => self.tables[0].clone(),
+            Bind::WindowTable | Bind::WindowPages => self.tables[1].clone(),
+            Bind::StateRows | Bind::StateRow => self.states.clone().expect("the model keeps recurrent states"),
+            _ => unreachable!("{bind:?} is no input of a step"),
         }
     }
-    pub fn buffers(&self) -> impl Iterator<Item = &Buffer> {
-        self.tables.iter().chain([&self.positions, &self.slots]).chain(&self.states)
+    pub(super) fn buffers(&self) -> impl Iterator<Item = &Buffer> {
+        let StepInputs { tables, positions, slots, states, from, given, numbers, random, chosen, .. } = self;
+        tables.iter().chain(states).chain([positions, slots, from, given, numbers, random, chosen])
     }
 }

@@ -1,7 +1,7 @@
 //! Into a device's own memory: all cores read a piece, the device packs it while they read the next.
 
 use super::piece::{How, Weight};
-use crate::engine::Error;
+use crate::error::Error;
 use crate::gguf::{Gguf, TensorInfo};
 use gristmill_backend::parallel::{cores, each};
 use gristmill_runtime::{Buffer, Device, Memory, Replay};

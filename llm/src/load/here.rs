@@ -2,7 +2,7 @@
 //! memory but what is packed.
 
 use super::piece::{How, Weight};
-use crate::engine::Error;
+use crate::error::Error;
 use crate::gguf::Gguf;
 use gristmill_backend::parallel::{cores, each};
 use gristmill_runtime::{Buffer, Device, Memory};

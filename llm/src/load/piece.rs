@@ -1,6 +1,6 @@
 //! Weights on their way, in pieces.
 
-use crate::engine::Error;
+use crate::error::Error;
 use crate::gguf::TensorInfo;
 use gristmill_runtime::Buffer;
 use gristmill_tensor::jit::Packer;

@@ -1,5 +1,5 @@
 use super::*;
-use crate::arch::{self, Functions, Logits, Options, TokenClass};
+use crate::arch::{self, Functions, Logits, Options, Pools, TokenClass};
 use crate::gguf::Source;
 use gristmill_backend::Opened;
 use gristmill_backend::cpu::{Cc, CpuDevice, Isa, QUICK, dialect};
@@ -128,8 +128,8 @@ fn load_from(file: &Gguf, opened: &Opened, far: bool, how: &How) -> (Vec<(String
     let options = Options {
         tokens: TokenClass::One,
         rows: 256,
-        pages: None,
-        chunk: 256,
+        pools: Pools::of(4),
+        contiguous: true,
         depth: 256,
         cache: Scalar::F16,
         logits: Logits::Last,

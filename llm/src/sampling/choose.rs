@@ -43,33 +43,26 @@ impl Choice {
             Choice::All => "sample.all",
         }
     }
-    /// Do a request's numbers and random numbers decide?
-    pub fn draws(self) -> bool {
-        self != Choice::Greedy
-    }
 }
 
-/// The function `sample.<choice>` for logits over a vocabulary and positions below `rows`. Its slots: logits `[1, vocabulary]` f32; where
-/// random numbers decide, the request's numbers `[4]` f32 and a random number for each position `[rows]` i32; the ids chosen so far
-/// `[rows]` i32, one a position, into which this one is written at `pos`; the id `[1]` i32, as the next step's token. Where no
-/// token can be chosen (a logit is no number, or infinite, or none is above −∞), the id is −1.
-pub fn function(choice: Choice, vocabulary: usize, rows: usize) -> Function {
+/// The function `sample.<choice>` for one row of logits. Its slots: logits `[1, vocabulary]` f32; where random numbers decide, the request's numbers `[1, 4]` f32 and a random number
+/// `[1]` i32; the id `[1]` i32, −1 where no token can be chosen: a logit is no number, or infinite, or none is above −∞.
+pub fn one_function(choice: Choice, vocabulary: usize) -> Function {
     let c = Capture::new(choice.name());
     let logits = c.input("logits", dims![1, vocabulary], Scalar::F32).reshape(dims![vocabulary]);
-    let pos = c.var("pos", 0, rows - 1);
     let grid = Grid::new(logits, vocabulary);
     let id = match choice {
         Choice::Greedy => grid.first_of(grid.largest),
         _ => {
-            let numbers = c.input("request", dims![NUMBERS], Scalar::F32);
-            let random = c.input("random", dims![rows], Scalar::I32);
+            let numbers = c.input("request", dims![1, NUMBERS], Scalar::F32).reshape(dims![NUMBERS]);
+            let random = c.input("random", dims![1], Scalar::I32);
             let number = |i: usize| numbers.slice(0, i, 1).reshape(dims![]);
             let request = Request {
                 scale: number(0),
                 top_k: number(1),
                 top_p: number(2),
                 min_p: number(3),
-                random: random.slice(0, pos, 1).reshape(dims![]),
+                random: random.reshape(dims![]),
             };
             match choice {
                 Choice::First => wide(&grid, &request, Cut::First),
@@ -81,8 +74,6 @@ pub fn function(choice: Choice, vocabulary: usize, rows: usize) -> Function {
     };
     let none = c.constant(-1.0, Scalar::I32);
     let id = grid.sound().select(id.clamp_index(vocabulary - 1), none).reshape(dims![1]);
-    let chosen = c.state("chosen", dims![rows], Scalar::I32);
-    c.output_state(chosen.assign(id, pos));
-    c.output("token", id);
+    c.output("tokens", id);
     c.finish()
 }

@@ -5,9 +5,6 @@ use gristmill_backend::{Options, open};
 use gristmill_runtime::{Buffer, Device, Memory, Replay};
 use gristmill_tensor::jit::{Call, Jit};
 
-/// Positions there are.
-const ROWS: usize = 512;
-
 /// A choice on a device.
 pub(super) struct Chooser {
     pub device: std::sync::Arc<dyn Device>,
@@ -17,7 +14,7 @@ pub(super) struct Chooser {
 
 impl Chooser {
     fn new(device: &str, choice: Choice, vocabulary: usize) -> Chooser {
-        Chooser::of(device, function(choice, vocabulary, ROWS))
+        Chooser::of(device, one_function(choice, vocabulary))
     }
     pub fn of(device: &str, function: gristmill_uop::function::Function) -> Chooser {
         let mut jit = Jit::new(open(device, &Options { threads: Some(2), quick: true, ..Options::default() }).unwrap());
@@ -32,25 +29,24 @@ impl Chooser {
         let step = jit.capture(&[Call { function: ready, args: args.clone() }], &arena).unwrap();
         Chooser { device, step, args }
     }
-    /// `random` has a number for each of the first positions, from 0 on.
-    fn set(&self, logits: &[f32], numbers: &[f32], random: &[u32]) {
-        let parts: [&[u8]; 3] =
-            [bytemuck::cast_slice(logits), bytemuck::cast_slice(numbers), bytemuck::cast_slice(random)];
+    fn set(&self, logits: &[f32], numbers: &[f32]) {
+        let parts: [&[u8]; 2] = [bytemuck::cast_slice(logits), bytemuck::cast_slice(numbers)];
         for (buffer, data) in self.args.iter().zip(parts) {
             self.device.write(buffer, 0, data).unwrap();
         }
     }
-    /// The id at a position, which must stand in both places.
-    fn at(&mut self, pos: usize) -> i32 {
-        self.step.replay(&[("pos", pos as i64)]).unwrap();
-        let read = |slot: usize, at: usize| {
-            let mut id = [0i32];
-            self.device.read(&self.args[slot], 4 * at, bytemuck::cast_slice_mut(&mut id)).unwrap();
-            id[0]
-        };
-        let (chosen, token) = (self.args.len() - 2, self.args.len() - 1);
-        assert_eq!(read(chosen, pos), read(token, 0));
-        read(token, 0)
+    /// Chooses with that random number.
+    fn with(&mut self, random: u32) -> i32 {
+        self.device.write(&self.args[2], 0, bytemuck::bytes_of(&random)).unwrap();
+        self.id()
+    }
+    /// Chooses, and reads the id.
+    fn id(&mut self) -> i32 {
+        self.step.replay(&[]).unwrap();
+        let mut id = [0i32];
+        let token = self.args.last().unwrap();
+        self.device.read(token, 0, bytemuck::cast_slice_mut(&mut id)).unwrap();
+        id[0]
     }
 }
 
@@ -93,7 +89,7 @@ fn the_greatest_is_the_hosts_and_faults_are_told() {
                 }
                 chooser.device.write(&chooser.args[0], 0, bytemuck::cast_slice(&x)).unwrap();
                 let want = host.sample(&x, &[]).unwrap();
-                assert_eq!(chooser.at(seed as usize * 100), want as i32, "{device}, {n}, {seed}");
+                assert_eq!(chooser.id(), want as i32, "{device}, {n}, {seed}");
             }
             for bad in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY] {
                 let mut x = logits(n, 9);
@@ -102,7 +98,7 @@ fn the_greatest_is_the_hosts_and_faults_are_told() {
                     x.fill(bad);
                 }
                 chooser.device.write(&chooser.args[0], 0, bytemuck::cast_slice(&x)).unwrap();
-                assert_eq!(chooser.at(1), -1, "{device}, {n}, {bad}");
+                assert_eq!(chooser.id(), -1, "{device}, {n}, {bad}");
             }
         }
     }
@@ -175,10 +171,10 @@ fn every_truncation_leaves_the_hosts_distribution(device: &str, draws: usize, si
             let chooser = &mut choosers.iter_mut().find(|c| c.0 == choice).unwrap().1;
             let x = logits(n, number as u64);
             let want = probabilities(params, &x);
-            chooser.set(&x, &sampler.numbers(), &even);
+            chooser.set(&x, &sampler.numbers());
             let mut counts = vec![0usize; n];
-            for pos in 0..draws {
-                counts[chooser.at(pos) as usize] += 1;
+            for &random in &even {
+                counts[chooser.with(random) as usize] += 1;
             }
             for (id, (&count, p)) in counts.iter().zip(&want).enumerate() {
                 let near = (count as f64 - p * draws as f64).abs() <= 1.001;
@@ -249,11 +245,16 @@ fn a_seed_gives_what_it_gives_on_the_host(device: &str, sizes: &[usize], positio
                     2 => x.fill(-3.25),
                     _ => x.iter_mut().step_by(3).for_each(|x| *x = if *x > 0.0 { f32::NEG_INFINITY } else { -1e38 }),
                 }
-                chooser.set(&x, &host.numbers(), &host.random().all(0..positions));
+                chooser.set(&x, &host.numbers());
+                let random = host.random();
                 let history = vec![0; positions];
                 for pos in 0..positions {
                     let want = host.sample(&x, &history[..pos]).unwrap();
-                    assert_eq!(chooser.at(pos), want as i32, "{device}, {n}, {params:?}, logits {kind}, {pos}");
+                    assert_eq!(
+                        chooser.with(random.at(pos)),
+                        want as i32,
+                        "{device}, {n}, {params:?}, logits {kind}, {pos}"
+                    );
                 }
             }
         }

@@ -1,7 +1,7 @@
 //! The choice of a token for each row of a step of several sequences, each with its own numbers, as a function of the device: one of the first few ids, as
 //! [`Choice::Best`](super::Choice::Best) has it, or one of all, as [`Choice::All`](super::Choice::All) has it. The most probable one is the first of one.
 
-use super::choose::{BEST, Choice, NUMBERS};
+use super::choose::{BEST, Choice, NUMBERS, one_function};
 use super::grid::{COLUMNS, at_least, parts_of_rows, plain};
 use super::order::{Rows, first_ids};
 use super::rng::Random;
@@ -17,51 +17,65 @@ use gristmill_uop::function::Function;
 /// What a device draws a sequence's tokens with.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct Draws {
-    /// The numbers of its request.
+    choice: Choice,
+    /// Sampling parameters of the request.
     pub numbers: [f32; NUMBERS],
     /// The random numbers of its seed: each token has that of the position it is chosen for.
     pub random: Random,
 }
 
 impl Draws {
-    /// As that sampler chooses; none where that is neither one of the first few nor one of all.
-    pub fn of(sampler: &Sampler) -> Option<Draws> {
-        let numbers = match sampler.choice()? {
-            Choice::Greedy => return Some(Draws::greedy()),
-            Choice::Best | Choice::All => sampler.numbers(),
-            Choice::First | Choice::Nucleus => return None,
-        };
-        Some(Draws { numbers, random: sampler.random() })
+    /// The draws of a sampler; none where the device cannot choose as it does.
+    pub fn new(sampler: &Sampler) -> Option<Draws> {
+        match sampler.choice()? {
+            Choice::Greedy => Some(Draws::greedy()),
+            choice => Some(Draws { choice, numbers: sampler.numbers(), random: sampler.random() }),
+        }
     }
-    /// The most probable.
+    /// The draws of a sampler that the rows of a batch may have too.
+    pub fn for_batch(sampler: &Sampler) -> Option<Draws> {
+        Draws::new(sampler).filter(|draws| draws.among().is_batched())
+    }
+    /// The most probable token.
     pub fn greedy() -> Draws {
-        Draws { numbers: [0.0, 1.0, probability(1.0), f32::MIN], random: Random::new(0) }
+        let numbers = [0.0, 1.0, probability(1.0), f32::MIN];
+        Draws { choice: Choice::Greedy, numbers, random: Random::new(0) }
     }
-    /// Among which ids they are.
+    /// Ids that the tokens are drawn among.
     pub fn among(&self) -> Among {
-        match self.numbers[1] {
-            0.0 => Among::All,
-            1.0 => Among::One,
-            _ => Among::First,
+        match self.choice {
+            Choice::Greedy => Among::One,
+            Choice::Best => Among::First,
+            Choice::First => Among::Many,
+            Choice::Nucleus => Among::Nucleus,
+            Choice::All => Among::All,
         }
     }
 }
 
-/// Among which ids the tokens of a step's rows are drawn: what is not asked for is not computed.
+/// Ids that the tokens of a step's rows are drawn among: no more is computed.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Among {
-    /// Of each row there is one.
+    /// The most probable id of each row.
     One,
     /// The first few, at most [`BEST`].
     First,
+    /// The first k, however many. A step with it has one row.
+    Many,
+    /// The fewest with a probability together. A step with it has one row.
+    Nucleus,
     /// All.
     All,
-    /// Of some rows the first few, of others all.
+    /// The first few of some rows, all of others.
     Either,
 }
 
 impl Among {
-    /// What rows of both kinds need.
+    /// May a step of several rows have it?
+    pub fn is_batched(self) -> bool {
+        !matches!(self, Among::Many | Among::Nucleus)
+    }
+    /// Ids that rows of both kinds need.
     pub fn and(self, other: Among) -> Among {
         match (self, other) {
             (a, b) if a == b => a,
@@ -69,9 +83,22 @@ impl Among {
             _ => Among::Either,
         }
     }
-    /// The function that chooses so for up to `most` rows of logits over a vocabulary: [`rows_function`], or [`drawn_function`].
+    /// The function that chooses so for up to `most` rows of logits over a vocabulary: [`one_function`],
+    /// [`rows_function`] or [`drawn_function`].
     pub fn function(self, vocabulary: usize, most: usize) -> Function {
-        if self == Among::One { rows_function(vocabulary, most) } else { drawn_function(vocabulary, most, self) }
+        let choice = match self {
+            Among::One => Choice::Greedy,
+            Among::First => Choice::Best,
+            Among::Many => Choice::First,
+            Among::Nucleus => Choice::Nucleus,
+            Among::All => Choice::All,
+            Among::Either => return drawn_function(vocabulary, most, self),
+        };
+        match (most, self) {
+            (1, _) => one_function(choice, vocabulary),
+            (_, Among::One) => rows_function(vocabulary, most),
+            _ => drawn_function(vocabulary, most, self),
+        }
     }
 }
 
@@ -83,6 +110,7 @@ pub fn drawn_function(vocabulary: usize, most: usize, among: Among) -> Function 
         Among::One | Among::First => "best",
         Among::All => "all",
         Among::Either => "drawn",
+        Among::Many | Among::Nucleus => unreachable!("{among:?} is chosen for one row"),
     };
     let c = Capture::new(format!("sample.{name}.rows{most}"));
     let n = if most == 1 { c.int(1) } else { c.var("n", 1, most) };
@@ -97,6 +125,7 @@ pub fn drawn_function(vocabulary: usize, most: usize, among: Among) -> Function 
     let id = match among {
         Among::One | Among::First => of.among_first(),
         Among::All => of.among_all(),
+        Among::Many | Among::Nucleus => unreachable!("{among:?} is chosen for one row"),
         Among::Either => numbers.slice(1, 1, 1).reshape(dims![n]).lt(0.5).select(of.among_all(), of.among_first()),
     };
     // Comparisons with what is no number are false.

@@ -31,7 +31,7 @@ impl Choosers {
 
 /// The tokens of these rows, chosen at these positions.
 fn drawn(Choosers(all): &mut Choosers, rows: &[Vec<f32>], samplers: &[Sampler], at: usize) -> Vec<i32> {
-    let draws: Vec<Draws> = samplers.iter().map(|sampler| Draws::of(sampler).expect("drawn")).collect();
+    let draws: Vec<Draws> = samplers.iter().map(|sampler| Draws::new(sampler).expect("drawn")).collect();
     let among = draws.iter().map(Draws::among).reduce(Among::and).expect("rows").and(Among::First);
     let among = if draws.iter().all(|draws| draws.among() == Among::All) { Among::All } else { among };
     let (_, chooser) = all.iter_mut().find(|one| one.0 == among).expect("one of them");

@@ -22,7 +22,7 @@ mod told;
 mod weight;
 mod wide;
 
-pub use choose::{BEST, Choice, NUMBERS, function};
+pub use choose::{BEST, Choice, NUMBERS, one_function};
 pub use drawn::{Among, Draws, drawn_function, next_function};
 pub(crate) use params::GARBAGE;
 pub use params::{SamplingError, SamplingParams};

@@ -3,7 +3,7 @@
 use super::device_tests::{Chooser, logits, off};
 use super::*;
 use crate::generation::{Constraint, Generation, Given};
-use crate::session::ConstraintError;
+use crate::sched::ConstraintError;
 
 /// Rows of a step.
 const MOST: usize = 3;

@@ -1,20 +1,18 @@
 //! An engine that does what the scheduler says.
 
-use super::batch::{Batch, Decode, Load, SchedulerConfig};
+use super::batch::{Batch, Decode, Load, Piece, SchedulerConfig};
+use super::error::Error;
+use super::generation::{Generation, Given, TokenStep};
+use super::in_flight::InFlight;
 use super::pace::Pace;
 use super::pages::Swap;
 use super::scheduler::Scheduler;
 use super::sequence::{SequenceId, SequenceOptions};
-use super::under_way::Ahead;
-use crate::arch::Options;
-use crate::engine::{self, Engine, Pages, Part, Row};
+use crate::arch::{Logits, Options};
+use crate::engine::{Chunk, Engine, Row, Run, Source, Step};
 use crate::sampling::{Ask, Choice, Draws, Ranked};
-use crate::session::Error;
 use std::ops::ControlFlow;
 use std::time::Instant;
-
-/// Most tokens of a piece where nobody waits but whoever asked.
-const PIECE: usize = 512;
 
 /// A sequence whose next token is to be chosen, after a step.
 #[derive(Clone, Copy, Debug)]
@@ -47,8 +45,8 @@ pub struct Failed {
     pub sequences: Vec<SequenceId>,
 }
 
-/// Has an engine run the piece of a prompt that begins at a position. May break off.
-pub type RunPiece<'a> = dyn FnMut(&mut Engine, &[u32], usize) -> Result<ControlFlow<()>, Error> + 'a;
+/// Runs a part of a prompt on an engine. May break off.
+pub type RunPart<'a> = dyn FnMut(&mut Engine, Run) -> Result<ControlFlow<()>, Error> + 'a;
 
 /// Says what is asked of the row of a sequence, whose tokens these are; nothing where its most probable token will do, or all of its logits are wanted.
 pub type Asking<'a> = dyn FnMut(SequenceId, &[u32]) -> Option<Ask> + 'a;
@@ -67,51 +65,51 @@ pub struct Batcher {
     /// Logits after the piece of the last step, and those that were asked for.
     piece: Vec<f32>,
     logits: Vec<f32>,
-    /// The most probable token of each row of the last step, once they were asked for.
-    chosen: Option<Vec<Option<u32>>>,
-    rows: usize,
+    /// The most probable token of each row of the last step.
+    chosen: Vec<Option<u32>>,
     /// What the rows of the last step were told, and whether any are.
     ranked: Vec<Option<Ranked>>,
     ranks: bool,
     pub(super) steps: Steps,
-    /// Steps that are started before the one before is read.
-    pub(super) ahead: Ahead,
+    pub(super) in_flight: InFlight,
 }
 
 impl Batcher {
     /// Creates a batcher over the page pool of an engine.
-    ///
-    /// # Errors
-    /// The engine, where its cache is one sequence's.
-    pub fn new(engine: Engine) -> Result<Batcher, Box<Engine>> {
-        let Some(pages) = engine.pages() else { return Err(Box::new(engine)) };
-        let piece = PIECE.min(engine.chunk());
-        let windows = engine.window_pages().zip(engine.model().window()).map(|(pages, seen)| [pages, seen]);
-        let (page, sequences, mixed) = (Options::PAGE, engine.most_sequences(), engine.mixes());
-        let states = engine.state_rows();
-        let bounds = SchedulerConfig { pages, page, windows, states, places: 0, sequences, piece, mixed };
-        Ok(Batcher {
+    pub fn new(engine: Engine) -> Batcher {
+        let cache = engine.cache();
+        let windows = cache.window_pages().zip(engine.model().window()).map(|(pages, seen)| [pages, seen]);
+        let bounds = SchedulerConfig {
+            pages: cache.pages(),
+            page: Options::PAGE,
+            windows,
+            states: cache.state_rows(),
+            places: 0,
+            sequences: engine.max_sequences(),
+            piece: engine.longest_step(),
+            mixed: engine.mixes(),
+        };
+        Batcher {
             scheduler: Scheduler::new(bounds),
             bounds,
             host: Vec::new(),
-            pace: Pace::new(piece),
+            pace: Pace::new(engine.chunk()),
             piece: Vec::new(),
             logits: Vec::new(),
-            chosen: None,
-            rows: 0,
+            chosen: Vec::new(),
             ranked: Vec::new(),
-            ranks: engine.decides(Choice::Best),
+            ranks: engine.chooses(Choice::Best),
             steps: Steps::default(),
-            ahead: Ahead::new(engine.device().overlaps()),
+            in_flight: InFlight::new(engine.device().overlaps()),
             engine,
-        })
+        }
     }
     /// With so many bytes of the host's memory, at most, for pages that leave the pool: they come back by a copy where they are asked for again. Of nobody yet.
     ///
     /// None where there is a pool of windows or of states: what a page has of those may be gone long before the page is.
     pub fn keeping(self, bytes: usize) -> Batcher {
         let more = self.bounds.windows.is_some() || self.bounds.states > 0;
-        let places = if more { 0 } else { bytes / self.engine.page_bytes().max(1) };
+        let places = if more { 0 } else { bytes / self.engine.cache().page_bytes().max(1) };
         let bounds = SchedulerConfig { places, ..self.bounds };
         let host = (0..places).map(|_| Vec::new()).collect();
         Batcher { bounds, host, scheduler: Scheduler::new(bounds), ..self }
@@ -122,14 +120,14 @@ impl Batcher {
     }
     /// With steps that are started before the one before is read, or none, whatever the device is better at. Tokens are the same.
     pub fn with_ahead(self, wanted: bool) -> Batcher {
-        Batcher { ahead: Ahead::new(wanted), ..self }
+        Batcher { in_flight: InFlight::new(wanted), ..self }
     }
     /// Forgets everybody and everything: after a fault of ours, when nothing may be what it should.
     pub fn reset(&mut self) {
         // What ran may have failed as well; nothing of it is used.
         let _ = self.engine.finish();
-        self.ahead.forget();
-        self.scheduler = Scheduler::new(self.bounds);
+        self.in_flight.forget();
+        self.scheduler = self.scheduler.emptied();
     }
     /// The engine.
     pub fn engine(&self) -> &Engine {
@@ -150,10 +148,10 @@ impl Batcher {
     /// Bytes of pages and rows of states that nobody has and that hold what may be asked for again, with the host's.
     pub fn kept_bytes(&self) -> usize {
         let Load { kept_pages, kept_windows, kept_states, away_pages, .. } = self.load();
-        let [all, windows] = [Part::All, Part::Window].map(|part| self.engine.row_bytes(part));
-        let with_windows = if self.bounds.windows.is_some() { kept_windows } else { kept_pages + away_pages };
-        ((kept_pages + away_pages) * all + with_windows * windows) * Options::PAGE
-            + kept_states * self.engine.state_bytes()
+        let cache = self.engine.cache();
+        (kept_pages + away_pages) * cache.page_bytes()
+            + kept_windows * cache.window_page_bytes()
+            + kept_states * self.engine.model().state_bytes()
     }
     /// Has a prompt wait for its turn.
     ///
@@ -164,7 +162,7 @@ impl Batcher {
         if prompt.len() >= context {
             return Err(Error::Prompt { prompt: prompt.len(), context });
         }
-        self.engine.check(prompt)?;
+        self.engine.check_tokens(prompt)?;
         Ok(self.scheduler.add(prompt.to_vec(), options))
     }
     /// Goes on with a sequence whose turn it was.
@@ -174,12 +172,12 @@ impl Batcher {
     /// A sequence ends.
     pub fn remove(&mut self, sequence: SequenceId) {
         self.scheduler.remove(sequence);
-        self.nobody_waits();
+        self.end_if_idle();
     }
     /// A sequence ends, of whose logits some were no numbers: nothing that it has computed is used again.
     pub fn spoil(&mut self, sequence: SequenceId) {
         self.scheduler.spoil(sequence);
-        self.nobody_waits();
+        self.end_if_idle();
     }
     /// Is there no room for another token of it?
     pub fn is_full(&self, sequence: SequenceId) -> bool {
@@ -197,9 +195,12 @@ impl Batcher {
     /// # Errors
     /// As for [`Batcher::step`].
     pub fn step_with(&mut self, asking: &mut Asking, drawing: &mut Drawing) -> Result<Vec<Stepped>, Failed> {
-        let batch = match self.ahead.under_way.take() {
+        let batch = match self.in_flight.batch.take() {
             Some(batch) => batch,
             None => {
+                if let Err(error) = self.clear_distrusted() {
+                    return Err(self.failed(error, &Batch::default()));
+                }
                 let batch = self.scheduler.next_batch(self.pace.tokens());
                 match self.start_first(&batch, drawing) {
                     Ok(true) => batch,
@@ -208,22 +209,36 @@ impl Batcher {
                 }
             }
         };
-        self.read_ahead(&batch, drawing).map_err(|error| self.failed(error, &batch))
+        self.read_in_flight(&batch, drawing).map_err(|error| self.failed(error, &batch))
+    }
+    /// Clears free pages that may hold NaN or infinity: contiguous steps multiply rows behind a
+    /// sequence by 0.
+    fn clear_distrusted(&mut self) -> Result<(), Error> {
+        let [pages, windows] = self.scheduler.take_distrusted();
+        match pages.is_empty() && windows.is_empty() {
+            true => Ok(()),
+            false => Ok(self.engine.clear_pages(&pages, &windows)?),
+        }
+    }
+    /// May a step of one sequence read neighbouring pages without a block table? Not beside another
+    /// sequence, whose rows may turn out not to be finite.
+    pub(super) fn is_contiguous(&self) -> bool {
+        self.scheduler.is_alone() && !self.scheduler.has_distrusted()
     }
     fn failed(&mut self, error: Error, batch: &Batch) -> Failed {
         let _ = self.engine.finish();
-        self.ahead.forget();
+        self.in_flight.forget();
         self.scheduler.let_go();
         Failed { error, sequences: self.scheduler.failed(batch) }
     }
     fn step_alone(&mut self, batch: Batch, asking: &mut Asking) -> Result<Vec<Stepped>, Failed> {
-        self.ahead.drawn.clear();
+        self.in_flight.drawn.clear();
         let both = batch.piece.is_some() && !batch.decodes.is_empty();
         self.steps.all += if both && !batch.mixed { 2 } else { u64::from(!batch.is_empty()) };
         self.steps.mixed += u64::from(batch.mixed);
         // The piece's last token is the first row of a step that it shares.
         let first = usize::from(batch.mixed);
-        (self.chosen, self.rows) = (None, batch.decodes.len() + first);
+        self.chosen.clear();
         self.ranked.clear();
         if let Err(error) = self.run(&batch, asking) {
             return Err(self.failed(error, &batch));
@@ -239,53 +254,67 @@ impl Batcher {
     }
     fn run(&mut self, batch: &Batch, asking: &mut Asking) -> Result<(), Error> {
         self.run_moves(&batch.moves)?;
-        let Batcher { engine, scheduler, ranks, .. } = self;
-        for copy in &batch.copies {
-            engine.copy_page(copy)?;
-        }
-        batch.states.iter().try_for_each(|copy| engine.copy_state(copy))?;
+        batch.copies.iter().try_for_each(|copy| self.engine.copy_page(copy))?;
+        batch.states.iter().try_for_each(|copy| self.engine.copy_state(copy))?;
         let begun = Instant::now();
-        let row = |decode: &Decode| Row {
-            token: scheduler.tokens(decode.sequence)[decode.position],
-            position: decode.position,
-            pages: scheduler.pages(decode.sequence, decode.position),
-        };
-        let rows: Vec<Row> = batch.decodes.iter().map(row).collect();
-        let beside = if batch.mixed { &rows[..] } else { &[] };
-        let mut ask = |sequence, ends: bool| {
-            let tokens = ends.then(|| scheduler.tokens(sequence));
-            tokens.and_then(|tokens| asking(sequence, tokens))
-        };
-        // The piece first: rows leave their logits where it leaves its own.
+        // The chunk first: rows leave their logits where it leaves its own.
         if let Some(piece) = &batch.piece {
-            let of = engine::Piece {
-                tokens: &scheduler.tokens(piece.sequence)[piece.tokens.clone()],
-                position: piece.tokens.start,
-                pages: scheduler.pages(piece.sequence, piece.tokens.end - 1),
-                exact: piece.exact,
-                ends: piece.ends,
-            };
-            let first = std::iter::once((piece.sequence, piece.ends));
-            let all = first.chain(batch.decodes.iter().map(|d| (d.sequence, d.ends)));
-            let mut ask_all = || all.clone().map(|(sequence, ends)| ask(sequence, ends)).collect();
-            let left = engine.step_piece(of, beside, if *ranks { Some(&mut ask_all) } else { None })?;
-            (self.piece, self.ranked) = (left.logits.unwrap_or_default(), left.ranked);
+            let beside = if batch.mixed { &batch.decodes[..] } else { &[] };
+            self.run_step(Some(piece), beside, false, asking)?;
+            if piece.ends && !batch.mixed {
+                self.engine.row_logits(0, &mut self.piece)?;
+            }
         }
-        batch.snapshot.iter().try_for_each(|copy| engine.copy_state(copy))?;
+        batch.snapshot.iter().try_for_each(|copy| self.engine.copy_state(copy))?;
         let read = Instant::now();
-        let mut ask_rows = || batch.decodes.iter().map(|d| ask(d.sequence, d.ends)).collect();
-        match batch.batch_invariant {
-            _ if rows.is_empty() || batch.mixed => {}
-            invariant if *ranks => self.ranked = engine.step_rows_ranked(&rows, invariant, &mut ask_rows)?,
-            true => engine.step_rows_alike(&rows)?,
-            false => engine.step_rows(&rows)?,
+        if !batch.decodes.is_empty() && !batch.mixed {
+            self.run_step(None, &batch.decodes, batch.batch_invariant, asking)?;
         }
         match &batch.piece {
-            _ if rows.is_empty() => {}
+            _ if batch.decodes.is_empty() => {}
             None => self.pace.answered(read.elapsed()),
             Some(piece) if batch.mixed => self.pace.took_together(piece.tokens.len(), begun.elapsed()),
             Some(piece) => self.pace.took(piece.tokens.len(), read - begun, read.elapsed()),
         }
+        Ok(())
+    }
+    /// Runs one step of the engine: a prefill chunk, decode rows, or both.
+    fn run_step(
+        &mut self,
+        piece: Option<&Piece>,
+        decodes: &[Decode],
+        batch_invariant: bool,
+        asking: &mut Asking,
+    ) -> Result<(), Error> {
+        let contiguous = self.is_contiguous();
+        let Batcher { engine, scheduler, ranks, .. } = self;
+        let row = |decode: &Decode| Row {
+            token: Source::Token(scheduler.tokens(decode.sequence)[decode.position]),
+            position: decode.position,
+            pages: scheduler.pages(decode.sequence, decode.position),
+            draws: Draws::greedy(),
+        };
+        let rows: Vec<Row> = decodes.iter().map(row).collect();
+        let chunk = piece.map(|piece| Chunk {
+            tokens: &scheduler.tokens(piece.sequence)[piece.tokens.clone()],
+            position: piece.tokens.start,
+            pages: scheduler.pages(piece.sequence, piece.tokens.end - 1),
+            exact: piece.exact,
+            logits: if piece.ends { Logits::Last } else { Logits::None },
+        });
+        let step = Step { chunk, rows: &rows, batch_invariant, contiguous };
+        if !*ranks {
+            (self.chosen, self.ranked) = (engine.run(&step)?.chosen, Vec::new());
+            return Ok(());
+        }
+        let mut ask_all = || {
+            let chunk = piece.iter().map(|piece| (piece.sequence, piece.ends));
+            let all = chunk.chain(decodes.iter().map(|decode| (decode.sequence, decode.ends)));
+            let ask = |(sequence, ends)| if ends { asking(sequence, scheduler.tokens(sequence)) } else { None };
+            all.map(ask).collect()
+        };
+        let (output, ranked) = engine.run_ranked(&step, &mut ask_all)?;
+        (self.chosen, self.ranked) = (output.chosen, ranked);
         Ok(())
     }
     fn run_moves(&mut self, moves: &[Swap]) -> Result<(), Error> {
@@ -300,16 +329,9 @@ impl Batcher {
         }
         Ok(())
     }
-    /// The most probable token after a sequence whose turn it is; none where only its logits can tell.
-    ///
-    /// # Errors
-    /// When the device fails.
-    pub fn most_probable(&mut self, of: Stepped) -> Result<Option<u32>, Error> {
-        let Some(row) = of.row else { return Ok(None) };
-        if self.chosen.is_none() {
-            self.chosen = Some(self.engine.most_probable(self.rows)?);
-        }
-        Ok(self.chosen.as_ref().and_then(|chosen| chosen[row]))
+    /// The most probable token after a sequence; none where only its logits can tell.
+    pub fn most_probable(&self, of: Stepped) -> Option<u32> {
+        *self.chosen.get(of.row?)?
     }
     /// What was asked of the row of a sequence whose turn it is; nothing where nothing was, or the host is better at looking at all of its logits.
     pub fn ranked(&self, of: Stepped) -> Option<&Ranked> {
@@ -328,43 +350,74 @@ impl Batcher {
             }
         }
     }
-    /// Runs all of a prompt in pages that nobody else sees, in pieces of at most `most` tokens; `run` has the engine run the piece that begins at a position, and may
-    /// break off. `None` where there are not enough pages now.
+    /// Runs a whole prompt in pages of its own, in parts of at most `most` tokens. `None` where there are
+    /// not enough pages now.
     ///
     /// # Errors
     /// When the prompt does not fit or has tokens that there are not, or the device fails.
-    pub fn apart(&mut self, prompt: &[u32], most: usize, run: &mut RunPiece) -> Result<Option<ControlFlow<()>>, Error> {
+    pub fn run_apart(
+        &mut self,
+        prompt: &[u32],
+        most: usize,
+        run: &mut RunPart,
+    ) -> Result<Option<ControlFlow<()>>, Error> {
         let context = self.engine.context();
         if prompt.len() > context {
             return Err(Error::Prompt { prompt: prompt.len(), context });
         }
-        self.engine.check(prompt)?;
-        self.wait_ahead()?;
+        self.engine.check_tokens(prompt)?;
+        self.land()?;
+        self.clear_distrusted()?;
         let Some(borrowed) = self.scheduler.borrow(prompt.len(), most) else { return Ok(None) };
         let moves = self.scheduler.take_moves();
         let moved = self.run_moves(&moves);
         if moved.is_err() {
             self.scheduler.spoil_moves(&moves);
         }
-        let flow = moved.and_then(|()| self.in_pieces(prompt, borrowed.pages(), most, run));
+        let (pages, contiguous) = (borrowed.pages(), self.scheduler.is_idle() && !self.scheduler.has_distrusted());
+        let mut in_parts = |engine: &mut Engine| {
+            for (nth, tokens) in prompt.chunks(most).enumerate() {
+                if run(engine, Run { tokens, position: nth * most, pages, contiguous })?.is_break() {
+                    return Ok(ControlFlow::Break(()));
+                }
+            }
+            Ok(ControlFlow::Continue(()))
+        };
+        let flow = moved.and_then(|()| in_parts(&mut self.engine));
+        // Its rows may not be finite, whatever became of it.
         self.scheduler.give_back(&borrowed);
         flow.map(Some)
     }
-    fn in_pieces(
+    /// Chooses the next token of a generation from a step's output, and advances the generation.
+    /// `on_logits` is called where the host must read the row of logits.
+    ///
+    /// # Errors
+    /// When the choice or the constraint fails. The sequence is not to be used again then.
+    pub fn choose(
         &mut self,
-        prompt: &[u32],
-        pages: Pages,
-        most: usize,
-        run: &mut RunPiece,
-    ) -> Result<ControlFlow<()>, Error> {
-        self.engine.select(pages)?;
-        let mut at = 0;
-        for piece in prompt.chunks(most) {
-            if run(&mut self.engine, piece, at)?.is_break() {
-                return Ok(ControlFlow::Break(()));
-            }
-            at += piece.len();
+        of: Stepped,
+        generation: &mut Generation<'_>,
+        on_logits: &mut dyn FnMut(&[f32]),
+    ) -> Result<TokenStep, Error> {
+        let context = self.engine.context();
+        let history = self.scheduler.tokens(of.sequence);
+        let token = match (self.drawn(of), self.ranked(of)) {
+            (Some(token), _) => Some(token),
+            (None, Some(ranked)) => generation.choose_ranked(ranked, history),
+            (None, None) if generation.is_greedy() => self.most_probable(of),
+            (None, None) => None,
+        };
+        if let Some(token) = token {
+            return generation.take(Given::Token(token), history, context);
         }
-        Ok(ControlFlow::Continue(()))
+        let logits = match of.row {
+            None => &self.piece,
+            Some(row) => {
+                self.engine.row_logits(row, &mut self.logits)?;
+                &self.logits
+            }
+        };
+        on_logits(logits);
+        generation.take(Given::Logits(logits), history, context)
     }
 }

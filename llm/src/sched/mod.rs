@@ -1,25 +1,32 @@
-//! Many sequences at a time: which of their tokens are in the next step, and which pages of the cache they have.
+//! Continuous batching: which tokens of which sequences are in the next step, and which pages of the KV cache they have.
 //!
-//! [`Scheduler`] decides, [`PagePool`](pages::PagePool) counts, [`Batcher`] has an engine do it.
+//! The [`Scheduler`] decides over a [`PagePool`](pages::PagePool), the [`Batcher`] runs its batches on an engine, [`generate`] drives one sequence.
 
-mod ahead;
+mod async_schedule;
 mod batch;
 mod batcher;
+mod error;
+mod generate;
+pub mod generation;
+mod in_flight;
 mod pace;
 mod pages;
 mod prefix_node;
+mod reuse;
 mod scheduler;
 mod sequence;
 mod state_pool;
 mod states;
 #[cfg(test)]
 mod tests;
-mod under_way;
 mod window_pool;
 mod windows;
 
 pub use batch::{Batch, Decode, Load, Piece, SchedulerConfig};
 pub use batcher::{Asking, Batcher, Drawing, Failed, Stepped, Steps};
+pub use error::{ConstraintError, Error};
+pub use generate::{Generated, PrefillStats, generate};
 pub use pages::Swap;
+pub use reuse::{BLOCK, Reuse};
 pub use scheduler::Scheduler;
 pub use sequence::{SequenceId, SequenceOptions};

@@ -1,6 +1,6 @@
 //! How many tokens a piece of a prompt has while answers wait for it: as many as are run in the time that whoever reads them may wait.
 
-use crate::prefix::BLOCK;
+use super::reuse::BLOCK;
 use std::time::Duration;
 
 /// How long the next token of an answer may take while a prompt is run beside it: text that comes every twentieth of a second seems to flow. Of the 60 ms that are meant at the 99th percentile 5 are left

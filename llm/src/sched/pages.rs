@@ -6,11 +6,11 @@
 //! Where the host has places for pages, a whole page that leaves goes there, and comes back when it is asked for; then what leaves these is forgotten. Places are numbered behind the pages.
 
 use super::prefix_node::{Node, PrefixNode, START};
+use super::reuse::{BLOCK, Reuse};
 use super::state_pool::StatePool;
 use super::window_pool::{WindowPages, WindowPool};
-use crate::prefix::{BLOCK, Reuse};
 use rustc_hash::FxHashMap;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// A page's place in the tree.
 #[derive(Clone, Debug)]
@@ -19,7 +19,7 @@ pub(super) struct Known {
     pub(super) node: Node,
     /// The tokens at its positions, from the first: of all of them, or fewer.
     pub(super) tokens: Vec<u32>,
-    /// The rows of so many of them, and all before the page, depend on the tokens alone: see [`crate::prefix`].
+    /// The rows of so many of them, and all before the page, depend on the tokens alone: see [`Reuse`].
     pub(super) exact: usize,
 }
 
@@ -85,6 +85,19 @@ pub enum Swap {
     },
 }
 
+/// The first number of the longest run of neighbours.
+fn longest_run(numbers: &BTreeSet<u32>) -> Option<u32> {
+    let [mut best, mut run] = [None::<(u32, u32)>; 2];
+    for &number in numbers {
+        run = match run {
+            Some((first, length)) if first + length == number => Some((first, length + 1)),
+            _ => Some((number, 1)),
+        };
+        best = best.filter(|best| run.is_none_or(|run| best.1 >= run.1)).or(run);
+    }
+    best.map(|best| best.0)
+}
+
 /// The pages.
 #[derive(Debug)]
 pub struct PagePool {
@@ -96,7 +109,7 @@ pub struct PagePool {
     pub(super) windows: Option<WindowPool>,
     pub(super) states: Option<StatePool>,
     /// Those that hold nothing.
-    free: Vec<u32>,
+    free: BTreeSet<u32>,
     /// Those that nobody has and the tree knows, by when they were let go.
     kept: BTreeMap<u64, u32>,
     /// The same of places of the host.
@@ -118,7 +131,7 @@ impl PagePool {
             here: pages,
             windows: None,
             states: None,
-            free: (0..pages as u32).rev().collect(),
+            free: (0..pages as u32).collect(),
             kept: BTreeMap::new(),
             places: (pages as u32..(pages + places) as u32).rev().collect(),
             away: BTreeMap::new(),
@@ -158,9 +171,9 @@ impl PagePool {
         std::mem::take(&mut self.moves)
     }
     /// A page for somebody, for which nothing need be moved; none where there is none.
-    pub fn take_at_once(&mut self) -> Option<u32> {
+    pub fn take_at_once(&mut self, after: Option<u32>) -> Option<u32> {
         let moves = self.free.is_empty() && self.pages.len() > self.here;
-        if moves { None } else { self.take() }
+        if moves { None } else { self.take(after) }
     }
     /// How many nobody has, though some of them are known.
     pub fn free(&self) -> usize {
@@ -170,9 +183,10 @@ impl PagePool {
     pub fn kept(&self) -> usize {
         self.kept.len()
     }
-    /// A page for somebody; none where all are held.
-    pub fn take(&mut self) -> Option<u32> {
-        let page = match self.free.pop() {
+    /// Takes a page for a sequence whose last page is `after`: the next one if it is free, so that a
+    /// sequence's pages are neighbours. None where all are held.
+    pub fn take(&mut self, after: Option<u32>) -> Option<u32> {
+        let page = match self.free_page(after) {
             Some(page) => page,
             None => {
                 let (left, page) = self.kept.pop_first()?;
@@ -182,6 +196,48 @@ impl PagePool {
         };
         self.pages[page as usize].holders = 1;
         Some(page)
+    }
+    /// Takes a free page: the one behind `after`, or the first of the longest run.
+    fn free_page(&mut self, after: Option<u32>) -> Option<u32> {
+        let next = after.and_then(|after| after.checked_add(1)).filter(|next| self.free.contains(next));
+        let page = next.or_else(|| longest_run(&self.free))?;
+        self.free.remove(&page);
+        Some(page)
+    }
+    /// Evicts until so many pages are free, so that a sequence finds neighbours among them.
+    pub fn reserve(&mut self, pages: usize) {
+        while self.free.len() < pages
+            && let Some((left, page)) = self.kept.pop_first()
+        {
+            self.evict(page, left);
+            self.free.insert(page);
+        }
+    }
+    /// Pages that hold rows, of sequences or of the prefix tree.
+    pub fn used(&self) -> impl Iterator<Item = u32> {
+        (0..self.here as u32).filter(|page| !self.free.contains(page))
+    }
+    /// The same of the window pool.
+    pub fn used_windows(&self) -> impl Iterator<Item = u32> {
+        self.windows.iter().flat_map(WindowPool::used)
+    }
+    /// Lets a sequence that holds a page write behind its known positions: no other sequence has the
+    /// page, and it ends there.
+    pub fn adopt(&self, part: &PartialPage) -> bool {
+        let page = &self.pages[part.page as usize];
+        let ends = |known: &Known| {
+            let followed = self.after.get(&known.node).is_some_and(|behind| !behind.is_empty());
+            known.tokens.len() == part.positions && part.positions < self.size && !followed
+        };
+        page.holders == 1 && page.known.as_ref().is_some_and(ends)
+    }
+    /// Does no sequence have that page?
+    pub fn is_unheld(&self, page: u32) -> bool {
+        self.pages[page as usize].holders == 0
+    }
+    /// Does no sequence have that page of the window pool?
+    pub fn is_window_unheld(&self, page: u32) -> bool {
+        self.windows.as_ref().is_none_or(|windows| windows.is_unheld(page))
     }
     /// Finds and holds the longest beginning of `tokens` in the prefix tree, as far as `reuse` allows, and windows and states are there that its next token needs; with `parts`, and [`Reuse::Any`] or a
     /// whole block, also a part of a page behind it.
@@ -389,7 +445,7 @@ impl PagePool {
     fn free_if_left(&mut self, page: u32) {
         let it = &self.pages[page as usize];
         if it.holders == 0 && self.kept.remove(&it.left).is_some() {
-            self.free.push(page);
+            self.free.insert(page);
         }
     }
     /// Lets go of a sequence's pages. What is known of them stays while there is room.
@@ -408,7 +464,10 @@ impl PagePool {
                 it.left = self.clock;
                 if here { &mut self.kept } else { &mut self.away }.insert(self.clock, page);
             } else {
-                if here { &mut self.free } else { &mut self.places }.push(page);
+                match here {
+                    true => _ = self.free.insert(page),
+                    false => self.places.push(page),
+                }
             }
         }
     }

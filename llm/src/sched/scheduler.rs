@@ -6,13 +6,10 @@
 use super::batch::{Batch, Borrowed, Decode, Load, Piece, SchedulerConfig};
 use super::pages::{PagePool, PartialPage, PrefixHit, Swap};
 use super::prefix_node::PrefixNode;
+use super::reuse::{BLOCK, Reuse};
 use super::sequence::{Sequence, SequenceId, SequenceOptions};
 use crate::engine::{PageCopy, Pages, StateCopy};
-use crate::prefix::{BLOCK, Reuse};
-use std::collections::BTreeMap;
-
-/// A prompt's rest of no more tokens is one small step.
-const SHORT: usize = 64;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// Where others were seen to leave what a sequence begins with, as whole blocks: its states are kept there.
 fn branch(s: &Sequence) -> usize {
@@ -37,6 +34,8 @@ pub struct Scheduler {
     copies: Vec<PageCopy>,
     states: Vec<StateCopy>,
     held: Held,
+    /// Pages of the pool, and of the window pool, that may hold NaN or infinity.
+    distrusted: [BTreeSet<u32>; 2],
     turns: u64,
     last: u64,
     preempted: u64,
@@ -65,6 +64,7 @@ impl Scheduler {
             copies: Vec::new(),
             states: Vec::new(),
             held: Held::default(),
+            distrusted: Default::default(),
             turns: 0,
             last: 0,
             preempted: 0,
@@ -157,6 +157,11 @@ impl Scheduler {
     /// A sequence ends, and what it has computed is not to be trusted.
     pub fn spoil(&mut self, id: SequenceId) {
         let pages = self.find(id).map(|s| s.pages.clone()).unwrap_or_default();
+        if let Some(s) = self.find(id) {
+            let windows = s.windows.numbers.get(s.windows.first..).unwrap_or_default().to_vec();
+            self.distrusted[0].extend(&pages);
+            self.distrusted[1].extend(windows);
+        }
         if let Some(sequence) = self.find_mut(id) {
             sequence.computed = 0;
         }
@@ -229,8 +234,39 @@ impl Scheduler {
             state.iter().for_each(|&row| self.pool.let_go_of_state(row));
             return None;
         };
-        let pages = (0..pages).map(|_| self.pool.take()).collect::<Option<_>>()?;
+        let mut all = Vec::with_capacity(pages);
+        for _ in 0..pages {
+            all.push(self.pool.take(all.last().copied())?);
+        }
+        let pages = all;
         Some(Borrowed { pages, windows, state })
+    }
+    /// A scheduler without sequences that trusts no page which this one has used.
+    pub fn emptied(&self) -> Scheduler {
+        let [mut pages, mut windows] = self.distrusted.clone();
+        pages.extend(self.pool.used());
+        windows.extend(self.pool.used_windows());
+        Scheduler { distrusted: [pages, windows], ..Scheduler::new(self.bounds) }
+    }
+    /// Takes the free pages that may hold NaN or infinity, to be cleared: of the pool, then of the
+    /// window pool.
+    pub fn take_distrusted(&mut self) -> [Vec<u32>; 2] {
+        if !self.has_distrusted() {
+            return Default::default();
+        }
+        let pool = &self.pool;
+        let [pages, windows] = &mut self.distrusted;
+        let pages: Vec<u32> = pages.extract_if(.., |&page| pool.is_unheld(page)).collect();
+        let windows: Vec<u32> = windows.extract_if(.., |&page| pool.is_window_unheld(page)).collect();
+        [pages, windows]
+    }
+    /// Are there pages that may hold NaN or infinity?
+    pub fn has_distrusted(&self) -> bool {
+        self.distrusted.iter().any(|pages| !pages.is_empty())
+    }
+    /// Does at most one sequence have pages?
+    pub fn is_alone(&self) -> bool {
+        self.running.len() <= 1
     }
     /// Moves have failed.
     pub fn spoil_moves(&mut self, moves: &[Swap]) {
@@ -240,8 +276,10 @@ impl Scheduler {
     pub fn take_moves(&mut self) -> Vec<Swap> {
         self.pool.take_moves()
     }
-    /// Pages that were borrowed.
+    /// Releases pages that were borrowed. Their rows may hold NaN or infinity.
     pub fn give_back(&mut self, borrowed: &Borrowed) {
+        self.distrusted[0].extend(&borrowed.pages);
+        self.distrusted[1].extend(&borrowed.windows);
         self.pool.release(&borrowed.pages);
         self.pool.give_back_windows(&borrowed.windows);
         borrowed.state.iter().for_each(|&row| self.pool.let_go_of_state(row));
@@ -299,7 +337,7 @@ impl Scheduler {
                 continue;
             }
             if next / self.bounds.page >= s.pages.len() {
-                s.pages.push(self.pool.take_at_once()?);
+                s.pages.push(self.pool.take_at_once(s.pages.last().copied())?);
             }
             self.pool.reach(&mut s.windows, &s.pages, next + 1);
             decodes.push(Decode { sequence, position: next, ends: true });
@@ -387,6 +425,7 @@ impl Scheduler {
                 self.pool.let_go(found);
                 return;
             }
+            self.pool.reserve(needed.saturating_sub(found.pages.len()));
             let Some((id, mut sequence)) = self.waiting.pop_first() else { return };
             sequence.state = state;
             self.take_found(&mut sequence, found);
@@ -403,13 +442,24 @@ impl Scheduler {
         }
         for place in found.away {
             // There are as many pages as it has tokens for.
-            let Some(page) = self.pool.take() else { unreachable!("a sequence is admitted with pages for its tokens") };
+            let last = sequence.pages.last().copied();
+            let Some(page) = self.pool.take(last) else {
+                unreachable!("a sequence is admitted with pages for its tokens")
+            };
             self.pool.bring_back(place, page);
             sequence.pages.push(page);
         }
         sequence.computed = sequence.pages.len() * page;
-        if let Some(part) = found.part {
-            let to = self.pool.take().expect("who is admitted has pages for all of its tokens");
+        if let Some(part) = found.part.filter(|part| self.pool.adopt(part)) {
+            // The sequence continues where the page ends: no copy.
+            sequence.pages.push(part.page);
+            sequence.windows.numbers.extend(part.window);
+            sequence.computed += part.positions;
+        } else if let Some(part) = found.part {
+            let to = self
+                .pool
+                .take(sequence.pages.last().copied())
+                .expect("who is admitted has pages for all of its tokens");
             sequence.pages.push(to);
             sequence.computed += part.positions;
             self.pool.reach(&mut sequence.windows, &sequence.pages, sequence.computed);
@@ -418,14 +468,13 @@ impl Scheduler {
         }
         sequence.exact = found.exact.min(sequence.computed);
         while sequence.pages.len() < sequence.tokens.len().div_ceil(page)
-            && let Some(page) = self.pool.take()
+            && let Some(page) = self.pool.take(sequence.pages.last().copied())
         {
             sequence.pages.push(page);
         }
         sequence.found.get_or_insert(sequence.computed);
-        // Exact rows cost one more step, of what does not fill a block: too much where nobody needs them, for a short message.
-        let rest = sequence.prompt.saturating_sub(sequence.computed);
-        sequence.blocks = sequence.reuse == Reuse::Exact || sequence.exact == sequence.computed && rest > SHORT;
+        // Exact rows cost one more step, and shorter chunks.
+        sequence.blocks = sequence.reuse == Reuse::Exact;
         self.turns += 1;
         sequence.turn = self.turns;
     }
@@ -453,7 +502,7 @@ impl Scheduler {
                 self.pool.reach(&mut sequence.windows, &sequence.pages, sequence.computed + 1);
                 return true;
             }
-            if let Some(page) = self.pool.take() {
+            if let Some(page) = self.pool.take(sequence.pages.last().copied()) {
                 sequence.pages.push(page);
                 continue;
             }
@@ -477,8 +526,8 @@ impl Scheduler {
         sequence.turn = self.turns;
         let (begin, end) = (sequence.computed, sequence.pieces_end());
         // The last tokens are not part of a block, so that there is always one to take the logits from.
-        let border = if sequence.blocks { (sequence.prompt - 1) / BLOCK * BLOCK } else { 0 };
-        let exact = begin < border && sequence.exact == begin;
+        let border = (sequence.prompt - 1) / BLOCK * BLOCK;
+        let exact = sequence.blocks && begin < border && sequence.exact == begin;
         // Exact rows end with a block: who finds them goes on from there as if it had run them itself.
         let whole = Some((begin + most) / BLOCK * BLOCK).filter(|&whole| exact && whole > begin);
         let end = if exact { border } else { end }.min(whole.unwrap_or(begin + most));

@@ -1,8 +1,8 @@
 //! A sequence: its tokens, how far the model has run them, and where their rows lie.
 
 use super::prefix_node::PrefixNode;
+use super::reuse::Reuse;
 use super::window_pool::WindowPages;
-use crate::prefix::Reuse;
 
 /// Which one.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
@@ -33,7 +33,7 @@ pub(super) struct Sequence {
     pub prompt: usize,
     /// So many tokens have rows in its pages.
     pub computed: usize,
-    /// Of which the first so many depend on the tokens alone: see [`crate::prefix`].
+    /// Of which the first so many depend on the tokens alone: see [`Reuse`].
     pub exact: usize,
     /// Which rows of the prefix cache it reuses; with exact ones, recomputed rows are those of before.
     pub reuse: Reuse,

@@ -1,15 +1,15 @@
 //! Rows of states: who has which, and of what the others are copies. Numbers only; the least recently used copy leaves first.
 
 use super::prefix_node::Node;
-use crate::prefix::Reuse;
+use super::reuse::Reuse;
 use rustc_hash::FxHashMap;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// What a row that is nobody's own holds: the states behind a place of the tree and tokens of the page that follows.
 #[derive(Clone, Debug)]
 pub(super) struct Snapshot {
     pub tail: Vec<u32>,
-    /// Do they depend on the tokens alone: see [`crate::prefix`].
+    /// Do they depend on the tokens alone: see [`Reuse`].
     pub exact: bool,
     pub row: u32,
 }
@@ -29,7 +29,7 @@ struct Row {
 #[derive(Debug)]
 pub(super) struct StatePool {
     rows: Vec<Row>,
-    free: Vec<u32>,
+    free: BTreeSet<u32>,
     /// Copies that nobody needs now.
     kept: BTreeMap<u64, u32>,
     copies: FxHashMap<Node, Vec<Snapshot>>,
@@ -39,7 +39,7 @@ pub(super) struct StatePool {
 impl StatePool {
     /// So many rows, all free.
     pub fn new(rows: usize) -> StatePool {
-        let free = (0..rows as u32).rev().collect();
+        let free = (0..rows as u32).collect();
         StatePool {
             rows: vec![Row::default(); rows],
             free,
@@ -62,7 +62,8 @@ impl StatePool {
             let (_, row) = self.kept.pop_first()?;
             self.drop_copy(row);
         }
-        let row = self.free.pop()?;
+        // The lowest, as captured steps of one sequence are bound to a row.
+        let row = self.free.pop_first()?;
         self.rows[row as usize].holders = 1;
         Some(row)
     }
@@ -87,7 +88,7 @@ impl StatePool {
             it.used = self.clock;
             self.kept.insert(self.clock, row);
         } else {
-            self.free.push(row);
+            self.free.insert(row);
         }
     }
     /// A row's only holder leaves it as a copy, unless there is one of the same.
@@ -114,7 +115,7 @@ impl StatePool {
         }
         if it.holders == 0 {
             self.kept.remove(&it.used);
-            self.free.push(row);
+            self.free.insert(row);
         }
     }
     /// The tree does not have that place any more.

@@ -4,8 +4,8 @@
 
 use super::pages::{PagePool, PartialPage, PrefixHit};
 use super::prefix_node::{Node, PrefixNode, START};
+use super::reuse::Reuse;
 use super::state_pool::StatePool;
-use crate::prefix::Reuse;
 
 /// Those beside a pool's pages. Where there are no states nothing happens.
 impl PagePool {

@@ -1,6 +1,6 @@
 //! The pages of a pool of windows: who has which, and what those that nobody has still belong to. Numbers only.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// When it was let go; those that may be asked for are behind all others.
 type Left = (bool, u64);
@@ -21,7 +21,7 @@ pub(super) struct WindowPool {
     /// Positions that a token sees.
     seen: usize,
     all: Vec<Window>,
-    free: Vec<u32>,
+    free: BTreeSet<u32>,
     /// Those that nobody has, of pages that the tree knows.
     kept: BTreeMap<Left, u32>,
     clock: u64,
@@ -39,7 +39,7 @@ pub struct WindowPages {
 impl WindowPool {
     /// So many pages, for tokens that see so many positions.
     pub fn new(pages: usize, seen: usize) -> WindowPool {
-        let (all, free) = (vec![Window::default(); pages], (0..pages as u32).rev().collect());
+        let (all, free) = (vec![Window::default(); pages], (0..pages as u32).collect());
         WindowPool { seen, all, free, kept: BTreeMap::new(), clock: 0 }
     }
     /// Positions that a token sees.
@@ -89,7 +89,7 @@ impl WindowPool {
     }
     fn free(&mut self, number: u32) {
         self.all[number as usize].of = None;
-        self.free.push(number);
+        self.free.insert(number);
     }
     /// The tree does not know its page any more: it is free, unless somebody has it. Is it?
     pub fn forget(&mut self, number: u32) -> bool {
@@ -100,16 +100,38 @@ impl WindowPool {
         }
         it.holders == 0
     }
-    /// One for somebody, for that page if it is one's, and the page that it belonged to before; none where all are held.
-    pub fn take(&mut self, of: Option<u32>) -> Option<(u32, Option<u32>)> {
-        let number = match self.free.pop() {
-            Some(number) => number,
-            None => self.kept.pop_first()?.1,
+    /// Takes a page for that page of positions, if it is one's, and returns the page that it belonged
+    /// to before; none where all are held. The one behind `after` in the ring is preferred, so that
+    /// steps need no block table, unless another sequence may ask for it.
+    pub fn take(&mut self, of: Option<u32>, after: Option<u32>) -> Option<(u32, Option<u32>)> {
+        let next = after.map(|after| (after + 1) % self.all.len() as u32);
+        let number = match next.filter(|&next| self.take_next(next)) {
+            Some(next) => next,
+            None => match self.free.pop_first() {
+                Some(number) => number,
+                None => self.kept.pop_first()?.1,
+            },
         };
         let it = &mut self.all[number as usize];
         let before = it.of;
         *it = Window { holders: 1, of, left: Left::default() };
         Some((number, before))
+    }
+    /// Takes that page if it is free, or kept for no likely request.
+    fn take_next(&mut self, number: u32) -> bool {
+        let it = self.all[number as usize];
+        if self.free.remove(&number) {
+            return true;
+        }
+        it.holders == 0 && !it.left.0 && self.kept.remove(&it.left).is_some()
+    }
+    /// Pages that hold rows.
+    pub fn used(&self) -> impl Iterator<Item = u32> {
+        (0..self.all.len() as u32).filter(|number| !self.free.contains(number))
+    }
+    /// Does no sequence have it?
+    pub fn is_unheld(&self, number: u32) -> bool {
+        self.all[number as usize].holders == 0
     }
     /// The page that it belongs to.
     #[cfg(test)]

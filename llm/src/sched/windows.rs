@@ -45,12 +45,13 @@ impl PagePool {
     pub fn reach(&mut self, held: &mut WindowPages, pages: &[u32], end: usize) {
         while self.windows.is_some() && held.numbers.len() < end.div_ceil(self.size) {
             let page = pages[held.numbers.len()];
-            held.numbers.push(self.take_window(Some(page)));
+            let last = held.numbers.last().copied();
+            held.numbers.push(self.take_window(Some(page), last));
         }
     }
-    /// A page of windows for somebody.
-    fn take_window(&mut self, of: Option<u32>) -> u32 {
-        let taken = self.windows.as_mut().and_then(|windows| windows.take(of));
+    /// Takes a page of the window pool for that page, behind `after` if it can be.
+    fn take_window(&mut self, of: Option<u32>, after: Option<u32>) -> u32 {
+        let taken = self.windows.as_mut().and_then(|windows| windows.take(of, after));
         let (number, before) = taken.expect("there is room for what every sequence sees: Pools::new");
         if let Some(before) = before {
             self.pages[before as usize].window = None;
@@ -95,7 +96,11 @@ impl PagePool {
         if ring > windows.available() {
             return None;
         }
-        let ring: Vec<u32> = (0..ring).map(|_| self.take_window(None)).collect();
+        let mut pages_of_ring: Vec<u32> = Vec::with_capacity(ring);
+        for _ in 0..ring {
+            pages_of_ring.push(self.take_window(None, pages_of_ring.last().copied()));
+        }
+        let ring = pages_of_ring;
         Some((0..pages).map(|page| ring[page % ring.len()]).collect())
     }
     /// Windows that were borrowed.

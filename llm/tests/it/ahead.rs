@@ -6,9 +6,8 @@ use gristmill_backend::{Opened, Options, open};
 use gristmill_llm::engine::{Engine, Settings};
 use gristmill_llm::generation::{Generation, Given};
 use gristmill_llm::gguf::Gguf;
-use gristmill_llm::prefix::Reuse;
 use gristmill_llm::sampling::{Sampler, SamplingParams};
-use gristmill_llm::sched::{Batcher, SequenceOptions};
+use gristmill_llm::sched::{Batcher, Reuse, SequenceOptions};
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 
@@ -25,10 +24,10 @@ fn batcher(family: &str, quant: &str) -> (Batcher, Vec<u32>) {
 
 fn batcher_on(opened: Opened, family: &str, quant: &str) -> (Batcher, Vec<u32>) {
     let file = Gguf::open(data(&format!("families/{family}-{quant}.gguf"))).expect("a GGUF file");
-    let settings = Settings { context: Some(CONTEXT), chunk: 128, parallel: Some(PARALLEL), ..Settings::default() };
+    let settings = Settings { context: Some(CONTEXT), chunk: 128, parallel: PARALLEL, ..Settings::default() };
     let engine = Engine::load(&file, opened, settings, &|_| ()).expect("a model");
     let tokens = ids(&data(&format!("families/{family}-tokens.txt")));
-    (Batcher::new(engine).unwrap_or_else(|_| panic!("{family} shares steps")), tokens)
+    (Batcher::new(engine), tokens)
 }
 
 /// Answers that choose in different ways, of which some end at a token that nobody foresees.
@@ -161,7 +160,7 @@ fn states_are_started_ahead() {
 #[test]
 fn windows_are_started_ahead() {
     let (of, _) = batcher("gemma3", "q8_0");
-    assert!(of.engine().window_pages().is_some() && !of.engine().mixes());
+    assert!(of.engine().cache().window_pages().is_some() && !of.engine().mixes());
     check("gemma3", "q8_0");
 }
 

@@ -1,10 +1,12 @@
 //! Steps of several sequences, over pages of one pool: logits of other engines' reference files whichever sequences are beside one, and whichever pages it has.
 
+use crate::common::forward;
 use crate::parity_support::tables::{argmax, data, ids, npy, rms};
 use gristmill_backend::{Options, open};
-use gristmill_llm::arch;
-use gristmill_llm::engine::{Engine, Pages, Row, Settings};
+use gristmill_llm::arch::{self, Logits};
+use gristmill_llm::engine::{Chunk, Engine, Pages, Row, Run, Settings, Source, Step};
 use gristmill_llm::gguf::Gguf;
+use gristmill_llm::sampling::Draws;
 use gristmill_uop::Scalar;
 
 /// RMS of the difference, in standard deviations of the reference.
@@ -18,21 +20,27 @@ fn exact() -> Options {
     Options { exact: true, quick: true, ..Options::default() }
 }
 
+/// An engine whose steps have at most so many sequences: of eight windows are no fewer pages than there are, so that they have no pool of their own.
 fn engine(device: &str, file: &Gguf, options: Options, cache: Scalar, parallel: usize) -> Engine {
     let opened = open(device, &options).expect("a device");
-    let settings =
-        Settings { context: Some(CONTEXT), cache, chunk: 128, parallel: Some(parallel), ..Settings::default() };
+    let settings = Settings { context: Some(CONTEXT), cache, chunk: 128, parallel, ..Settings::default() };
     Engine::load(file, opened, settings, &|_| ()).expect("a model")
 }
 
 /// Pages for so many sequences of so many tokens, no two neighbours beside each other.
 fn pages(engine: &Engine, sequences: usize, tokens: usize) -> Vec<Vec<u32>> {
-    let all = engine.pages().expect("a pool") as u32;
+    let all = engine.cache().pages() as u32;
     let each = tokens.div_ceil(PAGE);
     assert!(sequences * each <= all as usize);
     let page = |i: usize| (i as u32 * 7 + 3) % all;
     assert!(!all.is_multiple_of(7), "7 goes round all {all} pages");
     (0..sequences).map(|s| (0..each).map(|block| page(s * each + block)).collect()).collect()
+}
+
+/// Logits of neighbouring tokens of the sequence with these pages, read by a block table.
+fn paged(engine: &mut Engine, pages: &[u32], tokens: &[u32], position: usize) -> Vec<f32> {
+    let run = Run { tokens, position, pages: pages.into(), contiguous: false };
+    engine.logits(run, Logits::All).expect("logits")
 }
 
 /// Runs `tokens` as each of so many sequences, every one `late` steps behind the one before, and gives the logits of each.
@@ -48,11 +56,11 @@ fn staggered(engine: &mut Engine, tokens: &[u32], sequences: usize, late: usize)
             .map(|&s| {
                 let position = at(s).expect("a running one");
                 let all = &pages[s][..position / PAGE + 1];
-                Row { token: tokens[position], position, pages: Pages { all, state: s as u32, ..Pages::default() } }
+                let pages = Pages { all, state: s as u32, ..Pages::default() };
+                Row { token: Source::Token(tokens[position]), position, pages, draws: Draws::greedy() }
             })
             .collect();
-        engine.step_rows(&rows).expect("a step");
-        let chosen = engine.most_probable(rows.len()).expect("tokens");
+        let chosen = engine.run(&Step { rows: &rows, ..Step::default() }).expect("a step").chosen;
         for (i, &s) in running.iter().enumerate() {
             engine.row_logits(i, &mut row).expect("logits");
             assert_eq!(chosen[i], Some(argmax(&row) as u32), "step {step}, sequence {s}");
@@ -76,14 +84,14 @@ fn check_on(device: &str, family: &str, quant: &str) {
         println!("{family} on {device}, {what}: rms {error:.2e}");
         assert!(error <= EXACT, "{family} on {device}, {what}: rms {error}");
     };
-    let mut e = engine(device, &file, exact(), Scalar::F32, 3);
+    let mut e = engine(device, &file, exact(), Scalar::F32, 8);
+    assert_eq!(e.cache().window_pages(), None);
     // A sequence alone, as pieces of a prompt.
     let pages = pages(&e, 1, tokens.len());
-    e.select(pages[0][..].into()).expect("pages");
-    near("one piece", e.forward(&tokens, 0, true).expect("logits"));
-    let mut found = e.forward(&tokens[..70], 0, true).expect("logits").to_vec();
-    found.extend(e.forward(&tokens[70..71], 70, true).expect("logits"));
-    found.extend(e.forward(&tokens[71..], 71, true).expect("logits"));
+    near("one piece", &paged(&mut e, &pages[0], &tokens, 0));
+    let mut found = paged(&mut e, &pages[0], &tokens[..70], 0);
+    found.extend(paged(&mut e, &pages[0], &tokens[70..71], 70));
+    found.extend(paged(&mut e, &pages[0], &tokens[71..], 71));
     near("three pieces", &found);
     for (s, found) in staggered(&mut e, &tokens, 3, 9).iter().enumerate() {
         near(&format!("row {s} of three"), found);
@@ -119,8 +127,7 @@ fn sequences_on_cuda() {
         let halves = Options { quick: true, ..Options::default() };
         let mut e = engine("cuda", &file, halves, Scalar::F16, 5);
         let pages = pages(&e, 1, tokens.len());
-        e.select(pages[0][..].into()).expect("pages");
-        let piece = rms(e.forward(&tokens, 0, true).expect("logits"), &expected);
+        let piece = rms(&paged(&mut e, &pages[0], &tokens, 0), &expected);
         for (s, found) in staggered(&mut e, &tokens, 5, 0).iter().enumerate() {
             let error = rms(found, &expected);
             println!("{family} on cuda in halves, row {s} of five: rms {error:.2e}, a piece {piece:.2e}");
@@ -129,7 +136,7 @@ fn sequences_on_cuda() {
     }
 }
 
-/// Over caches of halves and of bytes: a piece of one sequence has the logits of a cache of its own, to the bit where its attention has one form; rows of several, whose sums have another order, are as near as halves
+/// Over caches of halves and of bytes: a piece of one sequence has the logits of neighbouring pages, to the bit where its attention has one form; rows of several, whose sums have another order, are as near as halves
 /// are, or as a code of a byte that falls the other way, of which there are 127 on each side.
 #[test]
 fn caches_of_halves_and_of_bytes_have_pages() {
@@ -140,16 +147,15 @@ fn caches_of_halves_and_of_bytes_have_pages() {
             let settings = Settings { context: Some(CONTEXT), cache, chunk: 128, ..Settings::default() };
             let opened = open("cpu", &exact()).expect("a device");
             let mut alone = Engine::load(&file, opened, settings, &|_| ()).expect("a model");
-            let expected = alone.forward(&tokens, 0, true).expect("logits").to_vec();
+            let expected = forward(&mut alone, &tokens, 0, true);
             let mut e = engine("cpu", &file, exact(), cache, 2);
             let pages = pages(&e, 1, tokens.len());
-            e.select(pages[0][..].into()).expect("pages");
-            let piece = e.forward(&tokens, 0, true).expect("logits").to_vec();
+            let piece = paged(&mut e, &pages[0], &tokens, 0);
             let found = staggered(&mut e, &tokens, 2, 5);
             let errors: Vec<f64> = found.iter().map(|found| rms(found, &expected)).collect();
             println!("{family}, {}: {errors:?}", cache.name());
             let most = if cache == Scalar::I8 { 2.0 / 127.0 } else { EXACT };
-            // Latent attention has another form over pages than the compiler finds for a cache of its own.
+            // Latent attention has another form by block tables than the compiler finds for neighbouring pages.
             let apart = rms(&piece, &expected);
             assert!(
                 if family == "deepseek2" { apart < most } else { piece == expected },
@@ -165,21 +171,27 @@ fn caches_of_halves_and_of_bytes_have_pages() {
 fn what_is_no_step_is_refused() {
     let file = Gguf::open(data("families/llama-q4_k_m.gguf")).expect("a GGUF file");
     let mut e = engine("cpu", &file, exact(), Scalar::F32, 2);
-    let page = e.pages().expect("a pool") as u32;
+    let page = e.cache().pages() as u32;
     fn row(position: usize, pages: &[u32]) -> Row<'_> {
-        Row { token: 1, position, pages: pages.into() }
+        Row { token: Source::Token(1), position, pages: pages.into(), draws: Draws::greedy() }
     }
-    let mut refused = |rows: &[Row]| e.step_rows(rows).expect_err("no step").to_string();
+    let mut refused = |rows: &[Row]| e.run(&Step { rows, ..Step::default() }).expect_err("no step").to_string();
     assert!(refused(&[]).contains("no tokens"));
     assert!(refused(&[row(0, &[])]).contains("pages"));
     assert!(refused(&[row(PAGE, &[0])]).contains("pages"));
     assert!(refused(&[row(0, &[page])]).contains("pages"));
     assert!(refused(&[row(CONTEXT, &[0, 1, 2, 3, 4])]).contains("full"));
     assert!(refused(&[row(0, &[0]), row(0, &[1]), row(0, &[2])]).contains("takes 2"));
-    assert!(refused(&[Row { token: 512, position: 0, pages: [0][..].into() }]).contains("token 512"));
+    assert!(refused(&[Row { token: Source::Token(512), ..row(0, &[0]) }]).contains("token 512"));
+    // Of an engine of one sequence.
     let mut alone =
         Engine::load(&file, open("cpu", &exact()).expect("a device"), Settings::default(), &|_| ()).expect("a model");
-    assert!(
-        alone.step_rows(&[row(0, &[0])]).is_err() && alone.select([0][..].into()).is_err() && alone.pages().is_none()
-    );
+    let rows = [row(0, &[0]), row(0, &[1])];
+    assert!(alone.run(&Step { rows: &rows[..1], ..Step::default() }).is_ok());
+    let chunk = Chunk { tokens: &[1, 2], position: 0, pages: [2][..].into(), exact: false, logits: Logits::Last };
+    for step in
+        [Step { rows: &rows, ..Step::default() }, Step { chunk: Some(chunk), rows: &rows[..1], ..Step::default() }]
+    {
+        assert!(alone.run(&step).expect_err("no step").to_string().contains("sequences"), "{step:?}");
+    }
 }

@@ -5,7 +5,7 @@ use crate::steps_support::step;
 use gristmill_backend::{Options as Device, open};
 use gristmill_compiler::{Cheapest, Compiled, compile};
 use gristmill_llm::arch::{TokenClass, load};
-use gristmill_llm::engine::{Most, Settings};
+use gristmill_llm::engine::{Settings, StepLimits};
 use gristmill_llm::gguf::Gguf;
 use gristmill_uop::target::Target;
 
@@ -150,7 +150,7 @@ fn steps_with_states_are_short() {
     let most = |preset: &str| {
         let file = Gguf::synth(preset, "q4_0").expect("a preset");
         let model = load(file.metadata(), &file).expect("a model");
-        Most::of(&Settings::default(), 16_384, model.as_ref(), &Target::named("h200"))
+        StepLimits::new(&Settings::default(), 16_384, model.as_ref(), &Target::named("h200"))
     };
     let (with, without) = (most("qwen3.5-35b-a3b"), most("qwen3-30b-a3b"));
     assert_eq!(with.long, with.chunk);

@@ -1,5 +1,7 @@
-//! Vocabularies for the tests, in one place.
+//! Vocabularies for the tests, and the logits of one sequence, in one place.
 
+use gristmill_llm::arch::Logits;
+use gristmill_llm::engine::{Engine, Run, WholePool};
 use gristmill_llm::gguf::Gguf;
 use gristmill_llm::language;
 use gristmill_llm::tokenizer::{Tokenizer, TokenizerSpec};
@@ -68,6 +70,13 @@ pub fn vocabulary(name: &str) -> (TokenizerSpec, Vec<u32>) {
     };
     let ids = json["ids"].as_array().into_iter().flatten().map(|id| id.as_u64().unwrap() as u32).collect();
     (spec, ids)
+}
+
+/// Logits of these tokens, all or those of the last, for one sequence that has the whole page pool.
+pub fn forward(engine: &mut Engine, tokens: &[u32], position: usize, all: bool) -> Vec<f32> {
+    let pool = WholePool::new(engine);
+    let run = Run { tokens, position, pages: pool.pages(), contiguous: true };
+    engine.logits(run, if all { Logits::All } else { Logits::Last }).expect("logits")
 }
 
 /// The description in the DeepSeek LLM vocabulary file.

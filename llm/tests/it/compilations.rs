@@ -1,11 +1,12 @@
 //! What is compiled how often: every kind of block once, and nothing on a second start.
 
+use crate::common::forward;
 use crate::golden_support::{Fixture, Tiny};
 use crate::parity_support;
 use gristmill_backend::cpu::{Cc, CpuDevice, Isa, QUICK, dialect};
 use gristmill_backend::{Opened, Options as Device, open};
 use gristmill_encodings::F32;
-use gristmill_llm::arch::{Functions, Logits, Options, Plan, TokenClass, load};
+use gristmill_llm::arch::{Functions, Logits, Options, Plan, Pools, TokenClass, load};
 use gristmill_llm::engine::{Engine, Settings};
 use gristmill_llm::gguf::Gguf;
 use gristmill_runtime::store::Store;
@@ -19,8 +20,8 @@ fn plan(file: &Gguf, tokens: TokenClass) -> Plan {
     let options = Options {
         tokens,
         rows: 1024,
-        pages: None,
-        chunk: 1024,
+        pools: Pools::of(1024 / Options::PAGE),
+        contiguous: true,
         depth: 1024,
         cache: Scalar::F16,
         logits: Logits::Last,
@@ -44,7 +45,7 @@ fn glm_has_two_kinds_of_block() {
             assert_eq!(step.functions().len(), kinds + 2, "{preset}");
             jit.prepare(&all(&step), &|_, _| ()).expect("compiled");
             assert_eq!(jit.compiled(), compiled, "{preset} {class:?}");
-            // Another session's plan is made of new functions that compute the same.
+            // Another engine's plan is made of new functions that compute the same.
             let kernels = std::cell::Cell::new(0);
             jit.prepare(&all(&plan(&file, class)), &|_, total| kernels.set(kernels.get().max(total)))
                 .expect("compiled");
@@ -74,7 +75,7 @@ fn a_second_start_compiles_nothing() {
         // A token and the choice of the next; chunks without logits and with the last: blocks are shared between those.
         let kinds = 2;
         assert_eq!(e.compiled(), (kinds + 3) + (kinds + 2), "start {start}");
-        let logits = e.forward(&[1, 5, 9], 0, false).expect("logits").to_vec();
+        let logits = forward(&mut e, &[1, 5, 9], 0, false);
         match start {
             0 => {
                 assert!(device.compiled() > 0);

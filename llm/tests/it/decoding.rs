@@ -1,69 +1,95 @@
-//! Generation whose tokens stay on the device gives what the host's choices give, a step ahead or not.
+//! Generation whose tokens stay on the device gives what the host's choices give, with asynchronous scheduling or without.
 
+use crate::common::forward;
+use crate::failing_support::around;
+use crate::late_support::late;
 use crate::parity_support;
-use gristmill_backend::{Options, open};
-use gristmill_llm::arch::Logits;
-use gristmill_llm::engine::{Draw, Engine, Error, Settings};
-use gristmill_llm::generation::Finish;
+use crate::parity_support::tables::argmax;
+use gristmill_backend::{Opened, Options, open};
+use gristmill_llm::engine::{Engine, Error, Row, Settings, Source, Step, WholePool};
+use gristmill_llm::generation::{Finish, Generation};
 use gristmill_llm::gguf::Gguf;
-use gristmill_llm::sampling::{Sampler, SamplingParams};
-use gristmill_llm::session::Session;
+use gristmill_llm::sampling::{Draws, Sampler, SamplingParams};
+use gristmill_llm::sched::{Batcher, PrefillStats, Reuse, SequenceOptions, generate};
 use gristmill_uop::Scalar;
 use std::ops::ControlFlow;
 
 const PROMPT: &[u32] = &[3, 50, 7, 120];
 
 fn engine(device: &str) -> Engine {
-    engine_of(device, None)
+    engine_of(opened(device), None)
 }
 
-fn engine_of(device: &str, depths: Option<Vec<usize>>) -> Engine {
+/// A device whose steps run beside the host, or so it says: `late` runs them as late as it may.
+fn opened(device: &str) -> Opened {
+    if device == "late" {
+        return late();
+    }
+    let options = Options { threads: Some(2), quick: true, ..Options::default() };
+    around(open(device, &options).expect("a device"), true).0
+}
+
+fn engine_of(opened: Opened, depths: Option<Vec<usize>>) -> Engine {
     let file = Gguf::open(parity_support::asset("demo-glm-Q4_0.gguf")).expect("the demo model");
-    let opened = open(device, &Options { threads: Some(2), quick: true, ..Options::default() }).expect("a device");
-    let settings =
-        Settings { context: Some(96), cache: Scalar::F16, chunk: 8, long: None, parallel: None, mixed: true, depths };
+    let settings = Settings { context: Some(96), cache: Scalar::F16, chunk: 8, depths, ..Settings::default() };
     Engine::load(&file, opened, settings, &|_| ()).expect("a model")
 }
 
-/// Tokens by the host, one forward step after the other, from the prompt on.
+/// Tokens by the host, one decode step after the other, from the prompt on.
 fn by_host(engine: &mut Engine, sampler: &mut Sampler, n: usize) -> Vec<u32> {
-    let mut logits = engine.forward(PROMPT, 0, false).expect("logits").to_vec();
+    let mut logits = forward(engine, PROMPT, 0, false);
     let mut tokens = Vec::new();
     for i in 0..n {
         let history = [PROMPT, &tokens].concat();
         tokens.push(sampler.sample(&logits, &history).expect("a token"));
-        logits = engine.forward_with(&tokens[i..], PROMPT.len() + i, Logits::Last).expect("logits").to_vec();
+        logits = forward(engine, &tokens[i..], PROMPT.len() + i, false);
     }
     tokens
 }
 
-/// The same, all but the first by the device.
-fn by_device(engine: &mut Engine, sampler: &mut Sampler, n: usize, ahead: bool) -> Vec<u32> {
-    let logits = engine.forward(PROMPT, 0, false).expect("logits").to_vec();
+/// Starts a decode step of the only sequence. Was it started?
+fn start(engine: &mut Engine, pool: &WholePool, token: Source, position: usize, draws: Draws) -> Result<bool, Error> {
+    let rows = [Row { draws, ..pool.row(token, position) }];
+    engine.start(&Step { rows: &rows, contiguous: true, ..Step::default() })
+}
+
+/// The same, all but the first by the device; and how many steps were started before the token of the one before was read.
+fn by_device(engine: &mut Engine, sampler: &mut Sampler, n: usize, asynchronous: bool) -> (Vec<u32>, usize) {
+    let logits = forward(engine, PROMPT, 0, false);
     let mut tokens = vec![sampler.sample(&logits, PROMPT).expect("a token")];
-    // More steps than are asked for: the one that was started ahead is given up.
-    let draw = Draw::of(sampler).expect("a choice for a device");
-    engine.decode(tokens[0], PROMPT.len(), n + 5, &draw, ahead).expect("started");
-    for _ in 1..n {
-        tokens.push(engine.next_token().expect("a step").expect("a token"));
+    let draws = Draws::new(sampler).expect("a choice for a device");
+    let (pool, mut early) = (WholePool::new(engine), 0);
+    assert!(start(engine, &pool, Source::Token(tokens[0]), PROMPT.len(), draws).expect("started"));
+    for position in PROMPT.len() + 1..PROMPT.len() + n {
+        // The last of them is given up.
+        let started = asynchronous && start(engine, &pool, Source::Row(0), position, draws).expect("started");
+        early += usize::from(started);
+        tokens.push(engine.wait().expect("a step").chosen[0].expect("a token"));
+        if !started {
+            let last = Source::Token(*tokens.last().expect("one"));
+            assert!(start(engine, &pool, last, position, draws).expect("started"));
+        }
     }
     engine.finish().expect("ended");
-    tokens
+    (tokens, early)
 }
 
 #[test]
 fn the_device_chooses_what_the_host_would() {
-    for (device, n) in [("interp", 4), ("cpu", 40)] {
+    for (device, n) in [("interp", 4), ("cpu", 40), ("late", 40)] {
         let mut engine = engine(device);
         let drawn = SamplingParams { seed: 5, ..SamplingParams::default() };
         // All tokens may come, so that a device looks at each.
         let all = SamplingParams { top_k: 0, top_p: 1.0, temperature: 1.5, ..drawn.clone() };
-        for params in [SamplingParams::greedy(), drawn, all] {
+        let nucleus = SamplingParams { top_p: 0.9, ..all.clone() };
+        let many = SamplingParams { top_k: 100, ..all.clone() };
+        for params in [SamplingParams::greedy(), drawn, all, nucleus, many] {
             let sampler = || Sampler::new(params.clone()).expect("parameters");
             let want = by_host(&mut engine, &mut sampler(), n);
-            for ahead in [false, true] {
-                let found = by_device(&mut engine, &mut sampler(), n, ahead);
-                assert_eq!(found, want, "{device}, {params:?}, ahead: {ahead}");
+            for asynchronous in [false, true] {
+                let (found, early) = by_device(&mut engine, &mut sampler(), n, asynchronous);
+                assert_eq!(found, want, "{device}, {params:?}, asynchronous: {asynchronous}");
+                assert!((early > n / 2) == asynchronous, "{device}, {params:?}: {early} of {n} steps");
             }
             // The row that a step too many has written does not matter.
             assert_eq!(by_host(&mut engine, &mut sampler(), n), want, "{device}, {params:?}");
@@ -74,70 +100,79 @@ fn the_device_chooses_what_the_host_would() {
 #[test]
 fn steps_of_one_depth_go_on_with_those_of_the_next() {
     let greedy = || Sampler::new(SamplingParams::greedy()).expect("parameters");
-    let want = by_device(&mut engine("cpu"), &mut greedy(), 40, false);
-    let mut divided = engine_of("cpu", Some(vec![16, 32]));
+    let (want, _) = by_device(&mut engine("cpu"), &mut greedy(), 40, false);
+    let mut divided = engine_of(opened("cpu"), Some(vec![16, 32]));
     let kernels =
         |e: &Engine, position| e.step_launches(1, position).iter().map(|l| l.0.function.name.clone()).collect();
     let names: Vec<Vec<String>> = [15, 16, 32].iter().map(|&p| kernels(&divided, p)).collect();
     assert!(names[0][1].ends_with(".16") && names[1][1].ends_with(".32") && names[2][1].ends_with(".one"), "{names:?}");
-    for ahead in [false, true] {
-        assert_eq!(by_device(&mut divided, &mut greedy(), 40, ahead), want, "ahead: {ahead}");
+    for asynchronous in [false, true] {
+        let (found, _) = by_device(&mut divided, &mut greedy(), 40, asynchronous);
+        assert_eq!(found, want, "asynchronous: {asynchronous}");
     }
     assert_eq!(by_host(&mut divided, &mut greedy(), 40), want);
 }
 
 #[test]
-fn a_generation_ends_where_it_should() {
+fn a_step_is_waited_for_once_and_stays_in_the_context() {
     let mut e = engine("cpu");
-    let draw = Draw::greedy();
-    assert!(matches!(e.next_token(), Err(Error::NoGeneration)));
-    assert!(matches!(e.decode(1, 90, 7, &draw, true), Err(Error::Full(96))));
-    assert!(matches!(e.decode(1 << 30, 0, 1, &draw, true), Err(Error::Token { .. })));
-    e.decode(1, 93, 3, &draw, true).expect("started");
-    let last: Vec<u32> = (0..3).map(|_| e.next_token().expect("a step").expect("a token")).collect();
-    assert!(matches!(e.next_token(), Err(Error::NoGeneration)));
-    // The first of them again, by a step of its own.
-    let logits = e.forward(&[1], 93, false).expect("logits");
-    assert_eq!(parity_support::tables::argmax(logits), last[0] as usize);
-    assert!(matches!(e.next_token(), Err(Error::NoGeneration)), "another step ends a generation");
+    let pool = WholePool::new(&e);
+    let greedy = Draws::greedy();
+    assert!(matches!(e.wait(), Err(Error::NotInFlight)));
+    assert!(matches!(start(&mut e, &pool, Source::Token(1), 96, greedy), Err(Error::Full(96))));
+    assert!(matches!(start(&mut e, &pool, Source::Token(1 << 30), 0, greedy), Err(Error::Token { .. })));
+    assert!(!e.is_in_flight());
+    let mut last = Vec::new();
+    for position in 93..96 {
+        let token = last.last().copied().unwrap_or(1);
+        assert!(start(&mut e, &pool, Source::Token(token), position, greedy).expect("started") && e.is_in_flight());
+        last.push(e.wait().expect("a step").chosen[0].expect("a token"));
+    }
+    assert!(matches!(e.wait(), Err(Error::NotInFlight)));
+    // The first of them again, by a step of its own, which ends what is in flight.
+    assert!(start(&mut e, &pool, Source::Token(5), 94, greedy).expect("started"));
+    let logits = forward(&mut e, &[1], 93, false);
+    assert_eq!(argmax(&logits), last[0] as usize);
+    assert!(matches!(e.wait(), Err(Error::NotInFlight)), "another step ends one that is in flight");
 }
 
 #[test]
-fn a_session_goes_on_after_what_the_device_chose() {
-    let generate = |session: &mut Session, limit: usize, end: Option<u32>| {
-        let mut tokens = Vec::new();
-        let sampler = Sampler::new(SamplingParams::greedy()).expect("parameters");
-        let ends = |token| Some(token) == end;
-        let mut each = |token| {
-            tokens.push(token);
-            ControlFlow::Continue(())
+fn a_conversation_goes_on_after_what_the_device_chose() {
+    for asynchronous in [false, true] {
+        let mut batcher = Batcher::new(engine("cpu")).with_ahead(asynchronous);
+        let mut answer = |prompt: &[u32], limit: usize, end: Option<u32>| -> (Vec<u32>, Finish, PrefillStats) {
+            let mut tokens = Vec::new();
+            let sampler = Sampler::new(SamplingParams::greedy()).expect("parameters");
+            let generation = Generation::new(sampler, limit, |token| Some(token) == end);
+            let mut each = |token| {
+                tokens.push(token);
+                ControlFlow::Continue(())
+            };
+            let options = SequenceOptions { reuse: Reuse::Any, batch_invariant: false };
+            let mut progress = |_, _| ControlFlow::Continue(());
+            let done = generate(&mut batcher, prompt, options, generation, &mut progress, &mut each);
+            let done = done.expect("an answer");
+            assert_eq!(done.tokens, tokens.len());
+            (tokens, done.finish, done.prefill)
         };
-        let done = session.generate(&sampler, limit, &ends, &mut each).expect("an answer");
-        (tokens, done.finish)
-    };
-    let feed = |session: &mut Session, prompt: &[u32]| {
-        session.feed(prompt, &mut |_, _| ControlFlow::Continue(())).expect("fed");
-    };
-    let mut session = Session::new(engine("cpu"));
-    feed(&mut session, PROMPT);
-    let (all, finish) = generate(&mut session, 12, None);
-    assert_eq!((all.len(), finish), (12, Finish::Limit));
-    assert_eq!(session.tokens(), [PROMPT, &all[..11]].concat(), "the last token has not been run");
-    let want = by_host(&mut engine("cpu"), &mut Sampler::new(SamplingParams::greedy()).expect("parameters"), 12);
-    assert_eq!(all, want);
-    // Ended by a token; then the same text again, what was fed shared or not.
-    let end = all[5];
-    let before = all.iter().position(|&t| t == end).expect("one of them");
-    for again in [PROMPT.to_vec(), [PROMPT, &all[..3]].concat()] {
-        feed(&mut session, PROMPT);
-        let (some, finish) = generate(&mut session, 12, Some(end));
-        assert_eq!((&some[..], finish), (&all[..before], Finish::EndOfText));
-        feed(&mut session, &again);
-        let fed = again.len() - PROMPT.len();
-        assert_eq!(generate(&mut session, 12 - fed, None).0, all[fed..]);
+        let (all, finish, _) = answer(PROMPT, 12, None);
+        assert_eq!((all.len(), finish), (12, Finish::Limit));
+        let want = by_host(&mut engine("cpu"), &mut Sampler::new(SamplingParams::greedy()).expect("parameters"), 12);
+        assert_eq!(all, want);
+        // The next turn reuses all tokens that were run: not the last.
+        let (_, _, prefill) = answer(&[PROMPT, &all, &[9]].concat(), 1, None);
+        assert_eq!(prefill.reused, PROMPT.len() + 11, "asynchronous: {asynchronous}");
+        // Ended by a token; then the same text again, what was run shared or not.
+        let end = all[5];
+        let before = all.iter().position(|&t| t == end).expect("one of them");
+        for again in [PROMPT.to_vec(), [PROMPT, &all[..3]].concat()] {
+            let (some, finish, _) = answer(PROMPT, 12, Some(end));
+            assert_eq!((&some[..], finish), (&all[..before], Finish::EndOfText));
+            let fed = again.len() - PROMPT.len();
+            assert_eq!(answer(&again, 12 - fed, None).0, all[fed..]);
+        }
+        // Up to the end of the context.
+        let (all, finish, _) = answer(PROMPT, 1000, None);
+        assert_eq!((all.len(), finish), (96 - PROMPT.len() + 1, Finish::ContextFull));
     }
-    // Up to the end of the context.
-    feed(&mut session, PROMPT);
-    assert_eq!(generate(&mut session, 1000, None).1, Finish::ContextFull);
-    assert_eq!(session.tokens().len(), 96);
 }

@@ -2,7 +2,7 @@
 
 use gristmill_backend::{Options as Device, open};
 use gristmill_compiler::{Cheapest, Compiled, compile};
-use gristmill_llm::arch::{Functions, Logits, Options, TokenClass, load};
+use gristmill_llm::arch::{Functions, Logits, Options, Pools, TokenClass, load};
 use gristmill_llm::gguf::Gguf;
 use gristmill_uop::dtype::Scalar;
 
@@ -14,8 +14,8 @@ fn layer(depth: usize) -> Compiled {
     let options = Options {
         tokens: TokenClass::One,
         rows: 18432,
-        pages: None,
-        chunk: 512,
+        pools: Pools::of(18432 / Options::PAGE),
+        contiguous: true,
         depth,
         cache: Scalar::F16,
         logits: Logits::Last,

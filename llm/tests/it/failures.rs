@@ -1,15 +1,18 @@
 //! What a device's failures, and numbers that are none, leave behind: nothing that a later conversation could meet.
 
+use crate::common::forward;
+use crate::conversation_support::apart;
 use crate::failing_support::{Calls, failing};
 use crate::golden_support::{Fixture, Tiny};
 use crate::parity_support::{asset, file_of};
 use gristmill_encodings::F32;
-use gristmill_llm::engine::{self, Compiled, Draw, Engine, Settings, Weights};
+use gristmill_llm::arch::Logits;
+use gristmill_llm::engine::{self, Compiled, Engine, Row, Run, Settings, Source, Step, Weights, WholePool};
+use gristmill_llm::generation::{Finish, Generation};
 use gristmill_llm::gguf::Gguf;
 use gristmill_llm::perplexity::perplexity;
-use gristmill_llm::prefix::Reuse;
 use gristmill_llm::sampling::{Sampler, SamplingError, SamplingParams};
-use gristmill_llm::session::{Error, Session};
+use gristmill_llm::sched::{Batcher, Error, Generated, Reuse, SequenceOptions, generate};
 use gristmill_uop::Scalar;
 use std::ops::ControlFlow;
 use std::sync::Arc;
@@ -27,15 +30,7 @@ fn tiny(poisoned: Option<(u32, f64)>) -> Gguf {
 
 fn engine(file: &Gguf, overlaps: bool) -> (Engine, Arc<Calls>) {
     let (opened, calls) = failing("cpu", true, overlaps);
-    let settings = Settings {
-        context: Some(1024),
-        cache: Scalar::F16,
-        chunk: 64,
-        long: None,
-        parallel: None,
-        mixed: true,
-        depths: None,
-    };
+    let settings = Settings { context: Some(1024), cache: Scalar::F16, chunk: 64, ..Settings::default() };
     (Engine::load(file, opened, settings, &|_| ()).expect("a model"), calls)
 }
 
@@ -45,37 +40,49 @@ fn prompt(seed: u32, len: u32) -> Vec<u32> {
 }
 
 /// The tokens of an answer. Token 7, where a model has no number for it, is not among them.
-fn answer(session: &mut Session, prompt: &[u32], tokens: usize) -> Result<Vec<u32>, Error> {
-    session.feed_with(prompt, Reuse::Exact, &mut |_, _| ControlFlow::Continue(()))?;
-    let params = SamplingParams { temperature: 1.5, top_k: 12, seed: 3, ..SamplingParams::default() };
+fn answer(batcher: &mut Batcher, prompt: &[u32], tokens: usize) -> Result<Vec<u32>, Error> {
     let mut out = Vec::new();
-    session.generate(&Sampler::new(params)?, tokens, &|token| token == 7, &mut |token| {
+    let each = &mut |token| {
         out.push(token);
         ControlFlow::Continue(())
-    })?;
+    };
+    generated(batcher, prompt, tokens, &mut |_, _| ControlFlow::Continue(()), each)?;
     Ok(out)
 }
 
+fn generated(
+    batcher: &mut Batcher,
+    prompt: &[u32],
+    tokens: usize,
+    progress: &mut dyn FnMut(usize, usize) -> ControlFlow<()>,
+    each: &mut dyn FnMut(u32) -> ControlFlow<()>,
+) -> Result<Generated, Error> {
+    let params = SamplingParams { temperature: 1.5, top_k: 12, seed: 3, ..SamplingParams::default() };
+    let generation = Generation::new(Sampler::new(params)?, tokens, |token| token == 7);
+    let options = SequenceOptions { reuse: Reuse::Exact, batch_invariant: false };
+    generate(batcher, prompt, options, generation, progress, each)
+}
+
 /// A conversation in which rows are computed, kept, found again and cleared.
-fn conversation(session: &mut Session) -> Result<Vec<u32>, Error> {
+fn conversation(batcher: &mut Batcher) -> Result<Vec<u32>, Error> {
     let (first, other) = (prompt(1, 100), prompt(2, 75));
-    let mut out = answer(session, &first, 5)?;
-    out.extend(answer(session, &other, 4)?);
-    out.extend(answer(session, &[&first[..], &[9, 8]].concat(), 5)?);
+    let mut out = answer(batcher, &first, 5)?;
+    out.extend(answer(batcher, &other, 4)?);
+    out.extend(answer(batcher, &[&first[..], &[9, 8]].concat(), 5)?);
     Ok(out)
 }
 
 #[test]
-fn a_failure_of_any_call_leaves_the_session_as_it_was() {
+fn a_failure_of_any_call_leaves_the_batcher_as_it_was() {
     for overlaps in [false, true] {
         let (engine, calls) = engine(&tiny(None), overlaps);
-        let mut session = Session::with_prefixes(engine, 1 << 20);
-        let want = conversation(&mut session).expect("nothing fails");
+        let mut batcher = Batcher::new(engine);
+        let want = conversation(&mut batcher).expect("nothing fails");
         assert!(want.len() > 8, "{want:?}");
         for n in 1.. {
-            session.reset();
+            batcher.reset();
             calls.fail(n);
-            let outcome = conversation(&mut session);
+            let outcome = conversation(&mut batcher);
             if calls.made() < n {
                 assert!(n > 50, "{n} calls are a short conversation");
                 break;
@@ -83,7 +90,7 @@ fn a_failure_of_any_call_leaves_the_session_as_it_was() {
             assert!(outcome.is_err(), "call {n} failed and nobody said so");
             assert_eq!(calls.running(), 0, "call {n}: a step runs behind the caller's back");
             calls.fail(0);
-            assert_eq!(conversation(&mut session).expect("nothing fails"), want, "after call {n} failed, {overlaps}");
+            assert_eq!(conversation(&mut batcher).expect("nothing fails"), want, "after call {n} failed, {overlaps}");
         }
     }
 }
@@ -91,12 +98,33 @@ fn a_failure_of_any_call_leaves_the_session_as_it_was() {
 #[test]
 fn an_engine_that_failed_has_waited_for_all_it_started() {
     let (mut engine, calls) = engine(&tiny(None), true);
-    let tokens = |engine: &mut Engine| -> Result<Vec<u32>, engine::Error> {
-        engine.forward(&prompt(1, 9), 0, false)?;
-        engine.decode(5, 9, 8, &Draw::greedy(), true)?;
-        let tokens = (0..6).map(|_| Ok(engine.next_token()?.expect("a token"))).collect();
-        engine.finish()?;
-        tokens
+    let tokens = |engine: &mut Engine| -> Result<Vec<Option<u32>>, engine::Error> {
+        let pool = WholePool::new(engine);
+        let run = Run { tokens: &prompt(1, 9), position: 0, pages: pool.pages(), contiguous: true };
+        engine.logits(run, Logits::Last)?;
+        let start = |engine: &mut Engine, token, position| {
+            let rows: [Row; 1] = [pool.row(token, position)];
+            engine.start(&Step { rows: &rows, contiguous: true, ..Step::default() })
+        };
+        let mut tokens = vec![Some(5)];
+        let mut ended = (|| {
+            start(engine, Source::Token(5), 9)?;
+            for position in 10..16 {
+                let started = start(engine, Source::Row(0), position)?;
+                tokens.extend(engine.wait()?.chosen);
+                if !started {
+                    let last = tokens.last().copied().flatten().expect("a token");
+                    start(engine, Source::Token(last), position)?;
+                }
+            }
+            Ok(())
+        })();
+        // Whatever failed, the step in flight ends.
+        let finished = engine.finish();
+        if ended.is_ok() {
+            ended = finished;
+        }
+        ended.map(|()| tokens)
     };
     let want = tokens(&mut engine).expect("nothing fails");
     for n in 1.. {
@@ -108,7 +136,7 @@ fn an_engine_that_failed_has_waited_for_all_it_started() {
         assert!(outcome.is_err(), "call {n}");
         assert_eq!(calls.running(), 0, "call {n}");
         calls.fail(0);
-        assert!(matches!(engine.next_token(), Err(engine::Error::NoGeneration)), "call {n}");
+        assert!(matches!(engine.wait(), Err(engine::Error::NotInFlight)), "call {n}");
         assert_eq!(tokens(&mut engine).expect("nothing fails"), want, "after call {n} failed");
     }
 }
@@ -119,26 +147,64 @@ fn rows_that_are_no_numbers_do_not_reach_another_conversation() {
         let file = tiny(Some((7, number)));
         for overlaps in [false, true] {
             let short = prompt(3, 70);
-            let want = answer(&mut Session::new(engine(&file, overlaps).0), &short, 20).expect("numbers");
-            let mut session = Session::with_prefixes(engine(&file, overlaps).0, 1 << 20);
+            let want = answer(&mut Batcher::new(engine(&file, overlaps).0), &short, 20).expect("numbers");
+            let mut batcher = Batcher::new(engine(&file, overlaps).0);
             // At the end of a prompt, in it, and in one that is broken off before anybody sees its logits.
             for (len, at) in [(80, 79), (80, 71), (200, 75)] {
                 let mut bad = prompt(4, len);
                 bad[at] = 7;
-                let error = answer(&mut session, &bad, 3).expect_err("not a number");
+                let error = answer(&mut batcher, &bad, 3).expect_err("not a number");
                 assert!(matches!(error, Error::Sampling(SamplingError::BadLogit { .. })), "{error}");
                 assert!(error.hint().is_some());
-                assert_eq!(answer(&mut session, &short, 20).expect("numbers"), want, "{number} at {at} of {len}");
+                assert_eq!(answer(&mut batcher, &short, 20).expect("numbers"), want, "{number} at {at} of {len}");
             }
             let mut long = prompt(5, 700);
             long[90] = 7;
-            let mut pieces = 0;
-            let broken = session.feed_with(&long, Reuse::Exact, &mut |_, _| {
-                pieces += 1;
-                if pieces > 1 { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+            for chunks in [2, 3, 5] {
+                let mut chunk = 0;
+                let mut progress = |_, _| {
+                    chunk += 1;
+                    if chunk > chunks { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+                };
+                let each = &mut |_| panic!("no token is chosen");
+                let broken = generated(&mut batcher, &long, 3, &mut progress, each).expect("broken off");
+                assert!(!broken.prefill.complete && broken.finish == Finish::Stopped);
+                assert_eq!(answer(&mut batcher, &short, 20).expect("numbers"), want, "{number} in {chunks} chunks");
+            }
+            assert_eq!(answer(&mut batcher, &short, 20).expect("numbers"), want, "{number}");
+        }
+    }
+}
+
+/// Steps of neighbouring pages multiply rows behind a sequence by 0: pages of one that was broken off, or run apart, hold no numbers there.
+#[test]
+fn pages_of_what_was_broken_off_or_run_apart_do_not_reach_their_neighbours() {
+    for number in [f64::NAN, f64::INFINITY] {
+        let file = tiny(Some((7, number)));
+        for overlaps in [false, true] {
+            let (short, long) = (prompt(3, 70), prompt(6, 900));
+            let bad = [&[7][..], &prompt(5, 999)].concat();
+            let of = |prompt| answer(&mut Batcher::new(engine(&file, overlaps).0), prompt, 20).expect("numbers");
+            let [want_short, want_long] = [&short, &long].map(|prompt| of(prompt));
+            // The pages that are taken next are those of what was run apart.
+            let mut batcher = Batcher::new(engine(&file, overlaps).0);
+            apart(&mut batcher, &bad[..700], 64, &mut |engine, run| {
+                let logits = engine.logits(run, Logits::Last).expect("logits");
+                assert!(!logits[0].is_finite());
             });
-            assert!(!broken.expect("broken off").complete);
-            assert_eq!(answer(&mut session, &short, 20).expect("numbers"), want, "{number}");
+            assert_eq!(answer(&mut batcher, &short, 20).expect("numbers"), want_short, "{number}, {overlaps}");
+            // Half of the pool's pages hold an answer, the other half what was broken off; the first half is taken again.
+            let mut batcher = Batcher::new(engine(&file, overlaps).0);
+            assert_eq!(batcher.engine().cache().pages(), 32);
+            answer(&mut batcher, &prompt(2, 900), 2).expect("numbers");
+            let mut chunks = 0;
+            let mut progress = |_, _| {
+                chunks += 1;
+                if chunks > 14 { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+            };
+            let broken = generated(&mut batcher, &bad, 3, &mut progress, &mut |_| panic!("no token is chosen"));
+            assert!(!broken.expect("broken off").prefill.complete);
+            assert_eq!(answer(&mut batcher, &long, 20).expect("numbers"), want_long, "{number}, {overlaps}");
         }
     }
 }
@@ -148,33 +214,33 @@ fn numbers_that_were_none_once_are_computed_again() {
     let long = prompt(4, 200);
     for overlaps in [false, true] {
         let (engine, calls) = engine(&tiny(None), overlaps);
-        let mut session = Session::with_prefixes(engine, 1 << 20);
-        let want = conversation(&mut session).expect("numbers");
-        let again = answer(&mut session, &long, 4).expect("numbers");
+        let mut batcher = Batcher::new(engine);
+        let want = conversation(&mut batcher).expect("numbers");
+        let again = answer(&mut batcher, &long, 4).expect("numbers");
         let mut errors = 0;
         for n in 1.. {
-            session.reset();
+            batcher.reset();
             calls.garble(n);
-            let outcome = conversation(&mut session);
+            let outcome = conversation(&mut batcher);
             if calls.garbles() {
                 calls.garble(0);
                 break;
             }
             // Rows that are kept on the host may be what is spoilt: then an answer that needs them says so, and the next does not.
-            let outcome = outcome.and_then(|_| conversation(&mut session));
+            let outcome = outcome.and_then(|_| conversation(&mut batcher));
             if let Err(error) = outcome {
                 assert!(matches!(error, Error::Sampling(SamplingError::BadLogit { .. })), "{error}");
                 errors += 1;
             }
-            assert_eq!(conversation(&mut session).expect("numbers"), want, "after copy {n}, {overlaps}");
-            assert_eq!(answer(&mut session, &long, 4).expect("numbers"), again, "after copy {n}, {overlaps}");
+            assert_eq!(conversation(&mut batcher).expect("numbers"), want, "after copy {n}, {overlaps}");
+            assert_eq!(answer(&mut batcher, &long, 4).expect("numbers"), again, "after copy {n}, {overlaps}");
         }
         assert!(errors > 1, "{errors}");
         // The same prompt at once.
-        session.reset();
+        batcher.reset();
         calls.garble(1);
-        answer(&mut session, &long, 4).expect_err("not a number");
-        assert_eq!(answer(&mut session, &long, 4).expect("numbers"), again, "{overlaps}");
+        answer(&mut batcher, &long, 4).expect_err("not a number");
+        assert_eq!(answer(&mut batcher, &long, 4).expect("numbers"), again, "{overlaps}");
     }
 }
 
@@ -215,9 +281,9 @@ fn a_model_that_computes_no_numbers_is_an_error() {
                 let (opened, _) = failing("cpu", exact, overlaps);
                 let settings = Settings { context: Some(96), chunk: 8, ..Settings::default() };
                 let engine = Engine::load(&file, opened, settings, &|_| ()).expect("a model");
-                let mut session = Session::new(engine);
+                let mut batcher = Batcher::new(engine);
                 for len in [1, 20] {
-                    let error = answer(&mut session, &prompt(1, len), 3);
+                    let error = answer(&mut batcher, &prompt(1, len), 3);
                     let told = matches!(error, Err(Error::Sampling(SamplingError::BadLogit { .. })));
                     assert!(told, "{tensor} {number}, exact: {exact}, {len} tokens: {error:?}");
                 }
@@ -241,17 +307,17 @@ fn memory_is_counted_before_it_is_taken() {
         let allocated = calls.allocated() as f64;
         println!("context {context}, chunks of {chunk}: {counted} bytes counted, {allocated} allocated");
         assert!((allocated / counted - 1.0).abs() < 0.02, "{counted} bytes counted, {allocated} allocated");
-        // Sessions take no more.
-        engine.forward(&prompt(1, 80), 0, false).expect("logits");
-        engine.forward(&[1], 80, false).expect("logits");
+        // Steps take no more.
+        forward(&mut engine, &prompt(1, 80), 0, false);
+        forward(&mut engine, &[1], 80, false);
         assert_eq!(calls.allocated() as f64, allocated);
         // What needs more intermediates than any step before takes their place, and those steps are captured again.
         let before = calls.captured();
-        let want = engine.forward(&[5], 80, false).expect("logits").to_vec();
-        engine.forward(&prompt(1, 80), 0, true).expect("logits");
+        let want = forward(&mut engine, &[5], 80, false);
+        forward(&mut engine, &prompt(1, 80), 0, true);
         if calls.allocated() as f64 > allocated {
             assert!(calls.captured() < before, "{} captured steps keep their arena", calls.captured());
         }
-        assert_eq!(engine.forward(&[5], 80, false).expect("logits"), want);
+        assert_eq!(forward(&mut engine, &[5], 80, false), want);
     }
 }

@@ -3,6 +3,7 @@
 //!
 //! Files of f32 are not in the repository: with the feature `reference-tests` those in the folder that `GRISTMILL_REFERENCE` names are tested too.
 
+use crate::common::forward;
 use crate::parity_support::tables::{argmax, data, ids, npy, rms};
 use gristmill_backend::{Options, open};
 use gristmill_llm::engine::{Engine, Settings};
@@ -27,7 +28,7 @@ fn exact() -> Options {
 }
 
 fn by_steps(e: &mut Engine, tokens: &[u32]) -> Vec<f32> {
-    tokens.iter().enumerate().flat_map(|(i, &t)| e.forward(&[t], i, true).expect("logits").to_vec()).collect()
+    tokens.iter().enumerate().flat_map(|(i, &t)| forward(e, &[t], i, true)).collect()
 }
 
 /// Logits of 96 tokens in one step, in chunks and a token at a time, against the table.
@@ -43,13 +44,13 @@ fn check_files(device: &str, file: &Path, logits: &Path, tokens: &Path) {
         assert_eq!(same, tokens.len(), "{name}: rows with the same argmax");
     };
     let mut whole = engine(device, &file, exact(), Scalar::F32, 128);
-    compare("one step", whole.forward(&tokens, 0, true).expect("logits"));
+    compare("one step", &forward(&mut whole, &tokens, 0, true));
     let mut chunked = engine(device, &file, exact(), Scalar::F32, 7);
-    compare("chunks of 7", chunked.forward(&tokens, 0, true).expect("logits"));
+    compare("chunks of 7", &forward(&mut chunked, &tokens, 0, true));
     compare("a token at a time", &by_steps(&mut chunked, &tokens));
     let without = Options { without: vec!["alternatives".into()], ..exact() };
     let mut written = engine(device, &file, without, Scalar::F32, 128);
-    compare("in the forms that are written", written.forward(&tokens, 0, true).expect("logits"));
+    compare("in the forms that are written", &forward(&mut written, &tokens, 0, true));
 }
 
 fn check(device: &str, family: &str, quant: &str) {
@@ -139,7 +140,7 @@ fn logits(device: &str, family: &str, quant: &str, options: &Options, cache: Sca
     let file = Gguf::open(data(&format!("families/{family}-{quant}.gguf"))).expect("a GGUF file");
     let tokens = ids(&data(&format!("families/{family}-tokens.txt")));
     let mut e = engine(device, &file, options.clone(), cache, 32);
-    [e.forward(&tokens, 0, true).expect("logits").to_vec(), by_steps(&mut e, &tokens)]
+    [forward(&mut e, &tokens, 0, true), by_steps(&mut e, &tokens)]
 }
 
 /// Caches of halves and of bytes move the logits a little, and activations in eight bits a little more, in every class of step. Random models amplify:
@@ -208,7 +209,7 @@ fn scales_of_whole_tensors_multiply_them() {
         let tokens = ids(&data(&format!("families/{family}-tokens.txt")));
         let expected = npy(&data(&format!("families/{family}-q8_0-logits.npy")));
         let mut e = engine("cpu", &file, exact(), Scalar::F32, 128);
-        let error = rms(e.forward(&tokens, 0, true).expect("logits"), &expected);
+        let error = rms(&forward(&mut e, &tokens, 0, true), &expected);
         println!("{family}: rms {error:.2e}");
         assert!(error <= EXACT, "{family}: rms {error}");
     }
@@ -232,7 +233,7 @@ fn a_cache_of_bytes_changes_choices_of_experts_alone() {
     let tokens = ids(&data("families/gpt-oss-tokens.txt"));
     let rows = |used| {
         let file = gpt_oss_with(used);
-        let of = |cache| engine("cpu", &file, exact(), cache, 128).forward(&tokens, 0, true).expect("logits").to_vec();
+        let of = |cache| forward(&mut engine("cpu", &file, exact(), cache, 128), &tokens, 0, true);
         let (found, exact) = (of(Scalar::I8), of(Scalar::F32));
         let mut rows: Vec<f64> = found.chunks(512).zip(exact.chunks(512)).map(|(f, e)| rms(f, e)).collect();
         rows.sort_by(f64::total_cmp);
@@ -248,6 +249,6 @@ fn a_cache_of_bytes_changes_choices_of_experts_alone() {
 fn the_interpreter_agrees() {
     let file = Gguf::open(data("families/qwen3moe-q8_0.gguf")).expect("a GGUF file");
     let tokens = &ids(&data("families/qwen3moe-tokens.txt"))[..3];
-    let of = |device| engine(device, &file, exact(), Scalar::F32, 8).forward(tokens, 0, true).expect("logits").to_vec();
+    let of = |device| forward(&mut engine(device, &file, exact(), Scalar::F32, 8), tokens, 0, true);
     assert!(rms(&of("interp"), &of("cpu")) < 1e-4);
 }

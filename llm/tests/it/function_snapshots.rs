@@ -42,8 +42,8 @@ fn functions() -> Vec<Arc<Function>> {
         let options = Options {
             tokens,
             rows: 192,
-            pages: None,
-            chunk: 192,
+            pools: Pools::of(192 / Options::PAGE),
+            contiguous: true,
             depth: 192,
             cache,
             logits: Logits::Last,
@@ -116,16 +116,17 @@ fn a_layer_for_avx512() {
 /// Presets with latent attention.
 const PRESETS: [&str; 3] = ["glm-4.7-flash", "deepseek-v2-lite", "youtu-llm-2b"];
 
-/// The forms of a preset's largest layer in steps of these classes, over a cache of one sequence or a pool of so many pages.
-fn forms(target: &Target, preset: &str, context: usize, classes: &[TokenClass], pages: Option<Pools>) -> String {
+/// The forms of a preset's largest layer in steps of these classes, over the pages of one sequence, which are neighbours, or over such pools by block tables.
+fn forms(target: &Target, preset: &str, context: usize, classes: &[TokenClass], paged: Option<Pools>) -> String {
     let file = Gguf::synth(preset, "q4_0").expect("a preset");
     let model = gristmill_llm::arch::load(file.metadata(), &file).expect("a model");
     let rows = cache_rows(context, 512);
+    let (contiguous, pools) = (paged.is_none(), paged.unwrap_or(Pools::of(rows / Options::PAGE)));
     let (mut shared, mut out) = (Functions::new(), String::new());
     for &tokens in classes {
         let (cache, logits) = (Scalar::F16, Logits::Last);
         let logits = if matches!(tokens, TokenClass::Batch { .. }) { Logits::All } else { logits };
-        let options = Options { tokens, rows, pages, chunk: 512, depth: rows, cache, logits, tile: Options::TILE };
+        let options = Options { tokens, rows, pools, contiguous, depth: rows, cache, logits, tile: Options::TILE };
         let plan = model.plan(&options, &mut shared);
         let layer = plan.functions().into_iter().max_by_key(|f| f.graph.len()).expect("functions");
         let mut decider = Decider { policy: &mut Cheapest, plans: &BTreeMap::new(), log: vec![] };

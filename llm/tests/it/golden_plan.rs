@@ -6,7 +6,7 @@ use gristmill_encodings::{F32, Q4_0, Q6_K};
 use gristmill_llm::arch::deepseek2::{Deepseek2, Hyper};
 use gristmill_llm::arch::moe::Gating;
 use gristmill_llm::arch::rope;
-use gristmill_llm::arch::{Bind, Error, Functions, Logits, Options, Tensors, TokenClass, load};
+use gristmill_llm::arch::{Bind, Error, Functions, Logits, Options, Pools, Tensors, TokenClass, load};
 use gristmill_llm::gguf::Metadata;
 use gristmill_uop::dtype::Scalar;
 use gristmill_uop::encoding::EncodingRef;
@@ -93,8 +93,8 @@ fn options(tokens: TokenClass) -> Options {
     Options {
         tokens,
         rows,
-        pages: None,
-        chunk: rows,
+        pools: Pools::of(rows / Options::PAGE),
+        contiguous: true,
         depth: rows,
         cache: Scalar::F16,
         logits: Logits::Last,

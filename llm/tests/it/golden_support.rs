@@ -3,7 +3,9 @@
 use gristmill_compiler::testing::{every_form, rules_of_tensors};
 use gristmill_encodings::F32;
 use gristmill_llm::arch::deepseek2::{Deepseek2, Hyper};
-use gristmill_llm::arch::{self, Bind, Call, Functions, Logits, Model, Options, Plan, Tensors, TokenClass};
+use gristmill_llm::arch::{
+    self, Bind, CacheKinds, Call, Functions, Logits, Model, Options, Plan, Pools, Tensors, TokenClass,
+};
 use gristmill_llm::gguf::Metadata;
 use gristmill_tensor::evaluate::{Array, Env, evaluate_all};
 use gristmill_uop::Id;
@@ -272,11 +274,19 @@ pub struct Way {
     pub cache: Scalar,
 }
 
-/// Steps of one sequence over a cache of so many rows, with all logits.
-pub fn of_one_sequence(tokens: TokenClass, rows: usize, cache: Scalar) -> Options {
-    let (chunk, logits, tile) = (tokens.max(), Logits::All, Options::TILE);
-    Options { tokens, rows, pages: None, chunk, depth: rows, cache, logits, tile }
+/// Steps of one sequence with at least so many positions, with all logits. Its pages are neighbours, and the pools have one of each kind more than it needs, so that
+/// [`VARIABLES`] have it begin behind the first.
+pub fn of_one_sequence(model: &dyn Model, tokens: TokenClass, rows: usize, cache: Scalar) -> Options {
+    let (rows, logits, tile) = (rows.next_multiple_of(Options::PAGE), Logits::All, Options::TILE);
+    let CacheKinds { window, states } = model.cache_kinds();
+    // As few window pages as the tokens of a step see, so that the ring buffer wraps around.
+    let windows = window.map(|window| Pools::blocks(window, tokens.max()).max(2));
+    let pools = Pools { pages: rows / Options::PAGE + 1, windows, states: 2 * usize::from(states) };
+    Options { tokens, rows, pools, contiguous: true, depth: rows, cache, logits, tile }
 }
+
+/// Where the sequence of [`of_one_sequence`] has its pages, its window pages and its recurrent states.
+pub const VARIABLES: [(&str, i64); 3] = [("first_page", 1), ("window_shift", 1), ("state_row", 1)];
 
 /// Logits after every token of `tokens`.
 pub fn logits(f: &Fixture, tokens: &[i64], way: Way) -> Vec<Vec<f64>> {
@@ -293,7 +303,8 @@ pub fn run(
 ) -> Vec<Vec<f64>> {
     let class = way.chunk.map_or(TokenClass::One, |max| TokenClass::Chunk { max });
     let rows = tokens.len() + class.max();
-    let options = of_one_sequence(class, rows, way.cache);
+    let options = of_one_sequence(f.model.as_ref(), class, rows, way.cache);
+    let rows = options.rows;
     let mut plan: Plan = f.model.plan(&options, &mut Functions::new());
     let mut forms: HashMap<*const Function, Arc<Function>> = HashMap::new();
     for call in &mut plan.calls {
@@ -303,7 +314,7 @@ pub fn run(
     for layer in 0..f.model.layers() {
         // A row that was never written must not be read: a single NaN would reach the logits.
         for (plane, p) in f.model.planes(way.cache)[layer].iter().enumerate() {
-            values.insert(Bind::State(layer, plane), vec![f64::NAN; rows * p.width]);
+            values.insert(Bind::State(layer, plane), vec![f64::NAN; options.pool_rows(p.window()) * p.width]);
         }
     }
     let mut out = Vec::new();
@@ -314,6 +325,7 @@ pub fn run(
             let function = &call.function;
             let weights: Vec<Vec<u8>> = call.binds.iter().map(|b| f.bytes(b)).collect();
             let mut env = Env::new().var("pos", pos as i64).var("n", step.len() as i64);
+            env = VARIABLES.into_iter().fold(env, |env, (name, value)| env.var(name, value));
             for (slot, (bind, bytes)) in call.binds.iter().zip(&weights).enumerate() {
                 env = match (function.slots[slot].storage, values.get(bind)) {
                     (Storage::Packed(_), _) => env.packed(slot as u32, bytes),

@@ -1,5 +1,6 @@
 //! Engines of one file on one device share the weights that lie the same for both.
 
+use crate::common::forward;
 use gristmill_backend::cpu::{Cc, CpuDevice, Isa, QUICK, dialect};
 use gristmill_backend::null::NullDevice;
 use gristmill_backend::{Opened, Options as Device, open};
@@ -56,25 +57,26 @@ fn no_weight_is_there_twice_in_one_layout() {
     let device = Arc::new(NullDevice::new("null", Isa::parse("auto").expect("a set").target()));
     let opened = Opened::new(device.clone(), Some(&dialect::C));
     let base = Engine::load(&file, opened.clone(), settings(), &|_| ()).expect("a model");
-    let there = base.shared_weights();
+    let there = base.weights().clone();
 
     let alike = compiled(&file, with(&opened, |t| t.tuning.prefetch = 0), &there);
     assert_eq!(alike.missing(&there), 0);
     let alike = alike.load(there.clone(), &|p| assert!(!matches!(p, Progress::Loading(_, 1..)))).expect("a model");
-    assert_eq!(places(&alike.shared_weights()), places(&there));
+    assert_eq!(places(&alike.weights().clone()), places(&there));
     drop(alike);
 
     // Another layout of most.
     let other = compiled(&file, with(&opened, |t| t.int8 = false), &there);
     let missing = other.missing(&there);
     let other = other.load(there.clone(), &|_| ()).expect("a model");
-    let new: usize = places(&other.shared_weights()).difference(&places(&there)).map(Buffer::len).sum();
-    assert!(0 < missing && missing < other.weight_bytes(), "{missing} of {}", other.weight_bytes());
+    let new: usize = places(&other.weights().clone()).difference(&places(&there)).map(Buffer::len).sum();
+    assert!(0 < missing && missing < other.weights().bytes(), "{missing} of {}", other.weights().bytes());
     assert_eq!(new as u64, missing);
     drop((other, there));
 
     // In place of the first: its weights that lie another way go before anything is loaded.
-    let there = base.into_weights();
+    let there = base.weights().clone();
+    drop(base);
     assert_eq!(device.allocated() as u64, there.bytes(), "nothing else of the first is left");
     let other = compiled(&file, with(&opened, |t| t.int8 = false), &there);
     let most = Cell::new(0);
@@ -84,7 +86,7 @@ fn no_weight_is_there_twice_in_one_layout() {
         }
     };
     let other = other.load(there, &most_loading).expect("a model");
-    assert_eq!(most.get(), other.weight_bytes());
+    assert_eq!(most.get(), other.weights().bytes());
 }
 
 #[test]
@@ -100,8 +102,8 @@ fn shared_weights_give_the_logits_of_own_ones() {
         let of = |there: Weights| {
             let compiled = compiled(&file, with(&opened, change), &there);
             let mut engine = compiled.load(there, &|_| ()).expect("a model");
-            engine.forward(&[1, 5, 9, 2, 7], 0, true).expect("logits").to_vec()
+            forward(&mut engine, &[1, 5, 9, 2, 7], 0, true)
         };
-        assert_eq!(of(base.shared_weights()), of(Weights::default()));
+        assert_eq!(of(base.weights().clone()), of(Weights::default()));
     }
 }

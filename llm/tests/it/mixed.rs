@@ -2,9 +2,10 @@
 
 use crate::parity_support::tables::{data, ids, npy, rms};
 use gristmill_backend::{Options, open};
-use gristmill_llm::arch;
-use gristmill_llm::engine::{Engine, Pages, Piece, Row, Settings};
+use gristmill_llm::arch::{self, Logits};
+use gristmill_llm::engine::{Chunk, Engine, Pages, Row, Settings, Source, Step};
 use gristmill_llm::gguf::Gguf;
+use gristmill_llm::sampling::Draws;
 use gristmill_uop::Scalar;
 
 /// RMS of the difference, in standard deviations of the reference.
@@ -13,13 +14,14 @@ const EXACT: f64 = 1e-3;
 const CONTEXT: usize = 256;
 /// Positions of a page.
 const PAGE: usize = arch::Options::PAGE;
-/// Sequences beside a piece.
+/// Sequences that share steps.
 const OTHERS: usize = 3;
+/// Most sequences of a step: of so many windows are no fewer pages than there are, so that they have no pool of their own, beside which there are no mixed steps.
+const PARALLEL: usize = 8;
 
 fn engine(file: &Gguf, options: &Options, cache: Scalar) -> Engine {
     let opened = open("cpu", options).expect("a device");
-    let settings =
-        Settings { context: Some(CONTEXT), cache, chunk: 128, parallel: Some(OTHERS), ..Settings::default() };
+    let settings = Settings { context: Some(CONTEXT), cache, chunk: 128, parallel: PARALLEL, ..Settings::default() };
     Engine::load(file, opened, settings, &|_| ()).expect("a model")
 }
 
@@ -32,25 +34,31 @@ fn up_to(pages: &[u32], position: usize) -> Pages<'_> {
     pages[..position / PAGE + 1].into()
 }
 
+/// A token of the sequence with these pages.
+fn row(token: u32, position: usize, pages: &[u32]) -> Row<'_> {
+    Row { token: Source::Token(token), position, pages: up_to(pages, position), draws: Draws::greedy() }
+}
+
+/// Runs a chunk beside these rows.
+fn step(engine: &mut Engine, chunk: Chunk, rows: &[Row]) {
+    engine.run(&Step { chunk: Some(chunk), rows, ..Step::default() }).expect("a step");
+}
+
 /// Runs `tokens` as sequence 0 in pieces that end at these places, beside which others have tokens of their own from their first on. The logits after each piece that others are beside, and after each of
 /// the others' tokens.
 fn run(engine: &mut Engine, tokens: &[u32], ends: &[usize], others: usize) -> [Vec<(usize, Vec<f32>)>; 2] {
     let of: Vec<Vec<u32>> = (0..=others).map(pages).collect();
     let (mut found, mut begin, mut logits) = ([Vec::new(), Vec::new()], 0, Vec::new());
-    for (step, &end) in ends.iter().enumerate() {
-        let rows = (1..=others).map(|s| Row { token: tokens[step], position: step, pages: up_to(&of[s], step) });
+    for (nth, &end) in ends.iter().enumerate() {
+        let rows = (1..=others).map(|s| row(tokens[nth], nth, &of[s]));
         let rows: Vec<Row> = rows.collect();
         let pages = up_to(&of[0], end - 1);
-        let piece = Piece { tokens: &tokens[begin..end], position: begin, pages, exact: false, ends: true };
-        let left = engine.step_piece(piece, &rows, None).expect("a step");
-        if let Some(left) = left.logits {
-            found[0].push((end - 1, left));
-        } else {
-            for row in 0..=others {
-                engine.row_logits(row, &mut logits).expect("logits");
-                let at = if row == 0 { end - 1 } else { step };
-                found[usize::from(row > 0)].push((at, logits.clone()));
-            }
+        let (tokens, logits_of) = (&tokens[begin..end], Logits::Last);
+        step(engine, Chunk { tokens, position: begin, pages, exact: false, logits: logits_of }, &rows);
+        for row in 0..=others {
+            engine.row_logits(row, &mut logits).expect("logits");
+            let at = if row == 0 { end - 1 } else { nth };
+            found[usize::from(row > 0)].push((at, logits.clone()));
         }
         begin = end;
     }
@@ -84,13 +92,14 @@ crate::parity_support::of_families_over_pools!(check, OVER_POOLS);
 fn behind(engine: &mut Engine, tokens: &[u32], others: usize) -> Vec<u32> {
     let of: Vec<Vec<u32>> = (0..=others).map(pages).collect();
     let (first, rest) = tokens.split_at(64);
-    let rows: Vec<Row> = (1..=others).map(|s| Row { token: first[s], position: 0, pages: up_to(&of[s], 0) }).collect();
-    let piece = Piece { tokens: first, position: 0, pages: up_to(&of[0], 63), exact: true, ends: false };
-    engine.step_piece(piece, &rows, None).expect("a step");
+    let rows: Vec<Row> = (1..=others).map(|s| row(first[s], 0, &of[s])).collect();
+    let pages = up_to(&of[0], 63);
+    step(engine, Chunk { tokens: first, position: 0, pages, exact: true, logits: Logits::None }, &rows);
     let pages = up_to(&of[0], tokens.len() - 1);
-    let piece = Piece { tokens: rest, position: 64, pages, exact: false, ends: true };
-    let left = engine.step_piece(piece, &[], None).expect("a step");
-    left.logits.expect("logits").into_iter().map(f32::to_bits).collect()
+    step(engine, Chunk { tokens: rest, position: 64, pages, exact: false, logits: Logits::Last }, &[]);
+    let mut logits = Vec::new();
+    engine.row_logits(0, &mut logits).expect("logits");
+    logits.into_iter().map(f32::to_bits).collect()
 }
 
 #[test]

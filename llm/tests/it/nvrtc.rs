@@ -12,7 +12,9 @@ use gristmill_backend::cuda::{Compiler, dialect};
 use gristmill_backend::{Options, Text, open};
 use gristmill_encodings::by_name;
 use gristmill_llm::arch::{self, Functions, Pools};
-use gristmill_llm::engine::{CacheShape, Most, batch_class, cache_rows, classes, plan_options};
+use gristmill_llm::engine::{
+    CacheShape, GraphKey, StepLimits, batch_graph, cache_rows, mixed_graphs, plan_options, sequence_graphs,
+};
 use gristmill_llm::gguf::Gguf;
 use gristmill_llm::sampling::{self, Choice};
 use gristmill_runtime::store::{Key, Store};
@@ -70,7 +72,6 @@ fn kernels(machine: &str, preset: &str, quant: &str, all_steps: bool) -> Vec<Cas
     let model = arch::load(file.metadata(), &file).expect("a model");
     let mut jit = Jit::new(open(&format!("null:{machine}"), &Options::default()).expect("a device"));
     let mut functions = Functions::new();
-    let rows = cache_rows(CONTEXT, CHUNK);
     let mut all = functions_of_steps(&*model, jit.target(), &mut functions, all_steps);
     // Choices differ in the vocabulary alone: of the largest, all of them.
     let choices: &[Choice] = match preset {
@@ -78,7 +79,7 @@ fn kernels(machine: &str, preset: &str, quant: &str, all_steps: bool) -> Vec<Cas
         "glm-4.7-flash" => &[Choice::Greedy, Choice::Best, Choice::First, Choice::Nucleus, Choice::All],
         _ => &[Choice::Greedy, Choice::Best],
     };
-    let sample = |&choice: &Choice| functions.share(sampling::function(choice, model.vocabulary(), rows));
+    let sample = |&choice: &Choice| functions.share(sampling::one_function(choice, model.vocabulary()));
     all.extend(choices.iter().map(sample));
     cases(&mut jit, &all, &format!("{machine}: {preset} {quant}"))
 }
@@ -103,17 +104,17 @@ fn together(machine: &str, preset: &str, quant: &str) -> Vec<Case> {
     let mut jit = Jit::new(open(&format!("null:{machine}"), &Options::default()).expect("a device"));
     let (mut functions, rows) = (Functions::new(), cache_rows(CONTEXT, CHUNK));
     let pools = Pools::new(4 * rows / arch::Options::PAGE, model.cache_kinds(), 64, CHUNK);
-    let cache = CacheShape { rows, pages: Some(pools), chunk: CHUNK, scalar: Scalar::F16 };
-    let batches = [1, 8, 64].map(|sequences| batch_class(sequences, 64, rows));
+    let cache = CacheShape { rows, pools, scalar: Scalar::F16 };
+    let batches = [1, 8, 64].map(|sequences| batch_graph(sequences, 64, rows));
     // Pieces of models with a pool of windows, or states, have steps of their own.
     let mixed = pools.windows.is_none() && pools.states == 0;
-    let pieces = [None, Some(7)]
-        .into_iter()
-        .filter(|others| mixed || others.is_none())
-        .flat_map(|others| classes(Most::chunk(CHUNK), &[rows], others));
+    let limits = StepLimits { chunk: CHUNK, long: CHUNK };
+    let paged = |graph| GraphKey { contiguous: false, ..graph };
+    let pieces = sequence_graphs(limits, &[rows]).into_iter().map(paged);
+    let beside = if mixed { mixed_graphs(CHUNK, rows, 7) } else { Vec::new() };
     let mut all = Vec::new();
-    for class in batches.into_iter().chain(pieces) {
-        let plan = model.plan(&plan_options(class, cache, jit.target()), &mut functions);
+    for graph in batches.into_iter().chain(pieces).chain(beside) {
+        let plan = model.plan(&plan_options(graph, cache, jit.target()), &mut functions);
         all.extend(plan.functions().into_iter().cloned());
     }
     for most in [1, 64] {

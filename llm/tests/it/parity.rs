@@ -3,6 +3,7 @@
 //! Files above 16 MiB are not in the repository: with the feature `reference-tests` those in the folder that `GRISTMILL_REFERENCE` names are
 //! tested too, and must be there.
 
+use crate::common::forward;
 use crate::golden_support;
 
 use crate::golden_support::{Fixture, Form, TOKENS, Tiny, Way};
@@ -35,7 +36,7 @@ fn engine_of(file: &Gguf, device: &str, options: Options, chunk: usize) -> Engin
 }
 
 fn by_steps(e: &mut Engine, tokens: &[u32]) -> Vec<f32> {
-    tokens.iter().enumerate().flat_map(|(i, &t)| e.forward(&[t], i, true).expect("logits").to_vec()).collect()
+    tokens.iter().enumerate().flat_map(|(i, &t)| forward(e, &[t], i, true)).collect()
 }
 
 /// What a file's logits are held to.
@@ -67,7 +68,7 @@ fn check_on(device: &str, file: &Path, logits: &Path, tokens: &[u32], bounds: &B
     };
     for (i, chunk) in [7, 32, 128].into_iter().enumerate() {
         let mut e = engine(&file, device, None, chunk);
-        compare(&format!("chunks of {chunk}"), e.forward(tokens, 0, true).expect("logits"));
+        compare(&format!("chunks of {chunk}"), &forward(&mut e, tokens, 0, true));
         if i == 0 {
             compare("a token at a time", &by_steps(&mut e, tokens));
         }
@@ -117,10 +118,10 @@ fn near_exact(device: &str) {
     let tokens = ids(&data("demo-glm-tokens.txt"));
     for path in [asset("demo-glm-Q4_0.gguf"), data("demo-glm-Q4_K_M.gguf")] {
         let file = Gguf::open(&path).expect("a GGUF file");
-        let exact = engine(&file, "cpu", None, 128).forward(&tokens, 0, true).expect("logits").to_vec();
+        let exact = forward(&mut engine(&file, "cpu", None, 128), &tokens, 0, true);
         for chunk in [7, 128] {
             let mut e = engine_of(&file, device, quick(false), chunk);
-            let error = rms(e.forward(&tokens, 0, true).expect("logits"), &exact);
+            let error = rms(&forward(&mut e, &tokens, 0, true), &exact);
             println!("{}, chunks of {chunk}: rms {error:.2e}", path.display());
             assert!(error > 1e-6 && error < 0.03, "{}, chunks of {chunk}: {error}", path.display());
             if chunk == 7 {
@@ -160,11 +161,11 @@ fn greedy(device: &str, file: &Path) -> Vec<(usize, usize)> {
     };
     let follow = |p: &serde_json::Value| {
         let (prompt, expected) = (list(&p["ids"]), list(&p["continuation"]));
-        let mut next = argmax(e.forward(&prompt, 0, false).expect("logits")) as u32;
+        let mut next = argmax(&forward(&mut e, &prompt, 0, false)) as u32;
         let mut same = 0;
         for (i, &want) in expected.iter().enumerate() {
             same += usize::from(next == want);
-            next = argmax(e.forward(&[want], prompt.len() + i, false).expect("logits")) as u32;
+            next = argmax(&forward(&mut e, &[want], prompt.len() + i, false)) as u32;
         }
         println!("{}: {same} of {} tokens", p["prompt"], expected.len());
         (same, expected.len())
@@ -230,10 +231,9 @@ fn golden(device: &str, encoding: EncodingRef) {
             // One format as users' are: what the C compiler makes of the others' loads, the conformance suite sees.
             let options = Options { quick: encoding.name != F32.name, ..quick(true) };
             let mut e = engine_of(&file, device, options, 5);
-            for (name, found) in [
-                ("a token at a time", by_steps(&mut e, &tokens)),
-                ("chunks of 5", e.forward(&tokens, 0, true).expect("logits").to_vec()),
-            ] {
+            for (name, found) in
+                [("a token at a time", by_steps(&mut e, &tokens)), ("chunks of 5", forward(&mut e, &tokens, 0, true))]
+            {
                 // f16 weights meet activations rounded to f16: one within f32's error of a tie falls either way, a 2^-11 of its size,
                 // so that file is held to the bound of whole models instead of the one of single logits.
                 if encoding.name == F16.name {
@@ -356,11 +356,10 @@ fn threads_make_no_difference() {
     let file = Gguf::open(asset("demo-glm-Q4_0.gguf")).expect("a GGUF file");
     let with = |threads| engine_of(&file, "cpu", Options { threads: Some(threads), ..Options::default() }, 32);
     let mut one = with(1);
-    let (chunked, stepped) =
-        (one.forward(&tokens, 0, true).expect("logits").to_vec(), by_steps(&mut one, &tokens[..24]));
+    let (chunked, stepped) = (forward(&mut one, &tokens, 0, true), by_steps(&mut one, &tokens[..24]));
     for threads in [2, 3] {
         let mut e = with(threads);
-        assert!(e.forward(&tokens, 0, true).expect("logits") == chunked, "{threads} threads, in chunks");
+        assert!(forward(&mut e, &tokens, 0, true) == chunked, "{threads} threads, in chunks");
         assert!(by_steps(&mut e, &tokens[..24]) == stepped, "{threads} threads, a token at a time");
     }
 }
@@ -370,11 +369,11 @@ fn threads_make_no_difference() {
 fn a_half_precision_cache_is_near() {
     let tokens = ids(&data("demo-glm-tokens.txt"));
     let file = Gguf::open(asset("demo-glm-Q4_0.gguf")).expect("a GGUF file");
-    let full = engine(&file, "cpu", None, 32).forward(&tokens, 0, true).expect("logits").to_vec();
+    let full = forward(&mut engine(&file, "cpu", None, 32), &tokens, 0, true);
     let opened = open("cpu", &quick(true)).expect("a device");
     let settings = Settings { context: Some(256), cache: Scalar::F16, chunk: 32, ..Settings::default() };
     let mut e = Engine::load(&file, opened, settings, &|_| ()).expect("a model");
-    let error = rms(e.forward(&tokens, 0, true).expect("logits"), &full);
+    let error = rms(&forward(&mut e, &tokens, 0, true), &full);
     assert!(error > 0.0 && error < 5e-3, "{error}");
 }
 
@@ -383,11 +382,11 @@ fn a_half_precision_cache_is_near() {
 fn a_cache_of_bytes_is_near() {
     let tokens = ids(&data("demo-glm-tokens.txt"));
     let file = Gguf::open(asset("demo-glm-Q4_0.gguf")).expect("a GGUF file");
-    let full = engine(&file, "cpu", None, 32).forward(&tokens, 0, true).expect("logits").to_vec();
+    let full = forward(&mut engine(&file, "cpu", None, 32), &tokens, 0, true);
     let opened = open("cpu", &quick(true)).expect("a device");
     let settings = Settings { context: Some(256), cache: Scalar::I8, chunk: 32, ..Settings::default() };
     let mut e = Engine::load(&file, opened, settings, &|_| ()).expect("a model");
-    let chunked = e.forward(&tokens, 0, true).expect("logits").to_vec();
+    let chunked = forward(&mut e, &tokens, 0, true);
     let stepped = by_steps(&mut e, &tokens);
     let errors = [rms(&chunked, &full), rms(&stepped, &full), rms(&stepped, &chunked)];
     println!("chunked, stepped, one against the other: {errors:?}");
@@ -399,12 +398,12 @@ fn a_cache_of_bytes_is_near() {
 fn integer_scores_are_near_exact() {
     let tokens = ids(&data("demo-glm-tokens.txt"));
     let file = Gguf::open(asset("demo-glm-Q4_0.gguf")).expect("a GGUF file");
-    let exact = engine(&file, "cpu", None, 32).forward(&tokens, 0, true).expect("logits").to_vec();
-    let floats = engine_of(&file, "cpu", quick(false), 32).forward(&tokens, 0, true).expect("logits").to_vec();
+    let exact = forward(&mut engine(&file, "cpu", None, 32), &tokens, 0, true);
+    let floats = forward(&mut engine_of(&file, "cpu", quick(false), 32), &tokens, 0, true);
     let opened = open("cpu", &quick(false)).expect("a device");
     let settings = Settings { context: Some(256), cache: Scalar::I8, chunk: 32, ..Settings::default() };
     let mut e = Engine::load(&file, opened, settings, &|_| ()).expect("a model");
-    let chunked = e.forward(&tokens, 0, true).expect("logits").to_vec();
+    let chunked = forward(&mut e, &tokens, 0, true);
     let stepped = by_steps(&mut e, &tokens);
     for (class, found) in [("chunks", &chunked), ("a token at a time", &stepped)] {
         let errors = [rms(found, &exact), rms(found, &floats)];
@@ -420,6 +419,6 @@ fn every_device_by_name_runs_the_same_plan() {
     let file = Gguf::open(path).expect("a GGUF file");
     let tokens = &ids(&data("tiny-tokens.txt"))[..3];
     let (mut a, mut b) = (engine(&file, "cpu", None, 8), engine(&file, "interp", None, 8));
-    let (a, b) = (a.forward(tokens, 0, true).expect("logits").to_vec(), b.forward(tokens, 0, true).expect("logits"));
-    assert!(rms(b, &a) < 1e-4);
+    let (a, b) = (forward(&mut a, tokens, 0, true), forward(&mut b, tokens, 0, true));
+    assert!(rms(&b, &a) < 1e-4);
 }

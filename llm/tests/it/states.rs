@@ -1,15 +1,14 @@
-//! Conversations with a model that keeps states: what is reused gives what is computed afresh, though a state cannot be cut.
+//! Conversations with a model that keeps recurrent states: what is reused gives what is computed afresh, though a state cannot be cut.
 
+use crate::common::forward;
+use crate::conversation_support::{apart, ask, exact_prefix, fresh};
 use crate::parity_support::tables::{data, rms};
-use crate::session_support::{answer, exact_prefix, feed, fresh};
 use gristmill_backend::{Opened, Options, open};
-use gristmill_llm::engine::{Compiled, Engine, Forecast, Settings, Weights};
+use gristmill_llm::arch::Logits;
+use gristmill_llm::engine::{Compiled, Engine, MemoryEstimate, Settings, Weights};
 use gristmill_llm::gguf::Gguf;
-use gristmill_llm::prefix::{BLOCK, Reuse};
-use gristmill_llm::sched::{Batcher, SequenceOptions};
-use gristmill_llm::session::Session;
+use gristmill_llm::sched::{BLOCK, Batcher, Reuse, SequenceOptions};
 use gristmill_uop::Scalar;
-use std::ops::ControlFlow;
 
 /// What logits of steps cut in other places may differ by, in their deviation: all is exact but for the order of sums.
 const NEAR: f64 = 1e-4;
@@ -22,22 +21,17 @@ fn opened() -> Opened {
     open("cpu", &Options { exact: true, quick: true, ..Options::default() }).expect("a device")
 }
 
-fn settings(parallel: Option<usize>) -> Settings {
+fn settings(parallel: usize) -> Settings {
     Settings { context: Some(256), cache: Scalar::F32, chunk: 64, parallel, ..Settings::default() }
 }
 
 /// An engine in exact arithmetic, with states of so many sequences.
-fn engine(parallel: Option<usize>) -> Engine {
+fn engine(parallel: usize) -> Engine {
     Engine::load(&file(), opened(), settings(parallel), &|_| ()).expect("an engine")
 }
 
-/// A session that keeps so many bytes of prefixes.
-fn session(keep: Option<usize>) -> Session {
-    let engine = engine(None);
-    match keep {
-        None => Session::new(engine),
-        Some(keep) => Session::with_prefixes(engine, keep),
-    }
+fn batcher(sequences: usize) -> Batcher {
+    Batcher::new(engine(sequences))
 }
 
 fn text(seed: u32, len: usize) -> Vec<u32> {
@@ -46,11 +40,11 @@ fn text(seed: u32, len: usize) -> Vec<u32> {
 
 #[test]
 fn an_exact_prefix_changes_no_bit() {
-    let (mut session, mut scratch) = (session(Some(64 << 20)), session(Some(0)));
+    let (mut batcher, mut scratch) = (batcher(3), batcher(1));
     let text = text(1, 200);
     for len in [20, BLOCK + 1, 101, 170] {
         let begun = [1, BLOCK, len / 2, len];
-        let fed = exact_prefix([&mut session, &mut scratch], &text, len, &begun, 10);
+        let fed = exact_prefix([&mut batcher, &mut scratch], &text, len, &begun, 10);
         let least = |begun: usize| (begun - 1) / BLOCK * BLOCK;
         assert!(fed.iter().zip(begun).all(|(fed, begun)| fed.reused >= least(begun)), "{len}: {fed:?}");
     }
@@ -58,97 +52,87 @@ fn an_exact_prefix_changes_no_bit() {
 
 #[test]
 fn a_conversation_goes_on_and_is_edited() {
-    for keep in [None, Some(64 << 20)] {
-        let (mut session, mut scratch) = (session(keep), session(None));
-        let near = |session: &Session, scratch: &mut Session, prompt: &[u32]| {
-            let expected = fresh(scratch, prompt, Reuse::Any);
-            let error = rms(session.logits(), &expected);
+    for sequences in [1, 3] {
+        let (mut batcher, mut scratch) = (batcher(sequences), batcher(1));
+        let mut near = |logits: &[f32], prompt: &[u32]| {
+            let error = rms(logits, &fresh(&mut scratch, prompt, Reuse::Any, 0).logits);
             assert!(error < NEAR, "{} tokens: {error}", prompt.len());
         };
         // Two turns: all of the first is there.
         let first = text(1, 50);
-        feed(&mut session, &first, Reuse::Any);
-        near(&session, &mut scratch, &first);
-        let said = answer(&mut session, 12);
-        let held = session.tokens().len();
-        assert!(held >= first.len() + said.len() - 1);
-        let second = [&session.tokens()[..held], &text(2, 20)].concat();
-        assert_eq!(feed(&mut session, &second, Reuse::Any).reused, held);
-        near(&session, &mut scratch, &second);
-        answer(&mut session, 9);
-        // Another second question: from the end of the first answer on.
-        let other = [&second[..held], &text(3, 15)].concat();
-        assert_eq!(feed(&mut session, &other, Reuse::Any).reused, held);
-        near(&session, &mut scratch, &other);
-        // Another answer to the first question: its last token once more, from the copy before it.
-        let fed = feed(&mut session, &first, Reuse::Any);
-        assert!(fed.run <= first.len(), "{fed:?}");
-        near(&session, &mut scratch, &first);
-        // A beginning that ends where no copy was taken.
+        let asked = ask(&mut batcher, &first, Reuse::Any, 12);
+        near(&asked.logits, &first);
+        let held = asked.run;
+        assert_eq!(held, [&first[..], &asked.answer[..11]].concat());
+        let second = [&held[..], &text(2, 20)].concat();
+        let asked = ask(&mut batcher, &second, Reuse::Any, 9);
+        assert_eq!(asked.prefill.reused, held.len());
+        near(&asked.logits, &second);
+        // Another second question: from the end of the first answer on, if the snapshot there was kept.
+        let other = [&held[..], &text(3, 15)].concat();
+        let asked = ask(&mut batcher, &other, Reuse::Any, 0);
+        assert!(sequences == 1 || asked.prefill.reused == held.len(), "{:?}", asked.prefill);
+        near(&asked.logits, &other);
+        // Another answer to the first question.
+        let asked = ask(&mut batcher, &first, Reuse::Any, 0);
+        assert!(asked.prefill.run <= first.len(), "{:?}", asked.prefill);
+        near(&asked.logits, &first);
+        // A beginning that ends where no snapshot was taken.
         let cut = [&first[..41], &text(4, 9)].concat();
-        assert!(feed(&mut session, &cut, Reuse::Any).reused <= 41);
-        near(&session, &mut scratch, &cut);
+        let asked = ask(&mut batcher, &cut, Reuse::Any, 0);
+        assert!(asked.prefill.reused <= 41);
+        near(&asked.logits, &cut);
     }
 }
 
 #[test]
 fn conversations_are_kept_side_by_side() {
-    let mut session = session(Some(64 << 20));
+    let mut batcher = batcher(3);
     let prompts: Vec<Vec<u32>> = (0..3).map(|i| text(i, 150)).collect();
     for prompt in &prompts {
-        assert_eq!(feed(&mut session, prompt, Reuse::Any).reused, 0);
-        answer(&mut session, 8);
+        assert_eq!(ask(&mut batcher, prompt, Reuse::Any, 8).prefill.reused, 0);
     }
     for prompt in &prompts {
-        assert_eq!(feed(&mut session, prompt, Reuse::Any).reused, 149 / BLOCK * BLOCK);
+        assert_eq!(ask(&mut batcher, prompt, Reuse::Any, 0).prefill.reused, 149 / BLOCK * BLOCK);
     }
-    // Nothing fits: everything is run again, and right.
-    let (mut none, mut scratch) = (self::session(Some(1000)), self::session(None));
-    for prompt in &prompts[..2] {
-        assert_eq!(feed(&mut none, prompt, Reuse::Any).reused, 0);
-        assert!(rms(none.logits(), &fresh(&mut scratch, prompt, Reuse::Any)) < NEAR);
+    // With rows of states for one sequence most is run again, and right.
+    let (mut few, mut scratch) = (self::batcher(1), self::batcher(1));
+    for prompt in prompts.iter().chain(&prompts) {
+        let asked = ask(&mut few, prompt, Reuse::Any, 0);
+        assert!(rms(&asked.logits, &fresh(&mut scratch, prompt, Reuse::Any, 0).logits) < NEAR, "{:?}", asked.prefill);
     }
-    assert!(none.kept_bytes() <= 1000);
+    assert!(few.load().kept_states <= 3);
 }
 
 #[test]
-fn a_rewound_session_answers_as_before() {
-    let mut session = session(None);
+fn the_same_prompt_has_the_same_answer() {
+    let (mut batcher, mut scratch) = (batcher(1), batcher(1));
     let prompt = text(5, 77);
-    feed(&mut session, &prompt, Reuse::Exact);
-    let logits = session.logits().to_vec();
-    let first = answer(&mut session, 12);
-    session.rewind(77, &logits);
-    assert_eq!(answer(&mut session, 12), first);
-    // To where no copy was taken: what lies before is run again.
-    let at = session.tokens().len() - 5;
-    let next = session.tokens()[at];
-    session.rewind(at, &logits);
-    session.advance(next).expect("a step");
-    let expected = fresh(&mut self::session(None), session.tokens(), Reuse::Any);
-    assert!(rms(session.logits(), &expected) < NEAR);
+    let first = ask(&mut batcher, &prompt, Reuse::Exact, 12);
+    let again = ask(&mut batcher, &prompt, Reuse::Exact, 12);
+    assert_eq!(again.prefill.reused, 76 / BLOCK * BLOCK);
+    assert!(again.logits == first.logits);
+    assert_eq!(again.answer, first.answer);
+    // To where no snapshot was taken: what lies before is run again.
+    let cut = &again.run[..again.run.len() - 4];
+    let asked = ask(&mut batcher, cut, Reuse::Any, 0);
+    let expected = fresh(&mut scratch, cut, Reuse::Any, 0).logits;
+    assert!(rms(&asked.logits, &expected) < NEAR, "{:?}", asked.prefill);
 }
 
 #[test]
 fn scores_do_not_depend_on_what_came_before() {
-    let (mut session, mut scratch) = (session(Some(64 << 20)), session(None));
+    let (mut batcher, mut scratch) = (batcher(1), batcher(1));
     let prompt = text(6, 100);
-    let scores = |session: &mut Session| {
+    let scores = |batcher: &mut Batcher| {
         let mut rows: Vec<f32> = Vec::new();
-        let each = &mut |_: usize, logits: &[f32]| {
-            rows.extend_from_slice(logits);
-            ControlFlow::Continue(())
-        };
-        session.score(&prompt, each).expect("scored");
+        apart(batcher, &prompt, 64, &mut |engine, run| {
+            rows.extend(engine.logits(run, Logits::All).expect("logits"));
+        });
         rows
     };
-    feed(&mut session, &text(7, 90), Reuse::Any);
-    answer(&mut session, 5);
-    assert_eq!(scores(&mut session), scores(&mut scratch));
-}
-
-fn batcher(sequences: usize) -> Batcher {
-    Batcher::new(engine(Some(sequences))).unwrap_or_else(|_| panic!("answers share steps"))
+    ask(&mut batcher, &text(7, 90), Reuse::Any, 5);
+    assert!(scores(&mut batcher) == scores(&mut scratch));
 }
 
 /// Runs a prompt to its end and gives it so many of the tokens that are most probable: how much of it was found, the logits behind the prompt, and all tokens that have been run.
@@ -176,13 +160,13 @@ fn turn(batcher: &mut Batcher, prompt: &[u32], reuse: Reuse, answer: usize) -> (
 
 #[test]
 fn conversations_over_a_pool_go_on_from_copies() {
-    let (mut batcher, mut scratch) = (batcher(2), session(None));
+    let (mut batcher, mut scratch) = (batcher(2), batcher(1));
     let mut near = |prompt: &[u32], logits: &[f32]| {
-        let error = rms(logits, &fresh(&mut scratch, prompt, Reuse::Any));
+        let error = rms(logits, &fresh(&mut scratch, prompt, Reuse::Any, 0).logits);
         assert!(error < NEAR, "{} tokens: {error}", prompt.len());
     };
     let first = text(1, 100);
-    let (found, logits, said) = turn(&mut batcher, &first, Reuse::Any, 12);
+    let (found, logits, said) = turn(&mut batcher, &first, Reuse::Exact, 12);
     assert_eq!((found, said.len()), (0, 112));
     near(&first, &logits);
     // The next turn, and another one in its place.
@@ -207,16 +191,14 @@ fn conversations_over_a_pool_go_on_from_copies() {
 
 #[test]
 fn a_prompt_that_is_run_apart_has_states_of_its_own() {
-    let (mut batcher, mut alone) = (batcher(2), engine(None));
+    let (mut batcher, mut alone) = (batcher(2), engine(1));
     let tokens = text(8, 200);
-    let expected = alone.forward(&tokens, 0, true).expect("logits").to_vec();
+    let expected = forward(&mut alone, &tokens, 0, true);
     let (_, before, _) = turn(&mut batcher, &tokens[..90], Reuse::Exact, 3);
     let mut found = Vec::new();
-    let flow = batcher.apart(&tokens, 64, &mut |engine, piece, at| {
-        found.extend_from_slice(engine.forward(piece, at, true)?);
-        Ok(ControlFlow::Continue(()))
+    apart(&mut batcher, &tokens, 64, &mut |engine, run| {
+        found.extend(engine.logits(run, Logits::All).expect("logits"));
     });
-    assert_eq!(flow.expect("run"), Some(ControlFlow::Continue(())));
     assert!(rms(&found, &expected) < NEAR);
     assert_eq!(turn(&mut batcher, &tokens[..90], Reuse::Exact, 0).1, before, "nobody's states were touched");
 }
@@ -225,15 +207,18 @@ fn a_prompt_that_is_run_apart_has_states_of_its_own() {
 fn a_pool_has_the_bytes_of_its_states() {
     let none = Weights::default();
     let file = file();
-    let compiled = Compiled::new(&file, opened(), settings(Some(3)), &none, &|_| ()).expect("compiled");
-    let engine = engine(Some(3));
-    assert_eq!(engine.state_rows(), 9);
+    let compiled = Compiled::new(&file, opened(), settings(3), &none, &|_| ()).expect("compiled");
+    let engine = engine(3);
+    assert_eq!(engine.cache().state_rows(), 9);
     // What is allocated is what was said, but for tables of numbers of pages.
     let tables = engine.memory_bytes() - compiled.memory(&none);
     assert!(tables < 4096, "{tables} bytes that nobody counted");
-    let forecast = |parallel| Forecast::of(&file, &settings(parallel), u64::MAX / 2).expect("one").beside;
-    let model = engine.model();
-    let rows = (3 * 256 - 2048) * model.cache_row_bytes(Scalar::F32) as i64;
-    let states = 8 * model.state_bytes() as i64;
-    assert_eq!(forecast(Some(3)) as i64 - forecast(None) as i64, rows + states);
+    let estimate = |parallel, contexts| {
+        let settings = Settings { contexts, ..settings(parallel) };
+        MemoryEstimate::new(&file, &settings, u64::MAX / 2).expect("one").beside
+    };
+    // A cache of 2,048 rows has room for more contexts than three.
+    let (row, state) = (engine.model().cache_row_bytes(Scalar::F32) as u64, engine.model().state_bytes() as u64);
+    assert_eq!(estimate(3, 1) - estimate(1, 1), 6 * state);
+    assert_eq!(estimate(3, 10) - estimate(3, 1), (10 * 256 - 2048) * row);
 }

@@ -1,7 +1,7 @@
 //! Steps of presets, for tests of what is planned for them.
 
 use gristmill_llm::arch::{Functions, Logits, Model, Options, Plan, Pools, TokenClass, load};
-use gristmill_llm::engine::{CacheShape, Most, Settings, cache_rows, classes, depths, plan_options};
+use gristmill_llm::engine::{CacheShape, Settings, StepLimits, cache_rows, depths, plan_options, sequence_graphs};
 use gristmill_llm::gguf::Gguf;
 use gristmill_uop::dtype::Scalar;
 use gristmill_uop::function::Function;
@@ -13,22 +13,22 @@ pub const CONTEXT: usize = 32768;
 /// Most tokens of one of its steps.
 pub const CHUNK: usize = 512;
 
-/// A step of a model of that shape, in a cache of 4,096 rows of halves, or a pool of pages for as many for each of several sequences.
+/// A step of a model of that shape, over a pool of pages for 4,096 rows of halves of each of its sequences; one sequence's pages are neighbours.
 pub fn step(preset: &str, quant: &str, tokens: TokenClass) -> Plan {
     let file = Gguf::synth(preset, quant).expect("a preset");
     let model = load(file.metadata(), &file).expect("a model");
-    let pages = match tokens {
-        TokenClass::Batch { max } => Some(Pools::new(max * 4096 / Options::PAGE, model.cache_kinds(), max, 512)),
-        _ => None,
+    let (sequences, contiguous) = match tokens {
+        TokenClass::Batch { max } => (max, false),
+        _ => (1, true),
     };
     let options = Options {
         tokens,
         rows: 4096,
-        pages,
-        chunk: 512,
+        pools: Pools::new(sequences * 4096 / Options::PAGE, model.cache_kinds(), sequences, 512),
+        contiguous,
         depth: 4096,
         cache: Scalar::F16,
-        logits: if pages.is_some() { Logits::All } else { Logits::Last },
+        logits: if contiguous { Logits::Last } else { Logits::All },
         tile: Options::TILE,
     };
     model.plan(&options, &mut Functions::new())
@@ -42,11 +42,13 @@ pub fn functions_of_steps(
     all_steps: bool,
 ) -> Vec<Arc<Function>> {
     let rows = cache_rows(CONTEXT, CHUNK);
-    let cache = CacheShape { rows, pages: None, chunk: CHUNK, scalar: Scalar::F16 };
+    let pools = Pools::new(rows / Options::PAGE, model.cache_kinds(), 1, CHUNK);
+    let cache = CacheShape { rows, pools, scalar: Scalar::F16 };
+    let limits = StepLimits { chunk: CHUNK, long: CHUNK };
     let mut all = Vec::new();
-    for class in classes(Most::chunk(CHUNK), &depths(&Settings::default(), rows, target), None) {
-        if class.tokens == 1 || all_steps {
-            let plan = model.plan(&plan_options(class, cache, target), functions);
+    for graph in sequence_graphs(limits, &depths(&Settings::default(), rows, target)) {
+        if graph.tokens == 1 || all_steps {
+            let plan = model.plan(&plan_options(graph, cache, target), functions);
             all.extend(plan.functions().into_iter().cloned());
         }
     }

@@ -5,7 +5,7 @@ use gristmill_backend::{Options as Device, open};
 use gristmill_compiler::testing::{every_form, rules_of_tensors};
 use gristmill_compiler::{Cheapest, Perturb, Policy, compile};
 use gristmill_encodings::by_name;
-use gristmill_llm::arch::{Functions, Logits, Model, Options, TokenClass};
+use gristmill_llm::arch::{Functions, Logits, Model, Options, Pools, TokenClass};
 use gristmill_llm::gguf::Gguf;
 use gristmill_tensor::function::ContentKey;
 use gristmill_uop::dtype::Scalar;
@@ -22,8 +22,9 @@ fn functions(model: &dyn Model) -> Vec<Arc<Function>> {
     let (mut out, mut written): (Vec<Arc<Function>>, Vec<Arc<Function>>) = Default::default();
     for tokens in [TokenClass::One, TokenClass::Chunk { max: 8 }] {
         for (logits, cache) in [(Logits::Last, Scalar::F16), (Logits::All, Scalar::F32), (Logits::Last, Scalar::I8)] {
+            let pools = Pools::of(192 / Options::PAGE);
             let options =
-                Options { tokens, rows: 192, pages: None, chunk: 192, depth: 192, cache, logits, tile: Options::TILE };
+                Options { tokens, rows: 192, pools, contiguous: true, depth: 192, cache, logits, tile: Options::TILE };
             for f in model.plan(&options, &mut shared).functions() {
                 if !out.iter().any(|o| Arc::ptr_eq(o, f)) {
                     out.push(f.clone());

@@ -2,13 +2,11 @@
 
 use crate::parity_support::tables::{data, ids};
 use gristmill_backend::{Options, open};
-use gristmill_llm::engine::{Engine, Pages, Row, Settings};
+use gristmill_llm::engine::{Engine, Pages, Row, Settings, Source, Step};
 use gristmill_llm::generation::{Constraint, Generation, Given};
 use gristmill_llm::gguf::Gguf;
-use gristmill_llm::prefix::Reuse;
-use gristmill_llm::sampling::{Sampler, SamplingParams, TokenSet};
-use gristmill_llm::sched::{Batcher, SequenceId, SequenceOptions, Stepped};
-use gristmill_llm::session::ConstraintError;
+use gristmill_llm::sampling::{Draws, Sampler, SamplingParams, TokenSet};
+use gristmill_llm::sched::{Batcher, ConstraintError, Reuse, SequenceId, SequenceOptions, Stepped};
 use std::collections::BTreeMap;
 
 /// Sequences of a step.
@@ -24,7 +22,7 @@ fn engine(family: &str, quant: &str) -> (Engine, Vec<u32>) {
 fn engine_on(device: &str, family: &str, quant: &str, parallel: usize) -> (Engine, Vec<u32>) {
     let file = Gguf::open(data(&format!("families/{family}-{quant}.gguf"))).expect("a GGUF file");
     let opened = open(device, &Options { quick: true, ..Options::default() }).expect("a device");
-    let settings = Settings { context: Some(256), chunk: 128, parallel: Some(parallel), ..Settings::default() };
+    let settings = Settings { context: Some(256), chunk: 128, parallel, ..Settings::default() };
     let engine = Engine::load(&file, opened, settings, &|_| ()).expect("a model");
     (engine, ids(&data(&format!("families/{family}-tokens.txt"))))
 }
@@ -71,7 +69,7 @@ fn answers_with(batcher: &mut Batcher, asked: &[Asked], apart: usize, options: S
             let logits = batcher.logits(of).expect("logits");
             let token = samplers[i].sample(logits, &history).expect("a token");
             if asked[i].seed.is_none()
-                && let Some(probable) = batcher.most_probable(of).expect("a token")
+                && let Some(probable) = batcher.most_probable(of)
             {
                 assert_eq!(probable, token, "the device chooses as the host does");
             }
@@ -102,7 +100,7 @@ fn check(family: &str, quant: &str) {
 
 fn check_on(device: &str, family: &str, quant: &str, parallel: usize) {
     let (engine, tokens) = engine_on(device, family, quant, parallel);
-    let mut batcher = Batcher::new(engine).unwrap_or_else(|_| panic!("{family} shares steps"));
+    let mut batcher = Batcher::new(engine);
     let asked = requests(&tokens);
     let alone: Vec<Vec<u32>> =
         asked.iter().map(|one| answers(&mut batcher, std::slice::from_ref(one), 0).remove(0)).collect();
@@ -144,12 +142,11 @@ fn states_answer_as_alone() {
 fn steps_have_the_size_of_the_largest_where_a_text_must_not_depend_on_others() {
     for invariant in [true, false] {
         let (engine, tokens) = engine("llama", "q4_k_m");
-        let mut batcher = Batcher::new(engine).unwrap_or_else(|_| panic!("it shares steps"));
+        let mut batcher = Batcher::new(engine);
         let options = SequenceOptions { reuse: Reuse::Exact, batch_invariant: invariant };
         let asked = &requests(&tokens)[1..2];
         let first = answers_with(&mut batcher, asked, 0, options);
-        let launches = [1, PARALLEL].map(|sequences| !batcher.engine().row_launches(sequences).is_empty());
-        assert_eq!(launches, [!invariant, invariant]);
+        assert_eq!(!batcher.engine().batch_launches(PARALLEL).is_empty(), invariant);
         // Alone, its text is the same every time.
         assert_eq!(answers_with(&mut batcher, asked, 0, options), first);
     }
@@ -158,10 +155,13 @@ fn steps_have_the_size_of_the_largest_where_a_text_must_not_depend_on_others() {
 /// Bits of a row's logits, run beside so many others.
 fn beside(engine: &mut Engine, tokens: &[u32], others: usize) -> Vec<u32> {
     let pages: Vec<Vec<u32>> = (0..=others as u32).map(|page| vec![page]).collect();
+    let windowed = engine.cache().window_pages().is_some();
     for (position, &token) in tokens.iter().enumerate() {
-        let own = pages.iter().zip(0..).map(|(all, state)| Pages { all, state, ..Pages::default() });
-        let rows: Vec<Row> = own.map(|pages| Row { token, position, pages }).collect();
-        engine.step_rows_alike(&rows).expect("a step");
+        let windows = |all| if windowed { all } else { &[][..] };
+        let own = pages.iter().zip(0..).map(|(all, state)| Pages { all, windows: windows(&all[..]), state });
+        let row = |pages| Row { token: Source::Token(token), position, pages, draws: Draws::greedy() };
+        let rows: Vec<Row> = own.map(row).collect();
+        engine.run(&Step { rows: &rows, batch_invariant: true, ..Step::default() }).expect("a step");
     }
     let mut logits = Vec::new();
     engine.row_logits(0, &mut logits).expect("logits");
@@ -266,7 +266,7 @@ fn own_answers(batcher: &mut Batcher, prompts: &[(usize, &[u32])]) -> (Vec<Vec<u
 fn answers_with_parameters_of_their_own_do_not_depend_on_who_chooses_or_who_is_beside_them() {
     let (engine, tokens) = engine("qwen3moe", "q8_0");
     let prompts: Vec<(usize, &[u32])> = (0..6).map(|nth| (nth, &tokens[nth..40 + 7 * nth])).collect();
-    let mut batcher = Batcher::new(engine).unwrap_or_else(|_| panic!("it shares steps")).with_ranks(false);
+    let mut batcher = Batcher::new(engine).with_ranks(false);
     let (alone, told): (Vec<_>, Vec<_>) = prompts.iter().map(|one| own_answers(&mut batcher, &[*one])).unzip();
     let alone = alone.concat();
     assert!(told.iter().all(|&told| told == 0));

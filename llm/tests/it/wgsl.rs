@@ -5,12 +5,11 @@
 //! are with `GRISTMILL_CARDS=all`.
 
 use crate::side_by_side::each;
-use crate::steps_support::{CHUNK, CONTEXT, functions_of_steps};
+use crate::steps_support::functions_of_steps;
 use gristmill_backend::null::NullDevice;
 use gristmill_backend::wgpu::dialect::{Wgsl, measuring, module, order, words_of_tables};
 use gristmill_backend::{Opened, Text};
 use gristmill_llm::arch::{self, Functions};
-use gristmill_llm::engine::cache_rows;
 use gristmill_llm::gguf::Gguf;
 use gristmill_llm::sampling::{self, Choice};
 use gristmill_llm::synth;
@@ -69,9 +68,8 @@ fn programs(target: Target, preset: &str, quant: &str, all_steps: bool) -> Vec<K
     let model = arch::load(file.metadata(), &file).expect("a model");
     let mut jit = Jit::new(Opened::new(Arc::new(NullDevice::new("null", target)), Some(&Wgsl)));
     let mut functions = Functions::new();
-    let rows = cache_rows(CONTEXT, CHUNK);
     let mut all = functions_of_steps(&*model, jit.target(), &mut functions, all_steps);
-    all.push(functions.share(sampling::function(Choice::Greedy, model.vocabulary(), rows)));
+    all.push(functions.share(sampling::one_function(Choice::Greedy, model.vocabulary())));
     let ready = jit.prepare(&all, &|_, _| ()).expect("scheduled");
     let of = |ready: &Arc<Ready>| -> Vec<Kernel> {
         let programs = &ready.compiled.programs;

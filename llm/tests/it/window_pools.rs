@@ -1,20 +1,19 @@
 //! Layers with a window whose pages are a smaller pool: logits of a cache of every position, though all that no token sees is no number, answers that do not depend on
 //! who is beside them or which windows are gone, and no more bytes than the pool's.
 
-use crate::recording;
-
+use crate::common::forward;
+use crate::conversation_support::apart;
 use crate::parity_support::tables::{data, rms};
-use crate::recording::Recording;
+use crate::recording::{self, Recording};
 use gristmill_backend::{Opened, Options, open};
-use gristmill_llm::arch;
-use gristmill_llm::engine::{Compiled, Engine, Forecast, Pages, Row, Settings, Weights};
+use gristmill_llm::arch::{self, Logits};
+use gristmill_llm::engine::{Compiled, Engine, MemoryEstimate, Pages, Row, Run, Settings, Source, Step, Weights};
 use gristmill_llm::gguf::Gguf;
-use gristmill_llm::prefix::Reuse;
-use gristmill_llm::sampling::{Sampler, SamplingParams};
-use gristmill_llm::sched::{Batcher, SequenceId, SequenceOptions};
+use gristmill_llm::sampling::{Draws, Sampler, SamplingParams};
+use gristmill_llm::sched::{Batcher, Reuse, SequenceId, SequenceOptions};
 use gristmill_uop::Scalar;
 use std::collections::{BTreeMap, BTreeSet};
-use std::ops::{ControlFlow, Range};
+use std::ops::Range;
 
 /// What logits of steps cut in other places may differ by, in their deviation: all is exact but for the order of sums.
 const NEAR: f64 = 1e-4;
@@ -36,11 +35,11 @@ fn file(name: &str) -> Gguf {
     Gguf::open(data(&format!("families/{name}.gguf"))).expect("a GGUF file")
 }
 
-fn settings(cache: Scalar, parallel: Option<usize>) -> Settings {
+fn settings(cache: Scalar, parallel: usize) -> Settings {
     Settings { context: Some(CONTEXT), cache, chunk: CHUNK, parallel, ..Settings::default() }
 }
 
-fn engine(name: &str, opened: Opened, cache: Scalar, parallel: Option<usize>) -> Engine {
+fn engine(name: &str, opened: Opened, cache: Scalar, parallel: usize) -> Engine {
     Engine::load(&file(name), opened, settings(cache, parallel), &|_| ()).expect("a model")
 }
 
@@ -60,9 +59,9 @@ struct Poisoned {
 impl Poisoned {
     fn new(name: &str, cache: Scalar) -> Poisoned {
         let (opened, device) = recording::around(open("cpu", &exact()).expect("a device"));
-        let engine = engine(name, opened, cache, Some(SEQUENCES));
-        let windows = engine.window_pages().expect("a pool of windows");
-        assert!(windows < engine.pages().expect("a pool"), "{name}: {windows} pages of windows");
+        let engine = engine(name, opened, cache, SEQUENCES);
+        let windows = engine.cache().window_pages().expect("a pool of windows");
+        assert!(windows < engine.cache().pages(), "{name}: {windows} pages of windows");
         let planes = engine.model().planes(cache).into_iter().flatten();
         let planes = planes.filter(|plane| plane.window().is_some()).map(|plane| plane.bytes(PAGE)).collect();
         Poisoned { engine, device, planes, windows }
@@ -98,9 +97,11 @@ fn before(position: usize) -> Range<usize> {
 
 /// Pages of a sequence of so many tokens: neighbours are no neighbours in the pool.
 fn pages(engine: &Engine, sequence: usize, tokens: usize) -> [Vec<u32>; 2] {
-    let (all, blocks) = (engine.pages().expect("a pool") as u32, tokens.div_ceil(PAGE));
+    let (all, blocks) = (engine.cache().pages() as u32, tokens.div_ceil(PAGE));
+    // Each has a part of the pool of windows in turn.
+    let ring = engine.cache().window_pages().expect("a pool of windows") / SEQUENCES;
     let own = |block: usize| ((sequence * CONTEXT / PAGE + block) as u32 * 7 + 3) % all;
-    [(0..blocks).map(own).collect(), engine.window_pages_in_turn(sequence, SEQUENCES, blocks)]
+    [(0..blocks).map(own).collect(), (0..blocks).map(|block| (sequence * ring + block % ring) as u32).collect()]
 }
 
 fn upto([all, windows]: &[Vec<u32>; 2], position: usize) -> Pages<'_> {
@@ -114,8 +115,9 @@ fn in_pieces(of: &mut Poisoned, tokens: &[u32], most: usize) -> Vec<f32> {
     let (mut out, mut at) = (Vec::new(), 0);
     for piece in tokens.chunks(most) {
         of.poison(&rows(&pages[1], before(at)).collect());
-        of.engine.select(upto(&pages, at + piece.len() - 1)).expect("pages");
-        out.extend_from_slice(of.engine.forward(piece, at, true).expect("logits"));
+        let pages = upto(&pages, at + piece.len() - 1);
+        let run = Run { tokens: piece, position: at, pages, contiguous: false };
+        out.extend(of.engine.logits(run, Logits::All).expect("logits"));
         at += piece.len();
     }
     out
@@ -130,11 +132,13 @@ fn staggered(of: &mut Poisoned, tokens: &[u32], late: usize) -> Vec<Vec<f32>> {
         let running: Vec<(usize, usize)> = (0..SEQUENCES).filter_map(|s| Some((s, at(s)?))).collect();
         of.poison(&running.iter().flat_map(|&(s, p)| rows(&pages[s][1], before(p))).collect());
         let row_of = |&(s, position): &(usize, usize)| Row {
-            token: tokens[position],
+            token: Source::Token(tokens[position]),
             position,
             pages: upto(&pages[s], position),
+            draws: Draws::greedy(),
         };
-        of.engine.step_rows(&running.iter().map(row_of).collect::<Vec<_>>()).expect("a step");
+        let rows: Vec<Row> = running.iter().map(row_of).collect();
+        of.engine.run(&Step { rows: &rows, ..Step::default() }).expect("a step");
         for (i, &(s, _)) in running.iter().enumerate() {
             of.engine.row_logits(i, &mut row).expect("logits");
             found[s].extend_from_slice(&row);
@@ -149,8 +153,8 @@ fn nothing_is_read_but_windows() {
     for name in FILES {
         let caches: &[Scalar] = if name == FILES[0] { &[Scalar::F32, Scalar::I8] } else { &[Scalar::F32] };
         for &cache in caches {
-            let mut alone = engine(name, open("cpu", &exact()).expect("a device"), cache, None);
-            let expected = alone.forward(&tokens, 0, true).expect("logits").to_vec();
+            let mut alone = engine(name, open("cpu", &exact()).expect("a device"), cache, 1);
+            let expected = forward(&mut alone, &tokens, 0, true);
             let mut of = Poisoned::new(name, cache);
             let mut all: Vec<Vec<f32>> = [CHUNK, 7, 1].map(|most| in_pieces(&mut of, &tokens, most)).into();
             all.extend(staggered(&mut of, &tokens[..150], 19));
@@ -166,24 +170,25 @@ fn nothing_is_read_but_windows() {
 #[test]
 fn a_pool_has_the_bytes_of_its_windows() {
     for name in FILES {
-        let (file, settings) = (file(name), settings(Scalar::F16, Some(SEQUENCES)));
+        let (file, settings) = (file(name), settings(Scalar::F16, SEQUENCES));
         let model = arch::load(file.metadata(), &file).expect("a model");
         let (all, within) = (model.cache_row_bytes(Scalar::F16), model.window_row_bytes(Scalar::F16));
         let none = Weights::default();
         let opened = || open("cpu", &exact()).expect("a device");
         let compiled = Compiled::new(&file, opened(), settings.clone(), &none, &|_| ()).expect("compiled");
         let engine = Engine::load(&file, opened(), settings.clone(), &|_| ()).expect("a model");
-        assert_eq!((engine.pages(), engine.window_pages()), (Some(48), Some(14)), "{name}");
+        assert_eq!((engine.cache().pages(), engine.cache().window_pages()), (48, Some(14)), "{name}");
         // What is allocated is what was said, but for tables of numbers of pages.
         let tables = engine.memory_bytes() - compiled.memory(&none);
         assert!(tables < 4096, "{name}: {tables} bytes that nobody counted");
-        let forecast = Forecast::of(&file, &settings, u64::MAX / 2).expect("one");
-        let besides = engine.memory_bytes() - engine.weight_bytes() - forecast.beside;
-        assert!(besides < 4 << 20, "{name}: {besides} bytes that the forecast does not know");
-        let whole = Settings { parallel: None, ..settings };
-        let alone = Forecast::of(&file, &whole, u64::MAX / 2).expect("one");
-        let rows = [2048 * (all - within) + 64 * within, 48 * PAGE * (all - within) + 14 * PAGE * within];
-        assert_eq!(forecast.beside as i64 - alone.beside as i64, rows[1] as i64 - rows[0] as i64, "{name}");
+        let estimate = MemoryEstimate::new(&file, &settings, u64::MAX / 2).expect("one");
+        let besides = engine.memory_bytes() - engine.weights().bytes() - estimate.beside;
+        assert!(besides < 4 << 20, "{name}: {besides} bytes that the estimate does not know");
+        let whole = Settings { parallel: 1, ..settings };
+        let alone = MemoryEstimate::new(&file, &whole, u64::MAX / 2).expect("one");
+        // Of one sequence six pages of windows.
+        let rows = [2048 * (all - within) + 6 * PAGE * within, 48 * PAGE * (all - within) + 14 * PAGE * within];
+        assert_eq!(estimate.beside as i64 - alone.beside as i64, rows[1] as i64 - rows[0] as i64, "{name}");
     }
 }
 
@@ -193,10 +198,10 @@ fn eight_contexts_of_real_shape_take_what_their_windows_do() {
         [("gemma-3-12b", "q4_0", 25), ("gemma-4-26b-a4b", "q4_0", 11), ("gpt-oss-20b", "mxfp4_moe", 8)]
     {
         let file = Gguf::synth(preset, quant).expect("a preset");
-        let settings = Settings { context: Some(32_768), parallel: Some(8), ..Settings::default() };
-        let forecast = Forecast::of(&file, &settings, u64::MAX / 2).expect("one");
-        println!("{preset}: {:.2} GB beside the weights", forecast.beside as f64 / 1e9);
-        assert!(forecast.beside < most * 1_000_000_000, "{preset}: {} bytes", forecast.beside);
+        let settings = Settings { context: Some(32_768), parallel: 8, ..Settings::default() };
+        let estimate = MemoryEstimate::new(&file, &settings, u64::MAX / 2).expect("one");
+        println!("{preset}: {:.2} GB beside the weights", estimate.beside as f64 / 1e9);
+        assert!(estimate.beside < most * 1_000_000_000, "{preset}: {} bytes", estimate.beside);
     }
 }
 
@@ -236,9 +241,9 @@ fn answers_are_those_of_each_alone() {
     let prompts = [of(2, 150, 90), of(3, 0, 70), of(4, 150, 20), of(2, 150, 91), of(5, 100, 33), of(6, 150, 200)];
     for name in FILES {
         let opened = open("cpu", &Options { quick: true, ..Options::default() }).expect("a device");
-        let engine = engine(name, opened, Scalar::F16, Some(SEQUENCES));
-        assert!(engine.window_pages().is_some());
-        let mut batcher = Batcher::new(engine).unwrap_or_else(|_| panic!("{name} shares steps"));
+        let engine = engine(name, opened, Scalar::F16, SEQUENCES);
+        assert!(engine.cache().window_pages().is_some());
+        let mut batcher = Batcher::new(engine);
         let alone: Vec<Vec<u32>> = prompts
             .iter()
             .map(|one| {
@@ -257,16 +262,14 @@ fn answers_are_those_of_each_alone() {
 fn a_prompt_that_is_run_apart_has_windows_in_turn() {
     let tokens = text(8, 300);
     for name in [FILES[0], FILES[3]] {
-        let mut alone = engine(name, open("cpu", &exact()).expect("a device"), Scalar::F32, None);
-        let expected = alone.forward(&tokens, 0, true).expect("logits").to_vec();
-        let engine = engine(name, open("cpu", &exact()).expect("a device"), Scalar::F32, Some(SEQUENCES));
-        let mut batcher = Batcher::new(engine).unwrap_or_else(|_| panic!("{name} shares steps"));
+        let mut alone = engine(name, open("cpu", &exact()).expect("a device"), Scalar::F32, 1);
+        let expected = forward(&mut alone, &tokens, 0, true);
+        let engine = engine(name, open("cpu", &exact()).expect("a device"), Scalar::F32, SEQUENCES);
+        let mut batcher = Batcher::new(engine);
         let mut found = Vec::new();
-        let flow = batcher.apart(&tokens, CHUNK, &mut |engine, piece, at| {
-            found.extend_from_slice(engine.forward(piece, at, true)?);
-            Ok(ControlFlow::Continue(()))
+        apart(&mut batcher, &tokens, CHUNK, &mut |engine, run| {
+            found.extend(engine.logits(run, Logits::All).expect("logits"));
         });
-        assert_eq!(flow.expect("run"), Some(ControlFlow::Continue(())));
         let error = rms(&found, &expected);
         assert!(error < NEAR, "{name}: {error}");
     }

@@ -6,19 +6,17 @@
 use crate::core::engine_health::EngineHealth;
 use crate::core::engine_request::{EngineRequest, GenerationParams, Task};
 use crate::core::error::RequestError;
-use crate::core::event::{Chosen, Event, Usage};
+use crate::core::event::{Chosen, Event, Finish, Usage};
 use crate::core::mean_pooling::MeanPooling;
-use crate::core::models::entry::{LoadError, Model};
+use crate::core::models::entry::Model;
 use crate::core::models::policy::Stay;
 use crate::core::probabilities::probabilities;
 use crate::core::published_load::PublishedLoad;
 use crate::core::queue::{Queue, Waiting};
 use crate::core::sequence::{Sequence, failed, failed_step};
 use gristmill_llm::arch::Logits;
-use gristmill_llm::engine::Engine;
-use gristmill_llm::generation::Given;
-use gristmill_llm::sched::{Batcher, Failed, SequenceId, Stepped};
-use gristmill_llm::session::{self, rows_at_a_time};
+use gristmill_llm::engine::{Engine, Run};
+use gristmill_llm::sched::{self, Batcher, Failed, SequenceId, Stepped};
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::ops::ControlFlow;
@@ -29,11 +27,14 @@ use std::time::{Duration, Instant};
 /// Tokens of one prefill chunk: prompts of no more than these report no progress.
 const LONG: usize = 512;
 
+/// Most bytes of logits that are on the host at a time.
+const LOGIT_BYTES: usize = 16 << 20;
+
 /// Number of a running request, in order of admission.
 type RequestNumber = u64;
 
-/// Runs the prefill chunk of a prompt that begins at a position.
-type RunChunk<'r> = dyn FnMut(&mut Engine, &[u32], usize) -> Result<(), session::Error> + 'r;
+/// Runs a part of a prompt.
+type RunPart<'r> = dyn FnMut(&mut Engine, Run) -> Result<(), sched::Error> + 'r;
 
 /// Serves the requests of one model with continuous batching.
 pub struct BatchWorker {
@@ -67,11 +68,11 @@ struct RunningRequest {
 enum Aborted {
     /// The client disconnected, or the server is closing.
     Cancelled,
-    Failed(session::Error),
+    Failed(sched::Error),
 }
 
-impl From<session::Error> for Aborted {
-    fn from(error: session::Error) -> Aborted {
+impl From<sched::Error> for Aborted {
+    fn from(error: sched::Error) -> Aborted {
         Aborted::Failed(error)
     }
 }
@@ -110,20 +111,12 @@ fn log_finished(request: &EngineRequest) {
 
 impl BatchWorker {
     /// Creates the worker of a loaded engine; at most `keep` bytes of host memory hold pages that leave its KV cache.
-    ///
-    /// # Errors
-    /// When the engine's KV cache has no pages.
-    pub fn new(engine: Engine, keep: usize, model: Arc<Model>, health: EngineHealth) -> Result<BatchWorker, LoadError> {
-        let Ok(batcher) = Batcher::new(engine) else {
-            return Err(LoadError { message: "its KV cache has no pages".into(), ..LoadError::default() });
-        };
-        // Pages of several sequences hold other conversations too; those of one sequence hold one context.
-        let engine = batcher.engine();
-        let swaps = !engine.cache_is_the_hosts() || engine.most_sequences() == 1;
-        let batcher = if swaps { batcher.keeping(keep) } else { batcher };
-        let (sequences, pages) = (batcher.engine().most_sequences(), batcher.load().total_pages);
+    pub fn new(engine: Engine, keep: usize, model: Arc<Model>, health: EngineHealth) -> BatchWorker {
+        let batcher = Batcher::new(engine);
+        let batcher = if batcher.engine().cache_is_on_host() { batcher } else { batcher.keeping(keep) };
+        let (sequences, pages) = (batcher.engine().max_sequences(), batcher.load().total_pages);
         tracing::info!(model = model.name(), sequences, pages, "serves with continuous batching");
-        Ok(BatchWorker {
+        BatchWorker {
             batcher,
             model,
             health,
@@ -132,7 +125,7 @@ impl BatchWorker {
             next_request: 0,
             stay: Stay::default(),
             published: PublishedLoad::default(),
-        })
+        }
     }
     /// Serves requests until the queue is closed, the model is evicted, or its keep-alive ends.
     pub fn run(mut self) {
@@ -226,7 +219,7 @@ impl BatchWorker {
     ) -> Result<Started, Aborted> {
         let _ = request.events.send(Event::Prompt(usage));
         for nth in 0..params.choices {
-            Sequence::new(request, params, nth)?.take(Given::Logits(&[]), &[], usize::MAX)?;
+            Sequence::new(request, params, nth)?.end(Finish::Length);
         }
         Ok(Started::Done(usage))
     }
@@ -343,7 +336,7 @@ impl BatchWorker {
         }
     }
     /// Ends the requests whose sequences ended with a failed step.
-    fn step_failed(&mut self, error: &session::Error, sequences: &[SequenceId]) {
+    fn step_failed(&mut self, error: &sched::Error, sequences: &[SequenceId]) {
         if error.is_lost() {
             self.health.fail(error.to_string());
         }
@@ -413,24 +406,17 @@ impl BatchWorker {
         Ok(())
     }
     /// Chooses the next token of a sequence; true if it goes on.
-    fn take(&mut self, of: Stepped) -> Result<bool, session::Error> {
+    fn take(&mut self, of: Stepped) -> Result<bool, sched::Error> {
         let Some((number, sequence)) = self.sequences.get_mut(&of.sequence) else { return Ok(false) };
-        let context = self.batcher.engine().context();
-        let history = self.batcher.scheduler().tokens(of.sequence).to_vec();
-        let token = match (self.batcher.drawn(of), self.batcher.ranked(of)) {
-            (Some(token), _) => Some(token),
-            (None, Some(ranked)) => sequence.choose_ranked(ranked, &history),
-            (None, None) if sequence.is_greedy() => self.batcher.most_probable(of)?,
-            (None, None) => None,
-        };
-        let finish = match token {
-            Some(token) => sequence.take(Given::Token(token), &history, context)?,
-            None => {
-                self.model.metrics.logit_rows.inc();
-                let logits = self.batcher.logits(of)?;
-                sequence.take(Given::Logits(logits), &history, context)?
+        let (batcher, rows, keeps) = (&mut self.batcher, &self.model.metrics.logit_rows, sequence.tells_logprobs());
+        let mut logits = Vec::new();
+        let step = batcher.choose(of, sequence.generation(), &mut |row| {
+            rows.inc();
+            if keeps {
+                logits.extend_from_slice(row);
             }
-        };
+        })?;
+        let finish = sequence.take(step, &logits);
         if sequence.first_token.is_none() && sequence.tokens() > 0 {
             sequence.first_token = Some(Instant::now());
             // The client waits for its first choice; the others start later.
@@ -470,11 +456,11 @@ impl BatchWorker {
     fn score(&mut self, request: &EngineRequest, params: &GenerationParams, top: usize) -> Result<Usage, Aborted> {
         let prompt = request.prompt();
         let vocabulary = self.batcher.engine().model().vocabulary();
-        let most = rows_at_a_time(vocabulary, self.batcher.engine().chunk());
+        let most = (LOGIT_BYTES / (size_of::<f32>() * vocabulary)).clamp(1, self.batcher.engine().chunk());
         let mut tokens = vec![Chosen { token: prompt[0], logprob: None, top: Vec::new() }];
-        let usage = self.prefill_apart(request, most, &mut |engine, chunk, at| {
-            let rows = engine.forward_with(chunk, at, Logits::All)?;
-            for (row, &token) in rows.chunks(vocabulary).zip(&prompt[at + 1..]) {
+        let usage = self.prefill_apart(request, most, &mut |engine, run| {
+            let rows = engine.logits(run, Logits::All)?;
+            for (row, &token) in rows.chunks(vocabulary).zip(&prompt[run.position + 1..]) {
                 tokens.push(probabilities(row, token, top));
             }
             Ok(())
@@ -489,20 +475,19 @@ impl BatchWorker {
     fn embed(&mut self, request: &EngineRequest) -> Result<Usage, Aborted> {
         let mut mean = MeanPooling::new(self.batcher.engine().model().width());
         let most = self.batcher.engine().chunk();
-        let mut rows =
-            |engine: &mut Engine, chunk: &[u32], at| Ok(engine.hidden_rows(chunk, at, &mut |rows| mean.add(rows))?);
+        let mut rows = |engine: &mut Engine, run: Run| Ok(engine.hidden_rows(run, &mut |rows| mean.add(rows))?);
         let usage = self.prefill_apart(request, most, &mut rows)?;
         let _ = request.events.send(Event::Embedding { prompt: request.answered, values: mean.values() });
         self.model.metrics.prompt_tokens.inc_by(usage.prompt as u64);
         Ok(usage)
     }
     /// Runs a prompt in pages of its own while no other step runs; running sequences have pages first.
-    fn prefill_apart(&mut self, request: &EngineRequest, most: usize, run: &mut RunChunk) -> Result<Usage, Aborted> {
+    fn prefill_apart(&mut self, request: &EngineRequest, most: usize, run: &mut RunPart) -> Result<Usage, Aborted> {
         let (prompt, model) = (request.prompt(), self.model.clone());
         loop {
             let begun = Instant::now();
-            let done = self.batcher.apart(prompt, most, &mut |engine, chunk, at| {
-                run(engine, chunk, at)?;
+            let done = self.batcher.run_apart(prompt, most, &mut |engine, part| {
+                run(engine, part)?;
                 Ok(poll_cancelled(request, &model.queue))
             })?;
             match done {

@@ -2,7 +2,6 @@
 
 use crate::core::models::entry::Model;
 use gristmill_llm::sched::{Batcher, Steps};
-use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 /// Time between two publications while requests run: routers and Prometheus read seconds apart.
@@ -29,16 +28,12 @@ impl PublishedLoad {
         metrics.pages.set(load.pages as i64);
         metrics.pages_total.set(load.total_pages as i64);
         load.leaked.into_iter().for_each(|pages| _ = metrics.pages_leaked.set(pages as i64));
-        metrics.slots.set(batcher.engine().most_sequences() as i64);
+        metrics.slots.set(batcher.engine().max_sequences() as i64);
         // A reset of the batcher begins the scheduler's count anew.
         metrics.preempted.inc_by(load.preempted.checked_sub(self.preempted).unwrap_or(load.preempted));
         self.preempted = load.preempted;
         let (steps, before) = (batcher.steps(), std::mem::replace(&mut self.steps, batcher.steps()));
         metrics.pages_away.set(load.away_pages as i64);
-        if batcher.engine().cache_is_the_hosts() {
-            let bytes = load.away_pages * batcher.engine().page_bytes();
-            model.swapped_bytes.fetch_max(bytes as u64, Ordering::Relaxed);
-        }
         metrics.brought_back.inc_by(steps.brought_back - before.brought_back);
         let counted = [steps.all - before.all, steps.mixed - before.mixed, steps.ahead - before.ahead];
         metrics.steps.iter().zip(counted).for_each(|(counter, n)| _ = counter.inc_by(n));

@@ -1,9 +1,8 @@
 //! How a request wants tokens chosen.
 
 use crate::core::error::RequestError;
-use gristmill_llm::prefix::Reuse;
 use gristmill_llm::sampling::SamplingParams;
-use gristmill_llm::sched::SequenceOptions;
+use gristmill_llm::sched::{Reuse, SequenceOptions};
 use serde_json::{Map, Value};
 use std::hash::{BuildHasher, Hasher, RandomState};
 

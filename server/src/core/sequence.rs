@@ -8,9 +8,9 @@ use crate::core::error::RequestError;
 use crate::core::event::{Delta, Event, Finish};
 use crate::core::model::Served;
 use crate::core::probabilities::probabilities;
-use gristmill_llm::generation::{self, Given, Step};
-use gristmill_llm::sampling::{Ask, Draws, Ranked, Sampler, StopMatcher, TokenSet};
-use gristmill_llm::session::{self, ConstraintError};
+use gristmill_llm::generation::{self, Generation, TokenStep};
+use gristmill_llm::sampling::{Ask, Draws, Sampler, StopMatcher, TokenSet};
+use gristmill_llm::sched::{self, ConstraintError};
 use gristmill_llm::tokenizer::Utf8Stream;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -28,7 +28,7 @@ pub struct Sequence {
     served: Arc<Served>,
     params: Arc<GenerationParams>,
     events: Arc<Sender>,
-    tokens: generation::Generation<'static>,
+    tokens: Generation<'static>,
     stop: StopMatcher,
     characters: Utf8Stream,
     /// What was not told yet.
@@ -44,18 +44,14 @@ impl Sequence {
     ///
     /// # Errors
     /// When its sampling parameters are out of range.
-    pub fn new(
-        request: &EngineRequest,
-        params: &Arc<GenerationParams>,
-        nth: usize,
-    ) -> Result<Sequence, session::Error> {
+    pub fn new(request: &EngineRequest, params: &Arc<GenerationParams>, nth: usize) -> Result<Sequence, sched::Error> {
         let (served, choice) = (request.served.clone(), request.answered * params.choices + nth);
         let mut sampling = params.sampling.clone();
         sampling.seed = sampling.seed.wrapping_add(nth as u64);
         let sampler = Sampler::new(sampling)?;
         let (text, ignore_eos) = (served.clone(), params.ignore_eos);
         let ends = move |token| text.tokenizer.is_eog(token) && !ignore_eos;
-        let mut tokens = generation::Generation::new(sampler, params.limit, ends).with_bias(params.bias.clone());
+        let mut tokens = Generation::new(sampler, params.limit, ends).with_bias(params.bias.clone());
         if let Some(constraint) = params.constraint.clone() {
             let bound = Bound { constraint, served: served.clone(), markers: params.markers };
             tokens = tokens.with_constraint(Box::new(bound));
@@ -86,10 +82,6 @@ impl Sequence {
     pub fn last(&self) -> Option<u32> {
         self.tokens.last()
     }
-    /// Will the most probable token do for the next choice?
-    pub fn is_greedy(&self) -> bool {
-        self.tokens.is_greedy()
-    }
     /// How a device may choose its tokens before the host has seen the one before, and how many may still come; none where it cannot.
     pub fn draws(&self) -> Option<(Draws, usize)> {
         self.tokens.draws()
@@ -98,20 +90,17 @@ impl Sequence {
     pub fn ask(&mut self, history: &[u32], vocabulary: usize) -> Option<Ask> {
         self.tokens.ask(history, vocabulary)
     }
-    /// The token after `history`, of what was asked last; none where all logits are wanted to know it.
-    pub fn choose_ranked(&mut self, ranked: &Ranked, history: &[u32]) -> Option<u32> {
-        self.tokens.choose_ranked(ranked, history)
+    /// The generation, to choose its next token.
+    pub fn generation(&mut self) -> &mut Generation<'static> {
+        &mut self.tokens
     }
-    /// The next token, of what a step of the model gave after `history`, all tokens so far, where there are so many tokens of context; or why nothing follows.
-    ///
-    /// # Errors
-    /// When the choice fails.
-    pub fn take(&mut self, given: Given, history: &[u32], context: usize) -> Result<Option<Finish>, session::Error> {
-        let step = self.tokens.take(given, history, context)?;
-        Ok(self.chose(step, if let Given::Logits(logits) = given { logits } else { &[] }))
+    /// Does the client get the probabilities of tokens?
+    pub fn tells_logprobs(&self) -> bool {
+        self.params.logprobs.is_some()
     }
-    /// Tells a token that was chosen of these logits.
-    fn chose(&mut self, step: Step, logits: &[f32]) -> Option<Finish> {
+    /// Sends the token of a step, chosen from these logits if the host has seen them. Returns why the
+    /// sequence ends, if it does.
+    pub fn take(&mut self, step: TokenStep, logits: &[f32]) -> Option<Finish> {
         let Some(token) = step.token else {
             let Some(finish) = step.finish else { unreachable!("{step:?} has neither a token nor an end") };
             return Some(self.end(finish.into()));
@@ -136,7 +125,7 @@ impl Sequence {
         None
     }
     /// Nothing follows: what was held back is told.
-    fn end(&mut self, reason: Finish) -> Finish {
+    pub fn end(&mut self, reason: Finish) -> Finish {
         let mut text = String::new();
         self.characters.finish(&mut text);
         self.pending.text += &self.stop.push(&text);
@@ -170,15 +159,15 @@ impl Sequence {
 
 /// What a client is told of a failure: a schema that cannot be followed is its own affair, all else is ours, and comes with what can be
 /// done about it.
-pub fn failed(error: session::Error) -> RequestError {
-    if let session::Error::Constraint(why) = error {
+pub fn failed(error: sched::Error) -> RequestError {
+    if let sched::Error::Constraint(why) = error {
         return RequestError::constraint(why);
     }
     failed_step(&error)
 }
 
 /// The same of a failure of a step, which several are told.
-pub fn failed_step(error: &session::Error) -> RequestError {
+pub fn failed_step(error: &sched::Error) -> RequestError {
     let hint = error.hint().map(|hint| format!("; {hint}")).unwrap_or_default();
     RequestError::internal(format!("{error}{hint}"))
 }

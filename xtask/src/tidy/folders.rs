@@ -11,15 +11,11 @@ use std::collections::BTreeMap;
 type Exception = (&'static str, &'static [&'static str], &'static str);
 
 /// Folders that may lead to each other.
-const EXCEPTIONS: &[Exception] = &[
-    (
-        "compiler",
-        &["decompose", "layout", "lower", "price", "tile"],
-        "tiling, lowering and the cost model call each other; the folders are being taken apart",
-    ),
-    // To be deleted with the merge of the engine's loader.
-    ("llm", &["engine", "load", "synth"], "the loader and the engine call each other until the runtime has one path"),
-];
+const EXCEPTIONS: &[Exception] = &[(
+    "compiler",
+    &["decompose", "layout", "lower", "price", "tile"],
+    "tiling, lowering and the cost model call each other; the folders are being taken apart",
+)];
 
 /// Finds for each set of top-level modules that lead to each other the arrows of a shortest circle.
 pub fn folders(tree: &Tree) -> Vec<Finding> {

@@ -308,7 +308,7 @@ impl Rope {
 
 #[cfg(test)]
 mod tests {
-    use crate::arch::{self, Bind, Functions, Logits, Model, Options, RopeTable, TokenClass};
+    use crate::arch::{self, Bind, Functions, Logits, Model, Options, Pools, RopeTable, TokenClass};
     use crate::gguf::Gguf;
     use gristmill_uop::dtype::Scalar;
 
@@ -328,8 +328,8 @@ mod tests {
         let options = Options {
             tokens: TokenClass::One,
             rows: 64,
-            pages: None,
-            chunk: 64,
+            pools: Pools::of(1),
+            contiguous: true,
             depth: 64,
             cache: Scalar::F16,
             logits,

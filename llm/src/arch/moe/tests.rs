@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::arch::tensors::{Checked, Table};
-use crate::arch::{Bind, Functions, Logits, Options, Plan, StepBuilder, Tensors, TokenClass};
+use crate::arch::{Bind, Functions, Logits, Options, Plan, Pools, StepBuilder, Tensors, TokenClass};
 use gristmill_encodings::F32;
 use gristmill_tensor::dims;
 use gristmill_tensor::evaluate::{Env, evaluate_all};
@@ -75,8 +75,8 @@ fn computed(made: &Made, tokens: TokenClass, router: &[f64], x: &[f64]) -> Vec<f
     let options = Options {
         tokens,
         rows: 64,
-        pages: None,
-        chunk: 64,
+        pools: Pools::of(1),
+        contiguous: true,
         depth: 64,
         cache: Scalar::F32,
         logits: Logits::None,

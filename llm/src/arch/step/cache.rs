@@ -1,17 +1,16 @@
 //! Where the tokens of a step stand: the one place that knows whether they are neighbours in one sequence or of several, and whether the cache is one sequence's or a
 //! pool of pages. Rotations, what is written into the cache, and attention to it follow from that.
 //!
-//! Neighbours read their sequence's pages by the numbers of its rows, and are attended to as those of a cache of their own, so that they share tiles. Positions
-//! behind the last token are read from its own row: nothing of another sequence, and nothing that an earlier one left, is ever multiplied, not even by 0.
+//! A contiguous step reads a sequence whose pages are neighbours in the pool without a block table: `first_page` says where they begin. Rows behind the last token are read
+//! with weight 0, so the runtime clears pages that may hold NaN or infinity before such a step.
 //!
-//! Of a layer with a window one sequence's cache is a ring ([`Options::ring`]), read as if every position had a row: an index and not a copy. What is read for positions
-//! that no token sees are rows of others, with weight 0.
+//! Any other step reads a sequence's pages by its block table. Positions behind the last token are read from its own row, so that no other sequence's row is multiplied, not even by 0.
 //!
-//! Of such layers a pool of their own ([`super::super::Pools`]) has the pages that tokens may see, by a table of its own. Positions before a window are read from its first row.
+//! Sliding-window layers have a page pool of their own ([`super::super::Pools`]) with a block table of its own. A contiguous step reads that pool as one ring buffer whose blocks are
+//! shifted by `window_shift`. In other steps positions before a window are read from its first row.
 
 use super::super::cache::Component;
 use super::super::plan::{Bind, Options, TokenClass};
-use super::super::pools::Pools;
 use super::Step;
 use super::sight::Sight;
 use super::views::Views;
@@ -138,25 +137,43 @@ impl Step<'_> {
     }
     /// The rows of a buffer, `[rows, width]`, once `value` is written there.
     fn rows_of<'g>(&'g self, of: Rows, value: Option<Tensor<'g>>) -> Views<Tensor<'g>> {
-        let ring = self.options.ring(of.window);
-        let pool = self.options.pages.map(|_| self.pool_rows(of.window));
-        let rows = pool.or(ring).unwrap_or(self.options.rows);
+        let rows = self.pool_rows(of.window);
         let mut state = self.bound(of.bind, self.capture.state(of.name, dims![rows, of.width], of.scalar));
+        let (contiguous, windowed) = (self.options.contiguous, self.windowed(of.window));
         if let Some(value) = value {
-            state = match (self.options.pages, ring) {
-                (Some(_), _) => state.scatter(value, self.slots(of.window)),
-                (None, Some(ring)) => state.scatter(value, self.positions() % ring as i64),
-                (None, None) => state.assign(value, self.position()),
+            state = match (contiguous, windowed) {
+                (false, _) => state.scatter(value, self.slots(of.window)),
+                (true, true) => state.scatter(value, self.in_ring(self.positions())),
+                (true, false) => state.assign(value, self.first_row() + self.position()),
             };
             self.capture.output_state(state);
         }
-        let of_piece = || match ring {
-            Some(ring) => state.gather(self.all_positions() % ring as i64),
-            None if pool.is_some() => state.gather(self.slots_before(of.window)),
-            None => state,
+        let of_piece = || match (contiguous, windowed) {
+            (false, _) => state.gather(self.slots_before(of.window)),
+            (true, true) => state.gather(self.in_ring(self.all_positions())),
+            (true, false) => state.slice(0, self.first_row(), self.options.rows),
         };
         let several = self.is_batch() || self.is_mixed();
         Views { piece: (!self.is_batch()).then(of_piece), pool: several.then_some(state) }
+    }
+    /// The row of the sequence's first position in contiguous pages: the variable `first_page`.
+    fn first_row(&self) -> Tensor<'_> {
+        let most = self.options.pools.pages - self.blocks();
+        self.variable("first_page", most) * Options::PAGE as i64
+    }
+    /// Rows of positions in the pool of sliding-window pages, read as one ring buffer: the block of
+    /// a position, shifted by the variable `window_shift`, modulo the pool's pages.
+    fn in_ring<'g>(&'g self, positions: Tensor<'g>) -> Tensor<'g> {
+        let pages = self.options.pools.windows.expect("a windowed layer has a pool of its own");
+        let shift = self.variable("window_shift", pages - 1) * Options::PAGE as i64;
+        (positions + shift) % (pages * Options::PAGE) as i64
+    }
+    /// A variable of contiguous steps between 0 and `most`; the constant where there is one value.
+    pub(super) fn variable(&self, name: &str, most: usize) -> Tensor<'_> {
+        match most {
+            0 => self.capture.int(0),
+            most => self.capture.var(name, 0, most),
+        }
     }
     /// The position of each of these tokens, which are of one sequence.
     fn positions(&self) -> Tensor<'_> {
@@ -194,18 +211,15 @@ impl Step<'_> {
         let table = self.once(of, || self.input(name, bind, dims![self.blocks()], Scalar::I32));
         table.slots_of(positions, [self.pages(window), Options::PAGE])
     }
-    fn pools(&self) -> Pools {
-        self.options.pages.expect("tokens of several sequences share a pool of pages")
-    }
-    /// Have layers of that window a pool of their own?
+    /// Do layers of that window have a page pool of their own?
     fn windowed(&self, window: Option<usize>) -> bool {
-        window.is_some() && self.pools().windows.is_some()
+        window.is_some() && self.options.pools.windows.is_some()
     }
     fn pages(&self, window: Option<usize>) -> usize {
-        self.pools().pages_of(window)
+        self.options.pools.pages_of(window)
     }
     fn pool_rows(&self, window: Option<usize>) -> usize {
-        self.pages(window) * Options::PAGE
+        self.options.pool_rows(window)
     }
     /// The position of each token, where not all are of one sequence.
     pub(super) fn each_position(&self) -> Tensor<'_> {
@@ -225,7 +239,7 @@ impl Step<'_> {
     }
     /// Pages that a sequence may have.
     fn blocks(&self) -> usize {
-        self.options.rows / Options::PAGE
+        self.options.blocks()
     }
     /// The tensor that `make` makes, the first time.
     pub(super) fn once<'g>(&'g self, made: &Cell<Option<Id>>, make: impl FnOnce() -> Tensor<'g>) -> Tensor<'g> {

@@ -12,7 +12,8 @@ use gristmill_uop::dtype::Scalar;
 pub(in super::super) struct State<'g> {
     /// What it is before the step's tokens, zeros before a sequence's first: `[dims..]`, or `[sequences, dims..]`.
     pub before: Tensor<'g>,
-    /// All of the buffer, and which of its rows are the sequences', where others have some.
+    /// The whole buffer and the rows of it that the sequences have; in a contiguous step, the
+    /// sequence's row alone.
     buffer: Tensor<'g>,
     rows: Option<Tensor<'g>>,
 }
@@ -32,13 +33,14 @@ impl Step<'_> {
     pub fn state<'g>(&'g self, layer: usize, plane: usize, name: &str, dims: &[usize]) -> State<'g> {
         let width: usize = dims.iter().product();
         let own: Vec<Dim> = dims.iter().map(|&dim| Dim::from(dim)).collect();
-        let pool = self.options.pages.map(|pools| pools.states);
-        let shape = pool.map_or(own.clone(), |rows| dims![rows, width].to_vec());
-        let buffer = self.bound(Bind::State(layer, plane), self.capture.state(name, &shape, Scalar::F32));
-        let rows = pool.map(|rows| self.state_rows().clamp_index(rows - 1).cast(Scalar::I64));
         let several = if self.is_batch() { vec![Dim::from(self.tokens())] } else { Vec::new() };
-        let all: Vec<Dim> = several.iter().copied().chain(own).collect();
-        let before = rows.map_or(buffer, |rows| buffer.gather(rows).reshape(&all));
+        let all: Vec<Dim> = several.iter().copied().chain(own.iter().copied()).collect();
+        let (count, contiguous) = (self.options.state_rows(), self.options.contiguous);
+        let shape = if contiguous { own } else { dims![count, width].to_vec() };
+        let buffer = self.bound(Bind::State(layer, plane), self.capture.state(name, &shape, Scalar::F32));
+        let rows = (!contiguous).then(|| self.state_rows().clamp_index(count - 1).cast(Scalar::I64));
+        let before = rows.map_or(buffer, |rows| buffer.gather(rows));
+        let before = before.reshape(&all);
         let begun = match self.options.tokens {
             TokenClass::Batch { .. } => {
                 let axes: Vec<Dim> = several.into_iter().chain(dims.iter().map(|_| Dim::from(1))).collect();

@@ -3,7 +3,7 @@
 pub mod schedules;
 pub mod tables;
 
-use crate::golden_support::{Fixture, Way, of_one_sequence};
+use crate::golden_support::{Fixture, VARIABLES, Way, of_one_sequence};
 use gristmill_backend::{Opened, Options as DeviceOptions, open};
 use gristmill_compiler::layout::Layout;
 use gristmill_compiler::{Cheapest, Decision, Policy};
@@ -100,13 +100,15 @@ fn bytes_of(file: &Gguf, name: &str) -> Vec<u8> {
 pub fn truth(file: &Gguf, tokens: &[i64], latent_eps: Option<f64>) -> Vec<Vec<f64>> {
     let model = model_of(file, latent_eps);
     let rows = tokens.len() + 1;
-    let options = of_one_sequence(TokenClass::One, rows, Scalar::F32);
+    let options = of_one_sequence(&model, TokenClass::One, rows, Scalar::F32);
+    let rows = options.rows;
     let plan = model.plan(&options, &mut Functions::new());
     let table = model.rope_tables(rows)[0].rows(rows).into_iter().map(f64::from).collect();
     let mut values: HashMap<Bind, Vec<f64>> = HashMap::from([(Bind::Rope(0), table)]);
     for layer in 0..model.layers() {
         for (plane, p) in model.planes(options.cache)[layer].iter().enumerate() {
-            values.insert(Bind::State(layer, plane), vec![0.0; if p.is_state() { p.width } else { rows * p.width }]);
+            let rows = if p.is_state() { options.state_rows() } else { options.pool_rows(p.window()) };
+            values.insert(Bind::State(layer, plane), vec![0.0; rows * p.width]);
         }
     }
     let mut out = Vec::new();
@@ -116,6 +118,7 @@ pub fn truth(file: &Gguf, tokens: &[i64], latent_eps: Option<f64>) -> Vec<Vec<f6
             let bytes = |b: &Bind| if let Bind::Weight(n) = b { bytes_of(file, n) } else { Vec::new() };
             let weights: Vec<Vec<u8>> = call.binds.iter().map(bytes).collect();
             let mut env = Env::new().var("pos", pos as i64);
+            env = VARIABLES.into_iter().fold(env, |env, (name, value)| env.var(name, value));
             for (slot, bind) in call.binds.iter().enumerate() {
                 env = match (call.function.slots[slot].storage, values.get(bind)) {
                     (Storage::Packed(_), _) => env.packed(slot as u32, &weights[slot]),
@@ -170,7 +173,7 @@ impl Run<'_> {
         let Run { model, tokens, way, .. } = *self;
         let class = way.chunk.map_or(TokenClass::One, |max| TokenClass::Chunk { max });
         let rows = rows_of(tokens, way);
-        let options = of_one_sequence(class, rows, way.cache);
+        let options = of_one_sequence(model, class, rows, way.cache);
         let plan = model.plan(&options, &mut Functions::new());
         let mut jit = Jit::new(opened);
         let functions: Vec<_> = plan.calls.iter().map(|c| way.form.of(&c.function)).collect();
@@ -184,7 +187,8 @@ impl Run<'_> {
         for (i, part) in tokens.chunks(class.max()).enumerate() {
             let bytes: Vec<u8> = part.iter().flat_map(|&t| (t as i32).to_le_bytes()).collect();
             d.write(&buffers[&Bind::Tokens], 0, &bytes).expect("written");
-            step.replay(&[("pos", (i * class.max()) as i64), ("n", part.len() as i64)]).expect("run");
+            let of_step = [("pos", (i * class.max()) as i64), ("n", part.len() as i64)];
+            step.replay(&[&of_step[..], &VARIABLES].concat()).expect("run");
             let mut logits = vec![0u8; part.len() * model.vocabulary() * 4];
             d.read(&buffers[&Bind::Logits], 0, &mut logits).expect("read");
             out.extend(logits.chunks_exact(4).map(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]])));

@@ -92,8 +92,6 @@ pub struct Model {
     pub queue: Queue<EngineRequest>,
     /// What was counted of it.
     pub metrics: ModelMetrics,
-    /// Most bytes that its host KV cache has taken, where the engine's own memory is the host's too.
-    pub swapped_bytes: AtomicU64,
     /// How far it is while it is being loaded.
     pub loading: Loading,
     plan: Mutex<Result<ModelPlan, LoadError>>,
@@ -116,7 +114,6 @@ impl Model {
             source,
             queue: Queue::new(waiting),
             metrics,
-            swapped_bytes: AtomicU64::new(0),
             loading,
             plan: Mutex::new(plan),
             served: Mutex::default(),

@@ -255,9 +255,7 @@ impl Models {
             _ if model.queue.is_busy() => Activity::Busy,
             _ => Activity::Idle,
         };
-        // The engine's bytes hold its pages; those of its host KV cache come on top.
-        let bytes = phase.bytes().unwrap_or(0).saturating_add(model.swapped_bytes.load(Ordering::Relaxed));
-        Resident { bytes, used: model.used(), activity }
+        Resident { bytes: phase.bytes().unwrap_or(0), used: model.used(), activity }
     }
     /// A model's thread begins.
     fn begin(self: &Arc<Models>, state: &mut State, at: usize) {
@@ -323,11 +321,11 @@ impl Models {
         let keep = self.shared.keep.unwrap_or_else(|| self.kept_bytes(&engine));
         let (model, health) = (model.clone(), self.shared.health.clone());
         tracing::info!(model = model.name(), bytes, load_ms = begun.elapsed().as_millis() as u64, "loaded");
-        let worker = BatchWorker::new(engine, keep, model, health)?;
+        let worker = BatchWorker::new(engine, keep, model, health);
         Ok(Ready { worker, served, bytes })
     }
     fn kept_bytes(&self, engine: &Engine) -> usize {
-        let whole = engine.cache_bytes(engine.context());
+        let whole = engine.cache().sequence_bytes(engine.context());
         let share = gristmill_runtime::memory::available().unwrap_or(u64::MAX) / KEPT_SHARE;
         (whole * KEPT).min(usize::try_from(share).unwrap_or(usize::MAX))
     }
@@ -366,7 +364,6 @@ impl Models {
         for gauge in [loaded, bytes, kept_bytes, running, slots, pages, pages_total, pages_leaked, pages_away] {
             gauge.set(0);
         }
-        model.swapped_bytes.store(0, Ordering::Relaxed);
         if !state.closed && model.queue.len() > 0 {
             self.line_up(&mut state, at);
         }

@@ -1,5 +1,7 @@
-//! Classes of step, by their number of tokens: one, a few (the end of a prompt, a short one), a chunk of up to [`Settings::chunk`], a part of a long prompt ([`Most::long`]); and one token each of up to 1, 2,
-//! 4, … sequences.
+//! Which captured graph runs a step: its kind, token bucket, logits, context depth and cache view.
+//!
+//! Steps of one sequence have buckets of one token, a few (a short prompt, the end of one), a chunk of up to [`Settings::chunk`], and a chunk of a long prompt ([`StepLimits::long`]).
+//! Batched decode steps have buckets of 2, 4, 8, … sequences.
 
 use crate::arch::{ExpertTile, Logits, Model, Options, Plane, Pools, TokenClass};
 use gristmill_compiler::decompose::halves;
@@ -19,9 +21,12 @@ pub struct Settings {
     pub chunk: usize,
     /// Most tokens of a step of a long prompt; as suits the device and its memory unless said.
     pub long: Option<usize>,
-    /// Sequences that may share a step: the cache is a pool of pages then. None for one sequence, in a cache of its own.
-    pub parallel: Option<usize>,
-    /// Have pieces of prompts tokens of other sequences in their steps? Not where functions of such steps would lay weights in another way than others do.
+    /// Most sequences of a step.
+    pub parallel: usize,
+    /// Whole contexts that the page pool holds where memory allows; `parallel` at least.
+    pub contexts: usize,
+    /// Runs prefill chunks and decode rows in one step. Off where the functions of such steps
+    /// would need another layout of a weight than others do.
     pub mixed: bool,
     /// Depths that have steps of one token of their own, before that of the whole cache; as the device is better for it unless said.
     pub depths: Option<Vec<usize>>,
@@ -30,7 +35,7 @@ pub struct Settings {
 impl Default for Settings {
     fn default() -> Settings {
         let cache = Scalar::F16;
-        Settings { context: None, cache, chunk: CHUNK, long: None, parallel: None, mixed: true, depths: None }
+        Settings { context: None, cache, chunk: CHUNK, long: None, parallel: 1, contexts: 1, mixed: true, depths: None }
     }
 }
 
@@ -43,16 +48,16 @@ const LONG: [usize; 2] = [8192, 2048];
 
 /// Most tokens of steps.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Most {
+pub struct StepLimits {
     /// Of a step that may have logits of all of them, or whose kernels are the same wherever a prompt is cut.
     pub chunk: usize,
     /// Of any.
     pub long: usize,
 }
 
-impl Most {
+impl StepLimits {
     /// As the settings ask, for a model that runs with so many positions, and such a device.
-    pub fn of(settings: &Settings, context: usize, model: &dyn Model, target: &Target) -> Most {
+    pub fn new(settings: &Settings, context: usize, model: &dyn Model, target: &Target) -> StepLimits {
         let chunk = settings.chunk.clamp(1, context);
         let halves = target.machine.kind == MachineKind::Gpu && target.machine.fragment(Scalar::F16).is_some();
         let [longest, shorter] = LONG;
@@ -64,7 +69,7 @@ impl Most {
             None => longest,
         };
         let usual = if halves && chunk == CHUNK { long } else { chunk };
-        Most { chunk, long: settings.long.unwrap_or(usual).clamp(chunk, context) }
+        StepLimits { chunk, long: settings.long.unwrap_or(usual).clamp(chunk, context) }
     }
     /// Is that what a long prompt's steps have unless the settings say otherwise?
     pub fn is_usual(long: usize) -> bool {
@@ -74,10 +79,6 @@ impl Most {
     pub fn shorter(self) -> usize {
         LONG.into_iter().find(|&long| long < self.long && long > self.chunk).unwrap_or(self.chunk)
     }
-    /// Of steps that are not longer for long prompts.
-    pub fn chunk(chunk: usize) -> Most {
-        Most { chunk, long: chunk }
-    }
 }
 
 /// Rows of the cache are a multiple of this.
@@ -85,19 +86,21 @@ const ROWS_STEP: usize = 2048;
 /// Tokens of a step of a few: experts get so few rows each that small tiles pay.
 pub(super) const FEW: usize = 64;
 
-/// A class of step.
+/// Which captured graph runs a step.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
-pub struct Class {
-    /// The most tokens it takes.
+pub struct GraphKey {
+    /// Most tokens of the step; of a mixed step, of its prefill chunk.
     pub tokens: usize,
-    /// Are they of several sequences, one each?
+    /// One token each of several sequences.
     pub batch: bool,
-    /// Most tokens of other sequences, one each, behind those of one; 0 where there are none.
+    /// Most decode rows behind a prefill chunk; 0 unless the step is mixed.
     pub others: usize,
-    /// Which logits it computes.
+    /// Logits that the step computes.
     pub logits: Logits,
-    /// Positions within its reach.
+    /// Positions within reach.
     pub depth: usize,
+    /// Reads the sequence's pages without a block table.
+    pub contiguous: bool,
 }
 
 /// Depths of the steps of one token before that of the whole cache, on a GPU: how attention is divided depends on how far it may reach, so a
@@ -112,35 +115,43 @@ pub fn depths(settings: &Settings, rows: usize, target: &Target) -> Vec<usize> {
 }
 
 impl Settings {
-    /// Most tokens of other sequences in the step of a piece, whose sequence is one of those that may share a step; none where there are no such steps.
+    /// Most decode rows of a mixed step; none where there are no mixed steps.
     pub fn others(&self) -> Option<usize> {
-        self.parallel.filter(|&sequences| self.mixed && sequences > 1).map(|sequences| sequences - 1)
+        (self.mixed && self.parallel > 1).then(|| self.parallel - 1)
     }
-    /// The same over these pools. A step of a piece and tokens of others has their rows as numbers of one pool, and no states: where windows have a pool of their own, or there are states, pieces have
-    /// steps of their own.
-    pub fn over(self, pools: Option<Pools>) -> Settings {
-        let mixed = self.mixed && pools.is_none_or(|pools| pools.windows.is_none() && pools.states == 0);
+    /// Settings for these pools. A mixed step addresses rows of one pool and no recurrent state, so
+    /// there is none with a window pool or states.
+    pub fn over(self, pools: Pools) -> Settings {
+        let mixed = self.mixed && pools.windows.is_none() && pools.states == 0;
         Settings { mixed, ..self }
     }
 }
 
-/// The classes that every session needs, with steps of at most so many tokens and these depths, the last that of the cache: compiled in one batch when a model is loaded.
-/// With `others` pieces of a prompt are in steps that take tokens of so many other sequences as well: see [`Settings::others`].
-pub fn classes(Most { chunk, long }: Most, depths: &[usize], others: Option<usize>) -> Vec<Class> {
-    let (rows, others) = (*depths.last().expect("that of the cache"), others.unwrap_or(0));
-    let one = depths.iter().map(|&depth| Class { tokens: 1, batch: false, others: 0, logits: Logits::Last, depth });
-    let many = [FEW.min(chunk), chunk, long].map(|n| (n, Logits::Last));
-    let many = [many[0], (chunk, Logits::None), many[1], (long, Logits::None), many[2]];
-    let many = many.into_iter().filter(|c| c.0 > 1).map(|(tokens, logits)| Class {
-        tokens,
-        batch: false,
-        others,
-        logits,
-        depth: rows,
-    });
-    let mut all: Vec<Class> = one.chain(many).collect();
+/// The graphs of one sequence, compiled in one batch when a model is loaded. `depths` ascend, the
+/// last is the cache's.
+pub fn sequence_graphs(StepLimits { chunk, long }: StepLimits, depths: &[usize]) -> Vec<GraphKey> {
+    let rows = *depths.last().expect("the depth of the whole cache");
+    let key = |tokens, logits, depth| GraphKey { tokens, batch: false, others: 0, logits, depth, contiguous: true };
+    let one = depths.iter().map(|&depth| key(1, Logits::Last, depth));
+    let chunks = chunk_buckets(chunk, long);
+    let mut all: Vec<GraphKey> = one.chain(chunks.into_iter().map(|(n, logits)| key(n, logits, rows))).collect();
     all.dedup();
     all
+}
+
+/// The mixed graphs, with prefill chunks of at most so many tokens beside `others` decode rows.
+pub fn mixed_graphs(chunk: usize, rows: usize, others: usize) -> Vec<GraphKey> {
+    let key = |(tokens, logits)| GraphKey { tokens, batch: false, others, logits, depth: rows, contiguous: false };
+    let mut all: Vec<GraphKey> = chunk_buckets(chunk, chunk).into_iter().map(key).collect();
+    all.dedup();
+    all
+}
+
+/// Token buckets of prefill chunks with the logits that they are run with.
+fn chunk_buckets(chunk: usize, long: usize) -> Vec<(usize, Logits)> {
+    let few = (FEW.min(chunk), Logits::Last);
+    let all = [few, (chunk, Logits::None), (chunk, Logits::Last), (long, Logits::None), (long, Logits::Last)];
+    all.into_iter().filter(|bucket| bucket.0 > 1).collect()
 }
 
 /// Most tiles of tokens of one expert for which a core that multiplies tiles unpacks a weight once. Unpacking 16 rows costs three times a product with 16 tokens
@@ -152,40 +163,37 @@ const TILES_OF_AN_EXPERT: usize = 4;
 /// 180 us with two and 175 with four, each in the shape that suits it best, 237 with six; empty columns cost what others do.
 const COLUMNS_OF_AN_EXPERT: usize = 4;
 
-/// A cache, in numbers.
+/// Sizes of the KV cache.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct CacheShape {
     /// Positions that a sequence may have.
     pub rows: usize,
-    /// Pages of the pools that sequences share, if they do.
-    pub pages: Option<Pools>,
-    /// The most tokens of a step.
-    pub chunk: usize,
-    /// Type of what is cached.
+    /// Pages of the pools that sequences share.
+    pub pools: Pools,
+    /// Type of the cached numbers.
     pub scalar: Scalar,
 }
 
 impl CacheShape {
-    /// Rows that a plane has: those of the pool, of all positions, or of a ring where its tokens see a window and that is less; of a state one for each that there is room for.
-    pub fn plane_rows(&self, plane: &Plane) -> usize {
-        if plane.is_state() {
-            return self.pages.map_or(1, |pools| pools.states);
+    /// Rows of a cache tensor: those of its page pool, or one for each recurrent state.
+    pub fn tensor_rows(&self, plane: &Plane) -> usize {
+        match plane.is_state() {
+            true => self.pools.states.max(1),
+            false => self.pools.pages_of(plane.window()) * Options::PAGE,
         }
-        let ring = plane.window().map_or(self.rows, |window| Options::ring_rows(window, self.chunk));
-        self.pages.map_or(self.rows.min(ring), |pools| pools.pages_of(plane.window()) * Options::PAGE)
     }
 }
 
-/// The class of a step of one token each of so many sequences, of `most` at most: the least power of two that takes them.
-pub fn batch_class(sequences: usize, most: usize, rows: usize) -> Class {
+/// The batched decode graph for so many sequences of at most `most`: the next power of two.
+pub fn batch_graph(sequences: usize, most: usize, rows: usize) -> GraphKey {
     let tokens = sequences.next_power_of_two().min(most);
-    Class { tokens, batch: true, others: 0, logits: Logits::All, depth: rows }
+    GraphKey { tokens, batch: true, others: 0, logits: Logits::All, depth: rows, contiguous: false }
 }
 
-/// How the steps of a class are planned.
-pub fn plan_options(class: Class, cache: CacheShape, target: &Target) -> Options {
-    let Class { tokens: max, batch, others, logits, depth } = class;
-    let CacheShape { rows, pages, chunk, scalar } = cache;
+/// Options that the steps of a graph are planned with.
+pub fn plan_options(key: GraphKey, cache: CacheShape, target: &Target) -> Options {
+    let GraphKey { tokens: max, batch, others, logits, depth, contiguous } = key;
+    let CacheShape { rows, pools, scalar } = cache;
     Options {
         tokens: match max {
             _ if batch => TokenClass::Batch { max },
@@ -194,8 +202,8 @@ pub fn plan_options(class: Class, cache: CacheShape, target: &Target) -> Options
             _ => TokenClass::Chunk { max },
         },
         rows,
-        pages,
-        chunk,
+        pools,
+        contiguous,
         depth,
         cache: scalar,
         logits,

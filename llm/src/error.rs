@@ -50,12 +50,9 @@ pub enum Error {
     /// Nothing to compute.
     #[error("no tokens were given")]
     Empty,
-    /// A token asked for while none is being generated.
-    #[error("no generation is under way, or all its steps have been made")]
-    NoGeneration,
-    /// A step of several sequences, or pages, of an engine whose cache is one sequence's.
-    #[error("the cache is one sequence's and has no pages")]
-    NoPool,
+    /// A wait for a step while none is in flight.
+    #[error("no step is in flight")]
+    NotInFlight,
     /// Pages that are none of the pool, or too few for a position.
     #[error("a sequence's pages are not those of its positions")]
     Pages,
@@ -107,7 +104,7 @@ impl Error {
             Error::Full(_) => Some("start again, or give a larger --ctx".into()),
             Error::Token { vocabulary, .. } => Some(format!("ids go from 0 to {}", vocabulary - 1)),
             Error::Empty => Some("a prompt needs at least one token".into()),
-            Error::NoGeneration | Error::NoPool | Error::Pages | Error::Sequences { .. } => {
+            Error::NotInFlight | Error::Pages | Error::Sequences { .. } => {
                 Some("this is a bug in gristmill: please report it with the command that led here".into())
             }
             Error::BadLogit { .. } => Some(crate::sampling::GARBAGE.into()),

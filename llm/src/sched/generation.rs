@@ -1,11 +1,7 @@
-//! One sequence's generation, stepped from outside: each step runs the token before, chooses the next, and says whether anything follows.
-//!
-//! Whoever makes answers (`run`, `chat`, the server) drives a [`Generation`]; what becomes of the tokens is theirs.
+//! The generation of one sequence: chooses each token from a step's output, and decides whether another follows.
 
+use super::error::{ConstraintError, Error};
 use crate::sampling::{Ask, CHANGED, Choice, Draws, Ranked, Sampler, TokenSet};
-use crate::session::{ConstraintError, Error, Session};
-use std::ops::ControlFlow;
-use std::time::{Duration, Instant};
 
 /// Why an answer ended.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -49,9 +45,9 @@ pub trait Constraint {
     fn accept(&mut self, token: u32) -> Result<bool, ConstraintError>;
 }
 
-/// What a step gave.
+/// The token that a step led to, and why the generation ends with it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Step {
+pub struct TokenStep {
     /// The next token of the answer; none if it had ended already, or this token ended it.
     pub token: Option<u32>,
     /// Why nothing follows, if nothing does.
@@ -111,7 +107,7 @@ impl<'a> Generation<'a> {
     pub fn with_constraint(self, constraint: Box<dyn Constraint + 'a>) -> Generation<'a> {
         Generation { constraint: Some(constraint), ..self }
     }
-    /// After every step the session has the logits that its token was chosen from: the same tokens, at the price of reading them.
+    /// Every token is chosen from logits on the host, which the caller sees: the same tokens, at the cost of reading them.
     pub fn with_logits(self) -> Generation<'a> {
         Generation { wants_logits: true, ..self }
     }
@@ -133,7 +129,7 @@ impl<'a> Generation<'a> {
     /// How a device may choose its tokens before the host has seen the one before, and how many may still come; none where it cannot.
     pub fn draws(&self) -> Option<(Draws, usize)> {
         let alone = self.is_plain() && !self.wants_logits;
-        Some((Draws::of(&self.sampler).filter(|_| alone)?, self.limit - self.tokens.min(self.limit)))
+        Some((Draws::new(&self.sampler).filter(|_| alone)?, self.limit - self.tokens.min(self.limit)))
     }
     /// What a device is to be asked about the logits over so many tokens after `history`, so that the next one can be chosen without them; nothing where the most probable one will do, all
     /// logits are wanted, or that cannot be asked.
@@ -150,7 +146,7 @@ impl<'a> Generation<'a> {
         if self.changed.len() > CHANGED || self.allow(vocabulary).is_err() {
             return None;
         }
-        let draws = Draws::of(&self.sampler).unwrap_or(Draws::greedy());
+        let draws = Draws::for_batch(&self.sampler).unwrap_or(Draws::greedy());
         Some(Ask { allowed: self.allowed.clone(), changed: self.changed.clone(), draws, position: history.len() })
     }
     /// The token after `history`, of what was asked last; none where all logits are wanted to know it.
@@ -178,9 +174,9 @@ impl<'a> Generation<'a> {
     ///
     /// # Errors
     /// When the choice or the constraint fails.
-    pub fn take(&mut self, given: Given, history: &[u32], context: usize) -> Result<Step, Error> {
+    pub fn take(&mut self, given: Given, history: &[u32], context: usize) -> Result<TokenStep, Error> {
         if self.tokens >= self.limit {
-            return Ok(Step { token: None, finish: Some(Finish::Limit) });
+            return Ok(TokenStep { token: None, finish: Some(Finish::Limit) });
         }
         let token = match given {
             Given::Token(token) => token,
@@ -189,22 +185,10 @@ impl<'a> Generation<'a> {
         };
         self.chose(token, history.len() >= context)
     }
-    /// The next token: the one before is run, it is chosen. After the first step nothing but steps may change the session; ends with
-    /// [`Session::finish`].
-    ///
-    /// # Errors
-    /// When nothing was fed, or the model, the choice or the constraint fails.
-    pub fn step(&mut self, session: &mut Session) -> Result<Step, Error> {
-        if self.tokens >= self.limit {
-            return Ok(Step { token: None, finish: Some(Finish::Limit) });
-        }
-        let token = self.choose(session)?;
-        self.chose(token, session.is_full())
-    }
     /// Goes on with a token; `full` where the model can run no other.
-    fn chose(&mut self, token: u32, full: bool) -> Result<Step, Error> {
+    fn chose(&mut self, token: u32, full: bool) -> Result<TokenStep, Error> {
         if (self.ends)(token) {
-            return Ok(Step { token: None, finish: Some(Finish::EndOfText) });
+            return Ok(TokenStep { token: None, finish: Some(Finish::EndOfText) });
         }
         self.tokens += 1;
         self.last = Some(token);
@@ -219,21 +203,7 @@ impl<'a> Generation<'a> {
             () if full => Some(Finish::ContextFull),
             () => None,
         };
-        Ok(Step { token: Some(token), finish })
-    }
-    fn choose(&mut self, session: &mut Session) -> Result<u32, Error> {
-        let plain = self.is_plain();
-        // Where nobody looks at the logits they may stay where they are.
-        if let Some(last) = self.last.filter(|_| plain && !self.wants_logits) {
-            return session.next(last, &mut self.sampler, self.limit - self.tokens);
-        }
-        if let Some(last) = self.last {
-            session.advance(last)?;
-        }
-        if plain {
-            return session.first(&mut self.sampler);
-        }
-        self.changed_choice(session.logits(), session.tokens())
+        Ok(TokenStep { token: Some(token), finish })
     }
     /// A token of logits to which biases are added, and which the constraint has masked.
     fn changed_choice(&mut self, logits: &[f32], history: &[u32]) -> Result<u32, Error> {
@@ -250,57 +220,5 @@ impl<'a> Generation<'a> {
             masked.for_each(|(_, logit)| *logit = f32::NEG_INFINITY);
         }
         Ok(self.sampler.sample(&self.logits, history)?)
-    }
-}
-
-/// An answer.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Generated {
-    /// Tokens, the one that ended the text not counted.
-    pub tokens: usize,
-    /// Time of the model's steps, choice of tokens included; that of the caller is not.
-    pub time: Duration,
-    /// Steps of the model in that time: the first token comes from the prompt's logits.
-    pub steps: usize,
-    /// Why it ended.
-    pub finish: Finish,
-}
-
-impl Session {
-    /// Continues the sequence: at most `limit` tokens, up to one that `ends` it (which the callback does not get and the
-    /// cache does not keep). The callback gets each token as it is chosen and may break off.
-    ///
-    /// # Errors
-    /// When nothing was fed, or the model or the choice fails.
-    pub fn generate(
-        &mut self,
-        sampler: &Sampler,
-        limit: usize,
-        ends: &dyn Fn(u32) -> bool,
-        each: &mut dyn FnMut(u32) -> ControlFlow<()>,
-    ) -> Result<Generated, Error> {
-        let generated = run(self, &mut Generation::new(sampler.clone(), limit, ends), each);
-        let finished = self.finish();
-        let generated = generated?;
-        finished?;
-        Ok(generated)
-    }
-}
-
-fn run(
-    session: &mut Session,
-    generation: &mut Generation<'_>,
-    each: &mut dyn FnMut(u32) -> ControlFlow<()>,
-) -> Result<Generated, Error> {
-    let (mut time, mut steps) = (Duration::ZERO, 0);
-    loop {
-        steps += usize::from(generation.tokens() > 0);
-        let start = Instant::now();
-        let step = generation.step(session)?;
-        time += start.elapsed();
-        let stopped = step.token.is_some_and(|token| each(token).is_break()).then_some(Finish::Stopped);
-        if let Some(finish) = stopped.or(step.finish) {
-            return Ok(Generated { tokens: generation.tokens(), time, steps, finish });
-        }
     }
 }

@@ -1,0 +1,94 @@
+//! Buffers that steps share: tokens, hidden rows, rotation tables and logits.
+
+use super::footprint::layer_input_bytes;
+use crate::arch::{Bind, Model, RopeTable};
+use crate::error::Error;
+use gristmill_runtime::{Buffer, Device, Memory};
+
+/// Rotations are computed for so many positions more at a time.
+const ROPE_STEP: usize = 1024;
+
+pub(super) struct Activations {
+    pub tokens: Buffer,
+    hidden: [Buffer; 2],
+    /// Per-layer inputs that the model makes of the tokens, and the bytes of one layer's row.
+    layer_input: Option<Buffer>,
+    layer_bytes: usize,
+    rope_tables: Vec<RopeTable>,
+    rope: Vec<Buffer>,
+    /// Positions with rotations, and most positions.
+    rope_filled: usize,
+    rows: usize,
+    pub logits: Buffer,
+}
+
+impl Activations {
+    /// Allocates buffers for steps of so many tokens with so many rows of logits, and a cache of
+    /// `rows` positions.
+    pub fn new(
+        device: &dyn Device,
+        model: &dyn Model,
+        [tokens, logits, rows]: [usize; 3],
+        context: usize,
+    ) -> Result<Activations, Error> {
+        let state = |bytes: usize| device.alloc(bytes, Memory::State);
+        let hidden = tokens * model.width() * size_of::<f32>();
+        let layer_input = layer_input_bytes(model, tokens);
+        let rope_tables = model.rope_tables(context);
+        Ok(Activations {
+            tokens: device.alloc(tokens * size_of::<i32>(), Memory::Scratch)?,
+            hidden: [state(hidden)?, state(hidden)?],
+            layer_input: (layer_input > 0).then(|| state(layer_input)).transpose()?,
+            layer_bytes: model.layer_input() * size_of::<f32>(),
+            rope: rope_tables.iter().map(|t| state(rows * t.row_bytes())).collect::<Result<_, _>>()?,
+            rope_tables,
+            rope_filled: 0,
+            rows,
+            logits: state(logits * model.vocabulary() * size_of::<f32>())?,
+        })
+    }
+    /// Hidden rows before layer `layer`.
+    pub fn hidden(&self, layer: usize) -> &Buffer {
+        &self.hidden[layer % self.hidden.len()]
+    }
+    /// The buffer of a bind that activations have.
+    pub fn bound(&self, bind: &Bind) -> Option<Buffer> {
+        match bind {
+            Bind::Tokens => Some(self.tokens.clone()),
+            Bind::Rope(table) => Some(self.rope[*table].clone()),
+            Bind::Hidden(layer) => Some(self.hidden(*layer).clone()),
+            Bind::LayerInput(layer) => {
+                let (all, begin) = (self.layer_input.as_ref(), layer * self.layer_bytes);
+                let part = all.and_then(|all| all.slice(begin, all.len() - begin).ok());
+                Some(part.expect("a model whose layers have inputs says so"))
+            }
+            Bind::Logits => Some(self.logits.clone()),
+            _ => None,
+        }
+    }
+    /// Writes the tokens of a step.
+    pub fn write_tokens(&self, device: &dyn Device, tokens: impl Iterator<Item = u32>) -> Result<(), Error> {
+        let ids: Vec<u8> = tokens.flat_map(|t| (t as i32).to_le_bytes()).collect();
+        Ok(device.write(&self.tokens, 0, &ids)?)
+    }
+    /// Are there rotations of so many positions?
+    pub fn has_rope(&self, positions: usize) -> bool {
+        positions <= self.rope_filled
+    }
+    /// Writes rotations of so many positions, and some more.
+    pub fn fill_rope(&mut self, device: &dyn Device, positions: usize) -> Result<(), Error> {
+        if self.has_rope(positions) {
+            return Ok(());
+        }
+        let want = positions.next_multiple_of(ROPE_STEP).min(self.rows);
+        for (table, buffer) in self.rope_tables.iter().zip(&self.rope) {
+            device.write(buffer, 0, bytemuck::cast_slice(&table.rows(want)))?;
+        }
+        self.rope_filled = want;
+        Ok(())
+    }
+    pub fn buffers(&self) -> impl Iterator<Item = &Buffer> {
+        let Activations { tokens, hidden, layer_input, rope, logits, .. } = self;
+        [tokens, logits].into_iter().chain(hidden).chain(rope).chain(layer_input)
+    }
+}

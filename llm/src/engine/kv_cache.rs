@@ -1,0 +1,187 @@
+//! The KV cache of an engine: tensors of every layer in page pools, and recurrent states.
+
+use super::graph_key::CacheShape;
+use super::pages::{PageCopy, Pages};
+use crate::arch::{Model, Options, Plane};
+use crate::error::Error;
+use gristmill_runtime::{Buffer, Device, Memory};
+use gristmill_uop::dtype::Scalar;
+use std::sync::Arc;
+
+/// Bytes written at a time where tensors are filled.
+const FILLED_AT_ONCE: usize = 1 << 20;
+
+/// The cache tensors of all layers.
+pub struct KvCache {
+    device: Arc<dyn Device>,
+    shape: CacheShape,
+    /// Positions that a token sees in sliding-window layers, if there are any.
+    window: Option<usize>,
+    /// Tensors of each layer, and their buffers.
+    planes: Vec<Vec<Plane>>,
+    buffers: Vec<Vec<Buffer>>,
+}
+
+impl KvCache {
+    /// Allocates an empty cache.
+    ///
+    /// # Errors
+    /// When the device lacks the memory.
+    pub(super) fn new(device: &Arc<dyn Device>, model: &dyn Model, shape: CacheShape) -> Result<KvCache, Error> {
+        let planes = model.planes(shape.scalar);
+        let tensor = |plane: &Plane| device.alloc(plane.bytes(shape.tensor_rows(plane)), Memory::State);
+        let of_layer = |planes: &Vec<Plane>| planes.iter().map(tensor).collect::<Result<_, _>>();
+        let buffers = planes.iter().map(of_layer).collect::<Result<_, _>>()?;
+        Ok(KvCache { device: device.clone(), shape, window: model.window(), planes, buffers })
+    }
+    /// Its sizes.
+    pub fn shape(&self) -> CacheShape {
+        self.shape
+    }
+    /// Pages of the pool.
+    pub fn pages(&self) -> usize {
+        self.shape.pools.pages
+    }
+    /// Pages of the pool of sliding-window layers, if they have one of their own.
+    pub fn window_pages(&self) -> Option<usize> {
+        self.shape.pools.windows
+    }
+    /// Positions that a token sees in sliding-window layers, where these have a pool of their own.
+    pub(super) fn window(&self) -> Option<usize> {
+        self.window.filter(|_| self.shape.pools.windows.is_some())
+    }
+    /// Rows of recurrent states; 0 where the model keeps none.
+    pub fn state_rows(&self) -> usize {
+        self.shape.pools.states
+    }
+    /// Bytes of a page in all layers; with a window pool, in the layers that keep every position.
+    pub fn page_bytes(&self) -> usize {
+        let windows = self.shape.pools.windows.is_some();
+        let of = |plane: &&Plane| !plane.is_state() && !(windows && plane.window().is_some());
+        self.planes.iter().flatten().filter(of).map(|plane| plane.bytes(Options::PAGE)).sum()
+    }
+    /// Bytes of a page of the window pool.
+    pub fn window_page_bytes(&self) -> usize {
+        let of = |plane: &&Plane| plane.window().is_some();
+        let windowed = self.planes.iter().flatten().filter(of);
+        self.shape.pools.windows.map_or(0, |_| windowed.map(|plane| plane.bytes(Options::PAGE)).sum())
+    }
+    /// Bytes that a sequence of so many tokens takes.
+    pub fn sequence_bytes(&self, tokens: usize) -> usize {
+        let rows = |plane: &Plane| match plane.is_state() {
+            true => 1,
+            false => tokens.min(self.shape.tensor_rows(plane)),
+        };
+        self.planes.iter().flatten().map(|plane| plane.bytes(rows(plane))).sum()
+    }
+    pub(super) fn buffers(&self) -> impl Iterator<Item = &Buffer> {
+        self.buffers.iter().flatten()
+    }
+    pub(super) fn buffer(&self, layer: usize, plane: usize) -> &Buffer {
+        &self.buffers[layer][plane]
+    }
+    /// The buffer of a tensor as a contiguous step has it: of a recurrent state one row.
+    pub(super) fn sequence_buffer(&self, layer: usize, plane: usize, state_row: u32) -> Buffer {
+        let (buffer, of) = (&self.buffers[layer][plane], &self.planes[layer][plane]);
+        if !of.is_state() {
+            return buffer.clone();
+        }
+        let bytes = of.bytes(1);
+        let row = buffer.slice(state_row as usize * bytes, bytes);
+        row.unwrap_or_else(|error| unreachable!("row {state_row} was checked: {error}"))
+    }
+    /// All tensors and their buffers.
+    pub(super) fn tensors(&self) -> impl Iterator<Item = (&Buffer, &Plane)> {
+        self.buffers().zip(self.planes.iter().flatten())
+    }
+    /// The tensors that have a row for each position.
+    fn of_positions(&self) -> impl Iterator<Item = (&Buffer, &Plane)> {
+        self.tensors().filter(|(_, plane)| !plane.is_state())
+    }
+    /// Checks page numbers against the pools.
+    pub(super) fn check(&self, pages: Pages) -> Result<(), Error> {
+        pages.check(self.shape.pools, self.shape.rows / Options::PAGE)
+    }
+    /// Reads a page of all layers into `rows`.
+    pub(super) fn read_page(&self, page: u32, rows: &mut Vec<u8>) -> Result<(), Error> {
+        self.check((&[page][..]).into())?;
+        rows.resize(self.page_bytes(), 0);
+        let mut at = 0;
+        for (buffer, plane) in self.of_positions() {
+            let bytes = plane.bytes(Options::PAGE);
+            self.device.read(buffer, page as usize * bytes, &mut rows[at..at + bytes])?;
+            at += bytes;
+        }
+        Ok(())
+    }
+    /// Writes a page of all layers that [`KvCache::read_page`] read.
+    pub(super) fn write_page(&self, page: u32, rows: &[u8]) -> Result<(), Error> {
+        self.check((&[page][..]).into())?;
+        let mut at = 0;
+        for (buffer, plane) in self.of_positions() {
+            let bytes = plane.bytes(Options::PAGE);
+            self.device.write(buffer, page as usize * bytes, &rows[at..at + bytes])?;
+            at += bytes;
+        }
+        Ok(())
+    }
+    /// Copies a page, and a page of the window pool.
+    pub(super) fn copy_page(&self, copy: &PageCopy) -> Result<(), Error> {
+        let windows = copy.windows.unwrap_or_default();
+        for (nth, page) in [copy.from, copy.to].into_iter().enumerate() {
+            let windows = if copy.windows.is_some() { &windows[nth..=nth] } else { &[] };
+            self.check(Pages { all: &[page], windows, state: 0 })?;
+        }
+        let mut rows = Vec::new();
+        for (buffer, plane) in self.of_positions() {
+            let [from, to] = copy.windows.filter(|_| plane.window().is_some()).unwrap_or([copy.from, copy.to]);
+            let bytes = plane.bytes(Options::PAGE);
+            rows.resize(bytes, 0);
+            self.device.read(buffer, from as usize * bytes, &mut rows)?;
+            self.device.write(buffer, to as usize * bytes, &rows)?;
+        }
+        Ok(())
+    }
+    /// Writes zeros into these pages, and into these pages of the window pool.
+    pub(super) fn clear(&self, pages: &[u32], windows: &[u32]) -> Result<(), Error> {
+        for (buffer, plane) in self.of_positions() {
+            let bytes = plane.bytes(Options::PAGE);
+            let own = plane.window().is_some() && self.window_pages().is_some();
+            for &page in if own { windows } else { pages } {
+                self.device.write(buffer, page as usize * bytes, &vec![0; bytes])?;
+            }
+        }
+        Ok(())
+    }
+    /// Fills every row before `position` of every page pool with small random numbers, so that a
+    /// benchmark reads a cache of that depth without a prefill.
+    pub(super) fn fill_for_bench(&self, position: usize) -> Result<(), Error> {
+        // xorshift64: a row's values are below 1/4, of either sign.
+        let mut seed = 0x9e37_79b9_7f4a_7c15u64;
+        let mut next = || {
+            seed ^= seed << 13;
+            seed ^= seed >> 7;
+            seed ^= seed << 17;
+            let small = (seed >> 40) as f32 / (1u32 << 24) as f32;
+            if seed & 1 == 0 { small } else { -small }
+        };
+        let most = if self.shape.scalar.is_float() { 0.25 } else { 0.25 / 127.0 };
+        for (buffer, plane) in self.tensors() {
+            let mut piece = Vec::with_capacity(FILLED_AT_ONCE);
+            while piece.len() < FILLED_AT_ONCE {
+                match plane.scalar {
+                    Scalar::I8 => piece.push((next() * 127.0) as i8 as u8),
+                    Scalar::F16 => piece.extend(half::f16::from_f32(next() * most).to_le_bytes()),
+                    _ => piece.extend((next() * most).to_le_bytes()),
+                }
+            }
+            let rows = self.shape.tensor_rows(plane);
+            let bytes = plane.bytes(if plane.is_state() { rows } else { position.min(rows) });
+            for at in (0..bytes).step_by(piece.len()) {
+                let n = piece.len().min(bytes - at);
+                self.device.write(buffer, at, &piece[..n])?;
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,147 @@
+//! One sequence on a batcher, from its prompt to its last token: for `run`, `chat` and tests.
+
+use super::batcher::Batcher;
+use super::error::Error;
+use super::generation::{Finish, Generation};
+use super::sequence::{SequenceId, SequenceOptions};
+use std::cell::RefCell;
+use std::ops::ControlFlow;
+use std::time::{Duration, Instant};
+
+/// The prefill of a prompt.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct PrefillStats {
+    /// Tokens found in the prefix cache.
+    pub reused: usize,
+    /// Tokens that were run.
+    pub run: usize,
+    /// Time that took.
+    pub time: Duration,
+    /// The whole prompt was run: the caller did not break off.
+    pub complete: bool,
+}
+
+/// A finished answer.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Generated {
+    /// Its prompt.
+    pub prefill: PrefillStats,
+    /// Tokens, without the one that ended the text.
+    pub tokens: usize,
+    /// Time of the steps behind the prompt and of choosing tokens, without the caller's.
+    pub time: Duration,
+    /// Decode steps in that time: the first token comes from the prompt's logits.
+    pub steps: usize,
+    /// Why it ended.
+    pub finish: Finish,
+}
+
+/// Runs a prompt and generates an answer. `progress` gets the prompt tokens done and in all before
+/// every chunk, `each` gets each token as it is chosen; both may break off. The sequence ends with
+/// the call; its pages stay in the prefix cache.
+///
+/// # Errors
+/// When the prompt does not fit, or the model, the choice or the constraint fails.
+pub fn generate(
+    batcher: &mut Batcher,
+    prompt: &[u32],
+    options: SequenceOptions,
+    generation: Generation<'_>,
+    progress: &mut dyn FnMut(usize, usize) -> ControlFlow<()>,
+    each: &mut dyn FnMut(u32) -> ControlFlow<()>,
+) -> Result<Generated, Error> {
+    let id = batcher.add(prompt, options)?;
+    let mut run = Run {
+        id,
+        generation: RefCell::new(generation),
+        vocabulary: batcher.engine().model().vocabulary(),
+        prefill: PrefillStats::default(),
+        time: Duration::ZERO,
+        steps: 0,
+    };
+    match run.to_end(batcher, prompt.len(), progress, each) {
+        Ok(finish) => {
+            batcher.remove(id);
+            let tokens = run.generation.borrow().tokens();
+            Ok(Generated { prefill: run.prefill, tokens, time: run.time, steps: run.steps, finish })
+        }
+        Err(error) => {
+            batcher.spoil(id);
+            Err(error)
+        }
+    }
+}
+
+struct Run<'g> {
+    id: SequenceId,
+    generation: RefCell<Generation<'g>>,
+    vocabulary: usize,
+    prefill: PrefillStats,
+    time: Duration,
+    steps: usize,
+}
+
+impl Run<'_> {
+    fn to_end(
+        &mut self,
+        batcher: &mut Batcher,
+        prompt: usize,
+        progress: &mut dyn FnMut(usize, usize) -> ControlFlow<()>,
+        each: &mut dyn FnMut(u32) -> ControlFlow<()>,
+    ) -> Result<Finish, Error> {
+        loop {
+            if !self.prefill.complete {
+                let found = batcher.scheduler().found(self.id).unwrap_or(0);
+                let done = batcher.scheduler().computed(self.id).saturating_sub(found);
+                if progress(done, prompt - found).is_break() {
+                    return Ok(Finish::Stopped);
+                }
+            }
+            if let Some(finish) = self.step(batcher, prompt, each)? {
+                return Ok(finish);
+            }
+        }
+    }
+    /// Runs a step, and takes the token that it leads to.
+    fn step(
+        &mut self,
+        batcher: &mut Batcher,
+        prompt: usize,
+        each: &mut dyn FnMut(u32) -> ControlFlow<()>,
+    ) -> Result<Option<Finish>, Error> {
+        let start = Instant::now();
+        let (id, vocabulary, generation) = (self.id, self.vocabulary, &self.generation);
+        let mut asking =
+            |sequence, history: &[u32]| (sequence == id).then(|| generation.borrow_mut().ask(history, vocabulary))?;
+        let mut drawing = |sequence| (sequence == id).then(|| generation.borrow().draws())?;
+        let stepped = batcher.step_with(&mut asking, &mut drawing).map_err(|failed| failed.error)?;
+        let Some(&of) = stepped.iter().find(|of| of.sequence == id) else {
+            self.prefilled(batcher, prompt, start.elapsed());
+            return Ok(None);
+        };
+        let decoded = self.prefill.complete;
+        if !decoded {
+            self.prefilled(batcher, prompt, start.elapsed());
+        }
+        let chosen = Instant::now();
+        let step = batcher.choose(of, &mut self.generation.borrow_mut(), &mut |_| ())?;
+        if let (Some(token), None) = (step.token, step.finish) {
+            batcher.push(id, token);
+        }
+        self.time += if decoded { start.elapsed() } else { chosen.elapsed() };
+        self.steps += usize::from(decoded);
+        let stopped = step.token.is_some_and(|token| each(token).is_break()).then_some(Finish::Stopped);
+        Ok(stopped.or(step.finish))
+    }
+    /// Notes a step of the prompt.
+    fn prefilled(&mut self, batcher: &Batcher, prompt: usize, time: Duration) {
+        let found = batcher.scheduler().found(self.id).unwrap_or(0);
+        let computed = batcher.scheduler().computed(self.id).max(found);
+        self.prefill = PrefillStats {
+            reused: found,
+            run: computed.min(prompt) - found.min(prompt),
+            time: self.prefill.time + time,
+            complete: computed >= prompt,
+        };
+    }
+}
