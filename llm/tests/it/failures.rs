@@ -193,10 +193,9 @@ fn pages_of_what_was_broken_off_or_run_apart_do_not_reach_their_neighbours() {
                 assert!(!logits[0].is_finite());
             });
             assert_eq!(answer(&mut batcher, &short, 20).expect("numbers"), want_short, "{number}, {overlaps}");
-            // Half of the pool's pages hold an answer, the other half what was broken off; the first half is taken again.
+            // Half of the pool's pages hold what was broken off, the other half an answer; the first half is taken again.
             let mut batcher = Batcher::new(engine(&file, overlaps).0);
             assert_eq!(batcher.engine().cache().pages(), 32);
-            answer(&mut batcher, &prompt(2, 900), 2).expect("numbers");
             let mut chunks = 0;
             let mut progress = |_, _| {
                 chunks += 1;
@@ -204,6 +203,7 @@ fn pages_of_what_was_broken_off_or_run_apart_do_not_reach_their_neighbours() {
             };
             let broken = generated(&mut batcher, &bad, 3, &mut progress, &mut |_| panic!("no token is chosen"));
             assert!(!broken.expect("broken off").prefill.complete);
+            answer(&mut batcher, &prompt(2, 900), 2).expect("numbers");
             assert_eq!(answer(&mut batcher, &long, 20).expect("numbers"), want_long, "{number}, {overlaps}");
         }
     }

@@ -5,7 +5,7 @@ use gristmill_backend::Opened;
 use gristmill_backend::cpu::{Cc, CpuDevice, Isa, QUICK, dialect};
 use gristmill_llm::arch;
 use gristmill_llm::chat::Isolation;
-use gristmill_llm::engine::{Engine, Forecast, Progress, Settings};
+use gristmill_llm::engine::{Engine, MemoryEstimate, Progress, Settings};
 use gristmill_llm::file::ModelFile;
 use gristmill_llm::language;
 use gristmill_runtime::store::Store;
@@ -30,7 +30,7 @@ pub const PARALLEL: usize = 4;
 const CONTEXT: usize = 2048;
 
 fn settings(context: usize, sequences: usize) -> Settings {
-    Settings { context: Some(context), parallel: Some(sequences), ..Settings::default() }
+    Settings { context: Some(context), parallel: sequences, contexts: sequences.max(4), ..Settings::default() }
 }
 
 /// A model of a file, on a device that models share.
@@ -73,7 +73,7 @@ impl ModelSource for File {
         let model = arch::load(file.metadata(), &file).expect("a model");
         // What is forecast is what is loaded.
         let settings = settings(model.context().min(CONTEXT), self.sequences);
-        let forecast = Forecast::of(&file, &settings, u64::MAX / 2).expect("a model");
+        let forecast = MemoryEstimate::new(&file, &settings, u64::MAX / 2).expect("a model");
         let about = About {
             architecture: model.architecture().to_owned(),
             vocabulary: model.vocabulary(),
