@@ -57,7 +57,7 @@ impl KvCache {
     /// Bytes of a page in all layers; with a window pool, in the layers that keep every position.
     pub fn page_bytes(&self) -> usize {
         let windows = self.shape.pools.windows.is_some();
-        let of = |plane: &&Plane| !plane.is_state() && !(windows && plane.window().is_some());
+        let of = |plane: &&Plane| !(plane.is_state() || windows && plane.window().is_some());
         self.planes.iter().flatten().filter(of).map(|plane| plane.bytes(Options::PAGE)).sum()
     }
     /// Bytes of a page of the window pool.

@@ -223,7 +223,7 @@ impl Batcher {
     /// May a step of one sequence read neighbouring pages without a block table? Not beside another
     /// sequence, whose rows may turn out not to be finite.
     pub(super) fn is_contiguous(&self) -> bool {
-        self.scheduler.is_alone() && !self.scheduler.has_distrusted()
+        self.scheduler.is_contiguous() && !self.scheduler.has_distrusted()
     }
     fn failed(&mut self, error: Error, batch: &Batch) -> Failed {
         let _ = self.engine.finish();

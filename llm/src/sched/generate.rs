@@ -59,7 +59,7 @@ pub fn generate(
         time: Duration::ZERO,
         steps: 0,
     };
-    match run.to_end(batcher, prompt.len(), progress, each) {
+    match run.finish(batcher, prompt.len(), progress, each) {
         Ok(finish) => {
             batcher.remove(id);
             let tokens = run.generation.borrow().tokens();
@@ -82,7 +82,7 @@ struct Run<'g> {
 }
 
 impl Run<'_> {
-    fn to_end(
+    fn finish(
         &mut self,
         batcher: &mut Batcher,
         prompt: usize,

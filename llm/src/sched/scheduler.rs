@@ -256,17 +256,23 @@ impl Scheduler {
         }
         let pool = &self.pool;
         let [pages, windows] = &mut self.distrusted;
-        let pages: Vec<u32> = pages.extract_if(.., |&page| pool.is_unheld(page)).collect();
-        let windows: Vec<u32> = windows.extract_if(.., |&page| pool.is_window_unheld(page)).collect();
-        [pages, windows]
+        let free = [
+            pages.iter().copied().filter(|&page| pool.is_unheld(page)).collect::<Vec<u32>>(),
+            windows.iter().copied().filter(|&page| pool.is_window_unheld(page)).collect(),
+        ];
+        pages.retain(|&page| !pool.is_unheld(page));
+        windows.retain(|&page| !pool.is_window_unheld(page));
+        free
     }
     /// Are there pages that may hold NaN or infinity?
     pub fn has_distrusted(&self) -> bool {
         self.distrusted.iter().any(|pages| !pages.is_empty())
     }
-    /// Does at most one sequence have pages?
-    pub fn is_alone(&self) -> bool {
-        self.running.len() <= 1
+    /// Does at most one sequence have pages, and may its steps read them without a block table? With
+    /// exact rows it always reads them by table: kernels of either kind sum in their own order, and
+    /// where its pages lie must not show in its text.
+    pub fn is_contiguous(&self) -> bool {
+        self.running.len() <= 1 && self.running.values().all(|s| s.reuse == Reuse::Any)
     }
     /// Moves have failed.
     pub fn spoil_moves(&mut self, moves: &[Swap]) {
