@@ -231,13 +231,13 @@ impl PagePool {
         };
         page.holders == 1 && page.known.as_ref().is_some_and(ends)
     }
-    /// Does no sequence have that page?
-    pub fn is_unheld(&self, page: u32) -> bool {
-        self.pages[page as usize].holders == 0
+    /// Is that page free: held by no sequence, and not in the prefix tree?
+    pub fn is_free(&self, page: u32) -> bool {
+        self.free.contains(&page)
     }
-    /// Does no sequence have that page of the window pool?
-    pub fn is_window_unheld(&self, page: u32) -> bool {
-        self.windows.as_ref().is_none_or(|windows| windows.is_unheld(page))
+    /// The same of a page of the window pool.
+    pub fn is_window_free(&self, page: u32) -> bool {
+        self.windows.as_ref().is_none_or(|windows| windows.is_free(page))
     }
     /// Finds and holds the longest beginning of `tokens` in the prefix tree, as far as `reuse` allows, and windows and states are there that its next token needs; with `parts`, and [`Reuse::Any`] or a
     /// whole block, also a part of a page behind it.

@@ -127,9 +127,33 @@ impl Scheduler {
         if let Some(sequence) = self.find_mut(id) {
             sequence.tokens.push(token);
         }
+        self.trust(id);
+    }
+    /// Trusts the whole pages of a sequence that a token was chosen of: its logits were finite, and so
+    /// is every row behind them.
+    fn trust(&mut self, id: SequenceId) {
+        let [distrusted, distrusted_windows] = &mut self.distrusted;
+        let Some(s) = self.running.get(&id).filter(|_| !(distrusted.is_empty() && distrusted_windows.is_empty()))
+        else {
+            return;
+        };
+        let whole = s.computed / self.bounds.page;
+        s.pages.iter().take(whole).for_each(|page| _ = distrusted.remove(page));
+        let windows = s.windows.numbers.iter().take(whole).skip(s.windows.first);
+        windows.for_each(|number| _ = distrusted_windows.remove(number));
+    }
+    /// Distrusts the pages of a sequence: they may hold NaN or infinity.
+    fn distrust(&mut self, id: SequenceId) {
+        let Some(s) = self.running.get(&id) else { return };
+        self.distrusted[0].extend(&s.pages);
+        self.distrusted[1].extend(s.windows.numbers.get(s.windows.first..).unwrap_or_default());
     }
     /// A sequence ends: its pages are let go, and what is known of them stays while there is room.
     pub fn remove(&mut self, id: SequenceId) {
+        // No logits of a prompt that was broken off have been seen.
+        if self.running.get(&id).is_some_and(|s| s.tokens.len() == s.prompt) {
+            self.distrust(id);
+        }
         if let Some(sequence) = self.running.remove(&id) {
             self.release(sequence);
         }
@@ -157,11 +181,7 @@ impl Scheduler {
     /// A sequence ends, and what it has computed is not to be trusted.
     pub fn spoil(&mut self, id: SequenceId) {
         let pages = self.find(id).map(|s| s.pages.clone()).unwrap_or_default();
-        if let Some(s) = self.find(id) {
-            let windows = s.windows.numbers.get(s.windows.first..).unwrap_or_default().to_vec();
-            self.distrusted[0].extend(&pages);
-            self.distrusted[1].extend(windows);
-        }
+        self.distrust(id);
         if let Some(sequence) = self.find_mut(id) {
             sequence.computed = 0;
         }
@@ -249,7 +269,7 @@ impl Scheduler {
         Scheduler { distrusted: [pages, windows], ..Scheduler::new(self.bounds) }
     }
     /// Takes the free pages that may hold NaN or infinity, to be cleared: of the pool, then of the
-    /// window pool.
+    /// window pool. Steps are not contiguous while others are left.
     pub fn take_distrusted(&mut self) -> [Vec<u32>; 2] {
         if !self.has_distrusted() {
             return Default::default();
@@ -257,11 +277,11 @@ impl Scheduler {
         let pool = &self.pool;
         let [pages, windows] = &mut self.distrusted;
         let free = [
-            pages.iter().copied().filter(|&page| pool.is_unheld(page)).collect::<Vec<u32>>(),
-            windows.iter().copied().filter(|&page| pool.is_window_unheld(page)).collect(),
+            pages.iter().copied().filter(|&page| pool.is_free(page)).collect::<Vec<u32>>(),
+            windows.iter().copied().filter(|&page| pool.is_window_free(page)).collect(),
         ];
-        pages.retain(|&page| !pool.is_unheld(page));
-        windows.retain(|&page| !pool.is_window_unheld(page));
+        pages.retain(|&page| !pool.is_free(page));
+        windows.retain(|&page| !pool.is_window_free(page));
         free
     }
     /// Are there pages that may hold NaN or infinity?

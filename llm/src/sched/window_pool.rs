@@ -129,9 +129,9 @@ impl WindowPool {
     pub fn used(&self) -> impl Iterator<Item = u32> {
         (0..self.all.len() as u32).filter(|number| !self.free.contains(number))
     }
-    /// Does no sequence have it?
-    pub fn is_unheld(&self, number: u32) -> bool {
-        self.all[number as usize].holders == 0
+    /// Is it free: held by no sequence, and of no page in the prefix tree?
+    pub fn is_free(&self, number: u32) -> bool {
+        self.free.contains(&number)
     }
     /// The page that it belongs to.
     #[cfg(test)]

@@ -28,9 +28,16 @@ fn tiny(poisoned: Option<(u32, f64)>) -> Gguf {
     file_of(&fixture, &F32)
 }
 
+fn settings() -> Settings {
+    Settings { context: Some(1024), cache: Scalar::F16, chunk: 64, ..Settings::default() }
+}
+
 fn engine(file: &Gguf, overlaps: bool) -> (Engine, Arc<Calls>) {
+    engine_with(file, overlaps, settings())
+}
+
+fn engine_with(file: &Gguf, overlaps: bool, settings: Settings) -> (Engine, Arc<Calls>) {
     let (opened, calls) = failing("cpu", true, overlaps);
-    let settings = Settings { context: Some(1024), cache: Scalar::F16, chunk: 64, ..Settings::default() };
     (Engine::load(file, opened, settings, &|_| ()).expect("a model"), calls)
 }
 
@@ -41,12 +48,17 @@ fn prompt(seed: u32, len: u32) -> Vec<u32> {
 
 /// The tokens of an answer. Token 7, where a model has no number for it, is not among them.
 fn answer(batcher: &mut Batcher, prompt: &[u32], tokens: usize) -> Result<Vec<u32>, Error> {
+    answer_with(batcher, prompt, tokens, Reuse::Exact)
+}
+
+/// The same, of a sequence that reuses these rows: one that reuses all of them may read its pages without a block table.
+fn answer_with(batcher: &mut Batcher, prompt: &[u32], tokens: usize, reuse: Reuse) -> Result<Vec<u32>, Error> {
     let mut out = Vec::new();
     let each = &mut |token| {
         out.push(token);
         ControlFlow::Continue(())
     };
-    generated(batcher, prompt, tokens, &mut |_, _| ControlFlow::Continue(()), each)?;
+    generated(batcher, prompt, tokens, reuse, &mut |_, _| ControlFlow::Continue(()), each)?;
     Ok(out)
 }
 
@@ -54,12 +66,13 @@ fn generated(
     batcher: &mut Batcher,
     prompt: &[u32],
     tokens: usize,
+    reuse: Reuse,
     progress: &mut dyn FnMut(usize, usize) -> ControlFlow<()>,
     each: &mut dyn FnMut(u32) -> ControlFlow<()>,
 ) -> Result<Generated, Error> {
     let params = SamplingParams { temperature: 1.5, top_k: 12, seed: 3, ..SamplingParams::default() };
     let generation = Generation::new(Sampler::new(params)?, tokens, |token| token == 7);
-    let options = SequenceOptions { reuse: Reuse::Exact, batch_invariant: false };
+    let options = SequenceOptions { reuse, batch_invariant: false };
     generate(batcher, prompt, options, generation, progress, each)
 }
 
@@ -145,18 +158,23 @@ fn an_engine_that_failed_has_waited_for_all_it_started() {
 fn rows_that_are_no_numbers_do_not_reach_another_conversation() {
     for number in [f64::NAN, f64::INFINITY] {
         let file = tiny(Some((7, number)));
-        for overlaps in [false, true] {
+        for (overlaps, reuse) in [(false, Reuse::Exact), (true, Reuse::Exact), (false, Reuse::Any), (true, Reuse::Any)]
+        {
             let short = prompt(3, 70);
-            let want = answer(&mut Batcher::new(engine(&file, overlaps).0), &short, 20).expect("numbers");
+            let want = answer_with(&mut Batcher::new(engine(&file, overlaps).0), &short, 20, reuse).expect("numbers");
             let mut batcher = Batcher::new(engine(&file, overlaps).0);
             // At the end of a prompt, in it, and in one that is broken off before anybody sees its logits.
             for (len, at) in [(80, 79), (80, 71), (200, 75)] {
                 let mut bad = prompt(4, len);
                 bad[at] = 7;
-                let error = answer(&mut batcher, &bad, 3).expect_err("not a number");
+                let error = answer_with(&mut batcher, &bad, 3, reuse).expect_err("not a number");
                 assert!(matches!(error, Error::Sampling(SamplingError::BadLogit { .. })), "{error}");
                 assert!(error.hint().is_some());
-                assert_eq!(answer(&mut batcher, &short, 20).expect("numbers"), want, "{number} at {at} of {len}");
+                assert_eq!(
+                    answer_with(&mut batcher, &short, 20, reuse).expect("numbers"),
+                    want,
+                    "{number} at {at} of {len}"
+                );
             }
             let mut long = prompt(5, 700);
             long[90] = 7;
@@ -167,11 +185,15 @@ fn rows_that_are_no_numbers_do_not_reach_another_conversation() {
                     if chunk > chunks { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
                 };
                 let each = &mut |_| panic!("no token is chosen");
-                let broken = generated(&mut batcher, &long, 3, &mut progress, each).expect("broken off");
+                let broken = generated(&mut batcher, &long, 3, reuse, &mut progress, each).expect("broken off");
                 assert!(!broken.prefill.complete && broken.finish == Finish::Stopped);
-                assert_eq!(answer(&mut batcher, &short, 20).expect("numbers"), want, "{number} in {chunks} chunks");
+                assert_eq!(
+                    answer_with(&mut batcher, &short, 20, reuse).expect("numbers"),
+                    want,
+                    "{number} in {chunks} chunks"
+                );
             }
-            assert_eq!(answer(&mut batcher, &short, 20).expect("numbers"), want, "{number}");
+            assert_eq!(answer_with(&mut batcher, &short, 20, reuse).expect("numbers"), want, "{number}");
         }
     }
 }
@@ -181,30 +203,40 @@ fn rows_that_are_no_numbers_do_not_reach_another_conversation() {
 fn pages_of_what_was_broken_off_or_run_apart_do_not_reach_their_neighbours() {
     for number in [f64::NAN, f64::INFINITY] {
         let file = tiny(Some((7, number)));
-        for overlaps in [false, true] {
-            let (short, long) = (prompt(3, 70), prompt(6, 900));
+        for (overlaps, reuse) in [(false, Reuse::Exact), (true, Reuse::Exact), (false, Reuse::Any), (true, Reuse::Any)]
+        {
+            let short = prompt(3, 70);
             let bad = [&[7][..], &prompt(5, 999)].concat();
-            let of = |prompt| answer(&mut Batcher::new(engine(&file, overlaps).0), prompt, 20).expect("numbers");
-            let [want_short, want_long] = [&short, &long].map(|prompt| of(prompt));
+            let want = answer_with(&mut Batcher::new(engine(&file, overlaps).0), &short, 20, reuse).expect("numbers");
             // The pages that are taken next are those of what was run apart.
             let mut batcher = Batcher::new(engine(&file, overlaps).0);
             apart(&mut batcher, &bad[..700], 64, &mut |engine, run| {
                 let logits = engine.logits(run, Logits::Last).expect("logits");
                 assert!(!logits[0].is_finite());
             });
-            assert_eq!(answer(&mut batcher, &short, 20).expect("numbers"), want_short, "{number}, {overlaps}");
-            // Half of the pool's pages hold what was broken off, the other half an answer; the first half is taken again.
-            let mut batcher = Batcher::new(engine(&file, overlaps).0);
-            assert_eq!(batcher.engine().cache().pages(), 32);
-            let mut chunks = 0;
-            let mut progress = |_, _| {
-                chunks += 1;
-                if chunks > 14 { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
-            };
-            let broken = generated(&mut batcher, &bad, 3, &mut progress, &mut |_| panic!("no token is chosen"));
-            assert!(!broken.expect("broken off").prefill.complete);
-            answer(&mut batcher, &prompt(2, 900), 2).expect("numbers");
-            assert_eq!(answer(&mut batcher, &long, 20).expect("numbers"), want_long, "{number}, {overlaps}");
+            assert_eq!(answer_with(&mut batcher, &short, 20, reuse).expect("numbers"), want, "{number}, {overlaps}");
+            // Prompts that are broken off and others go round the pool.
+            let settings = Settings { contexts: 3, ..settings() };
+            let mut batcher = Batcher::new(engine_with(&file, overlaps, settings).0);
+            let mut scratch = Batcher::new(engine(&file, overlaps).0);
+            assert_eq!(batcher.engine().cache().pages(), 48);
+            for nth in 0..40u32 {
+                let mut chunks = 0;
+                let mut progress = |_, _| {
+                    chunks += 1;
+                    if chunks > 3 + nth % 9 { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+                };
+                let bad = [&[7][..], &prompt(nth, 1000)].concat();
+                let none = &mut |_| panic!("no token is chosen");
+                let broken = generated(&mut batcher, &bad, 3, reuse, &mut progress, none).expect("broken off");
+                assert!(!broken.prefill.complete);
+                let good = prompt(nth + 50, 30 + nth * 37 % 400);
+                scratch.reset();
+                let want = answer_with(&mut scratch, &good, 12, reuse).expect("numbers");
+                let found = answer_with(&mut batcher, &good, 12, reuse)
+                    .unwrap_or_else(|error| panic!("{number}, {overlaps}, {reuse:?}: {nth}: {error}"));
+                assert_eq!(found, want, "{number}, {overlaps}, {reuse:?}: {nth}");
+            }
         }
     }
 }
