@@ -232,6 +232,7 @@ impl Talk<'_> {
             }
             "/reset" => {
                 self.messages.clear();
+                self.batcher.reset();
                 self.sums.held = 0;
                 let stays = if self.system.is_some() { "; what /system said stays" } else { "" };
                 say!("the conversation is forgotten{stays}");
