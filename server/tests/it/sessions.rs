@@ -41,7 +41,7 @@ fn a_single_sequence_keeps_several_conversations() {
         words.join(" ")
     };
     let ask = |seed: u64| server.client.ask(&story(seed), json!({ "max_tokens": 4, "seed": 1 })).ok();
-    // Together longer than one context, which is all that the KV cache has pages for.
+    // Together longer than one context.
     let first: Vec<Value> = (0..8).map(ask).collect();
     let prompts: u64 = first.iter().map(|answer| answer["usage"]["prompt_tokens"].as_u64().unwrap()).sum();
     assert!(prompts > 2048, "{prompts}");
@@ -51,7 +51,8 @@ fn a_single_sequence_keeps_several_conversations() {
         assert!(cached(&again) + 40 + 64 > prompt && prompt > 300, "{again}");
         assert_eq!(again["choices"], before["choices"]);
     }
-    assert!(server.client.metric("gristmill_cache_pages_brought_back_total") > 0.0);
+    // The pool itself holds them: on a processor no page is copied to the host.
+    assert_eq!(server.client.metric("gristmill_cache_pages_brought_back_total"), 0.0);
 }
 
 #[test]
