@@ -1,5 +1,6 @@
-//! Visited set for graph walks: one mark per node, reused from walk to walk, so that the cost of a
-//! walk depends on the nodes visited and not on the size of the graph.
+//! Visited set for graph walks, with one mark per node that is reused by every walk.
+//!
+//! The cost of a walk is proportional to the nodes visited, not to the size of the graph.
 
 use crate::id::Id;
 use std::cell::RefCell;

@@ -79,8 +79,8 @@ fn factors(g: &mut Graph, id: Id, out: &mut Vec<Id>) {
     }
 }
 
-/// Multiplies factors grouped by their ranges, groups with fewer ranges first, so that factors
-/// shared by many results are computed once for them.
+/// Multiplies factors grouped by their ranges, groups with fewer ranges first. Factors shared by
+/// many results are then computed once for them.
 fn product(g: &mut Graph, factors: &[Id]) -> Option<Id> {
     let mut groups: Vec<(Vec<Id>, Id)> = Vec::new();
     for &f in factors {
