@@ -108,7 +108,7 @@ pub fn index(mut files: Vec<(&str, &str)>) -> Result<String> {
     for (area, experiments) in areas {
         text += &format!("\n## {}\n\n| | experiment | status | machine | result | date |\n|---|---|---|---|---|---|\n", AREAS[area].1);
         for Experiment { file, number, title, date, status, machine, result } in experiments {
-            text += &format!("| <a id=\"{number}\"></a>{number} | [{title}]({file}) | {status} | {machine} | {result} | {date} |\n");
+            text += &format!("| <a id=\"{number:03}\"></a>{number} | [{title}]({file}) | {status} | {machine} | {result} | {date} |\n");
         }
     }
     Ok(text)
@@ -157,7 +157,7 @@ mod tests {
     fn an_index_has_a_row_with_an_anchor() -> Result<()> {
         let text = index(vec![("007-prefetch-rows.md", GOOD)])?;
         assert!(text.contains("## CPU: memory, threads, instruction sets\n"), "{text}");
-        let row = "| <a id=\"7\"></a>7 | [Prefetch rows: two](007-prefetch-rows.md) | kept | Zen 5 | 14 GB/s → 40 GB/s | 2026-11-20 |";
+        let row = "| <a id=\"007\"></a>7 | [Prefetch rows: two](007-prefetch-rows.md) | kept | Zen 5 | 14 GB/s → 40 GB/s | 2026-11-20 |";
         assert!(text.contains(row), "{text}");
         Ok(())
     }
