@@ -111,6 +111,6 @@ pub mod eager;
 pub mod evaluate;
 pub mod function;
 pub mod jit;
-mod kept;
+mod function_store;
 pub mod nn;
 pub mod tensor;

@@ -11,26 +11,26 @@ mod context;
 #[cfg(feature = "wgpu")]
 mod device;
 #[cfg(feature = "wgpu")]
-mod kept;
+mod pipeline_cache;
 // Its tests run without the feature.
 #[cfg_attr(not(feature = "wgpu"), allow(dead_code))]
-mod lists;
+mod uniforms;
 #[cfg(feature = "wgpu")]
 mod measure;
 #[cfg(feature = "wgpu")]
 mod memory;
 #[cfg(feature = "wgpu")]
-mod order;
+mod subgroup_order;
 #[cfg(feature = "wgpu")]
 mod pipelines;
 #[cfg(feature = "wgpu")]
 mod readback;
 #[cfg(feature = "wgpu")]
-mod ready;
+mod block_on;
 #[cfg(feature = "wgpu")]
 mod replay;
 #[cfg(feature = "wgpu")]
-mod told;
+mod readback_cache;
 
 #[cfg(feature = "wgpu")]
 pub use adapters::{Limited, adapters, present};

@@ -20,7 +20,7 @@ pub mod mean_pooling;
 pub mod metrics;
 pub mod model;
 pub mod models;
-pub mod names;
+pub mod field_names;
 pub mod output;
 pub mod preprocess;
 pub mod probabilities;

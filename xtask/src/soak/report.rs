@@ -22,7 +22,7 @@ pub struct SoakReport {
     pub commit: String,
     pub machine: Option<HostMachine>,
     pub server: String,
-    /// Whether [`Report::wait`] has to be fair.
+    /// Whether [`SoakReport::wait`] has to be fair.
     pub fair: bool,
     pub requests: usize,
     pub clients: usize,
