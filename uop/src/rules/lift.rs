@@ -22,8 +22,8 @@ pub fn word(g: &mut Graph, x: Id, byte: Id) -> Id {
 
 /// Builds a word of signed bytes `(code + zero) << shift`; returns the word and the shift.
 ///
-/// Byte number `i` has the value at `byte = i`; `zero` is a constant. Returns `None` if `x` has
-/// another form.
+/// Byte number `i` has the value at `byte = i`; `zero` is a constant.
+/// Returns `None` if `x` has another form.
 ///
 /// If the zero point is half the range of a b-bit code, the code is shifted to the top of its byte
 /// and one XOR flips the sign bit. Otherwise there is no shift, and one subtraction on all bytes
