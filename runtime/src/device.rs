@@ -164,8 +164,8 @@ pub trait Replay: Send {
     ///
     /// The step begins after everything started earlier on the device has ended. Whether it has
     /// ended when this returns depends on the device. Until [`Replay::wait`] has returned, reading
-    /// its outputs or writing any of its buffers is an error. So is starting it while the host uses
-    /// the same bytes.
+    /// its outputs or writing any of its buffers is an error. So is starting it while
+    /// the host uses the same bytes.
     fn start(&mut self, vars: &[(&str, i64)]) -> Result<(), Error>;
     /// Waits for the earliest `start` that has not been waited for; returns at once
     /// if there is none.
