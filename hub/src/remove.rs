@@ -1,4 +1,4 @@
-//! Removing what was fetched, and nothing else.
+//! Removes downloaded files, and only those.
 
 use crate::error::Error;
 use crate::file_name;
@@ -9,21 +9,23 @@ use crate::repository::{Name, Repository};
 use crate::store::{Files, StoredModel, Store, disk};
 use std::path::{Path, PathBuf};
 
-/// What has become of files that were to be removed.
+/// Result of removing a model.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Removed {
-    /// What is gone: the models, with the files that were removed and their bytes.
+    /// Models of which files were removed, with those files and their bytes.
     pub gone: Vec<StoredModel>,
-    /// What was left where it is: it was not fetched.
+    /// Files that were left in place because they were not downloaded.
     pub left: Vec<PathBuf>,
 }
 
 impl Store {
-    /// Removes what was fetched of what `name` means, also where it is not whole; without a file, of all of its
-    /// repository. Files without a record are left, and links, and folders in which something is left.
+    /// Removes the downloaded files that `name` matches, including partial ones.
+    ///
+    /// A name without a file means the whole repository. Files without a record, links, and folders
+    /// that do not become empty are left.
     ///
     /// # Errors
-    /// When there is nothing of that name, nothing of it was fetched, or it cannot be removed.
+    /// When nothing matches, nothing that matches was downloaded, or a file cannot be removed.
     pub fn remove(&self, name: &Name) -> Result<Removed, Error> {
         let repository = &name.repository;
         let files = self.files(repository)?;
@@ -50,7 +52,7 @@ impl Store {
         }
     }
 
-    /// Removes those files of a model that are ours: which, and their bytes.
+    /// Removes the downloaded files of a model. Returns them and their total bytes.
     fn unlink_all(
         &self,
         folder: &Path,
@@ -71,7 +73,8 @@ impl Store {
         Ok((gone, bytes))
     }
 
-    /// Removes a file and its record, if it is ours, and the folders that are empty then. Is it gone?
+    /// Removes a downloaded file, its record and the folders that become empty.
+    /// Returns whether it did.
     fn unlink(&self, repository: &Repository, file: &str) -> Result<bool, Error> {
         let path = self.place(repository, file);
         let failed = |error| disk("remove", &path)(error);
@@ -89,7 +92,7 @@ impl Store {
         Ok(true)
     }
 
-    /// Removes the folders above a file, from the innermost on, until one is not empty.
+    /// Removes the folders above a file, innermost first, until one is not empty.
     fn remove_folders(&self, repository: &Repository, file: &str) -> Result<(), Error> {
         let mut inner = file;
         while let Some((above, _)) = inner.rsplit_once('/') {
@@ -108,12 +111,12 @@ impl Store {
     }
 }
 
-/// Those models of a repository that a name means.
+/// Returns the models of a repository that a name matches.
 fn meant(name: &Name, all: Vec<StoredModel>) -> Result<Vec<StoredModel>, Error> {
     let Some(wanted) = &name.file else { return Ok(all) };
-    // What has come in part has the name of what it would have been.
+    // A partial file carries the name of the complete one.
     let file = |kept: &StoredModel| kept.name.file.clone().unwrap_or_default();
-    // The path of an address means one file, and the end of no other's.
+    // The path of a URL is matched exactly, never as a suffix.
     let exact = matches!(name.repository, Repository::Server { .. })
         || all.iter().any(|k| file_name::model(&file(k)) == file_name::model(wanted));
     let fits = |kept: &StoredModel| match exact {

@@ -1,4 +1,4 @@
-//! Files of servers that are no hub.
+//! Downloads from servers that are no hub.
 
 use super::{Case, FORM, sha256, some_bytes};
 use crate::server::{AWAY, Fault, HOPS, PLAIN};
@@ -15,7 +15,7 @@ fn model(n: usize, seed: u64) -> Vec<u8> {
     bytes
 }
 
-/// A server with `a/m.gguf`, a split model, a page and a damaged file; entity tags, unless another mark is given.
+/// A server with a model, a split model, a web page, and a damaged file; `mark` is the validator.
 fn case(mark: Option<(&'static str, String)>) -> Case {
     let case = Case::new();
     let mut state = case.server.state.lock().unwrap();
@@ -49,7 +49,7 @@ fn plain(case: &Case, file: &str) -> Result<Pulled, Error> {
     fetch(case, &format!("{PLAIN}{file}"))
 }
 
-/// Where a file is kept.
+/// Path of a file in the store.
 fn place(case: &Case, file: &str) -> PathBuf {
     let host = case.server.endpoint.trim_start_matches("http://").replace(':', "+");
     case.store.root().join("http+").join(host).join("plain").join(file)
@@ -65,18 +65,18 @@ fn a_file_comes_whole_once_and_without_a_key() {
         (&place(&case, "a/m.gguf"), case.bytes("a/m.gguf"))
     );
     assert_eq!(pulled.name.to_string(), format!("{}{PLAIN}a/m.gguf", case.server.endpoint));
-    // The key goes to the server and nowhere else; the hub's token does not go there.
+    // Only the server receives the key, and it does not receive the hub's token.
     let requests = case.server.requests();
     assert!(requests.iter().all(|r| r.path.ends_with("?key=secret") && r.token.is_none()), "{requests:?}");
     let record = std::fs::read_to_string(place(&case, "a/m.gguf.sha256")).unwrap();
     assert!(record.starts_with(&sha256(&case.bytes("a/m.gguf"))) && !record.contains("secret"), "{record}");
-    // It is listed and found under its address, and the end of that is no name of it.
+    // The model is listed and found by its URL, but not by a suffix of it.
     let kept = case.store.list().unwrap().kept;
     assert_eq!((kept.len(), &kept[0].name, kept[0].whole && kept[0].fetched), (1, &pulled.name, true));
     assert_eq!(case.find(&address(&case, "/plain/a/m.gguf")).unwrap(), Some(pulled.file.clone()));
     assert_eq!(case.find(&address(&case, "/m.gguf")).unwrap(), None);
     assert!(matches!(case.store.remove(&address(&case, "/m.gguf")), Err(Error::NotKept(_))));
-    // A second time nothing comes, until the server has another: of the same length, by its tag.
+    // A second pull downloads nothing, until the tag changes at the same size.
     assert_eq!(plain(&case, "a/m.gguf").unwrap().fetched, 0);
     let other = model(SIZE, 9);
     {
@@ -89,7 +89,7 @@ fn a_file_comes_whole_once_and_without_a_key() {
     assert_eq!(std::fs::read_dir(case.store.root()).unwrap().count(), 0);
 }
 
-/// Breaks off behind two thirds, in one run; the next ones begin with what is left.
+/// Breaks off after two thirds in the first run; later runs start with the partial file.
 fn broken(mark: Option<(&'static str, String)>) -> Case {
     let case = case(mark);
     case.server.faults(&[&[Fault::Cut(2 << 20)][..], &[Fault::Cut(0); 5]].concat());
@@ -127,7 +127,7 @@ fn another_version_is_fetched_from_its_beginning() {
     }
     let pulled = plain(&case, "a/m.gguf").unwrap();
     assert_eq!((pulled.fetched, std::fs::read(pulled.file).unwrap()), (SIZE as u64, other));
-    // While it comes: what was begun is not mixed with it.
+    // If the version changes during the download, the parts are not mixed.
     let case = tagged();
     case.server.faults(&[Fault::Cut(1 << 20)]);
     let state = case.server.state.clone();
@@ -177,7 +177,7 @@ fn what_is_no_model_does_not_count() {
 #[test]
 fn a_server_sends_on_so_often() {
     let case = tagged();
-    // Four here, and one to the file itself.
+    // Four redirections here, and one to the file itself.
     let file = "a/m.gguf?x=y";
     assert_eq!(fetch(&case, &format!("{HOPS}4/{file}")).unwrap().fetched, SIZE as u64);
     let error = fetch(&case, &format!("{HOPS}5/{file}")).unwrap_err();
@@ -193,9 +193,9 @@ fn nothing_comes_unencrypted_from_elsewhere() {
         assert!(error.hint().unwrap().contains("GRISTMILL_ALLOW_HTTP"));
     };
     unencrypted(&case, &Name::parse("http://192.0.2.1/m.gguf?secret").unwrap().unwrap());
-    // Nor where this machine sends on to.
+    // The same holds for a redirection from this machine.
     unencrypted(&case, &address(&case, &format!("{AWAY}192.0.2.1/secret.gguf")));
-    // Who is told fetches it: nobody is there, which is another error.
+    // With permission the request is sent; the host does not exist, which is another error.
     let told = Client::new(&case.server.endpoint, None).pause(Duration::ZERO).allow_http(true);
     let nobody = Name::parse("http://127.0.0.1.invalid/m.gguf").unwrap().unwrap();
     let error = pull(&told, &case.store, &nobody, FORM, &mut |_| ()).unwrap_err();

@@ -1,4 +1,4 @@
-//! Fetching, against a hub of the tests' own.
+//! Downloads from a fake hub.
 
 mod http_source;
 mod planted;
@@ -14,7 +14,7 @@ fn sha256(bytes: &[u8]) -> String {
     Sha256::digest(bytes).iter().map(|b| format!("{b:02x}")).collect()
 }
 
-/// Bytes that do not repeat soon.
+/// Pseudorandom bytes.
 fn some_bytes(n: usize, seed: u64) -> Vec<u8> {
     let mut state = seed;
     let mut next = || {
@@ -24,7 +24,7 @@ fn some_bytes(n: usize, seed: u64) -> Vec<u8> {
     (0..n).map(|_| next()).collect()
 }
 
-/// As who reads models would, in these tests: a model has another byte behind the first four than `!`.
+/// Check of a model's format in these tests: the fifth byte must not be `!`.
 fn check(mut file: std::fs::File) -> Result<(), String> {
     let mut bytes = vec![];
     std::io::Seek::rewind(&mut file).map_err(|e| e.to_string())?;
@@ -68,7 +68,7 @@ impl Case {
     fn bytes(&self, file: &str) -> Vec<u8> {
         self.server.state.lock().unwrap().files.iter().find(|f| f.0 == file).unwrap().1.clone()
     }
-    /// What the folder holds.
+    /// Names of all files in the temporary folder, sorted.
     fn files(&self) -> Vec<String> {
         let mut out = vec![];
         let mut folders = vec![self.folder.path().to_owned()];
@@ -111,14 +111,14 @@ fn a_file_comes_whole_and_once() {
     if let Ok(output) = check.current_dir(pulled.file.parent().unwrap()).output() {
         assert!(output.status.success() && output.stderr.is_empty(), "{output:?}");
     }
-    // Who asks is told to the hub, and not to where it sends on.
+    // The token goes to the hub, but not to the target of its redirection.
     let requests = case.server.requests();
     assert_eq!(requests.len(), 3);
     for request in requests {
         let token = (!request.path.starts_with(ELSEWHERE)).then(|| "secret".to_owned());
         assert_eq!(request.token, token, "{}", request.path);
     }
-    // A second time nothing comes, until the hub has another file.
+    // A second pull downloads nothing, until the hub has another file.
     assert_eq!(case.pull("Q4_0").unwrap().fetched, 0);
     assert_eq!(case.server.starts(), [0; 0]);
     let other = some_bytes(SIZE, 9);
@@ -142,7 +142,7 @@ fn a_connection_that_breaks_goes_on_where_it_was() {
 #[test]
 fn another_run_goes_on_where_the_last_was() {
     let case = Case::new();
-    // Broken off for good: nothing new five times.
+    // The run gives up after five attempts without new bytes.
     case.server.faults(&[&[Fault::Cut(3 << 20)][..], &[Fault::Cut(0); 5]].concat());
     let error = case.pull("Q4_0").unwrap_err();
     assert!(matches!(error, Error::Transport { .. }) && error.hint().unwrap().contains("kept"), "{error}");
@@ -178,7 +178,7 @@ fn bytes_that_are_not_the_hubs_are_thrown_away() {
     let Error::Checksum { expected, found, .. } = &error else { panic!("{error}") };
     assert!(*expected == sha256(&right) && *found != *expected);
     assert_eq!(case.files(), [""; 0]);
-    // What an earlier run left may be wrong too.
+    // A partial file may be damaged, too.
     case.server.state.lock().unwrap().files[0].1 = right.clone();
     case.server.faults(&[&[Fault::Cut(3 << 20)][..], &[Fault::Cut(0); 5]].concat());
     case.pull("Q4_0").unwrap_err();
@@ -195,7 +195,7 @@ fn bytes_that_are_not_the_hubs_are_thrown_away() {
 #[test]
 fn split_models_come_with_all_their_parts() {
     let case = Case::new();
-    // Two runs, the first of which ends in the second part.
+    // The first of two runs ends within the second part.
     case.server.faults(&[&[Fault::Cut(1000), Fault::Cut(100)][..], &[Fault::Cut(0); 5]].concat());
     case.pull("bf16").unwrap_err();
     assert!(case.find(&name("bf16")).unwrap().is_none());
@@ -221,7 +221,7 @@ fn what_a_hub_may_say_instead() {
     assert!(matches!(error, Error::NoRepository(_)), "{error}");
     let repository = Name::parse(&format!("hf:{REPOSITORY}")).unwrap().unwrap();
     let error = pull(&case.client(), &case.store, &repository, FORM, &mut |_| ()).unwrap_err();
-    // A path that leads outside is no file.
+    // A path that leads outside is not listed.
     assert!(matches!(&error, Error::Several { models, .. } if models.len() == 3), "{error}");
     assert!(error.hint().unwrap().contains("choose a quantisation, hf:some/models:"), "{}", error.hint().unwrap());
     let error = case.pull("none").unwrap_err();
@@ -230,7 +230,7 @@ fn what_a_hub_may_say_instead() {
     assert!(matches!(case.pull("Q4_0").unwrap_err(), Error::Refused(_)));
     case.server.faults(&[Fault::Status(418)]);
     assert!(matches!(case.pull("Q4_0").unwrap_err(), Error::Answer { .. }));
-    // Nobody there.
+    // No server listens there.
     let nobody = Client::new("http://127.0.0.1:1", None).pause(Duration::ZERO);
     let error = pull(&nobody, &case.store, &repository, FORM, &mut |_| ()).unwrap_err();
     assert!(matches!(error, Error::Transport { .. }), "{error}");
@@ -267,7 +267,7 @@ fn what_is_kept_is_listed_and_removed() {
         ("small.gguf".to_owned(), 5, true),
     );
     assert_eq!(about(&case.store.list().unwrap().kept), [big.clone(), cut.clone(), small.clone()]);
-    // Several, so which?
+    // The name is ambiguous.
     let repository = Name::parse(&format!("hf:{REPOSITORY}")).unwrap().unwrap();
     assert!(matches!(case.find(&repository), Err(Error::Several { .. })));
     assert_eq!(about(&case.store.remove(&name("BF16")).unwrap().gone), [big]);
@@ -278,7 +278,7 @@ fn what_is_kept_is_listed_and_removed() {
     assert_eq!(about(&case.store.remove(&repository).unwrap().gone), [small]);
     assert_eq!((case.files(), case.store.list().unwrap().kept), (vec![], vec![]));
     assert_eq!(std::fs::read_dir(case.store.root()).unwrap().count(), 0);
-    // A folder that is none.
+    // The root of the store is a file.
     let file = case.folder.path().join("file");
     std::fs::write(&file, "").unwrap();
     let store = Store::new(PathBuf::from(&file));

@@ -1,5 +1,7 @@
-//! What others put into the folder of models, and what a hostile hub says: nothing outside the folder is read, written or
-//! removed, and nothing in it that was not fetched is removed.
+//! Hostile contents of the store and hostile answers of the hub.
+//!
+//! Nothing outside the store is read, written or removed, and nothing in it that was
+//! not downloaded is removed.
 
 use super::{Case, FORM, REPOSITORY, name, sha256};
 use crate::server::Fault;
@@ -15,12 +17,12 @@ fn repository() -> Name {
     Name::parse(&format!("hf:{REPOSITORY}")).unwrap().unwrap()
 }
 
-/// Where a file is kept.
+/// Path of a file in the store.
 fn place(case: &Case, file: &str) -> PathBuf {
     case.store.root().join(REPOSITORY).join(file)
 }
 
-/// A folder of somebody else, laid out as the store is, with a model that looks fetched.
+/// Creates a foreign folder with the layout of the store and a model with a record.
 fn elsewhere(case: &Case) -> PathBuf {
     let folder = case.folder.path().join("elsewhere");
     let models = folder.join("models/big");
@@ -32,7 +34,7 @@ fn elsewhere(case: &Case) -> PathBuf {
     folder
 }
 
-/// All that is below a folder, with what it is and holds.
+/// Returns all files below a folder, sorted, with the contents of regular ones.
 fn everything(folder: &Path) -> Vec<(PathBuf, Vec<u8>)> {
     let mut out = vec![];
     for entry in fs::read_dir(folder).unwrap().map(|e| e.unwrap().path()) {
@@ -56,7 +58,7 @@ fn change(path: &Path, dated: bool) {
     let mut bytes = fs::read(path).unwrap();
     bytes[1234] ^= 1;
     fs::write(path, bytes).unwrap();
-    // Where clocks are coarse, writing may not show.
+    // With a coarse clock, writing may not change the date.
     set_date(path, if dated { date } else { date + Duration::from_secs(1) });
 }
 
@@ -91,7 +93,7 @@ fn links_to_folders_are_neither_listed_nor_followed() {
             assert!(!matches!(case.find(&name(wanted)), Ok(Some(_))), "{depth} {wanted}");
             case.store.remove(&name(wanted)).unwrap_err();
         }
-        // To fetch into it is refused before anything comes.
+        // Downloading into the link is refused before any bytes arrive.
         case.server.requests();
         let error = case.pull("bf16").unwrap_err();
         assert!(matches!(&error, Error::Disk { path, .. } if path.starts_with(&link)), "{error}");
@@ -135,7 +137,7 @@ fn a_link_in_place_of_a_file_is_not_written_through() {
         );
         assert_eq!(fs::read(&theirs).unwrap(), b"theirs", "{which}");
         assert!(planted.symlink_metadata().is_ok(), "{which}");
-        // Nor is it removed with what was fetched, unless it is a name of ours for a file.
+        // Removing leaves it too, unless it is a regular file with the name of a partial one.
         let _ = case.store.remove(&repository());
         assert_eq!(fs::read(&theirs).unwrap(), b"theirs", "{which}");
         assert_eq!(planted.symlink_metadata().is_ok(), which != "hard", "{which}");
@@ -150,7 +152,7 @@ fn files_without_a_record_are_listed_and_left() {
     for file in ["own.gguf", "big/own-Q8_0.gguf", "notes.txt", "own.gguf.part"] {
         fs::write(place(&case, file), "own").unwrap();
     }
-    // A record of another file is none.
+    // A record that names another file is ignored.
     fs::write(place(&case, "own.gguf.sha256"), format!("{}  other.gguf\n", sha256(b"own"))).unwrap();
     let listed = case.store.list().unwrap();
     let about: Vec<_> = listed.kept.iter().map(|k| (k.name.file.as_deref().unwrap(), k.fetched)).collect();
@@ -176,7 +178,7 @@ fn a_file_of_ones_own_is_not_replaced() {
     let error = case.pull("Q4_0").unwrap_err();
     assert!(matches!(&error, Error::InTheWay { path } if *path == place(&case, FILE)), "{error}");
     assert_eq!(fs::read(place(&case, FILE)).unwrap(), b"own");
-    // The hub's file, put there by hand, need not come; it is not ours for that.
+    // A copy of the hub's file is not downloaded, but does not count as downloaded.
     fs::write(place(&case, FILE), case.bytes(FILE)).unwrap();
     assert_eq!(case.pull("Q4_0").unwrap().fetched, 0);
     assert!(matches!(case.store.remove(&repository()), Err(Error::NotFetched { .. })));
@@ -197,12 +199,12 @@ fn a_change_at_the_same_size_is_noticed() {
     });
     assert_eq!((pulled.unwrap().fetched, changed), (case.bytes(FILE).len() as u64, 1));
     assert_eq!(fs::read(&file).unwrap(), case.bytes(FILE));
-    // Another size needs no reading.
+    // A different size is detected without reading.
     fs::write(&file, "short").unwrap();
     let read = case.store.find(&name("Q4_0"), &mut |_| panic!("it is read"));
     assert!(matches!(read, Err(Error::Changed { .. })));
     case.pull("Q4_0").unwrap();
-    // Where the date was set back, reading all of it on request shows it.
+    // A change with the old date is detected only by `verify`.
     change(&file, true);
     assert!(case.find(&name("Q4_0")).is_ok());
     let kept = case.store.list().unwrap().kept;
@@ -226,21 +228,21 @@ fn another_date_is_read_once() {
     assert_eq!([read(), read()], [fs::metadata(&file).unwrap().size(), 0]);
     let kept = case.store.list().unwrap().kept;
     assert_eq!(case.store.verify(&kept[0], &mut |_, _, _| ()).unwrap(), Verdict::Same);
-    // A record without a date that is older than its file says nothing about it.
+    // A record without a stamp that is older than its file proves nothing.
     let record = strip(&case);
     set_date(&record, fs::metadata(&file).unwrap().modified().unwrap() - Duration::from_secs(1));
     assert_eq!([read(), read()], [fs::metadata(&file).unwrap().size(), 0]);
     assert_eq!(case.pull("Q4_0").unwrap().fetched, 0);
 }
 
-/// The record of the file as earlier versions wrote it: without a comment.
+/// Replaces the record by one of an earlier version, without comments.
 fn strip(case: &Case) -> PathBuf {
     let record = place(case, &format!("{FILE}.sha256"));
     fs::write(&record, format!("{}  {FILE}\n", sha256(&case.bytes(FILE)))).unwrap();
     record
 }
 
-/// Makes the file's record one that cannot be written anew, for root as well.
+/// Prevents or allows writing a new record, also for root.
 fn seal(case: &Case, sealed: bool) {
     let folder = place(case, "");
     fs::set_permissions(&folder, fs::Permissions::from_mode(0o755)).unwrap();
@@ -260,7 +262,7 @@ fn records_of_earlier_versions_are_not_read_for() {
     let file = case.pull("Q4_0").unwrap().file;
     let record = strip(&case);
     let find = || case.store.find(&name("Q4_0"), &mut |p| panic!("it is read: {p:?}"));
-    // Where the record cannot be written anew, at every start.
+    // If the record cannot be rewritten, the dates are compared at every start.
     seal(&case, true);
     for _ in 0..2 {
         assert_eq!(find().unwrap(), Some(file.clone()));
@@ -273,13 +275,13 @@ fn records_of_earlier_versions_are_not_read_for() {
     assert!(!fs::read_to_string(&record).unwrap().contains("size"));
     assert_eq!(find().unwrap(), Some(file.clone()));
     assert!(fs::read_to_string(&record).unwrap().contains(&format!("# gristmill: size {}", case.bytes(FILE).len())));
-    // Its date counts from then on.
+    // From now on the recorded date counts.
     change(&file, false);
     assert!(matches!(case.find(&name("Q4_0")), Err(Error::Changed { .. })));
-    // A change after an earlier version's record was written shows.
+    // A change after an earlier version wrote its record is detected.
     set_date(&strip(&case), fs::metadata(&file).unwrap().modified().unwrap() - Duration::from_secs(1));
     assert!(matches!(case.find(&name("Q4_0")), Err(Error::Changed { .. })));
-    // A file of another length is none of the hub's, whatever its date is.
+    // A file of another size is never the hub's, whatever its date.
     fs::write(&file, "short").unwrap();
     strip(&case);
     assert_eq!(case.pull("Q4_0").unwrap().fetched, case.bytes(FILE).len() as u64);
@@ -308,7 +310,7 @@ fn what_is_read_at_every_start_is_said() {
 fn names_that_do_not_show_what_they_are_are_passed_over() {
     let case = Case::new();
     for file in ["m-\u{202e}0_4Q.gguf", "\u{1b}[2Jx.gguf", "a\u{200b}.gguf", "..gguf", "-x.gguf", &"x".repeat(300)] {
-        // As JSON has them.
+        // Escaped as in JSON.
         let file = file.replace('\u{1b}', "\\u001b");
         case.server.state.lock().unwrap().files.push((file, b"x".to_vec(), None));
     }
@@ -319,9 +321,9 @@ fn names_that_do_not_show_what_they_are_are_passed_over() {
         }
     });
     let Err(Error::Several { models, .. }) = error else { panic!("{error:?}") };
-    // With the one that leads outside.
+    // The seventh is the path that leads outside.
     assert_eq!((models.len(), passed_over), (3, 7), "{models:?}");
-    // On the disk as well.
+    // The same names in the store.
     case.pull("small").unwrap();
     for file in ["m\u{202e}.gguf", "\u{1b}[2Jx.gguf", ".hidden.gguf"] {
         fs::write(place(&case, file), "x").unwrap();
@@ -348,7 +350,7 @@ fn what_other_programs_leave_is_not_worth_a_word() {
     }
     let listed = case.store.list().unwrap();
     assert_eq!((listed.kept.len(), listed.passed_over), (1, vec![]));
-    // Links and names that hide something are.
+    // Links and names with invisible characters are reported.
     let planted = [root.join("a\u{202e}b"), root.join("link"), root.join("some/.\u{200b}"), root.join("some/link")];
     for (i, path) in planted.iter().enumerate() {
         match i {

@@ -1,72 +1,68 @@
-//! A hub of the tests' own, with its faults: one repository, answered as the real one does; and the same files as a server
-//! has them that is no hub.
+//! Fake hub with injected faults, and the same files as on an HTTP server that is no hub.
 
 use std::collections::VecDeque;
 use std::io::{BufRead, BufReader, Write};
 use std::net::{TcpListener, TcpStream};
 use std::sync::{Arc, Mutex};
 
-/// What the next answers with a file's bytes do wrong.
+/// Fault of one answer with a file's bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Fault {
-    /// They end after so many bytes.
+    /// The body ends after this number of bytes.
     Cut(usize),
-    /// They begin at the start, whatever was asked for.
+    /// The range is ignored: the body begins at the start.
     NoRanges,
-    /// There are so many more than there should be.
+    /// The body has this number of additional bytes.
     More(usize),
-    /// There is none: this status instead.
+    /// The answer is this status, without a file.
     Status(u16),
 }
 
-/// A request, as it was seen.
+/// A received request.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Request {
-    /// Its path.
     pub path: String,
-    /// Where the range it asks for begins.
+    /// First offset of the requested range.
     pub from: Option<usize>,
-    /// The version that this range shall be of.
+    /// Value of `If-Range`.
     pub of: Option<String>,
-    /// What it is asked with.
+    /// Bearer token.
     pub token: Option<String>,
 }
 
-/// What is served, and what came in.
+/// Served files and received requests.
 #[derive(Default)]
 pub struct State {
-    /// Path, bytes, checksum as it is announced.
+    /// Path, bytes and announced checksum of each file.
     pub files: Vec<(String, Vec<u8>, Option<String>)>,
-    /// What a server that is no hub says of their version: a header and its value.
+    /// Validator of all files on the server that is no hub: a header and its value.
     pub mark: Option<(&'static str, String)>,
-    /// For the answers to come, in order; then all goes well.
+    /// Faults of the next answers, in order; later answers have none.
     pub faults: VecDeque<Fault>,
-    /// All requests.
     pub requests: Vec<Request>,
 }
 
-/// The server; it lives as long as the test's process.
+/// The server; it runs until the test's process ends.
 pub struct Server {
-    /// `http://ADDRESS`.
+    /// URL: `http://ADDRESS`.
     pub endpoint: String,
-    /// Shared with it.
     pub state: Arc<Mutex<State>>,
 }
 
-/// The one repository.
+/// Name of the only repository.
 pub const REPOSITORY: &str = "some/models";
-/// Where files lie as on a server that is no hub: path and query as they are, with a mark of their version.
+/// Prefix of files as on a server that is no hub.
 pub const PLAIN: &str = "/plain/";
-/// `/hops/N/FILE` sends on N times, and then to the file there.
+/// `/hops/N/FILE` redirects N times, and then to the file under `PLAIN`.
 pub const HOPS: &str = "/hops/";
-/// `/away/HOST/FILE` sends on to `http://HOST/FILE`.
+/// `/away/HOST/FILE` redirects to `http://HOST/FILE`.
 pub const AWAY: &str = "/away/";
 const COMMIT: &str = "0123abcd";
-/// Where large files lie, as the hub's do.
+/// Target of the hub's redirections for large files.
 pub const ELSEWHERE: &str = "/elsewhere/";
 
 impl Server {
-    /// Serves these files.
+    /// Starts a server of these files on a free port.
     pub fn start(files: Vec<(String, Vec<u8>, Option<String>)>) -> Server {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
         let endpoint = format!("http://{}", listener.local_addr().expect("an address"));
@@ -75,21 +71,21 @@ impl Server {
         std::thread::spawn(move || {
             for stream in listener.incoming().flatten() {
                 let shared = shared.clone();
-                // A client that leaves is its own affair.
+                // Errors of a disconnected client are ignored.
                 std::thread::spawn(move || answer(&stream, &shared));
             }
         });
         Server { endpoint, state }
     }
-    /// Lets the next answers go wrong.
+    /// Sets the faults of the next answers.
     pub fn faults(&self, faults: &[Fault]) {
         self.state.lock().expect("whole").faults = faults.iter().copied().collect();
     }
-    /// The requests since the last call, in order.
+    /// Returns the requests since the last call, in order.
     pub fn requests(&self) -> Vec<Request> {
         std::mem::take(&mut self.state.lock().expect("whole").requests)
     }
-    /// Of these, those for bytes: where each began.
+    /// Returns the first offset of each request for bytes since the last call.
     pub fn starts(&self) -> Vec<usize> {
         let bytes = self.requests().into_iter().filter(|r| r.path.starts_with(ELSEWHERE) || r.path.starts_with(PLAIN));
         bytes.map(|r| r.from.unwrap_or(0)).collect()
@@ -153,7 +149,7 @@ fn respond(state: &mut State, request: Request) -> (u16, String, Vec<u8>) {
     let Some(bytes) = state.files.iter().find(|f| f.0 == path).map(|f| f.1.clone()) else {
         return text(404, "no".into());
     };
-    // Who looks at the first bytes of a file is answered as it is.
+    // A request for a file's first bytes never has a fault.
     let is_look = plain.is_some() && request.from == Some(0);
     let fault = if is_look { None } else { state.faults.pop_front() };
     let mark = state.mark.as_ref().filter(|_| plain.is_some());
