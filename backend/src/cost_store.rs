@@ -39,7 +39,7 @@ impl<'a> CostStore<'a> {
         if costs == Costs::default() {
             return Err(Error::NotMeasured { device: self.device.clone(), why: "no figure can be true".into() });
         }
-        self.store.keep(&self.key, costs.text().as_bytes());
+        self.store.put_or_warn(&self.key, costs.text().as_bytes());
         Ok(costs)
     }
 

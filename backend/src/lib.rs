@@ -117,14 +117,14 @@ pub const DEVICES: &[DeviceInfo] = &[
         several: false,
         doc: "runs nothing; scheduled as for an H200, or `null:NAME` for another GPU",
         dialect: Some(&cuda::dialect::Cuda),
-        open: |options| Ok(Arc::new(null::NullDevice::of_gpu(options.machine))),
+        open: |options| Ok(Arc::new(null::NullDevice::for_gpu(options.machine))),
     },
     DeviceInfo {
         name: "null:wgpu",
         several: false,
         doc: "runs nothing; scheduled as for an H200 through Vulkan, or `null:NAME` for a GPU of another vendor's",
         dialect: Some(&wgpu::dialect::Wgsl),
-        open: |options| Ok(Arc::new(null::NullDevice::of_adapter(options.machine))),
+        open: |options| Ok(Arc::new(null::NullDevice::for_adapter(options.machine))),
     },
 ];
 

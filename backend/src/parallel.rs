@@ -10,7 +10,7 @@ pub fn cores() -> usize {
 
 /// Does `work` for every number below `count` on at most `threads` threads. `done` gets each result on the caller's thread, as it
 /// comes. After an error nothing new is begun, and that error is returned.
-pub fn each<T: Send, E: Send>(
+pub fn parallel_for<T: Send, E: Send>(
     count: usize,
     threads: usize,
     work: impl Fn(usize) -> Result<T, E> + Sync,
@@ -52,11 +52,11 @@ mod tests {
                 seen[number] += square;
                 Ok::<(), Error>(())
             };
-            each(20, threads, |n| Ok(n * n), add).unwrap();
+            parallel_for(20, threads, |n| Ok(n * n), add).unwrap();
             assert!(seen.iter().enumerate().all(|(n, &s)| s == n * n));
             let work = |n| if n == 3 { Err(Error::invalid("three", "is not wanted")) } else { Ok(n) };
-            assert!(each(1000, threads, work, |_, _| Ok(())).unwrap_err().to_string().contains("three"));
+            assert!(parallel_for(1000, threads, work, |_, _| Ok(())).unwrap_err().to_string().contains("three"));
         }
-        each(0, 4, |_| Ok(()), |_, _| Err(Error::invalid("nothing", "comes"))).unwrap();
+        parallel_for(0, 4, |_| Ok(()), |_, _| Err(Error::invalid("nothing", "comes"))).unwrap();
     }
 }

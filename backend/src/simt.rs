@@ -45,7 +45,7 @@ pub trait Simt<'a> {
     /// What ends both.
     fn tail(&self, body: usize) -> String;
     /// How a workgroup ends.
-    fn leave(&self) -> String;
+    fn early_return(&self) -> String;
     /// A statement.
     fn statement(&mut self, s: &'a Statement);
     /// Statements in their order.
@@ -76,7 +76,7 @@ pub trait Simt<'a> {
             self.line(format_args!("{index}"));
         }
         if let Some(skip) = code.skip {
-            let (skip, leave) = (self.index(skip), self.leave());
+            let (skip, leave) = (self.index(skip), self.early_return());
             self.line(format_args!("if ({skip}) {{ {leave} }}"));
         }
         self.statements(&code.statements);

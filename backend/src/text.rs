@@ -70,7 +70,7 @@ impl<L> Libraries<L> {
         (found, missing)
     }
     /// Remembers these for as long as somebody has them.
-    pub fn keep(&self, libraries: &HashMap<Key, Arc<L>>) {
+    pub fn remember(&self, libraries: &HashMap<Key, Arc<L>>) {
         let mut loaded = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         loaded.retain(|_, library| library.strong_count() > 0);
         loaded.extend(libraries.iter().map(|(key, library)| (*key, Arc::downgrade(library))));

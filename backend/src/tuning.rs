@@ -78,7 +78,7 @@ pub fn read_plans(store: &Store, machine: &str) -> Result<Plans, Error> {
 }
 
 /// What is kept for that machine, parameters and plans. Plans that are none become a warning.
-pub fn kept(store: &Store, machine: &str) -> (Tuning, Plans) {
+pub fn load(store: &Store, machine: &str) -> (Tuning, Plans) {
     let plans = read_plans(store, machine).unwrap_or_else(|error| {
         store.warn(error);
         Plans::new()

@@ -1,5 +1,7 @@
-//! Files of servers that are no hub: all that is known of one is what the head of an answer says, its size and a mark of
-//! its version.
+//! Files of HTTP servers that are no hub.
+//!
+//! The response headers are the only information on such a file: its size, and a validator (`ETag`
+//! or `Last-Modified`) of its version.
 
 use crate::client::{Client, agent, is_private};
 use crate::error::Error;
@@ -12,10 +14,11 @@ use ureq::http::uri::{Authority, Scheme};
 use ureq::http::{Response, StatusCode, Uri, header};
 use ureq::{Agent, Body};
 
-/// How often a server may send on: a page of releases sends to a store, and that perhaps to the nearest of its machines.
+/// Maximum number of redirections: a release page redirects to a store, and that
+/// possibly to a mirror.
 const MAX_REDIRECTS: usize = 5;
 
-/// A file of a server.
+/// A file of an HTTP server, opened at one version.
 pub(crate) struct Elsewhere<'a> {
     agent: Agent,
     client: &'a Client,
@@ -23,22 +26,22 @@ pub(crate) struct Elsewhere<'a> {
     facts: Facts,
 }
 
-/// What is known of a file.
+/// Size and validator of a file.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 struct Facts {
     size: u64,
-    /// What another version would have another of: an entity tag, else a date.
+    /// A strong entity tag, else the `Last-Modified` date.
     mark: Option<String>,
 }
 
 impl<'a> Elsewhere<'a> {
-    /// Asks for the first bytes of that file, which have to be those.
+    /// Requests the first bytes of the file and compares them with `begins`.
     ///
     /// # Errors
-    /// When it does not come, or is no model by its first bytes.
+    /// When the request fails or the bytes differ, so the file is not a model.
     pub fn open(client: &'a Client, name: &Name, begins: [u8; 4]) -> Result<Elsewhere<'a>, Error> {
         let agent = agent().max_redirects(0).build().into();
-        // A name is what is shown, too.
+        // Errors display the name, which is shown without its query.
         let mut file = Elsewhere { agent, client, name: name.clone(), facts: Facts::default() };
         let most = begins.len() as u64;
         let response = file.get(Some(&format!("bytes=0-{}", most - 1)), None)?;
@@ -56,21 +59,21 @@ impl<'a> Elsewhere<'a> {
             false => Err(file.wrong("what lies there does not begin as a model's file does")),
         }
     }
-    /// Bytes.
+    /// Returns the size of the file in bytes.
     pub fn size(&self) -> u64 {
         self.facts.size
     }
-    /// Does the server say which version it is, so that a part of it can be gone on with?
+    /// Returns whether the server sends a validator, so that a partial file can be resumed.
     pub fn is_marked(&self) -> bool {
         self.facts.mark.is_some()
     }
-    /// What tells this version from others, in hexadecimal.
+    /// Returns a hash of size and validator in hexadecimal, which identifies this version.
     pub fn version(&self) -> String {
         let facts = format!("{} {}", self.facts.size, self.facts.mark.as_deref().unwrap_or_default());
         Sha256::digest(facts).iter().map(|b| format!("{b:02x}")).collect()
     }
 
-    /// Asks for a range, of the version with that mark; follows where it is sent on to.
+    /// Sends a GET with an optional range and `If-Range` validator, and follows redirections.
     fn get(&self, range: Option<&str>, mark: Option<&str>) -> Result<Response<Body>, Error> {
         let path = escaped_path(self.name.file.as_deref().unwrap_or_default());
         let query = self.name.query.as_ref().map(|query| format!("?{query}")).unwrap_or_default();
@@ -86,7 +89,7 @@ impl<'a> Elsewhere<'a> {
             if status.is_success() {
                 return Ok(response);
             } else if status.is_server_error() || status == StatusCode::TOO_MANY_REQUESTS {
-                // What may be better a moment later.
+                // These may succeed on a retry.
                 return Err(self.broken(format!("answers {status}")));
             } else if !status.is_redirection() {
                 return Err(self.wrong(&format!("the server answers {status}")));
@@ -97,14 +100,17 @@ impl<'a> Elsewhere<'a> {
         }
         Err(self.wrong(&format!("the server sends on more than {MAX_REDIRECTS} times")))
     }
-    /// Encrypted, or on this machine where it began there, or what the user allows: an address that is sent on to, too.
+    /// Checks an address before a request, including the target of a redirection.
+    ///
+    /// Allowed are https; and, unless the name itself is https, loopback addresses and, if the user
+    /// permits it, any address.
     fn may_ask(&self, address: &str) -> Result<(), Error> {
         let is_https = |address: &str| address.starts_with("https://");
         let began = self.name.repository.to_string();
         if is_https(address) || !is_https(&began) && (self.client.allows_http() || is_private(address)) {
             return Ok(());
         }
-        // Without its path, which may hold a key.
+        // The path may contain a key, so the error shows only scheme and host.
         Err(Error::Plain(address.splitn(4, '/').take(3).collect::<Vec<_>>().join("/")))
     }
     fn facts_of(&self, response: &Response<Body>) -> Result<Facts, Error> {
@@ -118,7 +124,7 @@ impl<'a> Elsewhere<'a> {
             _ => text(header::CONTENT_LENGTH).and_then(|length| length.parse().ok()),
         };
         let size = size.ok_or_else(|| self.wrong("the server does not say how long the file is"))?;
-        // A weak tag (`W/`) is that of files which differ where it does not matter: here it would.
+        // A weak tag (`W/`) does not guarantee equal bytes.
         let tag = text(header::ETAG).filter(|tag| tag.starts_with('"'));
         Ok(Facts { size, mark: tag.or(text(header::LAST_MODIFIED)).map(str::to_owned) })
     }
@@ -150,11 +156,11 @@ impl FileSource for Elsewhere<'_> {
     }
 }
 
-/// The files of the model that a server's file belongs to: its parts, where its name says that it is one of several.
+/// Returns the names of all parts of the split model that the file belongs to, or its own name.
 pub(crate) fn files(name: &Name) -> Vec<Name> {
     let file = name.file.as_deref().unwrap_or_default();
     let with = |file: String| Name { file: Some(file), ..name.clone() };
-    match crate::file_name::part(file) {
+    match crate::file_name::split_part(file) {
         Some((stem, number, count)) if (1..=count).contains(&number) => {
             let ending = &file[file.len() - crate::repository::ENDING.len()..];
             (1..=count).map(|i| with(format!("{stem}-{i:05}-of-{count:05}{ending}"))).collect()
@@ -163,7 +169,7 @@ pub(crate) fn files(name: &Name) -> Vec<Name> {
     }
 }
 
-/// The address that `location` is, seen from another.
+/// Resolves a `Location` header against the address of the request.
 fn sent_on(from: &str, location: &str) -> Option<String> {
     let from: Uri = from.parse().ok()?;
     let (scheme, authority): (&Scheme, &Authority) = (from.scheme()?, from.authority()?);
@@ -179,12 +185,12 @@ fn sent_on(from: &str, location: &str) -> Option<String> {
         }
     };
     let to: Uri = to.parse().ok()?;
-    // With its scheme in small letters, which is what decides whether it may be asked.
+    // `Uri` lower-cases the scheme, on which the check of encryption depends.
     to.authority()?;
     matches!(to.scheme_str()?, "https" | "http").then(|| to.to_string())
 }
 
-/// Is that one of a server's, and not of the hub's?
+/// Returns whether the name is of an HTTP server and not of the hub.
 pub(crate) fn is_elsewhere(name: &Name) -> bool {
     matches!(name.repository, Repository::Server { .. })
 }

@@ -1,19 +1,19 @@
-//! Names of models: `hf:ORG/REPO`, `hf:ORG/REPO:FILE`, the same as other programs and browsers write it, and short ones.
+//! Parses model names: `hf:ORG/REPO[:FILE]`, forms of other programs, URLs and short names.
 
 use crate::error::Error;
 use crate::file_name::stem;
 use crate::repository::{ENDING, Name, Repository, SCHEME, SCHEMES, is_host, is_repository_part, is_safe};
 use ureq::http::Uri;
 
-/// A short name.
+/// A short name of a model.
 pub struct Short {
-    /// What one types.
+    /// Name as typed by the user.
     pub name: &'static str,
-    /// What it stands for.
+    /// Full name, with its quantisation.
     pub stands_for: &'static str,
 }
 
-/// The short names. They stand for the quantisation that most people want; `NAME:FILE` asks for another.
+/// Short names, each with a common quantisation; `NAME:FILE` selects another one.
 pub const SHORT_NAMES: &[Short] = &[
     Short { name: "glm-4.7-flash", stands_for: "hf:unsloth/GLM-4.7-Flash-GGUF:Q4_K_M" },
     Short { name: "deepseek-v2-lite", stands_for: "hf:mradermacher/DeepSeek-V2-Lite-Chat-GGUF:Q4_K_M" },
@@ -41,17 +41,20 @@ pub const SHORT_NAMES: &[Short] = &[
     Short { name: "kimi-k2", stands_for: "hf:unsloth/Kimi-K2-Instruct-GGUF:Q4_K_M" },
 ];
 
-/// The hub's hosts, as addresses of its pages have them.
+/// Host names of the hub in URLs.
 const HOSTS: [&str; 3] = ["huggingface.co", "www.huggingface.co", "hf.co"];
-/// The branch that is fetched.
+/// Only branch that can be fetched.
 const BRANCH: &str = "main";
 
 impl Name {
-    /// What `text` names: `hf:ORG/REPO[:FILE]`, `ORG/REPO[:FILE]`, `hf.co/ORG/REPO[:FILE]`, the address of a page or of a file of the hub, that
-    /// of a file elsewhere, or a short name; none if it has no such form.
+    /// Parses a name; None if the text has none of the forms.
+    ///
+    /// The forms are `hf:ORG/REPO[:FILE]`, `ORG/REPO[:FILE]`, `hf.co/ORG/REPO[:FILE]`, the URL of a
+    /// page or file of the hub, the URL of a file on another server, and a short name.
     ///
     /// # Errors
-    /// [`Error::Name`] when it begins like one and is not, [`Error::Address`] for an address that is no file's.
+    /// [`Error::Name`] for a malformed name, [`Error::Address`] for a URL that does not address
+    /// a model's file.
     pub fn parse(text: &str) -> Result<Option<Name>, Error> {
         if let Some(rest) = text.strip_prefix(SCHEME) {
             return Name::parse_hub(text, rest).map(Some);
@@ -64,7 +67,7 @@ impl Name {
             return Name::at(text, path).map(Some);
         }
         if address.is_some() {
-            return Name::elsewhere(text).map(Some);
+            return Name::parse_address(text).map(Some);
         }
         if is_bare(text) {
             return Name::parse_hub(text, text).map(Some);
@@ -81,7 +84,8 @@ impl Name {
         Ok(Some(name))
     }
 
-    /// What lies at that path of the hub: a repository, or with `resolve` or `blob` a file of its main branch.
+    /// Parses a path of the hub: a repository, or with `resolve` or `blob` a file
+    /// of its main branch.
     fn at(text: &str, path: &str) -> Result<Name, Error> {
         let path = path.split(['?', '#']).next().unwrap_or_default().trim_end_matches('/');
         let mut parts = path.splitn(5, '/');
@@ -116,10 +120,10 @@ impl Name {
         Ok(Name { repository: Repository::Hub { owner: owner.into(), name: name.into() }, file, query: None })
     }
 
-    /// The file of a server that is no hub.
-    fn elsewhere(text: &str) -> Result<Name, Error> {
+    /// Parses the URL of a file on a server that is no hub.
+    fn parse_address(text: &str) -> Result<Name, Error> {
         let wrong = |why| Error::Address(text.into(), why);
-        // What follows is for whoever shows the file, and no part of the address.
+        // The fragment is not part of the request.
         let address = text.split('#').next().unwrap_or_default();
         let address: Uri = address.parse().map_err(|_| wrong("other characters than an address has"))?;
         let (Some(scheme), Some(authority)) = (address.scheme_str(), address.authority()) else {
@@ -135,7 +139,7 @@ impl Name {
         if is_odd || !is_host(&host) {
             return Err(wrong("it has no host, or no port, that there can be"));
         }
-        // A part at a time: an escaped `/` is none that divides.
+        // Unescaped by component: an escaped `/` does not separate components.
         let parts: Option<Vec<String>> = address.path().trim_start_matches('/').split('/').map(unescaped).collect();
         let parts = parts.filter(|parts| parts.iter().all(|part| is_safe(part) && !part.contains('/')));
         let file = parts.map(|parts| parts.join("/")).filter(|file| is_safe(file));
@@ -148,7 +152,7 @@ impl Name {
     }
 }
 
-/// Is it `ORG/REPO` or `ORG/REPO:FILE`, and not the path of a file?
+/// Returns whether the text is `ORG/REPO` or `ORG/REPO:FILE` rather than the path of a file.
 fn is_bare(text: &str) -> bool {
     let repository = text.split(':').next().unwrap_or_default();
     let is_path = repository.len() == text.len() && text.to_lowercase().ends_with(ENDING);
@@ -156,7 +160,7 @@ fn is_bare(text: &str) -> bool {
     !is_path && parts.is_some_and(|(owner, name)| is_repository_part(owner) && is_repository_part(name))
 }
 
-/// The text of an address's path.
+/// Decodes percent escapes; None if an escape or the UTF-8 is invalid.
 fn unescaped(path: &str) -> Option<String> {
     let mut bytes = Vec::new();
     let mut rest = path.as_bytes();
@@ -173,7 +177,7 @@ fn unescaped(path: &str) -> Option<String> {
     String::from_utf8(bytes).ok()
 }
 
-/// A file's path that stays where it belongs.
+/// Returns the path if it is relative and stays inside the repository.
 fn checked(text: &str, file: &str) -> Result<String, Error> {
     if is_safe(file) {
         Ok(file.into())
@@ -268,7 +272,7 @@ mod tests {
             let found = Name::parse(text).unwrap().unwrap();
             assert_eq!((found.to_string().as_str(), found.query.as_deref()), (name, query), "{text}");
             let Repository::Server { .. } = &found.repository else { panic!("{text}") };
-            // What is shown names the same file.
+            // The displayed name parses to the same file.
             let again = Name::parse(&found.to_string()).unwrap().unwrap();
             assert_eq!((again.repository, again.file), (found.repository, found.file));
         }

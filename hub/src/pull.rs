@@ -1,11 +1,11 @@
-//! Fetching: each file under a name of its own until it is whole and its checksum right.
+//! Downloads models: each file has a partial name until it is complete and verified.
 
 use crate::client::{Client, Commit, RemoteFile};
 use crate::http_source::{self, Elsewhere, is_elsewhere};
 use crate::error::Error;
 use crate::folder::{Folder, EntryKind, planted};
 use crate::progress::Progress;
-use crate::record::{Record, Stamp, record_name, hash, hexadecimal, part};
+use crate::record::{Record, Stamp, record_name, hash, hexadecimal, part_name};
 use crate::repository::{Name, Repository};
 use crate::select;
 use crate::source::FileSource;
@@ -15,39 +15,40 @@ use std::fs::{File, TryLockError};
 use std::io::{ErrorKind, Read, Seek, SeekFrom, Write};
 use std::path::PathBuf;
 
-/// Tries in a row that may bring nothing new.
+/// Consecutive failed attempts, without new bytes, after which a download gives up.
 const MAX_TRIES: u32 = 5;
-/// Bytes read at a time.
+/// Bytes of the read buffer.
 const READ_BYTES: usize = 1 << 20;
 
-/// A model that has been fetched.
+/// Result of downloading a model.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Pulled {
-    /// Its full name.
+    /// Name with the path of the file, without a query.
     pub name: Name,
-    /// The file to open.
+    /// Path to open: the file, or the first part of a split model.
     pub file: PathBuf,
     /// Bytes that came over the network.
     pub fetched: u64,
-    /// Files that came and whose checksum nobody knows.
+    /// Downloaded files for which no checksum is known.
     pub unchecked: Vec<String>,
 }
 
-/// What files of models look like: who reads them is above this crate.
+/// Recognises model files, since this crate does not parse them.
 #[derive(Clone, Copy)]
 pub struct FileFormat<'a> {
-    /// Their first bytes.
+    /// First bytes of every model file.
     pub begins: [u8; 4],
-    /// What is wrong with a file, or a part of a split one, that is no model.
+    /// Returns the defect of a file, or of a part of a split model, that is not a valid model.
     pub check: &'a dyn Fn(File) -> Result<(), String>,
 }
 
-/// Fetches what `name` means, unless it is kept already as the hub or the server has it. What has no checksum
-/// has to have that form before it counts.
+/// Downloads the model that `name` means, unless the store has the server's current version.
+///
+/// A file without a checksum must pass `form.check` before it gets its final name.
 ///
 /// # Errors
-/// When there is nothing of that name or several, the hub fails for good, the disk does, a checksum is wrong, or what has
-/// none is no model.
+/// When no model or several match, the server or the disk fails, a checksum differs, or a file
+/// without a checksum is not a model.
 pub fn pull(
     client: &Client,
     store: &Store,
@@ -106,24 +107,24 @@ fn from_server(
 }
 
 impl Pulled {
-    /// Nothing of that model yet.
+    /// Result before any file is fetched.
     fn nothing(store: &Store, name: &Name, file: &str) -> Pulled {
         let name = Name { file: Some(file.to_owned()), query: None, ..name.clone() };
         Pulled { file: store.place(&name.repository, file), name, fetched: 0, unchecked: vec![] }
     }
 }
 
-/// Which version of a file is fetched.
+/// Version of a remote file.
 struct Version<'a> {
-    /// What tells its partial file from another version's, in hexadecimal.
+    /// Hexadecimal text that distinguishes its partial file from those of other versions.
     mark: &'a str,
-    /// Is a part that an earlier connection has left one of the same version?
+    /// Whether a partial file of an earlier connection may be resumed.
     resumes: bool,
-    /// What is recorded of it, where no checksum says which version it is.
+    /// Version to record where no checksum identifies it; None for files of the hub.
     kept: Option<&'a str>,
 }
 
-/// One file on its way.
+/// Download of one file.
 struct Fetch<'a> {
     source: &'a dyn FileSource,
     store: &'a Store,
@@ -133,16 +134,16 @@ struct Fetch<'a> {
     form: FileFormat<'a>,
 }
 
-/// What there is of it.
+/// Partial file of a download, open and locked.
 struct Partial {
     folder: Folder,
-    /// Its name there, and the one that it will have.
+    /// Name of the partial file in `folder`, followed by its final name.
     name: String,
     becomes: String,
-    /// For messages.
+    /// Path of the partial file, for messages.
     path: PathBuf,
     file: File,
-    /// Of its first `done` bytes.
+    /// Hash of the first `done` bytes.
     hash: Sha256,
     done: u64,
 }
@@ -160,7 +161,7 @@ impl Fetch<'_> {
         &self.name.repository
     }
 
-    /// Returns how many bytes came; none if it is kept already.
+    /// Returns the number of bytes received; None if the store has the file already.
     fn run(&self, progress: &mut dyn FnMut(Progress)) -> Result<Option<u64>, Error> {
         if self.is_kept(progress)? {
             return Ok(None);
@@ -190,8 +191,10 @@ impl Fetch<'_> {
         Ok(Some(fetched))
     }
 
-    /// Is it there as the hub has it? What was fetched and has changed is not; what somebody put there and is another
-    /// file is an error, since it would be lost.
+    /// Returns whether the store has the server's current version of the file.
+    ///
+    /// A downloaded file that has changed does not count. A file that was not downloaded and
+    /// differs is an error, since the download would overwrite it.
     fn is_kept(&self, progress: &mut dyn FnMut(Progress)) -> Result<bool, Error> {
         let (repository, file) = (self.repository(), self.remote.path.as_str());
         let path = self.store.place(repository, file);
@@ -200,7 +203,7 @@ impl Fetch<'_> {
         let Some(mut open) = folder.read(name).map_err(failed)? else { return Ok(false) };
         let size = open.metadata().map_err(failed)?.len();
         let Some(record) = Record::read(&folder, name).map_err(failed)? else {
-            // Where the hub knows no checksum, the size must do.
+            // Without a checksum only the size is compared.
             let same = size == self.remote.size
                 && match &self.remote.sha256 {
                     None => true,
@@ -218,7 +221,7 @@ impl Fetch<'_> {
         if !is_hubs || is_other || size != self.remote.size && self.remote.sha256.is_none() {
             return Ok(false);
         }
-        // A record without a size does not say that the file is as long as the hub's.
+        // A record without a size does not prove that the file has the hub's size.
         let same = size == self.remote.size && self.store.check(repository, file, false, progress)? == Verdict::Same;
         if !same {
             progress(Progress::Changed { file: &path });
@@ -226,18 +229,18 @@ impl Fetch<'_> {
         Ok(same)
     }
 
-    /// The file that what comes is written to: another one if the hub has another file by now.
+    /// Opens and locks the partial file; a different version has a different name.
     fn open(&self) -> Result<Partial, Error> {
         let (folder, becomes) = self.store.make(self.repository(), &self.remote.path)?;
         let place = self.store.place(self.repository(), &self.remote.path);
-        // Said before 18 GB have come.
+        // Checked before gigabytes are downloaded.
         for name in [becomes.to_owned(), record_name(becomes)] {
             let path = place.with_file_name(&name);
             if !matches!(folder.kind(&name).map_err(disk("read", &path))?, None | Some(EntryKind::File)) {
                 return Err(disk("replace", &path)(planted("it is no regular file")));
             }
         }
-        let name = part(becomes, self.version.mark);
+        let name = part_name(becomes, self.version.mark);
         let path = place.with_file_name(&name);
         let file = folder.write(&name).map_err(disk("write", &path))?;
         match file.try_lock() {
@@ -247,7 +250,7 @@ impl Fetch<'_> {
         }
     }
 
-    /// Hashes what an earlier run has left.
+    /// Hashes the bytes that an earlier run left, or discards them if they cannot be resumed.
     fn read_again(&self, partial: &mut Partial, progress: &mut dyn FnMut(Progress)) -> Result<(), Error> {
         let there = partial.file.metadata().map_err(disk("read", &partial.path))?.len();
         let total = if self.version.resumes { there.min(self.remote.size) } else { 0 };
@@ -257,7 +260,7 @@ impl Fetch<'_> {
         partial.file.set_len(partial.done).map_err(disk("write", &partial.path))
     }
 
-    /// Said before 18 GB have come, too.
+    /// Checks the free disk space before the download.
     fn find_room(&self, partial: &Partial) -> Result<(), Error> {
         let needed = self.remote.size - partial.done;
         match partial.folder.room().map_err(disk("read", &partial.path))? {
@@ -266,11 +269,12 @@ impl Fetch<'_> {
         }
     }
 
-    /// One connection: what it brings is in the file, also where it breaks. Returns how many bytes.
+    /// Receives the bytes of one connection and writes them even if it
+    /// breaks. Returns their number.
     fn stream(&self, partial: &mut Partial, progress: &mut dyn FnMut(Progress)) -> Result<u64, Error> {
         let mut bytes = self.source.bytes(&self.remote.path, partial.done)?;
         if bytes.from != partial.done {
-            // A server that knows no ranges, or another one than was asked for.
+            // The server does not support ranges, or sent a different one.
             if bytes.from != 0 {
                 return Err(self.source.broken("sends another range than it was asked for".into()));
             }

@@ -1,21 +1,21 @@
-//! Which files a name means, among those that there are.
+//! Selects the files of a model by name.
 
 use crate::error::Error;
-use crate::file_name::{ends_in, is_projector, part, stem};
+use crate::file_name::{ends_in, is_projector, split_part, stem};
 use crate::offer::Offer;
 use crate::repository::{ENDING, Name, Repository};
 
-/// A model among the files of a repository: one file, or the parts of a split one in order.
+/// Files of one model: one file, or the parts of a split model in order.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct SelectedFiles<'a> {
-    /// Paths.
+    /// Paths in the repository.
     pub files: Vec<&'a str>,
 }
 
-/// The model that `name` means among the files at `paths`; `size` are their bytes.
+/// Selects the model that `name` means among the files at `paths`; `size` returns bytes by path.
 ///
 /// # Errors
-/// When there is none, or more than one.
+/// When no model or more than one matches.
 pub fn select<'a>(name: &Name, paths: &[&'a str], size: &dyn Fn(&str) -> u64) -> Result<SelectedFiles<'a>, Error> {
     let all = models(paths);
     let exact = |wanted: &String| all.iter().find(|m| m.files.contains(&wanted.as_str()));
@@ -23,7 +23,7 @@ pub fn select<'a>(name: &Name, paths: &[&'a str], size: &dyn Fn(&str) -> u64) ->
         return Ok(exact.clone());
     }
     let models: Vec<SelectedFiles> = all.into_iter().filter(|m| !is_projector(m.files[0])).collect();
-    // The path of an address means one file, and the end of no other's.
+    // The path of a URL is matched exactly, never as a suffix.
     let is_whole = matches!(name.repository, Repository::Server { .. });
     let wanted = |m: &&SelectedFiles| name.file.as_ref().is_none_or(|wanted| !is_whole && ends_in(m.files[0], wanted));
     let found: Vec<&SelectedFiles> = models.iter().filter(wanted).collect();
@@ -42,18 +42,18 @@ pub fn select<'a>(name: &Name, paths: &[&'a str], size: &dyn Fn(&str) -> u64) ->
     }
 }
 
-/// The models among files, sorted by path.
+/// Groups paths into models, sorted by path; incomplete split models are left out.
 pub fn models<'a>(paths: &[&'a str]) -> Vec<SelectedFiles<'a>> {
     let mut sorted: Vec<&str> = paths.iter().copied().filter(|p| stem(p).is_some()).collect();
     sorted.sort_unstable();
     let mut out: Vec<SelectedFiles> = Vec::new();
     for path in &sorted {
-        match part(path) {
+        match split_part(path) {
             None => out.push(SelectedFiles { files: vec![*path] }),
-            // A split model with a part missing is none.
+            // A split model with a missing part is left out.
             Some((stem, 1, count)) => {
                 let files: Vec<&str> =
-                    sorted.iter().copied().filter(|p| part(p).is_some_and(|q| q.0 == stem && q.2 == count)).collect();
+                    sorted.iter().copied().filter(|p| split_part(p).is_some_and(|q| q.0 == stem && q.2 == count)).collect();
                 if files.len() == count {
                     out.push(SelectedFiles { files });
                 }
@@ -107,7 +107,7 @@ mod tests {
         let error = Error::Several { repository, models: Offer::all(sized.collect()) };
         let hint = error.hint().unwrap();
         assert!(hint.contains("hf:a/b:UD-Q4_K_M for example, of 2b-Q4_K_M (1.23 GB), Q8_0 (2.0 MB), "), "{hint}");
-        // Each of them is what it says.
+        // Each suffix selects its file.
         for (file, word) in files.iter().zip(&words) {
             let name = Name { file: Some(word.clone()), ..Name::parse("hf:a/b").unwrap().unwrap() };
             let paths = ["big/m-BF16-00002-of-00002.gguf"].into_iter().chain(files.iter().map(String::as_str));
@@ -124,7 +124,7 @@ mod tests {
         assert!(matches!(found(None, FILES).unwrap_err(), Error::Several { models, .. } if models.len() == 4));
         assert!(matches!(found(Some("x"), &["a-x.gguf", "b-x.gguf"]).unwrap_err(), Error::Several { .. }));
         assert_eq!(found(None, &["one.GGUF", "x.txt"]).unwrap(), ["one.GGUF"]);
-        // What reads pictures is no choice, unless it is asked for by its whole name.
+        // A multimodal projector is selected only by its whole name.
         let files = &["m-Q4_0.gguf", "mmproj-F16.gguf", "x/MMPROJ-m-Q4_0.gguf"];
         assert_eq!(found(None, files).unwrap(), ["m-Q4_0.gguf"]);
         assert_eq!(found(Some("q4_0"), files).unwrap(), ["m-Q4_0.gguf"]);

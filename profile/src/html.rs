@@ -7,7 +7,7 @@ pub const COMMON_STYLE: &str = include_str!("page/common.css");
 /// Script shared by all pages: DOM helpers, number formatting, code blocks.
 pub const COMMON_SCRIPT: &str = include_str!("page/common.js");
 
-/// Page skeleton with placeholders, in the order in which [`whole`] replaces them.
+/// Page skeleton with placeholders, in the order in which [`render_page`] replaces them.
 const SHELL: &str = include_str!("shell.html");
 
 /// Inputs of a page.
@@ -24,7 +24,7 @@ pub struct PageParts<'a> {
 }
 
 /// Assembles a page by filling in the skeleton.
-pub fn whole(of: &PageParts) -> String {
+pub fn render_page(of: &PageParts) -> String {
     // JSON inside a script element: no `<` may close it early.
     let data = of.data.to_string().replace('<', "\\u003c");
     let (title, style, script) = (escaped(of.title), of.styles.concat(), of.scripts.concat());

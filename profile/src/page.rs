@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 /// Renders the report of a recording as an HTML page.
 pub fn html(recording: &Recording, report: &Report) -> String {
-    html::whole(&PageParts {
+    html::render_page(&PageParts {
         body: include_str!("page/body.html"),
         title: &format!("{}: {}", recording.model, recording.what),
         styles: &[COMMON_STYLE, include_str!("page/style.css")],

@@ -27,7 +27,7 @@ const SCRIPTS: &[&str] = &[
 /// If the compilation cannot be serialised, which does not happen for strings and finite numbers.
 pub fn html(compilation: &Compilation) -> Result<String, serde_json::Error> {
     let data: Value = serde_json::to_value(compilation)?;
-    Ok(html::whole(&PageParts {
+    Ok(html::render_page(&PageParts {
         body: include_str!("viewer/body.html"),
         title: &format!("{}: kernels", compilation.model),
         styles: &[COMMON_STYLE, include_str!("viewer/style.css")],

@@ -29,7 +29,7 @@ pub enum Memory {
 
 impl Memory {
     /// Returns a user-visible description of the contents.
-    pub fn what(self) -> &'static str {
+    pub fn describe(self) -> &'static str {
         match self {
             Memory::Weights => "weights",
             Memory::State => "the context's state",

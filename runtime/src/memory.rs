@@ -11,13 +11,13 @@ use std::path::{Path, PathBuf};
 /// `MemAvailable`, or the remaining room of the tightest cgroup (v1 or v2) that contains the
 /// process, whichever is less. `None` if the system does not report it.
 pub fn available() -> Option<u64> {
-    least(Path::new("/"), "MemAvailable:", true)
+    available_within(Path::new("/"), "MemAvailable:", true)
 }
 
 /// Returns the bytes of that memory that are unused, excluding the page cache: `MemFree`, or the
 /// room left by cgroups.
 pub fn free() -> Option<u64> {
-    least(Path::new("/"), "MemFree:", false)
+    available_within(Path::new("/"), "MemFree:", false)
 }
 
 /// Drops a range of a file from the page cache; it can be read again from disk.
@@ -34,7 +34,7 @@ pub fn release(file: &File, range: Range<u64>) {
 
 /// Minimum of a `meminfo` field and the room left by cgroups; `reclaims` counts
 /// cached files as room.
-fn least(root: &Path, field: &str, reclaims: bool) -> Option<u64> {
+fn available_within(root: &Path, field: &str, reclaims: bool) -> Option<u64> {
     let text = |path: PathBuf| std::fs::read_to_string(path).ok();
     let machine = text(root.join("proc/meminfo")).and_then(|t| meminfo(&t, field));
     let groups = text(root.join("proc/self/cgroup")).unwrap_or_default();
@@ -110,8 +110,8 @@ mod tests {
                 ("sys/fs/cgroup/a/memory.stat", "anon 5\ninactive_file 100000\n"),
             ],
         );
-        assert_eq!(least(&v2, "MemAvailable:", true), Some(300_000));
-        assert_eq!(least(&v2, "MemFree:", false), Some(153_600));
+        assert_eq!(available_within(&v2, "MemAvailable:", true), Some(300_000));
+        assert_eq!(available_within(&v2, "MemFree:", false), Some(153_600));
         let v1 = tree(
             "v1",
             &[
@@ -121,8 +121,8 @@ mod tests {
                 ("sys/fs/cgroup/memory/memory.usage_in_bytes", "300000\n"),
             ],
         );
-        assert_eq!(least(&v1, "MemAvailable:", true), Some(1_024_000));
-        assert_eq!(least(Path::new("/nonexistent"), "MemFree:", false), None);
+        assert_eq!(available_within(&v1, "MemAvailable:", true), Some(1_024_000));
+        assert_eq!(available_within(Path::new("/nonexistent"), "MemFree:", false), None);
         for root in [v1, v2] {
             std::fs::remove_dir_all(root).unwrap();
         }

@@ -7,7 +7,7 @@ use crate::{Buffer, Device, DeviceId, Error};
 pub use crate::device::StagedWrite;
 
 /// Returns a staged write directly into a buffer in host memory.
-pub fn in_place(device: DeviceId, to: &Buffer, offset: usize, len: usize) -> Result<Box<dyn StagedWrite>, Error> {
+pub fn staged_in_place(device: DeviceId, to: &Buffer, offset: usize, len: usize) -> Result<Box<dyn StagedWrite>, Error> {
     let (lease, start) = to.on_host("staging", device, (offset, len), Use::Write)?;
     Ok(Box::new(InPlace { start, len, _lease: lease }))
 }

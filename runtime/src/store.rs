@@ -13,7 +13,7 @@
 //! a home directory given by mistake keeps its mode.
 //!
 //! A store never turns a working run into a failure. [`Store::user`] continues without a directory
-//! that cannot be used, and [`Store::keep`] without an entry that cannot be written;
+//! that cannot be used, and [`Store::put`] without an entry that cannot be written;
 //! [`Store::warnings`] reports the reason once.
 
 mod folder;
@@ -218,7 +218,7 @@ impl Store {
     }
 
     /// Like [`Store::put`] for optional entries: a failure becomes a warning, the first time only.
-    pub fn keep(&self, key: &Key, payload: &[u8]) {
+    pub fn put_or_warn(&self, key: &Key, payload: &[u8]) {
         if self.folder.is_none() {
             return;
         }

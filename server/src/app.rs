@@ -28,12 +28,12 @@ impl App {
     ///
     /// # Errors
     /// What it says, or that it panicked.
-    pub async fn beside<T: Send + 'static>(
+    pub async fn run_blocking<T: Send + 'static>(
         &self,
         client: IpAddr,
         work: impl FnOnce(&Arc<Models>) -> Result<T, RequestError> + Send + 'static,
     ) -> Result<T, RequestError> {
         let models = self.models.clone();
-        self.admission.beside(client, move || work(&models)).await
+        self.admission.run_blocking(client, move || work(&models)).await
     }
 }

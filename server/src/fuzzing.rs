@@ -15,7 +15,7 @@ use crate::core::loading::Loading;
 use crate::core::metrics::Metrics;
 use crate::core::model::{ModelFacts, ModelText};
 use crate::core::models::entry::{LoadError, ModelPlan, ModelSource, ModelSpec};
-use crate::core::models::policy::Stay;
+use crate::core::models::policy::KeepAlive;
 use crate::core::models::pool::{Models, Shared};
 use axum::Router;
 use axum::body::{Body, to_bytes};
@@ -86,7 +86,7 @@ impl Door {
         let (metrics, health, limits) = (Metrics::default(), EngineHealth::default(), config.limits());
         let shared = Shared { metrics, health, limits, waiting: config.queue, keep: None, batch_invariant: false };
         let models = Models::new(vec![spec], None, Box::new(|| None), shared, Loading::default());
-        let model = models.all()[0].clone();
+        let model = models.entries()[0].clone();
         models.pretend_loaded(&model);
         let served = model.served().map_err(io::Error::other)?;
         let bodies = Arc::new(Semaphore::new(config.bodies));
@@ -96,7 +96,7 @@ impl Door {
         std::thread::Builder::new().spawn(move || {
             // Requests find it as long as there are any.
             let _served = served;
-            while let Some(request) = model.queue.next(Stay::UntilNeeded) {
+            while let Some(request) = model.queue.next(KeepAlive::UntilNeeded) {
                 let prompts = request.prompts.iter().map(Vec::len);
                 let (shortest, longest) = (prompts.clone().min().unwrap_or(0), prompts.max().unwrap_or(0));
                 let told = match &request.task {

@@ -175,7 +175,7 @@ impl Server {
         let Config { keep, batch_invariant, queue: waiting, .. } = config;
         let shared = Shared { metrics, health: engine_health, limits, waiting, keep, batch_invariant };
         let models = Arc::new(Models::new(models, most_loaded, available, shared, front.loading()));
-        let context = models.only().map(|only| models.load_now(only)).transpose()?;
+        let context = models.single_model().map(|only| models.load_now(only)).transpose()?;
         let admission = Admission::new(MAX_PREPROCESSING);
         let bodies = Arc::new(Semaphore::new(config.bodies.min(Semaphore::MAX_PERMITS)));
         front.open(routes::router(Arc::new(App { models: models.clone(), admission, config, bodies, connected })));
@@ -183,7 +183,7 @@ impl Server {
         let teller = tell.clone();
         runtime.spawn(async move {
             end.await;
-            drained(&all, drain, &*teller).await;
+            drain_requests(&all, drain, &*teller).await;
             // Who still waits is let go, and who is being answered too: connections end by themselves then.
             all.close();
             let _ = ending.send(());
@@ -200,7 +200,7 @@ impl Server {
 }
 
 /// Lets nobody in any more, and waits until everybody was answered, for so long at most.
-async fn drained(models: &Models, most: Duration, tell: &(impl Fn(Notice) + Sync)) {
+async fn drain_requests(models: &Models, most: Duration, tell: &(impl Fn(Notice) + Sync)) {
     models.drain();
     if !models.is_busy() {
         return;
@@ -220,14 +220,14 @@ async fn drained(models: &Models, most: Duration, tell: &(impl Fn(Notice) + Sync
 
 /// The process is asked to end; a second time, it does so at once.
 async fn signal() {
-    asked_to_end().await;
+    shutdown_signal().await;
     tokio::spawn(async {
-        asked_to_end().await;
+        shutdown_signal().await;
         std::process::exit(130);
     });
 }
 
-async fn asked_to_end() {
+async fn shutdown_signal() {
     use tokio::signal::unix::{SignalKind, signal};
     let (interrupt, terminate) = (signal(SignalKind::interrupt()), signal(SignalKind::terminate()));
     match (interrupt, terminate) {

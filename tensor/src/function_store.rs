@@ -50,7 +50,7 @@ impl FunctionStore<'_> {
     }
     /// Keeps a function that was compiled.
     pub fn put(&self, function: &Function, content: Content, compiled: &Compiled) {
-        self.store.keep(&self.key(BUILD, function, content), &record::write(compiled));
+        self.store.put_or_warn(&self.key(BUILD, function, content), &record::write(compiled));
     }
 }
 

@@ -21,7 +21,7 @@ pub fn pin_to(index: usize) {
 
 /// Moves this thread to another core than `taken`, if it may use one, and leaves it free to go wherever it might before.
 #[cfg(target_os = "linux")]
-pub fn leave(taken: &[usize]) {
+pub fn avoid_cores(taken: &[usize]) {
     let Some(allowed) = allowed() else { return };
     let rest = set_of(members(&allowed).filter(|core| !taken.contains(core)));
     // The system moves a thread at once that may not stay, and not back when it may.
@@ -102,7 +102,7 @@ pub fn contended() -> bool {
 pub fn pin_to(_: usize) {}
 
 #[cfg(not(target_os = "linux"))]
-pub fn leave(_: &[usize]) {}
+pub fn avoid_cores(_: &[usize]) {}
 
 #[cfg(all(test, target_os = "linux"))]
 mod tests {
@@ -137,14 +137,14 @@ mod tests {
         std::thread::spawn(|| {
             let may: Vec<usize> = members(&allowed().unwrap()).collect();
             for &core in &may {
-                leave(&[core]);
+                avoid_cores(&[core]);
                 assert!(may.len() == 1 || current_core().is_some_and(|now| now != core || may.len() > 2));
                 assert_eq!(members(&allowed().unwrap()).collect::<Vec<_>>(), may);
             }
-            leave(&may);
+            avoid_cores(&may);
             pin_to(may.len() - 1);
             assert_eq!(current_core(), may.last().copied());
-            leave(&[may[may.len() - 1]]);
+            avoid_cores(&[may[may.len() - 1]]);
             assert_eq!(members(&allowed().unwrap()).collect::<Vec<_>>(), may[may.len() - 1..], "pinned threads stay");
         })
         .join()

@@ -85,7 +85,7 @@ impl Cc {
 
     /// Notes in that store that its latest kernels are this compiler's.
     pub fn remember(&self, store: &Store) {
-        store.keep(&Key::of([COMPILER_KEY]), format!("{}\n{}", self.command.join(" "), self.version).as_bytes());
+        store.put_or_warn(&Key::of([COMPILER_KEY]), format!("{}\n{}", self.command.join(" "), self.version).as_bytes());
     }
 
     /// The compiler run by these words. The error says what it does instead of telling its version.
@@ -124,7 +124,7 @@ impl Cc {
     }
 
     /// What is given with the program: words that belong to it, as the `cc` of `zig cc`, and flags, from the first that begins with `-`.
-    fn given(&self) -> (&[String], &[String]) {
+    fn fixed_arguments(&self) -> (&[String], &[String]) {
         let arguments = &self.command[1..];
         arguments.split_at(arguments.iter().position(|a| a.starts_with('-')).unwrap_or(arguments.len()))
     }
@@ -134,7 +134,7 @@ impl Cc {
         // On macOS a library may leave symbols to the process only when told so.
         let platform: &[&str] = if cfg!(target_os = "macos") { &["-undefined", "dynamic_lookup"] } else { &[] };
         let mut flags: Vec<&str> = FLAGS.iter().chain(isa.flags()).chain(platform).copied().collect();
-        flags.extend(self.given().1.iter().map(String::as_str));
+        flags.extend(self.fixed_arguments().1.iter().map(String::as_str));
         flags
     }
 
@@ -157,7 +157,7 @@ impl Cc {
         let io = |doing: &str| Error::io(format!("{doing} in {}", directory.display()));
         std::fs::write(directory.join("unit.c"), source).map_err(io("writing a kernel's source"))?;
         let mut command = Command::new(program);
-        command.args(self.given().0).args(self.flags(isa)).args(["-o", "unit.so", "unit.c"]).current_dir(directory);
+        command.args(self.fixed_arguments().0).args(self.flags(isa)).args(["-o", "unit.so", "unit.c"]).current_dir(directory);
         // The compiler's own files go where they are private and get removed.
         command.env("TMPDIR", directory).env("LC_ALL", "C").stdout(Stdio::null());
         let useless = |how: String| Error::NoCompiler(format!("`{}` {how}", self.command.join(" ")));
@@ -188,7 +188,7 @@ impl Cc {
     /// Does it make a library of an empty unit? Where it does not, what it said of a kernel is not the kernel's fault.
     fn compiles_anything(&self, program: &Path, isa: Isa, directory: &Path) -> bool {
         let mut command = Command::new(program);
-        command.args(self.given().0).args(self.flags(isa)).args(["-o", "empty.so", "empty.c"]).current_dir(directory);
+        command.args(self.fixed_arguments().0).args(self.flags(isa)).args(["-o", "empty.so", "empty.c"]).current_dir(directory);
         command.env("TMPDIR", directory).env("LC_ALL", "C").stdout(Stdio::null());
         let written = std::fs::write(directory.join("empty.c"), "int gristmill_is_here;\n");
         written.is_ok()

@@ -26,7 +26,7 @@ impl CodePlaces {
     /// Those of kernels that this compiler made for these instructions behind this prelude.
     pub fn open(store: &Store, cc: &Cc, isa: Isa, prelude: &str) -> CodePlaces {
         let key = cc.key(&format!("{KEY_VERSION}\n{prelude}"), isa);
-        let kernels = kept(store, &key);
+        let kernels = read_entries(store, &key);
         CodePlaces { key, known: kernels.len(), kernels }
     }
 
@@ -55,20 +55,20 @@ impl CodePlaces {
 
     /// Keeps them, if there are new ones, beside what others have kept meanwhile. Of two that do so in the same moment, what one of them added is lost, and compiled again when it is
     /// asked for.
-    pub fn keep(&self, store: &Store) {
+    pub fn save(&self, store: &Store) {
         let new = &self.kernels[self.known..];
         if !new.is_empty() {
-            let mut all = kept(store, &self.key);
+            let mut all = read_entries(store, &self.key);
             all.extend(new);
             let latest = &all[all.len().saturating_sub(MAX_ENTRIES)..];
             let bytes: Vec<u8> = latest.iter().flatten().flat_map(|key| *key.bytes()).collect();
-            store.keep(&self.key, &bytes);
+            store.put_or_warn(&self.key, &bytes);
         }
     }
 }
 
 /// What a store has of places.
-fn kept(store: &Store, key: &Key) -> Vec<[Key; 2]> {
+fn read_entries(store: &Store, key: &Key) -> Vec<[Key; 2]> {
     let bytes = store.get_within(key, (2 * MAX_ENTRIES * ENTRY_BYTES) as u64).ok().flatten().unwrap_or_default();
     let half = |bytes: &[u8]| Key::from(<[u8; 32]>::try_from(bytes).expect("32 bytes"));
     bytes.chunks_exact(ENTRY_BYTES).map(|place| [half(&place[..32]), half(&place[32..])]).collect()
@@ -85,12 +85,12 @@ mod tests {
         let of =
             |name: &str| KernelText { key: Key::of([name]), symbol: name.into(), source: name.into(), name: name.into() };
         let (first, second) = (of("first"), of("second"));
-        let open = || CodePlaces { key: Key::of(["places"]), kernels: kept(&store, &Key::of(["places"])), known: 0 };
+        let open = || CodePlaces { key: Key::of(["places"]), kernels: read_entries(&store, &Key::of(["places"])), known: 0 };
         let (mut one, mut other) = (open(), open());
         one.add([&first], Key::of(["a unit"]));
         other.add([&second], Key::of(["another"]));
-        one.keep(&store);
-        other.keep(&store);
+        one.save(&store);
+        other.save(&store);
         assert_eq!(open().units(&[&first, &second]).len(), 2);
         std::fs::remove_dir_all(&folder).expect("removed");
     }

@@ -11,7 +11,7 @@ use super::replay::CpuReplay;
 use super::team::{MAX_WORKERS, Team};
 use super::unit::{LoadedUnit, Unit, partition};
 use crate::cost_store::CostStore;
-use crate::parallel::{cores, each};
+use crate::parallel::{cores, parallel_for};
 use crate::text::{Libraries, KernelText};
 use crate::tuning;
 use gristmill_runtime::lease::{Order, Owner};
@@ -54,7 +54,7 @@ impl CpuDevice {
     /// The CPU with this compiler and store.
     pub fn with(threads: usize, isa: Isa, cc: Cc, store: Store) -> Result<CpuDevice, Error> {
         let pin = std::env::var("GRISTMILL_PIN").is_ok_and(|v| !v.is_empty() && v != "0");
-        let (tuning, plans) = tuning::kept(&store, &machine(isa));
+        let (tuning, plans) = tuning::load(&store, &machine(isa));
         let owner = Owner::new();
         Ok(CpuDevice {
             isa,
@@ -76,7 +76,7 @@ impl CpuDevice {
         let of = |number: usize| units[number].1.iter().map(|&i| texts[i]).collect::<Vec<&KernelText>>();
         let load = |number: usize| Ok(CodePlaces::load(&self.store, &units[number].0, &of(number)));
         let mut libraries = Vec::new();
-        each(units.len(), cores(), load, |number, library| {
+        parallel_for(units.len(), cores(), load, |number, library| {
             let library = library.map(Arc::new);
             libraries.extend(of(number).into_iter().filter_map(|text| Some((text.key, library.clone()?))));
             Ok(())
@@ -103,7 +103,7 @@ impl CpuDevice {
         &self.team
     }
     /// Its costs, as they are kept.
-    fn kept(&self) -> CostStore<'_> {
+    fn cost_store(&self) -> CostStore<'_> {
         let device = format!("{}, {} threads", machine(self.isa), self.threads());
         CostStore::new(&self.store, &device, "")
     }
@@ -138,7 +138,7 @@ impl Device for CpuDevice {
     }
     fn describe(&self) -> Vec<String> {
         let sets: Vec<&str> = Isa::all_available().iter().map(|isa| isa.name()).collect();
-        let [costs, measured] = self.kept().describe(&self.target.machine, None);
+        let [costs, measured] = self.cost_store().describe(&self.target.machine, None);
         vec![
             format!("instruction set: {} (of {})", self.isa.name(), sets.join(", ")),
             format!("threads: {} of {}", self.threads(), cores()),
@@ -155,7 +155,7 @@ impl Device for CpuDevice {
         ]
     }
     fn measure(&self) -> Result<Option<Costs>, Error> {
-        self.kept().renew(|| measure::costs(self.threads())).map(Some)
+        self.cost_store().renew(|| measure::costs(self.threads())).map(Some)
     }
     fn tuned_as(&self) -> Option<String> {
         Some(machine(self.isa))
@@ -176,7 +176,7 @@ impl Device for CpuDevice {
         from.copy_out(self.id(), offset, data)
     }
     fn stage<'a>(&'a self, to: &Buffer, offset: usize, len: usize) -> Result<Box<dyn StagedWrite + 'a>, Error> {
-        staging::in_place(self.id(), to, offset, len)
+        staging::staged_in_place(self.id(), to, offset, len)
     }
     fn load(&self, programs: &[Program], progress: &dyn Fn(usize, usize)) -> Result<Vec<Arc<dyn Kernel>>, Error> {
         let texts = KernelText::all(programs)?;
@@ -194,7 +194,7 @@ impl Device for CpuDevice {
         let units: Vec<Unit> =
             parts.iter().map(|p| Unit::new(&self.prelude, p.iter().map(|&i| missing[i]).collect())).collect();
         let load = |number: usize| units[number].load(&self.cc, self.isa, &self.store);
-        each(units.len(), cores(), load, |number, (library, was_compiled)| {
+        parallel_for(units.len(), cores(), load, |number, (library, was_compiled)| {
             self.compiled.fetch_add(usize::from(was_compiled), Ordering::Relaxed);
             let library = Arc::new(library);
             places.add(parts[number].iter().map(|&i| missing[i]), units[number].key(&self.cc, self.isa));
@@ -202,12 +202,12 @@ impl Device for CpuDevice {
             done(&libraries);
             Ok(())
         })?;
-        places.keep(&self.store);
+        places.save(&self.store);
 
         if self.compiled() > before {
             self.cc.remember(&self.store);
         }
-        self.loaded.keep(&libraries);
+        self.loaded.remember(&libraries);
         let kernel = |(text, program): (&KernelText, &Program)| -> Result<Arc<dyn Kernel>, Error> {
             let library = libraries[&text.key].clone();
             let function = library.function(text)?;

@@ -26,7 +26,7 @@ impl Map {
     /// `bytes` of zeros (at least one page), at a multiple of 2 MiB for weights, else of the page size.
     pub fn new(bytes: usize, memory: Memory) -> Result<Map, Error> {
         let refuse = || Error::OutOfMemory {
-            what: memory.what().into(),
+            what: memory.describe().into(),
             wanted: bytes,
             free: memory::available(),
             device: "cpu".into(),

@@ -156,10 +156,10 @@ impl Shares<'_> {
     fn share(&self, index: usize) -> Range<i64> {
         let workers = self.workers as i64;
         let place = (index as i64 - self.shift).rem_euclid(workers);
-        self.begin(place)..self.begin(place + 1)
+        self.share_begin(place)..self.share_begin(place + 1)
     }
     /// Where the interval `place` begins. Of one body the first `count % workers` are one longer.
-    fn begin(&self, place: i64) -> i64 {
+    fn share_begin(&self, place: i64) -> i64 {
         let (count, workers) = (self.count, self.workers as i64);
         let (counts, seconds) = self.bodies;
         let all: f64 = counts.iter().zip(seconds).map(|(&n, s)| n as f64 * s).sum();
@@ -191,11 +191,11 @@ impl Shares<'_> {
 
 /// What a worker runs of its share before it takes pieces, and piece `i` of the rest, which has [`STEALABLE_PIECES`]. Cores are not equally fast, nor is one
 /// from one moment to the next, least of all where memory decides.
-fn own(share: &Range<i64>) -> Range<i64> {
+fn own_part(share: &Range<i64>) -> Range<i64> {
     share.start..share.end - (share.end - share.start) / STEALABLE_SHARE
 }
-fn piece(share: &Range<i64>, i: i64) -> Range<i64> {
-    let (first, rest) = (own(share).end, (share.end - share.start) / STEALABLE_SHARE);
+fn stealable_piece(share: &Range<i64>, i: i64) -> Range<i64> {
+    let (first, rest) = (own_part(share).end, (share.end - share.start) / STEALABLE_SHARE);
     first + rest * i / STEALABLE_PIECES..first + rest * (i + 1) / STEALABLE_PIECES
 }
 
@@ -214,7 +214,7 @@ impl Step {
                 if !part.is_empty() {
                     let start = begin();
                     if task.long && workers > 1 {
-                        self.in_pieces(task, &shares, worker);
+                        self.run_with_stealing(task, &shares, worker);
                     } else {
                         self.call(task, part, false, worker);
                     }
@@ -228,9 +228,9 @@ impl Step {
         }
     }
     /// Most of the worker's share, then pieces of everybody's, which need no stages of their own where the last ones are of the same body.
-    fn in_pieces(&self, task: &Task, shares: &Shares, worker: &Worker) {
+    fn run_with_stealing(&self, task: &Task, shares: &Shares, worker: &Worker) {
         let workers = worker.count();
-        let mut part = own(&shares.share(worker.index));
+        let mut part = own_part(&shares.share(worker.index));
         // The body whose stages are in the worker's scratch.
         let mut filled = None;
         loop {
@@ -243,7 +243,7 @@ impl Step {
             if taken >= workers * STEALABLE_PIECES as usize {
                 return;
             }
-            part = piece(&shares.share(taken % workers), (taken / workers) as i64);
+            part = stealable_piece(&shares.share(taken % workers), (taken / workers) as i64);
         }
     }
     /// Runs workgroups of a launch; `staged` says that the worker's last call was of the same launch, and ended with the one body that these are of.
@@ -324,12 +324,12 @@ mod tests {
     fn a_share_is_what_its_worker_runs_and_its_pieces() {
         for (start, end) in [(0, 0), (3, 4), (0, 7), (5, 69), (100, 1123)] {
             let share = start..end;
-            let mut at = own(&share).end;
+            let mut at = own_part(&share).end;
             for i in 0..STEALABLE_PIECES {
-                assert_eq!(piece(&share, i).start, at);
-                at = piece(&share, i).end;
+                assert_eq!(stealable_piece(&share, i).start, at);
+                at = stealable_piece(&share, i).end;
             }
-            assert_eq!((own(&share).start, at), (start, end));
+            assert_eq!((own_part(&share).start, at), (start, end));
         }
     }
 

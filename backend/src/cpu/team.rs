@@ -52,7 +52,7 @@ impl Cores {
         Cores { state: Mutex::new(Turns { free: count, next: 0, serving: 0 }), changed: Condvar::new() }
     }
     /// Those of this process.
-    fn all() -> &'static (Cores, usize) {
+    fn process_cores() -> &'static (Cores, usize) {
         static ALL: OnceLock<(Cores, usize)> = OnceLock::new();
         ALL.get_or_init(|| {
             let count = cores();
@@ -69,11 +69,11 @@ impl Cores {
         }
         turns.serving += 1;
         turns.free -= count;
-        self.tell(&turns);
+        self.wake_waiting(&turns);
         Taken { from: self, count }
     }
     /// Wakes those who wait, if any do: a call of the system.
-    fn tell(&self, turns: &Turns) {
+    fn wake_waiting(&self, turns: &Turns) {
         if turns.serving != turns.next {
             self.changed.notify_all();
         }
@@ -84,7 +84,7 @@ impl Drop for Taken<'_> {
     fn drop(&mut self) {
         let mut turns = self.from.state.lock().unwrap_or_else(PoisonError::into_inner);
         turns.free += self.count;
-        self.from.tell(&turns);
+        self.from.wake_waiting(&turns);
     }
 }
 
@@ -207,7 +207,7 @@ impl Shared {
         if !together() {
             return false;
         }
-        affinity::leave(&taken);
+        affinity::avoid_cores(&taken);
         !together()
     }
 
@@ -366,7 +366,7 @@ impl Team {
         let erased: Job =
             unsafe { std::mem::transmute::<&(dyn Fn(&Worker) + Sync), &'static (dyn Fn(&Worker) + Sync)>(job) };
         let address = scratch.as_ptr() as usize;
-        let (all, most) = Cores::all();
+        let (all, most) = Cores::process_cores();
         let _cores = (self.count() > 1).then(|| all.take(self.count().min(*most)));
         if self.count() > 1 {
             self.shared.announce(Some((erased, address)));

@@ -89,7 +89,7 @@ impl<'a> Unit<'a> {
             }
             false => Error::Compile { kernel: self.describe(), message },
         })?;
-        store.keep(&key, &bytes);
+        store.put_or_warn(&key, &bytes);
         Ok((loaded, true))
     }
 

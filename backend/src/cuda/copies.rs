@@ -96,18 +96,18 @@ impl PinnedCopies {
         }
     }
     /// Takes such memory back when nothing that runs uses it.
-    pub fn give_back(&self, variables: Buffer) {
+    pub fn recycle(&self, variables: Buffer) {
         if variables.len() == VARIABLE_BYTES {
             locked(&self.spare).push(variables);
         }
     }
 
     /// Makes what is queued in `steps` from now on wait for every piece that was sent.
-    pub fn before(&self, current: &Current, steps: &Stream) -> Result<(), Error> {
+    pub fn wait_before(&self, current: &Current, steps: &Stream) -> Result<(), Error> {
         let mut fence = locked(&self.fence);
         if fence.behind {
             self.stream.mark(current, &fence.mark)?;
-            steps.follow(current, &fence.mark)?;
+            steps.wait_for(current, &fence.mark)?;
             fence.behind = false;
         }
         if fence.sent.is_some_and(|sent| sent.elapsed() >= fence.kept_for) {

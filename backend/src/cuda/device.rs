@@ -11,7 +11,7 @@ use super::modules::{LoadedModule, ModuleLoader, Module};
 use super::nvrtc::{Nvrtc, architecture};
 use super::replay::CudaReplay;
 use crate::cost_store::CostStore;
-use crate::parallel::{cores, each};
+use crate::parallel::{cores, parallel_for};
 use crate::text::{Libraries, KernelText};
 use crate::tuning;
 use cudarc::driver::sys::{self, CUdevice_attribute, CUfunction_attribute};
@@ -80,19 +80,19 @@ impl CudaDevice {
             loaded: Libraries::default(),
             context: context.clone(),
         };
-        let machine = device.kept().plan(device.target.machine.clone(), || measure::costs(&device))?;
-        let (_, plans) = tuning::kept(&device.maker.store, &device.words());
+        let machine = device.cost_store().plan(device.target.machine.clone(), || measure::costs(&device))?;
+        let (_, plans) = tuning::load(&device.maker.store, &device.description());
         Ok(CudaDevice { target: Target { plans, ..Target::new(machine) }, ..device })
     }
 
     /// What tells it from other GPUs.
-    fn words(&self) -> String {
+    fn description(&self) -> String {
         let CudaContext { model, sm, .. } = &*self.context;
         format!("{model}, {}, {} multiprocessors", architecture(*sm), self.target.machine.units)
     }
     /// Its costs, as they are kept.
-    fn kept(&self) -> CostStore<'_> {
-        CostStore::new(&self.maker.store, &self.words(), &format!("CUDA {}", self.context.driver))
+    fn cost_store(&self) -> CostStore<'_> {
+        CostStore::new(&self.maker.store, &self.description(), &format!("CUDA {}", self.context.driver))
     }
 
     /// A wait for a step or a copy that takes longer than this (two minutes unless said) makes the device [lost](Error::Lost); with none it waits for
@@ -196,22 +196,22 @@ impl Device for CudaDevice {
         let driver = context.driver;
         let machine = &self.target.machine;
         let unknown = Costs::can_plan(machine).then_some(["as measured", "by its clocks"]);
-        let [costs, measured] = self.kept().describe(machine, unknown);
+        let [costs, measured] = self.cost_store().describe(machine, unknown);
         vec![
             format!("{}, {}", context.model, architecture(context.sm)),
             memory,
             format!("driver: CUDA {}.{}", driver / 1000, driver % 1000 / 10),
             format!("compiler: {}", self.maker.compiler.describe()),
-            tuning::describe(&self.maker.store, &self.words(), &self.target.plans),
+            tuning::describe(&self.maker.store, &self.description(), &self.target.plans),
             costs,
             measured,
         ]
     }
     fn measure(&self) -> Result<Option<Costs>, Error> {
-        self.kept().renew(|| measure::costs(self)).map(Some)
+        self.cost_store().renew(|| measure::costs(self)).map(Some)
     }
     fn tuned_as(&self) -> Option<String> {
-        Some(self.words())
+        Some(self.description())
     }
     fn store(&self) -> Option<&Store> {
         Some(&self.maker.store)
@@ -278,7 +278,7 @@ impl Device for CudaDevice {
             self.maker.code(&text.symbol, &source(text)).map_err(|e| text.with_name(e))
         };
         let current = self.context.enter()?;
-        each(missing.len(), cores(), code, |i, code| {
+        parallel_for(missing.len(), cores(), code, |i, code| {
             let text = missing[i];
             let module = self.maker.module(&current, &text.symbol, &source(text), code);
             modules.insert(text.key, Arc::new(module.map_err(|e| text.with_name(e))?));
@@ -286,7 +286,7 @@ impl Device for CudaDevice {
             progress(done, total);
             Ok(())
         })?;
-        self.loaded.keep(&modules);
+        self.loaded.remember(&modules);
         let kernel = |(text, program): (&KernelText, &Program)| -> Result<Arc<dyn Kernel>, Error> {
             Ok(Arc::new(self.kernel(&current, text, program, modules[&text.key].clone())?))
         };

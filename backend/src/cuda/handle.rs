@@ -107,7 +107,7 @@ impl Stream {
         current.check("cuEventRecord", unsafe { sys::cuEventRecord(event.raw, self.raw) })
     }
     /// What is queued from now on waits for that mark.
-    pub fn follow(&self, current: &Current, event: &Event) -> Result<(), Error> {
+    pub fn wait_for(&self, current: &Current, event: &Event) -> Result<(), Error> {
         // SAFETY: as above.
         current.check("cuStreamWaitEvent", unsafe { sys::cuStreamWaitEvent(self.raw, event.raw, 0) })
     }

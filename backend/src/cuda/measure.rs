@@ -123,7 +123,7 @@ impl Bench<'_> {
     }
 
     /// The least time of each launch of a step, with these values beside those of all.
-    fn least(&self, step: &mut dyn Replay, more: &[(&str, i64)]) -> Result<Vec<f64>, Error> {
+    fn best_times(&self, step: &mut dyn Replay, more: &[(&str, i64)]) -> Result<Vec<f64>, Error> {
         let variables: Vec<(&str, i64)> = self.variables.iter().chain(more).copied().collect();
         let mut least = step.replay_timed(&variables)?;
         least.fill(f64::INFINITY);
@@ -139,8 +139,8 @@ impl Bench<'_> {
     fn memory(&self) -> Result<(Option<f64>, Option<f64>), Error> {
         let buffers = [&self.words[0], &self.data];
         let mut step = self.step(&[(&READ_ALL, &buffers), (&ALL_LOADS, &buffers)])?;
-        let short = self.least(step.as_mut(), &[("loads", LOADS_PER_RUN)])?;
-        let long = self.least(step.as_mut(), &[("loads", 2 * LOADS_PER_RUN)])?;
+        let short = self.best_times(step.as_mut(), &[("loads", LOADS_PER_RUN)])?;
+        let long = self.best_times(step.as_mut(), &[("loads", 2 * LOADS_PER_RUN)])?;
         let bandwidth = self.data.len() as f64 / short[0].min(long[0]);
         Ok((Some(bandwidth), Some((long[1] - short[1]) / LOADS_PER_RUN as f64)))
     }
@@ -165,8 +165,8 @@ impl Bench<'_> {
     /// Of a barrier.
     fn barrier(&self) -> Result<Option<f64>, Error> {
         let mut step = self.step(&[(&ALL_BARRIERS, &[])])?;
-        let short = self.least(step.as_mut(), &[("barriers", BARRIERS_PER_RUN)])?;
-        let long = self.least(step.as_mut(), &[("barriers", 2 * BARRIERS_PER_RUN)])?;
+        let short = self.best_times(step.as_mut(), &[("barriers", BARRIERS_PER_RUN)])?;
+        let long = self.best_times(step.as_mut(), &[("barriers", 2 * BARRIERS_PER_RUN)])?;
         Ok(Some((long[0] - short[0]) / BARRIERS_PER_RUN as f64))
     }
 }

@@ -49,7 +49,7 @@ pub fn alloc(copies: &Arc<Stream>, bytes: usize, memory: Memory) -> Result<Buffe
     };
     let handle = made.map_err(|error| match refused {
         true => Error::OutOfMemory {
-            what: memory.what().into(),
+            what: memory.describe().into(),
             wanted: bytes,
             free: context.memory().ok().map(|m| m.0 as u64),
             device: context.title(),

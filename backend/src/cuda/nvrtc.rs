@@ -64,12 +64,12 @@ impl Nvrtc {
         let broken = |said: String| lacking(format!("NVRTC (libnvrtc) does not work: {said}"), INSTALL);
         let (mut major, mut minor, mut count) = (0, 0, 0);
         // SAFETY: writes two numbers.
-        said("nvrtcVersion", unsafe { sys::nvrtcVersion(&mut major, &mut minor) }).map_err(broken)?;
+        check_result("nvrtcVersion", unsafe { sys::nvrtcVersion(&mut major, &mut minor) }).map_err(broken)?;
         // SAFETY: writes a number.
-        said("nvrtcGetNumSupportedArchs", unsafe { sys::nvrtcGetNumSupportedArchs(&mut count) }).map_err(broken)?;
+        check_result("nvrtcGetNumSupportedArchs", unsafe { sys::nvrtcGetNumSupportedArchs(&mut count) }).map_err(broken)?;
         let mut supported = vec![0 as c_int; count.max(0) as usize];
         // SAFETY: as many numbers as it said.
-        said("nvrtcGetSupportedArchs", unsafe { sys::nvrtcGetSupportedArchs(supported.as_mut_ptr()) })
+        check_result("nvrtcGetSupportedArchs", unsafe { sys::nvrtcGetSupportedArchs(supported.as_mut_ptr()) })
             .map_err(broken)?;
         Ok(Nvrtc { version: (major, minor), supported: supported.into_iter().map(|n| n as u32).collect() })
     }
@@ -108,7 +108,7 @@ impl Nvrtc {
     /// The same code, compiled, in place of whatever the store has.
     pub fn renew(&self, name: &str, source: &str, sm: u32, store: &Store) -> Result<Vec<u8>, Error> {
         let compiled = self.compile(name, source, sm, &[])?;
-        store.keep(&self.key(source, sm), &compiled.cubin);
+        store.put_or_warn(&self.key(source, sm), &compiled.cubin);
         Ok(compiled.cubin)
     }
 
@@ -125,12 +125,12 @@ impl Nvrtc {
         let mut program = Program(std::ptr::null_mut());
         // SAFETY: texts that end with NUL and live until the program is made; no headers.
         let made = unsafe { sys::nvrtcCreateProgram(&mut program.0, source.as_ptr(), file.as_ptr(), 0, none, none) };
-        said("nvrtcCreateProgram", made).map_err(failed)?;
+        check_result("nvrtcCreateProgram", made).map_err(failed)?;
         // SAFETY: a program, and as many options as are said.
         let result = unsafe { sys::nvrtcCompileProgram(program.0, addresses.len() as c_int, addresses.as_ptr()) };
         let log = program.bytes(sys::nvrtcGetProgramLogSize, sys::nvrtcGetProgramLog).unwrap_or_default();
         let log = String::from_utf8_lossy(&log).trim_end_matches(['\0', '\n']).to_owned();
-        said("nvrtcCompileProgram", result).map_err(|said| failed(if log.is_empty() { said } else { log.clone() }))?;
+        check_result("nvrtcCompileProgram", result).map_err(|said| failed(if log.is_empty() { said } else { log.clone() }))?;
         let cubin = program.bytes(sys::nvrtcGetCUBINSize, sys::nvrtcGetCUBIN).map_err(failed)?;
         Ok(Cubin { cubin, log })
     }
@@ -148,10 +148,10 @@ impl Program {
     ) -> Result<Vec<u8>, String> {
         let mut len = 0;
         // SAFETY: the program lives; the size is written.
-        said("asking for a size", unsafe { size(self.0, &mut len) })?;
+        check_result("asking for a size", unsafe { size(self.0, &mut len) })?;
         let mut bytes = vec![0u8; len];
         // SAFETY: as many bytes as it said.
-        said("asking for what was compiled", unsafe { get(self.0, bytes.as_mut_ptr().cast()) })?;
+        check_result("asking for what was compiled", unsafe { get(self.0, bytes.as_mut_ptr().cast()) })?;
         Ok(bytes)
     }
 }
@@ -166,7 +166,7 @@ impl Drop for Program {
 }
 
 /// Success, or NVRTC's words for the error.
-fn said(what: &str, result: nvrtcResult) -> Result<(), String> {
+fn check_result(what: &str, result: nvrtcResult) -> Result<(), String> {
     if result == nvrtcResult::NVRTC_SUCCESS {
         return Ok(());
     }

@@ -150,7 +150,7 @@ impl CudaReplay {
     /// Queues a write of the variables, behind what steps wait for. From memory that is not pinned, so little of it usually travels with the command;
     /// nothing relies on that.
     fn write_variables(&self, current: &Current, slot: &Slot) -> Result<(), Error> {
-        self.copies.before(current, &self.stream)?;
+        self.copies.wait_before(current, &self.stream)?;
         let Some(&(first, _)) = self.cells.first() else { return Ok(()) };
         let (words, bytes) = (slot.words.as_ptr().cast(), slot.words.len() * 8);
         // SAFETY: cells lie one after the other in `values`; the words are left alone until the step has ended.
@@ -241,6 +241,6 @@ impl Drop for CudaReplay {
             // Words that a copy may read still.
             std::mem::forget((std::mem::take(&mut self.started), std::mem::take(&mut self.spare)));
         }
-        self.copies.give_back(self.values.clone());
+        self.copies.recycle(self.values.clone());
     }
 }

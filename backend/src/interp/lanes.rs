@@ -41,13 +41,13 @@ impl File {
 
     /// The first `n` lanes, to be set.
     pub(super) fn get_mut<T: Lane>(&mut self, reg: Reg, n: usize) -> &mut [T] {
-        let start = self.apart(reg, &[], n);
+        let start = self.separate_output(reg, &[], n);
         // SAFETY: just checked; the borrow is exclusive.
         unsafe { set(start, reg, n) }
     }
 
     /// The start of the registers, for one to be set from others: `out` is among them and none of `src`.
-    fn apart(&mut self, out: Reg, src: &[Reg], n: usize) -> *mut Slot {
+    fn separate_output(&mut self, out: Reg, src: &[Reg], n: usize) -> *mut Slot {
         let known = |r: &Reg| (*r as usize) < self.slots.len();
         assert!(n <= LANES && known(&out) && src.iter().all(|s| known(s) && *s != out), "a register set from itself");
         self.slots.as_mut_ptr()
@@ -55,19 +55,19 @@ impl File {
 
     /// `out = f(a)`, lane by lane.
     pub(super) fn map1<A: Lane, T: Lane>(&mut self, out: Reg, a: Reg, n: usize, f: impl Fn(A) -> T) {
-        let start = self.apart(out, &[a], n);
+        let start = self.separate_output(out, &[a], n);
         // SAFETY: these are registers, and `out` is not `a`.
         unsafe { each1(set(start, out, n), lanes(start, a, n), f) }
     }
     /// `out = f(a, b)`.
     pub(super) fn map2<A: Lane, T: Lane>(&mut self, out: Reg, a: Reg, b: Reg, n: usize, f: impl Fn(A, A) -> T) {
-        let start = self.apart(out, &[a, b], n);
+        let start = self.separate_output(out, &[a, b], n);
         // SAFETY: as in `map1`.
         unsafe { each2(set(start, out, n), lanes(start, a, n), lanes(start, b, n), f) }
     }
     /// `out = f(a, b, c)`.
     pub(super) fn map3<A: Lane, T: Lane>(&mut self, out: Reg, src: [Reg; 3], n: usize, f: impl Fn(A, T, T) -> T) {
-        let start = self.apart(out, &src, n);
+        let start = self.separate_output(out, &src, n);
         let [a, b, c] = src;
         // SAFETY: as in `map1`.
         unsafe { each3(set(start, out, n), lanes(start, a, n), lanes(start, b, n), lanes(start, c, n), f) }

@@ -104,7 +104,7 @@ impl Device for InterpDevice {
         from.copy_out(self.id(), offset, data)
     }
     fn stage<'a>(&'a self, to: &Buffer, offset: usize, len: usize) -> Result<Box<dyn StagedWrite + 'a>, Error> {
-        staging::in_place(self.id(), to, offset, len)
+        staging::staged_in_place(self.id(), to, offset, len)
     }
     fn load(&self, programs: &[Program], progress: &dyn Fn(usize, usize)) -> Result<Vec<Arc<dyn Kernel>>, Error> {
         let mut kernels: Vec<Arc<dyn Kernel>> = Vec::with_capacity(programs.len());

@@ -25,12 +25,12 @@ impl NullDevice {
         NullDevice { owner: Owner::new(), name: name.into(), target, used: Arc::default() }
     }
     /// The GPU of that name among [`NAMED`], an H200 unless said.
-    pub fn of_gpu(machine: Option<&'static str>) -> NullDevice {
+    pub fn for_gpu(machine: Option<&'static str>) -> NullDevice {
         let name = format!("null:{}", machine.unwrap_or("gpu"));
         NullDevice::new(name, Target::named(machine.unwrap_or("h200")))
     }
     /// The GPU of that name, an H200 unless said, as an interface to every vendor's tells of it.
-    pub fn of_adapter(machine: Option<&'static str>) -> NullDevice {
+    pub fn for_adapter(machine: Option<&'static str>) -> NullDevice {
         let name = format!("null:{}", machine.unwrap_or("wgpu"));
         let adapter = Adapter::named(machine.unwrap_or("h200")).expect("what is told of each GPU that is not NVIDIA's");
         NullDevice::new(name, Target::new(adapter.machine()))

@@ -1,6 +1,6 @@
 //! The adapters of this machine: which there are, what they tell, and which of them a name means.
 
-use super::block_on::ready;
+use super::block_on::block_on;
 use gristmill_runtime::Error;
 use gristmill_uop::adapter::{Adapter as Facts, AdapterKind};
 use gristmill_uop::costs::Costs;
@@ -82,7 +82,7 @@ fn instance() -> &'static Instance {
 
 /// The adapters, those with memory of their own first, programs last.
 pub fn adapters() -> Vec<Adapter> {
-    let mut all = ready(instance().enumerate_adapters(BACKENDS));
+    let mut all = block_on(instance().enumerate_adapters(BACKENDS));
     all.sort_by_key(|adapter| match adapter.get_info().device_type {
         DeviceType::DiscreteGpu => 0,
         DeviceType::IntegratedGpu => 1,

@@ -5,7 +5,7 @@ use std::pin::pin;
 use std::task::{Poll, Waker};
 
 /// What a future gives that is ready: without a browser all of wgpu's are.
-pub fn ready<T>(future: impl Future<Output = T>) -> T {
+pub fn block_on<T>(future: impl Future<Output = T>) -> T {
     let mut future = pin!(future);
     let mut context = std::task::Context::from_waker(Waker::noop());
     loop {

@@ -2,7 +2,7 @@
 //! callback) is kept, and is what the next call gets.
 
 use super::adapters::{Limited, WANTED};
-use super::block_on::ready;
+use super::block_on::block_on;
 use gristmill_runtime::Error;
 use gristmill_runtime::lease::Owner;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -59,7 +59,7 @@ impl WgpuContext {
             memory_hints: MemoryHints::Performance,
             trace: Trace::Off,
         };
-        let (device, queue) = ready(adapter.request_device(&descriptor)).map_err(|error| Error::Lacking {
+        let (device, queue) = block_on(adapter.request_device(&descriptor)).map_err(|error| Error::Lacking {
             device: "wgpu".into(),
             message: format!("{title} does not open: {error}"),
             hint: "`gristmill devices` lists others; a newer driver may help".into(),
@@ -124,7 +124,7 @@ impl WgpuContext {
         let made = make();
         let mut found = None;
         for scope in scopes.into_iter().rev() {
-            found = found.or(ready(scope.pop()));
+            found = found.or(block_on(scope.pop()));
         }
         match found {
             Some(error) => Err(self.check(what).err().unwrap_or_else(|| self.error(what, error))),

@@ -5,11 +5,11 @@ use super::context::WgpuContext;
 use super::pipeline_cache::CachedPipelines;
 use super::measure::costs;
 use super::memory::{WgpuCopies, alloc};
-use super::subgroup_order::in_order;
+use super::subgroup_order::subgroups_in_order;
 use super::pipelines::{PipelineBuilder, Pipeline};
 use super::replay::WgpuReplay;
 use crate::cost_store::CostStore as Measured;
-use crate::parallel::{cores, each};
+use crate::parallel::{cores, parallel_for};
 use crate::text::{Libraries, KernelText};
 use crate::tuning;
 use gristmill_runtime::lease::Use;
@@ -55,7 +55,7 @@ impl WgpuDevice {
             };
             let info = adapter.get_info();
             // Of the tuner's parameters a GPU has none that it reads.
-            let (_, plans) = tuning::kept(&store, &words(&info));
+            let (_, plans) = tuning::load(&store, &description(&info));
             Ok(WgpuDevice {
                 name: if number == 0 { "wgpu".into() } else { format!("wgpu:{number}") },
                 target: Target { plans, ..Target::new(facts.machine()) },
@@ -68,7 +68,7 @@ impl WgpuDevice {
             })
         };
         let device = open(limited, store)?;
-        match device.target.machine.folds > 1 && !in_order(&device)? {
+        match device.target.machine.folds > 1 && !subgroups_in_order(&device)? {
             true => open(&Limited { no_subgroups: true, ..*limited }, device.store)?.measured(),
             false => device.measured(),
         }
@@ -79,13 +79,13 @@ impl WgpuDevice {
         if self.facts.is_known() {
             return Ok(self);
         }
-        let measured = self.kept().read_or_measure(|| costs(&self))?.unwrap_or_default();
+        let measured = self.cost_store().read_or_measure(|| costs(&self))?.unwrap_or_default();
         let machine = Facts { measured, ..self.facts.clone() }.machine();
         Ok(WgpuDevice { target: Target { plans: self.target.plans, ..Target::new(machine) }, ..self })
     }
 
     /// What was measured of it, as it is kept.
-    fn kept(&self) -> Measured<'_> {
+    fn cost_store(&self) -> Measured<'_> {
         Measured::new(&self.store, &format!("{} by {}", self.facts.name, self.info.backend), &self.context.driver)
     }
 
@@ -97,7 +97,7 @@ impl WgpuDevice {
 }
 
 /// The adapter in words, as what a tuner finds is kept for it.
-fn words(info: &AdapterInfo) -> String {
+fn description(info: &AdapterInfo) -> String {
     format!("{} by {}", info.name, info.backend)
 }
 
@@ -146,13 +146,13 @@ impl Device for WgpuDevice {
                 limits.max_compute_invocations_per_workgroup,
                 machine.shared_per_workgroup >> 10
             ),
-            tuning::describe(&self.store, &words(info), &self.target.plans),
+            tuning::describe(&self.store, &description(info), &self.target.plans),
         ];
         let measured = match self.facts.kind {
             AdapterKind::Software(_) => vec![],
             _ => {
                 let unknown = ["bandwidth and operations as measured, others guessed", "guessed"];
-                self.kept().describe(machine, (!self.facts.is_known()).then_some(unknown)).into()
+                self.cost_store().describe(machine, (!self.facts.is_known()).then_some(unknown)).into()
             }
         };
         lines.into_iter().chain(measured).chain(others).collect()
@@ -161,11 +161,11 @@ impl Device for WgpuDevice {
     fn measure(&self) -> Result<Option<Costs>, Error> {
         match self.facts.kind {
             AdapterKind::Software(_) => Ok(None),
-            _ => self.kept().renew(|| costs(self)).map(Some),
+            _ => self.cost_store().renew(|| costs(self)).map(Some),
         }
     }
     fn tuned_as(&self) -> Option<String> {
-        Some(words(&self.info))
+        Some(description(&self.info))
     }
     fn store(&self) -> Option<&Store> {
         Some(&self.store)
@@ -213,14 +213,14 @@ impl Device for WgpuDevice {
         let kept = CachedPipelines::new(&self.context, &self.store, &missing)?;
         let maker = PipelineBuilder { context: &self.context, piece: self.target.machine.piece(), kept: &kept };
         let make = |i: usize| Pipeline::new(&maker, missing[i], program(missing[i]));
-        each(missing.len(), cores(), make, |i, pipeline| {
+        parallel_for(missing.len(), cores(), make, |i, pipeline| {
             pipelines.insert(missing[i].key, Arc::new(Arc::new(pipeline)));
             done += 1;
             progress(done, total);
             Ok(())
         })?;
         kept.store(&self.store);
-        self.loaded.keep(&pipelines);
+        self.loaded.remember(&pipelines);
         let kernel = |(text, program): (&KernelText, &Program)| -> Arc<dyn Kernel> {
             let pipeline: Arc<Pipeline> = (*pipelines[&text.key]).clone();
             Arc::new(LoadedProgram::new(program.clone(), self.id(), pipeline))

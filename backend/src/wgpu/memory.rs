@@ -1,7 +1,7 @@
 //! Memory of an adapter: a buffer for each allocation, copies of whole words.
 
 use super::context::WgpuContext;
-use super::readback_cache::Told;
+use super::readback_cache::ReadbackCache;
 use gristmill_runtime::lease::Uses;
 use gristmill_runtime::{Buffer, Error, Memory, RawBuffer};
 use std::sync::Arc;
@@ -22,7 +22,7 @@ pub struct AdapterMemory {
     len: usize,
     uses: Uses,
     /// What steps have told of it, if it is for that.
-    pub told: Option<Told>,
+    pub readback: Option<ReadbackCache>,
 }
 
 // SAFETY: it has no address on the host.
@@ -47,20 +47,20 @@ pub fn alloc(context: &WgpuContext, bytes: usize, memory: Memory) -> Result<Buff
             message: format!(
                 "{} takes buffers of {most} bytes, and {} want one of {bytes}",
                 context.title,
-                memory.what()
+                memory.describe()
             ),
             hint: "try a smaller quantisation, a smaller --ctx, or another device".into(),
         });
     }
     let usage = BufferUsages::STORAGE | BufferUsages::COPY_SRC | BufferUsages::COPY_DST;
     let descriptor = BufferDescriptor { label: None, size, usage, mapped_at_creation: false };
-    let made = context.scoped(memory.what(), || context.device.create_buffer(&descriptor));
+    let made = context.scoped(memory.describe(), || context.device.create_buffer(&descriptor));
     let buffer = made.map_err(|error| match error {
         Error::OutOfMemory { what, free, device, .. } => Error::OutOfMemory { what, wanted: bytes, free, device },
         other => other,
     })?;
-    let told = (memory == Memory::Readback).then(Told::default);
-    Ok(Buffer::whole(Arc::new(AdapterMemory { buffer, len: bytes, uses: Uses::new(&context.owner), told })))
+    let told = (memory == Memory::Readback).then(ReadbackCache::default);
+    Ok(Buffer::whole(Arc::new(AdapterMemory { buffer, len: bytes, uses: Uses::new(&context.owner), readback: told })))
 }
 
 /// The allocation of a buffer, of which these bytes are inside.
@@ -88,7 +88,7 @@ impl WgpuCopies {
         if data.is_empty() {
             return Ok(());
         }
-        memory.told.iter().for_each(Told::forget);
+        memory.readback.iter().for_each(ReadbackCache::invalidate);
         let start = to.offset() + offset;
         let end = start + data.len();
         let (first, last) = (start / WORD_BYTES * WORD_BYTES, end.next_multiple_of(WORD_BYTES));
@@ -123,7 +123,7 @@ impl WgpuCopies {
         }
         let start = from.offset() + offset;
         let end = start + data.len();
-        if memory.told.as_ref().is_some_and(|told| told.read(start, data)) {
+        if memory.readback.as_ref().is_some_and(|told| told.read(start, data)) {
             return Ok(());
         }
         let (first, last) = (start / WORD_BYTES * WORD_BYTES, end.next_multiple_of(WORD_BYTES));

@@ -40,7 +40,7 @@ impl CachedPipelines {
     pub fn store(&self, store: &Store) {
         let data = self.cache.as_ref().and_then(PipelineCache::get_data);
         if let Some(data) = data.filter(|data| data.len() > self.had) {
-            store.keep(&self.key, &data);
+            store.put_or_warn(&self.key, &data);
         }
     }
 }

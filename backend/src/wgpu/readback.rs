@@ -2,7 +2,7 @@
 
 use super::context::WgpuContext;
 use super::memory::AdapterMemory;
-use super::readback_cache::Told;
+use super::readback_cache::ReadbackCache;
 use gristmill_runtime::lease::Use;
 use gristmill_runtime::{Error, Launch, RawBuffer};
 use std::sync::Arc;
@@ -18,10 +18,10 @@ pub struct Readback {
     spare: Vec<HostCopies>,
 }
 
-fn memory(of: &Arc<dyn RawBuffer>) -> Option<(&AdapterMemory, &Told)> {
+fn memory(of: &Arc<dyn RawBuffer>) -> Option<(&AdapterMemory, &ReadbackCache)> {
     let any: &dyn std::any::Any = of.as_ref();
     let memory: &AdapterMemory = any.downcast_ref()?;
-    Some((memory, memory.told.as_ref()?))
+    Some((memory, memory.readback.as_ref()?))
 }
 
 impl Readback {
@@ -36,20 +36,20 @@ impl Readback {
         }
         Readback { of, spare: Vec::new() }
     }
-    fn all(&self) -> impl Iterator<Item = (&AdapterMemory, &Told)> {
+    fn cached_buffers(&self) -> impl Iterator<Item = (&AdapterMemory, &ReadbackCache)> {
         self.of.iter().filter_map(memory)
     }
     /// Memory for the copies of a step that starts.
     pub fn take(&mut self, context: &WgpuContext) -> HostCopies {
-        let make = |(memory, _): (&AdapterMemory, &Told)| {
+        let make = |(memory, _): (&AdapterMemory, &ReadbackCache)| {
             let (size, usage) = (memory.buffer.size(), BufferUsages::MAP_READ | BufferUsages::COPY_DST);
             context.device.create_buffer(&BufferDescriptor { label: None, size, usage, mapped_at_creation: false })
         };
-        self.spare.pop().unwrap_or_else(|| self.all().map(make).collect())
+        self.spare.pop().unwrap_or_else(|| self.cached_buffers().map(make).collect())
     }
     /// Records the copies, behind the step.
     pub fn record(&self, encoder: &mut CommandEncoder, copy: &HostCopies) {
-        for ((memory, _), to) in self.all().zip(copy) {
+        for ((memory, _), to) in self.cached_buffers().zip(copy) {
             encoder.copy_buffer_to_buffer(&memory.buffer, 0, to, 0, to.size());
         }
     }
@@ -61,8 +61,8 @@ impl Readback {
     ///
     /// # Errors
     /// [`Error::Invalid`] when the copies were not made.
-    pub fn keep(&mut self, copy: HostCopies) -> Result<(), Error> {
-        for ((_, told), from) in self.all().zip(&copy) {
+    pub fn finish(&mut self, copy: HostCopies) -> Result<(), Error> {
+        for ((_, told), from) in self.cached_buffers().zip(&copy) {
             let view = from.get_mapped_range(..).map_err(|e| Error::invalid("what a step tells", e.to_string()))?;
             told.set(&view);
             drop(view);
@@ -72,7 +72,7 @@ impl Readback {
         Ok(())
     }
     /// The step has run without copies.
-    pub fn forget(&self) {
-        self.all().for_each(|(_, told)| told.forget());
+    pub fn invalidate(&self) {
+        self.cached_buffers().for_each(|(_, told)| told.invalidate());
     }
 }

@@ -4,14 +4,14 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// The bytes of a buffer at the end of the last step that wrote it and has been waited for; none where that is not known.
 #[derive(Default)]
-pub struct Told(Mutex<Option<Vec<u8>>>);
+pub struct ReadbackCache(Mutex<Option<Vec<u8>>>);
 
-impl Told {
+impl ReadbackCache {
     fn bytes(&self) -> MutexGuard<'_, Option<Vec<u8>>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
     /// Something other than such a step writes the buffer.
-    pub fn forget(&self) {
+    pub fn invalidate(&self) {
         *self.bytes() = None;
     }
     /// A step has ended that wrote these.

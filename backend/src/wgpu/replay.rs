@@ -2,7 +2,7 @@
 
 use super::context::WgpuContext;
 use super::dialect::GROUPS_X;
-use super::uniforms::{Lists, VARIABLE_BYTES, grid};
+use super::uniforms::{UniformLayout, VARIABLE_BYTES, grid};
 use super::memory::memory;
 use super::pipelines::Pipeline;
 use super::readback::{HostCopies, Readback};
@@ -65,14 +65,14 @@ pub struct WgpuReplay {
 impl WgpuReplay {
     /// Binds launches, sorted by level.
     pub fn new(context: Arc<WgpuContext>, launches: Vec<Launch>) -> Result<WgpuReplay, Error> {
-        let (mut variables, mut lists) = (Variables::default(), Lists::default());
+        let (mut variables, mut lists) = (Variables::default(), UniformLayout::default());
         let alignment = context.limits.min_uniform_buffer_offset_alignment.max(16) as usize;
         let mut bound = Vec::new();
         for number in by_level(&launches) {
             let launch = &launches[number];
             launch.check(context.owner.id())?;
             let (groups, slots) = variables.bind(launch)?;
-            let place = (!slots.is_empty()).then(|| lists.place(&slots, alignment));
+            let place = (!slots.is_empty()).then(|| lists.offset_of(&slots, alignment));
             bound.push((number, groups.all, place, slots.len()));
         }
         let size = (lists.cells.len() * VARIABLE_BYTES).max(16) as u64;
@@ -296,13 +296,13 @@ impl Replay for WgpuReplay {
     fn wait(&mut self) -> Result<(), Error> {
         let Some(Started { index, copy, _in_flight }) = self.started.pop_front() else { return Ok(()) };
         self.context.wait("a step", index)?;
-        self.readback.keep(copy)
+        self.readback.finish(copy)
     }
 
     fn replay_timed(&mut self, vars: &[(&str, i64)]) -> Result<Vec<f64>, Error> {
         self.prepare(vars)?;
         let _in_flight = self.uses.begin()?;
-        self.readback.forget();
+        self.readback.invalidate();
         let seconds = match self.context.features.contains(Features::TIMESTAMP_QUERY) {
             true => self.run_by_clock()?,
             false => self.run_by_hosts_clock()?,

@@ -7,7 +7,7 @@ use gristmill_uop::program::{Access, Extent, Param, Program};
 use std::sync::Arc;
 
 /// Are the threads of the device's workgroups in order, so far as its narrowest subgroup goes?
-pub fn in_order(device: &dyn Device) -> Result<bool, Error> {
+pub fn subgroups_in_order(device: &dyn Device) -> Result<bool, Error> {
     let (threads, narrowest) = (device.target().threads, device.target().machine.subgroup);
     let mut graph = Graph::new();
     let one = graph.int(1);

@@ -7,15 +7,15 @@ pub const VARIABLE_BYTES: usize = 4;
 
 /// Where lists of variables lie, each once.
 #[derive(Default)]
-pub struct Lists {
+pub struct UniformLayout {
     /// A variable for each cell; none where there is filling.
     pub cells: Vec<Option<usize>>,
     known: Vec<(Vec<usize>, usize)>,
 }
 
-impl Lists {
+impl UniformLayout {
     /// The offset in bytes of a list, a multiple of that.
-    pub fn place(&mut self, list: &[usize], alignment: usize) -> usize {
+    pub fn offset_of(&mut self, list: &[usize], alignment: usize) -> usize {
         if let Some((_, at)) = self.known.iter().find(|(known, _)| known == list) {
             return *at;
         }
@@ -52,8 +52,8 @@ mod tests {
 
     #[test]
     fn a_list_of_variables_has_one_place_where_a_buffer_may_begin() {
-        let mut lists = Lists::default();
-        let places: Vec<usize> = [&[0][..], &[1, 0], &[0]].iter().map(|list| lists.place(list, 256)).collect();
+        let mut lists = UniformLayout::default();
+        let places: Vec<usize> = [&[0][..], &[1, 0], &[0]].iter().map(|list| lists.offset_of(list, 256)).collect();
         assert_eq!(places, [0, 256, 0]);
         assert_eq!((lists.cells[64], lists.cells[65], lists.cells.len()), (Some(1), Some(0), 68));
     }

@@ -122,7 +122,7 @@ impl Experts {
         [
             ("experts", format!("{}, of which {} are used{groups}; width {}", self.count, self.used, self.ff)),
             ("shared expert", shared),
-            ("gating", self.routing.words()),
+            ("gating", self.routing.description()),
         ]
     }
     /// Returns the tokens per expert tile for steps of at most `max` tokens; `None` for no tiling.

@@ -60,7 +60,7 @@ impl Scaling {
         })
     }
     /// Returns a description for display.
-    pub(super) fn words(&self) -> String {
+    pub(super) fn description(&self) -> String {
         match self {
             Scaling::None => "none".into(),
             Scaling::Linear(factor) => format!("linear, factor {factor}"),

@@ -41,7 +41,7 @@ impl Isolation {
     pub(super) fn answer(&self, request: &ChatRequest) -> Result<Rendered, ChatError> {
         match self {
             Self::InProcess => render::answer(request),
-            Self::Helper(helper) => helper.ask(request),
+            Self::Helper(helper) => helper.request(request),
         }
     }
 }
@@ -60,7 +60,7 @@ impl Helper {
         Self { program: program.into(), arguments: arguments.into_iter().map(Into::into).collect() }
     }
 
-    fn ask(&self, request: &ChatRequest) -> Result<Rendered, ChatError> {
+    fn request(&self, request: &ChatRequest) -> Result<Rendered, ChatError> {
         let deadline = Instant::now() + DEADLINE;
         let longest = request.conversation.as_ref().map_or(0, |conversation| conversation.longest);
         let most = MAX_ANSWER_BYTES.saturating_add(longest.saturating_mul(ANSWER_PER_BYTE));

@@ -20,7 +20,7 @@ impl Engine {
         let Some(rows) = self.candidates.as_ref().filter(|_| !self.graphs.has(&key)) else { return Ok(()) };
         let buffers: Vec<Buffer> = rows.buffers().into_iter().cloned().collect();
         let function = self.graphs.functions.share(sampling::candidates_function(vocabulary, most));
-        let function = self.graphs.ready(&[function], &|_| ())?.remove(0);
+        let function = self.graphs.compile(&[function], &|_| ())?.remove(0);
         let args = std::iter::once(self.activations.logits.clone()).chain(buffers).collect();
         self.graphs.capture(key, &[Call { function, args }])
     }

@@ -337,7 +337,7 @@ impl Engine {
         let [next, choice] = [next, choice].map(|f| f.map(|f| self.graphs.functions.share(f)));
         let functions: Vec<_> =
             next.iter().chain(plan.calls.iter().map(|call| &call.function)).chain(&choice).cloned().collect();
-        let mut ready = self.graphs.ready(&functions, progress)?.into_iter();
+        let mut ready = self.graphs.compile(&functions, progress)?.into_iter();
         let (inputs, before) = (&self.inputs[key.set], &self.inputs[(key.set + IN_FLIGHT - 1) % IN_FLIGHT]);
         let mut calls = Vec::new();
         if next.is_some()

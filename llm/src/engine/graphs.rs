@@ -77,7 +77,7 @@ impl Graphs {
         self.arena.len()
     }
     /// Compiles functions in one batch and makes the arena large enough for them.
-    pub fn ready(
+    pub fn compile(
         &mut self,
         functions: &[Arc<Function>],
         progress: &dyn Fn(Progress),

@@ -51,7 +51,7 @@ impl Engine {
             states.map(|(buffer, plane)| (buffer.clone(), plane.width)).unzip();
         let shared = widths.iter().map(|&width| self.graphs.functions.share(copy_function(rows, width)));
         let functions: Vec<_> = shared.collect();
-        let ready = self.graphs.ready(&functions, &|_| ())?;
+        let ready = self.graphs.compile(&functions, &|_| ())?;
         let call = |(function, buffer)| Call { function, args: vec![buffer, ends.clone()] };
         let calls: Vec<Call> = ready.into_iter().zip(buffers).map(call).collect();
         self.graphs.capture(CaptureKey::CopyState, &calls)

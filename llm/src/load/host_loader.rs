@@ -4,7 +4,7 @@
 use super::weight_chunk::{LoadOptions, PendingWeight};
 use crate::error::Error;
 use crate::gguf::Gguf;
-use gristmill_backend::parallel::{cores, each};
+use gristmill_backend::parallel::{cores, parallel_for};
 use gristmill_runtime::{Buffer, Device, Memory};
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -59,7 +59,7 @@ pub fn load(
         left.fetch_sub(bytes, Ordering::Relaxed);
         Ok(bytes)
     };
-    each(pieces.len(), cores(), work, |_, bytes| {
+    parallel_for(pieces.len(), cores(), work, |_, bytes| {
         done(bytes);
         Ok(())
     })

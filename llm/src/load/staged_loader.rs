@@ -4,7 +4,7 @@
 use super::weight_chunk::{LoadOptions, PendingWeight};
 use crate::error::Error;
 use crate::gguf::{Gguf, TensorInfo};
-use gristmill_backend::parallel::{cores, each};
+use gristmill_backend::parallel::{cores, parallel_for};
 use gristmill_runtime::{Buffer, Device, Memory, Replay};
 use std::sync::Arc;
 
@@ -81,5 +81,5 @@ fn read(file: &Gguf, device: &Arc<dyn Device>, info: &TensorInfo, at: u64, to: &
         file.read_range(info, at + from, piece.bytes())?;
         Ok(piece.send()?)
     };
-    each(total.div_ceil(READ_BYTES) as usize, cores().min(MAX_READERS), part, |_, ()| Ok(()))
+    parallel_for(total.div_ceil(READ_BYTES) as usize, cores().min(MAX_READERS), part, |_, ()| Ok(()))
 }

@@ -3,9 +3,9 @@
 //! The token is the one that [`Sampler::sample`] takes from the whole row, or none where that cannot be known: where more ids stay than were told.
 
 use super::sampler::{Candidate, Sampler, descending};
-use super::weight::{part, probability, scale, weight};
+use super::weight::{probability_share, probability, scale, weight};
 
-/// What is told of a row, see [`ranks_function`](super::ranks_function).
+/// What is told of a row, see [`candidates_function`](super::candidates_function).
 #[derive(Clone, Debug, Default)]
 pub struct Candidates {
     /// How many ids there are.
@@ -87,7 +87,7 @@ impl Sampler {
                 None if !limited && ranked.first.first()?.1 == max => ranked.total + sum(changed),
                 None => return None,
             };
-            let (wanted, mut reached) = (part(total, probability(params.top_p)), 0);
+            let (wanted, mut reached) = (probability_share(total, probability(params.top_p)), 0);
             let last = known[..keep.unwrap_or(known.len())].iter().position(|&(_, logit)| {
                 reached += weight(logit - max, plain);
                 reached >= wanted

@@ -50,7 +50,7 @@ impl DeviceSampler {
         let (total, sound, drawn) = (of(1, 8, told)?, of(1, 4, told)?, of(1, 4, told)?);
         Ok(DeviceSampler::from_buffers([bits, numbers, random, changed, raw, ids, values, total, sound, drawn], vocabulary, most))
     }
-    /// Of these buffers, in the order of the slots of [`ranks_function`](super::ranks_function), which has logits before them.
+    /// Of these buffers, in the order of the slots of [`candidates_function`](super::candidates_function), which has logits before them.
     pub fn from_buffers(buffers: [Buffer; 10], vocabulary: usize, most: usize) -> DeviceSampler {
         let [bits, numbers, random, changed, raw, ids, values, total, sound, drawn] = buffers;
         let (written, asked) = (vec![None; most], vec![0; most * MAX_CHANGED_LOGITS]);

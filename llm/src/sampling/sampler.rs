@@ -3,7 +3,7 @@
 use super::choose::{MAX_CANDIDATES, SamplingMethod, REQUEST_PARAMS};
 use super::params::{SamplingError, SamplingParams};
 use super::rng::PositionRng;
-use super::weight::{part, probability, scale, target, weight};
+use super::weight::{probability_share, probability, scale, target, weight};
 use rustc_hash::FxHashMap;
 
 /// A token and its logit.
@@ -137,7 +137,7 @@ impl Sampler {
                 true => candidates.iter().map(|&(_, logit)| weight(logit - max, plain)).sum(),
                 false => logits.iter().map(|&logit| weight(logit - max, plain)).sum(),
             };
-            let wanted = part(total, probability(params.top_p));
+            let wanted = probability_share(total, probability(params.top_p));
             let mut k = NUCLEUS_PREFIX;
             loop {
                 if !limited {

@@ -8,7 +8,7 @@ use gristmill_tensor::tensor::Tensor;
 use gristmill_uop::dtype::Scalar;
 
 /// The weight of the largest logit. 2^18 tokens (the largest vocabularies have as many) of that weight sum to 2^48, which
-/// [`part`] can still multiply; a token of less than 2^-30 of the greatest probability is never chosen.
+/// [`probability_share`] can still multiply; a token of less than 2^-30 of the greatest probability is never chosen.
 pub const ONE: i64 = 1 << 30;
 /// An exponent of two is a whole number of 2^-18: weights are right to 3 in a million, and 31 halvings are exact in f32.
 const EXPONENT_BITS: u32 = 18;
@@ -64,7 +64,7 @@ fn product_of<'g>(sum: Tensor<'g>, fraction: Tensor<'g>, bits: u32) -> Tensor<'g
 }
 
 /// The part of a sum that a [`probability`] is, at least 1.
-pub fn part(sum: i64, probability: f32) -> i64 {
+pub fn probability_share(sum: i64, probability: f32) -> i64 {
     product(sum, probability as i64, PROBABILITY_BITS).max(1)
 }
 
@@ -122,7 +122,7 @@ mod tests {
         let last = (1u32 << RANDOM_BITS) - 1;
         assert_eq!(target(most, last), exact(i128::from(last), RANDOM_BITS));
         assert!(target(most, last) < most && target(7, last) < 7);
-        assert_eq!(part(most, probability(0.95)), exact(probability(0.95) as i128, PROBABILITY_BITS));
-        assert_eq!((part(most, probability(1.0)), part(3, probability(1e-9))), (2 * most, 1));
+        assert_eq!(probability_share(most, probability(0.95)), exact(probability(0.95) as i128, PROBABILITY_BITS));
+        assert_eq!((probability_share(most, probability(1.0)), probability_share(3, probability(1e-9))), (2 * most, 1));
     }
 }

@@ -15,15 +15,15 @@ impl Batcher {
     }
     /// Starts a batch of known tokens if the device can choose all of the next ones. Returns whether it
     /// was started.
-    pub(super) fn start_first(&mut self, batch: &Batch, sampling: &mut SamplingFn) -> Result<bool, Error> {
-        let by_host = std::mem::take(&mut self.in_flight.by_host);
+    pub(super) fn start_in_flight(&mut self, batch: &Batch, sampling: &mut SamplingFn) -> Result<bool, Error> {
+        let by_host = std::mem::take(&mut self.in_flight.host_chooses);
         let moved = !(batch.copies.is_empty() && batch.states.is_empty() && batch.swaps.is_empty());
         let whole = batch.chunk.is_none() && !moved && !batch.decodes.is_empty();
         let ends = batch.decodes.iter().all(|d| d.needs_logits);
         if !self.in_flight.enabled || by_host || !whole || !ends {
             return Ok(false);
         }
-        self.in_flight.read = None;
+        self.in_flight.last_read = None;
         self.start(batch, None, sampling)
     }
     /// Starts a batch whose tokens the step `before` chooses, or whose tokens are known.
@@ -51,7 +51,7 @@ impl Batcher {
         let context = self.engine.context();
         let mut goes_on =
             |sequence, position| sampling(sequence).is_some_and(|(_, left)| left > 1 && position < context);
-        let next = match self.in_flight.by_host || self.in_flight.waited.is_some() {
+        let next = match self.in_flight.host_chooses || self.in_flight.waited.is_some() {
             true => None,
             false => self.scheduler.next_in_flight(batch, &mut goes_on),
         };
@@ -69,7 +69,7 @@ impl Batcher {
             self.scheduler.hold_in_flight(next);
         }
         let now = Instant::now();
-        if let Some(before) = self.in_flight.read.replace(now) {
+        if let Some(before) = self.in_flight.last_read.replace(now) {
             self.prefill_budget.record_decode(now - before);
         }
         Ok(self.chosen_rows(batch))
@@ -81,7 +81,7 @@ impl Batcher {
         let (known, unknown): (Vec<_>, Vec<_>) = here.partition(|(row, _)| self.in_flight.drawn[*row].is_some());
         // A row without a token runs again, so that the host sees its logits. A recurrent state has
         // seen the token already: all behind its last snapshot runs again.
-        self.in_flight.by_host |= !unknown.is_empty();
+        self.in_flight.host_chooses |= !unknown.is_empty();
         if self.engine.cache().state_rows() > 0 {
             unknown.iter().for_each(|(_, d)| self.scheduler.requeue(d.sequence));
         }

@@ -199,17 +199,17 @@ impl Batcher {
             Some(batch) => batch,
             None => {
                 if let Err(error) = self.clear_distrusted() {
-                    return Err(self.failed(error, &Batch::default()));
+                    return Err(self.fail_step(error, &Batch::default()));
                 }
                 let batch = self.scheduler.next_batch(self.prefill_budget.tokens());
-                match self.start_first(&batch, sampling) {
+                match self.start_in_flight(&batch, sampling) {
                     Ok(true) => batch,
                     Ok(false) => return self.step_sync(batch, row_params),
-                    Err(error) => return Err(self.failed(error, &batch)),
+                    Err(error) => return Err(self.fail_step(error, &batch)),
                 }
             }
         };
-        self.read_in_flight(&batch, sampling).map_err(|error| self.failed(error, &batch))
+        self.read_in_flight(&batch, sampling).map_err(|error| self.fail_step(error, &batch))
     }
     /// Clears free pages that may hold NaN or infinity: contiguous steps multiply rows behind a
     /// sequence by 0.
@@ -225,7 +225,7 @@ impl Batcher {
     pub(super) fn is_contiguous(&self) -> bool {
         self.scheduler.is_contiguous() && !self.scheduler.has_distrusted()
     }
-    fn failed(&mut self, error: Error, batch: &Batch) -> FailedStep {
+    fn fail_step(&mut self, error: Error, batch: &Batch) -> FailedStep {
         let _ = self.engine.finish();
         self.in_flight.forget();
         self.scheduler.release_in_flight();
@@ -241,7 +241,7 @@ impl Batcher {
         self.chosen.clear();
         self.candidates.clear();
         if let Err(error) = self.run(&batch, row_params) {
-            return Err(self.failed(error, &batch));
+            return Err(self.fail_step(error, &batch));
         }
         self.scheduler.finish_batch(&batch);
         let row = |(row, decode): (usize, &Decode)| {

@@ -116,7 +116,7 @@ impl<'a> Generation<'a> {
         self.tokens
     }
     /// The last of them: the model has not run it yet.
-    pub fn last(&self) -> Option<u32> {
+    pub fn last_token(&self) -> Option<u32> {
         self.last
     }
     /// Will the most probable token do for the next choice, whatever the logits?

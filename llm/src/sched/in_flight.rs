@@ -14,9 +14,9 @@ pub(super) struct InFlight {
     /// Tokens that the device drew for the rows of the last step.
     pub drawn: Vec<Option<u32>>,
     /// A token of the last step could not be chosen: the host looks at its logits, in a step of its own.
-    pub by_host: bool,
+    pub host_chooses: bool,
     /// When the step before was read.
-    pub read: Option<Instant>,
+    pub last_read: Option<Instant>,
 }
 
 impl InFlight {

@@ -8,7 +8,7 @@ use super::spec::TokenizerSpec;
 use super::special::{Fragment, Special, Splitter};
 use super::split::PreTokenizer;
 use super::vocab::{self, Alphabet, TokenKind, Vocabulary};
-use super::{bytes::SPACE, ends};
+use super::{bytes::SPACE, end_tokens};
 use foldhash::HashMap;
 use std::ops::Range;
 
@@ -83,7 +83,7 @@ impl Tokenizer {
         if add_bos && spec.bos.is_none() {
             warnings.push("the file asks for a BOS token but names none".into());
         }
-        let eog = ends::ends(&vocabulary, [spec.eos, spec.eot, spec.eom], typed);
+        let eog = end_tokens::end_tokens(&vocabulary, [spec.eos, spec.eot, spec.eom], typed);
         let mut strips: Vec<u32> = spec.strips.iter().filter_map(|text| vocabulary.id(text)).collect();
         strips.sort_unstable();
         Ok(Self {

@@ -14,7 +14,7 @@ mod bpe;
 mod bytes;
 mod codec;
 mod decode;
-mod ends;
+mod end_tokens;
 mod error;
 pub(crate) mod nested;
 mod pre;

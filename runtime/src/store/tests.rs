@@ -349,13 +349,13 @@ fn what_cannot_be_kept_is_a_warning_once() {
     let place = Place::new("unkept");
     let (key, other) = (Key::of(["a"]), Key::of(["b"]));
     let store = place.open();
-    store.keep(&key, b"kept");
+    store.put_or_warn(&key, b"kept");
     assert!(store.warnings().is_empty());
     // Without its directory nothing can be written.
     std::fs::remove_dir_all(&place.0).unwrap();
     assert!(store.put(&other, b"lost").is_err());
-    store.keep(&other, b"lost");
-    store.keep(&other, b"lost");
+    store.put_or_warn(&other, b"lost");
+    store.put_or_warn(&other, b"lost");
     let said = store.warnings();
     let [Error::NotKept(why)] = &said[..] else { panic!("{said:?}") };
     assert!(why.to_string().contains("cannot be written to") && said[0].hint().unwrap().contains("GRISTMILL_CACHE"));
@@ -381,7 +381,7 @@ fn a_store_without_a_directory_works_and_says_why() {
     let said = store.warnings();
     assert!(said.len() == 1 && said[0].to_string().contains("others can write to it (mode 777)"), "{said:?}");
     assert!(said[0].to_string().contains("compiled kernels are not kept") && said[0].to_string().contains("not read"));
-    store.keep(&key, b"payload");
+    store.put_or_warn(&key, b"payload");
     assert!(store.get(&key).unwrap().is_none() && store.put(&key, b"payload").is_err() && store.warnings().is_empty());
     assert!(store.temporary().unwrap().path().is_dir() && store.path().is_none() && store.size() == 0);
     assert!(store.describe().starts_with("none"));

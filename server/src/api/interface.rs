@@ -3,7 +3,7 @@
 use crate::core::error::RequestError;
 use crate::core::event::Usage;
 use crate::core::model::Served;
-use crate::core::models::policy::Stay;
+use crate::core::models::policy::KeepAlive;
 use crate::core::output::{FinishedReply, OutputEvent};
 use crate::core::request::GenerateRequest;
 use crate::net::stream::{Chunk, Framing};
@@ -29,11 +29,11 @@ pub trait Interface: 'static {
     ///
     /// # Errors
     /// When that makes no sense.
-    fn stay(_body: &Self::Body) -> Result<Option<Stay>, RequestError> {
+    fn keep_alive(_body: &Self::Body) -> Result<Option<KeepAlive>, RequestError> {
         Ok(None)
     }
     /// What is told of a request that asks for nothing but that the model is there, or no longer; once that is so.
-    fn nothing(_body: &Self::Body, _served: &Served) -> Option<Value> {
+    fn load_response(_body: &Self::Body, _served: &Served) -> Option<Value> {
         None
     }
 }

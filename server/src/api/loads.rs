@@ -33,7 +33,7 @@ pub async fn loads(State(app): State<Arc<App>>, asked: UnreadRequest) -> Result<
     // SGLang has one for each rank of data parallelism; here one process is one rank.
     let mut rank = describe(&named.map_or_else(|| app.models.total_load(), |model| model.load()));
     rank["dp_rank"] = 0.into();
-    let models = app.models.all().iter().filter(|model| named.is_none_or(|named| Arc::ptr_eq(named, model)));
+    let models = app.models.entries().iter().filter(|model| named.is_none_or(|named| Arc::ptr_eq(named, model)));
     let models: Vec<Value> = models
         .map(|model| {
             let mut load = describe(&model.load());

@@ -35,7 +35,7 @@ fn describe(app: &App, model: &ModelEntry) -> Value {
         "aliases": model.names.aliases,
         "status": status(app.models.status(model)),
         // As vLLM has it.
-        "max_model_len": model.known().map(|plan| plan.context),
+        "max_model_len": model.cached_plan().map(|plan| plan.context),
         // Anthropic's.
         "type": "model",
         "display_name": model.name(),
@@ -45,7 +45,7 @@ fn describe(app: &App, model: &ModelEntry) -> Value {
 
 /// All of them.
 pub async fn list(State(app): State<Arc<App>>) -> Json<Value> {
-    let all = app.models.all();
+    let all = app.models.entries();
     let data: Vec<Value> = all.iter().map(|model| describe(&app, model)).collect();
     let name = |model: Option<&Arc<ModelEntry>>| model.map(|model| model.name().to_owned());
     let (first, last) = (name(all.first()), name(all.last()));

@@ -37,7 +37,7 @@ struct TokenizeRequest {
 /// When it is no such request.
 pub async fn tokenize(State(app): State<Arc<App>>, asked: UnreadRequest) -> Result<Json<Value>, RequestError> {
     let (read, client, _) = asked.json(&app).await?;
-    let tokens = app.beside(client, move |models| {
+    let tokens = app.run_blocking(client, move |models| {
         let request: TokenizeRequest = body::parse(&read)?;
         let preprocessor = Preprocessor::for_model(models, request.model.as_deref())?;
         let tokenizer = &preprocessor.served.tokenizer;
@@ -70,7 +70,7 @@ struct DetokenizeRequest {
 /// When they are no tokens of the model's.
 pub async fn detokenize(State(app): State<Arc<App>>, asked: UnreadRequest) -> Result<Json<Value>, RequestError> {
     let (read, client, _) = asked.json(&app).await?;
-    let text = app.beside(client, move |models| {
+    let text = app.run_blocking(client, move |models| {
         let request: DetokenizeRequest = body::parse(&read)?;
         let preprocessor = Preprocessor::for_model(models, request.model.as_deref())?;
         let most = preprocessor.served.tokenizer.n_tokens();
@@ -86,7 +86,7 @@ pub async fn detokenize(State(app): State<Arc<App>>, asked: UnreadRequest) -> Re
 /// Facts of the model that the query names.
 async fn facts(app: &App, asked: UnreadRequest, tell: fn(&Preprocessor) -> Value) -> Result<Json<Value>, RequestError> {
     let (client, model) = asked.parameter("model");
-    let told = app.beside(client, move |models| Ok(tell(&Preprocessor::for_model(models, model.as_deref())?)));
+    let told = app.run_blocking(client, move |models| Ok(tell(&Preprocessor::for_model(models, model.as_deref())?)));
     Ok(Json(told.await?))
 }
 
@@ -113,8 +113,8 @@ pub async fn tokenizer_info(State(app): State<Arc<App>>, asked: UnreadRequest) -
 /// # Errors
 /// When there is no such model, or it cannot be read.
 pub async fn props(State(app): State<Arc<App>>, asked: UnreadRequest) -> Result<Json<Value>, RequestError> {
-    if app.models.only().is_none() && asked.parameter("model").1.is_none() {
-        return Ok(Json(of_the_server(&app.models)));
+    if app.models.single_model().is_none() && asked.parameter("model").1.is_none() {
+        return Ok(Json(server_props(&app.models)));
     }
     facts(&app, asked, |preprocessor| {
         let served = &preprocessor.served;
@@ -135,10 +135,10 @@ pub async fn props(State(app): State<Arc<App>>, asked: UnreadRequest) -> Result<
 
 const BUILD: &str = concat!("gristmill ", env!("CARGO_PKG_VERSION"));
 
-fn of_the_server(models: &Models) -> Value {
+fn server_props(models: &Models) -> Value {
     let names = |loaded: bool| -> Vec<&str> {
         let is_loaded = |model: &&Arc<ModelEntry>| matches!(models.status(model), Status::Loaded(_));
-        models.all().iter().filter(|model| !loaded || is_loaded(model)).map(|model| model.name()).collect()
+        models.entries().iter().filter(|model| !loaded || is_loaded(model)).map(|model| model.name()).collect()
     };
     json!({ "role": "router", "build_info": BUILD, "models": names(false), "models_loaded": names(true) })
 }

@@ -23,7 +23,7 @@ pub async fn health(State(app): State<Arc<App>>) -> (StatusCode, Json<Value>) {
 /// What was counted.
 pub async fn counts(State(app): State<Arc<App>>) -> Response {
     let shared = &app.models.shared;
-    for model in app.models.all() {
+    for model in app.models.entries() {
         shared.metrics.set_load(model.name(), &model.metrics, &model.load());
     }
     shared.metrics.connections.set(app.connected.len() as i64);

@@ -60,7 +60,7 @@ pub fn router(app: Arc<App>) -> Router {
         .method_not_allowed_fallback(async || RequestError::method())
         .layer(middleware::from_fn_with_state(app.clone(), host::check))
         .layer(CatchPanicLayer::custom(panicked))
-        .layer(middleware::from_fn(shape::of_errors))
+        .layer(middleware::from_fn(shape::shape_errors))
         .layer(middleware::from_fn_with_state(app.clone(), draining::close))
         .with_state(app);
     match cors::layer(&origins) {
@@ -90,7 +90,7 @@ impl ReadinessGate {
     pub fn router(&self) -> Router {
         Router::new()
             .fallback(ReadinessGate::answer)
-            .layer(middleware::from_fn(shape::of_errors))
+            .layer(middleware::from_fn(shape::shape_errors))
             .layer(middleware::from_fn(log::requests))
             .with_state(self.clone())
     }

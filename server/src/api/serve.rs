@@ -5,7 +5,7 @@ use crate::app::App;
 use crate::core::client::Origin;
 use crate::core::error::RequestError;
 use crate::core::loading::LoadStep;
-use crate::core::models::policy::Stay;
+use crate::core::models::policy::KeepAlive;
 use crate::core::models::pool::Status;
 use crate::core::output::{Outputs, StreamItem};
 use crate::core::preprocess::Preprocessor;
@@ -27,11 +27,11 @@ pub async fn generate<I: Interface>(
 ) -> Result<Response, RequestError> {
     let (read, client, received) = asked.json(&app).await?;
     let origin = Origin { client, received };
-    let ready = app.beside(client, move |models| {
+    let ready = app.run_blocking(client, move |models| {
         let body = body::parse::<I::Body>(&read)?;
         let preprocessor = Preprocessor::for_model(models, I::model(&body))?;
-        let stay = I::stay(&body)?;
-        if let Some(nothing) = I::nothing(&body, &preprocessor.served) {
+        let stay = I::keep_alive(&body)?;
+        if let Some(nothing) = I::load_response(&body, &preprocessor.served) {
             return Ok((preprocessor, Err((nothing, stay))));
         }
         let (request, encoder) = I::request(body, &preprocessor.served)?;
@@ -48,7 +48,7 @@ pub async fn generate<I: Interface>(
         (preprocessor, Err((nothing, stay))) => {
             let is_loaded = matches!(app.models.status(&preprocessor.model), Status::Loaded(_));
             // One that is there learns how long it stays; one that is not comes, unless it would leave at once.
-            let is_asked = if is_loaded { stay.is_some() } else { stay != Some(Stay::For(Duration::ZERO)) };
+            let is_asked = if is_loaded { stay.is_some() } else { stay != Some(KeepAlive::For(Duration::ZERO)) };
             if is_asked {
                 let (mut request, outputs) = preprocessor.prepare_load(origin);
                 request.stay = stay;

@@ -8,7 +8,7 @@ use axum::middleware::Next;
 use axum::response::Response;
 
 /// Writes an error as the interface of the path does; OpenAI's way where it is none of them.
-pub async fn of_errors(request: Request, next: Next) -> Response {
+pub async fn shape_errors(request: Request, next: Next) -> Response {
     let path = request.uri().path();
     let shape: Option<fn(&RequestError) -> serde_json::Value> = match path {
         _ if path.starts_with("/api/") => Some(ollama::error::to_json),

@@ -28,7 +28,7 @@ impl Admission {
     }
     /// A turn for that client, when it comes.
     pub async fn turn(&self, client: IpAddr) -> Turn {
-        let own = self.own(client);
+        let own = self.client_semaphore(client);
         // Nobody closes these.
         let unclosed = "a semaphore that is never closed";
         let own = own.acquire_owned().await.expect(unclosed);
@@ -38,7 +38,7 @@ impl Admission {
     ///
     /// # Errors
     /// What it says, or that it panicked.
-    pub async fn beside<T: Send + 'static>(
+    pub async fn run_blocking<T: Send + 'static>(
         &self,
         client: IpAddr,
         work: impl FnOnce() -> Result<T, RequestError> + Send + 'static,
@@ -51,7 +51,7 @@ impl Admission {
         });
         done.await.unwrap_or_else(|_| Err(RequestError::internal("the request failed; the server's log says why")))
     }
-    fn own(&self, client: IpAddr) -> Arc<Semaphore> {
+    fn client_semaphore(&self, client: IpAddr) -> Arc<Semaphore> {
         let client = network(client);
         let mut clients = self.clients.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(own) = clients.get(&client).and_then(Weak::upgrade) {

@@ -9,7 +9,7 @@ use crate::core::error::RequestError;
 use crate::core::event::{Chosen, Event, Finish, Usage};
 use crate::core::mean_pooling::MeanPooling;
 use crate::core::models::entry::ModelEntry;
-use crate::core::models::policy::Stay;
+use crate::core::models::policy::KeepAlive;
 use crate::core::probabilities::probabilities;
 use crate::core::published_load::PublishedLoad;
 use crate::core::queue::{Queue, Waiting};
@@ -46,7 +46,7 @@ pub struct BatchWorker {
     sequences: HashMap<SequenceId, (RequestNumber, Sequence)>,
     next_request: RequestNumber,
     /// How long the model stays loaded without requests.
-    stay: Stay,
+    stay: KeepAlive,
     published: PublishedLoad,
 }
 
@@ -123,7 +123,7 @@ impl BatchWorker {
             requests: BTreeMap::new(),
             sequences: HashMap::new(),
             next_request: 0,
-            stay: Stay::default(),
+            stay: KeepAlive::default(),
             published: PublishedLoad::default(),
         }
     }
@@ -136,7 +136,7 @@ impl BatchWorker {
                 self.admit(request);
             }
             while self.batcher.scheduler().has_room()
-                && let Some(request) = self.model.queue.next_now()
+                && let Some(request) = self.model.queue.try_next()
             {
                 self.admit(request);
             }
@@ -241,7 +241,7 @@ impl BatchWorker {
         cancelled.into_iter().for_each(|number| self.abort(number, Aborted::Cancelled));
     }
     /// Takes a request out, and counts the tokens of its sequences, which `end` takes from the scheduler.
-    fn take_out(&mut self, number: RequestNumber, end: impl Fn(&mut Batcher, SequenceId)) -> Option<EngineRequest> {
+    fn remove_request(&mut self, number: RequestNumber, end: impl Fn(&mut Batcher, SequenceId)) -> Option<EngineRequest> {
         let RunningRequest { request, sequences, .. } = self.requests.remove(&number)?;
         for id in sequences {
             end(&mut self.batcher, id);
@@ -253,7 +253,7 @@ impl BatchWorker {
     }
     /// Ends a running request before it is complete.
     fn abort(&mut self, number: RequestNumber, why: Aborted) {
-        if let Some(request) = self.take_out(number, Batcher::remove) {
+        if let Some(request) = self.remove_request(number, Batcher::remove) {
             self.fail(&request, why);
         }
     }
@@ -298,7 +298,7 @@ impl BatchWorker {
     fn prompt_finished(&mut self, mut request: EngineRequest) {
         request.answered += 1;
         if request.answered < request.prompts.len() {
-            self.model.queue.push_again(request);
+            self.model.queue.requeue(request);
             return;
         }
         log_finished(&request);
@@ -317,9 +317,9 @@ impl BatchWorker {
             let mut sequences = sequences.borrow_mut();
             let (_, sequence) = sequences.get_mut(&id)?;
             // A panic comes again where its token is chosen.
-            catch_unwind(AssertUnwindSafe(|| sequence.ask(history, vocabulary))).ok().flatten()
+            catch_unwind(AssertUnwindSafe(|| sequence.row_params(history, vocabulary))).ok().flatten()
         };
-        let mut drawing = |id| sequences.borrow().get(&id)?.1.draws();
+        let mut drawing = |id| sequences.borrow().get(&id)?.1.sampling();
         let stepped = catch_unwind(AssertUnwindSafe(|| batcher.step_with(&mut asking, &mut drawing)));
         match stepped {
             Ok(Ok(stepped)) => {
@@ -330,7 +330,7 @@ impl BatchWorker {
             Err(_) => {
                 self.batcher.reset();
                 let all: Vec<RequestNumber> = self.requests.keys().copied().collect();
-                let requests: Vec<_> = all.into_iter().filter_map(|number| self.take_out(number, |_, _| ())).collect();
+                let requests: Vec<_> = all.into_iter().filter_map(|number| self.remove_request(number, |_, _| ())).collect();
                 requests.iter().for_each(|request| self.fail_by_panic(request));
             }
         }
@@ -343,7 +343,7 @@ impl BatchWorker {
         let request_of = |id| self.sequences.get(id).map(|(number, _)| *number);
         let hit: BTreeSet<RequestNumber> = sequences.iter().filter_map(request_of).collect();
         for number in hit {
-            let Some(request) = self.take_out(number, Batcher::remove) else { continue };
+            let Some(request) = self.remove_request(number, Batcher::remove) else { continue };
             self.model.metrics.failed.inc();
             self.end(&request, Event::Failed(failed_step(error)));
         }
@@ -376,7 +376,7 @@ impl BatchWorker {
                 self.abort(number, Aborted::Failed(error));
             }
             Err(_) => {
-                if let Some(request) = self.take_out(number, Batcher::discard) {
+                if let Some(request) = self.remove_request(number, Batcher::discard) {
                     self.fail_by_panic(&request);
                 }
             }
@@ -408,7 +408,7 @@ impl BatchWorker {
     /// Chooses the next token of a sequence; true if it goes on.
     fn take(&mut self, of: ReadySequence) -> Result<bool, sched::Error> {
         let Some((number, sequence)) = self.sequences.get_mut(&of.sequence) else { return Ok(false) };
-        let (batcher, rows, keeps) = (&mut self.batcher, &self.model.metrics.logit_rows, sequence.tells_logprobs());
+        let (batcher, rows, keeps) = (&mut self.batcher, &self.model.metrics.logit_rows, sequence.reports_logprobs());
         let mut logits = Vec::new();
         let step = batcher.choose(of, sequence.generation(), &mut |row| {
             rows.inc();
@@ -427,7 +427,7 @@ impl BatchWorker {
                 self.model.metrics.first_token_time.observe(time.as_secs_f64());
             }
         }
-        match (finish, sequence.last()) {
+        match (finish, sequence.last_token()) {
             (None, Some(token)) => {
                 self.batcher.push(of.sequence, token);
                 Ok(true)
@@ -458,7 +458,7 @@ impl BatchWorker {
         let vocabulary = self.batcher.engine().model().vocabulary();
         let most = (MAX_LOGIT_BYTES / (size_of::<f32>() * vocabulary)).clamp(1, self.batcher.engine().chunk());
         let mut tokens = vec![Chosen { token: prompt[0], logprob: None, top: Vec::new() }];
-        let usage = self.prefill_apart(request, most, &mut |engine, run| {
+        let usage = self.prefill_uncached(request, most, &mut |engine, run| {
             let rows = engine.logits(run, Logits::All)?;
             for (row, &token) in rows.chunks(vocabulary).zip(&prompt[run.position + 1..]) {
                 tokens.push(probabilities(row, token, top));
@@ -476,13 +476,13 @@ impl BatchWorker {
         let mut mean = MeanPooling::new(self.batcher.engine().model().width());
         let most = self.batcher.engine().chunk();
         let mut rows = |engine: &mut Engine, run: TokenRun| Ok(engine.hidden_rows(run, &mut |rows| mean.add(rows))?);
-        let usage = self.prefill_apart(request, most, &mut rows)?;
+        let usage = self.prefill_uncached(request, most, &mut rows)?;
         let _ = request.events.send(Event::Embedding { prompt: request.answered, values: mean.values() });
         self.model.metrics.prompt_tokens.inc_by(usage.prompt as u64);
         Ok(usage)
     }
     /// Runs a prompt in pages of its own while no other step runs; running sequences have pages first.
-    fn prefill_apart(&mut self, request: &EngineRequest, most: usize, run: &mut RunPart) -> Result<Usage, Aborted> {
+    fn prefill_uncached(&mut self, request: &EngineRequest, most: usize, run: &mut RunPart) -> Result<Usage, Aborted> {
         let (prompt, model) = (request.prompt(), self.model.clone());
         loop {
             let begun = Instant::now();

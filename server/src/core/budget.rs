@@ -14,7 +14,7 @@ const LOGPROB_JSON_BYTES: usize = 56;
 const JSON_BYTES_PER_BYTE: usize = 5;
 
 /// What a request wants told at once.
-pub struct Wanted {
+pub struct ReplySize {
     /// Tokens of the longest of its prompts.
     pub prompt: usize,
     /// Answers in all.
@@ -27,11 +27,11 @@ pub struct Wanted {
     pub prompt_logprobs: Option<usize>,
 }
 
-/// Refuses a request for more tokens than may be told at once. Where nobody said how many, the answer ends where its room does ([`room`]).
+/// Refuses a request for more tokens than may be told at once. Where nobody said how many, the answer ends where its room does ([`reply_limit`]).
 ///
 /// # Errors
 /// When more were asked for than may be told at once.
-pub fn check(wanted: &Wanted, served: &Served, most: usize, name: &str) -> Result<(), RequestError> {
+pub fn check(wanted: &ReplySize, served: &Served, most: usize, name: &str) -> Result<(), RequestError> {
     let scores = wanted.prompt_logprobs.map_or(0, |top| wanted.prompt * token_bytes(Some(top)));
     if scores * wanted.choices > most {
         let message = format!(
@@ -62,7 +62,7 @@ pub fn check(wanted: &Wanted, served: &Served, most: usize, name: &str) -> Resul
 }
 
 /// Bytes that each of so many answers may have that are told at once, of `most` in all.
-pub fn room(choices: usize, most: usize) -> usize {
+pub fn reply_limit(choices: usize, most: usize) -> usize {
     most / choices.max(1)
 }
 

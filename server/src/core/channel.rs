@@ -26,7 +26,7 @@ pub struct Receiver {
 
 /// Nobody reads, or not fast enough.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Unread;
+pub struct ReaderTooSlow;
 
 /// Both sides of a channel that holds at most about so many bytes.
 pub fn channel(most: usize) -> (Sender, Receiver) {
@@ -41,18 +41,18 @@ impl Sender {
     ///
     /// # Errors
     /// When it is not.
-    pub fn send(&self, event: Event) -> Result<(), Unread> {
+    pub fn send(&self, event: Event) -> Result<(), ReaderTooSlow> {
         if self.overrun.load(Ordering::Relaxed) {
-            return Err(Unread);
+            return Err(ReaderTooSlow);
         }
         let bytes = bytes(&event);
         if self.unread.fetch_add(bytes, Ordering::Relaxed) + bytes > self.most {
             self.overrun.store(true, Ordering::Relaxed);
             // Whoever is gone need not know.
             let _ = self.events.send(Event::Failed(RequestError::unread()));
-            return Err(Unread);
+            return Err(ReaderTooSlow);
         }
-        self.events.send(event).map_err(|_| Unread)
+        self.events.send(event).map_err(|_| ReaderTooSlow)
     }
     /// Does nobody read any more, or not fast enough?
     pub fn is_closed(&self) -> bool {
@@ -110,9 +110,9 @@ mod tests {
     fn a_reader_that_falls_behind_is_told_so() {
         let (sender, mut receiver) = channel(1000);
         sender.send(delta(600)).unwrap();
-        assert_eq!(sender.send(delta(600)), Err(Unread));
+        assert_eq!(sender.send(delta(600)), Err(ReaderTooSlow));
         assert!(sender.is_closed());
-        assert_eq!(sender.send(Event::End(Usage::default())), Err(Unread));
+        assert_eq!(sender.send(Event::End(Usage::default())), Err(ReaderTooSlow));
         assert!(matches!(receiver.recv().now_or_never(), Some(Some(Event::Delta(_)))));
         let Some(Some(Event::Failed(error))) = receiver.recv().now_or_never() else { panic!("no failure") };
         assert_eq!(error, RequestError::unread());
@@ -124,6 +124,6 @@ mod tests {
         let tokens = vec![chosen; 100];
         let (sender, _receiver) = channel(20_000);
         assert!(sender.send(Event::Delta(Delta { tokens: tokens[..50].to_vec(), ..Delta::default() })).is_ok());
-        assert_eq!(sender.send(Event::Delta(Delta { tokens, ..Delta::default() })), Err(Unread));
+        assert_eq!(sender.send(Event::Delta(Delta { tokens, ..Delta::default() })), Err(ReaderTooSlow));
     }
 }

@@ -4,7 +4,7 @@ use crate::core::channel::Sender;
 use crate::core::constraint::mask::Constraint;
 use crate::core::event::{Event, Usage};
 use crate::core::model::Served;
-use crate::core::models::policy::Stay;
+use crate::core::models::policy::KeepAlive;
 use crate::core::queue::Waiting;
 use gristmill_llm::sampling::SamplingParams;
 use gristmill_llm::sched::SequenceOptions;
@@ -31,7 +31,7 @@ pub struct EngineRequest {
     /// Usage of those.
     pub usage: Usage,
     /// How long the model stays loaded after it, where the request says.
-    pub stay: Option<Stay>,
+    pub stay: Option<KeepAlive>,
     /// The channel to its client; closed once that is cancelled or too far behind.
     pub events: Arc<Sender>,
 }
@@ -88,7 +88,7 @@ impl Waiting for EngineRequest {
     fn is_abandoned(&self) -> bool {
         self.events.is_closed()
     }
-    fn waits_behind(&self, others: usize) {
+    fn report_position(&self, others: usize) {
         // Behind its first prompt a request is running for its client.
         if self.answered == 0 {
             let _ = self.events.send(Event::Waiting(others));

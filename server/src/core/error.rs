@@ -43,7 +43,7 @@ pub enum ErrorKind {
 /// Most characters of a message, which may repeat what a client has sent.
 const MAX_MESSAGE_CHARS: usize = 300;
 
-fn short(mut message: String) -> String {
+fn truncated(mut message: String) -> String {
     if let Some((end, _)) = message.char_indices().nth(MAX_MESSAGE_CHARS) {
         message.truncate(end);
         message.push('…');
@@ -63,7 +63,7 @@ fn listed(names: &[&str]) -> String {
 
 impl RequestError {
     fn new(kind: ErrorKind, message: impl Into<String>) -> RequestError {
-        RequestError { kind, code: None, field: None, message: short(message.into()) }
+        RequestError { kind, code: None, field: None, message: truncated(message.into()) }
     }
     fn code(mut self, code: &'static str) -> RequestError {
         self.code = Some(code);

@@ -1,6 +1,6 @@
 //! Preprocessing: from a request as an interface parsed it to the queue of its model.
 
-use crate::core::budget::{self, Wanted};
+use crate::core::budget::{self, ReplySize};
 use crate::core::channel::channel;
 use crate::core::client::Origin;
 use crate::core::constraint::bounds::refers;
@@ -16,7 +16,7 @@ use crate::core::models::pool::Models;
 use crate::core::field_names::FieldNames;
 use crate::core::output::Outputs;
 use crate::core::prompt::{self, Prompt};
-use crate::core::queue::Refused;
+use crate::core::queue::QueueError;
 use crate::core::request::{GenerateRequest, Input, PromptText};
 use crate::core::sampling::whole;
 use crate::core::tools::ToolSet;
@@ -56,7 +56,7 @@ impl Preprocessor {
     /// When there is no such model, or it cannot be read.
     pub fn for_model(models: &Arc<Models>, name: Option<&str>) -> Result<Preprocessor, RequestError> {
         let model = models.find(name)?;
-        let served = model.served().map_err(|error| error.told(model.name()))?;
+        let served = model.served().map_err(|error| error.to_request_error(model.name()))?;
         Ok(Preprocessor { models: models.clone(), model: model.clone(), served })
     }
     fn limits(&self) -> &Limits {
@@ -86,7 +86,7 @@ impl Preprocessor {
         if !request.stream {
             let prompt = prompts.iter().map(|prompt| prompt.tokens.len()).max().unwrap_or(0);
             let (logprobs, prompt_logprobs) = (request.logprobs, request.prompt_logprobs);
-            let wanted = Wanted { prompt, choices: count, limit, logprobs, prompt_logprobs };
+            let wanted = ReplySize { prompt, choices: count, limit, logprobs, prompt_logprobs };
             budget::check(&wanted, served, self.limits().answer, names.limit)?;
         }
         let constraint = tools.constraint(request.form.as_ref(), names).map(|(constraint, field)| {
@@ -106,7 +106,7 @@ impl Preprocessor {
             constraint: constraint.transpose()?,
             choices,
             limit: limit.unwrap_or(usize::MAX),
-            room: (!request.stream).then(|| budget::room(count, self.limits().answer)),
+            room: (!request.stream).then(|| budget::reply_limit(count, self.limits().answer)),
             stop,
             ignore_eos: request.ignore_eos,
             markers: is_conversation,
@@ -221,14 +221,14 @@ impl Preprocessor {
         match self.model.queue.push(request) {
             Ok(()) => {
                 self.model.metrics.requests.inc();
-                self.models.want(&self.model);
+                self.models.request_load(&self.model);
                 Ok(())
             }
-            Err(Refused::Full(waiting)) => {
+            Err(QueueError::Full(waiting)) => {
                 self.model.metrics.refused.inc();
                 Err(RequestError::busy(waiting))
             }
-            Err(Refused::Closed) => Err(RequestError::closing()),
+            Err(QueueError::Closed) => Err(RequestError::closing()),
         }
     }
 }

@@ -9,7 +9,7 @@ const GROUP: usize = 64;
 
 /// The probability of a token, and the `top` most probable ones.
 pub fn probabilities(logits: &[f32], token: u32, top: usize) -> Chosen {
-    let best = best(logits, top);
+    let best = top_logits(logits, top);
     let max = greatest(logits);
     let norm = f64::from(max) + sum_of_exponentials(logits, max).ln();
     let logprob = |logit: f32| (f64::from(logit) - norm) as f32;
@@ -62,7 +62,7 @@ fn exponential(x: f32) -> f32 {
 }
 
 /// The greatest logits and their ids in descending order, of equal ones the first: one pass, and no copy of the vocabulary.
-fn best(logits: &[f32], top: usize) -> Vec<(f32, u32)> {
+fn top_logits(logits: &[f32], top: usize) -> Vec<(f32, u32)> {
     let top = top.min(logits.len());
     let mut best: Vec<(f32, u32)> = Vec::with_capacity(top + 1);
     for (together, first) in logits.chunks(GROUP).zip((0u32..).step_by(GROUP)) {
@@ -103,7 +103,7 @@ mod tests {
         let mut ids: Vec<u32> = (0..logits.len() as u32).collect();
         ids.sort_by(|&a, &b| logits[b as usize].total_cmp(&logits[a as usize]).then(a.cmp(&b)));
         for top in [1, 5, 20, 63, 64, 65] {
-            let best: Vec<u32> = best(&logits, top).iter().map(|entry| entry.1).collect();
+            let best: Vec<u32> = top_logits(&logits, top).iter().map(|entry| entry.1).collect();
             assert_eq!(best, ids[..top], "{top}");
         }
     }

@@ -35,14 +35,14 @@ pub fn chat(
         return Err(RequestError::context(names.input, messages.len(), served.context));
     }
     let texts = messages.iter().filter_map(|message| message.content.as_str()).map(str::len);
-    plausible(served, names.input, texts.sum())?;
-    plausible(served, names.tools, tools.iter().map(|tool| tool.to_string().len()).sum())?;
-    let begun = begun(&mut messages);
+    check_size(served, names.input, texts.sum())?;
+    check_size(served, names.tools, tools.iter().map(|tool| tool.to_string().len()).sum())?;
+    let begun = take_assistant_prefill(&mut messages);
     if !tools.is_empty() && !served.template.mentions("tools") {
-        introduce(served, &mut messages, tools);
+        describe_tools(served, &mut messages, tools);
     }
     if !served.template.mentions("tool_calls") {
-        messages.iter_mut().for_each(|message| spell_out(served, message));
+        messages.iter_mut().for_each(|message| render_calls(served, message));
     }
     let options = RenderOptions {
         add_generation_prompt: true,
@@ -76,24 +76,24 @@ pub fn chat(
         begins = Begins::Answer;
     }
     let tokens = served.tokenizer.encode_spans(&TextSpan::pairs(&spans), true);
-    fitting(served, names.input, Prompt { tokens, begins })
+    check_context(served, names.input, Prompt { tokens, begins })
 }
 
 /// An answer that has begun.
-struct Begun {
+struct AssistantPrefill {
     reasoning: String,
     text: String,
 }
 
 /// Takes the last message, if it is a text of the assistant's.
-fn begun(messages: &mut Vec<Message>) -> Option<Begun> {
+fn take_assistant_prefill(messages: &mut Vec<Message>) -> Option<AssistantPrefill> {
     let is_begun = |message: &mut Message| {
         let text = message.content.as_str().is_some_and(|text| !text.is_empty());
         message.role == "assistant" && message.tool_calls.is_none() && text
     };
     let message = messages.pop_if(is_begun)?;
     let text = message.content.as_str().unwrap_or_default().to_owned();
-    Some(Begun { reasoning: message.reasoning_content.unwrap_or_default(), text })
+    Some(AssistantPrefill { reasoning: message.reasoning_content.unwrap_or_default(), text })
 }
 
 /// The prompt of a text, special tokens parsed.
@@ -101,12 +101,12 @@ fn begun(messages: &mut Vec<Message>) -> Option<Begun> {
 /// # Errors
 /// When it is empty or does not fit.
 pub fn text(served: &Served, text: &str, name: &str) -> Result<Prompt, RequestError> {
-    plausible(served, name, text.len())?;
+    check_size(served, name, text.len())?;
     tokens(served, served.tokenizer.encode(text, true, true), name)
 }
 
 /// Refuses what cannot fit before it is looked at: megabytes take a while to cut into tokens.
-fn plausible(served: &Served, name: &str, bytes: usize) -> Result<(), RequestError> {
+fn check_size(served: &Served, name: &str, bytes: usize) -> Result<(), RequestError> {
     match served.least_tokens(bytes) {
         least if least >= served.context => Err(RequestError::context(name, least, served.context)),
         _ => Ok(()),
@@ -122,10 +122,10 @@ pub fn tokens(served: &Served, tokens: Vec<u32>, name: &str) -> Result<Prompt, R
         let most = served.tokenizer.n_tokens();
         return Err(RequestError::parameter(name, format!("token {token} is not one of the model's {most}")));
     }
-    fitting(served, name, Prompt { tokens, begins: Begins::Open })
+    check_context(served, name, Prompt { tokens, begins: Begins::Open })
 }
 
-fn fitting(served: &Served, name: &str, prompt: Prompt) -> Result<Prompt, RequestError> {
+fn check_context(served: &Served, name: &str, prompt: Prompt) -> Result<Prompt, RequestError> {
     match prompt.tokens.len() {
         0 => Err(RequestError::parameter(name, "the prompt is empty")),
         n if n >= served.context => Err(RequestError::context(name, n, served.context)),
@@ -134,7 +134,7 @@ fn fitting(served: &Served, name: &str, prompt: Prompt) -> Result<Prompt, Reques
 }
 
 /// Tells a model whose template knows no tools what there is and how to call it.
-fn introduce(served: &Served, messages: &mut Vec<Message>, tools: &[Value]) {
+fn describe_tools(served: &Served, messages: &mut Vec<Message>, tools: &[Value]) {
     let list: Vec<String> = tools.iter().map(|tool| tool.get("function").unwrap_or(tool).to_string()).collect();
     let arguments = Map::from_iter([("PARAMETER".to_owned(), Value::from("VALUE"))]);
     let call = spell::calls(served.markup, &[Spelt { name: "NAME", arguments: &arguments }]);
@@ -149,7 +149,7 @@ fn introduce(served: &Served, messages: &mut Vec<Message>, tools: &[Value]) {
 }
 
 /// Writes calls and results as text, for a template that knows neither.
-fn spell_out(served: &Served, message: &mut Message) {
+fn render_calls(served: &Served, message: &mut Message) {
     if let Some(calls) = message.tool_calls.take() {
         let each = calls.as_array().into_iter().flatten().map(|call| call.get("function").unwrap_or(call));
         let each: Vec<(&str, Map<String, Value>)> =

@@ -1,6 +1,6 @@
 //! Who is next: a line for each client, and the lines take turns.
 
-use crate::core::models::policy::Stay;
+use crate::core::models::policy::KeepAlive;
 use std::collections::VecDeque;
 use std::net::IpAddr;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
@@ -13,12 +13,12 @@ pub trait Waiting {
     /// Has whoever asked gone away?
     fn is_abandoned(&self) -> bool;
     /// Is told behind how many others it waits, when it begins to and whenever that changes.
-    fn waits_behind(&self, others: usize);
+    fn report_position(&self, others: usize);
 }
 
 /// Why something may not wait.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Refused {
+pub enum QueueError {
     /// So many wait already.
     Full(usize),
     /// Nobody will be served any more.
@@ -28,12 +28,12 @@ pub enum Refused {
 /// A bounded queue. Within one client's line the first comes first; a client with many requests does not keep another waiting for
 /// more than one of them.
 pub struct Queue<T> {
-    lines: Mutex<Lines<T>>,
+    lines: Mutex<ClientQueues<T>>,
     changed: Condvar,
     most: usize,
 }
 
-struct Lines<T> {
+struct ClientQueues<T> {
     /// None is empty; the first is next.
     lines: VecDeque<(IpAddr, VecDeque<T>)>,
     closed: bool,
@@ -48,39 +48,39 @@ struct Lines<T> {
 impl<T: Waiting> Queue<T> {
     /// One in which at most so many wait.
     pub fn new(most: usize) -> Queue<T> {
-        let lines = Lines { lines: VecDeque::new(), closed: false, busy: false, turns: None, leaves: None };
+        let lines = ClientQueues { lines: VecDeque::new(), closed: false, busy: false, turns: None, leaves: None };
         Queue { lines: Mutex::new(lines), changed: Condvar::new(), most }
     }
-    fn lock(&self) -> MutexGuard<'_, Lines<T>> {
+    fn lock(&self) -> MutexGuard<'_, ClientQueues<T>> {
         self.lines.lock().unwrap_or_else(PoisonError::into_inner)
     }
     /// Waits in line.
     ///
     /// # Errors
     /// When it may not.
-    pub fn push(&self, entry: T) -> Result<(), Refused> {
+    pub fn push(&self, entry: T) -> Result<(), QueueError> {
         let mut lines = self.lock();
         if lines.closed {
-            return Err(Refused::Closed);
+            return Err(QueueError::Closed);
         }
         if lines.len() >= self.most {
             lines.forget_abandoned();
         }
         let waiting = lines.len();
         if waiting >= self.most {
-            return Err(Refused::Full(waiting));
+            return Err(QueueError::Full(waiting));
         }
         let client = entry.client();
         match lines.lines.iter_mut().find(|(owner, _)| *owner == client) {
             Some((_, line)) => line.push_back(entry),
             None => lines.lines.push_back((client, VecDeque::from([entry]))),
         }
-        lines.tell_places();
+        lines.report_positions();
         self.changed.notify_one();
         Ok(())
     }
     /// Waits for another turn, before what else its client wants, whether or not there is room; lets go of it once the queue is closed.
-    pub fn push_again(&self, entry: T) {
+    pub fn requeue(&self, entry: T) {
         let mut lines = self.lock();
         if lines.closed {
             return;
@@ -94,7 +94,7 @@ impl<T: Waiting> Queue<T> {
     }
     /// Waits for the next one whose asker is still there; none once the queue is closed, whoever takes from it was told to leave, or nobody has come for
     /// as long as it stays.
-    pub fn next(&self, stay: Stay) -> Option<T> {
+    pub fn next(&self, stay: KeepAlive) -> Option<T> {
         let mut lines = self.lock();
         lines.busy = false;
         let idle = Instant::now();
@@ -110,7 +110,7 @@ impl<T: Waiting> Queue<T> {
                 lines.turns = Some(0);
                 continue;
             }
-            let left = stay.left(idle.elapsed());
+            let left = stay.remaining(idle.elapsed());
             if left == Some(Duration::ZERO) {
                 lines.leaves = None;
                 return None;
@@ -124,7 +124,7 @@ impl<T: Waiting> Queue<T> {
         }
     }
     /// The next one that waits now, for whoever has others to answer meanwhile; none also once it was told to leave.
-    pub fn next_now(&self) -> Option<T> {
+    pub fn try_next(&self) -> Option<T> {
         let mut lines = self.lock();
         if lines.closed || lines.turns == Some(0) {
             return None;
@@ -153,7 +153,7 @@ impl<T: Waiting> Queue<T> {
         lines.busy || lines.len() > 0
     }
     /// Shows everyone who waits to `tell`.
-    pub fn each(&self, tell: impl Fn(&T)) {
+    pub fn for_each(&self, tell: impl Fn(&T)) {
         self.lock().lines.iter().flat_map(|(_, line)| line).for_each(tell);
     }
     /// Lets go of everyone who waits, by way of `tell`.
@@ -182,7 +182,7 @@ impl<T: Waiting> Queue<T> {
     }
 }
 
-impl<T: Waiting> Lines<T> {
+impl<T: Waiting> ClientQueues<T> {
     /// Hands out the next one whose asker is still there.
     fn take(&mut self) -> Option<T> {
         while let Some(entry) = self.pop() {
@@ -190,7 +190,7 @@ impl<T: Waiting> Lines<T> {
                 self.busy = true;
                 self.leaves = None;
                 self.turns = self.turns.map(|turns| turns - 1);
-                self.tell_places();
+                self.report_positions();
                 return Some(entry);
             }
         }
@@ -204,11 +204,11 @@ impl<T: Waiting> Lines<T> {
         self.lines.retain(|(_, line)| !line.is_empty());
     }
     /// Tells every entry how many come before it: in each round the next of every line.
-    fn tell_places(&self) {
+    fn report_positions(&self) {
         let longest = self.lines.iter().map(|(_, line)| line.len()).max().unwrap_or(0);
         let rounds = (0..longest).flat_map(|round| self.lines.iter().filter_map(move |(_, line)| line.get(round)));
         for (others, entry) in rounds.enumerate() {
-            entry.waits_behind(others);
+            entry.report_position(others);
         }
     }
     fn pop(&mut self) -> Option<T> {
@@ -238,7 +238,7 @@ mod tests {
         fn is_abandoned(&self) -> bool {
             self.2
         }
-        fn waits_behind(&self, others: usize) {
+        fn report_position(&self, others: usize) {
             PLACES.with_borrow_mut(|places| places.push((self.1, others)));
         }
     }
@@ -257,11 +257,11 @@ mod tests {
         assert_eq!(told(), [(0, 0), (0, 0), (1, 1)]);
         queue.push(Entry(2, 2, false)).unwrap();
         assert_eq!(told(), [(0, 0), (2, 1), (1, 2)], "clients take turns");
-        assert_eq!(queue.next(Stay::UntilNeeded), Some(Entry(1, 0, false)));
+        assert_eq!(queue.next(KeepAlive::UntilNeeded), Some(Entry(1, 0, false)));
         assert_eq!(told(), [(2, 0), (1, 1)]);
         // Whoever needs another turn has it before the rest of its own line.
-        queue.push_again(Entry(1, 0, false));
-        let order: Vec<u32> = (0..3).map(|_| queue.next(Stay::UntilNeeded).unwrap().1).collect();
+        queue.requeue(Entry(1, 0, false));
+        let order: Vec<u32> = (0..3).map(|_| queue.next(KeepAlive::UntilNeeded).unwrap().1).collect();
         assert_eq!(order, [2, 0, 1]);
     }
 
@@ -273,7 +273,7 @@ mod tests {
         {
             queue.push(entry).unwrap();
         }
-        let order: Vec<u32> = (0..5).map(|_| queue.next(Stay::UntilNeeded).unwrap().1).collect();
+        let order: Vec<u32> = (0..5).map(|_| queue.next(KeepAlive::UntilNeeded).unwrap().1).collect();
         assert_eq!(order, [0, 3, 4, 1, 2]);
     }
 
@@ -283,9 +283,9 @@ mod tests {
         queue.push(Entry(1, 0, true)).unwrap();
         queue.push(Entry(1, 1, false)).unwrap();
         queue.push(Entry(2, 2, false)).unwrap();
-        assert_eq!(queue.push(Entry(3, 3, false)), Err(Refused::Full(2)));
+        assert_eq!(queue.push(Entry(3, 3, false)), Err(QueueError::Full(2)));
         assert_eq!(queue.len(), 2);
-        assert_eq!((queue.next(Stay::UntilNeeded).unwrap().1, queue.next(Stay::UntilNeeded).unwrap().1), (1, 2));
+        assert_eq!((queue.next(KeepAlive::UntilNeeded).unwrap().1, queue.next(KeepAlive::UntilNeeded).unwrap().1), (1, 2));
     }
 
     #[test]
@@ -295,19 +295,19 @@ mod tests {
         for n in 0..3 {
             queue.push(Entry(n as u8, n, false)).unwrap();
         }
-        assert_eq!((queue.is_busy(), queue.next(Stay::UntilNeeded).unwrap().1), (true, 0));
+        assert_eq!((queue.is_busy(), queue.next(KeepAlive::UntilNeeded).unwrap().1), (true, 0));
         queue.leave();
         queue.push(Entry(1, 3, false)).unwrap();
-        assert_eq!([queue.next(Stay::UntilNeeded).unwrap().1, queue.next(Stay::UntilNeeded).unwrap().1], [1, 2]);
-        assert_eq!(queue.next(Stay::UntilNeeded), None, "the one that came later waits for another");
+        assert_eq!([queue.next(KeepAlive::UntilNeeded).unwrap().1, queue.next(KeepAlive::UntilNeeded).unwrap().1], [1, 2]);
+        assert_eq!(queue.next(KeepAlive::UntilNeeded), None, "the one that came later waits for another");
         assert!(queue.is_busy());
         queue.stay();
-        assert_eq!(queue.next(Stay::UntilNeeded).unwrap().1, 3);
+        assert_eq!(queue.next(KeepAlive::UntilNeeded).unwrap().1, 3);
         queue.push(Entry(1, 4, true)).unwrap();
         queue.push(Entry(1, 5, false)).unwrap();
         queue.leave();
         assert_eq!(
-            (queue.next(Stay::UntilNeeded).unwrap().1, queue.next(Stay::UntilNeeded)),
+            (queue.next(KeepAlive::UntilNeeded).unwrap().1, queue.next(KeepAlive::UntilNeeded)),
             (5, None),
             "who has gone is nobody's turn"
         );
@@ -323,16 +323,16 @@ mod tests {
         let queue: Arc<Queue<Entry>> = Arc::new(Queue::new(1));
         let time = Duration::from_millis(30);
         let begun = Instant::now();
-        assert_eq!((queue.next(Stay::For(time)), queue.leaves()), (None, None));
+        assert_eq!((queue.next(KeepAlive::For(time)), queue.leaves()), (None, None));
         assert!(begun.elapsed() >= time);
         // Who waits is answered first, whatever time there is.
         queue.push(Entry(1, 0, false)).unwrap();
-        assert_eq!(queue.next(Stay::For(Duration::ZERO)).unwrap().1, 0);
-        assert_eq!((queue.leaves(), queue.next(Stay::For(Duration::ZERO))), (None, None));
+        assert_eq!(queue.next(KeepAlive::For(Duration::ZERO)).unwrap().1, 0);
+        assert_eq!((queue.leaves(), queue.next(KeepAlive::For(Duration::ZERO))), (None, None));
         // Somebody who comes in time is no reason to leave.
         let worker = {
             let queue = queue.clone();
-            std::thread::spawn(move || queue.next(Stay::For(Duration::from_secs(3600))))
+            std::thread::spawn(move || queue.next(KeepAlive::For(Duration::from_secs(3600))))
         };
         while queue.leaves().is_none_or(|at| at < begun + Duration::from_secs(3600)) {
             std::thread::yield_now();
@@ -346,10 +346,10 @@ mod tests {
         let queue: Arc<Queue<Entry>> = Arc::new(Queue::new(1));
         let worker = {
             let queue = queue.clone();
-            std::thread::spawn(move || queue.next(Stay::UntilNeeded))
+            std::thread::spawn(move || queue.next(KeepAlive::UntilNeeded))
         };
         queue.close();
         assert_eq!(worker.join().unwrap(), None);
-        assert_eq!(queue.push(Entry(1, 0, false)), Err(Refused::Closed));
+        assert_eq!(queue.push(Entry(1, 0, false)), Err(QueueError::Closed));
     }
 }

@@ -53,7 +53,7 @@ impl Sequence {
         let ends = move |token| text.tokenizer.is_eog(token) && !ignore_eos;
         let mut tokens = Generation::new(sampler, params.limit, ends).with_bias(params.bias.clone());
         if let Some(constraint) = params.constraint.clone() {
-            let bound = Bound { constraint, served: served.clone(), markers: params.markers };
+            let bound = SequenceConstraint { constraint, served: served.clone(), markers: params.markers };
             tokens = tokens.with_constraint(Box::new(bound));
         }
         if params.logprobs.is_some() {
@@ -79,15 +79,15 @@ impl Sequence {
         self.tokens.tokens()
     }
     /// The last token, which the model has not run yet.
-    pub fn last(&self) -> Option<u32> {
-        self.tokens.last()
+    pub fn last_token(&self) -> Option<u32> {
+        self.tokens.last_token()
     }
     /// How a device may choose its tokens before the host has seen the one before, and how many may still come; none where it cannot.
-    pub fn draws(&self) -> Option<(RowSampling, usize)> {
+    pub fn sampling(&self) -> Option<(RowSampling, usize)> {
         self.tokens.sampling()
     }
     /// What a device is to be asked about the logits over so many tokens after `history`; nothing where all of them are wanted, or the most probable token will do.
-    pub fn ask(&mut self, history: &[u32], vocabulary: usize) -> Option<RowParams> {
+    pub fn row_params(&mut self, history: &[u32], vocabulary: usize) -> Option<RowParams> {
         self.tokens.row_params(history, vocabulary)
     }
     /// The generation, to choose its next token.
@@ -95,7 +95,7 @@ impl Sequence {
         &mut self.tokens
     }
     /// Does the client get the probabilities of tokens?
-    pub fn tells_logprobs(&self) -> bool {
+    pub fn reports_logprobs(&self) -> bool {
         self.params.logprobs.is_some()
     }
     /// Sends the token of a step, chosen from these logits if the host has seen them. Returns why the
@@ -121,7 +121,7 @@ impl Sequence {
         if let Some(finish) = stopped.or(step.finish.map(Finish::from)).or(full) {
             return Some(self.end(finish));
         }
-        self.tell_in_time();
+        self.flush_if_due();
         None
     }
     /// Nothing follows: what was held back is told.
@@ -130,7 +130,7 @@ impl Sequence {
         self.characters.finish(&mut text);
         self.pending.text += &self.stop.push(&text);
         self.pending.text += &self.stop.finish();
-        self.tell();
+        self.send_delta();
         // Nobody there is no failure: the thread sees that before the next token.
         let _ = self.events.send(Event::Finish { choice: self.pending.choice, reason: reason.clone() });
         reason
@@ -139,15 +139,15 @@ impl Sequence {
     pub fn flush(&mut self) {
         let something = !self.pending.text.is_empty() || !self.pending.tokens.is_empty();
         if self.params.stream && something {
-            self.tell();
+            self.send_delta();
         }
     }
-    fn tell_in_time(&mut self) {
+    fn flush_if_due(&mut self) {
         if self.told.is_none_or(|told| told.elapsed() >= FLUSH_INTERVAL) {
             self.flush();
         }
     }
-    fn tell(&mut self) {
+    fn send_delta(&mut self) {
         let Delta { choice, so_far, .. } = self.pending;
         let next = Delta { choice, so_far, ..Delta::default() };
         let mut delta = std::mem::replace(&mut self.pending, next);
@@ -184,13 +184,13 @@ impl From<generation::Finish> for Finish {
 }
 
 /// A grammar that binds an answer.
-struct Bound {
+struct SequenceConstraint {
     constraint: Constraint,
     served: Arc<Served>,
     markers: bool,
 }
 
-impl generation::Constraint for Bound {
+impl generation::Constraint for SequenceConstraint {
     fn mask(&mut self, tokens: &mut TokenSet) -> Result<(), ConstraintError> {
         Ok(self.constraint.mask(tokens)?)
     }

@@ -38,7 +38,7 @@ pub fn tiles<'g>(index: Tensor<'g>, tokens: Tensor<'g>, max_tokens: usize, exper
     let count = tokens * k as i64;
     let slots = Slots::new(index.reshape(dims![count]), count, max_slots, experts);
 
-    let used = (slots.of_experts() + (h - 1)) / h;
+    let used = (slots.expert_counts() + (h - 1)) / h;
     let pairs = dims![experts, experts];
     let earlier = one(c.iota(pairs, 1).lt(c.iota(pairs, 0)));
     let start = (earlier * used.unsqueeze(0)).sum(&[1]);
@@ -131,18 +131,18 @@ impl<'g> Slots<'g> {
         let count = (self.count + (BLOCK - 1)) / BLOCK;
         let of_expert = dims![count, self.experts, BLOCK as usize];
         let slot = c.iota(of_expert, 0) * BLOCK + c.iota(of_expert, 2);
-        let chosen = self.expert.gather(self.held(slot)).equals(c.iota(of_expert, 1));
+        let chosen = self.expert.gather(self.clamp_slots(slot)).equals(c.iota(of_expert, 1));
         let within = one(chosen & slot.lt(self.count.cast(Scalar::I32))).sum(&[2]);
         let pairs = dims![count, count, self.experts];
         let earlier = one(c.iota(pairs, 1).lt(c.iota(pairs, 0)));
         Blocks { count, within, before: (earlier * within.unsqueeze(0)).sum(&[1]) }
     }
     /// Numbers of slots, the last for those behind it.
-    fn held(&self, slots: Tensor<'g>) -> Tensor<'g> {
+    fn clamp_slots(&self, slots: Tensor<'g>) -> Tensor<'g> {
         slots.minimum(self.count.cast(Scalar::I32) - 1)
     }
     /// How many each expert has: `[experts]` i32.
-    fn of_experts(&self) -> Tensor<'g> {
+    fn expert_counts(&self) -> Tensor<'g> {
         let Some(blocks) = &self.blocks else {
             let of_expert = dims![self.experts, self.count];
             return one(self.expert.unsqueeze(0).equals(self.expert.capture().iota(of_expert, 0))).sum(&[1]);
@@ -158,7 +158,7 @@ impl<'g> Slots<'g> {
         let block = c.iota(dims![self.count], 0) / BLOCK;
         let pairs = dims![self.count, BLOCK as usize];
         let other = block.unsqueeze(1) * BLOCK + c.iota(pairs, 1);
-        let same = e.gather(self.held(other)).equals(e.unsqueeze(1)) & other.lt(c.iota(pairs, 0));
+        let same = e.gather(self.clamp_slots(other)).equals(e.unsqueeze(1)) & other.lt(c.iota(pairs, 0));
         let before = blocks.before.reshape(dims![blocks.count * self.experts as i64]);
         before.gather(block * self.experts as i64 + e) + one(same).sum(&[1])
     }
@@ -183,7 +183,7 @@ impl<'g> Slots<'g> {
             (blocks.before + blocks.within).permute(&[1, 0]).gather(expert).unsqueeze(1).lt(place.unsqueeze(2) + 1);
         let block = one(ended).sum(&[2]).unsqueeze(2);
         let of_block = dims![tiles, height, BLOCK as usize];
-        let slot = self.held(block * BLOCK + c.iota(of_block, 2));
+        let slot = self.clamp_slots(block * BLOCK + c.iota(of_block, 2));
         let here = row.gather(slot).equals(c.iota(of_block, 0) * h + c.iota(of_block, 1));
         here.select(slot, 0).max(&[2]).reshape(dims![rows])
     }

@@ -218,7 +218,7 @@ impl Device for Simulated {
         self.memory.read(from, offset, data)
     }
     fn stage<'a>(&'a self, to: &Buffer, offset: usize, len: usize) -> Result<Box<dyn StagedWrite + 'a>, Error> {
-        staging::in_place(self.id(), to, offset, len)
+        staging::staged_in_place(self.id(), to, offset, len)
     }
     fn load(&self, programs: &[Program], _: &dyn Fn(usize, usize)) -> Result<Vec<Arc<dyn Kernel>>, Error> {
         let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);

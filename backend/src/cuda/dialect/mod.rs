@@ -105,14 +105,14 @@ impl<'a> Simt<'a> for Writer<'a> {
     fn tail(&self, _: usize) -> String {
         "return; }\nw -= count; }".into()
     }
-    fn leave(&self) -> String {
+    fn early_return(&self) -> String {
         format!("{} return;", words(&self.code.idle))
     }
     /// Those of one word each that follow one another share a line.
     fn statements(&mut self, all: &'a [Statement]) {
         for run in all.chunk_by(|a, b| *a == Statement::DependencyWait && *b == Statement::LaunchDependents) {
             match run {
-                [s] if word(s).is_none() => self.statement(s),
+                [s] if statement_helper(s).is_none() => self.statement(s),
                 run => self.line(format_args!("{}", words(run))),
             }
         }
@@ -341,7 +341,7 @@ impl<'a> Writer<'a> {
 }
 
 /// A statement that is one word of the prelude's.
-fn word(s: &Statement) -> Option<&'static str> {
+fn statement_helper(s: &Statement) -> Option<&'static str> {
     Some(match s {
         Statement::Barrier => "BARRIER;",
         Statement::AsyncWait(0) => "COPIES_ENDED;",
@@ -357,6 +357,6 @@ fn word(s: &Statement) -> Option<&'static str> {
 /// Such statements on one line.
 fn words(all: &[Statement]) -> String {
     let all: Vec<&str> =
-        all.iter().map(|s| word(s).unwrap_or_else(|| panic!("no word of the prelude is {s:?}"))).collect();
+        all.iter().map(|s| statement_helper(s).unwrap_or_else(|| panic!("no word of the prelude is {s:?}"))).collect();
     all.join(" ")
 }

@@ -104,7 +104,7 @@ impl<'a> Simt<'a> for Writer<'a> {
     fn tail(&self, body: usize) -> String {
         format!("return; }}\nlet w{} = w{body} - count{body};", body + 1)
     }
-    fn leave(&self) -> String {
+    fn early_return(&self) -> String {
         "return;".into()
     }
     fn statement(&mut self, s: &'a Statement) {

@@ -180,7 +180,7 @@ impl DecoderHparams {
         out.push(("vocabulary", self.vocabulary.to_string()));
         out.push(("context", format!("{} tokens", self.context)));
         out.push(("norm epsilon", self.eps.to_string()));
-        out.push(("rope", format!("base {}, scaling {}", self.base, self.scaling.words())));
+        out.push(("rope", format!("base {}, scaling {}", self.base, self.scaling.description())));
         out
     }
 }

@@ -21,7 +21,7 @@ pub(super) fn summary(h: &DeepseekHparams) -> Vec<(&'static str, String)> {
     out.push(("vocabulary", h.vocabulary.to_string()));
     out.push(("context", format!("{} tokens", h.context)));
     out.push(("norm epsilon", h.eps.to_string()));
-    out.push(("rope", format!("base {}, scaling {}", h.base, h.scaling.words())));
+    out.push(("rope", format!("base {}, scaling {}", h.base, h.scaling.description())));
     out.push(("score scale", h.score_scale.to_string()));
     out
 }

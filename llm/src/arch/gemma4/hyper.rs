@@ -139,7 +139,7 @@ impl Gemma4Hparams {
         out.push(("vocabulary", self.vocabulary.to_string()));
         out.push(("context", format!("{} tokens", self.context)));
         out.push(("norm epsilon", self.eps.to_string()));
-        out.push(("rope scaling", self.scaling.words()));
+        out.push(("rope scaling", self.scaling.description()));
         out
     }
 }

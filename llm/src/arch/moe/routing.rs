@@ -86,7 +86,7 @@ impl Routing {
         Ok(Routing { gating, groups, weighting, scale })
     }
     /// Returns a description for display.
-    pub(super) fn words(&self) -> String {
+    pub(super) fn description(&self) -> String {
         let scores = match self.gating {
             Gating::Softmax => "softmax",
             Gating::Sigmoid => "sigmoid",

@@ -49,7 +49,7 @@ impl MessageReply {
                 Search::Found(header, _) => self.begin(&header, parts),
                 Search::Far(text) => {
                     self.enter(Phase::Content);
-                    self.tell(text, parts);
+                    self.emit(text, parts);
                 }
                 Search::Open => return false,
             }
@@ -57,10 +57,10 @@ impl MessageReply {
         }
         let markers: Vec<&'static str> = ends.iter().copied().chain([start[0], channel]).collect();
         let (before, found) = held.stream(&markers, false);
-        self.tell(before, parts);
+        self.emit(before, parts);
         if let Some(found) = found {
             if self.phase == Phase::Call && self.fresh {
-                self.tell("{}".into(), parts);
+                self.emit("{}".into(), parts);
             }
             if !ends.contains(&found) {
                 // The marker belongs to the next header.
@@ -100,7 +100,7 @@ impl MessageReply {
         self.phase = phase;
         self.fresh = true;
     }
-    fn tell(&mut self, text: String, parts: &mut Vec<ReplyPart>) {
+    fn emit(&mut self, text: String, parts: &mut Vec<ReplyPart>) {
         if text.is_empty() {
             return;
         }
@@ -118,8 +118,8 @@ impl MessageReply {
             Phase::Header if cut || held.contains(self.messages.start[0]) || held.contains(self.messages.channel) => {}
             Phase::Header if forced => {}
             Phase::Content if forced => {}
-            Phase::Call if self.fresh && held.is_empty() && !cut => self.tell("{}".into(), parts),
-            _ => self.tell(held, parts),
+            Phase::Call if self.fresh && held.is_empty() && !cut => self.emit("{}".into(), parts),
+            _ => self.emit(held, parts),
         }
     }
 }

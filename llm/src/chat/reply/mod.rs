@@ -88,9 +88,9 @@ impl Reply {
         let held = self.held.take();
         match std::mem::replace(&mut self.state, State::Content) {
             State::Messages(mut messages) => messages.finish(held, cut, self.forced, &mut parts),
-            State::Reasoning => self.tell(ReplyPart::Reasoning, held.trim_end().to_owned(), &mut parts),
+            State::Reasoning => self.emit(ReplyPart::Reasoning, held.trim_end().to_owned(), &mut parts),
             State::Start | State::Behind | State::Content if self.forced => {}
-            State::Start | State::Behind | State::Content => self.tell(ReplyPart::Content, held, &mut parts),
+            State::Start | State::Behind | State::Content => self.emit(ReplyPart::Content, held, &mut parts),
             State::Calls(calls) => {
                 let text = calls.finish(&held, cut, &mut parts);
                 parts.extend(text.filter(|_| !cut && !self.forced).map(ReplyPart::Content));
@@ -105,19 +105,19 @@ impl Reply {
             State::Reasoning => {
                 let (before, found) = self.held.stream(&[self.markup.think[1]], true);
                 let before = if found.is_some() { before.trim_end().to_owned() } else { before };
-                self.tell(ReplyPart::Reasoning, before, parts);
+                self.emit(ReplyPart::Reasoning, before, parts);
                 if found.is_some() {
                     self.enter(State::Behind, true);
                 }
                 found.is_some()
             }
-            State::Behind => self.behind(),
+            State::Behind => self.begins_bare_call(),
             State::Content => self.content(parts),
             State::Calls(calls) => {
                 let more = calls.step(&mut self.held, parts);
                 if let Some(text) = calls.other() {
                     self.enter(State::Content, false);
-                    self.tell(ReplyPart::Content, text, parts);
+                    self.emit(ReplyPart::Content, text, parts);
                     return true;
                 }
                 if calls.is_done() {
@@ -143,7 +143,7 @@ impl Reply {
         true
     }
     /// Checks for a JSON object that may be a call.
-    fn behind(&mut self) -> bool {
+    fn begins_bare_call(&mut self) -> bool {
         let tools = self.schemas.as_ref().filter(|_| self.markup.is_bare());
         if let Some(tools) = tools {
             match self.held.trimmed().chars().next() {
@@ -164,7 +164,7 @@ impl Reply {
             if self.schemas.is_some() { self.markup.opens().collect() } else { Vec::new() };
         let (before, found) = self.held.stream(&markers, self.schemas.is_some());
         let before = if found.is_some() { before.trim_end().to_owned() } else { before };
-        self.tell(ReplyPart::Content, before, parts);
+        self.emit(ReplyPart::Content, before, parts);
         if let Some(found) = found {
             let schemas = self.schemas.clone().unwrap_or_default();
             self.enter(State::Calls(Box::new(Calls::opened(self.markup, found, schemas))), true);
@@ -175,7 +175,7 @@ impl Reply {
         self.state = state;
         self.fresh = fresh;
     }
-    fn tell(&mut self, part: fn(String) -> ReplyPart, text: String, parts: &mut Vec<ReplyPart>) {
+    fn emit(&mut self, part: fn(String) -> ReplyPart, text: String, parts: &mut Vec<ReplyPart>) {
         let text = if self.fresh { text.trim_start().to_owned() } else { text };
         if !text.is_empty() {
             self.fresh = false;

@@ -72,7 +72,7 @@ impl ObjectCall {
             }
             self.next(c, &mut live, parts);
         }
-        self.tell(live, parts);
+        self.emit(live, parts);
         used
     }
     fn next(&mut self, c: char, live: &mut String, parts: &mut Vec<ReplyPart>) {
@@ -98,7 +98,7 @@ impl ObjectCall {
                 self.phase = Phase::Value;
             }
             Phase::Value if self.scan.is_outside() && (c == ',' || c == '}') => {
-                self.tell(std::mem::take(live), parts);
+                self.emit(std::mem::take(live), parts);
                 self.end_value(parts);
                 match c {
                     _ if self.is_other() => {}
@@ -134,7 +134,7 @@ impl ObjectCall {
                 self.named = true;
                 parts.push(ReplyPart::Call(name));
                 let early = self.early.take().unwrap_or_default();
-                self.tell(early, parts);
+                self.emit(early, parts);
             }
         } else if self.is_arguments() {
             // Some models write the arguments as a string that contains JSON.
@@ -145,7 +145,7 @@ impl ObjectCall {
             if !self.named {
                 self.early = Some(whole);
             } else if value.starts_with('"') {
-                self.tell(whole, parts);
+                self.emit(whole, parts);
             }
         }
     }
@@ -153,10 +153,10 @@ impl ObjectCall {
         let other = self.only.is_some() && !self.named;
         self.phase = if other { Phase::Other } else { Phase::Done };
         if self.named && !self.told {
-            self.tell("{}".into(), parts);
+            self.emit("{}".into(), parts);
         }
     }
-    fn tell(&mut self, text: String, parts: &mut Vec<ReplyPart>) {
+    fn emit(&mut self, text: String, parts: &mut Vec<ReplyPart>) {
         if !text.is_empty() {
             self.told = true;
             parts.push(ReplyPart::Arguments(text));

@@ -197,7 +197,7 @@ impl RequestTool {
 /// As for a request.
 pub async fn count(State(app): State<Arc<App>>, asked: UnreadRequest) -> Result<Json<Value>, RequestError> {
     let (read, client, _) = asked.json(&app).await?;
-    let counted = app.beside(client, move |models| {
+    let counted = app.run_blocking(client, move |models| {
         let body = body::parse::<MessageRequest>(&read)?;
         let preprocessor = Preprocessor::for_model(models, body.model.as_deref())?;
         let request = body.request()?;

@@ -3,12 +3,12 @@
 use super::encoder::{OllamaEndpoint, OllamaEncoder};
 use super::keep_alive;
 use super::messages::{OllamaMessage, OllamaTool, convert, tools};
-use super::options::{Options, known, names, request, thinking};
+use super::options::{Options, check_fields, names, request, thinking};
 use crate::api::date::date;
 use crate::api::interface::Interface;
 use crate::core::error::RequestError;
 use crate::core::model::{Served, now};
-use crate::core::models::policy::Stay;
+use crate::core::models::policy::KeepAlive;
 use crate::core::field_names::FieldNames;
 use crate::core::request::{GenerateRequest, Input};
 use serde::Deserialize;
@@ -45,17 +45,17 @@ impl Interface for OllamaChat {
         Some(&body.model)
     }
     fn request(body: ChatRequest, served: &Arc<Served>) -> Result<(GenerateRequest, OllamaEncoder), RequestError> {
-        known(&body.others)?;
+        check_fields(&body.others)?;
         let input = Input::Conversation { messages: convert(body.messages)?, thinking: thinking(body.think)? };
         let mut request = request(&NAMES, input, body.options, body.format, body.stream, served)?;
         request.tools = tools(body.tools.unwrap_or_default())?;
         request.sampling.batch_invariant = body.batch_invariant.or(request.sampling.batch_invariant);
         Ok((request, OllamaEncoder::new(OllamaEndpoint::Chat, served)))
     }
-    fn stay(body: &ChatRequest) -> Result<Option<Stay>, RequestError> {
-        keep_alive::stay(body.keep_alive.as_ref())
+    fn keep_alive(body: &ChatRequest) -> Result<Option<KeepAlive>, RequestError> {
+        keep_alive::parse(body.keep_alive.as_ref())
     }
-    fn nothing(body: &ChatRequest, served: &Served) -> Option<Value> {
+    fn load_response(body: &ChatRequest, served: &Served) -> Option<Value> {
         let message = json!({ "role": "assistant", "content": "" });
         let reason = keep_alive::reason(body.keep_alive.as_ref());
         body.messages.is_empty().then(|| {

@@ -40,14 +40,14 @@ enum Texts {
 /// Vectors, what they took, and the name of the model.
 async fn vectors(app: &Arc<App>, asked: UnreadRequest) -> Result<(Vec<Vec<f32>>, Usage, String), RequestError> {
     let (read, client, received) = asked.json(app).await?;
-    let ready = app.beside(client, move |models| {
+    let ready = app.run_blocking(client, move |models| {
         let request: EmbedRequest = body::parse(&read)?;
         let preprocessor = Preprocessor::for_model(models, Some(&request.model))?;
         if request.dimensions.is_some_and(|dimensions| dimensions != preprocessor.served.about.width as u64) {
             let message = format!("dimensions can only be {}, the width of the model", preprocessor.served.about.width);
             return Err(RequestError::parameter("dimensions", message));
         }
-        let stay = keep_alive::stay(request.keep_alive.as_ref())?;
+        let stay = keep_alive::parse(request.keep_alive.as_ref())?;
         let texts = match request.input {
             Texts::One(text) => vec![text],
             Texts::Many(texts) => texts,

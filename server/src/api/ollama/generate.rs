@@ -2,12 +2,12 @@
 
 use super::encoder::{OllamaEndpoint, OllamaEncoder};
 use super::keep_alive;
-use super::options::{Options, known, names, request, thinking};
+use super::options::{Options, check_fields, names, request, thinking};
 use crate::api::date::date;
 use crate::api::interface::Interface;
 use crate::core::error::RequestError;
 use crate::core::model::{Served, now};
-use crate::core::models::policy::Stay;
+use crate::core::models::policy::KeepAlive;
 use crate::core::field_names::FieldNames;
 use crate::core::request::{GenerateRequest, Input, PromptText};
 use gristmill_llm::chat::Message;
@@ -47,7 +47,7 @@ impl Interface for Generate {
         Some(&body.model)
     }
     fn request(body: GenerateBody, served: &Arc<Served>) -> Result<(GenerateRequest, OllamaEncoder), RequestError> {
-        known(&body.others)?;
+        check_fields(&body.others)?;
         let thinking = thinking(body.think)?;
         let suffix = body.suffix.filter(|suffix| !suffix.is_empty());
         let input = match (suffix, &served.fim) {
@@ -70,10 +70,10 @@ impl Interface for Generate {
         request.sampling.batch_invariant = body.batch_invariant.or(request.sampling.batch_invariant);
         Ok((request, OllamaEncoder::new(OllamaEndpoint::Generate, served)))
     }
-    fn stay(body: &GenerateBody) -> Result<Option<Stay>, RequestError> {
-        keep_alive::stay(body.keep_alive.as_ref())
+    fn keep_alive(body: &GenerateBody) -> Result<Option<KeepAlive>, RequestError> {
+        keep_alive::parse(body.keep_alive.as_ref())
     }
-    fn nothing(body: &GenerateBody, served: &Served) -> Option<Value> {
+    fn load_response(body: &GenerateBody, served: &Served) -> Option<Value> {
         let reason = keep_alive::reason(body.keep_alive.as_ref());
         body.prompt.is_empty().then(|| {
             json!({ "model": served.name, "created_at": date(now()), "response": "", "done": true, "done_reason": reason })

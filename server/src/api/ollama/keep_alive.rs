@@ -1,7 +1,7 @@
 //! `keep_alive`: how long a model stays, in seconds or as a duration of Go's.
 
 use crate::core::error::RequestError;
-use crate::core::models::policy::Stay;
+use crate::core::models::policy::KeepAlive;
 use serde_json::Value;
 use std::time::Duration;
 
@@ -13,7 +13,7 @@ const UNITS: &[(&str, f64)] =
 ///
 /// # Errors
 /// When it is neither a number nor a duration.
-pub fn stay(keep_alive: Option<&Value>) -> Result<Option<Stay>, RequestError> {
+pub fn parse(keep_alive: Option<&Value>) -> Result<Option<KeepAlive>, RequestError> {
     let seconds = match keep_alive {
         None | Some(Value::Null) => return Ok(None),
         Some(Value::Number(seconds)) => seconds.as_f64(),
@@ -26,13 +26,13 @@ pub fn stay(keep_alive: Option<&Value>) -> Result<Option<Stay>, RequestError> {
         RequestError::parameter("keep_alive", message)
     })?;
     // What is longer than can be counted has no end either.
-    Ok(Some(Duration::try_from_secs_f64(seconds).map_or(Stay::UntilNeeded, Stay::For)))
+    Ok(Some(Duration::try_from_secs_f64(seconds).map_or(KeepAlive::UntilNeeded, KeepAlive::For)))
 }
 
 /// Why a request that asks nothing was answered: the model was loaded for it, or let go.
 pub fn reason(keep_alive: Option<&Value>) -> &'static str {
-    match stay(keep_alive) {
-        Ok(Some(Stay::For(Duration::ZERO))) => "unload",
+    match parse(keep_alive) {
+        Ok(Some(KeepAlive::For(Duration::ZERO))) => "unload",
         _ => "load",
     }
 }
@@ -65,9 +65,9 @@ mod tests {
 
     #[test]
     fn seconds_and_durations() {
-        let of = |value: Value| stay(Some(&value)).ok().flatten();
-        let time = |milliseconds| Some(Stay::For(Duration::from_millis(milliseconds)));
-        assert_eq!(stay(None).ok(), Some(None));
+        let of = |value: Value| parse(Some(&value)).ok().flatten();
+        let time = |milliseconds| Some(KeepAlive::For(Duration::from_millis(milliseconds)));
+        assert_eq!(parse(None).ok(), Some(None));
         for (value, expected) in [
             (json!(0), time(0)),
             (json!("0"), time(0)),
@@ -77,16 +77,16 @@ mod tests {
             (json!("1h30m"), time(5_400_000)),
             (json!("1.5s"), time(1_500)),
             (json!("250ms"), time(250)),
-            (json!(-1), Some(Stay::UntilNeeded)),
-            (json!("-1s"), Some(Stay::UntilNeeded)),
-            (json!(1e300), Some(Stay::UntilNeeded)),
+            (json!(-1), Some(KeepAlive::UntilNeeded)),
+            (json!("-1s"), Some(KeepAlive::UntilNeeded)),
+            (json!(1e300), Some(KeepAlive::UntilNeeded)),
             (json!(null), None),
         ] {
             assert_eq!(of(value.clone()), expected, "{value}");
         }
         for value in ["", "-", "5", "m", "5 m", "5x", "1h30", "1..5s", "ever"].map(Value::from) {
-            assert!(stay(Some(&value)).is_err(), "{value}");
+            assert!(parse(Some(&value)).is_err(), "{value}");
         }
-        assert!(stay(Some(&json!([1]))).is_err());
+        assert!(parse(Some(&json!([1]))).is_err());
     }
 }

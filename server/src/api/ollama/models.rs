@@ -35,7 +35,7 @@ fn details(family: &str) -> Value {
 
 /// What is known of a model; of one that cannot be looked at, its name.
 fn describe(model: &ModelEntry) -> Value {
-    let plan = model.known();
+    let plan = model.cached_plan();
     let (size, family) = plan.as_ref().map_or((0, ""), |plan| (plan.about.weight_bytes, &plan.about.architecture));
     json!({
         "name": model.name(), "model": model.name(), "size": size, "digest": model.digest(), "details": details(family),
@@ -45,13 +45,13 @@ fn describe(model: &ModelEntry) -> Value {
 
 /// `/api/tags`.
 pub async fn tags(State(app): State<Arc<App>>) -> Json<Value> {
-    let models: Vec<Value> = app.models.all().iter().map(|model| describe(model)).collect();
+    let models: Vec<Value> = app.models.entries().iter().map(|model| describe(model)).collect();
     Json(json!({ "models": models }))
 }
 
 /// `/api/ps`.
 pub async fn running(State(app): State<Arc<App>>) -> Json<Value> {
-    let loaded = app.models.all().iter().filter_map(|model| {
+    let loaded = app.models.entries().iter().filter_map(|model| {
         let Status::Loaded(bytes) = app.models.status(model) else { return None };
         let mut told = describe(model);
         told["size"] = bytes.into();
@@ -59,7 +59,7 @@ pub async fn running(State(app): State<Arc<App>>) -> Json<Value> {
         let leaves = model.queue.leaves().map(|at| now() + at.saturating_duration_since(Instant::now()).as_secs());
         told["expires_at"] = leaves.map_or_else(|| NO_EXPIRY.into(), date).into();
         told["size_vram"] = 0.into();
-        told["context_length"] = model.known().map(|plan| plan.context).into();
+        told["context_length"] = model.cached_plan().map(|plan| plan.context).into();
         Some(told)
     });
     let models: Vec<Value> = loaded.collect();
@@ -82,7 +82,7 @@ struct ShowRequest {
 /// When there is no such model, or it cannot be read.
 pub async fn show(State(app): State<Arc<App>>, asked: UnreadRequest) -> Result<Json<Value>, RequestError> {
     let (read, client, _) = asked.json(&app).await?;
-    let shown = app.beside(client, move |models| {
+    let shown = app.run_blocking(client, move |models| {
         let request: ShowRequest = body::parse(&read)?;
         Ok(described(&Preprocessor::for_model(models, Some(&request.model))?))
     });

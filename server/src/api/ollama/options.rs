@@ -83,7 +83,7 @@ pub fn request(
 ) -> Result<GenerateRequest, RequestError> {
     let mut request = GenerateRequest::new(names, input);
     options.unwrap_or_default().apply(&mut request, served)?;
-    request.form = form(format)?.map(|form| ("format", form));
+    request.form = output_format(format)?.map(|form| ("format", form));
     request.stream = stream.unwrap_or(true);
     Ok(request)
 }
@@ -138,7 +138,7 @@ impl Options {
 ///
 /// # Errors
 /// When it is neither.
-pub fn form(format: Option<Value>) -> Result<Option<OutputFormat>, RequestError> {
+pub fn output_format(format: Option<Value>) -> Result<Option<OutputFormat>, RequestError> {
     match format {
         None | Some(Value::Null) => Ok(None),
         Some(Value::String(text)) if text.is_empty() => Ok(None),
@@ -170,7 +170,7 @@ const IGNORED_FIELDS: &[&str] = &["truncate", "shift", "logprobs", "top_logprobs
 ///
 /// # Errors
 /// The first of them.
-pub fn known(others: &Map<String, Value>) -> Result<(), RequestError> {
+pub fn check_fields(others: &Map<String, Value>) -> Result<(), RequestError> {
     let unknown: Vec<&str> = others.keys().map(String::as_str).filter(|name| !IGNORED_FIELDS.contains(name)).collect();
     if !unknown.is_empty() {
         return Err(RequestError::unknown(&unknown));

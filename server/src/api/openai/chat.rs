@@ -96,7 +96,7 @@ impl Interface for Chat {
         }
         let input = Input::Conversation { messages: convert(&body.messages)?, thinking };
         let mut request = GenerateRequest::new(&NAMES, input);
-        let form = body.response_format.map(ResponseFormat::form).transpose()?.flatten();
+        let form = body.response_format.map(ResponseFormat::output_format).transpose()?.flatten();
         request.form = form.map(|form| ("response_format", form));
         let telling = common.apply(&mut request)?;
         let newer = body.max_completion_tokens.map(|most| tokens("max_completion_tokens", most)).transpose()?;

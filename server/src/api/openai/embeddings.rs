@@ -68,7 +68,7 @@ impl EmbeddingRequest {
 /// Why there are no vectors.
 pub async fn embed(State(app): State<Arc<App>>, asked: UnreadRequest) -> Result<Json<Value>, RequestError> {
     let (read, client, received) = asked.json(&app).await?;
-    let ready = app.beside(client, move |models| {
+    let ready = app.run_blocking(client, move |models| {
         let request: EmbeddingRequest = body::parse(&read)?;
         let preprocessor = Preprocessor::for_model(models, request.model.as_deref())?;
         let encoding = request.encoding_format.unwrap_or(Encoding::Float);

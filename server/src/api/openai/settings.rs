@@ -138,7 +138,7 @@ impl Common {
     /// # Errors
     /// The first that cannot be honoured.
     pub fn apply(self, request: &mut GenerateRequest) -> Result<Telling, RequestError> {
-        known(&self.others)?;
+        check_fields(&self.others)?;
         request.stream = self.stream.unwrap_or(false);
         if self.stream_options.is_some() && !request.stream {
             return Err(RequestError::parameter(
@@ -225,7 +225,7 @@ const FIXED_PARAMETERS: &[(&str, &[&str])] = &[
 ];
 
 /// Refuses the parameters that nobody knows, lest a slip of the pen goes unnoticed, and those that cannot be honoured.
-fn known(others: &Map<String, Value>) -> Result<(), RequestError> {
+fn check_fields(others: &Map<String, Value>) -> Result<(), RequestError> {
     let is_known = |name: &&str| IGNORED.iter().any(|row| row.0 == *name) || FIXED_PARAMETERS.iter().any(|row| row.0 == *name);
     let unknown: Vec<&str> = others.keys().map(String::as_str).filter(|name| !is_known(name)).collect();
     if !unknown.is_empty() {

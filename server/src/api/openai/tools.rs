@@ -146,7 +146,7 @@ impl ResponseFormat {
     ///
     /// # Errors
     /// A schema that is none.
-    pub fn form(self) -> Result<Option<OutputFormat>, RequestError> {
+    pub fn output_format(self) -> Result<Option<OutputFormat>, RequestError> {
         let (schema, at) = match self.kind {
             FormatKind::Text => return Ok(None),
             FormatKind::JsonObject => {

@@ -152,13 +152,13 @@ impl Interface for Responses {
         body: ResponseRequest,
         served: &Arc<Served>,
     ) -> Result<(GenerateRequest, ResponsesEncoder), RequestError> {
-        known(&body.others)?;
+        check_fields(&body.others)?;
         if let Some(limit) = body.max_output_tokens {
             whole("max_output_tokens", limit, 1, u64::MAX)?;
         }
         let effort = body.reasoning.as_ref().and_then(|reasoning| reasoning.effort.as_deref());
         let thinking = Thinking::of_effort(effort);
-        let form = body.text.and_then(|text| text.format).map(Format::form).transpose()?.flatten();
+        let form = body.text.and_then(|text| text.format).map(Format::output_format).transpose()?.flatten();
         let tools = body.tools.unwrap_or_default().into_iter().enumerate();
         let tools = tools.map(|(i, tool)| tool.convert(i)).collect::<Result<Vec<_>, _>>()?;
         let choice = match body.tool_choice {
@@ -192,7 +192,7 @@ impl Interface for Responses {
     }
 }
 
-fn known(others: &Map<String, Value>) -> Result<(), RequestError> {
+fn check_fields(others: &Map<String, Value>) -> Result<(), RequestError> {
     let meant = |value: &Value| !value.is_null() && *value != false && *value != 0;
     for (name, why) in REFUSED {
         if others.get(*name).is_some_and(meant) {
@@ -205,7 +205,7 @@ fn known(others: &Map<String, Value>) -> Result<(), RequestError> {
 }
 
 impl Format {
-    fn form(self) -> Result<Option<OutputFormat>, RequestError> {
+    fn output_format(self) -> Result<Option<OutputFormat>, RequestError> {
         match (self.kind, self.schema) {
             (FormatKind::Text, _) => Ok(None),
             (FormatKind::JsonObject, _) => Ok(Some(OutputFormat::Schema(json!({ "type": "object" })))),

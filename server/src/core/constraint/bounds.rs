@@ -66,7 +66,7 @@ pub struct Tally<'s> {
 
 /// What one schema has.
 #[derive(Default)]
-struct One {
+struct SchemaCounts {
     properties: usize,
     /// The most properties of an object that says how many it must have.
     counted: usize,
@@ -80,7 +80,7 @@ struct One {
 impl<'s> Tally<'s> {
     /// One more schema. What only looks like a part of one counts too.
     pub fn add(&mut self, schema: &'s Value) {
-        let mut one = One::default();
+        let mut one = SchemaCounts::default();
         self.walk(schema, 1, &mut one);
         self.alternatives += one.alternatives;
         self.patterns += one.patterns;
@@ -99,7 +99,7 @@ impl<'s> Tally<'s> {
             self.most = Some((properties, most));
         }
     }
-    fn walk(&mut self, value: &'s Value, depth: usize, one: &mut One) {
+    fn walk(&mut self, value: &'s Value, depth: usize, one: &mut SchemaCounts) {
         self.values += 1;
         self.depth = self.depth.max(depth);
         match value {
@@ -114,7 +114,7 @@ impl<'s> Tally<'s> {
             _ => {}
         }
     }
-    fn keyword(&mut self, key: &str, member: &'s Value, one: &mut One) {
+    fn keyword(&mut self, key: &str, member: &'s Value, one: &mut SchemaCounts) {
         let properties = match (key, member) {
             ("$ref", Value::String(target)) => {
                 self.references.insert(target);
@@ -167,7 +167,7 @@ impl<'s> Tally<'s> {
 
 /// Whether one object of a schema makes others be intersected. What is called like a keyword and has another type is none: properties
 /// may have any names.
-fn intersect(members: &Map<String, Value>, one: &mut One) {
+fn intersect(members: &Map<String, Value>, one: &mut SchemaCounts) {
     let list = |key: &str| members.get(key).and_then(Value::as_array).map(Vec::len);
     let alone = |key: &str| members.keys().all(|it| it == key || ANNOTATION_KEYWORDS.contains(&it.as_str()));
     let refers = members.get("$ref").is_some_and(Value::is_string);

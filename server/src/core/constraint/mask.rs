@@ -21,7 +21,7 @@ impl Grammars {
     pub fn new(tokenizer: &Tokenizer, vocabulary: usize) -> Grammars {
         let ends: Arc<[u32]> = tokenizer.eog().into();
         let end = ends.first().copied().unwrap_or(0);
-        let words: Vec<Vec<u8>> = (0..vocabulary as u32).map(|id| word(tokenizer, id)).collect();
+        let words: Vec<Vec<u8>> = (0..vocabulary as u32).map(|id| token_bytes(tokenizer, id)).collect();
         let info = TokRxInfo::new(vocabulary as u32, end);
         let env: TokEnv = Arc::new(ApproximateTokEnv::new(TokTrie::from(&info, &words)));
         let factory = ParserFactory::new_simple(&env).ok().map(|mut factory| {
@@ -45,7 +45,7 @@ impl Grammars {
         // It comes from a client, and the compiler is not ours: should it panic, the grammar is what is refused. The stack is for what
         // `Tally` lets through.
         let compiled = std::thread::scope(|scope| {
-            let thread = std::thread::Builder::new().stack_size(STACK).spawn_scoped(scope, || begin(factory, grammar));
+            let thread = std::thread::Builder::new().stack_size(STACK).spawn_scoped(scope, || start_matcher(factory, grammar));
             thread
                 .map_err(|error| format!("it cannot be compiled now: {error}"))?
                 .join()
@@ -62,7 +62,7 @@ impl Grammars {
 }
 
 /// A grammar at its beginning, from which something can follow.
-fn begin(factory: &ParserFactory, grammar: TopLevelGrammar) -> Result<Matcher, String> {
+fn start_matcher(factory: &ParserFactory, grammar: TopLevelGrammar) -> Result<Matcher, String> {
     let matcher = Matcher::new(factory.create_parser(grammar));
     if let Some(error) = matcher.get_error() {
         return Err(error);
@@ -93,7 +93,7 @@ fn reason(error: &str) -> String {
 }
 
 /// A token as grammars see it: special ones cannot be spelt, and what prints nothing cannot be chosen.
-fn word(tokenizer: &Tokenizer, id: u32) -> Vec<u8> {
+fn token_bytes(tokenizer: &Tokenizer, id: u32) -> Vec<u8> {
     let bytes = tokenizer.token_bytes(id).unwrap_or_default();
     match tokenizer.token_kind(id) {
         Some(TokenKind::Normal | TokenKind::UserDefined) => bytes.to_vec(),

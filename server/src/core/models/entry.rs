@@ -63,7 +63,7 @@ impl LoadError {
         self.hint.iter().fold(self.message.clone(), |text, hint| format!("{text}; {hint}"))
     }
     /// What whoever asked for that model is told.
-    pub(crate) fn told(&self, name: &str) -> RequestError {
+    pub(crate) fn to_request_error(&self, name: &str) -> RequestError {
         RequestError::not_loaded(name, &self.text(), self.too_large)
     }
 }
@@ -126,11 +126,11 @@ impl ModelEntry {
     }
     /// What tells it from others by that name: of the name and the facts, since nobody has read all of its weights.
     pub fn digest(&self) -> String {
-        let about = self.known().map(|plan| plan.about);
+        let about = self.cached_plan().map(|plan| plan.about);
         blake3::hash(format!("{} {about:?}", self.name()).as_bytes()).to_hex().to_string()
     }
     /// What is known of it, where anything is.
-    pub fn known(&self) -> Option<ModelPlan> {
+    pub fn cached_plan(&self) -> Option<ModelPlan> {
         lock(&self.plan).as_ref().ok().cloned()
     }
     /// The same; it is looked at again where it could not be said before: there may be more memory now, or another file.
@@ -150,7 +150,7 @@ impl ModelEntry {
         let [running, slots, pages, pages_total] =
             [running, slots, pages, pages_total].map(|gauge| usize::try_from(gauge.get()).unwrap_or(0));
         let (used, room) = match pages_total {
-            0 => (0, self.known().map_or(0, |plan| plan.context)),
+            0 => (0, self.cached_plan().map_or(0, |plan| plan.context)),
             _ => (pages * Options::PAGE, pages_total * Options::PAGE),
         };
         Load { running, waiting: self.queue.len(), slots: slots.max(1), used, room }
@@ -169,7 +169,7 @@ impl ModelEntry {
             return Ok(served);
         }
         let ModelPlan { about, context, .. } = self.plan()?;
-        let fresh = self.fresh(about, context)?;
+        let fresh = self.build_served(about, context)?;
         *served = Arc::downgrade(&fresh);
         Ok(fresh)
     }
@@ -180,11 +180,11 @@ impl ModelEntry {
     pub fn served_with(&self, context: usize) -> Result<Arc<Served>, LoadError> {
         let ModelPlan { about, bytes, .. } = self.plan()?;
         *lock(&self.plan) = Ok(ModelPlan { about: about.clone(), context, bytes });
-        let fresh = self.fresh(about, context)?;
+        let fresh = self.build_served(about, context)?;
         *lock(&self.served) = Arc::downgrade(&fresh);
         Ok(fresh)
     }
-    fn fresh(&self, about: ModelFacts, context: usize) -> Result<Arc<Served>, LoadError> {
+    fn build_served(&self, about: ModelFacts, context: usize) -> Result<Arc<Served>, LoadError> {
         let text = ModelText { name: self.name().to_owned(), ..self.source.text()? };
         let mut served = Served::new(text, about, context);
         served.created = self.created;
@@ -195,7 +195,7 @@ impl ModelEntry {
         self.used.fetch_max(moment, Ordering::Relaxed);
     }
     /// When it was used last.
-    pub fn used(&self) -> u64 {
+    pub fn last_used(&self) -> u64 {
         self.used.load(Ordering::Relaxed)
     }
 }

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 /// How long a model stays that nobody asks anything.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
-pub enum Stay {
+pub enum KeepAlive {
     /// Until another needs its memory.
     #[default]
     UntilNeeded,
@@ -12,12 +12,12 @@ pub enum Stay {
     For(Duration),
 }
 
-impl Stay {
+impl KeepAlive {
     /// How much longer it stays after nobody has asked it for so long; none where it stays until another needs its memory.
-    pub fn left(self, idle: Duration) -> Option<Duration> {
+    pub fn remaining(self, idle: Duration) -> Option<Duration> {
         match self {
-            Stay::UntilNeeded => None,
-            Stay::For(time) => Some(time.saturating_sub(idle)),
+            KeepAlive::UntilNeeded => None,
+            KeepAlive::For(time) => Some(time.saturating_sub(idle)),
         }
     }
 }
@@ -39,7 +39,7 @@ pub struct Resident {
     /// Bytes that come free when it has left.
     pub bytes: u64,
     /// When it was last asked or has last answered; a larger number is later.
-    pub used: u64,
+    pub last_used: u64,
     /// What it is doing.
     pub activity: Activity,
 }
@@ -50,7 +50,7 @@ pub enum EvictionDecision {
     /// There is room.
     Load,
     /// There will be once these have left, by their places.
-    Leave(Vec<usize>),
+    Evict(Vec<usize>),
     /// There will be once those that were told to leave have done so.
     Wait,
     /// There is none even where all others have left: so many bytes at most.
@@ -74,7 +74,7 @@ pub fn decide(need: u64, free: u64, most: Option<usize>, residents: &[Resident])
     if fits(&leaving) {
         return EvictionDecision::Wait;
     }
-    staying.sort_by_key(|&at| (residents[at].activity == Activity::Busy, residents[at].used));
+    staying.sort_by_key(|&at| (residents[at].activity == Activity::Busy, residents[at].last_used));
     let mut told = Vec::new();
     let with = |told: &[usize]| [leaving.as_slice(), told].concat();
     for &at in &staying {
@@ -93,7 +93,7 @@ pub fn decide(need: u64, free: u64, most: Option<usize>, residents: &[Resident])
             told = without;
         }
     }
-    EvictionDecision::Leave(told)
+    EvictionDecision::Evict(told)
 }
 
 #[cfg(test)]
@@ -103,17 +103,17 @@ mod tests {
     use proptest::prelude::*;
 
     fn resident(bytes: u64, used: u64, activity: Activity) -> Resident {
-        Resident { bytes, used, activity }
+        Resident { bytes, last_used: used, activity }
     }
 
     #[test]
     fn there_is_room_or_it_is_made() {
         let (old, new) = (resident(40, 1, Idle), resident(40, 2, Idle));
         assert_eq!(decide(20, 20, None, &[old, new]), EvictionDecision::Load);
-        assert_eq!(decide(21, 20, None, &[new, old]), EvictionDecision::Leave(vec![1]), "the least recently used");
-        assert_eq!(decide(61, 20, None, &[new, old]), EvictionDecision::Leave(vec![1, 0]));
+        assert_eq!(decide(21, 20, None, &[new, old]), EvictionDecision::Evict(vec![1]), "the least recently used");
+        assert_eq!(decide(61, 20, None, &[new, old]), EvictionDecision::Evict(vec![1, 0]));
         assert_eq!(decide(101, 20, None, &[new, old]), EvictionDecision::TooLarge(100));
-        assert_eq!(decide(1, 20, Some(2), &[new, old]), EvictionDecision::Leave(vec![1]), "no more than two");
+        assert_eq!(decide(1, 20, Some(2), &[new, old]), EvictionDecision::Evict(vec![1]), "no more than two");
         assert_eq!(decide(1, 20, Some(3), &[new, old]), EvictionDecision::Load);
         assert_eq!(decide(1, 0, None, &[]), EvictionDecision::TooLarge(0));
         assert_eq!(decide(1, 1, Some(0), &[]), EvictionDecision::Load, "one is the least");
@@ -122,15 +122,15 @@ mod tests {
     #[test]
     fn who_is_asked_leaves_last_and_nobody_twice() {
         let (busy, idle) = (resident(40, 1, Busy), resident(40, 2, Idle));
-        assert_eq!(decide(30, 0, None, &[busy, idle]), EvictionDecision::Leave(vec![1]), "though it was used later");
+        assert_eq!(decide(30, 0, None, &[busy, idle]), EvictionDecision::Evict(vec![1]), "though it was used later");
         assert_eq!(
             decide(70, 0, None, &[busy, idle]),
-            EvictionDecision::Leave(vec![1, 0]),
+            EvictionDecision::Evict(vec![1, 0]),
             "whoever asks is not kept waiting for ever"
         );
         let leaving = resident(40, 1, Leaving);
         assert_eq!(decide(30, 0, None, &[leaving, idle]), EvictionDecision::Wait);
-        assert_eq!(decide(60, 0, None, &[leaving, idle]), EvictionDecision::Leave(vec![1]));
+        assert_eq!(decide(60, 0, None, &[leaving, idle]), EvictionDecision::Evict(vec![1]));
         assert_eq!(decide(1, 99, Some(1), &[leaving]), EvictionDecision::Wait);
     }
 
@@ -138,7 +138,7 @@ mod tests {
     fn nobody_leaves_for_nothing() {
         // The small one alone does not do, and with the large one it need not leave.
         let (small, large) = (resident(10, 1, Idle), resident(100, 2, Idle));
-        assert_eq!(decide(50, 0, None, &[small, large]), EvictionDecision::Leave(vec![1]));
+        assert_eq!(decide(50, 0, None, &[small, large]), EvictionDecision::Evict(vec![1]));
     }
 
     fn residents() -> impl Strategy<Value = Vec<Resident>> {
@@ -164,7 +164,7 @@ mod tests {
                 EvictionDecision::TooLarge(room) => {
                     prop_assert!(!fits(&everybody) && room == free + all.iter().map(|one| one.bytes).sum::<u64>());
                 }
-                EvictionDecision::Leave(told) => {
+                EvictionDecision::Evict(told) => {
                     let left = [leaving.as_slice(), &told].concat();
                     prop_assert!(!told.is_empty() && fits(&left) && !fits(&leaving));
                     prop_assert!(told.iter().all(|at| !leaving.contains(at)));

@@ -141,11 +141,11 @@ impl Models {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
     /// All of them.
-    pub fn all(&self) -> &[Arc<ModelEntry>] {
+    pub fn entries(&self) -> &[Arc<ModelEntry>] {
         &self.all
     }
     /// The only one there is, if there is only one: it needs no name.
-    pub fn only(&self) -> Option<&Arc<ModelEntry>> {
+    pub fn single_model(&self) -> Option<&Arc<ModelEntry>> {
         self.all.first().filter(|_| self.all.len() == 1)
     }
     /// The model that a client calls so.
@@ -155,7 +155,7 @@ impl Models {
     pub fn find(&self, asked: Option<&str>) -> Result<&Arc<ModelEntry>, RequestError> {
         let names: Vec<&Names> = self.all.iter().map(|model| &model.names).collect();
         let called: Vec<&str> = self.all.iter().map(|model| model.name()).collect();
-        let Some(asked) = asked else { return self.only().ok_or_else(|| RequestError::which_model(&called)) };
+        let Some(asked) = asked else { return self.single_model().ok_or_else(|| RequestError::which_model(&called)) };
         match find(asked, &names) {
             NameMatch::One(at) => Ok(&self.all[at]),
             NameMatch::Several(places) => {
@@ -169,12 +169,12 @@ impl Models {
             }
         }
     }
-    fn place(&self, model: &ModelEntry) -> usize {
+    fn index_of(&self, model: &ModelEntry) -> usize {
         self.all.iter().position(|other| std::ptr::eq(other.as_ref(), model)).expect("a model of these")
     }
     /// How a model is.
     pub fn status(&self, model: &ModelEntry) -> Status {
-        let at = self.place(model);
+        let at = self.index_of(model);
         let state = self.lock();
         match (state.phases[at], &state.failures[at]) {
             (Phase::Loaded(bytes) | Phase::Leaving(bytes), _) => Status::Loaded(bytes),
@@ -184,29 +184,29 @@ impl Models {
         }
     }
     /// Somebody waits for that model: it is loaded if it is not there.
-    pub fn want(self: &Arc<Models>, model: &ModelEntry) {
-        let at = self.place(model);
+    pub fn request_load(self: &Arc<Models>, model: &ModelEntry) {
+        let at = self.index_of(model);
         self.touch(model);
         let mut state = self.lock();
         if state.phases[at] == Phase::Away {
-            self.line_up(&mut state, at);
-            self.settle(&mut state);
+            self.queue_load(&mut state, at);
+            self.schedule_loads(&mut state);
         }
     }
     /// It is used now.
     fn touch(&self, model: &ModelEntry) {
         model.touch(self.clock.fetch_add(1, Ordering::Relaxed));
     }
-    fn line_up(&self, state: &mut State, at: usize) {
+    fn queue_load(&self, state: &mut State, at: usize) {
         state.phases[at] = Phase::InLine;
         state.failures[at] = None;
         state.line.push_back(at);
-        self.tell(&self.all[at], LoadStep { what: "waiting to be loaded".into(), done: 0, total: 0 });
+        self.report_progress(&self.all[at], LoadStep { what: "waiting to be loaded".into(), done: 0, total: 0 });
     }
     /// Whoever waits for a model is told how far it is.
-    fn tell(&self, model: &ModelEntry, step: LoadStep) {
+    fn report_progress(&self, model: &ModelEntry, step: LoadStep) {
         model.loading.set(&step.what, step.done, step.total);
-        model.queue.each(|request| {
+        model.queue.for_each(|request| {
             let _ = request.events.send(Event::Loading(step.clone()));
         });
     }
@@ -220,19 +220,19 @@ impl Models {
         available.min(state.room.saturating_sub(taken))
     }
     /// Loads the first in line where there is room, or makes some.
-    fn settle(self: &Arc<Models>, state: &mut State) {
+    fn schedule_loads(self: &Arc<Models>, state: &mut State) {
         while !state.closed && !state.phases.contains(&Phase::Loading) {
             let Some(&at) = state.line.front() else { return };
-            let need = self.all[at].known().map_or(0, |plan| plan.bytes);
+            let need = self.all[at].cached_plan().map_or(0, |plan| plan.bytes);
             let free = self.free(state);
             let places: Vec<usize> = (0..self.all.len()).filter(|&at| state.phases[at].bytes().is_some()).collect();
             let residents: Vec<Resident> = places.iter().map(|&at| self.resident(state.phases[at], at)).collect();
             match decide(need, free, self.most, &residents) {
                 EvictionDecision::Load => {
                     state.line.pop_front();
-                    self.begin(state, at);
+                    self.start_load(state, at);
                 }
-                EvictionDecision::Leave(who) => {
+                EvictionDecision::Evict(who) => {
                     for at in who.into_iter().map(|who| places[who]) {
                         state.phases[at] = Phase::Leaving(state.phases[at].bytes().unwrap_or(0));
                         tracing::info!(model = self.all[at].name(), "leaves");
@@ -255,10 +255,10 @@ impl Models {
             _ if model.queue.is_busy() => Activity::Busy,
             _ => Activity::Idle,
         };
-        Resident { bytes: phase.bytes().unwrap_or(0), used: model.used(), activity }
+        Resident { bytes: phase.bytes().unwrap_or(0), last_used: model.last_used(), activity }
     }
     /// A model's thread begins.
-    fn begin(self: &Arc<Models>, state: &mut State, at: usize) {
+    fn start_load(self: &Arc<Models>, state: &mut State, at: usize) {
         state.phases[at] = Phase::Loading;
         let models = self.clone();
         let thread = std::thread::Builder::new().name("gristmill-model".into()).stack_size(WORKER_STACK_BYTES);
@@ -280,18 +280,18 @@ impl Models {
         model.loading.clear();
         match loaded {
             Ok(Ready { worker, served, bytes }) => {
-                if self.stays(at, bytes) {
+                if self.keeps_resident(at, bytes) {
                     // Whatever happens to it, its memory is free then.
                     let _ = catch_unwind(AssertUnwindSafe(|| worker.run()));
                     // Until here requests found it.
                     drop(served);
                 }
-                self.left(at);
+                self.worker_ended(at);
             }
             Err(error) => {
                 let mut state = self.lock();
                 self.fail(&mut state, at, error);
-                self.settle(&mut state);
+                self.schedule_loads(&mut state);
             }
         }
     }
@@ -311,26 +311,26 @@ impl Models {
             model.loading.set(what, done, total);
             if told.get().is_none_or(|(told, when)| told != what || when.elapsed() >= PROGRESS_INTERVAL) {
                 told.set(Some((what, Instant::now())));
-                self.tell(model, LoadStep { what: what.into(), done, total });
+                self.report_progress(model, LoadStep { what: what.into(), done, total });
             }
         })?;
         if engine.context() != served.context {
             served = model.served_with(engine.context())?;
         }
         let bytes = engine.memory_bytes();
-        let keep = self.shared.keep.unwrap_or_else(|| self.kept_bytes(&engine));
+        let keep = self.shared.keep.unwrap_or_else(|| self.prefix_cache_bytes(&engine));
         let (model, health) = (model.clone(), self.shared.health.clone());
         tracing::info!(model = model.name(), bytes, load_ms = begun.elapsed().as_millis() as u64, "loaded");
         let worker = BatchWorker::new(engine, keep, model, health);
         Ok(Ready { worker, served, bytes })
     }
-    fn kept_bytes(&self, engine: &Engine) -> usize {
+    fn prefix_cache_bytes(&self, engine: &Engine) -> usize {
         let whole = engine.cache().sequence_bytes(engine.context());
         let share = gristmill_runtime::memory::available().unwrap_or(u64::MAX) / CACHE_MEMORY_SHARE;
         (whole * CACHED_CONVERSATIONS).min(usize::try_from(share).unwrap_or(usize::MAX))
     }
     /// A model is there. Is it still wanted?
-    fn stays(self: &Arc<Models>, at: usize, bytes: u64) -> bool {
+    fn keeps_resident(self: &Arc<Models>, at: usize, bytes: u64) -> bool {
         let model = &self.all[at];
         let mut state = self.lock();
         state.phases[at] = Phase::Loaded(bytes);
@@ -339,12 +339,12 @@ impl Models {
         model.metrics.loaded.set(1);
         model.metrics.bytes.set(i64::try_from(bytes).unwrap_or(i64::MAX));
         self.touch(model);
-        self.settle(&mut state);
+        self.schedule_loads(&mut state);
         self.changed.notify_all();
         !state.closed
     }
     /// A model has let go of its memory.
-    fn left(self: &Arc<Models>, at: usize) {
+    fn worker_ended(self: &Arc<Models>, at: usize) {
         let model = &self.all[at];
         let mut state = self.lock();
         tracing::info!(model = model.name(), "has left");
@@ -365,9 +365,9 @@ impl Models {
             gauge.set(0);
         }
         if !state.closed && model.queue.len() > 0 {
-            self.line_up(&mut state, at);
+            self.queue_load(&mut state, at);
         }
-        self.settle(&mut state);
+        self.schedule_loads(&mut state);
         self.changed.notify_all();
     }
     /// A model cannot be loaded; who waits for it is told why.
@@ -379,7 +379,7 @@ impl Models {
         if error.lost {
             self.shared.health.fail(error.message.clone());
         }
-        let told = error.told(model.name());
+        let told = error.to_request_error(model.name());
         model.queue.dismiss(|request| {
             let _ = request.events.send(Event::Failed(told.clone()));
         });
@@ -392,8 +392,8 @@ impl Models {
     /// # Errors
     /// When it cannot be loaded.
     pub fn load_now(self: &Arc<Models>, model: &ModelEntry) -> Result<usize, LoadError> {
-        self.want(model);
-        let at = self.place(model);
+        self.request_load(model);
+        let at = self.index_of(model);
         let mut state = self.lock();
         loop {
             match (state.phases[at], &state.failures[at]) {
@@ -435,7 +435,7 @@ impl Models {
     /// That model has somebody who takes from its queue without an engine.
     #[cfg(feature = "fuzzing")]
     pub fn pretend_loaded(&self, model: &ModelEntry) {
-        self.lock().phases[self.place(model)] = Phase::Loaded(0);
+        self.lock().phases[self.index_of(model)] = Phase::Loaded(0);
     }
 }
 

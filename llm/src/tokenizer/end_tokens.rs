@@ -39,7 +39,7 @@ const EXCEPTIONS: &[(&str, &[&str])] = &[
 
 /// Returns the end-of-generation tokens, ascending: the ids that the file names, and the known
 /// texts. With `typed`, only control and user-defined tokens count among the latter.
-pub(super) fn ends(vocabulary: &Vocabulary, named: [Option<u32>; 3], typed: bool) -> Vec<u32> {
+pub(super) fn end_tokens(vocabulary: &Vocabulary, named: [Option<u32>; 3], typed: bool) -> Vec<u32> {
     let special =
         |id: &u32| !typed || matches!(vocabulary.kind(*id), Some(TokenKind::Control | TokenKind::UserDefined));
     let token = |text: &str| vocabulary.id(text.as_bytes()).filter(special);
