@@ -1,14 +1,14 @@
-//! What was measured on a device, kept in the kernel store: plans then do not change from start to start.
+//! Measured costs of a device, kept in the kernel store so that plans are the same at each start.
 
 use gristmill_runtime::Error;
 use gristmill_runtime::store::{Key, Store};
 use gristmill_uop::costs::{Costs, MAX_TEXT_BYTES};
 use gristmill_uop::machine::Machine;
 
-/// Changes when what is measured does.
+/// Version of the measurement, part of the key.
 const VERSION: &str = "costs 1";
 
-/// Where the costs of a device are kept.
+/// Entry of the kernel store with the costs of one device.
 pub struct CostStore<'a> {
     store: &'a Store,
     device: String,
@@ -16,13 +16,13 @@ pub struct CostStore<'a> {
 }
 
 impl<'a> CostStore<'a> {
-    /// Of that device with that driver, each in words that tell it from others; and of this version of the program.
+    /// Selects the entry of a device with a driver, both identified by unique text.
     pub fn new(store: &'a Store, device: &str, driver: &str) -> CostStore<'a> {
         let key = Key::of([VERSION, env!("CARGO_PKG_VERSION"), device, driver]);
         CostStore { store, device: device.into(), key }
     }
 
-    /// What is kept. An entry with anything but costs in it becomes a warning, is removed and counts as none.
+    /// Reads the stored costs. An invalid entry is removed, with a warning, and counts as missing.
     pub fn read(&self) -> Option<Costs> {
         let bytes = self.store.get_within(&self.key, MAX_TEXT_BYTES as u64).ok()??;
         let costs = std::str::from_utf8(&bytes).ok().and_then(Costs::parse);
@@ -33,7 +33,7 @@ impl<'a> CostStore<'a> {
         costs
     }
 
-    /// Keeps what `measure` finds, rounded. An error if that is nothing.
+    /// Measures, rounds and stores the costs. It is an error if no figure is valid.
     pub fn renew(&self, measure: impl FnOnce() -> Result<Costs, Error>) -> Result<Costs, Error> {
         let costs = measure()?.rounded();
         if costs == Costs::default() {
@@ -43,7 +43,9 @@ impl<'a> CostStore<'a> {
         Ok(costs)
     }
 
-    /// The machine as plans are made for it: with its costs, kept or measured now, where the table of machines has none of it.
+    /// Returns the machine with measured costs, if the table of machines lacks its row.
+    ///
+    /// The costs are read from the store or measured now.
     ///
     /// # Errors
     /// When the device is lost.
@@ -54,7 +56,10 @@ impl<'a> CostStore<'a> {
         Ok(self.read_or_measure(measure)?.map_or(machine.clone(), |costs| costs.plan(machine)))
     }
 
-    /// Its costs, kept or measured now. Costs that cannot be kept are none, since the next start would find others; and whatever fails is a warning.
+    /// Returns the stored costs, or measures and stores them.
+    ///
+    /// Without a store the result is None, since the next start would measure different costs.
+    /// Other failures are warnings.
     ///
     /// # Errors
     /// When the device is lost.
@@ -73,8 +78,10 @@ impl<'a> CostStore<'a> {
         self.store.warn(Error::NotMeasured { device: self.device.clone(), why: why.into() });
     }
 
-    /// Lines for `gristmill devices`: the costs that plans count with, and those that were measured. Of a machine that the table does not have they come from what these words say: once it was measured,
-    /// and before.
+    /// Formats two lines for `gristmill devices`: the costs in use and the measured ones.
+    ///
+    /// For a machine without a row in the table, `unknown` says where the costs in use come from:
+    /// after a measurement and before one.
     pub fn describe(&self, machine: &Machine, unknown: Option<[&str; 2]>) -> [String; 2] {
         let kept = self.read();
         let of = unknown.map_or("of the table", |[after, before]| if kept.is_some() { after } else { before });
@@ -115,7 +122,7 @@ mod tests {
         for (device, driver) in [("other", "driver 1"), ("card", "driver 2"), ("carddriver", " 1")] {
             assert_eq!(CostStore::new(&store, device, driver).read(), None, "{device}, {driver}");
         }
-        // What has a row is not measured, and plans with its row.
+        // A machine with a row in the table is not measured, and plans with its row.
         assert_eq!(kept.plan(Machine::named("l4").unwrap(), never).unwrap(), Machine::named("l4").unwrap());
         assert!(store.warnings().is_empty());
         std::fs::remove_dir_all(place).unwrap();
@@ -133,7 +140,7 @@ mod tests {
             assert!(matches!(&warnings[..], [Error::NotMeasured { .. }]), "{text:?}: {warnings:?}");
             assert_eq!(store.get(&kept.key).unwrap(), None);
         }
-        // Too long to be looked at.
+        // The entry exceeds the size limit.
         store.put(&kept.key, &[b' '; 100_000]).unwrap();
         assert_eq!(kept.read(), None);
         assert_eq!(kept.plan(unknown(), || Ok(COSTS)).unwrap(), COSTS.rounded().plan(unknown()));
@@ -154,7 +161,7 @@ mod tests {
         let lost = || Err(Error::Lost { device: "card".into(), what: "gone".into(), hint: String::new() });
         assert!(kept.plan(unknown(), lost).unwrap_err().is_lost());
         std::fs::remove_dir_all(place).unwrap();
-        // Nothing is kept, so nothing that would differ the next time is used.
+        // Without a store the measured costs would differ at the next start, so they are not used.
         let nowhere = Store::without(Error::invalid("none", "none"));
         assert_eq!(CostStore::new(&nowhere, "card", "driver").plan(unknown(), || Ok(COSTS)).unwrap(), unknown());
     }

@@ -1,4 +1,4 @@
-//! Devices: cpu, cuda, wgpu, interp, null. Each is a folder, with one row in [`DEVICES`].
+//! Devices that run kernels: cpu, cuda, wgpu, interp and null, with a row each in [`DEVICES`].
 
 pub mod cpu;
 pub mod cuda;
@@ -14,7 +14,7 @@ pub mod tuning;
 mod variables;
 pub mod wgpu;
 
-/// For devices that tests make.
+/// Loads the driver's shared library; re-exported for tests that fake one.
 pub use libloading;
 
 use gristmill_compiler::Dialect;
@@ -24,24 +24,24 @@ use gristmill_uop::target::{FLAGS, Target};
 use std::sync::Arc;
 pub use text::KernelText;
 
-/// What the user may say about a device.
+/// Options of a device that the user can set.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// Which of several GPUs: N of `cuda:N`.
+    /// Index of the GPU: N of `cuda:N`.
     pub number: usize,
-    /// Which of several adapters, by a part of its name: NAME of `wgpu:NAME`.
+    /// Part of the adapter's name, in any case: NAME of `wgpu:NAME`.
     pub adapter: Option<String>,
-    /// Which machine the null device stands for: NAME of `null:NAME`.
+    /// Machine that the null device simulates: NAME of `null:NAME`.
     pub machine: Option<&'static str>,
-    /// Threads of a CPU; all there are unless said.
+    /// Threads of the CPU device; None means all available cores.
     pub threads: Option<usize>,
-    /// Instruction set of a CPU: `auto` or a name of [`cpu::ISAS`].
+    /// Instruction set of the CPU device: `auto` or a name of [`cpu::ISAS`].
     pub isa: String,
-    /// Kernels of a CPU compiled in a third of the time, and slower ([`cpu::QUICK_FLAG`]).
+    /// Compile CPU kernels in a third of the time, with slower code ([`cpu::QUICK_FLAG`]).
     pub quick: bool,
-    /// Float arithmetic throughout: activations are not encoded in eight bits.
+    /// Use float arithmetic throughout, without int8 quantisation of activations.
     pub exact: bool,
-    /// Names of optimisations that are switched off ([`FLAGS`](gristmill_uop::target::FLAGS)).
+    /// Names of optimisations to disable, of [`FLAGS`](gristmill_uop::target::FLAGS).
     pub without: Vec<String>,
 }
 
@@ -62,19 +62,19 @@ impl Default for Options {
 
 /// A row of the table of devices.
 pub struct DeviceInfo {
-    /// Name after `--device`.
+    /// Name for `--device`, without a number.
     pub name: &'static str,
-    /// Is there more than one, called `name:N`?
+    /// Whether an index or an adapter's name may follow, as in `name:N`.
     pub several: bool,
-    /// What it is.
+    /// Description for the user, one line.
     pub doc: &'static str,
-    /// How kernels are written for it; none if it runs kernel-level graphs itself.
+    /// Dialect of its kernels; None if the device interprets kernel-level graphs itself.
     pub dialect: Option<&'static dyn Dialect>,
-    /// Makes it ready, or says what is missing.
+    /// Opens the device, or returns an error that names the missing part.
     pub open: fn(&Options) -> Result<Arc<dyn Device>, Error>,
 }
 
-/// The devices.
+/// All devices, in the order in which they are listed.
 pub const DEVICES: &[DeviceInfo] = &[
     DeviceInfo {
         name: "cpu",
@@ -128,32 +128,32 @@ pub const DEVICES: &[DeviceInfo] = &[
     },
 ];
 
-/// A device, ready, and the dialect that kernels for it are written in.
+/// An open device and the dialect of its kernels.
 #[derive(Clone)]
 pub struct Opened {
-    /// The device.
+    /// Device to load and run kernels on.
     pub device: Arc<dyn Device>,
-    /// Its dialect, if it has one.
+    /// Dialect of its kernels; None if it interprets kernel-level graphs itself.
     pub dialect: Option<&'static dyn Dialect>,
-    /// The device as kernels are written for it.
+    /// Target that kernels are compiled for; it may differ from the device's own by options.
     pub target: Target,
 }
 
 impl Opened {
-    /// That device, with kernels written as its own numbers ask for.
+    /// Pairs a device with a dialect; the target is the device's own.
     pub fn new(device: Arc<dyn Device>, dialect: Option<&'static dyn Dialect>) -> Opened {
         let target = device.target().clone();
         Opened { device, dialect, target }
     }
-    /// With float arithmetic throughout.
+    /// Disables int8 quantisation of activations.
     pub fn exact(mut self) -> Opened {
         self.target.int8 = false;
         self
     }
-    /// With the optimisations of these names switched off.
+    /// Disables the named optimisations.
     ///
     /// # Errors
-    /// [`Error::Invalid`] when there is none of such a name.
+    /// [`Error::Invalid`] when a name is unknown.
     pub fn without(mut self, names: &[String]) -> Result<Opened, Error> {
         for name in names {
             let Some(flag) = FLAGS.iter().find(|flag| flag.name == name) else {
@@ -166,19 +166,19 @@ impl Opened {
     }
 }
 
-/// What a name means.
+/// Parsed name of a device.
 pub struct DeviceSelector {
-    /// The device's row.
+    /// Row of the table of devices.
     pub row: &'static DeviceInfo,
-    /// The number after it: 1 of `cuda:1`.
+    /// Index in the name: 1 of `cuda:1`; 0 if there is none.
     pub number: usize,
-    /// The adapter after it: `radeon` of `wgpu:radeon`.
+    /// Adapter in the name: `radeon` of `wgpu:radeon`.
     pub adapter: Option<String>,
-    /// The machine after it: `l4` of `null:l4`.
+    /// Machine in the name: `l4` of `null:l4`.
     pub machine: Option<&'static str>,
 }
 
-/// The row of a name, and what the name says besides.
+/// Parses a device's name.
 pub fn find(name: &str) -> Result<DeviceSelector, Error> {
     let row = |name: &str| DEVICES.iter().find(|row| row.name == name);
     let found = |row| DeviceSelector { row, number: 0, adapter: None, machine: None };
@@ -203,7 +203,7 @@ pub fn find(name: &str) -> Result<DeviceSelector, Error> {
     })
 }
 
-/// The device of that name.
+/// Opens the device of that name with these options.
 pub fn open(name: &str, options: &Options) -> Result<Opened, Error> {
     let DeviceSelector { row, number, adapter, machine } = find(name)?;
     let options = Options { number, adapter, machine, ..options.clone() };
@@ -212,8 +212,10 @@ pub fn open(name: &str, options: &Options) -> Result<Opened, Error> {
     opened.without(&options.without)
 }
 
-/// The best device there is for whoever names none: NVIDIA's first GPU if it can be used, else the first adapter that is no program, else the processor.
-/// With what an unused GPU lacks.
+/// Opens the best available device, for users who name none.
+///
+/// The order is the first NVIDIA GPU, the first wgpu adapter that is not a software rasteriser,
+/// then the CPU. Also returns the error of a GPU that is present but cannot be used.
 pub fn best(options: &Options) -> Result<(Opened, Option<Error>), Error> {
     let written = |name| find(name).is_ok_and(|found| found.row.dialect.is_some());
     let mut lacking = None;

@@ -1,15 +1,17 @@
-//! Independent pieces of work on several threads.
+//! Independent tasks on several threads.
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::mpsc;
 
-/// Cores that this process may use.
+/// Returns the number of cores available to this process.
 pub fn cores() -> usize {
     std::thread::available_parallelism().map_or(1, |n| n.get())
 }
 
-/// Does `work` for every number below `count` on at most `threads` threads. `done` gets each result on the caller's thread, as it
-/// comes. After an error nothing new is begun, and that error is returned.
+/// Calls `work` for each index below `count` on at most `threads` threads.
+///
+/// `done` receives each result on the caller's thread, in order of completion. After an error no
+/// new task starts, and that error is returned.
 pub fn parallel_for<T: Send, E: Send>(
     count: usize,
     threads: usize,
@@ -28,7 +30,8 @@ pub fn parallel_for<T: Send, E: Send>(
                     if number >= count || failed.load(Ordering::Relaxed) {
                         return;
                     }
-                    let _ = send.send((number, work(number))); // fails only when the receiver has met an error
+                    // fails only after the receiver met an error
+                    let _ = send.send((number, work(number)));
                 }
             });
         }

@@ -1,65 +1,63 @@
-//! What dialects of threads write alike: bodies of a launch side by side, nests over whose threads ranges are counted, folds over lanes. How their language
-//! declares and converts is theirs, and so is what touches memory.
+//! Rendering shared by GPU dialects: bodies of a launch, thread indices, folds over lanes.
+//!
+//! Declarations, conversions and memory accesses are left to the language.
 
 use crate::names::{Names, unprintable};
 use gristmill_compiler::lower::{Code, Statement, ThreadIndex};
 use gristmill_uop::Id;
 use std::fmt::Write;
 
-/// The text of a kernel of threads, as far as it is written.
+/// Text of a kernel during rendering.
 #[derive(Default)]
 pub struct SimtText<'a> {
-    /// The text.
     pub out: String,
-    /// How the threads of the open nest are counted.
+    /// Thread indices of the open nest.
     pub threads: &'a [ThreadIndex],
 }
 
-/// A writer of a language of threads.
+/// Writer of a GPU language.
 pub trait Simt<'a> {
-    /// What ends an unsigned literal.
+    /// Suffix of unsigned literals.
     const UNSIGNED: &'static str;
 
-    /// What is written.
+    /// Returns the text written so far.
     fn text(&mut self) -> &mut SimtText<'a>;
-    /// The values' names.
+    /// Returns the names of values.
     fn names(&self) -> &Names<'a>;
-    /// A value's type.
+    /// Returns the type of a value.
     fn type_of(&self, id: Id) -> String;
-    /// An index expression, written out.
+    /// Renders an index expression inline.
     fn index(&self, id: Id) -> String;
-    /// A value as another type.
+    /// Converts a value to another type.
     fn converted(&self, t: &str, value: &str) -> String;
-    /// The index of a range as that type.
+    /// Declares the index of a range with a type.
     fn range(&self, name: &str, t: &str, value: &str) -> String;
-    /// The index of a range that is counted over threads.
+    /// Declares the index of a range that is spread over threads.
     fn range_of_threads(&self, name: &str, t: &str, value: &str) -> String {
         self.range(name, t, value)
     }
-    /// An unsigned quotient of which further quotients and remainders are made.
+    /// Renders an unsigned quotient, of which further quotients and remainders are taken.
     fn quotient(&self, of: &str, by: &str) -> String;
-    /// The workgroup's number among those of the body of that number and all behind it, as an unsigned one.
+    /// Renders the workgroup's unsigned index, counted from the first workgroup of `body`.
     fn workgroup(&self, body: usize) -> String;
-    /// The head of that body, whose number of workgroups is `count`, and of what those do that are its own.
+    /// Renders the beginning of a body with `count` workgroups, and of the branch that runs it.
     fn head(&self, body: usize, count: Id) -> String;
-    /// What ends both.
+    /// Renders the end of the branch and of the body.
     fn tail(&self, body: usize) -> String;
-    /// How a workgroup ends.
+    /// Renders the statement that ends a workgroup.
     fn early_return(&self) -> String;
-    /// A statement.
+    /// Writes one statement, with the nested ones that follow separately.
     fn statement(&mut self, s: &'a Statement);
-    /// Statements in their order.
     fn statements(&mut self, all: &'a [Statement]) {
         all.iter().for_each(|s| self.statement(s));
     }
 
-    /// Writes a line.
     fn line(&mut self, text: std::fmt::Arguments) {
         let out = &mut self.text().out;
         let _ = out.write_fmt(text);
         out.push('\n');
     }
-    /// A body: the indices of its workgroups, and what these do.
+    /// Writes a body: the indices of its workgroup, then its statements.
     fn body(&mut self, number: usize, code: &'a Code) {
         let head = self.head(number, self.names().signature.groups[number]);
         self.line(format_args!("{head}"));
@@ -83,7 +81,9 @@ pub trait Simt<'a> {
         let tail = self.tail(number);
         self.line(format_args!("{tail}"));
     }
-    /// Blocks: nests, whose ranges are counted over the threads, what is done under a condition, and their ends. Is it one of those?
+    /// Writes a block statement: a nest with its thread indices, a condition, or an end.
+    ///
+    /// Returns whether the statement is one of those.
     fn block(&mut self, s: &'a Statement) -> bool {
         match s {
             Statement::End => self.line(format_args!("}}")),
@@ -110,7 +110,7 @@ pub trait Simt<'a> {
         }
         true
     }
-    /// Over how many lanes a fold goes, and how many threads are from one to the next.
+    /// Returns the number of lanes of a fold and the distance in threads between them.
     fn lanes(&mut self, fold: Id) -> [i64; 2] {
         let range = self.names().g[fold].src[1];
         let stride = self.text().threads.iter().find(|t| t.range == range).map(ThreadIndex::stride);

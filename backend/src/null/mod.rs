@@ -1,4 +1,6 @@
-//! A device that keeps books and runs nothing: scheduling tests, and the size of a model, on a machine without hardware.
+//! A device that only tracks allocations and runs nothing.
+//!
+//! It serves scheduling tests and memory estimates without the hardware.
 
 use gristmill_runtime::lease::{StepGuard, Order, Owner, StepUses, Use, Uses};
 use gristmill_runtime::staging::{self, StagedWrite};
@@ -11,7 +13,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// The null device.
+/// A device that allocates no memory and runs no kernel.
 pub struct NullDevice {
     owner: Owner,
     name: String,
@@ -20,22 +22,22 @@ pub struct NullDevice {
 }
 
 impl NullDevice {
-    /// A device under this name with these numbers.
+    /// Creates a device with a name and a target.
     pub fn new(name: impl Into<String>, target: Target) -> NullDevice {
         NullDevice { owner: Owner::new(), name: name.into(), target, used: Arc::default() }
     }
-    /// The GPU of that name among [`NAMED`], an H200 unless said.
+    /// Creates the NVIDIA GPU of that name in [`NAMED`]; None means an H200.
     pub fn for_gpu(machine: Option<&'static str>) -> NullDevice {
         let name = format!("null:{}", machine.unwrap_or("gpu"));
         NullDevice::new(name, Target::named(machine.unwrap_or("h200")))
     }
-    /// The GPU of that name, an H200 unless said, as an interface to every vendor's tells of it.
+    /// Creates the GPU of that name as wgpu would describe it; None means an H200.
     pub fn for_adapter(machine: Option<&'static str>) -> NullDevice {
         let name = format!("null:{}", machine.unwrap_or("wgpu"));
         let adapter = Adapter::named(machine.unwrap_or("h200")).expect("what is told of each GPU that is not NVIDIA's");
         NullDevice::new(name, Target::new(adapter.machine()))
     }
-    /// Bytes of all buffers that live.
+    /// Returns the total size of all live buffers in bytes.
     pub fn allocated(&self) -> usize {
         self.used.load(Ordering::Relaxed)
     }
@@ -63,7 +65,7 @@ impl Drop for NullBuffer {
     }
 }
 
-/// Nothing runs, but what was started counts as in flight until it has been waited for.
+/// Runs nothing; a started step counts as in flight until it is waited for.
 struct NullReplay {
     launches: Vec<Launch>,
     uses: StepUses,
@@ -118,7 +120,7 @@ impl Device for NullDevice {
         to.check_device("write", self.id())?;
         to.lease("write", offset, data.len(), Use::Write).map(drop)
     }
-    /// Reads zeros.
+    /// Fills the destination with zeros.
     fn read(&self, from: &Buffer, offset: usize, data: &mut [u8]) -> Result<(), Error> {
         from.check_device("read", self.id())?;
         from.lease("read", offset, data.len(), Use::Read)?;

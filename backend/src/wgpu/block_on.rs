@@ -1,10 +1,10 @@
-//! Futures of wgpu, which are ready at once.
+//! Runs futures of wgpu to completion.
 
 use std::future::Future;
 use std::pin::pin;
 use std::task::{Poll, Waker};
 
-/// What a future gives that is ready: without a browser all of wgpu's are.
+/// Polls a future until it is ready; outside a browser, wgpu's futures are ready at once.
 pub fn block_on<T>(future: impl Future<Output = T>) -> T {
     let mut future = pin!(future);
     let mut context = std::task::Context::from_waker(Waker::noop());

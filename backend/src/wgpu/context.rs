@@ -1,5 +1,7 @@
-//! An adapter that was opened: its queue, waits that end, and what has gone wrong. An error that nobody is there to hear (a device that is lost, one in a
-//! callback) is kept, and is what the next call gets.
+//! An open adapter: queue, waits with a timeout, and error reporting.
+//!
+//! An asynchronous error (a lost device, an error in a callback) is stored and returned
+//! by the next call.
 
 use super::adapters::{Limited, WANTED};
 use super::block_on::block_on;
@@ -12,40 +14,37 @@ use wgpu::{
     MemoryHints, PollError, PollType, Queue, SubmissionIndex, Trace,
 };
 
-/// A wait that takes longer makes the device lost: no step and no copy takes two minutes.
+/// Timeout of a wait, after which the device counts as lost: no step or copy takes two minutes.
 const WAIT: Duration = Duration::from_secs(120);
 
-/// What went wrong while nobody asked.
+/// Errors that were reported asynchronously.
 #[derive(Default)]
 struct Failed {
-    /// The device is gone for good.
+    /// Message about the loss of the device, which is permanent.
     lost: Option<String>,
-    /// An error that no scope took.
+    /// First error outside any error scope.
     other: Option<wgpu::Error>,
 }
 
-/// An adapter that was opened.
 pub struct WgpuContext {
-    /// As an owner of memory.
+    /// Identity as an owner of memory.
     pub owner: Owner,
-    /// Its name and how it is reached.
+    /// Adapter's name and backend.
     pub title: String,
-    /// Its driver's name and version.
+    /// Driver's name and version.
     pub driver: String,
-    /// The device.
     pub device: Device,
-    /// Its queue.
     pub queue: Queue,
-    /// What it has of what was asked for.
+    /// Enabled features, among the wanted ones.
     pub features: Features,
-    /// What it takes.
+    /// Limits of the adapter.
     pub limits: Limits,
     failed: Arc<Mutex<Failed>>,
     wait: Mutex<Duration>,
 }
 
 impl WgpuContext {
-    /// Opens an adapter, as if it had no more than that.
+    /// Opens an adapter with artificial limits.
     pub fn open(adapter: &Adapter, limited: &Limited) -> Result<WgpuContext, Error> {
         let info = adapter.get_info();
         let title = format!("{} ({})", info.name, info.backend);
@@ -54,7 +53,8 @@ impl WgpuContext {
             label: None,
             required_features: features,
             required_limits: limits.clone(),
-            // SAFETY: of what wgpu calls experimental, matrices of a subgroup alone are asked for; kernels that use them stay within buffers as others do.
+            // SAFETY: the only experimental feature used is cooperative matrices; kernels with them
+            // stay within buffers as others do.
             experimental_features: unsafe { ExperimentalFeatures::enabled() },
             memory_hints: MemoryHints::Performance,
             trace: Trace::Off,
@@ -80,12 +80,12 @@ impl WgpuContext {
         Ok(WgpuContext { owner, title, driver, device, queue, features, limits, failed, wait })
     }
 
-    /// A wait that takes longer than this makes the device lost.
+    /// Sets the timeout of waits, after which the device counts as lost.
     pub fn limit_waits(&self, limit: Duration) {
         *self.wait.lock().unwrap_or_else(PoisonError::into_inner) = limit;
     }
 
-    /// What has gone wrong since somebody asked; that the device is lost, each time.
+    /// Returns the error since the last call, if any; a lost device is an error each time.
     pub fn check(&self, what: &str) -> Result<(), Error> {
         let mut failed = self.failed.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(message) = &failed.lost {
@@ -102,7 +102,7 @@ impl WgpuContext {
         }
     }
 
-    /// An error of wgpu's, in our words.
+    /// Converts an error of wgpu.
     fn error(&self, what: &str, error: wgpu::Error) -> Error {
         let device = format!("wgpu, {}", self.title);
         match error {
@@ -116,7 +116,7 @@ impl WgpuContext {
         }
     }
 
-    /// What `make` makes, if wgpu has nothing against it.
+    /// Calls `make` in error scopes and returns its result unless wgpu reports an error.
     pub fn scoped<T>(&self, what: &str, make: impl FnOnce() -> T) -> Result<T, Error> {
         self.check(what)?;
         let scopes = [ErrorFilter::OutOfMemory, ErrorFilter::Validation, ErrorFilter::Internal]
@@ -132,7 +132,7 @@ impl WgpuContext {
         }
     }
 
-    /// Waits until that submission, and all before it, have ended.
+    /// Waits for a submission and all earlier ones.
     pub fn wait(&self, what: &str, index: SubmissionIndex) -> Result<(), Error> {
         let timeout = *self.wait.lock().unwrap_or_else(PoisonError::into_inner);
         let polled = self.device.poll(PollType::Wait { submission_index: Some(index), timeout: Some(timeout) });

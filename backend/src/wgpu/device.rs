@@ -1,4 +1,4 @@
-//! An adapter as a device.
+//! The [`Device`] implementation for wgpu adapters.
 
 use super::adapters::{Limited, adapters, facts, find};
 use super::context::WgpuContext;
@@ -24,7 +24,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use wgpu::{AdapterInfo, DeviceType, Features};
 
-/// An adapter.
+/// A wgpu adapter as a device.
 pub struct WgpuDevice {
     name: String,
     info: AdapterInfo,
@@ -37,12 +37,12 @@ pub struct WgpuDevice {
 }
 
 impl WgpuDevice {
-    /// The adapter of that number, or with that in its name, with the user's store.
+    /// Opens the adapter of that index, or whose name contains `name`, with the user's store.
     pub fn new(number: usize, name: Option<&str>) -> Result<WgpuDevice, Error> {
         WgpuDevice::with((number, name), Store::user()?, &Limited::default())
     }
 
-    /// That adapter with this store, as if it had no more than that.
+    /// Opens an adapter with this store and artificial limits.
     pub fn with((number, name): (usize, Option<&str>), store: Store, limited: &Limited) -> Result<WgpuDevice, Error> {
         let (number, adapter) = find(number, name)?;
         let open = |limited: &Limited, store: Store| -> Result<WgpuDevice, Error> {
@@ -54,7 +54,7 @@ impl WgpuDevice {
                 false => Facts { subgroup, ..told },
             };
             let info = adapter.get_info();
-            // Of the tuner's parameters a GPU has none that it reads.
+            // GPUs use none of the tuner's parameters, only plans.
             let (_, plans) = tuning::load(&store, &description(&info));
             Ok(WgpuDevice {
                 name: if number == 0 { "wgpu".into() } else { format!("wgpu:{number}") },
@@ -74,7 +74,7 @@ impl WgpuDevice {
         }
     }
 
-    /// As plans are made for it: of an adapter whose name says nothing with what it reads and computes a second, kept or measured now.
+    /// Adds measured bandwidth and operations to the target if the adapter's name is unknown.
     fn measured(self) -> Result<WgpuDevice, Error> {
         if self.facts.is_known() {
             return Ok(self);
@@ -84,19 +84,21 @@ impl WgpuDevice {
         Ok(WgpuDevice { target: Target { plans: self.target.plans, ..Target::new(machine) }, ..self })
     }
 
-    /// What was measured of it, as it is kept.
+    /// Returns the entry of measured costs.
     fn cost_store(&self) -> Measured<'_> {
         Measured::new(&self.store, &format!("{} by {}", self.facts.name, self.info.backend), &self.context.driver)
     }
 
-    /// A wait for a step or a copy that takes longer than this (two minutes unless said) makes the device [lost](Error::Lost).
+    /// Sets the timeout of waits for steps and copies, two minutes by default.
+    ///
+    /// After a timeout the device is [lost](Error::Lost).
     pub fn with_wait_limit(self, limit: Duration) -> WgpuDevice {
         self.context.limit_waits(limit);
         self
     }
 }
 
-/// The adapter in words, as what a tuner finds is kept for it.
+/// Returns the text that identifies the adapter for tuning.
 fn description(info: &AdapterInfo) -> String {
     format!("{} by {}", info.name, info.backend)
 }
@@ -111,7 +113,8 @@ impl Device for WgpuDevice {
     fn target(&self) -> &Target {
         &self.target
     }
-    /// Not of a program, which takes the host's cores; and a choice of tokens on the device takes integers of 64 bits.
+    /// False for software rasterisers, which use the host's cores, and without 64-bit integers,
+    /// which sampling on the device needs.
     fn overlaps(&self) -> bool {
         self.info.device_type != DeviceType::Cpu && self.context.features.contains(Features::SHADER_INT64)
     }
@@ -157,7 +160,7 @@ impl Device for WgpuDevice {
         };
         lines.into_iter().chain(measured).chain(others).collect()
     }
-    /// Not of a program: that is as fast as the processor.
+    /// A software rasteriser is not measured: it is as fast as the CPU.
     fn measure(&self) -> Result<Option<Costs>, Error> {
         match self.facts.kind {
             AdapterKind::Software(_) => Ok(None),
@@ -173,7 +176,7 @@ impl Device for WgpuDevice {
     fn warnings(&self) -> Vec<Error> {
         self.store.warnings()
     }
-    /// No interface tells: of an adapter on the processor's memory that is the processor's.
+    /// No backend reports free memory; an integrated adapter uses the host's.
     fn available(&self) -> Option<u64> {
         match self.info.device_type {
             DeviceType::DiscreteGpu => None,
@@ -193,7 +196,7 @@ impl Device for WgpuDevice {
         let _lease = from.lease("read", offset, data.len(), Use::Read)?;
         self.copies.read(&self.context, from, offset, data)
     }
-    /// Behind the steps in flight: new bytes.
+    /// The copy is queued after the steps in flight and waits for them.
     fn read_settled(&self, from: &Buffer, offset: usize, data: &mut [u8]) -> Result<(), Error> {
         self.copies.read(&self.context, from, offset, data)
     }

@@ -1,4 +1,4 @@
-//! Memory of an adapter: a buffer for each allocation, copies of whole words.
+//! Memory of an adapter: a buffer for each allocation, and copies of whole words.
 
 use super::context::WgpuContext;
 use super::readback_cache::ReadbackCache;
@@ -8,20 +8,20 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use wgpu::{BufferDescriptor, BufferUsages, CommandEncoderDescriptor, MapMode};
 
-/// Allocations are a multiple of it: the widest load, in bytes.
+/// Granularity of allocations in bytes: the widest load.
 const ALIGNMENT: u64 = 16;
-/// Bytes of a word, of which copies are.
+/// Bytes of a word, the granularity of copies.
 const WORD_BYTES: usize = 4;
-/// Bytes that are on their way before somebody waits: each is twice in memory until then.
+/// Bytes of queued writes before a wait; each queued byte is also held in host memory.
 const MAX_PENDING_BYTES: u64 = 64 << 20;
 
-/// An allocation.
+/// An allocation on an adapter.
 pub struct AdapterMemory {
-    /// The buffer, a little longer than asked for.
+    /// Buffer, rounded up to the granularity.
     pub buffer: wgpu::Buffer,
     len: usize,
     uses: Uses,
-    /// What steps have told of it, if it is for that.
+    /// Host copy of the buffer for [`Memory::Readback`], else None.
     pub readback: Option<ReadbackCache>,
 }
 
@@ -35,11 +35,11 @@ unsafe impl RawBuffer for AdapterMemory {
     }
 }
 
-/// A buffer of `bytes`, which starts as zeros.
+/// Allocates a buffer of `bytes`, filled with zeros.
 pub fn alloc(context: &WgpuContext, bytes: usize, memory: Memory) -> Result<Buffer, Error> {
     let size = (bytes.max(1) as u64).next_multiple_of(ALIGNMENT);
     let limits = &context.limits;
-    // A buffer that is longer than what a kernel is given is bound in pieces, or by parts; kernels count words of it in 32 bits.
+    // A buffer beyond the binding limit is bound in pieces or in part. Kernels index in 32 bits.
     let most = limits.max_buffer_size.min(u32::MAX.into());
     if size > most {
         return Err(Error::Lacking {
@@ -63,7 +63,7 @@ pub fn alloc(context: &WgpuContext, bytes: usize, memory: Memory) -> Result<Buff
     Ok(Buffer::whole(Arc::new(AdapterMemory { buffer, len: bytes, uses: Uses::new(&context.owner), readback: told })))
 }
 
-/// The allocation of a buffer, of which these bytes are inside.
+/// Returns the allocation of a buffer after checking its device and the range.
 pub fn memory<'a>(
     context: &WgpuContext,
     what: &str,
@@ -75,14 +75,14 @@ pub fn memory<'a>(
     buffer.raw::<AdapterMemory>().ok_or_else(|| Error::invalid(what, "the buffer is no memory of an adapter"))
 }
 
-/// Copies from and to an adapter's memory.
+/// Copies between host memory and an adapter's memory.
 #[derive(Default)]
 pub struct WgpuCopies {
     on_their_way: AtomicU64,
 }
 
 impl WgpuCopies {
-    /// Writes bytes; words that they fill in part keep the rest.
+    /// Writes bytes and preserves the other bytes of partially covered words.
     pub fn write(&self, context: &WgpuContext, to: &Buffer, offset: usize, data: &[u8]) -> Result<(), Error> {
         let memory = memory(context, "write", to, [offset, data.len()])?;
         if data.is_empty() {
@@ -97,7 +97,7 @@ impl WgpuCopies {
             data
         } else {
             let mut words = vec![0; last - first];
-            // The words at both ends, of which a part stays.
+            // Fetch the first and last word, of which a part stays.
             let size = words.len();
             fetch(context, memory, first, &mut words[..WORD_BYTES])?;
             fetch(context, memory, last - WORD_BYTES, &mut words[size - WORD_BYTES..])?;
@@ -115,7 +115,7 @@ impl WgpuCopies {
         Ok(())
     }
 
-    /// Reads bytes: as the last step that was waited for has told them, or behind all that was started.
+    /// Reads bytes, from the readback cache if it is valid, else after all submitted work.
     pub fn read(&self, context: &WgpuContext, from: &Buffer, offset: usize, data: &mut [u8]) -> Result<(), Error> {
         let memory = memory(context, "read", from, [offset, data.len()])?;
         if data.is_empty() {
@@ -137,7 +137,7 @@ impl WgpuCopies {
     }
 }
 
-/// Reads whole words, by way of memory that the host sees.
+/// Reads whole words through a mapped staging buffer.
 fn fetch(context: &WgpuContext, from: &AdapterMemory, at: usize, words: &mut [u8]) -> Result<(), Error> {
     const WHAT: &str = "a copy from the GPU";
     let size = words.len() as u64;

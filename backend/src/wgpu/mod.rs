@@ -1,6 +1,7 @@
-//! Every GPU that Vulkan, Metal or Direct3D 12 reaches, through wgpu: kernels in WGSL, a step as a recorded list of dispatches.
+//! GPUs through wgpu (Vulkan, Metal, Direct3D 12), with kernels in WGSL.
 //!
-//! The device is there with the feature `wgpu`; the dialect always. Which adapters there are, and what was checked on which, is docs/wgpu.
+//! A step is a recorded list of dispatches. The device needs the feature `wgpu`; the dialect is
+//! always available. The supported and tested adapters are listed in docs/wgpu.
 
 pub mod dialect;
 
@@ -37,7 +38,7 @@ pub use adapters::{Limited, adapters, present};
 #[cfg(feature = "wgpu")]
 pub use device::WgpuDevice;
 
-/// Without the feature there is no adapter.
+/// Returns false: without the feature `wgpu` there is no adapter.
 #[cfg(not(feature = "wgpu"))]
 pub fn present() -> bool {
     false

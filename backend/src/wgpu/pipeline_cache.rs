@@ -1,5 +1,7 @@
-//! What an adapter's driver compiled, kept in the store of kernels: an entry for the kernels that are loaded together, so that what is no longer asked for
-//! leaves the store as other entries do. It is verified when it is read, and a driver that cannot use it compiles anew.
+//! Driver-compiled pipelines, kept in the kernel store.
+//!
+//! An entry covers the kernels that are loaded together, so that unused ones are evicted like
+//! others. It is verified when read, and a driver that rejects it compiles again.
 
 use super::context::WgpuContext;
 use super::dialect::PRELUDE;
@@ -8,16 +10,16 @@ use gristmill_runtime::Error;
 use gristmill_runtime::store::{Key, Store};
 use wgpu::{Features, PipelineCache, PipelineCacheDescriptor};
 
-/// What is kept of the pipelines of some kernels.
+/// Pipeline cache of a set of kernels.
 pub struct CachedPipelines {
     cache: Option<PipelineCache>,
     key: Key,
-    /// Bytes that the store had.
+    /// Size of the stored entry in bytes; 0 if there is none.
     had: usize,
 }
 
 impl CachedPipelines {
-    /// Of these kernels: what the store has, if the interface hands out what it compiled (Vulkan's does).
+    /// Opens the cache of these kernels, if the backend supports it (Vulkan does).
     pub fn new(context: &WgpuContext, store: &Store, texts: &[&KernelText]) -> Result<CachedPipelines, Error> {
         let about = ["pipelines", env!("CARGO_PKG_VERSION"), &context.title, &context.driver, PRELUDE];
         let names = texts.iter().map(|text| text.symbol.as_str());
@@ -27,16 +29,16 @@ impl CachedPipelines {
         }
         let data = store.get(&key)?;
         let descriptor = PipelineCacheDescriptor { label: None, data: data.as_deref(), fallback: true };
-        // SAFETY: the store gives back, to the bit, what such a cache of this driver's gave it.
+        // SAFETY: the store returns unmodified data that a cache of the same driver produced.
         let make = || unsafe { context.device.create_pipeline_cache(&descriptor) };
         let cache = Some(context.scoped("kept pipelines", make)?);
         Ok(CachedPipelines { cache, key, had: data.map_or(0, |data| data.len()) })
     }
-    /// Where compiled kernels are looked for, and left.
+    /// Returns the cache to use when pipelines are created.
     pub fn cache(&self) -> Option<&PipelineCache> {
         self.cache.as_ref()
     }
-    /// Keeps what has come since.
+    /// Stores the cache if it has grown.
     pub fn store(&self, store: &Store) {
         let data = self.cache.as_ref().and_then(PipelineCache::get_data);
         if let Some(data) = data.filter(|data| data.len() > self.had) {

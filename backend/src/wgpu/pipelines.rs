@@ -1,4 +1,4 @@
-//! Pipelines: a kernel's module, compiled by its adapter's driver, and how its buffers are bound.
+//! Compiled kernels and the layouts of their buffer bindings.
 
 use super::context::WgpuContext;
 use super::dialect::{module, multiplies, words_of_tables};
@@ -14,38 +14,37 @@ use wgpu::{
     PipelineLayoutDescriptor, ShaderModuleDescriptor, ShaderRuntimeChecks, ShaderSource, ShaderStages,
 };
 
-/// A compiled kernel.
+/// A kernel compiled by the driver.
 pub struct Pipeline {
-    /// What runs.
     pub pipeline: ComputePipeline,
-    /// How its buffers are bound, behind them its variables, if it has any, behind these further pieces of buffers that are too long for one binding, and behind all its tables.
+    /// Bindings: buffers, the uniform buffer of variables if any, further pieces
+    /// of long buffers, tables.
     pub layout: BindGroupLayout,
-    /// Of how many pieces each buffer is.
+    /// Number of pieces of each buffer.
     pub pieces: Vec<usize>,
-    /// Bytes of a piece.
+    /// Size of a piece in bytes.
     pub piece: usize,
-    /// Its constant tables, if it has any.
+    /// Buffer of the constant tables, if the kernel has any.
     pub tables: Option<Buffer>,
 }
 
-/// What every pipeline of a device is made with.
+/// Arguments shared by all pipelines of a device.
 pub struct PipelineBuilder<'a> {
-    /// The adapter.
     pub context: &'a WgpuContext,
-    /// Bytes of a piece of a buffer.
+    /// Bytes of a piece of a long buffer.
     pub piece: usize,
-    /// What its driver compiled before.
+    /// Cache of pipelines compiled earlier.
     pub kept: &'a CachedPipelines,
 }
 
-/// Is it a weight, which nothing writes while a step runs? The dialect declares these as read alone.
+/// Returns whether a parameter is a weight, which the dialect declares as read-only.
 fn is_weight(program: &Program, slot: u32, access: Access) -> bool {
     let packed = |arg: &Arg| matches!(arg, Arg::Packed(s, _) if *s == slot);
     let g = &program.graph;
     access == Access::Read && g.any(program.root, |_, n| n.op == Op::Param && packed(&n.arg))
 }
 
-/// What an adapter does not take of a program with so many buffers, before its driver is asked.
+/// Checks a program with that number of bindings against the adapter's limits.
 fn check(context: &WgpuContext, program: &Program, buffers: usize) -> Result<(), Error> {
     let limits = &context.limits;
     let lacking = |message: String| {
@@ -84,8 +83,10 @@ impl Pipeline {
         let module = context.scoped(&program.name, || {
             let source = ShaderSource::Wgsl(Cow::Borrowed(&source));
             let descriptor = ShaderModuleDescriptor { label: Some(&text.symbol), source };
-            // SAFETY: kernels stay within buffers that are as long as they say, which is checked when they are launched; divisors are positive and loops end.
-            // In development builds the module looks itself; not where subgroups load matrices, of which a check would look at one element, and all threads have to come there.
+            // SAFETY: a launch checks that buffers are as long as the program states, and kernels
+            // stay within that; divisors are positive and loops end. Debug builds keep the module's
+            // own checks, except with cooperative matrices: a check would cover one element only,
+            // and all threads must reach the load.
             let checks = match cfg!(debug_assertions) && !multiplies(&text.source) {
                 true => ShaderRuntimeChecks { force_loop_bounding: false, ..ShaderRuntimeChecks::checked() },
                 false => ShaderRuntimeChecks::unchecked(),
@@ -117,7 +118,7 @@ impl Pipeline {
     }
 }
 
-/// What a driver, or naga before it, has against a kernel is a bug of ours.
+/// Converts an error of naga or the driver about a kernel, which is a bug of ours.
 fn compile_error(text: &KernelText, error: Error) -> Error {
     match error {
         Error::Driver { message, .. } => text.with_name(Error::Compile { kernel: text.name.clone(), message }),
@@ -125,7 +126,7 @@ fn compile_error(text: &KernelText, error: Error) -> Error {
     }
 }
 
-/// A buffer of words that nobody writes.
+/// Creates a read-only buffer of words.
 fn constant(context: &WgpuContext, name: &str, words: &[u32]) -> Result<Buffer, Error> {
     let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
     let (size, usage) = (bytes.len() as u64, BufferUsages::STORAGE | BufferUsages::COPY_DST);
@@ -137,7 +138,8 @@ fn constant(context: &WgpuContext, name: &str, words: &[u32]) -> Result<Buffer, 
     })
 }
 
-/// Storage buffers in the order of the parameters, the uniform buffer of variables, further pieces in the order of the parameters, and tables.
+/// Creates the layout: a storage buffer for each parameter, the uniform buffer of variables,
+/// further pieces in the order of the parameters, and tables.
 fn layout(context: &WgpuContext, program: &Program, pieces: &[usize], tables: bool) -> Result<BindGroupLayout, Error> {
     let entry = |binding: usize, ty: BufferBindingType| BindGroupLayoutEntry {
         binding: binding as u32,

@@ -1,4 +1,4 @@
-//! A captured step: its launches as a list of dispatches, recorded anew at each start, with the variables in one uniform buffer.
+//! A captured step on wgpu: dispatches recorded at each start, variables in one uniform buffer.
 
 use super::context::WgpuContext;
 use super::dialect::GROUPS_X;
@@ -19,38 +19,38 @@ use wgpu::{
     Features, MapMode, QuerySet, QuerySetDescriptor, QueryType, SubmissionIndex,
 };
 
-/// Most queries of a set.
+/// Maximum number of queries in a set.
 const MAX_QUERIES: usize = 4096;
 /// Bytes of a query's result.
 const QUERY_RESULT_BYTES: u64 = 8;
 
-/// Dispatches of the first submission of a step, and how many times as many each further one has.
+/// Dispatches of a step's first submission, and the growth factor of the following ones.
 const FIRST_SUBMISSION: usize = 16;
 const SUBMISSION_GROWTH: usize = 4;
 
-/// A launch, bound.
+/// A launch with its bindings.
 struct Dispatch {
     pipeline: Arc<Pipeline>,
     bindings: BindGroup,
-    /// Its count of workgroups, and its place among the launches that were captured.
+    /// Index of its workgroup count, then its index among the captured launches.
     count: usize,
     number: usize,
 }
 
-/// A step in flight: its last submission, and what it copies to.
+/// A step in flight: its last submission and the readback copies.
 struct Started {
     index: SubmissionIndex,
     copy: HostCopies,
     _in_flight: StepGuard,
 }
 
-/// A captured step.
+/// A captured step on wgpu.
 pub struct WgpuReplay {
     context: Arc<WgpuContext>,
     variables: Variables,
-    /// Workgroups of every count of `variables`.
+    /// Evaluated workgroup counts of `variables`.
     counts: Vec<i64>,
-    /// The variables of the kernels, as they lie in `values`, with filling between lists.
+    /// Variable of each word of `values`; None for padding between lists.
     cells: Vec<Option<usize>>,
     values: wgpu::Buffer,
     dispatches: Vec<Dispatch>,
@@ -58,7 +58,7 @@ pub struct WgpuReplay {
     readback: Readback,
     started: VecDeque<Started>,
     uses: StepUses,
-    /// Keeps memory.
+    /// Keeps the buffers alive.
     launches: Vec<Launch>,
 }
 
@@ -107,7 +107,7 @@ impl WgpuReplay {
         })
     }
 
-    /// Takes values of the variables, and sends them.
+    /// Sets the variables and uploads them.
     fn prepare(&mut self, vars: &[(&str, i64)]) -> Result<(), Error> {
         self.variables.set(vars)?;
         self.variables.count(&mut self.counts)?;
@@ -131,7 +131,7 @@ impl WgpuReplay {
         self.context.scoped("variables", || self.context.queue.write_buffer(&self.values, 0, &words))
     }
 
-    /// The grid of a dispatch.
+    /// Returns the grid of a dispatch.
     fn grid(&self, dispatch: &Dispatch) -> [u32; 2] {
         grid(self.counts[dispatch.count])
     }
@@ -140,7 +140,10 @@ impl WgpuReplay {
         self.context.device.create_command_encoder(&CommandEncoderDescriptor::default())
     }
 
-    /// Records the step and submits it: behind another at once, else in parts of which each is longer than the one before, as the adapter runs one while the next is recorded.
+    /// Records and submits the step.
+    ///
+    /// If a step is in flight, it is one submission. Otherwise it is split into growing parts, so
+    /// that the adapter runs one while the next is recorded.
     fn submit(&self, copy: &HostCopies) -> SubmissionIndex {
         let mut part = if self.started.is_empty() { FIRST_SUBMISSION } else { self.dispatches.len() };
         let mut rest = &self.dispatches[..];
@@ -159,7 +162,7 @@ impl WgpuReplay {
         }
     }
 
-    /// One launch in a pass of its own, or several.
+    /// Records dispatches in one compute pass, with optional timestamps.
     fn record(&self, encoder: &mut CommandEncoder, dispatches: &[Dispatch], times: Option<ComputePassTimestampWrites>) {
         let descriptor = ComputePassDescriptor { label: None, timestamp_writes: times };
         let mut pass = encoder.begin_compute_pass(&descriptor);
@@ -173,7 +176,7 @@ impl WgpuReplay {
         }
     }
 
-    /// Seconds of each dispatch by the adapter's own clock, in their order.
+    /// Runs each dispatch with timestamp queries. Returns the seconds, in order.
     fn run_by_clock(&mut self) -> Result<Vec<f64>, Error> {
         let context = self.context.clone();
         let mut seconds = Vec::new();
@@ -216,7 +219,7 @@ impl WgpuReplay {
         Ok(seconds)
     }
 
-    /// The same by the host's clock, each launch waited for.
+    /// Runs each dispatch and waits for it, timed by the host's clock. Returns the seconds.
     fn run_by_hosts_clock(&self) -> Result<Vec<f64>, Error> {
         let one = |dispatch: &Dispatch| {
             let before = Instant::now();
@@ -232,7 +235,7 @@ impl WgpuReplay {
     }
 }
 
-/// The buffers of a launch, each from where it begins on, in whole words, its variables, and what is left of buffers that are several pieces.
+/// Binds the buffers of a launch, its variables, further pieces of long buffers, and its tables.
 fn bind(
     context: &WgpuContext,
     launch: &Launch,
@@ -249,7 +252,7 @@ fn bind(
         if !first.is_multiple_of(alignment) {
             return Err(Error::invalid(name, format!("its buffer {i} begins at {first}, no multiple of {alignment}")));
         }
-        // What the kernel may touch of it.
+        // Bytes that the kernel may access.
         let touched = match program.params[i].extent {
             Extent::Fixed(bytes) => bytes.min(buffer.len()),
             Extent::Per { .. } => buffer.len(),
@@ -316,10 +319,10 @@ impl Replay for WgpuReplay {
 }
 
 impl Drop for WgpuReplay {
-    /// What was started uses the buffers that go with this; wgpu keeps them until then, leases do not.
+    /// Waits for steps in flight: wgpu keeps their buffers alive, but leases would end.
     fn drop(&mut self) {
         while !self.started.is_empty() {
-            let _ = self.wait(); // whoever did not wait does not want to know
+            let _ = self.wait(); // the result is not needed
         }
     }
 }

@@ -1,4 +1,6 @@
-//! Are the threads of a subgroup numbered as they follow one another in their workgroup? Folds rely on it, and no interface promises it: a kernel looks.
+//! Checks whether subgroup lanes are numbered like the workgroup's threads.
+//!
+//! Subgroup reductions rely on it, and no API guarantees it, so a kernel tests it.
 
 use super::dialect::subgroup_order::text;
 use gristmill_runtime::{Device, Error, Launch, Memory};
@@ -6,7 +8,7 @@ use gristmill_uop::Graph;
 use gristmill_uop::program::{Access, Extent, Param, Program};
 use std::sync::Arc;
 
-/// Are the threads of the device's workgroups in order, so far as its narrowest subgroup goes?
+/// Returns whether the order holds at all distances within the narrowest subgroup.
 pub fn subgroups_in_order(device: &dyn Device) -> Result<bool, Error> {
     let (threads, narrowest) = (device.target().threads, device.target().machine.subgroup);
     let mut graph = Graph::new();

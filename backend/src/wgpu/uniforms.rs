@@ -1,20 +1,22 @@
-//! Where what a dispatch reads beside its buffers lies: lists of variables, and the grid that has its workgroups. Nothing here asks an adapter, so its tests run without the feature.
+//! Layout of the uniform buffer of variables, and the grid of a dispatch.
+//!
+//! Nothing here needs an adapter, so its tests run without the feature.
 
 use super::dialect::GROUPS_X;
 
 /// Bytes of a variable.
 pub const VARIABLE_BYTES: usize = 4;
 
-/// Where lists of variables lie, each once.
+/// Offsets of lists of variables; equal lists share one.
 #[derive(Default)]
 pub struct UniformLayout {
-    /// A variable for each cell; none where there is filling.
+    /// Variable of each word; None for padding.
     pub cells: Vec<Option<usize>>,
     known: Vec<(Vec<usize>, usize)>,
 }
 
 impl UniformLayout {
-    /// The offset in bytes of a list, a multiple of that.
+    /// Returns the offset of a list in bytes, a multiple of `alignment`.
     pub fn offset_of(&mut self, list: &[usize], alignment: usize) -> usize {
         if let Some((_, at)) = self.known.iter().find(|(known, _)| known == list) {
             return *at;
@@ -22,14 +24,16 @@ impl UniformLayout {
         let at = (self.cells.len() * VARIABLE_BYTES).next_multiple_of(alignment);
         self.cells.resize(at / VARIABLE_BYTES, None);
         self.cells.extend(list.iter().copied().map(Some));
-        // A uniform buffer's struct is a multiple of 16 bytes.
+        // The size of a struct in a uniform buffer is a multiple of 16 bytes.
         self.cells.resize(self.cells.len().next_multiple_of(16 / VARIABLE_BYTES), None);
         self.known.push((list.to_vec(), at));
         at
     }
 }
 
-/// Columns and rows of workgroups; rows are full where there are several, and kernels leave out what is beyond their count.
+/// Returns the columns and rows of the grid for a number of workgroups.
+///
+/// With several rows all are full, and kernels skip workgroups beyond their count.
 pub fn grid(count: i64) -> [u32; 2] {
     match u32::try_from(count) {
         Ok(count) if count <= 0xffff => [count, 1],

@@ -1,4 +1,7 @@
-//! Products of a subgroup's matrices: what they are loaded from are arrays of halves, and only they are (`Memories`), since a matrix and what it is loaded from have one type in Metal.
+//! Cooperative matrices of a subgroup in WGSL.
+//!
+//! Only arrays of halves are loaded as matrices (`Memories`), since in Metal a matrix has the same
+//! element type as the memory that it is loaded from.
 
 use super::expression::WgslExpressions;
 use super::memory::Memories;
@@ -6,23 +9,23 @@ use crate::names::unprintable;
 use gristmill_uop::fragment::Fragment;
 use gristmill_uop::{Arg, DType, Id, Op, Scalar};
 
-/// What a module with such products begins with.
+/// Directives of a module with cooperative matrices.
 pub const ENABLE: &str = "enable f16;\nenable wgpu_cooperative_matrix;\n";
-/// What their types begin with.
+/// Prefix of the matrix types.
 pub const MATRIX: &str = "coop_mat";
 
-/// The type of a matrix of so many rows and columns, as an operand or as sums.
+/// Returns the type of a matrix as an operand (`A`, `B`) or an accumulator (`C`).
 fn matrix(of: &Fragment, role: char) -> String {
     let element = if role == 'C' { of.sum } else { of.operand };
     format!("{MATRIX}{}x{}<{}, {role}>", of.rows, of.columns, element.name())
 }
 
-/// Is it a type of a matrix's sums?
+/// Returns whether a type is a matrix accumulator.
 pub fn is_sums(dtype: DType) -> bool {
     dtype.lanes > 1 && Fragment::of_sums(dtype).is_some()
 }
 
-/// The statement that loads an operand: of the first, rows lie one behind the other, of the second columns.
+/// Renders the load of an operand: A with contiguous rows, B with contiguous columns.
 pub fn load(t: &WgslExpressions, memories: &Memories, id: Id) -> String {
     let n = &t.g[id];
     let (Arg::Ints(numbers), &[buffer, at]) = (&n.arg, &n.src[..]) else { unprintable(t.g, id) };
@@ -37,7 +40,7 @@ pub fn load(t: &WgslExpressions, memories: &Memories, id: Id) -> String {
     format!("let v{} = {how}<{}>(&{place}, {stride}u);", t.number(id), matrix(of, role))
 }
 
-/// The statement that begins sums: with nothing, as no others begin a product.
+/// Renders the declaration of an accumulator, which always starts at zero.
 pub fn first_sums(t: &WgslExpressions, acc: Id) -> String {
     let node = &t.g[acc];
     let Some(of) = Fragment::of_sums(node.dtype) else { unprintable(t.g, acc) };
@@ -45,13 +48,15 @@ pub fn first_sums(t: &WgslExpressions, acc: Id) -> String {
     format!("var a{}: {matrix} = {matrix}();", t.number(node.src[1]))
 }
 
-/// The statement that writes sums as rows of a buffer.
+/// Renders the store of an accumulator to rows of a buffer.
 pub fn write(t: &WgslExpressions, memories: &Memories, [buffer, at, sums]: [Id; 3], stride: i64) -> String {
     let place = memories.get(buffer).at(&t.offset(at));
     format!("coopStoreT({}, &{place}, {stride}u);", t.name(sums))
 }
 
-/// The statement that computes two bytes of a word, plus a zero, times a factor, plus a term if there is one, as halves: behind the bits of 2^23 a byte is the last of a float's fraction.
+/// Renders two bytes of a word, plus a zero, times a factor, plus an optional term, as halves.
+///
+/// A byte in the low mantissa bits of the float 2^23 makes 2^23 + byte.
 pub fn scaled_pair(t: &WgslExpressions, id: Id) -> String {
     let n = &t.g[id];
     let Arg::Ints(numbers) = &n.arg else { unprintable(t.g, id) };
@@ -63,7 +68,7 @@ pub fn scaled_pair(t: &WgslExpressions, id: Id) -> String {
     format!("let v{} = vec2<f16>(({whole}) * {}{term});", t.number(id), s[1])
 }
 
-/// The statements that write values side by side to an array of halves: each one half, or the two of a word.
+/// Renders stores of adjacent values to an array of halves, each one half or the two of a word.
 pub fn writes(t: &WgslExpressions, memories: &Memories, [buffer, at]: [Id; 2], values: &[Id]) -> Vec<String> {
     let (at, memory) = (t.offset(at), memories.get(buffer));
     let place = |i: usize| memory.at(&format!("({at} + {i}u)"));

@@ -1,6 +1,8 @@
-//! The kernel that looks whether a subgroup's threads are in order.
+//! Kernel that tests the order of a subgroup's threads.
 
-/// Each thread's neighbour at every distance within the narrowest subgroup, by its number: 1 where all are who they should be.
+/// Returns a kernel that stores 1 for each thread whose shuffles return the expected neighbours.
+///
+/// It tests each power-of-two distance within the narrowest subgroup.
 pub fn text(threads: usize, narrowest: i64) -> String {
     let distances: String = (0..narrowest.max(1).ilog2())
         .map(|bit| format!("right = right && subgroupShuffleXor(thread, {0}u) == (thread ^ {0}u);\n", 1 << bit))
