@@ -3,7 +3,7 @@
 use crate::beam::Question;
 use gristmill_backend::tuning::Plans;
 use gristmill_compiler::decision::{FACTOR, LAYOUT, Pair};
-use gristmill_compiler::decompose::product::Form;
+use gristmill_compiler::decompose::matmul_variant::Form;
 use gristmill_compiler::{Compiled, Decision, Listed, compile};
 use gristmill_llm::arch::Plan;
 use gristmill_uop::target::Target;

@@ -1,11 +1,11 @@
 //! Kernels of the user's own (`Op::Call`): what decides whether they are used, and what becomes of them.
 //!
 //! Where the device's dialect has a text for one, the call is a kernel whose nest stores a value that stands for the text, or what is computed from that, and reads each argument's buffer, or what its function
-//! computes (`schedule/custom.rs`), so that parameters, levels, hazards, lifetimes and titles follow from it as from any other kernel's. Elsewhere the call is its reference, and that is scheduled as if it
+//! computes (`kernel/custom.rs`), so that parameters, levels, hazards, lifetimes and titles follow from it as from any other kernel's. Elsewhere the call is its reference, and that is scheduled as if it
 //! had been written alone.
 
-use crate::price::{OfText, Price};
-use crate::typical::typical;
+use crate::cost::{OfText, Price};
+use crate::ir::size_estimate::typical;
 use gristmill_uop::custom::{CustomRef, Language};
 use gristmill_uop::program::Program;
 use gristmill_uop::target::Target;

@@ -3,7 +3,7 @@
 //! `merge`, `shapes`, `workgroup`, `stages`, `nest`, `launch`.
 //!
 //! What is no decision follows from facts and measured constants: whether the tokens of a prompt share rows (`tokens_share`), its keys are rounded (`rounded_keys`) and weights that are read across their
-//! rows are copied (`across.rs`), in which chunks a recurrence goes, and what flags switch off (`uop/src/target.rs`).
+//! rows are copied (`dequantise_transposed.rs`), in which chunks a recurrence goes, and what flags switch off (`uop/src/target.rs`).
 
 use std::collections::BTreeMap;
 

@@ -10,17 +10,19 @@ pub use dialect::{Accessor, Array, CustomCode, CustomDialect, Dialect, Element, 
 pub(crate) use kernel::{Slots, verify};
 
 use crate::decision::{Alternative, Decider, Decision};
+use crate::ir::mma::tile_axes;
+use crate::ir::nest::{Nest, Ranges};
+use crate::ir::size_estimate::typical;
+use crate::ir::title::title;
 use crate::lower::spec as linear_spec;
-use crate::lower::{KernelCode, finish, lower_bodies, tiles};
+use crate::lower::{KernelCode, finish, lower_bodies};
 use crate::map::{accumulators, simd, simt, tile_terms, units};
-use crate::nest::{Nest, Ranges};
+use crate::plan::FIRST;
+use crate::plan::{Accumulators, NestPlan, Proposal, TilePlan, Warps};
+use crate::propose;
+use crate::propose::launch::Launched;
+use crate::propose::nest::ThreadNest;
 use crate::schedule::{Body, Launch};
-use crate::tile::plan::FIRST;
-use crate::tile::propose::launch::Launched;
-use crate::tile::propose::nest::ThreadNest;
-use crate::tile::{Accumulators, NestPlan, Proposal, TilePlan, Warps, propose};
-use crate::title::title;
-use crate::typical::typical;
 use gristmill_uop::fragment::Fragment;
 use gristmill_uop::function::Function;
 use gristmill_uop::launch::LaunchPlan;
@@ -153,7 +155,7 @@ fn mapped(g: &mut Graph, body: &Body, with: &mut Emission) -> Mapped {
         let site = Decision::new("nest", site, vec![]);
         // A loop that nests share stays around them as it is.
         let (bare, shared) = Nest::of(g, nest).split_loops(g, RangeKind::Fused);
-        let tile = tiles::ranges(g, &g[bare].src[3..], &target.machine).and(target.machine.tile_fragment());
+        let tile = tile_axes::ranges(g, &g[bare].src[3..], &target.machine).and(target.machine.tile_fragment());
         let mapping = Mapping { target, ranges: &mut ranges, site, decider: with.decider };
         let (mapped, chosen) = match target.machine.kind {
             _ if let Some(of) = tile => mapping.of_tiles(g, bare, of),

@@ -10,7 +10,7 @@ mod piece;
 use crate::arch::{Bind, Call, Plan};
 use crate::error::{Error, Progress};
 use crate::gguf::{self, Gguf, TensorInfo};
-use gristmill_compiler::layout::Layout;
+use gristmill_compiler::ir::layout::Layout;
 use gristmill_runtime::{Buffer, Memory, memory};
 use gristmill_tensor::jit::{Jit, Ready};
 use piece::{How, Weight};

@@ -4,7 +4,7 @@
 //! `cargo run --release -p gristmill-tensor --example custom_kernel`; with `cuda` or `interp` behind `--` on that device.
 
 use gristmill_backend::{Opened, Options};
-use gristmill_compiler::layout::Layout;
+use gristmill_compiler::ir::layout::Layout;
 use gristmill_runtime::{Buffer, Error, Memory, Replay};
 use gristmill_tensor::evaluate::{Env, evaluate_all};
 use gristmill_tensor::function::Capture;

@@ -6,7 +6,7 @@
 use crate::function::{ContentKey, Key};
 use crate::kept::Kept;
 use gristmill_backend::Opened;
-use gristmill_compiler::layout::{Layout, Packing};
+use gristmill_compiler::ir::layout::{Layout, Packing};
 use gristmill_compiler::prepack::{PackedRows, prepack};
 use gristmill_compiler::{Cheapest, Compiled, Policy, compile};
 use gristmill_runtime::{Buffer, Device, Error, Kernel, Launch, Memory, Replay};

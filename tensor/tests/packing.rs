@@ -1,6 +1,6 @@
 //! Formats taken apart: what is stored of them in layouts with interleaved rows.
 
-use gristmill_compiler::layout::{Kind, Packing};
+use gristmill_compiler::ir::layout::{Kind, Packing};
 use gristmill_encodings::TABLE;
 use gristmill_uop::EncodingRef;
 

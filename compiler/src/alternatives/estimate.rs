@@ -5,7 +5,7 @@ use super::import::Written;
 use super::term::{Class, Contraction, Form, Source, Term};
 use super::terms::Terms;
 use crate::decompose::scatter::{Form as Scattered, Sizes};
-use crate::price::{TYPICAL, typical};
+use crate::ir::size_estimate::{TYPICAL, typical};
 use gristmill_uop::fragment::Fragment;
 use gristmill_uop::target::Target;
 use gristmill_uop::{Arg, Id, Op, Scalar};

@@ -6,9 +6,9 @@
 //! the sum, which is written as a whole.
 
 use super::bf16::Product;
-use super::halves::shifted;
+use super::f16_mma::shifted;
 use super::operands::{Operands, Suits, gathered, moved, repeats};
-use crate::layout::Packing;
+use crate::ir::layout::Packing;
 use gristmill_uop::fragment::Fragment;
 use gristmill_uop::machine::MachineKind;
 use gristmill_uop::target::Target;

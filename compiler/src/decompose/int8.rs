@@ -6,15 +6,15 @@
 //! one side of a product of bytes has to be unsigned.
 //!
 //! The contraction then is of `float(q)·d`. That the sum of products is one of integers follows from rules (`uop/src/rules/dot.rs`),
-//! which are applied when the contraction's ranges are known (`schedule/expand.rs`).
+//! which are applied when the contraction's ranges are known (`kernel/rangeify.rs`).
 
-use super::across::{self, Across};
+use super::dequantise_transposed::{self, Across};
+use super::matmul_variant::{Form, Forms};
 use super::operands::{Operands, Suits};
-use super::product::{Form, Forms};
-use super::{bf16, cooperative, halves};
-use crate::layout::{Layout, Packing};
-use crate::nest::flatten;
-use crate::request::{CausalSkip, FusedSum, Hint, StagedTile};
+use super::{bf16, cooperative, f16_mma};
+use crate::ir::hints::{CausalSkip, FusedSum, Hint, StagedTile};
+use crate::ir::layout::{Layout, Packing};
+use crate::ir::nest::flatten;
 use gristmill_uop::function::{Function, Slot, Storage};
 use gristmill_uop::machine::MachineKind;
 use gristmill_uop::rows::GROUP;
@@ -49,9 +49,9 @@ pub struct Derived {
     /// Contractions of a subgroup's tiles: reductions, by node, with the halves of their weight, which are unpacked into stages.
     pub staged: FxHashMap<Id, Id>,
     /// Contractions of a warp's fragments of halves: reductions, by node, with the order of their activations.
-    pub of_halves: FxHashMap<Id, halves::Order>,
+    pub of_halves: FxHashMap<Id, f16_mma::Order>,
     /// Activations of these, in the order in which lanes read them.
-    pub rounded: FxHashMap<Id, halves::Order>,
+    pub rounded: FxHashMap<Id, f16_mma::Order>,
     /// Contractions of plain halves, of weights that are read across their rows: reductions.
     pub across: Vec<Id>,
     /// Terms of a tile of bf16, if the machine multiplies these.
@@ -73,7 +73,7 @@ impl Derived {
         {
             let rows: i64 = front.iter().map(|&d| g.max_of(d)).product();
             let row = flatten(g, front, leading);
-            return halves::place(g, order, rows, row, last);
+            return f16_mma::place(g, order, rows, row, last);
         }
         let (Some(&together), true) = (self.planes.get(&node), self.by_groups) else { return flatten(g, dims, index) };
         let (Some((_, front)), Some((&last, leading))) = (dims.split_last(), index.split_last()) else {
@@ -92,7 +92,7 @@ impl Derived {
         self.tiled.contains_key(&node) || self.staged.contains_key(&node)
     }
     /// The sum of a warp's fragments.
-    fn of_warps(&mut self, product: &halves::Product) -> Id {
+    fn of_warps(&mut self, product: &f16_mma::Product) -> Id {
         // All who read them take one order.
         let order = self.rounded.entry(product.rounded).or_insert(product.order);
         *order = order.and(product.order);
@@ -156,7 +156,7 @@ pub fn layouts(g: &Graph, slots: &[Slot], roots: &[Id], target: &Target) -> Layo
         }
     }
     // A weight that is read along another axis stays as it is, unless that is done once, for a copy.
-    let copied = across::copied(g, roots, target);
+    let copied = dequantise_transposed::copied(g, roots, target);
     for id in g.toposort(roots) {
         if g[id].op == Op::Permute
             && !copied.contains(&id)
@@ -279,7 +279,7 @@ impl Derivation<'_, '_, '_> {
         let suits = [
             (Form::Tiles, tiles),
             (Form::Staged, staged),
-            (Form::Fragments, halves::suits(g, *operands, *layout, packing, &target.machine)),
+            (Form::Fragments, f16_mma::suits(g, *operands, *layout, packing, &target.machine)),
             (Form::Integers, Suits::Preferred),
             (Form::Floats, Suits::Legal),
         ];
@@ -292,7 +292,7 @@ impl Derivation<'_, '_, '_> {
                 staged.product.sum
             }
             Form::Fragments => {
-                let product = halves::product(g, *operands, *layout, packing, &target.machine);
+                let product = f16_mma::product(g, *operands, *layout, packing, &target.machine);
                 self.buffers.push(product.rounded);
                 self.derived.of_warps(&product)
             }

@@ -9,8 +9,8 @@
 //! The last version of a state is made in the state itself, without a copy.
 
 use crate::decision::{Alternative, Decider, Decision};
-use crate::price::typical;
-use crate::tile::text::{ParseError, bad};
+use crate::ir::parse::{ParseError, bad};
+use crate::ir::size_estimate::typical;
 use gristmill_uop::function::{Function, SlotKind};
 use gristmill_uop::machine::MachineKind;
 use gristmill_uop::target::Target;

@@ -3,8 +3,9 @@
 use super::dialect::{Accessor, CustomCode, CustomDialect, Dialect};
 use super::kernel::{Kernel, Slots, fingerprint, sized, verify};
 use crate::custom::{OUTPUT, argument, range, value};
-use crate::lower::words::in_words;
-use crate::lower::{Statement, accesses, define, legalise};
+use crate::lower::legalise::loads;
+use crate::lower::legalise::types::in_words;
+use crate::lower::{Statement, accesses, define};
 use crate::schedule::Launch;
 use gristmill_uop::custom::CustomRef;
 use gristmill_uop::program::{KernelContext, Program};
@@ -73,7 +74,7 @@ pub fn program(g: &Graph, launch: &Launch, kernel: CustomRef, around: &Around) -
 
 /// The functions that the text calls: of the arguments in their order, then of the output.
 fn accessors(g: &mut Graph, nest: Id, kernel: CustomRef, target: &Target) -> Vec<Accessor> {
-    let nest = legalise::loads(g, nest, target);
+    let nest = loads::loads(g, nest, target);
     let Some(text) = value(g, &[nest]) else { return vec![] };
     // Functions of these statements, which end with a value: what that is called, and the text's, and an index.
     let function = |g: &mut Graph, name, index: Option<Id>, statements, value| {

@@ -1,13 +1,13 @@
 //! How a GPU runs a launch, decided: by price, where another plan than the one proposed first could be so much cheaper.
 
+use crate::cost::launch::{Waiting, launch as price};
 use crate::decision::{Alternative, Decider, Decision};
+use crate::ir::size_estimate::typical;
 use crate::lower::Statement;
+use crate::lower::loops::unroll::unroll;
 use crate::lower::pressure::waits;
-use crate::lower::unroll::unroll;
-use crate::price::launch::{Waiting, launch as price};
-use crate::tile::Proposal;
-use crate::tile::propose::launch::{Launched, launch as proposals};
-use crate::typical::typical;
+use crate::plan::Proposal;
+use crate::propose::launch::{Launched, launch as proposals};
 use gristmill_uop::Id;
 use gristmill_uop::launch::LaunchPlan;
 

@@ -1,20 +1,20 @@
 //! A kernel's statements, from its nests: every body linearised, and then, pass by pass and as its launch's plan says, what its threads and the kernels around
 //! it wait for and ask for.
 
-use super::accesses::accesses;
-use super::async_copies::async_copies;
-use super::barriers::barriers;
-use super::code::{Code, KernelCode};
-use super::copies_ahead::copies_ahead;
-use super::dependents::{Turn, wait_for_predecessors};
-use super::hoist::hoisted;
-use super::linear::lower_body;
-use super::meetings::meetings;
-use super::prefetch::{prefetch_lines, prefetch_spans};
-use super::streamed::streamed;
-use super::unroll::unroll;
-use super::words::words;
-use super::written_out::written_out;
+use super::legalise::types::words;
+use super::linear_ir::accesses::accesses;
+use super::linear_ir::{Code, KernelCode};
+use super::linearise::lower_body;
+use super::loops::full_unroll::written_out;
+use super::loops::unroll::unroll;
+use super::memory::early_loads::hoisted;
+use super::memory::pipeline::async_copies::async_copies;
+use super::memory::pipeline::multistage::copies_ahead;
+use super::memory::pipeline::reload::streamed;
+use super::memory::prefetch::{prefetch_lines, prefetch_spans};
+use super::sync::barriers::barriers;
+use super::sync::dependent_launch::{Turn, wait_for_predecessors};
+use super::sync::shared_memory_reduce::meetings;
 use gristmill_uop::launch::LaunchPlan;
 use gristmill_uop::machine::MachineKind;
 use gristmill_uop::program::{KernelContext, Program, When};

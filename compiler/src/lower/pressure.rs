@@ -1,9 +1,9 @@
 //! What a kernel's statements ask of a GPU's unit before anything is decided about their launch: registers for sums, and waits for memory.
 
-use super::async_copies::async_copies;
-use super::code::{Code, Statement, end_of_block};
-use super::rings::{Wanted, wanted};
-use crate::typical::typical;
+use super::linear_ir::{Code, Statement, end_of_block};
+use super::memory::pipeline::async_copies::async_copies;
+use super::memory::pipeline::ring::{Wanted, wanted};
+use crate::ir::size_estimate::typical;
 use gristmill_uop::{Graph, Id, Op};
 
 /// What the bodies of a kernel ask for, the largest for all.

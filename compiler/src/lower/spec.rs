@@ -12,9 +12,9 @@ mod rings;
 mod tests;
 mod widths;
 
-use super::carried::Slot;
-use super::code::{Addition, Code, KernelCode, Prefetch, Statement, Update};
-use super::threads::ThreadIndex;
+use super::linear_ir::threads::ThreadIndex;
+use super::linear_ir::{Addition, Code, KernelCode, Prefetch, Statement, Update};
+use super::loops::loop_carried::Slot;
 use error::Checked;
 use gristmill_uop::text::print_node;
 use gristmill_uop::{Graph, Id, Op, RangeKind};

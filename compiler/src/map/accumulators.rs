@@ -1,8 +1,8 @@
 //! Nests between two products of several warps (`fragment_tiling.rs`), as the softmax between scores and sums of values: laid out as the accumulators of the first are, so that
-//! each thread reads what it has written itself, and keeps it in registers (`lower/forwarded.rs`).
+//! each thread reads what it has written itself, and keeps it in registers (`lower/memory/store_forwarding.rs`).
 
-use crate::nest::{Nest, Ranges, strided};
-use crate::tile::Accumulators;
+use crate::ir::nest::{Nest, Ranges, strided};
+use crate::plan::Accumulators;
 use gristmill_uop::fragment::{Digit, Fragment, MMA_F16, Shared};
 use gristmill_uop::{Arg, Graph, Id, Op, RangeKind, Scalar};
 use rustc_hash::FxHashMap;

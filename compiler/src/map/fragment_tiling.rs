@@ -1,10 +1,10 @@
-//! A nest that sums products of halves, laid out over warps as their matrix product wants it (`lower/mma_f16.rs`), in the tiles that a plan says. The rows
+//! A nest that sums products of halves, laid out over warps as their matrix product wants it (`lower/mma/f16.rs`), in the tiles that a plan says. The rows
 //! of a lane are neighbours: where they are contiguous, one load brings them all.
 
-use crate::fragment::along;
-use crate::nest::{Nest, Ranges, divisor, strided};
-use crate::tile::Warps;
-use crate::tile::product::Product;
+use crate::ir::mma::fragment::along;
+use crate::ir::mma::product::Product;
+use crate::ir::nest::{Nest, Ranges, divisor, strided};
+use crate::plan::Warps;
 use gristmill_uop::fragment::{Fragment, Shared};
 use gristmill_uop::machine::Machine;
 use gristmill_uop::{Graph, Id, Op, RangeKind, ReduceOp};

@@ -8,8 +8,8 @@
 //! Every choice is legal for any nest: what does not fit stays a scalar loop.
 
 use super::fuse_reductions::fuse_reductions;
-use crate::nest::{Nest, Ranges, divisor, outermost_reductions};
-use crate::tile::{NestPlan, OutputLanes, SumLanes, Vectors};
+use crate::ir::nest::{Nest, Ranges, divisor, outermost_reductions};
+use crate::plan::{NestPlan, OutputLanes, SumLanes, Vectors};
 use gristmill_uop::target::Target;
 use gristmill_uop::{Arg, Graph, Id, Op, RangeKind, ReduceOp};
 use rustc_hash::FxHashMap;

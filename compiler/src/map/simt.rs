@@ -9,9 +9,9 @@
 
 use super::fuse_reductions::fuse_reductions;
 use super::{accumulators, fragment_tiling};
-use crate::nest::{Nest, Ranges, adds, divisor, floor_power, identity, outermost_reductions, strided};
-use crate::tile::nest_view::{NestView, divided, fixed, is, most, reductions, walked};
-use crate::tile::{Along, Counted, NestPlan, Sum, Threads};
+use crate::ir::nest::{Nest, Ranges, adds, divisor, floor_power, identity, outermost_reductions, strided};
+use crate::plan::nest_view::{NestView, divided, fixed, is, most, reductions, walked};
+use crate::plan::{Along, Counted, NestPlan, Sum, Threads};
 use gristmill_uop::target::Target;
 use gristmill_uop::{Arg, Graph, Id, Op, RangeKind, ReduceOp};
 use rustc_hash::FxHashMap;

@@ -1,7 +1,7 @@
 //! A nest whose workgroup has laid out the rows and columns of a core's tiles, or of subgroups': the range of its sum is cut into steps, and the terms of a fragment. That of a
-//! packed weight that a core unpacks has been cut with its blocks (`schedule/expand.rs`).
+//! packed weight that a core unpacks has been cut with its blocks (`kernel/rangeify.rs`).
 
-use crate::nest::{Nest, Ranges, strided};
+use crate::ir::nest::{Nest, Ranges, strided};
 use gristmill_uop::fragment::Fragment;
 use gristmill_uop::machine::{Machine, MachineKind};
 use gristmill_uop::{Arg, Graph, Id, Op, RangeKind, ReduceOp};

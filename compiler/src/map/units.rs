@@ -1,8 +1,8 @@
 //! Stages that products of several warps read as their columns lie as `uop/src/fragment.rs` (`Shared`) says. Elsewhere a stage has rows, one for each column. Whoever fills it writes the same elements to other places.
 
-use crate::fragment::{Sum, at_swizzle, swizzled};
-use crate::nest::{Nest, replaced, strided};
-use crate::tile::{NestPlan, Warps};
+use crate::ir::mma::fragment::{Sum, at_swizzle, swizzled};
+use crate::ir::nest::{Nest, replaced, strided};
+use crate::plan::{NestPlan, Warps};
 use gristmill_uop::fragment::{self, Fragment, MMA_F16, OF_LINE, Shared, UNIT};
 use gristmill_uop::machine::Machine;
 use gristmill_uop::{Arg, Graph, Id, Node, Op, RangeKind};

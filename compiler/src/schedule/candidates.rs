@@ -2,7 +2,7 @@
 
 use crate::custom;
 use crate::decompose::int8::Derived;
-use crate::request::Hint;
+use crate::ir::hints::Hint;
 use gristmill_uop::{Graph, Id, Node, Op};
 use rustc_hash::{FxHashMap, FxHashSet};
 

@@ -1,7 +1,7 @@
 //! Launches: what scheduling makes, and mapping and emitting read.
 
-use crate::price::Price;
-use crate::tile::TilePlan;
+use crate::cost::Price;
+use crate::plan::TilePlan;
 use gristmill_uop::Id;
 use gristmill_uop::custom::CustomRef;
 use gristmill_uop::program::When;

@@ -1,7 +1,7 @@
 //! Levels: when kernels run. Those of one level wait for none of one another, and may share a launch (`merge`).
 
-use super::kernel::Draft;
-use crate::price::Price;
+use crate::cost::Price;
+use crate::kernel::Draft;
 use gristmill_uop::machine::MachineKind;
 use gristmill_uop::target::Target;
 use rustc_hash::FxHashSet;

@@ -7,11 +7,11 @@
 //!
 //! Of what is fused into several kernels, some may read what another has stored: that is decided behind it (`reuse`).
 
-use super::again::{self, Cut, Problem, Shape};
 use super::fusion::{Fusion, Reads};
-use super::kernel::{Draft, Illegal};
+use super::recut::{self, Cut, Problem, Shape};
+use crate::cost::{Price, occupancy};
 use crate::decision::{Alternative, Decider, Decision, PLACE};
-use crate::price::{Price, occupancy};
+use crate::kernel::{Draft, Illegal};
 use gristmill_uop::target::Target;
 use gristmill_uop::{Arg, Graph, Id};
 use rustc_hash::{FxHashMap, FxHashSet};
@@ -56,7 +56,7 @@ impl Search<'_> {
         if let Some(known) = self.memo.get(&(root, inside.clone())) {
             return known.as_ref().map(|k| k.1).map_err(Clone::clone);
         }
-        let result = again::cut(self.g, self.of, root, &inside, Shape { room: self.room, ..Shape::default() });
+        let result = recut::cut(self.g, self.of, root, &inside, Shape { room: self.room, ..Shape::default() });
         let answer = result.as_ref().map(|k| k.1).map_err(Clone::clone);
         self.memo.insert((root, inside), result);
         answer

@@ -4,7 +4,7 @@
 //! Batched decode steps have buckets of 2, 4, 8, … sequences.
 
 use crate::arch::{ExpertTile, Logits, Model, Options, Plane, Pools, TokenClass};
-use gristmill_compiler::decompose::halves;
+use gristmill_compiler::decompose::f16_mma;
 use gristmill_uop::dtype::Scalar;
 use gristmill_uop::fragment::Fragment;
 use gristmill_uop::machine::MachineKind;
@@ -213,7 +213,7 @@ pub fn plan_options(key: GraphKey, cache: CacheShape, target: &Target) -> Option
 
 /// Tokens of one expert that several warps of a GPU multiply with one weight, where each expert has as many on average; and rows of a tile, of which the weight has whole ones: others
 /// have single warps, for which tiles of 64 tokens take an H100 8 % longer than of 32 (V2-Lite's gate and up before they had several).
-const OF_SEVERAL_WARPS: [usize; 2] = [halves::LEAST_OF_GROUP as usize, halves::ROWS_OF_GROUP as usize];
+const OF_SEVERAL_WARPS: [usize; 2] = [f16_mma::LEAST_OF_GROUP as usize, f16_mma::ROWS_OF_GROUP as usize];
 
 /// Tokens of one expert that a tile has: whole columns of the machine's products, if it multiplies halves or tiles.
 fn expert_tile(target: &Target) -> ExpertTile {

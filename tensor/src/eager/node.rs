@@ -3,7 +3,7 @@
 use super::values::Values;
 use crate::capture::{Capture, Dim};
 use crate::tensor::Tensor as Captured;
-use gristmill_compiler::layout::Layout;
+use gristmill_compiler::ir::layout::Layout;
 use gristmill_runtime::{Buffer, DeviceId};
 use gristmill_uop::encoding::EncodingRef;
 use gristmill_uop::function::Storage;

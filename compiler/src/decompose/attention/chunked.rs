@@ -5,7 +5,7 @@ use super::plan::{self, AttentionPlan, Divided, Fragments, buffered};
 use super::tiled::Shape;
 use super::{bytes, tiled};
 use crate::decompose::f16_split;
-use crate::request::Hint;
+use crate::ir::hints::Hint;
 use gristmill_uop::shape::{Dims, Scoring};
 use gristmill_uop::target::Target;
 use gristmill_uop::{Graph, Id, ReduceOp, Scalar};

@@ -4,7 +4,7 @@ use super::chunked::{Chunked, Inside, MASKED, Softmax, outside};
 use super::plan::{COLUMNS, settled};
 use super::tiled::Shape;
 use crate::decompose::f16_split;
-use crate::request::{CausalSkip, Hint, StagedTile};
+use crate::ir::hints::{CausalSkip, Hint, StagedTile};
 use gristmill_uop::{Graph, Id, RangeKind, ReduceOp, Scalar};
 use rustc_hash::FxHashMap;
 

@@ -1,6 +1,6 @@
 //! What must hold of a node that a statement of linear code computes, by itself: sources, lanes, types.
 
-use crate::lower::tiles;
+use crate::lower::mma::tiles;
 use gristmill_uop::fragment::{AMX_BF16, Fragment, TILES, WARPS};
 use gristmill_uop::op::Class;
 use gristmill_uop::{Arg, DType, Graph, Id, Node, Op, Scalar, spec};

@@ -1,11 +1,11 @@
 //! Who waits for whom: threads of a workgroup for one another, for copies that are under way, and kernels for those before them.
 
-use super::super::barriers::Touched;
-use super::super::carried::Slot;
-use super::super::code::{Code, KernelCode, Statement, end_of_block};
-use super::super::meetings::is_meeting;
-use super::super::products::OfStages;
 use super::error::{Checked, LinearError};
+use crate::lower::linear_ir::{Code, KernelCode, Statement, end_of_block};
+use crate::lower::loops::loop_carried::Slot;
+use crate::lower::mma::stage_products::OfStages;
+use crate::lower::sync::barriers::Touched;
+use crate::lower::sync::shared_memory_reduce::is_meeting;
 use gristmill_uop::{Graph, Id, Op, RangeKind};
 use rustc_hash::FxHashSet;
 

@@ -1,10 +1,10 @@
 //! Good code passes, and every rule fails for code that breaks it, with the node that does.
 
-use super::super::code::{
+use super::{check, check_widths, nodes};
+use crate::lower::linear_ir::threads::ThreadIndex;
+use crate::lower::linear_ir::{
     Addition, Code, KernelCode, Prefetch as Ahead, SpanPrefetch, Statement, TilePrefetch, Update,
 };
-use super::super::threads::ThreadIndex;
-use super::{check, check_widths, nodes};
 use Statement::{
     Accumulate, Accumulator, Add, Copied, Define, End, Iteration, Nest, Prefetch, Wide, WideWrite, Write, WriteTile,
 };

@@ -5,7 +5,7 @@ pub mod tables;
 
 use crate::golden_support::{Fixture, VARIABLES, Way, of_one_sequence};
 use gristmill_backend::{Opened, Options as DeviceOptions, open};
-use gristmill_compiler::layout::Layout;
+use gristmill_compiler::ir::layout::Layout;
 use gristmill_compiler::{Cheapest, Decision, Policy};
 use gristmill_encodings::F32;
 use gristmill_llm::arch::deepseek2::{Deepseek2, Hyper};
