@@ -3,7 +3,7 @@
 use crate::beam::Question;
 use gristmill_backend::tuning::Plans;
 use gristmill_compiler::decision::{FACTOR, LAYOUT, Pair};
-use gristmill_compiler::decompose::matmul_variant::Form;
+use gristmill_compiler::decompose::matmul_variant::MatmulVariant;
 use gristmill_compiler::{Compiled, Decision, Listed, compile};
 use gristmill_llm::arch::Plan;
 use gristmill_uop::target::Target;
@@ -176,7 +176,7 @@ fn others(decision: &Decision) -> Vec<(String, String)> {
 
 /// Does a plan round no more than the one in its place? Only forms of products differ in that: the others proposed add in another order, or are more exact than the first.
 fn keeps_bits(plan: &str, chosen: &str) -> bool {
-    let bits = |plan: &str| plan.parse().map(Form::bits).ok();
+    let bits = |plan: &str| plan.parse().map(MatmulVariant::bits).ok();
     bits(plan).zip(bits(chosen)).is_none_or(|(plan, chosen)| plan >= chosen)
 }
 

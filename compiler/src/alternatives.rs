@@ -25,14 +25,14 @@ mod view;
 use crate::decision::{Alternative, Decider, Decision};
 use crate::decompose::int8;
 use crate::ir::layout::Layout;
-use estimate::{Estimate, Rows};
+use estimate::{Estimate, RowCount};
 use extract::{Extract, Held, Picks, Space};
 use gristmill_uop::function::Function;
 use gristmill_uop::target::Target;
 use gristmill_uop::{Graph, Id};
-use import::{Body, Written};
+use import::{FunctionBody, Written};
 use rebuild::Rebuild;
-use report::{Aside, Found, Report};
+use report::{Aside, Report, SiteReport};
 use rules::Rule;
 use rustc_hash::{FxHashMap, FxHashSet};
 use saturate::{Budget, Ended, saturate};
@@ -80,7 +80,7 @@ fn decided<'a>(
     budget: Budget,
 ) -> (Option<Considered<'a>>, Report) {
     let roots: Vec<Id> = function.outputs.iter().map(|o| o.1).collect();
-    let mut body = Body::of(&function.graph, &roots);
+    let mut body = FunctionBody::new(&function.graph, &roots);
     let ended = saturate(&mut body.terms, rules, budget);
     let mut report = Report::new(&body.terms, ended);
     if ended == Ended::Void {
@@ -99,7 +99,7 @@ fn decided<'a>(
 /// Every form of a function that these rules lead to, at most so many, the cheapest by the estimate first: for tests, which evaluate all of them.
 pub fn every_form(function: &Function, target: &Target, rules: &[Rule], most: usize) -> Vec<Function> {
     let roots: Vec<Id> = function.outputs.iter().map(|o| o.1).collect();
-    let mut body = Body::of(&function.graph, &roots);
+    let mut body = FunctionBody::new(&function.graph, &roots);
     if saturate(&mut body.terms, rules, Budget::USUAL) == Ended::Void {
         return vec![];
     }
@@ -150,10 +150,10 @@ struct Form {
 
 impl<'a> Considered<'a> {
     /// None where there is nothing to choose.
-    fn new(function: &'a Function, target: &'a Target, body: &Body, known: &Written) -> Option<Considered<'a>> {
+    fn new(function: &'a Function, target: &'a Target, body: &FunctionBody, known: &Written) -> Option<Considered<'a>> {
         let terms = &body.terms;
         let of_rows = |rows| Space::new(terms, known, &Estimate::new(terms, known, target, rows));
-        let space = of_rows(Rows::Typical);
+        let space = of_rows(RowCount::Typical);
         if space.choices.iter().all(|c| c.len() < 2) {
             return None;
         }
@@ -165,7 +165,7 @@ impl<'a> Considered<'a> {
             let mut picks = space.greedy();
             space.improve(&mut picks, &roots).map(|_| picks)
         };
-        let best = [best(&space)?, best(&of_rows(Rows::Fewest))?];
+        let best = [best(&space)?, best(&of_rows(RowCount::Fewest))?];
         let written = space.as_written();
         let settled = site::settled(&space, &roots, &[&written, &best[0], &best[1]]);
         let mut of = Considered {
@@ -237,7 +237,7 @@ impl<'a> Considered<'a> {
     fn extracts(&self, site: &Site) -> (Vec<Extract>, bool, f64) {
         let given = self.space.around(&self.picks, &self.roots, site);
         let held: Vec<Held> =
-            given.iter().zip(&self.settled).map(|(&given, &settled)| Held::of(given, settled)).collect();
+            given.iter().zip(&self.settled).map(|(&given, &settled)| Held::new(given, settled)).collect();
         // What is there anyhow costs nothing.
         let seconds = |picks: &Picks| -> f64 {
             let all = self.space.needed(picks, &site.outputs).unwrap_or_default();
@@ -293,7 +293,7 @@ impl<'a> Considered<'a> {
         forms
     }
     /// Prices of forms: those that may be the best are scheduled. Which were?
-    fn prices(&self, forms: &[Form]) -> (Vec<f64>, Vec<usize>) {
+    fn costs(&self, forms: &[Form]) -> (Vec<f64>, Vec<usize>) {
         let mut seconds: Vec<f64> = forms.iter().map(|f| f.estimate).collect();
         let least = seconds.iter().copied().fold(f64::INFINITY, f64::min);
         let near: Vec<usize> = (0..forms.len()).filter(|&i| seconds[i] <= OFF * least).collect();
@@ -302,8 +302,8 @@ impl<'a> Considered<'a> {
         }
         let outputs: Vec<Vec<Id>> = near.iter().map(|&i| forms[i].outputs.clone()).collect();
         let parts = region::parts(&self.graph.borrow(), self.function, &outputs, self.target);
-        let prices = region::seconds(&parts, self.target);
-        near.iter().zip(prices).for_each(|(&i, price)| seconds[i] = price);
+        let costs = region::seconds(&parts, self.target);
+        near.iter().zip(costs).for_each(|(&i, cost)| seconds[i] = cost);
         (seconds, near)
     }
     /// Where the estimate alone has decided: classes that all extracts compute alike though there are other terms than those that only move elements.
@@ -319,14 +319,14 @@ impl<'a> Considered<'a> {
         (0..self.settled.len()).filter(|&class| self.settled[class]).filter_map(of).collect()
     }
     /// Decides on a site, before those that are decided on later.
-    fn decide(&mut self, site: &Site, later: &[Site], decider: &mut Decider) -> Option<Found> {
+    fn decide(&mut self, site: &Site, later: &[Site], decider: &mut Decider) -> Option<SiteReport> {
         let (extracts, complete, greedy) = self.extracts(site);
         let least = extracts.iter().map(|e| e.seconds).fold(f64::INFINITY, f64::min);
         let mut forms = self.forms(site, later, extracts);
         if forms.is_empty() {
             return None;
         }
-        let (seconds, scheduled) = self.prices(&forms);
+        let (seconds, scheduled) = self.costs(&forms);
         let graph = self.graph.borrow();
         let dims = |&c: &usize| graph.show_dims(&self.space.choices[c][0].term.dims);
         let name =
@@ -344,7 +344,7 @@ impl<'a> Considered<'a> {
         if !form.written {
             self.change(&form.picks, site);
         }
-        Some(Found { site: name, options, estimates, chosen, scheduled, complete, greedy, least })
+        Some(SiteReport { site: name, options, estimates, chosen, scheduled, complete, greedy, least })
     }
     /// Nodes whose scalars are those of sites that are decided on: lengths may depend on what was changed.
     fn as_decided(&self, nodes: &[Id]) -> Vec<Id> {

@@ -6,9 +6,9 @@
 pub mod launch;
 pub mod occupancy;
 
-use crate::ir::mma::fragment::Sum;
+use crate::ir::mma::fragment::MmaSum;
 use crate::ir::mma::lane_tile::is_laid_out;
-use crate::ir::mma::product::Product;
+use crate::ir::mma::product::MmaProduct;
 use crate::ir::mma::tile_axes;
 use crate::ir::nest::{global_ranges, outermost_reductions};
 use crate::ir::size_estimate::typical;
@@ -40,7 +40,7 @@ const OPERATIONS_OF_LONE_WORD: f64 = 5.0;
 
 /// What one kernel costs.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct Price {
+pub struct Cost {
     /// Seconds, launch included.
     pub seconds: f64,
     /// What it moves and computes.
@@ -114,11 +114,11 @@ fn neighbours(g: &Graph, load: Id) -> Vec<Id> {
 }
 
 /// The price of a kernel that consists of these nests.
-pub fn kernel(g: &Graph, nests: &[Id], target: &Target) -> Price {
+pub fn kernel(g: &Graph, nests: &[Id], target: &Target) -> Cost {
     let mut c = Counter { g, machine: &target.machine, sizes: FxHashMap::default() };
     let globals = global_ranges(g, nests);
     let groups = c.product(globals.iter().copied());
-    let mut price = Price::default();
+    let mut cost = Cost::default();
     let mut seen_bytes: FxHashSet<(Id, Vec<Id>)> = FxHashSet::default();
     let mut seen_weights: FxHashSet<Id> = FxHashSet::default();
     let mut indices = Indices::default();
@@ -130,10 +130,10 @@ pub fn kernel(g: &Graph, nests: &[Id], target: &Target) -> Price {
         let staged = g[g[nest].src[0]].op == Op::Local;
         let runs = runs(&mut c, nest, &globals, target);
         let closed: Vec<Id> = g[nest].src[3..].to_vec();
-        let (ops, cached) = work(&mut c, nest, &closed, &mut price.estimate, &mut seen_bytes);
+        let (ops, cached) = work(&mut c, nest, &closed, &mut cost.estimate, &mut seen_bytes);
         indices.add(g, nest, &globals);
         let bytes = weights(&mut c, nest, &indices, &mut seen_weights);
-        price.estimate.weight_bytes += bytes;
+        cost.estimate.weight_bytes += bytes;
         if target.machine.kind == MachineKind::Cpu {
             jumps += jumps_of(&mut c, nest, &globals);
         }
@@ -145,26 +145,26 @@ pub fn kernel(g: &Graph, nests: &[Id], target: &Target) -> Price {
             let each = if target.machine.kind == MachineKind::Gpu { OPERATIONS_OF_STAGED_ONE } else { 1.0 };
             let operations = target.machine.operations / each;
             let seconds = runs * both(ops / operations, cached / target.machine.cache_bandwidth);
-            price.stages += seconds.max(weights_again(&mut c, nest, &globals, bytes, runs));
+            cost.stages += seconds.max(weights_again(&mut c, nest, &globals, bytes, runs));
             let again = closed.iter().copied().filter(|&r| g.range_kind(r) == Some(RangeKind::Fused));
-            price.stages += c.product(again) * wait(g, nest, groups / resident as f64, target);
+            cost.stages += c.product(again) * wait(g, nest, groups / resident as f64, target);
         } else {
             main_ops += runs * ops;
             main_cached += runs * cached;
         }
         if !staged && target.machine.kind == MachineKind::Gpu {
-            price.stages += (rows_in_turn(&mut c, nest, &globals) - 1.0) * target.machine.latency;
+            cost.stages += (rows_in_turn(&mut c, nest, &globals) - 1.0) * target.machine.latency;
         }
-        price.stages += c.serial(nest) * target.machine.latency * rounds(groups / resident as f64, target);
+        cost.stages += c.serial(nest) * target.machine.latency * rounds(groups / resident as f64, target);
     }
-    price.estimate.operations += main_ops;
-    let memory = price.estimate.weight_bytes / target.machine.bandwidth
+    cost.estimate.operations += main_ops;
+    let memory = cost.estimate.weight_bytes / target.machine.bandwidth
         + jumps * target.machine.jump / target.machine.units as f64;
     let busy = both(main_ops / target.machine.operations, main_cached / target.machine.cache_bandwidth);
     let main = memory.max(busy) * idle(groups, target);
-    price.seconds = target.machine.launch + price.stages + main;
-    price.floor = target.machine.launch + memory.max(main_ops / target.machine.operations);
-    price
+    cost.seconds = target.machine.launch + cost.stages + main;
+    cost.floor = target.machine.launch + memory.max(main_ops / target.machine.operations);
+    cost
 }
 
 /// What expressions of a user's text take, and the text itself.
@@ -208,11 +208,11 @@ impl OfText {
         self.cached += bytes;
     }
     /// The price: weights come from memory, all else from the cache, as in other kernels.
-    pub fn price(self, machine: &Machine) -> Price {
+    pub fn cost(self, machine: &Machine) -> Cost {
         let OfText { estimate, cached } = self;
         let moved = (estimate.weight_bytes / machine.bandwidth).max(cached / machine.cache_bandwidth);
         let seconds = machine.launch + moved.max(estimate.operations / machine.operations);
-        Price { seconds, estimate, stages: 0.0, floor: seconds }
+        Cost { seconds, estimate, stages: 0.0, floor: seconds }
     }
 }
 
@@ -285,12 +285,12 @@ impl Indices {
         let stage = g[nest].src[0];
         if g[stage].op == Op::Local {
             let own = g.free_ranges(nest).iter().copied().filter(|r| globals.contains(r));
-            let ranges: FxHashSet<Id> = own.chain(self.of(g, g[nest].src[2])).collect();
+            let ranges: FxHashSet<Id> = own.chain(self.read_by(g, g[nest].src[2])).collect();
             self.0.entry(stage).or_default().extend(ranges);
         }
     }
     /// Those of all stages that a value reads.
-    fn of(&self, g: &Graph, value: Id) -> FxHashSet<Id> {
+    fn read_by(&self, g: &Graph, value: Id) -> FxHashSet<Id> {
         let stages = g.toposort(&[value]).into_iter().filter(|&n| g[n].op == Op::Load);
         stages.filter_map(|n| self.0.get(&g[n].src[0])).flatten().copied().collect()
     }
@@ -311,7 +311,7 @@ fn weights(c: &mut Counter, nest: Id, indices: &Indices, seen: &mut FxHashSet<Id
             found.push((node.src[0], FxHashSet::default(), false));
             found.len() - 1
         });
-        found[at].1.extend(g.free_ranges(n).iter().copied().chain(indices.of(g, node.src[1])));
+        found[at].1.extend(g.free_ranges(n).iter().copied().chain(indices.read_by(g, node.src[1])));
         found[at].2 |= node.dtype.scalar == Scalar::U32;
     }
     for (buffer, ranges, words) in found {
@@ -379,7 +379,7 @@ fn weight(node: &Node) -> Option<f64> {
 /// A nest's sum that fragments add up.
 struct Multiplied {
     id: Id,
-    sum: Sum,
+    sum: MmaSum,
     by: &'static Fragment,
     /// Sums of its tiles for each of the nest's: tiles are whole.
     surplus: f64,
@@ -391,11 +391,11 @@ impl Multiplied {
         let id = g[nest].src[2];
         if tile_axes::ranges(g, &g[nest].src[3..], machine).is_some()
             && let Some(by) = machine.tile_fragment()
-            && let Some(sum) = Sum::of(g, id).filter(|sum| sum.operand == by.operand)
+            && let Some(sum) = MmaSum::from_node(g, id).filter(|sum| sum.operand == by.operand)
         {
             return vec![Multiplied { id, sum, by, surplus: 1.0 }];
         }
-        if let Some(product) = Product::of(g, nest, machine) {
+        if let Some(product) = MmaProduct::from_store(g, nest, machine) {
             let surplus = (product.tiles_beside() * product.of_tile()) as f64 / product.outputs as f64;
             return vec![Multiplied { id: product.id, sum: product.sum, by: product.of, surplus }];
         }
@@ -403,7 +403,7 @@ impl Multiplied {
             let sums = g.toposort(&[g[nest].src[2]]).into_iter().filter(|&n| g[n].op == Op::Reduce);
             let closed = &g[nest].src[3..];
             let of = |id: Id| {
-                let sum = Sum::unpacked(g, id)?;
+                let sum = MmaSum::unpacked(g, id)?;
                 let of_operand = |by: &&&'static Fragment| by.operand == sum.operand;
                 let mut all: Vec<&'static Fragment> = machine.fragments.iter().filter(|by| of_operand(&by)).collect();
                 // Those of several warps first.
@@ -425,7 +425,7 @@ impl Multiplied {
 
 /// Is that a sum whose rows are unpacked to be multiplied as halves, by a GPU?
 fn unpacked_alone(g: &Graph, sum: Id, machine: &Machine) -> bool {
-    machine.kind == MachineKind::Gpu && Sum::unpacked(g, sum).is_some()
+    machine.kind == MachineKind::Gpu && MmaSum::unpacked(g, sum).is_some()
 }
 
 /// Does a thread of a GPU read a packed weight for that sum element by element, rather than words of several?

@@ -168,9 +168,9 @@ pub struct Cheapest;
 
 impl Policy for Cheapest {
     fn choose(&mut self, decision: &Decision) -> usize {
-        let price = |i: usize| decision.options[i].seconds;
-        let best = (0..decision.options.len()).min_by(|&a, &b| price(a).total_cmp(&price(b))).unwrap_or(0);
-        if price(best) < price(0) * (1.0 - decision.margin) { best } else { 0 }
+        let cost = |i: usize| decision.options[i].seconds;
+        let best = (0..decision.options.len()).min_by(|&a, &b| cost(a).total_cmp(&cost(b))).unwrap_or(0);
+        if cost(best) < cost(0) * (1.0 - decision.margin) { best } else { 0 }
     }
     fn explores(&self) -> bool {
         false

@@ -18,7 +18,7 @@ use crate::decision::{Cheapest, Decider, Decision, FACTOR};
 use gristmill_uop::Id;
 use gristmill_uop::function::Function;
 use gristmill_uop::target::Target;
-use matmul_variant::Forms;
+use matmul_variant::MatmulVariants;
 use rustc_hash::FxHashMap;
 
 /// What the kernels for `target` compute of `function` where that was decided, as a function of the tensor level: contractions are of activations that went through
@@ -32,7 +32,7 @@ pub fn meaning(function: &Function, target: &Target, decisions: &[Decision]) -> 
     let mut roots: Vec<Id> = function.outputs.iter().map(|o| o.1).collect();
     let encoded = attention::encode(&mut graph, &mut roots, target);
     defer_norm_scale::move_factors(&mut graph, &mut roots, &mut hints, function, target, &mut decider);
-    let mut forms = Forms::new(&name, target, &mut decider);
+    let mut forms = MatmulVariants::new(&name, target, &mut decider);
     let layouts = int8::layouts_of(function, target);
     let derived = int8::derive(&mut graph, &mut roots, &mut hints, layouts, &mut forms);
     let outputs = function.outputs.iter().zip(&roots).map(|(o, &r)| (o.0, r)).collect();

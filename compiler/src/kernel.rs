@@ -36,9 +36,9 @@ pub fn draft(g: &mut Graph, root: Id, around: &Surroundings) -> Result<Draft, Il
     let mut x = Expander::new(around.buffers, around.fused, around.derived);
     x.fused = around.hints.get(&root).and_then(|h| h.fused);
     x.looped = around.hints.get(&root).is_some_and(|h| h.looped).then_some(root);
-    let mut out = Draft::of(root);
+    let mut out = Draft::new(root);
     let buffer = around.buffers[&root];
-    out.call = custom::of(g, root, around.fused)?;
+    out.call = custom::call_of(g, root, around.fused)?;
     out.nests = written(g, &mut x, &out, around)?;
     if out.call.is_some() {
         // Its text is all there is to it: nothing is cut.
@@ -47,7 +47,7 @@ pub fn draft(g: &mut Graph, root: Id, around: &Surroundings) -> Result<Draft, Il
     inline_same(g, &mut x, &mut out, around.target.machine.kind);
     let &Surroundings { derived, target, room, .. } = around;
     let node = computed(g, root);
-    let of = propose::Around { node, hint: hint(g, root, around.hints), derived, target, room };
+    let of = propose::ProposalContext { node, hint: hint(g, root, around.hints), derived, target, room };
     let smaller = || propose::smaller(g, &out.nests, &of).filter(|_| around.smaller);
     out.plan = around.plan.cloned().or_else(smaller).unwrap_or_else(|| propose::first(g, &out.nests, &of));
     let split = workgroup::split(g, &mut x, &out.nests, &out.plan, &of);
@@ -90,7 +90,7 @@ fn written(g: &mut Graph, x: &mut Expander, of: &Draft, around: &Surroundings) -
     let to = Destination { buffer, region: &region, address: &mut address };
     if let Some((call, kernel)) = of.call.and_then(|call| Some((call, called(g, call)?))) {
         let &Surroundings { buffers, derived, .. } = around;
-        return Ok(vec![custom::nest(g, kernel, &custom::Around { call, node, buffers, derived }, to)?]);
+        return Ok(vec![custom::nest(g, kernel, &custom::CallContext { call, node, buffers, derived }, to)?]);
     }
     let is_copy = node != root && is_candidate;
     let mut nests = if is_copy { vec![copy(g, x, node, to)] } else { nests_for(g, x, node, to) };
@@ -121,7 +121,7 @@ fn copy(g: &mut Graph, x: &mut Expander, node: Id, to: Destination) -> Id {
 /// A nest that writes rows to those that have their numbers, as one that adds them: with `in_order` its first axis is a loop that nobody takes apart. Rows that are all
 /// one row, and go to one place, are added at once: no loop that none of its indices depends on would be run as often as it says.
 fn adding(g: &mut Graph, x: &mut Expander, nest: Id, in_order: bool) -> Id {
-    let mut nest = Nest { adds: true, ..Nest::of(g, nest) };
+    let mut nest = Nest { adds: true, ..Nest::from_store(g, nest) };
     let Some(&rows) = nest.closed.first() else { return nest.store(g) };
     let depends = [nest.offset, nest.value].iter().any(|&id| g.free_ranges(id).contains(&rows));
     if !depends {
@@ -178,7 +178,7 @@ fn copied_first(g: &mut Graph, x: &mut Expander, out: &mut Draft, resident: &Sta
 
 /// The nest `copy` for rows that this step writes: as many as it has tokens, from the first one's on, held inside the chunk.
 fn fresh_rows(g: &mut Graph, x: &mut Expander, copy: Id, of: &StagedTile, begin: Id) -> Option<Id> {
-    let Nest { buffer, offset, value, closed, .. } = Nest::of(g, copy);
+    let Nest { buffer, offset, value, closed, .. } = Nest::from_store(g, copy);
     let (&row, others) = closed.split_first()?;
     let tokens = x.dim(g, of.tokens);
     let r = x.ranges.range(g, tokens, RangeKind::Loop);

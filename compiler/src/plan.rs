@@ -8,5 +8,5 @@ pub mod warps;
 
 pub use tile_plan::{Accumulators, Threads, TilePlan, Vectors, Warps, Workgroup};
 pub use tile_plan::{
-    Along, BANKS, Counted, FIRST, NestPlan, OutputLanes, Part, Proposal, StagePlan, Sum, SumLanes, proposals,
+    Along, AxisPart, BANKS, Counted, FIRST, NestPlan, OutputLanes, Proposal, StagePlan, SumLanes, ThreadSum, proposals,
 };

@@ -2,7 +2,7 @@
 //! only compared end here.
 
 use crate::decision::Decider;
-use crate::decompose::matmul_variant::Forms;
+use crate::decompose::matmul_variant::MatmulVariants;
 use crate::decompose::{attention, defer_norm_scale, int8, layouts, scan, scatter};
 use crate::emit::verify;
 use crate::ir::layout::Layout;
@@ -38,7 +38,7 @@ pub fn planned(function: &Function, target: &Target, decider: &mut Decider, watc
     watch.pass("factors", &mut graph, &roots);
     let layouts = layouts::decided(function, int8::layouts_of(function, target), target, decider);
     let name = function.full_name();
-    let mut forms = Forms::new(&name, target, decider);
+    let mut forms = MatmulVariants::new(&name, target, decider);
     let derived = int8::derive(&mut graph, &mut roots, &mut hints, layouts, &mut forms);
     watch.pass("int8", &mut graph, &roots);
     let outputs = distinct_outputs(&mut graph, function, &roots);

@@ -15,12 +15,12 @@ mod threads;
 mod tiles;
 pub mod vectors;
 
-pub use around::Around;
+pub use around::ProposalContext;
 use around::Uncut;
 pub use contraction::COPIES;
 
 use crate::ir::hints::Hint;
-use crate::plan::{FIRST, Part, Proposal, Workgroup, proposals};
+use crate::plan::{AxisPart, FIRST, Proposal, Workgroup, proposals};
 use contraction::contraction;
 use find_contraction::Contraction;
 use gristmill_uop::machine::MachineKind;
@@ -37,22 +37,22 @@ pub fn axes(g: &Graph, nests: &[Id]) -> Vec<Id> {
 }
 
 /// The heuristic's choice of what a workgroup of these nests computes: what kernels are cut by while places are tried.
-pub fn first(g: &Graph, nests: &[Id], around: &Around) -> Workgroup {
+pub fn first(g: &Graph, nests: &[Id], around: &ProposalContext) -> Workgroup {
     workgroup(g, nests, around, false).swap_remove(0).plan
 }
 
 /// A workgroup half as large as the heuristic's choice, of a contraction of one token whose workgroups are so few that each unit of the machine would have one.
-pub fn smaller(g: &Graph, nests: &[Id], around: &Around) -> Option<Workgroup> {
+pub fn smaller(g: &Graph, nests: &[Id], around: &ProposalContext) -> Option<Workgroup> {
     let asked_for = around.hint.is_some_and(|h| h.globals > 0) || around.derived.staged.contains_key(&around.node);
     if asked_for || around.target.machine.kind == MachineKind::Cpu {
         return None;
     }
-    let found = Contraction::of(g, nests, around.derived)?;
+    let found = Contraction::from_nests(g, nests, around.derived)?;
     contraction::smaller(g, nests, &axes(g, nests), found.packed.as_ref()?, around)
 }
 
 /// What a workgroup of these nests could compute, the heuristic's choice first, and alone unless `all` are wanted: others take time to find.
-pub fn workgroup(g: &Graph, nests: &[Id], around: &Around, all: bool) -> Vec<Proposal<Workgroup>> {
+pub fn workgroup(g: &Graph, nests: &[Id], around: &ProposalContext, all: bool) -> Vec<Proposal<Workgroup>> {
     let axes = axes(g, nests);
     if let Some(hint) = around.hint.filter(|h| h.globals > 0) {
         return proposals(hinted(g, &axes, hint, around.node), []);
@@ -64,7 +64,7 @@ pub fn workgroup(g: &Graph, nests: &[Id], around: &Around, all: bool) -> Vec<Pro
         return shapes;
     }
     let kernel = Uncut { nests, axes: &axes };
-    let found = Contraction::of(g, nests, around.derived);
+    let found = Contraction::from_nests(g, nests, around.derived);
     let own = found.as_ref().and_then(|c| c.own_axes(g, &axes));
     let without = || match found.as_ref().and_then(|c| c.packed.as_ref()) {
         Some(rows) => contraction(g, nests, &axes, rows, around),
@@ -92,7 +92,7 @@ fn hinted(g: &Graph, axes: &[Id], hint: &Hint, node: Id) -> Workgroup {
     let mut parts = Vec::new();
     for axis in 0..leading {
         let tile = if axis + 1 == leading { hint.tile } else { 1 };
-        parts.extend(Part::tiled(axis, tile, RangeKind::Global, hint.inner));
+        parts.extend(AxisPart::tiled(axis, tile, RangeKind::Global, hint.inner));
     }
     Workgroup { parts }
 }

@@ -12,7 +12,7 @@ mod recut;
 mod select_tiling;
 mod swap_materialised;
 
-use crate::cost::{Price, occupancy};
+use crate::cost::{Cost, occupancy};
 use crate::decision::{Alike, Cheapest, Decider, Decision, SHAPES};
 use crate::decompose::int8::Derived;
 use crate::ir::hints::Hint;
@@ -27,10 +27,10 @@ use launch_fusion::{Share, in_one_round, merge};
 use levels::levels;
 use materialise::Placement;
 use memory::Lifetime;
-use recut::Again;
-pub use recut::Problem;
+pub use recut::FusionContext;
+use recut::Recut;
 use rustc_hash::{FxHashMap, FxHashSet};
-use select_tiling::Choose;
+use select_tiling::TilingSelection;
 
 /// First slot number of intermediates; a function's own slots are below.
 pub const TEMP: u32 = 1 << 16;
@@ -66,12 +66,12 @@ pub fn schedule(of: &Decomposed, mut g: Graph, target: &Target, decider: &mut De
     let (buffers, temp_nodes) = places(&mut g, of, &found.nodes);
     let (hints, derived) = (of.hints, of.derived);
     let sites = sites(&g, &of.function.full_name(), &found.nodes);
-    let problem =
-        Problem { candidates: &found, buffers: &buffers, sites: &sites, hints, derived, target, smaller: false };
-    let mut placed = shapes(&mut g, problem, of.function, decider);
-    let choose = Choose { function: of.function, again: &placed.again, rooms: &placed.rooms };
-    choose.workgroups(&mut g, &mut placed.shares, &mut placed.kernels, decider);
-    choose.stages(&mut g, &mut placed.shares, &mut placed.kernels, decider);
+    let context =
+        FusionContext { candidates: &found, buffers: &buffers, sites: &sites, hints, derived, target, smaller: false };
+    let mut placed = shapes(&mut g, context, of.function, decider);
+    let selection = TilingSelection { function: of.function, recut: &placed.recut, rooms: &placed.rooms };
+    selection.workgroups(&mut g, &mut placed.shares, &mut placed.kernels, decider);
+    selection.stages(&mut g, &mut placed.shares, &mut placed.kernels, decider);
     let Placed { kernels, shares, needs, level, .. } = placed;
     let launches = shares.iter().map(|s| s.launch(&g, of.function, &kernels, target)).collect();
     let lives: Vec<Lifetime> = temp_nodes.iter().map(|&n| lifetime(&g, n, &kernels, &needs, &level)).collect();
@@ -82,36 +82,36 @@ pub fn schedule(of: &Decomposed, mut g: Graph, target: &Target, decider: &mut De
 
 /// Kernels with their places, and the launches that they share.
 struct Placed<'a> {
-    kernels: Vec<(Draft, Price)>,
+    kernels: Vec<(Draft, Cost)>,
     shares: Vec<Share>,
     /// The kernels that each reads, and the level that each is on.
     needs: Vec<FxHashSet<usize>>,
     level: Vec<usize>,
     /// Workgroups that each should have at most.
     rooms: Vec<i64>,
-    again: Again<'a>,
+    recut: Recut<'a>,
 }
 
 impl<'a> Placed<'a> {
-    fn of(g: &mut Graph, problem: Problem<'a>, decider: &mut Decider) -> Placed<'a> {
-        let target = problem.target;
-        let Placement { reads, fusion, mut kernels } = materialise::materialise(g, problem, decider);
-        let again = Again::new(problem, kernels.iter().map(|k| k.0.root), &reads, &fusion);
+    fn new(g: &mut Graph, context: FusionContext<'a>, decider: &mut Decider) -> Placed<'a> {
+        let target = context.target;
+        let Placement { reads, fusion, mut kernels } = materialise::materialise(g, context, decider);
+        let recut = Recut::new(context, kernels.iter().map(|k| k.0.root), &reads, &fusion);
         let mut needs = needs(&kernels, &reads, &fusion);
         before_write(g, &kernels, &mut needs);
         let level = levels(&kernels, &needs, target);
-        let shares = merge(g, problem, &kernels, &level, |root| fusion.is_reused(root), decider);
+        let shares = merge(g, context, &kernels, &level, |root| fusion.is_reused(root), decider);
         let mut rooms = vec![occupancy::room(target); kernels.len()];
         if target.machine.kind == MachineKind::Gpu {
-            shares.iter().for_each(|s| in_one_round(g, s, &mut kernels, &mut rooms, &again));
+            shares.iter().for_each(|s| in_one_round(g, s, &mut kernels, &mut rooms, &recut));
         }
-        Placed { kernels, shares, needs, level, rooms, again }
+        Placed { kernels, shares, needs, level, rooms, recut }
     }
     fn seconds(&self) -> f64 {
-        self.shares.iter().map(|s| s.price.seconds).sum()
+        self.shares.iter().map(|s| s.cost.seconds).sum()
     }
     fn could_be_smaller(&self, g: &Graph) -> bool {
-        self.kernels.iter().zip(&self.rooms).any(|((draft, _), &room)| self.again.could_be_smaller(g, draft, room))
+        self.kernels.iter().zip(&self.rooms).any(|((draft, _), &room)| self.recut.could_be_smaller(g, draft, room))
     }
 }
 
@@ -120,18 +120,18 @@ const SHAPES_MARGIN: f64 = 0.004;
 
 /// Kernels of the shapes that are proposed first, or, of contractions with few workgroups, of workgroups half as large, all of them: what is fused into a kernel depends on how many workgroups compute it, and the other way round, so that the
 /// two cannot be decided one after the other.
-fn shapes<'a>(g: &mut Graph, problem: Problem<'a>, function: &Function, decider: &mut Decider) -> Placed<'a> {
-    if problem.target.machine.kind == MachineKind::Cpu {
-        return Placed::of(g, problem, decider);
+fn shapes<'a>(g: &mut Graph, context: FusionContext<'a>, function: &Function, decider: &mut Decider) -> Placed<'a> {
+    if context.target.machine.kind == MachineKind::Cpu {
+        return Placed::new(g, context, decider);
     }
     let (whole, begin) = (g.clone(), decider.log.len());
-    let proposed = Placed::of(g, problem, decider);
+    let proposed = Placed::new(g, context, decider);
     if !proposed.could_be_smaller(g) {
         return proposed;
     }
-    let problem = Problem { smaller: true, ..problem };
+    let context = FusionContext { smaller: true, ..context };
     let mut quiet = Decider { policy: &mut Cheapest, plans: decider.plans, log: vec![] };
-    let seconds = Placed::of(&mut whole.clone(), problem, &mut quiet).seconds();
+    let seconds = Placed::new(&mut whole.clone(), context, &mut quiet).seconds();
     let decision = SHAPES.at(function.full_name(), [proposed.seconds(), seconds]);
     if decider.choose(Decision { margin: SHAPES_MARGIN, ..decision }) == 0 {
         return proposed;
@@ -140,7 +140,7 @@ fn shapes<'a>(g: &mut Graph, problem: Problem<'a>, function: &Function, decider:
     let last = decider.log.len() - 1;
     decider.log.drain(begin..last);
     *g = whole;
-    Placed::of(g, problem, decider)
+    Placed::new(g, context, decider)
 }
 
 /// What candidates are called in the keys of decisions: by the function's full name and what they compute, those that are alike by their order.
@@ -182,14 +182,14 @@ fn first_version(g: &Graph, mut n: Id) -> Id {
 }
 
 /// The kernels whose results each kernel reads, itself or through what is fused into it.
-fn needs(kernels: &[(Draft, Price)], reads: &Reads, fusion: &Fusion) -> Vec<FxHashSet<usize>> {
+fn needs(kernels: &[(Draft, Cost)], reads: &Reads, fusion: &Fusion) -> Vec<FxHashSet<usize>> {
     let number: FxHashMap<Id, usize> = kernels.iter().enumerate().map(|(i, k)| (k.0.root, i)).collect();
     let of = |root: Id| reads.cut(root, fusion).1.iter().map(|read| number[read]).collect();
     kernels.iter().map(|k| of(k.0.root)).collect()
 }
 
 /// Kernels that read a state as it was come before the kernel that writes it.
-fn before_write(g: &Graph, kernels: &[(Draft, Price)], needs: &mut [FxHashSet<usize>]) {
+fn before_write(g: &Graph, kernels: &[(Draft, Cost)], needs: &mut [FxHashSet<usize>]) {
     for (w, (writer, _)) in kernels.iter().enumerate() {
         if !g[writer.root].op.is_version() {
             continue;
@@ -211,7 +211,7 @@ fn depends(needs: &[FxHashSet<usize>], from: usize, on: usize) -> bool {
 }
 
 /// How long an intermediate is alive; one that was fused takes no bytes.
-fn lifetime(g: &Graph, node: Id, kernels: &[(Draft, Price)], needs: &[FxHashSet<usize>], level: &[usize]) -> Lifetime {
+fn lifetime(g: &Graph, node: Id, kernels: &[(Draft, Cost)], needs: &[FxHashSet<usize>], level: &[usize]) -> Lifetime {
     let Some(i) = kernels.iter().position(|k| k.0.root == node) else { return Lifetime { bytes: 0, from: 0, to: 0 } };
     let bytes = g.max_elements(node).max(1) as usize * g[node].dtype.scalar.bytes();
     // Later versions are in the same place.

@@ -39,12 +39,12 @@ mod tests {
         let target = Target::named("h200");
         let of = Waiting { seconds: 3.5e-6, workgroups_per_unit: 4.0, scratch: 96 << 10, waits: 10.0 };
         let plan = LaunchPlan { resident: 2, words: 32, iterations: 8, ..LaunchPlan::default() };
-        let price = |of: Waiting, plan: LaunchPlan| launch(of, &plan, &target);
-        assert!(price(of, plan) < price(of, LaunchPlan { resident: 1, ..plan }));
-        assert!(price(of, plan) < price(Waiting { waits: 20.0, ..of }, plan));
-        assert!(price(of, plan) > price(of, LaunchPlan { dependents: Dependents::Entry, ..plan }));
+        let cost = |of: Waiting, plan: LaunchPlan| launch(of, &plan, &target);
+        assert!(cost(of, plan) < cost(of, LaunchPlan { resident: 1, ..plan }));
+        assert!(cost(of, plan) < cost(Waiting { waits: 20.0, ..of }, plan));
+        assert!(cost(of, plan) > cost(of, LaunchPlan { dependents: Dependents::Entry, ..plan }));
         // Half of 228 KiB holds one workgroup of 96.
-        assert!(price(of, plan) < price(of, LaunchPlan { shared: Some(50), ..plan }));
-        assert_eq!(price(of, plan), price(of, LaunchPlan { shared: Some(100), ..plan }));
+        assert!(cost(of, plan) < cost(of, LaunchPlan { shared: Some(50), ..plan }));
+        assert_eq!(cost(of, plan), cost(of, LaunchPlan { shared: Some(100), ..plan }));
     }
 }

@@ -1,7 +1,7 @@
 //! How much of a machine's workgroups run at once.
 
-use crate::ir::mma::fragment::{OF_LANE, Sum};
-use crate::ir::mma::product::Product;
+use crate::ir::mma::fragment::{MmaSum, OF_LANE};
+use crate::ir::mma::product::MmaProduct;
 use crate::ir::nest::outermost_reductions;
 use crate::plan::warps;
 use gristmill_uop::machine::MachineKind;
@@ -51,7 +51,8 @@ pub fn resident_of(g: &Graph, nests: &[Id], target: &Target) -> i64 {
     if target.machine.kind == MachineKind::Cpu {
         return target.resident();
     }
-    let tiles = |&nest: &Id| Product::of(g, nest, &target.machine).map(|p| warps::tiles(g, nest, &p, target));
+    let tiles =
+        |&nest: &Id| MmaProduct::from_store(g, nest, &target.machine).map(|p| warps::tiles(g, nest, &p, target));
     let sums = nests.iter().filter_map(tiles).max();
     sums.map_or(target.resident(), |sums| held(sums, target))
 }
@@ -62,7 +63,8 @@ pub fn resident_when_merged(g: &Graph, nests: &[Id], target: &Target) -> i64 {
     let registers = nests.iter().map(|&nest| {
         let sums = outermost_reductions(g, nest);
         let accumulators = copies(g, nest, |_| true) * sums.len().max(1) as i64;
-        let asked = words_of_step(g, nest, &sums.into_iter().filter_map(|n| Sum::unpacked(g, n)).collect::<Vec<_>>());
+        let asked =
+            words_of_step(g, nest, &sums.into_iter().filter_map(|n| MmaSum::unpacked(g, n)).collect::<Vec<_>>());
         if asked > 0 { accumulators + asked } else { 2 * accumulators }
     });
     held_with(REGISTERS + registers.max().unwrap_or(2), target)
@@ -76,13 +78,13 @@ fn copies(g: &Graph, nest: Id, of: impl Fn(Id) -> bool) -> i64 {
 
 /// Words that a thread asks for in a step of products of unpacked rows, at most: a group of terms of each row, and as halves of one column for every two in which it has sums; of columns that products share once
 /// (`lower/mma/f16.rs`). Of products of several warps columns are in shared memory, but those have a unit to themselves.
-fn words_of_step(g: &Graph, nest: Id, sums: &[Sum]) -> i64 {
+fn words_of_step(g: &Graph, nest: Id, sums: &[MmaSum]) -> i64 {
     let of = |x: Id| copies(g, nest, |r| g.free_ranges(x).contains(&r));
     let bytes = |x: Id| match g[x].arg {
         Arg::Packed(_, e) => Some(OF_LANE * e.bytes as i64 / e.elements as i64),
         _ => None,
     };
-    let packed = |sum: &Sum| g.toposort(&[sum.rows]).into_iter().find_map(bytes).unwrap_or(0);
+    let packed = |sum: &MmaSum| g.toposort(&[sum.rows]).into_iter().find_map(bytes).unwrap_or(0);
     let rows: i64 = sums.iter().map(|sum| of(sum.rows) * packed(sum)).sum();
     let columns: FxHashSet<Id> = sums.iter().map(|sum| sum.columns).collect();
     (rows + columns.into_iter().map(|x| of(x) / 2 * OF_LANE * BYTES_OF_HALF).sum::<i64>()) / BYTES_OF_REGISTER

@@ -128,7 +128,7 @@ const MARGIN_STAGED_LOOP: f64 = 0.15;
 
 /// How an attention of these sources is divided: by price, where another plan than the first could be so much cheaper.
 fn decided(g: &Graph, src: &[Id], target: &Target, site: String, decider: &mut Decider) -> AttentionPlan {
-    let divided = Divided::of(g, src, target);
+    let divided = Divided::new(g, src, target);
     let (mut all, of) = (divided.proposals(), divided.attended());
     let option = |p: &Proposal<AttentionPlan>| {
         let seconds = cost::seconds(&of, &p.plan, target);

@@ -34,9 +34,10 @@ pub fn move_factors(
         return;
     }
     let order = g.toposort(roots);
-    let product = |&id: &Id| Product::of(g, id, function).filter(|of| !of.is_asked_for(g, hints)).map(|of| (id, of));
+    let product =
+        |&id: &Id| Product::from_node(g, id, function).filter(|of| !of.is_asked_for(g, hints)).map(|of| (id, of));
     let products: Vec<(Id, Product)> = order.iter().filter_map(product).collect();
-    let mut norms = Norms::of(g, &products, function);
+    let mut norms = Norms::for_products(g, &products, function);
     let of_base: FxHashMap<Id, Id> = products.iter().map(|(id, of)| (*id, of.base)).collect();
     let mut map: FxHashMap<Id, Id> = FxHashMap::default();
     for id in order {
@@ -44,7 +45,7 @@ pub fn move_factors(
         let src: Sources = n.src.iter().map(|s| map[s]).collect();
         let mut new = if src == n.src { id } else { g.build(n.op, n.dtype, src, n.arg) };
         if let Some(&base) = of_base.get(&id)
-            && let Some(of) = Product::of(g, new, function)
+            && let Some(of) = Product::from_node(g, new, function)
             && let Some(apart) = norms.apart(g, base, of.base, target, decider)
         {
             for node in apart.factors.iter().map(|&f| folded(g, f)) {
@@ -72,7 +73,7 @@ struct Product {
 }
 
 impl Product {
-    fn of(g: &Graph, id: Id, function: &Function) -> Option<Product> {
+    fn from_node(g: &Graph, id: Id, function: &Function) -> Option<Product> {
         let Arg::Reduce(ReduceOp::Add, axes) = &g[id].arg else { return None };
         let product = &g[g[id].src[0]];
         let last = g.dims(g[id].src[0]).len().checked_sub(1)?;
@@ -131,7 +132,7 @@ struct Apart {
 
 impl Apart {
     /// Takes those factors out of `base` that are folded from something; none where what is left waits for one of them all the same, as a product of two rows does that have it both.
-    fn of(g: &mut Graph, base: Id) -> Option<Apart> {
+    fn from_base(g: &mut Graph, base: Id) -> Option<Apart> {
         let mut all = Apart { row: base, factors: vec![] };
         while let Some((row, factor)) = without_one(g, all.row, DEEPEST) {
             all.row = row;
@@ -183,7 +184,7 @@ struct Norms {
 
 impl Norms {
     /// Called by the weights that read them, those of the same weights by their order.
-    fn of(g: &Graph, products: &[(Id, Product)], function: &Function) -> Norms {
+    fn for_products(g: &Graph, products: &[(Id, Product)], function: &Function) -> Norms {
         let (mut bases, mut readers): (Vec<Id>, FxHashMap<Id, BTreeSet<u32>>) = Default::default();
         let mut sums: FxHashMap<Id, f64> = FxHashMap::default();
         for (id, of) in products {
@@ -204,7 +205,7 @@ impl Norms {
     }
     /// `now` without its factors, where they are to stand behind the products of `base`, which it has become.
     fn apart(&mut self, g: &mut Graph, base: Id, now: Id, target: &Target, decider: &mut Decider) -> Option<Apart> {
-        let apart = Apart::of(g, now)?;
+        let apart = Apart::from_base(g, now)?;
         let machine = &target.machine;
         let seconds = [self.sums[&base] / machine.operations, WAITS_OF_A_FOLD * machine.latency];
         let name = &self.names[&base];

@@ -43,7 +43,7 @@ fn turned(g: &Graph, id: Id) -> Option<Id> {
 
 impl Across {
     /// The contraction that a node is, if it is one.
-    fn of(g: &Graph, id: Id, target: &Target) -> Option<Across> {
+    fn from_node(g: &Graph, id: Id, target: &Target) -> Option<Across> {
         let n = &g[id];
         let Arg::Reduce(ReduceOp::Add, axes) = &n.arg else { return None };
         let fragment = target.machine.fragment(Scalar::F16).filter(|_| target.machine.kind == MachineKind::Gpu)?;
@@ -61,7 +61,7 @@ impl Across {
     }
     /// The contraction that a node is, where the weight's slot `lies` in another layout than its file's, as those do that are [`copied`].
     pub fn of_copy(g: &Graph, id: Id, lies: impl Fn(u32) -> bool, target: &Target) -> Option<Across> {
-        let across = Across::of(g, id, target)?;
+        let across = Across::from_node(g, id, target)?;
         let packed = g[g[across.turned].src[0]].src[0];
         matches!(g[packed].arg, Arg::Packed(slot, _) if lies(slot)).then_some(across)
     }
@@ -96,7 +96,7 @@ pub fn copied(g: &Graph, roots: &[Id], target: &Target) -> FxHashSet<Id> {
         return copied;
     }
     for id in order {
-        match Across::of(g, id, target) {
+        match Across::from_node(g, id, target) {
             Some(across) => drop(copied.insert(across.turned)),
             None if g[id].op == Op::Reduce => {
                 let product = &g[g[id].src[0]];

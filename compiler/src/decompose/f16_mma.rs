@@ -50,7 +50,7 @@ pub const LEAST_OF_GROUP: i64 = 64;
 pub const ROWS_OF_GROUP: i64 = TILE_OF_GROUPS[0] / 2;
 
 /// The product of halves, and the node that has a buffer for it.
-pub struct Product {
+pub struct F16Product {
     /// The sum.
     pub sum: Id,
     /// Activations.
@@ -102,7 +102,13 @@ struct Multiplied {
 
 impl Multiplied {
     /// The contraction of a weight that lies so, where it fits the machine's fragments.
-    fn of(g: &Graph, of: Operands, layout: Layout, packing: &Packing, machine: &Machine) -> Option<Multiplied> {
+    fn from_operands(
+        g: &Graph,
+        of: Operands,
+        layout: Layout,
+        packing: &Packing,
+        machine: &Machine,
+    ) -> Option<Multiplied> {
         let operand = match packing.scales_of_bits() {
             None => Scalar::F16,
             // Powers of two, which bf16 has.
@@ -128,13 +134,15 @@ impl Multiplied {
 
 /// How fragments of halves suit a contraction of a weight that lies so.
 pub fn suits(g: &Graph, of: Operands, layout: Layout, packing: &Packing, machine: &Machine) -> Suits {
-    let multiplied = Multiplied::of(g, of, layout, packing, machine);
+    let multiplied = Multiplied::from_operands(g, of, layout, packing, machine);
     multiplied.map_or(Suits::Not, |m| Suits::by(m.tokens >= m.least() && pays(machine, m.of)))
 }
 
 /// The contraction, if fragments of halves suit it, as a product of these.
-pub fn product(g: &mut Graph, of: Operands, layout: Layout, packing: &Packing, machine: &Machine) -> Product {
-    let Some(by) = Multiplied::of(g, of, layout, packing, machine) else { unreachable!("no fragments suit {of:?}") };
+pub fn product(g: &mut Graph, of: Operands, layout: Layout, packing: &Packing, machine: &Machine) -> F16Product {
+    let Some(by) = Multiplied::from_operands(g, of, layout, packing, machine) else {
+        unreachable!("no fragments suit {of:?}")
+    };
     let Operands { weight, x, base } = of;
     let (activations, weight) = if by.operand == Scalar::F16 { shifted(g, base, weight) } else { (base, weight) };
     let rounded = g.cast(activations, by.operand);
@@ -144,7 +152,7 @@ pub fn product(g: &mut Graph, of: Operands, layout: Layout, packing: &Packing, m
     let product = g.mul(weight, x);
     let order = order(g, weight, &by, machine);
     let last = g.dims(x).len() - 1;
-    Product { sum: g.reduce(product, &[last], ReduceOp::Add), rounded, order }
+    F16Product { sum: g.reduce(product, &[last], ReduceOp::Add), rounded, order }
 }
 
 /// The order of activations that suits a product of `weight` by itself.

@@ -9,7 +9,7 @@
 //! which are applied when the contraction's ranges are known (`kernel/rangeify.rs`).
 
 use super::dequantise_transposed::{self, Across};
-use super::matmul_variant::{Form, Forms};
+use super::matmul_variant::{MatmulVariant, MatmulVariants};
 use super::operands::{Operands, Suits};
 use super::{bf16, cooperative, f16_mma};
 use crate::ir::hints::{CausalSkip, FusedSum, Hint, StagedTile};
@@ -92,7 +92,7 @@ impl Derived {
         self.tiled.contains_key(&node) || self.staged.contains_key(&node)
     }
     /// The sum of a warp's fragments.
-    fn of_warps(&mut self, product: &f16_mma::Product) -> Id {
+    fn of_warps(&mut self, product: &f16_mma::F16Product) -> Id {
         // All who read them take one order.
         let order = self.rounded.entry(product.rounded).or_insert(product.order);
         *order = order.and(product.order);
@@ -186,7 +186,7 @@ pub fn derive(
     roots: &mut [Id],
     hints: &mut FxHashMap<Id, Hint>,
     layouts: Layouts,
-    forms: &mut Forms,
+    forms: &mut MatmulVariants,
 ) -> Derived {
     let target = forms.target();
     if !integers(target) {
@@ -224,7 +224,7 @@ pub fn derive(
 
 /// A function's contractions while they take their forms.
 struct Derivation<'f, 'a, 'd> {
-    forms: &'f mut Forms<'a, 'd>,
+    forms: &'f mut MatmulVariants<'a, 'd>,
     derived: Derived,
     known: Known,
     /// Nodes that have buffers.
@@ -257,8 +257,13 @@ impl Derivation<'_, '_, '_> {
                 if tiles == Suits::Not {
                     return id;
                 }
-                match self.forms.decide(g, of, &[(Form::Tiles, tiles), (Form::Floats, Suits::Preferred)], is_output) {
-                    Form::Tiles => self.in_tiles(g, of, [terms; 2]),
+                match self.forms.decide(
+                    g,
+                    of,
+                    &[(MatmulVariant::Tiles, tiles), (MatmulVariant::Floats, Suits::Preferred)],
+                    is_output,
+                ) {
+                    MatmulVariant::Tiles => self.in_tiles(g, of, [terms; 2]),
                     _ => id,
                 }
             }
@@ -277,27 +282,27 @@ impl Derivation<'_, '_, '_> {
             }
         };
         let suits = [
-            (Form::Tiles, tiles),
-            (Form::Staged, staged),
-            (Form::Fragments, f16_mma::suits(g, *operands, *layout, packing, &target.machine)),
-            (Form::Integers, Suits::Preferred),
-            (Form::Floats, Suits::Legal),
+            (MatmulVariant::Tiles, tiles),
+            (MatmulVariant::Staged, staged),
+            (MatmulVariant::Fragments, f16_mma::suits(g, *operands, *layout, packing, &target.machine)),
+            (MatmulVariant::Integers, Suits::Preferred),
+            (MatmulVariant::Floats, Suits::Legal),
         ];
         match self.forms.decide(g, *operands, &suits, is_output) {
-            Form::Tiles => self.in_tiles(g, *operands, [packing.elements, packing.unit]),
-            Form::Staged => {
+            MatmulVariant::Tiles => self.in_tiles(g, *operands, [packing.elements, packing.unit]),
+            MatmulVariant::Staged => {
                 let staged = cooperative::product(g, *operands, target);
                 self.buffers.extend(staged.product.buffers);
                 self.derived.staged.insert(staged.product.sum, staged.half);
                 staged.product.sum
             }
-            Form::Fragments => {
+            MatmulVariant::Fragments => {
                 let product = f16_mma::product(g, *operands, *layout, packing, &target.machine);
                 self.buffers.push(product.rounded);
                 self.derived.of_warps(&product)
             }
-            Form::Integers => self.in_integers(g, of),
-            Form::Unpacked | Form::Floats => id,
+            MatmulVariant::Integers => self.in_integers(g, of),
+            MatmulVariant::Unpacked | MatmulVariant::Floats => id,
         }
     }
     /// The contraction as one of tiles, of a weight with blocks and units of these sizes.
@@ -331,8 +336,8 @@ impl Derivation<'_, '_, '_> {
     fn across(&mut self, g: &mut Graph, id: Id) -> Id {
         let (layouts, target) = (&self.derived.layouts, self.forms.target());
         let Some(across) = Across::of_copy(g, id, |slot| layouts.contains_key(&slot), target) else { return id };
-        let suits = [(Form::Unpacked, Suits::Preferred), (Form::Floats, Suits::Legal)];
-        if self.forms.decide(g, across.of, &suits, false) == Form::Floats {
+        let suits = [(MatmulVariant::Unpacked, Suits::Preferred), (MatmulVariant::Floats, Suits::Legal)];
+        if self.forms.decide(g, across.of, &suits, false) == MatmulVariant::Floats {
             return id;
         }
         let (sum, half) = across.product(g);

@@ -21,7 +21,7 @@ use std::str::FromStr;
 
 /// How a packed contraction is multiplied.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub enum Form {
+pub enum MatmulVariant {
     /// A core's tiles of bf16, which the weight is unpacked to for all tokens of a workgroup (`bf16.rs`).
     Tiles,
     /// A subgroup's matrices of halves, which the weight is unpacked to in a stage (`cooperative.rs`).
@@ -36,40 +36,47 @@ pub enum Form {
     Floats,
 }
 
-impl Form {
-    const ALL: [Form; 6] = [Form::Tiles, Form::Staged, Form::Fragments, Form::Integers, Form::Unpacked, Form::Floats];
+impl MatmulVariant {
+    const ALL: [MatmulVariant; 6] = [
+        MatmulVariant::Tiles,
+        MatmulVariant::Staged,
+        MatmulVariant::Fragments,
+        MatmulVariant::Integers,
+        MatmulVariant::Unpacked,
+        MatmulVariant::Floats,
+    ];
     /// Its name.
     fn name(self) -> &'static str {
         match self {
-            Form::Tiles => "tiles",
-            Form::Staged => "staged",
-            Form::Fragments => "fragments",
-            Form::Integers => "integers",
-            Form::Unpacked => "unpacked",
-            Form::Floats => "floats",
+            MatmulVariant::Tiles => "tiles",
+            MatmulVariant::Staged => "staged",
+            MatmulVariant::Fragments => "fragments",
+            MatmulVariant::Integers => "integers",
+            MatmulVariant::Unpacked => "unpacked",
+            MatmulVariant::Floats => "floats",
         }
     }
     /// Bits that it keeps of an activation's magnitude; of whole numbers those of the largest of a group. A form with as many rounds no more.
     pub fn bits(self) -> u32 {
         match self {
-            Form::Integers => 7,
-            Form::Tiles => 8,
-            Form::Staged | Form::Fragments | Form::Unpacked => 11,
-            Form::Floats => 24,
+            MatmulVariant::Integers => 7,
+            MatmulVariant::Tiles => 8,
+            MatmulVariant::Staged | MatmulVariant::Fragments | MatmulVariant::Unpacked => 11,
+            MatmulVariant::Floats => 24,
         }
     }
 }
 
-impl fmt::Display for Form {
+impl fmt::Display for MatmulVariant {
     fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
         write!(f, "product: {}", self.name())
     }
 }
 
-impl FromStr for Form {
+impl FromStr for MatmulVariant {
     type Err = ParseError;
-    fn from_str(text: &str) -> Result<Form, ParseError> {
-        Form::ALL.into_iter().find(|form| form.to_string() == text.trim()).map_or_else(|| bad(text), Ok)
+    fn from_str(text: &str) -> Result<MatmulVariant, ParseError> {
+        MatmulVariant::ALL.into_iter().find(|form| form.to_string() == text.trim()).map_or_else(|| bad(text), Ok)
     }
 }
 
@@ -78,36 +85,43 @@ impl FromStr for Form {
 const MARGIN: f64 = 1.0;
 
 /// Decides on the forms of a function's contractions. Those of one format and shape take one form: so do gate and up, which share their activations.
-pub struct Forms<'a, 'd> {
+pub struct MatmulVariants<'a, 'd> {
     function: &'a str,
     target: &'a Target,
     decider: &'a mut Decider<'d>,
-    known: FxHashMap<String, Form>,
+    known: FxHashMap<String, MatmulVariant>,
 }
 
-impl<'a, 'd> Forms<'a, 'd> {
+impl<'a, 'd> MatmulVariants<'a, 'd> {
     /// For the function of that name.
-    pub fn new(function: &'a str, target: &'a Target, decider: &'a mut Decider<'d>) -> Forms<'a, 'd> {
-        Forms { function, target, decider, known: FxHashMap::default() }
+    pub fn new(function: &'a str, target: &'a Target, decider: &'a mut Decider<'d>) -> MatmulVariants<'a, 'd> {
+        MatmulVariants { function, target, decider, known: FxHashMap::default() }
     }
     /// What kernels are for.
     pub fn target(&self) -> &'a Target {
         self.target
     }
     /// The form of a contraction, of those that suit it: proposed is the first that is preferred. An output, which others than kernels read, may have fewer forms than what is none.
-    pub fn decide(&mut self, g: &Graph, of: Operands, suits: &[(Form, Suits)], is_output: bool) -> Form {
+    pub fn decide(
+        &mut self,
+        g: &Graph,
+        of: Operands,
+        suits: &[(MatmulVariant, Suits)],
+        is_output: bool,
+    ) -> MatmulVariant {
         let legal = || suits.iter().filter(|s| s.1 != Suits::Not);
         let first = legal().find(|s| s.1 == Suits::Preferred).or_else(|| legal().next());
         let Some(&(first, _)) = first else { unreachable!("a contraction that no form suits: {suits:?}") };
-        let forms: Vec<Form> = std::iter::once(first).chain(legal().map(|s| s.0).filter(|&f| f != first)).collect();
-        let sizes = Sizes::of(g, of);
+        let forms: Vec<MatmulVariant> =
+            std::iter::once(first).chain(legal().map(|s| s.0).filter(|&f| f != first)).collect();
+        let sizes = Sizes::from_operands(g, of);
         let shape = g.show_dims(g.dims(of.x));
         let site =
             format!("{} {} {shape}{}", self.function, sizes.name(), if is_output { " as an output" } else { "" });
         if let Some(&known) = self.known.get(&site).filter(|known| forms.contains(known)) {
             return known;
         }
-        let option = |&form: &Form| Alternative {
+        let option = |&form: &MatmulVariant| Alternative {
             name: if form == first { FIRST } else { form.name() },
             plan: form.to_string(),
             seconds: sizes.seconds(form, self.target),
@@ -143,7 +157,7 @@ struct Sizes {
 }
 
 impl Sizes {
-    fn of(g: &Graph, of: Operands) -> Sizes {
+    fn from_operands(g: &Graph, of: Operands) -> Sizes {
         let dims = g.dims(of.x);
         let size = |axis: usize| typical(g, dims[axis]);
         let last = dims.len() - 1;
@@ -164,26 +178,26 @@ impl Sizes {
         self.encoding.map_or("plain", |e| e.name)
     }
     /// f32 operations of a term of a sum.
-    fn of_a_term(&self, form: Form, target: &Target) -> f64 {
+    fn of_a_term(&self, form: MatmulVariant, target: &Target) -> f64 {
         let machine = &target.machine;
         let gpu = machine.kind == MachineKind::Gpu;
         let of = |operand| machine.fragment(operand).map(|f| machine.term_of(f));
         let tile = || machine.tile_fragment().map(|f| machine.term_of(f));
         let known = match form {
-            Form::Tiles | Form::Staged => tile(),
-            Form::Fragments => of(Scalar::F16).or_else(|| of(Scalar::BF16)),
-            Form::Unpacked => of(Scalar::F16),
-            Form::Integers if gpu => {
+            MatmulVariant::Tiles | MatmulVariant::Staged => tile(),
+            MatmulVariant::Fragments => of(Scalar::F16).or_else(|| of(Scalar::BF16)),
+            MatmulVariant::Unpacked => of(Scalar::F16),
+            MatmulVariant::Integers if gpu => {
                 Some(of(Scalar::I8).filter(|_| self.tokens > 1.0).unwrap_or(OF_A_BYTE) + f16_mma::GROUP_OF_A_TERM)
             }
-            Form::Integers => Some(OF_A_BYTE),
-            Form::Floats if gpu => Some(OPERATIONS_OF_LONE_TERM),
-            Form::Floats => None,
+            MatmulVariant::Integers => Some(OF_A_BYTE),
+            MatmulVariant::Floats if gpu => Some(OPERATIONS_OF_LONE_TERM),
+            MatmulVariant::Floats => None,
         };
         known.unwrap_or(OF_A_FLOAT)
     }
     /// f32 operations of unpacking an element of the weight, as often as that is done.
-    fn of_unpacking(&self, form: Form, target: &Target) -> f64 {
+    fn of_unpacking(&self, form: MatmulVariant, target: &Target) -> f64 {
         let [of_core, of_warp] = SHARING;
         let (once, sharing) = match target.machine.kind {
             MachineKind::Cpu => (OF_AN_ELEMENT, of_core),
@@ -191,22 +205,22 @@ impl Sizes {
         };
         match form {
             // Its codes are multiplied as they are.
-            Form::Integers => 0.0,
-            Form::Unpacked => once,
+            MatmulVariant::Integers => 0.0,
+            MatmulVariant::Unpacked => once,
             _ => once * (self.tokens / sharing).ceil(),
         }
     }
     /// Seconds that the form takes, by operations and bytes: what its activations become is written and read again.
-    fn seconds(&self, form: Form, target: &Target) -> f64 {
+    fn seconds(&self, form: MatmulVariant, target: &Target) -> f64 {
         let machine = &target.machine;
         let terms = self.elements * self.tokens;
         let operations = self.of_a_term(form, target) * terms + self.of_unpacking(form, target) * self.elements;
         let of_activation = match form {
-            Form::Floats => 4.0,
-            Form::Integers => 1.0 + 4.0 / 32.0,
+            MatmulVariant::Floats => 4.0,
+            MatmulVariant::Integers => 1.0 + 4.0 / 32.0,
             _ => 2.0,
         };
-        let halves = if form == Form::Unpacked { 2.0 * self.elements } else { 0.0 };
+        let halves = if form == MatmulVariant::Unpacked { 2.0 * self.elements } else { 0.0 };
         let cached = 2.0 * (of_activation * self.activations + halves);
         let weight = self.encoding.map_or(0.0, |e| e.bytes as f64 / e.elements as f64) * self.elements;
         (weight / machine.bandwidth).max(operations / machine.operations).max(cached / machine.cache_bandwidth)
@@ -219,11 +233,11 @@ mod tests {
 
     #[test]
     fn every_form_has_a_text_that_parses() {
-        for form in Form::ALL {
+        for form in MatmulVariant::ALL {
             assert_eq!(form.to_string().parse(), Ok(form));
         }
         for text in ["", "product:", "product: integer", "scatter: compared"] {
-            assert!(text.parse::<Form>().is_err(), "{text}");
+            assert!(text.parse::<MatmulVariant>().is_err(), "{text}");
         }
     }
 
@@ -237,11 +251,11 @@ mod tests {
         let h200 = Target::named("h200");
         let on = |form, tokens, target: &Target| sizes(tokens).seconds(form, target);
         // Many tokens as halves, as their measurement says; without fragments in integers.
-        assert!(on(Form::Fragments, 512.0, &h200) < on(Form::Integers, 512.0, &h200));
+        assert!(on(MatmulVariant::Fragments, 512.0, &h200) < on(MatmulVariant::Integers, 512.0, &h200));
         let m3 = Target::named("m3-max");
-        assert!(on(Form::Integers, 512.0, &m3) < on(Form::Floats, 512.0, &m3));
+        assert!(on(MatmulVariant::Integers, 512.0, &m3) < on(MatmulVariant::Floats, 512.0, &m3));
         // One token of a processor shares what is unpacked with none.
         let cpu = Target::cpu("avx512vnni", 16, 2);
-        assert!(on(Form::Integers, 1.0, &cpu) < on(Form::Floats, 1.0, &cpu));
+        assert!(on(MatmulVariant::Integers, 1.0, &cpu) < on(MatmulVariant::Floats, 1.0, &cpu));
     }
 }

@@ -35,7 +35,7 @@ pub struct Kernel {
 
 impl Kernel {
     /// Of these nests of `g`, and what holds for the workgroups of each body.
-    pub fn of(g: &Graph, bodies: &[&[Id]], when: &[When]) -> Kernel {
+    pub fn new(g: &Graph, bodies: &[&[Id]], when: &[When]) -> Kernel {
         let mut own = Graph::new();
         let mut map = FxHashMap::default();
         let bodies: Vec<Vec<Id>> =

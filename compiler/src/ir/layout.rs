@@ -90,7 +90,7 @@ const WIDEST: i64 = 16;
 
 /// A power of two of bits of a code.
 #[derive(Clone, Copy, Debug)]
-pub struct Piece {
+pub struct CodePart {
     /// Its bits.
     pub bits: i64,
     /// Of these, those that the code may have set.
@@ -120,7 +120,7 @@ pub enum Kind {
     /// A whole number for each element, from 0 up.
     Code {
         /// Its parts, the lowest first.
-        pieces: Vec<Piece>,
+        pieces: Vec<CodePart>,
     },
 }
 
@@ -188,14 +188,14 @@ impl Packing {
         let all = self.graph.toposort(&[self.value]);
         all.into_iter().find(|&id| self.graph[id].op == Op::Bitcast).map(|id| self.graph.scalar(id))
     }
-    /// As [`Packing::of`], once for each format in a process.
+    /// As [`Packing::for_encoding`], once for each format in a process.
     pub fn known(e: EncodingRef) -> Option<Arc<Packing>> {
         static KNOWN: LazyLock<Mutex<FxHashMap<EncodingRef, Option<Arc<Packing>>>>> = LazyLock::new(Mutex::default);
         let mut known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
-        known.entry(e).or_insert_with(|| Packing::of(e).map(Arc::new)).clone()
+        known.entry(e).or_insert_with(|| Packing::for_encoding(e).map(Arc::new)).clone()
     }
     /// Takes a format apart; `None` if its elements are no whole numbers of at most eight bits with scales.
-    pub fn of(e: EncodingRef) -> Option<Packing> {
+    pub fn for_encoding(e: EncodingRef) -> Option<Packing> {
         let elements = e.elements as i64;
         let unit = group_of(e.elements) as i64;
         if unit < 4 {
@@ -353,7 +353,7 @@ impl Packing {
     }
 
     /// Address of the byte that holds a piece of a code, and the piece's shift in it.
-    pub fn piece_at(&self, g: &mut Graph, place: &Place, piece: &Piece) -> (Id, Id) {
+    pub fn piece_at(&self, g: &mut Graph, place: &Place, piece: &CodePart) -> (Id, Id) {
         // Vectors of a unit: each holds as many quads of elements as pieces fit into a byte.
         let vectors = self.unit * piece.bits / 32;
         let quad = 4 * place.lanes;

@@ -27,7 +27,7 @@ pub struct Nest {
 
 impl Nest {
     /// The nest that a store is.
-    pub fn of(g: &Graph, store: Id) -> Nest {
+    pub fn from_store(g: &Graph, store: Id) -> Nest {
         let &[buffer, offset, value, ref closed @ ..] = &g[store].src[..] else {
             unreachable!("a nest has a buffer, an offset and a value: {:?}", g[store])
         };

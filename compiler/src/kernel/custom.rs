@@ -9,7 +9,7 @@ use gristmill_uop::{Arg, Graph, Id, Node, Op, RangeKind, Sources};
 use rustc_hash::{FxHashMap, FxHashSet};
 
 /// The call whose text the kernel of `root` runs, if it has one, where it computes these besides.
-pub fn of(g: &Graph, root: Id, fused: &FxHashSet<Id>) -> Result<Option<Id>, Illegal> {
+pub fn call_of(g: &Graph, root: Id, fused: &FxHashSet<Id>) -> Result<Option<Id>, Illegal> {
     let mut calls = fused.iter().copied().chain([root]).filter(|&n| called(g, n).is_some());
     match (calls.next(), calls.next()) {
         (call, None) => Ok(call),
@@ -18,7 +18,7 @@ pub fn of(g: &Graph, root: Id, fused: &FxHashSet<Id>) -> Result<Option<Id>, Ille
 }
 
 /// What a nest around a text is made of.
-pub struct Around<'a> {
+pub struct CallContext<'a> {
     /// The call.
     pub call: Id,
     /// What is written: the call, or what is computed from it.
@@ -31,7 +31,7 @@ pub struct Around<'a> {
 
 /// The nest: for each element of the call's output, closed by a range, what is stored, an expression of the value that stands for the text. What the text reads are its sources: of a pointer
 /// an element, of a function what it gives for an index, a range of its own.
-pub fn nest(g: &mut Graph, kernel: CustomRef, of: &Around, to: Destination) -> Result<Id, Illegal> {
+pub fn nest(g: &mut Graph, kernel: CustomRef, of: &CallContext, to: Destination) -> Result<Id, Illegal> {
     let only: FxHashSet<Id> = FxHashSet::from_iter([of.call]);
     let mut x = Expander::new(of.buffers, &only, of.derived);
     if !of.is_elementwise(g, of.node) {
@@ -78,7 +78,7 @@ fn elements(g: &mut Graph, of: Id, shaped: Id, number: u32) -> (Id, Vec<Id>) {
     (range, unflatten(g, &[count], &[range], &shape).to_vec())
 }
 
-impl Around<'_> {
+impl CallContext<'_> {
     /// Can an element of `node` be computed where the text stands: from buffers by operations and movements alone, and from what the text computes by that element alone?
     fn is_elementwise(&self, g: &Graph, node: Id) -> bool {
         let is_read = |n: Id| n == self.call || n != node && self.buffers.contains_key(&n) || g[n].op == Op::Param;

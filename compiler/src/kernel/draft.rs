@@ -37,7 +37,7 @@ pub struct Draft {
 
 impl Draft {
     /// Of a kernel that has no nests yet.
-    pub fn of(root: Id) -> Draft {
+    pub fn new(root: Id) -> Draft {
         Draft {
             root,
             nests: Vec::new(),
@@ -172,7 +172,7 @@ pub fn nests_for(g: &mut Graph, x: &mut Expander, node: Id, to: Destination) -> 
 pub struct Placeholders(FxHashMap<Id, Vec<Id>>);
 
 impl Placeholders {
-    fn of(&mut self, g: &Graph, nest: Id) -> &[Id] {
+    fn within(&mut self, g: &Graph, nest: Id) -> &[Id] {
         self.0.entry(nest).or_insert_with(|| {
             let mut all = g.toposort_within(&[nest], |n| g.has_placeholder(n));
             all.retain(|&n| g[n].op == Op::Index);
@@ -183,7 +183,7 @@ impl Placeholders {
     pub fn found(&mut self, g: &Graph, nests: &[Id]) -> FxHashMap<Id, Vec<(Id, usize)>> {
         let mut found: FxHashMap<Id, Vec<(Id, usize)>> = FxHashMap::default();
         for (i, &nest) in nests.iter().enumerate() {
-            for &read in self.of(g, nest) {
+            for &read in self.within(g, nest) {
                 found.entry(g[read].src[0]).or_default().push((read, i));
             }
         }
@@ -192,7 +192,7 @@ impl Placeholders {
     /// The nests with placeholders replaced.
     pub fn replace(&mut self, g: &mut Graph, nests: &mut [Id], mut map: FxHashMap<Id, Id>) {
         for nest in nests {
-            if self.of(g, *nest).iter().any(|read| map.contains_key(read)) {
+            if self.within(g, *nest).iter().any(|read| map.contains_key(read)) {
                 *nest = g.replace(*nest, &mut map);
             }
         }

@@ -4,8 +4,8 @@ use super::rangeify::Expander;
 use crate::ir::hints::{CausalSkip, FusedSum, StagedTile};
 use crate::ir::mma::tile_axes;
 use crate::ir::nest::{Nest, adds, host_bound};
-use crate::plan::{Part, Workgroup};
-use crate::propose::{Around, axes};
+use crate::plan::{AxisPart, Workgroup};
+use crate::propose::{ProposalContext, axes};
 use gristmill_uop::{Graph, Id, Op, RangeKind};
 use rustc_hash::FxHashMap;
 
@@ -20,7 +20,7 @@ pub struct Split {
 }
 
 /// Rewrites the nests as the plan says.
-pub fn split(g: &mut Graph, x: &mut Expander, nests: &[Id], plan: &Workgroup, around: &Around) -> Split {
+pub fn split(g: &mut Graph, x: &mut Expander, nests: &[Id], plan: &Workgroup, around: &ProposalContext) -> Split {
     let axes = axes(g, nests);
     let tiles = around.derived.is_tiled(around.node).then(|| tile_axes::kind(around.target.machine.kind));
     let inside = nests.iter().any(|&n| adds(g, n)).then(Vec::new);
@@ -37,7 +37,7 @@ pub fn split(g: &mut Graph, x: &mut Expander, nests: &[Id], plan: &Workgroup, ar
     let (mut map, order, inside) = (s.map, s.order, s.inside.unwrap_or_default());
     map.extend(fused);
     let split_nest = |&nest: &Id| {
-        let mut n = Nest::of(g, nest);
+        let mut n = Nest::from_store(g, nest);
         let mut m = map.clone();
         n.offset = g.replace(n.offset, &mut m);
         n.value = g.replace(n.value, &mut m);
@@ -69,7 +69,7 @@ impl Splitter<'_, '_> {
     fn cut(&mut self, g: &mut Graph, axes: &[Id], plan: &Workgroup) {
         for (i, part) in plan.parts.iter().enumerate() {
             let Some(&r) = axes.get(part.axis) else { continue };
-            let of_axis = |p: &&Part| p.axis == part.axis;
+            let of_axis = |p: &&AxisPart| p.axis == part.axis;
             let several = plan.parts.iter().filter(of_axis).count() > 1;
             // A loop over a whole axis is the loop that it is, at this place of the order.
             if part.kind == RangeKind::Loop && !several {
@@ -88,7 +88,7 @@ impl Splitter<'_, '_> {
             };
             let rest = plan.parts.iter().filter(of_axis).find(|p| p.count.is_none()).map_or(1, |p| p.stride);
             let divides = g.int_value(g[r].src[0]).is_some_and(|b| b % rest == 0);
-            let inner: Vec<&Part> = plan.parts[i + 1..].iter().filter(of_axis).collect();
+            let inner: Vec<&AxisPart> = plan.parts[i + 1..].iter().filter(of_axis).collect();
             if let Some(step) = self.repeated(part, &inner).filter(|_| several && !divides) {
                 let last = self.last(g, r, step);
                 self.ends(g, index, g[r].src[0]);
@@ -98,7 +98,7 @@ impl Splitter<'_, '_> {
         }
     }
     /// Elements that are repeated together where the axis ends, if this part's range is the last that says which.
-    fn repeated(&self, part: &Part, inner: &[&Part]) -> Option<i64> {
+    fn repeated(&self, part: &AxisPart, inner: &[&AxisPart]) -> Option<i64> {
         match inner {
             [] if self.is_tile(part) => None,
             [] => Some(1),
@@ -107,7 +107,7 @@ impl Splitter<'_, '_> {
         }
     }
     /// Are its elements those of a tile?
-    fn is_tile(&self, part: &Part) -> bool {
+    fn is_tile(&self, part: &AxisPart) -> bool {
         self.tiles == Some(part.kind)
     }
     /// Where the last `step` elements of the axis `r` begin, which is cut into so many.
@@ -119,7 +119,7 @@ impl Splitter<'_, '_> {
         g.mul(number, step)
     }
     /// The range of a part of the axis `r`.
-    fn part(&mut self, g: &mut Graph, r: Id, part: &Part) -> Id {
+    fn part(&mut self, g: &mut Graph, r: Id, part: &AxisPart) -> Id {
         let count = match part.count {
             Some(n) => g.int(n),
             None => {

@@ -58,7 +58,7 @@ fn on_cpu(g: &Graph, codes: Vec<Code>, context: &KernelContext, target: &Target)
 /// Threads of a workgroup run its nests together, and kernels start before those before them have ended.
 fn on_gpu(g: &mut Graph, mut codes: Vec<Code>, context: &KernelContext, target: &Target) -> KernelCode {
     let plan = &context.plan;
-    let turn = Turn::of(plan.dependents);
+    let turn = Turn::new(plan.dependents);
     for (i, code) in codes.iter_mut().enumerate() {
         let surplus = code.surplus;
         let prologue = context.when.get(i).and_then(|when| when.prologue);

@@ -19,7 +19,7 @@ use super::memory::store_forwarding::forwarded;
 use super::mma::f16;
 use super::mma::int8;
 use super::mma::stage_products;
-use super::mma::tiles::{self, Tile};
+use super::mma::tiles::{self, MatrixTile};
 use super::mma::unpacked;
 use crate::ir::mma::tile_axes;
 use crate::ir::nest::{Nest, global_ranges, unmasked};
@@ -193,7 +193,7 @@ impl<'a> Emitter<'a> {
         all[&id]
     }
     fn nest(&mut self, nest: Id) {
-        let Nest { buffer, offset, mut value, adds, closed } = Nest::of(self.g, nest);
+        let Nest { buffer, offset, mut value, adds, closed } = Nest::from_store(self.g, nest);
         if adds {
             return self.additions(Nest { buffer, offset, value, adds, closed });
         }
@@ -296,7 +296,7 @@ impl<'a> Emitter<'a> {
             let beside = tiles::Beside { number: number as i64, count };
             let sum = tiles::SumOfTile { offset, value, row, column };
             let found = tiles::product(self.g, sum, beside, self.target);
-            let Tile { offset, stride, value } = found.expect("a nest of this shape is a product of tiles");
+            let MatrixTile { offset, stride, value } = found.expect("a nest of this shape is a product of tiles");
             writes.push((vec![offset, value], Statement::WriteTile(nest.buffer, offset, stride, value)));
         }
         self.looped(&nest.closed, writes);

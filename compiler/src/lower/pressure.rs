@@ -30,7 +30,7 @@ const OF_A_TILE: i64 = 4;
 
 impl Pressure {
     /// Of these bodies.
-    pub fn of(g: &Graph, bodies: &[Code], threads: i64) -> Pressure {
+    pub fn for_bodies(g: &Graph, bodies: &[Code], threads: i64) -> Pressure {
         let sums = |b: &Code| accumulators(g, &b.statements).max(tiles(g, &b.statements));
         let most = |of: &dyn Fn(&&Code) -> bool| bodies.iter().filter(of).map(sums).max().unwrap_or(0) as i64;
         let unpacks = || bodies.iter().map(|b| &b.statements).filter(|s| unpacked(g, s));

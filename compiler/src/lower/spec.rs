@@ -389,7 +389,7 @@ impl<'a> Checker<'a> {
     }
     /// Is it a load of what the iteration before has left in a stage that a loop carries?
     fn left_before(&self, load: Id) -> bool {
-        let before = |r: Id| Slot::of(self.g, self.g[load].src[1], r) == Some(Slot::Before);
+        let before = |r: Id| Slot::from_offset(self.g, self.g[load].src[1], r) == Some(Slot::Before);
         self.shared_loop().is_some_and(before)
     }
     /// The loop that nests share, where it is open.

@@ -9,7 +9,7 @@ use rustc_hash::FxHashMap;
 
 /// The nest of `store` with its sum over whole fragments. A GPU's threads hold a tile together: those of a subgroup are a range on which nothing depends.
 pub fn nest(g: &mut Graph, store: Id, of: &Fragment, machine: &Machine, ranges: &mut Ranges) -> Id {
-    let mut nest = Nest::of(g, store);
+    let mut nest = Nest::from_store(g, store);
     let on_core = machine.kind == MachineKind::Cpu;
     if !on_core {
         nest.closed.push(ranges.fixed(g, machine.widest, RangeKind::Vector));

@@ -72,7 +72,7 @@ pub struct NestView {
 
 impl NestView {
     /// Of a nest for so many threads.
-    pub fn of(g: &Graph, nest: &Nest, threads: i64) -> NestView {
+    pub fn new(g: &Graph, nest: &Nest, threads: i64) -> NestView {
         // What a reduction computes anew for each of its terms, each lane does alone.
         let of_output =
             |&n: &Id| g.free_ranges(n).iter().any(|&r| nest.closed.contains(&r) && is(g, r, RangeKind::Loop));

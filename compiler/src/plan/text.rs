@@ -4,7 +4,7 @@
 //! of its axis that come after it.
 
 use super::{Accumulators, Threads, TilePlan, Vectors, Warps, Workgroup};
-use super::{Along, BANKS, Counted, NestPlan, OutputLanes, Part, StagePlan, Sum, SumLanes};
+use super::{Along, AxisPart, BANKS, Counted, NestPlan, OutputLanes, StagePlan, SumLanes, ThreadSum};
 use crate::ir::parse::{ParseError, bad, count};
 use gristmill_uop::RangeKind;
 use std::fmt::{self, Display, Formatter};
@@ -55,7 +55,7 @@ impl FromStr for Workgroup {
             let axis = of.next().and_then(|w| w.strip_prefix('a')).and_then(|w| w.parse().ok());
             let kind = of.next().and_then(|w| KINDS.into_iter().find(|k| k.name() == w));
             let (Some(axis), Some(kind)) = (axis, kind) else { return bad(words) };
-            let mut part = Part { axis, kind, count: None, stride: 0 };
+            let mut part = AxisPart { axis, kind, count: None, stride: 0 };
             let mut next = of.next();
             if let Some(word) = next.filter(|&w| w != "by") {
                 part.count = Some(count(word)?);
@@ -159,7 +159,7 @@ impl Display for Threads {
         for at in &self.copies {
             write!(f, ", copies of loop {at}")?;
         }
-        for Sum { common, terms, steps } in &self.sums {
+        for ThreadSum { common, terms, steps } in &self.sums {
             match common {
                 Some(lanes) => write!(f, ", common sum {lanes} x {terms} x {steps}")?,
                 None => write!(f, ", sum {terms} x {steps}")?,
@@ -235,9 +235,11 @@ fn threads(items: &[Vec<&str>]) -> Result<Threads, ParseError> {
                 Ok(at) => t.copies.push(at),
                 Err(_) => return bad(at),
             },
-            ["sum", terms, "x", steps] => t.sums.push(Sum { common: None, terms: count(terms)?, steps: count(steps)? }),
+            ["sum", terms, "x", steps] => {
+                t.sums.push(ThreadSum { common: None, terms: count(terms)?, steps: count(steps)? })
+            }
             ["common", "sum", lanes, "x", terms, "x", steps] => {
-                t.sums.push(Sum { common: Some(count(lanes)?), terms: count(terms)?, steps: count(steps)? })
+                t.sums.push(ThreadSum { common: Some(count(lanes)?), terms: count(terms)?, steps: count(steps)? })
             }
             _ => return bad(&words.join(" ")),
         }

@@ -18,7 +18,7 @@ pub struct TilePlan {
 #[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
 pub struct Workgroup {
     /// From the outermost to the innermost. An axis without a part is a loop inside the workgroup, within all parts.
-    pub parts: Vec<Part>,
+    pub parts: Vec<AxisPart>,
 }
 
 /// Bytes of all banks of shared memory: rows that begin as many apart are read one after the other.
@@ -35,7 +35,7 @@ pub struct StagePlan {
 
 /// A range that an axis is cut into.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub struct Part {
+pub struct AxisPart {
     /// The axis, by its place among those that have a range.
     pub axis: usize,
     /// What the range is: over the launch (`Global`), one after the other (`Loop`), in registers (`Upcast`), threads or, on a processor, a tile's
@@ -47,21 +47,21 @@ pub struct Part {
     pub stride: i64,
 }
 
-impl Part {
+impl AxisPart {
     /// Of that many iterations, `stride` elements apart.
-    pub fn of(axis: usize, kind: RangeKind, count: i64, stride: i64) -> Part {
-        Part { axis, kind, count: Some(count), stride }
+    pub fn new(axis: usize, kind: RangeKind, count: i64, stride: i64) -> AxisPart {
+        AxisPart { axis, kind, count: Some(count), stride }
     }
     /// An axis as tiles of one kind, with their elements of another; as it is where a tile is one element.
-    pub fn tiled(axis: usize, tile: i64, outer: RangeKind, inner: RangeKind) -> Vec<Part> {
+    pub fn tiled(axis: usize, tile: i64, outer: RangeKind, inner: RangeKind) -> Vec<AxisPart> {
         match tile {
-            1 => vec![Part::rest(axis, outer, 1)],
-            _ => vec![Part::rest(axis, outer, tile), Part::of(axis, inner, tile, 1)],
+            1 => vec![AxisPart::rest(axis, outer, 1)],
+            _ => vec![AxisPart::rest(axis, outer, tile), AxisPart::new(axis, inner, tile, 1)],
         }
     }
     /// Of as many iterations as the rest of the axis takes.
-    pub fn rest(axis: usize, kind: RangeKind, stride: i64) -> Part {
-        Part { axis, kind, count: None, stride }
+    pub fn rest(axis: usize, kind: RangeKind, stride: i64) -> AxisPart {
+        AxisPart { axis, kind, count: None, stride }
     }
 }
 
@@ -149,12 +149,12 @@ pub struct Threads {
     /// Loops that become copies in a thread, by their places among the loops of the nest.
     pub copies: Vec<usize>,
     /// Its sums, each after those that it contains.
-    pub sums: Vec<Sum>,
+    pub sums: Vec<ThreadSum>,
 }
 
 /// How a sum is shared.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub struct Sum {
+pub struct ThreadSum {
     /// The lanes of a sum that all output elements have in common; `None` for one of their own, which the group's lanes share.
     pub common: Option<i64>,
     /// Neighbouring terms that a lane takes at once.

@@ -1,7 +1,7 @@
 //! Proposals for how warps share a matrix product of halves (`map/fragment_tiling.rs`). A warp keeps as many tiles as registers have room for, so that each
 //! operand is read once for several products.
 
-use crate::ir::mma::product::Product;
+use crate::ir::mma::product::MmaProduct;
 use crate::ir::nest::power_divisor;
 use crate::plan::{NestPlan, Proposal, Warps, proposals};
 use gristmill_uop::fragment::{Fragment, Shared};
@@ -18,13 +18,13 @@ const TILES_BESIDE: i64 = 6;
 const SUMS_OF_GROUPS: i64 = 128;
 
 /// Tiles that a warp keeps at first.
-pub fn tiles(g: &Graph, store: Id, product: &Product, target: &Target) -> i64 {
+pub fn tiles(g: &Graph, store: Id, product: &MmaProduct, target: &Target) -> i64 {
     let NestPlan::Warps(plan) = warps(g, store, product, target).swap_remove(0).plan else { return 1 };
     plan.wide * plan.tall
 }
 
 /// How the warps of a workgroup could share the product, the heuristic's choice first.
-pub fn warps(g: &Graph, store: Id, product: &Product, target: &Target) -> Vec<Proposal<NestPlan>> {
+pub fn warps(g: &Graph, store: Id, product: &MmaProduct, target: &Target) -> Vec<Proposal<NestPlan>> {
     let all = target.threads as i64 / product.of.sums.lanes();
     let of = |wide: i64, tall: i64, along: Along| shared(g, product, all, Tiles { wide, tall }, along);
     let rows = |most: i64, tall: i64| of(most, tall, Along::Rows);
@@ -48,7 +48,7 @@ pub fn warps(g: &Graph, store: Id, product: &Product, target: &Target) -> Vec<Pr
 /// Products of several warps, whose columns they read from the stage that these are in: of all rows and columns at once, the rows first shared.
 fn of_groups(g: &Graph, store: Id, target: &Target) -> Option<Warps> {
     let any = target.machine.fragments.iter().find(|of| of.is_of_group())?;
-    let product = Product::of_stages(g, store, &target.machine)?;
+    let product = MmaProduct::of_stages(g, store, &target.machine)?;
     let (lanes, threads) = (any.sums.lanes(), target.threads as i64);
     let tall = any.rows / product.of.rows;
     if threads % lanes != 0 || product.high % tall != 0 {
@@ -75,7 +75,7 @@ fn of_groups(g: &Graph, store: Id, target: &Target) -> Option<Warps> {
 }
 
 /// Tiles beside one another of operands from memory, so that every one of so many warps has some.
-fn tiles_for_all_warps(product: &Product, warps: i64) -> i64 {
+fn tiles_for_all_warps(product: &MmaProduct, warps: i64) -> i64 {
     let along_columns = warps / power_divisor(product.high, warps);
     ((product.tiles_beside() + along_columns - 1) / along_columns).clamp(1, TILES_BESIDE)
 }
@@ -101,7 +101,7 @@ enum Along {
 }
 
 /// How so many warps share it, with at most so many tiles beside one another and above one another.
-fn shared(g: &Graph, product: &Product, mut warps: i64, most: Tiles, along: Along) -> Warps {
+fn shared(g: &Graph, product: &MmaProduct, mut warps: i64, most: Tiles, along: Along) -> Warps {
     let batch = product.of_both(g).filter(|n| warps % n == 0 && along != Along::Together);
     warps /= batch.unwrap_or(1);
     let beside = product.tiles_beside();

@@ -7,7 +7,7 @@ use gristmill_uop::target::Target;
 
 /// What a plan follows from, besides the nests.
 #[derive(Clone, Copy)]
-pub struct Around<'a> {
+pub struct ProposalContext<'a> {
     /// The tensor-level node that is computed.
     pub node: Id,
     /// The shape that a decomposition asks for.

@@ -1,14 +1,14 @@
 //! Contractions (`propose/find_contraction.rs`) with a packed factor. They have *row* axes, on which the weight depends, and *token* axes, on which it does not: a tile of rows ×
 //! tokens is kept in registers, the weight decoded once for all its tokens.
 
-use super::around::Around;
+use super::around::ProposalContext;
 use super::tiles::{self, tiles};
 use crate::cost::occupancy::room;
 use crate::decompose::f16_mma::TILE_OF_GROUPS;
-use crate::ir::mma::fragment::Sum;
+use crate::ir::mma::fragment::MmaSum;
 use crate::ir::nest::{distance, divisor, floor_power, host_bound, outermost_reductions, power_divisor};
 use crate::lower::{REGISTERS_OF_INTEGER_SUMS, integer_sums_at_once};
-use crate::plan::{Part, Proposal, Workgroup, proposals};
+use crate::plan::{AxisPart, Proposal, Workgroup, proposals};
 use crate::propose::find_contraction::Factor;
 use gristmill_uop::RangeKind::{Global, Loop, Upcast, Vector};
 use gristmill_uop::fragment::{Fragment, MMA_I8, UNIT, WGMMA_16};
@@ -74,7 +74,7 @@ struct Contraction<'a> {
     /// Workgroups of one token, at most.
     room: i64,
     /// Parts that come before those that differ between proposals: copies, and axes of the weight beside the rows.
-    before: Vec<Part>,
+    before: Vec<AxisPart>,
     /// The axis of rows that is cut.
     row: usize,
     /// Groups of as many rows as are interleaved.
@@ -94,8 +94,14 @@ struct Contraction<'a> {
 }
 
 /// What a workgroup of nests that contract a packed weight, read as `rows` are, could compute.
-pub fn contraction(g: &Graph, nests: &[Id], axes: &[Id], rows: &Factor, around: &Around) -> Vec<Proposal<Workgroup>> {
-    match Contraction::of(g, nests, axes, rows, around) {
+pub fn contraction(
+    g: &Graph,
+    nests: &[Id],
+    axes: &[Id],
+    rows: &Factor,
+    around: &ProposalContext,
+) -> Vec<Proposal<Workgroup>> {
+    match Contraction::new(g, nests, axes, rows, around) {
         Ok(of) => of.class(nests, around),
         Err(whole) => proposals(whole, []),
     }
@@ -103,8 +109,8 @@ pub fn contraction(g: &Graph, nests: &[Id], axes: &[Id], rows: &Factor, around: 
 
 /// Of one token on a GPU workgroups half as large as those proposed first, and rows with twice the threads, where those are too few for each unit to have two. One of two has something to do while the other waits, but each computes
 /// for itself what is fused into its kernel: which is better goes by what is fused.
-pub fn smaller(g: &Graph, nests: &[Id], axes: &[Id], rows: &Factor, around: &Around) -> Option<Workgroup> {
-    let of = Contraction::of(g, nests, axes, rows, around).ok().filter(|of| of.token.is_none())?;
+pub fn smaller(g: &Graph, nests: &[Id], axes: &[Id], rows: &Factor, around: &ProposalContext) -> Option<Workgroup> {
+    let of = Contraction::new(g, nests, axes, rows, around).ok().filter(|of| of.token.is_none())?;
     let (target, of_row) = (around.target, of.threads_of_one_row());
     let few = of.groups_of_one_token(of_row) < 2 * target.machine.units as i64;
     let has_steps = 2 * of_row <= of.steps.min(target.machine.subgroup);
@@ -136,12 +142,12 @@ fn in_integers(g: &Graph, nests: &[Id]) -> bool {
 
 impl<'a> Contraction<'a> {
     /// The axes by what they are; or, where no rows are cut, all that a workgroup can compute.
-    fn of(
+    fn new(
         g: &'a Graph,
         nests: &[Id],
         axes: &'a [Id],
         rows: &Factor,
-        around: &Around<'a>,
+        around: &ProposalContext<'a>,
     ) -> Result<Contraction<'a>, Workgroup> {
         let gpu = around.target.machine.kind == MachineKind::Gpu;
         let (copies, left) = copies(g, nests, axes);
@@ -154,11 +160,11 @@ impl<'a> Contraction<'a> {
         // Other axes of the weight (heads, experts) over the launch; on a CPU those whose bound is data come first inside the workgroup.
         let other_rows = row_axes.iter().filter(|&&i| Some(i) != row);
         let over = |i: usize| if gpu || host_bound(g, axes[i]) { Global } else { Loop };
-        let before = copies.into_iter().map(|i| Part::rest(i, Upcast, 1));
-        let before: Vec<Part> = before.chain(other_rows.clone().map(|&i| Part::rest(i, over(i), 1))).collect();
+        let before = copies.into_iter().map(|i| AxisPart::rest(i, Upcast, 1));
+        let before: Vec<AxisPart> = before.chain(other_rows.clone().map(|&i| AxisPart::rest(i, over(i), 1))).collect();
         let Some(row) = row else {
             let kind = |i: usize| if host_bound(g, axes[i]) { Global } else { Loop };
-            let tokens = tokens.iter().map(|&i| Part::rest(i, kind(i), 1));
+            let tokens = tokens.iter().map(|&i| AxisPart::rest(i, kind(i), 1));
             return Err(Workgroup { parts: before.into_iter().chain(tokens).collect() });
         };
         let size = |i: usize| g.max_of(g[axes[i]].src[0]);
@@ -177,13 +183,13 @@ impl<'a> Contraction<'a> {
     fn reads_units(&self, nests: &[Id]) -> bool {
         let g = self.g;
         g.toposort(nests).into_iter().any(|n| {
-            let Some(sum) = Sum::unpacked(g, n) else { return false };
+            let Some(sum) = MmaSum::unpacked(g, n) else { return false };
             let address = g[sum.columns].src[1];
             g[n].src[1..].iter().any(|&term| distance(g, address, &[(term, 1)]) == UNIT)
         })
     }
     /// What its class of contractions could be, by the number of tokens and what the machine multiplies.
-    fn class(self, nests: &[Id], around: &Around) -> Vec<Proposal<Workgroup>> {
+    fn class(self, nests: &[Id], around: &ProposalContext) -> Vec<Proposal<Workgroup>> {
         let machine = &self.target.machine;
         let gpu = machine.kind == MachineKind::Gpu;
         let of_bytes = in_integers(self.g, nests) && machine.fragment(Scalar::I8).is_some();
@@ -217,12 +223,12 @@ impl<'a> Contraction<'a> {
     fn bound(&self, axis: usize) -> Id {
         self.g[self.axes[axis]].src[0]
     }
-    fn workgroup(&self, parts: impl IntoIterator<Item = Part>) -> Workgroup {
+    fn workgroup(&self, parts: impl IntoIterator<Item = AxisPart>) -> Workgroup {
         Workgroup { parts: self.before.iter().copied().chain(parts).collect() }
     }
     /// Token axes but the last one.
-    fn other_tokens(&self, kind: RangeKind) -> impl Iterator<Item = Part> + '_ {
-        self.tokens.iter().filter(|&&i| Some(i) != self.token).map(move |&i| Part::rest(i, kind, 1))
+    fn other_tokens(&self, kind: RangeKind) -> impl Iterator<Item = AxisPart> + '_ {
+        self.tokens.iter().filter(|&&i| Some(i) != self.token).map(move |&i| AxisPart::rest(i, kind, 1))
     }
     /// One token on a CPU: a few rows for each workgroup.
     fn one_token(&self) -> Vec<Proposal<Workgroup>> {
@@ -304,18 +310,18 @@ impl<'a> Contraction<'a> {
         self.target.threads as i64 / threads_of_row(self.steps, self.target.machine.subgroup)
     }
     fn tokens_of_threads(&self, token: usize, tokens: i64, rows: i64) -> Workgroup {
-        let tiles = [Part::rest(token, Global, tokens), Part::of(token, Upcast, tokens, 1)];
+        let tiles = [AxisPart::rest(token, Global, tokens), AxisPart::new(token, Upcast, tokens, 1)];
         let per_group = divisor(self.rows / rows, self.groups_of_threads());
         self.workgroup(self.other_tokens(Global).chain(tiles).chain(self.rows_of_groups(per_group, rows)))
     }
     /// Rows as (workgroups, `per_group` steps or groups of threads, `tile` in registers).
-    fn rows_of_groups(&self, per_group: i64, tile: i64) -> [Part; 4] {
+    fn rows_of_groups(&self, per_group: i64, tile: i64) -> [AxisPart; 4] {
         let (row, lanes) = (self.row, self.lanes);
         [
-            Part::rest(row, Global, per_group * tile * lanes),
-            Part::of(row, Loop, per_group, tile * lanes),
-            Part::of(row, Upcast, tile, lanes),
-            Part::of(row, Loop, lanes, 1),
+            AxisPart::rest(row, Global, per_group * tile * lanes),
+            AxisPart::new(row, Loop, per_group, tile * lanes),
+            AxisPart::new(row, Upcast, tile, lanes),
+            AxisPart::new(row, Loop, lanes, 1),
         ]
     }
     /// A panel of rows per workgroup, tiles of tokens inside, rows of the panel inside these.
@@ -337,7 +343,8 @@ impl<'a> Contraction<'a> {
             let limit = (n / (panels * target.machine.units.max(1) as i64)).clamp(tile.min(most), most) / tile;
             let per_panel = divisor(n / tile, limit);
             let [panel, in_panel, of_tile, of_lane] = self.rows_of_groups(per_panel, tile);
-            let tiles = [Part::rest(token, Loop, token_tile), in_panel, Part::of(token, Upcast, token_tile, 1)];
+            let tiles =
+                [AxisPart::rest(token, Loop, token_tile), in_panel, AxisPart::new(token, Upcast, token_tile, 1)];
             let parts = [panel].into_iter().chain(self.other_tokens(Loop)).chain(tiles);
             self.workgroup(parts.chain([of_tile, of_lane]))
         };
@@ -406,17 +413,17 @@ impl<'a> Contraction<'a> {
         // Warps that share the columns of a product have rows beside one another.
         let together = if group { GROUP.min(rows) } else { 1 };
         let parts = [
-            Part::rest(row, Global, rows * of_warp),
-            Part::rest(token, block, 8 * tiles * beside),
-            Part::of(row, Vector, rows / together, together * of_warp),
-            Part::of(token, Vector, beside, 8 * tiles),
-            Part::of(row, Vector, together, WARP_ROWS),
-            Part::of(row, Vector, 8, 1),
-            Part::of(token, Vector, 4, 2),
-            Part::of(row, Upcast, high, together * WARP_ROWS),
-            Part::of(token, Upcast, tiles, 8),
-            Part::of(row, Upcast, 2, 8),
-            Part::of(token, Upcast, 2, 1),
+            AxisPart::rest(row, Global, rows * of_warp),
+            AxisPart::rest(token, block, 8 * tiles * beside),
+            AxisPart::new(row, Vector, rows / together, together * of_warp),
+            AxisPart::new(token, Vector, beside, 8 * tiles),
+            AxisPart::new(row, Vector, together, WARP_ROWS),
+            AxisPart::new(row, Vector, 8, 1),
+            AxisPart::new(token, Vector, 4, 2),
+            AxisPart::new(row, Upcast, high, together * WARP_ROWS),
+            AxisPart::new(token, Upcast, tiles, 8),
+            AxisPart::new(row, Upcast, 2, 8),
+            AxisPart::new(token, Upcast, 2, 1),
         ];
         self.workgroup(self.other_tokens(Global).chain(parts))
     }
@@ -425,7 +432,7 @@ impl<'a> Contraction<'a> {
         let rows = power_divisor(self.rows / WARP_ROWS, self.warps());
         // What else is added up in the same kernel wants other workgroups beside it.
         let g = self.g;
-        let alone = g.toposort(nests).into_iter().all(|n| g[n].op != Op::Reduce || Sum::unpacked(g, n).is_some());
+        let alone = g.toposort(nests).into_iter().all(|n| g[n].op != Op::Reduce || MmaSum::unpacked(g, n).is_some());
         let tiles = if alone { GROUP_TILES } else { GROUP_TILES / 2 };
         let tiles = tiles.min(up_to_power((most + 7) / 8));
         let high = if alone && self.sums == 1 && self.rows / WARP_ROWS % (2 * rows) == 0 { 2 } else { 1 };
@@ -500,7 +507,7 @@ fn up_to_power(n: i64) -> i64 {
 
 /// Are there sums of halves that are unpacked?
 fn of_halves(g: &Graph, nests: &[Id]) -> bool {
-    g.toposort(nests).iter().any(|&n| Sum::unpacked(g, n).is_some())
+    g.toposort(nests).iter().any(|&n| MmaSum::unpacked(g, n).is_some())
 }
 
 /// How the warps of a workgroup share rows and tokens.

@@ -34,7 +34,7 @@ pub struct Contraction {
 
 impl Contraction {
     /// What these nests contract, if they do.
-    pub fn of(g: &Graph, nests: &[Id], derived: &Derived) -> Option<Contraction> {
+    pub fn from_nests(g: &Graph, nests: &[Id], derived: &Derived) -> Option<Contraction> {
         let found = Contraction { packed: packed(g, nests, derived), factors: factors(g, nests) };
         (found.packed.is_some() || found.factors.is_some()).then_some(found)
     }

@@ -43,7 +43,7 @@ pub struct Launched<'a> {
 
 /// How a launch could be run, the heuristic's choice first, and alone unless `all` are wanted.
 pub fn launch(of: &Launched, all: bool) -> Vec<Proposal<LaunchPlan>> {
-    let (pressure, target) = (Pressure::of(of.g, of.bodies, of.target.threads as i64), of.target);
+    let (pressure, target) = (Pressure::for_bodies(of.g, of.bodies, of.target.threads as i64), of.target);
     let words = (target.registers as i64 / REGISTERS_PER_LOADED_WORD).max(1);
     let (resident, ahead) =
         copied_ahead(of, pressure).unwrap_or_else(|| (resident(pressure, of.workgroups_per_unit, target), 0));

@@ -1,7 +1,7 @@
 //! Proposals for how a nest is mapped to the machine.
 
 use super::threads::threads;
-use crate::ir::mma::product::Product;
+use crate::ir::mma::product::MmaProduct;
 use crate::ir::nest::Nest;
 use crate::plan::Accumulators;
 use crate::plan::warps::warps;
@@ -22,14 +22,14 @@ pub struct ThreadNest {
 impl ThreadNest {
     /// How threads could share it, the heuristic's choice first, and alone unless `all` are wanted.
     pub fn proposals(&self, g: &Graph, target: &Target, all: bool) -> Vec<Proposal<NestPlan>> {
-        let without = || threads(g, &Nest::of(g, self.fused), target, all);
+        let without = || threads(g, &Nest::from_store(g, self.fused), target, all);
         if let Some(first) = self.accumulators.map(NestPlan::Accumulators) {
             let others = if all { without() } else { vec![] };
             let name = |p: &Proposal<NestPlan>| if p.name == FIRST { "threads apart" } else { p.name };
             return proposals(first, others.into_iter().map(|p| (name(&p), p.plan)));
         }
         let of_warps = target.threads as i64 % target.machine.subgroup == 0;
-        match of_warps.then(|| Product::of(g, self.store, &target.machine)).flatten() {
+        match of_warps.then(|| MmaProduct::from_store(g, self.store, &target.machine)).flatten() {
             None => without(),
             Some(product) => {
                 if !all {

@@ -1,11 +1,11 @@
 //! Kernels that are no contraction of weights: elementwise work and reductions.
 
-use super::around::{Around, Uncut};
+use super::around::{ProposalContext, Uncut};
 use super::factors::tiled;
 use crate::cost::occupancy::room;
 use crate::decompose::f16_mma;
 use crate::ir::nest::{divisor, host_bound};
-use crate::plan::{Part, Proposal, Workgroup, proposals};
+use crate::plan::{AxisPart, Proposal, Workgroup, proposals};
 use gristmill_uop::machine::MachineKind;
 use gristmill_uop::target::Target;
 use gristmill_uop::{Graph, Id, Op, RangeKind};
@@ -22,7 +22,13 @@ const CHUNK_ELEMENTS: i64 = 64;
 const CHUNK_ELEMENTS_OF_DATA: i64 = 16;
 
 /// Enough workgroups for the machine, the last axes inside; `own` are the axes of a contraction's factors. Other shapes only if `all` are wanted.
-pub fn plain(g: &Graph, of: Uncut, own: Option<[usize; 2]>, around: &Around, all: bool) -> Vec<Proposal<Workgroup>> {
+pub fn plain(
+    g: &Graph,
+    of: Uncut,
+    own: Option<[usize; 2]>,
+    around: &ProposalContext,
+    all: bool,
+) -> Vec<Proposal<Workgroup>> {
     let Uncut { nests, axes } = of;
     let (target, tiles) = (around.target, around.derived.tiles);
     // Axes that may go over the launch.
@@ -120,7 +126,7 @@ impl Plain<'_> {
     }
     /// Workgroups of threads that write activations in the order in which products read them (`decompose/f16_mma.rs`): a unit of 16 bytes each, neighbours beside one another. Rows as they
     /// are would write two bytes here and there: 2,048 rows of 5,120 took an H200 31 us, bound by requests to its second-level cache.
-    fn in_order_of_halves(&self, nests: &[Id], around: &Around) -> Option<OfUnits> {
+    fn in_order_of_halves(&self, nests: &[Id], around: &ProposalContext) -> Option<OfUnits> {
         let (&[nest], &order) = (nests, around.derived.rounded.get(&around.node)?) else { return None };
         let (&[.., row, column], g) = (self.spread, self.g) else { return None };
         let stages = g.any(nest, |_, n| n.op == Op::Local);
@@ -132,11 +138,14 @@ impl Plain<'_> {
         if stages || !whole || self.spread.len() != self.axes.len() || rows < 1 {
             return None;
         }
-        let digit = |kind: RangeKind| move |[count, apart]: [i64; 2]| Part::of(column, kind, count, apart);
-        let others = self.spread[..self.spread.len() - 2].iter().map(|&i| Part::rest(i, RangeKind::Global, 1));
-        let tile = [Part::rest(column, RangeKind::Global, order.step), Part::rest(row, RangeKind::Global, rows)];
-        let threads =
-            [Part::of(column, RangeKind::Vector, loads, f16_mma::WIDE), Part::of(row, RangeKind::Vector, rows, 1)];
+        let digit = |kind: RangeKind| move |[count, apart]: [i64; 2]| AxisPart::new(column, kind, count, apart);
+        let others = self.spread[..self.spread.len() - 2].iter().map(|&i| AxisPart::rest(i, RangeKind::Global, 1));
+        let tile =
+            [AxisPart::rest(column, RangeKind::Global, order.step), AxisPart::rest(row, RangeKind::Global, rows)];
+        let threads = [
+            AxisPart::new(column, RangeKind::Vector, loads, f16_mma::WIDE),
+            AxisPart::new(row, RangeKind::Vector, rows, 1),
+        ];
         let of_threads = of_units.into_iter().rev().map(digit(RangeKind::Vector));
         let of_thread = of_unit.into_iter().rev().map(digit(RangeKind::Upcast));
         let parts = others.chain(tile).chain(threads).chain(of_threads).chain(of_thread);
@@ -153,7 +162,7 @@ impl Plain<'_> {
             match bound {
                 Some(n) if n <= left => left /= n,
                 _ => {
-                    parts.extend(Part::tiled(axis, tile.max(1), RangeKind::Global, RangeKind::Loop));
+                    parts.extend(AxisPart::tiled(axis, tile.max(1), RangeKind::Global, RangeKind::Loop));
                     left = 1;
                 }
             }
@@ -163,8 +172,8 @@ impl Plain<'_> {
     /// Workgroups of one worker: the first axes over the launch until there are enough, the last in chunks; all in one below so many elements.
     fn for_workers(&self, small: i64, chunk: i64) -> Workgroup {
         // Rows that data asks for are written one after the other.
-        let mut parts: Vec<Part> =
-            self.in_order.iter().chain(&self.of_data).map(|&i| Part::rest(i, RangeKind::Loop, 1)).collect();
+        let mut parts: Vec<AxisPart> =
+            self.in_order.iter().chain(&self.of_data).map(|&i| AxisPart::rest(i, RangeKind::Loop, 1)).collect();
         if self.total().saturating_mul(self.work) < small {
             return Workgroup { parts };
         }
@@ -174,7 +183,7 @@ impl Plain<'_> {
                 break;
             }
             if i + 1 < self.spread.len() {
-                parts.push(Part::rest(axis, RangeKind::Global, 1));
+                parts.push(AxisPart::rest(axis, RangeKind::Global, 1));
                 groups *= n;
             } else if let Some(b) = self.fixed(axis) {
                 // Chunks that vectors divide, if there are any; long ones where each has a part of every row that the data asks for.
@@ -192,8 +201,8 @@ impl Plain<'_> {
 }
 
 /// An axis as chunks over the launch.
-fn chunks(axis: usize, chunk: i64) -> [Part; 2] {
-    [Part::rest(axis, RangeKind::Global, chunk), Part::of(axis, RangeKind::Loop, chunk, 1)]
+fn chunks(axis: usize, chunk: i64) -> [AxisPart; 2] {
+    [AxisPart::rest(axis, RangeKind::Global, chunk), AxisPart::new(axis, RangeKind::Loop, chunk, 1)]
 }
 
 /// Elements that the nests of a kernel, stages aside, have beside its axes: at least one.

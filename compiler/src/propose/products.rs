@@ -1,11 +1,11 @@
 //! Contractions of two factors of halves, where the machine multiplies fragments of them: of activations with a weight stored so, or with other
 //! activations. A workgroup of threads has a tile of rows and columns, which its warps divide (`warps.rs`): each factor is read once for all of it.
 
-use super::around::{Around, Uncut};
+use super::around::{ProposalContext, Uncut};
 use super::tiles;
-use crate::ir::mma::fragment::Sum;
+use crate::ir::mma::fragment::MmaSum;
 use crate::ir::nest::{Nest, host_bound};
-use crate::plan::{Part, Workgroup};
+use crate::plan::{AxisPart, Workgroup};
 use gristmill_uop::fragment::Fragment;
 use gristmill_uop::machine::Machine;
 use gristmill_uop::{Arg, Graph, Id, Op, RangeKind};
@@ -18,7 +18,12 @@ const LEAST_TILE: i64 = 32;
 
 /// What a workgroup of these nests could compute, by products of fragments, if it can: the first proposal, and how others differ. `own` are the axes on which one
 /// factor alone depends.
-pub fn products(g: &Graph, kernel: Uncut, own: [usize; 2], around: &Around) -> Option<Vec<(&'static str, Workgroup)>> {
+pub fn products(
+    g: &Graph,
+    kernel: Uncut,
+    own: [usize; 2],
+    around: &ProposalContext,
+) -> Option<Vec<(&'static str, Workgroup)>> {
     let Uncut { nests, axes } = kernel;
     let machine = &around.target.machine;
     let of = fragment(g, nests, machine)?;
@@ -48,7 +53,7 @@ pub fn products(g: &Graph, kernel: Uncut, own: [usize; 2], around: &Around) -> O
 fn fragment(g: &Graph, nests: &[Id], machine: &Machine) -> Option<&'static Fragment> {
     let sums: Vec<Id> = g.toposort(nests).into_iter().filter(|&n| g[n].op == Op::Reduce).collect();
     let (&[_], &[n]) = (nests, &sums[..]) else { return None };
-    let of = machine.fragment(Sum::of(g, n)?.operand)?;
+    let of = machine.fragment(MmaSum::from_node(g, n)?.operand)?;
     let &[term] = &g[n].src[1..] else { return None };
     g.int_value(g[term].src[0]).is_some_and(|terms| terms % of.terms == 0).then_some(of)
 }
@@ -60,11 +65,11 @@ fn tiles_of_a_core(
     kernel: Uncut,
     own: [usize; 2],
     of: &Fragment,
-    around: &Around,
+    around: &ProposalContext,
 ) -> Option<Vec<(&'static str, Workgroup)>> {
     let axes = kernel.axes;
-    let Nest { offset, value, .. } = Nest::of(g, kernel.nests[0]);
-    let sum = Sum::of(g, value)?;
+    let Nest { offset, value, .. } = Nest::from_store(g, kernel.nests[0]);
+    let sum = MmaSum::from_node(g, value)?;
     let at = g.linear(offset);
     let column = own.into_iter().find(|&i| at.coefficient(axes[i]) == 1)?;
     let row = own.into_iter().find(|&i| i != column)?;
@@ -75,7 +80,8 @@ fn tiles_of_a_core(
         let at = g.linear(g[operand].src[1]);
         at.coefficient(g[value].src[1]) == 1 && at.coefficient(axes[row]) >= of.terms
     };
-    let over = |i: usize| Part::rest(i, if host_bound(g, axes[i]) { RangeKind::Global } else { RangeKind::Loop }, 1);
+    let over =
+        |i: usize| AxisPart::rest(i, if host_bound(g, axes[i]) { RangeKind::Global } else { RangeKind::Loop }, 1);
     let before = (0..axes.len()).filter(|i| !own.contains(i)).map(over).collect();
     let axes = tiles::Axes { before, row: column, rows, token: row, tokens: Some(tokens), others: vec![] };
     straight.then(|| tiles::tiles(&axes, of, around.target).into_iter().map(|p| (p.name, p.plan)).collect())
@@ -84,8 +90,9 @@ fn tiles_of_a_core(
 /// Tiles of so many elements of two axes, the other axes over the launch.
 fn tiled(g: &Graph, axes: &[Id], tile: [(usize, i64); 2]) -> Workgroup {
     let others = (0..axes.len()).filter(|&i| tile.iter().all(|t| t.0 != i));
-    let over = |i: usize| Part::rest(i, if host_bound(g, axes[i]) { RangeKind::Global } else { RangeKind::Loop }, 1);
-    let launch = tile.iter().map(|&(axis, n)| Part::rest(axis, RangeKind::Global, n));
-    let inside = tile.iter().map(|&(axis, n)| Part::of(axis, RangeKind::Loop, n, 1));
+    let over =
+        |i: usize| AxisPart::rest(i, if host_bound(g, axes[i]) { RangeKind::Global } else { RangeKind::Loop }, 1);
+    let launch = tile.iter().map(|&(axis, n)| AxisPart::rest(axis, RangeKind::Global, n));
+    let inside = tile.iter().map(|&(axis, n)| AxisPart::new(axis, RangeKind::Loop, n, 1));
     Workgroup { parts: others.map(over).chain(launch).chain(inside).collect() }
 }

@@ -4,7 +4,7 @@ use crate::cost::occupancy::room_of_threads;
 use crate::decompose::f16_mma::QUAD;
 use crate::ir::nest::{Nest, floor_power, outermost_reductions, workgroups};
 use crate::plan::nest_view::{NestView, along, divided, fixed, is, loads, most, reductions, walked, widest};
-use crate::plan::{Along, Counted, NestPlan, Proposal, Sum, Threads, proposals};
+use crate::plan::{Along, Counted, NestPlan, Proposal, ThreadSum, Threads, proposals};
 use gristmill_uop::target::Target;
 use gristmill_uop::{Arg, Graph, Id, Node, Op, RangeKind};
 
@@ -34,7 +34,7 @@ pub fn threads(g: &Graph, nest: &Nest, target: &Target, all: bool) -> Vec<Propos
     let (subgroup, registers) = (target.machine.subgroup, target.registers as i64);
     let fills = workgroups(g, &[nest.value, nest.offset]) > room_of_threads(target);
     let least = target.machine.least_bytes as i64;
-    let of = Sharing { g, nest, view: NestView::of(g, nest, threads), threads, subgroup, registers, least, fills };
+    let of = Sharing { g, nest, view: NestView::new(g, nest, threads), threads, subgroup, registers, least, fills };
     let first = of.plan(of.along(), Limits::default());
     if !all {
         return proposals(NestPlan::Threads(first), []);
@@ -272,9 +272,9 @@ impl Sharing<'_> {
         divisor(wide).or_else(|| divisor(1)).unwrap_or_else(limit)
     }
     /// How a reduction is shared by so many lanes.
-    fn sum(&self, n: Id, common: Option<i64>, lanes: i64, limits: Limits) -> Sum {
+    fn sum(&self, n: Id, common: Option<i64>, lanes: i64, limits: Limits) -> ThreadSum {
         let g = self.g;
-        let alone = Sum { common, terms: 1, steps: 1 };
+        let alone = ThreadSum { common, terms: 1, steps: 1 };
         let Some(r) = divided(g, &walked(g, n), lanes).filter(|_| lanes > 1) else { return alone };
         // Consecutive terms that a lane takes at once: a wide load, if the terms divide so.
         let wide = widest(g, g[n].src[0], r).min(limits.terms);
@@ -295,6 +295,6 @@ impl Sharing<'_> {
                 (steps.max(1) + rounds - 1) / rounds
             }
         };
-        Sum { common, terms, steps: at_once }
+        ThreadSum { common, terms, steps: at_once }
     }
 }

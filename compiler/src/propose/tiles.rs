@@ -3,7 +3,7 @@
 //! innermost parts.
 
 use crate::ir::nest::{divisor, host_bound};
-use crate::plan::{Part, Proposal, Workgroup, proposals};
+use crate::plan::{AxisPart, Proposal, Workgroup, proposals};
 use gristmill_uop::RangeKind::{self, Global, Loop, Upcast, Vector};
 use gristmill_uop::fragment::Fragment;
 use gristmill_uop::target::Target;
@@ -26,7 +26,7 @@ const CHOSEN_PANELS: i64 = 2;
 /// The axes of such a product, by what they are.
 pub struct Axes {
     /// Parts that come before: axes of the weight beside its rows.
-    pub before: Vec<Part>,
+    pub before: Vec<AxisPart>,
     /// The axis of the weight's rows.
     pub row: usize,
     /// How many there are: whole tiles.
@@ -62,15 +62,15 @@ impl Axes {
     fn shape(&self, of: &Fragment, panel: i64, beside: i64) -> Workgroup {
         let (row, token) = (self.row, self.token);
         let beside = self.tokens.map_or(beside, |n| divisor(n / of.rows, beside));
-        let others = self.others.iter().map(|&i| Part::rest(i, Loop, 1));
+        let others = self.others.iter().map(|&i| AxisPart::rest(i, Loop, 1));
         let parts = [
-            Part::rest(token, Loop, beside * of.rows),
-            Part::of(row, Loop, panel, of.columns),
-            Part::of(token, Upcast, beside, of.rows),
-            Part::of(token, Vector, of.rows, 1),
-            Part::of(row, Vector, of.columns, 1),
+            AxisPart::rest(token, Loop, beside * of.rows),
+            AxisPart::new(row, Loop, panel, of.columns),
+            AxisPart::new(token, Upcast, beside, of.rows),
+            AxisPart::new(token, Vector, of.rows, 1),
+            AxisPart::new(row, Vector, of.columns, 1),
         ];
-        let first = self.before.iter().copied().chain([Part::rest(row, Global, panel * of.columns)]);
+        let first = self.before.iter().copied().chain([AxisPart::rest(row, Global, panel * of.columns)]);
         Workgroup { parts: first.chain(others).chain(parts).collect() }
     }
 }
@@ -95,7 +95,7 @@ pub fn of_subgroups(g: &Graph, axes: &[Id], target: &Target) -> Option<Vec<Propo
     let others = before.iter().map(|&axis| size(axis)).product();
     let block = if host_bound(g, token) { Global } else { Loop };
     let (token_axis, row_axis) = (before.len(), before.len() + 1);
-    let before = (0..before.len()).map(|i| Part::rest(i, Global, 1)).collect();
+    let before = (0..before.len()).map(|i| AxisPart::rest(i, Global, 1)).collect();
     let of_axes =
         OfSubgroups { before, row: row_axis, rows: size(row), token: token_axis, tokens: size(token), others, block };
     Some(of_axes.proposals(of, target))
@@ -104,7 +104,7 @@ pub fn of_subgroups(g: &Graph, axes: &[Id], target: &Target) -> Option<Vec<Propo
 /// The axes of such a product.
 struct OfSubgroups {
     /// Parts that come before: other axes of the weight, and of tokens.
-    before: Vec<Part>,
+    before: Vec<AxisPart>,
     /// The axis of the weight's rows.
     row: usize,
     /// How many there are: whole tiles.
@@ -154,14 +154,14 @@ impl OfSubgroups {
         let along_rows = divisor(high, subgroups / along_tokens);
         let (tall, beside) = (high / along_rows, wide / along_tokens);
         let parts = [
-            Part::rest(row, Global, high * of.columns),
-            Part::rest(token, self.block, wide * of.rows),
-            Part::of(row, Vector, along_rows, tall * of.columns),
-            Part::of(token, Vector, along_tokens, beside * of.rows),
-            Part::of(row, Upcast, tall, of.columns),
-            Part::of(token, Upcast, beside, of.rows),
-            Part::of(token, RangeKind::Tile, of.rows, 1),
-            Part::of(row, RangeKind::Tile, of.columns, 1),
+            AxisPart::rest(row, Global, high * of.columns),
+            AxisPart::rest(token, self.block, wide * of.rows),
+            AxisPart::new(row, Vector, along_rows, tall * of.columns),
+            AxisPart::new(token, Vector, along_tokens, beside * of.rows),
+            AxisPart::new(row, Upcast, tall, of.columns),
+            AxisPart::new(token, Upcast, beside, of.rows),
+            AxisPart::new(token, RangeKind::Tile, of.rows, 1),
+            AxisPart::new(row, RangeKind::Tile, of.columns, 1),
         ];
         Workgroup { parts: self.before.iter().copied().chain(parts).collect() }
     }

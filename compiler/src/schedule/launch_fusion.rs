@@ -1,8 +1,8 @@
 //! Merge: kernels without a path between them share a launch where that is cheaper.
 
 use super::launch::{Body, Launch};
-use super::recut::{Again, Problem, Shape};
-use crate::cost::{Price, occupancy};
+use super::recut::{FusionContext, KernelShape, Recut};
+use crate::cost::{Cost, occupancy};
 use crate::custom;
 use crate::decision::{Decider, MERGE};
 use crate::ir::nest::workgroups;
@@ -21,12 +21,12 @@ pub struct Share {
     /// The level of all of them.
     pub level: usize,
     /// Their price together.
-    pub price: Price,
+    pub cost: Cost,
 }
 
 impl Share {
     /// The launch of these kernels.
-    pub fn launch(&self, g: &Graph, function: &Function, kernels: &[(Draft, Price)], target: &Target) -> Launch {
+    pub fn launch(&self, g: &Graph, function: &Function, kernels: &[(Draft, Cost)], target: &Target) -> Launch {
         let body = |&i: &usize| {
             let Draft { root, nests, when, plan, stage_plan, call, .. } = &kernels[i].0;
             let plan = TilePlan { workgroup: plan.clone(), stages: stage_plan.clone(), nests: vec![] };
@@ -38,13 +38,13 @@ impl Share {
             let seconds = (kernels[i].1.seconds - target.machine.launch).max(0.0);
             Body { nests: nests.clone(), when: *when, root: Some(*root), kernel, title, plan, seconds }
         };
-        Launch { bodies: self.kernels.iter().map(body).collect(), level: self.level, price: self.price }
+        Launch { bodies: self.kernels.iter().map(body).collect(), level: self.level, cost: self.cost }
     }
 }
 
 /// Seconds that bodies of one launch take longer than apart: on a GPU the registers of the largest bound all, so that fewer workgroups of the others
 /// run beside one another.
-fn crowding(g: &Graph, share: &Share, kernels: &[(Draft, Price)], new: usize, target: &Target) -> f64 {
+fn crowding(g: &Graph, share: &Share, kernels: &[(Draft, Cost)], new: usize, target: &Target) -> f64 {
     if target.machine.kind == MachineKind::Cpu {
         return 0.0;
     }
@@ -53,7 +53,7 @@ fn crowding(g: &Graph, share: &Share, kernels: &[(Draft, Price)], new: usize, ta
     let of_new = beside(new);
     let (own, crowded, seconds) = match of_launch < of_new {
         true => (of_new, of_launch, kernels[new].1.seconds),
-        false => (of_launch, of_new, share.price.seconds),
+        false => (of_launch, of_new, share.cost.seconds),
     };
     (own as f64 / crowded as f64 - 1.0) * (seconds - target.machine.launch)
 }
@@ -72,46 +72,46 @@ fn fit_bindings<'a>(g: &Graph, drafts: impl Iterator<Item = &'a Draft>, target: 
 /// V2-Lite on an H100 makes 931 tokens a second where they come first, 939 where they come last, GLM-4.7-Flash 565 and 568, Qwen3-30B-A3B 495 and 493.
 pub fn merge(
     g: &Graph,
-    problem: Problem,
-    kernels: &[(Draft, Price)],
+    context: FusionContext,
+    kernels: &[(Draft, Cost)],
     level: &[usize],
     reused: impl Fn(Id) -> bool,
     decider: &mut Decider,
 ) -> Vec<Share> {
-    let target = problem.target;
+    let target = context.target;
     let mut out: Vec<Share> = Vec::new();
     let alone = |i: usize| kernels[i].0.when.exclusive || kernels[i].0.call.is_some();
     let mut order: Vec<usize> = (0..kernels.len()).collect();
     order.sort_by_key(|&i| reused(kernels[i].0.root));
     for i in order {
-        let (k, price) = &kernels[i];
+        let (k, cost) = &kernels[i];
         let fits = |s: &Share| {
             let shares = s.level == level[i] && !alone(i) && !s.kernels.iter().any(|&k| alone(k));
             shares && fit_bindings(g, s.kernels.iter().chain([&i]).map(|&k| &kernels[k].0), target)
         };
         let mate = out.iter_mut().find(|s| target.merge && fits(s));
         if let Some(mate) = mate {
-            let apart = mate.price.seconds + price.seconds;
+            let apart = mate.cost.seconds + cost.seconds;
             let together = apart - target.machine.launch + crowding(g, mate, kernels, i, target);
-            if decider.choose(MERGE.at(problem.sites[&k.root].clone(), [apart, together])) == 1 {
+            if decider.choose(MERGE.at(context.sites[&k.root].clone(), [apart, together])) == 1 {
                 mate.kernels.push(i);
-                mate.price.seconds = together;
-                mate.price.stages = mate.price.stages.max(price.stages);
-                mate.price.estimate.weight_bytes += price.estimate.weight_bytes;
-                mate.price.estimate.other_bytes += price.estimate.other_bytes;
-                mate.price.estimate.operations += price.estimate.operations;
+                mate.cost.seconds = together;
+                mate.cost.stages = mate.cost.stages.max(cost.stages);
+                mate.cost.estimate.weight_bytes += cost.estimate.weight_bytes;
+                mate.cost.estimate.other_bytes += cost.estimate.other_bytes;
+                mate.cost.estimate.operations += cost.estimate.operations;
                 continue;
             }
         }
-        out.push(Share { kernels: vec![i], level: level[i], price: *price });
+        out.push(Share { kernels: vec![i], level: level[i], cost: *cost });
     }
     out.sort_by_key(|s| s.level);
     out
 }
 
 /// Kernels of a launch that do not all run at once are cut again, each for a part of the room that goes by its weights: `rooms`, by kernel.
-pub fn in_one_round(g: &mut Graph, share: &Share, kernels: &mut [(Draft, Price)], rooms: &mut [i64], again: &Again) {
-    let room = occupancy::room(again.target());
+pub fn in_one_round(g: &mut Graph, share: &Share, kernels: &mut [(Draft, Cost)], rooms: &mut [i64], recut: &Recut) {
+    let room = occupancy::room(recut.target());
     let total = share.kernels.iter().map(|&i| workgroups(g, &kernels[i].0.nests)).fold(0, i64::saturating_add);
     if share.kernels.len() == 1 || total <= room {
         return;
@@ -121,7 +121,7 @@ pub fn in_one_round(g: &mut Graph, share: &Share, kernels: &mut [(Draft, Price)]
         let own = kernels[i].1.estimate.weight_bytes;
         let part = ((room as f64 * own / all) as i64).max(1);
         if own > 0.0
-            && let Some(new) = again.cut(g, kernels[i].0.root, Shape { room: part, ..Shape::default() })
+            && let Some(new) = recut.cut(g, kernels[i].0.root, KernelShape { room: part, ..KernelShape::default() })
             && workgroups(g, &new.0.nests) < workgroups(g, &kernels[i].0.nests)
         {
             (kernels[i], rooms[i]) = (new, part);

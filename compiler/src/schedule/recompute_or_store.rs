@@ -78,8 +78,8 @@ impl Search<'_> {
         match kind {
             MachineKind::Cpu => own - launch,
             MachineKind::Gpu => {
-                let prices = first.iter().filter_map(|&root| self.kernel(root, fusion).ok());
-                (own - prices.map(|price| price.seconds).fold(0.0, f64::max)).max(0.0)
+                let costs = first.iter().filter_map(|&root| self.kernel(root, fusion).ok());
+                (own - costs.map(|cost| cost.seconds).fold(0.0, f64::max)).max(0.0)
             }
         }
     }

@@ -2,8 +2,8 @@
 //! really built are cut in each of the shapes proposed, priced, and decided on.
 
 use super::launch_fusion::Share;
-use super::recut::{Again, Shape};
-use crate::cost::Price;
+use super::recut::{KernelShape, Recut};
+use crate::cost::Cost;
 use crate::decision::{Alternative, Decider, Decision};
 use crate::ir::title::title_of_nests;
 use crate::kernel::Draft;
@@ -26,22 +26,22 @@ fn option(of: &Proposal<StagePlan>, seconds: f64) -> Alternative {
 }
 
 /// What shapes are decided by.
-pub struct Choose<'a> {
+pub struct TilingSelection<'a> {
     /// Whose kernels they are.
     pub function: &'a Function,
     /// Cuts a kernel in another shape.
-    pub again: &'a Again<'a>,
+    pub recut: &'a Recut<'a>,
     /// Workgroups that each kernel should have at most, by kernel.
     pub rooms: &'a [i64],
 }
 
-impl Choose<'_> {
+impl TilingSelection<'_> {
     /// Decides on the shape of each kernel.
     pub fn workgroups(
         &self,
         g: &mut Graph,
         shares: &mut [Share],
-        kernels: &mut [(Draft, Price)],
+        kernels: &mut [(Draft, Cost)],
         decider: &mut Decider,
     ) {
         // What is only tried leaves no nodes behind.
@@ -58,11 +58,11 @@ impl Choose<'_> {
                 let options = self.options(g, &mut tried, i, kernel, decider.explores(&of));
                 let (plans, options): (Vec<Workgroup>, Vec<Alternative>) = options.into_iter().unzip();
                 let chosen = decider.choose(Decision { options, ..of });
-                let shape = Shape { room: self.rooms[i], plan: Some(&plans[chosen]), stages: None };
+                let shape = KernelShape { room: self.rooms[i], plan: Some(&plans[chosen]), stages: None };
                 if chosen > 0
-                    && let Some(new) = self.again.cut(g, root, shape)
+                    && let Some(new) = self.recut.cut(g, root, shape)
                 {
-                    share.price.seconds += new.1.seconds - kernel.1.seconds;
+                    share.cost.seconds += new.1.seconds - kernel.1.seconds;
                     kernels[i] = new;
                 }
             }
@@ -73,46 +73,46 @@ impl Choose<'_> {
         format!("{} {title} {}", self.function.full_name(), g.show_dims(&g.shape(draft.root)))
     }
     /// Decides which of what is fused into each kernel has stages, and how these lie.
-    pub fn stages(&self, g: &mut Graph, shares: &mut [Share], kernels: &mut [(Draft, Price)], decider: &mut Decider) {
+    pub fn stages(&self, g: &mut Graph, shares: &mut [Share], kernels: &mut [(Draft, Cost)], decider: &mut Decider) {
         let mut tried: Option<Graph> = None;
         for share in shares {
             for &i in &share.kernels {
-                let (draft, price) = &kernels[i];
+                let (draft, cost) = &kernels[i];
                 if draft.stage_plan == StagePlan::default() {
                     continue;
                 }
                 let of = Decision { margin: WORKGROUP_MARGIN, ..Decision::new("stages", self.site(g, draft), vec![]) };
                 let mut plans = vec![Proposal { name: FIRST, plan: draft.stage_plan.clone() }];
-                let mut options = vec![option(&plans[0], price.seconds)];
+                let mut options = vec![option(&plans[0], cost.seconds)];
                 let others = if decider.explores(&of) { stages::others(&draft.stage_plan) } else { vec![] };
                 for other in others {
                     let shape = self.shape(i, draft, &other.plan);
                     let graph = tried.get_or_insert_with(|| g.clone());
                     // Where a node cannot be read otherwise, the rule's choice stays.
-                    let Some(new) = self.again.cut(graph, draft.root, shape) else { continue };
+                    let Some(new) = self.recut.cut(graph, draft.root, shape) else { continue };
                     let plan = new.0.stage_plan;
-                    if plans.iter().any(|p| p.plan == plan) || new.1.seconds > MOST_TIMES_DEARER * price.seconds {
+                    if plans.iter().any(|p| p.plan == plan) || new.1.seconds > MOST_TIMES_DEARER * cost.seconds {
                         continue;
                     }
                     // What stages hold comes from memory, or is as much as that.
-                    let again = stages::conflicts(&draft.stage_plan, &plan) * price.estimate.other_bytes;
-                    let seconds = new.1.seconds + again / self.again.target().machine.cache_bandwidth;
+                    let again = stages::conflicts(&draft.stage_plan, &plan) * cost.estimate.other_bytes;
+                    let seconds = new.1.seconds + again / self.recut.target().machine.cache_bandwidth;
                     let new = Proposal { plan, ..other };
                     options.push(option(&new, seconds));
                     plans.push(new);
                 }
                 let plan = plans.swap_remove(decider.choose(Decision { options, ..of })).plan;
                 if plan != draft.stage_plan
-                    && let Some(new) = self.again.cut(g, draft.root, self.shape(i, draft, &plan))
+                    && let Some(new) = self.recut.cut(g, draft.root, self.shape(i, draft, &plan))
                 {
-                    share.price.seconds += new.1.seconds - price.seconds;
+                    share.cost.seconds += new.1.seconds - cost.seconds;
                     kernels[i] = new;
                 }
             }
         }
     }
-    fn shape<'b>(&self, i: usize, draft: &'b Draft, stages: &'b StagePlan) -> Shape<'b> {
-        Shape { room: self.rooms[i], plan: Some(&draft.plan), stages: Some(stages) }
+    fn shape<'b>(&self, i: usize, draft: &'b Draft, stages: &'b StagePlan) -> KernelShape<'b> {
+        KernelShape { room: self.rooms[i], plan: Some(&draft.plan), stages: Some(stages) }
     }
     /// The shapes of kernel `i` that are legal. One that no shape could make so much cheaper is not cut again, unless all are wanted.
     fn options(
@@ -120,19 +120,19 @@ impl Choose<'_> {
         g: &Graph,
         tried: &mut Option<Graph>,
         i: usize,
-        kernel: &(Draft, Price),
+        kernel: &(Draft, Cost),
         all: bool,
     ) -> Vec<(Workgroup, Alternative)> {
-        let (draft, price) = kernel;
-        let worthwhile = all || price.floor < price.seconds * (1.0 - WORKGROUP_MARGIN);
+        let (draft, cost) = kernel;
+        let worthwhile = all || cost.floor < cost.seconds * (1.0 - WORKGROUP_MARGIN);
         let mut options = vec![];
-        for (n, proposal) in self.again.proposals(g, draft, self.rooms[i], worthwhile).into_iter().enumerate() {
+        for (n, proposal) in self.recut.proposals(g, draft, self.rooms[i], worthwhile).into_iter().enumerate() {
             let seconds = if n == 0 {
-                price.seconds
+                cost.seconds
             } else {
-                let shape = Shape { room: self.rooms[i], plan: Some(&proposal.plan), stages: None };
+                let shape = KernelShape { room: self.rooms[i], plan: Some(&proposal.plan), stages: None };
                 let graph = tried.get_or_insert_with(|| g.clone());
-                let Some(new) = self.again.cut(graph, draft.root, shape) else { continue };
+                let Some(new) = self.recut.cut(graph, draft.root, shape) else { continue };
                 new.1.seconds
             };
             let Proposal { name, plan } = proposal;

@@ -5,7 +5,7 @@ use crate::steps_support::step;
 use gristmill_backend::{cpu, cuda};
 use gristmill_compiler::decision::{Count, Pair, counts};
 use gristmill_compiler::decompose::attention::plan::AttentionPlan;
-use gristmill_compiler::decompose::matmul_variant::Form;
+use gristmill_compiler::decompose::matmul_variant::MatmulVariant;
 use gristmill_compiler::ir::layout::Layout;
 use gristmill_compiler::plan::{NestPlan, StagePlan, TilePlan, Workgroup};
 use gristmill_compiler::{Cheapest, Compiled, Decision, Dialect, Listed, Perturb, Policy, check_plan, compile};
@@ -49,7 +49,7 @@ fn parses(plan: &str) -> bool {
     let stages = plan.parse::<StagePlan>().is_ok_and(|s| s.to_string() == plan);
     let launch = plan.parse::<LaunchPlan>().is_ok_and(|l| l.to_string() == plan);
     let layout = plan.parse::<Layout>().is_ok_and(|l| l.to_string() == plan);
-    let product = plan.parse::<Form>().is_ok_and(|form| form.to_string() == plan);
+    let product = plan.parse::<MatmulVariant>().is_ok_and(|form| form.to_string() == plan);
     let pair = Pair::ALL.iter().any(|pair| pair.has(plan));
     (workgroup
         || attention

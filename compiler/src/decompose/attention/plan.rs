@@ -197,7 +197,7 @@ pub(super) struct Divided<'a> {
 
 impl<'a> Divided<'a> {
     /// An attention of these sources.
-    pub fn of(g: &'a Graph, src: &'a [Id], target: &'a Target) -> Divided<'a> {
+    pub fn new(g: &'a Graph, src: &'a [Id], target: &'a Target) -> Divided<'a> {
         let (qd, kd) = (g.shape(src[0]), g.shape(src[1]));
         let (tokens, heads, kv_heads) = (g.max_of(qd[0]), g.max_of(qd[1]), g.max_of(kd[1]));
         let in_pages = in_pages(g, src);

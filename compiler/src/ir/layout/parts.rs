@@ -1,6 +1,6 @@
 //! Which parts of a block a decoding reads: its codes and scales, each with where its pieces lie, recognised in its expression.
 
-use super::{Kind, Leaf, Parts, Piece};
+use super::{CodePart, Kind, Leaf, Parts};
 use gristmill_uop::{Arg, Id, Node, Op, Scalar, Sources};
 use rustc_hash::FxHashMap;
 use smallvec::smallvec;
@@ -57,7 +57,7 @@ impl Parts<'_> {
         let mut shift = 0;
         for size in [8, 4, 2, 1] {
             if bits & size != 0 {
-                pieces.push(Piece { bits: size, kept: (needed - shift).min(size), shift, offset: 0, plane: 0 });
+                pieces.push(CodePart { bits: size, kept: (needed - shift).min(size), shift, offset: 0, plane: 0 });
                 shift += size;
             }
         }

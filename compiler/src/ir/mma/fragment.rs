@@ -19,7 +19,7 @@ pub fn along(digits: &[Digit], rows: bool) -> Digit {
 }
 
 /// A sum of products of halves.
-pub struct Sum {
+pub struct MmaSum {
     /// What depends on the rows.
     pub rows: Id,
     /// What depends on the columns, and on the part.
@@ -30,7 +30,7 @@ pub struct Sum {
     pub operand: Scalar,
 }
 
-impl Sum {
+impl MmaSum {
     /// Are the rows in a stage?
     pub fn staged_rows(&self, g: &Graph) -> bool {
         is_staged(g, self.rows)
@@ -40,7 +40,7 @@ impl Sum {
         is_staged(g, self.columns)
     }
     /// The sum that a node is, if it is one.
-    pub fn of(g: &Graph, id: Id) -> Option<Sum> {
+    pub fn from_node(g: &Graph, id: Id) -> Option<MmaSum> {
         let n = &g[id];
         let product = (n.op == Op::Reduce && matches!(n.arg, Arg::Reduce(ReduceOp::Add, _))).then(|| &g[n.src[0]])?;
         if product.op != Op::Mul {
@@ -60,17 +60,17 @@ impl Sum {
             let (rows, columns) = if depends(a) { (b, a) } else { (a, b) };
             let is_part =
                 g.int_value(g[part].src[0]) == Some(2) && depends(columns) && !depends(rows) && staged(columns);
-            is_part.then_some(Sum { rows, columns, part: Some(part), operand })
+            is_part.then_some(MmaSum { rows, columns, part: Some(part), operand })
         });
         let turned = match (staged(a), staged(b)) {
             (true, true) => elements(a) < elements(b),
             (staged, _) => staged,
         };
         let (rows, columns) = if turned { (b, a) } else { (a, b) };
-        Some(found.next().unwrap_or(Sum { rows, columns, part: None, operand }))
+        Some(found.next().unwrap_or(MmaSum { rows, columns, part: None, operand }))
     }
     /// The sum that a node is, if it is one whose rows are elements of a packed weight, rounded to halves where they are unpacked.
-    pub fn unpacked(g: &Graph, id: Id) -> Option<Sum> {
+    pub fn unpacked(g: &Graph, id: Id) -> Option<MmaSum> {
         let n = &g[id];
         let product = (n.op == Op::Reduce && matches!(n.arg, Arg::Reduce(ReduceOp::Add, _))).then(|| &g[n.src[0]])?;
         let read = |x: Id| {
@@ -85,20 +85,20 @@ impl Sum {
         let (rows, columns) = if is_rounded(a) { (a, b) } else { (b, a) };
         let fits =
             is_rounded(rows) && matches!(g[columns].op, Op::Load | Op::Index) && g.scalar(rows) == g.scalar(columns);
-        fits.then(|| Sum { rows, columns, part: None, operand: g.scalar(rows) })
+        fits.then(|| MmaSum { rows, columns, part: None, operand: g.scalar(rows) })
     }
     /// Are the rows unpacked where they are read?
     pub fn is_unpacked(&self, g: &Graph) -> bool {
         g[self.rows].op == Op::Cast && g.any(self.rows, |_, n| is_packed(g, n))
     }
     /// With rows and columns in each other's place, where nothing says which is which.
-    pub fn turned(self, g: &Graph) -> Option<Sum> {
+    pub fn turned(self, g: &Graph) -> Option<MmaSum> {
         let free = self.part.is_none() && !self.staged_rows(g) && !self.staged_columns(g);
         free.then(|| self.exchanged())
     }
     /// With rows and columns in each other's place.
-    pub fn exchanged(self) -> Sum {
-        Sum { rows: self.columns, columns: self.rows, ..self }
+    pub fn exchanged(self) -> MmaSum {
+        MmaSum { rows: self.columns, columns: self.rows, ..self }
     }
 }
 

@@ -50,7 +50,7 @@ pub(crate) struct Register {
 }
 
 /// The ranges of a warp's tile of sums, by the digits of its row, the lowest first.
-pub(crate) struct Tile {
+pub(crate) struct LaneTile {
     of: &'static Fragment,
     lanes: Vec<(Digit, Id)>,
     registers: Vec<(Digit, Id)>,
@@ -58,13 +58,13 @@ pub(crate) struct Tile {
 
 /// Are the ranges of a nest the digits of that fragment's sums, of products of these rows and columns?
 pub fn is_laid_out(g: &Graph, of: &'static Fragment, closed: &[Id], rows: Id, columns: Id) -> bool {
-    Tile::of(g, of, closed, None).is_some_and(|tile| tile.fits(g, rows, columns))
+    LaneTile::from_ranges(g, of, closed, None).is_some_and(|tile| tile.fits(g, rows, columns))
 }
 
-impl Tile {
+impl LaneTile {
     /// The tile of a nest of these ranges, if its last threads are the lane's digits, and its last `copies` the registers'. Of these the lowest may be a range of
     /// the sum itself.
-    pub fn of(g: &Graph, of: &'static Fragment, closed: &[Id], lowest: Option<Id>) -> Option<Tile> {
+    pub fn from_ranges(g: &Graph, of: &'static Fragment, closed: &[Id], lowest: Option<Id>) -> Option<LaneTile> {
         let (threads, mut copies) =
             (ranges_of_kind(g, closed, RangeKind::Vector), ranges_of_kind(g, closed, RangeKind::Upcast));
         copies.extend(lowest);
@@ -73,7 +73,7 @@ impl Tile {
             let fits = |(d, r): &(Digit, Id)| g.int_value(g[*r].src[0]) == Some(d.count);
             (pairs.len() == digits.len() && pairs.iter().all(fits)).then_some(pairs)
         };
-        Some(Tile { of, lanes: last(&threads, of.sums.lanes)?, registers: last(&copies, of.sums.registers)? })
+        Some(LaneTile { of, lanes: last(&threads, of.sums.lanes)?, registers: last(&copies, of.sums.registers)? })
     }
     /// Its ranges.
     pub fn ranges(&self) -> impl Iterator<Item = Id> + '_ {

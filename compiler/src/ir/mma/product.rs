@@ -3,20 +3,20 @@
 //! It has outputs of *rows*, on which one operand depends, and *columns*, on which the other does; the latter's values are f32 in two parts
 //! (`decompose/f16_split.rs`), over which the sum goes as well, or halves. A tile is as high as the machine's fragment, and as wide, two parts being two columns.
 
-use crate::ir::mma::fragment::{Sum, along, enough};
+use crate::ir::mma::fragment::{MmaSum, along, enough};
 use crate::ir::nest::Nest;
 use gristmill_uop::fragment::Fragment;
 use gristmill_uop::machine::Machine;
 use gristmill_uop::{Graph, Id, Op, RangeKind};
 
 /// The nest, taken apart.
-pub struct Product {
+pub struct MmaProduct {
     /// The nest.
     pub nest: Nest,
     /// The reduction.
     pub id: Id,
     /// Its operands.
-    pub sum: Sum,
+    pub sum: MmaSum,
     /// What multiplies them.
     pub of: &'static Fragment,
     /// The range of rows, and tiles of them.
@@ -37,33 +37,34 @@ pub struct Product {
     pub alone: Vec<Id>,
 }
 
-impl Product {
+impl MmaProduct {
     /// The product that a nest is, if it is one that the machine's warps multiply.
-    pub fn of(g: &Graph, store: Id, machine: &Machine) -> Option<Product> {
-        let nest = Nest::of(g, store);
+    pub fn from_store(g: &Graph, store: Id, machine: &Machine) -> Option<MmaProduct> {
+        let nest = Nest::from_store(g, store);
         let sums: Vec<Id> = g.toposort(&[nest.value]).into_iter().filter(|&n| g[n].op == Op::Reduce).collect();
         let &[id] = &sums[..] else { return None };
-        let sum = Sum::of(g, id)?;
+        let sum = MmaSum::from_node(g, id)?;
         let of = machine.subgroup_fragment(sum.operand)?;
-        let both = [Some(sum), Sum::of(g, id)?.turned(g)].into_iter().flatten();
-        let mut found: Vec<Product> = both.filter_map(|sum| Product::with(g, nest.clone(), id, sum, of)).collect();
+        let both = [Some(sum), MmaSum::from_node(g, id)?.turned(g)].into_iter().flatten();
+        let mut found: Vec<MmaProduct> =
+            both.filter_map(|sum| MmaProduct::with(g, nest.clone(), id, sum, of)).collect();
         // A lane's columns are neighbours, which are written together where the output's are.
         found.sort_by_key(|p| g.linear(p.nest.offset).coefficient(p.column) != 1);
         found.into_iter().next()
     }
     /// The same product with columns that are neighbours where it is written, if both operands are in stages: as several warps have it, who divide its rows.
-    pub fn of_stages(g: &Graph, store: Id, machine: &Machine) -> Option<Product> {
-        let Product { nest, id, of, sum, .. } = Product::of(g, store, machine)?;
+    pub fn of_stages(g: &Graph, store: Id, machine: &Machine) -> Option<MmaProduct> {
+        let MmaProduct { nest, id, of, sum, .. } = MmaProduct::from_store(g, store, machine)?;
         if sum.part.is_some() || !sum.staged_rows(g) || !sum.staged_columns(g) {
             return None;
         }
-        let turned = Sum::of(g, id)?.exchanged();
+        let turned = MmaSum::from_node(g, id)?.exchanged();
         let both = [sum, turned].into_iter();
-        let mut found = both.filter_map(|sum| Product::with(g, nest.clone(), id, sum, of));
+        let mut found = both.filter_map(|sum| MmaProduct::with(g, nest.clone(), id, sum, of));
         found.find(|p| p.both.is_none() && g.linear(p.nest.offset).coefficient(p.column) == 1)
     }
     /// The product with these operands.
-    fn with(g: &Graph, nest: Nest, id: Id, sum: Sum, of: &'static Fragment) -> Option<Product> {
+    fn with(g: &Graph, nest: Nest, id: Id, sum: MmaSum, of: &'static Fragment) -> Option<MmaProduct> {
         let bound = |r: Id| g.int_value(g[r].src[0]);
         let depends = |x: Id, r: &Id| g.free_ranges(x).contains(r);
         let others = g[id].src[1..].iter().copied().filter(|&r| Some(r) != sum.part);
@@ -83,7 +84,7 @@ impl Product {
             return None;
         }
         let both = both.first().copied();
-        Some(Product { nest, id, sum, of, row, high, column, outputs, both, term, terms, alone })
+        Some(MmaProduct { nest, id, sum, of, row, high, column, outputs, both, term, terms, alone })
     }
     /// Is it a sum in a loop that nests share? What a warp does not keep at once, the loop is run again for.
     pub fn is_fused(&self, g: &Graph) -> bool {

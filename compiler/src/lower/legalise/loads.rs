@@ -32,7 +32,7 @@ pub fn loads(g: &mut Graph, nest: Id, target: &Target) -> Id {
         }
         let (buffer, at, scalar) = (g[id].src[0], g[id].src[1], g[id].dtype.scalar);
         let at = g.substitute(at, &mut map);
-        let word = Words::of(g, buffer, least);
+        let word = Words::for_buffer(g, buffer, least);
         if let Some(word) = word.filter(|_| scalar.bytes() <= 4 && !is_whole(g, buffer, at, scalar, least)) {
             let value = word.value(g, at, scalar);
             map.insert(id, value);
@@ -77,7 +77,7 @@ struct Words {
 
 impl Words {
     /// Of a buffer; none where its elements are words themselves.
-    fn of(g: &Graph, buffer: Id, least: i64) -> Option<Words> {
+    fn for_buffer(g: &Graph, buffer: Id, least: i64) -> Option<Words> {
         let (unit, packed) = (g.unit_bytes(buffer), matches!(g[buffer].arg, Arg::Packed(..)));
         let (bytes, scalar) = match (packed, unit < least, least) {
             (false, false, _) => return None,

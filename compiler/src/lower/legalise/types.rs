@@ -223,10 +223,10 @@ impl Words<'_> {
             Op::Dot4 => bytes::product(g, &Node { src, ..n }),
             op if op.is_float_arithmetic() && (from == F32 || from.is_half()) => {
                 let src: Sources = src.iter().zip(&n.src).map(|(&s, &of)| cast(g, s, g.scalar(of), F32)).collect();
-                let value = functions::of(g, op, &src);
+                let value = functions::function(g, op, &src);
                 if own.is_half() { cast(g, value, F32, own) } else { value }
             }
-            _ if from.is_int() || own.is_int() || from == Bool => integers::of(g, id, src),
+            _ if from.is_int() || own.is_int() || from == Bool => integers::integer(g, id, src),
             _ => self.typed(id, src),
         }
     }

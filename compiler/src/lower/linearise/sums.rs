@@ -1,7 +1,7 @@
 //! Reductions: which can be added up now, in which loops, and what is opened and closed for them.
 
 use super::dot2_accumulate;
-use super::updates::{Update, interleaved, multiplies_unpacked, terms};
+use super::updates::{AccumulatorUpdate, interleaved, multiplies_unpacked, terms};
 use super::{Emitter, REGISTERS_OF_INTEGER_SUMS, integer_sums_at_once, substitute_raw};
 use crate::ir::nest::identity;
 use crate::lower::linear_ir::Statement;
@@ -99,8 +99,8 @@ impl Emitter<'_> {
             && self.is_straight(reduce)
     }
     /// The updates in runs of one, or of as many as wait for sums of bytes that are added up side by side.
-    fn runs(&self, updates: Vec<Update>) -> Vec<Vec<Update>> {
-        let waits = |u: &Update| u.needs.iter().any(|&need| self.g.any(need, |n, _| self.is_of_bytes(n)));
+    fn runs(&self, updates: Vec<AccumulatorUpdate>) -> Vec<Vec<AccumulatorUpdate>> {
+        let waits = |u: &AccumulatorUpdate| u.needs.iter().any(|&need| self.g.any(need, |n, _| self.is_of_bytes(n)));
         let of_bytes: Vec<bool> = updates.iter().map(waits).collect();
         if !of_bytes.contains(&true) {
             return updates.into_iter().map(|u| vec![u]).collect();
@@ -117,11 +117,11 @@ impl Emitter<'_> {
         runs
     }
     /// Accumulators take their new values, each directly behind what it needs, which has no loops.
-    fn add_up(&mut self, updates: Vec<Update>) {
+    fn add_up(&mut self, updates: Vec<AccumulatorUpdate>) {
         for run in self.runs(updates) {
             let all: Vec<Id> = run.iter().flat_map(|u| u.needs.iter().copied()).collect();
             self.reductions(&all, false);
-            for Update { acc, value, needs } in run {
+            for AccumulatorUpdate { acc, value, needs } in run {
                 for need in needs {
                     self.define(need);
                 }
@@ -169,7 +169,8 @@ impl Emitter<'_> {
         }
         let known: Vec<bool> = values.iter().map(|v| self.is_defined(v.1)).collect();
         let updates = values.into_iter().zip(known);
-        let updates: Vec<Update> = updates.map(|(term, known)| Update::of(self.g, term, known)).collect();
+        let updates: Vec<AccumulatorUpdate> =
+            updates.map(|(term, known)| AccumulatorUpdate::for_term(self.g, term, known)).collect();
         // Loops first, shared by all; then each term as late as possible, so that few values wait in registers.
         let all: Vec<Id> = updates.iter().flat_map(|u| u.needs.iter().copied()).collect();
         self.reductions(&all, true);

@@ -5,15 +5,15 @@ use rustc_hash::FxHashMap;
 use smallvec::smallvec;
 
 /// A new value of an accumulator, and what must be defined before it.
-pub struct Update {
+pub struct AccumulatorUpdate {
     pub acc: Id,
     pub value: Id,
     pub needs: Vec<Id>,
 }
 
-impl Update {
+impl AccumulatorUpdate {
     /// How an accumulator takes a term: by an op that adds as it multiplies, where the term is one that nobody else has computed (`known`).
-    pub fn of(g: &mut Graph, (acc, term, op): (Id, Id, ReduceOp), known: bool) -> Update {
+    pub fn for_term(g: &mut Graph, (acc, term, op): (Id, Id, ReduceOp), known: bool) -> AccumulatorUpdate {
         let n = g[term].clone();
         let adds = op == ReduceOp::Add && !known;
         let last = n.src.len().saturating_sub(1);
@@ -23,14 +23,14 @@ impl Update {
             let needs = n.src[..last].to_vec();
             let mut src = n.src.clone();
             src[last] = acc;
-            return Update { acc, value: g.intern(Node { src, ..n }), needs };
+            return AccumulatorUpdate { acc, value: g.intern(Node { src, ..n }), needs };
         }
         let (op, src, needs): (Op, Sources, Vec<Id>) = if adds && n.op == Op::Mul && n.dtype.scalar.is_float() {
             (Op::Fma, smallvec![n.src[0], n.src[1], acc], n.src.to_vec())
         } else {
             (op.combine(), smallvec![acc, term], vec![term])
         };
-        Update { acc, value: g.intern(Node { op, dtype: n.dtype, src, arg: Arg::None }), needs }
+        AccumulatorUpdate { acc, value: g.intern(Node { op, dtype: n.dtype, src, arg: Arg::None }), needs }
     }
 }
 

@@ -14,7 +14,7 @@ const SLOTS: i64 = 2;
 
 /// Nests whose stages that a loop carries have slots.
 pub fn carried(g: &mut Graph, nests: Vec<Id>) -> Vec<Id> {
-    let all: FxHashMap<Id, Carried> = nests.iter().filter_map(|&nest| Carried::of(g, nest)).collect();
+    let all: FxHashMap<Id, Carried> = nests.iter().filter_map(|&nest| Carried::from_nest(g, nest)).collect();
     if all.is_empty() {
         return nests;
     }
@@ -31,7 +31,7 @@ pub enum Slot {
 
 impl Slot {
     /// Where the slot's number is the index of the loop, counted from what is filled first.
-    pub fn of(g: &Graph, offset: Id, range: Id) -> Option<Slot> {
+    pub fn from_offset(g: &Graph, offset: Id, range: Id) -> Option<Slot> {
         let number = |n: Id| match g[n].op {
             Op::Mod if g.int_value(g[n].src[1]) == Some(SLOTS) => Some(g.linear(g[n].src[0])),
             _ => None,
@@ -62,8 +62,8 @@ struct Carried {
 
 impl Carried {
     /// The stage that a nest fills by a reduction over a loop that nests share.
-    fn of(g: &mut Graph, nest: Id) -> Option<(Id, Carried)> {
-        let Nest { buffer, value, .. } = Nest::of(g, nest);
+    fn from_nest(g: &mut Graph, nest: Id) -> Option<(Id, Carried)> {
+        let Nest { buffer, value, .. } = Nest::from_store(g, nest);
         if g[buffer].op != Op::Local {
             return None;
         }
@@ -110,7 +110,7 @@ struct Slots {
 
 impl Slots {
     fn nest(&self, g: &mut Graph, nest: Id) -> Id {
-        let mut n = Nest::of(g, nest);
+        let mut n = Nest::from_store(g, nest);
         if let Some(&own) = self.all.get(&n.buffer) {
             n.value = replaced(g, n.value, |g, id| self.combined(g, id, own, n.offset));
             n.buffer = own.stage;

@@ -22,7 +22,7 @@ pub fn contracted(g: &mut Graph, nests: Vec<Id>) -> Vec<Id> {
     let mut stages: FxHashMap<Id, (Id, Id)> = FxHashMap::default();
     for &nest in &nests {
         let Some(r) = filled_in(g, nest) else { continue };
-        let Nest { buffer, offset, .. } = Nest::of(g, nest);
+        let Nest { buffer, offset, .. } = Nest::from_store(g, nest);
         let of_one = g.linear(offset).coefficient(r);
         let elements = g.int(of_one);
         let (dtype, arg) = (g[buffer].dtype, g[buffer].arg.clone());
@@ -35,7 +35,7 @@ pub fn contracted(g: &mut Graph, nests: Vec<Id>) -> Vec<Id> {
     let zero = g.int(0);
     let first = |g: &mut Graph, offset: Id, r: Id| g.substitute(offset, &mut FxHashMap::from_iter([(r, zero)]));
     let contract = |nest: Id| {
-        let mut n = Nest::of(g, nest);
+        let mut n = Nest::from_store(g, nest);
         n.value = replaced(g, n.value, |g, id| {
             let (new, r) = *stages.get(g[id].src.first()?).filter(|_| g[id].op == Op::Load)?;
             let (at, dtype) = (g[id].src[1], g[id].dtype);

@@ -19,7 +19,7 @@ pub fn unroll(g: &Graph, statements: Vec<Statement>, plan: &LaunchPlan, target: 
     let mut out = statements;
     for i in 0..out.len() {
         if let Statement::Loop { range, step: 1, .. } = out[i] {
-            let copies = copies.of(range, &out[i..i + end_of_block(&out[i..])]);
+            let copies = copies.of_loop(range, &out[i..i + end_of_block(&out[i..])]);
             out[i] = Statement::Loop { range, step: 1, unroll: Some(copies) };
         }
     }
@@ -35,7 +35,7 @@ struct Copies<'a> {
 
 impl Copies<'_> {
     /// Copies of a loop of these statements, itself the first.
-    fn of(&self, range: Id, statements: &[Statement]) -> i64 {
+    fn of_loop(&self, range: Id, statements: &[Statement]) -> i64 {
         let (g, &LaunchPlan { resident, words: waiting, iterations: most, .. }) = (self.g, self.plan);
         let words = statements.iter().map(|s| s.words(g)).sum::<i64>().max(1);
         let alone = if resident == 1 { 2 } else { 1 };

@@ -36,7 +36,7 @@ pub fn hoisted(g: &Graph, statements: Vec<Statement>, words: i64) -> Vec<Stateme
 
 /// Words that would be loaded before these nests, of at most so many.
 pub fn words_hoisted(g: &Graph, nests: &[Statement], words: i64) -> i64 {
-    let waiting = wait_for_predecessors(nests.to_vec(), None, &Turn::of(Dependents::End), None);
+    let waiting = wait_for_predecessors(nests.to_vec(), None, &Turn::new(Dependents::End), None);
     found(g, &waiting, words).map_or(0, |(_, words)| words)
 }
 
@@ -167,7 +167,7 @@ impl<'a> Hoist<'a> {
     }
     /// Moves what a nest loads outside its loops to that place, as far as it can be computed there, and as many words as are left.
     fn nest(&mut self, nest: &Range<usize>, place: Place, left: &mut i64) {
-        let Some(nest) = Straight::of(self.statements, nest) else { return };
+        let Some(nest) = Straight::from_nest(self.statements, nest) else { return };
         for &at in &nest.statements {
             let s = &self.statements[at];
             let words = s.words(self.g);
@@ -236,7 +236,7 @@ impl<'a> Hoist<'a> {
 }
 
 impl<'a> Straight<'a> {
-    fn of(all: &'a [Statement], nest: &Range<usize>) -> Option<Straight<'a>> {
+    fn from_nest(all: &'a [Statement], nest: &Range<usize>) -> Option<Straight<'a>> {
         let Statement::Nest { threads, .. } = &all[nest.start] else { return None };
         let (mut statements, mut at) = (Vec::new(), nest.start + 1);
         while at < nest.end {

@@ -7,8 +7,8 @@
 
 use super::unpacked;
 use crate::decompose::f16_mma;
-use crate::ir::mma::fragment::Sum;
-use crate::ir::mma::lane_tile::{Side, Tile};
+use crate::ir::mma::fragment::MmaSum;
+use crate::ir::mma::lane_tile::{LaneTile, Side};
 use crate::ir::nest::{distance, ranges_of_kind, replaced};
 use gristmill_uop::fragment::{Digit, Fragment, UNIT, WARPS};
 use gristmill_uop::target::Target;
@@ -23,7 +23,7 @@ const BYTES_OF_WORD: i64 = 4;
 
 /// `value` with such sums as matrix products; `closed` are the ranges of its nest.
 pub fn products(g: &mut Graph, value: Id, closed: &[Id], target: &Target) -> Id {
-    replaced(g, value, |g, n| Product::of(g, n, closed, target).map(|product| product.node(g)))
+    replaced(g, value, |g, n| Product::from_node(g, n, closed, target).map(|product| product.node(g)))
 }
 
 /// The stages that a product of several warps reads itself, its columns and perhaps its rows, if a node is one in a nest of those ranges.
@@ -37,9 +37,9 @@ pub(crate) fn stages(g: &Graph, id: Id, closed: &[Id], target: &Target) -> Vec<I
 /// Such a sum, and the tile that it is in.
 struct Product {
     id: Id,
-    sum: Sum,
+    sum: MmaSum,
     of: &'static Fragment,
-    tile: Tile,
+    tile: LaneTile,
     /// The range of the terms of a step, which the lanes share.
     term: Id,
     /// How many they are: of several fragments.
@@ -52,29 +52,29 @@ struct Product {
 
 impl Product {
     /// The product that a node is, if its nest has been laid out for it.
-    fn of(g: &mut Graph, id: Id, closed: &[Id], target: &Target) -> Option<Product> {
+    fn from_node(g: &mut Graph, id: Id, closed: &[Id], target: &Target) -> Option<Product> {
         if let Some(product) =
             Product::of_group(g, id, closed, target).or_else(|| Product::of_stages(g, id, closed, target))
         {
             return Some(product);
         }
-        let sum = Sum::of(g, id).or_else(|| Sum::unpacked(g, id))?;
+        let sum = MmaSum::from_node(g, id).or_else(|| MmaSum::unpacked(g, id))?;
         let of = target.machine.fragment(sum.operand)?;
-        let tile = Tile::of(g, of, closed, sum.part)?;
+        let tile = LaneTile::from_ranges(g, of, closed, sum.part)?;
         let unrolled = ranges_of_kind(g, &g[id].src[1..], RangeKind::Unroll);
         let others: Vec<Id> = unrolled.iter().copied().filter(|&r| Some(r) != sum.part).collect();
         let &[term] = &others[..] else { return None };
         let terms = g.int_value(g[term].src[0])?;
-        let fits = |sum: &Sum| tile.fits(g, sum.rows, sum.columns);
+        let fits = |sum: &MmaSum| tile.fits(g, sum.rows, sum.columns);
         // Of two stages nests have been laid out when one of them had all iterations of a loop.
-        let turned = || Sum::of(g, id).filter(|sum| sum.part.is_none()).map(Sum::exchanged);
+        let turned = || MmaSum::from_node(g, id).filter(|sum| sum.part.is_none()).map(MmaSum::exchanged);
         let sum = Some(sum).filter(fits).or_else(|| turned().filter(fits))?;
         (terms % of.terms == 0).then_some(Product { id, sum, of, tile, term, terms, unrolled, rows_in_units: false })
     }
     /// The product of several warps that a node is, if its nest has been laid out for one: of a packed weight, in a loop that copies the columns, with all
     /// threads of the workgroup.
     fn of_group(g: &mut Graph, id: Id, closed: &[Id], target: &Target) -> Option<Product> {
-        let sum = Sum::unpacked(g, id)?;
+        let sum = MmaSum::unpacked(g, id)?;
         let unrolled = ranges_of_kind(g, &g[id].src[1..], RangeKind::Unroll);
         let &[term] = &unrolled[..] else { return None };
         let loops: Vec<Id> = g[id].src[1..].iter().copied().filter(|&r| r != term).collect();
@@ -92,8 +92,8 @@ impl Product {
         // The widest first: its tiles are those of narrower ones too.
         let all: Vec<&'static Fragment> = target.machine.fragments.iter().filter(|of| of_operand(&of)).rev().collect();
         all.into_iter().find_map(|of| {
-            let tile = Tile::of(g, of, closed, None).filter(|tile| tile.fits(g, sum.rows, sum.columns))?;
-            let sum = Sum { ..sum };
+            let tile = LaneTile::from_ranges(g, of, closed, None).filter(|tile| tile.fits(g, sum.rows, sum.columns))?;
+            let sum = MmaSum { ..sum };
             let unrolled = unrolled.clone();
             let product = Product { id, sum, of, tile, term, terms, unrolled, rows_in_units: false };
             product.has_units(g).then_some(product)
@@ -101,8 +101,8 @@ impl Product {
     }
     /// The product of several warps that a node is, if its nest has been laid out for one: of rows in a stage and columns in another, with all threads of the workgroup.
     fn of_stages(g: &Graph, id: Id, closed: &[Id], target: &Target) -> Option<Product> {
-        let staged = |sum: &Sum| sum.part.is_none() && sum.staged_rows(g) && sum.staged_columns(g);
-        let sum = Sum::of(g, id).filter(staged)?;
+        let staged = |sum: &MmaSum| sum.part.is_none() && sum.staged_rows(g) && sum.staged_columns(g);
+        let sum = MmaSum::from_node(g, id).filter(staged)?;
         let unrolled = ranges_of_kind(g, &g[id].src[1..], RangeKind::Unroll);
         let &[term] = &unrolled[..] else { return None };
         let terms = g.int_value(g[term].src[0])?;
@@ -112,12 +112,12 @@ impl Product {
             return None;
         }
         target.machine.fragments.iter().find(|of| of.is_of_group())?;
-        let both = || [Sum::of(g, id), Sum::of(g, id).map(Sum::exchanged)].into_iter().flatten();
+        let both = || [MmaSum::from_node(g, id), MmaSum::from_node(g, id).map(MmaSum::exchanged)].into_iter().flatten();
         // The widest first: its tiles are those of narrower ones too.
         let all =
             WARPS.iter().rev().filter(|of| of.is_of_group() && of.operand == sum.operand && terms % of.terms == 0);
         for of in all {
-            let Some(tile) = Tile::of(g, of, closed, None) else { continue };
+            let Some(tile) = LaneTile::from_ranges(g, of, closed, None) else { continue };
             // Operands that lie in its units are there for it.
             let in_units = |load: Id, side: Side| {
                 let first: Vec<(Id, i64)> = tile.ranges().chain([term]).map(|r| (r, 0)).collect();
@@ -136,7 +136,7 @@ impl Product {
                     |&(d, r): &(Digit, Id)| [1, d.count - 1].into_iter().all(|n| behind(r, n) == place(&d, n));
                 tile.outputs(side).all(of_digit)
             };
-            let fits = |sum: &Sum| tile.fits(g, sum.rows, sum.columns) && in_units(sum.columns, Side::Second);
+            let fits = |sum: &MmaSum| tile.fits(g, sum.rows, sum.columns) && in_units(sum.columns, Side::Second);
             if let Some(sum) = both().find(fits) {
                 let rows_in_units = in_units(sum.rows, Side::First);
                 return Some(Product { id, sum, of, tile, term, terms, unrolled, rows_in_units });
@@ -247,7 +247,7 @@ impl Product {
         let lane = g.mul(self.tile.part(side), of_lane);
         match side {
             Side::First => {
-                unpacked::pair(g, value, unpacked::Terms { range, lane, low: first, high: first + apart }, at)
+                unpacked::pair(g, value, unpacked::PairTerms { range, lane, low: first, high: first + apart }, at)
             }
             Side::Second if self.of.is_of_group() => {
                 let (part, of_lane) = (self.tile.part(side), self.terms / f16_mma::LANES);

@@ -2,7 +2,7 @@
 //! laid rows and tokens out over the warp as the sums of its fragment are. Which words a lane takes is free, as long as rows and tokens agree: neighbours,
 //! so that they are one load.
 
-use crate::ir::mma::lane_tile::{Side, Tile};
+use crate::ir::mma::lane_tile::{LaneTile, Side};
 use crate::ir::nest::replaced;
 use gristmill_uop::fragment::Fragment;
 use gristmill_uop::target::Target;
@@ -28,7 +28,7 @@ fn product(g: &mut Graph, id: Id, closed: &[Id], target: &Target) -> Option<Id> 
         return None;
     }
     let of = fragment(target, BYTES * words)?;
-    let tile = Tile::of(g, of, closed, None)?;
+    let tile = LaneTile::from_ranges(g, of, closed, None)?;
     let operands = [(Side::First, dot.src[0]), (Side::Second, dot.src[1])];
     if !tile.fits(g, dot.src[0], dot.src[1]) {
         return None;

@@ -13,7 +13,7 @@ use rustc_hash::FxHashSet;
 pub fn multiplied(g: &Graph, nests: &[Id], target: &Target) -> FxHashSet<Id> {
     let mut all = FxHashSet::default();
     for &nest in nests {
-        let Nest { value, closed, .. } = Nest::of(g, nest);
+        let Nest { value, closed, .. } = Nest::from_store(g, nest);
         let found = |n: Id| f16::stages(g, n, &closed, target);
         all.extend(g.toposort(&[value]).into_iter().flat_map(found));
     }
@@ -31,7 +31,7 @@ pub struct OfStages {
 
 impl OfStages {
     /// The product that a statement adds, if it is one.
-    pub fn of(g: &Graph, s: &Statement) -> Option<OfStages> {
+    pub fn from_statement(g: &Graph, s: &Statement) -> Option<OfStages> {
         let Statement::Accumulate(_, value) = s else { return None };
         let n = Some(&g[*value]).filter(|n| n.op == Op::MmaShared)?;
         let columns = n.src[n.src.len() - 3];
@@ -45,7 +45,7 @@ pub fn ended(g: &Graph, statements: Vec<Statement>) -> Vec<Statement> {
     let mut out = Vec::with_capacity(statements.len());
     for (at, s) in statements.iter().enumerate() {
         out.push(s.clone());
-        let Some(product) = OfStages::of(g, s) else { continue };
+        let Some(product) = OfStages::from_statement(g, s) else { continue };
         if is_last(g, &statements[at + 1..]) {
             out.push(Statement::ProductsEnded(0));
         } else if product.rows.is_none() {
@@ -63,7 +63,7 @@ fn is_last(g: &Graph, rest: &[Statement]) -> bool {
             s if s.opens() => depth += 1,
             Statement::End if depth == 0 => return true,
             Statement::End => depth -= 1,
-            s if depth == 0 && OfStages::of(g, s).is_some() => return false,
+            s if depth == 0 && OfStages::from_statement(g, s).is_some() => return false,
             _ => {}
         }
     }

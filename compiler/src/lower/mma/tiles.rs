@@ -18,7 +18,7 @@ pub const REGISTERS: i64 = 8;
 const WORDS_OF_ROW: u16 = (AMX_BF16.terms / 2) as u16;
 
 /// A tile of sums, and where it is written.
-pub struct Tile {
+pub struct MatrixTile {
     /// Its first element.
     pub offset: Id,
     /// Elements between rows.
@@ -47,7 +47,7 @@ pub struct SumOfTile {
 }
 
 /// The sum as a tile.
-pub fn product(g: &mut Graph, sum: SumOfTile, beside: Beside, target: &Target) -> Option<Tile> {
+pub fn product(g: &mut Graph, sum: SumOfTile, beside: Beside, target: &Target) -> Option<MatrixTile> {
     let SumOfTile { offset, value, row, column } = sum;
     let of = target.machine.tile_fragment()?;
     let n = g[value].clone();
@@ -87,7 +87,7 @@ pub fn product(g: &mut Graph, sum: SumOfTile, beside: Beside, target: &Target) -
     let stride = g.linear(offset).coefficient(row);
     let zero = g.int(0);
     let offset = g.substitute(offset, &mut FxHashMap::from_iter([(row, zero), (column, zero)]));
-    Some(Tile { offset, stride, value })
+    Some(MatrixTile { offset, stride, value })
 }
 
 fn register(numbers: &[i64]) -> Arg {

@@ -14,16 +14,16 @@ use rustc_hash::FxHashMap;
 const FIRST_RANGE_OF_LOWERING: u32 = 1 << 24;
 
 /// An element of a weight, `(code + zero)·factor + term`, with a code from 0 to 255, or of bf16 to 127.
-pub struct Element {
+pub struct ScaledElement {
     code: Id,
     zero: i64,
     factor: Id,
     term: Option<Id>,
 }
 
-impl Element {
+impl ScaledElement {
     /// The element that `value`, a half, is for each value of the range `at`: the code alone depends on it.
-    pub fn of(g: &mut Graph, value: Id, at: Id) -> Option<Element> {
+    pub fn from_value(g: &mut Graph, value: Id, at: Id) -> Option<ScaledElement> {
         let depends = |g: &Graph, x: Id| g.free_ranges(x).contains(&at);
         // Factors of all of it are the code's and the term's.
         let mut factors = Vec::new();
@@ -50,7 +50,7 @@ impl Element {
         let one = g.constant(Scalar::F32.one(), 1.0);
         let factor = factors.into_iter().reduce(|a, b| g.mul(a, b)).unwrap_or(one);
         let term = term.map(|term| outer.into_iter().fold(term, |a, b| g.mul(a, b)));
-        Some(Element { code, zero, factor, term })
+        Some(ScaledElement { code, zero, factor, term })
     }
 }
 
@@ -89,7 +89,7 @@ fn with_zero(g: &mut Graph, x: Id) -> Option<(Id, i64)> {
 }
 
 /// Two terms of a sum, in one quad.
-pub struct Terms {
+pub struct PairTerms {
     /// The range of the terms.
     pub range: Id,
     /// Where a lane's terms begin.
@@ -100,8 +100,8 @@ pub struct Terms {
 }
 
 /// The word of the halves that `value` is at these terms, with `map` in place of its other ranges.
-pub fn pair(g: &mut Graph, value: Id, terms: Terms, map: &mut FxHashMap<Id, Id>) -> Id {
-    let Terms { range, lane, low, high } = terms;
+pub fn pair(g: &mut Graph, value: Id, terms: PairTerms, map: &mut FxHashMap<Id, Id>) -> Id {
+    let PairTerms { range, lane, low, high } = terms;
     let quad = low / QUAD * QUAD;
     let byte = Ranges::after(FIRST_RANGE_OF_LOWERING).fixed(g, QUAD, RangeKind::Unroll);
     let first = g.int(quad);
@@ -110,7 +110,7 @@ pub fn pair(g: &mut Graph, value: Id, terms: Terms, map: &mut FxHashMap<Id, Id>)
     map.insert(range, here);
     let of_quad = g.substitute(value, map);
     let [low, high] = [low, high].map(|k| k - quad);
-    let Some(Element { code, zero, factor, term }) = Element::of(g, of_quad, byte) else {
+    let Some(ScaledElement { code, zero, factor, term }) = ScaledElement::from_value(g, of_quad, byte) else {
         let [low, high] = [low, high].map(|k| {
             let k = g.int(k);
             g.substitute(of_quad, &mut FxHashMap::from_iter([(byte, k)]))
@@ -143,7 +143,7 @@ fn quad(g: &Graph, nest: &Nest, machine: &Machine) -> Option<Id> {
 
 /// Is it such a nest?
 pub fn fills_stage(g: &Graph, nest: Id, machine: &Machine) -> bool {
-    quad(g, &Nest::of(g, nest), machine).is_some()
+    quad(g, &Nest::from_store(g, nest), machine).is_some()
 }
 
 /// Of such a nest the four neighbours as two words, with the offset of each, in loads that the machine has.
@@ -153,7 +153,7 @@ pub fn words_of_stage(g: &mut Graph, nest: &Nest, target: &Target) -> Option<(Id
     let words = (0..QUAD / 2).map(|i| {
         let first = g.int(2 * i);
         let at = g.substitute(nest.offset, &mut FxHashMap::from_iter([(range, first)]));
-        let terms = Terms { range, lane: zero, low: 2 * i, high: 2 * i + 1 };
+        let terms = PairTerms { range, lane: zero, low: 2 * i, high: 2 * i + 1 };
         let word = pair(g, nest.value, terms, &mut FxHashMap::default());
         [at, loads::loads(g, word, target)]
     });

@@ -159,9 +159,9 @@ fn shared_loops(g: &Graph, code: &Code) -> Checked {
                 Statement::End if at == end => stages.passed(),
                 s => {
                     let touched = Touched::by(g, std::slice::from_ref(s));
-                    let slot = offset(g, s).and_then(|offset| Slot::of(g, offset, *range));
+                    let slot = offset(g, s).and_then(|offset| Slot::from_offset(g, offset, *range));
                     stages.hidden.extend(&touched.written);
-                    if let Some(product) = OfStages::of(g, s) {
+                    if let Some(product) = OfStages::from_statement(g, s) {
                         stages.multiplied = true;
                         if product.rows.iter().chain([&product.columns]).any(|stage| stages.hidden.contains(stage)) {
                             return Err(error(

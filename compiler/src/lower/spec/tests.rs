@@ -97,7 +97,7 @@ impl World {
         ]
     }
     /// A nest of these threads that only computes `id`, from sources that statements of its own have loaded or that are given.
-    fn of(&mut self, id: Id, threads: &[Id]) -> Vec<Statement> {
+    fn define(&mut self, id: Id, threads: &[Id]) -> Vec<Statement> {
         let zero = self.g.int(0);
         let one = self.g.f32(1.0);
         vec![self.open(self.y, threads), Define(id), Write(self.y, zero, one), End]
@@ -521,7 +521,7 @@ fn every_rule_of_nodes_can_fail() {
         let mut w = World::new();
         let id = make(&mut w);
         let threads = if *threads { vec![w.thread] } else { vec![] };
-        let s = w.of(id, &threads);
+        let s = w.define(id, &threads);
         let e = w.check(s).expect_err(rule);
         assert_eq!(e.rule, *rule, "{e}");
         assert!(e.node.contains(w.g[id].op.name()), "{e}");

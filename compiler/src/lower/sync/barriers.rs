@@ -44,7 +44,9 @@ impl Touched {
                 }
                 Statement::AsyncCopy { to, .. } => drop(t.copied.insert(to[0])),
                 Statement::Accumulate(..) => {
-                    t.read.extend(OfStages::of(g, s).into_iter().flat_map(|p| p.rows.into_iter().chain([p.columns])));
+                    t.read.extend(
+                        OfStages::from_statement(g, s).into_iter().flat_map(|p| p.rows.into_iter().chain([p.columns])),
+                    );
                 }
                 Statement::Prefetch(Prefetch::Span(span)) => t.span(g, span),
                 _ => {}

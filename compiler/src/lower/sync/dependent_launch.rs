@@ -17,7 +17,7 @@ pub struct Turn {
 
 impl Turn {
     /// Of a kernel that lets dependents start there.
-    pub fn of(dependents: Dependents) -> Turn {
+    pub fn new(dependents: Dependents) -> Turn {
         let (wait, launch) = (Statement::DependencyWait, Statement::LaunchDependents);
         match dependents {
             Dependents::Turn => Turn { entry: vec![], wait: vec![wait, launch] },

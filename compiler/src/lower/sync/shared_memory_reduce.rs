@@ -71,7 +71,7 @@ struct Meetings<'a> {
 
 impl Meetings<'_> {
     /// A node that is a fold.
-    fn of(&self, id: Id) -> Fold {
+    fn read_fold(&self, id: Id) -> Fold {
         let (g, n) = (&*self.r.g, &self.r.g[id]);
         let Arg::Reduce(how, _) = n.arg else { unreachable!("a fold without an op") };
         let stride = self.counted.iter().find(|t| t.range == n.src[1]).map_or(1, ThreadIndex::stride);
@@ -94,7 +94,7 @@ impl Meetings<'_> {
         if self.r.values.contains_key(&id) {
             return;
         }
-        let of = self.of(id);
+        let of = self.read_fold(id);
         let all = self.alike(id, of, behind);
         let near: Vec<Id> = all.iter().map(|&id| self.of_neighbours(id, of)).collect();
         let folded = if self.near(&of) < of.lanes * of.stride { self.met(of, &near) } else { near };
@@ -117,7 +117,8 @@ impl Meetings<'_> {
             let Statement::Define(other) = *s else { break };
             let is_fold = g[other].op == Op::Fold && !self.r.values.contains_key(&other);
             let known = !g[other].src.iter().any(|s| made.contains(s));
-            if is_fold && known && g.scalar(other) == Scalar::F32 && self.of(other) == of && all.len() < AT_ONCE {
+            if is_fold && known && g.scalar(other) == Scalar::F32 && self.read_fold(other) == of && all.len() < AT_ONCE
+            {
                 all.push(other);
             }
             made.push(other);

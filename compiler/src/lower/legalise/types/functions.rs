@@ -10,7 +10,7 @@ const WHOLE: f32 = 12_582_912.0;
 const WHOLE_BITS: i64 = 0x4b40_0000;
 
 /// What an operation computes of floats.
-pub fn of(g: &mut Graph, op: Op, src: &[Id]) -> Id {
+pub fn function(g: &mut Graph, op: Op, src: &[Id]) -> Id {
     let mut f = Functions { g };
     match op {
         Op::Exp => f.exponential(src[0]),

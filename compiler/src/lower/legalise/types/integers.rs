@@ -7,7 +7,7 @@ use gristmill_uop::Scalar::{Bool, I32, I64};
 use gristmill_uop::{Graph, Id, Node, Op, Sources};
 
 /// The operation that a node is, on such sources.
-pub fn of(g: &mut Graph, id: Id, mut src: Sources) -> Id {
+pub fn integer(g: &mut Graph, id: Id, mut src: Sources) -> Id {
     let (n, to) = (g[id].clone(), type_of(g, id));
     // Operands, which are of one type: neither a condition nor by how much is shifted.
     let (operands, of) = match n.op {

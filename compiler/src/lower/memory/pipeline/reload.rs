@@ -22,7 +22,7 @@ pub fn streamed(g: &mut Graph, statements: Vec<Statement>) -> Vec<Statement> {
     }
     let Statement::Loop { range, .. } = statements[first] else { unreachable!("a loop: {:?}", statements[first]) };
     let with_barriers = released(g, inside);
-    let Some(plan) = Streams::of(g, &with_barriers, range) else {
+    let Some(plan) = Streams::from_loop(g, &with_barriers, range) else {
         let mut out = statements[..=first].to_vec();
         out.extend(waited(inside));
         out.extend_from_slice(&statements[end..]);
@@ -104,7 +104,7 @@ struct Iteration {
 
 impl Stream {
     /// The stream that a stage is: nothing but copies that can move fills it, and barriers stand between its readers and its copies.
-    fn of(g: &Graph, inside: &[Statement], of: &Iteration, range: Id, stage: Id) -> Option<Stream> {
+    fn from_stage(g: &Graph, inside: &[Statement], of: &Iteration, range: Id, stage: Id) -> Option<Stream> {
         let fill: Vec<&((usize, usize), Touched)> = of.touched.iter().filter(|t| t.1.copied.contains(&stage)).collect();
         let alone = |t: &Touched| t.copied.len() == 1 && t.written.is_empty() && t.read.is_empty();
         let copies: Vec<(usize, usize)> = fill.iter().map(|t| t.0).collect();
@@ -126,16 +126,19 @@ impl Stream {
 
 impl Streams {
     /// Where every stage that is copied to can be one.
-    fn of(g: &Graph, inside: &[Statement], range: Id) -> Option<Streams> {
+    fn from_loop(g: &Graph, inside: &[Statement], range: Id) -> Option<Streams> {
         let items = items(inside);
         let barriers = items.iter().map(|i| i.0).filter(|&at| inside[at] == Statement::Barrier).collect();
         let touched: Vec<((usize, usize), Touched)> =
             items.into_iter().map(|(from, to)| ((from, to), Touched::by(g, &inside[from..=to]))).collect();
         let stages = copied(inside);
-        let shown = inside.iter().filter_map(|s| OfStages::of(g, s)).any(|product| !stages.contains(&product.columns));
+        let shown = inside
+            .iter()
+            .filter_map(|s| OfStages::from_statement(g, s))
+            .any(|product| !stages.contains(&product.columns));
         let last = inside.iter().rposition(|s| *s == Statement::WritesShown);
         let iteration = Iteration { barriers, touched, shown: last.filter(|_| shown) };
-        let of = |stage: Id| Stream::of(g, inside, &iteration, range, stage);
+        let of = |stage: Id| Stream::from_stage(g, inside, &iteration, range, stage);
         let mut all: Vec<Stream> = stages.into_iter().map(of).collect::<Option<_>>()?;
         all.sort_by_key(|s| s.begin);
         Some(Streams { all, shown })
@@ -267,7 +270,7 @@ fn places(g: &Graph, inside: &[Statement], begin: usize) -> Vec<usize> {
             break;
         }
         all.push(to);
-        if inside[from..=to].iter().any(|s| OfStages::of(g, s).is_some()) {
+        if inside[from..=to].iter().any(|s| OfStages::from_statement(g, s).is_some()) {
             of_products.push(to);
         }
     }

@@ -65,7 +65,7 @@ const UNIT_WORDS: i64 = BYTES / 4;
 
 impl Columns {
     /// Of the products in these statements.
-    fn of(g: &Graph, inside: &[Statement]) -> Columns {
+    fn from_products(g: &Graph, inside: &[Statement]) -> Columns {
         let mut all = Columns::default();
         for s in inside {
             let Statement::Accumulate(_, value) = s else { continue };
@@ -101,7 +101,7 @@ pub fn group(g: &Graph, product: Id) -> Option<&'static Fragment> {
 
 impl Ring {
     /// Of the loop that begins there, if it is one, in a nest whose threads are counted so.
-    fn of(g: &Graph, statements: &[Statement], first: usize, threads: &[(Id, i64)]) -> Option<Ring> {
+    fn from_loop(g: &Graph, statements: &[Statement], first: usize, threads: &[(Id, i64)]) -> Option<Ring> {
         let Statement::Loop { range, .. } = statements[first] else { return None };
         let end = first + end_of_block(&statements[first..]);
         let inside = &statements[first + 1..end];
@@ -110,7 +110,7 @@ impl Ring {
         if g.range_kind(range) != Some(RangeKind::Reduce) || inside.iter().any(Statement::opens) || !unpacks {
             return None;
         }
-        let columns = Columns::of(g, inside);
+        let columns = Columns::from_products(g, inside);
         let mut ring = Ring { first, end, range, count, copied: vec![], carried: vec![], columns };
         let (mut left, mut units) = (MOST_CARRIED, Vec::new());
         for (statement, s) in statements.iter().enumerate().take(end).skip(first + 1) {
@@ -256,7 +256,7 @@ pub fn rings(g: &Graph, statements: &[Statement], threads: i64) -> Vec<Ring> {
         match s {
             Statement::Nest { threads: t, .. } => counted = all_threads(g, t, threads),
             Statement::Loop { .. } => {
-                out.extend(counted.as_ref().and_then(|threads| Ring::of(g, statements, at, threads)));
+                out.extend(counted.as_ref().and_then(|threads| Ring::from_loop(g, statements, at, threads)));
             }
             _ => {}
         }

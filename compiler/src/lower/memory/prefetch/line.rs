@@ -1,7 +1,7 @@
 //! The lines behind what is read. A vector of packed bytes, or of halves or bytes (a cache): those of the next rows are on their way while these are worked on.
 //! Rows are too short for the hardware to find the stream by itself, but where they are interleaved and so follow one another.
 
-use super::tile::{self, Tile};
+use super::tile::{self, CacheTile};
 use crate::lower::linear_ir::{Code, Prefetch, Statement, end_of_block};
 use gristmill_uop::linear::Linear;
 use gristmill_uop::{Arg, Graph, Id, Op, RangeKind, Scalar};
@@ -25,7 +25,7 @@ type Line = (Id, Vec<(Id, i64)>, i64);
 /// Where the walk over a body is.
 struct Walk<'a> {
     g: &'a Graph,
-    tiles: &'a [Tile],
+    tiles: &'a [CacheTile],
     ahead: i64,
     streams: &'a [u32],
     /// How many of them the sum reads whose loop is open: these share what is asked for.
@@ -41,7 +41,7 @@ struct Walk<'a> {
 }
 
 /// The body's statements with lines asked for behind the loads, and tiles at the beginning of a loop's turns.
-pub(super) fn prefetch(g: &Graph, code: &Code, tiles: &[Tile], ahead: i64, streams: &[u32]) -> Vec<Statement> {
+pub(super) fn prefetch(g: &Graph, code: &Code, tiles: &[CacheTile], ahead: i64, streams: &[u32]) -> Vec<Statement> {
     let mut walk = Walk {
         g,
         tiles,

@@ -16,7 +16,7 @@ const MOST_LINES_OF_TURN: i64 = 32;
 pub(super) const MOST_WORKGROUPS_BETWEEN: i64 = 8;
 
 /// What to ask for in each turn of some loops.
-pub(super) struct Tile {
+pub(super) struct CacheTile {
     /// The lines of a turn.
     pub lines: TilePrefetch,
     /// The loops, outermost first; the innermost asks.
@@ -27,7 +27,7 @@ pub(super) struct Tile {
     read: i64,
 }
 
-impl Tile {
+impl CacheTile {
     /// The loop whose turns ask.
     pub fn innermost(&self) -> Option<Id> {
         self.loops.last().copied()
@@ -35,8 +35,8 @@ impl Tile {
 }
 
 /// Of every cache that a body reads in tiles, where to ask for the next one: in the nest that reads most of it.
-pub(super) fn plan(g: &Graph, code: &Code) -> Vec<Tile> {
-    let mut out: Vec<Tile> = Vec::new();
+pub(super) fn plan(g: &Graph, code: &Code) -> Vec<CacheTile> {
+    let mut out: Vec<CacheTile> = Vec::new();
     let mut open: Vec<Option<Id>> = Vec::new();
     // Workgroup indices on which the nest depends, if it is left out where none has changed.
     let mut depends: Option<&[Id]> = None;
@@ -71,7 +71,7 @@ pub(super) fn plan(g: &Graph, code: &Code) -> Vec<Tile> {
 }
 
 /// The plan of one load.
-fn tile(g: &Graph, code: &Code, load: Id, loops: Vec<Id>) -> Option<Tile> {
+fn tile(g: &Graph, code: &Code, load: Id, loops: Vec<Id>) -> Option<CacheTile> {
     let n = &g[load];
     let narrow = n.dtype.scalar.bytes() <= 2;
     if n.op != Op::Load || n.dtype.lanes == 1 || !narrow || !matches!(g[n.src[0]].arg, Arg::Param(_)) {
@@ -109,7 +109,7 @@ fn tile(g: &Graph, code: &Code, load: Id, loops: Vec<Id>) -> Option<Tile> {
     let read = inside.terms.iter().try_fold(size, |n, &(r, _)| n.checked_mul(known(r)?))?;
     let turn = sharing.iter().chain(&loops).copied().collect();
     let lines = TilePrefetch { buffer: n.src[0], terms, from: low + stride, turn, line, lines };
-    Some(Tile { lines, loops, sharing, read })
+    Some(CacheTile { lines, loops, sharing, read })
 }
 
 #[cfg(test)]
