@@ -2,7 +2,7 @@
 
 use crate::beam::Question;
 use gristmill_backend::tuning::Plans;
-use gristmill_compiler::decision::{FACTOR, LAYOUT, Pair};
+use gristmill_compiler::decision::{DEFER_NORM_SCALE, LAYOUT, Pair};
 use gristmill_compiler::decompose::matmul_variant::MatmulVariant;
 use gristmill_compiler::{Compiled, Decision, Listed, compile};
 use gristmill_llm::arch::Plan;
@@ -158,7 +158,7 @@ fn of_function(compiled: &Compiled, calls: f64) -> Vec<Weighed> {
     let of_pair = |d: &Decision| {
         let pair = alone(d, d.options[1 - d.chosen].seconds - d.options[d.chosen].seconds);
         // Its price is what products wait for, where others' are those of kernels.
-        let seconds = if d.kind == FACTOR.kind { compiled.seconds * calls } else { pair.seconds };
+        let seconds = if d.kind == DEFER_NORM_SCALE.kind { compiled.seconds * calls } else { pair.seconds };
         Weighed { seconds, ..pair }
     };
     let pairs = pairs.map(of_pair);
@@ -215,7 +215,8 @@ mod tests {
             let abouts = [About::Functions, About::Kernels, About::Layouts];
             let [functions, kernels, layouts] = abouts.map(|about| asked(about, &target, 0));
             let count = |asked: &[Question<Answer>], kind: &str| asked.iter().filter(|q| is_of(&q[0], kind)).count();
-            let of_functions = ["attention", "product", "place", FACTOR.kind].map(|kind| count(&functions, kind));
+            let of_functions =
+                ["attention", "product", "place", DEFER_NORM_SCALE.kind].map(|kind| count(&functions, kind));
             let of_kernels = ["workgroup", "nest", "stages"].map(|kind| count(&kernels, kind));
             assert!(!layouts.is_empty() && layouts.iter().all(|q| is_of(&q[0], LAYOUT)), "{layouts:?}");
             assert!(of_functions.iter().chain(&of_kernels).all(|&n| n > 0), "{of_functions:?} {of_kernels:?}");

@@ -14,7 +14,7 @@ mod operands;
 pub mod scan;
 pub mod scatter;
 
-use crate::decision::{Cheapest, Decider, Decision, FACTOR};
+use crate::decision::{Cheapest, DEFER_NORM_SCALE, Decider, Decision};
 use gristmill_uop::Id;
 use gristmill_uop::function::Function;
 use gristmill_uop::target::Target;
@@ -25,13 +25,13 @@ use rustc_hash::FxHashMap;
 /// their encoding in eight bits, or through halves as their weights. `None` where that changes nothing.
 pub fn meaning(function: &Function, target: &Target, decisions: &[Decision]) -> Option<Function> {
     let plan = |d: &Decision| (d.key(), d.options[d.chosen].plan.clone());
-    let plans = decisions.iter().filter(|d| d.kind == "product" || d.kind == FACTOR.kind).map(plan).collect();
+    let plans = decisions.iter().filter(|d| d.kind == "product" || d.kind == DEFER_NORM_SCALE.kind).map(plan).collect();
     let mut decider = Decider { policy: &mut Cheapest, plans: &plans, log: vec![] };
     let name = function.full_name();
     let (mut graph, mut hints) = (function.graph.clone(), FxHashMap::default());
     let mut roots: Vec<Id> = function.outputs.iter().map(|o| o.1).collect();
     let encoded = attention::encode(&mut graph, &mut roots, target);
-    defer_norm_scale::move_factors(&mut graph, &mut roots, &mut hints, function, target, &mut decider);
+    defer_norm_scale::defer_norm_scale(&mut graph, &mut roots, &mut hints, function, target, &mut decider);
     let mut forms = MatmulVariants::new(&name, target, &mut decider);
     let layouts = int8::layouts_of(function, target);
     let derived = int8::derive(&mut graph, &mut roots, &mut hints, layouts, &mut forms);

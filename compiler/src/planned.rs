@@ -34,7 +34,7 @@ pub fn planned(function: &Function, target: &Target, decider: &mut Decider, watc
     watch.pass("scatter", &mut graph, &roots);
     attention::expand(&mut graph, &mut roots, &mut hints, target, &function.full_name(), decider);
     watch.pass("attention", &mut graph, &roots);
-    defer_norm_scale::move_factors(&mut graph, &mut roots, &mut hints, function, target, decider);
+    defer_norm_scale::defer_norm_scale(&mut graph, &mut roots, &mut hints, function, target, decider);
     watch.pass("factors", &mut graph, &roots);
     let layouts = layouts::decided(function, int8::layouts_of(function, target), target, decider);
     let name = function.full_name();

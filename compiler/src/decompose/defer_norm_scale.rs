@@ -6,7 +6,7 @@
 
 use super::int8::{base_of, rename};
 use super::operands::{moved, repeats};
-use crate::decision::{Alike, Decider, FACTOR};
+use crate::decision::{Alike, DEFER_NORM_SCALE, Decider};
 use crate::ir::hints::Hint;
 use crate::ir::size_estimate::typical;
 use gristmill_uop::function::{Function, SlotKind};
@@ -21,7 +21,7 @@ const DEEPEST: usize = 4;
 const WAITS_OF_A_FOLD: f64 = 2.0;
 
 /// Moves factors behind the contractions below `roots`, where that is decided.
-pub fn move_factors(
+pub fn defer_norm_scale(
     g: &mut Graph,
     roots: &mut [Id],
     hints: &mut FxHashMap<Id, Hint>,
@@ -209,7 +209,7 @@ impl Norms {
         let machine = &target.machine;
         let seconds = [self.sums[&base] / machine.operations, WAITS_OF_A_FOLD * machine.latency];
         let name = &self.names[&base];
-        let decide = || decider.choose(FACTOR.at(name.clone(), seconds)) == 0;
+        let decide = || decider.choose(DEFER_NORM_SCALE.at(name.clone(), seconds)) == 0;
         self.behind.entry(base).or_insert_with(decide).then_some(apart)
     }
 }

@@ -18,7 +18,7 @@ use rustc_hash::FxHashSet;
 const LEAST: i64 = 128;
 
 /// Such a contraction.
-pub struct Across {
+pub struct DequantiseTransposed {
     /// The weight, and what it is multiplied with.
     pub of: Operands,
     /// The weight's elements before they are moved to the product's shape, packed along another axis.
@@ -41,9 +41,9 @@ fn turned(g: &Graph, id: Id) -> Option<Id> {
     }
 }
 
-impl Across {
+impl DequantiseTransposed {
     /// The contraction that a node is, if it is one.
-    fn from_node(g: &Graph, id: Id, target: &Target) -> Option<Across> {
+    fn from_node(g: &Graph, id: Id, target: &Target) -> Option<DequantiseTransposed> {
         let n = &g[id];
         let Arg::Reduce(ReduceOp::Add, axes) = &n.arg else { return None };
         let fragment = target.machine.fragment(Scalar::F16).filter(|_| target.machine.kind == MachineKind::Gpu)?;
@@ -57,11 +57,11 @@ impl Across {
         let whole = g.int_value(dims[last]).is_some_and(|terms| terms % fragment.terms == 0);
         let shared = (0..last).filter(|&axis| repeats(g, weight, axis)).map(|axis| g.max_of(dims[axis]));
         let fits = whole && f16_split::are_halves(g, x) && shared.product::<i64>() >= LEAST;
-        fits.then_some(Across { of: Operands { weight, x, base: x }, turned })
+        fits.then_some(DequantiseTransposed { of: Operands { weight, x, base: x }, turned })
     }
     /// The contraction that a node is, where the weight's slot `lies` in another layout than its file's, as those do that are [`copied`].
-    pub fn of_copy(g: &Graph, id: Id, lies: impl Fn(u32) -> bool, target: &Target) -> Option<Across> {
-        let across = Across::from_node(g, id, target)?;
+    pub fn of_copy(g: &Graph, id: Id, lies: impl Fn(u32) -> bool, target: &Target) -> Option<DequantiseTransposed> {
+        let across = DequantiseTransposed::from_node(g, id, target)?;
         let packed = g[g[across.turned].src[0]].src[0];
         matches!(g[packed].arg, Arg::Packed(slot, _) if lies(slot)).then_some(across)
     }
@@ -96,7 +96,7 @@ pub fn copied(g: &Graph, roots: &[Id], target: &Target) -> FxHashSet<Id> {
         return copied;
     }
     for id in order {
-        match Across::from_node(g, id, target) {
+        match DequantiseTransposed::from_node(g, id, target) {
             Some(across) => drop(copied.insert(across.turned)),
             None if g[id].op == Op::Reduce => {
                 let product = &g[g[id].src[0]];

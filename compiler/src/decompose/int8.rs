@@ -8,7 +8,7 @@
 //! The contraction then is of `float(q)·d`. That the sum of products is one of integers follows from rules (`uop/src/rules/dot.rs`),
 //! which are applied when the contraction's ranges are known (`kernel/rangeify.rs`).
 
-use super::dequantise_transposed::{self, Across};
+use super::dequantise_transposed::{self, DequantiseTransposed};
 use super::matmul_variant::{MatmulVariant, MatmulVariants};
 use super::operands::{Operands, Suits};
 use super::{bf16, cooperative, f16_mma};
@@ -335,7 +335,9 @@ impl Derivation<'_, '_, '_> {
     /// The contraction of plain halves that a node is whose weight is read across its rows; else the node.
     fn across(&mut self, g: &mut Graph, id: Id) -> Id {
         let (layouts, target) = (&self.derived.layouts, self.forms.target());
-        let Some(across) = Across::of_copy(g, id, |slot| layouts.contains_key(&slot), target) else { return id };
+        let Some(across) = DequantiseTransposed::of_copy(g, id, |slot| layouts.contains_key(&slot), target) else {
+            return id;
+        };
         let suits = [(MatmulVariant::Unpacked, Suits::Preferred), (MatmulVariant::Floats, Suits::Legal)];
         if self.forms.decide(g, across.of, &suits, false) == MatmulVariant::Floats {
             return id;

@@ -1,20 +1,20 @@
 //! A kernel's statements, from its nests: every body linearised, and then, pass by pass and as its launch's plan says, what its threads and the kernels around
 //! it wait for and ask for.
 
-use super::legalise::types::words;
+use super::legalise::types::legalise_types;
 use super::linear_ir::accesses::accesses;
 use super::linear_ir::{Code, KernelCode};
 use super::linearise::lower_body;
-use super::loops::full_unroll::written_out;
+use super::loops::full_unroll::full_unroll;
 use super::loops::unroll::unroll;
-use super::memory::early_loads::hoisted;
+use super::memory::early_loads::early_loads;
 use super::memory::pipeline::async_copies::async_copies;
-use super::memory::pipeline::multistage::copies_ahead;
-use super::memory::pipeline::reload::streamed;
+use super::memory::pipeline::multistage::multistage;
+use super::memory::pipeline::reload::reload;
 use super::memory::prefetch::{prefetch_lines, prefetch_spans};
 use super::sync::barriers::barriers;
 use super::sync::dependent_launch::{Turn, wait_for_predecessors};
-use super::sync::shared_memory_reduce::meetings;
+use super::sync::shared_memory_reduce::shared_memory_reduce;
 use gristmill_uop::launch::LaunchPlan;
 use gristmill_uop::machine::MachineKind;
 use gristmill_uop::program::{KernelContext, Program, When};
@@ -64,26 +64,26 @@ fn on_gpu(g: &mut Graph, mut codes: Vec<Code>, context: &KernelContext, target: 
         let prologue = context.when.get(i).and_then(|when| when.prologue);
         let mut s = std::mem::take(&mut code.statements);
         if plan.asynchronous {
-            s = streamed(g, async_copies(g, s));
+            s = reload(g, async_copies(g, s));
         }
         s = unroll(g, s, plan, target);
         s = wait_for_predecessors(s, prologue, &turn, surplus);
         if target.tuning.prefetch > 0 {
             s = prefetch_spans(g, s);
         }
-        s = hoisted(g, s, plan.hoisted);
+        s = early_loads(g, s, plan.hoisted);
         code.statements = barriers(g, s);
-        *code = copies_ahead(g, std::mem::take(code), plan.ahead, target);
+        *code = multistage(g, std::mem::take(code), plan.ahead, target);
         if target.machine.folds < i64::MAX {
-            *code = meetings(g, std::mem::take(code), target);
+            *code = shared_memory_reduce(g, std::mem::take(code), target);
         }
         if !target.machine.copies_loops {
-            *code = written_out(g, std::mem::take(code));
+            *code = full_unroll(g, std::mem::take(code));
         }
     }
     if target.machine.words_alone {
         let all = accesses(g, codes.iter().flat_map(|code| &code.statements));
-        codes = codes.into_iter().map(|code| words(g, code, &all)).collect();
+        codes = codes.into_iter().map(|code| legalise_types(g, code, &all)).collect();
     }
     let (threads, LaunchPlan { resident, shared, .. }) = (target.threads, *plan);
     KernelCode { bodies: codes, threads, resident, shared, entry: turn.entry, idle: turn.wait }

@@ -10,12 +10,12 @@ pub(crate) mod vector;
 use super::legalise::loads;
 use super::linear_ir::threads;
 use super::linear_ir::{Addition, Code, Statement};
-use super::loops::early_exit::surplus;
-use super::loops::loop_carried::carried;
+use super::loops::early_exit::early_exit;
+use super::loops::loop_carried::loop_carried;
 use super::loops::loop_fusion::{self, Filled};
 use super::loops::online_rescale::Rescaled;
 use super::memory::coalesce;
-use super::memory::store_forwarding::forwarded;
+use super::memory::store_forwarding::store_forwarding;
 use super::mma::f16;
 use super::mma::int8;
 use super::mma::stage_products;
@@ -51,9 +51,9 @@ pub fn lower_body(g: &mut Graph, nests: &[Id], target: &Target) -> Code {
     let legal = |&nest: &Id| if is_as_it_is(g, nest) { nest } else { loads::loads(g, nest, target) };
     let nests: Vec<Id> = nests.iter().map(legal).collect();
     let nests = loop_fusion::contracted(g, nests);
-    let nests = carried(g, nests);
+    let nests = loop_carried(g, nests);
     let leaves = target.machine.kind == MachineKind::Gpu && target.machine.early;
-    let surplus = if leaves { surplus(g, &nests) } else { None };
+    let surplus = if leaves { early_exit(g, &nests) } else { None };
     let mut code = Code { globals: global_ranges(g, &nests), surplus, ..Code::default() };
     let mut stage_globals: FxHashMap<Id, Vec<Id>> = FxHashMap::default();
     // Nests that fill stages in each iteration of a loop of the last one.
@@ -119,7 +119,7 @@ fn joined(
 ) -> Filled {
     let is_loop = parts.len() > 1;
     if is_loop {
-        forwarded(g, &mut parts, locals);
+        store_forwarding(g, &mut parts, locals);
     }
     for part in &mut parts {
         let mut s = std::mem::take(&mut part.statements);

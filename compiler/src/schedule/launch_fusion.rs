@@ -4,7 +4,7 @@ use super::launch::{Body, Launch};
 use super::recut::{FusionContext, KernelShape, Recut};
 use crate::cost::{Cost, occupancy};
 use crate::custom;
-use crate::decision::{Decider, MERGE};
+use crate::decision::{Decider, LAUNCH_FUSION};
 use crate::ir::nest::workgroups;
 use crate::ir::title::{title_of_nests, title_of_text};
 use crate::kernel::Draft;
@@ -93,7 +93,7 @@ pub fn merge(
         if let Some(mate) = mate {
             let apart = mate.cost.seconds + cost.seconds;
             let together = apart - target.machine.launch + crowding(g, mate, kernels, i, target);
-            if decider.choose(MERGE.at(context.sites[&k.root].clone(), [apart, together])) == 1 {
+            if decider.choose(LAUNCH_FUSION.at(context.sites[&k.root].clone(), [apart, together])) == 1 {
                 mate.kernels.push(i);
                 mate.cost.seconds = together;
                 mate.cost.stages = mate.cost.stages.max(cost.stages);

@@ -5,7 +5,7 @@
 
 use super::fusion::Fusion;
 use super::materialise::Search;
-use crate::decision::{Decider, Decision, REUSE};
+use crate::decision::{Decider, Decision, RECOMPUTE_OR_STORE};
 use gristmill_uop::Id;
 use gristmill_uop::machine::{Machine, MachineKind};
 
@@ -41,7 +41,7 @@ impl Search<'_> {
             offers.sort_by(|a, b| b.1.gain().total_cmp(&a.1.gain()));
             let chosen = offers.into_iter().find(|(node, offer)| {
                 open.retain(|n| n != node);
-                let of = REUSE.at(self.site(*node), [offer.fused, offer.reused]);
+                let of = RECOMPUTE_OR_STORE.at(self.site(*node), [offer.fused, offer.reused]);
                 decider.choose(Decision { margin: MARGIN, ..of }) == 1
             });
             let Some((node, offer)) = chosen else { return };

@@ -5,7 +5,7 @@
 
 use super::fusion::Fusion;
 use super::materialise::{LAUNCH_ON_PATH, LEAST_SAVING, Search, may_meet};
-use crate::decision::{Decider, Decision, EXCHANGE};
+use crate::decision::{Decider, Decision, SWAP_MATERIALISED};
 use gristmill_uop::Id;
 use rustc_hash::FxHashSet;
 
@@ -40,7 +40,9 @@ impl Search<'_> {
             let Some(best) = offers.into_iter().max_by(|a, b| a.gain().total_cmp(&b.gain())) else { return };
             asked.insert((best.outer, best.inner));
             let site = format!("{} for {}", self.site(best.outer), self.of_function(best.inner));
-            if decider.choose(Decision { margin: least / best.seconds[0], ..EXCHANGE.at(site, best.seconds) }) == 1 {
+            if decider.choose(Decision { margin: least / best.seconds[0], ..SWAP_MATERIALISED.at(site, best.seconds) })
+                == 1
+            {
                 *fusion = exchanged(fusion, best.outer, best.inner);
                 // Where it is was decided twice by now.
                 refused.insert(best.inner);

@@ -22,7 +22,7 @@ use smallvec::smallvec;
 use word_types::{in_a_word, made, type_of};
 
 /// The body's statements in words, whose buffers are accessed so.
-pub fn words(g: &mut Graph, code: Code, accesses: &AllAccesses) -> Code {
+pub fn legalise_types(g: &mut Graph, code: Code, accesses: &AllAccesses) -> Code {
     let mut w = Words { r: Rewriting::new(g), accesses };
     let globals = code.globals.iter().map(|&r| w.word(r)).collect();
     let skip = code.skip.map(|skip| w.word(skip));

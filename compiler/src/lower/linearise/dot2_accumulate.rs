@@ -11,7 +11,7 @@ fn reach(most: i64) -> i64 {
 }
 
 /// The terms of accumulators, with those that are [`Op::Dot4`] of small bytes joined, as many as 16 bits hold.
-pub fn join(g: &mut Graph, terms: Vec<(Id, Id, ReduceOp)>) -> Vec<(Id, Id, ReduceOp)> {
+pub fn dot2_accumulate(g: &mut Graph, terms: Vec<(Id, Id, ReduceOp)>) -> Vec<(Id, Id, ReduceOp)> {
     // The word in which each accumulator's terms are added at present: its place among the results, and what it may hold so far.
     let mut open: Vec<(Id, usize, i64)> = Vec::new();
     let mut joined: Vec<(Id, Id, ReduceOp)> = Vec::new();
@@ -69,7 +69,7 @@ mod tests {
                     (acc, g.dot4(a, b, none, most), ReduceOp::Add)
                 })
                 .collect();
-            let joined = join(&mut g, terms);
+            let joined = dot2_accumulate(&mut g, terms);
             assert_eq!(joined.len(), expected, "bytes up to {most}");
             let sum = |mut x: Id| {
                 let mut count = 0;
@@ -91,6 +91,6 @@ mod tests {
         let large = g.dot4(word, word, none, 128);
         let small = g.dot4(word, word, acc, 15);
         let terms = vec![(acc, large, ReduceOp::Add), (acc, small, ReduceOp::Add)];
-        assert_eq!(join(&mut g, terms.clone()), terms);
+        assert_eq!(dot2_accumulate(&mut g, terms.clone()), terms);
     }
 }

@@ -162,7 +162,7 @@ impl Emitter<'_> {
             }
         }
         if self.target.machine.pairs {
-            values = dot2_accumulate::join(self.g, values);
+            values = dot2_accumulate::dot2_accumulate(self.g, values);
         }
         if values.iter().all(|v| multiplies_unpacked(self.g, v.1)) {
             values = interleaved(values);

@@ -5,7 +5,7 @@ use gristmill_uop::{Graph, Id, Op, RangeKind};
 use rustc_hash::{FxHashMap, FxHashSet};
 
 /// A condition on workgroup indices and on what kernels before this one have written, of which it holds that a workgroup of these nests repeats another.
-pub fn surplus(g: &mut Graph, nests: &[Id]) -> Option<Id> {
+pub fn early_exit(g: &mut Graph, nests: &[Id]) -> Option<Id> {
     let order = g.toposort(nests);
     let mut users: FxHashMap<Id, FxHashSet<Id>> = FxHashMap::default();
     for &n in &order {

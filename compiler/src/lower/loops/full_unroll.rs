@@ -6,7 +6,7 @@ use crate::lower::linear_ir::{Code, Statement, end_of_block};
 use gristmill_uop::{Graph, Id, RangeKind};
 
 /// The body's statements without loops of which several iterations are to be written out.
-pub fn written_out(g: &mut Graph, code: Code) -> Code {
+pub fn full_unroll(g: &mut Graph, code: Code) -> Code {
     let mut of = WrittenOut { r: Rewriting::new(g) };
     of.statements(&code.statements);
     Code { statements: of.r.out, ..code }

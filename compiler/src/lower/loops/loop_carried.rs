@@ -13,7 +13,7 @@ use smallvec::smallvec;
 const SLOTS: i64 = 2;
 
 /// Nests whose stages that a loop carries have slots.
-pub fn carried(g: &mut Graph, nests: Vec<Id>) -> Vec<Id> {
+pub fn loop_carried(g: &mut Graph, nests: Vec<Id>) -> Vec<Id> {
     let all: FxHashMap<Id, Carried> = nests.iter().filter_map(|&nest| Carried::from_nest(g, nest)).collect();
     if all.is_empty() {
         return nests;

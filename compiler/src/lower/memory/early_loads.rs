@@ -17,7 +17,7 @@ use rustc_hash::{FxHashMap, FxHashSet};
 use std::ops::Range;
 
 /// `statements`, nests and what stands between them, with loads of at most so many words before the nests, beside those of the first.
-pub fn hoisted(g: &Graph, statements: Vec<Statement>, words: i64) -> Vec<Statement> {
+pub fn early_loads(g: &Graph, statements: Vec<Statement>, words: i64) -> Vec<Statement> {
     let Some((Hoist { moved, defined, wait, first, .. }, _)) = found(g, &statements, words) else { return statements };
     let [mut before, mut behind] = moved.map(Moved::into_statements);
     let mut out = Vec::with_capacity(statements.len() + 2);

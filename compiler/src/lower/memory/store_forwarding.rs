@@ -8,7 +8,7 @@ use gristmill_uop::{Graph, Id, Op, Scalar};
 use rustc_hash::{FxHashMap, FxHashSet};
 
 /// Parts of an iteration, the last one the nest that has the loop, without stages that nobody reads any more; those that are left of `locals`.
-pub fn forwarded(g: &mut Graph, parts: &mut [Filled], locals: &mut Vec<Id>) {
+pub fn store_forwarding(g: &mut Graph, parts: &mut [Filled], locals: &mut Vec<Id>) {
     let mut of = Forwarding { g, threads: FxHashMap::default(), written: FxHashMap::default(), changed: false };
     for part in parts.iter_mut() {
         of.part(part);

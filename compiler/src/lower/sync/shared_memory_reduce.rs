@@ -35,7 +35,7 @@ pub fn is_meeting(g: &Graph, stage: Id) -> bool {
 }
 
 /// The body's statements with folds of single words over neighbours alone. Its stages have those besides in which values meet.
-pub fn meetings(g: &mut Graph, mut code: Code, target: &Target) -> Code {
+pub fn shared_memory_reduce(g: &mut Graph, mut code: Code, target: &Target) -> Code {
     let statements = std::mem::take(&mut code.statements);
     let (threads, neighbours) = (target.threads as i64, target.machine.folds);
     let (r, locals) = (Rewriting::new(g), code.locals);

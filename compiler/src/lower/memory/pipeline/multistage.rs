@@ -26,7 +26,7 @@ pub(crate) const UNDER_WAY: i64 = 1;
 const FIRST_RING: i64 = 1 << 16;
 
 /// A body whose copies are so many iterations ahead, or as many as shared memory has room for beside its stages.
-pub fn copies_ahead(g: &mut Graph, code: Code, ahead: i64, target: &Target) -> Code {
+pub fn multistage(g: &mut Graph, code: Code, ahead: i64, target: &Target) -> Code {
     let found = rings(g, &code.statements, target.threads as i64);
     let wanted: i64 = found.iter().map(Ring::bytes).sum();
     let stages = whole_swizzles(code.locals.iter().map(|&l| bytes_of(g, l) as i64).sum());

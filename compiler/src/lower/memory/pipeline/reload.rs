@@ -13,7 +13,7 @@ use gristmill_uop::{Graph, Id, Op};
 use rustc_hash::{FxHashMap, FxHashSet};
 
 /// `statements` with the copies of such loops where they can begin.
-pub fn streamed(g: &mut Graph, statements: Vec<Statement>) -> Vec<Statement> {
+pub fn reload(g: &mut Graph, statements: Vec<Statement>) -> Vec<Statement> {
     let Some(first) = statements.iter().position(|s| loop_fusion::is_loop(g, s)) else { return statements };
     let end = first + end_of_block(&statements[first..]);
     let inside = &statements[first + 1..end];

@@ -24,7 +24,7 @@ fn kernel() -> (Graph, KernelCode) {
         vec![Statement::DependencyWait, Statement::Nest { buffer: y, staged: false, globals: vec![], threads }];
     statements.extend([load, sum, most, both].map(Statement::Define));
     statements.extend([Statement::Write(y, zero, both), Statement::End]);
-    let code = meetings(&mut g, Code { statements, ..Code::default() }, &target);
+    let code = shared_memory_reduce(&mut g, Code { statements, ..Code::default() }, &target);
     let idle = vec![Statement::DependencyWait];
     (g, KernelCode { bodies: vec![code], threads: THREADS as usize, resident: 1, shared: None, entry: vec![], idle })
 }
