@@ -1,9 +1,9 @@
 //! Devices: cpu, cuda, wgpu, interp, null. Each is a folder, with one row in [`DEVICES`].
 
+mod cost_store;
 pub mod cpu;
 pub mod cuda;
 pub mod interp;
-mod measured;
 mod names;
 pub mod null;
 pub mod parallel;
@@ -22,7 +22,7 @@ use gristmill_runtime::{Device, Error};
 use gristmill_uop::machine::NAMED;
 use gristmill_uop::target::{FLAGS, Target};
 use std::sync::Arc;
-pub use text::Text;
+pub use text::KernelText;
 
 /// What the user may say about a device.
 #[derive(Clone, Debug)]
@@ -37,7 +37,7 @@ pub struct Options {
     pub threads: Option<usize>,
     /// Instruction set of a CPU: `auto` or a name of [`cpu::ISAS`].
     pub isa: String,
-    /// Kernels of a CPU compiled in a third of the time, and slower ([`cpu::QUICK`]).
+    /// Kernels of a CPU compiled in a third of the time, and slower ([`cpu::QUICK_FLAG`]).
     pub quick: bool,
     /// Float arithmetic throughout: activations are not encoded in eight bits.
     pub exact: bool,
@@ -167,7 +167,7 @@ impl Opened {
 }
 
 /// What a name means.
-pub struct Found {
+pub struct DeviceSelector {
     /// The device's row.
     pub row: &'static DeviceInfo,
     /// The number after it: 1 of `cuda:1`.
@@ -179,22 +179,22 @@ pub struct Found {
 }
 
 /// The row of a name, and what the name says besides.
-pub fn find(name: &str) -> Result<Found, Error> {
+pub fn find(name: &str) -> Result<DeviceSelector, Error> {
     let row = |name: &str| DEVICES.iter().find(|row| row.name == name);
-    let found = |row| Found { row, number: 0, adapter: None, machine: None };
+    let found = |row| DeviceSelector { row, number: 0, adapter: None, machine: None };
     let plain = || row(name).map(found);
     let numbered = || {
         let (name, number) = name.split_once(':')?;
-        Some(Found { number: number.parse().ok()?, ..found(row(name).filter(|row| row.several)?) })
+        Some(DeviceSelector { number: number.parse().ok()?, ..found(row(name).filter(|row| row.several)?) })
     };
     let adapter = || {
         let name = name.strip_prefix("wgpu:").filter(|name| name.starts_with(char::is_alphabetic))?;
-        Some(Found { adapter: Some(name.into()), ..found(row("wgpu")?) })
+        Some(DeviceSelector { adapter: Some(name.into()), ..found(row("wgpu")?) })
     };
     let machine = || {
         let machine = NAMED.iter().find(|machine| name.strip_prefix("null:") == Some(machine.name))?;
         let device = if machine.is_nvidia() { "null:gpu" } else { "null:wgpu" };
-        Some(Found { machine: Some(machine.name), ..found(row(device)?) })
+        Some(DeviceSelector { machine: Some(machine.name), ..found(row(device)?) })
     };
     plain().or_else(numbered).or_else(adapter).or_else(machine).ok_or_else(|| {
         let names = DEVICES.iter().map(|row| row.name.to_owned());
@@ -205,7 +205,7 @@ pub fn find(name: &str) -> Result<Found, Error> {
 
 /// The device of that name.
 pub fn open(name: &str, options: &Options) -> Result<Opened, Error> {
-    let Found { row, number, adapter, machine } = find(name)?;
+    let DeviceSelector { row, number, adapter, machine } = find(name)?;
     let options = Options { number, adapter, machine, ..options.clone() };
     let opened = Opened::new((row.open)(&options)?, row.dialect);
     let opened = if options.exact { opened.exact() } else { opened };

@@ -28,7 +28,7 @@ impl<'a> Names<'a> {
         *numbers.entry(id).or_insert(next)
     }
     /// How a source that is neither a constant nor a buffer is written inside an expression.
-    pub fn of(&self, id: Id) -> String {
+    pub fn name(&self, id: Id) -> String {
         let n = &self.g[id];
         match (&n.op, &n.arg) {
             (Op::Var, Arg::Var(name, ..)) => {
@@ -73,7 +73,7 @@ pub fn words_of_bytes(table: &[i32]) -> Vec<String> {
 }
 
 /// The prelude's function for a product of several warps.
-pub fn of_group(of: &Fragment) -> String {
+pub fn warp_group_name(of: &Fragment) -> String {
     let how = match of.shared {
         Shared::Columns => "",
         Shared::Transposed => "_transposed",

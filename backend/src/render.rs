@@ -2,7 +2,7 @@
 
 mod types;
 
-use crate::names::{Names, infix, of_group, unprintable, words_of_bytes};
+use crate::names::{Names, infix, unprintable, warp_group_name, words_of_bytes};
 use gristmill_compiler::emit::{Accessor, CustomCode, Signature};
 use gristmill_uop::fragment::Fragment;
 use gristmill_uop::{Arg, DType, Graph, Id, Op, ReduceOp, Scalar};
@@ -38,7 +38,7 @@ pub struct Expressions<'a> {
 }
 
 /// Entries of a table that stands where it is used: it fits a register. A longer one stands once, before the kernel, in memory.
-const SHORT: usize = 16;
+const MAX_INLINE_TABLE: usize = 16;
 
 impl<'a> Expressions<'a> {
     /// For the kernel of that name.
@@ -106,7 +106,7 @@ impl<'a> Expressions<'a> {
         match n.op {
             Op::Const if n.dtype.lanes == 1 => literal(self.g, id),
             Op::Param | Op::Local => self.buffer(id),
-            _ => self.names.of(id),
+            _ => self.names.name(id),
         }
     }
     /// Arithmetic of halves: in f32, and each result rounded.
@@ -274,7 +274,7 @@ impl<'a> Expressions<'a> {
         let n = &self.g[id];
         let (d, lanes) = (n.dtype, n.dtype.lanes);
         let Arg::Ints(table) = &n.arg else { unprintable(self.g, id) };
-        if table.len() > SHORT {
+        if table.len() > MAX_INLINE_TABLE {
             let table = self.table(table);
             if lanes == 1 {
                 return format!("{table}[{index}]");
@@ -291,7 +291,7 @@ impl<'a> Expressions<'a> {
             let t = d.scalar.name();
             return format!("((const {t}[{}]){{{}}})[{index}]", entries.len(), entries.join(","));
         }
-        entries.resize(SHORT, "0".into());
+        entries.resize(MAX_INLINE_TABLE, "0".into());
         let index = cast(self.g[n.src[0]].dtype, Scalar::I32.one().with_lanes(lanes), index);
         let (name, of) = if d.scalar == Scalar::F32 { ("table_f32", "f32x16") } else { ("table", "i32x16") };
         format!("{name}_{lanes}(({of}){{{}}}, {index})", entries.join(","))
@@ -325,10 +325,10 @@ impl<'a> Expressions<'a> {
             }
             (_, Some(of)) => match s {
                 [rows, first, columns, at, sum] => {
-                    format!("{}_of_stages({rows} + {first}, {columns} + {at}, {sum})", of_group(of))
+                    format!("{}_of_stages({rows} + {first}, {columns} + {at}, {sum})", warp_group_name(of))
                 }
                 [words @ .., columns, at, sum] => {
-                    format!("{}({}, {columns} + {at}, {sum})", of_group(of), words.join(", "))
+                    format!("{}({}, {columns} + {at}, {sum})", warp_group_name(of), words.join(", "))
                 }
                 _ => unprintable(self.g, id),
             },

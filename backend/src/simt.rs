@@ -8,7 +8,7 @@ use std::fmt::Write;
 
 /// The text of a kernel of threads, as far as it is written.
 #[derive(Default)]
-pub struct Text<'a> {
+pub struct SimtText<'a> {
     /// The text.
     pub out: String,
     /// How the threads of the open nest are counted.
@@ -21,7 +21,7 @@ pub trait Simt<'a> {
     const UNSIGNED: &'static str;
 
     /// What is written.
-    fn text(&mut self) -> &mut Text<'a>;
+    fn text(&mut self) -> &mut SimtText<'a>;
     /// The values' names.
     fn names(&self) -> &Names<'a>;
     /// A value's type.
@@ -65,7 +65,7 @@ pub trait Simt<'a> {
         self.line(format_args!("{head}"));
         let mut rest = self.workgroup(number);
         for (i, &r) in code.globals.iter().enumerate().rev() {
-            let (t, name) = (self.type_of(r), self.names().of(r));
+            let (t, name) = (self.type_of(r), self.names().name(r));
             let mut value = rest.clone();
             if i > 0 {
                 let bound = self.converted("u32", &self.index(self.names().g[r].src[0]));
@@ -101,7 +101,7 @@ pub trait Simt<'a> {
                         by.map_or(String::new(), |by| format!(" {sign} {by}{}", Self::UNSIGNED))
                     };
                     let value = format!("thread{}{}", part("/", of.divide), part("%", of.modulo));
-                    let (t, name) = (self.type_of(of.range), self.names().of(of.range));
+                    let (t, name) = (self.type_of(of.range), self.names().name(of.range));
                     let index = self.range_of_threads(&name, &t, &value);
                     self.line(format_args!("{index}"));
                 }

@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 /// A kernel's text without its name: programs of different schedules may do the same under different names, or different things
 /// under one.
-pub struct Text {
+pub struct KernelText {
     /// Hash of the nameless text.
     pub key: Key,
     /// Name of its function, made of the hash.
@@ -19,18 +19,18 @@ pub struct Text {
     pub name: String,
 }
 
-impl Text {
+impl KernelText {
     /// Of a program's source.
-    pub fn of(program: &Program) -> Text {
+    pub fn from_program(program: &Program) -> KernelText {
         let key = Key::of([rename(&program.source, &program.name, "KERNEL")]);
         let symbol = format!("k_{}", &key.hex()[..24]);
-        Text { source: rename(&program.source, &program.name, &symbol), key, symbol, name: program.name.clone() }
+        KernelText { source: rename(&program.source, &program.name, &symbol), key, symbol, name: program.name.clone() }
     }
     /// Of every program; one without a source is an error.
-    pub fn all(programs: &[Program]) -> Result<Vec<Text>, Error> {
+    pub fn all(programs: &[Program]) -> Result<Vec<KernelText>, Error> {
         match programs.iter().find(|p| p.source.is_empty()) {
             Some(empty) => Err(Error::invalid(&empty.name, "has no source text")),
-            None => Ok(programs.iter().map(Text::of).collect()),
+            None => Ok(programs.iter().map(KernelText::from_program).collect()),
         }
     }
     /// What a compiler said, with the kernel's name for its symbol.
@@ -55,10 +55,10 @@ impl<L> Default for Libraries<L> {
 
 impl<L> Libraries<L> {
     /// Those that have one of these texts, and the texts that none has, each once, by key.
-    pub fn find<'a>(&self, texts: &'a [Text]) -> (HashMap<Key, Arc<L>>, Vec<&'a Text>) {
+    pub fn find<'a>(&self, texts: &'a [KernelText]) -> (HashMap<Key, Arc<L>>, Vec<&'a KernelText>) {
         let loaded = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let mut found = HashMap::new();
-        let mut missing: Vec<&Text> = Vec::new();
+        let mut missing: Vec<&KernelText> = Vec::new();
         for text in texts {
             match loaded.get(&text.key).and_then(Weak::upgrade) {
                 Some(library) => drop(found.insert(text.key, library)),

@@ -7,7 +7,7 @@ use crate::progress::Bars;
 use gristmill_backend::Opened;
 use gristmill_compiler::record;
 use gristmill_llm::arch::{Logits, Plan};
-use gristmill_llm::engine::{Compiled, Engine, Error, Row, Run, Source, Step, Weights, WholePool};
+use gristmill_llm::engine::{CompiledModel, DecodeRow, Engine, Error, Step, TokenRun, TokenSource, Weights, WholePool};
 use gristmill_uop::target::Target;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
@@ -21,7 +21,7 @@ pub struct Ids {
 
 impl Ids {
     /// For that model.
-    pub fn of(engine: &Engine) -> Ids {
+    pub fn for_engine(engine: &Engine) -> Ids {
         Ids { state: 1, vocabulary: engine.model().vocabulary() }
     }
     /// The next `n`.
@@ -43,8 +43,10 @@ pub fn seconds(engine: &mut Engine, ids: &[u32], prompt: bool, depth: usize) -> 
     match (prompt, ids.first()) {
         (false, Some(&first)) => decode(engine, &[pool], &[first], depth..depth + ids.len(), false)?,
         _ => {
-            _ = engine
-                .logits(Run { tokens: ids, position: depth, pages: pool.pages(), contiguous: true }, Logits::Last)?
+            _ = engine.logits(
+                TokenRun { tokens: ids, position: depth, pages: pool.pages(), contiguous: true },
+                Logits::Last,
+            )?
         }
     }
     // A device that runs nothing may take no time.
@@ -64,8 +66,9 @@ pub fn decode(
     let mut tokens = first.to_vec();
     for position in positions.clone() {
         let on_device = overlaps && position > positions.start;
-        let source = |nth| if on_device { Source::Row(nth) } else { Source::Token(tokens[nth]) };
-        let rows: Vec<Row> = pools.iter().enumerate().map(|(nth, pool)| pool.row(source(nth), position)).collect();
+        let source = |nth| if on_device { TokenSource::Row(nth) } else { TokenSource::Token(tokens[nth]) };
+        let rows: Vec<DecodeRow> =
+            pools.iter().enumerate().map(|(nth, pool)| pool.row(source(nth), position)).collect();
         let step = Step { chunk: None, rows: &rows, batch_invariant, contiguous };
         // A step that is taken for the first time is compiled while nothing else runs.
         let begun = engine.start(&step)?;
@@ -74,8 +77,8 @@ pub fn decode(
             tokens = chosen.into_iter().zip(&tokens).map(|(next, &same)| next.unwrap_or(same)).collect();
         }
         if !begun {
-            let row = |(pool, &token): (_, &u32)| WholePool::row(pool, Source::Token(token), position);
-            let rows: Vec<Row> = pools.iter().zip(&tokens).map(row).collect();
+            let row = |(pool, &token): (_, &u32)| WholePool::row(pool, TokenSource::Token(token), position);
+            let rows: Vec<DecodeRow> = pools.iter().zip(&tokens).map(row).collect();
             engine.start(&Step { rows: &rows, ..step })?;
         }
     }
@@ -149,10 +152,10 @@ impl<'a> Rivals<'a> {
         self.keep(target).map(drop)
     }
     /// The model for a target, compiled beside these weights.
-    fn compiled(&self, target: &Target, there: &Weights, bars: &Bars) -> Result<Compiled<'a>, Error> {
+    fn compiled(&self, target: &Target, there: &Weights, bars: &Bars) -> Result<CompiledModel<'a>, Error> {
         let opened = Opened { target: target.clone(), ..self.opened.clone() };
         let settings = self.common.settings(Some(self.context));
-        Compiled::new(&self.model.file, opened, settings, there, &|p| bars.show(p))
+        CompiledModel::new(&self.model.file, opened, settings, there, &|p| bars.show(p))
     }
     /// The engine of that target, in place of the one that was kept: of its weights those stay that lie the same.
     fn keep(&mut self, target: &Target) -> Result<&mut Engine> {
@@ -291,7 +294,7 @@ impl Work {
     }
     fn turn(&self, engine: &mut Engine, times: &mut [Vec<f64>; 2], counts: bool) -> Result<()> {
         // The same tokens every turn: experts they choose are read by both.
-        let mut ids = Ids::of(engine);
+        let mut ids = Ids::for_engine(engine);
         engine.fill_cache_for_bench(self.depth)?;
         for (prompt, n) in [(false, self.tokens), (true, self.prompt)] {
             if n > 0 {
@@ -307,7 +310,7 @@ impl Work {
     /// Times the kernels of one step: of a token where generation is measured, else of a prompt.
     fn kernels(&self, engine: &mut Engine, kernels: &mut Kernels, counts: bool) -> Result {
         let tokens = if self.tokens > 0 { 1 } else { self.prompt.min(engine.longest_step()) };
-        let ids = Ids::of(engine).some(tokens);
+        let ids = Ids::for_engine(engine).some(tokens);
         let pool = WholePool::new(engine);
         let seconds = engine.run_timed(&pool.step(&ids, self.depth))?;
         if !counts {

@@ -5,9 +5,9 @@ use crate::failure::{Failure, Result, printable};
 use crate::flags::{Common, warn_of};
 use crate::isolation;
 use crate::progress::{Bars, Fetching};
-use gristmill_hub::{Client, Form, Name, SHORT, Store};
+use gristmill_hub::{Client, FileFormat, Name, SHORT_NAMES, Store};
 use gristmill_llm::arch;
-use gristmill_llm::chat::{ChatTemplate, Isolation, Message, RenderOptions, Span};
+use gristmill_llm::chat::{ChatTemplate, Isolation, Message, RenderOptions, TextSpan};
 use gristmill_llm::engine::{self, Engine, Progress, Settings};
 use gristmill_llm::file::ModelFile;
 use gristmill_llm::tokenizer::Tokenizer;
@@ -35,7 +35,7 @@ pub const HELP_OR_DEMO: &str = help!(" [default: demo]");
 
 /// All names that need no file and no hub's path.
 pub fn names() -> impl Iterator<Item = &'static str> {
-    std::iter::once(DEMO_NAME).chain(SHORT.iter().map(|row| row.name))
+    std::iter::once(DEMO_NAME).chain(SHORT_NAMES.iter().map(|row| row.name))
 }
 
 /// How alike two names are, from 0 to 1, for one to be told where the other was typed: `glm-4.7-flahs` and `glm-4.7-flash` are at 0.99, `glm` and `glm-4.5-air` at 0.83,
@@ -190,7 +190,7 @@ pub fn shortest(template: &ChatTemplate, tokenizer: &Tokenizer, system: Option<&
     let messages: Vec<Message> = system.map(Message::system).into_iter().chain([Message::user("?")]).collect();
     let spans =
         template.render(&messages, &RenderOptions { add_generation_prompt: true, ..RenderOptions::default() })?;
-    Ok(tokenizer.encode_spans(&Span::pairs(&spans), true).len())
+    Ok(tokenizer.encode_spans(&TextSpan::pairs(&spans), true).len())
 }
 
 /// The file of that name, fetched if it is not kept here.
@@ -210,7 +210,7 @@ pub fn fetched(name: &Name) -> Result<PathBuf> {
 pub fn pull(store: &Store, name: &Name) -> Result<gristmill_hub::Pulled> {
     let client = Client::from_environment();
     let check = |file| ModelFile::check(file).map_err(|error| error.to_string());
-    let form = Form { begins: ModelFile::BEGINS, check: &check };
+    let form = FileFormat { begins: ModelFile::MAGIC, check: &check };
     let pulled = choice::among(name, &|name| {
         let fetching = Fetching::new();
         gristmill_hub::pull(&client, store, name, form, &mut |p| fetching.show(p))

@@ -8,7 +8,7 @@ use gristmill_backend::Opened;
 use gristmill_hub::{Store, file_stem, models_in};
 use gristmill_llm::engine::{self, Engine, MemoryEstimate, Progress};
 use gristmill_llm::language;
-use gristmill_server::{About, LoadError, ModelPlan, ModelSource, ModelSpec, Text};
+use gristmill_server::{LoadError, ModelFacts, ModelPlan, ModelSource, ModelSpec, ModelText};
 use gristmill_uop::machine::MachineKind;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -64,7 +64,7 @@ pub fn specs(
     let mut specs = Vec::new();
     for Candidate { model, name, aliases, found } in candidates {
         let file = File {
-            at: At::of(&model),
+            at: At::for_model(&model),
             name: name.clone(),
             common: common.clone(),
             parallel,
@@ -187,7 +187,7 @@ enum At {
 }
 
 impl At {
-    fn of(model: &Model) -> At {
+    fn for_model(model: &Model) -> At {
         model.path.clone().map_or_else(|| At::Named(model.name.clone()), At::File)
     }
 }
@@ -250,7 +250,7 @@ impl File {
         let describe = model.describe()?;
         let available = self.opened.device.available().unwrap_or(u64::MAX / 2);
         let estimate = MemoryEstimate::new(&model.file, &self.settings(None), available).map_err(refused)?;
-        let about = About {
+        let about = ModelFacts {
             architecture: describe.architecture().to_owned(),
             vocabulary: describe.vocabulary(),
             width: describe.width(),
@@ -258,7 +258,7 @@ impl File {
         };
         Ok(ModelPlan { about, context: estimate.context, bytes: estimate.weights + estimate.beside })
     }
-    fn read(&self) -> Result<Text> {
+    fn read(&self) -> Result<ModelText> {
         let model = self.open()?;
         let tokenizer = model.tokenizer()?;
         let (template, why) = model.template(&tokenizer)?;
@@ -267,7 +267,7 @@ impl File {
         warn(&ignored);
         model.check_context(&self.common, shortest(&template, &tokenizer, None)?)?;
         self.keep(model);
-        Ok(Text { name: self.name.clone(), tokenizer, template, sampling })
+        Ok(ModelText { name: self.name.clone(), tokenizer, template, sampling })
     }
 }
 
@@ -276,7 +276,7 @@ impl ModelSource for File {
         let model = self.open().map_err(|failure| told(failure.into()))?;
         self.planned(&model).map_err(told)
     }
-    fn text(&self) -> std::result::Result<Text, LoadError> {
+    fn text(&self) -> std::result::Result<ModelText, LoadError> {
         self.read().map_err(|failure| told(failure.into()))
     }
     fn load(&self, context: usize, watch: &dyn Fn(Progress)) -> std::result::Result<Engine, LoadError> {

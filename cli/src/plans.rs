@@ -54,7 +54,8 @@ pub fn questions(about: About, steps: &[Plan], target: &Target) -> Vec<Question<
     hot.sort_by(|a, b| b.seconds.total_cmp(&a.seconds));
     // A layout serves steps of every kind.
     let mut seen = HashSet::new();
-    let decisions = hot.iter().flat_map(|w| &w.decisions).filter(|d| About::of(d) == about && seen.insert(d.key()));
+    let decisions =
+        hot.iter().flat_map(|w| &w.decisions).filter(|d| About::from_decision(d) == about && seen.insert(d.key()));
     together(decisions.map(|d| (alike(d), others(d))))
 }
 
@@ -66,7 +67,7 @@ pub fn of_others(stored: Plans, steps: &[Plan]) -> Plans {
 }
 
 impl About {
-    fn of(decision: &Decision) -> About {
+    fn from_decision(decision: &Decision) -> About {
         match decision.kind {
             LAYOUT => About::Layouts,
             "workgroup" | "nest" | "stages" | "launch" => About::Kernels,
@@ -193,7 +194,7 @@ mod tests {
     fn steps(target: &Target, prompt: usize) -> Vec<Plan> {
         let Ok(model) = Model::open(Some("synth:youtu-llm-2b:q4_0")) else { panic!("no model") };
         let Ok(model) = model.describe() else { panic!("no description") };
-        let cache = CacheShape { rows: 2048, pools: Pools::of(32), scalar: Scalar::F16 };
+        let cache = CacheShape { rows: 2048, pools: Pools::from_pages(32), scalar: Scalar::F16 };
         let graph =
             |tokens| GraphKey { tokens, batch: false, others: 0, logits: Logits::Last, depth: 2048, contiguous: true };
         let options = [1, prompt].into_iter().filter(|&n| n > 0).map(|n| plan_options(graph(n), cache, target));

@@ -2,7 +2,7 @@
 
 use crate::style::THINKING;
 use gristmill_llm::chat::markup::{Frame, Markup};
-use gristmill_llm::chat::reply::{Begins, Part, Reply};
+use gristmill_llm::chat::reply::{Begins, Reply, ReplyPart};
 use gristmill_llm::tokenizer::{Decoder, TokenKind, Tokenizer, Utf8Stream};
 use std::collections::HashSet;
 
@@ -35,7 +35,7 @@ impl<'t> Reader<'t> {
         Reader { tokenizer, text: Text::Plain(Decoder::new(tokenizer)), said: String::new(), thought: None }
     }
     /// An answer of a model that marks up replies so, behind a prompt that has begun none.
-    pub fn of(tokenizer: &'t Tokenizer, markup: &'static Markup) -> Reader<'t> {
+    pub fn for_markup(tokenizer: &'t Tokenizer, markup: &'static Markup) -> Reader<'t> {
         if markup.frame == Frame::Text && markup.think == THINKING {
             return Reader::plain(tokenizer);
         }
@@ -83,13 +83,13 @@ impl<'t> Reader<'t> {
         parts.extend(marked.reply.finish(cut));
         self.take(parts)
     }
-    fn take(&mut self, parts: Vec<Part>) -> String {
+    fn take(&mut self, parts: Vec<ReplyPart>) -> String {
         let Text::Marked(marked) = &mut self.text else { return String::new() };
         let [open, close] = THINKING;
         let mut shown = String::new();
         for part in parts {
             match part {
-                Part::Reasoning(text) => {
+                ReplyPart::Reasoning(text) => {
                     if !std::mem::replace(&mut marked.thinking, true) {
                         shown.push_str(open);
                     }
@@ -97,7 +97,7 @@ impl<'t> Reader<'t> {
                     self.thought.get_or_insert_default().push_str(&text);
                 }
                 // There are no tools, so that nothing is a call.
-                Part::Content(text) | Part::Call(text) | Part::Arguments(text) => {
+                ReplyPart::Content(text) | ReplyPart::Call(text) | ReplyPart::Arguments(text) => {
                     if std::mem::take(&mut marked.thinking) {
                         shown.push_str(close);
                         shown.push_str("\n\n");
@@ -138,7 +138,7 @@ mod tests {
     fn channels_are_read_as_thoughts_and_answers() {
         let tokenizer = tokenizer();
         let harmony = TABLE.iter().find(|row| row.name == "harmony").unwrap();
-        let mut reader = Reader::of(&tokenizer, harmony);
+        let mut reader = Reader::for_markup(&tokenizer, harmony);
         let text = "<|channel|>analysis<|message|>hm<|end|><|start|>assistant<|channel|>final<|message|>yes";
         let mut shown: String = tokenizer.encode(text, true, false).into_iter().map(|id| reader.push(id)).collect();
         shown += &reader.finish(false);
@@ -149,7 +149,7 @@ mod tests {
     #[test]
     fn other_answers_are_read_as_they_come() {
         let tokenizer = tokenizer();
-        let mut reader = Reader::of(&tokenizer, &gristmill_llm::chat::markup::JSON);
+        let mut reader = Reader::for_markup(&tokenizer, &gristmill_llm::chat::markup::JSON);
         let shown: String = tokenizer.encode("yes", true, false).into_iter().map(|id| reader.push(id)).collect();
         assert_eq!((shown.as_str(), reader.said.as_str(), reader.thought), ("yes", "yes", None));
     }

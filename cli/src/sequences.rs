@@ -64,7 +64,7 @@ pub fn run(of: &Batches, model: &Model, opened: Opened, common: &Common) -> Resu
 
 /// Seconds of so many steps of `n` sequences that continue with the most probable tokens.
 fn timed(engine: &mut Engine, n: usize, of: &Batches, steps: usize) -> Result<f64> {
-    let tokens = Ids::of(engine).some(n);
+    let tokens = Ids::for_engine(engine).some(n);
     let (blocks, shares) = ((of.prompt + steps).div_ceil(PAGE), engine.max_sequences());
     let pools: Vec<WholePool> = (0..n).map(|nth| WholePool::share(engine, [nth, shares], blocks)).collect();
     let start = Instant::now();

@@ -1,5 +1,5 @@
-//! Every format against blocks dequantised by gguf-py 0.19, bit for bit: one block of each that stands here in full, and many random ones by
-//! their checksum.
+//! Compares every format bit for bit with blocks dequantised by gguf-py 0.19: one block per format
+//! in full, and many random blocks by checksum.
 
 use gristmill_uop::dtype::Scalar;
 use gristmill_uop::encoding::EncodingRef;
@@ -22,7 +22,7 @@ fn read(bytes: &[u8], s: Scalar) -> Value {
     }
 }
 
-/// The f32 values of a block, from the expression with a free element number.
+/// Decodes a block to f32 by evaluating the expression for every element number.
 fn decode(e: EncodingRef, bytes: &[u8]) -> Vec<f32> {
     assert_eq!(bytes.len(), e.bytes);
     let mut g = Graph::new();
@@ -57,9 +57,9 @@ fn packed(g: &mut Graph, e: EncodingRef) -> Id {
 
 struct Golden {
     name: &'static str,
-    /// Byte offsets of the first f16 field and, where there is one, of the second.
+    /// Byte offsets of the first f16 field and of the second, if any.
     fields: (usize, Option<usize>),
-    /// Elements 0, 1, 17 and the last.
+    /// Expected elements 0, 1, 17 and the last.
     w: [f32; 4],
     sha256: &'static str,
 }
@@ -110,7 +110,8 @@ fn golden_blocks() {
     }
 }
 
-/// Integer dot products of the golden blocks with `qa[i] = ((73 i + 19) mod 255) - 127`: Σ sc·q·qa and, where there are minima, Σ m·qa.
+/// Integer dot products of the golden blocks with `qa[i] = ((73 i + 19) mod 255) - 127`: Σ sc·q·qa
+/// and, for formats with minima, Σ m·qa.
 const DOTS: &[(&str, i64, i64)] = &[
     ("q4_0", 667, 0),
     ("q4_1", 2124, 0),
@@ -127,8 +128,10 @@ const DOTS: &[(&str, i64, i64)] = &[
     ("iq4_xs", -3424642, 0),
 ];
 
-/// What the description decodes to is what the formulas for integer products say: Σ w·qa = d·A − dmin·B, and d·A + m·Σqa for formats with a
-/// plain minimum. Up to the rounding of each decoded value to f32.
+/// Checks decoded values against the formulas of the integer dot products.
+///
+/// Σ w·qa = d·A − dmin·B, and d·A + m·Σqa for formats with a plain minimum, up to the rounding of
+/// each decoded value to f32.
 #[test]
 fn integer_dots() {
     assert_eq!(DOTS.len(), GOLDEN.len());
@@ -143,17 +146,17 @@ fn integer_dots() {
         let terms = || w.iter().zip(&qa).map(|(&w, q)| f64::from(w) * q);
         let (dot, size) = (terms().sum::<f64>(), terms().map(f64::abs).sum::<f64>());
         let scale = if name == "mxfp4" { 2f64.powi(0x7b - 128) } else { d };
-        // A format with a field for minima but no integer ones adds the field once for every activation.
+        // A format with an f16 minimum and no integer minima adds that minimum once per activation.
         let plain = if golden.fields.1.is_some() && b == 0 { minimum * sum } else { 0.0 };
         let expected = scale * a as f64 - minimum * b as f64 + plain;
         assert!((dot - expected).abs() <= 1e-6 * size, "{name}: {dot} should be {expected}");
     }
 }
 
-/// How many random blocks of each format: of the largest grid, 2,048 points, seven eighths are met.
+/// Random blocks per format. They cover seven eighths of the largest grid (2,048 points).
 const BLOCKS: usize = 128;
 
-/// Byte offsets of a format's f16 fields, and the checksum of its random blocks, decoded.
+/// Byte offsets of a format's f16 fields, and the checksum of its decoded random blocks.
 #[rustfmt::skip]
 const RANDOM: &[(&str, &[usize], &str)] = &[
     ("q4_0", &[0], "0a288d8be5264b44"),
@@ -181,13 +184,13 @@ const RANDOM: &[(&str, &[usize], &str)] = &[
     ("tq2_0", &[64], "64ae1c60ff37c510"),
 ];
 
-/// A finite binary16, subnormal in every fourth block.
+/// Clears bits of `half` to make it a finite binary16, subnormal in every fourth block.
 fn finite(half: u16, block: usize) -> u16 {
     let half = if half & 0x7c00 == 0x7c00 { half & 0xbfff } else { half };
     if block.is_multiple_of(4) { half & 0x83ff } else { half }
 }
 
-/// Bytes of a linear congruential generator (Numerical Recipes'), with finite scales.
+/// Generates blocks with a linear congruential generator (Numerical Recipes) and finite scales.
 fn random_blocks(e: EncodingRef, fields: &[usize]) -> Vec<Vec<u8>> {
     let mut state = 1u32;
     let mut byte = || {
@@ -201,7 +204,7 @@ fn random_blocks(e: EncodingRef, fields: &[usize]) -> Vec<Vec<u8>> {
             bytes[at..at + 2].copy_from_slice(&half.to_le_bytes());
         }
         if e.name == "iq1_m" {
-            // Four bits each on top of four words.
+            // The f16 scale is spread over the top four bits of four words.
             let half = (0..4).fold(0, |half, i| half | u16::from(bytes[49 + 2 * i] >> 4) << (4 * i));
             let half = finite(half, number);
             (0..4).for_each(|i| bytes[49 + 2 * i] = bytes[49 + 2 * i] & 15 | ((half >> (4 * i) & 15) << 4) as u8);
@@ -247,7 +250,7 @@ fn all_halves() {
 #[test]
 fn mxfp4_scales() {
     for e in 0..255u8 {
-        let mut bytes = [0x11; 17]; // code 1: half of one, doubled
+        let mut bytes = [0x11; 17]; // code 1: one half, doubled
         bytes[0] = e;
         let want = 2f64.powi(e as i32 - 128) as f32;
         assert_eq!(decode(&gristmill_encodings::MXFP4, &bytes), [want; 32], "e = {e}");

@@ -1,16 +1,18 @@
-//! Every target on its seeds, on its corpus, and on mutations of both: seconds each, the same on every machine.
+//! Runs every target on its seeds, its corpus, and deterministic mutations of both;
+//! some seconds per target.
 
-use gristmill_fuzz::mutate::{Random, mutate};
+use gristmill_fuzz::mutate::{SplitMix, mutate};
 use gristmill_fuzz::{Target, find};
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-/// What the main thread of a program has on Linux, as under libFuzzer: a test's own thread has a quarter of it.
+/// Stack size, bytes: that of a main thread on Linux, as under libFuzzer; test
+/// threads have a quarter.
 const STACK: usize = 8 << 20;
-/// After so long mutations end, however many there were to be: the tests may run on a slow or busy machine.
+/// Time limit on mutations of one target, for slow or busy machines.
 const ENOUGH: Duration = Duration::from_secs(20);
-/// An input that takes longer is a hang, on a busy machine and in a development build too.
+/// Time above which an input counts as a hang, even on a busy machine with a development build.
 const HANG: Duration = Duration::from_secs(20);
 
 fn corpus(target: &Target) -> Vec<(String, Vec<u8>)> {
@@ -23,7 +25,7 @@ fn corpus(target: &Target) -> Vec<(String, Vec<u8>)> {
     paths.into_iter().map(|path| (path.display().to_string(), std::fs::read(&path).expect("read"))).collect()
 }
 
-/// Runs an input; keeps it if it is a finding.
+/// Runs an input; saves it to a file if it is a finding.
 fn tried(target: &Target, name: &str, input: &[u8]) {
     let start = Instant::now();
     let outcome = catch_unwind(AssertUnwindSafe(|| (target.run)(input)));
@@ -45,7 +47,7 @@ fn replay(name: &'static str) {
         named.iter().for_each(|(name, input)| tried(target, name, input));
         let inputs: Vec<Vec<u8>> = named.into_iter().map(|(_, input)| input).collect();
         assert!(inputs.iter().all(|input| input.len() <= target.longest), "an input longer than {}", target.longest);
-        let (mut random, start) = (Random(1), Instant::now());
+        let (mut random, start) = (SplitMix(1), Instant::now());
         for i in 0..target.tries {
             if start.elapsed() > ENOUGH {
                 println!("{name}: {i} of {} mutations, the machine is busy", target.tries);
@@ -59,7 +61,7 @@ fn replay(name: &'static str) {
     thread.join().unwrap_or_else(|panic| resume_unwind(panic));
 }
 
-/// One test for each target.
+/// Generates one test per target.
 macro_rules! replayed { ($($name:ident)*) => {
     $(
         #[test]

@@ -2,7 +2,7 @@
 
 use crate::error::Error;
 use crate::repository::{Repository, escaped_path, is_safe};
-use crate::source::{Bytes, Source, range};
+use crate::source::{FileBytes, FileSource, range};
 use serde_json::Value;
 use std::net::IpAddr;
 use std::time::Duration;
@@ -18,7 +18,7 @@ const BRANCH: &str = "main";
 /// More than any listing.
 const LISTING_BYTES: u64 = 64 << 20;
 /// Silence after which a connection counts as broken.
-const SILENCE: Duration = Duration::from_secs(30);
+const READ_TIMEOUT: Duration = Duration::from_secs(30);
 /// Time for a whole listing, however slowly its bytes drip: the largest of the hub's, some 2 MB, take a second.
 const LISTING_TIME: Duration = Duration::from_secs(120);
 
@@ -65,7 +65,10 @@ pub(crate) struct Commit<'a> {
 pub(crate) fn agent() -> ConfigBuilder<AgentScope> {
     let config = Agent::config_builder();
     let config = config.http_status_as_error(false).user_agent(concat!("gristmill/", env!("CARGO_PKG_VERSION")));
-    config.timeout_connect(Some(SILENCE)).timeout_recv_response(Some(SILENCE)).timeout_per_read(Some(SILENCE))
+    config
+        .timeout_connect(Some(READ_TIMEOUT))
+        .timeout_recv_response(Some(READ_TIMEOUT))
+        .timeout_per_read(Some(READ_TIMEOUT))
 }
 
 impl Client {
@@ -153,8 +156,8 @@ impl Client {
     }
 }
 
-impl Source for Commit<'_> {
-    fn bytes(&self, path: &str, from: u64) -> Result<Bytes, Error> {
+impl FileSource for Commit<'_> {
+    fn bytes(&self, path: &str, from: u64) -> Result<FileBytes, Error> {
         let Commit { client, repository, commit } = self;
         let url = format!("{}/{repository}/resolve/{commit}/{}", client.endpoint, escaped_path(path));
         let response = client.get(&url, Some(from).filter(|&n| n > 0), None)?;
@@ -163,7 +166,7 @@ impl Source for Commit<'_> {
             StatusCode::PARTIAL_CONTENT => range(&response).ok_or_else(|| client.answer("with a part of no range"))?.0,
             _ => 0,
         };
-        Ok(Bytes { from, reader: Box::new(response.into_body().into_reader()) })
+        Ok(FileBytes { from, reader: Box::new(response.into_body().into_reader()) })
     }
     fn broken(&self, message: String) -> Error {
         self.client.transport(message)

@@ -146,7 +146,7 @@ pub enum Error {
 /// Where the disk is full.
 const NO_ROOM: &str = "make room, or keep models elsewhere: GRISTMILL_MODELS names a folder";
 /// Names in a hint before it says how many more there are.
-const SHOWN: usize = 40;
+const MAX_SHOWN: usize = 40;
 
 impl Error {
     /// A way out, for the user.
@@ -209,9 +209,9 @@ impl Error {
 }
 
 fn list(files: &[String]) -> String {
-    let mut text = files.iter().take(SHOWN).map(String::as_str).collect::<Vec<_>>().join(", ");
-    if files.len() > SHOWN {
-        text.push_str(&format!(" and {} more", files.len() - SHOWN));
+    let mut text = files.iter().take(MAX_SHOWN).map(String::as_str).collect::<Vec<_>>().join(", ");
+    if files.len() > MAX_SHOWN {
+        text.push_str(&format!(" and {} more", files.len() - MAX_SHOWN));
     }
     text
 }

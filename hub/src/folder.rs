@@ -17,7 +17,7 @@ pub(crate) struct Folder(OwnedFd);
 
 /// What a folder holds under a name.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Kind {
+pub(crate) enum EntryKind {
     Folder,
     File,
     /// A symbolic link, a pipe, a socket, a device.
@@ -72,7 +72,7 @@ impl Folder {
         }
     }
     /// Names in it and what they are, sorted. What has a name that is no text is nothing that is opened.
-    pub fn entries(&self) -> io::Result<Vec<(String, Kind)>> {
+    pub fn entries(&self) -> io::Result<Vec<(String, EntryKind)>> {
         let mut out = Vec::new();
         for entry in Dir::read_from(&self.0)? {
             let entry = entry?;
@@ -80,19 +80,19 @@ impl Folder {
                 Ok("." | "..") => {}
                 // Gone since the folder was read: no entry.
                 Ok(name) => out.extend(self.kind(name)?.map(|kind| (name.to_owned(), kind))),
-                Err(_) => out.push((entry.file_name().to_string_lossy().into_owned(), Kind::Other)),
+                Err(_) => out.push((entry.file_name().to_string_lossy().into_owned(), EntryKind::Other)),
             }
         }
         out.sort_unstable_by(|a, b| a.0.cmp(&b.0));
         Ok(out)
     }
     /// What is there under a name.
-    pub fn kind(&self, name: &str) -> io::Result<Option<Kind>> {
+    pub fn kind(&self, name: &str) -> io::Result<Option<EntryKind>> {
         let stat = if_there(statat(&self.0, name, AtFlags::SYMLINK_NOFOLLOW))?;
         Ok(stat.map(|stat| match FileType::from_raw_mode(stat.st_mode) {
-            FileType::Directory => Kind::Folder,
-            FileType::RegularFile => Kind::File,
-            _ => Kind::Other,
+            FileType::Directory => EntryKind::Folder,
+            FileType::RegularFile => EntryKind::File,
+            _ => EntryKind::Other,
         }))
     }
     /// A file, to be read; none if it is not there. What is no regular file is an error.

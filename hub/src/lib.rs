@@ -6,10 +6,10 @@
 //! the hub's own crate brings a runtime and some 280 crates with it, and neither resumes a file nor compares its checksum.
 
 mod client;
-mod elsewhere;
 mod error;
 mod file_name;
 mod folder;
+mod http_source;
 mod local;
 mod name;
 mod offer;
@@ -26,11 +26,11 @@ mod store;
 pub use client::{Client, Listing, RemoteFile};
 pub use error::Error;
 pub use local::{Local, file_stem, models_in};
-pub use name::{SHORT, Short};
+pub use name::{SHORT_NAMES, Short};
 pub use offer::Offer;
 pub use progress::Progress;
-pub use pull::{Form, Pulled, pull};
+pub use pull::{FileFormat, Pulled, pull};
 pub use remove::Removed;
 pub use repository::{Name, Repository};
 pub use size::size;
-pub use store::{Contents, Kept, Store, Verdict};
+pub use store::{Contents, Store, StoredModel, Verdict};

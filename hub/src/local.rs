@@ -1,7 +1,7 @@
 //! Models in a folder of one's own, and what else a file is called.
 
 use crate::file_name::{distinct, ends_in, is_projector, model};
-use crate::name::SHORT;
+use crate::name::SHORT_NAMES;
 use crate::repository::{Name, Repository, SCHEME};
 use crate::select::models;
 use crate::store::Store;
@@ -19,9 +19,9 @@ pub struct Local {
 }
 
 /// Folders below one that are looked into: `PUBLISHER/REPOSITORY/FILE`, as programs keep what they fetch.
-const DEPTH: usize = 3;
+const MAX_DEPTH: usize = 3;
 /// Most entries that are looked at: a folder with more is no folder of models.
-const ENTRIES: usize = 20_000;
+const MAX_ENTRIES: usize = 20_000;
 
 /// The models of a folder and of those in it, by name; of several files each counts once, and what reads pictures for another not at all. What is
 /// hidden, and what is not whole, is left out.
@@ -30,7 +30,7 @@ const ENTRIES: usize = 20_000;
 /// When the folder cannot be read, or holds too much.
 pub fn models_in(folder: &Path) -> io::Result<Vec<Local>> {
     let mut paths = Vec::new();
-    collect(folder, "", DEPTH, &mut 0, &mut paths)?;
+    collect(folder, "", MAX_DEPTH, &mut 0, &mut paths)?;
     let paths: Vec<&str> = paths.iter().map(String::as_str).collect();
     let found: Vec<String> =
         models(&paths).into_iter().map(|found| found.files[0].to_owned()).filter(|file| !is_projector(file)).collect();
@@ -55,8 +55,8 @@ pub fn file_stem(file: &str) -> &str {
 fn collect(folder: &Path, under: &str, depth: usize, seen: &mut usize, out: &mut Vec<String>) -> io::Result<()> {
     for entry in std::fs::read_dir(folder.join(under))? {
         *seen += 1;
-        if *seen > ENTRIES {
-            return Err(io::Error::other(format!("there are more than {ENTRIES} files in it")));
+        if *seen > MAX_ENTRIES {
+            return Err(io::Error::other(format!("there are more than {MAX_ENTRIES} files in it")));
         }
         let entry = entry?;
         // What is no text cannot be asked for.
@@ -100,7 +100,7 @@ impl Store {
             let Ok(Some(Name { repository: other, file: Some(wanted), .. })) = Name::parse(text) else { return false };
             other == repository && ends_in(file, &wanted)
         };
-        let short = SHORT.iter().filter(|row| stands(row.stands_for)).map(|row| row.name.to_owned());
+        let short = SHORT_NAMES.iter().filter(|row| stands(row.stands_for)).map(|row| row.name.to_owned());
         full.into_iter().chain(bare).chain(short).collect()
     }
 }

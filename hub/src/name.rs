@@ -14,7 +14,7 @@ pub struct Short {
 }
 
 /// The short names. They stand for the quantisation that most people want; `NAME:FILE` asks for another.
-pub const SHORT: &[Short] = &[
+pub const SHORT_NAMES: &[Short] = &[
     Short { name: "glm-4.7-flash", stands_for: "hf:unsloth/GLM-4.7-Flash-GGUF:Q4_K_M" },
     Short { name: "deepseek-v2-lite", stands_for: "hf:mradermacher/DeepSeek-V2-Lite-Chat-GGUF:Q4_K_M" },
     Short { name: "youtu-llm-2b", stands_for: "hf:tencent/Youtu-LLM-2B-GGUF:Q8_0" },
@@ -54,7 +54,7 @@ impl Name {
     /// [`Error::Name`] when it begins like one and is not, [`Error::Address`] for an address that is no file's.
     pub fn parse(text: &str) -> Result<Option<Name>, Error> {
         if let Some(rest) = text.strip_prefix(SCHEME) {
-            return Name::of(text, rest).map(Some);
+            return Name::parse_hub(text, rest).map(Some);
         }
         let address = SCHEMES.iter().find_map(|scheme| text.strip_prefix(scheme)?.strip_prefix("://"));
         let place = address.unwrap_or(text);
@@ -67,14 +67,14 @@ impl Name {
             return Name::elsewhere(text).map(Some);
         }
         if is_bare(text) {
-            return Name::of(text, text).map(Some);
+            return Name::parse_hub(text, text).map(Some);
         }
         let (short, file) = match text.split_once(':') {
             Some((short, file)) => (short, Some(file)),
             None => (text, None),
         };
-        let Some(row) = SHORT.iter().find(|row| row.name.eq_ignore_ascii_case(short)) else { return Ok(None) };
-        let mut name = Name::of(row.stands_for, row.stands_for.trim_start_matches(SCHEME))?;
+        let Some(row) = SHORT_NAMES.iter().find(|row| row.name.eq_ignore_ascii_case(short)) else { return Ok(None) };
+        let mut name = Name::parse_hub(row.stands_for, row.stands_for.trim_start_matches(SCHEME))?;
         if let Some(file) = file {
             name.file = Some(checked(text, file)?);
         }
@@ -88,11 +88,11 @@ impl Name {
         let (owner, name) = (parts.next().unwrap_or_default(), parts.next().unwrap_or_default());
         let repository = format!("{owner}/{name}");
         match (parts.next(), parts.next(), parts.next()) {
-            (None, ..) => Name::of(text, &repository),
-            (Some("tree"), Some(BRANCH), None) => Name::of(text, &repository),
+            (None, ..) => Name::parse_hub(text, &repository),
+            (Some("tree"), Some(BRANCH), None) => Name::parse_hub(text, &repository),
             (Some("resolve" | "blob"), Some(BRANCH), Some(file)) => {
                 let file = unescaped(file).ok_or(Error::Name(text.into(), "its file's name is no text"))?;
-                Name::of(text, &format!("{repository}:{file}"))
+                Name::parse_hub(text, &format!("{repository}:{file}"))
             }
             (Some("resolve" | "blob" | "tree"), Some(branch), _) if branch != BRANCH => {
                 Err(Error::Name(text.into(), "only the branch main is fetched"))
@@ -101,7 +101,7 @@ impl Name {
         }
     }
 
-    fn of(text: &str, rest: &str) -> Result<Name, Error> {
+    fn parse_hub(text: &str, rest: &str) -> Result<Name, Error> {
         let wrong = |why| Error::Name(text.into(), why);
         let (repository, file) = match rest.split_once(':') {
             Some((repository, file)) => (repository, Some(checked(text, file)?)),
@@ -299,7 +299,7 @@ mod tests {
 
     #[test]
     fn short_names_stand_for_full_ones() {
-        for row in SHORT {
+        for row in SHORT_NAMES {
             let name = Name::parse(row.name).unwrap().unwrap();
             assert_eq!((name.to_string().as_str(), name.file.is_some()), (row.stands_for, true));
             assert_eq!(Name::parse(&row.name.to_uppercase()).unwrap().unwrap(), name);

@@ -1,14 +1,14 @@
 //! Fetching: each file under a name of its own until it is whole and its checksum right.
 
 use crate::client::{Client, Commit, RemoteFile};
-use crate::elsewhere::{self, Elsewhere, is_elsewhere};
 use crate::error::Error;
-use crate::folder::{Folder, Kind, planted};
+use crate::folder::{EntryKind, Folder, planted};
+use crate::http_source::{self, Elsewhere, is_elsewhere};
 use crate::progress::Progress;
-use crate::record::{Record, Stamp, beside, hash, hexadecimal, part};
+use crate::record::{Record, Stamp, hash, hexadecimal, part, record_name};
 use crate::repository::{Name, Repository};
 use crate::select;
-use crate::source::Source;
+use crate::source::FileSource;
 use crate::store::{Store, Verdict, disk};
 use sha2::{Digest, Sha256};
 use std::fs::{File, TryLockError};
@@ -16,9 +16,9 @@ use std::io::{ErrorKind, Read, Seek, SeekFrom, Write};
 use std::path::PathBuf;
 
 /// Tries in a row that may bring nothing new.
-const TRIES: u32 = 5;
+const MAX_TRIES: u32 = 5;
 /// Bytes read at a time.
-const PIECE: usize = 1 << 20;
+const READ_BYTES: usize = 1 << 20;
 
 /// A model that has been fetched.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -35,7 +35,7 @@ pub struct Pulled {
 
 /// What files of models look like: who reads them is above this crate.
 #[derive(Clone, Copy)]
-pub struct Form<'a> {
+pub struct FileFormat<'a> {
     /// Their first bytes.
     pub begins: [u8; 4],
     /// What is wrong with a file, or a part of a split one, that is no model.
@@ -52,7 +52,7 @@ pub fn pull(
     client: &Client,
     store: &Store,
     name: &Name,
-    form: Form,
+    form: FileFormat,
     progress: &mut dyn FnMut(Progress),
 ) -> Result<Pulled, Error> {
     match is_elsewhere(name) {
@@ -65,7 +65,7 @@ fn from_hub(
     client: &Client,
     store: &Store,
     name: &Name,
-    form: Form,
+    form: FileFormat,
     progress: &mut dyn FnMut(Progress),
 ) -> Result<Pulled, Error> {
     let listing = client.listing(&name.repository)?;
@@ -89,10 +89,10 @@ fn from_server(
     client: &Client,
     store: &Store,
     name: &Name,
-    form: Form,
+    form: FileFormat,
     progress: &mut dyn FnMut(Progress),
 ) -> Result<Pulled, Error> {
-    let names = elsewhere::files(name);
+    let names = http_source::files(name);
     let mut pulled = Pulled::nothing(store, name, names[0].file.as_deref().unwrap_or_default());
     for name in &names {
         let source = Elsewhere::open(client, name, form.begins)?;
@@ -125,12 +125,12 @@ struct Version<'a> {
 
 /// One file on its way.
 struct Fetch<'a> {
-    source: &'a dyn Source,
+    source: &'a dyn FileSource,
     store: &'a Store,
     name: &'a Name,
     remote: &'a RemoteFile,
     version: Version<'a>,
-    form: Form<'a>,
+    form: FileFormat<'a>,
 }
 
 /// What there is of it.
@@ -177,7 +177,7 @@ impl Fetch<'_> {
                 Err(error @ Error::Transport { .. }) => {
                     tries = if partial.done > before { 1 } else { tries + 1 };
                     fetched += partial.done.saturating_sub(before);
-                    if tries >= TRIES {
+                    if tries >= MAX_TRIES {
                         return Err(error);
                     }
                     progress(Progress::Again { why: &error });
@@ -231,9 +231,9 @@ impl Fetch<'_> {
         let (folder, becomes) = self.store.make(self.repository(), &self.remote.path)?;
         let place = self.store.place(self.repository(), &self.remote.path);
         // Said before 18 GB have come.
-        for name in [becomes.to_owned(), beside(becomes)] {
+        for name in [becomes.to_owned(), record_name(becomes)] {
             let path = place.with_file_name(&name);
-            if !matches!(folder.kind(&name).map_err(disk("read", &path))?, None | Some(Kind::File)) {
+            if !matches!(folder.kind(&name).map_err(disk("read", &path))?, None | Some(EntryKind::File)) {
                 return Err(disk("replace", &path)(planted("it is no regular file")));
             }
         }
@@ -279,7 +279,7 @@ impl Fetch<'_> {
         }
         partial.file.seek(SeekFrom::Start(partial.done)).map_err(disk("write", &partial.path))?;
         let start = partial.done;
-        let mut piece = vec![0; PIECE];
+        let mut piece = vec![0; READ_BYTES];
         loop {
             progress(Progress::Fetched { file: &self.remote.path, done: partial.done, total: self.remote.size });
             let n = match bytes.reader.read(&mut piece) {
@@ -318,10 +318,10 @@ impl Fetch<'_> {
             }
         }
         file.sync_all().map_err(disk("write", &path))?;
-        let stamp = Stamp::of(&file).map_err(disk("read", &path))?;
+        let stamp = Stamp::from_file(&file).map_err(disk("read", &path))?;
         let version = self.version.kept.map(str::to_owned);
         let record = Record { sha256: found, stamp: Some(stamp), version };
-        record.write(&folder, &becomes).map_err(disk("write", &path.with_file_name(beside(&becomes))))?;
+        record.write(&folder, &becomes).map_err(disk("write", &path.with_file_name(record_name(&becomes))))?;
         folder.rename(&name, &becomes).map_err(disk("rename", &path))
     }
 }

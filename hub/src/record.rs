@@ -28,7 +28,7 @@ const COMMENT: &str = "# gristmill:";
 /// What a comment with a version begins with behind that.
 const VERSION: &str = "version ";
 /// Bytes read at a time.
-const PIECE: usize = 1 << 20;
+const READ_BYTES: usize = 1 << 20;
 
 /// The size and the date of a file.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -50,7 +50,7 @@ pub(crate) struct Record {
 
 impl Stamp {
     /// That of a file now.
-    pub fn of(file: &File) -> io::Result<Stamp> {
+    pub fn from_file(file: &File) -> io::Result<Stamp> {
         let about = file.metadata()?;
         Ok(Stamp { size: about.len(), changed: (about.mtime(), about.mtime_nsec()) })
     }
@@ -68,7 +68,7 @@ impl Record {
     /// When it is a link or no regular file.
     pub fn read(folder: &Folder, file: &str) -> io::Result<Option<Record>> {
         let mut text = String::new();
-        match folder.read(&beside(file))? {
+        match folder.read(&record_name(file))? {
             None => return Ok(None),
             Some(record) => match record.take(RECORD_BYTES).read_to_string(&mut text) {
                 Err(error) if error.kind() == ErrorKind::InvalidData => return Ok(None),
@@ -87,15 +87,15 @@ impl Record {
     pub fn vouches(&self, folder: &Folder, file: &str, stamp: Stamp) -> io::Result<bool> {
         match self.stamp {
             Some(recorded) => Ok(recorded == stamp),
-            None => match folder.read(&beside(file))? {
-                Some(record) => Ok(stamp.changed <= Stamp::of(&record)?.changed),
+            None => match folder.read(&record_name(file))? {
+                Some(record) => Ok(stamp.changed <= Stamp::from_file(&record)?.changed),
                 None => Ok(false),
             },
         }
     }
     /// Writes it beside a file, in one step.
     pub fn write(&self, folder: &Folder, file: &str) -> io::Result<()> {
-        let to = beside(file);
+        let to = record_name(file);
         // Named as something of ours, lest one that is left behind is nobody's.
         let by = format!("{to}{PART}");
         let mut text = format!("{}  {file}\n", self.sha256);
@@ -113,7 +113,7 @@ impl Record {
 }
 
 /// The name of a file's record.
-pub(crate) fn beside(file: &str) -> String {
+pub(crate) fn record_name(file: &str) -> String {
     format!("{file}{CHECKSUM}")
 }
 
@@ -138,7 +138,7 @@ pub(crate) fn finished(name: &str) -> Option<&str> {
 /// The SHA-256 of a file's first `bytes` bytes, which `progress` is told of; and how many there were.
 pub(crate) fn hash(file: &mut impl Read, bytes: u64, progress: &mut dyn FnMut(u64)) -> io::Result<(Sha256, u64)> {
     let (mut hash, mut done) = (Sha256::new(), 0);
-    let mut piece = vec![0; PIECE];
+    let mut piece = vec![0; READ_BYTES];
     while done < bytes {
         let most = piece.len().min(usize::try_from(bytes - done).unwrap_or(usize::MAX));
         match file.read(&mut piece[..most]) {

@@ -2,18 +2,18 @@
 
 use crate::error::Error;
 use crate::file_name;
-use crate::folder::{Folder, Kind};
+use crate::folder::{EntryKind, Folder};
 use crate::offer::Offer;
-use crate::record::{Record, beside, finished};
+use crate::record::{Record, finished, record_name};
 use crate::repository::{Name, Repository};
-use crate::store::{Files, Kept, Store, disk};
+use crate::store::{Files, Store, StoredModel, disk};
 use std::path::{Path, PathBuf};
 
 /// What has become of files that were to be removed.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Removed {
     /// What is gone: the models, with the files that were removed and their bytes.
-    pub gone: Vec<Kept>,
+    pub gone: Vec<StoredModel>,
     /// What was left where it is: it was not fetched.
     pub left: Vec<PathBuf>,
 }
@@ -54,7 +54,7 @@ impl Store {
     fn unlink_all(
         &self,
         folder: &Path,
-        kept: &Kept,
+        kept: &StoredModel,
         files: &Files,
         left: &mut Vec<PathBuf>,
     ) -> Result<(Vec<PathBuf>, u64), Error> {
@@ -77,13 +77,13 @@ impl Store {
         let failed = |error| disk("remove", &path)(error);
         let Some((folder, name)) = self.enter(repository, file)? else { return Ok(false) };
         let recorded = Record::read(&folder, name).map_err(failed)?.is_some();
-        let plain = matches!(folder.kind(name).map_err(failed)?, None | Some(Kind::File));
+        let plain = matches!(folder.kind(name).map_err(failed)?, None | Some(EntryKind::File));
         if !plain || !recorded && finished(name).is_none() {
             return Ok(false);
         }
         folder.remove(name).map_err(failed)?;
         if recorded {
-            folder.remove(&beside(name)).map_err(failed)?;
+            folder.remove(&record_name(name)).map_err(failed)?;
         }
         self.remove_folders(repository, file)?;
         Ok(true)
@@ -109,18 +109,18 @@ impl Store {
 }
 
 /// Those models of a repository that a name means.
-fn meant(name: &Name, all: Vec<Kept>) -> Result<Vec<Kept>, Error> {
+fn meant(name: &Name, all: Vec<StoredModel>) -> Result<Vec<StoredModel>, Error> {
     let Some(wanted) = &name.file else { return Ok(all) };
     // What has come in part has the name of what it would have been.
-    let file = |kept: &Kept| kept.name.file.clone().unwrap_or_default();
+    let file = |kept: &StoredModel| kept.name.file.clone().unwrap_or_default();
     // The path of an address means one file, and the end of no other's.
     let exact = matches!(name.repository, Repository::Server { .. })
         || all.iter().any(|k| file_name::model(&file(k)) == file_name::model(wanted));
-    let fits = |kept: &Kept| match exact {
+    let fits = |kept: &StoredModel| match exact {
         true => file_name::model(&file(kept)) == file_name::model(wanted),
         false => file_name::ends_in(&file(kept), wanted),
     };
-    let meant: Vec<Kept> = all.into_iter().filter(fits).collect();
+    let meant: Vec<StoredModel> = all.into_iter().filter(fits).collect();
     let mut models: Vec<(String, u64)> = Vec::new();
     for kept in &meant {
         let model = file_name::model(&file(kept)).to_owned();

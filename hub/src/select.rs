@@ -7,7 +7,7 @@ use crate::repository::{ENDING, Name, Repository};
 
 /// A model among the files of a repository: one file, or the parts of a split one in order.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Choice<'a> {
+pub struct SelectedFiles<'a> {
     /// Paths.
     pub files: Vec<&'a str>,
 }
@@ -16,18 +16,18 @@ pub struct Choice<'a> {
 ///
 /// # Errors
 /// When there is none, or more than one.
-pub fn select<'a>(name: &Name, paths: &[&'a str], size: &dyn Fn(&str) -> u64) -> Result<Choice<'a>, Error> {
+pub fn select<'a>(name: &Name, paths: &[&'a str], size: &dyn Fn(&str) -> u64) -> Result<SelectedFiles<'a>, Error> {
     let all = models(paths);
     let exact = |wanted: &String| all.iter().find(|m| m.files.contains(&wanted.as_str()));
     if let Some(exact) = name.file.as_ref().and_then(exact) {
         return Ok(exact.clone());
     }
-    let models: Vec<Choice> = all.into_iter().filter(|m| !is_projector(m.files[0])).collect();
+    let models: Vec<SelectedFiles> = all.into_iter().filter(|m| !is_projector(m.files[0])).collect();
     // The path of an address means one file, and the end of no other's.
     let is_whole = matches!(name.repository, Repository::Server { .. });
-    let wanted = |m: &&Choice| name.file.as_ref().is_none_or(|wanted| !is_whole && ends_in(m.files[0], wanted));
-    let found: Vec<&Choice> = models.iter().filter(wanted).collect();
-    let names = |models: &[&Choice]| models.iter().map(|m| m.files[0].to_owned()).collect::<Vec<_>>();
+    let wanted = |m: &&SelectedFiles| name.file.as_ref().is_none_or(|wanted| !is_whole && ends_in(m.files[0], wanted));
+    let found: Vec<&SelectedFiles> = models.iter().filter(wanted).collect();
+    let names = |models: &[&SelectedFiles]| models.iter().map(|m| m.files[0].to_owned()).collect::<Vec<_>>();
     let repository = name.repository.clone();
     match found.as_slice() {
         [one] => Ok((*one).clone()),
@@ -36,26 +36,26 @@ pub fn select<'a>(name: &Name, paths: &[&'a str], size: &dyn Fn(&str) -> u64) ->
             Err(Error::NoFile { repository, wanted, files: names(&models.iter().collect::<Vec<_>>()) })
         }
         several => {
-            let bytes = |m: &&Choice| (m.files[0].to_owned(), m.files.iter().map(|file| size(file)).sum());
+            let bytes = |m: &&SelectedFiles| (m.files[0].to_owned(), m.files.iter().map(|file| size(file)).sum());
             Err(Error::Several { repository, models: Offer::all(several.iter().map(bytes).collect()) })
         }
     }
 }
 
 /// The models among files, sorted by path.
-pub fn models<'a>(paths: &[&'a str]) -> Vec<Choice<'a>> {
+pub fn models<'a>(paths: &[&'a str]) -> Vec<SelectedFiles<'a>> {
     let mut sorted: Vec<&str> = paths.iter().copied().filter(|p| stem(p).is_some()).collect();
     sorted.sort_unstable();
-    let mut out: Vec<Choice> = Vec::new();
+    let mut out: Vec<SelectedFiles> = Vec::new();
     for path in &sorted {
         match part(path) {
-            None => out.push(Choice { files: vec![*path] }),
+            None => out.push(SelectedFiles { files: vec![*path] }),
             // A split model with a part missing is none.
             Some((stem, 1, count)) => {
                 let files: Vec<&str> =
                     sorted.iter().copied().filter(|p| part(p).is_some_and(|q| q.0 == stem && q.2 == count)).collect();
                 if files.len() == count {
-                    out.push(Choice { files });
+                    out.push(SelectedFiles { files });
                 }
             }
             Some(_) => {}

@@ -7,15 +7,15 @@ use ureq::Body;
 use ureq::http::{Response, header};
 
 /// An answer: from where its bytes are, and they.
-pub(crate) struct Bytes {
+pub(crate) struct FileBytes {
     pub from: u64,
     pub reader: Box<dyn Read>,
 }
 
 /// One version of the files of a repository or of a server.
-pub(crate) trait Source {
+pub(crate) trait FileSource {
     /// Bytes of a file from `from` on; they may begin earlier.
-    fn bytes(&self, path: &str, from: u64) -> Result<Bytes, Error>;
+    fn bytes(&self, path: &str, from: u64) -> Result<FileBytes, Error>;
     /// The error of a connection that broke, after which another may do.
     fn broken(&self, message: String) -> Error;
     /// How long to wait before a request that failed is sent again.

@@ -4,7 +4,7 @@
 //! Others may put files there, and links. Links are passed over, files without a record are shown and never removed.
 
 use crate::error::Error;
-use crate::folder::{Folder, Kind};
+use crate::folder::{EntryKind, Folder};
 use crate::progress::Progress;
 use crate::record::{CHECKSUM, Record, Stamp, finished, hash, hexadecimal};
 use crate::repository::ENDING;
@@ -22,7 +22,7 @@ pub struct Store {
 
 /// A model that is kept, or a part of one.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Kept {
+pub struct StoredModel {
     /// Its full name.
     pub name: Name,
     /// Its files; the first is the one to open.
@@ -39,7 +39,7 @@ pub struct Kept {
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Contents {
     /// Models, by name.
-    pub kept: Vec<Kept>,
+    pub kept: Vec<StoredModel>,
     /// What is neither read nor removed, and could be taken for models: links, what is no file, and names that do not show
     /// what they are.
     pub passed_over: Vec<PathBuf>,
@@ -58,7 +58,7 @@ pub enum Verdict {
 
 /// A file of a repository.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Found {
+pub(crate) struct FoundFile {
     /// Bytes.
     pub size: u64,
     /// Does it have a record, or the name of a partial file?
@@ -68,7 +68,7 @@ pub(crate) struct Found {
 /// The files of a repository by their paths in it, without their records; and what was passed over.
 #[derive(Default)]
 pub(crate) struct Files {
-    pub found: BTreeMap<String, Found>,
+    pub found: BTreeMap<String, FoundFile>,
     /// Files that have a record and are not there.
     pub missing: Vec<String>,
     pub passed_over: Vec<String>,
@@ -151,7 +151,7 @@ impl Store {
     ///
     /// # Errors
     /// When they cannot be read.
-    pub fn verify(&self, kept: &Kept, progress: &mut dyn FnMut(&Path, u64, u64)) -> Result<Verdict, Error> {
+    pub fn verify(&self, kept: &StoredModel, progress: &mut dyn FnMut(&Path, u64, u64)) -> Result<Verdict, Error> {
         let repository = &kept.name.repository;
         let folder = self.place(repository, "");
         let mut verdict = Verdict::Same;
@@ -184,7 +184,7 @@ impl Store {
         let Some((folder, name)) = self.enter(repository, file)? else { return Ok(Verdict::Unknown) };
         let Some(mut open) = folder.read(name).map_err(failed)? else { return Ok(Verdict::Unknown) };
         let Some(record) = Record::read(&folder, name).map_err(failed)? else { return Ok(Verdict::Unknown) };
-        let stamp = Stamp::of(&open).map_err(failed)?;
+        let stamp = Stamp::from_file(&open).map_err(failed)?;
         let recorded = record.stamp;
         let write = || Record { stamp: Some(stamp), ..record.clone() }.write(&folder, name);
         if !always && record.vouches(&folder, name, stamp).map_err(failed)? {
@@ -251,16 +251,16 @@ impl Store {
     ) -> Result<Vec<String>, Error> {
         let mut out = Vec::new();
         for (name, kind) in folder.entries().map_err(disk("read", path))? {
-            if kind == Kind::Folder && is_ours(&name) {
+            if kind == EntryKind::Folder && is_ours(&name) {
                 out.push(name);
-            } else if !is_visible(&name) || kind == Kind::Other && !name.starts_with('.') {
+            } else if !is_visible(&name) || kind == EntryKind::Other && !name.starts_with('.') {
                 passed_over.push(path.join(name));
             }
         }
         Ok(out)
     }
     /// The models of a repository, and what there is in part.
-    pub(crate) fn models(&self, repository: &Repository, files: &Files) -> Vec<Kept> {
+    pub(crate) fn models(&self, repository: &Repository, files: &Files) -> Vec<StoredModel> {
         let paths: Vec<&str> = files.found.keys().map(String::as_str).collect();
         let models = select::models(&paths);
         let whole: Vec<&str> = models.iter().flat_map(|m| m.files.iter().copied()).collect();
@@ -271,7 +271,7 @@ impl Store {
         let kept = |(group, whole): (Vec<&str>, bool)| {
             let found = || group.iter().map(|f| files.found[*f]);
             let file = Some(finished(group[0]).unwrap_or(group[0]).to_owned());
-            Kept {
+            StoredModel {
                 name: Name { repository: repository.clone(), file, query: None },
                 files: group.iter().map(|f| self.place(repository, f)).collect(),
                 bytes: found().map(|f| f.size).sum(),
@@ -303,8 +303,8 @@ impl Store {
                 continue;
             }
             match kind {
-                Kind::Other => out.passed_over.push(inner),
-                Kind::Folder => {
+                EntryKind::Other => out.passed_over.push(inner),
+                EntryKind::Folder => {
                     // Swapped for a link since the folder was read.
                     match folder.folder(name) {
                         Ok(Some(folder)) => self.walk(repository, &folder, &inner, out)?,
@@ -312,17 +312,19 @@ impl Store {
                         Err(_) => out.passed_over.push(inner),
                     }
                 }
-                Kind::File if name.ends_with(CHECKSUM) && Record::read(folder, bare).map_err(failed)?.is_some() => {
+                EntryKind::File
+                    if name.ends_with(CHECKSUM) && Record::read(folder, bare).map_err(failed)?.is_some() =>
+                {
                     if !there(bare) {
                         out.missing.push(inner[..inner.len() - CHECKSUM.len()].to_owned());
                     }
                 }
-                Kind::File => {
+                EntryKind::File => {
                     let ours = finished(name).is_some() || Record::read(folder, name).is_ok_and(|r| r.is_some());
                     // Gone since the folder was read, or no longer a file.
                     let Ok(Some(file)) = folder.read(name) else { continue };
                     let size = file.metadata().map_err(failed)?.len();
-                    out.found.insert(inner, Found { size, ours });
+                    out.found.insert(inner, FoundFile { size, ours });
                 }
             }
         }

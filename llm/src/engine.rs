@@ -21,14 +21,14 @@ mod step_limit;
 
 pub use crate::error::{Error, Progress};
 pub use crate::load::Weights;
-pub use compiled::{Compiled, MemoryEstimate};
+pub use compiled::{CompiledModel, MemoryEstimate};
 pub use executor::Engine;
 pub use facts::WholePool;
-pub use forward::Run;
+pub use forward::TokenRun;
 pub use graph_key::{
     CacheShape, GraphKey, Settings, StepLimits, batch_graph, cache_rows, depths, mixed_graphs, plan_options,
     sequence_graphs,
 };
 pub use kv_cache::KvCache;
 pub use pages::{PageCopy, Pages, StateCopy};
-pub use step::{Chunk, Row, Source, Step, StepOutput};
+pub use step::{Chunk, DecodeRow, Step, StepOutput, TokenSource};

@@ -1,10 +1,10 @@
-//! The typical run as a Chrome trace: for `chrome://tracing`, Perfetto and their like.
+//! Chrome trace of the typical run, for `chrome://tracing` or Perfetto.
 
 use crate::recording::Recording;
 use crate::report::Report;
 use serde_json::{Value, json};
 
-/// One process, a thread for each worker, a complete event for each span.
+/// Builds the trace: one process, a thread per worker, a complete event (`X`) per span.
 pub fn chrome(recording: &Recording, report: &Report) -> Value {
     let micro = |seconds: f64| seconds * 1e6;
     let mut events =
@@ -48,7 +48,7 @@ mod tests {
     #[test]
     fn every_span_of_the_typical_run_is_an_event() {
         let recording = recording();
-        let trace = chrome(&recording, &Report::of(&recording));
+        let trace = chrome(&recording, &Report::new(&recording));
         let events: Vec<&Value> = trace["traceEvents"].as_array().unwrap().iter().filter(|e| e["ph"] == "X").collect();
         let found: Vec<_> = events
             .iter()

@@ -1,18 +1,20 @@
-//! Index expressions compiled once and evaluated at every replay: workgroup counts.
+//! Index expressions, such as workgroup counts, compiled once and evaluated at every replay.
 
 use gristmill_uop::fold::{self, Value};
 use gristmill_uop::{Arg, Graph, Id, Op, Scalar};
 use std::sync::Arc;
 
-/// One step of an [`Index`]; operands are the numbers of earlier steps.
+/// One instruction of an [`Index`]; operands are indices of earlier instructions.
 enum Step {
     Const(i64),
     Var(usize),
     Apply { op: Op, out: Scalar, operands: Vec<usize> },
 }
 
-/// An index expression as a list of steps, each node once. `Graph::evaluate_index` walks the expression as a tree and
-/// looks variables up by name; a replayed step has hundreds of these.
+/// An index expression as a list of instructions, one per node.
+///
+/// `Graph::evaluate_index` walks the expression as a tree and looks variables up by name; a step
+/// evaluates hundreds of expressions per replay.
 pub struct Index {
     steps: Vec<Step>,
     values: Vec<Value>,
@@ -20,8 +22,10 @@ pub struct Index {
 }
 
 impl Index {
-    /// Compiles `id`; `slot` gives the position of a variable in the slice that [`Index::evaluate`] gets.
-    /// `None` if something in it is not constants, variables and arithmetic.
+    /// Compiles `id`; `slot` maps a variable to its position in the slice
+    /// passed to [`Index::evaluate`].
+    ///
+    /// Returns `None` if the expression contains anything but constants, variables and arithmetic.
     pub fn compile(graph: &Graph, id: Id, slot: &mut dyn FnMut(&Arc<str>) -> usize) -> Option<Index> {
         let order = graph.toposort(&[id]);
         let mut place = std::collections::HashMap::new();
@@ -44,7 +48,8 @@ impl Index {
         Some(Index { values: Vec::with_capacity(steps.len()), operands: Vec::new(), steps })
     }
 
-    /// Its value for these variables. `None` on a division by zero and for ops that are not arithmetic.
+    /// Evaluates the expression for these variables. Returns `None` on a division by zero and for
+    /// ops that are not arithmetic.
     pub fn evaluate(&mut self, vars: &[i64]) -> Option<i64> {
         self.values.clear();
         for step in &self.steps {

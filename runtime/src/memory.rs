@@ -1,4 +1,4 @@
-//! How much memory there is to take.
+//! Queries for available system memory.
 
 use std::fs::File;
 use std::ops::Range;
@@ -6,29 +6,34 @@ use std::ops::Range;
 use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
 
-/// Bytes that this process can take without swapping or meeting a control group's limit: `MemAvailable`, or what is left of
-/// the tightest cgroup (v1 or v2) around the process where that is less. `None` where the system does not say.
+/// Returns the bytes that this process can allocate without swapping or exceeding a cgroup limit.
+///
+/// `MemAvailable`, or the remaining room of the tightest cgroup (v1 or v2) that contains the
+/// process, whichever is less. `None` if the system does not report it.
 pub fn available() -> Option<u64> {
     least(Path::new("/"), "MemAvailable:", true)
 }
 
-/// Of these, bytes that nothing is in, not even parts of files that could be read again: `MemFree`, and what is left of cgroups.
+/// Returns the bytes of that memory that are unused, excluding the page cache: `MemFree`, or the
+/// room left by cgroups.
 pub fn free() -> Option<u64> {
     least(Path::new("/"), "MemFree:", false)
 }
 
-/// Lets the system forget what it keeps of these bytes of a file; they can be read again, from the disk.
+/// Drops a range of a file from the page cache; it can be read again from disk.
 pub fn release(file: &File, range: Range<u64>) {
     #[cfg(target_os = "linux")]
     if let (Ok(start), Ok(len)) = (range.start.try_into(), range.end.saturating_sub(range.start).try_into()) {
-        // SAFETY: an open file, and advice about the system's copy of it: no memory of this process is touched.
+        // SAFETY: an open file, and advice about the system's page cache; no memory of this process
+        // is touched.
         unsafe { libc::posix_fadvise(file.as_raw_fd(), start, len, libc::POSIX_FADV_DONTNEED) };
     }
     #[cfg(not(target_os = "linux"))]
     let _ = (file, range);
 }
 
-/// The least of a field of `meminfo` and of what cgroups leave, where `reclaims` counts cached files as left.
+/// Minimum of a `meminfo` field and the room left by cgroups; `reclaims` counts
+/// cached files as room.
 fn least(root: &Path, field: &str, reclaims: bool) -> Option<u64> {
     let text = |path: PathBuf| std::fs::read_to_string(path).ok();
     let machine = text(root.join("proc/meminfo")).and_then(|t| meminfo(&t, field));
@@ -52,8 +57,8 @@ fn least(root: &Path, field: &str, reclaims: bool) -> Option<u64> {
     machine.into_iter().chain(limits).min()
 }
 
-/// The least room in `path` under `mount` and in the groups around it. Inside a container `path` may name a directory that is
-/// only visible outside; the mount itself is then the group.
+/// Least remaining room of the group `path` under `mount` and its ancestors. Inside a container,
+/// `path` may name a directory that exists only outside; the mount itself is then the group.
 fn tightest(mount: &Path, path: &str, limit: &str, usage: &str, cache: Option<&str>) -> Option<u64> {
     let number = |path: PathBuf| std::fs::read_to_string(path).ok()?.trim().parse::<u64>().ok();
     mount

@@ -95,14 +95,14 @@ impl Connection {
 }
 
 /// A connection's place among the others, given up when it is dropped.
-pub struct Place {
+pub struct ConnectionSlot {
     registry: Arc<Registry>,
     number: u64,
     /// The connection.
     pub connection: Arc<Connection>,
 }
 
-impl Drop for Place {
+impl Drop for ConnectionSlot {
     fn drop(&mut self) {
         self.registry.lock().remove(&self.number);
     }
@@ -118,7 +118,7 @@ impl Registry {
     }
     /// A place for the connection of that number from that address; none if all are taken by connections that do not wait for their
     /// clients.
-    pub fn admit(self: &Arc<Registry>, number: u64, address: IpAddr) -> Option<Place> {
+    pub fn admit(self: &Arc<Registry>, number: u64, address: IpAddr) -> Option<ConnectionSlot> {
         let network = network(address);
         let mut connections = self.lock();
         let same = connections.values().filter(|connection| connection.network == network).count();
@@ -130,7 +130,7 @@ impl Registry {
         let state = Mutex::new(State { requested: false, unsent: false, stalled: false, since: Instant::now() });
         let connection = Arc::new(Connection { network, state, evicted: Notify::new() });
         connections.insert(number, connection.clone());
-        Some(Place { registry: self.clone(), number, connection })
+        Some(ConnectionSlot { registry: self.clone(), number, connection })
     }
     /// Has the connection go that has waited for its client the longest, if there is one.
     pub fn make_room(&self) {
@@ -160,14 +160,14 @@ mod tests {
         Ipv4Addr::new(10, 0, 0, last).into()
     }
 
-    fn is_evicted(place: &Place) -> bool {
+    fn is_evicted(place: &ConnectionSlot) -> bool {
         place.connection.evicted.notified().now_or_never().is_some()
     }
 
     #[test]
     fn who_has_waited_longest_goes() {
         let registry = Registry::new(3);
-        let places: Vec<Place> = (0..3).map(|i| registry.admit(i, address(i as u8)).unwrap()).collect();
+        let places: Vec<ConnectionSlot> = (0..3).map(|i| registry.admit(i, address(i as u8)).unwrap()).collect();
         // The first is being answered; the second has been waiting longer than the third.
         places[0].connection.requested();
         let fourth = registry.admit(3, address(3)).unwrap();
@@ -185,7 +185,7 @@ mod tests {
     fn one_address_has_half_of_the_room() {
         let registry = Registry::new(4);
         let other = registry.admit(0, address(1)).unwrap();
-        let places: Vec<Place> = (1..3).map(|i| registry.admit(i, address(2)).unwrap()).collect();
+        let places: Vec<ConnectionSlot> = (1..3).map(|i| registry.admit(i, address(2)).unwrap()).collect();
         let third = registry.admit(3, address(2)).unwrap();
         // Its own goes, not the other's, which is older.
         assert_eq!((is_evicted(&other), is_evicted(&places[0]), is_evicted(&places[1])), (false, true, false));

@@ -1,8 +1,8 @@
 //! The way in for the fuzz targets: requests without a connection, grammars and replies without a request.
 
-pub use crate::core::constraint::grammar::{Callable, Form, OutputConstraint, grammar};
+pub use crate::core::constraint::grammar::{Callable, OutputConstraint, OutputFormat, grammar};
 pub use crate::core::constraint::mask::{Constraint, Grammars};
-pub use gristmill_llm::chat::reply::{Begins, Part, Reply, Schemas};
+pub use gristmill_llm::chat::reply::{Begins, Reply, ReplyPart, Schemas};
 
 use crate::api::routes;
 use crate::app::App;
@@ -13,7 +13,7 @@ use crate::core::engine_health::EngineHealth;
 use crate::core::engine_request::Task;
 use crate::core::loading::Loading;
 use crate::core::metrics::Metrics;
-use crate::core::model::{About, Text};
+use crate::core::model::{ModelFacts, ModelText};
 use crate::core::models::entry::{LoadError, ModelPlan, ModelSource, ModelSpec};
 use crate::core::models::policy::Stay;
 use crate::core::models::pool::{Models, Shared};
@@ -28,13 +28,13 @@ use tokio::sync::Semaphore;
 use tower::ServiceExt;
 
 /// A model that is never loaded, and read once.
-struct Toy(Mutex<Option<Text>>);
+struct Toy(Mutex<Option<ModelText>>);
 
 impl ModelSource for Toy {
     fn plan(&self) -> Result<ModelPlan, LoadError> {
         Err(LoadError::default())
     }
-    fn text(&self) -> Result<Text, LoadError> {
+    fn text(&self) -> Result<ModelText, LoadError> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).take().ok_or_else(LoadError::default)
     }
     fn load(&self, _: usize, _: &dyn Fn(Progress)) -> Result<Engine, LoadError> {
@@ -76,10 +76,10 @@ impl Door {
     ///
     /// # Errors
     /// When the system gives no threads.
-    pub fn new(text: Text, context: usize, config: Config) -> io::Result<Door> {
+    pub fn new(text: ModelText, context: usize, config: Config) -> io::Result<Door> {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build()?;
         let vocabulary = text.tokenizer.n_tokens();
-        let about = About { architecture: "toy".into(), vocabulary, width: 1, weight_bytes: 0 };
+        let about = ModelFacts { architecture: "toy".into(), vocabulary, width: 1, weight_bytes: 0 };
         let (name, plan) = (text.name.clone(), ModelPlan { about, context, bytes: 0 });
         let source = Arc::new(Toy(Mutex::new(Some(text))));
         let spec = ModelSpec { name, aliases: Vec::new(), plan: Ok(plan), source };

@@ -18,7 +18,7 @@ mod page;
 pub use config::Config;
 pub use core::engine_health::EngineHealth;
 pub use core::loading::Loading;
-pub use core::model::{About, Text};
+pub use core::model::{ModelFacts, ModelText};
 pub use core::models::entry::{LoadError, ModelPlan, ModelSource, ModelSpec};
 pub use core::models::pool::Available;
 
@@ -109,14 +109,14 @@ pub struct Server {
 }
 
 /// Threads that serve connections.
-const THREADS: usize = 2;
+const IO_THREADS: usize = 2;
 /// Requests that are read and checked at a time.
-const ADMITTED: usize = 2;
+const MAX_PREPROCESSING: usize = 2;
 /// How often it is seen whether somebody is still being answered once the server was asked to end.
-const LOOK: Duration = Duration::from_millis(20);
+const DRAIN_POLL_INTERVAL: Duration = Duration::from_millis(20);
 /// How long connections may take to end once nobody is answered any more: clients read the rest of their answers meanwhile. A client that
 /// reads nothing has [`Config::write_time`], which is less unless said; systemd kills after 90 s, and a second signal ends at once.
-const PARTING: Duration = Duration::from_secs(60);
+const CLOSE_TIMEOUT: Duration = Duration::from_secs(60);
 
 impl Server {
     /// Listens. Until [`Server::run`] has its models, whoever asks is told to come back.
@@ -124,7 +124,7 @@ impl Server {
     /// # Errors
     /// When the address is not to be had.
     pub fn bind(config: Config) -> Result<Server, Error> {
-        let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(THREADS).enable_all().build()?;
+        let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(IO_THREADS).enable_all().build()?;
         let address = SocketAddr::new(config.host, config.port);
         let listener =
             runtime.block_on(TcpListener::bind(address)).map_err(|error| Error::Listen { address, error })?;
@@ -176,7 +176,7 @@ impl Server {
         let shared = Shared { metrics, health: engine_health, limits, waiting, keep, batch_invariant };
         let models = Arc::new(Models::new(models, most_loaded, available, shared, front.loading()));
         let context = models.only().map(|only| models.load_now(only)).transpose()?;
-        let admission = Admission::new(ADMITTED);
+        let admission = Admission::new(MAX_PREPROCESSING);
         let bodies = Arc::new(Semaphore::new(config.bodies.min(Semaphore::MAX_PERMITS)));
         front.open(routes::router(Arc::new(App { models: models.clone(), admission, config, bodies, connected })));
         let (all, tell) = (models.clone(), Arc::new(tell));
@@ -191,7 +191,7 @@ impl Server {
         tell(Notice::Ready(context));
         models.wait();
         // Who has not finished a question is not waited for, and who does not take the rest of an answer not for long.
-        let result = runtime.block_on(async { tokio::time::timeout(PARTING, connections).await });
+        let result = runtime.block_on(async { tokio::time::timeout(CLOSE_TIMEOUT, connections).await });
         runtime.shutdown_background();
         // They fail for nobody but their clients.
         let _ = result;
@@ -210,7 +210,7 @@ async fn drained(models: &Models, most: Duration, tell: &(impl Fn(Notice) + Sync
     tell(Notice::Draining(requests, most));
     let answered = async {
         while models.is_busy() {
-            tokio::time::sleep(LOOK).await;
+            tokio::time::sleep(DRAIN_POLL_INTERVAL).await;
         }
     };
     if tokio::time::timeout(most, answered).await.is_err() {

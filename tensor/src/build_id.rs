@@ -12,7 +12,7 @@ pub const FOLDERS: [&str; 4] = ["../uop/src", "../encodings/src", "../compiler/s
 ///
 /// # Panics
 /// When one of them cannot be read.
-pub fn of(folders: &[&Path]) -> u64 {
+pub fn hash_folders(folders: &[&Path]) -> u64 {
     let mut hasher = DefaultHasher::new();
     for folder in folders {
         let mut files = Vec::new();

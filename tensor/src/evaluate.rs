@@ -18,7 +18,7 @@ use std::rc::Rc;
 
 /// A tensor's value: row-major elements.
 #[derive(Clone, PartialEq, Debug)]
-pub struct Array {
+pub struct HostArray {
     /// Length of each axis; empty for a scalar.
     pub dims: Vec<usize>,
     /// Elements, row-major. Integers are exact up to 2^53.
@@ -74,12 +74,12 @@ impl<'a> Env<'a> {
 }
 
 /// The value of `root`.
-pub fn evaluate(g: &Graph, root: Id, env: &Env) -> Array {
+pub fn evaluate(g: &Graph, root: Id, env: &Env) -> HostArray {
     evaluate_all(g, &[root], env).swap_remove(0)
 }
 
 /// The values of several roots; what they share is computed once.
-pub fn evaluate_all(g: &Graph, roots: &[Id], env: &Env) -> Vec<Array> {
+pub fn evaluate_all(g: &Graph, roots: &[Id], env: &Env) -> Vec<HostArray> {
     let order = g.toposort(roots);
     let mut uses: FxHashMap<Id, usize> = FxHashMap::default();
     for id in order.iter().flat_map(|&n| &g[n].src).chain(roots) {
@@ -134,15 +134,15 @@ impl Tensor {
         };
         Tensor { dims, data }
     }
-    fn of(dims: Vec<usize>, scalar: Scalar, values: impl Iterator<Item = Value>) -> Tensor {
+    fn new(dims: Vec<usize>, scalar: Scalar, values: impl Iterator<Item = Value>) -> Tensor {
         let data = match scalar.is_float() {
             true => Data::Float(values.map(Value::float).collect()),
             false => Data::Int(values.map(Value::int).collect()),
         };
         Tensor { dims, data }
     }
-    fn array(&self) -> Array {
-        Array { dims: self.dims.clone(), data: (0..self.len()).map(|i| self.get(i).float()).collect() }
+    fn array(&self) -> HostArray {
+        HostArray { dims: self.dims.clone(), data: (0..self.len()).map(|i| self.get(i).float()).collect() }
     }
 }
 
@@ -209,7 +209,7 @@ impl Step<'_> {
 
     fn value(&self) -> Tensor {
         let scalar = self.node.dtype.scalar;
-        let one = |v: Value| Tensor::of(vec![], scalar, std::iter::once(v));
+        let one = |v: Value| Tensor::new(vec![], scalar, std::iter::once(v));
         match (self.node.op, &self.node.arg) {
             (Op::Const, Arg::Int(v)) => one(Value::Int(*v)),
             (Op::Const, Arg::Float(b)) => one(Value::Float(f64::from_bits(*b))),
@@ -251,7 +251,7 @@ impl Step<'_> {
         let Some(Input::Values(data)) = self.env.params.get(&slot) else { self.fail("no values for this slot") };
         let n: usize = dims.iter().product();
         self.ensure(n == data.len(), &format!("{} values for {dims:?}", data.len()));
-        Tensor::of(dims, self.node.dtype.scalar, data.iter().map(|&v| Value::Float(v)))
+        Tensor::new(dims, self.node.dtype.scalar, data.iter().map(|&v| Value::Float(v)))
     }
 
     fn packed(&self, slot: u32, encoding: EncodingRef) -> Tensor {
@@ -321,7 +321,7 @@ impl Step<'_> {
                 (o * n..(o + 1) * n).map(move |i| p.get(i))
             })
         });
-        Tensor::of(dims.clone(), self.node.dtype.scalar, rows)
+        Tensor::new(dims.clone(), self.node.dtype.scalar, rows)
     }
 
     fn reduce(&self, op: ReduceOp, axes: &[u8]) -> Tensor {
@@ -353,7 +353,7 @@ impl Step<'_> {
         }
         let combine = |a: Value, b: Value| fold::apply(op.combine(), &[a, b], held).unwrap_or(a);
         let sum = |base| walk(&reduced, &inner_stride, base).fold(first, |acc, i| combine(acc, x.get(i)));
-        Tensor::of(dims.clone(), scalar, walk(&dims, &outer_stride, 0).map(sum))
+        Tensor::new(dims.clone(), scalar, walk(&dims, &outer_stride, 0).map(sum))
     }
 
     fn gather(&self) -> Tensor {
@@ -381,7 +381,7 @@ impl Step<'_> {
         let row: usize = state.dims[1..].iter().product();
         let (from, to) = (start * row, start * row + value.len());
         let element = |i| if (from..to).contains(&i) { value.get(i - from) } else { state.get(i) };
-        Tensor::of(state.dims.clone(), self.node.dtype.scalar, (0..state.len()).map(element))
+        Tensor::new(state.dims.clone(), self.node.dtype.scalar, (0..state.len()).map(element))
     }
 
     /// The state with row `numbers[i]` replaced by row `i` of the value.
@@ -402,7 +402,7 @@ impl Step<'_> {
             Some(of) => value.get(of * row + i % row),
             None => state.get(i),
         };
-        Tensor::of(state.dims.clone(), self.node.dtype.scalar, (0..state.len()).map(element))
+        Tensor::new(state.dims.clone(), self.node.dtype.scalar, (0..state.len()).map(element))
     }
 
     /// The first source with row `i` of the second added to its row `index[i]`, in the order of the rows.
@@ -424,12 +424,12 @@ impl Step<'_> {
                 *sum = fold::apply(Op::Add, &[*sum, value.get(i * row + j)], held).unwrap_or(*sum);
             }
         }
-        Tensor::of(x.dims.clone(), scalar, all.into_iter())
+        Tensor::new(x.dims.clone(), scalar, all.into_iter())
     }
 
     /// What an attention's argument makes of products.
     fn scoring(&self, arg: &Arg) -> Scoring {
-        Scoring::of(arg).unwrap_or_else(|| self.fail("needs a scale"))
+        Scoring::from_arg(arg).unwrap_or_else(|| self.fail("needs a scale"))
     }
 
     /// `softmax(scores) v` over the positions `0..=first + t` in use, or the last of them that a window has.
@@ -586,9 +586,9 @@ impl Step<'_> {
                 match op {
                     $(Op::$of => {
                         let element = |i| known(fold::apply(Op::$of, &operands(i)[..count], held), i);
-                        Tensor::of(dims, scalar, (0..n).map(element))
+                        Tensor::new(dims, scalar, (0..n).map(element))
                     })*
-                    _ => Tensor::of(dims, scalar, (0..n).map(|i| known(self.element(&operands(i)[..count], held), i))),
+                    _ => Tensor::new(dims, scalar, (0..n).map(|i| known(self.element(&operands(i)[..count], held), i))),
                 }
             };
         }

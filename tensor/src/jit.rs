@@ -4,7 +4,7 @@
 //! model of the same shapes, compile nothing new.
 
 use crate::function::{ContentKey, Key};
-use crate::kept::Kept;
+use crate::function_store::FunctionStore;
 use gristmill_backend::Opened;
 use gristmill_compiler::ir::layout::{Layout, Packing};
 use gristmill_compiler::prepack::{PackedRows, prepack};
@@ -69,7 +69,7 @@ impl Jit {
         progress: &dyn Fn(usize, usize),
     ) -> Result<Vec<Arc<Ready>>, Error> {
         let Opened { device, dialect, target } = self.opened.clone();
-        let kept = device.store().map(|store| Kept { store, device: device.name(), target: &target });
+        let kept = device.store().map(|store| FunctionStore { store, device: device.name(), target: &target });
         let compiled = |(key, function): &(Key, Arc<Function>)| {
             if let Some(found) = kept.as_ref().and_then(|kept| kept.get(function, *key)) {
                 return found;

@@ -110,7 +110,7 @@ mod capture;
 pub mod eager;
 pub mod evaluate;
 pub mod function;
+mod function_store;
 pub mod jit;
-mod kept;
 pub mod nn;
 pub mod tensor;

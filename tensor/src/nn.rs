@@ -10,7 +10,7 @@ pub use dispatch::Dispatch;
 pub use embedding::embedding_gradient;
 pub use glu::{Glu, gelu};
 pub use group::{Sorted, Tiles, sorted, tiles};
-pub use select::{Choice, group_limited, rank, top_k};
+pub use select::{TopK, group_limited, rank, top_k};
 
 use crate::dims;
 use crate::tensor::{Dim, Tensor};

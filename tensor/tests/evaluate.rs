@@ -2,7 +2,7 @@
 
 use gristmill_encodings::by_name;
 use gristmill_tensor::dims;
-use gristmill_tensor::evaluate::{Array, Env, decode, evaluate, evaluate_all};
+use gristmill_tensor::evaluate::{Env, HostArray, decode, evaluate, evaluate_all};
 use gristmill_tensor::function::Capture;
 use gristmill_uop::function::Function;
 use gristmill_uop::shape::{PagedSources, ScanSources, Scoring};
@@ -29,8 +29,8 @@ fn param(g: &mut Graph, slot: u32, d: &[i64], s: Scalar) -> Id {
     g.param(slot, &d, s)
 }
 
-fn array(dims: &[usize], data: &[f64]) -> Array {
-    Array { dims: dims.to_vec(), data: data.to_vec() }
+fn array(dims: &[usize], data: &[f64]) -> HostArray {
+    HostArray { dims: dims.to_vec(), data: data.to_vec() }
 }
 
 const SIX: &[f64] = &[0.0, 1.0, 2.0, 3.0, 4.0, 5.0];
@@ -454,7 +454,7 @@ fn a_scan_decays_writes_and_reads() {
     let gates_of = [half, half];
     let env = env.values(3, &[10.0, 6.0]).values(4, &gates_of).values(5, &[0.5, 1.0]);
     let of = ScanSources { state, queries, keys, values, gates, rates: None };
-    let near = |found: Array, expected: &[f64]| {
+    let near = |found: HostArray, expected: &[f64]| {
         assert!(found.data.iter().zip(expected).all(|(a, b)| (a - b).abs() < 1e-12), "{found:?}");
         assert_eq!(found.data.len(), expected.len());
     };

@@ -1,6 +1,6 @@
 //! Gradients through rows that data chooses, beside finite differences of what they are gradients of.
 
-use gristmill_tensor::evaluate::{Array, Env, evaluate};
+use gristmill_tensor::evaluate::{Env, HostArray, evaluate};
 use gristmill_tensor::function::Capture;
 use gristmill_tensor::tensor::Tensor;
 use gristmill_tensor::{dims, nn};
@@ -12,7 +12,7 @@ const WIDTH: usize = 3;
 const CHOSEN: [f64; 8] = [3.0, 0.0, 3.0, 4.0, 0.0, 3.0, 1.0, 4.0];
 
 /// The value of a function of `x` (slot 0), the index (slot 1) and `v` (slot 2).
-fn value(of: impl Fn([Tensor<'_>; 3]) -> u32, x: &[f64], v: &[f64]) -> Array {
+fn value(of: impl Fn([Tensor<'_>; 3]) -> u32, x: &[f64], v: &[f64]) -> HostArray {
     let c = Capture::new("loss");
     let inputs = [
         c.input("x", dims![ROWS, WIDTH], Scalar::F32),

@@ -199,7 +199,7 @@ fn what_computes_something_else_is_not_blessed() {
         let (graph, roots) = g(text);
         let kernel = text.contains("Store");
         match kernel {
-            true => judge::Meaning::Kernels(kernels::Kernels::of(graph, roots)),
+            true => judge::Meaning::Kernels(kernels::Kernels::new(graph, roots)),
             false => judge::Meaning::Tensors(judge::Tensors { graph, outputs: vec![(9, roots[0])] }),
         }
     };

@@ -1,5 +1,7 @@
-//! What each level allows, as a table: for which ops, at which level, what must hold. Passes are checked against it in
-//! tests and debug builds; a graph that passes is never a reason for a panic later.
+//! Specification of each IR level as a table of invariants by op and level.
+//!
+//! Passes are checked against it in tests and debug builds. A graph that satisfies it causes no
+//! panic in later passes.
 
 use crate::dtype::Scalar;
 use crate::graph::Graph;
@@ -19,26 +21,26 @@ pub enum Level {
     Kernel,
 }
 
-/// What must hold of a node.
-pub struct Row {
-    /// In words.
+/// An invariant of nodes.
+pub struct SpecRule {
+    /// Statement of the invariant.
     pub name: &'static str,
-    /// At which level; `None` at both.
+    /// Level to which it applies; `None` for both.
     pub level: Option<Level>,
-    /// Of which ops; empty for all.
+    /// Ops to which it applies; empty for all.
     pub ops: &'static [Op],
-    /// Does it hold? Rows above hold already.
+    /// Returns whether a node satisfies it, given that all earlier rows hold.
     pub check: fn(&Graph, &Node) -> bool,
 }
 
-/// A node that a level does not allow.
+/// A node that violates the specification.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub struct SpecError {
     /// Level that was checked.
     pub level: Level,
-    /// The row that does not hold.
+    /// Name of the violated row.
     pub row: &'static str,
-    /// The node and its sources, in the text form.
+    /// Node and its sources, in the text form.
     pub node: String,
 }
 
@@ -49,9 +51,9 @@ impl fmt::Display for SpecError {
 }
 
 macro_rules! rows { ($($level:tt [$($op:ident)*] $name:literal $check:expr;)*) => {
-    /// The table.
-    pub static ROWS: &[Row] = &[
-        $(Row { name: $name, level: rows!(@$level), ops: &[$(Op::$op),*], check: $check }),*
+    /// The specification, in checking order.
+    pub static ROWS: &[SpecRule] = &[
+        $(SpecRule { name: $name, level: rows!(@$level), ops: &[$(Op::$op),*], check: $check }),*
     ];
 };
     (@any) => { None };
@@ -153,7 +155,7 @@ rows! {
         n.src.len() == 1 + 2 * rank(g, n, 0) && n.src[1..].iter().all(|&d| is_dim(g, d))
     };
     tensor [Shrink] "the window lies within" |g, n| {
-        // With constants; a symbolic window is a matter of its variables.
+        // Checked for constants only; symbolic windows depend on their variables.
         g.dims(n.src[0]).iter().zip(n.src[1..].chunks(2)).all(|(&d, w)| {
             match (g.int_value(d), g.int_value(w[0]), g.int_value(w[1])) {
                 (Some(d), Some(begin), Some(len)) => begin.checked_add(len).is_some_and(|end| end <= d),
@@ -239,7 +241,8 @@ rows! {
     kernel [Kernel] "of bodies" |g, n| n.src.iter().all(|&s| matches!(g[s].op, Op::Store | Op::Body));
 }
 
-/// Does the graph below `root` belong to that level? The first node that does not, sources before users.
+/// Checks the graph below `root` against a level; the error names the first
+/// violation, sources before users.
 pub fn check(g: &Graph, root: Id, level: Level) -> Result<(), SpecError> {
     for id in g.toposort(&[root]) {
         let n = &g[id];
@@ -274,7 +277,7 @@ fn constant(_: &Graph, n: &Node) -> bool {
     }
 }
 
-/// A call of a user's kernel.
+/// A call of a user-written kernel: arguments and workgroup count.
 fn call(g: &Graph, n: &Node) -> bool {
     let Arg::Custom(kernel) = n.arg else { return false };
     let is_argument = |&s: &Id| g[s].op == Op::Var || !g.dims(s).is_empty();
@@ -283,7 +286,7 @@ fn call(g: &Graph, n: &Node) -> bool {
     is_count && n.src.len() == 2 + kernel.arguments.len() && n.src[2..].iter().all(is_argument)
 }
 
-/// A call whose text calls functions of tensors alone: a variable is a number.
+/// Accessor functions of a call exist for tensors only, since a variable is a number.
 fn accessors(g: &Graph, n: &Node) -> bool {
     let Arg::Custom(kernel) = n.arg else { return false };
     let is_tensor = |name: &str| {
@@ -330,7 +333,7 @@ fn is_buffer(g: &Graph, id: Id) -> bool {
     matches!(g[id].op, Op::Param | Op::Local)
 }
 
-/// A packed parameter, or rows of one: movement keeps the blocks.
+/// A packed parameter, or rows of one: movement preserves the blocks.
 fn is_packed(g: &Graph, mut id: Id) -> bool {
     while g[id].op.is_movement() || g[id].op == Op::Gather {
         id = g[id].src[0];
@@ -346,7 +349,7 @@ fn same_dims(g: &Graph, a: &[Id], b: &[Id]) -> bool {
     a.len() == b.len() && a.iter().zip(b).all(|(&a, &b)| same_dim(g, a, b))
 }
 
-/// Equal products: as factors, or else by the least and the largest value.
+/// Equal products: by their factors, or by their smallest and largest values.
 fn same_product(g: &Graph, a: &[Id], b: &[Id]) -> bool {
     let factors = |dims: &[Id]| {
         let (mut constant, mut rest, mut todo) = (1i64, Vec::new(), dims.to_vec());
@@ -378,7 +381,7 @@ fn cat(g: &Graph, n: &Node) -> bool {
         let d = g.dims(p);
         d.len() == first.len() && (0..d.len()).all(|a| a == axis || same_dim(g, d[a], first[a]))
     });
-    // With constants the sum is checked too.
+    // If all are constant, the sum is checked too.
     let sum: Option<i64> = parts.iter().map(|&p| g.dims(p).get(axis).and_then(|&d| g.int_value(d))).sum();
     agree && sum.is_none_or(|s| g.int_value(total).is_none_or(|t| t == s))
 }
@@ -408,9 +411,9 @@ fn scatter_add(g: &Graph, n: &Node) -> bool {
         && same_dims(g, g.dims(index), &rows[..1])
 }
 
-/// A scale, and a cap that is positive.
+/// A scale, and optionally a positive finite cap.
 fn scores(arg: &Arg) -> bool {
-    Scoring::of(arg).is_some_and(|of| of.cap.is_none_or(|cap| cap > 0.0 && cap.is_finite()))
+    Scoring::from_arg(arg).is_some_and(|of| of.cap.is_none_or(|cap| cap > 0.0 && cap.is_finite()))
 }
 
 fn attention(g: &Graph, n: &Node) -> bool {

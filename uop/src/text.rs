@@ -1,6 +1,6 @@
-//! The text form: one printer and one parser for every level.
+//! Text form of the IR: one printer and one parser for every level.
 //!
-//! One node a line, sources before their users, then the roots:
+//! One node per line, sources before users, then the roots:
 //!
 //! ```text
 //! %0 = Var i64 var=pos 0..4095
@@ -10,10 +10,12 @@
 //! return %3 %0
 //! ```
 //!
-//! A line is `%number = Op dtype operands argument`. Constants stand among the operands as `value:dtype`. Numbers are
-//! dense from 0, in the order of [`Graph::toposort`], so equal graphs have equal texts, whatever their arenas hold
-//! besides. Floats are the shortest decimals that read back as the same value; where none does (a NaN's payload, a number that its
-//! dtype cannot hold) their f64 bits stand as `bits(0x…)`. Blank lines and what follows a `#` are skipped.
+//! A line is `%number = Op dtype operands argument`. Constants are written inline as operands,
+//! `value:dtype`. Numbers are dense from 0, in the order of [`Graph::toposort`], so equal
+//! graphs have equal texts, regardless of other nodes in their arenas. Floats are printed as
+//! the shortest decimals that parse to the same value; if there is none (a NaN payload, a
+//! number out of the dtype's range), their f64 bits are written as `bits(0x…)`. Blank lines and
+//! comments after `#` are skipped.
 
 use crate::dtype::{DType, Scalar};
 use crate::encoding::EncodingRef;
@@ -25,17 +27,17 @@ use rustc_hash::FxHashMap;
 use std::fmt::Write;
 use std::sync::Arc;
 
-/// What is wrong with a text.
+/// A syntax error in a text.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[error("line {line}: {message}")]
 pub struct ParseError {
-    /// Line, from 1.
+    /// Line number, from 1.
     pub line: usize,
-    /// What is wrong with it.
+    /// Description of the error.
     pub message: String,
 }
 
-/// The text of everything that `roots` depend on.
+/// Prints all nodes that `roots` depend on, then the roots.
 pub fn print(g: &Graph, roots: &[Id]) -> String {
     let mut numbers: FxHashMap<Id, u32> = FxHashMap::default();
     let mut out = String::new();
@@ -55,14 +57,14 @@ pub fn print(g: &Graph, roots: &[Id]) -> String {
     out
 }
 
-/// The line of one node, with the arena's own numbers: for messages.
+/// Prints the line of one node with arena numbers, for messages.
 pub fn print_node(g: &Graph, id: Id) -> String {
     let mut out = String::new();
     line(g, id, &|s| s.0, &mut out);
     out
 }
 
-/// How a constant is written as an operand.
+/// Inline form of a constant operand; `None` for other nodes.
 fn inline(g: &Graph, id: Id) -> Option<String> {
     let n = &g[id];
     match (&n.op, &n.arg) {
@@ -72,12 +74,12 @@ fn inline(g: &Graph, id: Id) -> Option<String> {
     }
 }
 
-/// The shortest decimal that reads back, as `scalar`, as the f64 of these bits.
+/// Prints the shortest decimal that parses, as `scalar`, to the f64 with these bits.
 fn float(bits: u64, scalar: Scalar) -> String {
     let v = f64::from_bits(bits);
     let narrow = v as f32;
     let text = match scalar {
-        // The f32 decimal is the shorter one, and the parser reads it as an f32.
+        // The f32 decimal is shorter, and the parser reads it as an f32.
         Scalar::F32 => format!("{narrow:?}"),
         _ => format!("{v:?}"),
     };
@@ -107,7 +109,7 @@ fn operand(g: &Graph, id: Id, number: &dyn Fn(Id) -> u32, out: &mut String) {
 
 fn line(g: &Graph, id: Id, number: &dyn Fn(Id) -> u32, out: &mut String) {
     let n = &g[id];
-    // A constant has a line only in messages, where it carries its value as its argument.
+    // A constant has its own line only in messages, where its value is the argument.
     let _ = write!(out, "%{} = {} {}", number(id), n.op.name(), n.dtype);
     for &s in &n.src {
         operand(g, s, number, out);
@@ -115,7 +117,7 @@ fn line(g: &Graph, id: Id, number: &dyn Fn(Id) -> u32, out: &mut String) {
     argument(&n.arg, out);
 }
 
-/// What a node carries beside its sources, after a space; nothing where it carries nothing.
+/// Prints a node's argument after a space; prints nothing if it has none.
 pub fn argument(arg: &Arg, out: &mut String) {
     let _ = match arg {
         Arg::None => Ok(()),
@@ -129,7 +131,7 @@ pub fn argument(arg: &Arg, out: &mut String) {
         Arg::Var(name, lo, hi) => write!(out, " var={} {lo}..{hi}", escape(name)),
         Arg::Param(slot) => write!(out, " slot={slot}"),
         Arg::Packed(slot, e) => write!(out, " slot={slot} enc={}", escape(e.name)),
-        // Told, and not read: the texts of such a kernel are a program's.
+        // Printed but not parsed: the texts of a user-written kernel belong to a program.
         Arg::Custom(kernel) => write!(out, " kernel={}", escape(kernel.name)),
         Arg::Ints(t) => write!(out, " table={}", list(t)),
     };
@@ -139,7 +141,7 @@ fn list<T: ToString>(items: &[T]) -> String {
     format!("[{}]", items.iter().map(T::to_string).collect::<Vec<_>>().join(","))
 }
 
-/// A name as one word: bytes that are neither letters, digits nor `_.-` become `%xx`.
+/// Escapes a name as one word: bytes other than letters, digits and `_.-` become `%xx`.
 fn escape(name: &str) -> String {
     let mut out = String::new();
     for b in name.bytes() {
@@ -168,8 +170,10 @@ fn unescape(text: &str) -> Option<String> {
     String::from_utf8(bytes).ok()
 }
 
-/// The graph and the roots that a text describes. Nodes are interned as they stand, no rule is tried. `encodings` finds
-/// a format by its name. Operands are looked up and counted; everything else is for [`crate::spec`] to judge.
+/// Parses a text into a graph and its roots.
+///
+/// Nodes are interned as written; no rule is applied. `encodings` looks up formats by name. Only
+/// operand references and counts are checked here; [`crate::spec`] checks the rest.
 pub fn parse(text: &str, encodings: &dyn Fn(&str) -> Option<EncodingRef>) -> Result<(Graph, Vec<Id>), ParseError> {
     let mut p = Parser { graph: Graph::new(), ids: FxHashMap::default(), encodings };
     let mut roots = None;
@@ -199,7 +203,7 @@ struct Parser<'e> {
     encodings: &'e dyn Fn(&str) -> Option<EncodingRef>,
 }
 
-/// The words after the operands: `key=value`, and the bare `lo..hi` of a variable.
+/// Words after the operands: `key=value` pairs, and the bare `lo..hi` of a variable.
 #[derive(Default)]
 struct Fields<'t> {
     named: Vec<(&'t str, &'t str)>,

@@ -1,5 +1,6 @@
-//! Integer products: every rule of `rules::dot` fires in a case under its name, and both its sides have the same value on random bytes; so
-//! have lifted words and the expression of each of their bytes; and a whole contraction becomes `DOT4` by all the rules together.
+//! Tests of integer products. Every rule of `rules::dot` fires in a case of the same name, and both
+//! sides agree on random bytes. Lifted words agree with the expression of each byte, and all rules
+//! together turn a whole contraction into `DOT4`.
 
 mod common;
 
@@ -11,10 +12,10 @@ use half::f16;
 use std::cell::Cell;
 use std::collections::HashMap;
 
-/// What buffers hold, by slot.
+/// Contents of buffers, by slot.
 type Memory = HashMap<u32, Vec<u8>>;
 
-/// The value of a kernel-level scalar expression: loops run, buffers read.
+/// Evaluates a kernel-level scalar expression: runs loops, reads buffers.
 struct Run<'a> {
     g: &'a Graph,
     memory: &'a Memory,
@@ -83,8 +84,8 @@ impl Run<'_> {
     }
 }
 
-/// Slots 0 to 3 hold random bytes, slots 4 to 7 floats between -1 and 1; halves at the even places of slot 0's blocks of 18 are of a
-/// sensible size.
+/// Random contents: slots 0 to 3 hold bytes, slots 4 to 7 floats between -1 and 1. The f16 at the
+/// start of each 18-byte block of slot 0 has a moderate size.
 fn memory(r: &mut Random) -> Memory {
     let mut m = Memory::new();
     for slot in 0..4 {
@@ -104,7 +105,8 @@ fn memory(r: &mut Random) -> Memory {
     m
 }
 
-/// Integers equal, floats within what their order of additions rounds.
+/// Returns whether integers are equal, and floats equal up to the rounding of
+/// their order of additions.
 fn agree(a: Value, b: Value) -> bool {
     match (a, b) {
         (Value::Float(a), Value::Float(b)) => (a - b).abs() <= 1e-5 * a.abs().max(b.abs()).max(1.0),
@@ -123,7 +125,7 @@ fn read(g: &mut Graph, slot: u32, at: Id, s: Scalar) -> Id {
     g.load(buffer, at, s)
 }
 
-/// `a·step + b`
+/// Builds `a·step + b`.
 fn at(g: &mut Graph, a: Id, step: i64, b: Id) -> Id {
     let step = g.int(step);
     let a = g.mul(a, step);
@@ -134,7 +136,7 @@ fn sum(g: &mut Graph, x: Id, ranges: &[Id]) -> Id {
     g.reduce_ranges(x, ranges, ReduceOp::Add)
 }
 
-/// A byte of slot `slot` as i32.
+/// Reads a byte of slot `slot` as i32.
 fn byte_of(g: &mut Graph, slot: u32, k: Id, s: Scalar) -> Id {
     let x = read(g, slot, k, s);
     g.cast(x, Scalar::I32)
@@ -142,7 +144,7 @@ fn byte_of(g: &mut Graph, slot: u32, k: Id, s: Scalar) -> Id {
 
 type Case = fn(&mut Graph) -> Id;
 
-/// The left side of every rule, at least once.
+/// Left sides of rules; at least one case per rule.
 const CASES: &[(&str, Case)] = &[
     ("sum((a + b)*x) -> sum(a*x) + sum(b*x), b free of the ranges", |g| {
         let (k, zero) = (range(g, 0, 32), g.int(0));
@@ -231,7 +233,7 @@ const CASES: &[(&str, Case)] = &[
         let (quad, byte) = (range(g, 0, 8), range(g, 1, 4));
         let k = at(g, quad, 4, byte);
         let (a, b) = (byte_of(g, 0, k, Scalar::U8), byte_of(g, 1, k, Scalar::I8));
-        // No half of a power of two: the bytes are subtracted from.
+        // Not half of a power of two: the zero point is subtracted from the bytes.
         let (mask, zero) = (g.int_of(Scalar::I32, 31), g.int_of(Scalar::I32, -13));
         let a = g.and(a, mask);
         let a = g.add(a, zero);
@@ -255,7 +257,7 @@ const CASES: &[(&str, Case)] = &[
     }),
 ];
 
-/// How a rule is wrong in a case, if it is: it does not fire, or leaves something else.
+/// Returns an error if the rule does not fire in a case or changes its value.
 fn check(rule: &Rule, case: Case, random: &mut Random) -> Result<(), String> {
     let mut g = Graph::new();
     let left = case(&mut g);
@@ -288,7 +290,7 @@ fn every_rule_fires_and_keeps_values() {
 }
 
 thread_local! {
-    /// The number of the rule that a wrong one is made of.
+    /// Number of the rule that the wrong rule modifies.
     static SPOILT: Cell<usize> = const { Cell::new(0) };
 }
 
@@ -315,7 +317,7 @@ fn rules_keep_out_of_traps() {
         let rule = dot::RULES.iter().find(|r| r.name.starts_with(name)).unwrap();
         assert!((rule.apply)(g, &node).is_none(), "{}", text::print(g, &[root]));
     };
-    // Sums that an i32 may not hold.
+    // Sums that may not fit in an i32.
     let mut g = Graph::new();
     let k = range(&mut g, 0, 1 << 17);
     let (a, b) = (read(&mut g, 0, k, Scalar::U8), read(&mut g, 1, k, Scalar::I8));
@@ -323,7 +325,7 @@ fn rules_keep_out_of_traps() {
     let p = g.mul(a, b);
     let s = sum(&mut g, p, &[k]);
     nothing(&mut g, s, "sum(float");
-    // Two signed factors; a last range that is not of four; a maximum.
+    // Two signed factors; a last range of a length other than four; a maximum.
     let k = range(&mut g, 1, 4);
     let (a, b) = (byte_of(&mut g, 0, k, Scalar::I8), byte_of(&mut g, 1, k, Scalar::I8));
     let p = g.mul(a, b);
@@ -340,7 +342,7 @@ fn rules_keep_out_of_traps() {
     }
 }
 
-/// A random whole number made of a byte, and of constants where `depth` ends.
+/// Builds a random integer expression of a byte, and of constants where `depth` ends.
 fn expression(g: &mut Graph, r: &mut Random, byte: Id, other: Id, depth: usize) -> Id {
     let constant = |g: &mut Graph, v: usize| g.int_of(Scalar::I32, v as i64);
     if depth == 0 || r.below(12) == 0 {
@@ -424,7 +426,7 @@ fn words_hold_the_value_of_every_byte() {
     assert!(lifted > 1000, "{lifted} of 3000 read words");
 }
 
-/// 32 four-bit numbers around 8, one f16 scale.
+/// 32 four-bit numbers with offset 8, one f16 scale.
 static FOUR: Encoding = Encoding {
     name: "four",
     elements: 32,
@@ -434,7 +436,7 @@ static FOUR: Encoding = Encoding {
         (q - 8) * b.f16(0)
     },
 };
-/// The same bits as numbers of a table.
+/// The same bits as indices into a table.
 static TABLE: Encoding = Encoding {
     name: "table",
     elements: 32,
@@ -445,7 +447,7 @@ static TABLE: Encoding = Encoding {
     },
 };
 
-/// A row of three blocks times encoded activations.
+/// A row of three blocks times quantised activations.
 fn contraction(g: &mut Graph, e: &'static Encoding) -> Id {
     let (block, half, quad, byte) = (range(g, 0, 3), range(g, 1, 2), range(g, 2, 4), range(g, 3, 4));
     let zero = g.int(0);
@@ -470,7 +472,8 @@ fn dots(g: &Graph, root: Id) -> usize {
 #[test]
 fn a_contraction_becomes_dot4_by_all_the_rules() {
     let mut random = Random(3);
-    // Without the rule for machines with `signed_codes`, which has a test of its own, and the one for rows that have no zero.
+    // Excludes the rule for machines with `signed_codes`, which has its own test, and the rule for
+    // rows without a zero point.
     let names = dot::RULES.iter().map(|r| r.name);
     let rules: Vec<&str> = names.filter(|name| ![dot::SIGNED, dot::ROWS].contains(name)).collect();
     let mut missed = rules.clone();
@@ -479,11 +482,11 @@ fn a_contraction_becomes_dot4_by_all_the_rules() {
         let root = contraction(&mut g, e);
         let whole = dot::derive(&mut g, root, &|name| name != dot::SIGNED);
         assert!(dots(&g, whole) > 0, "{}", text::print(&g, &[whole]));
-        // What fired is counted, under its own name.
+        // Fired rules are counted under their own names.
         let fired = rules::fired(&g);
         assert!(fired.iter().any(|f| f.0.starts_with("sum(a*b) of bytes") && f.1 > 0), "{fired:?}");
         assert_eq!(fired.iter().any(|f| f.0.starts_with("sum(table")), e.name == TABLE.name, "{fired:?}");
-        // What is summed a byte at a time is the activations alone.
+        // Only the activations are summed byte by byte.
         let mut forms = vec![whole];
         for &rule in &rules {
             let without = dot::derive(&mut g, root, &|name| name != dot::SIGNED && name != rule);

@@ -1,5 +1,5 @@
-//! Every always-on rule fires in a case under its name, and both its sides have the same value; so have random index
-//! expressions and what the rules make of them.
+//! Every always-on rule fires in a case of the same name, and both sides have the same value; so do
+//! random index expressions before and after the rules.
 
 mod common;
 
@@ -10,10 +10,10 @@ use smallvec::smallvec;
 
 type Case = fn(&mut Builder) -> Id;
 
-/// Values of its leaves that a rule's case is evaluated for.
+/// Random assignments of leaf values for which a rule's case is evaluated.
 const POINTS: usize = 400;
 
-/// The left side of every rule, at least once.
+/// Left sides of rules; at least one case per rule.
 const CASES: &[(&str, Case)] = &[
     ("f(expand(constant), y) -> f(constant, y)", |b| {
         let (one, four) = (b.int(1), b.int(4));
@@ -226,7 +226,8 @@ const CASES: &[(&str, Case)] = &[
     }),
 ];
 
-/// Left sides that look like a rule's and on which it must not act, or must act with care: each was wrong once.
+/// Left sides that resemble a rule's, where it must not apply or must apply with care.
+/// Each was wrong once.
 const TRAPS: &[(&str, Case)] = &[
     ("a product that wraps does not divide back", |b| {
         let (x, c) = (b.leaf(0, Scalar::I32), b.int_of(Scalar::I32, 65536));
@@ -280,7 +281,10 @@ const TRAPS: &[(&str, Case)] = &[
     }),
 ];
 
-/// The case as rules make it, which computes what it was, or how it does not. What the rules have made goes through `right` before.
+/// Compares a case built with and without the rules; returns the builder, or a
+/// description of the difference.
+///
+/// `right` may modify the result of the rules first.
 fn compared(name: &str, case: Case, points: usize, right: fn(&mut Builder, Id) -> Id) -> Result<Builder, String> {
     let (mut raw, mut built) = (Builder::new(true), Builder::new(false));
     let (l, r) = (case(&mut raw), case(&mut built));
@@ -322,7 +326,8 @@ fn every_rule_fires_and_keeps_values() {
     }
 }
 
-/// What a rule leaves, made wrong by as little as its type allows, is caught by each of its cases.
+/// A wrong result of a rule, off by the smallest amount of its type, is caught by
+/// each of its cases.
 #[test]
 fn a_wrong_rule_is_caught_by_its_own_cases() {
     for (name, case) in CASES {
@@ -372,7 +377,7 @@ fn a_tensor_stays_a_tensor() {
     }
 }
 
-/// One step of a random expression: an op on earlier values, or a leaf.
+/// A step of a random expression: an op on earlier values, or a leaf.
 #[derive(Clone, Debug)]
 enum Step {
     Leaf(u8),
@@ -519,7 +524,7 @@ fn build_steps(b: &mut Builder, steps: &[(Step, Scalar)]) -> Vec<Id> {
     ids
 }
 
-/// `GRISTMILL_FUZZ` multiplies the number of programs and seeds them anew.
+/// Runs random programs; `GRISTMILL_FUZZ` multiplies their number and changes the seed.
 fn fuzz(seed: u64, programs: usize, narrow: bool) {
     let more = std::env::var("GRISTMILL_FUZZ").ok().and_then(|v| v.parse::<usize>().ok());
     let (mut r, programs) = (Random(seed + 1000 * more.unwrap_or(0) as u64), programs * more.unwrap_or(1));
@@ -583,7 +588,7 @@ fn long_sums_stay_small() {
     let all = b.op(Op::Add, &[q, m]);
     assert!(b.g.toposort(&[all]).len() < 2000);
     assert!(b.g.len() < 60_000, "{} nodes", b.g.len());
-    // Doubling: 2^60 paths, 60 nodes, at scalars, tensors and floats.
+    // Repeated doubling: 2^60 paths through 60 nodes, for scalars, tensors and floats.
     let (mut x, mut y) = (b.leaf(0, Scalar::F32), b.tensor(1, Scalar::F32, &[4]));
     let mut z = b.leaf(2, Scalar::I64);
     for _ in 0..60 {
@@ -596,7 +601,7 @@ fn long_sums_stay_small() {
 #[test]
 fn floats_beside_the_middle_of_two_halves_are_rounded_to_the_nearer() {
     let stored = |v: f64, s| Value::Float(v).stored_as(s).float();
-    // A middle, whose even neighbour is below, and the step between halves.
+    // A midpoint with an even lower neighbour, and the step between halves.
     for (scalar, below, step) in [(Scalar::BF16, 0.875, 1.0 / 256.0), (Scalar::F16, 0.875, 1.0 / 2048.0)] {
         let middle = below + step / 2.0;
         for sign in [1.0, -1.0] {
@@ -607,7 +612,7 @@ fn floats_beside_the_middle_of_two_halves_are_rounded_to_the_nearer() {
             }
         }
     }
-    // Beyond the largest, below the smallest, and no number.
+    // Above the largest, below the smallest, and NaN.
     assert_eq!(stored(1e300, Scalar::BF16), f64::INFINITY);
     assert_eq!(stored(-1e-300, Scalar::F16), 0.0);
     assert!(stored(f64::NAN, Scalar::BF16).is_nan());

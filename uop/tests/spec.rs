@@ -1,4 +1,4 @@
-//! Every row of the spec holds for good graphs and fails for a bad one.
+//! Every row of the spec accepts valid graphs and rejects an invalid one.
 
 use gristmill_uop::custom::CustomKernel;
 use gristmill_uop::spec::{Level, ROWS, check};
@@ -18,7 +18,7 @@ fn parse(t: &str) -> (Graph, Id) {
 
 use Level::{Kernel as K, Tensor as T};
 
-/// A text whose last node breaks that row.
+/// Texts with a last node that violates the named row.
 const BAD: &[(Level, &str, &str)] = &[
     (T, "only sources, movement, elementwise and tensor ops", "%0 = Range i64 4:i64 range=0 kind=loop\nreturn %0"),
     (K, "only scalars, elementwise ops, reductions and kernel ops", "%0 = Iota i64 4:i64 axes=[0]\nreturn %0"),
@@ -196,19 +196,19 @@ fn every_row_can_fail() {
         assert_eq!(error.row, *row, "{t}");
         assert_eq!(error.level, *level);
     }
-    // Arity and lanes, which the parser checks.
+    // Arity and lanes are checked by the parser, so these nodes are built directly.
     let mut g = Graph::new();
     let x = g.f32(1.0);
     let three = g.intern(Node { op: Op::Add, dtype: Scalar::F32.one(), src: smallvec![x, x, x], arg: Arg::None });
     let none =
         g.intern(Node { op: Op::Exp, dtype: Scalar::F32.one().with_lanes(0), src: smallvec![x], arg: Arg::None });
-    // A kernel of one argument, called with none; kernels have no text form.
+    // A kernel with one argument, called with none; kernels have no text form.
     static TWICE: CustomKernel =
         CustomKernel { name: "twice", texts: &[], output: "y", arguments: &["x"], accessors: &[], operations: 1 };
     let one = g.int(1);
     let call = Node { op: Op::Call, dtype: Scalar::F32.one(), src: smallvec![x, one], arg: Arg::Custom(&TWICE) };
     let call = g.intern(call);
-    // A function of a variable.
+    // An accessor function for a variable.
     static BY_FUNCTION: CustomKernel = CustomKernel { accessors: &[("x", 1)], ..TWICE };
     let n = g.var("n", 1, 4);
     let by_function = g.call(&BY_FUNCTION, x, one, &[n]);

@@ -1,4 +1,4 @@
-//! The text form reads back as what was printed, and no text makes the parser panic.
+//! Round trips of the text form, and a check that no text makes the parser panic.
 
 mod common;
 
@@ -178,7 +178,7 @@ fn mangled_texts_never_panic() {
         }
         let t = String::from_utf8_lossy(&t);
         if let Ok((g, roots)) = parse(&t, &encodings) {
-            // What reads prints, and reads again the same.
+            // A text that parses also prints, and parses to the same graph.
             same_again(&print(&g, &roots));
             for root in roots {
                 let _ = (check(&g, root, Level::Tensor), check(&g, root, Level::Kernel));

@@ -5,7 +5,7 @@
 
 mod programs;
 
-use crate::benchmarks::report::{Peer, Report, Row, Side, Test, markdown};
+use crate::benchmarks::report::{BenchReport, BenchRow, Peer, Side, Test, markdown};
 use crate::machine::{self, Ticks};
 use crate::shell;
 use anyhow::{Context, Result, bail};
@@ -86,7 +86,7 @@ pub fn run(options: &Options) -> Result<bool> {
     };
     let ours = Gristmill { path, threads, isa: options.isa.clone() };
 
-    let mut report = Report {
+    let mut report = BenchReport {
         date: machine::today(),
         command: command(options, threads),
         machine: machine::describe(threads)?,
@@ -130,10 +130,10 @@ fn measure(
     model: &Path,
     test: Test,
     depth: usize,
-    report: &mut Report,
-) -> Result<Row> {
+    report: &mut BenchReport,
+) -> Result<BenchRow> {
     let name = model.file_name().context("a model's path ends in a name")?.to_string_lossy().into_owned();
-    let mut row = Row::new(name.clone(), test, depth, &options.fa);
+    let mut row = BenchRow::new(name.clone(), test, depth, &options.fa);
     // What is done only once (kernels compiled, the file read from disk) is nobody's sample.
     let rounds = if test == Test::Start { 0..=options.r } else { 1..=options.r };
     for round in rounds {
@@ -216,10 +216,10 @@ fn command(options: &Options, threads: usize) -> String {
     text
 }
 
-impl Row {
-    fn new(model: String, test: Test, depth: usize, flash: &[u8]) -> Row {
+impl BenchRow {
+    fn new(model: String, test: Test, depth: usize, flash: &[u8]) -> BenchRow {
         let side = |label: String| Side { label, samples: vec![], others: vec![] };
-        Row {
+        BenchRow {
             model,
             test,
             depth,

@@ -13,8 +13,8 @@ use crate::serving::servers::Named;
 use crate::serving::workload::Prompts;
 use crate::{machine, shell};
 use anyhow::{Result, bail};
-use load::{Asking, Pace};
-use report::{Report, Row, table};
+use load::{Pace, ServeClient};
+use report::{ServeReport, ServeRow, table};
 use serde_json::{Map, Value};
 use std::path::PathBuf;
 use std::time::Duration;
@@ -31,7 +31,7 @@ count is answered. An answer has --max-tokens tokens, whatever it says (`ignore_
 behind the first, on average of each request, `gap` that from one piece of a stream to the next, which may have several tokens.";
 
 /// Most clients, and most requests of a run.
-const MOST: (u32, u32) = (1024, 100_000);
+const MAX_LOAD: (u32, u32) = (1024, 100_000);
 
 #[derive(clap::Args)]
 #[command(after_help = NOTES)]
@@ -43,13 +43,13 @@ pub struct Options {
     #[arg(long, value_name = "NAME=COMMAND", value_parser = |text: &str| Named::command(text).map_err(|error| error.to_string()))]
     start: Vec<Named>,
     /// Closed loops of so many clients [default: 1,4,16, unless there is --rate]
-    #[arg(long, value_name = "N", value_delimiter = ',', value_parser = clap::value_parser!(u32).range(1..=MOST.0 as i64))]
+    #[arg(long, value_name = "N", value_delimiter = ',', value_parser = clap::value_parser!(u32).range(1..=MAX_LOAD.0 as i64))]
     clients: Vec<u32>,
     /// Open loops of so many requests a second
     #[arg(long, value_name = "RATE", value_delimiter = ',', value_parser = rate)]
     rate: Vec<f64>,
     /// Requests of each run
-    #[arg(long, value_name = "N", default_value_t = 64, value_parser = clap::value_parser!(u32).range(1..=MOST.1 as i64))]
+    #[arg(long, value_name = "N", default_value_t = 64, value_parser = clap::value_parser!(u32).range(1..=MAX_LOAD.1 as i64))]
     requests: u32,
     /// Tokens of a prompt
     #[arg(long, value_name = "N", default_value_t = 128, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
@@ -106,7 +106,7 @@ pub fn run(options: &Options) -> Result<bool> {
     if options.common > options.prompt {
         bail!("--common {} is more than --prompt {}\nhint: it is a part of it", options.common, options.prompt);
     }
-    let mut report = Report {
+    let mut report = ServeReport {
         date: machine::today(),
         command: command(options),
         commit: shell::commit(&root)?,
@@ -128,10 +128,10 @@ pub fn run(options: &Options) -> Result<bool> {
 }
 
 /// All runs of one server's turn.
-fn measure(options: &Options, server: &Named, round: u16, report: &mut Report) -> Result<()> {
+fn measure(options: &Options, server: &Named, round: u16, report: &mut ServeReport) -> Result<()> {
     eprintln!("bench-serve: {}, round {round} of {}", server.name, options.r);
     let (running, model) = options.access.begin(server)?;
-    let asking = Asking {
+    let asking = ServeClient {
         site: running.site.clone(),
         model,
         max_tokens: options.max_tokens as usize,
@@ -147,7 +147,7 @@ fn measure(options: &Options, server: &Named, round: u16, report: &mut Report) -
         let mut made = prompts.make(&asking.site, nth * (requests + 1), requests + 1)?;
         let first = made.split_off(requests);
         load::run(&asking, &first, Pace::Clients(1));
-        let row = Row::new(&server.name, pace, round, load::run(&asking, &made, pace));
+        let row = ServeRow::new(&server.name, pace, round, load::run(&asking, &made, pace));
         eprintln!(
             "bench-serve: {}, {pace}: {:.1} tokens/s of answers in {:.1} s",
             server.name, row.answer_rate, row.seconds

@@ -1,12 +1,12 @@
 //! `xtask conformance`: the long run of the conformance suite. Many perturbed schedules of every case, and each alternative of every kind of decision taken.
 
-mod found;
 mod processes;
+mod results;
 
 use crate::shell;
 use anyhow::{Context, Result, bail};
-use found::Found;
-use processes::{Ended, Job, Run};
+use processes::{Job, JobResult, Run};
+use results::TestResults;
 use std::fs;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::path::{Path, PathBuf};
@@ -89,7 +89,7 @@ pub fn run(options: &Options) -> Result<bool> {
     let at_a_time = options.jobs.map(|n| n as usize);
     let at_a_time = at_a_time.or_else(|| std::thread::available_parallelism().ok().map(usize::from)).unwrap_or(1);
     let ended = run.all(jobs, at_a_time)?;
-    report(&Found::read(&folder)?, &ended)
+    report(&TestResults::read(&folder)?, &ended)
 }
 
 /// The tests that are asked for, in parts.
@@ -140,9 +140,9 @@ fn folder(binary: &Path, options: &Options) -> Result<PathBuf> {
 }
 
 /// Prints what was found; true if nothing is wrong, nothing was left out, and everything has come to its end.
-fn report(found: &Found, ended: &[(Job, Ended)]) -> Result<bool> {
+fn report(found: &TestResults, ended: &[(Job, JobResult)]) -> Result<bool> {
     print!("{}", found.table());
-    if found.is_empty() && ended.iter().all(|(_, how)| *how == Ended::Passed) {
+    if found.is_empty() && ended.iter().all(|(_, how)| *how == JobResult::Passed) {
         bail!("nothing ran: is there such a device, way or case?");
     }
     for (test, message) in &found.wrong {
@@ -161,6 +161,6 @@ fn report(found: &Found, ended: &[(Job, Ended)]) -> Result<bool> {
         );
     }
     print!("{}", processes::table(ended));
-    let passed = ended.iter().all(|(_, how)| *how == Ended::Passed);
+    let passed = ended.iter().all(|(_, how)| *how == JobResult::Passed);
     Ok(passed && found.wrong.is_empty() && missing.is_empty())
 }

@@ -23,7 +23,7 @@ const FEATURES: &[&str] = &[
 
 /// The machine of a report.
 #[derive(Serialize, Deserialize)]
-pub struct Machine {
+pub struct HostMachine {
     pub processor: String,
     /// Extensions that decide which kernels either program has.
     pub features: Vec<String>,
@@ -35,7 +35,7 @@ pub struct Machine {
     pub read_bandwidth: Option<f64>,
 }
 
-impl fmt::Display for Machine {
+impl fmt::Display for HostMachine {
     fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
         write!(f, "{}, {} cores", self.processor, self.cores)?;
         if let Some(bytes) = self.memory_bytes {
@@ -53,10 +53,10 @@ pub fn cores() -> Result<usize> {
 }
 
 /// What the system says of itself; what it does not say stays empty.
-pub fn describe(threads: usize) -> Result<Machine> {
+pub fn describe(threads: usize) -> Result<HostMachine> {
     let cpu = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
     let memory = fs::read_to_string("/proc/meminfo").unwrap_or_default();
-    Ok(Machine {
+    Ok(HostMachine {
         processor: field(&cpu, "model name").unwrap_or(std::env::consts::ARCH).to_owned(),
         features: features(field(&cpu, "flags").or(field(&cpu, "Features")).unwrap_or_default()),
         cores: cores()?,

@@ -5,7 +5,9 @@ mod bench_peer;
 mod bench_serve;
 mod benchmarks;
 mod bless;
+mod ci;
 mod conformance;
+mod experiments;
 mod kernels_diff;
 mod machine;
 mod serving;
@@ -25,6 +27,8 @@ struct Options {
 
 #[derive(Subcommand)]
 enum Command {
+    /// Run the gate, or with --fast the checks that answer within three minutes
+    Ci(ci::Options),
     /// Hold the boundaries: import directions, where names may appear, house rules
     Tidy(tidy::Options),
     /// Rerun the tests with snapshots in update mode and list what changed
@@ -41,6 +45,8 @@ enum Command {
     Soak(soak::Options),
     /// Write docs/benchmarks.md from what bench-peer measured (docs/benchmarks/*.json)
     Benchmarks(benchmarks::Options),
+    /// Write the index of docs/experiments from the front matter of its files
+    Experiments(experiments::Options),
     /// Write docs/ablation.md, what each optimisation is worth (docs/ablation/*.json), or measure one of its files
     Ablation(ablation::Options),
 }
@@ -48,6 +54,8 @@ enum Command {
 /// 0 clean, 1 there is something to look at (findings, a diff, a failing test), 2 the command itself failed.
 fn main() -> ExitCode {
     let done = match Options::parse().command {
+        Command::Ci(options) => ci::run(&options),
+        Command::Experiments(options) => experiments::run(&options),
         Command::Tidy(options) => tidy::run(&options),
         Command::Bless(options) => bless::run(&options),
         Command::Conformance(options) => conformance::run(&options),

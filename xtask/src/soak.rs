@@ -13,9 +13,9 @@ use crate::serving::access::Access;
 use crate::serving::servers::{Named, Running};
 use crate::{machine, shell};
 use anyhow::{Result, anyhow};
-use cases::Sizes;
-use load::{Asking, Loop, Outcome};
-use report::{Answers, Report, Spread, table};
+use cases::CaseSizes;
+use load::{Loop, Outcome, SoakClient};
+use report::{Answers, LatencySpread, SoakReport, table};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
@@ -36,9 +36,9 @@ With --fair measure on a machine that does nothing else: where other programs ta
 It exits with 1 where something is found. The same --seed has the same prompts, requests and moments.";
 
 /// Most clients, and most requests.
-const MOST: (u32, u32) = (1024, 10_000_000);
+const MAX_LOAD: (u32, u32) = (1024, 10_000_000);
 /// How often it says how far it is.
-const PROGRESS: Duration = Duration::from_secs(5);
+const PROGRESS_INTERVAL: Duration = Duration::from_secs(5);
 
 #[derive(clap::Args)]
 #[command(after_help = NOTES)]
@@ -51,10 +51,10 @@ pub struct Options {
     #[arg(long, value_name = "NAME=COMMAND", value_parser = |text: &str| Named::command(text).map_err(|error| error.to_string()))]
     start: Option<Named>,
     /// Requests in all
-    #[arg(long, value_name = "N", default_value_t = 10_000, value_parser = clap::value_parser!(u32).range(1..=MOST.1 as i64))]
+    #[arg(long, value_name = "N", default_value_t = 10_000, value_parser = clap::value_parser!(u32).range(1..=MAX_LOAD.1 as i64))]
     requests: u32,
     /// Clients that ask at the same time
-    #[arg(long, value_name = "N", default_value_t = 64, value_parser = clap::value_parser!(u32).range(1..=MOST.0 as i64))]
+    #[arg(long, value_name = "N", default_value_t = 64, value_parser = clap::value_parser!(u32).range(1..=MAX_LOAD.0 as i64))]
     clients: u32,
     /// The part of the requests whose client hangs up, from 0 to 1
     #[arg(long, value_name = "PART", default_value_t = 0.33, value_parser = part)]
@@ -100,15 +100,15 @@ fn part(text: &str) -> Result<f64, String> {
 /// True where nothing was found.
 pub fn run(options: &Options) -> Result<bool> {
     let root = shell::root()?;
-    let mut report = Report {
+    let mut report = SoakReport {
         date: machine::today(),
         command: command(options),
         commit: shell::commit(&root)?,
         machine: Some(machine::describe(machine::cores()?)?),
-        ..Report::default()
+        ..SoakReport::default()
     };
     // A report that cannot be written is better known now than after an hour.
-    let save = |report: &Report| options.output.as_ref().map_or(Ok(()), |path| shell::save(path, report));
+    let save = |report: &SoakReport| options.output.as_ref().map_or(Ok(()), |path| shell::save(path, report));
     save(&report)?;
     soak(options, &mut report)?;
     save(&report)?;
@@ -124,19 +124,19 @@ fn server(options: &Options) -> Result<&Named> {
 }
 
 /// All of it but for what is said of the circumstances.
-fn soak(options: &Options, report: &mut Report) -> Result<()> {
+fn soak(options: &Options, report: &mut SoakReport) -> Result<()> {
     let server = server(options)?;
     let (running, model) = options.access.begin(server)?;
     (report.server, report.fair) = (server.name.clone(), options.fair);
     (report.requests, report.clients) = (options.requests as usize, options.clients as usize);
     report.before = watch::at_first(&running.site)?;
-    let sizes = Sizes {
+    let sizes = CaseSizes {
         cases: options.prompts as usize,
         prompt: options.prompt as usize,
         answer: options.max_tokens as usize,
         seed: options.seed,
     };
-    let asking = Asking::new(running.site.clone(), Duration::from_secs(options.timeout.into()));
+    let asking = SoakClient::new(running.site.clone(), Duration::from_secs(options.timeout.into()));
     let cases = cases::cases(&asking.site, &model, &sizes)?;
     eprintln!("soak: {} is ready; {} prompts are answered alone", server.name, cases.len());
     let begun = Instant::now();
@@ -158,9 +158,9 @@ fn soak(options: &Options, report: &mut Report) -> Result<()> {
         _ => None,
     });
     let (waits, others) = finished.unzip();
-    (report.wait, report.others) = (Spread::of(waits), Spread::of(others));
-    report.answers = Answers::of(&outcomes, &cases, &alone);
-    report.memory = watch::Growth::of(&memory, u64::from(options.growth) << 20);
+    (report.wait, report.others) = (LatencySpread::from_samples(waits), LatencySpread::from_samples(others));
+    report.answers = Answers::new(&outcomes, &cases, &alone);
+    report.memory = watch::Growth::fit(&memory, u64::from(options.growth) << 20);
     match watch::until_idle(&running.site, &report.before, Duration::from_secs(options.idle.into())) {
         Ok(after) => report.after = after,
         Err(error) => report.findings.push(format!("the server does not answer any more: {error:#}")),
@@ -170,11 +170,11 @@ fn soak(options: &Options, report: &mut Report) -> Result<()> {
 }
 
 /// The run, with somebody who looks at the server's memory meanwhile and says how far it is.
-fn watched(running: &Running, asking: &Asking, of: &Loop) -> (load::Outcomes, Vec<u64>) {
+fn watched(running: &Running, asking: &SoakClient, of: &Loop) -> (load::Outcomes, Vec<u64>) {
     let (done, over) = (AtomicUsize::new(0), AtomicBool::new(false));
     let (begun, mut said) = (Instant::now(), Instant::now());
     let progress = |now: Option<u64>| {
-        if said.elapsed() < PROGRESS {
+        if said.elapsed() < PROGRESS_INTERVAL {
             return;
         }
         said = Instant::now();

@@ -7,12 +7,15 @@ mod benchmarks;
 mod circles;
 mod circumstances;
 mod cited;
+mod comments;
+mod commits;
 mod dialects;
 mod finding;
 mod folders;
 mod formats;
 mod house;
 mod kernel_text;
+mod language;
 mod lexer;
 mod long_functions;
 mod pure;
@@ -83,6 +86,15 @@ const CHECKS: &[Check] = &[
         absent: "numbers of issues and sessions, and papers from outside, in pages and comments",
         run: circumstances::circumstances,
     },
+    Check { name: "experiments", absent: "a number of an experiment without a file", run: cited::experiments },
+    Check { name: "mannerisms", absent: "a manner of writing above its rate", run: language::mannerisms },
+    Check { name: "phrases", absent: "a phrase of our own that has a term of the field", run: language::phrases },
+    Check { name: "terms", absent: "a term of the field that no text has", run: language::terms },
+    Check { name: "comment-widths", absent: "a comment wider than 100 columns", run: comments::widths },
+    Check { name: "echoes", absent: "a doc comment as short as a name", run: comments::echoes },
+    Check { name: "names", absent: "a type's name twice in a crate, a constructor `of`", run: comments::names },
+    Check { name: "commits", absent: "a commit subject without area and imperative", run: commits::commits },
+    Check { name: "page-sizes", absent: "a first page that is too long", run: comments::page_sizes },
     Check {
         name: "benchmarks",
         absent: "a page of measurements that is not what its files give",
@@ -127,7 +139,7 @@ mod tests {
     #[test]
     fn an_empty_tree_is_tidy() {
         for check in CHECKS {
-            assert_eq!((check.run)(&Tree::of(&[])), [], "{}", check.name);
+            assert_eq!((check.run)(&Tree::from_files(&[])), [], "{}", check.name);
         }
     }
 }

@@ -30,13 +30,13 @@ const FLAGS: &[&str] = &[
 ];
 /// The flag of a compiler that makes kernels in a third of the time of `-O2` (gcc 12, a unit of 390 kB: 1.3 s for 3.9), which take longer to run: for tests of what
 /// stands above kernels.
-pub const QUICK: &str = "-Og";
+pub const QUICK_FLAG: &str = "-Og";
 /// Part of every key: another way of compiling is another number.
-const FORMAT: &str = "gristmill cpu kernels 1";
+const KEY_VERSION: &str = "gristmill cpu kernels 1";
 /// Under what the compiler of the latest kernels is noted.
-const REMEMBERED: &str = "compiler 1";
+const COMPILER_KEY: &str = "compiler 1";
 /// What a machine lacks.
-const NONE: &str = "none of cc, gcc and clang runs on this machine";
+const NO_COMPILER: &str = "none of cc, gcc and clang runs on this machine";
 /// The longest that a unit may take. The largest take gcc some ten seconds on a slow core; thirty times that is a compiler that hangs.
 const COMPILE_TIME: Duration = Duration::from_secs(300);
 /// The longest that `--version` may take: some milliseconds, unless the machine is busy or the program lies on a network's disk.
@@ -63,7 +63,7 @@ impl Cc {
             None => ["cc", "gcc", "clang"]
                 .iter()
                 .find_map(|name| Cc::named(name).ok())
-                .ok_or_else(|| Error::NoCompiler(NONE.into())),
+                .ok_or_else(|| Error::NoCompiler(NO_COMPILER.into())),
         }
     }
 
@@ -77,7 +77,7 @@ impl Cc {
 
     /// What [`Cc::remember`] has noted.
     fn remembered(store: &Store) -> Option<Cc> {
-        let note = String::from_utf8(store.get(&Key::of([REMEMBERED])).ok()??).ok()?;
+        let note = String::from_utf8(store.get(&Key::of([COMPILER_KEY])).ok()??).ok()?;
         let (command, version) = note.split_once('\n')?;
         let command = command.split_whitespace().map(String::from).collect();
         Some(Cc { command, program: None, version: version.into(), limit: COMPILE_TIME })
@@ -85,7 +85,7 @@ impl Cc {
 
     /// Notes in that store that its latest kernels are this compiler's.
     pub fn remember(&self, store: &Store) {
-        store.keep(&Key::of([REMEMBERED]), format!("{}\n{}", self.command.join(" "), self.version).as_bytes());
+        store.keep(&Key::of([COMPILER_KEY]), format!("{}\n{}", self.command.join(" "), self.version).as_bytes());
     }
 
     /// The compiler run by these words. The error says what it does instead of telling its version.
@@ -141,7 +141,7 @@ impl Cc {
     /// Everything that the compiled form of `source` depends on.
     pub fn key(&self, source: &str, isa: Isa) -> Key {
         let command = self.command.join(" ");
-        let mut parts: Vec<&str> = vec![FORMAT, isa.name(), &command, &self.version, source];
+        let mut parts: Vec<&str> = vec![KEY_VERSION, isa.name(), &command, &self.version, source];
         for flag in self.flags(isa) {
             parts.push(flag);
         }
@@ -151,7 +151,7 @@ impl Cc {
     /// A translation unit as the bytes of a shared library. `what` names it in errors; `place` is for files in between.
     pub fn compile(&self, what: &str, source: &str, isa: Isa, place: &Temporary) -> Result<Vec<u8>, Error> {
         let Some(program) = &self.program else {
-            return Err(Error::NoCompiler(format!("{NONE}, and {what} has not been compiled before")));
+            return Err(Error::NoCompiler(format!("{NO_COMPILER}, and {what} has not been compiled before")));
         };
         let directory = place.path();
         let io = |doing: &str| Error::io(format!("{doing} in {}", directory.display()));

@@ -11,15 +11,15 @@ use std::time::{Duration, Instant};
 /// Bytes that are kept of what a program says: a compiler that is unhappy with a vector type can write megabytes.
 pub const MESSAGE_BYTES: usize = 8 << 10;
 /// Time passes in pieces so long. Of a time in which everything was stopped (Ctrl-Z, a machine asleep) at most one counts.
-const SLICE: Duration = Duration::from_secs(1);
+const WAIT_SLICE: Duration = Duration::from_secs(1);
 /// A program that has ended has written all that it says: what is in its pipes is read in less. Longer they are open only where something
 /// that it left behind has them.
 const READ_TIME: Duration = Duration::from_secs(5);
 /// Looks for descendants of a program that is being ended: what a stopped process had begun to start is there at the next.
-const LOOKS: usize = 100;
+const KILL_ROUNDS: usize = 100;
 
 /// How a program ended, and what it said.
-pub struct Ended {
+pub struct ChildOutput {
     /// None if it took too long, and was killed.
     pub status: Option<ExitStatus>,
     /// The beginning of what it said.
@@ -30,9 +30,9 @@ pub struct Ended {
 
 /// Runs a program for at most so long. What it has started goes with it then. It stays in the group of its caller: what ends that (Ctrl-C) ends
 /// it, too.
-pub fn run(mut command: Command, limit: Duration) -> std::io::Result<Ended> {
+pub fn run(mut command: Command, limit: Duration) -> std::io::Result<ChildOutput> {
     let mut child = command.stdin(Stdio::null()).stderr(Stdio::piped()).spawn()?;
-    let (output, errors) = (Said::of(child.stdout.take()), Said::of(child.stderr.take()));
+    let (output, errors) = (PipeReader::from_pipe(child.stdout.take()), PipeReader::from_pipe(child.stderr.take()));
     let pid = Pid::from_child(&child);
     let (send, ended) = mpsc::channel();
     std::thread::spawn(move || {
@@ -48,14 +48,14 @@ pub fn run(mut command: Command, limit: Duration) -> std::io::Result<Ended> {
     // It may have ended by itself just before.
     let status = (in_time || status.success()).then_some(status);
     let until = Instant::now() + READ_TIME;
-    Ok(Ended { status, output: output.read(until), errors: errors.read(until) })
+    Ok(ChildOutput { status, output: output.read(until), errors: errors.read(until) })
 }
 
 /// Does it come in that time, counted in slices?
 fn within(ended: &Receiver<()>, limit: Duration) -> bool {
     let mut left = limit;
     while !left.is_zero() {
-        let slice = left.min(SLICE);
+        let slice = left.min(WAIT_SLICE);
         match ended.recv_timeout(slice) {
             Err(RecvTimeoutError::Timeout) => left -= slice,
             Ok(()) | Err(RecvTimeoutError::Disconnected) => return true,
@@ -69,7 +69,7 @@ fn within(ended: &Receiver<()>, limit: Duration) -> bool {
 fn end(child: Pid) {
     let mut tree = vec![child];
     let _ = kill_process(child, Signal::STOP);
-    for _ in 0..LOOKS {
+    for _ in 0..KILL_ROUNDS {
         let found: Vec<Pid> = tree.iter().flat_map(|&pid| children(pid)).filter(|pid| !tree.contains(pid)).collect();
         if found.is_empty() {
             break;
@@ -99,15 +99,15 @@ fn children(_: Pid) -> Vec<Pid> {
 }
 
 /// What a program says, which is read to its end beside it.
-struct Said {
+struct PipeReader {
     /// The first bytes: a little more than is shown of them.
     bytes: Arc<Mutex<Vec<u8>>>,
     /// Closed at the end.
     ended: Receiver<()>,
 }
 
-impl Said {
-    fn of(pipe: Option<impl Read + Send + 'static>) -> Said {
+impl PipeReader {
+    fn from_pipe(pipe: Option<impl Read + Send + 'static>) -> PipeReader {
         let bytes = Arc::new(Mutex::new(Vec::new()));
         let (send, ended) = mpsc::channel();
         let kept = bytes.clone();
@@ -127,7 +127,7 @@ impl Said {
                 }
             }
         });
-        Said { bytes, ended }
+        PipeReader { bytes, ended }
     }
     /// What has been read at its end, or by then, where a process left behind keeps it from ending.
     fn read(self, until: Instant) -> Vec<u8> {

@@ -1,21 +1,21 @@
 //! The CPU as a device.
 
-use super::cc::{Cc, QUICK};
+use super::cc::{Cc, QUICK_FLAG};
+use super::code_places::CodePlaces;
 use super::isa::Isa;
 use super::kernel::CpuCode;
 use super::measure;
 use super::memory::{Allocator, huge_pages};
-use super::places::Places;
 use super::processor::machine;
 use super::replay::CpuReplay;
-use super::team::{MOST, Team};
-use super::unit::{Loaded, Unit, partition};
-use crate::measured::Kept;
+use super::team::{MAX_WORKERS, Team};
+use super::unit::{LoadedUnit, Unit, partition};
+use crate::cost_store::CostStore;
 use crate::parallel::{cores, each};
-use crate::text::{Libraries, Text};
+use crate::text::{KernelText, Libraries};
 use crate::tuning;
 use gristmill_runtime::lease::{Order, Owner};
-use gristmill_runtime::staging::{self, Piece};
+use gristmill_runtime::staging::{self, StagedWrite};
 use gristmill_runtime::store::{Key, Store};
 use gristmill_runtime::{Buffer, Device, DeviceId, Error, Kernel, Launch, LoadedProgram, Memory, Replay, memory};
 use gristmill_uop::costs::Costs;
@@ -36,19 +36,19 @@ pub struct CpuDevice {
     team: Arc<Team>,
     allocator: Allocator,
     /// What two schedules share is compiled once even where their units differ.
-    loaded: Libraries<Loaded>,
+    loaded: Libraries<LoadedUnit>,
     compiled: AtomicUsize,
 }
 
 impl CpuDevice {
     /// The CPU with `threads` workers (all that the process may use unless said) and the instruction set `isa` (a name or
-    /// `auto`), with the user's store and C compiler, told [`QUICK`] or not. `GRISTMILL_PIN=1` keeps each worker on a core.
+    /// `auto`), with the user's store and C compiler, told [`QUICK_FLAG`] or not. `GRISTMILL_PIN=1` keeps each worker on a core.
     pub fn new(threads: Option<usize>, isa: &str, quick: bool) -> Result<CpuDevice, Error> {
         // The cheap checks first.
         let (threads, isa) = (team_size(threads)?, Isa::parse(isa)?);
         let store = Store::user()?;
         let cc = Cc::find_or_remember(&store)?;
-        CpuDevice::with(threads, isa, if quick { cc.with_flag(QUICK) } else { cc }, store)
+        CpuDevice::with(threads, isa, if quick { cc.with_flag(QUICK_FLAG) } else { cc }, store)
     }
 
     /// The CPU with this compiler and store.
@@ -71,10 +71,10 @@ impl CpuDevice {
     }
 
     /// The units of the store that have some of these texts, by text.
-    fn stored(&self, places: &Places, texts: &[&Text]) -> Result<Vec<(Key, Arc<Loaded>)>, Error> {
+    fn stored(&self, places: &CodePlaces, texts: &[&KernelText]) -> Result<Vec<(Key, Arc<LoadedUnit>)>, Error> {
         let units = places.units(texts);
-        let of = |number: usize| units[number].1.iter().map(|&i| texts[i]).collect::<Vec<&Text>>();
-        let load = |number: usize| Ok(Places::load(&self.store, &units[number].0, &of(number)));
+        let of = |number: usize| units[number].1.iter().map(|&i| texts[i]).collect::<Vec<&KernelText>>();
+        let load = |number: usize| Ok(CodePlaces::load(&self.store, &units[number].0, &of(number)));
         let mut libraries = Vec::new();
         each(units.len(), cores(), load, |number, library| {
             let library = library.map(Arc::new);
@@ -103,9 +103,9 @@ impl CpuDevice {
         &self.team
     }
     /// Its costs, as they are kept.
-    fn kept(&self) -> Kept<'_> {
+    fn kept(&self) -> CostStore<'_> {
         let device = format!("{}, {} threads", machine(self.isa), self.threads());
-        Kept::new(&self.store, &device, "")
+        CostStore::new(&self.store, &device, "")
     }
     /// Translation units that this device had to compile.
     pub fn compiled(&self) -> usize {
@@ -116,11 +116,11 @@ impl CpuDevice {
 fn team_size(asked: Option<usize>) -> Result<usize, Error> {
     let there = cores();
     match asked {
-        None => Ok(there.min(MOST)),
-        Some(n) if (1..=MOST).contains(&n) => Ok(n),
+        None => Ok(there.min(MAX_WORKERS)),
+        Some(n) if (1..=MAX_WORKERS).contains(&n) => Ok(n),
         Some(n) => Err(Error::Setting {
             setting: format!("--threads {n}"),
-            message: format!("a team has 1 to {MOST} threads"),
+            message: format!("a team has 1 to {MAX_WORKERS} threads"),
             hint: format!("this process may use {there} cores; without the flag it uses them all"),
         }),
     }
@@ -175,20 +175,20 @@ impl Device for CpuDevice {
     fn read(&self, from: &Buffer, offset: usize, data: &mut [u8]) -> Result<(), Error> {
         from.copy_out(self.id(), offset, data)
     }
-    fn stage<'a>(&'a self, to: &Buffer, offset: usize, len: usize) -> Result<Box<dyn Piece + 'a>, Error> {
+    fn stage<'a>(&'a self, to: &Buffer, offset: usize, len: usize) -> Result<Box<dyn StagedWrite + 'a>, Error> {
         staging::in_place(self.id(), to, offset, len)
     }
     fn load(&self, programs: &[Program], progress: &dyn Fn(usize, usize)) -> Result<Vec<Arc<dyn Kernel>>, Error> {
-        let texts = Text::all(programs)?;
+        let texts = KernelText::all(programs)?;
         let (mut libraries, missing) = self.loaded.find(&texts);
-        let done = |libraries: &HashMap<Key, Arc<Loaded>>| {
+        let done = |libraries: &HashMap<Key, Arc<LoadedUnit>>| {
             progress(texts.iter().filter(|t| libraries.contains_key(&t.key)).count(), texts.len())
         };
         done(&libraries);
         let before = self.compiled();
-        let mut places = Places::open(&self.store, &self.cc, self.isa, &self.prelude);
+        let mut places = CodePlaces::open(&self.store, &self.cc, self.isa, &self.prelude);
         libraries.extend(self.stored(&places, &missing)?);
-        let missing: Vec<&Text> = missing.into_iter().filter(|t| !libraries.contains_key(&t.key)).collect();
+        let missing: Vec<&KernelText> = missing.into_iter().filter(|t| !libraries.contains_key(&t.key)).collect();
         let lengths: Vec<usize> = missing.iter().map(|t| t.source.len()).collect();
         let parts = partition(&lengths, cores());
         let units: Vec<Unit> =
@@ -208,7 +208,7 @@ impl Device for CpuDevice {
             self.cc.remember(&self.store);
         }
         self.loaded.keep(&libraries);
-        let kernel = |(text, program): (&Text, &Program)| -> Result<Arc<dyn Kernel>, Error> {
+        let kernel = |(text, program): (&KernelText, &Program)| -> Result<Arc<dyn Kernel>, Error> {
             let library = libraries[&text.key].clone();
             let function = library.function(text)?;
             Ok(Arc::new(LoadedProgram::new(program.clone(), self.id(), CpuCode { function, _library: library })))

@@ -20,18 +20,18 @@ pub struct Passes {
 }
 
 /// Bytes that are read: more than most caches, and on two cores that read 5 GB/s each 50 ms a pass.
-const BYTES: usize = 512 << 20;
+const READ_BYTES: usize = 512 << 20;
 /// Of a machine with little memory, at least so many: more than the caches of its cores.
-const LEAST_BYTES: usize = 64 << 20;
+const MIN_READ_BYTES: usize = 64 << 20;
 /// Passes over them.
 const PASSES: Passes = Passes { least: 3, most: 100, time: Duration::from_millis(200) };
 /// Barriers of a run: each takes 0.1 to 1 µs.
 const BARRIERS: usize = 20_000;
 /// Words of a block behind which a worker goes on elsewhere (4 KB), and blocks of each worker: 64 MiB of its own.
-const BLOCK: usize = 512;
-const BLOCKS: usize = 16 << 10;
+const BLOCK_WORDS: usize = 512;
+const BLOCKS_PER_WORKER: usize = 16 << 10;
 /// Loads one after the other: 100 ns each.
-const LOADS: usize = 200_000;
+const LATENCY_LOADS: usize = 200_000;
 /// Runs of these, of which the best counts.
 const RUNS: usize = 3;
 
@@ -41,12 +41,12 @@ const RUNS: usize = 3;
 /// Where there is too little memory, or a thread does not start.
 pub fn costs(threads: usize) -> Result<Costs, Error> {
     let team = Team::new(threads, true)?;
-    let room = memory::available().map_or(BYTES, |bytes| usize::try_from(bytes / 4).unwrap_or(BYTES));
-    let data = Data::new(&team, room.clamp(LEAST_BYTES, BYTES) / 8)?;
+    let room = memory::available().map_or(READ_BYTES, |bytes| usize::try_from(bytes / 4).unwrap_or(READ_BYTES));
+    let data = Data::new(&team, room.clamp(MIN_READ_BYTES, READ_BYTES) / 8)?;
     Ok(Costs {
         bandwidth: Some(bandwidth(&team, &[data.words()], PASSES)?),
         launch: Some(best(|| barriers(&team))? / BARRIERS as f64),
-        latency: Some(best(|| chase(&team, data.words()))? / LOADS as f64),
+        latency: Some(best(|| chase(&team, data.words()))? / LATENCY_LOADS as f64),
         jump: jump(&team, data.words())?,
         ..Costs::NONE
     })
@@ -145,7 +145,7 @@ fn chase(team: &Team, words: &[u64]) -> Result<f64, Error> {
             return;
         }
         let mut line = NEXT.load(Ordering::Relaxed) as usize & mask;
-        for _ in 0..LOADS {
+        for _ in 0..LATENCY_LOADS {
             let value = words[line * 8];
             line = line.wrapping_mul(1_664_525).wrapping_add(1_013_904_222 + value as usize) & mask;
         }
@@ -155,16 +155,16 @@ fn chase(team: &Team, words: &[u64]) -> Result<f64, Error> {
 
 /// Seconds more that a block takes each worker where it lies elsewhere than behind the one before.
 fn jump(team: &Team, words: &[u64]) -> Result<Option<f64>, Error> {
-    let blocks = (words.len() / BLOCK / team.count() + 1).next_power_of_two() / 2;
-    let blocks = blocks.min(BLOCKS);
+    let blocks = (words.len() / BLOCK_WORDS / team.count() + 1).next_power_of_two() / 2;
+    let blocks = blocks.min(BLOCKS_PER_WORKER);
     // An odd number goes through a power of two in an order of its own; 1 in the order of memory.
     let run = |step: usize| {
         best(|| {
             seconds(team, &|worker| {
-                let mine = &words[worker.index * blocks * BLOCK..][..blocks * BLOCK];
+                let mine = &words[worker.index * blocks * BLOCK_WORDS..][..blocks * BLOCK_WORDS];
                 let block = |i: usize| i.wrapping_mul(step) & (blocks - 1);
-                let total =
-                    (0..blocks).fold(0u64, |t, i| t.wrapping_add(block_sum(&mine[block(i) * BLOCK..][..BLOCK])));
+                let total = (0..blocks)
+                    .fold(0u64, |t, i| t.wrapping_add(block_sum(&mine[block(i) * BLOCK_WORDS..][..BLOCK_WORDS])));
                 std::hint::black_box(total);
             })
         })

@@ -4,10 +4,10 @@ use gristmill_runtime::lease::{Owner, Uses};
 use gristmill_runtime::{Buffer, Error, Memory, RawBuffer, memory};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
-const HUGE: usize = 2 << 20;
+const HUGE_PAGE_BYTES: usize = 2 << 20;
 /// Weights are carved from pieces of this size, so that a model's many tensors share huge pages: a tensor of 5 MB alone has a
 /// fifth of its bytes in small pages at its ends.
-const CHUNK: usize = 64 << 20;
+const ARENA_BYTES: usize = 64 << 20;
 /// Carved pieces begin at multiples of this: a page, more than any vector needs.
 const ALIGN: usize = 4 << 10;
 
@@ -33,7 +33,7 @@ impl Map {
         };
         // Linux promises more than it has, and then kills. Large requests are worth a look at what there is; a state is not
         // meant to be touched whole.
-        if memory != Memory::State && bytes >= CHUNK && memory::available().is_some_and(|a| bytes as u64 > a) {
+        if memory != Memory::State && bytes >= ARENA_BYTES && memory::available().is_some_and(|a| bytes as u64 > a) {
             return Err(refuse());
         }
         let len = bytes.max(1).checked_next_multiple_of(ALIGN).ok_or_else(refuse)?;
@@ -41,11 +41,11 @@ impl Map {
             let lazily = if memory == Memory::State { libc::MAP_NORESERVE } else { 0 };
             return Ok(Map { base: map(len, lazily).ok_or_else(refuse)?, len });
         }
-        let wide = len.checked_add(HUGE).ok_or_else(refuse)?;
+        let wide = len.checked_add(HUGE_PAGE_BYTES).ok_or_else(refuse)?;
         let start = map(wide, 0).ok_or_else(refuse)?;
-        let before = start.align_offset(HUGE);
+        let before = start.align_offset(HUGE_PAGE_BYTES);
         // SAFETY: `start .. start + wide` was just mapped; the two ends outside `len` bytes from the first multiple of 2 MiB
-        // are page-aligned (HUGE and ALIGN are) and nobody has seen them. Advice may be ignored.
+        // are page-aligned (HUGE_PAGE_BYTES and ALIGN are) and nobody has seen them. Advice may be ignored.
         unsafe {
             let base = start.add(before);
             if before > 0 {
@@ -159,13 +159,13 @@ impl Allocator {
     }
     /// A buffer of zeros.
     pub fn alloc(&self, bytes: usize, memory: Memory) -> Result<Buffer, Error> {
-        if memory != Memory::Weights || bytes >= CHUNK / 2 || sanitizer().is_some() {
+        if memory != Memory::Weights || bytes >= ARENA_BYTES / 2 || sanitizer().is_some() {
             return Ok(Buffer::whole(Arc::new(Shared::new(&self.owner, bytes, memory)?)));
         }
         let mut chunk = self.chunk.lock().unwrap_or_else(PoisonError::into_inner);
         let (shared, used) = match chunk.take() {
             Some((shared, used)) if shared.len - used >= bytes => (shared, used),
-            _ => (Arc::new(Shared::new(&self.owner, CHUNK, memory)?), 0),
+            _ => (Arc::new(Shared::new(&self.owner, ARENA_BYTES, memory)?), 0),
         };
         let buffer = Buffer::new(shared.clone(), used, bytes)?;
         // Once full, the mapping is its buffers' alone.
@@ -209,7 +209,7 @@ mod tests {
             for len in [0, 1, 4096, 5_000_001] {
                 let map = Map::new(len, memory).unwrap();
                 assert!(map.len >= len);
-                let to = if memory == Memory::Weights { HUGE } else { ALIGN };
+                let to = if memory == Memory::Weights { HUGE_PAGE_BYTES } else { ALIGN };
                 assert_eq!(map.base() as usize % to, 0);
                 drop(map);
                 let buffer = Buffer::whole(Arc::new(Shared::new(&Owner::new(), len, memory).unwrap()));
@@ -247,7 +247,7 @@ mod tests {
     #[test]
     fn too_much_is_an_error() {
         for memory in [Memory::Weights, Memory::State, Memory::Scratch] {
-            for wanted in [usize::MAX, usize::MAX - HUGE, 1 << 60] {
+            for wanted in [usize::MAX, usize::MAX - HUGE_PAGE_BYTES, 1 << 60] {
                 let error = Map::new(wanted, memory).err().unwrap();
                 assert!(matches!(error, Error::OutOfMemory { .. }) && error.hint().is_some());
             }

@@ -32,11 +32,11 @@ struct Task {
 }
 
 /// A launch of so many bytes is long: some ten microseconds. Where assertions are checked all are, so that tests, whose kernels are small, see pieces.
-const LONG: f64 = if cfg!(debug_assertions) { 0.0 } else { 512e3 };
+const LONG_LAUNCH_BYTES: f64 = if cfg!(debug_assertions) { 0.0 } else { 512e3 };
 /// The part of a worker's share, one in so many, that others may take.
-const LEFT: i64 = 4;
+const STEALABLE_SHARE: i64 = 4;
 /// Pieces of it.
-const PIECES: i64 = 2;
+const STEALABLE_PIECES: i64 = 2;
 
 /// A captured step.
 pub struct CpuReplay {
@@ -111,7 +111,7 @@ impl CpuReplay {
         let vars = self.reads.len()..self.reads.len() + slots.len();
         self.reads.extend(slots);
         self.scratch = self.scratch.max(program.scratch);
-        let long = program.estimate.weight_bytes + program.estimate.other_bytes >= LONG;
+        let long = program.estimate.weight_bytes + program.estimate.other_bytes >= LONG_LAUNCH_BYTES;
         let (function, taken) = (kernel.code.function, AtomicUsize::new(0));
         let seconds = program.bodies.iter().map(|body| body.seconds).collect();
         self.step.tasks.push(Task { function, buffers, vars, groups, seconds, number, long, taken });
@@ -153,7 +153,7 @@ struct Shares<'a> {
 
 impl Shares<'_> {
     /// The workgroups of worker `index`: contiguous, as long as those of the others by the cost model.
-    fn of(&self, index: usize) -> Range<i64> {
+    fn share(&self, index: usize) -> Range<i64> {
         let workers = self.workers as i64;
         let place = (index as i64 - self.shift).rem_euclid(workers);
         self.begin(place)..self.begin(place + 1)
@@ -189,14 +189,14 @@ impl Shares<'_> {
     }
 }
 
-/// What a worker runs of its share before it takes pieces, and piece `i` of the rest, which has [`PIECES`]. Cores are not equally fast, nor is one
+/// What a worker runs of its share before it takes pieces, and piece `i` of the rest, which has [`STEALABLE_PIECES`]. Cores are not equally fast, nor is one
 /// from one moment to the next, least of all where memory decides.
 fn own(share: &Range<i64>) -> Range<i64> {
-    share.start..share.end - (share.end - share.start) / LEFT
+    share.start..share.end - (share.end - share.start) / STEALABLE_SHARE
 }
 fn piece(share: &Range<i64>, i: i64) -> Range<i64> {
-    let (first, rest) = (own(share).end, (share.end - share.start) / LEFT);
-    first + rest * i / PIECES..first + rest * (i + 1) / PIECES
+    let (first, rest) = (own(share).end, (share.end - share.start) / STEALABLE_SHARE);
+    first + rest * i / STEALABLE_PIECES..first + rest * (i + 1) / STEALABLE_PIECES
 }
 
 impl Step {
@@ -210,7 +210,7 @@ impl Step {
                 let count = self.counts[task.groups.all];
                 let bodies = (&self.counts[task.groups.bodies.clone()], &task.seconds[..]);
                 let shares = Shares { count, bodies, shift, workers };
-                let part = shares.of(worker.index);
+                let part = shares.share(worker.index);
                 if !part.is_empty() {
                     let start = begin();
                     if task.long && workers > 1 {
@@ -230,7 +230,7 @@ impl Step {
     /// Most of the worker's share, then pieces of everybody's, which need no stages of their own where the last ones are of the same body.
     fn in_pieces(&self, task: &Task, shares: &Shares, worker: &Worker) {
         let workers = worker.count();
-        let mut part = own(&shares.of(worker.index));
+        let mut part = own(&shares.share(worker.index));
         // The body whose stages are in the worker's scratch.
         let mut filled = None;
         loop {
@@ -240,10 +240,10 @@ impl Step {
                 filled = shares.body(&(part.end - 1..part.end));
             }
             let taken = task.taken.fetch_add(1, Ordering::Relaxed);
-            if taken >= workers * PIECES as usize {
+            if taken >= workers * STEALABLE_PIECES as usize {
                 return;
             }
-            part = piece(&shares.of(taken % workers), (taken / workers) as i64);
+            part = piece(&shares.share(taken % workers), (taken / workers) as i64);
         }
     }
     /// Runs workgroups of a launch; `staged` says that the worker's last call was of the same launch, and ended with the one body that these are of.
@@ -325,7 +325,7 @@ mod tests {
         for (start, end) in [(0, 0), (3, 4), (0, 7), (5, 69), (100, 1123)] {
             let share = start..end;
             let mut at = own(&share).end;
-            for i in 0..PIECES {
+            for i in 0..STEALABLE_PIECES {
                 assert_eq!(piece(&share, i).start, at);
                 at = piece(&share, i).end;
             }
@@ -339,7 +339,7 @@ mod tests {
             for count in 0..20 {
                 for shift in 0..workers as i64 {
                     let shares = Shares { count, bodies: (&[], &[]), shift, workers };
-                    let mut parts: Vec<Range<i64>> = (0..workers).map(|i| shares.of(i)).collect();
+                    let mut parts: Vec<Range<i64>> = (0..workers).map(|i| shares.share(i)).collect();
                     assert!(parts.iter().all(|p| (count / workers as i64..=count / workers as i64 + 1).contains(&(p.end - p.start))));
                     parts.sort_by_key(|p| (p.start, p.end));
                     assert_eq!((parts[0].start, parts[workers - 1].end), (0, count));
@@ -348,7 +348,7 @@ mod tests {
             }
         }
         let alone = |shift| Shares { count: 1, bodies: (&[], &[]), shift, workers: 2 };
-        assert_eq!((alone(0).of(0), alone(1).of(1)), (0..1, 0..1));
+        assert_eq!((alone(0).share(0), alone(1).share(1)), (0..1, 0..1));
     }
 
     #[test]
@@ -364,13 +364,13 @@ mod tests {
     fn shares_of_several_bodies_take_as_long() {
         // Eight workgroups of a second each behind eight that take next to nothing.
         let shares = Shares { count: 16, bodies: (&[8, 8], &[1e-3, 1.0]), shift: 0, workers: 2 };
-        assert_eq!([shares.of(0), shares.of(1)], [0..12, 12..16]);
+        assert_eq!([shares.share(0), shares.share(1)], [0..12, 12..16]);
         for workers in 1..=5 {
             for (counts, seconds) in [([0, 7, 3], [1.0, 2.0, 0.0]), ([5, 0, 1], [0.5, 1.0, 100.0]), ([0; 3], [1.0; 3])]
             {
                 let count = counts.iter().sum();
                 let shares = Shares { count, bodies: (&counts, &seconds), shift: 1, workers };
-                let mut parts: Vec<Range<i64>> = (0..workers).map(|i| shares.of(i)).collect();
+                let mut parts: Vec<Range<i64>> = (0..workers).map(|i| shares.share(i)).collect();
                 parts.sort_by_key(|p| (p.start, p.end));
                 assert_eq!((parts[0].start, parts[workers - 1].end), (0, count));
                 assert!(parts.windows(2).all(|w| w[0].end == w[1].start), "{parts:?}");

@@ -17,15 +17,15 @@ use std::time::{Duration, Instant};
 /// A waiting worker spins so long, then sleeps: longer than what workers wait for one another in a step, and for the choice of a token between two. A core
 /// that is given away comes back when it is free, milliseconds later, and to be woken takes 50 µs. Two cores, an answer of 200 tokens of the demo beside a
 /// program that keeps one of them busy: 852 ms where workers spin for 20 µs, 97 to 116 for 50 to 1,000, 225 for 5,000.
-const SPIN: Duration = Duration::from_micros(500);
+const SPIN_TIME: Duration = Duration::from_micros(500);
 /// At a barrier a worker spins on for so long where nobody waits for a core: who is still at work is waited for, and a virtual machine's core that sleeps
-/// may be gone for a millisecond. Prompts of 512 tokens on two virtual cores of a busy host, asleep after [`SPIN`] against not: 85 to 107 tok/s
+/// may be gone for a millisecond. Prompts of 512 tokens on two virtual cores of a busy host, asleep after [`SPIN_TIME`] against not: 85 to 107 tok/s
 /// (Youtu-LLM-2B), 45 to 58 (DeepSeek-V2-Lite).
-const PATIENCE: Duration = Duration::from_millis(50);
+const SLEEP_AFTER: Duration = Duration::from_millis(50);
 /// Looks at the shared counter between looks at the clock.
-const LOOKS: u32 = 64;
+const SPINS_PER_CLOCK_READ: u32 = 64;
 /// The largest team: a number above it is a mistake.
-pub const MOST: usize = 1024;
+pub const MAX_WORKERS: usize = 1024;
 
 /// The cores of this process, of which teams that run take as many as they have workers: two devices do not run side by side on the same ones.
 /// A team of one takes none: it is its caller's thread, which runs anyway.
@@ -112,12 +112,12 @@ struct Shared {
     asleep: AtomicUsize,
     sleep: Mutex<()>,
     wake: Condvar,
-    /// The core on which each worker last began to wait; [`NOWHERE`] before that.
+    /// The core on which each worker last began to wait; [`NO_CORE`] before that.
     cores: Vec<Padded<AtomicUsize>>,
 }
 
 /// No core.
-const NOWHERE: usize = usize::MAX;
+const NO_CORE: usize = usize::MAX;
 
 // SAFETY: `job` is written only while every worker waits for `generation`, whose release and acquire order the accesses; the
 // pointer in it is to a `Sync` closure.
@@ -156,7 +156,7 @@ impl Shared {
             self.passed.0.store(passed.wrapping_add(1), Ordering::SeqCst);
             self.wake_all();
         } else {
-            self.wait(index, PATIENCE, || self.passed.0.load(Ordering::SeqCst) != passed);
+            self.wait(index, SLEEP_AFTER, || self.passed.0.load(Ordering::SeqCst) != passed);
         }
     }
 
@@ -169,7 +169,7 @@ impl Shared {
     /// Returns when `done`, which whoever makes it true tells by [`Shared::wake_all`]: spins, `patience` longer where nobody waits for a core, then sleeps.
     #[inline]
     fn wait(&self, index: usize, patience: Duration, done: impl Fn() -> bool) {
-        self.cores[index].0.store(affinity::current_core().unwrap_or(NOWHERE), Ordering::Relaxed);
+        self.cores[index].0.store(affinity::current_core().unwrap_or(NO_CORE), Ordering::Relaxed);
         if spun(&done, self.spin) || !self.spin.is_zero() && self.waited(index, patience, &done) {
             return;
         }
@@ -267,7 +267,7 @@ impl Drop for AbortOnUnwind {
 fn spun(done: impl Fn() -> bool, spin: Duration) -> bool {
     let start = Instant::now();
     loop {
-        for _ in 0..LOOKS {
+        for _ in 0..SPINS_PER_CLOCK_READ {
             if done() {
                 return true;
             }
@@ -311,12 +311,12 @@ impl Team {
     /// A team of `count` workers, of which the caller of [`Team::run`] is one. With `pin`, each other worker stays on one of the
     /// process's cores.
     pub fn new(count: usize, pin: bool) -> Result<Team, Error> {
-        assert!((1..=MOST).contains(&count), "a team of {count}");
+        assert!((1..=MAX_WORKERS).contains(&count), "a team of {count}");
         // Not asked for a team of one, of which loading makes many: the system answers from several files.
         let crowded = count > 1 && count > cores();
         let shared = Arc::new(Shared {
             count,
-            spin: if crowded { Duration::ZERO } else { SPIN },
+            spin: if crowded { Duration::ZERO } else { SPIN_TIME },
             generation: Padded::default(),
             arrived: Padded::default(),
             passed: Padded::default(),
@@ -325,7 +325,7 @@ impl Team {
             asleep: AtomicUsize::new(0),
             sleep: Mutex::new(()),
             wake: Condvar::new(),
-            cores: (0..count).map(|_| Padded(AtomicUsize::new(NOWHERE))).collect(),
+            cores: (0..count).map(|_| Padded(AtomicUsize::new(NO_CORE))).collect(),
         });
         // A team that could not be completed is dropped like any other, which ends the threads that were started.
         let mut team = Team { shared, threads: Vec::new(), turns: Cores::new(1), turn: Mutex::default() };
@@ -471,7 +471,7 @@ mod tests {
                         })
                         .unwrap();
                         if i % 10 == 0 {
-                            std::thread::sleep(SPIN * 8);
+                            std::thread::sleep(SPIN_TIME * 8);
                         }
                     }
                 });
@@ -534,7 +534,7 @@ mod tests {
         let start = Instant::now();
         while team.shared.asleep.load(Ordering::SeqCst) < count {
             assert!(start.elapsed() < Duration::from_secs(20), "a busy machine, or workers that never sleep");
-            std::thread::sleep(SPIN);
+            std::thread::sleep(SPIN_TIME);
         }
     }
 
@@ -566,7 +566,7 @@ mod tests {
         let team = Team::new(2, false).unwrap();
         let shared = &team.shared;
         let here = affinity::current_core().unwrap();
-        shared.cores[1].0.store(NOWHERE, Ordering::Relaxed);
+        shared.cores[1].0.store(NO_CORE, Ordering::Relaxed);
         assert!(!shared.move_apart(0), "nobody is here");
         if cores() > 1 {
             // The scheduler may move this thread at any time.

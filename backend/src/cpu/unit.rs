@@ -2,7 +2,7 @@
 
 use super::cc::Cc;
 use super::isa::Isa;
-use crate::text::Text;
+use crate::text::KernelText;
 use gristmill_runtime::Error;
 use gristmill_runtime::image::Image;
 use gristmill_runtime::store::{Key, Store};
@@ -36,13 +36,13 @@ pub fn partition(lengths: &[usize], least: usize) -> Vec<Vec<usize>> {
 
 /// A translation unit.
 pub struct Unit<'a> {
-    texts: Vec<&'a Text>,
+    texts: Vec<&'a KernelText>,
     source: String,
 }
 
 impl<'a> Unit<'a> {
     /// The texts in the order of their keys, so that the unit's own key does not depend on the order of a schedule.
-    pub fn new(prelude: &str, mut texts: Vec<&'a Text>) -> Unit<'a> {
+    pub fn new(prelude: &str, mut texts: Vec<&'a KernelText>) -> Unit<'a> {
         texts.sort_by_key(|t| t.key);
         let mut source = format!("{prelude}\n");
         for text in &texts {
@@ -72,17 +72,17 @@ impl<'a> Unit<'a> {
     }
 
     /// The unit as a loaded library, from the store or from the compiler; whether it was compiled.
-    pub(super) fn load(&self, cc: &Cc, isa: Isa, store: &Store) -> Result<(Loaded, bool), Error> {
+    pub(super) fn load(&self, cc: &Cc, isa: Isa, store: &Store) -> Result<(LoadedUnit, bool), Error> {
         let key = self.key(cc, isa);
         if let Some(bytes) = store.get(&key)? {
             // An entry that does not load (symbols of another system's library) is compiled again.
-            if let Ok(loaded) = Loaded::new(&bytes, store) {
+            if let Ok(loaded) = LoadedUnit::new(&bytes, store) {
                 return Ok((loaded, false));
             }
             store.remove(&key);
         }
         let bytes = self.compile(cc, isa, store)?;
-        let loaded = Loaded::new(&bytes, store).map_err(|message| match message.contains("ELF") {
+        let loaded = LoadedUnit::new(&bytes, store).map_err(|message| match message.contains("ELF") {
             // The compiler's target is not this machine: `CC="gcc -m32"`, or a cross compiler.
             true => {
                 Error::NoCompiler(format!("{} makes libraries that cannot be loaded here: {message}", cc.describe()))
@@ -107,15 +107,15 @@ impl<'a> Unit<'a> {
 }
 
 /// A library in this process.
-pub struct Loaded {
+pub struct LoadedUnit {
     // Before the image: it must be closed first.
     library: Library,
     _image: Image,
 }
 
-impl Loaded {
+impl LoadedUnit {
     /// Of the bytes that a compiler made.
-    pub(super) fn new(bytes: &[u8], store: &Store) -> Result<Loaded, String> {
+    pub(super) fn new(bytes: &[u8], store: &Store) -> Result<LoadedUnit, String> {
         let image = Image::new(bytes, store).map_err(|e| e.to_string())?;
         // With RTLD_NOW a missing symbol is an error here rather than a crash at the first call.
         // SAFETY: the bytes were compiled from our text, by this process or by one of this user that could write to the
@@ -123,11 +123,11 @@ impl Loaded {
         let library = unsafe { Library::open(Some(image.path()), RTLD_NOW | RTLD_LOCAL) }
             // What the loader said is the cause of libloading's error.
             .map_err(|e| e.source().map_or_else(|| e.to_string(), |cause| format!("{e}: {cause}")))?;
-        Ok(Loaded { library, _image: image })
+        Ok(LoadedUnit { library, _image: image })
     }
 
     /// A kernel's function. It may be called for as long as this library lives.
-    pub fn function(&self, text: &Text) -> Result<Function, Error> {
+    pub fn function(&self, text: &KernelText) -> Result<Function, Error> {
         // SAFETY: every kernel's text defines a function of this type under its name.
         unsafe { self.library.get::<Function>(text.symbol.as_bytes()) }.map(|symbol| *symbol).map_err(|e| {
             Error::Compile { kernel: text.name.clone(), message: format!("its text does not define it: {e}") }

@@ -1,7 +1,7 @@
 //! When the kernels of a step ran, by the device's clock: every launch notes when its predecessors had ended, in the very step that is measured.
 
 use super::context::Current;
-use super::graph::{Follow, Graph, Node};
+use super::graph::{Follow, Graph, KernelNode};
 use super::handle::Stream;
 use super::memory::{PinnedMemory, address, alloc, pinned};
 use cudarc::driver::sys::{self, CUdeviceptr};
@@ -9,14 +9,14 @@ use gristmill_runtime::{Buffer, Error, Memory};
 use std::sync::Arc;
 
 /// Bytes of a clock: nanoseconds, the least of what workgroups noted.
-const CLOCK: usize = 8;
+const CLOCK_BYTES: usize = 8;
 /// A clock that nobody has looked at.
-const NEVER: u64 = u64::MAX;
+const UNSET_CLOCK: u64 = u64::MAX;
 
 /// A step whose kernels note the time, and one more behind them.
 pub struct Clocks {
     graph: Graph,
-    kernels: Vec<Node>,
+    kernels: Vec<KernelNode>,
     groups: Vec<u32>,
     words: Buffer,
     at: CUdeviceptr,
@@ -29,18 +29,18 @@ impl Clocks {
     pub fn new(
         current: &Current,
         copies: &Arc<Stream>,
-        kernels: &[Node],
-        end: Node,
+        kernels: &[KernelNode],
+        end: KernelNode,
         follow: Follow,
     ) -> Result<Clocks, Error> {
         let mut kernels = kernels.to_vec();
         kernels.push(end);
-        let bytes = kernels.len() * CLOCK;
+        let bytes = kernels.len() * CLOCK_BYTES;
         let words = alloc(copies, bytes, Memory::Scratch)?;
         let at = address(current.context(), "clocks", &words, 0, bytes)?;
         for (i, kernel) in kernels.iter_mut().enumerate() {
             if let Some(clock) = kernel.arguments.last_mut() {
-                *clock = at + (i * CLOCK) as CUdeviceptr;
+                *clock = at + (i * CLOCK_BYTES) as CUdeviceptr;
             }
         }
         let groups = vec![1; kernels.len()];
@@ -55,7 +55,7 @@ impl Clocks {
         self.graph.resize(current, &self.kernels, &self.groups)?;
         let (host, bytes) = (self.host.raw(), self.words.len());
         // SAFETY: as many words as were allocated, which nobody uses now; `&mut`, and what was run before has been waited for.
-        unsafe { std::slice::from_raw_parts_mut(host.cast::<u64>(), self.kernels.len()) }.fill(NEVER);
+        unsafe { std::slice::from_raw_parts_mut(host.cast::<u64>(), self.kernels.len()) }.fill(UNSET_CLOCK);
         // SAFETY: as many bytes as were allocated, which live as long as what is queued.
         let queued = unsafe { sys::cuMemcpyHtoDAsync_v2(self.at, host, bytes, stream.raw()) };
         current.check("cuMemcpyHtoDAsync", queued)?;

@@ -16,12 +16,12 @@ const WAIT_LIMIT: Duration = Duration::from_secs(120);
 /// No limit, in the nanoseconds that a limit is kept in.
 const UNLIMITED: u64 = u64::MAX;
 /// For so long a wait asks without a pause, as the driver's own does: every usual step ends within it.
-const EAGER: Duration = Duration::from_secs(1);
+const SPIN_TIME: Duration = Duration::from_secs(1);
 /// What is asked for after that comes so much later at most.
-const PAUSE: Duration = Duration::from_millis(1);
+const POLL_INTERVAL: Duration = Duration::from_millis(1);
 
 /// One device, opened: everything below keeps it.
-pub struct Context {
+pub struct CudaContext {
     /// The device as it was opened here, which owns its buffers.
     pub owner: Owner,
     /// Its number, N of `cuda:N`.
@@ -49,13 +49,13 @@ struct Lost {
 }
 
 // SAFETY: a context may be current on any number of threads; the driver locks what it must.
-unsafe impl Send for Context {}
+unsafe impl Send for CudaContext {}
 // SAFETY: as above.
-unsafe impl Sync for Context {}
+unsafe impl Sync for CudaContext {}
 
-impl Context {
+impl CudaContext {
     /// The device of that number, with the context that all users of it in this process share.
-    pub fn open(number: usize) -> Result<Arc<Context>, Error> {
+    pub fn open(number: usize) -> Result<Arc<CudaContext>, Error> {
         let (driver, count) = start()?;
         if number >= count as usize {
             let names = (0..count).map(|n| format!("cuda:{n}")).collect::<Vec<_>>().join(", ");
@@ -74,7 +74,7 @@ impl Context {
                 .map_err(|result| refused(&title(number, &model), "cuDevicePrimaryCtxRetain", result))?;
             let limit = AtomicU64::new(WAIT_LIMIT.as_nanos() as u64);
             let (owner, lost) = (Owner::new(), OnceLock::new());
-            let mut context = Context { owner, number, model, sm: 0, driver, device, raw, lost, limit };
+            let mut context = CudaContext { owner, number, model, sm: 0, driver, device, raw, lost, limit };
             let major = context.attribute(CUdevice_attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR)?;
             let minor = context.attribute(CUdevice_attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR)?;
             context.sm = (major * 10 + minor) as u32;
@@ -97,17 +97,17 @@ impl Context {
     ///
     /// # Errors
     /// When the device is lost, without a call of the driver.
-    pub fn enter(self: &Arc<Context>) -> Result<Current<'_>, Error> {
+    pub fn enter(self: &Arc<CudaContext>) -> Result<Current<'_>, Error> {
         match self.lost.get() {
             Some(lost) => Err(self.error(lost)),
             None => self.make_current(),
         }
     }
-    /// As [`Context::enter`], of a lost device, too: for what is destroyed. What fails is tried once more, since what is not destroyed stays.
-    pub fn enter_to_destroy(self: &Arc<Context>) -> Result<Current<'_>, Error> {
+    /// As [`CudaContext::enter`], of a lost device, too: for what is destroyed. What fails is tried once more, since what is not destroyed stays.
+    pub fn enter_to_destroy(self: &Arc<CudaContext>) -> Result<Current<'_>, Error> {
         self.make_current().or_else(|_| self.make_current())
     }
-    fn make_current(self: &Arc<Context>) -> Result<Current<'_>, Error> {
+    fn make_current(self: &Arc<CudaContext>) -> Result<Current<'_>, Error> {
         let mut current = Current { context: self, previous: std::ptr::null_mut(), _of_this_thread: PhantomData };
         // SAFETY: writes a handle or null.
         let previous = unsafe { current.get("cuCtxGetCurrent", |out| sys::cuCtxGetCurrent(out)) }?;
@@ -155,7 +155,7 @@ impl Context {
         Ok(value)
     }
     /// Bytes free and in all.
-    pub fn memory(self: &Arc<Context>) -> Result<(usize, usize), Error> {
+    pub fn memory(self: &Arc<CudaContext>) -> Result<(usize, usize), Error> {
         let current = self.enter()?;
         let (mut free, mut total) = (0, 0);
         // SAFETY: both are written.
@@ -164,7 +164,7 @@ impl Context {
     }
 }
 
-impl Drop for Context {
+impl Drop for CudaContext {
     fn drop(&mut self) {
         if self.is_stuck() {
             return; // to release it would wait for what never ends
@@ -187,7 +187,7 @@ fn title(number: usize, model: &str) -> String {
 /// Says that a context is the current one of this thread. When it is dropped the one before is current again; a thread that had none keeps this, so
 /// that to enter again takes one call that changes nothing. Those of a thread are dropped in the reverse order of their making, as variables are.
 pub struct Current<'a> {
-    context: &'a Arc<Context>,
+    context: &'a Arc<CudaContext>,
     /// What to make current again; null if nothing.
     previous: sys::CUcontext,
     /// The current context is the thread's: neither `Send` nor `Sync`.
@@ -196,10 +196,10 @@ pub struct Current<'a> {
 
 impl<'a> Current<'a> {
     /// The context that is current.
-    pub fn context(&self) -> &'a Arc<Context> {
+    pub fn context(&self) -> &'a Arc<CudaContext> {
         self.context
     }
-    /// As [`Context::check`].
+    /// As [`CudaContext::check`].
     pub fn check(&self, what: &str, result: CUresult) -> Result<(), Error> {
         self.context.check(what, result)
     }
@@ -244,9 +244,9 @@ impl<'a> Current<'a> {
                     runs: true,
                 }));
             }
-            match waited < EAGER {
+            match waited < SPIN_TIME {
                 true => std::hint::spin_loop(),
-                false => std::thread::sleep(PAUSE),
+                false => std::thread::sleep(POLL_INTERVAL),
             }
         }
     }

@@ -5,7 +5,7 @@ use super::handle::{Event, Stream, event, stream};
 use super::memory::{PinnedMemory, alloc, pinned};
 use cudarc::driver::sys::{self, CUdeviceptr};
 use gristmill_runtime::lease::Lease;
-use gristmill_runtime::staging::Piece;
+use gristmill_runtime::staging::StagedWrite;
 use gristmill_runtime::{Buffer, Error, Memory};
 use std::collections::VecDeque;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -13,16 +13,16 @@ use std::thread::ThreadId;
 use std::time::{Duration, Instant};
 
 /// Bytes of one piece of pinned memory.
-pub const PINNED: usize = 4 << 20;
+pub const PINNED_BYTES: usize = 4 << 20;
 /// Pieces of pinned memory: as many as threads read a file, and some on their way.
-const PIECES: usize = 12;
+const MAX_PINNED_BUFFERS: usize = 12;
 /// Pieces that are kept when nothing has been sent for a while.
-const KEPT: usize = 1;
+const MIN_PINNED_BUFFERS: usize = 1;
 /// How long pinned memory is kept unless said: after so long without a piece sent a model is loaded. With less, a load that waits for its disk or runs
 /// steps of its own would allocate it again and again.
-const KEPT_FOR: Duration = Duration::from_secs(10);
+const PINNED_KEEP_TIME: Duration = Duration::from_secs(10);
 /// Bytes of variables of a usual step, at most.
-const SPARE: usize = 1 << 10;
+const VARIABLE_BYTES: usize = 1 << 10;
 
 /// Pinned memory, and a mark behind the copy that was last made from it.
 struct Pinned {
@@ -34,7 +34,7 @@ struct Pinned {
 struct Pool {
     /// Free ones, that which was sent first in front.
     free: VecDeque<Pinned>,
-    /// How many there are, and may be: fewer than [`PIECES`] where the system refuses more.
+    /// How many there are, and may be: fewer than [`MAX_PINNED_BUFFERS`] where the system refuses more.
     made: usize,
     most: usize,
     /// The thread of each piece that is not free.
@@ -53,7 +53,7 @@ struct Fence {
 }
 
 /// The stream that everything is copied in, and the pinned memory for what is large.
-pub struct Copies {
+pub struct PinnedCopies {
     stream: Arc<Stream>,
     pool: Mutex<Pool>,
     returned: Condvar,
@@ -66,15 +66,15 @@ fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-impl Copies {
+impl PinnedCopies {
     /// For a device.
-    pub fn new(current: &Current) -> Result<Copies, Error> {
-        let pool = Pool { free: VecDeque::new(), made: 0, most: PIECES, holders: Vec::new() };
-        Ok(Copies {
+    pub fn new(current: &Current) -> Result<PinnedCopies, Error> {
+        let pool = Pool { free: VecDeque::new(), made: 0, most: MAX_PINNED_BUFFERS, holders: Vec::new() };
+        Ok(PinnedCopies {
             stream: Arc::new(stream(current)?),
             pool: Mutex::new(pool),
             returned: Condvar::new(),
-            fence: Mutex::new(Fence { mark: event(current)?, behind: false, sent: None, kept_for: KEPT_FOR }),
+            fence: Mutex::new(Fence { mark: event(current)?, behind: false, sent: None, kept_for: PINNED_KEEP_TIME }),
             spare: Mutex::default(),
         })
     }
@@ -90,14 +90,14 @@ impl Copies {
 
     /// Memory of the device for variables; anything may be in it.
     pub fn variables(&self, bytes: usize) -> Result<Buffer, Error> {
-        match Some(bytes).filter(|&n| n <= SPARE).and_then(|_| locked(&self.spare).pop()) {
+        match Some(bytes).filter(|&n| n <= VARIABLE_BYTES).and_then(|_| locked(&self.spare).pop()) {
             Some(buffer) => Ok(buffer),
-            None => alloc(&self.stream, bytes.max(SPARE), Memory::Weights),
+            None => alloc(&self.stream, bytes.max(VARIABLE_BYTES), Memory::Weights),
         }
     }
     /// Takes such memory back when nothing that runs uses it.
     pub fn give_back(&self, variables: Buffer) {
-        if variables.len() == SPARE {
+        if variables.len() == VARIABLE_BYTES {
             locked(&self.spare).push(variables);
         }
     }
@@ -113,7 +113,7 @@ impl Copies {
         if fence.sent.is_some_and(|sent| sent.elapsed() >= fence.kept_for) {
             fence.sent = None;
             drop(fence);
-            self.trim(KEPT);
+            self.trim(MIN_PINNED_BUFFERS);
         }
         Ok(())
     }
@@ -121,7 +121,7 @@ impl Copies {
     /// Frees pinned memory that nobody holds and no copy reads, down to so many pieces.
     fn trim(&self, kept: usize) {
         let mut pool = locked(&self.pool);
-        pool.most = PIECES;
+        pool.most = MAX_PINNED_BUFFERS;
         while pool.made > kept
             && let Some(pinned) = pool.free.pop_front()
         {
@@ -132,8 +132,8 @@ impl Copies {
         }
     }
 
-    /// A piece of memory that lies at `at`, which `lease` gives the right to: at most [`PINNED`] bytes. None where there is no pinned memory for it, and none to be waited for.
-    pub fn stage(&self, lease: Lease, at: CUdeviceptr, len: usize) -> Result<Option<Box<dyn Piece + '_>>, Error> {
+    /// A piece of memory that lies at `at`, which `lease` gives the right to: at most [`PINNED_BYTES`] bytes. None where there is no pinned memory for it, and none to be waited for.
+    pub fn stage(&self, lease: Lease, at: CUdeviceptr, len: usize) -> Result<Option<Box<dyn StagedWrite + '_>>, Error> {
         let Some(pinned) = self.take()? else { return Ok(None) };
         // The copy from it that was made before must have ended.
         let piece = StagedPiece { copies: self, pinned: Some(pinned), at, len, _lease: lease };
@@ -172,11 +172,11 @@ impl Copies {
     }
     fn allocate(&self) -> Result<Pinned, Error> {
         let current = self.stream.context().enter()?;
-        Ok(Pinned { memory: pinned(&self.stream, PINNED)?, copied: event(&current)? })
+        Ok(Pinned { memory: pinned(&self.stream, PINNED_BYTES)?, copied: event(&current)? })
     }
 }
 
-impl Drop for Copies {
+impl Drop for PinnedCopies {
     /// Pinned memory may not go while it is read.
     fn drop(&mut self) {
         let _ = self.stream.settle(); // if it fails the device is lost, and knows what may be freed
@@ -184,7 +184,7 @@ impl Drop for Copies {
 }
 
 struct StagedPiece<'a> {
-    copies: &'a Copies,
+    copies: &'a PinnedCopies,
     /// Until it is dropped.
     pinned: Option<Pinned>,
     at: CUdeviceptr,
@@ -192,7 +192,7 @@ struct StagedPiece<'a> {
     _lease: Lease,
 }
 
-impl Piece for StagedPiece<'_> {
+impl StagedWrite for StagedPiece<'_> {
     fn bytes(&mut self) -> &mut [u8] {
         match &self.pinned {
             // SAFETY: pinned memory is initialised by the system and long enough; nobody else has it, and no copy reads it.

@@ -1,22 +1,22 @@
 //! A CUDA GPU as a device.
 
-use super::context::{Context, Current};
-use super::copies::{Copies, PINNED};
+use super::context::{CudaContext, Current};
+use super::copies::{PINNED_BYTES, PinnedCopies};
 use super::dialect;
 use super::driver::lacking;
 use super::handle::{Stream, stream};
 use super::measure;
 use super::memory::{address, alloc};
-use super::modules::{Loaded, Maker, Module};
-use super::nvrtc::{Compiler, architecture};
+use super::modules::{LoadedModule, Module, ModuleLoader};
+use super::nvrtc::{Nvrtc, architecture};
 use super::replay::CudaReplay;
-use crate::measured::Kept;
+use crate::cost_store::CostStore;
 use crate::parallel::{cores, each};
-use crate::text::{Libraries, Text};
+use crate::text::{KernelText, Libraries};
 use crate::tuning;
 use cudarc::driver::sys::{self, CUdevice_attribute, CUfunction_attribute};
 use gristmill_runtime::lease::Use;
-use gristmill_runtime::staging::{self, Piece};
+use gristmill_runtime::staging::{self, StagedWrite};
 use gristmill_runtime::store::Store;
 use gristmill_runtime::{Buffer, Device, DeviceId, Error, Kernel, Launch, LoadedProgram, Memory, Replay};
 use gristmill_uop::costs::Costs;
@@ -27,24 +27,24 @@ use std::sync::Arc;
 use std::time::Duration;
 
 /// The oldest architecture that kernels are written for.
-const OLDEST: u32 = 75;
+const MIN_ARCHITECTURE: u32 = 75;
 /// Shared bytes that a kernel may have without asking.
-const SHARED: usize = 48 << 10;
+const DEFAULT_SHARED_BYTES: usize = 48 << 10;
 /// A kernel that computes nothing.
-const IDLE: &str = "idle";
+const IDLE_KERNEL: &str = "idle";
 
 /// A GPU.
 pub struct CudaDevice {
     name: String,
-    context: Arc<Context>,
+    context: Arc<CudaContext>,
     target: Target,
-    maker: Maker,
+    maker: ModuleLoader,
     prelude: String,
     /// Where steps run, and where everything else is copied meanwhile.
     steps: Arc<Stream>,
-    copies: Arc<Copies>,
+    copies: Arc<PinnedCopies>,
     /// A kernel that computes nothing.
-    idle: Loaded,
+    idle: LoadedModule,
     loaded: Libraries<Module>,
 }
 
@@ -56,19 +56,20 @@ impl CudaDevice {
 
     /// The GPU of that number with this store.
     pub fn with(number: usize, store: Store) -> Result<CudaDevice, Error> {
-        let context = Context::open(number)?;
-        if context.sm < OLDEST {
+        let context = CudaContext::open(number)?;
+        if context.sm < MIN_ARCHITECTURE {
             let message = format!("{} is an sm_{}", context.model, context.sm);
-            return Err(lacking(message, format!("a GPU of sm_{OLDEST} (Turing) or later is needed")));
+            return Err(lacking(message, format!("a GPU of sm_{MIN_ARCHITECTURE} (Turing) or later is needed")));
         }
-        let compiler = Compiler::find()?;
+        let compiler = Nvrtc::find()?;
         compiler.check(context.sm)?;
         let prelude = dialect::prelude();
-        let maker = Maker { context: context.clone(), compiler, store };
-        let source = format!("{prelude}{}", dialect::idle(IDLE));
-        let code = maker.code(IDLE, &source)?;
+        let maker = ModuleLoader { context: context.clone(), compiler, store };
+        let source = format!("{prelude}{}", dialect::idle(IDLE_KERNEL));
+        let code = maker.code(IDLE_KERNEL, &source)?;
         let current = context.enter()?;
-        let idle = Loaded::new(&current, Arc::new(maker.module(&current, IDLE, &source, code)?), IDLE)?;
+        let idle =
+            LoadedModule::new(&current, Arc::new(maker.module(&current, IDLE_KERNEL, &source, code)?), IDLE_KERNEL)?;
         let device = CudaDevice {
             name: if number == 0 { "cuda".into() } else { format!("cuda:{number}") },
             target: Target::new(machine(&context)?),
@@ -76,7 +77,7 @@ impl CudaDevice {
             prelude,
             idle,
             steps: Arc::new(stream(&current)?),
-            copies: Arc::new(Copies::new(&current)?),
+            copies: Arc::new(PinnedCopies::new(&current)?),
             loaded: Libraries::default(),
             context: context.clone(),
         };
@@ -87,12 +88,12 @@ impl CudaDevice {
 
     /// What tells it from other GPUs.
     fn words(&self) -> String {
-        let Context { model, sm, .. } = &*self.context;
+        let CudaContext { model, sm, .. } = &*self.context;
         format!("{model}, {}, {} multiprocessors", architecture(*sm), self.target.machine.units)
     }
     /// Its costs, as they are kept.
-    fn kept(&self) -> Kept<'_> {
-        Kept::new(&self.maker.store, &self.words(), &format!("CUDA {}", self.context.driver))
+    fn kept(&self) -> CostStore<'_> {
+        CostStore::new(&self.maker.store, &self.words(), &format!("CUDA {}", self.context.driver))
     }
 
     /// A wait for a step or a copy that takes longer than this (two minutes unless said) makes the device [lost](Error::Lost); with none it waits for
@@ -117,12 +118,12 @@ impl CudaDevice {
     fn kernel(
         &self,
         current: &Current,
-        text: &Text,
+        text: &KernelText,
         program: &Program,
         module: Arc<Module>,
-    ) -> Result<LoadedProgram<Loaded>, Error> {
+    ) -> Result<LoadedProgram<LoadedModule>, Error> {
         let invalid = |message: String| Err(Error::invalid(&program.name, message));
-        let loaded = Loaded::new(current, module, &text.symbol)?;
+        let loaded = LoadedModule::new(current, module, &text.symbol)?;
         let function = loaded.function;
         let of = |attribute| {
             // SAFETY: a function that lives; writes a number.
@@ -133,7 +134,7 @@ impl CudaDevice {
             return invalid(format!("has workgroups of {} threads, compiled for {threads}", program.threads));
         }
         let fixed = of(CUfunction_attribute::CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES)?;
-        if program.scratch + fixed.max(0) as usize > SHARED {
+        if program.scratch + fixed.max(0) as usize > DEFAULT_SHARED_BYTES {
             let most = CUdevice_attribute::CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN;
             let most = self.context.attribute(most)? - fixed;
             if program.scratch > most.max(0) as usize {
@@ -154,7 +155,7 @@ impl CudaDevice {
 }
 
 /// The facts of the GPU.
-fn machine(context: &Context) -> Result<Machine, Error> {
+fn machine(context: &CudaContext) -> Result<Machine, Error> {
     use CUdevice_attribute as Attribute;
     let number = |attribute| Ok::<_, Error>(context.attribute(attribute)?.max(0) as usize);
     // Hertz, of kilohertz.
@@ -254,8 +255,8 @@ impl Device for CudaDevice {
         copies.wait_for_copies(&current)
     }
 
-    fn stage<'a>(&'a self, to: &Buffer, offset: usize, len: usize) -> Result<Box<dyn Piece + 'a>, Error> {
-        if len <= PINNED {
+    fn stage<'a>(&'a self, to: &Buffer, offset: usize, len: usize) -> Result<Box<dyn StagedWrite + 'a>, Error> {
+        if len <= PINNED_BYTES {
             let at = address(&self.context, "staging", to, offset, len)?;
             let lease = to.lease("staging", offset, len, Use::Write)?;
             if let Some(piece) = self.copies.stage(lease, at, len)? {
@@ -266,15 +267,15 @@ impl Device for CudaDevice {
     }
 
     fn load(&self, programs: &[Program], progress: &dyn Fn(usize, usize)) -> Result<Vec<Arc<dyn Kernel>>, Error> {
-        let texts = Text::all(programs)?;
+        let texts = KernelText::all(programs)?;
         let (mut modules, missing) = self.loaded.find(&texts);
         let mut done = modules.len();
         let total = done + missing.len();
         progress(done, total);
         // Errors then point at a line of the kernel.
-        let source = |text: &Text| format!("{}\n#line 1\n{}", self.prelude, text.source);
+        let source = |text: &KernelText| format!("{}\n#line 1\n{}", self.prelude, text.source);
         let code = |i: usize| {
-            let text: &Text = missing[i];
+            let text: &KernelText = missing[i];
             self.maker.code(&text.symbol, &source(text)).map_err(|e| text.with_name(e))
         };
         let current = self.context.enter()?;
@@ -287,7 +288,7 @@ impl Device for CudaDevice {
             Ok(())
         })?;
         self.loaded.keep(&modules);
-        let kernel = |(text, program): (&Text, &Program)| -> Result<Arc<dyn Kernel>, Error> {
+        let kernel = |(text, program): (&KernelText, &Program)| -> Result<Arc<dyn Kernel>, Error> {
             Ok(Arc::new(self.kernel(&current, text, program, modules[&text.key].clone())?))
         };
         texts.iter().zip(programs).map(kernel).collect()

@@ -6,11 +6,11 @@ use std::ffi::CStr;
 use std::mem::MaybeUninit;
 
 /// The oldest driver that has every function used here, as `cuDriverGetVersion` counts: CUDA 12.8.
-const OLDEST: i32 = 12080;
+const MIN_DRIVER_VERSION: i32 = 12080;
 
-const BUG: &str =
+const BUG_HINT: &str =
     "this is a bug in gristmill: please report it with the command that led here; --device cpu works without the GPU";
-const BROKEN: &str =
+const BROKEN_HINT: &str =
     "does `nvidia-smi` list the GPU, and has it memory and no other program's errors? --device cpu works without it";
 
 /// A device that lacks something.
@@ -58,8 +58,8 @@ pub fn hint(result: CUresult) -> &'static str {
         | CUresult::CUDA_ERROR_MISALIGNED_ADDRESS
         | CUresult::CUDA_ERROR_ILLEGAL_INSTRUCTION
         | CUresult::CUDA_ERROR_INVALID_VALUE
-        | CUresult::CUDA_ERROR_LAUNCH_FAILED => BUG,
-        _ => BROKEN,
+        | CUresult::CUDA_ERROR_LAUNCH_FAILED => BUG_HINT,
+        _ => BROKEN_HINT,
     }
 }
 
@@ -116,9 +116,13 @@ pub fn start() -> Result<(i32, i32), Error> {
     // SAFETY: functions of the driver without conditions; what they write lives as long as the call.
     let (version, count) = unsafe {
         let version = get("cuDriverGetVersion", |out: *mut i32| sys::cuDriverGetVersion(out))?;
-        if version < OLDEST {
+        if version < MIN_DRIVER_VERSION {
             let have = format!("the driver is for CUDA {}.{}", version / 1000, version % 1000 / 10);
-            let need = format!("update it: CUDA {}.{} or later is needed", OLDEST / 1000, OLDEST % 1000 / 10);
+            let need = format!(
+                "update it: CUDA {}.{} or later is needed",
+                MIN_DRIVER_VERSION / 1000,
+                MIN_DRIVER_VERSION % 1000 / 10
+            );
             return Err(lacking(have, need));
         }
         match sys::cuInit(0) {

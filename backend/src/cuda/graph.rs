@@ -8,7 +8,7 @@ use std::ffi::c_void;
 
 /// A kernel of a step, but for its number of workgroups.
 #[derive(Clone)]
-pub struct Node {
+pub struct KernelNode {
     /// What runs.
     pub function: sys::CUfunction,
     /// Addresses of its buffers, then that of its variables and of its clock, which may be null.
@@ -19,7 +19,7 @@ pub struct Node {
     pub shared: u32,
 }
 
-impl Node {
+impl KernelNode {
     /// Calls `with` with the parameters of its launch.
     fn launch<T>(&self, groups: u32, with: impl FnOnce(&sys::CUDA_KERNEL_NODE_PARAMS) -> T) -> T {
         // The driver copies the arguments during the call and writes to none of them.
@@ -67,7 +67,7 @@ unsafe impl Send for Graph {}
 
 impl Graph {
     /// Of these kernels in this order, with so many workgroups each.
-    pub fn new(current: &Current, kernels: &[Node], groups: Vec<u32>, follow: Follow) -> Result<Graph, Error> {
+    pub fn new(current: &Current, kernels: &[KernelNode], groups: Vec<u32>, follow: Follow) -> Result<Graph, Error> {
         // SAFETY: writes a new graph.
         let graph =
             unsafe { Handle::new(current, "cuGraphCreate", sys::cuGraphDestroy, |out| sys::cuGraphCreate(out, 0)) }?;
@@ -108,7 +108,7 @@ impl Graph {
     }
 
     /// Changes numbers of workgroups, for launches from now on. `kernels` are those it was made of.
-    pub fn resize(&mut self, current: &Current, kernels: &[Node], groups: &[u32]) -> Result<(), Error> {
+    pub fn resize(&mut self, current: &Current, kernels: &[KernelNode], groups: &[u32]) -> Result<(), Error> {
         for (i, &wanted) in groups.iter().enumerate() {
             if self.groups[i] == wanted {
                 continue;

@@ -1,6 +1,6 @@
 //! Handles of the driver that free themselves: streams, events, and whatever else is made and destroyed.
 
-use super::context::{Context, Current};
+use super::context::{CudaContext, Current};
 use cudarc::driver::sys::{self, CUresult};
 use gristmill_runtime::Error;
 use std::sync::Arc;
@@ -9,7 +9,7 @@ use std::sync::Arc;
 pub struct Handle<T: Copy> {
     raw: T,
     destroy: unsafe fn(T) -> CUresult,
-    context: Arc<Context>,
+    context: Arc<CudaContext>,
 }
 
 // SAFETY: handles belong to a context, not to a thread (`Handle::new`). Those that must not be used from two threads at once (graphs) are behind
@@ -38,7 +38,7 @@ impl<T: Copy> Handle<T> {
         self.raw
     }
     /// Its device.
-    pub fn context(&self) -> &Arc<Context> {
+    pub fn context(&self) -> &Arc<CudaContext> {
         &self.context
     }
 }

@@ -9,17 +9,17 @@ use gristmill_uop::program::{Access, Extent, Param, Program};
 use std::sync::Arc;
 
 /// Bytes that are read: many times an H200's cache of 50 MiB, and 0.23 ms of its memory.
-const MOST_BYTES: usize = 1 << 30;
+const MAX_READ_BYTES: usize = 1 << 30;
 /// Of a GPU with little memory free, at least so many times its cache.
-const CACHES: usize = 4;
+const MIN_CACHE_MULTIPLE: usize = 4;
 /// Workgroups of a multiprocessor that read: 32 warps with eight loads of 16 bytes for each thread, three times what an H200's memory wants in flight.
-const READERS: usize = 4;
+const READERS_PER_UNIT: usize = 4;
 /// Kernels of a chain. The first and the last are not counted: what is before and behind them is none of the chain.
-const LINKS: usize = 48;
+const CHAIN_LENGTH: usize = 48;
 /// Barriers, and loads, of the shorter of two runs whose difference is taken; the longer has twice as many. A clock that ticks every microsecond errs by
 /// a hundredth of these.
-const BARRIERS_OF_A_RUN: i64 = 8192;
-const LOADS_OF_A_RUN: i64 = 2048;
+const BARRIERS_PER_RUN: i64 = 8192;
+const LOADS_PER_RUN: i64 = 2048;
 /// Passes of each, beside a first that counts for nothing.
 const PASSES: usize = 4;
 
@@ -31,21 +31,22 @@ pub fn costs(device: &dyn Device) -> Result<Costs, Error> {
     let machine = &device.target().machine;
     let units = machine.units.max(1);
     // A device that does not say has little.
-    let free = device.available().map_or(MOST_BYTES / 4, |free| usize::try_from(free / 4).unwrap_or(MOST_BYTES));
-    let bytes = free.min(MOST_BYTES) / PAGE * PAGE;
-    if bytes < PAGE.max(CACHES * machine.cache) {
+    let free =
+        device.available().map_or(MAX_READ_BYTES / 4, |free| usize::try_from(free / 4).unwrap_or(MAX_READ_BYTES));
+    let bytes = free.min(MAX_READ_BYTES) / PAGE * PAGE;
+    if bytes < PAGE.max(MIN_CACHE_MULTIPLE * machine.cache) {
         return Err(Error::invalid("measuring", format!("too little memory is free for it: {free} bytes")));
     }
     let bench = Bench {
         device,
         data: device.alloc(bytes, Memory::Weights)?,
         words: [0, 1]
-            .map(|_| device.alloc(4 * units * READERS + 64, Memory::Scratch))
+            .map(|_| device.alloc(4 * units * READERS_PER_UNIT + 64, Memory::Scratch))
             .into_iter()
             .collect::<Result<_, _>>()?,
         variables: vec![
             ("words", (bytes / 16) as i64),
-            ("readers", (units * READERS) as i64),
+            ("readers", (units * READERS_PER_UNIT) as i64),
             ("units", units as i64),
             ("pages", (bytes / PAGE) as i64),
             ("one", 1),
@@ -139,10 +140,10 @@ impl Bench<'_> {
     fn memory(&self) -> Result<(Option<f64>, Option<f64>), Error> {
         let buffers = [&self.words[0], &self.data];
         let mut step = self.step(&[(&READ_ALL, &buffers), (&ALL_LOADS, &buffers)])?;
-        let short = self.least(step.as_mut(), &[("loads", LOADS_OF_A_RUN)])?;
-        let long = self.least(step.as_mut(), &[("loads", 2 * LOADS_OF_A_RUN)])?;
+        let short = self.least(step.as_mut(), &[("loads", LOADS_PER_RUN)])?;
+        let long = self.least(step.as_mut(), &[("loads", 2 * LOADS_PER_RUN)])?;
         let bandwidth = self.data.len() as f64 / short[0].min(long[0]);
-        Ok((Some(bandwidth), Some((long[1] - short[1]) / LOADS_OF_A_RUN as f64)))
+        Ok((Some(bandwidth), Some((long[1] - short[1]) / LOADS_PER_RUN as f64)))
     }
 
     /// Of one more launch.
@@ -150,23 +151,23 @@ impl Bench<'_> {
         let (there, back) = ([&self.words[0], &self.words[1]], [&self.words[1], &self.words[0]]);
         let link =
             |i: usize| -> (&Kernel, &[&Buffer]) { (&ONE_LINK, if i.is_multiple_of(2) { &there } else { &back }) };
-        let links: Vec<_> = (0..LINKS).map(link).collect();
+        let links: Vec<_> = (0..CHAIN_LENGTH).map(link).collect();
         let mut step = self.step(&links)?;
         // The chain as a whole: the least of single ones would be of those that the clock cut short.
         let variables = &self.variables;
         let mut least = f64::INFINITY;
         for _ in 0..=PASSES {
             let times = step.replay_timed(variables)?;
-            least = least.min(times[1..LINKS - 1].iter().sum());
+            least = least.min(times[1..CHAIN_LENGTH - 1].iter().sum());
         }
-        Ok(Some(least / (LINKS - 2) as f64))
+        Ok(Some(least / (CHAIN_LENGTH - 2) as f64))
     }
 
     /// Of a barrier.
     fn barrier(&self) -> Result<Option<f64>, Error> {
         let mut step = self.step(&[(&ALL_BARRIERS, &[])])?;
-        let short = self.least(step.as_mut(), &[("barriers", BARRIERS_OF_A_RUN)])?;
-        let long = self.least(step.as_mut(), &[("barriers", 2 * BARRIERS_OF_A_RUN)])?;
-        Ok(Some((long[0] - short[0]) / BARRIERS_OF_A_RUN as f64))
+        let short = self.least(step.as_mut(), &[("barriers", BARRIERS_PER_RUN)])?;
+        let long = self.least(step.as_mut(), &[("barriers", 2 * BARRIERS_PER_RUN)])?;
+        Ok(Some((long[0] - short[0]) / BARRIERS_PER_RUN as f64))
     }
 }

@@ -1,6 +1,6 @@
 //! Memory of a device.
 
-use super::context::Context;
+use super::context::CudaContext;
 use super::handle::{Handle, Stream};
 use cudarc::driver::sys::{self, CUdeviceptr, CUresult};
 use gristmill_runtime::lease::Uses;
@@ -68,7 +68,7 @@ pub fn alloc(copies: &Arc<Stream>, bytes: usize, memory: Memory) -> Result<Buffe
 
 /// Address of `len` bytes at `offset` of a buffer, as an error if they are not there or not this device's.
 pub fn address(
-    context: &Arc<Context>,
+    context: &Arc<CudaContext>,
     what: &str,
     buffer: &Buffer,
     offset: usize,

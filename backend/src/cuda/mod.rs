@@ -28,4 +28,4 @@ mod tests;
 
 pub use device::CudaDevice;
 pub use driver::present;
-pub use nvrtc::{Compiled, Compiler};
+pub use nvrtc::{Cubin, Nvrtc};

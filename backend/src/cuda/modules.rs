@@ -1,8 +1,8 @@
 //! Texts to modules on a device: compiled, or from the store.
 
-use super::context::{Context, Current};
+use super::context::{CudaContext, Current};
 use super::handle::Handle;
-use super::nvrtc::Compiler;
+use super::nvrtc::Nvrtc;
 use cudarc::driver::sys;
 use gristmill_runtime::Error;
 use gristmill_runtime::store::Store;
@@ -14,37 +14,37 @@ pub type Module = Handle<sys::CUmodule>;
 
 /// A function, and the module that keeps it.
 #[derive(Clone)]
-pub struct Loaded {
+pub struct LoadedModule {
     pub(super) function: sys::CUfunction,
     /// Keeps it.
     _module: Arc<Module>,
 }
 
 // SAFETY: a function belongs to its module, which belongs to a context, not to a thread.
-unsafe impl Send for Loaded {}
+unsafe impl Send for LoadedModule {}
 // SAFETY: as above; nothing in it changes.
-unsafe impl Sync for Loaded {}
+unsafe impl Sync for LoadedModule {}
 
-impl Loaded {
+impl LoadedModule {
     /// The function of that name.
-    pub fn new(current: &Current, module: Arc<Module>, symbol: &str) -> Result<Loaded, Error> {
+    pub fn new(current: &Current, module: Arc<Module>, symbol: &str) -> Result<LoadedModule, Error> {
         let symbol = CString::new(symbol).unwrap_or_default();
         // SAFETY: a module that lives and a text that ends with NUL; writes a function.
         let function = unsafe {
             current.get("cuModuleGetFunction", |out| sys::cuModuleGetFunction(out, module.raw(), symbol.as_ptr()))
         }?;
-        Ok(Loaded { function, _module: module })
+        Ok(LoadedModule { function, _module: module })
     }
 }
 
 /// What makes modules.
-pub struct Maker {
-    pub(super) context: Arc<Context>,
-    pub(super) compiler: Compiler,
+pub struct ModuleLoader {
+    pub(super) context: Arc<CudaContext>,
+    pub(super) compiler: Nvrtc,
     pub(super) store: Store,
 }
 
-impl Maker {
+impl ModuleLoader {
     /// The code of a text; whether it was compiled just now.
     pub fn code(&self, name: &str, source: &str) -> Result<(Vec<u8>, bool), Error> {
         self.compiler.load(name, source, self.context.sm, &self.store)

@@ -27,14 +27,14 @@ const FUNCTIONS: &[&str] = &[
 ];
 
 /// NVRTC.
-pub struct Compiler {
+pub struct Nvrtc {
     version: (i32, i32),
     /// Architectures that it knows: 90 for 9.0.
     supported: Vec<u32>,
 }
 
 /// What a compilation gives.
-pub struct Compiled {
+pub struct Cubin {
     /// The code, for one architecture.
     pub cubin: Vec<u8>,
     /// Remarks, and what the assembler says when it is asked to.
@@ -46,9 +46,9 @@ pub fn architecture(sm: u32) -> String {
     format!("sm_{sm}{}", if sm == 90 { "a" } else { "" })
 }
 
-impl Compiler {
+impl Nvrtc {
     /// Finds it by its usual names.
-    pub fn find() -> Result<Compiler, Error> {
+    pub fn find() -> Result<Nvrtc, Error> {
         // SAFETY: looks for a library.
         if !unsafe { sys::is_culib_present() } {
             return Err(lacking("there is no NVRTC (libnvrtc), which compiles its kernels", INSTALL));
@@ -71,7 +71,7 @@ impl Compiler {
         // SAFETY: as many numbers as it said.
         said("nvrtcGetSupportedArchs", unsafe { sys::nvrtcGetSupportedArchs(supported.as_mut_ptr()) })
             .map_err(broken)?;
-        Ok(Compiler { version: (major, minor), supported: supported.into_iter().map(|n| n as u32).collect() })
+        Ok(Nvrtc { version: (major, minor), supported: supported.into_iter().map(|n| n as u32).collect() })
     }
 
     /// Does it compile for that architecture? As an error with what to do.
@@ -113,7 +113,7 @@ impl Compiler {
     }
 
     /// Compiles a text that has a kernel of that name, with these options besides the usual ones.
-    pub fn compile(&self, name: &str, source: &str, sm: u32, options: &[&str]) -> Result<Compiled, Error> {
+    pub fn compile(&self, name: &str, source: &str, sm: u32, options: &[&str]) -> Result<Cubin, Error> {
         let failed = |message: String| Error::Compile { kernel: name.into(), message };
         let terminated = |text: &str| CString::new(text).map_err(|_| failed("there is a NUL in its text".into()));
         let (source, file) = (terminated(source)?, terminated(&format!("{name}.cu"))?);
@@ -132,7 +132,7 @@ impl Compiler {
         let log = String::from_utf8_lossy(&log).trim_end_matches(['\0', '\n']).to_owned();
         said("nvrtcCompileProgram", result).map_err(|said| failed(if log.is_empty() { said } else { log.clone() }))?;
         let cubin = program.bytes(sys::nvrtcGetCUBINSize, sys::nvrtcGetCUBIN).map_err(failed)?;
-        Ok(Compiled { cubin, log })
+        Ok(Cubin { cubin, log })
     }
 }
 

@@ -1,17 +1,17 @@
 //! A captured step: its launches as one graph, with the variables in device memory.
 
 use super::clocks::Clocks;
-use super::context::{Context, Current};
-use super::copies::Copies;
+use super::context::{CudaContext, Current};
+use super::copies::PinnedCopies;
 use super::dialect::IDLE;
-use super::graph::{Follow, Graph, Node};
+use super::graph::{Follow, Graph, KernelNode};
 use super::handle::{Event, Stream, event};
 use super::memory::address;
-use super::modules::Loaded;
+use super::modules::LoadedModule;
 use super::step::{Regions, bucket};
 use crate::variables::{Variables, by_level};
 use cudarc::driver::sys::{self, CUdeviceptr};
-use gristmill_runtime::lease::{InFlight, Order, StepUses};
+use gristmill_runtime::lease::{Order, StepGuard, StepUses};
 use gristmill_runtime::{Buffer, Error, Kernel, Launch, Replay};
 use gristmill_uop::machine::EARLY_LAUNCH_SINCE;
 use std::collections::VecDeque;
@@ -27,9 +27,9 @@ struct Slot {
 
 /// A captured step.
 pub struct CudaReplay {
-    context: Arc<Context>,
+    context: Arc<CudaContext>,
     stream: Arc<Stream>,
-    copies: Arc<Copies>,
+    copies: Arc<PinnedCopies>,
     variables: Variables,
     /// Workgroups of every count of `variables`: now, and at most.
     counts: Vec<i64>,
@@ -37,7 +37,7 @@ pub struct CudaReplay {
     /// The variables on the device: an address and a variable for each eight bytes.
     cells: Vec<(CUdeviceptr, usize)>,
     values: Buffer,
-    kernels: Vec<Node>,
+    kernels: Vec<KernelNode>,
     /// Of every kernel, its count and its place among the launches that were captured.
     order: Vec<(usize, usize)>,
     /// Workgroups to launch, of every kernel.
@@ -46,9 +46,9 @@ pub struct CudaReplay {
     graph: Graph,
     clocks: Option<Clocks>,
     /// A kernel that computes nothing.
-    idle: Loaded,
+    idle: LoadedModule,
     /// Of what was started and not waited for, and to use again.
-    started: VecDeque<(Slot, InFlight)>,
+    started: VecDeque<(Slot, StepGuard)>,
     spare: Vec<Slot>,
     uses: StepUses,
     /// Keeps memory and modules.
@@ -62,8 +62,8 @@ impl CudaReplay {
     /// Binds launches, sorted by level, into a graph.
     pub fn new(
         stream: Arc<Stream>,
-        copies: Arc<Copies>,
-        idle: Loaded,
+        copies: Arc<PinnedCopies>,
+        idle: LoadedModule,
         launches: Vec<Launch>,
     ) -> Result<CudaReplay, Error> {
         let context = stream.context().clone();
@@ -74,7 +74,7 @@ impl CudaReplay {
         for number in by_level(&launches) {
             let launch = &launches[number];
             launch.check(context.owner.id())?;
-            let kernel = launch.loaded::<Loaded>()?;
+            let kernel = launch.loaded::<LoadedModule>()?;
             let program = kernel.program();
             let arguments: Result<Vec<CUdeviceptr>, Error> =
                 launch.buffers.iter().map(|b| address(&context, &program.name, b, 0, b.len())).collect();
@@ -82,7 +82,7 @@ impl CudaReplay {
             places.push(regions.place(&slots));
             order.push((groups.all, number));
             let (threads, shared) = (program.threads as u32, program.scratch as u32);
-            kernels.push(Node { function: kernel.code.function, arguments: arguments?, threads, shared });
+            kernels.push(KernelNode { function: kernel.code.function, arguments: arguments?, threads, shared });
         }
         let bytes = regions.cells().len() * 8;
         let values = copies.variables(bytes)?;
@@ -216,7 +216,7 @@ impl Replay for CudaReplay {
         let _in_flight = self.uses.begin()?;
         if self.clocks.is_none() {
             // Its variables, none of which it reads, and its clock.
-            let end = Node { function: self.idle.function, arguments: vec![0, 0], threads: IDLE, shared: 0 };
+            let end = KernelNode { function: self.idle.function, arguments: vec![0, 0], threads: IDLE, shared: 0 };
             self.clocks = Some(Clocks::new(&current, self.copies.stream(), &self.kernels, end, self.follow)?);
         }
         let slot = self.slot(&current)?;

@@ -28,14 +28,14 @@ impl Regions {
 }
 
 /// Where a growing count changes the number of workgroups: 64 times until it has doubled.
-const STEPS: u64 = 128;
+const STEPS_PER_DOUBLING: u64 = 128;
 
 /// Workgroups that are launched where `count` are wanted and at most `most` ever will be. A few more than that, so that a large count does not
 /// change the graph with every step; kernels return at once in those beyond their count, but each waits for a multiprocessor with room,
 /// and the kernel that follows for all of them.
 pub fn bucket(count: i64, most: Option<i64>) -> u64 {
     let count = count.max(1) as u64;
-    let unit = (count.checked_next_power_of_two().unwrap_or(count) / STEPS).max(1);
+    let unit = (count.checked_next_power_of_two().unwrap_or(count) / STEPS_PER_DOUBLING).max(1);
     let wide = count.checked_next_multiple_of(unit).unwrap_or(count);
     match most {
         Some(most) if most > 0 => wide.min(most as u64).max(count),

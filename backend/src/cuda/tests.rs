@@ -2,7 +2,7 @@
 
 use super::dialect;
 use super::dialect::measuring::{BARRIERS, CHASE, LINK, READ};
-use super::nvrtc::Compiler;
+use super::nvrtc::Nvrtc;
 use gristmill_runtime::Error;
 use gristmill_runtime::store::Store;
 use std::path::PathBuf;
@@ -79,8 +79,8 @@ impl Drop for Place {
 }
 
 /// NVRTC; none where it need not be there.
-fn nvrtc() -> Option<Compiler> {
-    match Compiler::find() {
+fn nvrtc() -> Option<Nvrtc> {
+    match Nvrtc::find() {
         Ok(compiler) => Some(compiler),
         Err(error) => {
             assert!(
@@ -156,7 +156,7 @@ fn what_is_missing_is_said_with_a_way_out() {
     if let Err(error) = super::CudaDevice::new(0) {
         assert!(matches!(error, Error::Lacking { .. } | Error::Driver { .. }), "{error}");
         assert!(error.hint().is_some());
-        assert!(!super::present() || Compiler::find().is_err() || matches!(error, Error::Driver { .. }), "{error}");
+        assert!(!super::present() || Nvrtc::find().is_err() || matches!(error, Error::Driver { .. }), "{error}");
     }
 }
 

@@ -1,6 +1,6 @@
 //! Loads and stores, checked against the bound buffers.
 
-use super::code::{Instr, Place};
+use super::code::{BufferSlot, Instr};
 use super::fault::Fault;
 use super::lanes::{File, Lane};
 use gristmill_uop::dtype::Scalar;
@@ -8,13 +8,13 @@ use half::{bf16, f16};
 
 /// A bound buffer.
 #[derive(Clone, Copy)]
-pub(super) struct View {
+pub(super) struct BoundBuffer {
     pub start: *mut u8,
     pub len: usize,
 }
 
 /// Every `size` bytes at these offsets lie in the buffer?
-fn check(view: View, place: Place, offsets: &[i64], size: usize, what: &'static str) -> Result<(), Fault> {
+fn check(view: BoundBuffer, place: BufferSlot, offsets: &[i64], size: usize, what: &'static str) -> Result<(), Fault> {
     let (mut lo, mut hi) = (i64::MAX, i64::MIN);
     for &o in offsets {
         (lo, hi) = (lo.min(o), hi.max(o));
@@ -29,10 +29,23 @@ fn check(view: View, place: Place, offsets: &[i64], size: usize, what: &'static 
 }
 
 /// Runs a load on the first `n` lanes.
-pub(super) fn load(file: &mut File, i: &Instr, place: Place, views: &[View], n: usize) -> Result<(), Fault> {
+pub(super) fn load(
+    file: &mut File,
+    i: &Instr,
+    place: BufferSlot,
+    views: &[BoundBuffer],
+    n: usize,
+) -> Result<(), Fault> {
     let view = views[place.buffer as usize];
     check(view, place, file.get(i.src[0], n), i.dtype.bytes(), "load")?;
-    fn read<T: Lane, const S: usize>(file: &mut File, i: &Instr, v: View, unit: usize, n: usize, f: fn([u8; S]) -> T) {
+    fn read<T: Lane, const S: usize>(
+        file: &mut File,
+        i: &Instr,
+        v: BoundBuffer,
+        unit: usize,
+        n: usize,
+        f: fn([u8; S]) -> T,
+    ) {
         // SAFETY: `check` has shown that these bytes lie in the buffer.
         file.map1(i.out, i.src[0], n, |o: i64| f(unsafe { v.start.add(o as usize * unit).cast::<[u8; S]>().read() }));
     }
@@ -55,7 +68,7 @@ pub(super) fn load(file: &mut File, i: &Instr, place: Place, views: &[View], n: 
 }
 
 /// Adds the first `n` lanes to what is there, in their order.
-pub(super) fn add(file: &File, i: &Instr, place: Place, views: &[View], n: usize) -> Result<(), Fault> {
+pub(super) fn add(file: &File, i: &Instr, place: BufferSlot, views: &[BoundBuffer], n: usize) -> Result<(), Fault> {
     let view = views[place.buffer as usize];
     let offsets = file.get::<i64>(i.src[0], n);
     check(view, place, offsets, i.dtype.bytes(), "store")?;
@@ -83,7 +96,7 @@ pub(super) fn add(file: &File, i: &Instr, place: Place, views: &[View], n: usize
 }
 
 /// Runs a store of the first `n` lanes, in their order.
-pub(super) fn store(file: &File, i: &Instr, place: Place, views: &[View], n: usize) -> Result<(), Fault> {
+pub(super) fn store(file: &File, i: &Instr, place: BufferSlot, views: &[BoundBuffer], n: usize) -> Result<(), Fault> {
     let view = views[place.buffer as usize];
     let offsets = file.get::<i64>(i.src[0], n);
     check(view, place, offsets, i.dtype.bytes(), "store")?;

@@ -1,6 +1,6 @@
 //! Elementwise instructions: the meaning of `uop::fold`, over lanes.
 
-use super::code::{Bank, Instr, Kind};
+use super::code::{Bank, Instr, InstrKind};
 use super::fault::Fault;
 use super::lanes::{File, Lane};
 use gristmill_uop::dtype::Scalar;
@@ -11,28 +11,28 @@ use half::{bf16, f16};
 /// Runs an instruction that touches no buffer on the first `n` lanes.
 pub(super) fn run(file: &mut File, i: &Instr, n: usize) -> Result<(), Fault> {
     match &i.kind {
-        Kind::Apply(op, Bank::Int) => int(file, i, *op, n)?,
-        Kind::Apply(op, Bank::F32) => float::<f32>(file, i, *op, n)?,
-        Kind::Apply(op, Bank::F64) => float::<f64>(file, i, *op, n)?,
-        Kind::Cast(from) => cast(file, i, *from, n),
-        Kind::Bitcast(from) => {
+        InstrKind::Apply(op, Bank::Int) => int(file, i, *op, n)?,
+        InstrKind::Apply(op, Bank::F32) => float::<f32>(file, i, *op, n)?,
+        InstrKind::Apply(op, Bank::F64) => float::<f64>(file, i, *op, n)?,
+        InstrKind::Cast(from) => cast(file, i, *from, n),
+        InstrKind::Bitcast(from) => {
             for lane in 0..n {
                 let bits = bits_of(file, i.src[0], *from, lane);
                 set_bits(file, i.out, i.dtype, lane, bits);
             }
         }
-        Kind::Table(table) => {
+        InstrKind::Table(table) => {
             if let Some(&value) = file.get::<i64>(i.src[0], n).iter().find(|&&v| v < 0 || v as usize >= table.len()) {
                 return Err(Fault::Operand { op: "Table", value });
             }
             file.map1(i.out, i.src[0], n, |v: i64| table[v as usize] as i64);
         }
-        Kind::Table4(table) => file.map1(i.out, i.src[0], n, |v: i64| {
+        InstrKind::Table4(table) => file.map1(i.out, i.src[0], n, |v: i64| {
             (0..4).fold(0, |w, c| w | (table[(v >> (8 * c)) as usize & 15] as i64) << (8 * c))
         }),
-        Kind::Start(how) => start(file, i, *how, n),
-        Kind::Accumulate(how) => accumulate(file, i, *how, n),
-        Kind::Load(_) | Kind::Store(_) | Kind::Add(_) => {}
+        InstrKind::Start(how) => start(file, i, *how, n),
+        InstrKind::Accumulate(how) => accumulate(file, i, *how, n),
+        InstrKind::Load(_) | InstrKind::Store(_) | InstrKind::Add(_) => {}
     }
     Ok(())
 }
@@ -177,7 +177,7 @@ fn cast(file: &mut File, i: &Instr, from: Scalar, n: usize) {
     let (out, a) = (i.out, i.src[0]);
     let (lo, hi) = i.dtype.range().unwrap_or((0, 0));
     let truth = i.dtype == Scalar::Bool;
-    match (Bank::of(from), Bank::of(i.dtype)) {
+    match (Bank::from_scalar(from), Bank::from_scalar(i.dtype)) {
         (Bank::Int, Bank::Int) => {
             file.map1(out, a, n, |v: i64| v);
             wrap(file, i, n);
@@ -240,7 +240,7 @@ fn set_bits(file: &mut File, reg: u32, to: Scalar, lane: usize, bits: u64) {
 
 fn start(file: &mut File, i: &Instr, how: ReduceOp, n: usize) {
     let max = how == ReduceOp::Max;
-    match Bank::of(i.dtype) {
+    match Bank::from_scalar(i.dtype) {
         Bank::Int => file.get_mut(i.out, n).fill(if max { i.dtype.range().map_or(i64::MIN, |r| r.0) } else { 0 }),
         Bank::F32 => file.get_mut(i.out, n).fill(if max { f32::NEG_INFINITY } else { 0.0 }),
         Bank::F64 => file.get_mut(i.out, n).fill(if max { f64::NEG_INFINITY } else { 0.0 }),

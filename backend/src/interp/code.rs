@@ -21,7 +21,7 @@ pub(super) enum Bank {
 
 impl Bank {
     /// The bank of a type.
-    pub(super) fn of(s: Scalar) -> Bank {
+    pub(super) fn from_scalar(s: Scalar) -> Bank {
         match s {
             Scalar::F64 => Bank::F64,
             Scalar::F32 | Scalar::F16 | Scalar::BF16 => Bank::F32,
@@ -32,7 +32,7 @@ impl Bank {
 
 /// One buffer as an instruction sees it.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Place {
+pub(super) struct BufferSlot {
     /// Position among the kernel's buffers: parameters first, then locals.
     pub buffer: u32,
     /// Bytes of one unit of the offset.
@@ -41,7 +41,7 @@ pub(super) struct Place {
 
 /// What an instruction does with its lanes.
 #[derive(Clone, Debug)]
-pub(super) enum Kind {
+pub(super) enum InstrKind {
     /// An elementwise op on operands of that bank.
     Apply(Op, Bank),
     /// From one type to another.
@@ -53,11 +53,11 @@ pub(super) enum Kind {
     /// Entries of a table at the four bytes of a word.
     Table4(Arc<[i32]>),
     /// Source 0 is the offset.
-    Load(Place),
+    Load(BufferSlot),
     /// Source 0 is the offset, 1 the value; `dtype` is that of the value.
-    Store(Place),
+    Store(BufferSlot),
     /// The same, added to what is there.
-    Add(Place),
+    Add(BufferSlot),
     /// `out` is set to what a reduction starts with.
     Start(ReduceOp),
     /// The lanes of source 0, in order, are combined into lane 0 of `out`.
@@ -68,7 +68,7 @@ pub(super) enum Kind {
 /// the operands to be valid.
 #[derive(Clone, Debug)]
 pub(super) struct Instr {
-    pub kind: Kind,
+    pub kind: InstrKind,
     pub safe: bool,
     pub dtype: Scalar,
     pub out: Reg,
@@ -77,7 +77,7 @@ pub(super) struct Instr {
 
 /// An instruction or a loop.
 #[derive(Clone, Debug)]
-pub(super) enum Step {
+pub(super) enum CodeStep {
     Do(Instr),
     Loop(Loop),
 }
@@ -105,7 +105,7 @@ pub(super) struct Loop {
     pub indices: Vec<Index>,
     /// Registers set outside, whose lane 0 is copied to all lanes before strips are run.
     pub splats: Vec<(Reg, Bank)>,
-    pub body: Vec<Step>,
+    pub body: Vec<CodeStep>,
     pub strips: bool,
 }
 
@@ -115,7 +115,7 @@ pub(super) struct BodyCode {
     /// Index register and bound of every range over workgroups, in the order of their numbers.
     pub globals: Vec<(Reg, Id)>,
     /// The nests, in order.
-    pub nests: Vec<Vec<Step>>,
+    pub nests: Vec<Vec<CodeStep>>,
     /// How many of the first nests are run for the first workgroup only.
     pub once: usize,
     /// Its locals among those of the kernel.

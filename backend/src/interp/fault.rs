@@ -45,7 +45,7 @@ pub enum Fault {
 
 impl Fault {
     /// As an error of the runtime, which names the kernel.
-    pub(super) fn of(self, kernel: &str) -> Error {
+    pub(super) fn into_error(self, kernel: &str) -> Error {
         match self {
             Fault::Graph(message) => Error::Compile { kernel: kernel.into(), message },
             _ => Error::Io { context: format!("kernel {kernel}"), source: std::io::Error::other(self) },

@@ -27,9 +27,9 @@ mod run;
 pub use fault::Fault;
 
 use crate::variables::Variables;
-use access::View;
+use access::BoundBuffer;
 use gristmill_runtime::lease::{Order, Owner, StepUses};
-use gristmill_runtime::staging::{self, Piece};
+use gristmill_runtime::staging::{self, StagedWrite};
 use gristmill_runtime::{Buffer, Device, DeviceId, Error, Kernel, Launch, LoadedProgram, Memory, Replay};
 use gristmill_uop::program::Program;
 use gristmill_uop::target::Target;
@@ -65,13 +65,13 @@ struct Step {
     variables: Variables,
     uses: StepUses,
     turn: Arc<Mutex<()>>,
-    machine: run::Machine,
+    machine: run::LoopMachine,
 }
 
 /// Address and length of a piece of host memory.
-fn view(b: &Buffer) -> Result<View, Error> {
+fn view(b: &Buffer) -> Result<BoundBuffer, Error> {
     let start = b.host().ok_or_else(|| Error::invalid("interp", "a buffer is not in the host's memory"))?;
-    Ok(View { start, len: b.len() })
+    Ok(BoundBuffer { start, len: b.len() })
 }
 
 impl Device for InterpDevice {
@@ -103,13 +103,13 @@ impl Device for InterpDevice {
     fn read(&self, from: &Buffer, offset: usize, data: &mut [u8]) -> Result<(), Error> {
         from.copy_out(self.id(), offset, data)
     }
-    fn stage<'a>(&'a self, to: &Buffer, offset: usize, len: usize) -> Result<Box<dyn Piece + 'a>, Error> {
+    fn stage<'a>(&'a self, to: &Buffer, offset: usize, len: usize) -> Result<Box<dyn StagedWrite + 'a>, Error> {
         staging::in_place(self.id(), to, offset, len)
     }
     fn load(&self, programs: &[Program], progress: &dyn Fn(usize, usize)) -> Result<Vec<Arc<dyn Kernel>>, Error> {
         let mut kernels: Vec<Arc<dyn Kernel>> = Vec::with_capacity(programs.len());
         for program in programs {
-            let code = compile::compile(program).map_err(|fault| fault.of(&program.name))?;
+            let code = compile::compile(program).map_err(|fault| fault.into_error(&program.name))?;
             kernels.push(Arc::new(LoadedProgram::new(program.clone(), self.id(), code)));
             progress(kernels.len(), programs.len());
         }
@@ -133,7 +133,7 @@ impl InterpDevice {
         }
         let uses = StepUses::new(&self.owner, launches.iter().flat_map(Launch::uses), order);
         let turn = if order == Order::Queued { self.turn.clone() } else { Arc::default() };
-        Ok(Box::new(Step { launches, variables, uses, turn, machine: run::Machine::default() }))
+        Ok(Box::new(Step { launches, variables, uses, turn, machine: run::LoopMachine::default() }))
     }
 }
 
@@ -141,10 +141,10 @@ impl Step {
     fn launch(&mut self, i: usize, vars: &[(&str, i64)]) -> Result<(), Error> {
         let launch = &self.launches[i];
         let kernel = launch.loaded::<code::Code>()?;
-        let views = launch.buffers.iter().map(view).collect::<Result<Vec<View>, Error>>()?;
+        let views = launch.buffers.iter().map(view).collect::<Result<Vec<BoundBuffer>, Error>>()?;
         let value = |name: &str| vars.iter().find(|v| v.0 == name).map(|v| v.1);
         let done = self.machine.launch(kernel.program(), &kernel.code, &views, &value);
-        done.map_err(|fault| fault.of(&kernel.program().name))
+        done.map_err(|fault| fault.into_error(&kernel.program().name))
     }
     /// Runs every launch, or none where a variable of any is wrong; `done` is called after each.
     fn run(&mut self, vars: &[(&str, i64)], mut done: impl FnMut()) -> Result<(), Error> {

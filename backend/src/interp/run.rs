@@ -1,8 +1,8 @@
 //! Runs compiled kernels.
 
-use super::access::{self, View};
+use super::access::{self, BoundBuffer};
 use super::arith;
-use super::code::{Bound, Code, Instr, Kind, Loop, Step};
+use super::code::{Bound, Code, CodeStep, Instr, InstrKind, Loop};
 use super::fault::Fault;
 use super::lanes::{File, LANES};
 use gristmill_uop::dtype::Scalar;
@@ -10,22 +10,22 @@ use gristmill_uop::program::Program;
 
 /// Registers and local buffers, reused from launch to launch.
 #[derive(Default)]
-pub(super) struct Machine {
+pub(super) struct LoopMachine {
     file: File,
     locals: Vec<Vec<u64>>,
-    views: Vec<View>,
+    views: Vec<BoundBuffer>,
 }
 
 // SAFETY: the views are set anew for every launch, from buffers that the caller keeps alive during it and from `locals`, which nothing else touches.
-unsafe impl Send for Machine {}
+unsafe impl Send for LoopMachine {}
 
-impl Machine {
+impl LoopMachine {
     /// Runs a kernel on these buffers with these values of the variables.
     pub(super) fn launch(
         &mut self,
         program: &Program,
         code: &Code,
-        params: &[View],
+        params: &[BoundBuffer],
         vars: &dyn Fn(&str) -> Option<i64>,
     ) -> Result<(), Fault> {
         self.prepare(code, params, vars)?;
@@ -49,7 +49,7 @@ impl Machine {
                     rest /= size;
                 }
                 for local in body.locals.clone().filter(|l| group == 0 || !body.staged.contains(l)) {
-                    let View { start, len } = self.views[params.len() + local];
+                    let BoundBuffer { start, len } = self.views[params.len() + local];
                     // NaN in every float type: what is read before it is written shows. By way of the address that loads and stores have: a
                     // reference to the local would end its validity.
                     // SAFETY: the view of a local is as long as it says, and nobody else has it.
@@ -67,7 +67,12 @@ impl Machine {
         Ok(())
     }
 
-    fn prepare(&mut self, code: &Code, params: &[View], vars: &dyn Fn(&str) -> Option<i64>) -> Result<(), Fault> {
+    fn prepare(
+        &mut self,
+        code: &Code,
+        params: &[BoundBuffer],
+        vars: &dyn Fn(&str) -> Option<i64>,
+    ) -> Result<(), Fault> {
         self.file.reserve(code.registers);
         for &(reg, v) in &code.ints {
             self.file.get_mut(reg, LANES).fill(v);
@@ -87,15 +92,15 @@ impl Machine {
         self.views.clear();
         self.views.extend_from_slice(params);
         let locals = self.locals.iter_mut().zip(&code.locals);
-        self.views.extend(locals.map(|(l, &len)| View { start: l.as_mut_ptr().cast(), len }));
+        self.views.extend(locals.map(|(l, &len)| BoundBuffer { start: l.as_mut_ptr().cast(), len }));
         Ok(())
     }
 
-    fn steps(&mut self, steps: &[Step], n: usize) -> Result<(), Fault> {
+    fn steps(&mut self, steps: &[CodeStep], n: usize) -> Result<(), Fault> {
         for step in steps {
             match step {
-                Step::Do(i) => self.instr(i, n)?,
-                Step::Loop(l) => self.run_loop(l)?,
+                CodeStep::Do(i) => self.instr(i, n)?,
+                CodeStep::Loop(l) => self.run_loop(l)?,
             }
         }
         Ok(())
@@ -103,9 +108,9 @@ impl Machine {
 
     fn instr(&mut self, i: &Instr, n: usize) -> Result<(), Fault> {
         match i.kind {
-            Kind::Load(place) => access::load(&mut self.file, i, place, &self.views, n),
-            Kind::Add(place) => access::add(&self.file, i, place, &self.views, n),
-            Kind::Store(place) => access::store(&self.file, i, place, &self.views, n),
+            InstrKind::Load(place) => access::load(&mut self.file, i, place, &self.views, n),
+            InstrKind::Add(place) => access::add(&self.file, i, place, &self.views, n),
+            InstrKind::Store(place) => access::store(&self.file, i, place, &self.views, n),
             _ => arith::run(&mut self.file, i, n),
         }
     }

@@ -1,7 +1,7 @@
 //! A device that keeps books and runs nothing: scheduling tests, and the size of a model, on a machine without hardware.
 
-use gristmill_runtime::lease::{InFlight, Order, Owner, StepUses, Use, Uses};
-use gristmill_runtime::staging::{self, Piece};
+use gristmill_runtime::lease::{Order, Owner, StepGuard, StepUses, Use, Uses};
+use gristmill_runtime::staging::{self, StagedWrite};
 use gristmill_runtime::{Buffer, Device, DeviceId, Error, Kernel, Launch, LoadedProgram, Memory, RawBuffer, Replay};
 use gristmill_uop::adapter::Adapter;
 use gristmill_uop::machine::{MachineKind, NAMED};
@@ -67,7 +67,7 @@ impl Drop for NullBuffer {
 struct NullReplay {
     launches: Vec<Launch>,
     uses: StepUses,
-    started: VecDeque<InFlight>,
+    started: VecDeque<StepGuard>,
 }
 
 impl Replay for NullReplay {
@@ -125,7 +125,7 @@ impl Device for NullDevice {
         data.fill(0);
         Ok(())
     }
-    fn stage<'a>(&'a self, to: &Buffer, offset: usize, len: usize) -> Result<Box<dyn Piece + 'a>, Error> {
+    fn stage<'a>(&'a self, to: &Buffer, offset: usize, len: usize) -> Result<Box<dyn StagedWrite + 'a>, Error> {
         staging::through(self, to, offset, len)
     }
     fn load(&self, programs: &[Program], progress: &dyn Fn(usize, usize)) -> Result<Vec<Arc<dyn Kernel>>, Error> {

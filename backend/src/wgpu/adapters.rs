@@ -1,6 +1,6 @@
 //! The adapters of this machine: which there are, what they tell, and which of them a name means.
 
-use super::ready::ready;
+use super::block_on::ready;
 use gristmill_runtime::Error;
 use gristmill_uop::adapter::{Adapter as Facts, AdapterKind};
 use gristmill_uop::costs::Costs;

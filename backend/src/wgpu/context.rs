@@ -2,7 +2,7 @@
 //! callback) is kept, and is what the next call gets.
 
 use super::adapters::{Limited, WANTED};
-use super::ready::ready;
+use super::block_on::ready;
 use gristmill_runtime::Error;
 use gristmill_runtime::lease::Owner;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -25,7 +25,7 @@ struct Failed {
 }
 
 /// An adapter that was opened.
-pub struct Context {
+pub struct WgpuContext {
     /// As an owner of memory.
     pub owner: Owner,
     /// Its name and how it is reached.
@@ -44,9 +44,9 @@ pub struct Context {
     wait: Mutex<Duration>,
 }
 
-impl Context {
+impl WgpuContext {
     /// Opens an adapter, as if it had no more than that.
-    pub fn open(adapter: &Adapter, limited: &Limited) -> Result<Context, Error> {
+    pub fn open(adapter: &Adapter, limited: &Limited) -> Result<WgpuContext, Error> {
         let info = adapter.get_info();
         let title = format!("{} ({})", info.name, info.backend);
         let (features, limits) = (limited.features(adapter) & WANTED, limited.limits(adapter));
@@ -77,7 +77,7 @@ impl Context {
         });
         let driver = format!("{} {}", info.driver, info.driver_info);
         let (owner, wait) = (Owner::new(), Mutex::new(WAIT));
-        Ok(Context { owner, title, driver, device, queue, features, limits, failed, wait })
+        Ok(WgpuContext { owner, title, driver, device, queue, features, limits, failed, wait })
     }
 
     /// A wait that takes longer than this makes the device lost.

@@ -1,19 +1,19 @@
 //! An adapter as a device.
 
 use super::adapters::{Limited, adapters, facts, find};
-use super::context::Context;
-use super::kept::Kept;
+use super::context::WgpuContext;
 use super::measure::costs;
-use super::memory::{Copies, alloc};
-use super::order::in_order;
-use super::pipelines::{Maker, Pipeline};
+use super::memory::{WgpuCopies, alloc};
+use super::pipeline_cache::CachedPipelines;
+use super::pipelines::{Pipeline, PipelineBuilder};
 use super::replay::WgpuReplay;
-use crate::measured::Kept as Measured;
+use super::subgroup_order::in_order;
+use crate::cost_store::CostStore as Measured;
 use crate::parallel::{cores, each};
-use crate::text::{Libraries, Text};
+use crate::text::{KernelText, Libraries};
 use crate::tuning;
 use gristmill_runtime::lease::Use;
-use gristmill_runtime::staging::{self, Piece};
+use gristmill_runtime::staging::{self, StagedWrite};
 use gristmill_runtime::store::Store;
 use gristmill_runtime::{Buffer, Device, DeviceId, Error, Kernel, Launch, LoadedProgram, Memory, Replay};
 use gristmill_uop::adapter::{Adapter as Facts, AdapterKind};
@@ -29,9 +29,9 @@ pub struct WgpuDevice {
     name: String,
     info: AdapterInfo,
     facts: Facts,
-    context: Arc<Context>,
+    context: Arc<WgpuContext>,
     target: Target,
-    copies: Copies,
+    copies: WgpuCopies,
     store: Store,
     loaded: Libraries<Arc<Pipeline>>,
 }
@@ -46,7 +46,7 @@ impl WgpuDevice {
     pub fn with((number, name): (usize, Option<&str>), store: Store, limited: &Limited) -> Result<WgpuDevice, Error> {
         let (number, adapter) = find(number, name)?;
         let open = |limited: &Limited, store: Store| -> Result<WgpuDevice, Error> {
-            let context = Arc::new(Context::open(&adapter, limited)?);
+            let context = Arc::new(WgpuContext::open(&adapter, limited)?);
             let told = facts(&adapter, context.features, &context.limits);
             let subgroup = told.subgroup.map(|threads| limited.subgroup.map_or(threads, |most| threads.min(most)));
             let facts = match limited.unnamed {
@@ -61,7 +61,7 @@ impl WgpuDevice {
                 target: Target { plans, ..Target::new(facts.machine()) },
                 info,
                 facts,
-                copies: Copies::default(),
+                copies: WgpuCopies::default(),
                 loaded: Libraries::default(),
                 store,
                 context,
@@ -79,7 +79,7 @@ impl WgpuDevice {
         if self.facts.is_known() {
             return Ok(self);
         }
-        let measured = self.kept().found(|| costs(&self))?.unwrap_or_default();
+        let measured = self.kept().read_or_measure(|| costs(&self))?.unwrap_or_default();
         let machine = Facts { measured, ..self.facts.clone() }.machine();
         Ok(WgpuDevice { target: Target { plans: self.target.plans, ..Target::new(machine) }, ..self })
     }
@@ -197,21 +197,21 @@ impl Device for WgpuDevice {
     fn read_settled(&self, from: &Buffer, offset: usize, data: &mut [u8]) -> Result<(), Error> {
         self.copies.read(&self.context, from, offset, data)
     }
-    fn stage<'a>(&'a self, to: &Buffer, offset: usize, len: usize) -> Result<Box<dyn Piece + 'a>, Error> {
+    fn stage<'a>(&'a self, to: &Buffer, offset: usize, len: usize) -> Result<Box<dyn StagedWrite + 'a>, Error> {
         staging::through(self, to, offset, len)
     }
     fn load(&self, programs: &[Program], progress: &dyn Fn(usize, usize)) -> Result<Vec<Arc<dyn Kernel>>, Error> {
-        let texts = Text::all(programs)?;
+        let texts = KernelText::all(programs)?;
         let (mut pipelines, missing) = self.loaded.find(&texts);
         let mut done = pipelines.len();
         let total = done + missing.len();
         progress(done, total);
-        let program = |text: &Text| {
+        let program = |text: &KernelText| {
             let found = texts.iter().position(|other| other.key == text.key);
             &programs[found.expect("a text of one of the programs")]
         };
-        let kept = Kept::of(&self.context, &self.store, &missing)?;
-        let maker = Maker { context: &self.context, piece: self.target.machine.piece(), kept: &kept };
+        let kept = CachedPipelines::new(&self.context, &self.store, &missing)?;
+        let maker = PipelineBuilder { context: &self.context, piece: self.target.machine.piece(), kept: &kept };
         let make = |i: usize| Pipeline::new(&maker, missing[i], program(missing[i]));
         each(missing.len(), cores(), make, |i, pipeline| {
             pipelines.insert(missing[i].key, Arc::new(Arc::new(pipeline)));
@@ -219,9 +219,9 @@ impl Device for WgpuDevice {
             progress(done, total);
             Ok(())
         })?;
-        kept.keep(&self.store);
+        kept.store(&self.store);
         self.loaded.keep(&pipelines);
-        let kernel = |(text, program): (&Text, &Program)| -> Arc<dyn Kernel> {
+        let kernel = |(text, program): (&KernelText, &Program)| -> Arc<dyn Kernel> {
             let pipeline: Arc<Pipeline> = (*pipelines[&text.key]).clone();
             Arc::new(LoadedProgram::new(program.clone(), self.id(), pipeline))
         };

@@ -1,6 +1,6 @@
 //! How much an adapter reads and computes a second, by two kernels of its own: of one that no row of the table of machines has, plans know nothing else.
 
-use super::dialect::measuring::{COMPUTE, OF_A_ROUND, READ, text};
+use super::dialect::measuring::{COMPUTE, OPERATIONS_PER_ROUND, READ, text};
 use gristmill_runtime::{Buffer, Device, Error, Launch, Memory, Replay};
 use gristmill_uop::Graph;
 use gristmill_uop::costs::Costs;
@@ -14,13 +14,13 @@ const BYTES: [usize; 2] = [512 << 20, 64 << 20];
 const THREADS: usize = 256;
 const GROUPS: usize = 1024;
 /// Seconds of the shorter run that computes: a hundred times what the host's clock errs by where there are no timestamps, and a hundredth of what drivers let a kernel run.
-const RUN: f64 = 10e-3;
+const MIN_RUN_SECONDS: f64 = 10e-3;
 /// Rounds of it at most.
-const MOST_ROUNDS: i64 = 1 << 20;
+const MAX_ROUNDS: i64 = 1 << 20;
 /// Passes of each, in turns. Not measured.
 const PASSES: usize = 4;
 /// How many times as long twice as many rounds take, if the clock, and whoever else uses the adapter, let it be believed.
-const BELIEVED: std::ops::RangeInclusive<f64> = 1.5..=2.5;
+const PLAUSIBLE_RATIO: std::ops::RangeInclusive<f64> = 1.5..=2.5;
 /// What counts the rounds.
 const VARIABLE: &str = "rounds";
 
@@ -37,12 +37,12 @@ pub fn costs(device: &dyn Device) -> Result<Costs, Error> {
         return Err(Error::invalid("measuring", format!("{bytes} bytes of memory are too few for it")));
     }
     let data = device.alloc(bytes, Memory::Scratch)?;
-    let mut reading = Rounds::of(device, ("measure_read", READ), threads, &data)?;
+    let mut reading = Rounds::new(device, ("measure_read", READ), threads, &data)?;
     let read = reading.seconds_of_one((bytes / of_all / 2) as i64)?;
-    let mut computing = Rounds::of(device, ("measure_compute", COMPUTE), threads, &data)?;
-    let rounds = computing.that_take(RUN)?;
+    let mut computing = Rounds::new(device, ("measure_compute", COMPUTE), threads, &data)?;
+    let rounds = computing.that_take(MIN_RUN_SECONDS)?;
     let computed = computing.seconds_of_one(rounds)?;
-    let operations = (OF_A_ROUND * threads * GROUPS) as f64;
+    let operations = (OPERATIONS_PER_ROUND * threads * GROUPS) as f64;
     Ok(Costs { bandwidth: Some(of_all as f64 / read), operations: Some(operations / computed), ..Costs::default() })
 }
 
@@ -53,7 +53,7 @@ struct Rounds {
 }
 
 impl Rounds {
-    fn of(
+    fn new(
         device: &dyn Device,
         (name, round): (&'static str, &str),
         threads: usize,
@@ -79,7 +79,7 @@ impl Rounds {
     /// As many as take so many seconds: doubled from one on, so that none is long on a slow adapter, and a fast one is awake by then.
     fn that_take(&mut self, seconds: f64) -> Result<i64, Error> {
         let mut rounds = 1;
-        while rounds < MOST_ROUNDS && self.seconds(rounds)? < seconds {
+        while rounds < MAX_ROUNDS && self.seconds(rounds)? < seconds {
             rounds *= 2;
         }
         Ok(rounds)
@@ -92,7 +92,7 @@ impl Rounds {
             short = short.min(self.seconds(rounds)?);
             long = long.min(self.seconds(2 * rounds)?);
         }
-        match BELIEVED.contains(&(long / short)) {
+        match PLAUSIBLE_RATIO.contains(&(long / short)) {
             true => Ok((long - short) / rounds as f64),
             false => {
                 Err(Error::invalid(self.name, format!("{rounds} rounds took {short} s, and twice as many {long}")))

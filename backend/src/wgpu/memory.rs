@@ -1,7 +1,7 @@
 //! Memory of an adapter: a buffer for each allocation, copies of whole words.
 
-use super::context::Context;
-use super::told::Told;
+use super::context::WgpuContext;
+use super::readback_cache::Told;
 use gristmill_runtime::lease::Uses;
 use gristmill_runtime::{Buffer, Error, Memory, RawBuffer};
 use std::sync::Arc;
@@ -9,11 +9,11 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use wgpu::{BufferDescriptor, BufferUsages, CommandEncoderDescriptor, MapMode};
 
 /// Allocations are a multiple of it: the widest load, in bytes.
-const UNIT: u64 = 16;
+const ALIGNMENT: u64 = 16;
 /// Bytes of a word, of which copies are.
-const WORD: usize = 4;
+const WORD_BYTES: usize = 4;
 /// Bytes that are on their way before somebody waits: each is twice in memory until then.
-const ON_THEIR_WAY: u64 = 64 << 20;
+const MAX_PENDING_BYTES: u64 = 64 << 20;
 
 /// An allocation.
 pub struct AdapterMemory {
@@ -36,8 +36,8 @@ unsafe impl RawBuffer for AdapterMemory {
 }
 
 /// A buffer of `bytes`, which starts as zeros.
-pub fn alloc(context: &Context, bytes: usize, memory: Memory) -> Result<Buffer, Error> {
-    let size = (bytes.max(1) as u64).next_multiple_of(UNIT);
+pub fn alloc(context: &WgpuContext, bytes: usize, memory: Memory) -> Result<Buffer, Error> {
+    let size = (bytes.max(1) as u64).next_multiple_of(ALIGNMENT);
     let limits = &context.limits;
     // A buffer that is longer than what a kernel is given is bound in pieces, or by parts; kernels count words of it in 32 bits.
     let most = limits.max_buffer_size.min(u32::MAX.into());
@@ -65,7 +65,7 @@ pub fn alloc(context: &Context, bytes: usize, memory: Memory) -> Result<Buffer, 
 
 /// The allocation of a buffer, of which these bytes are inside.
 pub fn memory<'a>(
-    context: &Context,
+    context: &WgpuContext,
     what: &str,
     buffer: &'a Buffer,
     [offset, len]: [usize; 2],
@@ -77,13 +77,13 @@ pub fn memory<'a>(
 
 /// Copies from and to an adapter's memory.
 #[derive(Default)]
-pub struct Copies {
+pub struct WgpuCopies {
     on_their_way: AtomicU64,
 }
 
-impl Copies {
+impl WgpuCopies {
     /// Writes bytes; words that they fill in part keep the rest.
-    pub fn write(&self, context: &Context, to: &Buffer, offset: usize, data: &[u8]) -> Result<(), Error> {
+    pub fn write(&self, context: &WgpuContext, to: &Buffer, offset: usize, data: &[u8]) -> Result<(), Error> {
         let memory = memory(context, "write", to, [offset, data.len()])?;
         if data.is_empty() {
             return Ok(());
@@ -91,7 +91,7 @@ impl Copies {
         memory.told.iter().for_each(Told::forget);
         let start = to.offset() + offset;
         let end = start + data.len();
-        let (first, last) = (start / WORD * WORD, end.next_multiple_of(WORD));
+        let (first, last) = (start / WORD_BYTES * WORD_BYTES, end.next_multiple_of(WORD_BYTES));
         let padded: Vec<u8>;
         let data = if (first, last) == (start, end) {
             data
@@ -99,15 +99,15 @@ impl Copies {
             let mut words = vec![0; last - first];
             // The words at both ends, of which a part stays.
             let size = words.len();
-            fetch(context, memory, first, &mut words[..WORD])?;
-            fetch(context, memory, last - WORD, &mut words[size - WORD..])?;
+            fetch(context, memory, first, &mut words[..WORD_BYTES])?;
+            fetch(context, memory, last - WORD_BYTES, &mut words[size - WORD_BYTES..])?;
             words[start - first..end - first].copy_from_slice(data);
             padded = words;
             &padded[..]
         };
         context.scoped("a copy to the GPU", || context.queue.write_buffer(&memory.buffer, first as u64, data))?;
         let before = self.on_their_way.fetch_add(data.len() as u64, Ordering::Relaxed);
-        if before + data.len() as u64 >= ON_THEIR_WAY {
+        if before + data.len() as u64 >= MAX_PENDING_BYTES {
             self.on_their_way.store(0, Ordering::Relaxed);
             let index = context.queue.submit([]);
             context.wait("a copy to the GPU", index)?;
@@ -116,7 +116,7 @@ impl Copies {
     }
 
     /// Reads bytes: as the last step that was waited for has told them, or behind all that was started.
-    pub fn read(&self, context: &Context, from: &Buffer, offset: usize, data: &mut [u8]) -> Result<(), Error> {
+    pub fn read(&self, context: &WgpuContext, from: &Buffer, offset: usize, data: &mut [u8]) -> Result<(), Error> {
         let memory = memory(context, "read", from, [offset, data.len()])?;
         if data.is_empty() {
             return Ok(());
@@ -126,7 +126,7 @@ impl Copies {
         if memory.told.as_ref().is_some_and(|told| told.read(start, data)) {
             return Ok(());
         }
-        let (first, last) = (start / WORD * WORD, end.next_multiple_of(WORD));
+        let (first, last) = (start / WORD_BYTES * WORD_BYTES, end.next_multiple_of(WORD_BYTES));
         if (first, last) == (start, end) {
             return fetch(context, memory, first, data);
         }
@@ -138,7 +138,7 @@ impl Copies {
 }
 
 /// Reads whole words, by way of memory that the host sees.
-fn fetch(context: &Context, from: &AdapterMemory, at: usize, words: &mut [u8]) -> Result<(), Error> {
+fn fetch(context: &WgpuContext, from: &AdapterMemory, at: usize, words: &mut [u8]) -> Result<(), Error> {
     const WHAT: &str = "a copy from the GPU";
     let size = words.len() as u64;
     let usage = BufferUsages::MAP_READ | BufferUsages::COPY_DST;

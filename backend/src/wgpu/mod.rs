@@ -11,26 +11,26 @@ mod context;
 #[cfg(feature = "wgpu")]
 mod device;
 #[cfg(feature = "wgpu")]
-mod kept;
+mod pipeline_cache;
 // Its tests run without the feature.
-#[cfg_attr(not(feature = "wgpu"), allow(dead_code))]
-mod lists;
+#[cfg(feature = "wgpu")]
+mod block_on;
 #[cfg(feature = "wgpu")]
 mod measure;
 #[cfg(feature = "wgpu")]
 mod memory;
 #[cfg(feature = "wgpu")]
-mod order;
-#[cfg(feature = "wgpu")]
 mod pipelines;
 #[cfg(feature = "wgpu")]
 mod readback;
 #[cfg(feature = "wgpu")]
-mod ready;
+mod readback_cache;
 #[cfg(feature = "wgpu")]
 mod replay;
 #[cfg(feature = "wgpu")]
-mod told;
+mod subgroup_order;
+#[cfg_attr(not(feature = "wgpu"), allow(dead_code))]
+mod uniforms;
 
 #[cfg(feature = "wgpu")]
 pub use adapters::{Limited, adapters, present};

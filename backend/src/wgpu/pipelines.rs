@@ -1,9 +1,9 @@
 //! Pipelines: a kernel's module, compiled by its adapter's driver, and how its buffers are bound.
 
-use super::context::Context;
+use super::context::WgpuContext;
 use super::dialect::{module, multiplies, words_of_tables};
-use super::kept::Kept;
-use crate::text::Text;
+use super::pipeline_cache::CachedPipelines;
+use crate::text::KernelText;
 use gristmill_runtime::Error;
 use gristmill_uop::program::{Access, Param, Program};
 use gristmill_uop::{Arg, Op};
@@ -29,13 +29,13 @@ pub struct Pipeline {
 }
 
 /// What every pipeline of a device is made with.
-pub struct Maker<'a> {
+pub struct PipelineBuilder<'a> {
     /// The adapter.
-    pub context: &'a Context,
+    pub context: &'a WgpuContext,
     /// Bytes of a piece of a buffer.
     pub piece: usize,
     /// What its driver compiled before.
-    pub kept: &'a Kept,
+    pub kept: &'a CachedPipelines,
 }
 
 /// Is it a weight, which nothing writes while a step runs? The dialect declares these as read alone.
@@ -46,7 +46,7 @@ fn is_weight(program: &Program, slot: u32, access: Access) -> bool {
 }
 
 /// What an adapter does not take of a program with so many buffers, before its driver is asked.
-fn check(context: &Context, program: &Program, buffers: usize) -> Result<(), Error> {
+fn check(context: &WgpuContext, program: &Program, buffers: usize) -> Result<(), Error> {
     let limits = &context.limits;
     let lacking = |message: String| {
         let hint = "`gristmill devices` lists others; `--device cpu` has no such limits".into();
@@ -74,8 +74,8 @@ fn check(context: &Context, program: &Program, buffers: usize) -> Result<(), Err
 
 impl Pipeline {
     /// Compiles a kernel's text.
-    pub fn new(maker: &Maker, text: &Text, program: &Program) -> Result<Pipeline, Error> {
-        let &Maker { context, piece, kept } = maker;
+    pub fn new(maker: &PipelineBuilder, text: &KernelText, program: &Program) -> Result<Pipeline, Error> {
+        let &PipelineBuilder { context, piece, kept } = maker;
         let pieces: Vec<usize> = program.params.iter().map(|p| p.pieces(piece)).collect();
         let tables = words_of_tables(&text.source);
         check(context, program, pieces.iter().sum::<usize>() + usize::from(tables.is_some()))?;
@@ -118,7 +118,7 @@ impl Pipeline {
 }
 
 /// What a driver, or naga before it, has against a kernel is a bug of ours.
-fn compile_error(text: &Text, error: Error) -> Error {
+fn compile_error(text: &KernelText, error: Error) -> Error {
     match error {
         Error::Driver { message, .. } => text.with_name(Error::Compile { kernel: text.name.clone(), message }),
         other => other,
@@ -126,7 +126,7 @@ fn compile_error(text: &Text, error: Error) -> Error {
 }
 
 /// A buffer of words that nobody writes.
-fn constant(context: &Context, name: &str, words: &[u32]) -> Result<Buffer, Error> {
+fn constant(context: &WgpuContext, name: &str, words: &[u32]) -> Result<Buffer, Error> {
     let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
     let (size, usage) = (bytes.len() as u64, BufferUsages::STORAGE | BufferUsages::COPY_DST);
     let descriptor = BufferDescriptor { label: None, size, usage, mapped_at_creation: false };
@@ -138,7 +138,7 @@ fn constant(context: &Context, name: &str, words: &[u32]) -> Result<Buffer, Erro
 }
 
 /// Storage buffers in the order of the parameters, the uniform buffer of variables, further pieces in the order of the parameters, and tables.
-fn layout(context: &Context, program: &Program, pieces: &[usize], tables: bool) -> Result<BindGroupLayout, Error> {
+fn layout(context: &WgpuContext, program: &Program, pieces: &[usize], tables: bool) -> Result<BindGroupLayout, Error> {
     let entry = |binding: usize, ty: BufferBindingType| BindGroupLayoutEntry {
         binding: binding as u32,
         visibility: ShaderStages::COMPUTE,

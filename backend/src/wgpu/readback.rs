@@ -1,8 +1,8 @@
 //! What steps tell the host ([`Memory::Readback`](gristmill_runtime::Memory)): each step ends with a copy to memory that the host maps, so that reading it waits for no step behind.
 
-use super::context::Context;
+use super::context::WgpuContext;
 use super::memory::AdapterMemory;
-use super::told::Told;
+use super::readback_cache::Told;
 use gristmill_runtime::lease::Use;
 use gristmill_runtime::{Error, Launch, RawBuffer};
 use std::sync::Arc;
@@ -40,7 +40,7 @@ impl Readback {
         self.of.iter().filter_map(memory)
     }
     /// Memory for the copies of a step that starts.
-    pub fn take(&mut self, context: &Context) -> HostCopies {
+    pub fn take(&mut self, context: &WgpuContext) -> HostCopies {
         let make = |(memory, _): (&AdapterMemory, &Told)| {
             let (size, usage) = (memory.buffer.size(), BufferUsages::MAP_READ | BufferUsages::COPY_DST);
             context.device.create_buffer(&BufferDescriptor { label: None, size, usage, mapped_at_creation: false })

@@ -1,13 +1,13 @@
 //! A captured step: its launches as a list of dispatches, recorded anew at each start, with the variables in one uniform buffer.
 
-use super::context::Context;
+use super::context::WgpuContext;
 use super::dialect::GROUPS_X;
-use super::lists::{Lists, VARIABLE, grid};
 use super::memory::memory;
 use super::pipelines::Pipeline;
 use super::readback::{HostCopies, Readback};
+use super::uniforms::{Lists, VARIABLE_BYTES, grid};
 use crate::variables::{Variables, by_level};
-use gristmill_runtime::lease::{InFlight, Order, StepUses};
+use gristmill_runtime::lease::{Order, StepGuard, StepUses};
 use gristmill_runtime::{Error, Launch, Replay};
 use gristmill_uop::program::Extent;
 use std::collections::VecDeque;
@@ -20,13 +20,13 @@ use wgpu::{
 };
 
 /// Most queries of a set.
-const QUERIES: usize = 4096;
+const MAX_QUERIES: usize = 4096;
 /// Bytes of a query's result.
-const RESULT: u64 = 8;
+const QUERY_RESULT_BYTES: u64 = 8;
 
 /// Dispatches of the first submission of a step, and how many times as many each further one has.
-const FIRST_PART: usize = 16;
-const LONGER: usize = 4;
+const FIRST_SUBMISSION: usize = 16;
+const SUBMISSION_GROWTH: usize = 4;
 
 /// A launch, bound.
 struct Dispatch {
@@ -41,12 +41,12 @@ struct Dispatch {
 struct Started {
     index: SubmissionIndex,
     copy: HostCopies,
-    _in_flight: InFlight,
+    _in_flight: StepGuard,
 }
 
 /// A captured step.
 pub struct WgpuReplay {
-    context: Arc<Context>,
+    context: Arc<WgpuContext>,
     variables: Variables,
     /// Workgroups of every count of `variables`.
     counts: Vec<i64>,
@@ -64,7 +64,7 @@ pub struct WgpuReplay {
 
 impl WgpuReplay {
     /// Binds launches, sorted by level.
-    pub fn new(context: Arc<Context>, launches: Vec<Launch>) -> Result<WgpuReplay, Error> {
+    pub fn new(context: Arc<WgpuContext>, launches: Vec<Launch>) -> Result<WgpuReplay, Error> {
         let (mut variables, mut lists) = (Variables::default(), Lists::default());
         let alignment = context.limits.min_uniform_buffer_offset_alignment.max(16) as usize;
         let mut bound = Vec::new();
@@ -75,7 +75,7 @@ impl WgpuReplay {
             let place = (!slots.is_empty()).then(|| lists.place(&slots, alignment));
             bound.push((number, groups.all, place, slots.len()));
         }
-        let size = (lists.cells.len() * VARIABLE).max(16) as u64;
+        let size = (lists.cells.len() * VARIABLE_BYTES).max(16) as u64;
         let usage = BufferUsages::UNIFORM | BufferUsages::COPY_DST;
         let descriptor = BufferDescriptor { label: None, size, usage, mapped_at_creation: false };
         let values = context.scoped("variables", || context.device.create_buffer(&descriptor))?;
@@ -83,7 +83,7 @@ impl WgpuReplay {
         for (number, count, place, variables) in bound {
             let launch = &launches[number];
             let pipeline = launch.loaded::<Arc<Pipeline>>()?.code.clone();
-            let bytes = (variables * VARIABLE).next_multiple_of(16) as u64;
+            let bytes = (variables * VARIABLE_BYTES).next_multiple_of(16) as u64;
             let uniform =
                 place.map(|at| BufferBinding { buffer: &values, offset: at as u64, size: BufferSize::new(bytes) });
             let bindings = bind(&context, launch, &pipeline, uniform)?;
@@ -121,7 +121,7 @@ impl WgpuReplay {
             return Ok(());
         }
         let values = self.variables.values();
-        let mut words = Vec::with_capacity(self.cells.len() * VARIABLE);
+        let mut words = Vec::with_capacity(self.cells.len() * VARIABLE_BYTES);
         for cell in &self.cells {
             let value = cell.map_or(0, |variable| values[variable]);
             let value = i32::try_from(value)
@@ -142,7 +142,7 @@ impl WgpuReplay {
 
     /// Records the step and submits it: behind another at once, else in parts of which each is longer than the one before, as the adapter runs one while the next is recorded.
     fn submit(&self, copy: &HostCopies) -> SubmissionIndex {
-        let mut part = if self.started.is_empty() { FIRST_PART } else { self.dispatches.len() };
+        let mut part = if self.started.is_empty() { FIRST_SUBMISSION } else { self.dispatches.len() };
         let mut rest = &self.dispatches[..];
         loop {
             let (now, later) = rest.split_at(part.min(rest.len()));
@@ -155,7 +155,7 @@ impl WgpuReplay {
                 return index;
             }
             self.context.queue.submit([encoder.finish()]);
-            (rest, part) = (later, part * LONGER);
+            (rest, part) = (later, part * SUBMISSION_GROWTH);
         }
     }
 
@@ -177,14 +177,15 @@ impl WgpuReplay {
     fn run_by_clock(&mut self) -> Result<Vec<f64>, Error> {
         let context = self.context.clone();
         let mut seconds = Vec::new();
-        for part in 0..self.dispatches.len().div_ceil(QUERIES / 2) {
+        for part in 0..self.dispatches.len().div_ceil(MAX_QUERIES / 2) {
             if self.clock.is_none() {
-                let descriptor = QuerySetDescriptor { label: None, ty: QueryType::Timestamp, count: QUERIES as u32 };
+                let descriptor =
+                    QuerySetDescriptor { label: None, ty: QueryType::Timestamp, count: MAX_QUERIES as u32 };
                 self.clock = Some(context.scoped("timestamps", || context.device.create_query_set(&descriptor))?);
             }
             let Some(clock) = &self.clock else { unreachable!("made before") };
-            let part = self.dispatches.chunks(QUERIES / 2).nth(part).unwrap_or_default();
-            let size = 2 * part.len() as u64 * RESULT;
+            let part = self.dispatches.chunks(MAX_QUERIES / 2).nth(part).unwrap_or_default();
+            let size = 2 * part.len() as u64 * QUERY_RESULT_BYTES;
             let buffer = |usage| BufferDescriptor { label: None, size, usage, mapped_at_creation: false };
             let (staging, index) = context.scoped("a timed step", || {
                 let resolved =
@@ -234,7 +235,7 @@ impl WgpuReplay {
 
 /// The buffers of a launch, each from where it begins on, in whole words, its variables, and what is left of buffers that are several pieces.
 fn bind(
-    context: &Context,
+    context: &WgpuContext,
     launch: &Launch,
     pipeline: &Pipeline,
     uniform: Option<BufferBinding>,

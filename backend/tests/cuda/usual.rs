@@ -4,7 +4,7 @@ use crate::fake::{self, Fake, OUT_OF_MEMORY, SYSTEM};
 use crate::lost::ready;
 use crate::step::{Place, launches, program, read, stage};
 use gristmill_backend::cuda::CudaDevice;
-use gristmill_runtime::staging::Piece;
+use gristmill_runtime::staging::StagedWrite;
 use gristmill_runtime::{Buffer, Device, Error, Memory};
 use std::process::Command;
 use std::time::Duration;
@@ -76,7 +76,7 @@ fn words(device: &CudaDevice, count: usize) -> Buffer {
 fn stage_all(device: &CudaDevice, buffer: &Buffer) {
     let count = buffer.len() / 8;
     let piece = |i| device.stage(buffer, 8 * i, 8).unwrap();
-    let mut pieces: Vec<Box<dyn Piece + '_>> = (0..count).map(piece).collect();
+    let mut pieces: Vec<Box<dyn StagedWrite + '_>> = (0..count).map(piece).collect();
     for (i, piece) in pieces.iter_mut().enumerate() {
         piece.bytes().copy_from_slice(&(i as i64 + 1).to_le_bytes());
     }
@@ -215,6 +215,6 @@ fn an_old_compiler_is_an_error() {
         return assert!(output.status.success() && text.contains("1 passed"), "{text}");
     }
     let _old = fake::nvrtc(&["-DOLD"]);
-    let error = gristmill_backend::cuda::Compiler::find().err().expect("it is too old");
+    let error = gristmill_backend::cuda::Nvrtc::find().err().expect("it is too old");
     assert!(error.to_string().contains("too old") && error.hint().unwrap().contains("pip install"), "{error}");
 }

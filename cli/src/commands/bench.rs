@@ -114,7 +114,7 @@ fn one_sequence(options: &Options, model: &Model, opened: Opened, context: usize
     let start = Instant::now();
     let mut engine = model.load_on(opened, &options.common, Some(context))?;
     let load = start.elapsed().as_secs_f64();
-    let mut ids = Ids::of(&engine);
+    let mut ids = Ids::for_engine(&engine);
     let start = Instant::now();
     let prompt = ids.some(FIRST.min(engine.context()));
     seconds(&mut engine, &prompt, true, 0)?;
@@ -144,7 +144,7 @@ fn one_sequence(options: &Options, model: &Model, opened: Opened, context: usize
             let times = measure(&mut engine, &mut ids, prompt, tokens, depth, options.r)?;
             // Memory that others use too is not as fast from one minute to the next.
             let delivered = before.zip(read(&engine)).map(|(a, b)| a.max(b));
-            let result = Measured::of(&mut engine, Test { prompt, tokens, depth }, &times, delivered);
+            let result = Measured::new(&mut engine, Test { prompt, tokens, depth }, &times, delivered);
             match options.json {
                 true => writeln!(out, "{}", result.json(&engine, &model.name))?,
                 false => writeln!(out, "{}", result.row())?,
@@ -180,7 +180,7 @@ struct Measured {
 
 impl Measured {
     /// Of repetitions that took so many seconds each, while memory delivered so many bytes a second.
-    fn of(engine: &mut Engine, test: Test, times: &[f64], delivered: Option<f64>) -> Measured {
+    fn new(engine: &mut Engine, test: Test, times: &[f64], delivered: Option<f64>) -> Measured {
         let Test { prompt, tokens, depth } = test;
         let rates: Vec<f64> = times.iter().map(|t| tokens as f64 / t).collect();
         let mean = rates.iter().sum::<f64>() / rates.len() as f64;

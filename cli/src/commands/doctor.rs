@@ -8,7 +8,7 @@ use crate::model::Model;
 use clap::{Args, ValueHint};
 use gristmill_backend::Opened;
 use gristmill_llm::arch::Logits;
-use gristmill_llm::engine::{Engine, Run, Settings, WholePool};
+use gristmill_llm::engine::{Engine, TokenRun, Settings, WholePool};
 use gristmill_uop::Scalar;
 use serde_json::{Value, json};
 use std::io::{self, Write};
@@ -103,7 +103,7 @@ impl Oracle {
         let model = Model::open(None)?;
         let options = gristmill_backend::Options { exact: true, ..Default::default() };
         let mut engine = engine(&model, gristmill_backend::open("interp", &options)?, true)?;
-        let tokens = Ids::of(&engine).some(TOKENS);
+        let tokens = Ids::for_engine(&engine).some(TOKENS);
         say!("the interpreter computes what is expected");
         let logits = logits(&mut engine, &tokens, 0)?;
         Ok(Oracle { model, tokens, logits })
@@ -134,7 +134,7 @@ impl Oracle {
 /// Logits of all of these tokens at that position.
 fn logits(engine: &mut Engine, tokens: &[u32], position: usize) -> Result<Vec<f32>> {
     let pool = WholePool::new(engine);
-    Ok(engine.logits(Run { tokens, position, pages: pool.pages(), contiguous: true }, Logits::All)?)
+    Ok(engine.logits(TokenRun { tokens, position, pages: pool.pages(), contiguous: true }, Logits::All)?)
 }
 
 /// The model on a device, with little room.
@@ -161,7 +161,7 @@ fn measured(options: &Options, model: &Model) -> Result<Value> {
     let start = Instant::now();
     let mut engine = model.load(&options.common, Some(p.max(n) + 1))?;
     let load = start.elapsed().as_secs_f64();
-    let mut ids = Ids::of(&engine);
+    let mut ids = Ids::for_engine(&engine);
     let mut rate = |prompt: bool, tokens: usize| -> Result<f64> {
         // Once for what is only done once.
         seconds(&mut engine, &ids.some(if prompt { tokens } else { 1 }), prompt, 0)?;

@@ -10,11 +10,11 @@ use crate::viewer::{self, critical_path};
 use clap::{Args, ValueHint};
 use gristmill_backend::Opened;
 use gristmill_compiler::{Cheapest, Listed, Policy};
-use gristmill_llm::arch::{self, Functions, Options as PlanOptions, Plan, Pools, TokenClass};
+use gristmill_llm::arch::{self, Functions, Options as PlanOptions, Plan, Pools, StepKind};
 use gristmill_llm::engine::{
     CacheShape, GraphKey, Settings, StepLimits, batch_graph, cache_rows, depths, mixed_graphs, plan_options, sequence_graphs,
 };
-use gristmill_llm::sampling::{self, Choice};
+use gristmill_llm::sampling::{self, SamplingMethod};
 use gristmill_profile::compilation::{self, Compilation};
 use gristmill_tensor::jit::{Jit, Ready};
 use gristmill_uop::function::Function;
@@ -78,7 +78,7 @@ pub fn run(options: Options) -> Result {
             "--stage kernel and --stage linear show what there is",
         ));
     }
-    let mut steps = Steps::of(&options, described.as_ref(), &opened.target);
+    let mut steps = Steps::new(&options, described.as_ref(), &opened.target);
     match &options.html {
         Some(path) => page(&options, &model, &mut steps, &opened, path)?,
         None => print(&options, &mut steps, opened, &mut io::stdout().lock())?,
@@ -102,7 +102,7 @@ struct Steps<'m> {
 }
 
 impl<'m> Steps<'m> {
-    fn of(asked: &Options, model: &'m dyn arch::Model, target: &Target) -> Steps<'m> {
+    fn new(asked: &Options, model: &'m dyn arch::Model, target: &Target) -> Steps<'m> {
         let settings = asked.common.settings(None);
         let context = settings.context.unwrap_or(CONTEXT).min(model.context());
         let limits = StepLimits::new(&settings, context, model, target);
@@ -111,7 +111,7 @@ impl<'m> Steps<'m> {
         let pages = sequences * rows / PlanOptions::PAGE;
         let pools = Pools::new(pages, model.cache_kinds(), sequences, limits.long);
         let cache = CacheShape { rows, pools, scalar: settings.cache };
-        let others = Settings { parallel: sequences, ..settings.clone() }.over(pools).others();
+        let others = Settings { parallel: sequences, ..settings.clone() }.over(pools).decode_rows();
         let all: Vec<GraphKey> = match sequences {
             1 => sequence_graphs(limits, &depths(&settings, rows, target)),
             n => {
@@ -126,8 +126,8 @@ impl<'m> Steps<'m> {
     fn plan(&mut self, options: &PlanOptions) -> (Plan, Vec<Arc<Function>>) {
         let plan = self.model.plan(options, &mut self.functions);
         let mut all: Vec<_> = plan.functions().into_iter().cloned().collect();
-        if options.tokens == TokenClass::One {
-            let choices = [Choice::Greedy, Choice::Best];
+        if options.tokens == StepKind::Decode {
+            let choices = [SamplingMethod::Greedy, SamplingMethod::SmallTopK];
             let vocabulary = self.model.vocabulary();
             all.extend(choices.map(|choice| self.functions.share(sampling::one_function(choice, vocabulary))));
         }
@@ -273,11 +273,11 @@ fn step(plan: &Plan, ready: &[Arc<Ready>], options: &PlanOptions, out: &mut dyn 
         path += critical_path(&ready.compiled) * 1e6;
     }
     let what = match options.tokens {
-        TokenClass::One if options.depth < options.rows => format!("one token before position {}", options.depth),
-        TokenClass::One => "one token".to_string(),
-        TokenClass::Chunk { max } => format!("a chunk of {max} tokens"),
-        TokenClass::Batch { max } => format!("a token each of {max} sequences"),
-        TokenClass::Mixed { piece, others } => format!("a piece of {piece} tokens, and a token each of {others} others"),
+        StepKind::Decode if options.depth < options.rows => format!("one token before position {}", options.depth),
+        StepKind::Decode => "one token".to_string(),
+        StepKind::Prefill { max } => format!("a chunk of {max} tokens"),
+        StepKind::BatchedDecode { max } => format!("a token each of {max} sequences"),
+        StepKind::Mixed { piece, others } => format!("a piece of {piece} tokens, and a token each of {others} others"),
     };
     writeln!(
         out,

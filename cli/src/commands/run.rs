@@ -8,7 +8,7 @@ use crate::reader::Reader;
 use crate::sampler::{self, Sampling};
 use crate::style::Screen;
 use clap::{Args, ValueHint};
-use gristmill_llm::chat::{Message, RenderOptions, Span};
+use gristmill_llm::chat::{Message, RenderOptions, TextSpan};
 use gristmill_llm::sched::Batcher;
 use rustix::fs::{FileType, Stat};
 use std::io::{self, IsTerminal};
@@ -60,14 +60,14 @@ pub fn run(options: Options) -> Result {
         false => {
             let (template, why) = model.template(&tokenizer)?;
             warn(why.as_slice());
-            reader = Reader::of(&tokenizer, template.markup());
+            reader = Reader::for_markup(&tokenizer, template.markup());
             let mut messages: Vec<Message> = options.system.iter().map(Message::system).collect();
             messages.push(Message::user(text));
             let thinking = options.no_think.then_some(false);
             let render =
                 RenderOptions { add_generation_prompt: true, enable_thinking: thinking, ..RenderOptions::default() };
             let spans = template.render(&messages, &render)?;
-            tokenizer.encode_spans(&Span::pairs(&spans), true)
+            tokenizer.encode_spans(&TextSpan::pairs(&spans), true)
         }
     };
     model.check_context(&options.common, prompt.len())?;

@@ -179,7 +179,7 @@ impl Tuner<'_, '_> {
         }
         let (compared, kernels) = self.rivals.compare_kernels(&untuned, &best)?;
         self.say_what_is_gained(&compared.speeds, &kernels)?;
-        let gain = Gain::of(&compared);
+        let gain = Gain::new(&compared);
         if gain.is_one() {
             return Ok(best);
         }
@@ -259,9 +259,9 @@ impl Tuner<'_, '_> {
                 return Ok(None);
             }
         };
-        let mut found = Gain::of(&first);
+        let mut found = Gain::new(&first);
         if found.is_one() {
-            let second = Gain::of(&self.rivals.compare(leader, rival)?);
+            let second = Gain::new(&self.rivals.compare(leader, rival)?);
             found = if second.is_one() && second.worth >= found.worth { found } else { second };
         }
         self.row(&found.speed, &found.ratio, found.is_one(), change)?;
@@ -280,7 +280,7 @@ struct Gain {
 }
 
 impl Gain {
-    fn of(compared: &Compared) -> Gain {
+    fn new(compared: &Compared) -> Gain {
         let [leader, rival] = compared.speeds;
         let least = (1.0 + ERRORS * compared.error).clamp(GAINS[0], GAINS[1]);
         let ratio = rival.over(&leader);

@@ -48,11 +48,11 @@ pub fn expand(
     let mut map: FxHashMap<Id, Id> = FxHashMap::default();
     for id in order {
         if matches!(g[id].op, Op::Attention | Op::PagedAttention) {
-            let Some(scoring) = Scoring::of(&g[id].arg) else { continue };
+            let Some(scoring) = Scoring::from_arg(&g[id].arg) else { continue };
             let mut node = g[id].clone();
             node.src.iter_mut().for_each(|s| *s = g.substitute(*s, &mut map));
             let (mut src, pages) = match node.op {
-                Op::PagedAttention => paged::in_rows(g, &PagedSources::of(g, &node)),
+                Op::PagedAttention => paged::in_rows(g, &PagedSources::from_node(g, &node)),
                 _ => (node.src.to_vec(), None),
             };
             if plan::tokens_share(g, &src) {

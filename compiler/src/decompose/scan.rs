@@ -31,7 +31,7 @@ pub fn expand(g: &mut Graph, roots: &mut [Id]) {
         let both = match done.get(&src) {
             Some(&both) => both,
             None => {
-                let of = ScanSources::of(&src);
+                let of = ScanSources::from_sources(&src);
                 let tokens = g.shape(of.queries)[0];
                 let both =
                     if g.int_value(tokens) == Some(1) { one_token(g, &of) } else { Chunked::new(g, &of).nodes(g) };

@@ -1,10 +1,10 @@
-//! The text form of the IR.
+//! Fuzz target for the text form of the IR.
 
 use crate::Target;
 use gristmill_uop::spec::{Level, check};
 use gristmill_uop::text::{parse, print};
 
-/// A text.
+/// Input: UTF-8 text.
 pub const TARGET: Target = Target {
     name: "ir",
     about: "the IR's text form: parsed, checked at both levels, printed, parsed again",

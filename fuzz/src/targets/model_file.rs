@@ -1,10 +1,10 @@
-//! Model files, whole and split.
+//! Fuzz targets for model files, single and split.
 
 use crate::Target;
 use crate::targets::toy;
 use gristmill_encodings::TABLE;
-use gristmill_llm::arch::{self, Functions, Logits, Model, Options, Pools, TokenClass};
-use gristmill_llm::gguf::{Gguf, Metadata, Source, TensorDecl, Value, Writer};
+use gristmill_llm::arch::{self, Functions, Logits, Model, Options, Pools, StepKind};
+use gristmill_llm::gguf::{ByteSource, Gguf, Metadata, TensorDecl, Value, Writer};
 use gristmill_llm::language;
 use gristmill_uop::Scalar;
 use gristmill_uop::encoding::EncodingRef;
@@ -12,7 +12,7 @@ use std::fs;
 use std::io;
 use std::path::PathBuf;
 
-/// One file.
+/// Input: one GGUF file.
 pub const FILE: Target = Target {
     name: "gguf",
     about: "a model file: header, metadata, tensors, tokenizer, template, sampling, the plan of a step",
@@ -23,7 +23,7 @@ pub const FILE: Target = Target {
     tries: 3000,
 };
 
-/// Files of a split model.
+/// Input: the files of a split model.
 pub const SPLIT: Target = Target {
     name: "split",
     about: "the files of a split model, by their names in a folder",
@@ -58,14 +58,15 @@ const WORDS: &[&str] = &[
     "\0\0\0\0\0\0\0\u{1}",
 ];
 
-/// Zeros after an input: the header alone is mutated, and its tensors have data all the same.
+/// Zeros appended to an input, so that a mutated header still has tensor data.
 const ZEROS: u64 = 1 << 20;
-/// Layers, heads, experts and positions of models that are planned here. More of them would take time and show nothing else.
+/// Maximum layers, heads, experts and positions of a model that is planned; larger
+/// ones only take longer.
 const PLANNED: usize = 8;
 
 struct Padded(Vec<u8>);
 
-impl Source for Padded {
+impl ByteSource for Padded {
     fn size(&self) -> u64 {
         self.0.len() as u64 + ZEROS
     }
@@ -90,7 +91,7 @@ fn file(input: &[u8]) {
     }
 }
 
-/// Reads what a program reads of a file.
+/// Reads everything that a program reads from a file.
 fn read(file: &Gguf) {
     let metadata = file.metadata();
     for (key, value) in metadata.iter() {
@@ -124,13 +125,13 @@ fn plan(metadata: &Metadata, model: &dyn Model) {
     for table in model.rope_tables(PLANNED) {
         assert_eq!(table.rows(PLANNED).len() * 4, PLANNED * table.row_bytes());
     }
-    for tokens in [TokenClass::One, TokenClass::Chunk { max: PLANNED }] {
+    for tokens in [StepKind::Decode, StepKind::Prefill { max: PLANNED }] {
         let rows = Options::rows_for(PLANNED, tokens.max());
-        let cache = if tokens == TokenClass::One { Scalar::F16 } else { Scalar::F32 };
+        let cache = if tokens == StepKind::Decode { Scalar::F16 } else { Scalar::F32 };
         let options = Options {
             tokens,
             rows,
-            pools: Pools { states: 1, ..Pools::of(rows / Options::PAGE) },
+            pools: Pools { states: 1, ..Pools::from_pages(rows / Options::PAGE) },
             contiguous: true,
             depth: rows,
             cache,
@@ -138,11 +139,11 @@ fn plan(metadata: &Metadata, model: &dyn Model) {
             tile: Options::TILE,
         };
         let plan = model.plan(&options, &mut Functions::new());
-        assert!(!plan.calls.is_empty() && model.planes(cache).len() == model.layers());
+        assert!(!plan.calls.is_empty() && model.cache_tensors(cache).len() == model.layers());
     }
 }
 
-/// A length of two bytes before each file.
+/// Input format: each file is preceded by its length in two bytes.
 fn split(input: &[u8]) {
     let mut rest = input;
     let mut files: Vec<&[u8]> = Vec::new();
@@ -166,12 +167,12 @@ fn split(input: &[u8]) {
     }
 }
 
-/// The first encoding of so many elements a block.
-fn of(elements: usize) -> EncodingRef {
+/// Returns the first encoding with that number of elements per block.
+fn encoding(elements: usize) -> EncodingRef {
     TABLE.iter().find(|e| e.elements == elements).unwrap_or_else(|| unreachable!("no encoding of {elements} elements"))
 }
 
-/// A small model of latent attention, with a tokenizer and a template.
+/// A small model with multi-head latent attention (MLA), a tokenizer and a template.
 fn tiny() -> (Metadata, Vec<(String, Vec<u64>, EncodingRef)>) {
     let mut m = toy::metadata("glm4", &[(b"<|user|>".to_vec(), 3), (b"he".to_vec(), 1)], &[b"h e".to_vec()]);
     m.insert("general.architecture", "deepseek2").insert("tokenizer.chat_template", "{{ messages[0].content }}");
@@ -197,7 +198,7 @@ fn tiny() -> (Metadata, Vec<(String, Vec<u64>, EncodingRef)>) {
     m.insert("deepseek2.attention.layer_norm_rms_epsilon", 1e-6f32).insert("general.sampling.temp", 0.5f32);
     let mut tensors: Vec<(String, Vec<u64>, EncodingRef)> = Vec::new();
     let mut add = |name: &str, dims: &[u64]| {
-        let encoding = if dims.len() > 1 { of(32) } else { of(1) };
+        let encoding = if dims.len() > 1 { encoding(32) } else { encoding(1) };
         tensors.push((name.to_owned(), dims.to_vec(), encoding));
     };
     add("token_embd.weight", &[32, 258]);
@@ -224,7 +225,7 @@ fn tiny() -> (Metadata, Vec<(String, Vec<u64>, EncodingRef)>) {
     (m, tensors)
 }
 
-/// The header of a file, without its data.
+/// Header of a file, without its data.
 fn header(metadata: &Metadata, tensors: &[(String, Vec<u64>, EncodingRef)]) -> Vec<u8> {
     let declared: Vec<TensorDecl<'_>> =
         tensors.iter().map(|&(ref name, ref dims, encoding)| TensorDecl { name, dims, encoding }).collect();
@@ -265,7 +266,7 @@ fn every_kind_of_value() -> Metadata {
 
 fn files() -> Vec<Vec<u8>> {
     let (metadata, tensors) = tiny();
-    let plain = vec![("a".to_owned(), vec![4, 2], of(1)), ("b".to_owned(), vec![32, 3], of(32))];
+    let plain = vec![("a".to_owned(), vec![4, 2], encoding(1)), ("b".to_owned(), vec![32, 3], encoding(32))];
     vec![header(&metadata, &tensors), with_data(header(&every_kind_of_value(), &plain), 192)]
 }
 
@@ -273,7 +274,7 @@ fn splits() -> Vec<Vec<u8>> {
     let shard = |no: u16, name: &str| {
         let mut m = Metadata::new();
         m.insert("split.no", no).insert("split.count", 2u16).insert("split.tensors.count", 2i32);
-        with_data(header(&m, &[(name.to_owned(), vec![4], of(1))]), 32)
+        with_data(header(&m, &[(name.to_owned(), vec![4], encoding(1))]), 32)
     };
     let prefixed = |file: Vec<u8>| [&(file.len() as u16).to_le_bytes()[..], &file].concat();
     vec![[prefixed(shard(0, "a")), prefixed(shard(1, "b"))].concat()]

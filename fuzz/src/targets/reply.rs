@@ -1,14 +1,14 @@
-//! What a model writes, taken apart: it is as little to be trusted as what a client sends.
+//! Fuzz target for parsing model output, which is as untrusted as client input.
 
 use crate::Target;
-use crate::bytes::Bytes;
+use crate::bytes::FuzzInput;
 use gristmill_llm::chat::markup::TABLE;
 use gristmill_llm::chat::spell::{self, Spelt};
-use gristmill_server::fuzzing::{Begins, Part, Reply, Schemas};
+use gristmill_server::fuzzing::{Begins, Reply, ReplyPart, Schemas};
 use serde_json::{Value, json};
 use std::sync::LazyLock;
 
-/// What replies are made of: tokens that structure them, and what stands between.
+/// Dictionary: structural tokens of replies, and text between them.
 const WORDS: &[&str] = &[
     "<think>",
     "</think>",
@@ -89,7 +89,7 @@ const WORDS: &[&str] = &[
     " ",
 ];
 
-/// Two bytes of choices, and the text.
+/// Input: two bytes of choices, then the text.
 pub const TARGET: Target = Target {
     name: "reply",
     about: "a model's reply with reasoning and calls: taken apart in pieces and at once",
@@ -104,7 +104,7 @@ fn run(input: &[u8]) {
     static PARAMETERS: LazyLock<Value> = LazyLock::new(
         || json!({ "properties": { "x": { "type": "string" }, "n": { "type": "integer" }, "o": { "type": "object" } } }),
     );
-    let mut input = Bytes::new(input);
+    let mut input = FuzzInput::new(input);
     let (how, row) = (input.byte(), input.byte());
     let begins = if how & 1 != 0 { Begins::Reasoning } else { Begins::Open };
     let (tools, forced, cut) = (how & 2 != 0, how & 4 != 0, how & 8 != 0);
@@ -125,14 +125,14 @@ fn run(input: &[u8]) {
     assert_eq!(pieces, whole, "in pieces of {piece} otherwise than at once");
 }
 
-/// Neighbours of one kind made one: where texts are cut is a matter of when they came.
-fn joined(parts: Vec<Part>) -> Vec<Part> {
-    let mut out: Vec<Part> = Vec::new();
+/// Joins neighbouring parts of the same kind, since the cuts depend on how the text arrived.
+fn joined(parts: Vec<ReplyPart>) -> Vec<ReplyPart> {
+    let mut out: Vec<ReplyPart> = Vec::new();
     for part in parts {
         match (out.last_mut(), part) {
-            (Some(Part::Reasoning(text)), Part::Reasoning(more))
-            | (Some(Part::Content(text)), Part::Content(more))
-            | (Some(Part::Arguments(text)), Part::Arguments(more)) => text.push_str(&more),
+            (Some(ReplyPart::Reasoning(text)), ReplyPart::Reasoning(more))
+            | (Some(ReplyPart::Content(text)), ReplyPart::Content(more))
+            | (Some(ReplyPart::Arguments(text)), ReplyPart::Arguments(more)) => text.push_str(&more),
             (_, part) => out.push(part),
         }
     }

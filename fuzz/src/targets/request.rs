@@ -1,4 +1,4 @@
-//! Requests, from their text to the job that the engine would be given.
+//! Fuzz target for HTTP requests, from their text to the job for the engine.
 
 use crate::Target;
 use crate::targets::toy;
@@ -6,7 +6,7 @@ use gristmill_server::Config;
 use gristmill_server::fuzzing::Door;
 use std::cell::LazyCell;
 
-/// A line `METHOD PATH`, headers, an empty line, the body.
+/// Input: a line `METHOD PATH`, headers, an empty line, the body.
 pub const TARGET: Target = Target {
     name: "request",
     about: "a request of HTTP: paths, headers, bodies of every endpoint, up to the job for the engine",
@@ -115,7 +115,7 @@ pub const TARGET: Target = Target {
     tries: 1000,
 };
 
-/// Tokens of context.
+/// Context length of the model, tokens.
 const CONTEXT: usize = 512;
 
 const TEMPLATE: &str = "{% for m in messages %}<|{{ m.role }}|>\n{{ m.content }}{% if m.tool_calls %}{% for call in m.tool_calls %}<tool_call>{{ \
@@ -138,7 +138,7 @@ fn run(input: &[u8]) {
     let text = String::from_utf8_lossy(&response.body);
     assert_ne!(response.status, 500, "{text}");
     if let Some(accepted) = response.accepted {
-        // What a job promises: room for a token, and something to do.
+        // Invariants of an accepted request: room for at least one token, and bounded counts.
         assert!(accepted.prompts.iter().all(|prompt| (1..CONTEXT).contains(prompt)), "{accepted:?}");
         assert!((1..=Config::default().choices).contains(&accepted.choices), "{accepted:?}");
         assert!(accepted.logprobs.is_none_or(|top| top <= 20), "{accepted:?}");

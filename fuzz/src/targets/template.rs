@@ -1,13 +1,13 @@
-//! Chat templates.
+//! Fuzz target for chat templates.
 
 use crate::Target;
-use crate::bytes::Bytes;
+use crate::bytes::FuzzInput;
 use crate::targets::toy;
 use gristmill_llm::chat::{ChatTemplate, Isolation, Message, RenderOptions, SpecialTexts};
 use std::sync::LazyLock;
 use std::time::SystemTime;
 
-/// A template, a zero, and the text of the messages.
+/// Input: a template, a zero byte, and the text of the messages.
 pub const TARGET: Target = Target {
     name: "template",
     about: "a chat template and a conversation: compiled and rendered, with trust and without",
@@ -79,19 +79,21 @@ pub const TARGET: Target = Target {
     tries: 1500,
 };
 
-/// Most operators of one kind in a template that runs within this process, where their depth is bounded by nothing but the input's length.
+/// Limit on operators of one kind in a template rendered in this process, where only the input's
+/// length bounds their depth.
 const DEEP: usize = 500;
 
-/// Names in templates that may ask for gigabytes within this process: repetitions, padding and doubling. What bounds memory in a process of its own
-/// takes them.
+/// Names that may request gigabytes within this process: repetition, padding, doubling. They are
+/// permitted in a sandbox process, which limits memory.
 const HUNGRY: &[&str] = &[
     "*", "~", "+", "%", "range", "replace", "join", "format", "batch", "slice", "indent", "center", "just", "wordwrap",
     "lipsum",
 ];
 
-/// Is it bounded without a process of its own?
+/// Returns whether rendering is bounded without a separate process.
 fn is_bounded(source: &str) -> bool {
-    // A loop, a macro or a recursion may do all that again and again, and what keeps its own value may grow or hold itself.
+    // A loop, macro or recursion may repeat these operations, and a variable may grow or contain
+    // itself.
     let code = source.replace("{%", "").replace("%}", "");
     let again = ["for", "macro", "call", "recursive", "namespace"].iter().any(|word| code.contains(word));
     let hungry = HUNGRY.iter().any(|word| code.contains(word));
@@ -100,7 +102,7 @@ fn is_bounded(source: &str) -> bool {
 
 fn run(input: &[u8]) {
     static SPECIALS: LazyLock<SpecialTexts> = LazyLock::new(|| SpecialTexts::from(&toy::tokenizer()));
-    let mut input = Bytes::new(input);
+    let mut input = FuzzInput::new(input);
     let source = String::from_utf8_lossy(input.until(0)).into_owned();
     let first = String::from_utf8_lossy(input.until(0)).into_owned();
     let second = String::from_utf8_lossy(input.until(0)).into_owned();
@@ -122,7 +124,7 @@ fn run(input: &[u8]) {
     let Ok(spans) = template.render(&messages, &options) else { return };
     let again = template.render(&messages, &options).expect("it rendered before");
     assert_eq!(spans, again, "a rendering that differs from the one before");
-    // What is trusted cannot have come from a message: neither its control tokens nor its text in full.
+    // Trusted spans cannot come from a message: neither its control tokens nor its full text.
     assert!(spans.iter().all(|span| !span.text.is_empty()), "an empty span");
 }
 

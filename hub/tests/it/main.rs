@@ -1,10 +1,10 @@
 //! Fetching, against a hub of the tests' own.
 
-mod elsewhere;
+mod http_source;
 mod planted;
 mod server;
 
-use gristmill_hub::{Client, Error, Form, Kept, Name, Progress, Pulled, Store, pull};
+use gristmill_hub::{Client, Error, FileFormat, Name, Progress, Pulled, Store, StoredModel, pull};
 use server::{ELSEWHERE, Fault, REPOSITORY, Server};
 use sha2::{Digest, Sha256};
 use std::path::PathBuf;
@@ -32,7 +32,7 @@ fn check(mut file: std::fs::File) -> Result<(), String> {
     if bytes.get(4) == Some(&b'!') { Err("it is damaged".into()) } else { Ok(()) }
 }
 
-const FORM: Form = Form { begins: *b"GGUF", check: &check };
+const FORM: FileFormat = FileFormat { begins: *b"GGUF", check: &check };
 const SIZE: usize = 5 << 20;
 const SPLIT: [&str; 2] = ["big/m-BF16-00001-of-00002.gguf", "big/m-BF16-00002-of-00002.gguf"];
 
@@ -258,7 +258,7 @@ fn what_is_kept_is_listed_and_removed() {
     case.pull("small").unwrap();
     case.server.faults(&[&[Fault::Cut(3 << 20)][..], &[Fault::Cut(0); 5]].concat());
     case.pull("Q4_0").unwrap_err();
-    let about = |kept: &[Kept]| -> Vec<(String, u64, bool)> {
+    let about = |kept: &[StoredModel]| -> Vec<(String, u64, bool)> {
         kept.iter().map(|k| (k.name.file.clone().unwrap(), k.bytes, k.whole)).collect()
     };
     let (big, cut, small) = (

@@ -1,4 +1,4 @@
-//! The Jinja environment of Hugging Face's chat templates.
+//! Jinja environment with the options, filters and functions of Hugging Face's chat templates.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -11,14 +11,16 @@ use super::error::Raised;
 use super::json::{self, Style};
 use super::lists;
 
-/// How templates are written.
+/// Returns the template syntax: `trim_blocks` and `lstrip_blocks`, as in `apply_chat_template`.
 pub(super) fn syntax() -> SyntaxConfig {
-    // Only delimiters can be refused, and they are the default ones.
+    // `build` fails only for invalid delimiters, and these are the defaults.
     SyntaxConfig::builder().trim_blocks(true).lstrip_blocks(true).build().unwrap_or_default()
 }
 
-/// An environment with the options, filters, functions and string methods that templates expect, and without input or
-/// output: no loader, no files, no variables of the process. `now` is what `strftime_now` tells.
+/// Creates an environment with the options, filters, functions and string
+/// methods that templates expect.
+///
+/// It has no access to files, a loader or process variables. `strftime_now` formats `now`.
 pub(super) fn environment(fuel: u64, now: SystemTime) -> Environment<'static> {
     let mut env = Environment::new();
     env.set_syntax(syntax());
@@ -53,7 +55,8 @@ fn raise_exception(message: &str) -> Result<Value, Error> {
     Err(Error::new(ErrorKind::InvalidOperation, "raise_exception").with_source(raised))
 }
 
-/// `tojson(ensure_ascii=False, indent=None, separators=None, sort_keys=False)`, without HTML escapes.
+/// Implements `tojson` with `ensure_ascii`, `indent`, `separators` and `sort_keys`, without HTML
+/// escapes. Defaults are those of `json.dumps`, except `ensure_ascii`.
 fn tojson(value: &Value, options: Kwargs) -> Result<String, Error> {
     let bad = |e: serde_json::Error| Error::new(ErrorKind::BadSerialization, "tojson").with_source(e);
     let separators: Option<Vec<String>> = options.get("separators")?;
@@ -76,7 +79,7 @@ fn tojson(value: &Value, options: Kwargs) -> Result<String, Error> {
     Ok(out)
 }
 
-/// Python's string and dictionary methods: those of minijinja-contrib and a few more.
+/// Implements string and dictionary methods of Python: those of minijinja-contrib and a few more.
 fn method(state: &mut State, value: &Value, name: &str, args: &[Value]) -> Result<Value, Error> {
     if let Some(text) = value.as_str() {
         match name {
@@ -107,7 +110,7 @@ fn method(state: &mut State, value: &Value, name: &str, args: &[Value]) -> Resul
     minijinja_contrib::pycompat::unknown_method_callback(state, value, name, args)
 }
 
-/// `str.rsplit`: at most `max` splits, counted from the right.
+/// Implements `str.rsplit`: at most `max` splits, counted from the right.
 fn rsplit(text: &str, separator: Option<&str>, max: Option<i64>) -> Value {
     let limit = usize::try_from(max.unwrap_or(-1)).map_or(usize::MAX, |max| max.saturating_add(1));
     let mut parts: Vec<&str> = match separator {
@@ -153,11 +156,12 @@ const MONTHS: [&str; 12] = [
 ];
 const DAYS: [&str; 7] = ["Sunday", "Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday"];
 
-/// The common directives of `strftime`, in UTC; `None` for others.
+/// Formats a UTC time with the common directives of `strftime`; `None` for other directives.
 pub fn strftime(format: &str, time: SystemTime) -> Option<String> {
     let seconds = time.duration_since(UNIX_EPOCH).unwrap_or(Duration::ZERO).as_secs() as i64;
     let (days, second) = (seconds.div_euclid(86_400), seconds.rem_euclid(86_400));
-    // H. Hinnant, "chrono-compatible low-level date algorithms": civil_from_days, in years that begin in March.
+    // Algorithm `civil_from_days` of H. Hinnant, "chrono-compatible low-level date algorithms",
+    // with years that begin in March.
     let shifted = days + 719_468;
     let (era, day_of_era) = (shifted.div_euclid(146_097), shifted.rem_euclid(146_097));
     let year_of_era = (day_of_era - day_of_era / 1460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
@@ -211,7 +215,7 @@ pub fn strftime(format: &str, time: SystemTime) -> Option<String> {
     Some(out)
 }
 
-/// `value` as Jinja sees it.
+/// Converts JSON to a minijinja value.
 pub(super) fn to_value(value: &Json) -> Value {
     match value {
         Json::Null => Value::from(()),
@@ -235,7 +239,7 @@ mod tests {
     fn dates() {
         let at = |seconds| UNIX_EPOCH + Duration::from_secs(seconds);
         let all = "%Y-%m-%d %H:%M:%S %A %b %j %-d %I%p";
-        // From Python: datetime.fromtimestamp(.., timezone.utc).strftime(..).
+        // Expected values from Python: datetime.fromtimestamp(.., timezone.utc).strftime(..).
         assert_eq!(strftime(all, at(0)).unwrap(), "1970-01-01 00:00:00 Thursday Jan 001 1 12AM");
         assert_eq!(strftime(all, at(1_709_210_096)).unwrap(), "2024-02-29 12:34:56 Thursday Feb 060 29 12PM");
         assert_eq!(strftime("%d %B %Y %j", at(1_735_603_200)).unwrap(), "31 December 2024 366");

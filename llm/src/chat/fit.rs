@@ -1,28 +1,31 @@
-//! Conversations as a template wants them.
+//! Adapts conversations to a template's expectations.
 //!
-//! Templates differ in what a message without text is (null, or an empty text), in whether a call's arguments are an object or its JSON, in where
-//! reasoning stands, and in which identifiers they take. Where the conversation has calls a small one is rendered first, to see.
+//! Templates differ in the content of a message without text (null or an empty string), in the
+//! form of a call's arguments (object or JSON string), in the place of reasoning, and in
+//! accepted call identifiers. If the conversation has calls, a small sample is rendered first to
+//! detect the expected form.
 
 use serde_json::{Map, Value as Json, json};
 
 use super::json::{self, Style};
 
-/// What a template wants of messages with calls.
+/// Form of messages with calls that a template expects.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Wants {
-    /// An empty text where there is none, instead of null.
+    /// Uses an empty string instead of null for a message without text.
     empty_content: bool,
-    /// The JSON of arguments, instead of the object.
+    /// Passes arguments as a JSON string instead of an object.
     text_arguments: bool,
 }
 
-/// What stands before tools where nobody says more: the example of Phi-4-mini's makers.
+/// Default system message before tools: the example in the model card of Phi-4-mini.
 const SYSTEM: &str = "You are a helpful assistant with some tools.";
 
-/// Characters of an identifier, where a template counts them: Mistral's.
+/// Length of call identifiers in Mistral's templates, which check it.
 const IDENTIFIER: usize = 9;
 
-/// The messages as the template of that source wants them, of a conversation with these tools; `render` renders a conversation, or fails.
+/// Adapts the messages to the template `source`; `render` renders messages, or
+/// returns `None` on failure.
 pub(super) fn fitted(
     source: &str,
     messages: &[Json],
@@ -57,8 +60,8 @@ fn has_calls(message: &Json) -> bool {
     message["tool_calls"].as_array().is_some_and(|calls| !calls.is_empty())
 }
 
-/// Which of the forms shows the call and its arguments, and neither Python's `None` nor JSON within JSON; the one as OpenAI's interface has it
-/// where none does.
+/// Returns the first form whose rendering shows the call and its arguments without Python's `None`
+/// or JSON within JSON. Falls back to the form of OpenAI's API.
 fn wants(render: impl Fn(&[Json]) -> Option<String>) -> Wants {
     const FORMS: [Wants; 4] = [
         Wants { empty_content: false, text_arguments: false },
@@ -102,7 +105,8 @@ impl Wants {
     }
 }
 
-/// Tools as the JSON of their functions under a key of the system's message, which Phi-4-mini's template looks for.
+/// Writes the JSON of the tools' functions to the key `tools` of the system message, as
+/// Phi-4-mini's template expects.
 fn tell_in_system(messages: &mut Vec<Json>, tools: &[Json]) {
     if messages.first().is_none_or(|message| message["role"] != "system") {
         messages.insert(0, json!({ "role": "system", "content": SYSTEM }));
@@ -113,7 +117,8 @@ fn tell_in_system(messages: &mut Vec<Json>, tools: &[Json]) {
     messages[0]["tools"] = text.into();
 }
 
-/// Reasoning under the key of gpt-oss' template, which takes no other text beside it in a message with calls.
+/// Moves reasoning to the key `thinking` of gpt-oss' template, which accepts no other text in
+/// a message with calls.
 fn think_apart(message: &mut Map<String, Json>) {
     let Some(thought) = message.get("reasoning_content").filter(|it| it.as_str().is_some_and(|it| !it.is_empty()))
     else {
@@ -126,7 +131,7 @@ fn think_apart(message: &mut Map<String, Json>) {
     }
 }
 
-/// Reasoning as a part of the content.
+/// Converts reasoning to a content part of type `thinking`.
 fn think_in_blocks(message: &mut Map<String, Json>) {
     let Some(thought) = message.get("reasoning_content").and_then(Json::as_str).filter(|it| !it.is_empty()) else {
         return;
@@ -140,8 +145,8 @@ fn think_in_blocks(message: &mut Map<String, Json>) {
     message.insert("content".into(), blocks.into());
 }
 
-/// Gives calls and results identifiers of nine letters and digits: their own where they are such, and one made of theirs otherwise. Results
-/// that name no call answer the calls before them in their order.
+/// Gives calls and results identifiers of nine letters and digits: valid ones are kept, others are
+/// hashed. Results without an identifier are assigned to the preceding calls in order.
 fn identify(messages: &mut [Json]) {
     let (mut count, mut open) = (0usize, Vec::new());
     for message in messages {
@@ -167,7 +172,7 @@ fn identifier(own: &str) -> String {
     if own.len() == IDENTIFIER && own.bytes().all(|b| b.is_ascii_alphanumeric()) {
         return own.to_owned();
     }
-    // FNV-1a.
+    // Hash function: FNV-1a.
     let mut hash =
         own.bytes().fold(0xCBF2_9CE4_8422_2325u64, |hash, b| (hash ^ u64::from(b)).wrapping_mul(0x0100_0000_01B3));
     let mut digit = || {
@@ -211,7 +216,7 @@ mod tests {
         };
         assert_eq!(with(|_| None), (Json::Null, json!({ "x": "é" })));
         assert_eq!(with(|m| m["content"].as_str().map(|_| m["tool_calls"][0]["function"].to_string())).0, "");
-        // One that adds arguments to a text takes no object.
+        // A template that concatenates arguments needs the JSON string.
         let adds = |m: &Json| m["tool_calls"][0]["function"]["arguments"].as_str().map(|it| format!("name7{it}"));
         assert_eq!(with(adds), (Json::Null, "{\"x\": \"é\"}".into()));
     }

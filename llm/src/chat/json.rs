@@ -1,21 +1,22 @@
-//! JSON as Python's `json.dumps` writes it: what Hugging Face's `tojson` filter does.
+//! JSON writer with the output format of Python's `json.dumps`, as Hugging Face's `tojson` uses it.
 
 use std::fmt::Write as _;
 
 use serde_json::Value as Json;
 
-/// Options of `tojson`.
+/// Options of the `tojson` filter.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Style {
     pub ensure_ascii: bool,
-    /// Spaces a level; `None` writes one line.
+    /// Spaces per level; `None` writes one line.
     pub indent: Option<usize>,
     pub sort_keys: bool,
-    /// Between items and after keys; Python's defaults are `", "` (`","` with an indent) and `": "`.
+    /// Separators between items and after keys; Python's defaults are `", "` (`","`
+    /// with an indent) and `": "`.
     pub separators: Option<(String, String)>,
 }
 
-/// Appends `value` to `out`.
+/// Appends the JSON text of `value` to `out`.
 pub(super) fn write(value: &Json, style: &Style, level: usize, out: &mut String) {
     match value {
         Json::Null => out.push_str("null"),

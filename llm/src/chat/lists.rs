@@ -1,11 +1,12 @@
-//! Lists that a template changes: `namespace(ids=[])`, and then `ns.ids.append(…)`, `ns.ids.pop(0)`. All other values are as they were made.
+//! Mutable lists of templates: `namespace(ids=[])`, then `ns.ids.append(…)` or `ns.ids.pop(0)`. All
+//! other values are immutable.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
 use minijinja::value::{Enumerator, Object, ObjectRepr, Value, ValueKind, ValueOrKwargs, from_args};
 use minijinja::{Error, ErrorKind, State};
 
-/// A list that may change.
+/// A list that a template can modify.
 #[derive(Debug)]
 struct List(Mutex<Vec<Value>>);
 
@@ -49,7 +50,7 @@ impl Object for List {
     }
 }
 
-/// `namespace(…)`, whose lists may change.
+/// Implements `namespace(…)` with mutable lists.
 pub(super) fn namespace(defaults: Option<ValueOrKwargs>) -> Result<Value, Error> {
     let Some(defaults) = defaults.map(Value::from) else { return minijinja::functions::namespace(None) };
     if defaults.kind() != ValueKind::Map {

@@ -1,4 +1,4 @@
-//! Renders, where a template may run: in a helper, or in this process if it is trusted.
+//! Renders templates, in a helper process or, if trusted, in this process.
 
 use std::io;
 use std::time::{Duration, UNIX_EPOCH};
@@ -7,20 +7,19 @@ use minijinja::Environment;
 use serde_json::Value as Json;
 
 use super::error::{self, ChatError};
-use super::request::{Conversation, Rendered, Request};
+use super::request::{ChatRequest, Conversation, Rendered};
 use super::trust::Marker;
 use super::{bounds, environment, fit};
 
-/// Instructions a rendering may take: some hundred a message.
+/// Maximum instructions of one rendering; a message takes some hundred.
 const FUEL: u64 = 20_000_000;
-/// Nested macro calls.
+/// Maximum depth of nested macro calls.
 const MAX_RECURSION: usize = 100;
 
-/// The name of the template within its environment.
 const NAME: &str = "chat";
 
-/// Does what is asked.
-pub(super) fn answer(request: &Request) -> Result<Rendered, ChatError> {
+/// Compiles the template and renders the conversation, if the request has one.
+pub(super) fn answer(request: &ChatRequest) -> Result<Rendered, ChatError> {
     let source = without_generation_tags(&request.source);
     bounds::check_source(&source, environment::syntax())?;
     let now = request.conversation.as_ref().map_or(0, |conversation| conversation.now);
@@ -33,7 +32,7 @@ pub(super) fn answer(request: &Request) -> Result<Rendered, ChatError> {
     let messages = &fit::fitted(&request.source, &conversation.messages, tools, trial);
     let Text { text, steps } = run(&env, messages, tools, conversation)?;
     let marker = Marker::new(conversation.control.clone(), &request.source)?;
-    // All trials together take as long as one rendering may.
+    // All trials together may take as long as one rendering.
     let trials = usize::try_from(FUEL / steps.max(1)).unwrap_or(usize::MAX);
     let again = |messages: &[Json], tools: Option<&Json>| {
         run(&env, messages, tools, conversation).ok().map(|rendered| rendered.text)
@@ -42,7 +41,7 @@ pub(super) fn answer(request: &Request) -> Result<Rendered, ChatError> {
     Ok(Rendered { text, untrusted })
 }
 
-/// A rendering, and the instructions it took.
+/// Rendered text, and the instructions it took.
 struct Text {
     text: String,
     steps: u64,
@@ -72,7 +71,7 @@ fn run(
     Ok(Text { text, steps })
 }
 
-/// A buffer that refuses to grow beyond a length.
+/// Output buffer with a maximum length.
 struct Bounded {
     bytes: Vec<u8>,
     longest: usize,
@@ -94,10 +93,11 @@ impl io::Write for Bounded {
     }
 }
 
-/// `{% generation %} … {% endgeneration %}` marks the assistant's tokens for training; here it is a plain block.
+/// Replaces `{% generation %} … {% endgeneration %}`, which marks the assistant's tokens for
+/// training, by a plain block.
 fn without_generation_tags(source: &str) -> String {
     let mut out = source.to_owned();
-    // Few templates have any, and the patterns take longer to compile than most templates.
+    // Few templates have these tags, and the patterns take longer to compile than most templates.
     if !source.contains("endgeneration") {
         return out;
     }

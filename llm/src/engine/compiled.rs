@@ -11,11 +11,11 @@ use super::graphs::Graphs;
 use super::inputs::StepInputs;
 use super::kv_cache::KvCache;
 use super::step_limit::StepLimit;
-use crate::arch::{self, Functions, Logits, Model, Options, Plan, Pools, TokenClass};
+use crate::arch::{self, Functions, Logits, Model, Options, Plan, Pools, StepKind};
 use crate::error::{Error, Progress};
 use crate::gguf::Gguf;
 use crate::load::{self, Layouts, Weights};
-use crate::sampling::Among;
+use crate::sampling::CandidateSet;
 use crate::synth;
 use gristmill_backend::Opened;
 use gristmill_runtime::Device;
@@ -27,7 +27,7 @@ use std::sync::Arc;
 /// Bytes of a megabyte in messages.
 const MB: u64 = 1_000_000;
 /// The part of memory that steps may take beside weights and cache: steps of long prompts that take more are shortened.
-const LONG_SHARE: u64 = 8;
+const LONG_CHUNK_SHARE: u64 = 8;
 /// The part of a GPU's free memory that partial results of attention may take in one step.
 const ATTENTION_SHARE: usize = 16;
 /// Bytes that partial results of attention may take in one step, at least; longer prompts go in smaller steps.
@@ -35,8 +35,8 @@ const ATTENTION_BYTES: usize = 256 << 20;
 
 /// A step that every model has, to ask it what it keeps.
 fn probe(settings: &Settings) -> Options {
-    let (logits, tile, tokens) = (Logits::Last, Options::TILE, TokenClass::One);
-    let pools = Pools { states: 1, ..Pools::of(1) };
+    let (logits, tile, tokens) = (Logits::Last, Options::TILE, StepKind::Decode);
+    let pools = Pools { states: 1, ..Pools::from_pages(1) };
     Options { tokens, rows: 64, pools, contiguous: true, depth: 64, cache: settings.cache, logits, tile }
 }
 
@@ -67,8 +67,8 @@ impl Sizes {
         let parallel = settings.parallel.clamp(1, limits.chunk);
         let settings = Settings { chunk: limits.chunk, long: Some(limits.long), parallel, ..settings };
         let probe = probe(&settings);
-        let left = beside(file, absent(file, model, &probe, there), available(device))?;
-        let footprint = Footprint::new(model, &probe, &settings, LEAST_ARENA);
+        let left = memory_beside_weights(file, missing_weight_bytes(file, model, &probe, there), available(device))?;
+        let footprint = Footprint::new(model, &probe, &settings, MIN_ARENA_SHARE);
         let context = choose_context(&settings, model.context(), &footprint, left)?;
         let parallel = footprint.sequences(left);
         let pools = footprint.pools(context, parallel, left);
@@ -87,7 +87,7 @@ impl Sizes {
         is_usual: bool,
     ) -> Result<Option<Settings>, Error> {
         let Sizes { settings, limits, context, cache, .. } = self;
-        if is_usual && limits.long > limits.chunk && footprint.of_steps() > left / LONG_SHARE {
+        if is_usual && limits.long > limits.chunk && footprint.step_bytes() > left / LONG_CHUNK_SHARE {
             return Ok(Some(Settings { long: Some(limits.shorter()), ..settings.clone() }));
         }
         let fitting = choose_context(settings, longest, footprint, left)?;
@@ -101,7 +101,7 @@ impl Sizes {
     }
     /// The graphs that are compiled when a model is loaded.
     fn graphs(&self) -> Vec<GraphKey> {
-        let others = self.settings.others();
+        let others = self.settings.decode_rows();
         let mixed = others.map(|others| mixed_graphs(self.limits.chunk, self.cache.rows, others));
         sequence_graphs(self.limits, &self.depths).into_iter().chain(mixed.into_iter().flatten()).collect()
     }
@@ -114,14 +114,14 @@ fn partial(plan: &Plan, ready: &[Arc<Ready>]) -> usize {
 }
 
 /// A model compiled for a device. Its kernels say how weights lie in memory, and so which of another engine's they can read.
-pub struct Compiled<'a> {
+pub struct CompiledModel<'a> {
     file: &'a Gguf,
     model: Box<dyn Model>,
     jit: Jit,
     functions: Functions,
     sizes: Sizes,
     /// Ids that decode steps of one sequence choose among, of the graphs that are captured at load.
-    choices: Vec<Among>,
+    choices: Vec<CandidateSet>,
     layouts: Layouts,
     footprint: Footprint,
     /// Bytes of intermediates that every step so far takes at most.
@@ -129,7 +129,7 @@ pub struct Compiled<'a> {
     limit: StepLimit,
 }
 
-impl<'a> Compiled<'a> {
+impl<'a> CompiledModel<'a> {
     /// Compiles a model for a device that may hold weights of the same file already.
     ///
     /// # Errors
@@ -140,12 +140,12 @@ impl<'a> Compiled<'a> {
         settings: Settings,
         there: &Weights,
         progress: &dyn Fn(Progress),
-    ) -> Result<Compiled<'a>, Error> {
+    ) -> Result<CompiledModel<'a>, Error> {
         let model = arch::load(file.metadata(), file)?;
         let mut jit = Jit::new(opened.clone());
         let device = jit.device().clone();
         let asked = settings.long;
-        let again = |settings| Compiled::new(file, opened.clone(), settings, there, progress);
+        let again = |settings| CompiledModel::new(file, opened.clone(), settings, there, progress);
         let sizes = Sizes::choose(file, model.as_ref(), settings, there, &*device)?;
         let Sizes { settings, cache, .. } = &sizes;
         let mut functions = Functions::new();
@@ -154,24 +154,28 @@ impl<'a> Compiled<'a> {
         // The least batched decode step: weights lie for it too.
         let batches = (settings.parallel > 1).then(|| batch_graph(2, settings.parallel, cache.rows));
         let plans: Vec<Plan> = graphs.iter().copied().chain(batches).map(plan).collect();
-        let choices = if device.overlaps() { vec![Among::One, Among::First] } else { vec![Among::One] };
-        let choice = |among: &Among| functions.share(among.function(model.vocabulary(), 1));
+        let choices = if device.overlaps() {
+            vec![CandidateSet::Top1, CandidateSet::SmallTopK]
+        } else {
+            vec![CandidateSet::Top1]
+        };
+        let choice = |among: &CandidateSet| functions.share(among.function(model.vocabulary(), 1));
         let planned = plans.iter().flat_map(|p| p.functions().into_iter().cloned());
         let all: Vec<_> = planned.chain(choices.iter().map(choice)).collect();
         let ready = jit.prepare(&all, &|done, total| progress(Progress::Compiling(done, total)))?;
-        let arena = Jit::arena(&ready).max(LEAST_ARENA);
+        let arena = Jit::arena(&ready).max(MIN_ARENA_SHARE);
         let layouts = match load::common_layouts(&mut jit, &plans)? {
             Ok(layouts) => layouts,
             // Alternatives of two attentions that share a weight are decided one after the other:
             // neither may have the layout that it must have before the other does.
-            Err(_) if settings.others().is_some() => {
+            Err(_) if settings.decode_rows().is_some() => {
                 return again(Settings { long: asked, mixed: false, ..settings.clone() });
             }
             Err(_) => load::layouts(&mut jit, &plans)?,
         };
         // Once more, now that all is known that will be allocated.
         let footprint = Footprint::new(model.as_ref(), &probe(settings), settings, arena);
-        let left = beside(file, load::missing(file, &layouts, there), available(&*device))?;
+        let left = memory_beside_weights(file, load::missing(file, &layouts, there), available(&*device))?;
         let is_usual = asked.is_none_or(StepLimits::is_usual);
         if let Some(smaller) = sizes.smaller(&footprint, model.context(), left, is_usual)? {
             return again(smaller);
@@ -184,7 +188,7 @@ impl<'a> Compiled<'a> {
             attention_bytes: attention_bytes(&*device),
             rows: cache.rows,
         };
-        Ok(Compiled { file, model, jit, functions, sizes, choices, layouts, footprint, arena, limit })
+        Ok(CompiledModel { file, model, jit, functions, sizes, choices, layouts, footprint, arena, limit })
     }
 
     /// Bytes that loading allocates, beside weights that are there: weights, the context's state, activations.
@@ -204,11 +208,11 @@ impl<'a> Compiled<'a> {
     /// When memory is short, or the device fails.
     pub fn load(self, there: Weights, progress: &dyn Fn(Progress)) -> Result<Engine, Error> {
         let graphs = self.sizes.graphs();
-        let Compiled { file, model, mut jit, sizes, choices, limit, .. } = self;
+        let CompiledModel { file, model, mut jit, sizes, choices, limit, .. } = self;
         let Sizes { settings, context, cache, depths, limits } = sizes;
         let weights = load::weights(file, &mut jit, &self.layouts, there, progress)?;
         let device = jit.device().clone();
-        let tokens = limits.long + settings.others().unwrap_or(0);
+        let tokens = limits.long + settings.decode_rows().unwrap_or(0);
         let rows_of_logits = limits.chunk.max(settings.parallel);
         let blocks = cache.rows / Options::PAGE;
         let inputs = || StepInputs::new(&*device, cache.pools, blocks, settings.parallel, tokens);
@@ -255,20 +259,20 @@ impl MemoryEstimate {
     /// Estimates an engine of this file on a device with so many bytes available.
     ///
     /// # Errors
-    /// Those of [`Compiled::new`] that need no compiler: a model that is none, or does not fit.
+    /// Those of [`CompiledModel::new`] that need no compiler: a model that is none, or does not fit.
     pub fn new(file: &Gguf, settings: &Settings, available: u64) -> Result<MemoryEstimate, Error> {
         let model = arch::load(file.metadata(), file)?;
         let chunk = settings.chunk.clamp(1, model.context());
         let settings = &Settings { chunk, long: settings.long.or(Some(chunk)), ..settings.clone() };
         let probe = probe(settings);
-        let weights = absent(file, model.as_ref(), &probe, &Weights::default());
-        let left = beside(file, weights, available)?;
-        let footprint = Footprint::new(model.as_ref(), &probe, settings, LEAST_ARENA);
+        let weights = missing_weight_bytes(file, model.as_ref(), &probe, &Weights::default());
+        let left = memory_beside_weights(file, weights, available)?;
+        let footprint = Footprint::new(model.as_ref(), &probe, settings, MIN_ARENA_SHARE);
         let context = choose_context(settings, model.context(), &footprint, left)?;
         let parallel = footprint.sequences(left);
         let pools = footprint.pools(context, parallel, left);
         let settings = Settings { parallel, ..settings.clone() };
-        let footprint = Footprint::new(model.as_ref(), &probe, &settings.over(pools), LEAST_ARENA);
+        let footprint = Footprint::new(model.as_ref(), &probe, &settings.over(pools), MIN_ARENA_SHARE);
         Ok(MemoryEstimate { context, weights, beside: footprint.with_pools(context, pools) })
     }
 }
@@ -277,15 +281,15 @@ impl Engine {
     /// Loads a model onto a device and compiles what it needs. `progress` is called from this thread.
     ///
     /// # Errors
-    /// As for [`Compiled::new`] and [`Compiled::load`].
+    /// As for [`CompiledModel::new`] and [`CompiledModel::load`].
     pub fn load(file: &Gguf, opened: Opened, settings: Settings, progress: &dyn Fn(Progress)) -> Result<Engine, Error> {
         let none = Weights::default();
-        Compiled::new(file, opened, settings, &none, progress)?.load(none, progress)
+        CompiledModel::new(file, opened, settings, &none, progress)?.load(none, progress)
     }
 }
 
 /// Bytes that weights of so many bytes leave of those that are available.
-fn beside(file: &Gguf, weights: u64, available: u64) -> Result<u64, Error> {
+fn memory_beside_weights(file: &Gguf, weights: u64, available: u64) -> Result<u64, Error> {
     available.checked_sub(weights).ok_or_else(|| {
         let fitting = synth::fitting(file.metadata(), available);
         Error::Weights { need: weights / MB, available: available / MB, fitting }
@@ -293,7 +297,7 @@ fn beside(file: &Gguf, weights: u64, available: u64) -> Result<u64, Error> {
 }
 
 /// An arena has at least so many bytes, though no step has intermediates: devices need not allocate nothing.
-const LEAST_ARENA: usize = 64;
+const MIN_ARENA_SHARE: usize = 64;
 
 /// Bytes that partial results of attention may take in one step.
 fn attention_bytes(device: &dyn Device) -> usize {
@@ -304,7 +308,7 @@ fn attention_bytes(device: &dyn Device) -> usize {
 }
 
 /// Bytes of the file's weights of which none of that name is there.
-fn absent(file: &Gguf, model: &dyn Model, probe: &Options, there: &Weights) -> u64 {
+fn missing_weight_bytes(file: &Gguf, model: &dyn Model, probe: &Options, there: &Weights) -> u64 {
     let plan = model.plan(probe, &mut Functions::new());
     let absent = plan.weights().into_iter().filter(|n| there.get(n).is_none());
     absent.filter_map(|n| file.tensor(n)).map(|t| t.bytes).sum()

@@ -6,12 +6,12 @@ use super::graphs::{CaptureKey, Graphs, StepKey, Tokens, Variables};
 use super::inputs::StepInputs;
 use super::kv_cache::KvCache;
 use super::pages::Pages;
-use super::step::{Chunk, Row, Source, Step, StepOutput};
+use super::step::{Chunk, DecodeRow, Step, StepOutput, TokenSource};
 use super::step_limit::StepLimit;
 use crate::arch::{self, Bind, Logits, Model, Options, Plan};
 use crate::error::{Error, Progress};
 use crate::load::{Weights, check_layouts};
-use crate::sampling::{self, Among, Ask, Ranked, Rows};
+use crate::sampling::{self, CandidateSet, Candidates, DeviceSampler, RowParams};
 use gristmill_runtime::{Buffer, Device};
 use gristmill_tensor::jit::Call;
 use std::collections::VecDeque;
@@ -21,7 +21,7 @@ use std::sync::Arc;
 pub(super) const IN_FLIGHT: usize = 2;
 
 /// A step that was started and not waited for.
-pub(super) struct InFlight {
+pub(super) struct RunningStep {
     key: StepKey,
     /// Rows of logits that a token is chosen for.
     rows: usize,
@@ -37,8 +37,8 @@ pub struct Engine {
     pub(super) graphs: Graphs,
     pub(super) activations: Activations,
     pub(super) inputs: [StepInputs; IN_FLIGHT],
-    pub(super) in_flight: VecDeque<InFlight>,
-    pub(super) candidates: Option<Rows>,
+    pub(super) in_flight: VecDeque<RunningStep>,
+    pub(super) candidates: Option<DeviceSampler>,
     /// Which row of recurrent states is copied to which, `[2]` i32.
     pub(super) state_copy: Option<Buffer>,
     pub(super) limit: StepLimit,
@@ -47,7 +47,7 @@ pub struct Engine {
 }
 
 /// A step that was checked: its graph, variables, and block tables.
-struct Prepared<'a> {
+struct CheckedStep<'a> {
     key: StepKey,
     variables: Variables,
     tables: Vec<Pages<'a>>,
@@ -69,11 +69,11 @@ impl Engine {
     ///
     /// # Errors
     /// As for [`Engine::run`].
-    pub fn run_ranked(
+    pub fn run_with_candidates(
         &mut self,
         step: &Step,
-        ask: &mut dyn FnMut() -> Vec<Option<Ask>>,
-    ) -> Result<(StepOutput, Vec<Option<Ranked>>), Error> {
+        ask: &mut dyn FnMut() -> Vec<Option<RowParams>>,
+    ) -> Result<(StepOutput, Vec<Option<Candidates>>), Error> {
         self.finish()?;
         let step = self.split(step)?;
         if step.rows.is_empty() {
@@ -109,7 +109,7 @@ impl Engine {
             return Ok(true);
         }
         self.check(step)?;
-        let Prepared { key, variables, tables } = self.prepared(step);
+        let CheckedStep { key, variables, tables } = self.prepared(step);
         let waits = step.chunk.is_some() || self.in_flight.len() >= IN_FLIGHT;
         let ready = self.activations.has_rope(last_position(step) + 1) && self.graphs.has(&CaptureKey::Step(key));
         if waits || !ready {
@@ -129,7 +129,7 @@ impl Engine {
         self.graphs.prepared(&CaptureKey::Step(key)).replay.start(variables)?;
         let chunk = usize::from(step.chunk.is_some());
         let rows = key.among.map_or(0, |_| step.rows.len() + chunk);
-        self.in_flight.push_back(InFlight { key, rows });
+        self.in_flight.push_back(RunningStep { key, rows });
         Ok(())
     }
     /// Captures the steps that read the tokens which such a step chooses, of either set of inputs.
@@ -143,7 +143,7 @@ impl Engine {
     /// Makes a step ready to be replayed while nothing else runs.
     pub(super) fn ready_alone(&mut self, step: &Step) -> Result<(StepKey, Variables), Error> {
         self.check(step)?;
-        let Prepared { key, variables, tables } = self.prepared(step);
+        let CheckedStep { key, variables, tables } = self.prepared(step);
         let device = self.device().clone();
         self.activations.fill_rope(&*device, last_position(step) + 1)?;
         self.prepare(&key, &|_| ())?;
@@ -155,7 +155,7 @@ impl Engine {
     /// # Errors
     /// When none is in flight, or the device fails.
     pub fn wait(&mut self) -> Result<StepOutput, Error> {
-        let Some(InFlight { key, rows }) = self.in_flight.pop_front() else { return Err(Error::NotInFlight) };
+        let Some(RunningStep { key, rows }) = self.in_flight.pop_front() else { return Err(Error::NotInFlight) };
         self.graphs.prepared(&CaptureKey::Step(key)).replay.wait()?;
         if rows == 0 {
             return Ok(StepOutput::default());
@@ -213,7 +213,7 @@ impl Engine {
         }
     }
     /// Chooses the graph of a step that was checked.
-    fn prepared<'a>(&self, step: &Step<'a>) -> Prepared<'a> {
+    fn prepared<'a>(&self, step: &Step<'a>) -> CheckedStep<'a> {
         let (graph, variables) = match (&step.chunk, step.rows) {
             (None, [row]) if self.batch_bucket(1, step.batch_invariant) == 1 => self.one_graph(step, row),
             (None, rows) => {
@@ -227,21 +227,24 @@ impl Engine {
             (Some(chunk), rows) => self.mixed_graph(chunk, rows),
         };
         // The host chooses where a chunk is in the step, from the most probable token or from candidates.
-        let drawn = step.rows.iter().map(|row| if step.chunk.is_some() { Among::One } else { row.draws.among() });
-        let among = drawn.reduce(Among::and);
+        let drawn = step
+            .rows
+            .iter()
+            .map(|row| if step.chunk.is_some() { CandidateSet::Top1 } else { row.sampling.candidate_set() });
+        let among = drawn.reduce(CandidateSet::and);
         let set = self.in_flight.back().map_or(0, |last| (last.key.set + 1) % IN_FLIGHT);
         let tokens = match step.rows {
             _ if self.in_flight.is_empty() => Tokens::Given,
-            [Row { token: Source::Row(0), .. }] if graph.tokens == 1 && !graph.batch => Tokens::Chosen,
+            [DecodeRow { token: TokenSource::Row(0), .. }] if graph.tokens == 1 && !graph.batch => Tokens::Chosen,
             _ => Tokens::Gathered,
         };
         let last = step.chunk.map(|chunk| chunk.pages);
         let of_sequence = last.or(step.rows.first().map(|row| row.pages)).filter(|_| graph.contiguous);
         let state_row = of_sequence.filter(|_| self.cache.state_rows() > 0).map_or(0, |pages| pages.state);
         let tables = last.into_iter().chain(step.rows.iter().map(|row| row.pages)).collect();
-        Prepared { key: StepKey { graph, set, tokens, state_row, among }, variables, tables }
+        CheckedStep { key: StepKey { graph, set, tokens, state_row, among }, variables, tables }
     }
-    fn one_graph(&self, step: &Step, row: &Row) -> (GraphKey, Variables) {
+    fn one_graph(&self, step: &Step, row: &DecodeRow) -> (GraphKey, Variables) {
         let at = row.position;
         let variables = vec![("pos", at as i64), ("n", 1)];
         let allowed = step.contiguous && !step.batch_invariant;
@@ -277,11 +280,11 @@ impl Engine {
         }
         (GraphKey { contiguous: view.is_some(), ..graph }, variables)
     }
-    fn mixed_graph(&self, chunk: &Chunk, rows: &[Row]) -> (GraphKey, Variables) {
+    fn mixed_graph(&self, chunk: &Chunk, rows: &[DecodeRow]) -> (GraphKey, Variables) {
         let n = chunk.tokens.len();
         let tokens = if chunk.exact { self.limit.limits.chunk } else { self.limit.bucket(n.max(2)) };
-        let logits = if rows.is_empty() { chunk.logits } else { Logits::Ends };
-        let others = self.settings.others().unwrap_or(0);
+        let logits = if rows.is_empty() { chunk.logits } else { Logits::LastOfEach };
+        let others = self.settings.decode_rows().unwrap_or(0);
         let graph = GraphKey { tokens, batch: false, others, logits, depth: self.rows(), contiguous: false };
         // No logits of the chunk's last row are read: it need not see what is before it.
         let length = rows.iter().map(|row| row.position + 1).max().unwrap_or(1);
@@ -316,8 +319,8 @@ impl Engine {
             Tokens::Gathered => self.inputs[key.set].write_sources(device, step.rows)?,
         }
         match key.among {
-            None | Some(Among::One) => Ok(()),
-            Some(_) => self.inputs[key.set].write_draws(device, step.rows),
+            None | Some(CandidateSet::Top1) => Ok(()),
+            Some(_) => self.inputs[key.set].write_sampling(device, step.rows),
         }
     }
     /// Compiles and captures a step unless it is.
@@ -353,14 +356,14 @@ impl Engine {
         }
         if let Some(function) = ready.next() {
             let (numbers, random) = (inputs.numbers.clone(), inputs.random.clone());
-            let drawn = if key.among == Some(Among::One) { vec![] } else { vec![numbers, random] };
+            let drawn = if key.among == Some(CandidateSet::Top1) { vec![] } else { vec![numbers, random] };
             let args = std::iter::once(self.activations.logits.clone()).chain(drawn);
             calls.push(Call { function, args: args.chain([inputs.chosen.clone()]).collect() });
         }
         self.graphs.capture(capture, &calls)
     }
     /// The buffers that a call of a step is bound to.
-    fn args(&self, call: &arch::Call, key: &StepKey) -> Vec<Buffer> {
+    fn args(&self, call: &arch::BoundCall, key: &StepKey) -> Vec<Buffer> {
         let before = &self.inputs[(key.set + IN_FLIGHT - 1) % IN_FLIGHT];
         let bound = |bind: &Bind| match bind {
             Bind::Tokens if key.tokens == Tokens::Chosen => before.chosen.clone(),
@@ -382,7 +385,7 @@ impl Engine {
     fn check(&self, step: &Step) -> Result<(), Error> {
         let most = match step.chunk {
             None => self.settings.parallel,
-            Some(_) => self.settings.others().unwrap_or(0),
+            Some(_) => self.settings.decode_rows().unwrap_or(0),
         };
         if step.rows.len() > most {
             let extra = usize::from(step.chunk.is_some());
@@ -428,7 +431,7 @@ impl Engine {
     }
     /// Runs prefill chunks and decode rows in one step?
     pub fn mixes(&self) -> bool {
-        self.settings.others().is_some()
+        self.settings.decode_rows().is_some()
     }
 }
 

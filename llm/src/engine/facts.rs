@@ -6,11 +6,11 @@ use super::graphs::{CaptureKey, Captured, StepKey, Tokens};
 use super::inputs::StepInputs;
 use super::kv_cache::KvCache;
 use super::pages::{PageCopy, StateCopy};
-use super::step::{Chunk, Row, Source, Step};
+use super::step::{Chunk, DecodeRow, Step, TokenSource};
 use crate::arch::{Logits, Model, Plan};
 use crate::error::{Error, Progress};
 use crate::load::Weights;
-use crate::sampling::{Among, Choice, Draws};
+use crate::sampling::{CandidateSet, RowSampling, SamplingMethod};
 use crate::traffic::{self, Traffic};
 use gristmill_runtime::{Buffer, Span};
 use gristmill_tensor::jit::Ready;
@@ -62,8 +62,8 @@ impl Engine {
     }
     /// Does the device choose such tokens faster than the host? It always finds the largest logit;
     /// other draws are many small kernels, which a host that runs them itself does better in one pass.
-    pub fn chooses(&self, choice: Choice) -> bool {
-        choice == Choice::Greedy || self.device().overlaps()
+    pub fn chooses(&self, choice: SamplingMethod) -> bool {
+        choice == SamplingMethod::Greedy || self.device().overlaps()
     }
     /// Reads a page of all layers into `rows`.
     ///
@@ -132,10 +132,10 @@ impl Engine {
     /// When the device fails.
     pub fn prepare_batch(&mut self, sequences: usize, progress: &dyn Fn(Progress)) -> Result<(), Error> {
         let graph = self.rows_key(sequences.clamp(1, self.max_sequences()), 0);
-        self.prepare(&self.plain(graph, Some(Among::One)), progress)
+        self.prepare(&self.plain(graph, Some(CandidateSet::Top1)), progress)
     }
     /// The step of a graph whose tokens the host gives.
-    pub(super) fn plain(&self, graph: GraphKey, among: Option<Among>) -> StepKey {
+    pub(super) fn plain(&self, graph: GraphKey, among: Option<CandidateSet>) -> StepKey {
         StepKey { graph, set: 0, tokens: Tokens::Given, state_row: 0, among }
     }
     fn chunk_key(&self, tokens: usize, logits: Logits, position: usize) -> GraphKey {
@@ -168,7 +168,7 @@ impl Engine {
         self.launches_of(&self.rows_key(sequences, 0))
     }
     fn launches_of(&self, graph: &GraphKey) -> &[(Arc<Ready>, usize)] {
-        self.graphs.step_of(graph).map_or(&[], |captured: &Captured| &captured.launches)
+        self.graphs.captured_step(graph).map_or(&[], |captured: &Captured| &captured.launches)
     }
     /// Bytes that a step of so many tokens at that position must read.
     pub fn traffic(&mut self, tokens: usize, position: usize) -> Traffic {
@@ -240,7 +240,7 @@ impl WholePool {
         Step { chunk: Some(chunk), contiguous: true, ..Step::default() }
     }
     /// A decode row of the sequence, greedy.
-    pub fn row(&self, token: Source, position: usize) -> Row<'_> {
-        Row { token, position, pages: self.pages(), draws: Draws::greedy() }
+    pub fn row(&self, token: TokenSource, position: usize) -> DecodeRow<'_> {
+        DecodeRow { token, position, pages: self.pages(), sampling: RowSampling::greedy() }
     }
 }

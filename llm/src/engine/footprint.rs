@@ -9,11 +9,11 @@ const CONTEXT_SHARE: f64 = 0.25;
 /// Share of it that a pool for several sequences may take, with what steps need besides.
 const POOL_SHARE: f64 = 0.5;
 /// Context when none is asked for: no more than this, though the model may allow it.
-const CONTEXT_DEFAULT: usize = 32768;
+const DEFAULT_CONTEXT: usize = 32768;
 /// What messages count in.
 const MB: u64 = 1_000_000;
 /// A shorter context is of no use to anybody who does not ask for one.
-const CONTEXT_LEAST: usize = 512;
+const MIN_CONTEXT: usize = 512;
 
 /// The bytes that an engine allocates beside the weights.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -43,7 +43,7 @@ impl Footprint {
         let (chunk, step) = (settings.chunk, settings.long.unwrap_or(settings.chunk));
         let windowed = model.window_row_bytes(probe.cache);
         let cached = (model.cache_row_bytes(probe.cache) - windowed) as u64;
-        let others = settings.others().unwrap_or(0);
+        let others = settings.decode_rows().unwrap_or(0);
         let tokens = step + others;
         let hidden = 2 * tokens * model.width() * size_of::<f32>() + layer_input_bytes(model, tokens);
         let logits = chunk.max(settings.parallel) * model.vocabulary() * size_of::<f32>();
@@ -61,7 +61,7 @@ impl Footprint {
         }
     }
     /// Bytes that steps take: those besides the cache, and cached rows of one step.
-    pub fn of_steps(&self) -> u64 {
+    pub fn step_bytes(&self) -> u64 {
         self.besides + self.state + (self.cached + self.rope) * self.step as u64
     }
     /// The pools of so many whole contexts, for so many sequences.
@@ -148,12 +148,12 @@ pub(super) fn choose_context(
         Some(context) if footprint.bytes(context) > available => refused(context, fits()),
         Some(context) => Ok(context),
         None => {
-            let least = CONTEXT_LEAST.min(most);
+            let least = MIN_CONTEXT.min(most);
             if footprint.bytes(least) > available {
                 return refused(least, 0);
             }
             let share = footprint.rows_within((available as f64 * CONTEXT_SHARE) as u64);
-            let share = (share as usize).clamp(CONTEXT_LEAST, CONTEXT_DEFAULT);
+            let share = (share as usize).clamp(MIN_CONTEXT, DEFAULT_CONTEXT);
             // A power of two: kernels know the cache's size, and those compiled when a little less memory was free still fit.
             Ok((1 << share.min(fits()).ilog2()).min(most))
         }
@@ -201,7 +201,7 @@ mod tests {
         // A quarter of 60 MiB is 15,360 tokens; a little less memory chooses the same.
         assert_eq!(choose(None, 60 << 20).unwrap(), 8192);
         assert_eq!(choose(None, 50 << 20).unwrap(), 8192);
-        assert_eq!(choose(None, 1 << 40).unwrap(), CONTEXT_DEFAULT);
+        assert_eq!(choose(None, 1 << 40).unwrap(), DEFAULT_CONTEXT);
         // A quarter of 3 MiB is 768 tokens, and one byte less would not hold the least context.
         assert_eq!(choose(None, 3 << 20).unwrap(), 512);
         assert!(matches!(choose(None, (3 << 20) - 1), Err(Error::Context { fits: 0, .. })));
@@ -215,7 +215,7 @@ mod tests {
     fn a_pool_has_as_many_contexts_as_fit() {
         let footprint = Footprint { sequences: 8, contexts: 8, ..small() };
         // 4,000 tokens are 63 pages of 32 KiB, and a cache of 6,144 rows has 96; rotations take 3 MiB, and 1 MiB is there whatever the context.
-        let of = Pools::of;
+        let of = Pools::from_pages;
         assert_eq!(footprint.with_pools(4000, of(96)), (4 << 20) + (96 << 15));
         assert_eq!(footprint.pools(4000, 8, 1 << 40), of(8 * 63));
         // Half of 24 MiB holds four of them, half of 18 two, and one is the least.
@@ -230,7 +230,7 @@ mod tests {
         let footprint =
             Footprint { windowed: 1 << 12, kinds: WINDOW, besides: 0, sequences: 4, contexts: 4, rope: 0, ..small() };
         let pools = footprint.pools(100_000, 4, 1 << 40);
-        assert_eq!(pools, Pools { windows: Some(35), ..Pools::of(4 * 1563) });
+        assert_eq!(pools, Pools { windows: Some(35), ..Pools::from_pages(4 * 1563) });
         assert_eq!(footprint.with_pools(100_000, pools), ((4 * 1563) << 15) + (35 << 18));
         // Longer contexts take pages of the other layers alone.
         assert_eq!(footprint.bytes(100_000) - footprint.bytes(9000), (cache_rows(100_000, 512) as u64 - 10_240) << 9);
@@ -243,7 +243,7 @@ mod tests {
         let kinds = CacheKinds { window: None, states: true };
         let footprint = Footprint { state: 1 << 16, kinds, sequences: 4, contexts: 4, ..small() };
         let pools = footprint.pools(4000, 4, 1 << 40);
-        assert_eq!(pools, Pools { states: 12, ..Pools::of(4 * 63) });
+        assert_eq!(pools, Pools { states: 12, ..Pools::from_pages(4 * 63) });
         assert_eq!(footprint.with_pools(4000, pools), (4 << 20) + ((4 * 63) << 15) + (12 << 16));
         // Three rows of 64 KiB each: of 8 MiB a quarter holds those of ten sequences.
         let sequences = |sequences, available| Footprint { sequences, ..footprint }.sequences(available);

@@ -8,7 +8,7 @@ use crate::error::Error;
 
 /// Neighbouring tokens of one sequence that may take several steps.
 #[derive(Clone, Copy, Debug)]
-pub struct Run<'a> {
+pub struct TokenRun<'a> {
     /// Their ids.
     pub tokens: &'a [u32],
     /// Position of the first.
@@ -24,10 +24,10 @@ impl Engine {
     ///
     /// # Errors
     /// As for [`Engine::run`].
-    pub fn logits(&mut self, run: Run, logits: Logits) -> Result<Vec<f32>, Error> {
+    pub fn logits(&mut self, run: TokenRun, logits: Logits) -> Result<Vec<f32>, Error> {
         let mut out = Vec::new();
         let vocabulary = self.model.vocabulary();
-        self.in_steps(run, logits, &mut |engine, tokens, last| {
+        self.run_steps(run, logits, &mut |engine, tokens, last| {
             let rows = match logits {
                 Logits::All => tokens,
                 _ => usize::from(last && logits == Logits::Last),
@@ -46,9 +46,9 @@ impl Engine {
     ///
     /// # Errors
     /// As for [`Engine::run`].
-    pub fn hidden_rows(&mut self, run: Run, each: &mut dyn FnMut(&[f32])) -> Result<(), Error> {
+    pub fn hidden_rows(&mut self, run: TokenRun, each: &mut dyn FnMut(&[f32])) -> Result<(), Error> {
         let mut rows = Vec::new();
-        self.in_steps(run, Logits::None, &mut |engine, tokens, _| {
+        self.run_steps(run, Logits::None, &mut |engine, tokens, _| {
             rows.resize(tokens * engine.model.width(), 0f32);
             let last = engine.activations.hidden(engine.model.layers());
             engine.device().read(last, 0, bytemuck::cast_slice_mut(&mut rows))?;
@@ -57,9 +57,9 @@ impl Engine {
         })
     }
     /// Runs tokens in steps. `each` gets the tokens of every step, and whether it is the last.
-    fn in_steps(
+    fn run_steps(
         &mut self,
-        run: Run,
+        run: TokenRun,
         logits: Logits,
         each: &mut dyn FnMut(&mut Engine, usize, bool) -> Result<(), Error>,
     ) -> Result<(), Error> {

@@ -3,7 +3,7 @@
 //! Steps of one sequence have buckets of one token, a few (a short prompt, the end of one), a chunk of up to [`Settings::chunk`], and a chunk of a long prompt ([`StepLimits::long`]).
 //! Batched decode steps have buckets of 2, 4, 8, … sequences.
 
-use crate::arch::{ExpertTile, Logits, Model, Options, Plane, Pools, TokenClass};
+use crate::arch::{CacheTensor, ExpertTile, Logits, Model, Options, Pools, StepKind};
 use gristmill_compiler::decompose::f16_mma;
 use gristmill_uop::dtype::Scalar;
 use gristmill_uop::fragment::Fragment;
@@ -35,16 +35,25 @@ pub struct Settings {
 impl Default for Settings {
     fn default() -> Settings {
         let cache = Scalar::F16;
-        Settings { context: None, cache, chunk: CHUNK, long: None, parallel: 1, contexts: 1, mixed: true, depths: None }
+        Settings {
+            context: None,
+            cache,
+            chunk: DEFAULT_CHUNK,
+            long: None,
+            parallel: 1,
+            contexts: 1,
+            mixed: true,
+            depths: None,
+        }
     }
 }
 
 /// Most tokens of one step, unless others are asked for.
-const CHUNK: usize = 512;
+const DEFAULT_CHUNK: usize = 512;
 /// Those of a long prompt on a GPU that multiplies halves, the first for which there is memory: weights are read and unpacked less often, and keys of every head, which each step
 /// computes of all positions before it. An H200, tokens a second by steps of 2,048 and of 8,192: GLM's prompts of 3,000 24,936 and 31,560, of 8,192 22,766 and 28,839, of 32,768
 /// 11,267 and 15,160; Llama 3.1 8B's of 3,000 30,575 and 31,964.
-const LONG: [usize; 2] = [8192, 2048];
+const LONG_CHUNKS: [usize; 2] = [8192, 2048];
 
 /// Most tokens of steps.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -60,31 +69,31 @@ impl StepLimits {
     pub fn new(settings: &Settings, context: usize, model: &dyn Model, target: &Target) -> StepLimits {
         let chunk = settings.chunk.clamp(1, context);
         let halves = target.machine.kind == MachineKind::Gpu && target.machine.fragment(Scalar::F16).is_some();
-        let [longest, shorter] = LONG;
+        let [longest, shorter] = LONG_CHUNKS;
         let long = match model.window() {
             // States go through the tokens of a step in kernels of their own for every few of them: a layer of Qwen3.5 has 55 for 512 tokens, and plans for 8,192 take minutes.
-            _ if model.state_bytes() > 0 => CHUNK,
+            _ if model.state_bytes() > 0 => DEFAULT_CHUNK,
             // A window's rows are kept for a whole step besides, in every layer that has one.
             Some(_) => shorter,
             None => longest,
         };
-        let usual = if halves && chunk == CHUNK { long } else { chunk };
+        let usual = if halves && chunk == DEFAULT_CHUNK { long } else { chunk };
         StepLimits { chunk, long: settings.long.unwrap_or(usual).clamp(chunk, context) }
     }
     /// Is that what a long prompt's steps have unless the settings say otherwise?
     pub fn is_usual(long: usize) -> bool {
-        LONG.contains(&long)
+        LONG_CHUNKS.contains(&long)
     }
     /// Tokens of a long prompt's steps where these are too many: fewer, or a chunk.
     pub fn shorter(self) -> usize {
-        LONG.into_iter().find(|&long| long < self.long && long > self.chunk).unwrap_or(self.chunk)
+        LONG_CHUNKS.into_iter().find(|&long| long < self.long && long > self.chunk).unwrap_or(self.chunk)
     }
 }
 
 /// Rows of the cache are a multiple of this.
 const ROWS_STEP: usize = 2048;
 /// Tokens of a step of a few: experts get so few rows each that small tiles pay.
-pub(super) const FEW: usize = 64;
+pub(super) const FEW_TOKENS: usize = 64;
 
 /// Which captured graph runs a step.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
@@ -105,18 +114,18 @@ pub struct GraphKey {
 
 /// Depths of the steps of one token before that of the whole cache, on a GPU: how attention is divided depends on how far it may reach, so a
 /// long context has steps of their own for its start.
-const DEPTHS: [usize; 2] = [2048, 8192];
+const CONTEXT_DEPTHS: [usize; 2] = [2048, 8192];
 
 /// Depths of the steps of one token, for a cache of so many rows.
 pub fn depths(settings: &Settings, rows: usize, target: &Target) -> Vec<usize> {
-    let usual: &[usize] = if target.machine.kind == MachineKind::Gpu { &DEPTHS } else { &[] };
+    let usual: &[usize] = if target.machine.kind == MachineKind::Gpu { &CONTEXT_DEPTHS } else { &[] };
     let short = settings.depths.as_deref().unwrap_or(usual);
     short.iter().copied().filter(|&d| d < rows).chain([rows]).collect()
 }
 
 impl Settings {
     /// Most decode rows of a mixed step; none where there are no mixed steps.
-    pub fn others(&self) -> Option<usize> {
+    pub fn decode_rows(&self) -> Option<usize> {
         (self.mixed && self.parallel > 1).then(|| self.parallel - 1)
     }
     /// Settings for these pools. A mixed step addresses rows of one pool and no recurrent state, so
@@ -149,7 +158,7 @@ pub fn mixed_graphs(chunk: usize, rows: usize, others: usize) -> Vec<GraphKey> {
 
 /// Token buckets of prefill chunks with the logits that they are run with.
 fn chunk_buckets(chunk: usize, long: usize) -> Vec<(usize, Logits)> {
-    let few = (FEW.min(chunk), Logits::Last);
+    let few = (FEW_TOKENS.min(chunk), Logits::Last);
     let all = [few, (chunk, Logits::None), (chunk, Logits::Last), (long, Logits::None), (long, Logits::Last)];
     all.into_iter().filter(|bucket| bucket.0 > 1).collect()
 }
@@ -157,11 +166,11 @@ fn chunk_buckets(chunk: usize, long: usize) -> Vec<(usize, Logits)> {
 /// Most tiles of tokens of one expert for which a core that multiplies tiles unpacks a weight once. Unpacking 16 rows costs three times a product with 16 tokens
 /// (Xeon, Q4_0); V2-Lite's experts have 48 of 512 tokens on average. Prompts of 512 of V2-Lite by matrices of a GPU's subgroups (H100 through Vulkan): 5,565 tokens a second with two, 6,366 with four,
 /// 6,409 with eight.
-const TILES_OF_AN_EXPERT: usize = 4;
+const TILES_PER_EXPERT: usize = 4;
 
 /// Most columns of a warp's product, of tokens of one expert, for which a GPU unpacks a weight once. GLM's gate and up of 512 tokens on an H100, 32 tokens an expert:
 /// 180 us with two and 175 with four, each in the shape that suits it best, 237 with six; empty columns cost what others do.
-const COLUMNS_OF_AN_EXPERT: usize = 4;
+const COLUMNS_PER_EXPERT: usize = 4;
 
 /// Sizes of the KV cache.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -176,7 +185,7 @@ pub struct CacheShape {
 
 impl CacheShape {
     /// Rows of a cache tensor: those of its page pool, or one for each recurrent state.
-    pub fn tensor_rows(&self, plane: &Plane) -> usize {
+    pub fn tensor_rows(&self, plane: &CacheTensor) -> usize {
         match plane.is_state() {
             true => self.pools.states.max(1),
             false => self.pools.pages_of(plane.window()) * Options::PAGE,
@@ -196,10 +205,10 @@ pub fn plan_options(key: GraphKey, cache: CacheShape, target: &Target) -> Option
     let CacheShape { rows, pools, scalar } = cache;
     Options {
         tokens: match max {
-            _ if batch => TokenClass::Batch { max },
-            _ if others > 0 => TokenClass::Mixed { piece: max, others },
-            1 => TokenClass::One,
-            _ => TokenClass::Chunk { max },
+            _ if batch => StepKind::BatchedDecode { max },
+            _ if others > 0 => StepKind::Mixed { piece: max, others },
+            1 => StepKind::Decode,
+            _ => StepKind::Prefill { max },
         },
         rows,
         pools,
@@ -213,21 +222,21 @@ pub fn plan_options(key: GraphKey, cache: CacheShape, target: &Target) -> Option
 
 /// Tokens of one expert that several warps of a GPU multiply with one weight, where each expert has as many on average; and rows of a tile, of which the weight has whole ones: others
 /// have single warps, for which tiles of 64 tokens take an H100 8 % longer than of 32 (V2-Lite's gate and up before they had several).
-const OF_SEVERAL_WARPS: [usize; 2] = [f16_mma::LEAST_OF_GROUP as usize, f16_mma::ROWS_OF_GROUP as usize];
+const WARP_GROUP_ROWS: [usize; 2] = [f16_mma::LEAST_OF_GROUP as usize, f16_mma::ROWS_OF_GROUP as usize];
 
 /// Tokens of one expert that a tile has: whole columns of the machine's products, if it multiplies halves or tiles.
 fn expert_tile(target: &Target) -> ExpertTile {
     let own = if target.machine.kind == MachineKind::Cpu { Options::TILE_OF_CORES } else { Options::TILE };
     if let Some(of) = target.machine.tile_fragment() {
-        return ExpertTile { most: TILES_OF_AN_EXPERT * of.rows as usize, ..own };
+        return ExpertTile { most: TILES_PER_EXPERT * of.rows as usize, ..own };
     }
     match target.machine.fragment(Scalar::F16) {
         Some(of) => {
             let several = target.machine.fragments.iter().any(Fragment::is_of_group);
             ExpertTile {
                 least: of.columns as usize,
-                most: COLUMNS_OF_AN_EXPERT * of.columns as usize,
-                group: several.then_some(OF_SEVERAL_WARPS),
+                most: COLUMNS_PER_EXPERT * of.columns as usize,
+                group: several.then_some(WARP_GROUP_ROWS),
             }
         }
         None => own,

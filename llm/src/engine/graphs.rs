@@ -3,7 +3,7 @@
 use super::graph_key::GraphKey;
 use crate::arch::Functions;
 use crate::error::{Error, Progress};
-use crate::sampling::Among;
+use crate::sampling::CandidateSet;
 use gristmill_runtime::{Buffer, Device, Memory, Replay};
 use gristmill_tensor::jit::{Call, Jit, Ready};
 use gristmill_uop::function::Function;
@@ -34,7 +34,7 @@ pub(super) struct StepKey {
     /// The row of recurrent states that a contiguous step is bound to.
     pub state_row: u32,
     /// Ids that next tokens are chosen among, if the step chooses any.
-    pub among: Option<Among>,
+    pub among: Option<CandidateSet>,
 }
 
 /// What is captured.
@@ -111,7 +111,7 @@ impl Graphs {
         }
     }
     /// A captured step of that graph, of whichever inputs and sampling.
-    pub fn step_of(&self, graph: &GraphKey) -> Option<&Captured> {
+    pub fn captured_step(&self, graph: &GraphKey) -> Option<&Captured> {
         let of = |key: &CaptureKey| matches!(key, CaptureKey::Step(step) if step.graph == *graph);
         self.captured.iter().find(|(key, _)| of(key)).map(|found| found.1)
     }

@@ -1,10 +1,10 @@
 //! Device buffers that the host writes for a step, twice: the step before may still read its own.
 
 use super::pages::{Pages, WrittenTable};
-use super::step::{Row, Source};
+use super::step::{DecodeRow, TokenSource};
 use crate::arch::{Bind, Options, Pools};
 use crate::error::Error;
-use crate::sampling::{NUMBERS, Random};
+use crate::sampling::{PositionRng, REQUEST_PARAMS};
 use gristmill_runtime::{Buffer, Device, Memory};
 
 pub(super) fn bytes(numbers: impl Iterator<Item = u32>) -> Vec<u8> {
@@ -53,7 +53,7 @@ impl StepInputs {
             states: (pools.states > 0).then(|| numbers(sequences)).transpose()?,
             from: numbers(sequences)?,
             given: numbers(sequences)?,
-            numbers: numbers(sequences * NUMBERS)?,
+            numbers: numbers(sequences * REQUEST_PARAMS)?,
             random: numbers(sequences)?,
             chosen: device.alloc(sequences * size_of::<i32>(), Memory::Readback)?,
         })
@@ -95,16 +95,16 @@ impl StepInputs {
         Ok(device.write(&self.slots, 0, &bytes(tokens.map(slot)))?)
     }
     /// Writes where the tokens of these rows are known.
-    pub(super) fn write_sources(&self, device: &dyn Device, rows: &[Row]) -> Result<(), Error> {
-        let from = |source| if let Source::Row(row) = source { row as u32 } else { u32::MAX };
+    pub(super) fn write_sources(&self, device: &dyn Device, rows: &[DecodeRow]) -> Result<(), Error> {
+        let from = |source| if let TokenSource::Row(row) = source { row as u32 } else { u32::MAX };
         device.write(&self.from, 0, &bytes(rows.iter().map(|row| from(row.token))))?;
         Ok(device.write(&self.given, 0, &bytes(rows.iter().map(|row| row.token.token().unwrap_or(0))))?)
     }
     /// Writes the sampling parameters of these rows. A token is chosen for the position behind its row's.
-    pub(super) fn write_draws(&self, device: &dyn Device, rows: &[Row]) -> Result<(), Error> {
-        let numbers: Vec<f32> = rows.iter().flat_map(|row| row.draws.numbers).collect();
+    pub(super) fn write_sampling(&self, device: &dyn Device, rows: &[DecodeRow]) -> Result<(), Error> {
+        let numbers: Vec<f32> = rows.iter().flat_map(|row| row.sampling.numbers).collect();
         device.write(&self.numbers, 0, bytemuck::cast_slice(&numbers))?;
-        let random = |row: &Row| Random::at(row.draws.random, row.position + 1);
+        let random = |row: &DecodeRow| PositionRng::at(row.sampling.random, row.position + 1);
         Ok(device.write(&self.random, 0, &bytes(rows.iter().map(random)))?)
     }
     /// The buffer of a bind that inputs have.

@@ -2,14 +2,14 @@
 
 use super::graph_key::CacheShape;
 use super::pages::{PageCopy, Pages};
-use crate::arch::{Model, Options, Plane};
+use crate::arch::{CacheTensor, Model, Options};
 use crate::error::Error;
 use gristmill_runtime::{Buffer, Device, Memory};
 use gristmill_uop::dtype::Scalar;
 use std::sync::Arc;
 
 /// Bytes written at a time where tensors are filled.
-const FILLED_AT_ONCE: usize = 1 << 20;
+const FILL_CHUNK_BYTES: usize = 1 << 20;
 
 /// The cache tensors of all layers.
 pub struct KvCache {
@@ -18,7 +18,7 @@ pub struct KvCache {
     /// Positions that a token sees in sliding-window layers, if there are any.
     window: Option<usize>,
     /// Tensors of each layer, and their buffers.
-    planes: Vec<Vec<Plane>>,
+    planes: Vec<Vec<CacheTensor>>,
     buffers: Vec<Vec<Buffer>>,
 }
 
@@ -28,9 +28,9 @@ impl KvCache {
     /// # Errors
     /// When the device lacks the memory.
     pub(super) fn new(device: &Arc<dyn Device>, model: &dyn Model, shape: CacheShape) -> Result<KvCache, Error> {
-        let planes = model.planes(shape.scalar);
-        let tensor = |plane: &Plane| device.alloc(plane.bytes(shape.tensor_rows(plane)), Memory::State);
-        let of_layer = |planes: &Vec<Plane>| planes.iter().map(tensor).collect::<Result<_, _>>();
+        let planes = model.cache_tensors(shape.scalar);
+        let tensor = |plane: &CacheTensor| device.alloc(plane.bytes(shape.tensor_rows(plane)), Memory::State);
+        let of_layer = |planes: &Vec<CacheTensor>| planes.iter().map(tensor).collect::<Result<_, _>>();
         let buffers = planes.iter().map(of_layer).collect::<Result<_, _>>()?;
         Ok(KvCache { device: device.clone(), shape, window: model.window(), planes, buffers })
     }
@@ -57,18 +57,18 @@ impl KvCache {
     /// Bytes of a page in all layers; with a window pool, in the layers that keep every position.
     pub fn page_bytes(&self) -> usize {
         let windows = self.shape.pools.windows.is_some();
-        let of = |plane: &&Plane| !(plane.is_state() || windows && plane.window().is_some());
+        let of = |plane: &&CacheTensor| !(plane.is_state() || windows && plane.window().is_some());
         self.planes.iter().flatten().filter(of).map(|plane| plane.bytes(Options::PAGE)).sum()
     }
     /// Bytes of a page of the window pool.
     pub fn window_page_bytes(&self) -> usize {
-        let of = |plane: &&Plane| plane.window().is_some();
+        let of = |plane: &&CacheTensor| plane.window().is_some();
         let windowed = self.planes.iter().flatten().filter(of);
         self.shape.pools.windows.map_or(0, |_| windowed.map(|plane| plane.bytes(Options::PAGE)).sum())
     }
     /// Bytes that a sequence of so many tokens takes.
     pub fn sequence_bytes(&self, tokens: usize) -> usize {
-        let rows = |plane: &Plane| match plane.is_state() {
+        let rows = |plane: &CacheTensor| match plane.is_state() {
             true => 1,
             false => tokens.min(self.shape.tensor_rows(plane)),
         };
@@ -91,11 +91,11 @@ impl KvCache {
         row.unwrap_or_else(|error| unreachable!("row {state_row} was checked: {error}"))
     }
     /// All tensors and their buffers.
-    pub(super) fn tensors(&self) -> impl Iterator<Item = (&Buffer, &Plane)> {
+    pub(super) fn tensors(&self) -> impl Iterator<Item = (&Buffer, &CacheTensor)> {
         self.buffers().zip(self.planes.iter().flatten())
     }
     /// The tensors that have a row for each position.
-    fn of_positions(&self) -> impl Iterator<Item = (&Buffer, &Plane)> {
+    fn paged_tensors(&self) -> impl Iterator<Item = (&Buffer, &CacheTensor)> {
         self.tensors().filter(|(_, plane)| !plane.is_state())
     }
     /// Checks page numbers against the pools.
@@ -107,7 +107,7 @@ impl KvCache {
         self.check((&[page][..]).into())?;
         rows.resize(self.page_bytes(), 0);
         let mut at = 0;
-        for (buffer, plane) in self.of_positions() {
+        for (buffer, plane) in self.paged_tensors() {
             let bytes = plane.bytes(Options::PAGE);
             self.device.read(buffer, page as usize * bytes, &mut rows[at..at + bytes])?;
             at += bytes;
@@ -118,7 +118,7 @@ impl KvCache {
     pub(super) fn write_page(&self, page: u32, rows: &[u8]) -> Result<(), Error> {
         self.check((&[page][..]).into())?;
         let mut at = 0;
-        for (buffer, plane) in self.of_positions() {
+        for (buffer, plane) in self.paged_tensors() {
             let bytes = plane.bytes(Options::PAGE);
             self.device.write(buffer, page as usize * bytes, &rows[at..at + bytes])?;
             at += bytes;
@@ -133,7 +133,7 @@ impl KvCache {
             self.check(Pages { all: &[page], windows, state: 0 })?;
         }
         let mut rows = Vec::new();
-        for (buffer, plane) in self.of_positions() {
+        for (buffer, plane) in self.paged_tensors() {
             let [from, to] = copy.windows.filter(|_| plane.window().is_some()).unwrap_or([copy.from, copy.to]);
             let bytes = plane.bytes(Options::PAGE);
             rows.resize(bytes, 0);
@@ -144,7 +144,7 @@ impl KvCache {
     }
     /// Writes zeros into these pages, and into these pages of the window pool.
     pub(super) fn clear(&self, pages: &[u32], windows: &[u32]) -> Result<(), Error> {
-        for (buffer, plane) in self.of_positions() {
+        for (buffer, plane) in self.paged_tensors() {
             let bytes = plane.bytes(Options::PAGE);
             let own = plane.window().is_some() && self.window_pages().is_some();
             for &page in if own { windows } else { pages } {
@@ -167,8 +167,8 @@ impl KvCache {
         };
         let most = if self.shape.scalar.is_float() { 0.25 } else { 0.25 / 127.0 };
         for (buffer, plane) in self.tensors() {
-            let mut piece = Vec::with_capacity(FILLED_AT_ONCE);
-            while piece.len() < FILLED_AT_ONCE {
+            let mut piece = Vec::with_capacity(FILL_CHUNK_BYTES);
+            while piece.len() < FILL_CHUNK_BYTES {
                 match plane.scalar {
                     Scalar::I8 => piece.push((next() * 127.0) as i8 as u8),
                     Scalar::F16 => piece.extend(half::f16::from_f32(next() * most).to_le_bytes()),

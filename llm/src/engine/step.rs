@@ -2,7 +2,7 @@
 
 use super::pages::Pages;
 use crate::arch::Logits;
-use crate::sampling::Draws;
+use crate::sampling::RowSampling;
 
 /// One step of the model: a prefill chunk of one sequence, decode rows of others, or both.
 #[derive(Clone, Copy, Debug, Default)]
@@ -10,7 +10,7 @@ pub struct Step<'a> {
     /// Neighbouring tokens of one sequence.
     pub chunk: Option<Chunk<'a>>,
     /// One token each of several sequences, none of them the chunk's.
-    pub rows: &'a [Row<'a>],
+    pub rows: &'a [DecodeRow<'a>],
     /// Runs the kernels of the largest batch, so that a row does not depend on the batch size.
     pub batch_invariant: bool,
     /// The rest of the pool holds finite numbers, so a step of one sequence may read neighbouring
@@ -36,30 +36,30 @@ pub struct Chunk<'a> {
 
 /// A token of a sequence.
 #[derive(Clone, Copy, Debug)]
-pub struct Row<'a> {
+pub struct DecodeRow<'a> {
     /// Where its id is known.
-    pub token: Source,
+    pub token: TokenSource,
     /// Its position.
     pub position: usize,
     /// The sequence's pages up to there. That of this position is no other row's.
     pub pages: Pages<'a>,
     /// How the device chooses the next token.
-    pub draws: Draws,
+    pub sampling: RowSampling,
 }
 
 /// Where a token's id is known.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Source {
+pub enum TokenSource {
     /// On the host.
     Token(u32),
     /// On the device: the token chosen for that row of the step started before.
     Row(usize),
 }
 
-impl Source {
+impl TokenSource {
     /// The id, where the host knows it.
     pub(super) fn token(self) -> Option<u32> {
-        if let Source::Token(token) = self { Some(token) } else { None }
+        if let TokenSource::Token(token) = self { Some(token) } else { None }
     }
 }
 

@@ -1,11 +1,11 @@
 //! The most tokens that a step may take, so that partial results of attention fit memory.
 
-use super::graph_key::{FEW, GraphKey, StepLimits};
+use super::graph_key::{FEW_TOKENS, GraphKey, StepLimits};
 use gristmill_uop::target::Target;
 use rustc_hash::FxHashMap;
 
 /// Fewest tokens of a step, whatever its partial results take.
-const LEAST: usize = 8;
+const MIN_STEP_TOKENS: usize = 8;
 
 pub(super) struct StepLimit {
     pub limits: StepLimits,
@@ -23,7 +23,7 @@ impl StepLimit {
         let StepLimits { chunk, long } = self.limits;
         match tokens {
             1 => 1,
-            _ if tokens <= FEW => FEW.min(chunk),
+            _ if tokens <= FEW_TOKENS => FEW_TOKENS.min(chunk),
             _ if tokens <= chunk => chunk,
             _ => long,
         }
@@ -34,10 +34,10 @@ impl StepLimit {
             let row = self.partials.get(&self.bucket(most)).map_or(0, |numbers| numbers * size_of::<f32>());
             let chunk = gristmill_compiler::chunk_positions(most as i64, self.rows as i64, target) as usize;
             let chunks = (position + most).div_ceil(chunk).max(1);
-            (self.attention_bytes / (chunks * row).max(1)).max(LEAST).min(most)
+            (self.attention_bytes / (chunks * row).max(1)).max(MIN_STEP_TOKENS).min(most)
         };
         let StepLimits { chunk, long } = self.limits;
-        let (few, of_chunk) = (FEW.min(chunk), limit(chunk));
+        let (few, of_chunk) = (FEW_TOKENS.min(chunk), limit(chunk));
         if exact {
             return of_chunk;
         }

@@ -1,28 +1,29 @@
-//! From the bytes of one file to its metadata and tensor infos; every length is checked before it is believed.
+//! Parses the header of one file to metadata and tensor infos. Every length is checked
+//! before it is used.
 
 use super::TensorInfo;
 use super::error::{Error, Result};
 use super::layout::{FIXED_HEADER, MAGIC, MAX_KEY, MAX_NAME, MAX_RANK, alignment, pad, tensor_bytes};
 use super::metadata::Metadata;
-use super::source::Source;
+use super::source::ByteSource;
 use super::types::{self, TypeId};
 use super::value::{ARRAY, Array, BOOL, STRING, Strings, Value, with_numbers};
 use std::collections::HashSet;
 
-/// Longest string value: chat templates and embedded vocabularies reach a few MB.
+/// Maximum bytes of a string value; chat templates and embedded vocabularies have a few MB.
 const MAX_STRING: u64 = 16 << 20;
-/// Most tensors and most keys; real files have some 10³.
+/// Maximum number of tensors and of keys; real files have some 10³.
 const MAX_COUNT: u64 = 1_000_000;
 const MAX_ARRAY: u64 = 1 << 30;
-/// Key length, one byte of key, value type, one byte of value.
+/// Minimum bytes of an entry: key length, one byte of key, value type, one byte of value.
 const MIN_ENTRY: u64 = 8 + 1 + 4 + 1;
-/// Name length, one byte of name, rank, one dimension, type, offset.
+/// Minimum bytes of a tensor info: name length, one byte of name, rank, one dimension, type,
+/// offset.
 const MIN_INFO: u64 = 8 + 1 + 4 + 8 + 4 + 8;
-/// Bytes fetched at a time.
+/// Bytes read at a time.
 const WINDOW: u64 = 256 << 10;
 
-/// Parses the header of one file.
-pub(super) fn parse(source: &dyn Source, shard: usize) -> Result<(Metadata, Vec<TensorInfo>)> {
+pub(super) fn parse(source: &dyn ByteSource, shard: usize) -> Result<(Metadata, Vec<TensorInfo>)> {
     let mut c = Cursor { source, at: 0, size: source.size(), window: Vec::new(), window_at: 0 };
     let magic = c.array::<4>("the magic number")?;
     if magic != MAGIC {
@@ -63,7 +64,7 @@ pub(super) fn parse(source: &dyn Source, shard: usize) -> Result<(Metadata, Vec<
         }
         infos.push(info);
     }
-    // Offsets are relative to the data section, which starts only here.
+    // Offsets are relative to the start of the data section, which is known only here.
     let base = pad(c.at, alignment);
     for info in &mut infos {
         let offset = base.and_then(|b| b.checked_add(info.offset));
@@ -79,12 +80,12 @@ pub(super) fn parse(source: &dyn Source, shard: usize) -> Result<(Metadata, Vec<
     Ok((metadata, infos))
 }
 
-/// A position in the header.
+/// Buffered read position in the header.
 struct Cursor<'a> {
-    source: &'a dyn Source,
+    source: &'a dyn ByteSource,
     at: u64,
     size: u64,
-    /// Bytes of the file from `window_at` on.
+    /// Bytes of the file starting at `window_at`.
     window: Vec<u8>,
     window_at: u64,
 }
@@ -126,7 +127,7 @@ impl Cursor<'_> {
         self.size - self.at
     }
 
-    /// The next `n` bytes.
+    /// Returns the next `n` bytes.
     fn take(&mut self, n: u64, what: &'static str) -> Result<&[u8]> {
         if n > self.remaining() {
             return Err(Error::Truncated { what, offset: self.at, need: n, remaining: self.remaining() });
@@ -152,7 +153,8 @@ impl Cursor<'_> {
         Ok(out)
     }
 
-    /// A count from the header, believed only if that many of the smallest item fit the rest of the file.
+    /// Checks a count from the header: that many of the smallest item must fit the
+    /// rest of the file.
     fn count(&self, what: &'static str, count: i64, smallest: u64) -> Result<u64> {
         let limit = (self.remaining() / smallest).min(MAX_COUNT);
         u64::try_from(count).ok().filter(|&n| n <= limit).ok_or(Error::Count { what, count, limit })
@@ -167,7 +169,7 @@ impl Cursor<'_> {
         self.take(len, what)
     }
 
-    /// A non-empty UTF-8 string.
+    /// Reads a non-empty UTF-8 string.
     fn name(&mut self, what: &'static str, limit: u64) -> Result<String> {
         let bytes = self.string(what, limit)?;
         if bytes.is_empty() {
@@ -217,7 +219,8 @@ impl Cursor<'_> {
         Ok(out)
     }
 
-    /// One tensor info; `end` is where the data of the previous tensor ends, padded, relative to the data section.
+    /// Reads one tensor info. `end` is the padded end of the previous tensor's data, relative
+    /// to the data section.
     fn tensor_info(&mut self, shard: usize, alignment: u64, end: &mut u64) -> Result<TensorInfo> {
         const WHAT: &str = "a tensor info";
         let name = self.name("tensor name", MAX_NAME)?;

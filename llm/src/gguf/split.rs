@@ -1,4 +1,4 @@
-//! Models in several files: `PREFIX-00001-of-00003.gguf` and its siblings.
+//! Models split into several files: `PREFIX-00001-of-00003.gguf` and the other shards.
 
 use super::error::{Error, Result};
 use super::metadata::Metadata;
@@ -6,9 +6,9 @@ use std::path::{Path, PathBuf};
 
 const MAX_SHARDS: u32 = 1024;
 
-/// Number of shards that the metadata of the first file announces.
+/// Returns the number of shards in the metadata of the first file.
 ///
-/// Zero, which tools that merge shards leave behind, means one, as does an absent key.
+/// Zero, which tools that merge shards leave in the file, means one, as does an absent key.
 pub(super) fn count(metadata: &Metadata) -> Result<u32> {
     let count = metadata.u32("split.count")?.unwrap_or(1).max(1);
     if count > MAX_SHARDS {
@@ -20,7 +20,7 @@ pub(super) fn count(metadata: &Metadata) -> Result<u32> {
     Ok(count)
 }
 
-/// Checks that `metadata` is that of shard `no` (from 0) of `count`.
+/// Checks that `metadata` belongs to shard `no` (from 0) of `count`.
 pub(super) fn check(metadata: &Metadata, no: u32, count: u32) -> Result<()> {
     let found = (metadata.need("split.no", Metadata::u32)?, metadata.need("split.count", Metadata::u32)?);
     if found == (no, count) {
@@ -30,8 +30,8 @@ pub(super) fn check(metadata: &Metadata, no: u32, count: u32) -> Result<()> {
     Err(Error::Split(format!("this file says that it is {found}, not {} of {count}", no + 1)))
 }
 
-/// The paths of all `count` shards, from that of the first. Only the numbers in the file name change: nothing in the
-/// metadata can point elsewhere.
+/// Returns the paths of all `count` shards, from that of the first. Only the numbers in the file
+/// name change, so metadata cannot refer to other files.
 pub(super) fn siblings(first: &Path, count: u32) -> Result<Vec<PathBuf>> {
     let name = first.file_name().and_then(|n| n.to_str()).unwrap_or_default();
     let prefix = name.strip_suffix(&format!("-00001-of-{count:05}.gguf"));

@@ -1,8 +1,8 @@
 use super::*;
-use crate::arch::{self, Functions, Logits, Options, Pools, TokenClass};
-use crate::gguf::Source;
+use crate::arch::{self, Functions, Logits, Options, Pools, StepKind};
+use crate::gguf::ByteSource;
 use gristmill_backend::Opened;
-use gristmill_backend::cpu::{Cc, CpuDevice, Isa, QUICK, dialect};
+use gristmill_backend::cpu::{Cc, CpuDevice, Isa, QUICK_FLAG, dialect};
 use gristmill_backend::parallel::cores;
 use gristmill_runtime::lease::{Owner, Uses};
 use gristmill_runtime::staging;
@@ -16,7 +16,7 @@ use std::path::Path;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
-/// A device that counts the bytes of buffers for pieces, and behaves as if its memory were its own.
+/// A device that counts bytes of chunk buffers and can simulate memory of its own.
 struct Watched {
     owner: Owner,
     device: Arc<dyn Device>,
@@ -24,10 +24,10 @@ struct Watched {
     scratch: AtomicUsize,
 }
 
-/// A buffer whose address is nobody's.
+/// A buffer without a host address.
 struct Far(Buffer, Uses);
 
-// SAFETY: it has no address.
+// SAFETY: it has no host address.
 unsafe impl RawBuffer for Far {
     fn len(&self) -> usize {
         self.0.len()
@@ -75,7 +75,7 @@ impl Device for Watched {
         to: &Buffer,
         offset: usize,
         len: usize,
-    ) -> Result<Box<dyn staging::Piece + 'a>, DeviceError> {
+    ) -> Result<Box<dyn staging::StagedWrite + 'a>, DeviceError> {
         if self.far { staging::through(self, to, offset, len) } else { self.device.stage(to, offset, len) }
     }
     fn load(&self, programs: &[Program], progress: &dyn Fn(usize, usize)) -> Result<Vec<Arc<dyn Kernel>>, DeviceError> {
@@ -93,11 +93,11 @@ impl Device for Watched {
 
 static DEMO: &[u8] = include_bytes!("../../../assets/demo-glm-Q4_0.gguf");
 
-/// The demo model, with notes of what was read of it and what was released.
+/// The demo model, which records the ranges read and released.
 #[derive(Clone, Default)]
 struct Noted(Arc<Mutex<[Vec<Range<u64>>; 2]>>);
 
-impl Source for Noted {
+impl ByteSource for Noted {
     fn size(&self) -> u64 {
         DEMO.len() as u64
     }
@@ -115,20 +115,21 @@ fn plenty() -> Option<u64> {
     Some(u64::MAX)
 }
 
-/// The demo model's weights as that device has them, by name, loaded in pieces of so many bytes; with the bytes of buffers for pieces.
+/// Loads the demo model's weights in chunks of `piece` bytes. Returns them by name, and the
+/// bytes of chunk buffers.
 fn load(opened: &Opened, far: bool, piece: Option<u64>) -> (Vec<(String, Vec<u8>)>, usize) {
-    load_from(&Gguf::from_bytes(DEMO).unwrap(), opened, far, &How { piece, free: plenty })
+    load_from(&Gguf::from_bytes(DEMO).unwrap(), opened, far, &LoadOptions { chunk_bytes: piece, free: plenty })
 }
 
-fn load_from(file: &Gguf, opened: &Opened, far: bool, how: &How) -> (Vec<(String, Vec<u8>)>, usize) {
+fn load_from(file: &Gguf, opened: &Opened, far: bool, how: &LoadOptions) -> (Vec<(String, Vec<u8>)>, usize) {
     let model = arch::load(file.metadata(), file).unwrap();
     let watched =
         Arc::new(Watched { owner: Owner::new(), device: opened.device.clone(), far, scratch: AtomicUsize::new(0) });
     let mut jit = Jit::new(Opened { device: watched.clone(), ..opened.clone() });
     let options = Options {
-        tokens: TokenClass::One,
+        tokens: StepKind::Decode,
         rows: 256,
-        pools: Pools::of(4),
+        pools: Pools::from_pages(4),
         contiguous: true,
         depth: 256,
         cache: Scalar::F16,
@@ -160,7 +161,8 @@ fn load_from(file: &Gguf, opened: &Opened, far: bool, how: &How) -> (Vec<(String
 
 fn cpu(folder: &Path) -> Opened {
     let store = Store::open(folder.join("store"), 1 << 28).unwrap();
-    let cpu = CpuDevice::with(2, Isa::parse("auto").unwrap(), Cc::find().unwrap().with_flag(QUICK), store).unwrap();
+    let cpu =
+        CpuDevice::with(2, Isa::parse("auto").unwrap(), Cc::find().unwrap().with_flag(QUICK_FLAG), store).unwrap();
     Opened::new(Arc::new(cpu), Some(&dialect::C))
 }
 
@@ -173,12 +175,12 @@ fn what_was_read_is_released_where_memory_is_short() {
         let noted = Noted::default();
         let file = Gguf::from_source(Box::new(noted.clone())).unwrap();
         noted.0.lock().unwrap()[0].clear();
-        load_from(&file, &opened, false, &How { piece: Some(10_000), free });
+        load_from(&file, &opened, false, &LoadOptions { chunk_bytes: Some(10_000), free });
         let [read, released] = &*noted.0.lock().unwrap();
         let bytes = |ranges: &[Range<u64>]| ranges.iter().map(|r| r.end - r.start).sum::<u64>();
         assert_eq!(bytes(released) > bytes(read) / 2, short, "{} of {} released", bytes(released), bytes(read));
         assert!(short || released.is_empty());
-        // Each once, and nothing that is not read.
+        // Each range is released once, and only if it was read.
         assert!(bytes(released) <= bytes(read));
         assert!(
             released.iter().all(|r| read.iter().any(|p| p.start == r.start) && read.iter().any(|p| p.end == r.end))
@@ -191,14 +193,14 @@ fn pieces_of_any_size_give_the_same_bytes() {
     let folder = tempfile::tempdir().unwrap();
     let opened = cpu(folder.path());
     let (whole, _) = load(&opened, false, Some(u64::MAX));
-    // A group of rows at a time; a size that divides nothing; whole weights.
+    // One group of rows at a time; a size that divides nothing; whole weights.
     for piece in [2000, 33_333, 1 << 20] {
         for far in [false, true] {
             let (got, scratch) = load(&opened, far, Some(piece));
             for ((name, bytes), (_, want)) in got.iter().zip(&whole) {
                 assert!(bytes == want, "{name} in pieces of {piece}{}", if far { ", far" } else { "" });
             }
-            // A group of rows may be larger.
+            // A group of rows may be larger than the chunk size.
             let most = cores() * (piece as usize).max(16 << 10);
             assert!(far || scratch <= most, "{scratch} bytes for pieces of {piece}");
         }

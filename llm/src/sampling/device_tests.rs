@@ -13,10 +13,10 @@ pub(super) struct Chooser {
 }
 
 impl Chooser {
-    fn new(device: &str, choice: Choice, vocabulary: usize) -> Chooser {
-        Chooser::of(device, one_function(choice, vocabulary))
+    fn new(device: &str, choice: SamplingMethod, vocabulary: usize) -> Chooser {
+        Chooser::for_function(device, one_function(choice, vocabulary))
     }
-    pub fn of(device: &str, function: gristmill_uop::function::Function) -> Chooser {
+    pub fn for_function(device: &str, function: gristmill_uop::function::Function) -> Chooser {
         let mut jit = Jit::new(open(device, &Options { threads: Some(2), quick: true, ..Options::default() }).unwrap());
         let device = jit.device().clone();
         let args: Vec<Buffer> = function
@@ -56,7 +56,7 @@ pub(super) fn off() -> SamplingParams {
 
 /// Logits as a model's: a few stand out; on a coarse scale, so that there are ties.
 pub(super) fn logits(n: usize, seed: u64) -> Vec<f32> {
-    let random = Random::new(seed);
+    let random = PositionRng::new(seed);
     let uniform = |i: usize| f64::from(random.at(i)) / 2f64.powi(31) - 0.5;
     let normal = |i: usize| (0..6).map(|part| uniform(6 * i + part)).sum::<f64>() * 4.0;
     (0..n).map(|i| (normal(i) * 8.0).round() as f32 / 8.0).collect()
@@ -76,7 +76,7 @@ fn probabilities(params: &SamplingParams, logits: &[f32]) -> Vec<f64> {
 fn the_greatest_is_the_hosts_and_faults_are_told() {
     for device in ["interp", "cpu"] {
         for n in [1, 256, 1000] {
-            let mut chooser = Chooser::new(device, Choice::Greedy, n);
+            let mut chooser = Chooser::new(device, SamplingMethod::Greedy, n);
             let mut host = Sampler::new(SamplingParams::greedy()).unwrap();
             for seed in 0..4 {
                 let mut x = logits(n, seed);
@@ -108,7 +108,7 @@ fn the_greatest_is_the_hosts_and_faults_are_told() {
 fn every_row_has_its_greatest() {
     const MOST: usize = 5;
     for (device, n) in [("interp", 300), ("cpu", 256), ("cpu", 1000)] {
-        let mut chooser = Chooser::of(device, rows_function(n, MOST));
+        let mut chooser = Chooser::for_function(device, rows_function(n, MOST));
         let mut host = Sampler::new(SamplingParams::greedy()).unwrap();
         let mut rows: Vec<Vec<f32>> = (0..MOST as u64).map(|seed| logits(n, seed)).collect();
         rows[1].fill(-1.0);
@@ -161,7 +161,7 @@ fn every_truncation_leaves_the_hosts_distribution(device: &str, draws: usize, si
     ];
     let even: Vec<u32> = (0..draws).map(|i| (((2 * i as u64 + 1) << 30) / draws as u64) as u32).collect();
     for &n in sizes {
-        let mut choosers: Vec<(Choice, Chooser)> = Vec::new();
+        let mut choosers: Vec<(SamplingMethod, Chooser)> = Vec::new();
         for (number, params) in cases.iter().enumerate() {
             let sampler = Sampler::new(params.clone()).unwrap();
             let choice = sampler.choice().unwrap();
@@ -228,7 +228,7 @@ fn a_seed_gives_what_it_gives_on_the_host(device: &str, sizes: &[usize], positio
         SamplingParams { top_p: 1e-9, ..d() },
     ];
     for &n in sizes {
-        let mut choosers: Vec<(Choice, Chooser)> = Vec::new();
+        let mut choosers: Vec<(SamplingMethod, Chooser)> = Vec::new();
         for (number, params) in cases.iter().enumerate() {
             let mut host = Sampler::new(SamplingParams { seed: number as u64, ..params.clone() }).unwrap();
             let choice = host.choice().unwrap();
@@ -264,13 +264,13 @@ fn a_seed_gives_what_it_gives_on_the_host(device: &str, sizes: &[usize], positio
 #[test]
 fn what_takes_the_history_or_two_long_searches_stays_on_the_host() {
     let of = |params| Sampler::new(params).unwrap().choice();
-    assert_eq!(of(SamplingParams::greedy()), Some(Choice::Greedy));
-    assert_eq!(of(SamplingParams::default()), Some(Choice::Best));
-    assert_eq!(of(SamplingParams { top_k: BEST, ..off() }), Some(Choice::Best));
-    assert_eq!(of(SamplingParams { top_k: BEST + 1, ..off() }), Some(Choice::First));
-    assert_eq!(of(SamplingParams { top_p: 0.5, ..off() }), Some(Choice::Nucleus));
-    assert_eq!(of(off()), Some(Choice::All));
-    assert_eq!(of(SamplingParams { top_k: BEST + 1, top_p: 0.5, ..off() }), None);
+    assert_eq!(of(SamplingParams::greedy()), Some(SamplingMethod::Greedy));
+    assert_eq!(of(SamplingParams::default()), Some(SamplingMethod::SmallTopK));
+    assert_eq!(of(SamplingParams { top_k: MAX_CANDIDATES, ..off() }), Some(SamplingMethod::SmallTopK));
+    assert_eq!(of(SamplingParams { top_k: MAX_CANDIDATES + 1, ..off() }), Some(SamplingMethod::TopK));
+    assert_eq!(of(SamplingParams { top_p: 0.5, ..off() }), Some(SamplingMethod::TopP));
+    assert_eq!(of(off()), Some(SamplingMethod::All));
+    assert_eq!(of(SamplingParams { top_k: MAX_CANDIDATES + 1, top_p: 0.5, ..off() }), None);
     assert_eq!(of(SamplingParams { repeat_penalty: 1.1, ..SamplingParams::default() }), None);
     assert_eq!(of(SamplingParams { presence_penalty: 0.5, ..SamplingParams::greedy() }), None);
 }

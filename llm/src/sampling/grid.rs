@@ -10,7 +10,7 @@ pub(super) const COLUMNS: usize = 256;
 
 /// What is chosen with: numbers of one request, and the random number of this position.
 #[derive(Clone, Copy)]
-pub(super) struct Request<'g> {
+pub(super) struct RequestParams<'g> {
     /// What a logit's distance to the largest is multiplied with, see [`weight`](super::weight).
     pub scale: Tensor<'g>,
     /// Most ids that stay.
@@ -74,8 +74,8 @@ impl<'g> Grid<'g> {
     }
     /// The first id with this logit.
     pub fn first_of(&self, logit: Tensor<'g>) -> Tensor<'g> {
-        let row = first(self.row_max.equals(logit), self.rows);
-        let column = first(self.row(self.x, row).equals(logit), self.columns);
+        let row = first_true(self.row_max.equals(logit), self.rows);
+        let column = first_true(self.row(self.x, row).equals(logit), self.columns);
         row * self.columns as i64 + column
     }
     /// One row of a tensor of this shape.
@@ -98,7 +98,7 @@ impl<'g> Grid<'g> {
 }
 
 /// The first place where `hit [n]` is true; the last place if nowhere.
-pub(super) fn first(hit: Tensor<'_>, n: usize) -> Tensor<'_> {
+pub(super) fn first_true(hit: Tensor<'_>, n: usize) -> Tensor<'_> {
     let last = n as i64 - 1;
     let back = -1i64; // so that the first place is the largest number
     let place = hit.capture().iota(dims![n], 0) * back + last;

@@ -12,11 +12,11 @@ pub const RANDOM_BITS: u32 = 31;
 /// a library, so that a seed gives the same text in every version of this program. It does not give the text of other engines with
 /// that seed: those use other generators.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Random {
+pub struct PositionRng {
     key: [u32; 2],
 }
 
-impl Random {
+impl PositionRng {
     /// Those of `seed`.
     pub fn new(seed: u64) -> Self {
         Self { key: halves(seed) }
@@ -66,12 +66,12 @@ mod tests {
 
     #[test]
     fn numbers_are_uniform_and_know_their_seed_and_position() {
-        let random = Random::new(0);
+        let random = PositionRng::new(0);
         let numbers: Vec<u32> = (0..10_000).map(|position| random.at(position)).collect();
         assert!(numbers.iter().all(|&n| n >> RANDOM_BITS == 0));
         let mean = numbers.iter().map(|&n| f64::from(n)).sum::<f64>() / 1e4 / 2f64.powi(RANDOM_BITS as i32);
         assert!((mean - 0.5).abs() < 0.01, "{mean}");
-        let other = (0..10_000).filter(|&position| Random::new(1).at(position) == numbers[position]).count();
+        let other = (0..10_000).filter(|&position| PositionRng::new(1).at(position) == numbers[position]).count();
         assert!(other < 3, "{other} of 10,000 are the same with another seed");
     }
 }

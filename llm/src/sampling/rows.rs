@@ -17,10 +17,10 @@ pub fn rows_function(vocabulary: usize, most: usize) -> Function {
     let x = parts_of_rows(logits, n, vocabulary);
     let of_part = x.max(&[2]);
     let largest = of_part.max(&[1]);
-    let part = first(of_part.equals(largest.unsqueeze(1)), parts, dims![n, parts]);
+    let part = first_true(of_part.equals(largest.unsqueeze(1)), parts, dims![n, parts]);
     let row = c.iota(dims![n], 0) * parts as i64 + part.clamp_index(parts - 1);
     let found = x.reshape(dims![n * parts as i64, columns]).gather(row);
-    let column = first(found.equals(largest.unsqueeze(1)), columns, dims![n, columns]);
+    let column = first_true(found.equals(largest.unsqueeze(1)), columns, dims![n, columns]);
     let id = (part * columns as i64 + column).clamp_index(vocabulary - 1);
     // Comparisons with what is no number are false.
     let below = x.lt(f64::from(f32::MAX)).cast(Scalar::I32).sum(&[2]).sum(&[1]);
@@ -30,7 +30,7 @@ pub fn rows_function(vocabulary: usize, most: usize) -> Function {
 }
 
 /// Of each row of `hit [n, m]` the first place that is true; the last where none is.
-fn first<'g>(hit: Tensor<'g>, m: usize, dims: &[gristmill_tensor::tensor::Dim]) -> Tensor<'g> {
+fn first_true<'g>(hit: Tensor<'g>, m: usize, dims: &[gristmill_tensor::tensor::Dim]) -> Tensor<'g> {
     let c = hit.capture();
     let (last, back) = (m as i64 - 1, -1i64);
     let place = c.iota(dims, 1) * back + last;

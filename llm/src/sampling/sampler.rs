@@ -1,8 +1,8 @@
 //! The host's choice of a token, from all logits.
 
-use super::choose::{BEST, Choice, NUMBERS};
+use super::choose::{MAX_CANDIDATES, REQUEST_PARAMS, SamplingMethod};
 use super::params::{SamplingError, SamplingParams};
-use super::rng::Random;
+use super::rng::PositionRng;
 use super::weight::{part, probability, scale, target, weight};
 use rustc_hash::FxHashMap;
 
@@ -10,13 +10,13 @@ use rustc_hash::FxHashMap;
 pub(super) type Candidate = (u32, f32);
 
 /// First guess of how many candidates top-p needs, where top-k does not bound them.
-const NUCLEUS: usize = 256;
+const NUCLEUS_PREFIX: usize = 256;
 
 /// Chooses the tokens of one sequence.
 #[derive(Debug, Clone)]
 pub struct Sampler {
     pub(super) params: SamplingParams,
-    random: Random,
+    random: PositionRng,
     /// Scratch: the logits after penalties, the candidates, and their weights.
     pub(super) logits: Vec<f32>,
     pub(super) candidates: Vec<Candidate>,
@@ -30,7 +30,7 @@ impl Sampler {
     /// A parameter out of range.
     pub fn new(params: SamplingParams) -> Result<Self, SamplingError> {
         params.validate()?;
-        let random = Random::new(params.seed);
+        let random = PositionRng::new(params.seed);
         Ok(Self { params, random, logits: Vec::new(), candidates: Vec::new(), weights: Vec::new() })
     }
 
@@ -39,31 +39,31 @@ impl Sampler {
         &self.params
     }
 
-    /// How a device can make this choice: not where penalties want to know the history, nor where more than [`BEST`] are cut to
+    /// How a device can make this choice: not where penalties want to know the history, nor where more than [`MAX_CANDIDATES`] are cut to
     /// those that have a probability together.
-    pub fn choice(&self) -> Option<Choice> {
+    pub fn choice(&self) -> Option<SamplingMethod> {
         let params = &self.params;
         if params.has_penalties() {
             return None;
         }
         match (params.top_k, params.top_p < 1.0) {
-            _ if params.temperature <= 0.0 => Some(Choice::Greedy),
-            (1..=BEST, _) => Some(Choice::Best),
-            (0, false) => Some(Choice::All),
-            (0, true) => Some(Choice::Nucleus),
-            (_, false) => Some(Choice::First),
+            _ if params.temperature <= 0.0 => Some(SamplingMethod::Greedy),
+            (1..=MAX_CANDIDATES, _) => Some(SamplingMethod::SmallTopK),
+            (0, false) => Some(SamplingMethod::All),
+            (0, true) => Some(SamplingMethod::TopP),
+            (_, false) => Some(SamplingMethod::TopK),
             (_, true) => None,
         }
     }
 
     /// The numbers that it takes, see [`function`].
-    pub fn numbers(&self) -> [f32; NUMBERS] {
+    pub fn numbers(&self) -> [f32; REQUEST_PARAMS] {
         let SamplingParams { temperature, top_k, top_p, min_p, .. } = self.params;
         [scale(temperature), top_k as f32, probability(top_p), min_p.ln().max(f32::MIN)]
     }
 
     /// The random numbers of its seed.
-    pub fn random(&self) -> Random {
+    pub fn random(&self) -> PositionRng {
         self.random
     }
 
@@ -118,11 +118,11 @@ impl Sampler {
 
     /// Are candidates drawn in descending order, as a device does with few? More are in the order of their ids.
     pub(super) fn keeps_order(&self, vocabulary: usize) -> bool {
-        (1..=BEST).contains(&self.params.top_k) && (self.is_limited(vocabulary) || self.params.top_p < 1.0)
+        (1..=MAX_CANDIDATES).contains(&self.params.top_k) && (self.is_limited(vocabulary) || self.params.top_p < 1.0)
     }
 
     /// Top-k, top-p and min-p. Each keeps a prefix of the candidates in descending order, so together they keep the shortest. Up to
-    /// [`BEST`] stay in that order, as on a device; more are put in that of their ids.
+    /// [`MAX_CANDIDATES`] stay in that order, as on a device; more are put in that of their ids.
     fn truncate(&mut self, max: f32) {
         let (limited, keeps_order) = (self.is_limited(self.logits.len()), self.keeps_order(self.logits.len()));
         let Self { params, logits, candidates, .. } = self;
@@ -138,7 +138,7 @@ impl Sampler {
                 false => logits.iter().map(|&logit| weight(logit - max, plain)).sum(),
             };
             let wanted = part(total, probability(params.top_p));
-            let mut k = NUCLEUS;
+            let mut k = NUCLEUS_PREFIX;
             loop {
                 if !limited {
                     largest(logits, k, candidates);

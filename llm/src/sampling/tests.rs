@@ -25,7 +25,7 @@ fn support(params: SamplingParams, logits: &[f32]) -> Vec<u32> {
 
 #[test]
 fn largest_is_a_sorted_prefix() {
-    let random = Random::new(5);
+    let random = PositionRng::new(5);
     for n in [1usize, 2, 7, 100, 1000] {
         let logits: Vec<f32> = (0..n).map(|i| (random.at(i) % 50) as f32 - 25.0).collect();
         let mut sorted: Vec<Candidate> = (0u32..).zip(logits.iter().copied()).collect();

@@ -13,7 +13,7 @@ pub const ONE: i64 = 1 << 30;
 /// An exponent of two is a whole number of 2^-18: weights are right to 3 in a million, and 31 halvings are exact in f32.
 const EXPONENT_BITS: u32 = 18;
 /// Where a weight has become 0.
-const LEAST_EXPONENT: i32 = -31 << EXPONENT_BITS;
+const MIN_EXPONENT: i32 = -31 << EXPONENT_BITS;
 /// [`ONE`] · 2^-x, for x from 0 to 1, as a polynomial of x: interpolated at Chebyshev's nodes, right to 4.4e-7.
 const POWERS: [i64; 6] = [ONE, -744_260_865, 257_928_559, -59_494_488, 10_033_292, -1_077_640];
 /// A probability is a whole number of 2^-24, which f32 holds.
@@ -33,7 +33,7 @@ pub fn probability(p: f32) -> f32 {
 
 /// `e^(below / temperature)` of [`ONE`], for a logit's distance `below` the largest, which is not above 0.
 pub fn weight(below: f32, scale: f32) -> i64 {
-    let exponent = (below * scale).max(LEAST_EXPONENT as f32) as i32;
+    let exponent = (below * scale).max(MIN_EXPONENT as f32) as i32;
     let halvings = -exponent;
     let fraction = i64::from(halvings & ((1 << EXPONENT_BITS) - 1));
     let [rest @ .., last] = POWERS;
@@ -43,8 +43,8 @@ pub fn weight(below: f32, scale: f32) -> i64 {
 
 /// The same as tensor ops: i64.
 pub fn weight_of<'g>(below: Tensor<'g>, scale: Tensor<'g>) -> Tensor<'g> {
-    let exponent = (below * scale).maximum(f64::from(LEAST_EXPONENT)).cast(Scalar::I32);
-    let halvings = (exponent * -1i64).clamp_index(LEAST_EXPONENT.unsigned_abs() as usize);
+    let exponent = (below * scale).maximum(f64::from(MIN_EXPONENT)).cast(Scalar::I32);
+    let halvings = (exponent * -1i64).clamp_index(MIN_EXPONENT.unsigned_abs() as usize);
     let fraction = (halvings & ((1i64 << EXPONENT_BITS) - 1)).cast(Scalar::I64);
     let [rest @ .., next, last] = POWERS;
     let bits = i64::from(EXPONENT_BITS);

@@ -11,24 +11,24 @@ pub struct SchedulerConfig {
     /// Pages of the pool. They hold the longest sequence at least.
     pub pages: usize,
     /// Positions of a page.
-    pub page: usize,
+    pub page_size: usize,
     /// Pages of the pool of windows, if there is one, and positions that a token sees of them.
-    pub windows: Option<[usize; 2]>,
+    pub window_pool: Option<[usize; 2]>,
     /// Rows of states, more than sequences of a step; 0 where the model keeps none.
-    pub states: usize,
+    pub state_rows: usize,
     /// Pages that the host has room for besides, when they leave the pool; none where there is a pool of windows or there are states.
-    pub places: usize,
+    pub host_slots: usize,
     /// Most sequences of a step.
-    pub sequences: usize,
+    pub max_sequences: usize,
     /// Most tokens of a piece of a prompt.
-    pub piece: usize,
+    pub max_chunk: usize,
     /// Can a piece and tokens of answers be one step?
     pub mixed: bool,
 }
 
 /// A part of one sequence.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Piece {
+pub struct PrefillChunk {
     /// Whose.
     pub sequence: SequenceId,
     /// Which tokens.
@@ -36,7 +36,7 @@ pub struct Piece {
     /// In the class of chunks, whatever their number, so that their rows are exact?
     pub exact: bool,
     /// Are they the last, so that a token is to be chosen?
-    pub ends: bool,
+    pub needs_logits: bool,
 }
 
 /// One token of a sequence.
@@ -47,14 +47,14 @@ pub struct Decode {
     /// Where it stands.
     pub position: usize,
     /// Is it the last, so that a token is to be chosen?
-    pub ends: bool,
+    pub needs_logits: bool,
 }
 
 /// What is to be done next: copies, then the piece and the tokens that answers go on with, in one step or in two.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Batch {
     /// Pages that go to the host or come back, before anything else.
-    pub moves: Vec<Swap>,
+    pub swaps: Vec<Swap>,
     /// Pages to be copied.
     pub copies: Vec<PageCopy>,
     /// Rows of states to be copied.
@@ -62,7 +62,7 @@ pub struct Batch {
     /// One token each of several sequences, sorted by sequence.
     pub decodes: Vec<Decode>,
     /// A piece of a prompt.
-    pub piece: Option<Piece>,
+    pub chunk: Option<PrefillChunk>,
     /// The row of states of its sequence, to be copied once it has run, as others may go on there.
     pub snapshot: Option<StateCopy>,
     /// Whether a decoding sequence of it is batch-invariant: it runs the kernels of the largest batch.
@@ -74,16 +74,16 @@ pub struct Batch {
 impl Batch {
     /// Is there nothing to do?
     pub fn is_empty(&self) -> bool {
-        self.decodes.is_empty() && self.piece.is_none() && self.moves.is_empty()
+        self.decodes.is_empty() && self.chunk.is_none() && self.swaps.is_empty()
     }
     /// Returns the row of a sequence among the decodes.
     pub fn row(&self, id: SequenceId) -> Option<usize> {
         self.decodes.binary_search_by_key(&id, |decode| decode.sequence).ok()
     }
     /// Those whose next token is to be chosen once it has run.
-    pub fn ends(&self) -> impl Iterator<Item = SequenceId> {
-        let decodes = self.decodes.iter().filter(|d| d.ends).map(|d| d.sequence);
-        decodes.chain(self.piece.iter().filter(|p| p.ends).map(|p| p.sequence))
+    pub fn sequences_with_logits(&self) -> impl Iterator<Item = SequenceId> {
+        let decodes = self.decodes.iter().filter(|d| d.needs_logits).map(|d| d.sequence);
+        decodes.chain(self.chunk.iter().filter(|p| p.needs_logits).map(|p| p.sequence))
     }
 }
 
@@ -99,13 +99,13 @@ pub struct Load {
     /// Pages of the pool.
     pub total_pages: usize,
     /// Pages that nobody has and that hold what may be asked for again.
-    pub kept_pages: usize,
+    pub cached_pages: usize,
     /// The same of the pool of windows.
-    pub kept_windows: usize,
+    pub cached_window_pages: usize,
     /// The same of rows of states.
-    pub kept_states: usize,
+    pub cached_states: usize,
     /// Pages that lie with the host.
-    pub away_pages: usize,
+    pub host_pages: usize,
     /// Pages, pages of windows, rows of states and places of the host that are held while nobody is here, and so never come back: a fault. None where somebody is here, whose they may be.
     pub leaked: Option<usize>,
     /// Positions that sequences have computed.

@@ -51,7 +51,7 @@ pub fn generate(
     each: &mut dyn FnMut(u32) -> ControlFlow<()>,
 ) -> Result<Generated, Error> {
     let id = batcher.add(prompt, options)?;
-    let mut run = Run {
+    let mut run = GenerateLoop {
         id,
         generation: RefCell::new(generation),
         vocabulary: batcher.engine().model().vocabulary(),
@@ -66,13 +66,13 @@ pub fn generate(
             Ok(Generated { prefill: run.prefill, tokens, time: run.time, steps: run.steps, finish })
         }
         Err(error) => {
-            batcher.spoil(id);
+            batcher.discard(id);
             Err(error)
         }
     }
 }
 
-struct Run<'g> {
+struct GenerateLoop<'g> {
     id: SequenceId,
     generation: RefCell<Generation<'g>>,
     vocabulary: usize,
@@ -81,7 +81,7 @@ struct Run<'g> {
     steps: usize,
 }
 
-impl Run<'_> {
+impl GenerateLoop<'_> {
     fn finish(
         &mut self,
         batcher: &mut Batcher,
@@ -91,7 +91,7 @@ impl Run<'_> {
     ) -> Result<Finish, Error> {
         loop {
             if !self.prefill.complete {
-                let found = batcher.scheduler().found(self.id).unwrap_or(0);
+                let found = batcher.scheduler().reused_tokens(self.id).unwrap_or(0);
                 let done = batcher.scheduler().computed(self.id).saturating_sub(found);
                 if progress(done, prompt - found).is_break() {
                     return Ok(Finish::Stopped);
@@ -111,17 +111,18 @@ impl Run<'_> {
     ) -> Result<Option<Finish>, Error> {
         let start = Instant::now();
         let (id, vocabulary, generation) = (self.id, self.vocabulary, &self.generation);
-        let mut asking =
-            |sequence, history: &[u32]| (sequence == id).then(|| generation.borrow_mut().ask(history, vocabulary))?;
-        let mut drawing = |sequence| (sequence == id).then(|| generation.borrow().draws())?;
+        let mut asking = |sequence, history: &[u32]| {
+            (sequence == id).then(|| generation.borrow_mut().row_params(history, vocabulary))?
+        };
+        let mut drawing = |sequence| (sequence == id).then(|| generation.borrow().sampling())?;
         let stepped = batcher.step_with(&mut asking, &mut drawing).map_err(|failed| failed.error)?;
         let Some(&of) = stepped.iter().find(|of| of.sequence == id) else {
-            self.prefilled(batcher, prompt, start.elapsed());
+            self.record_prefill(batcher, prompt, start.elapsed());
             return Ok(None);
         };
         let decoded = self.prefill.complete;
         if !decoded {
-            self.prefilled(batcher, prompt, start.elapsed());
+            self.record_prefill(batcher, prompt, start.elapsed());
         }
         let chosen = Instant::now();
         let step = batcher.choose(of, &mut self.generation.borrow_mut(), &mut |_| ())?;
@@ -134,8 +135,8 @@ impl Run<'_> {
         Ok(stopped.or(step.finish))
     }
     /// Notes a step of the prompt.
-    fn prefilled(&mut self, batcher: &Batcher, prompt: usize, time: Duration) {
-        let found = batcher.scheduler().found(self.id).unwrap_or(0);
+    fn record_prefill(&mut self, batcher: &Batcher, prompt: usize, time: Duration) {
+        let found = batcher.scheduler().reused_tokens(self.id).unwrap_or(0);
         let computed = batcher.scheduler().computed(self.id).max(found);
         self.prefill = PrefillStats {
             reused: found,

@@ -1,7 +1,7 @@
 //! The generation of one sequence: chooses each token from a step's output, and decides whether another follows.
 
 use super::error::{ConstraintError, Error};
-use crate::sampling::{Ask, CHANGED, Choice, Draws, Ranked, Sampler, TokenSet};
+use crate::sampling::{Candidates, MAX_CHANGED_LOGITS, RowParams, RowSampling, Sampler, SamplingMethod, TokenSet};
 
 /// Why an answer ended.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -56,10 +56,10 @@ pub struct TokenStep {
 
 /// What a step of the model gave.
 #[derive(Clone, Copy, Debug)]
-pub enum Given<'a> {
+pub enum ModelOutput<'a> {
     /// The logits after the sequence.
     Logits(&'a [f32]),
-    /// The token after it, where that is known: see [`Generation::is_greedy`] and [`Generation::choose_ranked`].
+    /// The token after it, where that is known: see [`Generation::is_greedy`] and [`Generation::choose_from_candidates`].
     Token(u32),
 }
 
@@ -121,19 +121,19 @@ impl<'a> Generation<'a> {
     }
     /// Will the most probable token do for the next choice, whatever the logits?
     pub fn is_greedy(&self) -> bool {
-        self.is_plain() && !self.wants_logits && self.sampler.choice() == Some(Choice::Greedy)
+        self.is_plain() && !self.wants_logits && self.sampler.choice() == Some(SamplingMethod::Greedy)
     }
     fn is_plain(&self) -> bool {
         self.constraint.is_none() && self.bias.is_empty()
     }
     /// How a device may choose its tokens before the host has seen the one before, and how many may still come; none where it cannot.
-    pub fn draws(&self) -> Option<(Draws, usize)> {
+    pub fn sampling(&self) -> Option<(RowSampling, usize)> {
         let alone = self.is_plain() && !self.wants_logits;
-        Some((Draws::new(&self.sampler).filter(|_| alone)?, self.limit - self.tokens.min(self.limit)))
+        Some((RowSampling::new(&self.sampler).filter(|_| alone)?, self.limit - self.tokens.min(self.limit)))
     }
     /// What a device is to be asked about the logits over so many tokens after `history`, so that the next one can be chosen without them; nothing where the most probable one will do, all
     /// logits are wanted, or that cannot be asked.
-    pub fn ask(&mut self, history: &[u32], vocabulary: usize) -> Option<Ask> {
+    pub fn row_params(&mut self, history: &[u32], vocabulary: usize) -> Option<RowParams> {
         if self.is_greedy() || self.wants_logits || self.tokens >= self.limit {
             return None;
         }
@@ -143,14 +143,19 @@ impl<'a> Generation<'a> {
         self.changed.sort_unstable();
         self.changed.dedup();
         // What is wrong with a constraint is told where its answer goes on.
-        if self.changed.len() > CHANGED || self.allow(vocabulary).is_err() {
+        if self.changed.len() > MAX_CHANGED_LOGITS || self.compute_allowed(vocabulary).is_err() {
             return None;
         }
-        let draws = Draws::for_batch(&self.sampler).unwrap_or(Draws::greedy());
-        Some(Ask { allowed: self.allowed.clone(), changed: self.changed.clone(), draws, position: history.len() })
+        let draws = RowSampling::for_batch(&self.sampler).unwrap_or(RowSampling::greedy());
+        Some(RowParams {
+            allowed: self.allowed.clone(),
+            changed: self.changed.clone(),
+            sampling: draws,
+            position: history.len(),
+        })
     }
     /// The token after `history`, of what was asked last; none where all logits are wanted to know it.
-    pub fn choose_ranked(&mut self, ranked: &Ranked, history: &[u32]) -> Option<u32> {
+    pub fn choose_from_candidates(&mut self, ranked: &Candidates, history: &[u32]) -> Option<u32> {
         let mut logits: Vec<f32> = ranked.raw.clone();
         for (token, bias) in &self.bias {
             if let Ok(at) = self.changed.binary_search(token) {
@@ -159,10 +164,10 @@ impl<'a> Generation<'a> {
         }
         let allowed = |id: u32| self.allowed.as_ref().is_none_or(|tokens| tokens.contains(id));
         let changed = self.changed.iter().copied().zip(logits).filter(|&(id, _)| allowed(id));
-        self.sampler.sample_ranked(ranked, &changed.collect::<Vec<_>>(), history)
+        self.sampler.sample_candidates(ranked, &changed.collect::<Vec<_>>(), history)
     }
     /// Sees to it that it is known what the constraint, if there is one, lets come next.
-    fn allow(&mut self, vocabulary: usize) -> Result<(), Error> {
+    fn compute_allowed(&mut self, vocabulary: usize) -> Result<(), Error> {
         if let (Some(constraint), None) = (&mut self.constraint, &self.allowed) {
             let mut tokens = TokenSet::all(vocabulary);
             constraint.mask(&mut tokens).map_err(Error::Constraint)?;
@@ -174,19 +179,19 @@ impl<'a> Generation<'a> {
     ///
     /// # Errors
     /// When the choice or the constraint fails.
-    pub fn take(&mut self, given: Given, history: &[u32], context: usize) -> Result<TokenStep, Error> {
+    pub fn take(&mut self, given: ModelOutput, history: &[u32], context: usize) -> Result<TokenStep, Error> {
         if self.tokens >= self.limit {
             return Ok(TokenStep { token: None, finish: Some(Finish::Limit) });
         }
         let token = match given {
-            Given::Token(token) => token,
-            Given::Logits(logits) if self.is_plain() => self.sampler.sample(logits, history)?,
-            Given::Logits(logits) => self.changed_choice(logits, history)?,
+            ModelOutput::Token(token) => token,
+            ModelOutput::Logits(logits) if self.is_plain() => self.sampler.sample(logits, history)?,
+            ModelOutput::Logits(logits) => self.changed_choice(logits, history)?,
         };
-        self.chose(token, history.len() >= context)
+        self.accept(token, history.len() >= context)
     }
     /// Goes on with a token; `full` where the model can run no other.
-    fn chose(&mut self, token: u32, full: bool) -> Result<TokenStep, Error> {
+    fn accept(&mut self, token: u32, full: bool) -> Result<TokenStep, Error> {
         if (self.ends)(token) {
             return Ok(TokenStep { token: None, finish: Some(Finish::EndOfText) });
         }
@@ -214,7 +219,7 @@ impl<'a> Generation<'a> {
                 *logit += bias;
             }
         }
-        self.allow(logits.len())?;
+        self.compute_allowed(logits.len())?;
         if let Some(tokens) = &self.allowed {
             let masked = (0u32..).zip(&mut self.logits).filter(|&(id, _)| !tokens.contains(id));
             masked.for_each(|(_, logit)| *logit = f32::NEG_INFINITY);

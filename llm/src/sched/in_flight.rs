@@ -7,10 +7,10 @@ use std::time::Instant;
 #[derive(Default)]
 pub(super) struct InFlight {
     /// Starts step t+1 before step t's tokens are read?
-    pub wanted: bool,
+    pub enabled: bool,
     /// The step in flight, and its tokens once they were read without being handed out.
     pub batch: Option<Batch>,
-    pub landed: Option<Vec<Option<u32>>>,
+    pub waited: Option<Vec<Option<u32>>>,
     /// Tokens that the device drew for the rows of the last step.
     pub drawn: Vec<Option<u32>>,
     /// A token of the last step could not be chosen: the host looks at its logits, in a step of its own.
@@ -21,10 +21,10 @@ pub(super) struct InFlight {
 
 impl InFlight {
     pub fn new(wanted: bool) -> InFlight {
-        InFlight { wanted, ..InFlight::default() }
+        InFlight { enabled: wanted, ..InFlight::default() }
     }
     /// Forgets the step in flight.
     pub fn forget(&mut self) {
-        *self = InFlight::new(self.wanted);
+        *self = InFlight::new(self.enabled);
     }
 }

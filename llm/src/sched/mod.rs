@@ -9,21 +9,21 @@ mod error;
 mod generate;
 pub mod generation;
 mod in_flight;
-mod pace;
 mod pages;
+mod prefill_budget;
 mod prefix_node;
 mod reuse;
 mod scheduler;
 mod sequence;
+mod sliding_window_pages;
+mod sliding_window_pool;
 mod state_pool;
-mod states;
+mod state_snapshots;
 #[cfg(test)]
 mod tests;
-mod window_pool;
-mod windows;
 
-pub use batch::{Batch, Decode, Load, Piece, SchedulerConfig};
-pub use batcher::{Asking, Batcher, Drawing, Failed, Stepped, Steps};
+pub use batch::{Batch, Decode, Load, PrefillChunk, SchedulerConfig};
+pub use batcher::{Batcher, FailedStep, ReadySequence, RowParamsFn, SamplingFn, StepCounts};
 pub use error::{ConstraintError, Error};
 pub use generate::{Generated, PrefillStats, generate};
 pub use pages::Swap;

@@ -5,18 +5,18 @@
 //!
 //! Where the host has places for pages, a whole page that leaves goes there, and comes back when it is asked for; then what leaves these is forgotten. Places are numbered behind the pages.
 
-use super::prefix_node::{Node, PrefixNode, START};
+use super::prefix_node::{NodeId, PrefixNode, ROOT};
 use super::reuse::{BLOCK, Reuse};
+use super::sliding_window_pool::{WindowPages, WindowPool};
 use super::state_pool::StatePool;
-use super::window_pool::{WindowPages, WindowPool};
 use rustc_hash::FxHashMap;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// A page's place in the tree.
 #[derive(Clone, Debug)]
-pub(super) struct Known {
-    before: Node,
-    pub(super) node: Node,
+pub(super) struct PrefixEntry {
+    parent: NodeId,
+    pub(super) node: NodeId,
     /// The tokens at its positions, from the first: of all of them, or fewer.
     pub(super) tokens: Vec<u32>,
     /// The rows of so many of them, and all before the page, depend on the tokens alone: see [`Reuse`].
@@ -27,11 +27,11 @@ pub(super) struct Known {
 pub(super) struct Page {
     /// Sequences that have it.
     holders: u32,
-    pub(super) known: Option<Known>,
+    pub(super) entry: Option<PrefixEntry>,
     /// What it has of the pool of windows.
     pub(super) window: Option<u32>,
     /// When it was let go by the last holder.
-    left: u64,
+    last_used: u64,
 }
 
 /// The beginning of a sequence that the prefix cache has.
@@ -42,17 +42,17 @@ pub struct PrefixHit {
     /// So many of the positions found are exact.
     pub exact: usize,
     /// A page, held now, whose first so many positions are those that follow.
-    pub part: Option<PartialPage>,
+    pub partial: Option<PartialPage>,
     /// Places of the host that hold the pages behind those, held now.
-    pub away: Vec<u32>,
+    pub swapped_out: Vec<u32>,
     /// Where the whole pages end.
-    pub place: PrefixNode,
+    pub node: PrefixNode,
     /// What the next token sees of windows in those pages, held now.
     pub windows: WindowPages,
     /// The row of states behind all that, held now.
     pub state: Option<u32>,
     /// So many positions are known, though of some the windows may be gone, or states not known: others may branch off there too.
-    pub known: usize,
+    pub matched: usize,
 }
 
 /// A page whose first positions continue a prefix hit.
@@ -74,12 +74,12 @@ pub enum Swap {
         /// The page.
         page: u32,
         /// The place, counted from 0.
-        place: u32,
+        slot: u32,
     },
     /// Swaps a slot of the host KV cache in to a page.
     In {
         /// The place, counted from 0.
-        place: u32,
+        slot: u32,
         /// The page.
         page: u32,
     },
@@ -101,44 +101,44 @@ fn longest_run(numbers: &BTreeSet<u32>) -> Option<u32> {
 /// The pages.
 #[derive(Debug)]
 pub struct PagePool {
-    pub(super) size: usize,
+    pub(super) page_size: usize,
     /// The pages, and behind them places of the host.
     pub(super) pages: Vec<Page>,
     /// How many are pages.
-    here: usize,
+    device_pages: usize,
     pub(super) windows: Option<WindowPool>,
     pub(super) states: Option<StatePool>,
     /// Those that hold nothing.
     free: BTreeSet<u32>,
     /// Those that nobody has and the tree knows, by when they were let go.
-    kept: BTreeMap<u64, u32>,
+    evictable: BTreeMap<u64, u32>,
     /// The same of places of the host.
-    places: Vec<u32>,
-    away: BTreeMap<u64, u32>,
+    free_slots: Vec<u32>,
+    evictable_slots: BTreeMap<u64, u32>,
     /// What is to be moved, in this order.
-    moves: Vec<Swap>,
-    pub(super) after: FxHashMap<Node, Vec<u32>>,
+    swaps: Vec<Swap>,
+    pub(super) children: FxHashMap<NodeId, Vec<u32>>,
     clock: u64,
-    last: Node,
+    last: NodeId,
 }
 
 impl PagePool {
     /// So many pages of `size` positions, all free, and so many places of the host, of which there are none where there is a pool of windows or of states.
     pub fn new(pages: usize, size: usize, places: usize) -> PagePool {
         PagePool {
-            size,
+            page_size: size,
             pages: vec![Page::default(); pages + places],
-            here: pages,
+            device_pages: pages,
             windows: None,
             states: None,
             free: (0..pages as u32).collect(),
-            kept: BTreeMap::new(),
-            places: (pages as u32..(pages + places) as u32).rev().collect(),
-            away: BTreeMap::new(),
-            moves: Vec::new(),
-            after: FxHashMap::default(),
+            evictable: BTreeMap::new(),
+            free_slots: (pages as u32..(pages + places) as u32).rev().collect(),
+            evictable_slots: BTreeMap::new(),
+            swaps: Vec::new(),
+            children: FxHashMap::default(),
             clock: 0,
-            last: START,
+            last: ROOT,
         }
     }
     /// With a pool of windows beside it, of so many pages, for tokens that see so many positions.
@@ -151,37 +151,39 @@ impl PagePool {
     }
     /// How many there are.
     pub fn total(&self) -> usize {
-        self.here
+        self.device_pages
     }
     /// How many sequences have, each counted once.
     pub fn held(&self) -> usize {
-        self.here - self.free()
+        self.device_pages - self.free()
     }
     /// How many somebody has of all: pages, pages of windows, rows of states, and places of the host.
-    pub fn all_held(&self) -> usize {
-        let places = self.pages.len() - self.here;
-        self.held() + places - self.places.len() - self.away.len() + self.held_windows() + self.held_states()
+    pub fn total_held(&self) -> usize {
+        let places = self.pages.len() - self.device_pages;
+        self.held() + places - self.free_slots.len() - self.evictable_slots.len()
+            + self.held_windows()
+            + self.held_states()
     }
     /// How many lie with the host.
-    pub fn away(&self) -> usize {
-        self.away.len()
+    pub fn host_pages(&self) -> usize {
+        self.evictable_slots.len()
     }
     /// What is to be moved before anything else is done with pages, in this order.
-    pub fn take_moves(&mut self) -> Vec<Swap> {
-        std::mem::take(&mut self.moves)
+    pub fn take_swaps(&mut self) -> Vec<Swap> {
+        std::mem::take(&mut self.swaps)
     }
     /// A page for somebody, for which nothing need be moved; none where there is none.
-    pub fn take_at_once(&mut self, after: Option<u32>) -> Option<u32> {
-        let moves = self.free.is_empty() && self.pages.len() > self.here;
+    pub fn take_without_swap(&mut self, after: Option<u32>) -> Option<u32> {
+        let moves = self.free.is_empty() && self.pages.len() > self.device_pages;
         if moves { None } else { self.take(after) }
     }
     /// How many nobody has, though some of them are known.
     pub fn free(&self) -> usize {
-        self.free.len() + self.kept.len()
+        self.free.len() + self.evictable.len()
     }
     /// How many nobody has and the tree knows.
-    pub fn kept(&self) -> usize {
-        self.kept.len()
+    pub fn cached(&self) -> usize {
+        self.evictable.len()
     }
     /// Takes a page for a sequence whose last page is `after`: the next one if it is free, so that a
     /// sequence's pages are neighbours. None where all are held.
@@ -189,7 +191,7 @@ impl PagePool {
         let page = match self.free_page(after) {
             Some(page) => page,
             None => {
-                let (left, page) = self.kept.pop_first()?;
+                let (left, page) = self.evictable.pop_first()?;
                 self.evict(page, left);
                 page
             }
@@ -207,7 +209,7 @@ impl PagePool {
     /// Evicts until so many pages are free, so that a sequence finds neighbours among them.
     pub fn reserve(&mut self, pages: usize) {
         while self.free.len() < pages
-            && let Some((left, page)) = self.kept.pop_first()
+            && let Some((left, page)) = self.evictable.pop_first()
         {
             self.evict(page, left);
             self.free.insert(page);
@@ -215,7 +217,7 @@ impl PagePool {
     }
     /// Pages that hold rows, of sequences or of the prefix tree.
     pub fn used(&self) -> impl Iterator<Item = u32> {
-        (0..self.here as u32).filter(|page| !self.free.contains(page))
+        (0..self.device_pages as u32).filter(|page| !self.free.contains(page))
     }
     /// The same of the window pool.
     pub fn used_windows(&self) -> impl Iterator<Item = u32> {
@@ -223,13 +225,13 @@ impl PagePool {
     }
     /// Lets a sequence that holds a page write behind its known positions: no other sequence has the
     /// page, and it ends there.
-    pub fn adopt(&self, part: &PartialPage) -> bool {
+    pub fn can_append(&self, part: &PartialPage) -> bool {
         let page = &self.pages[part.page as usize];
-        let ends = |known: &Known| {
-            let followed = self.after.get(&known.node).is_some_and(|behind| !behind.is_empty());
-            known.tokens.len() == part.positions && part.positions < self.size && !followed
+        let ends = |known: &PrefixEntry| {
+            let followed = self.children.get(&known.node).is_some_and(|behind| !behind.is_empty());
+            known.tokens.len() == part.positions && part.positions < self.page_size && !followed
         };
-        page.holders == 1 && page.known.as_ref().is_some_and(ends)
+        page.holders == 1 && page.entry.as_ref().is_some_and(ends)
     }
     /// Is that page free: held by no sequence, and not in the prefix tree?
     pub fn is_free(&self, page: u32) -> bool {
@@ -244,168 +246,169 @@ impl PagePool {
     pub fn find(&mut self, tokens: &[u32], reuse: Reuse, parts: bool) -> PrefixHit {
         let mut found = self.find_pages(tokens, reuse);
         let exact = found.exact;
-        self.find_part(tokens, reuse, &mut found, parts);
-        if found.part.is_none() && !self.goes_on(&found.pages, None) {
-            while !self.goes_on(&found.pages, None) {
+        self.find_partial(tokens, reuse, &mut found, parts);
+        if found.partial.is_none() && !self.covers_window(&found.pages, None) {
+            while !self.covers_window(&found.pages, None) {
                 found.pages.pop();
             }
-            let node = found.pages.last().map_or(START, |&page| self.known(page).node);
-            found.place = PrefixNode::new(found.pages.len(), node);
-            found.exact = exact.min(found.pages.len() * self.size);
+            let node = found.pages.last().map_or(ROOT, |&page| self.entry(page).node);
+            found.node = PrefixNode::new(found.pages.len(), node);
+            found.exact = exact.min(found.pages.len() * self.page_size);
         }
-        self.cut_to_states(tokens, reuse, &mut found, parts);
-        found.state.iter().for_each(|&row| self.hold_state(row));
-        let part = found.part.as_ref().map(|part| part.page);
-        let all: Vec<u32> = found.pages.iter().chain(&found.away).copied().chain(part).collect();
-        all.into_iter().for_each(|page| self.hold(page));
-        found.windows = self.hold_windows(&found.pages, found.part.as_ref());
+        self.truncate_to_snapshot(tokens, reuse, &mut found, parts);
+        found.state.iter().for_each(|&row| self.retain_state(row));
+        let part = found.partial.as_ref().map(|part| part.page);
+        let all: Vec<u32> = found.pages.iter().chain(&found.swapped_out).copied().chain(part).collect();
+        all.into_iter().for_each(|page| self.retain(page));
+        found.windows = self.retain_windows(&found.pages, found.partial.as_ref());
         found
     }
     /// The pages that begin as `tokens` do.
     fn find_pages(&self, tokens: &[u32], reuse: Reuse) -> PrefixHit {
         let mut found = PrefixHit::default();
-        for block in tokens.chunks_exact(self.size) {
-            let all = self.after.get(&found.place.node).into_iter().flatten().copied();
-            let same = all.filter(|&page| self.known(page).tokens == block);
+        for block in tokens.chunks_exact(self.page_size) {
+            let all = self.children.get(&found.node.id).into_iter().flatten().copied();
+            let same = all.filter(|&page| self.entry(page).tokens == block);
             // Exact rows serve everybody; others none who wants the same text again.
-            let Some(page) = same.max_by_key(|&page| self.known(page).exact) else { break };
-            let known = self.known(page);
+            let Some(page) = same.max_by_key(|&page| self.entry(page).exact) else { break };
+            let known = self.entry(page);
             // A beginning leaves behind its ends.
-            let behind = self.is_here(page) && !found.away.is_empty();
-            if behind || reuse == Reuse::Exact && known.exact < self.size {
+            let behind = self.is_on_device(page) && !found.swapped_out.is_empty();
+            if behind || reuse == Reuse::Exact && known.exact < self.page_size {
                 break;
             }
-            if found.exact == found.place.blocks * self.size {
+            if found.exact == found.node.blocks * self.page_size {
                 found.exact += known.exact;
             }
-            found.place = PrefixNode::new(found.place.blocks + 1, known.node);
-            if self.is_here(page) { &mut found.pages } else { &mut found.away }.push(page);
+            found.node = PrefixNode::new(found.node.blocks + 1, known.node);
+            if self.is_on_device(page) { &mut found.pages } else { &mut found.swapped_out }.push(page);
         }
         found
     }
     /// Is that a page, and no place of the host?
-    pub(super) fn is_here(&self, page: u32) -> bool {
-        (page as usize) < self.here
+    pub(super) fn is_on_device(&self, page: u32) -> bool {
+        (page as usize) < self.device_pages
     }
     /// Has what a place holds, which is held, brought back to a page that somebody has taken.
-    pub fn bring_back(&mut self, place: u32, page: u32) {
-        self.moves.push(Swap::In { place: place - self.here as u32, page });
-        self.moved(place, page);
+    pub fn swap_in(&mut self, place: u32, page: u32) {
+        self.swaps.push(Swap::In { slot: place - self.device_pages as u32, page });
+        self.move_entry(place, page);
         self.pages[place as usize].holders = 0;
-        self.places.push(place);
+        self.free_slots.push(place);
     }
     /// A page that nobody has leaves for the host, if that has a place and it is whole.
     fn evict(&mut self, page: u32, left: u64) {
-        let Known { before, tokens, .. } = self.known(page);
+        let PrefixEntry { parent: before, tokens, .. } = self.entry(page);
         // What came behind a page that is forgotten is found no more.
-        let whole = tokens.len() == self.size && (*before == START || self.after.contains_key(before));
-        let place = self.places.pop().or_else(|| {
-            let (_, place) = if whole { self.away.pop_first()? } else { return None };
+        let whole = tokens.len() == self.page_size && (*before == ROOT || self.children.contains_key(before));
+        let place = self.free_slots.pop().or_else(|| {
+            let (_, place) = if whole { self.evictable_slots.pop_first()? } else { return None };
             self.forget(place);
             Some(place)
         });
         let Some(place) = place.filter(|_| whole) else {
-            self.places.extend(place);
+            self.free_slots.extend(place);
             return self.forget(page);
         };
-        self.moves.push(Swap::Out { page, place: place - self.here as u32 });
-        self.moved(page, place);
-        self.pages[place as usize].left = left;
-        self.away.insert(left, place);
+        self.swaps.push(Swap::Out { page, slot: place - self.device_pages as u32 });
+        self.move_entry(page, place);
+        self.pages[place as usize].last_used = left;
+        self.evictable_slots.insert(left, place);
     }
     /// What is known of one is known of the other.
-    fn moved(&mut self, from: u32, to: u32) {
-        let known = self.pages[from as usize].known.take();
-        let beside = known.as_ref().and_then(|known| self.after.get_mut(&known.before));
+    fn move_entry(&mut self, from: u32, to: u32) {
+        let known = self.pages[from as usize].entry.take();
+        let beside = known.as_ref().and_then(|known| self.children.get_mut(&known.parent));
         beside.into_iter().flatten().filter(|page| **page == from).for_each(|page| *page = to);
-        self.pages[to as usize].known = known;
+        self.pages[to as usize].entry = known;
     }
     /// The page whose beginning has most of the tokens behind those found, and what the token behind them sees; of exact ones whole blocks.
-    fn find_part(&self, tokens: &[u32], reuse: Reuse, found: &mut PrefixHit, wanted: bool) {
-        let begin = found.place.blocks * self.size;
+    fn find_partial(&self, tokens: &[u32], reuse: Reuse, found: &mut PrefixHit, wanted: bool) {
+        let begin = found.node.blocks * self.page_size;
         let common = |page| {
-            let known = self.known(page);
+            let known = self.entry(page);
             let common = known.tokens.iter().zip(&tokens[begin..]).take_while(|(a, b)| a == b).count();
             let exact = common.min(known.exact) / BLOCK * BLOCK;
             (if reuse == Reuse::Exact { exact } else { common }, exact, page)
         };
-        let here = self.after.get(&found.place.node).into_iter().flatten().filter(|&&page| self.is_here(page));
+        let here = self.children.get(&found.node.id).into_iter().flatten().filter(|&&page| self.is_on_device(page));
         let all: Vec<_> = here.map(|&page| common(page)).collect();
-        found.known = begin + all.iter().map(|part| part.0).max().unwrap_or(0);
+        found.matched = begin + all.iter().map(|part| part.0).max().unwrap_or(0);
         let part = |&(positions, exact, page): &(usize, usize, u32)| {
             let window = self.pages[page as usize].window;
             (exact, PartialPage { page, window, positions })
         };
-        let usable = all.iter().filter(|of| wanted && of.0 > 0 && self.goes_on(&found.pages, Some(&part(of).1)));
+        let usable = all.iter().filter(|of| wanted && of.0 > 0 && self.covers_window(&found.pages, Some(&part(of).1)));
         let Some((exact, part)) = usable.max().map(part) else { return };
         if found.exact == begin {
             found.exact += exact;
         }
-        found.part = Some(part);
+        found.partial = Some(part);
     }
     /// Lets go of what was found.
-    pub fn let_go(&mut self, mut found: PrefixHit) {
+    pub fn release_hit(&mut self, mut found: PrefixHit) {
         self.release_windows(&mut found.windows, &found.pages);
-        found.state.iter().for_each(|&row| self.let_go_of_state(row));
-        self.release(&found.away);
+        found.state.iter().for_each(|&row| self.release_state(row));
+        self.release(&found.swapped_out);
         self.release(&found.pages);
-        if let Some(part) = found.part {
-            self.copied(&part);
+        if let Some(part) = found.partial {
+            self.release_partial(&part);
         }
     }
     /// Lets go of a page that was held to be copied.
-    pub fn copied(&mut self, part: &PartialPage) {
+    pub fn release_partial(&mut self, part: &PartialPage) {
         if let Some(window) = part.window {
-            self.let_go_of(part.page, window, true);
+            self.release_window(part.page, window, true);
         }
         self.release(&[part.page]);
     }
-    pub(super) fn known(&self, page: u32) -> &Known {
-        match &self.pages[page as usize].known {
+    pub(super) fn entry(&self, page: u32) -> &PrefixEntry {
+        match &self.pages[page as usize].entry {
             Some(known) => known,
             None => unreachable!("page {page} stands in the tree"),
         }
     }
     /// Somebody else has it as well.
-    pub fn hold(&mut self, page: u32) {
+    pub fn retain(&mut self, page: u32) {
         let it = &mut self.pages[page as usize];
         it.holders += 1;
         if it.holders == 1 {
-            if (page as usize) < self.here { &mut self.kept } else { &mut self.away }.remove(&it.left);
+            if (page as usize) < self.device_pages { &mut self.evictable } else { &mut self.evictable_slots }
+                .remove(&it.last_used);
         }
     }
     /// Inserts a sequence's whole pages into the prefix tree, and with `part` the positions that its last page has so far; its tokens up to there are `tokens`, of
     /// which the first `exact` are exact.
     pub fn insert(&mut self, place: &mut PrefixNode, pages: &[u32], tokens: &[u32], exact: usize, part: bool) {
         while !place.lost {
-            let begin = place.blocks * self.size;
-            let block = &tokens[begin..tokens.len().min(begin + self.size)];
-            if block.is_empty() || block.len() < self.size && !part {
+            let begin = place.blocks * self.page_size;
+            let block = &tokens[begin..tokens.len().min(begin + self.page_size)];
+            if block.is_empty() || block.len() < self.page_size && !part {
                 return;
             }
             let exact = exact.saturating_sub(begin).min(block.len());
-            let node = self.enter(place.node, pages[place.blocks], block, exact);
-            if block.len() < self.size {
+            let node = self.insert_page(place.id, pages[place.blocks], block, exact);
+            if block.len() < self.page_size {
                 return;
             }
-            *place = PrefixNode { blocks: place.blocks + 1, node: node.unwrap_or(START), lost: node.is_none() };
+            *place = PrefixNode { blocks: place.blocks + 1, id: node.unwrap_or(ROOT), lost: node.is_none() };
         }
     }
     /// A page's place behind another; none where that is not in the tree any more. A page that says the same stays what is known.
-    fn enter(&mut self, before: Node, page: u32, tokens: &[u32], exact: usize) -> Option<Node> {
-        if before != START && !self.after.contains_key(&before) {
+    fn insert_page(&mut self, before: NodeId, page: u32, tokens: &[u32], exact: usize) -> Option<NodeId> {
+        if before != ROOT && !self.children.contains_key(&before) {
             return None;
         }
-        let others = &self.after.entry(before).or_default().clone();
+        let others = &self.children.entry(before).or_default().clone();
         for &other in others {
-            let known = self.known(other);
+            let known = self.entry(other);
             if other == page {
                 // It was known as far as it went.
                 let node = known.node;
-                if let Some(known) = &mut self.pages[page as usize].known
+                if let Some(known) = &mut self.pages[page as usize].entry
                     && known.tokens.len() < tokens.len()
                 {
-                    *known = Known { before, node, tokens: tokens.to_vec(), exact };
+                    *known = PrefixEntry { parent: before, node, tokens: tokens.to_vec(), exact };
                 }
                 return Some(node);
             }
@@ -417,34 +420,34 @@ impl PagePool {
                 return Some(node);
             }
         }
-        if self.pages[page as usize].known.is_some() {
+        if self.pages[page as usize].entry.is_some() {
             // It is somebody's beginning elsewhere: one page has one place.
             return None;
         }
         self.last += 1;
         let node = self.last;
-        self.pages[page as usize].known = Some(Known { before, node, tokens: tokens.to_vec(), exact });
-        self.after.entry(before).or_default().push(page);
-        self.after.insert(node, Vec::new());
+        self.pages[page as usize].entry = Some(PrefixEntry { parent: before, node, tokens: tokens.to_vec(), exact });
+        self.children.entry(before).or_default().push(page);
+        self.children.insert(node, Vec::new());
         Some(node)
     }
     /// Puts a page in the place of another with the same positions, whose window is gone.
     fn replace(&mut self, other: u32, page: u32) {
         let [without, with] = [other, page].map(|page| &self.pages[page as usize]);
-        if without.window.is_some() || with.window.is_none() || with.known.is_some() {
+        if without.window.is_some() || with.window.is_none() || with.entry.is_some() {
             return;
         }
-        let Some(known) = self.pages[other as usize].known.take() else { return };
-        if let Some(beside) = self.after.get_mut(&known.before) {
+        let Some(known) = self.pages[other as usize].entry.take() else { return };
+        if let Some(beside) = self.children.get_mut(&known.parent) {
             beside.iter_mut().filter(|of| **of == other).for_each(|of| *of = page);
         }
-        self.pages[page as usize].known = Some(known);
-        self.free_if_left(other);
+        self.pages[page as usize].entry = Some(known);
+        self.free_if_unreferenced(other);
     }
     /// A page that the tree does not know any more is free, unless somebody has it.
-    fn free_if_left(&mut self, page: u32) {
+    fn free_if_unreferenced(&mut self, page: u32) {
         let it = &self.pages[page as usize];
-        if it.holders == 0 && self.kept.remove(&it.left).is_some() {
+        if it.holders == 0 && self.evictable.remove(&it.last_used).is_some() {
             self.free.insert(page);
         }
     }
@@ -458,15 +461,15 @@ impl PagePool {
             if it.holders > 0 {
                 continue;
             }
-            let here = (page as usize) < self.here;
-            if it.known.is_some() {
+            let here = (page as usize) < self.device_pages;
+            if it.entry.is_some() {
                 self.clock += 1;
-                it.left = self.clock;
-                if here { &mut self.kept } else { &mut self.away }.insert(self.clock, page);
+                it.last_used = self.clock;
+                if here { &mut self.evictable } else { &mut self.evictable_slots }.insert(self.clock, page);
             } else {
                 match here {
                     true => _ = self.free.insert(page),
-                    false => self.places.push(page),
+                    false => self.free_slots.push(page),
                 }
             }
         }
@@ -475,12 +478,12 @@ impl PagePool {
     pub fn invalidate_swaps(&mut self, moves: &[Swap]) {
         for &of in moves {
             match of {
-                Swap::Out { place, .. } => {
-                    let place = place + self.here as u32;
+                Swap::Out { slot: place, .. } => {
+                    let place = place + self.device_pages as u32;
                     self.forget(place);
                     let it = &self.pages[place as usize];
-                    if self.away.remove(&it.left).is_some() {
-                        self.places.push(place);
+                    if self.evictable_slots.remove(&it.last_used).is_some() {
+                        self.free_slots.push(place);
                     }
                 }
                 Swap::In { page, .. } => self.invalidate(&[page]),
@@ -491,20 +494,20 @@ impl PagePool {
     pub fn invalidate(&mut self, pages: &[u32]) {
         for &page in pages {
             self.forget(page);
-            self.free_if_left(page);
+            self.free_if_unreferenced(page);
         }
     }
     /// The tree has that page no more. What came behind it is found no more, and leaves in its turn.
     fn forget(&mut self, page: u32) {
-        let Some(known) = self.pages[page as usize].known.take() else { return };
-        if let Some(beside) = self.after.get_mut(&known.before) {
+        let Some(known) = self.pages[page as usize].entry.take() else { return };
+        if let Some(beside) = self.children.get_mut(&known.parent) {
             beside.retain(|&other| other != page);
         }
-        self.after.remove(&known.node);
+        self.children.remove(&known.node);
         self.states.iter_mut().for_each(|states| states.forget(known.node));
         let it = &mut self.pages[page as usize];
         if let (Some(windows), Some(window)) = (&mut self.windows, it.window)
-            && windows.forget(window)
+            && windows.disown(window)
         {
             it.window = None;
         }
@@ -513,16 +516,16 @@ impl PagePool {
     #[cfg(test)]
     pub fn check(&self) {
         let mut seen = vec![0; self.pages.len()];
-        let here = self.free.iter().chain(self.kept.values());
-        here.chain(&self.places).chain(self.away.values()).for_each(|&page| seen[page as usize] += 1);
-        assert!(self.away.iter().all(|(left, &place)| self.pages[place as usize].left == *left));
-        assert!(self.away.values().all(|&place| self.known(place).tokens.len() == self.size));
+        let here = self.free.iter().chain(self.evictable.values());
+        here.chain(&self.free_slots).chain(self.evictable_slots.values()).for_each(|&page| seen[page as usize] += 1);
+        assert!(self.evictable_slots.iter().all(|(left, &place)| self.pages[place as usize].last_used == *left));
+        assert!(self.evictable_slots.values().all(|&place| self.entry(place).tokens.len() == self.page_size));
         for (page, times) in self.pages.iter().zip(&seen) {
             assert_eq!(*times, u32::from(page.holders == 0), "{page:?}");
         }
-        assert!(self.free.iter().all(|&page| self.pages[page as usize].known.is_none()));
-        assert!(self.kept.iter().all(|(left, &page)| self.pages[page as usize].left == *left));
-        assert!(self.kept.values().all(|&page| self.pages[page as usize].known.is_some()));
+        assert!(self.free.iter().all(|&page| self.pages[page as usize].entry.is_none()));
+        assert!(self.evictable.iter().all(|(left, &page)| self.pages[page as usize].last_used == *left));
+        assert!(self.evictable.values().all(|&page| self.pages[page as usize].entry.is_some()));
         assert!(self.free.iter().all(|&page| self.pages[page as usize].window.is_none()));
         self.check_windows();
         self.states.iter().for_each(StatePool::check);

@@ -2,7 +2,7 @@
 
 use super::prefix_node::PrefixNode;
 use super::reuse::Reuse;
-use super::window_pool::WindowPages;
+use super::sliding_window_pool::WindowPages;
 
 /// Which one.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
@@ -40,17 +40,17 @@ pub(super) struct Sequence {
     /// Whether its decode steps run the kernels of the largest batch.
     pub batch_invariant: bool,
     /// Are blocks of its prompt run so that they are exact?
-    pub blocks: bool,
+    pub exact_blocks: bool,
     pub pages: Vec<u32>,
     /// What it has of the pool of windows.
     pub windows: WindowPages,
     /// Its row of states, while it runs and the model keeps some.
     pub state: Option<u32>,
     /// So many of its first tokens were known when it was admitted, though of some the windows may have been gone, or no states known.
-    pub known: usize,
-    pub place: PrefixNode,
+    pub matched: usize,
+    pub node: PrefixNode,
     /// Tokens that were found when it was first admitted.
-    pub found: Option<usize>,
+    pub reused: Option<usize>,
     /// When a piece of it was last run: the one that has waited for longest is next.
     pub turn: u64,
 }
@@ -65,7 +65,7 @@ impl Sequence {
         }
     }
     /// Behind the last token that a piece of it may have.
-    pub fn pieces_end(&self) -> usize {
+    pub fn prefill_end(&self) -> usize {
         match self.reuse {
             Reuse::Exact => self.prompt,
             Reuse::Any => self.tokens.len(),

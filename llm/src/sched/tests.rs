@@ -81,7 +81,16 @@ impl Model {
         let windows = seen.map(|seen| [of(seen), seen]);
         let (piece, mixed) = (96, seen.is_none() && copies.is_none());
         let states = copies.map_or(0, |copies| sequences + copies);
-        let bounds = SchedulerConfig { pages, page: PAGE, windows, states, places, sequences, piece, mixed };
+        let bounds = SchedulerConfig {
+            pages,
+            page_size: PAGE,
+            window_pool: windows,
+            state_rows: states,
+            host_slots: places,
+            max_sequences: sequences,
+            max_chunk: piece,
+            mixed,
+        };
         Model {
             scheduler: Scheduler::new(bounds),
             pool: vec![None; pages * PAGE],
@@ -157,11 +166,11 @@ impl Model {
     }
     /// Runs a batch: what is written, and that each sequence finds its own tokens before its position.
     fn run(&mut self, batch: &Batch) {
-        for &of in &batch.moves {
+        for &of in &batch.swaps {
             let rows = |page: u32| page as usize * PAGE..(page as usize + 1) * PAGE;
             match of {
-                Swap::Out { page, place } => self.host[place as usize] = self.pool[rows(page)].to_vec(),
-                Swap::In { place, page } => self.pool[rows(page)].copy_from_slice(&self.host[place as usize]),
+                Swap::Out { page, slot: place } => self.host[place as usize] = self.pool[rows(page)].to_vec(),
+                Swap::In { slot: place, page } => self.pool[rows(page)].copy_from_slice(&self.host[place as usize]),
             }
         }
         for copy in &batch.copies {
@@ -174,7 +183,7 @@ impl Model {
             }
         }
         batch.states.iter().for_each(|copy| self.copy_state(copy));
-        let pieces = batch.piece.iter().map(|p| (p.sequence, p.tokens.clone(), p.exact));
+        let pieces = batch.chunk.iter().map(|p| (p.sequence, p.tokens.clone(), p.exact));
         let decodes = batch.decodes.iter().map(|d| (d.sequence, d.position..d.position + 1, false));
         let all: Vec<_> = pieces.chain(decodes).collect();
         for (at, (id, ..)) in all.iter().enumerate() {
@@ -209,13 +218,13 @@ impl Model {
         let invariant = |id| self.wanted[&id].1.batch_invariant;
         let any_invariant = batch.decodes.iter().any(|d| invariant(d.sequence));
         assert_eq!(batch.batch_invariant, any_invariant, "{batch:?}");
-        let apart = batch.piece.as_ref().is_none_or(|piece| piece.ends && invariant(piece.sequence));
+        let apart = batch.chunk.as_ref().is_none_or(|piece| piece.needs_logits && invariant(piece.sequence));
         let apart = apart || self.seen.is_some() || !self.states.is_empty();
         assert_eq!(batch.mixed, !batch.decodes.is_empty() && !any_invariant && !apart, "{batch:?}");
     }
     /// Who wants the same text again sees rows that were computed as they would have been alone.
     fn check_exact(&self, batch: &Batch) {
-        for id in batch.ends().filter(|&id| self.is_exact(id)) {
+        for id in batch.sequences_with_logits().filter(|&id| self.is_exact(id)) {
             let tokens = self.scheduler.tokens(id).len();
             let prompt = self.wanted[&id].2;
             for position in 0..tokens {
@@ -237,7 +246,7 @@ impl Model {
         let beside = self.beside[self.steps % self.beside.len()];
         self.steps += 1;
         let batch = self.scheduler.next_batch(beside);
-        if let Some(piece) = &batch.piece {
+        if let Some(piece) = &batch.chunk {
             let most = if batch.decodes.is_empty() { 96 } else { beside.max(BLOCK) };
             assert!(piece.tokens.len() <= most, "{batch:?}");
             let prompt = self.wanted[&piece.sequence].2;
@@ -272,8 +281,8 @@ impl Model {
             Some(both) => both,
             None => {
                 let batch = self.next_batch();
-                let moved = !(batch.copies.is_empty() && batch.states.is_empty() && batch.moves.is_empty());
-                if batch.piece.is_some() || moved || batch.decodes.iter().any(|d| !d.ends) {
+                let moved = !(batch.copies.is_empty() && batch.states.is_empty() && batch.swaps.is_empty());
+                if batch.chunk.is_some() || moved || batch.decodes.iter().any(|d| !d.needs_logits) {
                     return self.finish_step(&batch);
                 }
                 let told = self.run_rows(&batch, None);
@@ -286,18 +295,18 @@ impl Model {
         // Of some nobody knows that they end.
         let Model { scheduler, wanted, .. } = self;
         let mut goes_on = |id: SequenceId, at: usize| at + 1 < wanted[&id].0 || id.0.is_multiple_of(2);
-        let next = scheduler.next_ahead(&batch, &mut goes_on);
+        let next = scheduler.next_in_flight(&batch, &mut goes_on);
         let next = next.map(|next| {
             let chosen = self.run_rows(&next, Some((&batch, &told)));
             (next, chosen)
         });
-        self.scheduler.let_go();
+        self.scheduler.release_in_flight();
         if let Some((next, _)) = &next {
-            self.scheduler.hold(next);
+            self.scheduler.hold_in_flight(next);
         }
         let here = |d: &&Decode| self.scheduler.next_position(d.sequence) == Some(d.position);
         let alive: Vec<Decode> = batch.decodes.iter().filter(here).copied().collect();
-        self.scheduler.ran(&Batch { decodes: alive.clone(), ..Batch::default() });
+        self.scheduler.finish_batch(&Batch { decodes: alive.clone(), ..Batch::default() });
         self.under_way = next;
         for d in alive {
             let row = batch.decodes.iter().position(|other| *other == d).expect("its row");
@@ -311,7 +320,7 @@ impl Model {
     fn nobody_waits(&mut self) {
         if self.scheduler.is_idle() {
             self.under_way = None;
-            self.scheduler.let_go();
+            self.scheduler.release_in_flight();
         }
     }
     /// A token is chosen for a sequence, which goes on or ends.
@@ -338,8 +347,8 @@ impl Model {
             return false;
         }
         self.run(batch);
-        self.scheduler.ran(batch);
-        for id in batch.ends().collect::<Vec<_>>() {
+        self.scheduler.finish_batch(batch);
+        for id in batch.sequences_with_logits().collect::<Vec<_>>() {
             let token = next(self.scheduler.tokens(id));
             self.goes_on(id, token);
         }
@@ -384,14 +393,14 @@ fn a_prefix_is_shared() {
     let again = model.add(asked.clone(), 5, Reuse::Exact);
     model.step();
     // Blocks of 32, the last token not counted.
-    assert_eq!(model.scheduler.found(again), Some(192));
+    assert_eq!(model.scheduler.reused_tokens(again), Some(192));
     assert!(model.scheduler.load().pages <= 5, "{:?}", model.scheduler.load());
     model.run_to_the_end();
     // Another's answer as well, where nobody minds.
     let longer = alone(&asked, 5);
     let follows = model.add([&longer[..], &[1, 2, 3]].concat(), 5, Reuse::Any);
     model.step();
-    assert_eq!(model.scheduler.found(follows), Some(205));
+    assert_eq!(model.scheduler.reused_tokens(follows), Some(205));
     model.run_to_the_end();
 }
 
@@ -424,12 +433,12 @@ fn a_prefix_comes_back_from_the_host() {
         model.add(other, 5, Reuse::Exact)
     });
     model.run_to_the_end();
-    assert!(model.scheduler.load().away_pages > 0, "{:?} {others:?}", model.scheduler.load());
+    assert!(model.scheduler.load().host_pages > 0, "{:?} {others:?}", model.scheduler.load());
     let again = model.add(asked.clone(), 5, Reuse::Exact);
     let batch = model.next_batch();
-    assert!(batch.moves.iter().any(|of| matches!(of, Swap::In { .. })), "{batch:?}");
+    assert!(batch.swaps.iter().any(|of| matches!(of, Swap::In { .. })), "{batch:?}");
     model.finish_step(&batch);
-    assert!(model.scheduler.found(again) >= Some(128), "{:?}", model.scheduler.found(again));
+    assert!(model.scheduler.reused_tokens(again) >= Some(128), "{:?}", model.scheduler.reused_tokens(again));
     model.run_to_the_end();
     assert_eq!(model.ended[&again], alone(&asked, 5));
 }
@@ -489,16 +498,16 @@ fn who_goes_on_finds_the_windows_of_its_end() {
     let answered = model.ended[&first].clone();
     let next = model.add([&answered[..], &own(2, 20)].concat(), 5, Reuse::Any);
     model.step();
-    assert_eq!(model.scheduler.found(next), Some(1040));
+    assert_eq!(model.scheduler.reused_tokens(next), Some(1040));
     model.run_to_the_end();
     let again = model.add(asked.clone(), 5, Reuse::Any);
     model.step();
-    assert_eq!(model.scheduler.found(again), Some(999));
+    assert_eq!(model.scheduler.reused_tokens(again), Some(999));
     model.run_to_the_end();
     // Where nobody has been, windows are gone first.
     let middle = model.add([&asked[..130], &own(3, 20)].concat(), 5, Reuse::Any);
     model.step();
-    assert_eq!(model.scheduler.found(middle), Some(0));
+    assert_eq!(model.scheduler.reused_tokens(middle), Some(0));
     model.run_to_the_end();
 }
 
@@ -510,7 +519,7 @@ fn who_branches_off_leaves_the_windows_for_others() {
         // A long prompt behind it, so that what it has in common with others is left behind.
         let id = model.add([&common[..], &own(seed, 600)].concat(), 2, Reuse::Any);
         model.step();
-        let found = model.scheduler.found(id);
+        let found = model.scheduler.reused_tokens(id);
         model.run_to_the_end();
         found
     };
@@ -528,7 +537,7 @@ fn who_goes_on_finds_states_where_an_answer_ended_or_exact_rows_do() {
     let mut found = |prompt: Vec<u32>, reuse| {
         let id = model.add(prompt, 5, reuse);
         model.step();
-        let found = model.scheduler.found(id);
+        let found = model.scheduler.reused_tokens(id);
         model.run_to_the_end();
         found
     };
@@ -548,10 +557,10 @@ fn copies_of_states_give_way() {
     let ids = [1, 2, 3].map(|seed| model.add(own(seed, 200), 10, Reuse::Any));
     model.run_to_the_end();
     assert!(ids.iter().all(|id| model.ended.contains_key(id)));
-    assert_eq!(model.scheduler.load().kept_states, 3);
+    assert_eq!(model.scheduler.load().cached_states, 3);
     let borrowed = model.scheduler.borrow(100, 96).expect("pages, and a row of states");
-    assert_eq!(model.scheduler.load().kept_states, 2);
-    model.scheduler.give_back(&borrowed);
+    assert_eq!(model.scheduler.load().cached_states, 2);
+    model.scheduler.return_borrowed(&borrowed);
     model.scheduler.check();
 }
 
@@ -571,7 +580,7 @@ fn pages_of_nobody_have_windows_in_turn() {
         of.dedup();
         assert_eq!(of.len(), seen.len(), "{begin}: {windows:?}");
     }
-    model.scheduler.give_back(&borrowed);
+    model.scheduler.return_borrowed(&borrowed);
     model.scheduler.check();
     model.run_to_the_end();
 }
@@ -589,7 +598,7 @@ fn what_is_held_while_nobody_is_here_is_lost() {
         let borrowed = model.scheduler.borrow(1000, 96).expect("pages");
         // With a ring of windows for what a step of 96 tokens sees.
         assert_eq!(model.scheduler.load().leaked, Some(held));
-        model.scheduler.give_back(&borrowed);
+        model.scheduler.return_borrowed(&borrowed);
         assert_eq!(model.scheduler.load().leaked, Some(0));
     }
 }
@@ -650,31 +659,31 @@ proptest! {
                 Act::Again(nth) => {
                     let running: Vec<SequenceId> = asked.keys().copied().filter(|&id| model.scheduler.next_position(id).is_some()).collect();
                     if let (Some(&id), None) = (running.get(nth), &model.under_way) {
-                        model.scheduler.run_again(id);
+                        model.scheduler.requeue(id);
                         model.scheduler.check();
                     }
                 }
                 Act::Fail => {
-                    model.scheduler.let_go();
+                    model.scheduler.release_in_flight();
                     let batch = model.under_way.take().map_or_else(|| model.next_batch(), |both| both.0);
                     let here = |d: &Decode| model.scheduler.next_position(d.sequence) == Some(d.position);
                     let batch = Batch { decodes: batch.decodes.iter().copied().filter(here).collect(), ..batch };
-                    for of in &batch.moves {
+                    for of in &batch.swaps {
                         match of {
-                            Swap::Out { place, .. } => model.host[*place as usize] = vec![None; PAGE],
+                            Swap::Out { slot, .. } => model.host[*slot as usize] = vec![None; PAGE],
                             Swap::In { page, .. } => model.pool[*page as usize * PAGE] = None,
                         }
                     }
-                    // PartialPage of it may have been written.
+                    // Part of it may have been written.
                     batch.copies.iter().for_each(|copy| model.pool[copy.to as usize * PAGE] = None);
                     batch.decodes.iter().for_each(|decode| model.write(decode.sequence, decode.position, None));
-                    let of_sequences = batch.decodes.iter().map(|d| d.sequence).chain(batch.piece.iter().map(|p| p.sequence));
+                    let of_sequences = batch.decodes.iter().map(|d| d.sequence).chain(batch.chunk.iter().map(|p| p.sequence));
                     let of_sequences = of_sequences.map(|id| model.scheduler.pages(id, 0).state);
                     let rows: Vec<u32> = of_sequences.chain(batch.states.iter().chain(&batch.snapshot).map(|copy| copy.to)).collect();
                     for row in rows {
                         model.states.get_mut(row as usize).into_iter().for_each(|state| *state = None);
                     }
-                    for id in model.scheduler.failed(&batch) {
+                    for id in model.scheduler.fail_batch(&batch) {
                         asked.remove(&id);
                     }
                     model.scheduler.check();
@@ -700,10 +709,10 @@ proptest! {
             for (page, block) in found.pages.iter().zip(tokens.chunks(PAGE)) {
                 prop_assert_eq!(&holds[page][..], block);
             }
-            if let Some(part) = found.part {
+            if let Some(part) = found.partial {
                 let begin = found.pages.len() * PAGE;
                 prop_assert_eq!(&holds[&part.page][..part.positions], &tokens[begin..begin + part.positions]);
-                pool.copied(&part);
+                pool.release_partial(&part);
             }
             while found.pages.len() < length.div_ceil(PAGE) {
                 let Some(page) = pool.take(None) else { break };
@@ -712,7 +721,7 @@ proptest! {
                 found.pages.push(page);
             }
             let known = length.min(found.pages.len() * PAGE);
-            pool.insert(&mut found.place, &found.pages, &tokens[..known], 0, true);
+            pool.insert(&mut found.node, &found.pages, &tokens[..known], 0, true);
             pool.release(&found.pages);
             pool.check();
             prop_assert_eq!(pool.held(), 0);

@@ -1,38 +1,39 @@
-//! The published models: hyper-parameters as their files have them. Their tensors follow from the table of the architecture.
+//! Presets with the hyper-parameters of published models. Their tensors follow from
+//! the architecture's table.
 
-use super::{Error, Plan, TensorPlan, fill, vocab};
+use super::{Error, SynthPlan, TensorPlan, fill, vocab};
 use crate::arch::{self, TensorSpec, Tensors};
 use crate::gguf::types::FileType;
 use crate::gguf::{self, Array, Metadata, Role, Value};
 use gristmill_encodings::F32;
 use gristmill_uop::encoding::EncodingRef;
 
-/// A value of a metadata key.
+/// Value of a metadata key.
 #[derive(Clone, Copy)]
 enum Key {
     U(u32),
     F(f32),
     B(bool),
     S(&'static str),
-    /// One for each layer, in turn.
+    /// One value per layer, repeated cyclically.
     Us(&'static [u32]),
     Bs(&'static [bool]),
 }
 use Key::{B, Bs, F, S, U, Us};
 
-/// One model.
+/// Hyper-parameters and vocabulary of one model.
 pub(super) struct Preset {
     pub name: &'static str,
     title: &'static str,
     architecture: &'static str,
-    /// Keys of the architecture, without it.
+    /// Metadata keys without the architecture's prefix.
     keys: &'static [(&'static str, Key)],
-    /// Tensors that it has and others of its architecture have not, without the block.
+    /// Optional tensors of this model, without the block prefix.
     has: &'static [&'static str],
     pub vocab: vocab::Vocab,
 }
 
-/// All presets; sources: the models' published configurations.
+/// All presets. Sources: the models' published configurations.
 pub(super) static PRESETS: &[Preset] = &[
     Preset {
         name: "glm-4.7-flash",
@@ -124,7 +125,7 @@ pub(super) static PRESETS: &[Preset] = &[
             ("attention.value_length_mla", U(128)),
             ("rope.dimension_count", U(64)),
             ("rope.freq_base", F(1.6e6)),
-            // Other loaders demand these of dense models too.
+            // Other loaders require these keys of dense models too.
             ("expert_shared_count", U(0)),
             ("expert_feed_forward_length", U(6144)),
             ("expert_weights_scale", F(1.0)),
@@ -540,7 +541,7 @@ pub(super) static PRESETS: &[Preset] = &[
 ];
 
 impl Key {
-    /// Of a model of so many blocks.
+    /// Returns the metadata value for a model of `blocks` blocks.
     fn value(self, blocks: usize) -> Value {
         match self {
             U(v) => v.into(),
@@ -553,7 +554,8 @@ impl Key {
     }
 }
 
-/// What the table of an architecture is told of a preset's tensors: the rows of the embedding, and which are there.
+/// Tensor source for an architecture's table: the rows of the embedding, and the optional
+/// tensors of a preset.
 struct Wanted<'a>(&'a Preset);
 
 impl Tensors for Wanted<'_> {
@@ -565,20 +567,21 @@ impl Tensors for Wanted<'_> {
 }
 
 impl Preset {
-    pub fn plan(&self, file_type: &FileType) -> Result<Plan, Error> {
+    pub fn plan(&self, file_type: &FileType) -> Result<SynthPlan, Error> {
         let mut plan = self.without_vocabulary(file_type)?;
         self.vocab.describe(&mut plan.metadata);
         Ok(plan)
     }
-    /// What can be said of sizes: the plan before there is a vocabulary, which takes longer than all else.
-    pub fn without_vocabulary(&self, file_type: &FileType) -> Result<Plan, Error> {
+    /// Returns the plan without the vocabulary, which takes longer than all the
+    /// rest. Sufficient for sizes.
+    pub fn without_vocabulary(&self, file_type: &FileType) -> Result<SynthPlan, Error> {
         let metadata = self.metadata(file_type);
         let specs = arch::tensors(&metadata, &Wanted(self))?;
         let blocks = specs.iter().filter_map(|s| s.layer).max().map_or(0, |last| last as u64 + 1);
         let tensors = specs.into_iter().map(|s| tensor(s, file_type, blocks)).collect::<Result<_, _>>()?;
-        Ok(Plan { metadata, tensors })
+        Ok(SynthPlan { metadata, tensors })
     }
-    /// Is it this preset that metadata describes?
+    /// Returns true if the metadata is that of this preset.
     pub fn is(&self, metadata: &Metadata) -> bool {
         metadata.str("general.name").is_ok_and(|name| name == Some(self.title))
     }
@@ -602,12 +605,13 @@ impl Preset {
     }
 }
 
-/// A tensor of a model of so many blocks, as a quantiser stores it. Matrices keep the scale of their input: deviation 1/√in.
+/// Returns the plan of a tensor as a quantiser stores it, in a model of `blocks` blocks. Matrices
+/// preserve the scale of their input: standard deviation 1/√in.
 fn tensor(spec: TensorSpec, file_type: &FileType, blocks: u64) -> Result<TensorPlan, Error> {
     let TensorSpec { name, short, dims, role, .. } = spec;
     let dims: Vec<u64> = dims.iter().rev().map(|&n| n as u64).collect();
     let (mean, sigma) = match role {
-        // Of a state: it decays.
+        // Negative, so that the recurrent state decays.
         _ if short == "ssm_a" => (-1.0, 0.05),
         Role::Norm => (1.0, 0.05),
         Role::Bias => (0.0, 0.01),

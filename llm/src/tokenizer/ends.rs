@@ -1,8 +1,9 @@
-//! Which tokens end a generation.
+//! End-of-generation tokens of a vocabulary.
 
 use super::vocab::{TokenKind, Vocabulary};
 
-/// Texts that end a generation wherever they are control or user-defined tokens, besides the ids the file names.
+/// Texts that end generation if they are control or user-defined tokens, in addition to the ids
+/// that the file names.
 const END_OF_GENERATION: &[&str] = &[
     "<|eot_id|>",
     "<|im_end|>",
@@ -28,22 +29,22 @@ const END_OF_GENERATION: &[&str] = &[
     "<|tool_response>",
 ];
 
-/// Texts that end no generation where the vocabulary has all of the others: harmony ends each of an answer's messages with `<|end|>`, and
-/// to Gemma 4 `</s>` is HTML.
-const UNLESS: &[(&str, &[&str])] = &[
+/// Texts that do not end generation if the vocabulary has all of the other tokens. Harmony ends
+/// each message of a reply with `<|end|>`, and for Gemma 4 `</s>` is HTML.
+const EXCEPTIONS: &[(&str, &[&str])] = &[
     ("<|end|>", &["<|return|>", "<|call|>"]),
     ("<|end|>", &["<|calls|>", "<|flush|>"]),
     ("</s>", &["<|tool_response>"]),
 ];
 
-/// The tokens that end a generation, ascending: those that the file names, and the well-known ones. Where the file has types, it knows
-/// what is special.
+/// Returns the end-of-generation tokens, ascending: the ids that the file names, and the known
+/// texts. With `typed`, only control and user-defined tokens count among the latter.
 pub(super) fn ends(vocabulary: &Vocabulary, named: [Option<u32>; 3], typed: bool) -> Vec<u32> {
     let special =
         |id: &u32| !typed || matches!(vocabulary.kind(*id), Some(TokenKind::Control | TokenKind::UserDefined));
     let token = |text: &str| vocabulary.id(text.as_bytes()).filter(special);
     let excluded = |text: &str| {
-        UNLESS.iter().any(|(other, all)| *other == text && all.iter().all(|marker| token(marker).is_some()))
+        EXCEPTIONS.iter().any(|(other, all)| *other == text && all.iter().all(|marker| token(marker).is_some()))
     };
     let known = END_OF_GENERATION.iter().filter(|text| !excluded(text)).filter_map(|text| token(text));
     let mut ends: Vec<u32> = named.into_iter().flatten().chain(known).collect();

@@ -4,7 +4,7 @@ use crate::late_support;
 use crate::parity_support::tables::{data, ids};
 use gristmill_backend::{Opened, Options, open};
 use gristmill_llm::engine::{Engine, Settings};
-use gristmill_llm::generation::{Generation, Given};
+use gristmill_llm::generation::{Generation, ModelOutput};
 use gristmill_llm::gguf::Gguf;
 use gristmill_llm::sampling::{Sampler, SamplingParams};
 use gristmill_llm::sched::{Batcher, Reuse, SequenceOptions};
@@ -60,8 +60,8 @@ fn answers_with(batcher: &mut Batcher, prompts: &[&[u32]], apart: usize, reuse: 
         let told = {
             let here = RefCell::new(&mut here);
             let mut asking =
-                |sequence, history: &[u32]| here.borrow_mut().get_mut(&sequence)?.1.ask(history, vocabulary);
-            let mut drawing = |sequence| here.borrow().get(&sequence)?.1.draws();
+                |sequence, history: &[u32]| here.borrow_mut().get_mut(&sequence)?.1.row_params(history, vocabulary);
+            let mut drawing = |sequence| here.borrow().get(&sequence)?.1.sampling();
             batcher.step_with(&mut asking, &mut drawing).expect("a step")
         };
         for of in told {
@@ -69,10 +69,10 @@ fn answers_with(batcher: &mut Batcher, prompts: &[&[u32]], apart: usize, reuse: 
             let history = batcher.scheduler().tokens(of.sequence).to_vec();
             let drawn = batcher.drawn(of);
             ahead += usize::from(drawn.is_some());
-            let token = drawn.or_else(|| generation.choose_ranked(batcher.ranked(of)?, &history));
+            let token = drawn.or_else(|| generation.choose_from_candidates(batcher.candidates(of)?, &history));
             let given = match token {
-                Some(token) => Given::Token(token),
-                None => Given::Logits(batcher.logits(of).expect("logits")),
+                Some(token) => ModelOutput::Token(token),
+                None => ModelOutput::Logits(batcher.logits(of).expect("logits")),
             };
             let taken = generation.take(given, &history, context).expect("a token");
             answers[*at].extend(taken.token);
@@ -93,10 +93,10 @@ fn answers_with(batcher: &mut Batcher, prompts: &[&[u32]], apart: usize, reuse: 
 fn check(family: &str, quant: &str) {
     let (batcher, tokens) = batcher(family, quant);
     let prompts: Vec<&[u32]> = (0..7).map(|nth| &tokens[nth..40 + 7 * nth]).collect();
-    let mut batcher = batcher.with_ahead(false);
+    let mut batcher = batcher.with_async_scheduling(false);
     let (wanted, none) = answers(&mut batcher, &prompts, 0);
     assert_eq!(none, 0);
-    let mut batcher = batcher.with_ahead(true);
+    let mut batcher = batcher.with_async_scheduling(true);
     for apart in [0, 1, 5, 30] {
         let (found, ahead) = answers(&mut batcher, &prompts, apart);
         assert_eq!(found, wanted, "{family}, {apart} steps apart");
@@ -107,7 +107,7 @@ fn check(family: &str, quant: &str) {
     // One that hangs up while a step is under way leaves its pages, and nobody else notices.
     let alone = answers(&mut batcher, &prompts[..1], 0).0;
     let gone = batcher.add(prompts[3], SequenceOptions::default()).expect("a prompt");
-    let draws = generation(0).draws();
+    let draws = generation(0).sampling();
     for _ in 0..4 {
         let told = batcher.step_with(&mut |_, _| None, &mut |_| draws).expect("a step");
         told.into_iter().for_each(|of| batcher.push(of.sequence, 1));
@@ -123,7 +123,7 @@ fn steps_that_run_late_have_the_same_tokens() {
     for (family, quant) in [("llama", "q4_k_m"), ("qwen3moe", "q8_0"), ("qwen35", "q8_0")] {
         let (plain, tokens) = batcher(family, quant);
         let prompts: Vec<&[u32]> = (0..7).map(|nth| &tokens[nth..40 + 7 * nth]).collect();
-        let wanted = answers(&mut plain.with_ahead(false), &prompts, 0).0;
+        let wanted = answers(&mut plain.with_async_scheduling(false), &prompts, 0).0;
         let (mut late, _) = batcher_on(late_support::late(), family, quant);
         for apart in [0, 1, 5] {
             let (found, ahead) = answers(&mut late, &prompts, apart);
@@ -169,7 +169,7 @@ fn windows_are_started_ahead() {
 fn late_steps_see_their_windows() {
     let (plain, tokens) = batcher("gemma3", "q8_0");
     let prompts: Vec<&[u32]> = (0..7).map(|nth| &tokens[nth..40 + 7 * nth]).collect();
-    let wanted = answers(&mut plain.with_ahead(false), &prompts, 0).0;
+    let wanted = answers(&mut plain.with_async_scheduling(false), &prompts, 0).0;
     let (mut late, _) = batcher_on(late_support::late(), "gemma3", "q8_0");
     for apart in [0, 1, 5] {
         let (found, ahead) = answers(&mut late, &prompts, apart);

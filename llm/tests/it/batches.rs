@@ -4,9 +4,9 @@ use crate::common::forward;
 use crate::parity_support::tables::{argmax, data, ids, npy, rms};
 use gristmill_backend::{Options, open};
 use gristmill_llm::arch::{self, Logits};
-use gristmill_llm::engine::{Chunk, Engine, Pages, Row, Run, Settings, Source, Step};
+use gristmill_llm::engine::{Chunk, DecodeRow, Engine, Pages, Settings, Step, TokenRun, TokenSource};
 use gristmill_llm::gguf::Gguf;
-use gristmill_llm::sampling::Draws;
+use gristmill_llm::sampling::RowSampling;
 use gristmill_uop::Scalar;
 
 /// RMS of the difference, in standard deviations of the reference.
@@ -39,7 +39,7 @@ fn pages(engine: &Engine, sequences: usize, tokens: usize) -> Vec<Vec<u32>> {
 
 /// Logits of neighbouring tokens of the sequence with these pages, read by a block table.
 fn paged(engine: &mut Engine, pages: &[u32], tokens: &[u32], position: usize) -> Vec<f32> {
-    let run = Run { tokens, position, pages: pages.into(), contiguous: false };
+    let run = TokenRun { tokens, position, pages: pages.into(), contiguous: false };
     engine.logits(run, Logits::All).expect("logits")
 }
 
@@ -51,13 +51,18 @@ fn staggered(engine: &mut Engine, tokens: &[u32], sequences: usize, late: usize)
     for step in 0..tokens.len() + late * (sequences - 1) {
         let at = |s: usize| step.checked_sub(late * s).filter(|&p| p < tokens.len());
         let running: Vec<usize> = (0..sequences).filter(|&s| at(s).is_some()).collect();
-        let rows: Vec<Row> = running
+        let rows: Vec<DecodeRow> = running
             .iter()
             .map(|&s| {
                 let position = at(s).expect("a running one");
                 let all = &pages[s][..position / PAGE + 1];
                 let pages = Pages { all, state: s as u32, ..Pages::default() };
-                Row { token: Source::Token(tokens[position]), position, pages, draws: Draws::greedy() }
+                DecodeRow {
+                    token: TokenSource::Token(tokens[position]),
+                    position,
+                    pages,
+                    sampling: RowSampling::greedy(),
+                }
             })
             .collect();
         let chosen = engine.run(&Step { rows: &rows, ..Step::default() }).expect("a step").chosen;
@@ -172,17 +177,17 @@ fn what_is_no_step_is_refused() {
     let file = Gguf::open(data("families/llama-q4_k_m.gguf")).expect("a GGUF file");
     let mut e = engine("cpu", &file, exact(), Scalar::F32, 2);
     let page = e.cache().pages() as u32;
-    fn row(position: usize, pages: &[u32]) -> Row<'_> {
-        Row { token: Source::Token(1), position, pages: pages.into(), draws: Draws::greedy() }
+    fn row(position: usize, pages: &[u32]) -> DecodeRow<'_> {
+        DecodeRow { token: TokenSource::Token(1), position, pages: pages.into(), sampling: RowSampling::greedy() }
     }
-    let mut refused = |rows: &[Row]| e.run(&Step { rows, ..Step::default() }).expect_err("no step").to_string();
+    let mut refused = |rows: &[DecodeRow]| e.run(&Step { rows, ..Step::default() }).expect_err("no step").to_string();
     assert!(refused(&[]).contains("no tokens"));
     assert!(refused(&[row(0, &[])]).contains("pages"));
     assert!(refused(&[row(PAGE, &[0])]).contains("pages"));
     assert!(refused(&[row(0, &[page])]).contains("pages"));
     assert!(refused(&[row(CONTEXT, &[0, 1, 2, 3, 4])]).contains("full"));
     assert!(refused(&[row(0, &[0]), row(0, &[1]), row(0, &[2])]).contains("takes 2"));
-    assert!(refused(&[Row { token: Source::Token(512), ..row(0, &[0]) }]).contains("token 512"));
+    assert!(refused(&[DecodeRow { token: TokenSource::Token(512), ..row(0, &[0]) }]).contains("token 512"));
     // Of an engine of one sequence.
     let mut alone =
         Engine::load(&file, open("cpu", &exact()).expect("a device"), Settings::default(), &|_| ()).expect("a model");

@@ -4,17 +4,17 @@
 use crate::steps_support::step;
 use gristmill_backend::{Options as Device, open};
 use gristmill_compiler::{Cheapest, Compiled, compile};
-use gristmill_llm::arch::{TokenClass, load};
+use gristmill_llm::arch::{StepKind, load};
 use gristmill_llm::engine::{Settings, StepLimits};
 use gristmill_llm::gguf::Gguf;
 use gristmill_uop::target::Target;
 
 fn decode_step(preset: &str, quant: &str, device: &str) -> Vec<(String, usize, Compiled)> {
-    compiled_step(preset, quant, device, TokenClass::One)
+    compiled_step(preset, quant, device, StepKind::Decode)
 }
 
 /// Functions of a step of that class, how often each is called, and compiled.
-fn compiled_step(preset: &str, quant: &str, device: &str, tokens: TokenClass) -> Vec<(String, usize, Compiled)> {
+fn compiled_step(preset: &str, quant: &str, device: &str, tokens: StepKind) -> Vec<(String, usize, Compiled)> {
     let plan = step(preset, quant, tokens);
     let opened = open(device, &Device::default()).unwrap();
     plan.functions()
@@ -105,7 +105,7 @@ fn layers_of_every_family_keep_their_launches() {
 fn prompts_on_a_large_gpu_leave_no_partial_results() {
     for preset in ["glm-4.7-flash", "deepseek-v2-lite", "youtu-llm-2b", "llama-3.1-8b", "qwen3-30b-a3b"] {
         let mut found = 0;
-        for (name, _, c) in compiled_step(preset, "q4_0", "null:h200", TokenClass::Chunk { max: 512 }) {
+        for (name, _, c) in compiled_step(preset, "q4_0", "null:h200", StepKind::Prefill { max: 512 }) {
             for d in c.decisions.iter().filter(|d| d.kind == "attention") {
                 let plan = &d.options[d.chosen].plan;
                 assert!(plan.ends_with("online"), "{preset}, {name}: {plan}");

@@ -1,9 +1,9 @@
 //! Chat templates: renderings, trust, bounds.
 
 use crate::common;
-use gristmill_llm::chat::reply::{Begins, Part, Reply, Schemas};
+use gristmill_llm::chat::reply::{Begins, Reply, ReplyPart, Schemas};
 use gristmill_llm::chat::{
-    ChatError, ChatTemplate, Helper, Isolation, Message, RenderOptions, Span, SpecialTexts, builtin_names,
+    ChatError, ChatTemplate, Helper, Isolation, Message, RenderOptions, SpecialTexts, TextSpan, builtin_names,
     builtin_source,
 };
 use serde_json::{Value as Json, json};
@@ -40,11 +40,11 @@ fn prompt() -> RenderOptions {
 }
 
 fn render(template: &ChatTemplate, messages: &[Message], options: &RenderOptions) -> String {
-    Span::concat(&template.render(messages, options).unwrap())
+    TextSpan::concat(&template.render(messages, options).unwrap())
 }
 
 /// The spans with untrusted ones in «».
-fn show(spans: &[Span]) -> String {
+fn show(spans: &[TextSpan]) -> String {
     spans.iter().map(|s| if s.trusted { s.text.clone() } else { format!("«{}»", s.text) }).collect()
 }
 
@@ -179,7 +179,7 @@ fn the_demo_model() {
         };
         let spans = template.render(&[Message::user(user)], &prompt()).unwrap();
         let ids: Vec<u32> = serde_json::from_value(case["ids"].clone()).unwrap();
-        assert_eq!(tokenizer.encode_spans(&Span::pairs(&spans), true), ids);
+        assert_eq!(tokenizer.encode_spans(&TextSpan::pairs(&spans), true), ids);
         checked += 1;
     }
     assert_eq!(checked, 3);
@@ -503,7 +503,7 @@ fn spans_are_always_the_rendered_text() {
                 })
                 .collect();
             let spans = guarded.render(&messages, &prompt()).unwrap();
-            assert_eq!(Span::concat(&spans), render(&plain, &messages, &prompt()));
+            assert_eq!(TextSpan::concat(&spans), render(&plain, &messages, &prompt()));
             // No role marker of a message survives in trusted text: count those that the template must have written.
             let written: usize = spans.iter().filter(|s| s.trusted).map(|s| s.text.matches("<|user|>").count()).sum();
             let users = messages.iter().filter(|m| m.role == "user").count();
@@ -563,7 +563,7 @@ fn published_templates_render_as_transformers_renders_them() {
                 now: Some(UNIX_EPOCH + Duration::from_secs(1_735_787_045)),
                 ..prompt()
             };
-            let rendered = template.render(&messages, &options).map(|spans| Span::concat(&spans));
+            let rendered = template.render(&messages, &options).map(|spans| TextSpan::concat(&spans));
             match (&cases[title], rendered) {
                 (Json::String(text), Ok(rendered)) if *text == rendered => {}
                 (Json::Null, Err(_)) => {}
@@ -666,9 +666,9 @@ fn calls_that_templates_write_are_read_back() {
         let (mut names, mut json) = (Vec::new(), String::new());
         for part in &parts {
             match part {
-                Part::Call(name) => names.push(name.as_str()),
-                Part::Arguments(more) => json.push_str(more),
-                Part::Reasoning(_) | Part::Content(_) => {}
+                ReplyPart::Call(name) => names.push(name.as_str()),
+                ReplyPart::Arguments(more) => json.push_str(more),
+                ReplyPart::Reasoning(_) | ReplyPart::Content(_) => {}
             }
         }
         assert_eq!(names, ["weather"], "{path:?}: {:?}", &text[shared..]);

@@ -1,7 +1,7 @@
 //! Vocabularies for the tests, and the logits of one sequence, in one place.
 
 use gristmill_llm::arch::Logits;
-use gristmill_llm::engine::{Engine, Run, WholePool};
+use gristmill_llm::engine::{Engine, TokenRun, WholePool};
 use gristmill_llm::gguf::Gguf;
 use gristmill_llm::language;
 use gristmill_llm::tokenizer::{Tokenizer, TokenizerSpec};
@@ -75,7 +75,7 @@ pub fn vocabulary(name: &str) -> (TokenizerSpec, Vec<u32>) {
 /// Logits of these tokens, all or those of the last, for one sequence that has the whole page pool.
 pub fn forward(engine: &mut Engine, tokens: &[u32], position: usize, all: bool) -> Vec<f32> {
     let pool = WholePool::new(engine);
-    let run = Run { tokens, position, pages: pool.pages(), contiguous: true };
+    let run = TokenRun { tokens, position, pages: pool.pages(), contiguous: true };
     engine.logits(run, if all { Logits::All } else { Logits::Last }).expect("logits")
 }
 

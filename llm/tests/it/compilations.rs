@@ -3,10 +3,10 @@
 use crate::common::forward;
 use crate::golden_support::{Fixture, Tiny};
 use crate::parity_support;
-use gristmill_backend::cpu::{Cc, CpuDevice, Isa, QUICK, dialect};
+use gristmill_backend::cpu::{Cc, CpuDevice, Isa, QUICK_FLAG, dialect};
 use gristmill_backend::{Opened, Options as Device, open};
 use gristmill_encodings::F32;
-use gristmill_llm::arch::{Functions, Logits, Options, Plan, Pools, TokenClass, load};
+use gristmill_llm::arch::{Functions, Logits, Options, Plan, Pools, StepKind, load};
 use gristmill_llm::engine::{Engine, Settings};
 use gristmill_llm::gguf::Gguf;
 use gristmill_runtime::store::Store;
@@ -15,12 +15,12 @@ use gristmill_uop::Scalar;
 use gristmill_uop::function::Function;
 use std::sync::Arc;
 
-fn plan(file: &Gguf, tokens: TokenClass) -> Plan {
+fn plan(file: &Gguf, tokens: StepKind) -> Plan {
     let model = load(file.metadata(), file).expect("a model");
     let options = Options {
         tokens,
         rows: 1024,
-        pools: Pools::of(1024 / Options::PAGE),
+        pools: Pools::from_pages(1024 / Options::PAGE),
         contiguous: true,
         depth: 1024,
         cache: Scalar::F16,
@@ -39,7 +39,7 @@ fn glm_has_two_kinds_of_block() {
     for (preset, blocks, kinds) in [("glm-4.7-flash", 47, 2), ("deepseek-v2-lite", 27, 2), ("youtu-llm-2b", 32, 1)] {
         let file = Gguf::synth(preset, "q4_0").expect("a preset");
         let mut jit = Jit::new(open("null", &Device::default()).expect("a device"));
-        for (class, compiled) in [(TokenClass::One, kinds + 2), (TokenClass::Chunk { max: 64 }, 2 * (kinds + 2))] {
+        for (class, compiled) in [(StepKind::Decode, kinds + 2), (StepKind::Prefill { max: 64 }, 2 * (kinds + 2))] {
             let step = plan(&file, class);
             assert_eq!(step.calls.len(), blocks + 2, "{preset}: embedding, blocks, head");
             assert_eq!(step.functions().len(), kinds + 2, "{preset}");
@@ -67,7 +67,7 @@ fn a_second_start_compiles_nothing() {
         let store = Store::open(folder.path().join("store"), 1 << 28).expect("a store");
         let isa = Isa::parse("auto").expect("an instruction set");
         let device = Arc::new(
-            CpuDevice::with(2, isa, Cc::find().expect("a C compiler").with_flag(QUICK), store).expect("a cpu"),
+            CpuDevice::with(2, isa, Cc::find().expect("a C compiler").with_flag(QUICK_FLAG), store).expect("a cpu"),
         );
         let opened = Opened::new(device.clone(), Some(&dialect::C));
         let settings = Settings { context: Some(64), cache: Scalar::F32, chunk: 8, ..Settings::default() };

@@ -3,9 +3,9 @@
 use crate::parity_support::tables::{argmax, data, ids, npy, rms};
 use gristmill_backend::{Options, open};
 use gristmill_llm::arch::{self, Logits};
-use gristmill_llm::engine::{Chunk, Engine, Pages, Row, Settings, Source, Step};
+use gristmill_llm::engine::{Chunk, DecodeRow, Engine, Pages, Settings, Step, TokenSource};
 use gristmill_llm::gguf::Gguf;
-use gristmill_llm::sampling::Draws;
+use gristmill_llm::sampling::RowSampling;
 use gristmill_uop::Scalar;
 
 /// RMS of the difference, in standard deviations of the reference.
@@ -65,7 +65,8 @@ impl Sequence {
         let pages = self.pages(position + tokens.len());
         let mut logits = Vec::new();
         if let [token] = *tokens {
-            let rows = [Row { token: Source::Token(token), position, pages, draws: Draws::greedy() }];
+            let rows =
+                [DecodeRow { token: TokenSource::Token(token), position, pages, sampling: RowSampling::greedy() }];
             let output = engine.run(&Step { rows: &rows, contiguous, ..Step::default() }).expect("a step");
             engine.row_logits(0, &mut logits).expect("logits");
             assert_eq!(output.chosen, [Some(argmax(&logits) as u32)]);

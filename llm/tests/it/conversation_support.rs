@@ -1,6 +1,6 @@
 //! Prompts and answers on a batcher.
 
-use gristmill_llm::engine::{Engine, Run};
+use gristmill_llm::engine::{Engine, TokenRun};
 use gristmill_llm::generation::Generation;
 use gristmill_llm::sampling::{Sampler, SamplingParams};
 use gristmill_llm::sched::{Batcher, PrefillStats, Reuse, SequenceOptions};
@@ -26,9 +26,9 @@ pub fn ask(batcher: &mut Batcher, prompt: &[u32], reuse: Reuse, tokens: usize) -
     let (mut logits, mut answer) = (Vec::new(), Vec::new());
     let mut reused = None;
     loop {
-        let mut asking = |_, history: &[u32]| generation.borrow_mut().ask(history, vocabulary);
-        let stepped = batcher.step_with(&mut asking, &mut |_| generation.borrow().draws()).expect("a step");
-        reused = reused.or(batcher.scheduler().found(id));
+        let mut asking = |_, history: &[u32]| generation.borrow_mut().row_params(history, vocabulary);
+        let stepped = batcher.step_with(&mut asking, &mut |_| generation.borrow().sampling()).expect("a step");
+        reused = reused.or(batcher.scheduler().reused_tokens(id));
         let Some(&of) = stepped.first() else { continue };
         if answer.is_empty() {
             logits = batcher.logits(of).expect("logits").to_vec();
@@ -81,11 +81,11 @@ pub fn exact_prefix(
 }
 
 /// Runs a whole prompt apart, in parts of at most so many tokens.
-pub fn apart(batcher: &mut Batcher, prompt: &[u32], most: usize, each: &mut dyn FnMut(&mut Engine, Run)) {
-    let mut run = |engine: &mut Engine, run: Run<'_>| {
+pub fn apart(batcher: &mut Batcher, prompt: &[u32], most: usize, each: &mut dyn FnMut(&mut Engine, TokenRun)) {
+    let mut run = |engine: &mut Engine, run: TokenRun<'_>| {
         each(engine, run);
         Ok(ControlFlow::Continue(()))
     };
-    let flow = batcher.run_apart(prompt, most, &mut run).expect("run");
+    let flow = batcher.run_uncached(prompt, most, &mut run).expect("run");
     assert_eq!(flow, Some(ControlFlow::Continue(())), "there are pages");
 }

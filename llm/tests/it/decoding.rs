@@ -6,10 +6,10 @@ use crate::late_support::late;
 use crate::parity_support;
 use crate::parity_support::tables::argmax;
 use gristmill_backend::{Opened, Options, open};
-use gristmill_llm::engine::{Engine, Error, Row, Settings, Source, Step, WholePool};
+use gristmill_llm::engine::{DecodeRow, Engine, Error, Settings, Step, TokenSource, WholePool};
 use gristmill_llm::generation::{Finish, Generation};
 use gristmill_llm::gguf::Gguf;
-use gristmill_llm::sampling::{Draws, Sampler, SamplingParams};
+use gristmill_llm::sampling::{RowSampling, Sampler, SamplingParams};
 use gristmill_llm::sched::{Batcher, PrefillStats, Reuse, SequenceOptions, generate};
 use gristmill_uop::Scalar;
 use std::ops::ControlFlow;
@@ -48,8 +48,14 @@ fn by_host(engine: &mut Engine, sampler: &mut Sampler, n: usize) -> Vec<u32> {
 }
 
 /// Starts a decode step of the only sequence. Was it started?
-fn start(engine: &mut Engine, pool: &WholePool, token: Source, position: usize, draws: Draws) -> Result<bool, Error> {
-    let rows = [Row { draws, ..pool.row(token, position) }];
+fn start(
+    engine: &mut Engine,
+    pool: &WholePool,
+    token: TokenSource,
+    position: usize,
+    draws: RowSampling,
+) -> Result<bool, Error> {
+    let rows = [DecodeRow { sampling: draws, ..pool.row(token, position) }];
     engine.start(&Step { rows: &rows, contiguous: true, ..Step::default() })
 }
 
@@ -57,16 +63,16 @@ fn start(engine: &mut Engine, pool: &WholePool, token: Source, position: usize, 
 fn by_device(engine: &mut Engine, sampler: &mut Sampler, n: usize, asynchronous: bool) -> (Vec<u32>, usize) {
     let logits = forward(engine, PROMPT, 0, false);
     let mut tokens = vec![sampler.sample(&logits, PROMPT).expect("a token")];
-    let draws = Draws::new(sampler).expect("a choice for a device");
+    let draws = RowSampling::new(sampler).expect("a choice for a device");
     let (pool, mut early) = (WholePool::new(engine), 0);
-    assert!(start(engine, &pool, Source::Token(tokens[0]), PROMPT.len(), draws).expect("started"));
+    assert!(start(engine, &pool, TokenSource::Token(tokens[0]), PROMPT.len(), draws).expect("started"));
     for position in PROMPT.len() + 1..PROMPT.len() + n {
         // The last of them is given up.
-        let started = asynchronous && start(engine, &pool, Source::Row(0), position, draws).expect("started");
+        let started = asynchronous && start(engine, &pool, TokenSource::Row(0), position, draws).expect("started");
         early += usize::from(started);
         tokens.push(engine.wait().expect("a step").chosen[0].expect("a token"));
         if !started {
-            let last = Source::Token(*tokens.last().expect("one"));
+            let last = TokenSource::Token(*tokens.last().expect("one"));
             assert!(start(engine, &pool, last, position, draws).expect("started"));
         }
     }
@@ -117,20 +123,22 @@ fn steps_of_one_depth_go_on_with_those_of_the_next() {
 fn a_step_is_waited_for_once_and_stays_in_the_context() {
     let mut e = engine("cpu");
     let pool = WholePool::new(&e);
-    let greedy = Draws::greedy();
+    let greedy = RowSampling::greedy();
     assert!(matches!(e.wait(), Err(Error::NotInFlight)));
-    assert!(matches!(start(&mut e, &pool, Source::Token(1), 96, greedy), Err(Error::Full(96))));
-    assert!(matches!(start(&mut e, &pool, Source::Token(1 << 30), 0, greedy), Err(Error::Token { .. })));
+    assert!(matches!(start(&mut e, &pool, TokenSource::Token(1), 96, greedy), Err(Error::Full(96))));
+    assert!(matches!(start(&mut e, &pool, TokenSource::Token(1 << 30), 0, greedy), Err(Error::Token { .. })));
     assert!(!e.is_in_flight());
     let mut last = Vec::new();
     for position in 93..96 {
         let token = last.last().copied().unwrap_or(1);
-        assert!(start(&mut e, &pool, Source::Token(token), position, greedy).expect("started") && e.is_in_flight());
+        assert!(
+            start(&mut e, &pool, TokenSource::Token(token), position, greedy).expect("started") && e.is_in_flight()
+        );
         last.push(e.wait().expect("a step").chosen[0].expect("a token"));
     }
     assert!(matches!(e.wait(), Err(Error::NotInFlight)));
     // The first of them again, by a step of its own, which ends what is in flight.
-    assert!(start(&mut e, &pool, Source::Token(5), 94, greedy).expect("started"));
+    assert!(start(&mut e, &pool, TokenSource::Token(5), 94, greedy).expect("started"));
     let logits = forward(&mut e, &[1], 93, false);
     assert_eq!(argmax(&logits), last[0] as usize);
     assert!(matches!(e.wait(), Err(Error::NotInFlight)), "another step ends one that is in flight");
@@ -139,7 +147,7 @@ fn a_step_is_waited_for_once_and_stays_in_the_context() {
 #[test]
 fn a_conversation_goes_on_after_what_the_device_chose() {
     for asynchronous in [false, true] {
-        let mut batcher = Batcher::new(engine("cpu")).with_ahead(asynchronous);
+        let mut batcher = Batcher::new(engine("cpu")).with_async_scheduling(asynchronous);
         let mut answer = |prompt: &[u32], limit: usize, end: Option<u32>| -> (Vec<u32>, Finish, PrefillStats) {
             let mut tokens = Vec::new();
             let sampler = Sampler::new(SamplingParams::greedy()).expect("parameters");

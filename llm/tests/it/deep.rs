@@ -2,7 +2,7 @@
 
 use gristmill_backend::{Options as Device, open};
 use gristmill_compiler::{Cheapest, Compiled, compile};
-use gristmill_llm::arch::{Functions, Logits, Options, Pools, TokenClass, load};
+use gristmill_llm::arch::{Functions, Logits, Options, Pools, StepKind, load};
 use gristmill_llm::gguf::Gguf;
 use gristmill_uop::dtype::Scalar;
 
@@ -12,9 +12,9 @@ fn layer(depth: usize) -> Compiled {
     let model = load(file.metadata(), &file).unwrap();
     let opened = open("null:gpu", &Device::default()).unwrap();
     let options = Options {
-        tokens: TokenClass::One,
+        tokens: StepKind::Decode,
         rows: 18432,
-        pools: Pools::of(18432 / Options::PAGE),
+        pools: Pools::from_pages(18432 / Options::PAGE),
         contiguous: true,
         depth,
         cache: Scalar::F16,

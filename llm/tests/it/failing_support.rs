@@ -2,7 +2,7 @@
 #![allow(dead_code, reason = "the server's tests use it too, each its part")]
 
 use gristmill_backend::{Opened, Options, open};
-use gristmill_runtime::staging::Piece;
+use gristmill_runtime::staging::StagedWrite;
 use gristmill_runtime::{Buffer, Device, DeviceId, Error, Kernel, Launch, Memory, Replay};
 use gristmill_uop::program::Program;
 use gristmill_uop::target::Target;
@@ -147,7 +147,7 @@ impl Device for Failing {
         }
         Ok(())
     }
-    fn stage<'a>(&'a self, to: &Buffer, offset: usize, len: usize) -> Result<Box<dyn Piece + 'a>, Error> {
+    fn stage<'a>(&'a self, to: &Buffer, offset: usize, len: usize) -> Result<Box<dyn StagedWrite + 'a>, Error> {
         self.inner.stage(to, offset, len)
     }
     fn load(&self, programs: &[Program], progress: &dyn Fn(usize, usize)) -> Result<Vec<Arc<dyn Kernel>>, Error> {

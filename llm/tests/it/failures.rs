@@ -7,7 +7,9 @@ use crate::golden_support::{Fixture, Tiny};
 use crate::parity_support::{asset, file_of};
 use gristmill_encodings::F32;
 use gristmill_llm::arch::Logits;
-use gristmill_llm::engine::{self, Compiled, Engine, Row, Run, Settings, Source, Step, Weights, WholePool};
+use gristmill_llm::engine::{
+    self, CompiledModel, DecodeRow, Engine, Settings, Step, TokenRun, TokenSource, Weights, WholePool,
+};
 use gristmill_llm::generation::{Finish, Generation};
 use gristmill_llm::gguf::Gguf;
 use gristmill_llm::perplexity::perplexity;
@@ -113,21 +115,21 @@ fn an_engine_that_failed_has_waited_for_all_it_started() {
     let (mut engine, calls) = engine(&tiny(None), true);
     let tokens = |engine: &mut Engine| -> Result<Vec<Option<u32>>, engine::Error> {
         let pool = WholePool::new(engine);
-        let run = Run { tokens: &prompt(1, 9), position: 0, pages: pool.pages(), contiguous: true };
+        let run = TokenRun { tokens: &prompt(1, 9), position: 0, pages: pool.pages(), contiguous: true };
         engine.logits(run, Logits::Last)?;
         let start = |engine: &mut Engine, token, position| {
-            let rows: [Row; 1] = [pool.row(token, position)];
+            let rows: [DecodeRow; 1] = [pool.row(token, position)];
             engine.start(&Step { rows: &rows, contiguous: true, ..Step::default() })
         };
         let mut tokens = vec![Some(5)];
         let mut ended = (|| {
-            start(engine, Source::Token(5), 9)?;
+            start(engine, TokenSource::Token(5), 9)?;
             for position in 10..16 {
-                let started = start(engine, Source::Row(0), position)?;
+                let started = start(engine, TokenSource::Row(0), position)?;
                 tokens.extend(engine.wait()?.chosen);
                 if !started {
                     let last = tokens.last().copied().flatten().expect("a token");
-                    start(engine, Source::Token(last), position)?;
+                    start(engine, TokenSource::Token(last), position)?;
                 }
             }
             Ok(())
@@ -332,7 +334,7 @@ fn memory_is_counted_before_it_is_taken() {
         let (opened, calls) = failing("cpu", false, overlaps);
         let settings = Settings { context: Some(context), chunk, ..Settings::default() };
         let none = Weights::default();
-        let compiled = Compiled::new(&file, opened, settings, &none, &|_| ()).expect("compiled");
+        let compiled = CompiledModel::new(&file, opened, settings, &none, &|_| ()).expect("compiled");
         assert_eq!(calls.allocated(), 0, "compiling takes no memory of the device");
         let counted = compiled.memory(&none) as f64;
         let mut engine = compiled.load(none, &|_| ()).expect("loaded");

@@ -9,7 +9,7 @@ use gristmill_compiler::alternatives::considered;
 use gristmill_compiler::alternatives::{rules, saturate::Budget};
 use gristmill_compiler::decision::Decider;
 use gristmill_compiler::{Cheapest, Compiled, Dialect, compile};
-use gristmill_llm::arch::{Functions, Logits, Model, Options, Pools, TokenClass};
+use gristmill_llm::arch::{Functions, Logits, Model, Options, Pools, StepKind};
 use gristmill_llm::engine::cache_rows;
 use gristmill_llm::gguf::Gguf;
 use gristmill_uop::dtype::Scalar;
@@ -34,7 +34,7 @@ fn functions() -> Vec<Arc<Function>> {
     let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/demo-glm-Q4_K_M.gguf");
     let file = Gguf::open(path).expect("a GGUF file");
     let model: Box<dyn Model> = gristmill_llm::arch::load(file.metadata(), &file).expect("a model");
-    let (one, chunk) = (TokenClass::One, TokenClass::Chunk { max: 32 });
+    let (one, chunk) = (StepKind::Decode, StepKind::Prefill { max: 32 });
     let steps = [(one, Scalar::F16), (one, Scalar::I8), (chunk, Scalar::F16)];
     let mut shared = Functions::new();
     let mut out: Vec<Arc<Function>> = Vec::new();
@@ -42,7 +42,7 @@ fn functions() -> Vec<Arc<Function>> {
         let options = Options {
             tokens,
             rows: 192,
-            pools: Pools::of(192 / Options::PAGE),
+            pools: Pools::from_pages(192 / Options::PAGE),
             contiguous: true,
             depth: 192,
             cache,
@@ -117,15 +117,15 @@ fn a_layer_for_avx512() {
 const PRESETS: [&str; 3] = ["glm-4.7-flash", "deepseek-v2-lite", "youtu-llm-2b"];
 
 /// The forms of a preset's largest layer in steps of these classes, over the pages of one sequence, which are neighbours, or over such pools by block tables.
-fn forms(target: &Target, preset: &str, context: usize, classes: &[TokenClass], paged: Option<Pools>) -> String {
+fn forms(target: &Target, preset: &str, context: usize, classes: &[StepKind], paged: Option<Pools>) -> String {
     let file = Gguf::synth(preset, "q4_0").expect("a preset");
     let model = gristmill_llm::arch::load(file.metadata(), &file).expect("a model");
     let rows = cache_rows(context, 512);
-    let (contiguous, pools) = (paged.is_none(), paged.unwrap_or(Pools::of(rows / Options::PAGE)));
+    let (contiguous, pools) = (paged.is_none(), paged.unwrap_or(Pools::from_pages(rows / Options::PAGE)));
     let (mut shared, mut out) = (Functions::new(), String::new());
     for &tokens in classes {
         let (cache, logits) = (Scalar::F16, Logits::Last);
-        let logits = if matches!(tokens, TokenClass::Batch { .. }) { Logits::All } else { logits };
+        let logits = if matches!(tokens, StepKind::BatchedDecode { .. }) { Logits::All } else { logits };
         let options = Options { tokens, rows, pools, contiguous, depth: rows, cache, logits, tile: Options::TILE };
         let plan = model.plan(&options, &mut shared);
         let layer = plan.functions().into_iter().max_by_key(|f| f.graph.len()).expect("functions");
@@ -145,7 +145,7 @@ fn forms(target: &Target, preset: &str, context: usize, classes: &[TokenClass], 
 #[test]
 fn forms_of_latent_attention() {
     for (target, _) in &machines()[..2] {
-        let classes = [TokenClass::One, TokenClass::Chunk { max: 64 }, TokenClass::Chunk { max: 512 }];
+        let classes = [StepKind::Decode, StepKind::Prefill { max: 64 }, StepKind::Prefill { max: 512 }];
         let of_contexts =
             |preset| [1024, 4096, 32_768].map(|context| forms(target, preset, context, &classes, None)).concat();
         let all = PRESETS.map(of_contexts).concat();
@@ -157,10 +157,10 @@ fn forms_of_latent_attention() {
 #[test]
 fn forms_of_latent_attention_over_pages() {
     for (target, _) in &machines()[..2] {
-        let batches = [1, 8].map(|max| TokenClass::Batch { max });
-        let pieces = [64, 512].map(|max| TokenClass::Chunk { max });
+        let batches = [1, 8].map(|max| StepKind::BatchedDecode { max });
+        let pieces = [64, 512].map(|max| StepKind::Prefill { max });
         let classes = [batches, pieces].concat();
-        let of = |preset| forms(target, preset, 4096, &classes, Some(Pools::of(4 * 4096 / Options::PAGE)));
+        let of = |preset| forms(target, preset, 4096, &classes, Some(Pools::from_pages(4 * 4096 / Options::PAGE)));
         insta::assert_snapshot!(format!("paged_forms_{}", target.name), PRESETS.map(of).concat());
     }
 }

@@ -1,6 +1,6 @@
 //! Generated models have the sizes and types of the published ones, and are the same from a file and from memory.
 
-use gristmill_llm::engine::{self, Compiled, Settings, Weights};
+use gristmill_llm::engine::{self, CompiledModel, Settings, Weights};
 use gristmill_llm::gguf::{Gguf, Metadata};
 use gristmill_llm::synth::{self, Error};
 use std::collections::{BTreeMap, HashSet};
@@ -174,7 +174,7 @@ fn a_preset_that_does_not_fit_is_refused_with_those_that_do() {
     let file = Gguf::synth("kimi-k2", "bf16").unwrap();
     let opened =
         gristmill_backend::open("cpu", &gristmill_backend::Options { quick: true, ..Default::default() }).unwrap();
-    let compiled = Compiled::new(&file, opened, Settings::default(), &Weights::default(), &|_| ());
+    let compiled = CompiledModel::new(&file, opened, Settings::default(), &Weights::default(), &|_| ());
     let Err(error @ engine::Error::Weights { need, .. }) = compiled else { panic!("two terabytes fit") };
     assert_eq!(need, synth::plan("kimi-k2", "bf16").unwrap().bytes() / 1_000_000);
     assert!(error.hint().unwrap().contains("youtu-llm-2b:bf16"), "{:?}", error.hint());

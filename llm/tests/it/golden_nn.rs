@@ -28,7 +28,7 @@ fn the_first_of_equals_comes_first() {
     let x = [1.0, 3.0, 3.0, 0.0, 3.0, /* second row */ 0.0, 0.0, 0.0, 0.0, 0.0];
     let y = apply(&[5], Scalar::F32, &x, 2, |_, x| {
         let top = nn::top_k(x, 4);
-        vec![nn::rank(x), top.index, top.of(x)]
+        vec![nn::rank(x), top.index, top.select(x)]
     });
     assert_eq!(y[0], [3.0, 0.0, 1.0, 4.0, 2.0, 0.0, 1.0, 2.0, 3.0, 4.0]);
     assert_eq!(y[1], [1.0, 2.0, 4.0, 0.0, 0.0, 1.0, 2.0, 3.0]);

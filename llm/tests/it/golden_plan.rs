@@ -3,10 +3,10 @@
 use crate::golden_support;
 use crate::golden_support::{Names, Tiny};
 use gristmill_encodings::{F32, Q4_0, Q6_K};
-use gristmill_llm::arch::deepseek2::{Deepseek2, Hyper};
+use gristmill_llm::arch::deepseek2::{Deepseek2, DeepseekHparams};
 use gristmill_llm::arch::moe::Gating;
 use gristmill_llm::arch::rope;
-use gristmill_llm::arch::{Bind, Error, Functions, Logits, Options, Pools, Tensors, TokenClass, load};
+use gristmill_llm::arch::{Bind, Error, Functions, Logits, Options, Pools, StepKind, Tensors, load};
 use gristmill_llm::gguf::Metadata;
 use gristmill_uop::dtype::Scalar;
 use gristmill_uop::encoding::EncodingRef;
@@ -88,12 +88,12 @@ impl Tensors for Glm {
     }
 }
 
-fn options(tokens: TokenClass) -> Options {
+fn options(tokens: StepKind) -> Options {
     let rows = Options::rows_for(4096, tokens.max());
     Options {
         tokens,
         rows,
-        pools: Pools::of(rows / Options::PAGE),
+        pools: Pools::from_pages(rows / Options::PAGE),
         contiguous: true,
         depth: rows,
         cache: Scalar::F16,
@@ -101,7 +101,7 @@ fn options(tokens: TokenClass) -> Options {
         tile: Options::TILE,
     }
 }
-const ONE: TokenClass = TokenClass::One;
+const ONE: StepKind = StepKind::Decode;
 
 #[test]
 fn glm_has_two_kinds_of_block() {
@@ -110,7 +110,7 @@ fn glm_has_two_kinds_of_block() {
     let decode = model.plan(&options(ONE), &mut functions);
     assert_eq!(decode.calls.len(), 49);
     assert_eq!(decode.functions().len(), 4, "embed, dense, moe, head");
-    let chunk = options(TokenClass::Chunk { max: 512 });
+    let chunk = options(StepKind::Prefill { max: 512 });
     let prefill = model.plan(&chunk, &mut functions);
     assert_eq!(prefill.functions().len(), 4);
     assert_eq!(functions.len(), 8);
@@ -193,8 +193,9 @@ fn gating_of_files_without_the_key() {
         });
         out
     };
-    let gating =
-        |m: &Metadata, t: &dyn Tensors| Hyper::read(m, t).expect("valid").experts.expect("experts").routing.gating;
+    let gating = |m: &Metadata, t: &dyn Tensors| {
+        DeepseekHparams::read(m, t).expect("valid").experts.expect("experts").routing.gating
+    };
     assert_eq!(gating(&without(&glm()), &Glm(|_, _| &Q4_0)), Gating::Sigmoid);
     let b = golden_support::tensors(Tiny::B, true, false);
     assert_eq!(gating(&without(&golden_support::metadata(Tiny::B, true)), &Names(&b)), Gating::Softmax);
@@ -205,7 +206,7 @@ fn gating_of_files_without_the_key() {
 #[test]
 fn frequencies_and_scales_are_those_of_the_specification() {
     let near = |found: f64, expected: f64| assert!((found / expected - 1.0).abs() < 2e-8, "{found} {expected}");
-    let h = Hyper::read(&glm(), &Glm(|_, _| &Q4_0)).expect("valid");
+    let h = DeepseekHparams::read(&glm(), &Glm(|_, _| &Q4_0)).expect("valid");
     near(h.score_scale, 0.0625);
     let f = rope::frequencies(h.rope, h.base, h.scaling);
     [(1, 0.64938163), (16, 1e-3), (31, 1.5399265e-6)].iter().for_each(|&(k, v)| near(f[k], v));
@@ -216,12 +217,12 @@ fn frequencies_and_scales_are_those_of_the_specification() {
     m.insert("deepseek2.rope.scaling.type", "yarn").insert("deepseek2.rope.scaling.factor", 40f32);
     m.insert("deepseek2.rope.scaling.original_context_length", 4096u32);
     // Without the multiplier's key cosine and sine grow too, which is warned of.
-    let h = Hyper::read(&m, &Glm(|_, _| &Q4_0)).expect("valid");
+    let h = DeepseekHparams::read(&m, &Glm(|_, _| &Q4_0)).expect("valid");
     near(h.magnitude, 1.368887945);
     near(h.score_scale, 1.368887945f64.powi(2) / 192f64.sqrt());
     assert_eq!(h.warnings.len(), 1);
     m.insert("deepseek2.rope.scaling.yarn_log_multiplier", 0.0707f32);
-    let h = Hyper::read(&m, &Glm(|_, _| &Q4_0)).expect("valid");
+    let h = DeepseekHparams::read(&m, &Glm(|_, _| &Q4_0)).expect("valid");
     near(h.score_scale, 0.114721386);
     assert_eq!((h.magnitude, h.warnings.len()), (1.0, 0));
     let f = rope::frequencies(h.rope, h.base, h.scaling);
@@ -242,7 +243,7 @@ fn frequencies_and_scales_are_those_of_the_specification() {
 
 fn refused(change: impl Fn(&mut Metadata, &mut HashMap<String, Vec<u64>>)) -> Error {
     let (mut m, mut t) = (golden_support::metadata(Tiny::D, true), golden_support::tensors(Tiny::D, true, false));
-    Deepseek2::new(Hyper::read(&m, &Names(&t)).expect("valid"), &Names(&t)).expect("valid");
+    Deepseek2::new(DeepseekHparams::read(&m, &Names(&t)).expect("valid"), &Names(&t)).expect("valid");
     change(&mut m, &mut t);
     match load(&m, &Names(&t)) {
         Ok(_) => panic!("accepted"),

@@ -2,12 +2,12 @@
 
 use gristmill_compiler::testing::{every_form, rules_of_tensors};
 use gristmill_encodings::F32;
-use gristmill_llm::arch::deepseek2::{Deepseek2, Hyper};
+use gristmill_llm::arch::deepseek2::{Deepseek2, DeepseekHparams};
 use gristmill_llm::arch::{
-    self, Bind, CacheKinds, Call, Functions, Logits, Model, Options, Plan, Pools, Tensors, TokenClass,
+    self, Bind, BoundCall, CacheKinds, Functions, Logits, Model, Options, Plan, Pools, StepKind, Tensors,
 };
 use gristmill_llm::gguf::Metadata;
-use gristmill_tensor::evaluate::{Array, Env, evaluate_all};
+use gristmill_tensor::evaluate::{Env, HostArray, evaluate_all};
 use gristmill_uop::Id;
 use gristmill_uop::dtype::Scalar;
 use gristmill_uop::encoding::EncodingRef;
@@ -52,7 +52,7 @@ pub enum Tiny {
 pub struct Fixture {
     pub metadata: Metadata,
     pub dims: HashMap<String, Vec<u64>>,
-    pub hyper: Hyper,
+    pub hyper: DeepseekHparams,
     pub model: Box<dyn Model>,
     values: RefCell<HashMap<String, Vec<f64>>>,
     kv_b_rows: (usize, usize, usize),
@@ -194,13 +194,13 @@ impl Fixture {
     /// As files have it: keys and values of attention `split` or in one tensor, gates of experts `fused` with what they gate or apart.
     pub fn stored(tiny: Tiny, split: bool, fused: bool) -> Fixture {
         let (metadata, dims) = (metadata(tiny, split), tensors(tiny, split, fused));
-        let hyper = Hyper::read(&metadata, &Names(&dims)).expect("hyper-parameters");
+        let hyper = DeepseekHparams::read(&metadata, &Names(&dims)).expect("hyper-parameters");
         let model = arch::load(&metadata, &Names(&dims)).expect("a model");
         let kv_b_rows = (hyper.nope, hyper.value, hyper.kv_rank);
         Fixture { metadata, dims, hyper, model, values: RefCell::default(), kv_b_rows }
     }
     /// With hyper-parameters that no file can say.
-    pub fn changed(tiny: Tiny, change: impl Fn(&mut Hyper)) -> Fixture {
+    pub fn changed(tiny: Tiny, change: impl Fn(&mut DeepseekHparams)) -> Fixture {
         let mut fixture = Fixture::new(tiny, true);
         change(&mut fixture.hyper);
         let model = Deepseek2::new(fixture.hyper.clone(), &Names(&fixture.dims)).expect("tensors");
@@ -257,7 +257,7 @@ impl Form {
     /// Forms that are told apart: more than a layer of any fixture has.
     pub const MOST: usize = 16;
     /// That form, or the written one where there are fewer.
-    pub fn of(self, function: &Arc<Function>) -> Arc<Function> {
+    pub fn apply(self, function: &Arc<Function>) -> Arc<Function> {
         let Form::Number(number) = self else { return function.clone() };
         let forms = every_form(function, &Target::cpu("plain", 4, 2), &rules_of_tensors(), Form::MOST);
         forms.into_iter().nth(number).map_or_else(|| function.clone(), Arc::new)
@@ -276,7 +276,7 @@ pub struct Way {
 
 /// Steps of one sequence with at least so many positions, with all logits. Its pages are neighbours, and the pools have one of each kind more than it needs, so that
 /// [`VARIABLES`] have it begin behind the first.
-pub fn of_one_sequence(model: &dyn Model, tokens: TokenClass, rows: usize, cache: Scalar) -> Options {
+pub fn of_one_sequence(model: &dyn Model, tokens: StepKind, rows: usize, cache: Scalar) -> Options {
     let (rows, logits, tile) = (rows.next_multiple_of(Options::PAGE), Logits::All, Options::TILE);
     let CacheKinds { window, states } = model.cache_kinds();
     // As few window pages as the tokens of a step see, so that the ring buffer wraps around.
@@ -299,21 +299,22 @@ pub fn run(
     tokens: &[i64],
     way: Way,
     watch: impl Fn(&Function) -> Option<Id>,
-    mut inspect: impl FnMut(usize, &Call, &Array),
+    mut inspect: impl FnMut(usize, &BoundCall, &HostArray),
 ) -> Vec<Vec<f64>> {
-    let class = way.chunk.map_or(TokenClass::One, |max| TokenClass::Chunk { max });
+    let class = way.chunk.map_or(StepKind::Decode, |max| StepKind::Prefill { max });
     let rows = tokens.len() + class.max();
     let options = of_one_sequence(f.model.as_ref(), class, rows, way.cache);
     let rows = options.rows;
     let mut plan: Plan = f.model.plan(&options, &mut Functions::new());
     let mut forms: HashMap<*const Function, Arc<Function>> = HashMap::new();
     for call in &mut plan.calls {
-        call.function = forms.entry(Arc::as_ptr(&call.function)).or_insert_with(|| way.form.of(&call.function)).clone();
+        call.function =
+            forms.entry(Arc::as_ptr(&call.function)).or_insert_with(|| way.form.apply(&call.function)).clone();
     }
     let mut values: HashMap<Bind, Vec<f64>> = HashMap::from([(Bind::Rope(0), wide_rope_table(f, rows))]);
     for layer in 0..f.model.layers() {
         // A row that was never written must not be read: a single NaN would reach the logits.
-        for (plane, p) in f.model.planes(way.cache)[layer].iter().enumerate() {
+        for (plane, p) in f.model.cache_tensors(way.cache)[layer].iter().enumerate() {
             values.insert(Bind::State(layer, plane), vec![f64::NAN; options.pool_rows(p.window()) * p.width]);
         }
     }

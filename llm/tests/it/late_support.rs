@@ -2,7 +2,7 @@
 //! step uses, it reads.
 
 use gristmill_backend::{Opened, Options, open};
-use gristmill_runtime::staging::Piece;
+use gristmill_runtime::staging::StagedWrite;
 use gristmill_runtime::{Buffer, Device, DeviceId, Error, Kernel, Launch, Memory, Replay};
 use gristmill_uop::program::Program;
 use gristmill_uop::target::Target;
@@ -65,7 +65,7 @@ impl Device for Late {
     fn read(&self, from: &Buffer, offset: usize, data: &mut [u8]) -> Result<(), Error> {
         self.inner.read(from, offset, data)
     }
-    fn stage<'a>(&'a self, to: &Buffer, offset: usize, len: usize) -> Result<Box<dyn Piece + 'a>, Error> {
+    fn stage<'a>(&'a self, to: &Buffer, offset: usize, len: usize) -> Result<Box<dyn StagedWrite + 'a>, Error> {
         self.inner.stage(to, offset, len)
     }
     fn load(&self, programs: &[Program], progress: &dyn Fn(usize, usize)) -> Result<Vec<Arc<dyn Kernel>>, Error> {

@@ -1,10 +1,10 @@
 //! Engines of one file on one device share the weights that lie the same for both.
 
 use crate::common::forward;
-use gristmill_backend::cpu::{Cc, CpuDevice, Isa, QUICK, dialect};
+use gristmill_backend::cpu::{Cc, CpuDevice, Isa, QUICK_FLAG, dialect};
 use gristmill_backend::null::NullDevice;
 use gristmill_backend::{Opened, Options as Device, open};
-use gristmill_llm::engine::{Compiled, Engine, Progress, Settings, Weights};
+use gristmill_llm::engine::{CompiledModel, Engine, Progress, Settings, Weights};
 use gristmill_llm::gguf::Gguf;
 use gristmill_runtime::Buffer;
 use gristmill_runtime::store::Store;
@@ -28,8 +28,8 @@ fn with(opened: &Opened, change: fn(&mut Target)) -> Opened {
     opened
 }
 
-fn compiled<'a>(file: &'a Gguf, opened: Opened, there: &Weights) -> Compiled<'a> {
-    Compiled::new(file, opened, settings(), there, &|_| ()).expect("a model")
+fn compiled<'a>(file: &'a Gguf, opened: Opened, there: &Weights) -> CompiledModel<'a> {
+    CompiledModel::new(file, opened, settings(), there, &|_| ()).expect("a model")
 }
 
 /// Where the weights are, and how long.
@@ -94,7 +94,8 @@ fn shared_weights_give_the_logits_of_own_ones() {
     let folder = tempfile::tempdir().expect("a folder");
     let store = Store::open(folder.path().join("store"), 1 << 28).expect("a store");
     let isa = Isa::parse(&Device::default().isa).expect("an instruction set");
-    let device = CpuDevice::with(2, isa, Cc::find().expect("a C compiler").with_flag(QUICK), store).expect("a cpu");
+    let device =
+        CpuDevice::with(2, isa, Cc::find().expect("a C compiler").with_flag(QUICK_FLAG), store).expect("a cpu");
     let opened = Opened::new(Arc::new(device), Some(&dialect::C));
     let file = demo();
     let base = Engine::load(&file, opened.clone(), settings(), &|_| ()).expect("a model");

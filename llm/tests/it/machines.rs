@@ -3,7 +3,7 @@
 use crate::steps_support::step;
 use gristmill_backend::{cpu, cuda};
 use gristmill_compiler::{Cheapest, Compiled, Dialect, compile};
-use gristmill_llm::arch::TokenClass;
+use gristmill_llm::arch::StepKind;
 use gristmill_tensor::dims;
 use gristmill_tensor::function::Capture;
 use gristmill_uop::fragment::AMX_BF16;
@@ -14,7 +14,7 @@ use gristmill_uop::{Op, RangeKind, Scalar};
 use std::sync::Arc;
 
 /// The largest function of a step: a layer with experts, or the only kind of layer there is.
-fn layer(preset: &str, tokens: TokenClass) -> Arc<Function> {
+fn layer(preset: &str, tokens: StepKind) -> Arc<Function> {
     let plan = step(preset, "q4_0", tokens);
     let largest = plan.functions().into_iter().max_by_key(|function| function.graph.len()).expect("functions");
     largest.clone()
@@ -50,7 +50,7 @@ fn workgroups(compiled: &Compiled) -> Vec<i64> {
 #[test]
 fn every_named_machine_has_plans_that_fit_it() {
     for preset in ["glm-4.7-flash", "deepseek-v2-lite", "youtu-llm-2b"] {
-        for tokens in [TokenClass::One, TokenClass::Chunk { max: 512 }] {
+        for tokens in [StepKind::Decode, StepKind::Prefill { max: 512 }] {
             let function = layer(preset, tokens);
             for row in NAMED {
                 let machine = Machine::named(row.name).expect("a row");
@@ -68,7 +68,7 @@ fn every_named_machine_has_plans_that_fit_it() {
 
 #[test]
 fn fewer_units_are_given_fewer_workgroups() {
-    let function = layer("glm-4.7-flash", TokenClass::One);
+    let function = layer("glm-4.7-flash", StepKind::Decode);
     let (many, few) = (plan(&function, h200()), plan(&function, Machine { units: 28, ..h200() }));
     let most = |compiled: &Compiled| workgroups(compiled).into_iter().max();
     assert!(most(&few) < most(&many), "{:?}, {:?}", workgroups(&few), workgroups(&many));
@@ -76,7 +76,7 @@ fn fewer_units_are_given_fewer_workgroups() {
 
 #[test]
 fn without_fragments_threads_add_products_up() {
-    let function = layer("glm-4.7-flash", TokenClass::Chunk { max: 512 });
+    let function = layer("glm-4.7-flash", StepKind::Prefill { max: 512 });
     let (with, without) = (plan(&function, h200()), plan(&function, Machine { fragments: &[], ..h200() }));
     assert!(has(&with, "mma_") && !has(&without, "mma_"));
     assert!(has(&without, "dot4"), "packed weights are multiplied as bytes nevertheless");
@@ -85,7 +85,7 @@ fn without_fragments_threads_add_products_up() {
 
 #[test]
 fn less_shared_memory_holds_less() {
-    let function = layer("glm-4.7-flash", TokenClass::One);
+    let function = layer("glm-4.7-flash", StepKind::Decode);
     let small = Machine { shared_per_unit: 100 << 10, shared_per_workgroup: 99 << 10, ..h200() };
     let scratch = |compiled: &Compiled| compiled.programs.iter().map(|p| p.scratch).max();
     let (large, small) = (scratch(&plan(&function, h200())), scratch(&plan(&function, small)));
@@ -94,7 +94,7 @@ fn less_shared_memory_holds_less() {
 
 #[test]
 fn a_subgroup_s_width_is_that_of_shared_rows() {
-    let function = layer("youtu-llm-2b", TokenClass::One);
+    let function = layer("youtu-llm-2b", StepKind::Decode);
     let lanes = |subgroup: i64| {
         let compiled = plan(&function, Machine { subgroup, fragments: &[], ..h200() });
         let of = |p: &gristmill_uop::program::Program| {
@@ -124,7 +124,7 @@ fn interleaved_rows_are_multiplied_by_whole_vectors() {
         ("llama-3.1-8b", "q4_k_m"),
     ];
     for (preset, quant) in presets {
-        let plan = step(preset, quant, TokenClass::One);
+        let plan = step(preset, quant, StepKind::Decode);
         for (function, machine) in plan.functions().into_iter().flat_map(|f| machines.iter().map(move |m| (f, m))) {
             let target = Target::new(machine.clone());
             let compiled = compile(function, &target, Some(&cpu::dialect::C), &mut Cheapest);
@@ -145,11 +145,11 @@ fn every_optimisation_acts_on_every_machine_that_has_it() {
     // their numbers say.
     let functions = [
         Arc::new(rows_added()),
-        layer("glm-4.7-flash", TokenClass::One),
-        layer("gemma-4-26b-a4b", TokenClass::One),
-        layer("qwen3-30b-a3b", TokenClass::One),
-        layer("deepseek-v2-lite", TokenClass::One),
-        layer("glm-4.7-flash", TokenClass::Chunk { max: 512 }),
+        layer("glm-4.7-flash", StepKind::Decode),
+        layer("gemma-4-26b-a4b", StepKind::Decode),
+        layer("qwen3-30b-a3b", StepKind::Decode),
+        layer("deepseek-v2-lite", StepKind::Decode),
+        layer("glm-4.7-flash", StepKind::Prefill { max: 512 }),
     ];
     let avx512 = Machine::cpu("avx512vnni", 16, 2);
     let avx2 = Machine { pairs: true, signed_bytes: true, ..Machine::cpu("avx2", 8, 2) };
@@ -190,7 +190,7 @@ fn every_optimisation_acts_on_every_machine_that_has_it() {
 
 #[test]
 fn machines_that_differ_have_plans_that_do() {
-    let function = layer("glm-4.7-flash", TokenClass::One);
+    let function = layer("glm-4.7-flash", StepKind::Decode);
     let names = ["h200", "a100", "rtx4090", "rtx3060", "l4", "t4", "m3-max", "rx7900xtx", "arc-b580"];
     let mut decided: Vec<String> = names
         .map(|name| {
@@ -210,7 +210,7 @@ fn kernels_of_experts_have_a_bound() {
         [("gpt-oss-20b", "mxfp4_moe", 8), ("glm-4.7-flash", "q4_0", 16), ("qwen3-30b-a3b", "q4_0", 16)]
     {
         for max in [max, 2 * max] {
-            let plan_of = step(preset, quant, TokenClass::Batch { max });
+            let plan_of = step(preset, quant, StepKind::BatchedDecode { max });
             for function in plan_of.functions() {
                 let most = workgroups(&plan(function, h200())).into_iter().max();
                 assert!(most <= Some(1 << 20), "{preset}, {max} rows: {most:?}");

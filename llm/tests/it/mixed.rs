@@ -3,9 +3,9 @@
 use crate::parity_support::tables::{data, ids, npy, rms};
 use gristmill_backend::{Options, open};
 use gristmill_llm::arch::{self, Logits};
-use gristmill_llm::engine::{Chunk, Engine, Pages, Row, Settings, Source, Step};
+use gristmill_llm::engine::{Chunk, DecodeRow, Engine, Pages, Settings, Step, TokenSource};
 use gristmill_llm::gguf::Gguf;
-use gristmill_llm::sampling::Draws;
+use gristmill_llm::sampling::RowSampling;
 use gristmill_uop::Scalar;
 
 /// RMS of the difference, in standard deviations of the reference.
@@ -35,12 +35,17 @@ fn up_to(pages: &[u32], position: usize) -> Pages<'_> {
 }
 
 /// A token of the sequence with these pages.
-fn row(token: u32, position: usize, pages: &[u32]) -> Row<'_> {
-    Row { token: Source::Token(token), position, pages: up_to(pages, position), draws: Draws::greedy() }
+fn row(token: u32, position: usize, pages: &[u32]) -> DecodeRow<'_> {
+    DecodeRow {
+        token: TokenSource::Token(token),
+        position,
+        pages: up_to(pages, position),
+        sampling: RowSampling::greedy(),
+    }
 }
 
 /// Runs a chunk beside these rows.
-fn step(engine: &mut Engine, chunk: Chunk, rows: &[Row]) {
+fn step(engine: &mut Engine, chunk: Chunk, rows: &[DecodeRow]) {
     engine.run(&Step { chunk: Some(chunk), rows, ..Step::default() }).expect("a step");
 }
 
@@ -51,7 +56,7 @@ fn run(engine: &mut Engine, tokens: &[u32], ends: &[usize], others: usize) -> [V
     let (mut found, mut begin, mut logits) = ([Vec::new(), Vec::new()], 0, Vec::new());
     for (nth, &end) in ends.iter().enumerate() {
         let rows = (1..=others).map(|s| row(tokens[nth], nth, &of[s]));
-        let rows: Vec<Row> = rows.collect();
+        let rows: Vec<DecodeRow> = rows.collect();
         let pages = up_to(&of[0], end - 1);
         let (tokens, logits_of) = (&tokens[begin..end], Logits::Last);
         step(engine, Chunk { tokens, position: begin, pages, exact: false, logits: logits_of }, &rows);
@@ -92,7 +97,7 @@ crate::parity_support::of_families_over_pools!(check, OVER_POOLS);
 fn behind(engine: &mut Engine, tokens: &[u32], others: usize) -> Vec<u32> {
     let of: Vec<Vec<u32>> = (0..=others).map(pages).collect();
     let (first, rest) = tokens.split_at(64);
-    let rows: Vec<Row> = (1..=others).map(|s| row(first[s], 0, &of[s])).collect();
+    let rows: Vec<DecodeRow> = (1..=others).map(|s| row(first[s], 0, &of[s])).collect();
     let pages = up_to(&of[0], 63);
     step(engine, Chunk { tokens: first, position: 0, pages, exact: true, logits: Logits::None }, &rows);
     let pages = up_to(&of[0], tokens.len() - 1);

@@ -8,15 +8,15 @@
 
 use crate::side_by_side::each;
 use crate::steps_support::{CHUNK, CONTEXT, functions_of_steps};
-use gristmill_backend::cuda::{Compiler, dialect};
-use gristmill_backend::{Options, Text, open};
+use gristmill_backend::cuda::{Nvrtc, dialect};
+use gristmill_backend::{KernelText, Options, open};
 use gristmill_encodings::by_name;
 use gristmill_llm::arch::{self, Functions, Pools};
 use gristmill_llm::engine::{
     CacheShape, GraphKey, StepLimits, batch_graph, cache_rows, mixed_graphs, plan_options, sequence_graphs,
 };
 use gristmill_llm::gguf::Gguf;
-use gristmill_llm::sampling::{self, Choice};
+use gristmill_llm::sampling::{self, SamplingMethod};
 use gristmill_runtime::store::{Key, Store};
 use gristmill_tensor::dims;
 use gristmill_tensor::function::Capture;
@@ -53,7 +53,7 @@ const PROMPTS: [&str; 3] = ["glm-4.7-flash", "deepseek-v2-lite", "youtu-llm-2b"]
 
 /// A text, the GPU that it is for, the threads of its workgroups, and where it is from.
 struct Case {
-    text: Text,
+    text: KernelText,
     machine: Machine,
     threads: usize,
     place: String,
@@ -74,12 +74,18 @@ fn kernels(machine: &str, preset: &str, quant: &str, all_steps: bool) -> Vec<Cas
     let mut functions = Functions::new();
     let mut all = functions_of_steps(&*model, jit.target(), &mut functions, all_steps);
     // Choices differ in the vocabulary alone: of the largest, all of them.
-    let choices: &[Choice] = match preset {
+    let choices: &[SamplingMethod] = match preset {
         _ if !all_steps => &[],
-        "glm-4.7-flash" => &[Choice::Greedy, Choice::Best, Choice::First, Choice::Nucleus, Choice::All],
-        _ => &[Choice::Greedy, Choice::Best],
+        "glm-4.7-flash" => &[
+            SamplingMethod::Greedy,
+            SamplingMethod::SmallTopK,
+            SamplingMethod::TopK,
+            SamplingMethod::TopP,
+            SamplingMethod::All,
+        ],
+        _ => &[SamplingMethod::Greedy, SamplingMethod::SmallTopK],
     };
-    let sample = |&choice: &Choice| functions.share(sampling::one_function(choice, model.vocabulary()));
+    let sample = |&choice: &SamplingMethod| functions.share(sampling::one_function(choice, model.vocabulary()));
     all.extend(choices.iter().map(sample));
     cases(&mut jit, &all, &format!("{machine}: {preset} {quant}"))
 }
@@ -91,7 +97,7 @@ fn cases(jit: &mut Jit, all: &[Arc<Function>], of: &str) -> Vec<Case> {
         for program in &ready.compiled.programs {
             let place = format!("{of}, {} of {}", program.name, ready.function.name);
             let machine = jit.device().target().machine.clone();
-            out.push(Case { text: Text::of(program), machine, threads: program.threads, place });
+            out.push(Case { text: KernelText::from_program(program), machine, threads: program.threads, place });
         }
     }
     out
@@ -119,7 +125,9 @@ fn together(machine: &str, preset: &str, quant: &str) -> Vec<Case> {
     }
     for most in [1, 64] {
         let vocabulary = model.vocabulary();
-        all.extend([sampling::rows_function, sampling::ranks_function].map(|of| functions.share(of(vocabulary, most))));
+        all.extend(
+            [sampling::rows_function, sampling::candidates_function].map(|of| functions.share(of(vocabulary, most))),
+        );
     }
     cases(&mut jit, &all, &format!("{machine}: {preset} {quant}, pages"))
 }
@@ -141,7 +149,12 @@ fn products(machine: &str) -> Vec<Case> {
     let programs = ready.iter().flat_map(|ready| ready.compiled.programs.iter().map(move |p| (ready, p)));
     let case = |(ready, program): (&Arc<Ready>, &Arc<Program>)| {
         let place = format!("{machine}: products of {}, {}", ready.function.name, program.name);
-        Case { text: Text::of(program), machine: target.machine.clone(), threads: program.threads, place }
+        Case {
+            text: KernelText::from_program(program),
+            machine: target.machine.clone(),
+            threads: program.threads,
+            place,
+        }
     };
     programs.map(case).collect()
 }
@@ -183,7 +196,7 @@ fn of_kernel<'a>(log: &'a str, symbol: &str) -> Option<&'a str> {
 }
 
 /// What is wrong with each of these kernels of one architecture, if anything is. They are one text: what stands before kernels takes as long as a quarter of one.
-fn faults(compiler: &Compiler, cases: &[Case], prelude: &str) -> Vec<Option<String>> {
+fn faults(compiler: &Nvrtc, cases: &[Case], prelude: &str) -> Vec<Option<String>> {
     let [first, ..] = cases else { return vec![] };
     let source = cases.iter().fold(prelude.to_owned(), |text, case| format!("{text}\n#line 1\n{}", case.text.source));
     let compiled = match compiler.compile(&first.text.symbol, &source, sm(first), &["--ptxas-options=-v"]) {
@@ -285,7 +298,7 @@ fn scattered_sums_compile_without_spills() {
 
 /// Compiles what was not compiled before, and fails where something is wrong with a kernel.
 fn compile(cases: Vec<Vec<Case>>) {
-    let compiler = match Compiler::find() {
+    let compiler = match Nvrtc::find() {
         Ok(compiler) => compiler,
         Err(error) => {
             let needed = std::env::var_os("GRISTMILL_REQUIRE_NVRTC").is_some();

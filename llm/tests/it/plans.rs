@@ -9,7 +9,7 @@ use gristmill_compiler::decompose::matmul_variant::MatmulVariant;
 use gristmill_compiler::ir::layout::Layout;
 use gristmill_compiler::plan::{NestPlan, StagePlan, TilePlan, Workgroup};
 use gristmill_compiler::{Cheapest, Compiled, Decision, Dialect, Listed, Perturb, Policy, check_plan, compile};
-use gristmill_llm::arch::TokenClass;
+use gristmill_llm::arch::StepKind;
 use gristmill_uop::fragment::AMX_BF16;
 use gristmill_uop::function::Function;
 use gristmill_uop::launch::LaunchPlan;
@@ -19,7 +19,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 /// The functions of a step.
-fn functions(preset: &str, tokens: TokenClass) -> Vec<Arc<Function>> {
+fn functions(preset: &str, tokens: StepKind) -> Vec<Arc<Function>> {
     let plan = step(preset, "q4_0", tokens);
     plan.functions().into_iter().cloned().collect()
 }
@@ -66,7 +66,7 @@ fn parses(plan: &str) -> bool {
 fn every_proposal_of_every_preset_has_a_text_that_parses() {
     let mut seen = 0;
     for preset in ["glm-4.7-flash", "deepseek-v2-lite", "youtu-llm-2b"] {
-        for tokens in [TokenClass::One, TokenClass::Chunk { max: 512 }] {
+        for tokens in [StepKind::Decode, StepKind::Prefill { max: 512 }] {
             for function in functions(preset, tokens) {
                 for machine in &machines() {
                     let made = compiled(&function, machine, &mut Listed);
@@ -90,7 +90,7 @@ fn every_proposal_of_every_preset_has_a_text_that_parses() {
 #[test]
 fn who_lists_alternatives_gets_the_same_kernels() {
     for machine in &machines() {
-        for function in functions("deepseek-v2-lite", TokenClass::Chunk { max: 64 }) {
+        for function in functions("deepseek-v2-lite", StepKind::Prefill { max: 64 }) {
             let sources = |policy: &mut dyn Policy| -> Vec<String> {
                 compiled(&function, machine, policy).programs.iter().map(|p| p.source.clone()).collect()
             };
@@ -104,7 +104,7 @@ fn who_lists_alternatives_gets_the_same_kernels() {
 fn few_workgroups_are_smaller_where_what_is_fused_is_cheaper_so() {
     let taken = |preset: &str| {
         let machine: (Target, &'static dyn Dialect) = (Target::named("h200"), &cuda::dialect::Cuda);
-        let functions = functions(preset, TokenClass::One);
+        let functions = functions(preset, StepKind::Decode);
         let function = functions.iter().find(|f| f.name.contains("moe")).expect("a layer with experts");
         let made = compiled(function, &machine, &mut Listed);
         let decision = made.decisions.iter().find(|d| d.kind == "shapes").expect("few workgroups");
@@ -129,7 +129,7 @@ fn left_by_a_tuner(decision: &Decision) -> impl Iterator<Item = (String, &str)> 
 fn a_plan_that_a_tuner_left_is_taken_and_is_another_kernel() {
     for machine in machines() {
         let mut taken = 0;
-        for function in functions("youtu-llm-2b", TokenClass::Chunk { max: 64 }) {
+        for function in functions("youtu-llm-2b", StepKind::Prefill { max: 64 }) {
             let first = compiled(&function, &machine, &mut Listed);
             let texts = |c: &Compiled| c.programs.iter().map(|p| p.source.clone()).collect::<Vec<_>>();
             for kind in ["workgroup", "stages", "nest", "launch", "attention", "product"] {
@@ -150,7 +150,7 @@ fn a_plan_that_a_tuner_left_is_taken_and_is_another_kernel() {
         assert!(taken > 5, "{taken} on {}", machine.0.name);
         // What nobody proposes counts for nothing.
         let mut strange = machine.clone();
-        let function = &functions("youtu-llm-2b", TokenClass::One)[0];
+        let function = &functions("youtu-llm-2b", StepKind::Decode)[0];
         let first = compiled(function, &machine, &mut Cheapest);
         for decision in &first.decisions {
             strange.0.plans.insert(decision.key(), "workgroup: a7 global".into());
@@ -163,7 +163,7 @@ fn a_plan_that_a_tuner_left_is_taken_and_is_another_kernel() {
 /// What is fused and merged may be chosen by name, and each such choice has a name of its own, which tells whose it is.
 #[test]
 fn what_is_fused_otherwise_is_other_kernels() {
-    let function = functions("deepseek-v2-lite", TokenClass::One).into_iter().find(|f| f.name.contains("moe"));
+    let function = functions("deepseek-v2-lite", StepKind::Decode).into_iter().find(|f| f.name.contains("moe"));
     let function = function.expect("a layer with experts");
     for machine in machines() {
         let mut taken: BTreeSet<&str> = BTreeSet::new();
@@ -201,7 +201,7 @@ fn perturbed_layouts_are_the_same_in_every_function() {
         for seed in 1..4 {
             let mut lies: BTreeMap<String, Layout> = BTreeMap::new();
             let mut policy = Perturb::new(0x9e37_79b9_7f4a_7c15 ^ seed);
-            for tokens in [TokenClass::One, TokenClass::Chunk { max: 64 }] {
+            for tokens in [StepKind::Decode, StepKind::Prefill { max: 64 }] {
                 for function in functions("deepseek-v2-lite", tokens) {
                     for &(slot, layout) in &compiled(&function, machine, &mut policy).layouts {
                         let weight = format!(
@@ -228,7 +228,7 @@ fn never_taken(all: &[Decision]) -> Vec<String> {
 #[test]
 fn perturbed_schedules_take_every_alternative() {
     let mut all: Vec<Decision> = Vec::new();
-    let steps = [TokenClass::One, TokenClass::Chunk { max: 64 }].map(|tokens| functions("deepseek-v2-lite", tokens));
+    let steps = [StepKind::Decode, StepKind::Prefill { max: 64 }].map(|tokens| functions("deepseek-v2-lite", tokens));
     for seed in 1..40 {
         for machine in &machines() {
             for (i, functions) in steps.iter().enumerate() {

@@ -44,7 +44,7 @@ fn conversations_are_kept_side_by_side() {
     for prompt in &prompts {
         assert_eq!(ask(&mut batcher, prompt, Reuse::Any, 50).prefill.reused, 0);
     }
-    assert!(batcher.kept_bytes() > 0);
+    assert!(batcher.cached_bytes() > 0);
     for prompt in &prompts {
         let prefill = ask(&mut batcher, prompt, Reuse::Any, 0).prefill;
         assert!(prefill.reused >= 199 / BLOCK * BLOCK && prefill.run <= BLOCK, "{prefill:?}");

@@ -1,7 +1,7 @@
 //! A device around another that remembers the buffers of states that it was asked for.
 
 use gristmill_backend::Opened;
-use gristmill_runtime::staging::Piece;
+use gristmill_runtime::staging::StagedWrite;
 use gristmill_runtime::{Buffer, Device, DeviceId, Error, Kernel, Launch, Memory, Replay};
 use gristmill_uop::program::Program;
 use gristmill_uop::target::Target;
@@ -59,7 +59,7 @@ impl Device for Recorded {
     fn read(&self, from: &Buffer, offset: usize, data: &mut [u8]) -> Result<(), Error> {
         self.inner.read(from, offset, data)
     }
-    fn stage<'a>(&'a self, to: &Buffer, offset: usize, len: usize) -> Result<Box<dyn Piece + 'a>, Error> {
+    fn stage<'a>(&'a self, to: &Buffer, offset: usize, len: usize) -> Result<Box<dyn StagedWrite + 'a>, Error> {
         self.inner.stage(to, offset, len)
     }
     fn load(&self, programs: &[Program], progress: &dyn Fn(usize, usize)) -> Result<Vec<Arc<dyn Kernel>>, Error> {

@@ -6,7 +6,7 @@ use crate::conversation_support::{ask, exact_prefix, fresh};
 use crate::parity_support::tables::{data, rms};
 use gristmill_backend::{Options, open};
 use gristmill_llm::arch::{self, Logits};
-use gristmill_llm::engine::{Compiled, Engine, MemoryEstimate, Pages, Run, Settings, Weights, cache_rows};
+use gristmill_llm::engine::{CompiledModel, Engine, MemoryEstimate, Pages, Settings, TokenRun, Weights, cache_rows};
 use gristmill_llm::gguf::Gguf;
 use gristmill_llm::sched::{BLOCK, Batcher, Reuse};
 use gristmill_uop::Scalar;
@@ -70,7 +70,7 @@ fn in_ring(engine: &mut Engine, tokens: &[u32], most: usize, begin: u32, contigu
     let pages = Pages { all: &all, windows: &windows, state: 0 };
     let mut out = Vec::new();
     for (nth, tokens) in tokens.chunks(most).enumerate() {
-        let run = Run { tokens, position: nth * most, pages, contiguous };
+        let run = TokenRun { tokens, position: nth * most, pages, contiguous };
         out.extend(engine.logits(run, Logits::All).expect("logits"));
     }
     out
@@ -123,7 +123,7 @@ fn a_cache_has_the_bytes_of_its_windows() {
         let opened = open("cpu", &exact()).expect("a device");
         let none = Weights::default();
         let compiled =
-            Compiled::new(&file, opened, settings(4000, CHUNK, Scalar::F16), &none, &|_| ()).expect("compiled");
+            CompiledModel::new(&file, opened, settings(4000, CHUNK, Scalar::F16), &none, &|_| ()).expect("compiled");
         let tables = long.memory_bytes() - compiled.memory(&none);
         assert!(tables < 4096, "{name}: {tables} bytes that are not counted");
         let intermediates = long.memory_bytes() - long.weights().bytes() - estimate(4000).beside;

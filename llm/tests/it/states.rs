@@ -5,7 +5,7 @@ use crate::conversation_support::{apart, ask, exact_prefix, fresh};
 use crate::parity_support::tables::{data, rms};
 use gristmill_backend::{Opened, Options, open};
 use gristmill_llm::arch::Logits;
-use gristmill_llm::engine::{Compiled, Engine, MemoryEstimate, Settings, Weights};
+use gristmill_llm::engine::{CompiledModel, Engine, MemoryEstimate, Settings, Weights};
 use gristmill_llm::gguf::Gguf;
 use gristmill_llm::sched::{BLOCK, Batcher, Reuse, SequenceOptions};
 use gristmill_uop::Scalar;
@@ -101,7 +101,7 @@ fn conversations_are_kept_side_by_side() {
         let asked = ask(&mut few, prompt, Reuse::Any, 0);
         assert!(rms(&asked.logits, &fresh(&mut scratch, prompt, Reuse::Any, 0).logits) < NEAR, "{:?}", asked.prefill);
     }
-    assert!(few.load().kept_states <= 3);
+    assert!(few.load().cached_states <= 3);
 }
 
 #[test]
@@ -153,7 +153,7 @@ fn turn(batcher: &mut Batcher, prompt: &[u32], reuse: Reuse, answer: usize) -> (
         said += 1;
         batcher.push(id, token as u32);
     }
-    let (found, tokens) = (batcher.scheduler().found(id), batcher.scheduler().tokens(id).to_vec());
+    let (found, tokens) = (batcher.scheduler().reused_tokens(id), batcher.scheduler().tokens(id).to_vec());
     batcher.remove(id);
     (found.expect("it was admitted"), logits, tokens)
 }
@@ -186,7 +186,7 @@ fn conversations_over_a_pool_go_on_from_copies() {
         assert_eq!(found, expected);
         near(&other, &logits);
     }
-    assert!(batcher.kept_bytes() > 0 && batcher.load().kept_states > 0, "{:?}", batcher.load());
+    assert!(batcher.cached_bytes() > 0 && batcher.load().cached_states > 0, "{:?}", batcher.load());
 }
 
 #[test]
@@ -207,7 +207,7 @@ fn a_prompt_that_is_run_apart_has_states_of_its_own() {
 fn a_pool_has_the_bytes_of_its_states() {
     let none = Weights::default();
     let file = file();
-    let compiled = Compiled::new(&file, opened(), settings(3), &none, &|_| ()).expect("compiled");
+    let compiled = CompiledModel::new(&file, opened(), settings(3), &none, &|_| ()).expect("compiled");
     let engine = engine(3);
     assert_eq!(engine.cache().state_rows(), 9);
     // What is allocated is what was said, but for tables of numbers of pages.

@@ -1,6 +1,6 @@
 //! Steps of presets, for tests of what is planned for them.
 
-use gristmill_llm::arch::{Functions, Logits, Model, Options, Plan, Pools, TokenClass, load};
+use gristmill_llm::arch::{Functions, Logits, Model, Options, Plan, Pools, StepKind, load};
 use gristmill_llm::engine::{CacheShape, Settings, StepLimits, cache_rows, depths, plan_options, sequence_graphs};
 use gristmill_llm::gguf::Gguf;
 use gristmill_uop::dtype::Scalar;
@@ -14,11 +14,11 @@ pub const CONTEXT: usize = 32768;
 pub const CHUNK: usize = 512;
 
 /// A step of a model of that shape, over a pool of pages for 4,096 rows of halves of each of its sequences; one sequence's pages are neighbours.
-pub fn step(preset: &str, quant: &str, tokens: TokenClass) -> Plan {
+pub fn step(preset: &str, quant: &str, tokens: StepKind) -> Plan {
     let file = Gguf::synth(preset, quant).expect("a preset");
     let model = load(file.metadata(), &file).expect("a model");
     let (sequences, contiguous) = match tokens {
-        TokenClass::Batch { max } => (max, false),
+        StepKind::BatchedDecode { max } => (max, false),
         _ => (1, true),
     };
     let options = Options {

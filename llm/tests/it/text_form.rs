@@ -5,7 +5,7 @@ use gristmill_backend::{Options as Device, open};
 use gristmill_compiler::testing::{every_form, rules_of_tensors};
 use gristmill_compiler::{Cheapest, Perturb, Policy, compile};
 use gristmill_encodings::by_name;
-use gristmill_llm::arch::{Functions, Logits, Model, Options, Pools, TokenClass};
+use gristmill_llm::arch::{Functions, Logits, Model, Options, Pools, StepKind};
 use gristmill_llm::gguf::Gguf;
 use gristmill_tensor::function::ContentKey;
 use gristmill_uop::dtype::Scalar;
@@ -20,9 +20,9 @@ use std::sync::{Arc, OnceLock};
 fn functions(model: &dyn Model) -> Vec<Arc<Function>> {
     let mut shared = Functions::new();
     let (mut out, mut written): (Vec<Arc<Function>>, Vec<Arc<Function>>) = Default::default();
-    for tokens in [TokenClass::One, TokenClass::Chunk { max: 8 }] {
+    for tokens in [StepKind::Decode, StepKind::Prefill { max: 8 }] {
         for (logits, cache) in [(Logits::Last, Scalar::F16), (Logits::All, Scalar::F32), (Logits::Last, Scalar::I8)] {
-            let pools = Pools::of(192 / Options::PAGE);
+            let pools = Pools::from_pages(192 / Options::PAGE);
             let options =
                 Options { tokens, rows: 192, pools, contiguous: true, depth: 192, cache, logits, tile: Options::TILE };
             for f in model.plan(&options, &mut shared).functions() {

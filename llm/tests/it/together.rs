@@ -2,11 +2,11 @@
 
 use crate::parity_support::tables::{data, ids};
 use gristmill_backend::{Options, open};
-use gristmill_llm::engine::{Engine, Pages, Row, Settings, Source, Step};
-use gristmill_llm::generation::{Constraint, Generation, Given};
+use gristmill_llm::engine::{DecodeRow, Engine, Pages, Settings, Step, TokenSource};
+use gristmill_llm::generation::{Constraint, Generation, ModelOutput};
 use gristmill_llm::gguf::Gguf;
-use gristmill_llm::sampling::{Draws, Sampler, SamplingParams, TokenSet};
-use gristmill_llm::sched::{Batcher, ConstraintError, Reuse, SequenceId, SequenceOptions, Stepped};
+use gristmill_llm::sampling::{RowSampling, Sampler, SamplingParams, TokenSet};
+use gristmill_llm::sched::{Batcher, ConstraintError, ReadySequence, Reuse, SequenceId, SequenceOptions};
 use std::collections::BTreeMap;
 
 /// Sequences of a step.
@@ -62,7 +62,7 @@ fn answers_with(batcher: &mut Batcher, asked: &[Asked], apart: usize, options: S
             here.insert(batcher.add(&asked[come].prompt, options).expect("a prompt"), come);
             come += 1;
         }
-        let stepped: Vec<Stepped> = batcher.step(&mut |_, _| None).expect("a step");
+        let stepped: Vec<ReadySequence> = batcher.step(&mut |_, _| None).expect("a step");
         for of in stepped {
             let i = here[&of.sequence];
             let history = batcher.scheduler().tokens(of.sequence).to_vec();
@@ -159,8 +159,9 @@ fn beside(engine: &mut Engine, tokens: &[u32], others: usize) -> Vec<u32> {
     for (position, &token) in tokens.iter().enumerate() {
         let windows = |all| if windowed { all } else { &[][..] };
         let own = pages.iter().zip(0..).map(|(all, state)| Pages { all, windows: windows(&all[..]), state });
-        let row = |pages| Row { token: Source::Token(token), position, pages, draws: Draws::greedy() };
-        let rows: Vec<Row> = own.map(row).collect();
+        let row =
+            |pages| DecodeRow { token: TokenSource::Token(token), position, pages, sampling: RowSampling::greedy() };
+        let rows: Vec<DecodeRow> = own.map(row).collect();
         engine.run(&Step { rows: &rows, batch_invariant: true, ..Step::default() }).expect("a step");
     }
     let mut logits = Vec::new();
@@ -237,15 +238,15 @@ fn own_answers(batcher: &mut Batcher, prompts: &[(usize, &[u32])]) -> (Vec<Vec<u
     }
     let (mut answers, mut told) = (vec![Vec::new(); prompts.len()], 0);
     while !here.is_empty() {
-        let mut asking = |sequence, history: &[u32]| here.get_mut(&sequence)?.1.ask(history, vocabulary);
+        let mut asking = |sequence, history: &[u32]| here.get_mut(&sequence)?.1.row_params(history, vocabulary);
         for of in batcher.step(&mut asking).expect("a step") {
             let Some((at, generation)) = here.get_mut(&of.sequence) else { panic!("{of:?} is nobody's") };
             let history = batcher.scheduler().tokens(of.sequence).to_vec();
-            let token = batcher.ranked(of).and_then(|ranked| generation.choose_ranked(ranked, &history));
+            let token = batcher.candidates(of).and_then(|ranked| generation.choose_from_candidates(ranked, &history));
             told += usize::from(token.is_some());
             let given = match token {
-                Some(token) => Given::Token(token),
-                None => Given::Logits(batcher.logits(of).expect("logits")),
+                Some(token) => ModelOutput::Token(token),
+                None => ModelOutput::Logits(batcher.logits(of).expect("logits")),
             };
             let step = generation.take(given, &history, context).expect("a token");
             let token = step.token.expect("a token");
@@ -266,12 +267,12 @@ fn own_answers(batcher: &mut Batcher, prompts: &[(usize, &[u32])]) -> (Vec<Vec<u
 fn answers_with_parameters_of_their_own_do_not_depend_on_who_chooses_or_who_is_beside_them() {
     let (engine, tokens) = engine("qwen3moe", "q8_0");
     let prompts: Vec<(usize, &[u32])> = (0..6).map(|nth| (nth, &tokens[nth..40 + 7 * nth])).collect();
-    let mut batcher = Batcher::new(engine).with_ranks(false);
+    let mut batcher = Batcher::new(engine).with_candidates(false);
     let (alone, told): (Vec<_>, Vec<_>) = prompts.iter().map(|one| own_answers(&mut batcher, &[*one])).unzip();
     let alone = alone.concat();
     assert!(told.iter().all(|&told| told == 0));
     assert_eq!(own_answers(&mut batcher, &prompts).0, alone);
-    let mut batcher = batcher.with_ranks(true);
+    let mut batcher = batcher.with_candidates(true);
     let (ranked, told) = own_answers(&mut batcher, &prompts);
     assert_eq!(ranked, alone);
     assert!(told > 3 * ANSWER, "{told} of {} tokens", prompts.len() * ANSWER);

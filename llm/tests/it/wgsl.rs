@@ -7,11 +7,11 @@
 use crate::side_by_side::each;
 use crate::steps_support::functions_of_steps;
 use gristmill_backend::null::NullDevice;
-use gristmill_backend::wgpu::dialect::{Wgsl, measuring, module, order, words_of_tables};
-use gristmill_backend::{Opened, Text};
+use gristmill_backend::wgpu::dialect::{Wgsl, measuring, module, subgroup_order, words_of_tables};
+use gristmill_backend::{KernelText, Opened};
 use gristmill_llm::arch::{self, Functions};
 use gristmill_llm::gguf::Gguf;
-use gristmill_llm::sampling::{self, Choice};
+use gristmill_llm::sampling::{self, SamplingMethod};
 use gristmill_llm::synth;
 use gristmill_tensor::jit::{Jit, Ready};
 use gristmill_uop::adapter::{Adapter, AdapterKind};
@@ -69,7 +69,7 @@ fn programs(target: Target, preset: &str, quant: &str, all_steps: bool) -> Vec<K
     let mut jit = Jit::new(Opened::new(Arc::new(NullDevice::new("null", target)), Some(&Wgsl)));
     let mut functions = Functions::new();
     let mut all = functions_of_steps(&*model, jit.target(), &mut functions, all_steps);
-    all.push(functions.share(sampling::one_function(Choice::Greedy, model.vocabulary())));
+    all.push(functions.share(sampling::one_function(SamplingMethod::Greedy, model.vocabulary())));
     let ready = jit.prepare(&all, &|_, _| ()).expect("scheduled");
     let of = |ready: &Arc<Ready>| -> Vec<Kernel> {
         let programs = &ready.compiled.programs;
@@ -140,7 +140,7 @@ fn every_kernel_is_valid_and_is_written_for_metal_and_direct3d() {
             for (program, long) in programs(target, preset, quant, prompts) {
                 let place = format!("{i}: {preset} {quant} for {}, {}", adapter.name, program.title);
                 let Program { params, threads, scratch, .. } = &*program;
-                let source = Text::of(&program).source;
+                let source = KernelText::from_program(&program).source;
                 let buffers = params.len() + usize::from(words_of_tables(&source).is_some());
                 count += 1;
                 if *scratch <= adapter.shared && buffers <= adapter.bindings && *threads <= adapter.threads {
@@ -173,7 +173,7 @@ fn every_kernel_is_valid_and_is_written_for_metal_and_direct3d() {
 #[test]
 fn what_a_device_asks_itself_is_written_for_metal_and_direct3d() {
     let [read, computed] = [measuring::READ, measuring::COMPUTE].map(|round| measuring::text("measure", 256, round));
-    for source in [read, computed, order::text(256, 32)] {
+    for source in [read, computed, subgroup_order::text(256, 32)] {
         let case = Case { source, shuffles: true, long: false };
         assert_eq!(fault(&case), None, "{}", case.source);
     }

@@ -7,9 +7,11 @@ use crate::parity_support::tables::{data, rms};
 use crate::recording::{self, Recording};
 use gristmill_backend::{Opened, Options, open};
 use gristmill_llm::arch::{self, Logits};
-use gristmill_llm::engine::{Compiled, Engine, MemoryEstimate, Pages, Row, Run, Settings, Source, Step, Weights};
+use gristmill_llm::engine::{
+    CompiledModel, DecodeRow, Engine, MemoryEstimate, Pages, Settings, Step, TokenRun, TokenSource, Weights,
+};
 use gristmill_llm::gguf::Gguf;
-use gristmill_llm::sampling::{Draws, Sampler, SamplingParams};
+use gristmill_llm::sampling::{RowSampling, Sampler, SamplingParams};
 use gristmill_llm::sched::{Batcher, Reuse, SequenceId, SequenceOptions};
 use gristmill_uop::Scalar;
 use std::collections::{BTreeMap, BTreeSet};
@@ -62,7 +64,7 @@ impl Poisoned {
         let engine = engine(name, opened, cache, SEQUENCES);
         let windows = engine.cache().window_pages().expect("a pool of windows");
         assert!(windows < engine.cache().pages(), "{name}: {windows} pages of windows");
-        let planes = engine.model().planes(cache).into_iter().flatten();
+        let planes = engine.model().cache_tensors(cache).into_iter().flatten();
         let planes = planes.filter(|plane| plane.window().is_some()).map(|plane| plane.bytes(PAGE)).collect();
         Poisoned { engine, device, planes, windows }
     }
@@ -116,7 +118,7 @@ fn in_pieces(of: &mut Poisoned, tokens: &[u32], most: usize) -> Vec<f32> {
     for piece in tokens.chunks(most) {
         of.poison(&rows(&pages[1], before(at)).collect());
         let pages = upto(&pages, at + piece.len() - 1);
-        let run = Run { tokens: piece, position: at, pages, contiguous: false };
+        let run = TokenRun { tokens: piece, position: at, pages, contiguous: false };
         out.extend(of.engine.logits(run, Logits::All).expect("logits"));
         at += piece.len();
     }
@@ -131,13 +133,13 @@ fn staggered(of: &mut Poisoned, tokens: &[u32], late: usize) -> Vec<Vec<f32>> {
         let at = |s: usize| step.checked_sub(late * s).filter(|&p| p < tokens.len());
         let running: Vec<(usize, usize)> = (0..SEQUENCES).filter_map(|s| Some((s, at(s)?))).collect();
         of.poison(&running.iter().flat_map(|&(s, p)| rows(&pages[s][1], before(p))).collect());
-        let row_of = |&(s, position): &(usize, usize)| Row {
-            token: Source::Token(tokens[position]),
+        let row_of = |&(s, position): &(usize, usize)| DecodeRow {
+            token: TokenSource::Token(tokens[position]),
             position,
             pages: upto(&pages[s], position),
-            draws: Draws::greedy(),
+            sampling: RowSampling::greedy(),
         };
-        let rows: Vec<Row> = running.iter().map(row_of).collect();
+        let rows: Vec<DecodeRow> = running.iter().map(row_of).collect();
         of.engine.run(&Step { rows: &rows, ..Step::default() }).expect("a step");
         for (i, &(s, _)) in running.iter().enumerate() {
             of.engine.row_logits(i, &mut row).expect("logits");
@@ -175,7 +177,7 @@ fn a_pool_has_the_bytes_of_its_windows() {
         let (all, within) = (model.cache_row_bytes(Scalar::F16), model.window_row_bytes(Scalar::F16));
         let none = Weights::default();
         let opened = || open("cpu", &exact()).expect("a device");
-        let compiled = Compiled::new(&file, opened(), settings.clone(), &none, &|_| ()).expect("compiled");
+        let compiled = CompiledModel::new(&file, opened(), settings.clone(), &none, &|_| ()).expect("compiled");
         let engine = Engine::load(&file, opened(), settings.clone(), &|_| ()).expect("a model");
         assert_eq!((engine.cache().pages(), engine.cache().window_pages()), (48, Some(14)), "{name}");
         // What is allocated is what was said, but for tables of numbers of pages.
@@ -254,7 +256,7 @@ fn answers_are_those_of_each_alone() {
         for apart in [0, 5, 40] {
             assert_eq!(answers(&mut batcher, &prompts, Reuse::Exact, apart), alone, "{name}, {apart} steps apart");
         }
-        assert!(batcher.load().kept_windows > 0, "{name}: {:?}", batcher.load());
+        assert!(batcher.load().cached_window_pages > 0, "{name}: {:?}", batcher.load());
     }
 }
 

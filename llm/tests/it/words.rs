@@ -3,14 +3,14 @@
 use crate::steps_support::step;
 use gristmill_backend::cpu::dialect::C;
 use gristmill_compiler::{Cheapest, compile};
-use gristmill_llm::arch::TokenClass;
+use gristmill_llm::arch::StepKind;
 use gristmill_uop::target::Target;
 
 /// The rows of a delta net's gate lie across those of its state: they have a nest of their own, with lanes. A row of decays and betas for each head may still be computed beside the state.
 #[test]
 fn a_delta_net_multiplies_its_gate_as_vectors() {
     for (isa, lanes) in [("avx2", 8), ("avx512vnni", 16)] {
-        let plan = step("qwen3.5-35b-a3b", "q4_k_m", TokenClass::One);
+        let plan = step("qwen3.5-35b-a3b", "q4_k_m", StepKind::Decode);
         let delta = plan.functions().into_iter().find(|f| f.name.contains("delta_moe")).expect("a delta net");
         let compiled = compile(delta, &Target::cpu(isa, lanes, 2), Some(&C), &mut Cheapest);
         let alone = ["dot4_any_1(", "dot4_small_1(", "dot4_signed_1(", "dot2_1("];

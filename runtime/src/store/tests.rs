@@ -82,12 +82,12 @@ fn a_damaged_entry_is_no_entry() {
         assert_eq!(store.get(&key).unwrap(), None, "{bad:?}");
         assert!(!store.file(&key).exists(), "a damaged entry is removed");
     }
-    // An entry under another's name.
+    // An entry under the name of another.
     std::fs::write(store.file(&key), b"").unwrap();
     store.put(&Key::of(["b"]), b"another").unwrap();
     std::fs::rename(store.file(&Key::of(["b"])), store.file(&key)).unwrap();
     assert_eq!(store.get(&key).unwrap(), None);
-    // A link, a directory.
+    // A link, then a directory.
     let elsewhere = place.0.join("tmp-1-1");
     std::fs::write(&elsewhere, good()).unwrap();
     std::fs::remove_file(store.file(&key)).unwrap();
@@ -109,7 +109,7 @@ fn a_directory_that_others_can_write_to_is_refused() {
         assert!(matches!(error, Error::Cache { .. }), "{bad:o}: {error}");
         assert!(error.hint().unwrap().contains("GRISTMILL_CACHE"));
     }
-    // Readable by others: closed, unless it is not only a cache.
+    // A directory that others can read is restricted, unless it contains other files.
     mode(&place.0, 0o755);
     drop(place.open());
     assert_eq!(std::fs::metadata(&place.0).unwrap().mode() & 0o777, 0o700);
@@ -186,7 +186,7 @@ fn leftovers_of_dead_processes_go_and_those_of_living_ones_stay() {
     let path = living.path().to_owned();
     drop(living);
     assert!(!path.exists());
-    // Where the store has no room, in the system's place for such, among things of others.
+    // Outside the store, in a shared directory for temporary files.
     let living = Temporary::in_one_of(std::slice::from_ref(&place.0)).unwrap();
     let (dead, other) = (place.0.join("gristmill-4194305-7"), place.0.join("gristmill-4194305-7-of-mine"));
     for path in [&dead, &other] {
@@ -219,7 +219,7 @@ fn writers_side_by_side() {
     assert_eq!(place.files().len(), 8, "{:?}", place.files());
 }
 
-/// Runs it on a thread, so that a test that would hang fails.
+/// Runs `work` on a thread with a time limit, so that a hang fails the test.
 fn in_time<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
     let (send, receive) = std::sync::mpsc::channel();
     std::thread::spawn(move || send.send(work()));
@@ -238,7 +238,7 @@ fn what_is_no_file_or_too_long_is_no_entry() {
     assert!(found.is_none() && !file.exists());
     let _listener = std::os::unix::net::UnixListener::bind(&file).unwrap();
     assert!(store.get(&key).unwrap().is_none() && !file.exists());
-    // Sparse: as long as it says, but not on the disk.
+    // A sparse file: long, but without disk blocks.
     File::create(&file).unwrap().set_len(1 << 40).unwrap();
     let (found, store) = in_time(move || (store.get(&key).unwrap(), store));
     assert!(found.is_none() && !file.exists());
@@ -248,7 +248,7 @@ fn what_is_no_file_or_too_long_is_no_entry() {
     assert_eq!(store.get(&key).unwrap(), None);
 }
 
-/// Refuses the system's calls of this process alone: one that has no descriptors left.
+/// Runs in a child process that has no file descriptors left.
 #[test]
 fn an_entry_that_cannot_be_read_now_stays() {
     if std::env::var_os("GRISTMILL_TEST_CHILD").is_none() {
@@ -278,7 +278,8 @@ fn a_way_that_others_can_change_is_refused() {
     let place = Place::new("way");
     let inner = place.0.join("a").join("store");
     drop(Store::open(&inner, 1).unwrap());
-    // The group of the user's own number is the user; where this test may give the directory to another group, that one is not.
+    // A group with the user's own number counts as the user; another group, if this test may assign
+    // one, does not.
     let meta = std::fs::metadata(&place.0).unwrap();
     let given = std::os::unix::fs::chown(&place.0, None, Some(meta.uid() + 1)).is_ok();
     let strange = given || meta.gid() != meta.uid();
@@ -323,7 +324,7 @@ fn a_temporary_place_that_others_can_change_is_passed_over() {
     assert!(said.starts_with("no place for a compiler's files") && said.contains("mode 777"), "{said}");
     assert!(said.ends_with(&format!("`chmod go-w {}`", open.0.display())), "{said}");
     assert_eq!(error.hint().unwrap(), "set TMPDIR to a directory that only you can write to");
-    // Others may have theirs beside it where nobody can touch another's.
+    // A sticky directory may be shared, since other users cannot replace its entries.
     mode(&open.0, 0o1777);
     assert!(Temporary::in_one_of(std::slice::from_ref(&open.0)).is_ok());
 }
@@ -335,7 +336,7 @@ fn a_directory_that_is_exchanged_is_not_followed() {
     let store = place.open();
     store.put(&key, b"ours").unwrap();
     std::fs::rename(&place.0, &moved.0).unwrap();
-    // Another's store in its place, with an entry that is whole.
+    // Another store in its place, with a valid entry.
     place.open().put(&key, b"theirs").unwrap();
     assert_eq!(store.get(&key).unwrap().unwrap(), b"ours");
     let other = Key::of(["b"]);
@@ -350,7 +351,7 @@ fn what_cannot_be_kept_is_a_warning_once() {
     let store = place.open();
     store.keep(&key, b"kept");
     assert!(store.warnings().is_empty());
-    // Without its directory nothing can be written, whoever asks.
+    // Without its directory nothing can be written.
     std::fs::remove_dir_all(&place.0).unwrap();
     assert!(store.put(&other, b"lost").is_err());
     store.keep(&other, b"lost");
@@ -359,7 +360,7 @@ fn what_cannot_be_kept_is_a_warning_once() {
     let [Error::NotKept(why)] = &said[..] else { panic!("{said:?}") };
     assert!(why.to_string().contains("cannot be written to") && said[0].hint().unwrap().contains("GRISTMILL_CACHE"));
     assert!(store.warnings().is_empty());
-    // A compiler finds a place all the same, which goes with its files.
+    // A compiler still gets a temporary directory, which is removed with its files.
     let temporary = store.temporary().unwrap();
     let path = temporary.path().to_owned();
     std::fs::create_dir(path.join("below")).unwrap();

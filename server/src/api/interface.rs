@@ -4,7 +4,7 @@ use crate::core::error::RequestError;
 use crate::core::event::Usage;
 use crate::core::model::Served;
 use crate::core::models::policy::Stay;
-use crate::core::output::{Answer, OutputEvent};
+use crate::core::output::{FinishedReply, OutputEvent};
 use crate::core::request::GenerateRequest;
 use crate::net::stream::{Chunk, Framing};
 use axum::response::Response;
@@ -55,5 +55,5 @@ pub trait ResponseEncoder: Send + 'static {
     /// It cannot go on; the response has begun with success.
     fn fail(&mut self, error: &RequestError, out: &mut Vec<Chunk>);
     /// All of it at once.
-    fn whole(self, answers: Vec<Answer>, usage: &Usage) -> Response;
+    fn whole(self, answers: Vec<FinishedReply>, usage: &Usage) -> Response;
 }

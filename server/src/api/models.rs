@@ -3,7 +3,7 @@
 use crate::api::date::date;
 use crate::app::App;
 use crate::core::error::RequestError;
-use crate::core::models::entry::Model;
+use crate::core::models::entry::ModelEntry;
 use crate::core::models::pool::Status;
 use axum::Json;
 use axum::extract::rejection::PathRejection;
@@ -26,7 +26,7 @@ fn status(status: Status) -> Value {
     }
 }
 
-fn describe(app: &App, model: &Model) -> Value {
+fn describe(app: &App, model: &ModelEntry) -> Value {
     json!({
         "id": model.name(),
         "object": "model",
@@ -47,7 +47,7 @@ fn describe(app: &App, model: &Model) -> Value {
 pub async fn list(State(app): State<Arc<App>>) -> Json<Value> {
     let all = app.models.all();
     let data: Vec<Value> = all.iter().map(|model| describe(&app, model)).collect();
-    let name = |model: Option<&Arc<Model>>| model.map(|model| model.name().to_owned());
+    let name = |model: Option<&Arc<ModelEntry>>| model.map(|model| model.name().to_owned());
     let (first, last) = (name(all.first()), name(all.last()));
     Json(json!({ "object": "list", "data": data, "has_more": false, "first_id": first, "last_id": last }))
 }

@@ -2,7 +2,7 @@
 
 use crate::app::App;
 use crate::core::error::RequestError;
-use crate::core::models::entry::Model;
+use crate::core::models::entry::ModelEntry;
 use crate::core::models::pool::{Models, Status};
 use crate::core::preprocess::Preprocessor;
 use crate::net::body::{self, IgnoredFields, UnreadRequest};
@@ -137,7 +137,7 @@ const BUILD: &str = concat!("gristmill ", env!("CARGO_PKG_VERSION"));
 
 fn of_the_server(models: &Models) -> Value {
     let names = |loaded: bool| -> Vec<&str> {
-        let is_loaded = |model: &&Arc<Model>| matches!(models.status(model), Status::Loaded(_));
+        let is_loaded = |model: &&Arc<ModelEntry>| matches!(models.status(model), Status::Loaded(_));
         models.all().iter().filter(|model| !loaded || is_loaded(model)).map(|model| model.name()).collect()
     };
     json!({ "role": "router", "build_info": BUILD, "models": names(false), "models_loaded": names(true) })

@@ -4,13 +4,13 @@ use crate::api::interface::{Interface, ResponseEncoder};
 use crate::app::App;
 use crate::core::client::Origin;
 use crate::core::error::RequestError;
-use crate::core::loading::Step;
+use crate::core::loading::LoadStep;
 use crate::core::models::policy::Stay;
 use crate::core::models::pool::Status;
 use crate::core::output::{Outputs, StreamItem};
 use crate::core::preprocess::Preprocessor;
 use crate::net::body::{self, UnreadRequest};
-use crate::net::stream::{self, Chunk, Source};
+use crate::net::stream::{self, Chunk, ChunkSource};
 use axum::Json;
 use axum::extract::State;
 use axum::response::{IntoResponse, Response};
@@ -59,14 +59,14 @@ pub async fn generate<I: Interface>(
         }
     };
     if streams {
-        return Ok(stream::respond(I::Encoder::FRAMING, Encoding::new(outputs, encoder)));
+        return Ok(stream::respond(I::Encoder::FRAMING, EncodedStream::new(outputs, encoder)));
     }
     let (answers, usage) = outputs.collect().await?;
     Ok(encoder.whole(answers, &usage))
 }
 
 /// An answer that is told as it comes.
-pub struct Encoding<E> {
+pub struct EncodedStream<E> {
     outputs: Outputs,
     encoder: E,
     begun: bool,
@@ -75,7 +75,7 @@ pub struct Encoding<E> {
     over: bool,
 }
 
-impl<E: ResponseEncoder> Source for Encoding<E> {
+impl<E: ResponseEncoder> ChunkSource for EncodedStream<E> {
     async fn next(&mut self) -> Option<Vec<Chunk>> {
         if self.over {
             return None;
@@ -92,8 +92,8 @@ impl<E: ResponseEncoder> Source for Encoding<E> {
                     self.waited = true;
                     out.push(Chunk::Comment(format!("waiting behind {others}")));
                 }
-                Some(StreamItem::Loading(Step { what, total: 0, .. })) => out.push(Chunk::Comment(what)),
-                Some(StreamItem::Loading(Step { what, done, total })) => {
+                Some(StreamItem::Loading(LoadStep { what, total: 0, .. })) => out.push(Chunk::Comment(what)),
+                Some(StreamItem::Loading(LoadStep { what, done, total })) => {
                     out.push(Chunk::Comment(format!("{what} {done} of {total}")));
                 }
                 Some(StreamItem::Reading(done, total)) => out.push(Chunk::Comment(format!("prompt {done} of {total}"))),
@@ -112,10 +112,10 @@ impl<E: ResponseEncoder> Source for Encoding<E> {
     }
 }
 
-impl<E: ResponseEncoder> Encoding<E> {
+impl<E: ResponseEncoder> EncodedStream<E> {
     /// By that encoder.
-    pub fn new(outputs: Outputs, encoder: E) -> Encoding<E> {
-        Encoding { outputs, encoder, begun: false, waited: false, over: false }
+    pub fn new(outputs: Outputs, encoder: E) -> EncodedStream<E> {
+        EncodedStream { outputs, encoder, begun: false, waited: false, over: false }
     }
     fn fail(&mut self, error: &RequestError, out: &mut Vec<Chunk>) {
         self.encoder.fail(error, out);

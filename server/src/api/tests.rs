@@ -5,13 +5,13 @@ use crate::api::interface::{Interface, ResponseEncoder};
 use crate::api::openai::chat::Chat;
 use crate::api::openai::completions::Completions;
 use crate::api::responses::request::Responses;
-use crate::api::serve::Encoding;
+use crate::api::serve::EncodedStream;
 use crate::api::{ollama, openai};
 use crate::core::channel::channel;
 use crate::core::event::{Chosen, Delta, Event, Finish, Usage};
 use crate::core::model::{Served, demo};
-use crate::core::output::{Answer, Call, Outputs};
-use crate::net::stream::{Chunk, Source};
+use crate::core::output::{FinishedReply, Outputs, ToolCall};
+use crate::net::stream::{Chunk, ChunkSource};
 use futures_util::FutureExt;
 use gristmill_llm::chat::reply::{Begins, Reply, Schemas};
 use proptest::prelude::*;
@@ -50,7 +50,7 @@ fn encoder<I: Interface>(body: Value) -> I::Encoder {
 
 /// All that a stream tells but comments.
 fn streamed<E: ResponseEncoder>(outputs: Outputs, encoder: E) -> Vec<Chunk> {
-    let mut encoding = Encoding::new(outputs, encoder);
+    let mut encoding = EncodedStream::new(outputs, encoder);
     let mut all = Vec::new();
     while let Some(Some(chunks)) = encoding.next().now_or_never() {
         all.extend(chunks.into_iter().filter(|chunk| !matches!(chunk, Chunk::Comment(_))));
@@ -63,7 +63,7 @@ fn data(chunks: &[Chunk]) -> Vec<&Value> {
 }
 
 /// What is told at once.
-fn whole<E: ResponseEncoder>(outputs: Outputs, encoder: E) -> (Answer, Value) {
+fn whole<E: ResponseEncoder>(outputs: Outputs, encoder: E) -> (FinishedReply, Value) {
     let (answers, usage) = outputs.collect().now_or_never().unwrap().unwrap();
     let answer = answers[0].clone();
     let body = encoder.whole(answers, &usage).into_body();
@@ -78,8 +78,8 @@ fn text(value: &Value) -> &str {
 /// Reasoning, text, and calls with arguments.
 type Said = (String, String, Vec<(String, String)>);
 
-fn said(answer: &Answer) -> Said {
-    let calls = answer.calls.iter().map(|Call { name, arguments }| (name.clone(), arguments.clone()));
+fn said(answer: &FinishedReply) -> Said {
+    let calls = answer.calls.iter().map(|ToolCall { name, arguments }| (name.clone(), arguments.clone()));
     (answer.reasoning.clone(), answer.text.clone(), calls.collect())
 }
 

@@ -8,15 +8,15 @@ use crate::core::engine_request::{EngineRequest, GenerationParams, Task};
 use crate::core::error::RequestError;
 use crate::core::event::{Chosen, Event, Finish, Usage};
 use crate::core::mean_pooling::MeanPooling;
-use crate::core::models::entry::Model;
+use crate::core::models::entry::ModelEntry;
 use crate::core::models::policy::Stay;
 use crate::core::probabilities::probabilities;
 use crate::core::published_load::PublishedLoad;
 use crate::core::queue::{Queue, Waiting};
 use crate::core::sequence::{Sequence, failed, failed_step};
 use gristmill_llm::arch::Logits;
-use gristmill_llm::engine::{Engine, Run};
-use gristmill_llm::sched::{self, Batcher, Failed, SequenceId, Stepped};
+use gristmill_llm::engine::{Engine, TokenRun};
+use gristmill_llm::sched::{self, Batcher, FailedStep, ReadySequence, SequenceId};
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::ops::ControlFlow;
@@ -25,21 +25,21 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// Tokens of one prefill chunk: prompts of no more than these report no progress.
-const LONG: usize = 512;
+const PREFILL_CHUNK: usize = 512;
 
 /// Most bytes of logits that are on the host at a time.
-const LOGIT_BYTES: usize = 16 << 20;
+const MAX_LOGIT_BYTES: usize = 16 << 20;
 
 /// Number of a running request, in order of admission.
 type RequestNumber = u64;
 
 /// Runs a part of a prompt.
-type RunPart<'r> = dyn FnMut(&mut Engine, Run) -> Result<(), sched::Error> + 'r;
+type RunPart<'r> = dyn FnMut(&mut Engine, TokenRun) -> Result<(), sched::Error> + 'r;
 
 /// Serves the requests of one model with continuous batching.
 pub struct BatchWorker {
     batcher: Batcher,
-    model: Arc<Model>,
+    model: Arc<ModelEntry>,
     health: EngineHealth,
     requests: BTreeMap<RequestNumber, RunningRequest>,
     /// Running sequences, each with the request that it belongs to.
@@ -111,9 +111,9 @@ fn log_finished(request: &EngineRequest) {
 
 impl BatchWorker {
     /// Creates the worker of a loaded engine; at most `keep` bytes of host memory hold pages that leave its KV cache.
-    pub fn new(engine: Engine, keep: usize, model: Arc<Model>, health: EngineHealth) -> BatchWorker {
+    pub fn new(engine: Engine, keep: usize, model: Arc<ModelEntry>, health: EngineHealth) -> BatchWorker {
         let batcher = Batcher::new(engine);
-        let batcher = if batcher.engine().cache_is_on_host() { batcher } else { batcher.keeping(keep) };
+        let batcher = if batcher.engine().cache_is_on_host() { batcher } else { batcher.with_host_cache(keep) };
         let (sequences, pages) = (batcher.engine().max_sequences(), batcher.load().total_pages);
         tracing::info!(model = model.name(), sequences, pages, "serves with continuous batching");
         BatchWorker {
@@ -326,7 +326,7 @@ impl BatchWorker {
                 self.report_prefill();
                 stepped.into_iter().for_each(|of| self.choose(of));
             }
-            Ok(Err(Failed { error, sequences })) => self.step_failed(&error, &sequences),
+            Ok(Err(FailedStep { error, sequences })) => self.step_failed(&error, &sequences),
             Err(_) => {
                 self.batcher.reset();
                 let all: Vec<RequestNumber> = self.requests.keys().copied().collect();
@@ -353,17 +353,17 @@ impl BatchWorker {
         let scheduler = self.batcher.scheduler();
         for running in self.requests.values_mut().filter(|running| !running.prefilled) {
             let Some(&first) = running.sequences.first() else { continue };
-            let found = scheduler.found(first).unwrap_or(0);
+            let found = scheduler.reused_tokens(first).unwrap_or(0);
             let done = scheduler.computed(first).saturating_sub(found);
             let total = running.request.prompt().len() - found;
-            if done > running.reported && done < total && total > LONG {
+            if done > running.reported && done < total && total > PREFILL_CHUNK {
                 running.reported = done;
                 let _ = running.request.events.send(Event::Reading(done, total));
             }
         }
     }
     /// Chooses the next token of a sequence.
-    fn choose(&mut self, of: Stepped) {
+    fn choose(&mut self, of: ReadySequence) {
         let Some(&(number, _)) = self.sequences.get(&of.sequence) else { return };
         if let Err(aborted) = self.prefilled(number) {
             return self.abort(number, aborted);
@@ -372,11 +372,11 @@ impl BatchWorker {
             Ok(Ok(true)) => {}
             Ok(Ok(false)) => self.sequence_finished(of.sequence, number),
             Ok(Err(error)) => {
-                self.batcher.spoil(of.sequence);
+                self.batcher.discard(of.sequence);
                 self.abort(number, Aborted::Failed(error));
             }
             Err(_) => {
-                if let Some(request) = self.take_out(number, Batcher::spoil) {
+                if let Some(request) = self.take_out(number, Batcher::discard) {
                     self.fail_by_panic(&request);
                 }
             }
@@ -387,7 +387,7 @@ impl BatchWorker {
         let Some(running) = self.requests.get_mut(&number).filter(|running| !running.prefilled) else { return Ok(()) };
         let RunningRequest { request, params, usage, begun, prefilled, sequences, .. } = running;
         *prefilled = true;
-        let found = sequences.first().and_then(|&first| self.batcher.scheduler().found(first)).unwrap_or(0);
+        let found = sequences.first().and_then(|&first| self.batcher.scheduler().reused_tokens(first)).unwrap_or(0);
         // A prompt that was scored has been run whole.
         let cached = if params.prompt_logprobs.is_some() { 0 } else { found };
         usage.cached = cached;
@@ -406,7 +406,7 @@ impl BatchWorker {
         Ok(())
     }
     /// Chooses the next token of a sequence; true if it goes on.
-    fn take(&mut self, of: Stepped) -> Result<bool, sched::Error> {
+    fn take(&mut self, of: ReadySequence) -> Result<bool, sched::Error> {
         let Some((number, sequence)) = self.sequences.get_mut(&of.sequence) else { return Ok(false) };
         let (batcher, rows, keeps) = (&mut self.batcher, &self.model.metrics.logit_rows, sequence.tells_logprobs());
         let mut logits = Vec::new();
@@ -456,7 +456,7 @@ impl BatchWorker {
     fn score(&mut self, request: &EngineRequest, params: &GenerationParams, top: usize) -> Result<Usage, Aborted> {
         let prompt = request.prompt();
         let vocabulary = self.batcher.engine().model().vocabulary();
-        let most = (LOGIT_BYTES / (size_of::<f32>() * vocabulary)).clamp(1, self.batcher.engine().chunk());
+        let most = (MAX_LOGIT_BYTES / (size_of::<f32>() * vocabulary)).clamp(1, self.batcher.engine().chunk());
         let mut tokens = vec![Chosen { token: prompt[0], logprob: None, top: Vec::new() }];
         let usage = self.prefill_apart(request, most, &mut |engine, run| {
             let rows = engine.logits(run, Logits::All)?;
@@ -475,7 +475,7 @@ impl BatchWorker {
     fn embed(&mut self, request: &EngineRequest) -> Result<Usage, Aborted> {
         let mut mean = MeanPooling::new(self.batcher.engine().model().width());
         let most = self.batcher.engine().chunk();
-        let mut rows = |engine: &mut Engine, run: Run| Ok(engine.hidden_rows(run, &mut |rows| mean.add(rows))?);
+        let mut rows = |engine: &mut Engine, run: TokenRun| Ok(engine.hidden_rows(run, &mut |rows| mean.add(rows))?);
         let usage = self.prefill_apart(request, most, &mut rows)?;
         let _ = request.events.send(Event::Embedding { prompt: request.answered, values: mean.values() });
         self.model.metrics.prompt_tokens.inc_by(usage.prompt as u64);
@@ -486,7 +486,7 @@ impl BatchWorker {
         let (prompt, model) = (request.prompt(), self.model.clone());
         loop {
             let begun = Instant::now();
-            let done = self.batcher.run_apart(prompt, most, &mut |engine, part| {
+            let done = self.batcher.run_uncached(prompt, most, &mut |engine, part| {
                 run(engine, part)?;
                 Ok(poll_cancelled(request, &model.queue))
             })?;

@@ -7,11 +7,11 @@ use crate::core::model::Served;
 /// Bytes, as sizes are told.
 const MB: usize = 1_000_000;
 /// Bytes of a token's text, about: four characters in most languages, and what JSON adds.
-const TEXT: usize = 8;
+const TOKEN_TEXT_BYTES: usize = 8;
 /// Bytes of one token's probability in JSON besides its text: `{"token":"","logprob":-12.345678329467773,"bytes":[]},`.
-const ENTRY: usize = 56;
+const LOGPROB_JSON_BYTES: usize = 56;
 /// Bytes for each byte of a token there: itself, and its number in `bytes`.
-const SPELT: usize = 5;
+const JSON_BYTES_PER_BYTE: usize = 5;
 
 /// What a request wants told at once.
 pub struct Wanted {
@@ -67,11 +67,11 @@ pub fn room(choices: usize, most: usize) -> usize {
 }
 
 fn token_bytes(top: Option<usize>) -> usize {
-    TEXT + top.map_or(0, |top| (top + 1) * (ENTRY + TEXT * SPELT))
+    TOKEN_TEXT_BYTES + top.map_or(0, |top| (top + 1) * (LOGPROB_JSON_BYTES + TOKEN_TEXT_BYTES * JSON_BYTES_PER_BYTE))
 }
 
 /// Bytes that a token's probability takes in JSON, and those of its alternatives, about.
 pub fn bytes(served: &Served, chosen: &Chosen) -> usize {
-    let entry = |token: u32| ENTRY + SPELT * served.bytes(token).len();
+    let entry = |token: u32| LOGPROB_JSON_BYTES + JSON_BYTES_PER_BYTE * served.bytes(token).len();
     entry(chosen.token) + chosen.top.iter().map(|&(token, _)| entry(token)).sum::<usize>()
 }

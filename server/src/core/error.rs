@@ -41,10 +41,10 @@ pub enum ErrorKind {
 }
 
 /// Most characters of a message, which may repeat what a client has sent.
-const MOST: usize = 300;
+const MAX_MESSAGE_CHARS: usize = 300;
 
 fn short(mut message: String) -> String {
-    if let Some((end, _)) = message.char_indices().nth(MOST) {
+    if let Some((end, _)) = message.char_indices().nth(MAX_MESSAGE_CHARS) {
         message.truncate(end);
         message.push('…');
     }
@@ -53,10 +53,10 @@ fn short(mut message: String) -> String {
 
 /// Names for a message, as many as fit into it.
 fn listed(names: &[&str]) -> String {
-    const NAMES: usize = 8;
-    let mut text = names.iter().take(NAMES).map(|name| format!("`{name}`")).collect::<Vec<_>>().join(", ");
-    if names.len() > NAMES {
-        text.push_str(&format!(" and {} more, which /v1/models lists", names.len() - NAMES));
+    const MAX_LISTED_NAMES: usize = 8;
+    let mut text = names.iter().take(MAX_LISTED_NAMES).map(|name| format!("`{name}`")).collect::<Vec<_>>().join(", ");
+    if names.len() > MAX_LISTED_NAMES {
+        text.push_str(&format!(" and {} more, which /v1/models lists", names.len() - MAX_LISTED_NAMES));
     }
     text
 }

@@ -1,7 +1,7 @@
 //! What the engine's thread tells.
 
 use crate::core::error::RequestError;
-use crate::core::loading::Step;
+use crate::core::loading::LoadStep;
 use std::time::Duration;
 
 /// One of it.
@@ -10,7 +10,7 @@ pub enum Event {
     /// The request waits behind so many others.
     Waiting(usize),
     /// The model is being loaded first: what is done of it at the moment.
-    Loading(Step),
+    Loading(LoadStep),
     /// So many tokens of a prompt have been run, of how many that have to be; between its pieces.
     Reading(usize, usize),
     /// A prompt has been run: what it took.

@@ -12,10 +12,10 @@ pub struct Limits {
 }
 
 /// Most prompts of one request.
-pub const PROMPTS: usize = 256;
+pub const MAX_PROMPTS: usize = 256;
 /// Most alternatives to a token whose probabilities are told.
-pub const TOP: u64 = 20;
+pub const MAX_TOP_LOGPROBS: u64 = 20;
 /// Most texts that end an answer, and most bytes of one.
-pub const STOPS: (usize, usize) = (16, 1024);
+pub const MAX_STOPS: (usize, usize) = (16, 1024);
 /// Most tools of a request.
-pub const TOOLS: usize = 128;
+pub const MAX_TOOLS: usize = 128;

@@ -111,7 +111,7 @@ pub struct ModelMetrics {
     /// Pages of earlier prompts that lie in the host's memory, now.
     pub pages_away: Gauge,
     /// How many have come back from there.
-    pub brought_back: Counter,
+    pub pages_swapped_in: Counter,
     /// How often a sequence had to give its pages up for others.
     pub preempted: Counter,
     /// Tokens in the cache of requests that are not over, now.
@@ -151,7 +151,7 @@ struct Families {
     pages_total: Family<Label, Gauge>,
     pages_leaked: Family<Label, Gauge>,
     pages_away: Family<Label, Gauge>,
-    brought_back: Family<Label, Counter>,
+    pages_swapped_in: Family<Label, Counter>,
     preempted: Family<Label, Counter>,
     used_tokens: Family<Label, Gauge>,
     room_tokens: Family<Label, Gauge>,
@@ -183,6 +183,12 @@ impl Register<'_> {
         self.0.register(name, help, Family::clone(&counter));
         counter
     }
+    /// Registers a counter under its name and, for one release, under the name that it had before.
+    fn counter_with_alias(&mut self, name: &str, alias: &str, help: &str) -> Family<Label, Counter> {
+        let counter = self.counter(name, help);
+        self.0.register(alias, help, Family::clone(&counter));
+        counter
+    }
     fn gauge(&mut self, name: &str, help: &str) -> Family<Label, Gauge> {
         let gauge = Family::default();
         self.0.register(name, help, Family::clone(&gauge));
@@ -208,7 +214,11 @@ impl Families {
             logit_rows: r.counter("logit_rows_read", OF_LOGIT_ROWS),
             loads: r.counter("model_loads", "Times that the model was loaded"),
             steps: STEPS.map(|(name, help)| r.counter(name, help)),
-            brought_back: r.counter("cache_pages_brought_back", OF_PAGES_BROUGHT_BACK),
+            pages_swapped_in: r.counter_with_alias(
+                "kv_pages_swapped_in",
+                "cache_pages_brought_back",
+                OF_PAGES_SWAPPED_IN,
+            ),
             preempted: r.counter("requests_preempted", OF_PREEMPTED),
             load_failures: r.counter("model_load_failures", "Times that the model could not be loaded"),
             waiting: r.gauge("requests_waiting", "Requests in the queue"),
@@ -240,7 +250,7 @@ const STEPS: [(&str, &str); 3] = [
 
 // Help that does not fit its line.
 const OF_LOGIT_ROWS: &str = "Tokens of answers made together that were chosen from all logits, read by the host";
-const OF_PAGES_BROUGHT_BACK: &str = "Pages of the cache that came back from the host's memory";
+const OF_PAGES_SWAPPED_IN: &str = "Pages of the cache that came back from the host's memory";
 const OF_PREEMPTED: &str = "Times that a sequence gave its pages up and was computed again later";
 const OF_MODEL_BYTES: &str = "Bytes of weights, cache and activations of the model while it is loaded";
 const OF_SLOTS: &str = "Most concurrent sequences; 0 while the model is not loaded";
@@ -284,7 +294,7 @@ impl Metrics {
             pages_total: all.pages_total.get_or_create_owned(&label),
             pages_leaked: all.pages_leaked.get_or_create_owned(&label),
             pages_away: all.pages_away.get_or_create_owned(&label),
-            brought_back: all.brought_back.get_or_create_owned(&label),
+            pages_swapped_in: all.pages_swapped_in.get_or_create_owned(&label),
             preempted: all.preempted.get_or_create_owned(&label),
             used_tokens: all.used_tokens.get_or_create_owned(&label),
             room_tokens: all.room_tokens.get_or_create_owned(&label),

@@ -10,7 +10,7 @@ use std::collections::HashSet;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 /// What a server needs to know of a model besides how to run it.
-pub struct Text {
+pub struct ModelText {
     /// What clients call it.
     pub name: String,
     /// Its tokens.
@@ -23,7 +23,7 @@ pub struct Text {
 
 /// What is known of a model besides its text.
 #[derive(Clone, Debug)]
-pub struct About {
+pub struct ModelFacts {
     /// `general.architecture`.
     pub architecture: String,
     /// Logits of a token.
@@ -49,7 +49,7 @@ pub struct Served {
     /// Tokens of context.
     pub context: usize,
     /// Facts for whoever asks.
-    pub about: About,
+    pub about: ModelFacts,
     /// How grammars become masks.
     pub grammars: Grammars,
     /// Its fill-in-the-middle tokens, where it has any.
@@ -64,8 +64,8 @@ pub struct Served {
 
 impl Served {
     /// A model with so much context.
-    pub fn new(text: Text, about: About, context: usize) -> Served {
-        let Text { name, tokenizer, template, sampling } = text;
+    pub fn new(text: ModelText, about: ModelFacts, context: usize) -> Served {
+        let ModelText { name, tokenizer, template, sampling } = text;
         let lengths = (0..tokenizer.n_tokens() as u32).filter_map(|id| tokenizer.token_bytes(id)).map(<[u8]>::len);
         let longest = lengths.max().unwrap_or(1).max(1);
         let markup = template.markup();
@@ -119,7 +119,7 @@ pub fn demo() -> Served {
     let file = ModelFile::open(&path).unwrap();
     let tokenizer = language::tokenizer(file.metadata()).unwrap();
     let (template, _) = language::template(file.metadata(), &tokenizer, &Isolation::InProcess).unwrap();
-    let text = Text { name: "demo".into(), tokenizer, template, sampling: SamplingParams::default() };
-    let about = About { architecture: "deepseek2".into(), vocabulary: 2048, width: 64, weight_bytes: 0 };
+    let text = ModelText { name: "demo".into(), tokenizer, template, sampling: SamplingParams::default() };
+    let about = ModelFacts { architecture: "deepseek2".into(), vocabulary: 2048, width: 64, weight_bytes: 0 };
     Served::new(text, about, 2048)
 }

@@ -3,8 +3,8 @@
 use crate::core::channel::Receiver;
 use crate::core::error::RequestError;
 use crate::core::event::{Chosen, Event, Finish, Usage};
-use crate::core::loading::Step;
-use gristmill_llm::chat::reply::{Part, Reply};
+use crate::core::loading::LoadStep;
+use gristmill_llm::chat::reply::{Reply, ReplyPart};
 use std::collections::VecDeque;
 use std::time::Duration;
 
@@ -14,7 +14,7 @@ pub enum StreamItem {
     /// The request waits behind so many others.
     Waiting(usize),
     /// The model is being loaded first.
-    Loading(Step),
+    Loading(LoadStep),
     /// So many tokens of the prompt have been run, of how many.
     Reading(usize, usize),
     /// The prompt of the answers that follow has been run.
@@ -99,7 +99,7 @@ impl Outputs {
                 let parts = match &mut self.replies[choice] {
                     Some(reply) => reply.push(&delta.text),
                     None if delta.text.is_empty() => Vec::new(),
-                    None => vec![Part::Content(delta.text)],
+                    None => vec![ReplyPart::Content(delta.text)],
                 };
                 parts.into_iter().for_each(|part| self.push(choice, part.into()));
                 self.ready.push_back(StreamItem::Together);
@@ -128,8 +128,8 @@ impl Outputs {
     ///
     /// # Errors
     /// When it fails.
-    pub async fn collect(mut self) -> Result<(Vec<Answer>, Usage), RequestError> {
-        let mut answers: Vec<Answer> = self.replies.iter().map(|_| Answer::default()).collect();
+    pub async fn collect(mut self) -> Result<(Vec<FinishedReply>, Usage), RequestError> {
+        let mut answers: Vec<FinishedReply> = self.replies.iter().map(|_| FinishedReply::default()).collect();
         loop {
             match self.next().await {
                 Some(StreamItem::Output(choice, event)) => answers[choice].take(event),
@@ -166,26 +166,26 @@ pub async fn embeddings(mut outputs: Outputs, prompts: usize) -> Result<(Vec<Vec
     }
 }
 
-impl From<Part> for OutputEvent {
-    fn from(part: Part) -> OutputEvent {
+impl From<ReplyPart> for OutputEvent {
+    fn from(part: ReplyPart) -> OutputEvent {
         match part {
-            Part::Reasoning(text) => OutputEvent::Reasoning(text),
-            Part::Content(text) => OutputEvent::Text(text),
-            Part::Call(name) => OutputEvent::ToolCall(name),
-            Part::Arguments(text) => OutputEvent::ToolArguments(text),
+            ReplyPart::Reasoning(text) => OutputEvent::Reasoning(text),
+            ReplyPart::Content(text) => OutputEvent::Text(text),
+            ReplyPart::Call(name) => OutputEvent::ToolCall(name),
+            ReplyPart::Arguments(text) => OutputEvent::ToolArguments(text),
         }
     }
 }
 
 /// An answer, whole.
 #[derive(Clone, Debug, Default)]
-pub struct Answer {
+pub struct FinishedReply {
     /// What was thought.
     pub reasoning: String,
     /// What was said.
     pub text: String,
     /// What was called.
-    pub calls: Vec<Call>,
+    pub calls: Vec<ToolCall>,
     /// The prompt's tokens, where their probabilities were asked for.
     pub prompt: Vec<Chosen>,
     /// Its own, likewise.
@@ -196,14 +196,14 @@ pub struct Answer {
 
 /// A call of a tool.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub struct Call {
+pub struct ToolCall {
     /// The tool's name.
     pub name: String,
     /// JSON.
     pub arguments: String,
 }
 
-impl Answer {
+impl FinishedReply {
     fn take(&mut self, event: OutputEvent) {
         match event {
             OutputEvent::Progress(..) => {}
@@ -211,7 +211,7 @@ impl Answer {
             OutputEvent::Logprobs(tokens) => self.tokens.extend(tokens),
             OutputEvent::Reasoning(text) => self.reasoning += &text,
             OutputEvent::Text(text) => self.text += &text,
-            OutputEvent::ToolCall(name) => self.calls.push(Call { name, arguments: String::new() }),
+            OutputEvent::ToolCall(name) => self.calls.push(ToolCall { name, arguments: String::new() }),
             OutputEvent::ToolArguments(text) => {
                 if let Some(call) = self.calls.last_mut() {
                     call.arguments += &text;

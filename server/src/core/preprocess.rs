@@ -4,16 +4,16 @@ use crate::core::budget::{self, Wanted};
 use crate::core::channel::channel;
 use crate::core::client::Origin;
 use crate::core::constraint::bounds::refers;
-use crate::core::constraint::grammar::{Form, OutputConstraint, grammar};
+use crate::core::constraint::grammar::{OutputConstraint, OutputFormat, grammar};
 use crate::core::constraint::mask::Constraint;
 use crate::core::engine_request::{EngineRequest, GenerationParams, Task};
 use crate::core::error::RequestError;
 use crate::core::event::{Event, Usage};
-use crate::core::limits::{Limits, PROMPTS, STOPS, TOP};
+use crate::core::field_names::FieldNames;
+use crate::core::limits::{Limits, MAX_PROMPTS, MAX_STOPS, MAX_TOP_LOGPROBS};
 use crate::core::model::Served;
-use crate::core::models::entry::Model;
+use crate::core::models::entry::ModelEntry;
 use crate::core::models::pool::Models;
-use crate::core::names::FieldNames;
 use crate::core::output::Outputs;
 use crate::core::prompt::{self, Prompt};
 use crate::core::queue::Refused;
@@ -28,7 +28,7 @@ use std::sync::Arc;
 pub struct Preprocessor {
     models: Arc<Models>,
     /// The model.
-    pub model: Arc<Model>,
+    pub model: Arc<ModelEntry>,
     /// How it reads and writes.
     pub served: Arc<Served>,
 }
@@ -74,7 +74,7 @@ impl Preprocessor {
         let bias = request.sampling.bias(served.tokenizer.n_tokens())?;
         let stop = stops(request.stop, names.stop)?;
         for top in [request.logprobs, request.prompt_logprobs].into_iter().flatten() {
-            whole("logprobs", top as u64, 0, TOP)?;
+            whole("logprobs", top as u64, 0, MAX_TOP_LOGPROBS)?;
         }
         let tools = ToolSet::new(&request.tools, &request.tool_choice, request.several_calls, names)?;
         let is_conversation = matches!(request.input, Input::Conversation { .. });
@@ -174,8 +174,8 @@ impl Preprocessor {
         }
     }
     fn texts(&self, texts: Vec<PromptText>, name: &str) -> Result<Vec<Prompt>, RequestError> {
-        if texts.is_empty() || texts.len() > PROMPTS {
-            let message = format!("there are {} prompts; there must be 1 to {PROMPTS}", texts.len());
+        if texts.is_empty() || texts.len() > MAX_PROMPTS {
+            let message = format!("there are {} prompts; there must be 1 to {MAX_PROMPTS}", texts.len());
             return Err(RequestError::parameter(name, message));
         }
         let prompt = |text| match text {
@@ -195,7 +195,7 @@ impl Preprocessor {
         let compiled = compile(constraint, begins)?;
         // Whether anything can follow is seen where a schema begins, and arguments begin in the middle of a call.
         for parameters in constraint.calls.iter().filter_map(|call| call.parameters).filter(|it| refers(it)) {
-            let form = Form::Schema(parameters.clone());
+            let form = OutputFormat::Schema(parameters.clone());
             compile(&OutputConstraint { form: Some(&form), ..OutputConstraint::default() }, Begins::Answer)?;
         }
         Ok(compiled)
@@ -233,12 +233,12 @@ impl Preprocessor {
     }
 }
 
-fn is_schema(form: &Form) -> bool {
-    matches!(form, Form::Schema(_))
+fn is_schema(form: &OutputFormat) -> bool {
+    matches!(form, OutputFormat::Schema(_))
 }
 
 fn stops(texts: Vec<String>, name: &str) -> Result<Vec<String>, RequestError> {
-    let (many, long) = STOPS;
+    let (many, long) = MAX_STOPS;
     if texts.len() > many || texts.iter().any(|text| text.len() > long) {
         let message = format!("{name} may have at most {many} texts of at most {long} bytes");
         return Err(RequestError::parameter(name, message));

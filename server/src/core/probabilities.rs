@@ -5,7 +5,7 @@ use std::cmp::Ordering;
 
 /// Logits that are looked at together: their greatest one says at once whether any of them is among the most probable, which in a
 /// vocabulary of 150,000 is so for a few hundred.
-const TOGETHER: usize = 64;
+const GROUP: usize = 64;
 
 /// The probability of a token, and the `top` most probable ones.
 pub fn probabilities(logits: &[f32], token: u32, top: usize) -> Chosen {
@@ -21,13 +21,13 @@ pub fn probabilities(logits: &[f32], token: u32, top: usize) -> Chosen {
 }
 
 /// Values that are worked on side by side: two registers of AVX2.
-const LANES: usize = 16;
+const SIMD_LANES: usize = 16;
 /// Exponentials that are summed in single precision, to be off by no more than the result is rounded by.
-const SUMMED: usize = 1024;
+const F32_SUM_LENGTH: usize = 1024;
 
 fn greatest(logits: &[f32]) -> f32 {
-    let mut lanes = [f32::NEG_INFINITY; LANES];
-    for some in logits.chunks(LANES) {
+    let mut lanes = [f32::NEG_INFINITY; SIMD_LANES];
+    for some in logits.chunks(SIMD_LANES) {
         lanes.iter_mut().zip(some).for_each(|(lane, &logit)| *lane = if logit > *lane { logit } else { *lane });
     }
     lanes.into_iter().fold(f32::NEG_INFINITY, f32::max)
@@ -36,15 +36,15 @@ fn greatest(logits: &[f32]) -> f32 {
 /// The sum of e^(x − max).
 fn sum_of_exponentials(logits: &[f32], max: f32) -> f64 {
     let part = |logits: &[f32]| {
-        let mut lanes = [0.0; LANES];
-        let (whole, rest) = logits.as_chunks::<LANES>();
+        let mut lanes = [0.0; SIMD_LANES];
+        let (whole, rest) = logits.as_chunks::<SIMD_LANES>();
         for some in whole {
             lanes.iter_mut().zip(some).for_each(|(lane, logit)| *lane += exponential(logit - max));
         }
         lanes.iter_mut().zip(rest).for_each(|(lane, logit)| *lane += exponential(logit - max));
         lanes.into_iter().map(f64::from).sum::<f64>()
     };
-    logits.chunks(SUMMED).map(part).sum()
+    logits.chunks(F32_SUM_LENGTH).map(part).sum()
 }
 
 /// e^x of an x that is not positive, to what x itself is rounded by, or 1e-37; without a branch or a call, so that several are computed at once.
@@ -65,7 +65,7 @@ fn exponential(x: f32) -> f32 {
 fn best(logits: &[f32], top: usize) -> Vec<(f32, u32)> {
     let top = top.min(logits.len());
     let mut best: Vec<(f32, u32)> = Vec::with_capacity(top + 1);
-    for (together, first) in logits.chunks(TOGETHER).zip((0u32..).step_by(TOGETHER)) {
+    for (together, first) in logits.chunks(GROUP).zip((0u32..).step_by(GROUP)) {
         let least = best.last().map(|entry| entry.0);
         if best.len() == top && least.is_none_or(|least| greatest(together) <= least) {
             continue;

@@ -1,13 +1,13 @@
 //! From a conversation to tokens.
 
 use crate::core::error::RequestError;
+use crate::core::field_names::FieldNames;
 use crate::core::model::Served;
-use crate::core::names::FieldNames;
 use crate::core::request::Thinking;
 use gristmill_llm::chat::markup::Frame;
 use gristmill_llm::chat::reply::Begins;
 use gristmill_llm::chat::spell::{self, Spelt};
-use gristmill_llm::chat::{Message, RenderOptions, Span};
+use gristmill_llm::chat::{Message, RenderOptions, TextSpan};
 use serde_json::{Map, Value};
 
 /// A prompt.
@@ -65,17 +65,17 @@ pub fn chat(
     let thinking = last.is_some_and(|span| span.trusted && span.text.trim_end().ends_with(open));
     let mut begins = if thinking { Begins::Reasoning } else { Begins::Open };
     if let Some(begun) = begun {
-        let markup = |text: &str| Span { text: text.into(), trusted: true };
+        let markup = |text: &str| TextSpan { text: text.into(), trusted: true };
         if thinking {
-            spans.extend([Span { text: begun.reasoning, trusted: false }, markup(close)]);
+            spans.extend([TextSpan { text: begun.reasoning, trusted: false }, markup(close)]);
         }
         if let Frame::Messages(messages) = served.markup.frame {
             spans.push(markup(messages.answer));
         }
-        spans.push(Span { text: begun.text, trusted: false });
+        spans.push(TextSpan { text: begun.text, trusted: false });
         begins = Begins::Answer;
     }
-    let tokens = served.tokenizer.encode_spans(&Span::pairs(&spans), true);
+    let tokens = served.tokenizer.encode_spans(&TextSpan::pairs(&spans), true);
     fitting(served, names.input, Prompt { tokens, begins })
 }
 

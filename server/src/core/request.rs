@@ -1,7 +1,7 @@
 //! A request as the core takes it, made by an interface of its JSON.
 
-use crate::core::constraint::grammar::Form;
-use crate::core::names::FieldNames;
+use crate::core::constraint::grammar::OutputFormat;
+use crate::core::field_names::FieldNames;
 use crate::core::sampling::SamplingOptions;
 use crate::core::tools::{Tool, ToolChoice};
 use gristmill_llm::chat::Message;
@@ -20,7 +20,7 @@ pub struct GenerateRequest {
     /// Several calls in one answer?
     pub several_calls: bool,
     /// What the text of the answer must be, and the field that asks for it.
-    pub form: Option<(&'static str, Form)>,
+    pub form: Option<(&'static str, OutputFormat)>,
     /// How tokens are chosen.
     pub sampling: SamplingOptions,
     /// Answers to each prompt.

@@ -9,7 +9,7 @@ use crate::core::event::{Delta, Event, Finish};
 use crate::core::model::Served;
 use crate::core::probabilities::probabilities;
 use gristmill_llm::generation::{self, Generation, TokenStep};
-use gristmill_llm::sampling::{Ask, Draws, Sampler, StopMatcher, TokenSet};
+use gristmill_llm::sampling::{RowParams, RowSampling, Sampler, StopMatcher, TokenSet};
 use gristmill_llm::sched::{self, ConstraintError};
 use gristmill_llm::tokenizer::Utf8Stream;
 use std::sync::Arc;
@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 
 /// Text is told no more often than this, but for the first: faster than eyes, and each telling wakes two programs that take the cores
 /// from the model. An answer slower than that is told token by token.
-const TELL: Duration = Duration::from_millis(20);
+const FLUSH_INTERVAL: Duration = Duration::from_millis(20);
 
 /// One choice of a running request.
 pub struct Sequence {
@@ -83,12 +83,12 @@ impl Sequence {
         self.tokens.last()
     }
     /// How a device may choose its tokens before the host has seen the one before, and how many may still come; none where it cannot.
-    pub fn draws(&self) -> Option<(Draws, usize)> {
-        self.tokens.draws()
+    pub fn draws(&self) -> Option<(RowSampling, usize)> {
+        self.tokens.sampling()
     }
     /// What a device is to be asked about the logits over so many tokens after `history`; nothing where all of them are wanted, or the most probable token will do.
-    pub fn ask(&mut self, history: &[u32], vocabulary: usize) -> Option<Ask> {
-        self.tokens.ask(history, vocabulary)
+    pub fn ask(&mut self, history: &[u32], vocabulary: usize) -> Option<RowParams> {
+        self.tokens.row_params(history, vocabulary)
     }
     /// The generation, to choose its next token.
     pub fn generation(&mut self) -> &mut Generation<'static> {
@@ -143,7 +143,7 @@ impl Sequence {
         }
     }
     fn tell_in_time(&mut self) {
-        if self.told.is_none_or(|told| told.elapsed() >= TELL) {
+        if self.told.is_none_or(|told| told.elapsed() >= FLUSH_INTERVAL) {
             self.flush();
         }
     }

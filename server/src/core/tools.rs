@@ -1,9 +1,9 @@
 //! Tools that a request offers.
 
-use crate::core::constraint::grammar::{Callable, Form, OutputConstraint};
+use crate::core::constraint::grammar::{Callable, OutputConstraint, OutputFormat};
 use crate::core::error::RequestError;
-use crate::core::limits::TOOLS;
-use crate::core::names::FieldNames;
+use crate::core::field_names::FieldNames;
+use crate::core::limits::MAX_TOOLS;
 use gristmill_llm::chat::reply::Schemas;
 use serde_json::{Value, json};
 
@@ -88,8 +88,11 @@ impl<'r> ToolSet<'r> {
         several: bool,
         names: &FieldNames,
     ) -> Result<ToolSet<'r>, RequestError> {
-        if tools.len() > TOOLS {
-            return Err(RequestError::parameter(names.tools, format!("{} tools are more than {TOOLS}", tools.len())));
+        if tools.len() > MAX_TOOLS {
+            return Err(RequestError::parameter(
+                names.tools,
+                format!("{} tools are more than {MAX_TOOLS}", tools.len()),
+            ));
         }
         let all: Vec<&Tool> = tools.iter().collect();
         if all.is_empty() && matches!(choice, ToolChoice::Required | ToolChoice::Named(_)) {
@@ -123,7 +126,7 @@ impl<'r> ToolSet<'r> {
     /// What an answer must be, and which field asks for it; none where it may be anything.
     pub fn constraint(
         &self,
-        form: Option<&'r (&'static str, Form)>,
+        form: Option<&'r (&'static str, OutputFormat)>,
         names: &FieldNames,
     ) -> Option<(OutputConstraint<'r>, &'static str)> {
         let callable = |tool: &'r Tool| Callable { name: &tool.name, parameters: tool.parameters.as_ref() };

@@ -82,7 +82,7 @@ fn is_json(headers: &HeaderMap) -> bool {
 }
 
 /// How many times what it may be a body is read nevertheless: who is still sending does not read the refusal.
-const DRAINED: usize = 16;
+const DRAIN_FACTOR: usize = 16;
 
 /// Reads a body of at most so many bytes; what is beyond [`Config::SMALL_BODY`] of it takes `room`.
 async fn read(body: Body, most: usize, room: &Arc<Semaphore>) -> Result<ReadBody, RequestError> {
@@ -105,7 +105,7 @@ async fn read(body: Body, most: usize, room: &Arc<Semaphore>) -> Result<ReadBody
         if refusal.is_some() {
             // It is read on, but not kept.
             read = ReadBody { bytes: Vec::new(), room: None };
-            if length > most.saturating_mul(DRAINED) {
+            if length > most.saturating_mul(DRAIN_FACTOR) {
                 break;
             }
         }
@@ -165,7 +165,7 @@ fn refusal(path: &str, error: &serde_json::Error) -> RequestError {
 }
 
 /// What serde calls what it expects, and what it is in JSON.
-const EXPECTED: &[(&str, &str)] = &[
+const EXPECTED_TYPES: &[(&str, &str)] = &[
     ("f64", "a number"),
     ("i64", "a whole number"),
     ("u64", "a whole number, 0 or more"),
@@ -177,7 +177,7 @@ const EXPECTED: &[(&str, &str)] = &[
 ];
 
 /// What it calls the beginning of what it finds, likewise.
-const FOUND: &[(&str, &str)] = &[
+const FOUND_TYPES: &[(&str, &str)] = &[
     ("sequence", "an array"),
     ("map", "an object"),
     ("floating point", "the number"),
@@ -191,8 +191,8 @@ fn plainly(what: &str) -> String {
         .iter()
         .find_map(|kind| what.strip_prefix(kind)?.rsplit_once(", expected "));
     let Some((found, expected)) = mismatch else { return what.to_owned() };
-    let expected = EXPECTED.iter().find(|row| row.0 == expected).map_or(expected, |row| row.1);
-    let found = FOUND
+    let expected = EXPECTED_TYPES.iter().find(|row| row.0 == expected).map_or(expected, |row| row.1);
+    let found = FOUND_TYPES
         .iter()
         .find_map(|row| Some(format!("{}{}", row.1, found.strip_prefix(row.0)?)))
         .unwrap_or(found.to_owned());

@@ -5,14 +5,14 @@ use std::time::Duration;
 use tower_http::cors::{AllowOrigin, Any, CorsLayer};
 
 /// How long a browser may remember what it may ask: most remember no longer than two hours.
-const REMEMBERED: Duration = Duration::from_secs(7200);
+const PREFLIGHT_MAX_AGE: Duration = Duration::from_secs(7200);
 
 /// What tells browsers so; nothing where none was named.
 pub fn layer(origins: &[String]) -> Option<CorsLayer> {
     if origins.is_empty() {
         return None;
     }
-    let layer = CorsLayer::new().allow_methods(Any).allow_headers(Any).max_age(REMEMBERED);
+    let layer = CorsLayer::new().allow_methods(Any).allow_headers(Any).max_age(PREFLIGHT_MAX_AGE);
     if origins.iter().any(|origin| origin == "*") {
         return Some(layer.allow_origin(Any));
     }

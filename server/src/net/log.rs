@@ -13,9 +13,9 @@ use std::task::{Context, Poll, ready};
 use std::time::{Duration, Instant};
 
 /// Most characters of a path.
-const PATH: usize = 200;
+const MAX_PATH_CHARS: usize = 200;
 /// Most characters of an identifier that somebody else gave: those of routers and of traces have 16 to 64.
-const ID: usize = 128;
+const MAX_ID_CHARS: usize = 128;
 /// The header that carries it, in both directions.
 const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 
@@ -26,7 +26,7 @@ pub async fn requests(request: Request, next: Next) -> Response {
     let id = given(request.headers()).unwrap_or_else(|| fresh_id("req_"));
     let client = request.extensions().get::<ConnectInfo<SocketAddr>>().map(|peer| peer.0.ip());
     let method = request.method().clone();
-    let path: String = request.uri().path().chars().take(PATH).collect();
+    let path: String = request.uri().path().chars().take(MAX_PATH_CHARS).collect();
     let mut response = next.run(request).await;
     if let Ok(id) = HeaderValue::from_str(&id) {
         response.headers_mut().insert(REQUEST_ID, id);
@@ -40,7 +40,7 @@ pub async fn requests(request: Request, next: Next) -> Response {
 fn given(headers: &HeaderMap) -> Option<String> {
     let id = headers.get(REQUEST_ID)?.to_str().ok()?;
     let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.:/+=".contains(&byte);
-    ((1..=ID).contains(&id.len()) && id.bytes().all(plain)).then(|| id.to_owned())
+    ((1..=MAX_ID_CHARS).contains(&id.len()) && id.bytes().all(plain)).then(|| id.to_owned())
 }
 
 /// What is known of a request.
@@ -106,10 +106,15 @@ mod tests {
             let headers = HeaderMap::from_iter([(REQUEST_ID, HeaderValue::from_bytes(id).unwrap())]);
             given(&headers)
         };
-        for id in ["chatcmpl-8WcVBOZ2r2Q3bsY93JagdY6S", "0af7651916cd43dd8448eb211c80319c", "a/b:c=", &"x".repeat(ID)] {
+        for id in [
+            "chatcmpl-8WcVBOZ2r2Q3bsY93JagdY6S",
+            "0af7651916cd43dd8448eb211c80319c",
+            "a/b:c=",
+            &"x".repeat(MAX_ID_CHARS),
+        ] {
             assert_eq!(given(id.as_bytes()).as_deref(), Some(id));
         }
-        for id in [&b""[..], b"two words", b"a\"b", b"caf\xe9", b"a\tb", "x".repeat(ID + 1).as_bytes()] {
+        for id in [&b""[..], b"two words", b"a\"b", b"caf\xe9", b"a\tb", "x".repeat(MAX_ID_CHARS + 1).as_bytes()] {
             assert_eq!(given(id), None, "{}", id.escape_ascii());
         }
         assert_eq!(super::given(&HeaderMap::new()), None);

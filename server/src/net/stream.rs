@@ -30,18 +30,18 @@ pub enum Chunk {
 }
 
 /// What makes the pieces of a stream.
-pub trait Source: Send + 'static {
+pub trait ChunkSource: Send + 'static {
     /// Some more of them; none behind the last.
     fn next(&mut self) -> impl Future<Output = Option<Vec<Chunk>>> + Send;
 }
 
 /// How long nothing may be told: proxies close connections that are silent for a minute.
-const SILENCE: Duration = Duration::from_secs(15);
+const KEEP_ALIVE_INTERVAL: Duration = Duration::from_secs(15);
 
 /// A response that tells what comes. While nothing does, comments keep the connection open.
-pub fn respond(framing: Framing, source: impl Source) -> Response {
+pub fn respond(framing: Framing, source: impl ChunkSource) -> Response {
     let pieces = stream::unfold(source, move |mut source| async move {
-        let chunks = match tokio::time::timeout(SILENCE, source.next()).await {
+        let chunks = match tokio::time::timeout(KEEP_ALIVE_INTERVAL, source.next()).await {
             Ok(chunks) => chunks?,
             Err(_) => vec![Chunk::Comment(String::new())],
         };

@@ -2,7 +2,7 @@
 
 use crate::client::Client;
 use gristmill_backend::Opened;
-use gristmill_backend::cpu::{Cc, CpuDevice, Isa, QUICK, dialect};
+use gristmill_backend::cpu::{Cc, CpuDevice, Isa, QUICK_FLAG, dialect};
 use gristmill_llm::arch;
 use gristmill_llm::chat::Isolation;
 use gristmill_llm::engine::{Engine, MemoryEstimate, Progress, Settings};
@@ -10,7 +10,7 @@ use gristmill_llm::file::ModelFile;
 use gristmill_llm::language;
 use gristmill_runtime::store::Store;
 use gristmill_server::{
-    About, Config, EngineHealth, LoadError, ModelPlan, ModelSource, ModelSpec, Notice, Offer, Server, Text,
+    Config, EngineHealth, LoadError, ModelFacts, ModelPlan, ModelSource, ModelSpec, ModelText, Notice, Offer, Server,
 };
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
@@ -47,7 +47,7 @@ pub fn processor() -> Opened {
     let store = Store::open(Path::new(env!("CARGO_TARGET_TMPDIR")).join("gristmill-cache"), 1 << 29).expect("a store");
     let isa = Isa::parse("auto").expect("an instruction set");
     let processor =
-        CpuDevice::with(2, isa, Cc::find().expect("a C compiler").with_flag(QUICK), store).expect("a processor");
+        CpuDevice::with(2, isa, Cc::find().expect("a C compiler").with_flag(QUICK_FLAG), store).expect("a processor");
     Opened::new(Arc::new(processor), Some(&dialect::C))
 }
 
@@ -74,7 +74,7 @@ impl ModelSource for File {
         // What is forecast is what is loaded.
         let settings = settings(model.context().min(CONTEXT), self.sequences);
         let forecast = MemoryEstimate::new(&file, &settings, u64::MAX / 2).expect("a model");
-        let about = About {
+        let about = ModelFacts {
             architecture: model.architecture().to_owned(),
             vocabulary: model.vocabulary(),
             width: model.width(),
@@ -83,12 +83,12 @@ impl ModelSource for File {
         let (context, bytes) = (forecast.context, forecast.weights + forecast.beside);
         Ok(ModelPlan { about, context, bytes })
     }
-    fn text(&self) -> Result<Text, LoadError> {
+    fn text(&self) -> Result<ModelText, LoadError> {
         let file = self.open()?;
         let tokenizer = language::tokenizer(file.metadata()).expect("a tokenizer");
         let (template, _) = language::template(file.metadata(), &tokenizer, &Isolation::InProcess).expect("a template");
         let (sampling, _) = language::sampling(file.metadata());
-        Ok(Text { name: self.name.clone(), tokenizer, template, sampling })
+        Ok(ModelText { name: self.name.clone(), tokenizer, template, sampling })
     }
     fn load(&self, context: usize, progress: &dyn Fn(Progress)) -> Result<Engine, LoadError> {
         // Kernels are compiled once, by whoever comes first.

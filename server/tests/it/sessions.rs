@@ -52,7 +52,7 @@ fn a_single_sequence_keeps_several_conversations() {
         assert_eq!(again["choices"], before["choices"]);
     }
     // The pool itself holds them: on a processor no page is copied to the host.
-    assert_eq!(server.client.metric("gristmill_cache_pages_brought_back_total"), 0.0);
+    assert_eq!(server.client.metric("gristmill_kv_pages_swapped_in_total"), 0.0);
 }
 
 #[test]

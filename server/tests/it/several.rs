@@ -3,7 +3,7 @@
 use super::client::{Client, asking, joined};
 use super::running::{File, Running, processor, start_with};
 use gristmill_llm::engine::{Engine, Progress};
-use gristmill_server::{Config, LoadError, ModelPlan, ModelSource, ModelSpec, Offer, Text};
+use gristmill_server::{Config, LoadError, ModelPlan, ModelSource, ModelSpec, ModelText, Offer};
 use serde_json::{Value, json};
 use std::io::Read;
 use std::sync::Arc;
@@ -18,7 +18,7 @@ impl ModelSource for Broken {
         let message = "its weights take 900000 MB, and 8000 MB are available".into();
         Err(LoadError { message, hint: Some("try a smaller one".into()), too_large: true, lost: false })
     }
-    fn text(&self) -> Result<Text, LoadError> {
+    fn text(&self) -> Result<ModelText, LoadError> {
         Err(LoadError::default())
     }
     fn load(&self, _: usize, _: &dyn Fn(Progress)) -> Result<Engine, LoadError> {

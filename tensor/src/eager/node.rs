@@ -14,10 +14,10 @@ use std::sync::Arc;
 
 /// Numbers, or what is to be computed of others. A clone is the same tensor: what is realized of one is realized of both.
 #[derive(Clone)]
-pub struct Tensor(pub(super) Rc<Node>);
+pub struct Tensor(pub(super) Rc<LazyNode>);
 
 /// What a tensor is, and what is known of its value.
-pub(super) struct Node {
+pub(super) struct LazyNode {
     /// Length of each axis.
     pub dims: Vec<usize>,
     /// How its elements are stored.
@@ -52,7 +52,7 @@ pub(super) struct Deferred {
     pub body: Box<Body>,
 }
 
-impl Node {
+impl LazyNode {
     /// The tensor as a slot of a function: its next one.
     pub fn slot<'g>(&self, capture: &'g Capture, name: &str) -> Captured<'g> {
         match self.storage {
@@ -78,7 +78,7 @@ fn bytes(storage: Storage, dims: &[usize]) -> usize {
 impl Tensor {
     fn new(dims: Vec<usize>, storage: Storage, state: State) -> Tensor {
         assert!(!dims.contains(&0), "a tensor of dims {dims:?} has no elements");
-        Tensor(Rc::new(Node { dims, storage, state: RefCell::new(state) }))
+        Tensor(Rc::new(LazyNode { dims, storage, state: RefCell::new(state) }))
     }
     /// Rows in a packed format, as a file has them: `bytes` are the blocks of the last axis, row after row. Used, they are f32.
     ///

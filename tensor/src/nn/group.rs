@@ -36,7 +36,7 @@ pub fn tiles<'g>(index: Tensor<'g>, tokens: Tensor<'g>, max_tokens: usize, exper
     // Each expert wastes at most height - 1 rows, and a tile holds at least one slot.
     let max_tiles = max_slots.min((max_slots + experts * (height - 1)) / height);
     let count = tokens * k as i64;
-    let slots = Slots::of(index.reshape(dims![count]), count, max_slots, experts);
+    let slots = Slots::new(index.reshape(dims![count]), count, max_slots, experts);
 
     let used = (slots.of_experts() + (h - 1)) / h;
     let pairs = dims![experts, experts];
@@ -121,7 +121,7 @@ struct Blocks<'g> {
 
 impl<'g> Slots<'g> {
     /// Slots with these experts, `[count]`, at most `most`.
-    fn of(expert: Tensor<'g>, count: Tensor<'g>, most: usize, experts: usize) -> Slots<'g> {
+    fn new(expert: Tensor<'g>, count: Tensor<'g>, most: usize, experts: usize) -> Slots<'g> {
         let mut slots = Slots { expert, count, experts, blocks: None };
         slots.blocks = (most > ONE_BLOCK).then(|| slots.in_blocks());
         slots

@@ -21,7 +21,7 @@ pub fn rank(b: Tensor<'_>) -> Tensor<'_> {
 
 /// The `k` best of every row.
 #[derive(Clone, Copy)]
-pub struct Choice<'g> {
+pub struct TopK<'g> {
     /// Their indices, best first: `[rows, k]` i32, each below `n` whatever the scores are (NaN included).
     pub index: Tensor<'g>,
     /// `[rows, k, n]` bool: is element `i` the `r`-th best?
@@ -29,19 +29,19 @@ pub struct Choice<'g> {
 }
 
 /// The `k` best of every row of scores `b [rows, n]`.
-pub fn top_k<'g>(b: Tensor<'g>, k: usize) -> Choice<'g> {
+pub fn top_k<'g>(b: Tensor<'g>, k: usize) -> TopK<'g> {
     let c = b.capture();
     let n = b.dim(1);
     let place = c.iota(dims![1, k, n], 1);
     let hot = rank(b).unsqueeze(1).equals(place);
     let index = (hot.cast(Scalar::I32) * c.iota(dims![1, k, n], 2)).sum(&[2]);
     let size = c.graph.borrow().max_of(b.dims()[1]) as usize;
-    Choice { index: index.clamp_index(size - 1), hot }
+    TopK { index: index.clamp_index(size - 1), hot }
 }
 
-impl<'g> Choice<'g> {
+impl<'g> TopK<'g> {
     /// The chosen elements of `p [rows, n]`: `[rows, k]`.
-    pub fn of(self, p: Tensor<'g>) -> Tensor<'g> {
+    pub fn select(self, p: Tensor<'g>) -> Tensor<'g> {
         self.hot.select(p.unsqueeze(1), 0.0).sum(&[2])
     }
 }

@@ -91,7 +91,7 @@ pub fn choosing() -> Vec<Case> {
                 let rows = c.var("n", 1, 8);
                 let b = c.input("b", dims![rows, n], Scalar::F32);
                 let chosen = nn::top_k(b, k);
-                let weights = chosen.of(b);
+                let weights = chosen.select(b);
                 c.output("index", chosen.index);
                 c.output("weights", weights / weights.sum(&[1]).maximum(1e-3).unsqueeze(1));
                 c.output("softmax", nn::softmax(weights));

@@ -37,9 +37,9 @@ struct Meaning {
 
 impl Suite {
     /// Nothing has run yet.
-    pub fn of(cases: Vec<Case>) -> Suite {
+    pub fn new(cases: Vec<Case>) -> Suite {
         let start = Instant::now();
-        let truths = cases.iter().map(Truth::of).collect();
+        let truths = cases.iter().map(Truth::for_case).collect();
         let finished = cases.iter().map(|c| Finished::new(&c.name)).collect();
         let stages = Stages { truth: start.elapsed(), ..Stages::default() };
         Suite { cases, truths, bits: HashMap::new(), finished, stages }
@@ -134,7 +134,7 @@ impl Suite {
                     let off = |want, within| wrong(&[want], &got, scalar, within, &[], &|_, _| false);
                     off(&meant.values[j][n].1, meant.within).or_else(|| off(want, ENCODED))
                 }
-                None => Accuracy::of(way).wrong(case, run, n, &got, scalar),
+                None => Accuracy::for_way(way).wrong(case, run, n, &got, scalar),
             };
             errors.extend(judged.map(|e| format!("{at}: slot {slot}, {e}")));
         }

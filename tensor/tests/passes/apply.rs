@@ -145,16 +145,19 @@ fn rules_lift(case: &Case) -> Result<Applied, String> {
     let part = g.and(part, mask);
     let part = g.cast(part, Scalar::U8);
     let taken = g.store(bytes, of_byte, part, &closed);
-    let old = Kernels::of(g.clone(), vec![before]);
-    let new =
-        Kernels { launches: vec![vec![vec![whole]], vec![vec![taken]]], between: vec![1001], ..Kernels::of(g, vec![]) };
+    let old = Kernels::new(g.clone(), vec![before]);
+    let new = Kernels {
+        launches: vec![vec![vec![whole]], vec![vec![taken]]],
+        between: vec![1001],
+        ..Kernels::new(g, vec![])
+    };
     Ok(Applied { text, claim: Claim::same(Meaning::Kernels(old), Meaning::Kernels(new)) })
 }
 
 /// The claim that nests compute the same, and their text.
 fn same(before: (Graph, Vec<Id>), after: (Graph, Vec<Id>)) -> Applied {
     let text = show::nests(&after.0, &after.1);
-    let of = |(g, nests): (Graph, Vec<Id>)| Meaning::Kernels(Kernels::of(g, nests));
+    let of = |(g, nests): (Graph, Vec<Id>)| Meaning::Kernels(Kernels::new(g, nests));
     Applied { text, claim: Claim::same(of(before), of(after)) }
 }
 

@@ -74,7 +74,7 @@ pub struct Context {
 }
 
 impl Context {
-    pub fn of(case: &Case) -> Result<Context, String> {
+    pub fn for_case(case: &Case) -> Result<Context, String> {
         let (parsed, target) = (case.graph()?, case.target()?);
         let function = function(&parsed.graph, &parsed.roots);
         let (mut graph, mut roots) = (parsed.graph.clone(), parsed.roots.clone());

@@ -5,7 +5,7 @@ use crate::case::Case;
 use crate::kernels::{Kernels, Linear, Lowered, Written};
 use crate::memory::{Random, Slots, Vars, Wanted, get, places, put, slot};
 use gristmill_compiler::testing;
-use gristmill_tensor::evaluate::{Array, Env, evaluate_all};
+use gristmill_tensor::evaluate::{Env, HostArray, evaluate_all};
 use gristmill_uop::fold::Value;
 use gristmill_uop::function::Storage;
 use gristmill_uop::spec::{self, Level};
@@ -133,7 +133,7 @@ pub fn judge(case: &Case, applied: &Applied) -> Result<(), String> {
         wanted.extend(meaning.wanted()?);
     }
     for vars in variables(case, all)? {
-        let mut random = Random::of(&case.input);
+        let mut random = Random::from_name(&case.input);
         let fill = |(&slot, w): (&u32, &Wanted)| {
             let bytes = match w.packed {
                 true => random.blocks(w.bytes),
@@ -251,7 +251,7 @@ fn evaluated(t: &Tensors, slots: &Slots, vars: &Vars) -> BTreeMap<u32, Values> {
             None => env.packed(*n, bytes),
         };
     }
-    let placed = |(&(slot, id), array): (&(u32, Id), Array)| {
+    let placed = |(&(slot, id), array): (&(u32, Id), HostArray)| {
         let most = most(id);
         let mut data = vec![None; most.iter().product()];
         for (v, at) in array.data.iter().zip(places(&array.dims, &most)) {

@@ -38,7 +38,7 @@ pub struct Linear {
 
 impl Linear {
     /// Of the one launch of these nests.
-    pub fn of(nests: Kernels, graph: Graph, code: KernelCode) -> Linear {
+    pub fn new(nests: Kernels, graph: Graph, code: KernelCode) -> Linear {
         let mut program = nests.program(&nests.launches[0]);
         program.threads = code.threads;
         Linear { kernels: vec![Lowered { program, graph, code }], nests }
@@ -76,13 +76,13 @@ pub struct Written {
 
 impl Kernels {
     /// Nests of one kernel.
-    pub fn of(graph: Graph, nests: Vec<Id>) -> Kernels {
+    pub fn new(graph: Graph, nests: Vec<Id>) -> Kernels {
         Kernels { graph, launches: vec![vec![nests]], layouts: vec![], filled: vec![], between: vec![] }
     }
     /// Values without a nest: one that stores each of them, for all of these ranges.
     pub fn of_values(mut graph: Graph, values: &[Id], ranges: &[FixedRange]) -> Kernels {
         let nests = values.iter().enumerate().map(|(i, &v)| stored(&mut graph, v, 1000 + i as u32, ranges)).collect();
-        Kernels::of(graph, nests)
+        Kernels::new(graph, nests)
     }
     fn nests(&self) -> Vec<Id> {
         self.launches.iter().flatten().flatten().copied().collect()

@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 pub struct Random(u64);
 
 impl Random {
-    pub fn of(name: &str) -> Random {
+    pub fn from_name(name: &str) -> Random {
         Random(name.bytes().fold(0xcbf2_9ce4_8422_2325, |h, b| (h ^ u64::from(b)).wrapping_mul(0x100_0000_01b3)))
     }
     fn next(&mut self) -> u64 {

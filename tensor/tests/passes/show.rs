@@ -11,7 +11,7 @@ pub struct Numbers(HashMap<Id, u32>);
 
 impl Numbers {
     /// As [`text::print`] counts them.
-    pub fn of(g: &Graph, roots: &[Id]) -> Numbers {
+    pub fn new(g: &Graph, roots: &[Id]) -> Numbers {
         let lines = g.toposort(roots).into_iter().filter(|&n| g[n].op != Op::Const);
         Numbers(lines.zip(0..).collect())
     }

@@ -22,7 +22,7 @@ struct Lowering {
 }
 
 impl Lowering {
-    fn of(case: &Case) -> Result<Lowering, String> {
+    fn for_case(case: &Case) -> Result<Lowering, String> {
         let (p, target) = (case.graph()?, case.target()?);
         let condition = |key: &str| case.get(key).map(|w| p.named(w)).transpose().map(|all| all.map(|all| all[0]));
         let when = When { skip: condition("skip")?, prologue: condition("prologue")?, ..When::default() };
@@ -62,24 +62,24 @@ impl Lowering {
     /// That code after a pass, and the claim that all passes together compute what the nests do.
     fn applied(self, g: &Graph, code: &Code) -> Applied {
         let text = show::renumbered(&testing::print_linear(g, code));
-        let nests = Kernels::of(self.graph.clone(), self.nests.clone());
+        let nests = Kernels::new(self.graph.clone(), self.nests.clone());
         let mut graph = self.graph;
         let body = testing::linear(&mut graph, &self.nests, &self.target);
         let body = Code { skip: self.context.when[0].skip, ..body };
         let all = testing::finish(&mut graph, vec![body], &self.context, &self.target);
-        let after = Linear::of(nests.clone(), graph, all);
+        let after = Linear::new(nests.clone(), graph, all);
         Applied { text, claim: Claim::same(Meaning::Kernels(nests), Meaning::Linear(after)) }
     }
 }
 
 pub fn linear(case: &Case) -> Result<Applied, String> {
-    let lowering = Lowering::of(case)?;
+    let lowering = Lowering::for_case(case)?;
     let (g, code) = lowering.code();
     Ok(lowering.applied(&g, &code))
 }
 
 pub fn async_copies(case: &Case) -> Result<Applied, String> {
-    let lowering = Lowering::of(case)?;
+    let lowering = Lowering::for_case(case)?;
     let (g, code) = lowering.code();
     let statements = testing::async_copies(&g, code.statements);
     Ok(lowering.applied(&g, &Code { statements, ..code }))
@@ -87,7 +87,7 @@ pub fn async_copies(case: &Case) -> Result<Applied, String> {
 
 /// What copies without registers have become.
 pub fn streamed(case: &Case) -> Result<Applied, String> {
-    let lowering = Lowering::of(case)?;
+    let lowering = Lowering::for_case(case)?;
     let (mut g, code) = lowering.code();
     let statements = testing::async_copies(&g, code.statements);
     let statements = testing::streamed(&mut g, statements);
@@ -95,7 +95,7 @@ pub fn streamed(case: &Case) -> Result<Applied, String> {
 }
 
 pub fn unroll(case: &Case) -> Result<Applied, String> {
-    let lowering = Lowering::of(case)?;
+    let lowering = Lowering::for_case(case)?;
     let (g, code) = lowering.code();
     let statements = testing::unroll(&g, code.statements, &lowering.context.plan, &lowering.target);
     Ok(lowering.applied(&g, &Code { statements, ..code }))
@@ -103,7 +103,7 @@ pub fn unroll(case: &Case) -> Result<Applied, String> {
 
 /// All plans of the launch that are proposed: `first: yes`, and `beside: 3` workgroups for each unit.
 pub fn launch(case: &Case) -> Result<Applied, String> {
-    let lowering = Lowering::of(case)?;
+    let lowering = Lowering::for_case(case)?;
     let (g, code) = lowering.code();
     let (first, workgroups_per_unit) = (case.get("first").is_some(), case.parsed("beside")?.unwrap_or(1));
     let of = Launched { g: &g, bodies: &[code], workgroups_per_unit, scratch: 0, first, target: &lowering.target };
@@ -112,7 +112,7 @@ pub fn launch(case: &Case) -> Result<Applied, String> {
 }
 
 pub fn dependents(case: &Case) -> Result<Applied, String> {
-    let lowering = Lowering::of(case)?;
+    let lowering = Lowering::for_case(case)?;
     let (g, code) = lowering.code();
     let turn = lowering.turn();
     let statements = testing::wait_for_predecessors(code.statements, lowering.prologue(), &turn, code.surplus);
@@ -122,7 +122,7 @@ pub fn dependents(case: &Case) -> Result<Applied, String> {
 }
 
 pub fn prefetch_spans(case: &Case) -> Result<Applied, String> {
-    let lowering = Lowering::of(case)?;
+    let lowering = Lowering::for_case(case)?;
     let (g, code) = lowering.code();
     let statements =
         testing::wait_for_predecessors(code.statements, lowering.prologue(), &lowering.turn(), code.surplus);
@@ -132,7 +132,7 @@ pub fn prefetch_spans(case: &Case) -> Result<Applied, String> {
 
 /// As many words as the launch's plan says.
 pub fn hoist(case: &Case) -> Result<Applied, String> {
-    let lowering = Lowering::of(case)?;
+    let lowering = Lowering::for_case(case)?;
     let (g, code) = lowering.code();
     let statements =
         testing::wait_for_predecessors(code.statements, lowering.prologue(), &lowering.turn(), code.surplus);
@@ -141,7 +141,7 @@ pub fn hoist(case: &Case) -> Result<Applied, String> {
 }
 
 pub fn prefetch_lines(case: &Case) -> Result<Applied, String> {
-    let lowering = Lowering::of(case)?;
+    let lowering = Lowering::for_case(case)?;
     let (g, code) = lowering.code();
     let ahead = lowering.target.tuning.prefetch.into();
     let code = testing::prefetch_lines(&g, code, ahead, &lowering.context.streams);
@@ -150,7 +150,7 @@ pub fn prefetch_lines(case: &Case) -> Result<Applied, String> {
 
 /// What every pass before it has made, but for prefetches where the case has none.
 pub fn barriers(case: &Case) -> Result<Applied, String> {
-    let lowering = Lowering::of(case)?;
+    let lowering = Lowering::for_case(case)?;
     let (g, code) = lowering.code();
     let statements = testing::async_copies(&g, code.statements);
     let statements = testing::wait_for_predecessors(statements, lowering.prologue(), &lowering.turn(), code.surplus);
@@ -161,7 +161,7 @@ pub fn barriers(case: &Case) -> Result<Applied, String> {
 
 /// What is left of the loops of a kernel whose plan copies as many iterations ahead as it says, or the case's `launch:`.
 pub fn copies_ahead(case: &Case) -> Result<Applied, String> {
-    let lowering = Lowering::of(case)?;
+    let lowering = Lowering::for_case(case)?;
     let (mut g, code) = lowering.code();
     let statements = testing::async_copies(&g, code.statements);
     let statements = testing::wait_for_predecessors(statements, lowering.prologue(), &lowering.turn(), code.surplus);
@@ -172,14 +172,14 @@ pub fn copies_ahead(case: &Case) -> Result<Applied, String> {
 
 /// Behind the barriers between nests.
 pub fn meetings(case: &Case) -> Result<Applied, String> {
-    let lowering = Lowering::of(case)?;
+    let lowering = Lowering::for_case(case)?;
     let (g, code) = lowering.met();
     Ok(lowering.applied(&g, &code))
 }
 
 /// Behind all other passes.
 pub fn words(case: &Case) -> Result<Applied, String> {
-    let lowering = Lowering::of(case)?;
+    let lowering = Lowering::for_case(case)?;
     let (mut g, code) = lowering.met();
     let all = accesses(&g, code.statements.iter());
     let code = testing::words(&mut g, code, &all);
@@ -188,7 +188,7 @@ pub fn words(case: &Case) -> Result<Applied, String> {
 
 /// With as many iterations of each loop as its launch's plan says.
 pub fn written_out(case: &Case) -> Result<Applied, String> {
-    let lowering = Lowering::of(case)?;
+    let lowering = Lowering::for_case(case)?;
     let (mut g, code) = lowering.code();
     let statements = testing::unroll(&g, code.statements, &lowering.context.plan, &lowering.target);
     let code = testing::written_out(&mut g, Code { statements, ..code });
@@ -211,7 +211,7 @@ pub fn vectorise(case: &Case) -> Result<Applied, String> {
     });
     let values: Vec<Written> = values.collect();
     let code = straight(&mut g, &[], &values, &[], &loops);
-    let after = Linear::of(nests.clone(), g, code);
+    let after = Linear::new(nests.clone(), g, code);
     Ok(Applied { text, claim: Claim::same(Meaning::Kernels(nests), Meaning::Values(after)) })
 }
 
@@ -241,7 +241,7 @@ pub fn coalesce(case: &Case) -> Result<Applied, String> {
         let all = turn.wait.iter().cloned().chain([nest]).chain(statements).chain([Statement::End]).collect();
         let (bodies, threads) = (vec![code(all)], total as usize);
         let code = KernelCode { bodies, threads, resident: 1, shared: None, entry: vec![], idle: turn.wait };
-        Meaning::Linear(Linear::of(Kernels::of(g.clone(), p.roots.clone()), g.clone(), code))
+        Meaning::Linear(Linear::new(Kernels::new(g.clone(), p.roots.clone()), g.clone(), code))
     };
     Ok(Applied { text, claim: Claim::same(of(before), of(after)) })
 }
@@ -275,7 +275,7 @@ pub fn pairs(case: &Case) -> Result<Applied, String> {
 /// The value of the last nest; those before it fill the stages that it reads.
 fn products(case: &Case, pass: fn(&mut Graph, Id, &[Id], &Target) -> Id) -> Result<Applied, String> {
     let p = case.graph()?;
-    let nests = Kernels::of(p.graph.clone(), p.roots.clone());
+    let nests = Kernels::new(p.graph.clone(), p.roots.clone());
     let (mut g, nest) = (p.graph, *p.roots.last().ok_or("a nest")?);
     let closed = g[nest].src[3..].to_vec();
     let value = g[nest].src[2];
@@ -286,7 +286,7 @@ fn products(case: &Case, pass: fn(&mut Graph, Id, &[Id], &Target) -> Id) -> Resu
     let (_, stages) = p.roots.split_last().ok_or("a nest")?;
     let value = Written { buffer: g[nest].src[0], at: g[nest].src[1], value: new };
     let code = straight(&mut g, stages, &[value], &threads, &loops);
-    let after = Linear::of(nests.clone(), g, code);
+    let after = Linear::new(nests.clone(), g, code);
     Ok(Applied { text, claim: Claim::same(Meaning::Kernels(nests), Meaning::Values(after)) })
 }
 

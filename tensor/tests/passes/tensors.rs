@@ -35,7 +35,7 @@ pub fn alternatives(case: &Case) -> Result<Applied, String> {
 
 /// The same where these are the rules that there are.
 pub fn alternatives_by(case: &Case, known: &[testing::Rule]) -> Result<Applied, String> {
-    let c = Context::of(case)?;
+    let c = Context::for_case(case)?;
     let before = of_function(c.function.clone());
     let Some(name) = case.get("rule") else {
         let plans = std::collections::BTreeMap::new();
@@ -84,7 +84,7 @@ impl Policy for Preferred<'_> {
 }
 
 pub fn scan(case: &Case) -> Result<Applied, String> {
-    let mut c = Context::of(case)?;
+    let mut c = Context::for_case(case)?;
     testing::scan(&mut c.graph, &mut c.roots);
     let (text, outputs) = (text::print(&c.graph, &c.roots), c.outputs());
     Ok(Applied { text, claim: Claim::same(of_function(c.function), tensors(c.graph, outputs)) })
@@ -92,7 +92,7 @@ pub fn scan(case: &Case) -> Result<Applied, String> {
 
 /// `form: in order` and `form: atomic`; without one what is cheapest. `any_order: yes` lets floats be added in any order.
 pub fn scatter(case: &Case) -> Result<Applied, String> {
-    let mut c = Context::of(case)?;
+    let mut c = Context::for_case(case)?;
     c.target.any_order = case.get("any_order").is_some();
     let mut policy = Wanted(case.get("form"));
     let plans = std::collections::BTreeMap::new();
@@ -105,10 +105,10 @@ pub fn scatter(case: &Case) -> Result<Applied, String> {
 }
 
 pub fn attention(case: &Case) -> Result<Applied, String> {
-    let mut c = Context::of(case)?;
+    let mut c = Context::for_case(case)?;
     let mut decider = Decider { policy: &mut Cheapest, plans: &c.target.plans, log: vec![] };
     testing::attention(&mut c.graph, &mut c.roots, &mut c.hints, &c.target, "case", &mut decider);
-    let numbers = Numbers::of(&c.graph, &c.roots);
+    let numbers = Numbers::new(&c.graph, &c.roots);
     let text = text::print(&c.graph, &c.roots) + &show::hints(&c.graph, &numbers, &c.hints);
     let outputs = c.outputs();
     Ok(Applied { text, claim: Claim::same(of_function(c.function), tensors(c.graph, outputs)) })
@@ -116,13 +116,13 @@ pub fn attention(case: &Case) -> Result<Applied, String> {
 
 /// `plan: factor: before`: where factors stay, if that may be decided.
 pub fn factors(case: &Case) -> Result<Applied, String> {
-    let mut c = Context::of(case)?;
+    let mut c = Context::for_case(case)?;
     let plan = case.get("plan").map(str::to_string);
     let (mut planned, mut cheapest) = (Planned(plan.clone().unwrap_or_default()), Cheapest);
     let policy: &mut dyn Policy = if plan.is_some() { &mut planned } else { &mut cheapest };
     let mut decider = Decider { policy, plans: &c.target.plans, log: vec![] };
     testing::factors(&mut c.graph, &mut c.roots, &mut c.hints, &c.function, &c.target, &mut decider);
-    let numbers = Numbers::of(&c.graph, &c.roots);
+    let numbers = Numbers::new(&c.graph, &c.roots);
     let told = show::decisions(&decider.log);
     let text = told + &text::print(&c.graph, &c.roots) + &show::hints(&c.graph, &numbers, &c.hints);
     let outputs = c.outputs();
@@ -130,7 +130,7 @@ pub fn factors(case: &Case) -> Result<Applied, String> {
 }
 
 pub fn encode_queries(case: &Case) -> Result<Applied, String> {
-    let mut c = Context::of(case)?;
+    let mut c = Context::for_case(case)?;
     let changed = testing::encode_queries(&mut c.graph, &mut c.roots, &c.target);
     let text = format!("changed: {changed}\n{}", text::print(&c.graph, &c.roots));
     let outputs = c.outputs();
@@ -148,14 +148,14 @@ impl Policy for Planned {
 
 /// `plan: product: floats`: the form that contractions take, where it is legal.
 pub fn int8(case: &Case) -> Result<Applied, String> {
-    let mut c = Context::of(case)?;
+    let mut c = Context::for_case(case)?;
     let layouts = testing::layouts_of(&c.function, &c.target);
     let mut policy = Planned(case.get("plan").unwrap_or_default().to_string());
     let mut decider = Decider { policy: &mut policy, plans: &c.target.plans, log: vec![] };
     let mut forms = MatmulVariants::new("case", &c.target, &mut decider);
     c.derived = testing::int8(&mut c.graph, &mut c.roots, &mut c.hints, layouts, &mut forms);
     let (g, derived, all) = (&c.graph, &c.derived, c.all());
-    let numbers = Numbers::of(g, &all);
+    let numbers = Numbers::new(g, &all);
     let mut lines: Vec<String> = Vec::new();
     for (slot, (layout, _)) in &derived.layouts {
         lines.push(format!("slot {slot} as {layout:?}"));
@@ -196,9 +196,9 @@ pub fn f16_split(case: &Case) -> Result<Applied, String> {
 }
 
 pub fn candidates(case: &Case) -> Result<Applied, String> {
-    let c = Context::of(case)?;
+    let c = Context::for_case(case)?;
     let found = testing::candidates(&c.graph, &c.roots, &c.hints, &c.derived);
-    let numbers = Numbers::of(&c.graph, &c.all());
+    let numbers = Numbers::new(&c.graph, &c.all());
     let mut out = String::new();
     for n in found.nodes {
         let forced = if found.forced.contains(&n) { ", needs a buffer" } else { "" };
@@ -209,7 +209,7 @@ pub fn candidates(case: &Case) -> Result<Applied, String> {
 
 /// One root as a kernel-level expression; `buffers: %3 %5` have places of their own, `buffers: planes` whatever the pass before made places of.
 pub fn rangeify(case: &Case) -> Result<Applied, String> {
-    let mut c = Context::of(case)?;
+    let mut c = Context::for_case(case)?;
     let &[root] = &c.roots[..] else { return Err("one root".into()) };
     let nodes = match case.get("buffers").unwrap_or_default() {
         "planes" => {
@@ -247,7 +247,7 @@ pub fn rangeify(case: &Case) -> Result<Applied, String> {
     let layouts = c.laid_out();
     Ok(Applied {
         text,
-        claim: Claim::same(before, Meaning::Kernels(Kernels { layouts, filled, ..Kernels::of(g, vec![nest]) })),
+        claim: Claim::same(before, Meaning::Kernels(Kernels { layouts, filled, ..Kernels::new(g, vec![nest]) })),
     })
 }
 
@@ -281,14 +281,14 @@ fn shown(g: &Graph, numbers: &Numbers, d: &Draft) -> String {
     let mut conditions = roots[d.nests.len()..].iter().copied();
     when.skip = when.skip.and_then(|_| conditions.next());
     when.prologue = when.prologue.and_then(|_| conditions.next());
-    let of_kernel = Numbers::of(&g_of_kernel, &roots);
+    let of_kernel = Numbers::new(&g_of_kernel, &roots);
     text + &show::when(&g_of_kernel, &of_kernel, &when) + &text::print(&g_of_kernel, &roots)
 }
 
 /// The kernel of one root, or of `kernel: %7`, with `fused: %3 %5` inside it, or what derivations ask for (`fused: asked`); everything else that may
 /// has a buffer.
 pub fn cut(case: &Case) -> Result<Applied, String> {
-    let mut c = Context::of(case)?;
+    let mut c = Context::for_case(case)?;
     let found = testing::candidates(&c.graph, &c.roots, &c.hints, &c.derived);
     let fused: Vec<Id> = match case.get("fused").unwrap_or_default() {
         "asked" => {
@@ -321,7 +321,7 @@ pub fn cut(case: &Case) -> Result<Applied, String> {
         plan: None,
         stages: None,
     };
-    let numbers = Numbers::of(&g, &c.all());
+    let numbers = Numbers::new(&g, &c.all());
     let draft = match testing::cut(&mut g, root, &around) {
         Ok(draft) => draft,
         Err(illegal) => return Ok(Applied { text: format!("not legal: {illegal:?}\n"), claim: Claim::Text }),
@@ -341,7 +341,7 @@ pub fn cut(case: &Case) -> Result<Applied, String> {
     let before = tensors(g.clone(), vec![(slot(root), root)]);
     let layouts = c.laid_out();
     let nests = draft.nests.clone();
-    let kernels = Kernels { layouts, filled, ..Kernels::of(g, nests) };
+    let kernels = Kernels { layouts, filled, ..Kernels::new(g, nests) };
     Ok(Applied { text, claim: Claim::same(before, Meaning::Kernels(kernels)) })
 }
 
@@ -353,10 +353,10 @@ fn temporary(g: &Graph, launches: &[Vec<Vec<Id>>]) -> Vec<u32> {
 
 /// `prefer: reuse` takes that option wherever there is one, whatever it costs.
 pub fn materialise(case: &Case) -> Result<Applied, String> {
-    let mut c = Context::of(case)?;
+    let mut c = Context::for_case(case)?;
     let found = testing::candidates(&c.graph, &c.roots, &c.hints, &c.derived);
     let all = buffers(&mut c, &found.nodes);
-    let numbers = Numbers::of(&c.graph, &c.all());
+    let numbers = Numbers::new(&c.graph, &c.all());
     let before = tensors(c.graph.clone(), c.outputs());
     let mut g = std::mem::take(&mut c.graph);
     let mut policy = Preferred(case.get("prefer"));
@@ -394,8 +394,8 @@ pub fn materialise(case: &Case) -> Result<Applied, String> {
 }
 
 pub fn schedule(case: &Case) -> Result<Applied, String> {
-    let mut c = Context::of(case)?;
-    let numbers = Numbers::of(&c.graph, &c.all());
+    let mut c = Context::for_case(case)?;
+    let numbers = Numbers::new(&c.graph, &c.all());
     let outputs = c.outputs();
     let before = tensors(c.graph.clone(), outputs.clone());
     let g = std::mem::take(&mut c.graph);
@@ -422,14 +422,14 @@ pub fn schedule(case: &Case) -> Result<Applied, String> {
 }
 
 pub fn decisions(case: &Case) -> Result<Applied, String> {
-    let c = Context::of(case)?;
+    let c = Context::for_case(case)?;
     let compiled = testing::compile(&c.function, &c.target, None, &mut Cheapest);
     Ok(Applied { text: show::decisions(&compiled.decisions), claim: Claim::Text })
 }
 
 /// All passes up to linear code.
 pub fn pipeline(case: &Case) -> Result<Applied, String> {
-    let c = Context::of(case)?;
+    let c = Context::for_case(case)?;
     let compiled = testing::compile(&c.function, &c.target, None, &mut Cheapest);
     let (mut g, mut launches, mut text) = (Graph::new(), Vec::new(), String::new());
     let mut lowered = Vec::new();

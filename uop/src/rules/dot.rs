@@ -1,8 +1,11 @@
-//! How a contraction of packed numbers with integers becomes integer dot products. These rules reassociate sums and products of floats, so
-//! they are not tried on every node: [`derive`] applies them where the compiler has chosen that form.
+//! Rules that turn a contraction of packed numbers with integers into integer dot products.
 //!
-//! With `w = d·(q − 8)` and `x = e·y`, where neither `d` nor `e` depends on the element k and `q` and `y` are small whole numbers,
-//! `Σ_k w·x` becomes `d·e·float(Σ_k q·y + (−8)·Σ_k y)`, and `Σ_k q·y` becomes sums of four byte products, `DOT4`.
+//! They reassociate sums and products of floats, so they are not always-on: [`derive`] applies them
+//! where the compiler has chosen that form.
+//!
+//! With `w = d·(q − 8)` and `x = e·y`, where neither `d` nor `e` depends on the element k and `q`
+//! and `y` are small integers, `Σ_k w·x` becomes `d·e·float(Σ_k q·y + (−8)·Σ_k y)`, and `Σ_k q·y`
+//! becomes sums of four byte products, `DOT4`.
 
 use super::always::count_dot;
 use super::lift;
@@ -24,7 +27,7 @@ rules! { RULES:
     "sum(a*b) of rows in eight bits -> sum(signed dot4(words))" [Reduce] rows;
 }
 
-/// `root` after the rules, each tried wherever `on` says, until none fires.
+/// Applies the rules selected by `on` below `root` until none fires.
 pub fn derive(g: &mut Graph, root: Id, on: &dyn Fn(&str) -> bool) -> Id {
     let mut done = FxHashMap::default();
     rewrite(g, root, on, &mut done)
@@ -51,7 +54,7 @@ fn rewrite(g: &mut Graph, id: Id, on: &dyn Fn(&str) -> bool, done: &mut FxHashMa
     new
 }
 
-/// The value and the ranges of a sum.
+/// Returns the value and the ranges of a sum.
 fn sum_of(n: &Node) -> Option<(Id, &[Id])> {
     matches!(n.arg, Arg::Reduce(ReduceOp::Add, _)).then(|| (n.src[0], &n.src[1..]))
 }
@@ -60,7 +63,7 @@ fn is_free(g: &Graph, id: Id, ranges: &[Id]) -> bool {
     !g.free_ranges(id).iter().any(|r| ranges.contains(r))
 }
 
-/// The factors of a product, negation as a factor of −1.
+/// Collects the factors of a product; negation counts as a factor of −1.
 fn factors(g: &mut Graph, id: Id, out: &mut Vec<Id>) {
     let n = g[id].clone();
     match n.op {
@@ -76,8 +79,8 @@ fn factors(g: &mut Graph, id: Id, out: &mut Vec<Id>) {
     }
 }
 
-/// A product in which what depends on the same ranges is multiplied first, and what depends on fewer before what depends on more: factors
-/// that many results share are computed once for them.
+/// Multiplies factors grouped by their ranges, groups with fewer ranges first. Factors shared by
+/// many results are then computed once for them.
 fn product(g: &mut Graph, factors: &[Id]) -> Option<Id> {
     let mut groups: Vec<(Vec<Id>, Id)> = Vec::new();
     for &f in factors {
@@ -95,7 +98,8 @@ fn distribute(g: &mut Graph, n: &Node) -> Option<Id> {
     let (value, ranges) = sum_of(n)?;
     let mut all = Vec::new();
     factors(g, value, &mut all);
-    // A sum of which only one side depends on the ranges: apart, the other comes out.
+    // A sum with only one side that depends on the ranges: once split, the other side can be
+    // hoisted.
     let (at, minus) = all.iter().enumerate().find_map(|(i, &f)| {
         let m = &g[f];
         if !matches!(m.op, Op::Add | Op::Sub) || is_free(g, f, ranges) {
@@ -159,7 +163,7 @@ fn whole(g: &mut Graph, n: &Node) -> Option<Id> {
     Some(g.cast(sum, Scalar::F32))
 }
 
-/// The factors of a sum of products of two numbers.
+/// Returns the two factors of an i32 sum of products.
 fn pair(g: &Graph, n: &Node) -> Option<[Id; 2]> {
     let (value, _) = sum_of(n)?;
     let m = &g[value];
@@ -181,13 +185,13 @@ fn positive_table(g: &mut Graph, n: &Node) -> Option<Id> {
     Some(g.add(first, second))
 }
 
-/// The rule for machines with `signed_codes`: a code keeps its zero, and its sums with it.
+/// Name of the rule for machines with `signed_codes`: codes keep their zero point.
 pub const SIGNED: &str = "sum(a*b) of signed bytes -> sum(signed dot4(words))";
 
 fn signed_words(g: &mut Graph, n: &Node) -> Option<Id> {
     let [a, b] = pair(g, n)?;
     let (&byte, rest) = n.src[1..].split_last()?;
-    // Without a zero of its own, unsigned bytes do.
+    // Without a zero point, unsigned bytes suffice.
     let zero = |g: &Graph, x: Id| g[x].op == Op::Add && g.int_value(g[x].src[1]).is_some();
     if g.int_value(g[byte].src[0]) != Some(4)
         || !(zero(g, a) || zero(g, b))
@@ -200,7 +204,7 @@ fn signed_words(g: &mut Graph, n: &Node) -> Option<Id> {
     let none = g.int_of(Scalar::I32, 0);
     let dot = g.signed_dot4(a, b, none);
     let sum = if rest.is_empty() { dot } else { g.reduce_ranges(dot, rest, ReduceOp::Add) };
-    // All terms are multiples of the power of two: nothing is lost.
+    // All terms are multiples of the power of two, so the shift is exact.
     let by = g.int_of(Scalar::I32, shift);
     Some(if shift == 0 { sum } else { g.shr(sum, by) })
 }
@@ -215,7 +219,7 @@ fn words(g: &mut Graph, n: &Node) -> Option<Id> {
     lifted(g, n, [a, b], |g, a, b, zero| g.dot4(a, b, zero, most))
 }
 
-/// The rule for rows that both have signs, in whole numbers from −127 to 127.
+/// Name of the rule for two signed operands, integers from −127 to 127.
 pub const ROWS: &str = "sum(a*b) of rows in eight bits -> sum(signed dot4(words))";
 
 fn rows(g: &mut Graph, n: &Node) -> Option<Id> {
@@ -224,7 +228,7 @@ fn rows(g: &mut Graph, n: &Node) -> Option<Id> {
     if both { lifted(g, n, [a, b], Graph::signed_dot4) } else { None }
 }
 
-/// A sum whose last range is of four bytes as one of products of words.
+/// Rewrites a sum with a last range of four bytes as a sum of word dot products.
 fn lifted(g: &mut Graph, n: &Node, [a, b]: [Id; 2], dot: impl Fn(&mut Graph, Id, Id, Id) -> Id) -> Option<Id> {
     let (&byte, rest) = n.src[1..].split_last()?;
     if g.int_value(g[byte].src[0]) != Some(4) {

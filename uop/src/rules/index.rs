@@ -26,7 +26,8 @@ fn scalar_int(n: &Node) -> bool {
     n.dtype.lanes == 1 && n.dtype.scalar.is_int()
 }
 
-/// Division and modulo are by positive constants only; a remainder needs bounds that start at 0 to be dropped.
+/// Returns the positive constant divisor of a division or modulo. To drop a remainder, its bounds
+/// must start at 0.
 fn divisor(g: &Graph, n: &Node) -> Option<i64> {
     (scalar_int(n)).then(|| g.int_value(n.src[1])).flatten().filter(|&c| c > 0)
 }
@@ -40,7 +41,7 @@ fn normal_sum(g: &mut Graph, n: &Node) -> Option<Id> {
     Some(g.from_linear(&sum, n.dtype))
 }
 
-/// Of a sum, `(x / c)*c*k + (x % c)*k` is `x*k`.
+/// Within a sum, `(x / c)*c*k + (x % c)*k` is `x*k`.
 fn rejoined(g: &mut Graph, n: &Node) -> Option<Id> {
     if !scalar_int(n) {
         return None;
@@ -70,12 +71,14 @@ fn normal_product(g: &mut Graph, n: &Node) -> Option<Id> {
     Some(g.from_linear(&sum, n.dtype))
 }
 
-/// The greatest common divisor, not negative.
+/// Greatest common divisor, never negative.
 pub fn gcd(a: i64, b: i64) -> i64 {
     if b == 0 { a.abs() } else { gcd(b, a % b) }
 }
 
-/// `sum` as `d*y + r` with 0 <= r < d, for the largest 1 < d < c that divides c and allows it.
+/// Splits `sum` into `d*y + r`, 0 <= r < d.
+///
+/// `d` is the largest divisor of `c` with 1 < d < c that permits it. Returns `d`, `y` and `r`.
 fn carry_free(g: &Graph, sum: &Linear, c: i64) -> Option<(i64, Linear, Linear)> {
     let whole = sum.terms.iter().fold(c, |d, t| gcd(d, t.1));
     let mut factors: Vec<i64> = sum.terms.iter().map(|t| gcd(c, t.1)).chain([whole]).collect();
@@ -196,7 +199,7 @@ fn compare_sums(g: &mut Graph, n: &Node) -> Option<Id> {
     if dtype != Scalar::I64.one() {
         return None;
     }
-    // The difference must be one that an i64 holds.
+    // The difference must fit in an i64.
     let (a, b) = (g.bounds(n.src[0])?, g.bounds(n.src[1])?);
     a.0.checked_sub(b.1).and(a.1.checked_sub(b.0))?;
     let mut difference = g.linear(n.src[0]);

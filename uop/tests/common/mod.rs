@@ -1,4 +1,4 @@
-//! What the tests of this crate share: random numbers, and the value of a scalar expression.
+//! Shared test utilities: random numbers, and the evaluation of scalar expressions.
 #![allow(dead_code, reason = "each test file uses its part")]
 
 use gristmill_uop::fold::{self, Value};
@@ -6,7 +6,7 @@ use gristmill_uop::{Arg, DType, Graph, Id, Node, Op, RangeKind, Scalar, Sources}
 use std::collections::HashMap;
 use std::sync::Arc;
 
-/// splitmix64.
+/// The splitmix64 pseudorandom generator.
 pub struct Random(pub u64);
 
 impl Random {
@@ -23,7 +23,7 @@ impl Random {
     pub fn pick<T: Copy>(&mut self, items: &[T]) -> T {
         items[self.below(items.len())]
     }
-    /// A whole number of an interval; its ends often, numbers near zero often.
+    /// Returns an integer in an interval, favouring its ends and numbers near zero.
     pub fn int(&mut self, lo: i64, hi: i64) -> i64 {
         match self.below(8) {
             0 => lo,
@@ -39,7 +39,7 @@ impl Random {
             _ => (self.next() >> 40) as f64 / 4096.0 - 2048.0,
         }
     }
-    /// A value of that type.
+    /// Returns a random value of that type.
     pub fn value(&mut self, s: Scalar) -> Value {
         match s.range() {
             Some((lo, hi)) => Value::Int(self.int(lo, hi)),
@@ -48,7 +48,7 @@ impl Random {
     }
 }
 
-/// Builds the same expression twice: as it stands, or through the rules.
+/// Builds the same expression with or without the always-on rules.
 pub struct Builder {
     pub g: Graph,
     pub raw: bool,
@@ -73,11 +73,11 @@ impl Builder {
     pub fn var(&mut self, name: &str, lo: i64, hi: i64) -> Id {
         self.node(Op::Var, Scalar::I64, &[], Arg::Var(Arc::from(name), lo, hi))
     }
-    /// Any value of that type.
+    /// A scalar leaf with an arbitrary value of that type.
     pub fn leaf(&mut self, slot: u32, s: Scalar) -> Id {
         self.node(Op::Param, s, &[], Arg::Param(slot))
     }
-    /// Any value of that type, one for every element of a tensor.
+    /// A tensor leaf with one arbitrary value for all its elements.
     pub fn tensor(&mut self, slot: u32, s: Scalar, dims: &[i64]) -> Id {
         let dims: Vec<Id> = dims.iter().map(|&d| self.int(d)).collect();
         self.node(Op::Param, s, &dims, Arg::Param(slot))
@@ -100,12 +100,12 @@ impl Builder {
     }
 }
 
-/// Values of leaves: by the text of their argument, which is the same in every graph.
+/// Values of leaves, keyed by the text of their argument, which is the same in every graph.
 #[derive(Default)]
 pub struct Leaves(pub HashMap<String, Value>);
 
 impl Leaves {
-    /// The value of a leaf, drawn at its first use.
+    /// Returns the value of a leaf, drawn at its first use.
     pub fn get(&mut self, g: &Graph, id: Id, random: &mut Random) -> Value {
         let n = &g[id];
         let key = format!("{:?} {:?}", n.arg, n.dtype);
@@ -116,8 +116,9 @@ impl Leaves {
     }
 }
 
-/// The value of every node that `root` depends on, and of `root`; `None` where the meaning of ops gives none. Movement
-/// and splats leave a value as it is: one element stands for all.
+/// Evaluates `root` and every node that it depends on; `None` where an op is undefined.
+///
+/// Movement and splats keep the value: one element represents all.
 pub fn evaluate(g: &Graph, root: Id, leaves: &mut Leaves, random: &mut Random) -> HashMap<Id, Option<Value>> {
     let mut values: HashMap<Id, Option<Value>> = HashMap::new();
     for id in g.toposort(&[root]) {
@@ -142,7 +143,7 @@ pub fn evaluate(g: &Graph, root: Id, leaves: &mut Leaves, random: &mut Random) -
     values
 }
 
-/// Equal to the bit; every NaN is the same.
+/// Returns whether values are bit-identical; all NaNs are equal.
 pub fn same(a: Value, b: Value) -> bool {
     match (a, b) {
         (Value::Float(a), Value::Float(b)) => a.to_bits() == b.to_bits() || (a.is_nan() && b.is_nan()),

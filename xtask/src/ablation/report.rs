@@ -1,26 +1,26 @@
 //! What `gristmill bench --ablate --json` measured: the file's form, and its tables.
 
-use crate::machine::Machine;
+use crate::machine::HostMachine;
 use serde::{Deserialize, Serialize};
 use std::fmt::{self, Write};
 
 /// One run of `gristmill bench --ablate`, of one model on one device.
 #[derive(Serialize, Deserialize)]
-pub struct Report {
+pub struct AblationReport {
     pub date: String,
     pub command: String,
     /// The host, where it was noted; what ran is `device`.
-    pub machine: Option<Machine>,
+    pub machine: Option<HostMachine>,
     /// Of gristmill.
     pub commit: String,
     /// In the program's words, or a name of the hardware.
     pub device: String,
-    pub rows: Vec<Row>,
+    pub rows: Vec<AblationRow>,
 }
 
 /// A line of the program: one optimisation switched off. Fields that the page does not show are passed over.
 #[derive(Clone, Serialize, Deserialize)]
-pub struct Row {
+pub struct AblationRow {
     pub model: String,
     pub flag: String,
     /// What it does.
@@ -60,35 +60,35 @@ fn middle(mut speeds: Vec<f64>) -> String {
     speeds.get(speeds.len() / 2).map_or("–".into(), |s| format!("{s:.1}"))
 }
 
-impl Report {
+impl AblationReport {
     /// The model, of which there is one.
     pub fn model(&self) -> &str {
         self.rows.first().map_or("", |row| &row.model)
     }
-    fn row(&self, flag: &str) -> Option<&Row> {
+    fn row(&self, flag: &str) -> Option<&AblationRow> {
         self.rows.iter().find(|row| row.flag == flag)
     }
 }
 
 /// Reports as Markdown: who was measured, then a row for each optimisation and two columns for each report.
-pub fn markdown(reports: &[(&str, Report)]) -> String {
+pub fn markdown(reports: &[(&str, AblationReport)]) -> String {
     let mut out = String::new();
     write_markdown(&mut out, reports).unwrap_or_else(|fmt::Error| unreachable!("a string takes all"));
     out
 }
 
-fn write_markdown(out: &mut String, reports: &[(&str, Report)]) -> fmt::Result {
-    writeln!(out, "| run | device | model | generation, tok/s | prompt, tok/s | date | commit |")?;
+fn write_markdown(out: &mut String, reports: &[(&str, AblationReport)]) -> fmt::Result {
+    writeln!(out, "| run | device | model | decode, tok/s | prefill, tok/s | date | commit |")?;
     writeln!(out, "|---|---|---|---:|---:|---|---|")?;
     for (name, report) in reports {
-        let speeds = |of: fn(&Row) -> Option<f64>| middle(report.rows.iter().filter_map(of).collect());
+        let speeds = |of: fn(&AblationRow) -> Option<f64>| middle(report.rows.iter().filter_map(of).collect());
         let (decode, prompt) =
             (speeds(|r| r.base_decode_tokens_per_second), speeds(|r| r.base_prefill_tokens_per_second));
-        let Report { device, date, commit, .. } = report;
+        let AblationReport { device, date, commit, .. } = report;
         writeln!(out, "| {name} | {device} | {} | {decode} | {prompt} | {date} | {commit} |", report.model())?;
     }
-    let head: String = reports.iter().map(|(name, _)| format!(" {name}: generation | prompt |")).collect();
-    writeln!(out, "\n| without | what it does |{head}")?;
+    let head: String = reports.iter().map(|(name, _)| format!(" {name}: decode | prefill |")).collect();
+    writeln!(out, "\n| without | optimisation |{head}")?;
     writeln!(out, "|---|---|{}", "---:|---:|".repeat(reports.len()))?;
     for (flag, does) in flags(reports) {
         write!(out, "| `{flag}` | {does} |")?;
@@ -117,32 +117,32 @@ fn worth(ratio: Option<f64>) -> Option<String> {
 }
 
 /// A paragraph for each idea: what was claimed, what these reports have measured, and why.
-pub fn paragraphs(ideas: &[Idea], reports: &[(&str, Report)]) -> String {
+pub fn paragraphs(ideas: &[Idea], reports: &[(&str, AblationReport)]) -> String {
     ideas.iter().map(|idea| paragraph(idea, reports)).collect()
 }
 
-fn paragraph(idea: &Idea, reports: &[(&str, Report)]) -> String {
+fn paragraph(idea: &Idea, reports: &[(&str, AblationReport)]) -> String {
     let Idea { idea, flags, claimed, why } = idea;
-    let of = |(name, report): &(&str, Report), flag: &String| {
+    let of = |(name, report): &(&str, AblationReport), flag: &String| {
         let row = report.row(flag)?;
-        let both = [("generation", worth(row.decode_ratio)), ("prompts", worth(row.prefill_ratio))];
+        let both = [("decode", worth(row.decode_ratio)), ("prefill", worth(row.prefill_ratio))];
         let both: Vec<String> = both.into_iter().filter_map(|(of, worth)| Some(format!("{of} {}", worth?))).collect();
         Some(format!("{name} {}", both.join(", ")))
     };
     let runs = |flag: &String| {
         let all: Vec<String> = reports.iter().filter_map(|report| of(report, flag)).collect();
-        let all = if all.is_empty() { "in no run yet".to_owned() } else { all.join("; ") };
-        format!("with `{flag}`, {all}")
+        let all = if all.is_empty() { "no run yet".to_owned() } else { all.join("; ") };
+        format!("with `{flag}`: {all}")
     };
     let measured = match flags.is_empty() {
-        true => "nothing, as it cannot be switched off".to_owned(),
+        true => "nothing, as it cannot be disabled".to_owned(),
         false => flags.iter().map(runs).collect::<Vec<_>>().join("; "),
     };
-    format!("\n**{idea}.** Claimed: {claimed} Measured: {measured}. Why: {why}\n")
+    format!("\n### {idea}\n\n- Claim: {claimed}\n- Measured: {measured}.\n- Explanation: {why}\n")
 }
 
 /// Every optimisation that a report has, as the first that has it describes it.
-fn flags<'a>(reports: &'a [(&str, Report)]) -> Vec<(&'a str, &'a str)> {
+fn flags<'a>(reports: &'a [(&str, AblationReport)]) -> Vec<(&'a str, &'a str)> {
     let mut all: Vec<(&str, &str)> = vec![];
     for row in reports.iter().flat_map(|(_, report)| &report.rows) {
         if all.iter().all(|f| f.0 != row.flag) {
@@ -156,8 +156,8 @@ fn flags<'a>(reports: &'a [(&str, Report)]) -> Vec<(&'a str, &'a str)> {
 pub mod tests {
     use super::*;
 
-    pub fn example(device: &str, flags: &[&str]) -> Report {
-        let row = |flag: &&str| Row {
+    pub fn example(device: &str, flags: &[&str]) -> AblationReport {
+        let row = |flag: &&str| AblationRow {
             model: "m".to_owned(),
             flag: (*flag).to_owned(),
             does: format!("what {flag} does"),
@@ -168,10 +168,10 @@ pub mod tests {
             decode_ratio: Some(0.5),
             prefill_ratio: None,
         };
-        Report {
+        AblationReport {
             date: "2025-01-31".to_owned(),
             command: "gristmill bench m --ablate".to_owned(),
-            machine: Some(Machine {
+            machine: Some(HostMachine {
                 processor: "CPU".to_owned(),
                 features: vec![],
                 cores: 4,
@@ -198,10 +198,10 @@ pub mod tests {
         };
         assert_eq!(
             text(&["x", "z"]),
-            "\n**An idea.** Claimed: Much. Measured: with `x`, a generation +100 %; with `z`, in no run yet. Why: Because.\n"
+            "\n### An idea\n\n- Claim: Much.\n- Measured: with `x`: a decode +100 %; with `z`: no run yet.\n- Explanation: Because.\n"
         );
-        assert!(text(&["y"]).contains("with `y`, a generation +100 %; b generation +100 %."));
-        assert!(text(&[]).contains("Measured: nothing, as it cannot be switched off."));
+        assert!(text(&["y"]).contains("with `y`: a decode +100 %; b decode +100 %."));
+        assert!(text(&[]).contains("Measured: nothing, as it cannot be disabled."));
     }
 
     #[test]

@@ -191,7 +191,7 @@ fn lines<T: DeserializeOwned>(text: &str, hint: &str) -> Result<Vec<T>> {
 }
 
 /// Lines of a failed program's standard error that are repeated; a peer prints hundreds.
-const LAST: usize = 12;
+const LOG_TAIL_LINES: usize = 12;
 
 /// Standard output; a failure says what the program said last.
 fn output(command: &mut Command) -> Result<String> {
@@ -202,7 +202,7 @@ fn output(command: &mut Command) -> Result<String> {
     if !out.status.success() {
         let said = String::from_utf8_lossy(&out.stderr);
         let said: Vec<&str> = said.lines().collect();
-        let said = said[said.len().saturating_sub(LAST)..].join("\n");
+        let said = said[said.len().saturating_sub(LOG_TAIL_LINES)..].join("\n");
         bail!("{command:?}: {}\n{said}\nhint: run this command by itself, see what it misses", out.status);
     }
     String::from_utf8(out.stdout).with_context(|| format!("{command:?}: output is not UTF-8"))

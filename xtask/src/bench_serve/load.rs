@@ -1,7 +1,7 @@
 //! Requests under way: so many at a time, or as they arrive.
 
 use crate::serving::clients::{STACK, closed};
-use crate::serving::completions::Piece;
+use crate::serving::completions::CompletionEvent;
 use crate::serving::http::Site;
 use crate::serving::workload::arrivals;
 use anyhow::{Context, Result, anyhow};
@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 /// Most requests of an open loop that are under way: a server that falls behind must not take this machine's threads with it.
-const UNDER_WAY: usize = 1024;
+const MAX_IN_FLIGHT: usize = 1024;
 
 /// How requests come.
 #[derive(Clone, Copy, PartialEq, Debug)]
@@ -33,7 +33,7 @@ impl std::fmt::Display for Pace {
 }
 
 /// What every request asks for, and of whom.
-pub struct Asking {
+pub struct ServeClient {
     pub site: Site,
     pub model: String,
     pub max_tokens: usize,
@@ -60,13 +60,13 @@ pub struct Answered {
 }
 
 /// What came of a run: each request's outcome, and how many seconds they took together.
-pub struct Outcomes {
+pub struct ServeOutcomes {
     pub each: Vec<Result<Answered, String>>,
     pub seconds: f64,
 }
 
 /// Sends all of the prompts at that pace.
-pub fn run(asking: &Asking, prompts: &[Value], pace: Pace) -> Outcomes {
+pub fn run(asking: &ServeClient, prompts: &[Value], pace: Pace) -> ServeOutcomes {
     let begun = Instant::now();
     let outcomes = Mutex::new(Vec::with_capacity(prompts.len()));
     let note = |outcome: Result<Answered>| {
@@ -85,17 +85,17 @@ pub fn run(asking: &Asking, prompts: &[Value], pace: Pace) -> Outcomes {
         Pace::Rate(rate) => open(asking, prompts, rate, &note),
     }
     let each = outcomes.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner);
-    Outcomes { each, seconds: begun.elapsed().as_secs_f64() }
+    ServeOutcomes { each, seconds: begun.elapsed().as_secs_f64() }
 }
 
-fn open(asking: &Asking, prompts: &[Value], rate: f64, note: &(impl Fn(Result<Answered>) + Sync)) {
+fn open(asking: &ServeClient, prompts: &[Value], rate: f64, note: &(impl Fn(Result<Answered>) + Sync)) {
     let under_way = AtomicUsize::new(0);
     let begun = Instant::now();
     std::thread::scope(|scope| {
         for (prompt, at) in prompts.iter().zip(arrivals(prompts.len(), rate, asking.seed)) {
             std::thread::sleep(at.saturating_sub(begun.elapsed()));
-            if under_way.load(Ordering::Relaxed) >= UNDER_WAY {
-                note(Err(anyhow!("not sent: {UNDER_WAY} were under way")));
+            if under_way.load(Ordering::Relaxed) >= MAX_IN_FLIGHT {
+                note(Err(anyhow!("not sent: {MAX_IN_FLIGHT} were under way")));
                 continue;
             }
             under_way.fetch_add(1, Ordering::Relaxed);
@@ -112,7 +112,7 @@ fn open(asking: &Asking, prompts: &[Value], rate: f64, note: &(impl Fn(Result<An
 }
 
 /// One request, as a stream.
-fn one(asking: &Asking, prompt: &Value) -> Result<Answered> {
+fn one(asking: &ServeClient, prompt: &Value) -> Result<Answered> {
     // What would end an answer early is passed over, so that all answers are of one length.
     let mut body = json!({
         "model": asking.model, "prompt": prompt, "max_tokens": asking.max_tokens, "temperature": asking.temperature,
@@ -120,9 +120,9 @@ fn one(asking: &Asking, prompt: &Value) -> Result<Answered> {
     });
     asking.parameters.iter().for_each(|(name, value)| body[name] = value.clone());
     let begun = Instant::now();
-    let (mut pieces, mut last) = (Vec::new(), Piece::default());
+    let (mut pieces, mut last) = (Vec::new(), CompletionEvent::default());
     asking.site.stream("/v1/completions", &body.to_string(), asking.timeout, |data| {
-        let piece = Piece::read(data)?;
+        let piece = CompletionEvent::read(data)?;
         if !piece.text.is_empty() {
             pieces.push(begun.elapsed().as_secs_f64());
         }

@@ -1,7 +1,7 @@
 //! What a run comes to, as a row of a table and as JSON.
 
-use super::load::{Outcomes, Pace};
-use crate::machine::Machine;
+use super::load::{Pace, ServeOutcomes};
+use crate::machine::HostMachine;
 use crate::serving::quantiles::Quantiles;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -9,21 +9,21 @@ use std::fmt::Write;
 
 /// All that was measured.
 #[derive(Serialize, Deserialize)]
-pub struct Report {
+pub struct ServeReport {
     pub date: String,
     pub command: String,
     /// Of gristmill.
     pub commit: String,
-    pub machine: Machine,
+    pub machine: HostMachine,
     /// What only who measured knows: the model, the device, how other servers were built.
     #[serde(default)]
     pub about: String,
-    pub rows: Vec<Row>,
+    pub rows: Vec<ServeRow>,
 }
 
 /// One run of one server.
 #[derive(Serialize, Deserialize)]
-pub struct Row {
+pub struct ServeRow {
     pub server: String,
     pub pace: String,
     pub round: u16,
@@ -49,9 +49,9 @@ pub struct Row {
     pub load_average: Option<f64>,
 }
 
-impl Row {
-    pub fn new(server: &str, pace: Pace, round: u16, outcomes: Outcomes) -> Row {
-        let Outcomes { each, seconds } = outcomes;
+impl ServeRow {
+    pub fn new(server: &str, pace: Pace, round: u16, outcomes: ServeOutcomes) -> ServeRow {
+        let ServeOutcomes { each, seconds } = outcomes;
         let mut errors = BTreeMap::new();
         for error in each.iter().filter_map(|outcome| outcome.as_ref().err()) {
             *errors.entry(error.clone()).or_default() += 1;
@@ -62,7 +62,7 @@ impl Row {
         let rate = |tokens: usize| if seconds > 0.0 { tokens as f64 / seconds } else { 0.0 };
         let several = good.iter().filter(|answer| answer.answer_tokens > 1);
         let token = several.map(|a| a.gaps.iter().sum::<f64>() / (a.answer_tokens - 1) as f64).collect();
-        Row {
+        ServeRow {
             server: server.to_owned(),
             pace: pace.to_string(),
             round,
@@ -73,17 +73,17 @@ impl Row {
             answer_tokens,
             prompt_rate: rate(prompt_tokens),
             answer_rate: rate(answer_tokens),
-            first: Quantiles::of(good.iter().map(|a| a.first).collect()),
-            token: Quantiles::of(token),
-            gap: Quantiles::of(good.iter().flat_map(|a| a.gaps.iter().copied()).collect()),
-            whole: Quantiles::of(good.iter().map(|a| a.whole).collect()),
+            first: Quantiles::from_samples(good.iter().map(|a| a.first).collect()),
+            token: Quantiles::from_samples(token),
+            gap: Quantiles::from_samples(good.iter().flat_map(|a| a.gaps.iter().copied()).collect()),
+            whole: Quantiles::from_samples(good.iter().map(|a| a.whole).collect()),
             load_average: std::fs::read_to_string("/proc/loadavg").ok().and_then(|t| t.split(' ').next()?.parse().ok()),
         }
     }
 }
 
 /// A table of all rows, and what went wrong below it.
-pub fn table(report: &Report) -> String {
+pub fn table(report: &ServeReport) -> String {
     let head =
         ["server", "pace", "requests", "errors", "in t/s", "out t/s", "first ms", "token ms", "gap ms", "whole ms"];
     let mut lines = vec![head.map(str::to_owned)];
@@ -120,19 +120,19 @@ pub fn table(report: &Report) -> String {
 }
 
 /// The report for a page, a line for each run.
-pub fn markdown(report: &Report) -> String {
-    let Report { date, command, commit, machine, about, rows } = report;
+pub fn markdown(report: &ServeReport) -> String {
+    let ServeReport { date, command, commit, machine, about, rows } = report;
     let mut out = format!("- Machine: {machine}\n");
     if !about.is_empty() {
         out += &format!("- {about}\n");
     }
     out += &format!("- Gristmill: {commit}\n- Date: {date}\n- Command: `{command}`\n\n");
-    out += "| server | pace | round | requests | errors | prompts tok/s | answers tok/s | first ms | token ms | gap ms | whole ms |\n";
+    out += "| server | pace | round | requests | errors | prefill tok/s | decode tok/s | TTFT ms | TPOT ms | gap ms | request ms |\n";
     out += "|---|---|---:|---:|---:|---:|---:|---|---|---|---|\n";
     for row in rows {
         let errors: usize = row.errors.values().sum();
         let times = [row.first, row.token, row.gap, row.whole].map(|q| q.show().replace(' ', " / ")).join(" | ");
-        let Row { server, pace, round, requests, prompt_rate, answer_rate, .. } = row;
+        let ServeRow { server, pace, round, requests, prompt_rate, answer_rate, .. } = row;
         out += &format!(
             "| {server} | {pace} | {round} | {requests} | {errors} | {prompt_rate:.0} | {answer_rate:.0} | {times} |\n"
         );
@@ -146,17 +146,17 @@ pub mod tests {
     use crate::bench_serve::load::Answered;
 
     /// A report with one row, of three requests of which one failed.
-    pub fn example() -> Report {
+    pub fn example() -> ServeReport {
         let answered = Answered { prompt_tokens: 10, answer_tokens: 5, first: 0.5, gaps: vec![0.1, 0.3], whole: 0.9 };
         let each =
             vec![Ok(answered.clone()), Err("no".into()), Ok(Answered { answer_tokens: 1, gaps: vec![], ..answered })];
-        Report {
+        ServeReport {
             date: "2000-01-01".into(),
             command: "cargo xtask bench-serve".into(),
             commit: "0".into(),
             machine: crate::machine::describe(1).unwrap(),
             about: "A model on a card".into(),
-            rows: vec![Row::new("ours", Pace::Clients(2), 1, Outcomes { each, seconds: 2.0 })],
+            rows: vec![ServeRow::new("ours", Pace::Clients(2), 1, ServeOutcomes { each, seconds: 2.0 })],
         }
     }
 

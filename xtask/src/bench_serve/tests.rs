@@ -1,7 +1,7 @@
 //! Against a server whose answers, pauses and mistakes are known.
 
-use super::load::{Asking, Pace, run};
-use super::report::Row;
+use super::load::{Pace, ServeClient, run};
+use super::report::ServeRow;
 use crate::serving::fake::{self, Asked, UnderWay, chunk};
 use crate::serving::http::Site;
 use crate::serving::workload::Prompts;
@@ -29,7 +29,7 @@ fn server(wrong: fn(usize) -> Option<Wrong>) -> (Site, Arc<Seen>) {
     let seen = Arc::new(Seen::default());
     let all = seen.clone();
     let url = fake::serve(move |asked, stream| answer(asked, stream, &all, wrong));
-    (Site::of(&url, false, Some("sesame".into())).unwrap(), seen)
+    (Site::parse(&url, false, Some("sesame".into())).unwrap(), seen)
 }
 
 #[derive(Clone, Copy)]
@@ -81,8 +81,8 @@ fn tell(stream: &mut TcpStream, wrong: Option<Wrong>, under_way: UnderWay) -> st
     fake::end(stream, json!({ "prompt_tokens": 8, "completion_tokens": 2 * PIECES }))
 }
 
-fn asking(site: &Site) -> Asking {
-    Asking {
+fn asking(site: &Site) -> ServeClient {
+    ServeClient {
         site: site.clone(),
         model: "m".into(),
         max_tokens: 6,
@@ -97,7 +97,7 @@ fn asking(site: &Site) -> Asking {
 fn a_closed_loop_keeps_its_clients_busy_and_measures_what_they_wait_for() {
     let (site, seen) = server(|_| None);
     let prompts = Prompts { length: 8, common: 3, seed: 5 }.make(&site, 0, 12).unwrap();
-    let row = Row::new("fake", Pace::Clients(4), 1, run(&asking(&site), &prompts, Pace::Clients(4)));
+    let row = ServeRow::new("fake", Pace::Clients(4), 1, run(&asking(&site), &prompts, Pace::Clients(4)));
     assert_eq!((row.requests, row.errors.len(), row.prompt_tokens, row.answer_tokens), (12, 0, 96, 72));
     assert_eq!(seen.most_under_way.load(Ordering::SeqCst), 4);
     assert!(row.first.p50 >= PAUSE && row.gap.p50 >= PAUSE * 0.5, "{:?} {:?}", row.first, row.gap);
@@ -116,7 +116,7 @@ fn an_open_loop_does_not_wait() {
     let (site, seen) = server(|_| None);
     let prompts = vec![json!([1, 2]); 30];
     // Thirty within about 0.06 s, of which each takes that long.
-    let row = Row::new("fake", Pace::Rate(500.0), 1, run(&asking(&site), &prompts, Pace::Rate(500.0)));
+    let row = ServeRow::new("fake", Pace::Rate(500.0), 1, run(&asking(&site), &prompts, Pace::Rate(500.0)));
     assert_eq!((row.requests, row.errors.len()), (30, 0), "{:?}", row.errors);
     assert!(seen.most_under_way.load(Ordering::SeqCst) > 4, "{}", seen.most_under_way.load(Ordering::SeqCst));
 }
@@ -125,7 +125,7 @@ fn an_open_loop_does_not_wait() {
 fn what_goes_wrong_is_counted_by_its_cause() {
     let (site, _) = server(|nth| [None, Some(Wrong::Refuse), Some(Wrong::BreakOff), Some(Wrong::Fail)][nth % 4]);
     let prompts = vec![json!([1, 2]); 8];
-    let row = Row::new("fake", Pace::Clients(1), 1, run(&asking(&site), &prompts, Pace::Clients(1)));
+    let row = ServeRow::new("fake", Pace::Clients(1), 1, run(&asking(&site), &prompts, Pace::Clients(1)));
     let counts: Vec<(&str, usize)> = row.errors.iter().map(|(error, &count)| (error.as_str(), count)).collect();
     let expected = [("an error in the stream: no more", 2), ("status 429: busy", 2), ("the answer broke off", 2)];
     assert_eq!(counts, expected);
@@ -135,7 +135,7 @@ fn what_goes_wrong_is_counted_by_its_cause() {
 #[test]
 fn a_server_that_stalls_is_not_waited_for() {
     let (site, _) = server(|_| Some(Wrong::Stall));
-    let asking = Asking { timeout: Duration::from_secs(1), ..asking(&site) };
+    let asking = ServeClient { timeout: Duration::from_secs(1), ..asking(&site) };
     let outcomes = run(&asking, &[json!([1])], Pace::Clients(1));
     assert_eq!(outcomes.each, [Err("no answer in time".to_owned())]);
     assert!(outcomes.seconds < 2.5, "{}", outcomes.seconds);
@@ -143,10 +143,10 @@ fn a_server_that_stalls_is_not_waited_for() {
 
 #[test]
 fn only_this_machine_is_loaded_unless_said() {
-    let error = Site::of("http://192.0.2.1:80", false, None).unwrap_err().to_string();
+    let error = Site::parse("http://192.0.2.1:80", false, None).unwrap_err().to_string();
     assert!(error.contains("hint: --anywhere"), "{error}");
-    assert!(Site::of("http://192.0.2.1:80", true, None).is_ok());
-    assert!(Site::of("https://127.0.0.1", false, None).unwrap_err().to_string().contains("hint:"));
+    assert!(Site::parse("http://192.0.2.1:80", true, None).is_ok());
+    assert!(Site::parse("https://127.0.0.1", false, None).unwrap_err().to_string().contains("hint:"));
 }
 
 fn options(line: &str) -> super::Options {

@@ -11,9 +11,9 @@ use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 /// How often a process is looked at.
-const LOOK: Duration = Duration::from_millis(50);
+const POLL_INTERVAL: Duration = Duration::from_millis(50);
 /// How many schedules of one test may end its process before it is given up: there is something to mend.
-const CRASHES: usize = 20;
+const MAX_CRASHES: usize = 20;
 
 /// A test, and which part of its cases, of how many.
 pub struct Job {
@@ -38,7 +38,7 @@ impl Job {
 
 /// How a job came to its end.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Ended {
+pub enum JobResult {
     Passed,
     /// A tool is missing.
     Skipped,
@@ -52,13 +52,13 @@ pub enum Ended {
 }
 
 /// Names of the ends, in their order.
-const ENDS: [(Ended, &str); 6] = [
-    (Ended::Passed, "passed"),
-    (Ended::Skipped, "skipped"),
-    (Ended::Failed, "failed"),
-    (Ended::Crashed, "crashed"),
-    (Ended::TimedOut, "timed out"),
-    (Ended::Left, "left"),
+const RESULT_NAMES: [(JobResult, &str); 6] = [
+    (JobResult::Passed, "passed"),
+    (JobResult::Skipped, "skipped"),
+    (JobResult::Failed, "failed"),
+    (JobResult::Crashed, "crashed"),
+    (JobResult::TimedOut, "timed out"),
+    (JobResult::Left, "left"),
 ];
 
 /// What all processes have in common.
@@ -74,17 +74,17 @@ pub struct Run<'a> {
 
 impl Run<'_> {
     /// Runs all, so many at a time; how each ended, in their order.
-    pub fn all(&self, jobs: Vec<Job>, at_a_time: usize) -> Result<Vec<(Job, Ended)>> {
+    pub fn all(&self, jobs: Vec<Job>, at_a_time: usize) -> Result<Vec<(Job, JobResult)>> {
         let count = jobs.len();
         let queue: Mutex<VecDeque<(usize, Job)>> = Mutex::new(jobs.into_iter().enumerate().collect());
-        let done: Mutex<Vec<(usize, Job, Ended)>> = Mutex::new(Vec::new());
+        let done: Mutex<Vec<(usize, Job, JobResult)>> = Mutex::new(Vec::new());
         let take = || queue.lock().unwrap_or_else(PoisonError::into_inner).pop_front();
         let work = || -> Result<()> {
             while let Some((i, job)) = take() {
                 let start = Instant::now();
                 let how = self.job(&job)?;
                 let mut done = done.lock().unwrap_or_else(PoisonError::into_inner);
-                if start.elapsed() > LOOK || how != Ended::Left {
+                if start.elapsed() > POLL_INTERVAL || how != JobResult::Left {
                     let (n, seconds) = (done.len() + 1, start.elapsed().as_secs_f64());
                     println!("[{n}/{count}] {}: {} after {seconds:.1} s", job.name(), how.name());
                 }
@@ -101,12 +101,12 @@ impl Run<'_> {
         Ok(done.into_iter().map(|(_, job, how)| (job, how)).collect())
     }
     /// One job, started again without the schedules that end its process.
-    fn job(&self, job: &Job) -> Result<Ended> {
+    fn job(&self, job: &Job) -> Result<JobResult> {
         let (log, now) = (job.file(self.folder, "log"), job.file(self.folder, "now"));
         let mut crashes = 0;
         loop {
             if self.until.is_some_and(|until| Instant::now() >= until) {
-                return Ok(Ended::Left);
+                return Ok(JobResult::Left);
             }
             let mut child = self.start(job, &log)?;
             let status = match self.wait(&mut child)? {
@@ -124,14 +124,14 @@ impl Run<'_> {
                         .append(true)
                         .open(job.file(self.folder, "tsv"))?
                         .write_all(line.as_bytes())?;
-                    if crashes == CRASHES {
-                        return Ok(Ended::Crashed);
+                    if crashes == MAX_CRASHES {
+                        return Ok(JobResult::Crashed);
                     }
                 }
-                None if !status.success() => return Ok(Ended::Failed),
-                None if crashes > 0 => return Ok(Ended::Crashed),
-                None if fs::read_to_string(&log)?.contains("skipped: conformance") => return Ok(Ended::Skipped),
-                None => return Ok(Ended::Passed),
+                None if !status.success() => return Ok(JobResult::Failed),
+                None if crashes > 0 => return Ok(JobResult::Crashed),
+                None if fs::read_to_string(&log)?.contains("skipped: conformance") => return Ok(JobResult::Skipped),
+                None => return Ok(JobResult::Passed),
             }
         }
     }
@@ -153,7 +153,7 @@ impl Run<'_> {
         test.spawn().with_context(|| format!("cannot start {}", self.binary.display()))
     }
     /// Its status, or why it was ended.
-    fn wait(&self, child: &mut Child) -> io::Result<Result<ExitStatus, Ended>> {
+    fn wait(&self, child: &mut Child) -> io::Result<Result<ExitStatus, JobResult>> {
         let start = Instant::now();
         loop {
             if let Some(status) = child.try_wait()? {
@@ -163,9 +163,9 @@ impl Run<'_> {
             if late || self.until.is_some_and(|until| Instant::now() >= until) {
                 child.kill()?;
                 child.wait()?;
-                return Ok(Err(if late { Ended::TimedOut } else { Ended::Left }));
+                return Ok(Err(if late { JobResult::TimedOut } else { JobResult::Left }));
             }
-            std::thread::sleep(LOOK);
+            std::thread::sleep(POLL_INTERVAL);
         }
     }
 }
@@ -179,27 +179,29 @@ fn under_way(now: &Path) -> io::Result<Option<String>> {
     }
 }
 
-impl Ended {
+impl JobResult {
     fn name(self) -> &'static str {
-        ENDS.iter().find(|(how, _)| *how == self).expect("every end has a name").1
+        RESULT_NAMES.iter().find(|(how, _)| *how == self).expect("every end has a name").1
     }
 }
 
 /// Jobs by device and end, and those that have not passed by name.
-pub fn table(ended: &[(Job, Ended)]) -> String {
-    let mut counts: BTreeMap<&str, BTreeMap<Ended, usize>> = BTreeMap::new();
+pub fn table(ended: &[(Job, JobResult)]) -> String {
+    let mut counts: BTreeMap<&str, BTreeMap<JobResult, usize>> = BTreeMap::new();
     for (job, how) in ended {
         let device = job.test.split("::").next().unwrap_or_default();
         *counts.entry(device).or_default().entry(*how).or_default() += 1;
     }
     let mut out = format!("{:<10}", "device");
-    ENDS.iter().for_each(|(_, name)| out += &format!(" {name:>9}"));
+    RESULT_NAMES.iter().for_each(|(_, name)| out += &format!(" {name:>9}"));
     for (device, counts) in counts {
         out += &format!("\n{device:<10}");
-        ENDS.iter().for_each(|(how, _)| out += &format!(" {:>9}", counts.get(how).copied().unwrap_or_default()));
+        RESULT_NAMES
+            .iter()
+            .for_each(|(how, _)| out += &format!(" {:>9}", counts.get(how).copied().unwrap_or_default()));
     }
     out += "\n";
-    for (end, name) in &ENDS[1..] {
+    for (end, name) in &RESULT_NAMES[1..] {
         let named: Vec<String> = ended.iter().filter(|(_, how)| how == end).map(|(job, _)| job.name()).collect();
         if !named.is_empty() {
             out += &format!("{name}: {}\n", named.join("; "));
@@ -245,8 +247,8 @@ esac
         let mut jobs: Vec<Job> = names.into_iter().map(|name| job(name, (1, 1))).collect();
         jobs.push(job("threads::a", (2, 3)));
         let ended = run.all(jobs, 3).unwrap();
-        let how: Vec<Ended> = ended.iter().map(|(_, how)| *how).collect();
-        use Ended::*;
+        let how: Vec<JobResult> = ended.iter().map(|(_, how)| *how).collect();
+        use JobResult::*;
         assert!(how == [Passed, Failed, Crashed, TimedOut, Skipped, Passed], "{}", table(&ended));
         let crash = fs::read_to_string(folder.join("cpu-crash.tsv")).unwrap();
         assert!(crash.starts_with("fatal\tone / seed 3\trun, signal: 11"), "{crash}");

@@ -5,7 +5,7 @@ use serde_json::Value;
 
 /// One event.
 #[derive(Debug, Default)]
-pub struct Piece {
+pub struct CompletionEvent {
     /// What it adds to the answer.
     pub text: String,
     /// Why the answer ends with it, if it does.
@@ -14,12 +14,12 @@ pub struct Piece {
     pub usage: Value,
 }
 
-impl Piece {
+impl CompletionEvent {
     /// Reads the data of an event.
     ///
     /// # Errors
     /// When it is no JSON, or tells of an error.
-    pub fn read(data: &str) -> Result<Piece> {
+    pub fn read(data: &str) -> Result<CompletionEvent> {
         let mut said: Value = serde_json::from_str(data).context("an event that is no JSON")?;
         if let Some(error) = said.get("error") {
             return Err(anyhow!(
@@ -30,7 +30,7 @@ impl Piece {
         let usage = said.get_mut("usage").map(Value::take).unwrap_or_default();
         let choice = &said["choices"][0];
         let text = |name: &str| choice[name].as_str().map(str::to_owned);
-        Ok(Piece { text: text("text").unwrap_or_default(), finish: text("finish_reason"), usage })
+        Ok(CompletionEvent { text: text("text").unwrap_or_default(), finish: text("finish_reason"), usage })
     }
     /// A number of what the answer took.
     pub fn count(&self, name: &str) -> Option<usize> {

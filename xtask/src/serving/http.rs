@@ -6,9 +6,9 @@ use std::net::{SocketAddr, TcpStream, ToSocketAddrs};
 use std::time::{Duration, Instant};
 
 /// Most bytes of a line, and of an answer that is no stream.
-const MOST: u64 = 8 << 20;
+const MAX_BODY_BYTES: u64 = 8 << 20;
 /// How long a connection may take.
-const CONNECT: Duration = Duration::from_secs(10);
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Where a server is, and the key to it.
 #[derive(Clone, Debug)]
@@ -24,7 +24,7 @@ impl Site {
     ///
     /// # Errors
     /// When it is no such address, or leads to another machine and may not.
-    pub fn of(url: &str, anywhere: bool, key: Option<String>) -> Result<Site> {
+    pub fn parse(url: &str, anywhere: bool, key: Option<String>) -> Result<Site> {
         let hint = "hint: an address looks like http://127.0.0.1:8080";
         let rest =
             url.trim_end_matches('/').strip_prefix("http://").ok_or_else(|| anyhow!("{url}: not http://\n{hint}"))?;
@@ -44,7 +44,8 @@ impl Site {
     /// When there is no answer in time.
     fn ask(&self, path: &str, body: Option<&str>, by: Instant) -> Result<Answer> {
         let left = || by.saturating_duration_since(Instant::now()).max(Duration::from_millis(1));
-        let mut stream = TcpStream::connect_timeout(&self.address, CONNECT.min(left())).context("cannot connect")?;
+        let mut stream =
+            TcpStream::connect_timeout(&self.address, CONNECT_TIMEOUT.min(left())).context("cannot connect")?;
         stream.set_nodelay(true)?;
         stream.set_write_timeout(Some(left()))?;
         let method = if body.is_some() { "POST" } else { "GET" };
@@ -123,8 +124,8 @@ impl Answer {
         let mut text = String::new();
         while let Some(line) = self.lines.line()? {
             text = text + &line + "\n";
-            if text.len() as u64 > MOST {
-                bail!("an answer of more than {MOST} bytes");
+            if text.len() as u64 > MAX_BODY_BYTES {
+                bail!("an answer of more than {MAX_BODY_BYTES} bytes");
             }
         }
         Ok(text)
@@ -160,7 +161,7 @@ impl Lines {
     fn line(&mut self) -> Result<Option<String>> {
         let mut line = Vec::new();
         // What a read had before its time was over is in the line already.
-        self.wait(|stream| stream.take(MOST).read_until(b'\n', &mut line))?;
+        self.wait(|stream| stream.take(MAX_BODY_BYTES).read_until(b'\n', &mut line))?;
         Ok((!line.is_empty()).then(|| String::from_utf8_lossy(&line).trim_end_matches(['\r', '\n']).to_owned()))
     }
 }
@@ -187,8 +188,8 @@ impl Body {
                 let rest = std::mem::take(&mut self.held);
                 return Ok((!rest.is_empty()).then(|| String::from_utf8_lossy(&rest).into_owned()));
             }
-            if self.held.len() as u64 > MOST {
-                bail!("a line of more than {MOST} bytes");
+            if self.held.len() as u64 > MAX_BODY_BYTES {
+                bail!("a line of more than {MAX_BODY_BYTES} bytes");
             }
             self.more()?;
         }

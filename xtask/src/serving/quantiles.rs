@@ -11,7 +11,7 @@ pub struct Quantiles {
 }
 
 impl Quantiles {
-    pub fn of(mut samples: Vec<f64>) -> Quantiles {
+    pub fn from_samples(mut samples: Vec<f64>) -> Quantiles {
         samples.sort_by(f64::total_cmp);
         // Nearest rank: a value that was measured.
         let at = |percent: usize| {
@@ -36,9 +36,9 @@ mod tests {
 
     #[test]
     fn quantiles_are_samples() {
-        let hundred = Quantiles::of((1..=100).rev().map(f64::from).collect());
+        let hundred = Quantiles::from_samples((1..=100).rev().map(f64::from).collect());
         assert_eq!(hundred, Quantiles { p50: 50.0, p90: 90.0, p99: 99.0 });
-        assert_eq!(Quantiles::of(vec![3.0]), Quantiles { p50: 3.0, p90: 3.0, p99: 3.0 });
-        assert_eq!(Quantiles::of(vec![]), Quantiles::default());
+        assert_eq!(Quantiles::from_samples(vec![3.0]), Quantiles { p50: 3.0, p90: 3.0, p99: 3.0 });
+        assert_eq!(Quantiles::from_samples(vec![]), Quantiles::default());
     }
 }

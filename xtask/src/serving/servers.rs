@@ -11,15 +11,15 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 /// How long a server may take until it is ready: a large model is read and compiled.
-const START: Duration = Duration::from_secs(1800);
+const START_TIMEOUT: Duration = Duration::from_secs(1800);
 /// How long it may take to end, before it is killed.
-const END: Duration = Duration::from_secs(60);
+const END_TIMEOUT: Duration = Duration::from_secs(60);
 /// How often it is asked whether it is ready.
-const LOOK: Duration = Duration::from_millis(100);
+const POLL_INTERVAL: Duration = Duration::from_millis(100);
 /// How long a short question may take.
-const QUESTION: Duration = Duration::from_secs(30);
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(30);
 /// Lines of a server's that are repeated when it fails.
-const LAST: usize = 12;
+const LOG_TAIL_LINES: usize = 12;
 
 /// Where a server comes from.
 #[derive(Clone, PartialEq, Debug)]
@@ -79,8 +79,8 @@ impl Running {
     pub fn begin(server: &Named, anywhere: bool, key: Option<String>) -> Result<Running> {
         match &server.origin {
             Origin::Url(url) => {
-                let site = Site::of(url, anywhere, key)?;
-                site.fetch("/v1/models", None, QUESTION).map_err(|error| {
+                let site = Site::parse(url, anywhere, key)?;
+                site.fetch("/v1/models", None, REQUEST_TIMEOUT).map_err(|error| {
                     anyhow!("{url} does not answer: {error:#}\nhint: start the server first, or have it started with --start")
                 })?;
                 Ok(Running { site, child: None })
@@ -89,7 +89,7 @@ impl Running {
                 // Free now; whoever takes it first has it, and the server says so.
                 let port = TcpListener::bind("127.0.0.1:0")?.local_addr()?.port();
                 let command = command.replace("{port}", &port.to_string());
-                let site = Site::of(&format!("http://127.0.0.1:{port}"), false, key)?;
+                let site = Site::parse(&format!("http://127.0.0.1:{port}"), false, key)?;
                 let mut running = Running { site, child: Some(Started::new(&command)?) };
                 running.wait().with_context(|| format!("{}: {command}", server.name))?;
                 Ok(running)
@@ -104,13 +104,13 @@ impl Running {
             if let Some(status) = started.child.try_wait()? {
                 bail!("it ended ({status}): {}\nhint: run this command by itself, see what it misses", started.last());
             }
-            if self.site.fetch("/health", None, QUESTION).is_ok() {
+            if self.site.fetch("/health", None, REQUEST_TIMEOUT).is_ok() {
                 return Ok(());
             }
-            if begun.elapsed() > START {
-                bail!("not ready within {} s: {}", START.as_secs(), started.last());
+            if begun.elapsed() > START_TIMEOUT {
+                bail!("not ready within {} s: {}", START_TIMEOUT.as_secs(), started.last());
             }
-            std::thread::sleep(LOOK);
+            std::thread::sleep(POLL_INTERVAL);
         }
     }
     /// The number of its process, if it was started.
@@ -122,7 +122,7 @@ impl Running {
     /// # Errors
     /// When it names none.
     pub fn model(&self) -> Result<String> {
-        let said: Value = serde_json::from_str(&self.site.fetch("/v1/models", None, QUESTION)?)?;
+        let said: Value = serde_json::from_str(&self.site.fetch("/v1/models", None, REQUEST_TIMEOUT)?)?;
         Ok(said["data"][0]["id"].as_str().context("/v1/models names no model")?.to_owned())
     }
 }
@@ -145,7 +145,7 @@ impl Started {
                     let line = String::from_utf8_lossy(&line[..line.len().min(400)]).into_owned();
                     let mut said = said.lock().unwrap_or_else(PoisonError::into_inner);
                     said.push_back(line);
-                    if said.len() > LAST {
+                    if said.len() > LOG_TAIL_LINES {
                         said.pop_front();
                     }
                 }
@@ -164,9 +164,9 @@ impl Drop for Started {
     fn drop(&mut self) {
         let asked = Command::new("kill").args(["-TERM", &self.child.id().to_string()]).status();
         let begun = Instant::now();
-        while asked.as_ref().is_ok_and(|status| status.success()) && begun.elapsed() < END {
+        while asked.as_ref().is_ok_and(|status| status.success()) && begun.elapsed() < END_TIMEOUT {
             match self.child.try_wait() {
-                Ok(None) => std::thread::sleep(LOOK),
+                Ok(None) => std::thread::sleep(POLL_INTERVAL),
                 _ => return,
             }
         }

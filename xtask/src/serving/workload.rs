@@ -6,15 +6,15 @@ use serde_json::{Value, json};
 use std::time::Duration;
 
 /// Numbers that look random and are always the same (SplitMix64, Steele et al. 2014).
-pub struct Random(u64);
+pub struct WorkloadRng(u64);
 
-impl Random {
-    pub fn new(seed: u64) -> Random {
-        Random(seed)
+impl WorkloadRng {
+    pub fn new(seed: u64) -> WorkloadRng {
+        WorkloadRng(seed)
     }
     /// Those of the thing of that number. Things of one seed have none in common with those of another that is near.
-    pub fn nth(seed: u64, nth: usize) -> Random {
-        Random::new(Random::new(seed ^ (nth as u64) << 20).next())
+    pub fn nth(seed: u64, nth: usize) -> WorkloadRng {
+        WorkloadRng::new(WorkloadRng::new(seed ^ (nth as u64) << 20).next())
     }
     fn next(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
@@ -38,7 +38,7 @@ impl Random {
 
 /// Moments of so many requests that come independently of one another, `rate` a second on average: the gaps of a Poisson process.
 pub fn arrivals(requests: usize, rate: f64, seed: u64) -> Vec<Duration> {
-    let mut random = Random::new(seed);
+    let mut random = WorkloadRng::new(seed);
     let mut at = 0.0;
     (0..requests)
         .map(|_| {
@@ -68,7 +68,7 @@ pub struct Prompts {
 }
 
 impl Prompts {
-    fn words(count: usize, mut random: Random) -> String {
+    fn words(count: usize, mut random: WorkloadRng) -> String {
         let words: Vec<&str> = (0..count).map(|_| *random.choose(WORDS)).collect();
         words.join(" ")
     }
@@ -78,12 +78,12 @@ impl Prompts {
     /// When it says too few.
     pub fn make(&self, site: &Site, from: usize, count: usize) -> Result<Vec<Value>> {
         // A word has a token or more.
-        let common = tokens(site, &Prompts::words(self.common.max(1), Random::new(self.seed)))?;
+        let common = tokens(site, &Prompts::words(self.common.max(1), WorkloadRng::new(self.seed)))?;
         let one = |nth: usize| {
-            let own = Prompts::words(self.length.max(1), Random::nth(self.seed, nth));
+            let own = Prompts::words(self.length.max(1), WorkloadRng::nth(self.seed, nth));
             let Some(common) = &common else {
                 let rest: Vec<&str> = own.split(' ').take(self.length - self.common).collect();
-                let common = Prompts::words(self.common, Random::new(self.seed));
+                let common = Prompts::words(self.common, WorkloadRng::new(self.seed));
                 return Ok(json!([common, rest.join(" ")].join(" ").trim()));
             };
             let own = tokens(site, &own)?.context("it said tokens before")?;

@@ -1,18 +1,18 @@
 //! What is asked, and when who asked hangs up: all of it follows from a seed.
 
 use crate::serving::http::Site;
-use crate::serving::workload::{Prompts, Random};
+use crate::serving::workload::{Prompts, WorkloadRng};
 use anyhow::Result;
 use serde_json::json;
 use std::time::Duration;
 
 /// A client that hangs up after a while does so after a millisecond at least, and after so many doublings of it at most (8 s): as often within the first milliseconds as within the last
 /// seconds, since how long an answer takes is the server's affair.
-const DOUBLINGS: f64 = 13.0;
+const DELAY_DOUBLINGS: f64 = 13.0;
 
 /// One request, which may be sent any number of times.
 #[derive(Debug, PartialEq)]
-pub struct Case {
+pub struct SoakCase {
     /// Its body.
     pub body: String,
     /// Tokens of its prompt.
@@ -24,7 +24,7 @@ pub struct Case {
 }
 
 /// How cases vary.
-pub struct Sizes {
+pub struct CaseSizes {
     pub cases: usize,
     /// Most tokens of a prompt.
     pub prompt: usize,
@@ -38,8 +38,8 @@ pub struct Sizes {
 ///
 /// # Errors
 /// When the server makes too few tokens of a text.
-pub fn cases(site: &Site, model: &str, sizes: &Sizes) -> Result<Vec<Case>> {
-    let mut random = Random::new(sizes.seed);
+pub fn cases(site: &Site, model: &str, sizes: &CaseSizes) -> Result<Vec<SoakCase>> {
+    let mut random = WorkloadRng::new(sizes.seed);
     let one = |nth: usize| {
         let length = 1 + random.below(sizes.prompt);
         let common = if nth.is_multiple_of(2) { 0 } else { random.below(length) };
@@ -53,7 +53,7 @@ pub fn cases(site: &Site, model: &str, sizes: &Sizes) -> Result<Vec<Case>> {
         if drawn {
             body["seed"] = nth.into();
         }
-        Ok(Case { body: body.to_string(), prompt_tokens: length, most, drawn })
+        Ok(SoakCase { body: body.to_string(), prompt_tokens: length, most, drawn })
     };
     (0..sizes.cases).map(one).collect()
 }
@@ -81,9 +81,9 @@ impl Moment {
 }
 
 /// The request of that number: which case it is, and when it hangs up, if it does. Of so many, that part does.
-pub fn request(nth: usize, cases: &[Case], hang_up: f64, seed: u64) -> (usize, Option<Moment>) {
+pub fn request(nth: usize, cases: &[SoakCase], hang_up: f64, seed: u64) -> (usize, Option<Moment>) {
     // Behind those that prompts follow from.
-    let mut random = Random::nth(seed, cases.len() + nth);
+    let mut random = WorkloadRng::nth(seed, cases.len() + nth);
     let case = random.below(cases.len());
     if random.unit() >= hang_up {
         return (case, None);
@@ -91,7 +91,7 @@ pub fn request(nth: usize, cases: &[Case], hang_up: f64, seed: u64) -> (usize, O
     let moment = match random.below(3) {
         0 => Moment::Sent,
         1 => Moment::Pieces(1 + random.below(cases[case].most)),
-        _ => Moment::After(Duration::from_secs_f64(0.001 * (random.unit() * DOUBLINGS).exp2())),
+        _ => Moment::After(Duration::from_secs_f64(0.001 * (random.unit() * DELAY_DOUBLINGS).exp2())),
     };
     (case, Some(moment))
 }

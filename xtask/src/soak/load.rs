@@ -1,8 +1,8 @@
 //! Requests, and what comes of them.
 
-use super::cases::{Case, Moment, request};
+use super::cases::{Moment, SoakCase, request};
 use crate::serving::clients::closed;
-use crate::serving::completions::Piece;
+use crate::serving::completions::CompletionEvent;
 use crate::serving::http::Site;
 use anyhow::{Context, Result, bail};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -10,11 +10,11 @@ use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 /// After so many requests that failed no more are sent: a server that is gone, or stands still, is found soon.
-const MOST_FAILED: usize = 100;
+const MAX_FAILURES: usize = 100;
 
 /// What is told of an answer.
 #[derive(Clone, PartialEq, Debug, Default)]
-pub struct Answer {
+pub struct Completion {
     pub text: String,
     /// Why it ended.
     pub finish: Option<String>,
@@ -27,7 +27,7 @@ pub struct Answer {
 pub enum Outcome {
     /// Its answer, how many seconds its first text was waited for (its end, where it has none), and how many others had theirs meanwhile.
     Finished {
-        answer: Answer,
+        answer: Completion,
         waited: f64,
         others: usize,
     },
@@ -40,29 +40,29 @@ pub enum Outcome {
 }
 
 /// Whom it is asked of, and for how long.
-pub struct Asking {
+pub struct SoakClient {
     pub site: Site,
     pub timeout: Duration,
     /// How many requests have had their first text.
     served: AtomicUsize,
 }
 
-impl Asking {
-    pub fn new(site: Site, timeout: Duration) -> Asking {
-        Asking { site, timeout, served: AtomicUsize::new(0) }
+impl SoakClient {
+    pub fn new(site: Site, timeout: Duration) -> SoakClient {
+        SoakClient { site, timeout, served: AtomicUsize::new(0) }
     }
     /// Asks once, and hangs up at that moment unless the answer has ended before.
-    pub fn ask(&self, case: &Case, moment: Option<Moment>) -> Outcome {
+    pub fn ask(&self, case: &SoakCase, moment: Option<Moment>) -> Outcome {
         let within = match moment {
             Some(Moment::Sent) => Duration::ZERO,
             Some(Moment::After(time)) => time.min(self.timeout),
             _ => self.timeout,
         };
-        let (mut answer, mut first, mut pieces) = (Answer::default(), None, 0);
+        let (mut answer, mut first, mut pieces) = (Completion::default(), None, 0);
         let served = || self.served.fetch_add(1, Ordering::Relaxed);
         let (begun, before) = (Instant::now(), self.served.load(Ordering::Relaxed));
         let told = self.site.stream("/v1/completions", &case.body, within, |data| {
-            let piece = Piece::read(data)?;
+            let piece = CompletionEvent::read(data)?;
             answer.tokens = piece.count("completion_tokens").or(answer.tokens);
             if !piece.text.is_empty() {
                 first.get_or_insert_with(|| (begun.elapsed(), served()));
@@ -93,8 +93,8 @@ impl Asking {
     ///
     /// # Errors
     /// When one is not answered.
-    pub fn alone(&self, cases: &[Case]) -> Result<Vec<Answer>> {
-        let one = |(nth, case): (usize, &Case)| match self.ask(case, None) {
+    pub fn alone(&self, cases: &[SoakCase]) -> Result<Vec<Completion>> {
+        let one = |(nth, case): (usize, &SoakCase)| match self.ask(case, None) {
             Outcome::Finished { answer, .. } => Ok(answer),
             Outcome::Failed(error) => bail!("prompt {nth}, alone: {error}"),
             Outcome::HungUp { .. } => bail!("prompt {nth}, alone: its client hung up"),
@@ -108,7 +108,7 @@ impl Asking {
 
 /// How many, by how many, and of what.
 pub struct Loop<'a> {
-    pub cases: &'a [Case],
+    pub cases: &'a [SoakCase],
     pub requests: usize,
     pub clients: usize,
     pub hang_up: f64,
@@ -119,7 +119,7 @@ pub struct Loop<'a> {
 pub type Outcomes = Vec<(usize, Outcome)>;
 
 /// Sends all requests, unless too many fail; `done` is how many were, for whoever watches.
-pub fn run(asking: &Asking, of: &Loop, done: &AtomicUsize) -> Outcomes {
+pub fn run(asking: &SoakClient, of: &Loop, done: &AtomicUsize) -> Outcomes {
     let (outcomes, failed) = (Mutex::new(Vec::with_capacity(of.requests)), AtomicUsize::new(0));
     let note = |case: usize, outcome: Outcome| {
         failed.fetch_add(usize::from(matches!(outcome, Outcome::Failed(_))), Ordering::Relaxed);
@@ -129,7 +129,7 @@ pub fn run(asking: &Asking, of: &Loop, done: &AtomicUsize) -> Outcomes {
     let each = |nth: usize| {
         let (case, moment) = request(nth, of.cases, of.hang_up, of.seed);
         note(case, asking.ask(&of.cases[case], moment));
-        failed.load(Ordering::Relaxed) < MOST_FAILED
+        failed.load(Ordering::Relaxed) < MAX_FAILURES
     };
     let without = closed(of.requests, of.clients, &each);
     (0..without).for_each(|_| note(0, Outcome::Failed("no thread for a client".into())));

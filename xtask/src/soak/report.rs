@@ -1,28 +1,28 @@
 //! What a run comes to: a short table, JSON, and what was found.
 
-use super::cases::Case;
-use super::load::{Answer, Outcome, Outcomes};
-use super::watch::{Counters, Growth, HELD};
-use crate::machine::Machine;
+use super::cases::SoakCase;
+use super::load::{Completion, Outcome, Outcomes};
+use super::watch::{Counters, Growth, RESOURCE_GAUGES};
+use crate::machine::HostMachine;
 use crate::serving::quantiles::Quantiles;
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::fmt::Write;
 
 /// The longest wait may be so many times the median.
-const FAIR: f64 = 3.0;
+const MAX_UNFAIRNESS: f64 = 3.0;
 /// Answers that differ of which the texts are told.
-const EXAMPLES: usize = 5;
+const MAX_EXAMPLES: usize = 5;
 
 /// All of it.
 #[derive(Serialize, Default)]
-pub struct Report {
+pub struct SoakReport {
     pub date: String,
     pub command: String,
     pub commit: String,
-    pub machine: Option<Machine>,
+    pub machine: Option<HostMachine>,
     pub server: String,
-    /// Whether [`Report::wait`] has to be fair.
+    /// Whether [`SoakReport::wait`] has to be fair.
     pub fair: bool,
     pub requests: usize,
     pub clients: usize,
@@ -31,9 +31,9 @@ pub struct Report {
     /// Requests a second.
     pub rate: f64,
     /// Seconds that the first text of finished answers was waited for.
-    pub wait: Spread,
+    pub wait: LatencySpread,
     /// How many others had theirs meanwhile: what a wait is by the server's doing, however busy the machine.
-    pub others: Spread,
+    pub others: LatencySpread,
     /// None of a server that was not started here, or that ran too briefly.
     pub memory: Option<Growth>,
     pub before: Counters,
@@ -67,14 +67,17 @@ pub struct Different {
 
 /// What finished answers were waited for.
 #[derive(Serialize, Default, Clone, Copy, PartialEq, Debug)]
-pub struct Spread {
+pub struct LatencySpread {
     pub quantiles: Quantiles,
     pub longest: f64,
 }
 
-impl Spread {
-    pub fn of(samples: Vec<f64>) -> Spread {
-        Spread { longest: samples.iter().copied().fold(0.0, f64::max), quantiles: Quantiles::of(samples) }
+impl LatencySpread {
+    pub fn from_samples(samples: Vec<f64>) -> LatencySpread {
+        LatencySpread {
+            longest: samples.iter().copied().fold(0.0, f64::max),
+            quantiles: Quantiles::from_samples(samples),
+        }
     }
     fn ratio(&self) -> f64 {
         if self.quantiles.p50 > 0.0 { self.longest / self.quantiles.p50 } else { 1.0 }
@@ -83,7 +86,7 @@ impl Spread {
 
 impl Answers {
     /// Of outcomes, beside what each case was answered alone.
-    pub fn of(outcomes: &Outcomes, cases: &[Case], alone: &[Answer]) -> Answers {
+    pub fn new(outcomes: &Outcomes, cases: &[SoakCase], alone: &[Completion]) -> Answers {
         let mut all = Answers::default();
         for (nth, outcome) in outcomes {
             let expected = alone.get(*nth);
@@ -105,11 +108,11 @@ impl Answers {
         }
         all
     }
-    fn differs(&mut self, nth: usize, cases: &[Case], alone: Option<&Answer>, among_others: String) {
+    fn differs(&mut self, nth: usize, cases: &[SoakCase], alone: Option<&Completion>, among_others: String) {
         self.different += 1;
-        if let (true, Some(case)) = (self.examples.len() < EXAMPLES, cases.get(nth)) {
+        if let (true, Some(case)) = (self.examples.len() < MAX_EXAMPLES, cases.get(nth)) {
             let alone = alone.map_or_else(|| "nothing".into(), |alone| format!("{alone:?}"));
-            let Case { prompt_tokens, drawn, .. } = *case;
+            let SoakCase { prompt_tokens, drawn, .. } = *case;
             self.examples.push(Different { prompt: nth, prompt_tokens, drawn, alone, among_others });
         }
     }
@@ -121,11 +124,11 @@ impl Answers {
     }
 }
 
-impl Report {
+impl SoakReport {
     /// Notes what is not as it has to be.
     pub fn find(&mut self, started: bool) {
         let mut found = Vec::new();
-        let Report { answers, wait, others, .. } = self;
+        let SoakReport { answers, wait, others, .. } = self;
         for (error, count) in &answers.failed {
             found.push(format!("{count} requests failed: {error}"));
         }
@@ -143,7 +146,7 @@ impl Report {
                 "prompt {prompt} ({prompt_tokens} tokens, {kind}): alone {alone}, among others {among_others}"
             ));
         }
-        for name in HELD {
+        for name in RESOURCE_GAUGES {
             match (self.before.get(name), self.after.get(name)) {
                 (Some(before), Some(after)) if after > before => {
                     found.push(format!("{name} is {after} though nobody asks, and was {before}"));
@@ -159,9 +162,9 @@ impl Report {
             }
             _ => {}
         }
-        if self.fair && wait.ratio() > FAIR {
+        if self.fair && wait.ratio() > MAX_UNFAIRNESS {
             found.push(format!(
-                "the longest wait of {:.3} s is {:.1} times the median of {:.3} s, and may be {FAIR} times; while somebody waited {} others were answered at most, by the median {}: where these are near, \
+                "the longest wait of {:.3} s is {:.1} times the median of {:.3} s, and may be {MAX_UNFAIRNESS} times; while somebody waited {} others were answered at most, by the median {}: where these are near, \
                  it was the machine that was slow at times",
                 wait.longest,
                 wait.ratio(),
@@ -190,17 +193,17 @@ fn show_memory(growth: &Growth) -> String {
 }
 
 /// A table, and what was found below it.
-pub fn table(report: &Report) -> String {
-    let Report { answers, wait, others, .. } = report;
+pub fn table(report: &SoakReport) -> String {
+    let SoakReport { answers, wait, others, .. } = report;
     let quantiles = wait.quantiles;
     let told = |name: &str| report.after.get(name).map_or("not told".to_owned(), f64::to_string);
     let memory = report.memory.as_ref().map_or("not measured".to_owned(), show_memory);
     let moments: Vec<String> = answers.hung_up.iter().map(|(moment, count)| format!("{count} {moment}")).collect();
     let longest = format!("longest {:.3}, {:.1} times the median", wait.longest, wait.ratio());
-    let fair = match (wait.ratio() <= FAIR, report.fair) {
+    let fair = match (wait.ratio() <= MAX_UNFAIRNESS, report.fair) {
         (true, _) => format!("{longest}: fair"),
         (false, true) => format!("{longest}: NOT fair"),
-        (false, false) => format!("{longest} (with --fair at most {FAIR})"),
+        (false, false) => format!("{longest} (with --fair at most {MAX_UNFAIRNESS})"),
     };
     let rows = [
         (

@@ -1,8 +1,8 @@
 //! Against a server that is right, and against those that are wrong in one way each.
 
-use super::cases::{Case, Moment, request};
-use super::load::{Asking, Outcome};
-use super::report::{Report, Spread, table};
+use super::cases::{Moment, SoakCase, request};
+use super::load::{Outcome, SoakClient};
+use super::report::{LatencySpread, SoakReport, table};
 use crate::serving::fake::{self, Asked, UnderWay};
 use crate::serving::http::Site;
 use serde_json::json;
@@ -86,12 +86,12 @@ fn options(line: &str) -> super::Options {
 }
 
 /// What is found of such a server.
-fn soaked(wrong: Wrong, more: &str) -> Report {
+fn soaked(wrong: Wrong, more: &str) -> SoakReport {
     let server = Server::default();
     let url = fake::serve(move |asked, stream| server.answer(asked, stream, wrong));
     let line =
         format!("x|--url|fake={url}|--requests|200|--clients|8|--prompts|12|--prompt|20|--max-tokens|8|--idle|1{more}");
-    let mut report = Report::default();
+    let mut report = SoakReport::default();
     super::soak(&options(&line), &mut report).unwrap();
     report
 }
@@ -140,14 +140,15 @@ fn requests_that_fail_are_found_by_their_cause() {
 #[test]
 fn counters_that_are_not_told_are_found() {
     let findings = soaked(Wrong::Silent, "").findings;
-    assert_eq!(findings.len(), super::watch::HELD.len(), "{findings:?}");
+    assert_eq!(findings.len(), super::watch::RESOURCE_GAUGES.len(), "{findings:?}");
     assert!(findings.iter().all(|finding| finding.starts_with("/metrics does not tell ")), "{findings:?}");
 }
 
 #[test]
 fn waiting_has_to_be_fair_where_that_is_asked_for() {
     let found = |fair, waits: &[f64]| {
-        let mut report = Report { fair, wait: Spread::of(waits.to_vec()), ..Report::default() };
+        let mut report =
+            SoakReport { fair, wait: LatencySpread::from_samples(waits.to_vec()), ..SoakReport::default() };
         report.find(false);
         report.findings.retain(|finding| finding.contains("longest wait"));
         report.findings
@@ -164,8 +165,8 @@ fn who_hangs_up_after_a_while_does_not_before_and_has_not_failed() {
         std::thread::sleep(Duration::from_secs(1));
         Ok(())
     });
-    let asking = Asking::new(Site::of(&url, false, None).unwrap(), Duration::from_secs(30));
-    let case = Case { body: "{}".into(), prompt_tokens: 1, most: 1, drawn: false };
+    let asking = SoakClient::new(Site::parse(&url, false, None).unwrap(), Duration::from_secs(30));
+    let case = SoakCase { body: "{}".into(), prompt_tokens: 1, most: 1, drawn: false };
     for nth in 0..100 {
         // Ticks of the system are 1, 4 or 10 ms: from just below one to just above several.
         let time = Duration::from_micros(3_000 + 90 * nth);
@@ -177,8 +178,8 @@ fn who_hangs_up_after_a_while_does_not_before_and_has_not_failed() {
 
 #[test]
 fn requests_follow_from_the_seed() {
-    let cases: Vec<Case> =
-        (0..5).map(|_| Case { body: String::new(), prompt_tokens: 1, most: 9, drawn: false }).collect();
+    let cases: Vec<SoakCase> =
+        (0..5).map(|_| SoakCase { body: String::new(), prompt_tokens: 1, most: 9, drawn: false }).collect();
     let all = |part, seed| (0..3000).map(|nth| request(nth, &cases, part, seed)).collect::<Vec<_>>();
     let one = all(0.33, 4);
     assert_eq!(one, all(0.33, 4));

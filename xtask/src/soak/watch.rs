@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 /// Counters of `/metrics` that are, once nobody asks, what they were before anybody did.
-pub const HELD: [&str; 6] = [
+pub const RESOURCE_GAUGES: [&str; 6] = [
     "gristmill_requests_running",
     "gristmill_requests_waiting",
     "gristmill_connections",
@@ -17,7 +17,7 @@ pub const HELD: [&str; 6] = [
     "gristmill_cache_pages_leaked",
 ];
 /// Others that a report has.
-const TOLD: [&str; 5] = [
+const REPORTED_GAUGES: [&str; 5] = [
     "gristmill_cache_pages",
     "gristmill_prefix_cache_bytes",
     "gristmill_requests_preempted_total",
@@ -25,13 +25,13 @@ const TOLD: [&str; 5] = [
     "gristmill_prompt_tokens_cached_total",
 ];
 /// How often a server is asked whether it is idle.
-const LOOK: Duration = Duration::from_millis(100);
+const POLL_INTERVAL: Duration = Duration::from_millis(100);
 /// How long it may take to tell its counters.
-const QUESTION: Duration = Duration::from_secs(30);
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(30);
 /// How often memory is looked at.
-pub const SAMPLE: Duration = Duration::from_millis(100);
+pub const SAMPLE_INTERVAL: Duration = Duration::from_millis(100);
 /// Fewer samples of memory say nothing of how it grows.
-const LEAST: usize = 20;
+const MIN_SAMPLES: usize = 20;
 
 /// Counters by their names, of all models together; those that the server does not tell are not there.
 pub type Counters = BTreeMap<&'static str, f64>;
@@ -41,8 +41,8 @@ pub type Counters = BTreeMap<&'static str, f64>;
 /// # Errors
 /// When there is no answer.
 pub fn counters(site: &Site) -> Result<Counters> {
-    let text = site.fetch("/metrics", None, QUESTION)?;
-    Ok(HELD.into_iter().chain(TOLD).filter_map(|name| Some((name, sum(&text, name)?))).collect())
+    let text = site.fetch("/metrics", None, REQUEST_TIMEOUT)?;
+    Ok(RESOURCE_GAUGES.into_iter().chain(REPORTED_GAUGES).filter_map(|name| Some((name, sum(&text, name)?))).collect())
 }
 
 /// What `/metrics` says before anybody asks, once connections of whoever looked whether the server is ready have closed.
@@ -50,7 +50,7 @@ pub fn counters(site: &Site) -> Result<Counters> {
 /// # Errors
 /// When there is no answer.
 pub fn at_first(site: &Site) -> Result<Counters> {
-    std::thread::sleep(LOOK);
+    std::thread::sleep(POLL_INTERVAL);
     counters(site)
 }
 
@@ -73,10 +73,10 @@ pub fn until_idle(site: &Site, before: &Counters, limit: Duration) -> Result<Cou
     let begun = Instant::now();
     loop {
         let now = counters(site)?;
-        if HELD.iter().all(|name| now.get(name) <= before.get(name)) || begun.elapsed() > limit {
+        if RESOURCE_GAUGES.iter().all(|name| now.get(name) <= before.get(name)) || begun.elapsed() > limit {
             return Ok(now);
         }
-        std::thread::sleep(LOOK);
+        std::thread::sleep(POLL_INTERVAL);
     }
 }
 
@@ -94,7 +94,7 @@ pub fn memory(process: Option<u32>, over: &AtomicBool, mut each: impl FnMut(Opti
         let now = process.and_then(resident);
         samples.extend(now);
         each(now);
-        std::thread::sleep(SAMPLE);
+        std::thread::sleep(SAMPLE_INTERVAL);
     }
     samples
 }
@@ -112,9 +112,9 @@ pub struct Growth {
 
 impl Growth {
     /// Of samples at equal distances, of which a growth of 5 %, or of so many bytes, is none; nothing where there are too few.
-    pub fn of(samples: &[u64], bytes: u64) -> Option<Growth> {
+    pub fn fit(samples: &[u64], bytes: u64) -> Option<Growth> {
         let tenth = samples.len() / 10;
-        if samples.len() < LEAST {
+        if samples.len() < MIN_SAMPLES {
             return None;
         }
         let median = |part: &[u64]| {
@@ -146,11 +146,11 @@ mod tests {
     fn memory_grows_where_the_end_of_a_run_has_more_than_its_beginning() {
         // What is taken in the first tenth counts for nothing.
         let mut samples: Vec<u64> = (0..100).map(|at| if at < 10 { at } else { 1000 }).collect();
-        assert_eq!(Growth::of(&samples, 20), Some(Growth { early: 1000, late: 1000, bound: 50 }));
+        assert_eq!(Growth::fit(&samples, 20), Some(Growth { early: 1000, late: 1000, bound: 50 }));
         samples[92..].fill(1051);
-        assert!(Growth::of(&samples, 20).unwrap().is_found());
-        assert!(!Growth::of(&samples, 51).unwrap().is_found());
-        assert_eq!(Growth::of(&samples[..19], 20), None);
+        assert!(Growth::fit(&samples, 20).unwrap().is_found());
+        assert!(!Growth::fit(&samples, 51).unwrap().is_found());
+        assert_eq!(Growth::fit(&samples[..19], 20), None);
     }
 
     #[test]

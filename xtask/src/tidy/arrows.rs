@@ -132,7 +132,7 @@ pub fn gguf(tree: &Tree) -> Vec<Finding> {
     let mut found = vec![];
     for file in tree.files.iter().filter(|file| !GGUF_HOMES.iter().any(|home| file.path.starts_with(home))) {
         for (token, word) in file.shipped() {
-            if token.kind == super::lexer::Kind::Ident && word.to_ascii_lowercase().contains("gguf") {
+            if token.kind == super::lexer::TokenKind::Ident && word.to_ascii_lowercase().contains("gguf") {
                 let hint = "only llm knows the file format: let it offer what is needed under a name without it";
                 found.push(finding(file, token.line, format!("`{word}` outside llm"), hint));
             }
@@ -229,7 +229,7 @@ mod tests {
     }
 
     fn manifest(check: fn(&Tree) -> Vec<Finding>, text: &str) -> Vec<(String, usize)> {
-        at(check(&Tree::of(&[ROOT, ("runtime/Cargo.toml", text)])))
+        at(check(&Tree::from_files(&[ROOT, ("runtime/Cargo.toml", text)])))
     }
 
     fn below() -> Vec<(String, usize)> {
@@ -263,7 +263,7 @@ mod tests {
 
     #[test]
     fn a_crate_outside_the_picture_fails() {
-        let tree = Tree::of(&[("new/Cargo.toml", "[package]\nname = \"gristmill-new\"")]);
+        let tree = Tree::from_files(&[("new/Cargo.toml", "[package]\nname = \"gristmill-new\"")]);
         assert_eq!(at(manifests(&tree)), [("new/Cargo.toml".to_owned(), 1)]);
     }
 
@@ -274,7 +274,7 @@ mod tests {
 
     fn source(package: &str, text: &str) -> Vec<(String, usize)> {
         let manifest = format!("[package]\nname = \"{package}\"");
-        at(imports(&Tree::of(&[("x/Cargo.toml", &manifest), ("x/src/lib.rs", text)])))
+        at(imports(&Tree::from_files(&[("x/Cargo.toml", &manifest), ("x/src/lib.rs", text)])))
     }
 
     #[test]
@@ -307,8 +307,9 @@ mod tests {
 
     #[test]
     fn gguf_stays_in_llm() {
-        let tree =
-            |path| Tree::of(&[(path, "// gguf\nfn read_gguf() { \"gguf\" }\n#[cfg(test)] mod t { fn gguf() {} }")]);
+        let tree = |path| {
+            Tree::from_files(&[(path, "// gguf\nfn read_gguf() { \"gguf\" }\n#[cfg(test)] mod t { fn gguf() {} }")])
+        };
         assert_eq!(at(gguf(&tree("cli/src/a.rs"))), [("cli/src/a.rs".to_owned(), 2)]);
         assert_eq!(at(gguf(&tree("llm/src/a.rs"))), []);
     }

@@ -4,7 +4,7 @@
 //! first item on it; a name that a module only imports or re-exports leads to where it comes from. A module's declaration is no edge.
 
 use super::finding::Finding;
-use super::lexer::{Kind, Token};
+use super::lexer::{Token, TokenKind};
 use super::tree::{File, Tree};
 use std::collections::{BTreeMap, VecDeque};
 
@@ -220,7 +220,7 @@ impl Modules {
             }
             // A path begins where no other does: not behind `::`, nor as a field or method.
             let begins = i == 0 || ![":", "."].contains(&word(i - 1)) || word(i - 1) == ":" && !joined(&code, i - 2);
-            if token.kind == Kind::Ident && begins && joined(&code, i + 1) {
+            if token.kind == TokenKind::Ident && begins && joined(&code, i + 1) {
                 let (names, end) = path(&code, i);
                 paths.push(Path { file: at, module: module.clone(), line: token.line, names });
                 i = end;
@@ -296,7 +296,7 @@ fn joined(code: &[(&Token, &str)], at: usize) -> bool {
 /// The names of the path that begins at `at`, and where it ends.
 fn path(code: &[(&Token, &str)], mut at: usize) -> (Vec<String>, usize) {
     let mut names = vec![name(code[at].1)];
-    while joined(code, at + 1) && code.get(at + 3).is_some_and(|(token, _)| token.kind == Kind::Ident) {
+    while joined(code, at + 1) && code.get(at + 3).is_some_and(|(token, _)| token.kind == TokenKind::Ident) {
         at += 3;
         names.push(name(code[at].1));
     }
@@ -366,7 +366,7 @@ mod tests {
     use super::*;
 
     fn found(files: &[(&str, &str)]) -> Vec<String> {
-        circles(&Tree::of(files)).into_iter().map(|f| format!("{}:{}: {}", f.path, f.line, f.message)).collect()
+        circles(&Tree::from_files(files)).into_iter().map(|f| format!("{}:{}: {}", f.path, f.line, f.message)).collect()
     }
 
     /// Does `a` lead to a `b` that leads back?

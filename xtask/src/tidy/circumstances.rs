@@ -65,7 +65,7 @@ mod tests {
     use super::*;
 
     fn lines(path: &str, text: &str) -> Vec<usize> {
-        circumstances(&Tree::of(&[(path, text)])).into_iter().map(|f| f.line).collect()
+        circumstances(&Tree::from_files(&[(path, text)])).into_iter().map(|f| f.line).collect()
     }
 
     #[test]

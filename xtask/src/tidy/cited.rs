@@ -17,6 +17,39 @@ pub fn cited(tree: &Tree) -> Vec<Finding> {
     tree.files.iter().filter(|file| is_page(&file.path)).flat_map(|page| of_page(page, &ends)).collect()
 }
 
+/// What a number of an experiment stands behind in comments and pages.
+const EXPERIMENT: &str = "docs/experiments/";
+
+/// Finds numbers of experiments, in comments and pages, that no file has.
+pub fn experiments(tree: &Tree) -> Vec<Finding> {
+    let names = tree.files.iter().filter_map(|file| file.path.strip_prefix(EXPERIMENT));
+    let numbers: HashSet<&str> = names.filter_map(|name| name.get(..3)).collect();
+    let mut found = vec![];
+    for file in &tree.files {
+        let comments: Vec<(usize, &str)> = if file.path.ends_with(".rs") {
+            file.comments().map(|comment| (comment.line, comment.text)).collect()
+        } else if file.path.ends_with(".md") {
+            file.lines().collect()
+        } else {
+            continue;
+        };
+        for (line, text) in comments {
+            for rest in text.split(EXPERIMENT).skip(1) {
+                let number = rest.get(..3).filter(|number| number.bytes().all(|byte| byte.is_ascii_digit()));
+                if let Some(number) = number.filter(|number| !numbers.contains(number)) {
+                    found.push(Finding {
+                        path: file.path.clone(),
+                        line,
+                        message: format!("cites experiment {number}, and no file has this number"),
+                        hint: "docs/experiments/README.md lists them",
+                    });
+                }
+            }
+        }
+    }
+    found
+}
+
 fn is_page(path: &str) -> bool {
     path.ends_with(".md") && (path.starts_with("docs/") || !path.contains('/'))
 }
@@ -60,7 +93,7 @@ mod tests {
     fn messages(page: &str, text: &str) -> Vec<String> {
         let files =
             [(page, text), ("compiler/src/map/simd.rs", ""), ("compiler/src/map/simt.rs", ""), ("a/lib.rs", "")];
-        cited(&Tree::of(&files)).into_iter().map(|f| f.message).collect()
+        cited(&Tree::from_files(&files)).into_iter().map(|f| f.message).collect()
     }
 
     #[test]
@@ -70,6 +103,20 @@ mod tests {
             assert_eq!(messages("A.md", text).len(), 1, "{text}");
             assert!(messages("a/README.md", text).is_empty(), "{text}");
         }
+    }
+
+    #[test]
+    fn experiments_have_files() {
+        let files = [
+            ("docs/experiments/007-a.md", ""),
+            (
+                "a/src/lib.rs",
+                "/// Rows (docs/experiments/007).\nfn f() {}\n/// Pages (docs/experiments/008).\nfn g() {}",
+            ),
+            ("docs/b.md", "[an index](docs/experiments/README.md)\n[nine](docs/experiments/009-b.md)"),
+        ];
+        let found = super::experiments(&Tree::from_files(&files));
+        assert_eq!(found.iter().map(|f| f.line).collect::<Vec<_>>(), [3, 2]);
     }
 
     #[test]

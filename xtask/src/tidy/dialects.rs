@@ -1,7 +1,7 @@
 //! Dialects print and decide nothing: they know no machine, and where they cannot print they say so.
 
 use super::finding::Finding;
-use super::lexer::Kind;
+use super::lexer::TokenKind;
 use super::tree::Tree;
 
 /// What a decision would be made of.
@@ -14,7 +14,7 @@ pub fn dialects(tree: &Tree) -> Vec<Finding> {
     let renders = |path: &str| dialect(path) || path.starts_with("backend/src/render");
     let mut found = vec![];
     for file in tree.files.iter().filter(|file| renders(&file.path)) {
-        for (token, word) in file.shipped().filter(|(token, _)| token.kind == Kind::Ident) {
+        for (token, word) in file.shipped().filter(|(token, _)| token.kind == TokenKind::Ident) {
             let (message, hint) = if FACTS.contains(&word) {
                 (format!("`{word}` in a dialect"), "let a pass of the compiler decide, and say it in linear code")
             } else if FALLBACKS.contains(&word) {
@@ -33,7 +33,7 @@ mod tests {
     use super::*;
 
     fn lines(path: &str, text: &str) -> Vec<usize> {
-        dialects(&Tree::of(&[(path, text)])).into_iter().map(|f| f.line).collect()
+        dialects(&Tree::from_files(&[(path, text)])).into_iter().map(|f| f.line).collect()
     }
 
     #[test]

@@ -73,7 +73,7 @@ mod tests {
     use super::*;
 
     fn found(files: &[(&str, &str)]) -> Vec<String> {
-        folders(&Tree::of(files)).into_iter().map(|f| format!("{}:{}: {}", f.path, f.line, f.message)).collect()
+        folders(&Tree::from_files(files)).into_iter().map(|f| format!("{}:{}: {}", f.path, f.line, f.message)).collect()
     }
 
     /// Two folders without a circle of files: `a/low` and `b/high` know nothing.
@@ -90,7 +90,7 @@ mod tests {
         assert!(found(&FILES).is_empty());
         let mut files = FILES;
         files[4].1 = "\nuse crate::a::low::low; pub fn f() { low() }";
-        assert!(super::super::circles::circles(&Tree::of(&files)).is_empty());
+        assert!(super::super::circles::circles(&Tree::from_files(&files)).is_empty());
         let said =
             "x/src/a/high.rs:1: a circle of folders: x/src/a/high.rs:1 to x/src/b.rs, x/src/b.rs:2 to x/src/a/low.rs";
         assert_eq!(found(&files), [said]);

@@ -1,7 +1,7 @@
 //! No format's name outside the table of formats: what a format needs, its description says.
 
 use super::finding::{Allow, Finding, allowed};
-use super::lexer::Kind;
+use super::lexer::TokenKind;
 use super::tree::Tree;
 
 /// Names met in files and in the table. A format that is not here yet is caught once its description is read (below).
@@ -27,9 +27,9 @@ pub fn formats(tree: &Tree) -> Vec<Finding> {
     for file in tree.files.iter().filter(|file| !allowed(ALLOWED, &file.path)) {
         for (token, word) in file.shipped() {
             // In the command line, a string of several words is help for a person; an attribute's always is.
-            let prose = token.kind == Kind::Text
+            let prose = token.kind == TokenKind::Text
                 && (token.attribute || file.path.starts_with("cli/") && word.contains(char::is_whitespace));
-            if prose || !matches!(token.kind, Kind::Ident | Kind::Text) {
+            if prose || !matches!(token.kind, TokenKind::Ident | TokenKind::Text) {
                 continue;
             }
             if let Some((at, name)) = names.iter().find_map(|name| Some((find(word, name)?, name))) {
@@ -48,11 +48,11 @@ pub fn formats(tree: &Tree) -> Vec<Finding> {
 fn names(tree: &Tree) -> Vec<String> {
     let mut names: Vec<String> = NAMES.iter().map(|name| name.to_string()).collect();
     for file in tree.files.iter().filter(|file| file.path.starts_with("encodings/src/")) {
-        for (token, word) in file.shipped().filter(|(token, _)| token.kind == Kind::Text && !token.attribute) {
+        for (token, word) in file.shipped().filter(|(token, _)| token.kind == TokenKind::Text && !token.attribute) {
             let name = word.trim_matches('"');
             let quantised = name.contains('_') && name.starts_with(|c: char| c.is_ascii_lowercase());
             let plain = name.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'_');
-            if token.kind == Kind::Text && plain && quantised && name.bytes().any(|b| b.is_ascii_digit()) {
+            if token.kind == TokenKind::Text && plain && quantised && name.bytes().any(|b| b.is_ascii_digit()) {
                 names.push(name.to_owned());
             }
         }
@@ -75,7 +75,7 @@ mod tests {
     use super::*;
 
     fn lines(path: &str, text: &str) -> Vec<usize> {
-        formats(&Tree::of(&[(path, text)])).into_iter().map(|f| f.line).collect()
+        formats(&Tree::from_files(&[(path, text)])).into_iter().map(|f| f.line).collect()
     }
 
     #[test]
@@ -111,7 +111,7 @@ mod tests {
 
     #[test]
     fn a_new_description_is_guarded_at_once() {
-        let tree = Tree::of(&[
+        let tree = Tree::from_files(&[
             ("encodings/src/x9_z.rs", "static X: Encoding = Encoding { name: \"x9_z\", scale: \"f16\" };"),
             ("tensor/src/a.rs", "fn f(f16: u8) {}\nfn x9_z() {}"),
         ]);

@@ -172,7 +172,7 @@ mod tests {
     use super::*;
 
     fn lines(check: fn(&Tree) -> Vec<Finding>, path: &str, text: &str) -> Vec<usize> {
-        check(&Tree::of(&[(path, text)])).into_iter().map(|f| f.line).collect()
+        check(&Tree::from_files(&[(path, text)])).into_iter().map(|f| f.line).collect()
     }
 
     #[test]
@@ -234,7 +234,7 @@ mod tests {
 
     #[test]
     fn big_files_fail() {
-        let mut tree = Tree::of(&[("a.bin", "")]);
+        let mut tree = Tree::from_files(&[("a.bin", "")]);
         tree.files[0].bytes = MAX_BYTES;
         assert_eq!(big_files(&tree), []);
         tree.files[0].bytes += 1;

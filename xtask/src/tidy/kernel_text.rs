@@ -2,7 +2,7 @@
 //! knows a language.
 
 use super::finding::{Allow, Finding, allowed};
-use super::lexer::Kind;
+use super::lexer::TokenKind;
 use super::tree::Tree;
 
 /// Signs of C, CUDA C, Metal or WGSL in a string.
@@ -43,7 +43,7 @@ const HINT: &str = "say it as ops and let the dialect render it; a custom kernel
 pub fn kernel_text(tree: &Tree) -> Vec<Finding> {
     let mut found = vec![];
     for file in tree.files.iter().filter(|file| !allowed(ALLOWED, &file.path)) {
-        for (token, word) in file.shipped().filter(|(token, _)| token.kind == Kind::Text && !token.attribute) {
+        for (token, word) in file.shipped().filter(|(token, _)| token.kind == TokenKind::Text && !token.attribute) {
             let raw = word.trim_start_matches(['b', 'c']).starts_with('r');
             let text = if raw { word.to_owned() } else { word.replace("\\\"", "\"") };
             if let Some((at, sign)) = sign(&text) {
@@ -86,7 +86,7 @@ mod tests {
     use super::*;
 
     fn lines(path: &str, text: &str) -> Vec<usize> {
-        kernel_text(&Tree::of(&[(path, text)])).into_iter().map(|f| f.line).collect()
+        kernel_text(&Tree::from_files(&[(path, text)])).into_iter().map(|f| f.line).collect()
     }
 
     #[test]
@@ -133,8 +133,12 @@ mod tests {
 
     #[test]
     fn source_files_fail() {
-        let tree =
-            Tree::of(&[("llm/src/k.cu", ""), ("backend/src/cuda/dialect/head.cu", ""), ("a/c", ""), ("b.rs", "")]);
+        let tree = Tree::from_files(&[
+            ("llm/src/k.cu", ""),
+            ("backend/src/cuda/dialect/head.cu", ""),
+            ("a/c", ""),
+            ("b.rs", ""),
+        ]);
         assert_eq!(kernel_files(&tree).into_iter().map(|f| f.path).collect::<Vec<_>>(), ["llm/src/k.cu"]);
     }
 }

@@ -1,7 +1,7 @@
 //! A lexer for Rust, just deep enough to tell code from comments, strings, attributes and tests.
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Kind {
+pub enum TokenKind {
     Ident,
     Lifetime,
     Number,
@@ -15,7 +15,7 @@ pub enum Kind {
 /// A token that is not a comment.
 #[derive(Clone, Copy, Debug)]
 pub struct Token {
-    pub kind: Kind,
+    pub kind: TokenKind,
     pub start: usize,
     pub end: usize,
     /// From 1.
@@ -52,19 +52,19 @@ fn tokens(text: &str) -> Vec<Token> {
         } else if rest.starts_with("/*") {
             (None, block_comment(rest))
         } else if let Some(len) = string(rest) {
-            (Some(Kind::Text), len)
+            (Some(TokenKind::Text), len)
         } else if let Some(len) = character(rest) {
-            (Some(Kind::Char), len)
+            (Some(TokenKind::Char), len)
         } else if c == '\'' {
-            (Some(Kind::Lifetime), 1 + word(&rest[1..]))
+            (Some(TokenKind::Lifetime), 1 + word(&rest[1..]))
         } else if let Some(raw) = rest.strip_prefix("r#").filter(|r| word(r) > 0) {
-            (Some(Kind::Ident), 2 + word(raw))
+            (Some(TokenKind::Ident), 2 + word(raw))
         } else if c.is_ascii_digit() {
-            (Some(Kind::Number), number(rest))
+            (Some(TokenKind::Number), number(rest))
         } else if word(rest) > 0 {
-            (Some(Kind::Ident), word(rest))
+            (Some(TokenKind::Ident), word(rest))
         } else {
-            (Some(Kind::Punct), c.len_utf8())
+            (Some(TokenKind::Punct), c.len_utf8())
         };
         if let Some(kind) = kind {
             out.push(Token { kind, start: at, end: at + len, line, attribute: false, test: false });
@@ -280,8 +280,8 @@ mod tests {
 
     #[test]
     fn characters_are_not_lifetimes() {
-        let kinds: Vec<Kind> = lex(r"'a' '\'' 'a b'\\' 'é' '_ r#type").tokens.iter().map(|t| t.kind).collect();
-        use Kind::{Char, Ident, Lifetime};
+        let kinds: Vec<TokenKind> = lex(r"'a' '\'' 'a b'\\' 'é' '_ r#type").tokens.iter().map(|t| t.kind).collect();
+        use TokenKind::{Char, Ident, Lifetime};
         assert_eq!(kinds, [Char, Char, Lifetime, Char, Char, Lifetime, Ident]);
     }
 

@@ -1,7 +1,7 @@
 //! No function that is too long to be read at once: its parts have names, and a reader chooses which to look into.
 
 use super::finding::Finding;
-use super::lexer::{Kind, Token, close};
+use super::lexer::{Token, TokenKind, close};
 use super::tree::{File, Tree};
 
 /// From the line with `fn` to that of the closing brace, comments and empty lines included.
@@ -20,7 +20,7 @@ fn of_file(file: &File) -> Vec<Finding> {
             continue;
         }
         // A function's type has no name.
-        let Some(name) = file.tokens.get(at + 1).filter(|name| name.kind == Kind::Ident) else { continue };
+        let Some(name) = file.tokens.get(at + 1).filter(|name| name.kind == TokenKind::Ident) else { continue };
         let Some(last) = last_token(file, at + 2) else { continue };
         let lines = last.line + 1 - token.line;
         if lines > MAX_LINES {
@@ -55,7 +55,7 @@ mod tests {
     use super::*;
 
     fn lines(path: &str, text: &str) -> Vec<usize> {
-        long_functions(&Tree::of(&[(path, text)])).into_iter().map(|f| f.line).collect()
+        long_functions(&Tree::from_files(&[(path, text)])).into_iter().map(|f| f.line).collect()
     }
 
     /// A function of that many lines, the second in the file.

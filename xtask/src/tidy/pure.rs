@@ -56,7 +56,7 @@ mod tests {
     use super::*;
 
     fn lines(path: &str, text: &str) -> Vec<usize> {
-        pure(&Tree::of(&[(path, text)])).into_iter().map(|f| f.line).collect()
+        pure(&Tree::from_files(&[(path, text)])).into_iter().map(|f| f.line).collect()
     }
 
     #[test]

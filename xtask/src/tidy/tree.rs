@@ -8,6 +8,9 @@ use std::path::Path;
 /// No tracked file is larger: a clone stays quick, and weights do not belong in a repository.
 pub const MAX_BYTES: u64 = 16 << 20;
 
+/// The commit after which the rule holds, where no tag is newer.
+const SINCE: &str = "e4d6258c";
+
 pub struct File {
     /// Relative to the root, with `/`.
     pub path: String,
@@ -38,6 +41,26 @@ impl File {
         self.code().filter(|(t, _)| !self.test && !t.test)
     }
 
+    /// Lines of comments of a Rust file: everything between its tokens that is not white space.
+    pub fn comments(&self) -> impl Iterator<Item = Comment<'_>> {
+        let ends = [0].into_iter().chain(self.tokens.iter().map(|token| token.end));
+        let starts = self.tokens.iter().map(|token| token.start).chain([self.text.len()]);
+        let gaps = ends.zip(starts).filter(|_| self.path.ends_with(".rs"));
+        // Counting lines from one gap to the next keeps this linear in the file.
+        let mut line = 1;
+        let mut counted = 0;
+        gaps.flat_map(move |(end, start)| {
+            line += self.text[counted..end].matches('\n').count();
+            counted = end;
+            let first = line;
+            self.text[end..start].lines().enumerate().filter_map(move |(at, text)| {
+                let text = text.trim();
+                let mark = ["//!", "///", "//"].into_iter().find(|mark| text.starts_with(mark))?;
+                Some(Comment { line: first + at, mark, text: text[mark.len()..].trim_start() })
+            })
+        })
+    }
+
     /// Lines from 1 with their text.
     pub fn lines(&self) -> impl Iterator<Item = (usize, &str)> {
         self.text.lines().enumerate().map(|(at, line)| (at + 1, line))
@@ -49,8 +72,20 @@ impl File {
     }
 }
 
+/// A line of a comment.
+pub struct Comment<'t> {
+    /// Its line in the file, from 1.
+    pub line: usize,
+    /// The characters that begin it: `//!`, `///` or `//`.
+    pub mark: &'static str,
+    /// Its text without the mark.
+    pub text: &'t str,
+}
+
 pub struct Tree {
     pub files: Vec<File>,
+    /// Commits since the last tag: abbreviated hash and subject.
+    pub commits: Vec<String>,
 }
 
 impl Tree {
@@ -66,11 +101,11 @@ impl Tree {
             let text = String::from_utf8(content).ok().filter(|text| !text.contains('\0')).unwrap_or_default();
             files.push(File::new(path.to_owned(), meta.len(), text));
         }
-        Ok(Tree::new(files))
+        Ok(Tree { commits: log(root), ..Tree::new(files) })
     }
 
     #[cfg(test)]
-    pub fn of(files: &[(&str, &str)]) -> Tree {
+    pub fn from_files(files: &[(&str, &str)]) -> Tree {
         Tree::new(files.iter().map(|(p, t)| File::new(p.to_string(), t.len() as u64, t.to_string())).collect())
     }
 
@@ -89,8 +124,17 @@ impl Tree {
             let rest = modules.iter().find_map(|module| file.path.strip_prefix(module.as_str()));
             file.test |= rest.is_some_and(|rest| rest == ".rs" || rest.starts_with('/'));
         }
-        Tree { files }
+        Tree { files, commits: vec![] }
     }
+}
+
+/// Reads the commits since the last tag, merges left out. A clone without that commit has none to check.
+fn log(root: &Path) -> Vec<String> {
+    let git = |args: &[&str]| shell::stdout(shell::git(root).args(args)).ok();
+    let tag = git(&["describe", "--tags", "--abbrev=0"]).map(|tag| tag.trim_end().to_owned());
+    let since = tag.unwrap_or_else(|| SINCE.to_owned());
+    let log = git(&["log", "--no-merges", "--format=%h %s", &format!("{since}..HEAD")]).unwrap_or_default();
+    log.lines().map(str::to_owned).collect()
 }
 
 /// Whether `path` matches `glob`: `*` stays within a folder, `**/` is any folders or none, `**` at the end anything.
@@ -127,7 +171,7 @@ mod tests {
 
     #[test]
     fn test_files_are_known() {
-        let tree = Tree::of(&[
+        let tree = Tree::from_files(&[
             ("a/src/lib.rs", "#[cfg(test)] mod checks; mod x;"),
             ("a/src/checks.rs", "fn f() {}"),
             ("a/src/checks/deep.rs", "fn f() {}"),

@@ -40,7 +40,7 @@ mod tests {
     use super::*;
 
     fn lines(path: &str, text: &str) -> Vec<usize> {
-        vendors(&Tree::of(&[(path, text)])).into_iter().map(|f| f.line).collect()
+        vendors(&Tree::from_files(&[(path, text)])).into_iter().map(|f| f.line).collect()
     }
 
     #[test]

@@ -10,7 +10,7 @@ pub use prelude::{common, prelude};
 
 use crate::names::{Names, unprintable};
 use crate::render::{Expressions, Values, cast, stored, sum};
-use crate::simt::{Simt, Text};
+use crate::simt::{Simt, SimtText};
 use gristmill_compiler::emit::{Accessor, CustomCode, CustomDialect, Dialect, Signature};
 use gristmill_compiler::lower::{Addition, KernelCode, Prefetch, SpanPrefetch, Statement};
 use gristmill_uop::custom::Language;
@@ -32,7 +32,7 @@ pub struct Cuda;
 impl Dialect for Cuda {
     fn render(&self, name: &str, graph: &Graph, code: &KernelCode, signature: &Signature) -> String {
         let t = Expressions::new(name, graph, signature, Values::Threads);
-        let mut w = Writer { t, code, text: Text::default() };
+        let mut w = Writer { t, code, text: SimtText::default() };
         w.kernel(name);
         w.t.definitions() + &w.text.out
     }
@@ -51,7 +51,7 @@ impl CustomDialect for Cuda {
         let entry = vec![Statement::DependencyWait, Statement::LaunchDependents];
         let alone =
             KernelCode { bodies: vec![], threads: code.threads, resident: 1, shared: None, entry, idle: vec![] };
-        let mut w = Writer { t, code: &alone, text: Text::default() };
+        let mut w = Writer { t, code: &alone, text: SimtText::default() };
         code.accessors.iter().for_each(|of| w.accessor(of));
         w.begin(name);
         let count = w.t.index(signature.groups[0]);
@@ -66,13 +66,13 @@ impl CustomDialect for Cuda {
 struct Writer<'a> {
     t: Expressions<'a>,
     code: &'a KernelCode,
-    text: Text<'a>,
+    text: SimtText<'a>,
 }
 
 impl<'a> Simt<'a> for Writer<'a> {
     const UNSIGNED: &'static str = "";
 
-    fn text(&mut self) -> &mut Text<'a> {
+    fn text(&mut self) -> &mut SimtText<'a> {
         &mut self.text
     }
     fn names(&self) -> &Names<'a> {

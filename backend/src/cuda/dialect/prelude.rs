@@ -1,7 +1,7 @@
 //! What every translation unit begins with: types, the words of the language that kernels are written in, conversions, and the few functions
 //! that have no operator.
 
-use crate::names::of_group;
+use crate::names::warp_group_name;
 use gristmill_uop::fragment::{OF_LINE, Shared, WARPS};
 use std::collections::BTreeSet;
 
@@ -41,7 +41,7 @@ fn products_of_groups() -> String {
     for of in groups() {
         let (columns, sums) = (of.columns, of.sums.registers());
         // Units from eight lines to the next, and from the first 32 columns of a term to the next.
-        let (name, next, apart) = (of_group(of), of.place(16, 0)[0], OF_LINE * 8);
+        let (name, next, apart) = (warp_group_name(of), of.place(16, 0)[0], OF_LINE * 8);
         let (across, transposed) = match of.shared {
             Shared::Columns => (1, 0),
             Shared::Transposed => (of.units(1), 1),

@@ -1,7 +1,7 @@
 //! One body: its ranges over workgroups, its local buffers, its nests.
 
 use super::{Compiler, Frame, Nest};
-use crate::interp::code::{BodyCode, Place, Reg};
+use crate::interp::code::{BodyCode, BufferSlot, Reg};
 use crate::interp::fault::Fault;
 use gristmill_uop::Id;
 use gristmill_uop::op::{Op, RangeKind};
@@ -26,7 +26,7 @@ impl Compiler<'_> {
                 return self.reject(n, "a local buffer of no constant size");
             };
             let buffer = (self.program.params.len() + self.code.locals.len()) as u32;
-            locals.insert(n, Place { buffer, unit });
+            locals.insert(n, BufferSlot { buffer, unit });
             self.code.locals.push(bytes);
         }
         let mut nests = Vec::new();

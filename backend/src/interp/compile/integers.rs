@@ -1,7 +1,7 @@
 //! Integer arithmetic: what bounds make safe, and sums in the order of the loops.
 
 use super::Nest;
-use crate::interp::code::{Bank, Instr, Kind, Reg};
+use crate::interp::code::{Bank, Instr, InstrKind, Reg};
 use crate::interp::fault::Fault;
 use gristmill_uop::Id;
 use gristmill_uop::op::Op;
@@ -64,7 +64,7 @@ impl Nest<'_, '_> {
                 None => (level, term),
                 Some((_, sum)) => {
                     let out = self.c.register();
-                    let kind = Kind::Apply(Op::Add, Bank::Int);
+                    let kind = InstrKind::Apply(Op::Add, Bank::Int);
                     let instr = Instr { kind, safe, dtype: scalar, out, src: [0; 3] };
                     self.instr(level, instr, &[(sum, Bank::Int), (term, Bank::Int)]);
                     (level, out)

@@ -6,7 +6,7 @@
 mod body;
 mod integers;
 
-use super::code::{Bank, Bound, Code, Index, Instr, Kind, Loop, Place, Reg, Step};
+use super::code::{Bank, Bound, BufferSlot, Code, CodeStep, Index, Instr, InstrKind, Loop, Reg};
 use super::fault::Fault;
 use gristmill_uop::dtype::Scalar;
 use gristmill_uop::op::{Class, Op, RangeKind};
@@ -15,7 +15,7 @@ use gristmill_uop::{Arg, Graph, Id, ReduceOp};
 use rustc_hash::{FxHashMap, FxHashSet};
 
 /// Constant loops shorter than this are merged with the loop around them: a strip should have some lanes.
-const SHORT: i64 = 16;
+const MIN_LOOP_LENGTH: i64 = 16;
 
 /// Compiles a program's graph.
 pub(super) fn compile(program: &Program) -> Result<Code, Fault> {
@@ -52,14 +52,14 @@ struct Frame {
     /// Registers set inside.
     own: FxHashSet<Reg>,
     outer: Vec<(Reg, Bank)>,
-    body: Vec<Step>,
+    body: Vec<CodeStep>,
 }
 
 /// One nest being compiled.
 struct Nest<'c, 'g> {
     c: &'c mut Compiler<'g>,
     free: FxHashMap<Id, Vec<Id>>,
-    locals: &'c FxHashMap<Id, Place>,
+    locals: &'c FxHashMap<Id, BufferSlot>,
     frames: Vec<Frame>,
 }
 
@@ -93,7 +93,7 @@ impl<'g> Compiler<'g> {
 }
 
 impl Nest<'_, '_> {
-    fn store(&mut self, id: Id) -> Result<Vec<Step>, Fault> {
+    fn store(&mut self, id: Id) -> Result<Vec<CodeStep>, Fault> {
         let g = self.c.g;
         let node = &g[id];
         if node.op != Op::Store {
@@ -107,8 +107,8 @@ impl Nest<'_, '_> {
         let value = self.value(node.src[2])?;
         let top = self.frames.len() - 1;
         let value = self.converted(top, value, g.scalar(node.src[2]), held);
-        let src = [(offset, Bank::Int), (value, Bank::of(held))];
-        let kind = if node.arg == Arg::None { Kind::Store(place) } else { Kind::Add(place) };
+        let src = [(offset, Bank::Int), (value, Bank::from_scalar(held))];
+        let kind = if node.arg == Arg::None { InstrKind::Store(place) } else { InstrKind::Add(place) };
         self.push(top, kind, held, 0, &src);
         self.close(opened);
         Ok(std::mem::take(&mut self.frames[0].body))
@@ -126,7 +126,7 @@ impl Nest<'_, '_> {
         for &r in ranges.iter().rev() {
             let inner = groups.last().and_then(|group| group.iter().try_fold(1, |p, &r| Some(p * constant(r)?)));
             match (inner, constant(r)) {
-                (Some(n), Some(_)) if (1..SHORT).contains(&n) => groups.last_mut().expect("has one").push(r),
+                (Some(n), Some(_)) if (1..MIN_LOOP_LENGTH).contains(&n) => groups.last_mut().expect("has one").push(r),
                 _ => groups.push(vec![r]),
             }
         }
@@ -155,9 +155,9 @@ impl Nest<'_, '_> {
     fn close(&mut self, loops: usize) {
         for _ in 0..loops {
             let Some(f) = self.frames.pop() else { return };
-            let strips = !f.body.iter().any(|s| matches!(s, Step::Loop(_)));
+            let strips = !f.body.iter().any(|s| matches!(s, CodeStep::Loop(_)));
             let Some(bound) = f.bound else { return };
-            let step = Step::Loop(Loop { bound, indices: f.indices, splats: f.outer, body: f.body, strips });
+            let step = CodeStep::Loop(Loop { bound, indices: f.indices, splats: f.outer, body: f.body, strips });
             if let Some(around) = self.frames.last_mut() {
                 around.body.push(step);
             }
@@ -176,7 +176,7 @@ impl Nest<'_, '_> {
         Ok(at)
     }
 
-    fn push(&mut self, at: usize, kind: Kind, dtype: Scalar, out: Reg, operands: &[(Reg, Bank)]) {
+    fn push(&mut self, at: usize, kind: InstrKind, dtype: Scalar, out: Reg, operands: &[(Reg, Bank)]) {
         self.instr(at, Instr { kind, safe: false, dtype, out, src: [0; 3] }, operands)
     }
 
@@ -190,10 +190,10 @@ impl Nest<'_, '_> {
                 frame.outer.push((reg, bank));
             }
         }
-        if !matches!(instr.kind, Kind::Accumulate(_) | Kind::Store(_) | Kind::Add(_)) {
+        if !matches!(instr.kind, InstrKind::Accumulate(_) | InstrKind::Store(_) | InstrKind::Add(_)) {
             frame.own.insert(instr.out);
         }
-        frame.body.push(Step::Do(instr));
+        frame.body.push(CodeStep::Do(instr));
     }
 
     fn converted(&mut self, at: usize, value: Reg, from: Scalar, to: Scalar) -> Reg {
@@ -201,12 +201,12 @@ impl Nest<'_, '_> {
             return value;
         }
         let out = self.c.register();
-        self.push(at, Kind::Cast(from), to, out, &[(value, Bank::of(from))]);
+        self.push(at, InstrKind::Cast(from), to, out, &[(value, Bank::from_scalar(from))]);
         out
     }
 
     /// The buffer of a load or store, and the type its elements have (`accessed` where it is packed).
-    fn place(&self, id: Id, accessed: Scalar) -> Result<(Place, Scalar), Fault> {
+    fn place(&self, id: Id, accessed: Scalar) -> Result<(BufferSlot, Scalar), Fault> {
         let node = &self.c.g[id];
         let bound = |slot| self.c.program.params.iter().position(|p| p.slot == slot);
         let unit = node.dtype.scalar.bytes();
@@ -215,11 +215,11 @@ impl Nest<'_, '_> {
         match (node.op, &node.arg) {
             (Op::Local, _) => Ok((self.locals[&id], held)),
             (Op::Param, Arg::Param(slot)) => match bound(*slot) {
-                Some(i) => Ok((Place { buffer: i as u32, unit }, held)),
+                Some(i) => Ok((BufferSlot { buffer: i as u32, unit }, held)),
                 None => self.c.reject(id, "a slot that is not among the program's parameters"),
             },
             (Op::Param, Arg::Packed(slot, _)) => match bound(*slot) {
-                Some(i) => Ok((Place { buffer: i as u32, unit: 1 }, accessed)),
+                Some(i) => Ok((BufferSlot { buffer: i as u32, unit: 1 }, accessed)),
                 None => self.c.reject(id, "a slot that is not among the program's parameters"),
             },
             _ => self.c.reject(id, "not a buffer"),
@@ -267,7 +267,7 @@ impl Nest<'_, '_> {
                 let (place, held) = self.place(node.src[0], scalar)?;
                 let offset = self.value(node.src[1])?;
                 let raw = self.c.register();
-                self.push(at, Kind::Load(place), held, raw, &[(offset, Bank::Int)]);
+                self.push(at, InstrKind::Load(place), held, raw, &[(offset, Bank::Int)]);
                 self.converted(at, raw, held, scalar)
             }
             (Op::Add, _) if scalar.is_int() => self.sum(at, id)?,
@@ -288,12 +288,12 @@ impl Nest<'_, '_> {
         let acc = self.c.register();
         // The loops belong around nothing that is open further in.
         let inner = self.frames.split_off(at + 1);
-        self.push(at, Kind::Start(how), scalar, acc, &[]);
+        self.push(at, InstrKind::Start(how), scalar, acc, &[]);
         let opened = self.open(&node.src[1..])?;
         let value = self.value(node.src[0])?;
         let top = self.frames.len() - 1;
         let value = self.converted(top, value, g.scalar(node.src[0]), scalar);
-        self.push(top, Kind::Accumulate(how), scalar, acc, &[(value, Bank::of(scalar))]);
+        self.push(top, InstrKind::Accumulate(how), scalar, acc, &[(value, Bank::from_scalar(scalar))]);
         self.close(opened);
         self.frames.extend(inner);
         Ok(acc)
@@ -306,7 +306,7 @@ impl Nest<'_, '_> {
         let (op, by) = if node.op == Op::IDiv { (Op::Shr, by.trailing_zeros() as i64) } else { (Op::And, by - 1) };
         let src = [(self.value(node.src[0])?, Bank::Int), (self.number(by), Bank::Int)];
         let out = self.c.register();
-        let kind = Kind::Apply(op, Bank::Int);
+        let kind = InstrKind::Apply(op, Bank::Int);
         self.instr(at, Instr { kind, safe: true, dtype: node.dtype.scalar, out, src: [0; 3] }, &src);
         Ok(out)
     }
@@ -317,16 +317,16 @@ impl Nest<'_, '_> {
         let node = &g[id];
         let mut src = Vec::with_capacity(3);
         for &s in &node.src {
-            src.push((self.value(s)?, Bank::of(g.scalar(s))));
+            src.push((self.value(s)?, Bank::from_scalar(g.scalar(s))));
         }
         // A selection works on the bank of what it selects.
         let operand = g.scalar(node.src[if node.op == Op::Where { 1 } else { 0 }]);
         let kind = match (node.op, &node.arg) {
-            (Op::Cast, _) => Kind::Cast(operand),
-            (Op::Bitcast, _) => Kind::Bitcast(operand),
-            (Op::Table, Arg::Ints(t)) => Kind::Table(t.clone()),
-            (Op::Table4, Arg::Ints(t)) => Kind::Table4(t.clone()),
-            (op, _) => Kind::Apply(op, Bank::of(operand)),
+            (Op::Cast, _) => InstrKind::Cast(operand),
+            (Op::Bitcast, _) => InstrKind::Bitcast(operand),
+            (Op::Table, Arg::Ints(t)) => InstrKind::Table(t.clone()),
+            (Op::Table4, Arg::Ints(t)) => InstrKind::Table4(t.clone()),
+            (op, _) => InstrKind::Apply(op, Bank::from_scalar(operand)),
         };
         let out = self.c.register();
         self.instr(at, Instr { kind, safe: self.safe(id), dtype: node.dtype.scalar, out, src: [0; 3] }, &src);

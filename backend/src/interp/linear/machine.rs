@@ -2,9 +2,9 @@
 
 mod values;
 
-use super::super::access::View;
+use super::super::access::BoundBuffer;
 use super::super::fault::Fault;
-use super::memory::{At, Places};
+use super::memory::{At, LinearMemory};
 use gristmill_compiler::lower::{Addition, Code, KernelCode, Prefetch, SpanPrefetch, Statement, ThreadIndex, Update};
 use gristmill_uop::fold::{self, Value};
 use gristmill_uop::fragment::Fragment;
@@ -24,14 +24,14 @@ pub(super) struct Lowered {
 
 /// An element that a thread copies from or to: so many behind the one at an index that it computes.
 #[derive(Clone, Copy)]
-struct Place {
+struct CopyAddress {
     buffer: Id,
     at: Id,
     plus: i64,
 }
 
 /// Runs a body.
-pub(super) struct Machine<'a> {
+pub(super) struct LinearMachine<'a> {
     g: &'a Graph,
     code: &'a Code,
     threads: usize,
@@ -40,24 +40,29 @@ pub(super) struct Machine<'a> {
     /// Registers of a thread.
     size: usize,
     registers: Vec<Value>,
-    places: Places,
+    places: LinearMemory,
     /// The statement that ends what each one opens.
     ends: Vec<usize>,
     /// How the threads of the open nest are counted.
     counted: &'a [ThreadIndex],
 }
 
-impl<'a> Machine<'a> {
-    pub(super) fn new(kernel: &'a Lowered, code: &'a Code, params: &[View], vars: Variables) -> Result<Self, Fault> {
+impl<'a> LinearMachine<'a> {
+    pub(super) fn new(
+        kernel: &'a Lowered,
+        code: &'a Code,
+        params: &[BoundBuffer],
+        vars: Variables,
+    ) -> Result<Self, Fault> {
         let (g, threads) = (&kernel.graph, kernel.code.threads);
-        let mut m = Machine {
+        let mut m = LinearMachine {
             g,
             code,
             threads,
             slots: vec![usize::MAX; g.len()],
             size: 0,
             registers: vec![],
-            places: Places::default(),
+            places: LinearMemory::default(),
             ends: vec![0; code.statements.len()],
             counted: &[],
         };
@@ -91,7 +96,7 @@ impl<'a> Machine<'a> {
         Ok(m)
     }
     /// Registers of a node, or memory of a buffer.
-    fn reserve(&mut self, id: Id, kernel: &Lowered, params: &[View], leaves: &mut Vec<Id>) -> Result<(), Fault> {
+    fn reserve(&mut self, id: Id, kernel: &Lowered, params: &[BoundBuffer], leaves: &mut Vec<Id>) -> Result<(), Fault> {
         let n = &self.g[id];
         match (n.op, &n.arg) {
             (Op::Param, Arg::Param(slot) | Arg::Packed(slot, _)) => {
@@ -317,7 +322,8 @@ impl<'a> Machine<'a> {
                 self.wide(*buffer, *at, *bytes, parts)?;
             }
             Statement::AsyncCopy { to, from, plus, bytes, when } => {
-                let places = [(to, plus[0]), (from, plus[1])].map(|(&[buffer, at], plus)| Place { buffer, at, plus });
+                let places =
+                    [(to, plus[0]), (from, plus[1])].map(|(&[buffer, at], plus)| CopyAddress { buffer, at, plus });
                 self.copy(places, *bytes, *when)?;
             }
             Statement::AsyncGroup => self.places.group(),
@@ -358,7 +364,7 @@ impl<'a> Machine<'a> {
         Ok(())
     }
     /// So many bytes to the first place from the second, by each thread for which `when` holds.
-    fn copy(&mut self, places: [Place; 2], bytes: usize, when: Option<Id>) -> Result<(), Fault> {
+    fn copy(&mut self, places: [CopyAddress; 2], bytes: usize, when: Option<Id>) -> Result<(), Fault> {
         for place in &places {
             self.aligned(place.buffer, place.at, bytes)?;
         }
@@ -368,7 +374,7 @@ impl<'a> Machine<'a> {
             {
                 continue;
             }
-            let [to, from] = places.map(|Place { buffer, at, plus }| At {
+            let [to, from] = places.map(|CopyAddress { buffer, at, plus }| At {
                 buffer,
                 byte: (self.index(at, thread) + plus) * self.g.unit_bytes(buffer),
             });

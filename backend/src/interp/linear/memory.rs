@@ -1,8 +1,8 @@
 //! Buffers and stages: elements in memory, as values, and what is on its way there.
 
-use super::super::access::View;
+use super::super::access::BoundBuffer;
 use super::super::fault::Fault;
-use super::stages::Stage;
+use super::stages::SharedStage;
 use gristmill_uop::fold::Value;
 use gristmill_uop::{Id, Scalar};
 use half::{bf16, f16};
@@ -40,13 +40,13 @@ const LOAD: &str = "load";
 const STORE: &str = "store";
 
 /// A buffer by its number, for messages, and its memory; of a stage that threads share also what they know of it.
-struct Place {
+struct LinearBuffer {
     buffer: usize,
-    view: View,
-    stage: Option<Stage>,
+    view: BoundBuffer,
+    stage: Option<SharedStage>,
 }
 
-impl Place {
+impl LinearBuffer {
     /// Where these bytes begin, which lie in the buffer.
     fn at(&self, at: i64, size: usize, what: &'static str) -> Result<usize, Fault> {
         let last = self.view.len.checked_sub(size);
@@ -97,27 +97,27 @@ impl Place {
 
 /// The buffers of a body.
 #[derive(Default)]
-pub(super) struct Places {
-    places: HashMap<Id, Place>,
+pub(super) struct LinearMemory {
+    places: HashMap<Id, LinearBuffer>,
     /// Memory of the stages.
     stages: Vec<Vec<u64>>,
     /// Groups of copies so far: all threads make the same.
     groups: i64,
 }
 
-impl Places {
+impl LinearMemory {
     /// A buffer of the launch.
-    pub(super) fn bind(&mut self, id: Id, buffer: usize, view: View) {
-        self.places.insert(id, Place { buffer, view, stage: None });
+    pub(super) fn bind(&mut self, id: Id, buffer: usize, view: BoundBuffer) {
+        self.places.insert(id, LinearBuffer { buffer, view, stage: None });
     }
     /// A stage of so many bytes, NaN in every float type; threads may share it.
     pub(super) fn stage(&mut self, id: Id, buffer: usize, len: usize, shared: bool) {
         let mut memory = vec![u64::MAX; len.div_ceil(8)];
-        let view = View { start: memory.as_mut_ptr().cast(), len };
-        self.places.insert(id, Place { buffer, view, stage: shared.then(|| Stage::new(len)) });
+        let view = BoundBuffer { start: memory.as_mut_ptr().cast(), len };
+        self.places.insert(id, LinearBuffer { buffer, view, stage: shared.then(|| SharedStage::new(len)) });
         self.stages.push(memory);
     }
-    fn place(&mut self, id: Id) -> Result<&mut Place, Fault> {
+    fn place(&mut self, id: Id) -> Result<&mut LinearBuffer, Fault> {
         self.places.get_mut(&id).ok_or_else(|| Fault::Launch(format!("%{} is no buffer of the launch", id.0)))
     }
     /// An element that a thread loads.
@@ -170,11 +170,11 @@ impl Places {
     }
     /// A nest begins.
     pub(super) fn begin(&mut self) {
-        self.places.values_mut().filter_map(|p| p.stage.as_mut()).for_each(Stage::begin);
+        self.places.values_mut().filter_map(|p| p.stage.as_mut()).for_each(SharedStage::begin);
     }
     /// All threads have come to a barrier.
     pub(super) fn barrier(&mut self) {
-        self.places.values_mut().filter_map(|p| p.stage.as_mut()).for_each(Stage::barrier);
+        self.places.values_mut().filter_map(|p| p.stage.as_mut()).for_each(SharedStage::barrier);
     }
     /// Do these bytes lie in the buffer?
     pub(super) fn has(&mut self, at: At, bytes: usize) -> Result<(), Fault> {

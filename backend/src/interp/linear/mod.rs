@@ -15,12 +15,12 @@ mod stages;
 use super::fault::Fault;
 use super::{InterpDevice, view};
 use gristmill_compiler::lower::{KernelCode, lower_program, spec};
-use gristmill_runtime::staging::{self, Piece};
+use gristmill_runtime::staging::{self, StagedWrite};
 use gristmill_runtime::{Buffer, Device, DeviceId, Error, Kernel, Launch, LoadedProgram, Memory, Replay};
 use gristmill_uop::Graph;
 use gristmill_uop::program::Program;
 use gristmill_uop::target::Target;
-use machine::{Lowered, Machine};
+use machine::{LinearMachine, Lowered};
 use std::sync::Arc;
 
 /// The interpreter of linear code, for kernels of a target.
@@ -65,14 +65,14 @@ impl Device for LinearDevice {
     fn read(&self, from: &Buffer, offset: usize, data: &mut [u8]) -> Result<(), Error> {
         self.memory.read(from, offset, data)
     }
-    fn stage<'a>(&'a self, to: &Buffer, offset: usize, len: usize) -> Result<Box<dyn Piece + 'a>, Error> {
+    fn stage<'a>(&'a self, to: &Buffer, offset: usize, len: usize) -> Result<Box<dyn StagedWrite + 'a>, Error> {
         staging::in_place(self.id(), to, offset, len)
     }
     fn load(&self, programs: &[Program], progress: &dyn Fn(usize, usize)) -> Result<Vec<Arc<dyn Kernel>>, Error> {
         let mut kernels: Vec<Arc<dyn Kernel>> = Vec::with_capacity(programs.len());
         for program in programs {
             let (graph, code) = lower_program(program, &self.target);
-            let broken = |e: spec::LinearError| Fault::Graph(e.to_string()).of(&program.name);
+            let broken = |e: spec::LinearError| Fault::Graph(e.to_string()).into_error(&program.name);
             spec::check(&graph, &code).map_err(broken)?;
             kernels.push(self.kernel(program, graph, code));
             progress(kernels.len(), programs.len());
@@ -98,11 +98,11 @@ impl Step {
         let params = launch.buffers.iter().map(view).collect::<Result<Vec<_>, Error>>()?;
         let run = || -> Result<(), Fault> {
             for code in &kernel.code.code.bodies {
-                Machine::new(&kernel.code, code, &params, &value)?.run(&value)?;
+                LinearMachine::new(&kernel.code, code, &params, &value)?.run(&value)?;
             }
             Ok(())
         };
-        run().map_err(|fault| fault.of(&kernel.program().name))
+        run().map_err(|fault| fault.into_error(&kernel.program().name))
     }
 }
 

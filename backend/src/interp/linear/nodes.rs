@@ -3,7 +3,7 @@
 use super::super::fault::Fault;
 use super::memory::{decoded, encoded};
 use gristmill_uop::fold::{self, Value};
-use gristmill_uop::fragment::{Fragment, Held};
+use gristmill_uop::fragment::{Fragment, OperandLayout};
 use gristmill_uop::{Arg, Node, Op, Scalar};
 
 /// Bytes of a word.
@@ -84,7 +84,7 @@ fn scaled_pair(n: &Node, src: &[&[Value]]) -> Option<Vec<Value>> {
 
 /// A tile of rows times one of columns, added to sums. A row of a tile is a register of several words.
 fn tile_product(src: &[&[Value]], of: &Fragment) -> Vec<Value> {
-    let word = |side: usize, held: &Held, register: i64, at: i64| {
+    let word = |side: usize, held: &OperandLayout, register: i64, at: i64| {
         let words = held.elements() * of.operand.bytes() as i64 / WORD;
         src[side][(register * words + at) as usize].int()
     };
@@ -144,7 +144,7 @@ fn added(sum: Value, terms: impl Iterator<Item = [Value; 2]>, scalar: Scalar) ->
 }
 
 /// An operand's elements row by row, each row of `width`.
-fn elements(held: &Held, width: i64, scalar: Scalar, word: impl Fn(i64, i64, i64) -> i64) -> Vec<Value> {
+fn elements(held: &OperandLayout, width: i64, scalar: Scalar, word: impl Fn(i64, i64, i64) -> i64) -> Vec<Value> {
     let (each, bits) = (WORD / scalar.bytes() as i64, 8 * scalar.bytes() as i64);
     let mut out = vec![Value::Int(0); (held.lanes() * held.registers() * held.elements()) as usize];
     for lane in 0..held.lanes() {

@@ -5,7 +5,7 @@ use super::super::fault::Fault;
 use std::ops::Range;
 
 /// In place of a thread's number: several.
-const SEVERAL: u32 = 0xffff;
+const SEVERAL_THREADS: u32 = 0xffff;
 
 /// A thread and the barrier that it came after; none where nobody has been there.
 #[derive(Clone, Copy, Default, PartialEq, Eq)]
@@ -21,12 +21,12 @@ impl Mark {
     }
     /// With a thread more.
     fn and(self, epoch: u32, thread: u32) -> Mark {
-        Mark::new(epoch, if self.is_of_another(epoch, thread) { SEVERAL } else { thread })
+        Mark::new(epoch, if self.is_of_another(epoch, thread) { SEVERAL_THREADS } else { thread })
     }
 }
 
 /// A stage that threads share.
-pub(super) struct Stage {
+pub(super) struct SharedStage {
     /// Barriers of the workgroup so far.
     epoch: u32,
     written: Vec<Mark>,
@@ -40,10 +40,10 @@ pub(super) struct Stage {
     under_way: Vec<usize>,
 }
 
-impl Stage {
-    pub(super) fn new(bytes: usize) -> Stage {
+impl SharedStage {
+    pub(super) fn new(bytes: usize) -> SharedStage {
         let marks = vec![Mark::default(); bytes];
-        Stage {
+        SharedStage {
             epoch: 0,
             written: marks.clone(),
             read: marks,

@@ -1,6 +1,6 @@
 //! Products of a subgroup's matrices: what they are loaded from are arrays of halves, and only they are (`Memories`), since a matrix and what it is loaded from have one type in Metal.
 
-use super::expression::Expressions;
+use super::expression::WgslExpressions;
 use super::memory::Memories;
 use crate::names::unprintable;
 use gristmill_uop::fragment::Fragment;
@@ -23,7 +23,7 @@ pub fn is_sums(dtype: DType) -> bool {
 }
 
 /// The statement that loads an operand: of the first, rows lie one behind the other, of the second columns.
-pub fn load(t: &Expressions, memories: &Memories, id: Id) -> String {
+pub fn load(t: &WgslExpressions, memories: &Memories, id: Id) -> String {
     let n = &t.g[id];
     let (Arg::Ints(numbers), &[buffer, at]) = (&n.arg, &n.src[..]) else { unprintable(t.g, id) };
     let Some(of) = Fragment::of_operands(n.dtype, t.g.scalar(buffer)) else { unprintable(t.g, id) };
@@ -38,7 +38,7 @@ pub fn load(t: &Expressions, memories: &Memories, id: Id) -> String {
 }
 
 /// The statement that begins sums: with nothing, as no others begin a product.
-pub fn first_sums(t: &Expressions, acc: Id) -> String {
+pub fn first_sums(t: &WgslExpressions, acc: Id) -> String {
     let node = &t.g[acc];
     let Some(of) = Fragment::of_sums(node.dtype) else { unprintable(t.g, acc) };
     let matrix = matrix(of, 'C');
@@ -46,13 +46,13 @@ pub fn first_sums(t: &Expressions, acc: Id) -> String {
 }
 
 /// The statement that writes sums as rows of a buffer.
-pub fn write(t: &Expressions, memories: &Memories, [buffer, at, sums]: [Id; 3], stride: i64) -> String {
+pub fn write(t: &WgslExpressions, memories: &Memories, [buffer, at, sums]: [Id; 3], stride: i64) -> String {
     let place = memories.get(buffer).at(&t.offset(at));
     format!("coopStoreT({}, &{place}, {stride}u);", t.name(sums))
 }
 
 /// The statement that computes two bytes of a word, plus a zero, times a factor, plus a term if there is one, as halves: behind the bits of 2^23 a byte is the last of a float's fraction.
-pub fn scaled_pair(t: &Expressions, id: Id) -> String {
+pub fn scaled_pair(t: &WgslExpressions, id: Id) -> String {
     let n = &t.g[id];
     let Arg::Ints(numbers) = &n.arg else { unprintable(t.g, id) };
     let &[low, high, zero, 0] = &numbers[..] else { unprintable(t.g, id) };
@@ -64,7 +64,7 @@ pub fn scaled_pair(t: &Expressions, id: Id) -> String {
 }
 
 /// The statements that write values side by side to an array of halves: each one half, or the two of a word.
-pub fn writes(t: &Expressions, memories: &Memories, [buffer, at]: [Id; 2], values: &[Id]) -> Vec<String> {
+pub fn writes(t: &WgslExpressions, memories: &Memories, [buffer, at]: [Id; 2], values: &[Id]) -> Vec<String> {
     let (at, memory) = (t.offset(at), memories.get(buffer));
     let place = |i: usize| memory.at(&format!("({at} + {i}u)"));
     let written = |(i, &value): (usize, &Id)| {

@@ -7,7 +7,7 @@ use gristmill_uop::{Arg, Graph, Id, Op, Scalar};
 use std::cell::RefCell;
 
 /// The expressions of one kernel.
-pub struct Expressions<'a> {
+pub struct WgslExpressions<'a> {
     /// What the values are nodes of.
     pub g: &'a Graph,
     /// The values' names.
@@ -16,10 +16,10 @@ pub struct Expressions<'a> {
     pub tables: RefCell<Tables>,
 }
 
-impl<'a> Expressions<'a> {
+impl<'a> WgslExpressions<'a> {
     /// Of values of this graph.
-    pub fn new(g: &'a Graph, signature: &'a Signature) -> Expressions<'a> {
-        Expressions { g, names: Names::new(g, signature), tables: RefCell::default() }
+    pub fn new(g: &'a Graph, signature: &'a Signature) -> WgslExpressions<'a> {
+        WgslExpressions { g, names: Names::new(g, signature), tables: RefCell::default() }
     }
     /// A value's number in the text.
     pub fn number(&self, id: Id) -> usize {
@@ -37,7 +37,7 @@ impl<'a> Expressions<'a> {
         match self.g[id].op {
             Op::Const => self.literal(id),
             Op::Param | Op::Local => unprintable(self.g, id),
-            _ => self.names.of(id),
+            _ => self.names.name(id),
         }
     }
     /// An element's place in an array.

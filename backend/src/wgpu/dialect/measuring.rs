@@ -1,7 +1,7 @@
 //! The kernels that measure an adapter.
 
 /// Operations of a thread in one of the rounds of [`COMPUTE`]: eight products and sums of four floats.
-pub const OF_A_ROUND: usize = 64;
+pub const OPERATIONS_PER_ROUND: usize = 64;
 /// What a thread does in a round that computes.
 pub const COMPUTE: &str = "a = fma(a, c, b); b = fma(b, c, a); a = fma(a, c, b); b = fma(b, c, a); \
      a = fma(a, c, b); b = fma(b, c, a); a = fma(a, c, b); b = fma(b, c, a);";

@@ -79,7 +79,7 @@ pub struct Memories(HashMap<Id, Memory>);
 
 impl Memories {
     /// Of a kernel with such arguments.
-    pub fn of(signature: &Signature) -> Memories {
+    pub fn from_signature(signature: &Signature) -> Memories {
         let param = |(i, p): (usize, &(u32, Access, Id))| {
             let (element, pieces) = (signature.elements[i], (signature.pieces[i], signature.piece));
             (p.2, Memory { name: format!("p{i}"), first: 0, element, pieces })

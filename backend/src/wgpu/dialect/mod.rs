@@ -7,13 +7,13 @@ mod cooperative;
 mod expression;
 pub mod measuring;
 mod memory;
-pub mod order;
 mod prelude;
+pub mod subgroup_order;
 mod tables;
 
 use crate::names::{Names, unprintable};
-use crate::simt::{Simt, Text};
-use expression::Expressions;
+use crate::simt::{Simt, SimtText};
+use expression::WgslExpressions;
 use gristmill_compiler::emit::{Accessor, CustomCode, CustomDialect, Dialect, Signature};
 use gristmill_compiler::lower::{KernelCode, Prefetch, Statement, Update};
 use gristmill_uop::custom::Language;
@@ -65,15 +65,15 @@ impl CustomDialect for Wgsl {
 }
 
 struct Writer<'a> {
-    t: Expressions<'a>,
+    t: WgslExpressions<'a>,
     memories: Memories,
-    text: Text<'a>,
+    text: SimtText<'a>,
 }
 
 impl<'a> Simt<'a> for Writer<'a> {
     const UNSIGNED: &'static str = "u";
 
-    fn text(&mut self) -> &mut Text<'a> {
+    fn text(&mut self) -> &mut SimtText<'a> {
         &mut self.text
     }
     fn names(&self) -> &Names<'a> {
@@ -153,7 +153,11 @@ impl<'a> Simt<'a> for Writer<'a> {
 impl<'a> Writer<'a> {
     /// Of a kernel with such arguments.
     fn new(g: &'a Graph, signature: &'a Signature) -> Writer<'a> {
-        Writer { t: Expressions::new(g, signature), memories: Memories::of(signature), text: Text::default() }
+        Writer {
+            t: WgslExpressions::new(g, signature),
+            memories: Memories::from_signature(signature),
+            text: SimtText::default(),
+        }
     }
     /// What is written, with all that it needs before it.
     fn finished(&self) -> String {

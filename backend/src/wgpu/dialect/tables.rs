@@ -5,9 +5,9 @@ use std::fmt::Write;
 use std::sync::Arc;
 
 /// Most words of a table that stands where it is used.
-const OF_A_VECTOR: usize = 4;
+const MAX_INLINE_WORDS: usize = 4;
 /// What begins the line of a kernel's text that has the words of its buffer of tables.
-const LINE: &str = "// tables:";
+const TABLE_COMMENT: &str = "// tables:";
 
 /// The tables of a kernel.
 #[derive(Default)]
@@ -21,10 +21,10 @@ pub struct Tables {
 impl Tables {
     /// The entry of a table at an index.
     pub fn look_up(&mut self, table: &Arc<[i32]>, index: &str) -> String {
-        let word = match table.len() <= OF_A_VECTOR {
+        let word = match table.len() <= MAX_INLINE_WORDS {
             true => {
-                let words = (0..OF_A_VECTOR).map(|i| format!("{}u", table.get(i).map_or(0, |&v| v as u32)));
-                format!("vec{OF_A_VECTOR}<u32>({})[u32({index})]", words.collect::<Vec<_>>().join(", "))
+                let words = (0..MAX_INLINE_WORDS).map(|i| format!("{}u", table.get(i).map_or(0, |&v| v as u32)));
+                format!("vec{MAX_INLINE_WORDS}<u32>({})[u32({index})]", words.collect::<Vec<_>>().join(", "))
             }
             false => format!("tables[{}u + u32({index})]", self.first(table)),
         };
@@ -45,7 +45,7 @@ impl Tables {
         let mut out = String::new();
         if !self.words.is_empty() {
             let words: Vec<String> = self.words.iter().map(u32::to_string).collect();
-            let _ = writeln!(out, "{LINE} {}", words.join(" "));
+            let _ = writeln!(out, "{TABLE_COMMENT} {}", words.join(" "));
             let _ = writeln!(out, "@group(0) @binding({binding}) var<storage, read> tables: array<u32>;");
         }
         out
@@ -54,6 +54,6 @@ impl Tables {
 
 /// The words of the buffer of tables of a kernel's text, if it has one: it is bound behind all else.
 pub fn words_of_tables(text: &str) -> Option<Vec<u32>> {
-    let words = text.lines().find_map(|line| line.strip_prefix(LINE))?;
+    let words = text.lines().find_map(|line| line.strip_prefix(TABLE_COMMENT))?;
     words.split_ascii_whitespace().map(|word| word.parse().ok()).collect()
 }

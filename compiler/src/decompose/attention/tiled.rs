@@ -1,4 +1,4 @@
-//! Attention's two sums as sums of products of halves (`crate::fragment`): a cache of halves as it is, and f32 values in two parts.
+//! Attention's two sums as sums of products of halves (`crate::ir::mma::fragment`): a cache of halves as it is, and f32 values in two parts.
 
 use crate::decompose::f16_split;
 use gristmill_uop::{Graph, Id, Op, Scalar};

@@ -5,7 +5,7 @@
 //! one load brings.
 
 use crate::ir::nest::ranges_of_kind;
-use gristmill_uop::fragment::{Digit, Fragment, Held};
+use gristmill_uop::fragment::{Digit, Fragment, OperandLayout};
 use gristmill_uop::{Graph, Id, RangeKind};
 use rustc_hash::FxHashMap;
 
@@ -19,7 +19,7 @@ pub(crate) enum Side {
 }
 
 impl Side {
-    fn held(self, of: &Fragment) -> &Held {
+    fn held(self, of: &Fragment) -> &OperandLayout {
         match self {
             Side::First => &of.first,
             Side::Second => &of.second,
@@ -102,7 +102,7 @@ impl LaneTile {
         let held = side.held(self.of);
         (0..held.registers()).map(|number| self.register(g, side, held, number)).collect()
     }
-    fn register(&self, g: &mut Graph, side: Side, held: &Held, mut number: i64) -> Register {
+    fn register(&self, g: &mut Graph, side: Side, held: &OperandLayout, mut number: i64) -> Register {
         let (mut word, mut words, mut output) = (0, 1, 0);
         for d in held.registers {
             let value = number % d.count;

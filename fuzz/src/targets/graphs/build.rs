@@ -1,11 +1,12 @@
-//! Functions drawn from bytes, with a bound on what f32 arithmetic may be off by.
+//! Draws functions from bytes, with a bound on the error of f32 arithmetic.
 //!
-//! Every value carries the largest magnitude that it can have and the largest error: a rule for each op, from the one of its operands. An
-//! op that would make either too large is not drawn. What jumps (comparisons, casts to integers) is done to exact values alone, so that every difference
-//! beyond the bound is a fault.
+//! Every value carries bounds on its magnitude and its error, propagated from the operands by a
+//! rule for each op. An op that would exceed either limit is not drawn. Discontinuous ops
+//! (comparisons, casts to integers) apply only to exact values, so every difference beyond the
+//! bound is a bug.
 
 use super::harness::{Case, Fill, Random, Within, blocks};
-use crate::bytes::Bytes;
+use crate::bytes::FuzzInput;
 use gristmill_encodings::TABLE;
 use gristmill_tensor::evaluate::decode;
 use gristmill_tensor::function::Capture;
@@ -14,33 +15,33 @@ use gristmill_uop::Scalar;
 use gristmill_uop::encoding::EncodingRef;
 use std::sync::LazyLock;
 
-/// A case, and whether its contractions may be in integers.
+/// A case, and whether its contractions may use int8 arithmetic.
 pub struct Drawn {
     pub case: Case,
     pub int8: bool,
 }
 
-/// Most elements of a value: the interpreter takes microseconds for each.
+/// Maximum elements of a value: the interpreter takes microseconds for each.
 const ELEMENTS: usize = 1024;
-/// Most products of a contraction, likewise.
+/// Maximum multiplications of a contraction, for the same reason.
 const PRODUCTS: usize = 16 << 10;
-/// Most axes.
+/// Maximum number of axes.
 const RANK: usize = 4;
-/// Most ops of a function.
+/// Maximum ops of a function.
 const OPS: usize = 20;
-/// Twice what one rounding to f32 is off by, for the rewriting of expressions.
+/// Relative error bound: twice that of one rounding to f32, to cover rewritten expressions.
 const ROUNDING: f64 = 1.2e-7;
-/// Largest magnitude, and largest error in f32: beyond them a comparison says little.
+/// Limits on magnitude and on f32 error; beyond them a comparison is not meaningful.
 const LARGEST: f64 = 1e4;
 const WORST: f64 = 1e-2;
-/// Largest whole number: what is added or multiplied must stay one that f32 holds.
+/// Limit on integers: sums and products must remain exactly representable in f32.
 const WHOLE: i64 = 1 << 20;
-/// Most rows where their number is a variable of the step, `n`.
+/// Maximum of the step variable `n`, a number of rows.
 const ROWS: usize = 5;
-/// Largest position, the variable `pos`.
+/// Maximum of the step variable `pos`, a position.
 const POSITION: usize = 8;
 
-/// An axis: its length, the largest where it is `n`.
+/// An axis: its length, or the maximum length if it is `n`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Axis {
     size: usize,
@@ -51,12 +52,12 @@ fn fixed(size: usize) -> Axis {
     Axis { size, varies: false }
 }
 
-/// What is known of the elements.
+/// Element type and value bounds.
 #[derive(Clone, Copy, Debug)]
 enum Elements {
     /// f32: largest magnitude, largest error.
     Float { most: f64, error: f64 },
-    /// i32 within these, exact.
+    /// i32 in this range, exact.
     Whole { least: i64, most: i64 },
 }
 
@@ -69,9 +70,9 @@ struct Value<'g> {
 
 struct Builder<'g, 'b> {
     capture: &'g Capture,
-    bytes: &'g mut Bytes<'b>,
+    bytes: &'g mut FuzzInput<'b>,
     values: Vec<Value<'g>>,
-    /// What slots hold, where that is not the harness's default.
+    /// Fills of slots that do not use the harness's default.
     fills: Vec<(usize, Fill)>,
     /// Largest error of an output.
     error: f64,
@@ -79,12 +80,12 @@ struct Builder<'g, 'b> {
     moves: bool,
 }
 
-/// Largest magnitude of the harness's random blocks, by encoding.
+/// Upper bound on the magnitude of the harness's random blocks, by encoding.
 fn most_of(encoding: EncodingRef) -> f64 {
     static MOST: LazyLock<Vec<f64>> = LazyLock::new(|| {
         let most = |e: &EncodingRef| {
-            let values = decode(e, &blocks(e, 64, &mut Random::of(e.name)));
-            // Twice what a sample has: scales and codes are evenly distributed.
+            let values = decode(e, &blocks(e, 64, &mut Random::from_name(e.name)));
+            // Twice the maximum of a sample: scales and codes are uniformly distributed.
             2.0 * values.into_iter().fold(0.0, |most: f64, v| most.max(v.abs()))
         };
         TABLE.iter().map(most).collect()
@@ -92,8 +93,8 @@ fn most_of(encoding: EncodingRef) -> f64 {
     TABLE.iter().position(|&e| e == encoding).map_or(LARGEST, |at| MOST[at])
 }
 
-/// A function from bytes.
-pub fn draw(bytes: &mut Bytes) -> Drawn {
+/// Draws a function from bytes.
+pub fn draw(bytes: &mut FuzzInput) -> Drawn {
     if bytes.below(8) == 7 {
         return contraction(bytes);
     }
@@ -114,13 +115,14 @@ pub fn draw(bytes: &mut Bytes) -> Drawn {
         .map(|&n| [("n", n, vary), ("pos", position, moves)].into_iter().filter(|v| v.2).map(|v| (v.0, v.1)).collect())
         .collect();
     let vars: Vec<&[(&'static str, i64)]> = vars.iter().map(Vec::as_slice).collect();
-    // What is not rounded at all must be equal.
+    // Functions without any rounding must match exactly.
     let within = if error == 0.0 { Within::Exact } else { Within::Absolute(error) };
     Drawn { case: case.vars(&vars).within(within), int8: false }
 }
 
-/// Rows of an encoding times activations, as in the conformance suite, in integers where the machine has them so.
-fn contraction(bytes: &mut Bytes) -> Drawn {
+/// Draws a quantised matrix times activations, as in the conformance suite; in int8 where
+/// the machine supports it.
+fn contraction(bytes: &mut FuzzInput) -> Drawn {
     let encoding = bytes.pick(TABLE);
     let rows = 16 + bytes.below(33);
     let columns = (1 + bytes.below(2)) * encoding.elements.max(32);
@@ -179,7 +181,7 @@ impl<'g> Builder<'g, '_> {
         }
         Some(())
     }
-    /// Keeps a value, unless it is too large or too inexact to say much.
+    /// Adds a value, unless its bounds, element count or rank exceed the limits.
     fn keep(&mut self, tensor: Tensor<'g>, axes: Vec<Axis>, elements: Elements) -> Option<()> {
         let count: usize = axes.iter().map(|a| a.size).product();
         let good = match elements {
@@ -209,7 +211,7 @@ impl<'g> Builder<'g, '_> {
     fn dims(&mut self, axes: &[Axis]) -> Vec<Dim> {
         axes.iter().map(|axis| if axis.varies { self.n() } else { Dim::Size(axis.size) }).collect()
     }
-    /// One to three axes; the first may vary.
+    /// Draws one to three axes; the first may have length `n`.
     fn shape(&mut self) -> Vec<Axis> {
         let rank = 1 + self.bytes.below(3);
         (0..rank)
@@ -327,7 +329,7 @@ impl<'g> Builder<'g, '_> {
         axes[at] = fixed(parts.iter().map(|p| p.axes[at].size).sum());
         self.keep(Tensor::cat(&parts.map(|p| p.tensor), at), axes, elements)
     }
-    /// The axes of values beside each other, if they fit.
+    /// Broadcasts shapes against each other; `None` if they do not match.
     fn beside(shapes: &[&[Axis]]) -> Option<Vec<Axis>> {
         let rank = shapes.iter().map(|s| s.len()).max()?;
         let axis = |back: usize| {
@@ -361,7 +363,7 @@ impl<'g> Builder<'g, '_> {
                     2 => (x * y, rounded(p * q, e * q + f * p + e * f)),
                     3 => (x.maximum(y), (p.max(q), e.max(f))),
                     4 => (x.minimum(y), (p.max(q), e.max(f))),
-                    // The divisor is at least a half, and its reciprocal's slope below two.
+                    // The divisor is at least a half, and the slope of its reciprocal is below two.
                     _ => (x / (y * y + 0.5), rounded(2.0 * p, 2.0 * e + 2.0 * p * f + 8.0 * ROUNDING * p)),
                 };
                 self.float(tensor, axes, most, error)
@@ -384,7 +386,7 @@ impl<'g> Builder<'g, '_> {
             _ => None,
         }
     }
-    /// The axes of a tensor that is among the values.
+    /// Returns the axes of a tensor that is among the values.
     fn axes_of(&self, tensor: Tensor<'g>) -> Vec<Axis> {
         let found = self.values.iter().find(|v| v.tensor.id() == tensor.id());
         found.map(|v| v.axes.clone()).unwrap_or_else(|| unreachable!("{tensor:?} is not among the values"))
@@ -395,7 +397,7 @@ impl<'g> Builder<'g, '_> {
         let (x, axes) = (value.tensor, value.axes);
         let slight = 8.0 * ROUNDING;
         let (tensor, most, error) = match kind {
-            // e³ is 20.1; the error counts as much more as the slope at the end.
+            // e³ is 20.1; the error grows with the slope at the upper end.
             0 if error < 0.01 => (x.maximum(-3.0).minimum(3.0).exp(), 21.0, 21.0 * error * 1.01 + slight * 21.0),
             1 => (x.sigmoid(), 1.0, error / 4.0 + slight),
             2 => (x.silu(), most, error * 1.1 + slight * most.max(1.0)),
@@ -407,7 +409,7 @@ impl<'g> Builder<'g, '_> {
             7 => (-x, most, error),
             _ => (x.maximum(-x), most, error),
         };
-        // A sigmoid's e^-x must not overflow.
+        // The sigmoid's e^-x must not overflow.
         if matches!(kind, 1 | 2) && value_exceeds(value.elements, 60.0) {
             return None;
         }
@@ -456,7 +458,8 @@ impl<'g> Builder<'g, '_> {
             return None;
         }
         let weight = self.capture.weight("w", &[rows, columns], encoding);
-        // Beside a weight of f16, activations are rounded to f16: an inexact one to either side.
+        // For an f16 weight, activations are rounded to f16; an inexact activation may round either
+        // way.
         let error = if error > 0.0 { error + most / 1024.0 } else { 0.0 };
         let (n, w) = (columns as f64, most_of(encoding));
         let mut axes = value.axes.clone();
@@ -496,7 +499,8 @@ impl<'g> Builder<'g, '_> {
         let axes = [axis].into_iter().chain(value.axes[1..].iter().copied()).collect();
         self.keep(value.tensor.gather(index.clamp_index(first.size - 1)), axes, value.elements)
     }
-    /// Rows of one value added to those of another that numbers choose, twice as many as there are, so that some meet.
+    /// Draws a scatter-add of the rows of one value into random rows of
+    /// another. Indices may collide.
     fn scatter(&mut self) -> Option<()> {
         let value = self.any();
         let (&first, rest) = value.axes.split_first()?;
@@ -542,7 +546,7 @@ impl<'g> Builder<'g, '_> {
             }
         }
     }
-    /// Rows written to a state, which is read afterwards.
+    /// Draws an assignment of rows to a state, which is read afterwards.
     fn assign(&mut self) -> Option<()> {
         let (value, most, error) = self.any_float()?;
         let [rows, width] = value.axes[..] else { return None };
@@ -564,7 +568,7 @@ impl<'g> Builder<'g, '_> {
         self.error = self.error.max(error);
         self.float(state.cast(Scalar::F32), axes, most.max(1.0) * 1.01, error)
     }
-    /// Attention of exact inputs.
+    /// Draws attention over exact inputs.
     fn attention(&mut self) -> Option<()> {
         let (groups, shared) = (1 + self.bytes.below(3), 1 + self.bytes.below(3));
         let (depth, out) = (self.bytes.pick(&[4, 8, 12, 32]), self.bytes.pick(&[4, 5, 8, 16]));

@@ -1,70 +1,74 @@
-//! Hyper-parameters: read from metadata, checked once, plain numbers from then on.
+//! Hyper-parameters of `deepseek2`: read from metadata and validated once.
 
 use super::super::cache::Component;
-use super::super::moe::{Experts, Gating, Kind};
+use super::super::moe::{ExpertKind, Experts, Gating};
 use super::super::reader::Reader;
 use super::super::rope::Scaling;
 use super::super::{Error, Result, Tensors};
 use crate::gguf::Metadata;
 
-/// `general.architecture`.
+/// Value of `general.architecture`.
 pub(super) const NAME: &str = "deepseek2";
 
-/// What a model is, in numbers.
+/// Hyper-parameters of a `deepseek2` model.
 #[derive(Clone, PartialEq, Debug)]
-pub struct Hyper {
-    /// Layers, without blocks for draft tokens.
+pub struct DeepseekHparams {
+    /// Number of layers, without blocks for draft tokens.
     pub layers: usize,
-    /// The first of them that are dense.
+    /// Number of leading layers with a dense feed-forward.
     pub dense: usize,
     /// Width of a hidden row.
     pub d: usize,
-    /// Attention heads.
+    /// Number of attention heads.
     pub heads: usize,
     /// Width of the query latent; `None` where queries are projected directly.
     pub q_rank: Option<usize>,
     /// Width of the key–value latent.
     pub kv_rank: usize,
-    /// Width of a head's part without position.
+    /// Width of a head's part without RoPE.
     pub nope: usize,
-    /// Width of its rotated part.
+    /// Width of a head's part with RoPE.
     pub rope: usize,
-    /// Width of a head's value.
+    /// Width of a value head.
     pub value: usize,
-    /// Are key and value matrices apart (`attn_k_b`, `attn_v_b`), rather than one `attn_kv_b`?
+    /// True if key and value matrices are separate (`attn_k_b`, `attn_v_b`),
+    /// false for one `attn_kv_b`.
     pub split: bool,
-    /// Width of a dense feed-forward, per layer.
+    /// Width of the dense feed-forward of each layer.
     pub ff: Vec<usize>,
     /// Mixture of experts, if there is one.
     pub experts: Option<Experts>,
-    /// Rows of the embedding.
+    /// Number of rows of the embedding.
     pub vocabulary: usize,
-    /// Context the model was made for, in tokens.
+    /// Training context length in tokens.
     pub context: usize,
-    /// Added to the mean square in norms.
+    /// Epsilon of the RMS norms.
     pub eps: f64,
-    /// The same in the norms of the latents. Equal to `eps` as in llama.cpp; transformers takes 1e-6 whatever the
-    /// configuration says.
+    /// Epsilon of the RMS norms of latents. Equal to `eps`, as in llama.cpp; transformers
+    /// always uses 1e-6.
     pub latent_eps: f64,
-    /// Rope base.
+    /// Base of the RoPE frequencies.
     pub base: f64,
-    /// Rope scaling.
+    /// RoPE scaling for long contexts.
     pub scaling: Scaling,
-    /// Factor on every cosine and sine.
+    /// Factor on every cosine and sine of the RoPE table.
     pub magnitude: f64,
     /// Factor on attention scores.
     pub score_scale: f64,
-    /// Remarks that a user should see.
+    /// Warnings about the file, to be shown to the user.
     pub warnings: Vec<String>,
 }
 
-impl Hyper {
-    /// Reads and checks them. Tensors tell what metadata leaves open: how queries are projected, the vocabulary, and the
-    /// gating of files that lack its key.
+impl DeepseekHparams {
+    /// Reads and validates the hyper-parameters.
+    ///
+    /// Tensors supply what metadata lacks: the form of the query projection, the vocabulary, and
+    /// the gating of files without that key.
     ///
     /// # Errors
-    /// When a key is missing, of the wrong type or out of bounds, or asks for something not implemented.
-    pub fn read(metadata: &Metadata, tensors: &dyn Tensors) -> Result<Hyper> {
+    /// Returns an error if a key is missing, has the wrong type, is out of bounds, or requests a
+    /// feature that is not implemented.
+    pub fn read(metadata: &Metadata, tensors: &dyn Tensors) -> Result<DeepseekHparams> {
         let r = Reader::new(metadata, NAME);
         let layers = r.layers()?;
         let (d, context) = (r.size("embedding_length")?, r.size("context_length")?);
@@ -87,7 +91,7 @@ impl Hyper {
         let eps = r.positive("attention.layer_norm_rms_epsilon", 0.0)?;
 
         let gating = usual_gating(layers, vocabulary, tensors);
-        let experts = Experts::read(&r, &Kind { gating, weighting: None, ..Kind::SOFTMAX })?;
+        let experts = Experts::read(&r, &ExpertKind { gating, weighting: None, ..ExpertKind::SOFTMAX })?;
         let dense = match experts {
             None => layers,
             Some(_) => r.size_or("leading_dense_block_count", Some(0))?.min(layers),
@@ -98,7 +102,7 @@ impl Hyper {
         let base = r.positive("rope.freq_base", 10000.0)?;
         let scaling = Scaling::read(&r, context, base)?;
         let stretch = Stretch::read(&r, &scaling)?;
-        Ok(Hyper {
+        Ok(DeepseekHparams {
             layers,
             dense,
             d,
@@ -122,28 +126,29 @@ impl Hyper {
             warnings: stretch.warning.into_iter().collect(),
         })
     }
-    /// Width of a row of the cache: the latent, then the rotated key.
+    /// Returns the width of a row of the latent KV cache: the latent, then the rotated key.
     pub fn cached(&self) -> usize {
         self.kv_rank + self.rope
     }
-    /// That row.
+    /// Returns the component of the latent KV cache.
     pub(super) fn cache(&self) -> Component {
         Component::new("cache", self.cached())
     }
 }
 
-/// What attention is given where YaRN stretches a context, if it does.
+/// Factors that YaRN applies to attention.
 struct Stretch {
     /// Factor on every cosine and sine.
     magnitude: f64,
-    /// Factor on scores, beside that of a key's width.
+    /// Factor on scores, in addition to that of the key width.
     scores: f64,
-    /// What a user should know of a file that does not say enough.
+    /// Warning for files without the multiplier's key.
     warning: Option<String>,
 }
 
 impl Stretch {
-    /// Without the multiplier's key cosine and sine grow, and scores with them, as in llama.cpp; with it they keep their size.
+    /// Reads the factors. Without `yarn_log_multiplier` cosine and sine grow, and scores with them,
+    /// as in llama.cpp; with it their magnitude is 1.
     fn read(r: &Reader, scaling: &Scaling) -> Result<Stretch> {
         let &Scaling::Yarn { factor, .. } = scaling else {
             return Ok(Stretch { magnitude: 1.0, scores: 1.0, warning: None });
@@ -162,7 +167,8 @@ impl Stretch {
     }
 }
 
-/// The gating of files that lack its key. The first files of GLM-4.7-Flash do; only sigmoid routers have a selection bias.
+/// Returns the gating of files without that key, such as the first files of GLM-4.7-Flash. Only
+/// sigmoid routers have a selection bias.
 fn usual_gating(layers: usize, vocabulary: usize, tensors: &dyn Tensors) -> Gating {
     let biased = (0..layers).any(|l| tensors.find(&format!("blk.{l}.exp_probs_b.bias")).is_some());
     let glm = matches!(layers, 47 | 48) && vocabulary == 154_880;

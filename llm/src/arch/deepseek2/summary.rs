@@ -1,9 +1,9 @@
-//! Hyper-parameters in words, for `inspect`.
+//! Text form of the hyper-parameters, for `inspect`.
 
-use super::hyper::Hyper;
+use super::hyper::DeepseekHparams;
 
-/// Name and value of everything that was read from a file.
-pub(super) fn summary(h: &Hyper) -> Vec<(&'static str, String)> {
+/// Returns name and value of every hyper-parameter read from the file.
+pub(super) fn summary(h: &DeepseekHparams) -> Vec<(&'static str, String)> {
     let mut out = vec![
         ("layers", format!("{}, of which the first {} are dense", h.layers, h.dense)),
         ("width", h.d.to_string()),

@@ -1,4 +1,5 @@
-//! `gemma2`: Gemma 2. Every other layer sees a window; soft caps of scores and of logits; norms on both sides of attention and feed-forward; GeGLU.
+//! `gemma2`: Gemma 2. Alternating sliding windows, soft caps of scores and logits, pre- and
+//! post-norms, GeGLU.
 
 use super::Architecture;
 use super::decoder::{Family, Windows};
@@ -15,6 +16,5 @@ const FAMILY: Family = Family {
     ..Family::plain("gemma2", Pairing::Halves)
 };
 
-/// This architecture.
 pub(super) const ARCHITECTURE: Architecture =
     Architecture { name: FAMILY.name, load: |m, t| FAMILY.load(m, t), tensors: |m, t| FAMILY.table(m, t) };

@@ -1,4 +1,5 @@
-//! `gemma3`: Gemma 3. Five of six layers see a window, with rotations of their own; norms on both sides of attention and feed-forward; GeGLU.
+//! `gemma3`: Gemma 3. Sliding windows with their own RoPE base in five of six layers, pre- and
+//! post-norms, GeGLU.
 
 use super::Architecture;
 use super::attention::Norms;
@@ -15,6 +16,5 @@ const FAMILY: Family = Family {
     ..Family::plain("gemma3", Pairing::Halves)
 };
 
-/// This architecture.
 pub(super) const ARCHITECTURE: Architecture =
     Architecture { name: FAMILY.name, load: |m, t| FAMILY.load(m, t), tensors: |m, t| FAMILY.table(m, t) };

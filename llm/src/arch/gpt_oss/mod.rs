@@ -1,12 +1,13 @@
-//! `gpt-oss`: every other layer sees a window; sinks; experts with biases in every layer, chosen by their logits and weighted by a softmax over the
-//! chosen, whose units are clamped.
+//! `gpt-oss`: alternating sliding windows, attention sinks, and experts with biases and clamped
+//! SwiGLU in every layer. Experts are chosen by logits and weighted by a softmax over the chosen
+//! ones.
 
 use super::Architecture;
 use super::decoder::{Family, Windows};
-use super::moe::{Gating, Kind, Weighting};
+use super::moe::{ExpertKind, Gating, Weighting};
 use gristmill_tensor::nn::{Glu, Pairing};
 
-const EXPERTS: Kind = Kind {
+const EXPERTS: ExpertKind = ExpertKind {
     gating: Gating::Raw,
     weighting: Some(Weighting::Softmax),
     glu: Glu::ClampedSwiglu,
@@ -22,6 +23,5 @@ const FAMILY: Family = Family {
     ..Family::plain("gpt-oss", Pairing::Halves)
 };
 
-/// This architecture.
 pub(super) const ARCHITECTURE: Architecture =
     Architecture { name: FAMILY.name, load: |m, t| FAMILY.load(m, t), tensors: |m, t| FAMILY.table(m, t) };

@@ -1,8 +1,8 @@
-//! Every part of experts against plain Rust, over random weights, for one row and for several.
+//! Tests of every part of experts against plain Rust, with random weights, for one row and several.
 
 use super::*;
-use crate::arch::tensors::{Checked, Table};
-use crate::arch::{Bind, Functions, Logits, Options, Plan, Pools, StepBuilder, Tensors, TokenClass};
+use crate::arch::tensors::{Checked, TensorTable};
+use crate::arch::{Bind, Functions, Logits, Options, Plan, Pools, StepBuilder, StepKind, Tensors};
 use gristmill_encodings::F32;
 use gristmill_tensor::dims;
 use gristmill_tensor::evaluate::{Env, evaluate_all};
@@ -15,7 +15,7 @@ const FF: usize = 6;
 const COUNT: usize = 8;
 const USED: usize = 3;
 
-/// Experts of that kind with these tensors beside those that all have.
+/// Experts with the given optional tensors.
 #[derive(Clone)]
 struct Made {
     experts: Experts,
@@ -34,7 +34,7 @@ impl Tensors for Made {
     }
 }
 
-/// Those of a table, all of them.
+/// A tensor source that contains every tensor of a table.
 struct Listed(HashMap<String, Vec<u64>>);
 
 impl Tensors for Listed {
@@ -43,7 +43,7 @@ impl Tensors for Listed {
     }
 }
 
-/// Numbers between -1 and 1 that follow from a name.
+/// Pseudo-random numbers between -1 and 1, seeded by a name.
 fn random(name: &str, n: usize) -> Vec<f64> {
     let step = |h: u64, b: u8| (h ^ u64::from(b)).wrapping_mul(0x100_0000_01b3);
     let mut state = name.bytes().fold(0xcbf2_9ce4_8422_2325, step);
@@ -54,7 +54,8 @@ fn random(name: &str, n: usize) -> Vec<f64> {
     (0..n).map(|_| next()).collect()
 }
 
-/// Values of a tensor: of gates and ups so large that clamps are met, of the bias of the selection so far below 0 that all biased scores are negative.
+/// Values of a tensor. Gates and ups are large enough to reach the clamps; the selection bias is
+/// low enough that all biased scores are negative.
 fn values(name: &str, n: usize) -> Vec<f64> {
     let scaled = |by: f64| random(name, n).into_iter().map(|v| f64::from((v * by) as f32)).collect();
     match name {
@@ -64,9 +65,10 @@ fn values(name: &str, n: usize) -> Vec<f64> {
     }
 }
 
-/// What the description computes, of `rows` rows that the router sees as `router` and experts as `x`.
-fn computed(made: &Made, tokens: TokenClass, router: &[f64], x: &[f64]) -> Vec<f64> {
-    let mut table = Table::new(made);
+/// Result of the captured function for the rows `router` (seen by the router) and
+/// `x` (seen by experts).
+fn computed(made: &Made, tokens: StepKind, router: &[f64], x: &[f64]) -> Vec<f64> {
+    let mut table = TensorTable::new(made);
     made.experts.tensors(&mut table, D);
     let table = table.finish();
     let dims = |dims: &[usize]| dims.iter().rev().map(|&n| n as u64).collect();
@@ -75,7 +77,7 @@ fn computed(made: &Made, tokens: TokenClass, router: &[f64], x: &[f64]) -> Vec<f
     let options = Options {
         tokens,
         rows: 64,
-        pools: Pools::of(1),
+        pools: Pools::from_pages(1),
         contiguous: true,
         depth: 64,
         cache: Scalar::F32,
@@ -87,7 +89,7 @@ fn computed(made: &Made, tokens: TokenClass, router: &[f64], x: &[f64]) -> Vec<f
     step.call("moe", |s| {
         let rows = |name: &str, layer| s.input(name, Bind::Hidden(layer), dims![s.tokens(), D], Scalar::F32);
         let (router, x) = (rows("router", 0), rows("x", 1));
-        // Experts that see what the router sees are written as layers write them.
+        // Same input for router and experts: uses the entry point that layers use.
         let same = made.experts.shared_ff > 0;
         let y = if same {
             experts(s, &made.experts, &checked.globals, x)
@@ -133,7 +135,7 @@ fn softmax(x: &[f64]) -> Vec<f64> {
     x.iter().map(|v| v.exp() / sum).collect()
 }
 
-/// `w [out, in] · x`
+/// Product `w [out, in] · x` of a matrix and a vector.
 fn product(w: &[f64], x: &[f64]) -> Vec<f64> {
     w.chunks(x.len()).map(|row| row.iter().zip(x).map(|(a, b)| a * b).sum()).collect()
 }
@@ -192,7 +194,7 @@ fn gated(glu: Glu, gate: &[f64], up: &[f64]) -> Vec<f64> {
     gate.iter().zip(up).map(|(&g, &u)| one(g, u)).collect()
 }
 
-/// Expert `e` of a row.
+/// Output of expert `e` for a row.
 fn expert(made: &Made, e: usize, row: &[f64]) -> Vec<f64> {
     let has = |name: &str| made.has.contains(&name);
     let part = |name: &str, out: usize, inner: usize, x: &[f64]| {
@@ -217,7 +219,7 @@ fn expert(made: &Made, e: usize, row: &[f64]) -> Vec<f64> {
     part("ffn_down_exps", D, FF, &gated(made.experts.glu, &gate, &up))
 }
 
-/// The same in plain Rust.
+/// Reference result in plain Rust.
 fn expected(made: &Made, router: &[f64], x: &[f64]) -> Vec<f64> {
     let mut out = vec![0.0; D];
     for (e, weight) in chosen(made, router) {
@@ -236,11 +238,11 @@ fn expected(made: &Made, router: &[f64], x: &[f64]) -> Vec<f64> {
     out
 }
 
-/// One row, several, and as few as one of a chunk.
+/// Checks one row, several rows, and a chunk with a single row.
 fn check(name: &str, made: &Made) {
-    // Of two rows no more experts are chosen than there are: each meets its own by itself.
-    let chunk = |max| TokenClass::Chunk { max };
-    let ways = [(TokenClass::One, 1), (chunk(2), 1), (chunk(2), 2), (chunk(9), 1), (chunk(9), 7)];
+    // With two rows the choices do not exceed the number of experts, so there is no tiling.
+    let chunk = |max| StepKind::Prefill { max };
+    let ways = [(StepKind::Decode, 1), (chunk(2), 1), (chunk(2), 2), (chunk(9), 1), (chunk(9), 7)];
     for (tokens, rows) in ways {
         let x = random("x", rows * D);
         let router = if made.experts.shared_ff > 0 { x.clone() } else { random("router", rows * D) };

@@ -6,6 +6,5 @@ use gristmill_tensor::nn::Pairing;
 
 const FAMILY: Family = Family { biases: true, ..Family::plain("qwen2", Pairing::Halves) };
 
-/// This architecture.
 pub(super) const ARCHITECTURE: Architecture =
     Architecture { name: FAMILY.name, load: |m, t| FAMILY.load(m, t), tensors: |m, t| FAMILY.table(m, t) };

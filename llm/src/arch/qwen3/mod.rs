@@ -1,4 +1,4 @@
-//! `qwen3`: Qwen3, with a norm of every head's queries and keys.
+//! `qwen3`: Qwen3, with RMS norms of query and key heads.
 
 use super::Architecture;
 use super::attention::Norms;
@@ -7,6 +7,5 @@ use gristmill_tensor::nn::Pairing;
 
 const FAMILY: Family = Family { norms: Norms::Heads, ..Family::plain("qwen3", Pairing::Halves) };
 
-/// This architecture.
 pub(super) const ARCHITECTURE: Architecture =
     Architecture { name: FAMILY.name, load: |m, t| FAMILY.load(m, t), tensors: |m, t| FAMILY.table(m, t) };

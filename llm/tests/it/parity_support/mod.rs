@@ -8,8 +8,8 @@ use gristmill_backend::{Opened, Options as DeviceOptions, open};
 use gristmill_compiler::ir::layout::Layout;
 use gristmill_compiler::{Cheapest, Decision, Policy};
 use gristmill_encodings::F32;
-use gristmill_llm::arch::deepseek2::{Deepseek2, Hyper};
-use gristmill_llm::arch::{Bind, Functions, Model, Options, Plan, TokenClass};
+use gristmill_llm::arch::deepseek2::{Deepseek2, DeepseekHparams};
+use gristmill_llm::arch::{Bind, Functions, Model, Options, Plan, StepKind};
 use gristmill_llm::gguf::{Gguf, TensorDecl, Writer};
 use gristmill_runtime::{Buffer, Memory};
 use gristmill_tensor::evaluate::{Env, evaluate_all};
@@ -82,7 +82,7 @@ impl Policy for AsGiven {
 
 /// The model of a file; `latent_eps` overrides the epsilon of the latent norms.
 fn model_of(file: &Gguf, latent_eps: Option<f64>) -> Deepseek2 {
-    let mut hyper = Hyper::read(file.metadata(), file).expect("hyper-parameters");
+    let mut hyper = DeepseekHparams::read(file.metadata(), file).expect("hyper-parameters");
     if let Some(eps) = latent_eps {
         hyper.latent_eps = eps;
     }
@@ -100,13 +100,13 @@ fn bytes_of(file: &Gguf, name: &str) -> Vec<u8> {
 pub fn truth(file: &Gguf, tokens: &[i64], latent_eps: Option<f64>) -> Vec<Vec<f64>> {
     let model = model_of(file, latent_eps);
     let rows = tokens.len() + 1;
-    let options = of_one_sequence(&model, TokenClass::One, rows, Scalar::F32);
+    let options = of_one_sequence(&model, StepKind::Decode, rows, Scalar::F32);
     let rows = options.rows;
     let plan = model.plan(&options, &mut Functions::new());
     let table = model.rope_tables(rows)[0].rows(rows).into_iter().map(f64::from).collect();
     let mut values: HashMap<Bind, Vec<f64>> = HashMap::from([(Bind::Rope(0), table)]);
     for layer in 0..model.layers() {
-        for (plane, p) in model.planes(options.cache)[layer].iter().enumerate() {
+        for (plane, p) in model.cache_tensors(options.cache)[layer].iter().enumerate() {
             let rows = if p.is_state() { options.state_rows() } else { options.pool_rows(p.window()) };
             values.insert(Bind::State(layer, plane), vec![0.0; rows * p.width]);
         }
@@ -171,12 +171,12 @@ impl Run<'_> {
     /// Logits after every token on that device. What is not a state begins as NaN.
     pub fn on(&self, opened: Opened, policy: &mut dyn Policy) -> Vec<f32> {
         let Run { model, tokens, way, .. } = *self;
-        let class = way.chunk.map_or(TokenClass::One, |max| TokenClass::Chunk { max });
+        let class = way.chunk.map_or(StepKind::Decode, |max| StepKind::Prefill { max });
         let rows = rows_of(tokens, way);
         let options = of_one_sequence(model, class, rows, way.cache);
         let plan = model.plan(&options, &mut Functions::new());
         let mut jit = Jit::new(opened);
-        let functions: Vec<_> = plan.calls.iter().map(|c| way.form.of(&c.function)).collect();
+        let functions: Vec<_> = plan.calls.iter().map(|c| way.form.apply(&c.function)).collect();
         let ready = jit.prepare_with(&functions, policy, &|_, _| ()).expect("compiled");
         let (calls, buffers) = self.bound(&mut jit, &plan, ready);
         let d = jit.device().clone();

@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 #[serde(expecting = "an object")]
 pub struct AnthropicMessage {
     role: Role,
-    content: Content,
+    content: MessageContent,
     #[serde(flatten)]
     _others: IgnoredFields,
 }
@@ -27,17 +27,17 @@ enum Role {
 /// A text, or blocks.
 #[derive(Deserialize, Debug)]
 #[serde(untagged, expecting = "expected a string or an array of blocks with a type")]
-pub enum Content {
+pub enum MessageContent {
     /// A text.
     Text(String),
     /// Blocks.
-    Blocks(Vec<Block>),
+    Blocks(Vec<ContentBlock>),
 }
 
 /// A block; which fields it has depends on its type.
 #[derive(Deserialize, Debug)]
 #[serde(expecting = "an object")]
-pub struct Block {
+pub struct ContentBlock {
     #[serde(rename = "type")]
     kind: String,
     text: Option<String>,
@@ -46,7 +46,7 @@ pub struct Block {
     name: Option<String>,
     input: Option<Value>,
     tool_use_id: Option<String>,
-    content: Option<Box<Content>>,
+    content: Option<Box<MessageContent>>,
     is_error: Option<bool>,
     #[serde(flatten)]
     _others: IgnoredFields,
@@ -56,7 +56,7 @@ pub struct Block {
 ///
 /// # Errors
 /// The first block that makes no sense, or asks for what a text model cannot do.
-pub fn convert(system: Option<Content>, messages: Vec<AnthropicMessage>) -> Result<Vec<Message>, RequestError> {
+pub fn convert(system: Option<MessageContent>, messages: Vec<AnthropicMessage>) -> Result<Vec<Message>, RequestError> {
     if messages.is_empty() {
         return Err(RequestError::parameter("messages", "messages is empty; a conversation needs at least one"));
     }
@@ -70,12 +70,12 @@ pub fn convert(system: Option<Content>, messages: Vec<AnthropicMessage>) -> Resu
     Ok(out)
 }
 
-impl Content {
+impl MessageContent {
     /// Of blocks that are text alone.
     fn text(self, at: &str) -> Result<String, RequestError> {
         match self {
-            Content::Text(text) => Ok(text),
-            Content::Blocks(blocks) => {
+            MessageContent::Text(text) => Ok(text),
+            MessageContent::Blocks(blocks) => {
                 let texts = blocks.into_iter().enumerate().map(|(j, block)| match block.kind.as_str() {
                     "text" => block.text.ok_or_else(|| lacks(&format!("{at}[{j}]"), "text")),
                     kind => Err(refused(&format!("{at}[{j}]"), kind)),
@@ -104,11 +104,11 @@ impl AnthropicMessage {
             Role::Assistant => "assistant",
         };
         let blocks = match self.content {
-            Content::Text(text) => {
+            MessageContent::Text(text) => {
                 out.push(Message::new(role, text));
                 return Ok(());
             }
-            Content::Blocks(blocks) => blocks,
+            MessageContent::Blocks(blocks) => blocks,
         };
         let (mut text, mut reasoning, mut calls) = (String::new(), String::new(), Vec::new());
         let mut results = false;
@@ -138,7 +138,7 @@ impl AnthropicMessage {
     }
 }
 
-impl Block {
+impl ContentBlock {
     fn call(self, at: &str) -> Result<Value, RequestError> {
         let name = self.name.ok_or_else(|| lacks(at, "name"))?;
         let input = self.input.filter(Value::is_object).ok_or_else(|| lacks(at, "input"))?;

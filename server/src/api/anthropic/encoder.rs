@@ -6,7 +6,7 @@ use crate::core::error::RequestError;
 use crate::core::event::{Finish, Usage};
 use crate::core::id::fresh_id;
 use crate::core::model::Served;
-use crate::core::output::{Answer, OutputEvent};
+use crate::core::output::{FinishedReply, OutputEvent};
 use crate::net::stream::{Chunk, Framing};
 use axum::Json;
 use axum::response::{IntoResponse, Response};
@@ -127,7 +127,7 @@ impl ResponseEncoder for MessageEncoder {
     fn fail(&mut self, error: &RequestError, out: &mut Vec<Chunk>) {
         out.push(Chunk::Data(Some("error"), to_json(error)));
     }
-    fn whole(self, answers: Vec<Answer>, usage: &Usage) -> Response {
+    fn whole(self, answers: Vec<FinishedReply>, usage: &Usage) -> Response {
         let answer = answers.into_iter().next().unwrap_or_default();
         let ending = ending(answer.finish.as_ref(), answer.calls.len());
         let mut content = Vec::new();

@@ -1,13 +1,13 @@
 //! Requests for messages, and for how many tokens they would take.
 
-use super::content::{AnthropicMessage, Content, convert};
+use super::content::{AnthropicMessage, MessageContent, convert};
 use super::encoder::MessageEncoder;
 use crate::api::interface::Interface;
 use crate::app::App;
-use crate::core::constraint::grammar::Form;
+use crate::core::constraint::grammar::OutputFormat;
 use crate::core::error::RequestError;
+use crate::core::field_names::FieldNames;
 use crate::core::model::Served;
-use crate::core::names::FieldNames;
 use crate::core::preprocess::Preprocessor;
 use crate::core::request::{GenerateRequest, Input};
 use crate::core::sampling::{SamplingOptions, whole};
@@ -26,7 +26,7 @@ pub struct MessageRequest {
     model: Option<String>,
     messages: Vec<AnthropicMessage>,
     max_tokens: Option<u64>,
-    system: Option<Content>,
+    system: Option<MessageContent>,
     stop_sequences: Option<Vec<String>>,
     stream: Option<bool>,
     temperature: Option<f64>,
@@ -37,7 +37,7 @@ pub struct MessageRequest {
     tool_choice: Option<RequestToolChoice>,
     thinking: Option<Thinking>,
     output_config: Option<OutputConfig>,
-    output_format: Option<OutputFormat>,
+    output_format: Option<SchemaFormat>,
     #[serde(flatten)]
     others: Map<String, Value>,
 }
@@ -94,14 +94,14 @@ enum ThinkingKind {
 #[derive(Deserialize, Debug)]
 #[serde(expecting = "an object")]
 struct OutputConfig {
-    format: Option<OutputFormat>,
+    format: Option<SchemaFormat>,
     #[serde(flatten)]
     _others: IgnoredFields,
 }
 
 #[derive(Deserialize, Debug)]
 #[serde(expecting = "an object")]
-struct OutputFormat {
+struct SchemaFormat {
     schema: Value,
     #[serde(flatten)]
     _others: IgnoredFields,
@@ -156,7 +156,7 @@ impl MessageRequest {
         let MessageRequest { temperature, top_p, top_k, batch_invariant, .. } = self;
         request.sampling = SamplingOptions { temperature, top_p, top_k, batch_invariant, ..SamplingOptions::default() };
         let format = self.output_config.and_then(|config| config.format).or(self.output_format);
-        request.form = format.map(|format| ("output_config", Form::Schema(format.schema)));
+        request.form = format.map(|format| ("output_config", OutputFormat::Schema(format.schema)));
         let tools = self.tools.unwrap_or_default().into_iter().enumerate();
         request.tools = tools.map(|(i, tool)| tool.convert(i)).collect::<Result<_, _>>()?;
         if let Some(choice) = self.tool_choice {

@@ -1,15 +1,15 @@
 //! `/api/chat`.
 
-use super::encoder::{Kind, OllamaEncoder};
+use super::encoder::{OllamaEncoder, OllamaEndpoint};
 use super::keep_alive;
 use super::messages::{OllamaMessage, OllamaTool, convert, tools};
 use super::options::{Options, known, names, request, thinking};
 use crate::api::date::date;
 use crate::api::interface::Interface;
 use crate::core::error::RequestError;
+use crate::core::field_names::FieldNames;
 use crate::core::model::{Served, now};
 use crate::core::models::policy::Stay;
-use crate::core::names::FieldNames;
 use crate::core::request::{GenerateRequest, Input};
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
@@ -50,7 +50,7 @@ impl Interface for OllamaChat {
         let mut request = request(&NAMES, input, body.options, body.format, body.stream, served)?;
         request.tools = tools(body.tools.unwrap_or_default())?;
         request.sampling.batch_invariant = body.batch_invariant.or(request.sampling.batch_invariant);
-        Ok((request, OllamaEncoder::new(Kind::Chat, served)))
+        Ok((request, OllamaEncoder::new(OllamaEndpoint::Chat, served)))
     }
     fn stay(body: &ChatRequest) -> Result<Option<Stay>, RequestError> {
         keep_alive::stay(body.keep_alive.as_ref())

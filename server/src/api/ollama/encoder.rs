@@ -6,7 +6,7 @@ use crate::api::interface::ResponseEncoder;
 use crate::core::error::RequestError;
 use crate::core::event::{Finish, Usage};
 use crate::core::model::{Served, now};
-use crate::core::output::{Answer, Call, OutputEvent};
+use crate::core::output::{FinishedReply, OutputEvent, ToolCall};
 use crate::net::stream::{Chunk, Framing};
 use axum::Json;
 use axum::response::{IntoResponse, Response};
@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 
 /// What an endpoint calls an answer.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub enum Kind {
+pub enum OllamaEndpoint {
     /// A message.
     Chat,
     /// A text.
@@ -24,11 +24,11 @@ pub enum Kind {
 
 /// How an answer is told.
 pub struct OllamaEncoder {
-    kind: Kind,
+    kind: OllamaEndpoint,
     model: String,
     begun: Instant,
     /// The call that is being told: it is told whole.
-    call: Option<Call>,
+    call: Option<ToolCall>,
     finish: Option<Finish>,
 }
 
@@ -39,17 +39,17 @@ pub fn nanoseconds(time: Duration) -> u64 {
 
 impl OllamaEncoder {
     /// Of an endpoint.
-    pub fn new(kind: Kind, served: &Served) -> OllamaEncoder {
+    pub fn new(kind: OllamaEndpoint, served: &Served) -> OllamaEncoder {
         OllamaEncoder { kind, model: served.name.clone(), begun: Instant::now(), call: None, finish: None }
     }
     fn line(&self, text: &str, thinking: &str, calls: Vec<Value>) -> Value {
         let mut line = json!({ "model": self.model, "created_at": date(now()), "done": false });
         let said = match self.kind {
-            Kind::Chat => {
+            OllamaEndpoint::Chat => {
                 line["message"] = json!({ "role": "assistant", "content": text });
                 &mut line["message"]
             }
-            Kind::Generate => {
+            OllamaEndpoint::Generate => {
                 line["response"] = text.into();
                 &mut line
             }
@@ -83,7 +83,7 @@ impl OllamaEncoder {
     }
 }
 
-fn call_json(call: &Call) -> Value {
+fn call_json(call: &ToolCall) -> Value {
     // Arguments that were cut off are none.
     let arguments: Value = serde_json::from_str(&call.arguments).unwrap_or_else(|_| json!({}));
     json!({ "function": { "name": call.name, "arguments": arguments } })
@@ -100,7 +100,7 @@ impl ResponseEncoder for OllamaEncoder {
             }
             OutputEvent::ToolCall(name) => {
                 self.tell_call(out);
-                self.call = Some(Call { name, arguments: String::new() });
+                self.call = Some(ToolCall { name, arguments: String::new() });
             }
             OutputEvent::Text(text) => {
                 self.tell_call(out);
@@ -123,7 +123,7 @@ impl ResponseEncoder for OllamaEncoder {
     fn fail(&mut self, error: &RequestError, out: &mut Vec<Chunk>) {
         out.push(Chunk::Data(None, to_json(error)));
     }
-    fn whole(mut self, answers: Vec<Answer>, usage: &Usage) -> Response {
+    fn whole(mut self, answers: Vec<FinishedReply>, usage: &Usage) -> Response {
         let answer = answers.into_iter().next().unwrap_or_default();
         let calls = answer.calls.iter().map(call_json).collect();
         let line = self.line(&answer.text, &answer.reasoning, calls);

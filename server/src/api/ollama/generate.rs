@@ -1,14 +1,14 @@
 //! `/api/generate`.
 
-use super::encoder::{Kind, OllamaEncoder};
+use super::encoder::{OllamaEncoder, OllamaEndpoint};
 use super::keep_alive;
 use super::options::{Options, known, names, request, thinking};
 use crate::api::date::date;
 use crate::api::interface::Interface;
 use crate::core::error::RequestError;
+use crate::core::field_names::FieldNames;
 use crate::core::model::{Served, now};
 use crate::core::models::policy::Stay;
-use crate::core::names::FieldNames;
 use crate::core::request::{GenerateRequest, Input, PromptText};
 use gristmill_llm::chat::Message;
 use serde::Deserialize;
@@ -68,7 +68,7 @@ impl Interface for Generate {
         };
         let mut request = request(&NAMES, input, body.options, body.format, body.stream, served)?;
         request.sampling.batch_invariant = body.batch_invariant.or(request.sampling.batch_invariant);
-        Ok((request, OllamaEncoder::new(Kind::Generate, served)))
+        Ok((request, OllamaEncoder::new(OllamaEndpoint::Generate, served)))
     }
     fn stay(body: &GenerateBody) -> Result<Option<Stay>, RequestError> {
         keep_alive::stay(body.keep_alive.as_ref())

@@ -4,7 +4,7 @@ use crate::api::date::date;
 use crate::app::App;
 use crate::core::error::RequestError;
 use crate::core::model::now;
-use crate::core::models::entry::Model;
+use crate::core::models::entry::ModelEntry;
 use crate::core::models::pool::Status;
 use crate::core::preprocess::Preprocessor;
 use crate::net::body::{self, IgnoredFields, UnreadRequest};
@@ -24,7 +24,7 @@ pub async fn version() -> Json<Value> {
 }
 
 /// A moment that nobody waits for.
-const NEVER: &str = "9999-12-31T23:59:59Z";
+const NO_EXPIRY: &str = "9999-12-31T23:59:59Z";
 
 fn details(family: &str) -> Value {
     json!({
@@ -34,7 +34,7 @@ fn details(family: &str) -> Value {
 }
 
 /// What is known of a model; of one that cannot be looked at, its name.
-fn describe(model: &Model) -> Value {
+fn describe(model: &ModelEntry) -> Value {
     let plan = model.known();
     let (size, family) = plan.as_ref().map_or((0, ""), |plan| (plan.about.weight_bytes, &plan.about.architecture));
     json!({
@@ -57,7 +57,7 @@ pub async fn running(State(app): State<Arc<App>>) -> Json<Value> {
         told["size"] = bytes.into();
         // Unless somebody has said how long, it stays until another needs its memory.
         let leaves = model.queue.leaves().map(|at| now() + at.saturating_duration_since(Instant::now()).as_secs());
-        told["expires_at"] = leaves.map_or_else(|| NEVER.into(), date).into();
+        told["expires_at"] = leaves.map_or_else(|| NO_EXPIRY.into(), date).into();
         told["size_vram"] = 0.into();
         told["context_length"] = model.known().map(|plan| plan.context).into();
         Some(told)

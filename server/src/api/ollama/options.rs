@@ -1,9 +1,9 @@
 //! Options of a request, as a model file has them too.
 
-use crate::core::constraint::grammar::Form;
+use crate::core::constraint::grammar::OutputFormat;
 use crate::core::error::RequestError;
+use crate::core::field_names::FieldNames;
 use crate::core::model::Served;
-use crate::core::names::FieldNames;
 use crate::core::request::{GenerateRequest, Input, Thinking};
 use crate::core::sampling::SamplingOptions;
 use serde::Deserialize;
@@ -138,12 +138,12 @@ impl Options {
 ///
 /// # Errors
 /// When it is neither.
-pub fn form(format: Option<Value>) -> Result<Option<Form>, RequestError> {
+pub fn form(format: Option<Value>) -> Result<Option<OutputFormat>, RequestError> {
     match format {
         None | Some(Value::Null) => Ok(None),
         Some(Value::String(text)) if text.is_empty() => Ok(None),
-        Some(Value::String(text)) if text == "json" => Ok(Some(Form::Schema(json!({ "type": "object" })))),
-        Some(schema @ Value::Object(_)) => Ok(Some(Form::Schema(schema))),
+        Some(Value::String(text)) if text == "json" => Ok(Some(OutputFormat::Schema(json!({ "type": "object" })))),
+        Some(schema @ Value::Object(_)) => Ok(Some(OutputFormat::Schema(schema))),
         Some(_) => Err(RequestError::parameter("format", "format must be \"json\" or a JSON schema, an object")),
     }
 }
@@ -164,14 +164,14 @@ pub fn thinking(think: Option<Value>) -> Result<Thinking, RequestError> {
 }
 
 /// Fields that change no answer here: what becomes of a conversation that is too long, which is refused, and what is not possible unless it asks for nothing.
-const KNOWN: &[&str] = &["truncate", "shift", "logprobs", "top_logprobs", "context", "images", "template"];
+const IGNORED_FIELDS: &[&str] = &["truncate", "shift", "logprobs", "top_logprobs", "context", "images", "template"];
 
 /// Refuses the fields that nobody knows, and those that mean something that is not possible.
 ///
 /// # Errors
 /// The first of them.
 pub fn known(others: &Map<String, Value>) -> Result<(), RequestError> {
-    let unknown: Vec<&str> = others.keys().map(String::as_str).filter(|name| !KNOWN.contains(name)).collect();
+    let unknown: Vec<&str> = others.keys().map(String::as_str).filter(|name| !IGNORED_FIELDS.contains(name)).collect();
     if !unknown.is_empty() {
         return Err(RequestError::unknown(&unknown));
     }

@@ -9,11 +9,11 @@ use super::usage::{finish_name, rate};
 use crate::api::interface::{Interface, ResponseEncoder};
 use crate::core::error::RequestError;
 use crate::core::event::{Chosen, Finish, Usage};
+use crate::core::field_names::FieldNames;
 use crate::core::id::fresh_id;
-use crate::core::limits::TOP;
+use crate::core::limits::MAX_TOP_LOGPROBS;
 use crate::core::model::Served;
-use crate::core::names::FieldNames;
-use crate::core::output::{Answer, OutputEvent};
+use crate::core::output::{FinishedReply, OutputEvent};
 use crate::core::request::{GenerateRequest, Input, Thinking};
 use crate::core::tools::ToolChoice;
 use crate::net::error::to_json;
@@ -129,8 +129,8 @@ impl ChatRequest {
     /// Alternatives whose probabilities are asked for, if any are.
     fn logprobs(&self) -> Result<Option<usize>, RequestError> {
         match (self.logprobs.unwrap_or(false), self.top_logprobs) {
-            (_, Some(top)) if top > TOP => {
-                Err(RequestError::parameter("top_logprobs", format!("top_logprobs may be at most {TOP}")))
+            (_, Some(top)) if top > MAX_TOP_LOGPROBS => {
+                Err(RequestError::parameter("top_logprobs", format!("top_logprobs may be at most {MAX_TOP_LOGPROBS}")))
             }
             (false, Some(top)) if top > 0 => {
                 Err(RequestError::parameter("top_logprobs", "top_logprobs is for logprobs only: set that to true"))
@@ -221,7 +221,7 @@ impl ChatEncoder {
         self.delta(index, json!({ "tool_calls": [call] }), out);
     }
     /// The message, whole.
-    fn message(&self, answer: Answer) -> Value {
+    fn message(&self, answer: FinishedReply) -> Value {
         let calling = self.forced || !answer.calls.is_empty();
         let content = if answer.text.is_empty() && calling { Value::Null } else { answer.text.into() };
         let mut message = json!({ "role": "assistant", "content": content, "refusal": null });
@@ -290,7 +290,7 @@ impl ResponseEncoder for ChatEncoder {
     fn fail(&mut self, error: &RequestError, out: &mut Vec<Chunk>) {
         out.extend([Chunk::Data(None, to_json(error)), Chunk::Text("[DONE]")]);
     }
-    fn whole(self, answers: Vec<Answer>, usage: &Usage) -> Response {
+    fn whole(self, answers: Vec<FinishedReply>, usage: &Usage) -> Response {
         let mut answers = answers;
         let tokens: Vec<Vec<Chosen>> = answers.iter_mut().map(|answer| std::mem::take(&mut answer.tokens)).collect();
         let choices = answers.into_iter().zip(&tokens).enumerate().map(|(index, (answer, tokens))| WholeChoice {

@@ -7,10 +7,10 @@ use super::usage::finish_name;
 use crate::api::interface::{Interface, ResponseEncoder};
 use crate::core::error::RequestError;
 use crate::core::event::{Chosen, Usage};
-use crate::core::limits::TOP;
+use crate::core::field_names::FieldNames;
+use crate::core::limits::MAX_TOP_LOGPROBS;
 use crate::core::model::Served;
-use crate::core::names::FieldNames;
-use crate::core::output::{Answer, OutputEvent};
+use crate::core::output::{FinishedReply, OutputEvent};
 use crate::core::request::{GenerateRequest, Input, PromptText};
 use crate::net::error::to_json;
 use crate::net::stream::{Chunk, Framing};
@@ -59,7 +59,7 @@ impl RequestPrompt {
 }
 
 /// Tokens of an answer unless said, as the interface has it.
-const LIMIT: u64 = 16;
+const DEFAULT_MAX_TOKENS: u64 = 16;
 
 const NAMES: FieldNames = FieldNames {
     input: "prompt",
@@ -85,14 +85,14 @@ impl Interface for Completions {
     ) -> Result<(GenerateRequest, CompletionEncoder), RequestError> {
         let mut common = body.common();
         // Said or not, it is bounded, unless it is said that it is not.
-        common.max_tokens.get_or_insert(LIMIT as i64);
+        common.max_tokens.get_or_insert(DEFAULT_MAX_TOKENS as i64);
         let mut prompts = body.prompt.list();
         let echo = body.echo.unwrap_or(false);
         if let Some(suffix) = body.suffix.filter(|suffix| !suffix.is_empty()) {
             infill(served, &mut prompts, &suffix, echo)?;
         }
-        if body.logprobs.is_some_and(|top| top > TOP) {
-            return Err(RequestError::parameter("logprobs", format!("logprobs may be at most {TOP}")));
+        if body.logprobs.is_some_and(|top| top > MAX_TOP_LOGPROBS) {
+            return Err(RequestError::parameter("logprobs", format!("logprobs may be at most {MAX_TOP_LOGPROBS}")));
         }
         let echoes = if echo { prompts.iter().map(|prompt| shown(served, prompt)).collect() } else { Vec::new() };
         let mut request = GenerateRequest::new(&NAMES, Input::Prompts(prompts));
@@ -197,12 +197,12 @@ impl CompletionEncoder {
         choice.offset = CompletionLogprobs { served, tokens: &tokens, offset: choice.offset }.end();
     }
     /// The answers that are told of each prompt, the most probable first where not all are.
-    fn best(&self, answers: Vec<Answer>) -> Vec<(usize, Answer)> {
-        let mean = |answer: &Answer| {
+    fn best(&self, answers: Vec<FinishedReply>) -> Vec<(usize, FinishedReply)> {
+        let mean = |answer: &FinishedReply| {
             let sum: f32 = answer.tokens.iter().filter_map(|chosen| chosen.logprob).sum();
             sum / answer.tokens.len().max(1) as f32
         };
-        let mut all: Vec<(usize, Answer)> =
+        let mut all: Vec<(usize, FinishedReply)> =
             answers.into_iter().enumerate().map(|(at, answer)| (at / self.made, answer)).collect();
         if self.told < self.made {
             all.sort_by(|(a, x), (b, y)| a.cmp(b).then(mean(y).total_cmp(&mean(x))));
@@ -246,7 +246,7 @@ impl ResponseEncoder for CompletionEncoder {
     fn fail(&mut self, error: &RequestError, out: &mut Vec<Chunk>) {
         out.extend([Chunk::Data(None, to_json(error)), Chunk::Text("[DONE]")]);
     }
-    fn whole(self, answers: Vec<Answer>, usage: &Usage) -> Response {
+    fn whole(self, answers: Vec<FinishedReply>, usage: &Usage) -> Response {
         let told: Vec<(String, Vec<Chosen>, Option<&'static str>)> = self
             .best(answers)
             .into_iter()

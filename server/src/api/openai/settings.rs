@@ -1,6 +1,6 @@
 //! What requests of both kinds have in common: which model, how tokens are chosen, when to stop, how to answer.
 
-use crate::core::constraint::grammar::Form;
+use crate::core::constraint::grammar::OutputFormat;
 use crate::core::error::RequestError;
 use crate::core::request::GenerateRequest;
 use crate::core::sampling::SamplingOptions;
@@ -167,9 +167,9 @@ impl Common {
         request.ignore_eos = self.ignore_eos.unwrap_or(false);
         let forms = [
             ("grammar", self.grammar.map(grammar)),
-            ("guided_json", self.guided_json.map(Form::Schema)),
-            ("guided_regex", self.guided_regex.map(Form::Regex)),
-            ("guided_choice", self.guided_choice.map(Form::Choice)),
+            ("guided_json", self.guided_json.map(OutputFormat::Schema)),
+            ("guided_regex", self.guided_regex.map(OutputFormat::Regex)),
+            ("guided_choice", self.guided_choice.map(OutputFormat::Choice)),
         ];
         for (name, form) in forms.into_iter().filter_map(|(name, form)| Some((name, form?))) {
             if request.form.is_some() {
@@ -184,8 +184,8 @@ impl Common {
 }
 
 /// llama.cpp's notation has a sign that Lark has not.
-fn grammar(text: String) -> Form {
-    if text.contains("::=") { Form::Gbnf(text) } else { Form::Lark(text) }
+fn grammar(text: String) -> OutputFormat {
+    if text.contains("::=") { OutputFormat::Gbnf(text) } else { OutputFormat::Lark(text) }
 }
 
 /// Most tokens of an answer; none for −1, which is no bound.
@@ -216,7 +216,7 @@ const IGNORED: &[(&str, &str)] = &[
 ];
 
 /// Parameters that only these values are possible of, which is what there is without them. Null stands for leaving one out.
-const ONLY: &[(&str, &[&str])] = &[
+const FIXED_PARAMETERS: &[(&str, &[&str])] = &[
     ("modalities", &["[\"text\"]"]),
     ("verbosity", &["\"medium\""]),
     ("prediction", &[]),
@@ -226,12 +226,13 @@ const ONLY: &[(&str, &[&str])] = &[
 
 /// Refuses the parameters that nobody knows, lest a slip of the pen goes unnoticed, and those that cannot be honoured.
 fn known(others: &Map<String, Value>) -> Result<(), RequestError> {
-    let is_known = |name: &&str| IGNORED.iter().any(|row| row.0 == *name) || ONLY.iter().any(|row| row.0 == *name);
+    let is_known =
+        |name: &&str| IGNORED.iter().any(|row| row.0 == *name) || FIXED_PARAMETERS.iter().any(|row| row.0 == *name);
     let unknown: Vec<&str> = others.keys().map(String::as_str).filter(|name| !is_known(name)).collect();
     if !unknown.is_empty() {
         return Err(RequestError::unknown(&unknown));
     }
-    let refused = ONLY.iter().find(|(name, values)| {
+    let refused = FIXED_PARAMETERS.iter().find(|(name, values)| {
         others.get(*name).is_some_and(|value| !value.is_null() && !values.contains(&value.to_string().as_str()))
     });
     match refused {

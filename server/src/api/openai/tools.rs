@@ -1,6 +1,6 @@
 //! Tools that a request offers, and forms that it asks for.
 
-use crate::core::constraint::grammar::Form;
+use crate::core::constraint::grammar::OutputFormat;
 use crate::core::error::RequestError;
 use crate::core::tools::{self, ToolField};
 use crate::net::body::IgnoredFields;
@@ -37,15 +37,15 @@ struct Function {
 )]
 pub enum RequestToolChoice {
     /// In general.
-    Mode(Mode),
+    Mode(ToolChoiceMode),
     /// That one must.
-    Named(Choice),
+    Named(NamedToolChoice),
 }
 
 /// A tool that must be called.
 #[derive(Deserialize, Clone, Debug)]
 #[serde(expecting = "an object")]
-pub struct Choice {
+pub struct NamedToolChoice {
     function: Named,
     #[serde(flatten)]
     _others: IgnoredFields,
@@ -54,7 +54,7 @@ pub struct Choice {
 /// In general.
 #[derive(Deserialize, Clone, Copy, PartialEq, Eq, Debug)]
 #[serde(rename_all = "lowercase")]
-pub enum Mode {
+pub enum ToolChoiceMode {
     /// None.
     None,
     /// As the model likes.
@@ -133,9 +133,9 @@ impl RequestTool {
 impl From<RequestToolChoice> for tools::ToolChoice {
     fn from(choice: RequestToolChoice) -> tools::ToolChoice {
         match choice {
-            RequestToolChoice::Mode(Mode::None) => tools::ToolChoice::None,
-            RequestToolChoice::Mode(Mode::Auto) => tools::ToolChoice::Auto,
-            RequestToolChoice::Mode(Mode::Required) => tools::ToolChoice::Required,
+            RequestToolChoice::Mode(ToolChoiceMode::None) => tools::ToolChoice::None,
+            RequestToolChoice::Mode(ToolChoiceMode::Auto) => tools::ToolChoice::Auto,
+            RequestToolChoice::Mode(ToolChoiceMode::Required) => tools::ToolChoice::Required,
             RequestToolChoice::Named(choice) => tools::ToolChoice::Named(choice.function.name),
         }
     }
@@ -146,7 +146,7 @@ impl ResponseFormat {
     ///
     /// # Errors
     /// A schema that is none.
-    pub fn form(self) -> Result<Option<Form>, RequestError> {
+    pub fn form(self) -> Result<Option<OutputFormat>, RequestError> {
         let (schema, at) = match self.kind {
             FormatKind::Text => return Ok(None),
             FormatKind::JsonObject => {
@@ -157,7 +157,7 @@ impl ResponseFormat {
             }
         };
         match schema.filter(|schema| schema.is_object() || schema.is_boolean()) {
-            Some(schema) => Ok(Some(Form::Schema(schema))),
+            Some(schema) => Ok(Some(OutputFormat::Schema(schema))),
             None => {
                 let message = "a response_format of this type needs a schema, an object";
                 Err(RequestError::parameter(at, message))

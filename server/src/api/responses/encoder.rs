@@ -5,7 +5,7 @@ use crate::core::error::RequestError;
 use crate::core::event::{Finish, Usage};
 use crate::core::id::fresh_id;
 use crate::core::model::{Served, now};
-use crate::core::output::{Answer, OutputEvent};
+use crate::core::output::{FinishedReply, OutputEvent};
 use crate::net::error::to_json;
 use crate::net::stream::{Chunk, Framing};
 use axum::Json;
@@ -232,7 +232,7 @@ impl ResponseEncoder for ResponsesEncoder {
         let response = self.response("failed", error, None);
         self.event("response.failed", json!({ "response": response }), out);
     }
-    fn whole(mut self, answers: Vec<Answer>, usage: &Usage) -> Response {
+    fn whole(mut self, answers: Vec<FinishedReply>, usage: &Usage) -> Response {
         let answer = answers.into_iter().next().unwrap_or_default();
         let mut unread = Vec::new();
         let calls = answer

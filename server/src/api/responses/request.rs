@@ -3,10 +3,10 @@
 use super::encoder::{EchoedSettings, ResponsesEncoder};
 use super::items::{RequestInput, convert};
 use crate::api::interface::Interface;
-use crate::core::constraint::grammar::Form;
+use crate::core::constraint::grammar::OutputFormat;
 use crate::core::error::RequestError;
+use crate::core::field_names::FieldNames;
 use crate::core::model::Served;
-use crate::core::names::FieldNames;
 use crate::core::request::{GenerateRequest, Input, Thinking};
 use crate::core::sampling::{SamplingOptions, whole};
 use crate::core::tools::{Tool, ToolChoice, ToolField};
@@ -205,12 +205,12 @@ fn known(others: &Map<String, Value>) -> Result<(), RequestError> {
 }
 
 impl Format {
-    fn form(self) -> Result<Option<Form>, RequestError> {
+    fn form(self) -> Result<Option<OutputFormat>, RequestError> {
         match (self.kind, self.schema) {
             (FormatKind::Text, _) => Ok(None),
-            (FormatKind::JsonObject, _) => Ok(Some(Form::Schema(json!({ "type": "object" })))),
+            (FormatKind::JsonObject, _) => Ok(Some(OutputFormat::Schema(json!({ "type": "object" })))),
             (FormatKind::JsonSchema, Some(schema)) if schema.is_object() || schema.is_boolean() => {
-                Ok(Some(Form::Schema(schema)))
+                Ok(Some(OutputFormat::Schema(schema)))
             }
             (FormatKind::JsonSchema, _) => {
                 let message = "a format of type json_schema needs a schema, an object";
@@ -254,9 +254,9 @@ fn choice_json(choice: &ToolChoice) -> Value {
     }
 }
 
-fn format_json(form: Option<&Form>) -> Value {
+fn format_json(form: Option<&OutputFormat>) -> Value {
     match form {
-        Some(Form::Schema(schema)) => {
+        Some(OutputFormat::Schema(schema)) => {
             json!({ "type": "json_schema", "name": "answer", "schema": schema, "strict": true })
         }
         _ => json!({ "type": "text" }),

@@ -7,7 +7,7 @@ use super::lark::{GrammarTexts, line, literal};
 use serde_json::{Map, Value};
 
 /// Most levels of a schema, references followed: what is deeper may be anything.
-const DEPTH: usize = 8;
+const MAX_DEPTH: usize = 8;
 
 /// The rules of one call's arguments.
 pub struct BareRules<'g> {
@@ -38,7 +38,7 @@ impl<'g> BareRules<'g> {
         self.anything();
         self.root = parameters.cloned().unwrap_or_default();
         match self.root.get("properties").and_then(Value::as_object).cloned() {
-            Some(properties) => format!("{} \"}}\"", self.pairs(&properties, &self.root.clone(), DEPTH)),
+            Some(properties) => format!("{} \"}}\"", self.pairs(&properties, &self.root.clone(), MAX_DEPTH)),
             None if parameters.is_none() => "\"}\"".into(),
             None => format!("pairs_{} \"}}\"", self.tool),
         }

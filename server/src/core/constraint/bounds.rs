@@ -6,25 +6,25 @@ use std::collections::HashSet;
 
 /// Levels of JSON that the compiler may be within at a time: a chain of 1,000 references is 6,000 of them, and takes up to 16 MiB of its
 /// stack.
-const LEVELS: usize = 8_000;
+const MAX_LEVELS: usize = 8_000;
 /// Bytes of stack for that, with a margin. The system gives what is touched only.
 pub const STACK: usize = 64 << 20;
 /// Values in all: 10,000 of an enumeration take a quarter of a second.
-const VALUES: usize = 50_000;
+const MAX_VALUES: usize = 50_000;
 /// Properties of every object, squared and added up, as the time is: one object of 1,000, and 2,000 take 2 s.
-const SQUARES: usize = 1_000_000;
+const MAX_SQUARED_PROPERTIES: usize = 1_000_000;
 /// Properties of an object that says how many it must have: the time goes by the cube.
-const COUNTED: usize = 64;
+const MAX_COUNTED_PROPERTIES: usize = 64;
 /// Alternatives of all `oneOf`, each of which is compared with each: 20,000 take 6 s.
-const ALTERNATIVES: usize = 2_000;
+const MAX_ALTERNATIVES: usize = 2_000;
 /// Patterns of names of properties, each of which is intersected with each: 300 take 26 s.
-const PATTERNS: usize = 32;
+const MAX_PATTERNS: usize = 32;
 /// Properties of an object, and patterns, in a schema that intersects some, which multiplies what they have.
-const COMBINED: (usize, usize) = (200, 1);
+const MAX_COMBINED: (usize, usize) = (200, 1);
 /// Products of alternatives there, of all such schemas: 24 alternatives in groups of three, which is the worst way to group them.
-const PRODUCTS: usize = 3_usize.pow(8);
+const MAX_ALTERNATIVE_PRODUCT: usize = 3_usize.pow(8);
 /// Keys that only describe a schema: nothing is intersected with them.
-const DESCRIBING: [&str; 12] = [
+const ANNOTATION_KEYWORDS: [&str; 12] = [
     "title",
     "description",
     "default",
@@ -89,9 +89,9 @@ impl<'s> Tally<'s> {
             let groups = u32::try_from(one.alternatives.div_ceil(3)).unwrap_or(u32::MAX);
             self.products = self.products.saturating_add(3_usize.saturating_pow(groups));
             self.combined_patterns = self.combined_patterns.max(one.patterns);
-            self.bound(one.properties, COMBINED.0);
+            self.bound(one.properties, MAX_COMBINED.0);
         }
-        self.bound(if one.counts { one.properties } else { one.counted }, COUNTED);
+        self.bound(if one.counts { one.properties } else { one.counted }, MAX_COUNTED_PROPERTIES);
     }
     /// An object has so many properties, and may have that many.
     fn bound(&mut self, properties: usize, most: usize) {
@@ -144,18 +144,18 @@ impl<'s> Tally<'s> {
         let levels = self.depth * (1 + self.references.len());
         let (properties, most) = self.most.unwrap_or_default();
         for (name, count, most) in [
-            ("values", self.values, VALUES),
-            ("levels of nesting and references", levels, LEVELS),
-            ("properties of its objects, squared and added up", self.squares, SQUARES),
+            ("values", self.values, MAX_VALUES),
+            ("levels of nesting and references", levels, MAX_LEVELS),
+            ("properties of its objects, squared and added up", self.squares, MAX_SQUARED_PROPERTIES),
             ("properties of an object that is combined with others or says how many it must have", properties, most),
-            ("alternatives of oneOf, in place of which anyOf may do", self.alternatives, ALTERNATIVES),
+            ("alternatives of oneOf, in place of which anyOf may do", self.alternatives, MAX_ALTERNATIVES),
             (
                 "products of alternatives where schemas are combined (allOf, or $ref beside others)",
                 self.products,
-                PRODUCTS,
+                MAX_ALTERNATIVE_PRODUCT,
             ),
-            ("patternProperties", self.patterns, PATTERNS),
-            ("patternProperties where schemas are combined", self.combined_patterns, COMBINED.1),
+            ("patternProperties", self.patterns, MAX_PATTERNS),
+            ("patternProperties where schemas are combined", self.combined_patterns, MAX_COMBINED.1),
         ] {
             if count > most {
                 return Err(format!("it has {count} {name}, and may have {most}"));
@@ -169,7 +169,7 @@ impl<'s> Tally<'s> {
 /// may have any names.
 fn intersect(members: &Map<String, Value>, one: &mut One) {
     let list = |key: &str| members.get(key).and_then(Value::as_array).map(Vec::len);
-    let alone = |key: &str| members.keys().all(|it| it == key || DESCRIBING.contains(&it.as_str()));
+    let alone = |key: &str| members.keys().all(|it| it == key || ANNOTATION_KEYWORDS.contains(&it.as_str()));
     let refers = members.get("$ref").is_some_and(Value::is_string);
     let applied = ["allOf", "anyOf", "oneOf"].iter().filter(|key| list(key).is_some()).count() + usize::from(refers);
     one.combines |= applied > 1 || list("allOf").is_some_and(|n| n > 1 || !alone("allOf"));

@@ -3,7 +3,7 @@
 use super::bare::BareRules;
 use super::close::compact;
 use super::lark::{GrammarTexts, line, literal};
-use gristmill_llm::chat::markup::{Arguments, Form, Frame};
+use gristmill_llm::chat::markup::{Arguments, CallFormat, Frame};
 use serde_json::{Map, Value, json};
 use std::fmt::Write;
 
@@ -16,7 +16,7 @@ pub struct Callable<'t> {
 }
 
 /// Most bytes of a grammar: definitions are repeated for every parameter that refers to some.
-const BYTES: usize = 8 << 20;
+const MAX_GRAMMAR_BYTES: usize = 8 << 20;
 
 /// The rule `calls`, and those that it needs: one call, or `several` where the markup has room for them.
 ///
@@ -29,8 +29,8 @@ pub fn call_rules(texts: &GrammarTexts, calls: &[Callable], several: bool) -> Re
     // Where messages have headers a call is a message, which ends the reply; and templates write but one object that is a reply.
     let several = several && markup.frame == Frame::Text && !markup.is_bare();
     let body = match (markup.form, several) {
-        (Form::Object { list: true, .. }, true) => "\"[\" call (\", \" call)* \"]\"".to_owned(),
-        (Form::Object { list: true, .. }, false) => "\"[\" call \"]\"".to_owned(),
+        (CallFormat::Object { list: true, .. }, true) => "\"[\" call (\", \" call)* \"]\"".to_owned(),
+        (CallFormat::Object { list: true, .. }, false) => "\"[\" call \"]\"".to_owned(),
         (_, true) => "call+".to_owned(),
         (_, false) => "call".to_owned(),
     };
@@ -40,8 +40,8 @@ pub fn call_rules(texts: &GrammarTexts, calls: &[Callable], several: bool) -> Re
     let (open, close) = (texts.terms(markup.call[0]), texts.terms(markup.call[1]));
     for (i, tool) in calls.iter().enumerate() {
         let body = match markup.form {
-            Form::Object { arguments, .. } => object_call(&mut rules, i, tool, arguments),
-            Form::Named(name, arguments) => {
+            CallFormat::Object { arguments, .. } => object_call(&mut rules, i, tool, arguments),
+            CallFormat::Named(name, arguments) => {
                 let id = name.id.map(|id| format!("{} /{}/", texts.terms(id.before), id.pattern)).unwrap_or_default();
                 let (before, after) = (texts.terms(name.before), texts.terms(name.after));
                 let values = match arguments {
@@ -51,14 +51,14 @@ pub fn call_rules(texts: &GrammarTexts, calls: &[Callable], several: bool) -> Re
                     }
                     Arguments::Tags { key, value } => Tags { texts, key, value }.call(&mut rules, i, tool),
                     Arguments::Bare(quote) => {
-                        BareRules::new(texts, quote, i, &mut rules, BYTES).arguments(tool.parameters)
+                        BareRules::new(texts, quote, i, &mut rules, MAX_GRAMMAR_BYTES).arguments(tool.parameters)
                     }
                 };
                 format!("{before} {} {id} {after} {values}", literal(tool.name))
             }
         };
-        if rules.len() > BYTES {
-            return Err(format!("its grammar is longer than {BYTES} bytes"));
+        if rules.len() > MAX_GRAMMAR_BYTES {
+            return Err(format!("its grammar is longer than {MAX_GRAMMAR_BYTES} bytes"));
         }
         line(&mut rules, format_args!("call_{i}: {open} {body} {close}"));
     }
@@ -121,7 +121,7 @@ impl Tags<'_> {
             _ => {
                 let mut schema = object(Some(schema));
                 // References are to the root of what they stand in. There is no use for them where the grammar is too long already.
-                for definitions in ["$defs", "definitions"].into_iter().filter(|_| rules.len() <= BYTES) {
+                for definitions in ["$defs", "definitions"].into_iter().filter(|_| rules.len() <= MAX_GRAMMAR_BYTES) {
                     if let Some(all) = parameters.get(definitions) {
                         schema.insert(definitions.into(), all.clone());
                     }

@@ -6,7 +6,7 @@ use serde_json::{Map, Value, json};
 const APPLICATORS: &[&str] =
     &["$ref", "allOf", "anyOf", "oneOf", "not", "if", "then", "else", "dependentSchemas", "$dynamicRef"];
 /// Keywords that say which keys there may be besides those of `properties`.
-const ASKED: &[&str] =
+const KEY_KEYWORDS: &[&str] =
     &["additionalProperties", "patternProperties", "unevaluatedProperties", "propertyNames", "minProperties"];
 
 /// The schema with its objects closed. Those that are combined with others stay as they are, and so do definitions where anything is.
@@ -67,7 +67,7 @@ fn close(schema: &Value, combined: bool) -> Value {
     };
     let mut out: Map<String, Value> = members.iter().map(inner).collect();
     let names = members.get("properties").and_then(Value::as_object).is_some_and(|names| !names.is_empty());
-    if names && !ASKED.iter().any(|key| members.contains_key(*key)) {
+    if names && !KEY_KEYWORDS.iter().any(|key| members.contains_key(*key)) {
         out.insert("additionalProperties".into(), false.into());
     }
     out.into()

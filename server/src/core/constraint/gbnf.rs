@@ -24,9 +24,9 @@ pub fn to_lark(text: &str) -> Result<String, String> {
 }
 
 /// Most levels of groups within groups.
-const DEPTH: usize = 64;
+const MAX_DEPTH: usize = 64;
 /// Most repetitions that a count may ask for.
-const TIMES: usize = 10_000;
+const MAX_REPETITIONS: usize = 10_000;
 
 struct Parser<'t> {
     rest: &'t str,
@@ -98,8 +98,8 @@ impl Parser<'_> {
         }
     }
     fn alternatives(&mut self, depth: usize) -> Result<String, String> {
-        if depth > DEPTH {
-            return Err(format!("there are more than {DEPTH} groups within each other"));
+        if depth > MAX_DEPTH {
+            return Err(format!("there are more than {MAX_DEPTH} groups within each other"));
         }
         let mut out = self.sequence(depth)?;
         loop {
@@ -175,8 +175,8 @@ impl Parser<'_> {
                 let count = self.rest[1..end].replace(' ', "");
                 self.rest = &self.rest[end + 1..];
                 let (least, most) = count.split_once(',').unwrap_or((&count, &count));
-                let number = |text: &str| text.parse::<usize>().ok().filter(|&n| n <= TIMES);
-                let wrong = || format!("{{{count}}} is no count up to {TIMES}");
+                let number = |text: &str| text.parse::<usize>().ok().filter(|&n| n <= MAX_REPETITIONS);
+                let wrong = || format!("{{{count}}} is no count up to {MAX_REPETITIONS}");
                 let least = number(least).ok_or_else(wrong)?;
                 let most =
                     if most.is_empty() { None } else { Some(number(most).filter(|&m| m >= least).ok_or_else(wrong)?) };

@@ -15,7 +15,7 @@ use serde_json::Value;
 
 /// What the text of an answer must be.
 #[derive(Clone, Debug)]
-pub enum Form {
+pub enum OutputFormat {
     /// JSON of that schema.
     Schema(Value),
     /// A text that the regular expression matches, whole.
@@ -32,7 +32,7 @@ pub enum Form {
 #[derive(Default)]
 pub struct OutputConstraint<'t> {
     /// That may be the answer.
-    pub form: Option<&'t Form>,
+    pub form: Option<&'t OutputFormat>,
     /// Calls of these may be the answer.
     pub calls: Vec<Callable<'t>>,
     /// Several calls?
@@ -40,7 +40,7 @@ pub struct OutputConstraint<'t> {
 }
 
 /// Most bytes of a grammar, or of a regular expression, that a client gives.
-const GIVEN: usize = 32 << 10;
+const MAX_GRAMMAR_BYTES: usize = 32 << 10;
 
 /// The grammar of what an answer must be.
 ///
@@ -54,18 +54,20 @@ pub fn grammar(
 ) -> Result<TopLevelGrammar, String> {
     let OutputConstraint { form, calls, several } = constraint;
     let mut tally = Tally::default();
-    let schema = form.and_then(|form| if let Form::Schema(schema) = form { Some(schema) } else { None });
+    let schema = form.and_then(|form| if let OutputFormat::Schema(schema) = form { Some(schema) } else { None });
     schema.into_iter().chain(calls.iter().filter_map(|tool| tool.parameters)).for_each(|it| tally.add(it));
     tally.check()?;
     let mut starts: Vec<&str> = Vec::new();
     let mut rules = String::new();
     match form {
         None => {}
-        Some(Form::Lark(text) | Form::Gbnf(text)) if !calls.is_empty() || text.len() > GIVEN => {
-            return Err(format!("it may have {GIVEN} bytes, and stands alone, without tools"));
+        Some(OutputFormat::Lark(text) | OutputFormat::Gbnf(text))
+            if !calls.is_empty() || text.len() > MAX_GRAMMAR_BYTES =>
+        {
+            return Err(format!("it may have {MAX_GRAMMAR_BYTES} bytes, and stands alone, without tools"));
         }
-        Some(Form::Lark(text)) => return Ok(TopLevelGrammar::from_lark(text.clone())),
-        Some(Form::Gbnf(text)) => return gbnf::to_lark(text).map(TopLevelGrammar::from_lark),
+        Some(OutputFormat::Lark(text)) => return Ok(TopLevelGrammar::from_lark(text.clone())),
+        Some(OutputFormat::Gbnf(text)) => return gbnf::to_lark(text).map(TopLevelGrammar::from_lark),
         Some(form) => {
             starts.push("answer");
             line(&mut rules, format_args!("answer: {}", answer(form)?));
@@ -87,16 +89,20 @@ pub fn grammar(
 }
 
 /// The right side of a rule for a form that is no grammar of its own.
-fn answer(form: &Form) -> Result<String, String> {
+fn answer(form: &OutputFormat) -> Result<String, String> {
     match form {
-        Form::Schema(schema) => Ok(format!("%json {}", compact(schema))),
-        Form::Regex(regex) if regex.len() > GIVEN => Err(format!("it may have {GIVEN} bytes")),
-        Form::Regex(regex) => Ok(format!("/{}/", slashed(regex))),
-        Form::Choice(texts) if texts.is_empty() || texts.iter().map(String::len).sum::<usize>() > GIVEN => {
-            Err(format!("it must name some texts, of {GIVEN} bytes in all"))
+        OutputFormat::Schema(schema) => Ok(format!("%json {}", compact(schema))),
+        OutputFormat::Regex(regex) if regex.len() > MAX_GRAMMAR_BYTES => {
+            Err(format!("it may have {MAX_GRAMMAR_BYTES} bytes"))
         }
-        Form::Choice(texts) => Ok(texts.iter().map(|text| literal(text)).collect::<Vec<_>>().join(" | ")),
-        Form::Lark(_) | Form::Gbnf(_) => unreachable!("{form:?} is a grammar of its own"),
+        OutputFormat::Regex(regex) => Ok(format!("/{}/", slashed(regex))),
+        OutputFormat::Choice(texts)
+            if texts.is_empty() || texts.iter().map(String::len).sum::<usize>() > MAX_GRAMMAR_BYTES =>
+        {
+            Err(format!("it must name some texts, of {MAX_GRAMMAR_BYTES} bytes in all"))
+        }
+        OutputFormat::Choice(texts) => Ok(texts.iter().map(|text| literal(text)).collect::<Vec<_>>().join(" | ")),
+        OutputFormat::Lark(_) | OutputFormat::Gbnf(_) => unreachable!("{form:?} is a grammar of its own"),
     }
 }
 
@@ -133,7 +139,7 @@ fn headed(rules: &mut String, texts: &GrammarTexts, messages: &Messages) {
 mod tests {
     use super::*;
     use crate::core::constraint::mask::Grammars;
-    use gristmill_llm::chat::markup::{Arguments, Form as MarkupForm, JSON, TABLE, TAGS, all_markers};
+    use gristmill_llm::chat::markup::{Arguments, CallFormat as MarkupForm, JSON, TABLE, TAGS, all_markers};
     use gristmill_llm::chat::spell::{self, Spelt};
     use gristmill_llm::sampling::TokenSet;
     use gristmill_llm::tokenizer::TokenizerSpec;
@@ -313,7 +319,7 @@ mod tests {
     #[test]
     fn messages_have_headers_and_may_think_first() {
         let harmony = TABLE.iter().find(|row| row.name == "harmony").expect("harmony");
-        let schema = Form::Schema(json!({ "type": "boolean" }));
+        let schema = OutputFormat::Schema(json!({ "type": "boolean" }));
         let form = OutputConstraint {
             form: Some(&schema),
             calls: vec![Callable { name: "now", parameters: None }],
@@ -332,7 +338,7 @@ mod tests {
     #[test]
     fn reasoning_is_free_and_the_answer_is_not() {
         let schema = json!({ "type": "object", "properties": { "x": { "type": "boolean" } }, "required": ["x"], "additionalProperties": false });
-        let schema = Form::Schema(schema);
+        let schema = OutputFormat::Schema(schema);
         let form = OutputConstraint { form: Some(&schema), ..OutputConstraint::default() };
         let text = "Hm. So?</think>{\"x\": true}";
         assert_eq!(follow(&form, &JSON, true, text), (text.into(), true));

@@ -70,13 +70,13 @@ fn begin(factory: &ParserFactory, grammar: TopLevelGrammar) -> Result<Matcher, S
     // One that allows nothing (it refers to itself alone, say) compiles nevertheless.
     match matcher.deep_clone().compute_mask_or_eos() {
         Ok(mask) if !mask.is_zero() => Ok(matcher),
-        Ok(_) => Err(NOTHING.into()),
-        Err(error) if error.to_string().contains("NoExtension") => Err(NOTHING.into()),
+        Ok(_) => Err(UNSATISFIABLE.into()),
+        Err(error) if error.to_string().contains("NoExtension") => Err(UNSATISFIABLE.into()),
         Err(error) => Err(error.to_string()),
     }
 }
 
-const NOTHING: &str = "no text can satisfy it";
+const UNSATISFIABLE: &str = "no text can satisfy it";
 
 /// What is wrong with a schema, in a line: without the grammar around it, which is ours and holds all of the schema.
 fn reason(error: &str) -> String {

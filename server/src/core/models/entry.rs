@@ -5,7 +5,7 @@ use crate::core::error::RequestError;
 use crate::core::load::Load;
 use crate::core::loading::Loading;
 use crate::core::metrics::ModelMetrics;
-use crate::core::model::{About, Served, Text, now};
+use crate::core::model::{ModelFacts, ModelText, Served, now};
 use crate::core::models::names::Names;
 use crate::core::queue::Queue;
 use gristmill_llm::arch::Options;
@@ -24,7 +24,7 @@ pub trait ModelSource: Send + Sync + 'static {
     ///
     /// # Errors
     /// When that cannot be read.
-    fn text(&self) -> Result<Text, LoadError>;
+    fn text(&self) -> Result<ModelText, LoadError>;
     /// Itself, with so many tokens of context; fewer where that much memory is not there after all. It stays on the thread that asks.
     ///
     /// # Errors
@@ -36,7 +36,7 @@ pub trait ModelSource: Send + Sync + 'static {
 #[derive(Clone, Debug)]
 pub struct ModelPlan {
     /// Facts for whoever asks.
-    pub about: About,
+    pub about: ModelFacts,
     /// Tokens of context.
     pub context: usize,
     /// Bytes that it will take: weights, cache, activations.
@@ -81,7 +81,7 @@ pub struct ModelSpec {
 }
 
 /// A model, loaded or not.
-pub struct Model {
+pub struct ModelEntry {
     /// What it is called.
     pub names: Names,
     /// Since when it is served: seconds since 1970.
@@ -104,11 +104,11 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-impl Model {
+impl ModelEntry {
     /// One that is not loaded, for which at most so many requests wait.
-    pub fn new(spec: ModelSpec, waiting: usize, metrics: ModelMetrics, loading: Loading) -> Model {
+    pub fn new(spec: ModelSpec, waiting: usize, metrics: ModelMetrics, loading: Loading) -> ModelEntry {
         let ModelSpec { name, aliases, plan, source } = spec;
-        Model {
+        ModelEntry {
             names: Names { name, aliases },
             created: now(),
             source,
@@ -184,8 +184,8 @@ impl Model {
         *lock(&self.served) = Arc::downgrade(&fresh);
         Ok(fresh)
     }
-    fn fresh(&self, about: About, context: usize) -> Result<Arc<Served>, LoadError> {
-        let text = Text { name: self.name().to_owned(), ..self.source.text()? };
+    fn fresh(&self, about: ModelFacts, context: usize) -> Result<Arc<Served>, LoadError> {
+        let text = ModelText { name: self.name().to_owned(), ..self.source.text()? };
         let mut served = Served::new(text, about, context);
         served.created = self.created;
         Ok(Arc::new(served))

@@ -11,7 +11,7 @@ pub struct Names {
 
 /// Which model was meant.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub enum Found {
+pub enum NameMatch {
     /// That one, by its place.
     One(usize),
     /// One of these.
@@ -33,7 +33,7 @@ impl Names {
 }
 
 /// The model that is called so: exactly, or give or take a folder, an ending, or how large its letters are.
-pub fn find(asked: &str, models: &[&Names]) -> Found {
+pub fn find(asked: &str, models: &[&Names]) -> NameMatch {
     let asked = asked.trim();
     let ways: [&dyn Fn(&Names) -> bool; 4] = [
         &|names| names.name == asked,
@@ -49,15 +49,15 @@ pub fn find(asked: &str, models: &[&Names]) -> Found {
         let found: Vec<usize> = (0..models.len()).filter(|&at| way(models[at])).collect();
         match found.as_slice() {
             [] => {}
-            [one] => return Found::One(*one),
-            _ => return Found::Several(found),
+            [one] => return NameMatch::One(*one),
+            _ => return NameMatch::Several(found),
         }
     }
-    Found::None
+    NameMatch::None
 }
 
 /// A name that is less alike than this is no help.
-const ALIKE: f64 = 0.4;
+const MIN_SIMILARITY: f64 = 0.4;
 
 /// The model whose name is the most like that, if any is.
 pub fn nearest(asked: &str, models: &[&Names]) -> Option<usize> {
@@ -72,7 +72,7 @@ pub fn nearest(asked: &str, models: &[&Names]) -> Option<usize> {
         names.all().map(of).fold(0.0, f64::max)
     };
     let best = models.iter().map(|names| like(names)).enumerate().max_by(|a, b| a.1.total_cmp(&b.1));
-    best.filter(|best| best.1 >= ALIKE).map(|best| best.0)
+    best.filter(|best| best.1 >= MIN_SIMILARITY).map(|best| best.0)
 }
 
 #[cfg(test)]
@@ -94,21 +94,21 @@ mod tests {
         ];
         let all: Vec<&Names> = all.iter().collect();
         for (asked, found) in [
-            ("demo", Found::One(1)),
-            ("DEMO", Found::One(1)),
-            ("demo:latest", Found::One(1)),
-            (" demo.gguf ", Found::One(1)),
-            ("models/demo.gguf", Found::One(1)),
-            ("glm-4.7-flash", Found::One(0)),
-            ("GLM-4.7-Flash:latest", Found::One(0)),
-            ("glm-4.7-flash-q4_k_m", Found::One(0)),
-            ("hf:a/GLM-GGUF:Q4_K_M", Found::One(0)),
-            ("one/tiny", Found::One(2)),
-            ("Two/Tiny", Found::One(3)),
-            ("tiny", Found::Several(vec![2, 3])),
-            ("tiny-q8", Found::One(4)),
-            ("gpt-4", Found::None),
-            ("", Found::None),
+            ("demo", NameMatch::One(1)),
+            ("DEMO", NameMatch::One(1)),
+            ("demo:latest", NameMatch::One(1)),
+            (" demo.gguf ", NameMatch::One(1)),
+            ("models/demo.gguf", NameMatch::One(1)),
+            ("glm-4.7-flash", NameMatch::One(0)),
+            ("GLM-4.7-Flash:latest", NameMatch::One(0)),
+            ("glm-4.7-flash-q4_k_m", NameMatch::One(0)),
+            ("hf:a/GLM-GGUF:Q4_K_M", NameMatch::One(0)),
+            ("one/tiny", NameMatch::One(2)),
+            ("Two/Tiny", NameMatch::One(3)),
+            ("tiny", NameMatch::Several(vec![2, 3])),
+            ("tiny-q8", NameMatch::One(4)),
+            ("gpt-4", NameMatch::None),
+            ("", NameMatch::None),
         ] {
             assert_eq!(find(asked, &all), found, "{asked}");
         }

@@ -46,7 +46,7 @@ pub struct Resident {
 
 /// What is to be done for a model that is to be loaded.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub enum Decision {
+pub enum EvictionDecision {
     /// There is room.
     Load,
     /// There will be once these have left, by their places.
@@ -60,19 +60,19 @@ pub enum Decision {
 /// What is to be done for a model that takes `need` bytes, where `free` are free and at most `most` models may be loaded.
 ///
 /// The least recently used leaves first, one that nobody asks before one that is asked, and nobody who need not.
-pub fn decide(need: u64, free: u64, most: Option<usize>, residents: &[Resident]) -> Decision {
+pub fn decide(need: u64, free: u64, most: Option<usize>, residents: &[Resident]) -> EvictionDecision {
     let most = most.unwrap_or(usize::MAX).max(1);
     let fits = |left: &[usize]| {
         let bytes = left.iter().fold(free, |sum, &at| sum.saturating_add(residents[at].bytes));
         need <= bytes && residents.len() - left.len() < most
     };
     if fits(&[]) {
-        return Decision::Load;
+        return EvictionDecision::Load;
     }
     let (leaving, mut staying): (Vec<usize>, Vec<usize>) =
         (0..residents.len()).partition(|&at| residents[at].activity == Activity::Leaving);
     if fits(&leaving) {
-        return Decision::Wait;
+        return EvictionDecision::Wait;
     }
     staying.sort_by_key(|&at| (residents[at].activity == Activity::Busy, residents[at].used));
     let mut told = Vec::new();
@@ -84,7 +84,9 @@ pub fn decide(need: u64, free: u64, most: Option<usize>, residents: &[Resident])
         }
     }
     if !fits(&with(&told)) {
-        return Decision::TooLarge(residents.iter().fold(free, |sum, resident| sum.saturating_add(resident.bytes)));
+        return EvictionDecision::TooLarge(
+            residents.iter().fold(free, |sum, resident| sum.saturating_add(resident.bytes)),
+        );
     }
     // The last may have made room enough without those before it: who was used latest stays first.
     for at in told.clone().into_iter().rev() {
@@ -93,7 +95,7 @@ pub fn decide(need: u64, free: u64, most: Option<usize>, residents: &[Resident])
             told = without;
         }
     }
-    Decision::Leave(told)
+    EvictionDecision::Leave(told)
 }
 
 #[cfg(test)]
@@ -109,36 +111,36 @@ mod tests {
     #[test]
     fn there_is_room_or_it_is_made() {
         let (old, new) = (resident(40, 1, Idle), resident(40, 2, Idle));
-        assert_eq!(decide(20, 20, None, &[old, new]), Decision::Load);
-        assert_eq!(decide(21, 20, None, &[new, old]), Decision::Leave(vec![1]), "the least recently used");
-        assert_eq!(decide(61, 20, None, &[new, old]), Decision::Leave(vec![1, 0]));
-        assert_eq!(decide(101, 20, None, &[new, old]), Decision::TooLarge(100));
-        assert_eq!(decide(1, 20, Some(2), &[new, old]), Decision::Leave(vec![1]), "no more than two");
-        assert_eq!(decide(1, 20, Some(3), &[new, old]), Decision::Load);
-        assert_eq!(decide(1, 0, None, &[]), Decision::TooLarge(0));
-        assert_eq!(decide(1, 1, Some(0), &[]), Decision::Load, "one is the least");
+        assert_eq!(decide(20, 20, None, &[old, new]), EvictionDecision::Load);
+        assert_eq!(decide(21, 20, None, &[new, old]), EvictionDecision::Leave(vec![1]), "the least recently used");
+        assert_eq!(decide(61, 20, None, &[new, old]), EvictionDecision::Leave(vec![1, 0]));
+        assert_eq!(decide(101, 20, None, &[new, old]), EvictionDecision::TooLarge(100));
+        assert_eq!(decide(1, 20, Some(2), &[new, old]), EvictionDecision::Leave(vec![1]), "no more than two");
+        assert_eq!(decide(1, 20, Some(3), &[new, old]), EvictionDecision::Load);
+        assert_eq!(decide(1, 0, None, &[]), EvictionDecision::TooLarge(0));
+        assert_eq!(decide(1, 1, Some(0), &[]), EvictionDecision::Load, "one is the least");
     }
 
     #[test]
     fn who_is_asked_leaves_last_and_nobody_twice() {
         let (busy, idle) = (resident(40, 1, Busy), resident(40, 2, Idle));
-        assert_eq!(decide(30, 0, None, &[busy, idle]), Decision::Leave(vec![1]), "though it was used later");
+        assert_eq!(decide(30, 0, None, &[busy, idle]), EvictionDecision::Leave(vec![1]), "though it was used later");
         assert_eq!(
             decide(70, 0, None, &[busy, idle]),
-            Decision::Leave(vec![1, 0]),
+            EvictionDecision::Leave(vec![1, 0]),
             "whoever asks is not kept waiting for ever"
         );
         let leaving = resident(40, 1, Leaving);
-        assert_eq!(decide(30, 0, None, &[leaving, idle]), Decision::Wait);
-        assert_eq!(decide(60, 0, None, &[leaving, idle]), Decision::Leave(vec![1]));
-        assert_eq!(decide(1, 99, Some(1), &[leaving]), Decision::Wait);
+        assert_eq!(decide(30, 0, None, &[leaving, idle]), EvictionDecision::Wait);
+        assert_eq!(decide(60, 0, None, &[leaving, idle]), EvictionDecision::Leave(vec![1]));
+        assert_eq!(decide(1, 99, Some(1), &[leaving]), EvictionDecision::Wait);
     }
 
     #[test]
     fn nobody_leaves_for_nothing() {
         // The small one alone does not do, and with the large one it need not leave.
         let (small, large) = (resident(10, 1, Idle), resident(100, 2, Idle));
-        assert_eq!(decide(50, 0, None, &[small, large]), Decision::Leave(vec![1]));
+        assert_eq!(decide(50, 0, None, &[small, large]), EvictionDecision::Leave(vec![1]));
     }
 
     fn residents() -> impl Strategy<Value = Vec<Resident>> {
@@ -159,12 +161,12 @@ mod tests {
             let leaving: Vec<usize> = (0..all.len()).filter(|&at| all[at].activity == Leaving).collect();
             let everybody: Vec<usize> = (0..all.len()).collect();
             match decide(need, free, most, &all) {
-                Decision::Load => prop_assert!(fits(&[])),
-                Decision::Wait => prop_assert!(!fits(&[]) && fits(&leaving)),
-                Decision::TooLarge(room) => {
+                EvictionDecision::Load => prop_assert!(fits(&[])),
+                EvictionDecision::Wait => prop_assert!(!fits(&[]) && fits(&leaving)),
+                EvictionDecision::TooLarge(room) => {
                     prop_assert!(!fits(&everybody) && room == free + all.iter().map(|one| one.bytes).sum::<u64>());
                 }
-                Decision::Leave(told) => {
+                EvictionDecision::Leave(told) => {
                     let left = [leaving.as_slice(), &told].concat();
                     prop_assert!(!told.is_empty() && fits(&left) && !fits(&leaving));
                     prop_assert!(told.iter().all(|at| !leaving.contains(at)));

@@ -10,12 +10,12 @@ use crate::core::error::RequestError;
 use crate::core::event::Event;
 use crate::core::limits::Limits;
 use crate::core::load::Load;
-use crate::core::loading::{Loading, Step};
+use crate::core::loading::{LoadStep, Loading};
 use crate::core::metrics::{Metrics, ModelMetrics};
 use crate::core::model::Served;
-use crate::core::models::entry::{LoadError, Model, ModelSpec};
-use crate::core::models::names::{Found, Names, find, nearest};
-use crate::core::models::policy::{Activity, Decision, Resident, decide};
+use crate::core::models::entry::{LoadError, ModelEntry, ModelSpec};
+use crate::core::models::names::{NameMatch, Names, find, nearest};
+use crate::core::models::policy::{Activity, EvictionDecision, Resident, decide};
 use gristmill_llm::engine::{Engine, Progress};
 use std::cell::Cell;
 use std::collections::VecDeque;
@@ -28,13 +28,13 @@ use std::time::{Duration, Instant};
 pub type Available = Box<dyn Fn() -> Option<u64> + Send + Sync>;
 
 /// Conversations of the longest kind whose rows are kept, where memory allows.
-const KEPT: usize = 4;
+const CACHED_CONVERSATIONS: usize = 4;
 /// Share of the available memory that they may take.
-const KEPT_SHARE: u64 = 8;
+const CACHE_MEMORY_SHARE: u64 = 8;
 /// Bytes of the stack of a model's thread, as that of a program's first has: compiling recurses.
-const STACK: usize = 8 << 20;
+const WORKER_STACK_BYTES: usize = 8 << 20;
 /// Who waits for a model is told how far it is no more often than this, but for what is done next.
-const TELL: Duration = Duration::from_millis(500);
+const PROGRESS_INTERVAL: Duration = Duration::from_millis(500);
 /// Bytes, as sizes are told.
 const MB: u64 = 1_000_000;
 
@@ -56,7 +56,7 @@ pub struct Shared {
 
 /// All models.
 pub struct Models {
-    all: Vec<Arc<Model>>,
+    all: Vec<Arc<ModelEntry>>,
     /// What they share.
     pub shared: Shared,
     /// Most that are loaded at a time.
@@ -104,7 +104,7 @@ pub enum Status {
     /// Whoever asks for it has it loaded.
     Unloaded,
     /// It is being loaded, or waits for that; how far it is, where that was said.
-    Loading(Option<Step>),
+    Loading(Option<LoadStep>),
     /// It answers, and takes so many bytes.
     Loaded(u64),
     /// It could not be loaded, and why. Whoever asks for it has that tried again.
@@ -123,9 +123,9 @@ impl Models {
         let mut loading = Some(first);
         let model = |spec: ModelSpec| {
             let metrics = shared.metrics.model(&spec.name);
-            Arc::new(Model::new(spec, shared.waiting, metrics, loading.take().unwrap_or_default()))
+            Arc::new(ModelEntry::new(spec, shared.waiting, metrics, loading.take().unwrap_or_default()))
         };
-        let all: Vec<Arc<Model>> = specs.into_iter().map(model).collect();
+        let all: Vec<Arc<ModelEntry>> = specs.into_iter().map(model).collect();
         let state = State {
             phases: vec![Phase::Away; all.len()],
             failures: vec![None; all.len()],
@@ -141,39 +141,39 @@ impl Models {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
     /// All of them.
-    pub fn all(&self) -> &[Arc<Model>] {
+    pub fn all(&self) -> &[Arc<ModelEntry>] {
         &self.all
     }
     /// The only one there is, if there is only one: it needs no name.
-    pub fn only(&self) -> Option<&Arc<Model>> {
+    pub fn only(&self) -> Option<&Arc<ModelEntry>> {
         self.all.first().filter(|_| self.all.len() == 1)
     }
     /// The model that a client calls so.
     ///
     /// # Errors
     /// When it is none or may be several, or none was named and there are several.
-    pub fn find(&self, asked: Option<&str>) -> Result<&Arc<Model>, RequestError> {
+    pub fn find(&self, asked: Option<&str>) -> Result<&Arc<ModelEntry>, RequestError> {
         let names: Vec<&Names> = self.all.iter().map(|model| &model.names).collect();
         let called: Vec<&str> = self.all.iter().map(|model| model.name()).collect();
         let Some(asked) = asked else { return self.only().ok_or_else(|| RequestError::which_model(&called)) };
         match find(asked, &names) {
-            Found::One(at) => Ok(&self.all[at]),
-            Found::Several(places) => {
+            NameMatch::One(at) => Ok(&self.all[at]),
+            NameMatch::Several(places) => {
                 let meant: Vec<&str> = places.into_iter().map(|at| called[at]).collect();
                 Err(RequestError::ambiguous_model(asked, &meant))
             }
-            Found::None => {
+            NameMatch::None => {
                 // Where there is one, it is named anyway.
                 let near = nearest(asked, &names).filter(|_| self.all.len() > 1).map(|at| called[at]);
                 Err(RequestError::model(asked, &called, near))
             }
         }
     }
-    fn place(&self, model: &Model) -> usize {
+    fn place(&self, model: &ModelEntry) -> usize {
         self.all.iter().position(|other| std::ptr::eq(other.as_ref(), model)).expect("a model of these")
     }
     /// How a model is.
-    pub fn status(&self, model: &Model) -> Status {
+    pub fn status(&self, model: &ModelEntry) -> Status {
         let at = self.place(model);
         let state = self.lock();
         match (state.phases[at], &state.failures[at]) {
@@ -184,7 +184,7 @@ impl Models {
         }
     }
     /// Somebody waits for that model: it is loaded if it is not there.
-    pub fn want(self: &Arc<Models>, model: &Model) {
+    pub fn want(self: &Arc<Models>, model: &ModelEntry) {
         let at = self.place(model);
         self.touch(model);
         let mut state = self.lock();
@@ -194,17 +194,17 @@ impl Models {
         }
     }
     /// It is used now.
-    fn touch(&self, model: &Model) {
+    fn touch(&self, model: &ModelEntry) {
         model.touch(self.clock.fetch_add(1, Ordering::Relaxed));
     }
     fn line_up(&self, state: &mut State, at: usize) {
         state.phases[at] = Phase::InLine;
         state.failures[at] = None;
         state.line.push_back(at);
-        self.tell(&self.all[at], Step { what: "waiting to be loaded".into(), done: 0, total: 0 });
+        self.tell(&self.all[at], LoadStep { what: "waiting to be loaded".into(), done: 0, total: 0 });
     }
     /// Whoever waits for a model is told how far it is.
-    fn tell(&self, model: &Model, step: Step) {
+    fn tell(&self, model: &ModelEntry, step: LoadStep) {
         model.loading.set(&step.what, step.done, step.total);
         model.queue.each(|request| {
             let _ = request.events.send(Event::Loading(step.clone()));
@@ -228,11 +228,11 @@ impl Models {
             let places: Vec<usize> = (0..self.all.len()).filter(|&at| state.phases[at].bytes().is_some()).collect();
             let residents: Vec<Resident> = places.iter().map(|&at| self.resident(state.phases[at], at)).collect();
             match decide(need, free, self.most, &residents) {
-                Decision::Load => {
+                EvictionDecision::Load => {
                     state.line.pop_front();
                     self.begin(state, at);
                 }
-                Decision::Leave(who) => {
+                EvictionDecision::Leave(who) => {
                     for at in who.into_iter().map(|who| places[who]) {
                         state.phases[at] = Phase::Leaving(state.phases[at].bytes().unwrap_or(0));
                         tracing::info!(model = self.all[at].name(), "leaves");
@@ -240,8 +240,8 @@ impl Models {
                     }
                     return;
                 }
-                Decision::Wait => return,
-                Decision::TooLarge(room) => {
+                EvictionDecision::Wait => return,
+                EvictionDecision::TooLarge(room) => {
                     state.line.pop_front();
                     self.fail(state, at, too_large(need, room));
                 }
@@ -261,7 +261,7 @@ impl Models {
     fn begin(self: &Arc<Models>, state: &mut State, at: usize) {
         state.phases[at] = Phase::Loading;
         let models = self.clone();
-        let thread = std::thread::Builder::new().name("gristmill-model".into()).stack_size(STACK);
+        let thread = std::thread::Builder::new().name("gristmill-model".into()).stack_size(WORKER_STACK_BYTES);
         if let Err(error) = thread.spawn(move || models.work(at)) {
             self.fail(
                 state,
@@ -295,7 +295,7 @@ impl Models {
             }
         }
     }
-    fn load(&self, model: &Arc<Model>) -> Result<Ready, LoadError> {
+    fn load(&self, model: &Arc<ModelEntry>) -> Result<Ready, LoadError> {
         let begun = Instant::now();
         let mut served = model.served()?;
         let told = Cell::new(None::<(&str, Instant)>);
@@ -309,9 +309,9 @@ impl Models {
                 return;
             }
             model.loading.set(what, done, total);
-            if told.get().is_none_or(|(told, when)| told != what || when.elapsed() >= TELL) {
+            if told.get().is_none_or(|(told, when)| told != what || when.elapsed() >= PROGRESS_INTERVAL) {
                 told.set(Some((what, Instant::now())));
-                self.tell(model, Step { what: what.into(), done, total });
+                self.tell(model, LoadStep { what: what.into(), done, total });
             }
         })?;
         if engine.context() != served.context {
@@ -326,8 +326,8 @@ impl Models {
     }
     fn kept_bytes(&self, engine: &Engine) -> usize {
         let whole = engine.cache().sequence_bytes(engine.context());
-        let share = gristmill_runtime::memory::available().unwrap_or(u64::MAX) / KEPT_SHARE;
-        (whole * KEPT).min(usize::try_from(share).unwrap_or(usize::MAX))
+        let share = gristmill_runtime::memory::available().unwrap_or(u64::MAX) / CACHE_MEMORY_SHARE;
+        (whole * CACHED_CONVERSATIONS).min(usize::try_from(share).unwrap_or(usize::MAX))
     }
     /// A model is there. Is it still wanted?
     fn stays(self: &Arc<Models>, at: usize, bytes: u64) -> bool {
@@ -391,7 +391,7 @@ impl Models {
     ///
     /// # Errors
     /// When it cannot be loaded.
-    pub fn load_now(self: &Arc<Models>, model: &Model) -> Result<usize, LoadError> {
+    pub fn load_now(self: &Arc<Models>, model: &ModelEntry) -> Result<usize, LoadError> {
         self.want(model);
         let at = self.place(model);
         let mut state = self.lock();
@@ -434,7 +434,7 @@ impl Models {
     }
     /// That model has somebody who takes from its queue without an engine.
     #[cfg(feature = "fuzzing")]
-    pub fn pretend_loaded(&self, model: &Model) {
+    pub fn pretend_loaded(&self, model: &ModelEntry) {
         self.lock().phases[self.place(model)] = Phase::Loaded(0);
     }
 }

@@ -8,7 +8,7 @@ mod bodies;
 mod stream;
 
 use crate::config::Config;
-use crate::connection_registry::{Place, Registry};
+use crate::connection_registry::{ConnectionSlot, Registry};
 use crate::core::error::RequestError;
 use crate::net::error::to_json;
 use axum::Router;
@@ -38,11 +38,11 @@ use tokio::task::JoinSet;
 use tower::ServiceExt;
 
 /// Connections for each request that may wait: a client keeps one or two open that wait for nothing, and pages more.
-const FOR_EACH_WAITING: usize = 4;
+const CONNECTIONS_PER_REQUEST: usize = 4;
 /// Most bytes of a head, and of what hyper buffers of a body in either direction. Browsers and proxies send heads of up to 16 KiB.
-const BUFFER: usize = 64 << 10;
+const MAX_HEAD_BYTES: usize = 64 << 10;
 /// Files that the process needs besides connections: weights, kernels, libraries, pipes of compilers.
-const FILES: usize = 256;
+const RESERVED_FILES: usize = 256;
 /// Bytes that the system is asked to hold of what a client does not read; Linux makes it twice as many, for what it needs besides. It says
 /// that there is room again when a third of them is free, so a client must have read 43 KiB to be seen reading: 1.4 KiB a second with a
 /// `write_time` of 30 s. Left to itself, it held 4 MiB of an answer of 5, and a reader of less than 47 kB a second looked like none. 64 KiB on
@@ -51,9 +51,9 @@ const SEND_BUFFER: usize = 64 << 10;
 /// How long nobody is let in after the system had no file, or no memory, for one more: about as long as one of them takes to leave.
 const BACK_OFF: Duration = Duration::from_millis(50);
 /// Who is told at a time that there is no room; more are just closed.
-const REFUSING: usize = 32;
+const MAX_REFUSALS: usize = 32;
 /// How long whoever is told so may take to read it.
-const REFUSAL: Duration = Duration::from_secs(1);
+const REFUSAL_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// The sockets of a server.
 pub struct Connections {
@@ -67,9 +67,9 @@ pub struct Connections {
 impl Connections {
     /// Those that `listener` has, answered by `router`.
     pub fn new(listener: TcpListener, router: Router, config: Config) -> Connections {
-        let wanted = config.connections.max(config.queue.saturating_mul(FOR_EACH_WAITING));
+        let wanted = config.connections.max(config.queue.saturating_mul(CONNECTIONS_PER_REQUEST));
         let registry = Registry::new(wanted.min(room_for(wanted)));
-        Connections { listener, router, config, registry, refusing: Arc::new(Semaphore::new(REFUSING)) }
+        Connections { listener, router, config, registry, refusing: Arc::new(Semaphore::new(MAX_REFUSALS)) }
     }
     /// Who is connected.
     pub fn registry(&self) -> Arc<Registry> {
@@ -99,7 +99,7 @@ impl Connections {
                         None => match self.refusing.clone().try_acquire_owned() {
                             Ok(turn) => tasks.spawn(async move {
                                 let _turn = turn;
-                                let _ = tokio::time::timeout(REFUSAL, refuse(stream)).await;
+                                let _ = tokio::time::timeout(REFUSAL_TIMEOUT, refuse(stream)).await;
                             }),
                             Err(_) => continue,
                         },
@@ -123,7 +123,7 @@ impl Connections {
         &self,
         stream: TcpStream,
         peer: SocketAddr,
-        place: Place,
+        place: ConnectionSlot,
         mut closed: watch::Receiver<bool>,
     ) -> impl Future<Output = ()> + Send + 'static {
         let connection = place.connection.clone();
@@ -140,7 +140,7 @@ impl Connections {
             }
         });
         let mut builder = http1::Builder::new();
-        builder.timer(TokioTimer::new()).header_read_timeout(self.config.head_time).max_buf_size(BUFFER);
+        builder.timer(TokioTimer::new()).header_read_timeout(self.config.head_time).max_buf_size(MAX_HEAD_BYTES);
         let serving = builder.serve_connection(io, service);
         async move {
             let mut serving = pin!(serving);
@@ -199,7 +199,7 @@ fn is_of_one_connection(error: &io::Error) -> bool {
 
 /// Asks the system for files for so many connections; how many it has room for.
 fn room_for(connections: usize) -> usize {
-    let wanted = (connections + FILES) as u64;
+    let wanted = (connections + RESERVED_FILES) as u64;
     let Rlimit { current, maximum } = getrlimit(Resource::Nofile);
     let Some(current) = current.filter(|&current| current < wanted) else { return connections };
     let raised = maximum.map_or(wanted, |maximum| maximum.min(wanted));
@@ -208,5 +208,5 @@ fn room_for(connections: usize) -> usize {
         Err(_) => current,
     };
     // Where there are few, connections have half of them.
-    usize::try_from(had.saturating_sub(FILES as u64).max(had / 2)).unwrap_or(connections).max(1)
+    usize::try_from(had.saturating_sub(RESERVED_FILES as u64).max(had / 2)).unwrap_or(connections).max(1)
 }

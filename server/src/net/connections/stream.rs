@@ -12,7 +12,7 @@ use tokio::time::{Instant, Sleep};
 /// Bytes a second that a client has to read, in the long run, where there is something to read. A telephone's modem was faster. It is seen
 /// to have read when a third of the system's buffer is free ([`super::SEND_BUFFER`]), 43 KiB, which take 21 s at this rate: a `write_time`
 /// below that asks for 43 KiB within it.
-const SLOWEST: u64 = 2048;
+const MIN_BYTES_PER_SECOND: u64 = 2048;
 
 /// A socket, and how long what is written to it has been waiting for its client.
 pub struct Watched<S> {
@@ -46,7 +46,7 @@ impl<S> Watched<S> {
             }
             Poll::Ready(Ok(n)) => {
                 // What was read buys time, but no more than there was at first.
-                let bought = Duration::from_millis(n as u64 * 1000 / SLOWEST);
+                let bought = Duration::from_millis(n as u64 * 1000 / MIN_BYTES_PER_SECOND);
                 let most = Instant::now() + self.patience;
                 self.deadline = self.deadline.map(|deadline| (deadline + bought).min(most));
             }

@@ -3,12 +3,12 @@
 use super::super::super::fault::Fault;
 use super::super::memory::At;
 use super::super::nodes;
-use super::Machine;
+use super::LinearMachine;
 use gristmill_uop::fold::{self, Value};
 use gristmill_uop::fragment::{self, Fragment, UNIT};
 use gristmill_uop::{Arg, Id, Node, Op, Scalar};
 
-impl Machine<'_> {
+impl LinearMachine<'_> {
     /// The words of a tile of operands, row by row.
     fn load_tile(&mut self, id: Id) -> Result<Vec<Value>, Fault> {
         let n = &self.g[id];

@@ -7,7 +7,7 @@ use std::path::Path;
 
 /// What was run and decided, and what is wrong.
 #[derive(Default)]
-pub struct Found {
+pub struct TestResults {
     /// By test: cases, schedules planned, schedules run and kernels, all of them distinct; milliseconds of truth, planning, compiling, running.
     tests: BTreeMap<String, ([u64; 4], [u64; 4])>,
     /// Offered and taken, by target, kind of decision and alternative.
@@ -16,10 +16,10 @@ pub struct Found {
     pub wrong: Vec<(String, String)>,
 }
 
-impl Found {
+impl TestResults {
     /// What the records of a folder say.
-    pub fn read(folder: &Path) -> Result<Found> {
-        let mut found = Found::default();
+    pub fn read(folder: &Path) -> Result<TestResults> {
+        let mut found = TestResults::default();
         for entry in fs::read_dir(folder).with_context(|| format!("cannot read {}", folder.display()))? {
             let path = entry?.path();
             if path.extension().is_none_or(|e| e != "tsv") {
@@ -103,7 +103,7 @@ mod tests {
 
     #[test]
     fn what_was_never_taken_is_found() {
-        let mut found = Found::default();
+        let mut found = TestResults::default();
         found
             .add("cpu::a", "decided\tcpu\tplace\tfuse\t3\t1\ndecided\tcpu\tplace\tbuffer\t3\t0\ncase\tone\t9\t8\t7\n")
             .unwrap();

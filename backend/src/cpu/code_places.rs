@@ -1,0 +1,101 @@
+//! Which unit of a store has a kernel, so that what another model, another context or another plan compiled is not compiled again: of a family's
+//! tests more than half of all kernels, of a model with another context those that do not depend on it.
+
+use super::cc::Cc;
+use super::isa::Isa;
+use super::unit::LoadedUnit;
+use crate::text::KernelText;
+use gristmill_runtime::store::{Key, Store};
+use std::collections::BTreeMap;
+
+/// Part of the key: another way of writing them down is another number.
+const KEY_VERSION: &str = "places of kernels 1";
+/// Kernels whose places are kept; of more, the latest. 64 bytes each; a model has some hundred.
+const MAX_ENTRIES: usize = 16 << 10;
+/// Bytes of a place: key of the kernel's text, key of the unit.
+const ENTRY_BYTES: usize = 64;
+
+/// Kernels and their units, in the order in which they were compiled.
+pub struct CodePlaces {
+    key: Key,
+    kernels: Vec<[Key; 2]>,
+    known: usize,
+}
+
+impl CodePlaces {
+    /// Those of kernels that this compiler made for these instructions behind this prelude.
+    pub fn open(store: &Store, cc: &Cc, isa: Isa, prelude: &str) -> CodePlaces {
+        let key = cc.key(&format!("{KEY_VERSION}\n{prelude}"), isa);
+        let kernels = kept(store, &key);
+        CodePlaces { key, known: kernels.len(), kernels }
+    }
+
+    /// The units that have some of these texts, each with the numbers of those.
+    pub fn units(&self, texts: &[&KernelText]) -> Vec<(Key, Vec<usize>)> {
+        let places: BTreeMap<Key, Key> = self.kernels.iter().map(|&[kernel, unit]| (kernel, unit)).collect();
+        let mut units: BTreeMap<Key, Vec<usize>> = BTreeMap::new();
+        for (number, text) in texts.iter().enumerate() {
+            if let Some(&unit) = places.get(&text.key) {
+                units.entry(unit).or_default().push(number);
+            }
+        }
+        units.into_iter().collect()
+    }
+
+    /// The unit of that key as a library, if the store has it and it has these kernels.
+    pub fn load(store: &Store, unit: &Key, texts: &[&KernelText]) -> Option<LoadedUnit> {
+        let loaded = LoadedUnit::new(&store.get(unit).ok()??, store).ok()?;
+        texts.iter().all(|text| loaded.function(text).is_ok()).then_some(loaded)
+    }
+
+    /// That unit has these texts.
+    pub fn add<'a>(&mut self, texts: impl IntoIterator<Item = &'a KernelText>, unit: Key) {
+        self.kernels.extend(texts.into_iter().map(|text| [text.key, unit]));
+    }
+
+    /// Keeps them, if there are new ones, beside what others have kept meanwhile. Of two that do so in the same moment, what one of them added is lost, and compiled again when it is
+    /// asked for.
+    pub fn keep(&self, store: &Store) {
+        let new = &self.kernels[self.known..];
+        if !new.is_empty() {
+            let mut all = kept(store, &self.key);
+            all.extend(new);
+            let latest = &all[all.len().saturating_sub(MAX_ENTRIES)..];
+            let bytes: Vec<u8> = latest.iter().flatten().flat_map(|key| *key.bytes()).collect();
+            store.keep(&self.key, &bytes);
+        }
+    }
+}
+
+/// What a store has of places.
+fn kept(store: &Store, key: &Key) -> Vec<[Key; 2]> {
+    let bytes = store.get_within(key, (2 * MAX_ENTRIES * ENTRY_BYTES) as u64).ok().flatten().unwrap_or_default();
+    let half = |bytes: &[u8]| Key::from(<[u8; 32]>::try_from(bytes).expect("32 bytes"));
+    bytes.chunks_exact(ENTRY_BYTES).map(|place| [half(&place[..32]), half(&place[32..])]).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_several_keep_is_kept_of_all() {
+        let folder = std::env::temp_dir().join(format!("gristmill-places-{}", std::process::id()));
+        let store = Store::open(&folder, 1 << 20).expect("a store");
+        let of = |name: &str| KernelText {
+            key: Key::of([name]),
+            symbol: name.into(),
+            source: name.into(),
+            name: name.into(),
+        };
+        let (first, second) = (of("first"), of("second"));
+        let open = || CodePlaces { key: Key::of(["places"]), kernels: kept(&store, &Key::of(["places"])), known: 0 };
+        let (mut one, mut other) = (open(), open());
+        one.add([&first], Key::of(["a unit"]));
+        other.add([&second], Key::of(["another"]));
+        one.keep(&store);
+        other.keep(&store);
+        assert_eq!(open().units(&[&first, &second]).len(), 2);
+        std::fs::remove_dir_all(&folder).expect("removed");
+    }
+}

@@ -1,0 +1,12 @@
+//! The kernel that looks whether a subgroup's threads are in order.
+
+/// Each thread's neighbour at every distance within the narrowest subgroup, by its number: 1 where all are who they should be.
+pub fn text(threads: usize, narrowest: i64) -> String {
+    let distances: String = (0..narrowest.max(1).ilog2())
+        .map(|bit| format!("right = right && subgroupShuffleXor(thread, {0}u) == (thread ^ {0}u);\n", 1 << bit))
+        .collect();
+    format!(
+        "@group(0) @binding(0) var<storage, read_write> p0: array<u32>;\n@compute @workgroup_size({threads})\n\
+         fn order(@builtin(local_invocation_index) thread: u32) {{\nvar right = true;\n{distances}p0[thread] = u32(right);\n}}\n"
+    )
+}

@@ -1,0 +1,79 @@
+//! Rows of states beside a pool's pages: a sequence that runs has one, and others hold what states were behind beginnings that the tree of pages knows, so that a sequence can go on there.
+//!
+//! A state cannot be cut: of a beginning that is known a sequence goes on from the last position of which there is a copy.
+
+use super::pages::{PagePool, PartialPage, PrefixHit};
+use super::prefix_node::{NodeId, PrefixNode, ROOT};
+use super::reuse::Reuse;
+use super::state_pool::StatePool;
+
+/// Those beside a pool's pages. Where there are no states nothing happens.
+impl PagePool {
+    /// Of what was found only that behind which states are known, as far as pages are here for it.
+    pub(super) fn truncate_to_snapshot(&self, tokens: &[u32], reuse: Reuse, found: &mut PrefixHit, parts: bool) {
+        let Some(states) = &self.states else { return };
+        for blocks in (0..=found.pages.len()).rev() {
+            let node = blocks.checked_sub(1).map_or(ROOT, |last| self.entry(found.pages[last]).node);
+            let rest = &tokens[blocks * self.page_size..];
+            for copy in states.snapshots_at(node, rest, reuse) {
+                let part = self.partial_page(node, rest, copy.tail.len(), reuse).filter(|_| parts);
+                if part.is_none() != copy.tail.is_empty() || !self.covers_window(&found.pages[..blocks], part.as_ref())
+                {
+                    continue;
+                }
+                let positions = blocks * self.page_size + copy.tail.len();
+                found.exact = found.exact.min(if copy.exact { positions } else { positions.saturating_sub(1) });
+                found.pages.truncate(blocks);
+                (found.node, found.partial) = (PrefixNode::new(blocks, node), part);
+                found.state = Some(copy.row);
+                return;
+            }
+        }
+        *found = PrefixHit { matched: found.matched, ..PrefixHit::default() };
+    }
+    /// A page behind that place which begins with so many of these tokens, if that is any.
+    fn partial_page(&self, node: NodeId, tokens: &[u32], positions: usize, reuse: Reuse) -> Option<PartialPage> {
+        let wanted = tokens.get(..positions).filter(|wanted| !wanted.is_empty())?;
+        let here = self.children.get(&node)?.iter().copied().filter(|&page| self.is_on_device(page));
+        let begins = here.filter(|&page| self.entry(page).tokens.starts_with(wanted));
+        let page = begins.max_by_key(|&page| self.entry(page).exact)?;
+        let exact = self.entry(page).exact >= positions || reuse == Reuse::Any;
+        exact.then_some(PartialPage { page, window: self.pages[page as usize].window, positions })
+    }
+    /// A row of states for somebody; none where all are held, or there are none.
+    pub(super) fn take_state(&mut self) -> Option<u32> {
+        self.states.as_mut()?.take()
+    }
+    /// Somebody else needs a row of states as it is.
+    pub(super) fn retain_state(&mut self, row: u32) {
+        if let Some(states) = &mut self.states {
+            states.retain(row);
+        }
+    }
+    /// One holder less of a row of states.
+    pub(super) fn release_state(&mut self, row: u32) {
+        if let Some(states) = &mut self.states {
+            states.release(row);
+        }
+    }
+    /// Somebody leaves a row with the states behind these tokens, whose whole pages end at that place: it is found there, if the tree still has that. Of no tokens nothing is kept.
+    pub(super) fn release_as_snapshot(&mut self, row: u32, place: &PrefixNode, tokens: &[u32], exact: bool) {
+        let known = !place.lost && (place.id == ROOT || self.children.contains_key(&place.id));
+        let tail = tokens
+            .get(place.blocks * self.page_size..)
+            .filter(|tail| !tokens.is_empty() && tail.len() < self.page_size);
+        let Some(states) = &mut self.states else { return };
+        match tail.filter(|_| known) {
+            Some(tail) => states.release_as_snapshot(row, place.id, tail, exact),
+            None => states.release(row),
+        }
+    }
+    /// How many rows of states hold copies that nobody needs now.
+    pub fn cached_states(&self) -> usize {
+        self.states.as_ref().map_or(0, StatePool::cached)
+    }
+    /// How many rows of states somebody has.
+    pub(super) fn held_states(&self) -> usize {
+        self.states.as_ref().map_or(0, StatePool::held)
+    }
+}
