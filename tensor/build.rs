@@ -14,5 +14,8 @@ fn main() {
         println!("cargo::rerun-if-changed={folder}");
     }
     println!("cargo::rerun-if-changed=src/build_id.rs");
-    println!("cargo::rustc-env=GRISTMILL_COMPILER_BUILD={:016x}", build_id::hash_folders(&build_id::FOLDERS.map(Path::new)));
+    println!(
+        "cargo::rustc-env=GRISTMILL_COMPILER_BUILD={:016x}",
+        build_id::hash_folders(&build_id::FOLDERS.map(Path::new))
+    );
 }

@@ -18,7 +18,7 @@ pub struct CostStore<'a> {
 impl<'a> CostStore<'a> {
     /// Selects the entry of a device with a driver, both identified by unique text.
     pub fn new(store: &'a Store, device: &str, driver: &str) -> CostStore<'a> {
-        let key = Key::of([VERSION, env!("CARGO_PKG_VERSION"), device, driver]);
+        let key = Key::from_parts([VERSION, env!("CARGO_PKG_VERSION"), device, driver]);
         CostStore { store, device: device.into(), key }
     }
 

@@ -1,9 +1,9 @@
 //! Devices that run kernels: cpu, cuda, wgpu, interp and null, with a row each in [`DEVICES`].
 
+mod cost_store;
 pub mod cpu;
 pub mod cuda;
 pub mod interp;
-mod cost_store;
 mod names;
 pub mod null;
 pub mod parallel;
@@ -212,7 +212,7 @@ pub fn open(name: &str, options: &Options) -> Result<Opened, Error> {
     opened.without(&options.without)
 }
 
-/// Opens the best available device, for users who name none.
+/// Opens the best available device, if the user names none.
 ///
 /// The order is the first NVIDIA GPU, the first wgpu adapter that is not a software rasteriser,
 /// then the CPU. Also returns the error of a GPU that is present but cannot be used.

@@ -4,7 +4,7 @@
 
 mod types;
 
-use crate::names::{Names, infix, warp_group_name, unprintable, words_of_bytes};
+use crate::names::{Names, infix, unprintable, warp_group_name, words_of_bytes};
 use gristmill_compiler::emit::{Accessor, CustomCode, Signature};
 use gristmill_uop::fragment::Fragment;
 use gristmill_uop::{Arg, DType, Graph, Id, Op, ReduceOp, Scalar};

@@ -24,7 +24,7 @@ pub struct KernelText {
 impl KernelText {
     /// Creates the text of a program.
     pub fn from_program(program: &Program) -> KernelText {
-        let key = Key::of([rename(&program.source, &program.name, "KERNEL")]);
+        let key = Key::from_parts([rename(&program.source, &program.name, "KERNEL")]);
         let symbol = format!("k_{}", &key.hex()[..24]);
         KernelText { source: rename(&program.source, &program.name, &symbol), key, symbol, name: program.name.clone() }
     }

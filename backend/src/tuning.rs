@@ -18,7 +18,7 @@ const PLANS: &str = "plans 2";
 pub type Plans = BTreeMap<String, String>;
 
 fn key(machine: &str) -> Key {
-    Key::of([VERSION, machine])
+    Key::from_parts([VERSION, machine])
 }
 
 /// Formats the parameters: `groups 2, prefetch 1, …`
@@ -75,7 +75,7 @@ fn parse_plans(record: &str) -> Result<Plans, Error> {
 /// # Errors
 /// [`Error::Setting`] if the stored text contains an invalid plan.
 pub fn read_plans(store: &Store, machine: &str) -> Result<Plans, Error> {
-    let Ok(Some(bytes)) = store.get(&Key::of([PLANS, machine])) else { return Ok(Plans::new()) };
+    let Ok(Some(bytes)) = store.get(&Key::from_parts([PLANS, machine])) else { return Ok(Plans::new()) };
     parse_plans(&String::from_utf8_lossy(&bytes))
 }
 
@@ -99,7 +99,7 @@ pub fn describe(store: &Store, machine: &str, plans: &Plans) -> String {
 
 /// Stores the tuned plans of a machine.
 pub fn write_plans(store: &Store, machine: &str, plans: &Plans) -> Result<(), Error> {
-    store.put(&Key::of([PLANS, machine]), lines(plans).as_bytes())
+    store.put(&Key::from_parts([PLANS, machine]), lines(plans).as_bytes())
 }
 
 #[cfg(test)]
@@ -124,7 +124,7 @@ mod tests {
         for record in
             ["workgroup: a1 sideways\tkernel", "layout: rows 70000\tweights", "workgroup: whole", "nonsense\tkernel"]
         {
-            store.put(&Key::of([PLANS, THIS]), record.as_bytes()).unwrap();
+            store.put(&Key::from_parts([PLANS, THIS]), record.as_bytes()).unwrap();
             assert!(read_plans(&store, THIS).is_err(), "{record}");
         }
         std::fs::remove_dir_all(place).unwrap();

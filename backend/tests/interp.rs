@@ -1,4 +1,4 @@
-//! The interpreter on kernels written by hand, against plain Rust.
+//! Kernels written by hand on the interpreter, compared with plain Rust.
 
 use gristmill_backend::interp::InterpDevice;
 use gristmill_runtime::{Buffer, Device, Error, Launch, Memory};
@@ -34,14 +34,14 @@ fn kernel(g: &mut Graph, bodies: &[&[Id]]) -> Id {
     g.intern(node(Op::Kernel, &bodies))
 }
 
-/// One kernel on the interpreter with its buffers.
+/// A kernel on the interpreter with its buffers.
 struct Run {
     device: InterpDevice,
     launch: Launch,
 }
 
 impl Run {
-    /// Buffer `i` is slot `i`.
+    /// Loads the kernel; buffer `i` is slot `i`.
     fn new(g: Graph, root: Id, groups: Id, buffers: &[&[u8]]) -> Result<Run, Error> {
         let program = Program {
             params: (0..buffers.len() as u32)
@@ -93,7 +93,7 @@ impl Random {
     }
 }
 
-/// `y = W x` with packed rows; the reduction over blocks, halves of 16 and lanes.
+/// `y = W x` with packed rows; the reduction is over blocks, halves of 16 and lanes.
 fn matvec(e: EncodingRef, rows: i64, columns: i64) -> (Graph, Id, Id) {
     let mut g = Graph::new();
     let (w, x, y) = (packed(&mut g, 0, e), param(&mut g, 1, Scalar::F32), param(&mut g, 2, Scalar::F32));
@@ -194,7 +194,8 @@ fn softmax_with_locals_and_nested_reductions() {
 
 #[test]
 fn two_bodies_variables_and_halves() {
-    // The first n of a buffer doubled, as f16, by n workgroups; beside it 2 x 3 workgroups that write their numbers.
+    // n workgroups double the first n elements as f16; 2 x 3 workgroups of a second
+    // body write their indices.
     let mut g = Graph::new();
     let (x, y, z) = (param(&mut g, 0, Scalar::F32), param(&mut g, 1, Scalar::F16), param(&mut g, 2, Scalar::I32));
     let n = g.var("n", 1, 8);
@@ -232,7 +233,7 @@ fn two_bodies_variables_and_halves() {
 
 #[test]
 fn bounds_from_data() {
-    // Sums of segments that begin where `starts` says.
+    // Sums of segments; their starts are data.
     let mut g = Graph::new();
     let (starts, x, y) = (param(&mut g, 0, Scalar::I64), param(&mut g, 1, Scalar::F32), param(&mut g, 2, Scalar::F32));
     let s = range(&mut g, 4, 0, RangeKind::Loop);
@@ -279,7 +280,7 @@ fn reductions_share_a_range_and_hoist() {
 
 #[test]
 fn stages_are_kept_from_workgroup_to_workgroup() {
-    // s = 2x, the same for all; t = s + row, not; y[row] = sum s * t.
+    // s = 2x is equal for all workgroups, t = s + row is not; y[row] = sum s * t.
     let n = 40i64;
     let mut g = Graph::new();
     let (x, y) = (param(&mut g, 0, Scalar::F32), param(&mut g, 1, Scalar::F32));

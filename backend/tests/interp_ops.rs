@@ -1,4 +1,4 @@
-//! Every elementwise op of the interpreter on every type that admits it, against `fold::apply`.
+//! All elementwise ops of the interpreter on all their types, compared with `fold::apply`.
 
 use gristmill_backend::interp::InterpDevice;
 use gristmill_runtime::{Device, Launch, Memory};
@@ -22,7 +22,7 @@ fn to_bytes(v: Value, s: Scalar) -> Vec<u8> {
     }
 }
 
-/// Runs `y[i] = f(a[i], b[i], c[i])` and gives the bytes of y.
+/// Runs `y[i] = f(a[i], b[i], c[i])` and returns the bytes of y.
 fn run(inputs: &[(Scalar, Vec<u8>)], out: Scalar, f: impl Fn(&mut Graph, &[Id]) -> Id) -> Vec<u8> {
     let mut g = Graph::new();
     let param = |g: &mut Graph, slot: usize, s: Scalar| {
@@ -63,7 +63,7 @@ fn run(inputs: &[(Scalar, Vec<u8>)], out: Scalar, f: impl Fn(&mut Graph, &[Id]) 
     bytes
 }
 
-/// A value of that type: of every size, and every sign it has.
+/// Returns a pseudorandom value of that type, with various magnitudes and signs.
 fn value(s: Scalar, seed: &mut u64, positive: bool) -> Value {
     *seed = seed.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
     let bits = (*seed >> 20) as i64;

@@ -1,4 +1,4 @@
-//! Memory, as every device must keep it: nothing leaves a buffer, meets another's use of the same bytes, or goes to another device.
+//! Memory safety of all devices: bounds, conflicting uses of bytes, and foreign buffers.
 
 use gristmill_backend::cpu::{Cc, CpuDevice, Isa};
 use gristmill_backend::interp::InterpDevice;
@@ -12,10 +12,10 @@ use std::io::{Read, Write};
 use std::os::fd::AsRawFd;
 use std::sync::Arc;
 
-/// Floats of a buffer that kernels here use.
+/// Number of floats in the buffers of these kernels.
 const N: usize = 16;
 
-/// A store of one test's own, removed at its end.
+/// A store for one test, removed at its end.
 struct Place(std::path::PathBuf);
 
 impl Place {
@@ -38,7 +38,9 @@ impl Drop for Place {
     }
 }
 
-/// `y[i] = x[i] + x[i]` for `i` below the variable `n`, as a graph and as C. `n` is at most [`N`] in the graph; buffers have so many bytes for each.
+/// `y[i] = x[i] + x[i]` for `i` below the variable `n`, as a graph and as C.
+///
+/// `n` is at most [`N`] in the graph; the second buffer has four bytes for each.
 fn double() -> Program {
     let mut g = Graph::new();
     let mut param = |slot| {
@@ -149,7 +151,7 @@ fn a_buffer_that_is_too_short_is_refused() {
         if !device.holds_data() {
             continue;
         }
-        // A buffer that bounds a variable does so when the step starts.
+        // A buffer that bounds a variable by its size is checked when the step starts.
         device.write(&whole, 0, &1f32.to_le_bytes().repeat(N)).unwrap();
         let mut step = capture(device.as_ref(), &kernel, &[&whole, &short]).unwrap();
         refused(step.replay(&[("n", N as i64)]), "16 is not in ");
@@ -161,7 +163,7 @@ fn a_buffer_that_is_too_short_is_refused() {
     }
 }
 
-/// A step of two launches whose second may not run as it is asked to.
+/// A step of two launches, the second of which has an invalid variable.
 #[test]
 fn a_variable_that_is_wrong_for_one_launch_starts_none() {
     let place = Place::new("none");
@@ -221,7 +223,7 @@ fn memory_and_kernels_of_another_device_are_refused() {
 
 #[test]
 fn a_step_keeps_the_host_from_its_memory_until_it_was_waited_for() {
-    // The null device runs nothing, but counts as a device whose steps run beside the host.
+    // The null device runs nothing, but its steps count as asynchronous.
     let device = NullDevice::new("null", Target::named("h200"));
     let kernel = load(&device, double());
     let buffer = device.alloc(12 * N, Memory::Scratch).unwrap();
@@ -239,7 +241,7 @@ fn a_step_keeps_the_host_from_its_memory_until_it_was_waited_for() {
         step.wait().unwrap();
     }
     device.write(&x, 0, &[0; 4]).unwrap();
-    // And the other way: what the host has keeps the step from starting.
+    // Conversely, bytes in use by the host prevent the step from starting.
     let held = device.stage(&y, 63, 1).unwrap();
     refused(step.start(&[]), "bytes 127 to 128 of a buffer are in use by a copy");
     drop(held);
@@ -247,14 +249,15 @@ fn a_step_keeps_the_host_from_its_memory_until_it_was_waited_for() {
     step.start(&[]).unwrap();
     refused(device.read(&y, 0, &mut [0; 4]), "a step");
     drop(elsewhere);
-    // A step that is gone uses nothing.
+    // A dropped step uses nothing.
     drop(step);
     device.write(&buffer, 0, &[0; 192]).unwrap();
 }
 
 #[test]
 fn a_step_of_the_processor_keeps_other_threads_from_its_memory() {
-    // Kernels that say that they run, and end when they are told: through pipes whose descriptors are variables.
+    // The kernel reports that it runs and ends on a signal, through pipes
+    // whose descriptors are variables.
     let source = "long read(int, void *, unsigned long); long write(int, const void *, unsigned long);
         void e_wait(void *const *b, const long *v, long first, long end, void *scratch) {
             char *x = b[0]; write(v[0], x, 1); read(v[1], x, 1); }";
@@ -278,7 +281,8 @@ fn a_step_of_the_processor_keeps_other_threads_from_its_memory() {
         let (mut running, (told, mut go)) = (std::io::pipe().unwrap(), std::io::pipe().unwrap());
         let descriptors = [running.1.as_raw_fd(), told.as_raw_fd()].map(i64::from);
         let (device, buffer, used, rest, launch) = (&device, &buffer, &used, &rest, &launch);
-        // The closure has the sender: where an assertion in it fails, the kernel reads the end of the pipe, and ends.
+        // The closure owns the sender: if an assertion fails, the kernel reads the end of
+        // the pipe and ends.
         std::thread::scope(move |scope| {
             let ran = scope.spawn(move || step.replay(&[("running", descriptors[0]), ("go", descriptors[1])]));
             running.0.read_exact(&mut [0]).unwrap();
@@ -287,7 +291,8 @@ fn a_step_of_the_processor_keeps_other_threads_from_its_memory() {
             refused(device.stage(buffer, 0, 100), "in use by");
             refused(used.view().map(drop), "in use by");
             device.write(rest, 0, &[1; 99]).unwrap();
-            // Another step on the same bytes: one of the same queue would wait for its turn, one alone may not have them.
+            // Another step on these bytes would wait in the same queue, but is
+            // refused if captured alone.
             refused(device.capture_alone(launch()).unwrap().replay(&[("running", 0), ("go", 0)]), "in use by");
             go.write_all(&[7]).unwrap();
             ran.join().unwrap().unwrap();

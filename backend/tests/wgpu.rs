@@ -1,4 +1,5 @@
-//! The device `wgpu` on the first adapter, be it a program: copies, grids, variables, and what happens where an adapter lacks something or does not answer.
+//! The device `wgpu` on the first adapter, possibly a software rasteriser: copies, grids,
+//! variables, missing features, and an adapter that does not answer.
 #![cfg(feature = "wgpu")]
 
 use gristmill_backend::wgpu::{Limited, WgpuDevice};
@@ -9,7 +10,7 @@ use gristmill_uop::program::{Access, Extent, Param, Program};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Adds up `n` and the workgroup's number in as many elements as there are workgroups.
+/// Adds `n` to the element of each workgroup.
 const TEXT: &str = "
 @group(0) @binding(0) var<storage, read_write> p0: array<u32>;
 @group(0) @binding(1) var<storage, read_write> p1: array<u32>;
@@ -49,7 +50,7 @@ fn words(device: &WgpuDevice, buffer: &Buffer) -> Vec<u32> {
     bytes.chunks(4).map(|b| u32::from_le_bytes(b.try_into().unwrap())).collect()
 }
 
-/// Is it an error with a way out that says so?
+/// Asserts that an error contains the text and has a hint.
 fn assert_said(error: &Error, what: &str) {
     assert!(error.to_string().contains(what) && error.hint().is_some_and(|hint| !hint.is_empty()), "{error}");
 }
@@ -93,7 +94,8 @@ fn a_step_has_the_workgroups_and_the_variables_of_its_start() {
     assert!(error.to_string().contains("is not in"), "{error}");
 }
 
-/// What a step tells is known once it has been waited for, whatever runs behind it, and no longer than nobody else writes it.
+/// The result of a step is readable once it has been waited for, while later steps run, until
+/// another write to the buffer.
 #[test]
 fn what_a_step_tells_is_read_beside_the_next() {
     let device = device(Limited::default());
@@ -163,7 +165,7 @@ fn what_an_adapter_does_not_take_is_said() {
     assert_said(&narrow.load(&[greedy], &|_, _| ()).err().unwrap(), "shared bytes");
 }
 
-/// Adds up the first words of both pieces of a buffer.
+/// Adds the first words and the lengths of both pieces of a buffer.
 const PIECES: &str = "
 @group(0) @binding(0) var<storage, read_write> p0: array<u32>;
 @group(0) @binding(1) var<storage, read_write> p1: array<u32>;
@@ -188,11 +190,11 @@ fn a_buffer_that_is_too_long_for_a_binding_is_several() {
     assert_eq!(words(&device, &to), [50_007 + 400]);
 }
 
-/// What is compiled once is kept, and what was kept and is broken harms nobody.
+/// Compiled kernels are kept, and damaged entries are harmless.
 #[test]
 fn compiled_kernels_are_kept() {
     let folder = std::path::Path::new(env!("CARGO_TARGET_TMPDIR")).join("wgpu-kept");
-    let _ = std::fs::remove_dir_all(&folder); // of the run before
+    let _ = std::fs::remove_dir_all(&folder); // of the previous run
     let files = || -> Vec<std::path::PathBuf> {
         std::fs::read_dir(&folder).unwrap().map(|entry| entry.unwrap().path()).collect()
     };
@@ -210,10 +212,10 @@ fn compiled_kernels_are_kept() {
     }
 }
 
-/// Tells the test's child what it is.
+/// Marks the child process of a test.
 const CHILD: &str = "GRISTMILL_TEST_CHILD";
 
-/// In a process of its own, whose memory has a limit: an adapter on the processor's memory finds no more of it.
+/// Runs in a child process with a memory limit, which an adapter in host memory exceeds.
 #[test]
 #[cfg(target_os = "linux")]
 fn memory_that_is_not_there_is_an_error() {
@@ -227,7 +229,7 @@ fn memory_that_is_not_there_is_an_error() {
     let used = std::fs::read_to_string("/proc/self/statm").unwrap();
     let pages: u64 = used.split(' ').next().unwrap().parse().unwrap();
     let most = libc::rlimit { rlim_cur: pages * 4096 + (3 << 28), rlim_max: libc::RLIM_INFINITY };
-    // SAFETY: a number.
+    // SAFETY: passes a valid limit.
     assert_eq!(unsafe { libc::setrlimit(libc::RLIMIT_AS, &raw const most) }, 0);
     let mut kept = Vec::new();
     let error = loop {
@@ -239,7 +241,7 @@ fn memory_that_is_not_there_is_an_error() {
     };
     assert!(matches!(error, Error::OutOfMemory { wanted: 1_073_741_824, .. }), "{error}");
     assert_said(&error, "weights");
-    // And the device goes on.
+    // The device still works.
     device.alloc(1 << 10, Memory::Scratch).unwrap();
 }
 
@@ -253,7 +255,7 @@ fn a_kernel_that_is_none_is_an_error_with_its_name() {
         assert!(matches!(error, Error::Compile { .. }), "{error}");
         assert_said(&error, what);
     }
-    // And the device goes on.
+    // The device still works.
     load(&device, TEXT).unwrap();
 }
 
@@ -265,13 +267,14 @@ fn a_step_that_does_not_end_makes_the_device_lost() {
         "var x = p0[w]; for (var i = 0u; i < 200000000u; i += 1u) { x = x * 1664525u + 1013904223u + p0[x & 1u]; } p1[w] = x",
     );
     let kernel = load(&device, &slow).unwrap();
-    // Lavapipe ends a loop after 65,535 iterations, 10 ms of a core: so many take a third of a second of two.
+    // Lavapipe ends a loop after 65,535 iterations, 10 ms of a core: these take a third of
+    // a second on two.
     const GROUPS: i64 = 64;
     let [from, to] = [0, 1].map(|_| device.alloc(4 * GROUPS as usize, Memory::State).unwrap());
     let launch = Launch { kernel, buffers: vec![from, to.clone()], level: 0 };
     let mut step = device.capture(vec![launch]).unwrap();
     let device = device.with_wait_limit(Duration::from_millis(1));
-    // Where other programs have the cores who waits may look when the step has ended.
+    // On a busy machine the wait may first check after the step has ended.
     let error = (0..8).find_map(|_| step.replay(&[("n", GROUPS)]).err()).expect("a step that is waited for in vain");
     assert!(error.is_lost(), "{error}");
     assert_said(&error, "has not ended after");

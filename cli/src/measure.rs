@@ -7,7 +7,7 @@ use crate::progress::Bars;
 use gristmill_backend::Opened;
 use gristmill_compiler::record;
 use gristmill_llm::arch::{Logits, Plan};
-use gristmill_llm::engine::{CompiledModel, Engine, Error, DecodeRow, TokenRun, TokenSource, Step, Weights, WholePool};
+use gristmill_llm::engine::{CompiledModel, DecodeRow, Engine, Error, Step, TokenRun, TokenSource, Weights, WholePool};
 use gristmill_uop::target::Target;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
@@ -43,8 +43,10 @@ pub fn seconds(engine: &mut Engine, ids: &[u32], prompt: bool, depth: usize) -> 
     match (prompt, ids.first()) {
         (false, Some(&first)) => decode(engine, &[pool], &[first], depth..depth + ids.len(), false)?,
         _ => {
-            _ = engine
-                .logits(TokenRun { tokens: ids, position: depth, pages: pool.pages(), contiguous: true }, Logits::Last)?
+            _ = engine.logits(
+                TokenRun { tokens: ids, position: depth, pages: pool.pages(), contiguous: true },
+                Logits::Last,
+            )?
         }
     }
     // A device that runs nothing may take no time.
@@ -65,7 +67,8 @@ pub fn decode(
     for position in positions.clone() {
         let on_device = overlaps && position > positions.start;
         let source = |nth| if on_device { TokenSource::Row(nth) } else { TokenSource::Token(tokens[nth]) };
-        let rows: Vec<DecodeRow> = pools.iter().enumerate().map(|(nth, pool)| pool.row(source(nth), position)).collect();
+        let rows: Vec<DecodeRow> =
+            pools.iter().enumerate().map(|(nth, pool)| pool.row(source(nth), position)).collect();
         let step = Step { chunk: None, rows: &rows, batch_invariant, contiguous };
         // A step that is taken for the first time is compiled while nothing else runs.
         let begun = engine.start(&step)?;

@@ -2,8 +2,8 @@
 
 use crate::beam::Question;
 use gristmill_backend::tuning::Plans;
-use gristmill_compiler::decision::{FACTOR, LAYOUT, Pair};
-use gristmill_compiler::decompose::product::Form;
+use gristmill_compiler::decision::{DEFER_NORM_SCALE, LAYOUT, Pair};
+use gristmill_compiler::decompose::matmul_variant::MatmulVariant;
 use gristmill_compiler::{Compiled, Decision, Listed, compile};
 use gristmill_llm::arch::Plan;
 use gristmill_uop::target::Target;
@@ -54,7 +54,8 @@ pub fn questions(about: About, steps: &[Plan], target: &Target) -> Vec<Question<
     hot.sort_by(|a, b| b.seconds.total_cmp(&a.seconds));
     // A layout serves steps of every kind.
     let mut seen = HashSet::new();
-    let decisions = hot.iter().flat_map(|w| &w.decisions).filter(|d| About::from_decision(d) == about && seen.insert(d.key()));
+    let decisions =
+        hot.iter().flat_map(|w| &w.decisions).filter(|d| About::from_decision(d) == about && seen.insert(d.key()));
     together(decisions.map(|d| (alike(d), others(d))))
 }
 
@@ -158,7 +159,7 @@ fn of_function(compiled: &Compiled, calls: f64) -> Vec<Weighed> {
     let of_pair = |d: &Decision| {
         let pair = alone(d, d.options[1 - d.chosen].seconds - d.options[d.chosen].seconds);
         // Its price is what products wait for, where others' are those of kernels.
-        let seconds = if d.kind == FACTOR.kind { compiled.seconds * calls } else { pair.seconds };
+        let seconds = if d.kind == DEFER_NORM_SCALE.kind { compiled.seconds * calls } else { pair.seconds };
         Weighed { seconds, ..pair }
     };
     let pairs = pairs.map(of_pair);
@@ -176,7 +177,7 @@ fn others(decision: &Decision) -> Vec<(String, String)> {
 
 /// Does a plan round no more than the one in its place? Only forms of products differ in that: the others proposed add in another order, or are more exact than the first.
 fn keeps_bits(plan: &str, chosen: &str) -> bool {
-    let bits = |plan: &str| plan.parse().map(Form::bits).ok();
+    let bits = |plan: &str| plan.parse().map(MatmulVariant::bits).ok();
     bits(plan).zip(bits(chosen)).is_none_or(|(plan, chosen)| plan >= chosen)
 }
 
@@ -215,7 +216,8 @@ mod tests {
             let abouts = [About::Functions, About::Kernels, About::Layouts];
             let [functions, kernels, layouts] = abouts.map(|about| asked(about, &target, 0));
             let count = |asked: &[Question<Answer>], kind: &str| asked.iter().filter(|q| is_of(&q[0], kind)).count();
-            let of_functions = ["attention", "product", "place", FACTOR.kind].map(|kind| count(&functions, kind));
+            let of_functions =
+                ["attention", "product", "place", DEFER_NORM_SCALE.kind].map(|kind| count(&functions, kind));
             let of_kernels = ["workgroup", "nest", "stages"].map(|kind| count(&kernels, kind));
             assert!(!layouts.is_empty() && layouts.iter().all(|q| is_of(&q[0], LAYOUT)), "{layouts:?}");
             assert!(of_functions.iter().chain(&of_kernels).all(|&n| n > 0), "{of_functions:?} {of_kernels:?}");

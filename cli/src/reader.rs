@@ -2,7 +2,7 @@
 
 use crate::style::THINKING;
 use gristmill_llm::chat::markup::{Frame, Markup};
-use gristmill_llm::chat::reply::{Begins, ReplyPart, Reply};
+use gristmill_llm::chat::reply::{Begins, Reply, ReplyPart};
 use gristmill_llm::tokenizer::{Decoder, TokenKind, Tokenizer, Utf8Stream};
 use std::collections::HashSet;
 

@@ -109,7 +109,11 @@ impl Watch for Seen<'_> {
                 [expression(graph, left, DEPTH), expression(graph, &graph[*right], DEPTH)].map(|text| printable(&text))
             };
             if times > before {
-                rules.push(RuleRecord { name, times: times - before, examples: examples.iter().map(example).collect() });
+                rules.push(RuleRecord {
+                    name,
+                    times: times - before,
+                    examples: examples.iter().map(example).collect(),
+                });
             }
         }
         rules.sort_by_key(|rule| std::cmp::Reverse(rule.times));

@@ -1,11 +1,11 @@
 //! Kernels of the user's own (`Op::Call`): what decides whether they are used, and what becomes of them.
 //!
 //! Where the device's dialect has a text for one, the call is a kernel whose nest stores a value that stands for the text, or what is computed from that, and reads each argument's buffer, or what its function
-//! computes (`schedule/custom.rs`), so that parameters, levels, hazards, lifetimes and titles follow from it as from any other kernel's. Elsewhere the call is its reference, and that is scheduled as if it
+//! computes (`kernel/custom.rs`), so that parameters, levels, hazards, lifetimes and titles follow from it as from any other kernel's. Elsewhere the call is its reference, and that is scheduled as if it
 //! had been written alone.
 
-use crate::price::{OfText, Price};
-use crate::typical::typical;
+use crate::cost::{Cost, OfText};
+use crate::ir::size_estimate::typical;
 use gristmill_uop::custom::{CustomRef, Language};
 use gristmill_uop::program::Program;
 use gristmill_uop::target::Target;
@@ -101,8 +101,8 @@ pub fn range(g: &Graph, nest: Id, number: u32) -> Option<Id> {
 }
 
 /// What the nest of a call costs: what its text reads by pointers and what it writes, once; what its functions read and compute, as often as it calls them; and the operations that it declares.
-pub fn price(g: &Graph, call: Id, nest: Id, target: &Target) -> Price {
-    let (Some(kernel), Some(value)) = (called(g, call), value(g, &[nest])) else { return Price::default() };
+pub fn cost(g: &Graph, call: Id, nest: Id, target: &Target) -> Cost {
+    let (Some(kernel), Some(value)) = (called(g, call), value(g, &[nest])) else { return Cost::default() };
     let elements = |id: Id| g.dims(id).iter().map(|&d| typical(g, d)).product::<f64>();
     let stored = g[nest].src[2];
     let mut all = OfText::default();
@@ -117,5 +117,5 @@ pub fn price(g: &Graph, call: Id, nest: Id, target: &Target) -> Price {
             all.bytes(elements(tensor) * g.scalar(tensor).bytes() as f64);
         }
     }
-    all.price(&target.machine)
+    all.cost(&target.machine)
 }

@@ -3,7 +3,7 @@
 //! `merge`, `shapes`, `workgroup`, `stages`, `nest`, `launch`.
 //!
 //! What is no decision follows from facts and measured constants: whether the tokens of a prompt share rows (`tokens_share`), its keys are rounded (`rounded_keys`) and weights that are read across their
-//! rows are copied (`across.rs`), in which chunks a recurrence goes, and what flags switch off (`uop/src/target.rs`).
+//! rows are copied (`dequantise_transposed.rs`), in which chunks a recurrence goes, and what flags switch off (`uop/src/target.rs`).
 
 use std::collections::BTreeMap;
 
@@ -36,19 +36,19 @@ pub struct Pair {
 /// Has an intermediate a buffer, or is it computed inside the kernels that read it?
 pub const PLACE: Pair = Pair { kind: "place", names: ["buffer", "fuse"] };
 /// Has what is computed in a kernel the buffer that the kernel's result has, which readers compute then?
-pub const EXCHANGE: Pair = Pair { kind: "exchange", names: ["outer", "inner"] };
+pub const SWAP_MATERIALISED: Pair = Pair { kind: "exchange", names: ["outer", "inner"] };
 /// Do several kernels in a row all compute what is fused into them, or read what the first of them stores?
-pub const REUSE: Pair = Pair { kind: "reuse", names: ["fuse", "reuse"] };
+pub const RECOMPUTE_OR_STORE: Pair = Pair { kind: "reuse", names: ["fuse", "reuse"] };
 /// Have kernels without a path between them launches of their own?
-pub const MERGE: Pair = Pair { kind: "merge", names: ["apart", "together"] };
+pub const LAUNCH_FUSION: Pair = Pair { kind: "merge", names: ["apart", "together"] };
 /// Does a factor of all terms of a sum, as a norm has it, multiply the sum or the terms?
-pub const FACTOR: Pair = Pair { kind: "factor", names: ["behind", "before"] };
+pub const DEFER_NORM_SCALE: Pair = Pair { kind: "factor", names: ["behind", "before"] };
 /// Are workgroups that are few as large as proposed?
 pub const SHAPES: Pair = Pair { kind: "shapes", names: ["proposed", "smaller"] };
 
 impl Pair {
     /// All of them.
-    pub const ALL: [Pair; 6] = [FACTOR, PLACE, EXCHANGE, REUSE, MERGE, SHAPES];
+    pub const ALL: [Pair; 6] = [DEFER_NORM_SCALE, PLACE, SWAP_MATERIALISED, RECOMPUTE_OR_STORE, LAUNCH_FUSION, SHAPES];
 
     /// The text of an alternative.
     fn plan(&self, name: &str) -> String {
@@ -168,9 +168,9 @@ pub struct Cheapest;
 
 impl Policy for Cheapest {
     fn choose(&mut self, decision: &Decision) -> usize {
-        let price = |i: usize| decision.options[i].seconds;
-        let best = (0..decision.options.len()).min_by(|&a, &b| price(a).total_cmp(&price(b))).unwrap_or(0);
-        if price(best) < price(0) * (1.0 - decision.margin) { best } else { 0 }
+        let cost = |i: usize| decision.options[i].seconds;
+        let best = (0..decision.options.len()).min_by(|&a, &b| cost(a).total_cmp(&cost(b))).unwrap_or(0);
+        if cost(best) < cost(0) * (1.0 - decision.margin) { best } else { 0 }
     }
     fn explores(&self) -> bool {
         false
@@ -273,7 +273,7 @@ mod tests {
         let mut decider = Decider { policy: &mut Cheapest, plans: &plans, log: vec![] };
         assert_eq!(decider.choose(PLACE.at("f Reduce [8]".into(), [2e-6, 1e-6])), 0);
         assert_eq!(decider.choose(PLACE.at("f Reduce [9]".into(), [2e-6, 1e-6])), 1);
-        assert_eq!(decider.choose(REUSE.at("f Reduce [8]".into(), [2e-6, 1e-6])), 1);
+        assert_eq!(decider.choose(RECOMPUTE_OR_STORE.at("f Reduce [8]".into(), [2e-6, 1e-6])), 1);
     }
 
     #[test]

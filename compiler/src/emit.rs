@@ -10,17 +10,19 @@ pub use dialect::{Accessor, Array, CustomCode, CustomDialect, Dialect, Element, 
 pub(crate) use kernel::{Slots, verify};
 
 use crate::decision::{Alternative, Decider, Decision};
+use crate::ir::mma::tile_axes;
+use crate::ir::nest::{Nest, Ranges};
+use crate::ir::size_estimate::typical;
+use crate::ir::title::title;
 use crate::lower::spec as linear_spec;
-use crate::lower::{KernelCode, finish, lower_bodies, tiles};
+use crate::lower::{KernelCode, finish, lower_bodies};
 use crate::map::{accumulators, simd, simt, tile_terms, units};
-use crate::nest::{Nest, Ranges};
+use crate::plan::FIRST;
+use crate::plan::{Accumulators, NestPlan, Proposal, TilePlan, Warps};
+use crate::propose;
+use crate::propose::launch::Launched;
+use crate::propose::nest::ThreadNest;
 use crate::schedule::{Body, Launch};
-use crate::tile::plan::FIRST;
-use crate::tile::propose::launch::Launched;
-use crate::tile::propose::nest::ThreadNest;
-use crate::tile::{Accumulators, NestPlan, Proposal, TilePlan, Warps, propose};
-use crate::title::title;
-use crate::typical::typical;
 use gristmill_uop::fragment::Fragment;
 use gristmill_uop::function::Function;
 use gristmill_uop::launch::LaunchPlan;
@@ -60,12 +62,12 @@ fn sizes(g: &Graph, groups: &[Id], launch: &Launch, target: &Target) -> Vec<Body
 /// The program of a launch.
 pub(crate) fn program(g: &Graph, launch: &Launch, mapped: &[Mapped], with: &mut Emission) -> Program {
     let &mut Emission { slots, target, dialect, .. } = with;
-    if let Some((launch, kernel, dialect)) = custom::of(launch, dialect) {
-        return custom::program(g, launch, kernel, &custom::Around { slots, target, dialect });
+    if let Some((launch, kernel, dialect)) = custom::called_by(launch, dialect) {
+        return custom::program(g, launch, kernel, &custom::CustomEmission { slots, target, dialect });
     }
     let when: Vec<When> = launch.bodies.iter().map(|b| b.when).collect();
     let nests: Vec<&[Id]> = mapped.iter().map(|m| &m.nests[..]).collect();
-    let Kernel { graph: mut own, root, bodies, when } = Kernel::of(g, &nests, &when);
+    let Kernel { graph: mut own, root, bodies, when } = Kernel::new(g, &nests, &when);
     verify(&own, root, Level::Kernel, "map");
     let (mut signature, groups) = sized(&mut own, &bodies, launch, slots.function, target);
     let sizes = sizes(&own, &signature.groups, launch, target);
@@ -99,7 +101,7 @@ pub(crate) fn program(g: &Graph, launch: &Launch, mapped: &[Mapped], with: &mut 
     Program {
         source: draft.map(|d| d.replace("KERNEL", &name)).unwrap_or_default(),
         name,
-        seconds: launch.price.seconds,
+        seconds: launch.cost.seconds,
         title: title(&own, root, slots.function, &params),
         params,
         vars: signature.vars.iter().map(|v| v.0.clone()).collect(),
@@ -108,7 +110,7 @@ pub(crate) fn program(g: &Graph, launch: &Launch, mapped: &[Mapped], with: &mut 
         bodies: sizes,
         threads: target.threads,
         scratch: signature.scratch_bytes,
-        estimate: launch.price.estimate,
+        estimate: launch.cost.estimate,
         notes,
         root,
         graph: Arc::new(own),
@@ -122,7 +124,7 @@ fn launch_plan(of: &Launched, launch: &Launch, groups: Id, function: &Function, 
     }
     let titles: Vec<&str> = launch.bodies.iter().map(|b| b.title.as_str()).collect();
     let site = format!("{} {}", function.full_name(), titles.join(" beside "));
-    launch::decided(of, groups, launch.price.seconds, site, decider)
+    launch::decided(of, groups, launch.cost.seconds, site, decider)
 }
 
 /// A body whose ranges are mapped to the machine.
@@ -152,8 +154,8 @@ fn mapped(g: &mut Graph, body: &Body, with: &mut Emission) -> Mapped {
         let site = format!("{} {} nest {i}", slots.function.full_name(), body.title);
         let site = Decision::new("nest", site, vec![]);
         // A loop that nests share stays around them as it is.
-        let (bare, shared) = Nest::of(g, nest).split_loops(g, RangeKind::Fused);
-        let tile = tiles::ranges(g, &g[bare].src[3..], &target.machine).and(target.machine.tile_fragment());
+        let (bare, shared) = Nest::from_store(g, nest).split_loops(g, RangeKind::Fused);
+        let tile = tile_axes::ranges(g, &g[bare].src[3..], &target.machine).and(target.machine.tile_fragment());
         let mapping = Mapping { target, ranges: &mut ranges, site, decider: with.decider };
         let (mapped, chosen) = match target.machine.kind {
             _ if let Some(of) = tile => mapping.of_tiles(g, bare, of),
@@ -164,7 +166,7 @@ fn mapped(g: &mut Graph, body: &Body, with: &mut Emission) -> Mapped {
             }
         };
         before = accumulators_of(g, nest, &chosen).or(before);
-        nests.push(Nest::of(g, mapped).with_loops(&shared).store(g));
+        nests.push(Nest::from_store(g, mapped).with_loops(&shared).store(g));
         plan.nests.push(chosen);
     }
     let nests = units::units(g, nests, &plan.nests, &target.machine);
@@ -174,7 +176,7 @@ fn mapped(g: &mut Graph, body: &Body, with: &mut Emission) -> Mapped {
 /// The accumulators of a nest that fills a stage with a product of several warps, each of which has all columns.
 fn accumulators_of(g: &Graph, nest: Id, plan: &NestPlan) -> Option<Accumulators> {
     let &NestPlan::Warps(Warps { groups: true, rows, columns: 1, wide, tall: 1, .. }) = plan else { return None };
-    (g[Nest::of(g, nest).buffer].op == Op::Local).then_some(Accumulators { rows, wide })
+    (g[Nest::from_store(g, nest).buffer].op == Op::Local).then_some(Accumulators { rows, wide })
 }
 
 /// Is it one of the nests that share a loop?

@@ -5,13 +5,13 @@ use crate::custom;
 use crate::decision::{Decider, Decision, Pair, Policy};
 use crate::decompose::attention;
 use crate::decompose::attention::plan::AttentionPlan;
-use crate::decompose::{product, scatter};
+use crate::decompose::{matmul_variant, scatter};
 use crate::emit::{CustomDialect, Dialect, Emission, Slots, map, program};
-use crate::layout::Layout;
+use crate::ir::layout::Layout;
+use crate::ir::parse::ParseError;
+use crate::plan::{NestPlan, StagePlan, TilePlan, Workgroup};
 use crate::planned::{Planned, planned};
 use crate::schedule::{Launch, TEMP};
-use crate::tile::text::ParseError;
-use crate::tile::{NestPlan, StagePlan, TilePlan, Workgroup};
 use crate::watch::Watch;
 use gristmill_uop::Id;
 use gristmill_uop::function::{Function, Storage};
@@ -82,7 +82,7 @@ pub fn compile_watched(
     let (mut programs, mut plans, mut nests) = (Vec::new(), Vec::new(), Vec::new());
     let mut seconds = 0.0;
     for launch in &scheduled.launches {
-        seconds += launch.price.seconds;
+        seconds += launch.cost.seconds;
         let mut with = Emission { slots: &slots, target, dialect, decider: &mut decider };
         let mapped = map(&mut graph, launch, &mut with);
         programs.push(Arc::new(program(&graph, launch, &mapped, &mut with)));
@@ -160,8 +160,8 @@ pub fn check_plan(text: &str) -> Result<(), ParseError> {
         Some("layout") => text.parse::<Layout>().map(drop),
         Some("attention") => text.parse::<AttentionPlan>().map(drop),
         Some("stages") => text.parse::<StagePlan>().map(drop),
-        Some("product") => text.parse::<product::Form>().map(drop),
-        Some("scatter") => text.parse::<scatter::Form>().map(drop),
+        Some("product") => text.parse::<matmul_variant::MatmulVariant>().map(drop),
+        Some("scatter") => text.parse::<scatter::ScatterVariant>().map(drop),
         Some("launch") => text.parse::<LaunchPlan>().map(drop).map_err(ParseError),
         _ => text.parse::<NestPlan>().map(drop),
     }

@@ -2,10 +2,10 @@
 //! only compared end here.
 
 use crate::decision::Decider;
-use crate::decompose::product::Forms;
-use crate::decompose::{attention, int8, layouts, row_factors, scan, scatter};
+use crate::decompose::matmul_variant::MatmulVariants;
+use crate::decompose::{attention, defer_norm_scale, int8, layouts, scan, scatter};
 use crate::emit::verify;
-use crate::layout::Layout;
+use crate::ir::layout::Layout;
 use crate::schedule::{self, Decomposed, Scheduled};
 use crate::watch::Watch;
 use gristmill_uop::function::{Function, SlotKind};
@@ -34,11 +34,11 @@ pub fn planned(function: &Function, target: &Target, decider: &mut Decider, watc
     watch.pass("scatter", &mut graph, &roots);
     attention::expand(&mut graph, &mut roots, &mut hints, target, &function.full_name(), decider);
     watch.pass("attention", &mut graph, &roots);
-    row_factors::move_factors(&mut graph, &mut roots, &mut hints, function, target, decider);
+    defer_norm_scale::defer_norm_scale(&mut graph, &mut roots, &mut hints, function, target, decider);
     watch.pass("factors", &mut graph, &roots);
     let layouts = layouts::decided(function, int8::layouts_of(function, target), target, decider);
     let name = function.full_name();
-    let mut forms = Forms::new(&name, target, decider);
+    let mut forms = MatmulVariants::new(&name, target, decider);
     let derived = int8::derive(&mut graph, &mut roots, &mut hints, layouts, &mut forms);
     watch.pass("int8", &mut graph, &roots);
     let outputs = distinct_outputs(&mut graph, function, &roots);

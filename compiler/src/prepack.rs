@@ -1,13 +1,13 @@
 //! Prepack: the kernel that brings a weight from the layout of its file into the one its kernels read. Slot 0 holds the rows as in the file,
 //! slot 1 receives them in their layout; the variable `groups` is the number of groups of rows that lie together.
 
+use crate::cost::Cost;
 use crate::decision::{Cheapest, Decider};
 use crate::emit::{self, Dialect, Emission, Slots};
-use crate::layout::{Kind, Layout, Leaf, Packing};
-use crate::nest::Ranges;
-use crate::price::Price;
+use crate::ir::layout::{Kind, Layout, Leaf, Packing};
+use crate::ir::nest::Ranges;
+use crate::plan::TilePlan;
 use crate::schedule::{Body, Launch};
-use crate::tile::TilePlan;
 use gristmill_uop::encoding::EncodingRef;
 use gristmill_uop::function::{Function, Slot, SlotKind, Storage};
 use gristmill_uop::program::{Extent, Program, When};
@@ -70,7 +70,7 @@ pub fn prepack(of: &PackedRows, target: &Target, dialect: Option<&dyn Dialect>) 
         plan,
         seconds: 0.0,
     };
-    let launch = Launch { bodies: vec![body], level: 0, price: Price::default() };
+    let launch = Launch { bodies: vec![body], level: 0, cost: Cost::default() };
     // Rows that lie together, as in the file and packed. A layout that has no such rows has no kernel either.
     let extent = |slot| {
         let layout = if slot == 0 { Layout::File } else { layout };

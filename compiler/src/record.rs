@@ -3,7 +3,7 @@
 //! Bytes are of one build of the program: nothing in them says what they mean, so their key must say by whom they were written. What is read back is
 //! what was compiled, but for what was told on the way (decisions, rules), and nodes of graphs are numbered anew.
 
-use crate::layout::Layout;
+use crate::ir::layout::Layout;
 use crate::pipeline::Compiled;
 use gristmill_uop::function::{Function, Storage};
 use gristmill_uop::launch::LaunchPlan;

@@ -65,7 +65,10 @@ pub(crate) struct Commit<'a> {
 pub(crate) fn agent() -> ConfigBuilder<AgentScope> {
     let config = Agent::config_builder();
     let config = config.http_status_as_error(false).user_agent(concat!("gristmill/", env!("CARGO_PKG_VERSION")));
-    config.timeout_connect(Some(READ_TIMEOUT)).timeout_recv_response(Some(READ_TIMEOUT)).timeout_per_read(Some(READ_TIMEOUT))
+    config
+        .timeout_connect(Some(READ_TIMEOUT))
+        .timeout_recv_response(Some(READ_TIMEOUT))
+        .timeout_per_read(Some(READ_TIMEOUT))
 }
 
 impl Client {

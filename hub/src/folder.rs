@@ -74,7 +74,7 @@ impl Folder {
     }
     /// Returns the names and types of the entries, sorted by name.
     ///
-    /// An entry whose name is not UTF-8 is [`EntryKind::Other`], so it is never opened.
+    /// An entry with a name that is not UTF-8 is [`EntryKind::Other`], so it is never opened.
     pub fn entries(&self) -> io::Result<Vec<(String, EntryKind)>> {
         let mut out = Vec::new();
         for entry in Dir::read_from(&self.0)? {

@@ -10,10 +10,10 @@
 //! a file nor verifies its checksum.
 
 mod client;
-mod http_source;
 mod error;
 mod file_name;
 mod folder;
+mod http_source;
 mod local;
 mod name;
 mod offer;
@@ -37,4 +37,4 @@ pub use pull::{FileFormat, Pulled, pull};
 pub use remove::Removed;
 pub use repository::{Name, Repository};
 pub use size::size;
-pub use store::{Contents, StoredModel, Store, Verdict};
+pub use store::{Contents, Store, StoredModel, Verdict};

@@ -1,9 +1,9 @@
 //! Downloads models: each file has a partial name until it is complete and verified.
 
 use crate::client::{Client, Commit, RemoteFile};
-use crate::http_source::{self, Elsewhere, is_elsewhere};
 use crate::error::Error;
-use crate::folder::{Folder, EntryKind, planted};
+use crate::folder::{EntryKind, Folder, planted};
+use crate::http_source::{self, Elsewhere, is_elsewhere};
 use crate::progress::Progress;
 use crate::record::{Record, Stamp, record_name, hash, hexadecimal, part_name};
 use crate::repository::{Name, Repository};

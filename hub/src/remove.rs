@@ -2,11 +2,11 @@
 
 use crate::error::Error;
 use crate::file_name;
-use crate::folder::{Folder, EntryKind};
+use crate::folder::{EntryKind, Folder};
 use crate::offer::Offer;
-use crate::record::{Record, record_name, finished};
+use crate::record::{Record, finished, record_name};
 use crate::repository::{Name, Repository};
-use crate::store::{Files, StoredModel, Store, disk};
+use crate::store::{Files, Store, StoredModel, disk};
 use std::path::{Path, PathBuf};
 
 /// Result of removing a model.

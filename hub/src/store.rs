@@ -8,7 +8,7 @@
 //! listed but never removed.
 
 use crate::error::Error;
-use crate::folder::{Folder, EntryKind};
+use crate::folder::{EntryKind, Folder};
 use crate::progress::Progress;
 use crate::record::{CHECKSUM, Record, Stamp, finished, hash, hexadecimal};
 use crate::repository::ENDING;
@@ -108,7 +108,7 @@ impl Store {
     }
     /// Returns the file to open of a complete model; None if nothing in its repository matches.
     ///
-    /// Files whose size or date differs from the record are hashed, with progress events.
+    /// Files are hashed if their size or date differs from the record, with progress events.
     ///
     /// # Errors
     /// When the name matches several models, or a file differs from the downloaded one.
@@ -326,7 +326,9 @@ impl Store {
                         Err(_) => out.passed_over.push(inner),
                     }
                 }
-                EntryKind::File if name.ends_with(CHECKSUM) && Record::read(folder, bare).map_err(failed)?.is_some() => {
+                EntryKind::File
+                    if name.ends_with(CHECKSUM) && Record::read(folder, bare).map_err(failed)?.is_some() =>
+                {
                     if !there(bare) {
                         out.missing.push(inner[..inner.len() - CHECKSUM.len()].to_owned());
                     }

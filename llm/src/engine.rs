@@ -1,7 +1,9 @@
-//! A model on a device: weights loaded, functions compiled, steps captured.
+//! A model on a device: loaded weights, compiled functions, captured steps.
 //!
-//! A step runs prefill chunks and decode rows of sequences whose KV cache lies in pages of a pool; one sequence is a batch of one. [`Engine::start`] and [`Engine::wait`] run it, up to
-//! two in flight. The parts are [`Weights`], the [`KvCache`], the captured graphs, and the candidates of the device's sampler.
+//! A step runs one prefill chunk, decode rows, or both (a mixed batch). The KV cache of each
+//! sequence lies in pages of a shared pool; a single sequence is a batch of one. [`Engine::start`]
+//! and [`Engine::wait`] run steps, up to two in flight. The parts are [`Weights`], the [`KvCache`],
+//! the captured graphs, and the device sampler.
 
 mod activations;
 mod compiled;
@@ -31,4 +33,4 @@ pub use graph_key::{
 };
 pub use kv_cache::KvCache;
 pub use pages::{PageCopy, Pages, StateCopy};
-pub use step::{Chunk, DecodeRow, TokenSource, Step, StepOutput};
+pub use step::{Chunk, DecodeRow, Step, StepOutput, TokenSource};

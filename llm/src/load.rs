@@ -5,18 +5,18 @@
 //! ([`staged_loader`]). Chunks are small relative to the model, so peak memory is little more than
 //! the model's size.
 
-mod staged_loader;
 mod host_loader;
+mod staged_loader;
 mod weight_chunk;
 
 use crate::arch::{Bind, BoundCall, Plan};
 use crate::error::{Error, Progress};
 use crate::gguf::{self, Gguf, TensorInfo};
-use gristmill_compiler::layout::Layout;
+use gristmill_compiler::ir::layout::Layout;
 use gristmill_runtime::{Buffer, Memory, memory};
 use gristmill_tensor::jit::{Jit, Ready};
-use weight_chunk::{LoadOptions, PendingWeight};
 use rustc_hash::FxHashMap;
+use weight_chunk::{LoadOptions, PendingWeight};
 
 /// Weights on a device by name, with their layouts. Clones share the buffers.
 #[derive(Clone, Default)]

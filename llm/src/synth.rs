@@ -13,7 +13,7 @@ mod vocab;
 pub use fill::fill;
 pub use plan::{Error, SynthPlan, TensorPlan};
 
-use crate::gguf::{Gguf, Metadata, ByteSource, Writer, types};
+use crate::gguf::{ByteSource, Gguf, Metadata, Writer, types};
 use std::io::{self, Write};
 
 /// Returns the names of all presets.

@@ -11,7 +11,7 @@ use std::collections::BTreeSet;
 pub struct Traffic {
     /// Bytes of weights; for stacked experts and the embedding only the rows in use.
     pub weights: f64,
-    /// Bytes of the KV cache.
+    /// Bytes of KV cache.
     pub cache: f64,
 }
 
@@ -116,7 +116,7 @@ mod tests {
     use crate::gguf::Gguf;
     use gristmill_uop::dtype::Scalar;
 
-    /// Plan of a decode step over a KV cache of that type.
+    /// Returns the plan of a decode step with a KV cache of type `cache`.
     fn plan(file: &Gguf, cache: Scalar) -> Plan {
         let model = arch::load(file.metadata(), file).unwrap();
         let (logits, tile, pools) = (Logits::Last, Options::TILE, Pools::from_pages(1));
@@ -125,7 +125,7 @@ mod tests {
         model.plan(&options, &mut Functions::new())
     }
 
-    /// MB of weights that a step of `tokens` tokens reads.
+    /// Returns the MB of weights that a step of `tokens` tokens reads.
     fn megabytes(preset: &str, quant: &str, tokens: usize) -> f64 {
         let file = Gguf::synth(preset, quant).unwrap();
         let plan = plan(&file, Scalar::F16);
@@ -144,8 +144,8 @@ mod tests {
         let gemma = preset("gemma-3-12b");
         assert_eq!(read(&gemma, Scalar::F16, 4096), (40.0 * 1024.0 + 8.0 * 4096.0) * 8192.0);
         assert_eq!(read(&gemma, Scalar::F16, 1000), 48.0 * 1000.0 * 8192.0);
-        // Two layers with a window of 16 and one without, whose caches are also read by two layers
-        // and one; one head of 32 or 64.
+        // Two layers with a window of 16 and one full layer; two further layers share the windowed
+        // caches and one the full one. One head of 32 or 64.
         let shared =
             Gguf::open(format!("{}/tests/data/families/gemma4-q8_0.gguf", env!("CARGO_MANIFEST_DIR"))).unwrap();
         assert_eq!(read(&shared, Scalar::F16, 100), 4.0 * 16.0 * 128.0 + 2.0 * 100.0 * 256.0);
@@ -154,7 +154,8 @@ mod tests {
     #[test]
     fn only_the_experts_in_use_count() {
         let near = |found: f64, expected: f64| assert!((found / expected - 1.0).abs() < 0.002, "{found}, {expected}");
-        // docs/deepseek2.md, section 7: bytes of one token, and of eight that choose independently.
+        // docs/deepseek2.md, section 7: bytes for one token, and for eight
+        // that choose experts independently.
         near(megabytes("glm-4.7-flash", "q4_0", 1), 2117.0);
         near(megabytes("glm-4.7-flash", "q4_0", 8), 7440.0);
         near(megabytes("deepseek-v2-lite", "q4_k_m", 1), 1611.8);

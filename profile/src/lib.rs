@@ -16,5 +16,5 @@ pub mod text;
 pub mod trace;
 pub mod viewer;
 
-pub use recording::{ProfiledKernel, KernelLaunch, Limits, Recording, StageText, StepRun};
-pub use report::{FunctionCost, Report, KernelCost, WHY_ABOVE};
+pub use recording::{KernelLaunch, Limits, ProfiledKernel, Recording, StageText, StepRun};
+pub use report::{FunctionCost, KernelCost, Report, WHY_ABOVE};

@@ -1,6 +1,6 @@
 //! Aggregation by launch, kernel and kind of layer: means over the faster half of the runs.
 
-use crate::recording::{ProfiledKernel, Limits, Recording, StepRun};
+use crate::recording::{Limits, ProfiledKernel, Recording, StepRun};
 use gristmill_runtime::Span;
 
 /// Explanation shown for kernels that are faster than their limit.
@@ -102,7 +102,15 @@ impl Report {
             let (bytes, operations) = (kernel.bytes * calls as f64, kernel.operations * calls as f64);
             let least = limit(kernel, &recording.limits).map(|s| s * calls as f64);
             let fraction = least.map(|least| least / seconds.max(1e-12));
-            rows.push(KernelCost { kernel: number, calls, seconds, bytes, operations, share: seconds / wall, fraction });
+            rows.push(KernelCost {
+                kernel: number,
+                calls,
+                seconds,
+                bytes,
+                operations,
+                share: seconds / wall,
+                fraction,
+            });
         }
         let kinds = kinds(recording, &rows, wall);
         let bytes = rows.iter().map(|r| r.bytes).sum();
@@ -129,7 +137,14 @@ fn kinds(recording: &Recording, rows: &[KernelCost], wall: f64) -> Vec<FunctionC
             let mine = || rows.iter().filter(|r| recording.kernels[r.kernel].function == *function);
             let seconds = mine().map(|r| r.seconds).sum();
             let (launches, bytes) = (mine().map(|r| r.calls).sum(), mine().map(|r| r.bytes).sum());
-            kinds.push(FunctionCost { function: function.clone(), calls: 0, launches, seconds, bytes, share: seconds / wall });
+            kinds.push(FunctionCost {
+                function: function.clone(),
+                calls: 0,
+                launches,
+                seconds,
+                bytes,
+                share: seconds / wall,
+            });
             kinds.len() - 1
         });
         if last != Some(launch.call) {
@@ -210,7 +225,11 @@ pub(crate) mod tests {
             tokens: 1,
             limits: Limits { bandwidth: Some(10e9), operations: 8e9, workers: 2 },
             kernels: vec![kernel("r_1", "layer", 0, 10e9), kernel("r_2", "layer", 1, 0.0)],
-            launches: vec![KernelLaunch { kernel: 0, call: 0 }, KernelLaunch { kernel: 1, call: 0 }, KernelLaunch { kernel: 0, call: 1 }],
+            launches: vec![
+                KernelLaunch { kernel: 0, call: 0 },
+                KernelLaunch { kernel: 1, call: 0 },
+                KernelLaunch { kernel: 0, call: 1 },
+            ],
             decisions: vec![("layer".into(), vec!["place x: *fuse 1.00 us, keep 2.00 us".into()])],
             steps: vec![step(10.0, 0.0), step(9.0, 1.0), step(20.0, 0.5)],
             plain: vec![8.5, 7.5, 30.0],

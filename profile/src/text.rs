@@ -1,7 +1,7 @@
 //! Text rendering of a [`Report`]: tables for a terminal.
 
 use crate::recording::Recording;
-use crate::report::{Report, KernelCost, WHY_ABOVE};
+use crate::report::{KernelCost, Report, WHY_ABOVE};
 use std::fmt::Write;
 
 /// Rows of the kernel table unless `all` is set.

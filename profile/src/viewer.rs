@@ -68,7 +68,11 @@ mod tests {
                 passes: vec![Pass {
                     pass: 0,
                     roots: vec![1],
-                    rules: vec![RuleRecord { name: "x + 0 -> x", times: 1, examples: vec![["(x + 0)".into(), "x".into()]] }],
+                    rules: vec![RuleRecord {
+                        name: "x + 0 -> x",
+                        times: 1,
+                        examples: vec![["(x + 0)".into(), "x".into()]],
+                    }],
                 }],
                 decisions: vec![DecisionRecord {
                     kind: "place",

@@ -42,7 +42,7 @@ pub struct Key([u8; 32]);
 
 impl Key {
     /// Hashes the parts with their lengths, so that `["ab", "c"]` and `["a", "bc"]` differ.
-    pub fn of<T: AsRef<[u8]>>(parts: impl IntoIterator<Item = T>) -> Key {
+    pub fn from_parts<T: AsRef<[u8]>>(parts: impl IntoIterator<Item = T>) -> Key {
         let mut hasher = blake3::Hasher::new();
         for part in parts {
             let part = part.as_ref();

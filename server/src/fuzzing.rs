@@ -1,8 +1,8 @@
 //! The way in for the fuzz targets: requests without a connection, grammars and replies without a request.
 
-pub use crate::core::constraint::grammar::{Callable, OutputFormat, OutputConstraint, grammar};
+pub use crate::core::constraint::grammar::{Callable, OutputConstraint, OutputFormat, grammar};
 pub use crate::core::constraint::mask::{Constraint, Grammars};
-pub use gristmill_llm::chat::reply::{Begins, ReplyPart, Reply, Schemas};
+pub use gristmill_llm::chat::reply::{Begins, Reply, ReplyPart, Schemas};
 
 use crate::api::routes;
 use crate::app::App;

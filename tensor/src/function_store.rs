@@ -36,7 +36,7 @@ impl FunctionStore<'_> {
             &content.0,
             function.name.as_bytes(),
         ];
-        Key::of(parts.into_iter().chain(names))
+        Key::from_parts(parts.into_iter().chain(names))
     }
     /// The compiled function, if it is there. What is damaged, or is none, is removed.
     pub fn get(&self, function: &Function, content: Content) -> Option<Compiled> {

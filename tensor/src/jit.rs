@@ -6,7 +6,7 @@
 use crate::function::{ContentKey, Key};
 use crate::function_store::FunctionStore;
 use gristmill_backend::Opened;
-use gristmill_compiler::layout::{Layout, Packing};
+use gristmill_compiler::ir::layout::{Layout, Packing};
 use gristmill_compiler::prepack::{PackedRows, prepack};
 use gristmill_compiler::{Cheapest, Compiled, Policy, compile};
 use gristmill_runtime::{Buffer, Device, Error, Kernel, Launch, Memory, Replay};
@@ -133,8 +133,8 @@ impl Jit {
             if layout == Layout::File || self.packers.contains_key(&key) || new.contains(&key) {
                 continue;
             }
-            let packing =
-                Packing::of(e).ok_or_else(|| Error::invalid(e.name, "has no other layout than its file's"))?;
+            let packing = Packing::for_encoding(e)
+                .ok_or_else(|| Error::invalid(e.name, "has no other layout than its file's"))?;
             let (target, dialect) = (&self.opened.target, self.opened.dialect);
             programs.push(prepack(&PackedRows { encoding: e, packing: &packing, layout, columns }, target, dialect));
             new.push(key);

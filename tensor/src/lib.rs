@@ -28,7 +28,7 @@
 //! // Whatever a captured function can say can be said of tensors with values, too.
 //! use gristmill_tensor::nn;
 //! let weight = Tensor::from([1.0f32, 2.0]);
-//! let normed = Tensor::of([&x, &weight], |_, [x, w]| nn::rms_norm(x, w, 0.0));
+//! let normed = Tensor::from_fn([&x, &weight], |_, [x, w]| nn::rms_norm(x, w, 0.0));
 //! assert_eq!(normed.dims(), [2, 2]);
 //!
 //! // Rows that numbers choose, and the other way round: rows added where numbers say, as the gradient of the choice has it.
@@ -110,7 +110,7 @@ mod capture;
 pub mod eager;
 pub mod evaluate;
 pub mod function;
-pub mod jit;
 mod function_store;
+pub mod jit;
 pub mod nn;
 pub mod tensor;

@@ -2,7 +2,7 @@
 
 use gristmill_encodings::by_name;
 use gristmill_tensor::dims;
-use gristmill_tensor::evaluate::{HostArray, Env, decode, evaluate, evaluate_all};
+use gristmill_tensor::evaluate::{Env, HostArray, decode, evaluate, evaluate_all};
 use gristmill_tensor::function::Capture;
 use gristmill_uop::function::Function;
 use gristmill_uop::shape::{PagedSources, ScanSources, Scoring};

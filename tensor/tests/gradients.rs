@@ -1,6 +1,6 @@
 //! Gradients through rows that data chooses, beside finite differences of what they are gradients of.
 
-use gristmill_tensor::evaluate::{HostArray, Env, evaluate};
+use gristmill_tensor::evaluate::{Env, HostArray, evaluate};
 use gristmill_tensor::function::Capture;
 use gristmill_tensor::tensor::Tensor;
 use gristmill_tensor::{dims, nn};

@@ -410,9 +410,21 @@ macro_rules! cooperative {
             operand: Scalar::F16,
             sum: Scalar::F32,
             rate: 0.0,
-            first: OperandLayout { lanes: &[], registers: &[Digit::rows($side, 1)], elements: &[Digit::columns($side, 1)] },
-            second: OperandLayout { lanes: &[], registers: &[Digit::columns($side, 1)], elements: &[Digit::rows($side, 1)] },
-            sums: OperandLayout { lanes: &[], registers: &[Digit::rows($side, 1)], elements: &[Digit::columns($side, 1)] },
+            first: OperandLayout {
+                lanes: &[],
+                registers: &[Digit::rows($side, 1)],
+                elements: &[Digit::columns($side, 1)],
+            },
+            second: OperandLayout {
+                lanes: &[],
+                registers: &[Digit::columns($side, 1)],
+                elements: &[Digit::rows($side, 1)],
+            },
+            sums: OperandLayout {
+                lanes: &[],
+                registers: &[Digit::rows($side, 1)],
+                elements: &[Digit::columns($side, 1)],
+            },
             shared: Shared::Columns,
         }
     };

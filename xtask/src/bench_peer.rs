@@ -5,7 +5,7 @@
 
 mod programs;
 
-use crate::benchmarks::report::{Peer, BenchReport, BenchRow, Side, Test, markdown};
+use crate::benchmarks::report::{BenchReport, BenchRow, Peer, Side, Test, markdown};
 use crate::machine::{self, Ticks};
 use crate::shell;
 use anyhow::{Context, Result, bail};

@@ -13,7 +13,7 @@ use crate::serving::servers::Named;
 use crate::serving::workload::Prompts;
 use crate::{machine, shell};
 use anyhow::{Result, bail};
-use load::{ServeClient, Pace};
+use load::{Pace, ServeClient};
 use report::{ServeReport, ServeRow, table};
 use serde_json::{Map, Value};
 use std::path::PathBuf;

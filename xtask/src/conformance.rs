@@ -1,12 +1,12 @@
 //! `xtask conformance`: the long run of the conformance suite. Many perturbed schedules of every case, and each alternative of every kind of decision taken.
 
-mod results;
 mod processes;
+mod results;
 
 use crate::shell;
 use anyhow::{Context, Result, bail};
+use processes::{Job, JobResult, Run};
 use results::TestResults;
-use processes::{JobResult, Job, Run};
 use std::fs;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::path::{Path, PathBuf};

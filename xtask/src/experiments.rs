@@ -106,9 +106,14 @@ pub fn index(mut files: Vec<(&str, &str)>) -> Result<String> {
     }
     let mut text = HEAD.to_owned();
     for (area, experiments) in areas {
-        text += &format!("\n## {}\n\n| | experiment | status | machine | result | date |\n|---|---|---|---|---|---|\n", AREAS[area].1);
+        text += &format!(
+            "\n## {}\n\n| | experiment | status | machine | result | date |\n|---|---|---|---|---|---|\n",
+            AREAS[area].1
+        );
         for Experiment { file, number, title, date, status, machine, result } in experiments {
-            text += &format!("| <a id=\"{number:03}\"></a>{number} | [{title}]({file}) | {status} | {machine} | {result} | {date} |\n");
+            text += &format!(
+                "| <a id=\"{number:03}\"></a>{number} | [{title}]({file}) | {status} | {machine} | {result} | {date} |\n"
+            );
         }
     }
     Ok(text)
@@ -129,7 +134,9 @@ fn front_matter(text: &str) -> Result<BTreeMap<&str, &str>> {
 fn parse<'t>(file: &'t str, fields: &BTreeMap<&'t str, &'t str>) -> Result<(usize, Experiment<'t>)> {
     let field = |name: &str| {
         let value = fields.get(name).copied().filter(|value| !value.is_empty());
-        value.with_context(|| format!("no field `{name}`\nhint: number, title, date, area, status, machine, before, after"))
+        value.with_context(|| {
+            format!("no field `{name}`\nhint: number, title, date, area, status, machine, before, after")
+        })
     };
     let number: u32 = field("number")?.parse().context("`number` is none")?;
     ensure!(file.starts_with(&format!("{number:03}-")), "the file's name does not begin with {number:03}-");

@@ -82,13 +82,17 @@ mod tests {
     fn what_several_keep_is_kept_of_all() {
         let folder = std::env::temp_dir().join(format!("gristmill-places-{}", std::process::id()));
         let store = Store::open(&folder, 1 << 20).expect("a store");
-        let of =
-            |name: &str| KernelText { key: Key::of([name]), symbol: name.into(), source: name.into(), name: name.into() };
+        let of = |name: &str| KernelText {
+            key: Key::from_parts([name]),
+            symbol: name.into(),
+            source: name.into(),
+            name: name.into(),
+        };
         let (first, second) = (of("first"), of("second"));
-        let open = || CodePlaces { key: Key::of(["places"]), kernels: read_entries(&store, &Key::of(["places"])), known: 0 };
+        let open = || CodePlaces { key: Key::from_parts(["places"]), kernels: read_entries(&store, &Key::from_parts(["places"])), known: 0 };
         let (mut one, mut other) = (open(), open());
-        one.add([&first], Key::of(["a unit"]));
-        other.add([&second], Key::of(["another"]));
+        one.add([&first], Key::from_parts(["a unit"]));
+        other.add([&second], Key::from_parts(["another"]));
         one.save(&store);
         other.save(&store);
         assert_eq!(open().units(&[&first, &second]).len(), 2);

@@ -1,11 +1,11 @@
 //! The CPU as a device.
 
 use super::cc::{Cc, QUICK_FLAG};
+use super::code_places::CodePlaces;
 use super::isa::Isa;
 use super::kernel::CpuCode;
 use super::measure;
 use super::memory::{Allocator, huge_pages};
-use super::code_places::CodePlaces;
 use super::processor::machine;
 use super::replay::CpuReplay;
 use super::team::{MAX_WORKERS, Team};

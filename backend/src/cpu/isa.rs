@@ -1,46 +1,49 @@
-//! Instruction sets: what the machine has, what the C compiler is told, what the dialect may use.
+//! Instruction sets: detection, compiler flags, and the target for the compiler.
 
 use gristmill_runtime::Error;
 use gristmill_uop::fragment::{AMX_BF16, Fragment};
 use gristmill_uop::machine::Machine;
 use gristmill_uop::target::Target;
 
-/// An instruction set that kernels are written for.
+/// An instruction set that kernels are compiled for.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Isa {
-    /// As [`Isa::Avx512Vnni`], with AVX512-BF16 and AMX's tiles of bf16.
+    /// As [`Isa::Avx512Vnni`], with AVX512-BF16 and AMX tiles of bf16.
     Amx,
     /// x86-64 with AVX-512 F, BW, VL, DQ and VNNI.
     Avx512Vnni,
-    /// x86-64 with AVX2, FMA, F16C and the 256-bit AVX-VNNI: as [`Isa::Avx2`] with `vpdpbusd`.
+    /// x86-64 with AVX2, FMA, F16C and 256-bit AVX-VNNI: as [`Isa::Avx2`] with `vpdpbusd`.
     AvxVnni,
     /// x86-64 with AVX2, FMA and F16C.
     Avx2,
     /// 64-bit ARM with the dot product instructions.
     Neon,
-    /// What every machine of this architecture has.
+    /// Baseline of this architecture.
     Plain,
 }
 
 /// A row of the table of instruction sets.
 pub struct IsaInfo {
-    /// Which.
+    /// Instruction set of the row.
     pub isa: Isa,
-    /// Name after `--isa`.
+    /// Name for the option `--isa`.
     pub name: &'static str,
     /// f32 lanes of a vector register.
     pub lanes: usize,
-    /// Flags for gcc and clang, those of the sets below it first: the set itself, never `native`, so that a cached kernel fits every such machine.
+    /// Flags for gcc and clang, including those of the subsets first.
+    ///
+    /// They never contain `native`, so that a stored kernel runs on any machine with the set.
     pub flags: &'static [&'static [&'static str]],
 }
 
-/// `-march=x86-64` undoes what a distribution may have made its compiler's default.
+/// `-march=x86-64` overrides a distribution's default.
 const AVX2: &[&str] = &["-march=x86-64", "-mavx2", "-mfma", "-mf16c", "-mbmi", "-mbmi2"];
-/// Beside those of AVX2. Compilers prefer 256-bit vectors by default, half of what memory can feed.
+/// Flags in addition to those of AVX2. By default compilers prefer 256-bit vectors, which use half
+/// of the memory bandwidth.
 const AVX512_VNNI: &[&str] =
     &["-mavx512f", "-mavx512bw", "-mavx512vl", "-mavx512dq", "-mavx512vnni", "-mprefer-vector-width=512"];
 
-/// The table, the best first.
+/// All instruction sets, best first.
 pub const TABLE: &[IsaInfo] = &[
     IsaInfo {
         isa: Isa::Amx,
@@ -61,23 +64,23 @@ pub const TABLE: &[IsaInfo] = &[
 ];
 
 impl Isa {
-    /// Its row.
+    /// Returns its row of the table.
     pub fn info(self) -> &'static IsaInfo {
         TABLE.iter().find(|row| row.isa == self).expect("every set has a row")
     }
-    /// Name after `--isa`, and in the target's name.
+    /// Returns the name for `--isa`, also part of the target's name.
     pub fn name(self) -> &'static str {
         self.info().name
     }
-    /// f32 lanes of a vector register.
+    /// Returns the f32 lanes of a vector register.
     pub fn lanes(self) -> usize {
         self.info().lanes
     }
-    /// Flags for the C compiler.
+    /// Returns the flags for the C compiler.
     pub fn flags(self) -> impl Iterator<Item = &'static &'static str> {
         self.info().flags.iter().copied().flatten()
     }
-    /// Does this machine have it?
+    /// Returns whether this machine supports it.
     pub fn available(self) -> bool {
         match self {
             #[cfg(target_arch = "x86_64")]
@@ -106,16 +109,16 @@ impl Isa {
             _ => false,
         }
     }
-    /// The sets this machine has, the best first.
+    /// Returns the sets that this machine supports, best first.
     pub fn all_available() -> Vec<Isa> {
         TABLE.iter().map(|row| row.isa).filter(|isa| isa.available()).collect()
     }
-    /// The set that `--isa text` asks for: a name of the table, or `auto` (or nothing) for the best this machine has.
+    /// Parses `--isa text`: a name of the table, or `auto` or empty for the best available set.
     pub fn parse(text: &str) -> Result<Isa, Error> {
         let isa = Isa::named(text)?;
         if isa.available() { Ok(isa) } else { Err(refused(text, "this machine does not have that instruction set")) }
     }
-    /// The same to plan with: of a name this machine need not have it.
+    /// Parses a name as [`Isa::parse`] does, but accepts sets that this machine does not support.
     pub fn named(text: &str) -> Result<Isa, Error> {
         if text.is_empty() || text == "auto" {
             return Ok(Isa::all_available()[0]);
@@ -123,12 +126,13 @@ impl Isa {
         let row = TABLE.iter().find(|row| row.name == text);
         row.map(|row| row.isa).ok_or_else(|| refused(text, "no such instruction set"))
     }
-    /// The CPU as the compiler sees it, with this set: as many workers as the machine has, however many run, so that kernels and their
-    /// results do not depend on the number of threads.
+    /// Returns the target with this set and as many workers as the machine has cores.
+    ///
+    /// It is independent of the number of threads, and so are kernels and their results.
     pub fn target(self) -> Target {
         self.target_of(std::thread::available_parallelism().map_or(1, |n| n.get()))
     }
-    /// A CPU of so many workers as the compiler sees it, with this set.
+    /// Returns the target of a CPU with that number of workers.
     pub fn target_of(self, workers: usize) -> Target {
         let signed_bytes = matches!(self, Isa::Avx2 | Isa::Neon);
         let cpu = Machine::cpu(self.name(), self.lanes(), workers);
@@ -137,7 +141,7 @@ impl Isa {
     }
 }
 
-/// Why `--isa text` cannot be.
+/// Returns the error for an unusable `--isa text`.
 fn refused(text: &str, message: &str) -> Error {
     let names: Vec<&str> = Isa::all_available().iter().map(|isa| isa.name()).collect();
     Error::Setting {
@@ -168,7 +172,7 @@ mod tests {
             let error = Isa::parse(name).unwrap_err();
             assert!(matches!(error, Error::Setting { .. }) && error.hint().unwrap().contains("plain"), "{error}");
         }
-        // To plan with, a set has to be known alone.
+        // For planning, a set only has to be known.
         assert!(Isa::named("avx1024").is_err());
         assert!(TABLE.iter().all(|row| Isa::named(row.name).is_ok_and(|isa| isa == row.isa)));
     }

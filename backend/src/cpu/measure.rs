@@ -163,8 +163,8 @@ fn jump(team: &Team, words: &[u64]) -> Result<Option<f64>, Error> {
             seconds(team, &|worker| {
                 let mine = &words[worker.index * blocks * BLOCK_WORDS..][..blocks * BLOCK_WORDS];
                 let block = |i: usize| i.wrapping_mul(step) & (blocks - 1);
-                let total =
-                    (0..blocks).fold(0u64, |t, i| t.wrapping_add(block_sum(&mine[block(i) * BLOCK_WORDS..][..BLOCK_WORDS])));
+                let total = (0..blocks)
+                    .fold(0u64, |t, i| t.wrapping_add(block_sum(&mine[block(i) * BLOCK_WORDS..][..BLOCK_WORDS])));
                 std::hint::black_box(total);
             })
         })

@@ -1,20 +1,21 @@
-//! The processor in words, as what is measured on it, or tuned for it, is kept by.
+//! Description of the processor, the key of its tuning and measurements.
 
 use super::isa::Isa;
 
-/// The machine, in words: what an answer holds for.
+/// Returns processor model, instruction set and core count as text.
 pub fn machine(isa: Isa) -> String {
     let cores = std::thread::available_parallelism().map_or(1, |n| n.get());
     format!("{}, {}, {cores} cores", model(&std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default()), isa.name())
 }
 
-/// The processor's model, from the system's description of it.
+/// Extracts the processor model from `/proc/cpuinfo`.
 fn model(cpuinfo: &str) -> String {
     let field = |name: &str| {
         let of = |line: &str| line.split_once(':').map(|(k, v)| (k.trim().to_string(), v.trim().to_string()));
         cpuinfo.lines().filter_map(of).find(|(k, _)| k == name).map(|x| x.1)
     };
-    // An ARM processor has numbers, which differ as names do; models of one name differ in their number too.
+    // ARM processors have only numbers. On x86, models with one name may differ in
+    // family and model numbers.
     let names = ["model name", "cpu family", "model", "CPU implementer", "CPU part"];
     let all: Vec<String> = names.iter().filter_map(|n| field(n)).collect();
     if all.is_empty() { std::env::consts::ARCH.into() } else { all.join(" ") }

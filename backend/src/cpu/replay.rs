@@ -1,4 +1,4 @@
-//! A captured step: launches bound to addresses, run level by level by the team.
+//! A captured step on the CPU: launches bound to addresses, run level by level by the team.
 
 use super::kernel::CpuCode;
 use super::team::{Team, Worker};
@@ -12,46 +12,47 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
-/// A launch, bound.
+/// A launch bound to its arguments.
 struct Task {
     function: Function,
-    /// Where its addresses begin in `Step::addresses`.
+    /// Index of its first address in `Step::addresses`.
     buffers: usize,
-    /// Its values in `Step::values`.
+    /// Range of its values in `Step::values`.
     vars: Range<usize>,
-    /// Its counts of workgroups in `Step::counts`.
+    /// Its workgroup counts in `Step::counts`.
     groups: Groups,
-    /// Seconds of a workgroup of each body, where it has several.
+    /// Predicted seconds of a workgroup of each body, if there are several.
     seconds: Vec<f64>,
-    /// Its place among the launches that were captured.
+    /// Index among the captured launches.
     number: usize,
-    /// Is it long enough that the ends of the workers' shares are given to whoever comes first?
+    /// Whether it is long enough for work stealing between the workers.
     long: bool,
-    /// How many of these ends were taken.
+    /// Number of stealable pieces taken so far.
     taken: AtomicUsize,
 }
 
-/// A launch of so many bytes is long: some ten microseconds. Where assertions are checked all are, so that tests, whose kernels are small, see pieces.
+/// Minimum bytes of a launch with work stealing: about ten microseconds. Zero in debug builds, so
+/// that tests with small kernels cover stealing.
 const LONG_LAUNCH_BYTES: f64 = if cfg!(debug_assertions) { 0.0 } else { 512e3 };
-/// The part of a worker's share, one in so many, that others may take.
+/// Divisor: one in this many workgroups of a share is stealable (docs/experiments/136).
 const STEALABLE_SHARE: i64 = 4;
-/// Pieces of it.
+/// Stealable pieces of each share.
 const STEALABLE_PIECES: i64 = 2;
 
-/// A captured step.
+/// A captured step on the CPU.
 pub struct CpuReplay {
     team: Arc<Team>,
     scratch: usize,
     variables: Variables,
-    /// For each element of `Step::values`, the variable it is.
+    /// Variable of each element of `Step::values`.
     reads: Vec<usize>,
     step: Step,
     uses: StepUses,
-    /// Keeps memory and libraries.
+    /// Keeps buffers and libraries alive.
     launches: Vec<Launch>,
 }
 
-/// What workers see of a step.
+/// Data of a step that workers read.
 struct Step {
     tasks: Vec<Task>,
     levels: Vec<Level>,
@@ -60,20 +61,21 @@ struct Step {
     counts: Vec<i64>,
 }
 
-/// Launches that do not depend on one another.
+/// Launches that are independent of each other.
 struct Level {
     tasks: Range<usize>,
-    /// Must all workers have ended it before the next begins? Not if both run on worker 0 alone.
+    /// Whether a barrier follows; not needed if this and the next level run on worker 0 alone.
     barrier: bool,
 }
 
-// SAFETY: the addresses are of buffers that `launches` keeps, which belong to no thread. Workers only read a step.
+// SAFETY: the addresses are of buffers that `launches` keeps alive and that belong to no thread.
+// Workers only read a step.
 unsafe impl Send for CpuReplay {}
 // SAFETY: as above.
 unsafe impl Sync for Step {}
 
 impl CpuReplay {
-    /// Binds launches of that device, sorted by level. What is queued runs on a team that all of it shares.
+    /// Binds launches, sorted by level. Queued steps share a team.
     pub fn new(owner: &Owner, order: Order, team: Arc<Team>, launches: Vec<Launch>) -> Result<CpuReplay, Error> {
         launches.iter().try_for_each(|l| l.check(owner.id()))?;
         let uses = StepUses::new(owner, launches.iter().flat_map(Launch::uses), order);
@@ -126,14 +128,15 @@ impl CpuReplay {
             *value = self.variables.values()[variable];
         }
         self.step.tasks.iter().for_each(|t| t.taken.store(0, Ordering::Relaxed));
-        // One workgroup, or none, needs worker 0 only; between two such levels there is nothing to wait for.
+        // At most one workgroup runs on worker 0 only; two such levels need
+        // no barrier between them.
         let (tasks, counts) = (&self.step.tasks, &self.step.counts);
         let alone = |level: &Level| tasks[level.tasks.clone()].iter().map(|t| counts[t.groups.all]).sum::<i64>() <= 1;
         let levels = &mut self.step.levels;
         for i in 1..levels.len() {
             levels[i - 1].barrier = !(alone(&levels[i - 1]) && alone(&levels[i]));
         }
-        // The team's own barrier ends the last one.
+        // The team's own barrier ends the last level.
         if let Some(last) = levels.last_mut() {
             last.barrier = false;
         }
@@ -141,24 +144,25 @@ impl CpuReplay {
     }
 }
 
-/// The workgroups of a launch, for the workers to share.
+/// Division of a launch's workgroups among the workers.
 struct Shares<'a> {
     count: i64,
-    /// Workgroups of each body and seconds of one of them, where there are several bodies.
+    /// Workgroups and seconds per workgroup of each body, if there are several.
     bodies: (&'a [i64], &'a [f64]),
-    /// Turns the intervals among the workers, so that the small launches of one level do not all fall to worker 0.
+    /// Rotation of the shares, so that the small launches of a level do not all run on worker 0.
     shift: i64,
     workers: usize,
 }
 
 impl Shares<'_> {
-    /// The workgroups of worker `index`: contiguous, as long as those of the others by the cost model.
+    /// Returns the share of worker `index`: contiguous, and of equal duration by the cost model.
     fn share(&self, index: usize) -> Range<i64> {
         let workers = self.workers as i64;
         let place = (index as i64 - self.shift).rem_euclid(workers);
         self.share_begin(place)..self.share_begin(place + 1)
     }
-    /// Where the interval `place` begins. Of one body the first `count % workers` are one longer.
+    /// Returns the begin of share `place`. With one body, the first `count % workers`
+    /// shares are one longer.
     fn share_begin(&self, place: i64) -> i64 {
         let (count, workers) = (self.count, self.workers as i64);
         let (counts, seconds) = self.bodies;
@@ -175,7 +179,7 @@ impl Shares<'_> {
         }
         count
     }
-    /// The body that all of these workgroups are of.
+    /// Returns the body that contains all of these workgroups, if there is one.
     fn body(&self, part: &Range<i64>) -> Option<usize> {
         if self.bodies.0.is_empty() {
             return Some(0);
@@ -189,8 +193,8 @@ impl Shares<'_> {
     }
 }
 
-/// What a worker runs of its share before it takes pieces, and piece `i` of the rest, which has [`STEALABLE_PIECES`]. Cores are not equally fast, nor is one
-/// from one moment to the next, least of all where memory decides.
+/// Part of a share that its worker runs itself, before the stealable pieces `i` of
+/// [`STEALABLE_PIECES`]. Cores differ in speed, also over time, in particular when memory-bound.
 fn own_part(share: &Range<i64>) -> Range<i64> {
     share.start..share.end - (share.end - share.start) / STEALABLE_SHARE
 }
@@ -200,7 +204,8 @@ fn stealable_piece(share: &Range<i64>, i: i64) -> Range<i64> {
 }
 
 impl Step {
-    /// One worker's part. `done(task, start)` is called after what it ran of each launch.
+    /// Runs one worker's part of the step. `done(task, start)` is called after its
+    /// part of each launch.
     #[inline]
     fn run(&self, worker: &Worker, begin: impl Fn() -> Option<Instant>, done: impl Fn(&Task, Option<Instant>)) {
         let workers = worker.count();
@@ -227,11 +232,12 @@ impl Step {
             }
         }
     }
-    /// Most of the worker's share, then pieces of everybody's, which need no stages of their own where the last ones are of the same body.
+    /// Runs the worker's own part, then stealable pieces of all shares. Stages are kept if the
+    /// previous piece ended in the same body.
     fn run_with_stealing(&self, task: &Task, shares: &Shares, worker: &Worker) {
         let workers = worker.count();
         let mut part = own_part(&shares.share(worker.index));
-        // The body whose stages are in the worker's scratch.
+        // Body that the stages in the worker's scratch belong to.
         let mut filled = None;
         loop {
             if !part.is_empty() {
@@ -246,11 +252,16 @@ impl Step {
             part = stealable_piece(&shares.share(taken % workers), (taken / workers) as i64);
         }
     }
-    /// Runs workgroups of a launch; `staged` says that the worker's last call was of the same launch, and ended with the one body that these are of.
+    /// Runs workgroups of a launch.
+    ///
+    /// `staged` means that the worker's last call was of this launch and ended in the
+    /// body of these workgroups.
     #[inline]
     fn call(&self, task: &Task, part: Range<i64>, staged: bool, worker: &Worker) {
-        // SAFETY: the addresses and values are this launch's, in the order of its parameters; the scratch is large enough and this worker's, and filled where `staged` says so;
-        // launches of one level do not conflict, those of others are apart, and no two parts of one share a workgroup.
+        // SAFETY: the addresses and values are this launch's, in the order of its parameters; the
+        // scratch is large enough and this worker's, and filled if `staged`; launches of one
+        // level do not conflict, those of other levels run at other times, and no two parts of a
+        // launch share a workgroup.
         unsafe {
             (task.function)(
                 self.addresses.as_ptr().add(task.buffers),
@@ -297,7 +308,7 @@ impl Replay for CpuReplay {
         let all = Mutex::new(Vec::new());
         let origin = Instant::now();
         self.team.run(self.scratch, &|worker| {
-            // Shared only when all is done: the clock runs.
+            // Merged only at the end, as the clock is running.
             let mine = RefCell::new(Vec::with_capacity(step.tasks.len()));
             step.run(
                 worker,
@@ -362,7 +373,7 @@ mod tests {
 
     #[test]
     fn shares_of_several_bodies_take_as_long() {
-        // Eight workgroups of a second each behind eight that take next to nothing.
+        // Eight workgroups of one second each, after eight of negligible time.
         let shares = Shares { count: 16, bodies: (&[8, 8], &[1e-3, 1.0]), shift: 0, workers: 2 };
         assert_eq!([shares.share(0), shares.share(1)], [0..12, 12..16]);
         for workers in 1..=5 {

@@ -1,4 +1,4 @@
-//! The device with small kernels written by hand.
+//! Tests of the device with small kernels written by hand.
 
 use super::{Cc, CpuDevice, Isa};
 use gristmill_runtime::store::Store;
@@ -38,7 +38,7 @@ const PRELUDE: &str = "typedef long i64; typedef float f32;
 /// Workgroups of a test kernel.
 enum Groups {
     Fixed(i64),
-    /// As many as the variable `n` says, at most 1000.
+    /// Value of the variable `n`, at most 1000.
     N,
 }
 
@@ -59,7 +59,7 @@ fn program(name: &str, source: &str, params: usize, groups: Groups) -> Program {
     }
 }
 
-/// `out[i] = a[i] + b[i] / 3`, eight elements a workgroup, through the scratch.
+/// `out[i] = a[i] + b[i] / 3`, eight elements per workgroup, through the scratch.
 const ADD: &str = "SIGNATURE(NAME) {
     f32 *out = b[0]; const f32 *x = b[1], *y = b[2]; f32 *t = scratch;
     for (i64 g = first; g < end; g++) {
@@ -67,20 +67,19 @@ const ADD: &str = "SIGNATURE(NAME) {
         for (int i = 0; i < 8; i++) out[g * 8 + i] = x[g * 8 + i] + t[i];
     }
 }";
-/// `out = sum over n of x`, one workgroup; reads what the level before wrote.
+/// `out = sum over n of x`, one workgroup; reads the output of the level before.
 const SUM: &str = "SIGNATURE(NAME) {
     f32 *out = b[0], s = 0; const f32 *x = b[1];
     for (i64 i = 0; i < v[0] * 8; i++) s += x[i];
     out[0] = s;
 }";
-/// Adds the scalar `b[1]` to every element.
+/// Computes `x * 0.5 + b[1] * 1e-3` for each element, with a scalar `b[1]`.
 const SPREAD: &str = "SIGNATURE(NAME) {
     f32 *x = b[0]; const f32 *s = b[1];
     for (i64 i = first * 8; i < end * 8; i++) x[i] = x[i] * 0.5f + s[0] * 1e-3f;
 }";
-/// Increments an integer.
+/// Increments an integer per workgroup.
 const COUNT: &str = "SIGNATURE(NAME) { i64 *x = b[0]; for (i64 g = first; g < end; g++) x[g * 16] += 1; }";
-/// Nothing.
 const NOTHING: &str = "SIGNATURE(NAME) { }";
 
 fn floats(device: &dyn Device, values: impl IntoIterator<Item = f32>) -> Buffer {
@@ -104,7 +103,7 @@ fn launch(kernel: &Arc<dyn Kernel>, buffers: &[&Buffer], level: usize) -> Launch
     Launch { kernel: kernel.clone(), buffers: buffers.iter().map(|&b| b.clone()).collect(), level }
 }
 
-/// Three dependent levels, run a few times: the bytes of every buffer at the end.
+/// Runs three dependent levels several times. Returns the bytes of all buffers.
 fn step(place: &Place, threads: usize, n: i64, timed: bool) -> Vec<u8> {
     let device = place.device(threads);
     let programs = [
@@ -119,7 +118,7 @@ fn step(place: &Place, threads: usize, n: i64, timed: bool) -> Vec<u8> {
     let y = floats(&device, (0..8000).map(|i| (i % 17) as f32));
     let out = floats(&device, [0.0; 8000]);
     let sum = floats(&device, [0.0; 4]);
-    // Out of order: capture sorts by level, and keeps the order of times.
+    // Out of order: capture sorts by level and keeps the order of times.
     let launches = vec![
         launch(&kernels[2], &[&x, &sum.slice(4, 4).unwrap()], 9),
         launch(&kernels[0], &[&out, &x, &y], 0),
@@ -136,7 +135,8 @@ fn step(place: &Place, threads: usize, n: i64, timed: bool) -> Vec<u8> {
         } else if timed {
             let spans = replay.replay_traced(&[("n", n)]).unwrap();
             assert!(spans.iter().all(|s| s.worker < threads && 0.0 <= s.start && s.start <= s.end), "{spans:?}");
-            // The numbers are those of the capture, and a level begins when the one before has ended.
+            // Indices are those of the capture, and a level starts after the
+            // previous one has ended.
             let ends = |launch: usize| spans.iter().filter(|s| s.launch == launch).map(|s| s.end).fold(0.0, f64::max);
             let starts = |launch| spans.iter().filter(|s| s.launch == launch).map(|s| s.start).fold(1e9, f64::min);
             assert!([0, 1, 2, 3].iter().all(|&l| n == 0 || ends(l) > 0.0), "{spans:?}");
@@ -170,7 +170,8 @@ fn levels_are_in_order_over_thousands_of_replays() {
     let place = Place::new("levels");
     for threads in 1..=4 {
         let device = place.device(threads);
-        // Each workgroup takes its neighbour's number of the level before: wrong as soon as one level is early.
+        // Each workgroup reads its neighbour's value of the level before, so that
+        // a premature level shows.
         let chain = "SIGNATURE(NAME) { i64 *to = b[0]; const i64 *from = b[1];
             for (i64 g = first; g < end; g++) to[g * 16] = from[(g + 1) % 7 * 16] + 1; }";
         let kernels = load(
@@ -215,20 +216,20 @@ fn a_second_load_compiles_nothing() {
     assert!(seen.borrow().len() == cold + 1 && *seen.borrow().last().unwrap() == (60, 60), "{seen:?}");
     assert!(seen.borrow().windows(2).all(|w| w[0].0 < w[1].0));
 
-    // In this process; in another order and under other names; a part of them.
+    // In this process: in another order, under other names, and partially.
     let again: Vec<Program> = (0..60).rev().map(|i| kernel(i, "other")).collect();
     let other = load(&device, &again);
     load(&device, &programs[7..9]);
     assert_eq!(device.compiled(), cold);
     assert_eq!(other[0].program().name, "other_59");
 
-    // In another process (that is, device), from the disk.
+    // In another process (here, another device), from the disk.
     drop((kernels, other, device));
     let device = place.device(1);
     let kernels = load(&device, &again);
     assert_eq!(device.compiled(), 0);
 
-    // Some of them among others: from the units that have them.
+    // Some of them with new ones: loaded from the units that contain them.
     let some: Vec<Program> = (50..62).map(|i| kernel(i, "some")).collect();
     let other = place.device(2);
     load(&other, &some);
@@ -237,7 +238,7 @@ fn a_second_load_compiles_nothing() {
     load(&other, &some);
     assert_eq!(other.compiled(), 0);
 
-    // They do what they say, each its own.
+    // Each kernel computes its own result.
     let x = device.alloc(128, Memory::Scratch).unwrap();
     let launches = kernels.iter().enumerate().map(|(i, k)| launch(k, &[&x], i)).collect();
     device.capture(launches).unwrap().replay(&[]).unwrap();
@@ -251,7 +252,7 @@ fn a_second_load_compiles_nothing() {
     let device = place.device(2);
     load(&device, &programs);
     assert_eq!(device.compiled(), cold);
-    // Other text is another kernel.
+    // Another text is another kernel.
     load(&device, &[program("new", "SIGNATURE(NAME) { (void)b; }", 1, Groups::N)]);
     assert_eq!(device.compiled(), cold + 1);
 }
@@ -280,7 +281,7 @@ fn what_the_compiler_calls_is_there() {
 fn pieces_take_the_stages_of_the_share_before() {
     let place = Place::new("staged");
     let device = place.device(3);
-    // Two kernels of one level take turns with the scratch.
+    // Two kernels of one level use the scratch alternately.
     let source = "SIGNATURE(NAME) {
         i64 *out = b[0], *filled = b[1], *stage = scratch;
         if (!staged) { stage[0] = WORTH + v[0]; __atomic_fetch_add(filled, 1, __ATOMIC_RELAXED); }
@@ -333,7 +334,7 @@ fn errors_say_which_kernel() {
 fn a_machine_without_a_compiler_gets_a_hint() {
     let error = Error::NoCompiler(Cc::named("/nonexistent").unwrap_err());
     assert!(error.hint().unwrap().contains("gcc"));
-    // `CC` is read in a process of its own: tests run side by side.
+    // `CC` is read in a child process, since tests run in parallel.
     let run = |cc: &str| {
         let place = Place::new(&format!("cc-{}", cc.len()));
         let child = std::process::Command::new(std::env::current_exe().unwrap())
@@ -364,12 +365,12 @@ fn what_was_compiled_runs_without_a_compiler() {
     assert!(run(&place, &path, None).contains("compiled 1"));
     let said = run(&place, "/nonexistent", None);
     assert!(said.contains("no longer here") && said.contains("compiled 0") && said.contains("[]"), "{said}");
-    // Whoever names one means it, and a store that has nothing is of no help.
+    // A compiler named by `CC` is not replaced, and an empty store does not help.
     assert!(run(&place, "/nonexistent", Some("cc")).contains("no C compiler: CC is `cc`"));
     assert!(run(&other, "/nonexistent", None).contains("no C compiler: none of"));
 }
 
-/// The other half of the tests above: says what that process finds.
+/// Helper of the tests above: prints how the device opens in that process.
 #[test]
 fn opens_as_the_environment_says() {
     if std::env::var_os("GRISTMILL_TEST_CHILD").is_none() {
@@ -389,7 +390,7 @@ fn opens_as_the_environment_says() {
     }
 }
 
-/// A program in `folder` that the system runs: a script of the shell.
+/// Creates an executable shell script in `folder`.
 fn script(folder: &Path, name: &str, text: &str) -> PathBuf {
     std::fs::create_dir_all(folder).unwrap();
     let path = folder.join(name);
@@ -437,7 +438,7 @@ fn a_compiler_that_hangs_is_ended_with_all_that_it_started() {
     );
     let child = std::fs::read_to_string(&started).unwrap();
     assert!(matches!(error, Error::CompilerHangs(_)), "{said}");
-    // It was told to end; the system sees to it. Nobody may have asked how it ended yet.
+    // It was killed; until its parent reaps it, it stays a zombie.
     let state = || std::fs::read_to_string(format!("/proc/{}/stat", child.trim())).unwrap_or("gone".into());
     while !["gone", ") Z "].iter().any(|ended| state().contains(ended)) {
         assert!(begin.elapsed() < Duration::from_secs(60), "{}", state());
@@ -449,7 +450,7 @@ fn a_compiler_that_hangs_is_ended_with_all_that_it_started() {
 fn kernels_that_cannot_be_kept_work_all_the_same() {
     let place = Place::new("unkept");
     let device = place.device(1);
-    // Nothing can be written where there is no directory any more: as on a full disk.
+    // Without the directory nothing can be written, as on a full disk.
     std::fs::remove_dir_all(&place.0).unwrap();
     let all: Vec<Program> = (0..30)
         .map(|i| program(&format!("e_{i}"), &COUNT.replace("1;", &format!("{i};")), 1, Groups::Fixed(1)))
@@ -462,7 +463,7 @@ fn kernels_that_cannot_be_kept_work_all_the_same() {
     let said = device.warnings();
     assert!(said.len() == 1 && said[0].to_string().contains("compiled kernels are not kept"), "{said:?}");
     assert!(device.warnings().is_empty());
-    // And in the environment of a user without a home.
+    // The same for a user without a home directory.
     let child = std::process::Command::new(std::env::current_exe().unwrap())
         .args(["--exact", "cpu::tests::opens_as_the_environment_says", "--nocapture"])
         .env("GRISTMILL_TEST_CHILD", "1")
@@ -478,7 +479,8 @@ fn kernels_that_cannot_be_kept_work_all_the_same() {
     );
 }
 
-/// How CONTRIBUTING.md says that kernels are run under AddressSanitizer: a byte behind a buffer ends the process, the last one does not.
+/// AddressSanitizer, used as CONTRIBUTING.md describes, detects a byte after a buffer, but
+/// not the last one.
 #[test]
 fn the_sanitizer_knows_where_a_buffer_ends() {
     let library = std::process::Command::new("cc").arg("-print-file-name=libasan.so").output().unwrap();
@@ -509,7 +511,7 @@ fn the_sanitizer_knows_where_a_buffer_ends() {
     assert!(!behind.0 && behind.1.contains("AddressSanitizer: use-after-poison"), "{}", behind.1);
 }
 
-/// The other half of the test above.
+/// Helper of the test above.
 #[test]
 fn touches_a_byte_as_the_environment_says() {
     let Some(offset) = std::env::var_os("GRISTMILL_TEST_OFFSET") else { return };

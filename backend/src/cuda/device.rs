@@ -1,13 +1,13 @@
 //! A CUDA GPU as a device.
 
 use super::context::{CudaContext, Current};
-use super::copies::{PinnedCopies, PINNED_BYTES};
+use super::copies::{PINNED_BYTES, PinnedCopies};
 use super::dialect;
 use super::driver::lacking;
 use super::handle::{Stream, stream};
 use super::measure;
 use super::memory::{address, alloc};
-use super::modules::{LoadedModule, ModuleLoader, Module};
+use super::modules::{LoadedModule, Module, ModuleLoader};
 use super::nvrtc::{Nvrtc, architecture};
 use super::replay::CudaReplay;
 use crate::cost_store::CostStore;
@@ -68,7 +68,8 @@ impl CudaDevice {
         let source = format!("{prelude}{}", dialect::idle(IDLE_KERNEL));
         let code = maker.code(IDLE_KERNEL, &source)?;
         let current = context.enter()?;
-        let idle = LoadedModule::new(&current, Arc::new(maker.module(&current, IDLE_KERNEL, &source, code)?), IDLE_KERNEL)?;
+        let idle =
+            LoadedModule::new(&current, Arc::new(maker.module(&current, IDLE_KERNEL, &source, code)?), IDLE_KERNEL)?;
         let device = CudaDevice {
             name: if number == 0 { "cuda".into() } else { format!("cuda:{number}") },
             target: Target::new(machine(&context)?),

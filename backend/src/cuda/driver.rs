@@ -118,7 +118,11 @@ pub fn start() -> Result<(i32, i32), Error> {
         let version = get("cuDriverGetVersion", |out: *mut i32| sys::cuDriverGetVersion(out))?;
         if version < MIN_DRIVER_VERSION {
             let have = format!("the driver is for CUDA {}.{}", version / 1000, version % 1000 / 10);
-            let need = format!("update it: CUDA {}.{} or later is needed", MIN_DRIVER_VERSION / 1000, MIN_DRIVER_VERSION % 1000 / 10);
+            let need = format!(
+                "update it: CUDA {}.{} or later is needed",
+                MIN_DRIVER_VERSION / 1000,
+                MIN_DRIVER_VERSION % 1000 / 10
+            );
             return Err(lacking(have, need));
         }
         match sys::cuInit(0) {

@@ -31,7 +31,8 @@ pub fn costs(device: &dyn Device) -> Result<Costs, Error> {
     let machine = &device.target().machine;
     let units = machine.units.max(1);
     // A device that does not say has little.
-    let free = device.available().map_or(MAX_READ_BYTES / 4, |free| usize::try_from(free / 4).unwrap_or(MAX_READ_BYTES));
+    let free =
+        device.available().map_or(MAX_READ_BYTES / 4, |free| usize::try_from(free / 4).unwrap_or(MAX_READ_BYTES));
     let bytes = free.min(MAX_READ_BYTES) / PAGE * PAGE;
     if bytes < PAGE.max(MIN_CACHE_MULTIPLE * machine.cache) {
         return Err(Error::invalid("measuring", format!("too little memory is free for it: {free} bytes")));

@@ -11,7 +11,7 @@ use super::modules::LoadedModule;
 use super::step::{Regions, bucket};
 use crate::variables::{Variables, by_level};
 use cudarc::driver::sys::{self, CUdeviceptr};
-use gristmill_runtime::lease::{StepGuard, Order, StepUses};
+use gristmill_runtime::lease::{Order, StepGuard, StepUses};
 use gristmill_runtime::{Buffer, Error, Kernel, Launch, Replay};
 use gristmill_uop::machine::EARLY_LAUNCH_SINCE;
 use std::collections::VecDeque;

@@ -1,4 +1,7 @@
-//! NVRTC is tested where it is found, and must be where `GRISTMILL_REQUIRE_NVRTC` is set. The rest needs a GPU: the feature `cuda-tests`.
+//! Tests of NVRTC and CUDA.
+//!
+//! NVRTC is tested if it is found; it must be found if `GRISTMILL_REQUIRE_NVRTC` is set. Other
+//! tests need a GPU and the feature `cuda-tests`.
 
 use super::dialect;
 use super::dialect::measuring::{BARRIERS, CHASE, LINK, READ};
@@ -7,12 +10,12 @@ use gristmill_runtime::Error;
 use gristmill_runtime::store::Store;
 use std::path::PathBuf;
 
-/// The dialect's words, and what every kernel here begins with.
+/// The dialect's prelude with macros for the test kernels.
 fn prelude() -> String {
     let begin = "const int thread = THREAD_INDEX; DEPENDENTS_MAY_START; PREDECESSORS_ENDED";
     format!("{}#define KERNEL extern \"C\" __global__ void\n#define BEGIN {begin}\n", dialect::prelude())
 }
-/// `out[i] = x[i] + y[i] / 3`, eight elements a workgroup.
+/// `out[i] = x[i] + y[i] / 3`, eight elements per workgroup.
 const ADD: &str = "KERNEL NAME(f32 *out, const f32 *x, const f32 *y, const i64 *v CLOCK) {
     BEGIN;
     if (blockIdx.x >= v[0]) return;
@@ -20,21 +23,21 @@ const ADD: &str = "KERNEL NAME(f32 *out, const f32 *x, const f32 *y, const i64 *
     out[i] = x[i] + y[i] / 3.0f;
 }";
 
-/// `out = sum over n of x`, one thread; reads what the level before wrote.
+/// `out = sum over n of x`, one thread; reads the output of the level before.
 const SUM: &str = "KERNEL NAME(f32 *out, const f32 *x, const i64 *v CLOCK) {
     BEGIN;
     f32 s = 0;
     for (i64 i = 0; i < v[0] * 8; i++) s += x[i];
     out[0] = s;
 }";
-/// Carries `n` on: any order but the right one shows.
+/// Updates `x` with `n`; the result depends on the order of steps.
 const CARRY: &str = "KERNEL NAME(i64 *x, const i64 *v CLOCK) { BEGIN; x[0] = x[0] * 3 + v[0]; }";
-/// Every workgroup reads its neighbour's cell of the other buffer.
+/// Each workgroup reads its neighbour's cell of the other buffer.
 const TURN: &str = "KERNEL NAME(i64 *to, const i64 *from, const i64 *v CLOCK) {
     BEGIN;
     to[blockIdx.x * 32 + threadIdx.x] = from[((blockIdx.x + 1) % 256) * 32 + threadIdx.x] + 1;
 }";
-/// Reverses 24 Ki floats by way of shared memory.
+/// Reverses 24 Ki floats through shared memory.
 const REVERSE: &str = "KERNEL NAME(f32 *x, const i64 *v CLOCK) {
     extern __shared__ f32 s[];
     BEGIN;
@@ -42,7 +45,7 @@ const REVERSE: &str = "KERNEL NAME(f32 *x, const i64 *v CLOCK) {
     __syncthreads();
     for (int i = threadIdx.x; i < 24576; i += 256) x[i] = s[24575 - i];
 }";
-/// Takes its time.
+/// Busy-waits for a million cycles.
 const SLOW: &str = "KERNEL NAME(i64 *x, const i64 *v CLOCK) {
     BEGIN;
     i64 t = clock64();
@@ -50,7 +53,7 @@ const SLOW: &str = "KERNEL NAME(i64 *x, const i64 *v CLOCK) {
     x[0] = 1;
 }";
 
-/// Takes seconds.
+/// Busy-waits for several seconds.
 const LONG: &str = "KERNEL NAME(i64 *x, const i64 *v CLOCK) {
     BEGIN;
     i64 t = clock64();
@@ -60,7 +63,7 @@ const LONG: &str = "KERNEL NAME(i64 *x, const i64 *v CLOCK) {
 
 const KERNELS: &[&str] = &[ADD, SUM, CARRY, TURN, REVERSE, SLOW, LONG, READ, LINK, BARRIERS, CHASE];
 
-/// A store of one test's own, removed at its end.
+/// A store for one test, removed at its end.
 struct Place(PathBuf);
 
 impl Place {
@@ -78,7 +81,7 @@ impl Drop for Place {
     }
 }
 
-/// NVRTC; none where it need not be there.
+/// Finds NVRTC; None where it is missing and optional.
 fn nvrtc() -> Option<Nvrtc> {
     match Nvrtc::find() {
         Ok(compiler) => Some(compiler),
@@ -131,8 +134,11 @@ fn the_assembler_says_what_a_kernel_takes() {
     assert!(compiled.log.contains("registers"), "{}", compiled.log);
 }
 
-/// What is held between two bounds, the lower one first as kernels have it, is not taken for its upper bound where it is what was held. In the other order NVRTC 13.0 makes the
-/// same code of both comparisons for sm_90, of loops that it unrolls too.
+/// A clamped value must not be compared with its bound where it is compared
+/// with the original value.
+///
+/// The lower bound is applied first, as in kernels. In the other order NVRTC 13.0 generates the
+/// same code for both comparisons on sm_90, also in unrolled loops.
 #[test]
 fn a_bound_that_is_reached_is_told_from_a_value_that_is_kept() {
     let Some(compiler) = nvrtc() else { return };
@@ -152,7 +158,7 @@ fn a_bound_that_is_reached_is_told_from_a_value_that_is_kept() {
 #[test]
 #[cfg(not(feature = "cuda-tests"))]
 fn what_is_missing_is_said_with_a_way_out() {
-    // Without a GPU an error, with one none; never a panic.
+    // Without a GPU the result is an error with a hint, never a panic.
     if let Err(error) = super::CudaDevice::new(0) {
         assert!(matches!(error, Error::Lacking { .. } | Error::Driver { .. }), "{error}");
         assert!(error.hint().is_some());

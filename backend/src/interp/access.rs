@@ -1,6 +1,6 @@
 //! Loads and stores, checked against the bound buffers.
 
-use super::code::{Instr, BufferSlot};
+use super::code::{BufferSlot, Instr};
 use super::fault::Fault;
 use super::lanes::{File, Lane};
 use gristmill_uop::dtype::Scalar;
@@ -29,10 +29,23 @@ fn check(view: BoundBuffer, place: BufferSlot, offsets: &[i64], size: usize, wha
 }
 
 /// Runs a load on the first `n` lanes.
-pub(super) fn load(file: &mut File, i: &Instr, place: BufferSlot, views: &[BoundBuffer], n: usize) -> Result<(), Fault> {
+pub(super) fn load(
+    file: &mut File,
+    i: &Instr,
+    place: BufferSlot,
+    views: &[BoundBuffer],
+    n: usize,
+) -> Result<(), Fault> {
     let view = views[place.buffer as usize];
     check(view, place, file.get(i.src[0], n), i.dtype.bytes(), "load")?;
-    fn read<T: Lane, const S: usize>(file: &mut File, i: &Instr, v: BoundBuffer, unit: usize, n: usize, f: fn([u8; S]) -> T) {
+    fn read<T: Lane, const S: usize>(
+        file: &mut File,
+        i: &Instr,
+        v: BoundBuffer,
+        unit: usize,
+        n: usize,
+        f: fn([u8; S]) -> T,
+    ) {
         // SAFETY: `check` has shown that these bytes lie in the buffer.
         file.map1(i.out, i.src[0], n, |o: i64| f(unsafe { v.start.add(o as usize * unit).cast::<[u8; S]>().read() }));
     }

@@ -1,4 +1,4 @@
-//! Elementwise instructions: the meaning of `uop::fold`, over lanes.
+//! Elementwise instructions over lanes, with the semantics of `uop::fold`.
 
 use super::code::{Bank, Instr, InstrKind};
 use super::fault::Fault;
@@ -8,7 +8,7 @@ use gristmill_uop::fold;
 use gristmill_uop::op::{Op, ReduceOp};
 use half::{bf16, f16};
 
-/// Runs an instruction that touches no buffer on the first `n` lanes.
+/// Runs an instruction without memory access on the first `n` lanes.
 pub(super) fn run(file: &mut File, i: &Instr, n: usize) -> Result<(), Fault> {
     match &i.kind {
         InstrKind::Apply(op, Bank::Int) => int(file, i, *op, n)?,
@@ -93,7 +93,7 @@ fn int(file: &mut File, i: &Instr, op: Op, n: usize) -> Result<(), Fault> {
     Ok(())
 }
 
-/// An integer register brought back into the range of its type.
+/// Wraps an integer register into the range of its type.
 fn wrap(file: &mut File, i: &Instr, n: usize) {
     match i.dtype {
         Scalar::Bool => file.update(i.out, n, |v: i64| (v != 0) as i64),
@@ -107,7 +107,7 @@ fn wrap(file: &mut File, i: &Instr, n: usize) {
     }
 }
 
-/// What the two float banks have in common.
+/// Operations that both float banks share.
 trait Real: Lane + PartialOrd + std::ops::Neg<Output = Self> + std::ops::Sub<Output = Self> {
     fn binary(op: Op) -> Option<fn(Self, Self) -> Self>;
     fn add(self, other: Self) -> Self;
@@ -129,7 +129,8 @@ macro_rules! real { ($($t:ident)*) => { $(
         fn add(self, other: $t) -> $t { self + other }
         fn mul(self, other: $t) -> $t { self * other }
         fn max(self, other: $t) -> $t { $t::max(self, other) }
-        // Exponentials and log in f64, rounded once: within half a place of the exact value.
+        // Exponentials and log are computed in f64 and rounded once, within half a unit
+        // of the last place.
         fn unary(op: Op) -> Option<fn($t) -> $t> {
             Some(match op {
                 Op::Exp => |a| (a as f64).exp() as $t,
@@ -164,7 +165,8 @@ fn float<T: Real>(file: &mut File, i: &Instr, op: Op, n: usize) -> Result<(), Fa
             _ => return Err(no_meaning(op, i.dtype)),
         },
     }
-    // Results of f16 and bf16 operations: f32 has more than twice their digits, so rounding twice does no harm.
+    // Rounds results of f16 and bf16. f32 has more than twice their digits, so
+    // double rounding is exact.
     match i.dtype {
         Scalar::F16 => file.update(i.out, n, |v: f32| f16::from_f32(v).to_f32()),
         Scalar::BF16 => file.update(i.out, n, |v: f32| bf16::from_f32(v).to_f32()),
@@ -196,7 +198,7 @@ fn cast(file: &mut File, i: &Instr, from: Scalar, n: usize) {
             (Bank::Int, Scalar::BF16) => {
                 file.map1(out, a, n, |v: i64| bf16::from_f32(fold::rounded_to_odd(v as f64)).to_f32())
             }
-            // Integers of 32 bits and less are exact in f64, so this is one rounding.
+            // Integers of at most 32 bits are exact in f64, so this rounds once.
             (Bank::Int, _) => file.map1(out, a, n, |v: i64| v as f64 as f32),
             (Bank::F32, Scalar::F16) => file.map1(out, a, n, |v: f32| f16::from_f32(v).to_f32()),
             (Bank::F32, Scalar::BF16) => file.map1(out, a, n, |v: f32| bf16::from_f32(v).to_f32()),
@@ -248,7 +250,7 @@ fn start(file: &mut File, i: &Instr, how: ReduceOp, n: usize) {
 }
 
 fn accumulate(file: &mut File, i: &Instr, how: ReduceOp, n: usize) {
-    // In the order of the ranges, each step rounded to the type of the reduction.
+    // In the order of the ranges; each step is rounded to the type of the reduction.
     fn fold<T: Lane>(file: &mut File, i: &Instr, n: usize, f: impl Fn(T, T) -> T) {
         let first = file.get::<T>(i.out, 1)[0];
         let total = file.get::<T>(i.src[0], n).iter().fold(first, |acc, &v| f(acc, v));
@@ -264,7 +266,7 @@ fn accumulate(file: &mut File, i: &Instr, how: ReduceOp, n: usize) {
         Scalar::BF16 => fold(file, i, n, |a: f32, b| bf16::from_f32(a + b).to_f32()),
         _ if max => fold(file, i, n, |a: i64, b: i64| a.max(b)),
         _ => {
-            // Wrapping is the same whether after every addition or at the end.
+            // Wrapping after each addition or once at the end gives the same result.
             fold(file, i, n, i64::wrapping_add);
             wrap(file, i, 1);
         }

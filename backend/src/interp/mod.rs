@@ -1,18 +1,21 @@
-//! The device `interp`: runs kernel-level graphs in plain Rust. Slow, needs nothing, and the oracle that the other devices
-//! are held against.
+//! The device `interp`: interprets kernel-level graphs in plain Rust. Slow, without dependencies.
 //!
-//! What a kernel means: its workgroups are divided among its bodies in order, each taking the product of the bounds of
-//! its `Global` ranges (row-major in the order of their numbers). A workgroup runs the nests of its body in order; a nest
-//! loops over the ranges it closes, in the order given. All kinds of range other than `Global` are sequential loops.
+//! It is the oracle that other devices are compared with.
 //!
-//! - Elementwise ops mean what `uop::fold` says, each result rounded to its type; `Fma` is rounded once; `Exp` and `Log` are
-//!   computed in f64 and rounded.
-//! - A reduction adds up in the order of its ranges, and each partial sum is rounded to the type of the reduction.
+//! Semantics of a kernel: its workgroups are divided among its bodies in order; the count of a body
+//! is the product of the bounds of its `Global` ranges (row-major by number). A workgroup runs the
+//! nests of its body in order; a nest loops over the ranges it closes, in the given order. Ranges
+//! of other kinds than `Global` are sequential loops.
+//!
+//! - Elementwise ops have the semantics of `uop::fold`, each result rounded to its type; `Fma` is
+//!   rounded once; `Exp` and `Log` are computed in f64 and rounded.
+//! - A reduction adds in the order of its ranges; each partial sum is rounded to the
+//!   type of the reduction.
 //! - Both sides of a `Where` are evaluated; a load on the side not taken must be in bounds too.
-//! - What does not vary with a loop is computed before it, even if the loop then runs no iterations.
-//! - A nest must not read what another iteration of it writes.
-//! - Every access is checked against its buffer. Local buffers start as NaN in every workgroup,
-//!   but for those that the first nests fill with the same in every workgroup: they are filled once.
+//! - Loop-invariant values are computed before the loop, even if it then has no iterations.
+//! - A nest must not read memory that another iteration of it writes.
+//! - Each access is checked against its buffer. Local buffers start as NaN in each workgroup,
+//!   except those that the first nests fill equally in all workgroups: they are filled once.
 
 mod access;
 mod arith;
@@ -37,11 +40,11 @@ use memory::HostMemory;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
-/// The interpreter.
+/// Interpreter of kernel-level graphs.
 pub struct InterpDevice {
     owner: Owner,
     target: Target,
-    /// Held by the step that runs, of those that are not alone.
+    /// Held by the running step, unless it was captured alone.
     turn: Arc<Mutex<()>>,
 }
 
@@ -52,14 +55,14 @@ impl Default for InterpDevice {
 }
 
 impl InterpDevice {
-    /// The interpreter, as a CPU of one thread.
+    /// Creates the interpreter; its target is a CPU of one thread.
     pub fn new() -> InterpDevice {
         let target = Target { name: "interp".into(), ..Target::cpu("interp", 4, 1) };
         InterpDevice { owner: Owner::new(), target, turn: Arc::default() }
     }
 }
 
-/// Launches with their buffers.
+/// Launches of a captured step.
 struct Step {
     launches: Vec<Launch>,
     variables: Variables,
@@ -68,7 +71,7 @@ struct Step {
     machine: run::LoopMachine,
 }
 
-/// Address and length of a piece of host memory.
+/// Returns the host address and length of a buffer.
 fn view(b: &Buffer) -> Result<BoundBuffer, Error> {
     let start = b.host().ok_or_else(|| Error::invalid("interp", "a buffer is not in the host's memory"))?;
     Ok(BoundBuffer { start, len: b.len() })
@@ -146,7 +149,8 @@ impl Step {
         let done = self.machine.launch(kernel.program(), &kernel.code, &views, &value);
         done.map_err(|fault| fault.into_error(&kernel.program().name))
     }
-    /// Runs every launch, or none where a variable of any is wrong; `done` is called after each.
+    /// Runs all launches and calls `done` after each; an invalid variable is an
+    /// error before the first.
     fn run(&mut self, vars: &[(&str, i64)], mut done: impl FnMut()) -> Result<(), Error> {
         self.variables.set(vars)?;
         let turn = self.turn.clone();

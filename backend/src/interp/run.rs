@@ -2,7 +2,7 @@
 
 use super::access::{self, BoundBuffer};
 use super::arith;
-use super::code::{Bound, Code, Instr, InstrKind, Loop, CodeStep};
+use super::code::{Bound, Code, CodeStep, Instr, InstrKind, Loop};
 use super::fault::Fault;
 use super::lanes::{File, LANES};
 use gristmill_uop::dtype::Scalar;
@@ -67,7 +67,12 @@ impl LoopMachine {
         Ok(())
     }
 
-    fn prepare(&mut self, code: &Code, params: &[BoundBuffer], vars: &dyn Fn(&str) -> Option<i64>) -> Result<(), Fault> {
+    fn prepare(
+        &mut self,
+        code: &Code,
+        params: &[BoundBuffer],
+        vars: &dyn Fn(&str) -> Option<i64>,
+    ) -> Result<(), Fault> {
         self.file.reserve(code.registers);
         for &(reg, v) in &code.ints {
             self.file.get_mut(reg, LANES).fill(v);

@@ -2,7 +2,7 @@
 //!
 //! It serves scheduling tests and memory estimates without the hardware.
 
-use gristmill_runtime::lease::{StepGuard, Order, Owner, StepUses, Use, Uses};
+use gristmill_runtime::lease::{Order, Owner, StepGuard, StepUses, Use, Uses};
 use gristmill_runtime::staging::{self, StagedWrite};
 use gristmill_runtime::{Buffer, Device, DeviceId, Error, Kernel, Launch, LoadedProgram, Memory, RawBuffer, Replay};
 use gristmill_uop::adapter::Adapter;

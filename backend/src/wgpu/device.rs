@@ -2,11 +2,11 @@
 
 use super::adapters::{Limited, adapters, facts, find};
 use super::context::WgpuContext;
-use super::pipeline_cache::CachedPipelines;
 use super::measure::costs;
 use super::memory::{WgpuCopies, alloc};
 use super::subgroup_order::subgroups_in_order;
-use super::pipelines::{PipelineBuilder, Pipeline};
+use super::pipeline_cache::CachedPipelines;
+use super::pipelines::{Pipeline, PipelineBuilder};
 use super::replay::WgpuReplay;
 use crate::cost_store::CostStore as Measured;
 use crate::parallel::{cores, parallel_for};
@@ -37,7 +37,7 @@ pub struct WgpuDevice {
 }
 
 impl WgpuDevice {
-    /// Opens the adapter of that index, or whose name contains `name`, with the user's store.
+    /// Opens the adapter with that index, or with `name` in its name, with the user's store.
     pub fn new(number: usize, name: Option<&str>) -> Result<WgpuDevice, Error> {
         WgpuDevice::with((number, name), Store::user()?, &Limited::default())
     }

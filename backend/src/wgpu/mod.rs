@@ -14,24 +14,24 @@ mod device;
 #[cfg(feature = "wgpu")]
 mod pipeline_cache;
 // Its tests run without the feature.
-#[cfg_attr(not(feature = "wgpu"), allow(dead_code))]
-mod uniforms;
+#[cfg(feature = "wgpu")]
+mod block_on;
 #[cfg(feature = "wgpu")]
 mod measure;
 #[cfg(feature = "wgpu")]
 mod memory;
 #[cfg(feature = "wgpu")]
-mod subgroup_order;
-#[cfg(feature = "wgpu")]
 mod pipelines;
 #[cfg(feature = "wgpu")]
 mod readback;
 #[cfg(feature = "wgpu")]
-mod block_on;
+mod readback_cache;
 #[cfg(feature = "wgpu")]
 mod replay;
 #[cfg(feature = "wgpu")]
-mod readback_cache;
+mod subgroup_order;
+#[cfg_attr(not(feature = "wgpu"), allow(dead_code))]
+mod uniforms;
 
 #[cfg(feature = "wgpu")]
 pub use adapters::{Limited, adapters, present};

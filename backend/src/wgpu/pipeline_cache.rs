@@ -23,7 +23,7 @@ impl CachedPipelines {
     pub fn new(context: &WgpuContext, store: &Store, texts: &[&KernelText]) -> Result<CachedPipelines, Error> {
         let about = ["pipelines", env!("CARGO_PKG_VERSION"), &context.title, &context.driver, PRELUDE];
         let names = texts.iter().map(|text| text.symbol.as_str());
-        let key = Key::of(about.into_iter().chain(names));
+        let key = Key::from_parts(about.into_iter().chain(names));
         if texts.is_empty() || !context.features.contains(Features::PIPELINE_CACHE) {
             return Ok(CachedPipelines { cache: None, key, had: 0 });
         }

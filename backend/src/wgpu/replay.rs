@@ -7,7 +7,7 @@ use super::memory::memory;
 use super::pipelines::Pipeline;
 use super::readback::{HostCopies, Readback};
 use crate::variables::{Variables, by_level};
-use gristmill_runtime::lease::{StepGuard, Order, StepUses};
+use gristmill_runtime::lease::{Order, StepGuard, StepUses};
 use gristmill_runtime::{Error, Launch, Replay};
 use gristmill_uop::program::Extent;
 use std::collections::VecDeque;
@@ -182,7 +182,8 @@ impl WgpuReplay {
         let mut seconds = Vec::new();
         for part in 0..self.dispatches.len().div_ceil(MAX_QUERIES / 2) {
             if self.clock.is_none() {
-                let descriptor = QuerySetDescriptor { label: None, ty: QueryType::Timestamp, count: MAX_QUERIES as u32 };
+                let descriptor =
+                    QuerySetDescriptor { label: None, ty: QueryType::Timestamp, count: MAX_QUERIES as u32 };
                 self.clock = Some(context.scoped("timestamps", || context.device.create_query_set(&descriptor))?);
             }
             let Some(clock) = &self.clock else { unreachable!("made before") };

@@ -1,4 +1,4 @@
-//! A GPU that is lost: by an error that nothing survives, by a kernel that does not end.
+//! Loss of a GPU by a fatal error or an endless kernel.
 
 use crate::fake::{CLIENT_TERMINATED, Fake, LAUNCH_FAILED, NOT_READY, SYSTEM};
 use crate::step::{Place, launches, program, read, stage};
@@ -7,9 +7,9 @@ use gristmill_runtime::{Buffer, Device, Error, Kernel, Memory, Replay};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// A device with a step of it.
+/// A device with a captured step.
 pub struct Ready {
-    // In the order in which they go.
+    // In the order of dropping.
     pub step: Box<dyn Replay>,
     pub buffers: [Buffer; 3],
     pub kernels: Vec<Arc<dyn Kernel>>,
@@ -24,7 +24,7 @@ pub fn ready(place: &Place, number: usize) -> Ready {
     Ready { step, buffers, kernels, device }
 }
 
-/// Everything that can be asked of it, as errors.
+/// Calls all operations of a lost device. Returns their errors.
 fn everything(ready: &mut Ready) -> Vec<Error> {
     let Ready { step, buffers, kernels, device } = ready;
     let x = &buffers[0];
@@ -58,7 +58,7 @@ fn a_lost_device_says_so_at_once_whatever_is_asked() {
     let errors = everything(&mut lost);
     assert!(errors.iter().all(|error| error.is_lost() && error.to_string() == text), "{errors:?}");
     assert_eq!(fake.names(), [""; 0]);
-    // Another GPU works on, and so does this one for whoever opens it again.
+    // Another GPU still works, and so does this one after it is opened again.
     ready(&place, 1).step.replay(&[("n", 1)]).unwrap();
     drop(lost);
     ready(&place, 0).step.replay(&[("n", 1)]).unwrap();
@@ -74,7 +74,7 @@ fn a_client_that_was_terminated_is_lost() {
     assert!(error.is_lost(), "{error}");
 }
 
-/// As after a stop of the whole process: the limit has passed, and the work has ended meanwhile.
+/// As after a suspended process: the timeout has passed, but the work has ended meanwhile.
 #[test]
 fn work_that_ended_while_nobody_looked_is_no_loss() {
     let fake = Fake::new();
@@ -90,7 +90,8 @@ fn work_that_ended_while_nobody_looked_is_no_loss() {
     ready.step.replay(&[("n", 1)]).unwrap();
 }
 
-/// What would wait for the kernel is left alone: buffers, modules, the context itself.
+/// Objects that the kernel may use are not freed, since that would wait for it:
+/// buffers, modules, the context.
 #[test]
 fn a_kernel_that_does_not_end_is_an_error_and_blocks_nobody() {
     let limit = Duration::from_millis(30);
@@ -122,7 +123,7 @@ fn a_kernel_that_does_not_end_is_an_error_and_blocks_nobody() {
     }
 }
 
-/// A step runs that nobody knows the end of: neither it nor what it uses may be touched.
+/// It is unknown whether the step has ended, so neither it nor its buffers may be freed.
 #[test]
 fn a_device_that_cannot_be_waited_for_is_lost_and_frees_nothing() {
     let fake = Fake::new();

@@ -1,4 +1,5 @@
-//! A GPU that no table has is measured when it is first opened, and never again. What fails meanwhile does not keep it from working.
+//! An unknown GPU is measured when it is first opened, and only then. Failures meanwhile do
+//! not prevent its use.
 
 use crate::assert_clean;
 use crate::fake::{Fake, LAUNCH_FAILED, SYSTEM};
@@ -8,7 +9,8 @@ use gristmill_runtime::{Device, Error};
 use gristmill_uop::costs::Costs;
 use gristmill_uop::machine::Machine;
 
-/// A card with half of an H200's multiprocessors, whose kernels take these times: it reads 256 MiB in 200 us, and so on.
+/// A card with half of an H200's multiprocessors, with kernel durations: a read of 256 MiB takes
+/// 200 us, and so on.
 fn unknown() -> Fake {
     let fake = Fake::new();
     known(&fake);
@@ -36,7 +38,7 @@ fn an_unknown_card_is_measured_once() {
     let machine = first.target().machine.clone();
     assert_eq!((machine.units, machine.name.as_ref()), (66, "sm_90a"));
     assert_eq!(machine, measured().plan(machine.clone()));
-    // Launches take longer than an H200's, and it reads less.
+    // Launches are slower than an H200's, and the bandwidth is lower.
     let h200 = Machine::named("h200").unwrap();
     assert!(machine.launch > h200.launch && machine.bandwidth < h200.bandwidth, "{machine:?}");
     let said = first.describe().join("\n");
@@ -45,7 +47,7 @@ fn an_unknown_card_is_measured_once() {
         "{said}"
     );
     drop(first);
-    // It has become slower since, and nobody looks.
+    // It has become slower since, but is not measured again.
     let before = fake.compilations();
     fake.takes(c"", 1, 1);
     fake.names();
@@ -75,7 +77,8 @@ fn a_known_card_is_measured_where_that_is_asked_for() {
     assert_clean(&fake, "measuring");
 }
 
-/// The calls of opening a card that has to be measured, by number from 1; of a function that is called often the first and the last few.
+/// Returns the calls of opening an unmeasured card, counted from 1; of frequent functions only the
+/// first and last few.
 fn calls(fake: &Fake) -> Vec<usize> {
     const FEW: usize = 3;
     fake.names();

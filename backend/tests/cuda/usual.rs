@@ -1,4 +1,4 @@
-//! What is asked of the driver when nothing goes wrong, and of whom: calls, contexts, pinned memory, the store, the compiler.
+//! Driver calls of the normal case: counts, contexts, pinned memory, the store, the compiler.
 
 use crate::fake::{self, Fake, OUT_OF_MEMORY, SYSTEM};
 use crate::lost::ready;
@@ -28,7 +28,7 @@ fn a_token_takes_nine_calls() {
         let read = ["cuCtxGetCurrent", "cuMemcpyDtoHAsync_v2", "cuStreamSynchronize"];
         assert!(token == 0 || calls == [&start[..], &wait, &read].concat(), "token {token}: {calls:?}");
     }
-    // Without a limit the driver waits itself.
+    // Without a timeout the driver waits itself.
     ready.device = ready.device.with_wait_limit(None);
     ready.step.start(&[("n", 1)]).unwrap();
     fake.names();
@@ -67,12 +67,12 @@ fn what_is_another_gpus_is_refused() {
     assert_clean(&fake);
 }
 
-/// A buffer of `count` words.
+/// Allocates a buffer of `count` words.
 fn words(device: &CudaDevice, count: usize) -> Buffer {
     device.alloc(8 * count, Memory::State).unwrap()
 }
 
-/// Pieces of all words of a buffer, held by this thread, then sent.
+/// Stages all words of a buffer as pieces held by this thread, then sends them.
 fn stage_all(device: &CudaDevice, buffer: &Buffer) {
     let count = buffer.len() / 8;
     let piece = |i| device.stage(buffer, 8 * i, 8).unwrap();
@@ -95,7 +95,7 @@ fn pieces_do_without_pinned_memory_where_there_is_too_little() {
         let device = &ready.device;
         fake.refuse(c"cuMemHostAlloc", allowed, OUT_OF_MEMORY);
         for _ in 0..2 {
-            // More than there ever are: nobody else could return one.
+            // More than the pool's maximum, and only this thread could return one.
             stage_all(device, &words(device, 15));
         }
         std::thread::scope(|scope| {
@@ -106,12 +106,12 @@ fn pieces_do_without_pinned_memory_where_there_is_too_little() {
     }
 }
 
-/// A copy whose end nobody can tell has ended before its piece is filled again.
+/// If the end of a copy is unknown, it is waited for before its piece is reused.
 #[test]
 fn a_piece_is_not_filled_again_while_it_is_read() {
     let fake = Fake::new();
     let ready = ready(&Place::new(), 0);
-    // All the pieces that there may be.
+    // Uses all staging buffers of the pool.
     let all = words(&ready.device, 12);
     stage_all(&ready.device, &all);
     fake.names();
@@ -130,7 +130,7 @@ fn a_piece_is_not_filled_again_while_it_is_read() {
 fn a_device_that_is_closed_lets_copies_end() {
     let fake = Fake::new();
     let ready = ready(&Place::new(), 0);
-    // To free any of its memory would wait for copies.
+    // Freeing any of its memory would wait for copies.
     let kept = ready.buffers.clone();
     stage(&ready.device, &kept[0], 1).unwrap();
     drop(ready);
@@ -202,7 +202,7 @@ fn a_compiler_that_does_not_say_what_it_knows_is_not_asked() {
     assert_clean(&fake);
 }
 
-/// `cudarc` finds a library once in a process: this test is a process of its own.
+/// `cudarc` finds a library once per process, so this test runs in a child process.
 #[test]
 fn an_old_compiler_is_an_error() {
     const CHILD: &str = "GRISTMILL_TEST_OLD_NVRTC";

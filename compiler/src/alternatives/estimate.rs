@@ -2,10 +2,10 @@
 //! counts as it were computed apart, but for what is only moved.
 
 use super::import::Written;
-use super::term::{Class, Contraction, Form, Source, Term};
-use super::terms::Terms;
-use crate::decompose::scatter::{Form as Scattered, Sizes};
-use crate::price::{TYPICAL, typical};
+use super::term::{Class, ContractionTerm, Source, Term, TermForm};
+use super::terms::TermGraph;
+use crate::decompose::scatter::{ScatterVariant, Sizes};
+use crate::ir::size_estimate::{TYPICAL, typical};
 use gristmill_uop::fragment::Fragment;
 use gristmill_uop::target::Target;
 use gristmill_uop::{Arg, Id, Op, Scalar};
@@ -14,7 +14,7 @@ use std::cell::RefCell;
 
 /// For how many rows a step is estimated.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Rows {
+pub enum RowCount {
     /// As many as a kernel is priced for.
     Typical,
     /// As few as there may be: variables that are never 0 count rows and have their least value, others are positions.
@@ -32,16 +32,16 @@ const OF_A_WORD: f64 = 4.0;
 
 /// Estimates for one target.
 pub struct Estimate<'a> {
-    terms: &'a Terms,
+    terms: &'a TermGraph,
     written: &'a Written,
     target: &'a Target,
-    rows: Rows,
+    rows: RowCount,
     sizes: RefCell<FxHashMap<Id, f64>>,
 }
 
 impl<'a> Estimate<'a> {
     /// Of these terms.
-    pub fn new(terms: &'a Terms, written: &'a Written, target: &'a Target, rows: Rows) -> Estimate<'a> {
+    pub fn new(terms: &'a TermGraph, written: &'a Written, target: &'a Target, rows: RowCount) -> Estimate<'a> {
         Estimate { terms, written, target, rows, sizes: RefCell::default() }
     }
     fn size(&self, dim: Id) -> f64 {
@@ -53,8 +53,8 @@ impl<'a> Estimate<'a> {
             })
         };
         *self.sizes.borrow_mut().entry(dim).or_insert_with(|| match self.rows {
-            Rows::Typical => typical(g, dim),
-            Rows::Fewest => g.evaluate_index(dim, &fewest).map_or_else(|| typical(g, dim), |v| v.max(1) as f64),
+            RowCount::Typical => typical(g, dim),
+            RowCount::Fewest => g.evaluate_index(dim, &fewest).map_or_else(|| typical(g, dim), |v| v.max(1) as f64),
         })
     }
     fn elements(&self, dims: &[Id]) -> f64 {
@@ -64,28 +64,28 @@ impl<'a> Estimate<'a> {
     pub fn seconds(&self, class: Class, term: &Term) -> f64 {
         let m = &self.target.machine;
         match &term.form {
-            Form::Leaf(_) => 0.0,
-            Form::View(_) => MOVED,
-            Form::Contract(c) => self.contraction(c, term),
-            Form::Node { op: Op::Attention | Op::PagedAttention, sources, .. } => self.attention(term, sources),
-            Form::Node { op: Op::Reduce, .. } => match self.again(class) {
+            TermForm::Leaf(_) => 0.0,
+            TermForm::View(_) => MOVED,
+            TermForm::Contract(c) => self.contraction(c, term),
+            TermForm::Node { op: Op::Attention | Op::PagedAttention, sources, .. } => self.attention(term, sources),
+            TermForm::Node { op: Op::Reduce, .. } => match self.again(class) {
                 Some((c, t)) => self.contraction(c, t),
                 None => self.elements(&self.terms.facts(term.children[0]).dims) / m.operations,
             },
-            Form::Node { op: Op::ScatterAdd, .. } => self.scattered(term),
+            TermForm::Node { op: Op::ScatterAdd, .. } => self.scattered(term),
             // What is joined is copied, as far as nobody knows where its readers look.
-            Form::Node { op: Op::Cat, .. } => COPIED * self.elements(&term.dims) / m.cache_bandwidth,
-            Form::Node { op, .. } if op.is_movement() => 0.0,
-            Form::Node { op: Op::Gather | Op::Assign, .. } => 0.0,
+            TermForm::Node { op: Op::Cat, .. } => COPIED * self.elements(&term.dims) / m.cache_bandwidth,
+            TermForm::Node { op, .. } if op.is_movement() => 0.0,
+            TermForm::Node { op: Op::Gather | Op::Assign, .. } => 0.0,
             // A sum of products has its products inside.
-            Form::Node { .. } if self.written.products.contains(&class) => 0.0,
-            Form::Node { .. } => self.elements(&term.dims) / m.operations,
+            TermForm::Node { .. } if self.written.products.contains(&class) => 0.0,
+            TermForm::Node { .. } => self.elements(&term.dims) / m.operations,
         }
     }
     /// The contraction that a sum of this class is, said again.
-    fn again(&self, class: Class) -> Option<(&'a Contraction, &'a Term)> {
+    fn again(&self, class: Class) -> Option<(&'a ContractionTerm, &'a Term)> {
         self.terms.egraph[class].nodes.iter().find_map(|t| match &t.form {
-            Form::Contract(c) if self.written.shadows.contains(t) => Some((c, t)),
+            TermForm::Contract(c) if self.written.shadows.contains(t) => Some((c, t)),
             _ => None,
         })
     }
@@ -94,7 +94,7 @@ impl<'a> Estimate<'a> {
         let mut at = class;
         while let Some(t) = self.terms.egraph[at].nodes.iter().min_by_key(|t| (t.children.len(), t.op().is_some())) {
             match (&t.form, t.children.first()) {
-                (Form::Leaf(id), _) => {
+                (TermForm::Leaf(id), _) => {
                     let g = &self.terms.graph;
                     let node = &g[*id];
                     return match node.src.first().map(|&p| &g[p].arg) {
@@ -102,7 +102,9 @@ impl<'a> Estimate<'a> {
                         _ => (g.scalar(*id).bytes() as f64, false),
                     };
                 }
-                (Form::Node { op: Op::Cast | Op::Gather | Op::Assign, .. } | Form::View(_), Some(&c)) if c != at => {
+                (TermForm::Node { op: Op::Cast | Op::Gather | Op::Assign, .. } | TermForm::View(_), Some(&c))
+                    if c != at =>
+                {
                     at = c
                 }
                 _ => break,
@@ -110,7 +112,7 @@ impl<'a> Estimate<'a> {
         }
         (self.terms.facts(at).dtype.scalar.bytes() as f64, false)
     }
-    fn contraction(&self, c: &Contraction, term: &Term) -> f64 {
+    fn contraction(&self, c: &ContractionTerm, term: &Term) -> f64 {
         let m = &self.target.machine;
         let (mut memory, mut cached) = (0.0, self.elements(&term.dims) * 4.0);
         let mut packed = false;
@@ -134,7 +136,7 @@ impl<'a> Estimate<'a> {
             scalar: term.dtype.scalar,
             own: false,
         };
-        Scattered::legal(term.dtype.scalar, self.target)
+        ScatterVariant::legal(term.dtype.scalar, self.target)
             .map(|form| of.seconds(form, self.target))
             .fold(f64::INFINITY, f64::min)
     }

@@ -7,12 +7,12 @@
 use super::estimate::Estimate;
 use super::import::Written;
 use super::term::{Class, Term};
-use super::terms::Terms;
+use super::terms::TermGraph;
 use rustc_hash::FxHashMap;
 
 /// One way to compute a class.
 #[derive(Clone, Debug)]
-pub struct Choice {
+pub struct ClassTerm {
     /// By that term.
     pub term: Term,
     /// Of the classes of these numbers.
@@ -29,7 +29,7 @@ pub struct Space {
     /// Classes by number.
     pub classes: Vec<Class>,
     /// Their choices.
-    pub choices: Vec<Vec<Choice>>,
+    pub choices: Vec<Vec<ClassTerm>>,
     /// Was a class written?
     written: Vec<bool>,
     numbers: FxHashMap<Class, usize>,
@@ -48,7 +48,7 @@ pub enum Held {
 
 impl Held {
     /// Of a class that is there anyhow, or whose choice is settled.
-    pub fn of(given: bool, settled: bool) -> Held {
+    pub fn new(given: bool, settled: bool) -> Held {
         match (given, settled) {
             (true, _) => Held::Given,
             (false, true) => Held::Settled,
@@ -73,7 +73,7 @@ const PASSES: usize = 16;
 
 impl Space {
     /// What may be chosen.
-    pub fn new(terms: &Terms, written: &Written, estimate: &Estimate) -> Space {
+    pub fn new(terms: &TermGraph, written: &Written, estimate: &Estimate) -> Space {
         let mut classes: Vec<Class> = terms.egraph.classes().map(|c| c.id).collect();
         classes.sort_unstable();
         let numbers: FxHashMap<Class, usize> = classes.iter().enumerate().map(|(i, &c)| (c, i)).collect();
@@ -81,7 +81,7 @@ impl Space {
             let first = written.term.get(&class);
             let others =
                 terms.egraph[class].nodes.iter().filter(|t| Some(*t) != first && !written.shadows.contains(*t));
-            let choice = |t: &Term| Choice {
+            let choice = |t: &Term| ClassTerm {
                 term: t.clone(),
                 children: t.children.iter().map(|c| numbers[&terms.egraph.find(*c)]).collect(),
                 seconds: estimate.seconds(class, t),
@@ -93,14 +93,14 @@ impl Space {
         Space { classes, choices, written, numbers }
     }
     /// The number of a class.
-    pub fn number(&self, terms: &Terms, class: Class) -> usize {
+    pub fn number(&self, terms: &TermGraph, class: Class) -> usize {
         self.numbers[&terms.egraph.find(class)]
     }
     /// Everything as it was written.
     pub fn as_written(&self) -> Picks {
         self.written.iter().map(|w| w.then_some(0)).collect()
     }
-    fn pick<'a>(&'a self, picks: &Picks, class: usize) -> Option<&'a Choice> {
+    fn pick<'a>(&'a self, picks: &Picks, class: usize) -> Option<&'a ClassTerm> {
         picks[class].map(|p| &self.choices[class][p])
     }
     /// The classes that `roots` need, sources first; none if something has no choice, or needs itself.

@@ -1,7 +1,7 @@
 //! A function's body as terms: each node as it is, and beside it what it is as a view or as a contraction, so that rules find it.
 
-use super::term::{Class, Form, Known, Map, Source, Term, View};
-use super::terms::{Factor, Sum, Terms};
+use super::term::{Class, Known, Map, Source, Term, TermForm, View};
+use super::terms::{ProductSum, TermFactor, TermGraph};
 use gristmill_uop::shape::Dims;
 use gristmill_uop::{Arg, Graph, Id, Op, ReduceOp, Scalar};
 use rustc_hash::{FxHashMap, FxHashSet};
@@ -9,9 +9,9 @@ use smallvec::SmallVec;
 use std::cell::RefCell;
 
 /// A body as terms, before any rule.
-pub struct Body {
+pub struct FunctionBody {
     /// The classes.
-    pub terms: Terms,
+    pub terms: TermGraph,
     /// The class of each node that is a tensor.
     pub classes: FxHashMap<Id, Class>,
     /// The terms that nodes are, in the order of the nodes: how the function was written.
@@ -32,15 +32,15 @@ pub struct Written {
     pub products: FxHashSet<Class>,
 }
 
-impl Body {
+impl FunctionBody {
     /// What `roots` are computed from.
-    pub fn of(graph: &Graph, roots: &[Id]) -> Body {
+    pub fn new(graph: &Graph, roots: &[Id]) -> FunctionBody {
         let order = graph.toposort(roots);
         let weights = order.iter().copied().filter(|&n| graph[n].op == Op::Decode).collect();
         let egraph = egg::EGraph::new(Known { weights });
-        let terms = Terms { graph: graph.clone(), egraph, worse: vec![], read: RefCell::default() };
+        let terms = TermGraph { graph: graph.clone(), egraph, worse: vec![], read: RefCell::default() };
         let mut body =
-            Body { terms, classes: FxHashMap::default(), written: vec![], shadows: vec![], products: vec![] };
+            FunctionBody { terms, classes: FxHashMap::default(), written: vec![], shadows: vec![], products: vec![] };
         for id in order {
             // Weights are read through their values alone.
             if !graph.dims(id).is_empty() && !matches!(graph[id].arg, Arg::Packed(..)) {
@@ -50,7 +50,7 @@ impl Body {
         body.terms.egraph.rebuild();
         let written: FxHashSet<Class> = body.written.iter().map(|w| body.terms.egraph.find(w.0)).collect();
         for class in body.terms.egraph.classes().filter(|c| written.contains(&c.id)) {
-            let again = |t: &&Term| matches!(t.form, Form::View(_) | Form::Contract(_));
+            let again = |t: &&Term| matches!(t.form, TermForm::View(_) | TermForm::Contract(_));
             body.shadows.extend(class.nodes.iter().filter(again).cloned());
         }
         body
@@ -63,10 +63,10 @@ impl Body {
         let child = |s: &Id| self.classes.get(s).copied().filter(|_| !leaf);
         let children: SmallVec<[Class; 3]> = node.src.iter().filter_map(child).collect();
         let form = match leaf {
-            true => Form::Leaf(id),
+            true => TermForm::Leaf(id),
             false => {
                 let source = |s: &Id| if child(s).is_some() { Source::Child } else { Source::Scalar(*s) };
-                Form::Node { op: node.op, arg: node.arg.clone(), sources: node.src.iter().map(source).collect() }
+                TermForm::Node { op: node.op, arg: node.arg.clone(), sources: node.src.iter().map(source).collect() }
             }
         };
         let term = Term { form, dtype, dims: dims.clone(), children };
@@ -90,7 +90,7 @@ impl Body {
     fn moved(&mut self, node: &gristmill_uop::Node, term: &Term, dims: &Dims) -> Option<Class> {
         let child = term.children[0];
         let old = self.terms.dims(child);
-        let view = View::of(&mut self.terms.graph, node, &old, dims)?;
+        let view = View::from_node(&mut self.terms.graph, node, &old, dims)?;
         Some(self.terms.view(child, &view, dims))
     }
     /// The contraction that a sum of a product over `axes` is.
@@ -104,8 +104,8 @@ impl Body {
         let sizes = self.terms.graph.shape(product);
         let map: Map = (0..sizes.len() as u8).map(Some).collect();
         let out = map.iter().copied().filter(|i| i.is_none_or(|i| !axes.contains(&i))).collect();
-        let factors = sides.map(|class| Factor { class, map: map.clone() });
-        let class = self.terms.contract(&Sum { factors, out, sizes })?;
+        let factors = sides.map(|class| TermFactor { class, map: map.clone() });
+        let class = self.terms.contract(&ProductSum { factors, out, sizes })?;
         self.products.push(self.classes[&product]);
         Some(class)
     }

@@ -13,7 +13,7 @@ const KEPT: usize = 4096;
 
 /// The part.
 #[derive(Clone, PartialEq, Eq, Hash)]
-pub struct Part {
+pub struct Subfunction {
     /// Sources before their users, each a number in this list.
     nodes: Vec<Node>,
     slots: Vec<Slot>,
@@ -21,9 +21,9 @@ pub struct Part {
     outputs: Vec<(u32, u32)>,
 }
 
-impl Part {
+impl Subfunction {
     /// What these outputs, of a function with such slots, are computed by.
-    pub fn new(g: &Graph, slots: &[Slot], outputs: &[(u32, Id)]) -> Part {
+    pub fn new(g: &Graph, slots: &[Slot], outputs: &[(u32, Id)]) -> Subfunction {
         let roots: Vec<Id> = outputs.iter().map(|o| o.1).collect();
         let mut number: FxHashMap<Id, u32> = FxHashMap::default();
         let mut own = Slots { of: slots, own: vec![], number: FxHashMap::default() };
@@ -39,7 +39,7 @@ impl Part {
             nodes.push(node);
         }
         let outputs = outputs.iter().map(|&(slot, id)| (own.number(slot), number[&id])).collect();
-        Part { nodes, slots: own.own, outputs }
+        Subfunction { nodes, slots: own.own, outputs }
     }
     /// It as a function.
     pub fn function(&self) -> Function {
@@ -72,20 +72,20 @@ impl Slots<'_> {
 }
 
 /// What is known of a target's parts: a price that is there, or under way.
-type Known = (Target, FxHashMap<Part, Arc<OnceLock<f64>>>);
+type Known = (Target, FxHashMap<Subfunction, Arc<OnceLock<f64>>>);
 
 static KNOWN: Mutex<Vec<Known>> = Mutex::new(Vec::new());
 
 /// The price of a part on a target, by `schedule` where nobody has asked for it yet; who asks meanwhile waits.
-pub fn price(part: &Part, target: &Target, schedule: impl FnOnce(&Part, &Target) -> f64) -> f64 {
+pub fn cost(part: &Subfunction, target: &Target, schedule: impl FnOnce(&Subfunction, &Target) -> f64) -> f64 {
     // What a tuner found is about functions.
     let target = Target { plans: BTreeMap::new(), ..target.clone() };
-    let price = place(part.clone(), &target);
-    *price.get_or_init(|| schedule(part, &target))
+    let cost = place(part.clone(), &target);
+    *cost.get_or_init(|| schedule(part, &target))
 }
 
 /// Where that price is kept.
-fn place(part: Part, target: &Target) -> Arc<OnceLock<f64>> {
+fn place(part: Subfunction, target: &Target) -> Arc<OnceLock<f64>> {
     let mut known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
     if known.iter().map(|k| k.1.len()).sum::<usize>() >= KEPT {
         known.clear();

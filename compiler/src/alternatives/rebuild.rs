@@ -1,7 +1,7 @@
 //! Terms as nodes of the graph again.
 
 use super::extract::{Picks, Space};
-use super::term::{Contraction, Form, Source, Term, View};
+use super::term::{ContractionTerm, Source, Term, TermForm, View};
 use gristmill_uop::shape::Dims;
 use gristmill_uop::{Graph, Id, Node, Op, ReduceOp, Sources};
 use rustc_hash::FxHashMap;
@@ -46,10 +46,10 @@ impl Rebuild {
     /// The node of a term.
     fn node(&self, g: &mut Graph, term: &Term, children: &[Id]) -> Option<Id> {
         Some(match &term.form {
-            Form::Leaf(id) => *id,
-            Form::View(view) => moved(g, view, children[0], &term.dims),
-            Form::Contract(c) => contracted(g, c, [children[0], children[1]], &term.dims),
-            Form::Node { op, arg, sources } => {
+            TermForm::Leaf(id) => *id,
+            TermForm::View(view) => moved(g, view, children[0], &term.dims),
+            TermForm::Contract(c) => contracted(g, c, [children[0], children[1]], &term.dims),
+            TermForm::Node { op, arg, sources } => {
                 let mut next = children.iter();
                 let source = |s: &Source| match s {
                     Source::Child => next.next().copied(),
@@ -98,7 +98,7 @@ fn moved(g: &mut Graph, view: &View, x: Id, dims: &Dims) -> Id {
 }
 
 /// As `Tensor::contract` writes it: axes of the result, then those that are summed.
-fn contracted(g: &mut Graph, c: &Contraction, of: [Id; 2], dims: &Dims) -> Id {
+fn contracted(g: &mut Graph, c: &ContractionTerm, of: [Id; 2], dims: &Dims) -> Id {
     let summed: Vec<u8> = c.summed().collect();
     let axes: Vec<Option<u8>> = c.out.iter().copied().chain(summed.iter().map(|&i| Some(i))).collect();
     let one = g.int(1);

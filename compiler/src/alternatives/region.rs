@@ -4,7 +4,7 @@
 //! the part, or is moved, read from a weight or from the cache as it is in the layer. So the price knows nothing of what the part's first and last kernels could share
 //! with the rest of the layer; that is the same for all forms, near enough. Parts that are equal have one price, whatever function they are of ([`part`]).
 
-use super::part::{self, Part};
+use super::part::{self, Subfunction};
 use crate::decision::{Cheapest, Decider, Decision, Policy};
 use crate::decompose::attention::plan::{AttentionPlan, FEW};
 use crate::decompose::f16_split;
@@ -17,7 +17,7 @@ use rustc_hash::{FxHashMap, FxHashSet};
 use std::collections::BTreeMap;
 
 /// The part of each form, given by what it computes the same outputs by; all are nodes of one graph.
-pub fn parts(graph: &Graph, function: &Function, forms: &[Vec<Id>], target: &Target) -> Vec<Part> {
+pub fn parts(graph: &Graph, function: &Function, forms: &[Vec<Id>], target: &Target) -> Vec<Subfunction> {
     let mut shared = shared(graph, forms);
     if target.machine.kind == MachineKind::Gpu {
         // What a GPU's fragments multiply as halves is halves in the part too, of a prompt: of twice the size its stages would not fit.
@@ -28,11 +28,11 @@ pub fn parts(graph: &Graph, function: &Function, forms: &[Vec<Id>], target: &Tar
 }
 
 /// Seconds of each part; they are scheduled beside one another.
-pub fn seconds(parts: &[Part], target: &Target) -> Vec<f64> {
+pub fn seconds(parts: &[Subfunction], target: &Target) -> Vec<f64> {
     std::thread::scope(|scope| {
         let others: Vec<_> =
-            parts[1..].iter().map(|part| scope.spawn(|| part::price(part, target, scheduled))).collect();
-        let first = part::price(&parts[0], target, scheduled);
+            parts[1..].iter().map(|part| scope.spawn(|| part::cost(part, target, scheduled))).collect();
+        let first = part::cost(&parts[0], target, scheduled);
         std::iter::once(first).chain(others.into_iter().map(|t| t.join().expect("a part that is scheduled"))).collect()
     })
 }
@@ -53,11 +53,11 @@ impl Policy for InChunks {
 }
 
 /// What a part takes.
-fn scheduled(part: &Part, target: &Target) -> f64 {
+fn scheduled(part: &Subfunction, target: &Target) -> f64 {
     let plans = BTreeMap::new();
     let mut decider = Decider { policy: &mut InChunks, plans: &plans, log: vec![] };
     let planned = planned(&part.function(), target, &mut decider, &mut ());
-    planned.scheduled.launches.iter().map(|l| l.price.seconds).sum()
+    planned.scheduled.launches.iter().map(|l| l.cost.seconds).sum()
 }
 
 /// Nodes that every form needs.
@@ -81,7 +81,7 @@ fn is_read(graph: &Graph, id: Id) -> bool {
 }
 
 /// With what is shared as inputs.
-fn one(graph: &Graph, function: &Function, outputs: &[Id], shared: &FxHashSet<Id>) -> Part {
+fn one(graph: &Graph, function: &Function, outputs: &[Id], shared: &FxHashSet<Id>) -> Subfunction {
     let mut g = graph.clone();
     let mut slots = function.slots.clone();
     let mut inputs: FxHashMap<Id, Id> = FxHashMap::default();
@@ -96,7 +96,7 @@ fn one(graph: &Graph, function: &Function, outputs: &[Id], shared: &FxHashSet<Id
         slots.push(slot(graph, output, SlotKind::Output));
         roots.push((slots.len() as u32 - 1, g.substitute(output, &mut inputs)));
     }
-    Part::new(&g, &slots, &roots)
+    Subfunction::new(&g, &slots, &roots)
 }
 
 fn slot(graph: &Graph, id: Id, kind: SlotKind) -> Slot {

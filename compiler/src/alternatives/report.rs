@@ -1,15 +1,15 @@
 //! What was found, for people.
 
 use super::saturate::Ended;
-use super::term::{Form, Term};
-use super::terms::Terms;
+use super::term::{Term, TermForm};
+use super::terms::TermGraph;
 use crate::decision::Alternative;
 use gristmill_uop::{Graph, Id, Op};
 use std::fmt;
 
 /// A site, and its forms.
 #[derive(Clone, Debug)]
-pub struct Found {
+pub struct SiteReport {
     /// Where: the function, and what is computed.
     pub site: String,
     /// The forms, with the prices that were decided by.
@@ -51,13 +51,13 @@ pub struct Report {
     /// How saturation ended.
     pub ended: Ended,
     /// Where forms differ.
-    pub sites: Vec<Found>,
+    pub sites: Vec<SiteReport>,
     /// Where the estimate alone has decided.
     pub aside: Vec<Aside>,
 }
 
 impl Report {
-    pub(super) fn new(terms: &Terms, ended: Ended) -> Report {
+    pub(super) fn new(terms: &TermGraph, ended: Ended) -> Report {
         let egraph = &terms.egraph;
         let (classes, all) = (egraph.number_of_classes(), egraph.total_number_of_nodes());
         Report { classes, terms: all, ended, sites: vec![], aside: vec![] }
@@ -96,10 +96,10 @@ impl fmt::Display for Report {
 /// What a term does, in a word.
 pub(super) fn name(term: &Term) -> &'static str {
     match &term.form {
-        Form::Leaf(_) => "Input",
-        Form::Node { op, .. } => op.name(),
-        Form::View(_) => "View",
-        Form::Contract(_) => "Contraction",
+        TermForm::Leaf(_) => "Input",
+        TermForm::Node { op, .. } => op.name(),
+        TermForm::View(_) => "View",
+        TermForm::Contract(_) => "Contraction",
     }
 }
 

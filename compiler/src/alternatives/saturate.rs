@@ -2,7 +2,7 @@
 
 use super::rules::Rule;
 use super::term::{Class, Term};
-use super::terms::Terms;
+use super::terms::TermGraph;
 use rustc_hash::FxHashMap;
 use std::time::{Duration, Instant};
 
@@ -34,7 +34,7 @@ pub enum Ended {
 }
 
 /// Runs rules.
-pub fn saturate(terms: &mut Terms, rules: &[Rule], budget: Budget) -> Ended {
+pub fn saturate(terms: &mut TermGraph, rules: &[Rule], budget: Budget) -> Ended {
     let (begin, first) = (Instant::now(), terms.egraph.total_size());
     let mut said = Said::default();
     for _ in 0..budget.rounds {
@@ -65,7 +65,7 @@ pub fn saturate(terms: &mut Terms, rules: &[Rule], budget: Budget) -> Ended {
 }
 
 /// Every rule on one term of a class.
-fn apply(terms: &mut Terms, rules: &[Rule], class: Class, term: &Term, said: &mut Said) {
+fn apply(terms: &mut TermGraph, rules: &[Rule], class: Class, term: &Term, said: &mut Said) {
     terms.read.borrow_mut().clear();
     let when = said.changes;
     for rule in rules {
@@ -102,14 +102,14 @@ impl Said {
         self.changes += 1;
         self.changed.insert(class, self.changes);
     }
-    fn stands(&self, terms: &Terms, term: &Term) -> bool {
+    fn stands(&self, terms: &TermGraph, term: &Term) -> bool {
         let is_older = |when: u32, class: Class| {
             self.changed.get(&terms.egraph.find(class)).is_none_or(|&changed| changed <= when)
         };
         self.looked.get(term).is_some_and(|(when, read)| read.iter().all(|&class| is_older(*when, class)))
     }
     /// Joins classes of terms that have become equal.
-    fn rebuild(&mut self, terms: &mut Terms) {
+    fn rebuild(&mut self, terms: &mut TermGraph) {
         let classes: Vec<Class> = terms.egraph.classes().map(|c| c.id).collect();
         terms.egraph.rebuild();
         for class in classes {
@@ -127,6 +127,6 @@ impl Said {
 }
 
 /// That, unless a rule is wrong.
-fn settled(terms: &Terms, ended: Ended) -> Ended {
+fn settled(terms: &TermGraph, ended: Ended) -> Ended {
     if terms.egraph.classes().any(|c| c.data.unsound) { Ended::Void } else { ended }
 }

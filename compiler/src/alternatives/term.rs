@@ -2,7 +2,7 @@
 //!
 //! A term has tensors as children; scalars, dims and window begins are nodes of the function's graph, which are in normal form there and so equal where they are the same
 //! node. Two forms exist beside the ops of the graph, so that a rule sees mathematics and not the movements that it was written with: [`View`], whatever moves
-//! elements without a change of their number in memory order, and [`Contraction`], a sum of products by its index maps.
+//! elements without a change of their number in memory order, and [`ContractionTerm`], a sum of products by its index maps.
 
 use gristmill_uop::dtype::DType;
 use gristmill_uop::shape::Dims;
@@ -29,7 +29,7 @@ pub struct View {
 
 /// `out = Σ a·b`, by the index that each axis walks along. Indices are numbered as they occur: first in `out`, then in `a`, then in `b`; those that `out` has not are summed.
 #[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
-pub struct Contraction {
+pub struct ContractionTerm {
     /// For each operand, the index of each axis.
     pub operands: [Map; 2],
     /// The index of each axis of the result.
@@ -38,7 +38,7 @@ pub struct Contraction {
     pub sizes: Dims,
 }
 
-impl Contraction {
+impl ContractionTerm {
     /// The indices that are summed.
     pub fn summed(&self) -> impl Iterator<Item = u8> + '_ {
         (0..self.sizes.len() as u8).filter(|&i| !self.out.contains(&Some(i)))
@@ -56,7 +56,7 @@ pub enum Source {
 
 /// What a term does with its children.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
-pub enum Form {
+pub enum TermForm {
     /// A node of the graph that is none of the below: a parameter, a weight, a list of indices.
     Leaf(Id),
     /// An op of the graph.
@@ -71,7 +71,7 @@ pub enum Form {
     /// Elements of the child, moved.
     View(View),
     /// A sum of products of the two children.
-    Contract(Contraction),
+    Contract(ContractionTerm),
 }
 
 /// Type and dims of what a node computes.
@@ -93,7 +93,7 @@ impl Shaped {
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct Term {
     /// What it does.
-    pub form: Form,
+    pub form: TermForm,
     /// Type of its elements.
     pub dtype: DType,
     /// Its dims.
@@ -110,14 +110,14 @@ impl Term {
     /// The op, of a term that is one.
     pub fn op(&self) -> Option<Op> {
         match self.form {
-            Form::Node { op, .. } => Some(op),
+            TermForm::Node { op, .. } => Some(op),
             _ => None,
         }
     }
     /// The axis that a `CAT` joins along.
     pub fn joined(&self) -> Option<usize> {
         match &self.form {
-            Form::Node { op: Op::Cat, arg: Arg::Axes(axes), .. } => Some(axes[0] as usize),
+            TermForm::Node { op: Op::Cat, arg: Arg::Axes(axes), .. } => Some(axes[0] as usize),
             _ => None,
         }
     }
@@ -133,14 +133,14 @@ impl Ord for Term {
     /// Any order will do that does not change from run to run.
     fn cmp(&self, other: &Term) -> Ordering {
         let form = || match (&self.form, &other.form) {
-            (Form::Leaf(a), Form::Leaf(b)) => a.cmp(b),
-            (Form::Node { op: a, arg: x, sources: s }, Form::Node { op: b, arg: y, sources: t }) => {
+            (TermForm::Leaf(a), TermForm::Leaf(b)) => a.cmp(b),
+            (TermForm::Node { op: a, arg: x, sources: s }, TermForm::Node { op: b, arg: y, sources: t }) => {
                 // Arguments have no order of their own; few terms differ in nothing else.
                 let arguments = || if x == y { Ordering::Equal } else { format!("{x:?}").cmp(&format!("{y:?}")) };
                 a.cmp(b).then_with(|| s.cmp(t)).then_with(arguments)
             }
-            (Form::View(a), Form::View(b)) => a.cmp(b),
-            (Form::Contract(a), Form::Contract(b)) => a.cmp(b),
+            (TermForm::View(a), TermForm::View(b)) => a.cmp(b),
+            (TermForm::Contract(a), TermForm::Contract(b)) => a.cmp(b),
             (a, b) => rank(a).cmp(&rank(b)),
         };
         let scalar = |d: &DType| (d.scalar as u8, d.lanes);
@@ -152,12 +152,12 @@ impl Ord for Term {
     }
 }
 
-fn rank(form: &Form) -> u8 {
+fn rank(form: &TermForm) -> u8 {
     match form {
-        Form::Leaf(_) => 0,
-        Form::Node { .. } => 1,
-        Form::View(_) => 2,
-        Form::Contract(_) => 3,
+        TermForm::Leaf(_) => 0,
+        TermForm::Node { .. } => 1,
+        TermForm::View(_) => 2,
+        TermForm::Contract(_) => 3,
     }
 }
 
@@ -205,10 +205,10 @@ impl egg::Analysis<Term> for Known {
     fn make(graph: &mut egg::EGraph<Term, Known>, term: &Term, _: Class) -> Facts {
         let first = || term.children.first().is_some_and(|&c| graph[c].data.weight);
         let weight = match &term.form {
-            Form::Leaf(id) => graph.analysis.weights.contains(id),
-            Form::View(_) => first(),
-            Form::Node { op, .. } => (op.is_movement() || *op == Op::Gather) && first(),
-            Form::Contract(_) => false,
+            TermForm::Leaf(id) => graph.analysis.weights.contains(id),
+            TermForm::View(_) => first(),
+            TermForm::Node { op, .. } => (op.is_movement() || *op == Op::Gather) && first(),
+            TermForm::Contract(_) => false,
         };
         Facts { dtype: term.dtype, dims: term.dims.clone(), weight, unsound: false }
     }

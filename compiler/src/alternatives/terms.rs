@@ -1,6 +1,6 @@
 //! The e-graph of one function's body, with the builders that rules write their right sides with.
 
-use super::term::{Class, Contraction, Facts, Form, Known, Map, Shaped, Source, Term, View};
+use super::term::{Class, ContractionTerm, Facts, Known, Map, Shaped, Source, Term, TermForm, View};
 use gristmill_uop::dtype::DType;
 use gristmill_uop::shape::Dims;
 use gristmill_uop::{Arg, Graph, Id, Op, Scalar};
@@ -11,7 +11,7 @@ use std::cell::RefCell;
 const DEEPEST: usize = 8;
 
 /// Classes of equal terms, over scalars of a graph.
-pub struct Terms {
+pub struct TermGraph {
     /// The function's graph: dims and other scalars.
     pub graph: Graph,
     /// The classes.
@@ -24,14 +24,14 @@ pub struct Terms {
 
 /// A factor of a sum of products: a class, and the index that each of its axes walks along.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Factor {
+pub struct TermFactor {
     /// Of what.
     pub class: Class,
     /// An index for each axis; none for those of length 1.
     pub map: Map,
 }
 
-impl Factor {
+impl TermFactor {
     /// Does it depend on that index?
     pub fn has(&self, index: u8) -> bool {
         self.map.contains(&Some(index))
@@ -39,20 +39,20 @@ impl Factor {
 }
 
 /// A sum of products as rules write it: indices are numbered in any way.
-pub struct Sum {
+pub struct ProductSum {
     /// The factors.
-    pub factors: [Factor; 2],
+    pub factors: [TermFactor; 2],
     /// The index of each axis of the result.
     pub out: Map,
     /// The length of each index, by its number.
     pub sizes: Dims,
 }
 
-impl Sum {
+impl ProductSum {
     /// A contraction with its children.
-    pub fn of(contraction: &Contraction, children: &[Class]) -> Sum {
-        let factor = |i: usize| Factor { class: children[i], map: contraction.operands[i].clone() };
-        Sum { factors: [factor(0), factor(1)], out: contraction.out.clone(), sizes: contraction.sizes.clone() }
+    pub fn from_contraction(contraction: &ContractionTerm, children: &[Class]) -> ProductSum {
+        let factor = |i: usize| TermFactor { class: children[i], map: contraction.operands[i].clone() };
+        ProductSum { factors: [factor(0), factor(1)], out: contraction.out.clone(), sizes: contraction.sizes.clone() }
     }
     /// Is that index summed?
     pub fn sums(&self, index: u8) -> bool {
@@ -60,7 +60,7 @@ impl Sum {
     }
 }
 
-impl Terms {
+impl TermGraph {
     /// What is known of a class.
     pub fn facts(&self, class: Class) -> &Facts {
         self.read.borrow_mut().push(class);
@@ -81,9 +81,9 @@ impl Terms {
         self.egraph[class].nodes.iter().filter(|t| t.op() == Some(op)).cloned().collect()
     }
     /// Its contractions, with their children.
-    pub fn sums(&self, class: Class) -> Vec<Sum> {
+    pub fn sums(&self, class: Class) -> Vec<ProductSum> {
         let sum = |t: &Term| match &t.form {
-            Form::Contract(c) => Some(Sum::of(c, &t.children)),
+            TermForm::Contract(c) => Some(ProductSum::from_contraction(c, &t.children)),
             _ => None,
         };
         self.read.borrow_mut().push(class);
@@ -94,14 +94,14 @@ impl Terms {
         self.graph.int_value(dim) == Some(1)
     }
     /// A term's class.
-    pub fn add(&mut self, form: Form, dtype: DType, dims: Dims, children: &[Class]) -> Class {
+    pub fn add(&mut self, form: TermForm, dtype: DType, dims: Dims, children: &[Class]) -> Class {
         self.egraph.add(Term { form, dtype, dims, children: SmallVec::from_slice(children) })
     }
     /// An op of these children and scalars, in this order: children first, then scalars.
     pub fn node(&mut self, op: Op, arg: Arg, of: Shaped, children: &[Class], scalars: &[Id]) -> Class {
         let scalars = scalars.iter().map(|&s| Source::Scalar(s));
         let sources = children.iter().map(|_| Source::Child).chain(scalars).collect();
-        self.add(Form::Node { op, arg, sources }, of.dtype, of.dims, children)
+        self.add(TermForm::Node { op, arg, sources }, of.dtype, of.dims, children)
     }
     /// `child` as that type.
     pub fn cast(&mut self, child: Class, to: Scalar) -> Class {
@@ -130,7 +130,7 @@ impl Terms {
         for _ in 0..DEEPEST {
             self.read.borrow_mut().push(at);
             let found = self.egraph[at].nodes.iter().find_map(|t| match &t.form {
-                Form::View(v) => Some((v.clone(), self.egraph.find(t.children[0]))).filter(|f| f.1 != at),
+                TermForm::View(v) => Some((v.clone(), self.egraph.find(t.children[0]))).filter(|f| f.1 != at),
                 _ => None,
             });
             let Some((inner, below)) = found else { break };
@@ -147,7 +147,7 @@ impl Terms {
         if view.is_identity(&self.graph, &of, dims) {
             return source;
         }
-        self.add(Form::View(view), dtype, Dims::from_slice(dims), &[source])
+        self.add(TermForm::View(view), dtype, Dims::from_slice(dims), &[source])
     }
     /// The axes of a class in the order in which `to` has the indices that `from` has, others repeated to the lengths of `sizes`.
     pub fn arranged(&mut self, class: Class, from: &Map, to: &Map, sizes: &[Id]) -> Class {
@@ -160,7 +160,7 @@ impl Terms {
         self.view(class, &view, &dims)
     }
     /// A factor without the view that its class is of something: its window alone, whose axes are that's.
-    fn simplest(&mut self, factor: &Factor) -> Factor {
+    fn simplest(&mut self, factor: &TermFactor) -> TermFactor {
         let (source, view) = self.source(factor.class);
         let (window, dims) = view.window(&self.graph);
         let class = self.view(source, &window, &dims);
@@ -170,14 +170,14 @@ impl Terms {
                 map[*axis as usize] = *index;
             }
         }
-        Factor { class, map }
+        TermFactor { class, map }
     }
     /// A sum of products; nothing if it sums over an index that no factor has.
-    pub fn contract(&mut self, sum: &Sum) -> Option<Class> {
-        let long = |t: &Terms, map: &Map| -> Map {
+    pub fn contract(&mut self, sum: &ProductSum) -> Option<Class> {
+        let long = |t: &TermGraph, map: &Map| -> Map {
             map.iter().map(|i| i.filter(|&i| !t.is_one(sum.sizes[i as usize]))).collect()
         };
-        let mut factors = sum.factors.clone().map(|f| Factor { map: long(self, &f.map), ..f });
+        let mut factors = sum.factors.clone().map(|f| TermFactor { map: long(self, &f.map), ..f });
         let out = long(self, &sum.out);
         for f in &mut factors {
             *f = self.simplest(f);
@@ -206,13 +206,13 @@ impl Terms {
         let dtype = self.facts(factors[0].class).dtype;
         let one = self.graph.int(1);
         let dims: Dims = inner.iter().map(|i| i.map_or(one, |i| sum.sizes[i as usize])).collect();
-        let contraction = Contraction { operands, out: renamed(&inner), sizes };
-        let class = self.add(Form::Contract(contraction), dtype, dims, &[factors[0].class, factors[1].class]);
+        let contraction = ContractionTerm { operands, out: renamed(&inner), sizes };
+        let class = self.add(TermForm::Contract(contraction), dtype, dims, &[factors[0].class, factors[1].class]);
         Some(if inner == out { class } else { self.arranged(class, &inner, &out, &sum.sizes) })
     }
 }
 
-impl Terms {
+impl TermGraph {
     /// The same op of other children, with other dims.
     pub fn like(&mut self, term: &Term, children: &[Class], dims: Dims) -> Class {
         self.add(term.form.clone(), term.dtype, dims, children)

@@ -12,7 +12,7 @@ impl View {
         View { windows: dims.iter().map(|&d| (zero, d)).collect(), axes }.canonical(g, dims)
     }
     /// A movement of the graph, of something with dims `old`, with its dims; `None` if it cuts or joins axes.
-    pub fn of(g: &mut Graph, node: &Node, old: &[Id], new: &[Id]) -> Option<View> {
+    pub fn from_node(g: &mut Graph, node: &Node, old: &[Id], new: &[Id]) -> Option<View> {
         let mut view = View::whole(g, old);
         match (node.op, &node.arg) {
             (Op::Permute, Arg::Axes(order)) => view.axes = order.iter().map(|&a| Some(a)).collect(),

@@ -16,16 +16,16 @@
 mod bytes;
 mod chunked;
 mod combine;
+mod cost;
 mod online;
 mod paged;
 pub mod plan;
-mod price;
 mod tiled;
 
 use crate::decision::{Alternative, Decider, Decision};
 use crate::decompose::f16_split;
-use crate::request::Hint;
-use crate::tile::Proposal;
+use crate::ir::hints::Hint;
+use crate::plan::Proposal;
 use chunked::Chunked;
 use gristmill_uop::function::Function;
 use gristmill_uop::shape::{PagedSources, Scoring};
@@ -128,10 +128,10 @@ const MARGIN_STAGED_LOOP: f64 = 0.15;
 
 /// How an attention of these sources is divided: by price, where another plan than the first could be so much cheaper.
 fn decided(g: &Graph, src: &[Id], target: &Target, site: String, decider: &mut Decider) -> AttentionPlan {
-    let divided = Divided::of(g, src, target);
+    let divided = Divided::new(g, src, target);
     let (mut all, of) = (divided.proposals(), divided.attended());
     let option = |p: &Proposal<AttentionPlan>| {
-        let seconds = price::seconds(&of, &p.plan, target);
+        let seconds = cost::seconds(&of, &p.plan, target);
         Alternative { name: p.name, plan: p.plan.to_string(), seconds }
     };
     let options: Vec<Alternative> = all.iter().map(option).collect();

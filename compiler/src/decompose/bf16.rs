@@ -18,7 +18,7 @@ const LEAST: i64 = 128;
 const LEAST_FIXED: i64 = 32;
 
 /// The contraction as one of tiles, and the nodes that have buffers for it.
-pub struct Product {
+pub struct Bf16Product {
     /// The sum.
     pub sum: Id,
     /// Activations, and what moves them to other rows.
@@ -52,7 +52,7 @@ pub fn suits(g: &Graph, of: Operands, unit: i64, target: &Target) -> Suits {
 }
 
 /// The contraction, if tiles suit it, as a product of these.
-pub fn product(g: &mut Graph, Operands { weight, x, base }: Operands) -> Product {
+pub fn product(g: &mut Graph, Operands { weight, x, base }: Operands) -> Bf16Product {
     let last = g.dims(x).len() - 1;
     let rounded = g[base].op == Op::Cast && g.scalar(g[base].src[0]) == Scalar::BF16;
     let narrow = if rounded { g[base].src[0] } else { g.cast(base, Scalar::BF16) };
@@ -61,5 +61,5 @@ pub fn product(g: &mut Graph, Operands { weight, x, base }: Operands) -> Product
     let weight = g.cast(weight, Scalar::BF16);
     let [weight, x] = [weight, x].map(|side| g.cast(side, Scalar::F32));
     let product = g.mul(weight, x);
-    Product { sum: g.reduce(product, &[last], ReduceOp::Add), buffers }
+    Bf16Product { sum: g.reduce(product, &[last], ReduceOp::Add), buffers }
 }

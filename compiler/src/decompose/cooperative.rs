@@ -5,10 +5,10 @@
 //! Activations have a buffer of their own, row by row, since a tile is loaded from rows that are as far from one another as the first two; so have rows that were gathered. So has
 //! the sum, which is written as a whole.
 
-use super::bf16::Product;
-use super::halves::shifted;
+use super::bf16::Bf16Product;
+use super::f16_mma::shifted;
 use super::operands::{Operands, Suits, gathered, moved, repeats};
-use crate::layout::Packing;
+use crate::ir::layout::Packing;
 use gristmill_uop::fragment::Fragment;
 use gristmill_uop::machine::MachineKind;
 use gristmill_uop::target::Target;
@@ -23,7 +23,7 @@ const LEAST: i64 = 32;
 /// Such a contraction.
 pub struct Staged {
     /// The sum, whose first axis of terms is a loop that a workgroup's nests share, and what has buffers for it.
-    pub product: Product,
+    pub product: Bf16Product,
     /// The weight's halves, which have a stage.
     pub half: Id,
 }
@@ -72,7 +72,7 @@ pub fn product(g: &mut Graph, Operands { weight, x, base }: Operands, target: &T
     let wide = g.expand(wide, &shape);
     let product = g.mul(wide, x);
     let sum = g.reduce(product, &[0, rank], ReduceOp::Add);
-    Staged { product: Product { sum, buffers }, half }
+    Staged { product: Bf16Product { sum, buffers }, half }
 }
 
 /// `x` with its last axis cut into steps of so many terms, which come first.

@@ -6,15 +6,15 @@
 //! one side of a product of bytes has to be unsigned.
 //!
 //! The contraction then is of `float(q)·d`. That the sum of products is one of integers follows from rules (`uop/src/rules/dot.rs`),
-//! which are applied when the contraction's ranges are known (`schedule/expand.rs`).
+//! which are applied when the contraction's ranges are known (`kernel/rangeify.rs`).
 
-use super::across::{self, Across};
+use super::dequantise_transposed::{self, DequantiseTransposed};
+use super::matmul_variant::{MatmulVariant, MatmulVariants};
 use super::operands::{Operands, Suits};
-use super::product::{Form, Forms};
-use super::{bf16, cooperative, halves};
-use crate::layout::{Layout, Packing};
-use crate::nest::flatten;
-use crate::request::{CausalSkip, FusedSum, Hint, StagedTile};
+use super::{bf16, cooperative, f16_mma};
+use crate::ir::hints::{CausalSkip, FusedSum, Hint, StagedTile};
+use crate::ir::layout::{Layout, Packing};
+use crate::ir::nest::flatten;
 use gristmill_uop::function::{Function, Slot, Storage};
 use gristmill_uop::machine::MachineKind;
 use gristmill_uop::rows::GROUP;
@@ -49,9 +49,9 @@ pub struct Derived {
     /// Contractions of a subgroup's tiles: reductions, by node, with the halves of their weight, which are unpacked into stages.
     pub staged: FxHashMap<Id, Id>,
     /// Contractions of a warp's fragments of halves: reductions, by node, with the order of their activations.
-    pub of_halves: FxHashMap<Id, halves::Order>,
+    pub of_halves: FxHashMap<Id, f16_mma::Order>,
     /// Activations of these, in the order in which lanes read them.
-    pub rounded: FxHashMap<Id, halves::Order>,
+    pub rounded: FxHashMap<Id, f16_mma::Order>,
     /// Contractions of plain halves, of weights that are read across their rows: reductions.
     pub across: Vec<Id>,
     /// Terms of a tile of bf16, if the machine multiplies these.
@@ -73,7 +73,7 @@ impl Derived {
         {
             let rows: i64 = front.iter().map(|&d| g.max_of(d)).product();
             let row = flatten(g, front, leading);
-            return halves::place(g, order, rows, row, last);
+            return f16_mma::place(g, order, rows, row, last);
         }
         let (Some(&together), true) = (self.planes.get(&node), self.by_groups) else { return flatten(g, dims, index) };
         let (Some((_, front)), Some((&last, leading))) = (dims.split_last(), index.split_last()) else {
@@ -92,7 +92,7 @@ impl Derived {
         self.tiled.contains_key(&node) || self.staged.contains_key(&node)
     }
     /// The sum of a warp's fragments.
-    fn of_warps(&mut self, product: &halves::Product) -> Id {
+    fn of_warps(&mut self, product: &f16_mma::F16Product) -> Id {
         // All who read them take one order.
         let order = self.rounded.entry(product.rounded).or_insert(product.order);
         *order = order.and(product.order);
@@ -156,7 +156,7 @@ pub fn layouts(g: &Graph, slots: &[Slot], roots: &[Id], target: &Target) -> Layo
         }
     }
     // A weight that is read along another axis stays as it is, unless that is done once, for a copy.
-    let copied = across::copied(g, roots, target);
+    let copied = dequantise_transposed::copied(g, roots, target);
     for id in g.toposort(roots) {
         if g[id].op == Op::Permute
             && !copied.contains(&id)
@@ -186,7 +186,7 @@ pub fn derive(
     roots: &mut [Id],
     hints: &mut FxHashMap<Id, Hint>,
     layouts: Layouts,
-    forms: &mut Forms,
+    forms: &mut MatmulVariants,
 ) -> Derived {
     let target = forms.target();
     if !integers(target) {
@@ -224,7 +224,7 @@ pub fn derive(
 
 /// A function's contractions while they take their forms.
 struct Derivation<'f, 'a, 'd> {
-    forms: &'f mut Forms<'a, 'd>,
+    forms: &'f mut MatmulVariants<'a, 'd>,
     derived: Derived,
     known: Known,
     /// Nodes that have buffers.
@@ -257,8 +257,13 @@ impl Derivation<'_, '_, '_> {
                 if tiles == Suits::Not {
                     return id;
                 }
-                match self.forms.decide(g, of, &[(Form::Tiles, tiles), (Form::Floats, Suits::Preferred)], is_output) {
-                    Form::Tiles => self.in_tiles(g, of, [terms; 2]),
+                match self.forms.decide(
+                    g,
+                    of,
+                    &[(MatmulVariant::Tiles, tiles), (MatmulVariant::Floats, Suits::Preferred)],
+                    is_output,
+                ) {
+                    MatmulVariant::Tiles => self.in_tiles(g, of, [terms; 2]),
                     _ => id,
                 }
             }
@@ -277,27 +282,27 @@ impl Derivation<'_, '_, '_> {
             }
         };
         let suits = [
-            (Form::Tiles, tiles),
-            (Form::Staged, staged),
-            (Form::Fragments, halves::suits(g, *operands, *layout, packing, &target.machine)),
-            (Form::Integers, Suits::Preferred),
-            (Form::Floats, Suits::Legal),
+            (MatmulVariant::Tiles, tiles),
+            (MatmulVariant::Staged, staged),
+            (MatmulVariant::Fragments, f16_mma::suits(g, *operands, *layout, packing, &target.machine)),
+            (MatmulVariant::Integers, Suits::Preferred),
+            (MatmulVariant::Floats, Suits::Legal),
         ];
         match self.forms.decide(g, *operands, &suits, is_output) {
-            Form::Tiles => self.in_tiles(g, *operands, [packing.elements, packing.unit]),
-            Form::Staged => {
+            MatmulVariant::Tiles => self.in_tiles(g, *operands, [packing.elements, packing.unit]),
+            MatmulVariant::Staged => {
                 let staged = cooperative::product(g, *operands, target);
                 self.buffers.extend(staged.product.buffers);
                 self.derived.staged.insert(staged.product.sum, staged.half);
                 staged.product.sum
             }
-            Form::Fragments => {
-                let product = halves::product(g, *operands, *layout, packing, &target.machine);
+            MatmulVariant::Fragments => {
+                let product = f16_mma::product(g, *operands, *layout, packing, &target.machine);
                 self.buffers.push(product.rounded);
                 self.derived.of_warps(&product)
             }
-            Form::Integers => self.in_integers(g, of),
-            Form::Unpacked | Form::Floats => id,
+            MatmulVariant::Integers => self.in_integers(g, of),
+            MatmulVariant::Unpacked | MatmulVariant::Floats => id,
         }
     }
     /// The contraction as one of tiles, of a weight with blocks and units of these sizes.
@@ -330,9 +335,11 @@ impl Derivation<'_, '_, '_> {
     /// The contraction of plain halves that a node is whose weight is read across its rows; else the node.
     fn across(&mut self, g: &mut Graph, id: Id) -> Id {
         let (layouts, target) = (&self.derived.layouts, self.forms.target());
-        let Some(across) = Across::of_copy(g, id, |slot| layouts.contains_key(&slot), target) else { return id };
-        let suits = [(Form::Unpacked, Suits::Preferred), (Form::Floats, Suits::Legal)];
-        if self.forms.decide(g, across.of, &suits, false) == Form::Floats {
+        let Some(across) = DequantiseTransposed::of_copy(g, id, |slot| layouts.contains_key(&slot), target) else {
+            return id;
+        };
+        let suits = [(MatmulVariant::Unpacked, Suits::Preferred), (MatmulVariant::Floats, Suits::Legal)];
+        if self.forms.decide(g, across.of, &suits, false) == MatmulVariant::Floats {
             return id;
         }
         let (sum, half) = across.product(g);

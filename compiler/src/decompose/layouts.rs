@@ -4,8 +4,8 @@
 
 use super::int8::Layouts;
 use crate::decision::{Alternative, Decider, Decision, LAYOUT};
-use crate::layout::Layout;
-use crate::tile::plan::{Proposal, proposals};
+use crate::ir::layout::Layout;
+use crate::plan::{Proposal, proposals};
 use gristmill_uop::encoding::EncodingRef;
 use gristmill_uop::function::{Function, Storage};
 use gristmill_uop::machine::MachineKind;

@@ -9,8 +9,8 @@
 //! The last version of a state is made in the state itself, without a copy.
 
 use crate::decision::{Alternative, Decider, Decision};
-use crate::price::typical;
-use crate::tile::text::{ParseError, bad};
+use crate::ir::parse::{ParseError, bad};
+use crate::ir::size_estimate::typical;
 use gristmill_uop::function::{Function, SlotKind};
 use gristmill_uop::machine::MachineKind;
 use gristmill_uop::target::Target;
@@ -22,7 +22,7 @@ use std::str::FromStr;
 
 /// How rows are added.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Form {
+pub enum ScatterVariant {
     /// By comparison, one sum for each element of the result.
     Compared,
     /// One after the other.
@@ -31,38 +31,38 @@ pub enum Form {
     Atomic,
 }
 
-impl Form {
+impl ScatterVariant {
     /// Its name.
     fn name(self) -> &'static str {
         match self {
-            Form::Compared => "compared",
-            Form::InOrder => "in order",
-            Form::Atomic => "atomic",
+            ScatterVariant::Compared => "compared",
+            ScatterVariant::InOrder => "in order",
+            ScatterVariant::Atomic => "atomic",
         }
     }
-    const ALL: [Form; 3] = [Form::Compared, Form::InOrder, Form::Atomic];
+    const ALL: [ScatterVariant; 3] = [ScatterVariant::Compared, ScatterVariant::InOrder, ScatterVariant::Atomic];
     /// The forms that sums of that type may take.
-    pub fn legal(scalar: Scalar, target: &Target) -> impl Iterator<Item = Form> {
+    pub fn legal(scalar: Scalar, target: &Target) -> impl Iterator<Item = ScatterVariant> {
         let atomic = target.scatter && (target.any_order || scalar == Scalar::I32);
-        let is_legal = move |form: &Form| match form {
-            Form::Compared => true,
-            Form::InOrder => target.scatter,
-            Form::Atomic => atomic,
+        let is_legal = move |form: &ScatterVariant| match form {
+            ScatterVariant::Compared => true,
+            ScatterVariant::InOrder => target.scatter,
+            ScatterVariant::Atomic => atomic,
         };
-        Form::ALL.into_iter().filter(is_legal)
+        ScatterVariant::ALL.into_iter().filter(is_legal)
     }
 }
 
-impl fmt::Display for Form {
+impl fmt::Display for ScatterVariant {
     fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
         write!(f, "scatter: {}", self.name())
     }
 }
 
-impl FromStr for Form {
+impl FromStr for ScatterVariant {
     type Err = ParseError;
-    fn from_str(text: &str) -> Result<Form, ParseError> {
-        Form::ALL.into_iter().find(|form| form.to_string() == text.trim()).map_or_else(|| bad(text), Ok)
+    fn from_str(text: &str) -> Result<ScatterVariant, ParseError> {
+        ScatterVariant::ALL.into_iter().find(|form| form.to_string() == text.trim()).map_or_else(|| bad(text), Ok)
     }
 }
 
@@ -85,10 +85,10 @@ pub fn expand(g: &mut Graph, roots: &mut [Id], function: &Function, target: &Tar
         let [x, value, index] = [0, 1, 2].map(|i| g[id].src[i]).map(|s| g.substitute(s, &mut map));
         let own = in_place.contains(&id);
         let new = match decided(g, id, own, &function.full_name(), target, decider) {
-            Form::Compared => compared(g, Added { x, value, index }, own),
+            ScatterVariant::Compared => compared(g, Added { x, value, index }, own),
             form => {
                 let base = if own { x } else { copied(g, x, &mut copies) };
-                let arg = Arg::Int(i64::from(form == Form::InOrder));
+                let arg = Arg::Int(i64::from(form == ScatterVariant::InOrder));
                 let dtype = g[id].dtype;
                 g.intern(Node { op: Op::ScatterAdd, dtype, src: smallvec![base, value, index], arg })
             }
@@ -165,9 +165,9 @@ fn compared(g: &mut Graph, Added { x, value, index }: Added, own: bool) -> Id {
 }
 
 /// The form that a node takes.
-fn decided(g: &Graph, id: Id, own: bool, function: &str, target: &Target, decider: &mut Decider) -> Form {
-    let of = Sizes::of(g, id, own);
-    let forms: Vec<Form> = Form::legal(g.scalar(id), target).collect();
+fn decided(g: &Graph, id: Id, own: bool, function: &str, target: &Target, decider: &mut Decider) -> ScatterVariant {
+    let of = Sizes::from_node(g, id, own);
+    let forms: Vec<ScatterVariant> = ScatterVariant::legal(g.scalar(id), target).collect();
     let options = forms.iter().map(|&form| Alternative {
         name: form.name(),
         plan: form.to_string(),
@@ -192,7 +192,7 @@ pub struct Sizes {
 }
 
 impl Sizes {
-    fn of(g: &Graph, id: Id, own: bool) -> Sizes {
+    fn from_node(g: &Graph, id: Id, own: bool) -> Sizes {
         let size = |d: &Id| typical(g, *d);
         let dims = g.dims(id);
         Sizes {
@@ -209,18 +209,18 @@ impl Sizes {
         bytes / if bytes > m.cache as f64 { m.bandwidth } else { m.cache_bandwidth }
     }
     /// What a form takes.
-    pub fn seconds(&self, form: Form, target: &Target) -> f64 {
+    pub fn seconds(&self, form: ScatterVariant, target: &Target) -> f64 {
         let (m, bytes) = (&target.machine, self.scalar.bytes() as f64);
         let all = 2.0 * self.rows * self.width * bytes;
         let elements = self.added * self.width;
         let copy = if self.own { 0.0 } else { m.launch + self.moved(all, target) };
         let moved = self.moved(MOVED * elements * bytes, target);
         match form {
-            Form::Compared => {
+            ScatterVariant::Compared => {
                 let operations = COMPARED * self.rows * elements;
                 m.launch + self.moved(all + elements * bytes, target).max(operations / m.operations)
             }
-            Form::InOrder => {
+            ScatterVariant::InOrder => {
                 // Columns are shared among units in vectors, or among threads, each of which waits for a row before it begins with the next.
                 let (together, wait) = match m.kind {
                     MachineKind::Cpu => (m.lanes as f64, ROW),
@@ -230,7 +230,7 @@ impl Sizes {
                 let together = (self.width / together / busy).ceil();
                 copy + m.launch + (moved * m.units as f64 / busy).max(self.added * together * wait)
             }
-            Form::Atomic => copy + m.launch + moved.max(elements * m.atomic / m.units as f64),
+            ScatterVariant::Atomic => copy + m.launch + moved.max(elements * m.atomic / m.units as f64),
         }
     }
 }

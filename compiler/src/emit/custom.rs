@@ -3,8 +3,9 @@
 use super::dialect::{Accessor, CustomCode, CustomDialect, Dialect};
 use super::kernel::{Kernel, Slots, fingerprint, sized, verify};
 use crate::custom::{OUTPUT, argument, range, value};
-use crate::lower::words::in_words;
-use crate::lower::{Statement, accesses, define, legalise};
+use crate::lower::legalise::loads;
+use crate::lower::legalise::types::in_words;
+use crate::lower::{Statement, accesses, define};
 use crate::schedule::Launch;
 use gristmill_uop::custom::CustomRef;
 use gristmill_uop::program::{KernelContext, Program};
@@ -15,7 +16,7 @@ use rustc_hash::FxHashSet;
 use std::sync::Arc;
 
 /// What it is made with.
-pub struct Around<'a> {
+pub struct CustomEmission<'a> {
     /// The slots of its function.
     pub slots: &'a Slots<'a>,
     /// For whom.
@@ -25,7 +26,7 @@ pub struct Around<'a> {
 }
 
 /// The user's kernel that a launch is, if it is one.
-pub fn of<'l, 'd>(
+pub fn called_by<'l, 'd>(
     launch: &'l Launch,
     dialect: Option<&'d dyn Dialect>,
 ) -> Option<(&'l Launch, CustomRef, &'d dyn CustomDialect)> {
@@ -34,10 +35,10 @@ pub fn of<'l, 'd>(
 }
 
 /// Its program.
-pub fn program(g: &Graph, launch: &Launch, kernel: CustomRef, around: &Around) -> Program {
-    let &Around { slots, target, dialect } = around;
+pub fn program(g: &Graph, launch: &Launch, kernel: CustomRef, around: &CustomEmission) -> Program {
+    let &CustomEmission { slots, target, dialect } = around;
     let body = &launch.bodies[0];
-    let Kernel { graph: mut own, root, bodies, when } = Kernel::of(g, &[&body.nests], &[body.when]);
+    let Kernel { graph: mut own, root, bodies, when } = Kernel::new(g, &[&body.nests], &[body.when]);
     verify(&own, root, Level::Kernel, "schedule");
     let nest = bodies[0][0];
     let value: Id = value(&own, &[nest]).unwrap_or(nest);
@@ -55,7 +56,7 @@ pub fn program(g: &Graph, launch: &Launch, kernel: CustomRef, around: &Around) -
     Program {
         source: draft.replace("KERNEL", &name),
         name,
-        seconds: launch.price.seconds,
+        seconds: launch.cost.seconds,
         title: body.title.clone(),
         params,
         vars: signature.vars.iter().map(|v| v.0.clone()).collect(),
@@ -64,7 +65,7 @@ pub fn program(g: &Graph, launch: &Launch, kernel: CustomRef, around: &Around) -
         bodies: vec![],
         threads: target.threads,
         scratch: 0,
-        estimate: launch.price.estimate,
+        estimate: launch.cost.estimate,
         notes: body.root.map(|r| format!("{:?} {}", g[r].op, g.show_dims(&g.shape(r)))).into_iter().collect(),
         root,
         graph: Arc::new(own),
@@ -73,7 +74,7 @@ pub fn program(g: &Graph, launch: &Launch, kernel: CustomRef, around: &Around) -
 
 /// The functions that the text calls: of the arguments in their order, then of the output.
 fn accessors(g: &mut Graph, nest: Id, kernel: CustomRef, target: &Target) -> Vec<Accessor> {
-    let nest = legalise::loads(g, nest, target);
+    let nest = loads::loads(g, nest, target);
     let Some(text) = value(g, &[nest]) else { return vec![] };
     // Functions of these statements, which end with a value: what that is called, and the text's, and an index.
     let function = |g: &mut Graph, name, index: Option<Id>, statements, value| {

@@ -1,10 +1,10 @@
 //! A kernel in a graph of its own, and what it is called with.
 
 use super::dialect::Signature;
-use crate::fragment::alignment;
-use crate::lower::words::expression_in_words;
+use crate::ir::mma::fragment::alignment;
+use crate::ir::nest::{adds, global_ranges};
+use crate::lower::legalise::types::expression_in_words;
 use crate::lower::{Accesses, Code, KernelCode, accesses, bytes_of};
-use crate::nest::{adds, global_ranges};
 use crate::schedule::Launch;
 use gristmill_uop::function::{Function, SlotKind};
 use gristmill_uop::program::{Access, Extent, Param, When};
@@ -35,7 +35,7 @@ pub struct Kernel {
 
 impl Kernel {
     /// Of these nests of `g`, and what holds for the workgroups of each body.
-    pub fn of(g: &Graph, bodies: &[&[Id]], when: &[When]) -> Kernel {
+    pub fn new(g: &Graph, bodies: &[&[Id]], when: &[When]) -> Kernel {
         let mut own = Graph::new();
         let mut map = FxHashMap::default();
         let bodies: Vec<Vec<Id>> =

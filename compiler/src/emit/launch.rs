@@ -1,13 +1,13 @@
 //! How a GPU runs a launch, decided: by price, where another plan than the one proposed first could be so much cheaper.
 
+use crate::cost::launch::{Waiting, launch as cost};
 use crate::decision::{Alternative, Decider, Decision};
+use crate::ir::size_estimate::typical;
 use crate::lower::Statement;
+use crate::lower::loops::unroll::unroll;
 use crate::lower::pressure::waits;
-use crate::lower::unroll::unroll;
-use crate::price::launch::{Waiting, launch as price};
-use crate::tile::Proposal;
-use crate::tile::propose::launch::{Launched, launch as proposals};
-use crate::typical::typical;
+use crate::plan::Proposal;
+use crate::propose::launch::{Launched, launch as proposals};
 use gristmill_uop::Id;
 use gristmill_uop::launch::LaunchPlan;
 
@@ -22,31 +22,31 @@ pub fn decided(of: &Launched, groups: Id, seconds: f64, site: String, decider: &
     let unrolled = |plan: &LaunchPlan| -> Vec<Vec<Statement>> {
         of.bodies.iter().map(|b| unroll(of.g, b.statements.clone(), plan, of.target)).collect()
     };
-    let priced = |plan: &LaunchPlan, bodies: &[Vec<Statement>]| {
+    let costed = |plan: &LaunchPlan, bodies: &[Vec<Statement>]| {
         // What is copied ahead is waited for once for all iterations that are under way.
         let waits = bodies.iter().map(|b| waits(of.g, b)).fold(0.0, f64::max) / (plan.ahead + 1) as f64;
-        price(Waiting { seconds, workgroups_per_unit, scratch: of.scratch, waits }, plan, of.target)
+        cost(Waiting { seconds, workgroups_per_unit, scratch: of.scratch, waits }, plan, of.target)
     };
     let mut plans = proposals(of, false);
     let proposed = plans[0].plan;
     let loops = unrolled(&proposed);
-    let first = priced(&proposed, &loops);
-    let mut prices = vec![Some(first)];
+    let first = costed(&proposed, &loops);
+    let mut costs = vec![Some(first)];
     // Bytes and operations are the same in every plan.
     if decider.explores(&decision) || seconds < first * (1.0 - LAUNCH_MARGIN) {
         plans = proposals(of, true);
         // Copies of loops follow from these alone; where no loop has anything to copy, other numbers of copies are no other plans.
         let copies = |p: &LaunchPlan| (p.resident == 1, p.words, p.iterations);
-        prices.extend(plans[1..].iter().map(|Proposal { plan, .. }| {
+        costs.extend(plans[1..].iter().map(|Proposal { plan, .. }| {
             if copies(plan) == copies(&proposed) {
-                return Some(priced(plan, &loops));
+                return Some(costed(plan, &loops));
             }
             let new = unrolled(plan);
-            (plan.resident != proposed.resident || new != loops).then(|| priced(plan, &new))
+            (plan.resident != proposed.resident || new != loops).then(|| costed(plan, &new))
         }));
     }
     let (mut kept, mut options) = (vec![], vec![]);
-    for (Proposal { name, plan }, seconds) in plans.into_iter().zip(prices) {
+    for (Proposal { name, plan }, seconds) in plans.into_iter().zip(costs) {
         let Some(seconds) = seconds else { continue };
         kept.push(plan);
         options.push(Alternative { name, plan: plan.to_string(), seconds });

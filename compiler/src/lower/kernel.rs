@@ -1,20 +1,20 @@
 //! A kernel's statements, from its nests: every body linearised, and then, pass by pass and as its launch's plan says, what its threads and the kernels around
 //! it wait for and ask for.
 
-use super::accesses::accesses;
-use super::async_copies::async_copies;
-use super::barriers::barriers;
-use super::code::{Code, KernelCode};
-use super::copies_ahead::copies_ahead;
-use super::dependents::{Turn, wait_for_predecessors};
-use super::hoist::hoisted;
-use super::linear::lower_body;
-use super::meetings::meetings;
-use super::prefetch::{prefetch_lines, prefetch_spans};
-use super::streamed::streamed;
-use super::unroll::unroll;
-use super::words::words;
-use super::written_out::written_out;
+use super::legalise::types::legalise_types;
+use super::linear_ir::accesses::accesses;
+use super::linear_ir::{Code, KernelCode};
+use super::linearise::lower_body;
+use super::loops::full_unroll::full_unroll;
+use super::loops::unroll::unroll;
+use super::memory::early_loads::early_loads;
+use super::memory::pipeline::async_copies::async_copies;
+use super::memory::pipeline::multistage::multistage;
+use super::memory::pipeline::reload::reload;
+use super::memory::prefetch::{prefetch_lines, prefetch_spans};
+use super::sync::barriers::barriers;
+use super::sync::dependent_launch::{Turn, wait_for_predecessors};
+use super::sync::shared_memory_reduce::shared_memory_reduce;
 use gristmill_uop::launch::LaunchPlan;
 use gristmill_uop::machine::MachineKind;
 use gristmill_uop::program::{KernelContext, Program, When};
@@ -58,32 +58,32 @@ fn on_cpu(g: &Graph, codes: Vec<Code>, context: &KernelContext, target: &Target)
 /// Threads of a workgroup run its nests together, and kernels start before those before them have ended.
 fn on_gpu(g: &mut Graph, mut codes: Vec<Code>, context: &KernelContext, target: &Target) -> KernelCode {
     let plan = &context.plan;
-    let turn = Turn::of(plan.dependents);
+    let turn = Turn::new(plan.dependents);
     for (i, code) in codes.iter_mut().enumerate() {
         let surplus = code.surplus;
         let prologue = context.when.get(i).and_then(|when| when.prologue);
         let mut s = std::mem::take(&mut code.statements);
         if plan.asynchronous {
-            s = streamed(g, async_copies(g, s));
+            s = reload(g, async_copies(g, s));
         }
         s = unroll(g, s, plan, target);
         s = wait_for_predecessors(s, prologue, &turn, surplus);
         if target.tuning.prefetch > 0 {
             s = prefetch_spans(g, s);
         }
-        s = hoisted(g, s, plan.hoisted);
+        s = early_loads(g, s, plan.hoisted);
         code.statements = barriers(g, s);
-        *code = copies_ahead(g, std::mem::take(code), plan.ahead, target);
+        *code = multistage(g, std::mem::take(code), plan.ahead, target);
         if target.machine.folds < i64::MAX {
-            *code = meetings(g, std::mem::take(code), target);
+            *code = shared_memory_reduce(g, std::mem::take(code), target);
         }
         if !target.machine.copies_loops {
-            *code = written_out(g, std::mem::take(code));
+            *code = full_unroll(g, std::mem::take(code));
         }
     }
     if target.machine.words_alone {
         let all = accesses(g, codes.iter().flat_map(|code| &code.statements));
-        codes = codes.into_iter().map(|code| words(g, code, &all)).collect();
+        codes = codes.into_iter().map(|code| legalise_types(g, code, &all)).collect();
     }
     let (threads, LaunchPlan { resident, shared, .. }) = (target.threads, *plan);
     KernelCode { bodies: codes, threads, resident, shared, entry: turn.entry, idle: turn.wait }

@@ -1,9 +1,9 @@
 //! What a kernel's statements ask of a GPU's unit before anything is decided about their launch: registers for sums, and waits for memory.
 
-use super::async_copies::async_copies;
-use super::code::{Code, Statement, end_of_block};
-use super::rings::{Wanted, wanted};
-use crate::typical::typical;
+use super::linear_ir::{Code, Statement, end_of_block};
+use super::memory::pipeline::async_copies::async_copies;
+use super::memory::pipeline::ring::{Wanted, wanted};
+use crate::ir::size_estimate::typical;
 use gristmill_uop::{Graph, Id, Op};
 
 /// What the bodies of a kernel ask for, the largest for all.
@@ -30,7 +30,7 @@ const OF_A_TILE: i64 = 4;
 
 impl Pressure {
     /// Of these bodies.
-    pub fn of(g: &Graph, bodies: &[Code], threads: i64) -> Pressure {
+    pub fn for_bodies(g: &Graph, bodies: &[Code], threads: i64) -> Pressure {
         let sums = |b: &Code| accumulators(g, &b.statements).max(tiles(g, &b.statements));
         let most = |of: &dyn Fn(&&Code) -> bool| bodies.iter().filter(of).map(sums).max().unwrap_or(0) as i64;
         let unpacks = || bodies.iter().map(|b| &b.statements).filter(|s| unpacked(g, s));

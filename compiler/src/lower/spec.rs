@@ -12,9 +12,9 @@ mod rings;
 mod tests;
 mod widths;
 
-use super::carried::Slot;
-use super::code::{Addition, Code, KernelCode, Prefetch, Statement, Update};
-use super::threads::ThreadIndex;
+use super::linear_ir::threads::ThreadIndex;
+use super::linear_ir::{Addition, Code, KernelCode, Prefetch, Statement, Update};
+use super::loops::loop_carried::Slot;
 use error::Checked;
 use gristmill_uop::text::print_node;
 use gristmill_uop::{Graph, Id, Op, RangeKind};
@@ -389,7 +389,7 @@ impl<'a> Checker<'a> {
     }
     /// Is it a load of what the iteration before has left in a stage that a loop carries?
     fn left_before(&self, load: Id) -> bool {
-        let before = |r: Id| Slot::of(self.g, self.g[load].src[1], r) == Some(Slot::Before);
+        let before = |r: Id| Slot::from_offset(self.g, self.g[load].src[1], r) == Some(Slot::Before);
         self.shared_loop().is_some_and(before)
     }
     /// The loop that nests share, where it is open.

@@ -1,8 +1,8 @@
 //! Nests between two products of several warps (`fragment_tiling.rs`), as the softmax between scores and sums of values: laid out as the accumulators of the first are, so that
-//! each thread reads what it has written itself, and keeps it in registers (`lower/forwarded.rs`).
+//! each thread reads what it has written itself, and keeps it in registers (`lower/memory/store_forwarding.rs`).
 
-use crate::nest::{Nest, Ranges, strided};
-use crate::tile::Accumulators;
+use crate::ir::nest::{Nest, Ranges, strided};
+use crate::plan::Accumulators;
 use gristmill_uop::fragment::{Digit, Fragment, MMA_F16, Shared};
 use gristmill_uop::{Arg, Graph, Id, Op, RangeKind, Scalar};
 use rustc_hash::FxHashMap;
@@ -22,7 +22,7 @@ struct Axes {
 
 impl Axes {
     /// Where the nest has loops over as many rows and columns as there are accumulators, and no others.
-    fn of(g: &Graph, nest: &Nest, plan: &Accumulators) -> Option<Axes> {
+    fn from_nest(g: &Graph, nest: &Nest, plan: &Accumulators) -> Option<Axes> {
         let of = fragment(plan)?;
         let has = |r: Id, kind: RangeKind, n: i64| g.range_kind(r) == Some(kind) && g.int_value(g[r].src[0]) == Some(n);
         let (&row, others) = nest.closed.split_first()?;
@@ -45,13 +45,13 @@ impl Axes {
 
 /// Can a nest be laid out so?
 pub fn fits(g: &Graph, store: Id, plan: &Accumulators) -> bool {
-    Axes::of(g, &Nest::of(g, store), plan).is_some()
+    Axes::from_nest(g, &Nest::from_store(g, store), plan).is_some()
 }
 
 /// The nest, laid out so, if it can be: of the digits of the accumulators' numbers those of lanes are threads, those of registers copies, or terms of a sum over columns.
 pub fn nest(g: &mut Graph, store: Id, plan: &Accumulators, ranges: &mut Ranges) -> Option<Id> {
-    let mut nest = Nest::of(g, store);
-    let Axes { row, column, sums } = Axes::of(g, &nest, plan)?;
+    let mut nest = Nest::from_store(g, store);
+    let Axes { row, column, sums } = Axes::from_nest(g, &nest, plan)?;
     let of = fragment(plan)?;
     let group = Digit { count: plan.rows, row: of.rows, column: 0 };
     let mut digits: Vec<(Digit, Id)> = Vec::new();

@@ -1,10 +1,10 @@
-//! A nest that sums products of halves, laid out over warps as their matrix product wants it (`lower/mma_f16.rs`), in the tiles that a plan says. The rows
+//! A nest that sums products of halves, laid out over warps as their matrix product wants it (`lower/mma/f16.rs`), in the tiles that a plan says. The rows
 //! of a lane are neighbours: where they are contiguous, one load brings them all.
 
-use crate::fragment::along;
-use crate::nest::{Nest, Ranges, divisor, strided};
-use crate::tile::Warps;
-use crate::tile::product::Product;
+use crate::ir::mma::fragment::along;
+use crate::ir::mma::product::MmaProduct;
+use crate::ir::nest::{Nest, Ranges, divisor, strided};
+use crate::plan::Warps;
 use gristmill_uop::fragment::{Fragment, Shared};
 use gristmill_uop::machine::Machine;
 use gristmill_uop::{Graph, Id, Op, RangeKind, ReduceOp};
@@ -18,9 +18,13 @@ fn contiguous(g: &mut Graph, load: Id, r: Id) -> bool {
 
 /// The nest of `store` as the plan says, if it is such a nest; `ranges` makes its ranges. What does not divide counts as the next smaller number that does.
 pub fn nest(g: &mut Graph, store: Id, plan: &Warps, machine: &Machine, ranges: &mut Ranges) -> Option<Id> {
-    let product = if plan.groups { Product::of_stages(g, store, machine)? } else { Product::of(g, store, machine)? };
-    let counts = Counts::of(&product, plan, machine)?;
-    let tiles = TileRanges::of(g, &product, &counts, plan, ranges);
+    let product = if plan.groups {
+        MmaProduct::of_stages(g, store, machine)?
+    } else {
+        MmaProduct::from_store(g, store, machine)?
+    };
+    let counts = Counts::from_plan(&product, plan, machine)?;
+    let tiles = TileRanges::new(g, &product, &counts, plan, ranges);
     // Lanes read rows beside one another without a conflict only if these follow one another.
     let as_laid_out = product.sum.staged_rows(g) && !contiguous(g, product.sum.rows, product.row);
     let row_at = tiles.row_at(g, &counts, as_laid_out);
@@ -29,7 +33,7 @@ pub fn nest(g: &mut Graph, store: Id, plan: &Warps, machine: &Machine, ranges: &
     let mut map = FxHashMap::from_iter([(product.row, row_at), (product.column, column_at), (product.term, term_at)]);
     map.extend(tiles.both);
     map.extend(tiles.part);
-    let Product { nest: Nest { buffer, offset, value, .. }, id, ref alone, .. } = product;
+    let MmaProduct { nest: Nest { buffer, offset, value, .. }, id, ref alone, .. } = product;
     let offset = g.substitute(offset, &mut map);
     let terms = g.substitute(g[id].src[0], &mut map);
     let over = alone.iter().copied().chain([tiles.step, tiles.at]).chain(tiles.part.map(|p| p.1));
@@ -63,7 +67,7 @@ struct Counts {
 }
 
 impl Counts {
-    fn of(product: &Product, plan: &Warps, machine: &Machine) -> Option<Counts> {
+    fn from_plan(product: &MmaProduct, plan: &Warps, machine: &Machine) -> Option<Counts> {
         let of = match plan.groups {
             true => Fragment::of_stage(product.sum.operand, plan.wide * product.of.columns, Shared::Columns)?,
             false => product.of,
@@ -113,7 +117,7 @@ struct TileRanges {
 
 impl TileRanges {
     /// Numbered in the order in which they are made, which is that of the loops.
-    fn of(g: &mut Graph, product: &Product, counts: &Counts, plan: &Warps, ranges: &mut Ranges) -> TileRanges {
+    fn new(g: &mut Graph, product: &MmaProduct, counts: &Counts, plan: &Warps, ranges: &mut Ranges) -> TileRanges {
         use RangeKind::{Loop, Reduce, Unroll, Upcast, Vector};
         let mut range = |g: &mut Graph, n: i64, kind: RangeKind| ranges.fixed(g, n, kind);
         let &Counts { of, of_product, high, row_warps, column_warps, tall, wide, blocks, at_once } = counts;
@@ -163,7 +167,7 @@ impl TileRanges {
         strided(g, &[&warp[..], &of_rows].concat())
     }
     /// The column; where tiles are more than there are, surplus ones are the last.
-    fn column_at(&self, g: &mut Graph, counts: &Counts, product: &Product) -> Id {
+    fn column_at(&self, g: &mut Graph, counts: &Counts, product: &MmaProduct) -> Id {
         let (of_lane, of_tile) = (product.of_lane(), product.of_tile());
         let step = counts.wide * of_tile;
         let warp = (self.block_warp, counts.blocks / counts.column_warps * step);

@@ -8,8 +8,8 @@
 //! Every choice is legal for any nest: what does not fit stays a scalar loop.
 
 use super::fuse_reductions::fuse_reductions;
-use crate::nest::{Nest, Ranges, divisor, outermost_reductions};
-use crate::tile::{NestPlan, OutputLanes, SumLanes, Vectors};
+use crate::ir::nest::{Nest, Ranges, divisor, outermost_reductions};
+use crate::plan::{NestPlan, OutputLanes, SumLanes, Vectors};
 use gristmill_uop::target::Target;
 use gristmill_uop::{Arg, Graph, Id, Op, RangeKind, ReduceOp};
 use rustc_hash::FxHashMap;
@@ -87,7 +87,7 @@ impl Optimiser<'_> {
         if !self.made.fused {
             return store;
         }
-        let nest = Nest::of(self.g, store);
+        let nest = Nest::from_store(self.g, store);
         let value = fuse_reductions(self.g, nest.value, &all);
         Nest { value, ..nest }.store(self.g)
     }
@@ -110,7 +110,7 @@ impl Optimiser<'_> {
     /// The nest with `from` replaced by an expression of `into`, the ranges that take its place in the order.
     fn split(&mut self, store: Id, from: Id, expression: Id, into: &[Id]) -> Id {
         let mut map = FxHashMap::from_iter([(from, expression)]);
-        let Nest { buffer, offset, value, adds, closed: old } = Nest::of(self.g, store);
+        let Nest { buffer, offset, value, adds, closed: old } = Nest::from_store(self.g, store);
         let mut closed = Vec::new();
         for r in old {
             if r == from {
@@ -181,7 +181,7 @@ impl Optimiser<'_> {
 
     /// Every reduction that has no lanes yet: blocks, unrolled, lanes.
     fn reduce_lanes(&mut self, store: Id, lanes: i64) -> Id {
-        let nest = Nest::of(self.g, store);
+        let nest = Nest::from_store(self.g, store);
         let upcasts = self.upcasts(store);
         let mut map: FxHashMap<Id, Id> = FxHashMap::default();
         for n in self.g.toposort(&[nest.value]) {

@@ -9,16 +9,16 @@
 
 use super::fuse_reductions::fuse_reductions;
 use super::{accumulators, fragment_tiling};
-use crate::nest::{Nest, Ranges, adds, divisor, floor_power, identity, outermost_reductions, strided};
-use crate::tile::nest_view::{NestView, divided, fixed, is, most, reductions, walked};
-use crate::tile::{Along, Counted, NestPlan, Sum, Threads};
+use crate::ir::nest::{Nest, Ranges, adds, divisor, floor_power, identity, outermost_reductions, strided};
+use crate::plan::nest_view::{NestView, divided, fixed, is, most, reductions, walked};
+use crate::plan::{Along, Counted, NestPlan, ThreadSum, Threads};
 use gristmill_uop::target::Target;
 use gristmill_uop::{Arg, Graph, Id, Op, RangeKind, ReduceOp};
 use rustc_hash::FxHashMap;
 
 /// The nest with its reductions over the same terms in one loop: what proposals for threads are made for.
 pub fn fused(g: &mut Graph, store: Id) -> Id {
-    let nest = Nest::of(g, store);
+    let nest = Nest::from_store(g, store);
     let all = reductions(g, nest.value);
     let value = fuse_reductions(g, nest.value, &all);
     Nest { value, ..nest }.store(g)
@@ -42,7 +42,7 @@ pub fn nest(g: &mut Graph, store: Id, plan: &NestPlan, target: &Target, ranges: 
 /// A nest whose threads are counted already, of each of its sums so many steps at once; the lanes that share the steps of outermost sums are whole
 /// copies of these threads.
 fn counted(g: &mut Graph, store: Id, plan: &Counted, ranges: &mut Ranges) -> Id {
-    let mut nest = Nest::of(g, store);
+    let mut nest = Nest::from_store(g, store);
     let lane = (plan.lanes > 1).then(|| beside_threads(g, &mut nest, plan.lanes, ranges));
     let outermost = outermost_reductions(g, nest.value);
     let mut cuts: FxHashMap<(Id, i64, bool), Vec<Id>> = FxHashMap::default();
@@ -97,7 +97,7 @@ struct Sharing<'a> {
     threads: i64,
     plan: &'a Threads,
     /// Ranges that a range of reductions was cut into, for lanes: reductions over the same terms share their loop.
-    steps: FxHashMap<(Id, Id, Sum), [Id; 2]>,
+    steps: FxHashMap<(Id, Id, ThreadSum), [Id; 2]>,
     /// Of a nest that adds, whose indices are held within what is shared: where these have not passed the end.
     inside: Option<Vec<Id>>,
 }
@@ -133,8 +133,8 @@ impl Sharing<'_> {
     }
 
     fn nest(&mut self, store: Id) -> Id {
-        let nest = Nest::of(self.g, store);
-        let NestView { own, common, mut shared } = NestView::of(self.g, &nest, self.threads);
+        let nest = Nest::from_store(self.g, store);
+        let NestView { own, common, mut shared } = NestView::new(self.g, &nest, self.threads);
         let sums = NestView { own: own.clone(), common, shared: vec![] }.sums(self.g, nest.value);
         let Nest { buffer, offset, value, adds, mut closed } = nest;
         let (along, mut map) = (self.plan.along, FxHashMap::default());
@@ -214,7 +214,7 @@ impl Sharing<'_> {
             let Arg::Reduce(op, _) = node.arg else { continue };
             let new = match sums.iter().position(|&s| s == n) {
                 Some(at) => {
-                    let mut sum = Sum { common: None, terms: 1, steps: 1 };
+                    let mut sum = ThreadSum { common: None, terms: 1, steps: 1 };
                     sum = self.plan.sums.get(at).copied().unwrap_or(sum);
                     let (mut lane, mut count) = (division.lane, division.lanes);
                     if !own.contains(&n) {
@@ -298,7 +298,7 @@ impl Sharing<'_> {
     }
 
     /// A reduction whose terms are shared by these lanes.
-    fn reduction(&mut self, value: Id, ranges: &[Id], op: ReduceOp, plan: Sum, of: Lanes) -> Id {
+    fn reduction(&mut self, value: Id, ranges: &[Id], op: ReduceOp, plan: ThreadSum, of: Lanes) -> Id {
         let Lanes { range: lane, count: lanes } = of;
         let walked: Vec<Id> = ranges.iter().copied().filter(|&r| is(self.g, r, RangeKind::Reduce)).collect();
         let Some(r) = divided(self.g, &walked, lanes) else {
@@ -332,7 +332,7 @@ impl Sharing<'_> {
         self.g.reduce_ranges(new, &all, op)
     }
     /// The ranges that a range of reductions is cut into, once for all of them: an index of steps, and the neighbouring terms of a step.
-    fn cut(&mut self, r: Id, lanes: Lanes, plan: Sum) -> [Id; 2] {
+    fn cut(&mut self, r: Id, lanes: Lanes, plan: ThreadSum) -> [Id; 2] {
         if let Some(&known) = self.steps.get(&(r, lanes.range, plan)) {
             return known;
         }

@@ -1,7 +1,7 @@
 //! A nest whose workgroup has laid out the rows and columns of a core's tiles, or of subgroups': the range of its sum is cut into steps, and the terms of a fragment. That of a
-//! packed weight that a core unpacks has been cut with its blocks (`schedule/expand.rs`).
+//! packed weight that a core unpacks has been cut with its blocks (`kernel/rangeify.rs`).
 
-use crate::nest::{Nest, Ranges, strided};
+use crate::ir::nest::{Nest, Ranges, strided};
 use gristmill_uop::fragment::Fragment;
 use gristmill_uop::machine::{Machine, MachineKind};
 use gristmill_uop::{Arg, Graph, Id, Op, RangeKind, ReduceOp};
@@ -9,7 +9,7 @@ use rustc_hash::FxHashMap;
 
 /// The nest of `store` with its sum over whole fragments. A GPU's threads hold a tile together: those of a subgroup are a range on which nothing depends.
 pub fn nest(g: &mut Graph, store: Id, of: &Fragment, machine: &Machine, ranges: &mut Ranges) -> Id {
-    let mut nest = Nest::of(g, store);
+    let mut nest = Nest::from_store(g, store);
     let on_core = machine.kind == MachineKind::Cpu;
     if !on_core {
         nest.closed.push(ranges.fixed(g, machine.widest, RangeKind::Vector));

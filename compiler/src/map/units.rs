@@ -1,8 +1,8 @@
 //! Stages that products of several warps read as their columns lie as `uop/src/fragment.rs` (`Shared`) says. Elsewhere a stage has rows, one for each column. Whoever fills it writes the same elements to other places.
 
-use crate::fragment::{Sum, at_swizzle, swizzled};
-use crate::nest::{Nest, replaced, strided};
-use crate::tile::{NestPlan, Warps};
+use crate::ir::mma::fragment::{MmaSum, at_swizzle, swizzled};
+use crate::ir::nest::{Nest, replaced, strided};
+use crate::plan::{NestPlan, Warps};
 use gristmill_uop::fragment::{self, Fragment, MMA_F16, OF_LINE, Shared, UNIT};
 use gristmill_uop::machine::Machine;
 use gristmill_uop::{Arg, Graph, Id, Node, Op, RangeKind};
@@ -61,7 +61,7 @@ pub fn units(g: &mut Graph, nests: Vec<Id>, plans: &[NestPlan], machine: &Machin
         return nests;
     }
     let moved = |nest: Id| {
-        let mut n = Nest::of(g, nest);
+        let mut n = Nest::from_store(g, nest);
         n.value = replaced(g, n.value, |g, id| {
             let units = all.get(g[id].src.first()?).filter(|_| g[id].op == Op::Load)?;
             let (at, dtype) = (units.at(g, g[id].src[1]), g[id].dtype);
@@ -101,7 +101,7 @@ fn read(g: &Graph, nests: &[Id], nest: Id, plan: &NestPlan, machine: &Machine) -
     if !machine.fragments.iter().any(Fragment::is_of_group) {
         return vec![];
     }
-    let Some(product) = Product::of(g, nest, wide * MMA_F16.columns) else { return vec![] };
+    let Some(product) = Product::from_nest(g, nest, wide * MMA_F16.columns) else { return vec![] };
     let Product { value, sum, column, .. } = &product;
     let side = |load: Id| {
         let buffer = *g[load].src.first().filter(|&&s| g[load].op == Op::Load && g[s].op == Op::Local)?;
@@ -126,7 +126,7 @@ fn has_shared_loop(g: &Graph, value: Id) -> bool {
 /// A nest's sum of products, of which several warps have so many columns.
 struct Product {
     value: Id,
-    sum: Sum,
+    sum: MmaSum,
     /// The range of the columns that a thread has.
     column: Id,
     /// The range of the terms that a product has.
@@ -136,9 +136,9 @@ struct Product {
 }
 
 impl Product {
-    fn of(g: &Graph, nest: Id, wide: i64) -> Option<Product> {
-        let Nest { value, closed, .. } = Nest::of(g, nest);
-        let (id, sum) = g.toposort(&[value]).into_iter().find_map(|n| Some((n, Sum::of(g, n)?)))?;
+    fn from_nest(g: &Graph, nest: Id, wide: i64) -> Option<Product> {
+        let Nest { value, closed, .. } = Nest::from_store(g, nest);
+        let (id, sum) = g.toposort(&[value]).into_iter().find_map(|n| Some((n, MmaSum::from_node(g, n)?)))?;
         let column = closed.into_iter().rfind(|&r| g.range_kind(r) == Some(RangeKind::Upcast))?;
         let term = g[id].src[1..].iter().copied().find(|&r| g.range_kind(r) == Some(RangeKind::Unroll))?;
         Some(Product { value, sum, column, term, wide })

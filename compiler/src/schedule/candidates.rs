@@ -2,7 +2,7 @@
 
 use crate::custom;
 use crate::decompose::int8::Derived;
-use crate::request::Hint;
+use crate::ir::hints::Hint;
 use gristmill_uop::{Graph, Id, Node, Op};
 use rustc_hash::{FxHashMap, FxHashSet};
 
@@ -48,7 +48,7 @@ pub fn find(g: &Graph, roots: &[Id], hints: &FxHashMap<Id, Hint>, derived: &Deri
     let order = g.toposort(&all);
     let mut out =
         Candidates { order: order.iter().enumerate().map(|(i, &n)| (n, i)).collect(), ..Candidates::default() };
-    let readers = Readers::of(g, &order);
+    let readers = Readers::new(g, &order);
     let below_dims = below_dims(g, &order, derived);
     let of_own_state = of_own_state(g, &order);
     let of_added = of_added(g, &order);
@@ -104,7 +104,7 @@ struct Readers {
 
 impl Readers {
     /// In this order, sources before users.
-    fn of(g: &Graph, order: &[Id]) -> Readers {
+    fn new(g: &Graph, order: &[Id]) -> Readers {
         let mut readers = Readers::default();
         for &n in order.iter().rev() {
             let node = &g[n];

@@ -1,7 +1,7 @@
 //! Launches: what scheduling makes, and mapping and emitting read.
 
-use crate::price::Price;
-use crate::tile::TilePlan;
+use crate::cost::Cost;
+use crate::plan::TilePlan;
 use gristmill_uop::Id;
 use gristmill_uop::custom::CustomRef;
 use gristmill_uop::program::When;
@@ -33,5 +33,5 @@ pub struct Launch {
     /// Launches of one level are independent.
     pub level: usize,
     /// Modelled cost.
-    pub price: Price,
+    pub cost: Cost,
 }

@@ -1,13 +1,13 @@
 //! Levels: when kernels run. Those of one level wait for none of one another, and may share a launch (`merge`).
 
-use super::kernel::Draft;
-use crate::price::Price;
+use crate::cost::Cost;
+use crate::kernel::Draft;
 use gristmill_uop::machine::MachineKind;
 use gristmill_uop::target::Target;
 use rustc_hash::FxHashSet;
 
 /// The level of each kernel, which needs those before it.
-pub fn levels(kernels: &[(Draft, Price)], needs: &[FxHashSet<usize>], target: &Target) -> Vec<usize> {
+pub fn levels(kernels: &[(Draft, Cost)], needs: &[FxHashSet<usize>], target: &Target) -> Vec<usize> {
     // On a processor cores that run a kernel run nothing beside it.
     let is_gpu = target.machine.kind == MachineKind::Gpu;
     let mut level = earliest(needs);

@@ -7,11 +7,11 @@
 //!
 //! Of what is fused into several kernels, some may read what another has stored: that is decided behind it (`reuse`).
 
-use super::again::{self, Cut, Problem, Shape};
 use super::fusion::{Fusion, Reads};
-use super::kernel::{Draft, Illegal};
+use super::recut::{self, Cut, FusionContext, KernelShape};
+use crate::cost::{Cost, occupancy};
 use crate::decision::{Alternative, Decider, Decision, PLACE};
-use crate::price::{Price, occupancy};
+use crate::kernel::{Draft, Illegal};
 use gristmill_uop::target::Target;
 use gristmill_uop::{Arg, Graph, Id};
 use rustc_hash::{FxHashMap, FxHashSet};
@@ -36,13 +36,13 @@ pub struct Placement {
     /// What is computed inside which kernels.
     pub fusion: Fusion,
     /// One kernel for every candidate with a buffer that is read, in topological order, with its price.
-    pub kernels: Vec<(Draft, Price)>,
+    pub kernels: Vec<(Draft, Cost)>,
 }
 
 /// What places are looked for with.
 pub(super) struct Search<'a> {
     pub g: &'a mut Graph,
-    pub of: Problem<'a>,
+    pub of: FusionContext<'a>,
     /// Workgroups that contractions of one token should have at most.
     room: i64,
     pub reads: Reads,
@@ -51,19 +51,20 @@ pub(super) struct Search<'a> {
 
 impl Search<'_> {
     /// The price of the kernel of `root`.
-    pub fn kernel(&mut self, root: Id, fusion: &Fusion) -> Result<Price, Illegal> {
+    pub fn kernel(&mut self, root: Id, fusion: &Fusion) -> Result<Cost, Illegal> {
         let inside = self.reads.inside(root, fusion);
         if let Some(known) = self.memo.get(&(root, inside.clone())) {
             return known.as_ref().map(|k| k.1).map_err(Clone::clone);
         }
-        let result = again::cut(self.g, self.of, root, &inside, Shape { room: self.room, ..Shape::default() });
+        let result =
+            recut::cut(self.g, self.of, root, &inside, KernelShape { room: self.room, ..KernelShape::default() });
         let answer = result.as_ref().map(|k| k.1).map_err(Clone::clone);
         self.memo.insert((root, inside), result);
         answer
     }
     /// Seconds of the kernels of `roots`, together; `None` if one of them cannot be cut.
     pub fn seconds(&mut self, roots: &[Id], fusion: &Fusion) -> Option<f64> {
-        roots.iter().map(|&root| self.kernel(root, fusion).ok().map(|price| price.seconds)).sum()
+        roots.iter().map(|&root| self.kernel(root, fusion).ok().map(|cost| cost.seconds)).sum()
     }
     /// Has the kernel of `root`, which has a price, its launch to itself?
     pub fn is_alone(&self, root: Id, fusion: &Fusion) -> bool {
@@ -114,7 +115,7 @@ impl Search<'_> {
         self.of.candidates.forced.contains(&node) || self.of.hints.contains_key(&node)
     }
     /// Fuses what saves most, until nothing saves; gives what a policy would not have fused.
-    fn fuse_by_price(&mut self, fusion: &mut Fusion, decider: &mut Decider) -> FxHashSet<Id> {
+    fn fuse_by_cost(&mut self, fusion: &mut Fusion, decider: &mut Decider) -> FxHashSet<Id> {
         // Savings of earlier rounds stay valid unless a kernel they touch has changed.
         let mut savings: FxHashMap<Id, Option<Saving>> = FxHashMap::default();
         let mut refused: FxHashSet<Id> = FxHashSet::default();
@@ -196,7 +197,7 @@ impl Search<'_> {
         }
     }
     /// The kernels of all candidates that are not fused.
-    fn kernels(&mut self, fusion: &Fusion) -> Vec<(Draft, Price)> {
+    fn kernels(&mut self, fusion: &Fusion) -> Vec<(Draft, Cost)> {
         let mut kernels = Vec::new();
         for &root in self.of.candidates.nodes.iter().filter(|n| !fusion.everywhere.contains(n)) {
             // Stages that are legal in the kernels that were priced are legal in the same kernels again.
@@ -213,13 +214,13 @@ impl Search<'_> {
 }
 
 /// Runs the search.
-pub fn materialise(g: &mut Graph, problem: Problem, decider: &mut Decider) -> Placement {
-    let reads = Reads::new(g, problem.candidates, problem.derived);
-    let mut s = Search { g, of: problem, room: occupancy::room(problem.target), reads, memo: FxHashMap::default() };
+pub fn materialise(g: &mut Graph, context: FusionContext, decider: &mut Decider) -> Placement {
+    let reads = Reads::new(g, context.candidates, context.derived);
+    let mut s = Search { g, of: context, room: occupancy::room(context.target), reads, memo: FxHashMap::default() };
     let wanted = asked_for(&mut s);
     let (mut fusion, mut refused) = (wanted.clone(), FxHashSet::default());
-    if problem.target.fusion {
-        refused = s.fuse_by_price(&mut fusion, decider);
+    if context.target.fusion {
+        refused = s.fuse_by_cost(&mut fusion, decider);
         s.exchange(&mut fusion, &wanted, &mut refused, decider);
         s.fuse_on_path(&mut fusion, decider);
     }

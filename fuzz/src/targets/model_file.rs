@@ -4,7 +4,7 @@ use crate::Target;
 use crate::targets::toy;
 use gristmill_encodings::TABLE;
 use gristmill_llm::arch::{self, Functions, Logits, Model, Options, Pools, StepKind};
-use gristmill_llm::gguf::{Gguf, Metadata, ByteSource, TensorDecl, Value, Writer};
+use gristmill_llm::gguf::{ByteSource, Gguf, Metadata, TensorDecl, Value, Writer};
 use gristmill_llm::language;
 use gristmill_uop::Scalar;
 use gristmill_uop::encoding::EncodingRef;

@@ -4,7 +4,7 @@ use crate::Target;
 use crate::bytes::FuzzInput;
 use gristmill_llm::chat::markup::TABLE;
 use gristmill_llm::chat::spell::{self, Spelt};
-use gristmill_server::fuzzing::{Begins, ReplyPart, Reply, Schemas};
+use gristmill_server::fuzzing::{Begins, Reply, ReplyPart, Schemas};
 use serde_json::{Value, json};
 use std::sync::LazyLock;
 

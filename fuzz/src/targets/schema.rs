@@ -7,7 +7,7 @@ use crate::targets::toy;
 use gristmill_llm::chat::markup::TABLE;
 use gristmill_llm::sampling::TokenSet;
 use gristmill_llm::tokenizer::Tokenizer;
-use gristmill_server::fuzzing::{Begins, Callable, OutputFormat, Grammars, OutputConstraint, grammar};
+use gristmill_server::fuzzing::{Begins, Callable, Grammars, OutputConstraint, OutputFormat, grammar};
 use serde_json::Value;
 use std::cell::LazyCell;
 

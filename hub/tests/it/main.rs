@@ -4,7 +4,7 @@ mod http_source;
 mod planted;
 mod server;
 
-use gristmill_hub::{Client, Error, FileFormat, StoredModel, Name, Progress, Pulled, Store, pull};
+use gristmill_hub::{Client, Error, FileFormat, Name, Progress, Pulled, Store, StoredModel, pull};
 use server::{ELSEWHERE, Fault, REPOSITORY, Server};
 use sha2::{Digest, Sha256};
 use std::path::PathBuf;

@@ -2,7 +2,7 @@
 
 use super::cache::{CacheSpec, Component};
 use super::step::{AttentionMask, StepFunction, Views};
-use super::tensors::{TensorTable, LayerWeights};
+use super::tensors::{LayerWeights, TensorTable};
 use crate::gguf::Role;
 use gristmill_tensor::dims;
 use gristmill_tensor::nn::{self, Pairing};
@@ -150,7 +150,12 @@ impl Grouped {
     }
     /// Projects `x [n, d]` to queries `[n, width]` and, unless `reads` is set, to keys and values.
     /// Without a value matrix, values equal the key projection.
-    fn projected<'g>(&self, s: &'g StepFunction, w: &LayerWeights, x: Tensor<'g>) -> (Tensor<'g>, Option<[Tensor<'g>; 2]>) {
+    fn projected<'g>(
+        &self,
+        s: &'g StepFunction,
+        w: &LayerWeights,
+        x: Tensor<'g>,
+    ) -> (Tensor<'g>, Option<[Tensor<'g>; 2]>) {
         if w.has("attn_qkv.weight") {
             let all = linear(s, w, x, "attn_qkv");
             let [q, k, v] = self.widths();

@@ -103,7 +103,12 @@ impl CacheSpec {
             }
             planes
         };
-        let state = |c: &Component| CacheTensor { name: c.name, width: c.width, scalar: Scalar::F32, extent: CacheExtent::State };
+        let state = |c: &Component| CacheTensor {
+            name: c.name,
+            width: c.width,
+            scalar: Scalar::F32,
+            extent: CacheExtent::State,
+        };
         self.components.iter().flat_map(of).chain(self.states.iter().map(state)).collect()
     }
     /// Returns the bytes of one position's row in all buffers.

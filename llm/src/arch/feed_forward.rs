@@ -1,7 +1,7 @@
 //! Gated feed-forward of a layer, also used for shared experts.
 
 use super::step::StepFunction;
-use super::tensors::{TensorTable, LayerWeights};
+use super::tensors::{LayerWeights, TensorTable};
 use crate::gguf::Role;
 use gristmill_tensor::nn::Glu;
 use gristmill_tensor::tensor::Tensor;
@@ -23,12 +23,18 @@ pub(super) fn dense<'g>(s: &'g StepFunction, w: &LayerWeights, glu: Glu, x: Tens
     }
     let ff = w.get("ffn_down.weight").dims[1];
     let both = s.linear(w, x, "ffn_up.weight");
-    s.linear(w, glu.of(both.slice(1, 0, ff), both.slice(1, ff, ff)), "ffn_down.weight")
+    s.linear(w, glu.apply(both.slice(1, 0, ff), both.slice(1, ff, ff)), "ffn_down.weight")
 }
 
 /// Computes a gated feed-forward of `x [n, d]` from the tensors `names`: gate, up, down.
-pub(super) fn gated<'g>(s: &'g StepFunction, w: &LayerWeights, glu: Glu, x: Tensor<'g>, names: [&str; 3]) -> Tensor<'g> {
+pub(super) fn gated<'g>(
+    s: &'g StepFunction,
+    w: &LayerWeights,
+    glu: Glu,
+    x: Tensor<'g>,
+    names: [&str; 3],
+) -> Tensor<'g> {
     let [gate, up, down] = names;
     let (gate, up) = (s.linear(w, x, gate), s.linear(w, x, up));
-    s.linear(w, glu.of(gate, up), down)
+    s.linear(w, glu.apply(gate, up), down)
 }

@@ -37,7 +37,7 @@ pub mod rope;
 mod step;
 mod tensors;
 
-pub use cache::{CacheSpec, Component, CacheExtent, CacheTensor};
+pub use cache::{CacheExtent, CacheSpec, CacheTensor, Component};
 pub use error::{Error, Result};
 pub use lookup::Tensors;
 pub use model::{Architecture, Model, ModelInfo};
@@ -101,7 +101,8 @@ pub fn find(metadata: &Metadata) -> Result<&'static Architecture> {
         let names = TABLE.iter().map(|a| a.name);
         let supported = names.clone().collect::<Vec<_>>().join(", ");
         let likeness = |other: &str| strsim::jaro_winkler(name, other);
-        let nearest = names.max_by(|a, b| likeness(a).total_cmp(&likeness(b))).filter(|other| likeness(other) >= MIN_SIMILARITY);
+        let nearest =
+            names.max_by(|a, b| likeness(a).total_cmp(&likeness(b))).filter(|other| likeness(other) >= MIN_SIMILARITY);
         Error::Architecture { name: name.into(), nearest, supported }
     })
 }

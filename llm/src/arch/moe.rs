@@ -14,7 +14,7 @@ use super::feed_forward::gated;
 use super::plan::ExpertTile;
 use super::reader::Reader;
 use super::step::StepFunction;
-use super::tensors::{TensorTable, LayerWeights, scale_of};
+use super::tensors::{LayerWeights, TensorTable, scale_of};
 use crate::gguf::Role;
 use gristmill_tensor::nn::{Dispatch, Glu};
 use gristmill_tensor::tensor::Tensor;
@@ -84,10 +84,11 @@ impl Experts {
     /// Adds the experts' tensors for hidden width `d` to the current block.
     pub(super) fn tensors(&self, t: &mut TensorTable, d: usize) {
         let (count, ff) = (self.count, self.ff);
-        let may = |t: &mut TensorTable, short: &'static str, role: Role, dims: &[usize]| match self.needs.contains(&short) {
-            true => t.need(short, role, dims),
-            false => t.optional(short, role, dims),
-        };
+        let may =
+            |t: &mut TensorTable, short: &'static str, role: Role, dims: &[usize]| match self.needs.contains(&short) {
+                true => t.need(short, role, dims),
+                false => t.optional(short, role, dims),
+            };
         let Role::Down(layer) = t.down() else { unreachable!("the role of a down projection") };
         t.need("ffn_gate_inp.weight", Role::Router, &[count, d]);
         may(t, "ffn_gate_inp.bias", Role::Bias, &[count]);
@@ -171,7 +172,13 @@ pub(super) fn experts<'g>(s: &'g StepFunction, e: &Experts, w: &LayerWeights, x:
 
 /// Computes `Σ_j weight_j · expert_j(x)` for `x [n, d]`; `router [n, d]`, usually
 /// `x`, selects the experts.
-pub(super) fn routed<'g>(s: &'g StepFunction, e: &Experts, w: &LayerWeights, router: Tensor<'g>, x: Tensor<'g>) -> Tensor<'g> {
+pub(super) fn routed<'g>(
+    s: &'g StepFunction,
+    e: &Experts,
+    w: &LayerWeights,
+    router: Tensor<'g>,
+    x: Tensor<'g>,
+) -> Tensor<'g> {
     let (index, mut weights) = e.routing.write(s, w, router, e.used);
     let max = s.options.tokens.max();
     let sent = Dispatch::new(index, s.tokens(), max, e.count, e.tile(max, s.options.tile));
@@ -194,7 +201,7 @@ pub(super) fn routed<'g>(s: &'g StepFunction, e: &Experts, w: &LayerWeights, rou
     } else {
         (project(rows, "ffn_gate_exps"), project(rows, "ffn_up_exps"))
     };
-    let down = project(e.glu.of(gate, up), DOWN);
+    let down = project(e.glu.apply(gate, up), DOWN);
     if w.has("ffn_down_exps.scale") && !biased {
         weights = weights * s.weight(w, "ffn_down_exps.scale").gather(index);
     }

@@ -1,7 +1,7 @@
 //! Builder of a step: its calls, each a captured function with its bindings.
 
-mod cache;
 mod attention_mask;
+mod cache;
 mod state;
 mod views;
 

@@ -9,7 +9,7 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use super::error::ChatError;
 use super::render;
-use super::request::{Rendered, ChatRequest};
+use super::request::{ChatRequest, Rendered};
 
 /// Limit of processor time in seconds. Known templates take milliseconds; the maximum number of
 /// template instructions takes about one second.

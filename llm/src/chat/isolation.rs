@@ -13,7 +13,7 @@ use rustix::process::Signal;
 
 use super::error::ChatError;
 use super::render;
-use super::request::{Rendered, ChatRequest};
+use super::request::{ChatRequest, Rendered};
 
 /// Wall-clock limit of a helper process, including its start. Two seconds of processor time, the
 /// helper's own limit, take longer on a busy machine.

@@ -311,7 +311,10 @@ const HARMONY: Markup = Markup {
     }),
     think: ["<|channel|>analysis<|message|>", "<|end|>"],
     call: ["<|channel|>commentary to=", ""],
-    form: CallFormat::Named(Name { before: "functions.", id: None, after: " <|constrain|>json<|message|>" }, Arguments::Json),
+    form: CallFormat::Named(
+        Name { before: "functions.", id: None, after: " <|constrain|>json<|message|>" },
+        Arguments::Json,
+    ),
     tokens: &["<|start|>", "<|channel|>", "<|message|>", "<|constrain|>", "<|end|>", "<|return|>", "<|call|>"],
     ..JSON
 };

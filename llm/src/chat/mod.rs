@@ -41,7 +41,7 @@ pub use isolation::{Helper, Isolation};
 pub use message::{Message, RenderOptions, TextSpan};
 
 use markup::Markup;
-use request::{Conversation, ChatRequest};
+use request::{ChatRequest, Conversation};
 
 use crate::tokenizer::Tokenizer;
 

@@ -7,7 +7,7 @@ use minijinja::Environment;
 use serde_json::Value as Json;
 
 use super::error::{self, ChatError};
-use super::request::{Conversation, Rendered, ChatRequest};
+use super::request::{ChatRequest, Conversation, Rendered};
 use super::trust::Marker;
 use super::{bounds, environment, fit};
 

@@ -31,7 +31,7 @@ use serde_json::Value as Json;
 
 use super::error::ChatError;
 use super::markup::Markup;
-use super::special::{SpecialSet, SpecialMatches, Texts, merge};
+use super::special::{SpecialMatches, SpecialSet, Texts, merge};
 
 /// Maximum groups that are tried one by one; each costs a rendering.
 const MAX_TRIALS: usize = 32;

@@ -1,4 +1,4 @@
-//! Between a file and an engine: everything compiled, no weights yet.
+//! Compilation of a model for a device, before its weights are loaded.
 
 use super::activations::Activations;
 use super::executor::{Engine, IN_FLIGHT};
@@ -24,28 +24,30 @@ use gristmill_uop::machine::MachineKind;
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-/// Bytes of a megabyte in messages.
+/// Unit of memory sizes in error messages, in bytes.
 const MB: u64 = 1_000_000;
-/// The part of memory that steps may take beside weights and cache: steps of long prompts that take more are shortened.
+/// Steps may take at most 1/8 of the memory left after the weights; steps of long prompts that
+/// take more are shortened.
 const LONG_CHUNK_SHARE: u64 = 8;
-/// The part of a GPU's free memory that partial results of attention may take in one step.
+/// Partial results of attention may take at most 1/16 of a GPU's free memory in one step.
 const ATTENTION_SHARE: usize = 16;
-/// Bytes that partial results of attention may take in one step, at least; longer prompts go in smaller steps.
+/// Minimum bytes for partial results of attention in one step; longer prompts run in smaller steps.
 const ATTENTION_BYTES: usize = 256 << 20;
 
-/// A step that every model has, to ask it what it keeps.
+/// Returns the options of a decode step, used to query a model's cache sizes.
 fn probe(settings: &Settings) -> Options {
     let (logits, tile, tokens) = (Logits::Last, Options::TILE, StepKind::Decode);
     let pools = Pools { states: 1, ..Pools::from_pages(1) };
     Options { tokens, rows: 64, pools, contiguous: true, depth: 64, cache: settings.cache, logits, tile }
 }
 
-/// Bytes of a device's memory that may be taken.
+/// Returns the device memory available for allocation, in bytes.
 fn available(device: &dyn Device) -> u64 {
     device.available().unwrap_or(u64::MAX / 2)
 }
 
-/// What steps and the cache are made for: chosen without intermediates, which only compiling tells, as it is cheap to refuse.
+/// Sizes of steps and of the KV cache. They are chosen without the size of intermediates, which is
+/// known only after compilation, so that a model that does not fit is refused early.
 struct Sizes {
     settings: Settings,
     limits: StepLimits,
@@ -55,7 +57,7 @@ struct Sizes {
 }
 
 impl Sizes {
-    /// Sizes for a device that may hold weights of the same file already.
+    /// Chooses sizes for a device that may already hold weights of the same file (`there`).
     fn choose(
         file: &Gguf,
         model: &dyn Model,
@@ -77,8 +79,8 @@ impl Sizes {
         let depths = depths(&settings, rows, device.target());
         Ok(Sizes { settings, limits, context, cache, depths })
     }
-    /// Smaller settings, where the allocations do not leave room for these in so many bytes beside the
-    /// weights; steps of long prompts may be shorter where their length `is_usual`.
+    /// Returns smaller settings if the allocations do not fit into the `left` bytes available after
+    /// the weights. Steps of long prompts may be shortened only if their length `is_usual`.
     fn smaller(
         &self,
         footprint: &Footprint,
@@ -92,14 +94,14 @@ impl Sizes {
         }
         let fitting = choose_context(settings, longest, footprint, left)?;
         let crowded = footprint.with_pools(*context, cache.pools) > left;
-        // Intermediates take what was meant for pages: fewer contexts and sequences, one at last.
+        // Intermediates use memory planned for pages: halve contexts and sequences, down to one.
         let less = |n: usize| if crowded { (n / 2).max(1) } else { n };
         let (parallel, contexts) = (less(settings.parallel), less(settings.contexts));
         let shrinks = (parallel, contexts) != (settings.parallel, settings.contexts);
         let less = Settings { context: Some(fitting), parallel, contexts, ..settings.clone() };
         Ok((fitting < *context || shrinks).then_some(less))
     }
-    /// The graphs that are compiled when a model is loaded.
+    /// Returns the graphs to compile when the model is loaded.
     fn graphs(&self) -> Vec<GraphKey> {
         let others = self.settings.decode_rows();
         let mixed = others.map(|others| mixed_graphs(self.limits.chunk, self.cache.rows, others));
@@ -107,30 +109,33 @@ impl Sizes {
     }
 }
 
-/// The most numbers of a partial result of attention in the functions of a plan that are `ready`.
+/// Returns the largest size, in numbers, of a partial attention result among the
+/// plan's `ready` functions.
 fn partial(plan: &Plan, ready: &[Arc<Ready>]) -> usize {
     let of_plan = ready.iter().filter(|r| plan.functions().iter().any(|&f| Arc::ptr_eq(f, &r.function)));
     of_plan.map(|r| r.compiled.partial).max().unwrap_or(0)
 }
 
-/// A model compiled for a device. Its kernels say how weights lie in memory, and so which of another engine's they can read.
+/// A model compiled for a device. Its kernels fix the weight layouts, and hence which weights of
+/// another engine can be reused.
 pub struct CompiledModel<'a> {
     file: &'a Gguf,
     model: Box<dyn Model>,
     jit: Jit,
     functions: Functions,
     sizes: Sizes,
-    /// Ids that decode steps of one sequence choose among, of the graphs that are captured at load.
+    /// Candidate sets that decode steps of one sequence sample from, for the
+    /// graphs captured at load.
     choices: Vec<CandidateSet>,
     layouts: Layouts,
     footprint: Footprint,
-    /// Bytes of intermediates that every step so far takes at most.
+    /// Bytes of the arena for intermediates: the maximum over all compiled steps.
     arena: usize,
     limit: StepLimit,
 }
 
 impl<'a> CompiledModel<'a> {
-    /// Compiles a model for a device that may hold weights of the same file already.
+    /// Compiles a model for a device that may already hold weights of the same file (`there`).
     ///
     /// # Errors
     /// When the model is malformed or does not fit, or the device fails.
@@ -151,10 +156,14 @@ impl<'a> CompiledModel<'a> {
         let mut functions = Functions::new();
         let plan = |graph: GraphKey| model.plan(&plan_options(graph, *cache, &opened.target), &mut functions);
         let graphs = sizes.graphs();
-        // The least batched decode step: weights lie for it too.
+        // The smallest batched decode step, so that the weight layouts suit it too.
         let batches = (settings.parallel > 1).then(|| batch_graph(2, settings.parallel, cache.rows));
         let plans: Vec<Plan> = graphs.iter().copied().chain(batches).map(plan).collect();
-        let choices = if device.overlaps() { vec![CandidateSet::Top1, CandidateSet::SmallTopK] } else { vec![CandidateSet::Top1] };
+        let choices = if device.overlaps() {
+            vec![CandidateSet::Top1, CandidateSet::SmallTopK]
+        } else {
+            vec![CandidateSet::Top1]
+        };
         let choice = |among: &CandidateSet| functions.share(among.function(model.vocabulary(), 1));
         let planned = plans.iter().flat_map(|p| p.functions().into_iter().cloned());
         let all: Vec<_> = planned.chain(choices.iter().map(choice)).collect();
@@ -162,14 +171,14 @@ impl<'a> CompiledModel<'a> {
         let arena = Jit::arena(&ready).max(MIN_ARENA_SHARE);
         let layouts = match load::common_layouts(&mut jit, &plans)? {
             Ok(layouts) => layouts,
-            // Alternatives of two attentions that share a weight are decided one after the other:
-            // neither may have the layout that it must have before the other does.
+            // Alternatives of two attentions that share a weight are decided one after the other,
+            // so neither may have the common layout yet. Compile again without mixed steps.
             Err(_) if settings.decode_rows().is_some() => {
                 return again(Settings { long: asked, mixed: false, ..settings.clone() });
             }
             Err(_) => load::layouts(&mut jit, &plans)?,
         };
-        // Once more, now that all is known that will be allocated.
+        // Check again, now that all allocations are known.
         let footprint = Footprint::new(model.as_ref(), &probe(settings), settings, arena);
         let left = memory_beside_weights(file, load::missing(file, &layouts, there), available(&*device))?;
         let is_usual = asked.is_none_or(StepLimits::is_usual);
@@ -187,18 +196,21 @@ impl<'a> CompiledModel<'a> {
         Ok(CompiledModel { file, model, jit, functions, sizes, choices, layouts, footprint, arena, limit })
     }
 
-    /// Bytes that loading allocates, beside weights that are there: weights, the context's state, activations.
+    /// Returns the bytes that loading allocates: missing weights, KV cache and activations.
     pub fn memory(&self, there: &Weights) -> u64 {
         self.missing(there) + self.footprint.with_pools(self.sizes.context, self.sizes.cache.pools)
     }
 
-    /// Bytes of weights that loading takes beside those that are there.
+    /// Returns the bytes of weights that loading must allocate, without those already in `there`.
     pub fn missing(&self, there: &Weights) -> u64 {
         load::missing(self.file, &self.layouts, there)
     }
 
-    /// Loads the weights. What is `there`, of an engine of the same file on the same device, is taken over where this one's kernels read it as
-    /// it lies; the rest of it goes before anything is loaded, unless that engine, or a clone, still has it.
+    /// Loads the weights and captures the graphs.
+    ///
+    /// Weights in `there`, from an engine of the same file on the same device, are reused if this
+    /// model's kernels read the same layout. The others are released before loading starts, unless
+    /// that engine or a clone still holds them.
     ///
     /// # Errors
     /// When memory is short, or the device fails.
@@ -228,7 +240,7 @@ impl<'a> CompiledModel<'a> {
             limit,
             depths,
         };
-        // Captures what every sequence needs: decode steps and prefill chunks.
+        // Capture the graphs that every sequence needs: decode steps and prefill chunks.
         for graph in graphs {
             let keys: Vec<_> = match graph.tokens {
                 1 => choices.iter().map(|&among| engine.plain(graph, Some(among))).collect(),
@@ -240,22 +252,25 @@ impl<'a> CompiledModel<'a> {
     }
 }
 
-/// What an engine will be, as far as the file's head and the device tell: nothing is compiled and no weight is read.
+/// The context and memory of an engine, estimated from the file's metadata without
+/// compiling or reading weights.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct MemoryEstimate {
-    /// Tokens of context.
+    /// Context length in tokens.
     pub context: usize,
-    /// Bytes of the weights as they lie in the file; on a device they may take a little more.
+    /// Bytes of the weights in the file; on a device they may take slightly more.
     pub weights: u64,
-    /// Bytes of the cache and of what steps need beside it, but for intermediates, which compiling tells.
+    /// Bytes of the KV cache and of step buffers, without intermediates,
+    /// which only compiling determines.
     pub beside: u64,
 }
 
 impl MemoryEstimate {
-    /// Estimates an engine of this file on a device with so many bytes available.
+    /// Estimates an engine of this file on a device with `available` bytes.
     ///
     /// # Errors
-    /// Those of [`CompiledModel::new`] that need no compiler: a model that is none, or does not fit.
+    /// The errors of [`CompiledModel::new`] that occur before compiling: the model is malformed
+    /// or does not fit.
     pub fn new(file: &Gguf, settings: &Settings, available: u64) -> Result<MemoryEstimate, Error> {
         let model = arch::load(file.metadata(), file)?;
         let chunk = settings.chunk.clamp(1, model.context());
@@ -274,7 +289,8 @@ impl MemoryEstimate {
 }
 
 impl Engine {
-    /// Loads a model onto a device and compiles what it needs. `progress` is called from this thread.
+    /// Compiles a model, loads it onto a device and captures its graphs. `progress` is
+    /// called on this thread.
     ///
     /// # Errors
     /// As for [`CompiledModel::new`] and [`CompiledModel::load`].
@@ -284,7 +300,7 @@ impl Engine {
     }
 }
 
-/// Bytes that weights of so many bytes leave of those that are available.
+/// Returns the bytes left after `weights` bytes are taken from `available`.
 fn memory_beside_weights(file: &Gguf, weights: u64, available: u64) -> Result<u64, Error> {
     available.checked_sub(weights).ok_or_else(|| {
         let fitting = synth::fitting(file.metadata(), available);
@@ -292,10 +308,10 @@ fn memory_beside_weights(file: &Gguf, weights: u64, available: u64) -> Result<u6
     })
 }
 
-/// An arena has at least so many bytes, though no step has intermediates: devices need not allocate nothing.
+/// Minimum arena size in bytes: a device need not support empty allocations.
 const MIN_ARENA_SHARE: usize = 64;
 
-/// Bytes that partial results of attention may take in one step.
+/// Returns the bytes that partial results of attention may take in one step.
 fn attention_bytes(device: &dyn Device) -> usize {
     match device.target().machine.kind {
         MachineKind::Gpu => ATTENTION_BYTES.max(device.available().unwrap_or(0) as usize / ATTENTION_SHARE),
@@ -303,7 +319,7 @@ fn attention_bytes(device: &dyn Device) -> usize {
     }
 }
 
-/// Bytes of the file's weights of which none of that name is there.
+/// Returns the bytes of the weights in the file that are missing from `there`.
 fn missing_weight_bytes(file: &Gguf, model: &dyn Model, probe: &Options, there: &Weights) -> u64 {
     let plan = model.plan(probe, &mut Functions::new());
     let absent = plan.weights().into_iter().filter(|n| there.get(n).is_none());

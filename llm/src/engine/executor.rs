@@ -1,4 +1,4 @@
-//! A model on a device, and the one way to run a step of it: check, choose a graph, write its inputs, start it, wait.
+//! The engine and the execution of a step: check, choose a graph, write its inputs, start it, wait.
 
 use super::activations::Activations;
 use super::graph_key::{GraphKey, Settings, batch_graph, plan_options};
@@ -6,28 +6,28 @@ use super::graphs::{CaptureKey, Graphs, StepKey, Tokens, Variables};
 use super::inputs::StepInputs;
 use super::kv_cache::KvCache;
 use super::pages::Pages;
-use super::step::{Chunk, DecodeRow, TokenSource, Step, StepOutput};
+use super::step::{Chunk, DecodeRow, Step, StepOutput, TokenSource};
 use super::step_limit::StepLimit;
 use crate::arch::{self, Bind, Logits, Model, Options, Plan};
 use crate::error::{Error, Progress};
 use crate::load::{Weights, check_layouts};
-use crate::sampling::{self, CandidateSet, RowParams, Candidates, DeviceSampler};
+use crate::sampling::{self, CandidateSet, Candidates, DeviceSampler, RowParams};
 use gristmill_runtime::{Buffer, Device};
 use gristmill_tensor::jit::Call;
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-/// Steps that may be in flight at once.
+/// Maximum steps in flight.
 pub(super) const IN_FLIGHT: usize = 2;
 
-/// A step that was started and not waited for.
+/// A step that was started but not yet waited for.
 pub(super) struct RunningStep {
     key: StepKey,
-    /// Rows of logits that a token is chosen for.
+    /// Rows of logits that a token is chosen from.
     rows: usize,
 }
 
-/// A model, ready to run.
+/// A loaded model, ready to run steps.
 pub struct Engine {
     pub(super) model: Box<dyn Model>,
     pub(super) settings: Settings,
@@ -39,14 +39,14 @@ pub struct Engine {
     pub(super) inputs: [StepInputs; IN_FLIGHT],
     pub(super) in_flight: VecDeque<RunningStep>,
     pub(super) candidates: Option<DeviceSampler>,
-    /// Which row of recurrent states is copied to which, `[2]` i32.
+    /// Input of the state copy: source and destination row, `[2]` i32.
     pub(super) state_copy: Option<Buffer>,
     pub(super) limit: StepLimit,
-    /// Context depths of decode steps of one sequence, ascending; the last is all positions.
+    /// Context depths with their own decode graphs, ascending; the last covers all positions.
     pub(super) depths: Vec<usize>,
 }
 
-/// A step that was checked: its graph, variables, and block tables.
+/// A checked step: its graph, variables, and block tables.
 struct CheckedStep<'a> {
     key: StepKey,
     variables: Variables,
@@ -54,18 +54,19 @@ struct CheckedStep<'a> {
 }
 
 impl Engine {
-    /// Runs a step.
+    /// Runs a step and waits for it.
     ///
     /// # Errors
-    /// When a token, a position or a page is out of range, there are too many rows, or the device fails. Cached rows that the step has
-    /// written are not to be used then.
+    /// When a token, position or page is out of range, there are too many rows, or the device
+    /// fails. The KV rows that the step wrote must not be used then.
     pub fn run(&mut self, step: &Step) -> Result<StepOutput, Error> {
         self.finish()?;
         let step = self.split(step)?;
         self.start_alone(&step)?;
         self.wait()
     }
-    /// Runs a step, and computes the sampling candidates of its rows that `ask` returns while it runs.
+    /// Runs a step and computes the sampling candidates of its rows. `ask` is called while the step
+    /// runs and returns the parameters of each row.
     ///
     /// # Errors
     /// As for [`Engine::run`].
@@ -80,7 +81,7 @@ impl Engine {
             self.start_alone(&step)?;
             return Ok((self.wait()?, Vec::new()));
         }
-        // Behind a chunk its own last token and every decode row have logits.
+        // With a chunk, its last token and every decode row have logits.
         let most = match (&step.chunk, step.rows.len()) {
             (Some(_), _) => self.settings.parallel,
             (None, n) => self.batch_bucket(n, step.batch_invariant),
@@ -89,13 +90,13 @@ impl Engine {
         self.start_alone(&step)?;
         let asks = ask();
         let asked = self.start_candidates(most, &asks);
-        // The step is waited for whatever became of the candidates.
+        // Wait for the step even if the candidates failed.
         let ended = self.wait();
         let ranked = asked.and_then(|()| self.wait_for_candidates(most, &asks));
         Ok((ended?, ranked?))
     }
-    /// Starts a step. False where it must wait for the steps in flight: for an input of theirs, or to
-    /// be compiled. Nothing is started then.
+    /// Starts a step. Returns false, without starting it, if it must wait for the steps in flight:
+    /// it has a prefill chunk, both slots are taken, or something is not yet captured or filled.
     ///
     /// # Errors
     /// As for [`Engine::run`].
@@ -132,7 +133,7 @@ impl Engine {
         self.in_flight.push_back(RunningStep { key, rows });
         Ok(())
     }
-    /// Captures the steps that read the tokens which such a step chooses, of either set of inputs.
+    /// Captures the steps that can follow this one and read its chosen tokens, for both input sets.
     fn prepare_followers(&mut self, key: &StepKey) -> Result<(), Error> {
         if key.among.is_none() || key.graph.others > 0 || !self.device().overlaps() {
             return Ok(());
@@ -140,7 +141,7 @@ impl Engine {
         let tokens = if key.graph.batch { Tokens::Gathered } else { Tokens::Chosen };
         (0..IN_FLIGHT).try_for_each(|set| self.prepare(&StepKey { set, tokens, ..*key }, &|_| ()))
     }
-    /// Makes a step ready to be replayed while nothing else runs.
+    /// Checks a step, captures its graph and writes its inputs, while nothing else runs.
     pub(super) fn ready_alone(&mut self, step: &Step) -> Result<(StepKey, Variables), Error> {
         self.check(step)?;
         let CheckedStep { key, variables, tables } = self.prepared(step);
@@ -150,7 +151,7 @@ impl Engine {
         self.write_inputs(&*device, step, &key, &tables)?;
         Ok((key, variables))
     }
-    /// Waits for the earliest step in flight.
+    /// Waits for the oldest step in flight.
     ///
     /// # Errors
     /// When none is in flight, or the device fails.
@@ -164,14 +165,14 @@ impl Engine {
         self.device().read(&self.inputs[key.set].chosen, 0, bytemuck::cast_slice_mut(&mut ids))?;
         Ok(StepOutput { chosen: ids.into_iter().map(|id| u32::try_from(id).ok()).collect() })
     }
-    /// Is a step in flight?
+    /// Returns whether a step is in flight.
     pub fn is_in_flight(&self) -> bool {
         !self.in_flight.is_empty()
     }
-    /// Waits for all steps in flight; the tokens that they chose are lost.
+    /// Waits for all steps in flight and discards their tokens.
     ///
     /// # Errors
-    /// The first failure of a step. Nothing runs any more, all the same.
+    /// The first failure of a step. Nothing is in flight afterwards, even then.
     pub fn finish(&mut self) -> Result<(), Error> {
         let mut ended = Ok(());
         while self.is_in_flight() {
@@ -179,7 +180,7 @@ impl Engine {
         }
         ended
     }
-    /// Runs chunks before the last of a chunk that is longer than a step may be, without logits.
+    /// Runs all but the last part of a chunk that exceeds the step limit, without logits.
     fn split<'a>(&mut self, step: &Step<'a>) -> Result<Step<'a>, Error> {
         let Some(mut chunk) = step.chunk else { return Ok(*step) };
         self.check(step)?;
@@ -204,7 +205,7 @@ impl Engine {
             chunk = Chunk { tokens: rest, position: chunk.position + most, ..chunk };
         }
     }
-    /// The rows that the kernels of a batched decode step take.
+    /// Returns the number of rows that the decode graph of `rows` sequences is compiled for.
     fn batch_bucket(&self, rows: usize, invariant: bool) -> usize {
         let most = self.settings.parallel;
         match rows {
@@ -212,7 +213,7 @@ impl Engine {
             _ => batch_graph(if invariant { most } else { rows }, most, self.rows()).tokens,
         }
     }
-    /// Chooses the graph of a step that was checked.
+    /// Chooses the graph of a checked step.
     fn prepared<'a>(&self, step: &Step<'a>) -> CheckedStep<'a> {
         let (graph, variables) = match (&step.chunk, step.rows) {
             (None, [row]) if self.batch_bucket(1, step.batch_invariant) == 1 => self.one_graph(step, row),
@@ -226,8 +227,11 @@ impl Engine {
             (Some(chunk), []) if !(chunk.exact && self.mixes()) => self.chunk_graph(step, chunk),
             (Some(chunk), rows) => self.mixed_graph(chunk, rows),
         };
-        // The host chooses where a chunk is in the step, from the most probable token or from candidates.
-        let drawn = step.rows.iter().map(|row| if step.chunk.is_some() { CandidateSet::Top1 } else { row.sampling.candidate_set() });
+        // In a mixed step the host samples, from the most probable token or from candidates.
+        let drawn = step
+            .rows
+            .iter()
+            .map(|row| if step.chunk.is_some() { CandidateSet::Top1 } else { row.sampling.candidate_set() });
         let among = drawn.reduce(CandidateSet::and);
         let set = self.in_flight.back().map_or(0, |last| (last.key.set + 1) % IN_FLIGHT);
         let tokens = match step.rows {
@@ -250,7 +254,7 @@ impl Engine {
     fn chunk_graph(&self, step: &Step, chunk: &Chunk) -> (GraphKey, Variables) {
         let n = chunk.tokens.len();
         let tokens = if chunk.exact { self.limit.limits.chunk } else { self.limit.bucket(n) };
-        // One token's logits are all of its logits.
+        // The last token of one is all of them.
         let logits = if n > 1 || chunk.logits == Logits::None { chunk.logits } else { Logits::Last };
         let graph = match tokens {
             1 => GraphKey { logits, ..self.decode_graph(chunk.position) },
@@ -260,7 +264,7 @@ impl Engine {
         let positions = chunk.position..chunk.position + n;
         self.with_view(step.contiguous && !chunk.exact, chunk.pages, positions, graph, variables)
     }
-    /// A graph of one sequence with the contiguous view of its pages, if it may have and has one.
+    /// Adds the contiguous view of the pages to a one-sequence graph, if it is allowed and exists.
     fn with_view(
         &self,
         allowed: bool,
@@ -283,12 +287,12 @@ impl Engine {
         let logits = if rows.is_empty() { chunk.logits } else { Logits::LastOfEach };
         let others = self.settings.decode_rows().unwrap_or(0);
         let graph = GraphKey { tokens, batch: false, others, logits, depth: self.rows(), contiguous: false };
-        // No logits of the chunk's last row are read: it need not see what is before it.
+        // The logits of the chunk's last row are not read, so `length` need not cover its context.
         let length = rows.iter().map(|row| row.position + 1).max().unwrap_or(1);
         let [first, n, rows, length] = [chunk.position, n, rows.len() + 1, length].map(|n| n as i64);
         (graph, vec![("pos", first), ("piece", n), ("rows", rows), ("n", rows), ("length", length)])
     }
-    /// The graph of a decode step of one sequence: of the least depth that reaches the position.
+    /// Returns the decode graph of one sequence with the smallest depth that covers `position`.
     pub(super) fn decode_graph(&self, position: usize) -> GraphKey {
         let depth = self.depths.iter().copied().find(|&d| position < d).unwrap_or(self.rows());
         GraphKey { tokens: 1, batch: false, others: 0, logits: Logits::Last, depth, contiguous: true }
@@ -320,7 +324,7 @@ impl Engine {
             Some(_) => self.inputs[key.set].write_sampling(device, step.rows),
         }
     }
-    /// Compiles and captures a step unless it is.
+    /// Compiles and captures a step unless it is captured already.
     pub(super) fn prepare(&mut self, key: &StepKey, progress: &dyn Fn(Progress)) -> Result<(), Error> {
         let capture = CaptureKey::Step(*key);
         if self.graphs.has(&capture) {
@@ -359,7 +363,7 @@ impl Engine {
         }
         self.graphs.capture(capture, &calls)
     }
-    /// The buffers that a call of a step is bound to.
+    /// Returns the buffers that a call of a step is bound to.
     fn args(&self, call: &arch::BoundCall, key: &StepKey) -> Vec<Buffer> {
         let before = &self.inputs[(key.set + IN_FLIGHT - 1) % IN_FLIGHT];
         let bound = |bind: &Bind| match bind {
@@ -373,7 +377,6 @@ impl Engine {
         };
         call.binds.iter().map(bound).collect()
     }
-    /// The plan of a graph.
     pub(super) fn plan(&mut self, graph: GraphKey) -> Plan {
         let options = plan_options(graph, self.cache.shape(), self.graphs.jit.target());
         self.model.plan(&options, &mut self.graphs.functions)
@@ -408,7 +411,7 @@ impl Engine {
         let vocabulary = self.model.vocabulary();
         if (token as usize) < vocabulary { Ok(()) } else { Err(Error::Token { token, vocabulary }) }
     }
-    /// Checks that there are tokens, all of them in the vocabulary.
+    /// Checks that `tokens` is not empty and that every id is in the vocabulary.
     ///
     /// # Errors
     /// When there are none, or one is out of range.
@@ -418,21 +421,21 @@ impl Engine {
         }
         tokens.iter().try_for_each(|&token| self.check_token(token))
     }
-    /// The device.
+    /// The device that the engine runs on.
     pub fn device(&self) -> &Arc<dyn Device> {
         self.graphs.device()
     }
-    /// Positions of a sequence that kernels know, more than the context.
+    /// Returns the positions per sequence that kernels are compiled for; more than the context.
     pub(super) fn rows(&self) -> usize {
         self.cache.shape().rows
     }
-    /// Runs prefill chunks and decode rows in one step?
+    /// Returns whether prefill chunks and decode rows can share a step (mixed batch).
     pub fn mixes(&self) -> bool {
         self.settings.decode_rows().is_some()
     }
 }
 
-/// The last position that a step reads.
+/// Returns the last position that a step reads.
 fn last_position(step: &Step) -> usize {
     let rows = step.rows.iter().map(|row| row.position);
     let chunk = step.chunk.iter().map(|chunk| (chunk.position + chunk.tokens.len()).saturating_sub(1));

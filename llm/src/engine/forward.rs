@@ -1,4 +1,5 @@
-//! Runs of neighbouring tokens of one sequence, in as many steps as they take, and their logits or hidden rows on the host.
+//! Runs of consecutive tokens of one sequence over several steps, with logits or hidden
+//! rows on the host.
 
 use super::executor::Engine;
 use super::pages::Pages;
@@ -6,21 +7,21 @@ use super::step::{Chunk, Step};
 use crate::arch::Logits;
 use crate::error::Error;
 
-/// Neighbouring tokens of one sequence that may take several steps.
+/// Consecutive tokens of one sequence, run in one or more steps.
 #[derive(Clone, Copy, Debug)]
 pub struct TokenRun<'a> {
-    /// Their ids.
+    /// Token ids, in order of position.
     pub tokens: &'a [u32],
-    /// Position of the first.
+    /// Position of the first token.
     pub position: usize,
-    /// The sequence's pages up to the last.
+    /// The sequence's pages up to the last token.
     pub pages: Pages<'a>,
-    /// See [`Step::contiguous`].
+    /// As for [`Step::contiguous`].
     pub contiguous: bool,
 }
 
 impl Engine {
-    /// Runs tokens and returns logits, of the last or of all, row-major `[n, vocabulary]`.
+    /// Runs tokens and returns the logits of the last or of all, row-major `[n, vocabulary]`.
     ///
     /// # Errors
     /// As for [`Engine::run`].
@@ -41,8 +42,8 @@ impl Engine {
         })?;
         Ok(out)
     }
-    /// Runs tokens. `each` gets the hidden rows behind the last layer, before the last norm,
-    /// row-major `[n, width]`, step by step.
+    /// Runs tokens and passes `each` the hidden rows of every step: the last layer's output before
+    /// the final norm, row-major `[n, width]`.
     ///
     /// # Errors
     /// As for [`Engine::run`].
@@ -56,7 +57,8 @@ impl Engine {
             Ok(())
         })
     }
-    /// Runs tokens in steps. `each` gets the tokens of every step, and whether it is the last.
+    /// Runs tokens in steps. `each` gets the number of tokens of every step, and whether
+    /// it is the last.
     fn run_steps(
         &mut self,
         run: TokenRun,
@@ -82,8 +84,8 @@ impl Engine {
         }
         Ok(())
     }
-    /// Reads the logits of a row of the last step into `logits`: of a decode row, or row 0 of a
-    /// prefill chunk.
+    /// Reads one row of the last step's logits into `logits`: that of a decode row, or row 0
+    /// of a prefill chunk.
     ///
     /// # Errors
     /// When the device fails.

@@ -2,22 +2,22 @@
 
 use super::graph_key::CacheShape;
 use super::pages::{PageCopy, Pages};
-use crate::arch::{Model, Options, CacheTensor};
+use crate::arch::{CacheTensor, Model, Options};
 use crate::error::Error;
 use gristmill_runtime::{Buffer, Device, Memory};
 use gristmill_uop::dtype::Scalar;
 use std::sync::Arc;
 
-/// Bytes written at a time where tensors are filled.
+/// Bytes per write when a benchmark fills the tensors.
 const FILL_CHUNK_BYTES: usize = 1 << 20;
 
 /// The cache tensors of all layers.
 pub struct KvCache {
     device: Arc<dyn Device>,
     shape: CacheShape,
-    /// Positions that a token sees in sliding-window layers, if there are any.
+    /// Window length in positions, if there are sliding-window layers.
     window: Option<usize>,
-    /// Tensors of each layer, and their buffers.
+    /// Cache tensors of each layer, and their buffers.
     planes: Vec<Vec<CacheTensor>>,
     buffers: Vec<Vec<Buffer>>,
 }
@@ -34,39 +34,40 @@ impl KvCache {
         let buffers = planes.iter().map(of_layer).collect::<Result<_, _>>()?;
         Ok(KvCache { device: device.clone(), shape, window: model.window(), planes, buffers })
     }
-    /// Its sizes.
+    /// Rows, pools and element type.
     pub fn shape(&self) -> CacheShape {
         self.shape
     }
-    /// Pages of the pool.
+    /// Number of pages in the pool.
     pub fn pages(&self) -> usize {
         self.shape.pools.pages
     }
-    /// Pages of the pool of sliding-window layers, if they have one of their own.
+    /// Number of pages in the window pool; `None` if sliding-window layers share the pool.
     pub fn window_pages(&self) -> Option<usize> {
         self.shape.pools.windows
     }
-    /// Positions that a token sees in sliding-window layers, where these have a pool of their own.
+    /// Returns the window length in positions if sliding-window layers have their own pool.
     pub(super) fn window(&self) -> Option<usize> {
         self.window.filter(|_| self.shape.pools.windows.is_some())
     }
-    /// Rows of recurrent states; 0 where the model keeps none.
+    /// Number of recurrent-state rows; 0 if the model has no recurrent states.
     pub fn state_rows(&self) -> usize {
         self.shape.pools.states
     }
-    /// Bytes of a page in all layers; with a window pool, in the layers that keep every position.
+    /// Returns the bytes of a page over all layers, without sliding-window layers if these
+    /// have their own pool.
     pub fn page_bytes(&self) -> usize {
         let windows = self.shape.pools.windows.is_some();
         let of = |plane: &&CacheTensor| !(plane.is_state() || windows && plane.window().is_some());
         self.planes.iter().flatten().filter(of).map(|plane| plane.bytes(Options::PAGE)).sum()
     }
-    /// Bytes of a page of the window pool.
+    /// Returns the bytes of a page of the window pool; 0 if there is none.
     pub fn window_page_bytes(&self) -> usize {
         let of = |plane: &&CacheTensor| plane.window().is_some();
         let windowed = self.planes.iter().flatten().filter(of);
         self.shape.pools.windows.map_or(0, |_| windowed.map(|plane| plane.bytes(Options::PAGE)).sum())
     }
-    /// Bytes that a sequence of so many tokens takes.
+    /// Returns the bytes that a sequence of `tokens` tokens takes.
     pub fn sequence_bytes(&self, tokens: usize) -> usize {
         let rows = |plane: &CacheTensor| match plane.is_state() {
             true => 1,
@@ -80,7 +81,8 @@ impl KvCache {
     pub(super) fn buffer(&self, layer: usize, plane: usize) -> &Buffer {
         &self.buffers[layer][plane]
     }
-    /// The buffer of a tensor as a contiguous step has it: of a recurrent state one row.
+    /// Returns a tensor's buffer for a contiguous step; for a recurrent state, the
+    /// slice of one row.
     pub(super) fn sequence_buffer(&self, layer: usize, plane: usize, state_row: u32) -> Buffer {
         let (buffer, of) = (&self.buffers[layer][plane], &self.planes[layer][plane]);
         if !of.is_state() {
@@ -90,11 +92,11 @@ impl KvCache {
         let row = buffer.slice(state_row as usize * bytes, bytes);
         row.unwrap_or_else(|error| unreachable!("row {state_row} was checked: {error}"))
     }
-    /// All tensors and their buffers.
+    /// Returns all cache tensors with their buffers.
     pub(super) fn tensors(&self) -> impl Iterator<Item = (&Buffer, &CacheTensor)> {
         self.buffers().zip(self.planes.iter().flatten())
     }
-    /// The tensors that have a row for each position.
+    /// Returns the tensors that have a row for each position.
     fn paged_tensors(&self) -> impl Iterator<Item = (&Buffer, &CacheTensor)> {
         self.tensors().filter(|(_, plane)| !plane.is_state())
     }
@@ -102,7 +104,8 @@ impl KvCache {
     pub(super) fn check(&self, pages: Pages) -> Result<(), Error> {
         pages.check(self.shape.pools, self.shape.rows / Options::PAGE)
     }
-    /// Reads a page of all layers into `rows`.
+    /// Reads a page of all layers into `rows`. Fails with a window pool, which
+    /// `page` does not cover.
     pub(super) fn read_page(&self, page: u32, rows: &mut Vec<u8>) -> Result<(), Error> {
         self.check((&[page][..]).into())?;
         rows.resize(self.page_bytes(), 0);
@@ -125,7 +128,7 @@ impl KvCache {
         }
         Ok(())
     }
-    /// Copies a page, and a page of the window pool.
+    /// Copies a page, and a page of the window pool if `copy` names one.
     pub(super) fn copy_page(&self, copy: &PageCopy) -> Result<(), Error> {
         let windows = copy.windows.unwrap_or_default();
         for (nth, page) in [copy.from, copy.to].into_iter().enumerate() {
@@ -156,7 +159,7 @@ impl KvCache {
     /// Fills every row before `position` of every page pool with small random numbers, so that a
     /// benchmark reads a cache of that depth without a prefill.
     pub(super) fn fill_for_bench(&self, position: usize) -> Result<(), Error> {
-        // xorshift64: a row's values are below 1/4, of either sign.
+        // xorshift64. Values are below 1/4 in magnitude, of either sign.
         let mut seed = 0x9e37_79b9_7f4a_7c15u64;
         let mut next = || {
             seed ^= seed << 13;

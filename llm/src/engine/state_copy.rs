@@ -1,4 +1,4 @@
-//! Copies of rows of recurrent states, which the device makes.
+//! Copies of recurrent-state rows on the device.
 
 use super::executor::Engine;
 use super::graphs::CaptureKey;
@@ -12,8 +12,8 @@ use gristmill_tensor::jit::Call;
 use gristmill_uop::dtype::Scalar;
 use gristmill_uop::function::Function;
 
-/// The function `states.copy`: copies one row of a state `[rows, width]` f32 to another. Its second
-/// slot says which, `[2]` i32: from, to.
+/// Returns the function `states.copy`, which copies one row of a state `[rows, width]` f32 to
+/// another. Its second slot holds source and destination, `[2]` i32.
 fn copy_function(rows: usize, width: usize) -> Function {
     let c = Capture::new("states.copy");
     let state = c.state("state", dims![rows, width], Scalar::F32);
@@ -24,7 +24,7 @@ fn copy_function(rows: usize, width: usize) -> Function {
 }
 
 impl Engine {
-    /// Copies a row of states while nothing runs.
+    /// Copies a row of recurrent states while no step runs.
     pub(super) fn copy_state_row(&mut self, copy: &StateCopy) -> Result<(), Error> {
         for state in [copy.from, copy.to] {
             self.cache.check(Pages { state, ..Pages::default() })?;

@@ -37,10 +37,15 @@ pub fn load(
     let buffers: Mutex<Vec<Buffer>> = Mutex::default();
     let pool = || buffers.lock().unwrap_or_else(PoisonError::into_inner);
     let work = |number: usize| -> Result<u64, Error> {
-        if number.is_multiple_of(CHUNKS_PER_CHECK) && (how.free)().is_some_and(|free| free < left.load(Ordering::Relaxed) + RESERVED_MEMORY) {
+        if number.is_multiple_of(CHUNKS_PER_CHECK)
+            && (how.free)().is_some_and(|free| free < left.load(Ordering::Relaxed) + RESERVED_MEMORY)
+        {
             // Drops chunks that were already read. The kernel's own reclaim could also drop pages
             // that were read ahead.
-            release(file, &pieces[number.saturating_sub(2 * CHUNKS_PER_CHECK)..number.saturating_sub(CHUNKS_PER_CHECK)]);
+            release(
+                file,
+                &pieces[number.saturating_sub(2 * CHUNKS_PER_CHECK)..number.saturating_sub(CHUNKS_PER_CHECK)],
+            );
         }
         let (weight, range) = &pieces[number];
         let piece = weight.chunk(range.clone())?;
@@ -65,7 +70,13 @@ pub fn load(
     })
 }
 
-fn read(file: &Gguf, device: &Arc<dyn Device>, weight: &PendingWeight, range: &Range<u64>, to: &Buffer) -> Result<(), Error> {
+fn read(
+    file: &Gguf,
+    device: &Arc<dyn Device>,
+    weight: &PendingWeight,
+    range: &Range<u64>,
+    to: &Buffer,
+) -> Result<(), Error> {
     let mut piece = device.stage(to, 0, to.len())?;
     file.read_range(weight.info, range.start, piece.bytes())?;
     Ok(piece.send()?)

@@ -161,7 +161,8 @@ fn load_from(file: &Gguf, opened: &Opened, far: bool, how: &LoadOptions) -> (Vec
 
 fn cpu(folder: &Path) -> Opened {
     let store = Store::open(folder.join("store"), 1 << 28).unwrap();
-    let cpu = CpuDevice::with(2, Isa::parse("auto").unwrap(), Cc::find().unwrap().with_flag(QUICK_FLAG), store).unwrap();
+    let cpu =
+        CpuDevice::with(2, Isa::parse("auto").unwrap(), Cc::find().unwrap().with_flag(QUICK_FLAG), store).unwrap();
     Opened::new(Arc::new(cpu), Some(&dialect::C))
 }
 

@@ -1,36 +1,40 @@
-//! The host's choice of a token from what a device tells of a row: its first ids in order, the weight of all, and the logits that the host changes.
+//! Sampling on the host from a device's candidates of a row: the first ids in order, the total
+//! weight, and the logits that the host changes.
 //!
-//! The token is the one that [`Sampler::sample`] takes from the whole row, or none where that cannot be known: where more ids stay than were told.
+//! The token equals that of [`Sampler::sample`] on the whole row. There is none if more ids remain
+//! after truncation than the device returned.
 
 use super::sampler::{Candidate, Sampler, descending};
 use super::weight::{probability_share, probability, scale, weight};
 
-/// What is told of a row, see [`candidates_function`](super::candidates_function).
+/// Candidates of a row, see [`candidates_function`](super::candidates_function).
 #[derive(Clone, Debug, Default)]
 pub struct Candidates {
-    /// How many ids there are.
+    /// Number of ids in the vocabulary.
     pub vocabulary: usize,
-    /// The first ids in descending order of their logits, of equal ones the lower id first, without those that were not ranked.
+    /// The first ranked ids by descending logit; ties by ascending id.
     pub first: Vec<Candidate>,
-    /// Are those all that have a probability, but for the changed ones?
+    /// Whether these are all ids with a probability, apart from the changed ones.
     pub complete: bool,
-    /// The sum of the weights of all that were ranked, for a temperature of 1.
+    /// Sum of the weights of all ranked ids at a temperature of 1.
     pub total: i64,
-    /// Are all logits that were ranked numbers below infinity?
+    /// Whether all ranked logits are numbers below infinity.
     pub sound: bool,
-    /// The id that was drawn among all that were ranked, where any of them may come.
+    /// The id sampled from all ranked ids, if top-k and top-p are off.
     pub drawn: Option<u32>,
-    /// The logits that are changed, as they were told, in the order in which they were asked for.
+    /// Original logits of the changed ids, in the order of the request.
     pub raw: Vec<f32>,
 }
 
 impl Sampler {
-    /// The token after `history` that [`Sampler::sample`] chooses, where these are the logits of the changed ids, and none but those can be among the penalised. None where what was told is not
-    /// enough to know, or there is nothing to choose from.
+    /// Chooses the token after `history` as [`Sampler::sample`] does. `changed` holds the changed
+    /// ids with their logits; only they may be penalised.
+    ///
+    /// `None` if the candidates do not determine the token, or there is nothing to choose from.
     pub fn sample_candidates(&mut self, ranked: &Candidates, changed: &[Candidate], history: &[u32]) -> Option<u32> {
         let counts = self.counts(history);
         let penalised = |&(id, logit): &Candidate| match counts.get(&id) {
-            // Both zeros are one, as they are for a row.
+            // Treats −0 as 0, as sampling from a whole row does.
             Some(&count) => (id, self.params.penalised(logit, count) + 0.0),
             None => (id, logit + 0.0),
         };
@@ -57,7 +61,7 @@ impl Sampler {
         Some(self.draw(max, history.len()))
     }
 
-    /// Makes the candidates those of which it is known that no other comes before the last of them.
+    /// Merges changed and ranked ids, up to the last that is known to precede all unlisted ids.
     fn merge(&mut self, ranked: &Candidates, changed: &[Candidate]) {
         let known = |candidate: &&Candidate| {
             let before = |last| descending(candidate, last).is_lt();
@@ -69,7 +73,8 @@ impl Sampler {
         self.candidates.sort_unstable_by(descending);
     }
 
-    /// How many of the candidates stay; none where more may stay than are known. Each truncation keeps a prefix, so the shortest that is known counts.
+    /// Returns how many candidates remain after truncation; `None` if that may exceed the known
+    /// ones. Each truncation keeps a prefix, so the shortest known one decides.
     fn kept_candidates(&self, ranked: &Candidates, changed: &[Candidate], max: f32) -> Option<usize> {
         let (params, known) = (&self.params, &self.candidates);
         let shorter = |keep: Option<usize>, to: usize| Some(keep.map_or(to, |keep| keep.min(to)));
@@ -83,7 +88,8 @@ impl Sampler {
             let sum = |of: &[Candidate]| of.iter().map(|&(_, logit)| weight(logit - max, plain)).sum::<i64>();
             let total = match keep {
                 Some(keep) => sum(&known[..keep]),
-                // Weights are rounded, and know by what they were divided.
+                // Weights are rounded relative to the largest logit, so sums are comparable only
+                // for the same maximum.
                 None if !limited && ranked.first.first()?.1 == max => ranked.total + sum(changed),
                 None => return None,
             };

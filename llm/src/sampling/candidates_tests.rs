@@ -1,16 +1,16 @@
-//! Tokens chosen from what a device tells of rows against those chosen from the rows.
+//! Compares tokens chosen from a device's candidates with those chosen from whole rows.
 
 use super::device_tests::{Chooser, logits, off};
 use super::*;
 use crate::generation::{Constraint, Generation, ModelOutput};
 use crate::sched::ConstraintError;
 
-/// Rows of a step.
+/// Maximum rows of a step.
 const MOST: usize = 3;
 /// Tokens of each answer.
 const ANSWER: usize = 6;
 
-/// What may come next: two tokens of three, other ones each time, or a few alone.
+/// A constraint that allows two of three tokens, changing each time, or only a few.
 struct Only {
     few: bool,
     step: u32,
@@ -31,13 +31,13 @@ impl Constraint for Only {
     }
 }
 
-/// How a token is chosen.
+/// Sampling parameters, biases and constraint of a test case.
 #[derive(Clone, Debug, Default)]
 struct Way {
     params: SamplingParams,
     bias: Vec<(u32, f32)>,
     constraint: Option<bool>,
-    /// May it be that what a device tells is not enough?
+    /// Whether the candidates may be insufficient.
     open: bool,
 }
 
@@ -85,7 +85,7 @@ fn ways() -> Vec<Way> {
     ]
 }
 
-/// What a device is asked about rows, and tells.
+/// A device sampler and the function that fills it.
 struct Ranking {
     chooser: Chooser,
     rows: DeviceSampler,
@@ -106,7 +106,7 @@ impl Ranking {
     }
 }
 
-/// Logits of one kind or another: plain ones, many alike, all alike, or some that have no probability.
+/// Returns logits of one of four kinds: plain, many equal, all equal, or some at −∞.
 fn some_logits(n: usize, seed: u64) -> Vec<f32> {
     let mut x = logits(n, seed);
     match seed % 4 {
@@ -118,7 +118,8 @@ fn some_logits(n: usize, seed: u64) -> Vec<f32> {
     x
 }
 
-/// Every answer of a batch of rows, each with a way of its own, has the tokens of one that is chosen from the rows themselves; how often what was told was not enough.
+/// Checks that every row of a batch gets the token that is chosen from its whole row. Returns how
+/// often the candidates were insufficient.
 fn check(ranking: &mut Ranking, vocabulary: usize, ways: &[Way], seed: u64) -> usize {
     let mut told: Vec<_> = ways.iter().map(generation).collect();
     let mut whole: Vec<_> = ways.iter().map(generation).collect();
@@ -127,12 +128,13 @@ fn check(ranking: &mut Ranking, vocabulary: usize, ways: &[Way], seed: u64) -> u
     let mut open = 0;
     for step in 0..ANSWER {
         let rows: Vec<_> = (0..ways.len()).map(|i| some_logits(vocabulary, seed + (step * MOST + i) as u64)).collect();
-        let asks: Vec<_> = told.iter_mut().zip(&histories).map(|(one, history)| one.row_params(history, vocabulary)).collect();
+        let asks: Vec<_> =
+            told.iter_mut().zip(&histories).map(|(one, history)| one.row_params(history, vocabulary)).collect();
         let ranked = ranking.ask(&rows, &asks);
         for (i, (way, history)) in ways.iter().zip(&mut histories).enumerate() {
             let wanted = whole[i].take(ModelOutput::Logits(&rows[i]), history, usize::MAX);
             let found = ranked[i].as_ref().and_then(|ranked| told[i].choose_from_candidates(ranked, history));
-            // Of few ids that may come next all may be without a probability.
+            // If few ids are allowed, all may be at −∞.
             let Ok(wanted) = wanted.map(|step| step.token) else {
                 assert_eq!(found, None, "{vocabulary}, {way:?}, at {step}");
                 continue;
@@ -151,7 +153,8 @@ fn check(ranking: &mut Ranking, vocabulary: usize, ways: &[Way], seed: u64) -> u
 
 #[test]
 fn what_is_told_of_a_row_gives_the_token_of_the_row() {
-    // On the first GPU of a machine with one, for the largest of our vocabularies too.
+    // On the first CUDA device of a machine with one, also for the largest vocabulary
+    // of a supported model.
     let devices: &[(&str, &[usize])] = if cfg!(feature = "cuda-tests") {
         &[("cuda", &[5, 300, 3003, 154_880])]
     } else {
@@ -164,7 +167,8 @@ fn what_is_told_of_a_row_gives_the_token_of_the_row() {
             let seeds = if device == "interp" { 1 } else { 8 };
             let mut open = 0;
             for seed in 0..seeds {
-                // Rows of a step differ in everything, and each way is beside others each time.
+                // Rows of a step differ in all parameters, and each case is
+                // combined with different ones.
                 for (at, _) in ways.iter().enumerate() {
                     let of = |i: usize| ways[(at + i * (seed as usize + 1)) % ways.len()].clone();
                     open += check(&mut ranking, n, &(0..1 + at % MOST).map(of).collect::<Vec<_>>(), 100 * seed);
@@ -201,7 +205,7 @@ fn faults_of_a_row_are_found_where_it_may_be_chosen_from() {
             assert!(!fault || found.is_none() || id == 0, "{value} of {id}");
         }
     }
-    // Where nothing may come next there is no token.
+    // Without allowed ids there is no token.
     let mut allowed = TokenSet::all(n);
     allowed.keep(&[]);
     let ask = RowParams { allowed: Some(allowed), changed: Vec::new(), sampling: RowSampling::greedy(), position: 0 };

@@ -1,35 +1,37 @@
-//! The choice of a token as a function of the device: from logits `[1, vocabulary]` to an id that the next step reads there, in ordinary
-//! tensor ops. The chain is that of [`Sampler`](super::Sampler): top-k, top-p, min-p, temperature, draw.
+//! Sampling as a device function in ordinary tensor ops: from logits `[1, vocabulary]` to an id
+//! that the next step reads on the device. The chain is that of [`Sampler`](super::Sampler): top-k,
+//! top-p, min-p, temperature, draw.
 //!
-//! Every truncation keeps a prefix of the ids in descending order of their logits (of equal ones the lower id first). Up to [`MAX_CANDIDATES`]
-//! ids are found in that order without sorting the vocabulary ([`top_k`](super::top_k)); more are told apart by the key of the
-//! last that stays ([`radix_select`](super::radix_select)).
+//! Every truncation keeps a prefix of the ids in descending order of their logits (ties by
+//! ascending id). Up to [`MAX_CANDIDATES`] ids are found in that order without sorting the
+//! vocabulary ([`top_k`](super::top_k)); larger sets are cut at the key of the last kept
+//! id ([`radix_select`](super::radix_select)).
 
-use super::top_k::top_k;
 use super::grid::{Grid, RequestParams};
 use super::radix_select::{Truncation, radix_select};
+use super::top_k::top_k;
 use gristmill_tensor::dims;
 use gristmill_tensor::function::Capture;
 use gristmill_uop::dtype::Scalar;
 use gristmill_uop::function::Function;
 
-/// Most ids that are put in order.
+/// Maximum number of ids that a device ranks in order.
 pub const MAX_CANDIDATES: usize = 64;
-/// Numbers of a request.
+/// Sampling parameters of a request: scale, top-k, top-p, min-p.
 pub const REQUEST_PARAMS: usize = 4;
 
-/// A way to choose.
+/// A sampling method that a device supports.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
 pub enum SamplingMethod {
     /// The first of the largest logits.
     Greedy,
-    /// One of the first k, at most [`MAX_CANDIDATES`].
+    /// Top-k with at most [`MAX_CANDIDATES`] ids, optionally with top-p.
     SmallTopK,
-    /// One of the first k, however many.
+    /// Top-k with more ids, without top-p.
     TopK,
-    /// One of the fewest that have a probability together.
+    /// Top-p without top-k.
     TopP,
-    /// One of all.
+    /// All ids, without top-k and top-p.
     All,
 }
 
@@ -45,8 +47,11 @@ impl SamplingMethod {
     }
 }
 
-/// The function `sample.<choice>` for one row of logits. Its slots: logits `[1, vocabulary]` f32; where random numbers decide, the request's numbers `[1, 4]` f32 and a random number
-/// `[1]` i32; the id `[1]` i32, −1 where no token can be chosen: a logit is no number, or infinite, or none is above −∞.
+/// Returns the function `sample.<choice>` for one row of logits.
+///
+/// Inputs: logits `[1, vocabulary]` f32; except for greedy, the request's parameters `[1, 4]` f32
+/// and a random number `[1]` i32. Output: the id `[1]` i32, or −1 if a logit is NaN or infinite,
+/// or none is above −∞.
 pub fn one_function(choice: SamplingMethod, vocabulary: usize) -> Function {
     let c = Capture::new(choice.name());
     let logits = c.input("logits", dims![1, vocabulary], Scalar::F32).reshape(dims![vocabulary]);

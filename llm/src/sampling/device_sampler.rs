@@ -1,26 +1,27 @@
-//! What is asked about rows of logits, and what they are told: buffers of a device.
+//! Device buffers of batched sampling: parameters in, candidates out.
 
-use super::choose::{MAX_CANDIDATES, REQUEST_PARAMS};
-use super::row_sampling::{CandidateSet, RowSampling};
 use super::candidates::Candidates;
 use super::candidates_function::{MAX_CHANGED_LOGITS, mask_words};
+use super::choose::{MAX_CANDIDATES, REQUEST_PARAMS};
+use super::row_sampling::{CandidateSet, RowSampling};
 use super::tokens::TokenSet;
 use gristmill_runtime::{Buffer, Device, Error, Memory};
 
-/// What is asked of a row.
+/// Sampling parameters of one row.
 #[derive(Clone, Debug, PartialEq)]
 pub struct RowParams {
-    /// What may come next; all where it says nothing.
+    /// Grammar mask: ids that may come next; `None` for all.
     pub allowed: Option<TokenSet>,
-    /// Ids whose logits the host changes, at most [`MAX_CHANGED_LOGITS`], each once: they are told as they are, and not ranked.
+    /// Distinct ids with logits that the host changes, at most [`MAX_CHANGED_LOGITS`]. Their
+    /// logits are returned unranked.
     pub changed: Vec<u32>,
-    /// What a token that may be any is drawn with.
+    /// Parameters for sampling on the device if all ids remain.
     pub sampling: RowSampling,
-    /// Where it stands in its sequence.
+    /// Position of the row in its sequence.
     pub position: usize,
 }
 
-/// What is asked about rows, and what they were told.
+/// Parameter and candidate buffers of all rows.
 pub(crate) struct DeviceSampler {
     bits: Buffer,
     numbers: Buffer,
@@ -33,35 +34,55 @@ pub(crate) struct DeviceSampler {
     sound: Buffer,
     drawn: Buffer,
     vocabulary: usize,
-    /// Those that are ranked of each row, as they were written.
+    /// Ranked ids of each row, as last written.
     written: Vec<Option<TokenSet>>,
-    /// Ids whose logits are told, of all rows.
+    /// Ids of changed logits, of all rows.
     changed_ids: Vec<u32>,
 }
 
 impl DeviceSampler {
-    /// For at most so many rows of logits over a vocabulary.
+    /// Allocates buffers for at most `most` rows of logits.
     pub fn new(device: &dyn Device, vocabulary: usize, most: usize) -> Result<DeviceSampler, Error> {
         let of = |each: usize, bytes: usize, memory| device.alloc(most * each * bytes, memory);
         let [asked, told] = [Memory::Scratch, Memory::Readback];
         let (bits, numbers) = (of(mask_words(vocabulary), 4, asked)?, of(REQUEST_PARAMS, 4, asked)?);
         let (random, changed) = (of(1, 4, asked)?, of(MAX_CHANGED_LOGITS, 4, asked)?);
-        let (raw, ids, values) = (of(MAX_CHANGED_LOGITS, 4, told)?, of(MAX_CANDIDATES, 4, told)?, of(MAX_CANDIDATES, 4, told)?);
+        let (raw, ids, values) =
+            (of(MAX_CHANGED_LOGITS, 4, told)?, of(MAX_CANDIDATES, 4, told)?, of(MAX_CANDIDATES, 4, told)?);
         let (total, sound, drawn) = (of(1, 8, told)?, of(1, 4, told)?, of(1, 4, told)?);
-        Ok(DeviceSampler::from_buffers([bits, numbers, random, changed, raw, ids, values, total, sound, drawn], vocabulary, most))
+        Ok(DeviceSampler::from_buffers(
+            [bits, numbers, random, changed, raw, ids, values, total, sound, drawn],
+            vocabulary,
+            most,
+        ))
     }
-    /// Of these buffers, in the order of the slots of [`candidates_function`](super::candidates_function), which has logits before them.
+    /// Uses these buffers, in the order of the slots of
+    /// [`candidates_function`](super::candidates_function) after the logits.
     pub fn from_buffers(buffers: [Buffer; 10], vocabulary: usize, most: usize) -> DeviceSampler {
         let [bits, numbers, random, changed, raw, ids, values, total, sound, drawn] = buffers;
         let (written, asked) = (vec![None; most], vec![0; most * MAX_CHANGED_LOGITS]);
-        DeviceSampler { bits, numbers, random, changed, raw, ids, values, total, sound, drawn, vocabulary, written, changed_ids: asked }
+        DeviceSampler {
+            bits,
+            numbers,
+            random,
+            changed,
+            raw,
+            ids,
+            values,
+            total,
+            sound,
+            drawn,
+            vocabulary,
+            written,
+            changed_ids: asked,
+        }
     }
-    /// In that order.
+    /// Returns the buffers in the order of the function's slots.
     pub fn buffers(&self) -> [&Buffer; 10] {
         let DeviceSampler { bits, numbers, random, changed, raw, ids, values, total, sound, drawn, .. } = self;
         [bits, numbers, random, changed, raw, ids, values, total, sound, drawn]
     }
-    /// Writes what is asked of each row; of one of which nothing is, what was asked before stands.
+    /// Writes the parameters of each row. A row with `None` keeps its old mask.
     pub fn write(&mut self, device: &dyn Device, asks: &[Option<RowParams>]) -> Result<(), Error> {
         for (row, ask) in asks.iter().enumerate() {
             let Some(RowParams { allowed, changed, .. }) = ask else { continue };
@@ -84,10 +105,14 @@ impl DeviceSampler {
         device.write(&self.random, 0, bytemuck::cast_slice(&random))?;
         match asks.iter().flatten().all(|ask| ask.changed.is_empty()) {
             true => Ok(()),
-            false => device.write(&self.changed, 0, bytemuck::cast_slice(&self.changed_ids[..asks.len() * MAX_CHANGED_LOGITS])),
+            false => device.write(
+                &self.changed,
+                0,
+                bytemuck::cast_slice(&self.changed_ids[..asks.len() * MAX_CHANGED_LOGITS]),
+            ),
         }
     }
-    /// What the rows were told.
+    /// Reads the candidates of the rows.
     pub fn read(&self, device: &dyn Device, asks: &[Option<RowParams>]) -> Result<Vec<Option<Candidates>>, Error> {
         let n = asks.len();
         let (mut ids, mut values) = (vec![0u32; n * MAX_CANDIDATES], vec![0f32; n * MAX_CANDIDATES]);
@@ -103,7 +128,7 @@ impl DeviceSampler {
         let told = |(row, ask): (usize, &Option<RowParams>)| {
             let ask = ask.as_ref()?;
             let own = row * MAX_CANDIDATES..(row + 1) * MAX_CANDIDATES;
-            // Both zeros are one.
+            // −0 becomes 0.
             let all = ids[own.clone()].iter().copied().zip(values[own].iter().map(|value| value + 0.0));
             let first: Vec<_> = all.take_while(|&(_, logit)| logit > f32::NEG_INFINITY).collect();
             let raw = raw.iter().skip(row * MAX_CHANGED_LOGITS).take(ask.changed.len()).copied().collect();

@@ -1,11 +1,11 @@
-//! Choices on a device against those of the host.
+//! Compares sampling on a device with sampling on the host.
 
 use super::*;
 use gristmill_backend::{Options, open};
 use gristmill_runtime::{Buffer, Device, Memory, Replay};
 use gristmill_tensor::jit::{Call, Jit};
 
-/// A choice on a device.
+/// A sampling function captured on a device.
 pub(super) struct Chooser {
     pub device: std::sync::Arc<dyn Device>,
     pub step: Box<dyn Replay>,
@@ -35,12 +35,12 @@ impl Chooser {
             self.device.write(buffer, 0, data).unwrap();
         }
     }
-    /// Chooses with that random number.
+    /// Runs the function with that random number.
     fn with(&mut self, random: u32) -> i32 {
         self.device.write(&self.args[2], 0, bytemuck::bytes_of(&random)).unwrap();
         self.id()
     }
-    /// Chooses, and reads the id.
+    /// Runs the function and reads the id.
     fn id(&mut self) -> i32 {
         self.step.replay(&[]).unwrap();
         let mut id = [0i32];
@@ -54,7 +54,8 @@ pub(super) fn off() -> SamplingParams {
     SamplingParams { temperature: 1.0, top_k: 0, top_p: 1.0, min_p: 0.0, ..SamplingParams::default() }
 }
 
-/// Logits as a model's: a few stand out; on a coarse scale, so that there are ties.
+/// Returns logits like a model's: a few stand out. Values are on a coarse scale, so
+/// that there are ties.
 pub(super) fn logits(n: usize, seed: u64) -> Vec<f32> {
     let random = PositionRng::new(seed);
     let uniform = |i: usize| f64::from(random.at(i)) / 2f64.powi(31) - 0.5;
@@ -62,7 +63,7 @@ pub(super) fn logits(n: usize, seed: u64) -> Vec<f32> {
     (0..n).map(|i| (normal(i) * 8.0).round() as f32 / 8.0).collect()
 }
 
-/// The probability of every id, by the host.
+/// Returns the probability of every id, computed on the host.
 fn probabilities(params: &SamplingParams, logits: &[f32]) -> Vec<f64> {
     let mut s = Sampler::new(params.clone()).unwrap();
     s.sample(logits, &[]).unwrap();
@@ -140,8 +141,11 @@ fn every_truncation_leaves_the_hosts_distribution_of_many() {
     every_truncation_leaves_the_hosts_distribution("cpu", 400, &[3003]);
 }
 
-/// Over evenly spread numbers in place of random ones, every id must come as often as its probability says: to one draw where ids lie side
-/// by side, and as those that cannot come never do, a cut at the wrong place shows.
+/// Uses evenly spaced numbers instead of random ones: every id must be drawn as often
+/// as its probability says.
+///
+/// Ids in contiguous ranges must match to one draw; as truncated ids never occur, a cut at
+/// a wrong place shows.
 fn every_truncation_leaves_the_hosts_distribution(device: &str, draws: usize, sizes: &[usize]) {
     let d = off;
     let cases = [
@@ -180,14 +184,14 @@ fn every_truncation_leaves_the_hosts_distribution(device: &str, draws: usize, si
                 let near = (count as f64 - p * draws as f64).abs() <= 1.001;
                 assert!(near && (*p > 0.0 || count == 0), "{device}, {n}, {params:?}: {id} {count} times, {p}");
             }
-            // Of those that stay and are likely enough, all come.
+            // Every remaining id that is probable enough is drawn.
             let missing = (0..n).find(|&i| want[i] * draws as f64 > 1.01 && counts[i] == 0);
             assert_eq!(missing, None, "{device}, {n}, {params:?}");
         }
     }
 }
 
-// Sizes by themselves, so that they run side by side.
+// One test for each size, so that they run in parallel.
 #[test]
 fn a_seed_gives_what_it_gives_on_the_host_by_the_interpreter() {
     a_seed_gives_what_it_gives_on_the_host("interp", &[70], 6);
@@ -203,15 +207,15 @@ fn a_seed_gives_what_it_gives_on_the_host_of_many() {
     a_seed_gives_what_it_gives_on_the_host("cpu", &[3000], 200);
 }
 
-/// On the first GPU, for the largest of our vocabularies too.
+/// On the first CUDA device, also for the largest vocabulary of a supported model.
 #[cfg(feature = "cuda-tests")]
 #[test]
 fn a_seed_gives_what_it_gives_on_the_host_on_cuda() {
     a_seed_gives_what_it_gives_on_the_host("cuda", &[5, 300, 3000, 154_880], 200);
 }
 
-/// From the same logits and the same number a device takes the host's token, whatever is cut: ties, sums that meet a bound exactly, and
-/// extremes among them.
+/// Checks that a device chooses the host's token from the same logits and random number for all
+/// truncations, including ties, sums that equal a limit exactly, and extremes.
 fn a_seed_gives_what_it_gives_on_the_host(device: &str, sizes: &[usize], positions: usize) {
     let d = off;
     let cases = [
@@ -240,7 +244,7 @@ fn a_seed_gives_what_it_gives_on_the_host(device: &str, sizes: &[usize], positio
                 let mut x = logits(n, (number * 4 + kind) as u64);
                 match kind {
                     0 => {}
-                    // Many of one logit: cuts fall among them.
+                    // Many equal logits: cuts fall among them.
                     1 => x.iter_mut().for_each(|x| *x = x.round() * 2.0),
                     2 => x.fill(-3.25),
                     _ => x.iter_mut().step_by(3).for_each(|x| *x = if *x > 0.0 { f32::NEG_INFINITY } else { -1e38 }),

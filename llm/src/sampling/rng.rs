@@ -1,40 +1,40 @@
-//! The random numbers of sampling.
+//! Counter-based random numbers for sampling.
 
 use std::ops::Range;
 
-/// Bits of one random number: what a device's 32-bit whole numbers hold without a sign.
+/// Bits of a random number: those of a non-negative 32-bit integer.
 pub const RANDOM_BITS: u32 = 31;
 
-/// Random numbers of one seed: a function of the position that a token is chosen for, and of nothing else.
+/// Random numbers of one seed, as a function of the token's position alone.
 ///
-/// Philox4x32-10 (Salmon et al. 2011, "Parallel random numbers: as easy as 1, 2, 3"). There is no stream to keep in step: whoever
-/// chooses the token at a position, host or device, now or again after going back, has the same number. Defined here, not taken from
-/// a library, so that a seed gives the same text in every version of this program. It does not give the text of other engines with
-/// that seed: those use other generators.
+/// Philox4x32-10 (Salmon et al. 2011, "Parallel random numbers: as easy as 1, 2, 3"). There is no
+/// stream state: host and device, and a recomputation, get the same number at a position. It is
+/// implemented here, not taken from a library, so that a seed gives the same text in every version
+/// of this program. Other engines use other generators, so the same seed gives other text there.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PositionRng {
     key: [u32; 2],
 }
 
 impl PositionRng {
-    /// Those of `seed`.
+    /// Creates the generator of a seed.
     pub fn new(seed: u64) -> Self {
         Self { key: halves(seed) }
     }
 
-    /// The number of a position, uniform in 0..2³¹ ([`RANDOM_BITS`]).
+    /// Returns the number of a position, uniform in 0..2³¹ ([`RANDOM_BITS`]).
     pub fn at(self, position: usize) -> u32 {
         let [low, high] = halves(position as u64);
         philox([low, high, 0, 0], self.key)[0] >> (u32::BITS - RANDOM_BITS)
     }
 
-    /// The numbers of these positions.
+    /// Returns the numbers of these positions.
     pub fn all(self, positions: Range<usize>) -> Vec<u32> {
         positions.map(|position| self.at(position)).collect()
     }
 }
 
-/// The lower and the upper 32 bits.
+/// Splits into the lower and upper 32 bits.
 fn halves(x: u64) -> [u32; 2] {
     [x as u32, (x >> 32) as u32]
 }

@@ -1,12 +1,13 @@
-//! The choice of a token for each row of a step of several sequences, each with its own numbers, as a function of the device: one of the first few ids, as
-//! [`SamplingMethod::SmallTopK`](super::Choice::Best) has it, or one of all, as [`SamplingMethod::All`](super::Choice::All) has it. The most probable one is the first of one.
+//! Batched sampling as a device function: one token for each row, with parameters by row, from the
+//! first few ids ([`SamplingMethod::SmallTopK`](super::SamplingMethod::SmallTopK)) or from all
+//! ([`SamplingMethod::All`](super::SamplingMethod::All)). Greedy is the first of one.
 
-use super::choose::{MAX_CANDIDATES, SamplingMethod, REQUEST_PARAMS, one_function};
+use super::choose::{MAX_CANDIDATES, REQUEST_PARAMS, SamplingMethod, one_function};
 use super::grid::{COLUMNS, at_least, parts_of_rows, plain};
-use super::top_ids::{LogitRows, top_ids};
 use super::rng::PositionRng;
 use super::rows::rows_function;
 use super::sampler::Sampler;
+use super::top_ids::{LogitRows, top_ids};
 use super::weight::{part_of, probability, target_of, weight_of};
 use gristmill_tensor::dims;
 use gristmill_tensor::function::Capture;
@@ -14,34 +15,35 @@ use gristmill_tensor::tensor::Tensor;
 use gristmill_uop::dtype::Scalar;
 use gristmill_uop::function::Function;
 
-/// What a device draws a sequence's tokens with.
+/// Sampling method and parameters of a sequence on the device.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct RowSampling {
     choice: SamplingMethod,
     /// Sampling parameters of the request.
     pub numbers: [f32; REQUEST_PARAMS],
-    /// The random numbers of its seed: each token has that of the position it is chosen for.
+    /// Generator of the request's seed; each token uses the number of its position.
     pub random: PositionRng,
 }
 
 impl RowSampling {
-    /// The draws of a sampler; none where the device cannot choose as it does.
+    /// Returns the device parameters of a sampler; `None` if the device does
+    /// not support its method.
     pub fn new(sampler: &Sampler) -> Option<RowSampling> {
         match sampler.choice()? {
             SamplingMethod::Greedy => Some(RowSampling::greedy()),
             choice => Some(RowSampling { choice, numbers: sampler.numbers(), random: sampler.random() }),
         }
     }
-    /// The draws of a sampler that the rows of a batch may have too.
+    /// Returns the device parameters of a sampler if they can be used in batched steps.
     pub fn for_batch(sampler: &Sampler) -> Option<RowSampling> {
         RowSampling::new(sampler).filter(|draws| draws.candidate_set().is_batched())
     }
-    /// The most probable token.
+    /// Returns the parameters of greedy sampling.
     pub fn greedy() -> RowSampling {
         let numbers = [0.0, 1.0, probability(1.0), f32::MIN];
         RowSampling { choice: SamplingMethod::Greedy, numbers, random: PositionRng::new(0) }
     }
-    /// Ids that the tokens are drawn among.
+    /// Returns the candidate set that this method samples from.
     pub fn candidate_set(&self) -> CandidateSet {
         match self.choice {
             SamplingMethod::Greedy => CandidateSet::Top1,
@@ -53,38 +55,40 @@ impl RowSampling {
     }
 }
 
-/// Ids that the tokens of a step's rows are drawn among: no more is computed.
+/// Candidate set of the rows of a step: the ids that the device must consider.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum CandidateSet {
     /// The most probable id of each row.
     Top1,
-    /// The first few, at most [`MAX_CANDIDATES`].
+    /// The first few ids, at most [`MAX_CANDIDATES`].
     SmallTopK,
-    /// The first k, however many. A step with it has one row.
+    /// The first k ids, for any k; only in steps with one row.
     TopK,
-    /// The fewest with a probability together. A step with it has one row.
+    /// The fewest ids with a given total probability; only in steps with one row.
     TopP,
-    /// All.
+    /// All ids of the vocabulary.
     All,
-    /// The first few of some rows, all of others.
+    /// The first few ids for some rows, all ids for others.
     Mixed,
 }
 
 impl CandidateSet {
-    /// May a step of several rows have it?
+    /// Returns whether steps with several rows support it.
     pub fn is_batched(self) -> bool {
         !matches!(self, CandidateSet::TopK | CandidateSet::TopP)
     }
-    /// Ids that rows of both kinds need.
+    /// Returns the candidate set of a step with rows of both kinds.
     pub fn and(self, other: CandidateSet) -> CandidateSet {
         match (self, other) {
             (a, b) if a == b => a,
-            (CandidateSet::Top1, CandidateSet::SmallTopK) | (CandidateSet::SmallTopK, CandidateSet::Top1) => CandidateSet::SmallTopK,
+            (CandidateSet::Top1, CandidateSet::SmallTopK) | (CandidateSet::SmallTopK, CandidateSet::Top1) => {
+                CandidateSet::SmallTopK
+            }
             _ => CandidateSet::Mixed,
         }
     }
-    /// The function that chooses so for up to `most` rows of logits over a vocabulary: [`one_function`],
-    /// [`rows_function`] or [`row_sampling_function`].
+    /// Returns the function that samples up to `most` rows of logits:
+    /// [`one_function`], [`rows_function`] or [`row_sampling_function`].
     pub fn function(self, vocabulary: usize, most: usize) -> Function {
         let choice = match self {
             CandidateSet::Top1 => SamplingMethod::Greedy,
@@ -102,9 +106,12 @@ impl CandidateSet {
     }
 }
 
-/// The functions `sample.best.rows`, `sample.all.rows` and `sample.drawn.rows`, which draw among those ids, for `n` rows of logits over a vocabulary, `n` from 1 to `most`. Slots: logits `[n, vocabulary]` f32;
-/// the numbers of each request `[n, 4]` f32, of which the second is at most [`MAX_CANDIDATES`], and 0 for all; the random number of each `[n]` i32; the ids `[n]` i32, or −1 where none can be chosen: a logit is no number,
-/// or infinite, or none is above −∞.
+/// Returns `sample.best.rows`, `sample.all.rows` or `sample.drawn.rows` for `n` rows of logits, `n`
+/// from 1 to `most`.
+///
+/// Inputs: logits `[n, vocabulary]` f32; parameters of each request `[n, 4]` f32, with top-k at
+/// most [`MAX_CANDIDATES`], or 0 for all; a random number for each `[n]` i32. Output: ids `[n]`
+/// i32, or −1 if a logit is NaN or infinite, or none is above −∞.
 pub fn row_sampling_function(vocabulary: usize, most: usize, among: CandidateSet) -> Function {
     let name = match among {
         CandidateSet::Top1 | CandidateSet::SmallTopK => "best",
@@ -126,59 +133,69 @@ pub fn row_sampling_function(vocabulary: usize, most: usize, among: CandidateSet
         CandidateSet::Top1 | CandidateSet::SmallTopK => of.among_first(),
         CandidateSet::All => of.among_all(),
         CandidateSet::TopK | CandidateSet::TopP => unreachable!("{among:?} is chosen for one row"),
-        CandidateSet::Mixed => numbers.slice(1, 1, 1).reshape(dims![n]).lt(0.5).select(of.among_all(), of.among_first()),
+        CandidateSet::Mixed => {
+            numbers.slice(1, 1, 1).reshape(dims![n]).lt(0.5).select(of.among_all(), of.among_first())
+        }
     };
-    // Comparisons with what is no number are false.
+    // Comparisons with NaN are false.
     let numbers = x.lt(f64::from(f32::MAX)).cast(Scalar::I32).sum(&[2]).sum(&[1]);
     let sound = numbers.equals((parts * columns) as i64) & largest.gt(f64::from(f32::MIN));
     c.output("tokens", sound.select(id.clamp_index(vocabulary - 1), c.constant(-1.0, Scalar::I32)));
     c.finish()
 }
 
-/// Rows of logits, and what is drawn of each with.
+/// Rows of logits with sampling parameters.
 pub(super) struct RowSampler<'g> {
-    /// The logits in parts `[n, parts, COLUMNS]`; what is behind a row's last is below all others.
+    /// The logits in parts `[n, parts, COLUMNS]`, padded with the lowest finite number.
     pub x: Tensor<'g>,
-    /// The largest of each part `[n, parts]`, and of each row `[n]`.
+    /// The largest logit of each part `[n, parts]`, and of each row `[n]`.
     pub of_part: Tensor<'g>,
     pub largest: Tensor<'g>,
-    /// Rows.
+    /// Number of rows, a scalar.
     pub n: Tensor<'g>,
     pub vocabulary: usize,
-    /// The numbers of each request `[n, REQUEST_PARAMS]`.
+    /// Parameters of each request `[n, REQUEST_PARAMS]`.
     pub numbers: Tensor<'g>,
-    /// The random number of each `[n]` i32.
+    /// Random number of each request `[n]` i32.
     pub random: Tensor<'g>,
 }
 
 impl<'g> RowSampler<'g> {
-    /// Of each row a number `[n, 1]` beside all that it has.
+    /// Returns parameter `i` of each row, `[n, 1]`.
     fn number(&self, i: usize) -> Tensor<'g> {
         self.numbers.slice(1, i, 1)
     }
     fn parts(&self) -> usize {
         self.vocabulary.div_ceil(COLUMNS)
     }
-    /// The id `[n]` of each row among its first few.
+    /// Samples an id `[n]` for each row from its first few ids.
     fn among_first(&self) -> Tensor<'g> {
         let &RowSampler { x, of_part, largest, n, vocabulary, random, .. } = self;
         let (scale, top_k, top_p, min_p) =
             (self.number(0), self.number(1), self.number(2).reshape(dims![n]), self.number(3));
         let c = x.capture();
-        let (best, id) = top_ids(&LogitRows { x, of_row: of_part, n, rows: self.parts(), columns: COLUMNS }, MAX_CANDIDATES);
+        let (best, id) =
+            top_ids(&LogitRows { x, of_row: of_part, n, rows: self.parts(), columns: COLUMNS }, MAX_CANDIDATES);
         let below = best - largest.unsqueeze(1);
-        let (among, none) = (c.iota(dims![n, MAX_CANDIDATES], 1).lt(top_k.cast(Scalar::I32)), c.constant(0.0, Scalar::I64));
-        // Probabilities are those among the first k; an id stays while those before it have not enough together.
+        let (among, none) =
+            (c.iota(dims![n, MAX_CANDIDATES], 1).lt(top_k.cast(Scalar::I32)), c.constant(0.0, Scalar::I64));
+        // Probabilities are relative to the first k; an id remains while the ids before it have
+        // less than top-p in total.
         let mass = among.select(weight_of(below, plain(below)), none);
         let wanted = part_of(mass.sum(&[1]), top_p).unsqueeze(1);
         let inside = id.lt(vocabulary as i64);
-        let stays = among & inside & prefix_sums(mass, MAX_CANDIDATES, 0).lt(wanted) & at_least(best, largest.unsqueeze(1) + min_p);
+        let stays = among
+            & inside
+            & prefix_sums(mass, MAX_CANDIDATES, 0).lt(wanted)
+            & at_least(best, largest.unsqueeze(1) + min_p);
         let weight = stays.select(weight_of(below, scale), none);
         let target = target_of(weight.sum(&[1]), random).unsqueeze(1);
-        let place = first_reached(weight, target, MAX_CANDIDATES).clamp_index(MAX_CANDIDATES - 1) + c.iota(dims![n], 0) * MAX_CANDIDATES as i64;
+        let place = first_reached(weight, target, MAX_CANDIDATES).clamp_index(MAX_CANDIDATES - 1)
+            + c.iota(dims![n], 0) * MAX_CANDIDATES as i64;
         id.reshape(dims![n * MAX_CANDIDATES as i64]).gather(place)
     }
-    /// The id `[n]` of each row among all, in the order of ids: the part in which the sum of weights reaches the target, and the place there.
+    /// Samples an id `[n]` for each row from all ids in ascending order: first the part in which
+    /// the prefix sum of weights reaches the target, then the index within it.
     pub fn among_all(&self) -> Tensor<'g> {
         let &RowSampler { x, n, random, .. } = self;
         let (c, parts, columns) = (x.capture(), self.parts(), COLUMNS as i64);
@@ -188,7 +205,7 @@ impl<'g> RowSampler<'g> {
         let target = target_of(of_part.sum(&[1]), random).unsqueeze(1);
         let part = first_reached(of_part, target, parts).clamp_index(parts - 1);
         let before = c.iota(dims![n, parts], 1).lt(part.unsqueeze(1)).select(of_part, 0i64).sum(&[1]).unsqueeze(1);
-        // That part's weights are computed once more.
+        // The weights of that part are recomputed.
         let row = c.iota(dims![n], 0) * parts as i64 + part;
         let own = x.reshape(dims![n * parts as i64, COLUMNS]).gather(row);
         let first = part.unsqueeze(1) * columns;
@@ -196,7 +213,8 @@ impl<'g> RowSampler<'g> {
         let place = first_reached(weight.reshape(dims![n, COLUMNS]), target - before, COLUMNS);
         part * columns + place
     }
-    /// The weights of logits `[n, .., ..]` with these ids, at each row's temperature: of those that stay.
+    /// Returns the weights of logits `[n, .., ..]` with these ids at each row's temperature;
+    /// 0 for truncated ids.
     fn weight(&self, x: Tensor<'g>, id: Tensor<'g>) -> Tensor<'g> {
         let [largest, min_p, scale] =
             [self.largest.unsqueeze(1), self.number(3), self.number(0)].map(|of| of.unsqueeze(1));
@@ -205,12 +223,14 @@ impl<'g> RowSampler<'g> {
     }
 }
 
-/// Of each row of weights `[n, m]` the first place whose sum, its own weight included, is above the target `[n, 1]`; `m` where there is none.
+/// Returns for each row of weights `[n, m]` the first index with an inclusive prefix sum above the
+/// target `[n, 1]`; `m` if there is none.
 fn first_reached<'g>(weight: Tensor<'g>, target: Tensor<'g>, m: usize) -> Tensor<'g> {
     target.lt(prefix_sums(weight, m, 1)).cast(Scalar::I32).sum(&[1]) * -1i64 + m as i64
 }
 
-/// Of each place of rows `[n, m]` the sum of those before it, and of so many from it on.
+/// Returns the prefix sums of rows `[n, m]`; each includes `own` elements from its index on
+/// (0: exclusive, 1: inclusive).
 fn prefix_sums(values: Tensor<'_>, m: usize, own: i64) -> Tensor<'_> {
     let square = dims![m, m];
     let c = values.capture();
@@ -218,8 +238,11 @@ fn prefix_sums(values: Tensor<'_>, m: usize, own: i64) -> Tensor<'_> {
     counts.unsqueeze(0).select(values.unsqueeze(1), 0i64).sum(&[2])
 }
 
-/// The function `sample.next` for the tokens of a step of `n` rows, `n` from 1 to `most`. Its slots: the ids that were chosen for the rows of another step `[most]` i32; of each row which of them it is, or −1
-/// `[n]` i32; what it is then `[n]` i32; the tokens `[n]` i32.
+/// Returns the function `sample.next`, which gathers the tokens of a step of `n` rows, `n`
+/// from 1 to `most`.
+///
+/// Inputs: the ids chosen for the rows of the previous step `[most]` i32; for each row its index
+/// there, or −1, `[n]` i32; the id to use for −1 `[n]` i32. Output: the tokens `[n]` i32.
 pub fn next_function(most: usize) -> Function {
     let c = Capture::new(format!("sample.next{most}"));
     let n = if most == 1 { c.int(1) } else { c.var("n", 1, most) };

@@ -1,9 +1,10 @@
-//! Tokens that a device draws for rows of a step against those of the host, and where the next step takes them.
+//! Compares tokens sampled on a device for rows of a step with those of the host, and tests how the
+//! next step reads them.
 
 use super::device_tests::{Chooser, logits, off};
 use super::*;
 
-/// Rows of a step.
+/// Maximum rows of a step.
 const MOST: usize = 3;
 
 fn ways() -> Vec<SamplingParams> {
@@ -19,21 +20,31 @@ fn ways() -> Vec<SamplingParams> {
     ]
 }
 
-/// The functions of a device that draw so.
+/// Sampling functions of a device, by candidate set.
 struct Choosers(Vec<(CandidateSet, Chooser)>);
 
 impl Choosers {
     fn new(device: &str, n: usize) -> Choosers {
         let all = [CandidateSet::SmallTopK, CandidateSet::All, CandidateSet::Mixed];
-        Choosers(all.into_iter().map(|among| (among, Chooser::for_function(device, row_sampling_function(n, MOST, among)))).collect())
+        Choosers(
+            all.into_iter()
+                .map(|among| (among, Chooser::for_function(device, row_sampling_function(n, MOST, among))))
+                .collect(),
+        )
     }
 }
 
-/// The tokens of these rows, chosen at these positions.
+/// Returns the tokens sampled for these rows at these positions.
 fn drawn(Choosers(all): &mut Choosers, rows: &[Vec<f32>], samplers: &[Sampler], at: usize) -> Vec<i32> {
     let draws: Vec<RowSampling> = samplers.iter().map(|sampler| RowSampling::new(sampler).expect("drawn")).collect();
-    let among = draws.iter().map(RowSampling::candidate_set).reduce(CandidateSet::and).expect("rows").and(CandidateSet::SmallTopK);
-    let among = if draws.iter().all(|draws| draws.candidate_set() == CandidateSet::All) { CandidateSet::All } else { among };
+    let among = draws
+        .iter()
+        .map(RowSampling::candidate_set)
+        .reduce(CandidateSet::and)
+        .expect("rows")
+        .and(CandidateSet::SmallTopK);
+    let among =
+        if draws.iter().all(|draws| draws.candidate_set() == CandidateSet::All) { CandidateSet::All } else { among };
     let (_, chooser) = all.iter_mut().find(|one| one.0 == among).expect("one of them");
     let numbers: Vec<f32> = draws.iter().flat_map(|draws| draws.numbers).collect();
     let random: Vec<u32> = draws.iter().enumerate().map(|(row, draws)| draws.random.at(at + row)).collect();

@@ -9,13 +9,13 @@ fn off() -> SamplingParams {
     SamplingParams { temperature: 1.0, top_k: 0, top_p: 1.0, min_p: 0.0, ..SamplingParams::default() }
 }
 
-/// The tokens of the first `n` positions, with the same logits at each.
+/// Returns the tokens of the first `n` positions, with the same logits at each.
 fn draws(s: &mut Sampler, logits: &[f32], n: usize) -> Vec<u32> {
     let history = vec![0; n];
     (0..n).map(|position| s.sample(logits, &history[..position]).unwrap()).collect()
 }
 
-/// Which tokens can be drawn.
+/// Returns the tokens that can be drawn.
 fn support(params: SamplingParams, logits: &[f32]) -> Vec<u32> {
     let mut seen = draws(&mut sampler(params), logits, 4000);
     seen.sort_unstable();
@@ -52,7 +52,7 @@ fn each_truncation_keeps_what_it_says() {
     assert_eq!(support(SamplingParams { top_k: 2, top_p: 0.5, ..off() }, &logits), [1]);
     assert_eq!(support(SamplingParams { min_p: 0.45, ..off() }, &logits), [0, 1, 4]);
     assert_eq!(support(SamplingParams { min_p: 1.0, ..off() }, &logits), [1]);
-    // Temperature comes after truncation: it does not change which tokens are left.
+    // Temperature comes after truncation: it does not change which tokens remain.
     assert_eq!(support(SamplingParams { top_p: 0.65, temperature: 100.0, ..off() }, &logits), [1, 4]);
 }
 
@@ -94,11 +94,12 @@ fn a_seed_gives_this_sequence() {
     let logits: Vec<f32> = (0..100).map(|i| (i * 37 % 100) as f32 / 16.0).collect();
     let mut s = sampler(SamplingParams { seed: 42, ..SamplingParams::default() });
     assert_eq!(draws(&mut s, &logits, 12), GOLDEN);
-    // A position has its number, whatever was asked before.
+    // A position's random number does not depend on earlier calls.
     assert_eq!(s.sample(&logits, &[0; 3]), Ok(GOLDEN[3]));
 }
 
-/// Computed by an independent implementation of the chain, in floats, and of the generator in Python.
+/// Computed by an independent implementation of the chain (in floats) and of
+/// the generator, in Python.
 const GOLDEN: [u32; 12] = [97, 64, 13, 5, 35, 35, 81, 62, 70, 8, 43, 35];
 
 #[test]

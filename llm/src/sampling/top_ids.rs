@@ -1,29 +1,32 @@
-//! The first few ids in order, ties included, found in three steps that each keep as many parts of the vocabulary as ids are wanted.
+//! The first k ids in order, ties included, found in three steps that each keep k
+//! parts of the vocabulary.
 //!
-//! Of parts ranked by their largest logit (of equal ones the earlier first), the first k hold the first k ids: an id in another part
-//! has k ids before it, one in each of these. So rows of 256 become k rows, those k rows of 16, those k ids. To rank n things
-//! takes n² comparisons: 2.5 million for 64 of 154,880 ids, of which no kernel waits for another but at the three steps.
+//! If parts are ranked by their largest logit (ties by position), the first k parts contain the
+//! first k ids: an id in another part has at least k ids before it, one in each of these. So rows
+//! of 256 become k rows, then k rows of 16, then k ids. Ranking n values takes n² comparisons: 2.5
+//! million for 64 of 154,880 ids, with only three dependent kernels.
 
 use gristmill_tensor::dims;
 use gristmill_tensor::tensor::Tensor;
 use gristmill_uop::dtype::Scalar;
 
-/// Length of the shorter rows.
+/// Row length of the second step.
 const SHORT_ROW: usize = 16;
 
 /// Values of several sequences, in rows of equal length: `[n, rows, columns]`.
 #[derive(Clone, Copy)]
 pub(super) struct LogitRows<'g> {
     pub x: Tensor<'g>,
-    /// The largest of each row, `[n, rows]`.
+    /// The largest value of each row, `[n, rows]`.
     pub of_row: Tensor<'g>,
-    /// How many sequences: a scalar.
+    /// Number of sequences, a scalar.
     pub n: Tensor<'g>,
     pub rows: usize,
     pub columns: usize,
 }
 
-/// Of each sequence the places, among `m` values with ids, of the `k` largest in descending order; of equal ones the lower id comes first. i32 `[n, k]`.
+/// Returns for each sequence the indices of the `k` largest of `m` values in descending order, ties
+/// by ascending id, i32 `[n, k]`.
 fn largest_positions<'g>(value: Tensor<'g>, id: Tensor<'g>, n: Tensor<'g>, m: usize, k: usize) -> Tensor<'g> {
     let c = value.capture();
     let before = value.unsqueeze(2).lt(value.unsqueeze(1))
@@ -33,10 +36,11 @@ fn largest_positions<'g>(value: Tensor<'g>, id: Tensor<'g>, n: Tensor<'g>, m: us
     (hot.cast(Scalar::I32) * c.iota(dims![n, k, m], 2)).sum(&[2]).clamp_index(m - 1)
 }
 
-/// Of each sequence the first `k` ids with their logits, in order: f32 and i32 `[n, k]`. There are as many as a row is long at least.
+/// Returns for each sequence the first `k` logits and ids in order, f32 and i32 `[n, k]`. `k` must
+/// not exceed the length of a row.
 pub(super) fn top_ids<'g>(of: &LogitRows<'g>, k: usize) -> (Tensor<'g>, Tensor<'g>) {
     let (c, n) = (of.x.capture(), of.n);
-    // Where the places `[n, k]` of sequences lie among all of them, each of which has `m`.
+    // Index of `[n, k]` positions in the flattened values, with `m` values for each sequence.
     let flat = |place: Tensor<'g>, k: usize, m: usize| place + c.iota(dims![n, k], 0) * m as i64;
     let rows = k.min(of.rows);
     let row = largest_positions(of.of_row, c.iota(dims![n, of.rows], 1), n, of.rows, rows);

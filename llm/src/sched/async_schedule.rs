@@ -1,20 +1,21 @@
 //! Asynchronous scheduling: decode step t+1 starts before step t's tokens are read.
 //!
-//! Step t+1 has a row of every sequence that is not known to end with step t. The row of one that ends is discarded, and its pages are held until the step is over.
+//! Step t+1 has a row for every sequence that is not known to end with step t. If a sequence does
+//! end, its row is discarded, and its pages are held until the step is over.
 
 use super::batch::{Batch, Decode};
-use super::batcher::{Batcher, SamplingFn, ReadySequence};
+use super::batcher::{Batcher, ReadySequence, SamplingFn};
 use super::error::Error;
-use crate::engine::{DecodeRow, TokenSource, Step};
+use crate::engine::{DecodeRow, Step, TokenSource};
 use std::time::Instant;
 
 impl Batcher {
-    /// The token that the device drew for a sequence; none where the host chooses.
+    /// Returns the token that the device sampled for a sequence; `None` if the host chooses.
     pub fn drawn(&self, of: ReadySequence) -> Option<u32> {
         *self.in_flight.drawn.get(of.row?)?
     }
-    /// Starts a batch of known tokens if the device can choose all of the next ones. Returns whether it
-    /// was started.
+    /// Starts a batch of known tokens if the device can sample all of the next ones. Returns
+    /// whether it was started.
     pub(super) fn start_in_flight(&mut self, batch: &Batch, sampling: &mut SamplingFn) -> Result<bool, Error> {
         let by_host = std::mem::take(&mut self.in_flight.host_chooses);
         let moved = !(batch.copies.is_empty() && batch.states.is_empty() && batch.swaps.is_empty());
@@ -26,7 +27,7 @@ impl Batcher {
         self.in_flight.last_read = None;
         self.start(batch, None, sampling)
     }
-    /// Starts a batch whose tokens the step `before` chooses, or whose tokens are known.
+    /// Starts a batch. Its tokens are chosen by the in-flight step `before`, or known.
     fn start(&mut self, batch: &Batch, before: Option<&Batch>, sampling: &mut SamplingFn) -> Result<bool, Error> {
         let contiguous = self.is_contiguous();
         let Batcher { engine, scheduler, .. } = self;
@@ -36,8 +37,14 @@ impl Batcher {
                 Some(row) => TokenSource::Row(row),
                 None => TokenSource::Token(scheduler.tokens(d.sequence)[d.position]),
             };
-            let (draws, _) = sampling(d.sequence).filter(|(draws, _)| !several || draws.candidate_set().is_batched())?;
-            Some(DecodeRow { token, position: d.position, pages: scheduler.pages(d.sequence, d.position), sampling: draws })
+            let (draws, _) =
+                sampling(d.sequence).filter(|(draws, _)| !several || draws.candidate_set().is_batched())?;
+            Some(DecodeRow {
+                token,
+                position: d.position,
+                pages: scheduler.pages(d.sequence, d.position),
+                sampling: draws,
+            })
         };
         let Some(rows) = batch.decodes.iter().map(row).collect::<Option<Vec<DecodeRow>>>() else { return Ok(false) };
         let step = Step { chunk: None, rows: &rows, batch_invariant: batch.batch_invariant, contiguous };
@@ -46,8 +53,12 @@ impl Batcher {
         self.steps.asynchronous += u64::from(started && before.is_some());
         Ok(started)
     }
-    /// Starts the step behind the one in flight, as far as it is known, and reads the latter's tokens.
-    pub(super) fn read_in_flight(&mut self, batch: &Batch, sampling: &mut SamplingFn) -> Result<Vec<ReadySequence>, Error> {
+    /// Starts the next step as far as it is known, then reads the tokens of the step in flight.
+    pub(super) fn read_in_flight(
+        &mut self,
+        batch: &Batch,
+        sampling: &mut SamplingFn,
+    ) -> Result<Vec<ReadySequence>, Error> {
         let context = self.engine.context();
         let mut goes_on =
             |sequence, position| sampling(sequence).is_some_and(|(_, left)| left > 1 && position < context);
@@ -74,13 +85,13 @@ impl Batcher {
         }
         Ok(self.chosen_rows(batch))
     }
-    /// The sequences of a batch, still running, whose tokens the device has drawn.
+    /// Returns the running sequences of a batch for which the device has sampled tokens.
     fn chosen_rows(&mut self, batch: &Batch) -> Vec<ReadySequence> {
         let rows = batch.decodes.iter().enumerate();
         let here = rows.filter(|(_, d)| self.scheduler.next_position(d.sequence) == Some(d.position));
         let (known, unknown): (Vec<_>, Vec<_>) = here.partition(|(row, _)| self.in_flight.drawn[*row].is_some());
         // A row without a token runs again, so that the host sees its logits. A recurrent state has
-        // seen the token already: all behind its last snapshot runs again.
+        // already advanced past that token, so the sequence is recomputed from its last snapshot.
         self.in_flight.host_chooses |= !unknown.is_empty();
         if self.engine.cache().state_rows() > 0 {
             unknown.iter().for_each(|(_, d)| self.scheduler.requeue(d.sequence));
@@ -90,17 +101,17 @@ impl Batcher {
         self.scheduler.finish_batch(&Batch { decodes, ..Batch::default() });
         stepped
     }
-    /// Waits for the step in flight, if there is one; its tokens are handed out with the next step.
+    /// Waits for the step in flight, if there is one; its tokens are returned with the next step.
     pub(super) fn wait_in_flight(&mut self) -> Result<(), Error> {
         if self.in_flight.batch.is_some() && self.in_flight.waited.is_none() {
             self.in_flight.waited = Some(self.engine.wait()?.chosen);
         }
         Ok(())
     }
-    /// Ends the step in flight if no sequence is left that reads it.
+    /// Ends the step in flight if no sequences are left.
     pub(super) fn end_if_idle(&mut self) {
         if self.scheduler.is_idle() && self.in_flight.batch.is_some() {
-            // Its sequences are gone; the next step meets what is wrong with the device.
+            // Its sequences are gone; the next step reports a device error.
             let _ = self.engine.finish();
             self.in_flight.forget();
             self.scheduler.release_in_flight();

@@ -1,73 +1,78 @@
-//! An engine that does what the scheduler says.
+//! Runs the scheduler's batches on an engine.
 
 use super::batch::{Batch, Decode, Load, PrefillChunk, SchedulerConfig};
 use super::error::Error;
 use super::generation::{Generation, ModelOutput, TokenStep};
 use super::in_flight::InFlight;
-use super::prefill_budget::PrefillBudget;
 use super::pages::Swap;
+use super::prefill_budget::PrefillBudget;
 use super::scheduler::Scheduler;
 use super::sequence::{SequenceId, SequenceOptions};
 use crate::arch::{Logits, Options};
-use crate::engine::{Chunk, Engine, DecodeRow, TokenRun, TokenSource, Step};
-use crate::sampling::{RowParams, SamplingMethod, RowSampling, Candidates};
+use crate::engine::{Chunk, DecodeRow, Engine, Step, TokenRun, TokenSource};
+use crate::sampling::{Candidates, RowParams, RowSampling, SamplingMethod};
 use std::ops::ControlFlow;
 use std::time::Instant;
 
-/// A sequence whose next token is to be chosen, after a step.
+/// A sequence that is ready for its next token after a step.
 #[derive(Clone, Copy, Debug)]
 pub struct ReadySequence {
-    /// Which.
+    /// The sequence to choose a token for.
     pub sequence: SequenceId,
-    /// Its row of the step; none where it was a piece in a step of its own.
+    /// Its row of the step; `None` for a chunk that ran in a step of its own.
     pub(super) row: Option<usize>,
 }
 
-/// How many steps of the model there were.
+/// Numbers of engine steps and swapped-in pages.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct StepCounts {
-    /// All of them.
+    /// All steps of the engine.
     pub all: u64,
-    /// Those with tokens of answers and a piece of a prompt.
+    /// Mixed batches: decode rows and a prefill chunk in one step.
     pub mixed: u64,
-    /// Those that were started before the one before was read.
+    /// Steps that started before the previous step's tokens were read.
     pub asynchronous: u64,
-    /// Pages that came back from the host.
+    /// Pages swapped in from the host KV cache.
     pub kv_pages_swapped_in: u64,
 }
 
 /// A step that failed, and the sequences that ended with it.
 #[derive(Debug)]
 pub struct FailedStep {
-    /// Why.
+    /// Cause of the failure.
     pub error: Error,
-    /// Who was in it. They are gone.
+    /// Sequences of the step, which have been removed.
     pub sequences: Vec<SequenceId>,
 }
 
-/// Runs a part of a prompt on an engine. May break off.
+/// Runs a part of a prompt on an engine, and may stop early.
 pub type RunPart<'a> = dyn FnMut(&mut Engine, TokenRun) -> Result<ControlFlow<()>, Error> + 'a;
 
-/// Says what is asked of the row of a sequence, whose tokens these are; nothing where its most probable token will do, or all of its logits are wanted.
+/// Returns the sampling parameters for the row of a sequence with the given tokens.
+///
+/// `None` if the most probable token suffices or all logits are needed.
 pub type RowParamsFn<'a> = dyn FnMut(SequenceId, &[u32]) -> Option<RowParams> + 'a;
 
-/// Says how a device may choose the tokens of a sequence before the host has seen the one before, and how many may still come; nothing where the host has to choose.
+/// Returns how the device samples a sequence's tokens, and how many more tokens it may have.
+///
+/// `None` if the host must choose.
 pub type SamplingFn<'a> = dyn FnMut(SequenceId) -> Option<(RowSampling, usize)> + 'a;
 
-/// Many sequences of one model: prompts go in, whose next token it is comes out, and the token that was chosen goes in.
+/// Runs many sequences of one model by continuous batching. The caller adds prompts, chooses each
+/// next token from a step's output, and pushes it.
 pub struct Batcher {
     pub(super) engine: Engine,
     config: SchedulerConfig,
-    /// What the host's places for pages hold.
+    /// Slots of the host KV cache: the bytes of one page each.
     host_cache: Vec<Vec<u8>>,
     pub(super) scheduler: Scheduler,
     pub(super) prefill_budget: PrefillBudget,
-    /// Logits after the piece of the last step, and those that were asked for.
+    /// Logits after the last step's chunk, and those last read for a row.
     chunk_logits: Vec<f32>,
     logits: Vec<f32>,
-    /// The most probable token of each row of the last step.
+    /// The token that the last step chose for each row.
     chosen: Vec<Option<u32>>,
-    /// What the rows of the last step were told, and whether any are.
+    /// Candidates of the last step's rows, and whether the device computes them.
     candidates: Vec<Option<Candidates>>,
     uses_candidates: bool,
     pub(super) steps: StepCounts,
@@ -104,9 +109,11 @@ impl Batcher {
             engine,
         }
     }
-    /// With so many bytes of the host's memory, at most, for pages that leave the pool: they come back by a copy where they are asked for again. Of nobody yet.
+    /// Adds a host KV cache of at most `bytes` bytes for pages that leave the pool; a prefix hit
+    /// swaps them in again. Call it before sequences are added.
     ///
-    /// None where there is a pool of windows or of states: what a page has of those may be gone long before the page is.
+    /// There is no host cache with a window pool or recurrent states, as these may be
+    /// evicted before their page.
     pub fn with_host_cache(self, bytes: usize) -> Batcher {
         let more = self.config.window_pool.is_some() || self.config.state_rows > 0;
         let places = if more { 0 } else { bytes / self.engine.cache().page_bytes().max(1) };
@@ -114,49 +121,56 @@ impl Batcher {
         let host = (0..places).map(|_| Vec::new()).collect();
         Batcher { config: bounds, host_cache: host, scheduler: Scheduler::new(bounds), ..self }
     }
-    /// With rows that are told what is asked of them, or not, whatever the device is better at. Tokens are the same.
+    /// Overrides whether the device computes sampling candidates. The tokens are the same.
     pub fn with_candidates(self, ranks: bool) -> Batcher {
         Batcher { uses_candidates: ranks, ..self }
     }
-    /// With steps that are started before the one before is read, or none, whatever the device is better at. Tokens are the same.
+    /// Overrides whether steps start before the previous step is read. The tokens are the same.
     pub fn with_async_scheduling(self, wanted: bool) -> Batcher {
         Batcher { in_flight: InFlight::new(wanted), ..self }
     }
-    /// Forgets everybody and everything: after a fault of ours, when nothing may be what it should.
+    /// Removes all sequences and empties the prefix cache, after an internal error.
     pub fn reset(&mut self) {
-        // What ran may have failed as well; nothing of it is used.
+        // The step in flight may fail too; its result is not used.
         let _ = self.engine.finish();
         self.in_flight.forget();
         self.scheduler = self.scheduler.emptied();
     }
-    /// The engine.
+    /// The engine that runs the batches.
     pub fn engine(&self) -> &Engine {
         &self.engine
     }
-    /// Who is in the next step.
+    /// The scheduler that plans the batches.
     pub fn scheduler(&self) -> &Scheduler {
         &self.scheduler
     }
-    /// How many steps there were.
+    /// Step counts since creation.
     pub fn steps(&self) -> StepCounts {
         self.steps
     }
-    /// How much there is to do.
+    /// Load of the scheduler.
     pub fn load(&self) -> Load {
         self.scheduler.load()
     }
-    /// Bytes of pages and rows of states that nobody has and that hold what may be asked for again, with the host's.
+    /// Bytes of unreferenced prefix-cache pages and state snapshots, including the host KV cache.
     pub fn cached_bytes(&self) -> usize {
-        let Load { cached_pages: kept_pages, cached_window_pages: kept_windows, cached_states: kept_states, host_pages: away_pages, .. } = self.load();
+        let Load {
+            cached_pages: kept_pages,
+            cached_window_pages: kept_windows,
+            cached_states: kept_states,
+            host_pages: away_pages,
+            ..
+        } = self.load();
         let cache = self.engine.cache();
         (kept_pages + away_pages) * cache.page_bytes()
             + kept_windows * cache.window_page_bytes()
             + kept_states * self.engine.model().state_bytes()
     }
-    /// Has a prompt wait for its turn.
+    /// Queues the prompt of a new sequence.
     ///
     /// # Errors
-    /// When it is empty, does not leave room for one more token, or has tokens that there are not.
+    /// When the prompt is empty, leaves no room for another token, or has
+    /// ids outside the vocabulary.
     pub fn add(&mut self, prompt: &[u32], options: SequenceOptions) -> Result<SequenceId, Error> {
         let context = self.engine.context();
         if prompt.len() >= context {
@@ -165,36 +179,46 @@ impl Batcher {
         self.engine.check_tokens(prompt)?;
         Ok(self.scheduler.add(prompt.to_vec(), options))
     }
-    /// Goes on with a sequence whose turn it was.
+    /// Appends the chosen token to a sequence.
     pub fn push(&mut self, sequence: SequenceId, token: u32) {
         self.scheduler.push(sequence, token);
     }
-    /// A sequence ends.
+    /// Removes a sequence; its pages stay in the prefix cache.
     pub fn remove(&mut self, sequence: SequenceId) {
         self.scheduler.remove(sequence);
         self.end_if_idle();
     }
-    /// A sequence ends, of whose logits some were no numbers: nothing that it has computed is used again.
+    /// Removes a sequence that produced non-finite logits; its pages are not reused.
     pub fn discard(&mut self, sequence: SequenceId) {
         self.scheduler.discard(sequence);
         self.end_if_idle();
     }
-    /// Is there no room for another token of it?
+    /// Returns whether the context has no room for another token of the sequence.
     pub fn is_full(&self, sequence: SequenceId) -> bool {
         self.scheduler.tokens(sequence).len() >= self.engine.context()
     }
-    /// Runs the next step: whose next token is to be chosen then, before the step after. While it runs `asking` says what is asked of the rows of those.
+    /// Runs the next step and returns the sequences that are ready for a token. Choose and push
+    /// their tokens before the next step.
+    ///
+    /// `row_params` is called while the step runs.
     ///
     /// # Errors
-    /// When the device fails. Those that were in the step have ended then.
+    /// When the device fails. The sequences of the step have been removed then.
     pub fn step(&mut self, row_params: &mut RowParamsFn) -> Result<Vec<ReadySequence>, FailedStep> {
         self.step_with(row_params, &mut |_| None)
     }
-    /// As [`Batcher::step`]. Where `drawing` says of all sequences how their tokens are chosen, and the device works beside the host, the step behind this one has been started when this returns.
+    /// Runs the next step as [`Batcher::step`] does, with asynchronous scheduling.
+    ///
+    /// If `sampling` covers all sequences and the device runs asynchronously, the following step
+    /// has been started on return.
     ///
     /// # Errors
     /// As for [`Batcher::step`].
-    pub fn step_with(&mut self, row_params: &mut RowParamsFn, sampling: &mut SamplingFn) -> Result<Vec<ReadySequence>, FailedStep> {
+    pub fn step_with(
+        &mut self,
+        row_params: &mut RowParamsFn,
+        sampling: &mut SamplingFn,
+    ) -> Result<Vec<ReadySequence>, FailedStep> {
         let batch = match self.in_flight.batch.take() {
             Some(batch) => batch,
             None => {
@@ -211,8 +235,8 @@ impl Batcher {
         };
         self.read_in_flight(&batch, sampling).map_err(|error| self.fail_step(error, &batch))
     }
-    /// Clears free pages that may hold NaN or infinity: contiguous steps multiply rows behind a
-    /// sequence by 0.
+    /// Clears free pages that may hold NaN or infinity: contiguous steps multiply rows past the end
+    /// of a sequence by 0.
     fn clear_distrusted(&mut self) -> Result<(), Error> {
         let [pages, windows] = self.scheduler.take_distrusted();
         match pages.is_empty() && windows.is_empty() {
@@ -220,8 +244,8 @@ impl Batcher {
             false => Ok(self.engine.clear_pages(&pages, &windows)?),
         }
     }
-    /// May a step of one sequence read neighbouring pages without a block table? Not beside another
-    /// sequence, whose rows may turn out not to be finite.
+    /// Returns whether a step of one sequence may read consecutive pages without a block table. Not
+    /// if other sequences run, since their rows may turn out not to be finite.
     pub(super) fn is_contiguous(&self) -> bool {
         self.scheduler.is_contiguous() && !self.scheduler.has_distrusted()
     }
@@ -236,7 +260,7 @@ impl Batcher {
         let both = batch.chunk.is_some() && !batch.decodes.is_empty();
         self.steps.all += if both && !batch.mixed { 2 } else { u64::from(!batch.is_empty()) };
         self.steps.mixed += u64::from(batch.mixed);
-        // The piece's last token is the first row of a step that it shares.
+        // In a mixed batch the chunk's last token is the first row.
         let first = usize::from(batch.mixed);
         self.chosen.clear();
         self.candidates.clear();
@@ -257,7 +281,7 @@ impl Batcher {
         batch.copies.iter().try_for_each(|copy| self.engine.copy_page(copy))?;
         batch.states.iter().try_for_each(|copy| self.engine.copy_state(copy))?;
         let begun = Instant::now();
-        // The chunk first: rows leave their logits where it leaves its own.
+        // The chunk runs first, since decode rows overwrite its logits.
         if let Some(piece) = &batch.chunk {
             let beside = if batch.mixed { &batch.decodes[..] } else { &[] };
             self.run_step(Some(piece), beside, false, row_params)?;
@@ -329,15 +353,17 @@ impl Batcher {
         }
         Ok(())
     }
-    /// The most probable token after a sequence; none where only its logits can tell.
+    /// Returns the most probable next token of a sequence; `None` if it must be
+    /// determined from the logits.
     pub fn most_probable(&self, of: ReadySequence) -> Option<u32> {
         *self.chosen.get(of.row?)?
     }
-    /// What was asked of the row of a sequence whose turn it is; nothing where nothing was, or the host is better at looking at all of its logits.
+    /// Returns the candidates of a sequence's row; `None` if none were requested or
+    /// all logits are needed.
     pub fn candidates(&self, of: ReadySequence) -> Option<&Candidates> {
         self.candidates.get(of.row?)?.as_ref()
     }
-    /// The logits after a sequence whose turn it is.
+    /// Reads the logits of a ready sequence.
     ///
     /// # Errors
     /// When the device fails.
@@ -350,11 +376,11 @@ impl Batcher {
             }
         }
     }
-    /// Runs a whole prompt in pages of its own, in parts of at most `most` tokens. `None` where there are
-    /// not enough pages now.
+    /// Runs a whole prompt in borrowed pages, in parts of at most `most` tokens. Returns `None` if
+    /// there are not enough free pages.
     ///
     /// # Errors
-    /// When the prompt does not fit or has tokens that there are not, or the device fails.
+    /// When the prompt does not fit or has ids outside the vocabulary, or the device fails.
     pub fn run_uncached(
         &mut self,
         prompt: &[u32],
@@ -384,15 +410,15 @@ impl Batcher {
             Ok(ControlFlow::Continue(()))
         };
         let flow = moved.and_then(|()| in_parts(&mut self.engine));
-        // Its rows may not be finite, whatever became of it.
+        // The rows may not be finite, even if the run succeeded.
         self.scheduler.return_borrowed(&borrowed);
         flow.map(Some)
     }
     /// Chooses the next token of a generation from a step's output, and advances the generation.
-    /// `on_logits` is called where the host must read the row of logits.
+    /// `on_logits` is called if the host must read the row of logits.
     ///
     /// # Errors
-    /// When the choice or the constraint fails. The sequence is not to be used again then.
+    /// When sampling or the constraint fails. The sequence must not be used again then.
     pub fn choose(
         &mut self,
         of: ReadySequence,

@@ -1,55 +1,59 @@
-//! How many tokens a piece of a prompt has while answers wait for it: as many as are run in the time that whoever reads them may wait.
+//! Size of prefill chunks while sequences decode, adapted to a limit on inter-token latency.
 
 use super::reuse::BLOCK;
 use std::time::Duration;
 
-/// How long the next token of an answer may take while a prompt is run beside it: text that comes every twentieth of a second seems to flow. Of the 60 ms that are meant at the 99th percentile 5 are left
-/// for scheduling and the network: on an H100 steps of 55 gave gaps of 54 ms at the 90th (docs/experiments.md, 100).
+/// Limit of the time between two tokens of an answer while a prompt is prefilled. The target is 60
+/// ms at the 99th percentile, with 5 ms for scheduling and the network: 55 ms steps gave gaps of 54
+/// ms at the 90th percentile on an H100 (docs/experiments/100).
 const MAX_TOKEN_INTERVAL: Duration = Duration::from_millis(55);
-/// Tokens of the first piece, before any was timed.
+/// Tokens of the first chunk, before any step was timed.
 const INITIAL_CHUNK: usize = 128;
-/// Fewer tokens take as long: the weights are read for them all the same.
+/// Fewer tokens take as long, since all weights are read anyway.
 const MIN_CHUNK: usize = BLOCK;
 
-/// What pieces beside answers have taken.
+/// Adapts the chunk size from measured steps.
 #[derive(Clone, Copy, Debug)]
 pub struct PrefillBudget {
     tokens: usize,
     max_tokens: usize,
-    /// What the last step of answers alone took.
+    /// Duration of the last step with decode rows alone.
     decode_time: Duration,
 }
 
 impl PrefillBudget {
-    /// For pieces of at most so many tokens.
+    /// Creates a budget for chunks of at most `most` tokens.
     pub fn new(most: usize) -> PrefillBudget {
         PrefillBudget { tokens: INITIAL_CHUNK.min(most), max_tokens: most, decode_time: Duration::ZERO }
     }
-    /// Most tokens of the next piece.
+    /// Returns the maximum tokens of the next chunk.
     pub fn tokens(&self) -> usize {
         self.tokens
     }
-    /// A piece of so many tokens took `piece`, and the step of the answers beside it `step`. Where that alone takes more than half of the time that they have, answers may stand still for as long as it: they
-    /// go on at half their speed then.
+    /// Records a chunk of `tokens` tokens that took `piece`, and a separate decode step that took
+    /// `step`. If decode steps take more than half of the limit, a chunk may take as long as one,
+    /// which halves the decode speed.
     pub fn record_chunk(&mut self, tokens: usize, piece: Duration, step: Duration) {
         self.decode_time = step;
         self.adapt(tokens, piece, MAX_TOKEN_INTERVAL.saturating_sub(step).max(step));
     }
-    /// A step of answers alone took that.
+    /// Records the duration of a decode step alone.
     pub fn record_decode(&mut self, step: Duration) {
         self.decode_time = step;
     }
-    /// A piece of so many tokens and the answers beside it took that in one step: as long as both together may take.
+    /// Records the duration of a mixed batch with a chunk of `tokens` tokens. It may take as long
+    /// as chunk and decode step in sequence.
     pub fn record_mixed(&mut self, tokens: usize, both: Duration) {
         self.adapt(tokens, both, MAX_TOKEN_INTERVAL.max(2 * self.decode_time));
     }
     fn adapt(&mut self, tokens: usize, took: Duration, may: Duration) {
-        // What is left of a prompt says little about a whole piece.
+        // The remainder of a prompt does not predict the time of a whole chunk.
         if tokens < self.tokens {
             return;
         }
         let share = may.as_secs_f64() / took.as_secs_f64().max(1e-6);
-        // By half or twice at most: one that was interrupted, or compiled first, says little either.
+        // Change by at most a factor of two: a step may have been
+        // interrupted, or included compilation.
         let wanted = (tokens as f64 * share.clamp(0.5, 2.0)) as usize / BLOCK * BLOCK;
         self.tokens = wanted.clamp(MIN_CHUNK, self.max_tokens.max(MIN_CHUNK)).min(self.max_tokens);
     }
@@ -59,7 +63,8 @@ impl PrefillBudget {
 mod tests {
     use super::*;
 
-    /// What pieces come to where one takes `fixed` and so much for each token.
+    /// Returns the settled chunk size and its duration, if a chunk takes `fixed`
+    /// plus `each` per token.
     fn settled(fixed: f64, each: f64, step: f64) -> (usize, f64) {
         let mut pace = PrefillBudget::new(512);
         let time = |tokens: usize| fixed + each * tokens as f64;
@@ -74,7 +79,8 @@ mod tests {
 
     #[test]
     fn a_step_of_both_takes_no_longer_than_one_after_the_other_may() {
-        // 10 ms and 0.25 ms for each token; answers alone take 20 ms: 55 ms in all.
+        // A mixed batch takes 10 ms plus 0.25 ms for each token, decode steps take 20 ms; the
+        // limit is 55 ms.
         let mut pace = PrefillBudget::new(512);
         let time = |tokens: usize| 0.01 + 0.000_25 * tokens as f64;
         for _ in 0..20 {
@@ -87,7 +93,8 @@ mod tests {
 
     #[test]
     fn pieces_take_as_long_as_readers_may_wait() {
-        // Fast devices run whole pieces, slower ones as many tokens as there is time for, and slow ones as many as a step of their answers takes.
+        // Fast devices run maximal chunks, slower ones as many tokens as the limit allows, and very
+        // slow ones chunks that take as long as a decode step.
         assert_eq!(settled(0.002, 0.000_05, 0.01).0, 512);
         let (tokens, time) = settled(0.01, 0.000_1, 0.02);
         assert!(time + 0.02 <= 0.055 && tokens >= 128, "{tokens} tokens in {time} s");

@@ -1,7 +1,11 @@
-//! Which tokens of which sequences are in the next step. Pure: no device and no clock, so that everything about it can be tested.
+//! Plans the next step: which tokens of which sequences run. It uses no device and no clock, so
+//! that it can be tested alone.
 //!
-//! A step has a token of every sequence that is being answered, and with them, or in a step of its own, a piece of one prompt; prompts take turns. A sequence is admitted, first come first, when there are pages
-//! for all of its tokens. Where pages run out the youngest gives up its own and is admitted again later, before any that came after it: the oldest always goes on.
+//! A batch has one token of every decoding sequence and a prefill chunk of one prompt, in a
+//! mixed batch or in a step of its own; prompts take turns. Sequences are admitted in order
+//! of arrival when there are pages for all of their tokens. When pages run out, the
+//! youngest sequence is preempted and later recomputed, before any that arrived after it,
+//! so the oldest always progresses.
 
 use super::batch::{Batch, Borrowed, Decode, Load, PrefillChunk, SchedulerConfig};
 use super::pages::{PagePool, PartialPage, PrefixHit, Swap};
@@ -11,17 +15,18 @@ use super::sequence::{Sequence, SequenceId, SequenceOptions};
 use crate::engine::{PageCopy, Pages, StateCopy};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Where others were seen to leave what a sequence begins with, as whole blocks: its states are kept there.
+/// Returns the end of the whole blocks that the prefix tree knew at admission; a state snapshot is
+/// taken there, as other sequences share that prefix.
 fn branch_point(s: &Sequence) -> usize {
     s.matched / BLOCK * BLOCK
 }
 
-/// What a copy is made of: held until then.
+/// Returns the source of a copy, which is retained until the copy is made.
 fn copy_source(copy: &PageCopy) -> PartialPage {
     PartialPage { page: copy.from, window: copy.windows.map(|windows| windows[0]), positions: 0 }
 }
 
-/// The sequences, and the pages that they share.
+/// Sequences and the page pool that they share.
 #[derive(Debug)]
 pub struct Scheduler {
     config: SchedulerConfig,
@@ -30,7 +35,7 @@ pub struct Scheduler {
     waiting: BTreeMap<SequenceId, Sequence>,
     /// Sequences with pages, in order of arrival: the last is the youngest.
     running: BTreeMap<SequenceId, Sequence>,
-    /// Copies before the next step, and the pages that are held for them.
+    /// Copies to make before the next step, and pages retained for the step in flight.
     copies: Vec<PageCopy>,
     states: Vec<StateCopy>,
     held: HeldPages,
@@ -41,7 +46,8 @@ pub struct Scheduler {
     preempted: u64,
 }
 
-/// What an in-flight step reads, kept until [`Scheduler::release_hit`] whatever becomes of its sequences.
+/// Pages and states that an in-flight step reads, retained until [`Scheduler::release_in_flight`]
+/// even if its sequences end.
 #[derive(Debug, Default)]
 struct HeldPages {
     pages: Vec<u32>,
@@ -52,7 +58,7 @@ struct HeldPages {
 }
 
 impl Scheduler {
-    /// No sequences yet.
+    /// Creates a scheduler without sequences.
     pub fn new(bounds: SchedulerConfig) -> Scheduler {
         Scheduler {
             config: bounds,
@@ -70,7 +76,7 @@ impl Scheduler {
             preempted: 0,
         }
     }
-    /// Queues a sequence with this prompt, of one token at least.
+    /// Queues a sequence with this prompt, of at least one token.
     pub fn add(&mut self, prompt: Vec<u32>, options: SequenceOptions) -> SequenceId {
         self.last_id += 1;
         let id = SequenceId(self.last_id);
@@ -103,34 +109,34 @@ impl Scheduler {
     fn find_mut(&mut self, id: SequenceId) -> Option<&mut Sequence> {
         self.running.get_mut(&id).or_else(|| self.waiting.get_mut(&id))
     }
-    /// The tokens of a sequence; none of one that is not here any more.
+    /// Returns the tokens of a sequence; empty if it was removed.
     pub fn tokens(&self, id: SequenceId) -> &[u32] {
         self.find(id).map_or(&[], |s| &s.tokens)
     }
-    /// The pages of a sequence up to that position.
+    /// Returns the pages of a sequence up to that position.
     pub fn pages(&self, id: SequenceId, position: usize) -> Pages<'_> {
         let Some(s) = self.find(id) else { return Pages::default() };
         let to = |numbers: &'_ Vec<u32>| numbers.len().min(position / self.config.page_size + 1);
         let windows = &s.windows.numbers[..to(&s.windows.numbers)];
         Pages { all: &s.pages[..to(&s.pages)], windows, state: s.state.unwrap_or(0) }
     }
-    /// How many tokens of its prompt were found when it was admitted first; none before that.
+    /// Returns the prompt tokens reused at the first admission; `None` before it.
     pub fn reused_tokens(&self, id: SequenceId) -> Option<usize> {
         self.find(id)?.reused
     }
-    /// How many tokens of a sequence have been run, or were found.
+    /// Returns the number of tokens of a sequence that were run or reused.
     pub fn computed(&self, id: SequenceId) -> usize {
         self.find(id).map_or(0, |s| s.computed)
     }
-    /// What was chosen after the last token that was run.
+    /// Appends the token chosen after a sequence's last one.
     pub fn push(&mut self, id: SequenceId, token: u32) {
         if let Some(sequence) = self.find_mut(id) {
             sequence.tokens.push(token);
         }
         self.trust(id);
     }
-    /// Trusts the whole pages of a sequence that a token was chosen of: its logits were finite, and so
-    /// is every row behind them.
+    /// Trusts the whole pages of a sequence after a token was chosen for it: its logits were
+    /// finite, and so are all rows that they depend on.
     fn trust(&mut self, id: SequenceId) {
         let [distrusted, distrusted_windows] = &mut self.distrusted;
         let Some(s) = self.running.get(&id).filter(|_| !(distrusted.is_empty() && distrusted_windows.is_empty()))
@@ -148,9 +154,9 @@ impl Scheduler {
         self.distrusted[0].extend(&s.pages);
         self.distrusted[1].extend(s.windows.numbers.get(s.windows.first..).unwrap_or_default());
     }
-    /// A sequence ends: its pages are let go, and what is known of them stays while there is room.
+    /// Removes a sequence and releases its pages; computed rows stay in the prefix cache.
     pub fn remove(&mut self, id: SequenceId) {
-        // No logits of a prompt that was broken off have been seen.
+        // A prompt that was cancelled has had no logits checked.
         if self.running.get(&id).is_some_and(|s| s.tokens.len() == s.prompt) {
             self.distrust(id);
         }
@@ -159,7 +165,7 @@ impl Scheduler {
         }
         self.waiting.remove(&id);
     }
-    /// A batch has failed: its sequences end, and what they have computed is not to be trusted. Those that they were.
+    /// Ends the sequences of a failed batch and discards their rows. Returns the sequences.
     pub fn fail_batch(&mut self, batch: &Batch) -> Vec<SequenceId> {
         self.finish_copies(batch);
         batch.snapshot.iter().for_each(|copy| self.pool.release_state(copy.to));
@@ -167,7 +173,7 @@ impl Scheduler {
         let decodes = batch.decodes.iter().map(|d| d.sequence);
         let all: Vec<SequenceId> = decodes.chain(batch.chunk.iter().map(|p| p.sequence)).collect();
         all.iter().for_each(|&id| self.discard(id));
-        // Who waits for a copy that was not made has nothing either.
+        // Sequences that wait for a copy that was not made are ended too.
         let back = |of: &Swap, s: &Sequence| matches!(of, Swap::In { page, .. } if s.pages.contains(page));
         let made = |s: &Sequence| {
             let copied = batch.copies.iter().all(|copy| !s.pages.contains(&copy.to))
@@ -178,7 +184,7 @@ impl Scheduler {
         others.iter().for_each(|&id| self.discard(id));
         all.into_iter().chain(others).collect()
     }
-    /// A sequence ends, and what it has computed is not to be trusted.
+    /// Removes a sequence and removes its pages from the prefix tree.
     pub fn discard(&mut self, id: SequenceId) {
         let pages = self.find(id).map(|s| s.pages.clone()).unwrap_or_default();
         self.distrust(id);
@@ -188,10 +194,11 @@ impl Scheduler {
         self.pool.invalidate(&pages);
         self.remove(id);
     }
-    /// Lets go of a sequence's pages; it has computed nothing then.
+    /// Releases a sequence's pages and resets its progress.
     fn release(&mut self, mut sequence: Sequence) -> Sequence {
         let Sequence { node: place, pages, windows, state, tokens, computed, exact, .. } = &mut sequence;
-        // A page that waits to be copied was held for that copy, and holds nothing of this sequence yet.
+        // A page with a pending copy was retained for that copy, and holds no rows
+        // of this sequence yet.
         let (own, others): (Vec<_>, Vec<_>) = self.copies.iter().partition(|copy| pages.contains(&copy.to));
         self.copies = others;
         own.iter().for_each(|copy| self.pool.release_partial(&copy_source(copy)));
@@ -208,9 +215,10 @@ impl Scheduler {
         (sequence.computed, sequence.exact, sequence.node) = (0, 0, Default::default());
         sequence
     }
-    /// Leaves the row of states of a sequence that has computed these tokens, whose whole pages end at that place.
+    /// Releases a sequence's state row as the snapshot after `computed`; `place` is the node of
+    /// the last whole page.
     fn release_state(&mut self, row: u32, place: &PrefixNode, computed: &[u32], exact: bool) {
-        // A row that waits to be copied to holds nothing of this sequence yet.
+        // A row that is the target of a pending copy holds no state of this sequence yet.
         match self.states.iter().position(|copy| copy.to == row) {
             Some(at) => {
                 self.pool.release_state(self.states[at].from);
@@ -220,27 +228,29 @@ impl Scheduler {
             None => self.pool.release_as_snapshot(row, place, computed, exact),
         }
     }
-    /// A batch's copies were made, or will not be.
+    /// Releases the sources of a batch's copies, made or not.
     fn finish_copies(&mut self, batch: &Batch) {
         batch.copies.iter().for_each(|copy| self.pool.release_partial(&copy_source(copy)));
         batch.states.iter().for_each(|copy| self.pool.release_state(copy.from));
     }
-    /// A sequence that runs is admitted again, as of now, with what others may have of it: what its states are is not known.
+    /// Preempts a running sequence without a snapshot of its state, which is unknown. It is
+    /// admitted again with the rows in the prefix cache.
     pub fn requeue(&mut self, id: SequenceId) {
         if let Some(row) = self.find_mut(id).and_then(|s| s.state.take()) {
             self.pool.release_state(row);
         }
         self.preempt(id);
     }
-    /// Is there room for another sequence beside those that run and wait?
+    /// Returns whether another sequence could be admitted without waiting.
     pub fn has_room(&self) -> bool {
         self.waiting.is_empty() && self.running.len() < self.config.max_sequences
     }
-    /// Is nobody here?
+    /// Returns whether there are no sequences.
     pub fn is_idle(&self) -> bool {
         self.waiting.is_empty() && self.running.is_empty()
     }
-    /// Pages for so many tokens of nobody's, which run at most so many at a time; none where there are too few now. To be given back with [`Scheduler::return_borrowed`].
+    /// Borrows pages for `tokens` tokens that belong to no sequence and run in steps of at most
+    /// `most`. `None` if there are too few now. Return them with [`Scheduler::return_borrowed`].
     pub fn borrow(&mut self, tokens: usize, most: usize) -> Option<Borrowed> {
         let pages = tokens.div_ceil(self.config.page_size);
         if pages > self.pool.free() {
@@ -261,7 +271,7 @@ impl Scheduler {
         let pages = all;
         Some(Borrowed { pages, windows, state })
     }
-    /// A scheduler without sequences that trusts no page which this one has used.
+    /// Returns a scheduler without sequences that distrusts every page used by this one.
     pub fn emptied(&self) -> Scheduler {
         let [mut pages, mut windows] = self.distrusted.clone();
         pages.extend(self.pool.used());
@@ -284,25 +294,25 @@ impl Scheduler {
         windows.retain(|&page| !pool.is_window_free(page));
         free
     }
-    /// Are there pages that may hold NaN or infinity?
+    /// Returns whether there are pages that may hold NaN or infinity.
     pub fn has_distrusted(&self) -> bool {
         self.distrusted.iter().any(|pages| !pages.is_empty())
     }
-    /// Does at most one sequence have pages, and may its steps read them without a block table? With
-    /// exact rows it always reads them by table: kernels of either kind sum in their own order, and
-    /// where its pages lie must not show in its text.
+    /// Returns whether at most one sequence has pages, and may read them without a block table.
+    /// Sequences with exact reuse always use the block table: the two kinds of kernels sum in
+    /// different orders, and the location of pages must not change the text.
     pub fn is_contiguous(&self) -> bool {
         self.running.len() <= 1 && self.running.values().all(|s| s.reuse == Reuse::Any)
     }
-    /// Moves have failed.
+    /// Removes the targets of failed swaps from the prefix tree.
     pub fn invalidate_swaps(&mut self, moves: &[Swap]) {
         self.pool.invalidate_swaps(moves);
     }
-    /// What is to be moved before anything else is done with pages that were borrowed.
+    /// Takes the swaps that must run before borrowed pages are used.
     pub fn take_swaps(&mut self) -> Vec<Swap> {
         self.pool.take_swaps()
     }
-    /// Releases pages that were borrowed. Their rows may hold NaN or infinity.
+    /// Releases borrowed pages. Their rows may hold NaN or infinity.
     pub fn return_borrowed(&mut self, borrowed: &Borrowed) {
         self.distrusted[0].extend(&borrowed.pages);
         self.distrusted[1].extend(&borrowed.windows);
@@ -310,7 +320,7 @@ impl Scheduler {
         self.pool.return_windows(&borrowed.windows);
         borrowed.state.iter().for_each(|&row| self.pool.release_state(row));
     }
-    /// How much there is to do.
+    /// Returns the current load.
     pub fn load(&self) -> Load {
         Load {
             running: self.running.len(),
@@ -326,15 +336,18 @@ impl Scheduler {
             preempted: self.preempted,
         }
     }
-    /// What is to be run next, with a piece of at most `beside` tokens where answers wait for it. Until [`Scheduler::finish_batch`] is told of it nothing else may be.
+    /// Plans the next batch. `beside` bounds the prefill chunk if there are decode rows. Report the
+    /// batch to [`Scheduler::finish_batch`] before calling this again.
     pub fn next_batch(&mut self, beside: usize) -> Batch {
         self.admit();
         let decodes = self.decode_rows();
-        // Of a block at least: the tokens behind a prompt's last whole one are run in one step, whoever is beside them, as kernels of other classes sum in another order.
+        // At least a block: the tokens after a prompt's last whole block run in one step whatever
+        // else is in the batch, as other kinds of steps sum in another order.
         let beside = beside.max(BLOCK).min(self.config.max_chunk);
         let piece = self.next_chunk(if decodes.is_empty() { self.config.max_chunk } else { beside });
         let batch_invariant = decodes.iter().any(|d| self.is_batch_invariant(d.sequence));
-        // A chunk writes the same KV cache in either kind of step; its logits, and the others' rows, differ.
+        // A chunk writes the same KV cache in either kind of step; its logits, and
+        // the other rows, differ.
         let apart = |chunk: &PrefillChunk| chunk.needs_logits && self.is_batch_invariant(chunk.sequence);
         let mixed = self.config.mixed
             && !decodes.is_empty()
@@ -347,9 +360,15 @@ impl Scheduler {
     fn is_batch_invariant(&self, id: SequenceId) -> bool {
         self.find(id).is_some_and(|s| s.batch_invariant)
     }
-    /// The batch behind one that is under way, of those of its sequences that go on: which token of theirs each runs is not known here yet. Whether one may still have a token at a position, `goes_on` says.
-    /// None where what is next can be said only once that batch has been read.
-    pub fn next_in_flight(&mut self, batch: &Batch, goes_on: &mut dyn FnMut(SequenceId, usize) -> bool) -> Option<Batch> {
+    /// Plans the batch after one in flight, for those of its sequences that continue. Their tokens
+    /// are not known yet. `goes_on` returns whether a sequence may have a token at a position.
+    ///
+    /// `None` if the next batch depends on the result of that one.
+    pub fn next_in_flight(
+        &mut self,
+        batch: &Batch,
+        goes_on: &mut dyn FnMut(SequenceId, usize) -> bool,
+    ) -> Option<Batch> {
         let admits = !self.waiting.is_empty() && self.running.len() < self.config.max_sequences;
         let all = self.running.keys().all(|&id| batch.row(id).is_some_and(|row| batch.decodes[row].needs_logits));
         if batch.chunk.is_some() || admits || !all {
@@ -372,7 +391,8 @@ impl Scheduler {
         let batch = Batch { decodes, batch_invariant, ..Batch::default() };
         (!batch.is_empty()).then_some(batch)
     }
-    /// A batch is under way while its sequences may end: nobody else gets their pages before [`Scheduler::release_hit`].
+    /// Retains the pages and states that an in-flight batch reads until
+    /// [`Scheduler::release_in_flight`], since its sequences may end before.
     pub fn hold_in_flight(&mut self, batch: &Batch) {
         for &Decode { sequence, position, .. } in &batch.decodes {
             let Some(s) = self.running.get(&sequence) else { continue };
@@ -383,19 +403,20 @@ impl Scheduler {
             self.held.states.extend(s.state);
         }
     }
-    /// What was held for a batch is not any more.
+    /// Releases everything that was retained for an in-flight batch.
     pub fn release_in_flight(&mut self) {
         let HeldPages { pages, windows, states } = std::mem::take(&mut self.held);
         windows.into_iter().for_each(|[page, number]| self.pool.release_window(page, number, true));
         states.into_iter().for_each(|row| self.pool.release_state(row));
         self.pool.release(&pages);
     }
-    /// The position of the next token of a sequence that is to be run; none where all tokens are, or it has no pages.
+    /// Returns the position of the next token to run; `None` if all tokens were run, or the
+    /// sequence has no pages.
     pub fn next_position(&self, id: SequenceId) -> Option<usize> {
         let running = self.running.get(&id)?;
         (running.computed < running.tokens.len()).then_some(running.computed)
     }
-    /// A batch has run.
+    /// Records that a batch has run.
     pub fn finish_batch(&mut self, batch: &Batch) {
         self.finish_copies(batch);
         for decode in &batch.decodes {
@@ -406,7 +427,7 @@ impl Scheduler {
             batch.snapshot.iter().for_each(|copy| self.store_snapshot(copy, piece));
         }
     }
-    /// A copy of the states behind a piece was made.
+    /// Stores the state snapshot that was copied after a chunk.
     fn store_snapshot(&mut self, copy: &StateCopy, piece: &PrefillChunk) {
         let Some(s) = self.running.get(&piece.sequence) else {
             return self.pool.release_state(copy.to);
@@ -420,7 +441,7 @@ impl Scheduler {
         }
         sequence.computed = end;
         let Sequence { node: place, pages, windows, matched: known, tokens, computed, exact, prompt, .. } = sequence;
-        // Who asks the same begins where the prompt ends.
+        // The same prompt will be continued at its end.
         let part = *computed == *prompt;
         self.pool.insert(place, pages, &tokens[..*computed], *exact, part);
         self.pool.release_past_windows(windows, pages, *computed, &[*prompt, (*prompt - 1) / BLOCK * BLOCK, *known]);
@@ -429,9 +450,11 @@ impl Scheduler {
         while self.running.len() < self.config.max_sequences
             && let Some(first) = self.waiting.values().next()
         {
-            // Every one that runs may want a page before the next is admitted.
+            // Every running sequence may need a page before the next is admitted.
             let needed = first.tokens.len().div_ceil(self.config.page_size) + usize::from(!self.running.is_empty());
-            // But for the last token, which is run to choose what follows. What is computed again is computed as it was, though others have exact rows of more by now.
+            // Without the last token, which must run to produce logits. With exact reuse only whole
+            // blocks of the prompt, so that recomputing after preemption gives the same rows, even
+            // if others have exact rows of more tokens by now.
             let known = match first.reuse {
                 Reuse::Exact => (first.prompt - 1) / BLOCK * BLOCK,
                 Reuse::Any => first.tokens.len() - 1,
@@ -439,12 +462,12 @@ impl Scheduler {
             let known = &first.tokens[..known];
             let mut found = self.pool.find(known, first.reuse, true);
             let short = |pool: &PagePool, found: &PrefixHit| needed.saturating_sub(found.pages.len()) > pool.free();
-            // A page that a part is copied from is one that is not free.
+            // The source of a copy is retained, which takes one more page.
             if short(&self.pool, &found) && found.partial.is_some() {
                 self.pool.release_hit(found);
                 found = self.pool.find(known, first.reuse, false);
             }
-            // Rows of states that are to be copied may be all there are beside those of sequences, until they have been.
+            // Until the pending copies are made, their sources may occupy all spare state rows.
             let (lacks, state) = (short(&self.pool, &found), self.pool.take_state());
             if lacks || state.is_none() && self.config.state_rows > 0 {
                 state.iter().for_each(|&row| self.pool.release_state(row));
@@ -458,7 +481,7 @@ impl Scheduler {
             self.running.insert(id, sequence);
         }
     }
-    /// Gives a sequence what was found of it, and pages for the rest of its tokens.
+    /// Assigns a sequence its prefix hit and pages for its remaining tokens.
     fn assign_pages(&mut self, sequence: &mut Sequence, found: PrefixHit) {
         let page = self.config.page_size;
         sequence.node = found.node;
@@ -467,7 +490,7 @@ impl Scheduler {
             self.states.push(StateCopy { from, to });
         }
         for place in found.swapped_out {
-            // There are as many pages as it has tokens for.
+            // Admission has ensured pages for all tokens.
             let last = sequence.pages.last().copied();
             let Some(page) = self.pool.take(last) else {
                 unreachable!("a sequence is admitted with pages for its tokens")
@@ -504,7 +527,7 @@ impl Scheduler {
         self.turns += 1;
         sequence.turn = self.turns;
     }
-    /// A token of everyone who goes on with an answer, pages for them made sure of.
+    /// Returns a decode row for every decoding sequence, with its page allocated.
     fn decode_rows(&mut self) -> Vec<Decode> {
         let all: Vec<SequenceId> = self.running.values().filter(|s| s.decodes()).map(|s| s.id).collect();
         let mut out = Vec::new();
@@ -515,11 +538,12 @@ impl Scheduler {
             let Some(s) = self.running.get(&id) else { continue };
             out.push(Decode { sequence: id, position: s.computed, needs_logits: s.computed + 1 == s.tokens.len() });
         }
-        // Some may have given their pages up for others.
+        // Some may have been preempted since.
         out.retain(|decode| self.running.contains_key(&decode.sequence));
         out
     }
-    /// Sees to it that the next position of a sequence has a page, if need be by taking those of the youngest. Has it, or was it the youngest itself?
+    /// Allocates a page for a sequence's next position, preempting the youngest sequences if
+    /// necessary. Returns false if the sequence itself was preempted.
     fn ensure_page(&mut self, id: SequenceId) -> bool {
         loop {
             let page = self.config.page_size;
@@ -536,14 +560,14 @@ impl Scheduler {
             self.preempt(youngest);
         }
     }
-    /// Takes a sequence's pages. It waits again, before all that came after it.
+    /// Preempts a sequence: releases its pages and queues it again in order of arrival.
     fn preempt(&mut self, id: SequenceId) {
         let Some(sequence) = self.running.remove(&id) else { return };
         let sequence = self.release(sequence);
         self.waiting.insert(id, sequence);
         self.preempted += 1;
     }
-    /// A piece of the prompt that has waited for longest.
+    /// Returns a chunk of the prompt that has waited longest since its last turn.
     fn next_chunk(&mut self, most: usize) -> Option<PrefillChunk> {
         let states = self.config.state_rows > 0;
         let left = |s: &&mut Sequence| !s.decodes() && s.computed < s.prefill_end();
@@ -551,13 +575,15 @@ impl Scheduler {
         self.turns += 1;
         sequence.turn = self.turns;
         let (begin, end) = (sequence.computed, sequence.prefill_end());
-        // The last tokens are not part of a block, so that there is always one to take the logits from.
+        // The last tokens are never part of an exact block, so that a later
+        // chunk produces the logits.
         let border = (sequence.prompt - 1) / BLOCK * BLOCK;
         let exact = sequence.exact_blocks && begin < border && sequence.exact == begin;
-        // Exact rows end with a block: who finds them goes on from there as if it had run them itself.
+        // Exact chunks end at a block boundary, so that a sequence that reuses them continues
+        // with the same chunks.
         let whole = Some((begin + most) / BLOCK * BLOCK).filter(|&whole| exact && whole > begin);
         let end = if exact { border } else { end }.min(whole.unwrap_or(begin + most));
-        // States cannot be cut, so a piece ends where a snapshot of them is to be taken.
+        // A recurrent state cannot be truncated, so a chunk ends where a snapshot is taken.
         let end = [border, branch_point(sequence)].into_iter().filter(|&at| states && at > begin).fold(end, usize::min);
         let ends = end == sequence.tokens.len();
         let page = self.config.page_size;
@@ -565,14 +591,15 @@ impl Scheduler {
         self.pool.ensure_windows(&mut sequence.windows, &sequence.pages, end);
         Some(PrefillChunk { sequence: sequence.id, tokens: begin..end, exact, needs_logits: ends })
     }
-    /// The copy of its states that a piece leaves: where rows of a prompt end that are exact, so that who asks the same begins there, and where others were seen to branch off.
+    /// Returns the snapshot to copy after a chunk: at the end of a prompt's exact blocks, for the
+    /// same prompt, and at the branch point of other sequences.
     fn snapshot(&mut self, piece: &PrefillChunk) -> Option<StateCopy> {
         let s = self.running.get(&piece.sequence)?;
         let border = (s.prompt - 1) / BLOCK * BLOCK;
         let from = s.state.filter(|_| [border, branch_point(s)].contains(&piece.tokens.end))?;
         Some(StateCopy { from, to: self.pool.take_state()? })
     }
-    /// Checks what must hold between steps.
+    /// Checks the invariants that hold between steps.
     #[cfg(test)]
     pub fn check(&self) {
         self.pool.check();

@@ -1,30 +1,34 @@
-//! The pages of layers with a window, in a pool beside that of all pages: a page of positions has one of them, or none any more.
+//! Pages of sliding-window layers, in a separate pool: a page of positions has at
+//! most one window page.
 //!
-//! A sequence has those that its next token sees. What it leaves behind stays with its page while there is room and the tree knows that page, so that others can begin
-//! there. What nobody will ask for goes first: where sequences end, where their prompts do, and where others were seen to branch off, is what is asked for.
+//! A sequence holds the window pages that its next token sees. Those that leave the window stay
+//! cached with their page while there is room and the page is in the prefix tree, so that other
+//! sequences can continue there. Window pages at likely branch points (ends of sequences, ends of
+//! prompts, earlier branches) are evicted last.
 
 use super::pages::{PagePool, PartialPage};
 use super::sliding_window_pool::{WindowPages, WindowPool};
 use crate::arch::Pools;
 
-/// Those of a pool's pages. Where there are no windows nothing happens.
+/// Window pages of a page pool. Without a window pool these methods do nothing.
 impl PagePool {
-    /// How many pages of windows nobody has, though what they hold may be asked for.
+    /// Returns the number of unreferenced window pages that may still be reused.
     pub fn cached_windows(&self) -> usize {
         self.windows.as_ref().map_or(0, WindowPool::cached)
     }
-    /// The positions that these pages and a part of another have.
+    /// Returns the number of positions in these pages and a partial page.
     fn positions(&self, pages: &[u32], part: Option<&PartialPage>) -> usize {
         pages.len() * self.page_size + part.map_or(0, |part| part.positions)
     }
-    /// Can a sequence go on behind the positions of these pages and a part of another?
+    /// Returns whether all window pages exist that a token after these pages and
+    /// a partial page sees.
     pub(super) fn covers_window(&self, pages: &[u32], part: Option<&PartialPage>) -> bool {
         let Some(windows) = &self.windows else { return true };
         let first = windows.window_start(self.positions(pages, part)) / self.page_size;
         let there = |&page: &u32| self.pages[page as usize].window.is_some();
         pages.iter().skip(first).all(there) && part.is_none_or(|part| part.window.is_some())
     }
-    /// Has somebody who goes on behind these pages and a part of another have the windows that its next token sees.
+    /// Retains the window pages that the next token after these pages and a partial page sees.
     pub(super) fn retain_windows(&mut self, pages: &[u32], part: Option<&PartialPage>) -> WindowPages {
         let positions = self.positions(pages, part);
         let Some(windows) = &mut self.windows else { return WindowPages::default() };
@@ -34,14 +38,15 @@ impl PagePool {
         numbers[first..].iter().chain(part.and_then(|part| part.window.as_ref())).for_each(|&n| windows.retain(n));
         WindowPages { first, numbers }
     }
-    /// Holds what a token of a sequence at that position sees of windows, for a step that is under way: each page with its window's.
+    /// Retains the window pages that a token at `position` sees, for an in-flight step. Returns
+    /// each page with its window page.
     pub(super) fn retain_visible(&mut self, held: &WindowPages, pages: &[u32], position: usize) -> Vec<[u32; 2]> {
         let Some(windows) = &mut self.windows else { return Vec::new() };
         let first = held.first.max(windows.window_start(position) / self.page_size);
         let seen = pages.iter().zip(&held.numbers).skip(first).map(|(&page, &number)| [page, number]);
         seen.inspect(|&[_, number]| windows.retain(number)).collect()
     }
-    /// Sees to it that a sequence has windows for its first `end` positions, in these pages, as far as their tokens see them.
+    /// Takes window pages for the first `end` positions of a sequence with these pages.
     pub fn ensure_windows(&mut self, held: &mut WindowPages, pages: &[u32], end: usize) {
         while self.windows.is_some() && held.numbers.len() < end.div_ceil(self.page_size) {
             let page = pages[held.numbers.len()];
@@ -49,7 +54,7 @@ impl PagePool {
             held.numbers.push(self.take_window(Some(page), last));
         }
     }
-    /// Takes a page of the window pool for that page, behind `after` if it can be.
+    /// Takes a window page for page `of`, preferably the one after `after`.
     fn take_window(&mut self, of: Option<u32>, after: Option<u32>) -> u32 {
         let taken = self.windows.as_mut().and_then(|windows| windows.take(of, after));
         let (number, before) = taken.expect("there is room for what every sequence sees: Pools::new");
@@ -61,7 +66,8 @@ impl PagePool {
         }
         number
     }
-    /// A sequence, in these pages, has computed so many positions, and leaves behind what the next token does not see. Somebody may ask for what is seen at `ends`.
+    /// Releases the window pages that the next token of a sequence no longer sees. Those seen from
+    /// one of the positions `ends` are likely to be reused and are evicted last.
     pub fn release_past_windows(&mut self, held: &mut WindowPages, pages: &[u32], computed: usize, ends: &[usize]) {
         let Some(windows) = &self.windows else { return };
         let seen = |end: usize| windows.window_start(end) / self.page_size..end.div_ceil(self.page_size);
@@ -81,15 +87,17 @@ impl PagePool {
             self.pages[page as usize].window = None;
         }
     }
-    /// A sequence, in these pages, lets go of all its windows: somebody may go on where it ended.
+    /// Releases all window pages of a sequence. Another may continue at its end, so
+    /// they are evicted last.
     pub fn release_windows(&mut self, held: &mut WindowPages, pages: &[u32]) {
         for (&page, &number) in pages.iter().zip(&held.numbers).skip(held.first) {
             self.release_window(page, number, true);
         }
         *held = WindowPages::default();
     }
-    /// Windows for whoever runs so many tokens at most at a time in pages of its own, a number for each of them: as many as such a step sees, one after the other and
-    /// again. None where there are too few now.
+    /// Borrows window pages for a run of `pages` pages in steps of at most `tokens` tokens:
+    /// one number per page, as a ring buffer of the pages that such a step sees. `None` if
+    /// too few are available.
     pub(super) fn borrow_windows(&mut self, pages: usize, tokens: usize) -> Option<Vec<u32>> {
         let Some(windows) = &self.windows else { return Some(Vec::new()) };
         let ring = Pools::blocks(windows.window(), tokens).min(pages);
@@ -103,7 +111,7 @@ impl PagePool {
         let ring = pages_of_ring;
         Some((0..pages).map(|page| ring[page % ring.len()]).collect())
     }
-    /// Windows that were borrowed.
+    /// Returns borrowed window pages to the pool.
     pub(super) fn return_windows(&mut self, numbers: &[u32]) {
         let mut own = numbers.to_vec();
         own.sort_unstable();
@@ -112,11 +120,12 @@ impl PagePool {
             own.iter().for_each(|&number| _ = windows.release(number, false, false));
         }
     }
-    /// How many pages of windows sequences have, each counted once.
+    /// Returns the number of window pages held by sequences, each counted once.
     pub(super) fn held_windows(&self) -> usize {
         self.windows.as_ref().map_or(0, WindowPool::held)
     }
-    /// Does every page of windows belong to the page that has it, and is none kept of which the tree does not know the page?
+    /// Checks that window pages and pages refer to each other, and that cached ones belong to pages
+    /// in the prefix tree.
     #[cfg(test)]
     pub(super) fn check_windows(&self) {
         let Some(windows) = &self.windows else { return };

@@ -1,28 +1,29 @@
-//! The pages of a pool of windows: who has which, and what those that nobody has still belong to. Numbers only.
+//! The pool of sliding-window pages: reference counts, owners, and eviction order.
+//! It manages numbers only.
 
 use std::collections::{BTreeMap, BTreeSet};
 
-/// When it was let go; those that may be asked for are behind all others.
+/// Eviction order: pages with a likely request come last, then by time of release.
 type EvictionKey = (bool, u64);
 
-/// A page of windows.
+/// State of a window page.
 #[derive(Clone, Copy, Default, Debug)]
 struct Window {
-    /// Sequences whose windows reach it.
+    /// Number of sequences that hold it.
     holders: u32,
-    /// The page that it belongs to, if it belongs to any.
+    /// The page that it belongs to, if any.
     owner: Option<u32>,
     eviction_key: EvictionKey,
 }
 
-/// The windows' pages.
+/// The window pages of a model.
 #[derive(Debug)]
 pub(super) struct WindowPool {
-    /// Positions that a token sees.
+    /// Window length in positions.
     window: usize,
     all: Vec<Window>,
     free: BTreeSet<u32>,
-    /// Those that nobody has, of pages that the tree knows.
+    /// Unreferenced window pages of pages in the prefix tree.
     evictable: BTreeMap<EvictionKey, u32>,
     clock: u64,
 }
@@ -30,39 +31,38 @@ pub(super) struct WindowPool {
 /// Sliding-window KV pages of a sequence: a number for each of its pages, held from `first` on.
 #[derive(Clone, PartialEq, Eq, Default, Debug)]
 pub struct WindowPages {
-    /// The first that it still has.
+    /// Index of the first page that it still holds.
     pub first: usize,
-    /// Numbers: before the first of pages that may be others' by now.
+    /// Window page of each page; those before `first` may belong to other sequences by now.
     pub numbers: Vec<u32>,
 }
 
 impl WindowPool {
-    /// So many pages, for tokens that see so many positions.
+    /// Creates a pool of `pages` pages, for tokens that see `seen` positions.
     pub fn new(pages: usize, seen: usize) -> WindowPool {
         let (all, free) = (vec![Window::default(); pages], (0..pages as u32).collect());
         WindowPool { window: seen, all, free, evictable: BTreeMap::new(), clock: 0 }
     }
-    /// Positions that a token sees.
     pub fn window(&self) -> usize {
         self.window
     }
-    /// How many nobody has.
+    /// Returns the number of unreferenced pages.
     pub fn available(&self) -> usize {
         self.free.len() + self.evictable.len()
     }
-    /// How many somebody has.
+    /// Returns the number of pages held by sequences.
     pub fn held(&self) -> usize {
         self.all.len() - self.available()
     }
-    /// How many nobody has, of pages that the tree knows.
+    /// Returns the number of unreferenced pages that belong to a page in the prefix tree.
     pub fn cached(&self) -> usize {
         self.evictable.len()
     }
-    /// The first position that a token at that position sees.
+    /// Returns the first position that a token at `position` sees.
     pub fn window_start(&self, position: usize) -> usize {
         (position + 1).saturating_sub(self.window)
     }
-    /// Somebody more has it.
+    /// Adds a reference to a page.
     pub fn retain(&mut self, number: u32) {
         let it = &mut self.all[number as usize];
         it.holders += 1;
@@ -70,7 +70,9 @@ impl WindowPool {
             self.evictable.remove(&it.eviction_key);
         }
     }
-    /// One holder less. Who was the last leaves it to its page, if the tree knows that, as what may be asked for or not; tells whether it is free.
+    /// Drops a reference. An unreferenced page stays cached if its page is `known` to the
+    /// prefix tree, and is evicted late if `asked_for`; otherwise it is freed. Returns whether
+    /// its page must forget it.
     pub fn release(&mut self, number: u32, known: bool, asked_for: bool) -> bool {
         let it = &mut self.all[number as usize];
         assert!(it.holders > 0, "page {number} of windows is let go by somebody who has it");
@@ -91,7 +93,9 @@ impl WindowPool {
         self.all[number as usize].owner = None;
         self.free.insert(number);
     }
-    /// The tree does not know its page any more: it is free, unless somebody has it. Is it?
+    /// Drops a reference. An unreferenced page stays cached if its page is `known` to the
+    /// prefix tree, and is evicted late if `asked_for`; otherwise it is freed. Returns
+    /// whether it was freed.
     pub fn disown(&mut self, number: u32) -> bool {
         let it = self.all[number as usize];
         if it.holders == 0 {
@@ -100,9 +104,9 @@ impl WindowPool {
         }
         it.holders == 0
     }
-    /// Takes a page for that page of positions, if it is one's, and returns the page that it belonged
-    /// to before; none where all are held. The one behind `after` in the ring is preferred, so that
-    /// steps need no block table, unless another sequence may ask for it.
+    /// Takes a page for page `of` and returns it with the page that it belonged to before. `None`
+    /// if all are held. The page after `after` in the ring buffer is preferred, so that steps need
+    /// no block table, unless a request for it is likely.
     pub fn take(&mut self, of: Option<u32>, after: Option<u32>) -> Option<(u32, Option<u32>)> {
         let next = after.map(|after| (after + 1) % self.all.len() as u32);
         let number = match next.filter(|&next| self.take_neighbour(next)) {
@@ -117,7 +121,7 @@ impl WindowPool {
         *it = Window { holders: 1, owner: of, eviction_key: EvictionKey::default() };
         Some((number, before))
     }
-    /// Takes that page if it is free, or kept for no likely request.
+    /// Takes that page if it is free, or cached without a likely request.
     fn take_neighbour(&mut self, number: u32) -> bool {
         let it = self.all[number as usize];
         if self.free.remove(&number) {
@@ -125,20 +129,20 @@ impl WindowPool {
         }
         it.holders == 0 && !it.eviction_key.0 && self.evictable.remove(&it.eviction_key).is_some()
     }
-    /// Pages that hold rows.
+    /// Returns the pages that hold rows.
     pub fn used(&self) -> impl Iterator<Item = u32> {
         (0..self.all.len() as u32).filter(|number| !self.free.contains(number))
     }
-    /// Is it free: held by no sequence, and of no page in the prefix tree?
+    /// Returns whether the page is free: held by no sequence, and of no page in the prefix tree.
     pub fn is_free(&self, number: u32) -> bool {
         self.free.contains(&number)
     }
-    /// The page that it belongs to.
+    /// Returns the page that it belongs to.
     #[cfg(test)]
     pub fn owner(&self, number: u32) -> Option<u32> {
         self.all[number as usize].owner
     }
-    /// Is every one held, kept for a page, or free, and none two of them?
+    /// Checks that every page is exactly one of held, cached or free.
     #[cfg(test)]
     pub fn check(&self) {
         let mut seen = vec![0; self.all.len()];
@@ -149,12 +153,11 @@ impl WindowPool {
         assert!(self.free.iter().all(|&number| self.owner(number).is_none()));
         assert!(self.evictable.iter().all(|(left, &number)| self.all[number as usize].eviction_key == *left));
     }
-    /// Those that nobody has and that belong to a page.
+    /// Returns the unreferenced pages that belong to a page.
     #[cfg(test)]
     pub fn all_cached(&self) -> impl Iterator<Item = u32> {
         self.evictable.values().copied()
     }
-    /// How many there are.
     #[cfg(test)]
     pub fn total(&self) -> usize {
         self.all.len()

@@ -1,43 +1,45 @@
-//! Rows of states: who has which, and of what the others are copies. Numbers only; the least recently used copy leaves first.
+//! Rows of recurrent states: reference counts, snapshots, and LRU eviction of snapshots.
+//! It manages numbers only.
 
 use super::prefix_node::NodeId;
 use super::reuse::Reuse;
 use rustc_hash::FxHashMap;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// What a row that is nobody's own holds: the states behind a place of the tree and tokens of the page that follows.
+/// A state snapshot: the state after a node of the prefix tree and the tokens `tail`
+/// of its next page.
 #[derive(Clone, Debug)]
 pub(super) struct Snapshot {
     pub tail: Vec<u32>,
-    /// Do they depend on the tokens alone: see [`Reuse`].
+    /// Whether the state depends on the tokens alone: see [`Reuse`].
     pub exact: bool,
     pub row: u32,
 }
 
-/// A row.
+/// Bookkeeping of one row.
 #[derive(Clone, Copy, Default, Debug)]
 struct StateRow {
-    /// Sequences and copies under way that need it as it is.
+    /// Number of sequences and pending copies that use it.
     holders: u32,
-    /// When it was last used, of one that holds a copy.
+    /// Time of last use, for a snapshot.
     used: u64,
-    /// The place of its copy in the tree, if it holds one.
+    /// The node of its snapshot, if it holds one.
     snapshot_of: Option<NodeId>,
 }
 
-/// The rows.
+/// Rows of recurrent states and their snapshots.
 #[derive(Debug)]
 pub(super) struct StatePool {
     rows: Vec<StateRow>,
     free: BTreeSet<u32>,
-    /// Copies that nobody needs now.
+    /// Unreferenced snapshots, in order of last use.
     evictable: BTreeMap<u64, u32>,
     snapshots: FxHashMap<NodeId, Vec<Snapshot>>,
     clock: u64,
 }
 
 impl StatePool {
-    /// So many rows, all free.
+    /// Creates `rows` free rows.
     pub fn new(rows: usize) -> StatePool {
         let free = (0..rows as u32).collect();
         StatePool {
@@ -48,26 +50,26 @@ impl StatePool {
             clock: 0,
         }
     }
-    /// How many hold copies that nobody needs now.
+    /// Returns the number of unreferenced snapshots.
     pub fn cached(&self) -> usize {
         self.evictable.len()
     }
-    /// How many somebody has.
+    /// Returns the number of referenced rows.
     pub fn held(&self) -> usize {
         self.rows.len() - self.free.len() - self.evictable.len()
     }
-    /// A row for somebody; none where all are held.
+    /// Takes a row, if necessary by evicting a snapshot. `None` if all are held.
     pub fn take(&mut self) -> Option<u32> {
         if self.free.is_empty() {
             let (_, row) = self.evictable.pop_first()?;
             self.drop_snapshot(row);
         }
-        // The lowest, as captured steps of one sequence are bound to a row.
+        // Take the lowest, as captured steps of one sequence are bound to a row.
         let row = self.free.pop_first()?;
         self.rows[row as usize].holders = 1;
         Some(row)
     }
-    /// Somebody else needs it as it is.
+    /// Adds a reference to a row.
     pub fn retain(&mut self, row: u32) {
         let it = &mut self.rows[row as usize];
         it.holders += 1;
@@ -75,7 +77,7 @@ impl StatePool {
             self.evictable.remove(&it.used);
         }
     }
-    /// One holder less. A copy that nobody needs is kept, anything else is free.
+    /// Drops a reference. An unreferenced snapshot stays cached; any other row becomes free.
     pub fn release(&mut self, row: u32) {
         let it = &mut self.rows[row as usize];
         assert!(it.holders > 0, "row {row} of states is let go by somebody who has it");
@@ -91,7 +93,7 @@ impl StatePool {
             self.free.insert(row);
         }
     }
-    /// A row's only holder leaves it as a copy, unless there is one of the same.
+    /// Releases a row as a snapshot if the caller is its only holder and no equal snapshot exists.
     pub fn release_as_snapshot(&mut self, row: u32, behind: NodeId, tail: &[u32], exact: bool) {
         let alone = self.rows[row as usize].holders == 1;
         let all = self.snapshots.entry(behind).or_default();
@@ -101,7 +103,7 @@ impl StatePool {
         }
         self.release(row);
     }
-    /// A row holds no copy any more; it is free if nobody needs it.
+    /// Removes a row's snapshot and frees the row if it is unreferenced.
     fn drop_snapshot(&mut self, row: u32) {
         let it = &mut self.rows[row as usize];
         if let Some(behind) = it.snapshot_of.take() {
@@ -118,19 +120,20 @@ impl StatePool {
             self.free.insert(row);
         }
     }
-    /// The tree does not have that place any more.
+    /// Removes all snapshots of a node that left the tree.
     pub fn forget(&mut self, node: NodeId) {
         let rows: Vec<u32> = self.snapshots.get(&node).into_iter().flatten().map(|copy| copy.row).collect();
         rows.into_iter().for_each(|row| self.drop_snapshot(row));
     }
-    /// Copies behind that place whose tail these tokens begin with, the longest first.
+    /// Returns the snapshots at a node with a tail that `tokens` begins with, longest first.
     pub fn snapshots_at(&self, node: NodeId, tokens: &[u32], reuse: Reuse) -> Vec<Snapshot> {
         let usable = |copy: &&Snapshot| tokens.starts_with(&copy.tail) && (copy.exact || reuse == Reuse::Any);
         let mut all: Vec<Snapshot> = self.snapshots.get(&node).into_iter().flatten().filter(usable).cloned().collect();
         all.sort_by_key(|copy| std::cmp::Reverse((copy.tail.len(), copy.exact)));
         all
     }
-    /// Is every row held, kept or free, and none two of them, and is every copy in its row?
+    /// Checks that every row is exactly one of held, cached or free, and that every
+    /// snapshot matches its row.
     #[cfg(test)]
     pub fn check(&self) {
         let mut seen = vec![0; self.rows.len()];
@@ -140,7 +143,8 @@ impl StatePool {
         }
         assert!(self.free.iter().all(|&row| self.rows[row as usize].snapshot_of.is_none()));
         assert!(self.evictable.iter().all(|(used, &row)| self.rows[row as usize].used == *used));
-        let copies: Vec<_> = self.snapshots.iter().flat_map(|(&node, all)| all.iter().map(move |of| (node, of))).collect();
+        let copies: Vec<_> =
+            self.snapshots.iter().flat_map(|(&node, all)| all.iter().map(move |of| (node, of))).collect();
         assert!(copies.iter().all(|&(node, copy)| self.rows[copy.row as usize].snapshot_of == Some(node)));
         assert_eq!(copies.len(), self.rows.iter().filter(|row| row.snapshot_of.is_some()).count());
     }

@@ -1,15 +1,16 @@
-//! Rows of states beside a pool's pages: a sequence that runs has one, and others hold what states were behind beginnings that the tree of pages knows, so that a sequence can go on there.
+//! Recurrent states of a page pool. A running sequence has one row; other rows are snapshots of the
+//! state after a prefix in the prefix tree, so that later sequences can continue there.
 //!
-//! A state cannot be cut: of a beginning that is known a sequence goes on from the last position of which there is a copy.
+//! A state cannot be truncated: a prefix hit ends at the last position with a snapshot.
 
 use super::pages::{PagePool, PartialPage, PrefixHit};
 use super::prefix_node::{NodeId, PrefixNode, ROOT};
 use super::reuse::Reuse;
 use super::state_pool::StatePool;
 
-/// Those beside a pool's pages. Where there are no states nothing happens.
+/// Recurrent states of a page pool. If the model has none, these methods do nothing.
 impl PagePool {
-    /// Of what was found only that behind which states are known, as far as pages are here for it.
+    /// Truncates a prefix hit to the last position with a state snapshot and pages on the device.
     pub(super) fn truncate_to_snapshot(&self, tokens: &[u32], reuse: Reuse, found: &mut PrefixHit, parts: bool) {
         let Some(states) = &self.states else { return };
         for blocks in (0..=found.pages.len()).rev() {
@@ -17,7 +18,8 @@ impl PagePool {
             let rest = &tokens[blocks * self.page_size..];
             for copy in states.snapshots_at(node, rest, reuse) {
                 let part = self.partial_page(node, rest, copy.tail.len(), reuse).filter(|_| parts);
-                if part.is_none() != copy.tail.is_empty() || !self.covers_window(&found.pages[..blocks], part.as_ref()) {
+                if part.is_none() != copy.tail.is_empty() || !self.covers_window(&found.pages[..blocks], part.as_ref())
+                {
                     continue;
                 }
                 let positions = blocks * self.page_size + copy.tail.len();
@@ -30,7 +32,8 @@ impl PagePool {
         }
         *found = PrefixHit { matched: found.matched, ..PrefixHit::default() };
     }
-    /// A page behind that place which begins with so many of these tokens, if that is any.
+    /// Returns a page after a node that begins with the first `positions` of `tokens`, if
+    /// `positions` is not 0.
     fn partial_page(&self, node: NodeId, tokens: &[u32], positions: usize, reuse: Reuse) -> Option<PartialPage> {
         let wanted = tokens.get(..positions).filter(|wanted| !wanted.is_empty())?;
         let here = self.children.get(&node)?.iter().copied().filter(|&page| self.is_on_device(page));
@@ -39,37 +42,41 @@ impl PagePool {
         let exact = self.entry(page).exact >= positions || reuse == Reuse::Any;
         exact.then_some(PartialPage { page, window: self.pages[page as usize].window, positions })
     }
-    /// A row of states for somebody; none where all are held, or there are none.
+    /// Takes a row of recurrent states. `None` if all are held, or there are none.
     pub(super) fn take_state(&mut self) -> Option<u32> {
         self.states.as_mut()?.take()
     }
-    /// Somebody else needs a row of states as it is.
+    /// Adds a reference to a row.
     pub(super) fn retain_state(&mut self, row: u32) {
         if let Some(states) = &mut self.states {
             states.retain(row);
         }
     }
-    /// One holder less of a row of states.
+    /// Drops a reference to a row.
     pub(super) fn release_state(&mut self, row: u32) {
         if let Some(states) = &mut self.states {
             states.release(row);
         }
     }
-    /// Somebody leaves a row with the states behind these tokens, whose whole pages end at that place: it is found there, if the tree still has that. Of no tokens nothing is kept.
+    /// Releases a row as the snapshot after `tokens`; `place` is the node of their last whole page.
+    ///
+    /// The row is only released if there are no tokens or the tree has lost that node.
     pub(super) fn release_as_snapshot(&mut self, row: u32, place: &PrefixNode, tokens: &[u32], exact: bool) {
         let known = !place.lost && (place.id == ROOT || self.children.contains_key(&place.id));
-        let tail = tokens.get(place.blocks * self.page_size..).filter(|tail| !tokens.is_empty() && tail.len() < self.page_size);
+        let tail = tokens
+            .get(place.blocks * self.page_size..)
+            .filter(|tail| !tokens.is_empty() && tail.len() < self.page_size);
         let Some(states) = &mut self.states else { return };
         match tail.filter(|_| known) {
             Some(tail) => states.release_as_snapshot(row, place.id, tail, exact),
             None => states.release(row),
         }
     }
-    /// How many rows of states hold copies that nobody needs now.
+    /// Returns the number of unreferenced snapshots.
     pub fn cached_states(&self) -> usize {
         self.states.as_ref().map_or(0, StatePool::cached)
     }
-    /// How many rows of states somebody has.
+    /// Returns the number of referenced rows.
     pub(super) fn held_states(&self) -> usize {
         self.states.as_ref().map_or(0, StatePool::held)
     }

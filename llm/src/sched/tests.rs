@@ -1,4 +1,5 @@
-//! The scheduler with an executor that computes nothing but keeps account: which token stands where in the pool, and what each step sees of it.
+//! Scheduler tests with a simulated executor, which records the token in each pool row and the rows
+//! that each step reads.
 
 use super::pages::PagePool;
 use super::reuse::{BLOCK, Reuse};
@@ -10,53 +11,53 @@ use std::collections::BTreeMap;
 
 const PAGE: usize = 64;
 
-/// What lies in a row of the pool: the token, and how it was computed.
+/// Content of a pool row: the token, and how it was computed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Cell {
     token: u32,
     exact: bool,
 }
 
-/// Sequences that are answered by arithmetic on what the pool holds for them.
+/// A model that computes each next token from the content of the simulated pool.
 struct Model {
     scheduler: Scheduler,
     pool: Vec<Option<Cell>>,
-    /// What the pool of windows holds, and positions that a token sees of it, if there is one.
+    /// Content of the window pool, and window length, if there is one.
     windows: Vec<Option<Cell>>,
     seen: Option<usize>,
-    /// Rows of states, each what it has seen, where the model keeps some.
+    /// Rows of recurrent states as the list of cells they have seen; empty if the model has none.
     states: Vec<Option<Vec<Cell>>>,
-    /// The host's places for pages.
+    /// Slots of the host KV cache.
     host: Vec<Vec<Option<Cell>>>,
-    /// Of each sequence: its length at the end, its options, and the length of its prompt.
+    /// For each sequence: its final length, its options, and the length of its prompt.
     wanted: BTreeMap<SequenceId, (usize, SequenceOptions, usize)>,
     ended: BTreeMap<SequenceId, Vec<u32>>,
     most: usize,
-    /// Most tokens of a piece beside answers: they change from step to step.
+    /// Maximum tokens of a chunk with decode rows; changes from step to step.
     beside: Vec<usize>,
     steps: usize,
-    /// Is a step started before the one before is read? And the one that is, with what it has chosen.
+    /// Asynchronous scheduling, and the step in flight with its chosen tokens.
     ahead: bool,
     under_way: Option<(Batch, Vec<u32>)>,
 }
 
-/// What there is beside pages.
+/// Resources in addition to the page pool.
 #[derive(Clone, Copy, Default)]
 struct Besides {
-    /// Positions that tokens see of windows, in a pool in which there is room for what sequences have at most at a time, and for nothing else.
+    /// Window length of a pool with exactly as many pages as the sequences can hold at once.
     seen: Option<usize>,
-    /// Places of the host.
+    /// Slots of the host KV cache.
     places: usize,
-    /// Rows of states beside one for each sequence, where the model keeps some.
+    /// Rows of recurrent states in addition to one for each sequence, if the model has any.
     copies: Option<usize>,
 }
 
-/// The token after these.
+/// Returns the token after these.
 fn next(tokens: &[u32]) -> u32 {
     tokens.iter().fold(17u32, |hash, &token| hash.wrapping_mul(31).wrapping_add(token)) % 5
 }
 
-/// The answer that a prompt has alone.
+/// Returns the answer that a prompt has alone.
 fn alone(prompt: &[u32], answer: usize) -> Vec<u32> {
     let mut tokens = prompt.to_vec();
     (0..answer).for_each(|_| tokens.push(next(&tokens)));
@@ -81,7 +82,16 @@ impl Model {
         let windows = seen.map(|seen| [of(seen), seen]);
         let (piece, mixed) = (96, seen.is_none() && copies.is_none());
         let states = copies.map_or(0, |copies| sequences + copies);
-        let bounds = SchedulerConfig { pages, page_size: PAGE, window_pool: windows, state_rows: states, host_slots: places, max_sequences: sequences, max_chunk: piece, mixed };
+        let bounds = SchedulerConfig {
+            pages,
+            page_size: PAGE,
+            window_pool: windows,
+            state_rows: states,
+            host_slots: places,
+            max_sequences: sequences,
+            max_chunk: piece,
+            mixed,
+        };
         Model {
             scheduler: Scheduler::new(bounds),
             pool: vec![None; pages * PAGE],
@@ -107,7 +117,7 @@ impl Model {
         self.wanted.insert(id, (all, options, length));
         id
     }
-    /// Tells whether a sequence may reuse exact rows alone.
+    /// Returns whether a sequence may reuse exact rows alone.
     fn is_exact(&self, id: SequenceId) -> bool {
         let options = self.wanted[&id].1;
         options.batch_invariant || options.reuse == Reuse::Exact
@@ -117,13 +127,13 @@ impl Model {
         assert_eq!(pages.len(), position / PAGE + 1, "a page for position {position}");
         pages[position / PAGE] as usize * PAGE + position % PAGE
     }
-    /// The same in the pool of windows.
+    /// Returns the row of a position in the window pool.
     fn window_slot(&self, id: SequenceId, position: usize) -> usize {
         let pages = self.scheduler.pages(id, position).windows;
         assert_eq!(pages.len(), position / PAGE + 1, "a page of windows for position {position}");
         pages[position / PAGE] as usize * PAGE + position % PAGE
     }
-    /// The first position that the token at that position sees of windows.
+    /// Returns the first position that a token sees in sliding-window layers.
     fn first_seen(&self, position: usize) -> usize {
         self.seen.map_or(position + 1, |seen| (position + 1).saturating_sub(seen))
     }
@@ -135,7 +145,8 @@ impl Model {
             self.windows[slot] = cell;
         }
     }
-    /// A sequence's states see the token at a position, as they have seen all before.
+    /// Advances a sequence's recurrent state by the token at a position, and checks that it
+    /// has seen all before.
     fn advance(&mut self, id: SequenceId, position: usize) {
         let rows: Vec<_> = (0..=position).map(|at| self.pool[self.slot(id, at)]).collect();
         let Some(state) = self.states.get_mut(self.scheduler.pages(id, position).state as usize) else { return };
@@ -155,7 +166,7 @@ impl Model {
         assert!(self.states[copy.from as usize].is_some(), "what is copied is known");
         self.states[copy.to as usize] = self.states[copy.from as usize].clone();
     }
-    /// Runs a batch: what is written, and that each sequence finds its own tokens before its position.
+    /// Runs a batch: writes its rows, and checks that each sequence sees its own tokens.
     fn run(&mut self, batch: &Batch) {
         for &of in &batch.swaps {
             let rows = |page: u32| page as usize * PAGE..(page as usize + 1) * PAGE;
@@ -204,7 +215,8 @@ impl Model {
         }
         self.check_exact(batch);
     }
-    /// Checks that a chunk and decodes are a mixed batch unless there are windows, states or a batch-invariant sequence.
+    /// Checks that a chunk and decodes are a mixed batch unless there are windows, states or
+    /// a batch-invariant sequence.
     fn check_mixed(&self, batch: &Batch) {
         let invariant = |id| self.wanted[&id].1.batch_invariant;
         let any_invariant = batch.decodes.iter().any(|d| invariant(d.sequence));
@@ -213,7 +225,7 @@ impl Model {
         let apart = apart || self.seen.is_some() || !self.states.is_empty();
         assert_eq!(batch.mixed, !batch.decodes.is_empty() && !any_invariant && !apart, "{batch:?}");
     }
-    /// Who wants the same text again sees rows that were computed as they would have been alone.
+    /// Checks that sequences with exact reuse see rows computed as they would be alone.
     fn check_exact(&self, batch: &Batch) {
         for id in batch.sequences_with_logits().filter(|&id| self.is_exact(id)) {
             let tokens = self.scheduler.tokens(id).len();
@@ -249,7 +261,8 @@ impl Model {
         }
         batch
     }
-    /// Runs the tokens of answers of a batch as a device does, which knows of tokens that the host does not: those that the batch before has chosen. What follows each.
+    /// Runs the decode rows of a batch as a device does, with tokens chosen by the batch `before`.
+    /// Returns the next tokens.
     fn run_rows(&mut self, batch: &Batch, before: Option<(&Batch, &[u32])>) -> Vec<u32> {
         let row = |model: &mut Model, d: &Decode| {
             let known = model.scheduler.tokens(d.sequence).get(d.position).copied();
@@ -266,7 +279,7 @@ impl Model {
         };
         batch.decodes.iter().map(|d| row(self, d)).collect()
     }
-    /// One step behind which the next is started before it is read, as far as that can be said.
+    /// Runs one step and starts the next one before it is read, as far as that is possible.
     fn step_ahead(&mut self) -> bool {
         let (batch, told) = match self.under_way.take() {
             Some(both) => both,
@@ -283,7 +296,7 @@ impl Model {
         if batch.is_empty() {
             return false;
         }
-        // Of some nobody knows that they end.
+        // Some sequences end unexpectedly.
         let Model { scheduler, wanted, .. } = self;
         let mut goes_on = |id: SequenceId, at: usize| at + 1 < wanted[&id].0 || id.0.is_multiple_of(2);
         let next = scheduler.next_in_flight(&batch, &mut goes_on);
@@ -307,14 +320,14 @@ impl Model {
         self.nobody_waits();
         true
     }
-    /// Where nobody is here any more, nobody reads the step that is under way.
+    /// Drops the step in flight if there are no sequences.
     fn nobody_waits(&mut self) {
         if self.scheduler.is_idle() {
             self.under_way = None;
             self.scheduler.release_in_flight();
         }
     }
-    /// A token is chosen for a sequence, which goes on or ends.
+    /// Takes a chosen token for a sequence, which continues or ends.
     fn goes_on(&mut self, id: SequenceId, token: u32) {
         let tokens = self.scheduler.tokens(id).to_vec();
         match tokens.len() < self.wanted[&id].0 {
@@ -325,7 +338,7 @@ impl Model {
             }
         }
     }
-    /// One step. Did it do anything?
+    /// Runs one step. Returns whether there was any work.
     fn step(&mut self) -> bool {
         if self.ahead {
             return self.step_ahead();
@@ -360,7 +373,7 @@ impl Model {
 }
 
 fn prompt(seed: u32, length: usize) -> Vec<u32> {
-    // Few tokens, so that prompts begin alike.
+    // Few distinct tokens, so that prompts share prefixes.
     (0..length as u32).map(|i| if i < 70 { i % 3 } else { (i * seed) % 5 }).collect()
 }
 
@@ -387,7 +400,7 @@ fn a_prefix_is_shared() {
     assert_eq!(model.scheduler.reused_tokens(again), Some(192));
     assert!(model.scheduler.load().pages <= 5, "{:?}", model.scheduler.load());
     model.run_to_the_end();
-    // Another's answer as well, where nobody minds.
+    // With `Reuse::Any` rows of another sequence's answer are reused as well.
     let longer = alone(&asked, 5);
     let follows = model.add([&longer[..], &[1, 2, 3]].concat(), 5, Reuse::Any);
     model.step();
@@ -414,7 +427,8 @@ fn a_batch_is_invariant_while_a_sequence_asks_for_it() {
 
 #[test]
 fn a_prefix_comes_back_from_the_host() {
-    // Of six pages a prompt takes four with its answer: two others have all of them, and its whole pages go to the host meanwhile.
+    // A prompt and its answer take four of six pages; two others take all of them, so its whole
+    // pages are swapped out meanwhile.
     let mut model = Model::with_host(6, 2, 8);
     let asked = prompt(3, 200);
     model.add(asked.clone(), 5, Reuse::Exact);
@@ -447,7 +461,8 @@ fn where_pages_run_out_the_youngest_waits() {
 
 #[test]
 fn what_is_computed_again_is_computed_as_it_was() {
-    // The last gives its pages up after its prompt has been run, and the third, which begins like it, has exact rows of all of that prompt by then.
+    // The last sequence is preempted after its prefill; by then the third, with the same prefix,
+    // has exact rows of that whole prompt.
     let mut model = Model::new(8, 3);
     model.beside = vec![1];
     model.add(prompt(1, 1), 1, Reuse::Any);
@@ -474,7 +489,7 @@ fn prompts_take_turns_and_answers_go_on() {
     model.run_to_the_end();
 }
 
-/// Tokens that nobody else has.
+/// Returns tokens that no other sequence has.
 fn own(seed: u32, length: usize) -> Vec<u32> {
     (0..length as u32).map(|i| 5 + seed * 1000 + i).collect()
 }
@@ -485,7 +500,8 @@ fn who_goes_on_finds_the_windows_of_its_end() {
     let asked = own(1, 1000);
     let first = model.add(asked.clone(), 40, Reuse::Any);
     model.run_to_the_end();
-    // Its end, and where its prompt ends, whose rows it has left behind.
+    // At its end, and at the end of its prompt: the window pages there were
+    // released but not evicted.
     let answered = model.ended[&first].clone();
     let next = model.add([&answered[..], &own(2, 20)].concat(), 5, Reuse::Any);
     model.step();
@@ -495,7 +511,7 @@ fn who_goes_on_finds_the_windows_of_its_end() {
     model.step();
     assert_eq!(model.scheduler.reused_tokens(again), Some(999));
     model.run_to_the_end();
-    // Where nobody has been, windows are gone first.
+    // Window pages at other positions are evicted first.
     let middle = model.add([&asked[..130], &own(3, 20)].concat(), 5, Reuse::Any);
     model.step();
     assert_eq!(model.scheduler.reused_tokens(middle), Some(0));
@@ -507,14 +523,14 @@ fn who_branches_off_leaves_the_windows_for_others() {
     let mut model = Model::with_windows(64, 2, 64);
     let common = own(1, 64 * 5);
     let mut ask = |seed: u32| {
-        // A long prompt behind it, so that what it has in common with others is left behind.
+        // A long continuation, so that the shared prefix leaves the window.
         let id = model.add([&common[..], &own(seed, 600)].concat(), 2, Reuse::Any);
         model.step();
         let found = model.scheduler.reused_tokens(id);
         model.run_to_the_end();
         found
     };
-    // The second computes again what the first has left behind, and is seen to branch off there.
+    // The second recomputes the evicted window pages, which marks the branch point.
     assert_eq!([2, 3, 4].map(&mut ask), [Some(0), Some(0), Some(320)]);
 }
 
@@ -534,16 +550,16 @@ fn who_goes_on_finds_states_where_an_answer_ended_or_exact_rows_do() {
     };
     assert_eq!(found([&answered[..], &own(2, 20)].concat(), Reuse::Any), Some(1040));
     assert_eq!([Reuse::Any, Reuse::Exact].map(|reuse| found(asked.clone(), reuse)), [Some(992); 2]);
-    // Nobody has been there: that others branch off is seen, so that the next begins where they do.
+    // The first sequence to branch off here marks the branch point, and the next one reuses it.
     let branches = |seed| [&asked[..330], &own(seed, 200)].concat();
     assert_eq!([3, 4].map(|seed| found(branches(seed), Reuse::Any)), [Some(0), Some(320)]);
-    // Their states are not exact: those of one that reuses exact rows alone are.
+    // Those states are not exact; states of a sequence with exact reuse are.
     assert_eq!([5, 6].map(|seed| found(branches(seed), Reuse::Exact)), [Some(0), Some(320)]);
 }
 
 #[test]
 fn copies_of_states_give_way() {
-    // One row beside those of two sequences: the latest copy is there, and nobody waits for one.
+    // One row more than two sequences need: it holds the latest snapshot, and no sequence waits.
     let mut model = Model::with_states(64, 2, 1);
     let ids = [1, 2, 3].map(|seed| model.add(own(seed, 200), 10, Reuse::Any));
     model.run_to_the_end();
@@ -563,7 +579,7 @@ fn pages_of_nobody_have_windows_in_turn() {
     let borrowed = model.scheduler.borrow(1000, 96).expect("pages");
     let windows = borrowed.pages().windows.to_vec();
     assert_eq!((borrowed.pages().all.len(), windows.len()), (16, 16));
-    // No two positions that a step sees lie in one row.
+    // No two positions that a step sees share a row.
     for begin in (0..1000usize).step_by(96) {
         let seen = begin.saturating_sub(99) / PAGE..(begin + 96).min(1000).div_ceil(PAGE);
         let mut of = windows[seen.clone()].to_vec();
@@ -587,14 +603,14 @@ fn what_is_held_while_nobody_is_here_is_lost() {
         assert_eq!(model.scheduler.load().leaked, None, "somebody has pages");
         model.run_to_the_end();
         let borrowed = model.scheduler.borrow(1000, 96).expect("pages");
-        // With a ring of windows for what a step of 96 tokens sees.
+        // With a ring buffer of window pages for a step of 96 tokens.
         assert_eq!(model.scheduler.load().leaked, Some(held));
         model.scheduler.return_borrowed(&borrowed);
         assert_eq!(model.scheduler.load().leaked, Some(0));
     }
 }
 
-/// What comes while others run.
+/// An event while sequences run.
 #[derive(Clone, Debug)]
 enum Act {
     Add {
@@ -605,7 +621,7 @@ enum Act {
         invariant: bool,
     },
     Cancel(usize),
-    /// The states of one are not known any more, and nothing is under way.
+    /// The state of a sequence becomes unknown while no step is in flight.
     Again(usize),
     Fail,
     Steps(usize),
@@ -621,10 +637,11 @@ fn acts() -> impl Strategy<Value = Vec<Act>> {
 
 proptest! {
     #![proptest_config(ProptestConfig { cases: 200, ..ProptestConfig::default() })]
-    /// Whoever comes and goes, every answer is the one that its prompt has alone, each comes to its end, and no page is lost.
+    /// For any sequence of events every answer equals that of its prompt alone, each ends,
+    /// and no page leaks.
     #[test]
     fn whatever_comes(acts in acts(), pages in 7usize..24, sequences in 1usize..6, ahead in any::<bool>(), seen in proptest::option::of(1usize..200), copies in proptest::option::of(1usize..12), places in 0usize..20, beside in proptest::collection::vec(1usize..97, 1..9)) {
-        // Where there is a pool of windows or of states the host has no places.
+        // There are no host slots with a window pool or recurrent states.
         let places = if seen.is_some() || copies.is_some() { 0 } else { places };
         let mut model = Model::with(pages, sequences, Besides { seen, places, copies });
         model.ahead = ahead;
@@ -665,7 +682,7 @@ proptest! {
                             Swap::In { page, .. } => model.pool[*page as usize * PAGE] = None,
                         }
                     }
-                    // Part of it may have been written.
+                    // A part of it may have been written.
                     batch.copies.iter().for_each(|copy| model.pool[copy.to as usize * PAGE] = None);
                     batch.decodes.iter().for_each(|decode| model.write(decode.sequence, decode.position, None));
                     let of_sequences = batch.decodes.iter().map(|d| d.sequence).chain(batch.chunk.iter().map(|p| p.sequence));
@@ -689,7 +706,7 @@ proptest! {
         }
     }
 
-    /// Pages that are found hold what was learnt of them.
+    /// Pages of a prefix hit hold the tokens that were inserted.
     #[test]
     fn the_tree_finds_what_it_was_told(lengths in proptest::collection::vec((1u32..4, 1usize..400), 1..12)) {
         let mut pool = PagePool::new(12, PAGE, 0);

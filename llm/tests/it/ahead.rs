@@ -1,4 +1,5 @@
-//! Steps of several sequences that are started before the one before is read have the tokens of those that are not, whoever comes and goes.
+//! Asynchronous scheduling gives the same tokens as synchronous steps, while
+//! sequences start and end.
 
 use crate::late_support;
 use crate::parity_support::tables::{data, ids};
@@ -13,9 +14,9 @@ use std::collections::BTreeMap;
 
 /// Sequences of a step.
 const PARALLEL: usize = 4;
-/// Of so many tokens there are more pages than windows need, in models that have any.
+/// Enough tokens for more pages than the window pool has, in models with windows.
 const CONTEXT: usize = 512;
-/// Tokens of an answer, at most.
+/// Maximum tokens of an answer.
 const ANSWER: usize = 14;
 
 fn batcher(family: &str, quant: &str) -> (Batcher, Vec<u32>) {
@@ -30,7 +31,7 @@ fn batcher_on(opened: Opened, family: &str, quant: &str) -> (Batcher, Vec<u32>) 
     (Batcher::new(engine), tokens)
 }
 
-/// Answers that choose in different ways, of which some end at a token that nobody foresees.
+/// Generations with different sampling methods; some end at a token that is not predictable.
 fn generation(nth: usize) -> Generation<'static> {
     let params = match nth % 3 {
         0 => SamplingParams::greedy(),
@@ -41,12 +42,13 @@ fn generation(nth: usize) -> Generation<'static> {
     Generation::new(sampler, ANSWER - nth % 4, move |token| nth % 2 == 1 && token % 13 == 5)
 }
 
-/// The answers to these, each added so many steps after the one before, and how many tokens the device has chosen ahead.
+/// Returns the answers to prompts added `apart` steps after each other, and the number of tokens
+/// chosen by asynchronous steps.
 fn answers(batcher: &mut Batcher, prompts: &[&[u32]], apart: usize) -> (Vec<Vec<u32>>, usize) {
     answers_with(batcher, prompts, apart, Reuse::Exact)
 }
 
-/// The same, where what is reused may be anything or has to be exact.
+/// Does the same with exact reuse or any reuse.
 fn answers_with(batcher: &mut Batcher, prompts: &[&[u32]], apart: usize, reuse: Reuse) -> (Vec<Vec<u32>>, usize) {
     let options = SequenceOptions { reuse, batch_invariant: reuse == Reuse::Exact };
     let (context, vocabulary) = (batcher.engine().context(), batcher.engine().model().vocabulary());
@@ -104,7 +106,8 @@ fn check(family: &str, quant: &str) {
         println!("{family}, {apart} steps apart: {ahead} of {all} tokens");
         assert!(ahead > all / 3, "{family}, {apart} steps apart: {ahead} of {all} tokens");
     }
-    // One that hangs up while a step is under way leaves its pages, and nobody else notices.
+    // A sequence that is cancelled while a step is in flight leaves its pages,
+    // without effect on others.
     let alone = answers(&mut batcher, &prompts[..1], 0).0;
     let gone = batcher.add(prompts[3], SequenceOptions::default()).expect("a prompt");
     let draws = generation(0).sampling();
@@ -117,7 +120,8 @@ fn check(family: &str, quant: &str) {
     assert_eq!(answers(&mut batcher, &prompts[..1], 0).0, alone);
 }
 
-/// Where steps run as late as they may, nothing that the host writes reaches one that was started before.
+/// Even if steps run as late as possible, host writes do not affect a step
+/// that was already started.
 #[test]
 fn steps_that_run_late_have_the_same_tokens() {
     for (family, quant) in [("llama", "q4_k_m"), ("qwen3moe", "q8_0"), ("qwen35", "q8_0")] {
@@ -130,7 +134,7 @@ fn steps_that_run_late_have_the_same_tokens() {
             assert_eq!(found, wanted, "{family}, {apart} steps apart");
             assert!(ahead > 20, "{family}, {apart} steps apart: {ahead} tokens");
         }
-        // Answers that may depend on others, whose steps have pieces of prompts.
+        // Answers that may depend on others: their steps are mixed batches.
         let (found, _) = answers_with(&mut late, &prompts, 2, Reuse::Any);
         assert!(found.iter().flatten().count() > 20, "{found:?}");
         assert!((late.steps().mixed > 0) == late.engine().mixes(), "{:?}", late.steps());
@@ -164,7 +168,7 @@ fn windows_are_started_ahead() {
     check("gemma3", "q8_0");
 }
 
-/// The same where steps run as late as they may, and windows are let go and taken while one is under way.
+/// Late steps also see the right window pages while these are released and taken.
 #[test]
 fn late_steps_see_their_windows() {
     let (plain, tokens) = batcher("gemma3", "q8_0");

@@ -1,17 +1,18 @@
-//! Steps of several sequences, over pages of one pool: logits of other engines' reference files whichever sequences are beside one, and whichever pages it has.
+//! Batched decode steps over a page pool match reference logits of other engines, for any
+//! batch and any pages.
 
 use crate::common::forward;
 use crate::parity_support::tables::{argmax, data, ids, npy, rms};
 use gristmill_backend::{Options, open};
 use gristmill_llm::arch::{self, Logits};
-use gristmill_llm::engine::{Chunk, Engine, Pages, DecodeRow, TokenRun, Settings, TokenSource, Step};
+use gristmill_llm::engine::{Chunk, DecodeRow, Engine, Pages, Settings, Step, TokenRun, TokenSource};
 use gristmill_llm::gguf::Gguf;
 use gristmill_llm::sampling::RowSampling;
 use gristmill_uop::Scalar;
 
 /// RMS of the difference, in standard deviations of the reference.
 const EXACT: f64 = 1e-3;
-/// Context: of `phi3` it chooses the factors of the frequencies.
+/// Context in tokens; it determines the frequency factors of `phi3`.
 const CONTEXT: usize = 256;
 /// Positions of a page.
 const PAGE: usize = arch::Options::PAGE;
@@ -20,14 +21,15 @@ fn exact() -> Options {
     Options { exact: true, quick: true, ..Options::default() }
 }
 
-/// An engine whose steps have at most so many sequences: of eight windows are no fewer pages than there are, so that they have no pool of their own.
+/// Returns an engine with batches of up to `parallel`. With eight sequences the windows need as
+/// many pages as the pool, so there is no window pool.
 fn engine(device: &str, file: &Gguf, options: Options, cache: Scalar, parallel: usize) -> Engine {
     let opened = open(device, &options).expect("a device");
     let settings = Settings { context: Some(CONTEXT), cache, chunk: 128, parallel, ..Settings::default() };
     Engine::load(file, opened, settings, &|_| ()).expect("a model")
 }
 
-/// Pages for so many sequences of so many tokens, no two neighbours beside each other.
+/// Returns pages for sequences of `tokens` tokens; no two consecutive blocks are neighbours.
 fn pages(engine: &Engine, sequences: usize, tokens: usize) -> Vec<Vec<u32>> {
     let all = engine.cache().pages() as u32;
     let each = tokens.div_ceil(PAGE);
@@ -37,13 +39,14 @@ fn pages(engine: &Engine, sequences: usize, tokens: usize) -> Vec<Vec<u32>> {
     (0..sequences).map(|s| (0..each).map(|block| page(s * each + block)).collect()).collect()
 }
 
-/// Logits of neighbouring tokens of the sequence with these pages, read by a block table.
+/// Returns the logits of consecutive tokens of a sequence, read through a block table.
 fn paged(engine: &mut Engine, pages: &[u32], tokens: &[u32], position: usize) -> Vec<f32> {
     let run = TokenRun { tokens, position, pages: pages.into(), contiguous: false };
     engine.logits(run, Logits::All).expect("logits")
 }
 
-/// Runs `tokens` as each of so many sequences, every one `late` steps behind the one before, and gives the logits of each.
+/// Runs `tokens` as several sequences, each `late` steps after the previous one, and returns
+/// the logits of each.
 fn staggered(engine: &mut Engine, tokens: &[u32], sequences: usize, late: usize) -> Vec<Vec<f32>> {
     let pages = pages(engine, sequences, tokens.len());
     let mut found = vec![Vec::new(); sequences];
@@ -57,7 +60,12 @@ fn staggered(engine: &mut Engine, tokens: &[u32], sequences: usize, late: usize)
                 let position = at(s).expect("a running one");
                 let all = &pages[s][..position / PAGE + 1];
                 let pages = Pages { all, state: s as u32, ..Pages::default() };
-                DecodeRow { token: TokenSource::Token(tokens[position]), position, pages, sampling: RowSampling::greedy() }
+                DecodeRow {
+                    token: TokenSource::Token(tokens[position]),
+                    position,
+                    pages,
+                    sampling: RowSampling::greedy(),
+                }
             })
             .collect();
         let chosen = engine.run(&Step { rows: &rows, ..Step::default() }).expect("a step").chosen;
@@ -74,7 +82,7 @@ fn check(family: &str, quant: &str) {
     check_on("cpu", family, quant);
 }
 
-/// On that device.
+/// Checks a family on one device.
 fn check_on(device: &str, family: &str, quant: &str) {
     let of = |end: &str| data(&format!("families/{family}-{end}"));
     let file = Gguf::open(of(&format!("{quant}.gguf"))).expect("a GGUF file");
@@ -86,7 +94,7 @@ fn check_on(device: &str, family: &str, quant: &str) {
     };
     let mut e = engine(device, &file, exact(), Scalar::F32, 8);
     assert_eq!(e.cache().window_pages(), None);
-    // A sequence alone, as pieces of a prompt.
+    // One sequence, in prefill chunks.
     let pages = pages(&e, 1, tokens.len());
     near("one piece", &paged(&mut e, &pages[0], &tokens, 0));
     let mut found = paged(&mut e, &pages[0], &tokens[..70], 0);
@@ -100,7 +108,7 @@ fn check_on(device: &str, family: &str, quant: &str) {
 
 crate::parity_support::of_families_over_pools!(check, OVER_POOLS);
 
-/// Families whose layers keep states: pieces have steps of their own.
+/// Families with recurrent states: their chunks have separate steps.
 const WITH_STATES: [(&str, &str); 2] = [("qwen35", "q8_0"), ("qwen35moe", "q8_0")];
 
 #[test]
@@ -108,14 +116,15 @@ fn qwen35_with_states() {
     WITH_STATES.iter().for_each(|(family, quant)| check(family, quant));
 }
 
-/// On the first adapter, be it a program.
+/// On the first adapter, which may be a software one.
 #[cfg(feature = "wgpu")]
 #[test]
 fn sequences_on_wgpu() {
     [("llama", "q4_k_m"), ("deepseek2", "q8_0")].iter().for_each(|(family, quant)| check_on("wgpu", family, quant));
 }
 
-/// On a GPU, in floats; and with products of halves, where rows that never are alone are as near as a piece of a prompt, whose products are of the same numbers.
+/// On a GPU in f32; and with f16 products, where batched rows are as close as prefill chunks, which
+/// multiply the same numbers.
 #[cfg(feature = "cuda-tests")]
 #[test]
 fn sequences_on_cuda() {
@@ -136,8 +145,10 @@ fn sequences_on_cuda() {
     }
 }
 
-/// Over caches of halves and of bytes: a piece of one sequence has the logits of neighbouring pages, to the bit where its attention has one form; rows of several, whose sums have another order, are as near as halves
-/// are, or as a code of a byte that falls the other way, of which there are 127 on each side.
+/// With f16 and int8 caches a chunk read through a block table has the logits of a contiguous one.
+///
+/// They are bit-identical if attention has a single form. Batched rows sum in another order: they
+/// are as close as f16 allows, or as one int8 code (of ±127) that rounds the other way.
 #[test]
 fn caches_of_halves_and_of_bytes_have_pages() {
     for (family, quant) in [("llama", "q4_k_m"), ("deepseek2", "q8_0")] {
@@ -155,7 +166,7 @@ fn caches_of_halves_and_of_bytes_have_pages() {
             let errors: Vec<f64> = found.iter().map(|found| rms(found, &expected)).collect();
             println!("{family}, {}: {errors:?}", cache.name());
             let most = if cache == Scalar::I8 { 2.0 / 127.0 } else { EXACT };
-            // Latent attention has another form by block tables than the compiler finds for neighbouring pages.
+            // Latent attention has another form with block tables than for contiguous pages.
             let apart = rms(&piece, &expected);
             assert!(
                 if family == "deepseek2" { apart < most } else { piece == expected },
@@ -183,7 +194,7 @@ fn what_is_no_step_is_refused() {
     assert!(refused(&[row(CONTEXT, &[0, 1, 2, 3, 4])]).contains("full"));
     assert!(refused(&[row(0, &[0]), row(0, &[1]), row(0, &[2])]).contains("takes 2"));
     assert!(refused(&[DecodeRow { token: TokenSource::Token(512), ..row(0, &[0]) }]).contains("token 512"));
-    // Of an engine of one sequence.
+    // On an engine for one sequence.
     let mut alone =
         Engine::load(&file, open("cpu", &exact()).expect("a device"), Settings::default(), &|_| ()).expect("a model");
     let rows = [row(0, &[0]), row(0, &[1])];

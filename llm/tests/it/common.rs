@@ -1,4 +1,4 @@
-//! Vocabularies for the tests, and the logits of one sequence, in one place.
+//! Shared test helpers: vocabularies, and the logits of one sequence.
 
 use gristmill_llm::arch::Logits;
 use gristmill_llm::engine::{Engine, TokenRun, WholePool};
@@ -6,12 +6,12 @@ use gristmill_llm::gguf::Gguf;
 use gristmill_llm::language;
 use gristmill_llm::tokenizer::{Tokenizer, TokenizerSpec};
 
-/// Path of a file in the test data.
+/// Returns the path of a file in the test data.
 pub fn data(name: &str) -> std::path::PathBuf {
     std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data").join(name)
 }
 
-/// The tokenizer of the demo model, from its text form.
+/// Returns the tokenizer of the demo model, from its text form.
 pub fn demo_glm() -> Tokenizer {
     let text = std::fs::read_to_string(data("vocab/demo-glm.txt")).unwrap();
     let mut spec = TokenizerSpec { model: "gpt2".into(), ..TokenizerSpec::default() };
@@ -38,8 +38,8 @@ pub fn demo_glm() -> Tokenizer {
     Tokenizer::new(spec).unwrap()
 }
 
-/// A vocabulary in JSON: what a file says of it in the names of its keys, `special` the types of tokens that are not normal. And, of one that
-/// was cut, the ids that its tokens had before.
+/// Reads a vocabulary from JSON: the keys of a model file, and in `special` the types of tokens
+/// that are not normal. Also returns the original ids of the tokens of a vocabulary that was cut.
 pub fn vocabulary(name: &str) -> (TokenizerSpec, Vec<u32>) {
     let json: serde_json::Value = serde_json::from_str(&std::fs::read_to_string(data(name)).unwrap()).unwrap();
     let texts = |key: &str| -> Vec<String> {
@@ -72,14 +72,15 @@ pub fn vocabulary(name: &str) -> (TokenizerSpec, Vec<u32>) {
     (spec, ids)
 }
 
-/// Logits of these tokens, all or those of the last, for one sequence that has the whole page pool.
+/// Returns logits of these tokens, all or those of the last, for one sequence that has
+/// the whole page pool.
 pub fn forward(engine: &mut Engine, tokens: &[u32], position: usize, all: bool) -> Vec<f32> {
     let pool = WholePool::new(engine);
     let run = TokenRun { tokens, position, pages: pool.pages(), contiguous: true };
     engine.logits(run, if all { Logits::All } else { Logits::Last }).expect("logits")
 }
 
-/// The description in the DeepSeek LLM vocabulary file.
+/// Returns the tokenizer description in the DeepSeek LLM vocabulary file.
 pub fn deepseek_spec() -> TokenizerSpec {
     let file = Gguf::open(data("vocab/ggml-vocab-deepseek-llm.gguf")).expect("a GGUF file");
     language::tokenizer_spec(file.metadata()).expect("a tokenizer")

@@ -1,4 +1,4 @@
-//! What is compiled how often: every kind of block once, and nothing on a second start.
+//! How often functions are compiled: each kind of block once, and none at a second start.
 
 use crate::common::forward;
 use crate::golden_support::{Fixture, Tiny};
@@ -45,7 +45,7 @@ fn glm_has_two_kinds_of_block() {
             assert_eq!(step.functions().len(), kinds + 2, "{preset}");
             jit.prepare(&all(&step), &|_, _| ()).expect("compiled");
             assert_eq!(jit.compiled(), compiled, "{preset} {class:?}");
-            // Another engine's plan is made of new functions that compute the same.
+            // Another engine's plan consists of new functions with equal graphs.
             let kernels = std::cell::Cell::new(0);
             jit.prepare(&all(&plan(&file, class)), &|_, total| kernels.set(kernels.get().max(total)))
                 .expect("compiled");
@@ -72,7 +72,8 @@ fn a_second_start_compiles_nothing() {
         let opened = Opened::new(device.clone(), Some(&dialect::C));
         let settings = Settings { context: Some(64), cache: Scalar::F32, chunk: 8, ..Settings::default() };
         let mut e = Engine::load(&file, opened, settings, &|_| ()).expect("a model");
-        // A token and the choice of the next; chunks without logits and with the last: blocks are shared between those.
+        // A decode step and its sampling; chunks without logits and with the
+        // last, which share blocks.
         let kinds = 2;
         assert_eq!(e.compiled(), (kinds + 3) + (kinds + 2), "start {start}");
         let logits = forward(&mut e, &[1, 5, 9], 0, false);

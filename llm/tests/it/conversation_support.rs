@@ -1,4 +1,4 @@
-//! Prompts and answers on a batcher.
+//! Runs prompts and answers on a batcher.
 
 use gristmill_llm::engine::{Engine, TokenRun};
 use gristmill_llm::generation::Generation;
@@ -7,17 +7,17 @@ use gristmill_llm::sched::{Batcher, PrefillStats, Reuse, SequenceOptions};
 use std::cell::RefCell;
 use std::ops::ControlFlow;
 
-/// A prompt that was run, and what followed.
+/// Result of a prompt and its answer.
 pub struct Asked {
     pub prefill: PrefillStats,
-    /// Logits behind the prompt.
+    /// Logits after the prompt.
     pub logits: Vec<f32>,
     pub answer: Vec<u32>,
-    /// Tokens of the sequence that were run: the prompt, and the answer but for its last.
+    /// Tokens of the sequence that were run: the prompt, and the answer except for its last token.
     pub run: Vec<u32>,
 }
 
-/// Runs a prompt, and generates an answer of so many tokens with one seed; at least one is chosen.
+/// Runs a prompt and generates an answer of `tokens` tokens, at least one, with a fixed seed.
 pub fn ask(batcher: &mut Batcher, prompt: &[u32], reuse: Reuse, tokens: usize) -> Asked {
     let params = SamplingParams { temperature: 1.5, seed: 7, ..SamplingParams::default() };
     let generation = Generation::new(Sampler::new(params).expect("parameters"), tokens.max(1), |_| false);
@@ -47,7 +47,7 @@ pub fn ask(batcher: &mut Batcher, prompt: &[u32], reuse: Reuse, tokens: usize) -
     Asked { prefill, logits, answer, run }
 }
 
-/// The same by a batcher that has forgotten all others.
+/// Does the same on a batcher that was reset.
 pub fn fresh(scratch: &mut Batcher, prompt: &[u32], reuse: Reuse, tokens: usize) -> Asked {
     scratch.reset();
     let asked = ask(scratch, prompt, reuse, tokens);
@@ -55,8 +55,10 @@ pub fn fresh(scratch: &mut Batcher, prompt: &[u32], reuse: Reuse, tokens: usize)
     asked
 }
 
-/// The first `len` tokens of a text as a prompt, of which text a batcher has had so many tokens, others between: the logits and so many tokens of an answer are those of a
-/// batcher that had none of it, to the bit. What was reused each time.
+/// Runs the first `len` tokens of a text after prompts with prefixes of it, and others in between.
+///
+/// Checks that logits and answer are bit-identical to those of a batcher without them. Returns the
+/// number of reused tokens of each run.
 pub fn exact_prefix(
     [batcher, scratch]: [&mut Batcher; 2],
     text: &[u32],
@@ -80,7 +82,7 @@ pub fn exact_prefix(
     begun.iter().map(each).collect()
 }
 
-/// Runs a whole prompt apart, in parts of at most so many tokens.
+/// Runs a whole prompt in borrowed pages, in parts of at most `most` tokens.
 pub fn apart(batcher: &mut Batcher, prompt: &[u32], most: usize, each: &mut dyn FnMut(&mut Engine, TokenRun)) {
     let mut run = |engine: &mut Engine, run: TokenRun<'_>| {
         each(engine, run);

@@ -1,4 +1,5 @@
-//! Generation whose tokens stay on the device gives what the host's choices give, with asynchronous scheduling or without.
+//! Generation with tokens that stay on the device equals sampling on the host, with
+//! asynchronous scheduling or without.
 
 use crate::common::forward;
 use crate::failing_support::around;
@@ -6,7 +7,7 @@ use crate::late_support::late;
 use crate::parity_support;
 use crate::parity_support::tables::argmax;
 use gristmill_backend::{Opened, Options, open};
-use gristmill_llm::engine::{Engine, Error, DecodeRow, Settings, TokenSource, Step, WholePool};
+use gristmill_llm::engine::{DecodeRow, Engine, Error, Settings, Step, TokenSource, WholePool};
 use gristmill_llm::generation::{Finish, Generation};
 use gristmill_llm::gguf::Gguf;
 use gristmill_llm::sampling::{RowSampling, Sampler, SamplingParams};
@@ -20,7 +21,7 @@ fn engine(device: &str) -> Engine {
     engine_of(opened(device), None)
 }
 
-/// A device whose steps run beside the host, or so it says: `late` runs them as late as it may.
+/// Opens a device with asynchronous steps; `late` runs them as late as possible.
 fn opened(device: &str) -> Opened {
     if device == "late" {
         return late();
@@ -35,7 +36,7 @@ fn engine_of(opened: Opened, depths: Option<Vec<usize>>) -> Engine {
     Engine::load(&file, opened, settings, &|_| ()).expect("a model")
 }
 
-/// Tokens by the host, one decode step after the other, from the prompt on.
+/// Generates tokens after the prompt with sampling on the host, one decode step after the other.
 fn by_host(engine: &mut Engine, sampler: &mut Sampler, n: usize) -> Vec<u32> {
     let mut logits = forward(engine, PROMPT, 0, false);
     let mut tokens = Vec::new();
@@ -47,13 +48,20 @@ fn by_host(engine: &mut Engine, sampler: &mut Sampler, n: usize) -> Vec<u32> {
     tokens
 }
 
-/// Starts a decode step of the only sequence. Was it started?
-fn start(engine: &mut Engine, pool: &WholePool, token: TokenSource, position: usize, draws: RowSampling) -> Result<bool, Error> {
+/// Starts a decode step of the only sequence. Returns whether it was started.
+fn start(
+    engine: &mut Engine,
+    pool: &WholePool,
+    token: TokenSource,
+    position: usize,
+    draws: RowSampling,
+) -> Result<bool, Error> {
     let rows = [DecodeRow { sampling: draws, ..pool.row(token, position) }];
     engine.start(&Step { rows: &rows, contiguous: true, ..Step::default() })
 }
 
-/// The same, all but the first by the device; and how many steps were started before the token of the one before was read.
+/// Generates tokens with sampling on the device, except for the first. Also returns how many steps
+/// were started before the previous token was read.
 fn by_device(engine: &mut Engine, sampler: &mut Sampler, n: usize, asynchronous: bool) -> (Vec<u32>, usize) {
     let logits = forward(engine, PROMPT, 0, false);
     let mut tokens = vec![sampler.sample(&logits, PROMPT).expect("a token")];
@@ -61,7 +69,7 @@ fn by_device(engine: &mut Engine, sampler: &mut Sampler, n: usize, asynchronous:
     let (pool, mut early) = (WholePool::new(engine), 0);
     assert!(start(engine, &pool, TokenSource::Token(tokens[0]), PROMPT.len(), draws).expect("started"));
     for position in PROMPT.len() + 1..PROMPT.len() + n {
-        // The last of them is given up.
+        // The last step in flight is discarded.
         let started = asynchronous && start(engine, &pool, TokenSource::Row(0), position, draws).expect("started");
         early += usize::from(started);
         tokens.push(engine.wait().expect("a step").chosen[0].expect("a token"));
@@ -79,7 +87,7 @@ fn the_device_chooses_what_the_host_would() {
     for (device, n) in [("interp", 4), ("cpu", 40), ("late", 40)] {
         let mut engine = engine(device);
         let drawn = SamplingParams { seed: 5, ..SamplingParams::default() };
-        // All tokens may come, so that a device looks at each.
+        // All tokens are candidates, so the device reads every logit.
         let all = SamplingParams { top_k: 0, top_p: 1.0, temperature: 1.5, ..drawn.clone() };
         let nucleus = SamplingParams { top_p: 0.9, ..all.clone() };
         let many = SamplingParams { top_k: 100, ..all.clone() };
@@ -91,7 +99,7 @@ fn the_device_chooses_what_the_host_would() {
                 assert_eq!(found, want, "{device}, {params:?}, asynchronous: {asynchronous}");
                 assert!((early > n / 2) == asynchronous, "{device}, {params:?}: {early} of {n} steps");
             }
-            // The row that a step too many has written does not matter.
+            // The row written by the surplus step has no effect.
             assert_eq!(by_host(&mut engine, &mut sampler(), n), want, "{device}, {params:?}");
         }
     }
@@ -125,11 +133,13 @@ fn a_step_is_waited_for_once_and_stays_in_the_context() {
     let mut last = Vec::new();
     for position in 93..96 {
         let token = last.last().copied().unwrap_or(1);
-        assert!(start(&mut e, &pool, TokenSource::Token(token), position, greedy).expect("started") && e.is_in_flight());
+        assert!(
+            start(&mut e, &pool, TokenSource::Token(token), position, greedy).expect("started") && e.is_in_flight()
+        );
         last.push(e.wait().expect("a step").chosen[0].expect("a token"));
     }
     assert!(matches!(e.wait(), Err(Error::NotInFlight)));
-    // The first of them again, by a step of its own, which ends what is in flight.
+    // Runs the first token again in a step of its own, which ends the step in flight.
     assert!(start(&mut e, &pool, TokenSource::Token(5), 94, greedy).expect("started"));
     let logits = forward(&mut e, &[1], 93, false);
     assert_eq!(argmax(&logits), last[0] as usize);
@@ -159,10 +169,10 @@ fn a_conversation_goes_on_after_what_the_device_chose() {
         assert_eq!((all.len(), finish), (12, Finish::Limit));
         let want = by_host(&mut engine("cpu"), &mut Sampler::new(SamplingParams::greedy()).expect("parameters"), 12);
         assert_eq!(all, want);
-        // The next turn reuses all tokens that were run: not the last.
+        // The next turn reuses all tokens that were run: all but the last.
         let (_, _, prefill) = answer(&[PROMPT, &all, &[9]].concat(), 1, None);
         assert_eq!(prefill.reused, PROMPT.len() + 11, "asynchronous: {asynchronous}");
-        // Ended by a token; then the same text again, what was run shared or not.
+        // Ended by a token; then the same text again, sharing its prefix or not.
         let end = all[5];
         let before = all.iter().position(|&t| t == end).expect("one of them");
         for again in [PROMPT.to_vec(), [PROMPT, &all[..3]].concat()] {

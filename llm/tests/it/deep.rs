@@ -1,4 +1,4 @@
-//! What a step of one token does differently the deeper it may reach, on a GPU: without one.
+//! How a decode step's plan on a GPU changes with the context depth; needs no GPU.
 
 use gristmill_backend::{Options as Device, open};
 use gristmill_compiler::{Cheapest, Compiled, compile};
@@ -6,7 +6,7 @@ use gristmill_llm::arch::{Functions, Logits, Options, Pools, StepKind, load};
 use gristmill_llm::gguf::Gguf;
 use gristmill_uop::dtype::Scalar;
 
-/// The function of GLM's MoE layers, in steps that reach so far.
+/// Returns the function of GLM's MoE layers in decode steps with that context depth.
 fn layer(depth: usize) -> Compiled {
     let file = Gguf::synth("glm-4.7-flash", "q4_0").unwrap();
     let model = load(file.metadata(), &file).unwrap();
@@ -26,7 +26,7 @@ fn layer(depth: usize) -> Compiled {
     compile(moe, opened.device.target(), opened.dialect, &mut Cheapest)
 }
 
-/// Number of the launch whose root has such a name.
+/// Returns the number of the launch with that root.
 fn launch(c: &Compiled, root: &str) -> Option<usize> {
     c.programs.iter().position(|p| p.notes.iter().any(|n| n.starts_with(root)))
 }

@@ -1,4 +1,5 @@
-//! What a device's failures, and numbers that are none, leave behind: nothing that a later conversation could meet.
+//! After device failures and non-finite numbers, no state remains that
+//! affects a later conversation.
 
 use crate::common::forward;
 use crate::conversation_support::apart;
@@ -7,7 +8,9 @@ use crate::golden_support::{Fixture, Tiny};
 use crate::parity_support::{asset, file_of};
 use gristmill_encodings::F32;
 use gristmill_llm::arch::Logits;
-use gristmill_llm::engine::{self, CompiledModel, Engine, DecodeRow, TokenRun, Settings, TokenSource, Step, Weights, WholePool};
+use gristmill_llm::engine::{
+    self, CompiledModel, DecodeRow, Engine, Settings, Step, TokenRun, TokenSource, Weights, WholePool,
+};
 use gristmill_llm::generation::{Finish, Generation};
 use gristmill_llm::gguf::Gguf;
 use gristmill_llm::perplexity::perplexity;
@@ -17,7 +20,7 @@ use gristmill_uop::Scalar;
 use std::ops::ControlFlow;
 use std::sync::Arc;
 
-/// A tiny model of 64 tokens, of which one's embedding may be this number throughout.
+/// Returns a tiny model of 64 tokens, optionally with one token's embedding filled with a number.
 fn tiny(poisoned: Option<(u32, f64)>) -> Gguf {
     let fixture = Fixture::new(Tiny::A, true);
     if let Some((token, number)) = poisoned {
@@ -41,17 +44,18 @@ fn engine_with(file: &Gguf, overlaps: bool, settings: Settings) -> (Engine, Arc<
     (Engine::load(file, opened, settings, &|_| ()).expect("a model"), calls)
 }
 
-/// `len` tokens, none of them 7.
+/// Returns `len` tokens, none of them 7.
 fn prompt(seed: u32, len: u32) -> Vec<u32> {
     (0..len).map(|i| (i * (2 * seed + 3) + seed) % 63).map(|token| if token < 7 { token } else { token + 1 }).collect()
 }
 
-/// The tokens of an answer. Token 7, where a model has no number for it, is not among them.
+/// Returns the tokens of an answer. If the embedding of token 7 is not finite, the answer
+/// does not contain it.
 fn answer(batcher: &mut Batcher, prompt: &[u32], tokens: usize) -> Result<Vec<u32>, Error> {
     answer_with(batcher, prompt, tokens, Reuse::Exact)
 }
 
-/// The same, of a sequence that reuses these rows: one that reuses all of them may read its pages without a block table.
+/// Does the same with a reuse mode; with [`Reuse::Any`] pages may be read without a block table.
 fn answer_with(batcher: &mut Batcher, prompt: &[u32], tokens: usize, reuse: Reuse) -> Result<Vec<u32>, Error> {
     let mut out = Vec::new();
     let each = &mut |token| {
@@ -76,7 +80,7 @@ fn generated(
     generate(batcher, prompt, options, generation, progress, each)
 }
 
-/// A conversation in which rows are computed, kept, found again and cleared.
+/// A conversation in which rows are computed, cached, reused and cleared.
 fn conversation(batcher: &mut Batcher) -> Result<Vec<u32>, Error> {
     let (first, other) = (prompt(1, 100), prompt(2, 75));
     let mut out = answer(batcher, &first, 5)?;
@@ -132,7 +136,7 @@ fn an_engine_that_failed_has_waited_for_all_it_started() {
             }
             Ok(())
         })();
-        // Whatever failed, the step in flight ends.
+        // The step in flight ends even after a failure.
         let finished = engine.finish();
         if ended.is_ok() {
             ended = finished;
@@ -163,7 +167,8 @@ fn rows_that_are_no_numbers_do_not_reach_another_conversation() {
             let short = prompt(3, 70);
             let want = answer_with(&mut Batcher::new(engine(&file, overlaps).0), &short, 20, reuse).expect("numbers");
             let mut batcher = Batcher::new(engine(&file, overlaps).0);
-            // At the end of a prompt, in it, and in one that is broken off before anybody sees its logits.
+            // At the end of a prompt, inside it, and in one that is cancelled before
+            // its logits are read.
             for (len, at) in [(80, 79), (80, 71), (200, 75)] {
                 let mut bad = prompt(4, len);
                 bad[at] = 7;
@@ -198,7 +203,8 @@ fn rows_that_are_no_numbers_do_not_reach_another_conversation() {
     }
 }
 
-/// Steps of neighbouring pages multiply rows behind a sequence by 0: pages of one that was broken off, or run apart, hold no numbers there.
+/// Contiguous steps multiply rows past the end of a sequence by 0: pages of cancelled or borrowed
+/// runs must not leave NaN or infinity there.
 #[test]
 fn pages_of_what_was_broken_off_or_run_apart_do_not_reach_their_neighbours() {
     for number in [f64::NAN, f64::INFINITY] {
@@ -208,14 +214,14 @@ fn pages_of_what_was_broken_off_or_run_apart_do_not_reach_their_neighbours() {
             let short = prompt(3, 70);
             let bad = [&[7][..], &prompt(5, 999)].concat();
             let want = answer_with(&mut Batcher::new(engine(&file, overlaps).0), &short, 20, reuse).expect("numbers");
-            // The pages that are taken next are those of what was run apart.
+            // The next pages taken are those of the borrowed run.
             let mut batcher = Batcher::new(engine(&file, overlaps).0);
             apart(&mut batcher, &bad[..700], 64, &mut |engine, run| {
                 let logits = engine.logits(run, Logits::Last).expect("logits");
                 assert!(!logits[0].is_finite());
             });
             assert_eq!(answer_with(&mut batcher, &short, 20, reuse).expect("numbers"), want, "{number}, {overlaps}");
-            // Prompts that are broken off and others go round the pool.
+            // Cancelled prompts and others cycle through the pool.
             let settings = Settings { contexts: 3, ..settings() };
             let mut batcher = Batcher::new(engine_with(&file, overlaps, settings).0);
             let mut scratch = Batcher::new(engine(&file, overlaps).0);
@@ -258,7 +264,8 @@ fn numbers_that_were_none_once_are_computed_again() {
                 calls.garble(0);
                 break;
             }
-            // Rows that are kept on the host may be what is spoilt: then an answer that needs them says so, and the next does not.
+            // The corrupted copy may be a page of the host KV cache: then the answer that needs it
+            // fails, and the next one does not.
             let outcome = outcome.and_then(|_| conversation(&mut batcher));
             if let Err(error) = outcome {
                 assert!(matches!(error, Error::Sampling(SamplingError::BadLogit { .. })), "{error}");
@@ -268,7 +275,7 @@ fn numbers_that_were_none_once_are_computed_again() {
             assert_eq!(answer(&mut batcher, &long, 4).expect("numbers"), again, "after copy {n}, {overlaps}");
         }
         assert!(errors > 1, "{errors}");
-        // The same prompt at once.
+        // The same prompt again at once.
         batcher.reset();
         calls.garble(1);
         answer(&mut batcher, &long, 4).expect_err("not a number");
@@ -283,12 +290,12 @@ fn perplexity_of_what_is_no_number_is_an_error() {
     perplexity(&mut engine, &tokens, None, 64, &mut |_, _, _| ()).expect("numbers");
     tokens[20] = 7;
     let error = perplexity(&mut engine, &tokens, None, 64, &mut |_, _, _| ()).expect_err("not a number");
-    // Those before it in its step of a chunk meet its row, with the factor 0.
+    // Earlier tokens of the same chunk read its row with the factor 0.
     assert!(matches!(error, engine::Error::BadLogit { position: 0..=20, token: 0, .. }), "{error}");
     assert!(error.hint().is_some());
 }
 
-/// The demo model with the first weight of a tensor, of f32, replaced.
+/// Returns the demo model with the first weight of an f32 tensor replaced.
 fn demo_with(tensor: &str, number: f32) -> Gguf {
     let path = asset("demo-glm-Q4_0.gguf");
     let mut bytes = std::fs::read(&path).expect("the demo model");
@@ -297,7 +304,7 @@ fn demo_with(tensor: &str, number: f32) -> Gguf {
     Gguf::from_bytes(bytes).expect("the demo model")
 }
 
-/// Activations that are encoded in eight bits do not hide what is no number.
+/// Quantised activations (int8) do not hide non-finite numbers.
 #[test]
 fn a_model_that_computes_no_numbers_is_an_error() {
     for exact in [true, false] {
@@ -324,7 +331,8 @@ fn a_model_that_computes_no_numbers_is_an_error() {
     }
 }
 
-/// What is counted before loading is what loading allocates, on devices that choose on their own or do not.
+/// The memory estimated before loading equals the allocated memory, with sampling on the device
+/// or on the host.
 #[test]
 fn memory_is_counted_before_it_is_taken() {
     let file = Gguf::open(asset("demo-glm-Q4_0.gguf")).expect("the demo model");
@@ -339,11 +347,12 @@ fn memory_is_counted_before_it_is_taken() {
         let allocated = calls.allocated() as f64;
         println!("context {context}, chunks of {chunk}: {counted} bytes counted, {allocated} allocated");
         assert!((allocated / counted - 1.0).abs() < 0.02, "{counted} bytes counted, {allocated} allocated");
-        // Steps take no more.
+        // Steps allocate no more.
         forward(&mut engine, &prompt(1, 80), 0, false);
         forward(&mut engine, &[1], 80, false);
         assert_eq!(calls.allocated() as f64, allocated);
-        // What needs more intermediates than any step before takes their place, and those steps are captured again.
+        // A step that needs more intermediates replaces the arena, and earlier
+        // steps are captured again.
         let before = calls.captured();
         let want = forward(&mut engine, &[5], 80, false);
         forward(&mut engine, &prompt(1, 80), 0, true);

@@ -1,7 +1,8 @@
-//! The families of models beside `deepseek2`: reference files with logits in exact arithmetic by llama.cpp on the dequantised weights, in every
-//! class of step.
+//! Model families other than `deepseek2`: logits match reference files of llama.cpp in exact
+//! arithmetic on the dequantised weights, in every kind of step.
 //!
-//! Files of f32 are not in the repository: with the feature `reference-tests` those in the folder that `GRISTMILL_REFERENCE` names are tested too.
+//! F32 files are not in the repository: the feature `reference-tests` also tests those in the
+//! folder named by `GRISTMILL_REFERENCE`.
 
 use crate::common::forward;
 use crate::parity_support::tables::{argmax, data, ids, npy, rms};
@@ -14,7 +15,7 @@ use std::path::Path;
 
 /// RMS of the difference, in standard deviations of the reference.
 const EXACT: f64 = 1e-3;
-/// Context: of `phi3` it chooses the factors of the frequencies.
+/// Context in tokens; it determines the frequency factors of `phi3`.
 const CONTEXT: usize = 256;
 
 fn engine(device: &str, file: &Gguf, options: Options, cache: Scalar, chunk: usize) -> Engine {
@@ -31,7 +32,7 @@ fn by_steps(e: &mut Engine, tokens: &[u32]) -> Vec<f32> {
     tokens.iter().enumerate().flat_map(|(i, &t)| forward(e, &[t], i, true)).collect()
 }
 
-/// Logits of 96 tokens in one step, in chunks and a token at a time, against the table.
+/// Checks logits of 96 tokens in one step, in chunks, and one at a time against the table.
 fn check_files(device: &str, file: &Path, logits: &Path, tokens: &Path) {
     let (file, expected, tokens) = (Gguf::open(file).expect("a GGUF file"), npy(logits), ids(tokens));
     let vocabulary = expected.len() / tokens.len();
@@ -64,7 +65,7 @@ macro_rules! families { ($($test:ident $family:literal $quant:literal;)*) => {
         check("cpu", $family, $quant);
     })*
 
-    /// Whatever is decided.
+    /// With perturbed schedules.
     mod in_any_schedule {
         $(#[test]
         fn $test() {
@@ -74,14 +75,14 @@ macro_rules! families { ($($test:ident $family:literal $quant:literal;)*) => {
         })*
     }
 
-    /// On the first GPU, as on a processor.
+    /// On the first CUDA device, as on a CPU.
     #[cfg(feature = "cuda-tests")]
     #[test]
     fn families_on_cuda() {
         $(check("cuda", $family, $quant);)*
     }
 
-    /// On the first adapter, be it a program.
+    /// On the first adapter, which may be a software one.
     #[cfg(feature = "wgpu")]
     #[test]
     fn families_on_wgpu() {
@@ -135,7 +136,7 @@ families! {
     deepseek2_with_a_block_for_draft_tokens "deepseek2-nextn" "q8_0";
 }
 
-/// Logits of a family's file, in chunks of 32, and a token at a time.
+/// Returns the logits of a family's file in chunks of 32, and one token at a time.
 fn logits(device: &str, family: &str, quant: &str, options: &Options, cache: Scalar) -> [Vec<f32>; 2] {
     let file = Gguf::open(data(&format!("families/{family}-{quant}.gguf"))).expect("a GGUF file");
     let tokens = ids(&data(&format!("families/{family}-tokens.txt")));
@@ -143,8 +144,9 @@ fn logits(device: &str, family: &str, quant: &str, options: &Options, cache: Sca
     [forward(&mut e, &tokens, 0, true), by_steps(&mut e, &tokens)]
 }
 
-/// Caches of halves and of bytes move the logits a little, and activations in eight bits a little more, in every class of step. Random models amplify:
-/// llama.cpp's logits with activations in eight bits are about as far from exact ones.
+/// F16 and int8 caches change the logits slightly, and quantised activations slightly more, in
+/// every kind of step. Random models amplify errors: llama.cpp's logits with quantised activations
+/// are about as far from exact ones.
 #[test]
 fn caches_and_integer_products_are_near() {
     for (family, quant) in
@@ -163,7 +165,8 @@ fn caches_and_integer_products_are_near() {
     }
 }
 
-/// A file of a family whose matrices are all smaller by a power of two, of stacked experts by one of their own, with the number that makes up for it beside each.
+/// Returns a family's file with every matrix scaled down by a power of two (stacked experts by one
+/// each), and tensors with the inverse factors.
 fn with_scales(family: &str) -> Gguf {
     let file = Gguf::open(data(&format!("families/{family}-q8_0.gguf"))).expect("a GGUF file");
     let mut tensors: Vec<(String, Vec<u64>, EncodingRef, Vec<u8>)> = Vec::new();
@@ -201,7 +204,7 @@ fn with_scales(family: &str) -> Gguf {
 /// Bytes of a block of Q8_0, which begin with its scale.
 const BLOCK: usize = 34;
 
-/// Numbers that multiply whole matrices, as NVIDIA's format has them: of every matrix of layers, of experts and of the head.
+/// Per-tensor scales, as in NVIDIA's format, multiply the matrices of layers, experts and the head.
 #[test]
 fn scales_of_whole_tensors_multiply_them() {
     for family in ["qwen2", "phi3", "qwen35", "qwen3moe", "deepseek2-kimi", "gemma4-moe"] {
@@ -215,19 +218,20 @@ fn scales_of_whole_tensors_multiply_them() {
     }
 }
 
-/// gpt-oss with another number of experts that a token uses, of 5.
+/// Returns gpt-oss with another number of experts per token, of 5.
 fn gpt_oss_with(used: u32) -> Gguf {
     let mut bytes = std::fs::read(data("families/gpt-oss-mxfp4.gguf")).expect("a file");
     let key = b"gpt-oss.expert_used_count";
     let at = bytes.windows(key.len()).position(|w| w == key).expect("the key") + key.len();
-    // Behind the key come the type, u32, and the value.
+    // The key is followed by the type u32 and the value.
     assert_eq!(bytes[at..at + 4], 4u32.to_le_bytes());
     bytes[at + 4..at + 8].copy_from_slice(&used.to_le_bytes());
     Gguf::from_bytes(bytes).expect("a GGUF file")
 }
 
-/// Where a token uses all experts a cache of bytes is as near as in other models. Where it chooses, most rows are, and a few choose others: of these random experts
-/// one in place of another moves the logits by all of their deviation.
+/// With all experts in use, an int8 cache is as close as in other models. With fewer, most
+/// rows are close and a few choose other experts, which in this random model moves the logits
+/// by a full standard deviation.
 #[test]
 fn a_cache_of_bytes_changes_choices_of_experts_alone() {
     let tokens = ids(&data("families/gpt-oss-tokens.txt"));

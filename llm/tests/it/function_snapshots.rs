@@ -1,8 +1,10 @@
-//! Whole functions of a model, as they are compiled: a refactor shows no difference here, and a change that means to change kernels shows
-//! in review which ones, how they were chosen, and what they look like. `cargo xtask bless` updates the snapshots.
+//! Snapshots of the compiled functions of a model: a refactoring changes none, and a change of
+//! kernels shows in review which kernels changed, their decisions, and their code. `cargo xtask
+//! bless` updates the snapshots.
 //!
-//! A kernel is named by a hash of its text, so the lists of names see every change of any kernel; the texts of one layer show what the
-//! change is. `cargo xtask kernels-diff` shows it for models of real shape.
+//! A kernel is named by a hash of its text, so the lists of names reveal every change of a
+//! kernel; the texts of one layer show the change itself. `cargo xtask kernels-diff` shows it for
+//! models of real shape.
 
 use gristmill_backend::{cpu, cuda};
 use gristmill_compiler::alternatives::considered;
@@ -19,7 +21,7 @@ use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::sync::Arc;
 
-/// The machines that texts are written for, whatever this one is.
+/// The target machines, independent of the host.
 fn machines() -> [(Target, &'static dyn Dialect); 4] {
     [
         (Target::named("h200"), &cuda::dialect::Cuda),
@@ -29,7 +31,7 @@ fn machines() -> [(Target, &'static dyn Dialect); 4] {
     ]
 }
 
-/// The demo's functions: a step of one token and one of a chunk, over a cache of halves and one of bytes.
+/// The demo's functions: a decode step and a chunk, with f16 and int8 caches.
 fn functions() -> Vec<Arc<Function>> {
     let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/demo-glm-Q4_K_M.gguf");
     let file = Gguf::open(path).expect("a GGUF file");
@@ -62,7 +64,7 @@ fn compiled(function: &Function, target: &Target, dialect: &dyn Dialect) -> Comp
     compile(function, target, Some(dialect), &mut Cheapest)
 }
 
-/// Every kernel by name, what it computes and what it is modelled to cost.
+/// Lists every kernel with its name, roots and modelled cost.
 fn names(target: &Target, dialect: &dyn Dialect) -> String {
     let mut out = String::new();
     for function in functions() {
@@ -77,7 +79,7 @@ fn names(target: &Target, dialect: &dyn Dialect) -> String {
     out
 }
 
-/// The layer with experts of a step of one token.
+/// Returns the MoE layer of a decode step.
 fn layer() -> Arc<Function> {
     functions().into_iter().find(|f| f.name.contains("moe.one")).expect("a layer with experts")
 }
@@ -116,7 +118,8 @@ fn a_layer_for_avx512() {
 /// Presets with latent attention.
 const PRESETS: [&str; 3] = ["glm-4.7-flash", "deepseek-v2-lite", "youtu-llm-2b"];
 
-/// The forms of a preset's largest layer in steps of these classes, over the pages of one sequence, which are neighbours, or over such pools by block tables.
+/// Lists the forms of a preset's largest layer in these kinds of steps, over consecutive pages of
+/// one sequence, or over pools with block tables.
 fn forms(target: &Target, preset: &str, context: usize, classes: &[StepKind], paged: Option<Pools>) -> String {
     let file = Gguf::synth(preset, "q4_0").expect("a preset");
     let model = gristmill_llm::arch::load(file.metadata(), &file).expect("a model");
@@ -141,7 +144,8 @@ fn forms(target: &Target, preset: &str, context: usize, classes: &[StepKind], pa
     out
 }
 
-/// Keys and values in the latent space for few tokens, values decompressed for prompts. Measured on an H200: GLM-4.7-Flash, 512 tokens, a context of 1,024.
+/// Few tokens attend in the latent space; prompts decompress values. Measured on an H200:
+/// GLM-4.7-Flash, 512 tokens, a context of 1,024.
 #[test]
 fn forms_of_latent_attention() {
     for (target, _) in &machines()[..2] {
@@ -153,7 +157,8 @@ fn forms_of_latent_attention() {
     }
 }
 
-/// Over a pool of pages the same: rows of several sequences read latents, and so does a short piece of one; of a long one the values of every head are computed.
+/// The same over a page pool: decode rows and short chunks attend in the latent space; for long
+/// chunks the values of every head are decompressed.
 #[test]
 fn forms_of_latent_attention_over_pages() {
     for (target, _) in &machines()[..2] {

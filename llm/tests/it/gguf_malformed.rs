@@ -1,8 +1,8 @@
-//! Every class of malformed GGUF file is refused with the right error, and nothing panics on any bytes.
+//! Every class of malformed GGUF file is refused with the right error, and no input panics.
 
 use gristmill_llm::gguf::{Error, Gguf};
 
-/// A file put together byte by byte, so that any field can lie.
+/// A file assembled byte by byte, so that any field can be wrong.
 #[derive(Clone)]
 struct Raw {
     magic: [u8; 4],
@@ -42,7 +42,7 @@ fn info(name: &str, dims: &[i64], id: i32, offset: u64) -> Info {
 const F32: i32 = 0;
 const Q4_0: i32 = 2;
 
-/// A good file: two keys and three tensors.
+/// A valid file with two keys and three tensors.
 fn good() -> Raw {
     Raw {
         magic: *b"GGUF",
@@ -255,7 +255,7 @@ fn varied() -> Vec<u8> {
     f.bytes()
 }
 
-/// Opens, and reads what can be read. Must not panic; the answer does not matter.
+/// Opens a file and reads all of it. Must not panic; the result is ignored.
 fn exercise(bytes: Vec<u8>) -> bool {
     let Ok(f) = Gguf::from_bytes(bytes) else { return false };
     let _ = f.architecture();

@@ -1,4 +1,4 @@
-//! Reading good files: values, data, threads, shards; and what the writer writes is what the reader reads.
+//! Reads valid files: values, data, threads, shards; and round trips through the writer.
 
 use gristmill_encodings::by_name;
 use gristmill_llm::gguf::{Error, Gguf, Metadata, PerLayer, Strings, TensorDecl, Value, Writer};
@@ -169,13 +169,14 @@ fn what_is_not_a_file_is_an_error() {
     assert!(matches!(error(&dir.path().join("absent")), Error::Io { .. }));
 }
 
-/// Shards in a new folder: (split.no, split.count, split.tensors.count) and the tensor names of each.
+/// Shards in a new folder: (split.no, split.count, split.tensors.count) and the
+/// tensor names of each.
 fn shards(all: &[(u16, u16, i32, &[&str])]) -> (tempfile::TempDir, PathBuf) {
     let dir = tempfile::tempdir().unwrap();
     for (i, &(no, count, total, names)) in all.iter().enumerate() {
         let mut md = Metadata::new();
         md.insert("split.no", no).insert("split.count", count).insert("split.tensors.count", total);
-        // Each file has an alignment of its own.
+        // Each file has its own alignment.
         md.insert("general.alignment", 32u32 << i).insert("only.here", i as u32);
         let tensors: Vec<_> = names.iter().map(|n| (*n, &[1.0f32, 2.0][..])).collect();
         let name = format!("m-{:05}-of-{:05}.gguf", i + 1, all.len());

@@ -1,4 +1,5 @@
-//! Generated models have the sizes and types of the published ones, and are the same from a file and from memory.
+//! Synthetic models have the sizes and types of the published ones, and are identical from a
+//! file and from memory.
 
 use gristmill_llm::engine::{self, CompiledModel, Settings, Weights};
 use gristmill_llm::gguf::{Gguf, Metadata};
@@ -134,7 +135,7 @@ fn data_does_not_depend_on_how_it_is_read() {
     }
 }
 
-/// Takes the first bytes written and counts the others.
+/// Keeps the first bytes written and counts the rest.
 struct Head {
     kept: Vec<u8>,
     room: usize,
@@ -168,7 +169,8 @@ fn a_file_is_what_memory_generates() {
     }
 }
 
-/// What no machine's memory holds is refused before anything is compiled, with what would fit.
+/// A model that fits no machine's memory is refused before compiling, with the names
+/// of presets that fit.
 #[test]
 fn a_preset_that_does_not_fit_is_refused_with_those_that_do() {
     let file = Gguf::synth("kimi-k2", "bf16").unwrap();

@@ -1,4 +1,4 @@
-//! Building blocks against plain Rust.
+//! Compares building blocks with plain Rust implementations.
 
 use gristmill_tensor::evaluate::{Env, evaluate_all};
 use gristmill_tensor::function::Capture;
@@ -6,7 +6,7 @@ use gristmill_tensor::tensor::Tensor;
 use gristmill_tensor::{dims, nn};
 use gristmill_uop::dtype::Scalar;
 
-/// What `body` of one input makes of `x`.
+/// Returns the outputs of `body` for the input `x`.
 fn apply(
     shape: &[usize],
     scalar: Scalar,

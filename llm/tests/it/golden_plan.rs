@@ -1,4 +1,4 @@
-//! Plans of real models: which functions there are, what is bound, and what is refused.
+//! Plans of real models: their functions, bindings, and refused files.
 
 use crate::golden_support;
 use crate::golden_support::{Names, Tiny};
@@ -6,14 +6,14 @@ use gristmill_encodings::{F32, Q4_0, Q6_K};
 use gristmill_llm::arch::deepseek2::{Deepseek2, DeepseekHparams};
 use gristmill_llm::arch::moe::Gating;
 use gristmill_llm::arch::rope;
-use gristmill_llm::arch::{Bind, Error, Functions, Logits, Options, Pools, Tensors, StepKind, load};
+use gristmill_llm::arch::{Bind, Error, Functions, Logits, Options, Pools, StepKind, Tensors, load};
 use gristmill_llm::gguf::Metadata;
 use gristmill_uop::dtype::Scalar;
 use gristmill_uop::encoding::EncodingRef;
 use gristmill_uop::function::SlotKind;
 use std::collections::HashMap;
 
-/// GLM-4.7-Flash as its GGUF describes it.
+/// Returns GLM-4.7-Flash's metadata as in its GGUF file.
 fn glm() -> Metadata {
     let mut m = Metadata::new();
     m.insert("general.architecture", "deepseek2");
@@ -52,7 +52,7 @@ fn glm() -> Metadata {
     m
 }
 
-/// Its tensors; `encoding` is told name and layer.
+/// The tensors of the model; the function maps name and layer to an encoding.
 struct Glm(fn(&str, usize) -> EncodingRef);
 
 impl Tensors for Glm {
@@ -116,7 +116,7 @@ fn glm_has_two_kinds_of_block() {
     assert_eq!(functions.len(), 8);
     model.plan(&options(ONE), &mut functions);
     assert_eq!(functions.len(), 8, "a second plan adds none");
-    // 844 tensors, all bound once.
+    // 844 tensors, each bound once.
     assert_eq!(decode.weights().len(), 844);
     assert_eq!(prefill.weights().len(), 844);
 }
@@ -193,8 +193,9 @@ fn gating_of_files_without_the_key() {
         });
         out
     };
-    let gating =
-        |m: &Metadata, t: &dyn Tensors| DeepseekHparams::read(m, t).expect("valid").experts.expect("experts").routing.gating;
+    let gating = |m: &Metadata, t: &dyn Tensors| {
+        DeepseekHparams::read(m, t).expect("valid").experts.expect("experts").routing.gating
+    };
     assert_eq!(gating(&without(&glm()), &Glm(|_, _| &Q4_0)), Gating::Sigmoid);
     let b = golden_support::tensors(Tiny::B, true, false);
     assert_eq!(gating(&without(&golden_support::metadata(Tiny::B, true)), &Names(&b)), Gating::Softmax);
@@ -210,12 +211,12 @@ fn frequencies_and_scales_are_those_of_the_specification() {
     let f = rope::frequencies(h.rope, h.base, h.scaling);
     [(1, 0.64938163), (16, 1e-3), (31, 1.5399265e-6)].iter().for_each(|&(k, v)| near(f[k], v));
 
-    // V2-Lite, as far as rope and scores go.
+    // V2-Lite's values for RoPE and scores.
     let mut m = glm();
     m.insert("deepseek2.attention.key_length_mla", 192u32).insert("deepseek2.rope.freq_base", 1e4f32);
     m.insert("deepseek2.rope.scaling.type", "yarn").insert("deepseek2.rope.scaling.factor", 40f32);
     m.insert("deepseek2.rope.scaling.original_context_length", 4096u32);
-    // Without the multiplier's key cosine and sine grow too, which is warned of.
+    // Without the multiplier's key, cosine and sine grow too, which causes a warning.
     let h = DeepseekHparams::read(&m, &Glm(|_, _| &Q4_0)).expect("valid");
     near(h.magnitude, 1.368887945);
     near(h.score_scale, 1.368887945f64.powi(2) / 192f64.sqrt());
@@ -317,7 +318,7 @@ fn an_unknown_architecture_is_told_which_there_are() {
 #[test]
 fn every_tensor_is_needed_in_its_shape() {
     for name in golden_support::tensors(Tiny::D, true, false).into_keys() {
-        // Its absence has a meaning: a tied head, no selection bias.
+        // Optional tensors: without them the head is tied, or there is no selection bias.
         let optional = name == "output.weight" || name.ends_with("exp_probs_b.bias");
         if !optional {
             let e = refused(|_, t| drop(t.remove(&name)));

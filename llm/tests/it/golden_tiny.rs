@@ -1,4 +1,4 @@
-//! The golden tiny models (`docs/deepseek2.md`, section 8), in every way they can be run.
+//! The golden tiny models (`docs/deepseek2.md`, section 8), in every form and kind of step.
 
 use crate::golden_support::Form::{self, Number, Written};
 use crate::golden_support::{Fixture, TOKENS, Tiny, Way, generate, logits, run};
@@ -50,7 +50,7 @@ fn check(found: &[Vec<f64>], golden: &Golden) {
     assert_eq!(found.iter().map(argmax).collect::<Vec<_>>(), golden.argmax);
 }
 
-/// Largest difference between two tables of logits.
+/// Returns the largest difference between two tables of logits.
 fn distance(a: &[Vec<f64>], b: &[Vec<f64>]) -> f64 {
     assert_eq!(a.len(), b.len());
     let pairs = a.iter().flatten().zip(b.iter().flatten());
@@ -77,7 +77,8 @@ fn every_way(tiny: Tiny) {
         (&legacy, "legacy", STEPS),
         (&legacy, "legacy chunk", chunk(Written, 8)),
     ];
-    // Every form that rules lead to, of both formats: absorbed, values alone, keys alone, and what lies between.
+    // Every form from the rewrite rules, in both formats: absorbed, values alone,
+    // keys alone, and mixtures.
     for number in 0..Form::MOST {
         ways.push((&split, "a form of a step", Way { form: Number(number), ..STEPS }));
         ways.push((&split, "a form of a chunk", chunk(Number(number), 8)));
@@ -151,12 +152,12 @@ fn a_cache_of_bytes_is_near() {
     }
 }
 
-/// The slot of the routed experts' down projection.
+/// Returns the slot of the routed experts' down projection.
 fn experts_slot(f: &Function) -> Option<usize> {
     f.slots.iter().position(|s| s.name == "ffn_down_exps")
 }
 
-/// The index by which that slot is gathered.
+/// Returns the index by which that slot is gathered.
 fn experts_index(f: &Function) -> Option<Id> {
     let (slot, g) = (experts_slot(f)?, &f.graph);
     let of_slot = |id: Id| matches!(g[id].arg, Arg::Packed(s, _) if s as usize == slot);
@@ -166,7 +167,7 @@ fn experts_index(f: &Function) -> Option<Id> {
     gather.map(|id| g[id].src[1])
 }
 
-/// Experts of layers 1 and 2 for the first and the last token, best first.
+/// Returns the experts of layers 1 and 2 for the first and the last token, best first.
 fn choices(tiny: Tiny) -> [[Vec<i64>; 2]; 2] {
     let mut found: [[Vec<i64>; 2]; 2] = Default::default();
     run(&Fixture::new(tiny, true), &TOKENS, STEPS, experts_index, |pos, call, index| {

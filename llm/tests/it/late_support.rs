@@ -1,5 +1,6 @@
-//! A device around another whose steps run as late as they may: not when they are started, but when one of them is waited for. What the host writes meanwhile into memory that such a
-//! step uses, it reads.
+//! A wrapper around a device that runs steps as late as possible: not when they are started,
+//! but when one of them is waited for. A step therefore reads anything the host has written to
+//! its buffers in between.
 
 use gristmill_backend::{Opened, Options, open};
 use gristmill_runtime::staging::StagedWrite;
@@ -11,14 +12,14 @@ use std::sync::{Arc, Mutex};
 
 type Inner = Arc<Mutex<Box<dyn Replay>>>;
 
-/// A step that was started and has not run.
+/// A step that was started but has not run.
 struct Started {
     step: Inner,
     variables: Vec<(String, i64)>,
     number: u64,
 }
 
-/// All of them, in order.
+/// Started steps, in order.
 #[derive(Default)]
 struct Queue {
     started: VecDeque<Started>,
@@ -30,7 +31,7 @@ struct Late {
     queue: Arc<Mutex<Queue>>,
 }
 
-/// The processor, late.
+/// Opens the CPU device with late steps.
 pub fn late() -> Opened {
     let opened = open("cpu", &Options { quick: true, ..Options::default() }).expect("a device");
     let device = Late { inner: opened.device.clone(), queue: Arc::default() };
@@ -83,7 +84,7 @@ impl Device for Late {
 struct Step {
     inner: Inner,
     queue: Arc<Mutex<Queue>>,
-    /// The numbers of its starts that were not waited for.
+    /// Numbers of its starts that were not waited for.
     starts: VecDeque<u64>,
 }
 

@@ -1,4 +1,4 @@
-//! Engines of one file on one device share the weights that lie the same for both.
+//! Engines of one file on one device share the weights with equal layouts.
 
 use crate::common::forward;
 use gristmill_backend::cpu::{Cc, CpuDevice, Isa, QUICK_FLAG, dialect};
@@ -32,12 +32,13 @@ fn compiled<'a>(file: &'a Gguf, opened: Opened, there: &Weights) -> CompiledMode
     CompiledModel::new(file, opened, settings(), there, &|_| ()).expect("a model")
 }
 
-/// Where the weights are, and how long.
+/// Returns the buffers of the weights.
 fn places(weights: &Weights) -> HashSet<Buffer> {
     weights.buffers().cloned().collect()
 }
 
-/// Steps of one token and of long prompts agree on how weights lie, whatever is switched off: of a GPU, on which long prompts have attention in another form.
+/// Decode steps and steps of long prompts agree on weight layouts with any optimisation switched
+/// off, on a GPU, where long prompts use another form of attention.
 #[test]
 fn a_model_loads_without_any_of_the_optimisations() {
     let file = demo();
@@ -65,7 +66,7 @@ fn no_weight_is_there_twice_in_one_layout() {
     assert_eq!(places(&alike.weights().clone()), places(&there));
     drop(alike);
 
-    // Another layout of most.
+    // Another layout of most weights.
     let other = compiled(&file, with(&opened, |t| t.int8 = false), &there);
     let missing = other.missing(&there);
     let other = other.load(there.clone(), &|_| ()).expect("a model");
@@ -74,7 +75,7 @@ fn no_weight_is_there_twice_in_one_layout() {
     assert_eq!(new as u64, missing);
     drop((other, there));
 
-    // In place of the first: its weights that lie another way go before anything is loaded.
+    // Replacing the first model: its weights with other layouts are freed before loading starts.
     let there = base.weights().clone();
     drop(base);
     assert_eq!(device.allocated() as u64, there.bytes(), "nothing else of the first is left");
@@ -94,7 +95,8 @@ fn shared_weights_give_the_logits_of_own_ones() {
     let folder = tempfile::tempdir().expect("a folder");
     let store = Store::open(folder.path().join("store"), 1 << 28).expect("a store");
     let isa = Isa::parse(&Device::default().isa).expect("an instruction set");
-    let device = CpuDevice::with(2, isa, Cc::find().expect("a C compiler").with_flag(QUICK_FLAG), store).expect("a cpu");
+    let device =
+        CpuDevice::with(2, isa, Cc::find().expect("a C compiler").with_flag(QUICK_FLAG), store).expect("a cpu");
     let opened = Opened::new(Arc::new(device), Some(&dialect::C));
     let file = demo();
     let base = Engine::load(&file, opened.clone(), settings(), &|_| ()).expect("a model");

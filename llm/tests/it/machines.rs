@@ -1,4 +1,5 @@
-//! Plans follow the facts of machines: what is chosen for one differs from what is chosen for another because a fact differs.
+//! Plans follow machine descriptions: decisions differ between machines because
+//! a described fact differs.
 
 use crate::steps_support::step;
 use gristmill_backend::{cpu, cuda};
@@ -13,14 +14,14 @@ use gristmill_uop::target::{FLAGS, Target};
 use gristmill_uop::{Op, RangeKind, Scalar};
 use std::sync::Arc;
 
-/// The largest function of a step: a layer with experts, or the only kind of layer there is.
+/// Returns the largest function of a step: an MoE layer, or the only kind of layer.
 fn layer(preset: &str, tokens: StepKind) -> Arc<Function> {
     let plan = step(preset, "q4_0", tokens);
     let largest = plan.functions().into_iter().max_by_key(|function| function.graph.len()).expect("functions");
     largest.clone()
 }
 
-/// 512 rows of whole numbers added to 50,000 by theirs, in any order.
+/// Adds 512 rows of integers to 50,000 by index, in any order.
 fn rows_added() -> Function {
     let c = Capture::new("rows added");
     let (index, rows) = (c.input("index", dims![512], Scalar::I32), c.input("rows", dims![512, 64], Scalar::I32));
@@ -37,12 +38,12 @@ fn h200() -> Machine {
     Machine::named("h200").expect("a row")
 }
 
-/// Is an op among what the kernels compute?
+/// Returns whether the kernels contain an operation.
 fn has(compiled: &Compiled, source: &str) -> bool {
     compiled.programs.iter().any(|p| p.source.contains(source))
 }
 
-/// Most workgroups of a launch, for each launch.
+/// Returns the maximum workgroups of each launch.
 fn workgroups(compiled: &Compiled) -> Vec<i64> {
     compiled.programs.iter().map(|p| p.graph.max_of(p.groups)).collect()
 }
@@ -111,7 +112,8 @@ fn a_subgroup_s_width_is_that_of_shared_rows() {
     assert!(found[0] <= found[1] && found[1] <= found[2] && found[0] < found[2], "{found:?}");
 }
 
-/// Interleaved rows are the lanes of a vector: a narrower one would read a part of each line, by instructions that a machine may not have.
+/// Interleaved rows are the lanes of a vector: a narrower vector would read a part of each line,
+/// with instructions that a machine may lack.
 #[test]
 fn interleaved_rows_are_multiplied_by_whole_vectors() {
     let avx2 = Machine { pairs: true, signed_bytes: true, ..Machine::cpu("avx2", 8, 2) };
@@ -141,8 +143,9 @@ fn interleaved_rows_are_multiplied_by_whole_vectors() {
 
 #[test]
 fn every_optimisation_acts_on_every_machine_that_has_it() {
-    // A token of the second model has sums of few rows, of the third a softmax that its experts' kernels read one behind the other, of the fourth queries that keys compute for themselves; no model adds rows where
-    // their numbers say.
+    // A decode step of the second model has sums of few rows, the third a softmax that its
+    // experts' kernels read one after the other, the fourth queries that keys recompute. No model
+    // adds rows by index.
     let functions = [
         Arc::new(rows_added()),
         layer("glm-4.7-flash", StepKind::Decode),
@@ -161,14 +164,14 @@ fn every_optimisation_acts_on_every_machine_that_has_it() {
     let machines: [(Machine, &dyn Dialect); 4] =
         [(h200(), &cuda::dialect::Cuda), (amx, &cpu::dialect::C), (avx512, &cpu::dialect::C), (avx2, &cpu::dialect::C)];
     let mut acted: Vec<(&str, MachineKind)> = Vec::new();
-    // With floats as well: what tables do for them, products of integers need not.
+    // Also with float products: some optimisations for them do not apply to integer products.
     let targets = machines.into_iter().flat_map(|(machine, dialect)| {
         let on = Target::new(machine);
         [(Target { int8: false, ..on.clone() }, dialect), (on, dialect)]
     });
     for (on, dialect) in targets {
         let with = names(&on, dialect);
-        // What has acted on one machine of a kind need not on the next.
+        // A flag that acted on one machine of a kind need not act on the next.
         let kind = on.machine.kind;
         for flag in FLAGS.iter().filter(|flag| flag.acts_on(kind)) {
             if acted.contains(&(flag.name, kind)) {
@@ -203,7 +206,8 @@ fn machines_that_differ_have_plans_that_do() {
     assert!(decided.len() >= 6, "machines as different as these share {} plans", decided.len());
 }
 
-/// Rows without tiles, as many as choose no more experts than there are, and twice as many: the number of tiles is read from memory, and a rule that drops its bound must leave one.
+/// Rows without expert tiles: as many as choose no more experts than there are, and twice as many.
+/// The number of tiles is read from memory, and a rule that drops its bound must leave one.
 #[test]
 fn kernels_of_experts_have_a_bound() {
     for (preset, quant, max) in

@@ -1,22 +1,24 @@
-//! Pieces of a prompt in one step with tokens of other sequences: logits of other engines' reference files, and rows of the cache that are the same to the bit whoever is beside them.
+//! Mixed batches: prefill chunks and decode rows in one step match reference logits of other
+//! engines, and KV rows are bit-identical whatever else is in the batch.
 
 use crate::parity_support::tables::{data, ids, npy, rms};
 use gristmill_backend::{Options, open};
 use gristmill_llm::arch::{self, Logits};
-use gristmill_llm::engine::{Chunk, Engine, Pages, DecodeRow, Settings, TokenSource, Step};
+use gristmill_llm::engine::{Chunk, DecodeRow, Engine, Pages, Settings, Step, TokenSource};
 use gristmill_llm::gguf::Gguf;
 use gristmill_llm::sampling::RowSampling;
 use gristmill_uop::Scalar;
 
 /// RMS of the difference, in standard deviations of the reference.
 const EXACT: f64 = 1e-3;
-/// Context: of `phi3` it chooses the factors of the frequencies.
+/// Context in tokens; it determines the frequency factors of `phi3`.
 const CONTEXT: usize = 256;
 /// Positions of a page.
 const PAGE: usize = arch::Options::PAGE;
 /// Sequences that share steps.
 const OTHERS: usize = 3;
-/// Most sequences of a step: of so many windows are no fewer pages than there are, so that they have no pool of their own, beside which there are no mixed steps.
+/// Maximum sequences of a step: their windows need as many pages as the pool, so there is no window
+/// pool, which would disable mixed batches.
 const PARALLEL: usize = 8;
 
 fn engine(file: &Gguf, options: &Options, cache: Scalar) -> Engine {
@@ -25,7 +27,7 @@ fn engine(file: &Gguf, options: &Options, cache: Scalar) -> Engine {
     Engine::load(file, opened, settings, &|_| ()).expect("a model")
 }
 
-/// Pages of so many sequences of a context, no two neighbours beside each other.
+/// Returns the pages of a sequence for a whole context; no two consecutive blocks are neighbours.
 fn pages(sequence: usize) -> Vec<u32> {
     (0..CONTEXT / PAGE).map(|block| (block * OTHERS + (sequence + block) % OTHERS) as u32).collect()
 }
@@ -34,18 +36,23 @@ fn up_to(pages: &[u32], position: usize) -> Pages<'_> {
     pages[..position / PAGE + 1].into()
 }
 
-/// A token of the sequence with these pages.
+/// Returns a decode row of the sequence with these pages.
 fn row(token: u32, position: usize, pages: &[u32]) -> DecodeRow<'_> {
-    DecodeRow { token: TokenSource::Token(token), position, pages: up_to(pages, position), sampling: RowSampling::greedy() }
+    DecodeRow {
+        token: TokenSource::Token(token),
+        position,
+        pages: up_to(pages, position),
+        sampling: RowSampling::greedy(),
+    }
 }
 
-/// Runs a chunk beside these rows.
+/// Runs a chunk and these decode rows in one step.
 fn step(engine: &mut Engine, chunk: Chunk, rows: &[DecodeRow]) {
     engine.run(&Step { chunk: Some(chunk), rows, ..Step::default() }).expect("a step");
 }
 
-/// Runs `tokens` as sequence 0 in pieces that end at these places, beside which others have tokens of their own from their first on. The logits after each piece that others are beside, and after each of
-/// the others' tokens.
+/// Runs `tokens` as sequence 0 in chunks that end at `ends`, while other sequences decode the same
+/// tokens from the start. Returns the logits after each chunk, and after each token of the others.
 fn run(engine: &mut Engine, tokens: &[u32], ends: &[usize], others: usize) -> [Vec<(usize, Vec<f32>)>; 2] {
     let of: Vec<Vec<u32>> = (0..=others).map(pages).collect();
     let (mut found, mut begin, mut logits) = ([Vec::new(), Vec::new()], 0, Vec::new());
@@ -88,7 +95,8 @@ fn check(family: &str, quant: &str) {
 
 crate::parity_support::of_families_over_pools!(check, OVER_POOLS);
 
-/// The logits after a prompt whose first tokens were run as one piece beside so many others.
+/// Returns the logits after a prompt, as bits; its first tokens ran as one chunk
+/// with `others` decode rows.
 fn behind(engine: &mut Engine, tokens: &[u32], others: usize) -> Vec<u32> {
     let of: Vec<Vec<u32>> = (0..=others).map(pages).collect();
     let (first, rest) = tokens.split_at(64);
@@ -107,10 +115,11 @@ fn a_piece_leaves_the_same_bits_whatever_is_beside_it() {
     for (family, quant) in [("llama", "q4_k_m"), ("qwen3moe", "q8_0"), ("deepseek2", "q8_0"), ("gemma4", "q8_0")] {
         let file = Gguf::open(data(&format!("families/{family}-{quant}.gguf"))).expect("a GGUF file");
         let tokens = ids(&data(&format!("families/{family}-tokens.txt")));
-        // Bytes have kernels of their own; one family will do.
+        // Int8 caches have separate kernels; one family is enough.
         for &cache in if family == "llama" { &[Scalar::F16, Scalar::I8][..] } else { &[Scalar::F16] } {
             let mut e = engine(&file, &Options { quick: true, ..Options::default() }, cache);
-            // Latent attention whose matrices of keys are apart has pieces in steps of their own on some machines.
+            // Latent attention with separate key matrices runs chunks in steps of their
+            // own on some machines.
             if !e.mixes() && family == "deepseek2" {
                 continue;
             }

@@ -1,15 +1,18 @@
-//! Every kernel of the usual models as NVRTC compiles it for an H200, and those of one token's step for every NVIDIA GPU in the table of machines: no
-//! GPU is needed. None may spill registers (but for what stands in [`KNOWN`]) or keep anything else in local memory, the threads of a workgroup must
-//! find registers enough, and in one token's step those of two.
+//! Compiles the kernels of common models by NVRTC: all for an H200, and those of decode steps for
+//! every NVIDIA GPU in the machine table. No GPU is needed. No kernel may spill registers (except
+//! those in [`KNOWN`]) or keep anything else in local memory, and there must be enough registers
+//! for the threads of a workgroup, in decode steps for those of two.
 //!
-//! The other GPUs have a model each, and all of them with `GRISTMILL_CARDS=all` (800 kernels). Where libnvrtc is not found the test says so and passes; with `GRISTMILL_REQUIRE_NVRTC` set, as in the gate, it fails. What was compiled
-//! without a fault is remembered in the test's own store, so that a second run compiles only what is new; `GRISTMILL_CASE=text` selects
-//! models whose names contain the text.
+//! Each of the other GPUs is tested with one model, or with all models if `GRISTMILL_CARDS=all`
+//! (800 kernels). Without libnvrtc the test passes with a message; with
+//! `GRISTMILL_REQUIRE_NVRTC` set, as in the gate, it fails. Successful compilations are recorded
+//! in the test's own store, so a second run compiles only new kernels. `GRISTMILL_CASE=text`
+//! selects models by a part of their names.
 
 use crate::side_by_side::each;
 use crate::steps_support::{CHUNK, CONTEXT, functions_of_steps};
 use gristmill_backend::cuda::{Nvrtc, dialect};
-use gristmill_backend::{Options, KernelText, open};
+use gristmill_backend::{KernelText, Options, open};
 use gristmill_encodings::by_name;
 use gristmill_llm::arch::{self, Functions, Pools};
 use gristmill_llm::engine::{
@@ -28,30 +31,33 @@ use gristmill_uop::program::Program;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-/// Registers that a thread can have.
+/// Maximum registers of a thread.
 const MOST: usize = 255;
-/// Registers that a thread may have in one token's step where that is so.
+/// Maximum registers of a thread in decode steps, so that two workgroups fit.
 const MOST_ONE: usize = 128;
-/// Bytes that the assembler may spill of its own choice, to stay below a number of registers at which more warps run. It has done so at 32
-/// and 64 registers.
+/// Bytes that the assembler may spill by its own choice, to stay below a register count at which
+/// more warps run. It has done so at 32 and 64 registers.
 const CHOSEN: usize = 16;
-/// Kernels that need more registers than there are, by model and function, with the bytes that they spill at most. A row is work left to do:
-/// the tiles of a prompt's products with six-bit scales are too high, and one of V2-Lite's is at the limit without the register that a constant of unpacking takes (experiments, 96).
-/// GLM's gate and up on an A100, of which three workgroups share a unit's registers, keep four values of the choice of experts in memory while they wait for weights.
+/// Kernels known to spill, by model and function, with maximum spilled bytes. Each row is open
+/// work. The tiles of prefill products with six-bit scales are too high; one of V2-Lite's is at the
+/// limit without a register for a dequantisation constant (docs/experiments/096). GLM's gate and up
+/// on an A100, with three workgroups per multiprocessor, spill four values of the expert choice
+/// while waiting for weights.
 const KNOWN: &[(&str, &str, usize)] = &[
     ("q4_k_m", ".chunk512", 176),
     ("deepseek-v2-lite q4_0", ".chunk512", 24),
     ("a100: glm-4.7-flash q4_0", ".moe.one.2048", 32),
 ];
-/// Kernels that are compiled as one text. More gain nothing, and leave a core idle at the end.
+/// Kernels compiled as one text. More gain nothing, and leave a core idle at the end.
 const TOGETHER: usize = 6;
 
-/// Models.
+/// Presets of which kernels are compiled.
 const MODELS: [&str; 5] = ["glm-4.7-flash", "deepseek-v2-lite", "youtu-llm-2b", "llama-3.1-8b", "qwen3-8b"];
-/// Models of whose prompts the kernels are compiled too, unless all are asked for: those of the others take 30 s more of the gate.
+/// Models with compiled prefill kernels, unless all are requested: the others would add 30
+/// s to the gate.
 const PROMPTS: [&str; 3] = ["glm-4.7-flash", "deepseek-v2-lite", "youtu-llm-2b"];
 
-/// A text, the GPU that it is for, the threads of its workgroups, and where it is from.
+/// A kernel text, its target GPU, the threads of its workgroups, and its origin.
 struct Case {
     text: KernelText,
     machine: Machine,
@@ -60,23 +66,30 @@ struct Case {
 }
 
 impl Case {
-    /// Registers that a thread may have.
+    /// Returns the maximum registers of a thread.
     fn most(&self) -> usize {
         if self.place.contains(".one") && sm(self) >= EARLY_LAUNCH_SINCE { MOST_ONE } else { MOST }
     }
 }
 
-/// The kernels of a model's steps and of the choice of a token, as the engine compiles them for that machine; of steps of one token, or of all.
+/// Returns the kernels of a model's steps and of sampling as the engine compiles them for a
+/// machine; of decode steps, or of all.
 fn kernels(machine: &str, preset: &str, quant: &str, all_steps: bool) -> Vec<Case> {
     let file = Gguf::synth(preset, quant).expect("a preset");
     let model = arch::load(file.metadata(), &file).expect("a model");
     let mut jit = Jit::new(open(&format!("null:{machine}"), &Options::default()).expect("a device"));
     let mut functions = Functions::new();
     let mut all = functions_of_steps(&*model, jit.target(), &mut functions, all_steps);
-    // Choices differ in the vocabulary alone: of the largest, all of them.
+    // Sampling kernels differ only in the vocabulary size: test all of them for the largest.
     let choices: &[SamplingMethod] = match preset {
         _ if !all_steps => &[],
-        "glm-4.7-flash" => &[SamplingMethod::Greedy, SamplingMethod::SmallTopK, SamplingMethod::TopK, SamplingMethod::TopP, SamplingMethod::All],
+        "glm-4.7-flash" => &[
+            SamplingMethod::Greedy,
+            SamplingMethod::SmallTopK,
+            SamplingMethod::TopK,
+            SamplingMethod::TopP,
+            SamplingMethod::All,
+        ],
         _ => &[SamplingMethod::Greedy, SamplingMethod::SmallTopK],
     };
     let sample = |&choice: &SamplingMethod| functions.share(sampling::one_function(choice, model.vocabulary()));
@@ -84,7 +97,7 @@ fn kernels(machine: &str, preset: &str, quant: &str, all_steps: bool) -> Vec<Cas
     cases(&mut jit, &all, &format!("{machine}: {preset} {quant}"))
 }
 
-/// The kernels of these functions.
+/// Returns the kernels of these functions.
 fn cases(jit: &mut Jit, all: &[Arc<Function>], of: &str) -> Vec<Case> {
     let mut out = Vec::new();
     for ready in jit.prepare(all, &|_, _| ()).expect("scheduled") {
@@ -97,7 +110,8 @@ fn cases(jit: &mut Jit, all: &[Arc<Function>], of: &str) -> Vec<Case> {
     out
 }
 
-/// The kernels of steps of several sequences over pages, of a piece of one, alone and beside tokens of seven others, and of the choice of a token of each.
+/// Returns the kernels of batched decode steps, of prefill chunks alone and with seven decode rows,
+/// and of batched sampling.
 fn together(machine: &str, preset: &str, quant: &str) -> Vec<Case> {
     let file = Gguf::synth(preset, quant).expect("a preset");
     let model = arch::load(file.metadata(), &file).expect("a model");
@@ -106,7 +120,7 @@ fn together(machine: &str, preset: &str, quant: &str) -> Vec<Case> {
     let pools = Pools::new(4 * rows / arch::Options::PAGE, model.cache_kinds(), 64, CHUNK);
     let cache = CacheShape { rows, pools, scalar: Scalar::F16 };
     let batches = [1, 8, 64].map(|sequences| batch_graph(sequences, 64, rows));
-    // Pieces of models with a pool of windows, or states, have steps of their own.
+    // Models with a window pool or recurrent states have no mixed batches.
     let mixed = pools.windows.is_none() && pools.states == 0;
     let limits = StepLimits { chunk: CHUNK, long: CHUNK };
     let paged = |graph| GraphKey { contiguous: false, ..graph };
@@ -119,12 +133,14 @@ fn together(machine: &str, preset: &str, quant: &str) -> Vec<Case> {
     }
     for most in [1, 64] {
         let vocabulary = model.vocabulary();
-        all.extend([sampling::rows_function, sampling::candidates_function].map(|of| functions.share(of(vocabulary, most))));
+        all.extend(
+            [sampling::rows_function, sampling::candidates_function].map(|of| functions.share(of(vocabulary, most))),
+        );
     }
     cases(&mut jit, &all, &format!("{machine}: {preset} {quant}, pages"))
 }
 
-/// The kernels of products of matrices of halves: of either kind, with a weight stored so and with other activations.
+/// Returns kernels of f16 and bf16 matrix products, with stored weights and with other activations.
 fn products(machine: &str) -> Vec<Case> {
     let mut jit = Jit::new(open(&format!("null:{machine}"), &Options::default()).expect("a device"));
     let of = |name: &str, scalar: Scalar| {
@@ -141,12 +157,17 @@ fn products(machine: &str) -> Vec<Case> {
     let programs = ready.iter().flat_map(|ready| ready.compiled.programs.iter().map(move |p| (ready, p)));
     let case = |(ready, program): (&Arc<Ready>, &Arc<Program>)| {
         let place = format!("{machine}: products of {}, {}", ready.function.name, program.name);
-        Case { text: KernelText::from_program(program), machine: target.machine.clone(), threads: program.threads, place }
+        Case {
+            text: KernelText::from_program(program),
+            machine: target.machine.clone(),
+            threads: program.threads,
+            place,
+        }
     };
     programs.map(case).collect()
 }
 
-/// The kernels of rows added to rows that data chooses, of each type and in each form.
+/// Returns kernels of `scatter_add` with data-dependent rows, for each type and form.
 fn scattered(machine: &str) -> Vec<Case> {
     let of = |scalar: Scalar| {
         let c = Capture::new(scalar.name());
@@ -167,7 +188,7 @@ fn scattered(machine: &str) -> Vec<Case> {
     ["compared", "in order", "atomic"].into_iter().flat_map(form).collect()
 }
 
-/// What the assembler says of a kernel: registers, bytes of stack, bytes spilled.
+/// Parses the assembler's log of a kernel: registers, bytes of stack, bytes spilled.
 fn taken(log: &str) -> Option<(usize, usize, usize)> {
     let before = |what: &str| -> Option<usize> {
         let end = log.find(what)?;
@@ -177,19 +198,20 @@ fn taken(log: &str) -> Option<(usize, usize, usize)> {
     Some((before(" registers")?, before(" bytes stack frame")?, spilled))
 }
 
-/// What the assembler says of one kernel of a text.
+/// Returns the assembler's log of one kernel of a text.
 fn of_kernel<'a>(log: &'a str, symbol: &str) -> Option<&'a str> {
     log.split("Compiling entry function '").find(|part| part.strip_prefix(symbol).is_some_and(|p| p.starts_with('\'')))
 }
 
-/// What is wrong with each of these kernels of one architecture, if anything is. They are one text: what stands before kernels takes as long as a quarter of one.
+/// Returns the fault of each kernel, if any. The kernels have one architecture and are compiled as
+/// one text, since the prelude costs a quarter of a kernel.
 fn faults(compiler: &Nvrtc, cases: &[Case], prelude: &str) -> Vec<Option<String>> {
     let [first, ..] = cases else { return vec![] };
     let source = cases.iter().fold(prelude.to_owned(), |text, case| format!("{text}\n#line 1\n{}", case.text.source));
     let compiled = match compiler.compile(&first.text.symbol, &source, sm(first), &["--ptxas-options=-v"]) {
         Ok(compiled) => compiled,
         Err(error) if cases.len() == 1 => return vec![Some(error.to_string())],
-        // Which it is shows when each is compiled alone.
+        // Compile each alone to find the faulty one.
         Err(_) => return cases.chunks(1).flat_map(|one| faults(compiler, one, prelude)).collect(),
     };
     if let Some(folder) = std::env::var_os("GRISTMILL_CUBIN") {
@@ -201,29 +223,30 @@ fn faults(compiler: &Nvrtc, cases: &[Case], prelude: &str) -> Vec<Option<String>
     cases.iter().map(|case| fault(case, &compiled.log)).collect()
 }
 
-/// What is wrong with a kernel by what the assembler says, if anything is.
+/// Returns the fault of a kernel according to the assembler's log, if any.
 fn fault(case: &Case, log: &str) -> Option<String> {
     let Some((registers, stack, spilled)) = of_kernel(log, &case.text.symbol).and_then(taken) else {
         return Some(format!("the assembler does not say what it takes: {log}"));
     };
-    // Registers are handed out to warps, eight at a time for each thread.
+    // Registers are allocated to warps, eight at a time for each thread.
     let fits = registers.next_multiple_of(8) * case.threads.next_multiple_of(32) <= case.machine.registers;
     let known =
         KNOWN.iter().filter(|(model, function, _)| case.place.contains(model) && case.place.ends_with(function));
     let allowed = known.map(|k| k.2).max().unwrap_or(if registers < MOST { CHOSEN } else { 0 });
-    // What lies on the stack is what was spilled: anything else is an array whose place is only known at run time.
+    // The stack may hold only spilled registers: anything else is an array with an index known
+    // only at run time.
     let good = spilled <= allowed && stack <= spilled && registers <= case.most() && fits;
     (!good).then(|| {
         format!("{registers} registers of {} threads, {stack} bytes of stack, {spilled} spilled", case.threads)
     })
 }
 
-/// Its architecture.
+/// Returns the SM architecture.
 fn sm(case: &Case) -> u32 {
     case.machine.sm.expect("an NVIDIA GPU")
 }
 
-/// The models that the environment selects.
+/// Returns the models selected by the environment.
 fn models() -> Vec<(&'static str, &'static str)> {
     let wanted = std::env::var("GRISTMILL_CASE").unwrap_or_default();
     let models = MODELS.iter().flat_map(|preset| ["q4_0", "q4_k_m"].map(|quant| (*preset, quant)));
@@ -232,7 +255,7 @@ fn models() -> Vec<(&'static str, &'static str)> {
     models
 }
 
-/// Is everything asked for, rather than what the gate has time for?
+/// Returns whether all combinations are requested, more than the gate has time for.
 fn all_cards() -> bool {
     std::env::var("GRISTMILL_CARDS").is_ok_and(|cards| cards == "all")
 }
@@ -249,7 +272,7 @@ fn other_gpus_decode_without_spills() {
     let others = NAMED.iter().map(|row| row.name).filter(|&name| name != "h200");
     let others = others.filter(|name| Machine::named(name).is_some_and(|machine| machine.sm.is_some()));
     let pairs = others.enumerate().flat_map(|(i, name)| {
-        // In turns, so that each model and each format is compiled for some.
+        // In rotation, so that each model and each format is compiled for some GPU.
         let chosen = if all { models.clone() } else { vec![models[i % models.len()]] };
         chosen.into_iter().map(move |model| (name, model))
     });
@@ -283,7 +306,7 @@ fn scattered_sums_compile_without_spills() {
     compile(of.into());
 }
 
-/// Compiles what was not compiled before, and fails where something is wrong with a kernel.
+/// Compiles kernels not compiled before, and fails if any has a fault.
 fn compile(cases: Vec<Vec<Case>>) {
     let compiler = match Nvrtc::find() {
         Ok(compiler) => compiler,
@@ -302,11 +325,11 @@ fn compile(cases: Vec<Vec<Case>>) {
     let (prelude, count) = (dialect::prelude(), different.len());
     let key = |case: &Case| {
         let shape = format!("{} threads, {} registers, sm_{}", case.threads, case.most(), sm(case));
-        Key::of([&compiler.describe(), &shape, &prelude, &case.text.source])
+        Key::from_parts([&compiler.describe(), &shape, &prelude, &case.text.source])
     };
     let is_new = |case: &Case| store.get(&key(case)).expect("a store").is_none();
     let new: Vec<Case> = different.into_values().filter(is_new).collect();
-    // Where texts and code are wanted, each kernel's alone.
+    // One kernel per text if sources and binaries are to be written.
     let together = if std::env::var_os("GRISTMILL_CUBIN").is_some() { 1 } else { TOGETHER };
     let parts: Vec<&[Case]> = new.chunk_by(|a, b| sm(a) == sm(b)).flat_map(|of| of.chunks(together)).collect();
     let faults = each(&parts, |cases| {

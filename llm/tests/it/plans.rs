@@ -1,13 +1,13 @@
-//! Plans of kernels as values: their texts parse, alternatives are other kernels, a plan that a tuner left is taken, and perturbed schedules take all of
-//! them.
+//! Kernel plans as values: their texts parse, alternatives give other kernels, a tuner's plan is
+//! applied, and perturbed schedules take every alternative.
 
 use crate::steps_support::step;
 use gristmill_backend::{cpu, cuda};
 use gristmill_compiler::decision::{Count, Pair, counts};
 use gristmill_compiler::decompose::attention::plan::AttentionPlan;
-use gristmill_compiler::decompose::product::Form;
-use gristmill_compiler::layout::Layout;
-use gristmill_compiler::tile::{NestPlan, StagePlan, TilePlan, Workgroup};
+use gristmill_compiler::decompose::matmul_variant::MatmulVariant;
+use gristmill_compiler::ir::layout::Layout;
+use gristmill_compiler::plan::{NestPlan, StagePlan, TilePlan, Workgroup};
 use gristmill_compiler::{Cheapest, Compiled, Decision, Dialect, Listed, Perturb, Policy, check_plan, compile};
 use gristmill_llm::arch::StepKind;
 use gristmill_uop::fragment::AMX_BF16;
@@ -18,7 +18,7 @@ use gristmill_uop::target::Target;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-/// The functions of a step.
+/// Returns the functions of a step.
 fn functions(preset: &str, tokens: StepKind) -> Vec<Arc<Function>> {
     let plan = step(preset, "q4_0", tokens);
     plan.functions().into_iter().cloned().collect()
@@ -42,14 +42,14 @@ fn compiled(
     compile(function, target, Some(*dialect), policy)
 }
 
-/// Does the text of an option parse as itself?
+/// Returns whether the text of an option parses to itself.
 fn parses(plan: &str) -> bool {
     let workgroup = plan.parse::<Workgroup>().is_ok_and(|w| w.to_string() == plan);
     let attention = plan.parse::<AttentionPlan>().is_ok_and(|a| a.to_string() == plan);
     let stages = plan.parse::<StagePlan>().is_ok_and(|s| s.to_string() == plan);
     let launch = plan.parse::<LaunchPlan>().is_ok_and(|l| l.to_string() == plan);
     let layout = plan.parse::<Layout>().is_ok_and(|l| l.to_string() == plan);
-    let product = plan.parse::<Form>().is_ok_and(|form| form.to_string() == plan);
+    let product = plan.parse::<MatmulVariant>().is_ok_and(|form| form.to_string() == plan);
     let pair = Pair::ALL.iter().any(|pair| pair.has(plan));
     (workgroup
         || attention
@@ -70,7 +70,7 @@ fn every_proposal_of_every_preset_has_a_text_that_parses() {
             for function in functions(preset, tokens) {
                 for machine in &machines() {
                     let made = compiled(&function, machine, &mut Listed);
-                    // Forms of a function are told in terms of its nodes: no tuner leaves any.
+                    // Forms of a function are described by its nodes, so a tuner never stores them.
                     let plans = made.decisions.iter().filter(|d| d.kind != "alternatives");
                     for option in plans.flat_map(|d| &d.options).filter(|o| !o.plan.is_empty()) {
                         assert!(parses(&option.plan), "{preset}, {}: {}", function.name, option.plan);
@@ -86,7 +86,7 @@ fn every_proposal_of_every_preset_has_a_text_that_parses() {
     assert!(seen > 3000, "{seen} texts");
 }
 
-/// To have alternatives listed changes no kernel.
+/// Listing alternatives changes no kernel.
 #[test]
 fn who_lists_alternatives_gets_the_same_kernels() {
     for machine in &machines() {
@@ -99,7 +99,8 @@ fn who_lists_alternatives_gets_the_same_kernels() {
     }
 }
 
-/// Of V2-Lite's layer with experts smaller workgroups are cheaper, of GLM's as few as they are, each as the price has it; and they are others than those proposed.
+/// The cost model chooses smaller workgroups for V2-Lite's MoE layer and keeps GLM's proposal; the
+/// other option gives other workgroups in either case.
 #[test]
 fn few_workgroups_are_smaller_where_what_is_fused_is_cheaper_so() {
     let taken = |preset: &str| {
@@ -120,7 +121,7 @@ fn few_workgroups_are_smaller_where_what_is_fused_is_cheaper_so() {
     assert!(!taken("glm-4.7-flash"));
 }
 
-/// The alternatives of a decision, each as a tuner would leave it.
+/// Returns the alternatives of a decision as a tuner would store them.
 fn left_by_a_tuner(decision: &Decision) -> impl Iterator<Item = (String, &str)> {
     decision.options.iter().skip(1).map(|o| (o.plan.clone(), o.name))
 }
@@ -148,7 +149,7 @@ fn a_plan_that_a_tuner_left_is_taken_and_is_another_kernel() {
             }
         }
         assert!(taken > 5, "{taken} on {}", machine.0.name);
-        // What nobody proposes counts for nothing.
+        // A stored plan that matches no candidate is ignored.
         let mut strange = machine.clone();
         let function = &functions("youtu-llm-2b", StepKind::Decode)[0];
         let first = compiled(function, &machine, &mut Cheapest);
@@ -160,7 +161,8 @@ fn a_plan_that_a_tuner_left_is_taken_and_is_another_kernel() {
     }
 }
 
-/// What is fused and merged may be chosen by name, and each such choice has a name of its own, which tells whose it is.
+/// Fusion and merging of launches can be chosen by name. Each choice has a unique name, which
+/// contains its function except for layouts.
 #[test]
 fn what_is_fused_otherwise_is_other_kernels() {
     let function = functions("deepseek-v2-lite", StepKind::Decode).into_iter().find(|f| f.name.contains("moe"));
@@ -193,7 +195,7 @@ fn what_is_fused_otherwise_is_other_kernels() {
     }
 }
 
-/// Functions that bind one weight agree on how it lies, whoever decides.
+/// Functions that bind one weight agree on its layout under any policy.
 #[test]
 fn perturbed_layouts_are_the_same_in_every_function() {
     for machine in &machines() {
@@ -218,13 +220,14 @@ fn perturbed_layouts_are_the_same_in_every_function() {
     }
 }
 
-/// Alternatives that were offered more often than that and never taken.
+/// Returns alternatives that were offered more than eight times and never taken.
 fn never_taken(all: &[Decision]) -> Vec<String> {
     let never = counts(all).into_iter().filter(|(_, Count { offered, taken })| *offered > 8 && *taken == 0);
     never.map(|of| format!("{of:?}")).collect()
 }
 
-/// At least nine schedules of each function, and as many more, up to forty, as it takes: one of many alternatives that is offered seldom may wait for its turn.
+/// Runs at least nine schedules of each function, and up to 39 until rarely
+/// offered alternatives are taken.
 #[test]
 fn perturbed_schedules_take_every_alternative() {
     let mut all: Vec<Decision> = Vec::new();

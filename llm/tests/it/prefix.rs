@@ -1,4 +1,4 @@
-//! Prefixes that are reused: what they save, and that they change nothing where nothing may change.
+//! Prefix cache: what reuse saves, and that exact reuse changes no result.
 
 use crate::conversation_support::{apart, ask, exact_prefix, fresh};
 use crate::parity_support;
@@ -12,7 +12,8 @@ use gristmill_llm::sampling::{Sampler, SamplingParams};
 use gristmill_llm::sched::{BLOCK, Batcher, Reuse, SequenceOptions, generate};
 use std::ops::ControlFlow;
 
-/// A batcher of one sequence, whose pool holds so many contexts of 2,048 tokens; and a text.
+/// Returns a batcher of one sequence with a pool of `contexts` contexts of 2,048
+/// tokens, and a text.
 fn batcher(contexts: usize) -> (Batcher, Vec<u32>) {
     let file = Gguf::open(parity_support::asset("demo-glm-Q4_0.gguf")).expect("the demo model");
     let opened = open("cpu", &Options { quick: true, ..Options::default() }).expect("a device");
@@ -80,7 +81,7 @@ fn the_same_prompt_has_the_same_answer() {
     assert_eq!(again.answer, first.answer);
 }
 
-/// Rows of logits of a whole prompt, run apart.
+/// Returns the logits of every token of a prompt, run in borrowed pages.
 fn scores(batcher: &mut Batcher, prompt: &[u32]) -> Vec<Vec<f32>> {
     let (vocabulary, chunk) = (batcher.engine().model().vocabulary(), batcher.engine().chunk());
     let mut rows: Vec<Vec<f32>> = Vec::new();
@@ -97,7 +98,8 @@ fn a_prompt_is_scored_by_what_its_tokens_are_predicted_from() {
     let before = ask(&mut batcher, &text[300..900], Reuse::Any, 0);
     let rows = scores(&mut batcher, prompt);
     assert_eq!(rows.len(), 700);
-    // Activations are rounded to eight bits, which moves logits by 1.4 % (RMS): steps of other kinds round otherwise. Rows of another token are nothing alike.
+    // Activations are rounded to int8, which changes logits by 1.4 % (RMS): other kinds of steps
+    // round differently. Rows of other tokens are not even similar.
     let squares = |row: &mut dyn Iterator<Item = f32>| row.map(|x| x * x).sum::<f32>();
     let difference = |a: &[f32], b: &[f32]| {
         (squares(&mut a.iter().zip(b).map(|(a, b)| a - b)) / squares(&mut a.iter().copied())).sqrt()
@@ -108,7 +110,8 @@ fn a_prompt_is_scored_by_what_its_tokens_are_predicted_from() {
         let (same, other) = (difference(&logits, &rows[at - 1]), difference(&logits, &rows[at.max(2) - 2]));
         assert!(same < 0.1 && (at == 1 || other > 2.0 * same), "{at}: {same} {other}");
     }
-    // Scores do not depend on what the pool holds, to the bit, and what was there before is kept.
+    // Scores are bit-identical whatever the pool holds, and the prefix cache
+    // keeps its earlier content.
     assert!(scores(&mut scratch, prompt) == rows);
     let again = ask(&mut batcher, &text[300..900], Reuse::Any, 0);
     assert!(again.prefill.reused >= 599 / BLOCK * BLOCK, "{:?}", again.prefill);
@@ -128,7 +131,8 @@ fn hidden_rows_are_those_of_every_token_wherever_steps_are_cut() {
     };
     let whole = rows_of(&mut batcher, &text[..600]);
     assert_eq!(whole.len(), 600 * width);
-    // A token's row depends on those before it alone: of a shorter prompt it is the same, but for what another kind of step rounds.
+    // A token's row depends only on earlier tokens: it is the same in a shorter prompt, except for
+    // rounding in another kind of step.
     for len in [1, 33, 513] {
         let short = rows_of(&mut batcher, &text[..len]);
         let (row, other) = (&whole[(len - 1) * width..len * width], &short[(len - 1) * width..]);
@@ -137,6 +141,6 @@ fn hidden_rows_are_those_of_every_token_wherever_steps_are_cut() {
         assert!(apart < 0.05 * length(&mut row.iter().copied()), "{len}: {apart}");
         assert!(length(&mut row.iter().copied()) > 0.0);
     }
-    // Nothing of it is in the way of what comes next.
+    // It leaves nothing that affects later prompts.
     assert_eq!(ask(&mut batcher, &text[..600], Reuse::Any, 0).prefill.run, 600);
 }

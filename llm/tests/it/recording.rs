@@ -1,4 +1,4 @@
-//! A device around another that remembers the buffers of states that it was asked for.
+//! A wrapper around a device that records its state buffers.
 
 use gristmill_backend::Opened;
 use gristmill_runtime::staging::StagedWrite;
@@ -7,12 +7,12 @@ use gristmill_uop::program::Program;
 use gristmill_uop::target::Target;
 use std::sync::{Arc, Mutex};
 
-/// The buffers of states of a device.
+/// The recorded state buffers of a device.
 #[derive(Clone, Default)]
 pub struct Recording(Arc<Mutex<Vec<Buffer>>>);
 
 impl Recording {
-    /// Those of so many bytes.
+    /// Returns the recorded buffers of `bytes` bytes.
     pub fn states(&self, bytes: usize) -> Vec<Buffer> {
         self.0.lock().expect("a lock").iter().filter(|buffer| buffer.len() == bytes).cloned().collect()
     }
@@ -23,7 +23,7 @@ struct Recorded {
     states: Recording,
 }
 
-/// That device, and what it was asked for.
+/// Wraps a device and returns its recording.
 pub fn around(opened: Opened) -> (Opened, Recording) {
     let states = Recording::default();
     let device = Recorded { inner: opened.device.clone(), states: states.clone() };

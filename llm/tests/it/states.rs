@@ -1,4 +1,5 @@
-//! Conversations with a model that keeps recurrent states: what is reused gives what is computed afresh, though a state cannot be cut.
+//! Conversations with a model with recurrent states: reuse gives the results of recomputing,
+//! although a state cannot be truncated.
 
 use crate::common::forward;
 use crate::conversation_support::{apart, ask, exact_prefix, fresh};
@@ -10,7 +11,8 @@ use gristmill_llm::gguf::Gguf;
 use gristmill_llm::sched::{BLOCK, Batcher, Reuse, SequenceOptions};
 use gristmill_uop::Scalar;
 
-/// What logits of steps cut in other places may differ by, in their deviation: all is exact but for the order of sums.
+/// Maximum difference of logits of steps cut at other places, in standard deviations: arithmetic is
+/// exact except for the order of sums.
 const NEAR: f64 = 1e-4;
 
 fn file() -> Gguf {
@@ -25,7 +27,7 @@ fn settings(parallel: usize) -> Settings {
     Settings { context: Some(256), cache: Scalar::F32, chunk: 64, parallel, ..Settings::default() }
 }
 
-/// An engine in exact arithmetic, with states of so many sequences.
+/// Returns an engine in exact arithmetic with states for `parallel` sequences.
 fn engine(parallel: usize) -> Engine {
     Engine::load(&file(), opened(), settings(parallel), &|_| ()).expect("an engine")
 }
@@ -58,7 +60,7 @@ fn a_conversation_goes_on_and_is_edited() {
             let error = rms(logits, &fresh(&mut scratch, prompt, Reuse::Any, 0).logits);
             assert!(error < NEAR, "{} tokens: {error}", prompt.len());
         };
-        // Two turns: all of the first is there.
+        // Two turns: all of the first is reused.
         let first = text(1, 50);
         let asked = ask(&mut batcher, &first, Reuse::Any, 12);
         near(&asked.logits, &first);
@@ -68,7 +70,8 @@ fn a_conversation_goes_on_and_is_edited() {
         let asked = ask(&mut batcher, &second, Reuse::Any, 9);
         assert_eq!(asked.prefill.reused, held.len());
         near(&asked.logits, &second);
-        // Another second question: from the end of the first answer on, if the snapshot there was kept.
+        // Another second question: continues at the end of the first answer if its
+        // snapshot is still cached.
         let other = [&held[..], &text(3, 15)].concat();
         let asked = ask(&mut batcher, &other, Reuse::Any, 0);
         assert!(sequences == 1 || asked.prefill.reused == held.len(), "{:?}", asked.prefill);
@@ -77,7 +80,7 @@ fn a_conversation_goes_on_and_is_edited() {
         let asked = ask(&mut batcher, &first, Reuse::Any, 0);
         assert!(asked.prefill.run <= first.len(), "{:?}", asked.prefill);
         near(&asked.logits, &first);
-        // A beginning that ends where no snapshot was taken.
+        // A prefix that ends where no snapshot was taken.
         let cut = [&first[..41], &text(4, 9)].concat();
         let asked = ask(&mut batcher, &cut, Reuse::Any, 0);
         assert!(asked.prefill.reused <= 41);
@@ -95,7 +98,7 @@ fn conversations_are_kept_side_by_side() {
     for prompt in &prompts {
         assert_eq!(ask(&mut batcher, prompt, Reuse::Any, 0).prefill.reused, 149 / BLOCK * BLOCK);
     }
-    // With rows of states for one sequence most is run again, and right.
+    // With state rows for only one sequence most is recomputed, with correct results.
     let (mut few, mut scratch) = (self::batcher(1), self::batcher(1));
     for prompt in prompts.iter().chain(&prompts) {
         let asked = ask(&mut few, prompt, Reuse::Any, 0);
@@ -113,7 +116,7 @@ fn the_same_prompt_has_the_same_answer() {
     assert_eq!(again.prefill.reused, 76 / BLOCK * BLOCK);
     assert!(again.logits == first.logits);
     assert_eq!(again.answer, first.answer);
-    // To where no snapshot was taken: what lies before is run again.
+    // Truncated to a position without a snapshot: everything before is recomputed.
     let cut = &again.run[..again.run.len() - 4];
     let asked = ask(&mut batcher, cut, Reuse::Any, 0);
     let expected = fresh(&mut scratch, cut, Reuse::Any, 0).logits;
@@ -135,7 +138,8 @@ fn scores_do_not_depend_on_what_came_before() {
     assert!(scores(&mut batcher) == scores(&mut scratch));
 }
 
-/// Runs a prompt to its end and gives it so many of the tokens that are most probable: how much of it was found, the logits behind the prompt, and all tokens that have been run.
+/// Runs a prompt and then the `answer` most probable tokens. Returns the number of reused tokens,
+/// the logits after the prompt, and all tokens that were run.
 fn turn(batcher: &mut Batcher, prompt: &[u32], reuse: Reuse, answer: usize) -> (usize, Vec<f32>, Vec<u32>) {
     let options = SequenceOptions { reuse, batch_invariant: reuse == Reuse::Exact };
     let id = batcher.add(prompt, options).expect("a prompt");
@@ -176,10 +180,11 @@ fn conversations_over_a_pool_go_on_from_copies() {
         assert_eq!(found, said.len());
         near(&second, &logits);
     }
-    // The same again, from where exact rows end, with the same bits.
+    // The same prompt again, from the end of its exact rows, with the same bits.
     let (found, again, _) = turn(&mut batcher, &first, Reuse::Exact, 0);
     assert_eq!((found, again == logits), (99 / BLOCK * BLOCK, true));
-    // Where nobody has gone on: from the first token, and the next from where that one left.
+    // At a new branch point the first sequence starts from token 0, and the next from the
+    // snapshot that it left.
     for (seed, expected) in [(4, 0), (5, 32)] {
         let other = [&first[..50], &text(seed, 60)].concat();
         let (found, logits, _) = turn(&mut batcher, &other, Reuse::Any, 0);
@@ -210,14 +215,14 @@ fn a_pool_has_the_bytes_of_its_states() {
     let compiled = CompiledModel::new(&file, opened(), settings(3), &none, &|_| ()).expect("compiled");
     let engine = engine(3);
     assert_eq!(engine.cache().state_rows(), 9);
-    // What is allocated is what was said, but for tables of numbers of pages.
+    // The allocated memory equals the estimate, except for block tables.
     let tables = engine.memory_bytes() - compiled.memory(&none);
     assert!(tables < 4096, "{tables} bytes that nobody counted");
     let estimate = |parallel, contexts| {
         let settings = Settings { contexts, ..settings(parallel) };
         MemoryEstimate::new(&file, &settings, u64::MAX / 2).expect("one").beside
     };
-    // A cache of 2,048 rows has room for more contexts than three.
+    // A cache of 2,048 rows has room for more than three contexts.
     let (row, state) = (engine.model().cache_row_bytes(Scalar::F32) as u64, engine.model().state_bytes() as u64);
     assert_eq!(estimate(3, 1) - estimate(1, 1), 6 * state);
     assert_eq!(estimate(3, 10) - estimate(3, 1), (10 * 256 - 2048) * row);

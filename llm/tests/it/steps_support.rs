@@ -1,4 +1,4 @@
-//! Steps of presets, for tests of what is planned for them.
+//! Steps of presets, for tests of their plans.
 
 use gristmill_llm::arch::{Functions, Logits, Model, Options, Plan, Pools, StepKind, load};
 use gristmill_llm::engine::{CacheShape, Settings, StepLimits, cache_rows, depths, plan_options, sequence_graphs};
@@ -8,12 +8,13 @@ use gristmill_uop::function::Function;
 use gristmill_uop::target::Target;
 use std::sync::Arc;
 
-/// Tokens of context of an engine whose steps are compiled and not run.
+/// Context in tokens of an engine that compiles its steps without running them.
 pub const CONTEXT: usize = 32768;
-/// Most tokens of one of its steps.
+/// Maximum tokens of one of its steps.
 pub const CHUNK: usize = 512;
 
-/// A step of a model of that shape, over a pool of pages for 4,096 rows of halves of each of its sequences; one sequence's pages are neighbours.
+/// Returns the plan of a step of a preset, over a page pool with 4,096 f16 rows for each sequence;
+/// the pages of a single sequence are consecutive.
 pub fn step(preset: &str, quant: &str, tokens: StepKind) -> Plan {
     let file = Gguf::synth(preset, quant).expect("a preset");
     let model = load(file.metadata(), &file).expect("a model");
@@ -34,7 +35,7 @@ pub fn step(preset: &str, quant: &str, tokens: StepKind) -> Plan {
     model.plan(&options, &mut Functions::new())
 }
 
-/// What such an engine's steps call on that target; of steps of one token, or of all.
+/// Returns the functions that the engine's steps call on a target; of decode steps, or of all.
 pub fn functions_of_steps(
     model: &dyn Model,
     target: &Target,

@@ -1,4 +1,4 @@
-//! The text form and the specs, on everything the golden tiny models capture and compile.
+//! Tests the text form and the specs on all functions and kernels of the golden tiny models.
 
 use crate::golden_support::{Fixture, Tiny};
 use gristmill_backend::{Options as Device, open};
@@ -16,7 +16,8 @@ use gristmill_uop::{Graph, Id, text};
 use std::collections::HashSet;
 use std::sync::{Arc, OnceLock};
 
-/// Every function of a model: both classes of step, all logits and the last, three types of cache; some forms of what has several, over the first type.
+/// Returns every function of a model: both kinds of step, all logits and the last, three cache
+/// types; and some alternative forms, with the first cache type.
 fn functions(model: &dyn Model) -> Vec<Arc<Function>> {
     let mut shared = Functions::new();
     let (mut out, mut written): (Vec<Arc<Function>>, Vec<Arc<Function>>) = Default::default();
@@ -33,14 +34,14 @@ fn functions(model: &dyn Model) -> Vec<Arc<Function>> {
             }
         }
     }
-    // What is compiled in another form than the written one has both forms' text.
+    // Alternative forms are printed and parsed too.
     let plain = Target::cpu("plain", 4, 2);
     let forms = |f: &Arc<Function>| every_form(f, &plain, &rules_of_tensors(), 4).into_iter().map(Arc::new);
     out.extend(written.iter().flat_map(forms));
     out
 }
 
-/// Prints, parses and prints again: the same text, and a graph that keeps to its level.
+/// Prints, parses and prints again: the text must be the same, and the graph valid at its level.
 fn round_trip(g: &Graph, roots: &[Id], level: Level, what: &str) {
     let printed = text::print(g, roots);
     let (parsed, again) = text::parse(&printed, &by_name).unwrap_or_else(|e| panic!("{what}: {e}\n{printed}"));
@@ -52,7 +53,8 @@ fn round_trip(g: &Graph, roots: &[Id], level: Level, what: &str) {
     }
 }
 
-/// Every function of the models, what two have in common once: the golden ones, and a quantised one. Found once for all tests.
+/// Returns every distinct function of the golden models and a quantised one. Computed
+/// once for all tests.
 fn all() -> &'static [(String, Arc<Function>)] {
     static ALL: OnceLock<Vec<(String, Arc<Function>)>> = OnceLock::new();
     ALL.get_or_init(found)
@@ -76,11 +78,12 @@ fn found() -> Vec<(String, Arc<Function>)> {
     all
 }
 
-/// The kernels of every function for a target: of every second one as they are planned, of the others perturbed, and for the next target the other way round.
+/// Checks the kernels of every function for a target: every second one as planned, the others
+/// perturbed; alternating by target.
 fn check_kernels(turn: usize, device: &str, isa: &str) {
     let options = Device { threads: Some(2), isa: isa.into(), ..Device::default() };
     let target: Target = open(device, &options).expect("a device").device.target().clone();
-    // Many functions have some kernels in common.
+    // Many functions share kernels.
     let mut known = HashSet::new();
     for (i, (what, f)) in all().iter().enumerate() {
         let mut perturbed = Perturb::new(7);
@@ -103,7 +106,7 @@ fn functions_of_models() {
     }
 }
 
-// Each target by itself: they are compiled beside one another.
+// One test for each target, so that they run in parallel.
 #[test]
 fn kernels_for_this_processor() {
     check_kernels(0, "null", "auto");

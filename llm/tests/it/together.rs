@@ -1,12 +1,12 @@
-//! Many sequences at a time have the tokens that each has alone, where somebody wants the same text again; and what they leave is used again.
+//! Batch-invariant sequences have the tokens that each has alone, and their pages are reused.
 
 use crate::parity_support::tables::{data, ids};
 use gristmill_backend::{Options, open};
-use gristmill_llm::engine::{Engine, Pages, DecodeRow, Settings, TokenSource, Step};
+use gristmill_llm::engine::{DecodeRow, Engine, Pages, Settings, Step, TokenSource};
 use gristmill_llm::generation::{Constraint, Generation, ModelOutput};
 use gristmill_llm::gguf::Gguf;
 use gristmill_llm::sampling::{RowSampling, Sampler, SamplingParams, TokenSet};
-use gristmill_llm::sched::{Batcher, ConstraintError, Reuse, SequenceId, SequenceOptions, ReadySequence};
+use gristmill_llm::sched::{Batcher, ConstraintError, ReadySequence, Reuse, SequenceId, SequenceOptions};
 use std::collections::BTreeMap;
 
 /// Sequences of a step.
@@ -18,7 +18,7 @@ fn engine(family: &str, quant: &str) -> (Engine, Vec<u32>) {
     engine_on("cpu", family, quant, PARALLEL)
 }
 
-/// On that device, with room for so many sequences.
+/// Returns an engine on a device with room for `parallel` sequences.
 fn engine_on(device: &str, family: &str, quant: &str, parallel: usize) -> (Engine, Vec<u32>) {
     let file = Gguf::open(data(&format!("families/{family}-{quant}.gguf"))).expect("a GGUF file");
     let opened = open(device, &Options { quick: true, ..Options::default() }).expect("a device");
@@ -27,7 +27,7 @@ fn engine_on(device: &str, family: &str, quant: &str, parallel: usize) -> (Engin
     (engine, ids(&data(&format!("families/{family}-tokens.txt"))))
 }
 
-/// A request: its prompt, and the seed of its answer; the most probable tokens without.
+/// A request: its prompt, and the seed of its answer; greedy without a seed.
 #[derive(Clone)]
 struct Asked {
     prompt: Vec<u32>,
@@ -42,15 +42,15 @@ fn sampler(asked: &Asked) -> Sampler {
     Sampler::new(params).expect("parameters in range")
 }
 
-/// Sequences whose logits are the same bits whatever else is in the batch.
+/// Options of sequences with logits that have the same bits whatever else is in the batch.
 const INVARIANT: SequenceOptions = SequenceOptions { reuse: Reuse::Exact, batch_invariant: true };
 
-/// The batch-invariant answers to these, of which each is added so many steps after the one before.
+/// Returns the batch-invariant answers to requests that are added `apart` steps after each other.
 fn answers(batcher: &mut Batcher, asked: &[Asked], apart: usize) -> Vec<Vec<u32>> {
     answers_with(batcher, asked, apart, INVARIANT)
 }
 
-/// The same with these options.
+/// Does the same with these options.
 fn answers_with(batcher: &mut Batcher, asked: &[Asked], apart: usize, options: SequenceOptions) -> Vec<Vec<u32>> {
     let mut samplers: Vec<Sampler> = asked.iter().map(sampler).collect();
     let mut answers = vec![Vec::new(); asked.len()];
@@ -88,7 +88,7 @@ fn answers_with(batcher: &mut Batcher, asked: &[Asked], apart: usize, options: S
     answers
 }
 
-/// Requests that begin alike and end at other places, some with a seed.
+/// Requests with shared prefixes and different ends, some with a seed.
 fn requests(tokens: &[u32]) -> Vec<Asked> {
     let of = |begin: usize, end: usize, seed| Asked { prompt: tokens[begin..end].to_vec(), seed };
     vec![of(0, 70, None), of(0, 33, Some(7)), of(5, 45, None), of(0, 90, Some(1)), of(0, 70, Some(3)), of(2, 3, None)]
@@ -107,7 +107,7 @@ fn check_on(device: &str, family: &str, quant: &str, parallel: usize) {
     for apart in [0, 1, 5] {
         assert_eq!(answers(&mut batcher, &asked, apart), alone, "{family}, {apart} steps apart");
     }
-    // Nothing is known of earlier ones.
+    // With an empty prefix cache.
     batcher.reset();
     assert_eq!(answers(&mut batcher, &asked, 2), alone, "{family}, afresh");
 }
@@ -152,14 +152,15 @@ fn steps_have_the_size_of_the_largest_where_a_text_must_not_depend_on_others() {
     }
 }
 
-/// Bits of a row's logits, run beside so many others.
+/// Returns the bits of a row's logits, run in a batch with `others` other rows.
 fn beside(engine: &mut Engine, tokens: &[u32], others: usize) -> Vec<u32> {
     let pages: Vec<Vec<u32>> = (0..=others as u32).map(|page| vec![page]).collect();
     let windowed = engine.cache().window_pages().is_some();
     for (position, &token) in tokens.iter().enumerate() {
         let windows = |all| if windowed { all } else { &[][..] };
         let own = pages.iter().zip(0..).map(|(all, state)| Pages { all, windows: windows(&all[..]), state });
-        let row = |pages| DecodeRow { token: TokenSource::Token(token), position, pages, sampling: RowSampling::greedy() };
+        let row =
+            |pages| DecodeRow { token: TokenSource::Token(token), position, pages, sampling: RowSampling::greedy() };
         let rows: Vec<DecodeRow> = own.map(row).collect();
         engine.run(&Step { rows: &rows, batch_invariant: true, ..Step::default() }).expect("a step");
     }
@@ -168,11 +169,11 @@ fn beside(engine: &mut Engine, tokens: &[u32], others: usize) -> Vec<u32> {
     logits.into_iter().map(f32::to_bits).collect()
 }
 
-/// Families that are held to bits.
+/// Families that must be bit-identical.
 const FAMILIES: [(&str, &str); 5] =
     [("llama", "q4_k_m"), ("qwen3moe", "q8_0"), ("deepseek2", "q8_0"), ("gemma4", "q8_0"), ("qwen35", "q8_0")];
 
-/// Has a row the same bits on that device beside each of these numbers of others?
+/// Checks that a row has the same bits on a device with each of these numbers of other rows.
 fn same_bits(device: &str, others: &[usize]) {
     for (family, quant) in FAMILIES {
         let (mut engine, tokens) = engine_on(device, family, quant, others.iter().max().expect("some") + 1);
@@ -188,7 +189,7 @@ fn a_row_has_the_same_bits_whatever_is_beside_it() {
     same_bits("cpu", &[0, 63]);
 }
 
-/// On a GPU, and answers as alone where 64 share steps.
+/// On a GPU, also answers with 64 sequences in a batch.
 #[cfg(feature = "cuda-tests")]
 #[test]
 fn rows_on_cuda_are_as_alone() {
@@ -196,7 +197,7 @@ fn rows_on_cuda_are_as_alone() {
     FAMILIES.iter().for_each(|(family, quant)| check_on("cuda", family, quant, 64));
 }
 
-/// What may come next: other tokens each time, or all.
+/// A constraint that allows other tokens at each step.
 struct Two(u32);
 
 impl Constraint for Two {
@@ -211,7 +212,7 @@ impl Constraint for Two {
     }
 }
 
-/// An answer with parameters of its own.
+/// Returns a generation with its own parameters.
 fn own(nth: usize) -> Generation<'static> {
     let all = SamplingParams { temperature: 1.0, top_k: 0, top_p: 1.0, min_p: 0.0, ..SamplingParams::default() };
     let penalties = SamplingParams { repeat_penalty: 1.3, presence_penalty: 0.5, ..SamplingParams::greedy() };
@@ -228,7 +229,8 @@ fn own(nth: usize) -> Generation<'static> {
     if nth.is_multiple_of(2) { one.with_constraint(Box::new(Two(nth as u32))) } else { one }
 }
 
-/// Answers to these prompts, each with its own way to choose, and how many tokens were chosen of what the device told.
+/// Returns the answers to these prompts, each with its own sampling, and the number of tokens
+/// chosen from device candidates.
 fn own_answers(batcher: &mut Batcher, prompts: &[(usize, &[u32])]) -> (Vec<Vec<u32>>, usize) {
     let (vocabulary, context) = (batcher.engine().model().vocabulary(), batcher.engine().context());
     let mut here = BTreeMap::new();

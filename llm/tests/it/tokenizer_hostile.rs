@@ -1,4 +1,4 @@
-//! Vocabularies and texts made to take long: loading and encoding stay near linear.
+//! Hostile vocabularies and texts: loading and encoding stay near linear.
 
 use crate::common;
 use std::time::{Duration, Instant};
@@ -10,7 +10,7 @@ const NORMAL: i32 = 1;
 const CONTROL: i32 = 3;
 const USER_DEFINED: i32 = 4;
 
-/// All of it on a busy machine, in a profile that does not optimise; the attacks took 14 s and more.
+/// Time limit on a busy machine, in a profile without optimisation; the attacks took 14 s and more.
 const LONG: Duration = Duration::from_secs(if cfg!(debug_assertions) { 20 } else { 5 });
 
 fn spec() -> TokenizerSpec {
@@ -42,7 +42,7 @@ fn timed<T>(what: &str, work: impl FnOnce() -> T) -> T {
 
 #[test]
 fn special_tokens_of_every_length() {
-    // 1,400 lengths, 1 MB, which was loaded in 5 s and not searched in minutes.
+    // 1,400 lengths, 1 MB, which took 5 s to load and minutes without finishing to search.
     for kind in [USER_DEFINED, CONTROL] {
         let spec = with((1..1400).map(|n| "q".repeat(n)), kind);
         let tokenizer = timed("load", || Tokenizer::new(spec).unwrap());
@@ -53,7 +53,7 @@ fn special_tokens_of_every_length() {
             let longest = tokenizer.token_id(&"q".repeat(1399)).unwrap();
             assert_eq!(ids.first() == Some(&longest), trusted || kind == USER_DEFINED);
         }
-        // Every other byte from a user: no token that crosses.
+        // Every other byte from a user: no token may cross spans.
         let spans: Vec<(&str, bool)> = (0..1 << 16).map(|i| ("q", i % 2 == 0)).collect();
         let ids = timed("encode spans", || tokenizer.encode_spans(&spans, false));
         assert!(tokenizer.decode(&ids, true).bytes().all(|b| b == b'q'));
@@ -65,7 +65,7 @@ fn special_tokens_of_every_length() {
 
 #[test]
 fn merges_of_nothing() {
-    // Each invents two texts and a third; none is a token, so that none ever happens.
+    // Each merge invents two texts and a third; none is a token, so none ever applies.
     let mut spec = spec();
     let before = spec.merges.len();
     spec.merges.extend((0..1_000_000).map(|i| format!("x{i} y{i}")));
@@ -82,7 +82,7 @@ fn merges_of_nothing() {
 
 #[test]
 fn texts_that_repeat_anything() {
-    // Texts of four megabytes are what the server takes; a sixteenth where nothing is optimised.
+    // The server accepts texts of four megabytes; a sixteenth without optimisation.
     let size = (4 << 20) / if cfg!(debug_assertions) { 16 } else { 1 };
     let units =
         ["a", "A", " ", "\n", "\r", "1", "!", "'", "中", "é", "\u{301}", "ʰ", "\u{a0}", "/", "가", "<", "😀", "s"];
@@ -105,10 +105,11 @@ fn texts_that_repeat_anything() {
     ];
     let of = |pre: &str| Tokenizer::new(TokenizerSpec { pre: pre.into(), ..common::deepseek_spec() }).unwrap();
     let mut tokenizers: Vec<(&str, Tokenizer)> = pres.iter().map(|pre| (*pre, of(pre))).collect();
-    // Whose pieces are lines.
+    // A tokenizer with lines as pre-tokens.
     tokenizers.push(("gemma4", Tokenizer::new(common::vocabulary("vocab/gemma-4-cut.json").0).unwrap()));
     for round in 0..48 {
-        // Runs of one character, of a few in turn, and of long runs that differ in their last.
+        // Runs of one character, of a few in turn, and long runs that differ
+        // in their last character.
         let unit: String = match round {
             n if n < units.len() => units[n].to_owned(),
             _ => {
@@ -119,7 +120,7 @@ fn texts_that_repeat_anything() {
             }
         };
         let text = unit.repeat(size / unit.len() + 1);
-        // In turns: every text with two of them, every one of them with six texts.
+        // In rotation: two tokenizers for every text, six texts for every tokenizer.
         for (pre, tokenizer) in tokenizers.iter().skip(round % 8).step_by(8) {
             let head: String = unit.chars().take(8).collect();
             let ids = timed(&format!("{pre} {head:?}, {} bytes a unit", unit.len()), || {

@@ -6,7 +6,8 @@ use std::time::{Duration, Instant};
 use crate::common::Random;
 use gristmill_llm::tokenizer::{Tokenizer, TokenizerError, TokenizerSpec};
 
-/// Characters with their class: `L`etter, `N`umber, `S`pace, line `B`reak, `O`ther (from Python's unicodedata).
+/// Characters with their class: `L`etter, `N`umber, `S`pace, line `B`reak, `O`ther
+/// (from Python's unicodedata).
 const POOL: &[(char, u8)] = &[
     ('a', b'L'),
     ('s', b'L'),
@@ -53,7 +54,7 @@ fn class(c: char) -> u8 {
     POOL.iter().find(|(p, _)| *p == c).unwrap().1
 }
 
-/// The glm4 split written as a scanner, with no regex, from the published alternatives.
+/// The glm4 split as a scanner without regex, from the published alternatives.
 fn glm4_pieces(text: &str) -> Vec<String> {
     let chars: Vec<char> = text.chars().collect();
     let at = |i: usize| chars.get(i).map(|&c| class(c));
@@ -88,7 +89,7 @@ fn glm4_pieces(text: &str) -> Vec<String> {
     pieces
 }
 
-/// A vocabulary of single bytes only, with whole-piece lookup, to which `pieces` are added: it shows pre-tokens.
+/// A vocabulary of single bytes with whole-piece lookup; adding `pieces` makes pre-tokens visible.
 fn alphabet() -> Vec<Vec<u8>> {
     let printable = |b: u32| matches!(b, 33..=126 | 161..=172 | 174..=255);
     let mut next = 255;
@@ -113,7 +114,8 @@ fn mapped(piece: &str, alphabet: &[Vec<u8>]) -> Vec<u8> {
 
 #[test]
 fn the_glm4_regex_equals_the_scanner() {
-    // llama-bpe has the same pattern and looks whole pieces up: with the expected pieces as tokens, each is one id.
+    // llama-bpe has the same pattern and looks up whole pieces: with the expected pieces as tokens,
+    // each is one id.
     let mut random = Random(42);
     let alphabet = alphabet();
     for _ in 0..2000 {
@@ -153,7 +155,7 @@ fn round_trips() {
 
 #[test]
 fn megabytes_take_seconds() {
-    // Everywhere but in the release profile only two tokenizers get all of it.
+    // Except in the release profile only two tokenizers get the full size.
     const SIZE: usize = 2 << 20;
     let mut random = Random(3);
     let noise: Vec<u8> = (0..SIZE).map(|_| random.next() as u8).collect();
@@ -210,7 +212,7 @@ fn merging_follows_rank_then_position() {
     assert_eq!(show(&spec(&["b c", "a b"], &["ab", "bc"]), "abc"), "a|bc");
     assert_eq!(show(&spec(&["a b", "b c"], &["ab", "bc"]), "abc"), "ab|c");
     assert_eq!(show(&spec(&["a a", "aa aa"], &["aa", "aaaa"]), "aaaaaaa"), "aaaa|aa|a");
-    // `ab` is only an intermediate symbol: reached through, but never emitted.
+    // `ab` is only an intermediate symbol of merges, and is never emitted.
     assert_eq!(show(&spec(&["a b", "ab c"], &["abc"]), "abcab"), "abc|a|b");
 }
 

@@ -1,4 +1,4 @@
-//! Tokenizers of real vocabularies against other engines' ids.
+//! Compares tokenizers of real vocabularies with other engines' ids.
 
 use crate::common;
 use gristmill_llm::gguf::Gguf;
@@ -10,13 +10,15 @@ fn tokenizer_of(name: &str) -> Tokenizer {
     language::tokenizer(file.metadata()).unwrap()
 }
 
-/// A tokenizer against llama.cpp's ids of its test texts, which are in two files of that name; `id` makes a token's id of one of theirs.
+/// Compares a tokenizer with llama.cpp's ids of its test texts, which are in two files of that
+/// name; `id` maps their ids to those of the tokenizer.
 fn agrees_with_llama_cpp(tokenizer: &Tokenizer, files: &std::path::Path, id: impl Fn(u32) -> u32) {
     let read = |extension: &str| std::fs::read_to_string(format!("{}.{extension}", files.display())).unwrap();
     let (texts, ids) = (read("inp"), read("out"));
     let texts: Vec<&str> = texts.split("\n__ggml_vocab_test__\n").collect();
     let ids: Vec<&str> = ids.lines().collect();
-    // Where a separator also follows the last text, the last case is the empty text after it, without a line of its own.
+    // If a separator also follows the last text, the last case is an empty text without a
+    // line of its own.
     let unlisted = usize::from(texts.last() == Some(&""));
     assert!(texts.len() == ids.len() + unlisted && ids.len() >= 46, "{} {}", texts.len(), ids.len());
     for (text, line) in texts.iter().zip(ids.iter().chain([&""])) {
@@ -34,7 +36,8 @@ fn vocabularies_agree_with_llama_cpp_on_all_cases() {
     }
 }
 
-/// Vocabularies too large for the repository, cut to the tokens and merges that occur in the texts, whose ids are the same then.
+/// Vocabularies too large for the repository, cut to the tokens and merges of the test texts, which
+/// keep the results equal.
 #[test]
 fn cut_vocabularies_agree_with_llama_cpp_on_all_cases() {
     for name in ["gemma-4", "qwen35", "starcoder"] {
@@ -45,7 +48,7 @@ fn cut_vocabularies_agree_with_llama_cpp_on_all_cases() {
     }
 }
 
-/// The same, whole, and the text in the vocabulary of every family.
+/// The same with whole vocabularies, and the text in the vocabulary of every family.
 #[cfg(feature = "reference-tests")]
 #[test]
 fn whole_vocabularies_agree_with_llama_cpp() {
@@ -67,7 +70,8 @@ fn whole_vocabularies_agree_with_llama_cpp() {
     assert!(families >= 18, "{families}");
 }
 
-/// A text with the special tokens that a file asks for, against ids in another.
+/// Compares the ids of a text, with the special tokens that a file requests, with
+/// those in another file.
 fn agrees_on(tokenizer: &Tokenizer, text: &str, ids: &std::path::Path) {
     let expected = std::fs::read_to_string(ids).unwrap();
     let expected: Vec<u32> = expected.split_whitespace().map(|id| id.parse().unwrap()).collect();
@@ -75,7 +79,8 @@ fn agrees_on(tokenizer: &Tokenizer, text: &str, ids: &std::path::Path) {
     assert_eq!(tokenizer.decode(&expected, false), text, "{ids:?}");
 }
 
-/// Vocabularies cut from those of published models, on one text of many kinds, with the special tokens that files ask for.
+/// Vocabularies cut from those of published models, on one text of many kinds, with the special
+/// tokens that files request.
 #[test]
 fn families_agree_with_llama_cpp() {
     let text = std::fs::read_to_string(common::data("families/text.txt")).unwrap();
@@ -91,7 +96,8 @@ fn families_agree_with_llama_cpp() {
     }
 }
 
-/// Phi-3's special tokens take the white space behind them, but for three; so what follows is at its beginning, and has a space put before it.
+/// Phi-3's special tokens, except three, strip the white space after them; the text that follows
+/// then counts as a beginning and gets a space prepended.
 #[test]
 fn special_tokens_may_take_the_space_behind_them() {
     let tokenizer = tokenizer_of("families/phi3-q8_0.gguf");
@@ -102,7 +108,7 @@ fn special_tokens_may_take_the_space_behind_them() {
     assert_eq!(ids("<|user|>\n<|end|> \t\n"), [user, end]);
     assert_eq!(ids("<s> the"), [&[bos], &ids(" the")[..]].concat());
     assert_ne!(ids(" the"), word);
-    // Others keep it.
+    // Other vocabularies keep it.
     let (spec, _) = common::vocabulary("families/gemma3-vocab.json");
     let gemma = Tokenizer::new(spec).unwrap();
     let text = "<start_of_turn>\n the";
@@ -115,7 +121,7 @@ fn characters_without_a_token_are_spelt_in_bytes() {
     let tokenizer = Tokenizer::new(spec).unwrap();
     let named = |byte: u8| tokenizer.token_id(&format!("<0x{byte:02X}>")).unwrap();
     assert_eq!(tokenizer.encode("\u{1F600}", false, false), "\u{1F600}".bytes().map(named).collect::<Vec<_>>());
-    // What spells such a token is text.
+    // Text that spells such a token stays text.
     let spelt = tokenizer.encode("<0x0A>", true, false);
     assert_eq!(tokenizer.decode(&spelt, false), "<0x0A>");
     assert!(spelt.len() > 1);
@@ -124,7 +130,7 @@ fn characters_without_a_token_are_spelt_in_bytes() {
     assert_eq!(tokenizer.decode(&tokenizer.encode(text, true, false), false), plain);
 }
 
-/// An answer of harmony's goes on behind the end of a message, one of Gemma 4's behind HTML.
+/// In harmony an answer continues after the end of a message, in Gemma 4 after HTML.
 #[test]
 fn what_ends_a_generation_depends_on_the_vocabulary() {
     let ends = |tokens: &[&str]| {
@@ -146,7 +152,8 @@ fn what_ends_a_generation_depends_on_the_vocabulary() {
     assert_eq!(ends(&["</s>", "[EOT]", "[EOS]", "[e~["]), [0, 1, 2, 3]);
 }
 
-/// Text that a special token precedes begins with a space, as the first does; what spells a byte's token in the text is text.
+/// Text after a special token begins with a space, like the first text; text that spells a
+/// byte token stays text.
 #[test]
 fn sentencepiece_puts_a_space_before_the_text() {
     let tokenizer = tokenizer_of("vocab/ggml-vocab-llama-spm.gguf");

@@ -1,5 +1,6 @@
-//! Layers with a window whose pages are a smaller pool: logits of a cache of every position, though all that no token sees is no number, answers that do not depend on
-//! who is beside them or which windows are gone, and no more bytes than the pool's.
+//! Sliding-window layers with a smaller page pool: logits equal those with every position cached
+//! even if all rows outside the windows are NaN, answers do not depend on the batch or on evicted
+//! window pages, and the pool takes no more bytes than planned.
 
 use crate::common::forward;
 use crate::conversation_support::apart;
@@ -7,7 +8,9 @@ use crate::parity_support::tables::{data, rms};
 use crate::recording::{self, Recording};
 use gristmill_backend::{Opened, Options, open};
 use gristmill_llm::arch::{self, Logits};
-use gristmill_llm::engine::{CompiledModel, Engine, MemoryEstimate, Pages, DecodeRow, TokenRun, Settings, TokenSource, Step, Weights};
+use gristmill_llm::engine::{
+    CompiledModel, DecodeRow, Engine, MemoryEstimate, Pages, Settings, Step, TokenRun, TokenSource, Weights,
+};
 use gristmill_llm::gguf::Gguf;
 use gristmill_llm::sampling::{RowSampling, Sampler, SamplingParams};
 use gristmill_llm::sched::{Batcher, Reuse, SequenceId, SequenceOptions};
@@ -15,12 +18,13 @@ use gristmill_uop::Scalar;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
-/// What logits of steps cut in other places may differ by, in their deviation: all is exact but for the order of sums.
+/// Maximum difference of logits of steps cut at other places, in standard deviations: arithmetic is
+/// exact except for the order of sums.
 const NEAR: f64 = 1e-4;
 /// Families with windows, of 16 positions in these files.
 const FILES: [&str; 5] = ["gemma2-q8_0", "gemma3-q8_0", "gemma4-q8_0", "gemma4-moe-q8_0", "gpt-oss-mxfp4"];
 const WINDOW: usize = 16;
-/// Tokens of a step, and of context: 48 pages of three sequences beside 14 of windows.
+/// Tokens of a step, and of context: three sequences have 48 pages and 14 window pages.
 const CHUNK: usize = 32;
 const CONTEXT: usize = 1024;
 const SEQUENCES: usize = 3;
@@ -47,11 +51,11 @@ fn text(seed: u32, len: usize) -> Vec<u32> {
     (0..len as u32).map(|i| (i * 37 + seed * 101 + i * i % 13) % 300).collect()
 }
 
-/// An engine whose pool of windows can be filled with what is no number.
+/// An engine with a window pool that can be filled with NaN.
 struct Poisoned {
     engine: Engine,
     device: Recording,
-    /// Bytes of a page of each plane of layers with a window.
+    /// Bytes of a page of each cache tensor in sliding-window layers.
     planes: BTreeSet<usize>,
     windows: usize,
 }
@@ -66,7 +70,7 @@ impl Poisoned {
         let planes = planes.filter(|plane| plane.window().is_some()).map(|plane| plane.bytes(PAGE)).collect();
         Poisoned { engine, device, planes, windows }
     }
-    /// Makes every row of the pool that is none of these no number.
+    /// Fills every row of the window pool with NaN, except the rows `seen`.
     fn poison(&self, seen: &BTreeSet<(u32, usize)>) {
         let mut buffers = 0;
         for &page_bytes in &self.planes {
@@ -85,20 +89,20 @@ impl Poisoned {
     }
 }
 
-/// The rows of windows where these positions lie.
+/// Returns the window-pool rows of these positions.
 fn rows(windows: &[u32], positions: Range<usize>) -> impl Iterator<Item = (u32, usize)> {
     positions.map(|p| (windows[p / PAGE], p % PAGE))
 }
 
-/// What the token at that position sees before it.
+/// Returns the earlier positions that a token sees.
 fn before(position: usize) -> Range<usize> {
     (position + 1).saturating_sub(WINDOW)..position
 }
 
-/// Pages of a sequence of so many tokens: neighbours are no neighbours in the pool.
+/// Returns pages of a sequence; consecutive blocks are not neighbours in the pool.
 fn pages(engine: &Engine, sequence: usize, tokens: usize) -> [Vec<u32>; 2] {
     let (all, blocks) = (engine.cache().pages() as u32, tokens.div_ceil(PAGE));
-    // Each has a part of the pool of windows in turn.
+    // Each sequence has a share of the window pool as a ring buffer.
     let ring = engine.cache().window_pages().expect("a pool of windows") / SEQUENCES;
     let own = |block: usize| ((sequence * CONTEXT / PAGE + block) as u32 * 7 + 3) % all;
     [(0..blocks).map(own).collect(), (0..blocks).map(|block| (sequence * ring + block % ring) as u32).collect()]
@@ -109,7 +113,8 @@ fn upto([all, windows]: &[Vec<u32>; 2], position: usize) -> Pages<'_> {
     Pages { all: &all[..blocks], windows: &windows[..blocks], state: 0 }
 }
 
-/// Logits of a sequence in pieces of so many tokens, where all else that the pool of windows has is no number.
+/// Returns logits of a sequence in chunks of at most `most` tokens, with all other rows of
+/// the window pool NaN.
 fn in_pieces(of: &mut Poisoned, tokens: &[u32], most: usize) -> Vec<f32> {
     let pages = pages(&of.engine, 1, tokens.len());
     let (mut out, mut at) = (Vec::new(), 0);
@@ -123,7 +128,7 @@ fn in_pieces(of: &mut Poisoned, tokens: &[u32], most: usize) -> Vec<f32> {
     out
 }
 
-/// Logits of sequences of these tokens, every one `late` steps behind the one before, likewise.
+/// Returns logits of several such sequences, each `late` steps after the previous one.
 fn staggered(of: &mut Poisoned, tokens: &[u32], late: usize) -> Vec<Vec<f32>> {
     let pages: Vec<_> = (0..SEQUENCES).map(|s| pages(&of.engine, s, tokens.len())).collect();
     let (mut found, mut row) = (vec![Vec::new(); SEQUENCES], Vec::new());
@@ -158,7 +163,7 @@ fn nothing_is_read_but_windows() {
             let mut of = Poisoned::new(name, cache);
             let mut all: Vec<Vec<f32>> = [CHUNK, 7, 1].map(|most| in_pieces(&mut of, &tokens, most)).into();
             all.extend(staggered(&mut of, &tokens[..150], 19));
-            // Where bytes are cached, a value at the border of two codes goes either way.
+            // With an int8 cache a value near a rounding boundary goes either way.
             let most = if cache == Scalar::F32 { NEAR } else { 0.05 };
             let errors: Vec<f64> = all.iter().map(|found| rms(found, &expected[..found.len()])).collect();
             println!("{name}, {cache:?}: {errors:?}");
@@ -178,7 +183,7 @@ fn a_pool_has_the_bytes_of_its_windows() {
         let compiled = CompiledModel::new(&file, opened(), settings.clone(), &none, &|_| ()).expect("compiled");
         let engine = Engine::load(&file, opened(), settings.clone(), &|_| ()).expect("a model");
         assert_eq!((engine.cache().pages(), engine.cache().window_pages()), (48, Some(14)), "{name}");
-        // What is allocated is what was said, but for tables of numbers of pages.
+        // The allocated memory equals the estimate, except for block tables.
         let tables = engine.memory_bytes() - compiled.memory(&none);
         assert!(tables < 4096, "{name}: {tables} bytes that nobody counted");
         let estimate = MemoryEstimate::new(&file, &settings, u64::MAX / 2).expect("one");
@@ -186,7 +191,7 @@ fn a_pool_has_the_bytes_of_its_windows() {
         assert!(besides < 4 << 20, "{name}: {besides} bytes that the estimate does not know");
         let whole = Settings { parallel: 1, ..settings };
         let alone = MemoryEstimate::new(&file, &whole, u64::MAX / 2).expect("one");
-        // Of one sequence six pages of windows.
+        // One sequence takes six window pages.
         let rows = [2048 * (all - within) + 6 * PAGE * within, 48 * PAGE * (all - within) + 14 * PAGE * within];
         assert_eq!(estimate.beside as i64 - alone.beside as i64, rows[1] as i64 - rows[0] as i64, "{name}");
     }
@@ -205,7 +210,7 @@ fn eight_contexts_of_real_shape_take_what_their_windows_do() {
     }
 }
 
-/// The answers of so many tokens to these prompts, of which each comes so many steps after the one before.
+/// Returns the answers to prompts that are added `apart` steps after each other.
 fn answers(batcher: &mut Batcher, prompts: &[Vec<u32>], reuse: Reuse, apart: usize) -> Vec<Vec<u32>> {
     let sampler = || Sampler::new(SamplingParams::greedy()).expect("parameters in range");
     let (mut out, mut here) = (vec![Vec::new(); prompts.len()], BTreeMap::<SequenceId, usize>::new());
@@ -233,7 +238,7 @@ fn answers(batcher: &mut Batcher, prompts: &[Vec<u32>], reuse: Reuse, apart: usi
     out
 }
 
-/// Conversations that begin alike, come back, and are more than there are windows for.
+/// Conversations with shared prefixes that return, with more window pages than the pool holds.
 #[test]
 fn answers_are_those_of_each_alone() {
     let common = text(1, 150);

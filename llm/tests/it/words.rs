@@ -1,4 +1,4 @@
-//! A processor multiplies words of packed weights as vectors, not one by one.
+//! On a CPU, packed weights are multiplied as vectors of words, not one word at a time.
 
 use crate::steps_support::step;
 use gristmill_backend::cpu::dialect::C;
@@ -6,7 +6,10 @@ use gristmill_compiler::{Cheapest, compile};
 use gristmill_llm::arch::StepKind;
 use gristmill_uop::target::Target;
 
-/// The rows of a delta net's gate lie across those of its state: they have a nest of their own, with lanes. A row of decays and betas for each head may still be computed beside the state.
+/// A delta net's gate is computed in a loop nest of its own, with vector lanes.
+///
+/// Its rows lie across those of the state. A row of decays and betas for each head may still be
+/// computed with the state.
 #[test]
 fn a_delta_net_multiplies_its_gate_as_vectors() {
     for (isa, lanes) in [("avx2", 8), ("avx512vnni", 16)] {

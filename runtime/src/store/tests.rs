@@ -41,15 +41,15 @@ fn mode(path: &Path, mode: u32) {
 
 #[test]
 fn keys_depend_on_every_part_and_on_where_parts_end() {
-    assert_ne!(Key::of(["ab", "c"]), Key::of(["a", "bc"]));
-    assert_ne!(Key::of(["ab"]), Key::of(["ab", ""]));
-    assert_eq!(Key::of(["ab", "c"]), Key::of(["ab", "c"]));
+    assert_ne!(Key::from_parts(["ab", "c"]), Key::from_parts(["a", "bc"]));
+    assert_ne!(Key::from_parts(["ab"]), Key::from_parts(["ab", ""]));
+    assert_eq!(Key::from_parts(["ab", "c"]), Key::from_parts(["ab", "c"]));
 }
 
 #[test]
 fn keeps_what_was_put() {
     let place = Place::new("keeps");
-    let (key, other) = (Key::of(["a"]), Key::of(["b"]));
+    let (key, other) = (Key::from_parts(["a"]), Key::from_parts(["b"]));
     let store = place.open();
     assert_eq!(store.get(&key).unwrap(), None);
     store.put(&key, b"payload").unwrap();
@@ -66,7 +66,7 @@ fn keeps_what_was_put() {
 fn a_damaged_entry_is_no_entry() {
     let place = Place::new("damaged");
     let store = place.open();
-    let key = Key::of(["a"]);
+    let key = Key::from_parts(["a"]);
     let good = || {
         store.put(&key, b"payload").unwrap();
         std::fs::read(store.file(&key)).unwrap()
@@ -84,8 +84,8 @@ fn a_damaged_entry_is_no_entry() {
     }
     // An entry under the name of another.
     std::fs::write(store.file(&key), b"").unwrap();
-    store.put(&Key::of(["b"]), b"another").unwrap();
-    std::fs::rename(store.file(&Key::of(["b"])), store.file(&key)).unwrap();
+    store.put(&Key::from_parts(["b"]), b"another").unwrap();
+    std::fs::rename(store.file(&Key::from_parts(["b"])), store.file(&key)).unwrap();
     assert_eq!(store.get(&key).unwrap(), None);
     // A link, then a directory.
     let elsewhere = place.0.join("tmp-1-1");
@@ -152,7 +152,7 @@ fn what_cannot_be_a_directory_is_refused() {
 fn least_recently_used_go_first() {
     let place = Place::new("evicts");
     let store = Store::open(&place.0, 3 * (100 + 32)).unwrap();
-    let key = |i: u32| Key::of([i.to_le_bytes()]);
+    let key = |i: u32| Key::from_parts([i.to_le_bytes()]);
     let age = |i: u32, seconds| {
         let file = File::open(store.file(&key(i))).unwrap();
         file.set_modified(SystemTime::now() - Duration::from_secs(seconds)).unwrap();
@@ -209,7 +209,7 @@ fn writers_side_by_side() {
             scope.spawn(|| {
                 let store = place.open();
                 for i in 0..40 {
-                    let key = Key::of([(i % 8u32).to_le_bytes()]);
+                    let key = Key::from_parts([(i % 8u32).to_le_bytes()]);
                     store.put(&key, &payload(i % 8)).unwrap();
                     assert_eq!(store.get(&key).unwrap().unwrap(), payload(i % 8));
                 }
@@ -229,7 +229,7 @@ fn in_time<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
 #[test]
 fn what_is_no_file_or_too_long_is_no_entry() {
     let place = Place::new("kinds");
-    let key = Key::of(["a"]);
+    let key = Key::from_parts(["a"]);
     let store = place.open();
     let file = store.file(&key);
     let made = std::process::Command::new("mkfifo").arg(&file).status().unwrap();
@@ -259,7 +259,7 @@ fn an_entry_that_cannot_be_read_now_stays() {
         return assert!(child.unwrap().success());
     }
     let place = Place::new("passing");
-    let (key, store) = (Key::of(["a"]), place.open());
+    let (key, store) = (Key::from_parts(["a"]), place.open());
     store.put(&key, b"payload").unwrap();
     let mut taken = vec![];
     let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile);
@@ -332,14 +332,14 @@ fn a_temporary_place_that_others_can_change_is_passed_over() {
 #[test]
 fn a_directory_that_is_exchanged_is_not_followed() {
     let place = Place::new("exchanged");
-    let (key, moved) = (Key::of(["a"]), Place(place.0.with_extension("moved")));
+    let (key, moved) = (Key::from_parts(["a"]), Place(place.0.with_extension("moved")));
     let store = place.open();
     store.put(&key, b"ours").unwrap();
     std::fs::rename(&place.0, &moved.0).unwrap();
     // Another store in its place, with a valid entry.
     place.open().put(&key, b"theirs").unwrap();
     assert_eq!(store.get(&key).unwrap().unwrap(), b"ours");
-    let other = Key::of(["b"]);
+    let other = Key::from_parts(["b"]);
     store.put(&other, b"more").unwrap();
     assert!(moved.0.join(other.file()).exists() && !place.0.join(other.file()).exists());
 }
@@ -347,7 +347,7 @@ fn a_directory_that_is_exchanged_is_not_followed() {
 #[test]
 fn what_cannot_be_kept_is_a_warning_once() {
     let place = Place::new("unkept");
-    let (key, other) = (Key::of(["a"]), Key::of(["b"]));
+    let (key, other) = (Key::from_parts(["a"]), Key::from_parts(["b"]));
     let store = place.open();
     store.put_or_warn(&key, b"kept");
     assert!(store.warnings().is_empty());
@@ -376,7 +376,7 @@ fn a_store_without_a_directory_works_and_says_why() {
     let place = Place::new("without");
     drop(place.open());
     mode(&place.0, 0o777);
-    let key = Key::of(["a"]);
+    let key = Key::from_parts(["a"]);
     let store = Store::open_or_without(&place.0, 1 << 20);
     let said = store.warnings();
     assert!(said.len() == 1 && said[0].to_string().contains("others can write to it (mode 777)"), "{said:?}");

@@ -10,7 +10,7 @@ use crate::api::{ollama, openai};
 use crate::core::channel::channel;
 use crate::core::event::{Chosen, Delta, Event, Finish, Usage};
 use crate::core::model::{Served, demo};
-use crate::core::output::{FinishedReply, ToolCall, Outputs};
+use crate::core::output::{FinishedReply, Outputs, ToolCall};
 use crate::net::stream::{Chunk, ChunkSource};
 use futures_util::FutureExt;
 use gristmill_llm::chat::reply::{Begins, Reply, Schemas};

@@ -16,7 +16,7 @@ use crate::core::queue::{Queue, Waiting};
 use crate::core::sequence::{Sequence, failed, failed_step};
 use gristmill_llm::arch::Logits;
 use gristmill_llm::engine::{Engine, TokenRun};
-use gristmill_llm::sched::{self, Batcher, FailedStep, SequenceId, ReadySequence};
+use gristmill_llm::sched::{self, Batcher, FailedStep, ReadySequence, SequenceId};
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::ops::ControlFlow;

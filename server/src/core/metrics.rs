@@ -214,7 +214,11 @@ impl Families {
             logit_rows: r.counter("logit_rows_read", OF_LOGIT_ROWS),
             loads: r.counter("model_loads", "Times that the model was loaded"),
             steps: STEPS.map(|(name, help)| r.counter(name, help)),
-            pages_swapped_in: r.counter_with_alias("kv_pages_swapped_in", "cache_pages_brought_back", OF_PAGES_SWAPPED_IN),
+            pages_swapped_in: r.counter_with_alias(
+                "kv_pages_swapped_in",
+                "cache_pages_brought_back",
+                OF_PAGES_SWAPPED_IN,
+            ),
             preempted: r.counter("requests_preempted", OF_PREEMPTED),
             load_failures: r.counter("model_load_failures", "Times that the model could not be loaded"),
             waiting: r.gauge("requests_waiting", "Requests in the queue"),

@@ -4,7 +4,7 @@ use crate::core::channel::Receiver;
 use crate::core::error::RequestError;
 use crate::core::event::{Chosen, Event, Finish, Usage};
 use crate::core::loading::LoadStep;
-use gristmill_llm::chat::reply::{ReplyPart, Reply};
+use gristmill_llm::chat::reply::{Reply, ReplyPart};
 use std::collections::VecDeque;
 use std::time::Duration;
 

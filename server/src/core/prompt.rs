@@ -1,8 +1,8 @@
 //! From a conversation to tokens.
 
 use crate::core::error::RequestError;
-use crate::core::model::Served;
 use crate::core::field_names::FieldNames;
+use crate::core::model::Served;
 use crate::core::request::Thinking;
 use gristmill_llm::chat::markup::Frame;
 use gristmill_llm::chat::reply::Begins;

@@ -1,9 +1,9 @@
 //! Tools that a request offers.
 
-use crate::core::constraint::grammar::{Callable, OutputFormat, OutputConstraint};
+use crate::core::constraint::grammar::{Callable, OutputConstraint, OutputFormat};
 use crate::core::error::RequestError;
-use crate::core::limits::MAX_TOOLS;
 use crate::core::field_names::FieldNames;
+use crate::core::limits::MAX_TOOLS;
 use gristmill_llm::chat::reply::Schemas;
 use serde_json::{Value, json};
 
@@ -89,7 +89,10 @@ impl<'r> ToolSet<'r> {
         names: &FieldNames,
     ) -> Result<ToolSet<'r>, RequestError> {
         if tools.len() > MAX_TOOLS {
-            return Err(RequestError::parameter(names.tools, format!("{} tools are more than {MAX_TOOLS}", tools.len())));
+            return Err(RequestError::parameter(
+                names.tools,
+                format!("{} tools are more than {MAX_TOOLS}", tools.len()),
+            ));
         }
         let all: Vec<&Tool> = tools.iter().collect();
         if all.is_empty() && matches!(choice, ToolChoice::Required | ToolChoice::Named(_)) {

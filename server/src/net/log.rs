@@ -106,7 +106,12 @@ mod tests {
             let headers = HeaderMap::from_iter([(REQUEST_ID, HeaderValue::from_bytes(id).unwrap())]);
             given(&headers)
         };
-        for id in ["chatcmpl-8WcVBOZ2r2Q3bsY93JagdY6S", "0af7651916cd43dd8448eb211c80319c", "a/b:c=", &"x".repeat(MAX_ID_CHARS)] {
+        for id in [
+            "chatcmpl-8WcVBOZ2r2Q3bsY93JagdY6S",
+            "0af7651916cd43dd8448eb211c80319c",
+            "a/b:c=",
+            &"x".repeat(MAX_ID_CHARS),
+        ] {
             assert_eq!(given(id.as_bytes()).as_deref(), Some(id));
         }
         for id in [&b""[..], b"two words", b"a\"b", b"caf\xe9", b"a\tb", "x".repeat(MAX_ID_CHARS + 1).as_bytes()] {

@@ -10,7 +10,7 @@ use gristmill_llm::file::ModelFile;
 use gristmill_llm::language;
 use gristmill_runtime::store::Store;
 use gristmill_server::{
-    ModelFacts, Config, EngineHealth, LoadError, ModelPlan, ModelSource, ModelSpec, Notice, Offer, Server, ModelText,
+    Config, EngineHealth, LoadError, ModelFacts, ModelPlan, ModelSource, ModelSpec, ModelText, Notice, Offer, Server,
 };
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};

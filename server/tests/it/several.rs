@@ -3,7 +3,7 @@
 use super::client::{Client, asking, joined};
 use super::running::{File, Running, processor, start_with};
 use gristmill_llm::engine::{Engine, Progress};
-use gristmill_server::{Config, LoadError, ModelPlan, ModelSource, ModelSpec, Offer, ModelText};
+use gristmill_server::{Config, LoadError, ModelPlan, ModelSource, ModelSpec, ModelText, Offer};
 use serde_json::{Value, json};
 use std::io::Read;
 use std::sync::Arc;

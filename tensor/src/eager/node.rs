@@ -3,7 +3,7 @@
 use super::values::Values;
 use crate::capture::{Capture, Dim};
 use crate::tensor::Tensor as Captured;
-use gristmill_compiler::layout::Layout;
+use gristmill_compiler::ir::layout::Layout;
 use gristmill_runtime::{Buffer, DeviceId};
 use gristmill_uop::encoding::EncodingRef;
 use gristmill_uop::function::Storage;
@@ -96,12 +96,12 @@ impl Tensor {
     /// use gristmill_tensor::eager::Tensor;
     /// use gristmill_tensor::nn;
     /// let (x, w) = (Tensor::from([[3.0f32, 4.0]]), Tensor::from([1.0f32, 1.0]));
-    /// let y = Tensor::of([&x, &w], |_, [x, w]| nn::rms_norm(x, w, 1e-5));
+    /// let y = Tensor::from_fn([&x, &w], |_, [x, w]| nn::rms_norm(x, w, 1e-5));
     /// ```
     ///
     /// # Panics
     /// When the expression does, or its dims are not numbers.
-    pub fn of<const N: usize>(
+    pub fn from_fn<const N: usize>(
         sources: [&Tensor; N],
         body: impl for<'g> Fn(&'g Capture, [Captured<'g>; N]) -> Captured<'g> + 'static,
     ) -> Tensor {

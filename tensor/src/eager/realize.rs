@@ -6,7 +6,7 @@ use crate::capture::Capture;
 use crate::jit::{Call, Jit, Ready};
 use crate::tensor::Tensor as Captured;
 use gristmill_backend::{Opened, Options};
-use gristmill_compiler::layout::Layout;
+use gristmill_compiler::ir::layout::Layout;
 use gristmill_runtime::{Buffer, Device, Error, Memory};
 use gristmill_uop::function::Storage;
 use rustc_hash::{FxHashMap, FxHashSet};

@@ -20,7 +20,7 @@ const STEEPNESS: f64 = 1.702;
 
 impl Glu {
     /// Of a gate and what it gates, of the same dims.
-    pub fn of<'g>(self, gate: Tensor<'g>, up: Tensor<'g>) -> Tensor<'g> {
+    pub fn apply<'g>(self, gate: Tensor<'g>, up: Tensor<'g>) -> Tensor<'g> {
         match self {
             Glu::Swiglu => gate.silu() * up,
             Glu::Geglu => gelu(gate) * up,

@@ -1,6 +1,6 @@
 //! What devices promise of arithmetic of floats: most IEEE 754's, each result the nearest float. WGSL promises less, and a device whose kernels it is the language of is held to that and no looser.
 
-use super::{HostArray, Case, Env, Run, Want, Way, truth, wrong};
+use super::{Case, Env, HostArray, Run, Want, Way, truth, wrong};
 use gristmill_uop::function::Storage;
 use gristmill_uop::{Graph, Id, Node, Op, Scalar};
 

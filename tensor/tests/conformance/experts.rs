@@ -61,7 +61,7 @@ pub fn with_every_part() -> Vec<Case> {
                 |name: &str, out: usize, inner: usize| sent.of_experts(c.weight(name, &[count, out, inner], &Q4_0));
             let both = sent.spread(x).contract(weight("gate_up", 2 * ff, d)) + bias("gate_up_bias", 2 * ff);
             let last = both.rank() - 1;
-            let made = glu.of(both.slice(last, 0, ff), both.slice(last, ff, ff)).contract(weight("down", d, ff))
+            let made = glu.apply(both.slice(last, 0, ff), both.slice(last, ff, ff)).contract(weight("down", d, ff))
                 + bias("down_bias", d);
             let weights = nn::softmax(chosen.select(p)) * c.weight("scale", &[count], &F32).gather(chosen.index);
             c.output("y", sent.combine(made, weights));

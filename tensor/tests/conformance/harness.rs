@@ -7,7 +7,7 @@ mod suite;
 mod truths;
 
 use gristmill_backend::Opened;
-use gristmill_tensor::evaluate::{HostArray, Env, evaluate_all};
+use gristmill_tensor::evaluate::{Env, HostArray, evaluate_all};
 use gristmill_tensor::function::Capture;
 use gristmill_uop::encoding::EncodingRef;
 use gristmill_uop::fold::Value;

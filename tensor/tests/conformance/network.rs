@@ -30,7 +30,7 @@ pub fn cases() -> Vec<Case> {
                 let w = |name: &str, rows: usize, columns: usize| c.weight(name, &[rows, columns], e);
                 c.output(
                     "y",
-                    x + nn::Glu::Swiglu.of(y.linear(w("gate", 2 * d, d)), y.linear(w("up", 2 * d, d))).linear(w(
+                    x + nn::Glu::Swiglu.apply(y.linear(w("gate", 2 * d, d)), y.linear(w("up", 2 * d, d))).linear(w(
                         "down",
                         d,
                         2 * d,

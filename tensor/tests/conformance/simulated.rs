@@ -138,7 +138,7 @@ impl Simulated {
     fn library(&self, source: &str, long: bool) -> Result<Vec<u8>, Error> {
         let optimised = if long { "-Og" } else { "-O0" };
         let arguments = [ARGUMENTS, &[optimised], halves(), self.language.arguments].concat();
-        let key = Key::of([source, &self.version, &arguments.join(" ")]);
+        let key = Key::from_parts([source, &self.version, &arguments.join(" ")]);
         if let Some(bytes) = self.store.get(&key)? {
             return Ok(bytes);
         }

@@ -5,7 +5,7 @@ use crate::context::layout;
 use crate::judge::{Applied, Claim, Meaning, Tensors};
 use crate::kernels::{Kernels, ranges};
 use crate::{show, statements, tensors};
-use gristmill_compiler::testing::{self, Around, Derived, Expander, NestPlan, Packing, Ranges};
+use gristmill_compiler::testing::{self, Derived, Expander, NestPlan, Packing, ProposalContext, Ranges};
 use gristmill_uop::op::Class;
 use gristmill_uop::rules::{dot, lift};
 use gristmill_uop::{Arg, Graph, Id, Scalar, text};
@@ -146,8 +146,11 @@ fn rules_lift(case: &Case) -> Result<Applied, String> {
     let part = g.cast(part, Scalar::U8);
     let taken = g.store(bytes, of_byte, part, &closed);
     let old = Kernels::new(g.clone(), vec![before]);
-    let new =
-        Kernels { launches: vec![vec![vec![whole]], vec![vec![taken]]], between: vec![1001], ..Kernels::new(g, vec![]) };
+    let new = Kernels {
+        launches: vec![vec![vec![whole]], vec![vec![taken]]],
+        between: vec![1001],
+        ..Kernels::new(g, vec![])
+    };
     Ok(Applied { text, claim: Claim::same(Meaning::Kernels(old), Meaning::Kernels(new)) })
 }
 
@@ -207,7 +210,7 @@ fn fragment_tiling(case: &Case) -> Result<Applied, String> {
     let mut g = p.graph.clone();
     let mut ranges = Ranges::after(last_range(&g, &p.roots));
     let Some((&last, stages)) = p.roots.split_last() else { return Err("a nest".into()) };
-    let product = testing::Product::of(&g, last, &target.machine);
+    let product = testing::MmaProduct::from_store(&g, last, &target.machine);
     let first = product.map(|product| testing::propose_warps(&g, last, &product, &target).remove(0).plan);
     let tiled = match case.parsed("plan")?.or(first) {
         Some(NestPlan::Warps(warps)) => testing::fragment_tiling(&mut g, last, &warps, &target.machine, &mut ranges),
@@ -246,7 +249,7 @@ fn derived(case: &Case, g: &Graph, nests: &[Id]) -> Result<Derived, String> {
         Arg::Packed(s, e) if s == slot => Some(e),
         _ => None,
     });
-    let packing = Packing::of(encoding.ok_or("no such packed slot")?).ok_or("a format without layouts")?;
+    let packing = Packing::for_encoding(encoding.ok_or("no such packed slot")?).ok_or("a format without layouts")?;
     out.layouts.insert(slot, (layout(words)?, Arc::new(packing)));
     Ok(out)
 }
@@ -261,7 +264,7 @@ fn workgroup(case: &Case) -> Result<Applied, String> {
     let mut x = Expander::new(&buffers, &fused, &derived);
     x.ranges = Ranges::after(last_range(&g, &p.roots));
     // The node is asked for the shape that a hint wants, and there is none.
-    let around = Around { node: p.roots[0], hint: None, derived: &derived, target: &target, room };
+    let around = ProposalContext { node: p.roots[0], hint: None, derived: &derived, target: &target, room };
     let plan = match case.parsed("plan")? {
         Some(plan) => plan,
         None => testing::propose_workgroup(&g, &p.roots, &around),

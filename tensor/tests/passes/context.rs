@@ -3,7 +3,7 @@
 use crate::case::{Case, Parsed};
 use crate::kernels::LaidOut;
 use gristmill_compiler::testing::{
-    Cheapest, Decider, Derived, Forms, Hint, Layout, Packing, attention, factors, int8, layouts_of,
+    Cheapest, Decider, Derived, Hint, Layout, MatmulVariants, Packing, attention, factors, int8, layouts_of,
 };
 use gristmill_uop::function::{Function, Slot, SlotKind, Storage};
 use gristmill_uop::target::Target;
@@ -91,7 +91,7 @@ impl Context {
                 }
                 "int8" => {
                     let mut decider = Decider { policy: &mut Cheapest, plans: &target.plans, log: vec![] };
-                    let mut forms = Forms::new("case", &target, &mut decider);
+                    let mut forms = MatmulVariants::new("case", &target, &mut decider);
                     derived = int8(&mut graph, &mut roots, &mut hints, layouts_of(&function, &target), &mut forms)
                 }
                 _ => return Err(format!("`{pass}` is no pass that comes before")),

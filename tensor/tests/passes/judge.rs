@@ -5,7 +5,7 @@ use crate::case::Case;
 use crate::kernels::{Kernels, Linear, Lowered, Written};
 use crate::memory::{Random, Slots, Vars, Wanted, get, places, put, slot};
 use gristmill_compiler::testing;
-use gristmill_tensor::evaluate::{HostArray, Env, evaluate_all};
+use gristmill_tensor::evaluate::{Env, HostArray, evaluate_all};
 use gristmill_uop::fold::Value;
 use gristmill_uop::function::Storage;
 use gristmill_uop::spec::{self, Level};

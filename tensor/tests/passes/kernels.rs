@@ -253,7 +253,7 @@ fn replayed(
 
 /// The bytes of a weight in its layout, by the kernel that loading uses.
 fn packed(l: &LaidOut, file: &[u8]) -> Result<Vec<u8>, String> {
-    let packing = Packing::of(l.encoding).ok_or("a layout of a format that has none")?;
+    let packing = Packing::for_encoding(l.encoding).ok_or("a layout of a format that has none")?;
     let columns = *l.dims.last().expect("rows") as usize;
     let rows: i64 = l.dims[..l.dims.len() - 1].iter().product();
     let of = PackedRows { encoding: l.encoding, packing: &packing, layout: l.layout, columns };

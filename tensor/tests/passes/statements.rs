@@ -54,7 +54,7 @@ impl Lowering {
         (g, code)
     }
     fn turn(&self) -> Turn {
-        Turn::of(self.context.plan.dependents)
+        Turn::new(self.context.plan.dependents)
     }
     fn prologue(&self) -> Option<Id> {
         self.context.when[0].prologue
@@ -237,7 +237,7 @@ pub fn coalesce(case: &Case) -> Result<Applied, String> {
         let total = threads.iter().map(|&r| g.max_of(g[r].src[0])).product();
         let threads = testing::count_threads(g, &threads, total);
         let nest = Statement::Nest { buffer: g[p.roots[0]].src[0], staged: false, globals: vec![], threads };
-        let turn = Turn::of(Dependents::End);
+        let turn = Turn::new(Dependents::End);
         let all = turn.wait.iter().cloned().chain([nest]).chain(statements).chain([Statement::End]).collect();
         let (bodies, threads) = (vec![code(all)], total as usize);
         let code = KernelCode { bodies, threads, resident: 1, shared: None, entry: vec![], idle: turn.wait };

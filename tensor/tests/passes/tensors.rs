@@ -6,8 +6,8 @@ use crate::judge::{Applied, Claim, Meaning, Tensors};
 use crate::kernels::{Kernels, LaidOut, Linear, Lowered, ranges};
 use crate::show::{self, Numbers};
 use gristmill_compiler::testing::{
-    self, Budget, Cheapest, Decider, Decision, Decomposed, Draft, Expander, Forms, Packing, Policy, Problem,
-    Surroundings, TEMP, room,
+    self, Budget, Cheapest, Decider, Decision, Decomposed, Draft, Expander, FusionContext, MatmulVariants, Packing,
+    Policy, Surroundings, TEMP, room,
 };
 use gristmill_uop::function::Function;
 use gristmill_uop::program::Program;
@@ -152,7 +152,7 @@ pub fn int8(case: &Case) -> Result<Applied, String> {
     let layouts = testing::layouts_of(&c.function, &c.target);
     let mut policy = Planned(case.get("plan").unwrap_or_default().to_string());
     let mut decider = Decider { policy: &mut policy, plans: &c.target.plans, log: vec![] };
-    let mut forms = Forms::new("case", &c.target, &mut decider);
+    let mut forms = MatmulVariants::new("case", &c.target, &mut decider);
     c.derived = testing::int8(&mut c.graph, &mut c.roots, &mut c.hints, layouts, &mut forms);
     let (g, derived, all) = (&c.graph, &c.derived, c.all());
     let numbers = Numbers::new(g, &all);
@@ -362,7 +362,7 @@ pub fn materialise(case: &Case) -> Result<Applied, String> {
     let mut policy = Preferred(case.get("prefer"));
     let mut decider = Decider { policy: &mut policy, plans: &c.target.plans, log: vec![] };
     let sites = testing::sites(&g, &c.function.full_name(), &found.nodes);
-    let problem = Problem {
+    let problem = FusionContext {
         candidates: &found,
         buffers: &all,
         sites: &sites,
@@ -484,7 +484,7 @@ pub fn layout_of(case: &Case) -> Result<Applied, String> {
 fn same_elements(case: &Case, g: &mut Graph, row: Id, k: Id) -> Result<(Id, Claim), String> {
     let (e, layout) = (encoding(case)?, layout(case.get("layout").ok_or("no `layout`")?)?);
     let columns = case.parsed::<i64>("columns")?.ok_or("no `columns`")?;
-    let packing = Packing::of(e).ok_or("a format that is not taken apart")?;
+    let packing = Packing::for_encoding(e).ok_or("a format that is not taken apart")?;
     let file = g.packed(0, &[columns], e);
     let (elements, bytes) = (g.int(e.elements as i64), g.int(e.bytes as i64));
     let row_bytes = g.int(columns / e.elements as i64 * e.bytes as i64);
@@ -509,7 +509,7 @@ pub fn prepack(case: &Case) -> Result<Applied, String> {
     let (e, target) = (encoding(case)?, case.target()?);
     let layout = layout(case.get("layout").ok_or("no `layout`")?)?;
     let columns = case.parsed::<i64>("columns")?.ok_or("no `columns`")?;
-    let packing = Packing::of(e).ok_or("a format that is not taken apart")?;
+    let packing = Packing::for_encoding(e).ok_or("a format that is not taken apart")?;
     let rows = testing::PackedRows { encoding: e, packing: &packing, layout, columns: columns as usize };
     let program = testing::prepack(&rows, &target, None);
     let mut g = Graph::new();

@@ -1,6 +1,6 @@
 //! What a run comes to, as a row of a table and as JSON.
 
-use super::load::{ServeOutcomes, Pace};
+use super::load::{Pace, ServeOutcomes};
 use crate::machine::HostMachine;
 use crate::serving::quantiles::Quantiles;
 use serde::{Deserialize, Serialize};

@@ -1,6 +1,6 @@
 //! Against a server whose answers, pauses and mistakes are known.
 
-use super::load::{ServeClient, Pace, run};
+use super::load::{Pace, ServeClient, run};
 use super::report::ServeRow;
 use crate::serving::fake::{self, Asked, UnderWay, chunk};
 use crate::serving::http::Site;

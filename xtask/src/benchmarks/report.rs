@@ -160,7 +160,10 @@ fn write_markdown(out: &mut String, report: &BenchReport) -> fmt::Result {
     writeln!(out, "| model | test | depth | gristmill | peer | its best | unit | ratio | bandwidth |")?;
     writeln!(out, "|---|---|---:|---:|---:|---|---|---:|---:|")?;
     for row in rows {
-        let (Some(ours), Some((side, theirs))) = (SampleSpread::from_samples(&row.gristmill.samples), row.best()) else { continue };
+        let (Some(ours), Some((side, theirs))) = (SampleSpread::from_samples(&row.gristmill.samples), row.best())
+        else {
+            continue;
+        };
         let unit = if row.test == Test::Start { "s" } else { "tok/s" };
         let share = row.bytes_per_token.zip(machine.read_bandwidth).map(|(bytes, most)| bytes * ours.median / most);
         let share = share.map_or(String::new(), |share| format!("{:.0} %", share * 100.0));

@@ -196,7 +196,9 @@ pub fn table(ended: &[(Job, JobResult)]) -> String {
     RESULT_NAMES.iter().for_each(|(_, name)| out += &format!(" {name:>9}"));
     for (device, counts) in counts {
         out += &format!("\n{device:<10}");
-        RESULT_NAMES.iter().for_each(|(how, _)| out += &format!(" {:>9}", counts.get(how).copied().unwrap_or_default()));
+        RESULT_NAMES
+            .iter()
+            .for_each(|(how, _)| out += &format!(" {:>9}", counts.get(how).copied().unwrap_or_default()));
     }
     out += "\n";
     for (end, name) in &RESULT_NAMES[1..] {

@@ -44,7 +44,8 @@ impl Site {
     /// When there is no answer in time.
     fn ask(&self, path: &str, body: Option<&str>, by: Instant) -> Result<Answer> {
         let left = || by.saturating_duration_since(Instant::now()).max(Duration::from_millis(1));
-        let mut stream = TcpStream::connect_timeout(&self.address, CONNECT_TIMEOUT.min(left())).context("cannot connect")?;
+        let mut stream =
+            TcpStream::connect_timeout(&self.address, CONNECT_TIMEOUT.min(left())).context("cannot connect")?;
         stream.set_nodelay(true)?;
         stream.set_write_timeout(Some(left()))?;
         let method = if body.is_some() { "POST" } else { "GET" };

@@ -1,6 +1,6 @@
 //! Requests, and what comes of them.
 
-use super::cases::{SoakCase, Moment, request};
+use super::cases::{Moment, SoakCase, request};
 use crate::serving::clients::closed;
 use crate::serving::completions::CompletionEvent;
 use crate::serving::http::Site;

@@ -74,7 +74,10 @@ pub struct LatencySpread {
 
 impl LatencySpread {
     pub fn from_samples(samples: Vec<f64>) -> LatencySpread {
-        LatencySpread { longest: samples.iter().copied().fold(0.0, f64::max), quantiles: Quantiles::from_samples(samples) }
+        LatencySpread {
+            longest: samples.iter().copied().fold(0.0, f64::max),
+            quantiles: Quantiles::from_samples(samples),
+        }
     }
     fn ratio(&self) -> f64 {
         if self.quantiles.p50 > 0.0 { self.longest / self.quantiles.p50 } else { 1.0 }

@@ -1,8 +1,8 @@
 //! Against a server that is right, and against those that are wrong in one way each.
 
-use super::cases::{SoakCase, Moment, request};
-use super::load::{SoakClient, Outcome};
-use super::report::{SoakReport, LatencySpread, table};
+use super::cases::{Moment, SoakCase, request};
+use super::load::{Outcome, SoakClient};
+use super::report::{LatencySpread, SoakReport, table};
 use crate::serving::fake::{self, Asked, UnderWay};
 use crate::serving::http::Site;
 use serde_json::json;
@@ -147,7 +147,8 @@ fn counters_that_are_not_told_are_found() {
 #[test]
 fn waiting_has_to_be_fair_where_that_is_asked_for() {
     let found = |fair, waits: &[f64]| {
-        let mut report = SoakReport { fair, wait: LatencySpread::from_samples(waits.to_vec()), ..SoakReport::default() };
+        let mut report =
+            SoakReport { fair, wait: LatencySpread::from_samples(waits.to_vec()), ..SoakReport::default() };
         report.find(false);
         report.findings.retain(|finding| finding.contains("longest wait"));
         report.findings

@@ -307,8 +307,9 @@ mod tests {
 
     #[test]
     fn gguf_stays_in_llm() {
-        let tree =
-            |path| Tree::from_files(&[(path, "// gguf\nfn read_gguf() { \"gguf\" }\n#[cfg(test)] mod t { fn gguf() {} }")]);
+        let tree = |path| {
+            Tree::from_files(&[(path, "// gguf\nfn read_gguf() { \"gguf\" }\n#[cfg(test)] mod t { fn gguf() {} }")])
+        };
         assert_eq!(at(gguf(&tree("cli/src/a.rs"))), [("cli/src/a.rs".to_owned(), 2)]);
         assert_eq!(at(gguf(&tree("llm/src/a.rs"))), []);
     }

@@ -82,8 +82,9 @@ mod tests {
         for ((made, json), folder) in MADE.iter().zip([&json, &ablation]).zip(of) {
             let name = format!("{folder}a.json");
             let good = (made.make)(vec![("a.json", json)]).unwrap();
-            let lines =
-                |files: &[(&str, &str)]| benchmarks(&Tree::from_files(files)).iter().map(|f| f.line).collect::<Vec<_>>();
+            let lines = |files: &[(&str, &str)]| {
+                benchmarks(&Tree::from_files(files)).iter().map(|f| f.line).collect::<Vec<_>>()
+            };
             let a = (name.as_str(), json.as_str());
             assert_eq!(lines(&[a, (made.page, &good)]), [0; 0]);
             assert_eq!(

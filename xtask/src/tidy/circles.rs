@@ -4,7 +4,7 @@
 //! first item on it; a name that a module only imports or re-exports leads to where it comes from. A module's declaration is no edge.
 
 use super::finding::Finding;
-use super::lexer::{TokenKind, Token};
+use super::lexer::{Token, TokenKind};
 use super::tree::{File, Tree};
 use std::collections::{BTreeMap, VecDeque};
 

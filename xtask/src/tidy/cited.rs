@@ -109,7 +109,10 @@ mod tests {
     fn experiments_have_files() {
         let files = [
             ("docs/experiments/007-a.md", ""),
-            ("a/src/lib.rs", "/// Rows (docs/experiments/007).\nfn f() {}\n/// Pages (docs/experiments/008).\nfn g() {}"),
+            (
+                "a/src/lib.rs",
+                "/// Rows (docs/experiments/007).\nfn f() {}\n/// Pages (docs/experiments/008).\nfn g() {}",
+            ),
             ("docs/b.md", "[an index](docs/experiments/README.md)\n[nine](docs/experiments/009-b.md)"),
         ];
         let found = super::experiments(&Tree::from_files(&files));

@@ -13,11 +13,8 @@ const ECHO_WORDS: usize = 3;
 const COMMON_NAMES: &[&str] = &["Options", "Error", "Kind", "Result"];
 
 /// A page that a newcomer reads first, its most words and its most bytes.
-const PAGE_SIZES: &[(&str, usize, usize)] = &[
-    ("README.md", 1500, usize::MAX),
-    ("ARCHITECTURE.md", 3500, usize::MAX),
-    ("CONTRIBUTING.md", usize::MAX, 8 << 10),
-];
+const PAGE_SIZES: &[(&str, usize, usize)] =
+    &[("README.md", 1500, usize::MAX), ("ARCHITECTURE.md", 3500, usize::MAX), ("CONTRIBUTING.md", usize::MAX, 8 << 10)];
 
 /// Finds comments that are wider than the code.
 pub fn widths(tree: &Tree) -> Vec<Finding> {

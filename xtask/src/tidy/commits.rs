@@ -29,7 +29,8 @@ fn problem(subject: &str) -> Option<&'static str> {
         Some("has more in its area than one crate or folder")
     } else if phrase.ends_with('.') {
         Some("ends with a full stop")
-    } else if phrase.split(' ').next().is_some_and(|verb| ["adds", "added", "adding", "fixes", "fixed"].contains(&verb)) {
+    } else if phrase.split(' ').next().is_some_and(|verb| ["adds", "added", "adding", "fixes", "fixed"].contains(&verb))
+    {
         Some("is no imperative")
     } else {
         None

@@ -7,16 +7,6 @@ use super::finding::Finding;
 use super::tree::{File, Tree};
 use std::collections::BTreeMap;
 
-/// A crate, folders of it that may lead to each other, and why.
-type Exception = (&'static str, &'static [&'static str], &'static str);
-
-/// Folders that may lead to each other.
-const EXCEPTIONS: &[Exception] = &[(
-    "compiler",
-    &["decompose", "layout", "lower", "price", "tile"],
-    "tiling, lowering and the cost model call each other; the folders are being taken apart",
-)];
-
 /// Finds for each set of top-level modules that lead to each other the arrows of a shortest circle.
 pub fn folders(tree: &Tree) -> Vec<Finding> {
     crates(tree).into_iter().flat_map(|(name, files)| of_crate(name, &files)).collect()
@@ -53,10 +43,8 @@ fn of_crate(name: &str, files: &[&File]) -> Vec<Finding> {
         let component: Vec<usize> = (0..names.len()).filter(together).collect();
         component.iter().for_each(|&member| reported[member] = true);
         let members: Vec<&str> = component.iter().map(|&member| names[member]).collect();
-        if !is_excepted(name, &members) {
-            let circles = component.iter().filter_map(|&member| shortest_circle(&graph, member));
-            found.extend(circles.min_by_key(Vec::len).map(|circle| finding(&arrows, &members, &circle)));
-        }
+        let circles = component.iter().filter_map(|&member| shortest_circle(&graph, member));
+        found.extend(circles.min_by_key(Vec::len).map(|circle| finding(&arrows, &members, &circle)));
     }
     found
 }
@@ -66,10 +54,6 @@ fn module<'t>(name: &str, file: &'t File) -> Option<&'t str> {
     let inside = &file.path[name.len() + "/src/".len()..];
     let module = inside.split_once('/').map_or_else(|| inside.strip_suffix(".rs").unwrap_or(inside), |path| path.0);
     Some(module).filter(|module| !["lib", "main"].contains(module))
-}
-
-fn is_excepted(name: &str, members: &[&str]) -> bool {
-    EXCEPTIONS.iter().any(|row| row.0 == name && members.iter().all(|member| row.1.contains(member)))
 }
 
 fn finding(arrows: &BTreeMap<(usize, usize), Arrow>, members: &[&str], circle: &[usize]) -> Finding {
@@ -120,14 +104,5 @@ mod tests {
         assert!(found(&files).is_empty());
         files[4].1 = "use crate::root; pub fn f() {}";
         assert!(found(&files).is_empty());
-    }
-
-    #[test]
-    fn exceptions_are_for_their_folders_alone() {
-        let (name, knot, _) = EXCEPTIONS[0];
-        assert!(is_excepted(name, &knot[..2]));
-        assert!(!is_excepted(name, &[knot[0], "elsewhere"]));
-        assert!(!is_excepted("elsewhere", &knot[..2]));
-        assert!(EXCEPTIONS.iter().all(|row| !row.2.is_empty()));
     }
 }

@@ -133,8 +133,12 @@ mod tests {
 
     #[test]
     fn source_files_fail() {
-        let tree =
-            Tree::from_files(&[("llm/src/k.cu", ""), ("backend/src/cuda/dialect/head.cu", ""), ("a/c", ""), ("b.rs", "")]);
+        let tree = Tree::from_files(&[
+            ("llm/src/k.cu", ""),
+            ("backend/src/cuda/dialect/head.cu", ""),
+            ("a/c", ""),
+            ("b.rs", ""),
+        ]);
         assert_eq!(kernel_files(&tree).into_iter().map(|f| f.path).collect::<Vec<_>>(), ["llm/src/k.cu"]);
     }
 }

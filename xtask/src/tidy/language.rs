@@ -245,7 +245,8 @@ mod tests {
 
     #[test]
     fn terms_must_stand_somewhere() {
-        let mut files: Vec<(String, String)> = (0..WHOLE_TREE).map(|n| (format!("docs/{n}.md"), String::new())).collect();
+        let mut files: Vec<(String, String)> =
+            (0..WHOLE_TREE).map(|n| (format!("docs/{n}.md"), String::new())).collect();
         files[0].1 = TERMS[1..].join("\n");
         let files: Vec<(&str, &str)> = files.iter().map(|(path, text)| (path.as_str(), text.as_str())).collect();
         let found = terms(&Tree::from_files(&files));

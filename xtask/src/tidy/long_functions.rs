@@ -1,7 +1,7 @@
 //! No function that is too long to be read at once: its parts have names, and a reader chooses which to look into.
 
 use super::finding::Finding;
-use super::lexer::{TokenKind, Token, close};
+use super::lexer::{Token, TokenKind, close};
 use super::tree::{File, Tree};
 
 /// From the line with `fn` to that of the closing brace, comments and empty lines included.

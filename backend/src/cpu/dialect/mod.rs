@@ -1,5 +1,7 @@
-//! C for the CPU: GNU vector extensions and compiler builtins, no system headers. A kernel is one function that runs an interval of the
-//! launch; everything it needs is in the prelude (`prelude.rs`).
+//! C dialect for the CPU: GNU vector extensions and compiler builtins, without system headers.
+//!
+//! A kernel is one function that runs an interval of the launch's workgroups; everything it needs
+//! is in the prelude (`prelude.rs`).
 
 mod prelude;
 mod tiles;
@@ -16,12 +18,13 @@ use gristmill_uop::program::Access;
 use gristmill_uop::{Arg, Graph, Id, Scalar};
 use std::fmt::Write;
 
-/// The dialect; what depends on the instruction set is in the prelude alone.
+/// The C dialect; only the prelude depends on the instruction set.
 pub struct C;
 
 struct Writer<'a> {
     t: Expressions<'a>,
-    /// May workgroups of this body be left out? Its first one is then not the first of the interval.
+    /// Whether workgroups of this body may be skipped, so that its first one may not be
+    /// the interval's first.
     skipping: bool,
     out: String,
 }
@@ -58,7 +61,7 @@ impl Writer<'_> {
         let _ = self.out.write_fmt(text);
         self.out.push('\n');
     }
-    /// A parameter with its type.
+    /// Renders a parameter with its type.
     fn pointer(&self, i: usize) -> String {
         let (_, access, node) = self.t.signature.params[i];
         let packed = matches!(self.t.g[node].arg, Arg::Packed(..));
@@ -69,7 +72,7 @@ impl Writer<'_> {
             Access::ReadWrite => format!("{t} *p{i}"),
         }
     }
-    /// A function that a user's text calls.
+    /// Writes an accessor function for a user's text.
     fn accessor(&mut self, of: &Accessor) {
         let buffers = (0..self.t.signature.params.len()).map(|i| self.pointer(i));
         let variables = (0..self.t.signature.vars.len()).map(|i| format!("const i64 var{i}"));
@@ -79,7 +82,7 @@ impl Writer<'_> {
         let tail = self.t.accessor_tail(of);
         self.line(format_args!("{tail}"));
     }
-    /// Up to where its bodies are.
+    /// Writes the head of a kernel, up to its bodies.
     fn begin(&mut self, name: &str) {
         self.line(format_args!(
             "void {name}(void *const *b, const i64 *v, i64 first, i64 end, u8 *scratch, _Bool staged) {{"
@@ -124,7 +127,7 @@ impl Writer<'_> {
             self.line(format_args!("i64 fresh = 1;"));
         }
         self.line(format_args!("for (i64 w = lo; w < hi; w++) {{"));
-        // Row-major over the workgroup ranges.
+        // Row-major over the ranges of workgroups.
         let mut rest = String::from("(u64)w");
         for (i, &r) in code.globals.iter().enumerate().rev() {
             let n = self.t.g.range_number(r);
@@ -163,7 +166,7 @@ impl Writer<'_> {
                 let v = self.t.number(*id);
                 self.line(format_args!("const {t} v{v} = {e};"));
             }
-            // The C compiler unrolls as it likes.
+            // Unrolling is left to the C compiler.
             Statement::Loop { range, step: 1, unroll: None } => {
                 let (n, bound) = (self.t.g.range_number(*range), self.t.name(self.t.g[*range].src[0]));
                 self.line(format_args!("for (i64 r{n} = 0; r{n} < {bound}; r{n}++) {{"));
@@ -201,7 +204,7 @@ impl Writer<'_> {
             s => panic!("C for a CPU has no text for {s:?}"),
         }
     }
-    /// The lines of a tile that a turn asks for, into the second level of the cache.
+    /// Writes the prefetch of a tile's lines for one turn, into the L2 cache.
     fn tile(&mut self, tile: &TilePrefetch) {
         let turn = tile.turn.iter().fold("0".to_string(), |turn, &r| {
             format!("({turn} * {} + r{})", self.t.index(self.t.g[r].src[0]), self.t.g.range_number(r))

@@ -1,10 +1,11 @@
-//! Functions of vectors of floats and what folds vectors, written from instructions that every set of them has, with one's own where there is one.
+//! Vector functions on floats and vector folds, in portable code with
+//! special instructions where available.
 
 use std::fmt::Write;
 
-/// All of them, for vectors of `l` lanes.
+/// Returns all functions for vectors of `l` lanes.
 pub fn functions(l: usize) -> String {
-    // What is known to fit.
+    // Conversion of values that are known to fit.
     let whole = format!("FN i32x{l} whole_{l}(f32x{l} x) {{ return __builtin_convertvector(x, i32x{l}); }}\n");
     let parts = [
         whole,
@@ -21,17 +22,17 @@ pub fn functions(l: usize) -> String {
     parts.concat()
 }
 
-/// What `f` says of each lane.
+/// Joins the text of each lane.
 fn each(l: usize, f: impl Fn(usize) -> String) -> String {
     (0..l).map(f).collect::<Vec<_>>().join(", ")
 }
 
-/// A vector of that type with `v` in every lane.
+/// Renders a vector of that type with `v` in all lanes.
 fn splat(t: &str, l: usize, v: &str) -> String {
     format!("({t}x{l}){{{}}}", vec![v; l].join(", "))
 }
 
-/// Selection by a mask.
+/// Returns selections by a mask.
 fn selections(l: usize) -> String {
     let mut s = String::new();
     for (t, bits) in [("i8", 8), ("u8", 8), ("i16", 16), ("u16", 16)] {
@@ -53,14 +54,14 @@ fn selections(l: usize) -> String {
     s
 }
 
-/// Fused multiply-add: one rounding where the machine can.
+/// Returns the multiply-add, fused where the instruction set has it.
 fn multiply_add(l: usize) -> String {
     let (needs, e) = match l {
         16 => ("__AVX512F__", "(f32x16)__builtin_ia32_vfmaddps512_mask(a, b, c, (u16)-1, 4)"),
         8 => ("__FMA__", "(f32x8)__builtin_ia32_vfmaddps256(a, b, c)"),
         _ => ("__FMA__", "(f32x4)__builtin_ia32_vfmaddps(a, b, c)"),
     };
-    // Compilers make `fmla` of these.
+    // Compilers generate `fmla` from these.
     let lanes = each(l, |i| format!("__builtin_fmaf(a[{i}], b[{i}], c[{i}])"));
     let head = format!("FN f32x{l} fma_{l}(f32x{l} a, f32x{l} b, f32x{l} c)");
     format!(
@@ -68,7 +69,7 @@ fn multiply_add(l: usize) -> String {
     )
 }
 
-/// f16 and bf16.
+/// Returns the conversions of f16 and bf16.
 fn halves(l: usize) -> String {
     let (needs, half_in, half_out) = match l {
         16 => (
@@ -77,7 +78,7 @@ fn halves(l: usize) -> String {
             "(u16x16)__builtin_ia32_vcvtps2ph512_mask(x, 0, (i16x16){}, (u16)-1)",
         ),
         8 => ("__F16C__", "(f32x8)__builtin_ia32_vcvtph2ps256((i16x8)x)", "(u16x8)__builtin_ia32_vcvtps2ph256(x, 0)"),
-        // Written lane by lane, compilers convert lane by lane.
+        // If written by lane, compilers convert by lane.
         _ => (
             "__aarch64__",
             "({ f32x4 y; __asm__(\"fcvtl %0.4s, %1.4h\" : \"=w\"(y) : \"w\"(x)); y; })",
@@ -91,7 +92,8 @@ fn halves(l: usize) -> String {
     )
 }
 
-/// Rounding to nearest even by adding and taking away 2^23 with the sign of x; from 2^23 on nothing is left to round.
+/// Returns rounding to nearest even, by adding and subtracting 2^23 with the sign of x; values from
+/// 2^23 on are integers.
 fn rounding(l: usize) -> String {
     let (min, whole) = (splat("i32", l, "(-2147483647 - 1)"), splat("f32", l, "8388608.0f"));
     format!(
@@ -99,7 +101,7 @@ fn rounding(l: usize) -> String {
     )
 }
 
-/// exp: x = n ln 2 + r; exp2: x = n + r / ln 2.
+/// Returns exp (x = n ln 2 + r) and exp2 (x = n + r / ln 2).
 fn exponentials(l: usize) -> String {
     let splat = |v: &str| splat("f32", l, v);
     let magic = splat("12582912.0f");
@@ -116,8 +118,10 @@ fn exponentials(l: usize) -> String {
     scaled(l) + &exp + &exponential("exp2", ["128.5f", "-150.0f"], of_two)
 }
 
-/// e^r 2^n of |r| <= ln 2 / 2: a polynomial of degree 6 for e^r (error below 1 ulp), 2^n by the exponent bits in two steps, so that results near the
-/// smallest normal number are right.
+/// Returns e^r 2^n for |r| <= ln 2 / 2.
+///
+/// e^r is a polynomial of degree 6 (error below 1 ulp); 2^n is applied by exponent bits in two
+/// steps, so that results near the smallest normal number are correct.
 fn scaled(l: usize) -> String {
     let (splat, bias) = (|v: &str| splat("f32", l, v), splat("i32", l, "127"));
     format!(
@@ -131,7 +135,8 @@ fn scaled(l: usize) -> String {
     )
 }
 
-/// log: x = m 2^e with m in [sqrt(1/2), sqrt(2)); atanh series in s = (m-1)/(m+1). Denormals are made normal first.
+/// Returns log: x = m 2^e with m in [sqrt(1/2), sqrt(2)), atanh series in s = (m-1)/(m+1).
+/// Denormals are scaled first.
 fn logarithm(l: usize) -> String {
     let (splat, isplat) = (|v: &str| splat("f32", l, v), |v: &str| splat("i32", l, v));
     format!(
@@ -153,13 +158,13 @@ fn logarithm(l: usize) -> String {
     )
 }
 
-/// Square roots.
+/// Returns square roots by lane.
 fn root(l: usize) -> String {
     let lanes = each(l, |i| format!("__builtin_sqrtf(x[{i}])"));
     format!("FN f32x{l} sqrt_{l}(f32x{l} x) {{ return (f32x{l}){{{lanes}}}; }}\n")
 }
 
-/// A table of 16 entries.
+/// Returns lookups in a table of 16 entries.
 fn table(l: usize) -> String {
     let lookup = each(l, |i| format!("t[i[{i}] & 15]"));
     let generic = format!("FN i32x{l} table_{l}(i32x16 t, i32x{l} i) {{ return (i32x{l}){{{lookup}}}; }}\n");
@@ -179,7 +184,7 @@ fn table(l: usize) -> String {
     }
 }
 
-/// Folds: halves onto one another.
+/// Returns the folds of a vector to a scalar.
 fn folds(l: usize) -> String {
     let mut s = String::new();
     for t in ["i8", "u8", "i16", "u16", "u32"] {
@@ -201,7 +206,7 @@ fn folds(l: usize) -> String {
     s
 }
 
-/// A sum, down to four lanes by vectors.
+/// Returns the sum of a vector, by halves down to four lanes.
 fn sum(t: &str, l: usize) -> String {
     let (mut body, mut n, mut name) = (String::new(), l, String::from("x"));
     while n > 4 {
@@ -217,7 +222,7 @@ fn sum(t: &str, l: usize) -> String {
     format!("FN {t} fold_add_{t}_{l}({t}x{l} x) {{ {body}}}\n")
 }
 
-/// Combines terms of that type, as many as a power of two, and returns what is left.
+/// Renders a pairwise combination of a power of two of terms.
 fn pairwise(t: &str, combine: &str, mut terms: Vec<String>) -> String {
     let (mut body, mut count) = (String::new(), 0);
     while terms.len() > 1 {
@@ -233,8 +238,10 @@ fn pairwise(t: &str, combine: &str, mut terms: Vec<String>) -> String {
     body + &format!("return {}; ", terms[0])
 }
 
-/// f32 to integers of `l` lanes: truncated, held within the type; no number becomes 0. The bounds are floats that the type holds; what
-/// is above the upper one and not below the type's end becomes its largest value.
+/// Returns saturating conversions of f32 to integers of `l` lanes: truncated, NaN becomes 0.
+///
+/// The bounds are floats that the type can hold; values above the upper one but within the type
+/// become its largest value.
 pub fn saturating(l: usize) -> String {
     let types = [
         ("i8", "-128.0f", "127.0f", "128.0f", "127"),
@@ -262,7 +269,7 @@ pub fn saturating(l: usize) -> String {
         } else {
             "r".into()
         };
-        // A number first: the comparison with one that is none is false.
+        // NaN is replaced first, since comparisons with it are false.
         let number = splat("f32", l, "0.0f");
         let _ = writeln!(
             s,

@@ -1,7 +1,9 @@
-//! CUDA C without headers: what a kernel needs is in the prelude (`prelude.rs`), and only there does the language of the device show.
+//! CUDA C dialect without headers; the prelude (`prelude.rs`) defines everything device-specific.
 //!
-//! A kernel is `ENTRY(threads, beside, name)(buffers…, const i64 *v CLOCK)`: a workgroup is a block of threads, its number is `GROUP_INDEX`, a
-//! thread's is `THREAD_INDEX`. Workgroups beyond the last one return at once, so that a launch may be larger than needed.
+//! A kernel is `ENTRY(threads, beside, name)(buffers…, const i64 *v CLOCK)`, where `beside` is the
+//! number of workgroups resident on a multiprocessor. A workgroup is a thread block; its index is
+//! `GROUP_INDEX`, a thread's is `THREAD_INDEX`. Surplus workgroups return at once, so a launch may
+//! be larger than needed.
 
 pub mod measuring;
 mod prelude;
@@ -17,16 +19,16 @@ use gristmill_uop::custom::Language;
 use gristmill_uop::program::Access;
 use gristmill_uop::{Arg, Graph, Id, Op, ReduceOp, Scalar};
 
-/// Threads of a workgroup that computes nothing.
+/// Threads of the kernel that computes nothing.
 pub const IDLE: u32 = 32;
 
-/// A kernel that computes nothing when it is its turn.
+/// Returns a kernel that only waits for its predecessors.
 pub fn idle(name: &str) -> String {
     let turn = "const i32 thread = THREAD_INDEX; DEPENDENTS_MAY_START; PREDECESSORS_ENDED;";
     format!("ENTRY({IDLE}, 1, {name})(const i64 *RESTRICT v CLOCK) {{ {turn} }}\n")
 }
 
-/// The dialect.
+/// The dialect that renders CUDA C.
 pub struct Cuda;
 
 impl Dialect for Cuda {
@@ -47,7 +49,7 @@ impl CustomDialect for Cuda {
     }
     fn render(&self, name: &str, graph: &Graph, code: &CustomCode, signature: &Signature) -> String {
         let t = Expressions::new(name, graph, signature, Values::Threads);
-        // It reads what those before it have written, and says of nothing that it is older.
+        // A custom kernel may read the output of any predecessor, so it waits at entry.
         let entry = vec![Statement::DependencyWait, Statement::LaunchDependents];
         let alone =
             KernelCode { bodies: vec![], threads: code.threads, resident: 1, shared: None, entry, idle: vec![] };
@@ -108,7 +110,7 @@ impl<'a> Simt<'a> for Writer<'a> {
     fn early_return(&self) -> String {
         format!("{} return;", words(&self.code.idle))
     }
-    /// Those of one word each that follow one another share a line.
+    /// Consecutive one-word statements share a line.
     fn statements(&mut self, all: &'a [Statement]) {
         for run in all.chunk_by(|a, b| *a == Statement::DependencyWait && *b == Statement::LaunchDependents) {
             match run {
@@ -173,19 +175,20 @@ impl<'a> Simt<'a> for Writer<'a> {
 }
 
 impl<'a> Writer<'a> {
-    /// A parameter with its type.
+    /// Renders a parameter with its type.
     fn pointer(&self, i: usize) -> String {
         let (_, access, node) = self.t.signature.params[i];
         let packed = matches!(self.t.g[node].arg, Arg::Packed(..));
         let t = if packed { "u8".into() } else { stored(self.t.g[node].dtype) };
-        // Of what does not change the compiler may read ahead, also ahead of the wait.
+        // Constant weights are `RESTRICT`, so that the compiler may load them
+        // before the dependency wait.
         match access {
             Access::Read if packed => format!("const {t} *RESTRICT p{i}"),
             Access::Read => format!("const {t} *p{i}"),
             Access::Write | Access::ReadWrite => format!("{t} *p{i}"),
         }
     }
-    /// A function that a user's text calls.
+    /// Writes an accessor function for a user's text.
     fn accessor(&mut self, of: &'a Accessor) {
         let buffers = (0..self.t.signature.params.len()).map(|i| self.pointer(i));
         let variables = self.t.signature.vars.iter().enumerate();
@@ -196,12 +199,12 @@ impl<'a> Writer<'a> {
         let tail = self.t.accessor_tail(of);
         self.line(format_args!("{tail}"));
     }
-    /// Up to where its bodies are.
+    /// Writes the head of a kernel, up to its bodies.
     fn begin(&mut self, name: &str) {
         let code = self.code;
         let mut arguments: Vec<String> = (0..self.t.signature.params.len()).map(|i| self.pointer(i)).collect();
         arguments.push("const i64 *RESTRICT v CLOCK".into());
-        // What a driver is asked for stands in the text, as what the text does not say two programs may not differ in.
+        // The driver's settings are part of the text, as programs with equal text share a module.
         if let Some(percent) = code.shared {
             self.line(format_args!("// {percent} % of a unit's memory shared"));
         }
@@ -230,12 +233,12 @@ impl<'a> Writer<'a> {
         self.statements(&code.idle);
         self.line(format_args!("}}"));
     }
-    /// The head of a loop.
+    /// Renders the head of a loop.
     fn header(&self, range: Id) -> String {
         let (t, n, bound) = (self.t.type_of(range), self.t.g.range_number(range), self.t.name(self.t.g[range].src[0]));
         format!("for ({t} r{n} = 0; r{n} < {bound}; r{n}++)")
     }
-    /// Bytes that one instruction of the workgroup asks for.
+    /// Writes a prefetch of a span of bytes to L2, by one instruction of the workgroup.
     fn span(&mut self, span: &SpanPrefetch) {
         for &r in &span.loops {
             let header = self.header(r);
@@ -246,7 +249,7 @@ impl<'a> Writer<'a> {
         let b = self.t.buffer(span.buffer);
         self.line(format_args!("ASK_FOR((const u8 *){b} + ({terms}{}), {});", span.from, span.bytes));
     }
-    /// The sum or maximum over lanes that are threads.
+    /// Renders the sum or maximum over lanes, which are threads.
     fn fold(&mut self, id: Id) -> String {
         let n = &self.t.g[id];
         let how = match n.arg {
@@ -255,7 +258,7 @@ impl<'a> Writer<'a> {
             _ => unprintable(self.t.g, id),
         };
         let ([lanes, stride], x) = (self.lanes(id), self.t.name(n.src[0]));
-        // Partial results of narrow types are folded in wider ones.
+        // Partial results of narrow types are reduced in wider ones.
         let own = n.dtype;
         let folded = match own.scalar {
             Scalar::I64 if self.t.type_of(id) == "i32" => Scalar::I32,
@@ -303,14 +306,15 @@ impl<'a> Writer<'a> {
             }
         }
     }
-    /// Asks for 16 bytes on their way from one place, the second, to another: buffers with an index each, and elements behind that.
+    /// Writes an asynchronous 16-byte copy; `places` are destination and source, `plus` their
+    /// constant offsets in elements.
     fn copy(&mut self, places: [[Id; 2]; 2], plus: [i64; 2], when: Option<Id>) {
         let [to, from] = places.map(|[buffer, at]| format!("{} + {}", self.t.buffer(buffer), self.t.name(at)));
         let when = when.map_or(String::new(), |when| format!("if ({}) ", self.t.index(when)));
         let bytes = |i: usize| plus[i] * self.t.g.unit_bytes(places[i][0]);
         match [bytes(0), bytes(1)] {
             [0, 0] => self.line(format_args!("{when}COPY({to}, {from});")),
-            // Constants stand in the instruction: threads compute few addresses.
+            // Constant offsets are immediates of the instruction, so threads compute few addresses.
             [a, b] => self.line(format_args!("{when}COPY_BEHIND({to}, {a}, {from}, {b});")),
         }
     }
@@ -340,7 +344,7 @@ impl<'a> Writer<'a> {
     }
 }
 
-/// A statement that is one word of the prelude's.
+/// Returns the prelude's macro for a statement, if it is one.
 fn statement_helper(s: &Statement) -> Option<&'static str> {
     Some(match s {
         Statement::Barrier => "BARRIER;",
@@ -354,7 +358,7 @@ fn statement_helper(s: &Statement) -> Option<&'static str> {
     })
 }
 
-/// Such statements on one line.
+/// Joins such statements on one line.
 fn words(all: &[Statement]) -> String {
     let all: Vec<&str> =
         all.iter().map(|s| statement_helper(s).unwrap_or_else(|| panic!("no word of the prelude is {s:?}"))).collect();

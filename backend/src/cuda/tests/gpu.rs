@@ -1,4 +1,4 @@
-//! On the first GPU.
+//! Tests on the first GPU.
 
 use super::{ADD, CARRY, LONG, Place, REVERSE, SLOW, SUM, TURN, prelude};
 use crate::cuda::CudaDevice;
@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 /// Workgroups of a test kernel.
 enum Groups {
     Fixed(i64),
-    /// As many as the variable `n` says, at most 1000.
+    /// Value of the variable `n`, at most 1000.
     N,
 }
 
@@ -94,7 +94,7 @@ fn a_step_computes_for_every_number_of_workgroups() {
     let y = floats(&device, (0..8000).map(|i| (i % 17) as f32 * 3.0));
     let out = floats(&device, [0.0; 8000]);
     let total = floats(&device, [0.0; 4]);
-    // Out of order: capture sorts by level, and keeps the order of times.
+    // Out of order: capture sorts by level and keeps the order of times.
     let launches = vec![launch(&sum, &[&total.slice(4, 4).unwrap(), &out], 4), launch(&add, &[&out, &x, &y], 1)];
     let mut replay = device.capture(launches).unwrap();
     for n in [0, 1, 5, 64, 65, 1000, 3] {
@@ -208,7 +208,8 @@ fn waits_end_with_the_step_whether_or_not_they_have_a_limit() {
     }
 }
 
-/// What it has is left to the end of the process, so the test is one of its own; another user of the GPU waits for the kernel, and goes on.
+/// The lost device leaks its memory until the process ends, so the test runs in a child process;
+/// another user of the GPU waits for the kernel and is not affected.
 #[test]
 fn a_step_that_takes_longer_than_waits_may_makes_the_device_lost() {
     const CHILD: &str = "GRISTMILL_TEST_LONG_STEP";
@@ -249,7 +250,7 @@ fn one_thread_may_hold_more_pieces_than_there_is_pinned_memory_for() {
         let mut pieces: Vec<_> = (0..20).map(|i| device.stage(&to, i << 20, 1 << 20).unwrap()).collect();
         (0..).zip(&mut pieces).for_each(|(i, piece)| piece.bytes().fill(i + round));
         pieces.into_iter().for_each(|piece| piece.send().unwrap());
-        // Frees pinned memory, behind its copies.
+        // Frees pinned memory after its copies.
         replay.replay(&[("n", 1)]).unwrap();
         let mut bytes = vec![0; 20 << 20];
         device.read(&to, 0, &mut bytes).unwrap();
@@ -278,7 +279,8 @@ fn what_is_not_a_gpus_is_refused() {
     assert!(CudaDevice::new(99).err().unwrap().hint().unwrap().contains("cuda:0"));
 }
 
-/// Of no card below these, and above none of those: a kernel that reads nothing, or a barrier that a compiler left out, shows.
+/// Bounds that no GPU exceeds: they expose a kernel that reads nothing or a barrier
+/// that was optimised away.
 #[test]
 fn costs_are_measured() {
     let place = Place::new("costs");

@@ -1,4 +1,4 @@
-//! One body: its ranges over workgroups, its local buffers, its nests.
+//! Compiles a body: ranges over workgroups, local buffers, nests.
 
 use super::{Compiler, Frame, Nest};
 use crate::interp::code::{BodyCode, BufferSlot, Reg};
@@ -44,9 +44,11 @@ impl Compiler<'_> {
         Ok(BodyCode { globals, nests, once, locals: first..self.code.locals.len(), staged })
     }
 
-    /// How many of the first nests do the same in every workgroup: stages, which fill local buffers that nobody else
-    /// writes from what the body does not change. They are run for the first workgroup only; else a matrix whose rows
-    /// are workgroups would have its stage computed once a row, at the price of the matrix.
+    /// Returns the number of leading nests with equal results in all workgroups.
+    ///
+    /// They are stages: they fill local buffers that no other nest writes, from data that the body
+    /// does not change. They run for the first workgroup only; otherwise a matrix with a workgroup
+    /// per row would compute its stage once per row, at the cost of the matrix.
     fn uniform(&self, body: Id) -> usize {
         let g = self.g;
         let nests = &g[body].src;

@@ -6,7 +6,7 @@
 mod body;
 mod integers;
 
-use super::code::{Bank, Bound, Code, Index, Instr, InstrKind, Loop, BufferSlot, Reg, CodeStep};
+use super::code::{Bank, Bound, BufferSlot, Code, CodeStep, Index, Instr, InstrKind, Loop, Reg};
 use super::fault::Fault;
 use gristmill_uop::dtype::Scalar;
 use gristmill_uop::op::{Class, Op, RangeKind};

@@ -48,7 +48,12 @@ pub(super) struct LinearMachine<'a> {
 }
 
 impl<'a> LinearMachine<'a> {
-    pub(super) fn new(kernel: &'a Lowered, code: &'a Code, params: &[BoundBuffer], vars: Variables) -> Result<Self, Fault> {
+    pub(super) fn new(
+        kernel: &'a Lowered,
+        code: &'a Code,
+        params: &[BoundBuffer],
+        vars: Variables,
+    ) -> Result<Self, Fault> {
         let (g, threads) = (&kernel.graph, kernel.code.threads);
         let mut m = LinearMachine {
             g,
@@ -317,7 +322,8 @@ impl<'a> LinearMachine<'a> {
                 self.wide(*buffer, *at, *bytes, parts)?;
             }
             Statement::AsyncCopy { to, from, plus, bytes, when } => {
-                let places = [(to, plus[0]), (from, plus[1])].map(|(&[buffer, at], plus)| CopyAddress { buffer, at, plus });
+                let places =
+                    [(to, plus[0]), (from, plus[1])].map(|(&[buffer, at], plus)| CopyAddress { buffer, at, plus });
                 self.copy(places, *bytes, *when)?;
             }
             Statement::AsyncGroup => self.places.group(),

@@ -20,7 +20,7 @@ use gristmill_runtime::{Buffer, Device, DeviceId, Error, Kernel, Launch, LoadedP
 use gristmill_uop::Graph;
 use gristmill_uop::program::Program;
 use gristmill_uop::target::Target;
-use machine::{Lowered, LinearMachine};
+use machine::{LinearMachine, Lowered};
 use std::sync::Arc;
 
 /// The interpreter of linear code, for kernels of a target.

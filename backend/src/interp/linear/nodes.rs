@@ -1,4 +1,6 @@
-//! What the nodes of linear code compute, on values, elementwise ops apart (`uop::fold` says what those mean): vectors, tables, and a warp's products.
+//! Values of linear code's nodes: vectors, tables and products of a warp.
+//!
+//! Elementwise ops have the semantics of `uop::fold`.
 
 use super::super::fault::Fault;
 use super::memory::{decoded, encoded};
@@ -9,7 +11,7 @@ use gristmill_uop::{Arg, Node, Op, Scalar};
 /// Bytes of a word.
 const WORD: i64 = 4;
 
-/// A node of one thread, from its sources' lanes; `types` are theirs.
+/// Computes a node of one thread from the lanes of its sources, of these types.
 pub(super) fn value(n: &Node, src: &[&[Value]], types: &[Scalar]) -> Result<Vec<Value>, Fault> {
     let (lanes, scalar) = (n.dtype.lanes as usize, n.dtype.scalar);
     let no_meaning = || Fault::Graph(format!("{:?} in linear code", n.op));
@@ -37,7 +39,7 @@ pub(super) fn value(n: &Node, src: &[&[Value]], types: &[Scalar]) -> Result<Vec<
         Op::Table => {
             let Arg::Ints(table) = &n.arg else { return Err(no_meaning()) };
             let entry = |v: &Value| {
-                // Of a table that a register holds only the low bits of an index count.
+                // A 16-entry table fits a register, where only the low bits of an index count.
                 let at = if table.len() == 16 { v.int() & 15 } else { v.int() };
                 let entry = usize::try_from(at).ok().and_then(|at| table.get(at));
                 entry.map(|&e| Value::Int(e.into())).ok_or(Fault::Operand { op: "Table", value: at })
@@ -67,7 +69,7 @@ pub(super) fn value(n: &Node, src: &[&[Value]], types: &[Scalar]) -> Result<Vec<
     })
 }
 
-/// Two bytes of a word as halves.
+/// Computes two bytes of a word as scaled halves.
 fn scaled_pair(n: &Node, src: &[&[Value]]) -> Option<Vec<Value>> {
     let Arg::Ints(numbers) = &n.arg else { return None };
     let &[first, second, zero, bf16] = &numbers[..] else { return None };
@@ -82,7 +84,8 @@ fn scaled_pair(n: &Node, src: &[&[Value]]) -> Option<Vec<Value>> {
     Some(vec![Value::Int(bits(first) | bits(second) << 16)])
 }
 
-/// A tile of rows times one of columns, added to sums. A row of a tile is a register of several words.
+/// Computes a tile of rows times a tile of columns, plus accumulators; a tile's row is a
+/// register of several words.
 fn tile_product(src: &[&[Value]], of: &Fragment) -> Vec<Value> {
     let word = |side: usize, held: &OperandLayout, register: i64, at: i64| {
         let words = held.elements() * of.operand.bytes() as i64 / WORD;
@@ -93,7 +96,7 @@ fn tile_product(src: &[&[Value]], of: &Fragment) -> Vec<Value> {
     product(of, [of.operand; 2], first, second, |_, i| src[2][i])
 }
 
-/// A fold over threads, `lanes` of them `stride` apart: in the tree that threads exchange their values in.
+/// Reduces over `lanes` threads, `stride` apart, in the order of the butterfly exchange.
 pub(super) fn over_threads(n: &Node, own: &[Value], (stride, lanes): (i64, i64)) -> Result<Vec<Value>, Fault> {
     let Arg::Reduce(op, _) = n.arg else { return Err(Fault::Graph("a fold without an op".into())) };
     let mut all = own.to_vec();
@@ -108,8 +111,10 @@ pub(super) fn over_threads(n: &Node, own: &[Value], (stride, lanes): (i64, i64))
     Ok(all)
 }
 
-/// A product of the fragment `of`: its sums, of lane after lane. Of an operand a lane's register is given word by word, of the sums by what it begins with; the
-/// operands' elements are of these types.
+/// Computes an MMA of the fragment `of`. Returns the accumulators, lane by lane.
+///
+/// `first` and `second` return the words of the operands' registers, `begin` the initial
+/// accumulators; `types` are those of the operands' elements.
 pub(super) fn product(
     of: &Fragment,
     types: [Scalar; 2],
@@ -133,7 +138,7 @@ pub(super) fn product(
     out
 }
 
-/// `sum` plus the products, each added in the type of the sums.
+/// Adds products to `sum`, each addition in the type of the accumulator.
 fn added(sum: Value, terms: impl Iterator<Item = [Value; 2]>, scalar: Scalar) -> Value {
     match scalar.is_float() {
         true => Value::Float(
@@ -143,7 +148,7 @@ fn added(sum: Value, terms: impl Iterator<Item = [Value; 2]>, scalar: Scalar) ->
     }
 }
 
-/// An operand's elements row by row, each row of `width`.
+/// Returns an operand's elements row by row, each row of `width`.
 fn elements(held: &OperandLayout, width: i64, scalar: Scalar, word: impl Fn(i64, i64, i64) -> i64) -> Vec<Value> {
     let (each, bits) = (WORD / scalar.bytes() as i64, 8 * scalar.bytes() as i64);
     let mut out = vec![Value::Int(0); (held.lanes() * held.registers() * held.elements()) as usize];

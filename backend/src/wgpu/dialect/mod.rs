@@ -12,8 +12,8 @@ mod cooperative;
 mod expression;
 pub mod measuring;
 mod memory;
-pub mod subgroup_order;
 mod prelude;
+pub mod subgroup_order;
 mod tables;
 
 use crate::names::{Names, unprintable};
@@ -159,7 +159,11 @@ impl<'a> Simt<'a> for Writer<'a> {
 
 impl<'a> Writer<'a> {
     fn new(g: &'a Graph, signature: &'a Signature) -> Writer<'a> {
-        Writer { t: WgslExpressions::new(g, signature), memories: Memories::from_signature(signature), text: SimtText::default() }
+        Writer {
+            t: WgslExpressions::new(g, signature),
+            memories: Memories::from_signature(signature),
+            text: SimtText::default(),
+        }
     }
     /// Returns the text with the declarations that it needs.
     fn finished(&self) -> String {

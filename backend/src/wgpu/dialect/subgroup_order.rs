@@ -1,6 +1,6 @@
 //! Kernel that tests the order of a subgroup's threads.
 
-/// Returns a kernel that stores 1 for each thread whose shuffles return the expected neighbours.
+/// Returns a kernel that stores 1 for each thread if its shuffles return the expected neighbours.
 ///
 /// It tests each power-of-two distance within the narrowest subgroup.
 pub fn text(threads: usize, narrowest: i64) -> String {

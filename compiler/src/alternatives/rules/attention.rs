@@ -8,7 +8,7 @@
 
 use super::rule::rules;
 use crate::alternatives::term::{Class, Map, Term, View};
-use crate::alternatives::terms::{Factor, Sum, Terms};
+use crate::alternatives::terms::{ProductSum, TermFactor, TermGraph};
 use gristmill_uop::shape::Dims;
 use gristmill_uop::{Id, Op, Scalar};
 
@@ -20,7 +20,7 @@ rules! {
 }
 
 /// Queries, keys, values of an attention whose heads have keys of their own.
-fn of_heads(t: &Terms, term: &Term) -> Option<[Class; 3]> {
+fn of_heads(t: &TermGraph, term: &Term) -> Option<[Class; 3]> {
     let (Some(Op::Attention | Op::PagedAttention), &[q, k, v, ..]) = (term.op(), &term.children[..]) else {
         return None;
     };
@@ -28,17 +28,17 @@ fn of_heads(t: &Terms, term: &Term) -> Option<[Class; 3]> {
 }
 
 /// The axis of keys' or values' heads.
-fn heads_of(t: &Terms, rows: Class) -> usize {
+fn heads_of(t: &TermGraph, rows: Class) -> usize {
     t.dims(rows).len() - 2
 }
 
 /// The last length of a class.
-fn depth_of(t: &Terms, class: Class) -> Id {
+fn depth_of(t: &TermGraph, class: Class) -> Id {
     *t.dims(class).last().expect("queries, keys and values have a depth")
 }
 
 /// The attention of other queries, keys, values.
-fn with(t: &mut Terms, term: &Term, [q, k, v]: [Class; 3]) -> Class {
+fn with(t: &mut TermGraph, term: &Term, [q, k, v]: [Class; 3]) -> Class {
     let children: Vec<Class> = [q, k, v].into_iter().chain(term.children[3..].iter().copied()).collect();
     let mut dims = t.dims(q);
     dims[2] = depth_of(t, v);
@@ -48,8 +48,8 @@ fn with(t: &mut Terms, term: &Term, [q, k, v]: [Class; 3]) -> Class {
 /// Rows `[positions.., heads, d]` that a weight makes of rows of a cache, which it does not depend on.
 struct Computed {
     /// By the indices of `sizes`: positions, heads, depth of the latent.
-    cache: Factor,
-    weight: Factor,
+    cache: TermFactor,
+    weight: TermFactor,
     positions: Map,
     heads: Option<u8>,
     /// The index of the rows' depth.
@@ -60,7 +60,7 @@ struct Computed {
 }
 
 impl Computed {
-    fn all(t: &Terms, rows: Class) -> Vec<Computed> {
+    fn all(t: &TermGraph, rows: Class) -> Vec<Computed> {
         let mut out = Vec::new();
         for sum in t.sums(rows) {
             let &[ref positions @ .., heads, depth] = &sum.out[..] else { continue };
@@ -79,23 +79,23 @@ impl Computed {
         out
     }
     /// The rows of the cache, for every head.
-    fn latents(&self, t: &mut Terms) -> Class {
+    fn latents(&self, t: &mut TermGraph) -> Class {
         let to: Map = self.positions.iter().copied().chain([self.heads, Some(self.latent)]).collect();
         t.arranged(self.cache.class, &self.cache.map, &to, &self.sizes)
     }
     /// The weight contracted with `x [tokens, heads, ..]`, whose last axis is the index `from`: that is `to` then.
-    fn contracted(&self, t: &mut Terms, x: Class, from: u8, to: u8) -> Option<Class> {
+    fn contracted(&self, t: &mut TermGraph, x: Class, from: u8, to: u8) -> Option<Class> {
         let (mut sizes, dims) = (self.sizes.clone(), t.dims(x));
         let token = (!t.is_one(dims[0])).then_some(sizes.len() as u8);
         sizes.push(dims[0]);
         let map = |last: u8| -> Map { [token, self.heads, Some(last)].into_iter().collect() };
-        let factors = [self.weight.clone(), Factor { class: x, map: map(from) }];
-        t.contract(&Sum { factors, out: map(to), sizes })
+        let factors = [self.weight.clone(), TermFactor { class: x, map: map(from) }];
+        t.contract(&ProductSum { factors, out: map(to), sizes })
     }
 }
 
 /// What was rounded to halves and is read as floats, before it was.
-fn before_rounding(t: &Terms, class: Class) -> Option<Class> {
+fn before_rounding(t: &TermGraph, class: Class) -> Option<Class> {
     let wide = t.of_op(class, Op::Cast).into_iter().find(|c| c.dtype.scalar == Scalar::F32)?;
     let half = t.of_op(*wide.children.first()?, Op::Cast).into_iter().find(|c| c.dtype.scalar == Scalar::F16)?;
     let from = *half.children.first()?;
@@ -103,8 +103,8 @@ fn before_rounding(t: &Terms, class: Class) -> Option<Class> {
 }
 
 /// The part of queries that meets each of the parts of keys.
-fn parts_of(t: &mut Terms, queries: Class, parts: &[Class]) -> Vec<Class> {
-    let same = |t: &Terms, cat: &Term| {
+fn parts_of(t: &mut TermGraph, queries: Class, parts: &[Class]) -> Vec<Class> {
+    let same = |t: &TermGraph, cat: &Term| {
         let depths = |of: &[Class]| of.iter().map(|&c| depth_of(t, c)).collect::<Vec<Id>>();
         cat.joined() == Some(2) && depths(&cat.children) == depths(parts)
     };
@@ -124,7 +124,7 @@ fn parts_of(t: &mut Terms, queries: Class, parts: &[Class]) -> Vec<Class> {
 }
 
 /// Each part of the keys that is computed of a cache, or all of them.
-fn keys_contracted(t: &mut Terms, term: &Term) -> Vec<Class> {
+fn keys_contracted(t: &mut TermGraph, term: &Term) -> Vec<Class> {
     let Some([q, k, v]) = of_heads(t, term) else { return vec![] };
     let depth = heads_of(t, k) + 1;
     let along_depth = |c: &Term| c.joined() == Some(depth);
@@ -143,7 +143,7 @@ fn keys_contracted(t: &mut Terms, term: &Term) -> Vec<Class> {
 }
 
 fn absorbed(
-    t: &mut Terms,
+    t: &mut TermGraph,
     term: &Term,
     [queries, keys]: [&[Class]; 2],
     values: Class,
@@ -165,7 +165,7 @@ fn absorbed(
     Some(with(t, term, [q, k, values]))
 }
 
-fn values_contracted(t: &mut Terms, term: &Term) -> Vec<Class> {
+fn values_contracted(t: &mut TermGraph, term: &Term) -> Vec<Class> {
     let Some([q, k, v]) = of_heads(t, term) else { return vec![] };
     let mut out = Vec::new();
     for computed in Computed::all(t, v) {
@@ -177,7 +177,7 @@ fn values_contracted(t: &mut Terms, term: &Term) -> Vec<Class> {
 }
 
 /// Keys and values that are the same for every head are those of one head.
-fn repeated_heads(t: &mut Terms, term: &Term) -> Vec<Class> {
+fn repeated_heads(t: &mut TermGraph, term: &Term) -> Vec<Class> {
     let Some([q, k, v]) = of_heads(t, term) else { return vec![] };
     let heads = heads_of(t, k);
     if t.is_one(t.dims(k)[heads]) {
@@ -198,9 +198,9 @@ fn repeated_heads(t: &mut Terms, term: &Term) -> Vec<Class> {
 }
 
 /// No position behind the length is read.
-fn first_rows(t: &mut Terms, term: &Term) -> Vec<Class> {
+fn first_rows(t: &mut TermGraph, term: &Term) -> Vec<Class> {
     let (Some(Op::Attention), &[q, k, v, ..]) = (term.op(), &term.children[..]) else { return vec![] };
-    let crate::alternatives::term::Form::Node { sources, .. } = &term.form else { return vec![] };
+    let crate::alternatives::term::TermForm::Node { sources, .. } = &term.form else { return vec![] };
     let crate::alternatives::term::Source::Scalar(length) = sources[4] else { return vec![] };
     let mut all = Vec::new();
     for rows in [k, v] {

@@ -1,8 +1,8 @@
 //! Sums of products.
 
 use super::rule::rules;
-use crate::alternatives::term::{Class, Form, Map, Shaped, Source, Term, View};
-use crate::alternatives::terms::{Factor, Sum, Terms};
+use crate::alternatives::term::{Class, Map, Shaped, Source, Term, TermForm, View};
+use crate::alternatives::terms::{ProductSum, TermFactor, TermGraph};
 use gristmill_uop::{Arg, Id, Op};
 
 rules! {
@@ -16,20 +16,20 @@ rules! {
 }
 
 /// The sum that a term is.
-fn sum_of(term: &Term) -> Option<Sum> {
+fn sum_of(term: &Term) -> Option<ProductSum> {
     match &term.form {
-        Form::Contract(c) => Some(Sum::of(c, &term.children)),
+        TermForm::Contract(c) => Some(ProductSum::from_contraction(c, &term.children)),
         _ => None,
     }
 }
 
 /// Both factors of a sum, each with the other.
-fn sides(sum: &Sum) -> [(&Factor, &Factor); 2] {
+fn sides(sum: &ProductSum) -> [(&TermFactor, &TermFactor); 2] {
     [(&sum.factors[0], &sum.factors[1]), (&sum.factors[1], &sum.factors[0])]
 }
 
 /// With any index maps: of three factors two that share a sum may be summed first.
-fn associated(t: &mut Terms, term: &Term) -> Vec<Class> {
+fn associated(t: &mut TermGraph, term: &Term) -> Vec<Class> {
     let Some(sum) = sum_of(term) else { return vec![] };
     let mut out = Vec::new();
     for (whole, c) in sides(&sum) {
@@ -45,7 +45,7 @@ fn associated(t: &mut Terms, term: &Term) -> Vec<Class> {
 }
 
 /// The factors of `inner`, which is the factor `whole` of `sum`, by the indices of that: those that it sums itself come after them.
-fn renamed(inner: &Sum, whole: &Factor, sum: &Sum) -> ([Factor; 2], gristmill_uop::shape::Dims) {
+fn renamed(inner: &ProductSum, whole: &TermFactor, sum: &ProductSum) -> ([TermFactor; 2], gristmill_uop::shape::Dims) {
     let mut sizes = sum.sizes.clone();
     let mut names: Vec<Option<u8>> = vec![None; inner.sizes.len()];
     for (inside, outside) in inner.out.iter().zip(&whole.map) {
@@ -60,16 +60,16 @@ fn renamed(inner: &Sum, whole: &Factor, sum: &Sum) -> ([Factor; 2], gristmill_uo
         }
     }
     let map = |map: &Map| map.iter().map(|i| i.and_then(|i| names[i as usize])).collect();
-    (inner.factors.clone().map(|f| Factor { map: map(&f.map), ..f }), sizes)
+    (inner.factors.clone().map(|f| TermFactor { map: map(&f.map), ..f }), sizes)
 }
 
 /// `a·(b·c)`, where `b` and `c` share an index that is summed and that `a` has not.
 fn second(
-    t: &mut Terms,
-    a: &Factor,
-    b: &Factor,
-    c: &Factor,
-    sum: &Sum,
+    t: &mut TermGraph,
+    a: &TermFactor,
+    b: &TermFactor,
+    c: &TermFactor,
+    sum: &ProductSum,
     sizes: &gristmill_uop::shape::Dims,
 ) -> Option<Class> {
     let all = 0..sizes.len() as u8;
@@ -85,13 +85,13 @@ fn second(
             out.push(Some(i));
         }
     }
-    let class = t.contract(&Sum { factors: [b.clone(), c.clone()], out: out.clone(), sizes: sizes.clone() })?;
-    let of = Factor { class, map: out };
-    t.contract(&Sum { factors: [a.clone(), of], out: sum.out.clone(), sizes: sizes.clone() })
+    let class = t.contract(&ProductSum { factors: [b.clone(), c.clone()], out: out.clone(), sizes: sizes.clone() })?;
+    let of = TermFactor { class, map: out };
+    t.contract(&ProductSum { factors: [a.clone(), of], out: sum.out.clone(), sizes: sizes.clone() })
 }
 
 /// A sum of weighted sums is one long sum: each side that has all indices of the weights takes them, but a matrix that is packed, which would have to be unpacked.
-fn merged(t: &mut Terms, term: &Term) -> Vec<Class> {
+fn merged(t: &mut TermGraph, term: &Term) -> Vec<Class> {
     let Some(sum) = sum_of(term) else { return vec![] };
     let mut out = Vec::new();
     for (whole, c) in sides(&sum) {
@@ -107,8 +107,8 @@ fn merged(t: &mut Terms, term: &Term) -> Vec<Class> {
                 let shaped = Shaped::new(term.dtype, t.dims(a.class));
                 let weights = t.arranged(c.class, &c.map, &a.map, &sizes);
                 let class = t.node(Op::Mul, Arg::None, shaped, &[a.class, weights], &[]);
-                let factors = [Factor { class, map: a.map.clone() }, b.clone()];
-                out.extend(t.contract(&Sum { factors, out: sum.out.clone(), sizes: sizes.clone() }));
+                let factors = [TermFactor { class, map: a.map.clone() }, b.clone()];
+                out.extend(t.contract(&ProductSum { factors, out: sum.out.clone(), sizes: sizes.clone() }));
             }
         }
     }
@@ -116,15 +116,16 @@ fn merged(t: &mut Terms, term: &Term) -> Vec<Class> {
 }
 
 /// A factor that depends on no index of the sum comes out of it.
-fn scaled(t: &mut Terms, term: &Term) -> Vec<Class> {
+fn scaled(t: &mut TermGraph, term: &Term) -> Vec<Class> {
     let Some(sum) = sum_of(term) else { return vec![] };
     let mut out = Vec::new();
     for (of, other) in sides(&sum) {
         for product in t.of_op(of.class, Op::Mul) {
             let Some((x, scale)) = scale_of(t, &product, of, &sum) else { continue };
-            let inside = Factor { class: x, map: of.map.clone() };
+            let inside = TermFactor { class: x, map: of.map.clone() };
             let factors = [inside, other.clone()];
-            let Some(class) = t.contract(&Sum { factors, out: sum.out.clone(), sizes: sum.sizes.clone() }) else {
+            let Some(class) = t.contract(&ProductSum { factors, out: sum.out.clone(), sizes: sum.sizes.clone() })
+            else {
                 continue;
             };
             let (dtype, dims) = (term.dtype, term.dims.clone());
@@ -148,8 +149,8 @@ enum Scale {
 }
 
 /// The side of a product that a sum does not depend on, and the other, which comes first.
-fn scale_of(t: &mut Terms, product: &Term, of: &Factor, sum: &Sum) -> Option<(Class, Scale)> {
-    let Form::Node { sources, .. } = &product.form else { return None };
+fn scale_of(t: &mut TermGraph, product: &Term, of: &TermFactor, sum: &ProductSum) -> Option<(Class, Scale)> {
+    let TermForm::Node { sources, .. } = &product.form else { return None };
     if let [x] = product.children[..] {
         let scalar = sources.iter().find_map(|s| if let Source::Scalar(s) = s { Some(*s) } else { None })?;
         return Some((x, Scale::Scalar(scalar)));
@@ -172,15 +173,15 @@ fn scale_of(t: &mut Terms, product: &Term, of: &Factor, sum: &Sum) -> Option<(Cl
 }
 
 /// A sum of a factor's parts is one of the sums.
-fn distributed(t: &mut Terms, term: &Term) -> Vec<Class> {
+fn distributed(t: &mut TermGraph, term: &Term) -> Vec<Class> {
     let Some(sum) = sum_of(term) else { return vec![] };
     let mut out = Vec::new();
     for (of, other) in sides(&sum) {
         for parts in t.of_op(of.class, Op::Add) {
             let [a, b] = parts.children[..] else { continue };
             let mut one = |class: Class| {
-                let factors = [Factor { class, map: of.map.clone() }, other.clone()];
-                t.contract(&Sum { factors, out: sum.out.clone(), sizes: sum.sizes.clone() })
+                let factors = [TermFactor { class, map: of.map.clone() }, other.clone()];
+                t.contract(&ProductSum { factors, out: sum.out.clone(), sizes: sum.sizes.clone() })
             };
             if let (Some(a), Some(b)) = (one(a), one(b)) {
                 out.push(t.node(Op::Add, Arg::None, term.shaped(), &[a, b], &[]));
@@ -191,7 +192,7 @@ fn distributed(t: &mut Terms, term: &Term) -> Vec<Class> {
 }
 
 /// What is joined along an axis that is summed becomes a sum of sums; along one that stays, sums that are joined.
-fn joined(t: &mut Terms, term: &Term) -> Vec<Class> {
+fn joined(t: &mut TermGraph, term: &Term) -> Vec<Class> {
     let Some(sum) = sum_of(term) else { return vec![] };
     let mut out = Vec::new();
     for (of, other) in sides(&sum) {
@@ -204,9 +205,11 @@ fn joined(t: &mut Terms, term: &Term) -> Vec<Class> {
                 let length = t.dims(part)[axis];
                 let mut sizes = sum.sizes.clone();
                 sizes[index as usize] = length;
-                let factors =
-                    [Factor { class: part, map: of.map.clone() }, windowed(t, other, index, Window { begin, length })];
-                parts.extend(t.contract(&Sum { factors, out: sum.out.clone(), sizes }));
+                let factors = [
+                    TermFactor { class: part, map: of.map.clone() },
+                    windowed(t, other, index, Window { begin, length }),
+                ];
+                parts.extend(t.contract(&ProductSum { factors, out: sum.out.clone(), sizes }));
                 begin = t.graph.add(begin, length);
             }
             if parts.len() != cat.children.len() {
@@ -233,17 +236,17 @@ struct Window {
 }
 
 /// A factor at part of an index.
-fn windowed(t: &mut Terms, factor: &Factor, index: u8, Window { begin, length }: Window) -> Factor {
+fn windowed(t: &mut TermGraph, factor: &TermFactor, index: u8, Window { begin, length }: Window) -> TermFactor {
     let Some(axis) = factor.map.iter().position(|i| *i == Some(index)) else { return factor.clone() };
     let mut dims = t.dims(factor.class);
     let mut view = View::whole(&mut t.graph, &dims);
     view.windows[axis] = (begin, length);
     dims[axis] = length;
-    Factor { class: t.view(factor.class, &view, &dims), map: factor.map.clone() }
+    TermFactor { class: t.view(factor.class, &view, &dims), map: factor.map.clone() }
 }
 
 /// Rows are chosen before they are computed.
-fn gathered(t: &mut Terms, term: &Term) -> Vec<Class> {
+fn gathered(t: &mut TermGraph, term: &Term) -> Vec<Class> {
     let (Some(Op::Gather), &[x, numbers]) = (term.op(), &term.children[..]) else { return vec![] };
     let mut out = Vec::new();
     for sum in t.sums(x) {
@@ -261,15 +264,15 @@ fn gathered(t: &mut Terms, term: &Term) -> Vec<Class> {
             let new: Map = (0..chosen.len()).map(|i| Some((sizes.len() + i) as u8)).collect();
             sizes.extend(chosen);
             let put = |map: &Map| -> Map { new.iter().chain(&map[1..]).copied().collect() };
-            let factors = [Factor { class: rows, map: put(&of.map) }, other.clone()];
-            out.extend(t.contract(&Sum { factors, out: put(&sum.out), sizes }));
+            let factors = [TermFactor { class: rows, map: put(&of.map) }, other.clone()];
+            out.extend(t.contract(&ProductSum { factors, out: put(&sum.out), sizes }));
         }
     }
     out
 }
 
 /// Of a weight whose rows are of several axes the outermost comes first in the result, and is moved to its place: who reads what one head has finds it in one piece.
-fn outer_rows(t: &mut Terms, term: &Term) -> Vec<Class> {
+fn outer_rows(t: &mut TermGraph, term: &Term) -> Vec<Class> {
     let Some(sum) = sum_of(term) else { return vec![] };
     let [weight, other] = &sum.factors;
     let rows: Vec<u8> = weight.map.iter().flatten().copied().filter(|&i| !sum.sums(i)).collect();
@@ -279,7 +282,7 @@ fn outer_rows(t: &mut Terms, term: &Term) -> Vec<Class> {
     }
     let rest = sum.out.iter().copied().filter(|i| *i != Some(outer));
     let out: Map = [Some(outer)].into_iter().chain(rest).collect();
-    let moved = Sum { factors: sum.factors.clone(), out: out.clone(), sizes: sum.sizes.clone() };
+    let moved = ProductSum { factors: sum.factors.clone(), out: out.clone(), sizes: sum.sizes.clone() };
     let Some(class) = t.contract(&moved) else { return vec![] };
     vec![t.arranged(class, &out, &sum.out, &sum.sizes)]
 }

@@ -2,7 +2,7 @@
 
 use super::rule::rules;
 use crate::alternatives::term::{Class, Term, View};
-use crate::alternatives::terms::Terms;
+use crate::alternatives::terms::TermGraph;
 use gristmill_uop::Id;
 
 rules! {
@@ -11,12 +11,12 @@ rules! {
 }
 
 /// What the parts of a `CAT` are views of, and the axis.
-fn parts(t: &mut Terms, term: &Term) -> Option<(usize, Vec<(Class, View)>)> {
+fn parts(t: &mut TermGraph, term: &Term) -> Option<(usize, Vec<(Class, View)>)> {
     let axis = term.joined()?;
     Some((axis, term.children.iter().map(|&c| t.source(c)).collect()))
 }
 
-fn neighbours(t: &mut Terms, term: &Term) -> Vec<Class> {
+fn neighbours(t: &mut TermGraph, term: &Term) -> Vec<Class> {
     let Some((axis, parts)) = parts(t, term) else { return vec![] };
     let ((source, first), rest) = parts.split_first().expect("something is joined");
     let Some(along) = first.axes[axis].map(usize::from) else { return vec![] };
@@ -36,9 +36,10 @@ fn neighbours(t: &mut Terms, term: &Term) -> Vec<Class> {
     vec![t.view(*source, &whole, &term.dims)]
 }
 
-fn repeated(t: &mut Terms, term: &Term) -> Vec<Class> {
+fn repeated(t: &mut TermGraph, term: &Term) -> Vec<Class> {
     let Some((axis, parts)) = parts(t, term) else { return vec![] };
-    let is = |t: &Terms, i: usize| i != axis && !t.is_one(term.dims[i]) && parts.iter().all(|p| p.1.axes[i].is_none());
+    let is =
+        |t: &TermGraph, i: usize| i != axis && !t.is_one(term.dims[i]) && parts.iter().all(|p| p.1.axes[i].is_none());
     let axes: Vec<usize> = (0..term.dims.len()).filter(|&i| is(t, i)).collect();
     if axes.is_empty() {
         return vec![];

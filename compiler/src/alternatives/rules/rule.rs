@@ -1,7 +1,7 @@
 //! What a rule of tensors is, and how tables of them are written.
 
 use crate::alternatives::term::{Class, Term};
-use crate::alternatives::terms::Terms;
+use crate::alternatives::terms::TermGraph;
 
 /// A rule.
 #[derive(Clone, Copy)]
@@ -11,7 +11,7 @@ pub struct Rule {
     /// Is the right side never dearer? Then the left one is no choice any more, unless it was written.
     pub better: bool,
     /// The classes that equal a class which has this term.
-    pub apply: fn(&mut Terms, &Term) -> Vec<Class>,
+    pub apply: fn(&mut TermGraph, &Term) -> Vec<Class>,
 }
 
 /// `equal` rules, either side of which may be cheaper, and `better` ones.

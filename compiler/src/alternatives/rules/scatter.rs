@@ -1,8 +1,8 @@
 //! Sums over rows that are chosen by their numbers.
 
 use super::rule::rules;
-use crate::alternatives::term::{Class, Form, Map, Shaped, Source, Term};
-use crate::alternatives::terms::{Factor, Sum, Terms};
+use crate::alternatives::term::{Class, Map, Shaped, Source, Term, TermForm};
+use crate::alternatives::terms::{ProductSum, TermFactor, TermGraph};
 use gristmill_uop::shape::Dims;
 use gristmill_uop::{Arg, Id, Op, ReduceOp, Scalar};
 
@@ -13,7 +13,7 @@ rules! {
 }
 
 /// What a class is a view of, and which axis of the class each of that's axes is; none where a part of it is left out.
-fn placed(t: &mut Terms, class: Class) -> Option<(Class, Map)> {
+fn placed(t: &mut TermGraph, class: Class) -> Option<(Class, Map)> {
     let (source, view) = t.source(class);
     let dims = t.dims(source);
     let axis = |i: usize| view.axes.iter().position(|a| *a == Some(i as u8)).map(|a| a as u8);
@@ -26,14 +26,14 @@ fn of_axes(outer: &Map, inner: &Map) -> Map {
 }
 
 /// The axis along which a class counts from 0, which may be as another type.
-fn counts(t: &mut Terms, class: Class) -> Option<u8> {
+fn counts(t: &mut TermGraph, class: Class) -> Option<u8> {
     let (mut at, mut map) = placed(t, class)?;
     if let Some(cast) = t.of_op(at, Op::Cast).first() {
         let (inner, below) = placed(t, cast.children[0])?;
         (at, map) = (inner, of_axes(&map, &below));
     }
     let leaf = t.terms(at).into_iter().find_map(|term| match term.form {
-        Form::Leaf(id) if t.graph[id].op == Op::Iota => Some(id),
+        TermForm::Leaf(id) if t.graph[id].op == Op::Iota => Some(id),
         _ => None,
     })?;
     let Arg::Axes(axes) = &t.graph[leaf].arg else { return None };
@@ -51,7 +51,7 @@ struct Taken {
 }
 
 /// The rows that a condition takes.
-fn taken(t: &mut Terms, condition: Class) -> Option<Taken> {
+fn taken(t: &mut TermGraph, condition: Class) -> Option<Taken> {
     let (equal, outer) = placed(t, condition)?;
     for term in t.of_op(equal, Op::Eq) {
         let &[a, b] = &term.children[..] else { continue };
@@ -70,12 +70,14 @@ fn taken(t: &mut Terms, condition: Class) -> Option<Taken> {
 }
 
 /// Of rows of floats: sums of whole numbers, which put tokens in order, are written so that every device adds them side by side.
-fn compared(t: &mut Terms, term: &Term) -> Vec<Class> {
-    let Form::Node { op: Op::Reduce, arg: Arg::Reduce(ReduceOp::Add, axes), .. } = &term.form else { return vec![] };
+fn compared(t: &mut TermGraph, term: &Term) -> Vec<Class> {
+    let TermForm::Node { op: Op::Reduce, arg: Arg::Reduce(ReduceOp::Add, axes), .. } = &term.form else {
+        return vec![];
+    };
     let (&[summed], true) = (&axes[..], term.dtype.scalar == Scalar::F32) else { return vec![] };
     let mut out = Vec::new();
     for choice in t.of_op(term.children[0], Op::Where) {
-        let Form::Node { sources, .. } = &choice.form else { continue };
+        let TermForm::Node { sources, .. } = &choice.form else { continue };
         let (&[condition, value], Some(Source::Scalar(other))) = (&choice.children[..], sources.get(2)) else {
             continue;
         };
@@ -90,7 +92,7 @@ fn compared(t: &mut Terms, term: &Term) -> Vec<Class> {
 }
 
 /// `value`, which has the axis of the rows that are taken, and does not depend on the list's, added to zeros.
-fn scattered(t: &mut Terms, term: &Term, value: Class, Taken { list, row, numbers }: Taken) -> Option<Class> {
+fn scattered(t: &mut TermGraph, term: &Term, value: Class, Taken { list, row, numbers }: Taken) -> Option<Class> {
     let (source, map) = placed(t, value)?;
     let dims = t.dims(value);
     let rows = t.graph.int_value(dims[list as usize])?;
@@ -111,14 +113,14 @@ fn scattered(t: &mut Terms, term: &Term, value: Class, Taken { list, row, number
 }
 
 /// Numbers held within so many rows, and which of them lay there: others are no row's.
-fn within(t: &mut Terms, numbers: Class, rows: i64) -> (Class, Class) {
+fn within(t: &mut TermGraph, numbers: Class, rows: i64) -> (Class, Class) {
     let (dims, dtype) = (t.dims(numbers), t.facts(numbers).dtype);
-    let constant = |t: &mut Terms, v: i64| t.graph.int_of(Scalar::I32, v);
+    let constant = |t: &mut TermGraph, v: i64| t.graph.int_of(Scalar::I32, v);
     let (none, last, end, minus) = (constant(t, 0), constant(t, rows - 1), constant(t, rows), constant(t, -1));
     let held = t.node(Op::Max, Arg::None, Shaped::new(dtype, dims.clone()), &[numbers], &[none]);
     let held = t.node(Op::Min, Arg::None, Shaped::new(dtype, dims.clone()), &[held], &[last]);
-    let truth = |t: &mut Terms, sources: [Source; 2]| {
-        let form = Form::Node { op: Op::Lt, arg: Arg::None, sources: sources.into_iter().collect() };
+    let truth = |t: &mut TermGraph, sources: [Source; 2]| {
+        let form = TermForm::Node { op: Op::Lt, arg: Arg::None, sources: sources.into_iter().collect() };
         t.add(form, Scalar::Bool.one(), dims.clone(), &[numbers])
     };
     let below = truth(t, [Source::Child, Source::Scalar(end)]);
@@ -128,28 +130,28 @@ fn within(t: &mut Terms, numbers: Class, rows: i64) -> (Class, Class) {
 
 /// A weighted sum over rows that are chosen for each row of the result, as what experts made of each token is.
 struct Weighted {
-    sum: Sum,
+    sum: ProductSum,
     /// What rows are chosen of.
     of: Class,
     /// Their numbers `[i, j]`, of i32, as which rows are counted here.
     numbers: Class,
     /// The rows `[i, j, rest..]`.
-    rows: Factor,
+    rows: TermFactor,
     /// Their weights, by `i` and `j` alone.
-    weights: Factor,
+    weights: TermFactor,
     /// The indices of the result's row and of the sum.
     i: u8,
     j: u8,
 }
 
 /// Those that a term is.
-fn weighted(t: &mut Terms, term: &Term) -> Vec<Weighted> {
-    let Form::Contract(contraction) = &term.form else { return vec![] };
-    let factors = Sum::of(contraction, &term.children).factors;
+fn weighted(t: &mut TermGraph, term: &Term) -> Vec<Weighted> {
+    let TermForm::Contract(contraction) = &term.form else { return vec![] };
+    let factors = ProductSum::from_contraction(contraction, &term.children).factors;
     let mut out = Vec::new();
     for (rows, weights) in [(0, 1), (1, 0)].map(|(a, b)| (&factors[a], &factors[b])) {
         for chosen in t.of_op(rows.class, Op::Gather) {
-            let sum = Sum::of(contraction, &term.children);
+            let sum = ProductSum::from_contraction(contraction, &term.children);
             let (&[of, numbers], Some(&[Some(i), Some(j)])) = (&chosen.children[..], rows.map.first_chunk()) else {
                 continue;
             };
@@ -165,8 +167,8 @@ fn weighted(t: &mut Terms, term: &Term) -> Vec<Weighted> {
 }
 
 /// Each row, times its weight, is added to the row `i` of zeros.
-fn added(t: &mut Terms, term: &Term) -> Vec<Class> {
-    let one = |t: &mut Terms, Weighted { sum, rows, weights, i, .. }: Weighted| {
+fn added(t: &mut TermGraph, term: &Term) -> Vec<Class> {
+    let one = |t: &mut TermGraph, Weighted { sum, rows, weights, i, .. }: Weighted| {
         let dims = t.dims(rows.class);
         let weights = t.arranged(weights.class, &weights.map, &rows.map, &sum.sizes);
         let value = t.node(Op::Mul, Arg::None, Shaped::new(term.dtype, dims.clone()), &[rows.class, weights], &[]);
@@ -187,8 +189,8 @@ fn added(t: &mut Terms, term: &Term) -> Vec<Class> {
 }
 
 /// All rows are multiplied, by 0 where they are not chosen: of one that is no number every row of the result is none.
-fn contracted(t: &mut Terms, term: &Term) -> Vec<Class> {
-    let one = |t: &mut Terms, Weighted { mut sum, of, numbers, rows, weights, i, j }: Weighted| {
+fn contracted(t: &mut TermGraph, term: &Term) -> Vec<Class> {
+    let one = |t: &mut TermGraph, Weighted { mut sum, of, numbers, rows, weights, i, j }: Weighted| {
         let r = sum.sizes.len() as u8;
         sum.sizes.push(t.dims(of)[0]);
         let [chosen, full]: [Map; 2] =
@@ -204,22 +206,23 @@ fn contracted(t: &mut Terms, term: &Term) -> Vec<Class> {
         let by_row = Shaped::new(term.dtype, [i, r].iter().map(|&index| sum.sizes[index as usize]).collect());
         let class = t.node(Op::Reduce, Arg::Reduce(ReduceOp::Add, [1].into_iter().collect()), by_row, &[weights], &[]);
         let all: Map = [Some(r)].iter().chain(&rows.map[2..]).copied().collect();
-        let factors = [Factor { class, map: [Some(i), Some(r)].into_iter().collect() }, Factor { class: of, map: all }];
-        t.contract(&Sum { factors, ..sum })
+        let factors =
+            [TermFactor { class, map: [Some(i), Some(r)].into_iter().collect() }, TermFactor { class: of, map: all }];
+        t.contract(&ProductSum { factors, ..sum })
     };
     weighted(t, term).into_iter().filter_map(|of| one(t, of)).collect()
 }
 
 /// A list of whole numbers, as i32.
-fn whole(t: &mut Terms, list: Id) -> Class {
+fn whole(t: &mut TermGraph, list: Id) -> Class {
     let list = t.graph.cast(list, Scalar::I32);
     let dims = t.graph.shape(list);
-    t.add(Form::Leaf(list), Scalar::I32.one(), dims, &[])
+    t.add(TermForm::Leaf(list), Scalar::I32.one(), dims, &[])
 }
 
 /// Zeros of that type and these dims.
-fn zeros(t: &mut Terms, of: &Shaped) -> Class {
+fn zeros(t: &mut TermGraph, of: &Shaped) -> Class {
     let nothing = t.graph.constant(Scalar::F32, 0.0);
     let zeros = t.graph.spread(nothing, &of.dims);
-    t.add(Form::Leaf(zeros), of.dtype, of.dims.clone(), &[])
+    t.add(TermForm::Leaf(zeros), of.dtype, of.dims.clone(), &[])
 }

@@ -9,7 +9,7 @@
 //!
 //! One copy of a tile serves all heads: for Youtu's 16, 8 us beside 25 of products (72 of floats), with AVX2.
 
-use super::tiled::Shape;
+use super::tiled::AttentionShape;
 use crate::decompose::int8::integers;
 use gristmill_uop::machine::MachineKind;
 use gristmill_uop::target::Target;
@@ -19,7 +19,7 @@ use gristmill_uop::{Graph, Id, Op, Scalar};
 const ZERO: i64 = 128;
 
 /// A cache of bytes.
-pub(super) struct Rows {
+pub(super) struct QuantisedRows {
     /// i8 `[rows, depth]`.
     codes: Id,
     /// f32 `[rows, depth/group]`.
@@ -32,7 +32,7 @@ pub(super) struct Rows {
 }
 
 /// The bytes that `k [rows, 1, depth]` is, if their products with `q [tokens, heads, depth]` are to be of whole numbers, in chunks of `chunk` positions.
-pub(super) fn rows(g: &Graph, q: Id, k: Id, chunk: i64, target: &Target) -> Option<Rows> {
+pub(super) fn rows(g: &Graph, q: Id, k: Id, chunk: i64, target: &Target) -> Option<QuantisedRows> {
     if target.machine.kind != MachineKind::Cpu
         || !integers(target)
         || g.scalar(q) != Scalar::F32
@@ -45,7 +45,7 @@ pub(super) fn rows(g: &Graph, q: Id, k: Id, chunk: i64, target: &Target) -> Opti
     let one_head = g.int_value(heads) == Some(1) && g.dims(codes).len() == 2 && g.dims(codes)[1] == depth;
     let most = target.machine.lanes as i64;
     let lanes = [most, most / 2, most / 4].into_iter().find(|&l| l >= 4 && chunk % l == 0)?;
-    (one_head && group % 4 == 0 && g.scalar(codes) == Scalar::I8).then_some(Rows {
+    (one_head && group % 4 == 0 && g.scalar(codes) == Scalar::I8).then_some(QuantisedRows {
         codes,
         scales,
         group,
@@ -55,14 +55,14 @@ pub(super) fn rows(g: &Graph, q: Id, k: Id, chunk: i64, target: &Target) -> Opti
 }
 
 /// Queries as they are multiplied with such rows, and their codes.
-pub(super) fn queries(g: &mut Graph, q: Id, rows: &Rows) -> (Id, Id) {
+pub(super) fn queries(g: &mut Graph, q: Id, rows: &QuantisedRows) -> (Id, Id) {
     let (codes, scales) = g.encode_rows(q, rows.group);
     (g.decode_rows(codes, scales, rows.group), codes)
 }
 
 /// The keys at positions `at [chunks, chunk]`, `[chunks, tokens, heads, chunk, depth]`, and the two stages they are read from.
-pub(super) fn keys(g: &mut Graph, rows: &Rows, at: Id, shape: &Shape) -> (Id, [Id; 2]) {
-    let &Shape { chunks, tokens, heads, chunk, .. } = shape;
+pub(super) fn keys(g: &mut Graph, rows: &QuantisedRows, at: Id, shape: &AttentionShape) -> (Id, [Id; 2]) {
+    let &AttentionShape { chunks, tokens, heads, chunk, .. } = shape;
     let depth = g.shape(rows.codes)[1];
     let (groups, words) = (g.max_of(chunk) / rows.lanes, g.max_of(depth) / 4);
     let [one, four, groups, lanes, words] = [1, 4, groups, rows.lanes, words].map(|n| g.int(n));

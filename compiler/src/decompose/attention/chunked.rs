@@ -2,10 +2,10 @@
 
 use super::paged::Pages;
 use super::plan::{self, AttentionPlan, Divided, Fragments, buffered};
-use super::tiled::Shape;
+use super::tiled::AttentionShape;
 use super::{bytes, tiled};
 use crate::decompose::f16_split;
-use crate::request::Hint;
+use crate::ir::hints::Hint;
 use gristmill_uop::shape::{Dims, Scoring};
 use gristmill_uop::target::Target;
 use gristmill_uop::{Graph, Id, ReduceOp, Scalar};
@@ -54,7 +54,7 @@ pub struct Chunked<'a> {
     pub pages: Option<Pages>,
     /// What products of queries and keys become.
     pub scoring: Scoring,
-    pub shape: Shape,
+    pub shape: AttentionShape,
     pub kv_heads: Id,
     /// Heads that share rows of the cache.
     pub group: Id,
@@ -167,7 +167,7 @@ impl<'a> Chunked<'a> {
         let (tokens, heads, depth) = (qd[0], qd[1], qd[2]);
         let (h, kvh) = (g.max_of(heads), g.max_of(kd[1]));
         let (size, window) = (plan.chunk, plan::window(g, src));
-        let most = Divided::of(g, src, target).attended().chunks(size, 1)[0];
+        let most = Divided::new(g, src, target).attended().chunks(size, 1)[0];
         let of = Division { length, size, most, window };
         let Grid { chunks, chunk, base, real } = match &pages {
             None => Grid::new(g, first, &of),
@@ -178,7 +178,7 @@ impl<'a> Chunked<'a> {
         };
         let group = g.int(h / kvh);
         // Chunks first, so that no stride depends on how long the context may become and short contexts touch little of the intermediates.
-        let shape = Shape { chunks, tokens, heads, chunk };
+        let shape = AttentionShape { chunks, tokens, heads, chunk };
         let own = pages.is_none() && kvh == h && g.max_of(tokens) > 1;
         let at = match &pages {
             Some(pages) => pages.rows(g, real, first, &shape),
@@ -223,7 +223,7 @@ impl<'a> Chunked<'a> {
     }
     /// The rows of `x` at the chunks' positions, as `[chunks, tokens, heads, chunk, d]`.
     fn rows(&self, g: &mut Graph, x: Id, d: Id, kernel: &mut Inside) -> Id {
-        let Shape { chunks, tokens, heads, chunk, .. } = self.shape;
+        let AttentionShape { chunks, tokens, heads, chunk, .. } = self.shape;
         if self.pages.is_some() {
             // rows [chunks, tokens, chunk, kv heads, d]
             let x = g.gather(x, self.at);
@@ -293,7 +293,7 @@ impl<'a> Chunked<'a> {
         kernel: &mut Inside,
         hints: &mut FxHashMap<Id, Hint>,
     ) -> Scores {
-        let Shape { chunks, tokens, heads, chunk, .. } = self.shape;
+        let AttentionShape { chunks, tokens, heads, chunk, .. } = self.shape;
         let one = g.int(1);
         let scores = match self.plan.fragments {
             Some(Fragments { cut, .. }) => {

@@ -2,9 +2,9 @@
 
 use super::chunked::{Chunked, Inside, MASKED, Softmax, outside};
 use super::plan::{COLUMNS, settled};
-use super::tiled::Shape;
+use super::tiled::AttentionShape;
 use crate::decompose::f16_split;
-use crate::request::{CausalSkip, Hint, StagedTile};
+use crate::ir::hints::{CausalSkip, Hint, StagedTile};
 use gristmill_uop::{Graph, Id, RangeKind, ReduceOp, Scalar};
 use rustc_hash::FxHashMap;
 
@@ -55,7 +55,7 @@ pub fn partials(of: &Chunked, g: &mut Graph, columns: &[Id], kernel: Inside, hin
 
 /// A column of partial results: twice, so that rows begin at multiples of four values.
 pub fn column(of: &Chunked, g: &mut Graph, x: Id) -> Id {
-    let Shape { chunks, tokens, heads, .. } = of.shape;
+    let AttentionShape { chunks, tokens, heads, .. } = of.shape;
     let one = g.int(1);
     let x = g.reshape(x, &[chunks, tokens, heads, one]);
     let two = g.int(COLUMNS);
@@ -64,7 +64,7 @@ pub fn column(of: &Chunked, g: &mut Graph, x: Id) -> Id {
 
 /// Partial results in halves: the weighted mean, and maximum and sum in two parts each.
 fn rounded_columns(of: &Chunked, g: &mut Graph, softmax: &Softmax, kernel: &mut Inside) -> [Id; 3] {
-    let Shape { chunks, tokens, heads, .. } = of.shape;
+    let AttentionShape { chunks, tokens, heads, .. } = of.shape;
     let &Softmax { max, sum, sums, .. } = softmax;
     let share = g.recip(sum);
     let shares = g.broadcast_back(share, of.out_depth);
@@ -86,7 +86,7 @@ fn rounded_columns(of: &Chunked, g: &mut Graph, softmax: &Softmax, kernel: &mut 
 
 /// The result `[tokens, heads, depth]` of partial results.
 pub fn combined(of: &Chunked, g: &mut Graph, parts: Id, rounded: bool, hints: &mut FxHashMap<Id, Hint>) -> Id {
-    let Shape { chunks, tokens, heads, .. } = of.shape;
+    let AttentionShape { chunks, tokens, heads, .. } = of.shape;
     let d = g.max_of(of.out_depth);
     let mut o = g.slice(parts, 3, 0, d);
     let (m, l) = (column_of(g, parts, d, rounded), column_of(g, parts, d + COLUMNS, rounded));
@@ -144,7 +144,7 @@ pub fn combined(of: &Chunked, g: &mut Graph, parts: Id, rounded: bool, hints: &m
 
 /// Which chunks of `[chunks, tokens, heads]` a token sees nothing of: nobody computes their partial results.
 fn absent(of: &Chunked, g: &mut Graph) -> Id {
-    let Shape { chunks, tokens, heads, chunk } = of.shape;
+    let AttentionShape { chunks, tokens, heads, chunk } = of.shape;
     let flat = [chunks, tokens, heads];
     let (at, t) = (g.iota(&flat, 0), g.iota(&flat, 1));
     let at = g.add(of.base, at);

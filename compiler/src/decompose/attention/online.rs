@@ -1,10 +1,10 @@
 //! Attention in one loop over the chunks of the cache that tokens see, which keeps nothing of a chunk: with the maximum of the scores so far, and sums of weights and of
 //! weighted values, which are rescaled as it grows. As nodes it is a softmax over all chunks; that the loop runs once, and what it carries, is how fused loops are
-//! lowered (`lower/carried.rs`).
+//! lowered (`lower/loops/loop_carried.rs`).
 
 use super::chunked::{Chunked, Inside, MASKED, Scores};
 use crate::decompose::f16_split;
-use crate::request::{FusedSum, Hint};
+use crate::ir::hints::{FusedSum, Hint};
 use gristmill_uop::shape::Scoring;
 use gristmill_uop::{Graph, Id, RangeKind, ReduceOp, Scalar};
 use rustc_hash::FxHashMap;

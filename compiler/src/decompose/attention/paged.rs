@@ -2,7 +2,7 @@
 //! own row, one before its window from the window's first, and both count as nothing: no row reads what it does not see, whatever lies there.
 
 use super::plan;
-use super::tiled::Shape;
+use super::tiled::AttentionShape;
 use gristmill_uop::shape::PagedSources;
 use gristmill_uop::{Graph, Id};
 
@@ -42,8 +42,8 @@ impl Pages {
         g.within_positions(positions, self.last)
     }
     /// The rows of the pool, `[chunks, tokens, chunk]`, that are read for positions `real`, as many, of the sequences of rows at `positions`.
-    pub fn rows(&self, g: &mut Graph, real: Id, positions: Id, shape: &Shape) -> Id {
-        let &Shape { chunks, tokens, chunk, .. } = shape;
+    pub fn rows(&self, g: &mut Graph, real: Id, positions: Id, shape: &AttentionShape) -> Id {
+        let &AttentionShape { chunks, tokens, chunk, .. } = shape;
         let (dims, one) = ([chunks, tokens, chunk], g.int(1));
         let own = self.positions(g, positions);
         let own = g.reshape(own, &[one, tokens, one]);

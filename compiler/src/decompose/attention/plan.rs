@@ -1,11 +1,11 @@
 //! How an attention is divided: a value that is proposed in several, decided on, and read by what makes nodes of it.
 
+use crate::cost::occupancy::{REGISTERS, each, room};
 use crate::decompose::f16_split;
-use crate::fragment::enough;
-use crate::nest::{divisor, floor_power};
-use crate::price::occupancy::{REGISTERS, each, room};
-use crate::tile::plan::{Proposal, proposals};
-use crate::tile::text::{ParseError, bad, count};
+use crate::ir::mma::fragment::enough;
+use crate::ir::nest::{divisor, floor_power};
+use crate::ir::parse::{ParseError, bad, count};
+use crate::plan::{Proposal, proposals};
 use gristmill_uop::machine::MachineKind;
 use gristmill_uop::target::Target;
 use gristmill_uop::{Graph, Id, Op, Scalar};
@@ -46,7 +46,7 @@ const ROUND: i64 = 64;
 const SHARING_TILED: [i64; 2] = [16, 64];
 /// Positions of a whole tile where no fragment says how many: lanes of the widest vectors.
 const POSITIONS: i64 = 16;
-/// Halves behind a row of a stage, at most, that let rows begin in other banks (`schedule/stages.rs`).
+/// Halves behind a row of a stage, at most, that let rows begin in other banks (`kernel/stages.rs`).
 const PADDING: i64 = 16;
 /// Heads, or tokens, of a workgroup whose sums are not: they share conversions of halves, and each has accumulators in registers (a loop over 4 heads and 4 positions reaches 46 of 59 G multiply-adds
 /// a second of a thread; docs/experiments.md). Other numbers were not measured in a model.
@@ -197,7 +197,7 @@ pub(super) struct Divided<'a> {
 
 impl<'a> Divided<'a> {
     /// An attention of these sources.
-    pub fn of(g: &'a Graph, src: &'a [Id], target: &'a Target) -> Divided<'a> {
+    pub fn new(g: &'a Graph, src: &'a [Id], target: &'a Target) -> Divided<'a> {
         let (qd, kd) = (g.shape(src[0]), g.shape(src[1]));
         let (tokens, heads, kv_heads) = (g.max_of(qd[0]), g.max_of(qd[1]), g.max_of(kd[1]));
         let in_pages = in_pages(g, src);

@@ -1,10 +1,10 @@
-//! Attention's two sums as sums of products of halves (`crate::fragment`): a cache of halves as it is, and f32 values in two parts.
+//! Attention's two sums as sums of products of halves (`crate::ir::mma::fragment`): a cache of halves as it is, and f32 values in two parts.
 
 use crate::decompose::f16_split;
 use gristmill_uop::{Graph, Id, Op, Scalar};
 
 /// Dims of what attention computes: chunks of the cache, tokens, heads, positions of a chunk.
-pub(super) struct Shape {
+pub(super) struct AttentionShape {
     pub chunks: Id,
     pub tokens: Id,
     pub heads: Id,
@@ -25,8 +25,8 @@ pub(super) struct Queries {
 
 /// The queries `q [tokens, heads, depth]` of scores times `scale`, whose sums are cut into `cut` parts of the depth; `buffered` where so many workgroups read them that
 /// rounded ones are computed once for all.
-pub(super) fn queries(g: &mut Graph, q: Id, shape: &Shape, scale: f64, cut: i64, buffered: bool) -> Queries {
-    let &Shape { tokens, heads, .. } = shape;
+pub(super) fn queries(g: &mut Graph, q: Id, shape: &AttentionShape, scale: f64, cut: i64, buffered: bool) -> Queries {
+    let &AttentionShape { tokens, heads, .. } = shape;
     let depth = g.max_of(g.shape(q)[2]);
     // Halves stay what they are; of f32 values, each part has the scale already.
     let rounded = f16_split::rounded(g, q);
@@ -47,8 +47,8 @@ pub(super) fn queries(g: &mut Graph, q: Id, shape: &Shape, scale: f64, cut: i64,
 
 /// Scores `[chunks, tokens, heads, chunk]` of these queries and `keys [chunks, tokens, heads, chunk, depth]`; before them what they are made of: the queries' stage, the
 /// sums over each of `cut` parts of the depth, and, of several, their sum.
-pub(super) fn scores(g: &mut Graph, of: &Queries, keys: Id, shape: &Shape, cut: i64) -> (Vec<Id>, Id) {
-    let &Shape { chunks, tokens, heads, chunk, .. } = shape;
+pub(super) fn scores(g: &mut Graph, of: &Queries, keys: Id, shape: &AttentionShape, cut: i64) -> (Vec<Id>, Id) {
+    let &AttentionShape { chunks, tokens, heads, chunk, .. } = shape;
     let dims = g.shape(of.parts);
     let (one, cuts, of_query, depth) = (g.int(1), dims[1], dims[3], dims[4]);
     let queries = g.reshape(of.parts, &[one, tokens, cuts, heads, one, of_query, depth]);
@@ -89,8 +89,8 @@ pub(super) enum Over {
 
 /// Sums `[chunks, tokens, heads, depth]`, or `[tokens, heads, depth]` over all, of `values [chunks, tokens, heads, chunk, depth]`, or the two parts of each row, with weights
 /// `p [chunks, tokens, heads, chunk]`; before them the weights' parts.
-pub(super) fn weighted(g: &mut Graph, p: Id, values: Id, shape: &Shape, depth: Id, over: Over) -> (Id, Id) {
-    let &Shape { chunks, tokens, heads, chunk, .. } = shape;
+pub(super) fn weighted(g: &mut Graph, p: Id, values: Id, shape: &AttentionShape, depth: Id, over: Over) -> (Id, Id) {
+    let &AttentionShape { chunks, tokens, heads, chunk, .. } = shape;
     let one = g.int(1);
     let width = *g.shape(values).last().expect("rows of values");
     let of_value = g.int(g.max_of(width) / g.max_of(depth));

@@ -1,6 +1,6 @@
 //! Loads before the nests that need them: from memory that is settled, in threads that are counted as the nest counts them.
 
-use super::super::threads::ThreadIndex;
+use crate::lower::linear_ir::threads::ThreadIndex;
 use gristmill_uop::op::Class;
 use gristmill_uop::{Arg, Graph, Id, Op};
 use rustc_hash::FxHashSet;

@@ -1,10 +1,10 @@
 //! Memory and stages as linear code reads, writes and asks for them: a nest its own buffer, wide accesses at multiples of their bytes, copies of rings and of what iterations hand on.
 
-use super::super::code::{Addition, Prefetch, SpanPrefetch, Update};
-use super::super::legalise::{is_multiple, offset};
-use super::super::meetings::is_meeting;
 use super::error::Checked;
 use super::{COPIES, Checker, Scope, nodes};
+use crate::lower::legalise::loads::{is_multiple, offset};
+use crate::lower::linear_ir::{Addition, Prefetch, SpanPrefetch, Update};
+use crate::lower::sync::shared_memory_reduce::is_meeting;
 use gristmill_uop::fragment::Fragment;
 use gristmill_uop::{Arg, Id, Op, RangeKind, Scalar};
 

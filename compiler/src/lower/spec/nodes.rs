@@ -1,6 +1,6 @@
 //! What must hold of a node that a statement of linear code computes, by itself: sources, lanes, types.
 
-use crate::lower::tiles;
+use crate::lower::mma::tiles;
 use gristmill_uop::fragment::{AMX_BF16, Fragment, TILES, WARPS};
 use gristmill_uop::op::Class;
 use gristmill_uop::{Arg, DType, Graph, Id, Node, Op, Scalar, spec};
@@ -9,7 +9,7 @@ use gristmill_uop::{Arg, DType, Graph, Id, Node, Op, Scalar, spec};
 const TABLE: usize = 16;
 
 /// What must hold of a node.
-pub(super) struct Row {
+pub(super) struct NodeRule {
     /// In words.
     pub name: &'static str,
     /// Of which ops; empty for all.
@@ -20,7 +20,7 @@ pub(super) struct Row {
 
 macro_rules! rows { ($([$($op:ident)*] $name:literal $check:expr;)*) => {
     /// The table.
-    pub(super) static ROWS: &[Row] = &[$(Row { name: $name, ops: &[$(Op::$op),*], check: $check }),*];
+    pub(super) static ROWS: &[NodeRule] = &[$(NodeRule { name: $name, ops: &[$(Op::$op),*], check: $check }),*];
 } }
 
 rows! {

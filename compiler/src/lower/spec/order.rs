@@ -1,11 +1,11 @@
 //! Who waits for whom: threads of a workgroup for one another, for copies that are under way, and kernels for those before them.
 
-use super::super::barriers::Touched;
-use super::super::carried::Slot;
-use super::super::code::{Code, KernelCode, Statement, end_of_block};
-use super::super::meetings::is_meeting;
-use super::super::products::OfStages;
 use super::error::{Checked, LinearError};
+use crate::lower::linear_ir::{Code, KernelCode, Statement, end_of_block};
+use crate::lower::loops::loop_carried::Slot;
+use crate::lower::mma::stage_products::OfStages;
+use crate::lower::sync::barriers::Touched;
+use crate::lower::sync::shared_memory_reduce::is_meeting;
 use gristmill_uop::{Graph, Id, Op, RangeKind};
 use rustc_hash::FxHashSet;
 
@@ -159,9 +159,9 @@ fn shared_loops(g: &Graph, code: &Code) -> Checked {
                 Statement::End if at == end => stages.passed(),
                 s => {
                     let touched = Touched::by(g, std::slice::from_ref(s));
-                    let slot = offset(g, s).and_then(|offset| Slot::of(g, offset, *range));
+                    let slot = offset(g, s).and_then(|offset| Slot::from_offset(g, offset, *range));
                     stages.hidden.extend(&touched.written);
-                    if let Some(product) = OfStages::of(g, s) {
+                    if let Some(product) = OfStages::from_statement(g, s) {
                         stages.multiplied = true;
                         if product.rows.iter().chain([&product.columns]).any(|stage| stages.hidden.contains(stage)) {
                             return Err(error(

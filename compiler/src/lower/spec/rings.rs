@@ -1,7 +1,7 @@
 //! Rings, which copies fill while a loop runs: what an iteration reads has arrived, and threads have met since others copied it, or read what was there before.
 
-use super::super::code::{Code, Statement, end_of_block};
 use super::error::{Checked, LinearError};
+use crate::lower::linear_ir::{Code, Statement, end_of_block};
 use gristmill_uop::{Graph, Id, Op};
 use rustc_hash::FxHashMap;
 
@@ -144,7 +144,7 @@ impl Walk<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::lower::threads::ThreadIndex;
+    use crate::lower::linear_ir::threads::ThreadIndex;
     use gristmill_uop::fragment::WGMMA_16;
     use gristmill_uop::{Arg, Node, Op, RangeKind, Scalar};
     use smallvec::smallvec;

@@ -1,10 +1,10 @@
 //! Good code passes, and every rule fails for code that breaks it, with the node that does.
 
-use super::super::code::{
+use super::{check, check_widths, nodes};
+use crate::lower::linear_ir::threads::ThreadIndex;
+use crate::lower::linear_ir::{
     Addition, Code, KernelCode, Prefetch as Ahead, SpanPrefetch, Statement, TilePrefetch, Update,
 };
-use super::super::threads::ThreadIndex;
-use super::{check, check_widths, nodes};
 use Statement::{
     Accumulate, Accumulator, Add, Copied, Define, End, Iteration, Nest, Prefetch, Wide, WideWrite, Write, WriteTile,
 };
@@ -97,7 +97,7 @@ impl World {
         ]
     }
     /// A nest of these threads that only computes `id`, from sources that statements of its own have loaded or that are given.
-    fn of(&mut self, id: Id, threads: &[Id]) -> Vec<Statement> {
+    fn define(&mut self, id: Id, threads: &[Id]) -> Vec<Statement> {
         let zero = self.g.int(0);
         let one = self.g.f32(1.0);
         vec![self.open(self.y, threads), Define(id), Write(self.y, zero, one), End]
@@ -521,7 +521,7 @@ fn every_rule_of_nodes_can_fail() {
         let mut w = World::new();
         let id = make(&mut w);
         let threads = if *threads { vec![w.thread] } else { vec![] };
-        let s = w.of(id, &threads);
+        let s = w.define(id, &threads);
         let e = w.check(s).expect_err(rule);
         assert_eq!(e.rule, *rule, "{e}");
         assert!(e.node.contains(w.g[id].op.name()), "{e}");

@@ -1,9 +1,9 @@
 //! Accesses are as wide as a machine's least type: what legalising leaves. Narrower writes are left where the machine writes parts of words. Where it computes with words alone values are words, but for halves on their
 //! way to an array of them.
 
-use super::super::code::{KernelCode, Statement};
-use super::super::legalise;
 use super::error::{Checked, LinearError};
+use crate::lower::legalise::loads;
+use crate::lower::linear_ir::{KernelCode, Statement};
 use gristmill_uop::machine::Machine;
 use gristmill_uop::text::print_node;
 use gristmill_uop::{Graph, Id, Op, Scalar};
@@ -37,7 +37,7 @@ pub fn check_widths(g: &Graph, kernel: &KernelCode, machine: &Machine) -> Checke
             let narrow = match s {
                 Statement::Define(id) if g[*id].op == Op::Load => {
                     let n = &g[*id];
-                    (!legalise::is_whole(g, n.src[0], n.src[1], n.dtype.scalar, least as i64)).then_some(*id)
+                    (!loads::is_whole(g, n.src[0], n.src[1], n.dtype.scalar, least as i64)).then_some(*id)
                 }
                 Statement::Write(_, _, value) if !machine.part_writes => {
                     (g.scalar(*value).bytes() < least).then_some(*value)

@@ -11,7 +11,7 @@ use super::feed_forward;
 use super::moe;
 use super::rope::RopeTable;
 use super::step::StepBuilder;
-use super::tensors::{Checked, TensorTable, TensorSpec, LayerWeights};
+use super::tensors::{Checked, LayerWeights, TensorSpec, TensorTable};
 use super::{Bind, Model, ModelInfo, Result, Tensors};
 use crate::gguf::{Metadata, Role};
 pub(super) use family::{Family, Windows};
@@ -95,7 +95,8 @@ impl Model for Decoder {
     fn build(&self, step: &mut StepBuilder) {
         let h = &self.hyper;
         let plain = EmbedAndHead::plain(h.layers, h.d, h.vocabulary, h.eps);
-        let ends = EmbedAndHead { embedding_scale: h.factors.embedding, logit_scale: h.factors.logits, cap: h.cap, ..plain };
+        let ends =
+            EmbedAndHead { embedding_scale: h.factors.embedding, logit_scale: h.factors.logits, cap: h.cap, ..plain };
         ends.embed(step, &self.tensors.globals);
         for (layer, weights) in self.tensors.blocks.iter().enumerate() {
             block(step, &self.family, h, weights, layer);

@@ -1,7 +1,7 @@
 //! Hyper-parameters of `deepseek2`: read from metadata and validated once.
 
 use super::super::cache::Component;
-use super::super::moe::{Experts, Gating, ExpertKind};
+use super::super::moe::{ExpertKind, Experts, Gating};
 use super::super::reader::Reader;
 use super::super::rope::Scaling;
 use super::super::{Error, Result, Tensors};

@@ -3,7 +3,7 @@
 use super::super::Bind;
 use super::super::feed_forward;
 use super::super::moe;
-use super::super::step::{AttentionMask, StepFunction, StepBuilder};
+use super::super::step::{AttentionMask, StepBuilder, StepFunction};
 use super::super::tensors::LayerWeights;
 use super::hyper::DeepseekHparams;
 use gristmill_tensor::dims;
@@ -41,7 +41,13 @@ fn latent_heads<'g>(s: &'g StepFunction, h: &DeepseekHparams, w: &LayerWeights) 
 
 /// Computes multi-head latent attention of normed rows `x [n, d]` and writes their cache
 /// rows. Returns `[n, d]`.
-fn attention<'g>(s: &'g StepFunction, h: &DeepseekHparams, w: &LayerWeights, layer: usize, x: Tensor<'g>) -> Tensor<'g> {
+fn attention<'g>(
+    s: &'g StepFunction,
+    h: &DeepseekHparams,
+    w: &LayerWeights,
+    layer: usize,
+    x: Tensor<'g>,
+) -> Tensor<'g> {
     let (n, heads) = (s.tokens(), h.heads);
     let turns = s.rope(0, h.rope);
     let q = match h.q_rank {

@@ -1,6 +1,6 @@
 //! Tensor table of a `deepseek2` model.
 
-use super::super::tensors::{TensorTable, TensorSpec};
+use super::super::tensors::{TensorSpec, TensorTable};
 use super::super::{Tensors, feed_forward};
 use super::hyper::DeepseekHparams;
 use crate::gguf::Role;

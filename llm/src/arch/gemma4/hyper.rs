@@ -1,7 +1,7 @@
 //! Hyper-parameters of `gemma4`: read from metadata and validated once.
 
 use super::super::attention::Grouped;
-use super::super::moe::{Experts, ExpertKind};
+use super::super::moe::{ExpertKind, Experts};
 use super::super::reader::{LOGIT_CAP, Reader};
 use super::super::rope::{RopeTable, Scaling, divisors, frequencies};
 use super::super::{Result, Tensors};

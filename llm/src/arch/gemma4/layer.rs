@@ -2,7 +2,7 @@
 //! post-norms and a residual addition. Then comes the optional per-layer token input, and a scale
 //! of the output.
 
-use super::super::step::{StepFunction, StepBuilder};
+use super::super::step::{StepBuilder, StepFunction};
 use super::super::tensors::LayerWeights;
 use super::super::{Bind, feed_forward, moe};
 use super::hyper::Gemma4Hparams;
@@ -67,6 +67,6 @@ pub(super) fn block(step: &mut StepBuilder, h: &Gemma4Hparams, w: &LayerWeights,
 /// Projects the layer's token input, gated by rows `x [n, d]`, to `[n, d]`.
 fn own<'g>(s: &'g StepFunction, h: &Gemma4Hparams, w: &LayerWeights, layer: usize, x: Tensor<'g>) -> Tensor<'g> {
     let gate = s.linear(w, x, "inp_gate.weight");
-    let gated = Glu::Geglu.of(gate, s.layer_input(layer, h.layers, h.input));
+    let gated = Glu::Geglu.apply(gate, s.layer_input(layer, h.layers, h.input));
     s.linear(w, gated, "proj.weight")
 }

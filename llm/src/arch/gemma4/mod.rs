@@ -14,7 +14,7 @@ use super::feed_forward;
 use super::reader::Reader;
 use super::rope::RopeTable;
 use super::step::StepBuilder;
-use super::tensors::{Checked, TensorTable, TensorSpec};
+use super::tensors::{Checked, TensorSpec, TensorTable};
 use super::{Architecture, Model, ModelInfo, Result, Tensors};
 use crate::gguf::{Metadata, Role};
 use hyper::Gemma4Hparams;

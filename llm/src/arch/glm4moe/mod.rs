@@ -5,10 +5,11 @@
 use super::Architecture;
 use super::attention::Norms;
 use super::decoder::Family;
-use super::moe::{Gating, ExpertKind};
+use super::moe::{ExpertKind, Gating};
 use gristmill_tensor::nn::Pairing;
 
-const EXPERTS: ExpertKind = ExpertKind { gating: Gating::Sigmoid, weighting: None, needs: &["exp_probs_b.bias"], ..ExpertKind::SOFTMAX };
+const EXPERTS: ExpertKind =
+    ExpertKind { gating: Gating::Sigmoid, weighting: None, needs: &["exp_probs_b.bias"], ..ExpertKind::SOFTMAX };
 const FAMILY: Family = Family {
     norms: Norms::HeadsIfThere,
     biases: true,

@@ -4,7 +4,7 @@
 
 use super::Architecture;
 use super::decoder::{Family, Windows};
-use super::moe::{Gating, ExpertKind, Weighting};
+use super::moe::{ExpertKind, Gating, Weighting};
 use gristmill_tensor::nn::{Glu, Pairing};
 
 const EXPERTS: ExpertKind = ExpertKind {

@@ -4,7 +4,7 @@
 use super::Architecture;
 use super::attention::Norms;
 use super::decoder::Family;
-use super::moe::{Gating, ExpertKind};
+use super::moe::{ExpertKind, Gating};
 use gristmill_tensor::nn::Pairing;
 
 const EXPERTS: ExpertKind = ExpertKind { gating: Gating::Sigmoid, needs: &["exp_probs_b.bias"], ..ExpertKind::SOFTMAX };

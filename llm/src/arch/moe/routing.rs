@@ -102,7 +102,13 @@ impl Routing {
     }
     /// Computes expert indices `[n, used]` i32 and weights `[n, used]` f32 of rows `x [n, d]`.
     /// Router inputs and arithmetic are f32.
-    pub(super) fn write<'g>(&self, s: &'g StepFunction, w: &LayerWeights, x: Tensor<'g>, used: usize) -> (Tensor<'g>, Tensor<'g>) {
+    pub(super) fn write<'g>(
+        &self,
+        s: &'g StepFunction,
+        w: &LayerWeights,
+        x: Tensor<'g>,
+        used: usize,
+    ) -> (Tensor<'g>, Tensor<'g>) {
         let mut logits = x.linear(s.weight(w, "ffn_gate_inp.weight"));
         if w.has("ffn_gate_inp.bias") {
             logits = logits + s.weight(w, "ffn_gate_inp.bias");

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::arch::tensors::{Checked, TensorTable};
-use crate::arch::{Bind, Functions, Logits, Options, Plan, Pools, StepBuilder, Tensors, StepKind};
+use crate::arch::{Bind, Functions, Logits, Options, Plan, Pools, StepBuilder, StepKind, Tensors};
 use gristmill_encodings::F32;
 use gristmill_tensor::dims;
 use gristmill_tensor::evaluate::{Env, evaluate_all};

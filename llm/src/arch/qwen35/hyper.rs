@@ -2,7 +2,7 @@
 
 use super::super::attention::Grouped;
 use super::super::cache::{CacheSpec, Component};
-use super::super::moe::{Experts, ExpertKind};
+use super::super::moe::{ExpertKind, Experts};
 use super::super::reader::Reader;
 use super::super::rope::{Scaling, frequencies};
 use super::super::{Result, Tensors};

@@ -1,7 +1,7 @@
 //! A block of `qwen35`: gated attention or a gated delta net, then a feed-forward or experts, each
 //! with a residual addition.
 
-use super::super::step::{StepFunction, StepBuilder};
+use super::super::step::{StepBuilder, StepFunction};
 use super::super::tensors::LayerWeights;
 use super::super::{Bind, feed_forward, moe};
 use super::hyper::{DeltaNet, Qwen35Hparams};
@@ -36,7 +36,14 @@ pub(super) fn block(step: &mut StepBuilder, h: &Qwen35Hparams, w: &LayerWeights,
 }
 
 /// Computes the gated delta net of normed rows `x [n, d]`. Returns `[n, d]`.
-fn delta_net<'g>(s: &'g StepFunction, h: &DeltaNet, eps: f64, w: &LayerWeights, layer: usize, x: Tensor<'g>) -> Tensor<'g> {
+fn delta_net<'g>(
+    s: &'g StepFunction,
+    h: &DeltaNet,
+    eps: f64,
+    w: &LayerWeights,
+    layer: usize,
+    x: Tensor<'g>,
+) -> Tensor<'g> {
     let (n, width, heads) = (s.tokens(), h.width, h.heads);
     let [keys, values] = h.widths();
     let mixed = convolution(s, h, w, layer, s.linear(w, x, "attn_qkv.weight"));

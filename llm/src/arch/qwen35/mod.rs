@@ -11,7 +11,7 @@ use super::embed_head::EmbedAndHead;
 use super::feed_forward;
 use super::rope::RopeTable;
 use super::step::StepBuilder;
-use super::tensors::{Checked, TensorTable, TensorSpec};
+use super::tensors::{Checked, TensorSpec, TensorTable};
 use super::{Architecture, Model, ModelInfo, Result, Tensors};
 use crate::gguf::{Metadata, Role};
 use hyper::{DeltaNet, Qwen35Hparams};
@@ -56,8 +56,13 @@ fn table(h: &Qwen35Hparams, there: &dyn Tensors) -> Vec<TensorSpec> {
         t.block(layer);
         match h.attends(layer) {
             true => {
-                let parts =
-                    QkvTensors { before: true, norms: Norms::Heads, biases: false, sinks: false, keys_as_values: false };
+                let parts = QkvTensors {
+                    before: true,
+                    norms: Norms::Heads,
+                    biases: false,
+                    sinks: false,
+                    keys_as_values: false,
+                };
                 h.attention.tensors(&mut t, h.d, parts);
             }
             false => delta_net(&mut t, &h.delta, h.d),

@@ -63,7 +63,12 @@ impl StepFunction<'_> {
     ///
     /// In a mixed batch the chunk's last token is also attended to with the decode tokens, so that
     /// the paged part is never empty; that result is discarded.
-    pub fn attention<'g>(&'g self, q: &[Tensor<'g>], [k, v]: [Views<Tensor<'g>>; 2], of: AttentionMask<'g>) -> Tensor<'g> {
+    pub fn attention<'g>(
+        &'g self,
+        q: &[Tensor<'g>],
+        [k, v]: [Views<Tensor<'g>>; 2],
+        of: AttentionMask<'g>,
+    ) -> Tensor<'g> {
         let both = k.zip(v);
         let n = self.chunk_tokens();
         // Each part is sliced and rounded before the concatenation, so that the compiler sees f16
@@ -141,7 +146,8 @@ impl StepFunction<'_> {
     ) -> (Views<Tensor<'g>>, usize) {
         let (cache, group) = (self.options.cache, group_of(c.width));
         let window = c.window;
-        let numbers = CacheRows { bind: Bind::State(layer, plane), name: c.name, width: c.width, scalar: cache, window };
+        let numbers =
+            CacheRows { bind: Bind::State(layer, plane), name: c.name, width: c.width, scalar: cache, window };
         let numbers = self.write_rows(numbers, values.first().copied());
         if cache.is_float() {
             return (numbers.map(|rows| rows.cast(Scalar::F32)), plane + 1);

@@ -1,6 +1,6 @@
 //! Tests of replies in every markup, split at every position.
 
-use super::{Begins, ReplyPart, Reply, Schemas};
+use super::{Begins, Reply, ReplyPart, Schemas};
 use crate::chat::markup::{JSON, Markup, TABLE, all_markers};
 use crate::chat::spell::{self, Spelt};
 use proptest::prelude::*;

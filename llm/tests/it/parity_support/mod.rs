@@ -1,11 +1,11 @@
-//! Tiny models as files, tables of logits, and a plan run step by step on any device.
+//! Tiny models as files, tables of logits, and plans run step by step on any device.
 
 pub mod schedules;
 pub mod tables;
 
 use crate::golden_support::{Fixture, VARIABLES, Way, of_one_sequence};
 use gristmill_backend::{Opened, Options as DeviceOptions, open};
-use gristmill_compiler::layout::Layout;
+use gristmill_compiler::ir::layout::Layout;
 use gristmill_compiler::{Cheapest, Decision, Policy};
 use gristmill_encodings::F32;
 use gristmill_llm::arch::deepseek2::{Deepseek2, DeepseekHparams};
@@ -22,18 +22,19 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use tables::argmax;
 
-/// A file that ships with the program.
+/// Returns the path of a file that ships with the program.
 pub fn asset(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../assets").join(name)
 }
 
-/// The folder of the large reference files.
+/// Returns the folder of the large reference files.
 #[cfg(feature = "reference-tests")]
 pub fn reference() -> PathBuf {
     std::env::var_os("GRISTMILL_REFERENCE").map(PathBuf::from).expect("GRISTMILL_REFERENCE names the folder")
 }
 
-/// How logits differ from the truth by more than `limit` of the largest, or in an argmax, if they do.
+/// Describes the first logit that differs from the truth by more than `limit` of the largest, or a
+/// different argmax; `None` if there is none.
 pub fn far(found: &[f32], want: &[Vec<f64>], limit: f64) -> Option<String> {
     let scale = want.iter().flatten().fold(0f64, |m, v| m.max(v.abs()));
     assert_eq!(found.len(), want.len() * want[0].len());
@@ -51,7 +52,7 @@ pub fn far(found: &[f32], want: &[Vec<f64>], limit: f64) -> Option<String> {
     None
 }
 
-/// A tiny model as a GGUF file, its matrices in this encoding (a plain one).
+/// Writes a tiny model as a GGUF file with its matrices in a plain encoding.
 pub fn file_of(fixture: &Fixture, encoding: EncodingRef) -> Gguf {
     let mut names: Vec<&String> = fixture.dims.keys().collect();
     names.sort();
@@ -71,7 +72,7 @@ pub fn file_of(fixture: &Fixture, encoding: EncodingRef) -> Gguf {
     Gguf::from_bytes(writer.finish().expect("a file")).expect("readable")
 }
 
-/// Keeps every function in the form that it has.
+/// Keeps every function in its given form.
 pub struct AsGiven;
 
 impl Policy for AsGiven {
@@ -80,7 +81,7 @@ impl Policy for AsGiven {
     }
 }
 
-/// The model of a file; `latent_eps` overrides the epsilon of the latent norms.
+/// Loads the model of a file; `latent_eps` overrides the epsilon of the latent norms.
 fn model_of(file: &Gguf, latent_eps: Option<f64>) -> Deepseek2 {
     let mut hyper = DeepseekHparams::read(file.metadata(), file).expect("hyper-parameters");
     if let Some(eps) = latent_eps {
@@ -96,7 +97,8 @@ fn bytes_of(file: &Gguf, name: &str) -> Vec<u8> {
     data
 }
 
-/// Logits after every token, one at a time, by the evaluator. The rope table is the device's, in f32.
+/// Returns the evaluator's logits after every token, one at a time. The RoPE table is the
+/// device's, in f32.
 pub fn truth(file: &Gguf, tokens: &[i64], latent_eps: Option<f64>) -> Vec<Vec<f64>> {
     let model = model_of(file, latent_eps);
     let rows = tokens.len() + 1;
@@ -137,7 +139,8 @@ pub fn truth(file: &Gguf, tokens: &[i64], latent_eps: Option<f64>) -> Vec<Vec<f6
     out
 }
 
-/// Logits after every token on a device, by the plan of that way of running, in float arithmetic. What is not a state begins as NaN.
+/// Returns a device's logits after every token, in float arithmetic. All buffers except
+/// states begin as NaN.
 pub fn on_device(
     device: &str,
     file: &Gguf,
@@ -152,23 +155,23 @@ pub fn on_device(
     run.on(opened.expect("a device"), policy)
 }
 
-/// Rows of a cache that these tokens take.
+/// Returns the cache rows that these tokens take.
 fn rows_of(tokens: &[i64], way: Way) -> usize {
     Options::rows_for(tokens.len(), way.chunk.unwrap_or(1))
 }
 
-/// A model of a file that is run without an engine, so that a policy answers its decisions.
+/// A model of a file that runs without an engine, so that a policy answers its decisions.
 pub struct Run<'a> {
     pub model: &'a dyn Model,
     pub file: &'a Gguf,
-    /// Tokens of context that rotations are for.
+    /// Context in tokens for the RoPE tables.
     pub context: usize,
     pub tokens: &'a [i64],
     pub way: Way,
 }
 
 impl Run<'_> {
-    /// Logits after every token on that device. What is not a state begins as NaN.
+    /// Returns logits after every token on that device. All buffers except states begin as NaN.
     pub fn on(&self, opened: Opened, policy: &mut dyn Policy) -> Vec<f32> {
         let Run { model, tokens, way, .. } = *self;
         let class = way.chunk.map_or(StepKind::Decode, |max| StepKind::Prefill { max });
@@ -195,7 +198,7 @@ impl Run<'_> {
         }
         out
     }
-    /// The calls of a plan with buffers for what they bind, weights as their functions read them.
+    /// Binds buffers to the calls of a plan, with weights in the layouts that the functions read.
     fn bound(&self, jit: &mut Jit, plan: &Plan, ready: Vec<Arc<Ready>>) -> (Vec<Call>, HashMap<Bind, Buffer>) {
         let mut buffers: HashMap<Bind, Buffer> = HashMap::new();
         let mut layouts: HashMap<&str, Layout> = HashMap::new();
@@ -209,7 +212,8 @@ impl Run<'_> {
                     assert_eq!(*layouts.entry(name).or_insert(layout), layout, "{name} lies in two ways");
                 }
                 if let Bind::LayerInput(layer @ 1..) = bind {
-                    // A layer's begin within those of all layers, which the first function writes.
+                    // A layer's inputs are a slice of those of all layers, which
+                    // the first function writes.
                     let (all, begin) = (&buffers[&Bind::LayerInput(0)], layer * self.model.layer_input() * 4);
                     args.push(all.slice(begin, all.len() - begin).expect("inputs of every layer"));
                     continue;
@@ -221,7 +225,7 @@ impl Run<'_> {
         }
         (calls, buffers)
     }
-    /// A buffer for what is bound to a slot.
+    /// Returns a buffer for the bind of a slot.
     fn filled(&self, jit: &mut Jit, bind: &Bind, slot: &Slot, layout: Layout) -> Buffer {
         let size = slot.storage.bytes(&slot.dims).expect("a size");
         let filled = |bytes: &[u8]| {
@@ -246,16 +250,17 @@ impl Run<'_> {
                 let table = self.model.rope_tables(self.context)[*table].rows(rows);
                 filled(&table.iter().flat_map(|v| v.to_le_bytes()).collect::<Vec<u8>>())
             }
-            // As a device gives it: zeros.
+            // Zeros, as a device allocates it.
             (Bind::State(..), _) => filled(&vec![0; size]),
-            // What is bound for the last layers reaches as far behind them as there are layers before.
+            // Slices for the last layers extend past the end by the inputs of all earlier layers.
             (Bind::LayerInput(_), _) => filled(&vec![0xff; 2 * size]),
             _ => filled(&vec![0xff; size]),
         }
     }
 }
 
-/// A test of each kind of family whose sequences share a pool of pages: `$check` of its name and the quantisation of its file. All of them are `$all`.
+/// Defines a test for each kind of family with sequences that share a page pool: `$check` gets the
+/// name and the quantisation of its file. `$all` lists all of them.
 macro_rules! of_families_over_pools {
     ($check:path, $all:ident) => {
         $crate::parity_support::of_families_over_pools! { @tests $check, $all,

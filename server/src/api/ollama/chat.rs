@@ -1,15 +1,15 @@
 //! `/api/chat`.
 
-use super::encoder::{OllamaEndpoint, OllamaEncoder};
+use super::encoder::{OllamaEncoder, OllamaEndpoint};
 use super::keep_alive;
 use super::messages::{OllamaMessage, OllamaTool, convert, tools};
 use super::options::{Options, check_fields, names, request, thinking};
 use crate::api::date::date;
 use crate::api::interface::Interface;
 use crate::core::error::RequestError;
+use crate::core::field_names::FieldNames;
 use crate::core::model::{Served, now};
 use crate::core::models::policy::KeepAlive;
-use crate::core::field_names::FieldNames;
 use crate::core::request::{GenerateRequest, Input};
 use serde::Deserialize;
 use serde_json::{Map, Value, json};

@@ -6,7 +6,7 @@ use crate::api::interface::ResponseEncoder;
 use crate::core::error::RequestError;
 use crate::core::event::{Finish, Usage};
 use crate::core::model::{Served, now};
-use crate::core::output::{FinishedReply, ToolCall, OutputEvent};
+use crate::core::output::{FinishedReply, OutputEvent, ToolCall};
 use crate::net::stream::{Chunk, Framing};
 use axum::Json;
 use axum::response::{IntoResponse, Response};

@@ -1,14 +1,14 @@
 //! `/api/generate`.
 
-use super::encoder::{OllamaEndpoint, OllamaEncoder};
+use super::encoder::{OllamaEncoder, OllamaEndpoint};
 use super::keep_alive;
 use super::options::{Options, check_fields, names, request, thinking};
 use crate::api::date::date;
 use crate::api::interface::Interface;
 use crate::core::error::RequestError;
+use crate::core::field_names::FieldNames;
 use crate::core::model::{Served, now};
 use crate::core::models::policy::KeepAlive;
-use crate::core::field_names::FieldNames;
 use crate::core::request::{GenerateRequest, Input, PromptText};
 use gristmill_llm::chat::Message;
 use serde::Deserialize;

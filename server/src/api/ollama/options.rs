@@ -2,8 +2,8 @@
 
 use crate::core::constraint::grammar::OutputFormat;
 use crate::core::error::RequestError;
-use crate::core::model::Served;
 use crate::core::field_names::FieldNames;
+use crate::core::model::Served;
 use crate::core::request::{GenerateRequest, Input, Thinking};
 use crate::core::sampling::SamplingOptions;
 use serde::Deserialize;

@@ -61,7 +61,9 @@ pub fn grammar(
     let mut rules = String::new();
     match form {
         None => {}
-        Some(OutputFormat::Lark(text) | OutputFormat::Gbnf(text)) if !calls.is_empty() || text.len() > MAX_GRAMMAR_BYTES => {
+        Some(OutputFormat::Lark(text) | OutputFormat::Gbnf(text))
+            if !calls.is_empty() || text.len() > MAX_GRAMMAR_BYTES =>
+        {
             return Err(format!("it may have {MAX_GRAMMAR_BYTES} bytes, and stands alone, without tools"));
         }
         Some(OutputFormat::Lark(text)) => return Ok(TopLevelGrammar::from_lark(text.clone())),
@@ -90,9 +92,13 @@ pub fn grammar(
 fn answer(form: &OutputFormat) -> Result<String, String> {
     match form {
         OutputFormat::Schema(schema) => Ok(format!("%json {}", compact(schema))),
-        OutputFormat::Regex(regex) if regex.len() > MAX_GRAMMAR_BYTES => Err(format!("it may have {MAX_GRAMMAR_BYTES} bytes")),
+        OutputFormat::Regex(regex) if regex.len() > MAX_GRAMMAR_BYTES => {
+            Err(format!("it may have {MAX_GRAMMAR_BYTES} bytes"))
+        }
         OutputFormat::Regex(regex) => Ok(format!("/{}/", slashed(regex))),
-        OutputFormat::Choice(texts) if texts.is_empty() || texts.iter().map(String::len).sum::<usize>() > MAX_GRAMMAR_BYTES => {
+        OutputFormat::Choice(texts)
+            if texts.is_empty() || texts.iter().map(String::len).sum::<usize>() > MAX_GRAMMAR_BYTES =>
+        {
             Err(format!("it must name some texts, of {MAX_GRAMMAR_BYTES} bytes in all"))
         }
         OutputFormat::Choice(texts) => Ok(texts.iter().map(|text| literal(text)).collect::<Vec<_>>().join(" | ")),

@@ -5,7 +5,7 @@ use crate::core::error::RequestError;
 use crate::core::load::Load;
 use crate::core::loading::Loading;
 use crate::core::metrics::ModelMetrics;
-use crate::core::model::{ModelFacts, Served, ModelText, now};
+use crate::core::model::{ModelFacts, ModelText, Served, now};
 use crate::core::models::names::Names;
 use crate::core::queue::Queue;
 use gristmill_llm::arch::Options;

@@ -84,7 +84,9 @@ pub fn decide(need: u64, free: u64, most: Option<usize>, residents: &[Resident])
         }
     }
     if !fits(&with(&told)) {
-        return EvictionDecision::TooLarge(residents.iter().fold(free, |sum, resident| sum.saturating_add(resident.bytes)));
+        return EvictionDecision::TooLarge(
+            residents.iter().fold(free, |sum, resident| sum.saturating_add(resident.bytes)),
+        );
     }
     // The last may have made room enough without those before it: who was used latest stays first.
     for at in told.clone().into_iter().rev() {

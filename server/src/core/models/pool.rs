@@ -10,7 +10,7 @@ use crate::core::error::RequestError;
 use crate::core::event::Event;
 use crate::core::limits::Limits;
 use crate::core::load::Load;
-use crate::core::loading::{Loading, LoadStep};
+use crate::core::loading::{LoadStep, Loading};
 use crate::core::metrics::{Metrics, ModelMetrics};
 use crate::core::model::Served;
 use crate::core::models::entry::{LoadError, ModelEntry, ModelSpec};

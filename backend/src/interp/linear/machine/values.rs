@@ -1,4 +1,4 @@
-//! What a statement defines: loads, products of a workgroup's threads, and operations of each thread.
+//! Values of defining statements: loads, MMA products, and operations of single threads.
 
 use super::super::super::fault::Fault;
 use super::super::memory::At;
@@ -9,7 +9,7 @@ use gristmill_uop::fragment::{self, Fragment, UNIT};
 use gristmill_uop::{Arg, Id, Node, Op, Scalar};
 
 impl LinearMachine<'_> {
-    /// The words of a tile of operands, row by row.
+    /// Loads the words of an operand tile, row by row.
     fn load_tile(&mut self, id: Id) -> Result<Vec<Value>, Fault> {
         let n = &self.g[id];
         let Arg::Ints(numbers) = &n.arg else { return Err(Fault::Graph("a tile without a stride".into())) };
@@ -28,7 +28,7 @@ impl LinearMachine<'_> {
         }
         Ok(out)
     }
-    /// What is loaded, lane by lane, of thread after thread.
+    /// Loads the lanes of all threads, thread by thread.
     pub(super) fn load(&mut self, id: Id) -> Result<Vec<Value>, Fault> {
         let n = &self.g[id];
         let (unit, scalar) = (self.g.unit_bytes(n.src[0]), n.dtype.scalar);
@@ -42,7 +42,7 @@ impl LinearMachine<'_> {
         }
         Ok(out)
     }
-    /// A node's lanes, of thread after thread.
+    /// Computes the lanes of a node, thread by thread.
     pub(super) fn node(&mut self, id: Id) -> Result<Vec<Value>, Fault> {
         let g = self.g;
         let n = &g[id];
@@ -73,11 +73,11 @@ impl LinearMachine<'_> {
             }
         }
     }
-    /// A product of each warp.
+    /// Computes an MMA for each warp.
     fn product(&self, n: &Node) -> Result<Vec<Value>, Fault> {
         let no_fragment = || Fault::Graph(format!("{:?} of no fragment", n.op));
         let of = Fragment::of_product(n).ok_or_else(no_fragment)?;
-        // Bytes of rows may be without a sign.
+        // Bytes of rows may be unsigned.
         let rows = if matches!(n.arg, Arg::Int(_)) && n.op == Op::Mma { Scalar::U8 } else { of.operand };
         let mut out = Vec::with_capacity(self.threads * n.dtype.lanes as usize);
         for warp in (0..self.threads).step_by(of.sums.lanes() as usize) {
@@ -91,7 +91,7 @@ impl LinearMachine<'_> {
         }
         Ok(out)
     }
-    /// A product of each group of warps, whose columns lie in memory that they share.
+    /// Computes a warp-group MMA, with columns in shared memory.
     fn product_of_group(&mut self, n: &Node) -> Result<Vec<Value>, Fault> {
         let of = Fragment::of_product(n).filter(|of| of.is_of_group());
         let of = of.ok_or_else(|| Fault::Graph(format!("{:?} of no fragment", n.op)))?;
@@ -120,7 +120,7 @@ impl LinearMachine<'_> {
         }
         Ok(out)
     }
-    /// The halves of so many units that a group of threads reads from a place on.
+    /// Loads the halves of `units` units from an address on, as the group's first thread.
     fn halves(&mut self, [buffer, at]: [Id; 2], units: i64, group: usize) -> Result<Vec<i64>, Fault> {
         let first = self.index(at, group) * self.g.unit_bytes(buffer);
         let word = |i: i64| At { buffer, byte: first + 4 * i };
@@ -128,7 +128,8 @@ impl LinearMachine<'_> {
         let halves = words.map(|word| word.map(|w| [w.int() & 0xffff, w.int() >> 16 & 0xffff]));
         Ok(halves.collect::<Result<Vec<_>, Fault>>()?.concat())
     }
-    /// Most of what there is to do: no memory is taken for single threads.
+    /// Computes an elementwise op. It is the most frequent case, so it
+    /// allocates nothing per thread.
     fn elementwise(&self, id: Id) -> Result<Vec<Value>, Fault> {
         let n = &self.g[id];
         let mut slots = [0; 3];
@@ -143,7 +144,7 @@ impl LinearMachine<'_> {
                 for (x, slot) in x.iter_mut().zip(slots) {
                     *x = thread[slot + lane];
                 }
-                // What has no meaning is a division or a shift by such a number.
+                // Only divisions and shifts are undefined for some second operands.
                 let undefined = || Fault::Operand { op: n.op.name(), value: x[1].int() };
                 out.push(fold::apply(n.op, &x[..slots.len()], n.dtype.scalar).ok_or_else(undefined)?);
             }

@@ -1,0 +1,50 @@
+//! The price of a launch's plan: what the kernel costs by its bytes and operations, or what its waits for memory take, if that is more. A thread waits once for
+//! all loads that stand together, and workgroups that a unit has no room for wait for those before them.
+
+use gristmill_uop::launch::{Dependents, LaunchPlan};
+use gristmill_uop::target::Target;
+
+/// What is known of a launch.
+#[derive(Clone, Copy, Debug)]
+pub struct Waiting {
+    /// Its seconds by bytes and operations.
+    pub seconds: f64,
+    /// Workgroups that come to each unit.
+    pub workgroups_per_unit: f64,
+    /// Bytes that threads of a workgroup share.
+    pub scratch: usize,
+    /// How often a thread waits for memory.
+    pub waits: f64,
+}
+
+/// Seconds of the launch with that plan.
+pub fn launch(of: Waiting, plan: &LaunchPlan, target: &Target) -> f64 {
+    let machine = &target.machine;
+    // The split between shared memory and cache bounds how many workgroups have a place, too.
+    let share = plan.shared.map(|percent| machine.shared_per_unit as i64 * percent / 100);
+    let places = share.map_or(i64::MAX, |bytes| bytes / of.scratch.max(1) as i64);
+    let at_once = plan.resident.min(places).max(1) as f64;
+    let waits = (of.workgroups_per_unit / at_once).ceil().max(1.0) * of.waits * machine.latency;
+    // Whoever starts at the end of this kernel has asked for nothing meanwhile.
+    let late = if plan.dependents == Dependents::End { machine.latency } else { 0.0 };
+    of.seconds.max(machine.launch + waits) + late
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rounds_and_waits_have_a_price() {
+        let target = Target::named("h200");
+        let of = Waiting { seconds: 3.5e-6, workgroups_per_unit: 4.0, scratch: 96 << 10, waits: 10.0 };
+        let plan = LaunchPlan { resident: 2, words: 32, iterations: 8, ..LaunchPlan::default() };
+        let cost = |of: Waiting, plan: LaunchPlan| launch(of, &plan, &target);
+        assert!(cost(of, plan) < cost(of, LaunchPlan { resident: 1, ..plan }));
+        assert!(cost(of, plan) < cost(Waiting { waits: 20.0, ..of }, plan));
+        assert!(cost(of, plan) > cost(of, LaunchPlan { dependents: Dependents::Entry, ..plan }));
+        // Half of 228 KiB holds one workgroup of 96.
+        assert!(cost(of, plan) < cost(of, LaunchPlan { shared: Some(50), ..plan }));
+        assert_eq!(cost(of, plan), cost(of, LaunchPlan { shared: Some(100), ..plan }));
+    }
+}

@@ -1,0 +1,16 @@
+//! The vocabulary that all later rooms share: nests and their ranges, matrix products that nests are, layouts of weights, hints, and titles.
+
+pub mod hints;
+pub mod layout;
+pub mod nest;
+pub mod parse;
+pub(crate) mod size_estimate;
+pub(crate) mod title;
+
+/// Matrix products, recognised in nests.
+pub mod mma {
+    pub mod fragment;
+    pub(crate) mod lane_tile;
+    pub mod product;
+    pub mod tile_axes;
+}

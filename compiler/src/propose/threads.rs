@@ -1,0 +1,300 @@
+//! Proposals for how the threads of a workgroup share a nest (`map/simt.rs`).
+
+use crate::cost::occupancy::room_of_threads;
+use crate::decompose::f16_mma::QUAD;
+use crate::ir::nest::{Nest, floor_power, outermost_reductions, workgroups};
+use crate::plan::nest_view::{NestView, along, divided, fixed, is, loads, most, reductions, walked, widest};
+use crate::plan::{Along, Counted, NestPlan, Proposal, ThreadSum, Threads, proposals};
+use gristmill_uop::target::Target;
+use gristmill_uop::{Arg, Graph, Id, Node, Op, RangeKind};
+
+/// Lanes that are enough for loads of whole sectors: of 32 bytes, words of 4.
+const LANES_OF_SECTOR: i64 = 8;
+/// Steps of a reduction that are taken at once, whose loads wait together. More cost registers and text: sixteen copies of a short context's loop took an H200 2 % of GLM's step (experiments, 36).
+const STEPS_AT_ONCE: i64 = 4;
+/// Terms of a step that has enough loads of its own: more steps at once would only be more text.
+const TERMS_OF_WIDE_STEP: i64 = 64;
+/// Steps that are taken at once of a reduction whose length is data, at most, where the nest does not fill the machine: in whole rounds of 18, GLM behind 16,384 positions
+/// on an H200 366 to 381 tokens a second (experiments, 48); 16 of 257 before, 277 to 309 (36). Else [`STEPS_AT_ONCE`].
+const STEPS_IN_FLIGHT: i64 = 18;
+/// Most output elements of a thread that share an operand. Not measured: more save loads of it and leave fewer threads for the rest.
+const MOST_REPEATED_OUTPUTS: i64 = 8;
+/// Most accumulators of a thread. Not measured: more save loads of operands, and leave an H200's unit one workgroup instead of two (`held` in `cost/occupancy.rs`).
+const MOST_ACCUMULATORS: i64 = 32;
+/// Elements of each thread in an iteration of a loop that nests share from which on it takes neighbours of what is computed of stages alone, without a sum: a prompt's weights of
+/// attention, 16 a thread, took 18 instructions each, most of them for its place, and 8 with four at once. With fewer elements threads are what hides latency.
+const ELEMENTS_OF_NEIGHBOURS: i64 = 16;
+
+/// How threads could share a nest whose reductions over the same terms are one loop, the heuristic's choice first, and alone unless all are wanted.
+pub fn threads(g: &Graph, nest: &Nest, target: &Target, all: bool) -> Vec<Proposal<NestPlan>> {
+    if nest.closed.iter().any(|&r| is(g, r, RangeKind::Vector)) {
+        return counted(g, nest, target.threads as i64);
+    }
+    let threads = target.threads as i64;
+    let (subgroup, registers) = (target.machine.subgroup, target.registers as i64);
+    let fills = workgroups(g, &[nest.value, nest.offset]) > room_of_threads(target);
+    let least = target.machine.least_bytes as i64;
+    let of = Sharing { g, nest, view: NestView::new(g, nest, threads), threads, subgroup, registers, least, fills };
+    let first = of.plan(of.along(), Limits::default());
+    if !all {
+        return proposals(NestPlan::Threads(first), []);
+    }
+    let (idle, turned) = (first.lanes, of.turned(first.along));
+    let none = Limits { width: 1, repeated: 1, terms: 1, steps: 1, ..Limits::default() };
+    let mut others = vec![
+        ("fewer lanes", of.plan(first.along, Limits { lanes: Some((idle / 2).max(1)), ..Limits::default() })),
+        ("one step at a time", of.plan(first.along, Limits { steps: 1, ..Limits::default() })),
+        ("narrow loads", of.plan(first.along, Limits { width: 1, terms: 1, ..Limits::default() })),
+        ("an element a thread", of.plan(first.along, Limits { width: 1, repeated: 1, ..Limits::default() })),
+        ("plain", of.plan(first.along, none)),
+    ];
+    if !of.view.own.is_empty() {
+        let more = Limits { lanes: Some((2 * idle).min(threads)), ..Limits::default() };
+        others.insert(1, ("more lanes", of.plan(first.along, more)));
+        others.push(("other neighbours", of.plan(turned, Limits::default())));
+    }
+    let of_threads = |plan| NestPlan::Threads(plan);
+    proposals(of_threads(first), others.into_iter().map(|(name, plan)| (name, of_threads(plan))))
+}
+
+/// A nest whose threads are counted already: several steps of a reduction at once, where that makes loads wide, and threads that are left for its steps.
+fn counted(g: &Graph, nest: &Nest, threads: i64) -> Vec<Proposal<NestPlan>> {
+    let counted: i64 = nest.closed.iter().filter(|&&r| is(g, r, RangeKind::Vector)).map(|&r| most(g, r)).product();
+    let longest = |n: Id| walked(g, n).into_iter().max_by_key(|&r| most(g, r));
+    let outermost: Vec<Id> = outermost_reductions(g, nest.value).into_iter().filter_map(longest).collect();
+    let shared = |lanes: i64| outermost.iter().all(|&r| fixed(g, r).is_some_and(|b| b % lanes == 0));
+    let idle = floor_power((threads / counted).max(1));
+    let lanes = (0..=idle.ilog2()).rev().map(|i| 1 << i).find(|&lanes| shared(lanes)).unwrap_or(1);
+    let steps = |lanes: i64, at_once: i64| {
+        let of = |&n: &Id| {
+            let longest = longest(n)?;
+            let lanes = if outermost.contains(&longest) { lanes } else { 1 };
+            // A step of many terms that stand beside one another is wide by itself.
+            let wide =
+                g[n].src[1..].iter().filter(|&&r| is(g, r, RangeKind::Unroll)).map(|&r| most(g, r)).product::<i64>();
+            Some(if wide < TERMS_OF_WIDE_STEP && fixed(g, longest).is_some_and(|b| b % (lanes * at_once) == 0) {
+                at_once
+            } else {
+                1
+            })
+        };
+        let steps = reductions(g, nest.value).iter().filter_map(of).collect();
+        NestPlan::Counted(Counted { lanes, steps })
+    };
+    let others = [
+        ("one step at a time", steps(lanes, 1)),
+        ("two steps at a time", steps(lanes, 2)),
+        ("sums apart", steps(1, STEPS_AT_ONCE)),
+    ];
+    proposals(steps(lanes, STEPS_AT_ONCE), others)
+}
+
+/// What a proposal keeps to.
+#[derive(Clone, Copy)]
+struct Limits {
+    /// Lanes of a group, if not those of the heuristic.
+    lanes: Option<i64>,
+    /// Neighbouring elements of a thread.
+    width: i64,
+    /// Elements of a thread that share an operand.
+    repeated: i64,
+    /// Terms of a lane that are neighbours.
+    terms: i64,
+    /// Steps at once, and where data says how many there are.
+    steps: i64,
+}
+
+impl Default for Limits {
+    fn default() -> Limits {
+        Limits {
+            lanes: None,
+            width: MOST_ACCUMULATORS,
+            repeated: MOST_REPEATED_OUTPUTS,
+            terms: i64::MAX,
+            steps: STEPS_AT_ONCE,
+        }
+    }
+}
+
+/// A nest and its threads.
+struct Sharing<'a> {
+    g: &'a Graph,
+    nest: &'a Nest,
+    view: NestView,
+    threads: i64,
+    /// Lanes that fold without a barrier.
+    subgroup: i64,
+    /// Registers of a thread.
+    registers: i64,
+    /// Bytes of the narrowest type that the machine has.
+    least: i64,
+    /// Does the nest alone have more workgroups than the machine has threads for at once?
+    fills: bool,
+}
+
+impl Sharing<'_> {
+    fn along(&self) -> Along {
+        let elements: i64 = self.view.shared.iter().map(|&r| most(self.g, r)).product();
+        let sums = self.view.own.len() + self.view.common.len();
+        if self.unpacks() || sums == 0 && self.elements_of_word() > 1 {
+            return Along::Output;
+        }
+        let of_stages = sums == 0 && loads(self.g, self.nest.value).is_empty();
+        if of_stages && self.is_in_shared_loop() && elements >= ELEMENTS_OF_NEIGHBOURS * self.threads {
+            return Along::Output;
+        }
+        along(self.g, self.nest.value, &self.view.own, &self.view.shared)
+    }
+    /// Is it computed anew in each iteration of a loop that nests share?
+    fn is_in_shared_loop(&self) -> bool {
+        let ranges = self.g.free_ranges(self.nest.value);
+        ranges.iter().any(|&r| self.g.range_kind(r) == Some(RangeKind::Fused))
+    }
+    /// Does it unpack a weight, in each iteration of such a loop, with enough elements for each thread to have those whose codes are bytes of a word? Not where elements have sums of their own; one that all of them
+    /// share, as the count that says whose weight it is, takes nothing from that, and where it did threads filled stages of halves one by one (experiments, 126).
+    fn unpacks(&self) -> bool {
+        let g = self.g;
+        let packed = |n: &Node| n.op == Op::Load && matches!(g[n.src[0]].arg, Arg::Packed(_, e) if e.elements > 1);
+        let elements: i64 = self.view.shared.iter().map(|&r| most(g, r)).product();
+        self.view.own.is_empty()
+            && elements >= QUAD * self.threads
+            && self.is_in_shared_loop()
+            && g.any(self.nest.value, |_, n| packed(n))
+    }
+    fn turned(&self, along: Along) -> Along {
+        if along == Along::Output { Along::Reduction } else { Along::Output }
+    }
+    fn plan(&self, along: Along, limits: Limits) -> Threads {
+        let g = self.g;
+        let all: i64 = self.view.shared.iter().map(|&r| most(g, r)).product();
+        let (width, (copies, outputs)) = match along {
+            Along::Output => {
+                let width = self.width(limits);
+                (width, (vec![], all / width))
+            }
+            Along::Reduction => (1, self.copies(all, limits)),
+        };
+        let most_lanes = self.lanes(&self.view.own, outputs, along);
+        let lanes = limits.lanes.filter(|_| !self.view.own.is_empty()).unwrap_or(most_lanes);
+        let of_sum = |&n: &Id| {
+            let common = self.view.common.contains(&n).then(|| self.lanes(&[n], 1, Along::Reduction));
+            self.sum(n, common, common.unwrap_or(lanes), limits)
+        };
+        let sums = self.view.sums(g, self.nest.value).iter().map(of_sum).collect();
+        Threads { along, lanes, width, copies, sums }
+    }
+    fn upcasts(&self) -> i64 {
+        self.copied().map(|r| most(self.g, r)).product()
+    }
+    /// Loops over a thread's output elements.
+    fn copied(&self) -> impl Iterator<Item = Id> + '_ {
+        self.nest.closed.iter().copied().filter(|&r| is(self.g, r, RangeKind::Upcast))
+    }
+    /// Steps of so many terms of which a thread has all loads in registers, beside its sums.
+    fn steps_in_registers(&self, terms: i64) -> i64 {
+        let loads = loads(self.g, self.nest.value).into_iter().map(|(at, _)| {
+            let ranges = self.g.free_ranges(at);
+            self.copied().filter(|r| ranges.contains(r)).map(|r| most(self.g, r)).product::<i64>()
+        });
+        let words = terms * loads.sum::<i64>();
+        ((self.registers - self.upcasts()) / words.max(1)).max(1)
+    }
+    /// Neighbouring output elements of a thread, where operands are contiguous along them.
+    fn width(&self, limits: Limits) -> i64 {
+        let Some(&last) = self.view.shared.last() else { return 1 };
+        // Threads before width: partial results that threads have to fold cost more than narrow loads.
+        let each = self.view.shared.iter().map(|&r| most(self.g, r)).product::<i64>() / self.threads;
+        let wide = if self.unpacks() { QUAD } else { widest(self.g, self.nest.value, last) };
+        let most = wide.min(MOST_ACCUMULATORS / self.upcasts().max(1)).min(each);
+        let most = most.max(self.elements_of_word()).min(limits.width);
+        let Some(bound) = fixed(self.g, last) else { return 1 };
+        (2..=most).rev().find(|w| bound % w == 0).unwrap_or(1)
+    }
+    /// Neighbouring elements that fill a word where the nest writes parts of what the machine has: a thread that has all of them writes it as a whole, and who writes one part takes two atomic operations, as
+    /// others may write the rest. Codes of a stage that were written one by one, and so read as atomic words, were four fifths of a small model's token on a program that stands for a GPU.
+    fn elements_of_word(&self) -> i64 {
+        let (g, unit) = (self.g, self.g.unit_bytes(self.nest.buffer));
+        let Some(&last) = self.view.shared.last() else { return 1 };
+        if self.nest.adds || unit >= self.least {
+            return 1;
+        }
+        let (of_word, sum) = (self.least / unit, g.linear(self.nest.offset));
+        let begins = sum.constant % of_word == 0;
+        let others = sum.terms.iter().all(|&(t, c)| t == last || c % of_word == 0 && !g.any(t, |n, _| n == last));
+        let whole = fixed(g, last).is_some_and(|bound| bound % of_word == 0);
+        if sum.coefficient(last) == 1 && begins && others && whole { of_word } else { 1 }
+    }
+    /// Loops over output elements that share an operand, which is read once for all of them if they are copies; and what is left of so many elements.
+    fn copies(&self, mut outputs: i64, limits: Limits) -> (Vec<usize>, i64) {
+        let g = self.g;
+        let walked: Vec<Id> = self.view.own.iter().flat_map(|&n| walked(g, n)).collect();
+        let (mut copies, mut found) = (self.upcasts(), vec![]);
+        let loads = loads(g, self.nest.value);
+        for &r in &self.view.shared {
+            let Some(n) = fixed(g, r) else { continue };
+            let walks = |at: Id| walked.iter().any(|w| g.free_ranges(at).contains(w));
+            let again = loads.iter().any(|&(at, _)| walks(at) && !g.free_ranges(at).contains(&r));
+            if !again || n * copies > limits.repeated || outputs / n * self.subgroup < self.threads {
+                continue;
+            }
+            found.extend(self.nest.closed.iter().position(|&c| c == r));
+            copies *= n;
+            outputs /= n;
+        }
+        (found, outputs)
+    }
+    /// Lanes of a group: as many as outputs leave threads, if there are as many terms, and where neighbours read along the reduction a warp, if the reductions are long enough.
+    fn lanes(&self, reductions: &[Id], outputs: i64, along: Along) -> i64 {
+        let g = self.g;
+        let walks = reductions.iter().flat_map(|&n| walked(g, n).into_iter().map(move |r| (n, r)));
+        let Some((n, r)) = walks.max_by_key(|x| most(g, x.1)) else { return 1 };
+        let idle = floor_power(self.threads / outputs.clamp(1, self.threads));
+        let wanted = match along {
+            Along::Output => idle,
+            Along::Reduction => idle.max(self.subgroup.min(self.threads)),
+        };
+        // So many that wide loads divide the terms among them, or at least single ones do.
+        let divisor = |each: i64| {
+            let bound = fixed(g, r)?;
+            let enough = wanted.min(LANES_OF_SECTOR.max(idle)).min(bound / each);
+            (0..=wanted.ilog2()).rev().map(|i| 1 << i).find(|l| bound % (l * each) == 0).filter(|&l| l >= enough)
+        };
+        let wide = widest(g, g[n].src[0], r);
+        let limit = || {
+            let half = floor_power(most(g, r) / 2);
+            if idle < LANES_OF_SECTOR {
+                return wanted.min(half);
+            }
+            // Threads of a subgroup that outputs leave idle would compute the last of them again. Of a sum whose length is data most terms may be missing.
+            let all = fixed(g, r).map_or(1, floor_power);
+            idle.min(half.max(all.min(self.subgroup)))
+        };
+        divisor(wide).or_else(|| divisor(1)).unwrap_or_else(limit)
+    }
+    /// How a reduction is shared by so many lanes.
+    fn sum(&self, n: Id, common: Option<i64>, lanes: i64, limits: Limits) -> ThreadSum {
+        let g = self.g;
+        let alone = ThreadSum { common, terms: 1, steps: 1 };
+        let Some(r) = divided(g, &walked(g, n), lanes).filter(|_| lanes > 1) else { return alone };
+        // Consecutive terms that a lane takes at once: a wide load, if the terms divide so.
+        let wide = widest(g, g[n].src[0], r).min(limits.terms);
+        let divides = |bound: i64| (1..=wide).rev().find(|w| bound % (w * lanes) == 0);
+        let terms = fixed(g, r).and_then(divides).unwrap_or(1);
+        let steps = (most(g, r) + lanes * terms - 1) / (lanes * terms);
+        // Copies of a step, whose loads wait for memory together. Where the number is data there are whole rounds of them.
+        let at_once = match fixed(g, r) {
+            _ if limits.steps == 1 => 1,
+            Some(_) if steps <= limits.steps => steps.max(1),
+            Some(_) => {
+                (1..=limits.steps.min(self.steps_in_registers(terms))).rev().find(|c| steps % c == 0).unwrap_or(1)
+            }
+            None => {
+                // Where other workgroups compute while a thread waits, or outputs left few threads for a sum (`elements` in `plain.rs`), what one does at once beyond the end is for nothing: sums over the chunks of 8 rows of GLM, 5 of 96 there are, took an H100 7.3 us, and 6.3 so.
+                let most = if self.fills || lanes < LANES_OF_SECTOR { limits.steps } else { STEPS_IN_FLIGHT };
+                let rounds = (steps.max(1) + most - 1) / most;
+                (steps.max(1) + rounds - 1) / rounds
+            }
+        };
+        ThreadSum { common, terms, steps: at_once }
+    }
+}
