@@ -1,5 +1,7 @@
-//! Which unit of a store has a kernel, so that what another model, another context or another plan compiled is not compiled again: of a family's
-//! tests more than half of all kernels, of a model with another context those that do not depend on it.
+//! Index from kernels to the stored units that contain them.
+//!
+//! Kernels compiled for another model, context length or plan are thereby reused: more than half of
+//! the kernels in a model family's tests, and those independent of the context length.
 
 use super::cc::Cc;
 use super::isa::Isa;
@@ -8,14 +10,14 @@ use crate::text::KernelText;
 use gristmill_runtime::store::{Key, Store};
 use std::collections::BTreeMap;
 
-/// Part of the key: another way of writing them down is another number.
+/// Version of the format, part of the key.
 const KEY_VERSION: &str = "places of kernels 1";
-/// Kernels whose places are kept; of more, the latest. 64 bytes each; a model has some hundred.
+/// Maximum entries, of 64 bytes each; the latest are kept. A model has some hundred kernels.
 const MAX_ENTRIES: usize = 16 << 10;
-/// Bytes of a place: key of the kernel's text, key of the unit.
+/// Bytes of an entry: key of the kernel's text, key of the unit.
 const ENTRY_BYTES: usize = 64;
 
-/// Kernels and their units, in the order in which they were compiled.
+/// Kernels and their units, in the order of compilation.
 pub struct CodePlaces {
     key: Key,
     kernels: Vec<[Key; 2]>,
@@ -23,14 +25,14 @@ pub struct CodePlaces {
 }
 
 impl CodePlaces {
-    /// Those of kernels that this compiler made for these instructions behind this prelude.
+    /// Opens the index of kernels with this compiler, instruction set and prelude.
     pub fn open(store: &Store, cc: &Cc, isa: Isa, prelude: &str) -> CodePlaces {
         let key = cc.key(&format!("{KEY_VERSION}\n{prelude}"), isa);
         let kernels = read_entries(store, &key);
         CodePlaces { key, known: kernels.len(), kernels }
     }
 
-    /// The units that have some of these texts, each with the numbers of those.
+    /// Returns the units that contain some of these texts, each with the indices of those.
     pub fn units(&self, texts: &[&KernelText]) -> Vec<(Key, Vec<usize>)> {
         let places: BTreeMap<Key, Key> = self.kernels.iter().map(|&[kernel, unit]| (kernel, unit)).collect();
         let mut units: BTreeMap<Key, Vec<usize>> = BTreeMap::new();
@@ -42,19 +44,21 @@ impl CodePlaces {
         units.into_iter().collect()
     }
 
-    /// The unit of that key as a library, if the store has it and it has these kernels.
+    /// Loads a unit from the store, if it is there and contains these kernels.
     pub fn load(store: &Store, unit: &Key, texts: &[&KernelText]) -> Option<LoadedUnit> {
         let loaded = LoadedUnit::new(&store.get(unit).ok()??, store).ok()?;
         texts.iter().all(|text| loaded.function(text).is_ok()).then_some(loaded)
     }
 
-    /// That unit has these texts.
+    /// Records that a unit contains these texts.
     pub fn add<'a>(&mut self, texts: impl IntoIterator<Item = &'a KernelText>, unit: Key) {
         self.kernels.extend(texts.into_iter().map(|text| [text.key, unit]));
     }
 
-    /// Keeps them, if there are new ones, beside what others have kept meanwhile. Of two that do so in the same moment, what one of them added is lost, and compiled again when it is
-    /// asked for.
+    /// Saves new entries, merged with those saved meanwhile by other processes.
+    ///
+    /// If two processes save at the same moment, the entries of one are lost and
+    /// their kernels compiled again.
     pub fn save(&self, store: &Store) {
         let new = &self.kernels[self.known..];
         if !new.is_empty() {
@@ -67,7 +71,7 @@ impl CodePlaces {
     }
 }
 
-/// What a store has of places.
+/// Reads the entries from a store.
 fn read_entries(store: &Store, key: &Key) -> Vec<[Key; 2]> {
     let bytes = store.get_within(key, (2 * MAX_ENTRIES * ENTRY_BYTES) as u64).ok().flatten().unwrap_or_default();
     let half = |bytes: &[u8]| Key::from(<[u8; 32]>::try_from(bytes).expect("32 bytes"));

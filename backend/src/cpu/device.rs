@@ -1,4 +1,4 @@
-//! The CPU as a device.
+//! The [`Device`] implementation for the CPU.
 
 use super::cc::{Cc, QUICK_FLAG};
 use super::code_places::CodePlaces;
@@ -25,7 +25,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// The CPU.
+/// The CPU as a device.
 pub struct CpuDevice {
     owner: Owner,
     isa: Isa,
@@ -35,23 +35,25 @@ pub struct CpuDevice {
     store: Store,
     team: Arc<Team>,
     allocator: Allocator,
-    /// What two schedules share is compiled once even where their units differ.
+    /// Schedules share compiled kernels even if their units differ.
     loaded: Libraries<LoadedUnit>,
     compiled: AtomicUsize,
 }
 
 impl CpuDevice {
-    /// The CPU with `threads` workers (all that the process may use unless said) and the instruction set `isa` (a name or
-    /// `auto`), with the user's store and C compiler, told [`QUICK_FLAG`] or not. `GRISTMILL_PIN=1` keeps each worker on a core.
+    /// Opens the CPU with `threads` workers and an instruction set (a name or `auto`).
+    ///
+    /// None means all cores of the process. It uses the user's store and C compiler, with
+    /// [`QUICK_FLAG`] if `quick`. `GRISTMILL_PIN=1` pins workers to cores.
     pub fn new(threads: Option<usize>, isa: &str, quick: bool) -> Result<CpuDevice, Error> {
-        // The cheap checks first.
+        // Cheap checks first.
         let (threads, isa) = (team_size(threads)?, Isa::parse(isa)?);
         let store = Store::user()?;
         let cc = Cc::find_or_remember(&store)?;
         CpuDevice::with(threads, isa, if quick { cc.with_flag(QUICK_FLAG) } else { cc }, store)
     }
 
-    /// The CPU with this compiler and store.
+    /// Opens the CPU with this compiler and store.
     pub fn with(threads: usize, isa: Isa, cc: Cc, store: Store) -> Result<CpuDevice, Error> {
         let pin = std::env::var("GRISTMILL_PIN").is_ok_and(|v| !v.is_empty() && v != "0");
         let (tuning, plans) = tuning::load(&store, &machine(isa));
@@ -70,7 +72,7 @@ impl CpuDevice {
         })
     }
 
-    /// The units of the store that have some of these texts, by text.
+    /// Loads the stored units that contain some of these texts. Returns them by text.
     fn stored(&self, places: &CodePlaces, texts: &[&KernelText]) -> Result<Vec<(Key, Arc<LoadedUnit>)>, Error> {
         let units = places.units(texts);
         let of = |number: usize| units[number].1.iter().map(|&i| texts[i]).collect::<Vec<&KernelText>>();
@@ -84,30 +86,30 @@ impl CpuDevice {
         Ok(libraries)
     }
 
-    /// With this text before the kernels of every translation unit: the types and helpers that they share.
+    /// Replaces the prelude of each translation unit: types and helper functions.
     pub fn with_prelude(mut self, prelude: impl Into<String>) -> CpuDevice {
         self.prelude = prelude.into();
         self
     }
 
-    /// The instruction set that kernels are compiled for.
+    /// Returns the instruction set that kernels are compiled for.
     pub fn isa(&self) -> Isa {
         self.isa
     }
-    /// Workers, of which the caller of a replay is one.
+    /// Returns the number of workers, including the caller of a replay.
     pub fn threads(&self) -> usize {
         self.team.count()
     }
-    /// The team, for other work that divides well (prepacking at load).
+    /// Returns the team, for other parallel work (prepacking at load).
     pub fn team(&self) -> &Arc<Team> {
         &self.team
     }
-    /// Its costs, as they are kept.
+    /// Returns the entry of measured costs.
     fn cost_store(&self) -> CostStore<'_> {
         let device = format!("{}, {} threads", machine(self.isa), self.threads());
         CostStore::new(&self.store, &device, "")
     }
-    /// Translation units that this device had to compile.
+    /// Returns the number of translation units that this device has compiled.
     pub fn compiled(&self) -> usize {
         self.compiled.load(Ordering::Relaxed)
     }

@@ -21,7 +21,8 @@ pub use cc::{Cc, QUICK_FLAG};
 pub use device::CpuDevice;
 pub use isa::{Isa, IsaInfo, TABLE as ISAS};
 pub use team::{MAX_WORKERS as MAX_THREADS, Team, Worker};
-// For a device that compiles as this one does and runs elsewhere: the conformance suite's emulated processor.
+// For devices that compile as this one does but run kernels elsewhere, as the
+// conformance suite's emulator.
 pub use unit::{Unit, partition};
 
 #[cfg(test)]

@@ -214,7 +214,7 @@ impl<'a> Current<'a> {
     /// Calls a driver function and returns the value that it writes.
     ///
     /// # Safety
-    /// As for [`written`].
+    /// The same as for [`written`].
     pub unsafe fn get<T>(&self, what: &str, call: impl FnOnce(*mut T) -> CUresult) -> Result<T, Error> {
         // SAFETY: guaranteed by the caller.
         unsafe { written(call) }.map_err(|result| match self.check(what, result) {

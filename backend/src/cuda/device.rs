@@ -1,4 +1,4 @@
-//! A CUDA GPU as a device.
+//! The [`Device`] implementation for CUDA GPUs.
 
 use super::context::{CudaContext, Current};
 use super::copies::{PINNED_BYTES, PinnedCopies};
@@ -26,35 +26,35 @@ use gristmill_uop::target::Target;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// The oldest architecture that kernels are written for.
+/// Oldest supported compute capability.
 const MIN_ARCHITECTURE: u32 = 75;
-/// Shared bytes that a kernel may have without asking.
+/// Shared bytes that a kernel may use without an opt-in attribute.
 const DEFAULT_SHARED_BYTES: usize = 48 << 10;
-/// A kernel that computes nothing.
+/// Name of the kernel that computes nothing.
 const IDLE_KERNEL: &str = "idle";
 
-/// A GPU.
+/// An NVIDIA GPU as a device.
 pub struct CudaDevice {
     name: String,
     context: Arc<CudaContext>,
     target: Target,
     maker: ModuleLoader,
     prelude: String,
-    /// Where steps run, and where everything else is copied meanwhile.
+    /// Stream of the steps, and the stream of all copies.
     steps: Arc<Stream>,
     copies: Arc<PinnedCopies>,
-    /// A kernel that computes nothing.
+    /// Kernel that computes nothing, for the end of timed steps.
     idle: LoadedModule,
     loaded: Libraries<Module>,
 }
 
 impl CudaDevice {
-    /// The GPU of that number, with the user's store.
+    /// Opens the GPU of that index, with the user's store.
     pub fn new(number: usize) -> Result<CudaDevice, Error> {
         CudaDevice::with(number, Store::user()?)
     }
 
-    /// The GPU of that number with this store.
+    /// Opens the GPU of that index with this store.
     pub fn with(number: usize, store: Store) -> Result<CudaDevice, Error> {
         let context = CudaContext::open(number)?;
         if context.sm < MIN_ARCHITECTURE {
@@ -86,30 +86,33 @@ impl CudaDevice {
         Ok(CudaDevice { target: Target { plans, ..Target::new(machine) }, ..device })
     }
 
-    /// What tells it from other GPUs.
+    /// Returns the text that identifies the GPU for tuning and costs.
     fn description(&self) -> String {
         let CudaContext { model, sm, .. } = &*self.context;
         format!("{model}, {}, {} multiprocessors", architecture(*sm), self.target.machine.units)
     }
-    /// Its costs, as they are kept.
+    /// Returns the entry of measured costs.
     fn cost_store(&self) -> CostStore<'_> {
         CostStore::new(&self.maker.store, &self.description(), &format!("CUDA {}", self.context.driver))
     }
 
-    /// A wait for a step or a copy that takes longer than this (two minutes unless said) makes the device [lost](Error::Lost); with none it waits for
-    /// ever.
+    /// Sets the timeout of waits for steps and copies, two minutes by default.
+    ///
+    /// After a timeout the device is [lost](Error::Lost). None waits forever.
     pub fn with_wait_limit(self, limit: Option<Duration>) -> CudaDevice {
         self.context.limit_waits(limit);
         self
     }
 
-    /// The first step that starts so long after the last piece was staged (ten seconds unless said) frees most of the pinned memory that pieces take.
+    /// Sets the period after the last staged copy, ten seconds by default.
+    ///
+    /// The first step after it frees most of the pinned staging memory.
     pub fn with_staging_kept_for(self, time: Duration) -> CudaDevice {
         self.copies.keep_for(time);
         self
     }
 
-    /// With this text before every kernel: the types and helpers that they share.
+    /// Replaces the prelude before each kernel: its types and helper functions.
     pub fn with_prelude(mut self, prelude: impl Into<String>) -> CudaDevice {
         self.prelude = prelude.into();
         self
@@ -126,7 +129,7 @@ impl CudaDevice {
         let loaded = LoadedModule::new(current, module, &text.symbol)?;
         let function = loaded.function;
         let of = |attribute| {
-            // SAFETY: a function that lives; writes a number.
+            // SAFETY: a live function; writes a number.
             unsafe { current.get("cuFuncGetAttribute", |out| sys::cuFuncGetAttribute(out, attribute, function)) }
         };
         let threads = of(CUfunction_attribute::CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK)?;
@@ -141,12 +144,13 @@ impl CudaDevice {
                 return invalid(format!("wants {} shared bytes, and {most} are left", program.scratch));
             }
             let attribute = CUfunction_attribute::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES;
-            // Programs of one text may differ in it, so all there is. SAFETY: a function that lives.
+            // All that is left, since programs with one text may differ in it.
+            // SAFETY: a live function.
             current.check("cuFuncSetAttribute", unsafe { sys::cuFuncSetAttribute(function, attribute, most) })?;
         }
         if let Some(percent) = program.context.plan.shared {
             let attribute = CUfunction_attribute::CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT;
-            // A wish, which a driver may pass over. SAFETY: a function that lives.
+            // A hint that the driver may ignore. SAFETY: a live function.
             let set = unsafe { sys::cuFuncSetAttribute(function, attribute, percent.clamp(1, 100) as i32) };
             current.check("cuFuncSetAttribute", set)?;
         }
@@ -154,11 +158,11 @@ impl CudaDevice {
     }
 }
 
-/// The facts of the GPU.
+/// Returns the machine description from the device's attributes.
 fn machine(context: &CudaContext) -> Result<Machine, Error> {
     use CUdevice_attribute as Attribute;
     let number = |attribute| Ok::<_, Error>(context.attribute(attribute)?.max(0) as usize);
-    // Hertz, of kilohertz.
+    // Attributes are in kHz; the result is in Hz.
     let clock = |attribute| Ok::<_, Error>(number(attribute)? as f64 * 1e3);
     let attributes = Attributes {
         sm: context.sm,
@@ -233,7 +237,7 @@ impl Device for CudaDevice {
             return Ok(());
         }
         let (current, copies) = (self.context.enter()?, self.copies.stream());
-        // SAFETY: inside the buffer; the bytes are there until the copy has ended.
+        // SAFETY: inside the buffer; the bytes live until the copy has ended.
         let queued = unsafe { sys::cuMemcpyHtoDAsync_v2(at, data.as_ptr().cast(), data.len(), copies.raw()) };
         current.check("cuMemcpyHtoDAsync", queued)?;
         copies.wait_for_copies(&current)
@@ -242,7 +246,8 @@ impl Device for CudaDevice {
         let _lease = from.lease("read", offset, data.len(), Use::Read)?;
         self.read_settled(from, offset, data)
     }
-    /// The device's memory is no place of a race: copies and kernels that meet mix old bytes and new ones.
+    /// A concurrent copy and kernel are no data race in device memory: the result mixes
+    /// old and new bytes.
     fn read_settled(&self, from: &Buffer, offset: usize, data: &mut [u8]) -> Result<(), Error> {
         let at = address(&self.context, "read", from, offset, data.len())?;
         if data.is_empty() {
@@ -272,7 +277,7 @@ impl Device for CudaDevice {
         let mut done = modules.len();
         let total = done + missing.len();
         progress(done, total);
-        // Errors then point at a line of the kernel.
+        // So that errors refer to lines of the kernel.
         let source = |text: &KernelText| format!("{}\n#line 1\n{}", self.prelude, text.source);
         let code = |i: usize| {
             let text: &KernelText = missing[i];

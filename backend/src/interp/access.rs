@@ -1,4 +1,4 @@
-//! Loads and stores, checked against the bound buffers.
+//! Loads and stores with bounds checks.
 
 use super::code::{BufferSlot, Instr};
 use super::fault::Fault;
@@ -6,14 +6,14 @@ use super::lanes::{File, Lane};
 use gristmill_uop::dtype::Scalar;
 use half::{bf16, f16};
 
-/// A bound buffer.
+/// A buffer bound for one launch.
 #[derive(Clone, Copy)]
 pub(super) struct BoundBuffer {
     pub start: *mut u8,
     pub len: usize,
 }
 
-/// Every `size` bytes at these offsets lie in the buffer?
+/// Checks that accesses of `size` bytes at these offsets lie in the buffer.
 fn check(view: BoundBuffer, place: BufferSlot, offsets: &[i64], size: usize, what: &'static str) -> Result<(), Fault> {
     let (mut lo, mut hi) = (i64::MAX, i64::MIN);
     for &o in offsets {
@@ -67,7 +67,7 @@ pub(super) fn load(
     Ok(())
 }
 
-/// Adds the first `n` lanes to what is there, in their order.
+/// Adds the first `n` lanes to memory, in order.
 pub(super) fn add(file: &File, i: &Instr, place: BufferSlot, views: &[BoundBuffer], n: usize) -> Result<(), Fault> {
     let view = views[place.buffer as usize];
     let offsets = file.get::<i64>(i.src[0], n);
@@ -95,7 +95,7 @@ pub(super) fn add(file: &File, i: &Instr, place: BufferSlot, views: &[BoundBuffe
     Ok(())
 }
 
-/// Runs a store of the first `n` lanes, in their order.
+/// Runs a store of the first `n` lanes, in order.
 pub(super) fn store(file: &File, i: &Instr, place: BufferSlot, views: &[BoundBuffer], n: usize) -> Result<(), Fault> {
     let view = views[place.buffer as usize];
     let offsets = file.get::<i64>(i.src[0], n);

@@ -8,7 +8,7 @@ use super::lanes::{File, LANES};
 use gristmill_uop::dtype::Scalar;
 use gristmill_uop::program::Program;
 
-/// Registers and local buffers, reused from launch to launch.
+/// Registers and local buffers, reused between launches.
 #[derive(Default)]
 pub(super) struct LoopMachine {
     file: File,
@@ -16,7 +16,8 @@ pub(super) struct LoopMachine {
     views: Vec<BoundBuffer>,
 }
 
-// SAFETY: the views are set anew for every launch, from buffers that the caller keeps alive during it and from `locals`, which nothing else touches.
+// SAFETY: the views are set for each launch, from buffers that the caller keeps alive and from
+// `locals`, which nothing else uses.
 unsafe impl Send for LoopMachine {}
 
 impl LoopMachine {
@@ -50,9 +51,10 @@ impl LoopMachine {
                 }
                 for local in body.locals.clone().filter(|l| group == 0 || !body.staged.contains(l)) {
                     let BoundBuffer { start, len } = self.views[params.len() + local];
-                    // NaN in every float type: what is read before it is written shows. By way of the address that loads and stores have: a
-                    // reference to the local would end its validity.
-                    // SAFETY: the view of a local is as long as it says, and nobody else has it.
+                    // NaN in all float types, so that reads before writes show in the results.
+                    // The write goes through the view's pointer, since a reference to the local
+                    // would invalidate it. SAFETY: the view of a local has that length, and
+                    // nothing else uses it.
                     unsafe { start.write_bytes(0xff, len) };
                 }
                 for nest in &body.nests[if group == 0 { 0 } else { body.once }..] {

@@ -13,7 +13,6 @@ mod context;
 mod device;
 #[cfg(feature = "wgpu")]
 mod pipeline_cache;
-// Its tests run without the feature.
 #[cfg(feature = "wgpu")]
 mod block_on;
 #[cfg(feature = "wgpu")]
@@ -30,6 +29,7 @@ mod readback_cache;
 mod replay;
 #[cfg(feature = "wgpu")]
 mod subgroup_order;
+// Its tests run without the feature.
 #[cfg_attr(not(feature = "wgpu"), allow(dead_code))]
 mod uniforms;
 

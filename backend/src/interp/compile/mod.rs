@@ -1,7 +1,7 @@
-//! From the kernel-level graph to loops of instructions.
+//! Compiles the kernel-level graph to loops of instructions.
 //!
-//! Every node is computed in the innermost open loop whose range it depends on, once; a reduction opens its loops where
-//! its own free ranges are known, so that what it needs but does not vary with it is hoisted out of it.
+//! Each node is computed once, in the innermost open loop whose range it depends on. A reduction
+//! opens its loops where its free ranges are open, so that loop-invariant operands are hoisted.
 
 mod body;
 mod integers;
@@ -14,7 +14,8 @@ use gristmill_uop::program::Program;
 use gristmill_uop::{Arg, Graph, Id, ReduceOp};
 use rustc_hash::{FxHashMap, FxHashSet};
 
-/// Constant loops shorter than this are merged with the loop around them: a strip should have some lanes.
+/// Constant loops shorter than this are merged with the enclosing loop, so that a
+/// strip has enough lanes.
 const MIN_LOOP_LENGTH: i64 = 16;
 
 /// Compiles a program's graph.
@@ -38,24 +39,24 @@ struct Compiler<'g> {
     code: Code,
     /// Registers of constants and variables.
     shared: FxHashMap<Id, Reg>,
-    /// The same registers: their lanes are filled before a kernel starts.
+    /// The same registers; all their lanes are filled before a kernel starts.
     everywhere: FxHashSet<Reg>,
 }
 
-/// A loop being filled. The first frame of a nest is no loop but what runs once for each workgroup.
+/// A loop under construction. The first frame of a nest runs once per workgroup, without a loop.
 #[derive(Default)]
 struct Frame {
     ranges: Vec<Id>,
     known: FxHashMap<Id, Reg>,
     bound: Option<Bound>,
     indices: Vec<Index>,
-    /// Registers set inside.
+    /// Registers set inside the loop.
     own: FxHashSet<Reg>,
     outer: Vec<(Reg, Bank)>,
     body: Vec<CodeStep>,
 }
 
-/// One nest being compiled.
+/// A nest under construction.
 struct Nest<'c, 'g> {
     c: &'c mut Compiler<'g>,
     free: FxHashMap<Id, Vec<Id>>,
@@ -73,7 +74,8 @@ impl<'g> Compiler<'g> {
         self.code.registers - 1
     }
 
-    /// For every node below `root`, the ranges in loops that it depends on and that nothing inside closes.
+    /// Returns for each node below `root` the loop ranges that it depends on and that
+    /// no inner node closes.
     fn free_ranges(&self, root: Id) -> FxHashMap<Id, Vec<Id>> {
         let mut free: FxHashMap<Id, Vec<Id>> = FxHashMap::default();
         for n in self.g.toposort(&[root]) {
@@ -114,14 +116,14 @@ impl Nest<'_, '_> {
         Ok(std::mem::take(&mut self.frames[0].body))
     }
 
-    /// Opens loops over these ranges, the last innermost, and says how many.
+    /// Opens loops over these ranges, the last innermost. Returns the number of loops.
     fn open(&mut self, ranges: &[Id]) -> Result<usize, Fault> {
         let g = self.c.g;
         if let Some(&r) = ranges.iter().find(|&&r| g[r].op != Op::Range) {
             return self.c.reject(r, "not a Range");
         }
         let constant = |r: Id| g.int_value(g[r].src[0]);
-        // From the inside: groups of ranges that become one loop.
+        // Innermost first: groups of ranges that become one loop.
         let mut groups: Vec<Vec<Id>> = Vec::new();
         for &r in ranges.iter().rev() {
             let inner = groups.last().and_then(|group| group.iter().try_fold(1, |p, &r| Some(p * constant(r)?)));
@@ -164,7 +166,7 @@ impl Nest<'_, '_> {
         }
     }
 
-    /// Where a node is computed: the innermost frame with a range it depends on.
+    /// Returns the innermost frame with a range that the node depends on.
     fn frame_of(&self, id: Id) -> Result<usize, Fault> {
         let mut at = 0;
         for r in &self.free[&id] {
@@ -184,7 +186,7 @@ impl Nest<'_, '_> {
         let frame = &mut self.frames[at];
         for (i, &(reg, bank)) in operands.iter().enumerate() {
             instr.src[i] = reg;
-            // What is set further out is copied to all lanes when strips are run.
+            // Registers set in outer loops are broadcast to all lanes before strips run.
             let set = frame.own.contains(&reg) || self.c.everywhere.contains(&reg);
             if !set && !frame.outer.iter().any(|o| o.0 == reg) {
                 frame.outer.push((reg, bank));
@@ -205,7 +207,7 @@ impl Nest<'_, '_> {
         out
     }
 
-    /// The buffer of a load or store, and the type its elements have (`accessed` where it is packed).
+    /// Returns the buffer of an access and the type in memory, which is `accessed` if it is packed.
     fn place(&self, id: Id, accessed: Scalar) -> Result<(BufferSlot, Scalar), Fault> {
         let node = &self.c.g[id];
         let bound = |slot| self.c.program.params.iter().position(|p| p.slot == slot);
@@ -243,7 +245,7 @@ impl Nest<'_, '_> {
         Ok(reg)
     }
 
-    /// The register of a node, whose instructions are added where they belong.
+    /// Returns the register of a node, compiling it into its frame if necessary.
     fn value(&mut self, id: Id) -> Result<Reg, Fault> {
         let g = self.c.g;
         let node = &g[id];
@@ -261,7 +263,7 @@ impl Nest<'_, '_> {
         let out = match (node.op, &node.arg) {
             (Op::Reduce, _) if node.src.len() == 1 => self.value(node.src[0])?,
             (Op::Reduce, Arg::Reduce(how, _)) => self.reduction(at, id, *how)?,
-            // What is whole has nothing to be rescaled for.
+            // A complete sum needs no rescaling.
             (Op::Rescaled, _) => self.value(node.src[0])?,
             (Op::Load, _) => {
                 let (place, held) = self.place(node.src[0], scalar)?;
@@ -281,12 +283,12 @@ impl Nest<'_, '_> {
         Ok(out)
     }
 
-    /// The loops of a reduction, whose accumulator lives in the frame `at`.
+    /// Compiles the loops of a reduction with its accumulator in frame `at`.
     fn reduction(&mut self, at: usize, id: Id, how: ReduceOp) -> Result<Reg, Fault> {
         let g = self.c.g;
         let (node, scalar) = (&g[id], g.scalar(id));
         let acc = self.c.register();
-        // The loops belong around nothing that is open further in.
+        // Frames further in stay closed meanwhile: these loops do not enclose them.
         let inner = self.frames.split_off(at + 1);
         self.push(at, InstrKind::Start(how), scalar, acc, &[]);
         let opened = self.open(&node.src[1..])?;
@@ -299,7 +301,9 @@ impl Nest<'_, '_> {
         Ok(acc)
     }
 
-    /// A quotient by a power of two, or its rest. Both round down, so that it is a shift or a mask whatever the sign.
+    /// Compiles a quotient or remainder by a power of two.
+    ///
+    /// Both round down, so it is a shift or a mask for either sign.
     fn shift_or_mask(&mut self, at: usize, id: Id) -> Result<Reg, Fault> {
         let node = &self.c.g[id];
         let by = self.c.g.int_value(node.src[1]).unwrap_or(1);
@@ -311,7 +315,7 @@ impl Nest<'_, '_> {
         Ok(out)
     }
 
-    /// An op on the values of its sources.
+    /// Compiles an elementwise op.
     fn elementwise(&mut self, at: usize, id: Id) -> Result<Reg, Fault> {
         let g = self.c.g;
         let node = &g[id];
@@ -319,7 +323,7 @@ impl Nest<'_, '_> {
         for &s in &node.src {
             src.push((self.value(s)?, Bank::from_scalar(g.scalar(s))));
         }
-        // A selection works on the bank of what it selects.
+        // A selection uses the bank of its alternatives.
         let operand = g.scalar(node.src[if node.op == Op::Where { 1 } else { 0 }]);
         let kind = match (node.op, &node.arg) {
             (Op::Cast, _) => InstrKind::Cast(operand),

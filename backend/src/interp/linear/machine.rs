@@ -1,4 +1,4 @@
-//! Runs the statements of a body: registers of each thread, stages, loops.
+//! Runs the statements of a body: registers of all threads, stages, loops.
 
 mod values;
 
@@ -11,18 +11,17 @@ use gristmill_uop::fragment::Fragment;
 use gristmill_uop::{Arg, Graph, Id, Op};
 use std::collections::HashMap;
 
-/// What variables are.
 type Variables<'a> = &'a dyn Fn(&str) -> Option<i64>;
 
-/// A kernel's linear code, and how it is launched.
+/// Lowered code of a kernel and the slots of its buffers.
 pub(super) struct Lowered {
     pub graph: Graph,
     pub code: KernelCode,
-    /// Slots of the buffers, in the order of the launch's.
+    /// Slots of the buffers, in the order of the launch.
     pub slots: Vec<u32>,
 }
 
-/// An element that a thread copies from or to: so many behind the one at an index that it computes.
+/// Address of a copy: a computed index plus a constant number of elements.
 #[derive(Clone, Copy)]
 struct CopyAddress {
     buffer: Id,
@@ -30,20 +29,20 @@ struct CopyAddress {
     plus: i64,
 }
 
-/// Runs a body.
+/// State of a body's execution.
 pub(super) struct LinearMachine<'a> {
     g: &'a Graph,
     code: &'a Code,
     threads: usize,
-    /// Where each node's lanes begin among a thread's registers.
+    /// Index of each node's first lane among a thread's registers.
     slots: Vec<usize>,
-    /// Registers of a thread.
+    /// Number of registers of a thread.
     size: usize,
     registers: Vec<Value>,
     places: LinearMemory,
-    /// The statement that ends what each one opens.
+    /// Index of the matching end of each opening statement.
     ends: Vec<usize>,
-    /// How the threads of the open nest are counted.
+    /// Thread indices of the open nest.
     counted: &'a [ThreadIndex],
 }
 
@@ -95,7 +94,7 @@ impl<'a> LinearMachine<'a> {
         }
         Ok(m)
     }
-    /// Registers of a node, or memory of a buffer.
+    /// Assigns registers to a node, or binds the memory of a buffer.
     fn reserve(&mut self, id: Id, kernel: &Lowered, params: &[BoundBuffer], leaves: &mut Vec<Id>) -> Result<(), Fault> {
         let n = &self.g[id];
         match (n.op, &n.arg) {
@@ -113,7 +112,7 @@ impl<'a> LinearMachine<'a> {
             }
             (Op::Store | Op::Body | Op::Kernel, _) => return Ok(()),
             (Op::Const | Op::Var, _) => leaves.push(id),
-            // An accumulator and the sum that it becomes are one.
+            // An accumulator and its final sum share registers.
             (Op::Acc, _) => {
                 self.slots[id.0 as usize] = self.slots[n.src[1].0 as usize];
                 return Ok(());
@@ -131,14 +130,14 @@ impl<'a> LinearMachine<'a> {
     fn index(&self, id: Id, thread: usize) -> i64 {
         self.get(id, thread)[0].int()
     }
-    /// The same in every lane of every thread.
+    /// Sets all lanes of all threads to a value.
     fn set_all(&mut self, id: Id, v: Value) {
         let (slot, lanes) = (self.slots[id.0 as usize], self.g[id].dtype.lanes as usize);
         for thread in 0..self.threads {
             self.registers[thread * self.size + slot..][..lanes].fill(v);
         }
     }
-    /// Lanes of thread after thread.
+    /// Sets the lanes of all threads, thread by thread.
     fn set(&mut self, id: Id, values: &[Value]) {
         let (slot, lanes) = (self.slots[id.0 as usize], self.g[id].dtype.lanes as usize);
         for (thread, own) in values.chunks(lanes).enumerate() {
@@ -152,7 +151,7 @@ impl<'a> LinearMachine<'a> {
             n.map(|n| n.max(0)).ok_or_else(|| Fault::Launch("workgroups that cannot be counted".into()))
         };
         let bounds: Vec<i64> = code.globals.iter().map(bound).collect::<Result<_, _>>()?;
-        // Of the workgroup before, if any was run.
+        // Indices of the workgroup that ran before, if any.
         let mut last: Option<HashMap<Id, i64>> = None;
         for group in 0..bounds.iter().product() {
             let mut rest = group;
@@ -174,7 +173,9 @@ impl<'a> LinearMachine<'a> {
         }
         Ok(())
     }
-    /// Nests, and what stands between them. A stage that threads do not share is kept for workgroups with equal indices.
+    /// Runs the nests and the statements between them.
+    ///
+    /// In one thread, a stage is kept for workgroups with equal indices.
     fn workgroup(&mut self, stale: &dyn Fn(&[Id]) -> bool) -> Result<(), Fault> {
         let code = self.code;
         let mut at = 0;
@@ -203,11 +204,11 @@ impl<'a> LinearMachine<'a> {
         }
         Ok(())
     }
-    /// Does a condition on variables and workgroup indices hold?
+    /// Evaluates a condition on variables and workgroup indices.
     fn holds(&mut self, condition: Id) -> Result<bool, Fault> {
         Ok(self.expression(condition, 0)?.int() != 0)
     }
-    /// An index expression that no statement defines, as a thread computes it.
+    /// Evaluates an index expression for a thread, without a defining statement.
     fn expression(&mut self, id: Id, thread: usize) -> Result<Value, Fault> {
         let n = &self.g[id];
         match n.op {
@@ -223,7 +224,7 @@ impl<'a> LinearMachine<'a> {
             }
         }
     }
-    /// Memory that is asked for must be there, like what is read.
+    /// Checks that prefetched memory lies in its buffer, as for a read.
     fn span(&mut self, span: &SpanPrefetch, loops: &[Id]) -> Result<(), Fault> {
         if let Some((&range, inner)) = loops.split_first() {
             for i in 0..self.expression(self.g[range].src[0], 0)?.int() {
@@ -247,7 +248,7 @@ impl<'a> LinearMachine<'a> {
         self.count(threads);
         self.statements(at + 1, self.ends[at])
     }
-    /// Each thread's indices.
+    /// Sets each thread's indices.
     fn count(&mut self, threads: &[ThreadIndex]) {
         for t in threads {
             let indices: Vec<Value> = (0..self.threads as i64).map(|thread| Value::Int(t.of(thread))).collect();
@@ -281,7 +282,7 @@ impl<'a> LinearMachine<'a> {
         }
         Ok(())
     }
-    /// A range's index in an iteration that is written out.
+    /// Sets a range's index in an unrolled iteration, after checking it against the bound.
     fn set_within(&mut self, range: Id, index: Id) -> Result<(), Fault> {
         let bound = self.g[range].src[0];
         let all = |at: Id| -> Vec<i64> { (0..self.threads).map(|t| self.index(at, t)).collect() };
@@ -295,7 +296,7 @@ impl<'a> LinearMachine<'a> {
     }
     fn statement(&mut self, s: &Statement) -> Result<(), Fault> {
         match s {
-            // Constants stand in every register of theirs from the beginning.
+            // Constants are in their registers from the start.
             Statement::Define(id) if self.g[*id].op == Op::Const => {}
             Statement::Define(id) => {
                 let values = self.node(*id)?;
@@ -328,14 +329,14 @@ impl<'a> LinearMachine<'a> {
             }
             Statement::AsyncGroup => self.places.group(),
             Statement::AsyncWait(groups) => self.places.arrived(*groups),
-            // A product has ended where it begins.
+            // Products complete immediately here.
             Statement::ProductsEnded(_) | Statement::WritesShown => {}
             Statement::Barrier => self.places.barrier(),
             Statement::Carried(load, value) | Statement::Carry(load, value) => {
                 let values: Vec<Value> = (0..self.threads).flat_map(|t| self.get(*value, t).to_vec()).collect();
                 self.set(*load, &values);
             }
-            // Lines behind what is read may lie behind a buffer too.
+            // Prefetched lines may lie beyond the end of a buffer.
             Statement::Prefetch(Prefetch::Line { .. } | Prefetch::Tile(_)) => {}
             s => return Err(Fault::Graph(format!("{s:?} in a nest"))),
         }
@@ -348,7 +349,7 @@ impl<'a> LinearMachine<'a> {
             None => Ok(()),
         }
     }
-    /// Parts of so many bytes from `at` on, each with the byte where it begins.
+    /// Loads parts of `bytes` bytes at `at`; each part has its byte offset.
     fn wide(&mut self, buffer: Id, at: Id, bytes: usize, parts: &[(Id, usize)]) -> Result<(), Fault> {
         self.aligned(buffer, at, bytes)?;
         let unit = self.g.unit_bytes(buffer);
@@ -363,7 +364,7 @@ impl<'a> LinearMachine<'a> {
         }
         Ok(())
     }
-    /// So many bytes to the first place from the second, by each thread for which `when` holds.
+    /// Copies bytes to the first address from the second, in threads where `when` holds.
     fn copy(&mut self, places: [CopyAddress; 2], bytes: usize, when: Option<Id>) -> Result<(), Fault> {
         for place in &places {
             self.aligned(place.buffer, place.at, bytes)?;
@@ -382,7 +383,7 @@ impl<'a> LinearMachine<'a> {
         }
         Ok(())
     }
-    /// Neighbours from `at` on.
+    /// Writes adjacent values from `at` on.
     fn write(&mut self, buffer: Id, at: Id, values: &[Id]) -> Result<(), Fault> {
         let unit = self.g.unit_bytes(buffer);
         for thread in 0..self.threads {
@@ -398,11 +399,12 @@ impl<'a> LinearMachine<'a> {
         }
         Ok(())
     }
-    /// The threads that change memory under a condition.
+    /// Returns the threads for which the condition of a write holds.
     fn changing(&self, when: Option<Id>) -> Vec<usize> {
         (0..self.threads).filter(|&thread| when.is_none_or(|when| self.index(when, thread) != 0)).collect()
     }
-    /// Additions of thread after thread. Those that are not atomic no two threads make to one place.
+    /// Adds to memory, thread by thread. It is a fault if non-atomic additions of two
+    /// threads share a place.
     fn add(&mut self, a: &Addition) -> Result<(), Fault> {
         let (scalar, unit) = (self.g.scalar(a.buffer), self.g.unit_bytes(a.buffer));
         let mut changed = HashMap::new();
@@ -423,7 +425,8 @@ impl<'a> LinearMachine<'a> {
         }
         Ok(())
     }
-    /// Updates of thread after thread. Those that are not atomic no two threads make to one word.
+    /// Updates words, thread by thread. It is a fault if non-atomic updates of two
+    /// threads share a word.
     fn update(&mut self, u: &Update) -> Result<(), Fault> {
         let (scalar, unit) = (self.g.scalar(u.old), self.g.unit_bytes(u.buffer));
         let mut changed = HashMap::new();
@@ -444,7 +447,7 @@ impl<'a> LinearMachine<'a> {
         }
         Ok(())
     }
-    /// A tile of sums, whose rows lie `stride` elements apart from `at` on.
+    /// Stores a tile of accumulators, with rows `stride` elements apart.
     fn write_tile(&mut self, buffer: Id, at: Id, stride: i64, value: Id) -> Result<(), Fault> {
         let (unit, scalar) = (self.g.unit_bytes(buffer), self.g.scalar(value));
         let of =
@@ -461,7 +464,7 @@ impl<'a> LinearMachine<'a> {
     }
 }
 
-/// A thread changes a byte, which no other has changed in that statement.
+/// Records a non-atomic change; it is a fault if another thread changed the byte in the statement.
 fn changes_alone(changed: &mut HashMap<i64, usize>, byte: i64, thread: usize) -> Result<(), Fault> {
     match changed.insert(byte, thread) {
         Some(other) if other != thread => {
