@@ -10,10 +10,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
-/// Default timeout of waits, after which the device counts as lost.
-///
-/// Steps take milliseconds (docs/cuda), and long prompts run in many steps. A shared or throttled
-/// GPU takes many times as long, but not this.
+/// Default timeout of waits, after which the device counts as lost. Steps take milliseconds
+/// (docs/cuda); a shared or throttled GPU takes many times as long, but not this.
 const WAIT_LIMIT: Duration = Duration::from_secs(120);
 /// Value of `limit` without a timeout.
 const UNLIMITED: u64 = u64::MAX;

@@ -9,10 +9,9 @@ use gristmill_uop::costs::Costs;
 use gristmill_uop::program::{Access, Extent, Param, Program};
 use std::sync::Arc;
 
-/// Bytes to read, maximum and minimum; the shorter of two runs reads half.
-///
-/// Half the maximum exceeds the caches of current cards except the largest (256 MB, MI300X).
-/// Adapters limited to 128 MiB may read partly from a cache.
+/// Bytes to read, maximum and minimum; the shorter of two runs reads half. Half the maximum
+/// exceeds the caches of current cards except the largest (256 MB, MI300X); adapters limited to
+/// 128 MiB may read partly from a cache.
 const BYTES: [usize; 2] = [512 << 20, 64 << 20];
 /// Threads of a workgroup at most, and workgroups: about as many threads as an H100 runs at once.
 ///
