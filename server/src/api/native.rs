@@ -1,4 +1,4 @@
-//! Tokens and facts of a model, in the words of llama.cpp's server and of vLLM's.
+//! Tokenizer and model metadata endpoints in the formats of llama.cpp's server and of vLLM.
 
 use crate::app::App;
 use crate::core::error::RequestError;
@@ -12,29 +12,30 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 use std::sync::Arc;
 
-/// A text to be made tokens of: llama.cpp's `content`, vLLM's `prompt`.
+/// Body of `/tokenize`: the text is llama.cpp's `content` or vLLM's `prompt`.
 #[derive(Deserialize, Debug)]
 #[serde(expecting = "an object")]
 struct TokenizeRequest {
     #[serde(alias = "prompt")]
     content: String,
     model: Option<String>,
-    /// With what the model wants before every text? vLLM does unless said, llama.cpp where it is said.
+    /// Whether to add the model's special tokens (BOS); off by default, as in llama.cpp (vLLM adds
+    /// them by default).
     #[serde(alias = "add_special_tokens")]
     add_special: Option<bool>,
-    /// Are texts of special tokens these?
+    /// Whether the text of a special token is encoded as that token; on by default.
     parse_special: Option<bool>,
-    /// With the text of each?
+    /// Whether each token is returned with its text.
     #[serde(alias = "return_token_strs")]
     with_pieces: Option<bool>,
     #[serde(flatten)]
     _others: IgnoredFields,
 }
 
-/// `/tokenize`.
+/// `/tokenize`: encodes a text as tokens.
 ///
 /// # Errors
-/// When it is no such request.
+/// When the request is malformed or the model is unknown.
 pub async fn tokenize(State(app): State<Arc<App>>, asked: UnreadRequest) -> Result<Json<Value>, RequestError> {
     let (read, client, _) = asked.json(&app).await?;
     let tokens = app.run_blocking(client, move |models| {
@@ -54,7 +55,7 @@ pub async fn tokenize(State(app): State<Arc<App>>, asked: UnreadRequest) -> Resu
     Ok(Json(tokens.await?))
 }
 
-/// Tokens to be made a text of.
+/// Body of `/detokenize`.
 #[derive(Deserialize, Debug)]
 #[serde(expecting = "an object")]
 struct DetokenizeRequest {
@@ -64,10 +65,10 @@ struct DetokenizeRequest {
     _others: IgnoredFields,
 }
 
-/// `/detokenize`.
+/// `/detokenize`: decodes tokens into text.
 ///
 /// # Errors
-/// When they are no tokens of the model's.
+/// When a token is not in the model's vocabulary.
 pub async fn detokenize(State(app): State<Arc<App>>, asked: UnreadRequest) -> Result<Json<Value>, RequestError> {
     let (read, client, _) = asked.json(&app).await?;
     let text = app.run_blocking(client, move |models| {
@@ -83,14 +84,14 @@ pub async fn detokenize(State(app): State<Arc<App>>, asked: UnreadRequest) -> Re
     Ok(Json(json!({ "content": text, "prompt": text })))
 }
 
-/// Facts of the model that the query names.
+/// Responds with metadata of the model named in the query.
 async fn facts(app: &App, asked: UnreadRequest, tell: fn(&Preprocessor) -> Value) -> Result<Json<Value>, RequestError> {
     let (client, model) = asked.parameter("model");
     let told = app.run_blocking(client, move |models| Ok(tell(&Preprocessor::for_model(models, model.as_deref())?)));
     Ok(Json(told.await?))
 }
 
-/// `/tokenizer_info?model=NAME`: what templates and evaluations need to know, as vLLM tells it.
+/// `/tokenizer_info?model=NAME`: special tokens, chat template and context length in vLLM's format.
 ///
 /// # Errors
 /// When there is no such model, or it cannot be read.
@@ -108,7 +109,9 @@ pub async fn tokenizer_info(State(app): State<Arc<App>>, asked: UnreadRequest) -
     .await
 }
 
-/// `/props?model=NAME`: facts of the model, as llama.cpp tells them; of a server with several, where none is named, those of the server.
+/// `/props?model=NAME`: metadata of the model in llama.cpp's format.
+///
+/// With several models and no name in the query, returns properties of the server.
 ///
 /// # Errors
 /// When there is no such model, or it cannot be read.

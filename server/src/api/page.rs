@@ -1,4 +1,4 @@
-//! Health and counters, for whoever watches.
+//! `/health` and `/metrics`, for load balancers and monitoring.
 
 use crate::app::App;
 use crate::core::metrics;
@@ -9,7 +9,7 @@ use axum::response::{IntoResponse, Response};
 use serde_json::{Value, json};
 use std::sync::Arc;
 
-/// Whether requests are answered.
+/// `/health`: 200 while requests are accepted, 503 once the engine has failed or the server drains.
 pub async fn health(State(app): State<Arc<App>>) -> (StatusCode, Json<Value>) {
     if let Some(why) = app.models.shared.health.failure() {
         return (StatusCode::SERVICE_UNAVAILABLE, Json(json!({ "status": "failed", "message": why })));
@@ -20,7 +20,7 @@ pub async fn health(State(app): State<Arc<App>>) -> (StatusCode, Json<Value>) {
     }
 }
 
-/// What was counted.
+/// `/metrics`: counters and gauges in Prometheus' text format.
 pub async fn counts(State(app): State<Arc<App>>) -> Response {
     let shared = &app.models.shared;
     for model in app.models.entries() {

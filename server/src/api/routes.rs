@@ -1,4 +1,4 @@
-//! All paths, and what every request passes through.
+//! Routes of the server and the middleware that every request passes.
 
 use crate::api::anthropic::messages::{self, Messages};
 use crate::api::openai::chat::Chat;
@@ -25,7 +25,7 @@ use std::sync::{Arc, OnceLock};
 use tower::ServiceExt;
 use tower_http::catch_panic::CatchPanicLayer;
 
-/// All paths.
+/// Returns the router of all endpoints.
 pub fn router(app: Arc<App>) -> Router {
     let origins = app.config.cors.clone();
     let guarded = Router::new()
@@ -69,7 +69,8 @@ pub fn router(app: Arc<App>) -> Router {
     }
 }
 
-/// What connections meet: all paths once there is a model, and before that a word that it is on its way.
+/// Router in front of the server: answers 503 with loading progress until the real router is
+/// installed.
 #[derive(Clone, Default)]
 pub struct ReadinessGate {
     behind: Arc<OnceLock<Router>>,
@@ -77,16 +78,16 @@ pub struct ReadinessGate {
 }
 
 impl ReadinessGate {
-    /// How far it is: whoever loads says so there.
+    /// Returns the handle on which the loader reports progress.
     pub fn loading(&self) -> Loading {
         self.loading.clone()
     }
-    /// From now on requests are answered.
+    /// Installs the router; from now on it handles all requests.
     pub fn open(&self, router: Router) {
-        // It is opened once.
+        // The gate opens once; a second router is ignored.
         let _ = self.behind.set(router);
     }
-    /// As a service.
+    /// Returns the gate as a router.
     pub fn router(&self) -> Router {
         Router::new()
             .fallback(ReadinessGate::answer)
@@ -96,9 +97,9 @@ impl ReadinessGate {
     }
     async fn answer(State(gate): State<ReadinessGate>, request: Request) -> Response {
         match gate.behind.get() {
-            // A router is always ready, and never fails.
+            // A router is always ready and cannot fail.
             Some(router) => router.clone().oneshot(request).await.unwrap_or_else(|never| match never {}),
-            // A browser gets the page, which shows how far it is.
+            // A browser gets the web page, which shows the loading progress.
             None if request.uri().path() == "/" && reads_pages(&request) => {
                 (StatusCode::SERVICE_UNAVAILABLE, page::index()).into_response()
             }

@@ -1,4 +1,4 @@
-//! From a request of any interface to its response.
+//! Generic request handler of the generating endpoints: parse, prepare, submit, stream or collect.
 
 use crate::api::interface::{Interface, ResponseEncoder};
 use crate::app::App;
@@ -17,10 +17,10 @@ use axum::response::{IntoResponse, Response};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Answers a request.
+/// Handles a generation request of the interface `I`.
 ///
 /// # Errors
-/// Why there is no answer.
+/// When the request is invalid, refused, or generation fails before the response has begun.
 pub async fn generate<I: Interface>(
     State(app): State<Arc<App>>,
     asked: UnreadRequest,
@@ -47,7 +47,8 @@ pub async fn generate<I: Interface>(
         }
         (preprocessor, Err((nothing, stay))) => {
             let is_loaded = matches!(app.models.status(&preprocessor.model), Status::Loaded(_));
-            // One that is there learns how long it stays; one that is not comes, unless it would leave at once.
+            // A request without input sets the keep-alive of a loaded model and loads an unloaded
+            // one, unless the keep-alive is 0.
             let is_asked = if is_loaded { stay.is_some() } else { stay != Some(KeepAlive::For(Duration::ZERO)) };
             if is_asked {
                 let (mut request, outputs) = preprocessor.prepare_load(origin);
@@ -65,12 +66,12 @@ pub async fn generate<I: Interface>(
     Ok(encoder.whole(answers, &usage))
 }
 
-/// An answer that is told as it comes.
+/// Stream of a response's encoded chunks.
 pub struct EncodedStream<E> {
     outputs: Outputs,
     encoder: E,
     begun: bool,
-    /// Was it told that it waits?
+    /// Whether a queue position has been sent.
     waited: bool,
     over: bool,
 }
@@ -113,7 +114,7 @@ impl<E: ResponseEncoder> ChunkSource for EncodedStream<E> {
 }
 
 impl<E: ResponseEncoder> EncodedStream<E> {
-    /// By that encoder.
+    /// Stream of the given outputs.
     pub fn new(outputs: Outputs, encoder: E) -> EncodedStream<E> {
         EncodedStream { outputs, encoder, begun: false, waited: false, over: false }
     }

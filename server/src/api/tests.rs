@@ -1,4 +1,5 @@
-//! Every encoder on replies of every form, cut in every way: what is told as it comes is what is told at once.
+//! Runs every encoder on replies of every kind, split at every size: the streamed and the whole
+//! response must be equal.
 
 use crate::api::anthropic::messages::Messages;
 use crate::api::interface::{Interface, ResponseEncoder};
@@ -20,7 +21,7 @@ use std::sync::{Arc, LazyLock};
 
 static SERVED: LazyLock<Arc<Served>> = LazyLock::new(|| Arc::new(demo()));
 
-/// A reply, told in pieces of so many characters, each of which is a token.
+/// Outputs of a reply that arrives in pieces of `size` characters, each a token.
 fn outputs(text: &str, size: usize, markup: bool, finish: &Finish) -> Outputs {
     let (sender, receiver) = channel(usize::MAX);
     let characters: Vec<char> = text.chars().collect();
@@ -43,12 +44,12 @@ fn usage() -> Usage {
     Usage { prompt: 9, cached: 4, answer: 7, ..Usage::default() }
 }
 
-/// An encoder, by what its interface makes of this request.
+/// Encoder that an interface creates for this request body.
 fn encoder<I: Interface>(body: Value) -> I::Encoder {
     I::request(serde_json::from_value(body).unwrap(), &SERVED).unwrap().1
 }
 
-/// All that a stream tells but comments.
+/// Returns all chunks of a stream except comments.
 fn streamed<E: ResponseEncoder>(outputs: Outputs, encoder: E) -> Vec<Chunk> {
     let mut encoding = EncodedStream::new(outputs, encoder);
     let mut all = Vec::new();
@@ -62,7 +63,7 @@ fn data(chunks: &[Chunk]) -> Vec<&Value> {
     chunks.iter().filter_map(|chunk| if let Chunk::Data(_, data) = chunk { Some(data) } else { None }).collect()
 }
 
-/// What is told at once.
+/// Returns the collected reply and the whole response.
 fn whole<E: ResponseEncoder>(outputs: Outputs, encoder: E) -> (FinishedReply, Value) {
     let (answers, usage) = outputs.collect().now_or_never().unwrap().unwrap();
     let answer = answers[0].clone();
@@ -83,7 +84,7 @@ fn said(answer: &FinishedReply) -> Said {
     (answer.reasoning.clone(), answer.text.clone(), calls.collect())
 }
 
-/// Arguments as an object, for interfaces that tell them so.
+/// Parses the arguments, for interfaces that send them as an object.
 fn parsed(said: Said) -> (String, String, Vec<(String, Value)>) {
     let calls = said.2.into_iter().map(|(name, text)| (name, serde_json::from_str(&text).unwrap_or(json!({}))));
     (said.0, said.1, calls.collect())
@@ -109,7 +110,7 @@ fn chat(chunks: &[Value]) -> (Said, usize) {
     (out, tokens)
 }
 
-/// The blocks of a message whose stream this is.
+/// Rebuilds a message's blocks from its stream.
 fn blocks(chunks: &[&Value]) -> Vec<Value> {
     let mut blocks: Vec<Value> = Vec::new();
     let mut open = false;
@@ -184,7 +185,8 @@ fn ask(more: Value) -> Value {
     body
 }
 
-/// What each interface tells of a reply, in pieces of that size, is what it tells at once.
+/// Checks for each interface that the stream of a reply, in pieces of `size` characters, equals the
+/// whole response.
 fn check(reply: &str, size: usize, finish: &Finish) {
     let told = |markup: bool| outputs(reply, size, markup, finish);
     let pieces = reply.chars().count().div_ceil(size);
@@ -226,7 +228,7 @@ fn check(reply: &str, size: usize, finish: &Finish) {
     assert_eq!(lines(&[at_once]), parsed(said(&answer)));
 }
 
-/// The items that a stream has told as done, each after its deltas, which must come to the same.
+/// Returns the completed items of a stream; the deltas of each must add up to its final text.
 fn done(stream: &[&Value]) -> Value {
     let mut deltas: Map<String, Value> = Map::new();
     let mut items = Vec::new();

@@ -1,7 +1,9 @@
 //! The model's thread: continuous batching of the sequences of all running requests.
 //!
-//! A step has a token of every decoding sequence and a prefill chunk of one prompt. A request leaves the fair queue as soon as a sequence has room; its other choices start
-//! once its prompt has been prefilled, whose pages they share. A request of several prompts is queued again after each. Cancelled requests leave between two steps.
+//! A step has a token of every decoding sequence and a prefill chunk of one prompt (a mixed batch).
+//! A request leaves the fair queue as soon as a sequence has room; its other choices start once its
+//! prompt has been prefilled and share the prompt's pages. A request of several prompts is queued
+//! again after each. Cancelled requests are removed between steps.
 
 use crate::core::engine_health::EngineHealth;
 use crate::core::engine_request::{EngineRequest, GenerationParams, Task};
@@ -59,7 +61,7 @@ struct RunningRequest {
     begun: Instant,
     /// Whether the prompt has been prefilled.
     prefilled: bool,
-    /// Prefilled tokens of the prompt as the client was last told.
+    /// Prefilled tokens of the prompt in the last progress report.
     reported: usize,
     sequences: Vec<SequenceId>,
 }
@@ -77,11 +79,11 @@ impl From<sched::Error> for Aborted {
     }
 }
 
-/// What starting a request leads to.
+/// Result of starting a request.
 enum Started {
-    /// The first sequence of its prompt.
+    /// The request runs, with the first sequence of its prompt.
     Sequence(Arc<GenerationParams>, SequenceId, Box<Sequence>),
-    /// The prompt is done, with this usage.
+    /// The prompt needs no decode steps and is done.
     Done(Usage),
 }
 
@@ -110,7 +112,8 @@ fn log_finished(request: &EngineRequest) {
 }
 
 impl BatchWorker {
-    /// Creates the worker of a loaded engine; at most `keep` bytes of host memory hold pages that leave its KV cache.
+    /// Creates the worker of a loaded engine; at most `keep` bytes of host memory hold pages that
+    /// are swapped out.
     pub fn new(engine: Engine, keep: usize, model: Arc<ModelEntry>, health: EngineHealth) -> BatchWorker {
         let batcher = Batcher::new(engine);
         let batcher = if batcher.engine().cache_is_on_host() { batcher } else { batcher.with_host_cache(keep) };
@@ -240,7 +243,8 @@ impl BatchWorker {
         let cancelled: Vec<RequestNumber> = cancelled.map(|(&number, _)| number).collect();
         cancelled.into_iter().for_each(|number| self.abort(number, Aborted::Cancelled));
     }
-    /// Takes a request out, and counts the tokens of its sequences, which `end` takes from the scheduler.
+    /// Removes a request and counts the tokens of its sequences; `end` removes them from the
+    /// scheduler.
     fn remove_request(&mut self, number: RequestNumber, end: impl Fn(&mut Batcher, SequenceId)) -> Option<EngineRequest> {
         let RunningRequest { request, sequences, .. } = self.requests.remove(&number)?;
         for id in sequences {
@@ -275,7 +279,8 @@ impl BatchWorker {
             Aborted::Failed(error) => {
                 self.model.metrics.failed.inc();
                 if error.is_lost() {
-                    // No request of this engine succeeds any more: `/health` says so from now on.
+                    // No later request of this engine can succeed, so `/health` reports the failure
+                    // from now on.
                     self.health.fail(error.to_string());
                 }
                 failed(error)
@@ -306,7 +311,7 @@ impl BatchWorker {
     }
     /// Runs a step, and chooses the next token of every sequence that has logits.
     fn step(&mut self) {
-        // A prefill chunk takes longer than text may be held back.
+        // Text may not be held back for as long as a prefill chunk takes.
         if self.requests.values().any(|running| !running.prefilled) {
             self.sequences.values_mut().for_each(|(_, sequence)| sequence.flush());
         }
@@ -316,7 +321,7 @@ impl BatchWorker {
         let mut asking = |id, history: &[u32]| {
             let mut sequences = sequences.borrow_mut();
             let (_, sequence) = sequences.get_mut(&id)?;
-            // A panic comes again where its token is chosen.
+            // A panic recurs in `take`, which reports it.
             catch_unwind(AssertUnwindSafe(|| sequence.row_params(history, vocabulary))).ok().flatten()
         };
         let mut drawing = |id| sequences.borrow().get(&id)?.1.sampling();
@@ -405,7 +410,7 @@ impl BatchWorker {
         }
         Ok(())
     }
-    /// Chooses the next token of a sequence; true if it goes on.
+    /// Chooses the next token of a sequence; returns whether it continues.
     fn take(&mut self, of: ReadySequence) -> Result<bool, sched::Error> {
         let Some((number, sequence)) = self.sequences.get_mut(&of.sequence) else { return Ok(false) };
         let (batcher, rows, keeps) = (&mut self.batcher, &self.model.metrics.logit_rows, sequence.reports_logprobs());
@@ -443,7 +448,7 @@ impl BatchWorker {
         let Some(running) = self.requests.get_mut(&number) else { return };
         running.sequences.retain(|&other| other != id);
         running.usage.answer += sequence.tokens();
-        // Choices run beside one another: their time is that of the last.
+        // Choices run concurrently: their time is that of the last.
         running.usage.answer_time = running.usage.answer_time.max(running.begun.elapsed());
         if running.sequences.is_empty()
             && let Some(RunningRequest { mut request, usage, .. }) = self.requests.remove(&number)
@@ -471,7 +476,7 @@ impl BatchWorker {
         }
         Ok(usage)
     }
-    /// Reports the mean of a prompt's hidden rows behind the last layer.
+    /// Reports the mean of a prompt's hidden rows after the last layer.
     fn embed(&mut self, request: &EngineRequest) -> Result<Usage, Aborted> {
         let mut mean = MeanPooling::new(self.batcher.engine().model().width());
         let most = self.batcher.engine().chunk();
@@ -481,7 +486,8 @@ impl BatchWorker {
         self.model.metrics.prompt_tokens.inc_by(usage.prompt as u64);
         Ok(usage)
     }
-    /// Runs a prompt in pages of its own while no other step runs; running sequences have pages first.
+    /// Runs a prompt in pages of its own while no other step runs; running sequences get pages
+    /// first.
     fn prefill_uncached(&mut self, request: &EngineRequest, most: usize, run: &mut RunPart) -> Result<Usage, Aborted> {
         let (prompt, model) = (request.prompt(), self.model.clone());
         loop {

@@ -1,7 +1,8 @@
-//! What the engine's thread tells, until it is read: never more than so many bytes of it.
+//! Event channel from the engine's thread to a response, bounded by bytes.
 //!
-//! The thread does not wait for a reader, whose pace would be everybody's. A reader that is so far behind that the bytes are used up is
-//! told so in place of the rest, and its answer ends as one that nobody waits for.
+//! The engine never waits for a reader, as that would delay all requests. When the unread bytes
+//! exceed the bound, the reader gets an error in place of further events, and the request is
+//! cancelled.
 
 use crate::core::error::RequestError;
 use crate::core::event::{Chosen, Delta, Event};
@@ -9,26 +10,26 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
-/// The thread's side.
+/// The engine's end of the channel.
 pub struct Sender {
     events: UnboundedSender<Event>,
     unread: Arc<AtomicUsize>,
     most: usize,
-    /// The reader fell behind; nothing is told any more.
+    /// Whether the reader fell behind; no further events are sent.
     overrun: AtomicBool,
 }
 
-/// The reader's side.
+/// The response's end of the channel.
 pub struct Receiver {
     events: UnboundedReceiver<Event>,
     unread: Arc<AtomicUsize>,
 }
 
-/// Nobody reads, or not fast enough.
+/// The reader is gone, or has fallen behind the byte bound.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ReaderTooSlow;
 
-/// Both sides of a channel that holds at most about so many bytes.
+/// Creates a channel that holds approximately `most` bytes of unread events.
 pub fn channel(most: usize) -> (Sender, Receiver) {
     let (sender, receiver) = unbounded_channel();
     let unread = Arc::new(AtomicUsize::new(0));
@@ -37,10 +38,10 @@ pub fn channel(most: usize) -> (Sender, Receiver) {
 }
 
 impl Sender {
-    /// Tells an event, if it is still read.
+    /// Sends an event.
     ///
     /// # Errors
-    /// When it is not.
+    /// When the reader is gone or has fallen behind.
     pub fn send(&self, event: Event) -> Result<(), ReaderTooSlow> {
         if self.overrun.load(Ordering::Relaxed) {
             return Err(ReaderTooSlow);
@@ -48,23 +49,23 @@ impl Sender {
         let bytes = bytes(&event);
         if self.unread.fetch_add(bytes, Ordering::Relaxed) + bytes > self.most {
             self.overrun.store(true, Ordering::Relaxed);
-            // Whoever is gone need not know.
+            // The reader may be gone.
             let _ = self.events.send(Event::Failed(RequestError::unread()));
             return Err(ReaderTooSlow);
         }
         self.events.send(event).map_err(|_| ReaderTooSlow)
     }
-    /// Does nobody read any more, or not fast enough?
+    /// Returns whether the reader is gone or has fallen behind.
     pub fn is_closed(&self) -> bool {
         self.overrun.load(Ordering::Relaxed) || self.events.is_closed()
     }
 }
 
 impl Receiver {
-    /// The next event; none where the other side is gone.
+    /// Receives the next event; `None` once the sender is dropped.
     pub async fn recv(&mut self) -> Option<Event> {
         let event = self.events.recv().await?;
-        // The last one, which says that there were too many, was not counted.
+        // The final error event of an overrun was not counted.
         let _ = self
             .unread
             .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |unread| Some(unread.saturating_sub(bytes(&event))));
@@ -72,7 +73,7 @@ impl Receiver {
     }
 }
 
-/// What an event takes in memory.
+/// Returns an event's approximate size in memory, in bytes.
 fn bytes(event: &Event) -> usize {
     let chosen = |chosen: &Chosen| size_of::<Chosen>() + size_of_val(chosen.top.as_slice());
     let told = match event {

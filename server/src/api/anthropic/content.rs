@@ -1,4 +1,4 @@
-//! The messages of a request: blocks of text, of reasoning, of calls and their results.
+//! Messages of a request: blocks of text, thinking, tool calls and tool results.
 
 use crate::core::error::RequestError;
 use crate::net::body::IgnoredFields;
@@ -6,7 +6,6 @@ use gristmill_llm::chat::Message;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-/// A message.
 #[derive(Deserialize, Debug)]
 #[serde(expecting = "an object")]
 pub struct AnthropicMessage {
@@ -24,17 +23,15 @@ enum Role {
     Assistant,
 }
 
-/// A text, or blocks.
+/// Message content: a string or an array of blocks.
 #[derive(Deserialize, Debug)]
 #[serde(untagged, expecting = "expected a string or an array of blocks with a type")]
 pub enum MessageContent {
-    /// A text.
     Text(String),
-    /// Blocks.
     Blocks(Vec<ContentBlock>),
 }
 
-/// A block; which fields it has depends on its type.
+/// One content block; the `type` determines which of the fields are set.
 #[derive(Deserialize, Debug)]
 #[serde(expecting = "an object")]
 pub struct ContentBlock {
@@ -52,10 +49,10 @@ pub struct ContentBlock {
     _others: IgnoredFields,
 }
 
-/// The conversation as templates take it.
+/// Converts the messages into the form that chat templates take.
 ///
 /// # Errors
-/// The first block that makes no sense, or asks for what a text model cannot do.
+/// The first block that is malformed or that a text-only model cannot process.
 pub fn convert(system: Option<MessageContent>, messages: Vec<AnthropicMessage>) -> Result<Vec<Message>, RequestError> {
     if messages.is_empty() {
         return Err(RequestError::parameter("messages", "messages is empty; a conversation needs at least one"));
@@ -71,7 +68,7 @@ pub fn convert(system: Option<MessageContent>, messages: Vec<AnthropicMessage>) 
 }
 
 impl MessageContent {
-    /// Of blocks that are text alone.
+    /// Returns the text, or the concatenated text blocks; other block types are errors.
     fn text(self, at: &str) -> Result<String, RequestError> {
         match self {
             MessageContent::Text(text) => Ok(text),
@@ -117,7 +114,7 @@ impl AnthropicMessage {
             match (block.kind.as_str(), self.role) {
                 ("text", _) => text += &block.text.ok_or_else(|| lacks(&at, "text"))?,
                 ("thinking", Role::Assistant) => reasoning += &block.thinking.ok_or_else(|| lacks(&at, "thinking"))?,
-                // What nobody here can read.
+                // Redacted thinking is encrypted; only Anthropic's models can read it.
                 ("redacted_thinking", Role::Assistant) => {}
                 ("tool_use", Role::Assistant) => calls.push(block.call(&at)?),
                 ("tool_result", Role::User) => {
@@ -127,7 +124,7 @@ impl AnthropicMessage {
                 (kind, _) => return Err(refused(&at, kind)),
             }
         }
-        // Results alone are no message of the user's.
+        // A message of tool results alone produces no user message.
         if !(results && text.is_empty()) {
             let mut message = Message::new(role, text);
             message.reasoning_content = (!reasoning.is_empty()).then_some(reasoning);

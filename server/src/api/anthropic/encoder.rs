@@ -1,4 +1,4 @@
-//! How a message is told: blocks, one after the other.
+//! Encodes a response as an Anthropic message: content blocks, one open at a time.
 
 use super::error::to_json;
 use crate::api::interface::ResponseEncoder;
@@ -12,11 +12,11 @@ use axum::Json;
 use axum::response::{IntoResponse, Response};
 use serde_json::{Value, json};
 
-/// How a message is told.
+/// Encoder of one Anthropic message, streamed or whole.
 pub struct MessageEncoder {
     id: String,
     model: String,
-    /// The block that is open: its number is how many have been closed.
+    /// The block that is open; its index in the message is `closed`.
     open: Option<Block>,
     closed: usize,
     calls: usize,
@@ -31,7 +31,7 @@ enum Block {
 }
 
 impl MessageEncoder {
-    /// Of a fresh message.
+    /// Encoder of a new message with a fresh id.
     pub fn new(served: &Served) -> MessageEncoder {
         let (id, model) = (fresh_id("msg_"), served.name.clone());
         MessageEncoder { id, model, open: None, closed: 0, calls: 0, finish: None }
@@ -42,7 +42,7 @@ impl MessageEncoder {
             "stop_reason": ending.0, "stop_sequence": ending.1, "usage": usage,
         })
     }
-    /// Opens a block, unless one of its kind that goes on is open.
+    /// Opens a block, unless one of the same kind is open. Every tool call gets a block of its own.
     fn open(&mut self, block: Block, start: Value, out: &mut Vec<Chunk>) {
         if self.open == Some(block) && block != Block::ToolUse {
             return;
@@ -65,7 +65,7 @@ impl MessageEncoder {
     }
 }
 
-/// Why it ended, and the text that ended it.
+/// Returns `stop_reason` and `stop_sequence`.
 fn ending(finish: Option<&Finish>, calls: usize) -> (Value, Value) {
     match finish {
         Some(Finish::Length) => ("max_tokens".into(), Value::Null),
@@ -75,7 +75,7 @@ fn ending(finish: Option<&Finish>, calls: usize) -> (Value, Value) {
     }
 }
 
-/// What it took. Tokens that were found in the cache are counted apart.
+/// Returns the usage object. Prompt tokens found in the prefix cache are counted separately.
 fn usage_json(usage: &Usage) -> Value {
     json!({
         "input_tokens": usage.prompt - usage.cached,
@@ -138,7 +138,7 @@ impl ResponseEncoder for MessageEncoder {
             content.push(json!({ "type": "text", "text": answer.text }));
         }
         content.extend(answer.calls.into_iter().map(|call| {
-            // Arguments that were cut off are none.
+            // Arguments that were cut off by the token limit become an empty object.
             let input: Value = serde_json::from_str(&call.arguments).unwrap_or_else(|_| json!({}));
             json!({ "type": "tool_use", "id": fresh_id("toolu_"), "name": call.name, "input": input })
         }));

@@ -1,4 +1,4 @@
-//! Requests for messages, and for how many tokens they would take.
+//! `/v1/messages` and `/v1/messages/count_tokens`.
 
 use super::content::{AnthropicMessage, MessageContent, convert};
 use super::encoder::MessageEncoder;
@@ -19,7 +19,7 @@ use serde::Deserialize;
 use serde_json::{Map, Value, json};
 use std::sync::Arc;
 
-/// A request.
+/// Body of `/v1/messages`.
 #[derive(Deserialize, Debug)]
 #[serde(expecting = "an object")]
 pub struct MessageRequest {
@@ -116,10 +116,10 @@ const NAMES: FieldNames = FieldNames {
     stop: "stop_sequences",
 };
 
-/// Parameters that change no answer here: whose request it is, what it costs, what is kept.
+/// Parameters that are accepted and ignored: metadata, billing and caching hints.
 const IGNORED: &[&str] = &["metadata", "service_tier", "inference_geo", "cache_control", "context_management", "betas"];
 
-/// Messages.
+/// The endpoint `/v1/messages`.
 pub struct Messages;
 
 impl Interface for Messages {
@@ -191,10 +191,10 @@ impl RequestTool {
     }
 }
 
-/// `/v1/messages/count_tokens`: how many tokens the prompt would take.
+/// `/v1/messages/count_tokens`: counts the prompt's tokens without running it.
 ///
 /// # Errors
-/// As for a request.
+/// The same as for `/v1/messages`.
 pub async fn count(State(app): State<Arc<App>>, asked: UnreadRequest) -> Result<Json<Value>, RequestError> {
     let (read, client, _) = asked.json(&app).await?;
     let counted = app.run_blocking(client, move |models| {

@@ -15,7 +15,7 @@ use serde::Deserialize;
 use serde_json::{Map, Value, json};
 use std::sync::Arc;
 
-/// A request.
+/// Body of `/api/chat`.
 #[derive(Deserialize, Debug)]
 #[serde(expecting = "an object")]
 pub struct ChatRequest {
@@ -35,7 +35,7 @@ pub struct ChatRequest {
 
 const NAMES: FieldNames = names("messages");
 
-/// Chats.
+/// The endpoint `/api/chat`.
 pub struct OllamaChat;
 
 impl Interface for OllamaChat {

@@ -16,12 +16,11 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 use std::sync::Arc;
 
-/// A request.
 #[derive(Deserialize, Debug)]
 #[serde(expecting = "an object")]
 struct EmbedRequest {
     model: String,
-    /// Of the predecessor: `prompt`.
+    /// The predecessor calls it `prompt`.
     #[serde(alias = "prompt")]
     input: Texts,
     dimensions: Option<u64>,
@@ -37,7 +36,7 @@ enum Texts {
     Many(Vec<String>),
 }
 
-/// Vectors, what they took, and the name of the model.
+/// Returns the embeddings, their usage and the model's name.
 async fn vectors(app: &Arc<App>, asked: UnreadRequest) -> Result<(Vec<Vec<f32>>, Usage, String), RequestError> {
     let (read, client, received) = asked.json(app).await?;
     let ready = app.run_blocking(client, move |models| {
@@ -64,10 +63,10 @@ async fn vectors(app: &Arc<App>, asked: UnreadRequest) -> Result<(Vec<Vec<f32>>,
     Ok((vectors, usage, preprocessor.model.name().to_owned()))
 }
 
-/// `/api/embed`.
+/// `/api/embed`: embeddings of one or more texts.
 ///
 /// # Errors
-/// Why there is no vector.
+/// When the request is invalid or the model fails to compute the embeddings.
 pub async fn embed(State(app): State<Arc<App>>, asked: UnreadRequest) -> Result<Json<Value>, RequestError> {
     let (embeddings, usage, model) = vectors(&app, asked).await?;
     Ok(Json(json!({
@@ -76,10 +75,10 @@ pub async fn embed(State(app): State<Arc<App>>, asked: UnreadRequest) -> Result<
     })))
 }
 
-/// `/api/embeddings`: of one text.
+/// `/api/embeddings`: the embedding of one text.
 ///
 /// # Errors
-/// Why there is no vector.
+/// The same as for `/api/embed`.
 pub async fn embed_one(State(app): State<Arc<App>>, asked: UnreadRequest) -> Result<Json<Value>, RequestError> {
     let (mut embeddings, ..) = vectors(&app, asked).await?;
     Ok(Json(json!({ "embedding": embeddings.swap_remove(0) })))

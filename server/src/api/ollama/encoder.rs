@@ -1,4 +1,4 @@
-//! How answers are told: an object a line, the last of which says what it took.
+//! Encodes responses as Ollama's JSON lines; the last line has the usage.
 
 use super::error::to_json;
 use crate::api::date::date;
@@ -13,32 +13,32 @@ use axum::response::{IntoResponse, Response};
 use serde_json::{Value, json};
 use std::time::{Duration, Instant};
 
-/// What an endpoint calls an answer.
+/// The endpoint that determines the shape of a response line.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum OllamaEndpoint {
-    /// A message.
+    /// `/api/chat`: lines have a `message`.
     Chat,
-    /// A text.
+    /// `/api/generate`: lines have a `response`.
     Generate,
 }
 
-/// How an answer is told.
+/// Encoder of one Ollama response, streamed or whole.
 pub struct OllamaEncoder {
     kind: OllamaEndpoint,
     model: String,
     begun: Instant,
-    /// The call that is being told: it is told whole.
+    /// The tool call that is still being generated; it is sent when it is complete.
     call: Option<ToolCall>,
     finish: Option<Finish>,
 }
 
-/// A time, in nanoseconds.
+/// Converts a duration to nanoseconds, saturating.
 pub fn nanoseconds(time: Duration) -> u64 {
     u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
 }
 
 impl OllamaEncoder {
-    /// Of an endpoint.
+    /// Encoder for the given endpoint and model.
     pub fn new(kind: OllamaEndpoint, served: &Served) -> OllamaEncoder {
         OllamaEncoder { kind, model: served.name.clone(), begun: Instant::now(), call: None, finish: None }
     }
@@ -84,7 +84,7 @@ impl OllamaEncoder {
 }
 
 fn call_json(call: &ToolCall) -> Value {
-    // Arguments that were cut off are none.
+    // Arguments that were cut off by the token limit become an empty object.
     let arguments: Value = serde_json::from_str(&call.arguments).unwrap_or_else(|_| json!({}));
     json!({ "function": { "name": call.name, "arguments": arguments } })
 }

@@ -15,7 +15,7 @@ use serde::Deserialize;
 use serde_json::{Map, Value, json};
 use std::sync::Arc;
 
-/// A request.
+/// Body of `/api/generate`.
 #[derive(Deserialize, Debug)]
 #[serde(expecting = "an object")]
 pub struct GenerateBody {
@@ -37,7 +37,7 @@ pub struct GenerateBody {
 
 const NAMES: FieldNames = names("prompt");
 
-/// Texts that follow a prompt.
+/// The endpoint `/api/generate`.
 pub struct Generate;
 
 impl Interface for Generate {

@@ -1,18 +1,19 @@
-//! `keep_alive`: how long a model stays, in seconds or as a duration of Go's.
+//! `keep_alive`: how long a model stays loaded, in seconds or as a Go duration.
 
 use crate::core::error::RequestError;
 use crate::core::models::policy::KeepAlive;
 use serde_json::Value;
 use std::time::Duration;
 
-/// The units of a duration and what each is in seconds.
+/// Units of a Go duration, each in seconds.
 const UNITS: &[(&str, f64)] =
     &[("ns", 1e-9), ("us", 1e-6), ("µs", 1e-6), ("μs", 1e-6), ("ms", 1e-3), ("s", 1.0), ("m", 60.0), ("h", 3600.0)];
 
-/// How long the model stays: what is negative is for as long as nobody needs its memory, 0 not at all.
+/// Parses `keep_alive`. A negative value keeps the model until its memory is needed; 0 unloads it
+/// at once.
 ///
 /// # Errors
-/// When it is neither a number nor a duration.
+/// When the value is neither a number nor a duration.
 pub fn parse(keep_alive: Option<&Value>) -> Result<Option<KeepAlive>, RequestError> {
     let seconds = match keep_alive {
         None | Some(Value::Null) => return Ok(None),
@@ -25,11 +26,11 @@ pub fn parse(keep_alive: Option<&Value>) -> Result<Option<KeepAlive>, RequestErr
                        0 has the model leave at once, -1 has it stay";
         RequestError::parameter("keep_alive", message)
     })?;
-    // What is longer than can be counted has no end either.
+    // A duration that overflows `Duration` never expires.
     Ok(Some(Duration::try_from_secs_f64(seconds).map_or(KeepAlive::UntilNeeded, KeepAlive::For)))
 }
 
-/// Why a request that asks nothing was answered: the model was loaded for it, or let go.
+/// Returns `done_reason` of a request without input: whether it loaded or unloaded the model.
 pub fn reason(keep_alive: Option<&Value>) -> &'static str {
     match parse(keep_alive) {
         Ok(Some(KeepAlive::For(Duration::ZERO))) => "unload",
@@ -37,7 +38,7 @@ pub fn reason(keep_alive: Option<&Value>) -> &'static str {
     }
 }
 
-/// The seconds of a duration as Go reads it: `1h30m`, `-1m`, `1.5s`; `0` needs no unit.
+/// Parses a Go duration such as `1h30m`, `-1m` or `1.5s` into seconds; `0` needs no unit.
 fn seconds(text: &str) -> Option<f64> {
     let (sign, mut rest) = match text.strip_prefix(['-', '+']) {
         Some(rest) => (if text.starts_with('-') { -1.0 } else { 1.0 }, rest),

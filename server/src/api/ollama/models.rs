@@ -1,4 +1,4 @@
-//! What there is, and what is loaded.
+//! Endpoints that list models: `/api/version`, `/api/tags`, `/api/ps` and `/api/show`.
 
 use crate::api::date::date;
 use crate::app::App;
@@ -15,7 +15,7 @@ use serde_json::{Value, json};
 use std::sync::Arc;
 use std::time::Instant;
 
-/// The version of Ollama whose interface this is: clients ask for it before they use what is newer.
+/// The version of Ollama whose interface this is; clients check it before they use newer features.
 const VERSION: &str = "0.12.0";
 
 /// `/api/version`.
@@ -23,7 +23,7 @@ pub async fn version() -> Json<Value> {
     Json(json!({ "version": VERSION }))
 }
 
-/// A moment that nobody waits for.
+/// Expiry of a model without a keep-alive.
 const NO_EXPIRY: &str = "9999-12-31T23:59:59Z";
 
 fn details(family: &str) -> Value {
@@ -33,7 +33,7 @@ fn details(family: &str) -> Value {
     })
 }
 
-/// What is known of a model; of one that cannot be looked at, its name.
+/// Describes a model; a model whose file cannot be inspected has only its name.
 fn describe(model: &ModelEntry) -> Value {
     let plan = model.cached_plan();
     let (size, family) = plan.as_ref().map_or((0, ""), |plan| (plan.about.weight_bytes, &plan.about.architecture));
@@ -43,19 +43,19 @@ fn describe(model: &ModelEntry) -> Value {
     })
 }
 
-/// `/api/tags`.
+/// `/api/tags`: all models.
 pub async fn tags(State(app): State<Arc<App>>) -> Json<Value> {
     let models: Vec<Value> = app.models.entries().iter().map(|model| describe(model)).collect();
     Json(json!({ "models": models }))
 }
 
-/// `/api/ps`.
+/// `/api/ps`: the loaded models.
 pub async fn running(State(app): State<Arc<App>>) -> Json<Value> {
     let loaded = app.models.entries().iter().filter_map(|model| {
         let Status::Loaded(bytes) = app.models.status(model) else { return None };
         let mut told = describe(model);
         told["size"] = bytes.into();
-        // Unless somebody has said how long, it stays until another needs its memory.
+        // Without a keep-alive the model stays until another model needs its memory.
         let leaves = model.queue.leaves().map(|at| now() + at.saturating_duration_since(Instant::now()).as_secs());
         told["expires_at"] = leaves.map_or_else(|| NO_EXPIRY.into(), date).into();
         told["size_vram"] = 0.into();
@@ -66,7 +66,7 @@ pub async fn running(State(app): State<Arc<App>>) -> Json<Value> {
     Json(json!({ "models": models }))
 }
 
-/// A request for a model.
+/// Body of `/api/show`.
 #[derive(Deserialize, Debug)]
 #[serde(expecting = "an object")]
 struct ShowRequest {
@@ -76,7 +76,7 @@ struct ShowRequest {
     _others: IgnoredFields,
 }
 
-/// `/api/show`.
+/// `/api/show`: metadata of one model.
 ///
 /// # Errors
 /// When there is no such model, or it cannot be read.

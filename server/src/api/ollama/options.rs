@@ -1,4 +1,4 @@
-//! Options of a request, as a model file has them too.
+//! Request options; a Modelfile has the same ones as parameters.
 
 use crate::core::constraint::grammar::OutputFormat;
 use crate::core::error::RequestError;
@@ -9,7 +9,7 @@ use crate::core::sampling::SamplingOptions;
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
-/// They.
+/// The `options` object of a request.
 #[derive(Deserialize, Debug, Default)]
 #[serde(expecting = "an object")]
 pub struct Options {
@@ -18,7 +18,7 @@ pub struct Options {
     top_p: Option<f64>,
     min_p: Option<f64>,
     seed: Option<i64>,
-    /// −1 is no bound, and so is −2, which fills the context.
+    /// −1 is unlimited, and so is −2, which fills the context.
     num_predict: Option<i64>,
     num_ctx: Option<u64>,
     stop: Option<Stop>,
@@ -38,7 +38,7 @@ enum Stop {
     Many(Vec<String>),
 }
 
-/// Options that are about the machine, or about ways of choosing that are off unless asked for.
+/// Options that are ignored: hardware settings, and samplers that are off by default.
 const IGNORED: &[&str] = &[
     "num_keep",
     "num_batch",
@@ -57,7 +57,7 @@ const IGNORED: &[&str] = &[
     "tfs_z",
 ];
 
-/// What the fields of a request are called whose input is `input`.
+/// Field names of Ollama's requests, for error messages; `input` names the prompt's field.
 pub const fn names(input: &'static str) -> FieldNames {
     FieldNames {
         input,
@@ -69,10 +69,10 @@ pub const fn names(input: &'static str) -> FieldNames {
     }
 }
 
-/// A request for what follows `input`, with the fields that chats and texts both have.
+/// Builds a generation request from the fields that chat and generate requests share.
 ///
 /// # Errors
-/// When one of them makes no sense, or cannot be honoured.
+/// The first field that is malformed or not supported.
 pub fn request(
     names: &'static FieldNames,
     input: Input,
@@ -89,10 +89,10 @@ pub fn request(
 }
 
 impl Options {
-    /// Writes them into a request.
+    /// Applies the options to a request.
     ///
     /// # Errors
-    /// The first that cannot be honoured.
+    /// The first option that is unknown or not supported.
     pub fn apply(self, request: &mut GenerateRequest, served: &Served) -> Result<(), RequestError> {
         let unknown: Vec<&str> =
             self.others.keys().map(String::as_str).filter(|name| !IGNORED.contains(name)).collect();
@@ -134,7 +134,7 @@ impl Options {
     }
 }
 
-/// What `format` asks for: "json", or a schema.
+/// Parses `format`: `"json"` or a JSON schema.
 ///
 /// # Errors
 /// When it is neither.
@@ -148,10 +148,10 @@ pub fn output_format(format: Option<Value>) -> Result<Option<OutputFormat>, Requ
     }
 }
 
-/// What `think` asks for.
+/// Parses `think`: a switch or a reasoning effort.
 ///
 /// # Errors
-/// When it is neither true nor false, nor how much.
+/// When it is neither a boolean nor one of the known efforts.
 pub fn thinking(think: Option<Value>) -> Result<Thinking, RequestError> {
     match think {
         None | Some(Value::Null) => Ok(Thinking::default()),
@@ -163,13 +163,14 @@ pub fn thinking(think: Option<Value>) -> Result<Thinking, RequestError> {
     }
 }
 
-/// Fields that change no answer here: what becomes of a conversation that is too long, which is refused, and what is not possible unless it asks for nothing.
+/// Fields that are accepted: two that are ignored, as an overlong conversation is refused, and five
+/// that [`check_fields`] refuses unless their value is empty.
 const IGNORED_FIELDS: &[&str] = &["truncate", "shift", "logprobs", "top_logprobs", "context", "images", "template"];
 
-/// Refuses the fields that nobody knows, and those that mean something that is not possible.
+/// Refuses unknown fields, and known ones that are set but not supported.
 ///
 /// # Errors
-/// The first of them.
+/// The first such field.
 pub fn check_fields(others: &Map<String, Value>) -> Result<(), RequestError> {
     let unknown: Vec<&str> = others.keys().map(String::as_str).filter(|name| !IGNORED_FIELDS.contains(name)).collect();
     if !unknown.is_empty() {

@@ -25,38 +25,38 @@ use std::sync::Arc;
 use std::time::Duration;
 
 common_fields! { declare_request
-    /// A request.
+    /// Body of `/v1/chat/completions`.
     ChatRequest {
-        /// Which model.
+        /// Name of the model.
         model: Option<String>,
-        /// The conversation.
+        /// Messages of the conversation.
         messages: Vec<RequestMessage>,
-        /// What newer clients call `max_tokens`.
+        /// The newer name of `max_tokens`.
         max_completion_tokens: Option<i64>,
-        /// Tools that may be called.
+        /// Tools that the model may call.
         tools: Option<Vec<RequestTool>>,
-        /// Whether they may or must.
+        /// Whether the model may, must or must not call tools.
         tool_choice: Option<RequestToolChoice>,
-        /// Several calls in one answer?
+        /// Whether one answer may have several calls.
         parallel_tool_calls: Option<bool>,
-        /// What form the answer must have.
+        /// Format that constrains the answer: a JSON schema or JSON object.
         response_format: Option<ResponseFormat>,
-        /// Tell the probability of every token?
+        /// Whether to return the log-probability of every token.
         logprobs: Option<bool>,
-        /// And of so many others?
+        /// Number of alternatives returned with each token.
         top_logprobs: Option<u64>,
-        /// "none" switches reasoning off, where the model can.
+        /// "none" switches reasoning off, if the model supports that.
         reasoning_effort: Option<String>,
-        /// Switches of the template.
+        /// Variables for the chat template.
         chat_template_kwargs: Option<TemplateSettings>,
-        /// The predecessor of `tools`.
+        /// The predecessor of `tools`, refused.
         functions: Option<Value>,
-        /// The predecessor of `tool_choice`.
+        /// The predecessor of `tool_choice`, refused.
         function_call: Option<Value>,
     }
 }
 
-/// Switches of the template.
+/// Variables for the chat template; only `enable_thinking` is supported.
 #[derive(Deserialize, Clone, Debug)]
 #[serde(expecting = "an object")]
 struct TemplateSettings {
@@ -65,7 +65,8 @@ struct TemplateSettings {
     others: Map<String, Value>,
 }
 
-/// What `reasoning_effort` may be: how much is a matter of the model, whether at all can be asked for.
+/// Values of `reasoning_effort`. "none" switches reasoning off; the other values matter only to
+/// some models.
 const EFFORTS: &[&str] = &["none", "minimal", "low", "medium", "high", "xhigh"];
 
 const NAMES: FieldNames = FieldNames {
@@ -77,7 +78,7 @@ const NAMES: FieldNames = FieldNames {
     stop: "stop",
 };
 
-/// Chat completions.
+/// The endpoint `/v1/chat/completions`.
 pub struct Chat;
 
 impl Interface for Chat {
@@ -126,7 +127,7 @@ impl Interface for Chat {
 }
 
 impl ChatRequest {
-    /// Alternatives whose probabilities are asked for, if any are.
+    /// Returns the number of alternatives per token, or `None` without log-probabilities.
     fn logprobs(&self) -> Result<Option<usize>, RequestError> {
         match (self.logprobs.unwrap_or(false), self.top_logprobs) {
             (_, Some(top)) if top > MAX_TOP_LOGPROBS => {
@@ -139,7 +140,7 @@ impl ChatRequest {
             (true, top) => Ok(Some(top.unwrap_or(0) as usize)),
         }
     }
-    /// How much the model is to reason.
+    /// Returns the reasoning settings of the request.
     fn thinking(&self) -> Result<Thinking, RequestError> {
         let kwargs = self.chat_template_kwargs.as_ref();
         if let Some(name) = kwargs.and_then(|kwargs| kwargs.others.keys().next()) {
@@ -157,24 +158,24 @@ impl ChatRequest {
     }
 }
 
-/// How a chat completion is told.
+/// Encoder of a chat completion, streamed or whole.
 pub struct ChatEncoder {
     served: Arc<Served>,
     frame: Frame,
     telling: Telling,
     logprobs: bool,
-    /// Can answers consist of nothing but calls?
+    /// Whether a tool call is required, so that an answer may have no content.
     forced: bool,
     choices: Vec<Choice>,
 }
 
-/// One answer, as far as it has been told.
+/// State of one choice of the stream.
 #[derive(Default)]
 struct Choice {
     begun: bool,
-    /// Calls that have begun.
+    /// Number of tool calls that have begun.
     calls: usize,
-    /// Probabilities that were not told yet.
+    /// Log-probabilities that have not been sent yet.
     tokens: Vec<Chosen>,
     progress: (usize, Duration),
 }
@@ -189,7 +190,7 @@ impl ChatEncoder {
     fn chunk(&self, index: usize, delta: Value, logprobs: Value, finish: Value) -> Value {
         self.frame.piece(json!([{ "index": index, "delta": delta, "logprobs": logprobs, "finish_reason": finish }]))
     }
-    /// Says who speaks, once.
+    /// Sends the first chunk of a choice, which has the role.
     fn begin(&mut self, index: usize, out: &mut Vec<Chunk>) {
         if !std::mem::replace(&mut self.choice(index).begun, true) {
             let content = if self.forced { Value::Null } else { "".into() };
@@ -220,7 +221,7 @@ impl ChatEncoder {
         }
         self.delta(index, json!({ "tool_calls": [call] }), out);
     }
-    /// The message, whole.
+    /// Returns the complete message.
     fn message(&self, answer: FinishedReply) -> Value {
         let calling = self.forced || !answer.calls.is_empty();
         let content = if answer.text.is_empty() && calling { Value::Null } else { answer.text.into() };
@@ -246,7 +247,7 @@ fn ending(reason: &Finish, calls: usize) -> &'static str {
     }
 }
 
-/// What a whole answer has of one choice.
+/// One choice of a response that is not streamed.
 #[derive(Serialize)]
 struct WholeChoice<'a> {
     index: usize,
@@ -275,7 +276,7 @@ impl ResponseEncoder for ChatEncoder {
             }
         }
     }
-    /// Probabilities of tokens that made no text yet are told all the same.
+    /// Sends the log-probabilities of tokens that have produced no text yet.
     fn together(&mut self, out: &mut Vec<Chunk>) {
         for index in 0..self.choices.len() {
             if !self.choices[index].tokens.is_empty() {

@@ -1,4 +1,4 @@
-//! `/v1/completions`: texts go on.
+//! `/v1/completions`: text completion.
 
 use super::frame::Frame;
 use super::logprobs::CompletionLogprobs;
@@ -20,24 +20,25 @@ use serde_json::json;
 use std::sync::Arc;
 
 common_fields! { declare_request
-    /// A request.
+    /// Body of `/v1/completions`.
     CompletionRequest {
-        /// Which model.
+        /// Name of the model.
         model: Option<String>,
-        /// The text.
+        /// One or more prompts, as text or tokens.
         prompt: RequestPrompt,
-        /// Tell the probability of every token, and of so many others?
+        /// Number of alternatives returned with each token's log-probability.
         logprobs: Option<u64>,
-        /// What stands behind the answer, where the model can.
+        /// Text after the completion (fill-in-the-middle), if the model supports it.
         suffix: Option<String>,
-        /// Begin with the prompt, and its probabilities where any are told?
+        /// Whether the response begins with the prompt, and with its log-probabilities if
+        /// requested.
         echo: Option<bool>,
-        /// Make so many answers, and tell the most probable of them.
+        /// Number of completions generated, of which the `n` most probable are returned.
         best_of: Option<u64>,
     }
 }
 
-/// Texts, in one of the forms that the interface allows.
+/// One or several prompts, each as text or as tokens.
 #[derive(Deserialize, Clone, Debug)]
 #[serde(untagged, expecting = "expected a string or an array of tokens")]
 enum RequestPrompt {
@@ -58,7 +59,7 @@ impl RequestPrompt {
     }
 }
 
-/// Tokens of an answer unless said, as the interface has it.
+/// The interface's default of `max_tokens`.
 const DEFAULT_MAX_TOKENS: u64 = 16;
 
 const NAMES: FieldNames = FieldNames {
@@ -70,7 +71,7 @@ const NAMES: FieldNames = FieldNames {
     stop: "stop",
 };
 
-/// Completions.
+/// The endpoint `/v1/completions`.
 pub struct Completions;
 
 impl Interface for Completions {
@@ -84,7 +85,7 @@ impl Interface for Completions {
         served: &Arc<Served>,
     ) -> Result<(GenerateRequest, CompletionEncoder), RequestError> {
         let mut common = body.common();
-        // Said or not, it is bounded, unless it is said that it is not.
+        // Only an explicit −1 lifts the limit.
         common.max_tokens.get_or_insert(DEFAULT_MAX_TOKENS as i64);
         let mut prompts = body.prompt.list();
         let echo = body.echo.unwrap_or(false);
@@ -122,7 +123,7 @@ impl Interface for Completions {
     }
 }
 
-/// Makes prompts of texts that have something behind the answer.
+/// Replaces prompts by fill-in-the-middle prompts with the given suffix.
 fn infill(served: &Served, prompts: &mut [PromptText], suffix: &str, echo: bool) -> Result<(), RequestError> {
     let refused = |why: &str| Err(RequestError::parameter("suffix", format!("suffix is not possible {why}")));
     let Some(fim) = &served.fim else { return refused("with this model: it knows no signs for what is missing") };
@@ -138,7 +139,7 @@ fn infill(served: &Served, prompts: &mut [PromptText], suffix: &str, echo: bool)
     Ok(())
 }
 
-/// A prompt, as its answers begin with it.
+/// Returns a prompt's text, which `echo` puts before the completion.
 fn shown(served: &Served, prompt: &PromptText) -> String {
     match prompt {
         PromptText::Text(text) => text.clone(),
@@ -146,7 +147,8 @@ fn shown(served: &Served, prompt: &PromptText) -> String {
     }
 }
 
-/// What an answer, or a piece of one, has of one choice. What it says of probabilities is only written.
+/// One choice of a response or of a stream chunk. Log-probabilities are serialised without a JSON
+/// tree.
 #[derive(Serialize)]
 struct WholeChoice<'a> {
     index: usize,
@@ -155,27 +157,27 @@ struct WholeChoice<'a> {
     finish_reason: Option<&'static str>,
 }
 
-/// How a completion is told.
+/// Encoder of a text completion, streamed or whole.
 pub struct CompletionEncoder {
     served: Arc<Served>,
     frame: Frame,
     logprobs: bool,
-    /// The prompts, where answers begin with them.
+    /// The prompts' texts with `echo`, otherwise empty.
     echoes: Vec<String>,
-    /// Answers that are made of each prompt, and how many of them are told.
+    /// Completions generated for each prompt, and how many of them are returned.
     made: usize,
     told: usize,
     choices: Vec<Choice>,
 }
 
-/// One answer, as far as it has been told.
+/// State of one choice of the stream.
 #[derive(Default)]
 struct Choice {
     begun: bool,
-    /// What was not told yet.
+    /// Text that has not been sent yet.
     text: String,
     tokens: Vec<Chosen>,
-    /// Characters so far.
+    /// Characters sent so far.
     offset: usize,
 }
 
@@ -196,7 +198,8 @@ impl CompletionEncoder {
         let choice = &mut self.choices[index];
         choice.offset = CompletionLogprobs { served, tokens: &tokens, offset: choice.offset }.end();
     }
-    /// The answers that are told of each prompt, the most probable first where not all are.
+    /// Returns the completions to send with their prompt's index, ranked by mean log-probability if
+    /// some are dropped.
     fn best(&self, answers: Vec<FinishedReply>) -> Vec<(usize, FinishedReply)> {
         let mean = |answer: &FinishedReply| {
             let sum: f32 = answer.tokens.iter().filter_map(|chosen| chosen.logprob).sum();

@@ -1,4 +1,5 @@
-//! `/v1/embeddings`: the mean of a text's hidden rows. A model that was made to answer is no model that was made for this, but it ranks.
+//! `/v1/embeddings`: mean-pooled hidden states of a generative model. No dedicated embedding model
+//! is supported.
 
 use crate::app::App;
 use crate::core::client::Origin;
@@ -15,7 +16,6 @@ use serde::Deserialize;
 use serde_json::{Map, Value, json};
 use std::sync::Arc;
 
-/// A request.
 #[derive(Deserialize, Debug)]
 #[serde(expecting = "an object")]
 struct EmbeddingRequest {
@@ -62,10 +62,10 @@ impl EmbeddingRequest {
     }
 }
 
-/// Answers one.
+/// `/v1/embeddings`.
 ///
 /// # Errors
-/// Why there are no vectors.
+/// When the request is invalid or the model fails to compute the embeddings.
 pub async fn embed(State(app): State<Arc<App>>, asked: UnreadRequest) -> Result<Json<Value>, RequestError> {
     let (read, client, received) = asked.json(&app).await?;
     let ready = app.run_blocking(client, move |models| {

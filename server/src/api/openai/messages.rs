@@ -1,4 +1,4 @@
-//! The messages of a chat request.
+//! Messages of a chat request.
 
 use crate::core::error::RequestError;
 use crate::net::body::IgnoredFields;
@@ -24,7 +24,7 @@ pub struct RequestMessage {
 #[derive(Deserialize, Clone, Copy, PartialEq, Eq, Debug)]
 #[serde(rename_all = "lowercase")]
 enum Role {
-    /// What newer clients call the system.
+    /// The newer name of the system role.
     Developer,
     System,
     User,
@@ -63,16 +63,16 @@ struct RequestCall {
 #[serde(expecting = "an object")]
 struct CalledFunction {
     name: String,
-    /// JSON, as text.
+    /// A JSON object, as text.
     arguments: String,
     #[serde(flatten)]
     _others: IgnoredFields,
 }
 
-/// The messages as templates take them.
+/// Converts the messages into the form that chat templates take.
 ///
 /// # Errors
-/// The first message that makes no sense, or asks for what a text model cannot do.
+/// The first message that is malformed or that a text-only model cannot process.
 pub fn convert(messages: &[RequestMessage]) -> Result<Vec<Message>, RequestError> {
     if messages.is_empty() {
         return Err(RequestError::parameter("messages", "messages is empty; a conversation needs at least one"));

@@ -1,4 +1,4 @@
-//! Tools that a request offers, and forms that it asks for.
+//! Tools, tool choice and response formats of chat requests.
 
 use crate::core::constraint::grammar::OutputFormat;
 use crate::core::error::RequestError;
@@ -7,13 +7,13 @@ use crate::net::body::IgnoredFields;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-/// A tool.
+/// A tool that the model may call.
 #[derive(Deserialize, Clone, Debug)]
 #[serde(expecting = "an object")]
 pub struct RequestTool {
     #[serde(rename = "type")]
     kind: String,
-    /// Tools of other types have none.
+    /// Absent in tools of other types than `function`.
     function: Option<Function>,
     #[serde(flatten)]
     _others: IgnoredFields,
@@ -29,16 +29,15 @@ struct Function {
     _others: IgnoredFields,
 }
 
-/// Which tools may, must or must not be called.
+/// Whether tools may, must or must not be called, or one tool by name.
 #[derive(Deserialize, Clone, Debug)]
 #[serde(
     untagged,
     expecting = "expected \"none\", \"auto\", \"required\" or {\"type\": \"function\", \"function\": {\"name\": …}}"
 )]
 pub enum RequestToolChoice {
-    /// In general.
     Mode(ToolChoiceMode),
-    /// That one must.
+    /// The named tool must be called.
     Named(NamedToolChoice),
 }
 
@@ -51,19 +50,18 @@ pub struct NamedToolChoice {
     _others: IgnoredFields,
 }
 
-/// In general.
+/// A tool choice that names no tool.
 #[derive(Deserialize, Clone, Copy, PartialEq, Eq, Debug)]
 #[serde(rename_all = "lowercase")]
 pub enum ToolChoiceMode {
-    /// None.
+    /// No tool may be called.
     None,
-    /// As the model likes.
+    /// The model decides.
     Auto,
-    /// At least one.
+    /// At least one tool must be called.
     Required,
 }
 
-/// A tool's name.
 #[derive(Deserialize, Clone, Debug)]
 #[serde(expecting = "an object")]
 struct Named {
@@ -72,14 +70,14 @@ struct Named {
     _others: IgnoredFields,
 }
 
-/// What form an answer must have.
+/// Format that constrains the answer.
 #[derive(Deserialize, Clone, Debug)]
 #[serde(expecting = "an object")]
 pub struct ResponseFormat {
     #[serde(rename = "type")]
     kind: FormatKind,
     json_schema: Option<JsonSchema>,
-    /// Of a `json_object`, beyond OpenAI's interface.
+    /// Schema of a `json_object`; an extension of OpenAI's interface.
     schema: Option<Value>,
     #[serde(flatten)]
     _others: IgnoredFields,
@@ -101,10 +99,10 @@ struct JsonSchema {
     _others: IgnoredFields,
 }
 
-/// Tools as the core takes them.
+/// Converts the tools into those of the core.
 ///
 /// # Errors
-/// The first that is none.
+/// The first tool that is invalid.
 pub fn tools(tools: Vec<RequestTool>) -> Result<Vec<tools::Tool>, RequestError> {
     let checked = tools.into_iter().enumerate().map(|(i, tool)| {
         tool.check().map_err(|(place, message)| RequestError::parameter(format!("tools[{i}]{place}"), message))
@@ -113,7 +111,7 @@ pub fn tools(tools: Vec<RequestTool>) -> Result<Vec<tools::Tool>, RequestError> 
 }
 
 impl RequestTool {
-    /// The function that it is; or where in it something is wrong, and what.
+    /// Returns the function; on error, the path of the invalid field within the tool and a message.
     fn check(self) -> Result<tools::Tool, (&'static str, String)> {
         if self.kind != "function" {
             let message = format!("only tools of type `function` can be called here, not of type `{}`", self.kind);
@@ -142,10 +140,10 @@ impl From<RequestToolChoice> for tools::ToolChoice {
 }
 
 impl ResponseFormat {
-    /// What the text of the answer must be.
+    /// Returns the constraint on the answer's text, or `None` for plain text.
     ///
     /// # Errors
-    /// A schema that is none.
+    /// When the schema is missing, or neither an object nor a boolean.
     pub fn output_format(self) -> Result<Option<OutputFormat>, RequestError> {
         let (schema, at) = match self.kind {
             FormatKind::Text => return Ok(None),

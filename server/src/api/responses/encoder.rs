@@ -1,4 +1,4 @@
-//! How a response is told: items, one after the other, each with events of its own.
+//! Encodes a response as items, one after the other, each with its own stream events.
 
 use crate::api::interface::ResponseEncoder;
 use crate::core::error::RequestError;
@@ -12,7 +12,7 @@ use axum::Json;
 use axum::response::{IntoResponse, Response};
 use serde_json::{Value, json};
 
-/// What a response repeats of its request.
+/// Settings of the request that the response object repeats.
 pub struct EchoedSettings {
     pub instructions: Option<String>,
     pub limit: Option<u64>,
@@ -24,27 +24,27 @@ pub struct EchoedSettings {
     pub format: Value,
 }
 
-/// How a response is told.
+/// Encoder of one response, streamed or whole.
 pub struct ResponsesEncoder {
     id: String,
     created: u64,
     model: String,
     about: EchoedSettings,
-    /// Events so far.
+    /// Sequence number of the next event.
     number: u64,
-    /// Items that are whole.
+    /// Completed items.
     done: Vec<Value>,
     open: Option<Open>,
     finish: Option<Finish>,
 }
 
-/// An item that is being told.
+/// The item that is being generated.
 struct Open {
     kind: Kind,
     id: String,
-    /// Of a call.
+    /// Identifier and function name, for a function call.
     call: (String, String),
-    /// Text, or arguments.
+    /// Text so far, or arguments of a call.
     text: String,
 }
 
@@ -64,7 +64,7 @@ impl Open {
         };
         Open { kind, id: fresh_id(prefix), call: (fresh_id("call_"), name), text: String::new() }
     }
-    /// The item, whole or as it begins.
+    /// Returns the item as JSON; with status `in_progress` its content is empty.
     fn item(&self, status: &str) -> Value {
         let part = || if status == "in_progress" { json!([]) } else { json!([self.part(&self.text)]) };
         match self.kind {
@@ -92,7 +92,7 @@ impl Open {
 }
 
 impl ResponsesEncoder {
-    /// Of a fresh response.
+    /// Encoder of a new response with a fresh id.
     pub fn new(served: &Served, about: EchoedSettings) -> ResponsesEncoder {
         ResponsesEncoder {
             id: fresh_id("resp_"),
@@ -105,7 +105,7 @@ impl ResponsesEncoder {
             finish: None,
         }
     }
-    /// The response as it stands; `usage` once it is known.
+    /// Returns the response object in its current state; `usage` is `None` until it is known.
     fn response(&self, status: &str, error: Value, usage: Option<&Usage>) -> Value {
         let incomplete = (status == "incomplete").then(|| json!({ "reason": "max_output_tokens" }));
         let EchoedSettings { instructions, limit, temperature, top_p, tools, tool_choice, several, format } =
@@ -125,7 +125,7 @@ impl ResponsesEncoder {
         self.number += 1;
         out.push(Chunk::Data(Some(name), data));
     }
-    /// An event of the open item's part.
+    /// Sends an event about the open item's content part.
     fn part_event(&mut self, name: &'static str, mut data: Value, out: &mut Vec<Chunk>) {
         let Some(open) = &self.open else { return };
         data["item_id"] = open.id.as_str().into();
@@ -135,7 +135,7 @@ impl ResponsesEncoder {
         }
         self.event(name, data, out);
     }
-    /// Opens an item, unless one of its kind that goes on is open.
+    /// Opens an item, unless one of the same kind is open. Every call gets an item of its own.
     fn open(&mut self, kind: Kind, name: String, out: &mut Vec<Chunk>) {
         if kind != Kind::Call && self.open.as_ref().is_some_and(|open| open.kind == kind) {
             return;

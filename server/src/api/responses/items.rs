@@ -1,4 +1,4 @@
-//! The items of a request: messages, reasoning, calls and their results.
+//! Input items of a request: messages, reasoning, function calls and their results.
 
 use crate::core::error::RequestError;
 use crate::net::body::IgnoredFields;
@@ -6,17 +6,17 @@ use gristmill_llm::chat::Message;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-/// What is asked.
+/// Input of a request: a user message or a list of items.
 #[derive(Deserialize, Debug)]
 #[serde(untagged, expecting = "expected a string or an array of items")]
 pub enum RequestInput {
-    /// A text of the user's.
+    /// A single user message.
     Text(String),
     /// A conversation.
     Items(Vec<Item>),
 }
 
-/// An item; which fields it has depends on its type.
+/// One input item; the `type` determines which of the fields are set.
 #[derive(Deserialize, Debug)]
 #[serde(expecting = "an object")]
 pub struct Item {
@@ -59,10 +59,10 @@ struct Part {
     _others: IgnoredFields,
 }
 
-/// The conversation as templates take it.
+/// Converts the input into messages in the form that chat templates take.
 ///
 /// # Errors
-/// The first item that makes no sense, or asks for what a text model cannot do.
+/// The first item that is malformed or that a text-only model cannot process.
 pub fn convert(instructions: Option<String>, input: RequestInput) -> Result<Vec<Message>, RequestError> {
     let mut out: Vec<Message> = instructions.map(Message::system).into_iter().collect();
     match input {
@@ -128,7 +128,7 @@ fn is_only_reasoning(message: &Message) -> bool {
     message.role == "assistant" && message.tool_calls.is_none() && message.content.as_str() == Some("")
 }
 
-/// A call is part of the assistant's last message, if that is the last one.
+/// Adds a call to the last message if it is the assistant's, otherwise to a new assistant message.
 fn call(out: &mut Vec<Message>, call: Value) {
     if out.last().is_none_or(|last| last.role != "assistant") {
         out.push(Message::assistant(""));

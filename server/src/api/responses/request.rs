@@ -1,4 +1,4 @@
-//! Requests for responses.
+//! Requests to `/v1/responses`.
 
 use super::encoder::{EchoedSettings, ResponsesEncoder};
 use super::items::{RequestInput, convert};
@@ -15,7 +15,7 @@ use serde::Deserialize;
 use serde_json::{Map, Value, json};
 use std::sync::Arc;
 
-/// A request.
+/// Body of `/v1/responses`.
 #[derive(Deserialize, Debug)]
 #[serde(expecting = "an object")]
 pub struct ResponseRequest {
@@ -114,7 +114,7 @@ const NAMES: FieldNames = FieldNames {
     stop: "stop",
 };
 
-/// Parameters that change no answer here: whose request it is, labels, what is kept and what it costs.
+/// Parameters that are accepted and ignored: labels, storage, caching and billing hints.
 const IGNORED: &[&str] = &[
     "user",
     "safety_identifier",
@@ -130,7 +130,7 @@ const IGNORED: &[&str] = &[
     "context_management",
 ];
 
-/// Parameters that cannot be honoured, and why.
+/// Parameters that are refused, with the reason.
 const REFUSED: &[(&str, &str)] = &[
     ("previous_response_id", "responses are kept nowhere: send the conversation so far as input"),
     ("conversation", "conversations are kept nowhere: send the conversation so far as input"),
@@ -139,7 +139,7 @@ const REFUSED: &[(&str, &str)] = &[
     ("top_logprobs", "probabilities are told by /v1/chat/completions and /v1/completions"),
 ];
 
-/// Responses.
+/// The endpoint `/v1/responses`.
 pub struct Responses;
 
 impl Interface for Responses {
