@@ -1,7 +1,9 @@
-//! The cost model: seconds of a kernel on a target, from its nests. Bytes over bandwidth, operations over throughput, one launch,
-//! and for every stage the time a workgroup spends before its readers can start.
+//! The cost model: estimates the seconds of a kernel on a target from its nests.
 //!
-//! Variables are priced at a typical value, so that a context of 200,000 positions that is never filled does not decide.
+//! A kernel costs its bytes over bandwidth or its operations over throughput, one launch, and for
+//! every stage the time a workgroup needs before its readers can start. Variables count with a
+//! typical value, so that a context limit of 200,000 positions that is rarely filled does not
+//! dominate.
 
 pub mod launch;
 pub mod occupancy;
@@ -19,35 +21,38 @@ use gristmill_uop::target::Target;
 use gristmill_uop::{Arg, Graph, Id, Node, Op, RangeKind, Scalar};
 use rustc_hash::{FxHashMap, FxHashSet};
 
-/// Operations that a term takes of a GPU's threads where a weight's element is unpacked by itself: down projections of experts of eight sequences, 100 M terms, took an
-/// H200 325 us.
+/// Operations per term for GPU threads that dequantise a packed weight one element at a time to
+/// multiply it in half precision. From 100 M terms in 325 us on an H200 (docs/experiments/078).
 const OPERATIONS_OF_UNPACKED_TERM: f64 = 200.0;
 
-/// The same of sums that threads add up term by term, timed for one row beside a launch: down projections of a token's six experts as one sum of 17.3 M terms (DeepSeek-V2-Lite Q4_0) took an H100 12.4 us,
-/// 36 for each, where the words of them are read in 4.2; of eight experts (Qwen3-30B-A3B Q4_K_M, 12.6 M) 15.4, 64 for each.
+/// Operations per term for GPU threads that dequantise and add one element at a time. From MoE down
+/// projections on an H100: 36 and 64 measured (docs/experiments/124).
 pub(crate) const OPERATIONS_OF_LONE_TERM: f64 = 40.0;
 
-/// Operations of a GPU's rate, which counts a multiplication and its addition as two, that one of a stage takes: what is staged is compared, converted and
-/// divided, and rarely multiplied and added. H200, tokens a second with 1, 2, 3 and 4: Qwen3-30B-A3B Q4_K_M 445, 480, 450, 449; Llama 3.1 8B Q4_0 511, 536,
-/// 536, 536; GLM-4.7-Flash Q4_0 619, 617, 606, 468; gpt-oss-20b 463, 463, 460, 469.
+/// Peak GPU operations (an FMA counts as two) per operation in a stage. Stages compare, convert and
+/// divide, and rarely use FMA. Chosen by end-to-end tok/s of four models on an H200
+/// (docs/experiments/094).
 const OPERATIONS_OF_STAGED_ONE: f64 = 2.0;
 
-/// Lanes that words of a packed weight have at least, where a CPU multiplies several at a time: those of the narrowest vector. Counted, not measured.
+/// Minimum SIMD lanes for packed words that a CPU multiplies together: the narrowest vector. Not
+/// measured.
 const LEAST_LANES: f64 = 4.0;
 
-/// Operations of all lanes of a vector that a product of one word takes: 0.9 ns of a core whose rate is 48 operations a nanosecond (EPYC, AVX2, 512 words of a row).
+/// Full-vector operations that the product of a single word takes: 0.9 ns on an EPYC core (AVX2,
+/// 512 words a row) at 48 operations a nanosecond.
 const OPERATIONS_OF_LONE_WORD: f64 = 5.0;
 
-/// What one kernel costs.
+/// Modelled cost of one kernel.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Cost {
     /// Seconds, launch included.
     pub seconds: f64,
-    /// What it moves and computes.
+    /// Bytes moved and operations.
     pub estimate: Estimate,
     /// Seconds before the last nests can start: the chain of stages.
     pub stages: f64,
-    /// Seconds of the same kernel in whatever shape, surplus elements aside: its launch, and its weights' way from memory or the operations of what it writes.
+    /// Lower bound in seconds over all workgroup shapes, surplus elements aside: the launch, plus
+    /// the larger of the weights' memory time and the operations of the outputs.
     pub floor: f64,
 }
 
@@ -67,12 +72,15 @@ impl Counter<'_> {
     }
 }
 
-/// Iterations of a loop whose loads wait for memory together, where each thread takes all of them. Not measured.
+/// Iterations of a loop whose loads are in flight together, where each thread runs all of them. Not
+/// measured.
 const ITERATIONS_IN_FLIGHT: f64 = 8.0;
 
 impl Counter<'_> {
-    /// How often a thread waits for memory before it knows where the operands of its sums lie: in a nest whose threads are counted already each of them computes
-    /// the sums that an address is made of, one iteration after the other.
+    /// Number of memory latencies a thread waits before it knows its operands' addresses.
+    ///
+    /// Applies to nests whose workgroup plan already assigns threads: each thread then computes by
+    /// itself the reductions that an address depends on, iteration by iteration.
     fn serial(&mut self, nest: Id) -> f64 {
         let g = self.g;
         let counted = g[nest].src[3..].iter().any(|&r| g.range_kind(r) == Some(RangeKind::Vector));
@@ -87,9 +95,13 @@ impl Counter<'_> {
         let terms = |n: Id| g[n].src[1..].to_vec();
         loops.map(terms).map(|ranges| (self.product(ranges) / ITERATIONS_IN_FLIGHT).ceil()).sum()
     }
-    /// Does a CPU load a word of a packed weight with others beside it, as lanes of a vector: is there a range of the nest along which words are neighbours, and if that is
-    /// one of outputs, all else that depends on it? A workgroup that has one row of many that are interleaved loads them one by one, and so does a nest whose other
-    /// operands lie across those rows. `order` has the nodes of the nest.
+    /// Whether a CPU loads a word of a packed weight together with adjacent words, as lanes of a
+    /// vector.
+    ///
+    /// That needs a range along which words are contiguous; if it is an output range, every other
+    /// load that depends on it must be contiguous along it, too. A workgroup with one of several
+    /// interleaved rows loads its words one by one, and so does a nest whose other operands are
+    /// strided across those rows. `order` holds the nodes of the nest.
     fn loads_neighbours(&mut self, load: Id, closed: &[Id], order: &[Id]) -> bool {
         let g = self.g;
         if self.machine.kind != MachineKind::Cpu || self.machine.lanes <= 1 {
@@ -106,14 +118,14 @@ impl Counter<'_> {
     }
 }
 
-/// The ranges along which elements that a load gives are neighbours in memory.
+/// Ranges along which the elements of a load are contiguous in memory.
 fn neighbours(g: &Graph, load: Id) -> Vec<Id> {
     let unit = g[load].dtype.scalar.bytes() as i64 / g.unit_bytes(g[load].src[0]);
     let along = g.linear(g[load].src[1]).terms.into_iter().filter(|&(_, step)| step == unit);
     along.flat_map(|(term, _)| g.free_ranges(term).to_vec()).collect()
 }
 
-/// The price of a kernel that consists of these nests.
+/// The cost of a kernel that consists of these nests.
 pub fn kernel(g: &Graph, nests: &[Id], target: &Target) -> Cost {
     let mut c = Counter { g, machine: &target.machine, sizes: FxHashMap::default() };
     let globals = global_ranges(g, nests);
@@ -124,7 +136,7 @@ pub fn kernel(g: &Graph, nests: &[Id], target: &Target) -> Cost {
     let mut indices = Indices::default();
     let (mut main_ops, mut main_cached, mut jumps) = (0.0, 0.0, 0.0);
     let resident = occupancy::resident_of(g, nests, target);
-    // Whoever has a unit to itself computes nothing while it waits for what it loads; of several one computes while another waits.
+    // With one workgroup per unit, memory and arithmetic time add up; with several, they overlap.
     let both = |ops: f64, cached: f64| if resident == 1 { ops + cached } else { ops.max(cached) };
     for &nest in nests {
         let staged = g[g[nest].src[0]].op == Op::Local;
@@ -138,10 +150,10 @@ pub fn kernel(g: &Graph, nests: &[Id], target: &Target) -> Cost {
             jumps += jumps_of(&mut c, nest, &globals);
         }
         if staged && target.machine.kind == MachineKind::Gpu && copies(g, nest) {
-            // Nobody waits for a copy but who reads it, and memory is what that waits for.
+            // Async copies overlap compute; they are charged to the consumer as memory time.
             main_cached += groups * cached;
         } else if staged {
-            // Every worker does its share of the runs; nothing else of the workgroup proceeds meanwhile.
+            // Every worker does its share of the runs; the rest of the workgroup waits meanwhile.
             let each = if target.machine.kind == MachineKind::Gpu { OPERATIONS_OF_STAGED_ONE } else { 1.0 };
             let operations = target.machine.operations / each;
             let seconds = runs * both(ops / operations, cached / target.machine.cache_bandwidth);
@@ -167,17 +179,18 @@ pub fn kernel(g: &Graph, nests: &[Id], target: &Target) -> Cost {
     cost
 }
 
-/// What expressions of a user's text take, and the text itself.
+/// Accumulates the cost of a custom kernel and of the expressions fused into it.
 #[derive(Default)]
 pub struct OfText {
-    /// What they move and compute.
+    /// Bytes moved and operations.
     pub estimate: Estimate,
-    /// Bytes of the cache.
+    /// Bytes read through the cache.
     pub cached: f64,
 }
 
 impl OfText {
-    /// Adds an expression that is computed so many times for each index of its range, what the text itself computes no part of it.
+    /// Adds an expression that is evaluated `times` times for each index of `range`, the custom
+    /// kernel's own result excluded.
     pub fn expression(&mut self, g: &Graph, value: Id, range: Option<Id>, times: f64) {
         let size = range.map_or(1.0, |r| typical(g, g[r].src[0]));
         let mut seen: FxHashSet<Id> = FxHashSet::default();
@@ -207,7 +220,7 @@ impl OfText {
         self.estimate.other_bytes += bytes;
         self.cached += bytes;
     }
-    /// The price: weights come from memory, all else from the cache, as in other kernels.
+    /// The cost: weights come from memory and everything else from the cache, as in other kernels.
     pub fn cost(self, machine: &Machine) -> Cost {
         let OfText { estimate, cached } = self;
         let moved = (estimate.weight_bytes / machine.bandwidth).max(cached / machine.cache_bandwidth);
@@ -216,7 +229,7 @@ impl OfText {
     }
 }
 
-/// How many times as long a kernel of so many workgroups takes as one that keeps all workers busy.
+/// Slowdown of a kernel with that many workgroups against one that keeps all units busy.
 fn idle(groups: f64, target: &Target) -> f64 {
     let units = target.machine.units as f64;
     match target.machine.kind {
@@ -225,7 +238,8 @@ fn idle(groups: f64, target: &Target) -> f64 {
     }
 }
 
-/// Seconds in which the runs of a CPU's stage read its weights from memory, where these are more than a cache keeps, so that each run reads them again.
+/// Seconds for the repeated reads of a CPU stage's weights from memory. 0 if they fit the cache;
+/// otherwise each run reads them again.
 fn weights_again(c: &mut Counter, nest: Id, globals: &[Id], bytes: f64, runs: f64) -> f64 {
     if c.machine.kind != MachineKind::Cpu || bytes <= c.machine.stage_bytes() as f64 {
         return 0.0;
@@ -235,7 +249,8 @@ fn weights_again(c: &mut Counter, nest: Id, globals: &[Id], bytes: f64, runs: f6
     bytes * (runs / different).max(1.0) / c.machine.bandwidth
 }
 
-/// How often the nest runs: once a workgroup; on a CPU once a chunk, or whenever an index it depends on changes.
+/// How often the nest runs: once per workgroup. A CPU runs a stage once per chunk, or whenever an
+/// index that it depends on changes.
 fn runs(c: &mut Counter, nest: Id, globals: &[Id], target: &Target) -> f64 {
     let g = c.g;
     let (staged, mine) = (g[g[nest].src[0]].op == Op::Local, g.free_ranges(nest));
@@ -243,7 +258,7 @@ fn runs(c: &mut Counter, nest: Id, globals: &[Id], target: &Target) -> f64 {
     let groups = c.product(globals.iter().copied());
     match (staged, target.machine.kind) {
         (false, _) => c.product(mine.iter().copied()),
-        // Workgroups run side by side: one alone takes as long as one on every multiprocessor.
+        // Workgroups run in parallel: a single one takes as long as one on every multiprocessor.
         (true, MachineKind::Gpu) => groups.max(units),
         (true, MachineKind::Cpu) => {
             let last = globals.iter().rposition(|r| mine.contains(r));
@@ -253,8 +268,8 @@ fn runs(c: &mut Counter, nest: Id, globals: &[Id], target: &Target) -> f64 {
     }
 }
 
-/// Seconds for which workgroups wait at the end of a stage. One workgroup alone does not fill the machine: latency of its loads, those from memory
-/// before all, for each of those that come one after the other.
+/// Seconds that workgroups wait at the end of a stage: a barrier and the latency of its loads (less
+/// if none is from memory), once per wave. A single workgroup does not fill the machine.
 fn wait(g: &Graph, nest: Id, workgroups: f64, target: &Target) -> f64 {
     if target.machine.kind == MachineKind::Cpu {
         return target.machine.barrier;
@@ -264,23 +279,23 @@ fn wait(g: &Graph, nest: Id, workgroups: f64, target: &Target) -> f64 {
     rounds(workgroups, target) * (target.machine.barrier + latency)
 }
 
-/// How often a GPU's workgroups take turns: so many of them, for each that a unit holds beside others.
+/// Waves of a GPU launch, given its workgroups divided by those that are resident on a unit.
 fn rounds(workgroups: f64, target: &Target) -> f64 {
     (workgroups / target.machine.units as f64).max(1.0)
 }
 
-/// Is the nest a copy from memory as it is? A GPU makes it beside other work.
+/// Whether the nest is a plain copy from memory, which a GPU performs asynchronously.
 fn copies(g: &Graph, nest: Id) -> bool {
     let value = &g[g[nest].src[2]];
     value.op == Op::Load && g[value.src[0]].op == Op::Param
 }
 
-/// The ranges of the launch that each stage is computed for.
+/// Launch ranges that each stage depends on.
 #[derive(Default)]
 struct Indices(FxHashMap<Id, FxHashSet<Id>>);
 
 impl Indices {
-    /// One more nest; stages come before who reads them.
+    /// Records one more nest; stages must precede their readers.
     fn add(&mut self, g: &Graph, nest: Id, globals: &[Id]) {
         let stage = g[nest].src[0];
         if g[stage].op == Op::Local {
@@ -289,16 +304,19 @@ impl Indices {
             self.0.entry(stage).or_default().extend(ranges);
         }
     }
-    /// Those of all stages that a value reads.
+    /// Launch ranges of all stages that a value reads.
     fn read_by(&self, g: &Graph, value: Id) -> FxHashSet<Id> {
         let stages = g.toposort(&[value]).into_iter().filter(|&n| g[n].op == Op::Load);
         stages.filter_map(|n| self.0.get(&g[n].src[0])).flatten().copied().collect()
     }
 }
 
-/// Bytes of the packed weights that a nest reads, each weight once: the elements that any of its loads tells apart. A block is several loads, scales
-/// depend on fewer ranges than codes, and the parts of a code on different ones. What an index in a stage depends on, as that of a chosen expert, tells
-/// elements apart as if it were computed in place.
+/// Bytes of the packed weights that a nest reads, each weight once: the elements that its loads
+/// distinguish together.
+///
+/// A block is read by several loads, scales depend on fewer ranges than codes, and the parts of a
+/// code on different ones. An index from a stage, such as a chosen expert's, counts with the ranges
+/// that the stage depends on.
 fn weights(c: &mut Counter, nest: Id, indices: &Indices, seen: &mut FxHashSet<Id>) -> f64 {
     let (g, mut bytes) = (c.g, 0.0);
     let mut found: Vec<(Id, FxHashSet<Id>, bool)> = Vec::new();
@@ -316,7 +334,7 @@ fn weights(c: &mut Counter, nest: Id, indices: &Indices, seen: &mut FxHashSet<Id
     }
     for (buffer, ranges, words) in found {
         let Arg::Packed(_, e) = g[buffer].arg else { continue };
-        // A word is of four elements.
+        // A word holds four elements.
         let elements = c.product(ranges) * if words { 4.0 } else { 1.0 };
         bytes += elements * e.bytes as f64 / e.elements as f64;
         seen.insert(buffer);
@@ -324,12 +342,13 @@ fn weights(c: &mut Counter, nest: Id, indices: &Indices, seen: &mut FxHashSet<Id
     bytes
 }
 
-/// How often a nest goes on reading packed weights elsewhere, because data decides where (a chosen expert): whenever an index changes that the
-/// choice depends on. In the order of the loops, that is once for all values of those up to the innermost such index.
+/// How often a nest jumps to another address of a packed weight because data selects it (a chosen
+/// expert): once per change of an index that the selection depends on. In loop order, that is the
+/// product of all ranges up to the innermost such index.
 fn jumps_of(c: &mut Counter, nest: Id, globals: &[Id]) -> f64 {
     let mut most = 0.0f64;
     for (_, chosen) in chosen_rows(c.g, nest) {
-        // Indices of the launch are outside those of a workgroup, and among themselves in order.
+        // Launch indices are outside those of a workgroup, and are themselves in order.
         let last = globals.iter().rposition(|r| chosen.contains(r)).map_or(0, |l| l + 1);
         let within: Vec<Id> = chosen.into_iter().filter(|r| !globals.contains(r)).collect();
         let outer = if within.is_empty() { &globals[..last] } else { globals };
@@ -339,19 +358,21 @@ fn jumps_of(c: &mut Counter, nest: Id, globals: &[Id]) -> f64 {
     most
 }
 
-/// Rows of a packed weight that data chooses (experts) and that a workgroup of a GPU takes one after the other, at least one: each begins where no thread has asked for anything, and
-/// waits. Qwen3-30B-A3B's down projections by eight experts in turn and by one, with the sum of eight in the next launch, H100: 17.1 us and 8.7 (4.5 in that launch).
+/// Data-selected rows of a packed weight (experts) that a GPU workgroup processes in sequence, at
+/// least 1. Each one starts with a full memory latency. Qwen3-30B-A3B down projection on an H100,
+/// eight experts in sequence or one: 17.1 and 8.7 us (docs/experiments/107).
 fn rows_in_turn(c: &mut Counter, nest: Id, globals: &[Id]) -> f64 {
     let g = c.g;
     let of = chosen_rows(g, nest).into_iter().map(|(address, chosen)| {
-        // What an index is summed over is no row.
+        // A range that the index is summed over selects no row.
         let own = g.free_ranges(address).iter().copied();
         c.product(own.filter(|r| chosen.contains(r) && !globals.contains(r)))
     });
     of.fold(1.0, f64::max)
 }
 
-/// The addresses of packed weights that a nest reads where data decides, each with the ranges that the choice depends on.
+/// Addresses of packed weights that depend on data, each with the ranges that the selection depends
+/// on.
 fn chosen_rows(g: &Graph, nest: Id) -> Vec<(Id, FxHashSet<Id>)> {
     let packed = |&n: &Id| g[n].op == Op::Load && matches!(g[g[n].src[0]].arg, Arg::Packed(..));
     let addresses = g.toposort(&[g[nest].src[2]]).into_iter().filter(packed).map(|n| g[n].src[1]);
@@ -362,7 +383,7 @@ fn chosen_rows(g: &Graph, nest: Id) -> Vec<(Id, FxHashSet<Id>)> {
     addresses.map(|address| (address, chosen(address))).filter(|(_, chosen)| !chosen.is_empty()).collect()
 }
 
-/// What an elementwise node costs, in operations of f32; none of indices.
+/// Cost of an elementwise node in f32 operations; `None` for index arithmetic.
 fn weight(node: &Node) -> Option<f64> {
     let scalar = node.dtype.scalar;
     match node.op {
@@ -376,17 +397,18 @@ fn weight(node: &Node) -> Option<f64> {
     }
 }
 
-/// A nest's sum that fragments add up.
+/// A sum of a nest that MMA fragments compute.
 struct Multiplied {
     id: Id,
     sum: MmaSum,
     by: &'static Fragment,
-    /// Sums of its tiles for each of the nest's: tiles are whole.
+    /// Computed over needed outputs: tiles are always whole.
     surplus: f64,
 }
 
 impl Multiplied {
-    /// By a core or a subgroup whose tile the nest has; or by warps, whose fragments take halves as they are or packed elements that are unpacked.
+    /// Finds sums computed by the tile unit of a core or subgroup, if the nest has its tile, or by
+    /// warp fragments over half-precision or dequantised operands.
     fn all(g: &Graph, nest: Id, machine: &Machine) -> Vec<Multiplied> {
         let id = g[nest].src[2];
         if tile_axes::ranges(g, &g[nest].src[3..], machine).is_some()
@@ -406,7 +428,7 @@ impl Multiplied {
                 let sum = MmaSum::unpacked(g, id)?;
                 let of_operand = |by: &&&'static Fragment| by.operand == sum.operand;
                 let mut all: Vec<&'static Fragment> = machine.fragments.iter().filter(|by| of_operand(&by)).collect();
-                // Those of several warps first.
+                // Fragments of several warps first.
                 all.sort_by_key(|by| -by.rows);
                 let by = all.into_iter().find(|by| is_laid_out(g, by, closed, sum.rows, sum.columns))?;
                 Some(Multiplied { id, sum, by, surplus: 1.0 })
@@ -415,7 +437,8 @@ impl Multiplied {
         }
         vec![]
     }
-    /// Nodes that it contains: conversions, and columns from a stage, which are no traffic of the cache.
+    /// Nodes that the product absorbs: conversions, and staged columns, which cause no cache
+    /// traffic.
     fn contained(&self, g: &Graph) -> Vec<Id> {
         let product = g[self.id].src[0];
         let staged = Some(self.sum.columns).filter(|_| self.sum.staged_columns(g));
@@ -423,24 +446,25 @@ impl Multiplied {
     }
 }
 
-/// Is that a sum whose rows are unpacked to be multiplied as halves, by a GPU?
+/// Whether a GPU dequantises the rows of that sum one by one to multiply them in half precision.
 fn unpacked_alone(g: &Graph, sum: Id, machine: &Machine) -> bool {
     machine.kind == MachineKind::Gpu && MmaSum::unpacked(g, sum).is_some()
 }
 
-/// Does a thread of a GPU read a packed weight for that sum element by element, rather than words of several?
+/// Whether a GPU thread reads a packed weight of that sum element by element instead of in words.
 fn reads_elements(g: &Graph, sum: Id, machine: &Machine) -> bool {
     if machine.kind != MachineKind::Gpu {
         return false;
     }
     let loads: Vec<Id> = g.toposort(&[sum]).into_iter().filter(|&n| g[n].op == Op::Load).collect();
-    // Encodings of one element are plain numbers.
+    // Encodings with one element per block are plain numbers.
     let packed = |n: &Id| matches!(g[g[*n].src[0]].arg, Arg::Packed(_, e) if e.elements > 1);
     let in_words = |buffer: Id| loads.iter().any(|&n| g[n].src[0] == buffer && g[n].dtype.scalar == Scalar::U32);
     loads.iter().filter(|n| packed(n)).any(|&n| !in_words(g[n].src[0]))
 }
 
-/// Operations and bytes of one run of a nest (its closed and reduce ranges); what it reads but weights goes to the estimate.
+/// Operations and cached bytes of one run of a nest, over its closed and reduce ranges. Reads other
+/// than weights are added to the estimate.
 fn work(
     c: &mut Counter,
     nest: Id,
@@ -450,13 +474,14 @@ fn work(
 ) -> (f64, f64) {
     let g = c.g;
     let (mut ops, mut cached) = (0.0, 0.0);
-    // Operations of a product of words that are loaded one by one, if they are.
+    // Operations per product of words that are loaded one by one; 1 if none are.
     let mut of_words = 1.0;
     let order = g.toposort(&[g[nest].src[2], g[nest].src[1]]);
-    // What a matrix product contains is no operation of its own.
+    // Nodes absorbed by a matrix product are not counted again.
     let products = Multiplied::all(g, nest, c.machine);
     let of_product: FxHashSet<Id> = products.iter().flat_map(|product| product.contained(g)).collect();
-    // Ranges each node is evaluated under: its own free ranges; an accumulation under its reduce ranges too.
+    // A node is evaluated once per index of its free ranges; an accumulation also once per index of
+    // its reduce ranges.
     for &n in &order {
         let node = &g[n];
         if of_product.contains(&n) {
@@ -473,7 +498,7 @@ fn work(
                 if packed && node.dtype.scalar == Scalar::U32 && !c.loads_neighbours(n, closed, &order) {
                     of_words = OPERATIONS_OF_LONE_WORD * c.machine.lanes as f64;
                 }
-                // Weights of a stage are read again by every workgroup.
+                // Every workgroup reads the weights of a stage again.
                 if !packed || g[g[nest].src[0]].op == Op::Local {
                     cached += times * bytes;
                 }

@@ -1,4 +1,5 @@
-//! The vocabulary that all later rooms share: nests and their ranges, matrix products that nests are, layouts of weights, hints, and titles.
+//! The vocabulary that all later passes share: nests and ranges, matrix products in nests, weight
+//! layouts, hints and titles.
 
 pub mod hints;
 pub mod layout;

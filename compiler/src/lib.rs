@@ -1,4 +1,5 @@
-//! Tensor graph to kernel text, by pure functions: decompose, schedule, price, map, lower, render. Opens no device.
+//! Compiles a tensor graph to kernel source by pure functions: decompose, schedule, cost, map,
+//! lower, render. Opens no device.
 
 pub mod alternatives;
 pub mod cost;

@@ -1,4 +1,4 @@
-//! The pipeline, top to bottom: from a captured function to programs.
+//! The compilation pipeline, from a captured function to programs.
 
 use crate::alternatives;
 use crate::custom;
@@ -23,25 +23,27 @@ use std::sync::Arc;
 /// A compiled function.
 #[derive(Clone, Debug)]
 pub struct Compiled {
-    /// Programs, one for each launch, in order.
+    /// Programs, one for each launch, in execution order.
     pub programs: Vec<Arc<Program>>,
-    /// Level of each launch.
+    /// Dependency level of each launch.
     pub levels: Vec<usize>,
-    /// Layout that each packed slot must have; the file's for those that are not listed.
+    /// Layout that each packed slot must have. Slots that are not listed use the file layout.
     pub layouts: Vec<(u32, Layout)>,
-    /// Bytes and arena offset of each intermediate; its slot is its number plus [`TEMP`].
+    /// Bytes and arena offset of each intermediate; its slot is its index plus [`TEMP`].
     pub temps: Vec<(usize, usize)>,
-    /// Bytes of the arena.
+    /// Size of the arena of intermediates in bytes.
     pub arena: usize,
-    /// How each launch is computed: a plan for each of its bodies.
+    /// Tile plans of each launch, one for each of its bodies.
     pub plans: Vec<Vec<TilePlan>>,
-    /// What was decided; nothing of what was read from a [`record`](crate::record).
+    /// Log of decisions; empty if the function was read from a [`record`](crate::record).
     pub decisions: Vec<Decision>,
-    /// Which rules fired, and how often, also for kernels that were only tried; nothing of what was read from a record.
+    /// Rules that fired and how often, including in kernels that were only tried; empty if read
+    /// from a record.
     pub rules: Vec<(&'static str, u32)>,
-    /// Modelled seconds of one call: the sum over its launches.
+    /// Modelled seconds of one call, summed over the launches.
     pub seconds: f64,
-    /// Numbers that a partial result of attention takes for one row of queries and a chunk of the cache, in the form that was chosen: those of the largest.
+    /// Values that attention's partial result holds for one query row and one chunk of the KV
+    /// cache. The maximum over the attentions of the function, in their chosen form.
     pub partial: usize,
 }
 
@@ -55,7 +57,7 @@ pub fn compile(
     compile_watched(function, target, dialect, policy, &mut ())
 }
 
-/// The same, looked on by somebody.
+/// Compiles as [`compile`] does, and passes the graph after each pass to `watch`.
 pub fn compile_watched(
     function: &Function,
     target: &Target,
@@ -65,11 +67,11 @@ pub fn compile_watched(
 ) -> Compiled {
     let mut decider = Decider { policy, plans: &target.plans, log: Vec::new() };
     let function = &captured(function, dialect, watch);
-    // alternatives: of all forms of the body that rules know, the one whose price is least.
+    // alternatives: the cheapest of all forms of the body that the rewrite rules derive.
     let chosen = alternatives::choose(function, target, &mut decider);
     let function = chosen.as_ref().unwrap_or(function);
     watch.pass("alternatives", &mut function.graph.clone(), &roots(function));
-    // decompose, materialise, merge, plan memory.
+    // decompose, materialise, fuse launches, plan memory.
     let Planned { scheduled, layouts } = planned(function, target, &mut decider, watch);
     let mut graph = scheduled.graph;
     watch.pass("schedule", &mut graph, &nests_of(&scheduled.launches));
@@ -104,12 +106,13 @@ pub fn compile_watched(
     }
 }
 
-/// What a function computes.
+/// Output nodes of a function.
 fn roots(function: &Function) -> Vec<Id> {
     function.outputs.iter().map(|o| o.1).collect()
 }
 
-/// The function, with kernels of the user's own where the device has a text for them.
+/// The function with each `Op::Call` resolved: to a custom kernel if the device has source text for
+/// it, else to its reference.
 fn captured(function: &Function, dialect: Option<&dyn Dialect>, watch: &mut dyn Watch) -> Function {
     let (mut graph, mut roots) = (function.graph.clone(), roots(function));
     watch.pass("captured", &mut graph, &roots);
@@ -118,12 +121,13 @@ fn captured(function: &Function, dialect: Option<&dyn Dialect>, watch: &mut dyn 
     Function { graph, outputs, ..function.clone() }
 }
 
-/// The nests of all kernels.
+/// Nests of all kernels.
 fn nests_of(launches: &[Launch]) -> Vec<Id> {
     launches.iter().flat_map(|launch| &launch.bodies).flat_map(|body| &body.nests).copied().collect()
 }
 
-/// Bytes of a function's own slot in its layout. More than any buffer has where they cannot be counted, so that no launch is made of it.
+/// Bytes of one of the function's own slots in its layout. `usize::MAX` if they cannot be counted,
+/// so that no launch is built from it.
 fn slot_bytes(function: &Function, layouts: &[(u32, Layout)], number: u32) -> usize {
     let slot = &function.slots[number as usize];
     let layout = layouts.iter().find(|l| l.0 == number).map_or(Layout::File, |l| l.1);
@@ -134,23 +138,23 @@ fn slot_bytes(function: &Function, layouts: &[(u32, Layout)], number: u32) -> us
     bytes.unwrap_or(usize::MAX)
 }
 
-/// Bytes and arena offset of the intermediate of that slot, if it is one.
+/// Bytes and arena offset of the intermediate in that slot; `None` for other slots.
 fn temp(temps: &[(usize, usize)], slot: u32) -> Option<(usize, usize)> {
     temps.get(slot.checked_sub(TEMP)? as usize).copied()
 }
 
 impl Compiled {
-    /// Bytes and arena offset of a slot that is an intermediate; `None` for the function's own slots.
+    /// Bytes and arena offset of an intermediate's slot; `None` for the function's own slots.
     pub fn temp(&self, slot: u32) -> Option<(usize, usize)> {
         temp(&self.temps, slot)
     }
 }
 
-/// Is that the text of something that decisions choose: how a weight lies, what a workgroup computes, how a nest is mapped, how an attention is divided,
-/// in which form a weight is multiplied, how a launch is run, what is fused and merged?
+/// Checks that `text` is a plan of some kind of decision: layout, workgroup, stages, nest,
+/// attention, product variant, scatter variant, launch, or one of the named pairs.
 ///
 /// # Errors
-/// The words that no plan has there.
+/// The words that do not parse.
 pub fn check_plan(text: &str) -> Result<(), ParseError> {
     if Pair::ALL.iter().any(|pair| pair.has(text)) {
         return Ok(());

@@ -1,5 +1,7 @@
-//! Prepack: the kernel that brings a weight from the layout of its file into the one its kernels read. Slot 0 holds the rows as in the file,
-//! slot 1 receives them in their layout; the variable `groups` is the number of groups of rows that lie together.
+//! Prepack kernels: repack a weight from its file layout into the layout its compute kernels read.
+//!
+//! Slot 0 holds the rows in file layout, slot 1 receives the packed rows. The variable `groups` is
+//! the number of groups of interleaved rows.
 
 use crate::cost::Cost;
 use crate::decision::{Cheapest, Decider};
@@ -16,24 +18,24 @@ use gristmill_uop::target::Target;
 use gristmill_uop::{Arg, Graph, Id, Node, Op, RangeKind, Scalar};
 use smallvec::smallvec;
 
-/// Most groups of rows of one launch.
+/// Largest value of the variable `groups`.
 const MOST_GROUPS: i64 = 1 << 31;
-/// The variable that says how many groups of rows.
+/// Variable that holds the number of row groups.
 const GROUPS: &str = "groups";
 
-/// Rows of a weight that are to lie in another layout than their file's.
+/// Rows of a weight to be repacked.
 pub struct PackedRows<'a> {
-    /// Their format.
+    /// Format of the file.
     pub encoding: EncodingRef,
-    /// The format, taken apart.
+    /// Decomposition of the format into leaves.
     pub packing: &'a Packing,
-    /// How they are to lie.
+    /// Layout to produce.
     pub layout: Layout,
     /// Elements of a row.
     pub columns: usize,
 }
 
-/// The kernel for such rows.
+/// Builds the repacking program for these rows.
 pub fn prepack(of: &PackedRows, target: &Target, dialect: Option<&dyn Dialect>) -> Program {
     let &PackedRows { encoding: e, packing, layout, columns } = of;
     let mut g = Graph::new();
@@ -71,7 +73,8 @@ pub fn prepack(of: &PackedRows, target: &Target, dialect: Option<&dyn Dialect>) 
         seconds: 0.0,
     };
     let launch = Launch { bodies: vec![body], level: 0, cost: Cost::default() };
-    // Rows that lie together, as in the file and packed. A layout that has no such rows has no kernel either.
+    // Bytes of a group of interleaved rows, in the file and packed. A layout that cannot hold them
+    // gets no program.
     let extent = |slot| {
         let layout = if slot == 0 { Layout::File } else { layout };
         let bytes = layout.bytes(e, &[lanes, columns]).unwrap_or(usize::MAX);
@@ -109,7 +112,7 @@ impl Prepack<'_> {
         let a = self.g.mul(a, step);
         self.g.add(a, b)
     }
-    /// Address of a block in the file.
+    /// Byte address of a block in the file.
     fn block(&mut self, row: Id, block: Id) -> Id {
         let row_bytes = self.columns / self.packing.elements * self.e.bytes as i64;
         let zero = self.g.int(0);
@@ -120,7 +123,7 @@ impl Prepack<'_> {
         let ranges: Vec<Id> = ranges.iter().copied().filter(|&r| self.g[r].op == Op::Range).collect();
         self.g.store(self.out, at, value, &ranges)
     }
-    /// A scale of every row, for every group of elements.
+    /// The nest that copies one scale leaf, for every row and every group of elements.
     fn scale(&mut self, group: Id, leaf: &Leaf, every: i64, stored: Scalar) -> Id {
         let p = self.packing;
         let (block, lane) = (self.looped(self.columns / p.elements), self.looped(self.lanes));
@@ -136,7 +139,8 @@ impl Prepack<'_> {
         let value = self.g.cast(value, stored);
         self.store(to, value, &[block, lane, number])
     }
-    /// Words of one piece of the codes: in every byte the pieces of as many elements as fit.
+    /// The nest that packs one part of the codes: each byte holds that part of as many elements as
+    /// fit.
     fn code(&mut self, group: Id, leaf: &Leaf, piece: usize) -> Id {
         let p = self.packing;
         let Kind::Code { pieces } = &leaf.kind else { unreachable!("a code") };

@@ -1,7 +1,9 @@
-//! A compiled function as bytes, for whoever keeps it: numbers, texts by their lengths, graphs in the text form of [`gristmill_uop::text`].
+//! Serialises a compiled function for a persistent cache: numbers, length-prefixed strings, and
+//! graphs in the text form of [`gristmill_uop::text`].
 //!
-//! Bytes are of one build of the program: nothing in them says what they mean, so their key must say by whom they were written. What is read back is
-//! what was compiled, but for what was told on the way (decisions, rules), and nodes of graphs are numbered anew.
+//! The format is specific to one build of the program and carries no version, so the cache key must
+//! identify the build. Reading restores the compiled function except for its logs (decisions,
+//! rules); graph nodes get new numbers.
 
 use crate::ir::layout::Layout;
 use crate::pipeline::Compiled;
@@ -11,7 +13,7 @@ use gristmill_uop::program::{Access, BodySize, Estimate, Extent, KernelContext, 
 use gristmill_uop::{Id, text};
 use std::sync::Arc;
 
-/// The bytes of a compiled function.
+/// Serialises a compiled function.
 pub fn write(compiled: &Compiled) -> Vec<u8> {
     let mut out = Writer(Vec::new());
     out.list(&compiled.levels, |out, &level| out.count(level));
@@ -31,7 +33,7 @@ pub fn write(compiled: &Compiled) -> Vec<u8> {
     out.0
 }
 
-/// The compiled form of `function` that such bytes are; `None` if they are none.
+/// Deserialises the compiled form of `function`; `None` if the bytes are not a record.
 pub fn read(bytes: &[u8], function: &Function) -> Option<Compiled> {
     let mut of = Reader { rest: bytes, function };
     let levels = of.list(Reader::count)?;
@@ -48,7 +50,7 @@ pub fn read(bytes: &[u8], function: &Function) -> Option<Compiled> {
 const FILE: i64 = 0;
 const PLANES: i64 = -1;
 
-/// A layout as a number: of interleaved rows, how many.
+/// A layout as a number: the count of interleaved rows, or `FILE` or `PLANES`.
 fn number_of(layout: Layout) -> i64 {
     match layout {
         Layout::File => FILE,
@@ -65,7 +67,7 @@ fn layout_of(number: i64) -> Option<Layout> {
     }
 }
 
-/// How a kernel may use a buffer, by their numbers in a record.
+/// Access modes by their number in a record.
 const ACCESSES: [Access; 3] = [Access::Read, Access::Write, Access::ReadWrite];
 
 struct Writer(Vec<u8>);
@@ -74,7 +76,7 @@ impl Writer {
     fn number(&mut self, n: i64) {
         self.0.extend(n.to_le_bytes());
     }
-    /// A number of things, or of bytes. What has no room in an `i64` reads back as itself.
+    /// Writes a count or a byte size. A value beyond `i64` round-trips, too.
     fn count(&mut self, n: usize) {
         self.0.extend((n as u64).to_le_bytes());
     }
@@ -93,7 +95,7 @@ impl Writer {
         items.iter().for_each(|i| item(self, i));
     }
     fn program(&mut self, program: &Program) {
-        // Taken apart whole, so that a field that is added is not forgotten.
+        // Destructured completely, so that adding a field without writing it fails to compile.
         let Program {
             name,
             source,
@@ -121,7 +123,7 @@ impl Writer {
             [w.skip.is_some(), w.prologue.is_some(), w.exclusive].into_iter().for_each(|yes| out.flag(yes))
         });
         self.list(bodies, |out, body| out.float(body.seconds));
-        // On a CPU there is none.
+        // A CPU program has no launch plan.
         self.text(&if *plan == LaunchPlan::default() { String::new() } else { plan.to_string() });
         self.list(streams, |out, &slot| out.count(slot as usize));
         self.list(params, Writer::param);
@@ -188,7 +190,8 @@ impl<'a> Reader<'a> {
         self.text().map(String::from)
     }
     fn list<T>(&mut self, mut item: impl FnMut(&mut Reader<'a>) -> Option<T>) -> Option<Vec<T>> {
-        // Not reserved: the count is whatever the bytes say, and ends where they do.
+        // No capacity is reserved: a corrupt count could be arbitrarily large, and iteration stops
+        // where the bytes end.
         let count = self.count()?;
         (0..count).map(|_| item(self)).collect()
     }

@@ -1,5 +1,8 @@
-//! The passes by name, for their tests (`tensor/tests/passes.rs`), which run each of them alone. No interface of the crate: names here are those of the
-//! folders that the cases lie in, and stay when a pass moves.
+//! Passes re-exported by name for their tests (`tensor/tests/passes.rs`), which run each pass
+//! alone.
+//!
+//! Not an interface of the crate. The names here are those of the folders that hold the test cases,
+//! and stay when a pass moves.
 
 pub use crate::alternatives::rules::{Rule, all as rules_of_tensors};
 pub use crate::alternatives::saturate::Budget;

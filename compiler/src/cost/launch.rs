@@ -1,31 +1,34 @@
-//! The price of a launch's plan: what the kernel costs by its bytes and operations, or what its waits for memory take, if that is more. A thread waits once for
-//! all loads that stand together, and workgroups that a unit has no room for wait for those before them.
+//! The cost of a launch plan: the kernel's cost by bytes and operations, or its memory stalls, if
+//! these take longer.
+//!
+//! A thread stalls once for all loads that are issued together. Workgroups beyond the occupancy
+//! wait for a later wave.
 
 use gristmill_uop::launch::{Dependents, LaunchPlan};
 use gristmill_uop::target::Target;
 
-/// What is known of a launch.
+/// Properties of a launch that its plan's cost depends on.
 #[derive(Clone, Copy, Debug)]
 pub struct Waiting {
-    /// Its seconds by bytes and operations.
+    /// Seconds of the launch by bytes and operations.
     pub seconds: f64,
-    /// Workgroups that come to each unit.
+    /// Workgroups per unit.
     pub workgroups_per_unit: f64,
-    /// Bytes that threads of a workgroup share.
+    /// Shared memory of a workgroup in bytes.
     pub scratch: usize,
-    /// How often a thread waits for memory.
+    /// Memory stalls of a thread.
     pub waits: f64,
 }
 
 /// Seconds of the launch with that plan.
 pub fn launch(of: Waiting, plan: &LaunchPlan, target: &Target) -> f64 {
     let machine = &target.machine;
-    // The split between shared memory and cache bounds how many workgroups have a place, too.
+    // The split between shared memory and L1 limits the resident workgroups, too.
     let share = plan.shared.map(|percent| machine.shared_per_unit as i64 * percent / 100);
     let places = share.map_or(i64::MAX, |bytes| bytes / of.scratch.max(1) as i64);
     let at_once = plan.resident.min(places).max(1) as f64;
     let waits = (of.workgroups_per_unit / at_once).ceil().max(1.0) * of.waits * machine.latency;
-    // Whoever starts at the end of this kernel has asked for nothing meanwhile.
+    // Dependents that start at the end of this kernel have no loads in flight yet.
     let late = if plan.dependents == Dependents::End { machine.latency } else { 0.0 };
     of.seconds.max(machine.launch + waits) + late
 }
@@ -43,7 +46,7 @@ mod tests {
         assert!(cost(of, plan) < cost(of, LaunchPlan { resident: 1, ..plan }));
         assert!(cost(of, plan) < cost(Waiting { waits: 20.0, ..of }, plan));
         assert!(cost(of, plan) > cost(of, LaunchPlan { dependents: Dependents::Entry, ..plan }));
-        // Half of 228 KiB holds one workgroup of 96.
+        // Half of 228 KiB holds one workgroup of 96 KiB.
         assert!(cost(of, plan) < cost(of, LaunchPlan { shared: Some(50), ..plan }));
         assert_eq!(cost(of, plan), cost(of, LaunchPlan { shared: Some(100), ..plan }));
     }

@@ -1,4 +1,4 @@
-//! How much of a machine's workgroups run at once.
+//! Occupancy: how many workgroups run at once, given threads and registers.
 
 use crate::ir::mma::fragment::{MmaSum, OF_LANE};
 use crate::ir::mma::product::MmaProduct;
@@ -9,44 +9,48 @@ use gristmill_uop::target::Target;
 use gristmill_uop::{Arg, Graph, Id, RangeKind};
 use rustc_hash::FxHashSet;
 
-/// Registers of a thread beside its accumulators: addresses, words that wait, what is computed meanwhile (read off kernels of GLM on an H200).
+/// Registers of a thread besides its accumulators: addresses, loaded words, temporaries (from
+/// kernels of GLM on an H200).
 pub const REGISTERS: i64 = 40;
-/// Registers of a thread for each one in which a load waits: 32 of an H200's 128 hold words on their way. Twice as many beside two workgroups took GLM behind 16,384 positions from 322 tokens a second to 302
-/// (experiments, 36).
+/// Registers of a thread per register with a load in flight: 32 of an H200's 128. Twice as many
+/// loads with two workgroups resident cost GLM at a context depth of 16,384 20 of 322 tok/s
+/// (docs/experiments/036).
 pub const REGISTERS_PER_LOADED_WORD: i64 = 4;
-/// Registers that a sum takes, with its words and what is made of them: with more than eight sums an H200's 128 are too few.
+/// Registers per sum, with its words and temporaries: more than eight sums exceed an H200's 128.
 const REGISTERS_OF_SUM: i64 = 7;
 
-/// Bytes of a register, and of a half.
+/// Bytes of a register; bytes of a half.
 const BYTES_OF_REGISTER: i64 = 4;
 const BYTES_OF_HALF: i64 = 2;
 
-/// Workgroups of a launch that run at once.
+/// Workgroups of a launch that are resident on the whole device at once.
 pub fn room(target: &Target) -> i64 {
     target.resident() * target.machine.units as i64
 }
 
-/// Workgroups that the machine has threads for at once, whatever their registers.
+/// Workgroups that fit the device by thread count alone, ignoring registers.
 pub fn room_of_threads(target: &Target) -> i64 {
     target.machine.units as i64 * (target.machine.threads_per_unit / target.threads).max(1) as i64
 }
 
-/// Registers of a thread where a unit has so many workgroups.
+/// Registers available to a thread with that many resident workgroups per unit.
 pub fn each(resident: i64, target: &Target) -> i64 {
     target.machine.registers as i64 / (target.threads as i64 * resident)
 }
 
-/// Workgroups that a unit holds whose threads add to so many sums at once: as many as threads are planned for, or fewer if sums want more registers.
+/// Resident workgroups per unit if each thread accumulates that many sums: the planned number, or
+/// fewer if the sums need more registers.
 pub fn held(sums: i64, target: &Target) -> i64 {
     held_with(REGISTERS + target.registers as i64 / REGISTERS_PER_LOADED_WORD + REGISTERS_OF_SUM * sums, target)
 }
 
-/// Workgroups that a unit holds whose threads want so many registers.
+/// Resident workgroups per unit if each thread needs that many registers.
 pub fn held_with(wanted: i64, target: &Target) -> i64 {
     (1..=target.resident()).rev().find(|&n| wanted <= each(n, target)).unwrap_or(1)
 }
 
-/// Workgroups of these nests that a unit holds: fewer than others where tiles of matrix products take more registers than threads are planned with.
+/// Resident workgroups per unit for these nests: fewer if MMA tiles need more registers than
+/// planned.
 pub fn resident_of(g: &Graph, nests: &[Id], target: &Target) -> i64 {
     if target.machine.kind == MachineKind::Cpu {
         return target.resident();
@@ -57,8 +61,12 @@ pub fn resident_of(g: &Graph, nests: &[Id], target: &Target) -> i64 {
     sums.map_or(target.resident(), |sums| held(sums, target))
 }
 
-/// Workgroups of these nests that a unit would hold, as many as threads are planned for at most, by an estimate of all registers that tells how much they crowd others of a launch: accumulators with a word for each that waits,
-/// and where products unpack a weight the words of a step in their place, for all of which a thread asks at once. Prices of a kernel take [`resident_of`], which sees tiles alone.
+/// Resident workgroups per unit for these nests, at most the planned number, from an estimate of
+/// all registers. Used to judge how a body limits others of a fused launch.
+///
+/// Counts accumulators and one loaded word for each. Products that dequantise a weight count all
+/// words of a step instead, which a thread loads at once. The cost of a kernel uses
+/// [`resident_of`], which considers MMA tiles only.
 pub fn resident_when_merged(g: &Graph, nests: &[Id], target: &Target) -> i64 {
     let registers = nests.iter().map(|&nest| {
         let sums = outermost_reductions(g, nest);
@@ -70,14 +78,16 @@ pub fn resident_when_merged(g: &Graph, nests: &[Id], target: &Target) -> i64 {
     held_with(REGISTERS + registers.max().unwrap_or(2), target)
 }
 
-/// Copies of a nest's loops that a thread has side by side, of those ranges.
+/// Product of the nest's `Upcast` ranges that `of` accepts: copies in a thread.
 fn copies(g: &Graph, nest: Id, of: impl Fn(Id) -> bool) -> i64 {
     let upcast = g[nest].src[3..].iter().filter(|&&r| g.range_kind(r) == Some(RangeKind::Upcast) && of(r));
     upcast.map(|&r| g.max_of(g[r].src[0])).product()
 }
 
-/// Words that a thread asks for in a step of products of unpacked rows, at most: a group of terms of each row, and as halves of one column for every two in which it has sums; of columns that products share once
-/// (`lower/mma/f16.rs`). Of products of several warps columns are in shared memory, but those have a unit to themselves.
+/// Upper bound of the words that a thread loads in one step of products with dequantised rows: a
+/// group of terms for each row, and halves of one column for every two that it sums. Columns shared
+/// by products count once (`lower/mma/f16.rs`). In products of several warps the columns are in
+/// shared memory, but those run one workgroup per unit.
 fn words_of_step(g: &Graph, nest: Id, sums: &[MmaSum]) -> i64 {
     let of = |x: Id| copies(g, nest, |r| g.free_ranges(x).contains(&r));
     let bytes = |x: Id| match g[x].arg {

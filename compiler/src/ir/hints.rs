@@ -1,34 +1,39 @@
-//! What a decomposition asks of the schedule: the workgroup's shape of a node that it has made, and what belongs inside.
+//! Requests of a decomposition to the scheduler: workgroup shape, fused nodes and stages of a node
+//! that it created.
 
 use gristmill_uop::{Id, RangeKind};
 
-/// A workgroup shape asked for by a derivation: how many leading axes the launch is spread over. The node has a buffer.
+/// Workgroup shape that a decomposition requests for a node. The node is materialised.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Hint {
-    /// Leading axes over which the launch is spread; none for a node that only wants its buffer.
+    /// Number of leading axes that the launch is spread over; 0 for a node that only needs a
+    /// buffer.
     pub globals: usize,
-    /// Elements of the last of them in one workgroup.
+    /// Elements of the last of these axes in one workgroup.
     pub tile: i64,
-    /// What they become: copies in registers, or a loop for the threads to share.
+    /// Kind of range for these elements: `Upcast` for copies in registers, `Loop` for a loop that
+    /// threads share.
     pub inner: RangeKind,
-    /// Nodes that only this kernel reads, and computes inside.
+    /// Nodes that only this kernel reads, and that are fused into it.
     pub inside: Vec<Id>,
-    /// Those of them that are stages, also where they could be computed in place: threads share the work in another way than the reader's.
+    /// Fused nodes that get a stage even where they could be computed in place, because threads
+    /// divide their work differently from the reader's.
     pub staged: Vec<Id>,
-    /// Workgroups whose results nobody reads.
+    /// Workgroups whose results are never read.
     pub future: Option<CausalSkip>,
     /// A stage that both operands of matrix products are read from, as large as fits.
     pub resident: Option<StagedTile>,
-    /// Sums whose terms come from stages that are filled anew in each iteration.
+    /// Sums whose terms come from stages that are refilled in each iteration.
     pub fused: Option<FusedSum>,
-    /// Is the node itself such a sum, over its first axis and with nothing else that is carried?
+    /// Whether the node itself is such a sum, over its first axis and with nothing else carried.
     pub looped: bool,
-    /// Is its kernel to stand beside others? Where it would be one more on the longest path, it may be fused.
+    /// Whether the kernel should run in parallel with others. It may be fused if it would lengthen
+    /// the critical path.
     pub beside: bool,
 }
 
 impl Hint {
-    /// A buffer, in whatever workgroups: readers want it in memory as it is, and nobody else wants what is inside.
+    /// Requests a buffer with any workgroup shape, and fuses `inside`, which has no other reader.
     pub fn buffer(inside: Vec<Id>) -> Hint {
         Hint {
             globals: 0,
@@ -43,49 +48,57 @@ impl Hint {
             beside: false,
         }
     }
-    /// A buffer that is filled beside what nobody waits for it with.
+    /// Requests a buffer that is filled in parallel with kernels off the critical path.
     pub fn beside() -> Hint {
         Hint { beside: true, ..Hint::buffer(vec![]) }
     }
 }
 
-/// A tile of a cache that a workgroup copies into a stage, before anything else.
+/// A tile of the KV cache that a workgroup copies into a stage before any other work.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct StagedTile {
-    /// The node that is staged.
+    /// The staged node.
     pub node: Id,
-    /// Positions of a chunk, of which the first axis has the number, counted from `base` on.
+    /// Positions of a chunk. The first axis counts chunks from `base`.
     pub size: i64,
-    /// Number of the first chunk: a scalar.
+    /// Index of the first chunk: a scalar.
     pub base: Id,
-    /// Position of the first token, if what lies before it was there before this step: then a device need not wait for the step's other kernels.
+    /// Position of the step's first token, if the positions before it were written before this
+    /// step: a device then need not wait for the step's other kernels to read them.
     pub settled: Option<Id>,
-    /// Tokens of the step, whose rows follow.
+    /// Number of tokens of the step, whose rows come after those.
     pub tokens: Id,
 }
 
-/// Sums over chunks, their first axis, of which a workgroup has one after the other in its stages. Of token t they end with the chunk of the token's own position,
-/// `first + t`: later ones are all zero. Their terms are multiples of 2^-m, m being a maximum over the same chunks, which is carried with the sums.
+/// Sums over chunks, their first axis, which a workgroup loads one at a time into its stages.
+///
+/// The sums of token t end with the chunk of the token's own position, `first + t`; later terms are
+/// zero. Terms are multiples of 2^-m, where m is a running maximum over the same chunks, carried
+/// with the sums (online softmax).
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct FusedSum {
-    /// The reductions that add up.
+    /// The reductions that are accumulated.
     pub sums: [Id; 2],
-    /// The maximum, whose axes are the first ones of the sums.
+    /// The maximum; its axes are the leading axes of the sums.
     pub most: Id,
-    /// Axis of the tokens, of the node that is computed.
+    /// Axis of the tokens in the computed node.
     pub token: usize,
     /// Positions of a chunk.
     pub size: i64,
-    /// Number of the first chunk: a scalar.
+    /// Index of the first chunk: a scalar.
     pub base: Id,
     /// Position of the first token: a scalar.
     pub first: Id,
-    /// Has each iteration its rows of the cache in stages, from which both operands of matrix products are read?
+    /// Whether each iteration stages its KV cache rows, from which both operands of matrix products
+    /// are read.
     pub staged: bool,
 }
 
-/// What of a node nobody reads: elements of chunk c and token t, of which the chunk begins at `(base + c)·size`, where that is behind the token's
-/// position `first + t`, or the chunk ends before the token's window. A device may leave workgroups out that compute nothing else.
+/// Elements of a node that are never read (causal mask and window).
+///
+/// The element of chunk c and token t is not read if the chunk's beginning `(base + c)·size` is
+/// after the token's position `first + t`, or if the chunk ends before the token's window. A device
+/// may skip workgroups that compute nothing else.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct CausalSkip {
     /// Axis of the chunks.
@@ -94,10 +107,11 @@ pub struct CausalSkip {
     pub token: usize,
     /// Positions of a chunk.
     pub size: i64,
-    /// Number of the first chunk: a scalar.
+    /// Index of the first chunk: a scalar.
     pub base: Id,
     /// Position of the first token: a scalar.
     pub first: Id,
-    /// Positions that a token sees, its own included, unless it sees all before it.
+    /// Size of the attention window in positions, the token's own included; `None` for full causal
+    /// attention.
     pub window: Option<i64>,
 }

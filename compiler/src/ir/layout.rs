@@ -1,19 +1,23 @@
-//! How a packed weight lies in memory: as in its file, with the rows of a vector interleaved, or with its rows as planes.
+//! Memory layouts of packed weights: as in the file, with interleaved rows, or with rows as planes.
 //!
-//! The others are derived from the format's description. What a block holds is taken apart into *leaves*: codes, one for each element, and
-//! scales, one for each group of elements. Codes are stored without their sign and cut into powers of two of bits, and elements are paired so
-//! that the lanes of one vector operation share their shift and mask; scales keep their type, or take a byte where the file packs them
-//! tighter. Of `lanes` consecutive rows, block after block:
+//! The latter two are derived from the format's description. A block is decomposed into *leaves*:
+//! codes, one for each element, and scales, one for each group of elements. Codes are stored
+//! unsigned and split into parts whose widths are powers of two; elements are paired so that the
+//! lanes of one vector operation use the same shift and mask. Scales keep their type, or take a
+//! byte if the file packs them more tightly. The interleaved layout stores `lanes` consecutive rows
+//! together, block by block:
 //!
 //! ```text
 //! scales of the block, of each row · then for every unit of 32 elements:
 //!   scales of the unit, of each row · codes of elements 0..4 of each row (4 bytes a row) · codes of 4..8 of each row · …
 //! ```
 //!
-//! so that one vector load gives four elements of as many rows as a vector has lanes, and a kernel reads its rows as one stream.
+//! so that one vector load yields four elements of as many rows as a vector has lanes, and a kernel
+//! reads its rows as one sequential stream.
 //!
-//! Threads that share a row want their codes side by side instead: of each row, one leaf after the other, its numbers in the order of the
-//! elements, each plane aligned for the widest load. Codes are cut and paired in units as above.
+//! Threads that share a row need contiguous codes instead. In the planes layout each row stores one
+//! leaf after the other, its values in element order, each plane aligned for the widest load. Codes
+//! are split and paired in units as above.
 
 mod parts;
 
@@ -28,15 +32,15 @@ use std::fmt::{self, Display, Formatter};
 use std::str::FromStr;
 use std::sync::{Arc, LazyLock, Mutex, PoisonError};
 
-/// How the rows of a packed weight lie in memory.
+/// Memory layout of a packed weight's rows.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub enum Layout {
     /// As in the file.
     #[default]
     File,
-    /// So many rows interleaved.
+    /// That many rows interleaved.
     Rows(u16),
-    /// Each row as planes.
+    /// Each row as planes, one per leaf.
     Planes,
 }
 
@@ -64,7 +68,7 @@ impl FromStr for Layout {
 }
 
 impl Layout {
-    /// Rows that are interleaved.
+    /// Number of interleaved rows; 1 for the other layouts.
     pub fn lanes(self) -> i64 {
         match self {
             Layout::Rows(n) => n as i64,
@@ -72,7 +76,7 @@ impl Layout {
         }
     }
 
-    /// Bytes of a weight of these dims; `None` if it cannot be laid out so.
+    /// Bytes of a weight with these dims; `None` if this layout cannot hold it.
     pub fn bytes(self, e: EncodingRef, dims: &[i64]) -> Option<usize> {
         if self == Layout::File {
             return Storage::Packed(e).bytes(dims);
@@ -85,81 +89,81 @@ impl Layout {
     }
 }
 
-/// Bytes of the widest load, to which planes are aligned.
+/// Bytes of the widest load, the alignment of planes.
 const WIDEST: i64 = 16;
 
-/// A power of two of bits of a code.
+/// A part of a code; its width is a power of two.
 #[derive(Clone, Copy, Debug)]
 pub struct CodePart {
-    /// Its bits.
+    /// Width in bits.
     pub bits: i64,
-    /// Of these, those that the code may have set.
+    /// Number of its bits that a code may set.
     kept: i64,
-    /// Its place in the code.
+    /// Bit position in the code.
     pub shift: i64,
-    /// Bytes of a row's unit before it.
+    /// Byte offset in a row's unit.
     pub offset: i64,
-    /// Its number among the planes.
+    /// Index of its plane.
     plane: usize,
 }
 
-/// What is stored for the elements of a block.
+/// Kind of a leaf, and its storage.
 #[derive(Clone, Debug)]
 pub enum Kind {
-    /// One number for so many elements.
+    /// One number for each group of elements.
     Scale {
-        /// Elements.
+        /// Elements that share one number.
         every: i64,
-        /// How it is stored.
+        /// Type in memory.
         stored: Scalar,
-        /// Bytes of a row's unit before it; of its block, if it serves more than a unit.
+        /// Byte offset in a row's unit, or in its block if it serves more than a unit.
         offset: i64,
-        /// Its number among the planes.
+        /// Index of its plane.
         plane: usize,
     },
-    /// A whole number for each element, from 0 up.
+    /// One unsigned integer for each element.
     Code {
-        /// Its parts, the lowest first.
+        /// Parts of the code, lowest bits first.
         pieces: Vec<CodePart>,
     },
 }
 
-/// A number of the block that the value of an element is computed from.
+/// A number in a block that an element's value is computed from.
 #[derive(Clone, Debug)]
 pub struct Leaf {
-    /// What stands for it in [`Packing::value`].
+    /// Placeholder for it in [`Packing::value`].
     hole: Id,
-    /// The number, from the bytes of the file's block.
+    /// Expression that reads it from the file's block.
     source: Id,
-    /// Where it is kept.
+    /// Kind of the number, and its storage.
     pub kind: Kind,
 }
 
-/// An encoding taken apart.
+/// An encoding decomposed into leaves.
 #[derive(Clone, Debug)]
 pub struct Packing {
     graph: Graph,
-    /// The number of the element in its block, in `graph`.
+    /// Index of the element in its block, in `graph`.
     element: Id,
-    /// Address of the block in the file's layout.
+    /// Address of the block in the file layout.
     base: Id,
     /// The file's bytes, in `graph`.
     buffer: Id,
     value: Id,
-    /// What is stored.
+    /// Codes and scales of a block.
     pub leaves: Vec<Leaf>,
     /// Elements of a block.
     pub elements: i64,
-    /// Bytes of a row's block.
+    /// Bytes of one row's block.
     pub bytes: i64,
-    /// Of these, those before its units, and those of a unit.
+    /// Bytes of a block before its units; bytes of a unit.
     head: i64,
     unit_bytes: i64,
-    /// Planes of a row: so many bytes for so many elements.
+    /// Planes of a row, each as elements and bytes of a group.
     planes: Vec<(i64, i64)>,
     /// Elements whose codes share vectors.
     pub unit: i64,
-    /// Elements that share every scale, their own and the activation's.
+    /// Elements that share every scale, both their own and the activations'.
     pub group: i64,
 }
 
@@ -169,8 +173,8 @@ struct Parts<'a> {
 }
 
 impl Packing {
-    /// The number that every code has added to it, if it is the same for all and nothing else is added; of a table, its least entry, which is
-    /// taken from all.
+    /// The constant added to every code, if it is the only addition. For a table it is the least
+    /// entry, if negative, which is subtracted from all entries.
     pub fn zero(&self) -> Option<i64> {
         let g = &self.graph;
         let all = g.toposort(&[self.value]);
@@ -183,18 +187,20 @@ impl Packing {
             _ => None,
         })
     }
-    /// What type a scale has that is put together from bits, and may be of any size, if one is.
+    /// Type of a scale that is assembled from bits and may thus have any magnitude, if there is
+    /// one.
     pub fn scales_of_bits(&self) -> Option<Scalar> {
         let all = self.graph.toposort(&[self.value]);
         all.into_iter().find(|&id| self.graph[id].op == Op::Bitcast).map(|id| self.graph.scalar(id))
     }
-    /// As [`Packing::for_encoding`], once for each format in a process.
+    /// Returns [`Packing::for_encoding`], cached per format for the process.
     pub fn known(e: EncodingRef) -> Option<Arc<Packing>> {
         static KNOWN: LazyLock<Mutex<FxHashMap<EncodingRef, Option<Arc<Packing>>>>> = LazyLock::new(Mutex::default);
         let mut known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
         known.entry(e).or_insert_with(|| Packing::for_encoding(e).map(Arc::new)).clone()
     }
-    /// Takes a format apart; `None` if its elements are no whole numbers of at most eight bits with scales.
+    /// Decomposes a format; `None` unless its elements are integers of at most eight bits with
+    /// scales.
     pub fn for_encoding(e: EncodingRef) -> Option<Packing> {
         let elements = e.elements as i64;
         let unit = group_of(e.elements) as i64;
@@ -224,7 +230,8 @@ impl Packing {
         let mut parts = Parts { p: &mut p, memo: FxHashMap::default() };
         let value = parts.strip(whole)?;
         p.value = value;
-        // Scales first, so that they are known when the codes come; the wide ones before the narrow.
+        // Scales precede codes, and wide scales precede narrow ones, so that scales are known when
+        // the codes are read.
         let mut order: Vec<usize> = (0..p.leaves.len()).collect();
         let wide = |l: &Leaf| match &l.kind {
             Kind::Scale { stored, .. } => -(stored.bytes() as i64),
@@ -237,7 +244,8 @@ impl Packing {
         (codes && p.group >= 4).then_some(p)
     }
 
-    /// Lays out a leaf behind those before it. What serves more than a unit comes first; then, unit by unit, the rest: a kernel reads all of it as one stream.
+    /// Assigns a leaf the next free offset. Leaves that serve more than a unit come first, then the
+    /// others unit by unit, so that a kernel reads everything as one stream.
     fn give_place(&mut self, i: usize) {
         match &mut self.leaves[i].kind {
             Kind::Scale { every, stored, offset, plane } => {
@@ -263,21 +271,21 @@ impl Packing {
         }
     }
 
-    /// Bytes of a row.
+    /// Bytes of a row in that layout.
     fn row_bytes(&self, layout: Layout, columns: i64) -> i64 {
         match layout {
             Layout::Planes => self.plane_at(self.planes.len(), columns),
             _ => columns / self.elements * self.bytes,
         }
     }
-    /// Bytes of a row before that plane.
+    /// Byte offset of a plane in its row.
     fn plane_at(&self, number: usize, columns: i64) -> i64 {
         let bytes =
             |&(elements, bytes): &(i64, i64)| ((columns / elements * bytes) as u64).next_multiple_of(WIDEST as u64);
         self.planes[..number].iter().map(bytes).sum::<u64>() as i64
     }
 
-    /// The value of the element there: as the format's own description gives it, bit for bit.
+    /// The value of the element at `place`, bit-identical to the format's own description.
     pub fn decode(&self, g: &mut Graph, buffer: Id, place: &Place) -> Id {
         let mut map = FxHashMap::from_iter([(self.element, place.element)]);
         for leaf in &self.leaves {
@@ -287,13 +295,14 @@ impl Packing {
         g.import(&self.graph, self.value, &mut map)
     }
 
-    /// What a leaf is in the file: at element `within` of the block at address `base` of `buffer`.
+    /// The expression of a leaf in file layout, for element `within` of the block at address `base`
+    /// of `buffer`.
     pub fn source(&self, g: &mut Graph, leaf: &Leaf, buffer: Id, base: Id, within: Id) -> Id {
         let mut map = FxHashMap::from_iter([(self.element, within), (self.base, base), (self.buffer, buffer)]);
         g.import(&self.graph, leaf.source, &mut map)
     }
 
-    /// Where element `k` of row `row` is.
+    /// Location of element `k` of row `row`.
     pub fn place(&self, g: &mut Graph, layout: Layout, row: Id, k: Id, columns: i64) -> Place {
         let lanes = layout.lanes();
         let e = g.int(self.elements);
@@ -311,7 +320,7 @@ impl Packing {
         Place { base, lane, element, lanes, planes: None }
     }
 
-    /// Address of the group of elements with the element in it, in a plane; and the element's number in its group.
+    /// Address of the element's group in a plane, and the element's index in that group.
     fn in_plane(&self, g: &mut Graph, place: &Place, of: OfRow, plane: usize) -> (Id, Id) {
         let (elements, bytes) = self.planes[plane];
         let [elements, bytes, start] = [elements, bytes, self.plane_at(plane, of.columns)].map(|v| g.int(v));
@@ -342,7 +351,8 @@ impl Packing {
         g.add(at, lane)
     }
 
-    /// Address of what is `offset` bytes of a row behind the beginning of the element's unit, and the element's number in it.
+    /// Address at byte `offset` of a row's part of the element's unit, and the element's index in
+    /// that unit.
     fn unit_at(&self, g: &mut Graph, place: &Place, offset: i64) -> (Id, Id) {
         let [unit, step, start] =
             [self.unit, self.unit_bytes * place.lanes, (self.head + offset) * place.lanes].map(|v| g.int(v));
@@ -352,9 +362,9 @@ impl Packing {
         (g.add(at, number), within)
     }
 
-    /// Address of the byte that holds a piece of a code, and the piece's shift in it.
+    /// Address of the byte that holds a part of a code, and the part's shift in that byte.
     pub fn piece_at(&self, g: &mut Graph, place: &Place, piece: &CodePart) -> (Id, Id) {
-        // Vectors of a unit: each holds as many quads of elements as pieces fit into a byte.
+        // Vectors of a unit: each holds as many quads of elements as parts fit into a byte.
         let vectors = self.unit * piece.bits / 32;
         let quad = 4 * place.lanes;
         let [four, vs] = [4, vectors].map(|v| g.int(v));
@@ -398,17 +408,17 @@ impl Packing {
     }
 }
 
-/// An element's place: the block's address, the row among those interleaved, the element in the block.
+/// Location of an element: block address, index of the interleaved row, index in the block.
 pub struct Place {
     base: Id,
     lane: Id,
     element: Id,
     lanes: i64,
-    /// With rows as planes, its place in its row.
+    /// Location in the row, for rows as planes.
     planes: Option<OfRow>,
 }
 
-/// An element's place in its row.
+/// Location of an element in its row.
 #[derive(Clone, Copy)]
 struct OfRow {
     element: Id,

@@ -1,57 +1,59 @@
-//! The vocabulary of the kernel level, which scheduling, pricing, mapping and lowering share: nests, their ranges, and indices.
+//! The kernel-level vocabulary that scheduling, cost model, mapping and lowering share: nests,
+//! their ranges and indices.
 //!
-//! A nest is an `Op::Store`: loops over its closed ranges around one expression. Its parts stand in this order among its sources: buffer, offset, value,
-//! closed ranges.
+//! A nest is an `Op::Store`: loops over its closed ranges around one expression. Its sources are,
+//! in this order: buffer, offset, value, closed ranges.
 
 use gristmill_uop::{Arg, DType, Graph, Id, Node, Op, RangeKind, ReduceOp, Scalar};
 use rustc_hash::{FxHashMap, FxHashSet};
 use smallvec::{SmallVec, smallvec};
 
-/// Indices of one element.
+/// Indices of one element, one per axis.
 pub type Indices = SmallVec<[Id; 6]>;
 
-/// A nest taken apart.
+/// The parts of a nest.
 #[derive(Clone, Debug)]
 pub struct Nest {
-    /// What is written: a parameter, or a stage of the workgroup.
+    /// Buffer that is written: a parameter, or a stage of the workgroup.
     pub buffer: Id,
-    /// Where in it.
+    /// Element offset in the buffer.
     pub offset: Id,
-    /// What is written there.
+    /// Value that is stored.
     pub value: Id,
-    /// Is it added to what is there?
+    /// Whether the value is added to the buffer's element.
     pub adds: bool,
-    /// The ranges of its loops, outermost first.
+    /// Ranges of its loops, outermost first.
     pub closed: Vec<Id>,
 }
 
 impl Nest {
-    /// The nest that a store is.
+    /// Destructures a store.
     pub fn from_store(g: &Graph, store: Id) -> Nest {
         let &[buffer, offset, value, ref closed @ ..] = &g[store].src[..] else {
             unreachable!("a nest has a buffer, an offset and a value: {:?}", g[store])
         };
         Nest { buffer, offset, value, adds: adds(g, store), closed: closed.to_vec() }
     }
-    /// The store without its loops of that kind, and these.
+    /// Removes the loops of that kind; returns the new store and the removed ranges.
     pub fn split_loops(mut self, g: &mut Graph, kind: RangeKind) -> (Id, Vec<Id>) {
         let (split, left) = self.closed.iter().copied().partition(|&r| g.range_kind(r) == Some(kind));
         self.closed = left;
         (self.store(g), split)
     }
-    /// With these loops around its own.
+    /// Adds these loops around its own.
     pub fn with_loops(mut self, loops: &[Id]) -> Nest {
         self.closed.splice(0..0, loops.iter().copied());
         self
     }
-    /// Its store.
+    /// Builds its store.
     pub fn store(&self, g: &mut Graph) -> Id {
         match self.adds {
             true => g.add_to(self.buffer, self.offset, self.value, &self.closed),
             false => g.store(self.buffer, self.offset, self.value, &self.closed),
         }
     }
-    /// Of what is added where one of these indices is no element's, nothing: what is surplus repeats the last element, which may be written again but not added again.
+    /// Makes an adding nest add nothing unless all conditions of `inside` hold. Surplus iterations
+    /// repeat the last element, which may be stored twice but not added twice.
     pub fn only_where(&mut self, g: &mut Graph, inside: &[Id]) {
         if self.adds && !inside.is_empty() {
             let nothing = nothing(g, self.value);
@@ -60,18 +62,18 @@ impl Nest {
     }
 }
 
-/// Does that nest add to what is there?
+/// Whether that nest adds to its buffer.
 pub fn adds(g: &Graph, store: Id) -> bool {
     g[store].arg != Arg::None
 }
 
-/// What added to anything of this type changes no bit of it.
+/// The value whose addition changes no bit: −0.0 for floats, 0 for integers.
 fn nothing(g: &mut Graph, value: Id) -> Id {
     let scalar = g.scalar(value);
     g.constant(scalar, if scalar.is_float() { -0.0 } else { 0.0 })
 }
 
-/// A value that is added, and the conditions under which it is not nothing.
+/// Splits an added value into its conditions and the value under them.
 pub fn unmasked(g: &mut Graph, value: Id) -> (Option<Id>, Id) {
     let nothing = nothing(g, value);
     let (mut when, mut value) = (None, value);
@@ -84,17 +86,17 @@ pub fn unmasked(g: &mut Graph, value: Id) -> (Option<Id>, Id) {
     (when, value)
 }
 
-/// Makes ranges, numbered one after the other: the numbers say in which order loops, lanes and threads are counted.
+/// Creates ranges with increasing numbers, which fix the order of loops, lanes and threads.
 pub struct Ranges {
     last: u32,
 }
 
 impl Ranges {
-    /// Ranges whose numbers come after `last`.
+    /// A source of ranges with numbers above `last`.
     pub fn after(last: u32) -> Ranges {
         Ranges { last }
     }
-    /// A new range of that kind; a single iteration needs none and has the index 0.
+    /// A new range of that kind, or the index 0 if the bound is 1.
     pub fn range(&mut self, g: &mut Graph, bound: Id, kind: RangeKind) -> Id {
         if g.int_value(bound) == Some(1) {
             return g.int(0);
@@ -102,14 +104,14 @@ impl Ranges {
         self.last += 1;
         g.range(bound, self.last, kind)
     }
-    /// A new range of so many iterations.
+    /// A new range with a constant number of iterations.
     pub fn fixed(&mut self, g: &mut Graph, bound: i64, kind: RangeKind) -> Id {
         let bound = g.int(bound);
         self.range(g, bound, kind)
     }
 }
 
-/// Global ranges of a kernel's nests, in the order of their numbers: the launch.
+/// Global ranges of a kernel's nests, ordered by number: the launch grid.
 pub fn global_ranges(g: &Graph, nests: &[Id]) -> Vec<Id> {
     let mut found: Vec<Id> =
         g.toposort(nests).into_iter().filter(|&n| g.range_kind(n) == Some(RangeKind::Global)).collect();
@@ -117,21 +119,21 @@ pub fn global_ranges(g: &Graph, nests: &[Id]) -> Vec<Id> {
     found
 }
 
-/// Workgroups of these nests, at most.
+/// Upper bound of the number of workgroups of these nests.
 pub fn workgroups(g: &Graph, nests: &[Id]) -> i64 {
     global_ranges(g, nests).iter().map(|&r| g.max_of(g[r].src[0])).fold(1, i64::saturating_mul)
 }
 
-/// The ranges of a kind, in the order of their numbers.
+/// The ranges of a kind, ordered by number.
 pub fn ranges_of_kind(g: &Graph, all: &[Id], kind: RangeKind) -> Vec<Id> {
     let mut found: Vec<Id> = all.iter().copied().filter(|&r| g.range_kind(r) == Some(kind)).collect();
     found.sort_by_key(|&r| g.range_number(r));
     found
 }
 
-/// Reductions of a nest that are inside no other.
+/// Reductions of a nest that are inside no other reduction.
 pub fn outermost_reductions(g: &Graph, nest: Id) -> Vec<Id> {
-    // What is below a reduction is inside it; one met beside it may be.
+    // The walk stops at a reduction; one reached by another path may still be inside another.
     let mut found: Vec<Id> = Vec::new();
     let mut seen = FxHashSet::default();
     let mut stack = vec![nest];
@@ -153,7 +155,7 @@ pub fn outermost_reductions(g: &Graph, nest: Id) -> Vec<Id> {
 pub fn flatten(g: &mut Graph, dims: &[Id], index: &[Id]) -> Id {
     let mut offset = g.int(0);
     for (&d, &i) in dims.iter().zip(index) {
-        // Strides come from the largest size, so that they are constants.
+        // Strides use the largest size of each dim, so that they are constants.
         let max = g.max_of(d);
         let max = g.int(max);
         offset = g.mul(offset, max);
@@ -162,7 +164,7 @@ pub fn flatten(g: &mut Graph, dims: &[Id], index: &[Id]) -> Id {
     offset
 }
 
-/// An index from ranges, each with the distance between its elements.
+/// An index from ranges and their strides.
 pub fn strided(g: &mut Graph, parts: &[(Id, i64)]) -> Id {
     let zero = g.int(0);
     parts.iter().fold(zero, |at, &(part, distance)| {
@@ -172,8 +174,11 @@ pub fn strided(g: &mut Graph, parts: &[(Id, i64)]) -> Id {
     })
 }
 
-/// How far behind an address, for the first values of some ranges, that for these values lies, as far as their constants say. The graph is as it was: to copy one for a question that is
-/// asked of each trial took a third of all that planning a prompt's layer took.
+/// Distance between the address at `values` and the address at zero, as far as constants determine
+/// it.
+///
+/// Works on a small graph of its own. A copy of the graph for each trial took a third of the
+/// planning time of a prefill layer.
 pub fn distance(g: &Graph, address: Id, values: &[(Id, i64)]) -> i64 {
     let depends = |id: Id| values.iter().any(|(range, _)| g.free_ranges(id).contains(range));
     if !depends(address) {
@@ -182,7 +187,7 @@ pub fn distance(g: &Graph, address: Id, values: &[(Id, i64)]) -> i64 {
     let walk = g.toposort_within(&[address], depends);
     let mut own = Graph::new();
     let mut known = FxHashMap::default();
-    // What stays as it is is as good as a variable.
+    // Subexpressions that do not change are replaced by variables.
     for source in walk.iter().flat_map(|&n| g[n].src.iter().copied()).filter(|&s| !depends(s)) {
         if g[source].op != Op::Const && g.scalar(source) == Scalar::I64 {
             let (least, most) = g.bounds(source).unwrap_or((i32::MIN.into(), i32::MAX.into()));
@@ -198,7 +203,7 @@ pub fn distance(g: &Graph, address: Id, values: &[(Id, i64)]) -> i64 {
     then - first
 }
 
-/// `value` with what is `new` of the nodes below it.
+/// Returns `value` with every node below it replaced for which `new` returns one.
 pub fn replaced(g: &mut Graph, value: Id, new: impl Fn(&mut Graph, Id) -> Option<Id>) -> Id {
     let mut map = FxHashMap::default();
     for n in g.toposort(&[value]) {
@@ -209,7 +214,7 @@ pub fn replaced(g: &mut Graph, value: Id, new: impl Fn(&mut Graph, Id) -> Option
     if map.is_empty() { value } else { g.substitute(value, &mut map) }
 }
 
-/// The value that changes nothing when it is combined with another.
+/// The identity element of a reduction.
 pub fn identity(g: &mut Graph, op: ReduceOp, dtype: DType) -> Id {
     let s = dtype.scalar;
     let one = match op {
@@ -226,7 +231,7 @@ pub fn identity(g: &mut Graph, op: ReduceOp, dtype: DType) -> Id {
     g.intern(Node { op: Op::Splat, dtype, src: smallvec![one], arg: Arg::None })
 }
 
-/// Can the host evaluate the bound of this range before the launch?
+/// Whether the host can evaluate the bound of this range before the launch.
 pub fn host_bound(g: &Graph, r: Id) -> bool {
     !g.any(g[r].src[0], |_, n| matches!(n.op, Op::Load | Op::Range))
 }

@@ -1,11 +1,11 @@
-//! Parsing of the text form of plans: the error, and words that all of them have.
+//! Parsing helpers for the text form of plans.
 
 use std::fmt::{self, Display, Formatter};
 
-/// Why a text is no plan.
+/// A text that is not a plan.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct ParseError(
-    /// The words that no plan has there.
+    /// The words that do not parse.
     pub String,
 );
 
@@ -17,7 +17,7 @@ impl Display for ParseError {
 
 impl std::error::Error for ParseError {}
 
-/// No plan has these words there.
+/// Returns the error for these words.
 ///
 /// # Errors
 /// Always.
@@ -25,10 +25,10 @@ pub fn bad<T>(words: &str) -> Result<T, ParseError> {
     Err(ParseError(words.trim().to_string()))
 }
 
-/// A number that counts something: one at least, and less than a machine could hold.
+/// Parses a count between 1 and 2^24.
 ///
 /// # Errors
-/// For another word.
+/// For any other word.
 pub fn count(word: &str) -> Result<i64, ParseError> {
     match word.parse() {
         Ok(n) if (1..=1 << 24).contains(&n) => Ok(n),

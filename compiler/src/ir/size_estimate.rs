@@ -1,11 +1,12 @@
-//! What index expressions are taken for where only a step tells: by prices, and by whoever asks how long a loop is.
+//! Typical values of index expressions that are only known at run time, for the cost model and for
+//! loop lengths.
 
 use gristmill_uop::{Arg, Graph, Id, Op};
 
-/// Largest value at which a variable is priced.
+/// Upper limit of a variable's value in cost estimates.
 pub(crate) const TYPICAL: i64 = 1024;
 
-/// Typical value of an index expression.
+/// Typical value of an index expression, at least 1 unless it is constant.
 pub fn typical(g: &Graph, id: Id) -> f64 {
     if let Some(v) = g.int_value(id) {
         return v as f64;
@@ -17,7 +18,7 @@ pub fn typical(g: &Graph, id: Id) -> f64 {
     }
 }
 
-/// Typical value of an expression on indices, each of them halfway.
+/// Typical value of an expression over ranges, with each range at its midpoint.
 fn midway(g: &Graph, id: Id) -> Option<f64> {
     let n = &g[id];
     let of = |i: usize| midway(g, n.src[i]);

@@ -1,23 +1,26 @@
-//! What a kernel computes, in words for people: the weights it reads, in the order of its parameters, and what its operations add up to. It is told
-//! beside the kernel's name, a hash of its text, and nothing is decided by it.
+//! Human-readable titles of kernels: the weights a kernel reads, in parameter order, and a summary
+//! of its operations.
+//!
+//! A title is shown next to the kernel's name, which is a hash of its text. No decision depends on
+//! a title.
 
 use gristmill_uop::function::{Function, Slot, SlotKind};
 use gristmill_uop::program::{Access, Param};
 use gristmill_uop::{Arg, Graph, Id, Op, ReduceOp, Scalar};
 
-/// Most weights that are named.
+/// Maximum number of weights listed in a title; the others are counted.
 const NAMED: usize = 4;
 
-/// The title of a kernel of which there is no more to say.
+/// Title of a kernel without weights or recognised operations.
 const COPY: &str = "copy";
 
-/// The title of the kernel `root`, of that function, with these parameters.
+/// The title of the kernel `root` of `function`, with these parameters.
 pub fn title(g: &Graph, root: Id, function: &Function, params: &[Param]) -> String {
     let used: Vec<Used> = params.iter().map(|p| Used { slot: p.slot, access: p.access }).collect();
     of_nodes(g, &g.toposort(&[root]), function, &used)
 }
 
-/// The title of a kernel of these nests.
+/// The title of a kernel with these nests.
 pub fn title_of_nests(g: &Graph, function: &Function, nests: &[Id]) -> String {
     let nodes = g.toposort(nests);
     let slot = |n: Id| match g[n].arg {
@@ -35,7 +38,7 @@ pub fn title_of_nests(g: &Graph, function: &Function, nests: &[Id]) -> String {
     of_nodes(g, &nodes, function, &used)
 }
 
-/// The title of a kernel of these nests that runs a user's text of that name: the name, and what is read, computed and written besides.
+/// The title of a custom kernel of that name: the name, then what is fused into it, if anything.
 pub fn title_of_text(g: &Graph, function: &Function, name: &str, nests: &[Id]) -> String {
     match title_of_nests(g, function, nests) {
         nothing if nothing == COPY => name.to_owned(),
@@ -43,7 +46,7 @@ pub fn title_of_text(g: &Graph, function: &Function, name: &str, nests: &[Id]) -
     }
 }
 
-/// A slot that a kernel uses.
+/// A slot that a kernel uses, and how.
 struct Used {
     slot: u32,
     access: Access,
@@ -71,7 +74,7 @@ fn of_nodes(g: &Graph, nodes: &[Id], function: &Function, params: &[Used]) -> St
     words.join(" · ")
 }
 
-/// What the nodes add up to, besides products with weights.
+/// Names of the operations that the nodes amount to, products with weights excluded.
 fn operations(g: &Graph, nodes: &[Id], reads_state: bool, matrices: usize) -> Vec<String> {
     let has = |op: Op| nodes.iter().any(|&n| g[n].op == op);
     let reduces = |op: ReduceOp, float: bool| {
@@ -108,7 +111,7 @@ fn operations(g: &Graph, nodes: &[Id], reads_state: bool, matrices: usize) -> Ve
     words.into_iter().map(String::from).collect()
 }
 
-/// Is there 1 / (1 + exp(x))?
+/// Whether the nodes contain 1 / (1 + exp(x)).
 fn is_sigmoid(g: &Graph, nodes: &[Id]) -> bool {
     let is = |n: Id, op: Op| g[n].op == op;
     let one_more = |n: Id| is(n, Op::Add) && g[n].src.iter().any(|&s| is(s, Op::Exp));

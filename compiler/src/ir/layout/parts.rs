@@ -1,4 +1,4 @@
-//! Which parts of a block a decoding reads: its codes and scales, each with where its pieces lie, recognised in its expression.
+//! Recognises codes and scales in the decode expression of a block format.
 
 use super::{CodePart, Kind, Leaf, Parts};
 use gristmill_uop::{Arg, Id, Node, Op, Scalar, Sources};
@@ -6,7 +6,7 @@ use rustc_hash::FxHashMap;
 use smallvec::smallvec;
 
 impl Parts<'_> {
-    /// `id` with leaves replaced by holes; `None` if that cannot be done.
+    /// Returns `id` with its leaves replaced by holes; `None` if that is impossible.
     pub(super) fn strip(&mut self, id: Id) -> Option<Id> {
         if let Some(known) = self.memo.get(&id) {
             return *known;
@@ -23,12 +23,12 @@ impl Parts<'_> {
         let every = self.every(id);
         let float = n.dtype.scalar.is_float();
         if n.op == Op::Load && matches!(n.dtype.scalar, Scalar::U8 | Scalar::I8) {
-            // A byte is looked at as a number.
+            // A loaded byte is treated as an integer.
             let number = self.p.graph.cast(id, Scalar::I32);
             return self.strip(number);
         }
         if n.op == Op::Load {
-            // If elements have one each, they are not whole numbers with scales.
+            // A value that every element has for itself is not an integer code with a scale.
             return (every >= 4)
                 .then(|| self.leaf(id, Kind::Scale { every, stored: n.dtype.scalar, offset: 0, plane: 0 }));
         }
@@ -48,7 +48,7 @@ impl Parts<'_> {
         let src: Option<Sources> = n.src.iter().map(|&s| self.strip(s)).collect();
         Some(self.p.graph.build(n.op, n.dtype, src?, n.arg))
     }
-    /// A code between `lo` and `hi`, which is stored from 0 up.
+    /// A code between `lo` and `hi`, stored with an offset so that it starts at 0.
     fn code(&mut self, id: Id, lo: i64, hi: i64) -> Option<Id> {
         let least = 32 / self.p.unit;
         let needed = (64 - ((hi - lo) as u64).leading_zeros() as i64).max(1);
@@ -75,7 +75,7 @@ impl Parts<'_> {
         self.p.leaves.push(Leaf { hole, source, kind });
         hole
     }
-    /// The largest number of consecutive elements that have `id` in common.
+    /// The largest number of consecutive elements that share the value of `id`.
     fn every(&mut self, id: Id) -> i64 {
         let (element, elements) = (self.p.element, self.p.elements);
         let g = &mut self.p.graph;

@@ -1,45 +1,49 @@
-//! A warp's matrix product of halves, f16 or bf16: the sums that it can be. Decompositions ask for such sums, the mapping to threads lays them out
-//! (`map/fragment_tiling.rs`), lowering makes them instructions (`lower/mma/f16.rs`), and the price counts them.
+//! Recognises sums that a warp computes as an f16 or bf16 matrix product (MMA fragments).
+//!
+//! Decompositions produce such sums, the mapping lays them out over threads
+//! (`map/fragment_tiling.rs`), lowering turns them into instructions (`lower/mma/f16.rs`), and the
+//! cost model counts them.
 
 use gristmill_uop::fragment::{Digit, Fragment, SWIZZLE};
 use gristmill_uop::{Arg, Graph, Id, Node, Op, ReduceOp, Scalar};
 
-/// Terms that a lane reads before the next lane's begin, at most: a group of the formats.
+/// Maximum number of consecutive terms that one lane reads: a group of the weight formats.
 pub const OF_LANE: i64 = 32;
 
-/// Fewest outputs beside one another that are worth a product: a column for each of the lanes that have different ones. Of fewer most columns would be surplus.
+/// Minimum number of adjacent outputs for a fragment: the number of columns that lanes distinguish.
+/// With fewer, most columns of the product would be padding.
 pub fn enough(of: &Fragment) -> i64 {
     along(of.sums.lanes, false).count
 }
 
-/// The digits of a row's sums that go along its rows, or along its columns.
+/// The digit of the sums that moves along rows, or along columns.
 pub fn along(digits: &[Digit], rows: bool) -> Digit {
     let found = digits.iter().copied().find(|d| (d.row != 0) == rows);
     found.unwrap_or_else(|| unreachable!("sums are spread along both sides: {digits:?}"))
 }
 
-/// A sum of products of halves.
+/// A sum of products of f16 or bf16 operands.
 pub struct MmaSum {
-    /// What depends on the rows.
+    /// The operand that depends on the rows.
     pub rows: Id,
-    /// What depends on the columns, and on the part.
+    /// The operand that depends on the columns, and on the part, if any.
     pub columns: Id,
-    /// The range over the two parts, if the columns' values have two.
+    /// The range over the two parts, if the column values are split into two.
     pub part: Option<Id>,
-    /// Type of both.
+    /// Scalar type of both operands.
     pub operand: Scalar,
 }
 
 impl MmaSum {
-    /// Are the rows in a stage?
+    /// Whether the row operand is read from a stage.
     pub fn staged_rows(&self, g: &Graph) -> bool {
         is_staged(g, self.rows)
     }
-    /// Are the columns in a stage?
+    /// Whether the column operand is read from a stage.
     pub fn staged_columns(&self, g: &Graph) -> bool {
         is_staged(g, self.columns)
     }
-    /// The sum that a node is, if it is one.
+    /// Recognises a node as such a sum.
     pub fn from_node(g: &Graph, id: Id) -> Option<MmaSum> {
         let n = &g[id];
         let product = (n.op == Op::Reduce && matches!(n.arg, Arg::Reduce(ReduceOp::Add, _))).then(|| &g[n.src[0]])?;
@@ -51,8 +55,8 @@ impl MmaSum {
         if g.scalar(b) != operand {
             return None;
         }
-        // Values in two parts are on both sides where neither are halves: columns are what a stage holds.
-        // Where both are, what has more elements are the rows.
+        // Values split into two parts come from f32 and are read from a stage, so they are the
+        // columns. If both operands are staged, the one with more elements is the rows.
         let elements = |x: Id| g.max_of(g[g[x].src[0]].src[0]);
         let staged = |x: Id| is_staged(g, x);
         let mut found = n.src[1..].iter().filter_map(|&part| {
@@ -69,7 +73,8 @@ impl MmaSum {
         let (rows, columns) = if turned { (b, a) } else { (a, b) };
         Some(found.next().unwrap_or(MmaSum { rows, columns, part: None, operand }))
     }
-    /// The sum that a node is, if it is one whose rows are elements of a packed weight, rounded to halves where they are unpacked.
+    /// Recognises a node as a sum over elements of a packed weight that are rounded to half
+    /// precision after dequantisation. These elements are the rows.
     pub fn unpacked(g: &Graph, id: Id) -> Option<MmaSum> {
         let n = &g[id];
         let product = (n.op == Op::Reduce && matches!(n.arg, Arg::Reduce(ReduceOp::Add, _))).then(|| &g[n.src[0]])?;
@@ -87,32 +92,33 @@ impl MmaSum {
             is_rounded(rows) && matches!(g[columns].op, Op::Load | Op::Index) && g.scalar(rows) == g.scalar(columns);
         fits.then(|| MmaSum { rows, columns, part: None, operand: g.scalar(rows) })
     }
-    /// Are the rows unpacked where they are read?
+    /// Whether the rows are dequantised on load.
     pub fn is_unpacked(&self, g: &Graph) -> bool {
         g[self.rows].op == Op::Cast && g.any(self.rows, |_, n| is_packed(g, n))
     }
-    /// With rows and columns in each other's place, where nothing says which is which.
+    /// The transposed product, if nothing fixes which operand is the rows.
     pub fn turned(self, g: &Graph) -> Option<MmaSum> {
         let free = self.part.is_none() && !self.staged_rows(g) && !self.staged_columns(g);
         free.then(|| self.exchanged())
     }
-    /// With rows and columns in each other's place.
+    /// The transposed product.
     pub fn exchanged(self) -> MmaSum {
         MmaSum { rows: self.columns, columns: self.rows, ..self }
     }
 }
 
-/// Does that node load from a packed buffer?
+/// Whether that node loads from a packed buffer.
 fn is_packed(g: &Graph, n: &Node) -> bool {
     n.op == Op::Load && matches!(g[n.src[0]].arg, Arg::Packed(..))
 }
 
-/// Is that a value of a stage?
+/// Whether `x` is loaded from a stage.
 fn is_staged(g: &Graph, x: Id) -> bool {
     g[x].op == Op::Load && g[g[x].src[0]].op == Op::Local
 }
 
-/// What `x` is as a half, if it is one read as f32: loaded, or rounded where it is read.
+/// The half-precision value that `x` converts to f32: one that is loaded, or one that is rounded on
+/// load.
 fn half(g: &Graph, x: Id) -> Option<Id> {
     let from = g[x].src.first().copied().filter(|_| g[x].op == Op::Cast && g.scalar(x) == Scalar::F32)?;
     let known = |n: Id| matches!(g[n].op, Op::Load | Op::Index);
@@ -120,7 +126,9 @@ fn half(g: &Graph, x: Id) -> Option<Id> {
     (g.scalar(from).is_half() && (known(from) || rounded)).then_some(from)
 }
 
-/// Which of a line's units stands in the place of that number, and the other way round (`uop/src/fragment.rs`, `Shared`): each of its two bits is turned by one of the line's.
+/// XOR swizzle of a line of units: the unit at a position, and its own inverse
+/// (`uop/src/fragment.rs`, `Shared`). Each of the position's two bits is flipped by one bit of the
+/// line.
 pub fn swizzled(g: &mut Graph, unit: Id, line: Id) -> Id {
     let [two, four] = [2, 4].map(|n| g.int(n));
     let [halves, quarters] = [two, four].map(|n| g.idiv(line, n));
@@ -130,13 +138,13 @@ pub fn swizzled(g: &mut Graph, unit: Id, line: Id) -> Id {
     g.add(high, low)
 }
 
-/// A local memory, whose number is so, that begins where a swizzle does.
+/// Marks the number of a local buffer as one that must be aligned to the swizzle.
 pub const fn at_swizzle(number: i64) -> i64 {
     number | AT_SWIZZLE
 }
 const AT_SWIZZLE: i64 = 1 << 20;
 
-/// Bytes of whose multiples one is where that local memory begins.
+/// Required alignment of that local buffer in bytes.
 pub fn alignment(g: &Graph, local: Id) -> i64 {
     match g[local].arg {
         Arg::Int(number) if number & AT_SWIZZLE != 0 => SWIZZLE,

@@ -1,8 +1,8 @@
-//! How the ranges of a nest are the digits of a fragment's sums, and which values its operands' registers then hold: read off the fragment's row
-//! (`uop/src/fragment.rs`).
+//! Matches the ranges of a nest with the digits of a fragment's sums, and derives the values in its
+//! operands' registers from the fragment's layout (`uop/src/fragment.rs`).
 //!
-//! Which terms a lane holds is free, as long as both operands agree: a register is told which of the lane's words it has, and lowering takes for them what
-//! one load brings.
+//! Any assignment of terms to lanes is valid as long as both operands agree. A register only knows
+//! which of its lane's words it holds, and lowering loads as many words as one instruction brings.
 
 use crate::ir::nest::ranges_of_kind;
 use gristmill_uop::fragment::{Digit, Fragment, OperandLayout};
@@ -25,14 +25,14 @@ impl Side {
             Side::Second => &of.second,
         }
     }
-    /// How far a digit moves along the outputs.
+    /// Step of a digit along the operand's outputs.
     fn output(self, d: &Digit) -> i64 {
         match self {
             Side::First => d.row,
             Side::Second => d.column,
         }
     }
-    /// How far a digit moves along the terms.
+    /// Step of a digit along the terms.
     fn term(self, d: &Digit) -> i64 {
         match self {
             Side::First => d.column,
@@ -43,27 +43,29 @@ impl Side {
 
 /// A register of an operand.
 pub(crate) struct Register {
-    /// What stands for the ranges of the operand's outputs in the lane that holds it.
+    /// Index in place of each output range, in the lane that holds the register.
     pub at: FxHashMap<Id, Id>,
-    /// Which of the lane's words of terms it is.
+    /// Index of the word among the lane's words of terms.
     pub word: i64,
 }
 
-/// The ranges of a warp's tile of sums, by the digits of its row, the lowest first.
+/// Ranges of a warp's tile of sums, paired with the digits of the fragment, the lowest first.
 pub(crate) struct LaneTile {
     of: &'static Fragment,
     lanes: Vec<(Digit, Id)>,
     registers: Vec<(Digit, Id)>,
 }
 
-/// Are the ranges of a nest the digits of that fragment's sums, of products of these rows and columns?
+/// Whether the ranges of a nest are the digits of that fragment's sums, for products of these rows
+/// and columns.
 pub fn is_laid_out(g: &Graph, of: &'static Fragment, closed: &[Id], rows: Id, columns: Id) -> bool {
     LaneTile::from_ranges(g, of, closed, None).is_some_and(|tile| tile.fits(g, rows, columns))
 }
 
 impl LaneTile {
-    /// The tile of a nest of these ranges, if its last threads are the lane's digits, and its last `copies` the registers'. Of these the lowest may be a range of
-    /// the sum itself.
+    /// The tile of a nest with these ranges, if its last thread ranges are the lane digits and its
+    /// last `Upcast` ranges the register digits. The lowest register digit may be a range of the
+    /// sum itself.
     pub fn from_ranges(g: &Graph, of: &'static Fragment, closed: &[Id], lowest: Option<Id>) -> Option<LaneTile> {
         let (threads, mut copies) =
             (ranges_of_kind(g, closed, RangeKind::Vector), ranges_of_kind(g, closed, RangeKind::Upcast));
@@ -75,25 +77,24 @@ impl LaneTile {
         };
         Some(LaneTile { of, lanes: last(&threads, of.sums.lanes)?, registers: last(&copies, of.sums.registers)? })
     }
-    /// Its ranges.
     pub fn ranges(&self) -> impl Iterator<Item = Id> + '_ {
         self.lanes.iter().chain(&self.registers).map(|d| d.1)
     }
-    /// Ranges of the outputs along a side.
+    /// Output ranges of an operand.
     pub fn outputs(&self, side: Side) -> impl Iterator<Item = &(Digit, Id)> {
         self.lanes.iter().chain(&self.registers).filter(move |(d, _)| side.output(d) != 0)
     }
-    /// Are these the operands of its sums, each the same along the other's outputs?
+    /// Whether these are operands of its sums: each is constant along the other's outputs.
     pub fn fits(&self, g: &Graph, first: Id, second: Id) -> bool {
         let free = |x: Id, side: Side| self.outputs(side).all(|(_, r)| !g.free_ranges(x).contains(r));
         free(first, Side::Second) && free(second, Side::First)
     }
-    /// The lane's number among those that share an output: they have its terms.
+    /// The lane's index among the lanes that share an output and divide its terms.
     pub fn part(&self, side: Side) -> Id {
         let shared = side.held(self.of).lanes.iter().zip(&self.lanes).find(|(d, _)| side.term(d) != 0);
         shared.unwrap_or_else(|| unreachable!("lanes share terms: {}", self.of.name)).1.1
     }
-    /// Words of terms that a lane has of each output.
+    /// Words of terms that a lane holds for each output.
     pub fn words(&self, side: Side) -> i64 {
         side.held(self.of).registers.iter().filter(|d| side.term(d) != 0).map(|d| d.count).product()
     }
@@ -113,7 +114,7 @@ impl LaneTile {
                 words *= d.count;
             }
         }
-        // The number of the output that the lane holds.
+        // Index of the output that the lane holds.
         let mut index = g.int(output);
         for (d, &(_, lane)) in held.lanes.iter().zip(&self.lanes).filter(|(d, _)| side.output(d) != 0) {
             let step = g.int(side.output(d));
@@ -128,7 +129,7 @@ impl LaneTile {
         });
         Register { at: at.collect(), word }
     }
-    /// The number of the register that has an output's sum.
+    /// Index of the register that holds an output's sum.
     pub fn sum(&self, g: &mut Graph) -> Id {
         let (mut at, mut step) = (g.int(0), 1);
         for (d, r) in &self.registers {
@@ -139,7 +140,7 @@ impl LaneTile {
         }
         at
     }
-    /// The register of the sums, and its number in place of the lowest digit's range.
+    /// The range of the lowest register digit, and its size.
     pub fn lowest(&self) -> (Id, i64) {
         let (d, r) = self.registers[0];
         (r, d.count)

@@ -1,7 +1,10 @@
-//! A nest that is one sum of products of halves over whole tiles, which warps can multiply (`map/fragment_tiling.rs`).
+//! Recognises a nest that is one sum of half-precision products over whole tiles, which warps can
+//! multiply (`map/fragment_tiling.rs`).
 //!
-//! It has outputs of *rows*, on which one operand depends, and *columns*, on which the other does; the latter's values are f32 in two parts
-//! (`decompose/f16_split.rs`), over which the sum goes as well, or halves. A tile is as high as the machine's fragment, and as wide, two parts being two columns.
+//! One operand depends on the output *rows*, the other on the output *columns*. Column values are
+//! halves, or f32 values split into two parts (`decompose/f16_split.rs`), over which the sum then
+//! runs as well. A tile is as high and as wide as the machine's fragment; two parts take two
+//! columns.
 
 use crate::ir::mma::fragment::{MmaSum, along, enough};
 use crate::ir::nest::Nest;
@@ -9,36 +12,37 @@ use gristmill_uop::fragment::Fragment;
 use gristmill_uop::machine::Machine;
 use gristmill_uop::{Graph, Id, Op, RangeKind};
 
-/// The nest, taken apart.
+/// A matrix product recognised in a nest.
 pub struct MmaProduct {
     /// The nest.
     pub nest: Nest,
-    /// The reduction.
+    /// The reduction node.
     pub id: Id,
     /// Its operands.
     pub sum: MmaSum,
-    /// What multiplies them.
+    /// The MMA fragment that multiplies them.
     pub of: &'static Fragment,
-    /// The range of rows, and tiles of them.
+    /// Range of the output rows.
     pub row: Id,
-    /// Tiles of rows.
+    /// Number of row tiles.
     pub high: i64,
-    /// The range of columns.
+    /// Range of the output columns.
     pub column: Id,
-    /// Outputs beside one another.
+    /// Number of output columns.
     pub outputs: i64,
-    /// A range on which both operands depend, or neither.
+    /// The batch range, on which both operands depend, if there is one.
     pub both: Option<Id>,
-    /// The range of the terms, and their number.
+    /// Range of the terms (the K axis).
     pub term: Id,
-    /// Terms.
+    /// Number of terms.
     pub terms: i64,
-    /// Ranges of the sum besides: on which columns do not depend, and a loop that nests share.
+    /// Other ranges of the sum: those that the columns do not depend on, and a loop shared by
+    /// nests.
     pub alone: Vec<Id>,
 }
 
 impl MmaProduct {
-    /// The product that a nest is, if it is one that the machine's warps multiply.
+    /// Recognises a nest as a product that the machine's warps can multiply.
     pub fn from_store(g: &Graph, store: Id, machine: &Machine) -> Option<MmaProduct> {
         let nest = Nest::from_store(g, store);
         let sums: Vec<Id> = g.toposort(&[nest.value]).into_iter().filter(|&n| g[n].op == Op::Reduce).collect();
@@ -48,11 +52,13 @@ impl MmaProduct {
         let both = [Some(sum), MmaSum::from_node(g, id)?.turned(g)].into_iter().flatten();
         let mut found: Vec<MmaProduct> =
             both.filter_map(|sum| MmaProduct::with(g, nest.clone(), id, sum, of)).collect();
-        // A lane's columns are neighbours, which are written together where the output's are.
+        // Prefers the orientation where columns are contiguous in the output, so that a lane writes
+        // its columns with one store.
         found.sort_by_key(|p| g.linear(p.nest.offset).coefficient(p.column) != 1);
         found.into_iter().next()
     }
-    /// The same product with columns that are neighbours where it is written, if both operands are in stages: as several warps have it, who divide its rows.
+    /// The product with columns that are contiguous in the output, if both operands are in stages.
+    /// Products of several warps (wgmma), which divide the rows, need this form.
     pub fn of_stages(g: &Graph, store: Id, machine: &Machine) -> Option<MmaProduct> {
         let MmaProduct { nest, id, of, sum, .. } = MmaProduct::from_store(g, store, machine)?;
         if sum.part.is_some() || !sum.staged_rows(g) || !sum.staged_columns(g) {
@@ -63,7 +69,7 @@ impl MmaProduct {
         let mut found = both.filter_map(|sum| MmaProduct::with(g, nest.clone(), id, sum, of));
         found.find(|p| p.both.is_none() && g.linear(p.nest.offset).coefficient(p.column) == 1)
     }
-    /// The product with these operands.
+    /// The product with these operands, if its ranges fit.
     fn with(g: &Graph, nest: Nest, id: Id, sum: MmaSum, of: &'static Fragment) -> Option<MmaProduct> {
         let bound = |r: Id| g.int_value(g[r].src[0]);
         let depends = |x: Id, r: &Id| g.free_ranges(x).contains(r);
@@ -86,27 +92,28 @@ impl MmaProduct {
         let both = both.first().copied();
         Some(MmaProduct { nest, id, sum, of, row, high, column, outputs, both, term, terms, alone })
     }
-    /// Is it a sum in a loop that nests share? What a warp does not keep at once, the loop is run again for.
+    /// Whether the sum is inside a loop that nests share. That loop runs again for tiles that a
+    /// warp cannot keep at once.
     pub fn is_fused(&self, g: &Graph) -> bool {
         self.alone.iter().any(|&r| g.range_kind(r) == Some(RangeKind::Fused))
     }
-    /// Is an operand in a stage?
+    /// Whether an operand is read from a stage.
     pub fn is_staged(&self, g: &Graph) -> bool {
         self.sum.staged_rows(g) || self.sum.staged_columns(g)
     }
-    /// Outputs of a lane: as many as it has columns, or one of two parts.
+    /// Outputs of a lane in one tile: its number of columns, or one for values in two parts.
     pub fn of_lane(&self) -> i64 {
         if self.sum.part.is_some() { 1 } else { along(self.of.sums.registers, false).count }
     }
-    /// Outputs of a tile.
+    /// Output columns of one tile.
     pub fn of_tile(&self) -> i64 {
         along(self.of.sums.lanes, false).count * self.of_lane()
     }
-    /// Tiles beside one another.
+    /// Number of column tiles.
     pub fn tiles_beside(&self) -> i64 {
         (self.outputs + self.of_tile() - 1) / self.of_tile()
     }
-    /// Elements of the range on which both operands depend.
+    /// Size of the batch range, if there is one.
     pub fn of_both(&self, g: &Graph) -> Option<i64> {
         self.both.map(|r| g.max_of(g[r].src[0]))
     }

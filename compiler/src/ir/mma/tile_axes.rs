@@ -1,10 +1,14 @@
-//! Nests whose shape has the rows and columns of a tile that is loaded and written as a whole.
+//! Recognises nests whose ranges include the rows and columns of a tile that is loaded and stored
+//! as a whole.
 
 use crate::ir::nest::ranges_of_kind;
 use gristmill_uop::machine::{Machine, MachineKind};
 use gristmill_uop::{Graph, Id, RangeKind};
 
-/// Which ranges are a tile's rows and columns: a processor's vectors, which have one range, cannot be mistaken for them, and a GPU's threads could.
+/// Kind of the ranges that are a tile's rows and columns.
+///
+/// On a CPU a nest of vectors has only one `Vector` range, so two of them are a tile. On a GPU
+/// `Vector` ranges are threads, so tiles have a kind of their own.
 pub fn kind(machine: MachineKind) -> RangeKind {
     match machine {
         MachineKind::Cpu => RangeKind::Vector,
