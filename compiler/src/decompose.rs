@@ -1,4 +1,5 @@
-//! Decompose: named ops in terms of others, and contractions in the form that a machine multiplies in.
+//! Lowers named ops (attention, scan, scatter) to simpler ops and gives each contraction its matmul
+//! variant.
 
 pub mod attention;
 pub mod bf16;
@@ -21,8 +22,10 @@ use gristmill_uop::target::Target;
 use matmul_variant::MatmulVariants;
 use rustc_hash::FxHashMap;
 
-/// What the kernels for `target` compute of `function` where that was decided, as a function of the tensor level: contractions are of activations that went through
-/// their encoding in eight bits, or through halves as their weights. `None` where that changes nothing.
+/// Returns the tensor-level function that the kernels for `target` compute under these decisions.
+///
+/// It quantises activations to int8, or rounds both operands to f16 or bf16, where a decision chose
+/// such a variant. `None` if no decision changes the result.
 pub fn meaning(function: &Function, target: &Target, decisions: &[Decision]) -> Option<Function> {
     let plan = |d: &Decision| (d.key(), d.options[d.chosen].plan.clone());
     let plans = decisions.iter().filter(|d| d.kind == "product" || d.kind == DEFER_NORM_SCALE.kind).map(plan).collect();

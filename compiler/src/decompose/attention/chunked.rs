@@ -1,4 +1,5 @@
-//! An attention as nodes: the positions of its chunks, keys and values read at them, scores, masks and weights. How partial results become one is `combine.rs`.
+//! Builds the nodes of a chunked attention: positions, keys and values, scores, masks and weights.
+//! `combine.rs` combines the partial results.
 
 use super::paged::Pages;
 use super::plan::{self, AttentionPlan, Divided, Fragments, buffered};
@@ -11,105 +12,111 @@ use gristmill_uop::target::Target;
 use gristmill_uop::{Graph, Id, ReduceOp, Scalar};
 use rustc_hash::FxHashMap;
 
-/// Score of a position that a token does not see: exp of it is 0, and it is finite, so that a chunk that is all masked has a maximum.
+/// Score of a masked position. Its exp is 0; it is finite so that a fully masked chunk has a
+/// maximum.
 pub const MASKED: f64 = -1e30;
 
-/// Scores of a chunk's positions, and of which of them a token does not see the position: `[chunks, tokens, heads, chunk]` both.
+/// Scores of a chunk's positions and their mask, both `[chunks, tokens, heads, chunk]`.
+///
+/// `unseen` is true where the token may not attend to the position.
 #[derive(Clone, Copy)]
 pub struct Scores {
     pub all: Id,
     pub unseen: Id,
 }
 
-/// Nodes that only the kernel of the partial results reads.
+/// Nodes that only the partial-result kernel reads.
 #[derive(Default)]
 pub struct Inside {
     pub all: Vec<Id>,
-    /// Those of them that are stages.
+    /// The subset that has stages (workgroup memory).
     pub staged: Vec<Id>,
 }
 
-/// Each chunk's softmax, `[chunks, tokens, heads]` but for scores and weights, which are `[.., chunk]`.
+/// Softmax of each chunk: `[chunks, tokens, heads]`; scores and weights have a last axis `chunk`.
 pub struct Softmax {
-    /// Masked.
+    /// Scores after the mask is applied.
     pub scores: Id,
     pub max: Id,
     pub weights: Id,
     pub sum: Id,
-    /// Sums of values, `[chunks, tokens, heads, depth]`.
+    /// Weighted sums of values, `[chunks, tokens, heads, depth]`.
     pub sums: Id,
-    /// Are weights, and so partial results, rounded to halves, as the queries are?
+    /// Whether weights, and so partial results, are rounded to f16 as the queries are.
     pub rounded: bool,
 }
 
-/// An `ATTENTION`, with the chunks that its cache is cut into.
+/// An attention whose KV cache is split into chunks.
 pub struct Chunked<'a> {
     pub target: &'a Target,
     pub q: Id,
     pub k: Id,
     pub v: Id,
-    /// Position of the first token; of rows in pages that of each.
+    /// Position of the first token; with pages, the position of each row.
     pub first: Id,
-    /// Where the cache's rows lie, unless they lie in the order of their positions.
+    /// Block table, if the KV cache is paged.
     pub pages: Option<Pages>,
-    /// What products of queries and keys become.
+    /// Scale and soft cap of the scores.
     pub scoring: Scoring,
     pub shape: AttentionShape,
     pub kv_heads: Id,
-    /// Heads that share rows of the cache.
+    /// Query heads per KV head.
     pub group: Id,
     pub depth: Id,
     pub out_depth: Id,
-    /// Positions of a chunk.
+    /// Positions per chunk.
     pub size: i64,
-    /// Number of the first chunk: 0 but for windows. Of rows in pages each has its own, which `real` counts from.
+    /// Index of the first computed chunk: 0 without a window. With pages it is 0 too, and `real`
+    /// starts at each row's own first chunk.
     pub base: Id,
-    /// Positions that a token sees, its own included, unless it sees all before it.
+    /// Sliding-window size in positions, the token's own included; `None` for full attention.
     pub window: Option<i64>,
-    /// A score without a value for each head.
+    /// Attention sink of each head: a score without a value.
     pub sinks: Option<Id>,
-    /// Position of (chunk, offset), `[chunks, chunk]`, and the row of the cache that is read for it, the same held inside the cache. Of rows in pages both are each token's
-    /// own, `[chunks, tokens, chunk]`.
+    /// `real` is the position of (chunk, offset), `[chunks, chunk]`; `at` is the cache row read for
+    /// it, clamped to the cache. With pages both are per token, `[chunks, tokens, chunk]`.
     pub real: Id,
     pub at: Id,
-    /// Do several tokens attend, and has every head rows of its own?
+    /// Whether several tokens attend and each query head has its own KV head.
     pub own: bool,
     pub plan: AttentionPlan,
-    /// `[chunks, chunk, kv heads, depth]`: the tile of the cache that keys and values are read from, if there is one.
+    /// Staged tile that both keys and values are read from, `[chunks, chunk, kv heads, depth]`.
     pub tile: Option<Id>,
 }
 
-/// The chunks of a step, and the positions in them.
+/// The chunks of a step and the positions in them.
 struct Grid {
-    /// How many there are, and the positions of one.
+    /// Number of chunks, and positions per chunk.
     chunks: Id,
     chunk: Id,
-    /// As in [`Chunked`].
+    /// Defined as in [`Chunked`].
     base: Id,
     real: Id,
 }
 
-/// What a cache's chunks follow from.
+/// Inputs that determine the chunks of a cache.
 struct Division {
-    /// Positions of the cache that are in use.
+    /// Positions of the cache in use (context length).
     length: Id,
-    /// Those of a chunk.
+    /// Positions per chunk.
     size: i64,
-    /// Chunks of a window, at most.
+    /// Upper bound on the number of chunks that overlap a window.
     most: i64,
-    /// Positions that a token sees, unless it sees all before it.
+    /// Sliding-window size in positions; `None` for full attention.
     window: Option<i64>,
 }
 
 impl Grid {
-    /// For tokens from position `first` on: of a window, the chunks that it meets.
+    /// The grid for tokens from position `first` on. With a window it has only the chunks that
+    /// overlap it.
     fn new(g: &mut Graph, first: Id, of: &Division) -> Grid {
         let &Division { length, size, most, window } = of;
         let (mut chunks, chunk) = in_use(g, length, size);
         let mut base = g.int(0);
         if let Some(window) = window {
             base = first_chunk(g, first, window, chunk);
-            // What holds of every step is said, as bounds of the difference do not show it.
+            // The bounds hold in every step, but interval analysis cannot derive them from the
+            // difference.
             let (used, one, most) = (g.sub(chunks, base), g.int(1), g.int(most));
             let used = g.max(used, one);
             chunks = g.min(used, most);
@@ -121,7 +128,9 @@ impl Grid {
         let real = g.add(start, b);
         Grid { chunks, chunk, base, real }
     }
-    /// For rows at positions `own [tokens]` of several sequences, all below the length: of a window each row has chunks from its own first one on.
+    /// The grid for rows of several sequences at positions `own [tokens]`.
+    ///
+    /// All positions are below the length. With a window each row starts at its own first chunk.
     fn in_pages(g: &mut Graph, own: Id, of: &Division) -> Grid {
         let &Division { length, size, most, window } = of;
         let (mut chunks, chunk) = in_use(g, length, size);
@@ -145,7 +154,7 @@ impl Grid {
     }
 }
 
-/// The number of chunks of `size` positions that a cache of that length has, and the size.
+/// Returns ⌈length / size⌉ and `size` as nodes.
 fn in_use(g: &mut Graph, length: Id, size: i64) -> (Id, Id) {
     let (chunk, up) = (g.int(size), g.int(size - 1));
     let up = g.add(length, up);
@@ -153,7 +162,7 @@ fn in_use(g: &mut Graph, length: Id, size: i64) -> (Id, Id) {
 }
 
 impl<'a> Chunked<'a> {
-    /// The attention of these sources, divided so.
+    /// Builds shapes, positions and cache rows of the attention over `src`, divided by `plan`.
     pub fn new(
         g: &mut Graph,
         src: &[Id],
@@ -177,7 +186,8 @@ impl<'a> Chunked<'a> {
             }
         };
         let group = g.int(h / kvh);
-        // Chunks first, so that no stride depends on how long the context may become and short contexts touch little of the intermediates.
+        // Chunks come first, so that no stride depends on the maximum context length and a short
+        // context touches little of the intermediates.
         let shape = AttentionShape { chunks, tokens, heads, chunk };
         let own = pages.is_none() && kvh == h && g.max_of(tokens) > 1;
         let at = match &pages {
@@ -213,7 +223,7 @@ impl<'a> Chunked<'a> {
             tile,
         }
     }
-    /// The softmax of every chunk with its sums of values; and the nodes that only the kernel of the partial results reads.
+    /// Returns the softmax and value sums of every chunk, and the nodes internal to their kernel.
     pub fn softmax_of_chunks(&mut self, g: &mut Graph, hints: &mut FxHashMap<Id, Hint>) -> (Softmax, Inside) {
         let mut kernel = Inside::default();
         let keys = self.keys(g, &mut kernel, hints);
@@ -221,7 +231,7 @@ impl<'a> Chunked<'a> {
         let softmax = self.softmax(g, scores, &mut kernel, hints);
         (softmax, kernel)
     }
-    /// The rows of `x` at the chunks' positions, as `[chunks, tokens, heads, chunk, d]`.
+    /// Gathers the rows of `x` at the chunks' positions as `[chunks, tokens, heads, chunk, d]`.
     fn rows(&self, g: &mut Graph, x: Id, d: Id, kernel: &mut Inside) -> Id {
         let AttentionShape { chunks, tokens, heads, chunk, .. } = self.shape;
         if self.pages.is_some() {
@@ -254,7 +264,8 @@ impl<'a> Chunked<'a> {
         let x = g.expand(x, &[chunks, tokens, self.kv_heads, self.group, chunk, d]);
         g.reshape(x, &[chunks, tokens, heads, chunk, d])
     }
-    /// Keys of every chunk. Queries become what is multiplied with them: encoded, where the cache is of bytes.
+    /// Returns the keys of every chunk. With an int8 cache it also replaces `self.q` by quantised
+    /// queries.
     pub(super) fn keys(&mut self, g: &mut Graph, kernel: &mut Inside, hints: &mut FxHashMap<Id, Hint>) -> Id {
         let of_bytes = match self.pages {
             Some(_) => None,
@@ -265,7 +276,7 @@ impl<'a> Chunked<'a> {
                 let (keys, stages) = bytes::keys(g, &of, self.at, &self.shape);
                 kernel.all.extend(stages);
                 kernel.staged.extend(stages);
-                // Every chunk would encode them anew.
+                // Materialised: otherwise every chunk would quantise the queries again.
                 let (queries, codes) = bytes::queries(g, self.q, &of);
                 hints.insert(codes, Hint::buffer(vec![]));
                 self.q = queries;
@@ -277,15 +288,15 @@ impl<'a> Chunked<'a> {
         kernel.staged.extend(self.tile);
         keys
     }
-    /// Has each iteration its rows of keys, and of values, in stages?
+    /// Whether each loop iteration loads its rows of keys and of values into stages.
     pub(super) fn stages_rows(&self) -> bool {
         self.plan.online && self.plan.fragments.is_some_and(|f| f.staged)
     }
-    /// Are queries rounded once, in memory, not by each workgroup?
+    /// Whether queries are rounded to f16 once, in a buffer, instead of by each workgroup.
     fn buffers_queries(&self, g: &Graph) -> bool {
         self.own && g.max_of(self.shape.tokens) > buffered(self.target)
     }
-    /// Scores of these keys.
+    /// Computes scaled and capped scores of these keys, and the mask.
     pub(super) fn scores(
         &self,
         g: &mut Graph,
@@ -298,10 +309,11 @@ impl<'a> Chunked<'a> {
         let scores = match self.plan.fragments {
             Some(Fragments { cut, .. }) => {
                 let queries = tiled::queries(g, self.q, &self.shape, self.scoring.scale, cut, self.buffers_queries(g));
-                // Every chunk would compute and round them anew.
+                // Materialised: otherwise every chunk would compute and round the queries again.
                 for &half in &queries.buffers {
                     let mut inside = f16_split::computed(g, g[half].src[0]);
-                    // A sum of which others round another part, as the rotated one, is computed for all of them.
+                    // A sum that feeds another rounded part too (the rotated one) is not fused into
+                    // this one.
                     let others: Vec<Id> = queries.buffers.iter().copied().filter(|&other| other != half).collect();
                     let read = g.toposort(&others);
                     inside.retain(|sum| !read.contains(sum));
@@ -345,7 +357,8 @@ impl<'a> Chunked<'a> {
         };
         Scores { all: scores, unseen }
     }
-    /// Scores that come to a cap. Behind a product they are what has the stage: whoever reads them would compute an exponential anew.
+    /// Applies the soft cap. After an MMA product the capped score is the one that is staged, so
+    /// that the readers do not recompute an exponential.
     fn capped(&self, g: &mut Graph, scores: Id, cap: f64, kernel: &mut Inside) -> Id {
         let capped = soft_cap(g, scores, cap);
         if let Some(Fragments { cut, .. }) = self.plan.fragments {
@@ -361,13 +374,14 @@ impl<'a> Chunked<'a> {
         of.sums = self.weighted(g, of.weights, kernel, hints);
         of
     }
-    /// Without sums of values, in whose place stand those of the weights.
+    /// Computes maxima, weights and their sums. `sums` is a placeholder: the sum of the weights.
     fn extremes(&self, g: &mut Graph, Scores { all: raw, unseen }: Scores) -> Softmax {
         let low = g.constant(Scalar::F32, MASKED);
         let scores = g.select(unseen, low, raw);
         let max = g.reduce(scores, &[3], ReduceOp::Max);
         let of_all = g.broadcast_back(max, self.shape.chunk);
-        // A workgroup of tokens has many scores, and room for them once: what reads them masks them.
+        // A workgroup of many tokens has room in its stages for one copy of the scores, so the
+        // readers apply the mask.
         let apart = self.own && self.plan.fragments.is_some() && g.max_of(self.shape.tokens) > plan::FEW;
         let weights = g.sub(if apart { raw } else { scores }, of_all);
         let mut weights = g.exp(weights);
@@ -375,7 +389,7 @@ impl<'a> Chunked<'a> {
             let zero = g.f32(0.0);
             weights = g.select(unseen, zero, weights);
         }
-        // Weights of rounded queries are rounded like them, and so are partial results.
+        // With queries rounded to f16, weights and partial results are rounded to f16 too.
         let rounded = self.plan.fragments.is_some() && f16_split::rounded(g, self.q);
         if rounded {
             let half = g.cast(weights, Scalar::F16);
@@ -384,11 +398,11 @@ impl<'a> Chunked<'a> {
         let sum = g.sum(weights, &[3]);
         Softmax { scores, max, weights, sum, sums: sum, rounded }
     }
-    /// Sums `[chunks, tokens, heads, depth]` of each chunk's values with these weights.
+    /// Sums each chunk's values with these weights: `[chunks, tokens, heads, depth]`.
     fn weighted(&self, g: &mut Graph, weights: Id, kernel: &mut Inside, hints: &mut FxHashMap<Id, Hint>) -> Id {
         self.sums(g, weights, tiled::Over::Chunk, kernel, hints)
     }
-    /// Those of all chunks, `[tokens, heads, depth]`.
+    /// Sums the values of all chunks with these weights: `[tokens, heads, depth]`.
     pub(super) fn summed(
         &self,
         g: &mut Graph,
@@ -414,7 +428,8 @@ impl<'a> Chunked<'a> {
         }
         let values = match f16_split::are_halves(g, self.v) {
             true => self.v,
-            // A prompt's values that are computed are rounded as the weights are, and the rows of a cache of halves.
+            // A prefill's computed values are rounded to f16, as the weights and the rows of an f16
+            // cache are.
             false if f16_split::rounded(g, self.q) && g.max_of(self.shape.tokens) > plan::FEW => {
                 let half = g.cast(self.v, Scalar::F16);
                 hints.insert(half, Hint::buffer(f16_split::computed(g, self.v)));
@@ -447,7 +462,7 @@ fn soft_cap(g: &mut Graph, x: Id, cap: f64) -> Id {
     g.add(above, minus)
 }
 
-/// The positions `real` of chunks of `size` held inside a cache of so many rows.
+/// Clamps the positions `real` to a cache of `rows` rows; no clamp if `size` divides `rows`.
 fn inside(g: &mut Graph, real: Id, rows: Id, size: i64) -> Id {
     if g.int_value(rows).is_some_and(|n| n % size == 0) {
         return real;
@@ -457,7 +472,7 @@ fn inside(g: &mut Graph, real: Id, rows: Id, size: i64) -> Id {
     g.min(real, last)
 }
 
-/// Number of the first chunk that the window of the token at `first` meets.
+/// Index of the first chunk that overlaps the window of the token at `first`.
 fn first_chunk(g: &mut Graph, first: Id, window: i64, chunk: Id) -> Id {
     let (back, zero) = (g.int(1 - window), g.int(0));
     let begin = g.add(first, back);
@@ -465,7 +480,7 @@ fn first_chunk(g: &mut Graph, first: Id, window: i64, chunk: Id) -> Id {
     g.idiv(begin, chunk)
 }
 
-/// Is `at` behind `own`, or more than `reach` before it?
+/// Returns whether `at` is after `own`, or more than `reach` positions before it.
 pub fn outside(g: &mut Graph, at: Id, own: Id, reach: i64) -> Id {
     let (ahead, passed) = (g.sub(at, own), g.sub(own, at));
     let reach = g.int(-reach);

@@ -1,4 +1,4 @@
-//! What a kernel writes of each chunk, its partial result, and how these become the result: together with their maxima and sums.
+//! Writes the partial result of each chunk, and combines partial results by their maxima and sums.
 
 use super::chunked::{Chunked, Inside, MASKED, Softmax, outside};
 use super::plan::{COLUMNS, settled};
@@ -8,12 +8,14 @@ use crate::ir::hints::{CausalSkip, Hint, StagedTile};
 use gristmill_uop::{Graph, Id, RangeKind, ReduceOp, Scalar};
 use rustc_hash::FxHashMap;
 
-/// What the maximum of a chunk counts as at least where it is stored in halves.
+/// Lower bound of a chunk's maximum when it is stored in f16.
 const LOWEST: f32 = -60_000.0;
-/// Values of a head that a workgroup combines then: 256 bytes of each partial result, or 128 of halves (GLM behind 16,384 positions on an H200: 378 tokens a second, 377 with 32; experiments, 39).
+/// Values of a head per workgroup of the combine kernel: 256 bytes of a partial result, 128 in f16.
+/// GLM at context depth 16,384 on an H200: 378 tokens/s; 377 with 32 (docs/experiments/039).
 const COMBINED: i64 = 64;
 
-/// Partial results: sums, maximum and sum of weights of each (chunk, token, head), joined in a row, by a kernel of their own.
+/// Builds the kernel of partial results: sums, maximum and sum of weights of a (chunk, token,
+/// head), concatenated in a row.
 pub fn partial(
     of: &Chunked,
     g: &mut Graph,
@@ -30,10 +32,11 @@ pub fn partial(
     partials(of, g, &columns, kernel, hints)
 }
 
-/// Partial results of these columns, `[chunks, tokens, heads, ..]`, by a kernel of their own.
+/// Concatenates these columns, `[chunks, tokens, heads, ..]`, in a kernel of their own.
 pub fn partials(of: &Chunked, g: &mut Graph, columns: &[Id], kernel: Inside, hints: &mut FxHashMap<Id, Hint>) -> Id {
-    // Who shares a tile of the cache: heads, or, where each has rows of its own, tokens. Then heads come first, which divide the work evenly:
-    // a token reads no chunk of its future, so chunks and tokens would not.
+    // Heads share a tile of the cache; if each head has its own KV head, tokens do. In the second
+    // case heads are the outer axis, because they divide the work evenly: tokens skip the chunks in
+    // their future, so chunks and tokens would not.
     let (order, back) = if of.own { ([2, 0, 1, 3], [1, 2, 0, 3]) } else { ([0, 1, 2, 3], [0, 1, 2, 3]) };
     let inner = if of.plan.fragments.is_some() { RangeKind::Loop } else { RangeKind::Upcast };
     let tile = of.plan.sharing;
@@ -53,7 +56,7 @@ pub fn partials(of: &Chunked, g: &mut Graph, columns: &[Id], kernel: Inside, hin
     g.permute(parts, &back)
 }
 
-/// A column of partial results: twice, so that rows begin at multiples of four values.
+/// A column of partial results, stored twice so that rows start at multiples of four values.
 pub fn column(of: &Chunked, g: &mut Graph, x: Id) -> Id {
     let AttentionShape { chunks, tokens, heads, .. } = of.shape;
     let one = g.int(1);
@@ -62,14 +65,14 @@ pub fn column(of: &Chunked, g: &mut Graph, x: Id) -> Id {
     g.expand(x, &[chunks, tokens, heads, two])
 }
 
-/// Partial results in halves: the weighted mean, and maximum and sum in two parts each.
+/// Partial results in f16: the weighted mean, then maximum and sum as two f16 parts each.
 fn rounded_columns(of: &Chunked, g: &mut Graph, softmax: &Softmax, kernel: &mut Inside) -> [Id; 3] {
     let AttentionShape { chunks, tokens, heads, .. } = of.shape;
     let &Softmax { max, sum, sums, .. } = softmax;
     let share = g.recip(sum);
     let shares = g.broadcast_back(share, of.out_depth);
     let mean = g.mul(sums, shares);
-    // Of a chunk that is all masked, the maximum is as low as a half goes.
+    // A fully masked chunk has the lowest maximum, −60,000, instead of −1e30.
     let lowest = g.f32(LOWEST);
     let most = g.max(max, lowest);
     let one = g.int(1);
@@ -84,7 +87,7 @@ fn rounded_columns(of: &Chunked, g: &mut Graph, softmax: &Softmax, kernel: &mut 
     [g.cast(mean, Scalar::F16), most_parts, sum_parts]
 }
 
-/// The result `[tokens, heads, depth]` of partial results.
+/// Combines partial results into the attention's output, `[tokens, heads, depth]`.
 pub fn combined(of: &Chunked, g: &mut Graph, parts: Id, rounded: bool, hints: &mut FxHashMap<Id, Hint>) -> Id {
     let AttentionShape { chunks, tokens, heads, .. } = of.shape;
     let d = g.max_of(of.out_depth);
@@ -95,7 +98,7 @@ pub fn combined(of: &Chunked, g: &mut Graph, parts: Id, rounded: bool, hints: &m
     }
     let flat = [chunks, tokens, heads];
     let (mut m, mut l) = (g.reshape(m, &flat), g.reshape(l, &flat));
-    // What was not computed counts as nothing.
+    // Chunks that were not computed contribute nothing.
     if of.own {
         let absent = absent(of, g);
         let (zero, low) = (g.f32(0.0), g.constant(Scalar::F32, MASKED));
@@ -142,7 +145,8 @@ pub fn combined(of: &Chunked, g: &mut Graph, parts: Id, rounded: bool, hints: &m
     combined
 }
 
-/// Which chunks of `[chunks, tokens, heads]` a token sees nothing of: nobody computes their partial results.
+/// Marks chunks of `[chunks, tokens, heads]` that lie outside a token's view; they are not
+/// computed.
 fn absent(of: &Chunked, g: &mut Graph) -> Id {
     let AttentionShape { chunks, tokens, heads, chunk } = of.shape;
     let flat = [chunks, tokens, heads];
@@ -155,7 +159,8 @@ fn absent(of: &Chunked, g: &mut Graph) -> Id {
     }
 }
 
-/// The column at `at` of partial results, `[.., 1]`: of rounded ones the sum of its two parts.
+/// Reads the column at `at` of partial results as `[.., 1]`; an f16 column is the sum of its two
+/// parts.
 fn column_of(g: &mut Graph, parts: Id, at: i64, rounded: bool) -> Id {
     let x = g.slice(parts, 3, at, 1);
     if !rounded {
