@@ -1,18 +1,18 @@
-//! What an interface calls things.
+//! Field names of an interface's requests.
 
-/// What an interface calls the parts of a request, for what is said of them.
+/// Names that an interface gives to the fields of a request, for error messages.
 #[derive(Clone, Copy, Debug)]
 pub struct FieldNames {
-    /// The conversation or the text.
+    /// The conversation or the prompt.
     pub input: &'static str,
-    /// The tools.
+    /// List of tools.
     pub tools: &'static str,
-    /// Which of them.
+    /// Choice among the tools.
     pub tool_choice: &'static str,
-    /// Most tokens of an answer.
+    /// Maximum tokens of an answer.
     pub limit: &'static str,
-    /// Answers.
+    /// Number of answers.
     pub choices: &'static str,
-    /// Texts that end an answer.
+    /// Strings that end an answer.
     pub stop: &'static str,
 }

@@ -4,7 +4,7 @@ use gristmill_llm::tokenizer::{TokenKind, Tokenizer};
 
 /// FIM tokens of a family of models: prefix, hole, suffix.
 const FIM_TOKENS: &[[&str; 3]] = &[
-    // DeepSeek.
+    // DeepSeek's models.
     ["<｜fim▁begin｜>", "<｜fim▁hole｜>", "<｜fim▁end｜>"],
 ];
 
@@ -14,7 +14,7 @@ pub struct Fim {
 }
 
 impl Fim {
-    /// Returns those of a vocabulary, if it has any.
+    /// Returns the FIM tokens of a vocabulary, if it has any.
     pub fn new(tokenizer: &Tokenizer) -> Option<Fim> {
         let id = |text: &str| {
             let id = tokenizer.token_id(text)?;

@@ -1,4 +1,5 @@
-//! What the server counts, for Prometheus: under names of its own, and what routers choose a server by under vLLM's, which they all read.
+//! Prometheus metrics: under names of this server, and, for the load that routers balance by, under
+//! vLLM's names, which all routers read.
 
 use crate::core::load::Load;
 use prometheus_client::encoding::{EncodeLabelSet, text};
@@ -10,22 +11,22 @@ use prometheus_client::metrics::info::Info;
 use prometheus_client::registry::{Registry, Unit};
 use std::sync::atomic::AtomicU64;
 
-/// Type of the response that carries them.
+/// Content type of `/metrics`.
 pub const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
-/// Whose number it is.
+/// Label of this server's metrics.
 #[derive(Clone, PartialEq, Eq, Hash, Debug, EncodeLabelSet)]
 struct Label {
     model: String,
 }
 
-/// The same in vLLM's words.
+/// Label of the metrics under vLLM's names.
 #[derive(Clone, PartialEq, Eq, Hash, Debug, EncodeLabelSet)]
 struct ModelName {
     model_name: String,
 }
 
-/// What routers choose a server by: Kubernetes' gateway API, llm-d and others ask for these names.
+/// Load metrics under vLLM's names, which the Kubernetes Gateway API, llm-d and other routers read.
 struct RouterMetrics {
     registry: Registry,
     running: Family<ModelName, Gauge>,
@@ -54,81 +55,82 @@ impl RouterMetrics {
     }
 }
 
-/// What all models have counted. Cheap to use from any thread.
+/// Metrics of the server and of all models; cheap to update from any thread.
 pub struct Metrics {
     registry: Registry,
-    /// Connections, now.
+    /// Open connections at present.
     pub connections: Gauge,
-    /// 1 once the engine is gone for good.
+    /// 1 once the engine has failed for good.
     pub engine_failed: Gauge,
     models: Families,
     routers: RouterMetrics,
 }
 
-/// The counters of one model.
+/// Metrics of one model.
 #[derive(Clone)]
 pub struct ModelMetrics {
-    /// Requests that were taken in.
+    /// Requests that were accepted.
     pub requests: Counter,
-    /// Requests that were refused for lack of room.
+    /// Requests that were refused because the queue was full.
     pub refused: Counter,
-    /// Requests that were broken off while they were answered: nobody waited any more, or the server was closing.
+    /// Running requests that were cancelled: the client disconnected, or the server was closing.
     pub abandoned: Counter,
-    /// Answers that failed.
+    /// Requests that failed.
     pub failed: Counter,
-    /// Tokens of prompts that were run.
+    /// Prompt tokens that were computed.
     pub prompt_tokens: Counter,
-    /// Tokens of prompts that were found in the cache.
+    /// Prompt tokens found in the prefix cache.
     pub cached_tokens: Counter,
-    /// Tokens of answers.
+    /// Tokens that were generated.
     pub answer_tokens: Counter,
-    /// Those of them for which all logits came to the host.
+    /// Generated tokens whose logits were copied to the host in full.
     pub logit_rows: Counter,
-    /// Steps of the model for several answers: all of them, those with a piece of a prompt as well, and those that were started before the one before was read.
+    /// Steps of the batch: all steps, mixed steps with a prefill chunk, and steps that were started
+    /// asynchronously, before the previous step's tokens were read.
     pub steps: [Counter; 3],
-    /// How often it was loaded.
+    /// Times that the model was loaded.
     pub loads: Counter,
-    /// How often it could not be.
+    /// Times that loading failed.
     pub load_failures: Counter,
-    /// Requests that wait, now.
+    /// Requests in the queue at present.
     pub waiting: Gauge,
-    /// Requests that are being answered, now.
+    /// Requests that run at present.
     pub running: Gauge,
-    /// 1 while it is loaded.
+    /// 1 while the model is loaded.
     pub loaded: Gauge,
-    /// Bytes that it takes, now, without prefixes.
+    /// Bytes of memory at present, without cached prefixes.
     pub bytes: Gauge,
-    /// Bytes of prefixes that are kept, now.
+    /// Bytes of cached prefixes at present.
     pub kept_bytes: Gauge,
-    /// Most concurrent sequences, while it is loaded.
+    /// Maximum concurrent sequences while the model is loaded.
     pub slots: Gauge,
-    /// Pages of the cache that sequences have, now.
+    /// KV cache pages that sequences hold at present.
     pub pages: Gauge,
-    /// Pages of its KV cache, while it is loaded.
+    /// KV cache pages while the model is loaded.
     pub pages_total: Gauge,
-    /// Pages that were held when last nobody was being answered: none, or they are lost.
+    /// Pages that were held when the model was last idle; more than zero is a leak.
     pub pages_leaked: Gauge,
-    /// Pages of earlier prompts that lie in the host's memory, now.
+    /// Pages of earlier prompts in the host KV cache at present.
     pub pages_away: Gauge,
-    /// How many have come back from there.
+    /// Pages swapped in from the host KV cache.
     pub pages_swapped_in: Counter,
-    /// How often a sequence had to give its pages up for others.
+    /// Times that a sequence was preempted.
     pub preempted: Counter,
-    /// Tokens in the cache of requests that are not over, now.
+    /// KV cache tokens of running requests at present.
     pub used_tokens: Gauge,
-    /// Tokens that the cache has room for.
+    /// KV cache capacity in tokens.
     pub room_tokens: Gauge,
-    /// Seconds in the queue.
+    /// Seconds that requests spent in the queue.
     pub queue_time: Histogram,
-    /// Seconds from a request to its first token.
+    /// Seconds from the arrival of a request to its first token.
     pub first_token_time: Histogram,
-    /// Seconds of a token after the first.
+    /// Seconds of each token after the first.
     pub token_time: Histogram,
-    /// Seconds of a request in all.
+    /// Seconds from the arrival of a request to its end.
     pub request_time: Histogram,
 }
 
-/// The same of all of them.
+/// The metrics of [`ModelMetrics`] for all models.
 struct Families {
     requests: Family<Label, Counter>,
     refused: Family<Label, Counter>,
@@ -161,20 +163,20 @@ struct Families {
     request_time: Histograms,
 }
 
-/// Histograms by model.
+/// Histograms with a label for each model.
 type Histograms = Family<Label, Histogram, fn() -> Histogram>;
 
-/// Seconds from a thousandth, by twos, over four decades.
+/// Histogram of seconds with 15 buckets, from 1 ms to 16 s by factors of two.
 fn seconds() -> Histogram {
     Histogram::new(exponential_buckets(0.001, 2.0, 15))
 }
 
-/// Likewise from a ten-thousandth.
+/// Histogram of seconds with 15 buckets, from 0.1 ms to 1.6 s by factors of two.
 fn short() -> Histogram {
     Histogram::new(exponential_buckets(0.0001, 2.0, 15))
 }
 
-/// Registers families, in the order in which `/metrics` tells them.
+/// Registers families in the order in which `/metrics` lists them.
 struct Register<'r>(&'r mut Registry);
 
 impl Register<'_> {
@@ -241,14 +243,14 @@ impl Families {
     }
 }
 
-/// Counters of steps of the model for several answers.
+/// Counters of batched steps.
 const STEPS: [(&str, &str); 3] = [
     ("steps", "Steps of the model for several answers"),
     ("steps_mixed", "Those of them that ran a piece of a prompt as well"),
     ("steps_ahead", "Those of them that were started before the one before was read"),
 ];
 
-// Help that does not fit its line.
+// Help texts that do not fit on one line with their metric.
 const OF_LOGIT_ROWS: &str = "Tokens of answers made together that were chosen from all logits, read by the host";
 const OF_PAGES_SWAPPED_IN: &str = "Pages of the cache that came back from the host's memory";
 const OF_PREEMPTED: &str = "Times that a sequence gave its pages up and was computed again later";
@@ -269,7 +271,7 @@ impl Default for Metrics {
 }
 
 impl Metrics {
-    /// Those of the model of that name, which are there from now on.
+    /// Returns the metrics of a model, which `/metrics` lists from now on.
     pub fn model(&self, name: &str) -> ModelMetrics {
         let (label, all) = (Label { model: name.to_owned() }, &self.models);
         ModelMetrics {
@@ -304,14 +306,14 @@ impl Metrics {
             request_time: all.request_time.get_or_create_owned(&label),
         }
     }
-    /// How busy the model of that name is.
+    /// Sets the load gauges of a model.
     pub fn set_load(&self, name: &str, of: &ModelMetrics, load: &Load) {
         of.waiting.set(load.waiting as i64);
         of.used_tokens.set(load.used as i64);
         of.room_tokens.set(load.room as i64);
         self.routers.set(name, load);
     }
-    /// All of them, as text.
+    /// Returns all metrics in OpenMetrics' text format.
     pub fn to_text(&self) -> String {
         let mut out = String::new();
         // Writing to a String does not fail.

@@ -1,5 +1,6 @@
-//! The path of a request, whatever interface it came by: preprocessed ([`preprocess`]), queued ([`queue`]), run ([`batch_worker`]) and streamed
-//! as events ([`output`]). Nothing in here knows HTTP or an interface's JSON.
+//! The path of a request, independent of its interface: preprocessed ([`preprocess`]), queued
+//! ([`queue`]), run ([`batch_worker`]) and streamed as events ([`output`]). Nothing in this module
+//! depends on HTTP or on an interface's JSON.
 
 pub mod admission;
 pub mod batch_worker;

@@ -1,29 +1,31 @@
-//! Grammars of arguments in Gemma's notation, of a schema: bare keys in their order, strings between quotes of their own.
+//! Grammars of tool arguments in Gemma's notation, built from a JSON schema: bare keys in
+//! alphabetical order, and strings between the model's own quotes.
 //!
-//! What a schema says beyond types, alternatives and keys (lengths, patterns, ranges) is not held here: this notation has no grammar of its own
-//! in llguidance.
+//! Only types, alternatives and keys of a schema are enforced. Lengths, patterns and ranges are
+//! not, as llguidance has no schema compiler for this notation.
 
 use super::lark::{GrammarTexts, line, literal};
 use serde_json::{Map, Value};
 
-/// Most levels of a schema, references followed: what is deeper may be anything.
+/// Maximum depth of a schema with its references followed; deeper values are unconstrained.
 const MAX_DEPTH: usize = 8;
 
-/// The rules of one call's arguments.
+/// Builder of the rules for one tool's arguments.
 pub struct BareRules<'g> {
     texts: &'g GrammarTexts<'g>,
     quote: &'static str,
-    /// Whose they are, for the names of rules.
+    /// Index of the tool, a part of the rules' names.
     tool: usize,
     rules: &'g mut String,
-    /// Most bytes of them.
+    /// Bytes of rules beyond which further values are unconstrained.
     most: usize,
     count: usize,
     root: Value,
 }
 
 impl<'g> BareRules<'g> {
-    /// Of the tool of that number, added to `rules`, while these have no more than `most` bytes.
+    /// Builder for the tool with index `tool`. Appends to `rules`; from `most` bytes on, values are
+    /// unconstrained.
     pub fn new(
         texts: &'g GrammarTexts<'g>,
         quote: &'static str,
@@ -33,7 +35,7 @@ impl<'g> BareRules<'g> {
     ) -> BareRules<'g> {
         BareRules { texts, quote, tool, rules, most, count: 0, root: Value::Null }
     }
-    /// Terms for the arguments, with the brace that closes them.
+    /// Returns the terms of the arguments, with the closing brace.
     pub fn arguments(&mut self, parameters: Option<&Value>) -> String {
         self.anything();
         self.root = parameters.cloned().unwrap_or_default();
@@ -43,7 +45,7 @@ impl<'g> BareRules<'g> {
             None => format!("pairs_{} \"}}\"", self.tool),
         }
     }
-    /// Rules for what no schema describes.
+    /// Adds the rules of values that no schema describes.
     fn anything(&mut self) {
         let i = self.tool;
         let text = self.text();
@@ -53,7 +55,7 @@ impl<'g> BareRules<'g> {
         line(self.rules, format_args!("pairs_{i}: (pair_{i} (\",\" pair_{i})*)?"));
         line(self.rules, format_args!("pair_{i}: /[a-zA-Z_][a-zA-Z0-9_]*/ \":\" any_{i}"));
     }
-    /// A name that no rule has yet.
+    /// Returns an unused rule name.
     fn fresh(&mut self) -> String {
         self.count += 1;
         format!("bare_{}_{}", self.tool, self.count)
@@ -63,12 +65,13 @@ impl<'g> BareRules<'g> {
         *self.rules += &self.texts.until(&name, self.quote);
         format!("{} {name}", self.texts.terms(self.quote))
     }
-    /// The keys of an object, each where its order is, with a comma between two.
+    /// Adds rules for an object's pairs, separated by commas, in the order of the sorted keys.
     fn pairs(&mut self, properties: &Map<String, Value>, schema: &Value, levels: usize) -> String {
         let required: Vec<&Value> = schema.get("required").and_then(Value::as_array).into_iter().flatten().collect();
         let mut keys: Vec<&String> = properties.keys().collect();
         keys.sort();
-        // From the last to the first: what may follow where something came before, and where nothing did.
+        // Built from the last key to the first: `behind` derives the rest after another pair,
+        // `first` the rest before any pair.
         let (mut behind, mut first) = (String::from("\"\""), String::from("\"\""));
         for key in keys.into_iter().rev() {
             let value = self.value(&properties[key], levels - 1);
@@ -82,7 +85,7 @@ impl<'g> BareRules<'g> {
         }
         first
     }
-    /// Alternatives for a value.
+    /// Returns the alternatives of a value.
     fn value(&mut self, schema: &Value, levels: usize) -> String {
         let any = format!("any_{}", self.tool);
         if levels == 0 || self.rules.len() > self.most {

@@ -1,4 +1,4 @@
-//! Grammars of calls, in the markup of a model.
+//! Grammars of tool calls in the markup of a model.
 
 use super::bare::BareRules;
 use super::close::compact;
@@ -7,26 +7,29 @@ use gristmill_llm::chat::markup::{Arguments, CallFormat, Frame};
 use serde_json::{Map, Value, json};
 use std::fmt::Write;
 
-/// A tool that may be called.
+/// A tool that the model may call.
 pub struct Callable<'t> {
-    /// Its name.
+    /// Name of the function.
     pub name: &'t str,
-    /// The JSON schema of its parameters.
+    /// JSON schema of the parameters; `None` allows any object.
     pub parameters: Option<&'t Value>,
 }
 
-/// Most bytes of a grammar: definitions are repeated for every parameter that refers to some.
+/// Maximum bytes of a grammar. Definitions are repeated for every parameter between tags, so
+/// grammars can be much larger than their schemas.
 const MAX_GRAMMAR_BYTES: usize = 8 << 20;
 
-/// The rule `calls`, and those that it needs: one call, or `several` where the markup has room for them.
+/// Returns the rule `calls` and the rules that it needs: one call, or one or more if `several` and
+/// the markup allows it.
 ///
 /// # Errors
-/// When there are too many, or their schemas are too large.
+/// When the grammar is too large.
 pub fn call_rules(texts: &GrammarTexts, calls: &[Callable], several: bool) -> Result<String, String> {
     let mut rules = String::new();
     let markup = texts.markup;
     let (open, close) = (texts.terms(markup.section[0]), texts.terms(markup.section[1]));
-    // Where messages have headers a call is a message, which ends the reply; and templates write but one object that is a reply.
+    // A call in a markup with message headers is a message of its own and ends the reply; templates
+    // of bare markups write a single call.
     let several = several && markup.frame == Frame::Text && !markup.is_bare();
     let body = match (markup.form, several) {
         (CallFormat::Object { list: true, .. }, true) => "\"[\" call (\", \" call)* \"]\"".to_owned(),
@@ -76,7 +79,7 @@ fn object_call(rules: &mut String, i: usize, tool: &Callable, arguments: &str) -
     format!("{} arguments_{i} {}", literal(&head), literal("}"))
 }
 
-/// The texts between which an argument's name and value stand.
+/// Markup around the name and the value of an argument.
 struct Tags<'g> {
     texts: &'g GrammarTexts<'g>,
     key: [&'static str; 2],
@@ -99,7 +102,7 @@ impl Tags<'_> {
         }
         body
     }
-    /// A value between its tags, of argument `j` of tool `i`.
+    /// Returns the terms of a value between its tags, for argument `j` of tool `i`.
     fn value(
         &self,
         rules: &mut String,
@@ -120,7 +123,8 @@ impl Tags<'_> {
             }
             _ => {
                 let mut schema = object(Some(schema));
-                // References are to the root of what they stand in. There is no use for them where the grammar is too long already.
+                // References resolve against the root of the enclosing schema, so the definitions
+                // are copied into each value; not in a grammar that is already too long.
                 for definitions in ["$defs", "definitions"].into_iter().filter(|_| rules.len() <= MAX_GRAMMAR_BYTES) {
                     if let Some(all) = parameters.get(definitions) {
                         schema.insert(definitions.into(), all.clone());

@@ -1,22 +1,25 @@
-//! Objects of a schema that name their keys have no others, unless the schema asks for more.
+//! Closes the objects of a schema: an object that names its keys allows no others, unless the
+//! schema says so.
 
 use serde_json::{Map, Value, json};
 
-/// Keywords that apply another schema to the same value: closed, either would forbid the keys of the other.
+/// Keywords that apply another schema to the same value. Closing either would forbid the other's
+/// keys.
 const APPLICATORS: &[&str] =
     &["$ref", "allOf", "anyOf", "oneOf", "not", "if", "then", "else", "dependentSchemas", "$dynamicRef"];
-/// Keywords that say which keys there may be besides those of `properties`.
+/// Keywords that decide which keys are allowed besides those of `properties`.
 const KEY_KEYWORDS: &[&str] =
     &["additionalProperties", "patternProperties", "unevaluatedProperties", "propertyNames", "minProperties"];
 
-/// The schema with its objects closed. Those that are combined with others stay as they are, and so do definitions where anything is.
+/// Returns the schema with its objects closed, except those that are combined with other schemas.
+/// If any are combined, definitions stay open as well.
 pub fn closed(schema: &Value) -> Value {
     let combined = combines(schema);
     close(schema, combined)
 }
 
-/// The schema, of JSON without free white space: a model that is unsure would go on with that for ever. And without keys that it does not
-/// name, unless it asks for them: a model that is unsure would invent some for ever, too.
+/// Returns the closed schema of JSON in compact notation. Without these two restrictions a model
+/// that is unsure may generate white space or invented keys endlessly.
 pub fn compact(schema: &Value) -> Value {
     let mut schema = match closed(schema) {
         Value::Object(schema) => schema,
@@ -28,7 +31,7 @@ pub fn compact(schema: &Value) -> Value {
     schema.into()
 }
 
-/// Does anything in it apply a schema to what another one is applied to?
+/// Returns whether any part of the schema applies two schemas to one value.
 fn combines(schema: &Value) -> bool {
     match schema {
         Value::Array(entries) => entries.iter().any(combines),

@@ -1,15 +1,15 @@
-//! llama.cpp's GBNF, written as llguidance's variant of Lark.
+//! Translates llama.cpp's GBNF into llguidance's variant of Lark.
 //!
-//! Both are the same thing in other signs: `name ::= …` is `name: …`, a class of characters is a regular expression. What a grammar may be in size is
-//! bounded by whoever compiles it.
+//! The notations differ mainly in syntax: `name ::= …` becomes `name: …`, and a character class
+//! becomes a regular expression. The caller limits the size of the grammar.
 
 use std::collections::BTreeSet;
 use std::fmt::Write;
 
-/// The grammar in Lark.
+/// Translates a grammar into Lark.
 ///
 /// # Errors
-/// What cannot be read, and where.
+/// A description of the first syntax error with its line, or of a missing rule.
 pub fn to_lark(text: &str) -> Result<String, String> {
     let mut parser =
         Parser { rest: text, line: 1, out: String::new(), defined: BTreeSet::new(), used: BTreeSet::new() };
@@ -23,9 +23,9 @@ pub fn to_lark(text: &str) -> Result<String, String> {
     Ok(format!("start: r_root\n{}", parser.out))
 }
 
-/// Most levels of groups within groups.
+/// Maximum nesting of groups.
 const MAX_DEPTH: usize = 64;
-/// Most repetitions that a count may ask for.
+/// Maximum count in a repetition.
 const MAX_REPETITIONS: usize = 10_000;
 
 struct Parser<'t> {
@@ -53,7 +53,7 @@ impl Parser<'_> {
         }
         found
     }
-    /// Passes over space and comments; over ends of lines where `lines`.
+    /// Skips spaces and comments; also line ends if `lines`.
     fn space(&mut self, lines: bool) {
         while let Some(c) = self.peek() {
             match c {
@@ -66,7 +66,7 @@ impl Parser<'_> {
             }
         }
     }
-    /// A rule's name: Lark's have neither hyphens nor capitals.
+    /// Parses a rule's name as GBNF writes it.
     fn name(&mut self) -> Option<String> {
         let end =
             self.rest.find(|c: char| !(c.is_ascii_alphanumeric() || c == '-' || c == '_')).unwrap_or(self.rest.len());
@@ -112,7 +112,8 @@ impl Parser<'_> {
             out += &self.sequence(depth)?;
         }
     }
-    /// At the end of a line of a rule: does the next one go on with an alternative?
+    /// At the end of a line: returns whether the next line continues the rule with an alternative,
+    /// and skips to it.
     fn continues(&mut self) -> bool {
         let (rest, line) = (self.rest, self.line);
         self.space(true);
@@ -153,7 +154,7 @@ impl Parser<'_> {
                 let name = self.name().unwrap_or_default();
                 self.space(false);
                 if self.rest.starts_with("::=") {
-                    // The next rule, without an empty line before it.
+                    // The name starts the next rule, which follows without an empty line.
                     (self.rest, self.line) = (rest, line);
                     return Ok(None);
                 }
@@ -198,7 +199,7 @@ impl Parser<'_> {
             }
         }
     }
-    /// A character of a literal or a class, and whether it was escaped.
+    /// Parses a character of a literal or a class; returns whether it was escaped.
     fn character(&mut self) -> Result<(char, bool), String> {
         let open = "a text or a class of characters is not closed";
         let c = self.next().filter(|&c| c != '\n').ok_or(open)?;
@@ -233,7 +234,8 @@ impl Parser<'_> {
                 (']', false) if out.len() > empty => return Ok(out + "]/"),
                 (']', false) => return Err("a class has no characters".into()),
                 ('-', false) if out.len() > empty && self.peek() != Some(']') => out.push('-'),
-                // As its number: nothing in it then means anything to a regular expression.
+                // Written as its code point, so that no character has a special meaning in the
+                // regular expression.
                 (c, _) => {
                     let _ = write!(out, "\\u{{{:x}}}", u32::from(c));
                 }
@@ -242,7 +244,8 @@ impl Parser<'_> {
     }
 }
 
-/// Lark's rules are in small letters: capitals and hyphens are spelt out, so that no two names become one.
+/// Returns a rule's name in Lark, which allows only small letters: hyphens and capitals are escaped
+/// injectively.
 fn lark_name(name: &str) -> String {
     let mut out = String::from("r_");
     for c in name.chars() {

@@ -1,4 +1,5 @@
-//! Grammars for what a request asks of an answer: JSON of a schema, calls of tools. In llguidance's variant of Lark.
+//! Grammars for constrained decoding, in llguidance's variant of Lark: output formats and tool
+//! calls.
 
 pub use super::calls::Callable;
 
@@ -13,39 +14,39 @@ use gristmill_llm::tokenizer::Tokenizer;
 use llguidance::api::TopLevelGrammar;
 use serde_json::Value;
 
-/// What the text of an answer must be.
+/// Format that constrains an answer's text.
 #[derive(Clone, Debug)]
 pub enum OutputFormat {
-    /// JSON of that schema.
+    /// JSON that matches a JSON schema.
     Schema(Value),
-    /// A text that the regular expression matches, whole.
+    /// Text that a regular expression matches as a whole.
     Regex(String),
-    /// One of these texts.
+    /// One of the listed texts.
     Choice(Vec<String>),
-    /// What a grammar in llguidance's variant of Lark derives.
+    /// Text of a grammar in llguidance's variant of Lark.
     Lark(String),
-    /// What a grammar in llama.cpp's GBNF derives.
+    /// Text of a grammar in llama.cpp's GBNF.
     Gbnf(String),
 }
 
-/// What an answer must be.
+/// Constraint on an answer: a format, tool calls, or either of the two.
 #[derive(Default)]
 pub struct OutputConstraint<'t> {
-    /// That may be the answer.
+    /// Format that the answer may have.
     pub form: Option<&'t OutputFormat>,
-    /// Calls of these may be the answer.
+    /// Tools that the answer may call.
     pub calls: Vec<Callable<'t>>,
-    /// Several calls?
+    /// Whether the answer may have several calls.
     pub several: bool,
 }
 
-/// Most bytes of a grammar, or of a regular expression, that a client gives.
+/// Maximum bytes of a client's grammar or regular expression, and of all texts of a choice.
 const MAX_GRAMMAR_BYTES: usize = 32 << 10;
 
-/// The grammar of what an answer must be.
+/// Returns the grammar of a constraint.
 ///
 /// # Errors
-/// When its schemas are too large to be compiled, or its own grammar is, cannot be read, or stands beside tools.
+/// When a schema or grammar is too large or cannot be parsed, or a grammar is combined with tools.
 pub fn grammar(
     constraint: &OutputConstraint,
     markup: &Markup,
@@ -88,7 +89,7 @@ pub fn grammar(
     Ok(TopLevelGrammar::from_lark(format!("start: {start}\n{rules}")))
 }
 
-/// The right side of a rule for a form that is no grammar of its own.
+/// Returns the right-hand side of the rule for a format that is not a grammar itself.
 fn answer(form: &OutputFormat) -> Result<String, String> {
     match form {
         OutputFormat::Schema(schema) => Ok(format!("%json {}", compact(schema))),
@@ -106,7 +107,7 @@ fn answer(form: &OutputFormat) -> Result<String, String> {
     }
 }
 
-/// A regular expression between slashes: those within it are escaped, and so are ends of lines.
+/// Escapes slashes and line ends of a regular expression, so that it can stand between slashes.
 fn slashed(regex: &str) -> String {
     let mut out = String::with_capacity(regex.len());
     let mut escaped = false;
@@ -125,7 +126,8 @@ fn slashed(regex: &str) -> String {
     out
 }
 
-/// Where messages have headers: an answer's, calls have theirs already, and reasoning may come before.
+/// Adds the rules of a markup with message headers: optional reasoning before, and the header of an
+/// answer. Calls have their headers already.
 fn headed(rules: &mut String, texts: &GrammarTexts, messages: &Messages) {
     let [open, close] = texts.markup.think;
     let next = texts.terms(&messages.start.concat());
@@ -145,7 +147,7 @@ mod tests {
     use gristmill_llm::tokenizer::TokenizerSpec;
     use serde_json::json;
 
-    /// Printable characters, and the markers as special tokens.
+    /// Tokenizer of printable characters, with the markers as special tokens.
     fn tokenizer() -> Tokenizer {
         let plain = ('!'..='~').map(String::from).chain(["\u{120}".into(), "\u{10a}".into()]);
         let markers = all_markers().into_iter().map(str::to_owned).chain(["<|endoftext|>".into()]);
@@ -163,7 +165,8 @@ mod tests {
         Tokenizer::new(spec).expect("a tokenizer")
     }
 
-    /// Follows a text as far as the grammar allows: how much of it that is, and whether the answer is complete then.
+    /// Follows a text as far as the grammar allows. Returns the accepted part and whether the
+    /// answer is then complete.
     fn follow(form: &OutputConstraint, style: &'static Markup, thinking: bool, text: &str) -> (String, bool) {
         let tokenizer = tokenizer();
         let grammars = Grammars::new(&tokenizer, tokenizer.n_tokens());
@@ -280,13 +283,13 @@ mod tests {
             let form = OutputConstraint { calls, ..OutputConstraint::default() };
             let spelt = |name: &str, value: &Value| {
                 let text = spell::calls(markup, &[Spelt { name, arguments: &arguments(value.clone()) }]);
-                // What ends a message ends the answer.
+                // The end-of-message token ends the answer and is not part of it.
                 text.strip_suffix("<|call|>").unwrap_or(&text).to_owned()
             };
             for value in &good {
                 let text = spelt("weather", value);
                 let (done, complete) = follow(&form, markup, false, &text);
-                // What follows is white space that need not be there.
+                // Only optional white space may remain.
                 assert!(
                     text.starts_with(&done) && text[done.len()..].trim().is_empty(),
                     "{}: {text:?} {done:?}",
@@ -295,7 +298,7 @@ mod tests {
                 assert!(complete || may_end(&form, markup, &text), "{}: {text:?}", markup.name);
             }
             for value in &bad {
-                // Between tags three is a text.
+                // Between tags, `3` is a valid string.
                 if matches!(markup.form, MarkupForm::Named(_, Arguments::Tags { .. })) && value["city"] == 3 {
                     continue;
                 }
@@ -310,7 +313,7 @@ mod tests {
         }
     }
 
-    /// May an answer end behind that text?
+    /// Returns whether an answer may end after the text.
     fn may_end(form: &OutputConstraint, markup: &'static Markup, text: &str) -> bool {
         let end = format!("{}<|endoftext|>", text.trim_end());
         follow(form, markup, false, &end).0.ends_with("<|endoftext|>")
