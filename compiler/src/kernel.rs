@@ -1,7 +1,8 @@
-//! One kernel being cut: its nests, and how nodes that are fused into it are read, inline or from a stage.
+//! Builds one kernel: its nests, and the nodes fused into it, inline or through a stage.
 //!
-//! A nest is an `Op::Store`: loops over its closed ranges around one expression. A kernel is a list of nests that a workgroup runs in
-//! order; the last ones write the kernel's outputs, those before fill the workgroup's own stages.
+//! A nest is an `Op::Store`: loops over its closed ranges around one expression. A kernel is a list
+//! of nests that a workgroup runs in order: earlier nests fill the workgroup's stages, the last
+//! ones write the kernel's outputs.
 
 mod custom;
 mod draft;
@@ -21,17 +22,23 @@ use rangeify::Expander;
 use rustc_hash::{FxHashMap, FxHashSet};
 use stages::fuse;
 
-/// The node that the kernel of `root` computes: what is assigned, or added, or itself.
+/// The node that the kernel of `root` computes: the value that a version assigns or
+/// adds, or `root` itself.
 pub fn computed(g: &Graph, root: Id) -> Id {
     if g[root].op.is_version() { g[root].src[1] } else { root }
 }
 
-/// What a decomposition asks of the workgroups of `root`'s kernel: what is asked for where a value is computed says nothing of where it is added.
+/// The workgroup hint for the kernel of `root`. A hint for a computed value does not apply to the
+/// kernel that adds it (`ScatterAdd`).
 pub fn hint<'a>(g: &Graph, root: Id, hints: &'a FxHashMap<Id, Hint>) -> Option<&'a Hint> {
     hints.get(&computed(g, root)).filter(|_| g[root].op != Op::ScatterAdd)
 }
 
-/// Cuts the kernel that computes `root` into `target_buffer`.
+/// Builds the kernel that computes `root` into its buffer.
+///
+/// # Errors
+/// An [`Illegal`] if the stages are too large, the kernel reads the state that it writes, or a
+/// fused node does not fit a custom kernel.
 pub fn draft(g: &mut Graph, root: Id, around: &Surroundings) -> Result<Draft, Illegal> {
     let mut x = Expander::new(around.buffers, around.fused, around.derived);
     x.fused = around.hints.get(&root).and_then(|h| h.fused);
@@ -41,7 +48,7 @@ pub fn draft(g: &mut Graph, root: Id, around: &Surroundings) -> Result<Draft, Il
     out.call = custom::call_of(g, root, around.fused)?;
     out.nests = written(g, &mut x, &out, around)?;
     if out.call.is_some() {
-        // Its text is all there is to it: nothing is cut.
+        // A custom kernel consists of its text; nothing is cut.
         return unless_it_reads_its_state(g, out, buffer);
     }
     inline_same(g, &mut x, &mut out, around.target.machine.kind);
@@ -60,17 +67,18 @@ pub fn draft(g: &mut Graph, root: Id, around: &Surroundings) -> Result<Draft, Il
     Ok(out)
 }
 
-/// That kernel, unless it reads the state that it writes, in `buffer`.
+/// Returns the kernel, or an error if it reads the state that it writes, in `buffer`.
 fn unless_it_reads_its_state(g: &Graph, of: Draft, buffer: Id) -> Result<Draft, Illegal> {
     let reads = |&nest: &Id| g.any(nest, |_, n| n.op == Op::Load && n.src[0] == buffer);
     if g[of.root].op.is_version() && of.nests.iter().any(reads) { Err(Illegal::ReadsItsState) } else { Ok(of) }
 }
 
-/// The nests that write what the kernel `of` computes into its buffer, one for each part of it, before anything is cut or fused but into a user's text.
+/// The nests that write the kernel's node to its buffer, one for each part, before any cut; only a
+/// custom kernel has its fused nodes already.
 fn written(g: &mut Graph, x: &mut Expander, of: &Draft, around: &Surroundings) -> Result<Vec<Id>, Illegal> {
     let root = of.root;
     let (node, buffer) = (computed(g, root), around.buffers[&root]);
-    // Rows of a version begin at `start` in the buffer.
+    // The rows of a version begin at `start` in the buffer.
     let (dims, start) = match g[root].op {
         op if op.is_version() => (g.shape(g[root].src[0]), Some(g[root].src[2])),
         _ => (g.shape(root), None),
@@ -95,14 +103,14 @@ fn written(g: &mut Graph, x: &mut Expander, of: &Draft, around: &Surroundings) -
     let is_copy = node != root && is_candidate;
     let mut nests = if is_copy { vec![copy(g, x, node, to)] } else { nests_for(g, x, node, to) };
     if g[root].op == Op::ScatterAdd {
-        // A row alone has no axis, and no other to come before.
+        // A single row has no axis and needs no order.
         let in_order = g[root].arg == Arg::Int(1) && g.int_value(extents[0]) != Some(1);
         nests.iter_mut().for_each(|nest| *nest = adding(g, x, *nest, in_order));
     }
     Ok(nests)
 }
 
-/// The nest that writes an assigned value which has a place of its own, or is fused: it is read through `value`.
+/// The nest that copies an assigned value which is materialised or fused, read through `value`.
 fn copy(g: &mut Graph, x: &mut Expander, node: Id, to: Destination) -> Id {
     let mut index = Indices::new();
     let mut closed = Vec::new();
@@ -118,8 +126,11 @@ fn copy(g: &mut Graph, x: &mut Expander, node: Id, to: Destination) -> Id {
     g.store(to.buffer, offset, value, &closed)
 }
 
-/// A nest that writes rows to those that have their numbers, as one that adds them: with `in_order` its first axis is a loop that nobody takes apart. Rows that are all
-/// one row, and go to one place, are added at once: no loop that none of its indices depends on would be run as often as it says.
+/// Turns a nest that scatters rows into one that adds them.
+///
+/// With `in_order` its first axis becomes a `Reduce` loop, which no plan cuts. If neither offset
+/// nor value depends on the row axis, the value is multiplied by the number of rows instead,
+/// because no loop would then run once per row.
 fn adding(g: &mut Graph, x: &mut Expander, nest: Id, in_order: bool) -> Id {
     let mut nest = Nest { adds: true, ..Nest::from_store(g, nest) };
     let Some(&rows) = nest.closed.first() else { return nest.store(g) };
@@ -138,7 +149,7 @@ fn adding(g: &mut Graph, x: &mut Expander, nest: Id, in_order: bool) -> Id {
     nest.store(g)
 }
 
-/// Brings its nests into the order in which a workgroup runs them.
+/// Sorts the nests into the order in which a workgroup runs them.
 fn in_order(g: &mut Graph, x: &mut Expander, out: &mut Draft, around: &Surroundings) {
     addresses_first(g, &mut out.nests);
     if around.target.machine.kind == MachineKind::Gpu {
@@ -149,18 +160,20 @@ fn in_order(g: &mut Graph, x: &mut Expander, out: &mut Draft, around: &Surroundi
     }
 }
 
-/// The row of a state that row `row` of what is assigned goes to: counted from `start` on, or the one that it has there.
+/// The destination row in a state of assigned row `row`: `start` plus `row`, or element `row`
+/// of the tensor `start`.
 fn first_of(g: &mut Graph, start: Id, row: Id, around: &Surroundings) -> Id {
     if g.dims(start).is_empty() {
         return g.add(start, row);
     }
-    // Makes no ranges: a sum that numbers are made of has a place of its own, or is read through a placeholder.
+    // Creates no ranges: sums in row numbers are materialised or read through a placeholder.
     let mut x = Expander::new(around.buffers, around.fused, around.derived);
     let number = x.value(g, start, &[row]);
     g.cast(number, Scalar::I64)
 }
 
-/// The nest that fills the stage of a cache's tile before all others; after it, where it may be early, one for the rows of this step's tokens.
+/// Moves the nest that stages a KV cache tile to the front. If it may run early, inserts a nest
+/// after it that reloads the rows written by this step.
 fn copied_first(g: &mut Graph, x: &mut Expander, out: &mut Draft, resident: &StagedTile) {
     let number = out.stages.iter().position(|&s| s == resident.node).map(|i| Arg::Int(i as i64));
     let fills = |&nest: &Id| g[g[nest].src[0]].op == Op::Local && Some(&g[g[nest].src[0]].arg) == number.as_ref();
@@ -176,7 +189,8 @@ fn copied_first(g: &mut Graph, x: &mut Expander, out: &mut Draft, resident: &Sta
     }
 }
 
-/// The nest `copy` for rows that this step writes: as many as it has tokens, from the first one's on, held inside the chunk.
+/// Copies the nest `copy` for the rows that this step writes: one per token, from the first token's
+/// row, clamped to the chunk.
 fn fresh_rows(g: &mut Graph, x: &mut Expander, copy: Id, of: &StagedTile, begin: Id) -> Option<Id> {
     let Nest { buffer, offset, value, closed, .. } = Nest::from_store(g, copy);
     let (&row, others) = closed.split_first()?;
@@ -192,7 +206,8 @@ fn fresh_rows(g: &mut Graph, x: &mut Expander, copy: Id, of: &StagedTile, begin:
     (g.int_value(g[row].src[0]) == Some(of.size)).then(|| Nest { buffer, offset, value, adds: false, closed }.store(g))
 }
 
-/// Is it a sum of products with a packed weight, or, where `chosen`, with rows of one that data chooses?
+/// Whether `node` is a sum of products with a packed weight or, if `chosen`, with data-selected
+/// rows of one (experts).
 fn contracts(g: &Graph, node: Id, chosen: bool) -> bool {
     let is_weight = |&x: &Id| {
         let mut x = x;
@@ -205,9 +220,13 @@ fn contracts(g: &Graph, node: Id, chosen: bool) -> bool {
     of.op == Op::Reduce && g[of.src[0]].op == Op::Mul && g[of.src[0]].src.iter().any(is_weight)
 }
 
-/// A node read once, at an index that every output element has for itself, is an epilogue: computed in place. So is a contraction whose few
-/// readers are copies beside one another, and one that each term of a sum has for itself, as a sum over chosen experts has: whoever proposes what a
-/// workgroup computes has to see how many threads a row's terms are for, or on a processor, and of any reduction, whose rows are the lanes of its vectors.
+/// Inlines nodes that need no decision, before the workgroup shape is proposed.
+///
+/// A node with a single read at an index that each output element has for itself is an epilogue. A
+/// contraction is also inlined if it has at most `COPIES` copies in a thread, or if each term of an
+/// enclosing sum has its own, as in a sum over chosen experts. The proposer must see such
+/// contractions, to divide their terms among threads or, on a CPU, to use their rows as vector
+/// lanes; on a CPU the enclosing reduction may be of any kind.
 fn inline_same(g: &mut Graph, x: &mut Expander, out: &mut Draft, kind: MachineKind) {
     let mut placeholders = Placeholders::default();
     loop {
@@ -240,14 +259,15 @@ fn inline_same(g: &mut Graph, x: &mut Expander, out: &mut Draft, kind: MachineKi
     }
 }
 
-/// The stages that are read below a node.
+/// Stages that are read below a node.
 fn stages_below(g: &Graph, below: Id) -> impl Iterator<Item = Id> + '_ {
     let read = |n: Id| (g[n].op == Op::Load).then(|| g[n].src[0]).filter(|&b| g[b].op == Op::Local);
     g.toposort(&[below]).into_iter().filter_map(read)
 }
 
-/// Nests that fill stages, in rounds: each reads stages of rounds before its own alone. Threads wait for one another between rounds, so as few
-/// times as can be, and what the nests of a round load is waited for together.
+/// Sorts nests that fill stages into rounds: each reads only stages of earlier rounds. A
+/// barrier separates rounds, so there are as few as possible, and the loads of one round
+/// are in flight together.
 fn in_rounds(g: &Graph, nests: &mut [Id]) {
     let mut filled: FxHashMap<Id, usize> = FxHashMap::default();
     let mut rounds: FxHashMap<Id, usize> = FxHashMap::default();
@@ -264,8 +284,8 @@ fn in_rounds(g: &Graph, nests: &mut [Id]) {
     nests.sort_by_key(|nest| rounds.get(nest).copied().unwrap_or(usize::MAX));
 }
 
-/// Nests that fill the stages which addresses of weights are read from, and what these need, come before the others: the sooner an address is
-/// known, the sooner the weights are on their way.
+/// Moves the nests that weight addresses depend on before the others, with the stages these need:
+/// the sooner an address is known, the sooner its loads are issued.
 fn addresses_first(g: &Graph, nests: &mut Vec<Id>) {
     let mut needed: FxHashSet<Id> = FxHashSet::default();
     for nest in nests.iter() {
@@ -275,7 +295,7 @@ fn addresses_first(g: &Graph, nests: &mut Vec<Id>) {
             }
         }
     }
-    // Stages are filled in order: what a stage reads stands before it.
+    // Stages are filled in order: a stage's sources precede it.
     for &nest in nests.iter().rev() {
         if needed.contains(&g[nest].src[0]) {
             needed.extend(g[nest].src[1..].iter().flat_map(|&s| stages_below(g, s)));
@@ -303,7 +323,7 @@ mod tests {
             .collect();
         let out = g.param(1, &[], Scalar::F32);
         let x = g.param(0, &[], Scalar::F32);
-        // A chain, beside it another, and what reads both.
+        // Two parallel chains, and a reader of both.
         let mut nest = |to: Id, from: &[Id]| {
             let read: Vec<Id> = from.iter().map(|&b| g.load(b, zero, Scalar::F32)).collect();
             let value = read.into_iter().reduce(|a, b| g.add(a, b)).expect("one at least");

@@ -1,5 +1,8 @@
-//! Tile plans: how the work of one kernel is cut into workgroups, threads, registers and loops, as a value. Proposers make several, one is decided on,
-//! and what follows applies it: `kernel/workgroup.rs` the workgroup's part, `map/` that of each nest.
+//! Tile plans: how the work of one kernel is cut into workgroups, threads, registers and
+//! loops, as a value.
+//!
+//! Proposers make several candidates and one is chosen. `kernel/workgroup.rs` applies the workgroup
+//! part, `map/` the part of each nest.
 
 pub mod nest_view;
 pub mod text;

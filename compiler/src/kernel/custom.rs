@@ -1,4 +1,5 @@
-//! The nest of a kernel that runs a user's text, and what is fused into that: elementwise operations before arguments that the text reads by functions, and behind an output that it writes by one.
+//! The nest of a custom kernel, and the elementwise ops fused into it: into arguments that its text
+//! reads through functions, and into an output that it writes through one.
 
 use super::draft::{Destination, Illegal};
 use super::rangeify::{Expander, unflatten};
@@ -8,7 +9,10 @@ use gristmill_uop::custom::CustomRef;
 use gristmill_uop::{Arg, Graph, Id, Node, Op, RangeKind, Sources};
 use rustc_hash::{FxHashMap, FxHashSet};
 
-/// The call whose text the kernel of `root` runs, if it has one, where it computes these besides.
+/// The custom call that the kernel of `root` runs, given its fused nodes.
+///
+/// # Errors
+/// Several calls in one kernel.
 pub fn call_of(g: &Graph, root: Id, fused: &FxHashSet<Id>) -> Result<Option<Id>, Illegal> {
     let mut calls = fused.iter().copied().chain([root]).filter(|&n| called(g, n).is_some());
     match (calls.next(), calls.next()) {
@@ -17,20 +21,23 @@ pub fn call_of(g: &Graph, root: Id, fused: &FxHashSet<Id>) -> Result<Option<Id>,
     }
 }
 
-/// What a nest around a text is made of.
+/// Inputs for the nest of a custom kernel.
 pub struct CallContext<'a> {
     /// The call.
     pub call: Id,
-    /// What is written: the call, or what is computed from it.
+    /// Node that is written: the call, or an expression of it.
     pub node: Id,
-    /// Nodes with buffers of their own.
+    /// Materialised nodes with their buffers.
     pub buffers: &'a FxHashMap<Id, Id>,
-    /// Where those lie.
+    /// Layouts of these buffers.
     pub derived: &'a Derived,
 }
 
-/// The nest: for each element of the call's output, closed by a range, what is stored, an expression of the value that stands for the text. What the text reads are its sources: of a pointer
-/// an element, of a function what it gives for an index, a range of its own.
+/// Builds the nest: a range over the elements of the call's output, and the stored value as an
+/// expression of the node that stands for the text.
+///
+/// The sources of that node are the text's inputs: an element load for a pointer argument, and for
+/// a function argument its value at an index with a range of its own.
 pub fn nest(g: &mut Graph, kernel: CustomRef, of: &CallContext, to: Destination) -> Result<Id, Illegal> {
     let only: FxHashSet<Id> = FxHashSet::from_iter([of.call]);
     let mut x = Expander::new(of.buffers, &only, of.derived);
@@ -67,7 +74,8 @@ pub fn nest(g: &mut Graph, kernel: CustomRef, of: &CallContext, to: Destination)
     Ok(g.store(to.buffer, offset, value, &closed))
 }
 
-/// A range over the elements of `of`, row-major with the largest value of every dim, and the index into `shaped`, which has the same elements in the same order.
+/// A row-major range over the elements of `of` (maximum dims), and the index into `shaped`, which
+/// has the same elements in the same order.
 fn elements(g: &mut Graph, of: Id, shaped: Id, number: u32) -> (Id, Vec<Id>) {
     let dims = g.shape(of);
     let inner: i64 = dims.iter().skip(1).map(|&d| g.max_of(d)).product();
@@ -79,10 +87,11 @@ fn elements(g: &mut Graph, of: Id, shaped: Id, number: u32) -> (Id, Vec<Id>) {
 }
 
 impl CallContext<'_> {
-    /// Can an element of `node` be computed where the text stands: from buffers by operations and movements alone, and from what the text computes by that element alone?
+    /// Whether an element of `node` can be computed at the text's place: from buffers by
+    /// elementwise and movement ops, and from the call only by the element of the same index.
     fn is_elementwise(&self, g: &Graph, node: Id) -> bool {
         let is_read = |n: Id| n == self.call || n != node && self.buffers.contains_key(&n) || g[n].op == Op::Param;
-        // Nodes that are made of what the text computes.
+        // Nodes computed from the call's result.
         let mut own: FxHashSet<Id> = FxHashSet::default();
         let mut below: FxHashSet<Id> = FxHashSet::default();
         let mut stack = vec![node];
@@ -110,7 +119,7 @@ impl CallContext<'_> {
     }
 }
 
-/// Do only first dims vary, so that elements of all shapes have one order?
+/// Whether only the first dim varies, so that all shapes have the same element order.
 fn dense(g: &Graph, id: Id) -> bool {
     g.dims(id).iter().skip(1).all(|&d| g.int_value(d).is_some())
 }

@@ -1,4 +1,4 @@
-//! A kernel while it is cut: its nests, and what is known around it.
+//! Intermediate state of a kernel while it is built: its nests and its surroundings.
 
 use super::rangeify::Expander;
 use crate::decompose::int8::Derived;
@@ -10,33 +10,33 @@ use gristmill_uop::target::Target;
 use gristmill_uop::{Arg, Graph, Id, Op, RangeKind};
 use rustc_hash::{FxHashMap, FxHashSet};
 
-/// A kernel that writes one node (all parts of it).
+/// A kernel that writes one node, all parts of it.
 #[derive(Clone, Debug)]
 pub struct Draft {
-    /// The tensor-level node it computes.
+    /// Tensor-level node that it computes.
     pub root: Id,
-    /// Its nests, in order.
+    /// Nests, in execution order.
     pub nests: Vec<Id>,
     /// Fused nodes that became stages.
     pub stages: Vec<Id>,
-    /// Bytes of the stages.
+    /// Bytes of all stages.
     pub stage_bytes: usize,
-    /// Where in a workgroup's chunk, or behind it, rows begin that this step writes.
+    /// Row in a workgroup's chunk, or past its end, where the rows written by this step begin.
     pub fresh: Option<Id>,
-    /// What holds for its workgroups.
+    /// Conditions on its workgroups.
     pub when: When,
-    /// What each of them computes.
+    /// Cut of the output axes.
     pub plan: Workgroup,
-    /// Which fused nodes have stages, and how these lie.
+    /// Which fused nodes have stages, and the row layout of these.
     pub stage_plan: StagePlan,
-    /// The nests that the plan cut, which other plans cut otherwise.
+    /// Nests before the plan was applied, to apply other plans.
     pub uncut: Vec<Id>,
-    /// The call of a user's kernel whose text it runs, if it has one.
+    /// The `Op::Call` node of the custom kernel whose text it runs, if any.
     pub call: Option<Id>,
 }
 
 impl Draft {
-    /// Of a kernel that has no nests yet.
+    /// A kernel without nests.
     pub fn new(root: Id) -> Draft {
         Draft {
             root,
@@ -53,44 +53,44 @@ impl Draft {
     }
 }
 
-/// Why a kernel cannot be cut that way.
+/// Why a kernel cannot be built that way.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Illegal {
-    /// Its stages need more than a workgroup may hold.
+    /// The stages need that many bytes, more than a workgroup may hold.
     StageTooLarge(usize),
-    /// It reads the state that it writes.
+    /// The kernel reads the state that it writes.
     ReadsItsState,
-    /// Two texts of a user's cannot be one.
+    /// Two custom kernels cannot be fused.
     SeveralTexts,
-    /// Something but operations on elements would be computed where a user's text reads or writes one.
+    /// Only elementwise ops can be fused into a custom kernel's reads and writes.
     InsideText,
 }
 
-/// What `draft` needs to know of the schedule around it.
+/// Context of the schedule that `draft` needs.
 pub struct Surroundings<'a> {
-    /// Where every materialised node is.
+    /// Buffer of every materialised node.
     pub buffers: &'a FxHashMap<Id, Id>,
-    /// Candidates that are fused into their readers.
+    /// Candidates fused into their readers.
     pub fused: &'a FxHashSet<Id>,
     /// Position of every tensor-level node in topological order.
     pub order: &'a FxHashMap<Id, usize>,
-    /// Workgroup shapes that a derivation asks for.
+    /// Workgroup shapes that decompositions request.
     pub hints: &'a FxHashMap<Id, Hint>,
     /// Integer contractions and layouts.
     pub derived: &'a Derived,
-    /// For whom.
+    /// Machine and flags to compile for.
     pub target: &'a Target,
-    /// Workgroups that a contraction of one token should have at most: as many as run at once.
+    /// Maximum workgroups of a single-token contraction: one wave.
     pub room: i64,
-    /// Are workgroups that are few made smaller?
+    /// Whether a launch with too few workgroups gets smaller ones.
     pub smaller: bool,
-    /// What a workgroup computes; without it, what is proposed first, or what is smaller.
+    /// Workgroup plan; `None` for the first proposal, or the smaller one.
     pub plan: Option<&'a Workgroup>,
-    /// Which fused nodes have stages; without it, as the rule says.
+    /// Stage plan; `None` for the default rule.
     pub stages: Option<&'a StagePlan>,
 }
 
-/// The parts a node is made of: itself, or the sources of a `Cat`, each with its place along the axis.
+/// Parts of a node: itself, or the sources of a `Cat` with their offsets along the axis.
 fn parts(g: &mut Graph, node: Id) -> Vec<(Id, Option<(usize, Id)>)> {
     let n = g[node].clone();
     let (Op::Cat, Arg::Axes(axes)) = (n.op, &n.arg) else { return vec![(node, None)] };
@@ -105,27 +105,28 @@ fn parts(g: &mut Graph, node: Id) -> Vec<(Id, Option<(usize, Id)>)> {
     out
 }
 
-/// Elements of an axis: from `base` on, as many as `extent`, none behind `last`: where the axis ends, the last one repeats.
+/// Elements of an axis: `extent` of them from `base` on. Indices are clamped to `last`, so the last
+/// element repeats past the end.
 #[derive(Clone, Copy)]
 pub struct Span {
     pub base: Id,
     pub extent: Id,
     pub last: Option<Id>,
-    /// The loop over it, where the workgroup's nests share one.
+    /// The loop over it, if nests share one.
     pub shared: Option<Id>,
 }
 
-/// Where nests write a node.
+/// Destination of the nests that write a node.
 pub struct Destination<'a> {
     /// The buffer.
     pub buffer: Id,
-    /// Of each axis the elements that are written.
+    /// Region of the node, a span for each axis.
     pub region: &'a [Span],
-    /// Where in the buffer an element is, by its place in the region.
+    /// Maps an index in the region to an offset in the buffer.
     pub address: &'a mut dyn FnMut(&mut Graph, &[Id]) -> Id,
 }
 
-/// Nests that write `node` there: of a `Cat` one for each part.
+/// Nests that write `node` to that destination, one for each part of a `Cat`.
 pub fn nests_for(g: &mut Graph, x: &mut Expander, node: Id, to: Destination) -> Vec<Id> {
     let Destination { buffer, region, address } = to;
     let mut shared: Vec<Option<Id>> = vec![None; region.len()];
@@ -167,7 +168,7 @@ pub fn nests_for(g: &mut Graph, x: &mut Expander, node: Id, to: Destination) -> 
     nests
 }
 
-/// Where nests read placeholders, by nest: most stay as they are while one after the other is replaced.
+/// Placeholders read by each nest, cached because a replacement leaves most nests unchanged.
 #[derive(Default)]
 pub struct Placeholders(FxHashMap<Id, Vec<Id>>);
 
@@ -179,7 +180,7 @@ impl Placeholders {
             all
         })
     }
-    /// Placeholders in the nests: node -> the distinct indices it is read at, with the nest.
+    /// Reads of placeholders in the nests, by node: each distinct read with the index of its nest.
     pub fn found(&mut self, g: &Graph, nests: &[Id]) -> FxHashMap<Id, Vec<(Id, usize)>> {
         let mut found: FxHashMap<Id, Vec<(Id, usize)>> = FxHashMap::default();
         for (i, &nest) in nests.iter().enumerate() {
@@ -189,7 +190,7 @@ impl Placeholders {
         }
         found
     }
-    /// The nests with placeholders replaced.
+    /// Replaces placeholders in the nests by `map`.
     pub fn replace(&mut self, g: &mut Graph, nests: &mut [Id], mut map: FxHashMap<Id, Id>) {
         for nest in nests {
             if self.within(g, *nest).iter().any(|read| map.contains_key(read)) {
@@ -199,12 +200,12 @@ impl Placeholders {
     }
 }
 
-/// The ranges that a nest closes.
+/// Closed ranges of a nest.
 pub fn closed_ranges(g: &Graph, nest: Id) -> Vec<Id> {
     g[nest].src[3..].to_vec()
 }
 
-/// Ranges of an expression as a set.
+/// Free ranges of an expression, as a set.
 pub fn ranges_of(g: &Graph, id: Id) -> FxHashSet<Id> {
     g.free_ranges(id).iter().copied().collect()
 }
@@ -214,10 +215,10 @@ pub fn enclosing(g: &Graph, nest: Id, inner: Id) -> FxHashSet<Id> {
     reductions_around(g, nest, inner).into_iter().flat_map(|n| g[n].src[1..].to_vec()).collect()
 }
 
-/// The reductions of `nest` that enclose `inner`.
+/// Reductions of `nest` that enclose `inner`.
 pub fn reductions_around(g: &Graph, nest: Id, inner: Id) -> Vec<Id> {
     let (mut out, mut above) = (Vec::new(), FxHashSet::from_iter([inner]));
-    // A node is younger than what it is made of.
+    // A node has a larger number than its sources.
     for n in g.toposort_within(&[nest], |n| n > inner) {
         let node = &g[n];
         if node.op == Op::Reduce && above.contains(&node.src[0]) {

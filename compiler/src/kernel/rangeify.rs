@@ -1,5 +1,5 @@
-//! Rangeify: the value of a tensor-level node at given indices, as a kernel-level expression. Movement ops vanish into index
-//! arithmetic; a reduction gets ranges; a node that has a place of its own is read from there.
+//! Rangeify: lowers a tensor-level node at given indices to a kernel-level expression. Movement ops
+//! become index arithmetic, reductions get ranges, and materialised nodes become loads.
 
 use crate::decompose::int8::{Derived, Dot};
 use crate::ir::hints::FusedSum;
@@ -9,7 +9,7 @@ use gristmill_uop::{Arg, Graph, Id, Op, RangeKind, ReduceOp, Scalar, Sources, ru
 use rustc_hash::{FxHashMap, FxHashSet};
 use smallvec::smallvec;
 
-/// How the terms of a product of tiles or fragments are cut.
+/// How the terms of a tile or fragment product are cut.
 struct Steps {
     /// Terms of a block of the weight.
     block: i64,
@@ -17,28 +17,29 @@ struct Steps {
     unit: i64,
 }
 
-/// Where materialised nodes are, and which nodes are read through placeholders.
+/// Expands nodes to expressions, given which nodes are materialised and which
+/// are read through placeholders.
 pub struct Expander<'a> {
-    /// Nodes with a buffer of their own: the PARAM that stands for it.
+    /// Materialised nodes, with the PARAM of their buffer.
     pub buffers: &'a FxHashMap<Id, Id>,
-    /// Candidates for fusion: read as `Op::Index` until `fuse` has decided.
+    /// Fusion candidates, read as `Op::Index` placeholders until `fuse` has decided.
     pub candidates: &'a FxHashSet<Id>,
-    /// Makes the ranges of the kernel.
+    /// Source of the kernel's ranges.
     pub ranges: Ranges,
-    /// Reductions whose first range is a loop that the workgroup's nests share.
+    /// Reductions that iterate over the loop shared by the workgroup's nests.
     pub fused: Option<FusedSum>,
-    /// A sum whose first range is that loop, with nothing else that is carried.
+    /// A sum over that loop with nothing else carried.
     pub looped: Option<Id>,
-    /// That loop, once there is one.
+    /// The shared loop, once created.
     pub shared: Option<Id>,
     derived: &'a Derived,
-    /// Where planes were read: the kernel-level value, the node, its indices.
+    /// Reads of planes: kernel-level value to node and indices.
     reads: FxHashMap<Id, (Id, Indices)>,
     memo: FxHashMap<(Id, Indices), Id>,
 }
 
 impl<'a> Expander<'a> {
-    /// An expander of nodes that have these places.
+    /// An expander for these materialised nodes and candidates.
     pub fn new(buffers: &'a FxHashMap<Id, Id>, candidates: &'a FxHashSet<Id>, derived: &'a Derived) -> Expander<'a> {
         let (reads, memo) = (FxHashMap::default(), FxHashMap::default());
         Expander {
@@ -53,8 +54,11 @@ impl<'a> Expander<'a> {
             memo,
         }
     }
-    /// A dim as a kernel-level expression: it may hold scalars read from buffers. What is read has no bound, and a rule has dropped a minimum that said no more than the dim's own: so that one is said again,
-    /// as counts of workgroups and loops take the largest that a dim may be.
+    /// A dim as a kernel-level expression, which may contain scalars read from buffers.
+    ///
+    /// A loaded scalar has no bound, and a rule has removed the minimum that repeated the
+    /// dim's own bound. The bound is restored here, because workgroup and loop counts use the
+    /// maximum of a dim.
     pub fn dim(&mut self, g: &mut Graph, dim: Id) -> Id {
         if matches!(g[dim].op, Op::Const | Op::Var) {
             return dim;
@@ -68,7 +72,8 @@ impl<'a> Expander<'a> {
         let most = g.int_of(g.scalar(dim), most);
         g.min(size, most)
     }
-    /// The value of `node` at `index`, read from its own place if it has one.
+    /// The value of `node` at `index`: a load if it is materialised, a placeholder if
+    /// it is a candidate.
     pub fn value(&mut self, g: &mut Graph, node: Id, index: &[Id]) -> Id {
         let index: Indices = if g.shape(node).is_empty() { Indices::new() } else { index.into() };
         if let Some(&v) = self.memo.get(&(node, index.clone())) {
@@ -94,8 +99,10 @@ impl<'a> Expander<'a> {
         self.memo.insert((node, index), v);
         v
     }
-    /// A contraction in integers at `index`, by the rules of `uop/src/rules/dot.rs`: its range is cut into blocks of the weight, units whose
-    /// codes share vectors, groups that share scales, words, and bytes.
+    /// An integer contraction at `index`, by the rules of `uop/src/rules/dot.rs`.
+    ///
+    /// Its range is cut into blocks of the weight, units that share vectors, groups that share
+    /// scales, words, and bytes.
     fn dot(&mut self, g: &mut Graph, node: Id, index: &[Id], dot: &Dot) -> Id {
         let [block, unit, group] = dot.sizes;
         let product = g[node].src[0];
@@ -120,17 +127,18 @@ impl<'a> Expander<'a> {
         let sum = self.sums_as_planes(g, sum, &of_group, dot);
         g.reduce_ranges(sum, &outer, ReduceOp::Add)
     }
-    /// The sum over a group as one of whole numbers.
+    /// Rewrites the sum over a group as an integer sum.
     fn in_integers(&self, g: &mut Graph, sum: Id, dot: &Dot) -> Id {
         let on = |rule: &str| match rule {
             rules::dot::SIGNED => self.derived.signed_codes,
-            // Whole numbers from −127 to 127, as this rule wants them.
+            // This rule needs integers from −127 to 127.
             rules::dot::ROWS => dot.s.is_none(),
             _ => true,
         };
         rules::dot::derive(g, sum, &on)
     }
-    /// `sum` with sums of activations alone over the ranges `of_group` read from their plane, with what they are multiplied by.
+    /// Replaces sums of activations over the ranges `of_group` in `sum` by reads of their
+    /// precomputed plane, factors included.
     fn sums_as_planes(&mut self, g: &mut Graph, sum: Id, of_group: &[Id], dot: &Dot) -> Id {
         let mut map = FxHashMap::default();
         for id in g.toposort(&[sum]) {
@@ -152,14 +160,15 @@ impl<'a> Expander<'a> {
         );
         sum
     }
-    /// Where activations are read of which `id` is the sum over the ranges `of_group`.
+    /// Indices of the activations, if `id` is their sum over the ranges `of_group`.
     fn of_activations(&self, g: &Graph, id: Id, of_group: &[Id], dot: &Dot) -> Option<Indices> {
         let n = &g[id];
         let is_sum = n.op == Op::Reduce && n.src[1..] == *of_group && g[n.src[0]].op == Op::Cast;
         let read = self.reads.get(&g[*n.src.first()?].src.first().copied()?);
         read.filter(|r| is_sum && r.0 == dot.q).map(|r| r.1.clone())
     }
-    /// A product of tiles or fragments at `index`: its range is cut into blocks of the weight, units of these, and the terms of a tile or a step.
+    /// A tile or fragment product at `index`. Its range is cut into blocks of the weight, units of
+    /// these, and the terms of a tile or a step.
     fn tiled(&mut self, g: &mut Graph, node: Id, index: &[Id], steps: Steps) -> Id {
         let Steps { block, unit } = steps;
         let product = g[node].src[0];
@@ -176,7 +185,7 @@ impl<'a> Expander<'a> {
         let ranges: Vec<Id> = parts.iter().map(|p| p.0).filter(|&r| g[r].op == Op::Range).collect();
         g.reduce_ranges(value, &ranges, ReduceOp::Add)
     }
-    /// The value of `node` at `index`, computed here.
+    /// The value of `node` at `index`, computed in place even if it is materialised.
     pub fn compute(&mut self, g: &mut Graph, node: Id, index: &[Id]) -> Id {
         let n = g[node].clone();
         match n.op {
@@ -224,7 +233,7 @@ impl<'a> Expander<'a> {
             _ => unreachable!("{:?} has a place of its own", n.op),
         }
     }
-    /// The index into its source of what a movement has at `index`.
+    /// Maps `index` of a movement op to the index of its source.
     fn moved(&mut self, g: &mut Graph, movement: Id, index: &[Id]) -> Indices {
         let n = g[movement].clone();
         let old: Dims = g.shape(n.src[0]);
@@ -255,7 +264,7 @@ impl<'a> Expander<'a> {
             _ => unreachable!("{:?} moves nothing", n.op),
         }
     }
-    /// The value of the packed tensor `packed` at `index`.
+    /// The dequantised value of `packed` at `index`.
     fn decode(&mut self, g: &mut Graph, packed: Id, index: &[Id]) -> Id {
         let Arg::Packed(slot, encoding) = g[packed].arg else { unreachable!("decode of a plain tensor") };
         let dims = g.shape(packed);
@@ -278,7 +287,7 @@ impl<'a> Expander<'a> {
         let within = g.modulo(k, elements);
         encoding.decode(g, packed, base, within)
     }
-    /// A reduction at `index`, over ranges of its own.
+    /// A reduction at `index`, over new ranges.
     fn reduce(&mut self, g: &mut Graph, node: Id, index: &[Id]) -> Id {
         let n = g[node].clone();
         let Arg::Reduce(op, axes) = &n.arg else { unreachable!("reduce without axes") };
@@ -307,7 +316,8 @@ impl<'a> Expander<'a> {
             Some(FusedSum { most, .. }) => {
                 let rank = g.shape(most).len();
                 let most = self.value(g, most, &index[..rank]);
-                // One that a kernel before has written is that of all chunks.
+                // A maximum from an earlier kernel already covers all chunks;
+                // no rescaling is needed.
                 if g[most].op == Op::Load && g[g[most].src[0]].op == Op::Param {
                     return value;
                 }
@@ -316,22 +326,22 @@ impl<'a> Expander<'a> {
             None => value,
         }
     }
-    /// Is it a reduction over a loop that nests share?
+    /// Whether `node` is a reduction over the loop that nests share.
     pub fn is_carried(&self, node: Id) -> bool {
         self.looped == Some(node) || self.fused.is_some_and(|f| f.most == node || f.sums.contains(&node))
     }
-    /// Is it made of such a reduction, itself none?
+    /// Whether `node` is computed from such a reduction without being one.
     pub fn reads_carried(&self, g: &Graph, node: Id) -> bool {
         self.fused.is_some() && !self.is_carried(node) && g.any(node, |n, _| self.is_carried(n))
     }
-    /// The loop that the workgroup's nests share, of so many iterations.
+    /// The loop that the workgroup's nests share, created on first use.
     fn shared_loop(&mut self, g: &mut Graph, bound: Id) -> Id {
         let ranges = &mut self.ranges;
         *self.shared.get_or_insert_with(|| ranges.range(g, bound, RangeKind::Fused))
     }
 }
 
-/// The index in a plane of sums of the group of `size` elements that begins where the ranges of a group do.
+/// The index in a plane of group sums, for the group of `size` elements that `at` lies in.
 fn group_of(g: &mut Graph, mut at: Indices, of_group: &[Id], size: i64) -> Indices {
     let zero = g.int(0);
     let mut first = FxHashMap::from_iter(of_group.iter().map(|&r| (r, zero)));
@@ -342,8 +352,9 @@ fn group_of(g: &mut Graph, mut at: Indices, of_group: &[Id], size: i64) -> Indic
     at
 }
 
-/// Indices into `old` of the element that is at `index` of `new`, the same elements in the same order. Axes that both shapes
-/// share are passed through, so that only what really changed costs a division.
+/// Converts `index` of shape `new` to the index of the same element in shape `old`,
+/// row-major. Common leading and trailing axes pass through, so that only the axes
+/// that changed need divisions.
 pub fn unflatten(g: &mut Graph, new: &[Id], index: &[Id], old: &[Id]) -> Indices {
     let one = g.int(1);
     let zero = g.int(0);

@@ -1,5 +1,5 @@
-//! How nodes that are fused into a kernel are read: computed in place, or from a stage, a region of them that the workgroup keeps. A rule says which, and how
-//! rows of stages lie; a plan may say otherwise.
+//! How fused nodes are read: computed in place, or from a stage, a region kept by the workgroup. A
+//! default rule decides this and the row layout of stages; a plan may override it.
 
 use super::draft::{Destination, Draft, Illegal, Placeholders, Span, Surroundings};
 use super::draft::{closed_ranges, enclosing, nests_for, ranges_of};
@@ -12,12 +12,14 @@ use gristmill_uop::{Arg, Graph, Id, Node, Op, RangeKind, Scalar};
 use rustc_hash::{FxHashMap, FxHashSet};
 use smallvec::smallvec;
 
-/// Bytes between where neighbouring rows of an operand begin in shared memory's banks (128 bytes): every other row begins in the other half of them.
+/// Offset in bytes between consecutive rows of a staged operand, modulo the 128 bytes of the banks:
+/// every other row starts in the other half.
 const BANKS_OF_ONE: i64 = 64;
-/// The same where both operands are staged, of which lanes take a word of each row: eight rows begin in banks that are four apart.
+/// The same with both operands staged, where lanes load a word of each row: eight rows
+/// start four banks apart.
 const BANKS_OF_BOTH: i64 = 16;
 
-/// Does computing `node` from what has a buffer take a reduction?
+/// Whether computing `node` from materialised nodes involves a reduction.
 fn reduces(g: &Graph, node: Id, around: &Surroundings) -> bool {
     let mut stack = vec![node];
     let mut seen = FxHashSet::default();
@@ -31,7 +33,8 @@ fn reduces(g: &Graph, node: Id, around: &Surroundings) -> bool {
     false
 }
 
-/// Decides for every fused node, readers before what they read, whether it is computed in place or in a stage.
+/// Decides for every fused node, readers before their sources, whether it is computed
+/// in place or staged.
 pub fn fuse(g: &mut Graph, x: &mut Expander, out: &mut Draft, around: &Surroundings) -> Result<(), Illegal> {
     let mut placeholders = Placeholders::default();
     loop {
@@ -41,11 +44,12 @@ pub fn fuse(g: &mut Graph, x: &mut Expander, out: &mut Draft, around: &Surroundi
         let mut possible = distinct.len() == 1 && g[node].op != Op::Cat && g[reads[0].0].dtype == g[node].dtype;
         possible &= !around.hints.get(&out.root).is_some_and(|h| h.staged.contains(&node));
         let mut in_place = possible;
-        // A sum that several nests need is not added up in each of them.
+        // A sum needed by several nests is not recomputed in each of them.
         let several = reads.iter().any(|r| r.1 != reads[0].1);
         in_place = in_place && !(several && reduces(g, node, around));
         if in_place {
-            // Computed once for each of its own indices only if the loops around it are all its own, or come first.
+            // In place, the node is computed once per index only if the enclosing loops are all its
+            // own, or its own come first.
             for &(read, nest) in reads {
                 let mine = ranges_of(g, read);
                 let closed = closed_ranges(g, out.nests[nest]);
@@ -63,7 +67,8 @@ pub fn fuse(g: &mut Graph, x: &mut Expander, out: &mut Draft, around: &Surroundi
             Some(&staged) => possible && !staged,
             None => in_place,
         };
-        // What is read behind a loop that carries it has no stage, which would be filled before.
+        // A stage is filled before the shared loop, so it cannot hold a value that the loop carries
+        // and that is read after it.
         let in_loop =
             |r: &(Id, usize)| x.shared.is_some_and(|shared| enclosing(g, out.nests[r.1], r.0).contains(&shared));
         in_place |= possible && x.reads_carried(g, node) && !reads.iter().any(in_loop);
@@ -87,19 +92,19 @@ pub fn fuse(g: &mut Graph, x: &mut Expander, out: &mut Draft, around: &Surroundi
 /// A fused node that gets a stage.
 struct Staged<'a> {
     node: Id,
-    /// The distinct indices at which it is read.
+    /// Distinct placeholders that read the node.
     reads: &'a [Id],
 }
 
-/// A stage of a node.
+/// The stage of a node.
 struct Stage {
-    /// The nests that fill it.
+    /// Nests that fill it.
     nests: Vec<Id>,
-    /// What each read of the node is now.
+    /// Replacement for each read of the node.
     loads: FxHashMap<Id, Id>,
 }
 
-/// The stage of a node: the region of it that the workgroup reads.
+/// Builds the stage of a node: the region that the workgroup reads.
 fn stage(
     g: &mut Graph,
     x: &mut Expander,
@@ -123,7 +128,8 @@ fn stage(
         *row = g.int((bytes + (BANKS + begin - bytes % BANKS) % BANKS) / 2);
     }
     let size: i64 = extents.iter().map(|&e| g.max_of(e)).product();
-    // Of a loop that nests share a stage has one iteration (`lower/loops/loop_fusion.rs`), and two slots of what is carried (`lower/loops/loop_carried.rs`).
+    // In a loop shared by nests, a stage holds one iteration (`lower/loops/loop_fusion.rs`), and
+    // two slots of a carried value (`lower/loops/loop_carried.rs`).
     let iterations: i64 = region.iter().filter(|s| s.shared.is_some()).map(|s| g.max_of(s.extent)).product();
     let slots = if x.is_carried(node) { 2 } else { 1 };
     out.stage_bytes += slots * (size / iterations.max(1)) as usize * dtype.scalar.bytes();
@@ -144,7 +150,8 @@ fn stage(
     let mut loads = FxHashMap::default();
     for &read in reads {
         let index: Indices = g[read].src[1..].into();
-        // A processor's vectors see what is contiguous of an index that is held.
+        // On a CPU the clamp is kept, so that vectorisation recognises
+        // contiguous accesses through it.
         let threads = around.target.machine.kind == MachineKind::Gpu;
         let place = |(&i, r): (&Id, &Span)| if threads { index_in_stage(g, i, r) } else { g.sub(i, r.base) };
         let local_index: Indices = index.iter().zip(&region).map(place).collect();
@@ -155,7 +162,8 @@ fn stage(
     Ok(Stage { nests, loads })
 }
 
-/// An index as a stage has it. Behind the last element the stage has that one again, so nobody who reads it holds its index below it.
+/// Converts an index to the stage's coordinates. Past the last element the stage repeats it, so
+/// readers need no clamp.
 fn index_in_stage(g: &mut Graph, index: Id, span: &Span) -> Id {
     let n = &g[index];
     if n.op == Op::Min && span.last == Some(n.src[1]) {
@@ -166,7 +174,8 @@ fn index_in_stage(g: &mut Graph, index: Id, span: &Span) -> Id {
     g.sub(index, span.base)
 }
 
-/// The region of `node` that a workgroup reads: per axis what the workgroup fixes, and how many elements from there it reads.
+/// The region of `node` that a workgroup reads: per axis, a base that depends on the workgroup and
+/// the number of elements from there.
 fn region(g: &mut Graph, x: &mut Expander, node: Id, reads: &[Id]) -> Vec<Span> {
     let dims: Dims = g.shape(node);
     let zero = g.int(0);
@@ -181,7 +190,7 @@ fn region(g: &mut Graph, x: &mut Expander, node: Id, reads: &[Id]) -> Vec<Span> 
         let mut whole = false;
         for &read in reads {
             let (fixed, bounds) = split_global(g, g[read].src[1 + axis]);
-            // A word is the four bytes from its index on.
+            // A word load reads the four bytes from its index on.
             let more = if last { (g[read].dtype.scalar.bytes() / g[node].dtype.scalar.bytes()) as i64 } else { 1 };
             match (bounds, agreed) {
                 (Some((lo, hi)), None) if lo >= 0 => agreed = Some((fixed, hi + more)),
@@ -196,7 +205,7 @@ fn region(g: &mut Graph, x: &mut Expander, node: Id, reads: &[Id]) -> Vec<Span> 
             _ => Span { base: zero, extent: full, last: None, shared: None },
         });
     }
-    // `Cat` is staged whole along its axis.
+    // A `Cat` is staged whole along its axis.
     if let (Op::Cat, Arg::Axes(a)) = (g[node].op, g[node].arg.clone()) {
         let full = x.dim(g, dims[a[0] as usize]);
         region[a[0] as usize] = Span { base: zero, extent: full, last: None, shared: None };
@@ -204,31 +213,32 @@ fn region(g: &mut Graph, x: &mut Expander, node: Id, reads: &[Id]) -> Vec<Span> 
     region
 }
 
-/// The loop shared by nests whose index all reads have on that axis.
+/// The shared loop, if all reads use it as their index on that axis.
 fn shared_loop(g: &Graph, reads: &[Id], axis: usize) -> Option<Id> {
     let first = g[*reads.first()?].src[1 + axis];
     let all = reads.iter().all(|&read| g[read].src[1 + axis] == first);
     (all && g.range_kind(first) == Some(RangeKind::Fused)).then_some(first)
 }
 
-/// Bytes of a stage's row if it is one of halves, an operand of matrix products, of which the lanes of a warp read 64 bytes of eight rows at once.
+/// Bytes of a stage's row, if it is a half-precision MMA operand: the lanes of a warp then read 64
+/// bytes of eight rows at once.
 fn operand_row(g: &Graph, row: Id, scalar: Scalar) -> Option<i64> {
     g.int_value(row).map(|n| 2 * n).filter(|bytes| scalar == Scalar::F16 && bytes % 32 == 0)
 }
 
-/// What of an index depends on the workgroup alone.
+/// The part of an index that depends only on the workgroup.
 #[derive(Clone, Copy, PartialEq)]
 struct Fixed {
-    /// The smallest value.
+    /// Lowest value.
     base: Id,
-    /// What it does not exceed.
+    /// Clamp limit of the index.
     last: Option<Id>,
 }
 
-/// An index as what depends on the workgroup alone, and the bounds of the rest.
+/// Splits an index into its workgroup-dependent part and the bounds of the rest.
 fn split_global(g: &mut Graph, index: Id) -> (Fixed, Option<(i64, i64)>) {
     let global = |g: &Graph, id: Id| g.free_ranges(id).iter().all(|&r| g.range_kind(r) == Some(RangeKind::Global));
-    // Held below a last element: min(b + r, last) lies between min(b, last) and that plus r.
+    // Clamped index: min(b + r, last) lies between min(b, last) and that plus r.
     let n = &g[index];
     if n.op == Op::Min && global(g, n.src[1]) && !global(g, n.src[0]) {
         let (x, last) = (n.src[0], n.src[1]);

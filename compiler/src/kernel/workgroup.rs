@@ -1,4 +1,5 @@
-//! The workgroup's part of a tile plan, applied: the axes of a kernel's output become ranges over the launch and ranges inside a workgroup.
+//! Applies the workgroup part of a tile plan: cuts the axes of a kernel's output into launch ranges
+//! and ranges inside a workgroup.
 
 use super::rangeify::Expander;
 use crate::ir::hints::{CausalSkip, FusedSum, StagedTile};
@@ -9,17 +10,17 @@ use crate::propose::{ProposalContext, axes};
 use gristmill_uop::{Graph, Id, Op, RangeKind};
 use rustc_hash::FxHashMap;
 
-/// The nests of a workgroup: ranges that the launch is spread over are `Global`.
+/// The nests of a workgroup; launch ranges are `Global`.
 pub struct Split {
-    /// In the order of the nests that were given.
+    /// In the order of the given nests.
     pub nests: Vec<Id>,
-    /// Workgroups for which this holds compute nothing that is read.
+    /// Condition under which no result of a workgroup is read.
     pub skip: Option<Id>,
-    /// Where in a workgroup's chunk, or behind it, rows begin that this step writes.
+    /// Row in a workgroup's chunk, or past its end, where the rows written by this step begin.
     pub fresh: Option<Id>,
 }
 
-/// Rewrites the nests as the plan says.
+/// Rewrites the nests according to the plan.
 pub fn split(g: &mut Graph, x: &mut Expander, nests: &[Id], plan: &Workgroup, around: &ProposalContext) -> Split {
     let axes = axes(g, nests);
     let tiles = around.derived.is_tiled(around.node).then(|| tile_axes::kind(around.target.machine.kind));
@@ -42,7 +43,7 @@ pub fn split(g: &mut Graph, x: &mut Expander, nests: &[Id], plan: &Workgroup, ar
         n.offset = g.replace(n.offset, &mut m);
         n.value = g.replace(n.value, &mut m);
         n.only_where(g, &inside);
-        // New inner ranges in the order chosen, then what was left alone.
+        // New inner ranges in plan order, then the ranges that were not cut.
         let left = n.closed.into_iter().filter(|r| !map.contains_key(r) && !order.contains(r));
         n.closed = order.iter().copied().chain(left).collect();
         n.store(g)
@@ -50,33 +51,37 @@ pub fn split(g: &mut Graph, x: &mut Expander, nests: &[Id], plan: &Workgroup, ar
     Split { nests: nests.iter().map(split_nest).collect(), skip, fresh }
 }
 
-/// Axes being cut: what stands for each, and the ranges that stay inside the workgroup.
+/// State of a cut: the index expression of each axis, and the ranges inside the workgroup.
 struct Splitter<'a, 'b> {
     x: &'a mut Expander<'b>,
-    /// Index expressions in place of axes.
+    /// Index expression in place of each axis.
     map: FxHashMap<Id, Id>,
     /// Inner ranges, outermost first.
     order: Vec<Id>,
-    /// Of nests that add, whose indices are held within their axes: where these have not passed the end.
+    /// For adding nests with clamped indices: conditions that an index is not past the
+    /// end of its axis.
     inside: Option<Vec<Id>>,
-    /// Of a product of tiles, whose buffers have room for whole ones, which ranges are a tile's.
+    /// For tile products, which have buffers padded to whole tiles: the kind of a tile's ranges.
     tiles: Option<RangeKind>,
 }
 
 impl Splitter<'_, '_> {
-    /// The axes as the plan's parts, from the outermost on. Where an axis ends before its parts do, their surplus repeats the last element: it computes and
-    /// writes the same value again. So does a whole tile; of the last one rows behind the end are computed too, from whatever lies there.
+    /// Cuts the axes into the plan's parts, outermost first.
+    ///
+    /// Surplus iterations past the end of an axis repeat the last element: they compute and write
+    /// the same value again. A whole surplus tile repeats the last tile; rows past the end within
+    /// the last tile are computed from the buffer's padding.
     fn cut(&mut self, g: &mut Graph, axes: &[Id], plan: &Workgroup) {
         for (i, part) in plan.parts.iter().enumerate() {
             let Some(&r) = axes.get(part.axis) else { continue };
             let of_axis = |p: &&AxisPart| p.axis == part.axis;
             let several = plan.parts.iter().filter(of_axis).count() > 1;
-            // A loop over a whole axis is the loop that it is, at this place of the order.
+            // A loop over a whole axis keeps its range and only takes its place in the order.
             if part.kind == RangeKind::Loop && !several {
                 self.order.push(r);
                 continue;
             }
-            // Rows that are added in an order stay one loop.
+            // Rows that are added in order stay one loop.
             if g.range_kind(r) == Some(RangeKind::Reduce) {
                 continue;
             }
@@ -97,7 +102,8 @@ impl Splitter<'_, '_> {
             self.map.insert(r, index);
         }
     }
-    /// Elements that are repeated together where the axis ends, if this part's range is the last that says which.
+    /// Elements to repeat together at the end of the axis, if this part is the last
+    /// one that selects them.
     fn repeated(&self, part: &AxisPart, inner: &[&AxisPart]) -> Option<i64> {
         match inner {
             [] if self.is_tile(part) => None,
@@ -106,11 +112,11 @@ impl Splitter<'_, '_> {
             _ => None,
         }
     }
-    /// Are its elements those of a tile?
+    /// Whether its elements are those of a tile.
     fn is_tile(&self, part: &AxisPart) -> bool {
         self.tiles == Some(part.kind)
     }
-    /// Where the last `step` elements of the axis `r` begin, which is cut into so many.
+    /// Start of the last group of `step` elements of the axis `r`.
     fn last(&self, g: &mut Graph, r: Id, step: i64) -> Id {
         let minus = g.int(-1);
         let last = g.add(g[r].src[0], minus);
@@ -140,7 +146,8 @@ impl Splitter<'_, '_> {
         }
         r
     }
-    /// An index over the launch, up to a bound that the host does not know: workgroups beyond it repeat the last.
+    /// A launch index with a bound that the host cannot evaluate: surplus
+    /// workgroups repeat the last.
     fn up_to(&mut self, g: &mut Graph, bound: Id) -> Id {
         let (most, minus) = (g.max_of(bound), g.int(-1));
         let most = g.int(most);
@@ -149,15 +156,15 @@ impl Splitter<'_, '_> {
         self.ends(g, new, bound);
         g.min(new, last)
     }
-    /// An index is held below a bound.
+    /// Records the condition that an index is below its bound.
     fn ends(&mut self, g: &mut Graph, index: Id, bound: Id) {
         if let Some(inside) = &mut self.inside {
             inside.push(g.lt(index, bound));
         }
     }
-    /// Is every element of the workgroup one that nobody reads?
+    /// The condition that no element of the workgroup is read.
     fn skip(&mut self, g: &mut Graph, f: &CausalSkip, axes: &[Id], node: Id, tile: i64) -> Option<Id> {
-        // Axes of one element have no range.
+        // Axes with one element have no range.
         let dims = g.shape(node);
         let ranged = |axis: usize| dims[..axis].iter().filter(|&&d| g.int_value(d) != Some(1)).count();
         let (chunk, token) = (*axes.get(ranged(f.chunk))?, *axes.get(ranged(f.token))?);
@@ -167,7 +174,8 @@ impl Splitter<'_, '_> {
         let (first, base) = (self.x.dim(g, f.first), self.x.dim(g, f.base));
         let (size, chunk) = (g.int(f.size), g.add(base, chunk));
         let begin = g.mul(chunk, size);
-        // The last token of the tile is before the chunk, or the first one's window behind it.
+        // The tile's last token precedes the chunk, or the chunk ends before the
+        // first token's window.
         let last = position(g, token, first, tile - 1);
         let Some(window) = f.window else { return Some(g.lt(last, begin)) };
         let own = position(g, token, first, 0);
@@ -177,7 +185,8 @@ impl Splitter<'_, '_> {
         let outside = g.max(ahead, behind);
         Some(g.lt(zero, outside))
     }
-    /// The loop in place of the one over chunks that nests share, which ends with the last that a token of the workgroup sees.
+    /// Replaces the shared loop over chunks by one that ends with the last chunk visible to a
+    /// token of the workgroup.
     fn fused(&mut self, g: &mut Graph, f: &FusedSum, axes: &[Id], node: Id, tile: i64) -> Option<Id> {
         let dims = g.shape(node);
         let ranged = dims[..f.token].iter().filter(|&&d| g.int_value(d) != Some(1)).count();
@@ -196,7 +205,7 @@ impl Splitter<'_, '_> {
         self.x.shared = Some(new);
         Some(new)
     }
-    /// Where in the workgroup's chunk, or behind it, the rows of the step's tokens begin.
+    /// Row in the workgroup's chunk, or past its end, where the rows of this step's tokens begin.
     fn fresh(&mut self, g: &mut Graph, r: &StagedTile, axes: &[Id], node: Id) -> Option<Id> {
         let first = self.x.dim(g, r.settled?);
         let chunks = g.shape(node)[0];
@@ -208,7 +217,7 @@ impl Splitter<'_, '_> {
     }
 }
 
-/// The position of the token of that number within a workgroup's tile of them, whose index is `token`.
+/// The position of token `number` in a workgroup's tile; `token` is the tile's token index.
 fn position(g: &mut Graph, token: Id, first: Id, number: i64) -> Id {
     let inner: Vec<Id> =
         g.free_ranges(token).iter().copied().filter(|&r| g.range_kind(r) != Some(RangeKind::Global)).collect();

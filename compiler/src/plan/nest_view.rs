@@ -1,5 +1,6 @@
-//! What a nest says about its threads: which of its loops and sums they could share, and how it reads memory. Proposers choose by it, and what applies a
-//! plan finds the same loops and sums by it.
+//! Analysis of a nest for thread mapping: loops and reductions that threads can share, and
+//! memory access patterns. Proposers and the passes that apply a plan both use it, so they agree
+//! on the loops and reductions.
 
 use super::Along;
 use crate::ir::nest::Nest;
@@ -9,28 +10,30 @@ use rustc_hash::{FxHashMap, FxHashSet};
 /// Bytes of the widest load.
 pub const WIDEST: i64 = 16;
 
-/// Most iterations of a range.
+/// Upper bound of a range's iterations.
 pub fn most(g: &Graph, r: Id) -> i64 {
     g.max_of(g[r].src[0])
 }
 
-/// Iterations of a range, if their number is fixed.
+/// Iterations of a range, if constant.
 pub fn fixed(g: &Graph, r: Id) -> Option<i64> {
     g.int_value(g[r].src[0])
 }
 
-/// Is the range of that kind?
+/// Whether the range is of that kind.
 pub fn is(g: &Graph, r: Id, kind: RangeKind) -> bool {
     g.range_kind(r) == Some(kind)
 }
 
-/// Ranges that a reduction walks along, in a loop.
+/// Ranges that a reduction iterates over in a loop.
 pub fn walked(g: &Graph, n: Id) -> Vec<Id> {
     g[n].src[1..].iter().copied().filter(|&r| is(g, r, RangeKind::Reduce)).collect()
 }
 
-/// Reductions below `value` that lanes share: those that depend on no range of a reduction around them, or what such a one sums up, if
-/// that is longer.
+/// Reductions below `value` that lanes share: those independent of the ranges
+/// of any enclosing reduction.
+///
+/// A longer inner reduction replaces an enclosing one that it depends on.
 pub fn reductions(g: &Graph, value: Id) -> Vec<Id> {
     let all: Vec<Id> = g.toposort(&[value]).into_iter().filter(|&n| g[n].op == Op::Reduce).collect();
     let mut around: FxHashMap<Id, FxHashSet<Id>> = FxHashMap::default();
@@ -55,40 +58,45 @@ pub fn reductions(g: &Graph, value: Id) -> Vec<Id> {
             found.extend(inner);
         }
     }
-    // One that another contains is computed for each term of that by the lane that has the term: its own lanes would be those very ones.
+    // A reduction contained in another is computed for each term by the lane that has that term, so
+    // it cannot be divided among the same lanes again.
     let contained = |n: Id| found.iter().any(|&other| depends(n, other));
     found.iter().copied().filter(|&n| !contained(n)).collect()
 }
 
-/// The sums and the loops of a nest, by who shares them.
+/// Reductions and loops of a nest, by the threads that share them.
 pub struct NestView {
-    /// Reductions that every output element has for itself: the lanes of a group share them.
+    /// Reductions that each output element has for itself, shared by the lanes of a group.
     pub own: Vec<Id>,
-    /// Those that all output elements have in common: all threads share them.
+    /// Reductions common to all output elements, shared by all threads of the workgroup.
     pub common: Vec<Id>,
-    /// Loops over output elements that are spread over groups of threads.
+    /// Loops over output elements that are distributed over groups of threads.
     pub shared: Vec<Id>,
 }
 
 impl NestView {
-    /// Of a nest for so many threads.
+    /// Analyses a nest for a workgroup with that many threads.
     pub fn new(g: &Graph, nest: &Nest, threads: i64) -> NestView {
-        // What a reduction computes anew for each of its terms, each lane does alone.
+        // A reduction that another one recomputes for each term is left to each lane alone.
         let of_output =
             |&n: &Id| g.free_ranges(n).iter().any(|&r| nest.closed.contains(&r) && is(g, r, RangeKind::Loop));
         let (own, common): (Vec<Id>, Vec<Id>) = reductions(g, nest.value).into_iter().partition(of_output);
         let shared = shared(g, &nest.closed, &own, threads);
         NestView { own, common, shared }
     }
-    /// Its sums in the order of a plan: each after those that it contains.
+    /// The shared reductions in the order of a plan: each after those that it contains.
     pub fn sums(&self, g: &Graph, value: Id) -> Vec<Id> {
         let is_sum = |n: &Id| self.own.contains(n) || self.common.contains(n);
         g.toposort(&[value]).into_iter().filter(is_sum).collect()
     }
 }
 
-/// Loops that are spread over threads: those on which every reduction depends (others would compute it again), and of those without a
-/// fixed bound only the outermost, if the others leave threads idle. Where none has no bound, those on which some depend, if what is computed again is no longer.
+/// Loops to distribute over threads: those that every reduction depends on, since others
+/// would recompute a reduction.
+///
+/// At most one loop without a constant bound is included, the outermost, if the others leave
+/// threads idle. If there is none and threads are idle, loops that only some reductions depend on
+/// are included where the recomputed reductions are no longer than those.
 fn shared(g: &Graph, closed: &[Id], reductions: &[Id], threads: i64) -> Vec<Id> {
     let loops = closed.iter().copied().filter(|&r| is(g, r, RangeKind::Loop));
     let wanted: Vec<Id> = loops.filter(|r| reductions.iter().all(|&n| g.free_ranges(n).contains(r))).collect();
@@ -105,14 +113,14 @@ fn shared(g: &Graph, closed: &[Id], reductions: &[Id], threads: i64) -> Vec<Id> 
     }
 }
 
-/// Does a reduction depend on that loop, and have as many terms as those that do not?
+/// Whether some reduction depends on that loop and has at least as many terms as those that do not.
 fn is_cheap_to_repeat(g: &Graph, reductions: &[Id], r: Id) -> bool {
     let terms = |&&n: &&Id| walked(g, n).iter().map(|&w| most(g, w)).product::<i64>();
     let (own, again): (Vec<&Id>, Vec<&Id>) = reductions.iter().partition(|&&n| g.free_ranges(n).contains(&r));
     own.iter().map(terms).max().is_some_and(|most| again.iter().all(|n| terms(n) <= most))
 }
 
-/// Loads from memory: offset, and the bytes of its unit.
+/// Loads from parameters: offset, and bytes of the offset's unit.
 pub fn loads(g: &Graph, value: Id) -> Vec<(Id, i64)> {
     let mut out = Vec::new();
     for n in g.toposort(&[value]) {
@@ -124,7 +132,8 @@ pub fn loads(g: &Graph, value: Id) -> Vec<(Id, i64)> {
     out
 }
 
-/// What the loads of `value` are contiguous along: the last of the loops that are shared, or a range that the reductions walk along.
+/// Whether the loads of `value` are mostly contiguous along the last shared loop or along a
+/// range of the reductions.
 pub fn along(g: &Graph, value: Id, reductions: &[Id], shared: &[Id]) -> Along {
     let Some(&last) = shared.last() else { return Along::Reduction };
     let inner: Vec<Id> = reductions.iter().flat_map(|&n| walked(g, n)).collect();
@@ -141,8 +150,8 @@ pub fn along(g: &Graph, value: Id, reductions: &[Id], shared: &[Id]) -> Along {
     if output > reduction { Along::Output } else { Along::Reduction }
 }
 
-/// Elements in a wide load of the narrowest plain operand that is contiguous along `r`; one where there are packed ones too, of which a step is
-/// a wide load by itself.
+/// Elements in a wide load of the narrowest plain operand contiguous along `r`; 1 if packed
+/// operands depend on `r`, since one of their steps is already a wide load.
 pub fn widest(g: &Graph, value: Id, r: Id) -> i64 {
     let packed =
         |n: &gristmill_uop::Node| n.op == Op::Load && matches!(g[n.src[0]].arg, Arg::Packed(_, e) if e.elements > 1);
@@ -163,7 +172,8 @@ pub fn widest(g: &Graph, value: Id, r: Id) -> i64 {
     most
 }
 
-/// The range of a reduction whose terms lanes share: one that divides among so many, or the longest.
+/// The range of a reduction to divide among lanes: one with a multiple of `lanes`
+/// iterations, else the longest.
 pub fn divided(g: &Graph, walked: &[Id], lanes: i64) -> Option<Id> {
     let by = |&&r: &&Id| (fixed(g, r).is_some_and(|b| b % lanes == 0), most(g, r).min(1 << 20));
     walked.iter().max_by_key(by).copied()

@@ -1,7 +1,9 @@
-//! The text form of plans: `workgroup: a1 global, a0 upcast 4; threads: along sum, lanes 32, sum 4 x 2`. Every plan prints as a text that parses as it.
+//! The text form of plans: `workgroup: a1 global, a0 upcast 4; threads: along sum, lanes 32, sum 4
+//! x 2`. Every plan prints as a text that parses to the same plan.
 //!
-//! `stages: banks 64, staged, in place` follows the workgroup where something is fused into it. A part is an axis, a kind and a count, without one for the rest of the axis; ` by N` follows where a stride is not the product of the counts of the parts
-//! of its axis that come after it.
+//! `stages: banks 64, staged, in place` follows the workgroup if the kernel has fused nodes. A part
+//! consists of an axis, a kind and a count; no count means the rest of the axis. ` by N` follows if
+//! the stride is not the product of the counts of later parts of the same axis.
 
 use super::{Accumulators, Threads, TilePlan, Vectors, Warps, Workgroup};
 use super::{Along, AxisPart, BANKS, Counted, NestPlan, OutputLanes, StagePlan, SumLanes, ThreadSum};
@@ -10,12 +12,12 @@ use gristmill_uop::RangeKind;
 use std::fmt::{self, Display, Formatter};
 use std::str::FromStr;
 
-/// The kinds that a part may have.
+/// Kinds of range that a part may have.
 const KINDS: [RangeKind; 5] =
     [RangeKind::Global, RangeKind::Loop, RangeKind::Upcast, RangeKind::Vector, RangeKind::Tile];
 
 impl Workgroup {
-    /// The stride of a part where the text says none.
+    /// The default stride of a part, used if the text has none.
     fn usual(&self, at: usize) -> i64 {
         let axis = self.parts[at].axis;
         self.parts[at + 1..].iter().filter(|p| p.axis == axis).filter_map(|p| p.count).product()
@@ -49,7 +51,7 @@ impl FromStr for Workgroup {
         if rest.trim() == "whole" {
             return Ok(workgroup);
         }
-        // A stride of 0 stands for one that the text does not say.
+        // Stride 0 marks a stride that the text leaves out.
         for words in rest.split(',') {
             let mut of = words.split_whitespace();
             let axis = of.next().and_then(|w| w.strip_prefix('a')).and_then(|w| w.parse().ok());

@@ -1,134 +1,145 @@
-//! The plan of a kernel. Every plan is legal for every kernel: a count that does not divide repeats the last element, terms beyond the end of a sum count
-//! as nothing, and what a plan says of axes or loops that a kernel does not have is passed over.
+//! The tile plan of a kernel.
+//!
+//! Every plan is legal for every kernel: a count that does not divide an axis repeats the last
+//! element, terms past the end of a sum add nothing, and parts about axes or loops that the kernel
+//! does not have are ignored.
 
 use gristmill_uop::RangeKind;
 
 /// How one kernel is computed.
 #[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
 pub struct TilePlan {
-    /// What a workgroup computes.
+    /// How output axes are cut into workgroups.
     pub workgroup: Workgroup,
-    /// Which of what is computed inside it has stages.
+    /// Which fused nodes get a stage, and the row layout of stages.
     pub stages: StagePlan,
-    /// How each of the kernel's nests is mapped to the machine, in their order.
+    /// Mapping of each nest of the kernel, in nest order.
     pub nests: Vec<NestPlan>,
 }
 
-/// The axes of a kernel's output, cut into ranges over the launch and ranges inside a workgroup.
+/// Cuts the axes of a kernel's output into launch ranges and ranges inside a workgroup.
 #[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
 pub struct Workgroup {
-    /// From the outermost to the innermost. An axis without a part is a loop inside the workgroup, within all parts.
+    /// Parts, outermost first. An axis without a part becomes a loop inside all parts.
     pub parts: Vec<AxisPart>,
 }
 
-/// Bytes of all banks of shared memory: rows that begin as many apart are read one after the other.
+/// Bytes that all banks of shared memory hold in one row: rows at multiples of it conflict.
 pub const BANKS: i64 = 128;
 
-/// Where what is fused into a kernel is computed, and how rows of its stages lie.
+/// Which nodes fused into a kernel are staged, and the row layout of its stages.
 #[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
 pub struct StagePlan {
-    /// Bytes, of those of all banks, that rows of halves begin apart in a stage; none where a kernel has no such rows.
+    /// Offset in bytes, modulo [`BANKS`], between consecutive half-precision rows of a stage;
+    /// `None` for kernels without such rows.
     pub banks: Option<i64>,
-    /// Has each fused node a stage, or is it computed where it is read? In the order in which that is found out: readers before what they read.
+    /// Whether each fused node has a stage; otherwise it is computed where it is read. In decision
+    /// order: readers before their sources.
     pub staged: Vec<bool>,
 }
 
-/// A range that an axis is cut into.
+/// A range cut from an axis.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct AxisPart {
-    /// The axis, by its place among those that have a range.
+    /// Index of the axis among those that have a range.
     pub axis: usize,
-    /// What the range is: over the launch (`Global`), one after the other (`Loop`), in registers (`Upcast`), threads or, on a processor, a tile's
-    /// rows and columns (`Vector`), a tile's rows and columns on a GPU (`Tile`).
+    /// Kind of the range: `Global` over the launch, `Loop` sequential, `Upcast` in registers,
+    /// `Vector` threads (or rows and columns of a tile on a CPU), `Tile` rows and columns of a
+    /// tile on a GPU.
     pub kind: RangeKind,
-    /// Its iterations; `None` for as many as the rest of the axis takes.
+    /// Iterations; `None` for as many as cover the rest of the axis.
     pub count: Option<i64>,
-    /// Elements of the axis between one iteration and the next.
+    /// Elements of the axis between consecutive iterations.
     pub stride: i64,
 }
 
 impl AxisPart {
-    /// Of that many iterations, `stride` elements apart.
+    /// A part with that many iterations, `stride` elements apart.
     pub fn new(axis: usize, kind: RangeKind, count: i64, stride: i64) -> AxisPart {
         AxisPart { axis, kind, count: Some(count), stride }
     }
-    /// An axis as tiles of one kind, with their elements of another; as it is where a tile is one element.
+    /// Cuts an axis into tiles of kind `outer` with elements of kind `inner`; a tile of one element
+    /// needs no inner part.
     pub fn tiled(axis: usize, tile: i64, outer: RangeKind, inner: RangeKind) -> Vec<AxisPart> {
         match tile {
             1 => vec![AxisPart::rest(axis, outer, 1)],
             _ => vec![AxisPart::rest(axis, outer, tile), AxisPart::new(axis, inner, tile, 1)],
         }
     }
-    /// Of as many iterations as the rest of the axis takes.
+    /// A part with as many iterations as cover the rest of the axis.
     pub fn rest(axis: usize, kind: RangeKind, stride: i64) -> AxisPart {
         AxisPart { axis, kind, count: None, stride }
     }
 }
 
-/// How a nest is mapped to the machine.
+/// Mapping of a nest to the machine.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub enum NestPlan {
-    /// Its loops as they are.
+    /// Loops run sequentially, without vectors or threads.
     Serial,
-    /// Vectors, on a CPU.
+    /// SIMD vectors, on a CPU.
     Vectors(Vectors),
-    /// Threads of a workgroup share its output elements and its sums.
+    /// Threads of a workgroup divide output elements and reductions.
     Threads(Threads),
-    /// Its threads are counted already, by the workgroup's parts.
+    /// The workgroup's parts already assign its threads.
     Counted(Counted),
-    /// Its sums are matrix products of warps.
+    /// Reductions are MMA products of warps.
     Warps(Warps),
-    /// Its elements, or those that its sums add up, lie as the accumulators of a product of several warps before it.
+    /// Elements, or the terms of its sums, have the accumulator layout of a preceding
+    /// product of several warps.
     Accumulators(Accumulators),
-    /// Its sums are products of tiles of a CPU's core or of a GPU's subgroups, laid out already by the workgroup's parts.
+    /// Reductions are tile products of a CPU core or GPU subgroups, laid out by
+    /// the workgroup's parts.
     Tiles,
 }
 
-/// How threads that a workgroup's parts have counted take the steps of sums.
+/// How threads assigned by the workgroup's parts divide the steps of sums.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct Counted {
-    /// Threads, as many as are counted apart, that share the steps of every outermost sum: one has all of them.
+    /// Threads, as many as the parts assign separately, that divide the steps of every outermost
+    /// sum; with 1, a thread runs all steps.
     pub lanes: i64,
-    /// Of each sum, how many steps are taken at once.
+    /// Steps that each sum takes at once.
     pub steps: Vec<i64>,
 }
 
-/// How a nest becomes vectors.
+/// How a nest is vectorised.
 #[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
 pub struct Vectors {
-    /// Do its outermost sums over the same terms share their loops?
+    /// Whether outermost sums over the same terms share their loops.
     pub fused: bool,
-    /// The loop whose neighbours are lanes, if one's are.
+    /// The output loop to vectorise, if any.
     pub output: Option<OutputLanes>,
-    /// Its sums without lanes of the output, each after those that it contains; `None` for one that stays a loop.
+    /// Vectorisation of the sums that use no output lanes, each after those that it contains;
+    /// `None` for a sum that stays scalar.
     pub sums: Vec<Option<SumLanes>>,
-    /// Copies of each of the loops that remain, in registers.
+    /// Unroll factor of each remaining loop, in registers.
     pub copies: Vec<i64>,
 }
 
-/// Lanes that are neighbouring output elements.
+/// SIMD lanes over contiguous output elements.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct OutputLanes {
-    /// The loop, by its place.
+    /// Index of the loop.
     pub at: usize,
     /// Lanes of a vector.
     pub lanes: i64,
-    /// Vectors side by side.
+    /// Number of adjacent vectors.
     pub copies: i64,
 }
 
-/// Lanes that are terms of a sum.
+/// SIMD lanes over terms of a sum.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct SumLanes {
-    /// The range, by its place among those of the sum.
+    /// Index of the range among those of the sum.
     pub at: usize,
     /// Lanes of a vector.
     pub lanes: i64,
-    /// Vectors side by side.
+    /// Number of adjacent vectors.
     pub unroll: i64,
 }
 
-/// What the threads that are neighbours read side by side.
+/// Axis along which adjacent threads read.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Along {
     /// Output elements.
@@ -137,71 +148,74 @@ pub enum Along {
     Reduction,
 }
 
-/// How threads share a nest: groups of threads have output elements, the lanes of a group the terms of their sums.
+/// How threads share a nest: groups of threads take output elements, the lanes of a group take the
+/// terms of their sums.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct Threads {
-    /// What neighbours read.
+    /// Axis along which adjacent threads read.
     pub along: Along,
     /// Lanes of a group.
     pub lanes: i64,
-    /// Neighbouring output elements of a thread.
+    /// Adjacent output elements of a thread.
     pub width: i64,
-    /// Loops that become copies in a thread, by their places among the loops of the nest.
+    /// Indices of the nest's loops that each thread unrolls into copies.
     pub copies: Vec<usize>,
-    /// Its sums, each after those that it contains.
+    /// Its shared sums, each after those that it contains.
     pub sums: Vec<ThreadSum>,
 }
 
-/// How a sum is shared.
+/// How threads share a sum.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct ThreadSum {
-    /// The lanes of a sum that all output elements have in common; `None` for one of their own, which the group's lanes share.
+    /// Lanes of a sum common to all output elements; `None` for a sum of a single element, shared
+    /// by the group's lanes.
     pub common: Option<i64>,
-    /// Neighbouring terms that a lane takes at once.
+    /// Adjacent terms that a lane takes at once.
     pub terms: i64,
-    /// Steps that are taken at once.
+    /// Steps that a lane takes at once.
     pub steps: i64,
 }
 
-/// The accumulators of products of several warps, each of which has all columns.
+/// Accumulators of products of several warps (wgmma), each of which has all columns.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Accumulators {
-    /// Such products side by side along the rows.
+    /// Number of such products along the rows.
     pub rows: i64,
-    /// Tiles of each beside one another.
+    /// Column tiles of each product.
     pub wide: i64,
 }
 
-/// How the warps of a workgroup share the rows and the columns of a matrix product.
+/// How the warps of a workgroup divide the rows and columns of a matrix product.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Warps {
-    /// Has each warp an element of the batch, the range that both operands depend on? The text says `apart`.
+    /// Whether warps divide the batch range, on which both operands depend. Printed as `apart`.
     pub batch_warps: bool,
-    /// Warps side by side along the rows.
+    /// Warps along the rows.
     pub rows: i64,
-    /// Warps side by side along the columns.
+    /// Warps along the columns.
     pub columns: i64,
-    /// Tiles of a warp beside one another.
+    /// Column tiles of a warp.
     pub wide: i64,
-    /// Tiles of a warp above one another.
+    /// Row tiles of a warp.
     pub tall: i64,
-    /// Does each of these warps stand for four, whose product it is: of four times the rows, with columns that they share?
+    /// Whether each of these warps stands for a group of four (wgmma), with four times the
+    /// rows and shared columns.
     pub groups: bool,
 }
 
-/// A plan, or a part of one, that could be chosen.
+/// A candidate for a plan or a part of one.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Proposal<T> {
-    /// How it differs from the first.
+    /// Difference from the first candidate, in words.
     pub name: &'static str,
-    /// The plan.
+    /// The proposed plan itself.
     pub plan: T,
 }
 
-/// The name of what a heuristic proposes first.
+/// Name of the heuristic's candidate.
 pub const FIRST: &str = "proposed";
 
-/// The first proposal, and those of the others that differ from all before them.
+/// Candidates without duplicates: `first`, then those of `others` that differ from all before them.
 pub fn proposals<T: PartialEq>(first: T, others: impl IntoIterator<Item = (&'static str, T)>) -> Vec<Proposal<T>> {
     let mut all = vec![Proposal { name: FIRST, plan: first }];
     for (name, plan) in others {

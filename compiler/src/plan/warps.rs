@@ -1,5 +1,6 @@
-//! Proposals for how warps share a matrix product of halves (`map/fragment_tiling.rs`). A warp keeps as many tiles as registers have room for, so that each
-//! operand is read once for several products.
+//! Proposes how warps divide a half-precision matrix product
+//! (`map/fragment_tiling.rs`). A warp keeps as many tiles as its registers hold, so
+//! that each loaded operand is used by several products.
 
 use crate::ir::mma::product::MmaProduct;
 use crate::ir::nest::power_divisor;
@@ -8,22 +9,25 @@ use gristmill_uop::fragment::{Fragment, Shared};
 use gristmill_uop::target::Target;
 use gristmill_uop::{Graph, Id};
 
-/// Tiles of a warp, of four registers each: 48 of an H200's 128 a thread. Not measured: more save loads of operands, and leave no registers for these.
+/// Maximum tiles per warp, of four registers each: 48 of an H200's 128 per thread. More tiles save
+/// operand loads but leave no registers for them. Not measured.
 const TILES_OF_WARP: i64 = 12;
-/// Tiles of a warp beside one another, at most. Not measured: more read rows less often, and leave fewer tiles above one another.
+/// Maximum column tiles per warp. More columns read rows less often, but leave fewer
+/// row tiles. Not measured.
 const TILES_BESIDE: i64 = 6;
 
-/// Registers of sums that a thread of several warps' products keeps, at most: half of the 255 that it can have. With as many GLM's attention of 2,048 tokens has 221 in all, of which 32
-/// are scores.
+/// Maximum registers of sums per thread in products of several warps: half of 255. With
+/// this many, GLM's attention over 2,048 tokens uses 221 registers, 32 of them for
+/// scores (docs/experiments/102).
 const SUMS_OF_GROUPS: i64 = 128;
 
-/// Tiles that a warp keeps at first.
+/// Tiles per warp in the heuristic's plan.
 pub fn tiles(g: &Graph, store: Id, product: &MmaProduct, target: &Target) -> i64 {
     let NestPlan::Warps(plan) = warps(g, store, product, target).swap_remove(0).plan else { return 1 };
     plan.wide * plan.tall
 }
 
-/// How the warps of a workgroup could share the product, the heuristic's choice first.
+/// Candidate divisions of the product among a workgroup's warps, the heuristic's choice first.
 pub fn warps(g: &Graph, store: Id, product: &MmaProduct, target: &Target) -> Vec<Proposal<NestPlan>> {
     let all = target.threads as i64 / product.of.sums.lanes();
     let of = |wide: i64, tall: i64, along: Along| shared(g, product, all, Tiles { wide, tall }, along);
@@ -45,7 +49,8 @@ pub fn warps(g: &Graph, store: Id, product: &MmaProduct, target: &Target) -> Vec
     proposals(of_warps(first), without_groups.into_iter().chain(others).map(|(name, w)| (name, of_warps(w))))
 }
 
-/// Products of several warps, whose columns they read from the stage that these are in: of all rows and columns at once, the rows first shared.
+/// Products of several warps (wgmma), with columns read from a stage. They cover all rows and
+/// columns at once, and rows are divided first.
 fn of_groups(g: &Graph, store: Id, target: &Target) -> Option<Warps> {
     let any = target.machine.fragments.iter().find(|of| of.is_of_group())?;
     let product = MmaProduct::of_stages(g, store, &target.machine)?;
@@ -57,7 +62,7 @@ fn of_groups(g: &Graph, store: Id, target: &Target) -> Option<Warps> {
     let (groups, high) = (threads / lanes, product.high / tall);
     let rows = power_divisor(high, groups);
     let (columns, tall) = (groups / rows, high / rows);
-    // Units of eight columns where these are neighbours in the stage, too.
+    // Units of eight columns if columns are contiguous in the stage, too.
     let shared = match g.linear(g[product.sum.columns].src[1]).coefficient(product.column) {
         1 => Shared::Transposed,
         _ => Shared::Columns,
@@ -74,33 +79,33 @@ fn of_groups(g: &Graph, store: Id, target: &Target) -> Option<Warps> {
     })
 }
 
-/// Tiles beside one another of operands from memory, so that every one of so many warps has some.
+/// Column tiles per warp for operands from memory, such that all warps have work.
 fn tiles_for_all_warps(product: &MmaProduct, warps: i64) -> i64 {
     let along_columns = warps / power_divisor(product.high, warps);
     ((product.tiles_beside() + along_columns - 1) / along_columns).clamp(1, TILES_BESIDE)
 }
 
-/// Tiles of a warp, at most.
+/// Maximum tiles of a warp.
 #[derive(Clone, Copy)]
 struct Tiles {
-    /// Beside one another.
+    /// Column tiles.
     wide: i64,
-    /// Above one another.
+    /// Row tiles.
     tall: i64,
 }
 
-/// What warps share first.
+/// Order in which warps divide the axes of a product.
 #[derive(Clone, Copy, PartialEq)]
 enum Along {
-    /// What shares nothing, then rows, then columns.
+    /// Batch range, then rows, then columns.
     Rows,
-    /// What shares nothing, then columns, then rows.
+    /// Batch range, then columns, then rows.
     Columns,
-    /// Rows, then columns; elements of the range that both operands depend on come one after the other.
+    /// Rows, then columns; the batch range runs sequentially.
     Together,
 }
 
-/// How so many warps share it, with at most so many tiles beside one another and above one another.
+/// Divides the product among that many warps, with at most `most` tiles each.
 fn shared(g: &Graph, product: &MmaProduct, mut warps: i64, most: Tiles, along: Along) -> Warps {
     let batch = product.of_both(g).filter(|n| warps % n == 0 && along != Along::Together);
     warps /= batch.unwrap_or(1);
@@ -118,7 +123,7 @@ fn shared(g: &Graph, product: &MmaProduct, mut warps: i64, most: Tiles, along: A
         }
     };
     let wide = (beside + blocks - 1) / blocks;
-    // Of rows in a stage a lane takes as many as one store of 16 bytes has room for.
+    // For staged rows, a lane takes as many as one 16-byte store holds.
     let staged = product.sum.staged_rows(g);
     let of_lane = if staged { 8 / g.scalar(product.nest.value).bytes() as i64 } else { TILES_OF_WARP / wide };
     let tall = match whole {
