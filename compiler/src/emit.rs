@@ -1,4 +1,5 @@
-//! Emit: the programs of launches. Nests are mapped to the machine, lowered, printed by the device's dialect, and named by their text.
+//! Emits the programs of launches: maps nests to the machine, lowers them, prints them in the
+//! device's dialect and names each kernel by a hash of its text.
 
 mod arrays;
 mod custom;
@@ -34,32 +35,30 @@ use gristmill_uop::{Graph, Id, Op, RangeKind};
 use kernel::{Kernel, fingerprint, sized};
 use std::sync::Arc;
 
-/// What the programs of a function are made with.
+/// Inputs of code generation for the programs of one function.
 pub(crate) struct Emission<'a, 'd> {
-    /// Its slots.
     pub slots: &'a Slots<'a>,
-    /// For whom.
     pub target: &'a Target,
-    /// In whose words; without it programs have no text.
+    /// Prints the code; without a dialect programs have no source text.
     pub dialect: Option<&'a dyn Dialect>,
-    /// Who decides on plans of nests and launches.
+    /// Chooses the plans of nests and launches.
     pub decider: &'a mut Decider<'d>,
 }
 
-/// The workgroups of each body, where there are several, and what one of them takes of a core.
+/// Returns the workgroup count of each body and the time of one workgroup; empty for a single body.
 fn sizes(g: &Graph, groups: &[Id], launch: &Launch, target: &Target) -> Vec<BodySize> {
     if launch.bodies.len() < 2 {
         return vec![];
     }
     let of = |(&groups, body): (&Id, &Body)| {
         let count = typical(g, groups).max(1.0);
-        // Of fewer workgroups than cores each has one of these to itself.
+        // With fewer workgroups than units, each workgroup has a unit to itself.
         BodySize { groups, seconds: body.seconds * count.min(target.machine.units as f64) / count }
     };
     groups.iter().zip(&launch.bodies).map(of).collect()
 }
 
-/// The program of a launch.
+/// Compiles a mapped launch to a program.
 pub(crate) fn program(g: &Graph, launch: &Launch, mapped: &[Mapped], with: &mut Emission) -> Program {
     let &mut Emission { slots, target, dialect, .. } = with;
     if let Some((launch, kernel, dialect)) = custom::called_by(launch, dialect) {
@@ -72,7 +71,7 @@ pub(crate) fn program(g: &Graph, launch: &Launch, mapped: &[Mapped], with: &mut 
     let (mut signature, groups) = sized(&mut own, &bodies, launch, slots.function, target);
     let sizes = sizes(&own, &signature.groups, launch, target);
     let params = signature.cut(slots, target);
-    // Linear code lives in a copy: `own` stays what the oracle runs.
+    // Lowering works on a copy: `own` stays as the reference interpreter runs it.
     let mut linear = own.clone();
     let codes = lower_bodies(&mut linear, &bodies, &when, target);
     signature.place_stages(&linear, &codes);
@@ -92,7 +91,7 @@ pub(crate) fn program(g: &Graph, launch: &Launch, mapped: &[Mapped], with: &mut 
     signature.in_words(&mut linear, target);
     verify_linear(&linear, &code, target);
     let reduces = bodies.iter().flatten().any(|&n| own.any(n, |_, m| m.op == Op::Reduce));
-    // Named by what it is, so that equal kernels of different models are one.
+    // The name is a hash of the text, so equal kernels of different models share one name.
     let draft = dialect.map(|d| d.render("KERNEL", &linear, &code, &signature));
     let roots: Vec<Id> = launch.bodies.iter().filter_map(|b| b.root).collect();
     let text = draft.clone().unwrap_or_else(|| format!("{roots:?}"));
@@ -117,7 +116,7 @@ pub(crate) fn program(g: &Graph, launch: &Launch, mapped: &[Mapped], with: &mut 
     }
 }
 
-/// How a launch is run, which is a question of GPUs.
+/// Chooses the launch plan of a GPU kernel; CPUs use the default plan.
 fn launch_plan(of: &Launched, launch: &Launch, groups: Id, function: &Function, decider: &mut Decider) -> LaunchPlan {
     if of.target.machine.kind == MachineKind::Cpu {
         return LaunchPlan::default();
@@ -129,31 +128,29 @@ fn launch_plan(of: &Launched, launch: &Launch, groups: Id, function: &Function, 
 
 /// A body whose ranges are mapped to the machine.
 pub(crate) struct Mapped {
-    /// Its nests.
+    /// Nests of the body, in order.
     pub nests: Vec<Id>,
-    /// How it is computed.
     pub plan: TilePlan,
 }
 
-/// The bodies of a launch, with their ranges mapped to the machine as is decided.
+/// Maps the ranges of all bodies of a launch to the machine, as the decider chooses.
 pub(crate) fn map(g: &mut Graph, launch: &Launch, with: &mut Emission) -> Vec<Mapped> {
     launch.bodies.iter().map(|body| mapped(g, body, with)).collect()
 }
 
-/// A body, mapped.
 fn mapped(g: &mut Graph, body: &Body, with: &mut Emission) -> Mapped {
     let &mut Emission { slots, target, .. } = with;
     if body.kernel.is_some() {
         return Mapped { nests: body.nests.clone(), plan: body.plan.clone() };
     }
-    // New ranges are numbered after all of the scheduler's.
+    // Numbers new ranges after all ranges of the scheduler.
     let last = g.toposort(&body.nests).iter().map(|&n| g.range_number(n)).max().unwrap_or(0);
     let (mut ranges, mut plan) = (Ranges::after(last), body.plan.clone());
     let (mut nests, mut before) = (Vec::new(), None);
     for (i, &nest) in body.nests.iter().enumerate() {
         let site = format!("{} {} nest {i}", slots.function.full_name(), body.title);
         let site = Decision::new("nest", site, vec![]);
-        // A loop that nests share stays around them as it is.
+        // A loop that several nests share stays around them unchanged.
         let (bare, shared) = Nest::from_store(g, nest).split_loops(g, RangeKind::Fused);
         let tile = tile_axes::ranges(g, &g[bare].src[3..], &target.machine).and(target.machine.tile_fragment());
         let mapping = Mapping { target, ranges: &mut ranges, site, decider: with.decider };
@@ -173,40 +170,41 @@ fn mapped(g: &mut Graph, body: &Body, with: &mut Emission) -> Mapped {
     Mapped { nests, plan }
 }
 
-/// The accumulators of a nest that fills a stage with a product of several warps, each of which has all columns.
+/// Returns the accumulator layout of a nest that fills a stage with an MMA product of several
+/// warps, each of which has all columns.
 fn accumulators_of(g: &Graph, nest: Id, plan: &NestPlan) -> Option<Accumulators> {
     let &NestPlan::Warps(Warps { groups: true, rows, columns: 1, wide, tall: 1, .. }) = plan else { return None };
     (g[Nest::from_store(g, nest).buffer].op == Op::Local).then_some(Accumulators { rows, wide })
 }
 
-/// Is it one of the nests that share a loop?
+/// Returns whether the nest is one of those that share a loop.
 fn shares_loop(g: &Graph, nest: Id) -> bool {
     g.toposort(&[nest]).into_iter().any(|n| g.range_kind(n) == Some(RangeKind::Fused))
 }
 
-/// A nest that is being mapped to the machine.
+/// Inputs for mapping one nest to the machine.
 struct Mapping<'a, 'd> {
-    /// For whom.
     target: &'a Target,
-    /// Makes its ranges.
+    /// Allocates the new ranges.
     ranges: &'a mut Ranges,
-    /// The decision on its plan, still without options.
+    /// The decision on the nest's plan; its options are still empty.
     site: Decision,
-    /// Who answers.
     decider: &'a mut Decider<'d>,
 }
 
 impl Mapping<'_, '_> {
-    /// Are other plans wanted than the first?
+    /// Returns whether the decider wants alternatives besides the first plan.
     fn explores(&self) -> bool {
         self.decider.explores(&self.site)
     }
-    /// One of these plans. The price sees neither threads nor registers: of equals the first is taken.
+    /// Returns the index of the chosen plan. All have cost 0, since the cost model sees neither
+    /// threads nor registers, and the first of equal candidates wins.
     fn chosen(&mut self, proposals: &[Proposal<NestPlan>]) -> usize {
         let option = |p: &Proposal<NestPlan>| Alternative { name: p.name, plan: p.plan.to_string(), seconds: 0.0 };
         self.decider.choose(Decision { options: proposals.iter().map(option).collect(), ..self.site.clone() })
     }
-    /// A nest shared by threads, and how. It may lie as the accumulators of a product before it.
+    /// Maps a nest to GPU threads and returns its plan. The nest may take the accumulator layout of
+    /// the preceding product (`before`).
     fn of_threads(mut self, g: &mut Graph, nest: Id, before: Option<Accumulators>) -> (Id, NestPlan) {
         let fused = simt::fused(g, nest);
         let of = ThreadNest { store: nest, fused, accumulators: before };
@@ -215,12 +213,12 @@ impl Mapping<'_, '_> {
         let of = if matches!(plan, NestPlan::Warps(_) | NestPlan::Accumulators(_)) { nest } else { fused };
         (simt::nest(g, of, &plan, self.target, self.ranges), plan)
     }
-    /// A nest that is a product of tiles.
+    /// Maps a nest that is a product of MMA tiles.
     fn of_tiles(mut self, g: &mut Graph, nest: Id, of: &Fragment) -> (Id, NestPlan) {
         self.chosen(&[Proposal { name: FIRST, plan: NestPlan::Tiles }]);
         (tile_terms::nest(g, nest, of, &self.target.machine, self.ranges), NestPlan::Tiles)
     }
-    /// A nest of vectors, and how.
+    /// Maps a nest to CPU vectors and returns its plan.
     fn of_vectors(mut self, g: &mut Graph, nest: Id) -> (Id, NestPlan) {
         let first = simd::nest(g, nest, None, self.target, self.ranges);
         if !self.explores() {
@@ -238,7 +236,7 @@ impl Mapping<'_, '_> {
     }
 }
 
-/// After lowering, as [`verify`] between the passes before.
+/// Verifies the linear code in debug builds, as [`verify`] does between the earlier passes.
 fn verify_linear(g: &Graph, code: &KernelCode, target: &Target) {
     let machine = &target.machine;
     if cfg!(debug_assertions)

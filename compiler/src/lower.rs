@@ -1,4 +1,4 @@
-//! Lower: from the nests of a kernel to a linear list of statements.
+//! Lowers the nests of a kernel to a linear list of statements.
 
 mod kernel;
 pub(crate) mod linear_ir;
@@ -6,7 +6,7 @@ pub(crate) mod linearise;
 pub(crate) mod pressure;
 pub mod spec;
 
-/// Matrix products as instructions.
+/// Matrix products as MMA instructions.
 pub(crate) mod mma {
     pub(crate) mod f16;
     pub(crate) mod int8;
@@ -38,7 +38,7 @@ pub(crate) mod sync {
     pub(crate) mod shared_memory_reduce;
 }
 
-/// Loops that are fused, unrolled or left.
+/// Loop fusion, unrolling and early exit.
 pub(crate) mod loops {
     pub(crate) mod early_exit;
     pub(crate) mod full_unroll;
@@ -48,7 +48,7 @@ pub(crate) mod loops {
     pub(crate) mod unroll;
 }
 
-/// Loads and types that a machine lacks, by those that it has.
+/// Legalisation: replaces loads and types that a machine lacks by those that it has.
 pub(crate) mod legalise {
     pub(crate) mod loads;
     pub(crate) mod types;

@@ -1,4 +1,6 @@
-//! What buffers and stages are arrays of, for a machine that loads words: words, of several where the widest loads take so many, words of which parts are written, and numbers of matrices.
+//! Chooses the array types of buffers and stages on machines that load whole words: arrays of
+//! words, of vectors of words where the widest loads allow it, of words that are written in parts,
+//! and of matrix elements.
 
 use super::dialect::{Array, Element, Signature};
 use crate::lower::AllAccesses;
@@ -6,7 +8,8 @@ use gristmill_uop::fragment::COOPERATIVE_8;
 use gristmill_uop::{Graph, Id, Op};
 
 impl Signature {
-    /// What the buffers and stages of a kernel are arrays of, whose statements access them so. Bodies of a launch have stages at the same place.
+    /// Sets the array types of a kernel's buffers and stages from the accesses of its statements.
+    /// Stages of different bodies may share an array.
     pub(super) fn lay_out(&mut self, g: &Graph, accesses: &AllAccesses) {
         self.elements = self.params.iter().map(|p| element(g, p.2, accesses)).collect();
         let [parts, words] = self.stage_ends;
@@ -28,7 +31,7 @@ impl Signature {
     }
 }
 
-/// What a buffer, or a stage, is an array of by itself.
+/// Returns the element type that a buffer's or stage's own accesses require.
 fn element(g: &Graph, buffer: Id, accesses: &AllAccesses) -> Element {
     let (a, scalar) = (accesses.of(buffer), g.scalar(buffer));
     match (a.matrices, a.words) {

@@ -1,4 +1,5 @@
-//! The program of a launch that is a user's own kernel: its text, with the parameters that follow from its nest.
+//! Builds the program of a launch that is a user's custom kernel: its text, with the accessors that
+//! follow from its nest.
 
 use super::dialect::{Accessor, CustomCode, CustomDialect, Dialect};
 use super::kernel::{Kernel, Slots, fingerprint, sized, verify};
@@ -15,17 +16,16 @@ use gristmill_uop::{Graph, Id};
 use rustc_hash::FxHashSet;
 use std::sync::Arc;
 
-/// What it is made with.
+/// Inputs of code generation for a custom kernel.
 pub struct CustomEmission<'a> {
-    /// The slots of its function.
+    /// Slots of the kernel's function.
     pub slots: &'a Slots<'a>,
-    /// For whom.
     pub target: &'a Target,
-    /// In whose words.
     pub dialect: &'a dyn CustomDialect,
 }
 
-/// The user's kernel that a launch is, if it is one.
+/// Returns the custom kernel of a launch and the dialect that renders it, or `None` if the launch
+/// is generated code or the dialect takes no custom kernels.
 pub fn called_by<'l, 'd>(
     launch: &'l Launch,
     dialect: Option<&'d dyn Dialect>,
@@ -34,7 +34,7 @@ pub fn called_by<'l, 'd>(
     Some((launch, body.kernel?, dialect?.custom()?))
 }
 
-/// Its program.
+/// Compiles a custom kernel to a program.
 pub fn program(g: &Graph, launch: &Launch, kernel: CustomRef, around: &CustomEmission) -> Program {
     let &CustomEmission { slots, target, dialect } = around;
     let body = &launch.bodies[0];
@@ -42,7 +42,7 @@ pub fn program(g: &Graph, launch: &Launch, kernel: CustomRef, around: &CustomEmi
     verify(&own, root, Level::Kernel, "schedule");
     let nest = bodies[0][0];
     let value: Id = value(&own, &[nest]).unwrap_or(nest);
-    // Its workgroups are those that it asks for: nobody has cut its output.
+    // The kernel itself determines its workgroup count: its output has not been tiled.
     let groups = own[value].src[own[value].src.len() - 1];
     let (mut signature, _) = sized(&mut own, &bodies, launch, slots.function, target);
     signature.groups = vec![groups];
@@ -72,11 +72,13 @@ pub fn program(g: &Graph, launch: &Launch, kernel: CustomRef, around: &CustomEmi
     }
 }
 
-/// The functions that the text calls: of the arguments in their order, then of the output.
+/// Returns the accessor functions that the text calls: those of the arguments in order, then that
+/// of the output.
 fn accessors(g: &mut Graph, nest: Id, kernel: CustomRef, target: &Target) -> Vec<Accessor> {
     let nest = loads::loads(g, nest, target);
     let Some(text) = value(g, &[nest]) else { return vec![] };
-    // Functions of these statements, which end with a value: what that is called, and the text's, and an index.
+    // Builds an accessor from statements that end with `value`. On a machine with 32-bit words
+    // only, statements, value and index are legalised.
     let function = |g: &mut Graph, name, index: Option<Id>, statements, value| {
         let stores = value == text;
         if !target.machine.words_alone {

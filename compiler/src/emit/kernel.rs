@@ -1,4 +1,4 @@
-//! A kernel in a graph of its own, and what it is called with.
+//! A kernel in a graph of its own, and its arguments.
 
 use super::dialect::Signature;
 use crate::ir::mma::fragment::alignment;
@@ -15,16 +15,16 @@ use rustc_hash::FxHashMap;
 use smallvec::smallvec;
 use std::sync::Arc;
 
-/// What is known of the slots of a function's kernels.
+/// What code generation knows about the slots of a function.
 pub struct Slots<'a> {
     pub function: &'a Function,
-    /// Those whose rows are interleaved.
+    /// Slots whose rows are interleaved in memory.
     pub streams: Vec<u32>,
-    /// How much of a slot's buffer a kernel may touch.
+    /// Returns how much of a slot's buffer a kernel may touch.
     pub extent: &'a dyn Fn(u32) -> Extent,
 }
 
-/// A kernel in a graph of its own: for `interp`, for the text form, and to be lowered.
+/// A kernel in a graph of its own: for the interpreter, for the text form, and for lowering.
 pub struct Kernel {
     pub graph: Graph,
     pub root: Id,
@@ -34,7 +34,8 @@ pub struct Kernel {
 }
 
 impl Kernel {
-    /// Of these nests of `g`, and what holds for the workgroups of each body.
+    /// Copies the nests of each body from `g`, with the conditions (`when`) of each body's
+    /// workgroups.
     pub fn new(g: &Graph, bodies: &[&[Id]], when: &[When]) -> Kernel {
         let mut own = Graph::new();
         let mut map = FxHashMap::default();
@@ -56,7 +57,7 @@ impl Kernel {
     }
 }
 
-/// The arguments of a kernel on its machine, and the number of its workgroups.
+/// Returns the arguments of a kernel on its machine, and the total number of its workgroups.
 pub fn sized(
     g: &mut Graph,
     bodies: &[Vec<Id>],
@@ -65,7 +66,8 @@ pub fn sized(
     target: &Target,
 ) -> (Signature, Id) {
     let mut signature = signature(g, bodies, function);
-    // More than half of what there is leaves no room for another.
+    // An exclusive kernel reserves more than half of the shared memory, which leaves no room for a
+    // second workgroup.
     if launch.bodies.iter().any(|b| b.when.exclusive) {
         signature.scratch_bytes = signature.scratch_bytes.max((target.machine.shared_per_workgroup / 2 + 64) & !63);
     }
@@ -75,7 +77,7 @@ pub fn sized(
 }
 
 impl Signature {
-    /// Places the stages anew where lowering has made them smaller.
+    /// Places the stages again if lowering has replaced some by smaller ones.
     pub(super) fn place_stages(&mut self, g: &Graph, bodies: &[Code]) {
         let locals: Vec<Vec<Id>> = bodies.iter().map(|b| b.locals.clone()).collect();
         if locals.iter().flatten().any(|l| !self.scratch.iter().any(|s| s.0 == *l)) {
@@ -83,7 +85,7 @@ impl Signature {
             self.scratch_bytes = place(g, &locals, &mut self.scratch);
         }
     }
-    /// The parameters, and of how many pieces each is.
+    /// Returns the parameters, and sets into how many device buffers each is split.
     pub(super) fn cut(&mut self, slots: &Slots, target: &Target) -> Vec<Param> {
         let param = |p: &(u32, Access, Id)| Param { slot: p.0, access: p.1, extent: (slots.extent)(p.0) };
         let params: Vec<Param> = self.params.iter().map(param).collect();
@@ -92,13 +94,14 @@ impl Signature {
         self.pieces = params.iter().map(|p| p.pieces(self.piece)).collect();
         params
     }
-    /// Numbers of workgroups as the machine computes them.
+    /// Legalises the workgroup counts to 32-bit words where the machine requires it.
     pub(super) fn in_words(&mut self, g: &mut Graph, target: &Target) {
         if target.machine.words_alone {
             self.groups.iter_mut().for_each(|count| *count = expression_in_words(g, *count));
         }
     }
-    /// Room for what is copied ahead, and for values that meet, beside the stages of its body.
+    /// Places the buffers that lowering has added (ring buffers of the software pipeline,
+    /// cross-thread reductions) next to the stages of their body.
     pub(super) fn add_rings(&mut self, g: &Graph, code: &KernelCode, target: &Target) {
         let locals: Vec<Vec<Id>> = code.bodies.iter().map(|b| b.locals.clone()).collect();
         let bytes = place(g, &locals, &mut self.scratch);
@@ -107,8 +110,10 @@ impl Signature {
             self.place_by_access(g, code, &locals);
         }
     }
-    /// Places the stages anew: those that parts of words are written to before those of whole words, and behind both what matrices are loaded from. Where that takes more room, as bodies have other ones at
-    /// one place, whole words lie among parts.
+    /// Places all stages again by class: stages written in parts of words, then stages of whole
+    /// words, then stages with matrix accesses.
+    /// If this order takes more memory than before, because bodies with different stages share
+    /// addresses, stages of the first two classes are placed together.
     fn place_by_access(&mut self, g: &Graph, code: &KernelCode, locals: &[Vec<Id>]) {
         let accesses = accesses(g, code.bodies.iter().flat_map(|body| &body.statements));
         let classes: [&dyn Fn(&Accesses) -> bool; 3] =
@@ -134,7 +139,7 @@ impl Signature {
     }
 }
 
-/// A nest in a graph of its own, PARAMs without their dims.
+/// Copies a nest into another graph, with the dimensions of its parameters removed.
 fn strip(from: &Graph, to: &mut Graph, nest: Id, map: &mut FxHashMap<Id, Id>) -> Id {
     for id in from.toposort(&[nest]) {
         if map.contains_key(&id) {
@@ -148,7 +153,7 @@ fn strip(from: &Graph, to: &mut Graph, nest: Id, map: &mut FxHashMap<Id, Id>) ->
     map[&nest]
 }
 
-/// The arguments of a kernel of these bodies.
+/// Returns the arguments of a kernel with these bodies.
 fn signature(g: &mut Graph, bodies: &[Vec<Id>], function: &Function) -> Signature {
     let mut params: Vec<(u32, Access, Id)> = Vec::new();
     let mut vars: Vec<(Arc<str>, Id)> = Vec::new();
@@ -194,7 +199,7 @@ fn signature(g: &mut Graph, bodies: &[Vec<Id>], function: &Function) -> Signatur
     }
 }
 
-/// Offsets of the stages of these bodies, and bytes of all.
+/// Returns the offsets of the bodies' stages and the total bytes.
 fn scratch(g: &Graph, bodies: &[Vec<Id>]) -> (Vec<(Id, usize)>, usize) {
     let is_stage = |&n: &Id| g[n].op == Op::Local;
     let stages: Vec<Vec<Id>> =
@@ -204,13 +209,15 @@ fn scratch(g: &Graph, bodies: &[Vec<Id>]) -> (Vec<(Id, usize)>, usize) {
     (placed, bytes)
 }
 
-/// Places the buffers of these bodies that have no offset yet: bytes of all. A buffer begins at a cache line, or where a swizzle does, and lies apart from those of every body that has it: those
-/// of equal number and size are one node, which may stand beside one buffer in a body and beside another in the next.
+/// Places the buffers that have no offset yet and returns the total bytes. A buffer starts at a
+/// cache line, or at the alignment of its swizzle.
+/// It overlaps no buffer that occurs with it in any body: buffers of equal number and size are one
+/// node, which may have different neighbours in each body.
 fn place(g: &Graph, bodies: &[Vec<Id>], placed: &mut Vec<(Id, usize)>) -> usize {
     place_behind(g, bodies, placed, 0)
 }
 
-/// The same, none before that byte.
+/// Same as [`place`], with all new buffers at or after byte `from`.
 fn place_behind(g: &Graph, bodies: &[Vec<Id>], placed: &mut Vec<(Id, usize)>, from: usize) -> usize {
     let beside = |a: Id, b: Id| bodies.iter().any(|body| body.contains(&a) && body.contains(&b));
     for &n in bodies.iter().flatten() {
@@ -230,7 +237,8 @@ fn place_behind(g: &Graph, bodies: &[Vec<Id>], placed: &mut Vec<(Id, usize)>, fr
     placed.iter().map(|&(n, at)| at + bytes_of(g, n)).max().unwrap_or(0)
 }
 
-/// Between passes, in tests and debug builds: the graph keeps to what its level allows. A failure is a bug of the pass before.
+/// Checks between passes, in tests and debug builds, that the graph conforms to its level. Panics
+/// on a violation, which is a bug of the preceding pass.
 pub fn verify(g: &Graph, root: Id, level: Level, after: &str) {
     if cfg!(debug_assertions)
         && let Err(e) = spec::check(g, root, level)
@@ -239,7 +247,7 @@ pub fn verify(g: &Graph, root: Id, level: Level, after: &str) {
     }
 }
 
-/// FNV-1a, 64 bits: kernels are named by it; the store on disk has a real hash.
+/// Returns the 64-bit FNV-1a hash that names kernels; the on-disk store uses a cryptographic hash.
 pub fn fingerprint(text: &str) -> u64 {
     text.bytes().fold(0xcbf2_9ce4_8422_2325, |h, b| (h ^ b as u64).wrapping_mul(0x100_0000_01b3))
 }
@@ -249,7 +257,7 @@ mod tests {
     use super::*;
     use gristmill_uop::Scalar;
 
-    /// A body that fills stages of such numbers and sizes, in words.
+    /// Returns a body that fills stages of these (number, size in words) pairs.
     fn body(g: &mut Graph, stages: &[(i64, i64)]) -> Vec<Id> {
         let zero = g.int(0);
         let fill = |&(number, words): &(i64, i64)| {
@@ -264,7 +272,8 @@ mod tests {
     #[test]
     fn stages_of_one_body_lie_apart() {
         let mut g = Graph::new();
-        // The second stage of the last body is the first body's, its first that of the one between.
+        // The third body shares its second stage with the first body, and its first stage with the
+        // second.
         let shared: &[(i64, i64)] = &[(0, 64), (1, 256), (2, 64)];
         let all = [&[(0, 16), (1, 256)], &[(0, 64), (2, 64)], shared, &[(3, 32)]];
         let bodies: Vec<Vec<Id>> = all.iter().map(|stages| body(&mut g, stages)).collect();

@@ -1,5 +1,5 @@
-//! A kernel's statements, from its nests: every body linearised, and then, pass by pass and as its launch's plan says, what its threads and the kernels around
-//! it wait for and ask for.
+//! Lowers a kernel from its nests: linearises each body, then runs the passes that the launch plan
+//! selects (software pipelining, unrolling, prefetch, dependency waits, barriers, legalisation).
 
 use super::legalise::types::legalise_types;
 use super::linear_ir::accesses::accesses;
@@ -21,7 +21,8 @@ use gristmill_uop::program::{KernelContext, Program, When};
 use gristmill_uop::target::Target;
 use gristmill_uop::{Graph, Id};
 
-/// Lowers a program's graph, in a copy of it: that of which the statements are.
+/// Lowers a program's kernel. Returns the copy of the program's graph that the statements refer to,
+/// and the linear code.
 pub fn lower_program(program: &Program, target: &Target) -> (Graph, KernelCode) {
     let mut g = program.graph.as_ref().clone();
     // The root is a kernel of bodies of nests.
@@ -31,7 +32,8 @@ pub fn lower_program(program: &Program, target: &Target) -> (Graph, KernelCode) 
     (g, code)
 }
 
-/// The nests of every body, linearised: a kernel that waits for nothing and nobody yet, from which its launch's plan follows.
+/// Linearises the nests of every body, without synchronisation. The launch plan is chosen from the
+/// result.
 pub fn lower_bodies(g: &mut Graph, bodies: &[Vec<Id>], when: &[When], target: &Target) -> Vec<Code> {
     let mut codes: Vec<Code> = bodies.iter().map(|nests| lower_body(g, nests, target)).collect();
     for (code, when) in codes.iter_mut().zip(when) {
@@ -40,7 +42,7 @@ pub fn lower_bodies(g: &mut Graph, bodies: &[Vec<Id>], when: &[When], target: &T
     codes
 }
 
-/// The kernel of these bodies, as the plan of its launch says.
+/// Completes a kernel from its linearised bodies, as the launch plan and the machine require.
 pub fn finish(g: &mut Graph, bodies: Vec<Code>, context: &KernelContext, target: &Target) -> KernelCode {
     match target.machine.kind {
         MachineKind::Cpu => on_cpu(g, bodies, context, target),
@@ -48,14 +50,16 @@ pub fn finish(g: &mut Graph, bodies: Vec<Code>, context: &KernelContext, target:
     }
 }
 
-/// One thread runs workgroup after workgroup, and waits for nobody but memory.
+/// CPU: one thread runs workgroup after workgroup. Adds software prefetch; no synchronisation is
+/// needed.
 fn on_cpu(g: &Graph, codes: Vec<Code>, context: &KernelContext, target: &Target) -> KernelCode {
     let ahead = target.tuning.prefetch.into();
     let bodies = codes.into_iter().map(|code| prefetch_lines(g, code, ahead, &context.streams)).collect();
     KernelCode { bodies, threads: target.threads, resident: 1, shared: None, entry: vec![], idle: vec![] }
 }
 
-/// Threads of a workgroup run its nests together, and kernels start before those before them have ended.
+/// GPU: the threads of a workgroup share its nests, and a kernel may start before its predecessors
+/// have ended.
 fn on_gpu(g: &mut Graph, mut codes: Vec<Code>, context: &KernelContext, target: &Target) -> KernelCode {
     let plan = &context.plan;
     let turn = Turn::new(plan.dependents);

@@ -1,5 +1,5 @@
-//! Linear code: what lowering makes of the nests of a kernel, and what a dialect prints. Nothing is left to decide: who waits for whom, what is asked
-//! for ahead, how loops are unrolled and how many workgroups a unit holds all stand in it.
+//! Linear code: the form of a kernel that a dialect prints. All decisions are explicit in it:
+//! synchronisation, prefetches, unroll factors and the number of resident workgroups.
 
 pub mod accesses;
 pub mod print;
@@ -10,105 +10,117 @@ use gristmill_uop::{Graph, Id, Op};
 use rustc_hash::FxHashSet;
 use threads::ThreadIndex;
 
-/// One statement of linear code. Values are named by the node they compute.
+/// One statement of linear code. A value is named by the node that it computes.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Statement {
-    /// The value of a node, from values defined before.
+    /// Computes the value of a node from values defined before.
     Define(Id),
-    /// A loop; its body follows, up to the matching `End`.
+    /// Begins a loop; the body follows, up to the matching `End`.
     Loop {
-        /// Its range, which counts in steps as long as a whole one lies below its bound.
+        /// Range of the loop. It advances in steps while a whole step fits below the bound.
         range: Id,
-        /// The step, of 1 but where a body holds as many iterations.
+        /// Step; above 1 if the body contains as many iterations.
         step: i64,
-        /// Iterations that are written out one after the other; where none are said the device's own compiler decides.
+        /// Unroll factor; `None` leaves it to the device's compiler.
         unroll: Option<i64>,
     },
-    /// One iteration that is written out: the range, and its index there, a value; the body follows, up to the matching `End`.
+    /// Begins one unrolled iteration: the range, and the value of its index; the body follows, up
+    /// to the matching `End`.
     Iteration(Id, Id),
-    /// The end of the innermost open block: a loop, an iteration, a nest, or what `Unless` guards.
+    /// Ends the innermost open block: a loop, an iteration, a nest, or an `Unless`.
     End,
-    /// An accumulator (an `Op::Acc` node) with its first value.
+    /// Declares an accumulator (an `Op::Acc` node) with its initial value.
     Accumulator(Id),
-    /// A new value (second) for an accumulator (first).
+    /// Assigns a new value (second) to an accumulator (first).
     Accumulate(Id, Id),
-    /// Buffer, offset, value.
+    /// Writes a value: buffer, offset, value.
     Write(Id, Id, Id),
-    /// A value added to what a buffer holds.
+    /// Adds values to elements of a buffer.
     Add(Addition),
-    /// A word of memory that becomes what is computed of it.
+    /// Replaces a word of memory by a function of itself.
     Update(Update),
-    /// One load of so many bytes, for several: buffer, offset, and each load with the byte where it begins.
+    /// One wide load for several narrower ones: buffer, offset, bytes, and each load with its byte
+    /// offset in the wide one.
     Wide(Id, Id, usize, Vec<(Id, usize)>),
-    /// One write of so many bytes, for several that are neighbours, in order: buffer, offset of the first, values.
+    /// One wide write of consecutive values: buffer, offset of the first, bytes, values.
     WideWrite(Id, Id, usize, Vec<Id>),
-    /// Buffer, offset of the first row, elements between rows, a tile.
+    /// Writes a tile: buffer, offset of the first row, elements between rows, tile.
     WriteTile(Id, Id, i64, Id),
-    /// Bytes of memory on their way to a stage, or a ring, while the thread goes on: nobody may read them there before an `AsyncWait`, and other
-    /// threads not before a `Barrier` behind it.
+    /// Asynchronous copy from memory to a stage or a ring buffer. The thread itself may read the
+    /// copied bytes after an `AsyncWait`, other threads after a `Barrier` that follows it.
     AsyncCopy {
-        /// The stage, and the offset in it.
+        /// Destination: the stage, and the offset in it.
         to: [Id; 2],
-        /// The buffer in memory, and the offset in it.
+        /// Source: the buffer in memory, and the offset in it.
         from: [Id; 2],
-        /// Elements behind each offset.
+        /// Constants added to the two offsets, in elements.
         plus: [i64; 2],
-        /// How many.
+        /// Size of the copy in bytes.
         bytes: usize,
-        /// A condition on ranges and variables: only threads and iterations of which it holds copy.
+        /// Condition on ranges and variables; threads and iterations where it is false do not copy.
         when: Option<Id>,
     },
-    /// What the thread has copied asynchronously since the last such statement is a group of copies.
+    /// Commits the thread's asynchronous copies since the last `AsyncGroup` as one group.
     AsyncGroup,
-    /// The thread's own asynchronous copies have arrived, but those of so many of the last groups; with 0 all of them.
+    /// Waits until at most this many of the thread's most recent copy groups are pending; 0 waits
+    /// for all.
     AsyncWait(i64),
-    /// The products of several warps that the thread takes part in have ended, but so many of the last: with 0 their sums may be read, and what they have read
-    /// may be written behind the next `Barrier`.
+    /// Waits until at most this many of the most recent asynchronous MMA products (wgmma) are
+    /// pending.
+    /// With 0 their accumulators may be read, and their operands may be overwritten after the next
+    /// `Barrier`.
     ProductsEnded(i64),
-    /// What the thread has written to stages may be read by products of several warps behind the next `Barrier`.
+    /// Proxy fence: makes the thread's writes to stages visible to asynchronous MMA products after
+    /// the next `Barrier`.
     WritesShown,
-    /// One load of so many bytes from where copies have brought them, for loads from memory: ring, offset, and each load with the byte where it begins.
+    /// One wide load of copied data, in place of loads from memory: ring buffer, offset, bytes, and
+    /// each load with its byte offset in the wide one.
     Copied(Id, Id, usize, Vec<(Id, usize)>),
-    /// A load (first) whose value iterations hand on to the next, with its first value.
+    /// Declares a loop-carried value: a load (first) and its value in the first iteration.
     Carried(Id, Id),
-    /// The value that such a load has in the next iteration.
+    /// Assigns the value that a carried load has in the next iteration.
     Carry(Id, Id),
-    /// All threads of the workgroup have come here, and see what the others have written to stages.
+    /// Workgroup barrier: all threads have arrived, and see each other's writes to stages.
     Barrier,
-    /// Memory is asked for, and nobody waits for it.
+    /// Prefetches memory without waiting for it.
     Prefetch(Prefetch),
-    /// The kernels before this one have ended: what they write may be read, and what they read may be written.
+    /// Grid-dependency wait (PDL): the preceding kernels have ended. Their outputs may then be
+    /// read, and their inputs overwritten.
     DependencyWait,
-    /// Kernels behind this one may start, and wait in turn.
+    /// Allows dependent kernels to start (PDL); they have grid-dependency waits of their own.
     LaunchDependents,
-    /// A workgroup ends here where a condition holds, which is one on its indices and on what was written before the kernel.
+    /// Ends the workgroup if a condition holds. The condition depends on workgroup indices and on
+    /// memory written before the kernel.
     Leave(Id),
-    /// Statements up to `End` that are run where a condition on variables and workgroup indices does not hold.
+    /// Guards the statements up to `End`: they run only if a condition on variables and workgroup
+    /// indices is false.
     Unless(Id),
-    /// The indices that a workgroup's threads have of these ranges, in what stands behind it outside nests: loads that nests would make later.
+    /// Declares thread indices for the statements that follow outside nests: loads that are hoisted
+    /// out of nests.
     Threads(Vec<ThreadIndex>),
-    /// A nest: its statements up to `End`. Stages are computed again only if one of these workgroup indices has changed.
+    /// Begins a nest; its statements follow, up to `End`. A stage is recomputed only if one of the
+    /// workgroup indices in `globals` has changed.
     Nest {
-        /// The buffer written.
+        /// Buffer that the nest writes.
         buffer: Id,
-        /// Is it a stage?
+        /// Whether the buffer is a stage.
         staged: bool,
-        /// Workgroup indices it depends on.
+        /// Workgroup indices that the nest depends on.
         globals: Vec<Id>,
-        /// How its threads are counted, the outermost range first.
+        /// Thread indices of the nest, outermost range first.
         threads: Vec<ThreadIndex>,
     },
 }
 
 impl Statement {
-    /// Does it open a block, up to an `End`?
+    /// Returns whether the statement opens a block that ends at an `End`.
     pub fn opens(&self) -> bool {
         matches!(
             self,
             Statement::Loop { .. } | Statement::Iteration(..) | Statement::Nest { .. } | Statement::Unless(_)
         )
     }
-    /// Words that it loads from memory.
+    /// Returns the number of 32-bit words that the statement loads from memory.
     pub fn words(&self, g: &Graph) -> i64 {
         match self {
             Statement::Wide(buffer, _, bytes, _) if g[*buffer].op == Op::Param => *bytes as i64 / 4,
@@ -116,7 +128,8 @@ impl Statement {
             _ => 0,
         }
     }
-    /// The values that it reads, or asks for; not those below index expressions that no statement defines, but those that these are of.
+    /// Calls `each` for every value that the statement reads or prefetches from. For index
+    /// expressions that no statement defines, it visits their operands as well.
     pub fn uses(&self, g: &Graph, each: &mut impl FnMut(Id)) {
         let mut expression = |id: Id| g.toposort(&[id]).into_iter().for_each(&mut *each);
         match self {
@@ -155,7 +168,8 @@ impl Statement {
     }
 }
 
-/// Defines a value, and what it needs, behind these statements, unless they are known: leaves have no statement, and accumulators one of their own.
+/// Appends the definition of a value and of its operands, except those that are known. Leaves need
+/// no statement, and accumulators have their own.
 pub fn define(g: &Graph, id: Id, known: &mut FxHashSet<Id>, out: &mut Vec<Statement>) {
     let mut stack = vec![(id, false)];
     while let Some((n, ready)) = stack.pop() {
@@ -174,13 +188,13 @@ pub fn define(g: &Graph, id: Id, known: &mut FxHashSet<Id>, out: &mut Vec<Statem
     }
 }
 
-/// Bytes of a workgroup buffer up to where the next may begin, at a multiple of 64.
+/// Returns the bytes of a workgroup buffer, rounded up to a multiple of 64.
 pub fn bytes_of(g: &Graph, local: Id) -> usize {
     let elements = g.int_value(g[local].src[0]).unwrap_or(0) as usize;
     (elements * g[local].dtype.scalar.bytes()).next_multiple_of(64)
 }
 
-/// The place of the `End` of the block that the first of these statements opens; 0 where it opens none.
+/// Returns the index of the `End` of the block that the first statement opens; 0 if it opens none.
 pub fn end_of_block(statements: &[Statement]) -> usize {
     let mut depth = 0;
     for (i, s) in statements.iter().enumerate() {
@@ -196,106 +210,112 @@ pub fn end_of_block(statements: &[Statement]) -> usize {
     statements.len()
 }
 
-/// What is asked for ahead of its use.
+/// Memory that is prefetched.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Prefetch {
-    /// The cache line so many elements behind an offset, which is a value defined before.
+    /// The cache line of one element.
     Line {
-        /// The buffer, and the offset in it.
+        /// The buffer, and an offset in it that is defined before.
         at: [Id; 2],
-        /// Elements from there.
+        /// Distance from that offset, in elements.
         ahead: i64,
     },
-    /// A share of the lines of a tile.
+    /// A share of the cache lines of a tile.
     Tile(TilePrefetch),
-    /// A span of bytes, by one instruction for the workgroup.
+    /// A span of bytes, prefetched by one instruction per workgroup.
     Span(SpanPrefetch),
 }
 
-/// Lines of a tile that one turn of some loops asks for: as many as all turns together need. Turns are counted row-major.
+/// Lines of a tile that one iteration of some loops prefetches; all iterations together cover the
+/// tile. Iterations are numbered row-major.
 #[derive(Clone, Debug, PartialEq)]
 pub struct TilePrefetch {
-    /// The buffer.
+    /// Buffer that contains the tile.
     pub buffer: Id,
-    /// Where the tile begins: index expressions of workgroup indices, and their coefficients, in elements.
+    /// Variable part of the tile's offset: index expressions of workgroup indices, with
+    /// coefficients in elements.
     pub terms: Vec<(Id, i64)>,
-    /// And a number of elements.
+    /// Constant part of the offset, in elements.
     pub from: i64,
-    /// Ranges whose indices number a turn, outermost first.
+    /// Ranges whose indices number an iteration, outermost first.
     pub turn: Vec<Id>,
-    /// Elements of a line.
+    /// Elements per line.
     pub line: i64,
-    /// Lines of a turn.
+    /// Lines per iteration.
     pub lines: i64,
 }
 
-/// Bytes of a buffer that lie together, at an address that workgroup indices and stages decide.
+/// Contiguous bytes of a buffer, at an address that depends on workgroup indices and stages.
 #[derive(Clone, Debug, PartialEq)]
 pub struct SpanPrefetch {
-    /// The buffer.
+    /// Buffer that contains the span.
     pub buffer: Id,
-    /// Loops around it, outermost first, whose indices the address depends on.
+    /// Enclosing loops, outermost first, that the address depends on.
     pub loops: Vec<Id>,
-    /// Where it begins: index expressions and their coefficients, in bytes.
+    /// Variable part of the address: index expressions, with coefficients in bytes.
     pub terms: Vec<(Id, i64)>,
-    /// And a number of bytes.
+    /// Constant part of the address, in bytes.
     pub from: i64,
-    /// Its length.
+    /// Length in bytes.
     pub bytes: i64,
 }
 
-/// A value that is added to an element of memory.
+/// An addition to elements of memory.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Addition {
-    /// The buffer.
+    /// Buffer that is added to.
     pub buffer: Id,
-    /// The offset of the element.
+    /// Offset of the first element.
     pub at: Id,
-    /// What is added there, and behind it: one value, lanes of a vector, or two halves that share a word.
+    /// Values added to consecutive elements: one value, the lanes of a vector, or two halves that
+    /// share a word.
     pub values: Vec<Id>,
-    /// A value: only threads and iterations for which it is true add anything.
+    /// Condition; threads and iterations where it is false add nothing.
     pub when: Option<Id>,
-    /// Do additions exclude one another, as others may add to the same element at the same time? Else an element's additions follow one another in one thread.
+    /// Whether the addition must be atomic, because other threads may add to the same element.
+    /// Otherwise one thread makes all additions to an element.
     pub atomic: bool,
 }
 
 impl Addition {
-    /// The values that it reads.
+    /// Returns the values that the addition reads.
     pub fn uses(&self) -> impl Iterator<Item = Id> + '_ {
         [self.at].into_iter().chain(self.values.iter().copied()).chain(self.when)
     }
 }
 
-/// A word of memory that becomes what is computed of it.
+/// A word of memory that is replaced by a function of its old value.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Update {
-    /// The buffer.
+    /// Buffer that contains the word.
     pub buffer: Id,
-    /// The offset of the word's first element.
+    /// Offset of the word's first element.
     pub at: Id,
-    /// What the word was: a load of it that no other statement defines.
+    /// Old value of the word: a load that no other statement defines.
     pub old: Id,
-    /// What is computed of that, each value from those before it and from others that statements define. The last is what the word becomes.
+    /// Computation of the new value, in order; each node uses earlier ones and values defined by
+    /// statements. The last is the new value.
     pub values: Vec<Id>,
-    /// A value: only threads and iterations for which it is true change anything.
+    /// Condition; threads and iterations where it is false change nothing.
     pub when: Option<Id>,
-    /// Do updates exclude one another, as others may change the word at the same time?
+    /// Whether the update must be atomic, because other threads may change the word at the same
+    /// time.
     pub atomic: bool,
 }
 
 impl Update {
-    /// What the word becomes.
+    /// Returns the new value of the word.
     pub fn result(&self) -> Id {
         self.values.last().copied().unwrap_or(self.old)
     }
-    /// The operation that is all that is done to the word, and with which value.
+    /// Returns the operation and its operand, if the update is a single operation.
     pub fn operation(&self, g: &Graph) -> Option<(Op, Id)> {
         match (&self.values[..], &g[self.result()].src[..]) {
             ([one], &[old, with]) if old == self.old && with != old => Some((g[*one].op, with)),
             _ => None,
         }
     }
-    /// The values that it reads.
+    /// Returns the values that the update reads.
     pub fn uses<'a>(&'a self, g: &'a Graph) -> impl Iterator<Item = Id> + 'a {
         let read = self.values.iter().flat_map(|&v| g[v].src.iter().copied());
         let others = read.filter(|s| *s != self.old && !self.values.contains(s));
@@ -308,29 +328,32 @@ impl Update {
 pub struct Code {
     /// Workgroup ranges, outermost first.
     pub globals: Vec<Id>,
-    /// Statements.
+    /// Statements of the body, in order.
     pub statements: Vec<Statement>,
-    /// Workgroup buffers: nodes, in order of their first use.
+    /// Workgroup buffers, in order of first use.
     pub locals: Vec<Id>,
-    /// Where this condition on variables and workgroup indices holds nobody reads what the workgroup computes, and it is left out.
+    /// Condition on variables and workgroup indices under which the workgroup's results are not
+    /// read; it is then skipped.
     pub skip: Option<Id>,
-    /// Where this condition on workgroup indices and memory holds, another workgroup computes the same.
+    /// Condition on workgroup indices and memory under which another workgroup computes the same
+    /// results.
     pub surplus: Option<Id>,
 }
 
-/// Linear code of a kernel: of its bodies, which share a launch, and what holds for all of them.
+/// Linear code of a kernel: its bodies, which share a launch, and the launch-wide properties.
 #[derive(Clone, Debug)]
 pub struct KernelCode {
-    /// The bodies, in the order of their workgroups.
+    /// Bodies, in the order of their workgroups.
     pub bodies: Vec<Code>,
-    /// Threads of a workgroup; 1 where a workgroup is part of one thread's work.
+    /// Threads per workgroup; 1 if a workgroup is part of one thread's work.
     pub threads: usize,
-    /// Workgroups that a unit of the machine has room for at once, at least: the device's compiler gives threads no more registers than that leaves.
+    /// Minimum number of workgroups resident per unit (occupancy); bounds the registers per thread
+    /// in the device's compiler.
     pub resident: i64,
-    /// Percent of a unit's memory that shall be shared; where none are said the driver decides.
+    /// Percentage of a unit's memory used as shared memory; `None` leaves it to the driver.
     pub shared: Option<i64>,
-    /// What every workgroup does first.
+    /// Statements that every workgroup runs first.
     pub entry: Vec<Statement>,
-    /// What a workgroup does that computes nothing: one that is left out, or comes after the last.
+    /// Statements of a workgroup that computes nothing: one that is skipped or past the last.
     pub idle: Vec<Statement>,
 }

@@ -1,6 +1,7 @@
-//! Linearise: the nests of a body as statements in order, with loops. Each value is computed once, at the outermost loop where all it
-//! depends on is known; reductions over the same ranges share a loop, and copies of an `Upcast` or `Unroll` range share what is common to
-//! them, because equal nodes are one node.
+//! Linearises the nests of a body into statements and loops.
+//! Each value is computed once, at the outermost loop where its operands are known (loop-invariant
+//! code motion). Reductions over the same ranges share a loop, and copies of an `Upcast` or
+//! `Unroll` range share common subexpressions, because equal nodes are one node.
 
 pub(crate) mod dot2_accumulate;
 mod sums;
@@ -30,20 +31,26 @@ use rustc_hash::{FxHashMap, FxHashSet};
 use std::cell::RefCell;
 use vector::{splat, vectorise};
 
-/// A CPU's vector registers that the sums of a group of integers need beside their accumulators: its words, a product, a constant. Counted, not measured.
+/// Vector registers that a group of integer sums needs besides its accumulators: words, a product
+/// and a constant. Counted, not measured.
 pub const REGISTERS_OF_INTEGER_SUMS: usize = 12;
 
-/// Sums of products of bytes that a processor adds up side by side, a term of each after the other: a quarter of its vector registers. Each has an accumulator beside that of the sum of floats
-/// which it is a term of, and words of a weight are multiplied with all of them while they are in registers. A loop over weights in the second-level cache, products a cycle of one core of Zen 5, one
-/// sum after the other and so: a vector of rows with eight tokens 82 and 93, two with four 91 and 98; two with six, whose sums leave no register for a second scale, 99 (a Xeon: 81, 81 and 92 side by
-/// side; experiments, 123).
+/// Returns how many sums of byte products a CPU accumulates interleaved, term by term: a quarter of
+/// its vector registers.
+/// Each sum needs its own accumulator besides that of the float sum that it is a term of; the words
+/// of a weight are multiplied for all sums while they are in registers.
+///
+/// Products per cycle on one Zen 5 core, with weights in L2, for separate and interleaved sums:
+/// eight tokens by one vector of rows 82 and 93, four by two 91 and 98; six by two leave no
+/// register for a second scale and reach 99 (a Xeon: 81, 81 and 92 interleaved;
+/// `docs/experiments/123`).
 pub fn integer_sums_at_once(target: &Target) -> usize {
     (target.registers / 4).max(1)
 }
 
-/// Lowers the nests of one body, which then waits for nothing and nobody.
+/// Linearises the nests of one body. Synchronisation is inserted by later passes.
 pub fn lower_body(g: &mut Graph, nests: &[Id], target: &Target) -> Code {
-    // What a tile is loaded from has its own type, and words are made of the bytes that a weight has.
+    // Nests that load MMA tiles, and nests that unpack weights into stages, do their own loads.
     let machine = &target.machine;
     let is_as_it_is = |g: &Graph, nest: Id| {
         tile_axes::ranges(g, &g[nest].src[3..], machine).is_some() || unpacked::fills_stage(g, nest, machine)
@@ -56,7 +63,7 @@ pub fn lower_body(g: &mut Graph, nests: &[Id], target: &Target) -> Code {
     let surplus = if leaves { early_exit(g, &nests) } else { None };
     let mut code = Code { globals: global_ranges(g, &nests), surplus, ..Code::default() };
     let mut stage_globals: FxHashMap<Id, Vec<Id>> = FxHashMap::default();
-    // Nests that fill stages in each iteration of a loop of the last one.
+    // Nests that fill stages in each iteration of a loop of the last nest.
     let mut filled: Vec<Filled> = Vec::new();
     let multiplied = stage_products::multiplied(g, &nests, target);
     for nest in nests {
@@ -84,7 +91,7 @@ pub fn lower_body(g: &mut Graph, nests: &[Id], target: &Target) -> Code {
             filled.push(nest);
             continue;
         }
-        // Others that stand before the nest with the loop fill stages once.
+        // Nests before the one with the loop fill stages once.
         let mut parts = if loop_fusion::has_loop(g, &nest.statements) { std::mem::take(&mut filled) } else { vec![] };
         parts.push(nest);
         let Filled { threads, statements, .. } = joined(g, parts, &multiplied, &mut code.locals, target);
@@ -95,7 +102,8 @@ pub fn lower_body(g: &mut Graph, nests: &[Id], target: &Target) -> Code {
     code
 }
 
-/// Workgroup indices that a nest depends on, itself or through stages: one is stale when a stage it reads is.
+/// Returns the workgroup indices that a nest depends on, directly or through stages. A stage is
+/// stale when a stage that it reads is.
 fn globals_of(g: &Graph, nest: Id, of_stages: &FxHashMap<Id, Vec<Id>>) -> Vec<Id> {
     let mut globals: Vec<Id> =
         g.free_ranges(nest).iter().copied().filter(|&r| g.range_kind(r) == Some(RangeKind::Global)).collect();
@@ -109,7 +117,10 @@ fn globals_of(g: &Graph, nest: Id, of_stages: &FxHashMap<Id, Vec<Id>>) -> Vec<Id
     globals
 }
 
-/// The last of these with those before it, which fill its stages in each iteration of its loop. What a thread has written itself it keeps before loads become wide ones, which may be of several parts.
+/// Joins the last nest with the preceding ones, which fill its stages in each iteration of its
+/// loop.
+/// Store forwarding runs before loads are coalesced into wide ones, because a wide load may combine
+/// several written values.
 fn joined(
     g: &mut Graph,
     mut parts: Vec<Filled>,
@@ -138,7 +149,7 @@ fn joined(
     nest
 }
 
-/// Ranges of a nest that are its threads.
+/// Returns the ranges of a nest that are mapped to threads.
 fn threads_of(g: &Graph, nest: Id, target: &Target) -> Vec<Id> {
     if target.machine.kind == MachineKind::Cpu {
         return vec![];
@@ -154,7 +165,7 @@ struct Scope {
     range: Option<Id>,
     statements: Vec<Statement>,
     defined: FxHashSet<Id>,
-    /// What a reduction's node is called after its loop.
+    /// Accumulator that holds a reduction after its loop.
     results: FxHashMap<Id, Id>,
 }
 
@@ -164,9 +175,9 @@ struct Emitter<'a> {
     scopes: Vec<Scope>,
     outer: FxHashSet<Id>,
     rescaled: Rescaled,
-    /// Stages that are filled anew in each iteration of the loop that nests share.
+    /// Stages that are refilled in each iteration of the loop that nests share.
     filled: FxHashSet<Id>,
-    /// Does computing a node take what they hold in an iteration?
+    /// Caches whether a node depends on the contents of these stages in an iteration.
     of_iteration: RefCell<FxHashMap<Id, bool>>,
 }
 
@@ -175,7 +186,8 @@ impl<'a> Emitter<'a> {
         let (scopes, rescaled, of_iteration) = (vec![Scope::default()], Rescaled::default(), RefCell::default());
         Emitter { g, target, scopes, outer, rescaled, filled, of_iteration }
     }
-    /// Is it known in an iteration of the loop that nests share alone? Its indices do not say so, as a stage has one iteration.
+    /// Returns whether a value is known only within an iteration of the shared loop. Its ranges do
+    /// not show this, because a stage holds one iteration at a time.
     fn is_of_iteration(&self, id: Id) -> bool {
         if self.filled.is_empty() {
             return false;
@@ -200,7 +212,7 @@ impl<'a> Emitter<'a> {
         let whole = Nest { buffer, offset, value, adds, closed: closed.clone() };
         let words = unpacked::words_of_stage(self.g, &whole, self.target);
         let in_words = words.as_ref().map(|(range, _)| *range);
-        // Copies for every combination of the upcast ranges.
+        // One copy for every combination of the upcast indices.
         let mut copies = vec![FxHashMap::default()];
         for &r in &closed {
             if self.g.range_kind(r) == Some(RangeKind::Upcast) && Some(r) != in_words {
@@ -228,7 +240,8 @@ impl<'a> Emitter<'a> {
                 Some(l) => {
                     let zero = self.g.int(0);
                     let at = self.g.substitute(at, &mut FxHashMap::from_iter([(l, zero)]));
-                    // A copy may be the same in all lanes, where a condition is known of it; a vector is stored all the same.
+                    // A copy may be uniform across lanes, if a condition on it is constant; a
+                    // vector is stored regardless.
                     let lanes = self.g.int_value(self.g[l].src[0]).unwrap_or(1) as u16;
                     (at, splat(self.g, v, lanes))
                 }
@@ -241,7 +254,7 @@ impl<'a> Emitter<'a> {
         let writes = stores.into_iter().map(|(at, v)| (vec![at, v], Statement::Write(buffer, at, v))).collect();
         self.looped(&closed, writes);
     }
-    /// A nest that adds to its buffer.
+    /// Emits a nest that adds to its buffer.
     fn additions(&mut self, nest: Nest) {
         let Nest { buffer, offset, value, closed, .. } = nest;
         let of_kind = |g: &Graph, kind| closed.iter().copied().filter(|&r| g.range_kind(r) == Some(kind)).collect();
@@ -252,7 +265,8 @@ impl<'a> Emitter<'a> {
             MachineKind::Cpu => of_kind(self.g, RangeKind::Vector),
             MachineKind::Gpu => vec![],
         };
-        // What all lanes share is known of each: a nest has lanes only along what it writes one behind the other, and such an index is not held within its axis.
+        // A condition that all lanes share holds for each: a nest has lanes only along consecutive
+        // elements of its output, and such an index is not clamped to its axis.
         let (when, value) = unmasked(self.g, value);
         let mut writes = Vec::new();
         for map in copies {
@@ -270,7 +284,7 @@ impl<'a> Emitter<'a> {
         }
         self.looped(&closed, writes);
     }
-    /// Writes, each with the values that it reads, in the loops of a nest.
+    /// Emits writes, each with the values that it reads, in the loops of a nest.
     fn looped(&mut self, closed: &[Id], writes: Vec<(Vec<Id>, Statement)>) {
         let is_loop = |g: &Graph, r: Id| matches!(g.range_kind(r), Some(RangeKind::Loop | RangeKind::Reduce));
         let loops: Vec<Id> = closed.iter().copied().filter(|&r| is_loop(self.g, r)).collect();
@@ -287,7 +301,7 @@ impl<'a> Emitter<'a> {
             self.close();
         }
     }
-    /// A nest that is a product of tiles.
+    /// Emits a nest that is a product of MMA tiles.
     fn tiles(&mut self, nest: Nest, copies: &[FxHashMap<Id, Id>], [row, column]: [Id; 2]) {
         let count = copies.len() as i64;
         let mut writes = Vec::new();
@@ -314,7 +328,7 @@ impl<'a> Emitter<'a> {
         out
     }
     fn open(&mut self, r: Id) {
-        // The bound is known outside.
+        // The bound is known outside the loop.
         let bound = self.g[r].src[0];
         self.all(&[bound]);
         self.scopes.push(Scope { range: Some(r), ..Scope::default() });
@@ -333,7 +347,8 @@ impl<'a> Emitter<'a> {
     fn is_defined(&self, id: Id) -> bool {
         self.scopes.iter().any(|s| s.defined.contains(&id))
     }
-    /// The scope where everything `id` depends on is known; `None` if one of its ranges is not open.
+    /// Returns the scope where all operands of `id` are known; `None` if one of its ranges is not
+    /// open.
     fn depth(&self, id: Id) -> Option<usize> {
         let mut depth = 0;
         if self.is_of_iteration(id) {
@@ -349,7 +364,7 @@ impl<'a> Emitter<'a> {
         }
         Some(depth)
     }
-    /// Defines `id` and what it needs, each at its depth.
+    /// Defines `id` and its operands, each at its depth.
     fn define(&mut self, id: Id) {
         let mut stack = vec![id];
         while let Some(&n) = stack.last() {
@@ -383,7 +398,8 @@ impl<'a> Emitter<'a> {
     }
 }
 
-/// Substitution that keeps vector nodes as they are: ranges are scalar, and index arithmetic below them is simplified.
+/// Substitutes without simplifying vector nodes; ranges are scalar, and index arithmetic below is
+/// simplified.
 fn substitute_raw(g: &mut Graph, id: Id, map: &FxHashMap<Id, Id>) -> Id {
     if map.is_empty() { id } else { g.substitute(id, &mut map.clone()) }
 }

@@ -1,6 +1,7 @@
-//! What linear code must keep to: statements that nest, values defined before they are used, sums that are read when they are done, stages that
-//! are filled before they are read, wide accesses that are aligned, threads and kernels that wait for one another (`spec/order.rs`). Debug builds check it
-//! after lowering; what fails is a bug of a pass.
+//! Rules of linear code, checked in debug builds after lowering; a violation is a bug of a pass.
+//! Statements nest; values are defined before use; reductions are read after completion; stages are
+//! filled before they are read; wide accesses are aligned; threads and kernels are synchronised
+//! (`spec/order.rs`).
 
 mod error;
 mod hoisted;
@@ -27,10 +28,10 @@ pub use widths::check_widths;
 /// Bytes of an asynchronous copy.
 const COPIES: usize = 16;
 
-/// Is this linear code? The first statement that is not.
+/// Checks linear code; returns the first statement that violates a rule.
 ///
 /// # Errors
-/// What does not hold, where, and the node that shows it.
+/// The violated rule, the index of the statement, and the offending node.
 pub fn check(g: &Graph, kernel: &KernelCode) -> Result<(), LinearError> {
     for code in &kernel.bodies {
         let mut c = Checker {
@@ -64,7 +65,7 @@ pub fn check(g: &Graph, kernel: &KernelCode) -> Result<(), LinearError> {
     Ok(())
 }
 
-/// A sum that is being added up.
+/// State of an open accumulator.
 #[derive(Default)]
 struct Sum {
     added: bool,
@@ -74,16 +75,16 @@ struct Sum {
 #[derive(Default)]
 struct Scope {
     range: Option<Id>,
-    /// How it counts.
+    /// Step of the loop.
     step: i64,
-    /// The index of an iteration that is written out.
+    /// Index value of an unrolled iteration.
     index: Option<Id>,
     defined: FxHashSet<Id>,
-    /// By the reduction that they become.
+    /// Accumulators, by the reduction that they compute.
     sums: FxHashMap<Id, Sum>,
 }
 
-/// The nest that is open.
+/// The open nest.
 struct Open {
     buffer: Id,
     written: bool,
@@ -95,18 +96,18 @@ struct Checker<'a> {
     /// Threads of a workgroup.
     workgroup: i64,
     statement: usize,
-    /// The nest's, and of each open loop.
+    /// Scopes of the open nest and of each open loop.
     scopes: Vec<Scope>,
     nest: Option<Open>,
-    /// Ranges that the open nest's threads are counted over.
+    /// Ranges mapped to threads in the open nest.
     threads: Vec<Id>,
-    /// What stands before the nests that need it.
+    /// Values hoisted out of nests.
     hoisted: Hoisted,
-    /// Do the statements stand in an `Unless`?
+    /// Whether the statements are in an `Unless`.
     guarded: bool,
-    /// Stages that nests before this one have written.
+    /// Stages written by earlier nests.
     filled: FxHashSet<Id>,
-    /// Loads that iterations hand on.
+    /// Loop-carried loads.
     carried: FxHashSet<Id>,
 }
 
@@ -125,7 +126,7 @@ impl<'a> Checker<'a> {
     fn held(&self, held: Result<(), (&'static str, Id)>) -> Checked {
         held.map_err(|(rule, id)| self.error(rule, id))
     }
-    /// What holds of a statement without a node.
+    /// Checks a rule of a statement without a node.
     fn hold_here(&self, holds: bool, rule: &'static str) -> Checked {
         let node = || format!("statement {}", self.statement);
         if holds { Ok(()) } else { Err(LinearError { rule, statement: self.statement, node: node() }) }
@@ -135,11 +136,11 @@ impl<'a> Checker<'a> {
         let read = self.g.any(id, |_, n| matches!(n.op, Op::Load | Op::Reduce));
         self.hold(known && !read, "a condition is one on variables and workgroup indices", id)
     }
-    /// Does the statement stand where one of its kind may?
+    /// Checks that the statement is allowed at this position.
     fn stands(&self, s: &Statement) -> Checked {
         let in_nest = "a statement stands in a nest";
         match s {
-            // Their own rules say where.
+            // Checked by their own rules.
             Statement::Nest { .. }
             | Statement::End
             | Statement::Barrier
@@ -224,7 +225,7 @@ impl<'a> Checker<'a> {
             Statement::Prefetch(p) => self.prefetch(p),
         }
     }
-    /// Do all threads of the workgroup come here as often?
+    /// Returns whether all threads of the workgroup reach this point equally often.
     fn all_come(&self) -> bool {
         let parted = |r: Id| self.g.free_ranges(self.g[r].src[0]).iter().any(|t| self.threads.contains(t));
         !self.scopes.iter().filter_map(|s| s.range).any(parted)
@@ -260,7 +261,7 @@ impl<'a> Checker<'a> {
         self.scopes.push(Scope::default());
         Ok(())
     }
-    /// How threads are counted, the same in a nest as in what was loaded for it before.
+    /// Checks thread indices; a nest must agree with the loads hoisted out of it.
     fn counted(&self, threads: &[ThreadIndex]) -> Checked {
         let g = self.g;
         for t in threads {
@@ -328,19 +329,19 @@ impl<'a> Checker<'a> {
         self.scopes.push(Scope { range: Some(r), index: Some(index), ..Scope::default() });
         Ok(())
     }
-    /// The open loop in steps that this index counts from, and how far it is behind it.
+    /// Returns the open stepped loop that the index counts from, and the offset from its index.
     fn round(&self, index: Id) -> Option<(&Scope, i64)> {
         let (g, n) = (self.g, &self.g[index]);
         let (first, behind) = if n.op == Op::Add { (n.src[0], g.int_value(n.src[1])?) } else { (index, 0) };
         let round = self.scopes.iter().find(|s| s.range == Some(first) && s.step > 1)?;
         Some((round, behind))
     }
-    /// Is it a range over which a loop may be opened here?
+    /// Checks that a loop over the range may be opened here.
     fn closed(&self, r: Id) -> Checked {
         let is_range = self.g[r].op == Op::Range && self.g.range_kind(r) != Some(RangeKind::Global);
         self.hold(is_range && !self.is_open(r), "a loop is over a range that is not open", r)
     }
-    /// A value that `user` reads here.
+    /// Checks that a value may be read here by `user`.
     fn value(&mut self, id: Id, user: Id) -> Checked {
         let n = &self.g[id];
         match n.op {
@@ -360,13 +361,13 @@ impl<'a> Checker<'a> {
         let defined = self.scopes.iter().any(|s| s.defined.contains(&id)) || self.hoisted.defined.contains(&id);
         self.hold(defined, "a value is defined before it is used, in a scope around it", user)
     }
-    /// The loops of a reduction.
+    /// Returns the loops of a reduction.
     fn loops_of(&self, reduction: Id) -> impl Iterator<Item = Id> + 'a {
         let g = self.g;
         let all = g[reduction].src[1..].iter().copied();
         all.filter(|&r| g.range_kind(r) != Some(RangeKind::Unroll))
     }
-    /// What a node needs, `except` apart; and that it may stand here.
+    /// Checks a node's sources, except `except`, and that the node may be here.
     fn node(&mut self, id: Id, except: Option<Id>) -> Checked {
         let g = self.g;
         if let Some(rule) = nodes::broken(g, &g[id], &self.threads) {
@@ -377,9 +378,9 @@ impl<'a> Checker<'a> {
                 Op::Load if i == 0 && self.left_before(id) => {}
                 Op::Load | Op::TileLoad if i == 0 => self.readable(s, id)?,
                 Op::MmaShared if g[s].op == Op::Local && g.scalar(s).is_half() => self.readable(s, id)?,
-                // Of a ring, which copies fill (`rings.rs`).
+                // A ring buffer, which copies fill (`rings.rs`).
                 Op::MmaShared if g[s].op == Op::Local => {}
-                // Threads of a range, not its index.
+                // The range of the threads, not its index.
                 Op::Fold if i == 1 => {}
                 _ if Some(s) == except => {}
                 _ => self.value(s, id)?,
@@ -387,12 +388,12 @@ impl<'a> Checker<'a> {
         }
         Ok(())
     }
-    /// Is it a load of what the iteration before has left in a stage that a loop carries?
+    /// Returns whether the load reads the previous iteration's value of a carried stage.
     fn left_before(&self, load: Id) -> bool {
         let before = |r: Id| Slot::from_offset(self.g, self.g[load].src[1], r) == Some(Slot::Before);
         self.shared_loop().is_some_and(before)
     }
-    /// The loop that nests share, where it is open.
+    /// Returns the shared loop, if it is open.
     fn shared_loop(&self) -> Option<Id> {
         self.scopes.iter().filter_map(|s| s.range).find(|&r| self.g.range_kind(r) == Some(RangeKind::Fused))
     }
@@ -435,13 +436,13 @@ impl<'a> Checker<'a> {
         };
         let own = g[update].src.contains(&acc) && g[update].dtype == g[acc].dtype;
         self.hold(own, "an update adds to its accumulator", update)?;
-        // A range that counts rounds of another's iterations stands for that one.
+        // A range that counts groups of another range's iterations stands for that range.
         let inner = &self.scopes[at + 1..];
         let rounds: FxHashSet<Id> =
             inner.iter().filter_map(|s| s.index).flat_map(|i| g.free_ranges(i).to_vec()).collect();
         let inner: Vec<Id> = inner.iter().filter_map(|s| s.range).filter(|r| !rounds.contains(r)).collect();
         let of_sum = inner.iter().all(|&r| self.loops_of(sum).any(|l| l == r));
-        // What it has so far may be multiplied in a loop that nests share, before anything is added.
+        // In a shared loop, the accumulated value may be rescaled before terms are added.
         let is_scaled = g[update].op == Op::Mul && self.shared_loop().is_some_and(|r| inner == [r]);
         let inside = is_scaled || self.loops_of(sum).all(|r| inner.contains(&r));
         self.hold(inside && of_sum, "an accumulator is added to in the loops of its reduction", acc)?;

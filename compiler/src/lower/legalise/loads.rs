@@ -1,8 +1,10 @@
-//! Legalise: loads that a machine has not, from those that it has. A machine whose least type has two or four bytes reads a byte as part of a word; one that computes with words alone adds up narrow
-//! numbers in words.
+//! Legalises loads: replaces loads of types that a machine lacks by loads of words.
+//! A machine whose narrowest type has two or four bytes reads a byte as part of a word; one that
+//! computes with 32-bit words only also accumulates narrow numbers in words.
 //!
-//! Loads alone: a byte that is written needs a word that other threads may write at the same time, so kernels write one only where the machine can
-//! write parts of words (`spec/widths.rs` says so), and their dialect has the text.
+//! Only loads are rewritten. Writing a byte would rewrite a word that other threads may write at
+//! the same time. Kernels write bytes only on machines that can write parts of words
+//! (`spec/widths.rs` checks it), and the dialect prints those writes.
 
 use super::types::sum_in_words;
 use gristmill_uop::linear::Linear;
@@ -11,10 +13,10 @@ use gristmill_uop::{Arg, Graph, Id, Op, Scalar};
 use rustc_hash::FxHashMap;
 use smallvec::smallvec;
 
-/// Bits of a byte.
 const BITS: i64 = 8;
 
-/// A nest, or a value, with loads, and sums, of the machine's types alone. As it was where all are.
+/// Replaces the loads, and the reductions, of types that the machine lacks. Returns `nest`
+/// unchanged if there are none.
 pub fn loads(g: &mut Graph, nest: Id, target: &Target) -> Id {
     let least = target.machine.least_bytes as i64;
     if least == 1 && !target.machine.words_alone {
@@ -41,19 +43,21 @@ pub fn loads(g: &mut Graph, nest: Id, target: &Target) -> Id {
     g.substitute(nest, &mut map)
 }
 
-/// Is that a load that the machine has: as wide as its least type, at a multiple of its size?
+/// Returns whether the machine has the load: at least as wide as its narrowest type, at a multiple
+/// of its size.
 pub fn is_whole(g: &Graph, buffer: Id, at: Id, scalar: Scalar, least: i64) -> bool {
     let bytes = scalar.bytes() as i64;
     bytes >= least && is_multiple(g, at, g.unit_bytes(buffer), bytes)
 }
 
-/// Is the address of an offset in such units a multiple of so many bytes, whatever its indices are?
+/// Returns whether the offset, in units of `unit` bytes, is a multiple of `bytes` for all values of
+/// its indices.
 pub fn is_multiple(g: &Graph, at: Id, unit: i64, bytes: i64) -> bool {
     let sum = offset(g, at);
     std::iter::once(sum.constant).chain(sum.terms.iter().map(|t| t.1)).all(|c| c * unit % bytes == 0)
 }
 
-/// The sum that an offset is. Parts of one in 64 bits that fit in 32 are sums in these.
+/// Returns the offset as a linear sum, looking through casts from 32 to 64 bits.
 pub fn offset(g: &Graph, at: Id) -> Linear {
     let sum = g.linear(at);
     let mut out = Linear { constant: sum.constant, ..Linear::default() };
@@ -66,34 +70,36 @@ pub fn offset(g: &Graph, at: Id) -> Linear {
     out
 }
 
-/// The words through which a buffer's bytes are read. A word may reach beyond the buffer's last byte: memory comes in larger pieces.
+/// Words through which a buffer's bytes are read. A word may extend past the buffer's last byte:
+/// allocations are rounded up.
 struct Words {
     buffer: Id,
-    /// Bytes of the buffer's own elements, in which offsets count.
+    /// Bytes per element of the buffer, the unit of offsets.
     unit: i64,
     bytes: i64,
     scalar: Scalar,
 }
 
 impl Words {
-    /// Of a buffer; none where its elements are words themselves.
+    /// Returns the words of a buffer; `None` if its elements are already words.
     fn for_buffer(g: &Graph, buffer: Id, least: i64) -> Option<Words> {
         let (unit, packed) = (g.unit_bytes(buffer), matches!(g[buffer].arg, Arg::Packed(..)));
         let (bytes, scalar) = match (packed, unit < least, least) {
             (false, false, _) => return None,
             (true, _, 2) => (2, Scalar::U16),
-            // Of bytes that are not packed, and of halves, one reads words of 32 bits or none.
+            // Unpacked bytes and halves can only be read through 32-bit words.
             _ => (4, Scalar::U32),
         };
         Some(Words { buffer, unit, bytes, scalar })
     }
 
-    /// A value, whose bytes are put together, at an offset.
+    /// Returns the value at an offset, assembled from its bytes.
     fn value(&self, g: &mut Graph, at: Id, scalar: Scalar) -> Id {
         let bytes = scalar.bytes() as i64;
         let unit = g.int(self.unit);
         let first = g.mul(at, unit);
-        // Whole words of a value that is wider, single bytes where that cannot be known.
+        // Reads whole words, or the whole value, where the alignment is known, and single bytes
+        // otherwise.
         let step = if bytes > self.bytes && is_multiple(g, first, 1, self.bytes) { self.bytes } else { 1 };
         let step = if bytes < self.bytes && is_multiple(g, first, 1, bytes) { bytes } else { step };
         let mut bits = g.int_of(Scalar::U32, 0);
@@ -108,12 +114,13 @@ impl Words {
         from_bits(g, bits, scalar)
     }
 
-    /// So many bytes of a word, at a byte of the buffer which is a multiple of them, as the low bits of a u32.
+    /// Returns `bytes` bytes at byte offset `place`, a multiple of `bytes`, in the low bits of a
+    /// u32.
     fn part(&self, g: &mut Graph, place: Id, bytes: i64) -> Id {
         let (size, unit) = (g.int(self.bytes), g.int(self.unit));
         let number = g.idiv(place, size);
         let start = g.mul(number, size);
-        // Whole: units divide words.
+        // Exact: the unit divides the word size.
         let at = g.idiv(start, unit);
         let word = g.load(self.buffer, at, self.scalar);
         let word = g.cast(word, Scalar::U32);
@@ -129,7 +136,7 @@ impl Words {
     }
 }
 
-/// The value whose bits those are, in the low ones of a u32.
+/// Reinterprets the low bits of a u32 as a value of the type.
 fn from_bits(g: &mut Graph, bits: Id, scalar: Scalar) -> Id {
     if scalar == Scalar::Bool {
         let zero = g.int_of(Scalar::U32, 0);

@@ -1,6 +1,8 @@
-//! Words: for a machine that computes with numbers of 32 bits by arithmetic alone, and with whole numbers of 64 bits where those do not fit. Of what others have of narrower numbers wider ones are
-//! computed, and rounded or wrapped; exponentials and logarithms are polynomials. Each value is of words then: a narrow whole number in one, a half as its bits, an index in 32 bits where its bounds
-//! say that it fits.
+//! Legalises types for a machine that computes with 32-bit numbers only, and with 64-bit integers
+//! where 32 bits do not suffice.
+//! Operations on narrower types are computed in wider ones and then rounded or wrapped;
+//! exponentials and logarithms become polynomials. Afterwards every value is a word: a narrow
+//! integer in one word, a half as its bits, an index in 32 bits where its bounds show that it fits.
 
 mod bytes;
 mod conversions;
@@ -21,7 +23,7 @@ use smallvec::smallvec;
 
 use word_types::{in_a_word, made, type_of};
 
-/// The body's statements in words, whose buffers are accessed so.
+/// Legalises the statements of a body; `accesses` says how the kernel accesses its buffers.
 pub fn legalise_types(g: &mut Graph, code: Code, accesses: &AllAccesses) -> Code {
     let mut w = Words { r: Rewriting::new(g), accesses };
     let globals = code.globals.iter().map(|&r| w.word(r)).collect();
@@ -30,7 +32,8 @@ pub fn legalise_types(g: &mut Graph, code: Code, accesses: &AllAccesses) -> Code
     Code { statements: w.r.out, globals, skip, ..code }
 }
 
-/// Statements in words which have that value beside those that they define; and what other values are called then.
+/// Legalises statements that use `known`, a value that is already defined. Also returns the
+/// legalised forms of `values`.
 pub fn in_words(g: &mut Graph, statements: Vec<Statement>, known: Id, values: &[Id]) -> (Vec<Statement>, Vec<Id>) {
     let accesses = AllAccesses::default();
     let mut w = Words { r: Rewriting::new(g), accesses: &accesses };
@@ -43,7 +46,7 @@ pub fn in_words(g: &mut Graph, statements: Vec<Statement>, known: Id, values: &[
     (w.r.out, values)
 }
 
-/// An expression that no statement defines, in words.
+/// Legalises an expression that no statement defines.
 pub fn expression_in_words(g: &mut Graph, id: Id) -> Id {
     Words { r: Rewriting::new(g), accesses: &AllAccesses::default() }.word(id)
 }
@@ -54,7 +57,7 @@ struct Words<'a> {
 }
 
 impl Words<'_> {
-    /// A statement in words.
+    /// Appends the legalised form of a statement.
     fn statement(&mut self, s: &Statement) {
         match s {
             Statement::Define(id) => drop(self.defined(*id)),
@@ -116,13 +119,14 @@ impl Words<'_> {
     fn threads(&mut self, all: &[ThreadIndex]) -> Vec<ThreadIndex> {
         all.iter().map(|t| ThreadIndex { range: self.word(t.range), ..*t }).collect()
     }
-    /// A value in words, which has a statement from here on.
+    /// Returns the legalised value, defined by a statement from here on.
     fn defined(&mut self, id: Id) -> Id {
         let word = self.word(id);
         self.r.define(word);
         word
     }
-    /// A new value of an accumulator, in the type that this has. A product of bytes that is added to it may take two.
+    /// Updates an accumulator in the accumulator's legalised type. A product of bytes may take two
+    /// updates.
     fn accumulate(&mut self, acc: Id, value: Id) {
         let (acc, n) = (self.word(acc), self.r.g[value].clone());
         let own = self.r.g[acc].dtype;
@@ -156,7 +160,7 @@ impl Words<'_> {
         needs.into_iter().for_each(|s| self.r.define(s));
         self.r.push(Statement::Accumulate(acc, value));
     }
-    /// A value in words: that of its sources'.
+    /// Returns the legalised form of a value, and of its sources.
     fn word(&mut self, id: Id) -> Id {
         if let Some(&word) = self.r.values.get(&id) {
             return word;
@@ -166,7 +170,7 @@ impl Words<'_> {
             Op::Param | Op::Local => id,
             Op::Const => conversions::constant(self.r.g, id),
             Op::Reduce => {
-                // What it is called by, and its loops.
+                // A reduction is only a name here: its ranges are legalised, its terms are kept.
                 let mut src = n.src.clone();
                 src[1..].iter_mut().for_each(|r| *r = self.word(*r));
                 self.typed(id, src)
@@ -179,7 +183,8 @@ impl Words<'_> {
                 self.r.g.intern(Node { src: smallvec![first, sum], dtype, ..n })
             }
             Op::Range => {
-                // A bound of which less is known than of the indices below it may be longer than these.
+                // A bound may have a wider type than the indices below it, if less is known of the
+                // bound.
                 let (bound, own) = (n.src[0], type_of(self.r.g, id));
                 let bound = self.word(bound);
                 let bound = conversions::retyped(self.r.g, bound, own);
@@ -193,13 +198,14 @@ impl Words<'_> {
         self.r.values.insert(id, word);
         word
     }
-    /// The same operation on such sources, in the type that it has in words.
+    /// Returns the same operation on new sources, in its legalised type.
     fn typed(&mut self, id: Id, src: Sources) -> Id {
         let n = self.r.g[id].clone();
         let dtype = if n.dtype.lanes > 1 { n.dtype } else { type_of(self.r.g, id).one() };
         self.r.g.intern(Node { src, dtype, ..n })
     }
-    /// An operation on words. No rule is tried: what is written is what is computed.
+    /// Returns an operation on legalised sources. Nodes are interned without simplification, so the
+    /// code computes exactly what is built here.
     fn operation(&mut self, id: Id, src: Sources) -> Id {
         let (n, to) = (self.r.g[id].clone(), type_of(self.r.g, id));
         let own = n.dtype.scalar;
@@ -232,7 +238,9 @@ impl Words<'_> {
     }
 }
 
-/// A sum of narrow numbers, or a maximum of halves, of such terms, in a wider type; none where its own will do, as for a maximum of whole numbers, which of none is the least of that type.
+/// Returns a sum of narrow numbers, or any reduction of halves, computed in a wider type. `None` if
+/// the own type suffices, e.g. for a maximum of integers, whose identity is the least value of its
+/// type.
 pub fn sum_in_words(g: &mut Graph, reduce: Id, terms: Id) -> Option<Id> {
     let n = g[reduce].clone();
     let own = n.dtype.scalar;

@@ -1,36 +1,37 @@
-//! How a kernel's statements access its buffers and stages, as far as that decides what their elements are.
+//! How a kernel's statements access its buffers and stages; determines the element types of their
+//! arrays.
 
 use super::Statement;
 use gristmill_uop::{DType, Graph, Id, Op, Scalar};
 use rustc_hash::FxHashMap;
 
-/// How a buffer or a stage is accessed.
+/// How one buffer or stage is accessed.
 #[derive(Clone, Copy, Default, Debug)]
 pub struct Accesses {
-    /// Words of the narrowest of the wide loads from it.
+    /// Words of the narrowest wide load; `None` without wide loads.
     pub words: Option<usize>,
-    /// Is it written?
+    /// Whether a statement writes it.
     pub written: bool,
-    /// Are parts of words written by themselves, or do threads add to one word?
+    /// Whether parts of words are written separately, or threads add atomically.
     pub parts: bool,
-    /// Are halves written that are no two of one word?
+    /// Whether halves are written that do not form the two halves of one word.
     pub halves: bool,
-    /// What subgroups load from it, or write there, as whole matrices.
+    /// Type of the matrices that subgroups load from it or write to it.
     pub matrices: Option<DType>,
 }
 
-/// How statements access each buffer.
+/// Accesses of each buffer.
 #[derive(Default)]
 pub struct AllAccesses(FxHashMap<Id, Accesses>);
 
 impl AllAccesses {
-    /// How they access that one: by loads of single words where nothing else is known.
+    /// Returns the accesses of a buffer; the default is loads of single words.
     pub fn of(&self, buffer: Id) -> Accesses {
         self.0.get(&buffer).copied().unwrap_or_default()
     }
 }
 
-/// How these statements access what.
+/// Collects the accesses of these statements by buffer.
 pub fn accesses<'a>(g: &Graph, statements: impl Iterator<Item = &'a Statement>) -> AllAccesses {
     let mut all: FxHashMap<Id, Accesses> = FxHashMap::default();
     for s in statements {

@@ -1,11 +1,11 @@
-//! Linear code as text, for people: `gristmill kernels --stage linear`.
+//! Prints linear code as text, for `gristmill kernels --stage linear`.
 
 use super::{Addition, Code, KernelCode, Prefetch, Statement, Update};
 use gristmill_uop::text::print_node;
 use gristmill_uop::{Arg, Graph, Id, Op};
 use std::fmt::Write;
 
-/// A kernel: what holds for all its workgroups, and its bodies.
+/// Prints a kernel: its launch-wide properties and its bodies.
 pub fn print_kernel(g: &Graph, code: &KernelCode) -> String {
     let mut out = String::new();
     if code.threads > 1 {
@@ -28,8 +28,8 @@ pub fn print_kernel(g: &Graph, code: &KernelCode) -> String {
     out
 }
 
-/// The statements of a body, one a line, indented by the blocks around them. Nodes bear their numbers in `g`, which
-/// statements before them define; parameters, variables and workgroup indices come first.
+/// Prints the statements of a body, one per line, indented by block. Nodes are named by their
+/// number in `g`; parameters, variables and workgroup indices come first.
 pub fn print(g: &Graph, code: &Code) -> String {
     let mut out = String::new();
     for id in leaves(g, code) {
@@ -58,7 +58,6 @@ pub fn print(g: &Graph, code: &Code) -> String {
     out
 }
 
-/// A statement's line.
 fn line(g: &Graph, statement: &Statement) -> String {
     match statement {
         Statement::Define(id) => print_node(g, *id),
@@ -68,7 +67,7 @@ fn line(g: &Graph, statement: &Statement) -> String {
             format!("loop {} {step}{unroll}{{", print_node(g, *range))
         }
         Statement::Iteration(range, index) => format!("iteration %{} = {} {{", range.0, value(g, *index)),
-        // An accumulator's second source is the reduction that it becomes the value of.
+        // An accumulator's second source is the reduction whose value it accumulates.
         Statement::Accumulator(id) => {
             let (first, result) = (value(g, g[*id].src[0]), value(g, g[*id].src[1]));
             format!("accumulator %{} = {first}, in the end {result}", id.0)
@@ -119,7 +118,7 @@ fn line(g: &Graph, statement: &Statement) -> String {
     }
 }
 
-/// What a statement without operands says.
+/// Returns the text of a statement without operands.
 fn words(statement: &Statement) -> &'static str {
     match statement {
         Statement::Barrier => "barrier",
@@ -132,14 +131,13 @@ fn words(statement: &Statement) -> &'static str {
     }
 }
 
-/// Values that are added where others were.
 fn addition(g: &Graph, Addition { buffer, at, values, when, atomic }: &Addition) -> String {
     let how = if *atomic { "atomically " } else { "" };
     let when = when.map(|when| format!(" if {}", value(g, when))).unwrap_or_default();
     format!("%{}[{}] {how}+= {}{when}", buffer.0, value(g, *at), values_of(g, values))
 }
 
-/// A word that is changed, and how it is: the values that are computed of it, in order.
+/// Prints an update of a word: its old value and the nodes computed from it, in order.
 fn update(g: &Graph, of: &Update) -> String {
     let how = if of.atomic { "atomically " } else { "" };
     let when = of.when.map(|when| format!(" if {}", value(g, when))).unwrap_or_default();
@@ -147,13 +145,12 @@ fn update(g: &Graph, of: &Update) -> String {
     format!("%{}[{}] {how}<- {{ {} }}{when}", of.buffer.0, value(g, of.at), values.join("; "))
 }
 
-/// Operands, one after the other.
 fn values_of(g: &Graph, values: &[Id]) -> String {
     let values: Vec<String> = values.iter().map(|&v| value(g, v)).collect();
     values.join(", ")
 }
 
-/// The loads that a wide one stands for, each with its byte in it.
+/// Prints the loads that a wide load replaces, each with its byte offset.
 fn defined(parts: &[(Id, usize)]) -> String {
     let parts: Vec<String> = parts.iter().map(|p| format!("%{} at {}", p.0.0, p.1)).collect();
     parts.join(", ")
@@ -193,7 +190,8 @@ fn prefetch(g: &Graph, p: &Prefetch) -> String {
     }
 }
 
-/// What is known before the first statement: buffers, variables and workgroup indices, in the order of their numbers.
+/// Returns the nodes known before the first statement: buffers, variables and workgroup indices, by
+/// number.
 fn leaves(g: &Graph, code: &Code) -> Vec<Id> {
     let mut roots: Vec<Id> = code.globals.clone();
     roots.extend(code.skip);
@@ -237,7 +235,7 @@ fn leaves(g: &Graph, code: &Code) -> Vec<Id> {
     leaves
 }
 
-/// An index expression that no statement defines: its node, and in brackets those that it is of.
+/// Prints an index expression that no statement defines, as nested operations.
 fn expression(g: &Graph, id: Id) -> String {
     match g[id].op {
         Op::Const | Op::Var | Op::Range | Op::Param | Op::Local => value(g, id),
@@ -248,7 +246,7 @@ fn expression(g: &Graph, id: Id) -> String {
     }
 }
 
-/// A value as an operand.
+/// Prints a value as an operand.
 fn value(g: &Graph, id: Id) -> String {
     match &g[id].arg {
         Arg::Int(v) if g[id].op == Op::Const => v.to_string(),

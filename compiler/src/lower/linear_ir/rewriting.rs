@@ -1,46 +1,46 @@
-//! Statements that are rewritten one after the other: with other values in place of some, and with what these need before them.
+//! Rewrites a statement list: replaces values by others, and inserts the definitions that the new
+//! values need.
 
 use super::{Addition, Statement, define};
 use gristmill_uop::{Graph, Id, Node, RangeKind};
 use rustc_hash::{FxHashMap, FxHashSet};
 
-/// Statements of a body as far as they are rewritten.
+/// State of a rewrite of one body's statements.
 pub struct Rewriting<'a> {
-    /// What the values are nodes of.
     pub g: &'a mut Graph,
-    /// The statements.
+    /// Statements emitted up to now.
     pub out: Vec<Statement>,
-    /// Values in place of others.
+    /// Replacement of each replaced value.
     pub values: FxHashMap<Id, Id>,
-    /// What is defined where the last statement stands.
+    /// Values defined at the current position.
     known: FxHashSet<Id>,
-    /// What each open block has defined.
+    /// Values defined in each open block.
     scopes: Vec<Vec<Id>>,
-    /// The largest number of a range.
+    /// Largest range number in use.
     ranges: u32,
 }
 
 impl<'a> Rewriting<'a> {
-    /// Without any.
+    /// Creates a rewrite with no statements and no replacements.
     pub fn new(g: &'a mut Graph) -> Rewriting<'a> {
         let (values, known) = (FxHashMap::default(), FxHashSet::default());
         let ranges = (0..g.len() as u32).map(|i| g.range_number(Id(i))).max().unwrap_or(0);
         Rewriting { g, out: vec![], values, known, scopes: vec![vec![]], ranges }
     }
-    /// Says that a value is defined by no statement.
+    /// Marks a value as defined without a statement.
     pub fn knows(&mut self, id: Id) {
         self.known.insert(id);
     }
-    /// A range that no statement has.
+    /// Creates a range with an unused number.
     pub fn range(&mut self, bound: Id, kind: RangeKind) -> Id {
         self.ranges += 1;
         self.g.range(bound, self.ranges, kind)
     }
-    /// The value in place of another.
+    /// Returns the replacement of a value, or the value itself.
     pub fn value(&self, id: Id) -> Id {
         self.values.get(&id).copied().unwrap_or(id)
     }
-    /// What a statement computes, of the values in place of its sources: that very node.
+    /// Returns the node with its sources replaced, interned without simplification.
     pub fn node(&mut self, id: Id) -> Id {
         let n = &self.g[id];
         if self.values.contains_key(&id) || !n.src.iter().any(|s| self.values.contains_key(s)) {
@@ -51,7 +51,7 @@ impl<'a> Rewriting<'a> {
         self.values.insert(id, new);
         new
     }
-    /// Defines a value, and what it needs, unless they are known.
+    /// Defines a value and its operands, unless they are known.
     pub fn define(&mut self, id: Id) {
         let before = self.out.len();
         define(self.g, id, &mut self.known, &mut self.out);
@@ -59,7 +59,7 @@ impl<'a> Rewriting<'a> {
             self.out[before..].iter().filter_map(|s| if let Statement::Define(id) = s { Some(*id) } else { None });
         self.scopes.last_mut().expect("a scope is open").extend(new);
     }
-    /// A statement as it is.
+    /// Appends a statement unchanged, and tracks definitions and blocks.
     pub fn push(&mut self, s: Statement) {
         let defined: Vec<Id> = match &s {
             Statement::Define(id) => vec![*id],
@@ -80,11 +80,11 @@ impl<'a> Rewriting<'a> {
         scope.extend(defined.into_iter().filter(|id| self.known.insert(*id)));
         self.out.push(s);
     }
-    /// A statement with the values in place of its own, unless it defines what is known.
+    /// Appends a statement with its values replaced, unless it defines a known value.
     pub fn replaced(&mut self, s: &Statement) {
         let s = match s {
             Statement::Define(id) => Statement::Define(self.node(*id)),
-            // A sum is what it is called by, also where its terms are others.
+            // A sum keeps its name, even if its terms are replaced.
             Statement::Accumulator(acc) => Statement::Accumulator(self.node(*acc)),
             Statement::Accumulate(acc, value) => Statement::Accumulate(self.value(*acc), self.node(*value)),
             Statement::Wide(buffer, at, bytes, parts) => {
@@ -102,7 +102,7 @@ impl<'a> Rewriting<'a> {
 }
 
 impl Statement {
-    /// With other values in place of those that it reads.
+    /// Returns the statement with its operands replaced.
     fn replaced(&self, new: &impl Fn(Id) -> Id) -> Statement {
         match self {
             Statement::Write(buffer, at, value) => Statement::Write(*buffer, new(*at), new(*value)),

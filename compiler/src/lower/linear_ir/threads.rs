@@ -1,35 +1,37 @@
-//! How the threads of a workgroup are counted over the ranges of a nest. It is said here alone: dialects print it, the interpreter runs it, and lowering to
-//! a warp's products relies on it.
+//! Mapping of the threads of a workgroup to the ranges of a nest. This is its single definition:
+//! dialects print it, the interpreter runs it, and lowering to MMA products relies on it.
 
 use gristmill_uop::{Arg, Graph, Id, Node, Op, RangeKind, Sources};
 use rustc_hash::FxHashMap;
 use smallvec::smallvec;
 
-/// The index that a thread has of a range: its number, divided and then counted round, each where it is needed.
+/// The index of a range that belongs to a thread: `(thread / divide) % modulo`, where each step is
+/// optional.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ThreadIndex {
-    /// The range.
+    /// Range that is indexed.
     pub range: Id,
-    /// Threads from one index to the next.
+    /// Threads between consecutive indices; `None` means 1.
     pub divide: Option<i64>,
-    /// Indices before they begin again.
+    /// Number of indices, after which they repeat; `None` if they never repeat.
     pub modulo: Option<i64>,
 }
 
 impl ThreadIndex {
-    /// The index of that thread.
+    /// Returns the index that a thread has.
     pub fn of(&self, thread: i64) -> i64 {
         let at = thread / self.stride();
         self.modulo.map_or(at, |n| at % n)
     }
-    /// Threads from one index to the next: so far apart are those that a fold over the range combines.
+    /// Returns the distance in threads between consecutive indices; lanes that a subgroup reduction
+    /// over the range combines are this far apart.
     pub fn stride(&self) -> i64 {
         self.divide.unwrap_or(1)
     }
 }
 
-/// How `threads` threads are counted over these ranges, which are in the order of their numbers: row-major. A range of all threads is counted apart, and
-/// so are lanes behind the first of several groups.
+/// Maps `threads` threads row-major to these ranges, which are sorted by number. A range of all
+/// threads is mapped on its own, and so are lanes after the first of several groups.
 pub fn count(g: &Graph, ranges: &[Id], threads: i64) -> Vec<ThreadIndex> {
     let bound = |r: Id| g.int_value(g[r].src[0]).unwrap_or_else(|| panic!("threads of {:?} cannot be counted", g[r]));
     let is_group = |r: Id| g.range_kind(r) == Some(RangeKind::Vector);
@@ -39,7 +41,7 @@ pub fn count(g: &Graph, ranges: &[Id], threads: i64) -> Vec<ThreadIndex> {
         let mut out = Vec::new();
         for &range in ranges.iter().rev() {
             let modulo = Some(bound(range));
-            // Lanes outside all groups are whole copies of these.
+            // Lanes outside all groups each contain a whole copy of the groups.
             if is_group(range) || g.range_number(range) < g.range_number(groups[0]) {
                 out.push(ThreadIndex { range, divide: Some(stride), modulo });
                 stride *= bound(range);
@@ -65,8 +67,9 @@ pub fn count(g: &Graph, ranges: &[Id], threads: i64) -> Vec<ThreadIndex> {
     ranges.iter().map(index).collect()
 }
 
-/// Do the lanes that fold a sum of `nest` differ in nothing but their terms? Where the terms depend on another range that the same threads are counted over, a lane
-/// adds terms of its neighbour's index: the sum is wrong for all.
+/// Returns whether the lanes that reduce a sum of `nest` differ only in their terms.
+/// If the terms depend on another range that shares the same threads, a lane adds terms of its
+/// neighbour's index and the sum is wrong.
 pub fn folds_alike(g: &Graph, nest: Id, counted: &[ThreadIndex]) -> bool {
     let of = |r: Id| counted.iter().find(|t| t.range == r);
     let end = |t: &ThreadIndex| t.stride() * t.modulo.unwrap_or(i64::MAX / t.stride());
@@ -77,7 +80,8 @@ pub fn folds_alike(g: &Graph, nest: Id, counted: &[ThreadIndex]) -> bool {
     })
 }
 
-/// Reductions over lanes that are threads: each thread's own part, and the parts folded. Of the sums of a product, which are a vector, each is folded by itself.
+/// Splits reductions over lanes that are threads into each thread's partial sum and a subgroup
+/// reduction. For an MMA product, whose sums are a vector, each element is reduced by itself.
 pub fn folded(g: &mut Graph, value: Id) -> Id {
     let mut map: FxHashMap<Id, Id> = FxHashMap::default();
     let lane_of = |g: &Graph, n: &Node| {
@@ -96,7 +100,7 @@ pub fn folded(g: &mut Graph, value: Id) -> Id {
             Some(lane) => {
                 let mut own = src;
                 own.retain(|r| *r != lane);
-                // Products are added to an accumulator, also where there is no loop.
+                // Products are added to an accumulator even without a loop.
                 let is_product = node.dtype.lanes > 1;
                 let alone = own.len() == 1 && !is_product;
                 let part = if alone { own[0] } else { g.intern(Node { src: own, ..node.clone() }) };

@@ -1,18 +1,22 @@
-//! Sums of four products of bytes in 16 bits: where no instruction adds four products at once, one multiplies bytes and adds two
-//! neighbours in 16 bits, and another one adds two of those in 32. The second is needed once for as many words as 16 bits hold:
-//! `Σ dot4(a, b) = halves(dot2(a, b, dot2(…)))`.
+//! Accumulates several byte dot products in 16 bits, for machines without an instruction that adds
+//! four byte products to 32 bits. Such machines multiply bytes and add two neighbours in 16 bits,
+//! then add pairs of these in 32 bits.
+//! The second step is needed only once for as many words as 16 bits can hold: `Σ dot4(a, b) =
+//! halves(dot2(a, b, dot2(…)))`.
 
 use crate::ir::nest::identity;
 use gristmill_uop::{Arg, Graph, Id, Op, ReduceOp};
 
-/// The most that one product of a code up to `most` with a signed byte adds to a half of a word.
+/// Returns the largest amount that one product of codes up to `most` with signed bytes adds to a
+/// 16-bit half.
 fn reach(most: i64) -> i64 {
     2 * 128 * most
 }
 
-/// The terms of accumulators, with those that are [`Op::Dot4`] of small bytes joined, as many as 16 bits hold.
+/// Joins the [`Op::Dot4`] terms of each accumulator whose bytes are small, as many as 16 bits hold.
 pub fn dot2_accumulate(g: &mut Graph, terms: Vec<(Id, Id, ReduceOp)>) -> Vec<(Id, Id, ReduceOp)> {
-    // The word in which each accumulator's terms are added at present: its place among the results, and what it may hold so far.
+    // For each accumulator, the word that currently collects its terms: its index among the
+    // results, and the largest value that it may hold.
     let mut open: Vec<(Id, usize, i64)> = Vec::new();
     let mut joined: Vec<(Id, Id, ReduceOp)> = Vec::new();
     for (acc, term, op) in terms {
@@ -53,7 +57,7 @@ mod tests {
     use gristmill_uop::Scalar;
     use gristmill_uop::fold::{dot2, dot4, halves};
 
-    /// Words of largest bytes, joined: how many `halves` come out, and that each holds its sum.
+    /// For bytes up to `most`: the number of joined `halves`, and the value of their total.
     #[test]
     fn as_many_products_are_joined_as_sixteen_bits_hold() {
         for (most, words, expected) in [(3, 8, 1), (15, 8, 1), (16, 8, 2), (31, 8, 2), (63, 8, 4), (127, 8, 8)] {
@@ -64,7 +68,7 @@ mod tests {
             let (a, b) = (word(most), word(0x80));
             let terms: Vec<_> = (0..words)
                 .map(|i| {
-                    // Words that are told apart, so that equal nodes are not one.
+                    // Distinct words, so that equal nodes are not merged.
                     let (a, b) = (g.param(i + 1, &[], Scalar::U32), g.param(i + 100, &[], Scalar::U32));
                     (acc, g.dot4(a, b, none, most), ReduceOp::Add)
                 })

@@ -1,4 +1,4 @@
-//! Reductions: which can be added up now, in which loops, and what is opened and closed for them.
+//! Emits reductions: selects those that are ready, and opens and closes their loops.
 
 use super::dot2_accumulate;
 use super::updates::{AccumulatorUpdate, interleaved, multiplies_unpacked, terms};
@@ -11,7 +11,7 @@ use rustc_hash::{FxHashMap, FxHashSet};
 use smallvec::smallvec;
 
 impl Emitter<'_> {
-    /// Defines all of `roots`.
+    /// Defines all of `roots`, reductions first.
     pub(super) fn all(&mut self, roots: &[Id]) {
         self.reductions(roots, true);
         self.reductions(roots, false);
@@ -19,17 +19,20 @@ impl Emitter<'_> {
             self.define(r);
         }
     }
-    /// Defines the reductions below `roots`, each at its depth, those that others need before them; equal ranges at equal depth together.
-    /// With `loops`, only those that need a loop: the others are straight code, which may come later.
+    /// Emits the reductions below `roots`, each at its depth and after those that it needs;
+    /// reductions with equal ranges and depth share a loop.
+    /// With `loops`, only those that need a loop: the others are straight-line code, which may come
+    /// later.
     fn reductions(&mut self, roots: &[Id], loops: bool) {
         while let Some(group) = self.ready(roots, loops) {
             self.reduce(&group);
         }
     }
-    /// Reductions below `roots` that can be computed now and of which none needs another one first.
+    /// Returns a group of reductions below `roots` that are ready: none needs another open
+    /// reduction first.
     fn ready(&self, roots: &[Id], loops: bool) -> Option<Vec<Id>> {
         let g = &*self.g;
-        // Nodes that are not yet defined, in order; stop at what is.
+        // Undefined nodes below the roots, in topological order.
         let mut order = Vec::new();
         let mut seen = FxHashSet::default();
         let mut stack: Vec<(Id, bool)> = roots.iter().rev().map(|&r| (r, false)).collect();
@@ -46,7 +49,7 @@ impl Emitter<'_> {
                 stack.push((s, false));
             }
         }
-        // Open reductions below each node: does it need one first?
+        // Whether a node depends on an open reduction.
         let mut needs: FxHashMap<Id, bool> = FxHashMap::default();
         let mut first: Option<(Vec<Id>, usize)> = None;
         let mut group = Vec::new();
@@ -73,24 +76,26 @@ impl Emitter<'_> {
         }
         (!group.is_empty()).then_some(group)
     }
-    /// Is it added up without a loop?
+    /// Returns whether a reduction is fully unrolled, without a loop.
     fn is_straight(&self, reduce: Id) -> bool {
         self.g[reduce].src[1..].iter().all(|&r| self.g.range_kind(r) == Some(RangeKind::Unroll))
     }
-    /// Most sums like this one that are added up together.
+    /// Returns the largest number of reductions like this one that are computed together.
     fn most_at_once(&self, reduce: Id) -> usize {
         let terms = self.g[reduce].src[0];
         match self.is_straight(reduce) {
             true if self.is_of_bytes(reduce) => integer_sums_at_once(self.target),
             true => 1,
-            // Sums of integer sums need registers beside their own: more than there are go into another loop.
+            // A loop over integer sums takes registers of its own; reductions beyond the register
+            // budget go into another loop.
             false if self.g.any(terms, |_, n| n.op == Op::Reduce) => {
                 self.target.registers.saturating_sub(REGISTERS_OF_INTEGER_SUMS).max(1)
             }
             false => usize::MAX,
         }
     }
-    /// Is it a processor's sum of products of bytes, added up without a loop? A GPU's compiler chooses their order itself.
+    /// Returns whether it is a CPU's unrolled sum of byte products. On a GPU the device's compiler
+    /// schedules them.
     fn is_of_bytes(&self, reduce: Id) -> bool {
         let node = &self.g[reduce];
         node.op == Op::Reduce
@@ -98,7 +103,8 @@ impl Emitter<'_> {
             && self.target.machine.kind == MachineKind::Cpu
             && self.is_straight(reduce)
     }
-    /// The updates in runs of one, or of as many as wait for sums of bytes that are added up side by side.
+    /// Splits updates into runs: of single updates, or of as many as wait for byte sums that are
+    /// interleaved.
     fn runs(&self, updates: Vec<AccumulatorUpdate>) -> Vec<Vec<AccumulatorUpdate>> {
         let waits = |u: &AccumulatorUpdate| u.needs.iter().any(|&need| self.g.any(need, |n, _| self.is_of_bytes(n)));
         let of_bytes: Vec<bool> = updates.iter().map(waits).collect();
@@ -116,7 +122,7 @@ impl Emitter<'_> {
         }
         runs
     }
-    /// Accumulators take their new values, each directly behind what it needs, which has no loops.
+    /// Emits accumulator updates, each directly after its operands, which need no loops.
     fn add_up(&mut self, updates: Vec<AccumulatorUpdate>) {
         for run in self.runs(updates) {
             let all: Vec<Id> = run.iter().flat_map(|u| u.needs.iter().copied()).collect();
@@ -129,10 +135,10 @@ impl Emitter<'_> {
             }
         }
     }
-    /// A loop that computes all reductions of the group.
+    /// Emits one loop that computes all reductions of the group.
     fn reduce(&mut self, group: &[Id]) {
         let depth = self.depth(group[0]).expect("the group is ready");
-        // Loops inside the current ones wait; this one goes before them.
+        // Suspends the loops inside the current depth; the new loop goes before them.
         let inner = self.scopes.split_off(depth + 1);
         let ranges: Vec<Id> = self.g[group[0]].src[1..].to_vec();
         let unrolled: Vec<Id> =
@@ -171,7 +177,8 @@ impl Emitter<'_> {
         let updates = values.into_iter().zip(known);
         let updates: Vec<AccumulatorUpdate> =
             updates.map(|(term, known)| AccumulatorUpdate::for_term(self.g, term, known)).collect();
-        // Loops first, shared by all; then each term as late as possible, so that few values wait in registers.
+        // Emits shared loops first, then each term as late as possible to keep register pressure
+        // low.
         let all: Vec<Id> = updates.iter().flat_map(|u| u.needs.iter().copied()).collect();
         self.reductions(&all, true);
         self.add_up(updates);
@@ -185,7 +192,7 @@ impl Emitter<'_> {
         }
         self.scopes.extend(inner);
     }
-    /// Opens the loops of these accumulators, the one that nests share before the others.
+    /// Opens the loops of these accumulators, with the loop that nests share outermost.
     fn open_all(&mut self, mut loops: Vec<Id>, accumulators: &[(Id, Id, ReduceOp)]) {
         loops.sort_by_key(|&r| self.g.range_kind(r) != Some(RangeKind::Fused));
         for r in loops {
@@ -195,7 +202,8 @@ impl Emitter<'_> {
             }
         }
     }
-    /// Multiplies accumulators that are rescaled in each iteration of the loop that was opened.
+    /// Multiplies the accumulators that are rescaled in each iteration of the loop just opened
+    /// (online softmax).
     fn rescale(&mut self, accumulators: &[(Id, Id, ReduceOp)]) {
         for &(id, acc, _) in accumulators {
             let Some(factor) = self.rescaled.factor(self.g, id) else { continue };

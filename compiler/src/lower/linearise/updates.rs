@@ -1,10 +1,10 @@
-//! How sums take their terms: each as an accumulator's new value, in an order in which none waits for another.
+//! Turns reduction terms into accumulator updates, in an order that avoids dependent chains.
 
 use gristmill_uop::{Arg, Graph, Id, Node, Op, ReduceOp, Sources};
 use rustc_hash::FxHashMap;
 use smallvec::smallvec;
 
-/// A new value of an accumulator, and what must be defined before it.
+/// A new value of an accumulator, and the values that must be defined before it.
 pub struct AccumulatorUpdate {
     pub acc: Id,
     pub value: Id,
@@ -12,12 +12,13 @@ pub struct AccumulatorUpdate {
 }
 
 impl AccumulatorUpdate {
-    /// How an accumulator takes a term: by an op that adds as it multiplies, where the term is one that nobody else has computed (`known`).
+    /// Returns the update of an accumulator by a term: by a multiply-add operation, unless the term
+    /// is already computed elsewhere (`known`).
     pub fn for_term(g: &mut Graph, (acc, term, op): (Id, Id, ReduceOp), known: bool) -> AccumulatorUpdate {
         let n = g[term].clone();
         let adds = op == ReduceOp::Add && !known;
         let last = n.src.len().saturating_sub(1);
-        // Ops whose last source is the sum they add to.
+        // Operations whose last source is the sum that they add to.
         let dot = matches!(n.op, Op::Dot4 | Op::SignedDot4 | Op::Halves) && g.int_value(n.src[last]) == Some(0);
         if adds && (matches!(n.op, Op::MmaHalf | Op::MmaShared | Op::TileMma) || dot) {
             let needs = n.src[..last].to_vec();
@@ -34,7 +35,7 @@ impl AccumulatorUpdate {
     }
 }
 
-/// The terms of a sum of floats that is added up: each goes to the accumulator by itself.
+/// Visits the terms of a float sum; each is accumulated by itself.
 pub fn terms(g: &Graph, value: Id, op: ReduceOp, each: &mut impl FnMut(Id)) {
     let n = &g[value];
     if op == ReduceOp::Add && n.op == Op::Add && n.dtype.scalar.is_float() {
@@ -46,13 +47,13 @@ pub fn terms(g: &Graph, value: Id, op: ReduceOp, each: &mut impl FnMut(Id)) {
     }
 }
 
-/// Is it a product of halves that are unpacked for it?
+/// Returns whether the value is an MMA product of halves that are unpacked for it.
 pub fn multiplies_unpacked(g: &Graph, value: Id) -> bool {
     g[value].op == Op::MmaHalf && g[g[value].src[0]].op == Op::ScaledPair
 }
 
-/// Terms of several sums, the first of each before the second of any: what one product has unpacked the next ones use while it is in registers, and none waits for
-/// the one before it.
+/// Interleaves the terms of several sums: the first term of each, then the second of each. Unpacked
+/// operands are reused while they are in registers, and successive products are independent.
 pub fn interleaved(values: Vec<(Id, Id, ReduceOp)>) -> Vec<(Id, Id, ReduceOp)> {
     let mut of_sum: FxHashMap<Id, usize> = FxHashMap::default();
     let mut numbered: Vec<(usize, (Id, Id, ReduceOp))> = values

@@ -1,5 +1,7 @@
-//! Lanes: a range of kind `Vector` or `VectorReduce` becomes vector-typed ops. A load along the range is one vector load; what does not
-//! depend on it stays scalar and is splatted where it meets a vector; anything else is packed lane by lane, which is always legal.
+//! Vectorises ranges of kind `Vector` and `VectorReduce`.
+//! A load along the range is one vector load. A value that does not depend on the range stays
+//! scalar, and is splatted where it meets a vector. Anything else is packed lane by lane, which is
+//! always legal.
 
 use gristmill_uop::fold::{self, Value};
 use gristmill_uop::target::Target;
@@ -8,18 +10,18 @@ use rustc_hash::FxHashMap;
 use smallvec::smallvec;
 use std::sync::Arc;
 
-/// Entries of a lookup table that fits a register.
+/// Entries of a lookup table that fits in a vector register.
 const TABLE: i64 = 16;
 
-/// `id` without vector ranges.
+/// Returns `id` with its vector ranges replaced by vector operations.
 pub fn vectorise(g: &mut Graph, id: Id, target: &Target) -> Id {
     let mut v = Vectoriser { g, table_lookup: target.machine.table_lookup, memo: FxHashMap::default() };
-    // The lanes of the nest itself, if it has any.
+    // The nest's own lane range, if it has one.
     let lane = v.g.free_ranges(id).iter().copied().find(|&r| v.g.range_kind(r) == Some(RangeKind::Vector));
     v.value(id, lane)
 }
 
-/// `x` in all of so many lanes, unless it has them.
+/// Splats `x` to `lanes` lanes, unless it already has them.
 pub fn splat(g: &mut Graph, x: Id, lanes: u16) -> Id {
     if g[x].dtype.lanes == lanes {
         return x;
@@ -44,7 +46,7 @@ impl Vectoriser<'_> {
     fn splat(&mut self, x: Id, lanes: u16) -> Id {
         splat(self.g, x, lanes)
     }
-    /// The image of `id`: a vector if it depends on `lane`.
+    /// Returns the vectorised form of `id`: a vector if it depends on `lane`.
     fn value(&mut self, id: Id, lane: Option<Id>) -> Id {
         if let Some(&v) = self.memo.get(&(id, lane)) {
             return v;
@@ -60,7 +62,7 @@ impl Vectoriser<'_> {
         let n = self.g[id].clone();
         if src == n.src { id } else { self.g.intern(Node { src, ..n }) }
     }
-    /// A node outside any lanes; reductions inside may have lanes of their own.
+    /// Rebuilds a node outside any lanes; reductions below it may have their own lanes.
     fn scalar(&mut self, id: Id) -> Id {
         let n = self.g[id].clone();
         if n.op == Op::Reduce {
@@ -89,7 +91,7 @@ impl Vectoriser<'_> {
         let dtype = n.dtype.with_lanes(lanes);
         match n.op {
             Op::Range => self.g.intern(Node { op: Op::Lanes, dtype, src: smallvec![], arg: Arg::None }),
-            // A narrow index is made narrow, not narrowed.
+            // Creates 32-bit lane indices directly instead of narrowing 64-bit ones.
             Op::Cast if n.src[0] == lane && n.dtype.scalar == Scalar::I32 => {
                 self.g.intern(Node { op: Op::Lanes, dtype, src: smallvec![], arg: Arg::None })
             }
@@ -117,7 +119,7 @@ impl Vectoriser<'_> {
                 }
                 self.packed(id, lane, lanes)
             }
-            // One in memory is looked up once for all lanes that share the index.
+            // A table in memory is looked up per lane; lanes with the same index share a lookup.
             Op::Table if matches!(&n.arg, Arg::Ints(t) if t.len() as i64 > TABLE) => self.packed(id, lane, lanes),
             Op::Reduce => {
                 let value = self.value(n.src[0], Some(lane));
@@ -136,11 +138,12 @@ impl Vectoriser<'_> {
             _ => self.packed(id, lane, lanes),
         }
     }
-    /// An integer that is a function of four bits, as an index (of which only those bits count) and the table of its values: what a
-    /// description masks, shifts its zero and converts is then one lookup, whatever the format.
+    /// Rewrites an integer function of four bits as an index, of which only those bits count, and a
+    /// table of its values. The masking, zero point and conversion of any quantisation format
+    /// become one lookup.
     fn as_table(&self, id: Id) -> Option<(Id, Arc<[i32]>)> {
         let g = &*self.g;
-        // Down through operations with constants, to the bits.
+        // Walks down through operations with constants to the four bits.
         let mut chain = Vec::new();
         let mut at = id;
         loop {
@@ -175,7 +178,7 @@ impl Vectoriser<'_> {
                 }
             })
         };
-        // A float holds these exactly.
+        // Only entries that a float represents exactly.
         let table: Option<Vec<i32>> =
             (0..TABLE).map(|i| entry(i).filter(|v| v.abs() <= 1 << 24).map(|v| v as i32)).collect();
         Some((at, table?.into()))
@@ -185,7 +188,7 @@ impl Vectoriser<'_> {
         let mut map = FxHashMap::from_iter([(lane, c)]);
         self.g.substitute(id, &mut map)
     }
-    /// Lane by lane.
+    /// Packs the values of the lanes, computed one by one.
     fn packed(&mut self, id: Id, lane: Id, lanes: u16) -> Id {
         let dtype = self.g[id].dtype.with_lanes(lanes);
         let mut src = Sources::new();

@@ -1,10 +1,13 @@
-//! Workgroups that repeat another one. Where data says how many there is something to do for, a launch has as many as there may be, and those beyond the last
-//! read and write what the last does (`kernel/workgroup.rs`): once it is known how many there are they have nothing to do.
+//! Early exit of workgroups that repeat another one.
+//! If the amount of work is known only from data, a launch has the largest number of workgroups,
+//! and those past the last useful one compute the same as it (`kernel/workgroup.rs`). Once the
+//! amount is read, they can exit.
 
 use gristmill_uop::{Graph, Id, Op, RangeKind};
 use rustc_hash::{FxHashMap, FxHashSet};
 
-/// A condition on workgroup indices and on what kernels before this one have written, of which it holds that a workgroup of these nests repeats another.
+/// Returns a condition under which a workgroup of these nests repeats another. It depends on
+/// workgroup indices and on memory that earlier kernels have written.
 pub fn early_exit(g: &mut Graph, nests: &[Id]) -> Option<Id> {
     let order = g.toposort(nests);
     let mut users: FxHashMap<Id, FxHashSet<Id>> = FxHashMap::default();
@@ -29,7 +32,7 @@ pub fn early_exit(g: &mut Graph, nests: &[Id]) -> Option<Id> {
     })
 }
 
-/// Is it read from memory, the same for every workgroup?
+/// Returns whether the value is read from memory and is the same for every workgroup.
 fn is_read(g: &Graph, id: Id) -> bool {
     let order = g.toposort(&[id]);
     let plain = |n: &Id| match g[*n].op {

@@ -1,11 +1,11 @@
-//! Iterations that are written out one after the other, for a machine whose own compiler is told of no number of them: it keeps loops in which memory is loaded, whose iterations then wait for
-//! it one after the other.
+//! Unrolls loops before the device's compiler, for machines whose compiler takes no unroll factor.
+//! It would keep loops with loads, whose iterations then wait for memory one after the other.
 
 use crate::lower::linear_ir::rewriting::Rewriting;
 use crate::lower::linear_ir::{Code, Statement, end_of_block};
 use gristmill_uop::{Graph, Id, RangeKind};
 
-/// The body's statements without loops of which several iterations are to be written out.
+/// Unrolls the loops of a body that have an unroll factor.
 pub fn full_unroll(g: &mut Graph, code: Code) -> Code {
     let mut of = WrittenOut { r: Rewriting::new(g) };
     of.statements(&code.statements);
@@ -31,11 +31,13 @@ impl WrittenOut<'_> {
             at += 1;
         }
     }
-    /// Is an index so many iterations behind the last still a number of 32 bits? A loop of which that is not known is left as it is, since its indices could wrap, or take 64 bits that a machine may lack.
+    /// Returns whether indices up to `copies` past the last fit in 32 bits. Otherwise the loop is
+    /// kept: its indices could wrap, or need 64 bits, which the machine may lack.
     fn fits(&self, range: Id, copies: i64) -> bool {
         self.r.g.max_of(self.r.g[range].src[0]) <= i64::from(i32::MAX) - copies
     }
-    /// A loop of rounds of so many iterations, and what is no whole round behind it. Of a known number that is less than two rounds there is no loop.
+    /// Emits a loop over groups of `copies` iterations, and the remaining iterations after it. A
+    /// known count below two groups is unrolled completely.
     fn rounds(&mut self, range: Id, copies: i64, body: &[Statement]) {
         let bound = self.r.g[range].src[0];
         let count = self.r.g.int_value(bound);
@@ -60,7 +62,7 @@ impl WrittenOut<'_> {
             }
         }
     }
-    /// A loop up to that bound, in such steps.
+    /// Emits a loop up to a bound, in steps of `step`.
     fn counted(&mut self, bound: Id, step: i64, body: impl FnOnce(&mut Self, Id)) {
         self.r.define(bound);
         let range = self.r.range(bound, RangeKind::Loop);
@@ -68,7 +70,7 @@ impl WrittenOut<'_> {
         body(self, range);
         self.r.push(Statement::End);
     }
-    /// The iteration so many behind one.
+    /// Emits the iteration at index `first + behind`.
     fn iteration(&mut self, range: Id, first: Id, behind: i64, body: &[Statement]) {
         let behind = self.r.g.int(behind);
         let index = self.r.g.add(first, behind);

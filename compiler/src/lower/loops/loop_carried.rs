@@ -1,18 +1,22 @@
-//! What a loop that nests share carries from one iteration to the next (`loop_fusion.rs`). A stage that is filled by a reduction over the loop, a maximum or a sum, is
-//! filled anew in each iteration, from what the iteration before has left and the terms of this one: it has two slots, of which one is read while the other is written.
+//! Loop-carried reductions of a loop that nests share (`loop_fusion.rs`).
+//! A stage that holds a maximum or a sum over the loop is updated in each iteration, from its
+//! previous value and the terms of the iteration. It has two slots (a double buffer): one is read
+//! while the other is written.
 //!
-//! Terms that are multiples of 2^-m, m being the maximum over the whole loop, are added up before that is known (Milakov and Gimelshein, 2018; FlashAttention, Dao et
-//! al., 2022): with the maximum so far, and a sum (`Op::Rescaled`) is multiplied by 2^(before - now) in each iteration.
+//! Terms that are multiples of 2^-m, where m is the maximum over the whole loop, are accumulated
+//! before m is known (online softmax: Milakov and Gimelshein, 2018; FlashAttention, Dao et al.,
+//! 2022). They use the running maximum, and the sum (`Op::Rescaled`) is multiplied by 2^(before -
+//! now) in each iteration.
 
 use crate::ir::nest::{Nest, identity, replaced};
 use gristmill_uop::{Arg, Graph, Id, Node, Op, RangeKind, ReduceOp, Scalar, Sources};
 use rustc_hash::FxHashMap;
 use smallvec::smallvec;
 
-/// The slots of stages that are carried through a loop.
+/// Slots of a stage that a loop carries.
 const SLOTS: i64 = 2;
 
-/// Nests whose stages that a loop carries have slots.
+/// Gives slots to the stages that a loop carries.
 pub fn loop_carried(g: &mut Graph, nests: Vec<Id>) -> Vec<Id> {
     let all: FxHashMap<Id, Carried> = nests.iter().filter_map(|&nest| Carried::from_nest(g, nest)).collect();
     if all.is_empty() {
@@ -22,7 +26,8 @@ pub fn loop_carried(g: &mut Graph, nests: Vec<Id>) -> Vec<Id> {
     nests.into_iter().map(|nest| slots.nest(g, nest)).collect()
 }
 
-/// Which of a carried stage's slots an offset is in, as seen from an iteration of the loop: the one that the iteration before has filled, or its own.
+/// Slot of a carried stage, relative to an iteration: the one written by the previous iteration, or
+/// the iteration's own.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Slot {
     Before,
@@ -30,7 +35,8 @@ pub enum Slot {
 }
 
 impl Slot {
-    /// Where the slot's number is the index of the loop, counted from what is filled first.
+    /// Returns the slot of an offset, whose slot number is the loop's index or that plus one,
+    /// modulo the slots.
     pub fn from_offset(g: &Graph, offset: Id, range: Id) -> Option<Slot> {
         let number = |n: Id| match g[n].op {
             Op::Mod if g.int_value(g[n].src[1]) == Some(SLOTS) => Some(g.linear(g[n].src[0])),
@@ -42,7 +48,8 @@ impl Slot {
             _ => None,
         })
     }
-    /// As the next iteration sees it, which fills again what the one before has filled.
+    /// Returns the same slot as the next iteration sees it. With two slots, the previous slot
+    /// becomes that iteration's own.
     pub fn passed(self) -> Slot {
         match self {
             Slot::Own => Slot::Before,
@@ -55,13 +62,14 @@ impl Slot {
 #[derive(Clone, Copy)]
 struct Carried {
     stage: Id,
-    /// Elements of a slot.
+    /// Elements per slot.
     size: i64,
     range: Id,
 }
 
 impl Carried {
-    /// The stage that a nest fills by a reduction over a loop that nests share.
+    /// Returns the stage that a nest fills by a reduction over a shared loop, with its carried
+    /// form.
     fn from_nest(g: &mut Graph, nest: Id) -> Option<(Id, Carried)> {
         let Nest { buffer, value, .. } = Nest::from_store(g, nest);
         if g[buffer].op != Op::Local {
@@ -73,20 +81,20 @@ impl Carried {
         let stage = g.intern(Node { op: Op::Local, dtype, src: smallvec![elements], arg });
         Some((buffer, Carried { stage, size, range }))
     }
-    /// An offset in the slot of that number.
+    /// Returns the offset within slot `number % SLOTS`.
     fn at(&self, g: &mut Graph, offset: Id, number: Id) -> Id {
         let (slots, size) = (g.int(SLOTS), g.int(self.size));
         let slot = g.modulo(number, slots);
         let begin = g.mul(slot, size);
         g.add(offset, begin)
     }
-    /// In the slot that an iteration fills.
+    /// Returns the offset within the slot that an iteration writes.
     fn own(&self, g: &mut Graph, offset: Id) -> Id {
         let one = g.int(1);
         let next = g.add(self.range, one);
         self.at(g, offset, next)
     }
-    /// What the iteration before has left there; of the first what changes nothing.
+    /// Returns the value left by the previous iteration; the reduction's identity in the first.
     fn carried_value(&self, g: &mut Graph, offset: Id, op: ReduceOp) -> Id {
         let at = self.at(g, offset, self.range);
         let dtype = g[self.stage].dtype;
@@ -96,7 +104,7 @@ impl Carried {
     }
 }
 
-/// The loop that nests share among the ranges of a reduction.
+/// Returns the loop that nests share, if it is among the ranges of a reduction.
 fn shared_range(g: &Graph, reduction: Id) -> Option<Id> {
     let n = &g[reduction];
     let is_shared = |r: &Id| g.range_kind(*r) == Some(RangeKind::Fused);
@@ -124,7 +132,8 @@ impl Slots {
         };
         n.store(g)
     }
-    /// What a node of a carried stage's nest is in an iteration, which combines its terms with what was there.
+    /// Rewrites a node of a carried stage's nest for one iteration: its terms are combined with the
+    /// previous value.
     fn combined(&self, g: &mut Graph, id: Id, own: Carried, offset: Id) -> Option<Id> {
         let n = g[id].clone();
         if n.op == Op::Rescaled {
@@ -138,7 +147,7 @@ impl Slots {
         let before = own.carried_value(g, offset, op);
         Some(g.build(op.combine(), n.dtype, smallvec![before, terms], Arg::None))
     }
-    /// A reduction over the loop as one over the terms of an iteration.
+    /// Rewrites a reduction over the loop as one over the terms of an iteration.
     fn of_iteration(&self, g: &mut Graph, id: Id) -> Option<Id> {
         let range = shared_range(g, id)?;
         let Arg::Reduce(op, _) = g[id].arg else { return None };
@@ -146,7 +155,8 @@ impl Slots {
         let terms = self.in_iteration(g, g[id].src[0]);
         Some(if rest.is_empty() { terms } else { g.reduce_ranges(terms, &rest, op) })
     }
-    /// Of the nest that has the loop inside, what a node of its value is: in the loop, and behind it.
+    /// Rewrites a node in the value of the nest that contains the loop. Terms inside the loop read
+    /// the iteration's slot; values after it read the last slot.
     fn in_loop_and_behind(&self, g: &mut Graph, id: Id) -> Option<Id> {
         let n = g[id].clone();
         match n.op {
@@ -169,7 +179,7 @@ impl Slots {
             _ => None,
         }
     }
-    /// A value with what this iteration has filled.
+    /// Rewrites loads of carried stages to read the slot of the current iteration.
     fn in_iteration(&self, g: &mut Graph, value: Id) -> Id {
         replaced(g, value, |g, id| self.current(g, id))
     }
@@ -179,7 +189,8 @@ impl Slots {
         let at = of.own(g, n.src[1]);
         Some(g.load(of.stage, at, n.dtype))
     }
-    /// What a sum of multiples of 2^-m is multiplied by when m, a carried maximum, grows.
+    /// Returns the factor 2^(before - now) of a sum of multiples of 2^-m when m, a carried maximum,
+    /// grows.
     fn factor(&self, g: &mut Graph, most: Id) -> Id {
         let n = g[most].clone();
         let Some(of) = self.all.get(&n.src[0]).filter(|_| n.op == Op::Load) else {

@@ -1,6 +1,7 @@
-//! A loop that the nests of a workgroup share (`RangeKind::Fused`): nests that fill stages for each of its iterations, and the last one, which adds up what is in them. Their
-//! loops are fused into one, and a stage is contracted to a single iteration: it is filled anew in each, between barriers. So a sum over a long cache keeps nothing of
-//! what it is made of.
+//! Fuses the loops of a workgroup's nests that share a range (`RangeKind::Fused`): nests that fill
+//! stages for each iteration, and the last nest, which reduces over them.
+//! Each stage is contracted to a single iteration: it is refilled in each, between barriers. A
+//! reduction over a long KV cache thus materialises none of its terms.
 
 use crate::ir::nest::{Nest, replaced};
 use crate::lower::linear_ir::threads::ThreadIndex;
@@ -11,13 +12,15 @@ use gristmill_uop::{Graph, Id, Node, Op, RangeKind};
 use rustc_hash::{FxHashMap, FxHashSet};
 use smallvec::smallvec;
 
-/// The loop in each of whose iterations a nest fills a stage anew, if it is such a nest.
+/// Returns the shared loop in each of whose iterations the nest refills a stage; `None` for other
+/// nests.
 pub fn filled_in(g: &Graph, nest: Id) -> Option<Id> {
     let is_stage = g[g[nest].src[0]].op == Op::Local;
     g[nest].src[3..].iter().copied().find(|&r| is_stage && g.range_kind(r) == Some(RangeKind::Fused))
 }
 
-/// Nests whose stages have one iteration of the loop that nests share: as many elements as one is apart from the next.
+/// Contracts the stages filled in a shared loop to one iteration: a stage gets as many elements as
+/// the stride of the loop.
 pub fn contracted(g: &mut Graph, nests: Vec<Id>) -> Vec<Id> {
     let mut stages: FxHashMap<Id, (Id, Id)> = FxHashMap::default();
     for &nest in &nests {
@@ -51,25 +54,28 @@ pub fn contracted(g: &mut Graph, nests: Vec<Id>) -> Vec<Id> {
     nests.into_iter().map(contract).collect()
 }
 
-/// Is the loop that nests share among these statements?
+/// Returns whether these statements contain the shared loop.
 pub fn has_loop(g: &Graph, statements: &[Statement]) -> bool {
     statements.iter().any(|s| is_loop(g, s))
 }
 
-/// Is it that loop?
+/// Returns whether the statement begins the shared loop.
 pub fn is_loop(g: &Graph, s: &Statement) -> bool {
     matches!(s, Statement::Loop { range, .. } if g.range_kind(*range) == Some(RangeKind::Fused))
 }
 
-/// A nest that fills a stage in each iteration, or has the loop: what it fills, how its threads are counted, and its statements.
+/// A nest that fills a stage in each iteration, or that contains the loop: its stage, thread
+/// indices and statements.
 pub struct Filled {
     pub stage: Id,
     pub threads: Vec<ThreadIndex>,
     pub statements: Vec<Statement>,
 }
 
-/// The statements of the nest that has the loop, with those of nests before it at the beginning of each iteration, and barriers between what threads write to a stage
-/// and what others read: also behind the loop, and where it is run again.
+/// Fuses preceding nests into the loop of the last one: their statements run at the start of each
+/// iteration.
+/// Inserts barriers between writes to a stage and reads by other threads, also after the loop and
+/// for repeated runs of the loop.
 pub fn fused(g: &Graph, statements: Vec<Statement>, before: &[Filled]) -> Vec<Statement> {
     let mut out = Vec::with_capacity(statements.len());
     let mut pending = Pending::default();
@@ -96,7 +102,8 @@ pub fn fused(g: &Graph, statements: Vec<Statement>, before: &[Filled]) -> Vec<St
     without_repeated(out)
 }
 
-/// The statements of an iteration apart: tiles that are loaded from memory, with what tells where they lie, which need not wait until stages are filled; and the others.
+/// Splits an iteration's statements into loads of MMA tiles from memory with their addresses, which
+/// need no stage, and the others.
 fn tiles_of_memory(g: &Graph, statements: &[Statement]) -> (Vec<Statement>, Vec<Statement>) {
     let is_tile = |id: Id| g[id].op == Op::TileLoad && g[g[id].src[0]].op == Op::Param;
     let tiles: Vec<Id> = statements
@@ -108,7 +115,8 @@ fn tiles_of_memory(g: &Graph, statements: &[Statement]) -> (Vec<Statement>, Vec<
     statements.iter().cloned().partition(|s| matches!(s, Statement::Define(id) if needed.contains(id)))
 }
 
-/// An iteration of these parts. What is pending where the loop begins, or the iteration before has left, is what they wait for, too.
+/// Emits an iteration with these parts. Barriers also cover accesses pending before the loop and
+/// from the previous iteration; iterates to a fixed point.
 fn iteration(g: &Graph, parts: &[&[Statement]], pending: &mut Pending) -> Vec<Statement> {
     loop {
         let mut now = pending.clone();

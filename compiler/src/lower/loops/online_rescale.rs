@@ -1,17 +1,18 @@
-//! Sums in a loop that nests share that are multiplied by something in each iteration (`loop_carried.rs`): which accumulators, and by what in each lane.
+//! Collects which accumulators of a shared loop are rescaled in each iteration (`loop_carried.rs`),
+//! with the factor of each lane.
 
 use crate::ir::nest::replaced;
 use gristmill_uop::{Arg, Graph, Id, Node, Op, RangeKind, Sources};
 use rustc_hash::FxHashMap;
 
-/// What reductions are multiplied by: of a product's sums, each by itself.
+/// Rescale factors of reductions, by lane of an MMA product's sums.
 #[derive(Default)]
 pub struct Rescaled {
     factors: FxHashMap<Id, FxHashMap<i64, Id>>,
 }
 
 impl Rescaled {
-    /// A value of one element without what is rescaled, which is kept here.
+    /// Removes the `Rescaled` operations from a scalar value and records their factors.
     pub fn without(&mut self, g: &mut Graph, value: Id) -> Id {
         for n in g.toposort(&[value]) {
             if g[n].op == Op::Rescaled {
@@ -20,7 +21,7 @@ impl Rescaled {
         }
         replaced(g, value, |g, n| (g[n].op == Op::Rescaled).then(|| g[n].src[0]))
     }
-    /// The sums that a value is made of, by their lanes.
+    /// Records the factor for every sum in a value, by lane.
     fn note(&mut self, g: &Graph, value: Id, factor: Id) {
         let mut stack = vec![(value, 0)];
         while let Some((n, lane)) = stack.pop() {
@@ -34,7 +35,8 @@ impl Rescaled {
             }
         }
     }
-    /// What a reduction is multiplied by: of a vector a vector, in whose other lanes is nothing that is read.
+    /// Returns a reduction's factor: a vector for a vector, in which lanes without a factor are 1
+    /// and are not read.
     pub fn factor(&self, g: &mut Graph, reduction: Id) -> Option<Id> {
         let of_lanes = self.factors.get(&reduction)?;
         let dtype = g[reduction].dtype;

@@ -1,5 +1,5 @@
-//! How many iterations of a GPU's loops are written out one after the other: as many as have loads that can wait for memory together in the registers
-//! that the launch's plan leaves them.
+//! Chooses the unroll factors of GPU loops: as many iterations as can have their loads in flight
+//! together in the registers that the launch plan leaves.
 
 use crate::cost::occupancy::REGISTERS_PER_LOADED_WORD;
 use crate::lower::linear_ir::{Statement, end_of_block};
@@ -8,12 +8,14 @@ use gristmill_uop::launch::LaunchPlan;
 use gristmill_uop::target::Target;
 use gristmill_uop::{Arg, Graph, Id, Op, RangeKind};
 
-/// Words that a few iterations of a sum load together, for each that the plan lets wait: of weights alone where they read any, as activations are in a cache already (Youtu's down
-/// projection of one token, whose loop of two has more words of codes than of weights: 1,072 tokens a second on an H100 with both together, 1,007 one after the other). In all they load no more
-/// words than a thread has registers: with more, eight sequences of GLM keep 8 values of a thread in memory, as an H200's assembler says.
+/// Words per word of the plan's budget that a few iterations of a sum may load together. If there
+/// are weights, only these count, as activations are cached.
+/// Youtu's down projection of one token, with more words of codes than of weights: 1,072 tok/s on
+/// an H100 with two iterations together, 1,007 without. The total stays within a thread's
+/// registers: above, GLM with eight sequences spills 8 values per thread (H200).
 const WORDS_TOGETHER: i64 = 2;
 
-/// `statements` with a number of copies at every loop.
+/// Sets the unroll factor of every loop.
 pub fn unroll(g: &Graph, statements: Vec<Statement>, plan: &LaunchPlan, target: &Target) -> Vec<Statement> {
     let copies = Copies { g, plan, short: target.statements_of_a_wait() };
     let mut out = statements;
@@ -29,51 +31,60 @@ pub fn unroll(g: &Graph, statements: Vec<Statement>, plan: &LaunchPlan, target: 
 struct Copies<'a> {
     g: &'a Graph,
     plan: &'a LaunchPlan,
-    /// Statements of a loop that are few enough to be copied; none where the machine's threads wait for no load.
+    /// Largest number of statements of an unrolled loop; 0 if the machine's threads do not stall on
+    /// loads.
     short: usize,
 }
 
 impl Copies<'_> {
-    /// Copies of a loop of these statements, itself the first.
+    /// Returns the unroll factor of a loop with these statements, the `Loop` first.
     fn of_loop(&self, range: Id, statements: &[Statement]) -> i64 {
         let (g, &LaunchPlan { resident, words: waiting, iterations: most, .. }) = (self.g, self.plan);
         let words = statements.iter().map(|s| s.words(g)).sum::<i64>().max(1);
         let alone = if resident == 1 { 2 } else { 1 };
         match (g.range_kind(range), g.int_value(g[range].src[0])) {
-            // Threads wait for one another in each iteration.
+            // Threads synchronise in each iteration.
             (Some(RangeKind::Fused), _) => 1,
-            // Nobody waits for a load: copies only make a driver's work longer (a program's of the demo's kernels 6 times).
+            // No thread stalls on loads; unrolling would only lengthen the driver's compilation (6
+            // times for the demo's kernels).
             _ if self.short == 0 => 1,
-            // Matrices of several iterations take more registers than a subgroup has: experts of V2-Lite, 512 tokens on an H200 (experiments, 109), 1.77 ms a layer with copies and 1.43 without.
+            // Tiles of several iterations exceed a subgroup's registers: experts of V2-Lite, 512
+            // tokens on an H200, take 1.77 ms per layer unrolled and 1.43 not
+            // (`docs/experiments/109`).
             _ if statements.iter().any(|s| multiplies(g, s, Op::TileMma)) => 1,
             (_, Some(n)) if statements.iter().any(|s| multiplies(g, s, Op::MmaHalf)) => {
                 evenly(n, (alone * waiting / words).max(1))
             }
-            // A few terms, as the chosen experts are, wait for their loads together.
+            // A few terms, such as those of the chosen experts, have their loads in flight
+            // together.
             (Some(RangeKind::Reduce), Some(n)) if n <= most && !products(g, statements) => {
                 evenly(n, self.together(statements, words))
             }
             _ if statements.len() > self.short => 1,
             (Some(RangeKind::Reduce), Some(n)) if n <= most => n,
-            // Of a long loop, whose length may be data, so many copies that their loads wait for memory together.
+            // A long loop, whose length may be data: unrolled as far as the loads fit in flight
+            // together.
             (Some(RangeKind::Reduce), _) => {
                 let (wait, few) = (waiting / words, (most / 2).max(1));
                 let least = if wait < few { 1 } else { few };
                 let copies = wait.min(g.max_of(g[range].src[0]) / most).clamp(least, 2 * most);
                 match g.int_value(g[range].src[0]) {
-                    // Steps of a thread that no few copies divide, as 2,816 columns are 11 of 256 threads, would wait one by one, or in a short round once more.
+                    // A step count that no small factor divides, such as 11 steps of 256 threads
+                    // for 2,816 columns, would wait per iteration or in a remainder loop.
                     Some(n) if (copies == 1 || n % copies > 0) && !products(g, statements) => {
                         evenly(n, self.together(statements, words).min(most))
                     }
                     _ => copies,
                 }
             }
-            // What follows another waits for its loads, unless they are asked for together.
+            // Consecutive iterations would wait for their loads in turn, unless these are issued
+            // together.
             (_, Some(n)) => evenly(n, most),
             _ => 1,
         }
     }
-    /// Iterations of a loop of sums whose loads, of so many words each, may wait together.
+    /// Returns how many iterations of a reduction, with `words` words of loads each, may be in
+    /// flight together.
     fn together(&self, statements: &[Statement], words: i64) -> i64 {
         let (g, waiting) = (self.g, self.plan.words);
         let weights: i64 = statements.iter().filter(|s| reads_weight(g, s)).map(|s| s.words(g)).sum();
@@ -86,13 +97,14 @@ impl Copies<'_> {
     }
 }
 
-/// Copies of a loop of `n` iterations, about `most`: as many as leave no short round behind, which would wait for its loads once more.
+/// Returns an unroll factor near `most` for a loop of `n` iterations that leaves no short
+/// remainder, which would wait for its loads again.
 fn evenly(n: i64, most: i64) -> i64 {
     let rounds = ((2 * n + most) / (2 * most)).max(1);
     (n + rounds - 1) / rounds
 }
 
-/// Does the statement load from a weight?
+/// Returns whether the statement loads from a weight.
 fn reads_weight(g: &Graph, s: &Statement) -> bool {
     let buffer = match s {
         Statement::Define(id) if g[*id].op == Op::Load => g[*id].src[0],
@@ -102,7 +114,7 @@ fn reads_weight(g: &Graph, s: &Statement) -> bool {
     matches!(g[buffer].arg, Arg::Packed(..))
 }
 
-/// Does the statement add a matrix product of that kind to sums?
+/// Returns whether the statement accumulates an MMA product of that kind.
 fn multiplies(g: &Graph, s: &Statement, product: Op) -> bool {
     matches!(s, Statement::Accumulate(_, value) if g[*value].op == product)
 }

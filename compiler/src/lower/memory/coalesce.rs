@@ -1,20 +1,21 @@
-//! Wide loads and writes: neighbouring loads of a thread become one of 8 or 16 bytes, where the address is known to be aligned, and neighbouring
-//! writes, also those that fill a word.
+//! Coalesces neighbouring loads of a thread into loads of 8 or 16 bytes where the address is known
+//! to be aligned, and neighbouring writes likewise, down to a word.
 
 use crate::lower::linear_ir::{Addition, Statement};
 use gristmill_uop::{Graph, Id, Op, Scalar};
 use rustc_hash::{FxHashMap, FxHashSet};
 
-/// Bytes of a wide load, the widest first.
+/// Bytes of wide accesses, the widest first.
 const WIDTHS: [i64; 2] = [16, 8];
-/// Bytes of a register: of narrower values, as many are written at once.
+/// Bytes per register; narrower values are written together up to this size.
 const BYTES_OF_REGISTER: i64 = 4;
 
-/// Registers whose loads are under way before the first is used, at most. GLM behind 16,384 positions on an H200, attention with one workgroup a multiprocessor: 322 tokens a second with 32, 352 with 64;
-/// more were not measured (experiments, 36).
+/// Maximum number of registers with loads in flight before the first is used. GLM at context depth
+/// 16,384 on an H200, attention with one workgroup per SM: 322 tok/s with 32, 352 with 64; more was
+/// not measured (`docs/experiments/036`).
 const REGISTERS_IN_FLIGHT: i64 = 64;
 
-/// A load's address in bytes: what varies, and a constant.
+/// A load's address in bytes: variable terms, and a constant.
 struct Place {
     load: Id,
     buffer: Id,
@@ -25,7 +26,7 @@ struct Place {
 
 fn place(g: &Graph, load: Id) -> Option<Place> {
     let n = &g[load];
-    // Parts are taken from words.
+    // Parts are extracted from 32-bit registers.
     if n.op != Op::Load || n.dtype.lanes != 1 || n.dtype.scalar.bytes() > 4 {
         return None;
     }
@@ -34,16 +35,16 @@ fn place(g: &Graph, load: Id) -> Option<Place> {
     let sum = g.linear(n.src[1]);
     let terms = sum.terms.iter().map(|&(t, c)| (t, c * unit)).collect();
     let (at, bytes) = (sum.constant * unit, n.dtype.scalar.bytes() as i64);
-    // A scale may lie where its alignment does not put it, in two words.
+    // An unaligned scale may span two words.
     (at.rem_euclid(BYTES_OF_REGISTER) + bytes <= BYTES_OF_REGISTER).then_some(Place { load, buffer, terms, at, bytes })
 }
 
-/// `statements` with neighbouring loads of straight code joined.
+/// Coalesces the loads of straight-line code, and then the writes.
 pub fn loads(g: &Graph, statements: Vec<Statement>) -> Vec<Statement> {
     let mut out = Vec::new();
     let mut run: Vec<Statement> = Vec::new();
     for s in statements {
-        // A write may be to what is read after it.
+        // A write may alias a later read.
         if matches!(s, Statement::Loop { .. } | Statement::End | Statement::Write(..) | Statement::Add(_)) {
             straight(g, std::mem::take(&mut run), &mut out);
             out.push(s);
@@ -55,7 +56,7 @@ pub fn loads(g: &Graph, statements: Vec<Statement>) -> Vec<Statement> {
     writes(g, out)
 }
 
-/// `statements` with neighbouring writes joined, of those that follow one another.
+/// Coalesces consecutive writes to the same buffer.
 fn writes(g: &Graph, statements: Vec<Statement>) -> Vec<Statement> {
     let mut out = Vec::new();
     let mut rest = statements.into_iter().peekable();
@@ -83,7 +84,7 @@ fn writes(g: &Graph, statements: Vec<Statement>) -> Vec<Statement> {
     out
 }
 
-/// Are these additions to the two halves of a word, under one condition?
+/// Returns whether two additions go to the two halves of a word, under the same condition.
 fn are_a_word(g: &Graph, a: &Addition, b: &Addition) -> bool {
     let of = |a: &Addition| (a.buffer, a.when, a.atomic, a.values.len());
     let (first, second) = (g.linear(a.at), g.linear(b.at));
@@ -92,7 +93,8 @@ fn are_a_word(g: &Graph, a: &Addition, b: &Addition) -> bool {
     halves && even && second.terms == first.terms && second.constant == first.constant + 1
 }
 
-/// Writes to one buffer, in order: each as the first of as many neighbours as a wide write holds.
+/// Joins writes to one buffer, in order: each takes as many neighbours as its widest aligned write
+/// holds.
 fn joined(g: &Graph, buffer: Id, run: Vec<Statement>, out: &mut Vec<Statement>) {
     let unit = g.unit_bytes(buffer);
     let plain = |v: Id| g[v].dtype.lanes == 1 && g.scalar(v) == g.scalar(buffer) && matches!(unit, 1 | 2 | 4);
@@ -134,7 +136,8 @@ fn joined(g: &Graph, buffer: Id, run: Vec<Statement>, out: &mut Vec<Statement>) 
     }
 }
 
-/// One stretch without loops: loads that become one, and those from memory before all else, as many as registers can wait for.
+/// Emits straight-line code: coalesces its loads, and hoists loads from memory to the front, as
+/// many as registers may wait for.
 fn straight(g: &Graph, run: Vec<Statement>, out: &mut Vec<Statement>) {
     let groups = groups(g, &run);
     let mut of: FxHashMap<Id, usize> = FxHashMap::default();
@@ -150,7 +153,7 @@ fn straight(g: &Graph, run: Vec<Statement>, out: &mut Vec<Statement>) {
             Statement::Define(id) if o.done.contains(id) => {}
             Statement::Define(id) => {
                 o.define(*id);
-                // What lanes have folded may be part of an address.
+                // A subgroup reduction may feed an address.
                 if g[*id].op == Op::Fold {
                     o.loads_first(&run[i + 1..]);
                 }
@@ -160,15 +163,15 @@ fn straight(g: &Graph, run: Vec<Statement>, out: &mut Vec<Statement>) {
     }
 }
 
-/// Loads that become one.
+/// Loads that are coalesced into one.
 struct Group {
     width: i64,
-    /// The load whose address is the group's.
+    /// The load with the group's address.
     first: Id,
     parts: Vec<(Id, usize)>,
 }
 
-/// A buffer and the terms of an address in it.
+/// A buffer, and the variable terms of an address in it.
 type Base = (Id, Vec<(Id, i64)>);
 
 fn groups(g: &Graph, run: &[Statement]) -> Vec<Group> {
@@ -206,7 +209,8 @@ fn groups(g: &Graph, run: &[Statement]) -> Vec<Group> {
                     covered = covered.max(next.at + next.bytes - begin);
                     parts.push((next.load, (next.at - begin) as usize));
                 }
-                // All of it is read, so that nothing outside the buffer is.
+                // Every byte must be read by some load, so that the wide load stays within the
+                // buffer.
                 if parts.len() > 1 && covered == width && first.bytes < width {
                     out.push(Group { width, first: first.load, parts });
                 } else {
@@ -220,20 +224,20 @@ fn groups(g: &Graph, run: &[Statement]) -> Vec<Group> {
     out
 }
 
-/// Definitions, each after what it needs.
+/// Emits definitions, each after its operands.
 struct Order<'a> {
     g: &'a Graph,
     groups: &'a [Group],
     of: &'a FxHashMap<Id, usize>,
-    /// What this stretch defines.
+    /// Values that this code defines.
     here: &'a FxHashSet<Id>,
     done: FxHashSet<Id>,
     out: &'a mut Vec<Statement>,
 }
 
 impl Order<'_> {
-    /// Does the address need nothing of this stretch but arithmetic and what a stage has left? An accumulator that it adds up is not known before
-    /// its place.
+    /// Returns whether the load's address needs only arithmetic and stage loads of this code.
+    /// Accumulators are not known before their own position.
     fn is_early(&self, load: Id) -> bool {
         let mut stack = vec![self.of.get(&load).map_or(load, |&i| self.groups[i].first)];
         let mut first = true;
@@ -251,7 +255,7 @@ impl Order<'_> {
         }
         true
     }
-    /// Defines the loads from memory that can be, of what is left.
+    /// Defines the loads from memory among `run` that are ready.
     fn loads_first(&mut self, run: &[Statement]) {
         let mut waiting = 0;
         for s in run {
@@ -269,7 +273,7 @@ impl Order<'_> {
     }
     fn define(&mut self, id: Id) {
         let group = self.of.get(&id).map(|&i| &self.groups[i]);
-        // The address first: it may come later in the stretch.
+        // The address first: its definition may come later in the code.
         let needs = group.map_or(id, |group| group.first);
         for &s in &self.g[needs].src {
             if self.here.contains(&s) && !self.done.contains(&s) {
@@ -295,7 +299,8 @@ mod tests {
     use super::*;
     use gristmill_uop::{RangeKind, Scalar};
 
-    /// Bytes written by four writes at `step` times a range, and behind it: of a wide write so many, of others none.
+    /// Bytes and values of each wide write, for four byte writes at consecutive offsets from `step`
+    /// times a range; `None` for narrow writes.
     fn written(step: i64) -> Vec<Option<(usize, usize)>> {
         let mut g = Graph::new();
         let (bound, step) = (g.int(64), g.int(step));

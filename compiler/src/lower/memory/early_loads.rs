@@ -1,10 +1,12 @@
-//! Loads at addresses that a workgroup knows from the beginning, before all nests: of weights before the kernels before this one have ended, of other memory as soon
-//! as they have. Nests wait for one another at barriers; what the last of them multiplies is in registers then when its turn comes, and no load behind all that the
-//! others had to wait for. Of loads in loops none are moved.
+//! Hoists loads with addresses known at the kernel's start before all nests: loads of weights
+//! before the grid-dependency wait (PDL prologue), loads of other memory directly after it.
+//! Nests synchronise at barriers. With early loads, the operands of the last nest are already in
+//! registers when it starts. Loads in loops are not moved.
 //!
-//! Spans of weights are asked for all the same (`lower/memory/prefetch/span.rs`): what is asked for is in the second-level cache before threads have room for it.
+//! Weights are prefetched to L2 as well (`lower/memory/prefetch/span.rs`), which starts before
+//! threads have registers for the loads.
 //!
-//! How many words a thread may hold meanwhile the launch's plan says (`propose/launch.rs`).
+//! The launch plan limits how many words a thread may hold meanwhile (`propose/launch.rs`).
 
 use crate::lower::linear_ir::threads::ThreadIndex;
 use crate::lower::linear_ir::{Statement, end_of_block};
@@ -16,7 +18,7 @@ use gristmill_uop::{Arg, Graph, Id, Op, RangeKind};
 use rustc_hash::{FxHashMap, FxHashSet};
 use std::ops::Range;
 
-/// `statements`, nests and what stands between them, with loads of at most so many words before the nests, beside those of the first.
+/// Hoists loads of at most `words` words before the nests, next to those of the first nest.
 pub fn early_loads(g: &Graph, statements: Vec<Statement>, words: i64) -> Vec<Statement> {
     let Some((Hoist { moved, defined, wait, first, .. }, _)) = found(g, &statements, words) else { return statements };
     let [mut before, mut behind] = moved.map(Moved::into_statements);
@@ -34,14 +36,15 @@ pub fn early_loads(g: &Graph, statements: Vec<Statement>, words: i64) -> Vec<Sta
     out
 }
 
-/// Words that would be loaded before these nests, of at most so many.
+/// Returns how many words [`early_loads`] would hoist before these nests, at most `words`.
 pub fn words_hoisted(g: &Graph, nests: &[Statement], words: i64) -> i64 {
     let waiting = wait_for_predecessors(nests.to_vec(), None, &Turn::new(Dependents::End), None);
     found(g, &waiting, words).map_or(0, |(_, words)| words)
 }
 
-/// What stands before the nests, and its words beside the first nest's. Where matrices are multiplied nothing does, as their tiles take what registers there are
-/// (Youtu, 512 tokens on an H200: 46,100 tokens a second for 49,800).
+/// Returns what to hoist, and its words except those of the first nest. Nothing is hoisted from MMA
+/// products, whose tiles need the registers (Youtu, 512 tokens on an H200: 46,100 tok/s with,
+/// 49,800 without).
 fn found<'a>(g: &'a Graph, statements: &'a [Statement], words: i64) -> Option<(Hoist<'a>, i64)> {
     let wait = statements.iter().position(|s| *s == Statement::DependencyWait)?;
     let nests = nests(statements, wait);
@@ -54,7 +57,8 @@ fn found<'a>(g: &'a Graph, statements: &'a [Statement], words: i64) -> Option<(H
     for nest in &nests {
         hoist.nest(nest, Place::BeforeWait, &mut left);
     }
-    // Memory answers in the order in which it was asked: what tells an address would come later, and the first nest's loads are the first.
+    // Memory requests are served in order: hoisted loads would delay loads that feed addresses, and
+    // must come after the first nest's own loads.
     let mut later = left;
     hoist.clone().behind_wait(others, &mut later);
     if later < left && !tell_addresses(g, statements) {
@@ -65,7 +69,7 @@ fn found<'a>(g: &'a Graph, statements: &'a [Statement], words: i64) -> Option<(H
     Some((hoist, words - left))
 }
 
-/// The nests behind the wait that are run in any case: where their statements are, from the one that opens them to its end.
+/// Returns the statement ranges of the nests after the wait that run unconditionally.
 fn nests(statements: &[Statement], wait: usize) -> Vec<Range<usize>> {
     let mut out = Vec::new();
     let mut at = wait;
@@ -77,7 +81,7 @@ fn nests(statements: &[Statement], wait: usize) -> Vec<Range<usize>> {
     out
 }
 
-/// Is an address in memory read from a stage?
+/// Returns whether a memory address is read from a stage.
 fn tell_addresses(g: &Graph, statements: &[Statement]) -> bool {
     let of_stage = |id: Id| g.any(id, |_, n| n.op == Op::Load && g[n.src[0]].op == Op::Local);
     statements.iter().any(|s| match s {
@@ -87,7 +91,7 @@ fn tell_addresses(g: &Graph, statements: &[Statement]) -> bool {
     })
 }
 
-/// The values that a statement defines, if it does nothing else.
+/// Returns the values that a statement defines, if it has no other effect.
 fn defined_by(s: &Statement) -> impl Iterator<Item = Id> + '_ {
     let (one, parts): (Option<Id>, &[(Id, usize)]) = match s {
         Statement::Define(id) => (Some(*id), &[]),
@@ -97,16 +101,16 @@ fn defined_by(s: &Statement) -> impl Iterator<Item = Id> + '_ {
     one.into_iter().chain(parts.iter().map(|p| p.0))
 }
 
-/// Where a value can be computed.
+/// Position where a value can be computed.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 enum Place {
-    /// Before the kernels before this one have ended: no step writes what it is made of.
+    /// Before the grid-dependency wait: no step writes the memory that it is computed from.
     BeforeWait,
-    /// Behind them, before all nests.
+    /// After the grid-dependency wait, before all nests.
     BehindWait,
 }
 
-/// What stands at one place.
+/// Statements hoisted to one position.
 #[derive(Clone, Default)]
 struct Moved {
     threads: Vec<ThreadIndex>,
@@ -124,27 +128,28 @@ impl Moved {
 struct Hoist<'a> {
     g: &'a Graph,
     statements: &'a [Statement],
-    /// The wait for predecessors, and the first nest behind it.
+    /// Indices of the grid-dependency wait, and of the first nest after it.
     wait: usize,
     first: usize,
     /// Buffers that the body writes.
     written: FxHashSet<Id>,
-    /// Values that several nests define, by wide loads or in threads that may not be the same.
+    /// Values that several nests define, by wide loads or in threads with possibly different
+    /// indices.
     repeated: FxHashSet<Id>,
-    /// By place.
+    /// Hoisted statements, by position.
     moved: [Moved; 2],
-    /// Values that are defined there.
+    /// Values that are defined at a position.
     defined: FxHashMap<Id, Place>,
 }
 
-/// Statements of a nest, each with the first place where it can stand.
+/// Statements of a nest, each with the earliest position for it.
 type Needed = Vec<(usize, Place)>;
 
-/// The statements of a nest that stand in none of its loops, and how its threads are counted.
+/// Statements of a nest that are in none of its loops, and its thread indices.
 struct Straight<'a> {
     threads: &'a [ThreadIndex],
     statements: Vec<usize>,
-    /// Which of them define a value.
+    /// Index of the statement that defines a value.
     of: FxHashMap<Id, usize>,
 }
 
@@ -161,11 +166,12 @@ impl<'a> Hoist<'a> {
         let (moved, defined) = Default::default();
         Hoist { g, statements, wait, first, written, repeated: repeated(g, statements), moved, defined }
     }
-    /// Moves what these nests load behind the wait.
+    /// Hoists the loads of these nests to after the wait.
     fn behind_wait(&mut self, nests: &[Range<usize>], left: &mut i64) {
         nests.iter().for_each(|nest| self.nest(nest, Place::BehindWait, left));
     }
-    /// Moves what a nest loads outside its loops to that place, as far as it can be computed there, and as many words as are left.
+    /// Hoists a nest's loads outside its loops to a position, if they can be computed there and the
+    /// word budget allows it.
     fn nest(&mut self, nest: &Range<usize>, place: Place, left: &mut i64) {
         let Some(nest) = Straight::from_nest(self.statements, nest) else { return };
         for &at in &nest.statements {
@@ -184,7 +190,8 @@ impl<'a> Hoist<'a> {
             }
         }
     }
-    /// Counts a nest's threads at that place; not if another nest counts a range otherwise.
+    /// Declares a nest's thread indices at a position; returns false if another nest defines a
+    /// range differently.
     fn count(&mut self, threads: &[ThreadIndex], place: Place) -> bool {
         let known = |t: &ThreadIndex| self.moved.iter().flat_map(|m| &m.threads).find(|x| x.range == t.range);
         if threads.iter().any(|t| known(t).is_some_and(|x| x != t)) {
@@ -194,7 +201,8 @@ impl<'a> Hoist<'a> {
         self.moved[place as usize].threads.extend(new);
         true
     }
-    /// The first place where a value can be computed, if any; and the nest's statements that this takes, in their order.
+    /// Returns the earliest position where a value can be computed; appends the nest's statements
+    /// that it needs, in order.
     fn place(&self, id: Id, nest: &Straight, needed: &mut Needed) -> Option<Place> {
         let g = self.g;
         match g[id].op {
@@ -226,11 +234,11 @@ impl<'a> Hoist<'a> {
         needed.push((at, place));
         Some(place)
     }
-    /// From where on a buffer can be read.
+    /// Returns the earliest position where a buffer can be read.
     fn readable(&self, buffer: Id) -> Option<Place> {
         let node = &self.g[buffer];
         let memory = node.op == Op::Param && !self.written.contains(&buffer);
-        // What is packed is a weight, the same for every step.
+        // Packed buffers are weights, constant over all steps.
         memory.then_some(if matches!(node.arg, Arg::Packed(..)) { Place::BeforeWait } else { Place::BehindWait })
     }
 }
@@ -249,7 +257,8 @@ impl<'a> Straight<'a> {
     }
 }
 
-/// Values that are defined more than once, where one definition cannot stand for all: parts of wide loads, and what threads may be counted otherwise for.
+/// Returns values with several definitions that cannot share one: parts of wide loads, and values
+/// in threads that may be indexed differently.
 fn repeated(g: &Graph, statements: &[Statement]) -> FxHashSet<Id> {
     let of_threads = |id: Id| g.free_ranges(id).iter().any(|&r| g.range_kind(r) != Some(RangeKind::Global));
     let mut wide: FxHashMap<Id, bool> = FxHashMap::default();

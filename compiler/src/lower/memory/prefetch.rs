@@ -1,5 +1,5 @@
-//! What is asked for before it is needed: on a GPU spans of weights and of caches (`span.rs`); on a CPU the lines behind what is read (`line.rs`), and the
-//! next tile of a cache (`tile.rs`).
+//! Inserts prefetches: on GPUs, spans of weights and of KV caches (`span.rs`); on CPUs, cache lines
+//! ahead of loads (`line.rs`) and the next tile of a KV cache (`tile.rs`).
 
 mod line;
 mod span;
@@ -10,7 +10,8 @@ use gristmill_uop::Graph;
 
 pub use span::prefetch_spans;
 
-/// A CPU's code with lines and tiles asked for, `ahead` iterations ahead; the rows of `streams` follow one another in memory.
+/// Inserts software prefetches of cache lines and tiles into a CPU's code, `ahead` iterations
+/// early. The rows of `streams` are contiguous in memory.
 pub fn prefetch_lines(g: &Graph, code: Code, ahead: i64, streams: &[u32]) -> Code {
     if ahead == 0 {
         return code;

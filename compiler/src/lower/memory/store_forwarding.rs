@@ -1,5 +1,6 @@
-//! Stages of which each thread reads, in an iteration of a loop that nests share, what it has written itself in the same iteration: it keeps that in registers, and nobody waits for
-//! anybody. A stage of which nothing is read any more is not written either.
+//! Store forwarding through stages: if each thread reads only values that it has written itself in
+//! the same iteration of a shared loop, it keeps them in registers, without a barrier. A stage
+//! without remaining readers is removed.
 
 use crate::lower::linear_ir::{Statement, define};
 use crate::lower::loops::loop_fusion::Filled;
@@ -7,7 +8,8 @@ use crate::lower::mma::unpacked;
 use gristmill_uop::{Graph, Id, Op, Scalar};
 use rustc_hash::{FxHashMap, FxHashSet};
 
-/// Parts of an iteration, the last one the nest that has the loop, without stages that nobody reads any more; those that are left of `locals`.
+/// Forwards stored values in the parts of an iteration (the last contains the loop), and removes
+/// stages without readers, also from `locals`.
 pub fn store_forwarding(g: &mut Graph, parts: &mut [Filled], locals: &mut Vec<Id>) {
     let mut of = Forwarding { g, threads: FxHashMap::default(), written: FxHashMap::default(), changed: false };
     for part in parts.iter_mut() {
@@ -34,9 +36,10 @@ pub fn store_forwarding(g: &mut Graph, parts: &mut [Filled], locals: &mut Vec<Id
 
 struct Forwarding<'a> {
     g: &'a mut Graph,
-    /// The range that stands for all that threads are counted over alike: by threads from one index to the next, and how many there are.
+    /// Canonical range for each thread mapping, by stride and count: ranges that are mapped to the
+    /// same threads are equal.
     threads: FxHashMap<(i64, i64), Id>,
-    /// What a thread has written to a stage at an offset, in those ranges.
+    /// Value that a thread has written to a stage at an offset, in terms of canonical ranges.
     written: FxHashMap<(Id, Id), Id>,
     changed: bool,
 }
@@ -74,7 +77,7 @@ impl Forwarding<'_> {
             }
         }
     }
-    /// What a load brings that the thread has written: one element, or the two halves of a word.
+    /// Returns the value that a load reads back: one element, or the two halves of a word.
     fn kept(&mut self, load: Id, alike: &FxHashMap<Id, Id>) -> Option<Id> {
         let n = self.g[load].clone();
         if n.op != Op::Load || self.g[n.src[0]].op != Op::Local {
@@ -94,7 +97,7 @@ impl Forwarding<'_> {
         let [low, high] = [at, next].map(|at| own(&self.written, at));
         Some(unpacked::joined(self.g, low?, high?))
     }
-    /// Statements with values in place of loads, and with words that are made of these.
+    /// Replaces loads by values, in all statements that use them.
     fn rewritten(&mut self, statements: &[Statement], mut kept: FxHashMap<Id, Id>) -> Vec<Statement> {
         let loads: FxHashSet<Id> = kept.keys().copied().collect();
         let mut defined: FxHashSet<Id> = self.written.values().copied().collect();

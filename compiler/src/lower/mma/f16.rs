@@ -1,9 +1,9 @@
-//! Matrix products of halves, f16 or bf16: sums of products of two of them, added up in f32, in a nest that `map/fragment_tiling.rs` has laid out over warps
-//! as the sums of its fragment are.
-//!
-//! A tile has outputs of one part beside one another, or of two parts (`decompose/f16_split.rs`), which are columns too: of an output both are in one lane, which
-//! adds them. Operands are words of two terms each. Which terms a lane takes is free, as long as rows and columns agree: neighbours, so that
-//! their loads are wide.
+//! Lowers reductions over products of halves (f16 or bf16) with f32 accumulators to MMA operations,
+//! in nests that `map/fragment_tiling.rs` has laid out over warps as MMA fragments.
+//! A tile contains neighbouring outputs of one part or of two parts (`decompose/f16_split.rs`),
+//! which are columns as well: one lane holds both parts of an output and adds them. Operands are
+//! words of two terms each. The assignment of terms to lanes is free as long as rows and columns
+//! agree; neighbours are chosen, so that loads are wide.
 
 use super::unpacked;
 use crate::decompose::f16_mma;
@@ -16,17 +16,16 @@ use gristmill_uop::{Arg, Graph, Id, Node, Op, RangeKind, ReduceOp, Scalar, Sourc
 use rustc_hash::FxHashMap;
 use smallvec::smallvec;
 
-/// Terms of a word.
 const TERMS_OF_WORD: i64 = 2;
-/// Bytes of a word.
 const BYTES_OF_WORD: i64 = 4;
 
-/// `value` with such sums as matrix products; `closed` are the ranges of its nest.
+/// Replaces such reductions in `value` by MMA operations; `closed` are the ranges of its nest.
 pub fn products(g: &mut Graph, value: Id, closed: &[Id], target: &Target) -> Id {
     replaced(g, value, |g, n| Product::from_node(g, n, closed, target).map(|product| product.node(g)))
 }
 
-/// The stages that a product of several warps reads itself, its columns and perhaps its rows, if a node is one in a nest of those ranges.
+/// Returns the stages that an asynchronous multi-warp product reads directly: its columns, and its
+/// rows if they are in MMA layout. Empty for other nodes.
 pub(crate) fn stages(g: &Graph, id: Id, closed: &[Id], target: &Target) -> Vec<Id> {
     let product = (g[id].op == Op::Reduce).then(|| Product::of_stages(g, id, closed, target)).flatten();
     let Some(product) = product else { return vec![] };
@@ -34,24 +33,24 @@ pub(crate) fn stages(g: &Graph, id: Id, closed: &[Id], target: &Target) -> Vec<I
     rows.into_iter().chain([product.sum.columns]).map(|load| g[load].src[0]).collect()
 }
 
-/// Such a sum, and the tile that it is in.
+/// A reduction that becomes MMA operations, and its output tile.
 struct Product {
     id: Id,
     sum: MmaSum,
     of: &'static Fragment,
     tile: LaneTile,
-    /// The range of the terms of a step, which the lanes share.
+    /// Range of the terms of a step, which the lanes share.
     term: Id,
-    /// How many they are: of several fragments.
+    /// Number of terms per step, a multiple of the fragment's.
     terms: i64,
-    /// Ranges that are no loops.
+    /// Unrolled ranges.
     unrolled: Vec<Id>,
-    /// Do its rows stand in a stage as the instruction reads them? Else they are words of lanes.
+    /// Whether the rows are in a stage in MMA layout; otherwise they are words in registers.
     rows_in_units: bool,
 }
 
 impl Product {
-    /// The product that a node is, if its nest has been laid out for it.
+    /// Returns the product of a node, if its nest has been laid out for it.
     fn from_node(g: &mut Graph, id: Id, closed: &[Id], target: &Target) -> Option<Product> {
         if let Some(product) =
             Product::of_group(g, id, closed, target).or_else(|| Product::of_stages(g, id, closed, target))
@@ -66,13 +65,14 @@ impl Product {
         let &[term] = &others[..] else { return None };
         let terms = g.int_value(g[term].src[0])?;
         let fits = |sum: &MmaSum| tile.fits(g, sum.rows, sum.columns);
-        // Of two stages nests have been laid out when one of them had all iterations of a loop.
+        // For two stages, the layout was chosen when one of them held all iterations of a loop; so
+        // both orders are tried.
         let turned = || MmaSum::from_node(g, id).filter(|sum| sum.part.is_none()).map(MmaSum::exchanged);
         let sum = Some(sum).filter(fits).or_else(|| turned().filter(fits))?;
         (terms % of.terms == 0).then_some(Product { id, sum, of, tile, term, terms, unrolled, rows_in_units: false })
     }
-    /// The product of several warps that a node is, if its nest has been laid out for one: of a packed weight, in a loop that copies the columns, with all
-    /// threads of the workgroup.
+    /// Returns the multi-warp product of a node whose nest is laid out for one: a packed weight, in
+    /// a loop that copies the columns, over all threads of the workgroup.
     fn of_group(g: &mut Graph, id: Id, closed: &[Id], target: &Target) -> Option<Product> {
         let sum = MmaSum::unpacked(g, id)?;
         let unrolled = ranges_of_kind(g, &g[id].src[1..], RangeKind::Unroll);
@@ -82,14 +82,14 @@ impl Product {
         let steps = g.int_value(g[step].src[0]).filter(|_| g.range_kind(step) == Some(RangeKind::Reduce))?;
         let threads = ranges_of_kind(g, closed, RangeKind::Vector);
         let counted = threads.iter().map(|&r| g.int_value(g[r].src[0])).product::<Option<i64>>()?;
-        // Units are copied as wide loads are.
+        // Units are copied by wide loads.
         if steps < 2 || counted != target.threads as i64 || !target.wide_loads {
             return None;
         }
         let terms = g.int_value(g[term].src[0])?;
         let of_operand =
             |of: &&&'static Fragment| of.is_of_group() && of.operand == sum.operand && terms % of.terms == 0;
-        // The widest first: its tiles are those of narrower ones too.
+        // Widest first: a nest laid out for a wide fragment also fits narrower ones.
         let all: Vec<&'static Fragment> = target.machine.fragments.iter().filter(|of| of_operand(&of)).rev().collect();
         all.into_iter().find_map(|of| {
             let tile = LaneTile::from_ranges(g, of, closed, None).filter(|tile| tile.fits(g, sum.rows, sum.columns))?;
@@ -99,7 +99,8 @@ impl Product {
             product.has_units(g).then_some(product)
         })
     }
-    /// The product of several warps that a node is, if its nest has been laid out for one: of rows in a stage and columns in another, with all threads of the workgroup.
+    /// Returns the multi-warp product of a node whose nest is laid out for one: rows in a stage and
+    /// columns in another, over all threads of the workgroup.
     fn of_stages(g: &Graph, id: Id, closed: &[Id], target: &Target) -> Option<Product> {
         let staged = |sum: &MmaSum| sum.part.is_none() && sum.staged_rows(g) && sum.staged_columns(g);
         let sum = MmaSum::from_node(g, id).filter(staged)?;
@@ -113,12 +114,12 @@ impl Product {
         }
         target.machine.fragments.iter().find(|of| of.is_of_group())?;
         let both = || [MmaSum::from_node(g, id), MmaSum::from_node(g, id).map(MmaSum::exchanged)].into_iter().flatten();
-        // The widest first: its tiles are those of narrower ones too.
+        // Widest first: a nest laid out for a wide fragment also fits narrower ones.
         let all =
             WARPS.iter().rev().filter(|of| of.is_of_group() && of.operand == sum.operand && terms % of.terms == 0);
         for of in all {
             let Some(tile) = LaneTile::from_ranges(g, of, closed, None) else { continue };
-            // Operands that lie in its units are there for it.
+            // Whether an operand's stage has the MMA layout.
             let in_units = |load: Id, side: Side| {
                 let first: Vec<(Id, i64)> = tile.ranges().chain([term]).map(|r| (r, 0)).collect();
                 let behind = |r: Id, n: i64| {
@@ -150,11 +151,12 @@ impl Product {
     fn columns(&self) -> Operand {
         Operand { side: Side::Second, value: self.sum.columns }
     }
-    /// Are the columns in a stage, of which several warps read them?
+    /// Returns whether several warps read the columns directly from a stage.
     fn is_of_stages(&self, g: &Graph) -> bool {
         self.of.is_of_group() && self.sum.staged_columns(g)
     }
-    /// Where an operand's terms of a step begin in its stage, which is the same for all lanes of the product.
+    /// Returns the buffer and offset where an operand's terms of a step begin in its stage, equal
+    /// for all lanes.
     fn begin(&self, g: &mut Graph, load: Id, step: i64) -> [Id; 2] {
         let (buffer, at) = (g[load].src[0], g[load].src[1]);
         let zero = g.int(0);
@@ -162,7 +164,8 @@ impl Product {
         map.insert(self.term, g.int(step * self.of.terms));
         [buffer, g.substitute(at, &mut map)]
     }
-    /// Are a lane's words of a column 16 bytes in memory, and those of a row two bytes of a word, as loops that become rings have them?
+    /// Returns whether a lane's words of a column are 16 contiguous bytes and those of a row are
+    /// two bytes of a word, as in loops with ring buffers.
     fn has_units(&self, g: &mut Graph) -> bool {
         let Some(mut first) = self.tile.operand(g, Side::First).into_iter().next() else { return false };
         let row = self.word(g, self.rows(), first.word, &mut first.at);
@@ -183,7 +186,8 @@ impl Product {
             at == first
         })
     }
-    /// The sum as a part of products that are added up, or of an output of two parts as the sum of its parts.
+    /// Returns the reduction as an element of accumulated products; for an output of two parts, the
+    /// sum of both.
     fn node(&self, g: &mut Graph) -> Id {
         let vector = self.of.sum.one().with_lanes(self.of.sums.registers() as u16);
         // Each product is added to the accumulator by itself.
@@ -213,7 +217,7 @@ impl Product {
             .collect();
         parts.into_iter().reduce(|a, b| g.add(a, b)).unwrap_or(all)
     }
-    /// The product of one fragment's terms.
+    /// Returns the product of one fragment's terms.
     fn step(&self, g: &mut Graph, step: i64) -> Id {
         let mut src = Sources::new();
         let of_stages = self.is_of_stages(g);
@@ -236,7 +240,7 @@ impl Product {
         src.push(g.constant(dtype, 0.0));
         g.intern(Node { op, dtype, src, arg: Arg::Int(self.of.number()) })
     }
-    /// A lane's word of an operand, with `at` in place of the ranges of its outputs.
+    /// Returns a lane's word of an operand, with `at` substituted for its output ranges.
     fn word(&self, g: &mut Graph, of: Operand, word: i64, at: &mut FxHashMap<Id, Id>) -> Id {
         let (Operand { side, value }, range) = (of, self.term);
         if !self.sum.is_unpacked(g) {
@@ -262,7 +266,8 @@ impl Product {
             }
         }
     }
-    /// The first term of a lane's word: neighbours in memory are one load; of a stage lanes take a word each, and the next where those of all end.
+    /// Returns the first term of a lane's word. From memory a lane takes neighbours, which are one
+    /// wide load; from a stage the lanes take a word each in turn.
     fn place(&self, g: &mut Graph, side: Side, word: i64) -> Id {
         let lanes = self.of.terms / (TERMS_OF_WORD * self.tile.words(side));
         let (of_lane, apart) = if self.sum.staged_rows(g) {
@@ -276,7 +281,7 @@ impl Product {
     }
 }
 
-/// One side of a product.
+/// Operand of a product.
 #[derive(Clone, Copy)]
 struct Operand {
     side: Side,
@@ -285,14 +290,13 @@ struct Operand {
 
 /// Two terms of a sum.
 struct Terms {
-    /// The range of the terms.
     range: Id,
     first: Id,
-    /// How far behind it the second is.
+    /// Distance of the second term.
     apart: i64,
 }
 
-/// The word of the halves at these terms.
+/// Returns the word of the halves at these terms.
 fn pair(g: &mut Graph, value: Id, terms: Terms, map: &mut FxHashMap<Id, Id>) -> Id {
     let apart = g.int(terms.apart);
     let next = g.add(terms.first, apart);
@@ -307,13 +311,14 @@ fn pair(g: &mut Graph, value: Id, terms: Terms, map: &mut FxHashMap<Id, Id>) -> 
     unpacked::joined(g, low, high)
 }
 
-/// Two loads of halves that are a word in memory, as its load.
+/// Returns a single word load in place of two loads of neighbouring halves; `None` unless they form
+/// an aligned word.
 pub(crate) fn neighbours(g: &mut Graph, low: Id, high: Id) -> Option<Id> {
     let (a, b) = (g[low].clone(), g[high].clone());
     if a.op != Op::Load || b.op != Op::Load || a.src[0] != b.src[0] {
         return None;
     }
-    // Elements of a word, or bytes of a packed buffer.
+    // Size of a buffer's unit, bytes: an element, or one byte of a packed buffer.
     let unit = g.unit_bytes(a.src[0]);
     let (first, mut second) = (g.linear(a.src[1]), g.linear(b.src[1]));
     let mut all = std::iter::once(first.constant).chain(first.terms.iter().map(|t| t.1));

@@ -1,6 +1,7 @@
-//! Matrix products of a warp: a sum of `DOT4`s over the words of a group of elements, where the workgroup's shape (`kernel/workgroup.rs`) has
-//! laid rows and tokens out over the warp as the sums of its fragment are. Which words a lane takes is free, as long as rows and tokens agree: neighbours,
-//! so that they are one load.
+//! Lowers sums of `Dot4` over the words of a group of elements to int8 MMA operations, where
+//! `kernel/workgroup.rs` has laid rows and tokens out over the warp as an MMA fragment.
+//! The assignment of words to lanes is free as long as rows and tokens agree; neighbours are
+//! chosen, so that they are one load.
 
 use crate::ir::mma::lane_tile::{LaneTile, Side};
 use crate::ir::nest::replaced;
@@ -9,10 +10,9 @@ use gristmill_uop::target::Target;
 use gristmill_uop::{Arg, Graph, Id, Node, Op, ReduceOp, Scalar, Sources};
 use smallvec::smallvec;
 
-/// Bytes of a word.
 const BYTES: i64 = 4;
 
-/// `value` with such sums as matrix products; `closed` are the ranges of its nest.
+/// Replaces such sums in `value` by MMA operations; `closed` are the ranges of its nest.
 pub fn products(g: &mut Graph, value: Id, closed: &[Id], target: &Target) -> Id {
     replaced(g, value, |g, n| product(g, n, closed, target))
 }
@@ -42,7 +42,7 @@ fn product(g: &mut Graph, id: Id, closed: &[Id], target: &Target) -> Option<Id> 
             src.push(g.substitute(value, &mut register.at));
         }
     }
-    // Its argument says how large the rows' bytes are: none if they are signed.
+    // The argument is the largest unsigned byte of the rows; none if they are signed.
     let dtype = g[id].dtype;
     let sums = dtype.with_lanes(of.sums.registers() as u16);
     let all = g.intern(Node { op: Op::Mma, dtype: sums, src, arg: dot.arg });
@@ -50,7 +50,7 @@ fn product(g: &mut Graph, id: Id, closed: &[Id], target: &Target) -> Option<Id> 
     Some(g.intern(Node { op: Op::Part, dtype, src: smallvec![all, at], arg: Arg::None }))
 }
 
-/// The machine's product of bytes of so many terms.
+/// Returns the machine's int8 fragment with this many terms.
 fn fragment(target: &Target, terms: i64) -> Option<&'static Fragment> {
     let mut all = target.machine.fragments.iter().filter(|f| f.operand == Scalar::I8);
     all.find(|f| f.terms == terms && f.first.lanes() > 1)

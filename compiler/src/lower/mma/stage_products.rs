@@ -1,4 +1,5 @@
-//! Products of several warps that read stages: who waits for them, and for whose writes they wait.
+//! Synchronises asynchronous multi-warp MMA products (wgmma) that read stages: waits for their
+//! completion, and for writes to their operands.
 
 use super::f16;
 use crate::ir::nest::Nest;
@@ -9,7 +10,7 @@ use gristmill_uop::target::Target;
 use gristmill_uop::{Graph, Id, Op};
 use rustc_hash::FxHashSet;
 
-/// Stages that such products read.
+/// Returns the stages that such products read.
 pub fn multiplied(g: &Graph, nests: &[Id], target: &Target) -> FxHashSet<Id> {
     let mut all = FxHashSet::default();
     for &nest in nests {
@@ -20,17 +21,18 @@ pub fn multiplied(g: &Graph, nests: &[Id], target: &Target) -> FxHashSet<Id> {
     all
 }
 
-/// A product of several warps that a statement adds, of columns in a stage: not in a ring, which is of words.
+/// An asynchronous MMA product in a statement, with its columns in a stage of halves; ring buffers
+/// contain words instead.
 #[derive(Clone, Copy)]
 pub struct OfStages {
-    /// The stage of its columns.
+    /// Stage of the columns.
     pub columns: Id,
-    /// That of its rows, if they are no words of lanes.
+    /// Stage of the rows; `None` if they are in registers.
     pub rows: Option<Id>,
 }
 
 impl OfStages {
-    /// The product that a statement adds, if it is one.
+    /// Returns the product that a statement accumulates, if it is one.
     pub fn from_statement(g: &Graph, s: &Statement) -> Option<OfStages> {
         let Statement::Accumulate(_, value) = s else { return None };
         let n = Some(&g[*value]).filter(|n| n.op == Op::MmaShared)?;
@@ -40,7 +42,8 @@ impl OfStages {
     }
 }
 
-/// `statements` with waits for such products: but for the last, before another begins whose rows take registers; and for all of them where their block has no other.
+/// Inserts waits for such products: for all but the last before another product with rows in
+/// registers, and for all after the last product of a block.
 pub fn ended(g: &Graph, statements: Vec<Statement>) -> Vec<Statement> {
     let mut out = Vec::with_capacity(statements.len());
     for (at, s) in statements.iter().enumerate() {
@@ -55,7 +58,7 @@ pub fn ended(g: &Graph, statements: Vec<Statement>) -> Vec<Statement> {
     out
 }
 
-/// Has the block that these statements go on with no such product?
+/// Returns whether the rest of the current block contains no such product.
 fn is_last(g: &Graph, rest: &[Statement]) -> bool {
     let mut depth = 0;
     for s in rest {

@@ -1,6 +1,9 @@
-//! Products of tiles that are loaded and written as a whole: a sum of products of halves, in a nest whose shape has the rows and columns of a tile as ranges of a kind of
-//! their own (`propose/tiles.rs`). Activations are loaded as a tile of rows. On a processor rows of the weight, or of other activations, are the lanes of vectors, of
-//! which each has a pair of terms, and 16 make a tile; of a GPU's subgroups they are loaded as activations are, from a stage where they have been unpacked.
+//! Lowers reductions over products of halves to products of MMA tiles (AMX, cooperative matrices),
+//! in nests whose output tile has rows and columns as ranges of a kind of their own
+//! (`propose/tiles.rs`).
+//! Activations are loaded as a tile of rows. On a CPU, the rows of the weight (or of other
+//! activations) are vector lanes, each with a pair of terms, and 16 such vectors form a tile. On a
+//! GPU, they are loaded like activations, from a stage with unpacked weights.
 
 use super::f16::neighbours;
 use crate::ir::nest::replaced;
@@ -12,33 +15,33 @@ use gristmill_uop::{Arg, Graph, Id, Node, Op, RangeKind, ReduceOp, Scalar, Sourc
 use rustc_hash::FxHashMap;
 use smallvec::smallvec;
 
-/// Registers of a core that hold tiles.
+/// Tile registers of a core.
 pub const REGISTERS: i64 = 8;
-/// Words of a row of such a tile.
+/// Words per row of an AMX tile.
 const WORDS_OF_ROW: u16 = (AMX_BF16.terms / 2) as u16;
 
-/// A tile of sums, and where it is written.
+/// A tile of sums, and its position in memory.
 pub struct MatrixTile {
-    /// Its first element.
+    /// Offset of the first element.
     pub offset: Id,
     /// Elements between rows.
     pub stride: i64,
-    /// The sum.
+    /// The reduction.
     pub value: Id,
 }
 
-/// The place of a tile among those beside one another.
+/// Position of a tile among the neighbouring tiles of a nest.
 #[derive(Clone, Copy)]
 pub struct Beside {
-    /// Its number.
+    /// Index of the tile.
     pub number: i64,
-    /// How many there are.
+    /// Number of tiles.
     pub count: i64,
 }
 
-/// A sum of a nest whose rows and columns are those of tiles.
+/// A reduction in a nest with tile rows and columns.
 pub struct SumOfTile {
-    /// Where it is written.
+    /// Offset where the sum is written.
     pub offset: Id,
     pub value: Id,
     /// The ranges of rows and columns.
@@ -46,7 +49,7 @@ pub struct SumOfTile {
     pub column: Id,
 }
 
-/// The sum as a tile.
+/// Returns the sum as a tile; `None` if the nest has no such form.
 pub fn product(g: &mut Graph, sum: SumOfTile, beside: Beside, target: &Target) -> Option<MatrixTile> {
     let SumOfTile { offset, value, row, column } = sum;
     let of = target.machine.tile_fragment()?;
@@ -65,7 +68,7 @@ pub fn product(g: &mut Graph, sum: SumOfTile, beside: Beside, target: &Target) -
     let &[term] = &terms[..] else { return None };
     let (activations, weight, arg) = if on_core {
         let Beside { number, count } = beside;
-        // Registers: the sums, the weight's tile, and what is left for activations in turn.
+        // Tile registers: the sums, the weight's tile, and the rest for activations in rotation.
         let left = REGISTERS - count - 1;
         let activations = load(g, x, [row, term], count + 1 + number % left, of);
         (activations, weight(g, w, term, count, target), register(&[number]))
@@ -94,7 +97,8 @@ fn register(numbers: &[i64]) -> Arg {
     Arg::Ints(numbers.iter().map(|&n| n as i32).collect())
 }
 
-/// A tile of what `x` loads, whose rows are as far from one another as the load's are: into a register, or as the operand of that number.
+/// Returns a tile load of the memory that `x` loads, with its row stride, to register or operand
+/// `to`.
 fn load(g: &mut Graph, x: Id, [row, term]: [Id; 2], to: i64, of: &Fragment) -> Id {
     let (buffer, at) = (g[x].src[0], g[x].src[1]);
     let stride = g.linear(at).coefficient(row);
@@ -104,7 +108,7 @@ fn load(g: &mut Graph, x: Id, [row, term]: [Id; 2], to: i64, of: &Fragment) -> I
     g.intern(Node { op: Op::TileLoad, dtype, src: smallvec![buffer, at], arg: register(&[to, stride]) })
 }
 
-/// A tile of the weight `w`, in bf16, whose terms are `term`.
+/// Returns a bf16 tile of the weight `w` over the terms `term`.
 fn weight(g: &mut Graph, w: Id, term: Id, to: i64, target: &Target) -> Id {
     let words = Scalar::U32.one().with_lanes(WORDS_OF_ROW);
     let rows: Sources = (0..AMX_BF16.terms / 2)
@@ -114,7 +118,7 @@ fn weight(g: &mut Graph, w: Id, term: Id, to: i64, target: &Target) -> Id {
                 let one = g.substitute(w, &mut FxHashMap::from_iter([(term, k)]));
                 stored(g, one)
             });
-            // Terms that are stored as bf16 side by side are the word.
+            // Two neighbouring terms stored as bf16 already form the word.
             if let Some(word) = neighbours(g, of[0], of[1]) {
                 return vectorise(g, word, target);
             }
@@ -130,19 +134,20 @@ fn weight(g: &mut Graph, w: Id, term: Id, to: i64, target: &Target) -> Id {
     g.intern(Node { op: Op::TileRows, dtype, src: rows, arg: register(&[to]) })
 }
 
-/// The load that a value in bf16 was read from and widened, if it is no more than that.
+/// Returns the bf16 load that a value is the widened form of; otherwise the value itself.
 fn stored(g: &Graph, value: Id) -> Id {
     let source = |x: Id| (g[x].op == Op::Cast).then(|| g[x].src[0]);
     let load = source(value).and_then(source).filter(|&x| g[x].op == Op::Load && g.scalar(x) == Scalar::BF16);
     load.unwrap_or(value)
 }
 
-/// `value` with bytes of four that lie together in each row taken from a load of all four: neighbouring rows' words are neighbours, their bytes are not.
+/// Replaces loads of single bytes in `value` by loads of the four bytes of a row: the words of
+/// neighbouring rows are contiguous, their bytes are not.
 fn from_words(g: &mut Graph, value: Id) -> Id {
     replaced(g, value, |g, id| {
         let n = g[id].clone();
         let wide = |x: Id| (g[x].op == Op::Cast && g[x].dtype == Scalar::I32.one()).then(|| g[x].src[0]);
-        // A part of a byte by one shift and one mask: the last that is found is outermost.
+        // A part of a byte takes one shift and one mask; the outermost match wins.
         let number = |i: usize| n.src.get(i).and_then(|&c| g.int_value(c));
         match (n.op, number(1)) {
             (Op::Shr, Some(by)) => part(g, wide(n.src[0])?, by, 255 >> by),
@@ -155,7 +160,8 @@ fn from_words(g: &mut Graph, value: Id) -> Id {
     })
 }
 
-/// `load >> by & keep`, of a byte that is one of four in a row of a packed weight, as an i32.
+/// Returns `load >> by & keep` as an i32, for a byte that is one of four in a row of a packed
+/// weight.
 fn part(g: &mut Graph, load: Id, by: i64, keep: i64) -> Option<Id> {
     let n = g[load].clone();
     if n.op != Op::Load || n.dtype != Scalar::U8.one() || !matches!(g[n.src[0]].arg, Arg::Packed(..)) {

@@ -1,5 +1,6 @@
-//! Elements of a packed weight as halves: two of them are two bytes of a word, as whole numbers, times a factor that they share, plus a term. What has no such form is
-//! computed one by one and rounded.
+//! Unpacks elements of packed weights to halves: two elements are two bytes of a word, as integers,
+//! times a shared factor, plus a term. Elements of any other form are computed one by one and
+//! rounded.
 
 use crate::decompose::f16_mma::QUAD;
 use crate::ir::nest::{Nest, Ranges};
@@ -10,10 +11,10 @@ use gristmill_uop::target::Target;
 use gristmill_uop::{Arg, Graph, Id, Node, Op, RangeKind, Scalar, Sources};
 use rustc_hash::FxHashMap;
 
-/// Ranges that lowering makes have numbers behind all others.
+/// First number of ranges that lowering creates, above all others.
 const FIRST_RANGE_OF_LOWERING: u32 = 1 << 24;
 
-/// An element of a weight, `(code + zero)·factor + term`, with a code from 0 to 255, or of bf16 to 127.
+/// Weight element `(code + zero) · factor + term`, with a code from 0 to 255, or to 127 for bf16.
 pub struct ScaledElement {
     code: Id,
     zero: i64,
@@ -22,10 +23,10 @@ pub struct ScaledElement {
 }
 
 impl ScaledElement {
-    /// The element that `value`, a half, is for each value of the range `at`: the code alone depends on it.
+    /// Matches a half `value` whose code alone depends on the range `at`.
     pub fn from_value(g: &mut Graph, value: Id, at: Id) -> Option<ScaledElement> {
         let depends = |g: &Graph, x: Id| g.free_ranges(x).contains(&at);
-        // Factors of all of it are the code's and the term's.
+        // Factors of the whole sum apply to the code and to the term.
         let mut factors = Vec::new();
         let sum = factors_of(g, g[value].src[0], &depends, &mut factors)?;
         let outer = factors.clone();
@@ -54,7 +55,7 @@ impl ScaledElement {
     }
 }
 
-/// The one factor that depends on the range; the others go to `free`.
+/// Returns the one factor that depends on the range; appends the others to `free`.
 fn factors_of(g: &Graph, x: Id, depends: &dyn Fn(&Graph, Id) -> bool, free: &mut Vec<Id>) -> Option<Id> {
     if g[x].op != Op::Mul {
         return Some(x);
@@ -73,7 +74,7 @@ fn factors_of(g: &Graph, x: Id, depends: &dyn Fn(&Graph, Id) -> bool, free: &mut
     }
 }
 
-/// A whole number as a code from 0 up and what is added to it.
+/// Splits an integer into a non-negative code and a constant zero point.
 fn with_zero(g: &mut Graph, x: Id) -> Option<(Id, i64)> {
     let n = g[x].clone();
     let (code, zero) = match (n.op, &n.arg) {
@@ -88,18 +89,19 @@ fn with_zero(g: &mut Graph, x: Id) -> Option<(Id, i64)> {
     (-256..=0).contains(&zero).then_some((code, zero))
 }
 
-/// Two terms of a sum, in one quad.
+/// Two terms of a sum, within one quad.
 pub struct PairTerms {
-    /// The range of the terms.
+    /// Range of the terms.
     pub range: Id,
-    /// Where a lane's terms begin.
+    /// First term of the lane.
     pub lane: Id,
-    /// The two, from there on.
+    /// The two terms, relative to the lane's first.
     pub low: i64,
     pub high: i64,
 }
 
-/// The word of the halves that `value` is at these terms, with `map` in place of its other ranges.
+/// Returns the word of the halves of `value` at these terms, with its other ranges substituted by
+/// `map`.
 pub fn pair(g: &mut Graph, value: Id, terms: PairTerms, map: &mut FxHashMap<Id, Id>) -> Id {
     let PairTerms { range, lane, low, high } = terms;
     let quad = low / QUAD * QUAD;
@@ -124,7 +126,8 @@ pub fn pair(g: &mut Graph, value: Id, terms: PairTerms, map: &mut FxHashMap<Id, 
     g.intern(Node { op: Op::ScaledPair, dtype: Scalar::U32.one(), src, arg: Arg::Ints(numbers.as_slice().into()) })
 }
 
-/// The range of a nest of which a thread has four neighbours, elements of a packed weight that it writes to a stage of halves, where subgroups multiply what is there.
+/// Returns the range of four neighbouring elements per thread, in a nest that unpacks a weight to a
+/// stage of halves for cooperative matrix products.
 fn quad(g: &Graph, nest: &Nest, machine: &Machine) -> Option<Id> {
     let packed = |_: Id, n: &Node| n.op == Op::Load && matches!(g[n.src[0]].arg, Arg::Packed(..));
     let is_stage = g[nest.buffer].op == Op::Local && g.scalar(nest.buffer) == Scalar::F16;
@@ -141,12 +144,13 @@ fn quad(g: &Graph, nest: &Nest, machine: &Machine) -> Option<Id> {
     nest.closed.iter().find(is_it).copied()
 }
 
-/// Is it such a nest?
+/// Returns whether a nest unpacks a weight to such a stage.
 pub fn fills_stage(g: &Graph, nest: Id, machine: &Machine) -> bool {
     quad(g, &Nest::from_store(g, nest), machine).is_some()
 }
 
-/// Of such a nest the four neighbours as two words, with the offset of each, in loads that the machine has.
+/// Returns the range of four neighbours of such a nest, and its two words with their offsets, with
+/// legalised loads.
 pub fn words_of_stage(g: &mut Graph, nest: &Nest, target: &Target) -> Option<(Id, Vec<[Id; 2]>)> {
     let range = quad(g, nest, &target.machine)?;
     let zero = g.int(0);
@@ -160,7 +164,7 @@ pub fn words_of_stage(g: &mut Graph, nest: &Nest, target: &Target) -> Option<(Id
     Some((range, words.collect()))
 }
 
-/// Two halves as a word.
+/// Joins two halves to a word.
 pub(crate) fn joined(g: &mut Graph, low: Id, high: Id) -> Id {
     let [low, high] = [low, high].map(|x| {
         let bits = g.bitcast(x, Scalar::U16);

@@ -1,15 +1,15 @@
-//! What is wrong with linear code.
+//! Errors of linear code.
 
 use std::fmt;
 
-/// A statement that linear code does not allow.
+/// Violation of a rule of linear code.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct LinearError {
-    /// What does not hold.
+    /// The violated rule.
     pub rule: &'static str,
-    /// Which statement; the number of all where it is the end.
+    /// Index of the statement; the number of statements if the violation is at the end.
     pub statement: usize,
-    /// The node and its sources, in the text form.
+    /// The node and its sources, in text form.
     pub node: String,
 }
 
@@ -21,5 +21,4 @@ impl fmt::Display for LinearError {
 
 impl std::error::Error for LinearError {}
 
-/// Nothing, or what is wrong.
 pub(super) type Checked = Result<(), LinearError>;

@@ -1,4 +1,5 @@
-//! Bytes of words by what words alone have: products of signed ones, and tables of words.
+//! Operations on the bytes of words, by word operations: products of signed bytes, and lookup
+//! tables packed into words.
 
 use super::conversions::retyped;
 use super::word_types::made;
@@ -7,16 +8,18 @@ use gristmill_uop::{Arg, Graph, Id, Node, Op};
 use smallvec::smallvec;
 use std::sync::Arc;
 
-/// A word of four bytes that are 1.
+/// A word whose four bytes are 1.
 const ONES: i64 = 0x0101_0101;
 
-/// A product of unsigned bytes and signed ones as one of signed bytes: its first factor, and what is added besides, where the largest byte is not the same with a sign.
+/// Rewrites a product of unsigned by signed bytes as a product of signed bytes. Returns the new
+/// first factor, and a correction to add if the unsigned bytes may exceed 127.
 pub fn signed_product(g: &mut Graph, n: &Node) -> (Id, Option<Id>) {
     let (a, b) = (n.src[0], n.src[1]);
     if matches!(n.arg, Arg::Int(most) if most <= i8::MAX.into()) {
         return (a, None);
     }
-    // Less 128 each, which are added to the sum times the signed bytes.
+    // Subtracts 128 from each unsigned byte; the correction is 128 times the sum of the signed
+    // bytes.
     let [signs, ones] = [128 * ONES, ONES].map(|v| g.int_of(U32, v));
     let [zero, by] = [0, 128].map(|v| g.int_of(I32, v));
     let first = made(g, Op::Xor, U32, &[a, signs]);
@@ -24,26 +27,27 @@ pub fn signed_product(g: &mut Graph, n: &Node) -> (Id, Option<Id>) {
     (first, Some(made(g, Op::Mul, I32, &[rest, by])))
 }
 
-/// Bits of a table's entries, with a sign.
+/// Returns the width in bits (8, 16 or 32) that holds all entries as signed integers.
 fn bits(table: &[i32]) -> i64 {
     let fits = |bits: i64| table.iter().all(|&v| (-(1i64 << (bits - 1))..1i64 << (bits - 1)).contains(&v.into()));
     [8, 16].into_iter().find(|&bits| fits(bits)).unwrap_or(32)
 }
 
-/// A product of unsigned bytes and signed ones, plus a sum.
+/// Returns a dot product of unsigned and signed bytes, plus a sum.
 pub fn product(g: &mut Graph, n: &Node) -> Id {
     let (first, rest) = signed_product(g, n);
     let product = made(g, Op::SignedDot4, I32, &[first, n.src[1], n.src[2]]);
     rest.map_or(product, |rest| made(g, Op::Add, I32, &[product, rest]))
 }
 
-/// The entries of a table.
+/// Returns the entries of a lookup table.
 pub fn entries(n: &Node) -> Arc<[i32]> {
     let Arg::Ints(table) = &n.arg else { unreachable!("a table: {n:?}") };
     table.clone()
 }
 
-/// An entry of a table as a part of one of words, in which narrow entries lie side by side. Of an index into 16 entries that may be beyond them only the low bits count.
+/// Looks up a table entry, with narrow entries packed side by side into words. If `fits` is false
+/// the index is first masked to the table's size.
 pub fn entry(g: &mut Graph, table: &[i32], at: Id, fits: bool) -> Id {
     let (bits, last) = (bits(table), table.len() as i64 - 1);
     let each = 32 / bits;
@@ -66,13 +70,13 @@ pub fn entry(g: &mut Graph, table: &[i32], at: Id, fits: bool) -> Id {
     let word = look_up(g, place, words);
     let by = made(g, Op::And, U32, &[at, within]);
     let by = made(g, Op::Shl, U32, &[by, size]);
-    // Up to the highest bits, and down with the sign.
+    // Shift up to the highest bits, then down with sign extension.
     let up = made(g, Op::Xor, U32, &[by, left]);
     let high = made(g, Op::Shl, I32, &[word, up]);
     made(g, Op::Shr, I32, &[high, left])
 }
 
-/// Entries of a table of 16 bytes, by the low bits of each of a word's.
+/// Looks up four entries of a table of 16 bytes, by the low four bits of each byte of a word.
 pub fn looked_up(g: &mut Graph, n: &Node) -> Id {
     let entries: Vec<i32> = entries(n).iter().map(|&v| i32::from(v as i8)).collect();
     let entry = |g: &mut Graph, by: i64| {

@@ -1,4 +1,4 @@
-//! Conversions between numbers in words.
+//! Conversions between number types that are held in words.
 
 use super::rounding;
 use super::word_types::made;
@@ -7,7 +7,7 @@ use gristmill_uop::Scalar::{self, BF16, Bool, F16, F32, I32, I64, U32};
 use gristmill_uop::fold::Value;
 use gristmill_uop::{Graph, Id, Op};
 
-/// A constant in words.
+/// Returns a constant in its legalised type; a half becomes its bits.
 pub fn constant(g: &mut Graph, id: Id) -> Id {
     let word = type_of(g, id);
     match (g.scalar(id), g.int_value(id), g.float_value(id)) {
@@ -17,7 +17,7 @@ pub fn constant(g: &mut Graph, id: Id) -> Id {
     }
 }
 
-/// A number as one of another type of words: of a whole number that lies in both, or its lower bits.
+/// Converts between word types: keeps an integer that fits in both, and truncates it otherwise.
 pub fn retyped(g: &mut Graph, x: Id, to: Scalar) -> Id {
     match (g.scalar(x), g.int_value(x)) {
         (own, _) if own == to => x,
@@ -30,12 +30,13 @@ pub fn retyped(g: &mut Graph, x: Id, to: Scalar) -> Id {
     }
 }
 
-/// A conversion, of a number of which nothing is known.
+/// Converts a number about whose range nothing is known.
 pub fn cast(g: &mut Graph, x: Id, from: Scalar, to: Scalar) -> Id {
     cast_to(g, x, (from, to), in_a_word(to), false)
 }
 
-/// The same to such words, of a number that fits in the other type where that is known.
+/// Converts a number to the word type `word`; `fits` says that the number is known to fit in the
+/// target type.
 pub fn cast_to(g: &mut Graph, x: Id, (from, to): (Scalar, Scalar), word: Scalar, fits: bool) -> Id {
     match (from, to) {
         _ if from == to => x,
@@ -51,7 +52,8 @@ pub fn cast_to(g: &mut Graph, x: Id, (from, to): (Scalar, Scalar), word: Scalar,
             let x = cast(g, x, from, F32);
             cast(g, x, F32, to)
         }
-        // What is no number is none that is 0, and comparisons of floats do not say so.
+        // NaN is true as a bool, which a comparison of floats does not guarantee; so the bits are
+        // compared.
         (F32, Bool) => {
             let (zero, rest) = (g.int_of(U32, 0), g.int_of(U32, 0x7fff_ffff));
             let bits = made(g, Op::Bitcast, U32, &[x]);
@@ -72,7 +74,7 @@ fn contains(of: Scalar, other: Scalar) -> bool {
     of.range().zip(other.range()).is_some_and(|(of, other)| of.0 <= other.0 && other.1 <= of.1)
 }
 
-/// What is left of a whole number in a type of so many bits.
+/// Wraps an integer to the width of a narrower type.
 pub fn wrapped(g: &mut Graph, x: Id, to: Scalar) -> Id {
     let bits = 8 * to.bytes() as i64;
     match in_a_word(to) {
@@ -81,7 +83,7 @@ pub fn wrapped(g: &mut Graph, x: Id, to: Scalar) -> Id {
             let mask = g.int_of(U32, (1 << bits) - 1);
             made(g, Op::And, U32, &[x, mask])
         }
-        // Up to the highest bits, and down with the sign.
+        // Shift up to the highest bits, then down with sign extension.
         word => {
             let by = g.int_of(U32, 32 - bits);
             let x = made(g, Op::Shl, word, &[x, by]);
@@ -90,9 +92,9 @@ pub fn wrapped(g: &mut Graph, x: Id, to: Scalar) -> Id {
     }
 }
 
-/// The bits of a number as one of another type.
+/// Reinterprets the bits of a number as another type.
 pub fn bits(g: &mut Graph, x: Id, (from, to): (Scalar, Scalar)) -> Id {
-    // A half is its bits.
+    // A half is held as its bits.
     let number = |of: Scalar| if of.is_half() { Scalar::U16 } else { of };
     match (number(from), number(to)) {
         (F32, to) | (to, F32) if to != F32 => made(g, Op::Bitcast, if from == F32 { to } else { F32 }, &[x]),

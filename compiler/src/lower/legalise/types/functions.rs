@@ -1,15 +1,17 @@
-//! Exponentials and logarithms by arithmetic, to a few units in the last place: polynomials of the Cephes library.
+//! Exponentials and logarithms by arithmetic, to a few units in the last place, with the
+//! polynomials of the Cephes library.
 
 use super::word_types::made;
 use gristmill_uop::Scalar::{self, Bool, F32, I32};
 use gristmill_uop::{Graph, Id, Op};
 
-/// Behind the last of a float's 23 bits of fraction are those of a whole number that is added to 1.5·2^23.
+/// 1.5·2^23. Added to a float, it leaves the float's integer part in the low bits of the 23-bit
+/// fraction.
 const WHOLE: f32 = 12_582_912.0;
-/// The bits of that.
+/// Bits of [`WHOLE`].
 const WHOLE_BITS: i64 = 0x4b40_0000;
 
-/// What an operation computes of floats.
+/// Returns an operation on floats, with exponentials and logarithms expanded to arithmetic.
 pub fn function(g: &mut Graph, op: Op, src: &[Id]) -> Id {
     let mut f = Functions { g };
     match op {
@@ -21,7 +23,7 @@ pub fn function(g: &mut Graph, op: Op, src: &[Id]) -> Id {
     }
 }
 
-/// Arithmetic of words.
+/// Builds arithmetic on words.
 pub struct Functions<'a> {
     pub g: &'a mut Graph,
 }
@@ -51,14 +53,14 @@ impl Functions<'_> {
         let b = self.float(b);
         self.two(op, a, b)
     }
-    /// A float's whole part, as a whole number too: of fewer than 22 bits.
+    /// Rounds a float to an integer of fewer than 22 bits; returns it as a float and as an i32.
     fn rounded(&mut self, x: Id) -> [Id; 2] {
         let n = made(self.g, Op::Round, F32, &[x]);
         let behind = self.with(Op::Add, n, WHOLE);
         let (behind, first) = (self.bits(I32, behind), self.whole(-WHOLE_BITS));
         [n, self.two(Op::Add, behind, first)]
     }
-    /// A polynomial, its coefficients from the highest on.
+    /// Evaluates a polynomial by Horner's scheme, highest coefficient first.
     fn polynomial(&mut self, x: Id, coefficients: &[f32]) -> Id {
         let first = self.float(coefficients[0]);
         coefficients[1..].iter().fold(first, |p, &c| {
@@ -66,21 +68,22 @@ impl Functions<'_> {
             made(self.g, Op::Fma, F32, &[p, x, c])
         })
     }
-    /// 2^k of so many bits of an exponent.
+    /// Returns 2^k as a float, for an integer `k` within the normal exponent range.
     fn power(&mut self, k: Id) -> Id {
         let [zero, bits] = [127, 23].map(|v| self.whole(v));
         let k = self.two(Op::Add, k, zero);
         let k = self.two(Op::Shl, k, bits);
         self.bits(F32, k)
     }
-    /// e^r times 2^k, of |r| to half of ln 2; of what is no number itself.
+    /// Returns e^r · 2^k for |r| ≤ ln 2 / 2; returns `y`, the argument, if it is NaN.
     fn scaled(&mut self, y: Id, r: Id, k: Id) -> Id {
         const COEFFICIENTS: [f32; 6] =
             [1.987_569_1e-4, 1.398_199_9e-3, 8.333_452e-3, 4.166_579_6e-2, 1.666_666_5e-1, 0.5];
         let p = self.polynomial(r, &COEFFICIENTS);
         let (square, next) = (self.two(Op::Mul, r, r), self.with(Op::Add, r, 1.0));
         let p = made(self.g, Op::Fma, F32, &[p, square, next]);
-        // In two steps: what is smaller than any normal number, or larger than half of the largest power, is no power itself.
+        // The power is applied in two factors, because 2^k may be subnormal or may overflow by
+        // itself.
         let one = self.whole(1);
         let (half, next) = (self.two(Op::Shr, k, one), self.two(Op::Add, k, one));
         let rest = self.two(Op::Shr, next, one);
@@ -94,7 +97,8 @@ impl Functions<'_> {
         let x = self.with(Op::Max, y, least);
         self.with(Op::Min, x, most)
     }
-    /// The larger part of `n·ln 2`, n·355/512, is a product of whole numbers: compilers may join two products of `n`, and have lost its last bits then.
+    /// Subtracts the larger part of `n·ln 2`, n·355/512, as an integer product: a compiler could
+    /// contract two float products of `n`, which would lose the last bits.
     fn exponential(&mut self, y: Id) -> Id {
         let x = self.clamped(y, -104.0, 89.0);
         let powers = self.with(Op::Mul, x, std::f32::consts::LOG2_E);
@@ -115,7 +119,7 @@ impl Functions<'_> {
         self.scaled(y, r, k)
     }
     fn logarithm(&mut self, x: Id) -> Id {
-        // What is smaller than any normal number is multiplied by 2^23.
+        // Subnormal numbers are first multiplied by 2^23.
         let (least, zero) = (self.float(f32::MIN_POSITIVE), self.float(0.0));
         let low = self.compared(Op::Lt, x, least);
         let normal = self.with(Op::Mul, x, 8_388_608.0);

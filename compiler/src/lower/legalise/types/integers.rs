@@ -1,4 +1,5 @@
-//! Operations on whole numbers and truths: of 32 bits where all that they are of fit, of 64 where not; narrow ones wrap.
+//! Integer and boolean operations: in 32 bits if all operands and the result fit, in 64 bits
+//! otherwise; narrow types wrap.
 
 use super::conversions::{retyped, wrapped};
 use super::word_types::made;
@@ -6,10 +7,10 @@ use super::word_types::type_of;
 use gristmill_uop::Scalar::{Bool, I32, I64};
 use gristmill_uop::{Graph, Id, Node, Op, Sources};
 
-/// The operation that a node is, on such sources.
+/// Returns the operation of a node on legalised sources.
 pub fn integer(g: &mut Graph, id: Id, mut src: Sources) -> Id {
     let (n, to) = (g[id].clone(), type_of(g, id));
-    // Operands, which are of one type: neither a condition nor by how much is shifted.
+    // Operands of one type; excludes the condition of a select and the distance of a shift.
     let (operands, of) = match n.op {
         Op::Where => (1..3, n.src[1]),
         Op::Shl | Op::Shr => (0..1, n.src[0]),
@@ -36,7 +37,7 @@ pub fn integer(g: &mut Graph, id: Id, mut src: Sources) -> Id {
     }
 }
 
-/// Truths are added up, and multiplied, by what computers have for bits.
+/// Maps arithmetic on booleans to bit operations.
 pub fn of_truths(g: &mut Graph, n: &Node) -> Id {
     let src = &n.src;
     let op = match n.op {
@@ -57,7 +58,8 @@ pub fn of_truths(g: &mut Graph, n: &Node) -> Id {
     g.intern(Node { op, ..n.clone() })
 }
 
-/// A quotient rounded down, or its remainder, of a number that may be negative by a positive one: that of `-1 - a` for a negative `a`, counted from the other end.
+/// Returns the quotient rounded down (floor), or its remainder, of `a` by a positive `b`. For a
+/// negative `a` it computes with `-1 - a` and mirrors the result.
 fn rounded_down(g: &mut Graph, op: Op, [a, b]: [Id; 2]) -> Id {
     let scalar = g.scalar(a);
     let [zero, minus] = [0, -1].map(|v| g.int_of(scalar, v));

@@ -1,4 +1,5 @@
-//! What is written to memory, or added there, in words: narrow numbers side by side, and parts of words that others may write the rest of.
+//! Legalises writes and additions to memory: packs narrow numbers into words, and updates parts of
+//! words whose other parts other threads may write.
 
 use super::Words;
 use super::conversions::{cast, retyped};
@@ -8,19 +9,18 @@ use gristmill_uop::Scalar::{self, F16, F32, I32, I64, U32};
 use gristmill_uop::{Graph, Id, Op};
 use rustc_hash::FxHashSet;
 
-/// Bytes of a word.
 const BYTES: i64 = 4;
 
-/// A part of a word: which, and the bit where it begins.
+/// A part of a word: the word, and the bit where the part begins.
 struct Part {
     buffer: Id,
-    /// The offset of the word's first element.
+    /// Offset of the word's first element.
     at: Id,
     by: Id,
 }
 
 impl Words<'_> {
-    /// Writes values side by side.
+    /// Writes consecutive values.
     pub(super) fn write(&mut self, buffer: Id, at: Id, values: &[Id]) {
         let own = self.r.g.scalar(values[0]);
         let place = self.defined(at);
@@ -42,7 +42,7 @@ impl Words<'_> {
             _ => Statement::WideWrite(buffer, place, bytes, words),
         });
     }
-    /// A half that is one, for an array of them.
+    /// Returns the value as a true f16, for an array of f16 elements.
     fn half(&mut self, value: Id) -> Id {
         let n = &self.r.g[value];
         let float = match (n.op, n.src.first().copied()) {
@@ -54,7 +54,8 @@ impl Words<'_> {
         };
         made(self.r.g, Op::Cast, F16, &[float])
     }
-    /// Clears a part of a word, and sets it: each an update, as others may write the rest meanwhile.
+    /// Clears a part of a word, then sets it. Both are atomic updates, as other threads may write
+    /// the rest of the word meanwhile.
     fn write_part(&mut self, part: &Part, bits: Id, bytes: usize) {
         let keep = outside(self.r.g, part.by, bytes);
         let bits = made(self.r.g, Op::Shl, U32, &[bits, part.by]);
@@ -62,7 +63,8 @@ impl Words<'_> {
             self.update(part, U32, None, true, |g, old| made(g, op, U32, &[old, with]));
         }
     }
-    /// Adds values to what lies in memory: to a word, or to halves that are parts of one, which others may add to meanwhile.
+    /// Adds values to memory: to a word, or to the halves of a word that other threads may add to
+    /// meanwhile.
     pub(super) fn add(&mut self, a: &Addition) {
         let (own, place) = (self.r.g.scalar(a.buffer), self.defined(a.at));
         let when = a.when.map(|when| self.defined(when));
@@ -87,7 +89,7 @@ impl Words<'_> {
             word
         });
     }
-    /// The part of a word that begins at an offset; of one that is whole the first.
+    /// Returns the part of a word at an offset; with `whole`, the part begins at bit 0.
     fn part(&mut self, buffer: Id, at: Id, whole: bool) -> Part {
         let g = &mut *self.r.g;
         let (scalar, unit) = (g.scalar(at), g.unit_bytes(buffer));
@@ -101,7 +103,8 @@ impl Words<'_> {
         let by = g.mul(within, bits);
         Part { buffer, at: first, by: retyped(g, by, U32) }
     }
-    /// A word, loaded as that type, becomes what is computed of it.
+    /// Emits an update of a word, loaded as `scalar`, to the value that `new` computes from the old
+    /// one.
     fn update(
         &mut self,
         part: &Part,
@@ -128,19 +131,19 @@ impl Words<'_> {
     }
 }
 
-/// All bits of a word but those of so many bytes from one on.
+/// Returns a mask of all bits of a word except `bytes` bytes from bit `by` on.
 fn outside(g: &mut Graph, by: Id, bytes: usize) -> Id {
     let [mask, all] = [(1 << (8 * bytes)) - 1, u32::MAX.into()].map(|v| g.int_of(U32, v));
     let part = made(g, Op::Shl, U32, &[mask, by]);
     made(g, Op::Xor, U32, &[part, all])
 }
 
-/// The words of values of that type that lie side by side in one, or of one value.
+/// Packs values of one type into one word, or splits a 64-bit value into two.
 fn packed(g: &mut Graph, own: Scalar, values: &[Id]) -> Vec<Id> {
     let bits = 8 * own.bytes() as i64;
     match own {
         I64 => {
-            // Of one that fits in 32 bits the sign fills the rest.
+            // For a 64-bit value known to fit in 32 bits, the high word is its sign.
             let last = g.int_of(U32, if g.scalar(values[0]) == I32 { 31 } else { 32 });
             let scalar = g.scalar(values[0]);
             let high = made(g, Op::Shr, scalar, &[values[0], last]);

@@ -1,4 +1,4 @@
-//! Floats that are rounded to halves, or to whole numbers.
+//! Rounds floats to halves and to integers.
 
 use super::functions::Functions;
 use super::word_types::in_a_word;
@@ -6,13 +6,13 @@ use super::word_types::made;
 use gristmill_uop::Scalar::{self, F32, U32};
 use gristmill_uop::{Graph, Id, Op};
 
-/// The bits of a float, and those without the sign.
+/// Returns the bits of a float, and the same without the sign.
 fn magnitude(f: &mut Functions, x: Id) -> [Id; 2] {
     let (bits, rest) = (f.bits(U32, x), f.g.int_of(U32, 0x7fff_ffff));
     [bits, f.two(Op::And, bits, rest)]
 }
 
-/// The upper half of a float's bits, rounded to the nearest even; of what is no number, of one that stays none.
+/// Returns the bits of the nearest bf16, ties to even; NaN stays NaN.
 pub fn to_bf16(g: &mut Graph, x: Id) -> Id {
     let mut f = Functions { g };
     let [bits, magnitude] = magnitude(&mut f, x);
@@ -28,14 +28,14 @@ pub fn to_bf16(g: &mut Graph, x: Id) -> Id {
     f.chosen(is_none, none, rounded)
 }
 
-/// The bits of the nearest half, of two the even one; of what is no number, of one that is none.
+/// Returns the bits of the nearest f16, ties to even; NaN stays NaN.
 pub fn to_f16(g: &mut Graph, x: Id) -> Id {
     let mut f = Functions { g };
     let [bits, a] = magnitude(&mut f, x);
     let [sixteen, thirteen, one, sign] = [16, 13, 1, 0x8000].map(|v| f.g.int_of(U32, v));
     let high = f.two(Op::Shr, bits, sixteen);
     let sign = f.two(Op::And, high, sign);
-    // The exponent is 112 less, and of the fraction 13 bits are rounded away.
+    // Normal numbers: rebias the exponent by -112 and round off 13 bits of the fraction.
     let odd = f.two(Op::Shr, a, thirteen);
     let odd = f.two(Op::And, odd, one);
     let [less, normal_from, infinite_from, infinite] =
@@ -43,7 +43,8 @@ pub fn to_f16(g: &mut Graph, x: Id) -> Id {
     let normal = f.two(Op::Add, a, less);
     let normal = f.two(Op::Add, normal, odd);
     let normal = f.two(Op::Shr, normal, thirteen);
-    // Behind those of 0.5, the last bit of a fraction is that of the smallest halves.
+    // Subnormal numbers: in x + 0.5 the last fraction bit is the smallest f16, so the addition
+    // rounds.
     let (size, half_bits) = (f.bits(F32, a), f.g.int_of(U32, -0x3f00_0000));
     let small = f.with(Op::Add, size, 0.5);
     let small = f.bits(U32, small);
@@ -58,11 +59,12 @@ pub fn to_f16(g: &mut Graph, x: Id) -> Id {
     f.two(Op::Or, sign, magnitude)
 }
 
-/// A float as a whole number, or the nearest one that the type has; 0 of what is no number. A machine says nothing of conversions of what does not fit.
+/// Converts a float to an integer, clamped to the type's range; NaN becomes 0. Machines leave the
+/// conversion of values out of range undefined.
 pub fn to_whole(g: &mut Graph, x: Id, to: Scalar) -> Id {
     let word = in_a_word(to);
     let (least, most) = to.range().unwrap_or_else(|| unreachable!("a whole number: {to:?}"));
-    // A bound that no float is lies just below one that is.
+    // If a bound is not a float, the largest float below it is used.
     let (bound, exact) = (most as f32, most as f32 as i128 == i128::from(most));
     let mut f = Functions { g };
     let inside = f.clamped(x, least as f32, if exact { bound } else { bound.next_down() });

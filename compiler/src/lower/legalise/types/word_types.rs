@@ -1,9 +1,9 @@
-//! Nodes in words, and the types of their values.
+//! Word types of values, and construction of nodes in them.
 
 use gristmill_uop::Scalar::{self, I32, I64, U32};
 use gristmill_uop::{Arg, Graph, Id, Node, Op, Sources};
 
-/// The type that a value has in words.
+/// Returns the legalised type of a value.
 pub fn type_of(g: &Graph, id: Id) -> Scalar {
     match g.scalar(id) {
         I64 if g.within(id, i32::MIN.into(), i32::MAX.into()) => I32,
@@ -11,7 +11,7 @@ pub fn type_of(g: &Graph, id: Id) -> Scalar {
     }
 }
 
-/// The type of the words in which numbers of that one lie.
+/// Returns the word type that holds numbers of a scalar type.
 pub fn in_a_word(scalar: Scalar) -> Scalar {
     match scalar {
         Scalar::I8 | Scalar::I16 => I32,
@@ -20,7 +20,7 @@ pub fn in_a_word(scalar: Scalar) -> Scalar {
     }
 }
 
-/// That very node.
+/// Interns the node as given, without simplification.
 pub fn made(g: &mut Graph, op: Op, scalar: Scalar, src: &[Id]) -> Id {
     g.intern(Node { op, dtype: scalar.one(), src: Sources::from_slice(src), arg: Arg::None })
 }

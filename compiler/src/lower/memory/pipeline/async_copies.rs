@@ -1,15 +1,17 @@
-//! Asynchronous copies: what a thread loads from memory and writes to a stage as it is needs no registers, and the thread need not wait for it.
+//! Turns loads from memory that are written unchanged to a stage into asynchronous copies, which
+//! need no registers and do not block the thread.
 
 use crate::lower::linear_ir::Statement;
 use gristmill_uop::{Graph, Id, Op};
 use rustc_hash::FxHashMap;
 
-/// Bytes of a copy without registers: `cp.async` bypasses the L1 cache with 16 alone.
+/// Bytes of an asynchronous copy: `cp.async` bypasses the L1 cache only with 16.
 const BYTES: usize = 16;
 
-/// `statements` with such wide writes as copies. The loads stay: whether anything else reads them the device's compiler sees.
+/// Replaces wide writes of loaded values by copies. The loads stay; the device's compiler removes
+/// them if they are unused.
 pub fn async_copies(g: &Graph, statements: Vec<Statement>) -> Vec<Statement> {
-    // Buffer and offset of the wide loads from memory, by the loads of all their bytes in order.
+    // Buffer and offset of each wide load from memory, by its loads in byte order.
     let mut loaded: FxHashMap<Vec<Id>, [Id; 2]> = FxHashMap::default();
     let copied = |s: Statement| match s {
         Statement::Wide(buffer, at, bytes, parts) => {
@@ -29,7 +31,8 @@ pub fn async_copies(g: &Graph, statements: Vec<Statement>) -> Vec<Statement> {
     shown(g, statements.into_iter().map(copied).collect())
 }
 
-/// Without the word to products of several warps of nests that only copy: what copies have brought is there for them.
+/// Removes the fences from nests that only copy: copied data need none before asynchronous MMA
+/// products.
 fn shown(g: &Graph, statements: Vec<Statement>) -> Vec<Statement> {
     let mut written = false;
     let kept = |s: &Statement| {

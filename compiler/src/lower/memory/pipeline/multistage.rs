@@ -1,11 +1,13 @@
-//! Copies ahead: what a loop over the terms of matrix products reads from memory is copied to shared memory some iterations before it is multiplied, into a ring of
-//! places, one for each iteration that is under way. Memory is kept busy while a workgroup multiplies, and threads hold no registers for what they wait for.
+//! Multistage software pipelining of matrix product loops: the memory that an iteration reads is
+//! copied to shared memory some iterations earlier, into a ring buffer with a slot for each
+//! iteration in flight. Memory stays busy during the MMA work, and waiting takes no registers.
+//! Each load of 16 bytes becomes an asynchronous copy. If several threads load the same data, one
+//! copies it for all, and a barrier in every iteration synchronises them; otherwise a thread waits
+//! only for its own copies. Shared loads at a constant distance form a family, of which each of
+//! these threads copies another member: one address computation serves all. Narrower loads are made
+//! one iteration early and carried in registers.
 //!
-//! Each load of 16 bytes becomes a copy. Where several threads load the same, one of them copies it for all, and these meet at a barrier in every
-//! iteration; elsewhere a thread waits for its own copies alone. Of such loads those that are evenly apart are a family, of which each of these threads copies
-//! another: an address is computed once for all of them. Narrower loads are made an iteration ahead, and carried over in registers.
-//!
-//! Nothing is decided here: the launch's plan says how many iterations copies are ahead (`propose/launch.rs`).
+//! The launch plan chooses how many iterations the copies are ahead (`propose/launch.rs`).
 
 use super::ring::{BYTES, Columns, Family, Ring, Unit, group, rings};
 use crate::ir::mma::fragment::{at_swizzle, swizzled};
@@ -16,30 +18,34 @@ use gristmill_uop::{Arg, Graph, Id, Node, Op, Scalar};
 use rustc_hash::{FxHashMap, FxHashSet};
 use smallvec::smallvec;
 
-/// Elements of a ring, words of 32 bits, that a copy fills.
+/// Elements of a ring buffer, in 32-bit words, per copy.
 const WORDS_OF_COPY: i64 = BYTES / 4;
-/// Bytes in which folds over several warps leave what they have, of two types: a word for each of 1,024 threads.
+/// Shared memory reserved for reductions over several warps, in bytes: a word for each of 1,024
+/// threads, in two types.
 const BYTES_OF_FOLDS: i64 = 8 << 10;
-/// Products of several warps that are under way while the rows of the next are unpacked: registers hold the rows of all of them.
+/// Asynchronous MMA products in flight while the next operands are unpacked; registers hold the
+/// operands of all of them.
 pub(crate) const UNDER_WAY: i64 = 1;
-/// Stages have numbers before those of rings.
+/// First number of ring buffers; stages have lower numbers.
 const FIRST_RING: i64 = 1 << 16;
 
-/// A body whose copies are so many iterations ahead, or as many as shared memory has room for beside its stages.
+/// Pipelines a body's loops with copies `ahead` iterations early, or as many as shared memory has
+/// room for next to the stages.
 pub fn multistage(g: &mut Graph, code: Code, ahead: i64, target: &Target) -> Code {
     let found = rings(g, &code.statements, target.threads as i64);
     let wanted: i64 = found.iter().map(Ring::bytes).sum();
     let stages = whole_swizzles(code.locals.iter().map(|&l| bytes_of(g, l) as i64).sum());
     let room = (target.machine.shared_per_workgroup as i64 - stages - BYTES_OF_FOLDS) / wanted.max(1) - 1;
     let ahead = ahead.min(room).max(0);
-    // Products of several warps read nothing but copies.
+    // Asynchronous MMA products read only copied data, so their loops need a ring even without
+    // lookahead.
     let found: Vec<Ring> = found.into_iter().filter(|ring| ahead > 0 || !ring.columns.is_empty()).collect();
     if found.is_empty() {
         return code;
     }
     let mut all = code.statements;
     let mut locals = code.locals;
-    // From the last to the first: those before keep their places.
+    // Last to first, so that earlier statement indices stay valid.
     for (number, ring) in found.iter().enumerate().rev() {
         let ahead = ahead.min(ring.count - 1);
         let elements = g.int((ahead + 1) * ring.bytes() / 4);
@@ -56,7 +62,7 @@ pub fn multistage(g: &mut Graph, code: Code, ahead: i64, target: &Target) -> Cod
     Code { statements: without_unused(g, without_repeated(all)), locals, ..code }
 }
 
-/// Values that are defined at the end of these statements.
+/// Returns the values that are defined at the end of these statements.
 pub(crate) fn known(g: &Graph, statements: &[Statement]) -> FxHashSet<Id> {
     let mut scopes = vec![FxHashSet::default()];
     for s in statements {
@@ -66,7 +72,7 @@ pub(crate) fn known(g: &Graph, statements: &[Statement]) -> FxHashSet<Id> {
             Statement::Wide(_, _, _, parts) | Statement::Copied(_, _, _, parts) => {
                 here.extend(parts.iter().map(|p| p.0));
             }
-            // Behind its loops an accumulator is its sum.
+            // After its loops, an accumulator defines its reduction.
             Statement::Accumulator(acc) => drop(here.insert(g[*acc].src[1])),
             s if s.opens() => scopes.push(FxHashSet::default()),
             Statement::End => drop(scopes.pop()),
@@ -76,14 +82,14 @@ pub(crate) fn known(g: &Graph, statements: &[Statement]) -> FxHashSet<Id> {
     scopes.into_iter().flatten().collect()
 }
 
-/// Writes a loop anew.
+/// Rewrites one loop.
 struct Writer<'a> {
     g: &'a mut Graph,
     ring: &'a Ring,
-    /// The ring's places.
+    /// Ring buffer of the loop.
     buffer: Id,
     ahead: i64,
-    /// Values defined so far.
+    /// Values defined up to now.
     known: FxHashSet<Id>,
     out: Vec<Statement>,
 }
@@ -124,7 +130,7 @@ impl Writer<'_> {
         self.out.extend(next.into_iter().map(|(load, next)| Statement::Carry(load, next)));
         self.out.push(Statement::End);
     }
-    /// The copies of an iteration that is ahead, where there is one.
+    /// Emits the copies for the iteration `ahead` steps later, if it exists.
     fn copies_later(&mut self, all: &[Statement]) {
         let Ring { range, count, .. } = *self.ring;
         let [ahead, last] = [self.ahead, count - self.ahead].map(|n| self.g.int(n));
@@ -132,7 +138,8 @@ impl Writer<'_> {
         self.copies(all, later, Some(is_one));
         self.out.push(Statement::AsyncGroup);
     }
-    /// What is left of the loop's statements: each load that was copied reads its copy where it is first needed, so that few registers hold what waits.
+    /// Emits the loop's remaining statements. A copied load is read from the ring directly before
+    /// its first use, which keeps register pressure low.
     fn body(&mut self, inside: &[Statement]) {
         let places = self.g.int(self.ahead + 1);
         let place = self.g.modulo(self.ring.range, places);
@@ -170,7 +177,7 @@ impl Writer<'_> {
             }
         }
     }
-    /// The copies of an iteration, where there is one.
+    /// Emits the copies of an iteration, under the condition `is_one`.
     fn copies(&mut self, all: &[Statement], step: Id, is_one: Option<Id>) {
         let places = self.g.int(self.ahead + 1);
         let place = self.g.modulo(step, places);
@@ -185,7 +192,8 @@ impl Writer<'_> {
             let (count, sharing) = (family.statements.len() as i64, family.sharing());
             let mut mine = None;
             if sharing > 1 {
-                // Which of the family's, and whose turn.
+                // Selects the family's member that this thread copies, and whether it is this
+                // thread's turn.
                 let (me, count) = (self.flat(&family.others), self.g.int(count));
                 let (which, turn) = (self.g.modulo(me, count), self.g.idiv(me, count));
                 let turns_of_all = sharing / family.statements.len() as i64;
@@ -206,7 +214,8 @@ impl Writer<'_> {
             self.out.push(Statement::AsyncCopy { to, from, plus, bytes: *bytes, when });
         }
     }
-    /// A statement whose product of several warps, if it adds one, reads its columns where they have been copied to.
+    /// Rewrites an accumulation by an asynchronous MMA product to read its columns from the ring
+    /// buffer.
     fn of_columns(&mut self, s: &Statement, place: Id) -> Statement {
         let &Statement::Accumulate(acc, value) = s else { return s.clone() };
         let Some(of) = group(self.g, value) else { return s.clone() };
@@ -224,19 +233,19 @@ impl Writer<'_> {
         let src = node.src[..rows].iter().copied().chain([self.buffer, at, sum]).collect();
         Statement::Accumulate(acc, self.g.intern(Node { op: Op::MmaShared, src, ..node }))
     }
-    /// So many times `stride` elements behind an index.
+    /// Returns the index `at + times * stride`.
     fn offset_by(&mut self, at: Id, times: Id, stride: i64) -> Id {
         let stride = self.g.int(stride);
         let by = self.g.mul(times, stride);
         self.g.add(at, by)
     }
-    /// An index as what varies, and a constant behind it.
+    /// Splits an index into its variable part and a constant.
     fn split_constant(&mut self, at: Id) -> (Id, i64) {
         let mut sum = self.g.linear(at);
         let constant = std::mem::take(&mut sum.constant);
         (self.g.from_linear(&sum, Scalar::I64.one()), constant)
     }
-    /// A thread's number over these ranges.
+    /// Returns a thread's row-major number over these ranges.
     fn flat(&mut self, ranges: &[(Id, i64)]) -> Id {
         let zero = self.g.int(0);
         ranges.iter().fold(zero, |at, &(range, count)| {
@@ -245,7 +254,8 @@ impl Writer<'_> {
             self.g.add(at, range)
         })
     }
-    /// Where the first of a family lies in the ring, for this thread: an index, and elements behind it.
+    /// Returns the address of a family's first member in the ring for this thread: an index, and a
+    /// constant in elements.
     fn address(&mut self, place: Id, number: usize) -> (Id, i64) {
         let family = &self.ring.copied[number];
         if let Some(unit) = family.unit {
@@ -259,14 +269,14 @@ impl Writer<'_> {
         let (at, behind) = self.split_constant(at);
         (at, behind + before / 4)
     }
-    /// The same of a unit of columns.
+    /// Same as [`Self::address`], for a unit of columns.
     fn address_of_unit(&mut self, place: Id, unit: Unit, own: &[(Id, i64)]) -> (Id, i64) {
         let Columns { words, strides, .. } = self.ring.columns;
         let (groups, lane) = own.split_at(own.len().saturating_sub(2));
         let groups = self.flat(groups);
         let of_place = self.g.int(self.ring.bytes() / 4);
         let mut at = self.g.mul(place, of_place);
-        // Of the lane's digits the last one is its part of the terms.
+        // The last digit of the lane selects its part of the K dimension.
         let steps = [words, strides[1], strides[0]].map(|n| self.g.int(n));
         for (index, step) in [groups].into_iter().chain(lane.iter().map(|t| t.0)).zip(steps) {
             let index = self.g.mul(index, step);
@@ -275,18 +285,19 @@ impl Writer<'_> {
         let (at, behind) = self.split_constant(at);
         (at, behind + self.ring.columns_at() / 4 + unit.at)
     }
-    /// The address of the unit that a lane copies: places follow one another as lanes do, so that those who copy the same columns fill whole lines, and which of a line's units goes
-    /// where is the swizzle's.
+    /// Swizzles the source address of a lane's unit. Ring addresses follow the lanes, so that lanes
+    /// of the same columns fill whole lines; the swizzle permutes the units within a line.
     fn swizzled(&mut self, at: Id, own: &[(Id, i64)]) -> Id {
         let &[.., (column, _), (unit, _)] = own else { return at };
         let turned = swizzled(self.g, unit, column);
         self.g.substitute(at, &mut FxHashMap::from_iter([(unit, turned)]))
     }
-    /// An index, as it is in that iteration.
+    /// Returns an index as of iteration `step`.
     fn in_step(&mut self, at: Id, step: Id) -> Id {
         self.g.substitute(at, &mut FxHashMap::from_iter([(self.ring.range, step)]))
     }
-    /// The loads of an iteration that are carried over, each with the one of every iteration that it stands for.
+    /// Emits the carried loads of an iteration; returns pairs of the loop's load and that
+    /// iteration's load.
     fn loads(&mut self, all: &[Statement], step: Id) -> Vec<(Id, Id)> {
         let mut out = Vec::new();
         for &statement in &self.ring.carried {
@@ -317,7 +328,7 @@ impl Writer<'_> {
     }
 }
 
-/// `statements` without values that are there already.
+/// Removes definitions of values that are already defined.
 pub(crate) fn without_repeated(statements: Vec<Statement>) -> Vec<Statement> {
     let mut scopes: Vec<FxHashSet<Id>> = vec![FxHashSet::default()];
     let is_new = |s: &Statement| {
@@ -338,7 +349,7 @@ pub(crate) fn without_repeated(statements: Vec<Statement>) -> Vec<Statement> {
     statements
 }
 
-/// `statements` without the values that nobody uses: addresses of loads that are none any more.
+/// Removes definitions of unused values, such as addresses of removed loads.
 pub(crate) fn without_unused(g: &Graph, statements: Vec<Statement>) -> Vec<Statement> {
     let mut used: FxHashSet<Id> = FxHashSet::default();
     let mut out: Vec<Statement> = Vec::with_capacity(statements.len());

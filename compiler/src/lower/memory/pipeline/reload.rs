@@ -1,8 +1,10 @@
-//! Stages that a loop which nests share fills anew in each iteration by copies alone (`loop_fusion.rs`), as rows of keys and of values: copied while threads multiply, as soon as
-//! all of them have read what the stage held.
-//!
-//! A stage's copies stand behind the first barrier after its last reader. Where that is in the same iteration they are the next one's, and the first one's stand before the
-//! loop; where it is the next iteration's first barrier they are its own. Each stage's copies are a group, and who reads them waits for it, not for those behind it.
+//! Software pipelining of stages that a shared loop refills by asynchronous copies alone
+//! (`loop_fusion.rs`), such as rows of keys and values: a stage is refilled while threads multiply,
+//! as soon as all threads have read its previous contents.
+//! A stage's copies follow the first barrier after its last reader. If that barrier is in the same
+//! iteration, the copies are those of the next iteration, and the first iteration's copies precede
+//! the loop; if it is the next iteration's first barrier, they are that iteration's own. The copies
+//! of each stage form a group, and readers wait for that group but not for later ones.
 
 use super::multistage::{known, without_repeated, without_unused};
 use crate::lower::linear_ir::{Statement, define, end_of_block};
@@ -12,7 +14,7 @@ use crate::lower::sync::barriers::Touched;
 use gristmill_uop::{Graph, Id, Op};
 use rustc_hash::{FxHashMap, FxHashSet};
 
-/// `statements` with the copies of such loops where they can begin.
+/// Moves the copies of the shared loop to the earliest point in its iterations.
 pub fn reload(g: &mut Graph, statements: Vec<Statement>) -> Vec<Statement> {
     let Some(first) = statements.iter().position(|s| loop_fusion::is_loop(g, s)) else { return statements };
     let end = first + end_of_block(&statements[first..]);
@@ -35,7 +37,7 @@ pub fn reload(g: &mut Graph, statements: Vec<Statement>) -> Vec<Statement> {
     without_unused(g, without_repeated(out))
 }
 
-/// Stages that are copied to, the first one first.
+/// Returns the stages that are copied to, in order of their first copy.
 fn copied(inside: &[Statement]) -> Vec<Id> {
     let mut all = Vec::new();
     for s in inside {
@@ -48,7 +50,7 @@ fn copied(inside: &[Statement]) -> Vec<Id> {
     all
 }
 
-/// Statements whose copies are waited for at the next barrier.
+/// Inserts a wait for pending copies before the next barrier.
 fn waited(inside: &[Statement]) -> Vec<Statement> {
     let mut out = Vec::with_capacity(inside.len());
     let mut under_way = false;
@@ -64,24 +66,25 @@ fn waited(inside: &[Statement]) -> Vec<Statement> {
 
 /// A stage that copies fill.
 struct Stream {
-    /// The places of the statements, or blocks of them, that copy.
+    /// First and last index of each statement, or block, that copies.
     copies: Vec<(usize, usize)>,
-    /// The barrier behind which the copies begin.
+    /// Index of the barrier after which the copies start.
     begin: usize,
-    /// Are they the next iteration's?
+    /// Whether the copies are those of the next iteration.
     next: bool,
-    /// The barrier before the first reader.
+    /// Index of the barrier before the first reader.
     arrival: usize,
 }
 
-/// The stages of a loop, in the order in which their copies begin.
+/// The copied stages of a loop, in the order in which their copies start.
 struct Streams {
     all: Vec<Stream>,
-    /// Are there stages that threads fill themselves and show to products of several warps? What copies have brought need not be shown.
+    /// Whether threads fill other operand stages of asynchronous MMA products themselves, which
+    /// need fences; copied ones do not.
     shown: bool,
 }
 
-/// The statements of a loop's iteration, and blocks of them: where each begins and ends.
+/// Returns the first and last index of each top-level statement or block of an iteration.
 fn items(inside: &[Statement]) -> Vec<(usize, usize)> {
     let mut out = Vec::new();
     let mut at = 0;
@@ -93,17 +96,18 @@ fn items(inside: &[Statement]) -> Vec<(usize, usize)> {
     out
 }
 
-/// What an iteration does with its stages.
+/// Stage accesses of an iteration.
 struct Iteration {
     barriers: Vec<usize>,
-    /// Statements, or blocks of them, that touch stages.
+    /// Statements or blocks, with the stages that each touches.
     touched: Vec<((usize, usize), Touched)>,
-    /// What is written is shown there, the last time, and all copies under way are waited for.
+    /// Index of the last fence; all copies in flight are also waited for there.
     shown: Option<usize>,
 }
 
 impl Stream {
-    /// The stream that a stage is: nothing but copies that can move fills it, and barriers stand between its readers and its copies.
+    /// Returns the stream of a stage, if only movable copies fill it, with barriers between its
+    /// readers and its copies.
     fn from_stage(g: &Graph, inside: &[Statement], of: &Iteration, range: Id, stage: Id) -> Option<Stream> {
         let fill: Vec<&((usize, usize), Touched)> = of.touched.iter().filter(|t| t.1.copied.contains(&stage)).collect();
         let alone = |t: &Touched| t.copied.len() == 1 && t.written.is_empty() && t.read.is_empty();
@@ -125,7 +129,7 @@ impl Stream {
 }
 
 impl Streams {
-    /// Where every stage that is copied to can be one.
+    /// Returns the streams of a loop; `None` unless every copied stage has one.
     fn from_loop(g: &Graph, inside: &[Statement], range: Id) -> Option<Streams> {
         let items = items(inside);
         let barriers = items.iter().map(|i| i.0).filter(|&at| inside[at] == Statement::Barrier).collect();
@@ -143,7 +147,8 @@ impl Streams {
         all.sort_by_key(|s| s.begin);
         Some(Streams { all, shown })
     }
-    /// Groups of copies that have begun behind a stage's when it is waited for.
+    /// Returns how many copy groups have been committed after a stage's own group when the stage is
+    /// waited for.
     fn groups_behind(&self, stream: usize) -> i64 {
         let Stream { next, arrival, .. } = self.all[stream];
         let after = self.all[stream + 1..].iter();
@@ -154,7 +159,7 @@ impl Streams {
     }
 }
 
-/// Are these copies whose addresses are known in any iteration?
+/// Returns whether these are unconditional copies whose addresses are computable in any iteration.
 fn can_move(g: &Graph, copies: &[Statement], range: Id) -> bool {
     let known = |id: Id| {
         g.toposort(&[id]).into_iter().all(|n| match g[n].op {
@@ -175,11 +180,11 @@ struct Writer<'a> {
     out: Vec<Statement>,
 }
 
-/// A copy that has to be made behind a statement.
+/// A copy to be emitted after a statement.
 struct Due {
     at: usize,
     copy: Statement,
-    /// Is it the last of its stage?
+    /// Whether it is the last copy of its stage.
     last: bool,
 }
 
@@ -227,7 +232,7 @@ impl Writer<'_> {
         }
         debug_assert!(due.is_empty(), "{} copies are made nowhere", due.len());
     }
-    /// A stage's copies of an iteration, one by one, where there is one.
+    /// Returns a stage's copies of an iteration, unrolled, under the condition `when`.
     fn copies(&mut self, stream: &Stream, inside: &[Statement], step: Id, when: Option<Id>) -> Vec<Statement> {
         let mut out = Vec::new();
         for &(from, to) in &stream.copies {
@@ -254,7 +259,7 @@ impl Writer<'_> {
         }
         out
     }
-    /// A copy with the values that it needs.
+    /// Emits a copy with the values that it needs.
     fn write(&mut self, copy: Statement) {
         let mut known = known(self.g, &self.out);
         copy.uses(self.g, &mut |id| define(self.g, id, &mut known, &mut self.out));
@@ -262,7 +267,8 @@ impl Writer<'_> {
     }
 }
 
-/// Statements behind which copies can be made that begin at a barrier: products of several warps, as these go on meanwhile, or all up to the next barrier.
+/// Returns the statements after which copies that start at a barrier can be emitted: asynchronous
+/// MMA products, which overlap them, or else all up to the next barrier.
 fn places(g: &Graph, inside: &[Statement], begin: usize) -> Vec<usize> {
     let (mut all, mut of_products) = (vec![begin], vec![]);
     for (from, to) in items(inside).into_iter().filter(|i| i.0 > begin) {
@@ -277,7 +283,8 @@ fn places(g: &Graph, inside: &[Statement], begin: usize) -> Vec<usize> {
     if of_products.is_empty() { all } else { of_products }
 }
 
-/// Statements with a barrier behind the last reader of each stage that others fill later in the iteration, so that its next copies can begin.
+/// Inserts a barrier after the last reader of each copied stage that is refilled later in the
+/// iteration, so that its next copies can start.
 fn released(g: &Graph, inside: &[Statement]) -> Vec<Statement> {
     let items = items(inside);
     let reads = |&(from, to): &(usize, usize), stage: &Id| Touched::by(g, &inside[from..=to]).read.contains(stage);
@@ -288,7 +295,7 @@ fn released(g: &Graph, inside: &[Statement]) -> Vec<Statement> {
             let ended =
                 items[last + 1..].iter().take_while(|i| matches!(inside[i.0], Statement::ProductsEnded(_))).count();
             let rest = &items[last + 1 + ended..];
-            // Behind the last one the loop begins again, with a barrier.
+            // After the last barrier the next iteration starts, which has a barrier of its own.
             rest.iter().any(|i| inside[i.0] == Statement::Barrier).then(|| items[last + ended].1)
         })
         .collect();

@@ -1,4 +1,5 @@
-//! Loops whose loads could be copies (`multistage.rs`): what an iteration would take of shared memory, and which threads load the same.
+//! Finds loops whose loads can become asynchronous copies (`multistage.rs`): shared memory per
+//! iteration, and threads that load the same data.
 
 use crate::lower::linear_ir::threads::ThreadIndex;
 use crate::lower::linear_ir::{Code, Statement, end_of_block};
@@ -9,62 +10,66 @@ use rustc_hash::FxHashMap;
 
 /// Bytes of a copy.
 pub const BYTES: i64 = 16;
-/// Registers in which narrow loads are carried over, at most: as many as an H200's thread keeps for words that wait.
+/// Maximum number of registers for carried narrow loads: as many as a thread of an H200 keeps for
+/// words in flight.
 const MOST_CARRIED: i64 = 32;
 
 /// Loads that become copies, `stride` elements apart.
 pub struct Family {
-    /// Their statements, the first in memory first.
+    /// Indices of the load statements, in memory order.
     pub statements: Vec<usize>,
     pub stride: i64,
-    /// Where they go in the part of a ring that products of several warps read, if they do.
+    /// Position in the ring's columns that asynchronous MMA products read; `None` for other loads.
     pub unit: Option<Unit>,
-    /// Ranges of threads that their addresses depend on, each with its number of threads, the outermost first; and the others, which load the same.
+    /// Thread ranges that the addresses depend on, with thread counts, outermost first; and the
+    /// other ranges, whose threads load the same data.
     pub own: Vec<(Id, i64)>,
     pub others: Vec<(Id, i64)>,
 }
 
 /// A loop whose loads become copies.
 pub struct Ring {
-    /// Its statement, and that of its end.
+    /// Indices of the loop's statement and of its end.
     pub first: usize,
     pub end: usize,
     pub range: Id,
     pub count: i64,
     pub copied: Vec<Family>,
-    /// Statements of loads that are carried over.
+    /// Indices of the carried loads.
     pub carried: Vec<usize>,
-    /// What products of several warps read of it.
+    /// Columns that asynchronous MMA products read.
     pub columns: Columns,
 }
 
-/// The place of a load, in words: its own behind the first of its threads, and that of the next of its family behind it.
+/// Position of a load in words, relative to the first of its threads, and the distance to the next
+/// member of its family.
 #[derive(Clone, Copy)]
 pub struct Unit {
     pub at: i64,
     pub stride: i64,
 }
 
-/// Columns that products of several warps read, in an iteration's place.
+/// Columns that asynchronous MMA products read, within an iteration's slot.
 #[derive(Default)]
 pub struct Columns {
-    /// Words that warps with the same columns share; every group of such has as many.
+    /// Words shared by warps with the same columns; every such group has this many.
     pub words: i64,
-    /// Words from one of a lane's units to the next lane's, and from one column to the next.
+    /// Words between a lane's unit and the next lane's, and between columns.
     pub strides: [i64; 2],
-    /// Ranges of threads, each with its number of them, that have other columns.
+    /// Thread ranges that select the columns, with thread counts.
     pub groups: Vec<(Id, i64)>,
-    /// Where a product's columns begin, by the first word that its lane holds of them.
+    /// First word of a product's columns, by the first word that its lane holds of them.
     pub of: FxHashMap<Id, i64>,
-    /// Where a load's unit goes, by its first word: to several places where columns behind the last one are that one again.
+    /// Positions of a load's unit, by its first word; several where columns past the last repeat
+    /// it.
     units: FxHashMap<Id, Vec<i64>>,
 }
 
-/// Words of a unit.
+/// Words per unit.
 const UNIT_WORDS: i64 = BYTES / 4;
 
 impl Columns {
-    /// Of the products in these statements.
+    /// Collects the columns of the MMA products in these statements.
     fn from_products(g: &Graph, inside: &[Statement]) -> Columns {
         let mut all = Columns::default();
         for s in inside {
@@ -76,7 +81,7 @@ impl Columns {
             }
             all.of.insert(words[0], all.words);
             for (i, unit) in words.chunks(UNIT_WORDS as usize).enumerate() {
-                // Eight columns beside one another are a fragment's.
+                // Eight neighbouring columns form one MMA fragment.
                 let place = all.words + of.place(0, 8 * i as i64)[0] * UNIT_WORDS;
                 all.units.entry(unit[0]).or_default().push(place);
             }
@@ -85,7 +90,7 @@ impl Columns {
         }
         all
     }
-    /// Are there any?
+    /// Returns whether there are no columns.
     pub fn is_empty(&self) -> bool {
         self.of.is_empty()
     }
@@ -94,13 +99,13 @@ impl Columns {
     }
 }
 
-/// The fragment of several warps of which a product is, if it is one.
+/// Returns the multi-warp MMA fragment of a product, if it has one.
 pub fn group(g: &Graph, product: Id) -> Option<&'static Fragment> {
     Some(&g[product]).filter(|n| n.op == Op::MmaHalf).and_then(Fragment::of_product).filter(|of| of.is_of_group())
 }
 
 impl Ring {
-    /// Of the loop that begins there, if it is one, in a nest whose threads are counted so.
+    /// Returns the ring of the loop that begins at `first`; `None` if the loop does not qualify.
     fn from_loop(g: &Graph, statements: &[Statement], first: usize, threads: &[(Id, i64)]) -> Option<Ring> {
         let Statement::Loop { range, .. } = statements[first] else { return None };
         let end = first + end_of_block(&statements[first..]);
@@ -133,12 +138,13 @@ impl Ring {
         ring.copied = families(g, statements, ring.copied);
         (!ring.copied.is_empty()).then_some(ring)
     }
-    /// Loads of units, each with its places, are copied too. A lane fills its own part of every place, also where the load is of the last column for all lanes: a step has so few tokens
-    /// that these columns are behind them all.
+    /// Adds copies of column units, each with its positions. A lane fills its own part of every
+    /// position, even where all lanes load the last column; this happens only with fewer tokens
+    /// than columns.
     fn copy_units(&mut self, units: Vec<(Family, Vec<i64>)>, threads: &[(Id, i64)]) {
         let is_own = |t: &(Id, i64)| units.iter().any(|(load, _)| load.own.contains(t));
         let (own, others): (Vec<_>, Vec<_>) = threads.iter().partition(|t| is_own(t));
-        // The last two are a lane's digits.
+        // The last two ranges are the digits of a lane.
         self.columns.groups = own[..own.len().saturating_sub(2)].to_vec();
         for (load, places) in units {
             self.copied.extend(places.into_iter().map(|at| Family {
@@ -150,39 +156,39 @@ impl Ring {
             }));
         }
     }
-    /// Bytes of an iteration.
+    /// Bytes per iteration.
     pub fn bytes(&self) -> i64 {
         self.columns_at() + self.columns.bytes()
     }
-    /// Bytes before the columns that products of several warps read.
+    /// Returns the byte offset of the columns for asynchronous MMA products within a slot.
     pub fn columns_at(&self) -> i64 {
         let before: i64 = self.copied.iter().filter(|f| f.unit.is_none()).map(Family::bytes).sum();
         if self.columns.is_empty() { before } else { whole_swizzles(before) }
     }
-    /// Do threads read what others have copied?
+    /// Returns whether threads read data that other threads have copied.
     pub fn is_shared(&self) -> bool {
         self.copied.iter().any(|c| !c.others.is_empty())
     }
 }
 
 impl Family {
-    /// Bytes of one of its loads.
+    /// Returns the bytes of one member, over all threads.
     pub fn bytes_of_one(&self) -> i64 {
         BYTES * self.own.iter().map(|t| t.1).product::<i64>()
     }
     pub fn bytes(&self) -> i64 {
         self.bytes_of_one() * self.statements.len() as i64
     }
-    /// Threads that load the same.
+    /// Returns how many threads load the same data.
     pub fn sharing(&self) -> i64 {
         self.others.iter().map(|t| t.1).product()
     }
 }
 
-/// A buffer and the terms of an address in it.
+/// A buffer, and the variable terms of an address in it.
 type Base = (Id, Vec<(Id, i64)>);
 
-/// Single loads joined to families, where threads that load the same can divide them.
+/// Joins single loads to families that the threads with equal loads can divide among them.
 fn families(g: &Graph, statements: &[Statement], single: Vec<Family>) -> Vec<Family> {
     let place = |f: &Family| match &statements[f.statements[0]] {
         Statement::Wide(buffer, at, ..) => (*buffer, g.linear(*at)),
@@ -209,7 +215,7 @@ fn families(g: &Graph, statements: &[Statement], single: Vec<Family>) -> Vec<Fam
                 && w[0].1.unit.is_some() == w[1].1.unit.is_some()
         };
         let evenly = of.windows(2).all(alike);
-        // As many as there are threads that load the same, or as divide these.
+        // The family's size divides the number of threads with equal loads.
         let size = if evenly { gcd(of.len() as i64, of[0].1.sharing()) } else { 1 };
         let mut rest = of.into_iter().map(|f| f.1);
         while let Some(mut first) = rest.next() {
@@ -221,7 +227,8 @@ fn families(g: &Graph, statements: &[Statement], single: Vec<Family>) -> Vec<Fam
     out
 }
 
-/// The address that a statement loads from in memory, where it is another in each iteration of a loop and known before.
+/// Returns the address of a load from memory that changes in each iteration of a loop and is known
+/// in advance.
 fn moving(g: &Graph, s: &Statement, range: Id) -> Option<Id> {
     let (buffer, at) = match s {
         Statement::Wide(buffer, at, ..) => (*buffer, *at),
@@ -234,7 +241,8 @@ fn moving(g: &Graph, s: &Statement, range: Id) -> Option<Id> {
     (g[buffer].op == Op::Param && moves(at) && known()).then_some(at)
 }
 
-/// Ranges of threads, each with its number of them, the outermost first: where each thread has its own indices of them.
+/// Returns the thread ranges with their counts, outermost first; `None` unless they number all
+/// threads uniquely.
 fn all_threads(g: &Graph, counted: &[ThreadIndex], threads: i64) -> Option<Vec<(Id, i64)>> {
     let mut sorted: Vec<&ThreadIndex> = counted.iter().collect();
     sorted.sort_by_key(|t| t.stride());
@@ -248,7 +256,7 @@ fn all_threads(g: &Graph, counted: &[ThreadIndex], threads: i64) -> Option<Vec<(
     (stride == threads).then_some(all)
 }
 
-/// The loops of a body whose loads become copies.
+/// Returns the loops of a body whose loads become copies.
 pub fn rings(g: &Graph, statements: &[Statement], threads: i64) -> Vec<Ring> {
     let mut out = Vec::new();
     let mut counted = None;
@@ -264,7 +272,7 @@ pub fn rings(g: &Graph, statements: &[Statement], threads: i64) -> Vec<Ring> {
     out
 }
 
-/// Is each fragment that these statements unpack multiplied several times?
+/// Returns whether each unpacked MMA fragment is used in several products.
 fn is_reused(g: &Graph, statements: &[Statement]) -> bool {
     let mut products = statements.iter().filter_map(|s| match s {
         Statement::Accumulate(_, value) => Fragment::of_product(&g[*value]),
@@ -279,23 +287,23 @@ fn is_reused(g: &Graph, statements: &[Statement]) -> bool {
     1 + products.count() as i64 > fragments
 }
 
-/// What loops whose loads become copies ask for.
+/// Resources that a body's pipelined loops require.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Wanted {
-    /// Bytes of shared memory for each iteration.
+    /// Shared memory per iteration, in bytes.
     pub bytes: i64,
     /// Iterations of the longest loop.
     pub longest: i64,
-    /// Registers for what is carried over.
+    /// Registers for carried loads.
     pub carried: i64,
-    /// Is each fragment that is unpacked multiplied several times?
+    /// Whether each unpacked MMA fragment is used in several products.
     pub reused: bool,
-    /// Are there products of several warps, which read nothing but copies?
+    /// Whether there are asynchronous MMA products, which read only copied data.
     pub needed: bool,
 }
 
 impl Wanted {
-    /// What bodies of which a workgroup runs one ask for.
+    /// Combines the requirements of two bodies, of which a workgroup runs one.
     pub fn and(self, other: Wanted) -> Wanted {
         let bytes = self.bytes.max(other.bytes);
         let (longest, carried) = (self.longest.max(other.longest), self.carried.max(other.carried));
@@ -303,7 +311,7 @@ impl Wanted {
     }
 }
 
-/// What they ask for in a body, if it has any.
+/// Returns the requirements of a body's pipelined loops; `None` if it has none.
 pub fn wanted(g: &Graph, body: &Code, threads: i64) -> Option<Wanted> {
     let rings = rings(g, &body.statements, threads);
     let longest = rings.iter().map(|r| r.count).max()?;

@@ -1,5 +1,7 @@
-//! The lines behind what is read. A vector of packed bytes, or of halves or bytes (a cache): those of the next rows are on their way while these are worked on.
-//! Rows are too short for the hardware to find the stream by itself, but where they are interleaved and so follow one another.
+//! Prefetches the cache lines of upcoming rows on CPUs, for vector loads of packed bytes, halves or
+//! bytes (a KV cache).
+//! Rows are too short for the hardware prefetcher to detect the stream, unless they are interleaved
+//! and thus contiguous.
 
 use super::tile::{self, CacheTile};
 use crate::lower::linear_ir::{Code, Prefetch, Statement, end_of_block};
@@ -7,40 +9,48 @@ use gristmill_uop::linear::Linear;
 use gristmill_uop::{Arg, Graph, Id, Op, RangeKind, Scalar};
 use rustc_hash::FxHashSet;
 
-/// Bytes that a sum asks for behind what it reads of rows that follow one another, of all its weights together, for each iteration ahead: no fewer than memory's latency times its rate (170 ns and 28 GB/s a core of Zen 4), and no
-/// more than stays in the first cache (32 KB there, 48 of a Xeon and of Zen 5) until it is read. One token of Youtu on two cores of Zen 4, in ms: 26.9 with 8 KB of each weight, 27.0 with 8 KB for all of a nest, 24.7 with
-/// 4, and with 6, timed once so, 23.8; a Xeon 49.4, 46.2, 49.5 and 48.7, and 53.7 with 2 KB of each (experiments, 119, 120). Eight tokens beside one another, a block of 288 bytes, two cores of Zen 5: 17.0 ns with 2 KB, 13.8
-/// with 4, 12.8 with 6, 12.7 with 8 and 13.0 with 12, of which 11.4 are arithmetic (125). On Zen 3, which was timed with 2 KB of each alone, a matvec of 2,048 rows of 2,048 took 82 us without and 62 with.
+/// Bytes prefetched ahead per iteration for contiguous rows, shared by all weights of a sum. At
+/// least memory's latency times bandwidth (170 ns and 28 GB/s per core of Zen 4), and at most a
+/// part of L1 (32 KB there, 48 KB on a Xeon and Zen 5).
+/// One token of Youtu on two Zen 4 cores, ms: 26.9 with 8 KB per weight; in total per nest 27.0
+/// with 8 KB, 24.7 with 4, 23.8 with 6 (one run). A Xeon: 49.4, 46.2, 49.5 and 48.7; 53.7 with 2 KB
+/// per weight (`docs/experiments/119`, `docs/experiments/120`).
+/// Eight tokens, ns per block of 288 bytes, two Zen 5 cores: 17.0 with 2 KB, 13.8 with 4, 12.8 with
+/// 6, 12.7 with 8, 13.0 with 12; 11.4 are arithmetic (`docs/experiments/125`). A matvec of 2,048 ×
+/// 2,048 on Zen 3: 82 us without and 62 us with 2 KB per weight.
 const BYTES_AHEAD_IN_STREAMS: i64 = 6144;
-/// The same of rows that tiles of tokens read one after the other: all but the first have them from the second-level cache, and each takes its time. A block for 16 tokens, Zen 5: 26.2 ns with 2 KB, 25.3 with 4, 25.9 with 6,
-/// 27.0 with 8; for 64 tokens 91.5, 91.5, 92.2, 93.6 (125).
+/// Bytes prefetched ahead for rows that several token tiles read in turn; all but the first read
+/// them from L2.
+/// Zen 5, ns per block for 16 tokens: 26.2 with 2 KB, 25.3 with 4, 25.9 with 6, 27.0 with 8; for 64
+/// tokens: 91.5, 91.5, 92.2, 93.6 (`docs/experiments/125`).
 const BYTES_AHEAD_OF_ROWS_READ_AGAIN: i64 = 4096;
-/// Bytes of a cache line; of packed bytes, whose lines are counted from addresses that need not begin one, half of it.
+/// Bytes of a cache line; half of it for packed bytes, whose addresses need not start at a line.
 const LINE: i64 = 64;
 const HALF_LINE: i64 = 32;
 
-/// A line: its buffer, the terms of its address, and its number after those.
+/// A line: its buffer, the variable terms of its address, and its number relative to these.
 type Line = (Id, Vec<(Id, i64)>, i64);
 
-/// Where the walk over a body is.
+/// State of the walk over a body.
 struct Walk<'a> {
     g: &'a Graph,
     tiles: &'a [CacheTile],
     ahead: i64,
     streams: &'a [u32],
-    /// How many of them the sum reads whose loop is open: these share what is asked for.
+    /// Number of streams that the open reduction reads, which share the prefetch distance.
     sharing: i64,
-    /// Ranges around the statement that choose what is computed (workgroup ranges and loops, not reductions).
+    /// Ranges around the statement that select outputs (workgroup ranges and loops, not
+    /// reductions).
     around: Vec<Id>,
-    /// Ranges of the reductions whose loops are open.
+    /// Ranges of the open reductions.
     reducing: Vec<Id>,
-    /// Of every open block, the range of its loop.
+    /// Loop range of every open block; `None` for other blocks.
     open: Vec<Option<Id>>,
-    /// What is asked for already in this loop.
+    /// Lines already prefetched in this loop.
     fetched: FxHashSet<Line>,
 }
 
-/// The body's statements with lines asked for behind the loads, and tiles at the beginning of a loop's turns.
+/// Inserts line prefetches after loads, and tile prefetches at the start of iterations.
 pub(super) fn prefetch(g: &Graph, code: &Code, tiles: &[CacheTile], ahead: i64, streams: &[u32]) -> Vec<Statement> {
     let mut walk = Walk {
         g,
@@ -91,11 +101,11 @@ impl Walk<'_> {
             if chooses { &mut self.around } else { &mut self.reducing }.pop();
         }
     }
-    /// Does a loop over it choose what is computed, where others add up?
+    /// Returns whether a loop over the range selects outputs, rather than reduces.
     fn chooses(&self, range: Id) -> bool {
         self.g.range_kind(range) == Some(RangeKind::Loop)
     }
-    /// The line to ask for behind a load of a vector, if it is one.
+    /// Returns the line to prefetch after a vector load.
     fn line(&mut self, id: Id) -> Option<Prefetch> {
         let n = &self.g[id];
         if n.op != Op::Load || n.dtype.lanes == 1 {
@@ -113,8 +123,10 @@ impl Walk<'_> {
             }
         }
     }
-    /// The next rows lie behind all that the reductions around read: of a tile of the cache whose rows are summed up, they are those of the next
-    /// workgroup. Where others in between read the same again they are asked for too soon: after many, the cache holds other things.
+    /// Prefetches the next rows, past everything that the enclosing reductions read; for a summed
+    /// KV cache tile these are the rows of the next workgroup.
+    /// With many workgroups between that read the same rows, the lines would be evicted before use,
+    /// and none are prefetched.
     fn rows(&mut self, id: Id, at: &Linear, elements: i64, packed: bool) -> Option<Prefetch> {
         let n = &self.g[id];
         let reach = |&r: &Id| at.coefficient(r) * (self.g.bounds(self.g[r].src[0]).map_or(1, |b| b.1) - 1);
@@ -131,8 +143,11 @@ impl Walk<'_> {
         let ahead = stride.filter(|_| packed || between <= tile::MOST_WORKGROUPS_BETWEEN)?;
         self.fetched.insert(line).then(|| Prefetch::Line { at: [n.src[0], n.src[1]], ahead })
     }
-    /// Interleaved rows follow one another, but the hardware's own prefetch keeps too few lines on their way: those further behind are asked for too. Rows that tokens share come from the second-level
-    /// cache for all but the first, which is waited for as well: two cores of Zen 5, Youtu, 16 sequences 142 and with it 229 tokens a second, prompts of 128 260 and 293 (experiments, 123).
+    /// Prefetches contiguous (interleaved) rows further ahead than the hardware does, which keeps
+    /// too few lines in flight. Rows shared by tokens come from L2 for all but the first, with a
+    /// latency of their own.
+    /// Two Zen 5 cores, Youtu: 16 sequences 142 tok/s without and 229 with; prompts of 128 tokens
+    /// 260 and 293 (`docs/experiments/123`).
     fn stream(&mut self, id: Id, at: &Linear) -> Option<Prefetch> {
         let (buffer, offset) = (self.g[id].src[0], self.g[id].src[1]);
         let line = (buffer, at.terms.to_vec(), at.constant.div_euclid(LINE));
@@ -140,14 +155,14 @@ impl Walk<'_> {
         let ahead = self.ahead * (bytes / self.sharing.max(1) / LINE * LINE);
         self.fetched.insert(line).then_some(Prefetch::Line { at: [buffer, offset], ahead })
     }
-    /// Does a workgroup read what lies at that address more than once?
+    /// Returns whether a workgroup reads the memory at that address more than once.
     fn reads_again(&self, at: &Linear) -> bool {
         let is_again = |&r: &Id| self.chooses(r) && at.coefficient(r) == 0 && self.g.max_of(self.g[r].src[0]) > 1;
         self.around.iter().any(is_again)
     }
 }
 
-/// How many of `streams` these statements read.
+/// Returns how many of `streams` these statements read.
 fn streams_read(g: &Graph, statements: &[Statement], streams: &[u32]) -> i64 {
     let slot = |s: &Statement| match s {
         Statement::Define(id) if g[*id].op == Op::Load => match g[g[*id].src[0]].arg {

@@ -1,31 +1,35 @@
-//! Which weights, and rows of a cache, a GPU's workgroup asks for before it needs them: those whose addresses it knows before the kernels before it
-//! have ended, or as soon as a stage tells it (the experts that were chosen). Rows of a workgroup lie side by side, so a few spans of bytes are all it
-//! reads; one instruction asks for each, and the memory pipelines of the threads stay free for what they wait for.
+//! Prefetches to L2 the weights and KV cache rows that a GPU workgroup will read: as soon as their
+//! addresses are known, before the grid-dependency wait (PDL) or after the stage that contains them
+//! (the chosen experts).
+//! The rows of a workgroup are contiguous, so it reads a few spans of bytes. One instruction
+//! prefetches each, which keeps the threads' load pipelines free.
 
 use crate::lower::linear_ir::{Prefetch, SpanPrefetch, Statement, end_of_block};
 use gristmill_uop::{Arg, Graph, Id, Op, RangeKind};
 use rustc_hash::FxHashSet;
 use std::borrow::Cow;
 
-/// Bytes of a span, at most: of more, the loads themselves keep memory busy. Spans of weights that paid have 9 to 23 KB (experiments, 30), a chunk of a cache 147 KB (43, and 36: 2 %); where it
-/// stops paying was not measured.
+/// Maximum bytes of a span; for more, the loads themselves keep memory busy. Spans that gained:
+/// weights of 9 to 23 KB (`docs/experiments/030`), a KV cache chunk of 147 KB
+/// (`docs/experiments/043`; `docs/experiments/036`: 2 %). The limit was not measured.
 const MOST_BYTES_OF_SPAN: i64 = 160 << 10;
-/// Bytes of a span of something else than a weight, of a cache above all, at least. Not measured: less is what kernels before have just written, and near already.
+/// Minimum bytes of a span outside weights, in particular in a KV cache. Not measured: smaller ones
+/// were just written by earlier kernels and are in L2.
 const LEAST_BYTES_OF_SPAN: i64 = 32 << 10;
-/// Steps of an address and of a length.
+/// Alignment of a span's address and length, bytes.
 const BYTES_OF_STEP: i64 = 16;
 
-/// A span, and how many bytes of it are read, again counted again.
+/// A span, and the number of bytes read from it, where repeated reads count repeatedly.
 struct Span {
     at: SpanPrefetch,
     read: i64,
 }
 
-/// Nests and what stands between them, with the spans that later nests read: before the wait for predecessors those whose addresses are known,
-/// and behind a nest that fills a stage those whose addresses it tells.
+/// Inserts prefetches of the spans that later nests read: before the grid-dependency wait for known
+/// addresses, and after the nest that fills a stage for addresses read from it.
 pub fn prefetch_spans(g: &Graph, statements: Vec<Statement>) -> Vec<Statement> {
     let mut out = Vec::with_capacity(statements.len());
-    // Stages filled, and not yet asked for what they tell.
+    // Stages filled whose addresses are not yet used for prefetches.
     let mut filled: FxHashSet<Id> = FxHashSet::default();
     let mut guarded = false;
     let mut waited = false;
@@ -59,7 +63,7 @@ pub fn prefetch_spans(g: &Graph, statements: Vec<Statement>) -> Vec<Statement> {
     out
 }
 
-/// The statements that are run in any case.
+/// Returns the statements that run unconditionally.
 fn unguarded(statements: &[Statement]) -> Cow<'_, [Statement]> {
     if !statements.iter().any(|s| matches!(s, Statement::Unless(_))) {
         return statements.into();
@@ -76,12 +80,13 @@ fn unguarded(statements: &[Statement]) -> Cow<'_, [Statement]> {
     out.into()
 }
 
-/// Asks for what these statements read at addresses that are known once these stages are filled.
+/// Appends prefetches for the reads of these statements whose addresses are known once `stages` are
+/// filled.
 fn ask(g: &Graph, statements: &[Statement], stages: &FxHashSet<Id>, out: &mut Vec<Statement>) {
     out.extend(spans(g, statements, stages).into_iter().map(|s| Statement::Prefetch(Prefetch::Span(s.at))));
 }
 
-/// Buffer, address and bytes of the loads from memory.
+/// Yields buffer, address and bytes of each load from memory.
 fn loads<'a>(g: &'a Graph, statements: &'a [Statement]) -> impl Iterator<Item = (Id, Id, i64)> + 'a {
     let all = statements.iter().filter_map(|s| match s {
         Statement::Define(id) if g[*id].op == Op::Load => {
@@ -93,7 +98,8 @@ fn loads<'a>(g: &'a Graph, statements: &'a [Statement]) -> impl Iterator<Item = 
     all.filter(|&(buffer, ..)| g[buffer].op == Op::Param)
 }
 
-/// The stages that an address is read from; `None` if anything else of the kernel's work is in it.
+/// Returns the stages that an address is read from; `None` if it depends on any other result of the
+/// kernel.
 fn sources(g: &Graph, at: Id) -> Option<Vec<Id>> {
     let order = g.toposort(&[at]);
     let known = |n: &Id| match g[*n].op {
@@ -103,13 +109,13 @@ fn sources(g: &Graph, at: Id) -> Option<Vec<Id>> {
     order.iter().all(known).then(|| order.iter().filter(|n| g[**n].op == Op::Load).map(|n| g[*n].src[0]).collect())
 }
 
-/// Of `filled`, the stages that addresses in memory are read from.
+/// Returns those of the `filled` stages from which addresses in memory are read.
 fn tell(g: &Graph, statements: &[Statement], filled: &FxHashSet<Id>) -> FxHashSet<Id> {
     let all = loads(g, statements).flat_map(|(_, at, _)| sources(g, at).unwrap_or_default());
     all.filter(|s| filled.contains(s)).collect()
 }
 
-/// What is read at addresses that depend on these stages and nothing else of the kernel's work.
+/// Returns the spans at addresses that depend on these stages and on no other result of the kernel.
 fn spans(g: &Graph, statements: &[Statement], stages: &FxHashSet<Id>) -> Vec<Span> {
     let mut out: Vec<Span> = Vec::new();
     for (buffer, at, bytes) in loads(g, statements) {
@@ -132,19 +138,19 @@ fn spans(g: &Graph, statements: &[Statement], stages: &FxHashSet<Id>) -> Vec<Spa
     out
 }
 
-/// Is a span long enough, and not too long, and mostly read?
+/// Returns whether a span is aligned, within the length limits, and mostly read.
 fn is_worth_it(g: &Graph, s: &Span) -> bool {
     let length = s.at.bytes;
     let even = s.at.terms.iter().map(|t| t.1).chain([s.at.from, length]).all(|x| x % BYTES_OF_STEP == 0);
     let packed = matches!(g[s.at.buffer].arg, Arg::Packed(..));
-    // What kernels before this one wrote is near already, unless it is a part of something large.
+    // Output of earlier kernels is in L2 already, unless the span is part of a large buffer.
     let large = packed || length >= LEAST_BYTES_OF_SPAN && !s.at.terms.is_empty();
-    // Bounds of an index that is a minimum or a maximum are those of its parts: they may go past the buffer.
+    // The bounds of a minimum or maximum are those of its operands, and may exceed the buffer.
     let inside = packed || length <= bytes_of(g, s.at.buffer);
     even && large && inside && length <= MOST_BYTES_OF_SPAN && 2 * s.read >= length
 }
 
-/// Bytes of a buffer whose elements are not packed, with every variable at its largest.
+/// Returns the bytes of an unpacked buffer, with every variable at its maximum.
 fn bytes_of(g: &Graph, buffer: Id) -> i64 {
     g[buffer].src.iter().map(|&dim| g.max_of(dim)).product::<i64>() * g.unit_bytes(buffer)
 }

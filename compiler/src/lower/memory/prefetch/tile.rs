@@ -1,44 +1,49 @@
-//! The next tile of a cache, asked for while this one is worked on. Workgroups that follow one another read the same tile (groups of heads)
-//! or the one behind it; each of them asks for its share of the latter, a few lines in every turn of the loops around its sums, so that
-//! memory is read all the time and no line twice.
+//! Prefetches the next tile of a KV cache on CPUs while the current one is processed.
+//! Consecutive workgroups read the same tile (groups of heads) or the next one. Each prefetches its
+//! share of the next tile, a few lines per iteration of the loops around its sums, so that memory
+//! is read continuously and no line twice.
 
 use crate::lower::linear_ir::{Code, Statement, TilePrefetch};
 use gristmill_uop::{Arg, Graph, Id, Op, RangeKind};
 
-/// Bytes of a tile, at least: less is what a kernel before has just written, or is there with the first misses. Not measured.
+/// Minimum bytes of a tile. A smaller one was just written by an earlier kernel, or is loaded by
+/// the first misses. Not measured.
 const LEAST_BYTES_OF_TILE: i64 = 32 << 10;
-/// Bytes of a cache line.
 const LINE: i64 = 64;
-/// Lines that one turn asks for, at most. Not measured: more than a core's queue of misses holds keep the loads that it waits for from it.
+/// Maximum lines prefetched per iteration. Not measured: more than a core's miss queue holds would
+/// delay its demand loads.
 const MOST_LINES_OF_TURN: i64 = 32;
 
-/// Workgroups after which rows that were asked for are still in the cache, at most. Not measured as a number: in a prompt, where all tokens share the tile between, asking did not pay (experiments, 10).
+/// Maximum number of workgroups between prefetch and use for the lines to stay cached. The number
+/// was not measured; in a prompt, where all tokens share the tile between, prefetch did not pay
+/// (`docs/experiments/010`).
 pub(super) const MOST_WORKGROUPS_BETWEEN: i64 = 8;
 
-/// What to ask for in each turn of some loops.
+/// Prefetch plan of one tile.
 pub(super) struct CacheTile {
-    /// The lines of a turn.
+    /// Lines per iteration.
     pub lines: TilePrefetch,
-    /// The loops, outermost first; the innermost asks.
+    /// Loops, outermost first; the innermost issues the prefetches.
     loops: Vec<Id>,
-    /// Workgroup indices, which all read the same tile.
+    /// Workgroup indices that share the tile.
     sharing: Vec<Id>,
     /// Bytes that the loops read.
     read: i64,
 }
 
 impl CacheTile {
-    /// The loop whose turns ask.
+    /// Returns the loop whose iterations issue the prefetches.
     pub fn innermost(&self) -> Option<Id> {
         self.loops.last().copied()
     }
 }
 
-/// Of every cache that a body reads in tiles, where to ask for the next one: in the nest that reads most of it.
+/// Plans the prefetch of the next tile for every cache that a body reads in tiles, in the nest that
+/// reads most of it.
 pub(super) fn plan(g: &Graph, code: &Code) -> Vec<CacheTile> {
     let mut out: Vec<CacheTile> = Vec::new();
     let mut open: Vec<Option<Id>> = Vec::new();
-    // Workgroup indices on which the nest depends, if it is left out where none has changed.
+    // Workgroup indices of the open stage's nest, which is skipped when none of them has changed.
     let mut depends: Option<&[Id]> = None;
     for s in &code.statements {
         match s {
@@ -53,7 +58,8 @@ pub(super) fn plan(g: &Graph, code: &Code) -> Vec<CacheTile> {
             Statement::Define(id) => {
                 let loops: Vec<Id> = open.iter().flatten().copied().collect();
                 let Some(new) = tile(g, code, *id, loops) else { continue };
-                // A stage that workgroups share is filled by the first: the others would not ask for their part.
+                // A stage shared by workgroups is filled by the first one only; the others would
+                // not prefetch their share.
                 if depends.is_some_and(|d| !new.sharing.iter().all(|r| d.contains(r))) {
                     continue;
                 }
@@ -70,7 +76,7 @@ pub(super) fn plan(g: &Graph, code: &Code) -> Vec<CacheTile> {
     out
 }
 
-/// The plan of one load.
+/// Returns the plan for one load.
 fn tile(g: &Graph, code: &Code, load: Id, loops: Vec<Id>) -> Option<CacheTile> {
     let n = &g[load];
     let narrow = n.dtype.scalar.bytes() <= 2;
@@ -91,7 +97,7 @@ fn tile(g: &Graph, code: &Code, load: Id, loops: Vec<Id>) -> Option<CacheTile> {
         }
         !outside
     });
-    // One tile after the other: what is read lies within a stride.
+    // Consecutive tiles: the reads lie within one stride.
     let (low, high) = g.linear_bounds(&inside)?;
     if inside.terms.iter().any(|&(t, _)| g[t].op != Op::Range)
         || high - low >= stride
@@ -118,8 +124,8 @@ mod tests {
     use gristmill_uop::Scalar;
     use gristmill_uop::dtype::DType;
 
-    /// Plans of workgroups (8 chunks, 4 groups of heads) that read `rows` rows of 576 halves of a chunk: in a stage that depends on so many of the two
-    /// indices, or not in a stage.
+    /// Plans for workgroups (8 chunks × 4 head groups) that each read `rows` rows of 576 halves, in
+    /// a stage that depends on `staged` of the two indices, or in no stage.
     fn plans(rows: i64, staged: Option<usize>) -> Vec<(usize, i64, i64)> {
         let mut g = Graph::new();
         let mut number = 0;
@@ -150,12 +156,12 @@ mod tests {
 
     #[test]
     fn workgroups_that_share_a_tile_share_the_asking() {
-        // 73,728 halves are 2,304 lines, for 4 groups of heads and 128 turns each.
+        // 73,728 halves are 2,304 lines, for 4 head groups with 128 iterations each.
         assert_eq!(plans(128, None), [(1, 32, 5)]);
         assert_eq!(plans(128, Some(2)), [(1, 32, 5)]);
-        // What the first group of heads fills for all, the others do not run.
+        // The first head group fills the stage for all; the others skip the nest.
         assert!(plans(128, Some(1)).is_empty());
-        // 18 KB are there with the first misses.
+        // 18 KB are loaded by the first misses.
         assert!(plans(16, None).is_empty());
     }
 }
