@@ -27,9 +27,9 @@ use std::sync::Arc;
 /// Preprocesses the requests of one model.
 pub struct Preprocessor {
     models: Arc<Models>,
-    /// The model.
+    /// The model that the request names.
     pub model: Arc<ModelEntry>,
-    /// How it reads and writes.
+    /// Text side of the model.
     pub served: Arc<Served>,
 }
 
@@ -38,7 +38,8 @@ pub struct Preprocessor {
 struct Replies {
     /// Choices of all prompts.
     count: usize,
-    /// How replies of a conversation begin; none where text is streamed as it is.
+    /// State in which the replies of a conversation begin; `None` for text that is streamed as it
+    /// is.
     conversation: Option<Conversation>,
 }
 
@@ -50,7 +51,8 @@ struct Conversation {
 }
 
 impl Preprocessor {
-    /// Creates the preprocessor of the model of that name; it may read the model's tokenizer and template, which takes a while.
+    /// Creates the preprocessor of the named model; it may have to read the model's tokenizer and
+    /// template, which takes a while.
     ///
     /// # Errors
     /// When there is no such model, or it cannot be read.
@@ -65,7 +67,7 @@ impl Preprocessor {
     /// Checks a request, tokenises its prompts and compiles its grammar.
     ///
     /// # Errors
-    /// The first thing that cannot be honoured.
+    /// The first parameter that is invalid or not supported.
     pub fn prepare(&self, origin: Origin, request: GenerateRequest) -> Result<(EngineRequest, Outputs), RequestError> {
         let served = &self.served;
         let names = request.names;
@@ -79,7 +81,7 @@ impl Preprocessor {
         let tools = ToolSet::new(&request.tools, &request.tool_choice, request.several_calls, names)?;
         let is_conversation = matches!(request.input, Input::Conversation { .. });
         let prompts = self.prompts(request.input, &tools, names)?;
-        // A conversation has one prompt, and what has several begins with anything.
+        // A conversation has one prompt; requests of several prompts always begin open.
         let begins = prompts.first().map_or(Begins::Open, |prompt| prompt.begins);
         let count = choices * prompts.len();
         let limit = request.limit.map(|limit| usize::try_from(limit).unwrap_or(usize::MAX));
@@ -161,10 +163,10 @@ impl Preprocessor {
         let (prompts, options) = (self.texts(texts, name)?, SequenceOptions::default());
         Ok(self.engine_request(origin, Task::Embed, prompts, options, Replies::default()))
     }
-    /// The tokens of what an answer follows.
+    /// Renders and tokenises the prompts.
     ///
     /// # Errors
-    /// When it makes no sense or does not fit.
+    /// When a prompt is invalid or does not fit into the context.
     pub fn prompts(&self, input: Input, tools: &ToolSet, names: &FieldNames) -> Result<Vec<Prompt>, RequestError> {
         match input {
             Input::Conversation { messages, thinking } => {
@@ -184,7 +186,7 @@ impl Preprocessor {
         };
         texts.into_iter().map(prompt).collect()
     }
-    /// What an answer must be, compiled.
+    /// Compiles the grammar of a constraint.
     fn compile(&self, constraint: &OutputConstraint, begins: Begins) -> Result<Constraint, String> {
         let served = &self.served;
         let compile = |constraint: &OutputConstraint, begins: Begins| {
@@ -193,14 +195,15 @@ impl Preprocessor {
             served.grammars.compile(grammar, thinking)
         };
         let compiled = compile(constraint, begins)?;
-        // Whether anything can follow is seen where a schema begins, and arguments begin in the middle of a call.
+        // An unsatisfiable schema is only detected at a grammar's beginning, and arguments begin in
+        // the middle of a call.
         for parameters in constraint.calls.iter().filter_map(|call| call.parameters).filter(|it| refers(it)) {
             let form = OutputFormat::Schema(parameters.clone());
             compile(&OutputConstraint { form: Some(&form), ..OutputConstraint::default() }, Begins::Answer)?;
         }
         Ok(compiled)
     }
-    /// Creates a request that only has the model loaded.
+    /// Creates a request that only loads the model.
     pub fn prepare_load(&self, origin: Origin) -> (EngineRequest, Outputs) {
         self.engine_request(origin, Task::Load, Vec::new(), SequenceOptions::default(), Replies::default())
     }

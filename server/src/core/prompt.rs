@@ -1,4 +1,4 @@
-//! From a conversation to tokens.
+//! Renders and tokenises conversations and prompts.
 
 use crate::core::error::RequestError;
 use crate::core::field_names::FieldNames;
@@ -10,19 +10,23 @@ use gristmill_llm::chat::spell::{self, Spelt};
 use gristmill_llm::chat::{Message, RenderOptions, TextSpan};
 use serde_json::{Map, Value};
 
-/// A prompt.
+/// A tokenised prompt.
 pub struct Prompt {
-    /// Its tokens.
+    /// Token ids of the prompt.
     pub tokens: Vec<u32>,
-    /// What its answer goes on with.
+    /// State in which the reply begins: open, within reasoning, or within the answer.
     pub begins: Begins,
 }
 
-/// The prompt of a conversation. `tools` is the list of tools as templates take it, empty for none; `thinking` says how much
-/// the model is to reason, where it can be told. A last message of the assistant's that is a text is the beginning of the answer.
+/// Renders and tokenises a conversation.
+///
+/// `tools` is the list of tools in the form of chat templates, empty for none; `thinking` controls
+/// the reasoning if the model supports that. If the last message is a text of the assistant,
+/// generation continues it (assistant prefill).
 ///
 /// # Errors
-/// When the template refuses the conversation or fails, or it does not fit into the context.
+/// When the template refuses the conversation or fails, or the prompt does not fit into the
+/// context.
 pub fn chat(
     served: &Served,
     mut messages: Vec<Message>,
@@ -30,7 +34,7 @@ pub fn chat(
     thinking: Thinking,
     names: &FieldNames,
 ) -> Result<Prompt, RequestError> {
-    // Every message takes a token at least, whatever the template.
+    // Every message has at least one token, regardless of the template.
     if messages.len() >= served.context {
         return Err(RequestError::context(names.input, messages.len(), served.context));
     }
@@ -46,7 +50,8 @@ pub fn chat(
     }
     let options = RenderOptions {
         add_generation_prompt: true,
-        // An answer that has begun has no reasoning before it, unless that has begun too.
+        // An assistant prefill has no reasoning before it, unless the request switches reasoning
+        // on.
         enable_thinking: if begun.is_some() { thinking.switch.or(Some(false)) } else { thinking.switch },
         extra: Map::from_iter(thinking.effort.map(|effort| ("reasoning_effort".to_owned(), effort.into()))),
         tools: (!tools.is_empty()).then(|| tools.into()),
@@ -79,13 +84,13 @@ pub fn chat(
     check_context(served, names.input, Prompt { tokens, begins })
 }
 
-/// An answer that has begun.
+/// Beginning of the answer, given by the request.
 struct AssistantPrefill {
     reasoning: String,
     text: String,
 }
 
-/// Takes the last message, if it is a text of the assistant's.
+/// Removes and returns the last message, if it is a non-empty text of the assistant without calls.
 fn take_assistant_prefill(messages: &mut Vec<Message>) -> Option<AssistantPrefill> {
     let is_begun = |message: &mut Message| {
         let text = message.content.as_str().is_some_and(|text| !text.is_empty());
@@ -96,16 +101,16 @@ fn take_assistant_prefill(messages: &mut Vec<Message>) -> Option<AssistantPrefil
     Some(AssistantPrefill { reasoning: message.reasoning_content.unwrap_or_default(), text })
 }
 
-/// The prompt of a text, special tokens parsed.
+/// Tokenises a text, with special tokens parsed.
 ///
 /// # Errors
-/// When it is empty or does not fit.
+/// When it is empty or does not fit into the context.
 pub fn text(served: &Served, text: &str, name: &str) -> Result<Prompt, RequestError> {
     check_size(served, name, text.len())?;
     tokens(served, served.tokenizer.encode(text, true, true), name)
 }
 
-/// Refuses what cannot fit before it is looked at: megabytes take a while to cut into tokens.
+/// Refuses an input by its length before it is tokenised, as tokenising megabytes takes a while.
 fn check_size(served: &Served, name: &str, bytes: usize) -> Result<(), RequestError> {
     match served.least_tokens(bytes) {
         least if least >= served.context => Err(RequestError::context(name, least, served.context)),
@@ -113,10 +118,10 @@ fn check_size(served: &Served, name: &str, bytes: usize) -> Result<(), RequestEr
     }
 }
 
-/// The prompt of tokens.
+/// Checks a prompt of tokens.
 ///
 /// # Errors
-/// When there are none, they are not of the vocabulary, or they do not fit.
+/// When it is empty, has unknown tokens or does not fit into the context.
 pub fn tokens(served: &Served, tokens: Vec<u32>, name: &str) -> Result<Prompt, RequestError> {
     if let Some(token) = tokens.iter().find(|&&t| t as usize >= served.tokenizer.n_tokens()) {
         let most = served.tokenizer.n_tokens();
@@ -133,7 +138,7 @@ fn check_context(served: &Served, name: &str, prompt: Prompt) -> Result<Prompt, 
     }
 }
 
-/// Tells a model whose template knows no tools what there is and how to call it.
+/// Describes the tools in the system message, for a template without tool support.
 fn describe_tools(served: &Served, messages: &mut Vec<Message>, tools: &[Value]) {
     let list: Vec<String> = tools.iter().map(|tool| tool.get("function").unwrap_or(tool).to_string()).collect();
     let arguments = Map::from_iter([("PARAMETER".to_owned(), Value::from("VALUE"))]);
@@ -148,7 +153,7 @@ fn describe_tools(served: &Served, messages: &mut Vec<Message>, tools: &[Value])
     }
 }
 
-/// Writes calls and results as text, for a template that knows neither.
+/// Renders calls and results as text, for a template without support for them.
 fn render_calls(served: &Served, message: &mut Message) {
     if let Some(calls) = message.tool_calls.take() {
         let each = calls.as_array().into_iter().flatten().map(|call| call.get("function").unwrap_or(call));
@@ -169,7 +174,7 @@ fn name(function: &Value) -> &str {
     function.get("name").and_then(Value::as_str).unwrap_or_default()
 }
 
-/// The arguments of a call, an object or the text of one; of what is neither nothing is left.
+/// Parses the arguments of a call, an object or its JSON text; anything else is dropped.
 fn arguments(function: &Value) -> Map<String, Value> {
     match function.get("arguments") {
         Some(Value::Object(arguments)) => arguments.clone(),

@@ -1,13 +1,15 @@
-//! The load of a batcher as metrics publish it: now and then, as it costs as much as a step of a small model.
+//! Publication of a batcher's load as metrics, at intervals, as it costs as much as a step of a
+//! small model.
 
 use crate::core::models::entry::ModelEntry;
 use gristmill_llm::sched::{Batcher, StepCounts};
 use std::time::{Duration, Instant};
 
-/// Time between two publications while requests run: routers and Prometheus read seconds apart.
+/// Minimum time between two publications while requests run: routers and Prometheus poll seconds
+/// apart.
 const PUBLISH_INTERVAL: Duration = Duration::from_millis(100);
 
-/// What was published last.
+/// Counts at the last publication.
 #[derive(Default)]
 pub struct PublishedLoad {
     at: Option<Instant>,
@@ -16,11 +18,12 @@ pub struct PublishedLoad {
 }
 
 impl PublishedLoad {
-    /// Tells whether the last publication is older than the interval.
+    /// Returns whether the last publication is older than the interval.
     pub fn is_due(&self) -> bool {
         self.at.is_none_or(|at| at.elapsed() >= PUBLISH_INTERVAL)
     }
-    /// Sets the gauges of a model and adds what its counters lack.
+    /// Sets the gauges of a model and increments its counters by the change since the last
+    /// publication.
     pub fn publish(&mut self, batcher: &Batcher, model: &ModelEntry) {
         self.at = Some(Instant::now());
         let (load, metrics) = (batcher.load(), &model.metrics);
@@ -29,7 +32,7 @@ impl PublishedLoad {
         metrics.pages_total.set(load.total_pages as i64);
         load.leaked.into_iter().for_each(|pages| _ = metrics.pages_leaked.set(pages as i64));
         metrics.slots.set(batcher.engine().max_sequences() as i64);
-        // A reset of the batcher begins the scheduler's count anew.
+        // A reset of the batcher restarts the scheduler's count.
         metrics.preempted.inc_by(load.preempted.checked_sub(self.preempted).unwrap_or(load.preempted));
         self.preempted = load.preempted;
         let (steps, before) = (batcher.steps(), std::mem::replace(&mut self.steps, batcher.steps()));

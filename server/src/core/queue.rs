@@ -1,4 +1,4 @@
-//! Who is next: a line for each client, and the lines take turns.
+//! Bounded request queue, fair per client.
 
 use crate::core::models::policy::KeepAlive;
 use std::collections::VecDeque;
@@ -6,27 +6,28 @@ use std::net::IpAddr;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-/// Something that waits for its turn.
+/// An entry of the queue.
 pub trait Waiting {
-    /// Whose it is.
+    /// Address of the client that sent it.
     fn client(&self) -> IpAddr;
-    /// Has whoever asked gone away?
+    /// Returns whether the client has disconnected.
     fn is_abandoned(&self) -> bool;
-    /// Is told behind how many others it waits, when it begins to and whenever that changes.
+    /// Receives the number of entries before this one, when it is queued and whenever that may have
+    /// changed.
     fn report_position(&self, others: usize);
 }
 
-/// Why something may not wait.
+/// Reason why an entry was not queued.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum QueueError {
-    /// So many wait already.
+    /// The queue is full, with this number of entries.
     Full(usize),
-    /// Nobody will be served any more.
+    /// The queue is closed for good.
     Closed,
 }
 
-/// A bounded queue. Within one client's line the first comes first; a client with many requests does not keep another waiting for
-/// more than one of them.
+/// Bounded queue with round robin per client: FIFO for the entries of one client, and between two
+/// entries of the same client every other client has a turn.
 pub struct Queue<T> {
     lines: Mutex<ClientQueues<T>>,
     changed: Condvar,
@@ -34,19 +35,21 @@ pub struct Queue<T> {
 }
 
 struct ClientQueues<T> {
-    /// None is empty; the first is next.
+    /// The entries of each client; no list is empty, and the first is next.
     lines: VecDeque<(IpAddr, VecDeque<T>)>,
     closed: bool,
-    /// Was one handed out, and the next one not asked for yet?
+    /// Whether an entry was taken and the next one has not been requested yet.
     busy: bool,
-    /// How many more are handed out before whoever takes them is told to leave; none for any number.
+    /// Entries that are still handed out before the consumer has to stop; `None` without an
+    /// eviction.
     turns: Option<usize>,
-    /// When whoever takes them leaves unless somebody asks before; none where it waits for as long as that takes, or is answering.
+    /// When the keep-alive of the idle consumer ends; `None` without a keep-alive or while it is
+    /// busy.
     leaves: Option<Instant>,
 }
 
 impl<T: Waiting> Queue<T> {
-    /// One in which at most so many wait.
+    /// Creates a queue of at most `most` entries.
     pub fn new(most: usize) -> Queue<T> {
         let lines = ClientQueues { lines: VecDeque::new(), closed: false, busy: false, turns: None, leaves: None };
         Queue { lines: Mutex::new(lines), changed: Condvar::new(), most }
@@ -54,10 +57,10 @@ impl<T: Waiting> Queue<T> {
     fn lock(&self) -> MutexGuard<'_, ClientQueues<T>> {
         self.lines.lock().unwrap_or_else(PoisonError::into_inner)
     }
-    /// Waits in line.
+    /// Queues an entry.
     ///
     /// # Errors
-    /// When it may not.
+    /// When the queue is full or closed.
     pub fn push(&self, entry: T) -> Result<(), QueueError> {
         let mut lines = self.lock();
         if lines.closed {
@@ -79,7 +82,8 @@ impl<T: Waiting> Queue<T> {
         self.changed.notify_one();
         Ok(())
     }
-    /// Waits for another turn, before what else its client wants, whether or not there is room; lets go of it once the queue is closed.
+    /// Queues an entry again, before others of its client and even if the queue is full; drops it
+    /// if the queue is closed.
     pub fn requeue(&self, entry: T) {
         let mut lines = self.lock();
         if lines.closed {
@@ -92,8 +96,8 @@ impl<T: Waiting> Queue<T> {
         }
         self.changed.notify_one();
     }
-    /// Waits for the next one whose asker is still there; none once the queue is closed, whoever takes from it was told to leave, or nobody has come for
-    /// as long as it stays.
+    /// Waits for the next entry of a connected client. `None` once the queue is closed, the
+    /// consumer is evicted, or the keep-alive `stay` has ended.
     pub fn next(&self, stay: KeepAlive) -> Option<T> {
         let mut lines = self.lock();
         lines.busy = false;
@@ -105,7 +109,7 @@ impl<T: Waiting> Queue<T> {
             if let Some(entry) = lines.take() {
                 return Some(entry);
             }
-            // Who was still to be answered has gone.
+            // The remaining entries before the eviction were abandoned.
             if lines.turns.take().is_some() {
                 lines.turns = Some(0);
                 continue;
@@ -116,14 +120,15 @@ impl<T: Waiting> Queue<T> {
                 return None;
             }
             lines.leaves = left.and_then(|left| Instant::now().checked_add(left));
-            // More than a timer can hold is no end.
+            // A time beyond the range of `Instant` is no limit.
             lines = match left.filter(|_| lines.leaves.is_some()) {
                 Some(left) => self.changed.wait_timeout(lines, left).unwrap_or_else(PoisonError::into_inner).0,
                 None => self.changed.wait(lines).unwrap_or_else(PoisonError::into_inner),
             };
         }
     }
-    /// The next one that waits now, for whoever has others to answer meanwhile; none also once it was told to leave.
+    /// Takes the next entry without waiting, for a consumer that is busy. `None` also once the
+    /// consumer is evicted.
     pub fn try_next(&self) -> Option<T> {
         let mut lines = self.lock();
         if lines.closed || lines.turns == Some(0) {
@@ -131,59 +136,60 @@ impl<T: Waiting> Queue<T> {
         }
         lines.take()
     }
-    /// When whoever takes from it leaves unless somebody asks before; none where that is not known.
+    /// Returns when the consumer's keep-alive ends, if that is known.
     pub fn leaves(&self) -> Option<Instant> {
         self.lock().leaves
     }
-    /// Tells whoever takes from it to leave when those that wait now have had their turn. Who comes later waits for somebody else.
+    /// Evicts the consumer once the entries queued now have been taken. Later entries wait for
+    /// another consumer.
     pub fn leave(&self) {
         let mut lines = self.lock();
         lines.forget_abandoned();
         lines.turns = Some(lines.len());
         self.changed.notify_all();
     }
-    /// Somebody is about to take from it who was not told to leave.
+    /// Ends an eviction: a new consumer is about to start.
     pub fn stay(&self) {
         self.lock().turns = None;
     }
-    /// Is one being answered, or waits to be?
+    /// Returns whether an entry is being processed or queued.
     pub fn is_busy(&self) -> bool {
         let mut lines = self.lock();
         lines.forget_abandoned();
         lines.busy || lines.len() > 0
     }
-    /// Shows everyone who waits to `tell`.
+    /// Calls `tell` with every queued entry.
     pub fn for_each(&self, tell: impl Fn(&T)) {
         self.lock().lines.iter().flat_map(|(_, line)| line).for_each(tell);
     }
-    /// Lets go of everyone who waits, by way of `tell`.
+    /// Removes every queued entry and passes it to `tell`.
     pub fn dismiss(&self, mut tell: impl FnMut(T)) {
         let mut lines = self.lock();
         while let Some(entry) = lines.pop() {
             tell(entry);
         }
     }
-    /// How many wait.
+    /// Returns the number of queued entries.
     pub fn len(&self) -> usize {
         let mut lines = self.lock();
         lines.forget_abandoned();
         lines.len()
     }
-    /// Serves nobody any more; who waits is let go.
+    /// Closes the queue and drops the queued entries.
     pub fn close(&self) {
         let mut lines = self.lock();
         lines.closed = true;
         lines.lines.clear();
         self.changed.notify_all();
     }
-    /// Was it closed?
+    /// Returns whether the queue is closed.
     pub fn is_closed(&self) -> bool {
         self.lock().closed
     }
 }
 
 impl<T: Waiting> ClientQueues<T> {
-    /// Hands out the next one whose asker is still there.
+    /// Takes the next entry of a connected client.
     fn take(&mut self) -> Option<T> {
         while let Some(entry) = self.pop() {
             if !entry.is_abandoned() {
@@ -203,7 +209,7 @@ impl<T: Waiting> ClientQueues<T> {
         self.lines.iter_mut().for_each(|(_, line)| line.retain(|entry| !entry.is_abandoned()));
         self.lines.retain(|(_, line)| !line.is_empty());
     }
-    /// Tells every entry how many come before it: in each round the next of every line.
+    /// Reports to each entry how many are before it: each round has the next entry of every client.
     fn report_positions(&self) {
         let longest = self.lines.iter().map(|(_, line)| line.len()).max().unwrap_or(0);
         let rounds = (0..longest).flat_map(|round| self.lines.iter().filter_map(move |(_, line)| line.get(round)));
@@ -244,7 +250,7 @@ mod tests {
     }
 
     thread_local! {
-        /// What entries were told.
+        /// Positions that entries received.
         static PLACES: RefCell<Vec<(u32, usize)>> = const { RefCell::new(Vec::new()) };
     }
 
@@ -259,7 +265,7 @@ mod tests {
         assert_eq!(told(), [(0, 0), (2, 1), (1, 2)], "clients take turns");
         assert_eq!(queue.next(KeepAlive::UntilNeeded), Some(Entry(1, 0, false)));
         assert_eq!(told(), [(2, 0), (1, 1)]);
-        // Whoever needs another turn has it before the rest of its own line.
+        // A requeued entry comes before the others of its client.
         queue.requeue(Entry(1, 0, false));
         let order: Vec<u32> = (0..3).map(|_| queue.next(KeepAlive::UntilNeeded).unwrap().1).collect();
         assert_eq!(order, [2, 0, 1]);
@@ -325,11 +331,11 @@ mod tests {
         let begun = Instant::now();
         assert_eq!((queue.next(KeepAlive::For(time)), queue.leaves()), (None, None));
         assert!(begun.elapsed() >= time);
-        // Who waits is answered first, whatever time there is.
+        // A queued entry is taken even if the keep-alive has ended.
         queue.push(Entry(1, 0, false)).unwrap();
         assert_eq!(queue.next(KeepAlive::For(Duration::ZERO)).unwrap().1, 0);
         assert_eq!((queue.leaves(), queue.next(KeepAlive::For(Duration::ZERO))), (None, None));
-        // Somebody who comes in time is no reason to leave.
+        // An entry that arrives in time resets the keep-alive.
         let worker = {
             let queue = queue.clone();
             std::thread::spawn(move || queue.next(KeepAlive::For(Duration::from_secs(3600))))

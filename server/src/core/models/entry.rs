@@ -1,4 +1,4 @@
-//! A model that may be loaded: how that is done, what is known of it before, and who waits for it.
+//! A model that can be loaded: its source, its plan, its queue and its metrics.
 
 use crate::core::engine_request::EngineRequest;
 use crate::core::error::RequestError;
@@ -13,89 +13,91 @@ use gristmill_llm::engine::{Engine, Progress};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
-/// Where a model comes from. What it does takes a while, and is asked for beside the threads that serve connections.
+/// Source of a model. The methods read files and take a while, so they are called off the
+/// connection threads.
 pub trait ModelSource: Send + Sync + 'static {
-    /// What is known before it is loaded: of the heads of its files alone.
+    /// Plans the model from its files' headers, before it is loaded.
     ///
     /// # Errors
-    /// When it is none that can be run, or is too large for this machine.
+    /// When the model is not supported, or is too large for this machine.
     fn plan(&self) -> Result<ModelPlan, LoadError>;
-    /// How it reads and writes.
+    /// Reads the model's tokenizer, template and sampling defaults.
     ///
     /// # Errors
-    /// When that cannot be read.
+    /// When they cannot be read.
     fn text(&self) -> Result<ModelText, LoadError>;
-    /// Itself, with so many tokens of context; fewer where that much memory is not there after all. It stays on the thread that asks.
+    /// Loads the model with `context` tokens of context, or fewer if memory is short. The engine
+    /// stays on the calling thread.
     ///
     /// # Errors
-    /// When it cannot be read, or does not fit.
+    /// When the model cannot be read or does not fit into memory.
     fn load(&self, context: usize, progress: &dyn Fn(Progress)) -> Result<Engine, LoadError>;
 }
 
-/// What is known of a model before it is loaded.
+/// Metadata and memory estimate of a model that need not be loaded.
 #[derive(Clone, Debug)]
 pub struct ModelPlan {
-    /// Facts for whoever asks.
+    /// Metadata of the model.
     pub about: ModelFacts,
-    /// Tokens of context.
+    /// Context length in tokens.
     pub context: usize,
-    /// Bytes that it will take: weights, cache, activations.
+    /// Bytes of memory for weights, KV cache and activations.
     pub bytes: u64,
 }
 
-/// Why a model is not there.
+/// Reason why a model cannot be planned or loaded.
 #[derive(Clone, PartialEq, Eq, Debug, Default, thiserror::Error)]
 #[error("{message}")]
 pub struct LoadError {
-    /// The cause.
+    /// Cause of the failure.
     pub message: String,
-    /// The way out, where one is known.
+    /// How to avoid the failure, if known.
     pub hint: Option<String>,
-    /// Is it larger than the memory? Then it will not be there a moment later either.
+    /// Whether the model exceeds the memory, so that a retry cannot succeed.
     pub too_large: bool,
-    /// Is the device lost? Then no model will ever be there.
+    /// Whether the device is lost, so that no model can be loaded any more.
     pub lost: bool,
 }
 
 impl LoadError {
-    /// The cause and the way out.
+    /// Returns the cause and the hint.
     pub fn text(&self) -> String {
         self.hint.iter().fold(self.message.clone(), |text, hint| format!("{text}; {hint}"))
     }
-    /// What whoever asked for that model is told.
+    /// Converts the failure into the error of a request for the model.
     pub(crate) fn to_request_error(&self, name: &str) -> RequestError {
         RequestError::not_loaded(name, &self.text(), self.too_large)
     }
 }
 
-/// A model, as a server is told of it.
+/// Configuration of a served model.
 pub struct ModelSpec {
-    /// What clients call it, in all interfaces.
+    /// Name of the model in all interfaces.
     pub name: String,
-    /// What else it answers to.
+    /// Further names by which clients may request the model.
     pub aliases: Vec<String>,
-    /// What is known of it, or why that is not known: it is asked for again then.
+    /// The plan, or why there is none; a failed plan is retried when the model is requested.
     pub plan: Result<ModelPlan, LoadError>,
-    /// Where it comes from.
+    /// Source that plans and loads the model.
     pub source: Arc<dyn ModelSource>,
 }
 
-/// A model, loaded or not.
+/// A served model, loaded or not.
 pub struct ModelEntry {
-    /// What it is called.
+    /// Name and aliases of the model.
     pub names: Names,
-    /// Since when it is served: seconds since 1970.
+    /// Time since which it is served, in seconds since the Unix epoch.
     pub created: u64,
-    /// Where it comes from.
+    /// Source that plans and loads the model.
     pub source: Arc<dyn ModelSource>,
-    /// Who waits for it. They wait there also while it is not loaded.
+    /// Queued requests; they wait here also while the model is not loaded.
     pub queue: Queue<EngineRequest>,
-    /// What was counted of it.
+    /// Metrics of the model.
     pub metrics: ModelMetrics,
-    /// How far it is while it is being loaded.
+    /// Progress while it is being loaded.
     pub loading: Loading,
     plan: Mutex<Result<ModelPlan, LoadError>>,
-    /// How it reads and writes, while somebody needs that.
+    /// Text side of the model; dropped when neither a worker nor a request uses it.
     served: Mutex<Weak<Served>>,
     used: AtomicU64,
 }
@@ -105,7 +107,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl ModelEntry {
-    /// One that is not loaded, for which at most so many requests wait.
+    /// Creates a model that is not loaded, with a queue of at most `waiting` requests.
     pub fn new(spec: ModelSpec, waiting: usize, metrics: ModelMetrics, loading: Loading) -> ModelEntry {
         let ModelSpec { name, aliases, plan, source } = spec;
         ModelEntry {
@@ -120,23 +122,24 @@ impl ModelEntry {
             used: AtomicU64::new(0),
         }
     }
-    /// What clients call it.
+    /// Returns the name for clients.
     pub fn name(&self) -> &str {
         &self.names.name
     }
-    /// What tells it from others by that name: of the name and the facts, since nobody has read all of its weights.
+    /// Returns a hash of the name and the metadata, as hashing the weights would take too long.
     pub fn digest(&self) -> String {
         let about = self.cached_plan().map(|plan| plan.about);
         blake3::hash(format!("{} {about:?}", self.name()).as_bytes()).to_hex().to_string()
     }
-    /// What is known of it, where anything is.
+    /// Returns the plan, if there is one.
     pub fn cached_plan(&self) -> Option<ModelPlan> {
         lock(&self.plan).as_ref().ok().cloned()
     }
-    /// The same; it is looked at again where it could not be said before: there may be more memory now, or another file.
+    /// Returns the plan. A failed one is retried, as there may be more memory or another file by
+    /// now.
     ///
     /// # Errors
-    /// Why it cannot be said.
+    /// When the model cannot be planned.
     pub fn plan(&self) -> Result<ModelPlan, LoadError> {
         let mut plan = lock(&self.plan);
         if plan.is_err() {
@@ -144,7 +147,7 @@ impl ModelEntry {
         }
         plan.clone()
     }
-    /// Returns how busy it is. A page counts once, whole, however many sequences share it.
+    /// Returns the load. A page counts once, as a whole, regardless of how many sequences share it.
     pub fn load(&self) -> Load {
         let ModelMetrics { running, slots, pages, pages_total, .. } = &self.metrics;
         let [running, slots, pages, pages_total] =
@@ -155,11 +158,11 @@ impl ModelEntry {
         };
         Load { running, waiting: self.queue.len(), slots: slots.max(1), used, room }
     }
-    /// Why it cannot be said, where it could not.
+    /// Returns why there is no plan, if planning failed.
     pub fn unplanned(&self) -> Option<LoadError> {
         lock(&self.plan).as_ref().err().cloned()
     }
-    /// How it reads and writes: as it is known to whoever uses it now, else read anew.
+    /// Returns the text side of the model, shared with its current users or read from its files.
     ///
     /// # Errors
     /// When it cannot be read.
@@ -173,7 +176,7 @@ impl ModelEntry {
         *served = Arc::downgrade(&fresh);
         Ok(fresh)
     }
-    /// The same with another context, which it turned out to have.
+    /// Returns the text side with another context length, the one that loading arrived at.
     ///
     /// # Errors
     /// When it cannot be read.
@@ -190,11 +193,11 @@ impl ModelEntry {
         served.created = self.created;
         Ok(Arc::new(served))
     }
-    /// It is used at that moment; a larger number is later.
+    /// Records a use at the logical time `moment`.
     pub fn touch(&self, moment: u64) {
         self.used.fetch_max(moment, Ordering::Relaxed);
     }
-    /// When it was used last.
+    /// Returns the logical time of the last use.
     pub fn last_used(&self) -> u64 {
         self.used.load(Ordering::Relaxed)
     }

@@ -1,26 +1,26 @@
-//! What models are called, and which one a client means.
+//! Model names, and the lookup of a client's name for a model.
 
-/// A model's names.
+/// Name and aliases of a model.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Names {
-    /// What it is called in all interfaces.
+    /// Name of the model in all interfaces.
     pub name: String,
-    /// What else it answers to.
+    /// Further names by which clients may request the model.
     pub aliases: Vec<String>,
 }
 
-/// Which model was meant.
+/// Result of looking up a name.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum NameMatch {
-    /// That one, by its place.
+    /// Index of the model that matches.
     One(usize),
-    /// One of these.
+    /// Indices of the models that match equally well.
     Several(Vec<usize>),
-    /// None.
+    /// No model matches.
     None,
 }
 
-/// A name without its folder, and without what clients and files add to it.
+/// Reduces a name to lower case, without its folder, `:latest` and `.gguf`.
 fn plain(name: &str) -> String {
     let name = name.rsplit('/').next().unwrap_or(name);
     name.trim_end_matches(":latest").trim_end_matches(".gguf").to_lowercase()
@@ -32,7 +32,7 @@ impl Names {
     }
 }
 
-/// The model that is called so: exactly, or give or take a folder, an ending, or how large its letters are.
+/// Finds a model by its exact name or an alias, then without regard to case, suffix and folder.
 pub fn find(asked: &str, models: &[&Names]) -> NameMatch {
     let asked = asked.trim();
     let ways: [&dyn Fn(&Names) -> bool; 4] = [
@@ -56,16 +56,16 @@ pub fn find(asked: &str, models: &[&Names]) -> NameMatch {
     NameMatch::None
 }
 
-/// A name that is less alike than this is no help.
+/// Minimum similarity of a name that is worth suggesting.
 const MIN_SIMILARITY: f64 = 0.4;
 
-/// The model whose name is the most like that, if any is.
+/// Returns the model with the most similar name, if one is similar enough.
 pub fn nearest(asked: &str, models: &[&Names]) -> Option<usize> {
     let asked = plain(asked);
     let like = |names: &Names| {
         let of = |name: &str| {
             let name = plain(name);
-            // Half a name is what people type.
+            // A part of a name, as users often abbreviate names.
             let part = asked.len() > 2 && (name.contains(&asked) || asked.contains(&name));
             strsim::normalized_damerau_levenshtein(&name, &asked) + f64::from(u8::from(part))
         };

@@ -1,19 +1,19 @@
-//! Who leaves where memory is short, and who leaves by itself. Pure: what is known goes in, what to do comes out.
+//! Model eviction: LRU and keep-alive. Pure functions, without access to the pool's state.
 
 use std::time::Duration;
 
-/// How long a model stays that nobody asks anything.
+/// How long an idle model stays loaded.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub enum KeepAlive {
-    /// Until another needs its memory.
+    /// Until another model needs its memory.
     #[default]
     UntilNeeded,
-    /// So long at most, counted from its last answer.
+    /// At most this long after its last answer.
     For(Duration),
 }
 
 impl KeepAlive {
-    /// How much longer it stays after nobody has asked it for so long; none where it stays until another needs its memory.
+    /// Returns the time left after an idle time of `idle`; `None` without a limit.
     pub fn remaining(self, idle: Duration) -> Option<Duration> {
         match self {
             KeepAlive::UntilNeeded => None,
@@ -22,44 +22,47 @@ impl KeepAlive {
     }
 }
 
-/// What a loaded model is doing.
+/// Activity of a loaded model.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Activity {
-    /// Nobody asks it anything.
+    /// It has neither running nor queued requests.
     Idle,
-    /// It answers, or somebody waits for it to.
+    /// It has running or queued requests.
     Busy,
-    /// It was told to leave, and does so when it has answered who asked before.
+    /// It is being evicted, and finishes the requests that were queued before.
     Leaving,
 }
 
-/// A model that takes memory.
+/// A model that holds memory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Resident {
-    /// Bytes that come free when it has left.
+    /// Bytes that its eviction frees.
     pub bytes: u64,
-    /// When it was last asked or has last answered; a larger number is later.
+    /// Logical time of its last use; a larger number is later.
     pub last_used: u64,
-    /// What it is doing.
+    /// Current activity of the model.
     pub activity: Activity,
 }
 
-/// What is to be done for a model that is to be loaded.
+/// Decision about a model that is to be loaded.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum EvictionDecision {
-    /// There is room.
+    /// There is room for the model.
     Load,
-    /// There will be once these have left, by their places.
+    /// There will be room once the models with these indices have been evicted.
     Evict(Vec<usize>),
-    /// There will be once those that were told to leave have done so.
+    /// There will be room once the evictions in progress have finished.
     Wait,
-    /// There is none even where all others have left: so many bytes at most.
+    /// There is no room even with all others evicted, which would make this number of bytes
+    /// available.
     TooLarge(u64),
 }
 
-/// What is to be done for a model that takes `need` bytes, where `free` are free and at most `most` models may be loaded.
+/// Decides how to make room for a model of `need` bytes, with `free` bytes free and at most `most`
+/// loaded models.
 ///
-/// The least recently used leaves first, one that nobody asks before one that is asked, and nobody who need not.
+/// Evicts idle models before busy ones and the least recently used first, and no model whose memory
+/// is not needed.
 pub fn decide(need: u64, free: u64, most: Option<usize>, residents: &[Resident]) -> EvictionDecision {
     let most = most.unwrap_or(usize::MAX).max(1);
     let fits = |left: &[usize]| {
@@ -88,7 +91,8 @@ pub fn decide(need: u64, free: u64, most: Option<usize>, residents: &[Resident])
             residents.iter().fold(free, |sum, resident| sum.saturating_add(resident.bytes)),
         );
     }
-    // The last may have made room enough without those before it: who was used latest stays first.
+    // The last eviction may suffice without some of the earlier ones: those used most recently are
+    // spared first.
     for at in told.clone().into_iter().rev() {
         let without: Vec<usize> = told.iter().copied().filter(|&other| other != at).collect();
         if fits(&with(&without)) {
@@ -138,7 +142,8 @@ mod tests {
 
     #[test]
     fn nobody_leaves_for_nothing() {
-        // The small one alone does not do, and with the large one it need not leave.
+        // The small model alone does not suffice, and with the large one its eviction is not
+        // needed.
         let (small, large) = (resident(10, 1, Idle), resident(100, 2, Idle));
         assert_eq!(decide(50, 0, None, &[small, large]), EvictionDecision::Evict(vec![1]));
     }
@@ -174,7 +179,7 @@ mod tests {
                         let others: Vec<usize> = left.iter().copied().filter(|other| other != at).collect();
                         prop_assert!(!fits(&others), "{at} need not leave");
                     }
-                    // Nobody who is asked leaves where those that nobody asks would do.
+                    // No busy model is evicted where idle ones suffice.
                     let idle: Vec<usize> = (0..all.len()).filter(|&at| all[at].activity != Busy).collect();
                     prop_assert!(!fits(&idle) || told.iter().all(|&at| all[at].activity == Idle));
                 }

@@ -1,8 +1,9 @@
-//! Which models are loaded: the one place that knows, and that has them loaded and leave.
+//! The pool of models: owns which of them are loaded, loads them and evicts them.
 //!
-//! A model that is asked for and not there gets in line; the first in line is loaded where [`policy`](super::policy) finds room, one at a time, on a thread
-//! of its own, which is its [`BatchWorker`] from then on. Its requests wait in its own queue meanwhile. One that is told to leave first answers who asked
-//! before; who asks later has it loaded again.
+//! A request for a model that is not loaded queues it for loading. Models are loaded one at a time,
+//! once [`policy`](super::policy) finds room, each on a thread of its own, which then runs its
+//! [`BatchWorker`]. Requests wait in the model's own queue meanwhile. An evicted model first
+//! finishes the requests queued before; a later request loads it again.
 
 use crate::core::batch_worker::BatchWorker;
 use crate::core::engine_health::EngineHealth;
@@ -24,59 +25,60 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-/// Bytes that buffers may still take, where that can be said.
+/// Returns the bytes still available for device buffers; `None` if that is unknown.
 pub type Available = Box<dyn Fn() -> Option<u64> + Send + Sync>;
 
-/// Conversations of the longest kind whose rows are kept, where memory allows.
+/// Conversations of full context length that the host KV cache holds by default, memory permitting.
 const CACHED_CONVERSATIONS: usize = 4;
-/// Share of the available memory that they may take.
+/// The host KV cache takes by default at most one part in this number of the available memory.
 const CACHE_MEMORY_SHARE: u64 = 8;
-/// Bytes of the stack of a model's thread, as that of a program's first has: compiling recurses.
+/// Stack size of a model's thread in bytes, the default of main threads: the compiler is recursive.
 const WORKER_STACK_BYTES: usize = 8 << 20;
-/// Who waits for a model is told how far it is no more often than this, but for what is done next.
+/// Minimum time between two progress reports of the same loading step.
 const PROGRESS_INTERVAL: Duration = Duration::from_millis(500);
-/// Bytes, as sizes are told.
+/// Bytes of a megabyte in error messages.
 const MB: u64 = 1_000_000;
 
-/// What models share.
+/// State and settings that all models share.
 pub struct Shared {
-    /// What all of them have counted.
+    /// Metrics of the server and of all models.
     pub metrics: Metrics,
-    /// Whether the device can answer at all.
+    /// Health of the device's engine.
     pub health: EngineHealth,
-    /// How much of everything there may be.
+    /// Limits of requests and answers.
     pub limits: Limits,
-    /// Most requests that wait for each.
+    /// Maximum queued requests of each model.
     pub waiting: usize,
     /// Bytes of each model's host KV cache; `None` for a share of the memory.
     pub keep: Option<usize>,
-    /// Whether requests are batch-invariant that do not say.
+    /// Default of requests that do not set `batch_invariant`.
     pub batch_invariant: bool,
 }
 
-/// All models.
+/// The pool of all served models.
 pub struct Models {
     all: Vec<Arc<ModelEntry>>,
-    /// What they share.
+    /// State and settings that all models share.
     pub shared: Shared,
-    /// Most that are loaded at a time.
+    /// Maximum number of models that are loaded at a time.
     most: Option<usize>,
     available: Available,
     state: Mutex<State>,
     changed: Condvar,
-    /// Counts the moments at which one was used.
+    /// Logical clock of model uses.
     clock: AtomicU64,
 }
 
 struct State {
     phases: Vec<Phase>,
-    /// Why each could not be loaded when that was tried last.
+    /// Failure of each model's last load.
     failures: Vec<Option<LoadError>>,
-    /// Those that wait to be loaded, the first first.
+    /// Models that are queued for loading, in order.
     line: VecDeque<usize>,
-    /// Bytes that there were for models when none was loaded. Those that are loaded may not have touched all of theirs.
+    /// Bytes available for models when none was loaded. Loaded models may not have touched all of
+    /// their memory.
     room: u64,
-    /// Nobody is let in any more.
+    /// New requests are refused.
     draining: bool,
     closed: bool,
 }
@@ -86,7 +88,7 @@ enum Phase {
     Away,
     InLine,
     Loading,
-    /// It takes so many bytes.
+    /// Loaded; the number of bytes it holds.
     Loaded(u64),
     Leaving(u64),
 }
@@ -98,21 +100,22 @@ struct Ready {
     bytes: u64,
 }
 
-/// How a model is, for whoever asks.
+/// Status of a model, for the interfaces.
 #[derive(Clone, PartialEq, Debug)]
 pub enum Status {
-    /// Whoever asks for it has it loaded.
+    /// Not loaded; a request for it loads it.
     Unloaded,
-    /// It is being loaded, or waits for that; how far it is, where that was said.
+    /// Being loaded or queued for loading, with the current step if known.
     Loading(Option<LoadStep>),
-    /// It answers, and takes so many bytes.
+    /// Loaded; the number of bytes it holds.
     Loaded(u64),
-    /// It could not be loaded, and why. Whoever asks for it has that tried again.
+    /// Its last load failed. A request for it tries again.
     Failed(LoadError),
 }
 
 impl Models {
-    /// None of which is loaded. How far the first is told by `first` too.
+    /// Creates the pool with no model loaded. The first model reports its loading progress to
+    /// `first`.
     pub fn new(
         specs: Vec<ModelSpec>,
         most: Option<usize>,
@@ -140,18 +143,18 @@ impl Models {
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
-    /// All of them.
+    /// Returns all served models.
     pub fn entries(&self) -> &[Arc<ModelEntry>] {
         &self.all
     }
-    /// The only one there is, if there is only one: it needs no name.
+    /// Returns the only model, if there is exactly one: requests need not name it.
     pub fn single_model(&self) -> Option<&Arc<ModelEntry>> {
         self.all.first().filter(|_| self.all.len() == 1)
     }
-    /// The model that a client calls so.
+    /// Finds the model that a client means by `asked`.
     ///
     /// # Errors
-    /// When it is none or may be several, or none was named and there are several.
+    /// When no model or several match, or if several models are served and none is named.
     pub fn find(&self, asked: Option<&str>) -> Result<&Arc<ModelEntry>, RequestError> {
         let names: Vec<&Names> = self.all.iter().map(|model| &model.names).collect();
         let called: Vec<&str> = self.all.iter().map(|model| model.name()).collect();
@@ -163,7 +166,7 @@ impl Models {
                 Err(RequestError::ambiguous_model(asked, &meant))
             }
             NameMatch::None => {
-                // Where there is one, it is named anyway.
+                // With a single model the message names it anyway.
                 let near = nearest(asked, &names).filter(|_| self.all.len() > 1).map(|at| called[at]);
                 Err(RequestError::model(asked, &called, near))
             }
@@ -172,7 +175,7 @@ impl Models {
     fn index_of(&self, model: &ModelEntry) -> usize {
         self.all.iter().position(|other| std::ptr::eq(other.as_ref(), model)).expect("a model of these")
     }
-    /// How a model is.
+    /// Returns the status of a model.
     pub fn status(&self, model: &ModelEntry) -> Status {
         let at = self.index_of(model);
         let state = self.lock();
@@ -183,7 +186,7 @@ impl Models {
             (Phase::Away, None) => model.unplanned().map_or(Status::Unloaded, Status::Failed),
         }
     }
-    /// Somebody waits for that model: it is loaded if it is not there.
+    /// Queues a model for loading, unless it is loaded or queued already.
     pub fn request_load(self: &Arc<Models>, model: &ModelEntry) {
         let at = self.index_of(model);
         self.touch(model);
@@ -193,7 +196,7 @@ impl Models {
             self.schedule_loads(&mut state);
         }
     }
-    /// It is used now.
+    /// Records that the model is used now.
     fn touch(&self, model: &ModelEntry) {
         model.touch(self.clock.fetch_add(1, Ordering::Relaxed));
     }
@@ -203,14 +206,14 @@ impl Models {
         state.line.push_back(at);
         self.report_progress(&self.all[at], LoadStep { what: "waiting to be loaded".into(), done: 0, total: 0 });
     }
-    /// Whoever waits for a model is told how far it is.
+    /// Reports loading progress to the queued requests of a model.
     fn report_progress(&self, model: &ModelEntry, step: LoadStep) {
         model.loading.set(&step.what, step.done, step.total);
         model.queue.for_each(|request| {
             let _ = request.events.send(Event::Loading(step.clone()));
         });
     }
-    /// Bytes that a model which is loaded now may take.
+    /// Returns the bytes that a further model may take.
     fn free(&self, state: &mut State) -> u64 {
         let available = (self.available)().unwrap_or(u64::MAX / 2);
         let taken = state.phases.iter().filter_map(|phase| phase.bytes()).fold(0, u64::saturating_add);
@@ -219,7 +222,7 @@ impl Models {
         }
         available.min(state.room.saturating_sub(taken))
     }
-    /// Loads the first in line where there is room, or makes some.
+    /// Loads the first queued models while there is room, or evicts others to make room.
     fn schedule_loads(self: &Arc<Models>, state: &mut State) {
         while !state.closed && !state.phases.contains(&Phase::Loading) {
             let Some(&at) = state.line.front() else { return };
@@ -257,7 +260,7 @@ impl Models {
         };
         Resident { bytes: phase.bytes().unwrap_or(0), last_used: model.last_used(), activity }
     }
-    /// A model's thread begins.
+    /// Starts the thread of a model.
     fn start_load(self: &Arc<Models>, state: &mut State, at: usize) {
         state.phases[at] = Phase::Loading;
         let models = self.clone();
@@ -270,7 +273,7 @@ impl Models {
             );
         }
     }
-    /// What a model's thread does: it loads the model, answers, and lets go of it.
+    /// Body of a model's thread: loads the model, serves its requests, and frees it.
     fn work(self: Arc<Models>, at: usize) {
         let model = &self.all[at];
         let loaded = catch_unwind(AssertUnwindSafe(|| self.load(model))).unwrap_or_else(|_| {
@@ -281,9 +284,9 @@ impl Models {
         match loaded {
             Ok(Ready { worker, served, bytes }) => {
                 if self.keeps_resident(at, bytes) {
-                    // Whatever happens to it, its memory is free then.
+                    // The worker's memory is freed even if it panics.
                     let _ = catch_unwind(AssertUnwindSafe(|| worker.run()));
-                    // Until here requests found it.
+                    // Requests share the text side until here.
                     drop(served);
                 }
                 self.worker_ended(at);
@@ -304,7 +307,7 @@ impl Models {
                 Progress::Loading(done, total) => ("loading weights", done, total),
                 Progress::Compiling(done, total) => ("compiling kernels", done as u64, total as u64),
             };
-            // All was in the store.
+            // All kernels were in the cache.
             if total == 0 {
                 return;
             }
@@ -329,7 +332,7 @@ impl Models {
         let share = gristmill_runtime::memory::available().unwrap_or(u64::MAX) / CACHE_MEMORY_SHARE;
         (whole * CACHED_CONVERSATIONS).min(usize::try_from(share).unwrap_or(usize::MAX))
     }
-    /// A model is there. Is it still wanted?
+    /// Records that a model is loaded; returns false if the pool was closed meanwhile.
     fn keeps_resident(self: &Arc<Models>, at: usize, bytes: u64) -> bool {
         let model = &self.all[at];
         let mut state = self.lock();
@@ -343,7 +346,7 @@ impl Models {
         self.changed.notify_all();
         !state.closed
     }
-    /// A model has let go of its memory.
+    /// Records that a model has freed its memory.
     fn worker_ended(self: &Arc<Models>, at: usize) {
         let model = &self.all[at];
         let mut state = self.lock();
@@ -370,7 +373,7 @@ impl Models {
         self.schedule_loads(&mut state);
         self.changed.notify_all();
     }
-    /// A model cannot be loaded; who waits for it is told why.
+    /// Records a failed load and reports it to the queued requests.
     fn fail(&self, state: &mut State, at: usize, error: LoadError) {
         let model = &self.all[at];
         model.loading.clear();
@@ -387,7 +390,7 @@ impl Models {
         state.failures[at] = Some(error);
         self.changed.notify_all();
     }
-    /// Loads a model and waits for it; its tokens of context.
+    /// Loads a model, waits for it and returns its context length in tokens.
     ///
     /// # Errors
     /// When it cannot be loaded.
@@ -403,36 +406,37 @@ impl Models {
             }
         }
     }
-    /// Lets nobody in any more; who is being answered or waits is answered.
+    /// Refuses new requests; running and queued ones are still served.
     pub fn drain(&self) {
         self.lock().draining = true;
     }
-    /// Is nobody let in any more?
+    /// Returns whether new requests are refused.
     pub fn is_draining(&self) -> bool {
         self.lock().draining
     }
-    /// How busy all of them are together.
+    /// Returns the sum of all models' loads.
     pub fn total_load(&self) -> Load {
         self.all.iter().map(|model| model.load()).fold(Load::default(), Load::plus)
     }
-    /// Is anybody being answered, or waits to be?
+    /// Returns whether any model has running or queued requests.
     pub fn is_busy(&self) -> bool {
         self.all.iter().any(|model| model.queue.is_busy())
     }
-    /// Answers nobody any more; who waits is let go, and who is being answered too.
+    /// Closes all queues: queued requests are dropped and running ones are cancelled.
     pub fn close(&self) {
         self.lock().closed = true;
         self.all.iter().for_each(|model| model.queue.close());
         self.changed.notify_all();
     }
-    /// Waits until it is closed and no model answers any more. One that is being loaded is not waited for: nobody can hurry it.
+    /// Waits until the pool is closed and no model is loaded. A load in progress cannot be
+    /// cancelled and is not awaited.
     pub fn wait(&self) {
         let mut state = self.lock();
         while !state.closed || state.phases.iter().any(|phase| phase.bytes().is_some()) {
             state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
         }
     }
-    /// That model has somebody who takes from its queue without an engine.
+    /// Marks a model as loaded, for a consumer that takes from its queue without an engine.
     #[cfg(feature = "fuzzing")]
     pub fn pretend_loaded(&self, model: &ModelEntry) {
         self.lock().phases[self.index_of(model)] = Phase::Loaded(0);
