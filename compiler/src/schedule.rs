@@ -1,4 +1,4 @@
-//! Schedule: from the graph of a function to kernels, their order and their memory.
+//! Schedules a function's graph: cuts it into kernels, orders them in launches, and plans memory.
 
 pub mod candidates;
 mod fusion;
@@ -35,31 +35,31 @@ use select_tiling::TilingSelection;
 /// First slot number of intermediates; a function's own slots are below.
 pub const TEMP: u32 = 1 << 16;
 
-/// What `schedule` returns.
+/// Result of [`schedule`].
 pub struct Scheduled {
-    /// The graph with the kernel-level nodes.
+    /// The graph, extended with kernel-level nodes.
     pub graph: Graph,
-    /// Launches in order.
+    /// Launches in execution order.
     pub launches: Vec<Launch>,
-    /// Bytes and offset of each intermediate, by slot number minus [`TEMP`].
+    /// Bytes and arena offset of each intermediate, by slot number minus [`TEMP`].
     pub temps: Vec<(usize, usize)>,
-    /// Bytes of the arena that holds them.
+    /// Size of the arena in bytes.
     pub arena: usize,
 }
 
-/// A function that has been decomposed: no named op that has a decomposition is left.
+/// A decomposed function: no named op with a decomposition is left.
 pub struct Decomposed<'a> {
-    /// The function as it was captured.
+    /// The captured function.
     pub function: &'a Function,
-    /// The node of each output slot.
+    /// Node of each output slot.
     pub outputs: &'a [(u32, Id)],
-    /// What the decompositions ask for.
+    /// Requests of decompositions, by node.
     pub hints: &'a FxHashMap<Id, Hint>,
     /// Integer contractions and layouts.
     pub derived: &'a Derived,
 }
 
-/// Cuts a function, whose graph is `g`, into kernels.
+/// Cuts a function with the graph `g` into kernels.
 pub fn schedule(of: &Decomposed, mut g: Graph, target: &Target, decider: &mut Decider) -> Scheduled {
     let roots: Vec<Id> = of.outputs.iter().map(|o| o.1).collect();
     let found = candidates::find(&g, &roots, of.hints, of.derived);
@@ -80,14 +80,14 @@ pub fn schedule(of: &Decomposed, mut g: Graph, target: &Target, decider: &mut De
     Scheduled { graph: g, launches, temps, arena }
 }
 
-/// Kernels with their places, and the launches that they share.
+/// Kernels after the fusion search, with their launches.
 struct Placed<'a> {
     kernels: Vec<(Draft, Cost)>,
     shares: Vec<Share>,
-    /// The kernels that each reads, and the level that each is on.
+    /// Kernels that each one reads, and the level of each.
     needs: Vec<FxHashSet<usize>>,
     level: Vec<usize>,
-    /// Workgroups that each should have at most.
+    /// Maximum workgroups of each kernel.
     rooms: Vec<i64>,
     recut: Recut<'a>,
 }
@@ -115,11 +115,16 @@ impl<'a> Placed<'a> {
     }
 }
 
-/// The part of the price of all kernels that smaller workgroups must save. Where they saved less than a thousandth of it they cost an H100 1.2 % of a token (Youtu), where they saved eight thousandths they gained 3.7 % (Gemma 4 26B; experiments, 120).
+/// Fraction of all kernels' cost that smaller workgroups must save. On an H100, modelled
+/// savings below 0.1 % cost 1.2 % of a decode step (Youtu), 0.8 % gained 3.7 % (Gemma 4
+/// 26B; docs/experiments/120).
 const SHAPES_MARGIN: f64 = 0.004;
 
-/// Kernels of the shapes that are proposed first, or, of contractions with few workgroups, of workgroups half as large, all of them: what is fused into a kernel depends on how many workgroups compute it, and the other way round, so that the
-/// two cannot be decided one after the other.
+/// Builds all kernels with the proposed workgroups, or with halved ones for
+/// contractions with few workgroups.
+///
+/// Fusion depends on the number of workgroups and vice versa, so the two are decided together,
+/// for the whole function.
 fn shapes<'a>(g: &mut Graph, context: FusionContext<'a>, function: &Function, decider: &mut Decider) -> Placed<'a> {
     if context.target.machine.kind == MachineKind::Cpu {
         return Placed::new(g, context, decider);
@@ -136,25 +141,27 @@ fn shapes<'a>(g: &mut Graph, context: FusionContext<'a>, function: &Function, de
     if decider.choose(Decision { margin: SHAPES_MARGIN, ..decision }) == 0 {
         return proposed;
     }
-    // What was decided for the others is not what was done.
+    // Drops the log entries of the rejected schedule.
     let last = decider.log.len() - 1;
     decider.log.drain(begin..last);
     *g = whole;
     Placed::new(g, context, decider)
 }
 
-/// What candidates are called in the keys of decisions: by the function's full name and what they compute, those that are alike by their order.
+/// Names of candidates in decision keys: the function's full name, op and shape, with
+/// a counter for duplicates.
 pub fn sites(g: &Graph, function: &str, candidates: &[Id]) -> FxHashMap<Id, String> {
     let mut alike = Alike::default();
     let mut site = |n: Id| alike.name(format!("{function} {:?} {}", g[n].op, g.show_dims(&g.shape(n))));
     candidates.iter().map(|&n| (n, site(n))).collect()
 }
 
-/// A place for every candidate: an output's or state's own slot, or an intermediate; and the nodes of the intermediates.
+/// Assigns a buffer to every candidate: the slot of an output or state, or an intermediate. Also
+/// returns the nodes of the intermediates.
 fn places(g: &mut Graph, of: &Decomposed, candidates: &[Id]) -> (FxHashMap<Id, Id>, Vec<Id>) {
     let mut buffers: FxHashMap<Id, Id> = FxHashMap::default();
     let mut temp_nodes: Vec<Id> = Vec::new();
-    // A copy whose last version is an output is made in the output's place.
+    // A copy whose last version is an output is made in the output's slot.
     let of_copies: Vec<(u32, Id)> = of.outputs.iter().map(|&(slot, n)| (slot, first_version(g, n))).collect();
     for &n in candidates {
         let dtype = g[n].dtype;
@@ -173,7 +180,7 @@ fn places(g: &mut Graph, of: &Decomposed, candidates: &[Id]) -> (FxHashMap<Id, I
     (buffers, temp_nodes)
 }
 
-/// What a chain of versions begins with, all of them in one buffer: a state, or a copy.
+/// The first node of a chain of versions, which share one buffer: a state or a copy.
 fn first_version(g: &Graph, mut n: Id) -> Id {
     while g[n].op.is_version() {
         n = g[n].src[0];
@@ -181,14 +188,14 @@ fn first_version(g: &Graph, mut n: Id) -> Id {
     n
 }
 
-/// The kernels whose results each kernel reads, itself or through what is fused into it.
+/// The kernels whose results each kernel reads, directly or through fused nodes.
 fn needs(kernels: &[(Draft, Cost)], reads: &Reads, fusion: &Fusion) -> Vec<FxHashSet<usize>> {
     let number: FxHashMap<Id, usize> = kernels.iter().enumerate().map(|(i, k)| (k.0.root, i)).collect();
     let of = |root: Id| reads.cut(root, fusion).1.iter().map(|read| number[read]).collect();
     kernels.iter().map(|k| of(k.0.root)).collect()
 }
 
-/// Kernels that read a state as it was come before the kernel that writes it.
+/// Orders kernels that read the old version of a state before the kernel that writes the new one.
 fn before_write(g: &Graph, kernels: &[(Draft, Cost)], needs: &mut [FxHashSet<usize>]) {
     for (w, (writer, _)) in kernels.iter().enumerate() {
         if !g[writer.root].op.is_version() {
@@ -196,7 +203,8 @@ fn before_write(g: &Graph, kernels: &[(Draft, Cost)], needs: &mut [FxHashSet<usi
         }
         let state = g[writer.nests[writer.nests.len() - 1]].src[0];
         for (r, (reader, _)) in kernels.iter().enumerate() {
-            // A reader of the new version depends on the writer; any other reader of the slot reads the old one.
+            // A reader of the new version depends on the writer; any other reader of the slot
+            // reads the old version.
             let reads_slot =
                 r != w && reader.nests.iter().any(|&n| g.any(n, |_, m| m.op == Op::Load && m.src[0] == state));
             if reads_slot && !depends(needs, r, w) {
@@ -210,11 +218,11 @@ fn depends(needs: &[FxHashSet<usize>], from: usize, on: usize) -> bool {
     needs[from].iter().any(|&n| n == on || depends(needs, n, on))
 }
 
-/// How long an intermediate is alive; one that was fused takes no bytes.
+/// Lifetime of an intermediate; a fused one takes no bytes.
 fn lifetime(g: &Graph, node: Id, kernels: &[(Draft, Cost)], needs: &[FxHashSet<usize>], level: &[usize]) -> Lifetime {
     let Some(i) = kernels.iter().position(|k| k.0.root == node) else { return Lifetime { bytes: 0, from: 0, to: 0 } };
     let bytes = g.max_elements(node).max(1) as usize * g[node].dtype.scalar.bytes();
-    // Later versions are in the same place.
+    // Later versions share the buffer.
     let versions: Vec<usize> = (0..kernels.len()).filter(|&k| first_version(g, kernels[k].0.root) == node).collect();
     let reads = |j: usize| versions.contains(&j) || versions.iter().any(|v| needs[j].contains(v));
     let last = (0..kernels.len()).filter(|&j| reads(j)).map(|j| level[j]).max();

@@ -1,4 +1,5 @@
-//! Which nodes could have a place of their own: reductions, joins, and elementwise results that are dear and read more than once.
+//! Finds nodes that could be materialised: reductions, concatenations, and expensive elementwise
+//! results that are read more than once.
 
 use crate::custom;
 use crate::decompose::int8::Derived;
@@ -6,15 +7,15 @@ use crate::ir::hints::Hint;
 use gristmill_uop::{Graph, Id, Node, Op};
 use rustc_hash::{FxHashMap, FxHashSet};
 
-/// Weight from which an elementwise result that several elements read is worth a place.
+/// Minimum weight of an elementwise result with several readers to be a candidate.
 const DEAR: u32 = 3;
 
-/// What `find` knows of the tensor-level nodes below the outputs.
+/// Materialisation candidates among the tensor-level nodes below the outputs.
 #[derive(Default, Debug)]
 pub struct Candidates {
-    /// Nodes whose place is to be decided, sources first.
+    /// Candidates, sources first.
     pub nodes: Vec<Id>,
-    /// Of these, the ones that must have a buffer.
+    /// Candidates that must be materialised.
     pub forced: FxHashSet<Id>,
     /// Position of every node in topological order.
     pub order: FxHashMap<Id, usize>,
@@ -29,7 +30,7 @@ fn weight(op: Op) -> u32 {
     }
 }
 
-/// How many of a node's sources are values; dims follow.
+/// Number of a node's sources that are values; the others are dims.
 fn values(node: &Node) -> usize {
     match node.op {
         Op::Param | Op::Iota => 0,
@@ -39,9 +40,9 @@ fn values(node: &Node) -> usize {
     }
 }
 
-/// Candidates below `roots`, which are forced; planes and what has a hint are among them.
+/// Candidates below `roots`. The roots are forced; planes and nodes with a hint are included.
 pub fn find(g: &Graph, roots: &[Id], hints: &FxHashMap<Id, Hint>, derived: &Derived) -> Candidates {
-    // Sums of activations are read by contractions in integers, which do not name them.
+    // Integer contractions read sums of activations without naming them as sources.
     let mut all: Vec<Id> = derived.dots.values().filter_map(|d| d.s).map(|s| s.0).collect();
     all.sort();
     all.extend(roots);
@@ -61,7 +62,7 @@ pub fn find(g: &Graph, roots: &[Id], hints: &FxHashMap<Id, Hint>, derived: &Deri
     let mut is_candidate: FxHashSet<Id> = FxHashSet::default();
     for &n in &order {
         let node = &g[n];
-        // What computing it in place would cost, down to candidates and leaves.
+        // Cost of computing it in place, down to candidates and leaves.
         let below: u32 = node.src[..values(node)]
             .iter()
             .filter(|s| !is_candidate.contains(s))
@@ -95,7 +96,7 @@ pub fn find(g: &Graph, roots: &[Id], hints: &FxHashMap<Id, Hint>, derived: &Deri
     out
 }
 
-/// Readers of every node, movement ops looked through, and whether one of them reads an element more than once.
+/// Reader counts, looking through movement ops, and whether a reader reads an element repeatedly.
 #[derive(Default)]
 struct Readers {
     counts: FxHashMap<Id, u32>,
@@ -103,7 +104,7 @@ struct Readers {
 }
 
 impl Readers {
-    /// In this order, sources before users.
+    /// Counts readers; `order` has sources before users.
     fn new(g: &Graph, order: &[Id]) -> Readers {
         let mut readers = Readers::default();
         for &n in order.iter().rev() {
@@ -129,8 +130,9 @@ impl Readers {
     }
 }
 
-/// Values of states that are computed from the same state as it was, in place: they are computed elsewhere first. The kernel that writes a state must not read it,
-/// since its other workgroups may have written already, and what is surplus is computed twice.
+/// Values assigned to a state that are computed elementwise from the same state. They are
+/// materialised first: a kernel that writes a state must not read it, since other workgroups may
+/// have written it already and surplus elements are computed twice.
 fn of_own_state(g: &Graph, order: &[Id]) -> FxHashSet<Id> {
     let mut own: FxHashSet<Id> = FxHashSet::default();
     for &n in order.iter().filter(|&&n| g[n].op.is_version()) {
@@ -148,15 +150,19 @@ fn of_own_state(g: &Graph, order: &[Id]) -> FxHashSet<Id> {
     own
 }
 
-/// Sums that are added to rows, and that numbers of rows are made of, have places of their own: threads that share a sum would all add it.
+/// Reductions in values or row numbers of a `ScatterAdd`. They are materialised, since threads that
+/// share a sum would all add it.
 fn of_added(g: &Graph, order: &[Id]) -> FxHashSet<Id> {
     let sums = |n: &Id| g.any(*n, |_, n| matches!(n.op, Op::Reduce | Op::Cat | Op::Call) || n.op.is_version());
     let added = order.iter().filter(|&&n| g[n].op == Op::ScatterAdd).flat_map(|&n| g[n].src[1..3].iter().copied());
     added.filter(|n| g[*n].op != Op::Param && sums(n)).collect()
 }
 
-/// What a dim is computed from: a number that bounds loops is computed by a kernel before. Not beyond what products of halves read, which has a buffer of its own: layers
-/// with experts have five launches fewer then, whose norms and softmax are with what reads them (steps of 2 and 8 rows of Qwen3-30B on an H100: 8 and 3 %).
+/// Nodes that dims are computed from: a loop bound must come from an earlier kernel.
+///
+/// The walk stops at the rounded operands of half-precision products, which are materialised
+/// anyway. MoE layers then have five launches fewer, with norms and softmax fused into their
+/// readers: steps of 2 and 8 rows of Qwen3-30B on an H100 are 8 and 3 % faster.
 fn below_dims(g: &Graph, order: &[Id], derived: &Derived) -> FxHashSet<Id> {
     let dims_of = |&n: &Id| {
         let node = &g[n];

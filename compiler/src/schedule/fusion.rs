@@ -1,29 +1,32 @@
-//! Fusion: which candidates are computed inside which kernels, and what follows from it: who reads whose buffer, and how long the longest path is.
+//! Fusion state: which candidates are fused into which kernels, and the resulting buffer
+//! reads and critical path.
 
 use super::candidates::Candidates;
 use crate::decompose::int8::Derived;
 use gristmill_uop::{Graph, Id};
 use rustc_hash::{FxHashMap, FxHashSet};
 
-/// What is computed inside the kernels that read it.
+/// Which nodes are fused into the kernels that read them.
 #[derive(Clone, Debug, Default)]
 pub struct Fusion {
-    /// Candidates without a buffer: every kernel that reads one computes it.
+    /// Candidates without a buffer: every kernel that reads one recomputes it.
     pub everywhere: FxHashSet<Id>,
-    /// Candidates that have a buffer, and that a kernel computes all the same so as not to wait for it, by the kernel's root.
+    /// Materialised candidates that a kernel recomputes nevertheless, so as not to wait for them,
+    /// by the kernel's root.
     pub recomputed: FxHashMap<Id, FxHashSet<Id>>,
 }
 
 impl Fusion {
-    /// Does the kernel of `root` compute `node`, where it reads it?
+    /// Whether the kernel of `root` computes `node` itself if it reads it.
     pub fn is_inside(&self, root: Id, node: Id) -> bool {
         self.everywhere.contains(&node) || self.recomputed.get(&root).is_some_and(|nodes| nodes.contains(&node))
     }
-    /// Has `node` a buffer beside kernels that compute it too?
+    /// Whether `node` is both materialised and recomputed by some kernels.
     pub fn is_reused(&self, node: Id) -> bool {
         self.recomputed.values().any(|nodes| nodes.contains(&node))
     }
-    /// Gives `node`, which was fused, a buffer that the kernels of `first` do not wait for: they compute it themselves. Nor does its own kernel wait for what they compute themselves.
+    /// Materialises the fused `node`, while the kernels of `first` continue to recompute it. The
+    /// new kernel also recomputes everything that those kernels recompute.
     pub fn store(&mut self, node: Id, first: &[Id]) {
         self.everywhere.remove(&node);
         let mut own = FxHashSet::default();
@@ -36,7 +39,7 @@ impl Fusion {
             self.recomputed.insert(node, own);
         }
     }
-    /// Takes its buffer from `node` again, which no kernel reads: those that need it compute it.
+    /// Fuses `node`, whose buffer has no readers, into all kernels that need it.
     pub fn fuse(&mut self, node: Id) {
         self.everywhere.insert(node);
         self.recomputed.remove(&node);
@@ -47,20 +50,20 @@ impl Fusion {
     }
 }
 
-/// Which candidates read which others, directly: through nodes that are none.
+/// Dependencies between candidates, through nodes that are not candidates.
 pub struct Reads {
-    /// The candidates, sources first.
+    /// Candidates, sources first.
     nodes: Vec<Id>,
     of: FxHashMap<Id, Vec<Id>>,
-    /// The same by their places among the candidates.
+    /// The same by indices into `nodes`.
     below: Vec<Vec<usize>>,
     place: FxHashMap<Id, usize>,
-    /// Which of them each reads, directly or through others, as bits.
+    /// Transitive dependencies of each candidate, as a bit set.
     depends: Vec<Vec<u64>>,
 }
 
 impl Reads {
-    /// Of these candidates.
+    /// Collects the dependencies between these candidates.
     pub fn new(g: &Graph, candidates: &Candidates, derived: &Derived) -> Reads {
         let nodes = candidates.nodes.clone();
         let place: FxHashMap<Id, usize> = nodes.iter().enumerate().map(|(i, &n)| (n, i)).collect();
@@ -77,16 +80,17 @@ impl Reads {
         }
         Reads { nodes, of, below, place, depends }
     }
-    /// Is it a candidate?
+    /// Whether `node` is a candidate.
     pub fn knows(&self, node: Id) -> bool {
         self.place.contains_key(&node)
     }
-    /// Does the candidate `reader` read `read`, directly or through others?
+    /// Whether the candidate `reader` depends on `read`, directly or indirectly.
     pub fn depends(&self, reader: Id, read: Id) -> bool {
         let read = self.place[&read];
         self.depends[self.place[&reader]][read / 64] >> (read % 64) & 1 == 1
     }
-    /// What the kernel of `root` computes besides, and whose buffers it reads; both sorted.
+    /// Candidates fused into the kernel of `root`, and candidates whose buffers
+    /// it reads; both sorted.
     pub fn cut(&self, root: Id, fusion: &Fusion) -> (Vec<Id>, Vec<Id>) {
         let (mut inside, mut outside) = (FxHashSet::default(), FxHashSet::default());
         let mut stack = vec![root];
@@ -106,11 +110,11 @@ impl Reads {
         };
         (sorted(inside), sorted(outside))
     }
-    /// What the kernel of `root` computes besides, sorted.
+    /// Candidates fused into the kernel of `root`, sorted.
     pub fn inside(&self, root: Id, fusion: &Fusion) -> Vec<Id> {
         self.cut(root, fusion).0
     }
-    /// Roots of the kernels that the kernel of `root` waits for, directly or through others.
+    /// Roots of the kernels that the kernel of `root` depends on, directly or indirectly.
     pub fn awaited(&self, root: Id, fusion: &Fusion) -> FxHashSet<Id> {
         let mut out = FxHashSet::default();
         let mut stack = vec![root];
@@ -119,7 +123,8 @@ impl Reads {
         }
         out
     }
-    /// Roots of the kernels that read `node`, as a buffer or computing it, directly or through what is fused into them.
+    /// Roots of the kernels that read `node`, from its buffer or by recomputing it,
+    /// including through fused nodes.
     pub fn readers(&self, node: Id, fusion: &Fusion) -> Vec<Id> {
         let mut out = Vec::new();
         let mut seen = FxHashSet::default();
@@ -139,7 +144,8 @@ impl Reads {
             }
         }
         if !fusion.recomputed.is_empty() {
-            // Behind one that is reused stand kernels that compute it, which read what it reads, and those that read its buffer, which do not.
+            // Readers of a node that is both stored and recomputed may read its buffer only, and
+            // then do not read its sources.
             out.retain(|&root| {
                 let (inside, outside) = self.cut(root, fusion);
                 inside.contains(&node) || outside.contains(&node)
@@ -147,13 +153,14 @@ impl Reads {
         }
         out
     }
-    /// A candidate that is reused, and whose buffer no kernel reads, if there is one: what is stored behind it may have taken its readers.
+    /// A stored and recomputed candidate with a buffer that no kernel reads, if any. A later
+    /// `store` may have taken its readers.
     pub fn unread(&self, fusion: &Fusion) -> Option<Id> {
         let roots = self.nodes.iter().filter(|n| !fusion.everywhere.contains(n));
         let read: FxHashSet<Id> = roots.clone().flat_map(|&root| self.cut(root, fusion).1).collect();
         roots.copied().find(|&n| fusion.is_reused(n) && !read.contains(&n))
     }
-    /// Kernels on the longest path.
+    /// Kernels on the critical path.
     pub fn depth(&self, fusion: &Fusion) -> usize {
         let mut levels: Vec<usize> = Vec::with_capacity(self.below.len());
         for (node, below) in self.nodes.iter().zip(&self.below) {
@@ -168,7 +175,7 @@ impl Reads {
     }
 }
 
-/// The candidates that one of them reads, sorted.
+/// The candidates that `node` reads directly, sorted.
 fn direct(g: &Graph, node: Id, candidates: &FxHashMap<Id, usize>, derived: &Derived) -> Vec<Id> {
     let mut found = Vec::new();
     let mut seen = FxHashSet::default();

@@ -1,4 +1,4 @@
-//! Merge: kernels without a path between them share a launch where that is cheaper.
+//! Horizontal fusion: independent kernels share a launch where that is cheaper.
 
 use super::launch::{Body, Launch};
 use super::recut::{FusionContext, KernelShape, Recut};
@@ -14,18 +14,18 @@ use gristmill_uop::machine::MachineKind;
 use gristmill_uop::target::Target;
 use gristmill_uop::{Graph, Id, Op};
 
-/// Kernels of one launch, by their numbers.
+/// Kernels of one launch, by index.
 pub struct Share {
-    /// The kernels.
+    /// Indices of the kernels.
     pub kernels: Vec<usize>,
-    /// The level of all of them.
+    /// Dependency level of all of them.
     pub level: usize,
-    /// Their price together.
+    /// Cost of the launch.
     pub cost: Cost,
 }
 
 impl Share {
-    /// The launch of these kernels.
+    /// Builds the launch of these kernels.
     pub fn launch(&self, g: &Graph, function: &Function, kernels: &[(Draft, Cost)], target: &Target) -> Launch {
         let body = |&i: &usize| {
             let Draft { root, nests, when, plan, stage_plan, call, .. } = &kernels[i].0;
@@ -42,8 +42,8 @@ impl Share {
     }
 }
 
-/// Seconds that bodies of one launch take longer than apart: on a GPU the registers of the largest bound all, so that fewer workgroups of the others
-/// run beside one another.
+/// Seconds that a fused launch loses to lower occupancy: on a GPU the body with the most
+/// registers limits all bodies.
 fn crowding(g: &Graph, share: &Share, kernels: &[(Draft, Cost)], new: usize, target: &Target) -> f64 {
     if target.machine.kind == MachineKind::Cpu {
         return 0.0;
@@ -58,7 +58,7 @@ fn crowding(g: &Graph, share: &Share, kernels: &[(Draft, Cost)], new: usize, tar
     (own as f64 / crowded as f64 - 1.0) * (seconds - target.machine.launch)
 }
 
-/// Can a kernel of the machine be given the buffers of all of these?
+/// Whether the buffers of these kernels fit the machine's binding limit.
 fn fit_bindings<'a>(g: &Graph, drafts: impl Iterator<Item = &'a Draft>, target: &Target) -> bool {
     if target.machine.most_bindings == usize::MAX {
         return true;
@@ -68,8 +68,12 @@ fn fit_bindings<'a>(g: &Graph, drafts: impl Iterator<Item = &'a Draft>, target: 
     buffers <= target.machine.most_bindings
 }
 
-/// Kernels of one level share a launch where that is cheaper; launches in the order of their levels. What is `reused` comes last in its launch, as nobody beside it waits for it:
-/// V2-Lite on an H100 makes 931 tokens a second where they come first, 939 where they come last, GLM-4.7-Flash 565 and 568, Qwen3-30B-A3B 495 and 493.
+/// Merges kernels of one level into launches where that is cheaper; returns
+/// launches in level order.
+///
+/// `reused` kernels come last in a launch, since no other body waits for them: last instead of
+/// first on an H100, DeepSeek-V2-Lite makes 939 instead of 931 tok/s, GLM-4.7-Flash 568 instead of
+/// 565, Qwen3-30B-A3B 493 instead of 495 (docs/experiments/115).
 pub fn merge(
     g: &Graph,
     context: FusionContext,
@@ -109,7 +113,8 @@ pub fn merge(
     out
 }
 
-/// Kernels of a launch that do not all run at once are cut again, each for a part of the room that goes by its weights: `rooms`, by kernel.
+/// Recuts the kernels of a launch that exceeds one wave, each for a share of the wave in proportion
+/// to its weight bytes. Updates `rooms` of these kernels.
 pub fn in_one_round(g: &mut Graph, share: &Share, kernels: &mut [(Draft, Cost)], rooms: &mut [i64], recut: &Recut) {
     let room = occupancy::room(recut.target());
     let total = share.kernels.iter().map(|&i| workgroups(g, &kernels[i].0.nests)).fold(0, i64::saturating_add);

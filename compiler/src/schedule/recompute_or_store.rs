@@ -1,7 +1,9 @@
-//! Reuse: what several kernels in a row compute for themselves is stored by one beside the first of them, and read by the others.
+//! Stores a fused value that several dependent kernels would recompute.
 //!
-//! Fusion lets every reader of a candidate compute it. Where readers wait for one another, the first could not have it sooner; those that come later can read it. So the
-//! choice of experts is made in every workgroup of gate and up, where nobody waits for it, and once beside them for the products behind.
+//! Fusion makes every reader recompute a candidate. If readers depend on one another, the first of
+//! them cannot get it sooner, but the later ones can read it from a buffer that a parallel kernel
+//! fills. For example, expert selection is computed in every workgroup of gate and up, and once in
+//! parallel to them for the later products.
 
 use super::fusion::Fusion;
 use super::materialise::Search;
@@ -9,11 +11,13 @@ use crate::decision::{Decider, Decision, RECOMPUTE_OR_STORE};
 use gristmill_uop::Id;
 use gristmill_uop::machine::{Machine, MachineKind};
 
-/// The part of the price of the kernels concerned that a buffer for the later ones must save. By the price the choice of experts saves, in functions of one token for an H100, 4 and 2 % of
-/// Qwen3-30B-A3B's kernels (471 tokens a second, then 493), 3 and 1 % of gpt-oss's (522, 545), 0.6 % of V2-Lite's (906, 939), 0.9 and 2 % of GLM-4.7-Flash's (571, 568).
+/// Fraction of the affected kernels' cost that storing must save. Modelled savings of storing
+/// expert selection on an H100 and tok/s: Qwen3-30B-A3B 4 and 2 %, 471 → 493; DeepSeek-V2-Lite 0.6
+/// %, 906 → 939 (docs/experiments/115).
 const MARGIN: f64 = 0.005;
 
-/// Seconds of the kernels concerned as they are, and with those of `first` alone computing what the others read.
+/// Seconds of the affected kernels as they are, and if only the kernels of
+/// `first` recompute the value.
 struct Offer {
     first: Vec<Id>,
     fused: f64,
@@ -27,7 +31,8 @@ impl Offer {
 }
 
 impl Search<'_> {
-    /// Stores what saves most, until nothing saves; what is left is offered to other policies than the price's. Each candidate is offered once.
+    /// Repeatedly stores the value with the best saving. Remaining offers go to policies that
+    /// ignore cost; each candidate is offered once.
     pub fn reuse(&mut self, fusion: &mut Fusion, decider: &mut Decider) {
         if !(self.of.target.fusion && self.of.target.merge && self.of.target.reuse) {
             return;
@@ -35,7 +40,7 @@ impl Search<'_> {
         let is_open = |n: &Id| fusion.everywhere.contains(n) && !self.is_fixed(*n);
         let mut open: Vec<Id> = self.of.candidates.nodes.iter().copied().filter(is_open).collect();
         loop {
-            // Offers stay as they are until something is stored.
+            // Offers stay valid until something is stored.
             let mut offers: Vec<(Id, Offer)> =
                 open.iter().filter_map(|&n| self.offer(n, fusion).map(|offer| (n, offer))).collect();
             offers.sort_by(|a, b| b.1.gain().total_cmp(&a.1.gain()));
@@ -51,7 +56,8 @@ impl Search<'_> {
             }
         }
     }
-    /// What it would take to store `node` beside the first of its readers; `None` if none waits for another, or if it cannot be.
+    /// The offer to store `node` in parallel to the first of its readers; `None` if no reader
+    /// depends on another, or if a kernel involved is illegal or cannot share a launch.
     fn offer(&mut self, node: Id, fusion: &Fusion) -> Option<Offer> {
         let readers = self.reads.readers(node, fusion);
         let waits = |root: &Id| self.reads.awaited(*root, fusion).iter().any(|kernel| readers.contains(kernel));
@@ -71,8 +77,9 @@ impl Search<'_> {
         let beside = self.beside(own, &first, &then);
         Some(Offer { first, fused, reused: reused + beside + waiting })
     }
-    /// Seconds that a kernel adds to the launch of those of `first`. On a GPU what it takes longer than they do, as there are units without work beside them; on a processor all that it takes,
-    /// as in `merge`, since cores that compute it compute nothing else meanwhile.
+    /// Seconds that a kernel adds to the launch of the kernels of `first`. On a GPU only the excess
+    /// over the longest of them, since other units are idle; on a CPU all of it, as in `merge`,
+    /// since it occupies cores.
     fn beside(&mut self, own: f64, first: &[Id], fusion: &Fusion) -> f64 {
         let Machine { kind, launch, .. } = self.of.target.machine;
         match kind {

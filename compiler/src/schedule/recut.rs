@@ -1,4 +1,4 @@
-//! Kernels of a placement, cut and priced: for the first time while places are looked for, and again in other shapes.
+//! Builds and costs kernels, first during the fusion search, then again in other shapes.
 
 use super::candidates::Candidates;
 use super::fusion::{Fusion, Reads};
@@ -14,48 +14,48 @@ use gristmill_uop::target::Target;
 use gristmill_uop::{Graph, Id};
 use rustc_hash::{FxHashMap, FxHashSet};
 
-/// A kernel cut with a given set of fused nodes inside, or why it cannot be.
+/// A kernel built with a given set of fused nodes, or the reason why it is illegal.
 pub type Cut = Result<(Draft, Cost), Illegal>;
 
-/// What is to be decided, and what the decision follows from.
+/// Inputs of the fusion search.
 #[derive(Clone, Copy)]
 pub struct FusionContext<'a> {
-    /// The nodes to decide on.
+    /// Nodes to decide on.
     pub candidates: &'a Candidates,
-    /// The buffer that each of them would have.
+    /// Buffer of each candidate if it is materialised.
     pub buffers: &'a FxHashMap<Id, Id>,
-    /// What each of them is called in the keys of decisions.
+    /// Name of each candidate in decision keys.
     pub sites: &'a FxHashMap<Id, String>,
-    /// What decompositions ask for.
+    /// Requests of decompositions.
     pub hints: &'a FxHashMap<Id, Hint>,
     /// Integer contractions and layouts.
     pub derived: &'a Derived,
-    /// For whom.
+    /// Machine and flags to compile for.
     pub target: &'a Target,
-    /// Are workgroups that are few made smaller?
+    /// Whether a launch with too few workgroups gets smaller ones.
     pub smaller: bool,
 }
 
 impl<'a> FusionContext<'a> {
-    /// What proposals for the kernel of `root` follow from.
+    /// Context of proposals for the kernel of `root`.
     fn around(self, g: &Graph, root: Id, room: i64) -> ProposalContext<'a> {
         let FusionContext { hints, derived, target, .. } = self;
         ProposalContext { node: computed(g, root), hint: hint(g, root, hints), derived, target, room }
     }
 }
 
-/// What a kernel's workgroups are cut by.
+/// Shape in which to build a kernel.
 #[derive(Clone, Copy, Default)]
 pub struct KernelShape<'a> {
-    /// How many a contraction of one token should have at most.
+    /// Maximum workgroups of a single-token contraction.
     pub room: i64,
-    /// The plan; without one, what is proposed first, or what is smaller.
+    /// Workgroup plan; `None` for the first proposal, or the smaller one.
     pub plan: Option<&'a Workgroup>,
-    /// Which fused nodes have stages; without it, as the rule says.
+    /// Stage plan; `None` for the default rule.
     pub stages: Option<&'a StagePlan>,
 }
 
-/// The kernel of `root` with these candidates inside, cut and priced.
+/// Builds and costs the kernel of `root` with these candidates fused into it.
 pub fn cut(g: &mut Graph, of: FusionContext, root: Id, inside: &[Id], shape: KernelShape) -> Cut {
     let inside: FxHashSet<Id> = inside.iter().copied().collect();
     let buffers: FxHashMap<Id, Id> =
@@ -81,10 +81,10 @@ pub fn cut(g: &mut Graph, of: FusionContext, root: Id, inside: &[Id], shape: Ker
     })
 }
 
-/// A placement's kernels, to be cut again in another shape.
+/// Kernels with decided fusion, to be rebuilt in another shape.
 pub struct Recut<'a> {
     context: FusionContext<'a>,
-    /// Candidates computed inside each kernel, sorted, by its root.
+    /// Candidates fused into each kernel, sorted, by the kernel's root.
     inside: FxHashMap<Id, Vec<Id>>,
 }
 
@@ -98,18 +98,18 @@ impl<'a> Recut<'a> {
     ) -> Recut<'a> {
         Recut { context, inside: roots.map(|root| (root, reads.inside(root, fusion))).collect() }
     }
-    /// For whom.
+    /// The target of the kernels.
     pub fn target(&self) -> &Target {
         self.context.target
     }
-    /// The shapes that a kernel could have, the one that it has first, and that alone unless `all` are wanted.
+    /// Possible shapes of a kernel, its current shape first; only that one unless `all` are wanted.
     pub fn proposals(&self, g: &Graph, draft: &Draft, room: i64, all: bool) -> Vec<Proposal<Workgroup>> {
         let around = self.context.around(g, draft.root, room);
         let others = if all { propose::workgroup(g, &draft.uncut, &around, true) } else { vec![] };
         let named = |p: Proposal<Workgroup>| (if p.name == FIRST { "as proposed first" } else { p.name }, p.plan);
         proposals(draft.plan.clone(), others.into_iter().map(named))
     }
-    /// Has the kernel few workgroups, that could be smaller?
+    /// Whether the kernel has too few workgroups and a smaller shape exists.
     pub fn could_be_smaller(&self, g: &Graph, draft: &Draft, room: i64) -> bool {
         draft.call.is_none() && propose::smaller(g, &draft.uncut, &self.context.around(g, draft.root, room)).is_some()
     }

@@ -1,5 +1,7 @@
-//! Choose: what the workgroups of each kernel compute. While places are tried every kernel has the shape that is proposed first; the kernels that are
-//! really built are cut in each of the shapes proposed, priced, and decided on.
+//! Selects the workgroup shape and stages of each kernel.
+//!
+//! During the fusion search every kernel has the first proposed shape. Here, the kernels that are
+//! really built are recut in each proposed shape, costed, and decided on.
 
 use super::launch_fusion::Share;
 use super::recut::{KernelShape, Recut};
@@ -13,30 +15,32 @@ use crate::propose::stages;
 use gristmill_uop::Graph;
 use gristmill_uop::function::Function;
 
-/// The part of a shape's price that another must save. The price knows workgroups, stages and bytes, but neither threads nor registers nor what the L1 cache
-/// holds, and says of kernels that were measured up to half too much or too little (`docs/experiments.md`, 77 and 94, has such kernels).
+/// Fraction of a shape's cost that another must save. The cost model ignores threads,
+/// registers and L1 contents, and errs by up to half on measured kernels
+/// (docs/experiments/077, docs/experiments/094).
 const WORKGROUP_MARGIN: f64 = 0.5;
 
-/// Another place for what is fused is not offered where the kernel takes so many times as long: no price is wrong by as much (see [`WORKGROUP_MARGIN`]), and each offer takes time to plan. Not measured.
+/// Stage plans that cost this many times the current one are not offered: no estimate is that wrong
+/// (see [`WORKGROUP_MARGIN`]), and each offer takes planning time. Not measured.
 const MOST_TIMES_DEARER: f64 = 4.0;
 
-/// A plan of stages with its price.
+/// A stage plan with its cost.
 fn option(of: &Proposal<StagePlan>, seconds: f64) -> Alternative {
     Alternative { name: of.name, plan: of.plan.to_string(), seconds }
 }
 
-/// What shapes are decided by.
+/// Context of the selection.
 pub struct TilingSelection<'a> {
-    /// Whose kernels they are.
+    /// Function of the kernels.
     pub function: &'a Function,
-    /// Cuts a kernel in another shape.
+    /// Rebuilds a kernel in another shape.
     pub recut: &'a Recut<'a>,
-    /// Workgroups that each kernel should have at most, by kernel.
+    /// Maximum workgroups of each kernel.
     pub rooms: &'a [i64],
 }
 
 impl TilingSelection<'_> {
-    /// Decides on the shape of each kernel.
+    /// Decides on the workgroup shape of each kernel.
     pub fn workgroups(
         &self,
         g: &mut Graph,
@@ -44,12 +48,12 @@ impl TilingSelection<'_> {
         kernels: &mut [(Draft, Cost)],
         decider: &mut Decider,
     ) {
-        // What is only tried leaves no nodes behind.
+        // Trials use a copy of the graph, so that they leave no nodes in it.
         let mut tried: Option<Graph> = None;
         for share in shares {
             for &i in &share.kernels {
                 let kernel = &kernels[i];
-                // A text of the user's own has one shape.
+                // A custom kernel has only one shape.
                 if kernel.0.call.is_some() {
                     continue;
                 }
@@ -72,7 +76,7 @@ impl TilingSelection<'_> {
         let title = title_of_nests(g, self.function, &draft.nests);
         format!("{} {title} {}", self.function.full_name(), g.show_dims(&g.shape(draft.root)))
     }
-    /// Decides which of what is fused into each kernel has stages, and how these lie.
+    /// Decides which nodes fused into each kernel are staged, and the row layout of stages.
     pub fn stages(&self, g: &mut Graph, shares: &mut [Share], kernels: &mut [(Draft, Cost)], decider: &mut Decider) {
         let mut tried: Option<Graph> = None;
         for share in shares {
@@ -88,13 +92,13 @@ impl TilingSelection<'_> {
                 for other in others {
                     let shape = self.shape(i, draft, &other.plan);
                     let graph = tried.get_or_insert_with(|| g.clone());
-                    // Where a node cannot be read otherwise, the rule's choice stays.
+                    // If a node cannot be read the other way, the rule's choice stays.
                     let Some(new) = self.recut.cut(graph, draft.root, shape) else { continue };
                     let plan = new.0.stage_plan;
                     if plans.iter().any(|p| p.plan == plan) || new.1.seconds > MOST_TIMES_DEARER * cost.seconds {
                         continue;
                     }
-                    // What stages hold comes from memory, or is as much as that.
+                    // Approximates the bytes in stages by the bytes read from memory.
                     let again = stages::conflicts(&draft.stage_plan, &plan) * cost.estimate.other_bytes;
                     let seconds = new.1.seconds + again / self.recut.target().machine.cache_bandwidth;
                     let new = Proposal { plan, ..other };
@@ -114,7 +118,8 @@ impl TilingSelection<'_> {
     fn shape<'b>(&self, i: usize, draft: &'b Draft, stages: &'b StagePlan) -> KernelShape<'b> {
         KernelShape { room: self.rooms[i], plan: Some(&draft.plan), stages: Some(stages) }
     }
-    /// The shapes of kernel `i` that are legal. One that no shape could make so much cheaper is not cut again, unless all are wanted.
+    /// The legal shapes of kernel `i`. Shapes are only tried if the kernel's cost floor allows a
+    /// sufficient saving, unless `all` are wanted.
     fn options(
         &self,
         g: &Graph,

@@ -1,7 +1,10 @@
-//! Exchange: what has a buffer is fused, and what is fused into its kernel gets the buffer, where the longest path is shorter then.
+//! Swaps which of two fused nodes is materialised, if that shortens the critical path.
 //!
-//! Fusion is greedy: a product goes into the kernel of what follows it first, since that saves most, and what follows may then need something that another kernel computes beside the product. So a
-//! router's scores wait for a norm's factor, which their product does not need: with the product's sums in the buffer nobody waits. Where the factor is waited for all the same, as a product's own kernel reads it, it is fused.
+//! The fusion search is greedy: it first fuses a product into the node that consumes it, since that
+//! saves most. The consumer may also need a value that a parallel kernel computes. For example, a
+//! router's scores wait for a norm's scale, which their product does not need; if the product's
+//! sums are materialised instead, the product does not wait. If the product's own kernel reads the
+//! scale anyway, the scale is fused.
 
 use super::fusion::Fusion;
 use super::materialise::{LAUNCH_ON_PATH, LEAST_SAVING, Search, may_meet};
@@ -9,11 +12,11 @@ use crate::decision::{Decider, Decision, SWAP_MATERIALISED};
 use gristmill_uop::Id;
 use rustc_hash::FxHashSet;
 
-/// A buffer for `inner`, which is fused, in place of the one that `outer` has.
+/// Materialising `inner`, which is fused into the kernel of `outer`, instead of `outer`.
 struct Offer {
     outer: Id,
     inner: Id,
-    /// Seconds of the kernels concerned as they are, and then.
+    /// Seconds of the affected kernels, before and after.
     seconds: [f64; 2],
 }
 
@@ -24,7 +27,8 @@ impl Offer {
 }
 
 impl Search<'_> {
-    /// Exchanges what saves most, until nothing saves: not what policies refused to fuse, nor what derivations want inside.
+    /// Repeatedly applies the best swap. Skips nodes that the policy refused to fuse and
+    /// nodes that hints fuse.
     pub fn exchange(
         &mut self,
         fusion: &mut Fusion,
@@ -44,12 +48,13 @@ impl Search<'_> {
                 == 1
             {
                 *fusion = exchanged(fusion, best.outer, best.inner);
-                // Where it is was decided twice by now.
+                // The policy has now decided twice on this node.
                 refused.insert(best.inner);
             }
         }
     }
-    /// Fuses what was to stand beside others, and would be a launch of its own that they wait for, where that is cheaper.
+    /// Fuses nodes that a hint marks to run in parallel if their launch would lengthen the critical
+    /// path and fusion is cheaper.
     pub fn fuse_on_path(&mut self, fusion: &mut Fusion, decider: &mut Decider) {
         let is_beside = |n: &Id| self.of.hints.get(n).is_some_and(|hint| hint.beside);
         let nodes: Vec<Id> = self.of.candidates.nodes.iter().copied().filter(is_beside).collect();
@@ -65,7 +70,7 @@ impl Search<'_> {
             }
         }
     }
-    /// What could be exchanged with a shorter path.
+    /// Swaps that shorten the critical path.
     fn offers(&mut self, fusion: &Fusion, wanted: &Fusion, refused: &FxHashSet<Id>) -> Vec<Offer> {
         let depth = self.reads.depth(fusion);
         let stays = |n: &Id| self.is_fixed(*n) || fusion.everywhere.contains(n) || refused.contains(n);
@@ -100,13 +105,13 @@ impl Search<'_> {
         let path = self.of.target.machine.launch * LAUNCH_ON_PATH * shorter as f64;
         Some(Offer { outer, inner, seconds: [before, after - path] })
     }
-    /// A site without the function's name.
+    /// The site without the function's name.
     fn of_function(&self, node: Id) -> String {
         self.site(node).split_once(' ').map_or_else(String::new, |site| site.1.into())
     }
 }
 
-/// With a buffer for `inner` in place of the one that `outer` has.
+/// The fusion with `inner` materialised instead of `outer`.
 fn exchanged(fusion: &Fusion, outer: Id, inner: Id) -> Fusion {
     let mut then = fusion.clone();
     then.everywhere.remove(&inner);
