@@ -1,8 +1,14 @@
-//! Factors that all terms of a sum share, behind the sum: a decision `factor`. A norm multiplies a row of activations by a number that the whole row is folded for. What a product with a weight waits for
-//! is then their codes alone, which are of groups of the row; the number is folded meanwhile, by a kernel beside (`Hint::beside`), and multiplies the sums where they are read. Where what is left of the row waits for
-//! the same number, as it does behind a gate, nothing would be gained.
+//! Moves factors common to all terms of a sum from the activations to the
+//! sum: the decision `factor`.
 //!
-//! Of one row alone: products of several are of halves (`f16_mma.rs`), whose range activations without their norm's factor may leave.
+//! A norm multiplies a row of activations by one number, which is a reduction over the whole row.
+//! After the rewrite the product with a weight waits only for the row's quantised values, whose
+//! scales are per group. The norm's reduction runs in a parallel kernel of the same launch
+//! (`Hint::beside`), and its result scales the sums where they are read. If the rest of the row
+//! depends on the same number, as it does after a gate, nothing is gained and nothing is moved.
+//!
+//! Only for a single row: products of several rows are f16 (`f16_mma.rs`), and activations without
+//! their norm's factor may exceed its range.
 
 use super::int8::{base_of, rename};
 use super::operands::{moved, repeats};
@@ -15,12 +21,15 @@ use gristmill_uop::{Arg, Graph, Id, Op, ReduceOp, Scalar, Sources};
 use rustc_hash::FxHashMap;
 use std::collections::BTreeSet;
 
-/// Products that activations are taken apart into: more are no model's.
+/// Bound on nested multiplications searched for a factor; no model has more.
 const DEEPEST: usize = 4;
-/// Loads that a workgroup waits for one after the other while it folds a row: those of the row and of the sum. Norm and encoding of 2,048 to 2,880 numbers take an H100 1.9 to 2.5 us, encoding alone 1.2 to 1.3 (experiments, 122).
+/// Load latencies on the critical path of a row's reduction: the row and the sum. Norm and
+/// quantisation of 2,048 to 2,880 values take 1.9 to 2.5 us on an H100, quantisation alone 1.2 to
+/// 1.3 us (docs/experiments/122).
 const WAITS_OF_A_FOLD: f64 = 2.0;
 
-/// Moves factors behind the contractions below `roots`, where that is decided.
+/// Moves factors from activations to the sums of the contractions below `roots`,
+/// where it is decided.
 pub fn defer_norm_scale(
     g: &mut Graph,
     roots: &mut [Id],
@@ -29,7 +38,7 @@ pub fn defer_norm_scale(
     target: &Target,
     decider: &mut Decider,
 ) {
-    // Without launches of several kernels nothing is folded beside another.
+    // Without horizontal fusion the reduction cannot run in parallel with another kernel.
     if !(target.factors && target.merge) {
         return;
     }
@@ -61,14 +70,14 @@ pub fn defer_norm_scale(
     rename(hints, &map);
 }
 
-/// A contraction of a weight with one row of activations.
+/// A contraction of a weight with one row of activations (matrix–vector product).
 struct Product {
     weight: Id,
     /// Activations, moved to the product's shape.
     x: Id,
-    /// What `x` moves the row of.
+    /// The row of activations that `x` moves.
     base: Id,
-    /// The weight's slot.
+    /// Function slot of the weight.
     slot: u32,
 }
 
@@ -87,12 +96,12 @@ impl Product {
         let one_row = rows.iter().all(|&d| g.int_value(d) == Some(1)) && g.dims(x).len() == last + 1;
         one_row.then_some(Product { weight, x, base, slot })
     }
-    /// Do decompositions ask something of its row, or of what moves it?
+    /// Whether a hint exists for the row or for a node that moves it.
     fn is_asked_for(&self, g: &Graph, hints: &FxHashMap<Id, Hint>) -> bool {
         let chain = std::iter::successors(Some(self.x), |&x| (x != self.base).then(|| g[x].src[0]));
         chain.into_iter().any(|x| hints.contains_key(&x))
     }
-    /// Its sums without these factors, multiplied by them.
+    /// Rebuilds the contraction without these factors and multiplies its sums by them.
     fn without(&self, g: &mut Graph, apart: &Apart) -> Id {
         let x = moved(g, self.x, self.base, apart.row);
         let product = g.mul(self.weight, x);
@@ -108,7 +117,7 @@ impl Product {
     }
 }
 
-/// The slot of a weight as it is read: plain numbers of a table, or packed.
+/// Finds the slot of a weight, packed or plain, through movements, casts, decoding and gathers.
 fn weight_of(g: &Graph, function: &Function, mut id: Id) -> Option<u32> {
     loop {
         let n = &g[id];
@@ -123,15 +132,18 @@ fn weight_of(g: &Graph, function: &Function, mut id: Id) -> Option<u32> {
     }
 }
 
-/// A row of activations without factors that are the same along it.
+/// A row of activations, without the factors that are constant along it.
 struct Apart {
     row: Id,
-    /// The factors, a number each.
+    /// The factors, one element each.
     factors: Vec<Id>,
 }
 
 impl Apart {
-    /// Takes those factors out of `base` that are folded from something; none where what is left waits for one of them all the same, as a product of two rows does that have it both.
+    /// Splits the factors that contain a reduction off `base`.
+    ///
+    /// `None` if there are none, or if the remaining row still depends on one of the reductions, as
+    /// a product of two normalised rows does.
     fn from_base(g: &mut Graph, base: Id) -> Option<Apart> {
         let mut all = Apart { row: base, factors: vec![] };
         while let Some((row, factor)) = without_one(g, all.row, DEEPEST) {
@@ -144,7 +156,8 @@ impl Apart {
     }
 }
 
-/// What is left of a product without one factor that is the same along its row, and that, repeated along the row.
+/// Splits one factor that is constant along the row off a product: returns the rest and the factor,
+/// expanded along the row.
 fn without_one(g: &mut Graph, x: Id, depth: usize) -> Option<(Id, Id)> {
     if depth == 0 || g[x].op != Op::Mul {
         return None;
@@ -155,7 +168,7 @@ fn without_one(g: &mut Graph, x: Id, depth: usize) -> Option<(Id, Id)> {
         let one = repeats(g, of, last) && g.max_elements(folded(g, of)) == 1;
         one && g.any(of, |_, n| n.op == Op::Reduce)
     };
-    // A number that all elements are has no dims.
+    // A scalar constant has no dims.
     let is_row = |of: Id| g.dims(of) == g.dims(x);
     if let Some((factor, row)) = sides.into_iter().find(|&(factor, row)| is_folded(factor) && is_row(row)) {
         return Some((row, factor));
@@ -166,7 +179,7 @@ fn without_one(g: &mut Graph, x: Id, depth: usize) -> Option<(Id, Id)> {
     })
 }
 
-/// What is folded for a factor: what it repeats.
+/// Looks through movements to the reduced value of a factor.
 fn folded(g: &Graph, mut factor: Id) -> Id {
     while matches!(g[factor].op, Op::Reshape | Op::Expand | Op::Permute) {
         factor = g[factor].src[0];
@@ -174,16 +187,17 @@ fn folded(g: &Graph, mut factor: Id) -> Id {
     factor
 }
 
-/// Rows of activations that products read, by their nodes: one decision each.
+/// Rows of activations that products read, one decision per row.
 struct Norms {
     names: FxHashMap<Id, String>,
-    /// Sums that their products have.
+    /// Number of output elements of each row's products.
     sums: FxHashMap<Id, f64>,
     behind: FxHashMap<Id, bool>,
 }
 
 impl Norms {
-    /// Called by the weights that read them, those of the same weights by their order.
+    /// Names each row by the weights that read it; rows with the same weights
+    /// are numbered in order.
     fn for_products(g: &Graph, products: &[(Id, Product)], function: &Function) -> Norms {
         let (mut bases, mut readers): (Vec<Id>, FxHashMap<Id, BTreeSet<u32>>) = Default::default();
         let mut sums: FxHashMap<Id, f64> = FxHashMap::default();
@@ -203,7 +217,8 @@ impl Norms {
         let names = bases.into_iter().map(|base| (base, name(base))).collect();
         Norms { names, sums, behind: FxHashMap::default() }
     }
-    /// `now` without its factors, where they are to stand behind the products of `base`, which it has become.
+    /// Returns the row `now` and its factors if they are to be moved; `base` is
+    /// its node before rewriting.
     fn apart(&mut self, g: &mut Graph, base: Id, now: Id, target: &Target, decider: &mut Decider) -> Option<Apart> {
         let apart = Apart::from_base(g, now)?;
         let machine = &target.machine;

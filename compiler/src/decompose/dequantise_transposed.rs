@@ -1,9 +1,13 @@
-//! Contractions of a packed weight that is read across its rows, as the keys of every head are computed of latents: terms of a sum lie in different rows, so that they share no
-//! scales, and neither integers nor unpacked fragments serve them. Where a GPU's warps multiply halves and many rows of halves meet the weight, it is unpacked into
-//! a buffer of halves first, in the order in which it is read: a product of plain halves is left. A step unpacks a weight once, however many rows there are (GLM-4.7-Flash's
-//! keys: 2 million elements, 4 MB, of a step that moves 200).
+//! Dequantises to f16 a packed weight that is read across its rows, as keys of every head are
+//! computed from latents (MLA).
 //!
-//! The weight itself may lie in memory as those who read along its rows have it.
+//! The terms of a sum then lie in different rows and share no scales, so neither integer products
+//! nor fused dequantisation apply. On a GPU with f16 MMA, if many f16 rows are multiplied with the
+//! weight, it is first dequantised into an f16 buffer in the order in which it is read. A product
+//! of plain f16 operands remains. A step dequantises a weight once for all rows (GLM-4.7-Flash's
+//! keys: 2 million elements, 4 MB, in a step that moves 200 MB).
+//!
+//! The packed weight keeps the layout that suits its readers along the rows.
 
 use super::attention::plan::buffered;
 use super::f16_split;
@@ -13,19 +17,20 @@ use gristmill_uop::target::Target;
 use gristmill_uop::{Arg, Graph, Id, Op, ReduceOp, Scalar};
 use rustc_hash::FxHashSet;
 
-/// Fewest rows that share an unpacked weight: of fewer, each of which reads it once, most of the time would go into unpacking. Not measured: steps have
-/// 64 tokens or 512 and more, and 2 million elements are unpacked in what 4 MB take to be written.
+/// Fewest rows that share a dequantised weight: with fewer, dequantising takes most of the time.
+/// Not measured: steps have 64 tokens, or 512 and more, and dequantising 2 million elements takes
+/// the time of writing 4 MB.
 const LEAST: i64 = 128;
 
-/// Such a contraction.
+/// A contraction whose weight is to be dequantised in transposed order.
 pub struct DequantiseTransposed {
-    /// The weight, and what it is multiplied with.
+    /// The weight and its activations.
     pub of: Operands,
-    /// The weight's elements before they are moved to the product's shape, packed along another axis.
+    /// Node that permutes the decoded weight, so that it is packed along another axis.
     turned: Id,
 }
 
-/// The elements of a packed weight that `id` moves, where they are turned from along its rows.
+/// Finds the permutation that moves a packed weight's row axis away from the last axis, below `id`.
 fn turned(g: &Graph, id: Id) -> Option<Id> {
     let mut at = id;
     loop {
@@ -42,7 +47,7 @@ fn turned(g: &Graph, id: Id) -> Option<Id> {
 }
 
 impl DequantiseTransposed {
-    /// The contraction that a node is, if it is one.
+    /// Matches a reduction node; `None` if it is not such a contraction.
     fn from_node(g: &Graph, id: Id, target: &Target) -> Option<DequantiseTransposed> {
         let n = &g[id];
         let Arg::Reduce(ReduceOp::Add, axes) = &n.arg else { return None };
@@ -59,13 +64,15 @@ impl DequantiseTransposed {
         let fits = whole && f16_split::are_halves(g, x) && shared.product::<i64>() >= LEAST;
         fits.then_some(DequantiseTransposed { of: Operands { weight, x, base: x }, turned })
     }
-    /// The contraction that a node is, where the weight's slot `lies` in another layout than its file's, as those do that are [`copied`].
+    /// Matches a contraction whose weight's slot has a repacked layout according to `lies`.
+    ///
+    /// Such weights are those that [`copied`] returns.
     pub fn of_copy(g: &Graph, id: Id, lies: impl Fn(u32) -> bool, target: &Target) -> Option<DequantiseTransposed> {
         let across = DequantiseTransposed::from_node(g, id, target)?;
         let packed = g[g[across.turned].src[0]].src[0];
         matches!(g[packed].arg, Arg::Packed(slot, _) if lies(slot)).then_some(across)
     }
-    /// It as one of plain halves, and the weight's halves, which have a buffer.
+    /// Rewrites it as a product of f16 operands; returns the sum and the f16 weight to materialise.
     pub fn product(&self, g: &mut Graph) -> (Id, Id) {
         let Operands { weight, x, .. } = self.of;
         let half = g.cast(self.turned, Scalar::F16);
@@ -77,8 +84,11 @@ impl DequantiseTransposed {
     }
 }
 
-/// Has a function of these nodes too few tokens for keys of every head: an attention of a short step, or of rows of several sequences alone? Of a step that has both, the piece of a prompt decides. Without a loop over rows in
-/// stages 512 tokens lost 4 % with such keys (experiments, 102), with it they gain (105).
+/// Whether a function has too few tokens to compute keys for every head.
+///
+/// True for a small attention, or if all attentions are paged. In a mixed batch the prefill chunk
+/// decides. Without a loop over staged rows 512 tokens lost 4 % with such keys
+/// (docs/experiments/102); with it they gain (105).
 fn has_few_tokens(g: &Graph, order: &[Id], target: &Target) -> bool {
     let tokens = |op: Op| order.iter().filter(move |&&id| g[id].op == op).map(|&id| g.max_of(g.dims(g[id].src[0])[0]));
     match tokens(Op::Attention).min() {
@@ -87,11 +97,12 @@ fn has_few_tokens(g: &Graph, order: &[Id], target: &Target) -> bool {
     }
 }
 
-/// Weights that are read across their rows below `roots`, by such contractions alone: each by what turns its elements.
+/// Returns the permutations of weights that only such contractions read across their rows.
 pub fn copied(g: &Graph, roots: &[Id], target: &Target) -> FxHashSet<Id> {
     let (mut copied, mut others) = (FxHashSet::default(), FxHashSet::default());
     let order = g.toposort(roots);
-    // Of few tokens rules choose a form that reads the weight along its rows; without rules it would lie otherwise than for many.
+    // With few tokens, rewrite rules choose a form that reads the weight along its rows; its layout
+    // must not differ from the one for many tokens.
     if target.alternatives && has_few_tokens(g, &order, target) {
         return copied;
     }

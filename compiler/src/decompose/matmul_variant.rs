@@ -1,8 +1,11 @@
-//! The form in which a packed weight is multiplied, a decision `product`: `product: integers`. Legal is what its modules can compute; proposed is what their measurements are for. Forms round
-//! activations, and some of them weights, in other ways, so what is computed depends on who decides: a function's meaning (`decompose.rs`) follows from its decisions.
+//! Chooses how a packed weight is multiplied: the decision `product`, such as `product: integers`.
 //!
-//! A price counts operations and bytes, as an estimate of a nest does, and knows neither stages nor what waits for what: it orders what a tuner tries, and by itself takes nothing from the
-//! proposed form.
+//! A variant is legal if its module can compute the contraction, and preferred if measurements
+//! favour it. Variants round activations, and some of them weights, differently, so results depend
+//! on the decision; `decompose.rs` derives a function's meaning from its decisions.
+//!
+//! The cost counts operations and bytes, but neither stages nor latency. It orders the candidates
+//! of a tuner and never overrides the preferred variant.
 
 use super::f16_mma;
 use super::operands::{Operands, Suits, repeats};
@@ -19,20 +22,21 @@ use rustc_hash::FxHashMap;
 use std::fmt;
 use std::str::FromStr;
 
-/// How a packed contraction is multiplied.
+/// Computation of a contraction with a packed weight.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum MatmulVariant {
-    /// A core's tiles of bf16, which the weight is unpacked to for all tokens of a workgroup (`bf16.rs`).
+    /// bf16 tiles of a CPU core, with the weight dequantised for all tokens of
+    /// a workgroup (`bf16.rs`).
     Tiles,
-    /// A subgroup's matrices of halves, which the weight is unpacked to in a stage (`cooperative.rs`).
+    /// Cooperative matrices of a subgroup, with the f16 weight in a stage (`cooperative.rs`).
     Staged,
-    /// Fragments of halves that a warp holds, which the weight is unpacked to in registers (`f16_mma.rs`).
+    /// MMA fragments of a warp, with the weight dequantised to f16 in registers (`f16_mma.rs`).
     Fragments,
-    /// Whole numbers, of activations that are encoded in eight bits (`int8.rs`).
+    /// Integer dot products with activations quantised to int8 (`int8.rs`).
     Integers,
-    /// Plain halves, which a step unpacks a weight to that is read across its rows (`dequantise_transposed.rs`).
+    /// f16 products with a weight dequantised once per step (`dequantise_transposed.rs`).
     Unpacked,
-    /// f32, the weight unpacked where it is read.
+    /// f32 products, with the weight dequantised on load.
     Floats,
 }
 
@@ -45,7 +49,6 @@ impl MatmulVariant {
         MatmulVariant::Unpacked,
         MatmulVariant::Floats,
     ];
-    /// Its name.
     fn name(self) -> &'static str {
         match self {
             MatmulVariant::Tiles => "tiles",
@@ -56,7 +59,10 @@ impl MatmulVariant {
             MatmulVariant::Floats => "floats",
         }
     }
-    /// Bits that it keeps of an activation's magnitude; of whole numbers those of the largest of a group. A form with as many rounds no more.
+    /// Bits of precision kept of an activation's magnitude.
+    ///
+    /// For integers those of the largest value in a group. A variant with at least as many
+    /// bits rounds no more.
     pub fn bits(self) -> u32 {
         match self {
             MatmulVariant::Integers => 7,
@@ -80,11 +86,15 @@ impl FromStr for MatmulVariant {
     }
 }
 
-/// The part of the proposed form's price that another must save: all of it. Where forms change places was measured (`LEAST` of `f16_mma.rs`, `bf16.rs`, `cooperative.rs` and `dequantise_transposed.rs`), and is not what
-/// operations and bytes say.
+/// Fraction of the preferred variant's cost that another must save: all of it. Break-even points
+/// were measured (`LEAST` in `f16_mma.rs`, `bf16.rs`, `cooperative.rs`, `dequantise_transposed.rs`)
+/// and do not follow from operations and bytes.
 const MARGIN: f64 = 1.0;
 
-/// Decides on the forms of a function's contractions. Those of one format and shape take one form: so do gate and up, which share their activations.
+/// Decides on the variants of a function's contractions.
+///
+/// Contractions of the same format and shape get the same variant, such as gate and up,
+/// which share their activations.
 pub struct MatmulVariants<'a, 'd> {
     function: &'a str,
     target: &'a Target,
@@ -93,15 +103,18 @@ pub struct MatmulVariants<'a, 'd> {
 }
 
 impl<'a, 'd> MatmulVariants<'a, 'd> {
-    /// For the function of that name.
+    /// Creates the chooser for the function with that full name.
     pub fn new(function: &'a str, target: &'a Target, decider: &'a mut Decider<'d>) -> MatmulVariants<'a, 'd> {
         MatmulVariants { function, target, decider, known: FxHashMap::default() }
     }
-    /// What kernels are for.
+    /// Target of the kernels.
     pub fn target(&self) -> &'a Target {
         self.target
     }
-    /// The form of a contraction, of those that suit it: proposed is the first that is preferred. An output, which others than kernels read, may have fewer forms than what is none.
+    /// Chooses a variant among those that suit; the default is the first preferred one.
+    ///
+    /// An output, which is read by more than kernels, is a site of its own: it may
+    /// have fewer legal variants.
     pub fn decide(
         &mut self,
         g: &Graph,
@@ -134,25 +147,29 @@ impl<'a, 'd> MatmulVariants<'a, 'd> {
     }
 }
 
-/// f32 operations of unpacking an element with its scale on a processor: 512 elements 27 ns of a core whose rate is 96 a nanosecond (Xeon, Q4_0); of other formats not measured.
+/// f32 operations to dequantise an element on a CPU: 512 elements take 27 ns at 96 operations a
+/// nanosecond (Xeon, Q4_0). Other formats are not measured.
 const OF_AN_ELEMENT: f64 = 5.0;
-/// The same on a GPU, where two are halves of a word: three instructions for both, each two of its operations, and no waiting counted. Not measured alone.
+/// The same on a GPU, where an element is an f16 half of a word: three instructions for two
+/// elements, without latency. Not measured alone.
 const OF_AN_ELEMENT_OF_A_WORD: f64 = 3.0;
-/// f32 operations of a product of bytes with its part of what a group costs: 8,192 products 45 ns of the same core.
+/// f32 operations of a byte product, including its share of the per-group work: 8,192 products take
+/// 45 ns of the same core.
 const OF_A_BYTE: f64 = 0.5;
-/// f32 operations of a product and its addition.
+/// f32 operations of a multiply-add.
 const OF_A_FLOAT: f64 = 2.0;
-/// Tokens that share what a core has unpacked, as its tiles are, and a warp (`propose/contraction.rs`), at most.
+/// Tokens that share a dequantised element, at most: on a CPU (a tile) and in a
+/// warp (`propose/contraction.rs`).
 const SHARING: [f64; 2] = [16.0, 32.0];
 
-/// A contraction in numbers, as it has a price.
+/// Sizes of a contraction, as inputs of the cost model.
 struct Sizes {
     encoding: Option<EncodingRef>,
-    /// Elements of the weight that are read: rows times terms.
+    /// Weight elements that are read: rows × terms.
     elements: f64,
-    /// Tokens that share them.
+    /// Tokens that share the weight.
     tokens: f64,
-    /// Elements of activations.
+    /// Number of activation elements.
     activations: f64,
 }
 
@@ -173,11 +190,11 @@ impl Sizes {
             activations: g.dims(of.base).iter().map(|&dim| typical(g, dim)).product(),
         }
     }
-    /// The name of the weight's format.
+    /// Name of the weight's format.
     fn name(&self) -> &'static str {
         self.encoding.map_or("plain", |e| e.name)
     }
-    /// f32 operations of a term of a sum.
+    /// f32 operations per term of a sum.
     fn of_a_term(&self, form: MatmulVariant, target: &Target) -> f64 {
         let machine = &target.machine;
         let gpu = machine.kind == MachineKind::Gpu;
@@ -196,7 +213,7 @@ impl Sizes {
         };
         known.unwrap_or(OF_A_FLOAT)
     }
-    /// f32 operations of unpacking an element of the weight, as often as that is done.
+    /// f32 operations per weight element for dequantisation, over all its repetitions.
     fn of_unpacking(&self, form: MatmulVariant, target: &Target) -> f64 {
         let [of_core, of_warp] = SHARING;
         let (once, sharing) = match target.machine.kind {
@@ -204,13 +221,13 @@ impl Sizes {
             MachineKind::Gpu => (OF_AN_ELEMENT_OF_A_WORD, of_warp),
         };
         match form {
-            // Its codes are multiplied as they are.
+            // The codes are multiplied directly.
             MatmulVariant::Integers => 0.0,
             MatmulVariant::Unpacked => once,
             _ => once * (self.tokens / sharing).ceil(),
         }
     }
-    /// Seconds that the form takes, by operations and bytes: what its activations become is written and read again.
+    /// Estimated seconds of the variant. Converted activations are written and read again.
     fn seconds(&self, form: MatmulVariant, target: &Target) -> f64 {
         let machine = &target.machine;
         let terms = self.elements * self.tokens;
@@ -241,7 +258,7 @@ mod tests {
         }
     }
 
-    /// Rows of 4,096 for as many outputs, of four-bit weights.
+    /// A weight of 4,096 × 4,096 without a format, and `tokens` tokens.
     fn sizes(tokens: f64) -> Sizes {
         Sizes { encoding: None, elements: 4096.0 * 4096.0, tokens, activations: 4096.0 * tokens }
     }
@@ -250,11 +267,11 @@ mod tests {
     fn prices_follow_what_the_machine_multiplies() {
         let h200 = Target::named("h200");
         let on = |form, tokens, target: &Target| sizes(tokens).seconds(form, target);
-        // Many tokens as halves, as their measurement says; without fragments in integers.
+        // With many tokens f16 MMA wins, as measured; without fragments integers win.
         assert!(on(MatmulVariant::Fragments, 512.0, &h200) < on(MatmulVariant::Integers, 512.0, &h200));
         let m3 = Target::named("m3-max");
         assert!(on(MatmulVariant::Integers, 512.0, &m3) < on(MatmulVariant::Floats, 512.0, &m3));
-        // One token of a processor shares what is unpacked with none.
+        // One token on a CPU shares the dequantised weight with no other.
         let cpu = Target::cpu("avx512vnni", 16, 2);
         assert!(on(MatmulVariant::Integers, 1.0, &cpu) < on(MatmulVariant::Floats, 1.0, &cpu));
     }

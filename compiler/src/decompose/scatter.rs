@@ -1,12 +1,13 @@
-//! `SCATTER_ADD` in one of its forms, by price:
+//! Lowers `SCATTER_ADD` to the cheapest of three variants:
 //!
-//! - *compared*: a sum over all added rows for every row of the result, of those whose number it is. Ordinary ops, in a fixed order;
-//! - *in order*: what rows are added to is copied to where the result lies, and rows are added there one after the other, each workgroup with columns of its own.
-//!   As many additions as there are elements, in a fixed order; but nobody shares a column;
-//! - *atomic*: the same, all rows at once, by additions that exclude one another. Which comes first differs from run to run, so floats are added in that way only
-//!   where any order will do (`Target::any_order`). Sums of whole numbers are the same in any.
+//! - *compared*: each row of the result sums the added rows with its index. Ordinary ops,
+//!   deterministic, with work rows × added rows;
+//! - *in order*: the base is copied to the result, and rows are added to it one after the other.
+//!   Deterministic, one addition per element, but each column belongs to one workgroup;
+//! - *atomic*: the same with all rows in parallel, by atomic additions. The order differs from run
+//!   to run, so floats need `Target::any_order`; integer sums are exact in any order.
 //!
-//! The last version of a state is made in the state itself, without a copy.
+//! The last version of a state is updated in place, without a copy.
 
 use crate::decision::{Alternative, Decider, Decision};
 use crate::ir::parse::{ParseError, bad};
@@ -20,19 +21,18 @@ use smallvec::smallvec;
 use std::fmt;
 use std::str::FromStr;
 
-/// How rows are added.
+/// How added rows are accumulated.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum ScatterVariant {
-    /// By comparison, one sum for each element of the result.
+    /// Compares indices: one sum per element of the result.
     Compared,
-    /// One after the other.
+    /// Adds the rows one after the other.
     InOrder,
-    /// All at once.
+    /// Adds all rows in parallel, atomically.
     Atomic,
 }
 
 impl ScatterVariant {
-    /// Its name.
     fn name(self) -> &'static str {
         match self {
             ScatterVariant::Compared => "compared",
@@ -41,7 +41,7 @@ impl ScatterVariant {
         }
     }
     const ALL: [ScatterVariant; 3] = [ScatterVariant::Compared, ScatterVariant::InOrder, ScatterVariant::Atomic];
-    /// The forms that sums of that type may take.
+    /// Returns the variants that are legal for sums of this type.
     pub fn legal(scalar: Scalar, target: &Target) -> impl Iterator<Item = ScatterVariant> {
         let atomic = target.scatter && (target.any_order || scalar == Scalar::I32);
         let is_legal = move |form: &ScatterVariant| match form {
@@ -66,15 +66,16 @@ impl FromStr for ScatterVariant {
     }
 }
 
-/// Operations for an element of a row that is compared: whether it is there, what it then counts as, and the sum. Counted, not measured.
+/// Operations per compared element: comparison, selection and sum. Counted, not measured.
 const COMPARED: f64 = 3.0;
-/// Bytes of an element that are moved where it is added: it is read, and so is what it is added to, which is written.
+/// Memory accesses per added element: read it, read the old value, write the sum.
 const MOVED: f64 = 3.0;
 
-/// Seconds in which a core adds a vector of a row and knows where the next one goes: 4,096 numbers counted one by one took a Zen 5 core 16 us.
+/// Seconds in which a core adds a vector of a row and finds the next row: counting 4,096 numbers
+/// one by one takes a Zen 5 core 16 us.
 const ROW: f64 = 4e-9;
 
-/// Replaces every `SCATTER_ADD` of a function below `roots`.
+/// Replaces every `SCATTER_ADD` of a function below `roots` in the variant that is decided on.
 pub fn expand(g: &mut Graph, roots: &mut [Id], function: &Function, target: &Target, decider: &mut Decider) {
     let in_place = in_place(g, roots, function);
     let (mut map, mut copies) = (FxHashMap::default(), 0);
@@ -100,7 +101,7 @@ pub fn expand(g: &mut Graph, roots: &mut [Id], function: &Function, target: &Tar
     }
 }
 
-/// Rows that are added: `value[i]` to the row `index[i]` of `x`.
+/// Operands: `value[i]` is added to row `index[i]` of `x`.
 #[derive(Clone, Copy)]
 struct Added {
     x: Id,
@@ -108,7 +109,7 @@ struct Added {
     index: Id,
 }
 
-/// Those that make a version of a state which the function leaves behind.
+/// Finds the nodes that make the final version of a state, and the versions below it.
 fn in_place(g: &Graph, roots: &[Id], function: &Function) -> FxHashSet<Id> {
     let mut found = FxHashSet::default();
     for (&(slot, _), &root) in function.outputs.iter().zip(roots) {
@@ -121,14 +122,14 @@ fn in_place(g: &Graph, roots: &[Id], function: &Function) -> FxHashSet<Id> {
     found
 }
 
-/// A copy that nobody else has.
+/// A copy with a unique number, so that it is not shared with another node.
 fn copied(g: &mut Graph, x: Id, copies: &mut i64) -> Id {
     *copies += 1;
     let dtype = g[x].dtype;
     g.intern(Node { op: Op::Copy, dtype, src: smallvec![x], arg: Arg::Int(*copies) })
 }
 
-/// `x[r] + Σ_i (index[i] = r ? value[i] : 0)`, halves as f32.
+/// `x[r] + Σ_i (index[i] = r ? value[i] : 0)`; f16 is summed in f32.
 fn compared(g: &mut Graph, Added { x, value, index }: Added, own: bool) -> Id {
     let (dims, scalar) = (g.shape(x), g.scalar(x));
     let count = g.shape(value)[0];
@@ -164,7 +165,7 @@ fn compared(g: &mut Graph, Added { x, value, index }: Added, own: bool) -> Id {
     g.assign(x, new, begin)
 }
 
-/// The form that a node takes.
+/// Chooses the variant of a node.
 fn decided(g: &Graph, id: Id, own: bool, function: &str, target: &Target, decider: &mut Decider) -> ScatterVariant {
     let of = Sizes::from_node(g, id, own);
     let forms: Vec<ScatterVariant> = ScatterVariant::legal(g.scalar(id), target).collect();
@@ -177,17 +178,17 @@ fn decided(g: &Graph, id: Id, own: bool, function: &str, target: &Target, decide
     forms[decider.choose(Decision::new("scatter", site, options.collect()))]
 }
 
-/// What a price follows from.
+/// Sizes of a scatter, as inputs of the cost model.
 pub struct Sizes {
     /// Rows of the result.
     pub rows: f64,
-    /// Rows that are added.
+    /// Number of rows that are added.
     pub added: f64,
-    /// Elements of a row.
+    /// Elements per row.
     pub width: f64,
-    /// Their type.
+    /// Element type.
     pub scalar: Scalar,
-    /// Is there no copy to make?
+    /// Whether it is in place, without a copy of the base.
     pub own: bool,
 }
 
@@ -203,12 +204,12 @@ impl Sizes {
             own,
         }
     }
-    /// Seconds for bytes that come from the cache, if they have room there.
+    /// Seconds to move `bytes`, at cache bandwidth if they fit into the cache.
     fn moved(&self, bytes: f64, target: &Target) -> f64 {
         let m = &target.machine;
         bytes / if bytes > m.cache as f64 { m.bandwidth } else { m.cache_bandwidth }
     }
-    /// What a form takes.
+    /// Estimated seconds of a variant.
     pub fn seconds(&self, form: ScatterVariant, target: &Target) -> f64 {
         let (m, bytes) = (&target.machine, self.scalar.bytes() as f64);
         let all = 2.0 * self.rows * self.width * bytes;
@@ -221,7 +222,8 @@ impl Sizes {
                 m.launch + self.moved(all + elements * bytes, target).max(operations / m.operations)
             }
             ScatterVariant::InOrder => {
-                // Columns are shared among units in vectors, or among threads, each of which waits for a row before it begins with the next.
+                // Columns are divided among CPU cores in vectors, or among GPU threads. A GPU
+                // thread waits for a row before it starts the next.
                 let (together, wait) = match m.kind {
                     MachineKind::Cpu => (m.lanes as f64, ROW),
                     MachineKind::Gpu => (target.threads as f64, m.latency),
