@@ -1,4 +1,4 @@
-//! Map: what each range of a nest becomes on the machine. Every choice is legal for any nest.
+//! Maps the ranges of nests to the machine. Every choice is legal for any nest.
 
 pub(crate) mod accumulators;
 pub(crate) mod fragment_tiling;

@@ -1,5 +1,7 @@
-//! Nests between two products of several warps (`fragment_tiling.rs`), as the softmax between scores and sums of values: laid out as the accumulators of the first are, so that
-//! each thread reads what it has written itself, and keeps it in registers (`lower/memory/store_forwarding.rs`).
+//! Maps nests between two multi-warp MMA products (`fragment_tiling.rs`), such as the softmax
+//! between scores and values, to the accumulator layout of the first product. Each thread then
+//! reads only what it has written itself, and keeps it in registers
+//! (`lower/memory/store_forwarding.rs`).
 
 use crate::ir::nest::{Nest, Ranges, strided};
 use crate::plan::Accumulators;
@@ -7,21 +9,22 @@ use gristmill_uop::fragment::{Digit, Fragment, MMA_F16, Shared};
 use gristmill_uop::{Arg, Graph, Id, Op, RangeKind, Scalar};
 use rustc_hash::FxHashMap;
 
-/// The product whose accumulators a plan names.
+/// Returns the MMA fragment with the accumulators of a plan.
 fn fragment(plan: &Accumulators) -> Option<&'static Fragment> {
     Fragment::of_stage(Scalar::F16, plan.wide * MMA_F16.columns, Shared::Columns)
 }
 
-/// A nest's loop over rows, and its loop over columns or those of its sums.
+/// A nest's loop over rows, and its loop over columns or those of its reductions.
 struct Axes {
     row: Id,
     column: Option<Id>,
-    /// Of each reduction, its range over columns.
+    /// Each reduction, with its range over columns.
     sums: Vec<(Id, Id)>,
 }
 
 impl Axes {
-    /// Where the nest has loops over as many rows and columns as there are accumulators, and no others.
+    /// Returns the loops of a nest with as many rows and columns as there are accumulators and no
+    /// others; `None` for other nests.
     fn from_nest(g: &Graph, nest: &Nest, plan: &Accumulators) -> Option<Axes> {
         let of = fragment(plan)?;
         let has = |r: Id, kind: RangeKind, n: i64| g.range_kind(r) == Some(kind) && g.int_value(g[r].src[0]) == Some(n);
@@ -43,12 +46,14 @@ impl Axes {
     }
 }
 
-/// Can a nest be laid out so?
+/// Returns whether a nest can take the accumulator layout.
 pub fn fits(g: &Graph, store: Id, plan: &Accumulators) -> bool {
     Axes::from_nest(g, &Nest::from_store(g, store), plan).is_some()
 }
 
-/// The nest, laid out so, if it can be: of the digits of the accumulators' numbers those of lanes are threads, those of registers copies, or terms of a sum over columns.
+/// Rewrites a nest to the accumulator layout, if it fits. Of the digits of an accumulator's number,
+/// those of lanes become threads, and those of registers become copies or terms of a sum over
+/// columns.
 pub fn nest(g: &mut Graph, store: Id, plan: &Accumulators, ranges: &mut Ranges) -> Option<Id> {
     let mut nest = Nest::from_store(g, store);
     let Axes { row, column, sums } = Axes::from_nest(g, &nest, plan)?;

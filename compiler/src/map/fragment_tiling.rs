@@ -1,5 +1,6 @@
-//! A nest that sums products of halves, laid out over warps as their matrix product wants it (`lower/mma/f16.rs`), in the tiles that a plan says. The rows
-//! of a lane are neighbours: where they are contiguous, one load brings them all.
+//! Maps a nest that sums products of halves to warps in the layout of its MMA fragment
+//! (`lower/mma/f16.rs`), with the tile sizes of a plan. The rows of a lane are neighbours; where
+//! they are contiguous, one load reads them all.
 
 use crate::ir::mma::fragment::along;
 use crate::ir::mma::product::MmaProduct;
@@ -10,13 +11,14 @@ use gristmill_uop::machine::Machine;
 use gristmill_uop::{Graph, Id, Op, RangeKind, ReduceOp};
 use rustc_hash::FxHashMap;
 
-/// Do elements of `load` that follow one another in memory differ by one in range `r`?
+/// Returns whether consecutive elements in memory differ by one in range `r`.
 fn contiguous(g: &mut Graph, load: Id, r: Id) -> bool {
     let at = g.linear(g[load].src[1]);
     at.terms.iter().any(|&(t, distance)| t == r && distance == 1)
 }
 
-/// The nest of `store` as the plan says, if it is such a nest; `ranges` makes its ranges. What does not divide counts as the next smaller number that does.
+/// Rewrites a nest as the plan says; `None` if it is no such product. A count that does not divide
+/// is replaced by the next smaller divisor.
 pub fn nest(g: &mut Graph, store: Id, plan: &Warps, machine: &Machine, ranges: &mut Ranges) -> Option<Id> {
     let product = if plan.groups {
         MmaProduct::of_stages(g, store, machine)?
@@ -25,7 +27,7 @@ pub fn nest(g: &mut Graph, store: Id, plan: &Warps, machine: &Machine, ranges: &
     };
     let counts = Counts::from_plan(&product, plan, machine)?;
     let tiles = TileRanges::new(g, &product, &counts, plan, ranges);
-    // Lanes read rows beside one another without a conflict only if these follow one another.
+    // Lanes read neighbouring rows without bank conflicts only if the rows are contiguous.
     let as_laid_out = product.sum.staged_rows(g) && !contiguous(g, product.sum.rows, product.row);
     let row_at = tiles.row_at(g, &counts, as_laid_out);
     let column_at = tiles.column_at(g, &counts, &product);
@@ -44,25 +46,25 @@ pub fn nest(g: &mut Graph, store: Id, plan: &Warps, machine: &Machine, ranges: &
     Some(Nest { buffer, offset, value, adds: false, closed }.store(g))
 }
 
-/// How many of each thing a product is divided into.
+/// Tile counts of a product.
 struct Counts {
-    /// What multiplies.
+    /// The MMA fragment.
     of: &'static Fragment,
-    /// Warps that a fragment is of: each has rows of its own.
+    /// Warps per fragment; each has rows of its own.
     of_product: i64,
-    /// Fragments above one another.
+    /// Fragments along the rows.
     high: i64,
     /// Warps along the rows.
     row_warps: i64,
     /// Warps along the columns.
     column_warps: i64,
-    /// Tiles of a warp above one another.
+    /// Tiles of a warp along the rows.
     tall: i64,
-    /// Tiles of a warp beside one another.
+    /// Tiles of a warp along the columns.
     wide: i64,
-    /// So many tiles beside one another, of all warps.
+    /// Column blocks of `wide` tiles, over all warps.
     blocks: i64,
-    /// Terms that are multiplied before the next are loaded.
+    /// Terms multiplied before the next are loaded.
     at_once: i64,
 }
 
@@ -76,7 +78,7 @@ impl Counts {
         let blocks = (product.tiles_beside() + plan.wide - 1) / plan.wide;
         let (row_warps, column_warps) = (divisor(high, plan.rows), divisor(blocks, plan.columns));
         let tall = divisor(high / row_warps, plan.tall);
-        // What several warps multiply waits in no register.
+        // Operands of multi-warp products occupy no registers.
         let at_once = match product.terms % (2 * of.terms) {
             _ if plan.groups => product.terms,
             0 => 2 * of.terms,
@@ -87,22 +89,22 @@ impl Counts {
     }
 }
 
-/// The ranges of a product that is laid out over warps.
+/// Ranges of a product that is mapped to warps.
 struct TileRanges {
-    /// The range on which both operands depend, and the one in its place.
+    /// The range on which both operands depend, and its replacement.
     both: Option<(Id, Id)>,
-    /// Blocks of rows and of columns that a warp takes one after the other.
+    /// Blocks of rows and of columns that a warp computes in sequence.
     row_step: Id,
     block_step: Id,
     /// Warps along the rows and along the columns.
     row_warp: Id,
     block_warp: Id,
-    /// Warps of a product of several: each has rows of its own.
+    /// Warps within a multi-warp fragment; each has rows of its own.
     quarter: Id,
     /// Lanes along the rows and along the columns.
     lane: Id,
     beside_lane: Id,
-    /// Tiles of a warp, above and beside one another.
+    /// Tiles of a warp along the rows and along the columns.
     row_tile: Id,
     tile: Id,
     /// Rows and columns of a lane.
@@ -111,12 +113,12 @@ struct TileRanges {
     /// Steps of the terms, and the terms of a step.
     step: Id,
     at: Id,
-    /// The range of the two parts of an operand, and the one in its place.
+    /// The range of the two parts of an operand, and its replacement.
     part: Option<(Id, Id)>,
 }
 
 impl TileRanges {
-    /// Numbered in the order in which they are made, which is that of the loops.
+    /// Creates the ranges in loop order; their numbers follow it.
     fn new(g: &mut Graph, product: &MmaProduct, counts: &Counts, plan: &Warps, ranges: &mut Ranges) -> TileRanges {
         use RangeKind::{Loop, Reduce, Unroll, Upcast, Vector};
         let mut range = |g: &mut Graph, n: i64, kind: RangeKind| ranges.fixed(g, n, kind);
@@ -152,7 +154,8 @@ impl TileRanges {
             part,
         }
     }
-    /// The row: the lane's are those that the fragment's layout gives it where `as_laid_out`, else neighbours.
+    /// Returns the row index. A lane's rows follow the fragment's layout if `as_laid_out`, and are
+    /// neighbours otherwise.
     fn row_at(&self, g: &mut Graph, counts: &Counts, as_laid_out: bool) -> Id {
         let &Counts { of, of_product, high, row_warps, tall, .. } = counts;
         let (lanes, copies) = (along(of.sums.lanes, true), along(of.sums.registers, true));
@@ -166,7 +169,7 @@ impl TileRanges {
         let warp = [(self.row_warp, high / row_warps * of.rows), (self.row_step, tall * of.rows)];
         strided(g, &[&warp[..], &of_rows].concat())
     }
-    /// The column; where tiles are more than there are, surplus ones are the last.
+    /// Returns the column index; surplus tiles repeat the last column.
     fn column_at(&self, g: &mut Graph, counts: &Counts, product: &MmaProduct) -> Id {
         let (of_lane, of_tile) = (product.of_lane(), product.of_tile());
         let step = counts.wide * of_tile;
@@ -175,7 +178,7 @@ impl TileRanges {
         let at = strided(g, &[&of_tiles[..], &[(self.beside_lane, of_lane), (self.j, 1)]].concat());
         if product.outputs == counts.blocks * step { at } else { up_to_last(g, at, product.outputs) }
     }
-    /// Those of the nest, from the outermost.
+    /// Returns the ranges of the nest, outermost first.
     fn closed(&self) -> [Id; 11] {
         let &TileRanges { row_step, block_step, row_warp, block_warp, quarter, .. } = self;
         let &TileRanges { lane, beside_lane, row_tile, tile, i, j, .. } = self;
@@ -183,13 +186,13 @@ impl TileRanges {
     }
 }
 
-/// An index of so many elements: surplus ones are the last.
+/// Clamps an index to the last element.
 fn up_to_last(g: &mut Graph, at: Id, elements: i64) -> Id {
     let last = g.int(elements - 1);
     g.min(at, last)
 }
 
-/// Those of these that are ranges: a single iteration has none.
+/// Filters out constants: a range of one iteration is a constant.
 fn present(g: &Graph, all: impl Iterator<Item = Id>) -> Vec<Id> {
     all.filter(|&r| g[r].op == Op::Range).collect()
 }

@@ -1,11 +1,13 @@
-//! A GPU's nests as their plans say: how one is shared among the threads of its workgroup.
+//! Distributes a GPU's nests over the threads of a workgroup, as their plans say.
 //!
-//! Loops over output elements are flattened and spread over *groups* of threads (`Vector`), the ranges of reductions over the *lanes* of a group
-//! (`VectorReduce`), whose partial results are folded. Which threads are neighbours is the plan's choice: the lanes of a group, or the groups. The numbers
-//! of the new ranges say so: threads are counted row-major over the ranges of their nest, in the order of their numbers.
+//! Loops over outputs are flattened and distributed over *groups* of threads (`Vector`); the ranges
+//! of reductions are distributed over the *lanes* of a group (`VectorReduce`), whose partial
+//! results are combined by a cooperative reduction. The plan chooses whether neighbouring threads
+//! are the lanes of a group or the groups. The order of the new range numbers expresses this:
+//! threads are mapped row-major to the ranges of their nest, by number.
 //!
-//! Every plan is legal for any nest. Where a count does not divide, surplus elements repeat the last one, and surplus terms of a reduction
-//! count as its identity.
+//! Every plan is legal for any nest. If a count does not divide, surplus outputs repeat the last
+//! one, and surplus terms of a reduction are its identity.
 
 use super::fuse_reductions::fuse_reductions;
 use super::{accumulators, fragment_tiling};
@@ -16,7 +18,8 @@ use gristmill_uop::target::Target;
 use gristmill_uop::{Arg, Graph, Id, Op, RangeKind, ReduceOp};
 use rustc_hash::FxHashMap;
 
-/// The nest with its reductions over the same terms in one loop: what proposals for threads are made for.
+/// Fuses a nest's reductions over the same terms into one loop. Proposals for threads assume this
+/// form.
 pub fn fused(g: &mut Graph, store: Id) -> Id {
     let nest = Nest::from_store(g, store);
     let all = reductions(g, nest.value);
@@ -24,7 +27,8 @@ pub fn fused(g: &mut Graph, store: Id) -> Id {
     Nest { value, ..nest }.store(g)
 }
 
-/// Rewrites a nest's ranges for the threads of a workgroup, as the plan says. Of a nest that is no matrix product, what [`fused`] makes of it is wanted.
+/// Rewrites a nest's ranges for the threads of a workgroup. For all plans except MMA products, the
+/// nest must come from [`fused`].
 pub fn nest(g: &mut Graph, store: Id, plan: &NestPlan, target: &Target, ranges: &mut Ranges) -> Id {
     match plan {
         NestPlan::Warps(warps) => fragment_tiling::nest(g, store, warps, &target.machine, ranges).unwrap_or(store),
@@ -39,8 +43,8 @@ pub fn nest(g: &mut Graph, store: Id, plan: &NestPlan, target: &Target, ranges: 
     }
 }
 
-/// A nest whose threads are counted already, of each of its sums so many steps at once; the lanes that share the steps of outermost sums are whole
-/// copies of these threads.
+/// Rewrites a nest whose threads are already mapped: unrolls its sums, and splits outermost sums
+/// over `lanes` copies of these threads (split-K within the workgroup).
 fn counted(g: &mut Graph, store: Id, plan: &Counted, ranges: &mut Ranges) -> Id {
     let mut nest = Nest::from_store(g, store);
     let lane = (plan.lanes > 1).then(|| beside_threads(g, &mut nest, plan.lanes, ranges));
@@ -51,7 +55,8 @@ fn counted(g: &mut Graph, store: Id, plan: &Counted, ranges: &mut Ranges) -> Id 
     let sums: Vec<(Id, Id)> = reductions(g, nest.value).into_iter().filter_map(|n| walks(g, n)).collect();
     for (i, (n, r)) in sums.into_iter().enumerate() {
         let node = g[n].clone();
-        // A loop whose length is data is taken a step at a time, by all lanes: what lies behind its end is no number.
+        // A loop with data-dependent length is stepped by all lanes together: values past its end
+        // may not be numbers.
         let (Arg::Reduce(op, _), Some(bound)) = (node.arg, fixed(g, r)) else { continue };
         let divides = |by: i64| bound % by == 0;
         let lane = lane.filter(|_| outermost.contains(&n) && divides(plan.lanes));
@@ -74,7 +79,8 @@ fn counted(g: &mut Graph, store: Id, plan: &Counted, ranges: &mut Ranges) -> Id 
     Nest { value, ..nest }.store(g)
 }
 
-/// A range of so many copies of a nest's threads. It is counted outside them: those of one copy keep their neighbours, as a warp's product wants it.
+/// Adds a range of `lanes` copies of the nest's threads. It is outermost, so the threads of one
+/// copy stay neighbours, as MMA products require.
 fn beside_threads(g: &mut Graph, nest: &mut Nest, lanes: i64, ranges: &mut Ranges) -> Id {
     let lane = ranges.fixed(g, lanes, RangeKind::VectorReduce);
     let threads: Vec<Id> = nest.closed.iter().copied().filter(|&r| is(g, r, RangeKind::Vector)).collect();
@@ -96,9 +102,11 @@ struct Sharing<'a> {
     ranges: &'a mut Ranges,
     threads: i64,
     plan: &'a Threads,
-    /// Ranges that a range of reductions was cut into, for lanes: reductions over the same terms share their loop.
+    /// Ranges that a reduction's range was split into, by lane range: reductions over the same
+    /// terms share their loop.
     steps: FxHashMap<(Id, Id, ThreadSum), [Id; 2]>,
-    /// Of a nest that adds, whose indices are held within what is shared: where these have not passed the end.
+    /// For a nest that adds to its buffer: the conditions under which clamped indices are within
+    /// bounds.
     inside: Option<Vec<Id>>,
 }
 
@@ -111,12 +119,12 @@ struct Lanes {
 
 /// The threads of a workgroup as groups of lanes.
 struct Division {
-    /// Lanes of a group.
+    /// Lanes per group.
     lanes: i64,
-    /// Their range, if there are several.
+    /// Range of the lanes, if there are several.
     lane: Option<Id>,
     groups: i64,
-    /// Their range, if there are several and elements for them.
+    /// Range of the groups, if there are several and more than one output.
     group: Option<Id>,
 }
 
@@ -127,7 +135,7 @@ impl Sharing<'_> {
     fn fixed_range(&mut self, bound: i64, kind: RangeKind) -> Id {
         self.ranges.fixed(self.g, bound, kind)
     }
-    /// A power of two that divides the threads.
+    /// Returns a power of two that divides the threads.
     fn lanes(&self, wanted: i64) -> i64 {
         floor_power(wanted.min(self.threads))
     }
@@ -141,9 +149,9 @@ impl Sharing<'_> {
         self.widen(&mut shared, &mut closed, &mut map);
         self.repeat(&mut shared, &mut closed, &mut map);
         let outputs: i64 = shared.iter().map(|&r| most(self.g, r)).product();
-        // Threads that have no element of their own must know that: one that is added is added once.
+        // In an addition, surplus threads must be masked, since each element is added exactly once.
         let division = self.division(if adds { self.threads } else { outputs }, !own.is_empty());
-        // What is left of the output once the reductions are known is shared among the lanes of the group.
+        // Loops on which no reduction depends are distributed over the lanes of a group.
         let rest: Vec<Id> = closed
             .iter()
             .copied()
@@ -166,7 +174,7 @@ impl Sharing<'_> {
         }
         let left: Vec<Id> = closed.iter().copied().filter(|r| !indices.contains_key(r)).collect();
         map.extend(indices);
-        // Loops that are left stay outside: what a workgroup does one after the other.
+        // Remaining loops stay outermost; a workgroup runs them in sequence.
         let stays = |&r: &Id| is(self.g, r, RangeKind::Loop) || is(self.g, r, RangeKind::Reduce);
         let (loops, copies): (Vec<Id>, Vec<Id>) = left.into_iter().partition(stays);
         let order: Vec<Id> = loops.into_iter().chain(order).chain(copies).collect();
@@ -178,7 +186,7 @@ impl Sharing<'_> {
         nest.store(self.g)
     }
 
-    /// The threads divided among so many output elements and their own reductions: ranges numbered in the order of the threads.
+    /// Divides the threads between outputs and lanes; the new ranges are numbered in thread order.
     fn division(&mut self, outputs: i64, reduces: bool) -> Division {
         let lanes = if reduces { self.lanes(self.plan.lanes) } else { 1 };
         let groups = self.threads / lanes;
@@ -195,8 +203,8 @@ impl Sharing<'_> {
         Division { lanes, lane, groups, group }
     }
 
-    /// Puts the reductions below `value`, each after its sources, into `map`: of those that are `sums` an output element's `own` over the lanes of its group,
-    /// the others over lanes of all threads.
+    /// Rewrites the reductions below `value` into `map`, in topological order: an output's `own`
+    /// sums over the lanes of its group, other `sums` over lanes of all threads.
     fn divide_reductions(
         &mut self,
         value: Id,
@@ -232,7 +240,7 @@ impl Sharing<'_> {
         }
     }
 
-    /// Loops over output elements become copies, so that what they share is read once for all of them.
+    /// Turns loops over outputs into copies, so that shared operands are read once.
     fn repeat(&mut self, shared: &mut Vec<Id>, closed: &mut Vec<Id>, map: &mut FxHashMap<Id, Id>) {
         let nest = closed.clone();
         for r in self.plan.copies.iter().filter_map(|&at| nest.get(at).copied()) {
@@ -245,7 +253,7 @@ impl Sharing<'_> {
         }
     }
 
-    /// Several neighbouring output elements for each thread: the last loop as (loop, copies).
+    /// Gives each thread several neighbouring outputs: splits the last loop into (loop, copies).
     fn widen(&mut self, shared: &mut Vec<Id>, closed: &mut Vec<Id>, map: &mut FxHashMap<Id, Id>) {
         let Some(&last) = shared.last().filter(|_| self.plan.width > 1) else { return };
         let Some(bound) = fixed(self.g, last) else { return };
@@ -268,7 +276,8 @@ impl Sharing<'_> {
         closed.extend(Some(inner).filter(|&r| self.g[r].op == Op::Range));
     }
 
-    /// The ranges `shared` as (steps, groups of threads): `map` gets their indices.
+    /// Distributes the ranges `shared` over groups of threads, and adds their indices to `map`.
+    /// Returns the remaining loop.
     fn spread(&mut self, shared: &[Id], group: Id, groups: i64, map: &mut FxHashMap<Id, Id>) -> Option<Id> {
         let bounds: Vec<Id> = shared.iter().map(|&r| self.g[r].src[0]).collect();
         let one = self.g.int(1);
@@ -297,12 +306,13 @@ impl Sharing<'_> {
         (self.g[step].op == Op::Range).then_some(step)
     }
 
-    /// A reduction whose terms are shared by these lanes.
+    /// Splits the terms of a reduction over lanes.
     fn reduction(&mut self, value: Id, ranges: &[Id], op: ReduceOp, plan: ThreadSum, of: Lanes) -> Id {
         let Lanes { range: lane, count: lanes } = of;
         let walked: Vec<Id> = ranges.iter().copied().filter(|&r| is(self.g, r, RangeKind::Reduce)).collect();
         let Some(r) = divided(self.g, &walked, lanes) else {
-            // Straight code: every lane computes all of it, and one counts.
+            // Unrolled reductions are computed by every lane, and all but the first contribute the
+            // identity.
             return self.only_first(value, ranges, op, lane);
         };
         let (bound, wide) = (self.g[r].src[0], plan.terms);
@@ -331,7 +341,8 @@ impl Sharing<'_> {
         all.extend(stepped.into_iter().chain([part, lane]).filter(|&x| self.g[x].op == Op::Range));
         self.g.reduce_ranges(new, &all, op)
     }
-    /// The ranges that a range of reductions is cut into, once for all of them: an index of steps, and the neighbouring terms of a step.
+    /// Returns the step index and the neighbouring terms of a step that a range is split into,
+    /// shared by equal reductions.
     fn cut(&mut self, r: Id, lanes: Lanes, plan: ThreadSum) -> [Id; 2] {
         if let Some(&known) = self.steps.get(&(r, lanes.range, plan)) {
             return known;
@@ -344,7 +355,8 @@ impl Sharing<'_> {
         self.steps.insert((r, lanes.range, plan), new);
         new
     }
-    /// A loop over so many steps, in copies whose loads wait for memory together. What is beyond the end counts as nothing.
+    /// Creates a loop over `steps` with `copies` unrolled, whose loads are in flight together.
+    /// Steps past the end contribute the identity.
     fn steps(&mut self, steps: Id, copies: i64) -> Id {
         let (up, by) = (self.g.int(copies - 1), self.g.int(copies));
         let count = self.g.add(steps, up);

@@ -1,5 +1,6 @@
-//! A nest whose workgroup has laid out the rows and columns of a core's tiles, or of subgroups': the range of its sum is cut into steps, and the terms of a fragment. That of a
-//! packed weight that a core unpacks has been cut with its blocks (`kernel/rangeify.rs`).
+//! Splits the K dimension of a nest whose workgroup is laid out in rows and columns of AMX or
+//! cooperative matrix tiles into steps and the terms of an MMA fragment. For packed weights that a
+//! CPU unpacks, `kernel/rangeify.rs` has split it with the weight's blocks.
 
 use crate::ir::nest::{Nest, Ranges, strided};
 use gristmill_uop::fragment::Fragment;
@@ -7,7 +8,8 @@ use gristmill_uop::machine::{Machine, MachineKind};
 use gristmill_uop::{Arg, Graph, Id, Op, RangeKind, ReduceOp};
 use rustc_hash::FxHashMap;
 
-/// The nest of `store` with its sum over whole fragments. A GPU's threads hold a tile together: those of a subgroup are a range on which nothing depends.
+/// Rewrites a nest to sum over whole fragments. On a GPU a subgroup holds each tile together, so
+/// its threads are a range that no value depends on.
 pub fn nest(g: &mut Graph, store: Id, of: &Fragment, machine: &Machine, ranges: &mut Ranges) -> Id {
     let mut nest = Nest::from_store(g, store);
     let on_core = machine.kind == MachineKind::Cpu;

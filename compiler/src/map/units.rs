@@ -1,4 +1,6 @@
-//! Stages that products of several warps read as their columns lie as `uop/src/fragment.rs` (`Shared`) says. Elsewhere a stage has rows, one for each column. Whoever fills it writes the same elements to other places.
+//! Gives stages that multi-warp MMA products read as columns the unit layout of
+//! `uop/src/fragment.rs` (`Shared`). Other stages are row-major, with one row per column of the
+//! product. Nests that fill such a stage only change their offsets.
 
 use crate::ir::mma::fragment::{MmaSum, at_swizzle, swizzled};
 use crate::ir::nest::{Nest, replaced, strided};
@@ -9,23 +11,23 @@ use gristmill_uop::{Arg, Graph, Id, Node, Op, RangeKind};
 use rustc_hash::FxHashMap;
 use smallvec::smallvec;
 
-/// A stage whose elements lie in units.
+/// A stage in unit layout.
 struct Units {
     stage: Id,
-    /// Lines of units beside one another: of a product's rows, of its columns, or of its terms.
+    /// Lines of units per block: the rows, columns or terms of a product.
     lines: i64,
-    /// Elements of a row as it was, which lie in a line's units.
+    /// Elements per row in the original layout; a row becomes the units of a line.
     row: i64,
-    /// Those of them that are there: others keep rows apart.
+    /// Elements of a row in use; the rest is padding.
     used: i64,
 }
 
 impl Units {
-    /// Units of as many lines as a product has.
+    /// Returns the units of a block, which has as many lines as a product.
     fn of_block(&self) -> i64 {
         fragment::units(self.used, self.lines)
     }
-    /// Where the element lies that was at an offset.
+    /// Returns the new offset of the element at an original offset.
     fn at(&self, g: &mut Graph, offset: Id) -> Id {
         let [row, lines, eight, four] = [self.row, self.lines, UNIT, OF_LINE].map(|n| g.int(n));
         let (line, along) = (g.idiv(offset, row), g.modulo(offset, row));
@@ -40,7 +42,8 @@ impl Units {
     }
 }
 
-/// Nests whose stages lie as products of several warps read them, where plans have such.
+/// Rewrites nests so that stages of multi-warp MMA products have the unit layout, where plans use
+/// such products.
 pub fn units(g: &mut Graph, nests: Vec<Id>, plans: &[NestPlan], machine: &Machine) -> Vec<Id> {
     let mut all: FxHashMap<Id, Units> = FxHashMap::default();
     let read: Vec<Read> =
@@ -76,7 +79,7 @@ pub fn units(g: &mut Graph, nests: Vec<Id>, plans: &[NestPlan], machine: &Machin
     nests.into_iter().map(moved).collect()
 }
 
-/// Elements of a stage's rows that nests write.
+/// Returns how many elements of a stage's rows are written.
 fn used(g: &mut Graph, nests: &[Id], stage: Id, row: i64) -> i64 {
     let offsets: Vec<Id> = nests.iter().filter(|&&n| g[n].src[0] == stage).map(|&n| g[n].src[1]).collect();
     let length = g.int(row);
@@ -87,15 +90,16 @@ fn used(g: &mut Graph, nests: &[Id], stage: Id, row: i64) -> i64 {
     offsets.into_iter().map(last).max().map_or(row, |last| last + 1)
 }
 
-/// A stage that a product of several warps reads: lines of its units, and elements from one to the next.
+/// A stage that a multi-warp MMA product reads: lines per block, and elements between lines.
 struct Read {
     buffer: Id,
     lines: i64,
     row: i64,
 }
 
-/// What a nest's product of several warps, if that is its plan, reads of stages: its columns; and its rows, if the stage is filled once for a loop that nests share. What is filled in
-/// each iteration threads may have in registers.
+/// Returns the stages that a nest's multi-warp product reads directly: its columns, and its rows if
+/// their stage is filled once for a shared loop. Rows that are refilled in each iteration may be in
+/// registers.
 fn read(g: &Graph, nests: &[Id], nest: Id, plan: &NestPlan, machine: &Machine) -> Vec<Read> {
     let NestPlan::Warps(Warps { groups: true, wide, .. }) = plan else { return vec![] };
     if !machine.fragments.iter().any(Fragment::is_of_group) {
@@ -118,20 +122,20 @@ fn read(g: &Graph, nests: &[Id], nest: Id, plan: &NestPlan, machine: &Machine) -
     [sum.rows, sum.columns].into_iter().filter_map(side).collect()
 }
 
-/// Is a value of an iteration, or a sum over the iterations, of a loop that nests share?
+/// Returns whether a value depends on a loop that nests share, or sums over it.
 fn has_shared_loop(g: &Graph, value: Id) -> bool {
     g.toposort(&[value]).into_iter().any(|n| g.range_kind(n) == Some(RangeKind::Fused))
 }
 
-/// A nest's sum of products, of which several warps have so many columns.
+/// A nest's reduction by a multi-warp MMA product.
 struct Product {
     value: Id,
     sum: MmaSum,
-    /// The range of the columns that a thread has.
+    /// Range of a thread's columns.
     column: Id,
-    /// The range of the terms that a product has.
+    /// Range of a product's terms.
     term: Id,
-    /// Columns of a product.
+    /// Columns per product.
     wide: i64,
 }
 
@@ -143,7 +147,7 @@ impl Product {
         let term = g[id].src[1..].iter().copied().find(|&r| g.range_kind(r) == Some(RangeKind::Unroll))?;
         Some(Product { value, sum, column, term, wide })
     }
-    /// Columns in a stage: lines along the terms, or along the columns.
+    /// Returns the layout of columns in a stage: lines along the terms, or along the columns.
     fn columns(&self, g: &Graph, load: Id, buffer: Id) -> Option<Read> {
         let at = g.linear(g[load].src[1]);
         let (shared, along) = match at.coefficient(self.column) {
@@ -153,7 +157,7 @@ impl Product {
         let of = Fragment::of_stage(self.sum.operand, self.wide, shared)?;
         Some(Read { buffer, lines: of.lines(), row: at.coefficient(along) })
     }
-    /// Rows in a stage, if their terms follow one another there.
+    /// Returns the layout of rows in a stage, if their terms are contiguous.
     fn rows(&self, g: &Graph, load: Id, buffer: Id) -> Option<Read> {
         let at = g.linear(g[load].src[1]);
         let of = Fragment::of_stage(self.sum.operand, self.wide, Shared::Columns)?;

@@ -1,4 +1,5 @@
-//! Memory and stages as linear code reads, writes and asks for them: a nest its own buffer, wide accesses at multiples of their bytes, copies of rings and of what iterations hand on.
+//! Checks accesses to memory and stages: a nest writes its own buffer, wide accesses are aligned,
+//! and copies, ring buffers, carried loads and prefetches are well formed.
 
 use super::error::Checked;
 use super::{COPIES, Checker, Scope, nodes};
@@ -8,18 +9,18 @@ use crate::lower::sync::shared_memory_reduce::is_meeting;
 use gristmill_uop::fragment::Fragment;
 use gristmill_uop::{Arg, Id, Op, RangeKind, Scalar};
 
-/// Bytes of a wide load.
+/// Bytes of wide loads.
 const WIDE_LOADS: [usize; 2] = [8, 16];
-/// Bytes of a wide write: narrow values also fill a register.
+/// Bytes of wide writes; narrow values may also fill a 32-bit register.
 const WIDE_WRITES: [usize; 3] = [4, 8, 16];
-/// Bytes of a register, in which each part of a wide load lies.
+/// Bytes of a register; each part of a wide load is within one.
 const BYTES_OF_WORD: usize = 4;
 
 impl Checker<'_> {
-    /// Where a nest writes.
+    /// Checks the destination of a write in a nest.
     fn place(&mut self, buffer: Id, at: Id) -> Checked {
         let own = self.nest.as_ref().is_some_and(|n| n.buffer == buffer);
-        // And stages, in a loop that nests share, or where values of its threads meet.
+        // Also allowed: stages in a shared loop, and stages of cross-thread reductions.
         let filled = self.g[buffer].op == Op::Local && self.shared_loop().is_some();
         self.hold(own || filled || is_meeting(self.g, buffer), "a nest writes its own buffer", buffer)?;
         self.hold(nodes::is_offset(self.g, at), "an offset is an i64, or one in a word", at)?;
@@ -80,11 +81,13 @@ impl Checker<'_> {
         self.hold(kept, "a word becomes what is computed, of its type", u.result())?;
         self.hold(u.atomic || self.in_a_loop(), "what others may update at the same time is updated atomically", u.at)
     }
-    /// Does an iteration follow another in one thread?
+    /// Returns whether the statement is in a reduction loop, where one thread's iterations run in
+    /// order.
     fn in_a_loop(&self) -> bool {
         self.scopes.iter().filter_map(|s| s.range).any(|r| self.g.range_kind(r) == Some(RangeKind::Reduce))
     }
-    /// Is it a word for narrow elements of a buffer that lie side by side, or half of a wide one?
+    /// Returns whether a value is a word of several narrow elements of a buffer, or half of a
+    /// 64-bit one.
     fn is_word(&self, value: Id, buffer: Id) -> bool {
         let bytes = self.g.scalar(buffer).bytes();
         self.g[value].dtype == Scalar::U32.one() && (bytes < BYTES_OF_WORD || bytes == 2 * BYTES_OF_WORD)
@@ -99,7 +102,7 @@ impl Checker<'_> {
         )?;
         self.value(value, buffer)
     }
-    /// Is the address a multiple of so many bytes, whatever its indices are?
+    /// Returns whether the address is a multiple of `bytes` for all values of its indices.
     fn aligned(&self, buffer: Id, at: Id, bytes: usize) -> bool {
         is_multiple(self.g, at, self.g.unit_bytes(buffer), bytes as i64)
     }
@@ -151,7 +154,7 @@ impl Checker<'_> {
         let aligned = bytes == COPIES && self.aligned(to, at, bytes) && self.aligned(from, offset, bytes);
         self.hold(aligned, "an asynchronous copy is of 16 bytes, at multiples of them", to)
     }
-    /// A buffer of the body that copies alone fill.
+    /// Returns whether a buffer of the body is filled by copies alone.
     fn is_ring(&self, buffer: Id) -> bool {
         self.code.locals.contains(&buffer) && self.nest.as_ref().is_some_and(|n| n.buffer != buffer)
     }
@@ -182,7 +185,7 @@ impl Checker<'_> {
         let fits = self.carried.contains(&load) && self.g[load].dtype == self.g[next].dtype;
         self.hold(fits, "what is carried over is of its load's type", load)
     }
-    /// An index expression of workgroup indices and `others`, which no statement defines.
+    /// Checks an index expression of workgroup indices and `others` that no statement defines.
     fn expression(&self, id: Id, others: &[Id], loads: bool) -> Checked {
         let g = self.g;
         let known = g.free_ranges(id).iter().all(|r| self.code.globals.contains(r) || others.contains(r));

@@ -1,4 +1,5 @@
-//! Who waits for whom: threads of a workgroup for one another, for copies that are under way, and kernels for those before them.
+//! Checks synchronisation: barriers between threads of a workgroup, waits for asynchronous copies
+//! and products, and grid-dependency waits.
 
 use super::error::{Checked, LinearError};
 use crate::lower::linear_ir::{Code, KernelCode, Statement, end_of_block};
@@ -12,24 +13,24 @@ use rustc_hash::FxHashSet;
 /// A stage, or one slot of a stage that a loop carries.
 type Place = (Id, Option<Slot>);
 
-/// What has been done to stages, and not been waited for.
+/// Stage accesses that are not yet synchronised.
 #[derive(Clone, Default)]
 struct Stages {
-    /// Written since the last barrier, or by copies that nobody had waited for at it.
+    /// Written since the last barrier, or by copies still pending at that barrier.
     written: FxHashSet<Place>,
     /// Read since the last barrier.
     read: FxHashSet<Place>,
-    /// With copies under way.
+    /// Destinations of copies in flight.
     copied: FxHashSet<Place>,
-    /// The same of each group of copies, the last one's last.
+    /// Destinations of each copy group in flight, oldest first.
     groups: Vec<FxHashSet<Place>>,
-    /// Are there products of several warps under way that read stages?
+    /// Whether asynchronous MMA products that read stages are in flight.
     multiplied: bool,
-    /// Written since the last word to such products.
+    /// Written since the last fence for asynchronous MMA products.
     hidden: FxHashSet<Id>,
 }
 
-/// Does a body of this kernel wait where it has to?
+/// Checks that a body of the kernel synchronises wherever it must.
 pub(super) fn check(g: &Graph, kernel: &KernelCode, code: &Code) -> Checked {
     if kernel.threads == 1 {
         return single_thread(kernel, code);
@@ -65,7 +66,9 @@ pub(super) fn check(g: &Graph, kernel: &KernelCode, code: &Code) -> Checked {
     Ok(())
 }
 
-/// Within a nest threads wait for one another before values that meet are read, and before others are written there. What an iteration has read the next one may write.
+/// Checks cross-thread reductions within a nest: barriers before their values are read, and before
+/// the stage is written again. In loops, values read in an iteration may be overwritten by the
+/// next.
 fn meetings(g: &Graph, code: &Code) -> Checked {
     let all: FxHashSet<Id> = code.locals.iter().copied().filter(|&stage| is_meeting(g, stage)).collect();
     let mut stages = Stages::default();
@@ -86,24 +89,26 @@ fn meetings(g: &Graph, code: &Code) -> Checked {
 }
 
 impl Stages {
-    /// Threads have waited for one another; of copies under way nobody knows anything.
+    /// Applies a barrier. Copies in flight stay unsynchronised.
     fn agree(&mut self) {
         self.read.clear();
         self.written.clone_from(&self.copied);
     }
-    /// What has been copied since the last group is one.
+    /// Closes a copy group with all copies since the last one.
     fn group(&mut self) {
         let earlier: FxHashSet<Place> = self.groups.iter().flatten().copied().collect();
         self.groups.push(self.copied.iter().copied().filter(|place| !earlier.contains(place)).collect());
     }
-    /// All copies have arrived but so many of the last groups.
+    /// Applies a wait for all but the `but` most recent copy groups.
     fn arrived(&mut self, but: i64) {
         let first = self.groups.len().saturating_sub(but as usize);
         self.groups.drain(..first);
         self.copied = self.groups.iter().flatten().copied().collect();
     }
-    /// Statements that touch stages: what they would have had to wait for. Nests that fill a stage one after the other fill parts of it, which only the interpreter
-    /// sees, but `again` says that this one fills what another has filled. All of them touch that slot, if any.
+    /// Records the accesses of statements; returns the rule that they violate.
+    /// Successive nests that fill a stage fill different parts of it, which only the interpreter
+    /// verifies; `again` says that these statements overwrite earlier contents. All accesses are to
+    /// `slot`, if given.
     fn touch(&mut self, t: Touched, slot: Option<Slot>, again: bool) -> Result<(), &'static str> {
         let is_other = |a: Option<Slot>, b: Option<Slot>| a.is_some() && b.is_some() && a != b;
         let meet = |a: &FxHashSet<Id>, b: &FxHashSet<Place>| b.iter().any(|x| a.contains(&x.0) && !is_other(slot, x.1));
@@ -125,7 +130,7 @@ impl Stages {
         self.copied.extend(places(t.copied));
         Ok(())
     }
-    /// As the next iteration of a loop sees slots of what it carries.
+    /// Renames the slots of carried stages as the next iteration sees them.
     fn passed(&mut self) {
         for places in [&mut self.read, &mut self.written, &mut self.copied].into_iter().chain(&mut self.groups) {
             *places = places.drain().map(|(stage, slot)| (stage, slot.map(Slot::passed))).collect();
@@ -133,7 +138,8 @@ impl Stages {
     }
 }
 
-/// In a loop that nests share threads wait for one another between what they do with a stage, from one iteration to the next too.
+/// Checks that threads synchronise between accesses to a stage in a shared loop, also across
+/// iterations.
 fn shared_loops(g: &Graph, code: &Code) -> Checked {
     for (first, s) in code.statements.iter().enumerate() {
         let Statement::Loop { range, .. } = s else { continue };
@@ -179,7 +185,7 @@ fn shared_loops(g: &Graph, code: &Code) -> Checked {
     Ok(())
 }
 
-/// Where a statement reads or writes a buffer.
+/// Returns the offset at which a statement reads or writes a buffer.
 fn offset(g: &Graph, s: &Statement) -> Option<Id> {
     match s {
         Statement::Define(id) if matches!(g[*id].op, Op::Load | Op::TileLoad) => Some(g[*id].src[1]),
@@ -196,7 +202,7 @@ fn error(rule: &'static str, statement: usize, code: &Code) -> LinearError {
     LinearError { rule, statement, node }
 }
 
-/// A workgroup of one thread waits for nobody.
+/// Checks that a workgroup of one thread has no synchronisation.
 fn single_thread(kernel: &KernelCode, code: &Code) -> Checked {
     let of_threads = |s: &Statement| {
         let waits = matches!(s, Statement::Barrier | Statement::AsyncWait(_) | Statement::AsyncCopy { .. });
@@ -209,7 +215,8 @@ fn single_thread(kernel: &KernelCode, code: &Code) -> Checked {
     }
 }
 
-/// Kernels before this one have ended before it reads what they may have written, and it lets others start once.
+/// Checks that predecessors have ended before their outputs are read, and that dependents are
+/// launched at most once.
 fn predecessors(kernel: &KernelCode, code: &Code) -> Checked {
     let count = |all: &[Statement], s: &Statement| all.iter().filter(|x| *x == s).count();
     let (wait, launch) = (Statement::DependencyWait, Statement::LaunchDependents);
@@ -241,7 +248,7 @@ fn predecessors(kernel: &KernelCode, code: &Code) -> Checked {
     if holds && !guarded { Ok(()) } else { Err(error(rule, at, code)) }
 }
 
-/// The buffer of a nest.
+/// Returns the buffer that a nest writes.
 fn nest(s: &Statement) -> Option<Id> {
     match s {
         Statement::Nest { buffer, .. } => Some(*buffer),
@@ -255,7 +262,7 @@ mod tests {
     use gristmill_uop::{Arg, Node, Op, Scalar};
     use smallvec::smallvec;
 
-    /// A stage that two nests read, one after the other: what fills it, the wait behind that, and a nest that reads.
+    /// A stage and nests that use it: a fill by writes, a fill by a copy, and a read.
     struct World {
         g: Graph,
         fill: Vec<Statement>,
@@ -287,7 +294,7 @@ mod tests {
             let bodies = vec![Code { statements: parts.concat(), ..Code::default() }];
             KernelCode { bodies, threads, resident: 1, shared: None, entry: vec![], idle: vec![WAIT] }
         }
-        /// What is wrong with these statements of 64 threads.
+        /// Returns the rule that these statements of 64 threads violate, or "nothing".
         fn wrong(&self, parts: &[&[Statement]]) -> &'static str {
             let kernel = self.kernel(64, parts);
             check(&self.g, &kernel, &kernel.bodies[0]).map_or_else(|e| e.rule, |()| "nothing")
@@ -307,7 +314,7 @@ mod tests {
         assert!(w.wrong(&[&[WAIT], fill, read]).starts_with("a barrier stands between what threads write"));
         assert!(w.wrong(&[&[WAIT], copy, &[BARRIER], read]).starts_with("a copy is waited for"));
         assert!(w.wrong(&[&[WAIT], copy, &[ARRIVED], read]).starts_with("a barrier stands between what threads write"));
-        // A barrier says nothing of copies that nobody has waited for.
+        // A barrier does not wait for copies.
         let early = w.wrong(&[&[WAIT], copy, &[BARRIER, ARRIVED], read]);
         assert!(early.starts_with("a barrier stands between what threads write"), "{early}");
         let again = w.wrong(&[&[WAIT], fill, &[BARRIER], read, fill]);
@@ -321,7 +328,7 @@ mod tests {
         let two = w.g.int(2);
         let shared = w.g.range(two, 1, RangeKind::Fused);
         let (open, end) = (Statement::Loop { range: shared, step: 1, unroll: Some(1) }, Statement::End);
-        // What fills the stage, and what reads it, without their nests.
+        // The statements that fill and read the stage, without their nests.
         let [fill, read] = [&w.fill, &w.read].map(|nest| nest[1..nest.len() - 1].to_vec());
         let nest = |inside: &[&[Statement]]| {
             [&w.read[..1], std::slice::from_ref(&open), &inside.concat(), &[end.clone(), end.clone()]].concat()
@@ -329,7 +336,7 @@ mod tests {
         let wrong = |inside: &[&[Statement]]| w.wrong(&[&[WAIT], &nest(inside)]);
         assert_eq!(wrong(&[&fill, &[BARRIER], &read, &[BARRIER]]), "nothing");
         assert!(wrong(&[&fill, &read, &[BARRIER]]).starts_with("a barrier stands between what threads write"));
-        // What the iteration before has read, too.
+        // Reads of the previous iteration need a barrier, too.
         assert!(wrong(&[&fill, &[BARRIER], &read]).starts_with("a barrier stands between what threads do"));
     }
 
@@ -347,7 +354,7 @@ mod tests {
         let (group, none, one) = (Statement::AsyncGroup, Statement::AsyncWait(0), Statement::AsyncWait(1));
         let begun = [&copy[..], std::slice::from_ref(&group)].concat();
         assert_eq!(wrong(&[&begun, &[none.clone(), BARRIER], &read, &[BARRIER]]), "nothing");
-        // Another group behind it, empty, may be under way.
+        // A later, empty group may be in flight.
         assert_eq!(wrong(&[&begun, &[group, one.clone(), BARRIER], &read, &[BARRIER]]), "nothing");
         assert!(wrong(&[&begun, &[one, BARRIER], &read, &[BARRIER]]).starts_with("a copy is waited for"));
         assert!(
@@ -372,7 +379,7 @@ mod tests {
         assert_eq!(w.wrong(&[&[WAIT, launch.clone(), launch], fill]), once);
         let before = w.wrong(&[fill, &[WAIT, BARRIER], read]);
         assert!(before.starts_with("what comes before the wait for predecessors"), "{before}");
-        // A tile is copied ahead, and copied again where it has changed.
+        // A tile is copied early, and copied again if it has changed.
         let again = [&[unless.clone(), ARRIVED, BARRIER], &copy[..], std::slice::from_ref(&end)].concat();
         assert_eq!(w.wrong(&[copy, &[WAIT], &again, &[ARRIVED, BARRIER], read]), "nothing");
         let at_once = [&[unless], &copy[..], &[end]].concat();

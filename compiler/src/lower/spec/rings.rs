@@ -1,29 +1,30 @@
-//! Rings, which copies fill while a loop runs: what an iteration reads has arrived, and threads have met since others copied it, or read what was there before.
+//! Checks ring buffers, which copies fill during a loop: data has arrived before it is read, and a
+//! barrier separates copies and reads of different threads.
 
 use super::error::{Checked, LinearError};
 use crate::lower::linear_ir::{Code, Statement, end_of_block};
 use gristmill_uop::{Graph, Id, Op};
 use rustc_hash::FxHashMap;
 
-/// Copies to a ring, in groups.
+/// State of a ring buffer.
 #[derive(Default)]
 struct Ring {
-    /// Groups with copies to it, by their numbers.
+    /// Indices of the groups with copies to it.
     groups: Vec<i64>,
-    /// Of those so many have arrived, and so many had at the last barrier.
+    /// Number of those groups that have arrived, and that had arrived at the last barrier.
     arrived: usize,
     met: usize,
     /// Iterations that have read it.
     iterations: usize,
-    /// Has it been read since the last barrier?
+    /// Whether it has been read since the last barrier.
     read: bool,
-    /// Are there reads of what other threads have copied?
+    /// Whether threads read data that other threads have copied.
     shared: bool,
-    /// Are there products of several warps under way that read it?
+    /// Whether asynchronous MMA products that read it are in flight.
     under_way: bool,
 }
 
-/// Does a body wait for what it copies ahead?
+/// Checks that a body waits for its pipelined copies.
 pub(super) fn check(g: &Graph, code: &Code) -> Checked {
     let mut at = 0;
     while at < code.statements.len() {
@@ -50,7 +51,7 @@ pub(super) fn check(g: &Graph, code: &Code) -> Checked {
     Ok(())
 }
 
-/// The ring in which a product of several warps reads its columns.
+/// Returns the ring buffer from which an asynchronous MMA product reads its columns.
 fn columns(g: &Graph, s: &Statement) -> Option<Id> {
     let Statement::Accumulate(_, value) = s else { return None };
     let n = &g[*value];
@@ -62,12 +63,12 @@ struct Walk<'a> {
     g: &'a Graph,
     first: usize,
     rings: FxHashMap<Id, Ring>,
-    /// Groups so far.
+    /// Number of groups committed up to now.
     group: i64,
 }
 
 impl Walk<'_> {
-    /// Statements as they are run, loops twice.
+    /// Walks statements in execution order; loops run twice.
     fn statements(&mut self, all: &[Statement], offset: usize) -> Checked {
         let mut at = 0;
         while at < all.len() {
@@ -127,7 +128,8 @@ impl Walk<'_> {
         }
         Ok(())
     }
-    /// What is read of a ring has arrived, and threads have met since where others copied it.
+    /// Checks a read of the ring: its data has arrived, and shared data arrived before the last
+    /// barrier.
     fn read(&mut self, ring: Id) -> Result<(), &'static str> {
         let Some(ring) = self.rings.get_mut(&ring) else { return Ok(()) };
         if ring.arrived <= ring.iterations {
@@ -149,7 +151,8 @@ mod tests {
     use gristmill_uop::{Arg, Node, Op, RangeKind, Scalar};
     use smallvec::smallvec;
 
-    /// Statements of a loop that reads what was copied an iteration before, which 64 threads share or not.
+    /// Rule violated by a loop that reads data copied one iteration earlier, shared by 64 threads
+    /// or not.
     fn wrong(shared: bool, change: fn(&mut Vec<Statement>)) -> &'static str {
         let mut g = Graph::new();
         let many = g.int(64);
@@ -158,7 +161,7 @@ mod tests {
         with(g, ring, shared, change)
     }
 
-    /// The same of that ring.
+    /// Same, with this ring buffer.
     fn with(mut g: Graph, ring: Id, shared: bool, change: impl FnOnce(&mut Vec<Statement>)) -> &'static str {
         let (zero, many, four) = (g.int(0), g.int(64), g.int(4));
         let (thread, step) = (g.range(many, 1, RangeKind::Vector), g.range(four, 2, RangeKind::Reduce));
@@ -189,7 +192,7 @@ mod tests {
             assert_eq!(wrong(shared, |_| ()), "nothing");
             let unwaited = "a copy is waited for before its data is read, or its place written again";
             assert_eq!(wrong(shared, |s| drop(s.remove(3))), unwaited);
-            // The copy of this iteration is left under way, and with it that of the next.
+            // Leaves this iteration's copy in flight, and the next one's.
             assert_eq!(wrong(shared, |s| s[3] = Statement::AsyncWait(1)), unwaited);
         }
         assert_eq!(wrong(false, |s| drop(s.remove(4))), "nothing");
@@ -216,7 +219,7 @@ mod tests {
         let ended = "products of several warps have ended where an iteration does";
         assert_eq!(product(|s, p| drop(s.splice(7..8, [p, Statement::ProductsEnded(0)]))), "nothing");
         assert_eq!(product(|s, p| s[7] = p), ended);
-        // The last one is still under way.
+        // Leaves the last product in flight.
         assert_eq!(product(|s, p| drop(s.splice(7..8, [p, Statement::ProductsEnded(1)]))), ended);
         let met = "a barrier stands between what threads copy to a ring and what others read of it";
         assert_eq!(product(|s, p| drop((s[7] = p, s.insert(8, Statement::ProductsEnded(0)), s.remove(4)))), met);

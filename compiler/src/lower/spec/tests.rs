@@ -1,4 +1,5 @@
-//! Good code passes, and every rule fails for code that breaks it, with the node that does.
+//! Tests that valid code passes, and that each rule fails on code that breaks it, with the
+//! offending node.
 
 use super::{check, check_widths, nodes};
 use crate::lower::linear_ir::threads::ThreadIndex;
@@ -13,7 +14,7 @@ use gristmill_uop::machine::Machine;
 use gristmill_uop::{Arg, DType, Graph, Id, Node, Op, RangeKind, ReduceOp, Scalar};
 use smallvec::SmallVec;
 
-/// The sum over `term` of `x[8·row + term]`, into `y[row]`, for each row.
+/// Code for `y[row] = Σ_term x[8·row + term]`.
 struct World {
     g: Graph,
     x: Id,
@@ -96,7 +97,7 @@ impl World {
             End,
         ]
     }
-    /// A nest of these threads that only computes `id`, from sources that statements of its own have loaded or that are given.
+    /// A nest with these threads that only computes `id`, from constants or loads.
     fn define(&mut self, id: Id, threads: &[Id]) -> Vec<Statement> {
         let zero = self.g.int(0);
         let one = self.g.f32(1.0);
@@ -108,33 +109,31 @@ impl World {
     }
 }
 
-/// A kernel of one body, whose workgroups are parts of one thread's work.
+/// A kernel of one body and one thread.
 fn of_one_thread(code: Code) -> KernelCode {
     KernelCode { bodies: vec![code], threads: 1, resident: 1, shared: None, entry: vec![], idle: vec![] }
 }
 
-/// A loop.
 fn open(range: Id) -> Statement {
     Statement::Loop { range, step: 1, unroll: None }
 }
 
-/// An addition.
 fn added(buffer: Id, at: Id, values: Vec<Id>, when: Option<Id>, atomic: bool) -> Statement {
     Add(Addition { buffer, at, values, when, atomic })
 }
 
-/// A word of `y` that becomes what is computed of it, from a load at that place.
+/// An update of a word of `y` by the nodes that `of` builds, from a load at `from`.
 fn updated(w: &mut World, from: Id, atomic: bool, of: fn(&mut World, Id) -> Vec<Id>) -> Statement {
     let old = w.g.load(w.y, from, Scalar::F32);
     Statement::Update(Update { buffer: w.y, at: w.row, old, values: of(w, old), when: None, atomic })
 }
 
-/// Twice what a word was.
+/// Doubles a word.
 fn twice(w: &mut World, old: Id) -> Vec<Id> {
     vec![w.node(Op::Add, Scalar::F32, &[old, old], Arg::None)]
 }
 
-/// `good` with something done to it, and the rule that then does not hold.
+/// A rule, and a change to `good` that violates it.
 type Bad = (&'static str, fn(&mut World, &mut Vec<Statement>));
 
 const BAD: &[Bad] = &[
@@ -295,7 +294,7 @@ const BAD: &[Bad] = &[
     }),
 ];
 
-/// Counts so many threads outside nests.
+/// Declares `modulo` threads outside nests.
 fn threads(w: &World, modulo: i64) -> Statement {
     Statement::Threads(vec![ThreadIndex { range: w.thread, divide: None, modulo: Some(modulo) }])
 }
@@ -304,17 +303,16 @@ fn copy(to: [Id; 2], from: [Id; 2], bytes: usize) -> Statement {
     Statement::AsyncCopy { to, from, plus: [0; 2], bytes, when: None }
 }
 
-/// A line of `x` in each turn of a range, from a term on.
+/// Prefetches a line of `x` per index of `turn`, from `term` on.
 fn tile(w: &World, term: Id, turn: Id) -> TilePrefetch {
     TilePrefetch { buffer: w.x, terms: vec![(term, 8)], from: 0, turn: vec![turn], line: 16, lines: 1 }
 }
 
-/// Sixteen bytes of `x`, from a term on.
+/// Prefetches sixteen bytes of `x`, from `term` on.
 fn span(w: &World, term: Id) -> SpanPrefetch {
     SpanPrefetch { buffer: w.x, loops: vec![], terms: vec![(term, 16)], from: 0, bytes: 16 }
 }
 
-/// `8·row`.
 fn eight_rows(w: &mut World) -> Id {
     let eight = w.g.int(8);
     w.g.mul(w.row, eight)
@@ -340,7 +338,7 @@ fn sums_in_loops_and_wide_accesses_are_linear_code() {
 
 #[test]
 fn iterations_that_are_written_out_add_to_the_sum_of_their_loop() {
-    // Two rounds of three, and two more behind them.
+    // Two groups of three iterations, and two remaining ones.
     let with_last = |last: i64| {
         let mut w = World::new();
         let (mut s, eight) = (w.good(), w.g.int(8));
@@ -386,7 +384,8 @@ fn conditions_are_known_outside() {
     assert_eq!(e.rule, "a condition is one on variables and workgroup indices");
 }
 
-/// A node that breaks a row: made from scalar constants, in a nest with the thread or without.
+/// A rule, whether the nest has threads, and a node that violates the rule, built from scalar
+/// constants.
 type Wrong = (&'static str, bool, fn(&mut World) -> Id);
 
 const WRONG: &[Wrong] = &[
@@ -446,7 +445,7 @@ const WRONG: &[Wrong] = &[
         w.node(Op::MmaShared, Scalar::F32.one().with_lanes(8), &src, Arg::Int(WGMMA_16.number()))
     }),
     (OF_GROUPS, true, |w| {
-        // So is the rows'; the columns stand in a stage of halves.
+        // The rows' buffer is memory; the columns are in a stage of halves.
         let (sums, size) = (w.g.constant(Scalar::F32.one().with_lanes(8), 0.0), w.g.int(2048));
         let stage = w.node(Op::Local, Scalar::F16, &[size], Arg::Int(7));
         let src = [w.x, w.group, stage, w.group, sums];
@@ -461,11 +460,11 @@ const WRONG: &[Wrong] = &[
         w.node(Op::ScaledPair, Scalar::U32, &[word, one], Arg::Ints([0, 4, -8, 0].into()))
     }),
     (OF_A_TILE, false, |w| {
-        // The buffer is of f32.
+        // The buffer's type is f32.
         w.node(Op::TileLoad, tile_of(Scalar::U32), &[w.x, w.group], Arg::Ints([0, 32].into()))
     }),
     (OF_A_TILE, true, |w| {
-        // A subgroup's product has two operands.
+        // Operand numbers of a subgroup's product are 0 and 1.
         let size = w.g.int(2048);
         let stage = w.node(Op::Local, Scalar::F16, &[size], Arg::Int(7));
         w.node(Op::TileLoad, COOPERATIVE_16.tile(), &[stage, w.group], Arg::Ints([2, 32].into()))
@@ -481,7 +480,7 @@ const WRONG: &[Wrong] = &[
         w.node(Op::TileMma, tile_of(Scalar::F32), &[a, b, sums], Arg::Ints([1].into()))
     }),
     (OF_TILES, true, |w| {
-        // The second operand first.
+        // The operands are swapped.
         let (size, sums) = (w.g.int(2048), w.g.constant(COOPERATIVE_16.sums(), 0.0));
         let stage = w.node(Op::Local, Scalar::F16, &[size], Arg::Int(7));
         let tile = |w: &mut World, number: i32| {
@@ -501,16 +500,16 @@ const WRONG: &[Wrong] = &[
     }),
 ];
 
-/// What products of several warps are of.
+/// Rule for asynchronous MMA products.
 const OF_GROUPS: &str = "rows as words or of a stage of halves, columns of a ring of words or of a stage of halves, from i64 offsets on, added to sums";
 
-/// What tiles are loaded from, and what products of them are of.
+/// Rules for tile loads, and for tile products.
 const OF_A_TILE: &str =
     "rows of words of a buffer of a fragment's operands, into a register, or as a subgroup's first or second operand";
 const OF_TILES: &str =
     "two tiles of words and one of sums, in registers of their own, or a subgroup's first and second operand";
 
-/// A tile of that type.
+/// Returns the tile type with these elements.
 fn tile_of(scalar: Scalar) -> DType {
     scalar.one().with_lanes((AMX_BF16.rows * AMX_BF16.columns) as u16)
 }
@@ -553,7 +552,7 @@ fn narrow_and_unaligned_accesses_are_found() {
         assert_eq!(rule(&w, Write(bytes, w.at, byte), least).is_some(), least > 1);
         assert_eq!(rule(&w, WideWrite(bytes, w.at, 4, vec![byte; 4]), least), None);
     }
-    // Four of its bytes at any place of them: a load as wide as a word, at no multiple of one.
+    // A load of four bytes at unaligned offsets: as wide as a word, but not aligned.
     let across = w.g.load(bytes, w.at, Scalar::U32);
     assert!(rule(&w, Define(across), 4).is_some_and(|(_, node)| node.contains('%')));
 }

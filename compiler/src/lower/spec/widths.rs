@@ -1,5 +1,7 @@
-//! Accesses are as wide as a machine's least type: what legalising leaves. Narrower writes are left where the machine writes parts of words. Where it computes with words alone values are words, but for halves on their
-//! way to an array of them.
+//! Checks that legalised code has only accesses of at least the machine's narrowest type, and
+//! values of word types where the machine has no others.
+//! Narrower writes are allowed on machines that write parts of words, and halves as operands of a
+//! conversion for arrays of halves.
 
 use super::error::{Checked, LinearError};
 use crate::lower::legalise::loads;
@@ -8,16 +10,17 @@ use gristmill_uop::machine::Machine;
 use gristmill_uop::text::print_node;
 use gristmill_uop::{Graph, Id, Op, Scalar};
 
-/// Is it of a type in which a machine computes that has words alone, or of what its subgroups multiply?
+/// Returns whether the type exists on a machine with 32-bit words only, or is an MMA operand.
 fn is_word(g: &Graph, id: Id) -> bool {
     let word = matches!(g.scalar(id), Scalar::Bool | Scalar::I32 | Scalar::U32 | Scalar::F32 | Scalar::I64);
     word || g[id].dtype.lanes > 1 || g[id].op == Op::Cast && g.scalar(id) == Scalar::F16
 }
 
-/// Are all loads and writes as wide as the machine's least type, but for parts of words that it can write? The first that is not.
+/// Checks that all loads and writes are at least as wide as the machine's narrowest type, except
+/// for partial word writes that the machine supports.
 ///
 /// # Errors
-/// Which, and the node that shows it.
+/// The first violation, with its node.
 pub fn check_widths(g: &Graph, kernel: &KernelCode, machine: &Machine) -> Checked {
     let least = machine.least_bytes;
     if least == 1 {

@@ -1,23 +1,25 @@
-//! Barriers between the nests of a GPU's workgroup, and waits for asynchronous copies: before a nest that reads what other threads have written since the last
-//! barrier, or writes what they may still read, and before a prefetch whose address a stage holds. As few as that takes: all loads between two wait together.
+//! Inserts barriers between the nests of a GPU workgroup, and waits for asynchronous copies.
+//! They precede nests that read what other threads have written since the last barrier or that
+//! overwrite what they may still read, and prefetches whose address is in a stage. The number of
+//! barriers is minimal, as loads between two barriers have their latencies overlapped.
 
 use crate::lower::linear_ir::{Prefetch, SpanPrefetch, Statement, Update, end_of_block};
 use crate::lower::mma::stage_products::OfStages;
 use gristmill_uop::{Graph, Id, Op};
 use rustc_hash::FxHashSet;
 
-/// What threads may not yet agree on.
+/// Accesses not yet synchronised.
 #[derive(Clone, Default, PartialEq)]
 pub(crate) struct Pending {
     /// Stages written since the last barrier.
     written: FxHashSet<Id>,
-    /// Stages read since then.
+    /// Stages read since the last barrier.
     read: FxHashSet<Id>,
-    /// Stages with copies under way.
+    /// Stages with copies in flight.
     copied: FxHashSet<Id>,
 }
 
-/// The stages that a statement outside nests, or a nest, reads, writes and copies to.
+/// Stages that a statement or nest reads, writes and copies to.
 #[derive(Default)]
 pub(crate) struct Touched {
     pub read: FxHashSet<Id>,
@@ -26,7 +28,7 @@ pub(crate) struct Touched {
 }
 
 impl Touched {
-    /// Of these statements.
+    /// Collects the accesses of these statements.
     pub fn by(g: &Graph, statements: &[Statement]) -> Touched {
         let mut t = Touched::default();
         for s in statements {
@@ -34,7 +36,7 @@ impl Touched {
                 Statement::Define(id) => t.load(g, *id),
                 Statement::Wide(_, _, _, parts) => parts.iter().for_each(|p| t.load(g, p.0)),
                 Statement::Nest { buffer, staged: true, .. } => drop(t.written.insert(*buffer)),
-                // In a loop that nests share the stages of others too.
+                // In a shared loop a nest also writes stages of others.
                 Statement::Write(buffer, ..)
                 | Statement::WideWrite(buffer, ..)
                 | Statement::Update(Update { buffer, .. })
@@ -60,18 +62,18 @@ impl Touched {
             self.read.insert(n.src[0]);
         }
     }
-    /// The address of a span is an expression, with the loads in it.
+    /// The address of a span is an expression that may contain loads.
     fn span(&mut self, g: &Graph, span: &SpanPrefetch) {
         let terms: Vec<Id> = span.terms.iter().map(|t| t.0).collect();
         g.toposort(&terms).into_iter().for_each(|n| self.load(g, n));
     }
 }
 
-/// `statements`, nests and what stands between them, with the barriers and waits that they need.
+/// Inserts the barriers and waits that the statements need.
 pub fn barriers(g: &Graph, statements: Vec<Statement>) -> Vec<Statement> {
     let mut out = Vec::with_capacity(statements.len());
     let mut pending = Pending::default();
-    // What is pending where an `Unless` is not run.
+    // Pending accesses for the case that an `Unless` is skipped.
     let mut around: Vec<Pending> = Vec::new();
     let mut rest = statements.into_iter();
     while let Some(first) = rest.as_slice().first() {
@@ -103,8 +105,9 @@ pub fn barriers(g: &Graph, statements: Vec<Statement>) -> Vec<Statement> {
 }
 
 impl Pending {
-    /// What must stand before statements that touch these stages. Nests that fill a stage one after the other fill parts of it, but `again` says that this one
-    /// fills what another has filled.
+    /// Emits the waits needed before statements with these accesses.
+    /// Successive nests that fill a stage fill different parts; `again` says that these statements
+    /// overwrite earlier contents.
     pub(crate) fn wait_before(&mut self, t: &Touched, again: bool, out: &mut Vec<Statement>) {
         let meets = |a: &FxHashSet<Id>, b: &FxHashSet<Id>| a.iter().any(|x| b.contains(x));
         if meets(&t.read, &self.copied) || again && meets(&t.written, &self.copied) {
@@ -122,7 +125,7 @@ impl Pending {
         self.written.extend(t.written);
         self.copied.extend(t.copied);
     }
-    /// A barrier: but of copies under way nobody knows anything.
+    /// Applies a barrier. Copies in flight stay unsynchronised.
     fn agree(&mut self) {
         self.read.clear();
         self.written.clone_from(&self.copied);

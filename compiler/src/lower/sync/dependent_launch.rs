@@ -1,35 +1,38 @@
-//! Early launch: where a GPU's kernel waits for those before it, and from where on those behind it may start.
+//! Programmatic dependent launch (PDL): where a GPU kernel waits for its predecessors, and where it
+//! lets dependents start.
 //!
-//! From where on those behind may start is the launch's plan (`propose/launch.rs`).
+//! The launch plan chooses where dependents may start (`propose/launch.rs`).
 
 use crate::lower::linear_ir::{Statement, end_of_block};
 use gristmill_uop::Id;
 use gristmill_uop::launch::Dependents;
 
-/// What every workgroup does first, and what it does before it reads what may have changed, or writes.
+/// Statements for dependent launch, at the kernel's entry and at the wait.
 #[derive(Clone, Debug, Default)]
 pub struct Turn {
-    /// At the beginning.
+    /// Statements at the kernel's entry.
     pub entry: Vec<Statement>,
-    /// When it needs its predecessors to have ended.
+    /// Statements where the predecessors must have ended.
     pub wait: Vec<Statement>,
 }
 
 impl Turn {
-    /// Of a kernel that lets dependents start there.
+    /// Returns the statements for a kernel that lets dependents start at this point.
     pub fn new(dependents: Dependents) -> Turn {
         let (wait, launch) = (Statement::DependencyWait, Statement::LaunchDependents);
         match dependents {
             Dependents::Turn => Turn { entry: vec![], wait: vec![wait, launch] },
             Dependents::Entry => Turn { entry: vec![launch], wait: vec![wait] },
-            // Without a word dependents start when this one has ended.
+            // Without an explicit trigger, dependents start when this kernel has ended.
             Dependents::End => Turn { entry: vec![], wait: vec![wait] },
         }
     }
 }
 
-/// `statements`, nests alone, with the wait: before all of them, or behind the first, where that reads nothing that the step writes if `prologue` holds. Where it does
-/// not hold the second does again what did. Where `surplus` holds a workgroup has nothing to do.
+/// Inserts the grid-dependency wait: before all nests, or, with a `prologue`, after the first.
+/// The first nest reads nothing that the step writes if the condition `prologue` holds; otherwise
+/// the second nest repeats it after the wait. A workgroup for which `surplus` holds exits after the
+/// wait.
 pub fn wait_for_predecessors(
     statements: Vec<Statement>,
     prologue: Option<Id>,

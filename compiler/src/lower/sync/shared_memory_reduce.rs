@@ -1,5 +1,6 @@
-//! Folds over more threads than one operation folds: a machine's neighbours are folded by it, and their values meet in shared memory. There each thread writes its own, and
-//! behind a barrier adds up those that it wants.
+//! Lowers reductions over more threads than one subgroup operation covers: neighbours are reduced
+//! by the operation, and the partial results through shared memory. Each thread writes its own, and
+//! after a barrier reduces those that it needs.
 
 use crate::ir::nest::identity;
 use crate::lower::linear_ir::rewriting::Rewriting;
@@ -9,32 +10,35 @@ use gristmill_uop::target::Target;
 use gristmill_uop::{Arg, Graph, Id, Node, Op, RangeKind, ReduceOp, Scalar};
 use smallvec::smallvec;
 
-/// Sums that meet at once: each meeting has two barriers. A driver's compiler keeps what threads hold across each of them: a product of 16 sums a thread, without subgroups, took one for
-/// processors 2.9 s to compile.
+/// Reductions that go through shared memory together, sharing two barriers. The driver's compiler
+/// keeps registers live across each barrier: a product of 16 sums per thread, without subgroups,
+/// took a CPU driver 2.9 s to compile.
 const AT_ONCE: usize = 4;
-/// A bit of the number of a stage in which values meet: no plan and no ring has one with it.
+/// Bit in the number of a stage for reductions; plans and rings use no number with it.
 const STAGES: i64 = 1 << 18;
-/// Most threads of a workgroup whose sums do: more have no room for them (`MEETING` in `uop/src/adapter.rs`).
+/// Maximum threads of a workgroup with grouped reductions; larger workgroups lack the shared memory
+/// (`MEETING` in `uop/src/adapter.rs`).
 const THREADS_AT_ONCE: i64 = 256;
 
-/// A fold over lanes that are threads.
+/// A reduction over lanes that are threads.
 #[derive(Clone, Copy, PartialEq, Eq)]
 struct Fold {
     how: ReduceOp,
-    /// The type that is folded: one that threads exchange, or 64 bits.
+    /// Type in which values are reduced: a type that threads exchange, or 64 bits.
     of: Scalar,
     lanes: i64,
-    /// Threads from one lane to the next.
+    /// Threads between consecutive lanes.
     stride: i64,
 }
 
-/// Is it a stage in which values of threads meet within a nest?
+/// Returns whether a stage holds values of a cross-thread reduction within a nest.
 pub fn is_meeting(g: &Graph, stage: Id) -> bool {
     let n = &g[stage];
     n.op == Op::Local && matches!(n.arg, Arg::Int(number) if number & STAGES != 0)
 }
 
-/// The body's statements with folds of single words over neighbours alone. Its stages have those besides in which values meet.
+/// Lowers a body's reductions to subgroup reductions of single words, and adds the stages of
+/// shared-memory reductions.
 pub fn shared_memory_reduce(g: &mut Graph, mut code: Code, target: &Target) -> Code {
     let statements = std::mem::take(&mut code.statements);
     let (threads, neighbours) = (target.threads as i64, target.machine.folds);
@@ -44,7 +48,7 @@ pub fn shared_memory_reduce(g: &mut Graph, mut code: Code, target: &Target) -> C
         match s {
             Statement::Define(id) if of.r.g[*id].op == Op::Fold => of.fold(*id, &statements[i + 1..]),
             Statement::Nest { threads, .. } => {
-                // What another nest has folded is in its scope.
+                // Values reduced by another nest belong to its scope.
                 of.r.values.clear();
                 of.r.push(s.clone());
                 (of.nest, of.counted) = (of.r.out.len() - 1, threads.clone());
@@ -59,18 +63,18 @@ struct Meetings<'a> {
     r: Rewriting<'a>,
     /// Threads of a workgroup.
     threads: i64,
-    /// Threads that one operation folds at most.
+    /// Maximum number of threads that one operation reduces.
     neighbours: i64,
-    /// How the threads of the open nest are counted.
+    /// Thread indices of the open nest.
     counted: Vec<ThreadIndex>,
-    /// The place of its statement.
+    /// Index of the open nest's statement.
     nest: usize,
-    /// The body's stages.
+    /// Stages of the body.
     locals: Vec<Id>,
 }
 
 impl Meetings<'_> {
-    /// A node that is a fold.
+    /// Returns the reduction of a `Fold` node.
     fn read_fold(&self, id: Id) -> Fold {
         let (g, n) = (&*self.r.g, &self.r.g[id]);
         let Arg::Reduce(how, _) = n.arg else { unreachable!("a fold without an op") };
@@ -83,13 +87,13 @@ impl Meetings<'_> {
         };
         Fold { how, of, lanes: g.max_of(g[n.src[1]].src[0]), stride }
     }
-    /// Threads whose values are folded by an operation.
+    /// Returns how many threads one operation reduces.
     fn near(&self, of: &Fold) -> i64 {
-        // Whole numbers of 64 bits are exchanged by no machine.
+        // No machine exchanges 64-bit integers between threads.
         let neighbours = if of.of == Scalar::I64 { 1 } else { self.neighbours };
         neighbours.max(of.stride).min(of.lanes * of.stride)
     }
-    /// A fold, and with it those of the statements behind it that meet where it does.
+    /// Lowers a reduction, together with later ones that can share its stage and barriers.
     fn fold(&mut self, id: Id, behind: &[Statement]) {
         if self.r.values.contains_key(&id) {
             return;
@@ -105,14 +109,15 @@ impl Meetings<'_> {
             self.r.values.insert(id, value);
         }
     }
-    /// A fold and those behind it that meet in shared memory at once: their values are known here.
+    /// Returns a reduction and later ones that can go through shared memory with it: their operands
+    /// are known here.
     fn alike(&self, id: Id, of: Fold, behind: &[Statement]) -> Vec<Id> {
         let (g, mut all, mut made) = (&*self.r.g, vec![id], vec![id]);
         let meets = self.near(&of) < of.lanes * of.stride && g.scalar(id) == Scalar::F32;
         if !meets || self.threads > THREADS_AT_ONCE {
             return all;
         }
-        // Beyond anything but a definition sums may have changed.
+        // Past any statement other than a definition, accumulators may have changed.
         for s in behind {
             let Statement::Define(other) = *s else { break };
             let is_fold = g[other].op == Op::Fold && !self.r.values.contains_key(&other);
@@ -125,7 +130,7 @@ impl Meetings<'_> {
         }
         all
     }
-    /// What an operation folds of the values of neighbours, in the type that is folded.
+    /// Reduces over neighbours by one operation, in the reduction's type.
     fn of_neighbours(&mut self, id: Id, of: Fold) -> Id {
         let [x, mut lanes] = [0, 1].map(|i| self.r.g[id].src[i]);
         let x = self.r.value(x);
@@ -140,7 +145,7 @@ impl Meetings<'_> {
         self.r.define(folded);
         folded
     }
-    /// What is folded of values of one per thread that meet in shared memory.
+    /// Reduces one value per thread through shared memory.
     fn met(&mut self, of: Fold, values: &[Id]) -> Vec<Id> {
         let (width, span, near) = (if values.len() > 1 { AT_ONCE } else { 1 }, of.lanes * of.stride, self.near(&of));
         let stage = self.stage(of.of, width);
@@ -155,7 +160,7 @@ impl Meetings<'_> {
             _ => Statement::WideWrite(stage, at, width * of.of.bytes(), padded),
         });
         self.r.push(Statement::Barrier);
-        // Those of as many threads apart as have been folded already.
+        // Threads whose distance is the number already reduced.
         let (groups, first) = ((self.threads + span - 1) / span, self.index(near, [1, near]));
         let group = self.index(groups, [span, i64::MAX]);
         let count = self.r.g.int(span / near);
@@ -166,7 +171,8 @@ impl Meetings<'_> {
         let place = self.times(place, width as i64);
         self.sums(of, each, (0..values.len()).map(|i| (stage, place, i as i64)).collect())
     }
-    /// Sums over a range of what lies in a stage, each so many elements behind a place.
+    /// Emits reductions of stage elements over a range; each term is a stage, an offset and a
+    /// constant.
     fn sums(&mut self, of: Fold, each: Id, terms: Vec<(Id, Id, i64)>) -> Vec<Id> {
         let dtype = of.of.one();
         let first = identity(self.r.g, of.how, dtype);
@@ -201,7 +207,7 @@ impl Meetings<'_> {
         self.r.push(Statement::End);
         sums.into_iter().map(|s| s.0).collect()
     }
-    /// The stage in which values of that type meet, so many of each thread.
+    /// Returns the stage for reductions in a type, with `width` values per thread.
     fn stage(&mut self, of: Scalar, width: usize) -> Id {
         let elements = self.r.g.int(self.threads * width as i64);
         let number = Arg::Int(STAGES + width as i64);
@@ -215,7 +221,8 @@ impl Meetings<'_> {
         let by = self.r.g.int(by);
         self.r.g.mul(x, by)
     }
-    /// An index of the open nest's threads, which are counted so: threads from one to the next, and indices before they begin again, if they do.
+    /// Returns a thread index of the open nest: with `divide` threads per index, repeating after
+    /// `modulo`.
     fn index(&mut self, bound: i64, [divide, modulo]: [i64; 2]) -> Id {
         if bound == 1 {
             return self.r.g.int(0);

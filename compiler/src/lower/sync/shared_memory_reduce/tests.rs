@@ -4,7 +4,7 @@ use gristmill_uop::adapter::Adapter;
 
 const THREADS: i64 = 64;
 
-/// A sum and a maximum over all threads, of which 16 neighbours fold values, in a nest.
+/// A sum and a maximum over all threads in a nest, on a machine with subgroups of 16.
 fn kernel() -> (Graph, KernelCode) {
     let adapter = Adapter { subgroup: Some(16), ..Adapter::named("arc-b580").expect("a row") };
     let target = Target { threads: THREADS as usize, ..Target::new(adapter.machine()) };
