@@ -1,6 +1,9 @@
-//! Proposals for what a workgroup computes: which output axes the launch is spread over, and the tile of outputs that a workgroup has. By class of
-//! kernel: what a decomposition has asked for (here), contractions (`propose/find_contraction.rs`) with a packed factor (`contraction.rs`, `tiles.rs`) or of
-//! halves (`products.rs`), everything else (`plain.rs`, `factors.rs`).
+//! Proposes workgroup shapes: the output axes that the launch is spread over, and the output
+//! tile of a workgroup.
+//!
+//! Proposals depend on the class of kernel: shapes requested by a decomposition (here),
+//! contractions (`propose/find_contraction.rs`) with a packed factor (`contraction.rs`, `tiles.rs`)
+//! or half-precision factors (`products.rs`), and everything else (`plain.rs`, `factors.rs`).
 
 mod around;
 mod contraction;
@@ -27,7 +30,8 @@ use gristmill_uop::machine::MachineKind;
 use gristmill_uop::{Graph, Id, RangeKind};
 use plain::plain;
 
-/// The axes of the output of these nests: ranges that all of them share. A `Cat`'s axis has one range a part and stays inside the workgroup.
+/// Output axes of these nests: ranges shared by all of them. The axis of a `Cat` has a range per
+/// part and stays inside the workgroup.
 pub fn axes(g: &Graph, nests: &[Id]) -> Vec<Id> {
     let mut axes: Vec<Id> = g[nests[0]].src[3..].to_vec();
     for &n in &nests[1..] {
@@ -36,12 +40,13 @@ pub fn axes(g: &Graph, nests: &[Id]) -> Vec<Id> {
     axes
 }
 
-/// The heuristic's choice of what a workgroup of these nests computes: what kernels are cut by while places are tried.
+/// The heuristic's workgroup for these nests, used during the fusion search.
 pub fn first(g: &Graph, nests: &[Id], around: &ProposalContext) -> Workgroup {
     workgroup(g, nests, around, false).swap_remove(0).plan
 }
 
-/// A workgroup half as large as the heuristic's choice, of a contraction of one token whose workgroups are so few that each unit of the machine would have one.
+/// A workgroup half as large as the heuristic's, for a single-token contraction with so few
+/// workgroups that each unit would get only one.
 pub fn smaller(g: &Graph, nests: &[Id], around: &ProposalContext) -> Option<Workgroup> {
     let asked_for = around.hint.is_some_and(|h| h.globals > 0) || around.derived.staged.contains_key(&around.node);
     if asked_for || around.target.machine.kind == MachineKind::Cpu {
@@ -51,7 +56,8 @@ pub fn smaller(g: &Graph, nests: &[Id], around: &ProposalContext) -> Option<Work
     contraction::smaller(g, nests, &axes(g, nests), found.packed.as_ref()?, around)
 }
 
-/// What a workgroup of these nests could compute, the heuristic's choice first, and alone unless `all` are wanted: others take time to find.
+/// Candidate workgroups of these nests, the heuristic's first; only that one unless `all` are
+/// wanted, which takes time.
 pub fn workgroup(g: &Graph, nests: &[Id], around: &ProposalContext, all: bool) -> Vec<Proposal<Workgroup>> {
     let axes = axes(g, nests);
     if let Some(hint) = around.hint.filter(|h| h.globals > 0) {
@@ -83,9 +89,9 @@ pub fn workgroup(g: &Graph, nests: &[Id], around: &ProposalContext, all: bool) -
     shapes
 }
 
-/// The shape that a decomposition asks for.
+/// The shape that a decomposition requests.
 fn hinted(g: &Graph, axes: &[Id], hint: &Hint, node: Id) -> Workgroup {
-    // The first axes of the node that have a range.
+    // The leading axes of the node that have a range.
     let dims = g.shape(node);
     let ranged = dims[..hint.globals].iter().filter(|&&d| g.int_value(d) != Some(1)).count();
     let leading = ranged.min(axes.len());

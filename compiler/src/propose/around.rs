@@ -1,30 +1,30 @@
-//! What surrounds the nests that plans are proposed for.
+//! Context of the nests that plans are proposed for.
 
 use crate::decompose::int8::Derived;
 use crate::ir::hints::Hint;
 use gristmill_uop::Id;
 use gristmill_uop::target::Target;
 
-/// What a plan follows from, besides the nests.
+/// Inputs of a proposal besides the nests.
 #[derive(Clone, Copy)]
 pub struct ProposalContext<'a> {
-    /// The tensor-level node that is computed.
+    /// Tensor-level node that the kernel computes.
     pub node: Id,
-    /// The shape that a decomposition asks for.
+    /// Shape that a decomposition requests.
     pub hint: Option<&'a Hint>,
     /// Integer contractions and layouts.
     pub derived: &'a Derived,
-    /// For whom.
+    /// Machine and flags to compile for.
     pub target: &'a Target,
-    /// Workgroups that a contraction of one token should have at most.
+    /// Maximum workgroups of a single-token contraction.
     pub room: i64,
 }
 
-/// The nests of a kernel before they are cut.
+/// Nests of a kernel before the workgroup plan is applied.
 #[derive(Clone, Copy)]
 pub struct Uncut<'a> {
-    /// The nests.
+    /// Nests in execution order.
     pub nests: &'a [Id],
-    /// The axes of their output, by their ranges.
+    /// Ranges of their output axes.
     pub axes: &'a [Id],
 }

@@ -1,5 +1,7 @@
-//! Contractions (`propose/find_contraction.rs`) with a packed factor. They have *row* axes, on which the weight depends, and *token* axes, on which it does not: a tile of rows ×
-//! tokens is kept in registers, the weight decoded once for all its tokens.
+//! Workgroup shapes for contractions (`propose/find_contraction.rs`) with a packed factor.
+//!
+//! The weight depends on the *row* axes and not on the *token* axes. A tile of rows × tokens is
+//! kept in registers, and the weight is dequantised once for all of its tokens.
 
 use super::around::ProposalContext;
 use super::tiles::{self, tiles};
@@ -17,83 +19,93 @@ use gristmill_uop::target::Target;
 use gristmill_uop::{Graph, Id, Op, RangeKind, Scalar};
 use std::iter::successors;
 
-/// Rows that a workgroup keeps in registers beside several tokens: as many as leave half of the registers free, at most so many.
+/// Maximum rows per thread with several tokens; half of the registers stay free.
 const MATMUL_ROWS: i64 = 4;
-/// Tokens whose products with two vectors of rows a core adds up side by side. Two cores of Zen 5, Youtu Q4_0, tokens a second: prompts of 128 by eight tokens and one vector 293, so 318, of 512 by
-/// 16 and one 262, so 294; of eight sequences, for which rows are read from memory, 206 by eight and 177 so (experiments, 123).
+/// Tokens that a core multiplies with two vectors of rows at once. Two Zen 5 cores, Youtu Q4_0:
+/// prefill of 128 tokens 318 tok/s, 293 with eight tokens and one vector (docs/experiments/123).
 const TOKENS_OF_TWO_VECTORS: i64 = 4;
-/// Tokens up to which a core takes one vector of rows after the other where there are no others, so that rows come from memory as one stream. DeepSeek-V2-Lite Q4_0, 8 sequences in tiles of two tokens, by one vector, two and
-/// four, ms a step: a Xeon 246, 258 and 263; 16 sequences on two cores of Zen 5, tokens a second, by one and two: 87 and 84; in tiles of four tokens 32 make 102 by one and 104 by two (experiments, 125).
+/// Tokens up to which a core takes one vector of rows at a time, so that rows are read as one
+/// stream. DeepSeek-V2-Lite Q4_0, 8 sequences on a Xeon, one, two and four vectors: 246, 258 and
+/// 263 ms a step (docs/experiments/125).
 const TOKENS_OF_ONE_VECTOR: i64 = 2;
-/// Elements made of one sum that a thread computes side by side, at most.
+/// Maximum elements that a thread computes from one sum.
 pub const COPIES: i64 = 4;
-/// Rows of a panel that is read again for every tile of tokens: it stays in the L2 cache.
+/// Rows of a panel that is read again for every token tile; it stays in the L2 cache.
 const PANEL_ROWS: i64 = 128;
-/// Panels for each core, at least, where rows are enough: a core that is disturbed leaves some to others.
+/// Minimum panels per core, if there are enough rows: other cores take over from a
+/// core that is interrupted.
 const PANELS_OF_A_CORE: i64 = 4;
-/// The same where a workgroup reads its panel of one matrix after the other, each once: the longer a panel, the more rows follow one another. 16 sequences of DeepSeek-V2-Lite Q4_0 on two cores of Zen 5, tokens a
-/// second: 66 to 70 with panels of 128 rows, 72 to 76 with two for each core, and 87 with one, in an hour when memory was half as fast again (experiments, 125).
+/// The same for panels that are read once each, where longer ones give longer streams.
+/// DeepSeek-V2-Lite Q4_0, 16 sequences on two Zen 5 cores: 66 to 70 tok/s with panels of 128 rows,
+/// 72 to 76 with two panels per core (docs/experiments/125).
 const PANELS_READ_IN_TURN: i64 = 2;
-/// Rows of a warp's matrix product, and tokens that a warp multiplies them with.
+/// Rows and tokens of a warp's matrix product.
 const WARP_ROWS: i64 = MMA_I8.rows;
 const WARP_TOKENS: i64 = 32;
-/// Steps that a warp has of a sum that several share, at least: fewer cost less than adding up what each has.
+/// Minimum steps of a warp in a sum that warps share (split-K); with fewer, adding the
+/// partial sums costs more.
 const LEAST_STEPS: i64 = 2;
-/// Rounds of workgroups of products of a few tokens from which on two warps are enough for a row's terms, where fewer have four: the last round is a large part of few, and shorter workgroups make it shorter. GLM's experts of
-/// eight sequences on an H100, by two and by four warps: gate and up, 2.9 rounds, 39.1 us and 35.4; down, 3.9 rounds, 23.4 and 26.4. Nothing between was measured.
+/// Waves from which on two warps, instead of four, share a row's terms in products of a few tokens;
+/// shorter workgroups shorten the tail wave. GLM's experts on an H100, two and four warps: 39.1 and
+/// 35.4 us at 2.9 waves, 23.4 and 26.4 at 3.9 (docs/experiments/105).
 const ROUNDS_OF_TWO_WARPS: i64 = 3;
-/// Warps that share a row's terms for that, at most: by eight gate and up took 37.0 us.
+/// Maximum warps that share a row's terms in that case: eight took 37.0 us for gate and up.
 const MOST_SHARING: i64 = 4;
-/// Tiles of sums of a warp that unpacks halves: with 32 registers for them an H200's unit has room for two workgroups.
+/// Maximum accumulator tiles of a warp that dequantises to half precision: with 32 registers for
+/// them, an H200 unit holds two workgroups.
 const UNPACKED_TILES: i64 = 8;
 /// Warps that share the columns of a product.
 const GROUP: i64 = WGMMA_16.rows / WARP_ROWS;
-/// Tiles of sums of such a warp beside one another, of which there are two above one another: a workgroup has a unit to itself. Prompts of 2,048 tokens on an H200, by warps that
-/// have columns of their own and so: Llama 3.1 8B's gate and up 1.81 and 1.30 ms, its down 922 and 614 us; GLM's output of attention 165 and 116.
+/// Column tiles of such a group, with two row tiles each; one workgroup per unit. Prefill of 2,048
+/// tokens on an H200, separate warps and groups: Llama 3.1 8B gate and up 1.81 and 1.30 ms, down
+/// 922 and 614 us (docs/experiments/090).
 const GROUP_TILES: i64 = TILE_OF_GROUPS[1] / WGMMA_TILE;
-/// Fewest of them beside one another: of 16 tokens.
+/// Minimum column tiles: those of 16 tokens.
 const LEAST_GROUP_TILES: i64 = WGMMA_16.columns / WGMMA_TILE;
 /// Columns of such a tile.
 const WGMMA_TILE: i64 = MMA_I8.columns;
-/// Tokens that a thread multiplies a row with, where no matrix product does, and there are few.
+/// Tokens per row and thread, for few tokens without matrix products.
 const TOKENS: i64 = 4;
-/// Tokens and rows whose products a thread adds up, larger tiles first: these load less for each product. A router of 64 rows with 2,048 tokens on an H200: 66 us by 4 tokens and a row,
-/// which load 1.3 GB from the first-level caches, 31 by 4 and 4, 34 by 8 and 4, which leave no registers for a second workgroup.
+/// Tokens and rows of a thread, larger tiles first, which load less per product. A router of 64
+/// rows, 2,048 tokens, H200: 66 us with 4 × 1, 31 with 4 × 4, 34 with 8 × 4, which limits
+/// occupancy (docs/experiments/103).
 const TILES_OF_THREADS: [[i64; 2]; 3] = [[4, 4], [4, 2], [TOKENS, 1]];
-/// Steps of a row that each thread has at least where several subgroups share it, whose sums meet in shared memory: routers, whose few rows are long. Tokens a second on an H100 by one subgroup, by several with
-/// 8 steps, with 16: gpt-oss-20b 570, 587, 587; GLM-4.7-Flash 587, 595, 590; DeepSeek-V2-Lite 1,003, 1,004, 1,017; Qwen3-30B-A3B 555, 559, 563; Gemma 4 26B-A4B 529, 536, 528; Qwen3.5 584 by all.
+/// Minimum steps per thread of a row that several subgroups share through shared memory, for
+/// routers with few but long rows. On an H100 gpt-oss-20b makes 570 tok/s with one subgroup and 587
+/// with 8 or 16 steps; 8 or 16 differ by under 2 % on five models.
 const STEPS_OF_SUBGROUPS: i64 = 8;
-/// Threads that share a row, at least: loads of neighbours are whole sectors of 32 bytes then.
+/// Minimum threads per row: loads then cover whole sectors of 32 bytes.
 const LEAST_OF_ROW: i64 = 8;
 
-/// The axes of a contraction, by what they are; each by its number.
+/// Axes of a contraction by role, each by its index.
 struct Contraction<'a> {
     g: &'a Graph,
     axes: &'a [Id],
     target: &'a Target,
-    /// Workgroups of one token, at most.
+    /// Maximum workgroups of a single-token contraction.
     room: i64,
-    /// Parts that come before those that differ between proposals: copies, and axes of the weight beside the rows.
+    /// Parts that all proposals share and that come first: copies, and weight axes
+    /// other than the rows.
     before: Vec<AxisPart>,
-    /// The axis of rows that is cut.
+    /// The row axis that is cut.
     row: usize,
-    /// Groups of as many rows as are interleaved.
+    /// Number of groups of interleaved rows.
     rows: i64,
-    /// Rows that are interleaved: the lanes of vectors.
+    /// Interleaved rows: the lanes of vectors.
     lanes: i64,
     /// Steps of a row.
     steps: i64,
-    /// Elements of the other axes of the weight: heads, experts.
+    /// Elements of the other weight axes: heads, experts.
     others: i64,
-    /// Axes on which the weight does not depend.
+    /// Axes that the weight does not depend on.
     tokens: Vec<usize>,
-    /// The last of these with more than one element.
+    /// The last token axis with more than one element.
     token: Option<usize>,
-    /// Sums that share a loop, and with it the registers.
+    /// Sums that share a loop, and thus the registers.
     sums: i64,
 }
 
-/// What a workgroup of nests that contract a packed weight, read as `rows` are, could compute.
+/// Candidate workgroups for nests that contract the packed weight `rows`.
 pub fn contraction(
     g: &Graph,
     nests: &[Id],
@@ -107,8 +119,11 @@ pub fn contraction(
     }
 }
 
-/// Of one token on a GPU workgroups half as large as those proposed first, and rows with twice the threads, where those are too few for each unit to have two. One of two has something to do while the other waits, but each computes
-/// for itself what is fused into its kernel: which is better goes by what is fused.
+/// For one token on a GPU: workgroups half as large as the heuristic's, with twice the threads per
+/// row, if each unit would get fewer than two.
+///
+/// With two workgroups a unit computes while one of them waits, but each repeats the work fused
+/// into its kernel, so the better choice depends on fusion.
 pub fn smaller(g: &Graph, nests: &[Id], axes: &[Id], rows: &Factor, around: &ProposalContext) -> Option<Workgroup> {
     let of = Contraction::new(g, nests, axes, rows, around).ok().filter(|of| of.token.is_none())?;
     let (target, of_row) = (around.target, of.threads_of_one_row());
@@ -118,13 +133,15 @@ pub fn smaller(g: &Graph, nests: &[Id], axes: &[Id], rows: &Factor, around: &Pro
     (target.grouping && few && has_steps).then(|| of.half_as_large(of.tile_of_one_token(groups), groups))
 }
 
-/// Threads that share a row of so many steps: a subgroup, or fewer that divide the steps, or half as many as there are.
+/// Threads for a row with that many steps: a subgroup, or a smaller power of two that divides the
+/// steps, else about half the steps.
 fn threads_of_row(steps: i64, subgroup: i64) -> i64 {
     let mut lanes = successors(Some(subgroup), |l| Some(l / 2)).take_while(|&l| l >= LEAST_OF_ROW);
     lanes.find(|l| steps % l == 0).unwrap_or_else(|| floor_power(steps / 2).clamp(LEAST_OF_ROW.min(subgroup), subgroup))
 }
 
-/// Axes of what is made of the sums alone, along which the sums are the same: they become copies, if they are few. And the other axes.
+/// Partitions the axes: those along which the sums are constant, if short, become copies in a
+/// thread; then the others.
 fn copies(g: &Graph, nests: &[Id], axes: &[Id]) -> (Vec<usize>, Vec<usize>) {
     let order = g.toposort(nests);
     let sums: Vec<Id> = order.into_iter().filter(|&n| matches!(g[n].op, Op::Reduce | Op::Index)).collect();
@@ -135,13 +152,14 @@ fn copies(g: &Graph, nests: &[Id], axes: &[Id]) -> (Vec<usize>, Vec<usize>) {
     (0..axes.len()).partition(|&i| alone(axes[i]))
 }
 
-/// Are there sums of products of integers?
+/// Whether the nests contain sums of integer products.
 fn in_integers(g: &Graph, nests: &[Id]) -> bool {
     g.toposort(nests).iter().any(|&n| matches!(g[n].op, Op::Dot4 | Op::SignedDot4))
 }
 
 impl<'a> Contraction<'a> {
-    /// The axes by what they are; or, where no rows are cut, all that a workgroup can compute.
+    /// Classifies the axes. If no row axis can be cut, returns the only
+    /// possible workgroup as `Err`.
     fn new(
         g: &'a Graph,
         nests: &[Id],
@@ -157,7 +175,8 @@ impl<'a> Contraction<'a> {
             .copied()
             .rev()
             .find(|&i| host_bound(g, axes[i]) && g.int_value(g[axes[i]].src[0]).is_some());
-        // Other axes of the weight (heads, experts) over the launch; on a CPU those whose bound is data come first inside the workgroup.
+        // Other weight axes (heads, experts) are spread over the launch. On a CPU, those with a
+        // data-dependent bound become outer loops of the workgroup.
         let other_rows = row_axes.iter().filter(|&&i| Some(i) != row);
         let over = |i: usize| if gpu || host_bound(g, axes[i]) { Global } else { Loop };
         let before = copies.into_iter().map(|i| AxisPart::rest(i, Upcast, 1));
@@ -169,9 +188,10 @@ impl<'a> Contraction<'a> {
         };
         let size = |i: usize| g.max_of(g[axes[i]].src[0]);
         let others = other_rows.map(|&i| size(i)).product();
-        // Reductions of one nest share a loop, and with it the registers; one inside another has them only while the other waits.
+        // Reductions of one nest share a loop and its registers; a nested reduction uses registers
+        // only while the outer one waits.
         let sums = nests.iter().map(|&n| outermost_reductions(g, n).len()).max().unwrap_or(1) as i64;
-        // Rows that are interleaved become the lanes of vectors: what follows counts groups of them.
+        // Interleaved rows become vector lanes; from here on, rows are counted in groups of them.
         let whole = size(row);
         let lanes = if whole % rows.lanes == 0 { rows.lanes } else { 1 };
         let token = tokens.iter().copied().rev().find(|&i| size(i) > 1);
@@ -179,7 +199,8 @@ impl<'a> Contraction<'a> {
         let rows = whole / lanes;
         Ok(Contraction { g, axes, target, room, before, row, rows, lanes, steps, others, tokens, token, sums })
     }
-    /// Do products of halves read columns whose order is that of several warps, in which a term's neighbour is a unit behind it?
+    /// Whether half-precision products read columns in wgmma order, where the next term
+    /// is a unit away.
     fn reads_units(&self, nests: &[Id]) -> bool {
         let g = self.g;
         g.toposort(nests).into_iter().any(|n| {
@@ -188,12 +209,14 @@ impl<'a> Contraction<'a> {
             g[n].src[1..].iter().any(|&term| distance(g, address, &[(term, 1)]) == UNIT)
         })
     }
-    /// What its class of contractions could be, by the number of tokens and what the machine multiplies.
+    /// Candidates for its class of contraction, by the number of tokens and the
+    /// machine's matrix instructions.
     fn class(self, nests: &[Id], around: &ProposalContext) -> Vec<Proposal<Workgroup>> {
         let machine = &self.target.machine;
         let gpu = machine.kind == MachineKind::Gpu;
         let of_bytes = in_integers(self.g, nests) && machine.fragment(Scalar::I8).is_some();
-        // A warp's rows and tokens are counted over its threads, so a workgroup without a whole warp has no such tile.
+        // Tiles of warps divide rows and tokens among all lanes, so the workgroup must
+        // consist of whole warps.
         let of_warps = self.target.threads as i64 % MMA_I8.sums.lanes() == 0;
         let products = of_warps && (of_bytes || of_halves(self.g, nests));
         match (self.token, machine.tile_fragment()) {
@@ -202,7 +225,7 @@ impl<'a> Contraction<'a> {
             }
             (None, _) if gpu => self.one_token_of_threads(),
             (None, _) => self.one_token(),
-            // No matrix product: threads share the sums, a few tokens each.
+            // Without matrix products, threads share the sums of a few tokens each.
             (Some(token), _) if gpu && !products && host_bound(self.g, self.axes[token]) => {
                 self.few_tokens_of_threads(token)
             }
@@ -213,7 +236,7 @@ impl<'a> Contraction<'a> {
             (Some(token), _) => self.panel(token, nests),
         }
     }
-    /// Tokens by tiles of a core's product.
+    /// Token tiles of a core's tile product.
     fn products_of_tiles(self, token: usize, tile: &Fragment) -> Vec<Proposal<Workgroup>> {
         let tokens = self.g.int_value(self.bound(token));
         let others = self.tokens.into_iter().filter(|&i| i != token).collect();
@@ -226,19 +249,19 @@ impl<'a> Contraction<'a> {
     fn workgroup(&self, parts: impl IntoIterator<Item = AxisPart>) -> Workgroup {
         Workgroup { parts: self.before.iter().copied().chain(parts).collect() }
     }
-    /// Token axes but the last one.
+    /// Token axes other than the last one.
     fn other_tokens(&self, kind: RangeKind) -> impl Iterator<Item = AxisPart> + '_ {
         self.tokens.iter().filter(|&&i| Some(i) != self.token).map(move |&i| AxisPart::rest(i, kind, 1))
     }
-    /// One token on a CPU: a few rows for each workgroup.
+    /// One token on a CPU: a few rows per workgroup.
     fn one_token(&self) -> Vec<Proposal<Workgroup>> {
         let groups = self.target.tuning.groups.max(1) as i64;
         let most = if self.lanes > 1 { groups } else { 4 * groups };
         let of = |most: i64| self.workgroup(self.rows_of_groups(1, divisor(self.rows, most)));
         proposals(of(most), [("fewer rows", of((most / 2).max(1))), ("more rows", of(2 * most))])
     }
-    /// One token on a GPU: a row for each group of threads; where there are many rows so many that all workgroups run at once: what a workgroup
-    /// stages is staged as rarely as possible, and nobody waits for another's end.
+    /// One token on a GPU: a row per group of threads, or several so that all workgroups run in one
+    /// wave: staging is then repeated as rarely as possible and there is no tail wave.
     fn one_token_of_threads(&self) -> Vec<Proposal<Workgroup>> {
         let (n, groups) = (self.rows, self.target.threads as i64 / self.threads_of_one_row());
         let tile = self.tile_of_one_token(groups);
@@ -248,7 +271,8 @@ impl<'a> Contraction<'a> {
             [("fewer rows", fewer), ("more rows", more), ("smaller workgroups", self.half_as_large(tile, groups))];
         proposals(of(tile, groups), others.into_iter().chain([("larger workgroups", of(tile, 2 * groups))]))
     }
-    /// Threads of a row: so many that there are rows for nearly every multiprocessor, if more threads of a row make them so; several subgroups only where these have many steps each.
+    /// Threads per row: enough to give nearly every multiprocessor work. Several subgroups share a
+    /// row only if each thread keeps enough steps.
     fn threads_of_one_row(&self) -> i64 {
         let (threads, subgroup) = (self.target.threads as i64, self.target.machine.subgroup);
         let first = threads_of_row(self.steps, subgroup);
@@ -261,31 +285,33 @@ impl<'a> Contraction<'a> {
         }
         of_row
     }
-    /// Workgroups that have a row for each group of so many threads.
+    /// Workgroups, if each group of `of_row` threads has one row.
     fn groups_of_one_token(&self, of_row: i64) -> i64 {
         self.rows * self.others * of_row / self.target.threads as i64
     }
-    /// Rows of a workgroup, if all run at once.
+    /// Rows per workgroup, if all workgroups run in one wave.
     fn share(&self) -> i64 {
         (self.rows * self.others + self.room - 1) / self.room
     }
-    /// Rows beside one another in a thread, where so many groups of threads have rows of their own.
+    /// Rows per thread, with that many thread groups per workgroup.
     fn tile_of_one_token(&self, groups: i64) -> i64 {
         let tile = [1, 2, 4].into_iter().filter(|t| self.rows % t == 0).find(|t| t * groups >= self.share());
         tile.unwrap_or_else(|| divisor(self.rows, 4))
     }
     fn rows_of_one_token(&self, tile: i64, groups: i64) -> Workgroup {
-        // As many for each group of threads, if that can be: of 20 rows side by side eight threads each are five warps of eight, and the others repeat the last row (gpt-oss's
-        // experts, 2,880 rows, four of them beside one another in a thread, by 20 and by 16, H100: 32 us and 19).
+        // Prefers the same number of rows for each thread group: surplus groups repeat the last
+        // row. gpt-oss experts on an H100, 2,880 rows, four per thread, in workgroups of 20 and 16
+        // tiles: 32 and 19 us.
         let (rows, most) = (self.rows / tile, groups.max(self.share() / tile));
         let whole = if rows % groups == 0 { groups } else { 1 };
         self.workgroup(self.rows_of_groups(whole * divisor(rows / whole, most / whole), tile))
     }
-    /// For half as many groups of threads, each of which has twice the threads then.
+    /// A workgroup of half as many thread groups, each with twice the threads.
     fn half_as_large(&self, tile: i64, groups: i64) -> Workgroup {
         self.workgroup(self.rows_of_groups(divisor(self.rows / tile, (groups / 2).max(1)), tile))
     }
-    /// Some tokens on a GPU, without matrix products: threads share the sums, a few tokens each, and of many tokens a few rows too.
+    /// Few tokens on a GPU without matrix products: threads share the sums of a few tokens and,
+    /// with many tokens, of a few rows.
     fn few_tokens_of_threads(&self, token: usize) -> Vec<Proposal<Workgroup>> {
         let most = self.g.max_of(self.bound(token));
         let room = self.target.machine.units as i64 * self.target.resident();
@@ -305,7 +331,7 @@ impl<'a> Contraction<'a> {
             [("fewer tokens", fewer), ("more tokens", of(2 * tokens, rows)), ("one row", one_row)],
         )
     }
-    /// Groups of threads of a workgroup, each of which shares sums.
+    /// Thread groups of a workgroup; each group shares sums.
     fn groups_of_threads(&self) -> i64 {
         self.target.threads as i64 / threads_of_row(self.steps, self.target.machine.subgroup)
     }
@@ -314,7 +340,7 @@ impl<'a> Contraction<'a> {
         let per_group = divisor(self.rows / rows, self.groups_of_threads());
         self.workgroup(self.other_tokens(Global).chain(tiles).chain(self.rows_of_groups(per_group, rows)))
     }
-    /// Rows as (workgroups, `per_group` steps or groups of threads, `tile` in registers).
+    /// Rows as workgroups, then `per_group` steps or thread groups, then `tile` rows in registers.
     fn rows_of_groups(&self, per_group: i64, tile: i64) -> [AxisPart; 4] {
         let (row, lanes) = (self.row, self.lanes);
         [
@@ -324,7 +350,7 @@ impl<'a> Contraction<'a> {
             AxisPart::new(row, Loop, lanes, 1),
         ]
     }
-    /// A panel of rows per workgroup, tiles of tokens inside, rows of the panel inside these.
+    /// A panel of rows per workgroup, token tiles inside it, and the panel's rows inside these.
     fn panel(&self, token: usize, nests: &[Id]) -> Vec<Proposal<Workgroup>> {
         let (n, lanes, target) = (self.rows, self.lanes, self.target);
         let of_bytes = lanes > 1 && in_integers(self.g, nests);
@@ -358,15 +384,17 @@ impl<'a> Contraction<'a> {
         ];
         proposals(of(tile, rows, PANEL_ROWS), others)
     }
-    /// Tokens beside one another in registers where interleaved rows are multiplied with them as bytes: all, if a vector of rows has no more sums with them than are added up at once, so that weights come
-    /// from memory while all are multiplied; of more a few, which leave sums to a second vector of rows.
+    /// Token tile in registers, for interleaved rows and int8 activations: all tokens, if one
+    /// vector of rows has enough accumulators, so that each weight is read once; otherwise a few,
+    /// which leaves accumulators for a second vector of rows.
     fn tokens_of_bytes(&self, token: usize) -> i64 {
         let (bound, sums) = (self.bound(token), integer_sums_at_once(self.target) as i64);
         let most = if self.g.max_of(bound) <= sums { sums } else { TOKENS_OF_TWO_VECTORS };
         let most = most.min(self.target.tuning.tokens.max(1) as i64);
         self.g.int_value(bound).map_or(most, |fixed| fixed.min(most))
     }
-    /// Tokens beside one another in registers, where no bytes are multiplied or rows are not interleaved. With interleaved rows an accumulator is a vector of rows and one token.
+    /// Token tile in registers for other types, or without interleaved rows. With interleaved rows,
+    /// an accumulator is a vector of rows for one token.
     fn token_tile(&self, token: usize) -> i64 {
         let (g, target, bound) = (self.g, self.target, self.bound(token));
         let tokens_most = target.tuning.tokens.max(1) as i64;
@@ -381,8 +409,8 @@ impl<'a> Contraction<'a> {
             None => most,
         }
     }
-    /// Rows and tokens as tiles of warps, laid out over a warp as its matrix product wants them (`lower/mma/int8.rs`): lane 4g + t has rows g + 8i and
-    /// tokens 2t + j.
+    /// Rows and tokens as tiles of warps, in the lane layout of the matrix product
+    /// (`lower/mma/int8.rs`): lane 4g + t has rows g + 8i and tokens 2t + j.
     fn matrix_products(&self, token: usize, nests: &[Id], group: bool) -> Vec<Proposal<Workgroup>> {
         let of_tokens: i64 =
             self.tokens.iter().filter(|&&i| i != token).map(|&i| self.g.max_of(self.bound(i))).product();
@@ -410,7 +438,7 @@ impl<'a> Contraction<'a> {
         let WarpTiles { rows, high, tiles, beside, group } = tiles;
         let block = if host_bound(self.g, self.axes[token]) { Global } else { Loop };
         let (row, of_warp) = (self.row, WARP_ROWS * high);
-        // Warps that share the columns of a product have rows beside one another.
+        // Warps that share the columns of a product have adjacent rows.
         let together = if group { GROUP.min(rows) } else { 1 };
         let parts = [
             AxisPart::rest(row, Global, rows * of_warp),
@@ -427,10 +455,11 @@ impl<'a> Contraction<'a> {
         ];
         self.workgroup(self.other_tokens(Global).chain(parts))
     }
-    /// Tiles of four warps that share the columns of a product: the largest, smaller ones until nearly every multiprocessor has something to do.
+    /// Tiles for groups of four warps (wgmma): the largest, then smaller ones until nearly
+    /// every multiprocessor has work.
     fn tiles_of_group(&self, others: i64, most: i64, nests: &[Id]) -> Option<WarpTiles> {
         let rows = power_divisor(self.rows / WARP_ROWS, self.warps());
-        // What else is added up in the same kernel wants other workgroups beside it.
+        // Other sums in the same kernel need a second workgroup per unit.
         let g = self.g;
         let alone = g.toposort(nests).into_iter().all(|n| g[n].op != Op::Reduce || MmaSum::unpacked(g, n).is_some());
         let tiles = if alone { GROUP_TILES } else { GROUP_TILES / 2 };
@@ -443,22 +472,24 @@ impl<'a> Contraction<'a> {
         }
         (rows >= GROUP && tiles >= LEAST_GROUP_TILES).then_some(of)
     }
-    /// Tiles of a warp: as many tokens as rows share, and of the warps of a workgroup as many side by side as there are rows,
-    /// the others for more tokens.
+    /// Tiles per warp: up to [`WARP_TOKENS`] tokens share its rows. Warps divide rows first;
+    /// remaining warps divide tokens.
     fn tiles_of_warp(&self, others: i64, most: i64, halves: bool) -> WarpTiles {
         let (n, warps) = (self.rows, self.warps());
         let tiles = up_to_power((most + 7) / 8).min(WARP_TOKENS / 8);
         let rows = power_divisor(n / WARP_ROWS, warps);
         let beside = up_to_power(most / (8 * tiles)).min(warps / rows);
-        // Rows of a warp, as long as every multiprocessor has something to do.
+        // Two row tiles per warp, as long as every multiprocessor has work.
         let twice = WarpTiles { rows, high: 2, tiles, beside, group: false };
-        // Halves are asked for a step at a time: every multiprocessor wants as many workgroups as it has room for.
+        // Half-precision products load one step at a time, so each multiprocessor should
+        // have its full occupancy.
         let wanted = if halves { self.target.resident() } else { 1 };
         let is_enough = self.groups(twice, others, most) >= wanted * self.target.machine.units as i64;
-        // Sums of twice as many rows leave no registers for another workgroup, or read of each row a part of a line at a time.
+        // Sums of twice the rows would leave no registers for another workgroup, or load partial
+        // cache lines of each row.
         let has_room = !halves || tiles > 1 && self.sums * 2 * tiles <= UNPACKED_TILES;
         let high = if n / WARP_ROWS % (2 * rows) == 0 && is_enough && has_room { 2 } else { 1 };
-        // Two warps that take turns with a row's terms read whole lines.
+        // Two warps that alternate over a row's terms load whole cache lines.
         let lines = halves && tiles * beside == 1 && rows > 1 && self.steps % 2 == 0;
         let of = WarpTiles { high, rows: if lines { rows / 2 } else { rows }, ..twice };
         let few = self.groups(of, others, most) < ROUNDS_OF_TWO_WARPS * room(self.target);
@@ -466,7 +497,8 @@ impl<'a> Contraction<'a> {
             self.shared_terms(of).filter(|of| lines && few && self.warps() / (of.rows * beside) <= MOST_SHARING);
         shared.unwrap_or(of)
     }
-    /// With twice as many warps that share the terms of sums, as long as these have steps for them: they read and unpack no weight twice.
+    /// Doubles the warps that share the terms of sums (split-K), if there are enough steps. No
+    /// weight is then read or dequantised twice.
     fn shared_terms(&self, of: WarpTiles) -> Option<WarpTiles> {
         let sharing = self.warps() / (of.rows / 2).max(1) / of.beside;
         let shared = of.rows > 1 && sharing * LEAST_STEPS <= self.steps && self.steps % sharing == 0;
@@ -475,12 +507,12 @@ impl<'a> Contraction<'a> {
     fn warps(&self) -> i64 {
         (self.target.threads as i64 / MMA_I8.sums.lanes()).max(1)
     }
-    /// Workgroups of such tiles, where the axes beside rows and tokens have `others` elements, and there are at most so many tokens.
+    /// Workgroups of such tiles, for `others` elements of other axes and at most `most` tokens.
     fn groups(&self, of: WarpTiles, others: i64, most: i64) -> i64 {
         let tokens = 8 * of.tiles * of.beside;
         others * (self.rows / WARP_ROWS / (of.rows * of.high)) * ((most + tokens - 1) / tokens)
     }
-    /// Tiles of the warps of a workgroup: of fewer rows or tokens, until every multiprocessor has something to do.
+    /// Shrinks the tiles of warps until every multiprocessor has work.
     fn warp_tiles(&self, others: i64, most: i64, mut of: WarpTiles) -> WarpTiles {
         while self.groups(of, others, most) < self.target.machine.units as i64 {
             if let Some(shared) = self.shared_terms(of) {
@@ -505,22 +537,22 @@ fn up_to_power(n: i64) -> i64 {
     (n.max(1) as u64).next_power_of_two() as i64
 }
 
-/// Are there sums of halves that are unpacked?
+/// Whether the nests contain half-precision sums over dequantised rows.
 fn of_halves(g: &Graph, nests: &[Id]) -> bool {
     g.toposort(nests).iter().any(|&n| MmaSum::unpacked(g, n).is_some())
 }
 
-/// How the warps of a workgroup share rows and tokens.
+/// Division of rows and tokens among the warps of a workgroup.
 #[derive(Clone, Copy)]
 struct WarpTiles {
-    /// Warps side by side along the rows.
+    /// Warps along the rows.
     rows: i64,
-    /// Tiles of rows of each.
+    /// Row tiles per warp.
     high: i64,
-    /// Tiles of tokens of each.
+    /// Token tiles per warp.
     tiles: i64,
-    /// Warps side by side along the tokens.
+    /// Warps along the tokens.
     beside: i64,
-    /// Do four warps along the rows share the columns of a product?
+    /// Whether four warps along the rows share the columns of a product (wgmma).
     group: bool,
 }

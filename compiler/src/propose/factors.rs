@@ -1,4 +1,5 @@
-//! Tiles of contractions of plain factors (`propose/find_contraction.rs`), by threads or vectors: each factor is read once for several outputs.
+//! Tiles of contractions of plain factors (`propose/find_contraction.rs`) for threads or vectors:
+//! each factor is read once for several outputs.
 
 use crate::ir::nest::host_bound;
 use crate::plan::{AxisPart, Workgroup};
@@ -6,11 +7,11 @@ use gristmill_uop::{Graph, Id, RangeKind};
 
 /// Outputs of a tile along one axis, in registers.
 const TALL: i64 = 4;
-/// Outputs of a tile along the other axis: lanes, or threads.
+/// Outputs of a tile along the other axis, in lanes or threads.
 const WIDE: i64 = 64;
 
-/// Tiles of two axes of the output, on each of which one factor depends alone, the others over the launch: rows in registers beside one another,
-/// columns for lanes or threads.
+/// Tiles of two output axes that only one factor each depends on; other axes are spread over the
+/// launch. Rows go to registers, columns to lanes or threads.
 pub fn tiled(g: &Graph, axes: &[Id], [rows, columns]: [usize; 2]) -> Workgroup {
     let others = (0..axes.len()).filter(|&i| i != rows && i != columns);
     let over =

@@ -1,19 +1,20 @@
-//! Contractions, found by their index maps alone: sums of products over ranges that both factors walk along, where each depends on axes of the output that the
-//! other does not. That a factor is packed, a weight's codes and scales, is a property of it.
+//! Finds contractions by their index maps: sums of products over ranges that both factors depend
+//! on, where each factor has output axes that the other has not. A factor may be packed (codes and
+//! scales of a weight).
 
 use crate::decompose::int8::Derived;
 use crate::ir::nest::{host_bound, outermost_reductions};
 use gristmill_uop::{Arg, Graph, Id, Op, RangeKind, ReduceOp};
 use rustc_hash::FxHashSet;
 
-/// One of the two that are multiplied, or several packed ones that are read alike.
+/// A factor of the product, or several packed ones with the same access pattern.
 #[derive(Clone, Debug)]
 pub struct Factor {
-    /// Ranges of the nests' loops on which it depends.
+    /// Ranges of the nests' loops that it depends on.
     pub loops: FxHashSet<Id>,
-    /// How many of its rows are interleaved: several of a packed one.
+    /// Interleaved rows of a packed factor; 1 otherwise.
     pub lanes: i64,
-    /// How many steps a row of a packed one takes.
+    /// Steps of a row of a packed factor; 1 otherwise.
     pub steps: i64,
 }
 
@@ -23,22 +24,23 @@ impl Default for Factor {
     }
 }
 
-/// A contraction.
+/// A contraction and its factors.
 #[derive(Clone, Debug)]
 pub struct Contraction {
-    /// All that is packed.
+    /// All packed operands, as one factor.
     pub packed: Option<Factor>,
-    /// The two factors, where the sum is of their product as it stands; one in integers has a form of its own.
+    /// Both factors, if the sum is of their plain product; integer contractions have another form.
     pub factors: Option<[Factor; 2]>,
 }
 
 impl Contraction {
-    /// What these nests contract, if they do.
+    /// Finds the contraction of these nests, if any.
     pub fn from_nests(g: &Graph, nests: &[Id], derived: &Derived) -> Option<Contraction> {
         let found = Contraction { packed: packed(g, nests, derived), factors: factors(g, nests) };
         (found.packed.is_some() || found.factors.is_some()).then_some(found)
     }
-    /// The last of these axes on which one factor alone depends, for each of the two; axes that the host can count.
+    /// For each factor, the last of these axes that only it depends on and that has a bound
+    /// known to the host.
     pub fn own_axes(&self, g: &Graph, axes: &[Id]) -> Option<[usize; 2]> {
         let [a, b] = self.factors.as_ref()?;
         let alone = |x: &Factor, other: &Factor| {
@@ -50,14 +52,14 @@ impl Contraction {
     }
 }
 
-/// Packed operands that sums of these nests walk along.
+/// Packed operands that sums of these nests iterate over.
 fn packed(g: &Graph, nests: &[Id], derived: &Derived) -> Option<Factor> {
     let mut rows = Factor::default();
     for &nest in nests {
         let closed = &g[nest].src[3..];
         let order = g.toposort(&[nest]);
         let loads: Vec<Id> = order.iter().copied().filter(|&m| packed_slot(g, m).is_some()).collect();
-        // Most sums walk along no packed operand: only below one that may are they looked for.
+        // Most sums use no packed operand, so loads are only searched below those that may.
         for n in order.into_iter().filter(|&n| g[n].op == Op::Reduce && loads.iter().any(|&m| walks(g, n, m))) {
             for load in g.toposort(&[g[n].src[0]]).into_iter().filter(|&m| walks(g, n, m)) {
                 let Some(slot) = packed_slot(g, load).filter(|_| steps_along(g, n, load)) else { continue };
@@ -71,7 +73,7 @@ fn packed(g: &Graph, nests: &[Id], derived: &Derived) -> Option<Factor> {
     (!rows.loops.is_empty()).then_some(rows)
 }
 
-/// The slot of the packed operand that `m` loads from, if it does.
+/// Slot of the packed operand that `m` loads from, if any.
 fn packed_slot(g: &Graph, m: Id) -> Option<u32> {
     match g[*g[m].src.first()?].arg {
         Arg::Packed(slot, _) if g[m].op == Op::Load => Some(slot),
@@ -79,12 +81,13 @@ fn packed_slot(g: &Graph, m: Id) -> Option<u32> {
     }
 }
 
-/// Does `x` depend on a range of the sum `n`?
+/// Whether `x` depends on a range of the sum `n`.
 fn walks(g: &Graph, n: Id, x: Id) -> bool {
     g.free_ranges(x).iter().any(|r| g[n].src[1..].contains(r))
 }
 
-/// Does the address of `load` step along a range of the sum `n` by itself? One that data chooses, as the bias of a token's next expert, begins anew with each term.
+/// Whether the address of `load` itself advances along a range of the sum `n`. An address selected
+/// by data, such as the bias of a token's next expert, restarts with each term.
 fn steps_along(g: &Graph, n: Id, load: Id) -> bool {
     let mut stack = g[load].src[1..].to_vec();
     let mut seen = FxHashSet::default();
@@ -98,7 +101,8 @@ fn steps_along(g: &Graph, n: Id, load: Id) -> bool {
     false
 }
 
-/// Of the first sum of a product whose factors both walk along its ranges, and have loops of their own.
+/// Factors of the first sum whose factors both depend on its ranges and each have
+/// loops of their own.
 fn factors(g: &Graph, nests: &[Id]) -> Option<[Factor; 2]> {
     nests.iter().find_map(|&nest| {
         let closed = &g[nest].src[3..];

@@ -1,4 +1,5 @@
-//! Proposals for how a GPU runs a launch, by the machine's registers and by what the kernel asks for (`lower/pressure.rs`).
+//! Proposes GPU launch plans from the machine's registers and the kernel's resource
+//! needs (`lower/pressure.rs`).
 
 use crate::cost::occupancy::{REGISTERS, REGISTERS_PER_LOADED_WORD, each, held, held_with};
 use crate::lower::memory::early_loads;
@@ -10,38 +11,40 @@ use gristmill_uop::launch::{Dependents, LaunchPlan};
 use gristmill_uop::machine::RESERVED_SHARED;
 use gristmill_uop::target::Target;
 
-/// Words of the widest load: so many iterations are written out as have one each in those registers.
+/// Words of the widest load. A loop is unrolled by as many iterations as have one such load each in
+/// the registers for loads.
 const WORDS_OF_WIDEST_LOAD: i64 = 4;
-/// Registers that a sum takes, with its words and what is made of them, where words wait one after the other: with eight sums and 85 registers nothing
-/// spills there, which a test of the usual models' kernels looks at.
+/// Registers per sum, with its words and temporaries, if words are loaded one by one: eight sums
+/// then fit in 85 registers without spills, which a test checks on common models' kernels.
 const LEAST_REGISTERS_OF_SUM: i64 = 5;
-/// Parts of a unit's memory that drivers may be asked to share, percent (experiments, 54).
+/// Shared memory carve-outs to request from the driver, in percent (docs/experiments/054).
 const SHARED_PERCENT: [(&str, i64); 3] = [("a quarter shared", 25), ("half shared", 50), ("all shared", 100)];
 
-/// Iterations that are copied ahead: what more copies take of a unit's memory its first-level cache lacks, and scales are read again from further away (GLM's gate
-/// and up of 64 sequences on an H100, without copies: 129 us, and 176 with a fifth of the first-level cache).
+/// Iterations to copy ahead (software pipelining). More copies take memory from L1, and scales
+/// are then reloaded: GLM's gate and up on an H100 take 176 us instead of 129 with a fifth of
+/// L1 (docs/experiments/081).
 const ITERATIONS_AHEAD: i64 = 1;
-/// The same of products of several warps, of which an iteration takes a fraction of the time that memory needs to answer, as far as
-/// shared memory has room (one, two and three were not measured apart).
+/// The same for products of several warps, which compute an iteration faster than memory answers,
+/// as far as shared memory has room. One, two and three were not compared.
 const ITERATIONS_AHEAD_OF_GROUPS: i64 = 3;
 
-/// What a launch's plan follows from.
+/// Properties of a launch that its plan depends on.
 pub struct Launched<'a> {
-    /// The graph of the statements.
+    /// Graph of the statements.
     pub g: &'a Graph,
-    /// The bodies, linearised.
+    /// The linearised bodies.
     pub bodies: &'a [Code],
-    /// Workgroups that come to each unit, at most.
+    /// Maximum workgroups per unit.
     pub workgroups_per_unit: i64,
-    /// Bytes that threads of a workgroup share.
+    /// Shared memory of a workgroup in bytes.
     pub scratch: usize,
-    /// Does nothing of its function come before it?
+    /// Whether this is the first launch of its function.
     pub first: bool,
-    /// For whom.
+    /// Machine and flags to compile for.
     pub target: &'a Target,
 }
 
-/// How a launch could be run, the heuristic's choice first, and alone unless `all` are wanted.
+/// Candidate launch plans, the heuristic's first; only that one unless `all` are wanted.
 pub fn launch(of: &Launched, all: bool) -> Vec<Proposal<LaunchPlan>> {
     let (pressure, target) = (Pressure::for_bodies(of.g, of.bodies, of.target.threads as i64), of.target);
     let words = (target.registers as i64 / REGISTERS_PER_LOADED_WORD).max(1);
@@ -96,17 +99,20 @@ pub fn launch(of: &Launched, all: bool) -> Vec<Proposal<LaunchPlan>> {
         others.push(("dependents at its turn", at(Dependents::Turn)));
         others.push(("dependents at its end", at(Dependents::End)));
     }
-    // One workgroup has room in it, at least; other vendors' drivers take no such wish.
+    // Carve-outs that hold at least one workgroup. Only NVIDIA drivers accept them.
     let fits = |percent: i64| of.scratch as i64 * 100 <= percent * target.machine.shared_per_unit as i64;
     let shares = SHARED_PERCENT.into_iter().filter(|s| target.machine.sm.is_some() && fits(s.1));
     others.extend(shares.map(|(name, percent)| (name, LaunchPlan { shared: Some(percent), ..first })));
     proposals(first, others)
 }
 
-/// Workgroups that a unit shall have room for, and iterations that are copied ahead, where there are loops for it and memory that is shared: as many workgroups
-/// as have registers, if each has room for the next iteration beside its own. Where a fragment that is unpacked is multiplied once, memory's rate decides, and where
-/// all workgroups run at once they are short: copies are only more to do (GLM's queries of 512 tokens on an H200, 96 workgroups: 11.7 us without, 18.5 with; gate and
-/// up of its experts, 1,512: 239 and 171).
+/// Resident workgroups and iterations to copy ahead (multistage buffer), if a loop and shared
+/// memory allow it: as many workgroups as registers allow, each with room for the next iteration.
+///
+/// Copies only add work if each dequantised fragment is multiplied once, since memory bandwidth
+/// then decides, or if all workgroups run in one wave, which is short. GLM on an H200: queries of
+/// 512 tokens, 96 workgroups, 11.7 us without and 18.5 with copies; gate and up of experts, 1,512
+/// workgroups, 239 and 171 (docs/experiments/081).
 fn copied_ahead(of: &Launched, pressure: Pressure) -> Option<(i64, i64)> {
     let (wanted, target) = (pressure.ahead?, of.target);
     let machine = &target.machine;
@@ -116,8 +122,8 @@ fn copied_ahead(of: &Launched, pressure: Pressure) -> Option<(i64, i64)> {
     {
         return None;
     }
-    // Half as many as tiles have are for the operands of their products, of which those of several warps have rows alone; what is carried over is there for two
-    // iterations.
+    // Half as many registers as the tiles use are for operands; products of several warps only have
+    // row operands. Carried values exist for two iterations.
     let operands = if wanted.needed { 0 } else { pressure.unpacked / 2 };
     let registers = REGISTERS + pressure.unpacked + operands + 2 * wanted.carried + WORDS_OF_WIDEST_LOAD;
     let iterations = |resident: i64| {
@@ -129,34 +135,38 @@ fn copied_ahead(of: &Launched, pressure: Pressure) -> Option<(i64, i64)> {
             ITERATIONS_AHEAD
         })
     };
-    // Bodies that unpack nothing, beside one that does, have sums that want registers too.
+    // Bodies without dequantisation in the same launch need registers for their sums, too.
     let held = (1..=held_with(registers, target).min(held(pressure.others, target))).rev();
     held.map(|n| (n, iterations(n))).find(|&(_, ahead)| ahead > 0)
 }
 
-/// Words that threads may hold beside what they compute, if a unit shall have registers for one workgroup more than come to it, which is one of the next kernel's. With 48
-/// where that leaves 45, GLM's output of attention (two workgroups a multiprocessor of an H200) takes 4.0 us, with 32 3.5.
+/// Words that threads may hold for early loads, such that a unit has registers for one additional
+/// workgroup, of the next kernel. GLM's attention output on an H200, two workgroups per unit: 4.0
+/// us with 48 words (45 fit), 3.5 with 32 (docs/experiments/116).
 fn room_for_loads(of: &Launched, resident: i64) -> i64 {
     each(of.workgroups_per_unit.clamp(1, resident) + 1, of.target) - REGISTERS
 }
 
-/// Words that threads load before their nests begin, of at most so many.
+/// Words that threads load before their nests start, at most `words`.
 fn hoisted(of: &Launched, words: i64) -> i64 {
     let bodies = of.bodies.iter().filter(|_| of.target.hoist);
     bodies.map(|b| early_loads::words_hoisted(of.g, &b.statements, words)).max().unwrap_or(0)
 }
 
-/// Registers without which a thread would keep some of its values in memory: for its sums, and for the words that a loop asks for at once. With 85 the down projection of
-/// Qwen3 8B Q4_K_M, whose loop asks for 164 words, keeps 50 values of an RTX 3060's or an L4's thread there.
+/// Registers below which a thread would spill: its sums, or the words that a loop loads at once.
+/// With 85 registers, Qwen3 8B Q4_K_M's down projection, which loads 164 words, spills 50 values on
+/// an RTX 3060 or L4.
 fn least(of: Pressure) -> i64 {
     REGISTERS + of.words.max(LEAST_REGISTERS_OF_SUM * of.sums)
 }
 
-/// Workgroups that a unit shall have room for, where `workgroups_per_unit` come to each: as many as threads are planned for, or fewer if sums want more registers;
-/// one more where that is as many as there are, as one round takes half as long as two.
+/// Workgroups per unit to reserve registers for: as many as planned, or fewer if
+/// sums need more registers.
+///
+/// One more if that fits all workgroups into a single wave, which takes half as long as two.
 pub fn resident(of: Pressure, workgroups_per_unit: i64, target: &Target) -> i64 {
     let planned = target.resident();
-    // What is unpacked is asked for a step at once.
+    // Dequantised operands are loaded a step at a time.
     let unpacked = REGISTERS + of.unpacked + of.asked;
     let held =
         if of.unpacked > 0 { held_with(unpacked, target).min(held(of.others, target)) } else { held(of.sums, target) };
@@ -167,8 +177,12 @@ pub fn resident(of: Pressure, workgroups_per_unit: i64, target: &Target) -> i64 
     if all { planned + 1 } else { planned }
 }
 
-/// A kernel lets others start at once, so that they wait in turn and ask for their weights meanwhile. The first kernel of a function lets them start no sooner
-/// than it is its own turn: all that start early take room and memory's time from those whose turn it is, and of a chain without end too much (experiments, 53).
+/// When dependent kernels may start (programmatic dependent launch): at entry, so that they load
+/// weights while they wait.
+///
+/// The first kernel of a function triggers them only at its own turn: early starters take
+/// occupancy and bandwidth from kernels that are due, and an endless chain of them too
+/// much (docs/experiments/053).
 fn dependents(of: &Launched) -> Dependents {
     match (of.target.early_launch, of.first) {
         (false, _) => Dependents::End,

@@ -1,4 +1,4 @@
-//! Proposals for how a nest is mapped to the machine.
+//! Proposals for mapping a nest to threads.
 
 use super::threads::threads;
 use crate::ir::mma::product::MmaProduct;
@@ -9,18 +9,18 @@ use crate::plan::{FIRST, NestPlan, Proposal, proposals};
 use gristmill_uop::target::Target;
 use gristmill_uop::{Graph, Id};
 
-/// A nest that the threads of a GPU's workgroup are to share.
+/// A nest to be shared by the threads of a GPU workgroup.
 pub struct ThreadNest {
     /// The nest.
     pub store: Id,
-    /// The nest with reductions over the same terms in one loop.
+    /// The nest, with reductions over the same terms fused into one loop.
     pub fused: Id,
-    /// The accumulators of the product before it, if it can lie as they do.
+    /// Accumulator layout of the preceding product, if the nest can use it.
     pub accumulators: Option<Accumulators>,
 }
 
 impl ThreadNest {
-    /// How threads could share it, the heuristic's choice first, and alone unless `all` are wanted.
+    /// Candidate mappings, the heuristic's first; only that one unless `all` are wanted.
     pub fn proposals(&self, g: &Graph, target: &Target, all: bool) -> Vec<Proposal<NestPlan>> {
         let without = || threads(g, &Nest::from_store(g, self.fused), target, all);
         if let Some(first) = self.accumulators.map(NestPlan::Accumulators) {

@@ -1,4 +1,5 @@
-//! Kernels that are no contraction of weights: elementwise work and reductions.
+//! Workgroup shapes for elementwise kernels and reductions, that is, kernels without
+//! a contraction of weights.
 
 use super::around::{ProposalContext, Uncut};
 use super::factors::tiled;
@@ -10,18 +11,23 @@ use gristmill_uop::machine::MachineKind;
 use gristmill_uop::target::Target;
 use gristmill_uop::{Graph, Id, Op, RangeKind};
 
-/// Terms that a thread computes of what is no contraction of weights, at least. Not measured: fewer are more threads and workgroups, whose launch and addresses cost more than a term.
+/// Minimum terms per thread. Fewer mean more threads and workgroups, with launch and address costs
+/// above that of a term. Not measured.
 const TERMS_OF_THREAD: i64 = 4;
-/// Workgroups for each multiprocessor, at most: beyond, another costs more than it spreads. GLM's prompts on an H200 with tens of thousands and with so many: encodings 60 us a layer and 20, combining
-/// attention's parts 87 and 10 (experiments, 35; other limits were not measured).
+/// Maximum workgroups per multiprocessor. GLM prefill on an H200, tens of thousands or
+/// this many: quantising activations 60 and 20 us a layer, combining attention parts 87
+/// and 10 (docs/experiments/035).
 const MOST_WAVES: i64 = 16;
-/// Terms of a kernel below which one of a CPU's workers computes all of it. Not measured: what other cores would take over is less than what it costs to tell them.
+/// Terms below which a single CPU worker computes the whole kernel: waking other workers would
+/// cost more. Not measured.
 const ELEMENTS_OF_ONE_WORKER: i64 = 2048;
-/// Elements of a CPU's workgroup along the last axis, at most, and where only data says how many there are. Not measured: shorter ones are more to hand out, longer ones leave less to share.
+/// Maximum elements of a CPU workgroup along the last axis, with constant and with data-dependent
+/// length. Shorter chunks cost scheduling, longer ones limit load balance. Not measured.
 const CHUNK_ELEMENTS: i64 = 64;
 const CHUNK_ELEMENTS_OF_DATA: i64 = 16;
 
-/// Enough workgroups for the machine, the last axes inside; `own` are the axes of a contraction's factors. Other shapes only if `all` are wanted.
+/// Candidate workgroups with enough of them for the machine and the last axes inside; only the
+/// heuristic's unless `all` are wanted. `own` are the axes of a contraction's factors.
 pub fn plain(
     g: &Graph,
     of: Uncut,
@@ -31,7 +37,7 @@ pub fn plain(
 ) -> Vec<Proposal<Workgroup>> {
     let Uncut { nests, axes } = of;
     let (target, tiles) = (around.target, around.derived.tiles);
-    // Axes that may go over the launch.
+    // Axes that may be spread over the launch.
     let threads = target.machine.kind == MachineKind::Gpu;
     let ordered = |i: &usize| g.range_kind(axes[*i]) == Some(RangeKind::Reduce);
     let spread: Vec<usize> = (0..axes.len()).filter(|&i| !ordered(&i) && (threads || host_bound(g, axes[i]))).collect();
@@ -77,31 +83,33 @@ pub fn plain(
     }
 }
 
-/// Workgroups whose threads write units of a product's operand.
+/// A workgroup whose threads write units of a product's operand.
 struct OfUnits {
     workgroup: Workgroup,
-    /// Are there fewer than the machine has units, of which each computes the sums of all of its rows? Steps of 8 rows of Youtu took an H100 14 % longer so.
+    /// Whether there are fewer workgroups than units and each computes the sums of all of its rows.
+    /// Steps of 8 rows of Youtu took 14 % longer this way on an H100.
     waits: bool,
 }
 
-/// What the shapes follow from.
+/// Inputs of the shapes.
 struct Plain<'a> {
     g: &'a Graph,
     axes: &'a [Id],
     spread: &'a [usize],
-    /// Elements of the axes in `spread`, at most.
+    /// Maximum elements of each axis in `spread`.
     sizes: Vec<i64>,
-    /// Elements that are written for each of these: parts of a join have other lengths of its axis, which is none of the workgroup's then.
+    /// Elements written for each of these: the parts of a `Cat` differ in its axis, which then
+    /// stays inside the workgroup.
     part_elements: i64,
-    /// Terms of an element, at most.
+    /// Maximum terms of an element.
     work: i64,
-    /// Does data say how many?
+    /// Whether a reduction has data-dependent length.
     ends_with_data: bool,
-    /// Axes whose elements are added one after the other.
+    /// Axes with elements that are added in order.
     in_order: Vec<usize>,
-    /// Axes whose length is data, where the machine multiplies tiles: rows that are gathered for these.
+    /// Axes with data-dependent length if the machine multiplies tiles: rows gathered for these.
     of_data: Vec<usize>,
-    /// Cores, or multiprocessors.
+    /// Cores or multiprocessors.
     units: i64,
 }
 
@@ -112,9 +120,13 @@ impl Plain<'_> {
     fn fixed(&self, axis: usize) -> Option<i64> {
         self.g.int_value(self.g[self.axes[axis]].src[0])
     }
-    /// Elements of a workgroup of threads: as many as keep every thread busy, and as leave no more workgroups than the machine takes in a few rounds. Where elements alone are work for a quarter of
-    /// the machine's threads, and data says where their sums end, no more threads share a sum than the machine has beside: of the 3 or 5 chunks that 8 rows of GLM have behind 256 positions,
-    /// of 96 that they may have, eight threads took an H100 7.3 us with the exponentials, which had a launch of their own, and one 2.5; 10.0 and 6.1 behind 3,000.
+    /// Elements of a workgroup: enough to occupy its threads, and to keep the launch
+    /// within a few waves.
+    ///
+    /// If elements alone occupy a quarter of the machine's threads and reductions have
+    /// data-dependent length, a sum is shared only by threads that would be idle. Of GLM's 96
+    /// possible chunks, 8 rows at a context depth of 256 use 3 to 5: on an H100 eight threads per
+    /// sum took 7.3 us, one 2.5; at 3,000, 10.0 and 6.1.
     fn elements(&self, target: &Target) -> i64 {
         let (units, threads) = (target.machine.units as i64, target.threads as i64);
         let most = TERMS_OF_THREAD * threads / self.work.max(1);
@@ -124,8 +136,11 @@ impl Plain<'_> {
         let most = if self.ends_with_data && 4 * of_room >= threads { of_room.min(threads) } else { most };
         (most.max(total / (MOST_WAVES * units)).min(share) / self.part_elements).max(1)
     }
-    /// Workgroups of threads that write activations in the order in which products read them (`decompose/f16_mma.rs`): a unit of 16 bytes each, neighbours beside one another. Rows as they
-    /// are would write two bytes here and there: 2,048 rows of 5,120 took an H200 31 us, bound by requests to its second-level cache.
+    /// Workgroups that write activations in the order in which products read them
+    /// (`decompose/f16_mma.rs`), a 16-byte unit per thread with contiguous units.
+    ///
+    /// In row order a thread would scatter two-byte writes: 2,048 rows of 5,120 took an H200 31 us,
+    /// bound by L2 requests (docs/experiments/103).
     fn in_order_of_halves(&self, nests: &[Id], around: &ProposalContext) -> Option<OfUnits> {
         let (&[nest], &order) = (nests, around.derived.rounded.get(&around.node)?) else { return None };
         let (&[.., row, column], g) = (self.spread, self.g) else { return None };
@@ -153,7 +168,7 @@ impl Plain<'_> {
         let waits = few && g.any(nest, |_, n| n.op == Op::Reduce);
         Some(OfUnits { workgroup: Workgroup { parts: parts.collect() }, waits })
     }
-    /// Workgroups of threads: the last axes inside, about so many elements.
+    /// Workgroups of threads, with about `left` elements of the last axes inside.
     fn for_threads(&self, mut left: i64) -> Workgroup {
         let mut parts = Vec::new();
         for (&axis, &most) in self.spread.iter().zip(&self.sizes).rev() {
@@ -169,9 +184,10 @@ impl Plain<'_> {
         }
         Workgroup { parts }
     }
-    /// Workgroups of one worker: the first axes over the launch until there are enough, the last in chunks; all in one below so many elements.
+    /// Workgroups of one CPU worker: leading axes over the launch until there are enough, the last
+    /// axis in chunks. A kernel with fewer than `small` terms is one workgroup.
     fn for_workers(&self, small: i64, chunk: i64) -> Workgroup {
-        // Rows that data asks for are written one after the other.
+        // Rows with data-dependent count are written in sequence.
         let mut parts: Vec<AxisPart> =
             self.in_order.iter().chain(&self.of_data).map(|&i| AxisPart::rest(i, RangeKind::Loop, 1)).collect();
         if self.total().saturating_mul(self.work) < small {
@@ -186,7 +202,8 @@ impl Plain<'_> {
                 parts.push(AxisPart::rest(axis, RangeKind::Global, 1));
                 groups *= n;
             } else if let Some(b) = self.fixed(axis) {
-                // Chunks that vectors divide, if there are any; long ones where each has a part of every row that the data asks for.
+                // Chunks that vectors divide, if possible; long chunks if each covers a part
+                // of every gathered row.
                 let long = b / (2 * self.units) * chunk / CHUNK_ELEMENTS;
                 let chunk = divisor(b, if self.of_data.is_empty() { chunk } else { long }).max(1);
                 if chunk >= 4 || self.work > CHUNK_ELEMENTS {
@@ -205,7 +222,7 @@ fn chunks(axis: usize, chunk: i64) -> [AxisPart; 2] {
     [AxisPart::rest(axis, RangeKind::Global, chunk), AxisPart::new(axis, RangeKind::Loop, chunk, 1)]
 }
 
-/// Elements that the nests of a kernel, stages aside, have beside its axes: at least one.
+/// Elements of a kernel's nests, stages aside, per element of its axes; at least 1.
 fn part_elements(g: &Graph, nests: &[Id], axes: &[Id]) -> i64 {
     let own = |&n: &Id| -> i64 {
         let inner = g[n].src[3..].iter().filter(|r| !axes.contains(r));
@@ -215,12 +232,12 @@ fn part_elements(g: &Graph, nests: &[Id], axes: &[Id]) -> i64 {
     written.map(own).max().unwrap_or(1).max(1)
 }
 
-/// Has a nest a reduction whose length is data?
+/// Whether a nest has a reduction with data-dependent length.
 fn ends_with_data(g: &Graph, nest: Id) -> bool {
     g.any(nest, |_, n| n.op == Op::Reduce && n.src[1..].iter().any(|&r| g.int_value(g[r].src[0]).is_none()))
 }
 
-/// Terms of a nest's longest reduction for each element: elements that have it in common share them.
+/// Terms of the longest reduction per element. Elements that share a reduction divide its terms.
 fn terms(g: &Graph, nest: Id) -> i64 {
     let all = |ranges: &[Id]| -> i64 {
         let most = ranges.iter().map(|&r| g.bounds(g[r].src[0]).map_or(1, |b| b.1));

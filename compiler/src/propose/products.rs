@@ -1,5 +1,8 @@
-//! Contractions of two factors of halves, where the machine multiplies fragments of them: of activations with a weight stored so, or with other
-//! activations. A workgroup of threads has a tile of rows and columns, which its warps divide (`warps.rs`): each factor is read once for all of it.
+//! Workgroup shapes for contractions of two half-precision factors by MMA fragments: activations
+//! with a half-precision weight, or with other activations.
+//!
+//! A workgroup has a tile of rows and columns, which its warps divide (`warps.rs`), so that each
+//! factor is read once per workgroup.
 
 use super::around::{ProposalContext, Uncut};
 use super::tiles;
@@ -10,14 +13,14 @@ use gristmill_uop::fragment::Fragment;
 use gristmill_uop::machine::Machine;
 use gristmill_uop::{Arg, Graph, Id, Op, RangeKind};
 
-/// Rows, and columns, of a workgroup's tile: with 64 each of eight warps has four fragments beside one another, and reads 1.5 times as much as with one operand
-/// for nothing.
+/// Rows and columns of a workgroup's tile. With 64, each of eight warps has four column fragments,
+/// and reads 1.5 times as much as if one operand were free.
 const TILE: i64 = 64;
-/// Of a smaller one, with which there are workgroups for more multiprocessors: a fragment or two for each warp.
+/// A smaller tile, to occupy more multiprocessors: one or two fragments per warp.
 const LEAST_TILE: i64 = 32;
 
-/// What a workgroup of these nests could compute, by products of fragments, if it can: the first proposal, and how others differ. `own` are the axes on which one
-/// factor alone depends.
+/// Candidate workgroups by fragment products, with names; the first is the heuristic's. `own` are
+/// the axes that only one factor depends on. `None` if fragments do not apply.
 pub fn products(
     g: &Graph,
     kernel: Uncut,
@@ -28,12 +31,12 @@ pub fn products(
     let machine = &around.target.machine;
     let of = fragment(g, nests, machine)?;
     let size = |i: usize| g.max_of(g[axes[i]].src[0]);
-    // The longer axis as rows, of which a fragment has more.
+    // The longer axis becomes the rows, since a fragment has more rows than columns.
     let [rows, columns] = if size(own[0]) >= size(own[1]) { own } else { [own[1], own[0]] };
     if of.sums.lanes() == 1 {
         return tiles_of_a_core(g, kernel, own, of, around);
     }
-    // Half a fragment of surplus costs as much as threads do.
+    // With half a fragment of padding, a fragment product is no faster than threads.
     if of.sums.lanes() != machine.subgroup || size(columns) < of.rows {
         return None;
     }
@@ -49,7 +52,8 @@ pub fn products(
     ])
 }
 
-/// The machine's fragment that multiplies the only sum of these nests, whose terms are whole ones.
+/// The machine's fragment for the only sum of these nests, if its terms are a multiple
+/// of the fragment's.
 fn fragment(g: &Graph, nests: &[Id], machine: &Machine) -> Option<&'static Fragment> {
     let sums: Vec<Id> = g.toposort(nests).into_iter().filter(|&n| g[n].op == Op::Reduce).collect();
     let (&[_], &[n]) = (nests, &sums[..]) else { return None };
@@ -58,8 +62,8 @@ fn fragment(g: &Graph, nests: &[Id], machine: &Machine) -> Option<&'static Fragm
     g.int_value(g[term].src[0]).is_some_and(|terms| terms % of.terms == 0).then_some(of)
 }
 
-/// Panels of columns, in each of them tiles of a core: of rows that are loaded as they are, so that their terms lie side by side, into rows of the output. Of
-/// whole tiles alone: what is behind the last would be written to the output.
+/// Column panels with tiles of a CPU core. Needs row operands with contiguous terms, contiguous
+/// output columns, and whole tiles only, since a tile past the end would be written to the output.
 fn tiles_of_a_core(
     g: &Graph,
     kernel: Uncut,
@@ -87,7 +91,7 @@ fn tiles_of_a_core(
     straight.then(|| tiles::tiles(&axes, of, around.target).into_iter().map(|p| (p.name, p.plan)).collect())
 }
 
-/// Tiles of so many elements of two axes, the other axes over the launch.
+/// Tiles of two axes; the other axes are spread over the launch.
 fn tiled(g: &Graph, axes: &[Id], tile: [(usize, i64); 2]) -> Workgroup {
     let others = (0..axes.len()).filter(|&i| tile.iter().all(|t| t.0 != i));
     let over =

@@ -1,14 +1,16 @@
-//! Proposals for which of what is fused into a kernel has stages, and for how far apart rows of halves lie in them.
+//! Proposes which fused nodes are staged, and the distance of half-precision rows in shared memory.
 
 use crate::plan::{BANKS, Proposal, StagePlan};
 
-/// Fused nodes of a kernel whose other place is proposed, at most: the first, which are nearest to what the kernel writes.
+/// Maximum number of fused nodes to propose the opposite for: the first ones,
+/// nearest to the output.
 const NODES: usize = 6;
 
-/// What could be done instead of that: one node more in a stage, or one less, and other rows.
+/// Alternatives to a stage plan: one node moved into or out of a stage, or another row distance.
 pub fn others(first: &StagePlan) -> Vec<Proposal<StagePlan>> {
     let turned = (0..first.staged.len().min(NODES)).map(|i| {
-        // What follows may be read otherwise then: for that the rule holds.
+        // The plan ends here: later nodes may be read differently now, so the default
+        // rule decides on them.
         let staged = first.staged[..i].iter().copied().chain([!first.staged[i]]).collect();
         let name = if first.staged[i] { "in place" } else { "staged" };
         Proposal { name, plan: StagePlan { staged, ..first.clone() } }
@@ -19,8 +21,8 @@ pub fn others(first: &StagePlan) -> Vec<Proposal<StagePlan>> {
     turned.chain(rows.map(|(name, plan)| Proposal { name, plan })).collect()
 }
 
-/// How many times more the banks of shared memory are read in the other plan than in the one that the rule makes, which reads as many bytes of a row as its rows
-/// lie apart: of eight rows at once.
+/// Relative number of additional shared memory accesses (bank conflicts) of the other plan, when
+/// eight rows are read at once. The rule's row distance equals the bytes read per row.
 pub fn conflicts(rule: &StagePlan, other: &StagePlan) -> f64 {
     let (Some(width), Some(begin)) = (rule.banks, other.banks) else { return 0.0 };
     let times = |begin: i64| {

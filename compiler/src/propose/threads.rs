@@ -1,4 +1,4 @@
-//! Proposals for how the threads of a workgroup share a nest (`map/simt.rs`).
+//! Proposes how the threads of a workgroup share a nest (`map/simt.rs`).
 
 use crate::cost::occupancy::room_of_threads;
 use crate::decompose::f16_mma::QUAD;
@@ -8,24 +8,32 @@ use crate::plan::{Along, Counted, NestPlan, Proposal, ThreadSum, Threads, propos
 use gristmill_uop::target::Target;
 use gristmill_uop::{Arg, Graph, Id, Node, Op, RangeKind};
 
-/// Lanes that are enough for loads of whole sectors: of 32 bytes, words of 4.
+/// Minimum lanes for loads of whole sectors: 32 bytes, in words of 4.
 const LANES_OF_SECTOR: i64 = 8;
-/// Steps of a reduction that are taken at once, whose loads wait together. More cost registers and text: sixteen copies of a short context's loop took an H200 2 % of GLM's step (experiments, 36).
+/// Steps of a reduction that are unrolled, with their loads in flight together. More cost
+/// registers and code size: sixteen copies for short contexts cost an H200 2 % of GLM's decode
+/// step (docs/experiments/036).
 const STEPS_AT_ONCE: i64 = 4;
-/// Terms of a step that has enough loads of its own: more steps at once would only be more text.
+/// Terms of a step that has enough loads of its own, so that unrolling would only add code.
 const TERMS_OF_WIDE_STEP: i64 = 64;
-/// Steps that are taken at once of a reduction whose length is data, at most, where the nest does not fill the machine: in whole rounds of 18, GLM behind 16,384 positions
-/// on an H200 366 to 381 tokens a second (experiments, 48); 16 of 257 before, 277 to 309 (36). Else [`STEPS_AT_ONCE`].
+/// Maximum unrolled steps of a reduction with data-dependent length in a nest that does not fill
+/// the machine. In equal rounds of at most 18, GLM on an H200 at a context depth of 16,384 went
+/// from 366 to 381 tok/s (docs/experiments/048). Otherwise [`STEPS_AT_ONCE`].
 const STEPS_IN_FLIGHT: i64 = 18;
-/// Most output elements of a thread that share an operand. Not measured: more save loads of it and leave fewer threads for the rest.
+/// Maximum output elements per thread that share an operand. More save loads but leave fewer
+/// threads for the rest. Not measured.
 const MOST_REPEATED_OUTPUTS: i64 = 8;
-/// Most accumulators of a thread. Not measured: more save loads of operands, and leave an H200's unit one workgroup instead of two (`held` in `cost/occupancy.rs`).
+/// Maximum accumulators per thread. More save operand loads, but reduce the occupancy of an H200
+/// from two workgroups to one (`held` in `cost/occupancy.rs`). Not measured.
 const MOST_ACCUMULATORS: i64 = 32;
-/// Elements of each thread in an iteration of a loop that nests share from which on it takes neighbours of what is computed of stages alone, without a sum: a prompt's weights of
-/// attention, 16 a thread, took 18 instructions each, most of them for its place, and 8 with four at once. With fewer elements threads are what hides latency.
+/// Elements per thread and iteration of a shared loop from which on a thread takes adjacent
+/// elements of nests that only read stages and have no sum. Attention weights of a prefill took 18
+/// instructions each, mostly for the address, and 8 with four adjacent ones (docs/experiments/095).
+/// With fewer elements, threads are needed to hide latency.
 const ELEMENTS_OF_NEIGHBOURS: i64 = 16;
 
-/// How threads could share a nest whose reductions over the same terms are one loop, the heuristic's choice first, and alone unless all are wanted.
+/// Candidate mappings of a nest with fused reduction loops, the heuristic's first; only that one
+/// unless `all` are wanted.
 pub fn threads(g: &Graph, nest: &Nest, target: &Target, all: bool) -> Vec<Proposal<NestPlan>> {
     if nest.closed.iter().any(|&r| is(g, r, RangeKind::Vector)) {
         return counted(g, nest, target.threads as i64);
@@ -57,7 +65,8 @@ pub fn threads(g: &Graph, nest: &Nest, target: &Target, all: bool) -> Vec<Propos
     proposals(of_threads(first), others.into_iter().map(|(name, plan)| (name, of_threads(plan))))
 }
 
-/// A nest whose threads are counted already: several steps of a reduction at once, where that makes loads wide, and threads that are left for its steps.
+/// Mappings for a nest with threads assigned by the workgroup plan: takes several reduction steps
+/// at once where that widens loads, and divides steps among remaining threads.
 fn counted(g: &Graph, nest: &Nest, threads: i64) -> Vec<Proposal<NestPlan>> {
     let counted: i64 = nest.closed.iter().filter(|&&r| is(g, r, RangeKind::Vector)).map(|&r| most(g, r)).product();
     let longest = |n: Id| walked(g, n).into_iter().max_by_key(|&r| most(g, r));
@@ -69,7 +78,7 @@ fn counted(g: &Graph, nest: &Nest, threads: i64) -> Vec<Proposal<NestPlan>> {
         let of = |&n: &Id| {
             let longest = longest(n)?;
             let lanes = if outermost.contains(&longest) { lanes } else { 1 };
-            // A step of many terms that stand beside one another is wide by itself.
+            // A step with many unrolled terms is already wide.
             let wide =
                 g[n].src[1..].iter().filter(|&&r| is(g, r, RangeKind::Unroll)).map(|&r| most(g, r)).product::<i64>();
             Some(if wide < TERMS_OF_WIDE_STEP && fixed(g, longest).is_some_and(|b| b % (lanes * at_once) == 0) {
@@ -89,18 +98,18 @@ fn counted(g: &Graph, nest: &Nest, threads: i64) -> Vec<Proposal<NestPlan>> {
     proposals(steps(lanes, STEPS_AT_ONCE), others)
 }
 
-/// What a proposal keeps to.
+/// Limits on a proposal.
 #[derive(Clone, Copy)]
 struct Limits {
-    /// Lanes of a group, if not those of the heuristic.
+    /// Lanes of a group; `None` for the heuristic's.
     lanes: Option<i64>,
-    /// Neighbouring elements of a thread.
+    /// Adjacent elements of a thread.
     width: i64,
     /// Elements of a thread that share an operand.
     repeated: i64,
-    /// Terms of a lane that are neighbours.
+    /// Adjacent terms of a lane.
     terms: i64,
-    /// Steps at once, and where data says how many there are.
+    /// Steps at once, for constant lengths and, in some nests, data-dependent ones.
     steps: i64,
 }
 
@@ -116,19 +125,19 @@ impl Default for Limits {
     }
 }
 
-/// A nest and its threads.
+/// A nest and the resources of its threads.
 struct Sharing<'a> {
     g: &'a Graph,
     nest: &'a Nest,
     view: NestView,
     threads: i64,
-    /// Lanes that fold without a barrier.
+    /// Lanes that reduce without a barrier.
     subgroup: i64,
-    /// Registers of a thread.
+    /// Registers per thread.
     registers: i64,
-    /// Bytes of the narrowest type that the machine has.
+    /// Bytes of the machine's narrowest type.
     least: i64,
-    /// Does the nest alone have more workgroups than the machine has threads for at once?
+    /// Whether the nest has more workgroups than the machine can hold threads for at once.
     fills: bool,
 }
 
@@ -145,13 +154,16 @@ impl Sharing<'_> {
         }
         along(self.g, self.nest.value, &self.view.own, &self.view.shared)
     }
-    /// Is it computed anew in each iteration of a loop that nests share?
+    /// Whether it runs in each iteration of a loop that nests share.
     fn is_in_shared_loop(&self) -> bool {
         let ranges = self.g.free_ranges(self.nest.value);
         ranges.iter().any(|&r| self.g.range_kind(r) == Some(RangeKind::Fused))
     }
-    /// Does it unpack a weight, in each iteration of such a loop, with enough elements for each thread to have those whose codes are bytes of a word? Not where elements have sums of their own; one that all of them
-    /// share, as the count that says whose weight it is, takes nothing from that, and where it did threads filled stages of halves one by one (experiments, 126).
+    /// Whether it dequantises a weight in each iteration of such a loop, with enough elements that
+    /// each thread can take those with codes in one word.
+    ///
+    /// Not if elements have sums of their own. A sum common to all elements, such as the count that
+    /// selects the weight, does not matter (docs/experiments/126).
     fn unpacks(&self) -> bool {
         let g = self.g;
         let packed = |n: &Node| n.op == Op::Load && matches!(g[n.src[0]].arg, Arg::Packed(_, e) if e.elements > 1);
@@ -190,7 +202,7 @@ impl Sharing<'_> {
     fn copied(&self) -> impl Iterator<Item = Id> + '_ {
         self.nest.closed.iter().copied().filter(|&r| is(self.g, r, RangeKind::Upcast))
     }
-    /// Steps of so many terms of which a thread has all loads in registers, beside its sums.
+    /// Steps of that many terms whose loads all fit in registers next to the accumulators.
     fn steps_in_registers(&self, terms: i64) -> i64 {
         let loads = loads(self.g, self.nest.value).into_iter().map(|(at, _)| {
             let ranges = self.g.free_ranges(at);
@@ -199,10 +211,11 @@ impl Sharing<'_> {
         let words = terms * loads.sum::<i64>();
         ((self.registers - self.upcasts()) / words.max(1)).max(1)
     }
-    /// Neighbouring output elements of a thread, where operands are contiguous along them.
+    /// Adjacent output elements of a thread, if operands are contiguous along them.
     fn width(&self, limits: Limits) -> i64 {
         let Some(&last) = self.view.shared.last() else { return 1 };
-        // Threads before width: partial results that threads have to fold cost more than narrow loads.
+        // Threads come before width: reducing partial results across threads costs
+        // more than narrow loads.
         let each = self.view.shared.iter().map(|&r| most(self.g, r)).product::<i64>() / self.threads;
         let wide = if self.unpacks() { QUAD } else { widest(self.g, self.nest.value, last) };
         let most = wide.min(MOST_ACCUMULATORS / self.upcasts().max(1)).min(each);
@@ -210,8 +223,9 @@ impl Sharing<'_> {
         let Some(bound) = fixed(self.g, last) else { return 1 };
         (2..=most).rev().find(|w| bound % w == 0).unwrap_or(1)
     }
-    /// Neighbouring elements that fill a word where the nest writes parts of what the machine has: a thread that has all of them writes it as a whole, and who writes one part takes two atomic operations, as
-    /// others may write the rest. Codes of a stage that were written one by one, and so read as atomic words, were four fifths of a small model's token on a program that stands for a GPU.
+    /// Adjacent elements that fill a word, if the nest writes elements narrower than the machine's
+    /// types. A thread with all of them stores the word; one with a part of it needs two atomic
+    /// operations, since other threads may write the rest.
     fn elements_of_word(&self) -> i64 {
         let (g, unit) = (self.g, self.g.unit_bytes(self.nest.buffer));
         let Some(&last) = self.view.shared.last() else { return 1 };
@@ -224,7 +238,8 @@ impl Sharing<'_> {
         let whole = fixed(g, last).is_some_and(|bound| bound % of_word == 0);
         if sum.coefficient(last) == 1 && begins && others && whole { of_word } else { 1 }
     }
-    /// Loops over output elements that share an operand, which is read once for all of them if they are copies; and what is left of so many elements.
+    /// Loops over output elements that share an operand, which is loaded once if they are copies in
+    /// a thread; and the remaining number of elements.
     fn copies(&self, mut outputs: i64, limits: Limits) -> (Vec<usize>, i64) {
         let g = self.g;
         let walked: Vec<Id> = self.view.own.iter().flat_map(|&n| walked(g, n)).collect();
@@ -243,7 +258,8 @@ impl Sharing<'_> {
         }
         (found, outputs)
     }
-    /// Lanes of a group: as many as outputs leave threads, if there are as many terms, and where neighbours read along the reduction a warp, if the reductions are long enough.
+    /// Lanes of a group: threads that outputs leave idle, if there are enough terms, and at least a
+    /// warp if adjacent threads read along a sufficiently long reduction.
     fn lanes(&self, reductions: &[Id], outputs: i64, along: Along) -> i64 {
         let g = self.g;
         let walks = reductions.iter().flat_map(|&n| walked(g, n).into_iter().map(move |r| (n, r)));
@@ -253,7 +269,7 @@ impl Sharing<'_> {
             Along::Output => idle,
             Along::Reduction => idle.max(self.subgroup.min(self.threads)),
         };
-        // So many that wide loads divide the terms among them, or at least single ones do.
+        // A lane count by which wide loads, or at least single ones, divide the terms.
         let divisor = |each: i64| {
             let bound = fixed(g, r)?;
             let enough = wanted.min(LANES_OF_SECTOR.max(idle)).min(bound / each);
@@ -265,23 +281,25 @@ impl Sharing<'_> {
             if idle < LANES_OF_SECTOR {
                 return wanted.min(half);
             }
-            // Threads of a subgroup that outputs leave idle would compute the last of them again. Of a sum whose length is data most terms may be missing.
+            // Threads of a subgroup that outputs leave idle would only repeat the last output. A
+            // sum with data-dependent length may have few terms.
             let all = fixed(g, r).map_or(1, floor_power);
             idle.min(half.max(all.min(self.subgroup)))
         };
         divisor(wide).or_else(|| divisor(1)).unwrap_or_else(limit)
     }
-    /// How a reduction is shared by so many lanes.
+    /// Division of a reduction among that many lanes.
     fn sum(&self, n: Id, common: Option<i64>, lanes: i64, limits: Limits) -> ThreadSum {
         let g = self.g;
         let alone = ThreadSum { common, terms: 1, steps: 1 };
         let Some(r) = divided(g, &walked(g, n), lanes).filter(|_| lanes > 1) else { return alone };
-        // Consecutive terms that a lane takes at once: a wide load, if the terms divide so.
+        // Adjacent terms that a lane takes at once: a wide load, if the terms divide evenly.
         let wide = widest(g, g[n].src[0], r).min(limits.terms);
         let divides = |bound: i64| (1..=wide).rev().find(|w| bound % (w * lanes) == 0);
         let terms = fixed(g, r).and_then(divides).unwrap_or(1);
         let steps = (most(g, r) + lanes * terms - 1) / (lanes * terms);
-        // Copies of a step, whose loads wait for memory together. Where the number is data there are whole rounds of them.
+        // Unrolled steps, with their loads in flight together. A data-dependent number of steps is
+        // rounded up to whole rounds.
         let at_once = match fixed(g, r) {
             _ if limits.steps == 1 => 1,
             Some(_) if steps <= limits.steps => steps.max(1),
@@ -289,7 +307,9 @@ impl Sharing<'_> {
                 (1..=limits.steps.min(self.steps_in_registers(terms))).rev().find(|c| steps % c == 0).unwrap_or(1)
             }
             None => {
-                // Where other workgroups compute while a thread waits, or outputs left few threads for a sum (`elements` in `plain.rs`), what one does at once beyond the end is for nothing: sums over the chunks of 8 rows of GLM, 5 of 96 there are, took an H100 7.3 us, and 6.3 so.
+                // Steps past the end are wasted work if other workgroups could compute meanwhile,
+                // or if outputs leave few threads per sum (`elements` in `plain.rs`). Sums over 5
+                // of 96 chunks, 8 rows of GLM on an H100: 7.3 us before, 6.3 with this limit.
                 let most = if self.fills || lanes < LANES_OF_SECTOR { limits.steps } else { STEPS_IN_FLIGHT };
                 let rounds = (steps.max(1) + most - 1) / most;
                 (steps.max(1) + rounds - 1) / rounds

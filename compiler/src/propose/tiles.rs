@@ -1,6 +1,9 @@
-//! Products of tiles. Of a core (`decompose/bf16.rs`): a panel of rows of the weight for each workgroup, in it some tiles of tokens at a time, for which a tile of the
-//! weight is unpacked once. Of a GPU's subgroups (`decompose/cooperative.rs`): rows and tokens of a workgroup, which its subgroups divide. `lower/mma/tiles.rs` makes tiles of the two
-//! innermost parts.
+//! Workgroup shapes for products of tiles.
+//!
+//! On a CPU core (`decompose/bf16.rs`), a workgroup has a panel of weight rows and multiplies
+//! several token tiles at a time, so that each weight tile is dequantised once for all of them. On
+//! a GPU (`decompose/cooperative.rs`), subgroups divide the rows and tokens of a workgroup.
+//! `lower/mma/tiles.rs` turns the two innermost parts into tiles.
 
 use crate::ir::nest::{divisor, host_bound};
 use crate::plan::{AxisPart, Proposal, Workgroup, proposals};
@@ -9,37 +12,38 @@ use gristmill_uop::fragment::Fragment;
 use gristmill_uop::target::Target;
 use gristmill_uop::{Graph, Id};
 
-/// Tiles of tokens beside one another: of eight registers, one has the weight's tile and three take turns with the activations'.
+/// Token tiles at once: of eight tile registers, one holds the weight tile and three
+/// alternate with activation tiles.
 const TOKEN_TILES: i64 = 4;
-/// Most of them: one register is left for the activations.
+/// Maximum token tiles at once: one register is left for the activations.
 const MOST_TOKEN_TILES: i64 = 6;
-/// Rows of a panel that is read again for every four tiles of tokens: with these it stays in an L2 cache of 2 MiB, and the fewer panels there are the
-/// less often activations come from further away.
+/// Maximum rows of a panel, which is read again for every four token tiles. This many rows fit a 2
+/// MiB L2 cache, and fewer panels reload activations less often.
 const PANEL_ROWS: i64 = 512;
-/// Panels for each core.
+/// Minimum panels per core.
 const PANELS: i64 = 4;
-/// Where data decides which weight meets a tile of tokens: of the weight nothing is read again, the tokens come from the cache that all share, with every
-/// panel. V2-Lite's gate and up of 512 tokens on one core: 113 ms a layer with four panels for each core of two, 102 with one; two leave work to share where
-/// a core is held up.
+/// Minimum panels per core if data selects the weight of a token tile: no weights are read again,
+/// but tokens with every panel. DeepSeek-V2-Lite's gate and up, 512 tokens on one core: 113 ms with
+/// four panels of two, 102 with one; two let other cores take work over.
 const CHOSEN_PANELS: i64 = 2;
 
-/// The axes of such a product, by what they are.
+/// Axes of a tile product, by role.
 pub struct Axes {
-    /// Parts that come before: axes of the weight beside its rows.
+    /// Parts before all others: axes of the weight other than its rows.
     pub before: Vec<AxisPart>,
-    /// The axis of the weight's rows.
+    /// Axis of the weight's rows.
     pub row: usize,
-    /// How many there are: whole tiles.
+    /// Number of rows, a multiple of the tile.
     pub rows: i64,
-    /// The axis of tokens.
+    /// Axis of the tokens.
     pub token: usize,
-    /// How many there are, where that is fixed: whole tiles.
+    /// Number of tokens, a multiple of the tile, if constant.
     pub tokens: Option<i64>,
-    /// Further axes of tokens.
+    /// Further token axes.
     pub others: Vec<usize>,
 }
 
-/// What a workgroup could compute, by products of that fragment.
+/// Candidate workgroups for products with that fragment.
 pub fn tiles(axes: &Axes, of: &Fragment, target: &Target) -> Vec<Proposal<Workgroup>> {
     let high = axes.rows / of.columns;
     let (panels, most) = match axes.tokens {
@@ -58,7 +62,7 @@ pub fn tiles(axes: &Axes, of: &Fragment, target: &Target) -> Vec<Proposal<Workgr
 }
 
 impl Axes {
-    /// Panels of so many tiles of rows, and at most so many tiles of tokens beside one another.
+    /// A panel of that many row tiles, with at most `beside` token tiles at once.
     fn shape(&self, of: &Fragment, panel: i64, beside: i64) -> Workgroup {
         let (row, token) = (self.row, self.token);
         let beside = self.tokens.map_or(beside, |n| divisor(n / of.rows, beside));
@@ -75,19 +79,20 @@ impl Axes {
     }
 }
 
-/// Rows and tokens of a workgroup of subgroups, and fewest of them. Prompts of 512 of Youtu on an H100 (experiments, 109), gate with up and down, us, by rows and tokens: 64 and 128 222 and 154; 128 and
-/// 128 227 and 213; 64 and 256 233 and 230; 32 and 128 362 and 198; 64 and 64 344 and 214.
+/// Preferred and minimum rows and tokens of a workgroup of subgroups. Chosen by a prefill of 512
+/// tokens with Youtu on an H100 (docs/experiments/109).
 const OF_WORKGROUP: Tile = Tile { rows: 64, tokens: 128 };
 const LEAST_OF_WORKGROUP: Tile = Tile { rows: 32, tokens: 64 };
 
-/// Rows of the weight and tokens that a workgroup has.
+/// Weight rows and tokens of a workgroup.
 #[derive(Clone, Copy)]
 struct Tile {
     rows: i64,
     tokens: i64,
 }
 
-/// What a workgroup could compute of a product of subgroups' tiles, whose last axes are tokens and rows of the weight.
+/// Candidate workgroups for products of subgroup tiles; the last two axes are
+/// tokens and weight rows.
 pub fn of_subgroups(g: &Graph, axes: &[Id], target: &Target) -> Option<Vec<Proposal<Workgroup>>> {
     let of = target.machine.tile_fragment()?;
     let &[ref before @ .., token, row] = axes else { return None };
@@ -101,29 +106,30 @@ pub fn of_subgroups(g: &Graph, axes: &[Id], target: &Target) -> Option<Vec<Propo
     Some(of_axes.proposals(of, target))
 }
 
-/// The axes of such a product.
+/// Axes of a subgroup product, by role.
 struct OfSubgroups {
-    /// Parts that come before: other axes of the weight, and of tokens.
+    /// Parts before all others: other axes of the weight and of tokens.
     before: Vec<AxisPart>,
-    /// The axis of the weight's rows.
+    /// Axis of the weight's rows.
     row: usize,
-    /// How many there are: whole tiles.
+    /// Number of rows, a multiple of the tile.
     rows: i64,
-    /// The axis of tokens.
+    /// Axis of the tokens.
     token: usize,
-    /// How many there are at most: whole tiles.
+    /// Maximum number of tokens, padded to whole tiles.
     tokens: i64,
-    /// Elements of the other axes.
+    /// Product of the sizes of the other axes.
     others: i64,
-    /// What tiles of tokens are spread over.
+    /// Kind of the range over token tiles: `Global`, or `Loop` if the host does not know
+    /// the number of tokens.
     block: RangeKind,
 }
 
 impl OfSubgroups {
-    /// What a workgroup could compute, by products of that fragment.
+    /// Candidate workgroups for products with that fragment.
     fn proposals(&self, of: &Fragment, target: &Target) -> Vec<Proposal<Workgroup>> {
         let mut first = OF_WORKGROUP;
-        // Smaller ones, until nearly every unit has something to do.
+        // Shrinks the workgroup until nearly every unit has work.
         let groups =
             |of: Tile| self.others * (self.rows / of.rows).max(1) * ((self.tokens + of.tokens - 1) / of.tokens);
         while 4 * groups(first) < 3 * target.machine.units as i64 {
@@ -143,12 +149,13 @@ impl OfSubgroups {
         ];
         proposals(shape(rows, tokens), others)
     }
-    /// At most so many rows and tokens of a workgroup.
+    /// A workgroup with at most that many rows and tokens.
     fn shape(&self, of: &Fragment, most: Tile, target: &Target) -> Workgroup {
         let (row, token) = (self.row, self.token);
         let high = divisor(self.rows / of.columns, most.rows / of.columns);
         let wide = divisor(self.tokens / of.rows, most.tokens / of.rows);
-        // Subgroups along the tokens, so that each half of an activation is loaded once; those that are left along the rows. With four of eight along 128 rows gate and up took 378 us.
+        // Subgroups divide the tokens first, so that each activation is loaded once, and remaining
+        // ones divide the rows. With four of eight along 128 rows, gate and up took 378 us.
         let subgroups = (target.threads as i64 / target.machine.widest).max(1);
         let along_tokens = divisor(wide, subgroups);
         let along_rows = divisor(high, subgroups / along_tokens);

@@ -1,8 +1,8 @@
-//! Proposals for how a nest becomes vectors, beside what the heuristic of `map/simd.rs` does.
+//! Proposes alternatives to the vectorisation that the heuristic of `map/simd.rs` chose for a nest.
 
 use crate::plan::{NestPlan, OutputLanes, Proposal, SumLanes, Vectors, proposals};
 
-/// What was done first, and what could be done instead.
+/// The heuristic's plan, then its alternatives.
 pub fn vectors(first: &NestPlan) -> Vec<Proposal<NestPlan>> {
     let NestPlan::Vectors(done) = first else { return proposals(first.clone(), []) };
     let ones: Vec<i64> = done.copies.iter().map(|_| 1).collect();
