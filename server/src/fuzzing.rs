@@ -1,4 +1,5 @@
-//! The way in for the fuzz targets: requests without a connection, grammars and replies without a request.
+//! Entry points of the fuzz targets: requests without a connection, grammars and replies without a
+//! request.
 
 pub use crate::core::constraint::grammar::{Callable, OutputConstraint, OutputFormat, grammar};
 pub use crate::core::constraint::mask::{Constraint, Grammars};
@@ -27,7 +28,7 @@ use tokio::runtime::Runtime;
 use tokio::sync::Semaphore;
 use tower::ServiceExt;
 
-/// A model that is never loaded, and read once.
+/// A model that is never loaded and whose text side is read once.
 struct Toy(Mutex<Option<ModelText>>);
 
 impl ModelSource for Toy {
@@ -42,40 +43,40 @@ impl ModelSource for Toy {
     }
 }
 
-/// A server without connections and without an engine: what it accepts is noted, and given up.
+/// A server without connections and without an engine: accepted requests are recorded and dropped.
 pub struct Door {
     runtime: Runtime,
     router: Router,
     accepted: mpsc::Receiver<Accepted>,
 }
 
-/// What the engine would have been asked.
+/// Summary of a request that reached the engine's queue.
 #[derive(Clone, Copy, Debug)]
 pub struct Accepted {
     /// Tokens of the shortest and of the longest prompt.
     pub prompts: [usize; 2],
-    /// Answers to each.
+    /// Answers to each prompt.
     pub choices: usize,
-    /// Alternatives told for each token.
+    /// Alternatives returned with each token.
     pub logprobs: Option<usize>,
 }
 
-/// What a client would read.
+/// Response that a client would receive.
 #[derive(Debug)]
 pub struct Response {
-    /// The status.
+    /// HTTP status code.
     pub status: u16,
-    /// The body.
+    /// Bytes of the body.
     pub body: Vec<u8>,
-    /// What the engine would have been asked.
+    /// Summary of the request, if it reached the engine's queue.
     pub accepted: Option<Accepted>,
 }
 
 impl Door {
-    /// Before a model with so much context.
+    /// Server of a model with a context of `context` tokens.
     ///
     /// # Errors
-    /// When the system gives no threads.
+    /// When a thread or the runtime cannot be created.
     pub fn new(text: ModelText, context: usize, config: Config) -> io::Result<Door> {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build()?;
         let vocabulary = text.tokenizer.n_tokens();
@@ -94,7 +95,7 @@ impl Door {
         let app = App { models: Arc::new(models), admission: Admission::new(1), bodies, connected, config };
         let (sender, accepted) = mpsc::channel();
         std::thread::Builder::new().spawn(move || {
-            // Requests find it as long as there are any.
+            // Keeps the text side alive for the requests.
             let _served = served;
             while let Some(request) = model.queue.next(KeepAlive::UntilNeeded) {
                 let prompts = request.prompts.iter().map(Vec::len);
@@ -105,7 +106,7 @@ impl Door {
                     }
                     Task::Embed | Task::Load => Accepted { prompts: [shortest, longest], choices: 1, logprobs: None },
                 };
-                // The request ends only when this has been told.
+                // The request ends when it is dropped, which must follow the report.
                 if sender.send(told).is_err() {
                     return;
                 }
@@ -113,7 +114,7 @@ impl Door {
         })?;
         Ok(Door { runtime, router: routes::router(Arc::new(app)), accepted })
     }
-    /// Asks; `None` for what is no request of HTTP. JSON unless a header says what else it is.
+    /// Sends a request; `None` if it is not valid HTTP. The content type defaults to JSON.
     pub fn ask(&self, method: &str, path: &str, headers: &[(&str, &str)], body: Vec<u8>) -> Option<Response> {
         let mut request = Request::builder().method(method).uri(path);
         let given = |name: header::HeaderName| headers.iter().any(|(n, _)| n.eq_ignore_ascii_case(name.as_str()));

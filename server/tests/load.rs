@@ -1,6 +1,8 @@
-//! Many at once, a third of whom hang up at some moment. In a process of its own, whose memory is the server's and its clients' alone.
+//! Load test: many concurrent clients, a third of which disconnect. It runs in a process of its
+//! own, whose memory is that of the server and its clients only.
 //!
-//! `GRISTMILL_LOAD_REQUESTS=10000 cargo test -p gristmill-server --test load -- --nocapture` is the long one.
+//! The long run is `GRISTMILL_LOAD_REQUESTS=10000 cargo test -p gristmill-server --test load --
+//! --nocapture`.
 
 #[path = "it/client.rs"]
 #[expect(dead_code, reason = "it uses its part")]
@@ -17,14 +19,14 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 const CLIENTS: usize = 64;
-/// Requests, unless `GRISTMILL_LOAD_REQUESTS` says how many.
+/// Number of requests by default; `GRISTMILL_LOAD_REQUESTS` overrides it.
 const REQUESTS: usize = 600;
-/// Requests that differ.
+/// Number of distinct requests.
 const KINDS: usize = 24;
-/// What memory may differ by at the end: the allocator keeps some.
+/// Allowed difference of the memory at the end in kilobytes: the allocator keeps some.
 const SLACK_KB: u64 = 24 << 10;
 
-/// Kilobytes of this process in memory.
+/// Returns the resident memory of this process in kilobytes.
 fn resident() -> u64 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
@@ -35,10 +37,11 @@ fn threads() -> usize {
     std::fs::read_dir("/proc/self/task").map_or(0, Iterator::count)
 }
 
-/// Moments at which a client may leave.
+/// Number of moments at which a client may disconnect.
 const MOMENTS: u64 = 5;
 
-/// Asks, and leaves at a moment that depends on `chance` alone: before all is sent, before the answer, or within it.
+/// Sends a request and disconnects at a moment derived from `chance`: before all is sent, before
+/// the answer, or within it.
 fn leave(client: &Client, body: &Value, chance: u64) {
     let moment = chance / MOMENTS;
     match chance % MOMENTS {
@@ -58,7 +61,7 @@ fn leave(client: &Client, body: &Value, chance: u64) {
     }
 }
 
-/// The `i`-th of a row of numbers that look random and are always the same (SplitMix64).
+/// Returns the `i`-th number of a deterministic pseudo-random sequence (SplitMix64).
 fn scattered(i: u64) -> u64 {
     let mut z = (i + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
     z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -122,11 +125,11 @@ fn every_answer_is_complete_and_correct() {
         }
         wrong.into_inner()
     };
-    // How busy it is, as routers read it: nothing runs, waits or is held in the cache.
+    // Load as routers read it: nothing is running, queued or held in the KV cache.
     let load = || client.get("/v1/loads").ok()["loads"].take();
     let idle = load();
     assert_eq!((&idle[0]["num_total_reqs"], &idle[0]["num_used_tokens"]), (&json!(0), &json!(0)), "{idle}");
-    // Once for what is only allocated once.
+    // A first run, for memory that is only allocated once.
     assert_eq!(run(4 * CLIENTS), 0);
     let (memory, tasks) = (resident(), threads());
     let requests = std::env::var("GRISTMILL_LOAD_REQUESTS").map_or(REQUESTS, |text| text.parse().expect("a number"));
@@ -136,14 +139,14 @@ fn every_answer_is_complete_and_correct() {
     println!("memory {memory} kB before, {} kB after; threads {tasks} before, {} after", resident(), threads());
     assert!(resident() < memory + SLACK_KB, "{memory} kB before, {} kB after", resident());
     assert_eq!(client.metric("gristmill_requests_failed_total"), 0.0);
-    // No page is left behind by anybody.
+    // No page is leaked.
     assert!(client.metric("gristmill_cache_pages") > 0.0);
     assert_eq!(client.metric("gristmill_cache_pages_used"), 0.0);
     assert_eq!(client.metric("gristmill_cache_pages_leaked"), 0.0);
-    // Who hung up has given back what it held, as everybody has who was answered.
+    // Cancelled requests have released their pages, as completed ones have.
     assert_eq!(load(), idle);
     assert_eq!(client.metric("gristmill_cache_tokens"), 0.0);
-    // Nobody is left but who asks.
+    // Only the connection of this request is left.
     let begin = Instant::now();
     while client.metric("gristmill_connections") > 1.0 {
         assert!(begin.elapsed() < Duration::from_secs(30), "somebody is left");

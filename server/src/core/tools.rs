@@ -1,4 +1,4 @@
-//! Tools that a request offers.
+//! Tools of a request.
 
 use crate::core::constraint::grammar::{Callable, OutputConstraint, OutputFormat};
 use crate::core::error::RequestError;
@@ -7,44 +7,44 @@ use crate::core::limits::MAX_TOOLS;
 use gristmill_llm::chat::reply::Schemas;
 use serde_json::{Value, json};
 
-/// A tool: a function that may be called.
+/// A tool: a function that the model may call.
 #[derive(Clone, Debug)]
 pub struct Tool {
-    /// Its name.
+    /// Name of the function.
     pub name: String,
-    /// What it does.
+    /// Description for the model.
     pub description: Option<String>,
-    /// The JSON schema of its parameters, an object.
+    /// JSON schema of the parameters, an object; `None` allows any object.
     pub parameters: Option<Value>,
 }
 
-/// Which tools may, must or must not be called.
+/// Whether tools may, must or must not be called.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum ToolChoice {
-    /// None.
+    /// No tool may be called.
     None,
-    /// As the model likes.
+    /// The model decides.
     Auto,
-    /// At least one.
+    /// At least one tool must be called.
     Required,
-    /// That one.
+    /// The named tool must be called.
     Named(String),
 }
 
-/// Tools and what is asked of them, checked.
+/// The checked tools and tool choice of a request.
 pub struct ToolSet<'r> {
-    /// The tools that may be called; empty for none.
+    /// Tools that are listed in the prompt; empty if no calls are allowed.
     tools: Vec<&'r Tool>,
-    /// One of these must be called.
+    /// Tools one of which must be called; empty without a forced call.
     forced: Vec<&'r Tool>,
     several: bool,
 }
 
 impl Tool {
-    /// What is wrong with it, and where in it, as `name` and `parameters`.
+    /// Checks the name and the schema.
     ///
     /// # Errors
-    /// A name or a schema that cannot be one.
+    /// The field at fault, and a message.
     pub fn check(&self) -> Result<(), (ToolField, String)> {
         let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '-' | '.');
         if self.name.is_empty() || self.name.len() > 64 || !self.name.chars().all(plain) {
@@ -56,7 +56,7 @@ impl Tool {
             Ok(())
         }
     }
-    /// As templates take it.
+    /// Returns the tool in the form of chat templates.
     fn to_json(&self) -> Value {
         let mut function = json!({ "name": self.name });
         if let Some(description) = &self.description {
@@ -68,20 +68,20 @@ impl Tool {
     }
 }
 
-/// A part of a tool.
+/// A field of a tool, for error messages.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum ToolField {
-    /// Its name.
+    /// Name of the function.
     Name,
-    /// Its schema.
+    /// Schema of the parameters.
     Parameters,
 }
 
 impl<'r> ToolSet<'r> {
-    /// Checks them.
+    /// Checks the tools and the choice among them.
     ///
     /// # Errors
-    /// What makes no sense.
+    /// When there are too many tools, or the choice names a tool that is not among them.
     pub fn new(
         tools: &'r [Tool],
         choice: &ToolChoice,
@@ -110,20 +110,21 @@ impl<'r> ToolSet<'r> {
         };
         Ok(ToolSet { tools, forced, several })
     }
-    /// The tools as templates take them.
+    /// Returns the tools in the form of chat templates.
     pub fn to_json(&self) -> Vec<Value> {
         self.tools.iter().map(|tool| tool.to_json()).collect()
     }
-    /// What a parser of calls needs; none where none can come.
+    /// Returns the schemas that the parser of calls needs; `None` without tools.
     pub fn schemas(&self) -> Option<Schemas> {
         let tools = self.tools.iter().map(|tool| (tool.name.as_str(), tool.parameters.as_ref()));
         (!self.tools.is_empty()).then(|| Schemas::new(tools))
     }
-    /// Must an answer consist of calls?
+    /// Returns whether an answer must consist of calls.
     pub fn is_forced(&self) -> bool {
         !self.forced.is_empty()
     }
-    /// What an answer must be, and which field asks for it; none where it may be anything.
+    /// Returns the constraint on the answer, with the field that requests it; `None` if the answer
+    /// is unconstrained.
     pub fn constraint(
         &self,
         form: Option<&'r (&'static str, OutputFormat)>,

@@ -1,4 +1,4 @@
-//! Which host a request asks for, and whether that is this one.
+//! Check of the `Host` that a request names.
 
 use crate::app::App;
 use crate::core::error::RequestError;
@@ -11,10 +11,11 @@ use axum::response::Response;
 use std::net::IpAddr;
 use std::sync::Arc;
 
-/// On loopback, lets in who asks for loopback: the name of a web site may have been resolved to it (DNS rebinding).
+/// On loopback, refuses requests for other hosts than loopback: a web site's name may resolve to it
+/// (DNS rebinding).
 pub async fn check(State(app): State<Arc<App>>, request: Request, next: Next) -> Result<Response, RequestError> {
     let named = asked(request.version(), request.uri(), request.headers())?;
-    // Who started it by another name meant that one.
+    // The configured host name and allowed hosts are accepted, too.
     let mut names = app.config.name.iter().chain(&app.config.allowed_hosts);
     let mut meant = |name: &str| names.any(|meant| meant.eq_ignore_ascii_case(name));
     match named {
@@ -23,12 +24,12 @@ pub async fn check(State(app): State<Arc<App>>, request: Request, next: Next) ->
     }
 }
 
-/// The name that a request asks for, without its port. None for a request of HTTP/1.0 that names nobody: a probe, say, or a script;
-/// browsers, whom the check is about, always say whom they ask.
+/// Returns the host that a request names, without its port. `None` for an HTTP/1.0 request without
+/// a host, which probes and scripts send; browsers, which the check is about, always send one.
 ///
 /// # Errors
-/// When it does not say, says it twice, or says what cannot be read (RFC 9112, section 3.2): one reader may take the one for it and
-/// another the other.
+/// When the host is missing, duplicated or malformed (RFC 9112, section 3.2), as two parsers may
+/// then disagree about it.
 fn asked(version: Version, uri: &Uri, headers: &HeaderMap) -> Result<Option<String>, RequestError> {
     let mut values = headers.get_all(HOST).iter();
     let named = match (values.next(), values.next()) {
@@ -47,7 +48,7 @@ fn asked(version: Version, uri: &Uri, headers: &HeaderMap) -> Result<Option<Stri
         (None, _) => {}
         (Some(_), _) => return Err(RequestError::host_header("the Host is not the one of the request's target")),
     }
-    // An empty one is no name of ours.
+    // An empty host matches none of the allowed names.
     Ok(Some(named.map(|named| named.host().to_owned()).unwrap_or_default()))
 }
 

@@ -1,4 +1,5 @@
-//! Requests by their identifiers: told to clients, and a line of the log for each. Nothing of what was said.
+//! Request identifiers and the request log, which has one line for each request and none of its
+//! content.
 
 use crate::core::id::fresh_id;
 use axum::body::{Body, Bytes, HttpBody};
@@ -12,15 +13,15 @@ use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 use std::time::{Duration, Instant};
 
-/// Most characters of a path.
+/// Maximum characters of a path in the log.
 const MAX_PATH_CHARS: usize = 200;
-/// Most characters of an identifier that somebody else gave: those of routers and of traces have 16 to 64.
+/// Maximum characters of a client's identifier: those of routers and traces have 16 to 64.
 const MAX_ID_CHARS: usize = 128;
-/// The header that carries it, in both directions.
+/// Header of the identifier in requests and responses.
 const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 
-/// Gives every request an identifier, which its answer carries, unless whoever asks has given it one, and writes a line once it was answered, or nobody wanted
-/// the rest of the answer.
+/// Assigns an identifier to each request, unless it has one, and returns it with the response. Logs
+/// a line once the response was sent or dropped.
 pub async fn requests(request: Request, next: Next) -> Response {
     let begun = Instant::now();
     let id = given(request.headers()).unwrap_or_else(|| fresh_id("req_"));
@@ -36,14 +37,14 @@ pub async fn requests(request: Request, next: Next) -> Response {
     response.map(|body| Body::new(Logged { body, line, ended: false }))
 }
 
-/// The identifier that a request came with, if it is one: it goes into headers and logs.
+/// Returns the identifier of a request, if it is safe in headers and logs.
 fn given(headers: &HeaderMap) -> Option<String> {
     let id = headers.get(REQUEST_ID)?.to_str().ok()?;
     let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.:/+=".contains(&byte);
     ((1..=MAX_ID_CHARS).contains(&id.len()) && id.bytes().all(plain)).then(|| id.to_owned())
 }
 
-/// What is known of a request.
+/// Fields of a log line.
 struct Line {
     id: String,
     client: Option<IpAddr>,
@@ -51,13 +52,13 @@ struct Line {
     path: String,
     status: u16,
     begun: Instant,
-    /// Time to the head of the answer.
+    /// Time until the head of the response.
     head: Duration,
-    /// Bytes of the answer.
+    /// Bytes of the response.
     bytes: u64,
 }
 
-/// The body of an answer, which writes the line when it is dropped.
+/// Response body that logs the line when it is dropped.
 struct Logged {
     body: Body,
     line: Line,
@@ -86,7 +87,7 @@ impl HttpBody for Logged {
 
 impl Drop for Logged {
     fn drop(&mut self) {
-        // What has a length is not asked for more than that.
+        // A body of known length is not polled after its end.
         let whole = self.ended || self.body.is_end_stream();
         let Line { id, client, method, path, status, begun, head, bytes } = &self.line;
         let milliseconds = |time: Duration| time.as_millis() as u64;

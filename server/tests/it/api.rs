@@ -1,4 +1,4 @@
-//! Answers of every kind.
+//! Responses of every kind.
 
 use super::client::{asking, joined};
 use super::running::PARALLEL;
@@ -61,7 +61,7 @@ fn completions_go_on_with_a_text() {
     let events = shared().post("/v1/completions", &streaming).events();
     let streamed: String = events.iter().filter_map(|event| event["choices"][0]["text"].as_str()).collect();
     assert_eq!(streamed, text);
-    // Tokens, and a list of one, are prompts too; unless said, an answer has 16 tokens.
+    // Token lists and a list of one text are prompts too; by default an answer has 16 tokens.
     let ids = json!({ "prompt": [12, 13, 14], "temperature": 0 });
     assert_eq!(shared().post("/v1/completions", &ids).ok()["usage"]["completion_tokens"], 16);
     let list = json!({ "prompt": ["Once upon a time"], "max_tokens": 12, "temperature": 0 });
@@ -131,7 +131,7 @@ fn sampling_parameters_arrive() {
     let mut endless = json!({ "temperature": 0, "max_tokens": 50, "ignore_eos": true });
     let long = client.ask(JAPAN, endless.clone()).ok();
     assert_eq!(long["usage"]["completion_tokens"], 50);
-    // The first token of the answer made impossible.
+    // The bias makes the first token of the answer impossible.
     endless["logprobs"] = true.into();
     let first = client.ask(JAPAN, json!({ "temperature": 0, "logprobs": true, "max_tokens": 1 })).ok();
     let token = first["choices"][0]["logprobs"]["content"][0]["token"].as_str().unwrap().to_owned();
@@ -209,7 +209,7 @@ fn while_the_model_is_loaded_the_server_says_so() {
         assert!(response.head.contains("retry-after"), "{}", response.head);
         assert_eq!(response.refused(503)["code"], "model_loading");
     }
-    // Each in its own shape, and a browser with the page.
+    // Each interface gets its own error format, and a browser the page.
     assert!(client.post("/api/chat", &json!({})).json()["error"].is_string());
     assert_eq!(client.post("/v1/messages", &json!({})).json()["error"]["type"], "overloaded_error");
     let page = client.exchange(b"GET / HTTP/1.0\r\nHost: localhost\r\nAccept: text/html,*/*\r\n\r\n");
@@ -247,7 +247,7 @@ fn pages_elsewhere_and_names_of_proxies_are_let_in_where_they_were_named() {
     assert_eq!(ask(&server.client, "GET", "evil.example", "null").status, 403);
 }
 
-/// As many as a step takes are answered at once, and wait for no longer than a step: who comes behind those waits.
+/// All slots of the batch are running, so the next request is queued and gets its position.
 #[test]
 fn who_waits_is_told_behind_how_many() {
     let server = start(Config::default());
@@ -289,11 +289,11 @@ fn how_much_of_a_long_prompt_has_been_run_is_told() {
     let (done, total) = prompt(&told.body).expect("a comment");
     let (done, total): (usize, usize) = (done.parse().expect("a number"), total.parse().expect("a number"));
     assert!(done > 0 && done < total && total < 2048, "{done} of {total}");
-    // A short one has nothing to tell.
+    // A short prompt has no progress to report.
     assert_eq!(prompt(&client.chat(asking(JAPAN, settings)).body), None);
 }
 
-/// What is told of an answer, and how, decides nothing of it.
+/// Streaming and log-probabilities do not affect the sampled text.
 #[test]
 fn a_seed_gives_one_text_however_it_is_told() {
     let client = shared();
@@ -326,7 +326,7 @@ fn a_seed_gives_one_text_however_it_is_told() {
     }
 }
 
-/// The first token that whoever asked sees is one, however many answers follow.
+/// Time to first token is observed once for a request, regardless of the number of its choices.
 #[test]
 fn the_time_of_the_first_token_is_one_of_a_request() {
     let server = start(Config::default());

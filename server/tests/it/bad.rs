@@ -1,4 +1,4 @@
-//! What makes no sense: refused with a reason, whatever it is.
+//! Malformed requests: refused with a reason.
 
 use super::client::asking;
 use super::{shared, start};
@@ -126,7 +126,7 @@ fn parameters_that_nobody_knows_are_not_overlooked() {
     assert_eq!(unknown(error), "Unrecognized request arguments supplied: max_token, prompt");
     let error = client.post("/v1/completions", &json!({ "prompt": "Hm", "messages": [] })).refused(400);
     assert_eq!(unknown(error), "Unrecognized request argument supplied: messages");
-    // What clients send without meaning anything by it here.
+    // Parameters that clients send and that are ignored here.
     let harmless = json!({
         "max_tokens": 1, "user": "me", "metadata": { "a": "b" }, "store": false, "service_tier": "auto", "parallel_tool_calls": true,
         "safety_identifier": "x", "prompt_cache_key": "y", "modalities": ["text"], "verbosity": "medium", "prediction": null,
@@ -134,7 +134,7 @@ fn parameters_that_nobody_knows_are_not_overlooked() {
         "reasoning_effort": "low", "chat_template_kwargs": { "enable_thinking": false },
     });
     assert!(!client.ask("Hm?", harmless).events().is_empty());
-    // Nor in messages that come back as they went out.
+    // Responses are accepted as messages of the next request.
     let answer = json!({ "role": "assistant", "content": "Hm.", "refusal": null, "annotations": [], "audio": null });
     let messages = json!([{ "role": "user", "content": "Hm?" }, answer, { "role": "user", "content": "Hm?" }]);
     client.chat(json!({ "messages": messages, "max_tokens": 1 })).ok();
@@ -160,7 +160,7 @@ fn types_are_called_as_in_json() {
     }
     let error = client.ask("Hm?", json!({ "messages": [{ "content": "x" }] })).refused(400);
     assert_eq!(error["param"], "messages[0].role");
-    // Not all of what was sent comes back.
+    // Long values are truncated in error messages.
     let long = client.ask("Hm?", json!({ "temperature": "x".repeat(100_000) })).refused(400);
     assert!(long["message"].as_str().unwrap().chars().count() <= 301);
 }
@@ -175,7 +175,7 @@ fn what_is_too_long_is_refused() {
     client.ask(&"ab ".repeat(1_000_000), json!({})).refused(400);
     assert!(begin.elapsed() < Duration::from_secs(60), "{:?}", begin.elapsed());
     client.ask(&"x".repeat(5_000_000), json!({})).refused(413);
-    // And it still answers.
+    // The server still answers.
     assert_eq!(
         client.answer("What is the capital of Japan?", json!({ "temperature": 0 })),
         "The capital of Japan is Tokyo."
@@ -192,7 +192,7 @@ fn a_body_that_does_not_come_is_not_waited_for() {
     let mut answer = [0; 64];
     let n = stream.read(&mut answer).unwrap();
     assert!(answer[..n].starts_with(b"HTTP/1.1 408"), "{}", String::from_utf8_lossy(&answer[..n]));
-    // Nor does who says nothing at all keep the server from ending.
+    // Silent and slow connections do not delay the shutdown.
     let _silent = server.client.send(b"");
     let _slow = server.client.send(b"GET / HT");
 }
@@ -219,7 +219,7 @@ fn a_host_that_two_readers_may_read_differently_is_refused() {
     let get = "GET /health HTTP/1.1";
     assert_eq!(ask(get, b"Host: localhost\r\n").status, 200);
     assert_eq!(ask("GET http://localhost/health HTTP/1.1", b"Host: localhost\r\n").status, 200);
-    // A probe of the older kind need not say whom it asks; browsers, whom the check is about, do.
+    // An HTTP/1.0 probe need not name a host; browsers, which the check is about, do.
     assert_eq!(ask("GET /health HTTP/1.0", b"").status, 200);
     for (line, headers) in [
         (get, b"".as_slice()),
@@ -266,7 +266,7 @@ fn a_full_queue_refuses_at_once() {
     );
     let mut held = Vec::new();
     let begin = Instant::now();
-    // Some are answered meanwhile: there are more of them than that.
+    // Some requests finish meanwhile, so more are sent than the queue holds.
     let refused = loop {
         let mut stream = client.send(head.as_bytes());
         stream.write_all(bytes.as_bytes()).unwrap();
@@ -281,7 +281,8 @@ fn a_full_queue_refuses_at_once() {
     let mut rest = String::new();
     (&refused).read_to_string(&mut rest).unwrap();
     assert!(rest.contains("retry-after") && rest.contains("queue_full"), "{rest}");
-    // Those who leave make room as soon as the server has seen it, long before their answers would have ended.
+    // Disconnected clients make room as soon as the server notices, long before their answers would
+    // have ended.
     drop(held);
     let left = Instant::now();
     let answer = loop {
@@ -295,7 +296,7 @@ fn a_full_queue_refuses_at_once() {
     assert_eq!(answer["choices"][0]["message"]["content"], "The capital of Japan is Tokyo.");
 }
 
-/// JSON of any kind.
+/// Strategy of arbitrary JSON values.
 fn any_json() -> impl Strategy<Value = Value> {
     let leaf = prop_oneof![
         Just(Value::Null),
@@ -370,7 +371,7 @@ fn no_request_brings_the_server_down() {
             true => asking("Hm?", json!({})),
             false => json!({ "prompt": "Hm" }),
         };
-        // Whatever is not refused shall at least be short.
+        // Requests that are not refused should be short.
         body["max_tokens"] = 3.into();
         for (key, value) in changes {
             body[key] = value;

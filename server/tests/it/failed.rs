@@ -1,4 +1,4 @@
-//! An engine that is gone for good.
+//! An engine that has failed for good.
 
 use super::client::asking;
 use super::failing_support::around;
@@ -14,7 +14,7 @@ fn a_server_whose_engine_is_gone_says_so() {
     let server = start(Config { queue: 4, ..Config::default() });
     let client = &server.client;
     assert_eq!(client.metric("gristmill_engine_failed"), 0.0);
-    // 16 answers of the whole context, whose reader leaves when it has seen enough.
+    // 16 answers of the whole context, whose client disconnects after it has read a part.
     let endless = asking("Tell me a story.", json!({ "ignore_eos": true, "stream": true, "n": 16 })).to_string();
     let request = client.request("POST", "/v1/chat/completions", "application/json", endless.as_bytes());
     let waiting = std::thread::scope(|scope| {
@@ -27,7 +27,8 @@ fn a_server_whose_engine_is_gone_says_so() {
             std::thread::yield_now();
         }
         server.engine_health.fail("the device was lost");
-        // The answer in progress does not know of it here, and goes on; in earnest it is what has failed.
+        // In this test the running answer is unaffected and continues; with a real failure it is
+        // the one that fails.
         answered.read_exact(&mut [0; 4096]).expect("an answer");
         drop(answered);
         waiting.join().unwrap()
@@ -56,7 +57,7 @@ fn a_server_whose_device_is_lost_says_so() {
         let calls = told.recv().expect("a device");
         client.ask("Hm?", json!({ "max_tokens": 3 })).ok();
         assert_eq!(client.get("/health").status, 200);
-        // In the middle of an answer: each token takes a start and a wait.
+        // In the middle of an answer: each token takes a launch and a wait.
         calls.lose(20);
         let answer = client.ask("Tell me a story.", json!({ "stream": stream, "ignore_eos": true }));
         let error = match stream {

@@ -1,4 +1,4 @@
-//! Interfaces besides OpenAI's chat: each told whole and as it comes, with tools, and its errors in its own shape.
+//! The interfaces besides OpenAI's chat: whole and streamed responses, tools, and error formats.
 
 use super::shared;
 use serde_json::{Value, json};
@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 const JAPAN: &str = "What is the capital of Japan?";
 const TOKYO: &str = "The capital of Japan is Tokyo.";
 
-/// The events of a stream, with their names.
+/// Returns the events of a stream with their names.
 fn named_events(body: &str) -> Vec<(String, Value)> {
     let events = body.split("\n\n").filter_map(|event| {
         let (name, data) = event.strip_prefix("event: ")?.split_once("\ndata: ")?;
@@ -15,7 +15,7 @@ fn named_events(body: &str) -> Vec<(String, Value)> {
     events.collect()
 }
 
-/// The parameters of a tool that a small model can fill.
+/// Parameters of a tool that a small model can fill in.
 fn parameters() -> Value {
     json!({
         "type": "object", "required": ["city", "days"],
@@ -235,7 +235,7 @@ fn responses_refuse_what_is_kept_nowhere() {
     }
 }
 
-/// The lines of a stream.
+/// Returns the JSON lines of a stream.
 fn lines(body: &str) -> Vec<Value> {
     body.lines().map(|line| serde_json::from_str(line).expect("JSON")).collect()
 }
@@ -318,7 +318,7 @@ fn embeddings_are_of_length_1_and_alike_for_like_texts() {
     for body in [json!({}), json!({ "input": [] }), json!({ "input": "" }), json!({ "input": "x", "dimensions": 3 })] {
         client.post("/v1/embeddings", &body).refused(400);
     }
-    // What was asked before is still there.
+    // The model's state is unaffected by the requests before.
     assert_eq!(client.answer(JAPAN, json!({ "temperature": 0 })), TOKYO);
 }
 

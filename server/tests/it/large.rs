@@ -1,4 +1,4 @@
-//! Small requests for large answers, and large requests for nothing.
+//! Small requests for large responses, and large requests without any use.
 
 use super::client::{Client, asking};
 use super::{shared, start};
@@ -17,7 +17,7 @@ const STORY: &str = "Tell me a story.";
 #[track_caller]
 fn becomes_idle(client: &Client) {
     let begin = Instant::now();
-    // Sockets hold megabytes of what nobody reads, and a busy machine takes a while to write them.
+    // Sockets hold megabytes of unread data, and a busy machine takes a while to write them.
     while client.metric("gristmill_requests_running") + client.metric("gristmill_requests_waiting") > 0.0 {
         assert!(begin.elapsed() < Duration::from_secs(180), "something is left running");
         std::thread::sleep(Duration::from_millis(5));
@@ -29,7 +29,7 @@ fn probabilities_of_everything_are_more_than_fits_at_once() {
     let server = start(Config { answer: 1 << 20, ..Config::default() });
     let client = &server.client;
     let bomb = json!({ "n": 16, "logprobs": true, "top_logprobs": 20, "ignore_eos": true, "seed": 1 });
-    // Where nobody says how much, it is as much as fits.
+    // Without a token limit the answer is as long as the budget.
     let answer = client.ask(STORY, bomb.clone());
     let length = answer.body.len();
     assert!((100_000..2 << 20).contains(&length), "{length}");
@@ -40,7 +40,7 @@ fn probabilities_of_everything_are_more_than_fits_at_once() {
         assert_eq!(choice["finish_reason"], "length");
         assert!(choice["logprobs"]["content"].as_array().unwrap().len() > 10);
     }
-    // Where somebody does, and it does not fit, they are told what would.
+    // With a token limit that exceeds the budget, the error names one that fits.
     let asked = |settings: Value| {
         let mut all = bomb.clone();
         settings.as_object().unwrap().iter().for_each(|(key, value)| all[key] = value.clone());
@@ -55,7 +55,7 @@ fn probabilities_of_everything_are_more_than_fits_at_once() {
     }
     let body = json!({ "prompt": "Once", "n": 16, "logprobs": 20, "max_tokens": 1000 });
     assert_eq!(client.post("/v1/completions", &body).refused(400)["code"], "answer_too_large");
-    // A stream is told as it comes.
+    // A stream has no such budget.
     let events = client.ask(STORY, asked(json!({ "max_tokens": 200, "n": 2, "stream": true }))).events();
     let told = events.iter().filter_map(|event| event["choices"][0]["logprobs"]["content"].as_array());
     assert_eq!(told.map(Vec::len).sum::<usize>(), 400);
@@ -66,14 +66,14 @@ fn an_answer_that_grows_beyond_all_expectation_ends() {
     const BYTES: usize = 5_000;
     let server = start(Config { answer: BYTES, ..Config::default() });
     let client = &server.client;
-    // No token of a sensible answer is that long; this one is made of nothing else.
+    // The longest token of the vocabulary; the answer consists of it alone.
     let demo = Path::new(env!("CARGO_MANIFEST_DIR")).join("../assets/demo-glm-Q4_0.gguf");
     let tokenizer = language::tokenizer(ModelFile::open(&demo).unwrap().metadata()).unwrap();
     let words = (0..tokenizer.n_tokens() as u32).filter(|&id| tokenizer.token_kind(id) == Some(TokenKind::Normal));
     let (length, id) = words.map(|id| (tokenizer.token_bytes(id).unwrap().len(), id)).max().unwrap();
     assert!(length > 10, "{length}");
     let bias = json!({ id.to_string(): 100 });
-    // Whether somebody said how many tokens or nobody did: no limit in tokens foresees such a text.
+    // With and without a token limit: limits in tokens do not bound the bytes of such a text.
     let completion =
         json!({ "prompt": [5], "max_tokens": 600, "ignore_eos": true, "temperature": 0, "logit_bias": bias });
     let answer = client.post("/v1/completions", &completion).ok();
@@ -106,7 +106,7 @@ fn an_answer_that_nobody_reads_ends() {
     }
     becomes_idle(client);
     assert_eq!(client.metric("gristmill_requests_abandoned_total"), 1.0);
-    // Whoever reads on after all is told why there is no more.
+    // A client that reads on gets the reason of the abort.
     let mut told = String::new();
     deaf.read_to_string(&mut told).expect("an end");
     assert!(told.contains("answer_unread") && told.trim_end().ends_with("[DONE]"), "{}", &told[told.len() - 300..]);
@@ -126,7 +126,7 @@ fn bodies_have_room_for_some() {
     let large = || client.ask(&"x ".repeat(60_000), json!({}));
     let begin = Instant::now();
     let mut held = vec![hold()];
-    // It is refused for its length in tokens where it comes before the one that takes the room, which is then refused itself.
+    // The large request may be refused for its length in tokens until another one holds the memory.
     while large().status != 503 {
         assert!(begin.elapsed() < Duration::from_secs(20), "there is room for everything: {:?}", large());
         held.push(hold());

@@ -1,4 +1,4 @@
-//! What routers and operators ask of a server, and how it ends.
+//! Interfaces for routers and operators, and graceful shutdown.
 
 use super::client::{Client, Response, asking};
 use super::{Running, start};
@@ -9,14 +9,14 @@ use std::net::TcpStream;
 use std::time::{Duration, Instant};
 
 const STORY: &str = "Tell me a story.";
-/// What may take a moment on a busy machine.
+/// Time allowed for short operations on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// An answer that is being told.
+/// A streamed answer in progress.
 struct Telling(BufReader<TcpStream>);
 
 impl Telling {
-    /// Asks for a stream and waits for the beginning of its text.
+    /// Requests a stream and waits for the beginning of its text.
     fn begin(client: &Client, settings: Value) -> Telling {
         let mut telling = Telling::ask(client, settings);
         let mut line = String::new();
@@ -33,7 +33,7 @@ impl Telling {
         let request = client.request("POST", "/v1/chat/completions", "application/json", body.as_bytes());
         Telling(BufReader::new(client.send(&request)))
     }
-    /// All that is still told.
+    /// Reads the rest of the stream.
     fn rest(mut self) -> String {
         let mut rest = String::new();
         self.0.read_to_string(&mut rest).expect("an answer in time");
@@ -50,7 +50,7 @@ fn wait_until(what: &str, mut holds: impl FnMut() -> bool) {
     }
 }
 
-/// A gauge of vLLM's name for the demo model.
+/// Returns a gauge of the demo model under vLLM's name.
 #[track_caller]
 fn vllm(client: &Client, name: &str) -> f64 {
     let metrics = client.get("/metrics").body;
@@ -67,12 +67,12 @@ fn number(load: &Value, name: &str) -> u64 {
     load[name].as_u64().unwrap_or_else(|| panic!("{name}: {load}"))
 }
 
-/// An answer that is told for a while, alone.
+/// Settings of a long answer.
 fn long(tokens: usize) -> Value {
     json!({ "ignore_eos": true, "max_tokens": tokens })
 }
 
-/// As many answers as are made at a time, and one that waits.
+/// Starts as many answers as run concurrently, and one more that is queued.
 fn all_busy(client: &Client, tokens: usize) -> Vec<Telling> {
     let slots = number(&load(client), "max_running_requests");
     let mut asked: Vec<Telling> = (0..slots).map(|_| Telling::begin(client, long(tokens))).collect();
@@ -100,7 +100,7 @@ fn routers_see_how_busy_it_is() {
     assert!((10 * slots..=room).contains(&used), "{busy}");
     assert_eq!(busy["token_usage"], used as f64 / room as f64);
     assert_eq!([vllm(client, "num_requests_running"), vllm(client, "num_requests_waiting")], [slots as f64, 1.0]);
-    // It goes on meanwhile.
+    // The load may have grown in between.
     assert!(vllm(client, "kv_cache_usage_perc") >= used as f64 / room as f64);
     assert!(client.metric("gristmill_cache_tokens") >= used as f64);
     assert_eq!(client.metric("gristmill_cache_tokens_room"), room as f64);
@@ -123,7 +123,7 @@ fn a_router_may_be_told_another_owner() {
     assert!(super::shared().get("/metrics").body.contains(&build));
 }
 
-/// The identifier that the answer to such a request has.
+/// Returns the request identifier of a response.
 fn id_of(response: &Response) -> &str {
     let mut ids = response.head.lines().filter_map(|line| line.strip_prefix("x-request-id: "));
     ids.next().unwrap_or_else(|| panic!("no identifier: {}", response.head))
@@ -143,7 +143,7 @@ fn a_request_keeps_its_identifier() {
     assert!(id_of(&ask("/health", "two words")).starts_with("req_"), "what could forge a line of the log is not taken");
 }
 
-/// Asked to end, with a connection that was kept open before.
+/// Begins a graceful shutdown with an idle connection open, and returns that connection.
 fn asked_to_end(server: &mut Running) -> TcpStream {
     let kept = server.client.send(b"");
     server.end();
@@ -163,7 +163,7 @@ fn who_was_let_in_is_answered_before_the_end() {
     let refused = client.ask(STORY, json!({}));
     assert!(refused.refused(503)["message"].as_str().unwrap().contains("shutting down"));
     assert!(refused.head.contains("retry-after: 1") && refused.head.contains("connection: close"), "{}", refused.head);
-    // Whoever watches still sees how far it is.
+    // Monitoring endpoints still work.
     assert!(client.metric("gristmill_requests_running") >= 1.0);
     kept.write_all(b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n").expect("it is open");
     let mut told = String::new();

@@ -1,4 +1,4 @@
-//! Servers in this process, on the demo model or several.
+//! Servers in this process, with the demo model or several models.
 
 use crate::client::Client;
 use gristmill_backend::Opened;
@@ -25,7 +25,7 @@ pub struct Running {
     thread: Option<JoinHandle<()>>,
 }
 
-/// Sequences that share a step, and tokens of context of each.
+/// Concurrent sequences of a model.
 pub const PARALLEL: usize = 4;
 const CONTEXT: usize = 2048;
 
@@ -33,7 +33,7 @@ fn settings(context: usize, sequences: usize) -> Settings {
     Settings { context: Some(context), parallel: sequences, contexts: sequences.max(4), ..Settings::default() }
 }
 
-/// A model of a file, on a device that models share.
+/// A model file on a device that several models share.
 pub struct File {
     name: String,
     path: PathBuf,
@@ -41,8 +41,8 @@ pub struct File {
     sequences: usize,
 }
 
-/// A processor with kernels that are compiled once, by whoever comes first, be it the program's tests, whose store it is; with a third of the time that `-O2` takes for them, as it
-/// is the server that is tested.
+/// CPU device whose kernels are compiled once for all tests, in the store of the tests' target
+/// folder. Compiling takes a third of the time of `-O2`, as the tests concern the server.
 pub fn processor() -> Opened {
     let store = Store::open(Path::new(env!("CARGO_TARGET_TMPDIR")).join("gristmill-cache"), 1 << 29).expect("a store");
     let isa = Isa::parse("auto").expect("an instruction set");
@@ -52,11 +52,11 @@ pub fn processor() -> Opened {
 }
 
 impl File {
-    /// That of this path in the repository, under that name.
+    /// Model of the file at this path of the repository.
     pub fn spec(name: &str, path: &str, opened: Opened) -> ModelSpec {
         File::spec_for(name, path, opened, PARALLEL)
     }
-    /// Creates the same for that many concurrent sequences.
+    /// The same with a number of concurrent sequences.
     fn spec_for(name: &str, path: &str, opened: Opened, sequences: usize) -> ModelSpec {
         let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("..").join(path);
         let file = File { name: name.into(), path, opened, sequences };
@@ -71,7 +71,7 @@ impl ModelSource for File {
     fn plan(&self) -> Result<ModelPlan, LoadError> {
         let file = self.open()?;
         let model = arch::load(file.metadata(), &file).expect("a model");
-        // What is forecast is what is loaded.
+        // The forecast has the settings of the later load.
         let settings = settings(model.context().min(CONTEXT), self.sequences);
         let forecast = MemoryEstimate::new(&file, &settings, u64::MAX / 2).expect("a model");
         let about = ModelFacts {
@@ -91,7 +91,7 @@ impl ModelSource for File {
         Ok(ModelText { name: self.name.clone(), tokenizer, template, sampling })
     }
     fn load(&self, context: usize, progress: &dyn Fn(Progress)) -> Result<Engine, LoadError> {
-        // Kernels are compiled once, by whoever comes first.
+        // Loads run one at a time, so that kernels are compiled once.
         static LOADING: Mutex<()> = Mutex::new(());
         let _turn = LOADING.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
         Ok(Engine::load(&self.open()?, self.opened.clone(), settings(context, self.sequences), progress)
@@ -99,12 +99,12 @@ impl ModelSource for File {
     }
 }
 
-/// Starts one with the demo model.
+/// Starts a server with the demo model.
 pub fn start(config: Config) -> Running {
     start_on(config, |processor| processor)
 }
 
-/// Starts one with the demo model on the device that is made of this processor.
+/// Starts a server with the demo model, on a device that wraps the CPU device.
 pub fn start_on(config: Config, device: impl FnOnce(Opened) -> Opened + Send + 'static) -> Running {
     let offer = move || {
         let models = vec![File::spec("demo", "assets/demo-glm-Q4_0.gguf", device(processor()))];
@@ -121,7 +121,7 @@ pub fn start_single(config: Config) -> Running {
     })
 }
 
-/// Starts one with these models.
+/// Starts a server with the given models.
 pub fn start_with(config: Config, offer: impl FnOnce() -> Offer + Send + 'static) -> Running {
     let key = config.api_key.clone();
     let server = Server::bind(Config { port: 0, ..config }).expect("a port");
@@ -145,7 +145,7 @@ pub fn start_with(config: Config, offer: impl FnOnce() -> Offer + Send + 'static
 }
 
 impl Running {
-    /// Tells it to end, and does not wait for that.
+    /// Begins the shutdown without waiting for it.
     pub fn end(&mut self) {
         drop(self.end.take());
     }

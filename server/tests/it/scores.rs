@@ -1,4 +1,4 @@
-//! Completions whose prompts count: echoed, scored, several at a time.
+//! Completions with echo, prompt log-probabilities and several prompts.
 
 use super::shared;
 use serde_json::{Value, json};
@@ -23,14 +23,14 @@ fn a_prompt_is_echoed_with_how_probable_it_was() {
     assert_eq!((told.len(), &told[0], &logprobs["top_logprobs"][0]), (count, &Value::Null, &Value::Null));
     assert!(told[1..].iter().all(|logprob| logprob.as_f64().is_some_and(|p| p <= 0.0)));
     assert_eq!(logprobs["text_offset"][0], 0);
-    // With one token more, the prompt's are the same, and the last is the answer's.
+    // With one token more, those of the prompt are the same, and the last one is the answer's.
     let mut one = asked.clone();
     one["max_tokens"] = 1.into();
     one["ignore_eos"] = true.into();
     let more = complete(one);
     let with_answer = more["choices"][0]["logprobs"]["token_logprobs"].as_array().unwrap().clone();
     assert_eq!((with_answer.len(), &with_answer[..count]), (count + 1, &told[..]));
-    // As they come, they are the same.
+    // A stream has the same ones.
     let mut stream = asked;
     stream["stream"] = true.into();
     let events = shared().post("/v1/completions", &stream).events();
@@ -53,7 +53,7 @@ fn scores_are_what_the_tokens_would_have_been_chosen_by() {
     let scores = &scored["choices"][0]["logprobs"]["token_logprobs"].as_array().unwrap()[3..];
     for (score, chosen) in scores.iter().zip(&chosen) {
         let (score, chosen) = (score.as_f64().unwrap(), chosen.as_f64().unwrap());
-        // Rows of a cache differ in their last bits by the kind of step that computed them.
+        // KV cache rows differ in their last bits depending on the step kind that computed them.
         assert!((score - chosen).abs() < 0.02, "{score} {chosen}");
     }
 }
@@ -99,7 +99,7 @@ fn no_bound_is_a_bound_too() {
     assert_eq!(answer["choices"][0]["message"]["content"], PROMPT);
 }
 
-/// Are these so many digits?
+/// Returns whether the text has exactly `many` digits.
 fn digits(text: Option<&str>, many: usize) -> bool {
     text.is_some_and(|text| text.len() == many && text.bytes().all(|b| b.is_ascii_digit()))
 }

@@ -1,4 +1,4 @@
-//! Who comes, waits, leaves, and what is remembered.
+//! Sessions: prefix caching, cancellation, and texts that do not depend on other requests.
 
 use super::client::{Client, asking};
 use super::running::start_single;
@@ -22,7 +22,7 @@ fn a_shared_prefix_is_not_run_again() {
     let ask = |seed: u64| server.client.ask(&story(seed), json!({ "max_tokens": 4, "seed": 1 })).ok();
     let first: Vec<Value> = (0..4).map(ask).collect();
     assert!(first.iter().all(|answer| cached(answer) < 40), "{first:?}");
-    // Several conversations are kept at a time.
+    // The prefix cache holds several conversations.
     for (i, before) in first.iter().enumerate() {
         let again = ask(i as u64);
         let prompt = again["usage"]["prompt_tokens"].as_u64().unwrap();
@@ -41,7 +41,7 @@ fn a_single_sequence_keeps_several_conversations() {
         words.join(" ")
     };
     let ask = |seed: u64| server.client.ask(&story(seed), json!({ "max_tokens": 4, "seed": 1 })).ok();
-    // Together longer than one context.
+    // Longer than one context in total.
     let first: Vec<Value> = (0..8).map(ask).collect();
     let prompts: u64 = first.iter().map(|answer| answer["usage"]["prompt_tokens"].as_u64().unwrap()).sum();
     assert!(prompts > 2048, "{prompts}");
@@ -51,7 +51,7 @@ fn a_single_sequence_keeps_several_conversations() {
         assert!(cached(&again) + 40 + 64 > prompt && prompt > 300, "{again}");
         assert_eq!(again["choices"], before["choices"]);
     }
-    // The pool itself holds them: on a processor no page is copied to the host.
+    // The pool itself holds them: on a CPU no page is copied to the host.
     assert_eq!(server.client.metric("gristmill_kv_pages_swapped_in_total"), 0.0);
 }
 
@@ -92,7 +92,7 @@ fn a_conversation_goes_on_where_it_was() {
         messages.push(answer["choices"][0]["message"].clone());
         messages.push(json!({ "role": "user", "content": question }));
     }
-    // The second prompt has the first answer in it, which nobody runs again.
+    // The second prompt contains the first answer, which is a prefix hit.
     assert!(run[1] < 40, "{run:?}");
 }
 
@@ -111,11 +111,12 @@ fn who_hangs_up_is_not_answered_further() {
         std::thread::sleep(Duration::from_millis(5));
     }
     assert_eq!(client.metric("gristmill_requests_abandoned_total"), 5.0);
-    // Each read about ten tokens of 2,000; what else was made, was made before the server knew, within a telling or two of 20 ms.
+    // Each client read about ten of 2,000 tokens; the rest was generated before the server noticed,
+    // within one or two flush intervals of 20 ms.
     let tokens = client.metric("gristmill_generated_tokens_total") - before;
     println!("{tokens} tokens for five who left");
     assert!(tokens < 5.0 * 400.0, "{tokens}");
-    // Who waits for a whole answer may leave too.
+    // Clients that wait for a whole response may disconnect, too.
     let whole = asking("Tell me a story.", json!({ "ignore_eos": true, "n": 16 }));
     let begin = Instant::now();
     drop(client.send(&{
@@ -159,7 +160,7 @@ fn a_seed_repeats_a_text_alone_also_from_the_prefix_cache() {
     for settings in [json!({ "seed": 3, "temperature": 1.2 }), json!({ "seed": 3, "temperature": 0 })] {
         let mut settings = settings;
         settings["max_tokens"] = 60.into();
-        // An answer of other rows in the prefix cache comes first.
+        // The first answer puts rows of another step kind into the prefix cache.
         server.client.ask(&question, json!({ "temperature": 1, "max_tokens": 20 })).ok();
         let first = server.client.ask(&question, settings.clone()).ok();
         let again = server.client.ask(&question, settings).ok();
@@ -174,7 +175,7 @@ fn batch_invariance_is_asked_for_in_each_interface() {
     let client = &server.client;
     let messages = json!([{ "role": "user", "content": "Tell me a story about a frog." }]);
     let options = json!({ "temperature": 0, "num_predict": 40 });
-    // Alone, whose steps are of one row unless they are batch-invariant.
+    // Without load: the steps have one row unless they are batch-invariant.
     let texts = |client: &Client| {
         let answer = |path: &str, body: Value| client.post(path, &body).ok();
         let body = json!({ "messages": messages, "model": "demo", "temperature": 0, "max_tokens": 40, "batch_invariant": true });
@@ -199,7 +200,7 @@ fn batch_invariance_is_asked_for_in_each_interface() {
     };
     let alone = texts(client);
     assert!(alone.iter().all(|text| *text == alone[0]), "{alone:?}");
-    // Under load, whose steps have several rows.
+    // Under load: the steps have several rows.
     let busy = AtomicBool::new(true);
     std::thread::scope(|scope| {
         for seed in 0..2 {
@@ -233,7 +234,7 @@ fn a_batch_invariant_seed_gives_a_text_whatever_else_runs() {
             scope.spawn(move || {
                 for k in 0..questions.len() {
                     let i = (k + round) % questions.len();
-                    // Others, whose rows are not exact, come between.
+                    // Other requests in between, whose rows are not exact.
                     client.ask(&questions[i], json!({ "temperature": 1, "max_tokens": 20 })).ok();
                     assert_eq!(ask(i), alone[i], "{i}");
                     let settings = json!({ "seed": i, "temperature": 1.2, "max_tokens": 60 });

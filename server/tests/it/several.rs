@@ -1,4 +1,4 @@
-//! Several models: by name, on demand, and the one that must leave.
+//! Several models: selection by name, loading on demand, and eviction.
 
 use super::client::{Client, asking, joined};
 use super::running::{File, Running, processor, start_with};
@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 const JAPAN: &str = "What is the capital of Japan?";
 
-/// One that cannot be loaded.
+/// A model that cannot be loaded.
 struct Broken;
 
 impl ModelSource for Broken {
@@ -26,7 +26,8 @@ impl ModelSource for Broken {
     }
 }
 
-/// The demo model in two files, and one that is too large. What `memory` makes of the bytes that the first two take is there for models.
+/// The demo model in two files, and one that is too large. `memory` returns the bytes available for
+/// models, given the sizes of the first two.
 fn several(most_loaded: Option<usize>, memory: impl Fn(&[u64]) -> u64 + Send + 'static) -> Running {
     start_with(Config::default(), move || {
         let opened = processor();
@@ -49,7 +50,7 @@ fn text(client: &Client, model: &str) -> String {
     client.answer(JAPAN, json!({ "model": model, "temperature": 0, "max_tokens": 12 }))
 }
 
-/// The names of the models that are loaded.
+/// Returns the names of the loaded models.
 fn loaded(client: &Client) -> Vec<String> {
     let models = client.get("/api/ps").ok()["models"].take();
     models.as_array().expect("a list").iter().map(|model| model["name"].as_str().expect("a name").to_owned()).collect()
@@ -61,7 +62,7 @@ fn status(client: &Client, model: &str) -> Value {
 
 #[test]
 fn each_is_loaded_when_it_is_asked_for_and_the_least_recently_used_leaves() {
-    // Room for either, not for both.
+    // Memory for either of the two, not for both.
     let server = several(None, |bytes| bytes[0].max(bytes[1]) * 3 / 2);
     let client = &server.client;
     assert_eq!(client.get("/health").status, 200);
@@ -75,13 +76,13 @@ fn each_is_loaded_when_it_is_asked_for_and_the_least_recently_used_leaves() {
     assert_eq!(all["data"][0]["max_model_len"], 2048);
     assert_eq!(client.get("/api/tags").ok()["models"].as_array().unwrap().len(), 3);
     assert!(loaded(client).is_empty());
-    // What needs no engine loads none.
+    // Requests that need no engine do not load one.
     assert_eq!(client.post("/api/show", &json!({ "model": "demo" })).ok()["details"]["family"], "deepseek2");
     client.post("/tokenize", &json!({ "model": "demo-k", "content": "Hm" })).ok();
     assert_eq!(client.get("/props?model=demo%2Dk").ok()["model_alias"], "demo-k");
     assert_eq!(client.get("/props").ok()["models_loaded"], json!([]));
     assert!(loaded(client).is_empty());
-    // Each model's own answer, whoever was there before.
+    // The requested model answers, regardless of which was loaded before.
     assert!(text(client, "demo").contains("Tokyo"));
     assert_eq!((loaded(client), status(client, "demo")["value"].as_str()), (vec!["demo".into()], Some("loaded")));
     let other = client.ask(JAPAN, json!({ "model": "hf:some/models:Q4_K_M", "temperature": 0, "max_tokens": 12 })).ok();
@@ -94,7 +95,7 @@ fn each_is_loaded_when_it_is_asked_for_and_the_least_recently_used_leaves() {
     }
     assert_eq!(client.metric_of("demo", "gristmill_requests_total"), 2.0);
     assert_eq!(client.metric_of("demo-k", "gristmill_requests_total"), 1.0);
-    // Ollama's clients load one by asking it nothing.
+    // Ollama's clients load a model with an empty request.
     let asked = client.post("/api/generate", &json!({ "model": "demo-k" })).ok();
     assert_eq!((asked["done_reason"].as_str(), loaded(client)), (Some("load"), vec!["demo-k".to_owned()]));
 }
@@ -116,7 +117,7 @@ fn a_model_stays_as_long_as_ollamas_clients_ask_for() {
         client.post("/api/generate", &body)
     };
     let expires = || client.get("/api/ps").ok()["models"][0]["expires_at"].as_str().unwrap_or_default().to_owned();
-    // Its thread counts from when it waits again, which is after the answer.
+    // The keep-alive starts after the answer, when the worker waits for the next request.
     let expires_at = |is_expected: &dyn Fn(&str) -> bool| {
         let begun = std::time::Instant::now();
         loop {
@@ -128,23 +129,23 @@ fn a_model_stays_as_long_as_ollamas_clients_ask_for() {
             std::thread::sleep(std::time::Duration::from_millis(5));
         }
     };
-    // Nobody says: it stays.
+    // Without a keep-alive the model stays.
     assert!(generate(json!({})).ok()["response"].as_str().unwrap().contains("Tokyo"));
     assert_eq!(expires(), "9999-12-31T23:59:59Z");
-    // For a while, which every answer begins anew; whoever says nothing about it leaves it so.
+    // A keep-alive restarts with every answer; a request without one leaves it unchanged.
     generate(json!({ "keep_alive": "1h" })).ok();
     let hour = expires_at(&|at| at.starts_with("20"));
     generate(json!({})).ok();
     expires_at(&|at| at.starts_with("20") && at >= hour.as_str());
     generate(json!({ "keep_alive": -1 })).ok();
     expires_at(&|at| at == "9999-12-31T23:59:59Z");
-    // Not at all: it answers, and leaves.
+    // A keep-alive of 0: the model answers, and is unloaded.
     assert!(generate(json!({ "keep_alive": 0 })).ok()["response"].as_str().unwrap().contains("Tokyo"));
     is_gone("demo");
-    // What one said about it is forgotten with it.
+    // An unloaded model forgets its keep-alive.
     generate(json!({})).ok();
     assert_eq!(expires(), "9999-12-31T23:59:59Z");
-    // An empty prompt loads or lets go.
+    // An empty prompt loads or unloads the model.
     for (path, empty) in [("/api/generate", json!({ "prompt": "" })), ("/api/chat", json!({ "messages": [] }))] {
         let ask = |model: &str, keep: Value| {
             let mut body = empty.clone();
@@ -175,7 +176,8 @@ fn nobody_leaves_while_it_answers_and_nobody_waits_for_ever() {
     while client.metric("gristmill_requests_running") == 0.0 {
         std::thread::yield_now();
     }
-    // The other is loaded once that has ended; who asks the first one later comes after that.
+    // The other model is loaded after the running answer; a later request for the first one comes
+    // after that.
     let (mut whole, other, later) = std::thread::scope(|scope| {
         let other = scope.spawn(|| client.ask(JAPAN, json!({ "model": "demo-k", "stream": true, "max_tokens": 4 })));
         while status(client, "demo-k")["value"] != "loading" {
@@ -234,10 +236,11 @@ fn a_name_that_is_none_and_a_model_that_cannot_be_had_are_told_in_each_interface
     client.post("/v1/embeddings", &json!({ "model": "dmo", "input": "Hm?" })).refused(404);
     client.get("/v1/models/dmo").refused(404);
     client.get("/tokenizer_info?model=dmo").refused(404);
-    // Without a name nobody knows which.
+    // Several models, and none is named.
     let error = client.post("/v1/completions", &json!({ "prompt": "Hm" })).refused(400);
     assert_eq!((error["code"].as_str(), error["param"].as_str()), (Some("missing_required_parameter"), Some("model")));
-    // Too large by itself, and too large for what is there: no client need try again, and the others go on.
+    // Too large in principle, and too large for the memory: a retry is useless, and other models
+    // are unaffected.
     for (model, why) in [("huge", "900000 MB"), ("demo", "memory for models")] {
         let error = client.ask("Hm?", json!({ "model": model })).refused(400);
         let message = error["message"].as_str().unwrap();
@@ -255,7 +258,7 @@ fn a_name_that_is_none_and_a_model_that_cannot_be_had_are_told_in_each_interface
         ollama.status == 400 && ollama.json()["error"].as_str().unwrap().contains("cannot be loaded"),
         "{ollama:?}"
     );
-    // It is told in the stream what has begun as one.
+    // A request for a stream gets the error in the stream.
     let streamed = client.ask("Hm?", json!({ "model": "demo-k", "stream": true })).events();
     assert_eq!(streamed.last().unwrap()["error"]["code"], "model_too_large");
     assert_eq!(client.metric_of("demo", "gristmill_model_load_failures_total"), 2.0);

@@ -9,20 +9,21 @@ use std::net::TcpStream;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-/// Slow clients of a test.
+/// Number of slow clients in a test.
 const SLOW: usize = 300;
-/// What `/health` may take beside them: two busy cores take a second for what is there in a millisecond alone.
+/// Maximum time of `/health` under load: two busy cores take a second for what otherwise takes a
+/// millisecond.
 const HEALTHY: Duration = Duration::from_secs(5);
 const STORY: &str = "Tell me a story.";
 
-/// What a slow client does.
+/// Behaviour of a slow client.
 #[derive(Clone, Copy)]
 enum Kind {
     /// Sends a head byte by byte.
     Head,
     /// Sends a body byte by byte.
     Body,
-    /// Asks for far more than it reads.
+    /// Requests far more than it reads.
     Deaf,
 }
 
@@ -37,24 +38,24 @@ impl Kind {
         };
         let stream = TcpStream::connect(client.address).expect("a connection");
         stream.set_nonblocking(true).expect("a socket");
-        // Of what nobody reads some does not fit.
+        // A write to a connection whose peer does not read may be partial.
         let _ = (&stream).write(begin.as_bytes());
         stream
     }
 }
 
-/// Sends a byte to all of them now and then, until it is told to stop.
+/// Sends a byte to all streams at intervals, until `stop` is set.
 fn drip(streams: &[TcpStream], stop: &AtomicBool) {
     while !stop.load(Ordering::Relaxed) {
         for mut stream in streams {
-            // It may be closed by now.
+            // The server may have closed it.
             let _ = stream.write(b"x");
         }
         std::thread::sleep(Duration::from_millis(20));
     }
 }
 
-/// Stops dripping, also where a test fails.
+/// Stops dripping when dropped, also if a test fails.
 struct Stop<'a>(&'a AtomicBool);
 
 impl Drop for Stop<'_> {
@@ -70,7 +71,7 @@ fn is_healthy(client: &Client) {
     assert!(begin.elapsed() < HEALTHY, "{:?}", begin.elapsed());
 }
 
-/// Waits until only whoever asks is connected.
+/// Waits until only the connection of this request is open.
 #[track_caller]
 fn are_gone(client: &Client) {
     let begin = Instant::now();
@@ -94,7 +95,7 @@ fn beside(config: Config, kinds: &[Kind]) {
             is_healthy(client);
             assert_eq!(client.answer(STORY, settings.clone()), alone);
         }
-        // They go on sending, and are closed nevertheless.
+        // They keep sending, and are closed nevertheless.
         are_gone(client);
     });
     for mut stream in &streams {
@@ -121,7 +122,7 @@ fn slow_clients_keep_nobody_from_an_answer() {
 
 #[test]
 fn where_there_is_no_room_the_slow_ones_go() {
-    // Their time is not up for long.
+    // Their timeouts are far away.
     let server = start(Config { connections: 64, queue: 16, ..Config::default() });
     let client = &server.client;
     for kind in [Kind::Head, Kind::Body, Kind::Deaf] {
@@ -132,7 +133,7 @@ fn where_there_is_no_room_the_slow_ones_go() {
     }
 }
 
-/// Reads a streamed answer until some of its text has come.
+/// Reads a streamed answer until some of its text has arrived.
 #[track_caller]
 fn until_told(stream: &mut TcpStream) {
     const TEXT: &str = "\"content\":\"";
@@ -159,7 +160,8 @@ fn who_waits_for_an_answer_is_not_sent_away_for_another() {
         assert!(status.ends_with(b"200"), "{}", String::from_utf8_lossy(&status));
         stream
     };
-    // There is room for two of one address: one is being answered, one waits; who waits for a turn has the only place of the queue.
+    // One address may have two connections: one is being answered and one is queued, which fills
+    // the queue.
     let mut answered = begin(&server);
     until_told(&mut answered);
     let held = [answered, begin(&server)];
@@ -175,7 +177,7 @@ fn who_waits_for_an_answer_is_not_sent_away_for_another() {
 
 #[test]
 fn a_connection_is_kept_for_the_next_request_and_not_for_ever() {
-    // Long enough for a busy machine to come back within it.
+    // Long enough for a busy machine to send the next request in time.
     let server = start(Config { head_time: Duration::from_secs(5), ..quick() });
     let mut stream = server.client.send(b"");
     for _ in 0..3 {
@@ -197,7 +199,7 @@ fn heads_have_bounds() {
     for head in [long, many] {
         let mut stream = server.client.send(head.as_bytes());
         let mut answer = [0; 12];
-        // Whoever is still sending may not come to read the refusal.
+        // A client that is still sending may not get to read the refusal.
         if stream.read_exact(&mut answer).is_ok() {
             assert!(answer.ends_with(b"431"), "{}", String::from_utf8_lossy(&answer));
         }

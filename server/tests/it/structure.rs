@@ -1,4 +1,4 @@
-//! Answers of a form: JSON of a schema, calls of tools.
+//! Constrained decoding: JSON schemas, grammars and tool calls.
 
 use super::client::asking;
 use super::shared;
@@ -41,7 +41,7 @@ fn a_tool_that_must_be_called_is() {
         let calls = choice["message"]["tool_calls"].as_array().unwrap();
         assert_eq!((calls.len(), &calls[0]["type"]), (1, &json!("function")));
         check_call(&calls[0]);
-        // The same in pieces.
+        // The same as a stream.
         let mut streaming = settings;
         streaming["stream"] = true.into();
         let events = shared().ask("What is the weather in Tokyo?", streaming).events();
@@ -72,7 +72,8 @@ fn calls_and_results_are_part_of_a_conversation() {
         { "role": "tool", "tool_call_id": "call_1", "content": "12:00" },
     ], "tools": weather(), "max_tokens": 5 });
     let usage = shared().chat(body.clone()).ok()["usage"].take();
-    // They are told to the model (how, `prompt.rs` tests): a completion of what it is told has as many tokens of prompt.
+    // The prompt describes the tools (`prompt.rs` tests how): a completion with the described text
+    // has as many prompt tokens.
     let mut without = body;
     without["tool_choice"] = "none".into();
     let fewer = shared().chat(without).ok()["usage"].take();
@@ -92,7 +93,7 @@ fn calls_and_results_are_part_of_a_conversation() {
         list.join("\n")
     );
     assert_eq!(fewer["prompt_tokens"], told(""));
-    // The list of tools is told whole.
+    // The whole list of tools is in the prompt.
     assert!(usage["prompt_tokens"].as_u64().unwrap() >= told(&tools), "{usage}");
 }
 
@@ -196,7 +197,7 @@ fn what_is_wrong_with_a_schema_is_said_in_a_line() {
     assert!(message.chars().count() <= 301 && !message.contains('\n') && !message.contains("%json"), "{message}");
 }
 
-/// What becomes of a schema.
+/// Whether the server refuses a schema.
 #[derive(Clone, Copy, PartialEq, Debug)]
 enum Refused {
     Must,
@@ -204,7 +205,7 @@ enum Refused {
     Never,
 }
 
-/// Schemas that were, or could have been, the end of a server, or of its patience.
+/// Schemas that crashed a server or took it too long, or could have.
 fn bombs() -> Vec<(&'static str, Value, Refused)> {
     let many = |n: usize, one: &dyn Fn(usize) -> Value| (0..n).map(one).collect::<Vec<_>>();
     let named = |n: usize, one: &dyn Fn(usize) -> (String, Value)| Value::from_iter((0..n).map(one));
@@ -296,7 +297,7 @@ fn no_schema_takes_long_or_fails() {
         let forced = json!({ "tools": tool, "tool_choice": "required", "max_tokens": 3, "seed": 1 });
         let format = json!({ "type": "json_schema", "json_schema": { "name": "x", "schema": schema } });
         let settings = [json!({ "response_format": format, "max_tokens": 8, "seed": 1 }), forced];
-        // Parameters of tools are objects, and written into the prompt besides.
+        // Parameters of tools are objects, and are also written into the prompt.
         let both = if schema.is_object() && schema.to_string().len() < 1000 { 2 } else { 1 };
         for settings in settings.into_iter().take(both) {
             let begin = Instant::now();
@@ -314,7 +315,8 @@ fn no_schema_takes_long_or_fails() {
     assert_eq!(client.get("/health").ok()["status"], "ok");
 }
 
-/// What Pydantic and FastAPI write: a list of one around a reference beside a default, and alternatives told apart by a constant.
+/// Schemas as Pydantic and FastAPI generate them: an `allOf` of one reference with a default, and
+/// alternatives with a constant as discriminator.
 #[test]
 fn what_pydantic_writes_is_no_bomb() {
     let shape =

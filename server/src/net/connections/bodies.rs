@@ -1,4 +1,4 @@
-//! Bodies that say when they are over: when a request has arrived, and when it was answered.
+//! Body wrappers that report the progress of requests and responses to the connection registry.
 
 use crate::connection_registry::Connection;
 use axum::body::{Body, Bytes, HttpBody};
@@ -7,14 +7,14 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
-/// A body that says that it begins to arrive, and when it has arrived whole, or nobody waits for the rest of it.
+/// Request body that reports when it begins to arrive, and when it has arrived or is dropped.
 pub struct Arriving<B> {
     body: B,
     connection: Arc<Connection>,
 }
 
 impl<B: HttpBody> Arriving<B> {
-    /// The body of a request of that connection, whose head has arrived.
+    /// Wraps the body of a request whose head has arrived.
     pub fn new(body: B, connection: Arc<Connection>) -> Arriving<B> {
         connection.begun();
         if body.is_end_stream() {
@@ -48,14 +48,14 @@ impl<B> Drop for Arriving<B> {
     }
 }
 
-/// A body that says when all of it was told, or nobody wants the rest of it.
+/// Response body that reports when it was sent or is dropped.
 pub struct Leaving {
     body: Body,
     connection: Arc<Connection>,
 }
 
 impl Leaving {
-    /// The body of a response on that connection.
+    /// Wraps the body of a response.
     pub fn new(body: Body, connection: Arc<Connection>) -> Leaving {
         Leaving { body, connection }
     }

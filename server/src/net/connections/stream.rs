@@ -1,4 +1,4 @@
-//! A socket whose client has to read: one that does not is closed.
+//! Socket wrapper that closes the connection of a client that does not read.
 
 use crate::connection_registry::Connection;
 use hyper::rt::{Read, ReadBufCursor, Write};
@@ -9,29 +9,30 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 use tokio::time::{Instant, Sleep};
 
-/// Bytes a second that a client has to read, in the long run, where there is something to read. A telephone's modem was faster. It is seen
-/// to have read when a third of the system's buffer is free ([`super::SEND_BUFFER`]), 43 KiB, which take 21 s at this rate: a `write_time`
-/// below that asks for 43 KiB within it.
+/// Minimum average rate at which a client must read pending data, in bytes per second; telephone
+/// modems were faster. Reading is noticed once a third of the send buffer is free
+/// ([`super::SEND_BUFFER`]): 43 KiB, which take 21 s at this rate. A `write_time` below that
+/// requires 43 KiB within it.
 const MIN_BYTES_PER_SECOND: u64 = 2048;
 
-/// A socket, and how long what is written to it has been waiting for its client.
+/// A socket with a deadline for its client to read what was written.
 pub struct Watched<S> {
     stream: S,
     connection: Arc<Connection>,
-    /// How long nothing may be read.
+    /// Maximum time without reading.
     patience: Duration,
-    /// By when the client must have read on; none while it takes all it is offered.
+    /// Time by which the client must have read more; `None` while every write completes.
     deadline: Option<Instant>,
     timer: Pin<Box<Sleep>>,
 }
 
 impl<S> Watched<S> {
-    /// Closes the connection once its client has not read for that long.
+    /// Wraps a stream, which fails once its client has not read for `patience`.
     pub fn new(stream: S, connection: Arc<Connection>, patience: Duration) -> Watched<S> {
         let timer = Box::pin(tokio::time::sleep(patience));
         Watched { stream, connection, patience, deadline: None, timer }
     }
-    /// Judges a write of `offered` bytes.
+    /// Updates the deadline after a write of `offered` bytes.
     fn judge(
         &mut self,
         context: &mut Context,
@@ -45,7 +46,7 @@ impl<S> Watched<S> {
                 }
             }
             Poll::Ready(Ok(n)) => {
-                // What was read buys time, but no more than there was at first.
+                // Bytes that were read extend the deadline, up to `patience` from now.
                 let bought = Duration::from_millis(n as u64 * 1000 / MIN_BYTES_PER_SECOND);
                 let most = Instant::now() + self.patience;
                 self.deadline = self.deadline.map(|deadline| (deadline + bought).min(most));
