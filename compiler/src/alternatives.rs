@@ -1,12 +1,15 @@
-//! Alternatives: of all the forms of a function's body that rules know, the one whose price is least.
+//! Rewrites a function's body to the cheapest equivalent form by equality saturation.
 //!
-//! A model says what a layer computes, as its description does; that keys may be computed of a cache or queries moved into it, and which is cheaper for how many tokens,
-//! is found here. The body becomes an e-graph ([`import`]), to which rules add what is equal ([`rules`], [`saturate`]), sizes being symbols. An estimate for each term
-//! ([`estimate`]) steers the choice of extracts ([`extract`]); where they differ ([`site`]) the best few, and what was written, are really scheduled and priced
-//! ([`region`]), and that is an ordinary [`Decision`].
+//! A model states what a layer computes. Whether keys are computed from a latent KV cache or the
+//! weight is absorbed into the queries (MLA), and for how many tokens which is cheaper, is found
+//! here. The body becomes an e-graph ([`import`]) with symbolic sizes, to which rules add equal
+//! terms ([`rules`], [`saturate`]). A cost estimate per term ([`estimate`]) steers extraction
+//! ([`extract`]). At each site where the extracts differ ([`site`]), the best few forms and the
+//! written one are scheduled and costed ([`region`]); the choice is an ordinary [`Decision`].
 //!
-//! A weight lies in memory in one way, whatever step reads it, and each step is a function of its own. So a form counts only where weights lie as in the form that is best
-//! for steps of one row, by the estimate: all steps of a model come to the same then.
+//! A weight has one memory layout for all steps, but each step is a function of its own. A form is
+//! therefore a candidate only if it needs the layouts of the form that is estimated best for steps
+//! of one row. All steps of a model then agree.
 
 pub mod estimate;
 pub mod extract;
@@ -39,18 +42,22 @@ use saturate::{Budget, Ended, saturate};
 use site::{Site, sites};
 use std::cell::RefCell;
 
-/// Forms of a site that are scheduled beside the written one: latent attention has four, with keys, values, both or neither contracted with the cache. In a step of a piece and of other rows the one that fits came fourth (experiments, 105).
+/// Candidate forms of a site besides the written one. MLA has four: keys, values, both or neither
+/// absorbed. In a mixed batch the best one came fourth (docs/experiments/105).
 const FORMS: usize = 4;
-/// Extracts of a site that are looked at: several differ in nothing but how they are moved, or lay weights in another way.
+/// Extracts of a site that are examined. Several differ only in movements, or
+/// need other weight layouts.
 const EXTRACTS: usize = 48;
-/// Estimates that differ by less than this part are of forms that differ in how their elements are moved.
+/// Relative difference of estimates below which two forms are taken to differ only in movements.
 const SAME: f64 = 1e-3;
-/// A form that is estimated to take so many times as long as the best is not scheduled: estimates are off by less.
+/// Forms estimated at more than this multiple of the best are not scheduled; estimates
+/// are off by less.
 const OFF: f64 = 4.0;
-/// The part of the written form's price that another must save. Prices of parts do not see what they share with their surroundings.
+/// Fraction of the written form's cost that another must save: costs of parts ignore
+/// fusion with their surroundings.
 const MARGIN: f64 = 0.05;
 
-/// The function in the form that is decided on; none where that is the written one.
+/// Returns the function in the form that is decided on; `None` if that is the written one.
 pub fn choose(function: &Function, target: &Target, decider: &mut Decider) -> Option<Function> {
     if !target.alternatives {
         return None;
@@ -58,7 +65,7 @@ pub fn choose(function: &Function, target: &Target, decider: &mut Decider) -> Op
     decided(function, target, decider, &rules::all(), Budget::USUAL).0?.changed()
 }
 
-/// The same by these rules and within that budget, and what was found.
+/// Like [`choose`], with these rules and this budget; also returns a report.
 pub fn considered(
     function: &Function,
     target: &Target,
@@ -71,7 +78,7 @@ pub fn considered(
     (of.and_then(Considered::changed), report)
 }
 
-/// The function with all its sites decided on, if there is anything to choose.
+/// Decides on all sites of the function; `None` if there is no choice.
 fn decided<'a>(
     function: &'a Function,
     target: &'a Target,
@@ -96,7 +103,9 @@ fn decided<'a>(
     (Some(of), report)
 }
 
-/// Every form of a function that these rules lead to, at most so many, the cheapest by the estimate first: for tests, which evaluate all of them.
+/// Returns up to `most` forms of a function that these rules reach, cheapest by the estimate first.
+///
+/// For tests, which evaluate all of them.
 pub fn every_form(function: &Function, target: &Target, rules: &[Rule], most: usize) -> Vec<Function> {
     let roots: Vec<Id> = function.outputs.iter().map(|o| o.1).collect();
     let mut body = FunctionBody::new(&function.graph, &roots);
@@ -112,44 +121,44 @@ pub fn every_form(function: &Function, target: &Target, rules: &[Rule], most: us
     extracts.iter().filter_map(function_of).collect()
 }
 
-/// A function while its form is decided on.
+/// State of the decisions on a function's form.
 struct Considered<'a> {
     function: &'a Function,
     target: &'a Target,
-    /// The function's graph, with the nodes of forms.
+    /// Graph of the function, extended by the nodes of forms.
     graph: RefCell<Graph>,
     space: Space,
     rebuild: Rebuild,
-    /// The number of the class that each node of the function is in.
+    /// Index of the e-class of each of the function's nodes.
     numbers: Vec<(Id, usize)>,
     roots: Vec<usize>,
     written: Picks,
-    /// The best extract by the estimate, and the best for one row.
+    /// Best extract by the estimate, for typical row counts and for one row.
     best: [Picks; 2],
-    /// Classes that these two and what was written need, and compute alike.
+    /// E-classes that these two and the written extract all need and compute by the same term.
     settled: Vec<bool>,
-    /// What is decided so far.
+    /// Choices decided so far.
     picks: Picks,
-    /// What stands for a node of the function by then.
+    /// Replacement of each of the function's nodes under those choices.
     changes: FxHashMap<Id, Id>,
-    /// How weights lie for one row.
+    /// Weight layouts of the best form for one row.
     layouts: Layouts,
 }
 
-/// How packed slots lie that do not lie as in their file, in the order of the slots.
+/// Layouts of packed slots that are not stored as in their file, sorted by slot.
 type Layouts = Vec<(u32, Layout)>;
 
-/// One way to compute a site.
+/// A candidate form of a site.
 struct Form {
     written: bool,
     picks: Picks,
-    /// The nodes of the site's outputs.
+    /// Nodes of the site's outputs.
     outputs: Vec<Id>,
     estimate: f64,
 }
 
 impl<'a> Considered<'a> {
-    /// None where there is nothing to choose.
+    /// Extracts the best forms; `None` if there is no choice.
     fn new(function: &'a Function, target: &'a Target, body: &FunctionBody, known: &Written) -> Option<Considered<'a>> {
         let terms = &body.terms;
         let of_rows = |rows| Space::new(terms, known, &Estimate::new(terms, known, target, rows));
@@ -187,19 +196,19 @@ impl<'a> Considered<'a> {
         of.layouts = of.layouts(&of.new_nodes(&of.best[1], &outputs)?);
         Some(of)
     }
-    /// Where the extracts differ.
+    /// Sites where the extracts differ.
     fn sites(&self) -> Vec<Site> {
         sites(&self.space, &self.roots, &[&self.written, &self.best[0], &self.best[1]])
     }
-    /// The nodes of classes by an extract.
+    /// Builds the nodes of e-classes in an extract.
     fn nodes(&self, picks: &Picks, classes: &[usize]) -> Option<Vec<Id>> {
         self.rebuild.nodes(&self.space, &mut self.graph.borrow_mut(), picks, classes)
     }
-    /// What stands for each node of the function that is in one of these classes, by an extract.
+    /// Replacements of the function's nodes in these e-classes, in an extract.
     fn new_nodes(&self, picks: &Picks, classes: &[usize]) -> Option<FxHashMap<Id, Id>> {
         Some(self.replaced(classes, &self.nodes(picks, classes)?))
     }
-    /// The same of the nodes of these classes.
+    /// Replacements of the function's nodes in these e-classes by `nodes`.
     fn replaced(&self, classes: &[usize], nodes: &[Id]) -> FxHashMap<Id, Id> {
         let of = |&(id, number): &(Id, usize)| {
             let at = classes.iter().position(|&c| c == number)?;
@@ -207,11 +216,12 @@ impl<'a> Considered<'a> {
         };
         self.numbers.iter().filter_map(of).collect()
     }
-    /// The outputs with such changes. Scalars that depend on what is changed, as lengths that are computed do, are made anew with everything above.
+    /// Outputs after replacements. Scalars that depend on a replaced node, such as computed
+    /// lengths, are rebuilt with all their users.
     fn outputs_with(&self, changes: &FxHashMap<Id, Id>) -> Vec<(u32, Id)> {
         let mut graph = self.graph.borrow_mut();
         let mut map = FxHashMap::default();
-        // Sources first: what stands for a node has scalars that may depend on nodes which are changed too.
+        // Sources first: scalars of a replacement may depend on replaced nodes.
         let mut order: Vec<(Id, Id)> = changes.iter().map(|(&old, &new)| (old, new)).collect();
         order.sort_unstable();
         for (old, new) in order {
@@ -224,7 +234,7 @@ impl<'a> Considered<'a> {
         let outputs = self.outputs_with(changes);
         Function { graph: self.graph.borrow().clone(), outputs, ..self.function.clone() }
     }
-    /// How weights lie with such changes, beside those that are decided on.
+    /// Weight layouts with these replacements and those decided so far.
     fn layouts(&self, changes: &FxHashMap<Id, Id>) -> Layouts {
         let all = self.changes.iter().chain(changes).map(|(&a, &b)| (a, b)).collect();
         let roots: Vec<Id> = self.outputs_with(&all).into_iter().map(|o| o.1).collect();
@@ -233,12 +243,13 @@ impl<'a> Considered<'a> {
         layouts.sort_by_key(|l| l.0);
         layouts
     }
-    /// The extracts of a site, the written one first, then by their estimates; were all looked at; and the estimate of what greedy extraction found.
+    /// Returns the extracts of a site, the written one first, then by estimate; whether all were
+    /// examined; and the estimate of the greedy extract.
     fn extracts(&self, site: &Site) -> (Vec<Extract>, bool, f64) {
         let given = self.space.around(&self.picks, &self.roots, site);
         let held: Vec<Held> =
             given.iter().zip(&self.settled).map(|(&given, &settled)| Held::new(given, settled)).collect();
-        // What is there anyhow costs nothing.
+        // E-classes that are needed outside the site cost nothing.
         let seconds = |picks: &Picks| -> f64 {
             let all = self.space.needed(picks, &site.outputs).unwrap_or_default();
             let of = |&c: &usize| picks[c].filter(|_| !given[c]).map_or(0.0, |p| self.space.choices[c][p].seconds);
@@ -253,8 +264,10 @@ impl<'a> Considered<'a> {
         let all = std::iter::once(written).chain(found.into_iter().map(whole)).collect();
         (all, complete, seconds(&self.best[0]))
     }
-    /// What stands for nodes where a site is as in this extract, and each of those that are decided on `later` as is best for one row: two sites may read one weight.
-    /// The site's outputs are these nodes.
+    /// Replacements if `site` is computed by `picks` and each site of `later` in its best form for
+    /// one row, since two sites may read the same weight.
+    ///
+    /// `nodes` are the site's outputs.
     fn with_later(&self, picks: &Picks, site: &Site, nodes: &[Id], later: &[Site]) -> Option<FxHashMap<Id, Id>> {
         let outputs: Vec<usize> = later.iter().flat_map(|site| &site.outputs).copied().collect();
         if outputs.is_empty() {
@@ -267,12 +280,13 @@ impl<'a> Considered<'a> {
         }
         self.new_nodes(&together, &[&site.outputs[..], &outputs].concat())
     }
-    /// The forms of a site among these extracts: those that differ, and that lay weights as they have to lie.
+    /// Filters the extracts of a site to distinct forms with the required weight layouts.
     fn forms(&self, site: &Site, later: &[Site], extracts: Vec<Extract>) -> Vec<Form> {
         let mut forms: Vec<Form> = Vec::new();
         let mut seen: Vec<Vec<Id>> = Vec::new();
         for (i, Extract { picks, seconds }) in extracts.into_iter().enumerate() {
-            // Of such as differ in how elements are moved, or in which axis comes first, the first stands for all.
+            // The first of several forms that differ only in movements or axis
+            // order represents them all.
             let known = |f: &Form| !f.written && (seconds / f.estimate - 1.0).abs() < SAME;
             if i > 0 && forms.iter().any(known) {
                 continue;
@@ -292,7 +306,8 @@ impl<'a> Considered<'a> {
         }
         forms
     }
-    /// Prices of forms: those that may be the best are scheduled. Which were?
+    /// Costs of forms, and the indices of those that were scheduled. Forms far from the
+    /// best keep their estimate.
     fn costs(&self, forms: &[Form]) -> (Vec<f64>, Vec<usize>) {
         let mut seconds: Vec<f64> = forms.iter().map(|f| f.estimate).collect();
         let least = seconds.iter().copied().fold(f64::INFINITY, f64::min);
@@ -306,7 +321,8 @@ impl<'a> Considered<'a> {
         near.iter().zip(costs).for_each(|(&i, cost)| seconds[i] = cost);
         (seconds, near)
     }
-    /// Where the estimate alone has decided: classes that all extracts compute alike though there are other terms than those that only move elements.
+    /// Reports e-classes decided by the estimate alone: all extracts agree,
+    /// though other terms exist.
     fn aside(&self) -> Vec<Aside> {
         let best = &self.best[0];
         let of = |class: usize| {
@@ -318,7 +334,7 @@ impl<'a> Considered<'a> {
         };
         (0..self.settled.len()).filter(|&class| self.settled[class]).filter_map(of).collect()
     }
-    /// Decides on a site, before those that are decided on later.
+    /// Decides on a site, before the sites of `later`.
     fn decide(&mut self, site: &Site, later: &[Site], decider: &mut Decider) -> Option<SiteReport> {
         let (extracts, complete, greedy) = self.extracts(site);
         let least = extracts.iter().map(|e| e.seconds).fold(f64::INFINITY, f64::min);
@@ -346,12 +362,12 @@ impl<'a> Considered<'a> {
         }
         Some(SiteReport { site: name, options, estimates, chosen, scheduled, complete, greedy, least })
     }
-    /// Nodes whose scalars are those of sites that are decided on: lengths may depend on what was changed.
+    /// Applies earlier decisions to the nodes: lengths may depend on replaced nodes.
     fn as_decided(&self, nodes: &[Id]) -> Vec<Id> {
         let (mut graph, mut earlier) = (self.graph.borrow_mut(), self.changes.clone());
         nodes.iter().map(|&node| graph.substitute(node, &mut earlier)).collect()
     }
-    /// Computes a site by an extract from now on.
+    /// Records the decision for a site.
     fn change(&mut self, picks: &Picks, site: &Site) {
         let (old, new): (Vec<Id>, Vec<Id>) =
             self.new_nodes(picks, &site.outputs).unwrap_or_default().into_iter().unzip();
@@ -359,7 +375,7 @@ impl<'a> Considered<'a> {
         self.changes.extend(old.into_iter().zip(new));
         self.picks.clone_from(picks);
     }
-    /// The function as decided, unless that is as it was written.
+    /// Returns the decided function; `None` if it is as written.
     fn changed(self) -> Option<Function> {
         (!self.changes.is_empty()).then(|| self.function_with(&self.changes))
     }

@@ -1,5 +1,5 @@
-//! Lowers named ops (attention, scan, scatter) to simpler ops and gives each contraction its matmul
-//! variant.
+//! Lowers named ops (attention, scan, scatter) to simpler ops and gives each
+//! contraction its matmul variant.
 
 pub mod attention;
 pub mod bf16;

@@ -1,5 +1,6 @@
-//! An estimate of a term alone: what steers the choice among extracts, before any is scheduled. Costs of terms are added up, each once: so what a schedule would fuse
-//! counts as it were computed apart, but for what is only moved.
+//! Cost estimate of a single term, which steers extraction before anything is scheduled.
+//!
+//! Costs of terms add up, each counted once. Fusion is ignored, except that movements are free.
 
 use super::import::Written;
 use super::term::{Class, ContractionTerm, Source, Term, TermForm};
@@ -12,25 +13,26 @@ use gristmill_uop::{Arg, Id, Op, Scalar};
 use rustc_hash::FxHashMap;
 use std::cell::RefCell;
 
-/// For how many rows a step is estimated.
+/// Row count for which a step is estimated.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum RowCount {
-    /// As many as a kernel is priced for.
+    /// The row count that kernel costs assume.
     Typical,
-    /// As few as there may be: variables that are never 0 count rows and have their least value, others are positions.
+    /// The fewest rows possible. Variables that are never 0 count rows and take their
+    /// minimum; others are positions.
     Fewest,
 }
 
-/// Seconds for a term that only moves elements: what is said in fewer terms is preferred.
+/// Seconds of a term that only moves elements; a tie-breaker for fewer terms.
 const MOVED: f64 = 1e-12;
-/// Bytes of an element that is copied: read and written as f32.
+/// Bytes per copied element: read and written as f32.
 const COPIED: f64 = 8.0;
-/// A launch of an attention, and one that combines its parts.
+/// Kernel launches of an attention: partial results and their combination.
 const ATTENTION_LAUNCHES: f64 = 2.0;
-/// Products of bytes that one instruction of f32 does the work of: `DOT4`.
+/// Byte products that cost as much as one f32 instruction (`DOT4`).
 const OF_A_WORD: f64 = 4.0;
 
-/// Estimates for one target.
+/// Estimates of an e-graph's terms for one target.
 pub struct Estimate<'a> {
     terms: &'a TermGraph,
     written: &'a Written,
@@ -40,7 +42,7 @@ pub struct Estimate<'a> {
 }
 
 impl<'a> Estimate<'a> {
-    /// Of these terms.
+    /// Creates an estimator for these terms and this row count.
     pub fn new(terms: &'a TermGraph, written: &'a Written, target: &'a Target, rows: RowCount) -> Estimate<'a> {
         Estimate { terms, written, target, rows, sizes: RefCell::default() }
     }
@@ -60,7 +62,7 @@ impl<'a> Estimate<'a> {
     fn elements(&self, dims: &[Id]) -> f64 {
         dims.iter().map(|&d| self.size(d)).product()
     }
-    /// Seconds of a term of a class, its children aside.
+    /// Estimated seconds of a term, without its children.
     pub fn seconds(&self, class: Class, term: &Term) -> f64 {
         let m = &self.target.machine;
         match &term.form {
@@ -73,23 +75,23 @@ impl<'a> Estimate<'a> {
                 None => self.elements(&self.terms.facts(term.children[0]).dims) / m.operations,
             },
             TermForm::Node { op: Op::ScatterAdd, .. } => self.scattered(term),
-            // What is joined is copied, as far as nobody knows where its readers look.
+            // A concatenation is copied: whether its readers could read the parts is unknown here.
             TermForm::Node { op: Op::Cat, .. } => COPIED * self.elements(&term.dims) / m.cache_bandwidth,
             TermForm::Node { op, .. } if op.is_movement() => 0.0,
             TermForm::Node { op: Op::Gather | Op::Assign, .. } => 0.0,
-            // A sum of products has its products inside.
+            // The products of a sum are computed inside the sum.
             TermForm::Node { .. } if self.written.products.contains(&class) => 0.0,
             TermForm::Node { .. } => self.elements(&term.dims) / m.operations,
         }
     }
-    /// The contraction that a sum of this class is, said again.
+    /// Contraction form of a reduction in this class.
     fn again(&self, class: Class) -> Option<(&'a ContractionTerm, &'a Term)> {
         self.terms.egraph[class].nodes.iter().find_map(|t| match &t.form {
             TermForm::Contract(c) if self.written.shadows.contains(t) => Some((c, t)),
             _ => None,
         })
     }
-    /// Bytes of an element of a class where it is read.
+    /// Bytes per element of a class where it is stored, and whether it is a packed weight.
     fn bytes(&self, class: Class) -> (f64, bool) {
         let mut at = class;
         while let Some(t) = self.terms.egraph[at].nodes.iter().min_by_key(|t| (t.children.len(), t.op().is_some())) {
@@ -147,12 +149,12 @@ impl<'a> Estimate<'a> {
             Some(Source::Scalar(length)) => self.size(*length),
             _ => self.size(k[0]),
         };
-        // Of rows that lie in pages each has positions of its own, elsewhere all tokens share them.
+        // With pages each row has positions of its own; otherwise all tokens share them.
         let (of_row, kv_heads) = (&k[..k.len() - 2], self.size(k[k.len() - 2]));
         let positions = length.min(self.elements(of_row));
         let sequences = if of_row.len() > 1 { self.size(q[0]) } else { 1.0 };
         let depth = [k, v].iter().map(|rows| self.size(rows[rows.len() - 1])).sum::<f64>();
-        // Rows that several heads or tokens share are multiplied as tiles.
+        // Cache rows that several heads or tokens share are multiplied by MMA.
         let shared = self.size(q[0]) / sequences * self.size(q[1]) / kv_heads;
         let term_of = |f: &Fragment| m.term_of(f);
         let weight = m.fragment(Scalar::F16).filter(|_| shared >= 8.0).map_or(2.0, term_of);

@@ -1,4 +1,5 @@
-//! A function's body as terms: each node as it is, and beside it what it is as a view or as a contraction, so that rules find it.
+//! Imports a function's body into an e-graph. A node is also added as a view or a contraction where
+//! it is one, so that rules match it.
 
 use super::term::{Class, Known, Map, Source, Term, TermForm, View};
 use super::terms::{ProductSum, TermFactor, TermGraph};
@@ -8,32 +9,32 @@ use rustc_hash::{FxHashMap, FxHashSet};
 use smallvec::SmallVec;
 use std::cell::RefCell;
 
-/// A body as terms, before any rule.
+/// A function's body as an e-graph, before saturation.
 pub struct FunctionBody {
-    /// The classes.
+    /// E-graph of the function's tensors.
     pub terms: TermGraph,
-    /// The class of each node that is a tensor.
+    /// E-class of each tensor node.
     pub classes: FxHashMap<Id, Class>,
-    /// The terms that nodes are, in the order of the nodes: how the function was written.
+    /// Terms of the function's nodes in order: the written form.
     written: Vec<(Class, Term)>,
-    /// Views and contractions that say again what is written.
+    /// Views and contractions that duplicate written terms.
     shadows: Vec<Term>,
-    /// Products that are written for the sake of a sum.
+    /// Products that occur as operands of a sum.
     products: Vec<Class>,
 }
 
-/// The same once rules have run, by the classes of then.
+/// The written form after saturation, by canonical e-class.
 pub struct Written {
-    /// How each class was written.
+    /// Written term of each class.
     pub term: FxHashMap<Class, Term>,
-    /// Terms that are no alternative: they are written too, say again what is written, or are known to be worse than another.
+    /// Terms that are no candidates: they duplicate a written term, or a rule has a better one.
     pub shadows: FxHashSet<Term>,
-    /// Classes of products that a sum is written with.
+    /// Classes of products that occur as operands of a written sum.
     pub products: FxHashSet<Class>,
 }
 
 impl FunctionBody {
-    /// What `roots` are computed from.
+    /// Imports the nodes that `roots` are computed from.
     pub fn new(graph: &Graph, roots: &[Id]) -> FunctionBody {
         let order = graph.toposort(roots);
         let weights = order.iter().copied().filter(|&n| graph[n].op == Op::Decode).collect();
@@ -42,7 +43,7 @@ impl FunctionBody {
         let mut body =
             FunctionBody { terms, classes: FxHashMap::default(), written: vec![], shadows: vec![], products: vec![] };
         for id in order {
-            // Weights are read through their values alone.
+            // Packed weights are accessible only through their decoded values.
             if !graph.dims(id).is_empty() && !matches!(graph[id].arg, Arg::Packed(..)) {
                 body.node(id);
             }
@@ -55,7 +56,7 @@ impl FunctionBody {
         }
         body
     }
-    /// One node; those that it is made of are there.
+    /// Adds one node; its sources have been added.
     fn node(&mut self, id: Id) {
         let node = self.terms.graph[id].clone();
         let (dtype, dims) = (node.dtype, self.terms.graph.shape(id));
@@ -93,7 +94,7 @@ impl FunctionBody {
         let view = View::from_node(&mut self.terms.graph, node, &old, dims)?;
         Some(self.terms.view(child, &view, dims))
     }
-    /// The contraction that a sum of a product over `axes` is.
+    /// The contraction form of a sum of a product over `axes`.
     fn sum(&mut self, product: Id, axes: &[u8]) -> Option<Class> {
         let node = &self.terms.graph[product];
         let (op, src) = (node.op, node.src.clone());
@@ -109,7 +110,7 @@ impl FunctionBody {
         self.products.push(self.classes[&product]);
         Some(class)
     }
-    /// How classes were written, by what they are now.
+    /// The written form in terms of canonical e-classes.
     pub fn written(&self) -> Written {
         let egraph = &self.terms.egraph;
         let now = |t: &Term| {

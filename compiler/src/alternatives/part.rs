@@ -1,5 +1,6 @@
-//! A part of a function, with nothing of where it is from: nodes and slots are numbered as its outputs need them. So the attention of a layer with experts is that of one
-//! without, and equal parts, of which a process schedules one, are scheduled alike.
+//! A part of a function, independent of its context. Nodes and slots are renumbered as its
+//! outputs need them, so equal parts of different layers compare equal, and each is
+//! scheduled once per process.
 
 use gristmill_uop::function::{Function, Slot};
 use gristmill_uop::target::Target;
@@ -8,21 +9,22 @@ use rustc_hash::FxHashMap;
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
-/// Prices that are kept, of all targets: a process that plans more than that begins anew. A model has some ten parts a target.
+/// Cached costs over all targets, after which the cache is cleared. A model has about
+/// ten parts per target.
 const KEPT: usize = 4096;
 
-/// The part.
+/// A renumbered part of a function.
 #[derive(Clone, PartialEq, Eq, Hash)]
 pub struct Subfunction {
-    /// Sources before their users, each a number in this list.
+    /// Nodes, sources before users; sources are indices into this list.
     nodes: Vec<Node>,
     slots: Vec<Slot>,
-    /// Slot and node.
+    /// Slot and node index of each output.
     outputs: Vec<(u32, u32)>,
 }
 
 impl Subfunction {
-    /// What these outputs, of a function with such slots, are computed by.
+    /// Extracts the computation of these outputs from a function with these slots.
     pub fn new(g: &Graph, slots: &[Slot], outputs: &[(u32, Id)]) -> Subfunction {
         let roots: Vec<Id> = outputs.iter().map(|o| o.1).collect();
         let mut number: FxHashMap<Id, u32> = FxHashMap::default();
@@ -41,7 +43,7 @@ impl Subfunction {
         let outputs = outputs.iter().map(|&(slot, id)| (own.number(slot), number[&id])).collect();
         Subfunction { nodes, slots: own.own, outputs }
     }
-    /// It as a function.
+    /// Converts the part to a function.
     pub fn function(&self) -> Function {
         let mut graph = Graph::new();
         let mut ids: Vec<Id> = Vec::new();
@@ -55,7 +57,7 @@ impl Subfunction {
     }
 }
 
-/// Slots as they are met.
+/// Slots, renumbered in order of first use.
 struct Slots<'a> {
     of: &'a [Slot],
     own: Vec<Slot>,
@@ -71,20 +73,20 @@ impl Slots<'_> {
     }
 }
 
-/// What is known of a target's parts: a price that is there, or under way.
+/// Costs of a target's parts, finished or being computed.
 type Known = (Target, FxHashMap<Subfunction, Arc<OnceLock<f64>>>);
 
 static KNOWN: Mutex<Vec<Known>> = Mutex::new(Vec::new());
 
-/// The price of a part on a target, by `schedule` where nobody has asked for it yet; who asks meanwhile waits.
+/// Returns the cost of a part, computed by `schedule` on first use. Concurrent callers wait for it.
 pub fn cost(part: &Subfunction, target: &Target, schedule: impl FnOnce(&Subfunction, &Target) -> f64) -> f64 {
-    // What a tuner found is about functions.
+    // Stored tuning plans refer to whole functions, so they are dropped here.
     let target = Target { plans: BTreeMap::new(), ..target.clone() };
     let cost = place(part.clone(), &target);
     *cost.get_or_init(|| schedule(part, &target))
 }
 
-/// Where that price is kept.
+/// Cache entry of the cost.
 fn place(part: Subfunction, target: &Target) -> Arc<OnceLock<f64>> {
     let mut known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
     if known.iter().map(|k| k.1.len()).sum::<usize>() >= KEPT {

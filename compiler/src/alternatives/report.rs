@@ -1,4 +1,4 @@
-//! What was found, for people.
+//! Human-readable report of the forms found.
 
 use super::saturate::Ended;
 use super::term::{Term, TermForm};
@@ -7,52 +7,52 @@ use crate::decision::Alternative;
 use gristmill_uop::{Graph, Id, Op};
 use std::fmt;
 
-/// A site, and its forms.
+/// Report of a site and its forms.
 #[derive(Clone, Debug)]
 pub struct SiteReport {
-    /// Where: the function, and what is computed.
+    /// Function name and output dims.
     pub site: String,
-    /// The forms, with the prices that were decided by.
+    /// Forms, with the costs that the decision used.
     pub options: Vec<Alternative>,
-    /// What each was estimated to take, in seconds.
+    /// Estimated seconds of each form.
     pub estimates: Vec<f64>,
-    /// What was chosen.
+    /// Index of the chosen form.
     pub chosen: usize,
-    /// The forms that were scheduled.
+    /// Indices of the scheduled forms.
     pub scheduled: Vec<usize>,
-    /// Were all extracts looked at?
+    /// Whether all extracts were examined.
     pub complete: bool,
-    /// Seconds of what greedy extraction with single changes found, by the estimate.
+    /// Estimated seconds of the greedy extract after local search.
     pub greedy: f64,
-    /// Seconds of the best extract, by the estimate, however it lays weights.
+    /// Estimated seconds of the best extract, whatever its weight layouts.
     pub least: f64,
 }
 
-/// A class whose other terms no extract has that is scheduled.
+/// An e-class decided by the estimate alone.
 #[derive(Clone, Debug)]
 pub struct Aside {
-    /// What is computed.
+    /// Dims of the class.
     pub dims: String,
-    /// By which term.
+    /// Name of the chosen term.
     pub chosen: &'static str,
-    /// The best of the others.
+    /// Name of the best other term.
     pub other: &'static str,
-    /// How many seconds longer the function takes with that, by the estimate.
+    /// Estimated seconds that the function would take longer with the other term.
     pub more: f64,
 }
 
-/// What the e-graph of a function came to.
+/// Report of a function's saturation and extraction.
 #[derive(Clone, Debug)]
 pub struct Report {
-    /// Classes.
+    /// Number of e-classes.
     pub classes: usize,
-    /// Terms.
+    /// Number of terms (e-nodes).
     pub terms: usize,
-    /// How saturation ended.
+    /// Reason that saturation ended.
     pub ended: Ended,
-    /// Where forms differ.
+    /// Decided sites, in order.
     pub sites: Vec<SiteReport>,
-    /// Where the estimate alone has decided.
+    /// Classes decided by the estimate alone.
     pub aside: Vec<Aside>,
 }
 
@@ -93,7 +93,7 @@ impl fmt::Display for Report {
     }
 }
 
-/// What a term does, in a word.
+/// Short name of a term's operation.
 pub(super) fn name(term: &Term) -> &'static str {
     match &term.form {
         TermForm::Leaf(_) => "Input",
@@ -103,7 +103,7 @@ pub(super) fn name(term: &Term) -> &'static str {
     }
 }
 
-/// A form in a line: its sums and attentions from the last on, with their dims.
+/// Describes a form in one line: its sums and attentions with their dims, last first.
 pub(super) fn form(g: &Graph, outputs: &[Id]) -> String {
     let mut names: Vec<String> = Vec::new();
     for id in g.toposort(outputs).into_iter().rev() {
@@ -126,5 +126,5 @@ pub(super) fn form(g: &Graph, outputs: &[Id]) -> String {
     names.join(", ")
 }
 
-/// Names in a form's line.
+/// Limit on the names in that line.
 const MOST: usize = 6;

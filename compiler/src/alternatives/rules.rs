@@ -1,8 +1,11 @@
-//! Rules of tensors, by topic. Each is one line of a table: its name is its mathematics, its guard is in the code.
+//! Rewrite rules on tensors, by topic. A rule is one line of a table: its name states the identity,
+//! its code the guard.
 //!
-//! A rule says that a class of terms has another term, whatever it costs: what is cheaper is nobody's business here. It holds for every value, or where
-//! its name says so for finite ones, but for the rounding of sums, and of queries that are rounded where they meet a cache (`attention.rs`). Shapes are checked wherever classes are joined. Each rule has a case under its name
-//! in `tensor/tests/passes/alternatives`, where every form that it leads to is evaluated on random values.
+//! A rule adds an equal term to an e-class; cost plays no part. It holds for all values (for
+//! finite ones if its name says so), up to rounding of sums and of queries that are multiplied
+//! with an f16 cache (`attention.rs`). Shapes are checked whenever classes are merged. Each rule
+//! has a test of its name in `tensor/tests/passes/alternatives`, which evaluates every form that
+//! it reaches on random values.
 
 mod attention;
 mod contraction;
@@ -12,7 +15,7 @@ mod scatter;
 
 pub use rule::Rule;
 
-/// Every rule.
+/// Returns the rules of all topics.
 pub fn all() -> Vec<Rule> {
     [contraction::RULES, movement::RULES, attention::RULES, scatter::RULES].concat()
 }

@@ -1,4 +1,4 @@
-//! The e-graph of one function's body, with the builders that rules write their right sides with.
+//! The e-graph of a function's body, and builders for the right sides of rules.
 
 use super::term::{Class, ContractionTerm, Facts, Known, Map, Shaped, Source, Term, TermForm, View};
 use gristmill_uop::dtype::DType;
@@ -7,80 +7,80 @@ use gristmill_uop::{Arg, Graph, Id, Op, Scalar};
 use smallvec::SmallVec;
 use std::cell::RefCell;
 
-/// Views through which the source of a view is looked for: more are no function's.
+/// Limit on nested views when the source of a view is looked up.
 const DEEPEST: usize = 8;
 
-/// Classes of equal terms, over scalars of a graph.
+/// An e-graph of terms, over the scalars of a graph.
 pub struct TermGraph {
-    /// The function's graph: dims and other scalars.
+    /// Graph of the function, with dims and other scalars.
     pub graph: Graph,
-    /// The classes.
+    /// E-classes of terms.
     pub egraph: egg::EGraph<Term, Known>,
-    /// Terms to which a rule knows a better one.
+    /// Terms for which a rule found a better one.
     pub worse: Vec<Term>,
-    /// Classes that were looked at, since somebody began to ask.
+    /// Classes read since the list was last cleared.
     pub read: RefCell<Vec<Class>>,
 }
 
-/// A factor of a sum of products: a class, and the index that each of its axes walks along.
+/// A factor of a sum of products: a class and the index of each of its axes.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct TermFactor {
-    /// Of what.
+    /// E-class of the factor.
     pub class: Class,
-    /// An index for each axis; none for those of length 1.
+    /// Index of each axis; `None` for those of length 1.
     pub map: Map,
 }
 
 impl TermFactor {
-    /// Does it depend on that index?
+    /// Returns whether the factor depends on that index.
     pub fn has(&self, index: u8) -> bool {
         self.map.contains(&Some(index))
     }
 }
 
-/// A sum of products as rules write it: indices are numbered in any way.
+/// A sum of products as rules write it, with indices numbered arbitrarily.
 pub struct ProductSum {
-    /// The factors.
+    /// The two factors, in either order.
     pub factors: [TermFactor; 2],
-    /// The index of each axis of the result.
+    /// Index of each result axis.
     pub out: Map,
-    /// The length of each index, by its number.
+    /// Length of each index.
     pub sizes: Dims,
 }
 
 impl ProductSum {
-    /// A contraction with its children.
+    /// Combines a contraction and its children.
     pub fn from_contraction(contraction: &ContractionTerm, children: &[Class]) -> ProductSum {
         let factor = |i: usize| TermFactor { class: children[i], map: contraction.operands[i].clone() };
         ProductSum { factors: [factor(0), factor(1)], out: contraction.out.clone(), sizes: contraction.sizes.clone() }
     }
-    /// Is that index summed?
+    /// Returns whether that index is summed.
     pub fn sums(&self, index: u8) -> bool {
         !self.out.contains(&Some(index))
     }
 }
 
 impl TermGraph {
-    /// What is known of a class.
+    /// Returns the analysis facts of a class.
     pub fn facts(&self, class: Class) -> &Facts {
         self.read.borrow_mut().push(class);
         &self.egraph[class].data
     }
-    /// Its dims.
+    /// Returns the dims of a class.
     pub fn dims(&self, class: Class) -> Dims {
         self.facts(class).dims.clone()
     }
-    /// Its terms.
+    /// Returns the terms of a class.
     pub fn terms(&self, class: Class) -> Vec<Term> {
         self.read.borrow_mut().push(class);
         self.egraph[class].nodes.clone()
     }
-    /// Its terms that are this op.
+    /// Returns the terms of a class with this op.
     pub fn of_op(&self, class: Class, op: Op) -> Vec<Term> {
         self.read.borrow_mut().push(class);
         self.egraph[class].nodes.iter().filter(|t| t.op() == Some(op)).cloned().collect()
     }
-    /// Its contractions, with their children.
+    /// Returns the contractions of a class with their children.
     pub fn sums(&self, class: Class) -> Vec<ProductSum> {
         let sum = |t: &Term| match &t.form {
             TermForm::Contract(c) => Some(ProductSum::from_contraction(c, &t.children)),
@@ -89,26 +89,26 @@ impl TermGraph {
         self.read.borrow_mut().push(class);
         self.egraph[class].nodes.iter().filter_map(sum).collect()
     }
-    /// Is that the length 1?
+    /// Returns whether the length is 1.
     pub fn is_one(&self, dim: Id) -> bool {
         self.graph.int_value(dim) == Some(1)
     }
-    /// A term's class.
+    /// Adds a term and returns its class.
     pub fn add(&mut self, form: TermForm, dtype: DType, dims: Dims, children: &[Class]) -> Class {
         self.egraph.add(Term { form, dtype, dims, children: SmallVec::from_slice(children) })
     }
-    /// An op of these children and scalars, in this order: children first, then scalars.
+    /// Adds an op of children and scalars; the children come first among its sources.
     pub fn node(&mut self, op: Op, arg: Arg, of: Shaped, children: &[Class], scalars: &[Id]) -> Class {
         let scalars = scalars.iter().map(|&s| Source::Scalar(s));
         let sources = children.iter().map(|_| Source::Child).chain(scalars).collect();
         self.add(TermForm::Node { op, arg, sources }, of.dtype, of.dims, children)
     }
-    /// `child` as that type.
+    /// Casts `child` to a scalar type.
     pub fn cast(&mut self, child: Class, to: Scalar) -> Class {
         let dims = self.dims(child);
         self.node(Op::Cast, Arg::None, Shaped::new(to.one(), dims), &[child], &[])
     }
-    /// Joined along an axis.
+    /// Concatenates parts along an axis.
     pub fn cat(&mut self, parts: &[Class], axis: usize) -> Class {
         if let [one] = parts {
             return *one;
@@ -122,7 +122,7 @@ impl TermGraph {
         dims[axis] = total;
         self.node(Op::Cat, Arg::Axes([axis as u8].into_iter().collect()), Shaped::new(dtype, dims), parts, &[total])
     }
-    /// What a class is a view of, and which: itself, if it is none.
+    /// Returns the source of a class and the view of it; the class itself if it is no view.
     pub fn source(&mut self, class: Class) -> (Class, View) {
         let mut at = self.egraph.find(class);
         let dims = self.dims(at);
@@ -139,7 +139,7 @@ impl TermGraph {
         }
         (at, view)
     }
-    /// A view of a class.
+    /// Adds a view of a class, composed with the class's own view.
     pub fn view(&mut self, class: Class, view: &View, dims: &[Id]) -> Class {
         let (source, inner) = self.source(class);
         let view = view.of_view(&mut self.graph, &inner);
@@ -149,7 +149,8 @@ impl TermGraph {
         }
         self.add(TermForm::View(view), dtype, Dims::from_slice(dims), &[source])
     }
-    /// The axes of a class in the order in which `to` has the indices that `from` has, others repeated to the lengths of `sizes`.
+    /// Rearranges the axes of a class from indices `from` to `to`; missing indices are repeated to
+    /// their length in `sizes`.
     pub fn arranged(&mut self, class: Class, from: &Map, to: &Map, sizes: &[Id]) -> Class {
         let one = self.graph.int(1);
         let dims: Dims = to.iter().map(|i| i.map_or(one, |i| sizes[i as usize])).collect();
@@ -159,7 +160,7 @@ impl TermGraph {
         let view = View { axes: to.iter().map(axis).collect(), ..whole };
         self.view(class, &view, &dims)
     }
-    /// A factor without the view that its class is of something: its window alone, whose axes are that's.
+    /// Replaces a factor's view by its window, with the axes of the source.
     fn simplest(&mut self, factor: &TermFactor) -> TermFactor {
         let (source, view) = self.source(factor.class);
         let (window, dims) = view.window(&self.graph);
@@ -172,7 +173,7 @@ impl TermGraph {
         }
         TermFactor { class, map }
     }
-    /// A sum of products; nothing if it sums over an index that no factor has.
+    /// Adds a sum of products; `None` if no factor has one of its summed indices.
     pub fn contract(&mut self, sum: &ProductSum) -> Option<Class> {
         let long = |t: &TermGraph, map: &Map| -> Map {
             map.iter().map(|i| i.filter(|&i| !t.is_one(sum.sizes[i as usize]))).collect()
@@ -190,7 +191,7 @@ impl TermGraph {
         if summed.clone().any(|i| !known(i)) {
             return None;
         }
-        // What no factor depends on is repeated.
+        // Indices that no factor has are repeated.
         let inner: Map = out.iter().map(|i| i.filter(|&i| known(i))).collect();
         let mut order: SmallVec<[u8; 6]> = SmallVec::new();
         for i in inner.iter().chain(factors.iter().flat_map(|f| &f.map)).flatten() {
@@ -213,7 +214,7 @@ impl TermGraph {
 }
 
 impl TermGraph {
-    /// The same op of other children, with other dims.
+    /// The same op with other children and dims.
     pub fn like(&mut self, term: &Term, children: &[Class], dims: Dims) -> Class {
         self.add(term.form.clone(), term.dtype, dims, children)
     }

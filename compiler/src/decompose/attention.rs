@@ -44,8 +44,8 @@ pub use plan::chunk_positions;
 use plan::{AttentionPlan, COLUMNS, Divided, buffered, chunk_of};
 use rustc_hash::FxHashMap;
 
-/// Replaces every `ATTENTION` and `PAGED_ATTENTION` below `roots` by ops of the plan decided for
-/// it.
+/// Replaces every `ATTENTION` and `PAGED_ATTENTION` below `roots` by ops of the
+/// plan decided for it.
 ///
 /// Workgroup shapes of the new nodes go to `hints`.
 pub fn expand(
@@ -103,7 +103,7 @@ fn of_every_head(g: &mut Graph, x: Id, heads: Id) -> Id {
 
 /// Returns the keys, materialised in f16 where each query head has computed keys of its own.
 ///
-/// This applies to long prefills on machines with f16 fragments whose queries are rounded to f16:
+/// This applies to long prefills on machines with f16 fragments if the queries are rounded to f16:
 /// the keys are then rounded once for all workgroups. Otherwise returns the keys unchanged.
 fn rounded_keys(g: &mut Graph, src: &[Id], target: &Target, hints: &mut FxHashMap<Id, Hint>) -> Id {
     let (q, k) = (src[0], src[1]);
@@ -160,12 +160,12 @@ fn decided(g: &Graph, src: &[Id], target: &Target, site: String, decider: &mut D
     all.swap_remove(decider.choose(decision)).plan
 }
 
-/// Returns the f32 values of partial results per token and chunk, summed over a function's
-/// attentions.
+/// Returns the f32 values of partial results per token and chunk, summed over
+/// a function's attentions.
 ///
 /// A head of an attention contributes its value depth, a maximum and a sum. Attentions of fewer
-/// tokens count in proportion to the largest token count. 0 if every attention was decided to be an
-/// online loop.
+/// tokens count in proportion to the largest token count. 0 if every attention was decided to
+/// be an online loop.
 pub fn partial(function: &Function, decisions: &[Decision]) -> usize {
     let mut plans = decisions.iter().filter(|d| d.kind == "attention").map(|d| &d.options[d.chosen].plan);
     if plans.all(|plan| plan.parse().is_ok_and(|plan: AttentionPlan| plan.online)) {

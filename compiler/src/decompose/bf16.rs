@@ -13,13 +13,12 @@ use super::operands::{Operands, Suits, gathered, moved, repeats};
 use gristmill_uop::target::Target;
 use gristmill_uop::{Arg, Graph, Id, Op, ReduceOp, Scalar};
 
-/// Fewest tokens, in a step of variable size, for dequantising a weight to bf16. 16 rows × 32 terms
-/// take 27 ns to dequantise, their products with 16 tokens 8 ns, integer products 45 ns (Xeon,
-/// Q4_0), so it pays from about 16 tokens; a step may run with fewer than its maximum. 128 is not
-/// tuned.
+/// Fewest tokens, in a step of variable size, for bf16 tiles. 16 rows × 32 terms: 27 ns to
+/// dequantise, 8 ns for products with 16 tokens, 45 ns in integers (Xeon, Q4_0). It pays from about
+/// 16 tokens, but a step may have fewer than its maximum. 128 is not tuned.
 const LEAST: i64 = 128;
-/// The same for a fixed token count, such as tiles of one expert: two tiles of 16. Not measured
-/// against 16.
+/// The same for a fixed token count, such as tiles of one expert: two tiles of 16.
+/// Not measured against 16.
 const LEAST_FIXED: i64 = 32;
 
 /// A contraction on bf16 tiles, and the nodes it materialises.
@@ -41,8 +40,8 @@ pub fn is_stored(g: &mut Graph, w: Id) -> bool {
     narrow(value) && g[g[value].src[0]].op == Op::Load
 }
 
-/// Returns how bf16 tiles suit a contraction whose weight is dequantised in units of `unit`
-/// elements.
+/// Returns how bf16 tiles suit a contraction with a weight that is dequantised in
+/// units of `unit` elements.
 pub fn suits(g: &Graph, of: Operands, unit: i64, target: &Target) -> Suits {
     let Some(tile) = target.machine.tile_fragment().filter(|tile| tile.operand == Scalar::BF16) else {
         return Suits::Not;

@@ -26,7 +26,7 @@ const LEAST: i64 = 32;
 
 /// A contraction by cooperative matrices.
 pub struct Staged {
-    /// The sum, whose outer reduction axis is the shared K loop, and its materialised nodes.
+    /// The sum, with the shared K loop as its outer reduction axis, and its materialised nodes.
     pub product: Bf16Product,
     /// The weight in f16, which is staged.
     pub half: Id,

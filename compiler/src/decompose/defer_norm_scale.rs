@@ -2,7 +2,7 @@
 //! sum: the decision `factor`.
 //!
 //! A norm multiplies a row of activations by one number, which is a reduction over the whole row.
-//! After the rewrite the product with a weight waits only for the row's quantised values, whose
+//! After the rewrite the product with a weight waits only for the row's quantised values; their
 //! scales are per group. The norm's reduction runs in a parallel kernel of the same launch
 //! (`Hint::beside`), and its result scales the sums where they are read. If the rest of the row
 //! depends on the same number, as it does after a gate, nothing is gained and nothing is moved.

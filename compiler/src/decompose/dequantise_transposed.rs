@@ -22,7 +22,7 @@ use rustc_hash::FxHashSet;
 /// the time of writing 4 MB.
 const LEAST: i64 = 128;
 
-/// A contraction whose weight is to be dequantised in transposed order.
+/// A contraction with a weight to be dequantised in transposed order.
 pub struct DequantiseTransposed {
     /// The weight and its activations.
     pub of: Operands,
@@ -64,7 +64,7 @@ impl DequantiseTransposed {
         let fits = whole && f16_split::are_halves(g, x) && shared.product::<i64>() >= LEAST;
         fits.then_some(DequantiseTransposed { of: Operands { weight, x, base: x }, turned })
     }
-    /// Matches a contraction whose weight's slot has a repacked layout according to `lies`.
+    /// Matches a contraction if `lies` says that its weight's slot has a repacked layout.
     ///
     /// Such weights are those that [`copied`] returns.
     pub fn of_copy(g: &Graph, id: Id, lies: impl Fn(u32) -> bool, target: &Target) -> Option<DequantiseTransposed> {
@@ -88,7 +88,7 @@ impl DequantiseTransposed {
 ///
 /// True for a small attention, or if all attentions are paged. In a mixed batch the prefill chunk
 /// decides. Without a loop over staged rows 512 tokens lost 4 % with such keys
-/// (docs/experiments/102); with it they gain (105).
+/// (docs/experiments/102); with it they gain (docs/experiments/105).
 fn has_few_tokens(g: &Graph, order: &[Id], target: &Target) -> bool {
     let tokens = |op: Op| order.iter().filter(move |&&id| g[id].op == op).map(|&id| g.max_of(g.dims(g[id].src[0])[0]));
     match tokens(Op::Attention).min() {

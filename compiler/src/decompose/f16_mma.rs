@@ -1,6 +1,6 @@
 //! Contractions of a packed weight with several tokens by f16 MMA fragments of a warp. Activations
 //! are rounded to f16, the weight is dequantised to f16 in registers, and products accumulate in
-//! f32. Formats whose scales are arbitrary powers of two use bf16 instead.
+//! f32. Formats with arbitrary power-of-two scales use bf16 instead.
 //!
 //! Scales are applied to the weight's elements, so no work remains per group of terms, as in
 //! integer products. Since no sum ends with a group, each lane of a row may have a group of its
@@ -206,8 +206,8 @@ pub(super) fn shifted(g: &mut Graph, x: Id, w: Id) -> (Id, Id) {
 /// Returns the memory position of element `k` of row `row` of `rows`.
 ///
 /// Elements that a warp loads at once are contiguous: 512 bytes for eight adjacent rows. In each
-/// four terms, whose codes are the bytes of a word, terms two apart are adjacent. For warpgroup MMA
-/// 16 bytes hold the terms that the four lanes multiply at once.
+/// four terms (the bytes of a word), terms two apart are adjacent. For warpgroup MMA 16 bytes hold
+/// the terms that the four lanes multiply at once.
 pub fn place(g: &mut Graph, order: Order, rows: i64, row: Id, k: Id) -> Id {
     let step = order.step;
     let loads = step / LANES / WIDE;

@@ -28,13 +28,13 @@ use gristmill_uop::{Arg, Graph, Id, Op, ReduceOp, Scalar, Sources};
 use rustc_hash::FxHashMap;
 use std::sync::Arc;
 
-/// An integer contraction.
+/// A contraction by integer dot products.
 #[derive(Clone, Debug)]
 pub struct Dot {
-    /// Quantised activations, i8.
+    /// Quantised activations of type i8.
     pub q: Id,
-    /// Their group sums and the zero point multiplied into them; `None` if the other operand has no
-    /// zero point in its sums.
+    /// Group sums of `q` and the factor multiplied into them: the weight's zero point, or 1 if it
+    /// varies. `None` if the other operand has no zero point.
     pub s: Option<(Id, i64)>,
     /// Elements of a block, of a unit (codes that share vectors) and of a group (elements
     /// that share every scale).
@@ -243,7 +243,7 @@ struct Derivation<'f, 'a, 'd> {
     forms: &'f mut MatmulVariants<'a, 'd>,
     derived: Derived,
     known: Known,
-    /// Nodes to materialise.
+    /// Nodes that are to be materialised.
     buffers: Vec<Id>,
 }
 

@@ -16,11 +16,11 @@ pub struct Operands {
 /// How a matmul variant suits a contraction.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Suits {
-    /// Cannot compute it.
+    /// Cannot compute the contraction.
     Not,
-    /// Can compute it, but measurements favour another variant.
+    /// Can compute the contraction, but measurements favour another variant.
     Legal,
-    /// Can compute it, and measurements favour it.
+    /// Can compute the contraction, and measurements favour it.
     Preferred,
 }
 

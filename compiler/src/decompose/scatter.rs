@@ -184,9 +184,9 @@ pub struct Sizes {
     pub rows: f64,
     /// Number of rows that are added.
     pub added: f64,
-    /// Elements per row.
+    /// Number of elements per row.
     pub width: f64,
-    /// Element type.
+    /// Type of the elements.
     pub scalar: Scalar,
     /// Whether it is in place, without a copy of the base.
     pub own: bool,

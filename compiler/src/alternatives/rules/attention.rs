@@ -1,10 +1,12 @@
-//! Attention over what is computed of a cache.
+//! Rules for attention whose keys or values are computed from a cache (MLA weight absorption).
 //!
-//! Scores are sums of products too, and so are the sums of values that weights multiply: what is contracted with the rows of a cache, on one side of such a sum, may be
-//! contracted with the other side instead. Queries that were rounded where they meet a cache of halves (`f32(f16(q))`) are rounded where they meet it then:
-//! behind the contraction and not before. Either is off by as much as the cache's rows were rounded by.
+//! Scores and weighted values are sums of products, so a weight contracted with the cache rows on
+//! one side may instead be contracted with the other side. If queries are rounded where they meet
+//! an f16 cache (`f32(f16(q))`), the rounding moves after the contraction. The error of either is
+//! that of rounding the cache rows.
 //!
-//! Positions are one axis of keys and values, or two of those that lie in pages (`PAGED_ATTENTION`); heads and what a head has come after them.
+//! Positions are one axis of keys and values, or two with pages (`PAGED_ATTENTION`); the axes of
+//! heads and of a head's elements follow.
 
 use super::rule::rules;
 use crate::alternatives::term::{Class, Map, Term, View};
@@ -19,7 +21,7 @@ rules! {
     better "attention over the first rows -> over all, as far as it reads" first_rows;
 }
 
-/// Queries, keys, values of an attention whose heads have keys of their own.
+/// Queries, keys and values of an attention in which each query head has its own keys.
 fn of_heads(t: &TermGraph, term: &Term) -> Option<[Class; 3]> {
     let (Some(Op::Attention | Op::PagedAttention), &[q, k, v, ..]) = (term.op(), &term.children[..]) else {
         return None;
@@ -27,17 +29,17 @@ fn of_heads(t: &TermGraph, term: &Term) -> Option<[Class; 3]> {
     (t.dims(q)[1] == t.dims(k)[heads_of(t, k)]).then_some([q, k, v])
 }
 
-/// The axis of keys' or values' heads.
+/// Head axis of keys or values.
 fn heads_of(t: &TermGraph, rows: Class) -> usize {
     t.dims(rows).len() - 2
 }
 
-/// The last length of a class.
+/// Length of the last axis.
 fn depth_of(t: &TermGraph, class: Class) -> Id {
     *t.dims(class).last().expect("queries, keys and values have a depth")
 }
 
-/// The attention of other queries, keys, values.
+/// The same attention with other queries, keys and values.
 fn with(t: &mut TermGraph, term: &Term, [q, k, v]: [Class; 3]) -> Class {
     let children: Vec<Class> = [q, k, v].into_iter().chain(term.children[3..].iter().copied()).collect();
     let mut dims = t.dims(q);
@@ -45,16 +47,17 @@ fn with(t: &mut TermGraph, term: &Term, [q, k, v]: [Class; 3]) -> Class {
     t.like(term, &children, dims)
 }
 
-/// Rows `[positions.., heads, d]` that a weight makes of rows of a cache, which it does not depend on.
+/// Rows `[positions.., heads, d]` computed from cache rows and a weight that does
+/// not depend on positions.
 struct Computed {
-    /// By the indices of `sizes`: positions, heads, depth of the latent.
+    /// Cache rows; the maps use the indices of `sizes`: positions, heads, latent depth.
     cache: TermFactor,
     weight: TermFactor,
     positions: Map,
     heads: Option<u8>,
-    /// The index of the rows' depth.
+    /// Index of the rows' depth.
     depth: u8,
-    /// The index of the latent's depth.
+    /// Index of the latent depth.
     latent: u8,
     sizes: Dims,
 }
@@ -78,12 +81,13 @@ impl Computed {
         }
         out
     }
-    /// The rows of the cache, for every head.
+    /// Cache rows, repeated for every head.
     fn latents(&self, t: &mut TermGraph) -> Class {
         let to: Map = self.positions.iter().copied().chain([self.heads, Some(self.latent)]).collect();
         t.arranged(self.cache.class, &self.cache.map, &to, &self.sizes)
     }
-    /// The weight contracted with `x [tokens, heads, ..]`, whose last axis is the index `from`: that is `to` then.
+    /// Contracts the weight with `x [tokens, heads, ..]`; the last axis changes from
+    /// index `from` to `to`.
     fn contracted(&self, t: &mut TermGraph, x: Class, from: u8, to: u8) -> Option<Class> {
         let (mut sizes, dims) = (self.sizes.clone(), t.dims(x));
         let token = (!t.is_one(dims[0])).then_some(sizes.len() as u8);
@@ -94,7 +98,7 @@ impl Computed {
     }
 }
 
-/// What was rounded to halves and is read as floats, before it was.
+/// The f32 value below a rounding to f16 and back.
 fn before_rounding(t: &TermGraph, class: Class) -> Option<Class> {
     let wide = t.of_op(class, Op::Cast).into_iter().find(|c| c.dtype.scalar == Scalar::F32)?;
     let half = t.of_op(*wide.children.first()?, Op::Cast).into_iter().find(|c| c.dtype.scalar == Scalar::F16)?;
@@ -102,7 +106,7 @@ fn before_rounding(t: &TermGraph, class: Class) -> Option<Class> {
     (t.facts(from).dtype.scalar == Scalar::F32).then_some(from)
 }
 
-/// The part of queries that meets each of the parts of keys.
+/// Splits queries into the parts that match the concatenated parts of the keys.
 fn parts_of(t: &mut TermGraph, queries: Class, parts: &[Class]) -> Vec<Class> {
     let same = |t: &TermGraph, cat: &Term| {
         let depths = |of: &[Class]| of.iter().map(|&c| depth_of(t, c)).collect::<Vec<Id>>();
@@ -123,7 +127,8 @@ fn parts_of(t: &mut TermGraph, queries: Class, parts: &[Class]) -> Vec<Class> {
     out
 }
 
-/// Each part of the keys that is computed of a cache, or all of them.
+/// Absorbs the weight of keys computed from a cache into the queries, for all keys or
+/// for each concatenated part.
 fn keys_contracted(t: &mut TermGraph, term: &Term) -> Vec<Class> {
     let Some([q, k, v]) = of_heads(t, term) else { return vec![] };
     let depth = heads_of(t, k) + 1;
@@ -176,7 +181,7 @@ fn values_contracted(t: &mut TermGraph, term: &Term) -> Vec<Class> {
     out
 }
 
-/// Keys and values that are the same for every head are those of one head.
+/// Keys and values that are repeated over heads are replaced by those of one head.
 fn repeated_heads(t: &mut TermGraph, term: &Term) -> Vec<Class> {
     let Some([q, k, v]) = of_heads(t, term) else { return vec![] };
     let heads = heads_of(t, k);
@@ -197,7 +202,7 @@ fn repeated_heads(t: &mut TermGraph, term: &Term) -> Vec<Class> {
     vec![with(t, term, [q, once[0], once[1]])]
 }
 
-/// No position behind the length is read.
+/// No position after the length is read.
 fn first_rows(t: &mut TermGraph, term: &Term) -> Vec<Class> {
     let (Some(Op::Attention), &[q, k, v, ..]) = (term.op(), &term.children[..]) else { return vec![] };
     let crate::alternatives::term::TermForm::Node { sources, .. } = &term.form else { return vec![] };

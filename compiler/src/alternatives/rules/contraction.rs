@@ -1,4 +1,4 @@
-//! Sums of products.
+//! Rules for contractions (sums of products).
 
 use super::rule::rules;
 use crate::alternatives::term::{Class, Map, Shaped, Source, Term, TermForm, View};
@@ -15,7 +15,7 @@ rules! {
     better "a·b -> a·b with the outer rows of a outermost" outer_rows;
 }
 
-/// The sum that a term is.
+/// Contraction form of a term.
 fn sum_of(term: &Term) -> Option<ProductSum> {
     match &term.form {
         TermForm::Contract(c) => Some(ProductSum::from_contraction(c, &term.children)),
@@ -23,12 +23,13 @@ fn sum_of(term: &Term) -> Option<ProductSum> {
     }
 }
 
-/// Both factors of a sum, each with the other.
+/// Both orders of a sum's factors.
 fn sides(sum: &ProductSum) -> [(&TermFactor, &TermFactor); 2] {
     [(&sum.factors[0], &sum.factors[1]), (&sum.factors[1], &sum.factors[0])]
 }
 
-/// With any index maps: of three factors two that share a sum may be summed first.
+/// Associativity with arbitrary index maps: two of three factors that share a summed index
+/// may be contracted first.
 fn associated(t: &mut TermGraph, term: &Term) -> Vec<Class> {
     let Some(sum) = sum_of(term) else { return vec![] };
     let mut out = Vec::new();
@@ -44,7 +45,8 @@ fn associated(t: &mut TermGraph, term: &Term) -> Vec<Class> {
     out
 }
 
-/// The factors of `inner`, which is the factor `whole` of `sum`, by the indices of that: those that it sums itself come after them.
+/// Renames the indices of `inner`, which is the factor `whole` of `sum`, to those of `sum`. Its own
+/// summed indices are appended.
 fn renamed(inner: &ProductSum, whole: &TermFactor, sum: &ProductSum) -> ([TermFactor; 2], gristmill_uop::shape::Dims) {
     let mut sizes = sum.sizes.clone();
     let mut names: Vec<Option<u8>> = vec![None; inner.sizes.len()];
@@ -63,7 +65,7 @@ fn renamed(inner: &ProductSum, whole: &TermFactor, sum: &ProductSum) -> ([TermFa
     (inner.factors.clone().map(|f| TermFactor { map: map(&f.map), ..f }), sizes)
 }
 
-/// `a·(b·c)`, where `b` and `c` share an index that is summed and that `a` has not.
+/// Builds `a·(b·c)` if `b` and `c` share a summed index that `a` lacks.
 fn second(
     t: &mut TermGraph,
     a: &TermFactor,
@@ -78,7 +80,7 @@ fn second(
         return None;
     }
     let kept = |i: u8| (b.has(i) || c.has(i)) && !inside(i);
-    // In the order of the result, then of the factors.
+    // Index order: that of the result, then that of the factors.
     let mut out: Map = sum.out.iter().copied().filter(|i| i.is_some_and(kept)).collect();
     for i in all {
         if kept(i) && !out.contains(&Some(i)) {
@@ -90,7 +92,8 @@ fn second(
     t.contract(&ProductSum { factors: [a.clone(), of], out: sum.out.clone(), sizes: sizes.clone() })
 }
 
-/// A sum of weighted sums is one long sum: each side that has all indices of the weights takes them, but a matrix that is packed, which would have to be unpacked.
+/// Merges a weighted sum of sums into one. The weights multiply a factor that has all their
+/// indices, unless that is a packed weight, which would have to be dequantised.
 fn merged(t: &mut TermGraph, term: &Term) -> Vec<Class> {
     let Some(sum) = sum_of(term) else { return vec![] };
     let mut out = Vec::new();
@@ -115,7 +118,7 @@ fn merged(t: &mut TermGraph, term: &Term) -> Vec<Class> {
     out
 }
 
-/// A factor that depends on no index of the sum comes out of it.
+/// Moves a factor that depends on no summed index out of the sum.
 fn scaled(t: &mut TermGraph, term: &Term) -> Vec<Class> {
     let Some(sum) = sum_of(term) else { return vec![] };
     let mut out = Vec::new();
@@ -141,14 +144,14 @@ fn scaled(t: &mut TermGraph, term: &Term) -> Vec<Class> {
     out
 }
 
-/// What a product is multiplied by.
+/// Factor of a product.
 enum Scale {
-    /// With the index of each axis.
+    /// Tensor with the index of each axis.
     Tensor(Class, Map),
     Scalar(Id),
 }
 
-/// The side of a product that a sum does not depend on, and the other, which comes first.
+/// Splits a product into the rest and a factor that does not depend on summed indices.
 fn scale_of(t: &mut TermGraph, product: &Term, of: &TermFactor, sum: &ProductSum) -> Option<(Class, Scale)> {
     let TermForm::Node { sources, .. } = &product.form else { return None };
     if let [x] = product.children[..] {
@@ -172,7 +175,7 @@ fn scale_of(t: &mut TermGraph, product: &Term, of: &TermFactor, sum: &ProductSum
     None
 }
 
-/// A sum of a factor's parts is one of the sums.
+/// Distributes a contraction over the sum in one of its factors.
 fn distributed(t: &mut TermGraph, term: &Term) -> Vec<Class> {
     let Some(sum) = sum_of(term) else { return vec![] };
     let mut out = Vec::new();
@@ -191,7 +194,8 @@ fn distributed(t: &mut TermGraph, term: &Term) -> Vec<Class> {
     out
 }
 
-/// What is joined along an axis that is summed becomes a sum of sums; along one that stays, sums that are joined.
+/// Splits a concatenated factor: along a summed axis into a sum of contractions, along another into
+/// a concatenation of contractions.
 fn joined(t: &mut TermGraph, term: &Term) -> Vec<Class> {
     let Some(sum) = sum_of(term) else { return vec![] };
     let mut out = Vec::new();
@@ -228,14 +232,14 @@ fn joined(t: &mut TermGraph, term: &Term) -> Vec<Class> {
     out
 }
 
-/// A part of an index: where it begins, and its length.
+/// Range of an index: begin and length.
 #[derive(Clone, Copy)]
 struct Window {
     begin: Id,
     length: Id,
 }
 
-/// A factor at part of an index.
+/// Restricts a factor to a range of an index.
 fn windowed(t: &mut TermGraph, factor: &TermFactor, index: u8, Window { begin, length }: Window) -> TermFactor {
     let Some(axis) = factor.map.iter().position(|i| *i == Some(index)) else { return factor.clone() };
     let mut dims = t.dims(factor.class);
@@ -245,7 +249,7 @@ fn windowed(t: &mut TermGraph, factor: &TermFactor, index: u8, Window { begin, l
     TermFactor { class: t.view(factor.class, &view, &dims), map: factor.map.clone() }
 }
 
-/// Rows are chosen before they are computed.
+/// Gathers rows before they are computed.
 fn gathered(t: &mut TermGraph, term: &Term) -> Vec<Class> {
     let (Some(Op::Gather), &[x, numbers]) = (term.op(), &term.children[..]) else { return vec![] };
     let mut out = Vec::new();
@@ -259,7 +263,7 @@ fn gathered(t: &mut TermGraph, term: &Term) -> Vec<Class> {
             let (rest, dtype) = (t.dims(of.class), t.facts(of.class).dtype);
             let dims = chosen.iter().chain(&rest[1..]).copied().collect();
             let rows = t.node(Op::Gather, Arg::None, Shaped::new(dtype, dims), &[of.class, numbers], &[]);
-            // An index for each axis of the numbers, in place of the one of the rows.
+            // The gather's index axes replace the row index.
             let mut sizes = sum.sizes.clone();
             let new: Map = (0..chosen.len()).map(|i| Some((sizes.len() + i) as u8)).collect();
             sizes.extend(chosen);
@@ -271,7 +275,8 @@ fn gathered(t: &mut TermGraph, term: &Term) -> Vec<Class> {
     out
 }
 
-/// Of a weight whose rows are of several axes the outermost comes first in the result, and is moved to its place: who reads what one head has finds it in one piece.
+/// For a weight with several row axes, puts the outermost first in the result and permutes it back.
+/// Data of one head is then contiguous for its readers.
 fn outer_rows(t: &mut TermGraph, term: &Term) -> Vec<Class> {
     let Some(sum) = sum_of(term) else { return vec![] };
     let [weight, other] = &sum.factors;

@@ -1,4 +1,4 @@
-//! What is joined of parts that lie beside one another, or that are repeated alike.
+//! Rules for concatenations of adjacent windows and of repeated parts.
 
 use super::rule::rules;
 use crate::alternatives::term::{Class, Term, View};
@@ -10,7 +10,7 @@ rules! {
     better "cat(repeated a, repeated b) -> repeated cat(a, b)" repeated;
 }
 
-/// What the parts of a `CAT` are views of, and the axis.
+/// Axis of a concatenation, and the source and view of each part.
 fn parts(t: &mut TermGraph, term: &Term) -> Option<(usize, Vec<(Class, View)>)> {
     let axis = term.joined()?;
     Some((axis, term.children.iter().map(|&c| t.source(c)).collect()))

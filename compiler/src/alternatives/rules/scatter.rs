@@ -1,4 +1,4 @@
-//! Sums over rows that are chosen by their numbers.
+//! Rules for sums over rows selected by index (MoE combination, scatter).
 
 use super::rule::rules;
 use crate::alternatives::term::{Class, Map, Shaped, Source, Term, TermForm};
@@ -12,7 +12,8 @@ rules! {
     equal "Σ_j x[n[i, j]]·w[i, j] -> Σ_r (Σ_j n[i, j] = r ? w[i, j] : 0)·x[r] for finite x" contracted;
 }
 
-/// What a class is a view of, and which axis of the class each of that's axes is; none where a part of it is left out.
+/// Source of a class's view, and the axis of the class that each source axis maps to; `None` if
+/// the view omits elements.
 fn placed(t: &mut TermGraph, class: Class) -> Option<(Class, Map)> {
     let (source, view) = t.source(class);
     let dims = t.dims(source);
@@ -20,12 +21,12 @@ fn placed(t: &mut TermGraph, class: Class) -> Option<(Class, Map)> {
     view.takes_all(&t.graph, &dims).then(|| (source, (0..dims.len()).map(axis).collect()))
 }
 
-/// Axes of axes.
+/// Composes two axis maps.
 fn of_axes(outer: &Map, inner: &Map) -> Map {
     inner.iter().map(|i| i.and_then(|i| outer[i as usize])).collect()
 }
 
-/// The axis along which a class counts from 0, which may be as another type.
+/// Axis along which a class counts up from 0, possibly through a cast.
 fn counts(t: &mut TermGraph, class: Class) -> Option<u8> {
     let (mut at, mut map) = placed(t, class)?;
     if let Some(cast) = t.of_op(at, Op::Cast).first() {
@@ -40,17 +41,17 @@ fn counts(t: &mut TermGraph, class: Class) -> Option<u8> {
     map[axes[0] as usize]
 }
 
-/// Rows that are taken where their numbers are those of a list.
+/// Rows selected by comparing their index with a counting list.
 struct Taken {
-    /// The axis along which the list counts.
+    /// Axis along which the list counts.
     list: u8,
-    /// The axis of the rows.
+    /// Axis of the selected rows.
     row: u8,
-    /// Their numbers, by row.
+    /// Index of each row.
     numbers: Class,
 }
 
-/// The rows that a condition takes.
+/// Matches a condition that compares row indices with a counting list.
 fn taken(t: &mut TermGraph, condition: Class) -> Option<Taken> {
     let (equal, outer) = placed(t, condition)?;
     for term in t.of_op(equal, Op::Eq) {
@@ -69,7 +70,8 @@ fn taken(t: &mut TermGraph, condition: Class) -> Option<Taken> {
     None
 }
 
-/// Of rows of floats: sums of whole numbers, which put tokens in order, are written so that every device adds them side by side.
+/// Only for f32: integer sums, which order tokens, are written in a form that every
+/// device computes in parallel.
 fn compared(t: &mut TermGraph, term: &Term) -> Vec<Class> {
     let TermForm::Node { op: Op::Reduce, arg: Arg::Reduce(ReduceOp::Add, axes), .. } = &term.form else {
         return vec![];
@@ -91,12 +93,12 @@ fn compared(t: &mut TermGraph, term: &Term) -> Vec<Class> {
     out
 }
 
-/// `value`, which has the axis of the rows that are taken, and does not depend on the list's, added to zeros.
+/// Scatters `value`, which has the row axis and does not depend on the list axis, into zeros.
 fn scattered(t: &mut TermGraph, term: &Term, value: Class, Taken { list, row, numbers }: Taken) -> Option<Class> {
     let (source, map) = placed(t, value)?;
     let dims = t.dims(value);
     let rows = t.graph.int_value(dims[list as usize])?;
-    // The list is the result's first axis, the other axes follow in their order.
+    // The list is the result's first axis; the other axes keep their order.
     let rest: Vec<u8> = (0..dims.len() as u8).filter(|a| *a != row && *a != list).collect();
     if map.contains(&Some(list)) || rest.first().is_some_and(|&first| first < list) {
         return None;
@@ -112,7 +114,8 @@ fn scattered(t: &mut TermGraph, term: &Term, value: Class, Taken { list, row, nu
     Some(t.node(Op::ScatterAdd, Arg::None, term.shaped(), &[zeros, value, numbers], &[]))
 }
 
-/// Numbers held within so many rows, and which of them lay there: others are no row's.
+/// Clamps row indices to `rows`, and returns a mask of those that were in range;
+/// others select no row.
 fn within(t: &mut TermGraph, numbers: Class, rows: i64) -> (Class, Class) {
     let (dims, dtype) = (t.dims(numbers), t.facts(numbers).dtype);
     let constant = |t: &mut TermGraph, v: i64| t.graph.int_of(Scalar::I32, v);
@@ -128,23 +131,23 @@ fn within(t: &mut TermGraph, numbers: Class, rows: i64) -> (Class, Class) {
     (held, t.node(Op::And, Arg::None, Shaped::new(Scalar::Bool.one(), dims.clone()), &[below, above], &[]))
 }
 
-/// A weighted sum over rows that are chosen for each row of the result, as what experts made of each token is.
+/// A weighted sum over gathered rows, such as the combination of expert outputs per token.
 struct Weighted {
     sum: ProductSum,
-    /// What rows are chosen of.
+    /// Class that the rows are gathered from.
     of: Class,
-    /// Their numbers `[i, j]`, of i32, as which rows are counted here.
+    /// Row indices `[i, j]`, i32, the type that rows are counted in here.
     numbers: Class,
-    /// The rows `[i, j, rest..]`.
+    /// Gathered rows `[i, j, rest..]`.
     rows: TermFactor,
-    /// Their weights, by `i` and `j` alone.
+    /// Weights, which depend on `i` and `j` only.
     weights: TermFactor,
-    /// The indices of the result's row and of the sum.
+    /// Indices of the result row (`i`) and of the sum (`j`).
     i: u8,
     j: u8,
 }
 
-/// Those that a term is.
+/// Matches a term as such weighted sums.
 fn weighted(t: &mut TermGraph, term: &Term) -> Vec<Weighted> {
     let TermForm::Contract(contraction) = &term.form else { return vec![] };
     let factors = ProductSum::from_contraction(contraction, &term.children).factors;
@@ -166,13 +169,13 @@ fn weighted(t: &mut TermGraph, term: &Term) -> Vec<Weighted> {
     out
 }
 
-/// Each row, times its weight, is added to the row `i` of zeros.
+/// Adds each row, times its weight, to row `i` of zeros.
 fn added(t: &mut TermGraph, term: &Term) -> Vec<Class> {
     let one = |t: &mut TermGraph, Weighted { sum, rows, weights, i, .. }: Weighted| {
         let dims = t.dims(rows.class);
         let weights = t.arranged(weights.class, &weights.map, &rows.map, &sum.sizes);
         let value = t.node(Op::Mul, Arg::None, Shaped::new(term.dtype, dims.clone()), &[rows.class, weights], &[]);
-        // One axis of all rows that are added, as `Tensor::scatter_add` has it.
+        // A single axis of all added rows, as in `Tensor::scatter_add`.
         let count = t.graph.mul(dims[0], dims[1]);
         let flat: Dims = [count].iter().chain(&dims[2..]).copied().collect();
         let value = t.node(Op::Reshape, Arg::None, Shaped::new(term.dtype, flat.clone()), &[value], &flat);
@@ -188,7 +191,8 @@ fn added(t: &mut TermGraph, term: &Term) -> Vec<Class> {
     weighted(t, term).into_iter().map(|of| one(t, of)).collect()
 }
 
-/// All rows are multiplied, by 0 where they are not chosen: of one that is no number every row of the result is none.
+/// Multiplies all rows, with weight 0 for those not selected. A NaN or infinity in any row
+/// therefore reaches every result row.
 fn contracted(t: &mut TermGraph, term: &Term) -> Vec<Class> {
     let one = |t: &mut TermGraph, Weighted { mut sum, of, numbers, rows, weights, i, j }: Weighted| {
         let r = sum.sizes.len() as u8;
@@ -213,14 +217,14 @@ fn contracted(t: &mut TermGraph, term: &Term) -> Vec<Class> {
     weighted(t, term).into_iter().filter_map(|of| one(t, of)).collect()
 }
 
-/// A list of whole numbers, as i32.
+/// An integer list, cast to i32.
 fn whole(t: &mut TermGraph, list: Id) -> Class {
     let list = t.graph.cast(list, Scalar::I32);
     let dims = t.graph.shape(list);
     t.add(TermForm::Leaf(list), Scalar::I32.one(), dims, &[])
 }
 
-/// Zeros of that type and these dims.
+/// Zeros of this type and these dims.
 fn zeros(t: &mut TermGraph, of: &Shaped) -> Class {
     let nothing = t.graph.constant(Scalar::F32, 0.0);
     let zeros = t.graph.spread(nothing, &of.dims);

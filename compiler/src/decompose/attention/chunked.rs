@@ -12,8 +12,8 @@ use gristmill_uop::target::Target;
 use gristmill_uop::{Graph, Id, ReduceOp, Scalar};
 use rustc_hash::FxHashMap;
 
-/// Score of a masked position. Its exp is 0; it is finite so that a fully masked chunk has a
-/// maximum.
+/// Score of a masked position. Its exp is 0; it is finite so that a fully masked
+/// chunk has a maximum.
 pub const MASKED: f64 = -1e30;
 
 /// Scores of a chunk's positions and their mask, both `[chunks, tokens, heads, chunk]`.
@@ -46,7 +46,7 @@ pub struct Softmax {
     pub rounded: bool,
 }
 
-/// An attention whose KV cache is split into chunks.
+/// An attention with its KV cache split into chunks.
 pub struct Chunked<'a> {
     pub target: &'a Target,
     pub q: Id,
@@ -64,7 +64,7 @@ pub struct Chunked<'a> {
     pub group: Id,
     pub depth: Id,
     pub out_depth: Id,
-    /// Positions per chunk.
+    /// Number of positions per chunk.
     pub size: i64,
     /// Index of the first computed chunk: 0 without a window. With pages it is 0 too, and `real`
     /// starts at each row's own first chunk.
@@ -98,7 +98,7 @@ struct Grid {
 struct Division {
     /// Positions of the cache in use (context length).
     length: Id,
-    /// Positions per chunk.
+    /// Number of positions per chunk.
     size: i64,
     /// Upper bound on the number of chunks that overlap a window.
     most: i64,
@@ -107,16 +107,16 @@ struct Division {
 }
 
 impl Grid {
-    /// The grid for tokens from position `first` on. With a window it has only the chunks that
-    /// overlap it.
+    /// The grid for tokens from position `first` on. With a window it has only the
+    /// chunks that overlap it.
     fn new(g: &mut Graph, first: Id, of: &Division) -> Grid {
         let &Division { length, size, most, window } = of;
         let (mut chunks, chunk) = in_use(g, length, size);
         let mut base = g.int(0);
         if let Some(window) = window {
             base = first_chunk(g, first, window, chunk);
-            // The bounds hold in every step, but interval analysis cannot derive them from the
-            // difference.
+            // The bounds hold in every step, but interval analysis cannot derive
+            // them from the difference.
             let (used, one, most) = (g.sub(chunks, base), g.int(1), g.int(most));
             let used = g.max(used, one);
             chunks = g.min(used, most);
@@ -264,8 +264,8 @@ impl<'a> Chunked<'a> {
         let x = g.expand(x, &[chunks, tokens, self.kv_heads, self.group, chunk, d]);
         g.reshape(x, &[chunks, tokens, heads, chunk, d])
     }
-    /// Returns the keys of every chunk. With an int8 cache it also replaces `self.q` by quantised
-    /// queries.
+    /// Returns the keys of every chunk. With an int8 cache it also replaces
+    /// `self.q` by quantised queries.
     pub(super) fn keys(&mut self, g: &mut Graph, kernel: &mut Inside, hints: &mut FxHashMap<Id, Hint>) -> Id {
         let of_bytes = match self.pages {
             Some(_) => None,
@@ -312,8 +312,8 @@ impl<'a> Chunked<'a> {
                 // Materialised: otherwise every chunk would compute and round the queries again.
                 for &half in &queries.buffers {
                     let mut inside = f16_split::computed(g, g[half].src[0]);
-                    // A sum that feeds another rounded part too (the rotated one) is not fused into
-                    // this one.
+                    // A sum that feeds another rounded part too (the rotated one) is not
+                    // fused into this one.
                     let others: Vec<Id> = queries.buffers.iter().copied().filter(|&other| other != half).collect();
                     let read = g.toposort(&others);
                     inside.retain(|sum| !read.contains(sum));
@@ -428,8 +428,8 @@ impl<'a> Chunked<'a> {
         }
         let values = match f16_split::are_halves(g, self.v) {
             true => self.v,
-            // A prefill's computed values are rounded to f16, as the weights and the rows of an f16
-            // cache are.
+            // A prefill's computed values are rounded to f16, as the weights and the rows of
+            // an f16 cache are.
             false if f16_split::rounded(g, self.q) && g.max_of(self.shape.tokens) > plan::FEW => {
                 let half = g.cast(self.v, Scalar::F16);
                 hints.insert(half, Hint::buffer(f16_split::computed(g, self.v)));

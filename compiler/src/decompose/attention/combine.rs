@@ -145,8 +145,8 @@ pub fn combined(of: &Chunked, g: &mut Graph, parts: Id, rounded: bool, hints: &m
     combined
 }
 
-/// Marks chunks of `[chunks, tokens, heads]` that lie outside a token's view; they are not
-/// computed.
+/// Marks chunks of `[chunks, tokens, heads]` that lie outside a token's view;
+/// they are not computed.
 fn absent(of: &Chunked, g: &mut Graph) -> Id {
     let AttentionShape { chunks, tokens, heads, chunk } = of.shape;
     let flat = [chunks, tokens, heads];
@@ -159,8 +159,8 @@ fn absent(of: &Chunked, g: &mut Graph) -> Id {
     }
 }
 
-/// Reads the column at `at` of partial results as `[.., 1]`; an f16 column is the sum of its two
-/// parts.
+/// Reads the column at `at` of partial results as `[.., 1]`; an f16 column is the sum
+/// of its two parts.
 fn column_of(g: &mut Graph, parts: Id, at: i64, rounded: bool) -> Id {
     let x = g.slice(parts, 3, at, 1);
     if !rounded {

@@ -17,14 +17,14 @@ pub fn seconds(of: &Attended, plan: &AttentionPlan, target: &Target) -> f64 {
     let units = machine.units.max(1) as f64;
     let up = |n: i64, by: i64| (n + by - 1) / by.max(1);
     let (sharers, alone) = if of.own { (of.tokens, of.heads) } else { (of.heads, of.tokens) };
-    // In a prefill whose tokens share tiles, a tile of tokens computes the chunks that its windows
+    // If the tokens of a prefill share tiles, a tile of tokens computes the chunks that its windows
     // overlap; the others are skipped.
     let together = if of.own { plan.sharing.min(of.tokens) } else { of.tokens };
     let [chunks, met] = of.chunks(plan.chunk, together);
     let groups = (met * up(sharers, plan.sharing) * alone) as f64;
     let staged = plan.fragments.is_some_and(|f| f.staged);
-    // A staged tile is read once, for scores and for values, and its workgroup occupies a processor
-    // unit alone.
+    // A staged tile is read once, for scores and for values, and its workgroup occupies
+    // a processor unit alone.
     let [key, value] = of.depth;
     let row = if staged && of.shared { key } else { key + value };
     let rows = if of.own { 1 } else { up(plan.sharing, of.heads / of.kv_heads) };

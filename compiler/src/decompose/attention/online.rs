@@ -1,5 +1,5 @@
-//! Attention as one loop over the visible chunks of the KV cache (online softmax, as in flash
-//! attention).
+//! Attention as one loop over the visible chunks of the KV cache (online softmax,
+//! as in flash attention).
 //!
 //! The loop carries the running maximum of the scores and the running sums of weights and of
 //! weighted values, which are rescaled when the maximum grows. In the graph it is a softmax over
@@ -12,8 +12,8 @@ use gristmill_uop::shape::Scoring;
 use gristmill_uop::{Graph, Id, RangeKind, ReduceOp, Scalar};
 use rustc_hash::FxHashMap;
 
-/// Scales scores by log₂ e, so that weights are exp2 of scores: exp would cost one more
-/// multiplication each.
+/// Scales scores by log₂ e, so that weights are exp2 of scores: exp would cost
+/// one more multiplication each.
 pub fn in_powers_of_two(of: Scoring) -> Scoring {
     let base = std::f64::consts::LOG2_E;
     Scoring { scale: of.scale * base, cap: of.cap.map(|cap| cap * base) }

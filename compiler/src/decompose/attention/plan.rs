@@ -12,9 +12,9 @@ use gristmill_uop::{Graph, Id, Op, Scalar};
 use std::fmt::{self, Display, Formatter};
 use std::str::FromStr;
 
-/// Positions per chunk. On a GPU: for a cache too long to have all chunks of 64 resident at once
-/// (18,432 rows; docs/experiments/037). On a CPU not tuned. Longer chunks leave fewer partial
-/// results, shorter ones more workgroups.
+/// Number of positions per chunk. On a GPU: for a cache too long to have all chunks of 64 resident
+/// at once (18,432 rows; docs/experiments/037). On a CPU not tuned. Longer chunks leave fewer
+/// partial results, shorter ones more workgroups.
 const CHUNK: i64 = 128;
 /// On a GPU, where a chunk is a workgroup's, unless the cache is long; a short context should still
 /// occupy several units. GLM on an H200, cache of 2,048 rows: 530 tokens/s; 445 with the chunks of
@@ -41,9 +41,9 @@ pub const FEW: i64 = 64;
 /// Token count of a step above which f16 queries are materialised and keys may be computed per
 /// head. GLM's 2,048 tokens on an H200: 571 us a layer with it, 632 without.
 const BUFFERED: i64 = 1024;
-/// The same on machines with warpgroup MMA and staged rows: GLM's 512 tokens on an H100 take 24 us
-/// a layer in the online loop and 88 us in chunks. Steps have 64 or 512 tokens; nothing between was
-/// measured.
+/// The same on machines with warpgroup MMA and staged rows: GLM's 512 tokens on an H100 take
+/// 24 us a layer in the online loop and 88 us in chunks. Steps have 64 or 512 tokens;
+/// nothing between was measured.
 const BUFFERED_TOGETHER: i64 = 256;
 /// Positions per iteration of the online loop; twice as many with staged rows if they fit. Llama
 /// 3.1 8B, 2,048 tokens at depth 6,144 on an H100: 1.39 ms a layer with 64, 1.21 ms with 128 and
@@ -74,7 +74,7 @@ pub const COLUMNS: i64 = 2;
 /// Division of the KV cache, and of the heads or tokens that read it, among workgroups.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct AttentionPlan {
-    /// Positions per chunk.
+    /// Number of positions per chunk.
     pub chunk: i64,
     /// Heads per workgroup; tokens, if each query head has its own KV head.
     pub sharing: i64,
@@ -153,14 +153,14 @@ pub struct Attended {
     pub shared: bool,
     /// Whether tokens share cache rows, instead of heads.
     pub own: bool,
-    /// Whether the cache is paged. Adjacent tokens then belong to different sequences and share no
-    /// rows.
+    /// Whether the cache is paged. Adjacent tokens then belong to different sequences
+    /// and share no rows.
     pub in_pages: bool,
 }
 
 impl Attended {
-    /// Returns the chunks of `size` positions of a step, and those that `tokens` of its tokens see
-    /// together.
+    /// Returns the chunks of `size` positions of a step, and those that `tokens` of
+    /// its tokens see together.
     pub fn chunks(&self, size: i64, tokens: i64) -> [i64; 2] {
         let neighbours = |tokens| if self.in_pages { 1 } else { tokens };
         [self.tokens, tokens].map(|tokens| chunks(self.positions, self.window, neighbours(tokens), size))
@@ -353,8 +353,8 @@ impl<'a> Divided<'a> {
     fn has_combine_kernel(&self, chunk: i64) -> bool {
         self.may_have_combine_kernel() && self.attended().chunks(chunk, 1)[0] > COMBINED_BY_READERS
     }
-    /// Tokens that share a tile of `c` positions: each needs a row of queries, scores and weights
-    /// in stages.
+    /// Tokens that share a tile of `c` positions: each needs a row of queries, scores
+    /// and weights in stages.
     fn tokens_beside(&self, c: i64) -> i64 {
         let [least, most] = SHARING_TILED;
         let of_token = 2 * (self.g.max_of(self.g.shape(self.src[1])[2]) + 2 * PADDING) + 4 * c + 2 * (c + 2 * PADDING);
@@ -371,9 +371,9 @@ impl<'a> Divided<'a> {
         let (q, k, v) = (self.src[0], self.src[1], self.src[2]);
         let of = target.machine.subgroup_fragment(Scalar::F16)?;
         let [depth, out] = [g.shape(k)[2], g.shape(v)[2]].map(|d| g.max_of(d));
-        // All heads of a group read each cache row once. With a short context there are few chunks,
-        // so heads are split among workgroups, as long as all workgroups of a full cache are
-        // resident at once.
+        // All heads of a group read each cache row once. With a short context there are few
+        // chunks, so heads are split among workgroups, as long as all workgroups of a full cache
+        // are resident at once.
         let neighbours = if in_pages { 1 } else { tokens };
         let workgroups = chunks(positions, window, neighbours, c) * tokens.max(1);
         let groups = (room(target) / workgroups).max(1);
@@ -430,8 +430,8 @@ pub fn chunk_positions(tokens: i64, rows: i64, target: &Target) -> i64 {
         MachineKind::Gpu if tokens > FEW => CHUNK_MANY_THREADS,
         _ if tokens > FEW => CHUNK_MANY,
         _ if threads_multiply(tokens, target) && 2 * rows <= target.machine.units as i64 * CHUNK_PLAIN => CHUNK_PLAIN,
-        // Partial results are written and read again, so chunks are longer if every unit still has
-        // one.
+        // Partial results are written and read again, so chunks are longer if every
+        // unit still has one.
         MachineKind::Gpu if rows <= target.machine.units as i64 * CHUNK_THREADS => CHUNK_THREADS,
         _ => CHUNK,
     }
@@ -443,7 +443,7 @@ fn threads_multiply(tokens: i64, target: &Target) -> bool {
     machine.kind == MachineKind::Gpu && tokens == 1 && machine.fragment(Scalar::F16).is_none()
 }
 
-/// Largest power of two of positions whose scores fit into a workgroup's stages.
+/// Largest power-of-two chunk with scores that fit into a workgroup's stages.
 fn whole_chunk(target: &Target) -> i64 {
     let scores = (target.machine.stage_bytes() / BYTES_OF_SCORES) as i64 / SHARING;
     1 << scores.max(1).ilog2()
@@ -497,8 +497,8 @@ mod tests {
     use super::*;
     use gristmill_uop::machine::Machine;
 
-    /// Positions per chunk for 512 tokens of Llama 3.1 8B over `rows` cache rows, with this largest
-    /// binding in bytes.
+    /// Positions per chunk for 512 tokens of Llama 3.1 8B over `rows` cache rows, with this
+    /// largest binding in bytes.
     fn chunk(rows: i64, largest_binding: usize) -> i64 {
         let mut g = Graph::new();
         let [q, k, v] = [(512, 32), (rows, 8), (rows, 8)].map(|(n, heads)| (n, heads, 128)).map(|(n, heads, d)| {

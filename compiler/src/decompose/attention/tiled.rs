@@ -76,8 +76,8 @@ pub(super) fn scores(g: &mut Graph, of: &Queries, keys: Id, shape: &AttentionSha
     (found, scores)
 }
 
-/// Splits f32 `x [positions, heads, d]` into f16 parts; returns them also as `[positions, heads,
-/// 2·d]`.
+/// Splits f32 `x [positions, heads, d]` into f16 parts; returns them also as
+/// `[positions, heads, 2·d]`.
 ///
 /// The two parts of a row follow one another.
 pub(super) fn joined_parts(g: &mut Graph, x: Id) -> (Id, Id) {
