@@ -5,7 +5,7 @@
 //! lane then has its own scale and sum, and no reduction across lanes is needed:
 //!
 //! ```text
-//! codes  i8  [chunks, chunk/lanes, depth/4, lanes, 4]   or u8, code + 128, if the machine's byte dot
+//! codes  i8  [chunks, chunk/lanes, depth/4, lanes, 4]   or u8, code + 128, if the byte dot
 //!                                                       product needs an unsigned operand
 //! scales f32 [chunks, depth/group, chunk]
 //! ```

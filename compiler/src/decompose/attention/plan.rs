@@ -59,7 +59,7 @@ const POSITIONS: i64 = 16;
 const PADDING: i64 = 16;
 /// Heads, or tokens, per workgroup without MMA fragments: they share f16 conversions and have
 /// accumulators in registers. A loop over 4 heads and 4 positions reaches 46 of a thread's 59 G
-/// multiply-adds/s (docs/experiments); other sizes were not measured in a model.
+/// multiply-adds/s (docs/experiments/130); other sizes were not measured in a model.
 const SHARING: i64 = 4;
 /// Bytes of stages per position and head: a score, a weight, and the same again for their sums.
 const BYTES_OF_SCORES: usize = 16;
