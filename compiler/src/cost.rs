@@ -1,9 +1,9 @@
 //! The cost model: estimates the seconds of a kernel on a target from its nests.
 //!
-//! A kernel costs its bytes over bandwidth or its operations over throughput, one launch, and for
-//! every stage the time a workgroup needs before its readers can start. Variables count with a
-//! typical value, so that a context limit of 200,000 positions that is rarely filled does not
-//! dominate.
+//! A kernel costs its bytes over bandwidth or its operations over throughput, one launch,
+//! and for every stage the time a workgroup needs before its readers can start. Variables
+//! count with a typical value, so that a context limit of 200,000 positions that is rarely
+//! filled does not dominate.
 
 pub mod launch;
 pub mod occupancy;
@@ -29,13 +29,13 @@ const OPERATIONS_OF_UNPACKED_TERM: f64 = 200.0;
 /// projections on an H100: 36 and 64 measured (docs/experiments/124).
 pub(crate) const OPERATIONS_OF_LONE_TERM: f64 = 40.0;
 
-/// Peak GPU operations (an FMA counts as two) per operation in a stage. Stages compare, convert and
-/// divide, and rarely use FMA. Chosen by end-to-end tok/s of four models on an H200
-/// (docs/experiments/094).
+/// Peak GPU operations (an FMA counts as two) per operation in a stage. Stages compare,
+/// convert and divide, and rarely use FMA. Chosen by end-to-end tok/s of four models on an
+/// H200 (docs/experiments/094).
 const OPERATIONS_OF_STAGED_ONE: f64 = 2.0;
 
-/// Minimum SIMD lanes for packed words that a CPU multiplies together: the narrowest vector. Not
-/// measured.
+/// Minimum SIMD lanes for packed words that a CPU multiplies together: the
+/// narrowest vector. Not measured.
 const LEAST_LANES: f64 = 4.0;
 
 /// Full-vector operations that the product of a single word takes: 0.9 ns on an EPYC core (AVX2,
@@ -45,7 +45,7 @@ const OPERATIONS_OF_LONE_WORD: f64 = 5.0;
 /// Modelled cost of one kernel.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Cost {
-    /// Seconds, launch included.
+    /// Seconds, including the launch.
     pub seconds: f64,
     /// Bytes moved and operations.
     pub estimate: Estimate,
@@ -72,15 +72,14 @@ impl Counter<'_> {
     }
 }
 
-/// Iterations of a loop whose loads are in flight together, where each thread runs all of them. Not
-/// measured.
+/// Loop iterations with loads in flight together, where each thread runs all of them. Not measured.
 const ITERATIONS_IN_FLIGHT: f64 = 8.0;
 
 impl Counter<'_> {
     /// Number of memory latencies a thread waits before it knows its operands' addresses.
     ///
-    /// Applies to nests whose workgroup plan already assigns threads: each thread then computes by
-    /// itself the reductions that an address depends on, iteration by iteration.
+    /// Applies if the workgroup plan already assigns the nest's threads: each thread then computes
+    /// by itself the reductions that an address depends on, iteration by iteration.
     fn serial(&mut self, nest: Id) -> f64 {
         let g = self.g;
         let counted = g[nest].src[3..].iter().any(|&r| g.range_kind(r) == Some(RangeKind::Vector));
@@ -95,8 +94,8 @@ impl Counter<'_> {
         let terms = |n: Id| g[n].src[1..].to_vec();
         loops.map(terms).map(|ranges| (self.product(ranges) / ITERATIONS_IN_FLIGHT).ceil()).sum()
     }
-    /// Whether a CPU loads a word of a packed weight together with adjacent words, as lanes of a
-    /// vector.
+    /// Whether a CPU loads a word of a packed weight together with adjacent words, as
+    /// lanes of a vector.
     ///
     /// That needs a range along which words are contiguous; if it is an output range, every other
     /// load that depends on it must be contiguous along it, too. A workgroup with one of several
@@ -311,8 +310,8 @@ impl Indices {
     }
 }
 
-/// Bytes of the packed weights that a nest reads, each weight once: the elements that its loads
-/// distinguish together.
+/// Bytes of the packed weights that a nest reads, each weight once: the elements that
+/// its loads distinguish together.
 ///
 /// A block is read by several loads, scales depend on fewer ranges than codes, and the parts of a
 /// code on different ones. An index from a stage, such as a chosen expert's, counts with the ranges
@@ -371,8 +370,8 @@ fn rows_in_turn(c: &mut Counter, nest: Id, globals: &[Id]) -> f64 {
     of.fold(1.0, f64::max)
 }
 
-/// Addresses of packed weights that depend on data, each with the ranges that the selection depends
-/// on.
+/// Addresses of packed weights that depend on data, each with the ranges that
+/// the selection depends on.
 fn chosen_rows(g: &Graph, nest: Id) -> Vec<(Id, FxHashSet<Id>)> {
     let packed = |&n: &Id| g[n].op == Op::Load && matches!(g[g[n].src[0]].arg, Arg::Packed(..));
     let addresses = g.toposort(&[g[nest].src[2]]).into_iter().filter(packed).map(|n| g[n].src[1]);
@@ -437,8 +436,8 @@ impl Multiplied {
         }
         vec![]
     }
-    /// Nodes that the product absorbs: conversions, and staged columns, which cause no cache
-    /// traffic.
+    /// Nodes that the product absorbs: conversions, and staged columns, which
+    /// cause no cache traffic.
     fn contained(&self, g: &Graph) -> Vec<Id> {
         let product = g[self.id].src[0];
         let staged = Some(self.sum.columns).filter(|_| self.sum.staged_columns(g));
@@ -480,8 +479,8 @@ fn work(
     // Nodes absorbed by a matrix product are not counted again.
     let products = Multiplied::all(g, nest, c.machine);
     let of_product: FxHashSet<Id> = products.iter().flat_map(|product| product.contained(g)).collect();
-    // A node is evaluated once per index of its free ranges; an accumulation also once per index of
-    // its reduce ranges.
+    // A node is evaluated once per index of its free ranges; an accumulation also once per index
+    // of its reduce ranges.
     for &n in &order {
         let node = &g[n];
         if of_product.contains(&n) {

@@ -1,5 +1,5 @@
-//! Custom kernels of the user (`Op::Call`): selects the custom source or the reference, and models
-//! its cost.
+//! Custom kernels of the user (`Op::Call`): selects the custom source or the reference,
+//! and models its cost.
 //!
 //! If the device's dialect has source text for the call, the call becomes a kernel whose nest
 //! stores a value that stands for the text, or an expression of it. The nest reads each argument's
@@ -31,8 +31,8 @@ pub fn called(g: &Graph, id: Id) -> Option<CustomRef> {
     }
 }
 
-/// Whether the call has a text in that language, and the language can express the text's tensor
-/// accesses.
+/// Whether the call has a text in that language, and the language can express the
+/// text's tensor accesses.
 fn is_known(g: &Graph, node: Id, kernel: CustomRef, language: Language) -> bool {
     let by_function = |name: &str| kernel.calls(name).is_some();
     let mut arguments = kernel.arguments.iter().zip(&g[node].src[2..]);
@@ -40,8 +40,8 @@ fn is_known(g: &Graph, node: Id, kernel: CustomRef, language: Language) -> bool 
     kernel.text(language.name).is_some() && (language.has_pointers || !pointers)
 }
 
-/// Replaces the calls below `roots`: by a kernel if `language` has a text for it, else by its
-/// reference.
+/// Replaces the calls below `roots`: by a kernel if `language` has a text for it,
+/// else by its reference.
 pub fn resolve(g: &mut Graph, roots: &mut [Id], language: Option<Language>) {
     let mut map: FxHashMap<Id, Id> = FxHashMap::default();
     for id in g.toposort(roots) {
@@ -61,8 +61,8 @@ pub fn resolve(g: &mut Graph, roots: &mut [Id], language: Option<Language>) {
     }
 }
 
-/// The call with its reference replaced by zeros of the same dims, since the reference is not
-/// computed.
+/// The call with its reference replaced by zeros of the same dims, since the
+/// reference is not computed.
 fn as_kernel(g: &mut Graph, kernel: CustomRef, src: &[Id]) -> Id {
     let (dims, dtype) = (g.shape(src[0]), g[src[0]].dtype);
     let zero = g.constant(dtype, 0.0);

@@ -47,11 +47,11 @@ pub const PLACE: Pair = Pair { kind: "place", names: ["buffer", "fuse"] };
 /// Which of two fused nodes is materialised: the kernel's result (`outer`) or its producer
 /// (`inner`), from which readers then compute the result.
 pub const SWAP_MATERIALISED: Pair = Pair { kind: "exchange", names: ["outer", "inner"] };
-/// Whether dependent kernels recompute a fused value each, or read it from a buffer that the first
-/// one stores.
+/// Whether dependent kernels recompute a fused value each, or read it from a buffer that
+/// the first one stores.
 pub const RECOMPUTE_OR_STORE: Pair = Pair { kind: "reuse", names: ["fuse", "reuse"] };
-/// Whether kernels without a dependency between them run in separate launches or in one (horizontal
-/// fusion).
+/// Whether kernels without a dependency between them run in separate launches or
+/// in one (horizontal fusion).
 pub const LAUNCH_FUSION: Pair = Pair { kind: "merge", names: ["apart", "together"] };
 /// Whether a factor common to all terms of a sum, such as a norm's scale, multiplies the sum
 /// (`behind`) or the terms (`before`).
@@ -91,8 +91,8 @@ impl Alike {
     }
 }
 
-/// Kind of the decision on a weight's layout; its key names no function, since all functions share
-/// it.
+/// Kind of the decision on a weight's layout; its key names no function, since
+/// all functions share it.
 pub const LAYOUT: &str = "layout";
 
 /// A choice between alternatives, each with a cost in seconds.
@@ -104,8 +104,8 @@ pub struct Decision {
     pub site: String,
     /// Legal alternatives, the heuristic's choice first.
     pub options: Vec<Alternative>,
-    /// Fraction of the first option's cost that another option must save, since costs are
-    /// estimates.
+    /// Fraction of the first option's cost that another option must save,
+    /// since costs are estimates.
     pub margin: f64,
     /// Index of the chosen option.
     pub chosen: usize,
@@ -125,9 +125,9 @@ impl Decision {
     pub fn key(&self) -> String {
         format!("{} {}", self.kind, self.site)
     }
-    /// Whether the function with that [full name](gristmill_uop::function::Function::full_name) may
-    /// make the decision `key`. Sites begin with the function's name, except those of weight
-    /// layouts.
+    /// Whether the function with that [full
+    /// name](gristmill_uop::function::Function::full_name) may make the decision `key`. Sites
+    /// begin with the function's name, except those of weight layouts.
     pub fn is_of(key: &str, function: &str) -> bool {
         let (kind, site) = key.split_once(' ').unwrap_or((key, ""));
         kind == LAYOUT || site.strip_prefix(function).is_some_and(|rest| rest.starts_with(' ') || rest.is_empty())
@@ -171,7 +171,7 @@ pub fn counts<'a>(decisions: impl IntoIterator<Item = &'a Decision>) -> BTreeMap
     all
 }
 
-/// Answers decisions.
+/// Chooses among the options of decisions.
 pub trait Policy {
     /// Returns the index of the chosen option; a decision has at least one.
     fn choose(&mut self, decision: &Decision) -> usize;
@@ -247,8 +247,8 @@ impl Policy for Perturb {
 pub struct Decider<'a> {
     /// Answers decisions without a tuned plan.
     pub policy: &'a mut dyn Policy,
-    /// Plans that a tuner found, by [`Decision::key`]. A plan that is among the options overrides
-    /// the policy.
+    /// Plans that a tuner found, by [`Decision::key`]. A plan that is among the
+    /// options overrides the policy.
     pub plans: &'a BTreeMap<String, String>,
     /// Decisions made so far, in order.
     pub log: Vec<Decision>,

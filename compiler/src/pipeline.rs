@@ -20,7 +20,7 @@ use gristmill_uop::program::{Extent, Program};
 use gristmill_uop::target::Target;
 use std::sync::Arc;
 
-/// A compiled function.
+/// Result of compiling a function.
 #[derive(Clone, Debug)]
 pub struct Compiled {
     /// Programs, one for each launch, in execution order.
@@ -37,8 +37,8 @@ pub struct Compiled {
     pub plans: Vec<Vec<TilePlan>>,
     /// Log of decisions; empty if the function was read from a [`record`](crate::record).
     pub decisions: Vec<Decision>,
-    /// Rules that fired and how often, including in kernels that were only tried; empty if read
-    /// from a record.
+    /// Rules that fired and how often, including in kernels that were only tried; empty if
+    /// read from a record.
     pub rules: Vec<(&'static str, u32)>,
     /// Modelled seconds of one call, summed over the launches.
     pub seconds: f64,

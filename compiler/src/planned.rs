@@ -74,8 +74,8 @@ fn distinct_outputs(g: &mut Graph, function: &Function, roots: &[Id]) -> Vec<(u3
             while is_state(g, node) || !taken.insert(node) {
                 let dtype = g[node].dtype;
                 let src: Sources = std::iter::once(node).chain(g.shape(node)).collect();
-                // Interned directly: building it would let the rules simplify the no-op reshape
-                // away.
+                // Interned directly: building it would let the rules simplify the
+                // no-op reshape away.
                 node = g.intern(Node { op: Op::Reshape, dtype, src, arg: Arg::None });
             }
         }

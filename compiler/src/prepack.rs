@@ -29,7 +29,7 @@ pub struct PackedRows<'a> {
     pub encoding: EncodingRef,
     /// Decomposition of the format into leaves.
     pub packing: &'a Packing,
-    /// Layout to produce.
+    /// Layout of the result.
     pub layout: Layout,
     /// Elements of a row.
     pub columns: usize,
@@ -73,8 +73,8 @@ pub fn prepack(of: &PackedRows, target: &Target, dialect: Option<&dyn Dialect>) 
         seconds: 0.0,
     };
     let launch = Launch { bodies: vec![body], level: 0, cost: Cost::default() };
-    // Bytes of a group of interleaved rows, in the file and packed. A layout that cannot hold them
-    // gets no program.
+    // Bytes of a group of interleaved rows, in the file and packed. A layout that cannot hold
+    // them gets no program.
     let extent = |slot| {
         let layout = if slot == 0 { Layout::File } else { layout };
         let bytes = layout.bytes(e, &[lanes, columns]).unwrap_or(usize::MAX);
@@ -139,8 +139,8 @@ impl Prepack<'_> {
         let value = self.g.cast(value, stored);
         self.store(to, value, &[block, lane, number])
     }
-    /// The nest that packs one part of the codes: each byte holds that part of as many elements as
-    /// fit.
+    /// The nest that packs one part of the codes: each byte holds that part of as
+    /// many elements as fit.
     fn code(&mut self, group: Id, leaf: &Leaf, piece: usize) -> Id {
         let p = self.packing;
         let Kind::Code { pieces } = &leaf.kind else { unreachable!("a code") };

@@ -45,8 +45,8 @@ pub fn first(g: &Graph, nests: &[Id], around: &ProposalContext) -> Workgroup {
     workgroup(g, nests, around, false).swap_remove(0).plan
 }
 
-/// A workgroup half as large as the heuristic's, for a single-token contraction with so few
-/// workgroups that each unit would get only one.
+/// A workgroup half as large as the heuristic's, for a single-token contraction with too few
+/// workgroups to give each unit more than one.
 pub fn smaller(g: &Graph, nests: &[Id], around: &ProposalContext) -> Option<Workgroup> {
     let asked_for = around.hint.is_some_and(|h| h.globals > 0) || around.derived.staged.contains_key(&around.node);
     if asked_for || around.target.machine.kind == MachineKind::Cpu {

@@ -35,7 +35,7 @@ use select_tiling::TilingSelection;
 /// First slot number of intermediates; a function's own slots are below.
 pub const TEMP: u32 = 1 << 16;
 
-/// Result of [`schedule`].
+/// Launches and memory of a function.
 pub struct Scheduled {
     /// The graph, extended with kernel-level nodes.
     pub graph: Graph,
@@ -49,7 +49,7 @@ pub struct Scheduled {
 
 /// A decomposed function: no named op with a decomposition is left.
 pub struct Decomposed<'a> {
-    /// The captured function.
+    /// Function as captured, for its slots and name.
     pub function: &'a Function,
     /// Node of each output slot.
     pub outputs: &'a [(u32, Id)],
@@ -161,7 +161,7 @@ pub fn sites(g: &Graph, function: &str, candidates: &[Id]) -> FxHashMap<Id, Stri
 fn places(g: &mut Graph, of: &Decomposed, candidates: &[Id]) -> (FxHashMap<Id, Id>, Vec<Id>) {
     let mut buffers: FxHashMap<Id, Id> = FxHashMap::default();
     let mut temp_nodes: Vec<Id> = Vec::new();
-    // A copy whose last version is an output is made in the output's slot.
+    // A copy is made in an output's slot if its last version is that output.
     let of_copies: Vec<(u32, Id)> = of.outputs.iter().map(|&(slot, n)| (slot, first_version(g, n))).collect();
     for &n in candidates {
         let dtype = g[n].dtype;
@@ -188,7 +188,7 @@ fn first_version(g: &Graph, mut n: Id) -> Id {
     n
 }
 
-/// The kernels whose results each kernel reads, directly or through fused nodes.
+/// The kernels that each kernel reads results of, directly or through fused nodes.
 fn needs(kernels: &[(Draft, Cost)], reads: &Reads, fusion: &Fusion) -> Vec<FxHashSet<usize>> {
     let number: FxHashMap<Id, usize> = kernels.iter().enumerate().map(|(i, k)| (k.0.root, i)).collect();
     let of = |root: Id| reads.cut(root, fusion).1.iter().map(|read| number[read]).collect();

@@ -1,5 +1,5 @@
-//! Passes re-exported by name for their tests (`tensor/tests/passes.rs`), which run each pass
-//! alone.
+//! Passes re-exported by name for their tests (`tensor/tests/passes.rs`), which
+//! run each pass alone.
 //!
 //! Not an interface of the crate. The names here are those of the folders that hold the test cases,
 //! and stay when a pass moves.

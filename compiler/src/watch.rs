@@ -12,7 +12,6 @@ pub trait Watch {
     fn pass(&mut self, name: &'static str, graph: &mut Graph, roots: &[Id]);
 }
 
-/// Ignores all passes.
 impl Watch for () {
     fn pass(&mut self, _: &'static str, _: &mut Graph, _: &[Id]) {}
 }

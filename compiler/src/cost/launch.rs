@@ -1,5 +1,5 @@
-//! The cost of a launch plan: the kernel's cost by bytes and operations, or its memory stalls, if
-//! these take longer.
+//! The cost of a launch plan: the kernel's cost by bytes and operations, or its memory stalls,
+//! if these take longer.
 //!
 //! A thread stalls once for all loads that are issued together. Workgroups beyond the occupancy
 //! wait for a later wave.
@@ -12,7 +12,7 @@ use gristmill_uop::target::Target;
 pub struct Waiting {
     /// Seconds of the launch by bytes and operations.
     pub seconds: f64,
-    /// Workgroups per unit.
+    /// Workgroups that each unit runs in total.
     pub workgroups_per_unit: f64,
     /// Shared memory of a workgroup in bytes.
     pub scratch: usize,

@@ -12,9 +12,9 @@ use rustc_hash::FxHashSet;
 /// Registers of a thread besides its accumulators: addresses, loaded words, temporaries (from
 /// kernels of GLM on an H200).
 pub const REGISTERS: i64 = 40;
-/// Registers of a thread per register with a load in flight: 32 of an H200's 128. Twice as many
-/// loads with two workgroups resident cost GLM at a context depth of 16,384 20 of 322 tok/s
-/// (docs/experiments/036).
+/// Registers of a thread per register with a load in flight: 32 of an H200's 128. Twice as
+/// many loads with two workgroups resident cost GLM at a context depth of 16,384 20 of 322
+/// tok/s (docs/experiments/036).
 pub const REGISTERS_PER_LOADED_WORD: i64 = 4;
 /// Registers per sum, with its words and temporaries: more than eight sums exceed an H200's 128.
 const REGISTERS_OF_SUM: i64 = 7;
@@ -49,8 +49,8 @@ pub fn held_with(wanted: i64, target: &Target) -> i64 {
     (1..=target.resident()).rev().find(|&n| wanted <= each(n, target)).unwrap_or(1)
 }
 
-/// Resident workgroups per unit for these nests: fewer if MMA tiles need more registers than
-/// planned.
+/// Resident workgroups per unit for these nests: fewer if MMA tiles need
+/// more registers than planned.
 pub fn resident_of(g: &Graph, nests: &[Id], target: &Target) -> i64 {
     if target.machine.kind == MachineKind::Cpu {
         return target.resident();

@@ -1,34 +1,34 @@
-//! Requests of a decomposition to the scheduler: workgroup shape, fused nodes and stages of a node
-//! that it created.
+//! Requests of a decomposition to the scheduler: workgroup shape, fused nodes and stages of a
+//! node that it created.
 
 use gristmill_uop::{Id, RangeKind};
 
 /// Workgroup shape that a decomposition requests for a node. The node is materialised.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Hint {
-    /// Number of leading axes that the launch is spread over; 0 for a node that only needs a
-    /// buffer.
+    /// Number of leading axes that the launch is spread over; 0 for a node that
+    /// only needs a buffer.
     pub globals: usize,
     /// Elements of the last of these axes in one workgroup.
     pub tile: i64,
-    /// Kind of range for these elements: `Upcast` for copies in registers, `Loop` for a loop that
-    /// threads share.
+    /// Kind of range for these elements: `Upcast` for copies in registers, `Loop` for a
+    /// loop that threads share.
     pub inner: RangeKind,
     /// Nodes that only this kernel reads, and that are fused into it.
     pub inside: Vec<Id>,
     /// Fused nodes that get a stage even where they could be computed in place, because threads
     /// divide their work differently from the reader's.
     pub staged: Vec<Id>,
-    /// Workgroups whose results are never read.
+    /// Workgroups with results that are never read.
     pub future: Option<CausalSkip>,
     /// A stage that both operands of matrix products are read from, as large as fits.
     pub resident: Option<StagedTile>,
-    /// Sums whose terms come from stages that are refilled in each iteration.
+    /// Sums of terms from stages that are refilled in each iteration.
     pub fused: Option<FusedSum>,
     /// Whether the node itself is such a sum, over its first axis and with nothing else carried.
     pub looped: bool,
-    /// Whether the kernel should run in parallel with others. It may be fused if it would lengthen
-    /// the critical path.
+    /// Whether the kernel should run in parallel with others. It may be fused if it would
+    /// lengthen the critical path.
     pub beside: bool,
 }
 
@@ -57,7 +57,7 @@ impl Hint {
 /// A tile of the KV cache that a workgroup copies into a stage before any other work.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct StagedTile {
-    /// The staged node.
+    /// Tensor-level node that is staged.
     pub node: Id,
     /// Positions of a chunk. The first axis counts chunks from `base`.
     pub size: i64,
@@ -66,7 +66,7 @@ pub struct StagedTile {
     /// Position of the step's first token, if the positions before it were written before this
     /// step: a device then need not wait for the step's other kernels to read them.
     pub settled: Option<Id>,
-    /// Number of tokens of the step, whose rows come after those.
+    /// Number of tokens of the step; their rows come after those.
     pub tokens: Id,
 }
 
@@ -89,8 +89,8 @@ pub struct FusedSum {
     pub base: Id,
     /// Position of the first token: a scalar.
     pub first: Id,
-    /// Whether each iteration stages its KV cache rows, from which both operands of matrix products
-    /// are read.
+    /// Whether each iteration stages its KV cache rows, from which both operands of
+    /// matrix products are read.
     pub staged: bool,
 }
 
@@ -111,7 +111,7 @@ pub struct CausalSkip {
     pub base: Id,
     /// Position of the first token: a scalar.
     pub first: Id,
-    /// Size of the attention window in positions, the token's own included; `None` for full causal
-    /// attention.
+    /// Size of the attention window in positions, the token's own included; `None`
+    /// for full causal attention.
     pub window: Option<i64>,
 }

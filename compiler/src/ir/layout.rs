@@ -2,14 +2,15 @@
 //!
 //! The latter two are derived from the format's description. A block is decomposed into *leaves*:
 //! codes, one for each element, and scales, one for each group of elements. Codes are stored
-//! unsigned and split into parts whose widths are powers of two; elements are paired so that the
+//! unsigned and split into parts with power-of-two widths; elements are paired so that the
 //! lanes of one vector operation use the same shift and mask. Scales keep their type, or take a
 //! byte if the file packs them more tightly. The interleaved layout stores `lanes` consecutive rows
 //! together, block by block:
 //!
 //! ```text
 //! scales of the block, of each row · then for every unit of 32 elements:
-//!   scales of the unit, of each row · codes of elements 0..4 of each row (4 bytes a row) · codes of 4..8 of each row · …
+//!   scales of the unit, of each row · codes of elements 0..4 of each row (4 bytes a row) ·
+//!   codes of elements 4..8 of each row · …
 //! ```
 //!
 //! so that one vector load yields four elements of as many rows as a vector has lanes, and a kernel
@@ -95,7 +96,7 @@ const WIDEST: i64 = 16;
 /// A part of a code; its width is a power of two.
 #[derive(Clone, Copy, Debug)]
 pub struct CodePart {
-    /// Width in bits.
+    /// Width of the part in bits.
     pub bits: i64,
     /// Number of its bits that a code may set.
     kept: i64,
@@ -114,7 +115,7 @@ pub enum Kind {
     Scale {
         /// Elements that share one number.
         every: i64,
-        /// Type in memory.
+        /// Scalar type in memory.
         stored: Scalar,
         /// Byte offset in a row's unit, or in its block if it serves more than a unit.
         offset: i64,
@@ -187,8 +188,8 @@ impl Packing {
             _ => None,
         })
     }
-    /// Type of a scale that is assembled from bits and may thus have any magnitude, if there is
-    /// one.
+    /// Type of a scale that is assembled from bits and may thus have any magnitude,
+    /// if there is one.
     pub fn scales_of_bits(&self) -> Option<Scalar> {
         let all = self.graph.toposort(&[self.value]);
         all.into_iter().find(|&id| self.graph[id].op == Op::Bitcast).map(|id| self.graph.scalar(id))
@@ -199,8 +200,8 @@ impl Packing {
         let mut known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
         known.entry(e).or_insert_with(|| Packing::for_encoding(e).map(Arc::new)).clone()
     }
-    /// Decomposes a format; `None` unless its elements are integers of at most eight bits with
-    /// scales.
+    /// Decomposes a format; `None` unless its elements are integers of at most
+    /// eight bits with scales.
     pub fn for_encoding(e: EncodingRef) -> Option<Packing> {
         let elements = e.elements as i64;
         let unit = group_of(e.elements) as i64;
@@ -295,8 +296,8 @@ impl Packing {
         g.import(&self.graph, self.value, &mut map)
     }
 
-    /// The expression of a leaf in file layout, for element `within` of the block at address `base`
-    /// of `buffer`.
+    /// The expression of a leaf in file layout, for element `within` of the block at
+    /// address `base` of `buffer`.
     pub fn source(&self, g: &mut Graph, leaf: &Leaf, buffer: Id, base: Id, within: Id) -> Id {
         let mut map = FxHashMap::from_iter([(self.element, within), (self.base, base), (self.buffer, buffer)]);
         g.import(&self.graph, leaf.source, &mut map)
@@ -351,8 +352,8 @@ impl Packing {
         g.add(at, lane)
     }
 
-    /// Address at byte `offset` of a row's part of the element's unit, and the element's index in
-    /// that unit.
+    /// Address at byte `offset` of a row's part of the element's unit, and the element's
+    /// index in that unit.
     fn unit_at(&self, g: &mut Graph, place: &Place, offset: i64) -> (Id, Id) {
         let [unit, step, start] =
             [self.unit, self.unit_bytes * place.lanes, (self.head + offset) * place.lanes].map(|v| g.int(v));

@@ -27,7 +27,7 @@ pub struct Nest {
 }
 
 impl Nest {
-    /// Destructures a store.
+    /// Destructures the sources of a store.
     pub fn from_store(g: &Graph, store: Id) -> Nest {
         let &[buffer, offset, value, ref closed @ ..] = &g[store].src[..] else {
             unreachable!("a nest has a buffer, an offset and a value: {:?}", g[store])
@@ -45,7 +45,7 @@ impl Nest {
         self.closed.splice(0..0, loops.iter().copied());
         self
     }
-    /// Builds its store.
+    /// Builds the store of these parts.
     pub fn store(&self, g: &mut Graph) -> Id {
         match self.adds {
             true => g.add_to(self.buffer, self.offset, self.value, &self.closed),
@@ -174,8 +174,8 @@ pub fn strided(g: &mut Graph, parts: &[(Id, i64)]) -> Id {
     })
 }
 
-/// Distance between the address at `values` and the address at zero, as far as constants determine
-/// it.
+/// Distance between the address at `values` and the address at zero, as far
+/// as constants determine it.
 ///
 /// Works on a small graph of its own. A copy of the graph for each trial took a third of the
 /// planning time of a prefill layer.

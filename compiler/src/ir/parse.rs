@@ -20,7 +20,7 @@ impl std::error::Error for ParseError {}
 /// Returns the error for these words.
 ///
 /// # Errors
-/// Always.
+/// Always returns one.
 pub fn bad<T>(words: &str) -> Result<T, ParseError> {
     Err(ParseError(words.trim().to_string()))
 }

@@ -1,5 +1,5 @@
-//! Typical values of index expressions that are only known at run time, for the cost model and for
-//! loop lengths.
+//! Typical values of index expressions that are only known at run time, for the cost model
+//! and for loop lengths.
 
 use gristmill_uop::{Arg, Graph, Id, Op};
 

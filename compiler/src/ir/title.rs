@@ -1,8 +1,8 @@
-//! Human-readable titles of kernels: the weights a kernel reads, in parameter order, and a summary
-//! of its operations.
+//! Human-readable titles of kernels: the weights a kernel reads, in parameter order, and a
+//! summary of its operations.
 //!
-//! A title is shown next to the kernel's name, which is a hash of its text. No decision depends on
-//! a title.
+//! A title is shown next to the kernel's name, which is a hash of its text. No decision
+//! depends on a title.
 
 use gristmill_uop::function::{Function, Slot, SlotKind};
 use gristmill_uop::program::{Access, Param};
@@ -38,7 +38,7 @@ pub fn title_of_nests(g: &Graph, function: &Function, nests: &[Id]) -> String {
     of_nodes(g, &nodes, function, &used)
 }
 
-/// The title of a custom kernel of that name: the name, then what is fused into it, if anything.
+/// The title of a custom kernel of that name: the name, then the title of its fused nodes, if any.
 pub fn title_of_text(g: &Graph, function: &Function, name: &str, nests: &[Id]) -> String {
     match title_of_nests(g, function, nests) {
         nothing if nothing == COPY => name.to_owned(),

@@ -23,7 +23,7 @@ pub fn call_of(g: &Graph, root: Id, fused: &FxHashSet<Id>) -> Result<Option<Id>,
 
 /// Inputs for the nest of a custom kernel.
 pub struct CallContext<'a> {
-    /// The call.
+    /// The `Op::Call` node.
     pub call: Id,
     /// Node that is written: the call, or an expression of it.
     pub node: Id,

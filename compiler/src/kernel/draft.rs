@@ -31,7 +31,7 @@ pub struct Draft {
     pub stage_plan: StagePlan,
     /// Nests before the plan was applied, to apply other plans.
     pub uncut: Vec<Id>,
-    /// The `Op::Call` node of the custom kernel whose text it runs, if any.
+    /// The `Op::Call` node of the custom kernel that it runs, if any.
     pub call: Option<Id>,
 }
 
@@ -118,7 +118,7 @@ pub struct Span {
 
 /// Destination of the nests that write a node.
 pub struct Destination<'a> {
-    /// The buffer.
+    /// Parameter or stage that is written.
     pub buffer: Id,
     /// Region of the node, a span for each axis.
     pub region: &'a [Span],

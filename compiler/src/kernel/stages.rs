@@ -229,7 +229,7 @@ fn operand_row(g: &Graph, row: Id, scalar: Scalar) -> Option<i64> {
 /// The part of an index that depends only on the workgroup.
 #[derive(Clone, Copy, PartialEq)]
 struct Fixed {
-    /// Lowest value.
+    /// Lowest value of the index.
     base: Id,
     /// Clamp limit of the index.
     last: Option<Id>,

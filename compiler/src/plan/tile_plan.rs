@@ -142,9 +142,9 @@ pub struct SumLanes {
 /// Axis along which adjacent threads read.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Along {
-    /// Output elements.
+    /// Adjacent threads read for adjacent output elements.
     Output,
-    /// Terms of a sum.
+    /// Adjacent threads read adjacent terms of a sum.
     Reduction,
 }
 

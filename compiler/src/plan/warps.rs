@@ -88,9 +88,9 @@ fn tiles_for_all_warps(product: &MmaProduct, warps: i64) -> i64 {
 /// Maximum tiles of a warp.
 #[derive(Clone, Copy)]
 struct Tiles {
-    /// Column tiles.
+    /// Tiles along the columns.
     wide: i64,
-    /// Row tiles.
+    /// Tiles along the rows.
     tall: i64,
 }
 

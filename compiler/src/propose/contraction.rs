@@ -24,8 +24,8 @@ const MATMUL_ROWS: i64 = 4;
 /// Tokens that a core multiplies with two vectors of rows at once. Two Zen 5 cores, Youtu Q4_0:
 /// prefill of 128 tokens 318 tok/s, 293 with eight tokens and one vector (docs/experiments/123).
 const TOKENS_OF_TWO_VECTORS: i64 = 4;
-/// Tokens up to which a core takes one vector of rows at a time, so that rows are read as one
-/// stream. DeepSeek-V2-Lite Q4_0, 8 sequences on a Xeon, one, two and four vectors: 246, 258 and
+/// Tokens up to which a core takes one vector of rows at a time, to read rows as one stream.
+/// DeepSeek-V2-Lite Q4_0, 8 sequences on a Xeon, one, two and four vectors: 246, 258 and
 /// 263 ms a step (docs/experiments/125).
 const TOKENS_OF_ONE_VECTOR: i64 = 2;
 /// Maximum elements that a thread computes from one sum.

@@ -32,7 +32,7 @@ const ITERATIONS_AHEAD_OF_GROUPS: i64 = 3;
 pub struct Launched<'a> {
     /// Graph of the statements.
     pub g: &'a Graph,
-    /// The linearised bodies.
+    /// Linearised bodies of the launch.
     pub bodies: &'a [Code],
     /// Maximum workgroups per unit.
     pub workgroups_per_unit: i64,

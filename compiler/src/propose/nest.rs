@@ -11,7 +11,7 @@ use gristmill_uop::{Graph, Id};
 
 /// A nest to be shared by the threads of a GPU workgroup.
 pub struct ThreadNest {
-    /// The nest.
+    /// The store node of the nest.
     pub store: Id,
     /// The nest, with reductions over the same terms fused into one loop.
     pub fused: Id,

@@ -83,7 +83,7 @@ pub fn plain(
     }
 }
 
-/// A workgroup whose threads write units of a product's operand.
+/// A workgroup with threads that write units of a product's operand.
 struct OfUnits {
     workgroup: Workgroup,
     /// Whether there are fewer workgroups than units and each computes the sums of all of its rows.
@@ -109,7 +109,7 @@ struct Plain<'a> {
     in_order: Vec<usize>,
     /// Axes with data-dependent length if the machine multiplies tiles: rows gathered for these.
     of_data: Vec<usize>,
-    /// Cores or multiprocessors.
+    /// Number of cores or multiprocessors.
     units: i64,
 }
 

@@ -26,10 +26,9 @@ const MOST_REPEATED_OUTPUTS: i64 = 8;
 /// Maximum accumulators per thread. More save operand loads, but reduce the occupancy of an H200
 /// from two workgroups to one (`held` in `cost/occupancy.rs`). Not measured.
 const MOST_ACCUMULATORS: i64 = 32;
-/// Elements per thread and iteration of a shared loop from which on a thread takes adjacent
-/// elements of nests that only read stages and have no sum. Attention weights of a prefill took 18
-/// instructions each, mostly for the address, and 8 with four adjacent ones (docs/experiments/095).
-/// With fewer elements, threads are needed to hide latency.
+/// Elements per thread and iteration of a shared loop from which on a thread takes adjacent ones,
+/// if the nest only reads stages and has no sum. Attention weights of a prefill then take 8 instead
+/// of 18 instructions (docs/experiments/095). With fewer elements, threads must hide latency.
 const ELEMENTS_OF_NEIGHBOURS: i64 = 16;
 
 /// Candidate mappings of a nest with fused reduction loops, the heuristic's first; only that one
@@ -133,7 +132,7 @@ struct Sharing<'a> {
     threads: i64,
     /// Lanes that reduce without a barrier.
     subgroup: i64,
-    /// Registers per thread.
+    /// Registers of a thread.
     registers: i64,
     /// Bytes of the machine's narrowest type.
     least: i64,

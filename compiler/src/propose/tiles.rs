@@ -39,7 +39,7 @@ pub struct Axes {
     pub token: usize,
     /// Number of tokens, a multiple of the tile, if constant.
     pub tokens: Option<i64>,
-    /// Further token axes.
+    /// Further token axes, as loops.
     pub others: Vec<usize>,
 }
 
@@ -62,7 +62,7 @@ pub fn tiles(axes: &Axes, of: &Fragment, target: &Target) -> Vec<Proposal<Workgr
 }
 
 impl Axes {
-    /// A panel of that many row tiles, with at most `beside` token tiles at once.
+    /// A panel of that many row tiles, with a limited number of token tiles at once.
     fn shape(&self, of: &Fragment, panel: i64, beside: i64) -> Workgroup {
         let (row, token) = (self.row, self.token);
         let beside = self.tokens.map_or(beside, |n| divisor(n / of.rows, beside));

@@ -13,7 +13,7 @@ const DEAR: u32 = 3;
 /// Materialisation candidates among the tensor-level nodes below the outputs.
 #[derive(Default, Debug)]
 pub struct Candidates {
-    /// Candidates, sources first.
+    /// Candidates in topological order.
     pub nodes: Vec<Id>,
     /// Candidates that must be materialised.
     pub forced: FxHashSet<Id>,

@@ -39,7 +39,7 @@ impl Fusion {
             self.recomputed.insert(node, own);
         }
     }
-    /// Fuses `node`, whose buffer has no readers, into all kernels that need it.
+    /// Fuses `node` into all kernels that need it. Its buffer has no readers.
     pub fn fuse(&mut self, node: Id) {
         self.everywhere.insert(node);
         self.recomputed.remove(&node);
@@ -52,7 +52,7 @@ impl Fusion {
 
 /// Dependencies between candidates, through nodes that are not candidates.
 pub struct Reads {
-    /// Candidates, sources first.
+    /// Candidates in topological order.
     nodes: Vec<Id>,
     of: FxHashMap<Id, Vec<Id>>,
     /// The same by indices into `nodes`.

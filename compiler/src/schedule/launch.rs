@@ -15,9 +15,9 @@ pub struct Body {
     pub when: When,
     /// Tensor-level node that it computes; `None` in a prepack kernel.
     pub root: Option<Id>,
-    /// Custom kernel whose text it runs, if any.
+    /// Custom kernel that it runs, if any.
     pub kernel: Option<CustomRef>,
-    /// Human-readable description.
+    /// Human-readable description of its work.
     pub title: String,
     /// Tile plan; the plans of nests are added by the mapping.
     pub plan: TilePlan,

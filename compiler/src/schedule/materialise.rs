@@ -26,10 +26,9 @@ pub(super) const LEAST_SAVING: f64 = 0.02;
 /// Fusion is not offered if it costs this many times the materialised version. The cost model errs
 /// by half (`WORKGROUP_MARGIN`), and each offer takes planning time. Not measured.
 pub(super) const MOST_TIMES_DEARER: f64 = 4.0;
-/// Fraction of a launch charged to the critical path; every kernel is charged the rest. Parallel
-/// kernels may share a launch later (`merge`), so a launch mostly costs path length. With 1,
-/// fusing the first of two parallel kernels saves nothing; with 0, kernels that would share a
-/// launch are fused. Not measured.
+/// Fraction of a launch charged to the critical path, since parallel kernels may share a launch
+/// later (`merge`); each kernel is charged the rest. With 1, fusing the first of two parallel
+/// kernels saves nothing; with 0, kernels that would share a launch are fused. Not measured.
 pub(super) const LAUNCH_ON_PATH: f64 = 0.5;
 
 /// Kind of the logged decision on a node that stays materialised without asking the policy.
@@ -37,7 +36,7 @@ const KEPT: &str = "kept";
 
 /// Result of the search: fused nodes, and a kernel for each materialised one.
 pub struct Placement {
-    /// Dependencies between candidates.
+    /// Dependencies between the candidates.
     pub reads: Reads,
     /// Which nodes are fused into which kernels.
     pub fusion: Fusion,
@@ -221,7 +220,7 @@ impl Search<'_> {
     }
 }
 
-/// Runs the search.
+/// Runs the greedy fusion search over the candidates of `context`.
 pub fn materialise(g: &mut Graph, context: FusionContext, decider: &mut Decider) -> Placement {
     let reads = Reads::new(g, context.candidates, context.derived);
     let mut s = Search { g, of: context, room: occupancy::room(context.target), reads, memo: FxHashMap::default() };

@@ -3,7 +3,7 @@
 /// Size and lifetime of an intermediate: levels from its first write to its last read, inclusive.
 #[derive(Clone, Copy, Debug)]
 pub struct Lifetime {
-    /// Size in bytes.
+    /// Size of the intermediate in bytes.
     pub bytes: usize,
     /// Level of its writer.
     pub from: usize,

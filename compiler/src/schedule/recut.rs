@@ -26,7 +26,7 @@ pub struct FusionContext<'a> {
     pub buffers: &'a FxHashMap<Id, Id>,
     /// Name of each candidate in decision keys.
     pub sites: &'a FxHashMap<Id, String>,
-    /// Requests of decompositions.
+    /// Requests of decompositions, by node.
     pub hints: &'a FxHashMap<Id, Hint>,
     /// Integer contractions and layouts.
     pub derived: &'a Derived,

@@ -101,7 +101,7 @@ impl MmaSum {
         let free = self.part.is_none() && !self.staged_rows(g) && !self.staged_columns(g);
         free.then(|| self.exchanged())
     }
-    /// The transposed product.
+    /// The transposed product, unconditionally.
     pub fn exchanged(self) -> MmaSum {
         MmaSum { rows: self.columns, columns: self.rows, ..self }
     }
@@ -117,8 +117,8 @@ fn is_staged(g: &Graph, x: Id) -> bool {
     g[x].op == Op::Load && g[g[x].src[0]].op == Op::Local
 }
 
-/// The half-precision value that `x` converts to f32: one that is loaded, or one that is rounded on
-/// load.
+/// The half-precision value that `x` converts to f32: one that is loaded, or one that
+/// is rounded on load.
 fn half(g: &Graph, x: Id) -> Option<Id> {
     let from = g[x].src.first().copied().filter(|_| g[x].op == Op::Cast && g.scalar(x) == Scalar::F32)?;
     let known = |n: Id| matches!(g[n].op, Op::Load | Op::Index);
@@ -127,8 +127,8 @@ fn half(g: &Graph, x: Id) -> Option<Id> {
 }
 
 /// XOR swizzle of a line of units: the unit at a position, and its own inverse
-/// (`uop/src/fragment.rs`, `Shared`). Each of the position's two bits is flipped by one bit of the
-/// line.
+/// (`uop/src/fragment.rs`, `Shared`). Each of the position's two bits is flipped by one
+/// bit of the line.
 pub fn swizzled(g: &mut Graph, unit: Id, line: Id) -> Id {
     let [two, four] = [2, 4].map(|n| g.int(n));
     let [halves, quarters] = [two, four].map(|n| g.idiv(line, n));

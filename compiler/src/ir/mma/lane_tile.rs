@@ -12,9 +12,9 @@ use rustc_hash::FxHashMap;
 /// An operand of a fragment.
 #[derive(Clone, Copy)]
 pub(crate) enum Side {
-    /// `rows × terms`.
+    /// The left operand: `rows × terms`.
     First,
-    /// `terms × columns`.
+    /// The right operand: `terms × columns`.
     Second,
 }
 
@@ -56,16 +56,16 @@ pub(crate) struct LaneTile {
     registers: Vec<(Digit, Id)>,
 }
 
-/// Whether the ranges of a nest are the digits of that fragment's sums, for products of these rows
-/// and columns.
+/// Whether the ranges of a nest are the digits of that fragment's sums, for products of
+/// these rows and columns.
 pub fn is_laid_out(g: &Graph, of: &'static Fragment, closed: &[Id], rows: Id, columns: Id) -> bool {
     LaneTile::from_ranges(g, of, closed, None).is_some_and(|tile| tile.fits(g, rows, columns))
 }
 
 impl LaneTile {
-    /// The tile of a nest with these ranges, if its last thread ranges are the lane digits and its
-    /// last `Upcast` ranges the register digits. The lowest register digit may be a range of the
-    /// sum itself.
+    /// The tile of a nest with these ranges, if its last thread ranges are the lane digits and
+    /// its last `Upcast` ranges the register digits. The lowest register digit may be a range
+    /// of the sum itself.
     pub fn from_ranges(g: &Graph, of: &'static Fragment, closed: &[Id], lowest: Option<Id>) -> Option<LaneTile> {
         let (threads, mut copies) =
             (ranges_of_kind(g, closed, RangeKind::Vector), ranges_of_kind(g, closed, RangeKind::Upcast));

@@ -1,10 +1,10 @@
 //! Recognises a nest that is one sum of half-precision products over whole tiles, which warps can
 //! multiply (`map/fragment_tiling.rs`).
 //!
-//! One operand depends on the output *rows*, the other on the output *columns*. Column values are
-//! halves, or f32 values split into two parts (`decompose/f16_split.rs`), over which the sum then
-//! runs as well. A tile is as high and as wide as the machine's fragment; two parts take two
-//! columns.
+//! One operand depends on the output *rows*, the other on the output *columns*. Column
+//! values are halves, or f32 values split into two parts (`decompose/f16_split.rs`), over
+//! which the sum then runs as well. A tile is as high and as wide as the machine's fragment;
+//! two parts take two columns.
 
 use crate::ir::mma::fragment::{MmaSum, along, enough};
 use crate::ir::nest::Nest;
@@ -14,11 +14,11 @@ use gristmill_uop::{Graph, Id, Op, RangeKind};
 
 /// A matrix product recognised in a nest.
 pub struct MmaProduct {
-    /// The nest.
+    /// The nest that contains the sum.
     pub nest: Nest,
-    /// The reduction node.
+    /// The reduction node in that nest.
     pub id: Id,
-    /// Its operands.
+    /// Operands of the reduction.
     pub sum: MmaSum,
     /// The MMA fragment that multiplies them.
     pub of: &'static Fragment,
@@ -34,10 +34,10 @@ pub struct MmaProduct {
     pub both: Option<Id>,
     /// Range of the terms (the K axis).
     pub term: Id,
-    /// Number of terms.
+    /// Number of terms, a multiple of the fragment's.
     pub terms: i64,
-    /// Other ranges of the sum: those that the columns do not depend on, and a loop shared by
-    /// nests.
+    /// Other ranges of the sum: those that the columns do not depend on, and a
+    /// loop shared by nests.
     pub alone: Vec<Id>,
 }
 

@@ -1,5 +1,5 @@
-//! Recognises nests whose ranges include the rows and columns of a tile that is loaded and stored
-//! as a whole.
+//! Recognises nests whose ranges include the rows and columns of a tile that is loaded and
+//! stored as a whole.
 
 use crate::ir::nest::ranges_of_kind;
 use gristmill_uop::machine::{Machine, MachineKind};
