@@ -20,7 +20,7 @@ pub struct App {
     pub config: Config,
     /// Permits for the bytes of large request bodies.
     pub bodies: Arc<Semaphore>,
-    /// The open connections.
+    /// Registry of the open connections.
     pub connected: Arc<Registry>,
 }
 

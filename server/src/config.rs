@@ -13,7 +13,7 @@ pub struct Config {
     pub name: Option<String>,
     /// Further `Host` names that a server on loopback accepts, such as those of a reverse proxy.
     pub allowed_hosts: Vec<String>,
-    /// Origins whose pages may send requests from a browser (CORS); `*` allows all. Empty by
+    /// Origins of pages that may send requests from a browser (CORS); `*` allows all. Empty by
     /// default.
     pub cors: Vec<String>,
     /// Listen port; 0 picks a free one.
@@ -44,7 +44,7 @@ pub struct Config {
     /// Approximate maximum bytes of a stream that the client has not read; beyond it the request is
     /// cancelled.
     pub unread: usize,
-    /// Maximum answers to one request.
+    /// Maximum answers to each prompt of a request.
     pub choices: usize,
     /// Graceful-shutdown timeout: how long accepted requests continue to be served.
     pub drain: Duration,

@@ -180,7 +180,7 @@ mod tests {
         places[2].connection.requested();
         fourth.connection.requested();
         assert!(registry.admit(4, address(4)).is_none(), "nobody waits for a client");
-        // A connection whose client does not read the response also waits for its client.
+        // A connection also waits for its client while the client does not read the response.
         fourth.connection.set_stalled(true);
         assert!(registry.admit(5, address(5)).is_some());
         assert!(is_evicted(&fourth));
@@ -223,7 +223,7 @@ mod tests {
         let since = kept.waiting_since();
         kept.begun();
         assert!(kept.waiting_since() > since, "the body of its next request is on its way");
-        // A connection whose client does not read keeps its time.
+        // While the client does not read, the connection keeps its time.
         kept.set_stalled(true);
         let since = kept.waiting_since();
         kept.begun();

@@ -28,7 +28,7 @@ use tokio::runtime::Runtime;
 use tokio::sync::Semaphore;
 use tower::ServiceExt;
 
-/// A model that is never loaded and whose text side is read once.
+/// A model that is never loaded; its text side can be read once.
 struct Toy(Mutex<Option<ModelText>>);
 
 impl ModelSource for Toy {
@@ -64,7 +64,7 @@ pub struct Accepted {
 /// Response that a client would receive.
 #[derive(Debug)]
 pub struct Response {
-    /// HTTP status code.
+    /// HTTP status code of the response.
     pub status: u16,
     /// Bytes of the body.
     pub body: Vec<u8>,

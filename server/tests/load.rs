@@ -1,5 +1,5 @@
 //! Load test: many concurrent clients, a third of which disconnect. It runs in a process of its
-//! own, whose memory is that of the server and its clients only.
+//! own, so that the memory is that of the server and its clients only.
 //!
 //! The long run is `GRISTMILL_LOAD_REQUESTS=10000 cargo test -p gristmill-server --test load --
 //! --nocapture`.

@@ -49,7 +49,7 @@ pub trait ResponseEncoder: Send + 'static {
     fn prompt(&mut self, _usage: &Usage, _out: &mut Vec<Chunk>) {}
     /// Called for each output event of choice `choice`.
     fn output(&mut self, choice: usize, event: OutputEvent, out: &mut Vec<Chunk>);
-    /// Called after the last of the events that arrive in one stream item.
+    /// Called after the last output event of one engine event, to send what the encoder holds back.
     fn together(&mut self, _out: &mut Vec<Chunk>) {}
     /// Called once, after all choices have finished.
     fn end(&mut self, usage: &Usage, out: &mut Vec<Chunk>);

@@ -44,7 +44,7 @@ fn describe(app: &App, model: &ModelEntry) -> Value {
     })
 }
 
-/// `GET /v1/models`.
+/// `GET /v1/models`: all served models.
 pub async fn list(State(app): State<Arc<App>>) -> Json<Value> {
     let all = app.models.entries();
     let data: Vec<Value> = all.iter().map(|model| describe(&app, model)).collect();
@@ -53,7 +53,7 @@ pub async fn list(State(app): State<Arc<App>>) -> Json<Value> {
     Json(json!({ "object": "list", "data": data, "has_more": false, "first_id": first, "last_id": last }))
 }
 
-/// `GET /v1/models/{name}`.
+/// `GET /v1/models/{name}`: one model, by its name or an alias.
 pub async fn get(
     State(app): State<Arc<App>>,
     name: Result<Path<String>, PathRejection>,

@@ -55,7 +55,6 @@ pub async fn tokenize(State(app): State<Arc<App>>, asked: UnreadRequest) -> Resu
     Ok(Json(tokens.await?))
 }
 
-/// Body of `/detokenize`.
 #[derive(Deserialize, Debug)]
 #[serde(expecting = "an object")]
 struct DetokenizeRequest {

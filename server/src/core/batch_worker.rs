@@ -340,7 +340,7 @@ impl BatchWorker {
             }
         }
     }
-    /// Ends the requests whose sequences ended with a failed step.
+    /// Ends the requests that had sequences in a failed step.
     fn step_failed(&mut self, error: &sched::Error, sequences: &[SequenceId]) {
         if error.is_lost() {
             self.health.fail(error.to_string());
@@ -387,7 +387,8 @@ impl BatchWorker {
             }
         }
     }
-    /// Reports the usage of a prompt with its first logits, and adds the sequences of its other choices.
+    /// Reports the usage of a prompt with its first logits and adds the sequences of its other
+    /// choices.
     fn prefilled(&mut self, number: RequestNumber) -> Result<(), Aborted> {
         let Some(running) = self.requests.get_mut(&number).filter(|running| !running.prefilled) else { return Ok(()) };
         let RunningRequest { request, params, usage, begun, prefilled, sequences, .. } = running;

@@ -15,7 +15,7 @@ pub struct Sender {
     events: UnboundedSender<Event>,
     unread: Arc<AtomicUsize>,
     most: usize,
-    /// Whether the reader fell behind; no further events are sent.
+    /// Whether the byte bound was exceeded; no further events are sent.
     overrun: AtomicBool,
 }
 
@@ -25,7 +25,7 @@ pub struct Receiver {
     unread: Arc<AtomicUsize>,
 }
 
-/// The reader is gone, or has fallen behind the byte bound.
+/// The reader is gone or too slow.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ReaderTooSlow;
 
@@ -38,10 +38,10 @@ pub fn channel(most: usize) -> (Sender, Receiver) {
 }
 
 impl Sender {
-    /// Sends an event.
+    /// Sends an event to the reader.
     ///
     /// # Errors
-    /// When the reader is gone or has fallen behind.
+    /// When the reader is gone or too slow.
     pub fn send(&self, event: Event) -> Result<(), ReaderTooSlow> {
         if self.overrun.load(Ordering::Relaxed) {
             return Err(ReaderTooSlow);
@@ -55,7 +55,7 @@ impl Sender {
         }
         self.events.send(event).map_err(|_| ReaderTooSlow)
     }
-    /// Returns whether the reader is gone or has fallen behind.
+    /// Returns whether the reader is gone or too slow.
     pub fn is_closed(&self) -> bool {
         self.overrun.load(Ordering::Relaxed) || self.events.is_closed()
     }

@@ -33,7 +33,7 @@ pub struct EngineRequest {
     pub usage: Usage,
     /// Keep-alive that the request sets for the model; `None` leaves it unchanged.
     pub stay: Option<KeepAlive>,
-    /// Channel to the client; closed once the client disconnected or fell too far behind.
+    /// Channel to the client; closed once the client has disconnected or reads too slowly.
     pub events: Arc<Sender>,
 }
 

@@ -5,7 +5,7 @@
 pub struct RequestError {
     /// Kind of error, which determines the HTTP status.
     pub kind: ErrorKind,
-    /// Machine-readable code.
+    /// Machine-readable code of the interfaces, such as `queue_full`.
     pub code: Option<&'static str>,
     /// Path of the field at fault, as the request calls it.
     pub field: Option<String>,

@@ -7,7 +7,7 @@ use std::time::Duration;
 /// An event of one request.
 #[derive(Debug)]
 pub enum Event {
-    /// The number of queued requests before this one changed.
+    /// Number of queued requests before this one; sent when it may have changed.
     Waiting(usize),
     /// The model is being loaded first; the current step.
     Loading(LoadStep),

@@ -5,13 +5,13 @@
 pub struct FieldNames {
     /// The conversation or the prompt.
     pub input: &'static str,
-    /// List of tools.
+    /// List of the offered tools.
     pub tools: &'static str,
     /// Choice among the tools.
     pub tool_choice: &'static str,
     /// Maximum tokens of an answer.
     pub limit: &'static str,
-    /// Number of answers.
+    /// Number of answers to each prompt.
     pub choices: &'static str,
     /// Strings that end an answer.
     pub stop: &'static str,

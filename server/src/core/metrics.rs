@@ -75,7 +75,7 @@ pub struct ModelMetrics {
     pub refused: Counter,
     /// Running requests that were cancelled: the client disconnected, or the server was closing.
     pub abandoned: Counter,
-    /// Requests that failed.
+    /// Requests that ended with an error.
     pub failed: Counter,
     /// Prompt tokens that were computed.
     pub prompt_tokens: Counter,
@@ -83,7 +83,7 @@ pub struct ModelMetrics {
     pub cached_tokens: Counter,
     /// Tokens that were generated.
     pub answer_tokens: Counter,
-    /// Generated tokens whose logits were copied to the host in full.
+    /// Generated tokens for which all logits were copied to the host.
     pub logit_rows: Counter,
     /// Steps of the batch: all steps, mixed steps with a prefill chunk, and steps that were started
     /// asynchronously, before the previous step's tokens were read.

@@ -111,7 +111,7 @@ pub fn now() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs())
 }
 
-/// Returns the demo model, whose template does not support tools.
+/// Returns the demo model. Its template does not support tools.
 #[cfg(test)]
 pub fn demo() -> Served {
     use gristmill_llm::chat::Isolation;

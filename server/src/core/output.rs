@@ -178,7 +178,7 @@ impl From<ReplyPart> for OutputEvent {
     }
 }
 
-/// A complete choice.
+/// A complete choice with all of its output.
 #[derive(Clone, Debug, Default)]
 pub struct FinishedReply {
     /// Text of the reasoning.

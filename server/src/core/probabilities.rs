@@ -47,8 +47,8 @@ fn sum_of_exponentials(logits: &[f32], max: f32) -> f64 {
     logits.chunks(F32_SUM_LENGTH).map(part).sum()
 }
 
-/// Computes e^x for x ≤ 0, with a relative error as large as the rounding of x, or 1e-37 absolute.
-/// Without branches and calls, so that it vectorises.
+/// Computes e^x for x ≤ 0, to the relative rounding error of x, or 1e-37 absolute. It has neither
+/// branches nor calls, so that it vectorises.
 fn exponential(x: f32) -> f32 {
     // 1.5 · 2^23: adding it rounds to an integer.
     const ROUND: f32 = 12_582_912.0;

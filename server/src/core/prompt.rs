@@ -10,7 +10,6 @@ use gristmill_llm::chat::spell::{self, Spelt};
 use gristmill_llm::chat::{Message, RenderOptions, TextSpan};
 use serde_json::{Map, Value};
 
-/// A tokenised prompt.
 pub struct Prompt {
     /// Token ids of the prompt.
     pub tokens: Vec<u32>,

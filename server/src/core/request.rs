@@ -11,7 +11,7 @@ use gristmill_llm::chat::Message;
 pub struct GenerateRequest {
     /// Field names of the interface, for error messages.
     pub names: &'static FieldNames,
-    /// Conversation or prompts.
+    /// Conversation or prompts that the answers continue.
     pub input: Input,
     /// Tools that the model may call.
     pub tools: Vec<Tool>,
@@ -44,7 +44,7 @@ pub struct GenerateRequest {
 pub enum Input {
     /// A conversation. If its last message is a text of the assistant, generation continues it.
     Conversation {
-        /// Messages in order.
+        /// Messages in their order.
         messages: Vec<Message>,
         /// Control of the model's reasoning.
         thinking: Thinking,
@@ -85,7 +85,7 @@ impl From<Option<bool>> for Thinking {
 /// A prompt for text completion.
 #[derive(Clone, Debug)]
 pub enum PromptText {
-    /// A text whose special tokens are parsed.
+    /// A text; special tokens in it are parsed.
     Text(String),
     /// Token ids of the vocabulary.
     Tokens(Vec<u32>),

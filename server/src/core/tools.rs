@@ -14,7 +14,7 @@ pub struct Tool {
     pub name: String,
     /// Description for the model.
     pub description: Option<String>,
-    /// JSON schema of the parameters, an object; `None` allows any object.
+    /// JSON schema of the parameters, an object; `None` if the tool declares none.
     pub parameters: Option<Value>,
 }
 
@@ -23,7 +23,7 @@ pub struct Tool {
 pub enum ToolChoice {
     /// No tool may be called.
     None,
-    /// The model decides.
+    /// The model decides whether to call tools.
     Auto,
     /// At least one tool must be called.
     Required,

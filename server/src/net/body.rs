@@ -26,7 +26,7 @@ impl<'de> Deserialize<'de> for IgnoredFields {
     }
 }
 
-/// A request whose body has not been read yet.
+/// A request with an unread body.
 pub struct UnreadRequest {
     client: IpAddr,
     when: Instant,

@@ -247,7 +247,7 @@ fn pages_elsewhere_and_names_of_proxies_are_let_in_where_they_were_named() {
     assert_eq!(ask(&server.client, "GET", "evil.example", "null").status, 403);
 }
 
-/// All slots of the batch are running, so the next request is queued and gets its position.
+/// While all sequences of the batch are running, the next request is queued and gets its position.
 #[test]
 fn who_waits_is_told_behind_how_many() {
     let server = start(Config::default());

@@ -14,7 +14,7 @@ fn a_server_whose_engine_is_gone_says_so() {
     let server = start(Config { queue: 4, ..Config::default() });
     let client = &server.client;
     assert_eq!(client.metric("gristmill_engine_failed"), 0.0);
-    // 16 answers of the whole context, whose client disconnects after it has read a part.
+    // 16 answers of the whole context; the client disconnects after it has read a part.
     let endless = asking("Tell me a story.", json!({ "ignore_eos": true, "stream": true, "n": 16 })).to_string();
     let request = client.request("POST", "/v1/chat/completions", "application/json", endless.as_bytes());
     let waiting = std::thread::scope(|scope| {

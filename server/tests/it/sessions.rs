@@ -234,7 +234,7 @@ fn a_batch_invariant_seed_gives_a_text_whatever_else_runs() {
             scope.spawn(move || {
                 for k in 0..questions.len() {
                     let i = (k + round) % questions.len();
-                    // Other requests in between, whose rows are not exact.
+                    // Other requests in between, with rows that are not exact.
                     client.ask(&questions[i], json!({ "temperature": 1, "max_tokens": 20 })).ok();
                     assert_eq!(ask(i), alone[i], "{i}");
                     let settings = json!({ "seed": i, "temperature": 1.2, "max_tokens": 60 });

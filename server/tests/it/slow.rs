@@ -38,7 +38,7 @@ impl Kind {
         };
         let stream = TcpStream::connect(client.address).expect("a connection");
         stream.set_nonblocking(true).expect("a socket");
-        // A write to a connection whose peer does not read may be partial.
+        // If the peer does not read, a write may be partial.
         let _ = (&stream).write(begin.as_bytes());
         stream
     }

@@ -116,7 +116,7 @@ const NAMES: FieldNames = FieldNames {
     stop: "stop_sequences",
 };
 
-/// Parameters that are accepted and ignored: metadata, billing and caching hints.
+/// Parameters that are accepted and ignored, such as metadata, billing and caching hints.
 const IGNORED: &[&str] = &["metadata", "service_tier", "inference_geo", "cache_control", "context_management", "betas"];
 
 /// The endpoint `/v1/messages`.

@@ -15,10 +15,11 @@ use serde_json::{Value, json};
 use std::sync::Arc;
 use std::time::Instant;
 
-/// The version of Ollama whose interface this is; clients check it before they use newer features.
+/// Version of Ollama's interface that is implemented; clients check it before they use newer
+/// features.
 const VERSION: &str = "0.12.0";
 
-/// `/api/version`.
+/// `/api/version`: the version of Ollama's interface.
 pub async fn version() -> Json<Value> {
     Json(json!({ "version": VERSION }))
 }
@@ -33,7 +34,7 @@ fn details(family: &str) -> Value {
     })
 }
 
-/// Describes a model; a model whose file cannot be inspected has only its name.
+/// Describes a model. Without a plan, only the name is known.
 fn describe(model: &ModelEntry) -> Value {
     let plan = model.cached_plan();
     let (size, family) = plan.as_ref().map_or((0, ""), |plan| (plan.about.weight_bytes, &plan.about.architecture));

@@ -16,7 +16,7 @@ fn finite(logprob: f32) -> f64 {
 
 /// Log-probabilities in the format of chat completions.
 pub struct ChatLogprobs<'a> {
-    /// The model whose vocabulary the tokens are from.
+    /// Model that generated the tokens.
     pub served: &'a Served,
     /// The sampled tokens with their alternatives.
     pub tokens: &'a [Chosen],
@@ -76,7 +76,7 @@ impl<I: IntoIterator<Item: Serialize>, F: Fn() -> I> Serialize for Listed<F> {
 
 /// Log-probabilities in the format of text completions.
 pub struct CompletionLogprobs<'a> {
-    /// The model whose vocabulary the tokens are from.
+    /// Model that generated the tokens.
     pub served: &'a Served,
     /// The sampled tokens with their alternatives.
     pub tokens: &'a [Chosen],

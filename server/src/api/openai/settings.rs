@@ -48,7 +48,7 @@ macro_rules! common_fields { ($then:ident $($given:tt)*) => { $crate::api::opena
         timings_per_token: bool,
         /// Maximum tokens of an answer; −1 is bounded by the context only.
         max_tokens: i64,
-        /// Number of answers.
+        /// Number of answers to each prompt.
         n: u64,
         /// Strings that end an answer.
         stop: $crate::api::openai::settings::Texts,

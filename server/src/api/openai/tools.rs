@@ -56,7 +56,7 @@ pub struct NamedToolChoice {
 pub enum ToolChoiceMode {
     /// No tool may be called.
     None,
-    /// The model decides.
+    /// The model decides whether to call tools.
     Auto,
     /// At least one tool must be called.
     Required,

@@ -32,7 +32,6 @@ pub struct ResponsesEncoder {
     about: EchoedSettings,
     /// Sequence number of the next event.
     number: u64,
-    /// Completed items.
     done: Vec<Value>,
     open: Option<Open>,
     finish: Option<Finish>,

@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 pub enum RequestInput {
     /// A single user message.
     Text(String),
-    /// A conversation.
+    /// Items of a conversation, in order.
     Items(Vec<Item>),
 }
 

@@ -114,7 +114,7 @@ const NAMES: FieldNames = FieldNames {
     stop: "stop",
 };
 
-/// Parameters that are accepted and ignored: labels, storage, caching and billing hints.
+/// Parameters that are accepted and ignored, such as labels, storage, caching and billing hints.
 const IGNORED: &[&str] = &[
     "user",
     "safety_identifier",

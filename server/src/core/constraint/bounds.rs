@@ -146,7 +146,7 @@ impl<'s> Tally<'s> {
     /// # Errors
     /// A description of the first count that exceeds its limit.
     pub fn check(&self) -> Result<(), String> {
-        // The compiler follows a reference once per path, so each target may nest within every
+        // A reference's target is expanded once, in place, so each target may nest within every
         // other one.
         let levels = self.depth * (1 + self.references.len());
         let (properties, most) = self.most.unwrap_or_default();

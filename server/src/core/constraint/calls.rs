@@ -11,7 +11,7 @@ use std::fmt::Write;
 pub struct Callable<'t> {
     /// Name of the function.
     pub name: &'t str,
-    /// JSON schema of the parameters; `None` allows any object.
+    /// JSON schema of the parameters, if the tool declares any.
     pub parameters: Option<&'t Value>,
 }
 

@@ -26,7 +26,7 @@ pub struct GrammarTexts<'g> {
 enum Piece<'t> {
     Token(u32),
     Literal(&'t str),
-    /// Optional white space.
+    /// White space that the text may omit.
     Space(&'t str),
 }
 

@@ -16,7 +16,7 @@ pub enum NameMatch {
     One(usize),
     /// Indices of the models that match equally well.
     Several(Vec<usize>),
-    /// No model matches.
+    /// No model has such a name.
     None,
 }
 

@@ -61,8 +61,8 @@ pub enum EvictionDecision {
 /// Decides how to make room for a model of `need` bytes, with `free` bytes free and at most `most`
 /// loaded models.
 ///
-/// Evicts idle models before busy ones and the least recently used first, and no model whose memory
-/// is not needed.
+/// Idle models are evicted before busy ones, and the least recently used first. Models stay loaded
+/// if the others free enough memory.
 pub fn decide(need: u64, free: u64, most: Option<usize>, residents: &[Resident]) -> EvictionDecision {
     let most = most.unwrap_or(usize::MAX).max(1);
     let fits = |left: &[usize]| {

@@ -14,7 +14,7 @@ pub struct Arriving<B> {
 }
 
 impl<B: HttpBody> Arriving<B> {
-    /// Wraps the body of a request whose head has arrived.
+    /// Wraps the body of a request, after its head has arrived.
     pub fn new(body: B, connection: Arc<Connection>) -> Arriving<B> {
         connection.begun();
         if body.is_end_stream() {

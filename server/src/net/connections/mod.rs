@@ -73,7 +73,7 @@ pub struct Connections {
 }
 
 impl Connections {
-    /// Accepts the connections of `listener`, whose requests `router` handles.
+    /// Accepts the connections of `listener` and handles their requests with `router`.
     pub fn new(listener: TcpListener, router: Router, config: Config) -> Connections {
         let wanted = config.connections.max(config.queue.saturating_mul(CONNECTIONS_PER_REQUEST));
         let registry = Registry::new(wanted.min(room_for(wanted)));
