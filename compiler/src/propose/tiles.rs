@@ -22,9 +22,9 @@ const MOST_TOKEN_TILES: i64 = 6;
 const PANEL_ROWS: i64 = 512;
 /// Minimum panels per core.
 const PANELS: i64 = 4;
-/// Minimum panels per core if data selects the weight of a token tile: no weights are read again,
-/// but tokens with every panel. DeepSeek-V2-Lite's gate and up, 512 tokens on one core: 113 ms with
-/// four panels of two, 102 with one; two let other cores take work over.
+/// Minimum panels per core if data selects the weight of a token tile: no weight is read again, but
+/// tokens are, with every panel. DeepSeek-V2-Lite's gate and up, 512 tokens: 113 ms a layer with
+/// four panels for each of two cores, 102 with one; two let another core take work over.
 const CHOSEN_PANELS: i64 = 2;
 
 /// Axes of a tile product, by role.
