@@ -26,10 +26,10 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// Tokens of one prefill chunk: prompts of no more than these report no progress.
+/// Tokens of a prefill chunk; prompts of at most this length report no progress.
 const PREFILL_CHUNK: usize = 512;
 
-/// Most bytes of logits that are on the host at a time.
+/// Maximum bytes of logits on the host at a time, while a prompt is scored.
 const MAX_LOGIT_BYTES: usize = 16 << 20;
 
 /// Number of a running request, in order of admission.
@@ -195,7 +195,7 @@ impl BatchWorker {
             Err(_) => self.fail_by_panic(&request),
         }
     }
-    /// Runs what needs no decode steps, or adds the first sequence of the current prompt.
+    /// Runs a request that needs no decode steps, or adds the first sequence of the current prompt.
     fn start(&mut self, request: &EngineRequest) -> Result<Started, Aborted> {
         match &request.task {
             Task::Generate(params) => {
@@ -213,7 +213,7 @@ impl BatchWorker {
             Task::Load => Ok(Started::Done(Usage::default())),
         }
     }
-    /// Finishes choices of no tokens.
+    /// Finishes all choices of a prompt with a token limit of 0.
     fn finish_empty(
         &self,
         request: &EngineRequest,
@@ -226,7 +226,7 @@ impl BatchWorker {
         }
         Ok(Started::Done(usage))
     }
-    /// Adds the sequence of that choice of the current prompt.
+    /// Adds the sequence of choice `nth` of the current prompt.
     fn add_sequence(
         &mut self,
         request: &EngineRequest,

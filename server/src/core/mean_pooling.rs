@@ -1,7 +1,7 @@
 //! Mean pooling of hidden rows.
 
-/// Mean of hidden rows, each scaled to Euclidean length 1 before and the mean after: a few entries
-/// of hidden rows are a thousand times larger than the others.
+/// Mean of hidden rows, scaled to Euclidean length 1. Each row is scaled to length 1 first, as a
+/// few entries of hidden rows are a thousand times larger than the others.
 pub struct MeanPooling(Vec<f64>);
 
 impl MeanPooling {

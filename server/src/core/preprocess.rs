@@ -33,7 +33,7 @@ pub struct Preprocessor {
     pub served: Arc<Served>,
 }
 
-/// How the choices of a request are parsed.
+/// Parsing of a request's choices.
 #[derive(Default)]
 struct Replies {
     /// Choices of all prompts.

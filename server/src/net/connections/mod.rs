@@ -48,12 +48,9 @@ const MAX_HEAD_BYTES: usize = 64 << 10;
 /// File descriptors reserved for other uses than connections: weights, kernels, libraries, pipes of
 /// compilers.
 const RESERVED_FILES: usize = 256;
-/// Send buffer in bytes that is requested per socket; Linux doubles it for its own overhead.
-///
-/// Linux reports free space once a third is free, so a client is only seen reading every 43 KiB:
-/// 1.4 KiB/s with a `write_time` of 30 s. The default buffer held 4 MiB of a 5 MiB response, and
-/// readers below 47 kB/s looked stalled. 64 KiB in flight allow 640 kB/s at 100 ms latency, a
-/// hundred times what a model generates without log-probabilities.
+/// Send buffer of a socket in bytes; Linux doubles it and reports space once a third is free, so a
+/// client must read 43 KiB to be seen reading. The default buffer held 4 MiB, and readers below 47
+/// kB/s looked stalled. 64 KiB allow 640 kB/s at 100 ms, a hundred times the rate of text.
 const SEND_BUFFER: usize = 64 << 10;
 /// Pause of `accept` after the system had no file descriptor or memory: about the time in which a
 /// connection closes.

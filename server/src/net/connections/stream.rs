@@ -9,10 +9,9 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 use tokio::time::{Instant, Sleep};
 
-/// Minimum average rate at which a client must read pending data, in bytes per second; telephone
-/// modems were faster. Reading is noticed once a third of the send buffer is free
-/// ([`super::SEND_BUFFER`]): 43 KiB, which take 21 s at this rate. A `write_time` below that
-/// requires 43 KiB within it.
+/// Minimum average rate at which a client must read pending data, in bytes per second. Reading is
+/// noticed every 43 KiB ([`super::SEND_BUFFER`]), which take 21 s at this rate: a `write_time`
+/// below that requires 43 KiB within it. Telephone modems were faster.
 const MIN_BYTES_PER_SECOND: u64 = 2048;
 
 /// A socket with a deadline for its client to read what was written.
