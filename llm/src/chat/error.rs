@@ -65,6 +65,9 @@ pub enum ChatError {
     /// other than the template.
     #[error("the process that renders chat templates {0}")]
     Helper(String),
+    /// The helper process had not finished after the wall-clock limit, given here in seconds.
+    #[error("the process that renders chat templates did not answer within {0} seconds")]
+    HelperTimeout(u64),
     /// Any other failure while rendering.
     #[error("the chat template failed: {0}")]
     Render(String),
@@ -89,6 +92,11 @@ impl ChatError {
             Self::ConversationTooDeep(_) => Some("flatten the arguments and descriptions of tools".into()),
             Self::Render(_) => Some("check that each message has a role and a content".into()),
             Self::Specials(_) => Some("the vocabulary is damaged: get the model file from a source that you trust".into()),
+            Self::HelperTimeout(_) => Some(
+                "this machine is overloaded: a template has two seconds of processor time; try again, or stop other \
+                 programs"
+                    .into(),
+            ),
             Self::Helper(_) => Some("check that this program may start processes, and that there is memory for one".into()),
         }
     }

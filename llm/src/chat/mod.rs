@@ -120,7 +120,7 @@ impl ChatTemplate {
             None => "the file has no chat template".to_owned(),
             Some(source) => match Self::new_or_again(source, specials, isolation) {
                 Ok(template) => return Ok((template, None)),
-                Err(error @ ChatError::Helper(_)) => return Err(error),
+                Err(error @ (ChatError::Helper(_) | ChatError::HelperTimeout(_))) => return Err(error),
                 Err(error) => error.to_string(),
             },
         };
