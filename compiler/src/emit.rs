@@ -126,7 +126,7 @@ fn launch_plan(of: &Launched, launch: &Launch, groups: Id, function: &Function, 
     launch::decided(of, groups, launch.cost.seconds, site, decider)
 }
 
-/// A body whose ranges are mapped to the machine.
+/// A body after mapping to the machine.
 pub(crate) struct Mapped {
     /// Nests of the body, in order.
     pub nests: Vec<Id>,
@@ -170,8 +170,8 @@ fn mapped(g: &mut Graph, body: &Body, with: &mut Emission) -> Mapped {
     Mapped { nests, plan }
 }
 
-/// Returns the accumulator layout of a nest that fills a stage with an MMA product of several
-/// warps, each of which has all columns.
+/// Returns the accumulator layout of a nest that fills a stage with a multi-warp MMA product. Every
+/// warp must have all columns.
 fn accumulators_of(g: &Graph, nest: Id, plan: &NestPlan) -> Option<Accumulators> {
     let &NestPlan::Warps(Warps { groups: true, rows, columns: 1, wide, tall: 1, .. }) = plan else { return None };
     (g[Nest::from_store(g, nest).buffer].op == Op::Local).then_some(Accumulators { rows, wide })

@@ -24,8 +24,8 @@ pub struct CustomEmission<'a> {
     pub dialect: &'a dyn CustomDialect,
 }
 
-/// Returns the custom kernel of a launch and the dialect that renders it, or `None` if the launch
-/// is generated code or the dialect takes no custom kernels.
+/// Returns the custom kernel of a launch, and the dialect that renders it. `None` if the launch is
+/// generated code, or the dialect takes no custom kernels.
 pub fn called_by<'l, 'd>(
     launch: &'l Launch,
     dialect: Option<&'d dyn Dialect>,
@@ -72,8 +72,8 @@ pub fn program(g: &Graph, launch: &Launch, kernel: CustomRef, around: &CustomEmi
     }
 }
 
-/// Returns the accessor functions that the text calls: those of the arguments in order, then that
-/// of the output.
+/// Returns the accessor functions that the text calls: those of the arguments in order, then
+/// that of the output.
 fn accessors(g: &mut Graph, nest: Id, kernel: CustomRef, target: &Target) -> Vec<Accessor> {
     let nest = loads::loads(g, nest, target);
     let Some(text) = value(g, &[nest]) else { return vec![] };

@@ -36,7 +36,7 @@ pub struct CustomCode {
     /// Node of the kernel's result. Its sources are loads of parameters and variables; the last is
     /// the number of workgroups.
     pub value: Id,
-    /// Threads per workgroup.
+    /// Number of threads per workgroup.
     pub threads: usize,
     /// Functions by which the text reads and writes tensors.
     pub accessors: Vec<Accessor>,
@@ -74,16 +74,16 @@ pub struct Signature {
     pub scratch: Vec<(Id, usize)>,
     /// Total bytes of scratch memory per workgroup.
     pub scratch_bytes: usize,
-    /// Element type of each parameter's array, on machines that load whole words only; otherwise
-    /// empty.
+    /// Element type of each parameter's array, on machines that load whole
+    /// words only; otherwise empty.
     pub elements: Vec<Element>,
     /// Arrays that make up the workgroup memory, on such machines.
     pub arrays: Vec<Array>,
     /// Stage, index of its array, and first word within that array.
     pub stages: Vec<(Id, usize, usize)>,
-    /// Byte offsets where two classes of stages end: stages written in parts of words, then stages
-    /// of whole words. Stages with matrix accesses follow. Unused on machines that load single
-    /// bytes.
+    /// Byte offsets where two classes of stages end: stages written in parts of words,
+    /// then stages of whole words. Stages with matrix accesses follow. Unused on machines
+    /// that load single bytes.
     pub stage_ends: [usize; 2],
     /// Words per element of the scratch arrays, where a stage is loaded in vectors of words.
     pub stage_words: usize,
@@ -99,6 +99,7 @@ pub enum Element {
     /// One element of a matrix that subgroups load or write.
     Number(Scalar),
     /// Two matrix elements, when every write covers a pair.
+    ///
     /// Not used for matrices of eight rows, which are loaded from single elements, nor when two
     /// threads write the halves of one pair, since each could overwrite the other's half.
     Pair(Scalar),
@@ -111,6 +112,6 @@ pub struct Array {
     pub element: Element,
     /// First byte of the array in the workgroup's memory.
     pub begin: usize,
-    /// Length in elements.
+    /// Length of the array in elements.
     pub length: usize,
 }

@@ -18,7 +18,7 @@ use std::sync::Arc;
 /// What code generation knows about the slots of a function.
 pub struct Slots<'a> {
     pub function: &'a Function,
-    /// Slots whose rows are interleaved in memory.
+    /// Slots with interleaved rows in memory.
     pub streams: Vec<u32>,
     /// Returns how much of a slot's buffer a kernel may touch.
     pub extent: &'a dyn Fn(u32) -> Extent,
@@ -34,8 +34,8 @@ pub struct Kernel {
 }
 
 impl Kernel {
-    /// Copies the nests of each body from `g`, with the conditions (`when`) of each body's
-    /// workgroups.
+    /// Copies the nests of each body from `g`, with the conditions (`when`) of
+    /// each body's workgroups.
     pub fn new(g: &Graph, bodies: &[&[Id]], when: &[When]) -> Kernel {
         let mut own = Graph::new();
         let mut map = FxHashMap::default();
@@ -100,8 +100,8 @@ impl Signature {
             self.groups.iter_mut().for_each(|count| *count = expression_in_words(g, *count));
         }
     }
-    /// Places the buffers that lowering has added (ring buffers of the software pipeline,
-    /// cross-thread reductions) next to the stages of their body.
+    /// Places the buffers that lowering has added next to the stages of their body. These are ring
+    /// buffers of the software pipeline, and stages of cross-thread reductions.
     pub(super) fn add_rings(&mut self, g: &Graph, code: &KernelCode, target: &Target) {
         let locals: Vec<Vec<Id>> = code.bodies.iter().map(|b| b.locals.clone()).collect();
         let bytes = place(g, &locals, &mut self.scratch);
@@ -112,6 +112,7 @@ impl Signature {
     }
     /// Places all stages again by class: stages written in parts of words, then stages of whole
     /// words, then stages with matrix accesses.
+    ///
     /// If this order takes more memory than before, because bodies with different stages share
     /// addresses, stages of the first two classes are placed together.
     fn place_by_access(&mut self, g: &Graph, code: &KernelCode, locals: &[Vec<Id>]) {
@@ -211,6 +212,7 @@ fn scratch(g: &Graph, bodies: &[Vec<Id>]) -> (Vec<(Id, usize)>, usize) {
 
 /// Places the buffers that have no offset yet and returns the total bytes. A buffer starts at a
 /// cache line, or at the alignment of its swizzle.
+///
 /// It overlaps no buffer that occurs with it in any body: buffers of equal number and size are one
 /// node, which may have different neighbours in each body.
 fn place(g: &Graph, bodies: &[Vec<Id>], placed: &mut Vec<(Id, usize)>) -> usize {

@@ -12,10 +12,9 @@ use crate::propose::launch::{Launched, launch as proposals};
 use gristmill_uop::Id;
 use gristmill_uop::launch::LaunchPlan;
 
-/// Fraction of a launch's cost that another plan must save to replace the first. Chosen, not
-/// measured: the cost model counts waves and waits, but neither register spills nor cache hits.
-/// For a router's loops over tokens it predicts a saving of one half by charging every load as a
-/// memory access.
+/// Fraction of a launch's cost that another plan must save to replace the first. Not measured. The
+/// cost model ignores register spills and cache hits: for a router's loops over tokens it predicts
+/// a saving of one half.
 const LAUNCH_MARGIN: f64 = 0.75;
 
 /// Returns the launch plan. `seconds` is the cost by bytes and operations; `groups` is an index

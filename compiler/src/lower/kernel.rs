@@ -32,8 +32,8 @@ pub fn lower_program(program: &Program, target: &Target) -> (Graph, KernelCode) 
     (g, code)
 }
 
-/// Linearises the nests of every body, without synchronisation. The launch plan is chosen from the
-/// result.
+/// Linearises the nests of every body, without synchronisation. The launch plan is
+/// chosen from the result.
 pub fn lower_bodies(g: &mut Graph, bodies: &[Vec<Id>], when: &[When], target: &Target) -> Vec<Code> {
     let mut codes: Vec<Code> = bodies.iter().map(|nests| lower_body(g, nests, target)).collect();
     for (code, when) in codes.iter_mut().zip(when) {
@@ -50,16 +50,16 @@ pub fn finish(g: &mut Graph, bodies: Vec<Code>, context: &KernelContext, target:
     }
 }
 
-/// CPU: one thread runs workgroup after workgroup. Adds software prefetch; no synchronisation is
-/// needed.
+/// CPU: one thread runs workgroup after workgroup. Adds software prefetch;
+/// no synchronisation is needed.
 fn on_cpu(g: &Graph, codes: Vec<Code>, context: &KernelContext, target: &Target) -> KernelCode {
     let ahead = target.tuning.prefetch.into();
     let bodies = codes.into_iter().map(|code| prefetch_lines(g, code, ahead, &context.streams)).collect();
     KernelCode { bodies, threads: target.threads, resident: 1, shared: None, entry: vec![], idle: vec![] }
 }
 
-/// GPU: the threads of a workgroup share its nests, and a kernel may start before its predecessors
-/// have ended.
+/// GPU: the threads of a workgroup share its nests, and a kernel may start before
+/// its predecessors have ended.
 fn on_gpu(g: &mut Graph, mut codes: Vec<Code>, context: &KernelContext, target: &Target) -> KernelCode {
     let plan = &context.plan;
     let turn = Turn::new(plan.dependents);

@@ -62,16 +62,15 @@ pub enum Statement {
     },
     /// Commits the thread's asynchronous copies since the last `AsyncGroup` as one group.
     AsyncGroup,
-    /// Waits until at most this many of the thread's most recent copy groups are pending; 0 waits
-    /// for all.
+    /// Waits until at most this many of the thread's most recent copy groups are pending;
+    /// 0 waits for all.
     AsyncWait(i64),
     /// Waits until at most this many of the most recent asynchronous MMA products (wgmma) are
-    /// pending.
-    /// With 0 their accumulators may be read, and their operands may be overwritten after the next
-    /// `Barrier`.
+    /// pending. With 0 their accumulators may be read, and their operands may be overwritten
+    /// after the next `Barrier`.
     ProductsEnded(i64),
-    /// Proxy fence: makes the thread's writes to stages visible to asynchronous MMA products after
-    /// the next `Barrier`.
+    /// Proxy fence: makes the thread's writes to stages visible to asynchronous MMA products
+    /// after the next `Barrier`.
     WritesShown,
     /// One wide load of copied data, in place of loads from memory: ring buffer, offset, bytes, and
     /// each load with its byte offset in the wide one.
@@ -92,11 +91,11 @@ pub enum Statement {
     /// Ends the workgroup if a condition holds. The condition depends on workgroup indices and on
     /// memory written before the kernel.
     Leave(Id),
-    /// Guards the statements up to `End`: they run only if a condition on variables and workgroup
-    /// indices is false.
+    /// Guards the statements up to `End`: they run only if a condition on variables and
+    /// workgroup indices is false.
     Unless(Id),
-    /// Declares thread indices for the statements that follow outside nests: loads that are hoisted
-    /// out of nests.
+    /// Declares thread indices for the statements that follow outside nests: loads that are
+    /// hoisted out of nests.
     Threads(Vec<ThreadIndex>),
     /// Begins a nest; its statements follow, up to `End`. A stage is recomputed only if one of the
     /// workgroup indices in `globals` has changed.
@@ -232,16 +231,16 @@ pub enum Prefetch {
 pub struct TilePrefetch {
     /// Buffer that contains the tile.
     pub buffer: Id,
-    /// Variable part of the tile's offset: index expressions of workgroup indices, with
-    /// coefficients in elements.
+    /// Variable part of the tile's offset: index expressions of workgroup indices,
+    /// with coefficients in elements.
     pub terms: Vec<(Id, i64)>,
     /// Constant part of the offset, in elements.
     pub from: i64,
-    /// Ranges whose indices number an iteration, outermost first.
+    /// Ranges that number an iteration by their indices, outermost first.
     pub turn: Vec<Id>,
-    /// Elements per line.
+    /// Elements per cache line.
     pub line: i64,
-    /// Lines per iteration.
+    /// Lines prefetched per iteration.
     pub lines: i64,
 }
 
@@ -256,7 +255,7 @@ pub struct SpanPrefetch {
     pub terms: Vec<(Id, i64)>,
     /// Constant part of the address, in bytes.
     pub from: i64,
-    /// Length in bytes.
+    /// Length of the span in bytes.
     pub bytes: i64,
 }
 
@@ -267,8 +266,8 @@ pub struct Addition {
     pub buffer: Id,
     /// Offset of the first element.
     pub at: Id,
-    /// Values added to consecutive elements: one value, the lanes of a vector, or two halves that
-    /// share a word.
+    /// Values added to consecutive elements: one value, the lanes of a vector, or two halves
+    /// that share a word.
     pub values: Vec<Id>,
     /// Condition; threads and iterations where it is false add nothing.
     pub when: Option<Id>,
@@ -298,8 +297,8 @@ pub struct Update {
     pub values: Vec<Id>,
     /// Condition; threads and iterations where it is false change nothing.
     pub when: Option<Id>,
-    /// Whether the update must be atomic, because other threads may change the word at the same
-    /// time.
+    /// Whether the update must be atomic, because other threads may change the word
+    /// at the same time.
     pub atomic: bool,
 }
 
@@ -335,8 +334,8 @@ pub struct Code {
     /// Condition on variables and workgroup indices under which the workgroup's results are not
     /// read; it is then skipped.
     pub skip: Option<Id>,
-    /// Condition on workgroup indices and memory under which another workgroup computes the same
-    /// results.
+    /// Condition on workgroup indices and memory under which another workgroup
+    /// computes the same results.
     pub surplus: Option<Id>,
 }
 

@@ -1,4 +1,5 @@
 //! Linearises the nests of a body into statements and loops.
+//!
 //! Each value is computed once, at the outermost loop where its operands are known (loop-invariant
 //! code motion). Reductions over the same ranges share a loop, and copies of an `Upcast` or
 //! `Unroll` range share common subexpressions, because equal nodes are one node.
@@ -36,14 +37,13 @@ use vector::{splat, vectorise};
 pub const REGISTERS_OF_INTEGER_SUMS: usize = 12;
 
 /// Returns how many sums of byte products a CPU accumulates interleaved, term by term: a quarter of
-/// its vector registers.
-/// Each sum needs its own accumulator besides that of the float sum that it is a term of; the words
-/// of a weight are multiplied for all sums while they are in registers.
+/// its vector registers. Each sum needs its own accumulator besides that of the float sum that it
+/// is a term of; the words of a weight are multiplied for all sums while they are in registers.
 ///
-/// Products per cycle on one Zen 5 core, with weights in L2, for separate and interleaved sums:
-/// eight tokens by one vector of rows 82 and 93, four by two 91 and 98; six by two leave no
-/// register for a second scale and reach 99 (a Xeon: 81, 81 and 92 interleaved;
-/// `docs/experiments/123`).
+/// Products per cycle on one Zen 5 core, with weights in L2, for separate and
+/// interleaved sums: eight tokens by one vector of rows 82 and 93, four by two 91 and
+/// 98; six by two leave no register for a second scale and reach 99 (a Xeon: 81, 81 and
+/// 92 interleaved; `docs/experiments/123`).
 pub fn integer_sums_at_once(target: &Target) -> usize {
     (target.registers / 4).max(1)
 }
@@ -118,9 +118,8 @@ fn globals_of(g: &Graph, nest: Id, of_stages: &FxHashMap<Id, Vec<Id>>) -> Vec<Id
 }
 
 /// Joins the last nest with the preceding ones, which fill its stages in each iteration of its
-/// loop.
-/// Store forwarding runs before loads are coalesced into wide ones, because a wide load may combine
-/// several written values.
+/// loop. Store forwarding runs before loads are coalesced into wide ones, because a wide load may
+/// combine several written values.
 fn joined(
     g: &mut Graph,
     mut parts: Vec<Filled>,
@@ -347,8 +346,8 @@ impl<'a> Emitter<'a> {
     fn is_defined(&self, id: Id) -> bool {
         self.scopes.iter().any(|s| s.defined.contains(&id))
     }
-    /// Returns the scope where all operands of `id` are known; `None` if one of its ranges is not
-    /// open.
+    /// Returns the scope where all operands of `id` are known; `None` if one of its
+    /// ranges is not open.
     fn depth(&self, id: Id) -> Option<usize> {
         let mut depth = 0;
         if self.is_of_iteration(id) {
@@ -398,8 +397,8 @@ impl<'a> Emitter<'a> {
     }
 }
 
-/// Substitutes without simplifying vector nodes; ranges are scalar, and index arithmetic below is
-/// simplified.
+/// Substitutes without simplifying vector nodes; ranges are scalar, and index
+/// arithmetic below is simplified.
 fn substitute_raw(g: &mut Graph, id: Id, map: &FxHashMap<Id, Id>) -> Id {
     if map.is_empty() { id } else { g.substitute(id, &mut map.clone()) }
 }

@@ -14,7 +14,7 @@ pub struct Pressure {
     pub sums: i64,
     /// The same over bodies that do not unpack weights; 0 if all do.
     pub others: i64,
-    /// Whether there are MMA products, whose tiles take the free registers.
+    /// Whether there are MMA products; their tiles take the free registers.
     pub products: bool,
     /// Registers of the accumulator tiles where products unpack a weight.
     pub unpacked: i64,

@@ -1,4 +1,5 @@
 //! Rules of linear code, checked in debug builds after lowering; a violation is a bug of a pass.
+//!
 //! Statements nest; values are defined before use; reductions are read after completion; stages are
 //! filled before they are read; wide accesses are aligned; threads and kernels are synchronised
 //! (`spec/order.rs`).
@@ -31,6 +32,7 @@ const COPIES: usize = 16;
 /// Checks linear code; returns the first statement that violates a rule.
 ///
 /// # Errors
+///
 /// The violated rule, the index of the statement, and the offending node.
 pub fn check(g: &Graph, kernel: &KernelCode) -> Result<(), LinearError> {
     for code in &kernel.bodies {
@@ -84,7 +86,6 @@ struct Scope {
     sums: FxHashMap<Id, Sum>,
 }
 
-/// The open nest.
 struct Open {
     buffer: Id,
     written: bool,
@@ -107,7 +108,6 @@ struct Checker<'a> {
     guarded: bool,
     /// Stages written by earlier nests.
     filled: FxHashSet<Id>,
-    /// Loop-carried loads.
     carried: FxHashSet<Id>,
 }
 

@@ -1,7 +1,8 @@
-//! Maps nests between two multi-warp MMA products (`fragment_tiling.rs`), such as the softmax
-//! between scores and values, to the accumulator layout of the first product. Each thread then
-//! reads only what it has written itself, and keeps it in registers
-//! (`lower/memory/store_forwarding.rs`).
+//! Maps nests between two multi-warp MMA products (`fragment_tiling.rs`) to the accumulator layout
+//! of the first.
+//!
+//! An example is the softmax between scores and values. Each thread then reads only what it has
+//! written itself, and keeps it in registers (`lower/memory/store_forwarding.rs`).
 
 use crate::ir::nest::{Nest, Ranges, strided};
 use crate::plan::Accumulators;
@@ -51,9 +52,9 @@ pub fn fits(g: &Graph, store: Id, plan: &Accumulators) -> bool {
     Axes::from_nest(g, &Nest::from_store(g, store), plan).is_some()
 }
 
-/// Rewrites a nest to the accumulator layout, if it fits. Of the digits of an accumulator's number,
-/// those of lanes become threads, and those of registers become copies or terms of a sum over
-/// columns.
+/// Rewrites a nest to the accumulator layout, if it fits. The digits of an accumulator's
+/// number become threads if they are a lane's, and copies or terms of a sum over columns if
+/// they are a register's.
 pub fn nest(g: &mut Graph, store: Id, plan: &Accumulators, ranges: &mut Ranges) -> Option<Id> {
     let mut nest = Nest::from_store(g, store);
     let Axes { row, column, sums } = Axes::from_nest(g, &nest, plan)?;

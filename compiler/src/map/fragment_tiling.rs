@@ -1,6 +1,8 @@
-//! Maps a nest that sums products of halves to warps in the layout of its MMA fragment
-//! (`lower/mma/f16.rs`), with the tile sizes of a plan. The rows of a lane are neighbours; where
-//! they are contiguous, one load reads them all.
+//! Maps a nest that sums products of halves to warps, in the layout of its MMA fragment
+//! (`lower/mma/f16.rs`).
+//!
+//! A plan gives the tile sizes. The rows of a lane are neighbours; where they are contiguous, one
+//! load reads them all.
 
 use crate::ir::mma::fragment::along;
 use crate::ir::mma::product::MmaProduct;
@@ -48,7 +50,6 @@ pub fn nest(g: &mut Graph, store: Id, plan: &Warps, machine: &Machine, ranges: &
 
 /// Tile counts of a product.
 struct Counts {
-    /// The MMA fragment.
     of: &'static Fragment,
     /// Warps per fragment; each has rows of its own.
     of_product: i64,
@@ -154,8 +155,8 @@ impl TileRanges {
             part,
         }
     }
-    /// Returns the row index. A lane's rows follow the fragment's layout if `as_laid_out`, and are
-    /// neighbours otherwise.
+    /// Returns the row index. A lane's rows follow the fragment's layout if `as_laid_out`,
+    /// and are neighbours otherwise.
     fn row_at(&self, g: &mut Graph, counts: &Counts, as_laid_out: bool) -> Id {
         let &Counts { of, of_product, high, row_warps, tall, .. } = counts;
         let (lanes, copies) = (along(of.sums.lanes, true), along(of.sums.registers, true));

@@ -19,8 +19,8 @@ pub fn fuse_reductions(g: &mut Graph, value: Id, reductions: &[Id]) -> Id {
     if map.is_empty() { value } else { g.substitute(value, &mut map) }
 }
 
-/// Groups reductions by shared loop: each joins the first group with equal ranges and no dependence
-/// in either direction.
+/// Groups reductions by shared loop: each joins the first group with equal ranges and no
+/// dependence in either direction.
 fn loops(g: &Graph, reductions: &[Id]) -> Vec<Vec<Id>> {
     let shape = |n: Id| -> Vec<(Id, Option<RangeKind>)> {
         g[n].src[1..].iter().map(|&r| (g[r].src[0], g.range_kind(r))).collect()

@@ -1,11 +1,11 @@
-//! Maps the ranges of a CPU's nest to loops, vector lanes and registers, as a plan says or by a
+//! Maps the ranges of a CPU's nest to loops, vector lanes and registers. A plan decides, or a
 //! heuristic per kernel class:
 //!
 //! - an output axis along which all loads and the store are contiguous becomes vector lanes
 //!   (attention's values, elementwise);
 //! - otherwise each reduction is split into (blocks, unrolled, lanes): lanes along the contiguous
-//!   axis of its operands, and a whole block of a packed operand per iteration, so that its scales
-//!   are read once;
+//!   axis of its operands, and a whole block of a packed operand per iteration, so that its
+//!   scales are read once;
 //! - remaining loops around a reduction are tiled into registers, with as many accumulators as fit.
 //!
 //! Every choice is legal for any nest; a loop that fits no rule stays scalar.
@@ -23,11 +23,9 @@ const SUMS_OF_A_LOOP: i64 = 4;
 /// Statements of a loop body above which it is not unrolled further. Not measured: longer bodies
 /// hide more latency, but cost compile time and instruction fetch.
 const MOST_STATEMENTS: i64 = 320;
-/// Outputs per thread (usually tokens) from which accumulators take a quarter of the registers
-/// instead of half, since operand vectors stay live for all of them.
-/// With 16 accumulators of 8 tokens gcc spilled 157 vectors per iteration of 128 products; with 8,
-/// eight sequences of Youtu run at 158 instead of 118 tok/s on two Zen 5 cores
-/// (`docs/experiments/122`).
+/// Outputs per thread (usually tokens) from which accumulators take a quarter of the registers, not
+/// half. Operand vectors stay live for all of them: gcc spilled 157 vectors per iteration of 8
+/// tokens, and decoding ran at 118 instead of 158 tok/s (`docs/experiments/122`).
 const MANY_TOKENS: i64 = 8;
 /// Maximum unroll of a reduction without packed operands, in vectors, so that operands and
 /// accumulators fit in registers. Attention at context depth 4,096: 29.5 to 26.5 ms per token with
@@ -41,7 +39,6 @@ struct Cut {
     lanes: i64,
     /// Vectors per unrolled iteration.
     unroll: i64,
-    /// Terms per block.
     block: i64,
 }
 
@@ -76,10 +73,9 @@ struct Optimiser<'a> {
     registers: i64,
     /// Given decisions; without a plan the heuristic decides.
     plan: Option<&'a Vectors>,
-    /// Decisions applied.
     made: Vectors,
-    /// Ranges that a reduction's range was split into: reductions over the same terms share their
-    /// loop.
+    /// Ranges that a reduction's range was split into: reductions over the same
+    /// terms share their loop.
     cuts: FxHashMap<(Id, Cut), [Id; 4]>,
 }
 
@@ -216,8 +212,8 @@ impl Optimiser<'_> {
         Nest { value, ..nest }.store(self.g)
     }
 
-    /// Returns the reduction of `src[0]` over the other sources, with lanes along one of them that
-    /// is contiguous.
+    /// Returns the reduction of `src[0]` over the other sources, with lanes along one of
+    /// them that is contiguous.
     fn lanes_of(&mut self, src: &[Id], lanes: i64, wanted: Registers, op: ReduceOp) -> Id {
         let (value, ranges) = (src[0], &src[1..]);
         let room = (self.registers / 2 / wanted.accumulators).max(1);
@@ -270,8 +266,7 @@ impl Optimiser<'_> {
         self.g.reduce_ranges(value, ranges, op)
     }
 
-    /// Returns the lanes, the copies, and the loops within and over blocks that a range of `n`
-    /// terms is split into.
+    /// Splits a range of `n` terms into lanes, copies, and the loops within and over blocks.
     fn cut(&mut self, r: Id, n: i64, by: Cut) -> [Id; 4] {
         if let Some(&known) = self.cuts.get(&(r, by)) {
             return known;
@@ -324,8 +319,8 @@ impl Optimiser<'_> {
             _ => 1,
         }
     }
-    /// Returns the heuristic number of copies of a loop around a reduction, given the copies
-    /// already made.
+    /// Returns the heuristic number of copies of a loop around a reduction, given
+    /// the copies already made.
     fn copies(&self, store: Id, r: Id, upcasts: i64) -> i64 {
         let accumulators = self.registers / if upcasts >= MANY_TOKENS { 4 } else { 2 };
         let room = accumulators / upcasts.max(1);

@@ -1,10 +1,10 @@
 //! Distributes a GPU's nests over the threads of a workgroup, as their plans say.
 //!
 //! Loops over outputs are flattened and distributed over *groups* of threads (`Vector`); the ranges
-//! of reductions are distributed over the *lanes* of a group (`VectorReduce`), whose partial
-//! results are combined by a cooperative reduction. The plan chooses whether neighbouring threads
-//! are the lanes of a group or the groups. The order of the new range numbers expresses this:
-//! threads are mapped row-major to the ranges of their nest, by number.
+//! of reductions are distributed over the *lanes* of a group (`VectorReduce`), and a cooperative
+//! reduction combines the partial results. The plan chooses whether neighbouring threads are the
+//! lanes of a group or the groups. The order of the new range numbers expresses this: threads are
+//! mapped row-major to the ranges of their nest, by number.
 //!
 //! Every plan is legal for any nest. If a count does not divide, surplus outputs repeat the last
 //! one, and surplus terms of a reduction are its identity.
@@ -18,8 +18,8 @@ use gristmill_uop::target::Target;
 use gristmill_uop::{Arg, Graph, Id, Op, RangeKind, ReduceOp};
 use rustc_hash::FxHashMap;
 
-/// Fuses a nest's reductions over the same terms into one loop. Proposals for threads assume this
-/// form.
+/// Fuses a nest's reductions over the same terms into one loop. Proposals for
+/// threads assume this form.
 pub fn fused(g: &mut Graph, store: Id) -> Id {
     let nest = Nest::from_store(g, store);
     let all = reductions(g, nest.value);
@@ -27,8 +27,8 @@ pub fn fused(g: &mut Graph, store: Id) -> Id {
     Nest { value, ..nest }.store(g)
 }
 
-/// Rewrites a nest's ranges for the threads of a workgroup. For all plans except MMA products, the
-/// nest must come from [`fused`].
+/// Rewrites a nest's ranges for the threads of a workgroup. For all plans but `Warps` and
+/// `Accumulators`, the nest must come from [`fused`].
 pub fn nest(g: &mut Graph, store: Id, plan: &NestPlan, target: &Target, ranges: &mut Ranges) -> Id {
     match plan {
         NestPlan::Warps(warps) => fragment_tiling::nest(g, store, warps, &target.machine, ranges).unwrap_or(store),
@@ -43,8 +43,8 @@ pub fn nest(g: &mut Graph, store: Id, plan: &NestPlan, target: &Target, ranges: 
     }
 }
 
-/// Rewrites a nest whose threads are already mapped: unrolls its sums, and splits outermost sums
-/// over `lanes` copies of these threads (split-K within the workgroup).
+/// Rewrites a nest with threads that are already mapped: unrolls its sums, and splits outermost
+/// sums over `lanes` copies of these threads (split-K within the workgroup).
 fn counted(g: &mut Graph, store: Id, plan: &Counted, ranges: &mut Ranges) -> Id {
     let mut nest = Nest::from_store(g, store);
     let lane = (plan.lanes > 1).then(|| beside_threads(g, &mut nest, plan.lanes, ranges));
@@ -105,8 +105,8 @@ struct Sharing<'a> {
     /// Ranges that a reduction's range was split into, by lane range: reductions over the same
     /// terms share their loop.
     steps: FxHashMap<(Id, Id, ThreadSum), [Id; 2]>,
-    /// For a nest that adds to its buffer: the conditions under which clamped indices are within
-    /// bounds.
+    /// For a nest that adds to its buffer: the conditions under which clamped
+    /// indices are within bounds.
     inside: Option<Vec<Id>>,
 }
 
@@ -119,7 +119,6 @@ struct Lanes {
 
 /// The threads of a workgroup as groups of lanes.
 struct Division {
-    /// Lanes per group.
     lanes: i64,
     /// Range of the lanes, if there are several.
     lane: Option<Id>,
@@ -341,7 +340,7 @@ impl Sharing<'_> {
         all.extend(stepped.into_iter().chain([part, lane]).filter(|&x| self.g[x].op == Op::Range));
         self.g.reduce_ranges(new, &all, op)
     }
-    /// Returns the step index and the neighbouring terms of a step that a range is split into,
+    /// Splits a range into a step index and the neighbouring terms of a step,
     /// shared by equal reductions.
     fn cut(&mut self, r: Id, lanes: Lanes, plan: ThreadSum) -> [Id; 2] {
         if let Some(&known) = self.steps.get(&(r, lanes.range, plan)) {
@@ -355,8 +354,8 @@ impl Sharing<'_> {
         self.steps.insert((r, lanes.range, plan), new);
         new
     }
-    /// Creates a loop over `steps` with `copies` unrolled, whose loads are in flight together.
-    /// Steps past the end contribute the identity.
+    /// Creates a loop over `steps`, with `copies` of them unrolled to have their loads in flight
+    /// together. Steps past the end contribute the identity.
     fn steps(&mut self, steps: Id, copies: i64) -> Id {
         let (up, by) = (self.g.int(copies - 1), self.g.int(copies));
         let count = self.g.add(steps, up);

@@ -1,6 +1,8 @@
-//! Splits the K dimension of a nest whose workgroup is laid out in rows and columns of AMX or
-//! cooperative matrix tiles into steps and the terms of an MMA fragment. For packed weights that a
-//! CPU unpacks, `kernel/rangeify.rs` has split it with the weight's blocks.
+//! Splits the K dimension of a nest of MMA tiles (AMX, cooperative matrices) into steps and a
+//! fragment's terms.
+//!
+//! The workgroup is laid out in rows and columns of tiles. For packed weights that a CPU unpacks,
+//! `kernel/rangeify.rs` has split it with the weight's blocks.
 
 use crate::ir::nest::{Nest, Ranges, strided};
 use gristmill_uop::fragment::Fragment;

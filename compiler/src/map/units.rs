@@ -1,6 +1,8 @@
 //! Gives stages that multi-warp MMA products read as columns the unit layout of
-//! `uop/src/fragment.rs` (`Shared`). Other stages are row-major, with one row per column of the
-//! product. Nests that fill such a stage only change their offsets.
+//! `uop/src/fragment.rs` (`Shared`).
+//!
+//! Other stages are row-major, with one row per column of the product. Nests that fill such a stage
+//! only change their offsets.
 
 use crate::ir::mma::fragment::{MmaSum, at_swizzle, swizzled};
 use crate::ir::nest::{Nest, replaced, strided};
@@ -42,8 +44,8 @@ impl Units {
     }
 }
 
-/// Rewrites nests so that stages of multi-warp MMA products have the unit layout, where plans use
-/// such products.
+/// Rewrites nests so that stages of multi-warp MMA products have the unit layout, where
+/// plans use such products.
 pub fn units(g: &mut Graph, nests: Vec<Id>, plans: &[NestPlan], machine: &Machine) -> Vec<Id> {
     let mut all: FxHashMap<Id, Units> = FxHashMap::default();
     let read: Vec<Read> =
@@ -97,9 +99,9 @@ struct Read {
     row: i64,
 }
 
-/// Returns the stages that a nest's multi-warp product reads directly: its columns, and its rows if
-/// their stage is filled once for a shared loop. Rows that are refilled in each iteration may be in
-/// registers.
+/// Returns the stages that a nest's multi-warp product reads directly: its columns, and its
+/// rows if their stage is filled once for a shared loop. Rows that are refilled in each
+/// iteration may be in registers.
 fn read(g: &Graph, nests: &[Id], nest: Id, plan: &NestPlan, machine: &Machine) -> Vec<Read> {
     let NestPlan::Warps(Warps { groups: true, wide, .. }) = plan else { return vec![] };
     if !machine.fragments.iter().any(Fragment::is_of_group) {
@@ -135,7 +137,6 @@ struct Product {
     column: Id,
     /// Range of a product's terms.
     term: Id,
-    /// Columns per product.
     wide: i64,
 }
 

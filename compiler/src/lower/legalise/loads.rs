@@ -1,5 +1,6 @@
 //! Legalises loads: replaces loads of types that a machine lacks by loads of words.
-//! A machine whose narrowest type has two or four bytes reads a byte as part of a word; one that
+//!
+//! A machine with a narrowest type of two or four bytes reads a byte as part of a word; one that
 //! computes with 32-bit words only also accumulates narrow numbers in words.
 //!
 //! Only loads are rewritten. Writing a byte would rewrite a word that other threads may write at
@@ -43,15 +44,15 @@ pub fn loads(g: &mut Graph, nest: Id, target: &Target) -> Id {
     g.substitute(nest, &mut map)
 }
 
-/// Returns whether the machine has the load: at least as wide as its narrowest type, at a multiple
-/// of its size.
+/// Returns whether the machine has the load: at least as wide as its narrowest type, at a
+/// multiple of its size.
 pub fn is_whole(g: &Graph, buffer: Id, at: Id, scalar: Scalar, least: i64) -> bool {
     let bytes = scalar.bytes() as i64;
     bytes >= least && is_multiple(g, at, g.unit_bytes(buffer), bytes)
 }
 
-/// Returns whether the offset, in units of `unit` bytes, is a multiple of `bytes` for all values of
-/// its indices.
+/// Returns whether the offset, in units of `unit` bytes, is a multiple of `bytes` for all
+/// values of its indices.
 pub fn is_multiple(g: &Graph, at: Id, unit: i64, bytes: i64) -> bool {
     let sum = offset(g, at);
     std::iter::once(sum.constant).chain(sum.terms.iter().map(|t| t.1)).all(|c| c * unit % bytes == 0)
@@ -114,8 +115,8 @@ impl Words {
         from_bits(g, bits, scalar)
     }
 
-    /// Returns `bytes` bytes at byte offset `place`, a multiple of `bytes`, in the low bits of a
-    /// u32.
+    /// Returns `bytes` bytes at byte offset `place`, a multiple of `bytes`, in the low
+    /// bits of a u32.
     fn part(&self, g: &mut Graph, place: Id, bytes: i64) -> Id {
         let (size, unit) = (g.int(self.bytes), g.int(self.unit));
         let number = g.idiv(place, size);

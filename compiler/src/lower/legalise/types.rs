@@ -1,5 +1,6 @@
-//! Legalises types for a machine that computes with 32-bit numbers only, and with 64-bit integers
-//! where 32 bits do not suffice.
+//! Legalises types for a machine with 32-bit arithmetic, and 64-bit integers where 32 bits do not
+//! suffice.
+//!
 //! Operations on narrower types are computed in wider ones and then rounded or wrapped;
 //! exponentials and logarithms become polynomials. Afterwards every value is a word: a narrow
 //! integer in one word, a half as its bits, an index in 32 bits where its bounds show that it fits.
@@ -125,8 +126,8 @@ impl Words<'_> {
         self.r.define(word);
         word
     }
-    /// Updates an accumulator in the accumulator's legalised type. A product of bytes may take two
-    /// updates.
+    /// Updates an accumulator in the accumulator's legalised type. A product of bytes
+    /// may take two updates.
     fn accumulate(&mut self, acc: Id, value: Id) {
         let (acc, n) = (self.word(acc), self.r.g[value].clone());
         let own = self.r.g[acc].dtype;
@@ -238,9 +239,9 @@ impl Words<'_> {
     }
 }
 
-/// Returns a sum of narrow numbers, or any reduction of halves, computed in a wider type. `None` if
-/// the own type suffices, e.g. for a maximum of integers, whose identity is the least value of its
-/// type.
+/// Returns a sum of narrow numbers, or any reduction of halves, computed in a wider type.
+/// `None` if the own type suffices, e.g. for a maximum of integers, with the least value of
+/// its type as identity.
 pub fn sum_in_words(g: &mut Graph, reduce: Id, terms: Id) -> Option<Id> {
     let n = g[reduce].clone();
     let own = n.dtype.scalar;

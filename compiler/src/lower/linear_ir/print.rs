@@ -67,7 +67,7 @@ fn line(g: &Graph, statement: &Statement) -> String {
             format!("loop {} {step}{unroll}{{", print_node(g, *range))
         }
         Statement::Iteration(range, index) => format!("iteration %{} = {} {{", range.0, value(g, *index)),
-        // An accumulator's second source is the reduction whose value it accumulates.
+        // An accumulator's second source is its reduction.
         Statement::Accumulator(id) => {
             let (first, result) = (value(g, g[*id].src[0]), value(g, g[*id].src[1]));
             format!("accumulator %{} = {first}, in the end {result}", id.0)
@@ -190,8 +190,8 @@ fn prefetch(g: &Graph, p: &Prefetch) -> String {
     }
 }
 
-/// Returns the nodes known before the first statement: buffers, variables and workgroup indices, by
-/// number.
+/// Returns the nodes known before the first statement: buffers, variables and
+/// workgroup indices, by number.
 fn leaves(g: &Graph, code: &Code) -> Vec<Id> {
     let mut roots: Vec<Id> = code.globals.clone();
     roots.extend(code.skip);

@@ -5,8 +5,8 @@ use gristmill_uop::{Arg, Graph, Id, Node, Op, RangeKind, Sources};
 use rustc_hash::FxHashMap;
 use smallvec::smallvec;
 
-/// The index of a range that belongs to a thread: `(thread / divide) % modulo`, where each step is
-/// optional.
+/// The index of a range that belongs to a thread: `(thread / divide) % modulo`, where
+/// each step is optional.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ThreadIndex {
     /// Range that is indexed.
@@ -68,6 +68,7 @@ pub fn count(g: &Graph, ranges: &[Id], threads: i64) -> Vec<ThreadIndex> {
 }
 
 /// Returns whether the lanes that reduce a sum of `nest` differ only in their terms.
+///
 /// If the terms depend on another range that shares the same threads, a lane adds terms of its
 /// neighbour's index and the sum is wrong.
 pub fn folds_alike(g: &Graph, nest: Id, counted: &[ThreadIndex]) -> bool {
@@ -81,7 +82,7 @@ pub fn folds_alike(g: &Graph, nest: Id, counted: &[ThreadIndex]) -> bool {
 }
 
 /// Splits reductions over lanes that are threads into each thread's partial sum and a subgroup
-/// reduction. For an MMA product, whose sums are a vector, each element is reduced by itself.
+/// reduction. The sums of an MMA product are a vector; each element is reduced by itself.
 pub fn folded(g: &mut Graph, value: Id) -> Id {
     let mut map: FxHashMap<Id, Id> = FxHashMap::default();
     let lane_of = |g: &Graph, n: &Node| {

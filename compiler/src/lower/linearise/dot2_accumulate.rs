@@ -1,19 +1,21 @@
-//! Accumulates several byte dot products in 16 bits, for machines without an instruction that adds
-//! four byte products to 32 bits. Such machines multiply bytes and add two neighbours in 16 bits,
-//! then add pairs of these in 32 bits.
-//! The second step is needed only once for as many words as 16 bits can hold: `Σ dot4(a, b) =
+//! Accumulates several byte dot products in 16 bits, for machines without a four-way dot product
+//! into 32 bits.
+//!
+//! Such machines multiply bytes and add two neighbours in 16 bits, then add pairs of these in 32
+//! bits. The second step is needed only once for as many words as 16 bits can hold: `Σ dot4(a, b) =
 //! halves(dot2(a, b, dot2(…)))`.
 
 use crate::ir::nest::identity;
 use gristmill_uop::{Arg, Graph, Id, Op, ReduceOp};
 
-/// Returns the largest amount that one product of codes up to `most` with signed bytes adds to a
-/// 16-bit half.
+/// Returns the largest amount that one product of codes up to `most` with signed bytes adds to
+/// a 16-bit half.
 fn reach(most: i64) -> i64 {
     2 * 128 * most
 }
 
-/// Joins the [`Op::Dot4`] terms of each accumulator whose bytes are small, as many as 16 bits hold.
+/// Joins the [`Op::Dot4`] terms of each accumulator, if their bytes are small, as many
+/// as 16 bits hold.
 pub fn dot2_accumulate(g: &mut Graph, terms: Vec<(Id, Id, ReduceOp)>) -> Vec<(Id, Id, ReduceOp)> {
     // For each accumulator, the word that currently collects its terms: its index among the
     // results, and the largest value that it may hold.

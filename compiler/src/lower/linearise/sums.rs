@@ -20,16 +20,15 @@ impl Emitter<'_> {
         }
     }
     /// Emits the reductions below `roots`, each at its depth and after those that it needs;
-    /// reductions with equal ranges and depth share a loop.
-    /// With `loops`, only those that need a loop: the others are straight-line code, which may come
-    /// later.
+    /// reductions with equal ranges and depth share a loop. With `loops`, only those that need a
+    /// loop: the others are straight-line code, which may come later.
     fn reductions(&mut self, roots: &[Id], loops: bool) {
         while let Some(group) = self.ready(roots, loops) {
             self.reduce(&group);
         }
     }
-    /// Returns a group of reductions below `roots` that are ready: none needs another open
-    /// reduction first.
+    /// Returns a group of reductions below `roots` that are ready: none needs
+    /// another open reduction first.
     fn ready(&self, roots: &[Id], loops: bool) -> Option<Vec<Id>> {
         let g = &*self.g;
         // Undefined nodes below the roots, in topological order.
@@ -94,8 +93,8 @@ impl Emitter<'_> {
             false => usize::MAX,
         }
     }
-    /// Returns whether it is a CPU's unrolled sum of byte products. On a GPU the device's compiler
-    /// schedules them.
+    /// Returns whether it is a CPU's unrolled sum of byte products. On a GPU the
+    /// device's compiler schedules them.
     fn is_of_bytes(&self, reduce: Id) -> bool {
         let node = &self.g[reduce];
         node.op == Op::Reduce
@@ -103,8 +102,8 @@ impl Emitter<'_> {
             && self.target.machine.kind == MachineKind::Cpu
             && self.is_straight(reduce)
     }
-    /// Splits updates into runs: of single updates, or of as many as wait for byte sums that are
-    /// interleaved.
+    /// Splits updates into runs: of single updates, or of as many as wait for byte
+    /// sums that are interleaved.
     fn runs(&self, updates: Vec<AccumulatorUpdate>) -> Vec<Vec<AccumulatorUpdate>> {
         let waits = |u: &AccumulatorUpdate| u.needs.iter().any(|&need| self.g.any(need, |n, _| self.is_of_bytes(n)));
         let of_bytes: Vec<bool> = updates.iter().map(waits).collect();
@@ -202,8 +201,8 @@ impl Emitter<'_> {
             }
         }
     }
-    /// Multiplies the accumulators that are rescaled in each iteration of the loop just opened
-    /// (online softmax).
+    /// Multiplies the accumulators that are rescaled in each iteration of the loop
+    /// just opened (online softmax).
     fn rescale(&mut self, accumulators: &[(Id, Id, ReduceOp)]) {
         for &(id, acc, _) in accumulators {
             let Some(factor) = self.rescaled.factor(self.g, id) else { continue };

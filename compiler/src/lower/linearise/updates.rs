@@ -18,7 +18,7 @@ impl AccumulatorUpdate {
         let n = g[term].clone();
         let adds = op == ReduceOp::Add && !known;
         let last = n.src.len().saturating_sub(1);
-        // Operations whose last source is the sum that they add to.
+        // Operations that add to their last source.
         let dot = matches!(n.op, Op::Dot4 | Op::SignedDot4 | Op::Halves) && g.int_value(n.src[last]) == Some(0);
         if adds && (matches!(n.op, Op::MmaHalf | Op::MmaShared | Op::TileMma) || dot) {
             let needs = n.src[..last].to_vec();

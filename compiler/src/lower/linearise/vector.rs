@@ -1,4 +1,5 @@
 //! Vectorises ranges of kind `Vector` and `VectorReduce`.
+//!
 //! A load along the range is one vector load. A value that does not depend on the range stays
 //! scalar, and is splatted where it meets a vector. Anything else is packed lane by lane, which is
 //! always legal.
@@ -138,9 +139,8 @@ impl Vectoriser<'_> {
             _ => self.packed(id, lane, lanes),
         }
     }
-    /// Rewrites an integer function of four bits as an index, of which only those bits count, and a
-    /// table of its values. The masking, zero point and conversion of any quantisation format
-    /// become one lookup.
+    /// Rewrites an integer function of four bits as a table lookup. Only these bits of the index
+    /// count. The masking, zero point and conversion of any quantisation format become one lookup.
     fn as_table(&self, id: Id) -> Option<(Id, Arc<[i32]>)> {
         let g = &*self.g;
         // Walks down through operations with constants to the four bits.

@@ -1,4 +1,5 @@
 //! Early exit of workgroups that repeat another one.
+//!
 //! If the amount of work is known only from data, a launch has the largest number of workgroups,
 //! and those past the last useful one compute the same as it (`kernel/workgroup.rs`). Once the
 //! amount is read, they can exit.

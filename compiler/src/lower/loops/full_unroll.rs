@@ -1,5 +1,7 @@
-//! Unrolls loops before the device's compiler, for machines whose compiler takes no unroll factor.
-//! It would keep loops with loads, whose iterations then wait for memory one after the other.
+//! Unrolls loops before the device's compiler, for machines with a compiler that takes no unroll
+//! factor.
+//!
+//! It would keep loops with loads, and their iterations would wait for memory one after the other.
 
 use crate::lower::linear_ir::rewriting::Rewriting;
 use crate::lower::linear_ir::{Code, Statement, end_of_block};
@@ -70,7 +72,7 @@ impl WrittenOut<'_> {
         body(self, range);
         self.r.push(Statement::End);
     }
-    /// Emits the iteration at index `first + behind`.
+    /// Emits one iteration, at index `first` plus a constant.
     fn iteration(&mut self, range: Id, first: Id, behind: i64, body: &[Statement]) {
         let behind = self.r.g.int(behind);
         let index = self.r.g.add(first, behind);

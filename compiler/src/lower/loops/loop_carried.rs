@@ -1,4 +1,5 @@
 //! Loop-carried reductions of a loop that nests share (`loop_fusion.rs`).
+//!
 //! A stage that holds a maximum or a sum over the loop is updated in each iteration, from its
 //! previous value and the terms of the iteration. It has two slots (a double buffer): one is read
 //! while the other is written.
@@ -35,8 +36,8 @@ pub enum Slot {
 }
 
 impl Slot {
-    /// Returns the slot of an offset, whose slot number is the loop's index or that plus one,
-    /// modulo the slots.
+    /// Returns the slot of an offset. Its number is the loop's index, or that plus
+    /// one, modulo the slots.
     pub fn from_offset(g: &Graph, offset: Id, range: Id) -> Option<Slot> {
         let number = |n: Id| match g[n].op {
             Op::Mod if g.int_value(g[n].src[1]) == Some(SLOTS) => Some(g.linear(g[n].src[0])),
@@ -62,14 +63,14 @@ impl Slot {
 #[derive(Clone, Copy)]
 struct Carried {
     stage: Id,
-    /// Elements per slot.
+    /// Elements of one slot.
     size: i64,
     range: Id,
 }
 
 impl Carried {
-    /// Returns the stage that a nest fills by a reduction over a shared loop, with its carried
-    /// form.
+    /// Returns the stage that a nest fills by a reduction over a shared loop,
+    /// with its carried form.
     fn from_nest(g: &mut Graph, nest: Id) -> Option<(Id, Carried)> {
         let Nest { buffer, value, .. } = Nest::from_store(g, nest);
         if g[buffer].op != Op::Local {
@@ -132,8 +133,8 @@ impl Slots {
         };
         n.store(g)
     }
-    /// Rewrites a node of a carried stage's nest for one iteration: its terms are combined with the
-    /// previous value.
+    /// Rewrites a node of a carried stage's nest for one iteration: its terms are combined
+    /// with the previous value.
     fn combined(&self, g: &mut Graph, id: Id, own: Carried, offset: Id) -> Option<Id> {
         let n = g[id].clone();
         if n.op == Op::Rescaled {
@@ -189,8 +190,8 @@ impl Slots {
         let at = of.own(g, n.src[1]);
         Some(g.load(of.stage, at, n.dtype))
     }
-    /// Returns the factor 2^(before - now) of a sum of multiples of 2^-m when m, a carried maximum,
-    /// grows.
+    /// Returns the factor 2^(before - now) of a sum of multiples of 2^-m when m,
+    /// a carried maximum, grows.
     fn factor(&self, g: &mut Graph, most: Id) -> Id {
         let n = g[most].clone();
         let Some(of) = self.all.get(&n.src[0]).filter(|_| n.op == Op::Load) else {

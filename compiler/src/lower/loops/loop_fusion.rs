@@ -1,5 +1,6 @@
 //! Fuses the loops of a workgroup's nests that share a range (`RangeKind::Fused`): nests that fill
 //! stages for each iteration, and the last nest, which reduces over them.
+//!
 //! Each stage is contracted to a single iteration: it is refilled in each, between barriers. A
 //! reduction over a long KV cache thus materialises none of its terms.
 
@@ -12,8 +13,8 @@ use gristmill_uop::{Graph, Id, Node, Op, RangeKind};
 use rustc_hash::{FxHashMap, FxHashSet};
 use smallvec::smallvec;
 
-/// Returns the shared loop in each of whose iterations the nest refills a stage; `None` for other
-/// nests.
+/// Returns the shared loop of a nest that refills a stage in each iteration;
+/// `None` for other nests.
 pub fn filled_in(g: &Graph, nest: Id) -> Option<Id> {
     let is_stage = g[g[nest].src[0]].op == Op::Local;
     g[nest].src[3..].iter().copied().find(|&r| is_stage && g.range_kind(r) == Some(RangeKind::Fused))
@@ -64,8 +65,8 @@ pub fn is_loop(g: &Graph, s: &Statement) -> bool {
     matches!(s, Statement::Loop { range, .. } if g.range_kind(*range) == Some(RangeKind::Fused))
 }
 
-/// A nest that fills a stage in each iteration, or that contains the loop: its stage, thread
-/// indices and statements.
+/// A nest that fills a stage in each iteration, or that contains the loop: its stage,
+/// thread indices and statements.
 pub struct Filled {
     pub stage: Id,
     pub threads: Vec<ThreadIndex>,
@@ -73,9 +74,8 @@ pub struct Filled {
 }
 
 /// Fuses preceding nests into the loop of the last one: their statements run at the start of each
-/// iteration.
-/// Inserts barriers between writes to a stage and reads by other threads, also after the loop and
-/// for repeated runs of the loop.
+/// iteration. Inserts barriers between writes to a stage and reads by other threads, also after the
+/// loop and for repeated runs of the loop.
 pub fn fused(g: &Graph, statements: Vec<Statement>, before: &[Filled]) -> Vec<Statement> {
     let mut out = Vec::with_capacity(statements.len());
     let mut pending = Pending::default();
@@ -102,8 +102,8 @@ pub fn fused(g: &Graph, statements: Vec<Statement>, before: &[Filled]) -> Vec<St
     without_repeated(out)
 }
 
-/// Splits an iteration's statements into loads of MMA tiles from memory with their addresses, which
-/// need no stage, and the others.
+/// Splits an iteration's statements into loads of MMA tiles from memory, with their addresses, and
+/// the others. The former need no stage.
 fn tiles_of_memory(g: &Graph, statements: &[Statement]) -> (Vec<Statement>, Vec<Statement>) {
     let is_tile = |id: Id| g[id].op == Op::TileLoad && g[g[id].src[0]].op == Op::Param;
     let tiles: Vec<Id> = statements

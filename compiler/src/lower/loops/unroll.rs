@@ -8,11 +8,10 @@ use gristmill_uop::launch::LaunchPlan;
 use gristmill_uop::target::Target;
 use gristmill_uop::{Arg, Graph, Id, Op, RangeKind};
 
-/// Words per word of the plan's budget that a few iterations of a sum may load together. If there
-/// are weights, only these count, as activations are cached.
-/// Youtu's down projection of one token, with more words of codes than of weights: 1,072 tok/s on
-/// an H100 with two iterations together, 1,007 without. The total stays within a thread's
-/// registers: above, GLM with eight sequences spills 8 values per thread (H200).
+/// Words, per word of the plan's budget, that a few iterations of a sum load together; only
+/// weights count. Youtu's down projection: 1,072 tok/s on an H100 with two iterations together,
+/// 1,007 without. All loads stay within a thread's registers; above, GLM with eight sequences
+/// spills 8 values (H200).
 const WORDS_TOGETHER: i64 = 2;
 
 /// Sets the unroll factor of every loop.
@@ -31,8 +30,8 @@ pub fn unroll(g: &Graph, statements: Vec<Statement>, plan: &LaunchPlan, target: 
 struct Copies<'a> {
     g: &'a Graph,
     plan: &'a LaunchPlan,
-    /// Largest number of statements of an unrolled loop; 0 if the machine's threads do not stall on
-    /// loads.
+    /// Largest number of statements of an unrolled loop; 0 if the machine's threads do
+    /// not stall on loads.
     short: usize,
 }
 
@@ -62,8 +61,8 @@ impl Copies<'_> {
             }
             _ if statements.len() > self.short => 1,
             (Some(RangeKind::Reduce), Some(n)) if n <= most => n,
-            // A long loop, whose length may be data: unrolled as far as the loads fit in flight
-            // together.
+            // A long loop, possibly of data-dependent length: unrolled as far as the loads
+            // fit in flight together.
             (Some(RangeKind::Reduce), _) => {
                 let (wait, few) = (waiting / words, (most / 2).max(1));
                 let least = if wait < few { 1 } else { few };
@@ -83,8 +82,8 @@ impl Copies<'_> {
             _ => 1,
         }
     }
-    /// Returns how many iterations of a reduction, with `words` words of loads each, may be in
-    /// flight together.
+    /// Returns how many iterations of a reduction, with `words` words of loads each, may
+    /// be in flight together.
     fn together(&self, statements: &[Statement], words: i64) -> i64 {
         let (g, waiting) = (self.g, self.plan.words);
         let weights: i64 = statements.iter().filter(|s| reads_weight(g, s)).map(|s| s.words(g)).sum();
@@ -97,8 +96,8 @@ impl Copies<'_> {
     }
 }
 
-/// Returns an unroll factor near `most` for a loop of `n` iterations that leaves no short
-/// remainder, which would wait for its loads again.
+/// Returns an unroll factor near `most` that leaves no short remainder of `n` iterations. A
+/// remainder loop would wait for its loads again.
 fn evenly(n: i64, most: i64) -> i64 {
     let rounds = ((2 * n + most) / (2 * most)).max(1);
     (n + rounds - 1) / rounds

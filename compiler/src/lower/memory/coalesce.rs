@@ -1,5 +1,5 @@
-//! Coalesces neighbouring loads of a thread into loads of 8 or 16 bytes where the address is known
-//! to be aligned, and neighbouring writes likewise, down to a word.
+//! Coalesces neighbouring loads of a thread into aligned loads of 8 or 16 bytes. Neighbouring
+//! writes are coalesced likewise, also to single words.
 
 use crate::lower::linear_ir::{Addition, Statement};
 use gristmill_uop::{Graph, Id, Op, Scalar};
@@ -93,8 +93,8 @@ fn are_a_word(g: &Graph, a: &Addition, b: &Addition) -> bool {
     halves && even && second.terms == first.terms && second.constant == first.constant + 1
 }
 
-/// Joins writes to one buffer, in order: each takes as many neighbours as its widest aligned write
-/// holds.
+/// Joins writes to one buffer, in order: each takes as many neighbours as its
+/// widest aligned write holds.
 fn joined(g: &Graph, buffer: Id, run: Vec<Statement>, out: &mut Vec<Statement>) {
     let unit = g.unit_bytes(buffer);
     let plain = |v: Id| g[v].dtype.lanes == 1 && g.scalar(v) == g.scalar(buffer) && matches!(unit, 1 | 2 | 4);

@@ -1,5 +1,6 @@
 //! Hoists loads with addresses known at the kernel's start before all nests: loads of weights
 //! before the grid-dependency wait (PDL prologue), loads of other memory directly after it.
+//!
 //! Nests synchronise at barriers. With early loads, the operands of the last nest are already in
 //! registers when it starts. Loads in loops are not moved.
 //!
@@ -18,7 +19,7 @@ use gristmill_uop::{Arg, Graph, Id, Op, RangeKind};
 use rustc_hash::{FxHashMap, FxHashSet};
 use std::ops::Range;
 
-/// Hoists loads of at most `words` words before the nests, next to those of the first nest.
+/// Hoists loads of at most `words` words before the nests, in addition to those of the first nest.
 pub fn early_loads(g: &Graph, statements: Vec<Statement>, words: i64) -> Vec<Statement> {
     let Some((Hoist { moved, defined, wait, first, .. }, _)) = found(g, &statements, words) else { return statements };
     let [mut before, mut behind] = moved.map(Moved::into_statements);
@@ -42,9 +43,9 @@ pub fn words_hoisted(g: &Graph, nests: &[Statement], words: i64) -> i64 {
     found(g, &waiting, words).map_or(0, |(_, words)| words)
 }
 
-/// Returns what to hoist, and its words except those of the first nest. Nothing is hoisted from MMA
-/// products, whose tiles need the registers (Youtu, 512 tokens on an H200: 46,100 tok/s with,
-/// 49,800 without).
+/// Returns what to hoist, and its words besides the first nest's own loads. MMA tiles need the
+/// registers, so nothing is hoisted in kernels with MMA products (Youtu, 512 tokens on an H200:
+/// 46,100 tok/s with, 49,800 without).
 fn found<'a>(g: &'a Graph, statements: &'a [Statement], words: i64) -> Option<(Hoist<'a>, i64)> {
     let wait = statements.iter().position(|s| *s == Statement::DependencyWait)?;
     let nests = nests(statements, wait);
@@ -133,8 +134,8 @@ struct Hoist<'a> {
     first: usize,
     /// Buffers that the body writes.
     written: FxHashSet<Id>,
-    /// Values that several nests define, by wide loads or in threads with possibly different
-    /// indices.
+    /// Values that several nests define, by wide loads or in threads
+    /// with possibly different indices.
     repeated: FxHashSet<Id>,
     /// Hoisted statements, by position.
     moved: [Moved; 2],
@@ -170,8 +171,8 @@ impl<'a> Hoist<'a> {
     fn behind_wait(&mut self, nests: &[Range<usize>], left: &mut i64) {
         nests.iter().for_each(|nest| self.nest(nest, Place::BehindWait, left));
     }
-    /// Hoists a nest's loads outside its loops to a position, if they can be computed there and the
-    /// word budget allows it.
+    /// Hoists loads of a nest to a position, as far as the word budget allows. Loads in loops, or
+    /// with operands unknown at the position, stay.
     fn nest(&mut self, nest: &Range<usize>, place: Place, left: &mut i64) {
         let Some(nest) = Straight::from_nest(self.statements, nest) else { return };
         for &at in &nest.statements {
@@ -190,8 +191,8 @@ impl<'a> Hoist<'a> {
             }
         }
     }
-    /// Declares a nest's thread indices at a position; returns false if another nest defines a
-    /// range differently.
+    /// Declares a nest's thread indices at a position; returns false if another nest
+    /// defines a range differently.
     fn count(&mut self, threads: &[ThreadIndex], place: Place) -> bool {
         let known = |t: &ThreadIndex| self.moved.iter().flat_map(|m| &m.threads).find(|x| x.range == t.range);
         if threads.iter().any(|t| known(t).is_some_and(|x| x != t)) {

@@ -1,6 +1,7 @@
 //! Store forwarding through stages: if each thread reads only values that it has written itself in
-//! the same iteration of a shared loop, it keeps them in registers, without a barrier. A stage
-//! without remaining readers is removed.
+//! the same iteration of a shared loop, it keeps them in registers, without a barrier.
+//!
+//! A stage without remaining readers is removed.
 
 use crate::lower::linear_ir::{Statement, define};
 use crate::lower::loops::loop_fusion::Filled;
@@ -8,7 +9,7 @@ use crate::lower::mma::unpacked;
 use gristmill_uop::{Graph, Id, Op, Scalar};
 use rustc_hash::{FxHashMap, FxHashSet};
 
-/// Forwards stored values in the parts of an iteration (the last contains the loop), and removes
+/// Forwards stored values in the parts of an iteration; the last part contains the loop. Removes
 /// stages without readers, also from `locals`.
 pub fn store_forwarding(g: &mut Graph, parts: &mut [Filled], locals: &mut Vec<Id>) {
     let mut of = Forwarding { g, threads: FxHashMap::default(), written: FxHashMap::default(), changed: false };

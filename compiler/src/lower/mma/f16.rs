@@ -1,9 +1,10 @@
-//! Lowers reductions over products of halves (f16 or bf16) with f32 accumulators to MMA operations,
-//! in nests that `map/fragment_tiling.rs` has laid out over warps as MMA fragments.
-//! A tile contains neighbouring outputs of one part or of two parts (`decompose/f16_split.rs`),
-//! which are columns as well: one lane holds both parts of an output and adds them. Operands are
-//! words of two terms each. The assignment of terms to lanes is free as long as rows and columns
-//! agree; neighbours are chosen, so that loads are wide.
+//! Lowers reductions over products of halves (f16 or bf16) to MMA operations with f32 accumulators.
+//!
+//! `map/fragment_tiling.rs` has laid the nests out over warps as MMA fragments. A tile contains
+//! neighbouring outputs of one part or of two parts (`decompose/f16_split.rs`), which are columns
+//! as well: one lane holds both parts of an output and adds them. Operands are words of two terms
+//! each. The assignment of terms to lanes is free as long as rows and columns agree; neighbours are
+//! chosen, so that loads are wide.
 
 use super::unpacked;
 use crate::decompose::f16_mma;
@@ -43,7 +44,6 @@ struct Product {
     term: Id,
     /// Number of terms per step, a multiple of the fragment's.
     terms: i64,
-    /// Unrolled ranges.
     unrolled: Vec<Id>,
     /// Whether the rows are in a stage in MMA layout; otherwise they are words in registers.
     rows_in_units: bool,
@@ -71,8 +71,8 @@ impl Product {
         let sum = Some(sum).filter(fits).or_else(|| turned().filter(fits))?;
         (terms % of.terms == 0).then_some(Product { id, sum, of, tile, term, terms, unrolled, rows_in_units: false })
     }
-    /// Returns the multi-warp product of a node whose nest is laid out for one: a packed weight, in
-    /// a loop that copies the columns, over all threads of the workgroup.
+    /// Returns a node's multi-warp product, if its nest is laid out for one. This form multiplies a
+    /// packed weight, in a loop that copies the columns, with all threads of the workgroup.
     fn of_group(g: &mut Graph, id: Id, closed: &[Id], target: &Target) -> Option<Product> {
         let sum = MmaSum::unpacked(g, id)?;
         let unrolled = ranges_of_kind(g, &g[id].src[1..], RangeKind::Unroll);
@@ -99,8 +99,8 @@ impl Product {
             product.has_units(g).then_some(product)
         })
     }
-    /// Returns the multi-warp product of a node whose nest is laid out for one: rows in a stage and
-    /// columns in another, over all threads of the workgroup.
+    /// Returns a node's multi-warp product, if its nest is laid out for one. This form has rows in
+    /// a stage and columns in another, and uses all threads of the workgroup.
     fn of_stages(g: &Graph, id: Id, closed: &[Id], target: &Target) -> Option<Product> {
         let staged = |sum: &MmaSum| sum.part.is_none() && sum.staged_rows(g) && sum.staged_columns(g);
         let sum = MmaSum::from_node(g, id).filter(staged)?;
@@ -155,8 +155,8 @@ impl Product {
     fn is_of_stages(&self, g: &Graph) -> bool {
         self.of.is_of_group() && self.sum.staged_columns(g)
     }
-    /// Returns the buffer and offset where an operand's terms of a step begin in its stage, equal
-    /// for all lanes.
+    /// Returns the buffer and offset where an operand's terms of a step begin in its stage,
+    /// equal for all lanes.
     fn begin(&self, g: &mut Graph, load: Id, step: i64) -> [Id; 2] {
         let (buffer, at) = (g[load].src[0], g[load].src[1]);
         let zero = g.int(0);
@@ -164,8 +164,8 @@ impl Product {
         map.insert(self.term, g.int(step * self.of.terms));
         [buffer, g.substitute(at, &mut map)]
     }
-    /// Returns whether a lane's words of a column are 16 contiguous bytes and those of a row are
-    /// two bytes of a word, as in loops with ring buffers.
+    /// Returns whether a lane's operands have the form that ring buffers need. Its words of a
+    /// column are 16 contiguous bytes, and those of a row are two bytes of a word.
     fn has_units(&self, g: &mut Graph) -> bool {
         let Some(mut first) = self.tile.operand(g, Side::First).into_iter().next() else { return false };
         let row = self.word(g, self.rows(), first.word, &mut first.at);
@@ -186,8 +186,8 @@ impl Product {
             at == first
         })
     }
-    /// Returns the reduction as an element of accumulated products; for an output of two parts, the
-    /// sum of both.
+    /// Returns the reduction as an element of accumulated products; for an output of two parts,
+    /// the sum of both.
     fn node(&self, g: &mut Graph) -> Id {
         let vector = self.of.sum.one().with_lanes(self.of.sums.registers() as u16);
         // Each product is added to the accumulator by itself.
@@ -311,8 +311,8 @@ fn pair(g: &mut Graph, value: Id, terms: Terms, map: &mut FxHashMap<Id, Id>) -> 
     unpacked::joined(g, low, high)
 }
 
-/// Returns a single word load in place of two loads of neighbouring halves; `None` unless they form
-/// an aligned word.
+/// Returns a single word load in place of two loads of neighbouring halves; `None` unless they
+/// form an aligned word.
 pub(crate) fn neighbours(g: &mut Graph, low: Id, high: Id) -> Option<Id> {
     let (a, b) = (g[low].clone(), g[high].clone());
     if a.op != Op::Load || b.op != Op::Load || a.src[0] != b.src[0] {

@@ -1,7 +1,8 @@
-//! Lowers sums of `Dot4` over the words of a group of elements to int8 MMA operations, where
-//! `kernel/workgroup.rs` has laid rows and tokens out over the warp as an MMA fragment.
-//! The assignment of words to lanes is free as long as rows and tokens agree; neighbours are
-//! chosen, so that they are one load.
+//! Lowers sums of `Dot4` over the words of a group of elements to int8 MMA operations.
+//!
+//! `kernel/workgroup.rs` has laid rows and tokens out over the warp as an MMA fragment. The
+//! assignment of words to lanes is free as long as rows and tokens agree; neighbours are chosen, so
+//! that they are one load.
 
 use crate::ir::mma::lane_tile::{LaneTile, Side};
 use crate::ir::nest::replaced;

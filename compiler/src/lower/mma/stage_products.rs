@@ -21,8 +21,8 @@ pub fn multiplied(g: &Graph, nests: &[Id], target: &Target) -> FxHashSet<Id> {
     all
 }
 
-/// An asynchronous MMA product in a statement, with its columns in a stage of halves; ring buffers
-/// contain words instead.
+/// An asynchronous MMA product in a statement, with its columns in a stage of halves; ring
+/// buffers contain words instead.
 #[derive(Clone, Copy)]
 pub struct OfStages {
     /// Stage of the columns.

@@ -1,9 +1,9 @@
-//! Lowers reductions over products of halves to products of MMA tiles (AMX, cooperative matrices),
-//! in nests whose output tile has rows and columns as ranges of a kind of their own
-//! (`propose/tiles.rs`).
-//! Activations are loaded as a tile of rows. On a CPU, the rows of the weight (or of other
-//! activations) are vector lanes, each with a pair of terms, and 16 such vectors form a tile. On a
-//! GPU, they are loaded like activations, from a stage with unpacked weights.
+//! Lowers reductions over products of halves to products of MMA tiles (AMX, cooperative matrices).
+//!
+//! The nests have an output tile with rows and columns as ranges of their own kind
+//! (`propose/tiles.rs`). Activations are loaded as a tile of rows. On a CPU, the rows of the weight
+//! (or of other activations) are vector lanes, each with a pair of terms, and 16 such vectors form
+//! a tile. On a GPU, they are loaded like activations, from a stage with unpacked weights.
 
 use super::f16::neighbours;
 use crate::ir::nest::replaced;
@@ -24,9 +24,8 @@ const WORDS_OF_ROW: u16 = (AMX_BF16.terms / 2) as u16;
 pub struct MatrixTile {
     /// Offset of the first element.
     pub offset: Id,
-    /// Elements between rows.
+    /// Elements between consecutive rows.
     pub stride: i64,
-    /// The reduction.
     pub value: Id,
 }
 
@@ -35,7 +34,6 @@ pub struct MatrixTile {
 pub struct Beside {
     /// Index of the tile.
     pub number: i64,
-    /// Number of tiles.
     pub count: i64,
 }
 
@@ -97,8 +95,8 @@ fn register(numbers: &[i64]) -> Arg {
     Arg::Ints(numbers.iter().map(|&n| n as i32).collect())
 }
 
-/// Returns a tile load of the memory that `x` loads, with its row stride, to register or operand
-/// `to`.
+/// Returns a tile load of the memory that `x` loads, with its row stride, to
+/// register or operand `to`.
 fn load(g: &mut Graph, x: Id, [row, term]: [Id; 2], to: i64, of: &Fragment) -> Id {
     let (buffer, at) = (g[x].src[0], g[x].src[1]);
     let stride = g.linear(at).coefficient(row);
@@ -160,8 +158,7 @@ fn from_words(g: &mut Graph, value: Id) -> Id {
     })
 }
 
-/// Returns `load >> by & keep` as an i32, for a byte that is one of four in a row of a packed
-/// weight.
+/// Returns `load >> by & keep` as an i32, for one of a packed weight row's four bytes.
 fn part(g: &mut Graph, load: Id, by: i64, keep: i64) -> Option<Id> {
     let n = g[load].clone();
     if n.op != Op::Load || n.dtype != Scalar::U8.one() || !matches!(g[n.src[0]].arg, Arg::Packed(..)) {

@@ -1,6 +1,7 @@
 //! Unpacks elements of packed weights to halves: two elements are two bytes of a word, as integers,
-//! times a shared factor, plus a term. Elements of any other form are computed one by one and
-//! rounded.
+//! times a shared factor, plus a term.
+//!
+//! Elements of any other form are computed one by one and rounded.
 
 use crate::decompose::f16_mma::QUAD;
 use crate::ir::nest::{Nest, Ranges};
@@ -14,7 +15,7 @@ use rustc_hash::FxHashMap;
 /// First number of ranges that lowering creates, above all others.
 const FIRST_RANGE_OF_LOWERING: u32 = 1 << 24;
 
-/// Weight element `(code + zero) · factor + term`, with a code from 0 to 255, or to 127 for bf16.
+/// Weight element `(code + zero) · factor + term`. The code is 0 to 255, or to 127 for bf16.
 pub struct ScaledElement {
     code: Id,
     zero: i64,
@@ -23,7 +24,7 @@ pub struct ScaledElement {
 }
 
 impl ScaledElement {
-    /// Matches a half `value` whose code alone depends on the range `at`.
+    /// Matches a half `value` that depends on the range `at` only through its code.
     pub fn from_value(g: &mut Graph, value: Id, at: Id) -> Option<ScaledElement> {
         let depends = |g: &Graph, x: Id| g.free_ranges(x).contains(&at);
         // Factors of the whole sum apply to the code and to the term.
@@ -100,8 +101,8 @@ pub struct PairTerms {
     pub high: i64,
 }
 
-/// Returns the word of the halves of `value` at these terms, with its other ranges substituted by
-/// `map`.
+/// Returns the word of the halves of `value` at these terms, with its other
+/// ranges substituted by `map`.
 pub fn pair(g: &mut Graph, value: Id, terms: PairTerms, map: &mut FxHashMap<Id, Id>) -> Id {
     let PairTerms { range, lane, low, high } = terms;
     let quad = low / QUAD * QUAD;
@@ -126,8 +127,8 @@ pub fn pair(g: &mut Graph, value: Id, terms: PairTerms, map: &mut FxHashMap<Id, 
     g.intern(Node { op: Op::ScaledPair, dtype: Scalar::U32.one(), src, arg: Arg::Ints(numbers.as_slice().into()) })
 }
 
-/// Returns the range of four neighbouring elements per thread, in a nest that unpacks a weight to a
-/// stage of halves for cooperative matrix products.
+/// Returns the range of four neighbouring elements per thread, in a nest that unpacks a weight. The
+/// nest fills a stage of halves for cooperative matrix products.
 fn quad(g: &Graph, nest: &Nest, machine: &Machine) -> Option<Id> {
     let packed = |_: Id, n: &Node| n.op == Op::Load && matches!(g[n.src[0]].arg, Arg::Packed(..));
     let is_stage = g[nest.buffer].op == Op::Local && g.scalar(nest.buffer) == Scalar::F16;
@@ -149,8 +150,8 @@ pub fn fills_stage(g: &Graph, nest: Id, machine: &Machine) -> bool {
     quad(g, &Nest::from_store(g, nest), machine).is_some()
 }
 
-/// Returns the range of four neighbours of such a nest, and its two words with their offsets, with
-/// legalised loads.
+/// Returns the range of four neighbours of such a nest, and its two words with their
+/// offsets, with legalised loads.
 pub fn words_of_stage(g: &mut Graph, nest: &Nest, target: &Target) -> Option<(Id, Vec<[Id; 2]>)> {
     let range = quad(g, nest, &target.machine)?;
     let zero = g.int(0);

@@ -5,7 +5,7 @@ use std::fmt;
 /// Violation of a rule of linear code.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct LinearError {
-    /// The violated rule.
+    /// Text of the violated rule.
     pub rule: &'static str,
     /// Index of the statement; the number of statements if the violation is at the end.
     pub statement: usize,

@@ -9,7 +9,7 @@ use rustc_hash::FxHashSet;
 /// The violated rule, and the offending node.
 type Held = Result<(), (&'static str, Id)>;
 
-/// Statements outside nests.
+/// Thread indices and values outside nests.
 #[derive(Default)]
 pub(super) struct Hoisted {
     threads: Vec<ThreadIndex>,

@@ -81,13 +81,13 @@ impl Checker<'_> {
         self.hold(kept, "a word becomes what is computed, of its type", u.result())?;
         self.hold(u.atomic || self.in_a_loop(), "what others may update at the same time is updated atomically", u.at)
     }
-    /// Returns whether the statement is in a reduction loop, where one thread's iterations run in
-    /// order.
+    /// Returns whether the statement is in a reduction loop, where one thread's
+    /// iterations run in order.
     fn in_a_loop(&self) -> bool {
         self.scopes.iter().filter_map(|s| s.range).any(|r| self.g.range_kind(r) == Some(RangeKind::Reduce))
     }
-    /// Returns whether a value is a word of several narrow elements of a buffer, or half of a
-    /// 64-bit one.
+    /// Returns whether a value is a word of several narrow elements of a buffer, or half of
+    /// a 64-bit one.
     fn is_word(&self, value: Id, buffer: Id) -> bool {
         let bytes = self.g.scalar(buffer).bytes();
         self.g[value].dtype == Scalar::U32.one() && (bytes < BYTES_OF_WORD || bytes == 2 * BYTES_OF_WORD)

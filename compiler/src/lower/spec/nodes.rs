@@ -8,14 +8,13 @@ use gristmill_uop::{Arg, DType, Graph, Id, Node, Op, Scalar, spec};
 /// Entries of a table that fits in a register.
 const TABLE: usize = 16;
 
-/// Rule for nodes.
 pub(super) struct NodeRule {
     /// The rule in words, as shown in errors.
     pub name: &'static str,
     /// Operations that the rule applies to; empty for all.
     pub ops: &'static [Op],
-    /// Returns whether the rule holds in a nest with these thread ranges; may rely on the preceding
-    /// rules.
+    /// Returns whether the rule holds in a nest with these thread ranges; may rely
+    /// on the preceding rules.
     pub check: fn(&Graph, &Node, &[Id]) -> bool,
 }
 

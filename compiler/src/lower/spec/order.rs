@@ -66,9 +66,9 @@ pub(super) fn check(g: &Graph, kernel: &KernelCode, code: &Code) -> Checked {
     Ok(())
 }
 
-/// Checks cross-thread reductions within a nest: barriers before their values are read, and before
-/// the stage is written again. In loops, values read in an iteration may be overwritten by the
-/// next.
+/// Checks cross-thread reductions within a nest: barriers before their values are read, and
+/// before the stage is written again. In loops, values read in an iteration may be
+/// overwritten by the next.
 fn meetings(g: &Graph, code: &Code) -> Checked {
     let all: FxHashSet<Id> = code.locals.iter().copied().filter(|&stage| is_meeting(g, stage)).collect();
     let mut stages = Stages::default();
@@ -105,10 +105,9 @@ impl Stages {
         self.groups.drain(..first);
         self.copied = self.groups.iter().flatten().copied().collect();
     }
-    /// Records the accesses of statements; returns the rule that they violate.
-    /// Successive nests that fill a stage fill different parts of it, which only the interpreter
-    /// verifies; `again` says that these statements overwrite earlier contents. All accesses are to
-    /// `slot`, if given.
+    /// Records the accesses of statements; returns the rule that they violate. Successive nests
+    /// that fill a stage fill different parts of it, which only the interpreter verifies; `again`
+    /// says that these statements overwrite earlier contents. All accesses are to `slot`, if given.
     fn touch(&mut self, t: Touched, slot: Option<Slot>, again: bool) -> Result<(), &'static str> {
         let is_other = |a: Option<Slot>, b: Option<Slot>| a.is_some() && b.is_some() && a != b;
         let meet = |a: &FxHashSet<Id>, b: &FxHashSet<Place>| b.iter().any(|x| a.contains(&x.0) && !is_other(slot, x.1));
@@ -138,8 +137,8 @@ impl Stages {
     }
 }
 
-/// Checks that threads synchronise between accesses to a stage in a shared loop, also across
-/// iterations.
+/// Checks that threads synchronise between accesses to a stage in a shared
+/// loop, also across iterations.
 fn shared_loops(g: &Graph, code: &Code) -> Checked {
     for (first, s) in code.statements.iter().enumerate() {
         let Statement::Loop { range, .. } = s else { continue };

@@ -128,8 +128,8 @@ impl Walk<'_> {
         }
         Ok(())
     }
-    /// Checks a read of the ring: its data has arrived, and shared data arrived before the last
-    /// barrier.
+    /// Checks a read of the ring: its data has arrived, and shared data arrived
+    /// before the last barrier.
     fn read(&mut self, ring: Id) -> Result<(), &'static str> {
         let Some(ring) = self.rings.get_mut(&ring) else { return Ok(()) };
         if ring.arrived <= ring.iterations {
@@ -151,8 +151,8 @@ mod tests {
     use gristmill_uop::{Arg, Node, Op, RangeKind, Scalar};
     use smallvec::smallvec;
 
-    /// Rule violated by a loop that reads data copied one iteration earlier, shared by 64 threads
-    /// or not.
+    /// Rule violated by a loop that reads data copied one iteration earlier, shared by
+    /// 64 threads or not.
     fn wrong(shared: bool, change: fn(&mut Vec<Statement>)) -> &'static str {
         let mut g = Graph::new();
         let many = g.int(64);

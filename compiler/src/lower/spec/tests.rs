@@ -128,7 +128,6 @@ fn updated(w: &mut World, from: Id, atomic: bool, of: fn(&mut World, Id) -> Vec<
     Statement::Update(Update { buffer: w.y, at: w.row, old, values: of(w, old), when: None, atomic })
 }
 
-/// Doubles a word.
 fn twice(w: &mut World, old: Id) -> Vec<Id> {
     vec![w.node(Op::Add, Scalar::F32, &[old, old], Arg::None)]
 }
@@ -384,8 +383,8 @@ fn conditions_are_known_outside() {
     assert_eq!(e.rule, "a condition is one on variables and workgroup indices");
 }
 
-/// A rule, whether the nest has threads, and a node that violates the rule, built from scalar
-/// constants.
+/// A rule, whether the nest has threads, and a node that violates the rule,
+/// built from scalar constants.
 type Wrong = (&'static str, bool, fn(&mut World) -> Id);
 
 const WRONG: &[Wrong] = &[

@@ -1,5 +1,6 @@
-//! Checks that legalised code has only accesses of at least the machine's narrowest type, and
-//! values of word types where the machine has no others.
+//! Checks the widths of accesses, and the types of values, in legalised code. Accesses are at least
+//! as wide as the machine's narrowest type, and values are words if the machine has no others.
+//!
 //! Narrower writes are allowed on machines that write parts of words, and halves as operands of a
 //! conversion for arrays of halves.
 
@@ -16,11 +17,10 @@ fn is_word(g: &Graph, id: Id) -> bool {
     word || g[id].dtype.lanes > 1 || g[id].op == Op::Cast && g.scalar(id) == Scalar::F16
 }
 
-/// Checks that all loads and writes are at least as wide as the machine's narrowest type, except
-/// for partial word writes that the machine supports.
+/// Checks that all loads and writes are at least as wide as the machine's narrowest type. Partial
+/// word writes are allowed if the machine supports them.
 ///
-/// # Errors
-/// The first violation, with its node.
+/// # Errors The first violation, with its node.
 pub fn check_widths(g: &Graph, kernel: &KernelCode, machine: &Machine) -> Checked {
     let least = machine.least_bytes;
     if least == 1 {

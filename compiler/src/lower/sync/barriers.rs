@@ -1,7 +1,8 @@
 //! Inserts barriers between the nests of a GPU workgroup, and waits for asynchronous copies.
+//!
 //! They precede nests that read what other threads have written since the last barrier or that
-//! overwrite what they may still read, and prefetches whose address is in a stage. The number of
-//! barriers is minimal, as loads between two barriers have their latencies overlapped.
+//! overwrite what they may still read, and prefetches with an address in a stage. Barriers are as
+//! few as needed, because loads between two barriers overlap their latencies.
 
 use crate::lower::linear_ir::{Prefetch, SpanPrefetch, Statement, Update, end_of_block};
 use crate::lower::mma::stage_products::OfStages;
@@ -105,9 +106,8 @@ pub fn barriers(g: &Graph, statements: Vec<Statement>) -> Vec<Statement> {
 }
 
 impl Pending {
-    /// Emits the waits needed before statements with these accesses.
-    /// Successive nests that fill a stage fill different parts; `again` says that these statements
-    /// overwrite earlier contents.
+    /// Emits the waits needed before statements with these accesses. Successive nests that fill a
+    /// stage fill different parts; `again` says that these statements overwrite earlier contents.
     pub(crate) fn wait_before(&mut self, t: &Touched, again: bool, out: &mut Vec<Statement>) {
         let meets = |a: &FxHashSet<Id>, b: &FxHashSet<Id>| a.iter().any(|x| b.contains(x));
         if meets(&t.read, &self.copied) || again && meets(&t.written, &self.copied) {

@@ -30,9 +30,10 @@ impl Turn {
 }
 
 /// Inserts the grid-dependency wait: before all nests, or, with a `prologue`, after the first.
-/// The first nest reads nothing that the step writes if the condition `prologue` holds; otherwise
-/// the second nest repeats it after the wait. A workgroup for which `surplus` holds exits after the
-/// wait.
+///
+/// The first nest reads nothing that the step writes if the condition `prologue` holds;
+/// otherwise the second nest repeats it after the wait. A workgroup for which `surplus` holds
+/// exits after the wait.
 pub fn wait_for_predecessors(
     statements: Vec<Statement>,
     prologue: Option<Id>,

@@ -1,6 +1,7 @@
 //! Lowers reductions over more threads than one subgroup operation covers: neighbours are reduced
-//! by the operation, and the partial results through shared memory. Each thread writes its own, and
-//! after a barrier reduces those that it needs.
+//! by the operation, and the partial results through shared memory.
+//!
+//! Each thread writes its own, and after a barrier reduces those that it needs.
 
 use crate::ir::nest::identity;
 use crate::lower::linear_ir::rewriting::Rewriting;
@@ -37,8 +38,8 @@ pub fn is_meeting(g: &Graph, stage: Id) -> bool {
     n.op == Op::Local && matches!(n.arg, Arg::Int(number) if number & STAGES != 0)
 }
 
-/// Lowers a body's reductions to subgroup reductions of single words, and adds the stages of
-/// shared-memory reductions.
+/// Lowers a body's reductions to subgroup reductions of single words, and adds the stages
+/// of shared-memory reductions.
 pub fn shared_memory_reduce(g: &mut Graph, mut code: Code, target: &Target) -> Code {
     let statements = std::mem::take(&mut code.statements);
     let (threads, neighbours) = (target.threads as i64, target.machine.folds);
@@ -109,8 +110,8 @@ impl Meetings<'_> {
             self.r.values.insert(id, value);
         }
     }
-    /// Returns a reduction and later ones that can go through shared memory with it: their operands
-    /// are known here.
+    /// Returns a reduction and later ones that can go through shared memory with it: their
+    /// operands are known here.
     fn alike(&self, id: Id, of: Fold, behind: &[Statement]) -> Vec<Id> {
         let (g, mut all, mut made) = (&*self.r.g, vec![id], vec![id]);
         let meets = self.near(&of) < of.lanes * of.stride && g.scalar(id) == Scalar::F32;
@@ -160,7 +161,7 @@ impl Meetings<'_> {
             _ => Statement::WideWrite(stage, at, width * of.of.bytes(), padded),
         });
         self.r.push(Statement::Barrier);
-        // Threads whose distance is the number already reduced.
+        // Threads at a distance of the number already reduced.
         let (groups, first) = ((self.threads + span - 1) / span, self.index(near, [1, near]));
         let group = self.index(groups, [span, i64::MAX]);
         let count = self.r.g.int(span / near);
@@ -171,8 +172,8 @@ impl Meetings<'_> {
         let place = self.times(place, width as i64);
         self.sums(of, each, (0..values.len()).map(|i| (stage, place, i as i64)).collect())
     }
-    /// Emits reductions of stage elements over a range; each term is a stage, an offset and a
-    /// constant.
+    /// Emits reductions of stage elements over a range; each term is a stage, an
+    /// offset and a constant.
     fn sums(&mut self, of: Fold, each: Id, terms: Vec<(Id, Id, i64)>) -> Vec<Id> {
         let dtype = of.of.one();
         let first = identity(self.r.g, of.how, dtype);
@@ -221,8 +222,8 @@ impl Meetings<'_> {
         let by = self.r.g.int(by);
         self.r.g.mul(x, by)
     }
-    /// Returns a thread index of the open nest: with `divide` threads per index, repeating after
-    /// `modulo`.
+    /// Returns a thread index of the open nest: with `divide` threads per
+    /// index, repeating after `modulo`.
     fn index(&mut self, bound: i64, [divide, modulo]: [i64; 2]) -> Id {
         if bound == 1 {
             return self.r.g.int(0);

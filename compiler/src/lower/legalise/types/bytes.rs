@@ -8,7 +8,7 @@ use gristmill_uop::{Arg, Graph, Id, Node, Op};
 use smallvec::smallvec;
 use std::sync::Arc;
 
-/// A word whose four bytes are 1.
+/// A word of four bytes that are 1.
 const ONES: i64 = 0x0101_0101;
 
 /// Rewrites a product of unsigned by signed bytes as a product of signed bytes. Returns the new
@@ -76,7 +76,7 @@ pub fn entry(g: &mut Graph, table: &[i32], at: Id, fits: bool) -> Id {
     made(g, Op::Shr, I32, &[high, left])
 }
 
-/// Looks up four entries of a table of 16 bytes, by the low four bits of each byte of a word.
+/// Looks up four entries of a 16-byte table, by the low four bits of a word's bytes.
 pub fn looked_up(g: &mut Graph, n: &Node) -> Id {
     let entries: Vec<i32> = entries(n).iter().map(|&v| i32::from(v as i8)).collect();
     let entry = |g: &mut Graph, by: i64| {

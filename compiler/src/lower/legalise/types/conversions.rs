@@ -30,13 +30,13 @@ pub fn retyped(g: &mut Graph, x: Id, to: Scalar) -> Id {
     }
 }
 
-/// Converts a number about whose range nothing is known.
+/// Converts a number of unknown range.
 pub fn cast(g: &mut Graph, x: Id, from: Scalar, to: Scalar) -> Id {
     cast_to(g, x, (from, to), in_a_word(to), false)
 }
 
-/// Converts a number to the word type `word`; `fits` says that the number is known to fit in the
-/// target type.
+/// Converts a number to the word type `word`; `fits` says that the number is known to fit
+/// in the target type.
 pub fn cast_to(g: &mut Graph, x: Id, (from, to): (Scalar, Scalar), word: Scalar, fits: bool) -> Id {
     match (from, to) {
         _ if from == to => x,

@@ -5,10 +5,10 @@ use super::word_types::made;
 use gristmill_uop::Scalar::{self, Bool, F32, I32};
 use gristmill_uop::{Graph, Id, Op};
 
-/// 1.5·2^23. Added to a float, it leaves the float's integer part in the low bits of the 23-bit
-/// fraction.
+/// 1.5·2^23. Added to a float, it leaves the float's integer part in the low bits of
+/// the 23-bit fraction.
 const WHOLE: f32 = 12_582_912.0;
-/// Bits of [`WHOLE`].
+/// Bits of the float [`WHOLE`].
 const WHOLE_BITS: i64 = 0x4b40_0000;
 
 /// Returns an operation on floats, with exponentials and logarithms expanded to arithmetic.

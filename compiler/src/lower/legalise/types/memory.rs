@@ -1,5 +1,5 @@
 //! Legalises writes and additions to memory: packs narrow numbers into words, and updates parts of
-//! words whose other parts other threads may write.
+//! words while other threads may write the rest.
 
 use super::Words;
 use super::conversions::{cast, retyped};
@@ -20,7 +20,7 @@ struct Part {
 }
 
 impl Words<'_> {
-    /// Writes consecutive values.
+    /// Writes values to consecutive elements.
     pub(super) fn write(&mut self, buffer: Id, at: Id, values: &[Id]) {
         let own = self.r.g.scalar(values[0]);
         let place = self.defined(at);
@@ -63,8 +63,8 @@ impl Words<'_> {
             self.update(part, U32, None, true, |g, old| made(g, op, U32, &[old, with]));
         }
     }
-    /// Adds values to memory: to a word, or to the halves of a word that other threads may add to
-    /// meanwhile.
+    /// Adds values to memory: to a word, or to the halves of a word that other threads
+    /// may add to meanwhile.
     pub(super) fn add(&mut self, a: &Addition) {
         let (own, place) = (self.r.g.scalar(a.buffer), self.defined(a.at));
         let when = a.when.map(|when| self.defined(when));
@@ -103,8 +103,8 @@ impl Words<'_> {
         let by = g.mul(within, bits);
         Part { buffer, at: first, by: retyped(g, by, U32) }
     }
-    /// Emits an update of a word, loaded as `scalar`, to the value that `new` computes from the old
-    /// one.
+    /// Emits an update of a word, loaded as `scalar`, to the value that `new` computes
+    /// from the old one.
     fn update(
         &mut self,
         part: &Part,

@@ -1,5 +1,5 @@
-//! Turns loads from memory that are written unchanged to a stage into asynchronous copies, which
-//! need no registers and do not block the thread.
+//! Turns loads that are written unchanged to a stage into asynchronous copies. They need no
+//! registers and do not block the thread.
 
 use crate::lower::linear_ir::Statement;
 use gristmill_uop::{Graph, Id, Op};
@@ -31,8 +31,8 @@ pub fn async_copies(g: &Graph, statements: Vec<Statement>) -> Vec<Statement> {
     shown(g, statements.into_iter().map(copied).collect())
 }
 
-/// Removes the fences from nests that only copy: copied data need none before asynchronous MMA
-/// products.
+/// Removes the fences from nests that only copy: copied data need none
+/// before asynchronous MMA products.
 fn shown(g: &Graph, statements: Vec<Statement>) -> Vec<Statement> {
     let mut written = false;
     let kept = |s: &Statement| {

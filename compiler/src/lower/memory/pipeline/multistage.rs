@@ -1,6 +1,9 @@
 //! Multistage software pipelining of matrix product loops: the memory that an iteration reads is
 //! copied to shared memory some iterations earlier, into a ring buffer with a slot for each
-//! iteration in flight. Memory stays busy during the MMA work, and waiting takes no registers.
+//! iteration in flight.
+//!
+//! Memory stays busy during the MMA work, and waiting takes no registers.
+//!
 //! Each load of 16 bytes becomes an asynchronous copy. If several threads load the same data, one
 //! copies it for all, and a barrier in every iteration synchronises them; otherwise a thread waits
 //! only for its own copies. Shared loads at a constant distance form a family, of which each of
@@ -29,8 +32,8 @@ pub(crate) const UNDER_WAY: i64 = 1;
 /// First number of ring buffers; stages have lower numbers.
 const FIRST_RING: i64 = 1 << 16;
 
-/// Pipelines a body's loops with copies `ahead` iterations early, or as many as shared memory has
-/// room for next to the stages.
+/// Pipelines a body's loops with copies `ahead` iterations early. Shared memory left by the
+/// stages limits the number.
 pub fn multistage(g: &mut Graph, code: Code, ahead: i64, target: &Target) -> Code {
     let found = rings(g, &code.statements, target.threads as i64);
     let wanted: i64 = found.iter().map(Ring::bytes).sum();
@@ -82,7 +85,7 @@ pub(crate) fn known(g: &Graph, statements: &[Statement]) -> FxHashSet<Id> {
     scopes.into_iter().flatten().collect()
 }
 
-/// Rewrites one loop.
+/// Rewrites the statements of one pipelined loop.
 struct Writer<'a> {
     g: &'a mut Graph,
     ring: &'a Ring,
@@ -214,8 +217,8 @@ impl Writer<'_> {
             self.out.push(Statement::AsyncCopy { to, from, plus, bytes: *bytes, when });
         }
     }
-    /// Rewrites an accumulation by an asynchronous MMA product to read its columns from the ring
-    /// buffer.
+    /// Rewrites an accumulation by an asynchronous MMA product to read its columns
+    /// from the ring buffer.
     fn of_columns(&mut self, s: &Statement, place: Id) -> Statement {
         let &Statement::Accumulate(acc, value) = s else { return s.clone() };
         let Some(of) = group(self.g, value) else { return s.clone() };
@@ -254,8 +257,8 @@ impl Writer<'_> {
             self.g.add(at, range)
         })
     }
-    /// Returns the address of a family's first member in the ring for this thread: an index, and a
-    /// constant in elements.
+    /// Returns the address of a family's first member in the ring for this thread: an index, and
+    /// a constant in elements.
     fn address(&mut self, place: Id, number: usize) -> (Id, i64) {
         let family = &self.ring.copied[number];
         if let Some(unit) = family.unit {
@@ -296,8 +299,8 @@ impl Writer<'_> {
     fn in_step(&mut self, at: Id, step: Id) -> Id {
         self.g.substitute(at, &mut FxHashMap::from_iter([(self.ring.range, step)]))
     }
-    /// Emits the carried loads of an iteration; returns pairs of the loop's load and that
-    /// iteration's load.
+    /// Emits the carried loads of an iteration; returns pairs of the loop's load and
+    /// that iteration's load.
     fn loads(&mut self, all: &[Statement], step: Id) -> Vec<(Id, Id)> {
         let mut out = Vec::new();
         for &statement in &self.ring.carried {

@@ -1,10 +1,12 @@
 //! Software pipelining of stages that a shared loop refills by asynchronous copies alone
-//! (`loop_fusion.rs`), such as rows of keys and values: a stage is refilled while threads multiply,
-//! as soon as all threads have read its previous contents.
-//! A stage's copies follow the first barrier after its last reader. If that barrier is in the same
-//! iteration, the copies are those of the next iteration, and the first iteration's copies precede
-//! the loop; if it is the next iteration's first barrier, they are that iteration's own. The copies
-//! of each stage form a group, and readers wait for that group but not for later ones.
+//! (`loop_fusion.rs`).
+//!
+//! Such stages hold rows of keys and values, for example. A stage is refilled while threads
+//! multiply, as soon as all threads have read its previous contents. A stage's copies follow the
+//! first barrier after its last reader. If that barrier is in the same iteration, the copies are
+//! those of the next iteration, and the first iteration's copies precede the loop; if it is the
+//! next iteration's first barrier, they are that iteration's own. The copies of each stage form a
+//! group, and readers wait for that group but not for later ones.
 
 use super::multistage::{known, without_repeated, without_unused};
 use crate::lower::linear_ir::{Statement, define, end_of_block};
@@ -147,8 +149,8 @@ impl Streams {
         all.sort_by_key(|s| s.begin);
         Some(Streams { all, shown })
     }
-    /// Returns how many copy groups have been committed after a stage's own group when the stage is
-    /// waited for.
+    /// Returns how many copy groups have been committed after a stage's own group when the
+    /// stage is waited for.
     fn groups_behind(&self, stream: usize) -> i64 {
         let Stream { next, arrival, .. } = self.all[stream];
         let after = self.all[stream + 1..].iter();
@@ -159,7 +161,7 @@ impl Streams {
     }
 }
 
-/// Returns whether these are unconditional copies whose addresses are computable in any iteration.
+/// Returns whether these are unconditional copies with addresses computable in any iteration.
 fn can_move(g: &Graph, copies: &[Statement], range: Id) -> bool {
     let known = |id: Id| {
         g.toposort(&[id]).into_iter().all(|n| match g[n].op {
@@ -283,8 +285,8 @@ fn places(g: &Graph, inside: &[Statement], begin: usize) -> Vec<usize> {
     if of_products.is_empty() { all } else { of_products }
 }
 
-/// Inserts a barrier after the last reader of each copied stage that is refilled later in the
-/// iteration, so that its next copies can start.
+/// Inserts a barrier after the last reader of each copied stage, so that its next copies can start.
+/// Only for stages with a later barrier in the iteration.
 fn released(g: &Graph, inside: &[Statement]) -> Vec<Statement> {
     let items = items(inside);
     let reads = |&(from, to): &(usize, usize), stage: &Id| Touched::by(g, &inside[from..=to]).read.contains(stage);

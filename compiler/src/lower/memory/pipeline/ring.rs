@@ -1,4 +1,4 @@
-//! Finds loops whose loads can become asynchronous copies (`multistage.rs`): shared memory per
+//! Finds loops with loads that can become asynchronous copies (`multistage.rs`): shared memory per
 //! iteration, and threads that load the same data.
 
 use crate::lower::linear_ir::threads::ThreadIndex;
@@ -10,8 +10,8 @@ use rustc_hash::FxHashMap;
 
 /// Bytes of a copy.
 pub const BYTES: i64 = 16;
-/// Maximum number of registers for carried narrow loads: as many as a thread of an H200 keeps for
-/// words in flight.
+/// Maximum number of registers for carried narrow loads: as many as a thread of an H200 keeps
+/// for words in flight.
 const MOST_CARRIED: i64 = 32;
 
 /// Loads that become copies, `stride` elements apart.
@@ -22,12 +22,12 @@ pub struct Family {
     /// Position in the ring's columns that asynchronous MMA products read; `None` for other loads.
     pub unit: Option<Unit>,
     /// Thread ranges that the addresses depend on, with thread counts, outermost first; and the
-    /// other ranges, whose threads load the same data.
+    /// other ranges: threads along these load the same data.
     pub own: Vec<(Id, i64)>,
     pub others: Vec<(Id, i64)>,
 }
 
-/// A loop whose loads become copies.
+/// A loop with loads that become copies.
 pub struct Ring {
     /// Indices of the loop's statement and of its end.
     pub first: usize,
@@ -41,8 +41,8 @@ pub struct Ring {
     pub columns: Columns,
 }
 
-/// Position of a load in words, relative to the first of its threads, and the distance to the next
-/// member of its family.
+/// Position of a load relative to the first of its threads, and distance to the family's
+/// next member, in words.
 #[derive(Clone, Copy)]
 pub struct Unit {
     pub at: i64,
@@ -60,12 +60,11 @@ pub struct Columns {
     pub groups: Vec<(Id, i64)>,
     /// First word of a product's columns, by the first word that its lane holds of them.
     pub of: FxHashMap<Id, i64>,
-    /// Positions of a load's unit, by its first word; several where columns past the last repeat
-    /// it.
+    /// Positions of a load's unit, by its first word; several where columns past
+    /// the last repeat it.
     units: FxHashMap<Id, Vec<i64>>,
 }
 
-/// Words per unit.
 const UNIT_WORDS: i64 = BYTES / 4;
 
 impl Columns {
@@ -138,9 +137,9 @@ impl Ring {
         ring.copied = families(g, statements, ring.copied);
         (!ring.copied.is_empty()).then_some(ring)
     }
-    /// Adds copies of column units, each with its positions. A lane fills its own part of every
-    /// position, even where all lanes load the last column; this happens only with fewer tokens
-    /// than columns.
+    /// Adds copies of column units, each with its positions. A lane fills its own part of
+    /// every position, even where all lanes load the last column; this happens only with
+    /// fewer tokens than columns.
     fn copy_units(&mut self, units: Vec<(Family, Vec<i64>)>, threads: &[(Id, i64)]) {
         let is_own = |t: &(Id, i64)| units.iter().any(|(load, _)| load.own.contains(t));
         let (own, others): (Vec<_>, Vec<_>) = threads.iter().partition(|t| is_own(t));
@@ -156,7 +155,7 @@ impl Ring {
             }));
         }
     }
-    /// Bytes per iteration.
+    /// Returns the bytes of an iteration's slot.
     pub fn bytes(&self) -> i64 {
         self.columns_at() + self.columns.bytes()
     }
@@ -227,8 +226,8 @@ fn families(g: &Graph, statements: &[Statement], single: Vec<Family>) -> Vec<Fam
     out
 }
 
-/// Returns the address of a load from memory that changes in each iteration of a loop and is known
-/// in advance.
+/// Returns the address of a load from memory, if it changes in each iteration and
+/// is known in advance.
 fn moving(g: &Graph, s: &Statement, range: Id) -> Option<Id> {
     let (buffer, at) = match s {
         Statement::Wide(buffer, at, ..) => (*buffer, *at),
@@ -241,8 +240,8 @@ fn moving(g: &Graph, s: &Statement, range: Id) -> Option<Id> {
     (g[buffer].op == Op::Param && moves(at) && known()).then_some(at)
 }
 
-/// Returns the thread ranges with their counts, outermost first; `None` unless they number all
-/// threads uniquely.
+/// Returns the thread ranges with their counts, outermost first; `None` unless they
+/// number all threads uniquely.
 fn all_threads(g: &Graph, counted: &[ThreadIndex], threads: i64) -> Option<Vec<(Id, i64)>> {
     let mut sorted: Vec<&ThreadIndex> = counted.iter().collect();
     sorted.sort_by_key(|t| t.stride());
@@ -256,7 +255,7 @@ fn all_threads(g: &Graph, counted: &[ThreadIndex], threads: i64) -> Option<Vec<(
     (stride == threads).then_some(all)
 }
 
-/// Returns the loops of a body whose loads become copies.
+/// Returns the loops of a body with loads that become copies.
 pub fn rings(g: &Graph, statements: &[Statement], threads: i64) -> Vec<Ring> {
     let mut out = Vec::new();
     let mut counted = None;

@@ -1,5 +1,5 @@
-//! Prefetches the cache lines of upcoming rows on CPUs, for vector loads of packed bytes, halves or
-//! bytes (a KV cache).
+//! Prefetches cache lines of upcoming rows on CPUs, for vector loads of weights and of a KV cache.
+//!
 //! Rows are too short for the hardware prefetcher to detect the stream, unless they are interleaved
 //! and thus contiguous.
 
@@ -9,22 +9,16 @@ use gristmill_uop::linear::Linear;
 use gristmill_uop::{Arg, Graph, Id, Op, RangeKind, Scalar};
 use rustc_hash::FxHashSet;
 
-/// Bytes prefetched ahead per iteration for contiguous rows, shared by all weights of a sum. At
-/// least memory's latency times bandwidth (170 ns and 28 GB/s per core of Zen 4), and at most a
-/// part of L1 (32 KB there, 48 KB on a Xeon and Zen 5).
-/// One token of Youtu on two Zen 4 cores, ms: 26.9 with 8 KB per weight; in total per nest 27.0
-/// with 8 KB, 24.7 with 4, 23.8 with 6 (one run). A Xeon: 49.4, 46.2, 49.5 and 48.7; 53.7 with 2 KB
-/// per weight (`docs/experiments/119`, `docs/experiments/120`).
-/// Eight tokens, ns per block of 288 bytes, two Zen 5 cores: 17.0 with 2 KB, 13.8 with 4, 12.8 with
-/// 6, 12.7 with 8, 13.0 with 12; 11.4 are arithmetic (`docs/experiments/125`). A matvec of 2,048 ×
-/// 2,048 on Zen 3: 82 us without and 62 us with 2 KB per weight.
+/// Bytes prefetched ahead per iteration for contiguous rows, shared by all weights of a sum: at
+/// least latency times bandwidth (170 ns, 28 GB/s per Zen 4 core), and few enough to stay in L1
+/// (`docs/experiments/119`, `docs/experiments/120`, `docs/experiments/125`). Zen 3, a 2,048 × 2,048
+/// matvec with 2 KB: 62 us, 82 without.
 const BYTES_AHEAD_IN_STREAMS: i64 = 6144;
-/// Bytes prefetched ahead for rows that several token tiles read in turn; all but the first read
-/// them from L2.
-/// Zen 5, ns per block for 16 tokens: 26.2 with 2 KB, 25.3 with 4, 25.9 with 6, 27.0 with 8; for 64
-/// tokens: 91.5, 91.5, 92.2, 93.6 (`docs/experiments/125`).
+/// Bytes prefetched ahead for rows that several token tiles read in turn; all but the first
+/// read them from L2. A block for 16 tokens on Zen 5: 26.2 ns with 2 KB, 25.3 with 4, 25.9 with
+/// 6 (`docs/experiments/125`).
 const BYTES_AHEAD_OF_ROWS_READ_AGAIN: i64 = 4096;
-/// Bytes of a cache line; half of it for packed bytes, whose addresses need not start at a line.
+/// Bytes of a cache line; half of it for packed bytes, as their addresses need not start at a line.
 const LINE: i64 = 64;
 const HALF_LINE: i64 = 32;
 
@@ -39,8 +33,8 @@ struct Walk<'a> {
     streams: &'a [u32],
     /// Number of streams that the open reduction reads, which share the prefetch distance.
     sharing: i64,
-    /// Ranges around the statement that select outputs (workgroup ranges and loops, not
-    /// reductions).
+    /// Ranges around the statement that select outputs (workgroup ranges
+    /// and loops, not reductions).
     around: Vec<Id>,
     /// Ranges of the open reductions.
     reducing: Vec<Id>,
@@ -123,10 +117,10 @@ impl Walk<'_> {
             }
         }
     }
-    /// Prefetches the next rows, past everything that the enclosing reductions read; for a summed
-    /// KV cache tile these are the rows of the next workgroup.
-    /// With many workgroups between that read the same rows, the lines would be evicted before use,
-    /// and none are prefetched.
+    /// Prefetches the next rows, past everything that the enclosing reductions read; for
+    /// a summed KV cache tile these are the rows of the next workgroup. Lines of a KV
+    /// cache are not prefetched if many workgroups read the same rows in between: they
+    /// would be evicted before use.
     fn rows(&mut self, id: Id, at: &Linear, elements: i64, packed: bool) -> Option<Prefetch> {
         let n = &self.g[id];
         let reach = |&r: &Id| at.coefficient(r) * (self.g.bounds(self.g[r].src[0]).map_or(1, |b| b.1) - 1);
@@ -146,6 +140,7 @@ impl Walk<'_> {
     /// Prefetches contiguous (interleaved) rows further ahead than the hardware does, which keeps
     /// too few lines in flight. Rows shared by tokens come from L2 for all but the first, with a
     /// latency of their own.
+    ///
     /// Two Zen 5 cores, Youtu: 16 sequences 142 tok/s without and 229 with; prompts of 128 tokens
     /// 260 and 293 (`docs/experiments/123`).
     fn stream(&mut self, id: Id, at: &Linear) -> Option<Prefetch> {

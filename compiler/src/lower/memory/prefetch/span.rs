@@ -1,6 +1,7 @@
 //! Prefetches to L2 the weights and KV cache rows that a GPU workgroup will read: as soon as their
 //! addresses are known, before the grid-dependency wait (PDL) or after the stage that contains them
 //! (the chosen experts).
+//!
 //! The rows of a workgroup are contiguous, so it reads a few spans of bytes. One instruction
 //! prefetches each, which keeps the threads' load pipelines free.
 
@@ -29,7 +30,7 @@ struct Span {
 /// addresses, and after the nest that fills a stage for addresses read from it.
 pub fn prefetch_spans(g: &Graph, statements: Vec<Statement>) -> Vec<Statement> {
     let mut out = Vec::with_capacity(statements.len());
-    // Stages filled whose addresses are not yet used for prefetches.
+    // Stages filled, but not yet used as prefetch addresses.
     let mut filled: FxHashSet<Id> = FxHashSet::default();
     let mut guarded = false;
     let mut waited = false;
@@ -80,8 +81,8 @@ fn unguarded(statements: &[Statement]) -> Cow<'_, [Statement]> {
     out.into()
 }
 
-/// Appends prefetches for the reads of these statements whose addresses are known once `stages` are
-/// filled.
+/// Appends prefetches for those reads of the statements that have known addresses
+/// once `stages` are filled.
 fn ask(g: &Graph, statements: &[Statement], stages: &FxHashSet<Id>, out: &mut Vec<Statement>) {
     out.extend(spans(g, statements, stages).into_iter().map(|s| Statement::Prefetch(Prefetch::Span(s.at))));
 }
@@ -98,8 +99,8 @@ fn loads<'a>(g: &'a Graph, statements: &'a [Statement]) -> impl Iterator<Item = 
     all.filter(|&(buffer, ..)| g[buffer].op == Op::Param)
 }
 
-/// Returns the stages that an address is read from; `None` if it depends on any other result of the
-/// kernel.
+/// Returns the stages that an address is read from; `None` if it depends on any other
+/// result of the kernel.
 fn sources(g: &Graph, at: Id) -> Option<Vec<Id>> {
     let order = g.toposort(&[at]);
     let known = |n: &Id| match g[*n].op {

@@ -1,4 +1,5 @@
 //! Prefetches the next tile of a KV cache on CPUs while the current one is processed.
+//!
 //! Consecutive workgroups read the same tile (groups of heads) or the next one. Each prefetches its
 //! share of the next tile, a few lines per iteration of the loops around its sums, so that memory
 //! is read continuously and no line twice.
@@ -14,14 +15,13 @@ const LINE: i64 = 64;
 /// delay its demand loads.
 const MOST_LINES_OF_TURN: i64 = 32;
 
-/// Maximum number of workgroups between prefetch and use for the lines to stay cached. The number
-/// was not measured; in a prompt, where all tokens share the tile between, prefetch did not pay
-/// (`docs/experiments/010`).
+/// Maximum number of workgroups between prefetch and use for the lines to stay cached. The
+/// number was not measured; in a prompt, where all tokens share the tile between, prefetch did
+/// not pay (`docs/experiments/010`).
 pub(super) const MOST_WORKGROUPS_BETWEEN: i64 = 8;
 
 /// Prefetch plan of one tile.
 pub(super) struct CacheTile {
-    /// Lines per iteration.
     pub lines: TilePrefetch,
     /// Loops, outermost first; the innermost issues the prefetches.
     loops: Vec<Id>,
@@ -32,14 +32,14 @@ pub(super) struct CacheTile {
 }
 
 impl CacheTile {
-    /// Returns the loop whose iterations issue the prefetches.
+    /// Returns the loop that issues the prefetches in each iteration.
     pub fn innermost(&self) -> Option<Id> {
         self.loops.last().copied()
     }
 }
 
-/// Plans the prefetch of the next tile for every cache that a body reads in tiles, in the nest that
-/// reads most of it.
+/// Plans the prefetch of the next tile for every cache that a body reads in tiles. The nest that
+/// reads most of a cache prefetches it.
 pub(super) fn plan(g: &Graph, code: &Code) -> Vec<CacheTile> {
     let mut out: Vec<CacheTile> = Vec::new();
     let mut open: Vec<Option<Id>> = Vec::new();
@@ -124,8 +124,8 @@ mod tests {
     use gristmill_uop::Scalar;
     use gristmill_uop::dtype::DType;
 
-    /// Plans for workgroups (8 chunks × 4 head groups) that each read `rows` rows of 576 halves, in
-    /// a stage that depends on `staged` of the two indices, or in no stage.
+    /// Plans for workgroups (8 chunks × 4 head groups) that each read `rows` rows of 576 halves.
+    /// The reads are in a stage that depends on `staged` of the two indices, or in no stage.
     fn plans(rows: i64, staged: Option<usize>) -> Vec<(usize, i64, i64)> {
         let mut g = Graph::new();
         let mut number = 0;
