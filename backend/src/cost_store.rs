@@ -19,12 +19,19 @@ impl<'a> CostStore<'a> {
     /// Selects the entry of a device with a driver, both identified by unique text.
     pub fn new(store: &'a Store, device: &str, driver: &str) -> CostStore<'a> {
         let key = Key::from_parts([VERSION, env!("CARGO_PKG_VERSION"), device, driver]);
-        CostStore { store, device: device.into(), key }
+        CostStore {
+            store,
+            device: device.into(),
+            key,
+        }
     }
 
     /// Reads the stored costs. An invalid entry is removed, with a warning, and counts as missing.
     pub fn read(&self) -> Option<Costs> {
-        let bytes = self.store.get_within(&self.key, MAX_TEXT_BYTES as u64).ok()??;
+        let bytes = self
+            .store
+            .get_within(&self.key, MAX_TEXT_BYTES as u64)
+            .ok()??;
         let costs = std::str::from_utf8(&bytes).ok().and_then(Costs::parse);
         if costs.is_none() {
             self.store.remove(&self.key);
@@ -37,7 +44,10 @@ impl<'a> CostStore<'a> {
     pub fn renew(&self, measure: impl FnOnce() -> Result<Costs, Error>) -> Result<Costs, Error> {
         let costs = measure()?.rounded();
         if costs == Costs::default() {
-            return Err(Error::NotMeasured { device: self.device.clone(), why: "no figure can be true".into() });
+            return Err(Error::NotMeasured {
+                device: self.device.clone(),
+                why: "no figure can be true".into(),
+            });
         }
         self.store.put_or_warn(&self.key, costs.text().as_bytes());
         Ok(costs)
@@ -49,11 +59,17 @@ impl<'a> CostStore<'a> {
     ///
     /// # Errors
     /// When the device is lost.
-    pub fn plan(&self, machine: Machine, measure: impl FnOnce() -> Result<Costs, Error>) -> Result<Machine, Error> {
+    pub fn plan(
+        &self,
+        machine: Machine,
+        measure: impl FnOnce() -> Result<Costs, Error>,
+    ) -> Result<Machine, Error> {
         if !Costs::can_plan(&machine) {
             return Ok(machine);
         }
-        Ok(self.read_or_measure(measure)?.map_or(machine.clone(), |costs| costs.plan(machine)))
+        Ok(self
+            .read_or_measure(measure)?
+            .map_or(machine.clone(), |costs| costs.plan(machine)))
     }
 
     /// Returns the stored costs, or measures and stores them.
@@ -63,7 +79,10 @@ impl<'a> CostStore<'a> {
     ///
     /// # Errors
     /// When the device is lost.
-    pub fn read_or_measure(&self, measure: impl FnOnce() -> Result<Costs, Error>) -> Result<Option<Costs>, Error> {
+    pub fn read_or_measure(
+        &self,
+        measure: impl FnOnce() -> Result<Costs, Error>,
+    ) -> Result<Option<Costs>, Error> {
         if self.read().is_none() && self.store.path().is_some() {
             match self.renew(measure) {
                 Err(error) if error.is_lost() => return Err(error),
@@ -75,7 +94,10 @@ impl<'a> CostStore<'a> {
     }
 
     fn warn(&self, why: &str) {
-        self.store.warn(Error::NotMeasured { device: self.device.clone(), why: why.into() });
+        self.store.warn(Error::NotMeasured {
+            device: self.device.clone(),
+            why: why.into(),
+        });
     }
 
     /// Formats two lines for `gristmill devices`: the costs in use and the measured ones.
@@ -84,12 +106,18 @@ impl<'a> CostStore<'a> {
     /// after a measurement and before one.
     pub fn describe(&self, machine: &Machine, unknown: Option<[&str; 2]>) -> [String; 2] {
         let kept = self.read();
-        let of = unknown.map_or("of the table", |[after, before]| if kept.is_some() { after } else { before });
+        let of = unknown.map_or(
+            "of the table",
+            |[after, before]| if kept.is_some() { after } else { before },
+        );
         let measured = match kept {
             Some(costs) => format!("measured: {}", costs.text()),
             None => "not measured: `gristmill devices --measure` does".into(),
         };
-        [format!("costs, {of}: {}", Costs::for_machine(machine).text()), measured]
+        [
+            format!("costs, {of}: {}", Costs::for_machine(machine).text()),
+            measured,
+        ]
     }
 }
 
@@ -97,13 +125,21 @@ impl<'a> CostStore<'a> {
 mod tests {
     use super::*;
 
-    const COSTS: Costs = Costs { bandwidth: Some(1e12), launch: Some(2e-6), latency: Some(1e-6), ..Costs::NONE };
+    const COSTS: Costs = Costs {
+        bandwidth: Some(1e12),
+        launch: Some(2e-6),
+        latency: Some(1e-6),
+        ..Costs::NONE
+    };
 
     fn place(name: &str) -> std::path::PathBuf {
         std::env::temp_dir().join(format!("gristmill-{name}-{}", std::process::id()))
     }
     fn unknown() -> Machine {
-        Machine { name: "sm_100".into(), ..Machine::named("h200").unwrap() }
+        Machine {
+            name: "sm_100".into(),
+            ..Machine::named("h200").unwrap()
+        }
     }
     fn never() -> Result<Costs, Error> {
         panic!("measured again")
@@ -118,12 +154,26 @@ mod tests {
         let first = kept.plan(unknown(), || Ok(COSTS)).unwrap();
         assert_eq!(kept.plan(unknown(), never).unwrap(), first);
         assert_ne!(first, unknown());
-        assert_eq!(CostStore::new(&store, "card", "driver 1").read(), Some(COSTS.rounded()));
-        for (device, driver) in [("other", "driver 1"), ("card", "driver 2"), ("carddriver", " 1")] {
-            assert_eq!(CostStore::new(&store, device, driver).read(), None, "{device}, {driver}");
+        assert_eq!(
+            CostStore::new(&store, "card", "driver 1").read(),
+            Some(COSTS.rounded())
+        );
+        for (device, driver) in [
+            ("other", "driver 1"),
+            ("card", "driver 2"),
+            ("carddriver", " 1"),
+        ] {
+            assert_eq!(
+                CostStore::new(&store, device, driver).read(),
+                None,
+                "{device}, {driver}"
+            );
         }
         // A machine with a row in the table is not measured, and plans with its row.
-        assert_eq!(kept.plan(Machine::named("l4").unwrap(), never).unwrap(), Machine::named("l4").unwrap());
+        assert_eq!(
+            kept.plan(Machine::named("l4").unwrap(), never).unwrap(),
+            Machine::named("l4").unwrap()
+        );
         assert!(store.warnings().is_empty());
         std::fs::remove_dir_all(place).unwrap();
     }
@@ -133,17 +183,28 @@ mod tests {
         let place = place("strange-costs");
         let store = Store::open(&place, 1 << 20).unwrap();
         let kept = CostStore::new(&store, "card", "driver");
-        for text in ["launch 1e9 us".as_bytes(), b"\xff\xfe", b"", b"launch 1 us\n"] {
+        for text in [
+            "launch 1e9 us".as_bytes(),
+            b"\xff\xfe",
+            b"",
+            b"launch 1 us\n",
+        ] {
             store.put(&kept.key, text).unwrap();
             assert_eq!(kept.read(), None);
             let warnings = store.warnings();
-            assert!(matches!(&warnings[..], [Error::NotMeasured { .. }]), "{text:?}: {warnings:?}");
+            assert!(
+                matches!(&warnings[..], [Error::NotMeasured { .. }]),
+                "{text:?}: {warnings:?}"
+            );
             assert_eq!(store.get(&kept.key).unwrap(), None);
         }
         // The entry exceeds the size limit.
         store.put(&kept.key, &[b' '; 100_000]).unwrap();
         assert_eq!(kept.read(), None);
-        assert_eq!(kept.plan(unknown(), || Ok(COSTS)).unwrap(), COSTS.rounded().plan(unknown()));
+        assert_eq!(
+            kept.plan(unknown(), || Ok(COSTS)).unwrap(),
+            COSTS.rounded().plan(unknown())
+        );
         std::fs::remove_dir_all(place).unwrap();
     }
 
@@ -155,14 +216,30 @@ mod tests {
         let failed = || Err(Error::invalid("a kernel", "as the test wants it"));
         assert_eq!(kept.plan(unknown(), failed).unwrap(), unknown());
         assert!(matches!(&store.warnings()[..], [Error::NotMeasured { .. }]));
-        let strange = || Ok(Costs { launch: Some(1.0), ..Costs::default() });
+        let strange = || {
+            Ok(Costs {
+                launch: Some(1.0),
+                ..Costs::default()
+            })
+        };
         assert_eq!(kept.plan(unknown(), strange).unwrap(), unknown());
         assert!(matches!(&store.warnings()[..], [Error::NotMeasured { .. }]));
-        let lost = || Err(Error::Lost { device: "card".into(), what: "gone".into(), hint: String::new() });
+        let lost = || {
+            Err(Error::Lost {
+                device: "card".into(),
+                what: "gone".into(),
+                hint: String::new(),
+            })
+        };
         assert!(kept.plan(unknown(), lost).unwrap_err().is_lost());
         std::fs::remove_dir_all(place).unwrap();
         // Without a store the measured costs would differ at the next start, so they are not used.
         let nowhere = Store::without(Error::invalid("none", "none"));
-        assert_eq!(CostStore::new(&nowhere, "card", "driver").plan(unknown(), || Ok(COSTS)).unwrap(), unknown());
+        assert_eq!(
+            CostStore::new(&nowhere, "card", "driver")
+                .plan(unknown(), || Ok(COSTS))
+                .unwrap(),
+            unknown()
+        );
     }
 }

@@ -81,7 +81,13 @@ pub const DEVICES: &[DeviceInfo] = &[
         several: false,
         doc: "the processor: C kernels compiled by this machine's compiler",
         dialect: Some(&cpu::dialect::C),
-        open: |options| Ok(Arc::new(cpu::CpuDevice::new(options.threads, &options.isa, options.quick)?)),
+        open: |options| {
+            Ok(Arc::new(cpu::CpuDevice::new(
+                options.threads,
+                &options.isa,
+                options.quick,
+            )?))
+        },
     },
     DeviceInfo {
         name: "cuda",
@@ -96,7 +102,12 @@ pub const DEVICES: &[DeviceInfo] = &[
         several: true,
         doc: "any GPU, by Vulkan, Metal or Direct3D 12, or `wgpu:N`, `wgpu:NAME` for one of several: kernels in WGSL",
         dialect: Some(&wgpu::dialect::Wgsl),
-        open: |options| Ok(Arc::new(wgpu::WgpuDevice::new(options.number, options.adapter.as_deref())?)),
+        open: |options| {
+            Ok(Arc::new(wgpu::WgpuDevice::new(
+                options.number,
+                options.adapter.as_deref(),
+            )?))
+        },
     },
     DeviceInfo {
         name: "interp",
@@ -110,7 +121,12 @@ pub const DEVICES: &[DeviceInfo] = &[
         several: false,
         doc: "runs nothing; scheduled as for this processor",
         dialect: Some(&cpu::dialect::C),
-        open: |options| Ok(Arc::new(null::NullDevice::new("null", cpu::Isa::named(&options.isa)?.target()))),
+        open: |options| {
+            Ok(Arc::new(null::NullDevice::new(
+                "null",
+                cpu::Isa::named(&options.isa)?.target(),
+            )))
+        },
     },
     DeviceInfo {
         name: "null:gpu",
@@ -143,7 +159,11 @@ impl Opened {
     /// Pairs a device with a dialect; the target is the device's own.
     pub fn new(device: Arc<dyn Device>, dialect: Option<&'static dyn Dialect>) -> Opened {
         let target = device.target().clone();
-        Opened { device, dialect, target }
+        Opened {
+            device,
+            dialect,
+            target,
+        }
     }
     /// Disables int8 quantisation of activations.
     pub fn exact(mut self) -> Opened {
@@ -158,7 +178,10 @@ impl Opened {
         for name in names {
             let Some(flag) = FLAGS.iter().find(|flag| flag.name == name) else {
                 let all: Vec<&str> = FLAGS.iter().map(|flag| flag.name).collect();
-                return Err(Error::invalid(name, format!("is no optimisation; there are {}", all.join(", "))));
+                return Err(Error::invalid(
+                    name,
+                    format!("is no optimisation; there are {}", all.join(", ")),
+                ));
             };
             (flag.off)(&mut self.target);
         }
@@ -181,34 +204,79 @@ pub struct DeviceSelector {
 /// Parses a device's name.
 pub fn find(name: &str) -> Result<DeviceSelector, Error> {
     let row = |name: &str| DEVICES.iter().find(|row| row.name == name);
-    let found = |row| DeviceSelector { row, number: 0, adapter: None, machine: None };
+    let found = |row| DeviceSelector {
+        row,
+        number: 0,
+        adapter: None,
+        machine: None,
+    };
     let plain = || row(name).map(found);
     let numbered = || {
         let (name, number) = name.split_once(':')?;
-        Some(DeviceSelector { number: number.parse().ok()?, ..found(row(name).filter(|row| row.several)?) })
+        Some(DeviceSelector {
+            number: number.parse().ok()?,
+            ..found(row(name).filter(|row| row.several)?)
+        })
     };
     let adapter = || {
-        let name = name.strip_prefix("wgpu:").filter(|name| name.starts_with(char::is_alphabetic))?;
-        Some(DeviceSelector { adapter: Some(name.into()), ..found(row("wgpu")?) })
+        let name = name
+            .strip_prefix("wgpu:")
+            .filter(|name| name.starts_with(char::is_alphabetic))?;
+        Some(DeviceSelector {
+            adapter: Some(name.into()),
+            ..found(row("wgpu")?)
+        })
     };
     let machine = || {
-        let machine = NAMED.iter().find(|machine| name.strip_prefix("null:") == Some(machine.name))?;
-        let device = if machine.is_nvidia() { "null:gpu" } else { "null:wgpu" };
-        Some(DeviceSelector { machine: Some(machine.name), ..found(row(device)?) })
+        let machine = NAMED
+            .iter()
+            .find(|machine| name.strip_prefix("null:") == Some(machine.name))?;
+        let device = if machine.is_nvidia() {
+            "null:gpu"
+        } else {
+            "null:wgpu"
+        };
+        Some(DeviceSelector {
+            machine: Some(machine.name),
+            ..found(row(device)?)
+        })
     };
-    plain().or_else(numbered).or_else(adapter).or_else(machine).ok_or_else(|| {
-        let names = DEVICES.iter().map(|row| row.name.to_owned());
-        let names: Vec<String> = names.chain(NAMED.iter().map(|machine| format!("null:{}", machine.name))).collect();
-        Error::NoDevice(name.into(), format!("there is no such device, only {}", names.join(", ")))
-    })
+    plain()
+        .or_else(numbered)
+        .or_else(adapter)
+        .or_else(machine)
+        .ok_or_else(|| {
+            let names = DEVICES.iter().map(|row| row.name.to_owned());
+            let names: Vec<String> = names
+                .chain(NAMED.iter().map(|machine| format!("null:{}", machine.name)))
+                .collect();
+            Error::NoDevice(
+                name.into(),
+                format!("there is no such device, only {}", names.join(", ")),
+            )
+        })
 }
 
 /// Opens the device of that name with these options.
 pub fn open(name: &str, options: &Options) -> Result<Opened, Error> {
-    let DeviceSelector { row, number, adapter, machine } = find(name)?;
-    let options = Options { number, adapter, machine, ..options.clone() };
+    let DeviceSelector {
+        row,
+        number,
+        adapter,
+        machine,
+    } = find(name)?;
+    let options = Options {
+        number,
+        adapter,
+        machine,
+        ..options.clone()
+    };
     let opened = Opened::new((row.open)(&options)?, row.dialect);
-    let opened = if options.exact { opened.exact() } else { opened };
+    let opened = if options.exact {
+        opened.exact()
+    } else {
+        opened
+    };
     opened.without(&options.without)
 }
 
@@ -219,7 +287,10 @@ pub fn open(name: &str, options: &Options) -> Result<Opened, Error> {
 pub fn best(options: &Options) -> Result<(Opened, Option<Error>), Error> {
     let written = |name| find(name).is_ok_and(|found| found.row.dialect.is_some());
     let mut lacking = None;
-    for (name, present) in [("cuda", cuda::present as fn() -> bool), ("wgpu", wgpu::present)] {
+    for (name, present) in [
+        ("cuda", cuda::present as fn() -> bool),
+        ("wgpu", wgpu::present),
+    ] {
         if written(name) && present() {
             match open(name, options) {
                 Ok(opened) => return Ok((opened, lacking)),
@@ -242,17 +313,31 @@ mod tests {
         let found = |name| find(name).map(|found| (found.row.name, found.number)).ok();
         assert_eq!(found("cuda:12"), Some(("cuda", 12)));
         assert!(
-            ["cuda:", "cuda:x", "cuda:-1", "cpu:1", "null:0", "null:", "null:rtx", ":1"]
-                .iter()
-                .all(|name| found(name).is_none())
+            [
+                "cuda:", "cuda:x", "cuda:-1", "cpu:1", "null:0", "null:", "null:rtx", ":1"
+            ]
+            .iter()
+            .all(|name| found(name).is_none())
         );
-        let without = |name: &str| open("null", &Options { without: vec![name.into()], ..Options::default() });
+        let without = |name: &str| {
+            open(
+                "null",
+                &Options {
+                    without: vec![name.into()],
+                    ..Options::default()
+                },
+            )
+        };
         assert!(!without("alternatives").unwrap().target.alternatives);
         let error = without("magic").err().unwrap();
-        assert!(error.to_string().contains("magic") && error.to_string().contains("alternatives"), "{error}");
+        assert!(
+            error.to_string().contains("magic") && error.to_string().contains("alternatives"),
+            "{error}"
+        );
         let error = open("tpu", &Options::default()).err().unwrap();
-        let listed =
-            ["cpu, cuda, ", "interp, ", "null, null:gpu"].iter().all(|names| error.to_string().contains(names));
+        let listed = ["cpu, cuda, ", "interp, ", "null, null:gpu"]
+            .iter()
+            .all(|names| error.to_string().contains(names));
         assert!(listed && error.hint().is_some(), "{error}");
     }
 }

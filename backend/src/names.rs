@@ -18,7 +18,11 @@ pub struct Names<'a> {
 impl<'a> Names<'a> {
     /// Creates the names for a kernel with these arguments.
     pub fn new(g: &'a Graph, signature: &'a Signature) -> Names<'a> {
-        Names { g, signature, numbers: RefCell::default() }
+        Names {
+            g,
+            signature,
+            numbers: RefCell::default(),
+        }
     }
     /// Returns a value's number, assigned on first use, so that equal kernels have equal text.
     pub fn number(&self, id: Id) -> usize {
@@ -67,8 +71,16 @@ pub fn infix(op: Op) -> Option<&'static str> {
 
 /// Packs a table of bytes into words, four bytes each, little-endian.
 pub fn words_of_bytes(table: &[i32]) -> Vec<String> {
-    let word = |bytes: &[i32]| bytes.iter().rev().fold(0u32, |word, &b| word << 8 | b as u32 & 255);
-    table.chunks(4).map(|bytes| format!("{}u", word(bytes))).collect()
+    let word = |bytes: &[i32]| {
+        bytes
+            .iter()
+            .rev()
+            .fold(0u32, |word, &b| word << 8 | b as u32 & 255)
+    };
+    table
+        .chunks(4)
+        .map(|bytes| format!("{}u", word(bytes)))
+        .collect()
 }
 
 /// Returns the name of the prelude's function for a warp-group MMA.

@@ -36,7 +36,9 @@ pub fn parallel_for<T: Send, E: Send>(
             });
         }
         drop(send);
-        let result = receive.into_iter().try_for_each(|(number, result)| done(number, result?));
+        let result = receive
+            .into_iter()
+            .try_for_each(|(number, result)| done(number, result?));
         failed.store(result.is_err(), Ordering::Relaxed);
         result
     })
@@ -57,9 +59,26 @@ mod tests {
             };
             parallel_for(20, threads, |n| Ok(n * n), add).unwrap();
             assert!(seen.iter().enumerate().all(|(n, &s)| s == n * n));
-            let work = |n| if n == 3 { Err(Error::invalid("three", "is not wanted")) } else { Ok(n) };
-            assert!(parallel_for(1000, threads, work, |_, _| Ok(())).unwrap_err().to_string().contains("three"));
+            let work = |n| {
+                if n == 3 {
+                    Err(Error::invalid("three", "is not wanted"))
+                } else {
+                    Ok(n)
+                }
+            };
+            assert!(
+                parallel_for(1000, threads, work, |_, _| Ok(()))
+                    .unwrap_err()
+                    .to_string()
+                    .contains("three")
+            );
         }
-        parallel_for(0, 4, |_| Ok(()), |_, _| Err(Error::invalid("nothing", "comes"))).unwrap();
+        parallel_for(
+            0,
+            4,
+            |_| Ok(()),
+            |_, _| Err(Error::invalid("nothing", "comes")),
+        )
+        .unwrap();
     }
 }

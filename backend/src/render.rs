@@ -44,8 +44,20 @@ const MAX_INLINE_TABLE: usize = 16;
 
 impl<'a> Expressions<'a> {
     /// Creates the expressions of a kernel.
-    pub fn new(kernel: &'a str, g: &'a Graph, signature: &'a Signature, values: Values) -> Expressions<'a> {
-        Expressions { g, signature, values, kernel, names: Names::new(g, signature), tables: RefCell::default() }
+    pub fn new(
+        kernel: &'a str,
+        g: &'a Graph,
+        signature: &'a Signature,
+        values: Values,
+    ) -> Expressions<'a> {
+        Expressions {
+            g,
+            signature,
+            values,
+            kernel,
+            names: Names::new(g, signature),
+            tables: RefCell::default(),
+        }
     }
     /// Returns the definitions to place before the kernel: the tables used so far.
     pub fn definitions(&self) -> String {
@@ -56,11 +68,26 @@ impl<'a> Expressions<'a> {
         let mut out = String::new();
         for (i, table) in self.tables.borrow().iter().enumerate() {
             // The narrowest type, so that lookups touch fewer cache lines.
-            let mut types = [Scalar::U8, Scalar::I8, Scalar::U16, Scalar::I16, Scalar::I32].into_iter();
-            let holds = |s: &Scalar| s.range().is_some_and(|r| table.iter().all(|&v| (r.0..=r.1).contains(&v.into())));
+            let mut types = [
+                Scalar::U8,
+                Scalar::I8,
+                Scalar::U16,
+                Scalar::I16,
+                Scalar::I32,
+            ]
+            .into_iter();
+            let holds = |s: &Scalar| {
+                s.range()
+                    .is_some_and(|r| table.iter().all(|&v| (r.0..=r.1).contains(&v.into())))
+            };
             let t = types.find(holds).expect("entries are i32").name();
             let entries: Vec<String> = table.iter().map(i32::to_string).collect();
-            out += &format!("{kind} {t} {}__table{i}[{}] = {{{}}};\n", self.kernel, entries.len(), entries.join(","));
+            out += &format!(
+                "{kind} {t} {}__table{i}[{}] = {{{}}};\n",
+                self.kernel,
+                entries.len(),
+                entries.join(",")
+            );
         }
         out
     }
@@ -82,7 +109,14 @@ impl<'a> Expressions<'a> {
     /// Returns the C type of a value.
     pub fn type_of(&self, id: Id) -> String {
         let d = self.g[id].dtype;
-        type_of(if self.is_narrow(id) { DType { scalar: Scalar::I32, ..d } } else { d })
+        type_of(if self.is_narrow(id) {
+            DType {
+                scalar: Scalar::I32,
+                ..d
+            }
+        } else {
+            d
+        })
     }
     /// Returns the name of a buffer.
     pub fn buffer(&self, id: Id) -> String {
@@ -92,7 +126,9 @@ impl<'a> Expressions<'a> {
                 format!("l{}", i.unwrap_or_else(|| unprintable(self.g, id)))
             }
             _ => {
-                let (Arg::Param(slot) | Arg::Packed(slot, _)) = self.g[id].arg else { unprintable(self.g, id) };
+                let (Arg::Param(slot) | Arg::Packed(slot, _)) = self.g[id].arg else {
+                    unprintable(self.g, id)
+                };
                 let i = self.signature.params.iter().position(|p| p.0 == slot);
                 format!("p{}", i.unwrap_or_else(|| unprintable(self.g, id)))
             }
@@ -113,9 +149,20 @@ impl<'a> Expressions<'a> {
     }
     /// Renders arithmetic of f16 and bf16: computed in f32, each result rounded.
     fn half(&self, op: Op, d: DType, from: DType, s: &[String]) -> String {
-        let wide = |d: DType| DType { scalar: if d.scalar.is_half() { Scalar::F32 } else { d.scalar }, ..d };
+        let wide = |d: DType| DType {
+            scalar: if d.scalar.is_half() {
+                Scalar::F32
+            } else {
+                d.scalar
+            },
+            ..d
+        };
         let s: Vec<String> = s.iter().map(|x| cast(from, wide(from), x)).collect();
-        cast(wide(d), d, &format!("({})", elementwise(op, wide(d), wide(from), &s)))
+        cast(
+            wide(d),
+            d,
+            &format!("({})", elementwise(op, wide(d), wide(from), &s)),
+        )
     }
     /// Renders a scalar index expression inline, for launch dimensions.
     pub fn index(&self, id: Id) -> String {
@@ -134,7 +181,13 @@ impl<'a> Expressions<'a> {
                     Op::Add => n.op == Op::Mul || signed(id),
                     _ => signed(s) && (n.op == Op::Mul || signed(id)),
                 };
-                let part = |&s: &Id| if loose(s) { format!("({})", self.index(s)) } else { self.index(s) };
+                let part = |&s: &Id| {
+                    if loose(s) {
+                        format!("({})", self.index(s))
+                    } else {
+                        self.index(s)
+                    }
+                };
                 let s: Vec<String> = n.src.iter().map(part).collect();
                 self.operator(id, &s)
             }
@@ -158,7 +211,9 @@ impl<'a> Expressions<'a> {
         let sum = self.g.linear(n.src[1]);
         let unit = self.g.unit_bytes(n.src[0]);
         let size = n.dtype.scalar.bytes() as i64;
-        std::iter::once(sum.constant).chain(sum.terms.iter().map(|t| t.1)).all(|c| c * unit % size == 0)
+        std::iter::once(sum.constant)
+            .chain(sum.terms.iter().map(|t| t.1))
+            .all(|c| c * unit % size == 0)
     }
     /// Renders a node with its sources given as text.
     fn operator(&self, id: Id, s: &[String]) -> String {
@@ -185,8 +240,12 @@ impl<'a> Expressions<'a> {
             Op::Load => self.load(id, s),
             Op::Cast => cast(from, d, &s[0]),
             // f16 and bf16 values are represented by their bits.
-            Op::Bitcast if lanes > 1 || from.scalar.is_float() == d.scalar.is_float() => format!("({t})({})", s[0]),
-            Op::Bitcast if from.scalar.is_half() || d.scalar.is_half() => format!("({t})({})", s[0]),
+            Op::Bitcast if lanes > 1 || from.scalar.is_float() == d.scalar.is_float() => {
+                format!("({t})({})", s[0])
+            }
+            Op::Bitcast if from.scalar.is_half() || d.scalar.is_half() => {
+                format!("({t})({})", s[0])
+            }
             Op::Bitcast => format!("bits_{}_{}({})", from.scalar.name(), d.scalar.name(), s[0]),
             Op::Shl | Op::Shr => self.shift(id, s),
             Op::IDiv | Op::Mod => self.quotient(id, s),
@@ -198,16 +257,24 @@ impl<'a> Expressions<'a> {
             Op::PairBf16 => format!("pair_bf16_{lanes}({}, {})", s[0], s[1]),
             Op::ScaledPair => self.scaled_pair(id, s),
             Op::Part => match (self.g.int_value(n.src[1]), self.g[n.src[0]].dtype.lanes) {
-                (Some(part @ 0..4), 4) => format!("{}.{}", s[0], ["x", "y", "z", "w"][part as usize]),
+                (Some(part @ 0..4), 4) => {
+                    format!("{}.{}", s[0], ["x", "y", "z", "w"][part as usize])
+                }
                 (Some(part), _) => format!("{}.at[{part}]", s[0]),
                 (None, _) => unprintable(self.g, id),
             },
             Op::SignedDot4 => format!("dot4_signed_{lanes}({}, {}, {})", s[0], s[1], s[2]),
             Op::Dot4 => {
-                let Arg::Int(most) = n.arg else { unprintable(self.g, id) };
+                let Arg::Int(most) = n.arg else {
+                    unprintable(self.g, id)
+                };
                 // Without a dot-product instruction, two byte products are added as
                 // signed 16-bit integers.
-                let how = if most * 2 * 128 <= i16::MAX as i64 { "small" } else { "any" };
+                let how = if most * 2 * 128 <= i16::MAX as i64 {
+                    "small"
+                } else {
+                    "any"
+                };
                 format!("dot4_{how}_{lanes}({}, {}, {})", s[0], s[1], s[2])
             }
             Op::Dot2 => format!("dot2_{lanes}({}, {}, {})", s[0], s[1], s[2]),
@@ -248,7 +315,11 @@ impl<'a> Expressions<'a> {
         let (d, by) = (n.dtype, self.g[n.src[1]].dtype);
         // A vector is shifted by a vector of the same element width.
         let same = d.lanes == 1 || by.scalar.bytes() == d.scalar.bytes();
-        let by = if same { s[1].clone() } else { cast(by, d, &s[1]) };
+        let by = if same {
+            s[1].clone()
+        } else {
+            cast(by, d, &s[1])
+        };
         match n.op {
             Op::Shl if self.is_long(id) => format!("{} << {by}", widened(s)[0]),
             Op::Shl => format!("{} << {by}", s[0]),
@@ -265,8 +336,15 @@ impl<'a> Expressions<'a> {
         match (not_negative, n.dtype.lanes, n.op) {
             (true, 1, _) => {
                 let narrow = self.is_narrow(id) && n.src.iter().all(|&x| self.is_narrow(x));
-                let [signed, unsigned] = if narrow { ["i32", "u32"] } else { ["i64", "u64"] };
-                format!("({signed})(({unsigned})({}) {operator} ({unsigned})({}))", s[0], s[1])
+                let [signed, unsigned] = if narrow {
+                    ["i32", "u32"]
+                } else {
+                    ["i64", "u64"]
+                };
+                format!(
+                    "({signed})(({unsigned})({}) {operator} ({unsigned})({}))",
+                    s[0], s[1]
+                )
             }
             (true, ..) => format!("{} {operator} {}", s[0], s[1]),
             (false, 1, Op::IDiv) => format!("{0} / {1} - ({0} % {1} < 0)", s[0], s[1]),
@@ -279,38 +357,64 @@ impl<'a> Expressions<'a> {
     fn lookup(&self, id: Id, index: &str) -> String {
         let n = &self.g[id];
         let (d, lanes) = (n.dtype, n.dtype.lanes);
-        let Arg::Ints(table) = &n.arg else { unprintable(self.g, id) };
+        let Arg::Ints(table) = &n.arg else {
+            unprintable(self.g, id)
+        };
         if table.len() > MAX_INLINE_TABLE {
             let table = self.table(table);
             if lanes == 1 {
                 return format!("{table}[{index}]");
             }
-            let all: Vec<String> = (0..lanes).map(|i| format!("{table}[{index}[{i}]]")).collect();
+            let all: Vec<String> = (0..lanes)
+                .map(|i| format!("{table}[{index}[{i}]]"))
+                .collect();
             return format!("({}){{{}}}", type_of(d), all.join(","));
         }
         let mut entries: Vec<String> = table.iter().map(i32::to_string).collect();
         if self.values == Values::Threads {
             let t = d.scalar.name();
-            return format!("Array<{t}, {}>{{{{{}}}}}.at[{index}]", entries.len(), entries.join(","));
+            return format!(
+                "Array<{t}, {}>{{{{{}}}}}.at[{index}]",
+                entries.len(),
+                entries.join(",")
+            );
         }
         if lanes == 1 {
             let t = d.scalar.name();
-            return format!("((const {t}[{}]){{{}}})[{index}]", entries.len(), entries.join(","));
+            return format!(
+                "((const {t}[{}]){{{}}})[{index}]",
+                entries.len(),
+                entries.join(",")
+            );
         }
         entries.resize(MAX_INLINE_TABLE, "0".into());
-        let index = cast(self.g[n.src[0]].dtype, Scalar::I32.one().with_lanes(lanes), index);
-        let (name, of) = if d.scalar == Scalar::F32 { ("table_f32", "f32x16") } else { ("table", "i32x16") };
+        let index = cast(
+            self.g[n.src[0]].dtype,
+            Scalar::I32.one().with_lanes(lanes),
+            index,
+        );
+        let (name, of) = if d.scalar == Scalar::F32 {
+            ("table_f32", "f32x16")
+        } else {
+            ("table", "i32x16")
+        };
         format!("{name}_{lanes}(({of}){{{}}}, {index})", entries.join(","))
     }
     /// Renders four lookups in a table of bytes, indexed by the bytes of a word.
     fn lookup_bytes(&self, id: Id, index: &str) -> String {
         let n = &self.g[id];
-        let Arg::Ints(table) = &n.arg else { unprintable(self.g, id) };
+        let Arg::Ints(table) = &n.arg else {
+            unprintable(self.g, id)
+        };
         if self.values == Values::Threads {
             return format!("table4({}, {index})", words_of_bytes(table).join(", "));
         }
         let entries: Vec<String> = table.iter().map(i32::to_string).collect();
-        format!("table4_{}((u8x16){{{}}}, {index})", n.dtype.lanes, entries.join(","))
+        format!(
+            "table4_{}((u8x16){{{}}}, {index})",
+            n.dtype.lanes,
+            entries.join(",")
+        )
     }
     /// Renders a product of small matrices as a call of the prelude.
     fn product(&self, id: Id, s: &[String]) -> String {
@@ -331,10 +435,17 @@ impl<'a> Expressions<'a> {
             }
             (_, Some(of)) => match s {
                 [rows, first, columns, at, sum] => {
-                    format!("{}_of_stages({rows} + {first}, {columns} + {at}, {sum})", warp_group_name(of))
+                    format!(
+                        "{}_of_stages({rows} + {first}, {columns} + {at}, {sum})",
+                        warp_group_name(of)
+                    )
                 }
                 [words @ .., columns, at, sum] => {
-                    format!("{}({}, {columns} + {at}, {sum})", warp_group_name(of), words.join(", "))
+                    format!(
+                        "{}({}, {columns} + {at}, {sum})",
+                        warp_group_name(of),
+                        words.join(", ")
+                    )
                 }
                 _ => unprintable(self.g, id),
             },
@@ -343,8 +454,12 @@ impl<'a> Expressions<'a> {
     }
     /// Renders two bytes of a word as scaled halves.
     fn scaled_pair(&self, id: Id, s: &[String]) -> String {
-        let Arg::Ints(numbers) = &self.g[id].arg else { unprintable(self.g, id) };
-        let &[first, second, zero, bf16] = &numbers[..] else { unprintable(self.g, id) };
+        let Arg::Ints(numbers) = &self.g[id].arg else {
+            unprintable(self.g, id)
+        };
+        let &[first, second, zero, bf16] = &numbers[..] else {
+            unprintable(self.g, id)
+        };
         // The bits of f16 1024 with a byte in the mantissa are 1024 + byte; those of
         // bf16 128, 128 + byte.
         let (zero, of) = match bf16 {
@@ -353,7 +468,10 @@ impl<'a> Expressions<'a> {
         };
         let (select, zero) = (0x4040 | first | second << 8, u32::from(zero) * 0x1_0001);
         let and = if s.len() > 2 { "_and" } else { "" };
-        format!("scaled_pair{and}_{of}({}, {select:#06x}u, {zero:#x}u)", s.join(", "))
+        format!(
+            "scaled_pair{and}_{of}({}, {select:#06x}u, {zero:#x}u)",
+            s.join(", ")
+        )
     }
     /// Renders the sum or maximum over a vector's lanes, for halves in f32.
     fn fold(&self, id: Id, x: &str) -> String {
@@ -375,7 +493,9 @@ impl<'a> Expressions<'a> {
 
 /// Casts the first operand to 64 bits.
 fn widened(s: &[String]) -> Vec<String> {
-    std::iter::once(format!("(i64)({})", s[0])).chain(s[1..].iter().cloned()).collect()
+    std::iter::once(format!("(i64)({})", s[0]))
+        .chain(s[1..].iter().cloned())
+        .collect()
 }
 
 /// Renders `op`, arithmetic or a comparison that floats have too, on `s` of type `from`.
@@ -391,8 +511,20 @@ fn elementwise(op: Op, d: DType, from: DType, s: &[String]) -> String {
         Op::Recip => format!("1.0f / {}", s[0]),
         Op::Max if lanes == 1 => format!("{0} > {1} ? {0} : {1}", s[0], s[1]),
         Op::Min if lanes == 1 => format!("{0} < {1} ? {0} : {1}", s[0], s[1]),
-        Op::Max => format!("select_{0}({1}({2} > {3}), {2}, {3})", t, mask(d), s[0], s[1]),
-        Op::Min => format!("select_{0}({1}({2} < {3}), {2}, {3})", t, mask(d), s[0], s[1]),
+        Op::Max => format!(
+            "select_{0}({1}({2} > {3}), {2}, {3})",
+            t,
+            mask(d),
+            s[0],
+            s[1]
+        ),
+        Op::Min => format!(
+            "select_{0}({1}({2} < {3}), {2}, {3})",
+            t,
+            mask(d),
+            s[0],
+            s[1]
+        ),
         Op::Lt if lanes > 1 && from.scalar == Scalar::Bool => format!("~{} & {}", s[0], s[1]),
         Op::Lt if lanes > 1 => format!("{}({} < {})", mask(from), s[0], s[1]),
         Op::Eq if lanes > 1 => format!("{}({} == {})", mask(from), s[0], s[1]),
@@ -416,12 +548,25 @@ impl Expressions<'_> {
         };
         let value = format!("const {t} v{}", self.number(of.value));
         let own = [Some(index), of.stores.then_some(value)];
-        let all: Vec<String> = own.into_iter().flatten().chain(arguments.iter().cloned()).collect();
-        format!("FN {} {}({}) {{", if of.stores { "void" } else { &t }, self.accessor(of), all.join(", "))
+        let all: Vec<String> = own
+            .into_iter()
+            .flatten()
+            .chain(arguments.iter().cloned())
+            .collect();
+        format!(
+            "FN {} {}({}) {{",
+            if of.stores { "void" } else { &t },
+            self.accessor(of),
+            all.join(", ")
+        )
     }
     /// Renders the end of an accessor function.
     pub fn accessor_tail(&self, of: &Accessor) -> String {
-        if of.stores { "}".into() } else { format!("return {};\n}}", self.name(of.value)) }
+        if of.stores {
+            "}".into()
+        } else {
+            format!("return {};\n}}", self.name(of.value))
+        }
     }
     fn accessor(&self, of: &Accessor) -> String {
         format!("{}__{}", self.kernel, of.name)
@@ -431,15 +576,26 @@ impl Expressions<'_> {
         let (g, signature) = (self.g, self.signature);
         let mut out = String::from("{\n");
         let place = |found: Option<usize>, node: Id| found.unwrap_or_else(|| unprintable(g, node));
-        let parameter = |buffer: Id| place(signature.params.iter().position(|p| p.2 == buffer), buffer);
+        let parameter =
+            |buffer: Id| place(signature.params.iter().position(|p| p.2 == buffer), buffer);
         let mut name = |words: &str, called: &str, value: String| {
             let _ = writeln!(out, "{words} {called} = {value};");
         };
         let pointers = |called: &str| code.kernel.calls(called).is_none();
-        for (&called, &read) in code.kernel.arguments.iter().zip(&g[code.value].src).filter(|a| pointers(a.0)) {
+        for (&called, &read) in code
+            .kernel
+            .arguments
+            .iter()
+            .zip(&g[code.value].src)
+            .filter(|a| pointers(a.0))
+        {
             if g[read].op == Op::Load {
                 let buffer = g[read].src[0];
-                name(&format!("const {} *const", stored(g[buffer].dtype)), called, format!("p{}", parameter(buffer)));
+                name(
+                    &format!("const {} *const", stored(g[buffer].dtype)),
+                    called,
+                    format!("p{}", parameter(buffer)),
+                );
             } else {
                 let variable = place(signature.vars.iter().position(|v| v.1 == read), read);
                 name("const i64", called, format!("var{variable}"));
@@ -447,14 +603,28 @@ impl Expressions<'_> {
         }
         if pointers(code.kernel.output) {
             let output = format!("p{}", parameter(code.output));
-            name(&format!("{} *const", stored(g[code.output].dtype)), code.kernel.output, output);
+            name(
+                &format!("{} *const", stored(g[code.output].dtype)),
+                code.kernel.output,
+                output,
+            );
         }
         let buffers = (0..signature.params.len()).map(|i| format!(", p{i}"));
-        let arguments: String = buffers.chain((0..signature.vars.len()).map(|i| format!(", var{i}"))).collect();
+        let arguments: String = buffers
+            .chain((0..signature.vars.len()).map(|i| format!(", var{i}")))
+            .collect();
         for of in &code.accessors {
-            let _ = writeln!(out, "#define {}(...) {}(__VA_ARGS__{arguments})", of.name, self.accessor(of));
+            let _ = writeln!(
+                out,
+                "#define {}(...) {}(__VA_ARGS__{arguments})",
+                of.name,
+                self.accessor(of)
+            );
         }
-        out += code.kernel.text(dialect).unwrap_or_else(|| unprintable(g, code.value));
+        out += code
+            .kernel
+            .text(dialect)
+            .unwrap_or_else(|| unprintable(g, code.value));
         for of in &code.accessors {
             let _ = write!(out, "\n#undef {}", of.name);
         }

@@ -98,7 +98,9 @@ pub trait Simt<'a> {
                 self.text().threads = threads;
                 for of in threads {
                     let part = |sign: &str, by: Option<i64>| {
-                        by.map_or(String::new(), |by| format!(" {sign} {by}{}", Self::UNSIGNED))
+                        by.map_or(String::new(), |by| {
+                            format!(" {sign} {by}{}", Self::UNSIGNED)
+                        })
                     };
                     let value = format!("thread{}{}", part("/", of.divide), part("%", of.modulo));
                     let (t, name) = (self.type_of(of.range), self.names().name(of.range));
@@ -113,7 +115,12 @@ pub trait Simt<'a> {
     /// Returns the number of lanes of a fold and the distance in threads between them.
     fn lanes(&mut self, fold: Id) -> [i64; 2] {
         let range = self.names().g[fold].src[1];
-        let stride = self.text().threads.iter().find(|t| t.range == range).map(ThreadIndex::stride);
+        let stride = self
+            .text()
+            .threads
+            .iter()
+            .find(|t| t.range == range)
+            .map(ThreadIndex::stride);
         let g = self.names().g;
         match (g.int_value(g[range].src[0]), stride) {
             (Some(lanes), Some(stride)) => [lanes, stride],

@@ -26,7 +26,12 @@ impl KernelText {
     pub fn from_program(program: &Program) -> KernelText {
         let key = Key::from_parts([rename(&program.source, &program.name, "KERNEL")]);
         let symbol = format!("k_{}", &key.hex()[..24]);
-        KernelText { source: rename(&program.source, &program.name, &symbol), key, symbol, name: program.name.clone() }
+        KernelText {
+            source: rename(&program.source, &program.name, &symbol),
+            key,
+            symbol,
+            name: program.name.clone(),
+        }
     }
     /// Creates the texts of all programs; a program without source text is an error.
     pub fn all(programs: &[Program]) -> Result<Vec<KernelText>, Error> {
@@ -38,9 +43,10 @@ impl KernelText {
     /// Replaces the symbol in a compiler's message by the kernel's name.
     pub fn with_name(&self, error: Error) -> Error {
         match error {
-            Error::Compile { message, .. } => {
-                Error::Compile { kernel: self.name.clone(), message: message.replace(&self.symbol, &self.name) }
-            }
+            Error::Compile { message, .. } => Error::Compile {
+                kernel: self.name.clone(),
+                message: message.replace(&self.symbol, &self.name),
+            },
             other => other,
         }
     }
@@ -75,7 +81,11 @@ impl<L> Libraries<L> {
     pub fn remember(&self, libraries: &HashMap<Key, Arc<L>>) {
         let mut loaded = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         loaded.retain(|_, library| library.strong_count() > 0);
-        loaded.extend(libraries.iter().map(|(key, library)| (*key, Arc::downgrade(library))));
+        loaded.extend(
+            libraries
+                .iter()
+                .map(|(key, library)| (*key, Arc::downgrade(library))),
+        );
     }
 }
 
@@ -106,9 +116,13 @@ mod tests {
 
     #[test]
     fn only_the_kernels_own_names_change() {
-        let source = "static int e_1__t; void e_1(int e_10, int xe_1, float e_1x) { e_1__t = e_10; } // e_1";
+        let source =
+            "static int e_1__t; void e_1(int e_10, int xe_1, float e_1x) { e_1__t = e_10; } // e_1";
         let renamed = rename(source, "e_1", "K");
-        assert_eq!(renamed, "static int K__t; void K(int e_10, int xe_1, float e_1x) { K__t = e_10; } // K");
+        assert_eq!(
+            renamed,
+            "static int K__t; void K(int e_10, int xe_1, float e_1x) { K__t = e_10; } // K"
+        );
         assert_eq!(rename("é(x)", "", "K"), "é(x)");
     }
 }

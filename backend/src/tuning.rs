@@ -24,7 +24,11 @@ fn key(machine: &str) -> Key {
 /// Formats the parameters: `groups 2, prefetch 1, …`
 pub fn text(tuning: Tuning) -> String {
     let mut t = tuning;
-    PARAMETERS.iter().map(|p| format!("{} {}", p.name, (p.field)(&mut t))).collect::<Vec<_>>().join(", ")
+    PARAMETERS
+        .iter()
+        .map(|p| format!("{} {}", p.name, (p.field)(&mut t)))
+        .collect::<Vec<_>>()
+        .join(", ")
 }
 
 /// Parses the parameters; None if a name or a value is unknown.
@@ -33,7 +37,10 @@ fn parse(text: &str) -> Option<Tuning> {
     for part in text.split(", ") {
         let (name, value) = part.split_once(' ')?;
         let parameter = PARAMETERS.iter().find(|p| p.name == name)?;
-        let value = value.parse().ok().filter(|v| parameter.values.contains(v))?;
+        let value = value
+            .parse()
+            .ok()
+            .filter(|v| parameter.values.contains(v))?;
         *(parameter.field)(&mut tuning) = value;
     }
     Some(tuning)
@@ -51,7 +58,10 @@ pub fn write(store: &Store, machine: &str, tuning: Tuning) -> Result<(), Error> 
 
 /// Formats plans: a line each, the plan first, then its decision.
 fn lines(plans: &Plans) -> String {
-    plans.iter().map(|(decision, plan)| format!("{plan}\t{decision}\n")).collect()
+    plans
+        .iter()
+        .map(|(decision, plan)| format!("{plan}\t{decision}\n"))
+        .collect()
 }
 
 /// Parses plans. One invalid line makes the whole record an error.
@@ -63,7 +73,9 @@ fn parse_plans(record: &str) -> Result<Plans, Error> {
     };
     let mut plans = Plans::new();
     for line in record.lines() {
-        let (plan, decision) = line.split_once('\t').ok_or_else(|| damaged(line, "it says no kernel"))?;
+        let (plan, decision) = line
+            .split_once('\t')
+            .ok_or_else(|| damaged(line, "it says no kernel"))?;
         check_plan(plan).map_err(|e| damaged(line, &e.to_string()))?;
         plans.insert(decision.to_string(), plan.to_string());
     }
@@ -75,7 +87,9 @@ fn parse_plans(record: &str) -> Result<Plans, Error> {
 /// # Errors
 /// [`Error::Setting`] if the stored text contains an invalid plan.
 pub fn read_plans(store: &Store, machine: &str) -> Result<Plans, Error> {
-    let Ok(Some(bytes)) = store.get(&Key::from_parts([PLANS, machine])) else { return Ok(Plans::new()) };
+    let Ok(Some(bytes)) = store.get(&Key::from_parts([PLANS, machine])) else {
+        return Ok(Plans::new());
+    };
     parse_plans(&String::from_utf8_lossy(&bytes))
 }
 
@@ -114,17 +128,31 @@ mod tests {
         let store = Store::open(&place, 1 << 20).unwrap();
         assert!(read_plans(&store, THIS).unwrap().is_empty());
         let found = Plans::from([
-            ("workgroup moe ffn_up · SwiGLU [1, 64]".to_string(), "workgroup: a1 global, a1 upcast 4".to_string()),
-            ("nest moe ffn_up nest 0".to_string(), "vectors: fused, sum alone, copies 4".to_string()),
-            ("layout q4_0 [64, 256]".to_string(), "layout: rows 8".to_string()),
+            (
+                "workgroup moe ffn_up · SwiGLU [1, 64]".to_string(),
+                "workgroup: a1 global, a1 upcast 4".to_string(),
+            ),
+            (
+                "nest moe ffn_up nest 0".to_string(),
+                "vectors: fused, sum alone, copies 4".to_string(),
+            ),
+            (
+                "layout q4_0 [64, 256]".to_string(),
+                "layout: rows 8".to_string(),
+            ),
         ]);
         write_plans(&store, THIS, &found).unwrap();
         assert_eq!(read_plans(&store, THIS).unwrap(), found);
         assert!(read_plans(&store, "another").unwrap().is_empty());
-        for record in
-            ["workgroup: a1 sideways\tkernel", "layout: rows 70000\tweights", "workgroup: whole", "nonsense\tkernel"]
-        {
-            store.put(&Key::from_parts([PLANS, THIS]), record.as_bytes()).unwrap();
+        for record in [
+            "workgroup: a1 sideways\tkernel",
+            "layout: rows 70000\tweights",
+            "workgroup: whole",
+            "nonsense\tkernel",
+        ] {
+            store
+                .put(&Key::from_parts([PLANS, THIS]), record.as_bytes())
+                .unwrap();
             assert!(read_plans(&store, THIS).is_err(), "{record}");
         }
         std::fs::remove_dir_all(place).unwrap();
@@ -134,7 +162,11 @@ mod tests {
     fn an_answer_is_this_machines_and_whole() {
         let place = std::env::temp_dir().join(format!("gristmill-tuning-{}", std::process::id()));
         let store = Store::open(&place, 1 << 20).unwrap();
-        let found = Tuning { groups: 4, tokens: 8, prefetch: 0 };
+        let found = Tuning {
+            groups: 4,
+            tokens: 8,
+            prefetch: 0,
+        };
         assert_eq!(read(&store, THIS), None);
         write(&store, THIS, found).unwrap();
         assert_eq!(read(&store, THIS), Some(found));

@@ -48,7 +48,10 @@ impl Variables {
                 for body in &program.bodies {
                     self.learn_count(program, body.groups)?;
                 }
-                let groups = Groups { all, bodies: all + 1..self.counts.len() };
+                let groups = Groups {
+                    all,
+                    bodies: all + 1..self.counts.len(),
+                };
                 self.known.insert(identity, groups.clone());
                 groups
             }
@@ -63,8 +66,13 @@ impl Variables {
 
     /// Adds a count and returns its index.
     fn learn_count(&mut self, program: &Program, groups: Id) -> Result<usize, Error> {
-        let index = Index::compile(&program.graph, groups, &mut |v| self.slot(v))
-            .ok_or_else(|| Error::invalid(&program.name, "its count of workgroups is not an index expression"))?;
+        let index =
+            Index::compile(&program.graph, groups, &mut |v| self.slot(v)).ok_or_else(|| {
+                Error::invalid(
+                    &program.name,
+                    "its count of workgroups is not an index expression",
+                )
+            })?;
         self.counts.push((index, program.name.clone()));
         Ok(self.counts.len() - 1)
     }
@@ -84,11 +92,18 @@ impl Variables {
 
     /// Returns the index of a variable, adding it if it is new.
     fn slot(&mut self, name: &Arc<str>) -> usize {
-        self.list.iter().position(|v| v.name == *name).unwrap_or_else(|| {
-            self.list.push(Variable { name: name.clone(), min: i64::MIN, max: i64::MAX });
-            self.current.push(0);
-            self.list.len() - 1
-        })
+        self.list
+            .iter()
+            .position(|v| v.name == *name)
+            .unwrap_or_else(|| {
+                self.list.push(Variable {
+                    name: name.clone(),
+                    min: i64::MIN,
+                    max: i64::MAX,
+                });
+                self.current.push(0);
+                self.list.len() - 1
+            })
     }
 
     /// Sets values by name; a missing value or one out of bounds is an error.
@@ -96,7 +111,11 @@ impl Variables {
         for (value, variable) in self.current.iter_mut().zip(&self.list) {
             let name = &*variable.name;
             let given = vars.iter().find(|v| v.0 == name);
-            *value = given.ok_or_else(|| Error::invalid(format!("variable {name}"), "the step ran without it"))?.1;
+            *value = given
+                .ok_or_else(|| {
+                    Error::invalid(format!("variable {name}"), "the step ran without it")
+                })?
+                .1;
             if !(variable.min..=variable.max).contains(value) {
                 let message = format!("{value} is not in {}..={}", variable.min, variable.max);
                 return Err(Error::invalid(format!("variable {name}"), message));
@@ -115,7 +134,11 @@ impl Variables {
         out.clear();
         for (index, name) in &mut self.counts {
             let count = index.evaluate(&self.current);
-            out.push(count.ok_or_else(|| Error::invalid(&*name, "its workgroups cannot be counted"))?.max(0));
+            out.push(
+                count
+                    .ok_or_else(|| Error::invalid(&*name, "its workgroups cannot be counted"))?
+                    .max(0),
+            );
         }
         Ok(())
     }
@@ -123,7 +146,10 @@ impl Variables {
     /// Evaluates all counts with each variable at its upper bound; `None` if that overflows.
     pub fn most(&mut self) -> Vec<Option<i64>> {
         let largest: Vec<i64> = self.list.iter().map(|v| v.max).collect();
-        self.counts.iter_mut().map(|(index, _)| index.evaluate(&largest)).collect()
+        self.counts
+            .iter_mut()
+            .map(|(index, _)| index.evaluate(&largest))
+            .collect()
     }
 }
 

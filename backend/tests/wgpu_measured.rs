@@ -16,19 +16,38 @@ fn what_no_name_tells_is_measured() {
         let store = Store::open(&folder, 1 << 26).unwrap();
         WgpuDevice::with((0, None), store, &limited).unwrap()
     };
-    let unnamed = Limited { unnamed: true, ..Limited::default() };
+    let unnamed = Limited {
+        unnamed: true,
+        ..Limited::default()
+    };
     let first = open(unnamed);
     // Times of a software rasteriser on a busy CPU may be implausible: that is a warning, and the
     // next start measures again.
     let warnings = first.warnings();
-    assert!(matches!(&warnings[..], [] | [Error::NotMeasured { .. }]), "{warnings:?}");
-    let tries: Vec<_> = (0..50).map(|_| first.measure()).take_while(|found| found.is_err()).collect();
+    assert!(
+        matches!(&warnings[..], [] | [Error::NotMeasured { .. }]),
+        "{warnings:?}"
+    );
+    let tries: Vec<_> = (0..50)
+        .map(|_| first.measure())
+        .take_while(|found| found.is_err())
+        .collect();
     assert!(tries.len() < 50, "{:?}", tries.first());
     let device = open(unnamed);
     let machine = &device.target().machine;
-    assert!((1e8..1e14).contains(&machine.bandwidth) && (1e8..1e15).contains(&machine.operations), "{machine:?}");
+    assert!(
+        (1e8..1e14).contains(&machine.bandwidth) && (1e8..1e15).contains(&machine.operations),
+        "{machine:?}"
+    );
     let figures = format!("measured: bandwidth {} GB/s", machine.bandwidth / 1e9);
-    assert!(device.describe().iter().any(|line| line.starts_with(&figures)), "{figures}: {:?}", device.describe());
+    assert!(
+        device
+            .describe()
+            .iter()
+            .any(|line| line.starts_with(&figures)),
+        "{figures}: {:?}",
+        device.describe()
+    );
     assert!(device.warnings().is_empty(), "{:?}", device.warnings());
     let again = open(unnamed);
     assert_eq!(again.target().machine, *machine);

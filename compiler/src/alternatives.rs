@@ -62,7 +62,9 @@ pub fn choose(function: &Function, target: &Target, decider: &mut Decider) -> Op
     if !target.alternatives {
         return None;
     }
-    decided(function, target, decider, &rules::all(), Budget::USUAL).0?.changed()
+    decided(function, target, decider, &rules::all(), Budget::USUAL)
+        .0?
+        .changed()
 }
 
 /// Like [`choose`], with these rules and this budget; also returns a report.
@@ -94,7 +96,9 @@ fn decided<'a>(
         return (None, report);
     }
     let written = body.written();
-    let Some(mut of) = Considered::new(function, target, &body, &written) else { return (None, report) };
+    let Some(mut of) = Considered::new(function, target, &body, &written) else {
+        return (None, report);
+    };
     let mut later = of.sites();
     while !later.is_empty() {
         let site = later.remove(0);
@@ -106,16 +110,25 @@ fn decided<'a>(
 /// Returns up to `most` forms of a function that these rules reach, cheapest by the estimate first.
 ///
 /// For tests, which evaluate all of them.
-pub fn every_form(function: &Function, target: &Target, rules: &[Rule], most: usize) -> Vec<Function> {
+pub fn every_form(
+    function: &Function,
+    target: &Target,
+    rules: &[Rule],
+    most: usize,
+) -> Vec<Function> {
     let roots: Vec<Id> = function.outputs.iter().map(|o| o.1).collect();
     let mut body = FunctionBody::new(&function.graph, &roots);
     if saturate(&mut body.terms, rules, Budget::USUAL) == Ended::Void {
         return vec![];
     }
     let known = body.written();
-    let Some(of) = Considered::new(function, target, &body, &known) else { return vec![] };
+    let Some(of) = Considered::new(function, target, &body, &known) else {
+        return vec![];
+    };
     let held = vec![Held::Open; of.space.classes.len()];
-    let (extracts, _) = of.space.best(&of.roots.clone(), &held, &of.written, most, f64::INFINITY);
+    let (extracts, _) = of
+        .space
+        .best(&of.roots.clone(), &held, &of.written, most, f64::INFINITY);
     let roots = of.roots.clone();
     let function_of = |e: &Extract| Some(of.function_with(&of.new_nodes(&e.picks, &roots)?));
     extracts.iter().filter_map(function_of).collect()
@@ -159,7 +172,12 @@ struct Form {
 
 impl<'a> Considered<'a> {
     /// Extracts the best forms; `None` if there is no choice.
-    fn new(function: &'a Function, target: &'a Target, body: &FunctionBody, known: &Written) -> Option<Considered<'a>> {
+    fn new(
+        function: &'a Function,
+        target: &'a Target,
+        body: &FunctionBody,
+        known: &Written,
+    ) -> Option<Considered<'a>> {
         let terms = &body.terms;
         let of_rows = |rows| Space::new(terms, known, &Estimate::new(terms, known, target, rows));
         let space = of_rows(RowCount::Typical);
@@ -167,9 +185,16 @@ impl<'a> Considered<'a> {
             return None;
         }
         let outputs: Vec<Id> = function.outputs.iter().map(|o| o.1).collect();
-        let roots: Vec<usize> = outputs.iter().map(|o| space.number(terms, body.classes[o])).collect();
+        let roots: Vec<usize> = outputs
+            .iter()
+            .map(|o| space.number(terms, body.classes[o]))
+            .collect();
         let rebuild = Rebuild::new(&function.graph, &outputs);
-        let numbers = body.classes.iter().map(|(&id, &class)| (id, space.number(terms, class))).collect();
+        let numbers = body
+            .classes
+            .iter()
+            .map(|(&id, &class)| (id, space.number(terms, class)))
+            .collect();
         let best = |space: &Space| {
             let mut picks = space.greedy();
             space.improve(&mut picks, &roots).map(|_| picks)
@@ -198,11 +223,16 @@ impl<'a> Considered<'a> {
     }
     /// Sites where the extracts differ.
     fn sites(&self) -> Vec<Site> {
-        sites(&self.space, &self.roots, &[&self.written, &self.best[0], &self.best[1]])
+        sites(
+            &self.space,
+            &self.roots,
+            &[&self.written, &self.best[0], &self.best[1]],
+        )
     }
     /// Builds the nodes of e-classes in an extract.
     fn nodes(&self, picks: &Picks, classes: &[usize]) -> Option<Vec<Id>> {
-        self.rebuild.nodes(&self.space, &mut self.graph.borrow_mut(), picks, classes)
+        self.rebuild
+            .nodes(&self.space, &mut self.graph.borrow_mut(), picks, classes)
     }
     /// Replacements of the function's nodes in these e-classes, in an extract.
     fn new_nodes(&self, picks: &Picks, classes: &[usize]) -> Option<FxHashMap<Id, Id>> {
@@ -228,17 +258,35 @@ impl<'a> Considered<'a> {
             let new = graph.substitute(new, &mut map.clone());
             map.insert(old, new);
         }
-        self.function.outputs.iter().map(|&(slot, id)| (slot, graph.substitute(id, &mut map))).collect()
+        self.function
+            .outputs
+            .iter()
+            .map(|&(slot, id)| (slot, graph.substitute(id, &mut map)))
+            .collect()
     }
     fn function_with(&self, changes: &FxHashMap<Id, Id>) -> Function {
         let outputs = self.outputs_with(changes);
-        Function { graph: self.graph.borrow().clone(), outputs, ..self.function.clone() }
+        Function {
+            graph: self.graph.borrow().clone(),
+            outputs,
+            ..self.function.clone()
+        }
     }
     /// Weight layouts with these replacements and those decided so far.
     fn layouts(&self, changes: &FxHashMap<Id, Id>) -> Layouts {
-        let all = self.changes.iter().chain(changes).map(|(&a, &b)| (a, b)).collect();
+        let all = self
+            .changes
+            .iter()
+            .chain(changes)
+            .map(|(&a, &b)| (a, b))
+            .collect();
         let roots: Vec<Id> = self.outputs_with(&all).into_iter().map(|o| o.1).collect();
-        let found = int8::layouts(&self.graph.borrow(), &self.function.slots, &roots, self.target);
+        let found = int8::layouts(
+            &self.graph.borrow(),
+            &self.function.slots,
+            &roots,
+            self.target,
+        );
         let mut layouts: Layouts = found.into_iter().map(|(slot, l)| (slot, l.0)).collect();
         layouts.sort_by_key(|l| l.0);
         layouts
@@ -247,35 +295,77 @@ impl<'a> Considered<'a> {
     /// examined; and the estimate of the greedy extract.
     fn extracts(&self, site: &Site) -> (Vec<Extract>, bool, f64) {
         let given = self.space.around(&self.picks, &self.roots, site);
-        let held: Vec<Held> =
-            given.iter().zip(&self.settled).map(|(&given, &settled)| Held::new(given, settled)).collect();
+        let held: Vec<Held> = given
+            .iter()
+            .zip(&self.settled)
+            .map(|(&given, &settled)| Held::new(given, settled))
+            .collect();
         // E-classes that are needed outside the site cost nothing.
         let seconds = |picks: &Picks| -> f64 {
             let all = self.space.needed(picks, &site.outputs).unwrap_or_default();
-            let of = |&c: &usize| picks[c].filter(|_| !given[c]).map_or(0.0, |p| self.space.choices[c][p].seconds);
+            let of = |&c: &usize| {
+                picks[c]
+                    .filter(|_| !given[c])
+                    .map_or(0.0, |p| self.space.choices[c][p].seconds)
+            };
             all.iter().map(of).sum()
         };
-        let (found, complete) = self.space.best(&site.outputs, &held, &self.picks, EXTRACTS, OFF);
+        let (found, complete) = self
+            .space
+            .best(&site.outputs, &held, &self.picks, EXTRACTS, OFF);
         let whole = |e: Extract| {
-            let own = |c: usize| if given[c] { self.picks[c] } else { e.picks[c].or(self.picks[c]) };
-            Extract { picks: (0..given.len()).map(own).collect(), seconds: e.seconds }
+            let own = |c: usize| {
+                if given[c] {
+                    self.picks[c]
+                } else {
+                    e.picks[c].or(self.picks[c])
+                }
+            };
+            Extract {
+                picks: (0..given.len()).map(own).collect(),
+                seconds: e.seconds,
+            }
         };
-        let written = Extract { picks: self.picks.clone(), seconds: seconds(&self.picks) };
-        let all = std::iter::once(written).chain(found.into_iter().map(whole)).collect();
+        let written = Extract {
+            picks: self.picks.clone(),
+            seconds: seconds(&self.picks),
+        };
+        let all = std::iter::once(written)
+            .chain(found.into_iter().map(whole))
+            .collect();
         (all, complete, seconds(&self.best[0]))
     }
     /// Replacements if `site` is computed by `picks` and each site of `later` in its best form for
     /// one row, since two sites may read the same weight.
     ///
     /// `nodes` are the site's outputs.
-    fn with_later(&self, picks: &Picks, site: &Site, nodes: &[Id], later: &[Site]) -> Option<FxHashMap<Id, Id>> {
-        let outputs: Vec<usize> = later.iter().flat_map(|site| &site.outputs).copied().collect();
+    fn with_later(
+        &self,
+        picks: &Picks,
+        site: &Site,
+        nodes: &[Id],
+        later: &[Site],
+    ) -> Option<FxHashMap<Id, Id>> {
+        let outputs: Vec<usize> = later
+            .iter()
+            .flat_map(|site| &site.outputs)
+            .copied()
+            .collect();
         if outputs.is_empty() {
             return Some(self.replaced(&site.outputs, nodes));
         }
-        let own: FxHashSet<usize> = self.space.needed(picks, &site.outputs)?.into_iter().collect();
+        let own: FxHashSet<usize> = self
+            .space
+            .needed(picks, &site.outputs)?
+            .into_iter()
+            .collect();
         let mut together = picks.clone();
-        for class in self.space.needed(&self.best[1], &outputs)?.into_iter().filter(|class| !own.contains(class)) {
+        for class in self
+            .space
+            .needed(&self.best[1], &outputs)?
+            .into_iter()
+            .filter(|class| !own.contains(class))
+        {
             together[class] = self.best[1][class];
         }
         self.new_nodes(&together, &[&site.outputs[..], &outputs].concat())
@@ -291,14 +381,26 @@ impl<'a> Considered<'a> {
             if i > 0 && forms.iter().any(known) {
                 continue;
             }
-            let Some(outputs) = self.nodes(&picks, &site.outputs).map(|o| self.as_decided(&o)) else { continue };
+            let Some(outputs) = self
+                .nodes(&picks, &site.outputs)
+                .map(|o| self.as_decided(&o))
+            else {
+                continue;
+            };
             if seen.contains(&outputs) {
                 continue;
             }
             seen.push(outputs.clone());
-            let Some(changes) = self.with_later(&picks, site, &outputs, later) else { continue };
+            let Some(changes) = self.with_later(&picks, site, &outputs, later) else {
+                continue;
+            };
             if self.layouts(&changes) == self.layouts {
-                forms.push(Form { written: i == 0, picks, outputs, estimate: seconds });
+                forms.push(Form {
+                    written: i == 0,
+                    picks,
+                    outputs,
+                    estimate: seconds,
+                });
             }
             if forms.iter().filter(|f| !f.written).count() == FORMS {
                 break;
@@ -311,14 +413,18 @@ impl<'a> Considered<'a> {
     fn costs(&self, forms: &[Form]) -> (Vec<f64>, Vec<usize>) {
         let mut seconds: Vec<f64> = forms.iter().map(|f| f.estimate).collect();
         let least = seconds.iter().copied().fold(f64::INFINITY, f64::min);
-        let near: Vec<usize> = (0..forms.len()).filter(|&i| seconds[i] <= OFF * least).collect();
+        let near: Vec<usize> = (0..forms.len())
+            .filter(|&i| seconds[i] <= OFF * least)
+            .collect();
         if near.len() < 2 {
             return (seconds, vec![]);
         }
         let outputs: Vec<Vec<Id>> = near.iter().map(|&i| forms[i].outputs.clone()).collect();
         let parts = region::parts(&self.graph.borrow(), self.function, &outputs, self.target);
         let costs = region::seconds(&parts, self.target);
-        near.iter().zip(costs).for_each(|(&i, cost)| seconds[i] = cost);
+        near.iter()
+            .zip(costs)
+            .for_each(|(&i, cost)| seconds[i] = cost);
         (seconds, near)
     }
     /// Reports e-classes decided by the estimate alone: all extracts agree,
@@ -330,14 +436,25 @@ impl<'a> Considered<'a> {
             let (i, more) = self.space.runner_up(class, best, &self.roots)?;
             let chosen = &choices[best[class]?].term;
             let dims = self.graph.borrow().show_dims(&chosen.dims);
-            Some(Aside { dims, chosen: report::name(chosen), other: report::name(&choices[i].term), more })
+            Some(Aside {
+                dims,
+                chosen: report::name(chosen),
+                other: report::name(&choices[i].term),
+                more,
+            })
         };
-        (0..self.settled.len()).filter(|&class| self.settled[class]).filter_map(of).collect()
+        (0..self.settled.len())
+            .filter(|&class| self.settled[class])
+            .filter_map(of)
+            .collect()
     }
     /// Decides on a site, before the sites of `later`.
     fn decide(&mut self, site: &Site, later: &[Site], decider: &mut Decider) -> Option<SiteReport> {
         let (extracts, complete, greedy) = self.extracts(site);
-        let least = extracts.iter().map(|e| e.seconds).fold(f64::INFINITY, f64::min);
+        let least = extracts
+            .iter()
+            .map(|e| e.seconds)
+            .fold(f64::INFINITY, f64::min);
         let mut forms = self.forms(site, later, extracts);
         if forms.is_empty() {
             return None;
@@ -345,32 +462,57 @@ impl<'a> Considered<'a> {
         let (seconds, scheduled) = self.costs(&forms);
         let graph = self.graph.borrow();
         let dims = |&c: &usize| graph.show_dims(&self.space.choices[c][0].term.dims);
-        let name =
-            format!("{} {}", self.function.full_name(), site.outputs.iter().map(dims).collect::<Vec<_>>().join(" "));
+        let name = format!(
+            "{} {}",
+            self.function.full_name(),
+            site.outputs.iter().map(dims).collect::<Vec<_>>().join(" ")
+        );
         let option = |(f, &seconds): (&Form, &f64)| {
             let name = if f.written { "written" } else { "found" };
-            Alternative { name, plan: report::form(&graph, &f.outputs), seconds }
+            Alternative {
+                name,
+                plan: report::form(&graph, &f.outputs),
+                seconds,
+            }
         };
         let options: Vec<Alternative> = forms.iter().zip(&seconds).map(option).collect();
         drop(graph);
         let decision = Decision::new("alternatives", name.clone(), options.clone());
-        let chosen = decider.choose(Decision { margin: MARGIN, ..decision });
+        let chosen = decider.choose(Decision {
+            margin: MARGIN,
+            ..decision
+        });
         let estimates = forms.iter().map(|f| f.estimate).collect();
         let form = forms.swap_remove(chosen);
         if !form.written {
             self.change(&form.picks, site);
         }
-        Some(SiteReport { site: name, options, estimates, chosen, scheduled, complete, greedy, least })
+        Some(SiteReport {
+            site: name,
+            options,
+            estimates,
+            chosen,
+            scheduled,
+            complete,
+            greedy,
+            least,
+        })
     }
     /// Applies earlier decisions to the nodes: lengths may depend on replaced nodes.
     fn as_decided(&self, nodes: &[Id]) -> Vec<Id> {
         let (mut graph, mut earlier) = (self.graph.borrow_mut(), self.changes.clone());
-        nodes.iter().map(|&node| graph.substitute(node, &mut earlier)).collect()
+        nodes
+            .iter()
+            .map(|&node| graph.substitute(node, &mut earlier))
+            .collect()
     }
     /// Records the decision for a site.
     fn change(&mut self, picks: &Picks, site: &Site) {
-        let (old, new): (Vec<Id>, Vec<Id>) =
-            self.new_nodes(picks, &site.outputs).unwrap_or_default().into_iter().unzip();
+        let (old, new): (Vec<Id>, Vec<Id>) = self
+            .new_nodes(picks, &site.outputs)
+            .unwrap_or_default()
+            .into_iter()
+            .unzip();
         let new = self.as_decided(&new);
         self.changes.extend(old.into_iter().zip(new));
         self.picks.clone_from(picks);

@@ -65,7 +65,10 @@ struct Counter<'a> {
 impl Counter<'_> {
     fn size(&mut self, range: Id) -> f64 {
         let g = self.g;
-        *self.sizes.entry(range).or_insert_with(|| typical(g, g[range].src[0]))
+        *self
+            .sizes
+            .entry(range)
+            .or_insert_with(|| typical(g, g[range].src[0]))
     }
     fn product(&mut self, ranges: impl IntoIterator<Item = Id>) -> f64 {
         ranges.into_iter().map(|r| self.size(r)).product()
@@ -82,17 +85,31 @@ impl Counter<'_> {
     /// by itself the reductions that an address depends on, iteration by iteration.
     fn serial(&mut self, nest: Id) -> f64 {
         let g = self.g;
-        let counted = g[nest].src[3..].iter().any(|&r| g.range_kind(r) == Some(RangeKind::Vector));
+        let counted = g[nest].src[3..]
+            .iter()
+            .any(|&r| g.range_kind(r) == Some(RangeKind::Vector));
         if self.machine.kind != MachineKind::Gpu || !counted {
             return 0.0;
         }
         let outermost = outermost_reductions(g, nest);
-        let sums: Vec<Id> = g.toposort(&[g[nest].src[2]]).into_iter().filter(|&n| g[n].op == Op::Reduce).collect();
+        let sums: Vec<Id> = g
+            .toposort(&[g[nest].src[2]])
+            .into_iter()
+            .filter(|&n| g[n].op == Op::Reduce)
+            .collect();
         let inner = sums.into_iter().filter(|n| !outermost.contains(n));
-        let far = inner.filter(|&n| g.any(n, |_, n| n.op == Op::Load && g[n.src[0]].op == Op::Param));
-        let loops = far.filter(|&n| g[n].src[1..].iter().any(|&r| g.range_kind(r) == Some(RangeKind::Reduce)));
+        let far =
+            inner.filter(|&n| g.any(n, |_, n| n.op == Op::Load && g[n.src[0]].op == Op::Param));
+        let loops = far.filter(|&n| {
+            g[n].src[1..]
+                .iter()
+                .any(|&r| g.range_kind(r) == Some(RangeKind::Reduce))
+        });
         let terms = |n: Id| g[n].src[1..].to_vec();
-        loops.map(terms).map(|ranges| (self.product(ranges) / ITERATIONS_IN_FLIGHT).ceil()).sum()
+        loops
+            .map(terms)
+            .map(|ranges| (self.product(ranges) / ITERATIONS_IN_FLIGHT).ceil())
+            .sum()
     }
     /// Whether a CPU loads a word of a packed weight together with adjacent words, as
     /// lanes of a vector.
@@ -106,27 +123,43 @@ impl Counter<'_> {
         if self.machine.kind != MachineKind::Cpu || self.machine.lanes <= 1 {
             return true;
         }
-        let own: Vec<Id> =
-            neighbours(g, load).into_iter().filter(|&r| g.range_kind(r) != Some(RangeKind::Global)).collect();
+        let own: Vec<Id> = neighbours(g, load)
+            .into_iter()
+            .filter(|&r| g.range_kind(r) != Some(RangeKind::Global))
+            .collect();
         let lanes = |r: Id| {
-            let across =
-                |&n: &Id| g[n].op == Op::Load && g.free_ranges(n).contains(&r) && !neighbours(g, n).contains(&r);
+            let across = |&n: &Id| {
+                g[n].op == Op::Load
+                    && g.free_ranges(n).contains(&r)
+                    && !neighbours(g, n).contains(&r)
+            };
             !closed.contains(&r) || !order.iter().any(across)
         };
-        own.into_iter().any(|r| self.size(r) >= LEAST_LANES && lanes(r))
+        own.into_iter()
+            .any(|r| self.size(r) >= LEAST_LANES && lanes(r))
     }
 }
 
 /// Ranges along which the elements of a load are contiguous in memory.
 fn neighbours(g: &Graph, load: Id) -> Vec<Id> {
     let unit = g[load].dtype.scalar.bytes() as i64 / g.unit_bytes(g[load].src[0]);
-    let along = g.linear(g[load].src[1]).terms.into_iter().filter(|&(_, step)| step == unit);
-    along.flat_map(|(term, _)| g.free_ranges(term).to_vec()).collect()
+    let along = g
+        .linear(g[load].src[1])
+        .terms
+        .into_iter()
+        .filter(|&(_, step)| step == unit);
+    along
+        .flat_map(|(term, _)| g.free_ranges(term).to_vec())
+        .collect()
 }
 
 /// The cost of a kernel that consists of these nests.
 pub fn kernel(g: &Graph, nests: &[Id], target: &Target) -> Cost {
-    let mut c = Counter { g, machine: &target.machine, sizes: FxHashMap::default() };
+    let mut c = Counter {
+        g,
+        machine: &target.machine,
+        sizes: FxHashMap::default(),
+    };
     let globals = global_ranges(g, nests);
     let groups = c.product(globals.iter().copied());
     let mut cost = Cost::default();
@@ -136,7 +169,13 @@ pub fn kernel(g: &Graph, nests: &[Id], target: &Target) -> Cost {
     let (mut main_ops, mut main_cached, mut jumps) = (0.0, 0.0, 0.0);
     let resident = occupancy::resident_of(g, nests, target);
     // With one workgroup per unit, memory and arithmetic time add up; with several, they overlap.
-    let both = |ops: f64, cached: f64| if resident == 1 { ops + cached } else { ops.max(cached) };
+    let both = |ops: f64, cached: f64| {
+        if resident == 1 {
+            ops + cached
+        } else {
+            ops.max(cached)
+        }
+    };
     for &nest in nests {
         let staged = g[g[nest].src[0]].op == Op::Local;
         let runs = runs(&mut c, nest, &globals, target);
@@ -153,11 +192,18 @@ pub fn kernel(g: &Graph, nests: &[Id], target: &Target) -> Cost {
             main_cached += groups * cached;
         } else if staged {
             // Every worker does its share of the runs; the rest of the workgroup waits meanwhile.
-            let each = if target.machine.kind == MachineKind::Gpu { OPERATIONS_OF_STAGED_ONE } else { 1.0 };
+            let each = if target.machine.kind == MachineKind::Gpu {
+                OPERATIONS_OF_STAGED_ONE
+            } else {
+                1.0
+            };
             let operations = target.machine.operations / each;
             let seconds = runs * both(ops / operations, cached / target.machine.cache_bandwidth);
             cost.stages += seconds.max(weights_again(&mut c, nest, &globals, bytes, runs));
-            let again = closed.iter().copied().filter(|&r| g.range_kind(r) == Some(RangeKind::Fused));
+            let again = closed
+                .iter()
+                .copied()
+                .filter(|&r| g.range_kind(r) == Some(RangeKind::Fused));
             cost.stages += c.product(again) * wait(g, nest, groups / resident as f64, target);
         } else {
             main_ops += runs * ops;
@@ -166,12 +212,16 @@ pub fn kernel(g: &Graph, nests: &[Id], target: &Target) -> Cost {
         if !staged && target.machine.kind == MachineKind::Gpu {
             cost.stages += (rows_in_turn(&mut c, nest, &globals) - 1.0) * target.machine.latency;
         }
-        cost.stages += c.serial(nest) * target.machine.latency * rounds(groups / resident as f64, target);
+        cost.stages +=
+            c.serial(nest) * target.machine.latency * rounds(groups / resident as f64, target);
     }
     cost.estimate.operations += main_ops;
     let memory = cost.estimate.weight_bytes / target.machine.bandwidth
         + jumps * target.machine.jump / target.machine.units as f64;
-    let busy = both(main_ops / target.machine.operations, main_cached / target.machine.cache_bandwidth);
+    let busy = both(
+        main_ops / target.machine.operations,
+        main_cached / target.machine.cache_bandwidth,
+    );
     let main = memory.max(busy) * idle(groups, target);
     cost.seconds = target.machine.launch + cost.stages + main;
     cost.floor = target.machine.launch + memory.max(main_ops / target.machine.operations);
@@ -201,7 +251,10 @@ impl OfText {
                 continue;
             }
             let (bytes, first) = (node.dtype.scalar.bytes() as f64, seen.insert(node.src[0]));
-            let different = g.bounds(node.src[1]).map_or(size, |(least, most)| (most - least + 1) as f64).min(indices);
+            let different = g
+                .bounds(node.src[1])
+                .map_or(size, |(least, most)| (most - least + 1) as f64)
+                .min(indices);
             match g[node.src[0]].arg {
                 Arg::Packed(_, e) if first => {
                     self.estimate.weight_bytes += indices * e.bytes as f64 / e.elements as f64
@@ -222,9 +275,15 @@ impl OfText {
     /// The cost: weights come from memory and everything else from the cache, as in other kernels.
     pub fn cost(self, machine: &Machine) -> Cost {
         let OfText { estimate, cached } = self;
-        let moved = (estimate.weight_bytes / machine.bandwidth).max(cached / machine.cache_bandwidth);
+        let moved =
+            (estimate.weight_bytes / machine.bandwidth).max(cached / machine.cache_bandwidth);
         let seconds = machine.launch + moved.max(estimate.operations / machine.operations);
-        Cost { seconds, estimate, stages: 0.0, floor: seconds }
+        Cost {
+            seconds,
+            estimate,
+            stages: 0.0,
+            floor: seconds,
+        }
     }
 }
 
@@ -274,7 +333,11 @@ fn wait(g: &Graph, nest: Id, workgroups: f64, target: &Target) -> f64 {
         return target.machine.barrier;
     }
     let far = g.any(nest, |_, n| n.op == Op::Load && g[n.src[0]].op == Op::Param);
-    let latency = if far { target.machine.latency } else { 0.2 * target.machine.latency };
+    let latency = if far {
+        target.machine.latency
+    } else {
+        0.2 * target.machine.latency
+    };
     rounds(workgroups, target) * (target.machine.barrier + latency)
 }
 
@@ -298,15 +361,26 @@ impl Indices {
     fn add(&mut self, g: &Graph, nest: Id, globals: &[Id]) {
         let stage = g[nest].src[0];
         if g[stage].op == Op::Local {
-            let own = g.free_ranges(nest).iter().copied().filter(|r| globals.contains(r));
+            let own = g
+                .free_ranges(nest)
+                .iter()
+                .copied()
+                .filter(|r| globals.contains(r));
             let ranges: FxHashSet<Id> = own.chain(self.read_by(g, g[nest].src[2])).collect();
             self.0.entry(stage).or_default().extend(ranges);
         }
     }
     /// Launch ranges of all stages that a value reads.
     fn read_by(&self, g: &Graph, value: Id) -> FxHashSet<Id> {
-        let stages = g.toposort(&[value]).into_iter().filter(|&n| g[n].op == Op::Load);
-        stages.filter_map(|n| self.0.get(&g[n].src[0])).flatten().copied().collect()
+        let stages = g
+            .toposort(&[value])
+            .into_iter()
+            .filter(|&n| g[n].op == Op::Load);
+        stages
+            .filter_map(|n| self.0.get(&g[n].src[0]))
+            .flatten()
+            .copied()
+            .collect()
     }
 }
 
@@ -321,18 +395,31 @@ fn weights(c: &mut Counter, nest: Id, indices: &Indices, seen: &mut FxHashSet<Id
     let mut found: Vec<(Id, FxHashSet<Id>, bool)> = Vec::new();
     for n in g.toposort(&[g[nest].src[2]]) {
         let node = &g[n];
-        if node.op != Op::Load || !matches!(g[node.src[0]].arg, Arg::Packed(..)) || seen.contains(&node.src[0]) {
+        if node.op != Op::Load
+            || !matches!(g[node.src[0]].arg, Arg::Packed(..))
+            || seen.contains(&node.src[0])
+        {
             continue;
         }
-        let at = found.iter().position(|f| f.0 == node.src[0]).unwrap_or_else(|| {
-            found.push((node.src[0], FxHashSet::default(), false));
-            found.len() - 1
-        });
-        found[at].1.extend(g.free_ranges(n).iter().copied().chain(indices.read_by(g, node.src[1])));
+        let at = found
+            .iter()
+            .position(|f| f.0 == node.src[0])
+            .unwrap_or_else(|| {
+                found.push((node.src[0], FxHashSet::default(), false));
+                found.len() - 1
+            });
+        found[at].1.extend(
+            g.free_ranges(n)
+                .iter()
+                .copied()
+                .chain(indices.read_by(g, node.src[1])),
+        );
         found[at].2 |= node.dtype.scalar == Scalar::U32;
     }
     for (buffer, ranges, words) in found {
-        let Arg::Packed(_, e) = g[buffer].arg else { continue };
+        let Arg::Packed(_, e) = g[buffer].arg else {
+            continue;
+        };
         // A word holds four elements.
         let elements = c.product(ranges) * if words { 4.0 } else { 1.0 };
         bytes += elements * e.bytes as f64 / e.elements as f64;
@@ -348,9 +435,19 @@ fn jumps_of(c: &mut Counter, nest: Id, globals: &[Id]) -> f64 {
     let mut most = 0.0f64;
     for (_, chosen) in chosen_rows(c.g, nest) {
         // Launch indices are outside those of a workgroup, and are themselves in order.
-        let last = globals.iter().rposition(|r| chosen.contains(r)).map_or(0, |l| l + 1);
-        let within: Vec<Id> = chosen.into_iter().filter(|r| !globals.contains(r)).collect();
-        let outer = if within.is_empty() { &globals[..last] } else { globals };
+        let last = globals
+            .iter()
+            .rposition(|r| chosen.contains(r))
+            .map_or(0, |l| l + 1);
+        let within: Vec<Id> = chosen
+            .into_iter()
+            .filter(|r| !globals.contains(r))
+            .collect();
+        let outer = if within.is_empty() {
+            &globals[..last]
+        } else {
+            globals
+        };
         let ranges: Vec<Id> = outer.iter().copied().chain(within).collect();
         most = most.max(c.product(ranges));
     }
@@ -374,12 +471,22 @@ fn rows_in_turn(c: &mut Counter, nest: Id, globals: &[Id]) -> f64 {
 /// the selection depends on.
 fn chosen_rows(g: &Graph, nest: Id) -> Vec<(Id, FxHashSet<Id>)> {
     let packed = |&n: &Id| g[n].op == Op::Load && matches!(g[g[n].src[0]].arg, Arg::Packed(..));
-    let addresses = g.toposort(&[g[nest].src[2]]).into_iter().filter(packed).map(|n| g[n].src[1]);
+    let addresses = g
+        .toposort(&[g[nest].src[2]])
+        .into_iter()
+        .filter(packed)
+        .map(|n| g[n].src[1]);
     let chosen = |address: Id| -> FxHashSet<Id> {
-        let read = g.toposort(&[address]).into_iter().filter(|&m| g[m].op == Op::Load);
+        let read = g
+            .toposort(&[address])
+            .into_iter()
+            .filter(|&m| g[m].op == Op::Load);
         read.flat_map(|m| g.free_ranges(m).to_vec()).collect()
     };
-    addresses.map(|address| (address, chosen(address))).filter(|(_, chosen)| !chosen.is_empty()).collect()
+    addresses
+        .map(|address| (address, chosen(address)))
+        .filter(|(_, chosen)| !chosen.is_empty())
+        .collect()
 }
 
 /// Cost of an elementwise node in f32 operations; `None` for index arithmetic.
@@ -414,23 +521,48 @@ impl Multiplied {
             && let Some(by) = machine.tile_fragment()
             && let Some(sum) = MmaSum::from_node(g, id).filter(|sum| sum.operand == by.operand)
         {
-            return vec![Multiplied { id, sum, by, surplus: 1.0 }];
+            return vec![Multiplied {
+                id,
+                sum,
+                by,
+                surplus: 1.0,
+            }];
         }
         if let Some(product) = MmaProduct::from_store(g, nest, machine) {
-            let surplus = (product.tiles_beside() * product.of_tile()) as f64 / product.outputs as f64;
-            return vec![Multiplied { id: product.id, sum: product.sum, by: product.of, surplus }];
+            let surplus =
+                (product.tiles_beside() * product.of_tile()) as f64 / product.outputs as f64;
+            return vec![Multiplied {
+                id: product.id,
+                sum: product.sum,
+                by: product.of,
+                surplus,
+            }];
         }
         if machine.kind == MachineKind::Gpu {
-            let sums = g.toposort(&[g[nest].src[2]]).into_iter().filter(|&n| g[n].op == Op::Reduce);
+            let sums = g
+                .toposort(&[g[nest].src[2]])
+                .into_iter()
+                .filter(|&n| g[n].op == Op::Reduce);
             let closed = &g[nest].src[3..];
             let of = |id: Id| {
                 let sum = MmaSum::unpacked(g, id)?;
                 let of_operand = |by: &&&'static Fragment| by.operand == sum.operand;
-                let mut all: Vec<&'static Fragment> = machine.fragments.iter().filter(|by| of_operand(&by)).collect();
+                let mut all: Vec<&'static Fragment> = machine
+                    .fragments
+                    .iter()
+                    .filter(|by| of_operand(&by))
+                    .collect();
                 // Fragments of several warps first.
                 all.sort_by_key(|by| -by.rows);
-                let by = all.into_iter().find(|by| is_laid_out(g, by, closed, sum.rows, sum.columns))?;
-                Some(Multiplied { id, sum, by, surplus: 1.0 })
+                let by = all
+                    .into_iter()
+                    .find(|by| is_laid_out(g, by, closed, sum.rows, sum.columns))?;
+                Some(Multiplied {
+                    id,
+                    sum,
+                    by,
+                    surplus: 1.0,
+                })
             };
             return sums.filter_map(of).collect();
         }
@@ -441,7 +573,10 @@ impl Multiplied {
     fn contained(&self, g: &Graph) -> Vec<Id> {
         let product = g[self.id].src[0];
         let staged = Some(self.sum.columns).filter(|_| self.sum.staged_columns(g));
-        [product, g[product].src[0], g[product].src[1]].into_iter().chain(staged).collect()
+        [product, g[product].src[0], g[product].src[1]]
+            .into_iter()
+            .chain(staged)
+            .collect()
     }
 }
 
@@ -455,11 +590,22 @@ fn reads_elements(g: &Graph, sum: Id, machine: &Machine) -> bool {
     if machine.kind != MachineKind::Gpu {
         return false;
     }
-    let loads: Vec<Id> = g.toposort(&[sum]).into_iter().filter(|&n| g[n].op == Op::Load).collect();
+    let loads: Vec<Id> = g
+        .toposort(&[sum])
+        .into_iter()
+        .filter(|&n| g[n].op == Op::Load)
+        .collect();
     // Encodings with one element per block are plain numbers.
     let packed = |n: &Id| matches!(g[g[*n].src[0]].arg, Arg::Packed(_, e) if e.elements > 1);
-    let in_words = |buffer: Id| loads.iter().any(|&n| g[n].src[0] == buffer && g[n].dtype.scalar == Scalar::U32);
-    loads.iter().filter(|n| packed(n)).any(|&n| !in_words(g[n].src[0]))
+    let in_words = |buffer: Id| {
+        loads
+            .iter()
+            .any(|&n| g[n].src[0] == buffer && g[n].dtype.scalar == Scalar::U32)
+    };
+    loads
+        .iter()
+        .filter(|n| packed(n))
+        .any(|&n| !in_words(g[n].src[0]))
 }
 
 /// Operations and cached bytes of one run of a nest, over its closed and reduce ranges. Reads other
@@ -478,7 +624,10 @@ fn work(
     let order = g.toposort(&[g[nest].src[2], g[nest].src[1]]);
     // Nodes absorbed by a matrix product are not counted again.
     let products = Multiplied::all(g, nest, c.machine);
-    let of_product: FxHashSet<Id> = products.iter().flat_map(|product| product.contained(g)).collect();
+    let of_product: FxHashSet<Id> = products
+        .iter()
+        .flat_map(|product| product.contained(g))
+        .collect();
     // A node is evaluated once per index of its free ranges; an accumulation also once per index
     // of its reduce ranges.
     for &n in &order {
@@ -487,14 +636,21 @@ fn work(
             continue;
         }
         let free = g.free_ranges(n).to_vec();
-        let inside: Vec<Id> = free.iter().copied().filter(|&r| g.range_kind(r) != Some(RangeKind::Global)).collect();
+        let inside: Vec<Id> = free
+            .iter()
+            .copied()
+            .filter(|&r| g.range_kind(r) != Some(RangeKind::Global))
+            .collect();
         match node.op {
             Op::Load => {
                 let times = c.product(inside.iter().copied());
                 let buffer = &g[node.src[0]];
                 let packed = matches!(buffer.arg, Arg::Packed(..));
                 let bytes = node.dtype.scalar.bytes() as f64;
-                if packed && node.dtype.scalar == Scalar::U32 && !c.loads_neighbours(n, closed, &order) {
+                if packed
+                    && node.dtype.scalar == Scalar::U32
+                    && !c.loads_neighbours(n, closed, &order)
+                {
                     of_words = OPERATIONS_OF_LONE_WORD * c.machine.lanes as f64;
                 }
                 // Every workgroup reads the weights of a stage again.
@@ -513,10 +669,15 @@ fn work(
                 };
                 let of = products.iter().find(|p| p.id == n);
                 let weight = of.map_or(alone, |p| p.surplus * c.machine.term_of(p.by));
-                ops += weight * c.product(inside.iter().copied().chain(node.src[1..].iter().copied()));
+                ops +=
+                    weight * c.product(inside.iter().copied().chain(node.src[1..].iter().copied()));
             }
-            Op::Dot4 | Op::SignedDot4 if of_words > 1.0 => ops += of_words * c.product(inside.iter().copied()),
-            _ => ops += weight(node).map_or(0.0, |weight| weight * c.product(inside.iter().copied())),
+            Op::Dot4 | Op::SignedDot4 if of_words > 1.0 => {
+                ops += of_words * c.product(inside.iter().copied())
+            }
+            _ => {
+                ops += weight(node).map_or(0.0, |weight| weight * c.product(inside.iter().copied()))
+            }
         }
     }
     let written = c.product(closed.iter().copied()) * g[nest].dtype.scalar.bytes() as f64;

@@ -36,7 +36,8 @@ pub fn called(g: &Graph, id: Id) -> Option<CustomRef> {
 fn is_known(g: &Graph, node: Id, kernel: CustomRef, language: Language) -> bool {
     let by_function = |name: &str| kernel.calls(name).is_some();
     let mut arguments = kernel.arguments.iter().zip(&g[node].src[2..]);
-    let pointers = !by_function(kernel.output) || arguments.any(|(name, &s)| g[s].op != Op::Var && !by_function(name));
+    let pointers = !by_function(kernel.output)
+        || arguments.any(|(name, &s)| g[s].op != Op::Var && !by_function(name));
     kernel.text(language.name).is_some() && (language.has_pointers || !pointers)
 }
 
@@ -45,7 +46,9 @@ fn is_known(g: &Graph, node: Id, kernel: CustomRef, language: Language) -> bool 
 pub fn resolve(g: &mut Graph, roots: &mut [Id], language: Option<Language>) {
     let mut map: FxHashMap<Id, Id> = FxHashMap::default();
     for id in g.toposort(roots) {
-        let Some(kernel) = called(g, id) else { continue };
+        let Some(kernel) = called(g, id) else {
+            continue;
+        };
         let src: Sources = g[id].src.clone();
         // Sources precede the call, so their calls are already resolved.
         let settled: Vec<Id> = src.iter().map(|&s| g.substitute(s, &mut map)).collect();
@@ -75,7 +78,11 @@ fn as_kernel(g: &mut Graph, kernel: CustomRef, src: &[Id]) -> Id {
 /// only the first dim varies.
 fn unshaped(g: &Graph, mut id: Id) -> Id {
     let dense = |id: Id| g.dims(id).iter().skip(1).all(|&d| g.int_value(d).is_some());
-    while g[id].op == Op::Reshape && !g.dims(g[id].src[0]).is_empty() && dense(id) && dense(g[id].src[0]) {
+    while g[id].op == Op::Reshape
+        && !g.dims(g[id].src[0]).is_empty()
+        && dense(id)
+        && dense(g[id].src[0])
+    {
         id = g[id].src[0];
     }
     id
@@ -84,16 +91,22 @@ fn unshaped(g: &Graph, mut id: Id) -> Id {
 /// Tensors that a call reads and that are not parameters, each with whether the text reads it
 /// through a function. Empty for other nodes.
 pub fn tensors(g: &Graph, node: Id) -> Vec<(Id, bool)> {
-    let Some(kernel) = called(g, node) else { return vec![] };
+    let Some(kernel) = called(g, node) else {
+        return vec![];
+    };
     let arguments = kernel.arguments.iter().zip(&g[node].src[2..]);
     let tensors = arguments.filter(|(_, s)| !matches!(g[**s].op, Op::Var | Op::Param));
-    tensors.map(|(name, &s)| (s, kernel.calls(name).is_some())).collect()
+    tensors
+        .map(|(name, &s)| (s, kernel.calls(name).is_some()))
+        .collect()
 }
 
 /// The value that stands for the text in the nests of a custom kernel; `None` for other kernels.
 pub fn value(g: &Graph, nests: &[Id]) -> Option<Id> {
     let &[nest] = nests else { return None };
-    g.toposort(&[g[nest].src[2]]).into_iter().find(|&n| g[n].op == Op::Call)
+    g.toposort(&[g[nest].src[2]])
+        .into_iter()
+        .find(|&n| g[n].op == Op::Call)
 }
 
 /// Whether that program is a custom kernel, which consists of its text and has no statements.
@@ -105,13 +118,18 @@ pub fn is_custom(program: &Program) -> bool {
 
 /// The closed range of a nest with that number.
 pub fn range(g: &Graph, nest: Id, number: u32) -> Option<Id> {
-    g[nest].src[3..].iter().copied().find(|&r| g.range_number(r) == number)
+    g[nest].src[3..]
+        .iter()
+        .copied()
+        .find(|&r| g.range_number(r) == number)
 }
 
 /// The cost of a call's nest: tensors accessed by pointer and the output once, fused functions as
 /// often as the text calls them, and the operations that the kernel declares.
 pub fn cost(g: &Graph, call: Id, nest: Id, target: &Target) -> Cost {
-    let (Some(kernel), Some(value)) = (called(g, call), value(g, &[nest])) else { return Cost::default() };
+    let (Some(kernel), Some(value)) = (called(g, call), value(g, &[nest])) else {
+        return Cost::default();
+    };
     let elements = |id: Id| g.dims(id).iter().map(|&d| typical(g, d)).product::<f64>();
     let stored = g[nest].src[2];
     let mut all = OfText::default();
@@ -121,7 +139,12 @@ pub fn cost(g: &Graph, call: Id, nest: Id, target: &Target) -> Cost {
     all.expression(g, stored, range(g, nest, OUTPUT), f64::from(calls));
     for (i, (name, &tensor)) in kernel.arguments.iter().zip(&g[call].src[2..]).enumerate() {
         if let Some(calls) = kernel.calls(name) {
-            all.expression(g, g[value].src[i], range(g, nest, argument(i)), f64::from(calls));
+            all.expression(
+                g,
+                g[value].src[i],
+                range(g, nest, argument(i)),
+                f64::from(calls),
+            );
         } else if g[tensor].op != Op::Var {
             all.bytes(elements(tensor) * g.scalar(tensor).bytes() as f64);
         }

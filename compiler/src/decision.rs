@@ -28,7 +28,11 @@ pub struct Alternative {
 impl Alternative {
     /// An alternative without a plan text.
     pub fn named(name: &'static str, seconds: f64) -> Alternative {
-        Alternative { name, plan: String::new(), seconds }
+        Alternative {
+            name,
+            plan: String::new(),
+            seconds,
+        }
     }
 }
 
@@ -43,25 +47,50 @@ pub struct Pair {
 }
 
 /// Whether an intermediate is materialised in a buffer or fused into the kernels that read it.
-pub const PLACE: Pair = Pair { kind: "place", names: ["buffer", "fuse"] };
+pub const PLACE: Pair = Pair {
+    kind: "place",
+    names: ["buffer", "fuse"],
+};
 /// Which of two fused nodes is materialised: the kernel's result (`outer`) or its producer
 /// (`inner`), from which readers then compute the result.
-pub const SWAP_MATERIALISED: Pair = Pair { kind: "exchange", names: ["outer", "inner"] };
+pub const SWAP_MATERIALISED: Pair = Pair {
+    kind: "exchange",
+    names: ["outer", "inner"],
+};
 /// Whether dependent kernels recompute a fused value each, or read it from a buffer that
 /// the first one stores.
-pub const RECOMPUTE_OR_STORE: Pair = Pair { kind: "reuse", names: ["fuse", "reuse"] };
+pub const RECOMPUTE_OR_STORE: Pair = Pair {
+    kind: "reuse",
+    names: ["fuse", "reuse"],
+};
 /// Whether kernels without a dependency between them run in separate launches or
 /// in one (horizontal fusion).
-pub const LAUNCH_FUSION: Pair = Pair { kind: "merge", names: ["apart", "together"] };
+pub const LAUNCH_FUSION: Pair = Pair {
+    kind: "merge",
+    names: ["apart", "together"],
+};
 /// Whether a factor common to all terms of a sum, such as a norm's scale, multiplies the sum
 /// (`behind`) or the terms (`before`).
-pub const DEFER_NORM_SCALE: Pair = Pair { kind: "factor", names: ["behind", "before"] };
+pub const DEFER_NORM_SCALE: Pair = Pair {
+    kind: "factor",
+    names: ["behind", "before"],
+};
 /// Whether a launch with too few workgroups gets smaller ones than proposed.
-pub const SHAPES: Pair = Pair { kind: "shapes", names: ["proposed", "smaller"] };
+pub const SHAPES: Pair = Pair {
+    kind: "shapes",
+    names: ["proposed", "smaller"],
+};
 
 impl Pair {
     /// Every pair of named alternatives.
-    pub const ALL: [Pair; 6] = [DEFER_NORM_SCALE, PLACE, SWAP_MATERIALISED, RECOMPUTE_OR_STORE, LAUNCH_FUSION, SHAPES];
+    pub const ALL: [Pair; 6] = [
+        DEFER_NORM_SCALE,
+        PLACE,
+        SWAP_MATERIALISED,
+        RECOMPUTE_OR_STORE,
+        LAUNCH_FUSION,
+        SHAPES,
+    ];
 
     fn plan(&self, name: &str) -> String {
         format!("{}: {name}", self.kind)
@@ -69,7 +98,13 @@ impl Pair {
     /// The decision at `site`, with the costs of both alternatives in seconds.
     pub fn at(&self, site: String, seconds: [f64; 2]) -> Decision {
         let options = self.names.into_iter().zip(seconds);
-        let options = options.map(|(name, seconds)| Alternative { name, plan: self.plan(name), seconds }).collect();
+        let options = options
+            .map(|(name, seconds)| Alternative {
+                name,
+                plan: self.plan(name),
+                seconds,
+            })
+            .collect();
         Decision::new(self.kind, site, options)
     }
     /// Whether `plan` is the text of one of the two alternatives.
@@ -87,7 +122,11 @@ impl Alike {
     pub fn name(&mut self, name: String) -> String {
         let number = self.0.entry(name.clone()).or_default();
         *number += 1;
-        if *number == 1 { name } else { format!("{name} #{number}") }
+        if *number == 1 {
+            name
+        } else {
+            format!("{name} #{number}")
+        }
     }
 }
 
@@ -119,7 +158,15 @@ pub struct Decision {
 impl Decision {
     /// An unanswered decision without a margin; `chosen` is the first option.
     pub fn new(kind: &'static str, site: String, options: Vec<Alternative>) -> Decision {
-        Decision { kind, site, options, margin: 0.0, chosen: 0, asked: false, everywhere: false }
+        Decision {
+            kind,
+            site,
+            options,
+            margin: 0.0,
+            chosen: 0,
+            asked: false,
+            everywhere: false,
+        }
     }
     /// Key of this decision in a table of plans: kind and site.
     pub fn key(&self) -> String {
@@ -130,12 +177,20 @@ impl Decision {
     /// begin with the function's name, except those of weight layouts.
     pub fn is_of(key: &str, function: &str) -> bool {
         let (kind, site) = key.split_once(' ').unwrap_or((key, ""));
-        kind == LAYOUT || site.strip_prefix(function).is_some_and(|rest| rest.starts_with(' ') || rest.is_empty())
+        kind == LAYOUT
+            || site
+                .strip_prefix(function)
+                .is_some_and(|rest| rest.starts_with(' ') || rest.is_empty())
     }
     /// Formats the decision as one line: key, options with costs, `*` at the chosen one.
     pub fn explain(&self) -> String {
-        let says_more =
-            |of: &Alternative| !of.plan.is_empty() && of.plan.split_once(": ").is_none_or(|plan| plan.1 != of.name);
+        let says_more = |of: &Alternative| {
+            !of.plan.is_empty()
+                && of
+                    .plan
+                    .split_once(": ")
+                    .is_none_or(|plan| plan.1 != of.name)
+        };
         let option = |(i, of): (usize, &Alternative)| {
             let (star, us) = (if i == self.chosen { "*" } else { "" }, of.seconds * 1e6);
             match says_more(of) {
@@ -159,7 +214,9 @@ pub struct Count {
 
 /// Counts, by kind and name, how often each alternative was offered and taken. Ignores decisions
 /// that were only logged.
-pub fn counts<'a>(decisions: impl IntoIterator<Item = &'a Decision>) -> BTreeMap<(&'static str, &'static str), Count> {
+pub fn counts<'a>(
+    decisions: impl IntoIterator<Item = &'a Decision>,
+) -> BTreeMap<(&'static str, &'static str), Count> {
     let mut all: BTreeMap<_, Count> = BTreeMap::new();
     for decision in decisions.into_iter().filter(|d| d.asked) {
         for (i, option) in decision.options.iter().enumerate() {
@@ -189,8 +246,14 @@ pub struct Cheapest;
 impl Policy for Cheapest {
     fn choose(&mut self, decision: &Decision) -> usize {
         let cost = |i: usize| decision.options[i].seconds;
-        let best = (0..decision.options.len()).min_by(|&a, &b| cost(a).total_cmp(&cost(b))).unwrap_or(0);
-        if cost(best) < cost(0) * (1.0 - decision.margin) { best } else { 0 }
+        let best = (0..decision.options.len())
+            .min_by(|&a, &b| cost(a).total_cmp(&cost(b)))
+            .unwrap_or(0);
+        if cost(best) < cost(0) * (1.0 - decision.margin) {
+            best
+        } else {
+            0
+        }
     }
     fn explores(&self) -> bool {
         false
@@ -231,8 +294,9 @@ impl Policy for Perturb {
         let number = match decision.everywhere {
             // FNV-1a of the key, then two generator steps to spread it.
             true => {
-                let mixed =
-                    decision.key().bytes().fold(self.seed, |h, b| (h ^ u64::from(b)).wrapping_mul(0x100_0000_01b3));
+                let mixed = decision.key().bytes().fold(self.seed, |h, b| {
+                    (h ^ u64::from(b)).wrapping_mul(0x100_0000_01b3)
+                });
                 let mut own = Perturb::new(mixed | 1);
                 own.next();
                 own.next()
@@ -262,11 +326,19 @@ impl Decider<'_> {
     /// Answers a decision, logs it and returns the index of the chosen option.
     pub fn choose(&mut self, mut decision: Decision) -> usize {
         let found = self.plans.get(&decision.key());
-        let tuned = found.and_then(|plan| decision.options.iter().position(|o| !plan.is_empty() && o.plan == *plan));
+        let tuned = found.and_then(|plan| {
+            decision
+                .options
+                .iter()
+                .position(|o| !plan.is_empty() && o.plan == *plan)
+        });
         decision.chosen = match tuned {
             Some(tuned) => tuned,
             None if decision.options.len() == 1 => 0,
-            None => self.policy.choose(&decision).min(decision.options.len() - 1),
+            None => self
+                .policy
+                .choose(&decision)
+                .min(decision.options.len() - 1),
         };
         decision.asked = true;
         let chosen = decision.chosen;
@@ -281,20 +353,43 @@ mod tests {
 
     #[test]
     fn a_line_tells_a_plan_where_it_says_more_than_its_name() {
-        let workgroup = Alternative { name: "rows", plan: "workgroup: a0 global".into(), seconds: 1e-6 };
+        let workgroup = Alternative {
+            name: "rows",
+            plan: "workgroup: a0 global".into(),
+            seconds: 1e-6,
+        };
         let decision = Decision::new("workgroup", "f sum [8]".into(), vec![workgroup]);
-        assert_eq!(decision.explain(), "workgroup f sum [8]: *rows (workgroup: a0 global) 1.00 us");
+        assert_eq!(
+            decision.explain(),
+            "workgroup f sum [8]: *rows (workgroup: a0 global) 1.00 us"
+        );
         let place = PLACE.at("f Reduce [8]".into(), [2e-6, 1e-6]);
-        assert_eq!(place.explain(), "place f Reduce [8]: *buffer 2.00 us, fuse 1.00 us");
+        assert_eq!(
+            place.explain(),
+            "place f Reduce [8]: *buffer 2.00 us, fuse 1.00 us"
+        );
     }
 
     #[test]
     fn what_a_tuner_left_is_chosen_against_the_price() {
         let plans = BTreeMap::from([("place f Reduce [8]".to_owned(), "place: buffer".to_owned())]);
-        let mut decider = Decider { policy: &mut Cheapest, plans: &plans, log: vec![] };
-        assert_eq!(decider.choose(PLACE.at("f Reduce [8]".into(), [2e-6, 1e-6])), 0);
-        assert_eq!(decider.choose(PLACE.at("f Reduce [9]".into(), [2e-6, 1e-6])), 1);
-        assert_eq!(decider.choose(RECOMPUTE_OR_STORE.at("f Reduce [8]".into(), [2e-6, 1e-6])), 1);
+        let mut decider = Decider {
+            policy: &mut Cheapest,
+            plans: &plans,
+            log: vec![],
+        };
+        assert_eq!(
+            decider.choose(PLACE.at("f Reduce [8]".into(), [2e-6, 1e-6])),
+            0
+        );
+        assert_eq!(
+            decider.choose(PLACE.at("f Reduce [9]".into(), [2e-6, 1e-6])),
+            1
+        );
+        assert_eq!(
+            decider.choose(RECOMPUTE_OR_STORE.at("f Reduce [8]".into(), [2e-6, 1e-6])),
+            1
+        );
     }
 
     #[test]
@@ -308,7 +403,11 @@ mod tests {
             ("layout q4_0 [8, 32]", "f", true),
             ("", "f", false),
         ] {
-            assert_eq!(Decision::is_of(key, function), is_its, "{key} of {function}");
+            assert_eq!(
+                Decision::is_of(key, function),
+                is_its,
+                "{key} of {function}"
+            );
         }
     }
 }

@@ -53,20 +53,47 @@ fn sizes(g: &Graph, groups: &[Id], launch: &Launch, target: &Target) -> Vec<Body
     let of = |(&groups, body): (&Id, &Body)| {
         let count = typical(g, groups).max(1.0);
         // With fewer workgroups than units, each workgroup has a unit to itself.
-        BodySize { groups, seconds: body.seconds * count.min(target.machine.units as f64) / count }
+        BodySize {
+            groups,
+            seconds: body.seconds * count.min(target.machine.units as f64) / count,
+        }
     };
     groups.iter().zip(&launch.bodies).map(of).collect()
 }
 
 /// Compiles a mapped launch to a program.
-pub(crate) fn program(g: &Graph, launch: &Launch, mapped: &[Mapped], with: &mut Emission) -> Program {
-    let &mut Emission { slots, target, dialect, .. } = with;
+pub(crate) fn program(
+    g: &Graph,
+    launch: &Launch,
+    mapped: &[Mapped],
+    with: &mut Emission,
+) -> Program {
+    let &mut Emission {
+        slots,
+        target,
+        dialect,
+        ..
+    } = with;
     if let Some((launch, kernel, dialect)) = custom::called_by(launch, dialect) {
-        return custom::program(g, launch, kernel, &custom::CustomEmission { slots, target, dialect });
+        return custom::program(
+            g,
+            launch,
+            kernel,
+            &custom::CustomEmission {
+                slots,
+                target,
+                dialect,
+            },
+        );
     }
     let when: Vec<When> = launch.bodies.iter().map(|b| b.when).collect();
     let nests: Vec<&[Id]> = mapped.iter().map(|m| &m.nests[..]).collect();
-    let Kernel { graph: mut own, root, bodies, when } = Kernel::new(g, &nests, &when);
+    let Kernel {
+        graph: mut own,
+        root,
+        bodies,
+        when,
+    } = Kernel::new(g, &nests, &when);
     verify(&own, root, Level::Kernel, "map");
     let (mut signature, groups) = sized(&mut own, &bodies, launch, slots.function, target);
     let sizes = sizes(&own, &signature.groups, launch, target);
@@ -85,20 +112,36 @@ pub(crate) fn program(g: &Graph, launch: &Launch, mapped: &[Mapped], with: &mut 
         target,
     };
     let plan = launch_plan(&launched, launch, groups, slots.function, with.decider);
-    let context = KernelContext { when, plan, streams: slots.streams.clone() };
+    let context = KernelContext {
+        when,
+        plan,
+        streams: slots.streams.clone(),
+    };
     let code = finish(&mut linear, codes, &context, target);
     signature.add_rings(&linear, &code, target);
     signature.in_words(&mut linear, target);
     verify_linear(&linear, &code, target);
-    let reduces = bodies.iter().flatten().any(|&n| own.any(n, |_, m| m.op == Op::Reduce));
+    let reduces = bodies
+        .iter()
+        .flatten()
+        .any(|&n| own.any(n, |_, m| m.op == Op::Reduce));
     // The name is a hash of the text, so equal kernels of different models share one name.
     let draft = dialect.map(|d| d.render("KERNEL", &linear, &code, &signature));
     let roots: Vec<Id> = launch.bodies.iter().filter_map(|b| b.root).collect();
     let text = draft.clone().unwrap_or_else(|| format!("{roots:?}"));
-    let name = format!("{}_{:016x}", if reduces { "r" } else { "e" }, fingerprint(&text));
-    let notes = roots.iter().map(|&r| format!("{:?} {}", g[r].op, g.show_dims(&g.shape(r)))).collect();
+    let name = format!(
+        "{}_{:016x}",
+        if reduces { "r" } else { "e" },
+        fingerprint(&text)
+    );
+    let notes = roots
+        .iter()
+        .map(|&r| format!("{:?} {}", g[r].op, g.show_dims(&g.shape(r))))
+        .collect();
     Program {
-        source: draft.map(|d| d.replace("KERNEL", &name)).unwrap_or_default(),
+        source: draft
+            .map(|d| d.replace("KERNEL", &name))
+            .unwrap_or_default(),
         name,
         seconds: launch.cost.seconds,
         title: title(&own, root, slots.function, &params),
@@ -117,7 +160,13 @@ pub(crate) fn program(g: &Graph, launch: &Launch, mapped: &[Mapped], with: &mut 
 }
 
 /// Chooses the launch plan of a GPU kernel; CPUs use the default plan.
-fn launch_plan(of: &Launched, launch: &Launch, groups: Id, function: &Function, decider: &mut Decider) -> LaunchPlan {
+fn launch_plan(
+    of: &Launched,
+    launch: &Launch,
+    groups: Id,
+    function: &Function,
+    decider: &mut Decider,
+) -> LaunchPlan {
     if of.target.machine.kind == MachineKind::Cpu {
         return LaunchPlan::default();
     }
@@ -135,16 +184,28 @@ pub(crate) struct Mapped {
 
 /// Maps the ranges of all bodies of a launch to the machine, as the decider chooses.
 pub(crate) fn map(g: &mut Graph, launch: &Launch, with: &mut Emission) -> Vec<Mapped> {
-    launch.bodies.iter().map(|body| mapped(g, body, with)).collect()
+    launch
+        .bodies
+        .iter()
+        .map(|body| mapped(g, body, with))
+        .collect()
 }
 
 fn mapped(g: &mut Graph, body: &Body, with: &mut Emission) -> Mapped {
     let &mut Emission { slots, target, .. } = with;
     if body.kernel.is_some() {
-        return Mapped { nests: body.nests.clone(), plan: body.plan.clone() };
+        return Mapped {
+            nests: body.nests.clone(),
+            plan: body.plan.clone(),
+        };
     }
     // Numbers new ranges after all ranges of the scheduler.
-    let last = g.toposort(&body.nests).iter().map(|&n| g.range_number(n)).max().unwrap_or(0);
+    let last = g
+        .toposort(&body.nests)
+        .iter()
+        .map(|&n| g.range_number(n))
+        .max()
+        .unwrap_or(0);
     let (mut ranges, mut plan) = (Ranges::after(last), body.plan.clone());
     let (mut nests, mut before) = (Vec::new(), None);
     for (i, &nest) in body.nests.iter().enumerate() {
@@ -152,13 +213,20 @@ fn mapped(g: &mut Graph, body: &Body, with: &mut Emission) -> Mapped {
         let site = Decision::new("nest", site, vec![]);
         // A loop that several nests share stays around them unchanged.
         let (bare, shared) = Nest::from_store(g, nest).split_loops(g, RangeKind::Fused);
-        let tile = tile_axes::ranges(g, &g[bare].src[3..], &target.machine).and(target.machine.tile_fragment());
-        let mapping = Mapping { target, ranges: &mut ranges, site, decider: with.decider };
+        let tile = tile_axes::ranges(g, &g[bare].src[3..], &target.machine)
+            .and(target.machine.tile_fragment());
+        let mapping = Mapping {
+            target,
+            ranges: &mut ranges,
+            site,
+            decider: with.decider,
+        };
         let (mapped, chosen) = match target.machine.kind {
             _ if let Some(of) = tile => mapping.of_tiles(g, bare, of),
             MachineKind::Cpu => mapping.of_vectors(g, bare),
             MachineKind::Gpu => {
-                let before = before.filter(|of| shares_loop(g, nest) && accumulators::fits(g, bare, of));
+                let before =
+                    before.filter(|of| shares_loop(g, nest) && accumulators::fits(g, bare, of));
                 mapping.of_threads(g, bare, before)
             }
         };
@@ -173,13 +241,25 @@ fn mapped(g: &mut Graph, body: &Body, with: &mut Emission) -> Mapped {
 /// Returns the accumulator layout of a nest that fills a stage with a multi-warp MMA product. Every
 /// warp must have all columns.
 fn accumulators_of(g: &Graph, nest: Id, plan: &NestPlan) -> Option<Accumulators> {
-    let &NestPlan::Warps(Warps { groups: true, rows, columns: 1, wide, tall: 1, .. }) = plan else { return None };
+    let &NestPlan::Warps(Warps {
+        groups: true,
+        rows,
+        columns: 1,
+        wide,
+        tall: 1,
+        ..
+    }) = plan
+    else {
+        return None;
+    };
     (g[Nest::from_store(g, nest).buffer].op == Op::Local).then_some(Accumulators { rows, wide })
 }
 
 /// Returns whether the nest is one of those that share a loop.
 fn shares_loop(g: &Graph, nest: Id) -> bool {
-    g.toposort(&[nest]).into_iter().any(|n| g.range_kind(n) == Some(RangeKind::Fused))
+    g.toposort(&[nest])
+        .into_iter()
+        .any(|n| g.range_kind(n) == Some(RangeKind::Fused))
 }
 
 /// Inputs for mapping one nest to the machine.
@@ -200,36 +280,67 @@ impl Mapping<'_, '_> {
     /// Returns the index of the chosen plan. All have cost 0, since the cost model sees neither
     /// threads nor registers, and the first of equal candidates wins.
     fn chosen(&mut self, proposals: &[Proposal<NestPlan>]) -> usize {
-        let option = |p: &Proposal<NestPlan>| Alternative { name: p.name, plan: p.plan.to_string(), seconds: 0.0 };
-        self.decider.choose(Decision { options: proposals.iter().map(option).collect(), ..self.site.clone() })
+        let option = |p: &Proposal<NestPlan>| Alternative {
+            name: p.name,
+            plan: p.plan.to_string(),
+            seconds: 0.0,
+        };
+        self.decider.choose(Decision {
+            options: proposals.iter().map(option).collect(),
+            ..self.site.clone()
+        })
     }
     /// Maps a nest to GPU threads and returns its plan. The nest may take the accumulator layout of
     /// the preceding product (`before`).
-    fn of_threads(mut self, g: &mut Graph, nest: Id, before: Option<Accumulators>) -> (Id, NestPlan) {
+    fn of_threads(
+        mut self,
+        g: &mut Graph,
+        nest: Id,
+        before: Option<Accumulators>,
+    ) -> (Id, NestPlan) {
         let fused = simt::fused(g, nest);
-        let of = ThreadNest { store: nest, fused, accumulators: before };
+        let of = ThreadNest {
+            store: nest,
+            fused,
+            accumulators: before,
+        };
         let mut proposals = of.proposals(g, self.target, self.explores());
         let plan = proposals.swap_remove(self.chosen(&proposals)).plan;
-        let of = if matches!(plan, NestPlan::Warps(_) | NestPlan::Accumulators(_)) { nest } else { fused };
+        let of = if matches!(plan, NestPlan::Warps(_) | NestPlan::Accumulators(_)) {
+            nest
+        } else {
+            fused
+        };
         (simt::nest(g, of, &plan, self.target, self.ranges), plan)
     }
     /// Maps a nest that is a product of MMA tiles.
     fn of_tiles(mut self, g: &mut Graph, nest: Id, of: &Fragment) -> (Id, NestPlan) {
-        self.chosen(&[Proposal { name: FIRST, plan: NestPlan::Tiles }]);
-        (tile_terms::nest(g, nest, of, &self.target.machine, self.ranges), NestPlan::Tiles)
+        self.chosen(&[Proposal {
+            name: FIRST,
+            plan: NestPlan::Tiles,
+        }]);
+        (
+            tile_terms::nest(g, nest, of, &self.target.machine, self.ranges),
+            NestPlan::Tiles,
+        )
     }
     /// Maps a nest to CPU vectors and returns its plan.
     fn of_vectors(mut self, g: &mut Graph, nest: Id) -> (Id, NestPlan) {
         let first = simd::nest(g, nest, None, self.target, self.ranges);
         if !self.explores() {
-            self.chosen(&[Proposal { name: FIRST, plan: first.1.clone() }]);
+            self.chosen(&[Proposal {
+                name: FIRST,
+                plan: first.1.clone(),
+            }]);
             return first;
         }
         let mut proposals = propose::vectors::vectors(&first.1);
         match self.chosen(&proposals) {
             0 => first,
             other => match proposals.swap_remove(other).plan {
-                NestPlan::Vectors(plan) => simd::nest(g, nest, Some(&plan), self.target, self.ranges),
+                NestPlan::Vectors(plan) => {
+                    simd::nest(g, nest, Some(&plan), self.target, self.ranges)
+                }
                 _ => first,
             },
         }
@@ -240,7 +351,8 @@ impl Mapping<'_, '_> {
 fn verify_linear(g: &Graph, code: &KernelCode, target: &Target) {
     let machine = &target.machine;
     if cfg!(debug_assertions)
-        && let Err(e) = linear_spec::check(g, code).and_then(|()| linear_spec::check_widths(g, code, machine))
+        && let Err(e) =
+            linear_spec::check(g, code).and_then(|()| linear_spec::check_widths(g, code, machine))
     {
         panic!("after lower: {e}");
     }

@@ -14,7 +14,9 @@ use crate::custom::called;
 use crate::ir::hints::{Hint, StagedTile};
 use crate::ir::nest::{Indices, Nest};
 use crate::propose;
-use draft::{Destination, Placeholders, Span, closed_ranges, nests_for, ranges_of, reductions_around};
+use draft::{
+    Destination, Placeholders, Span, closed_ranges, nests_for, ranges_of, reductions_around,
+};
 pub use draft::{Draft, Illegal, Surroundings};
 use gristmill_uop::machine::MachineKind;
 use gristmill_uop::{Arg, Graph, Id, Op, RangeKind, ReduceOp, Scalar};
@@ -25,13 +27,19 @@ use stages::fuse;
 /// The node that the kernel of `root` computes: the value that a version assigns or
 /// adds, or `root` itself.
 pub fn computed(g: &Graph, root: Id) -> Id {
-    if g[root].op.is_version() { g[root].src[1] } else { root }
+    if g[root].op.is_version() {
+        g[root].src[1]
+    } else {
+        root
+    }
 }
 
 /// The workgroup hint for the kernel of `root`. A hint for a computed value does not apply to the
 /// kernel that adds it (`ScatterAdd`).
 pub fn hint<'a>(g: &Graph, root: Id, hints: &'a FxHashMap<Id, Hint>) -> Option<&'a Hint> {
-    hints.get(&computed(g, root)).filter(|_| g[root].op != Op::ScatterAdd)
+    hints
+        .get(&computed(g, root))
+        .filter(|_| g[root].op != Op::ScatterAdd)
 }
 
 /// Builds the kernel that computes `root` into its buffer.
@@ -42,7 +50,11 @@ pub fn hint<'a>(g: &Graph, root: Id, hints: &'a FxHashMap<Id, Hint>) -> Option<&
 pub fn draft(g: &mut Graph, root: Id, around: &Surroundings) -> Result<Draft, Illegal> {
     let mut x = Expander::new(around.buffers, around.fused, around.derived);
     x.fused = around.hints.get(&root).and_then(|h| h.fused);
-    x.looped = around.hints.get(&root).is_some_and(|h| h.looped).then_some(root);
+    x.looped = around
+        .hints
+        .get(&root)
+        .is_some_and(|h| h.looped)
+        .then_some(root);
     let mut out = Draft::new(root);
     let buffer = around.buffers[&root];
     out.call = custom::call_of(g, root, around.fused)?;
@@ -52,11 +64,26 @@ pub fn draft(g: &mut Graph, root: Id, around: &Surroundings) -> Result<Draft, Il
         return unless_it_reads_its_state(g, out, buffer);
     }
     inline_same(g, &mut x, &mut out, around.target.machine.kind);
-    let &Surroundings { derived, target, room, .. } = around;
+    let &Surroundings {
+        derived,
+        target,
+        room,
+        ..
+    } = around;
     let node = computed(g, root);
-    let of = propose::ProposalContext { node, hint: hint(g, root, around.hints), derived, target, room };
+    let of = propose::ProposalContext {
+        node,
+        hint: hint(g, root, around.hints),
+        derived,
+        target,
+        room,
+    };
     let smaller = || propose::smaller(g, &out.nests, &of).filter(|_| around.smaller);
-    out.plan = around.plan.cloned().or_else(smaller).unwrap_or_else(|| propose::first(g, &out.nests, &of));
+    out.plan = around
+        .plan
+        .cloned()
+        .or_else(smaller)
+        .unwrap_or_else(|| propose::first(g, &out.nests, &of));
     let split = workgroup::split(g, &mut x, &out.nests, &out.plan, &of);
     out.uncut = std::mem::replace(&mut out.nests, split.nests);
     out.when.skip = split.skip;
@@ -70,12 +97,21 @@ pub fn draft(g: &mut Graph, root: Id, around: &Surroundings) -> Result<Draft, Il
 /// Returns the kernel, or an error if it reads the state that it writes, in `buffer`.
 fn unless_it_reads_its_state(g: &Graph, of: Draft, buffer: Id) -> Result<Draft, Illegal> {
     let reads = |&nest: &Id| g.any(nest, |_, n| n.op == Op::Load && n.src[0] == buffer);
-    if g[of.root].op.is_version() && of.nests.iter().any(reads) { Err(Illegal::ReadsItsState) } else { Ok(of) }
+    if g[of.root].op.is_version() && of.nests.iter().any(reads) {
+        Err(Illegal::ReadsItsState)
+    } else {
+        Ok(of)
+    }
 }
 
 /// The nests that write the kernel's node to its buffer, one for each part, before any cut; only a
 /// custom kernel has its fused nodes already.
-fn written(g: &mut Graph, x: &mut Expander, of: &Draft, around: &Surroundings) -> Result<Vec<Id>, Illegal> {
+fn written(
+    g: &mut Graph,
+    x: &mut Expander,
+    of: &Draft,
+    around: &Surroundings,
+) -> Result<Vec<Id>, Illegal> {
     let root = of.root;
     let (node, buffer) = (computed(g, root), around.buffers[&root]);
     // The rows of a version begin at `start` in the buffer.
@@ -85,8 +121,15 @@ fn written(g: &mut Graph, x: &mut Expander, of: &Draft, around: &Surroundings) -
     };
     let zero = g.int(0);
     let extents = g.shape(node);
-    let region: Vec<Span> =
-        extents.iter().map(|&d| Span { base: zero, extent: x.dim(g, d), last: None, shared: None }).collect();
+    let region: Vec<Span> = extents
+        .iter()
+        .map(|&d| Span {
+            base: zero,
+            extent: x.dim(g, d),
+            last: None,
+            shared: None,
+        })
+        .collect();
     let mut address = |g: &mut Graph, index: &[Id]| {
         let mut index: Indices = index.into();
         if let Some(start) = start {
@@ -95,17 +138,39 @@ fn written(g: &mut Graph, x: &mut Expander, of: &Draft, around: &Surroundings) -
         around.derived.place(g, node, &dims, &index)
     };
     let is_candidate = around.fused.contains(&node) || around.buffers.contains_key(&node);
-    let to = Destination { buffer, region: &region, address: &mut address };
+    let to = Destination {
+        buffer,
+        region: &region,
+        address: &mut address,
+    };
     if let Some((call, kernel)) = of.call.and_then(|call| Some((call, called(g, call)?))) {
-        let &Surroundings { buffers, derived, .. } = around;
-        return Ok(vec![custom::nest(g, kernel, &custom::CallContext { call, node, buffers, derived }, to)?]);
+        let &Surroundings {
+            buffers, derived, ..
+        } = around;
+        return Ok(vec![custom::nest(
+            g,
+            kernel,
+            &custom::CallContext {
+                call,
+                node,
+                buffers,
+                derived,
+            },
+            to,
+        )?]);
     }
     let is_copy = node != root && is_candidate;
-    let mut nests = if is_copy { vec![copy(g, x, node, to)] } else { nests_for(g, x, node, to) };
+    let mut nests = if is_copy {
+        vec![copy(g, x, node, to)]
+    } else {
+        nests_for(g, x, node, to)
+    };
     if g[root].op == Op::ScatterAdd {
         // A single row has no axis and needs no order.
         let in_order = g[root].arg == Arg::Int(1) && g.int_value(extents[0]) != Some(1);
-        nests.iter_mut().for_each(|nest| *nest = adding(g, x, *nest, in_order));
+        nests
+            .iter_mut()
+            .for_each(|nest| *nest = adding(g, x, *nest, in_order));
     }
     Ok(nests)
 }
@@ -132,9 +197,16 @@ fn copy(g: &mut Graph, x: &mut Expander, node: Id, to: Destination) -> Id {
 /// nor value depends on the row axis, the value is multiplied by the number of rows instead,
 /// because no loop would then run once per row.
 fn adding(g: &mut Graph, x: &mut Expander, nest: Id, in_order: bool) -> Id {
-    let mut nest = Nest { adds: true, ..Nest::from_store(g, nest) };
-    let Some(&rows) = nest.closed.first() else { return nest.store(g) };
-    let depends = [nest.offset, nest.value].iter().any(|&id| g.free_ranges(id).contains(&rows));
+    let mut nest = Nest {
+        adds: true,
+        ..Nest::from_store(g, nest)
+    };
+    let Some(&rows) = nest.closed.first() else {
+        return nest.store(g);
+    };
+    let depends = [nest.offset, nest.value]
+        .iter()
+        .any(|&id| g.free_ranges(id).contains(&rows));
     if !depends {
         let times = g.cast(g[rows].src[0], g.scalar(nest.value));
         nest.value = g.mul(nest.value, times);
@@ -175,9 +247,17 @@ fn first_of(g: &mut Graph, start: Id, row: Id, around: &Surroundings) -> Id {
 /// Moves the nest that stages a KV cache tile to the front. If it may run early, inserts a nest
 /// after it that reloads the rows written by this step.
 fn copied_first(g: &mut Graph, x: &mut Expander, out: &mut Draft, resident: &StagedTile) {
-    let number = out.stages.iter().position(|&s| s == resident.node).map(|i| Arg::Int(i as i64));
-    let fills = |&nest: &Id| g[g[nest].src[0]].op == Op::Local && Some(&g[g[nest].src[0]].arg) == number.as_ref();
-    let Some(at) = out.nests.iter().position(fills) else { return };
+    let number = out
+        .stages
+        .iter()
+        .position(|&s| s == resident.node)
+        .map(|i| Arg::Int(i as i64));
+    let fills = |&nest: &Id| {
+        g[g[nest].src[0]].op == Op::Local && Some(&g[g[nest].src[0]].arg) == number.as_ref()
+    };
+    let Some(at) = out.nests.iter().position(fills) else {
+        return;
+    };
     out.nests[..=at].rotate_right(1);
     out.when.exclusive = true;
     if let Some(begin) = out.fresh
@@ -192,7 +272,13 @@ fn copied_first(g: &mut Graph, x: &mut Expander, out: &mut Draft, resident: &Sta
 /// Copies the nest `copy` for the rows that this step writes: one per token, from the first token's
 /// row, clamped to the chunk.
 fn fresh_rows(g: &mut Graph, x: &mut Expander, copy: Id, of: &StagedTile, begin: Id) -> Option<Id> {
-    let Nest { buffer, offset, value, closed, .. } = Nest::from_store(g, copy);
+    let Nest {
+        buffer,
+        offset,
+        value,
+        closed,
+        ..
+    } = Nest::from_store(g, copy);
     let (&row, others) = closed.split_first()?;
     let tokens = x.dim(g, of.tokens);
     let r = x.ranges.range(g, tokens, RangeKind::Loop);
@@ -201,9 +287,24 @@ fn fresh_rows(g: &mut Graph, x: &mut Expander, copy: Id, of: &StagedTile, begin:
     let at = g.add(from, r);
     let at = g.min(at, last);
     let mut map = FxHashMap::from_iter([(row, at)]);
-    let (offset, value) = (g.substitute(offset, &mut map), g.substitute(value, &mut map));
-    let closed = std::iter::once(r).filter(|&r| g[r].op == Op::Range).chain(others.iter().copied()).collect();
-    (g.int_value(g[row].src[0]) == Some(of.size)).then(|| Nest { buffer, offset, value, adds: false, closed }.store(g))
+    let (offset, value) = (
+        g.substitute(offset, &mut map),
+        g.substitute(value, &mut map),
+    );
+    let closed = std::iter::once(r)
+        .filter(|&r| g[r].op == Op::Range)
+        .chain(others.iter().copied())
+        .collect();
+    (g.int_value(g[row].src[0]) == Some(of.size)).then(|| {
+        Nest {
+            buffer,
+            offset,
+            value,
+            adds: false,
+            closed,
+        }
+        .store(g)
+    })
 }
 
 /// Whether `node` is a sum of products with a packed weight or, if `chosen`, with data-selected
@@ -236,17 +337,23 @@ fn inline_same(g: &mut Graph, x: &mut Expander, out: &mut Draft, kind: MachineKi
             if let [(read, nest)] = reads[..] {
                 let closed: FxHashSet<Id> = closed_ranges(g, out.nests[nest]).into_iter().collect();
                 let mine = ranges_of(g, read);
-                let copies = closed.difference(&mine).map(|&r| g.max_of(g[r].src[0])).product::<i64>();
+                let copies = closed
+                    .difference(&mine)
+                    .map(|&r| g.max_of(g[r].src[0]))
+                    .product::<i64>();
                 let shared = copies <= propose::COPIES && contracts(g, node, false);
                 let same = mine.is_subset(&closed) && (copies == 1 || shared);
                 let of_each_term = |n: Id| {
-                    let adds = kind == MachineKind::Cpu || matches!(g[n].arg, Arg::Reduce(ReduceOp::Add, _));
+                    let adds = kind == MachineKind::Cpu
+                        || matches!(g[n].arg, Arg::Reduce(ReduceOp::Add, _));
                     adds && g[n].src[1..].iter().all(|r| mine.contains(r))
                 };
                 let same = same
                     || copies == 1
                         && contracts(g, node, true)
-                        && reductions_around(g, out.nests[nest], read).into_iter().all(of_each_term);
+                        && reductions_around(g, out.nests[nest], read)
+                            .into_iter()
+                            .all(of_each_term);
                 if g[node].op != Op::Cat && g[read].dtype == g[node].dtype && same {
                     next = next.max(Some((node, read)));
                 }
@@ -261,7 +368,11 @@ fn inline_same(g: &mut Graph, x: &mut Expander, out: &mut Draft, kind: MachineKi
 
 /// Stages that are read below a node.
 fn stages_below(g: &Graph, below: Id) -> impl Iterator<Item = Id> + '_ {
-    let read = |n: Id| (g[n].op == Op::Load).then(|| g[n].src[0]).filter(|&b| g[b].op == Op::Local);
+    let read = |n: Id| {
+        (g[n].op == Op::Load)
+            .then(|| g[n].src[0])
+            .filter(|&b| g[b].op == Op::Local)
+    };
     g.toposort(&[below]).into_iter().filter_map(read)
 }
 
@@ -273,7 +384,11 @@ fn in_rounds(g: &Graph, nests: &mut [Id]) {
     let mut rounds: FxHashMap<Id, usize> = FxHashMap::default();
     for &nest in nests.iter() {
         let read = g[nest].src[1..].iter().flat_map(|&s| stages_below(g, s));
-        let round = read.filter_map(|stage| filled.get(&stage)).map(|last| last + 1).max().unwrap_or(0);
+        let round = read
+            .filter_map(|stage| filled.get(&stage))
+            .map(|last| last + 1)
+            .max()
+            .unwrap_or(0);
         let buffer = g[nest].src[0];
         if g[buffer].op == Op::Local {
             let last = filled.entry(buffer).or_default();
@@ -301,7 +416,9 @@ fn addresses_first(g: &Graph, nests: &mut Vec<Id>) {
             needed.extend(g[nest].src[1..].iter().flat_map(|&s| stages_below(g, s)));
         }
     }
-    let (first, rest): (Vec<Id>, Vec<Id>) = nests.iter().partition(|&&nest| needed.contains(&g[nest].src[0]));
+    let (first, rest): (Vec<Id>, Vec<Id>) = nests
+        .iter()
+        .partition(|&&nest| needed.contains(&g[nest].src[0]));
     *nests = first.into_iter().chain(rest).collect();
 }
 
@@ -318,7 +435,12 @@ mod tests {
         let stages: Vec<Id> = (0..4)
             .map(|i| {
                 let dtype = Scalar::F32.into();
-                g.intern(Node { op: Op::Local, dtype, src: smallvec![one], arg: Arg::Int(i) })
+                g.intern(Node {
+                    op: Op::Local,
+                    dtype,
+                    src: smallvec![one],
+                    arg: Arg::Int(i),
+                })
             })
             .collect();
         let out = g.param(1, &[], Scalar::F32);
@@ -326,7 +448,10 @@ mod tests {
         // Two parallel chains, and a reader of both.
         let mut nest = |to: Id, from: &[Id]| {
             let read: Vec<Id> = from.iter().map(|&b| g.load(b, zero, Scalar::F32)).collect();
-            let value = read.into_iter().reduce(|a, b| g.add(a, b)).expect("one at least");
+            let value = read
+                .into_iter()
+                .reduce(|a, b| g.add(a, b))
+                .expect("one at least");
             g.store(to, zero, value, &[])
         };
         let chain = [nest(stages[0], &[x]), nest(stages[1], &[stages[0]])];

@@ -65,12 +65,20 @@ pub fn compile_watched(
     policy: &mut dyn Policy,
     watch: &mut dyn Watch,
 ) -> Compiled {
-    let mut decider = Decider { policy, plans: &target.plans, log: Vec::new() };
+    let mut decider = Decider {
+        policy,
+        plans: &target.plans,
+        log: Vec::new(),
+    };
     let function = &captured(function, dialect, watch);
     // alternatives: the cheapest of all forms of the body that the rewrite rules derive.
     let chosen = alternatives::choose(function, target, &mut decider);
     let function = chosen.as_ref().unwrap_or(function);
-    watch.pass("alternatives", &mut function.graph.clone(), &roots(function));
+    watch.pass(
+        "alternatives",
+        &mut function.graph.clone(),
+        &roots(function),
+    );
     // decompose, materialise, fuse launches, plan memory.
     let Planned { scheduled, layouts } = planned(function, target, &mut decider, watch);
     let mut graph = scheduled.graph;
@@ -80,12 +88,21 @@ pub fn compile_watched(
         Some((bytes, _)) => Extent::Fixed(bytes),
         None => Extent::Fixed(slot_bytes(function, &layouts, slot)),
     };
-    let slots = Slots { function, streams: layouts.iter().map(|l| l.0).collect(), extent: &extent };
+    let slots = Slots {
+        function,
+        streams: layouts.iter().map(|l| l.0).collect(),
+        extent: &extent,
+    };
     let (mut programs, mut plans, mut nests) = (Vec::new(), Vec::new(), Vec::new());
     let mut seconds = 0.0;
     for launch in &scheduled.launches {
         seconds += launch.cost.seconds;
-        let mut with = Emission { slots: &slots, target, dialect, decider: &mut decider };
+        let mut with = Emission {
+            slots: &slots,
+            target,
+            dialect,
+            decider: &mut decider,
+        };
         let mapped = map(&mut graph, launch, &mut with);
         programs.push(Arc::new(program(&graph, launch, &mapped, &mut with)));
         nests.extend(mapped.iter().flat_map(|m| &m.nests));
@@ -116,21 +133,44 @@ fn roots(function: &Function) -> Vec<Id> {
 fn captured(function: &Function, dialect: Option<&dyn Dialect>, watch: &mut dyn Watch) -> Function {
     let (mut graph, mut roots) = (function.graph.clone(), roots(function));
     watch.pass("captured", &mut graph, &roots);
-    custom::resolve(&mut graph, &mut roots, dialect.and_then(Dialect::custom).map(CustomDialect::language));
-    let outputs = function.outputs.iter().zip(roots).map(|(output, root)| (output.0, root)).collect();
-    Function { graph, outputs, ..function.clone() }
+    custom::resolve(
+        &mut graph,
+        &mut roots,
+        dialect
+            .and_then(Dialect::custom)
+            .map(CustomDialect::language),
+    );
+    let outputs = function
+        .outputs
+        .iter()
+        .zip(roots)
+        .map(|(output, root)| (output.0, root))
+        .collect();
+    Function {
+        graph,
+        outputs,
+        ..function.clone()
+    }
 }
 
 /// Nests of all kernels.
 fn nests_of(launches: &[Launch]) -> Vec<Id> {
-    launches.iter().flat_map(|launch| &launch.bodies).flat_map(|body| &body.nests).copied().collect()
+    launches
+        .iter()
+        .flat_map(|launch| &launch.bodies)
+        .flat_map(|body| &body.nests)
+        .copied()
+        .collect()
 }
 
 /// Bytes of one of the function's own slots in its layout. `usize::MAX` if they cannot be counted,
 /// so that no launch is built from it.
 fn slot_bytes(function: &Function, layouts: &[(u32, Layout)], number: u32) -> usize {
     let slot = &function.slots[number as usize];
-    let layout = layouts.iter().find(|l| l.0 == number).map_or(Layout::File, |l| l.1);
+    let layout = layouts
+        .iter()
+        .find(|l| l.0 == number)
+        .map_or(Layout::File, |l| l.1);
     let bytes = match slot.storage {
         Storage::Plain(_) => slot.storage.bytes(&slot.dims),
         Storage::Packed(e) => layout.bytes(e, &slot.dims),

@@ -25,7 +25,12 @@ pub struct Planned {
 }
 
 /// Decomposes and schedules a function.
-pub fn planned(function: &Function, target: &Target, decider: &mut Decider, watch: &mut dyn Watch) -> Planned {
+pub fn planned(
+    function: &Function,
+    target: &Target,
+    decider: &mut Decider,
+    watch: &mut dyn Watch,
+) -> Planned {
     // decompose: rewrites named ops in terms of basic ones.
     let mut graph = function.graph.clone();
     let mut hints = FxHashMap::default();
@@ -34,25 +39,55 @@ pub fn planned(function: &Function, target: &Target, decider: &mut Decider, watc
     watch.pass("scan", &mut graph, &roots);
     scatter::expand(&mut graph, &mut roots, function, target, decider);
     watch.pass("scatter", &mut graph, &roots);
-    attention::expand(&mut graph, &mut roots, &mut hints, target, &function.full_name(), decider);
+    attention::expand(
+        &mut graph,
+        &mut roots,
+        &mut hints,
+        target,
+        &function.full_name(),
+        decider,
+    );
     watch.pass("attention", &mut graph, &roots);
-    defer_norm_scale::defer_norm_scale(&mut graph, &mut roots, &mut hints, function, target, decider);
+    defer_norm_scale::defer_norm_scale(
+        &mut graph, &mut roots, &mut hints, function, target, decider,
+    );
     watch.pass("factors", &mut graph, &roots);
-    let layouts = layouts::decided(function, int8::layouts_of(function, target), target, decider);
+    let layouts = layouts::decided(
+        function,
+        int8::layouts_of(function, target),
+        target,
+        decider,
+    );
     let name = function.full_name();
     let mut forms = MatmulVariants::new(&name, target, decider);
     let derived = int8::derive(&mut graph, &mut roots, &mut hints, layouts, &mut forms);
     watch.pass("int8", &mut graph, &roots);
     let outputs = distinct_outputs(&mut graph, function, &roots);
-    watch.pass("outputs", &mut graph, &outputs.iter().map(|o| o.1).collect::<Vec<_>>());
+    watch.pass(
+        "outputs",
+        &mut graph,
+        &outputs.iter().map(|o| o.1).collect::<Vec<_>>(),
+    );
     for &(_, root) in &outputs {
         verify(&graph, root, Level::Tensor, "decompose");
     }
-    let mut layouts: Vec<(u32, Layout)> = derived.layouts.iter().map(|(&slot, l)| (slot, l.0)).collect();
+    let mut layouts: Vec<(u32, Layout)> = derived
+        .layouts
+        .iter()
+        .map(|(&slot, l)| (slot, l.0))
+        .collect();
     layouts.sort_by_key(|l| l.0);
     // materialise, fuse launches, plan memory.
-    let of = Decomposed { function, outputs: &outputs, hints: &hints, derived: &derived };
-    Planned { scheduled: schedule::schedule(&of, graph, target, decider), layouts }
+    let of = Decomposed {
+        function,
+        outputs: &outputs,
+        hints: &hints,
+        derived: &derived,
+    };
+    Planned {
+        scheduled: schedule::schedule(&of, graph, target, decider),
+        layouts,
+    }
 }
 
 /// Whether the node is a version of a state.
@@ -76,7 +111,12 @@ fn distinct_outputs(g: &mut Graph, function: &Function, roots: &[Id]) -> Vec<(u3
                 let src: Sources = std::iter::once(node).chain(g.shape(node)).collect();
                 // Interned directly: building it would let the rules simplify the
                 // no-op reshape away.
-                node = g.intern(Node { op: Op::Reshape, dtype, src, arg: Arg::None });
+                node = g.intern(Node {
+                    op: Op::Reshape,
+                    dtype,
+                    src,
+                    arg: Arg::None,
+                });
             }
         }
         (slot, node)

@@ -37,13 +37,34 @@ pub struct PackedRows<'a> {
 
 /// Builds the repacking program for these rows.
 pub fn prepack(of: &PackedRows, target: &Target, dialect: Option<&dyn Dialect>) -> Program {
-    let &PackedRows { encoding: e, packing, layout, columns } = of;
+    let &PackedRows {
+        encoding: e,
+        packing,
+        layout,
+        columns,
+    } = of;
     let mut g = Graph::new();
     let (lanes, columns) = (layout.lanes(), columns as i64);
-    let mut packed =
-        |slot| g.intern(Node { op: Op::Param, dtype: Scalar::U8.one(), src: smallvec![], arg: Arg::Packed(slot, e) });
+    let mut packed = |slot| {
+        g.intern(Node {
+            op: Op::Param,
+            dtype: Scalar::U8.one(),
+            src: smallvec![],
+            arg: Arg::Packed(slot, e),
+        })
+    };
     let (file, out) = (packed(0), packed(1));
-    let mut p = Prepack { g, packing, e, layout, lanes, columns, file, out, ranges: Ranges::after(0) };
+    let mut p = Prepack {
+        g,
+        packing,
+        e,
+        layout,
+        lanes,
+        columns,
+        file,
+        out,
+        ranges: Ranges::after(0),
+    };
     let of_rows = |layout: Layout| layout.bytes(e, &[lanes, columns]).unwrap_or(usize::MAX);
     let bound = target.machine.largest_binding / of_rows(Layout::File).max(of_rows(layout));
     let groups = p.g.var(GROUPS, 1, MOST_GROUPS.min(bound as i64).max(1));
@@ -52,16 +73,30 @@ pub fn prepack(of: &PackedRows, target: &Target, dialect: Option<&dyn Dialect>) 
     for leaf in &packing.leaves {
         match &leaf.kind {
             Kind::Scale { every, stored, .. } => nests.push(p.scale(group, leaf, *every, *stored)),
-            Kind::Code { pieces } => {
-                nests.extend((0..pieces.len()).map(|i| p.code(group, leaf, i)).collect::<Vec<_>>())
-            }
+            Kind::Code { pieces } => nests.extend(
+                (0..pieces.len())
+                    .map(|i| p.code(group, leaf, i))
+                    .collect::<Vec<_>>(),
+            ),
         }
     }
-    let slot =
-        |name: &str, kind| Slot { name: name.into(), kind, dims: vec![lanes, columns], storage: Storage::Packed(e) };
-    let slots = vec![slot("file", SlotKind::Weight), slot("packed", SlotKind::Output)];
+    let slot = |name: &str, kind| Slot {
+        name: name.into(),
+        kind,
+        dims: vec![lanes, columns],
+        storage: Storage::Packed(e),
+    };
+    let slots = vec![
+        slot("file", SlotKind::Weight),
+        slot("packed", SlotKind::Output),
+    ];
     let mut g = p.g;
-    let function = Function { name: "prepack".into(), graph: Graph::new(), slots, outputs: vec![] };
+    let function = Function {
+        name: "prepack".into(),
+        graph: Graph::new(),
+        slots,
+        outputs: vec![],
+    };
     let plan = TilePlan::default();
     let body = Body {
         nests,
@@ -72,17 +107,37 @@ pub fn prepack(of: &PackedRows, target: &Target, dialect: Option<&dyn Dialect>) 
         plan,
         seconds: 0.0,
     };
-    let launch = Launch { bodies: vec![body], level: 0, cost: Cost::default() };
+    let launch = Launch {
+        bodies: vec![body],
+        level: 0,
+        cost: Cost::default(),
+    };
     // Bytes of a group of interleaved rows, in the file and packed. A layout that cannot hold
     // them gets no program.
     let extent = |slot| {
         let layout = if slot == 0 { Layout::File } else { layout };
         let bytes = layout.bytes(e, &[lanes, columns]).unwrap_or(usize::MAX);
-        Extent::Per { variable: GROUPS.into(), bytes }
+        Extent::Per {
+            variable: GROUPS.into(),
+            bytes,
+        }
     };
-    let slots = Slots { function: &function, streams: vec![], extent: &extent };
-    let mut decider = Decider { policy: &mut Cheapest, plans: &target.plans, log: vec![] };
-    let mut with = Emission { slots: &slots, target, dialect, decider: &mut decider };
+    let slots = Slots {
+        function: &function,
+        streams: vec![],
+        extent: &extent,
+    };
+    let mut decider = Decider {
+        policy: &mut Cheapest,
+        plans: &target.plans,
+        log: vec![],
+    };
+    let mut with = Emission {
+        slots: &slots,
+        target,
+        dialect,
+        decider: &mut decider,
+    };
     let mapped = emit::map(&mut g, &launch, &mut with);
     emit::program(&g, &launch, &mapped, &mut with)
 }
@@ -120,13 +175,20 @@ impl Prepack<'_> {
         self.at(row, row_bytes, block)
     }
     fn store(&mut self, at: Id, value: Id, ranges: &[Id]) -> Id {
-        let ranges: Vec<Id> = ranges.iter().copied().filter(|&r| self.g[r].op == Op::Range).collect();
+        let ranges: Vec<Id> = ranges
+            .iter()
+            .copied()
+            .filter(|&r| self.g[r].op == Op::Range)
+            .collect();
         self.g.store(self.out, at, value, &ranges)
     }
     /// The nest that copies one scale leaf, for every row and every group of elements.
     fn scale(&mut self, group: Id, leaf: &Leaf, every: i64, stored: Scalar) -> Id {
         let p = self.packing;
-        let (block, lane) = (self.looped(self.columns / p.elements), self.looped(self.lanes));
+        let (block, lane) = (
+            self.looped(self.columns / p.elements),
+            self.looped(self.lanes),
+        );
         let number = self.looped(p.elements / every);
         let row = self.at(group, self.lanes, lane);
         let zero = self.g.int(0);
@@ -143,10 +205,15 @@ impl Prepack<'_> {
     /// many elements as fit.
     fn code(&mut self, group: Id, leaf: &Leaf, piece: usize) -> Id {
         let p = self.packing;
-        let Kind::Code { pieces } = &leaf.kind else { unreachable!("a code") };
+        let Kind::Code { pieces } = &leaf.kind else {
+            unreachable!("a code")
+        };
         let piece = &pieces[piece];
         let vectors = p.unit * piece.bits / 32;
-        let (block, lane) = (self.looped(self.columns / p.elements), self.looped(self.lanes));
+        let (block, lane) = (
+            self.looped(self.columns / p.elements),
+            self.looped(self.lanes),
+        );
         let (unit, vector) = (self.looped(p.elements / p.unit), self.looped(vectors));
         let four = self.g.int(4);
         let byte = self.range(four, RangeKind::Unroll);
@@ -177,7 +244,9 @@ impl Prepack<'_> {
         let place = p.place(&mut self.g, self.layout, row, k, self.columns);
         let (to, _) = p.piece_at(&mut self.g, &place, piece);
         let zero = self.g.int(0);
-        let to = self.g.substitute(to, &mut [(byte, zero)].into_iter().collect());
+        let to = self
+            .g
+            .substitute(to, &mut [(byte, zero)].into_iter().collect());
         self.store(to, word, &[block, unit, vector, lane])
     }
 }

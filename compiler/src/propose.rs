@@ -48,7 +48,8 @@ pub fn first(g: &Graph, nests: &[Id], around: &ProposalContext) -> Workgroup {
 /// A workgroup half as large as the heuristic's, for a single-token contraction with too few
 /// workgroups to give each unit more than one.
 pub fn smaller(g: &Graph, nests: &[Id], around: &ProposalContext) -> Option<Workgroup> {
-    let asked_for = around.hint.is_some_and(|h| h.globals > 0) || around.derived.staged.contains_key(&around.node);
+    let asked_for = around.hint.is_some_and(|h| h.globals > 0)
+        || around.derived.staged.contains_key(&around.node);
     if asked_for || around.target.machine.kind == MachineKind::Cpu {
         return None;
     }
@@ -58,7 +59,12 @@ pub fn smaller(g: &Graph, nests: &[Id], around: &ProposalContext) -> Option<Work
 
 /// Candidate workgroups of these nests, the heuristic's first; only that one unless `all` are
 /// wanted, which takes time.
-pub fn workgroup(g: &Graph, nests: &[Id], around: &ProposalContext, all: bool) -> Vec<Proposal<Workgroup>> {
+pub fn workgroup(
+    g: &Graph,
+    nests: &[Id],
+    around: &ProposalContext,
+    all: bool,
+) -> Vec<Proposal<Workgroup>> {
     let axes = axes(g, nests);
     if let Some(hint) = around.hint.filter(|h| h.globals > 0) {
         return proposals(hinted(g, &axes, hint, around.node), []);
@@ -80,9 +86,21 @@ pub fn workgroup(g: &Graph, nests: &[Id], around: &ProposalContext, all: bool) -
         None => without(),
         Some(mut products) => {
             let first = products.remove(0).1;
-            let renamed = |p: Proposal<Workgroup>| (if p.name == FIRST { "without fragments" } else { p.name }, p.plan);
+            let renamed = |p: Proposal<Workgroup>| {
+                (
+                    if p.name == FIRST {
+                        "without fragments"
+                    } else {
+                        p.name
+                    },
+                    p.plan,
+                )
+            };
             let others = if all { without() } else { Vec::new() };
-            proposals(first, products.into_iter().chain(others.into_iter().map(renamed)))
+            proposals(
+                first,
+                products.into_iter().chain(others.into_iter().map(renamed)),
+            )
         }
     };
     shapes.truncate(if all { shapes.len() } else { 1 });
@@ -93,7 +111,10 @@ pub fn workgroup(g: &Graph, nests: &[Id], around: &ProposalContext, all: bool) -
 fn hinted(g: &Graph, axes: &[Id], hint: &Hint, node: Id) -> Workgroup {
     // The leading axes of the node that have a range.
     let dims = g.shape(node);
-    let ranged = dims[..hint.globals].iter().filter(|&&d| g.int_value(d) != Some(1)).count();
+    let ranged = dims[..hint.globals]
+        .iter()
+        .filter(|&&d| g.int_value(d) != Some(1))
+        .count();
     let leading = ranged.min(axes.len());
     let mut parts = Vec::new();
     for axis in 0..leading {

@@ -9,7 +9,9 @@ use crate::ir::layout::Layout;
 use crate::pipeline::Compiled;
 use gristmill_uop::function::{Function, Storage};
 use gristmill_uop::launch::LaunchPlan;
-use gristmill_uop::program::{Access, BodySize, Estimate, Extent, KernelContext, Param, Program, When};
+use gristmill_uop::program::{
+    Access, BodySize, Estimate, Extent, KernelContext, Param, Program, When,
+};
 use gristmill_uop::{Id, text};
 use std::sync::Arc;
 
@@ -28,23 +30,40 @@ pub fn write(compiled: &Compiled) -> Vec<u8> {
     out.count(compiled.arena);
     out.float(compiled.seconds);
     out.count(compiled.partial);
-    out.list(&compiled.plans, |out, plans| out.list(plans, |out, plan| out.text(&plan.to_string())));
+    out.list(&compiled.plans, |out, plans| {
+        out.list(plans, |out, plan| out.text(&plan.to_string()))
+    });
     out.list(&compiled.programs, |out, program| out.program(program));
     out.0
 }
 
 /// Deserialises the compiled form of `function`; `None` if the bytes are not a record.
 pub fn read(bytes: &[u8], function: &Function) -> Option<Compiled> {
-    let mut of = Reader { rest: bytes, function };
+    let mut of = Reader {
+        rest: bytes,
+        function,
+    };
     let levels = of.list(Reader::count)?;
     let layouts = of.list(|of| Some((of.slot()?, layout_of(of.number()?)?)))?;
     let temps = of.list(|of| Some((of.count()?, of.count()?)))?;
     let (arena, seconds, partial) = (of.count()?, of.float()?, of.count()?);
     let plans = of.list(|of| of.list(|of| of.text()?.parse().ok()))?;
     let programs = of.list(|of| of.program().map(Arc::new))?;
-    let whole = of.rest.is_empty() && levels.len() == programs.len() && plans.len() == programs.len();
+    let whole =
+        of.rest.is_empty() && levels.len() == programs.len() && plans.len() == programs.len();
     let (decisions, rules) = (Vec::new(), Vec::new());
-    whole.then_some(Compiled { programs, levels, layouts, temps, arena, plans, decisions, rules, seconds, partial })
+    whole.then_some(Compiled {
+        programs,
+        levels,
+        layouts,
+        temps,
+        arena,
+        plans,
+        decisions,
+        rules,
+        seconds,
+        partial,
+    })
 }
 
 const FILE: i64 = 0;
@@ -113,30 +132,57 @@ impl Writer {
             title,
             notes,
         } = program;
-        let KernelContext { when, plan, streams } = context;
-        [name, source, title].into_iter().for_each(|text| self.text(text));
+        let KernelContext {
+            when,
+            plan,
+            streams,
+        } = context;
+        [name, source, title]
+            .into_iter()
+            .for_each(|text| self.text(text));
         let conditions = when.iter().flat_map(|w| [w.skip, w.prologue]).flatten();
         let of_bodies = bodies.iter().map(|body| body.groups);
-        let roots: Vec<Id> = [*root, *groups].into_iter().chain(conditions).chain(of_bodies).collect();
+        let roots: Vec<Id> = [*root, *groups]
+            .into_iter()
+            .chain(conditions)
+            .chain(of_bodies)
+            .collect();
         self.text(&text::print(graph, &roots));
         self.list(when, |out, w| {
-            [w.skip.is_some(), w.prologue.is_some(), w.exclusive].into_iter().for_each(|yes| out.flag(yes))
+            [w.skip.is_some(), w.prologue.is_some(), w.exclusive]
+                .into_iter()
+                .for_each(|yes| out.flag(yes))
         });
         self.list(bodies, |out, body| out.float(body.seconds));
         // A CPU program has no launch plan.
-        self.text(&if *plan == LaunchPlan::default() { String::new() } else { plan.to_string() });
+        self.text(&if *plan == LaunchPlan::default() {
+            String::new()
+        } else {
+            plan.to_string()
+        });
         self.list(streams, |out, &slot| out.count(slot as usize));
         self.list(params, Writer::param);
         self.list(vars, |out, name| out.text(name));
         self.count(*threads);
         self.count(*scratch);
-        let Estimate { weight_bytes, other_bytes, operations } = *estimate;
-        [weight_bytes, other_bytes, operations, *seconds].into_iter().for_each(|v| self.float(v));
+        let Estimate {
+            weight_bytes,
+            other_bytes,
+            operations,
+        } = *estimate;
+        [weight_bytes, other_bytes, operations, *seconds]
+            .into_iter()
+            .for_each(|v| self.float(v));
         self.list(notes, |out, note| out.text(note));
     }
     fn param(&mut self, param: &Param) {
         self.count(param.slot as usize);
-        self.count(ACCESSES.iter().position(|&a| a == param.access).unwrap_or(ACCESSES.len()));
+        self.count(
+            ACCESSES
+                .iter()
+                .position(|&a| a == param.access)
+                .unwrap_or(ACCESSES.len()),
+        );
         match &param.extent {
             Extent::Fixed(bytes) => {
                 self.text("");
@@ -207,21 +253,44 @@ impl<'a> Reader<'a> {
         let (graph, roots) = text::parse(self.text()?, &stored).ok()?;
         let mut roots = roots.into_iter();
         let (root, groups) = (roots.next()?, roots.next()?);
-        let mut condition = |is_there: bool| if is_there { roots.next().map(Some) } else { Some(None) };
+        let mut condition = |is_there: bool| {
+            if is_there {
+                roots.next().map(Some)
+            } else {
+                Some(None)
+            }
+        };
         let when = self.list(|of| {
             let (skip, prologue, exclusive) = (of.flag()?, of.flag()?, of.flag()?);
-            Some(When { skip: condition(skip)?, prologue: condition(prologue)?, exclusive })
+            Some(When {
+                skip: condition(skip)?,
+                prologue: condition(prologue)?,
+                exclusive,
+            })
         })?;
-        let bodies = self.list(|of| Some(BodySize { seconds: of.float()?, groups: roots.next()? }))?;
+        let bodies = self.list(|of| {
+            Some(BodySize {
+                seconds: of.float()?,
+                groups: roots.next()?,
+            })
+        })?;
         let plan = match self.text()? {
             "" => LaunchPlan::default(),
             plan => plan.parse().ok()?,
         };
-        let context = KernelContext { when, plan, streams: self.list(Reader::slot)? };
+        let context = KernelContext {
+            when,
+            plan,
+            streams: self.list(Reader::slot)?,
+        };
         let params = self.list(Reader::param)?;
         let vars = self.list(|of| of.text().map(Arc::from))?;
         let (threads, scratch) = (self.count()?, self.count()?);
-        let estimate = Estimate { weight_bytes: self.float()?, other_bytes: self.float()?, operations: self.float()? };
+        let estimate = Estimate {
+            weight_bytes: self.float()?,
+            other_bytes: self.float()?,
+            operations: self.float()?,
+        };
         let (seconds, notes) = (self.float()?, self.list(Reader::owned)?);
         let graph = Arc::new(graph);
         Some(Program {
@@ -247,8 +316,15 @@ impl<'a> Reader<'a> {
         let (variable, bytes) = (self.text()?, self.count()?);
         let extent = match variable {
             "" => Extent::Fixed(bytes),
-            name => Extent::Per { variable: name.into(), bytes },
+            name => Extent::Per {
+                variable: name.into(),
+                bytes,
+            },
         };
-        Some(Param { slot, access, extent })
+        Some(Param {
+            slot,
+            access,
+            extent,
+        })
     }
 }

@@ -60,24 +60,61 @@ pub struct Decomposed<'a> {
 }
 
 /// Cuts a function with the graph `g` into kernels.
-pub fn schedule(of: &Decomposed, mut g: Graph, target: &Target, decider: &mut Decider) -> Scheduled {
+pub fn schedule(
+    of: &Decomposed,
+    mut g: Graph,
+    target: &Target,
+    decider: &mut Decider,
+) -> Scheduled {
     let roots: Vec<Id> = of.outputs.iter().map(|o| o.1).collect();
     let found = candidates::find(&g, &roots, of.hints, of.derived);
     let (buffers, temp_nodes) = places(&mut g, of, &found.nodes);
     let (hints, derived) = (of.hints, of.derived);
     let sites = sites(&g, &of.function.full_name(), &found.nodes);
-    let context =
-        FusionContext { candidates: &found, buffers: &buffers, sites: &sites, hints, derived, target, smaller: false };
+    let context = FusionContext {
+        candidates: &found,
+        buffers: &buffers,
+        sites: &sites,
+        hints,
+        derived,
+        target,
+        smaller: false,
+    };
     let mut placed = shapes(&mut g, context, of.function, decider);
-    let selection = TilingSelection { function: of.function, recut: &placed.recut, rooms: &placed.rooms };
+    let selection = TilingSelection {
+        function: of.function,
+        recut: &placed.recut,
+        rooms: &placed.rooms,
+    };
     selection.workgroups(&mut g, &mut placed.shares, &mut placed.kernels, decider);
     selection.stages(&mut g, &mut placed.shares, &mut placed.kernels, decider);
-    let Placed { kernels, shares, needs, level, .. } = placed;
-    let launches = shares.iter().map(|s| s.launch(&g, of.function, &kernels, target)).collect();
-    let lives: Vec<Lifetime> = temp_nodes.iter().map(|&n| lifetime(&g, n, &kernels, &needs, &level)).collect();
+    let Placed {
+        kernels,
+        shares,
+        needs,
+        level,
+        ..
+    } = placed;
+    let launches = shares
+        .iter()
+        .map(|s| s.launch(&g, of.function, &kernels, target))
+        .collect();
+    let lives: Vec<Lifetime> = temp_nodes
+        .iter()
+        .map(|&n| lifetime(&g, n, &kernels, &needs, &level))
+        .collect();
     let (offsets, arena) = memory::plan(&lives, target.machine.alignment);
-    let temps = lives.iter().zip(offsets).map(|(l, at)| (l.bytes, at)).collect();
-    Scheduled { graph: g, launches, temps, arena }
+    let temps = lives
+        .iter()
+        .zip(offsets)
+        .map(|(l, at)| (l.bytes, at))
+        .collect();
+    Scheduled {
+        graph: g,
+        launches,
+        temps,
+        arena,
+    }
 }
 
 /// Kernels after the fusion search, with their launches.
@@ -95,23 +132,46 @@ struct Placed<'a> {
 impl<'a> Placed<'a> {
     fn new(g: &mut Graph, context: FusionContext<'a>, decider: &mut Decider) -> Placed<'a> {
         let target = context.target;
-        let Placement { reads, fusion, mut kernels } = materialise::materialise(g, context, decider);
+        let Placement {
+            reads,
+            fusion,
+            mut kernels,
+        } = materialise::materialise(g, context, decider);
         let recut = Recut::new(context, kernels.iter().map(|k| k.0.root), &reads, &fusion);
         let mut needs = needs(&kernels, &reads, &fusion);
         before_write(g, &kernels, &mut needs);
         let level = levels(&kernels, &needs, target);
-        let shares = merge(g, context, &kernels, &level, |root| fusion.is_reused(root), decider);
+        let shares = merge(
+            g,
+            context,
+            &kernels,
+            &level,
+            |root| fusion.is_reused(root),
+            decider,
+        );
         let mut rooms = vec![occupancy::room(target); kernels.len()];
         if target.machine.kind == MachineKind::Gpu {
-            shares.iter().for_each(|s| in_one_round(g, s, &mut kernels, &mut rooms, &recut));
+            shares
+                .iter()
+                .for_each(|s| in_one_round(g, s, &mut kernels, &mut rooms, &recut));
         }
-        Placed { kernels, shares, needs, level, rooms, recut }
+        Placed {
+            kernels,
+            shares,
+            needs,
+            level,
+            rooms,
+            recut,
+        }
     }
     fn seconds(&self) -> f64 {
         self.shares.iter().map(|s| s.cost.seconds).sum()
     }
     fn could_be_smaller(&self, g: &Graph) -> bool {
-        self.kernels.iter().zip(&self.rooms).any(|((draft, _), &room)| self.recut.could_be_smaller(g, draft, room))
+        self.kernels
+            .iter()
+            .zip(&self.rooms)
+            .any(|((draft, _), &room)| self.recut.could_be_smaller(g, draft, room))
     }
 }
 
@@ -125,7 +185,12 @@ const SHAPES_MARGIN: f64 = 0.004;
 ///
 /// Fusion depends on the number of workgroups and vice versa, so the two are decided together,
 /// for the whole function.
-fn shapes<'a>(g: &mut Graph, context: FusionContext<'a>, function: &Function, decider: &mut Decider) -> Placed<'a> {
+fn shapes<'a>(
+    g: &mut Graph,
+    context: FusionContext<'a>,
+    function: &Function,
+    decider: &mut Decider,
+) -> Placed<'a> {
     if context.target.machine.kind == MachineKind::Cpu {
         return Placed::new(g, context, decider);
     }
@@ -134,11 +199,22 @@ fn shapes<'a>(g: &mut Graph, context: FusionContext<'a>, function: &Function, de
     if !proposed.could_be_smaller(g) {
         return proposed;
     }
-    let context = FusionContext { smaller: true, ..context };
-    let mut quiet = Decider { policy: &mut Cheapest, plans: decider.plans, log: vec![] };
+    let context = FusionContext {
+        smaller: true,
+        ..context
+    };
+    let mut quiet = Decider {
+        policy: &mut Cheapest,
+        plans: decider.plans,
+        log: vec![],
+    };
     let seconds = Placed::new(&mut whole.clone(), context, &mut quiet).seconds();
     let decision = SHAPES.at(function.full_name(), [proposed.seconds(), seconds]);
-    if decider.choose(Decision { margin: SHAPES_MARGIN, ..decision }) == 0 {
+    if decider.choose(Decision {
+        margin: SHAPES_MARGIN,
+        ..decision
+    }) == 0
+    {
         return proposed;
     }
     // Drops the log entries of the rejected schedule.
@@ -152,7 +228,13 @@ fn shapes<'a>(g: &mut Graph, context: FusionContext<'a>, function: &Function, de
 /// a counter for duplicates.
 pub fn sites(g: &Graph, function: &str, candidates: &[Id]) -> FxHashMap<Id, String> {
     let mut alike = Alike::default();
-    let mut site = |n: Id| alike.name(format!("{function} {:?} {}", g[n].op, g.show_dims(&g.shape(n))));
+    let mut site = |n: Id| {
+        alike.name(format!(
+            "{function} {:?} {}",
+            g[n].op,
+            g.show_dims(&g.shape(n))
+        ))
+    };
     candidates.iter().map(|&n| (n, site(n))).collect()
 }
 
@@ -162,7 +244,11 @@ fn places(g: &mut Graph, of: &Decomposed, candidates: &[Id]) -> (FxHashMap<Id, I
     let mut buffers: FxHashMap<Id, Id> = FxHashMap::default();
     let mut temp_nodes: Vec<Id> = Vec::new();
     // A copy is made in an output's slot if its last version is that output.
-    let of_copies: Vec<(u32, Id)> = of.outputs.iter().map(|&(slot, n)| (slot, first_version(g, n))).collect();
+    let of_copies: Vec<(u32, Id)> = of
+        .outputs
+        .iter()
+        .map(|&(slot, n)| (slot, first_version(g, n)))
+        .collect();
     for &n in candidates {
         let dtype = g[n].dtype;
         let buffer = if g[n].op.is_version() {
@@ -190,8 +276,19 @@ fn first_version(g: &Graph, mut n: Id) -> Id {
 
 /// The kernels that each kernel reads results of, directly or through fused nodes.
 fn needs(kernels: &[(Draft, Cost)], reads: &Reads, fusion: &Fusion) -> Vec<FxHashSet<usize>> {
-    let number: FxHashMap<Id, usize> = kernels.iter().enumerate().map(|(i, k)| (k.0.root, i)).collect();
-    let of = |root: Id| reads.cut(root, fusion).1.iter().map(|read| number[read]).collect();
+    let number: FxHashMap<Id, usize> = kernels
+        .iter()
+        .enumerate()
+        .map(|(i, k)| (k.0.root, i))
+        .collect();
+    let of = |root: Id| {
+        reads
+            .cut(root, fusion)
+            .1
+            .iter()
+            .map(|read| number[read])
+            .collect()
+    };
     kernels.iter().map(|k| of(k.0.root)).collect()
 }
 
@@ -205,8 +302,11 @@ fn before_write(g: &Graph, kernels: &[(Draft, Cost)], needs: &mut [FxHashSet<usi
         for (r, (reader, _)) in kernels.iter().enumerate() {
             // A reader of the new version depends on the writer; any other reader of the slot
             // reads the old version.
-            let reads_slot =
-                r != w && reader.nests.iter().any(|&n| g.any(n, |_, m| m.op == Op::Load && m.src[0] == state));
+            let reads_slot = r != w
+                && reader
+                    .nests
+                    .iter()
+                    .any(|&n| g.any(n, |_, m| m.op == Op::Load && m.src[0] == state));
             if reads_slot && !depends(needs, r, w) {
                 needs[w].insert(r);
             }
@@ -215,16 +315,39 @@ fn before_write(g: &Graph, kernels: &[(Draft, Cost)], needs: &mut [FxHashSet<usi
 }
 
 fn depends(needs: &[FxHashSet<usize>], from: usize, on: usize) -> bool {
-    needs[from].iter().any(|&n| n == on || depends(needs, n, on))
+    needs[from]
+        .iter()
+        .any(|&n| n == on || depends(needs, n, on))
 }
 
 /// Lifetime of an intermediate; a fused one takes no bytes.
-fn lifetime(g: &Graph, node: Id, kernels: &[(Draft, Cost)], needs: &[FxHashSet<usize>], level: &[usize]) -> Lifetime {
-    let Some(i) = kernels.iter().position(|k| k.0.root == node) else { return Lifetime { bytes: 0, from: 0, to: 0 } };
+fn lifetime(
+    g: &Graph,
+    node: Id,
+    kernels: &[(Draft, Cost)],
+    needs: &[FxHashSet<usize>],
+    level: &[usize],
+) -> Lifetime {
+    let Some(i) = kernels.iter().position(|k| k.0.root == node) else {
+        return Lifetime {
+            bytes: 0,
+            from: 0,
+            to: 0,
+        };
+    };
     let bytes = g.max_elements(node).max(1) as usize * g[node].dtype.scalar.bytes();
     // Later versions share the buffer.
-    let versions: Vec<usize> = (0..kernels.len()).filter(|&k| first_version(g, kernels[k].0.root) == node).collect();
+    let versions: Vec<usize> = (0..kernels.len())
+        .filter(|&k| first_version(g, kernels[k].0.root) == node)
+        .collect();
     let reads = |j: usize| versions.contains(&j) || versions.iter().any(|v| needs[j].contains(v));
-    let last = (0..kernels.len()).filter(|&j| reads(j)).map(|j| level[j]).max();
-    Lifetime { bytes, from: level[i], to: last.unwrap_or(level[i]) }
+    let last = (0..kernels.len())
+        .filter(|&j| reads(j))
+        .map(|j| level[j])
+        .max();
+    Lifetime {
+        bytes,
+        from: level[i],
+        to: last.unwrap_or(level[i]),
+    }
 }

@@ -19,13 +19,37 @@ impl Watch for () {
 /// Name and description of every observed pass, in order. The first is the captured function.
 pub const PASSES: &[(&str, &str)] = &[
     ("captured", "the function as the model wrote it"),
-    ("alternatives", "the form whose price is least, of those that rules lead to"),
-    ("scan", "recurrences become one step of their state, or products by chunks of tokens"),
-    ("scatter", "rows are added by comparison, one after the other, or by additions that exclude one another"),
-    ("attention", "attention becomes chunked softmax in ordinary ops"),
-    ("factors", "a norm's factor goes behind the products that read its row"),
-    ("int8", "products with packed weights take their integer form"),
+    (
+        "alternatives",
+        "the form whose price is least, of those that rules lead to",
+    ),
+    (
+        "scan",
+        "recurrences become one step of their state, or products by chunks of tokens",
+    ),
+    (
+        "scatter",
+        "rows are added by comparison, one after the other, or by additions that exclude one another",
+    ),
+    (
+        "attention",
+        "attention becomes chunked softmax in ordinary ops",
+    ),
+    (
+        "factors",
+        "a norm's factor goes behind the products that read its row",
+    ),
+    (
+        "int8",
+        "products with packed weights take their integer form",
+    ),
     ("outputs", "every output has a node of its own"),
-    ("schedule", "kernels are cut: what has a buffer, what is fused, in which shape"),
-    ("map", "ranges become workgroups, lanes, registers and loops"),
+    (
+        "schedule",
+        "kernels are cut: what has a buffer, what is fused, in which shape",
+    ),
+    (
+        "map",
+        "ranges become workgroups, lanes, registers and loops",
+    ),
 ];

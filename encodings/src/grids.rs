@@ -28,9 +28,17 @@ pub(crate) struct GridShape {
 }
 
 /// Points of 8 elements with 3 levels each.
-pub(crate) const EIGHT_OF_THREE: GridShape = GridShape { elements: 8, levels: 3, bits: 2 };
+pub(crate) const EIGHT_OF_THREE: GridShape = GridShape {
+    elements: 8,
+    levels: 3,
+    bits: 2,
+};
 /// Points of 4 elements with 8 levels each.
-pub(crate) const FOUR_OF_EIGHT: GridShape = GridShape { elements: 4, levels: 8, bits: 3 };
+pub(crate) const FOUR_OF_EIGHT: GridShape = GridShape {
+    elements: 4,
+    levels: 8,
+    bits: 3,
+};
 
 impl GridShape {
     /// Returns the words of the `N` points whose bits are set in `members`.
@@ -74,7 +82,12 @@ impl GridShape {
 const THREE: &[i32] = &[8, 25, 43, 0, -8, -25, -43, 0];
 
 /// Element `b.k()` of a grid of [`EIGHT_OF_THREE`]; bit `b.k() % 8` of `signs` negates it.
-pub(crate) fn one_of_three<'b>(b: &'b Block, index: Expr<'b>, points: &[i32], signs: Expr<'b>) -> Expr<'b> {
+pub(crate) fn one_of_three<'b>(
+    b: &'b Block,
+    index: Expr<'b>,
+    points: &[i32],
+    signs: Expr<'b>,
+) -> Expr<'b> {
     (EIGHT_OF_THREE.level(b, index, points) | (sign(b, signs) << 2)).of_table(THREE)
 }
 

@@ -8,7 +8,9 @@
 use gristmill_uop::encoding::{Block, Expr};
 
 /// Values of the four-bit codes of iq4_nl and iq4_xs.
-pub(crate) const IQ4: &[i32] = &[-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113];
+pub(crate) const IQ4: &[i32] = &[
+    -127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113,
+];
 
 /// Twice the value of each e2m1 code. Code 8 is a plain zero, as in ggml.
 pub(crate) const E2M1: &[i32] = &[0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12];
@@ -52,5 +54,8 @@ pub(crate) fn six_bit_pair<'b>(b: &'b Block, at: i64) -> (Expr<'b>, Expr<'b>) {
     let both = b.u8(group % 4 + (at + 8));
     let late_scale = (both & 15) | ((scale >> 6) << 4);
     let late_minimum = (both >> 4) | ((minimum >> 6) << 4);
-    (group.less_than(4, scale & 63, late_scale), group.less_than(4, minimum & 63, late_minimum))
+    (
+        group.less_than(4, scale & 63, late_scale),
+        group.less_than(4, minimum & 63, late_minimum),
+    )
 }

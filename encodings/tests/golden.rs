@@ -43,7 +43,8 @@ fn decode(e: EncodingRef, bytes: &[u8]) -> Vec<f32> {
                 (Op::Load, _) => read(&bytes[x[1].int() as usize..], node.dtype.scalar),
                 (Op::Table, Arg::Ints(t)) => Value::Int(t[x[0].int() as usize] as i64),
                 (Op::Bitcast, _) => x[0].bitcast(g.scalar(node.src[0]), node.dtype.scalar),
-                _ => fold::apply(node.op, &x, node.dtype.scalar).unwrap_or_else(|| panic!("{node:?} of {x:?}")),
+                _ => fold::apply(node.op, &x, node.dtype.scalar)
+                    .unwrap_or_else(|| panic!("{node:?} of {x:?}")),
             };
         }
         values[value.index()].float() as f32
@@ -52,7 +53,12 @@ fn decode(e: EncodingRef, bytes: &[u8]) -> Vec<f32> {
 }
 
 fn packed(g: &mut Graph, e: EncodingRef) -> Id {
-    g.intern(Node { op: Op::Param, dtype: Scalar::F32.one(), src: Default::default(), arg: Arg::Packed(0, e) })
+    g.intern(Node {
+        op: Op::Param,
+        dtype: Scalar::F32.one(),
+        src: Default::default(),
+        arg: Arg::Packed(0, e),
+    })
 }
 
 struct Golden {
@@ -83,7 +89,11 @@ const GOLDEN: &[Golden] = &[
 ];
 
 fn checksum(bytes: &[u8]) -> String {
-    Sha256::digest(bytes).iter().take(8).map(|b| format!("{b:02x}")).collect()
+    Sha256::digest(bytes)
+        .iter()
+        .take(8)
+        .map(|b| format!("{b:02x}"))
+        .collect()
 }
 
 fn block(golden: &Golden, len: usize) -> Vec<u8> {
@@ -104,7 +114,12 @@ fn golden_blocks() {
     for golden in GOLDEN {
         let e = gristmill_encodings::by_name(golden.name).expect(golden.name);
         let w = decode(e, &block(golden, e.bytes));
-        assert_eq!([w[0], w[1], w[17], w[e.elements - 1]], golden.w, "{}", golden.name);
+        assert_eq!(
+            [w[0], w[1], w[17], w[e.elements - 1]],
+            golden.w,
+            "{}",
+            golden.name
+        );
         let little: Vec<u8> = w.iter().flat_map(|v| v.to_le_bytes()).collect();
         assert_eq!(checksum(&little), golden.sha256, "{}", golden.name);
     }
@@ -135,21 +150,37 @@ const DOTS: &[(&str, i64, i64)] = &[
 #[test]
 fn integer_dots() {
     assert_eq!(DOTS.len(), GOLDEN.len());
-    let (d, minimum) = (f16::from_bits(0x2e66).to_f64(), f16::from_bits(0x2a3d).to_f64());
+    let (d, minimum) = (
+        f16::from_bits(0x2e66).to_f64(),
+        f16::from_bits(0x2a3d).to_f64(),
+    );
     for (golden, &(name, a, b)) in GOLDEN.iter().zip(DOTS) {
         assert_eq!(golden.name, name);
         let e = gristmill_encodings::by_name(name).expect(name);
         let w = decode(e, &block(golden, e.bytes));
-        let qa: Vec<f64> = (0..e.elements as i64).map(|i| ((73 * i + 19) % 255 - 127) as f64).collect();
+        let qa: Vec<f64> = (0..e.elements as i64)
+            .map(|i| ((73 * i + 19) % 255 - 127) as f64)
+            .collect();
         let sum: f64 = qa.iter().sum();
         assert_eq!(sum, if e.elements == 32 { 112.0 } else { -108.0 });
         let terms = || w.iter().zip(&qa).map(|(&w, q)| f64::from(w) * q);
         let (dot, size) = (terms().sum::<f64>(), terms().map(f64::abs).sum::<f64>());
-        let scale = if name == "mxfp4" { 2f64.powi(0x7b - 128) } else { d };
+        let scale = if name == "mxfp4" {
+            2f64.powi(0x7b - 128)
+        } else {
+            d
+        };
         // A format with an f16 minimum and no integer minima adds that minimum once per activation.
-        let plain = if golden.fields.1.is_some() && b == 0 { minimum * sum } else { 0.0 };
+        let plain = if golden.fields.1.is_some() && b == 0 {
+            minimum * sum
+        } else {
+            0.0
+        };
         let expected = scale * a as f64 - minimum * b as f64 + plain;
-        assert!((dot - expected).abs() <= 1e-6 * size, "{name}: {dot} should be {expected}");
+        assert!(
+            (dot - expected).abs() <= 1e-6 * size,
+            "{name}: {dot} should be {expected}"
+        );
     }
 }
 
@@ -186,8 +217,16 @@ const RANDOM: &[(&str, &[usize], &str)] = &[
 
 /// Clears bits of `half` to make it a finite binary16, subnormal in every fourth block.
 fn finite(half: u16, block: usize) -> u16 {
-    let half = if half & 0x7c00 == 0x7c00 { half & 0xbfff } else { half };
-    if block.is_multiple_of(4) { half & 0x83ff } else { half }
+    let half = if half & 0x7c00 == 0x7c00 {
+        half & 0xbfff
+    } else {
+        half
+    };
+    if block.is_multiple_of(4) {
+        half & 0x83ff
+    } else {
+        half
+    }
 }
 
 /// Generates blocks with a linear congruential generator (Numerical Recipes) and finite scales.
@@ -205,9 +244,13 @@ fn random_blocks(e: EncodingRef, fields: &[usize]) -> Vec<Vec<u8>> {
         }
         if e.name == "iq1_m" {
             // The f16 scale is spread over the top four bits of four words.
-            let half = (0..4).fold(0, |half, i| half | u16::from(bytes[49 + 2 * i] >> 4) << (4 * i));
+            let half = (0..4).fold(0, |half, i| {
+                half | u16::from(bytes[49 + 2 * i] >> 4) << (4 * i)
+            });
             let half = finite(half, number);
-            (0..4).for_each(|i| bytes[49 + 2 * i] = bytes[49 + 2 * i] & 15 | ((half >> (4 * i) & 15) << 4) as u8);
+            (0..4).for_each(|i| {
+                bytes[49 + 2 * i] = bytes[49 + 2 * i] & 15 | ((half >> (4 * i) & 15) << 4) as u8
+            });
         }
         bytes
     };
@@ -228,7 +271,11 @@ fn random_blocks_have_the_checksums_of_their_values() {
 #[test]
 fn every_block_format_has_golden_blocks() {
     for e in gristmill_encodings::TABLE {
-        assert!(e.elements == 1 || RANDOM.iter().any(|r| r.0 == e.name), "{}", e.name);
+        assert!(
+            e.elements == 1 || RANDOM.iter().any(|r| r.0 == e.name),
+            "{}",
+            e.name
+        );
         assert_eq!(gristmill_encodings::by_name(e.name), Some(*e));
     }
 }
@@ -236,12 +283,23 @@ fn every_block_format_has_golden_blocks() {
 #[test]
 fn all_halves() {
     let same = |a: f32, b: f32, bits: u16| {
-        assert!(a.to_bits() == b.to_bits() || a.is_nan() && b.is_nan(), "{bits:#x}: {a} and {b}")
+        assert!(
+            a.to_bits() == b.to_bits() || a.is_nan() && b.is_nan(),
+            "{bits:#x}: {a} and {b}"
+        )
     };
     for bits in 0..=u16::MAX {
-        same(decode(&gristmill_encodings::F16, &bits.to_le_bytes())[0], f16::from_bits(bits).to_f32(), bits);
+        same(
+            decode(&gristmill_encodings::F16, &bits.to_le_bytes())[0],
+            f16::from_bits(bits).to_f32(),
+            bits,
+        );
         let wide = f32::from_bits((bits as u32) << 16);
-        same(decode(&gristmill_encodings::BF16, &bits.to_le_bytes())[0], wide, bits);
+        same(
+            decode(&gristmill_encodings::BF16, &bits.to_le_bytes())[0],
+            wide,
+            bits,
+        );
     }
     let pi = std::f32::consts::PI;
     assert_eq!(decode(&gristmill_encodings::F32, &pi.to_le_bytes()), [pi]);
@@ -253,6 +311,10 @@ fn mxfp4_scales() {
         let mut bytes = [0x11; 17]; // code 1: one half, doubled
         bytes[0] = e;
         let want = 2f64.powi(e as i32 - 128) as f32;
-        assert_eq!(decode(&gristmill_encodings::MXFP4, &bytes), [want; 32], "e = {e}");
+        assert_eq!(
+            decode(&gristmill_encodings::MXFP4, &bytes),
+            [want; 32],
+            "e = {e}"
+        );
     }
 }

@@ -12,8 +12,12 @@ use gristmill_uop::{Arg, Graph, Id, Node};
 fn decoded(e: EncodingRef, a: Option<i64>, u: i64) -> (Graph, Id, Id) {
     let mut g = Graph::new();
     let g_ = &mut g;
-    let buffer =
-        g_.intern(Node { op: Op::Param, dtype: Scalar::F32.one(), src: Default::default(), arg: Arg::Packed(0, e) });
+    let buffer = g_.intern(Node {
+        op: Op::Param,
+        dtype: Scalar::F32.one(),
+        src: Default::default(),
+        arg: Arg::Packed(0, e),
+    });
     let (many, sixteen) = (g_.int(1000), g_.int(16));
     let block = g_.range(many, 0, RangeKind::Loop);
     let lane = g_.range(sixteen, 1, RangeKind::VectorReduce);
@@ -41,12 +45,17 @@ fn check(e: EncodingRef, a: Option<i64>, u: i64) -> Result<(), String> {
         match node.op {
             Op::Load if on_lane => {
                 let offset = g.linear(node.src[1]);
-                let rest = offset.terms.iter().any(|&(t, _)| t != lane && g.any(t, |n, _| n == lane));
+                let rest = offset
+                    .terms
+                    .iter()
+                    .any(|&(t, _)| t != lane && g.any(t, |n, _| n == lane));
                 if offset.coefficient(lane) != 1 || rest {
                     return Err(format!("{} {a:?} {u}: offset {offset:?}", e.name));
                 }
             }
-            Op::IDiv | Op::Mod | Op::Lt if on_lane => return Err(format!("{} {a:?} {u}: {node:?}", e.name)),
+            Op::IDiv | Op::Mod | Op::Lt if on_lane => {
+                return Err(format!("{} {a:?} {u}: {node:?}", e.name));
+            }
             Op::Where | Op::IDiv | Op::Mod | Op::Lt if a.is_some() && e.name != "mxfp4" => {
                 return Err(format!("{} {a:?} {u}: {node:?} does not fold", e.name));
             }
@@ -60,10 +69,15 @@ fn check(e: EncodingRef, a: Option<i64>, u: i64) -> Result<(), String> {
 ///
 /// In the file layout a quantity that varies within a vector is packed lane by lane, once for all
 /// lanes that share it. The interleaved layout stores their codes like those of the other formats.
-const NARROW: &[&str] = &["iq2_xxs", "iq2_xs", "iq2_s", "iq3_xxs", "iq3_s", "iq1_s", "iq1_m", "tq1_0", "nvfp4"];
+const NARROW: &[&str] = &[
+    "iq2_xxs", "iq2_xs", "iq2_s", "iq3_xxs", "iq3_s", "iq1_s", "iq1_m", "tq1_0", "nvfp4",
+];
 
 fn of_sixteen() -> impl Iterator<Item = EncodingRef> {
-    TABLE.iter().copied().filter(|e| e.elements > 1 && !NARROW.contains(&e.name))
+    TABLE
+        .iter()
+        .copied()
+        .filter(|e| e.elements > 1 && !NARROW.contains(&e.name))
 }
 
 #[test]

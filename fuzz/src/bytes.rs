@@ -16,7 +16,9 @@ impl<'a> FuzzInput<'a> {
     }
     /// Reads a byte; 0 if exhausted.
     pub fn byte(&mut self) -> u8 {
-        let Some((&first, rest)) = self.0.split_first() else { return 0 };
+        let Some((&first, rest)) = self.0.split_first() else {
+            return 0;
+        };
         self.0 = rest;
         first
     }

@@ -40,7 +40,11 @@ extern "C" fn rust_fuzzer_test_input(_: *const u8, _: usize) -> c_int {
 /// `data` points to `size` bytes.
 unsafe extern "C" fn run(data: *const u8, size: usize) -> c_int {
     // Safety: libFuzzer passes a buffer of that size, which may be null where it is empty.
-    let input = if size == 0 { &[] } else { unsafe { std::slice::from_raw_parts(data, size) } };
+    let input = if size == 0 {
+        &[]
+    } else {
+        unsafe { std::slice::from_raw_parts(data, size) }
+    };
     if let Some(target) = CHOSEN.get()
         && catch_unwind(AssertUnwindSafe(|| (target.run)(input))).is_err()
     {
@@ -51,10 +55,16 @@ unsafe extern "C" fn run(data: *const u8, size: usize) -> c_int {
 
 fn main() -> ExitCode {
     let mut words: Vec<OsString> = std::env::args_os().collect();
-    let command = words.get(1).and_then(|word| word.to_str()).unwrap_or_default().to_owned();
+    let command = words
+        .get(1)
+        .and_then(|word| word.to_str())
+        .unwrap_or_default()
+        .to_owned();
     match command.as_str() {
         "list" => {
-            TARGETS.iter().for_each(|target| println!("{}\t{}\t{}", target.name, target.longest, target.about));
+            TARGETS.iter().for_each(|target| {
+                println!("{}\t{}\t{}", target.name, target.longest, target.about)
+            });
             return ExitCode::SUCCESS;
         }
         "seeds" if words.len() == 4 => {
@@ -83,7 +93,9 @@ fn main() -> ExitCode {
     words.insert(1, format!("-max_len={}", target.longest).into());
     let mut arguments: Vec<*mut c_char> = Vec::new();
     for word in words {
-        let Ok(word) = CString::new(word.into_vec()) else { return refuse("an argument holds a zero") };
+        let Ok(word) = CString::new(word.into_vec()) else {
+            return refuse("an argument holds a zero");
+        };
         arguments.push(word.into_raw());
     }
     let mut count = arguments.len() as c_int;
@@ -112,9 +124,19 @@ fn write(target: &Target, folder: &Path) -> std::io::Result<()> {
     }
     let escaped = |word: &str| -> String {
         word.bytes()
-            .map(|b| if b.is_ascii_alphanumeric() { char::from(b).to_string() } else { format!("\\x{b:02x}") })
+            .map(|b| {
+                if b.is_ascii_alphanumeric() {
+                    char::from(b).to_string()
+                } else {
+                    format!("\\x{b:02x}")
+                }
+            })
             .collect()
     };
-    let words: String = target.words.iter().map(|word| format!("\"{}\"\n", escaped(word))).collect();
+    let words: String = target
+        .words
+        .iter()
+        .map(|word| format!("\"{}\"\n", escaped(word)))
+        .collect();
     std::fs::write(folder.with_extension("dict"), words)
 }

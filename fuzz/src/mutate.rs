@@ -22,7 +22,12 @@ impl SplitMix {
 const EDGES: &[u8] = &[0, 1, 0x7F, 0x80, 0xFE, 0xFF];
 
 /// Mutates one of the inputs one to four times; the result has at most `longest` bytes.
-pub fn mutate(inputs: &[Vec<u8>], words: &[&str], longest: usize, random: &mut SplitMix) -> Vec<u8> {
+pub fn mutate(
+    inputs: &[Vec<u8>],
+    words: &[&str],
+    longest: usize,
+    random: &mut SplitMix,
+) -> Vec<u8> {
     let mut out = inputs[random.below(inputs.len())].clone();
     for _ in 0..1 + random.below(4) {
         let at = random.below(out.len() + 1);
@@ -33,7 +38,8 @@ pub fn mutate(inputs: &[Vec<u8>], words: &[&str], longest: usize, random: &mut S
             2 if at < out.len() => out[at] = EDGES[random.below(EDGES.len())],
             // An eight-byte number: small, huge or negative.
             3 if at + 8 <= out.len() => {
-                let n = [random.bits() >> random.below(64), u64::MAX, i64::MAX as u64][random.below(3)];
+                let n =
+                    [random.bits() >> random.below(64), u64::MAX, i64::MAX as u64][random.below(3)];
                 out[at..at + 8].copy_from_slice(&n.to_le_bytes());
             }
             4 => drop(out.drain(at..end)),
@@ -42,7 +48,9 @@ pub fn mutate(inputs: &[Vec<u8>], words: &[&str], longest: usize, random: &mut S
                 let to = random.below(out.len() + 1);
                 out.splice(to..to, piece);
             }
-            6 if !words.is_empty() => drop(out.splice(at..at, words[random.below(words.len())].bytes())),
+            6 if !words.is_empty() => {
+                drop(out.splice(at..at, words[random.below(words.len())].bytes()))
+            }
             // Splices the end of another input.
             7 => {
                 let other = &inputs[random.below(inputs.len())];

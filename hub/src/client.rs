@@ -64,7 +64,9 @@ pub(crate) struct Commit<'a> {
 /// Returns the HTTP settings that all requests share.
 pub(crate) fn agent() -> ConfigBuilder<AgentScope> {
     let config = Agent::config_builder();
-    let config = config.http_status_as_error(false).user_agent(concat!("gristmill/", env!("CARGO_PKG_VERSION")));
+    let config = config
+        .http_status_as_error(false)
+        .user_agent(concat!("gristmill/", env!("CARGO_PKG_VERSION")));
     config
         .timeout_connect(Some(READ_TIMEOUT))
         .timeout_recv_response(Some(READ_TIMEOUT))
@@ -76,15 +78,26 @@ impl Client {
     pub fn new(endpoint: &str, token: Option<String>) -> Client {
         let endpoint = endpoint.trim_end_matches('/').to_owned();
         // A redirection must not lead from an encrypted connection to an unencrypted one.
-        let config = agent().https_only(endpoint.to_ascii_lowercase().starts_with("https://")).build();
-        Client { agent: config.into(), endpoint, token, allow_http: false, pause: Duration::from_secs(1) }
+        let config = agent()
+            .https_only(endpoint.to_ascii_lowercase().starts_with("https://"))
+            .build();
+        Client {
+            agent: config.into(),
+            endpoint,
+            token,
+            allow_http: false,
+            pause: Duration::from_secs(1),
+        }
     }
     /// Creates a client from the environment: `HF_ENDPOINT`, `HF_TOKEN`, `GRISTMILL_ALLOW_HTTP`.
     ///
     /// Other servers are asked without encryption only where `GRISTMILL_ALLOW_HTTP` is 1.
     pub fn from_environment() -> Client {
         let variable = |name| std::env::var(name).ok().filter(|v| !v.trim().is_empty());
-        let client = Client::new(&variable("HF_ENDPOINT").unwrap_or(DEFAULT.into()), variable("HF_TOKEN"));
+        let client = Client::new(
+            &variable("HF_ENDPOINT").unwrap_or(DEFAULT.into()),
+            variable("HF_TOKEN"),
+        );
         client.allow_http(variable("GRISTMILL_ALLOW_HTTP").as_deref() == Some("1"))
     }
     /// Sets whether servers other than the hub may be asked without encryption.
@@ -113,17 +126,29 @@ impl Client {
     /// When the repository does not exist or is not accessible to this user, or the
     /// hub does not answer.
     pub fn listing(&self, repository: &Repository) -> Result<Listing, Error> {
-        let url = format!("{}/api/models/{repository}/revision/{BRANCH}?blobs=true", self.endpoint);
+        let url = format!(
+            "{}/api/models/{repository}/revision/{BRANCH}?blobs=true",
+            self.endpoint
+        );
         let mut response = self.get(&url, None, Some(LISTING_TIME))?;
         self.check(&response, repository)?;
-        let body = response.body_mut().with_config().limit(LISTING_BYTES).read_to_string();
+        let body = response
+            .body_mut()
+            .with_config()
+            .limit(LISTING_BYTES)
+            .read_to_string();
         let body = body.map_err(|e| self.transport(e))?;
         let listing = serde_json::from_str(&body).ok().as_ref().and_then(parse);
         listing.ok_or_else(|| self.answer("with something that is no listing of a repository"))
     }
 
     /// Sends a GET for the bytes from `from` on; `most` limits the time of the whole response.
-    fn get(&self, url: &str, from: Option<u64>, most: Option<Duration>) -> Result<Response<Body>, Error> {
+    fn get(
+        &self,
+        url: &str,
+        from: Option<u64>,
+        most: Option<Duration>,
+    ) -> Result<Response<Body>, Error> {
         let mut request = self.agent.get(url).config().timeout_global(most).build();
         // ureq removes this header where a redirection leads to another host.
         if let Some(token) = &self.token {
@@ -142,7 +167,9 @@ impl Client {
         match response.status() {
             status if status.is_success() => Ok(()),
             // Without a token the hub does not say which private repositories exist.
-            StatusCode::NOT_FOUND | StatusCode::UNAUTHORIZED => Err(Error::NoRepository(repository.clone())),
+            StatusCode::NOT_FOUND | StatusCode::UNAUTHORIZED => {
+                Err(Error::NoRepository(repository.clone()))
+            }
             StatusCode::FORBIDDEN => Err(Error::Refused(repository.clone())),
             // These may succeed on a retry.
             status if status.is_server_error() || status == StatusCode::TOO_MANY_REQUESTS => {
@@ -153,24 +180,46 @@ impl Client {
     }
 
     fn transport(&self, error: impl ToString) -> Error {
-        Error::Transport { endpoint: self.endpoint.clone(), message: error.to_string(), is_hub: true }
+        Error::Transport {
+            endpoint: self.endpoint.clone(),
+            message: error.to_string(),
+            is_hub: true,
+        }
     }
     fn answer(&self, answer: &str) -> Error {
-        Error::Answer { endpoint: self.endpoint.clone(), answer: answer.into() }
+        Error::Answer {
+            endpoint: self.endpoint.clone(),
+            answer: answer.into(),
+        }
     }
 }
 
 impl FileSource for Commit<'_> {
     fn bytes(&self, path: &str, from: u64) -> Result<FileBytes, Error> {
-        let Commit { client, repository, commit } = self;
-        let url = format!("{}/{repository}/resolve/{commit}/{}", client.endpoint, escaped_path(path));
+        let Commit {
+            client,
+            repository,
+            commit,
+        } = self;
+        let url = format!(
+            "{}/{repository}/resolve/{commit}/{}",
+            client.endpoint,
+            escaped_path(path)
+        );
         let response = client.get(&url, Some(from).filter(|&n| n > 0), None)?;
         client.check(&response, repository)?;
         let from = match response.status() {
-            StatusCode::PARTIAL_CONTENT => range(&response).ok_or_else(|| client.answer("with a part of no range"))?.0,
+            StatusCode::PARTIAL_CONTENT => {
+                range(&response)
+                    .ok_or_else(|| client.answer("with a part of no range"))?
+                    .0
+            }
             _ => 0,
         };
-        Ok(FileBytes { from, reader: Box::new(response.into_body().into_reader()) })
+        Ok(FileBytes {
+            from,
+            reader: Box::new(response.into_body().into_reader()),
+        })
     }
     fn broken(&self, message: String) -> Error {
         self.client.transport(message)
@@ -194,21 +243,42 @@ pub(crate) fn is_private(endpoint: &str) -> bool {
         Some(address) => address.split(']').next().unwrap_or_default(),
         None => host.split(':').next().unwrap_or_default(),
     };
-    name == "localhost" || name.parse::<IpAddr>().is_ok_and(|address| address.is_loopback())
+    name == "localhost"
+        || name
+            .parse::<IpAddr>()
+            .is_ok_and(|address| address.is_loopback())
 }
 
 fn parse(body: &Value) -> Option<Listing> {
     let file = |file: &Value| {
         let large = &file["lfs"];
-        let sha256 = large["sha256"].as_str().map(str::to_ascii_lowercase).filter(|s| is_sha256(s));
+        let sha256 = large["sha256"]
+            .as_str()
+            .map(str::to_ascii_lowercase)
+            .filter(|s| is_sha256(s));
         let size = large["size"].as_u64().or(file["size"].as_u64())?;
-        Some(RemoteFile { path: file["rfilename"].as_str()?.to_owned(), size, sha256 })
+        Some(RemoteFile {
+            path: file["rfilename"].as_str()?.to_owned(),
+            size,
+            sha256,
+        })
     };
-    let commit = body["sha"].as_str().filter(|c| c.bytes().all(|b| b.is_ascii_alphanumeric()))?.to_owned();
+    let commit = body["sha"]
+        .as_str()
+        .filter(|c| c.bytes().all(|b| b.is_ascii_alphanumeric()))?
+        .to_owned();
     let siblings = body["siblings"].as_array()?;
     // Paths of the listing become paths in the store and are displayed.
-    let files: Vec<RemoteFile> = siblings.iter().filter_map(file).filter(|f| is_safe(&f.path)).collect();
-    Some(Listing { commit, passed_over: siblings.len() - files.len(), files })
+    let files: Vec<RemoteFile> = siblings
+        .iter()
+        .filter_map(file)
+        .filter(|f| is_safe(&f.path))
+        .collect();
+    Some(Listing {
+        commit,
+        passed_over: siblings.len() - files.len(),
+        files,
+    })
 }
 
 pub(crate) fn is_sha256(text: &str) -> bool {

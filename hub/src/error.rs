@@ -106,7 +106,9 @@ pub enum Error {
         answer: String,
     },
     /// The SHA-256 of a downloaded file differs from the hub's.
-    #[error("{file} has the SHA-256 {found} and should have {expected}: what was fetched is thrown away")]
+    #[error(
+        "{file} has the SHA-256 {found} and should have {expected}: what was fetched is thrown away"
+    )]
     Checksum {
         /// Path in the repository.
         file: String,
@@ -209,7 +211,12 @@ impl Error {
 }
 
 fn list(files: &[String]) -> String {
-    let mut text = files.iter().take(MAX_SHOWN).map(String::as_str).collect::<Vec<_>>().join(", ");
+    let mut text = files
+        .iter()
+        .take(MAX_SHOWN)
+        .map(String::as_str)
+        .collect::<Vec<_>>()
+        .join(", ");
     if files.len() > MAX_SHOWN {
         text.push_str(&format!(" and {} more", files.len() - MAX_SHOWN));
     }

@@ -5,7 +5,8 @@ use crate::repository::ENDING;
 /// Returns whether a file is a multimodal projector, which shares the ending of language models.
 pub(crate) fn is_projector(path: &str) -> bool {
     let name = path.rsplit('/').next().unwrap_or(path);
-    name.get(..6).is_some_and(|begins| begins.eq_ignore_ascii_case("mmproj"))
+    name.get(..6)
+        .is_some_and(|begins| begins.eq_ignore_ascii_case("mmproj"))
 }
 
 /// Returns for each file the shortest suffix of its name that is unique, normally the quantisation.
@@ -13,9 +14,16 @@ pub(crate) fn distinct(files: &[String]) -> Vec<String> {
     let distinct = |file: &String| {
         let name = model(file);
         // `_` is no separator: it occurs inside names of quantisations.
-        let starts = name.rmatch_indices(['-', '.', '/']).map(|(at, _)| at + 1).chain([0]);
+        let starts = name
+            .rmatch_indices(['-', '.', '/'])
+            .map(|(at, _)| at + 1)
+            .chain([0]);
         let is_one = |word: &&str| files.iter().filter(|other| ends_in(other, word)).count() == 1;
-        starts.map(|at| &name[at..]).find(is_one).unwrap_or(file).to_owned()
+        starts
+            .map(|at| &name[at..])
+            .find(is_one)
+            .unwrap_or(file)
+            .to_owned()
     };
     files.iter().map(distinct).collect()
 }
@@ -45,5 +53,6 @@ pub(crate) fn model(path: &str) -> &str {
 pub(crate) fn ends_in(path: &str, wanted: &str) -> bool {
     let name = model(path).to_lowercase();
     let wanted = stem(wanted).unwrap_or(wanted).to_lowercase();
-    name.strip_suffix(wanted.as_str()).is_some_and(|before| before.is_empty() || before.ends_with(['-', '.', '_', '/']))
+    name.strip_suffix(wanted.as_str())
+        .is_some_and(|before| before.is_empty() || before.ends_with(['-', '.', '_', '/']))
 }

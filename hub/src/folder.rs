@@ -5,7 +5,9 @@
 //! opened relative to the descriptor of its parent and refused if it is a link; later operations
 //! then act on the folder that was checked.
 
-use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags, fstatvfs, mkdirat, openat, renameat, statat, unlinkat};
+use rustix::fs::{
+    AtFlags, Dir, FileType, Mode, OFlags, fstatvfs, mkdirat, openat, renameat, statat, unlinkat,
+};
 use rustix::io::Errno;
 use std::fs::{self, File};
 use std::io;
@@ -26,9 +28,13 @@ pub(crate) enum EntryKind {
 }
 
 /// Flags for opening a folder; refuses symbolic links.
-const FOLDER: OFlags = OFlags::DIRECTORY.union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
+const FOLDER: OFlags = OFlags::DIRECTORY
+    .union(OFlags::NOFOLLOW)
+    .union(OFlags::CLOEXEC);
 /// Flags for opening a file. Without `NONBLOCK`, opening a pipe waits for its other end.
-const FILE: OFlags = OFlags::NOFOLLOW.union(OFlags::NONBLOCK).union(OFlags::CLOEXEC);
+const FILE: OFlags = OFlags::NOFOLLOW
+    .union(OFlags::NONBLOCK)
+    .union(OFlags::CLOEXEC);
 /// Permissions before the process's umask applies.
 const FILE_MODE: Mode = Mode::from_bits_retain(0o666);
 const FOLDER_MODE: Mode = Mode::from_bits_retain(0o777);
@@ -61,14 +67,18 @@ impl Folder {
     /// Opens a subfolder; None if it does not exist. A link is an error.
     pub fn folder(&self, name: &str) -> io::Result<Option<Folder>> {
         match openat(&self.0, name, FOLDER, Mode::empty()) {
-            Err(Errno::LOOP | Errno::NOTDIR) => Err(planted("it is no folder, or a symbolic link to one")),
+            Err(Errno::LOOP | Errno::NOTDIR) => {
+                Err(planted("it is no folder, or a symbolic link to one"))
+            }
             found => if_there(found).map(|fd| fd.map(Folder)),
         }
     }
     /// Opens a subfolder and creates it if it does not exist.
     pub fn make_folder(&self, name: &str) -> io::Result<Folder> {
         match mkdirat(&self.0, name, FOLDER_MODE) {
-            Ok(()) | Err(Errno::EXIST) => self.folder(name)?.ok_or_else(|| io::ErrorKind::NotFound.into()),
+            Ok(()) | Err(Errno::EXIST) => self
+                .folder(name)?
+                .ok_or_else(|| io::ErrorKind::NotFound.into()),
             Err(error) => Err(error.into()),
         }
     }
@@ -83,7 +93,10 @@ impl Folder {
                 Ok("." | "..") => {}
                 // An entry removed since the folder was read is skipped.
                 Ok(name) => out.extend(self.kind(name)?.map(|kind| (name.to_owned(), kind))),
-                Err(_) => out.push((entry.file_name().to_string_lossy().into_owned(), EntryKind::Other)),
+                Err(_) => out.push((
+                    entry.file_name().to_string_lossy().into_owned(),
+                    EntryKind::Other,
+                )),
             }
         }
         out.sort_unstable_by(|a, b| a.0.cmp(&b.0));
@@ -92,11 +105,13 @@ impl Folder {
     /// Returns the type of the entry with that name, if there is one.
     pub fn kind(&self, name: &str) -> io::Result<Option<EntryKind>> {
         let stat = if_there(statat(&self.0, name, AtFlags::SYMLINK_NOFOLLOW))?;
-        Ok(stat.map(|stat| match FileType::from_raw_mode(stat.st_mode) {
-            FileType::Directory => EntryKind::Folder,
-            FileType::RegularFile => EntryKind::File,
-            _ => EntryKind::Other,
-        }))
+        Ok(
+            stat.map(|stat| match FileType::from_raw_mode(stat.st_mode) {
+                FileType::Directory => EntryKind::Folder,
+                FileType::RegularFile => EntryKind::File,
+                _ => EntryKind::Other,
+            }),
+        )
     }
     /// Opens a file for reading; None if it does not exist. Anything but a regular
     /// file is an error.
@@ -108,11 +123,18 @@ impl Folder {
     /// Anything but a regular file is an error. So is a file with several hard links: writing to it
     /// would change the other names' content.
     pub fn write(&self, name: &str) -> io::Result<File> {
-        let made = openat(&self.0, name, FILE | OFlags::RDWR | OFlags::CREATE | OFlags::EXCL, FILE_MODE);
+        let made = openat(
+            &self.0,
+            name,
+            FILE | OFlags::RDWR | OFlags::CREATE | OFlags::EXCL,
+            FILE_MODE,
+        );
         match made {
             Ok(fd) => Ok(fd.into()),
             Err(Errno::EXIST) => {
-                let file = self.open(name, OFlags::RDWR)?.ok_or(io::ErrorKind::NotFound)?;
+                let file = self
+                    .open(name, OFlags::RDWR)?
+                    .ok_or(io::ErrorKind::NotFound)?;
                 if file.metadata()?.nlink() != 1 {
                     return Err(planted("it is a hard link to another file"));
                 }

@@ -42,7 +42,12 @@ impl<'a> Elsewhere<'a> {
     pub fn open(client: &'a Client, name: &Name, begins: [u8; 4]) -> Result<Elsewhere<'a>, Error> {
         let agent = agent().max_redirects(0).build().into();
         // Errors display the name, which is shown without its query.
-        let mut file = Elsewhere { agent, client, name: name.clone(), facts: Facts::default() };
+        let mut file = Elsewhere {
+            agent,
+            client,
+            name: name.clone(),
+            facts: Facts::default(),
+        };
         let most = begins.len() as u64;
         let response = file.get(Some(&format!("bytes=0-{}", most - 1)), None)?;
         file.facts = file.facts_of(&response)?;
@@ -55,7 +60,9 @@ impl<'a> Elsewhere<'a> {
             .map_err(|e| file.broken(e.to_string()))?;
         match first == begins {
             true => Ok(file),
-            false if first.starts_with(b"<") => Err(file.wrong("a web page lies there, and no model")),
+            false if first.starts_with(b"<") => {
+                Err(file.wrong("a web page lies there, and no model"))
+            }
             false => Err(file.wrong("what lies there does not begin as a model's file does")),
         }
     }
@@ -69,20 +76,34 @@ impl<'a> Elsewhere<'a> {
     }
     /// Returns a hash of size and validator in hexadecimal, which identifies this version.
     pub fn version(&self) -> String {
-        let facts = format!("{} {}", self.facts.size, self.facts.mark.as_deref().unwrap_or_default());
-        Sha256::digest(facts).iter().map(|b| format!("{b:02x}")).collect()
+        let facts = format!(
+            "{} {}",
+            self.facts.size,
+            self.facts.mark.as_deref().unwrap_or_default()
+        );
+        Sha256::digest(facts)
+            .iter()
+            .map(|b| format!("{b:02x}"))
+            .collect()
     }
 
     /// Sends a GET with an optional range and `If-Range` validator, and follows redirections.
     fn get(&self, range: Option<&str>, mark: Option<&str>) -> Result<Response<Body>, Error> {
         let path = escaped_path(self.name.file.as_deref().unwrap_or_default());
-        let query = self.name.query.as_ref().map(|query| format!("?{query}")).unwrap_or_default();
+        let query = self
+            .name
+            .query
+            .as_ref()
+            .map(|query| format!("?{query}"))
+            .unwrap_or_default();
         let mut address = format!("{}/{path}{query}", self.name.repository);
         for _ in 0..=MAX_REDIRECTS {
             self.may_ask(&address)?;
             let mut request = self.agent.get(&address);
             for (name, value) in [(header::RANGE, range), (header::IF_RANGE, mark)] {
-                request = value.into_iter().fold(request, |request, value| request.header(&name, value));
+                request = value
+                    .into_iter()
+                    .fold(request, |request, value| request.header(&name, value));
             }
             let response = request.call().map_err(|e| self.broken(e.to_string()))?;
             let status = response.status();
@@ -94,11 +115,17 @@ impl<'a> Elsewhere<'a> {
             } else if !status.is_redirection() {
                 return Err(self.wrong(&format!("the server answers {status}")));
             }
-            let location = response.headers().get(header::LOCATION).and_then(|to| to.to_str().ok());
+            let location = response
+                .headers()
+                .get(header::LOCATION)
+                .and_then(|to| to.to_str().ok());
             let to = location.and_then(|to| sent_on(&address, to));
-            address = to.ok_or_else(|| self.wrong("the server sends on to an address that is none"))?;
+            address =
+                to.ok_or_else(|| self.wrong("the server sends on to an address that is none"))?;
         }
-        Err(self.wrong(&format!("the server sends on more than {MAX_REDIRECTS} times")))
+        Err(self.wrong(&format!(
+            "the server sends on more than {MAX_REDIRECTS} times"
+        )))
     }
     /// Checks an address before a request, including the target of a redirection.
     ///
@@ -107,29 +134,46 @@ impl<'a> Elsewhere<'a> {
     fn may_ask(&self, address: &str) -> Result<(), Error> {
         let is_https = |address: &str| address.starts_with("https://");
         let began = self.name.repository.to_string();
-        if is_https(address) || !is_https(&began) && (self.client.allows_http() || is_private(address)) {
+        if is_https(address)
+            || !is_https(&began) && (self.client.allows_http() || is_private(address))
+        {
             return Ok(());
         }
         // The path may contain a key, so the error shows only scheme and host.
-        Err(Error::Plain(address.splitn(4, '/').take(3).collect::<Vec<_>>().join("/")))
+        Err(Error::Plain(
+            address.splitn(4, '/').take(3).collect::<Vec<_>>().join("/"),
+        ))
     }
     fn facts_of(&self, response: &Response<Body>) -> Result<Facts, Error> {
         let headers = response.headers();
-        let text = |name| headers.get(name).and_then(|value: &header::HeaderValue| value.to_str().ok());
-        if text(header::CONTENT_ENCODING).is_some_and(|encoding| !encoding.eq_ignore_ascii_case("identity")) {
+        let text = |name| {
+            headers
+                .get(name)
+                .and_then(|value: &header::HeaderValue| value.to_str().ok())
+        };
+        if text(header::CONTENT_ENCODING)
+            .is_some_and(|encoding| !encoding.eq_ignore_ascii_case("identity"))
+        {
             return Err(self.wrong("the server sends it compressed, which was not asked for"));
         }
         let size = match response.status() {
             StatusCode::PARTIAL_CONTENT => range(response).and_then(|(_, whole)| whole),
             _ => text(header::CONTENT_LENGTH).and_then(|length| length.parse().ok()),
         };
-        let size = size.ok_or_else(|| self.wrong("the server does not say how long the file is"))?;
+        let size =
+            size.ok_or_else(|| self.wrong("the server does not say how long the file is"))?;
         // A weak tag (`W/`) does not guarantee equal bytes.
         let tag = text(header::ETAG).filter(|tag| tag.starts_with('"'));
-        Ok(Facts { size, mark: tag.or(text(header::LAST_MODIFIED)).map(str::to_owned) })
+        Ok(Facts {
+            size,
+            mark: tag.or(text(header::LAST_MODIFIED)).map(str::to_owned),
+        })
     }
     fn wrong(&self, message: &str) -> Error {
-        Error::Elsewhere { name: self.name.to_string(), message: message.into() }
+        Error::Elsewhere {
+            name: self.name.to_string(),
+            message: message.into(),
+        }
     }
 }
 
@@ -146,10 +190,17 @@ impl FileSource for Elsewhere<'_> {
             _ => Some(0),
         };
         let from = from.ok_or_else(|| self.wrong("the server sends a part of no range"))?;
-        Ok(FileBytes { from, reader: Box::new(response.into_body().into_reader()) })
+        Ok(FileBytes {
+            from,
+            reader: Box::new(response.into_body().into_reader()),
+        })
     }
     fn broken(&self, message: String) -> Error {
-        Error::Transport { endpoint: self.name.repository.to_string(), message, is_hub: false }
+        Error::Transport {
+            endpoint: self.name.repository.to_string(),
+            message,
+            is_hub: false,
+        }
     }
     fn pause(&self) -> Duration {
         self.client.pause
@@ -159,11 +210,16 @@ impl FileSource for Elsewhere<'_> {
 /// Returns the names of all parts of the split model that the file belongs to, or its own name.
 pub(crate) fn files(name: &Name) -> Vec<Name> {
     let file = name.file.as_deref().unwrap_or_default();
-    let with = |file: String| Name { file: Some(file), ..name.clone() };
+    let with = |file: String| Name {
+        file: Some(file),
+        ..name.clone()
+    };
     match crate::file_name::split_part(file) {
         Some((stem, number, count)) if (1..=count).contains(&number) => {
             let ending = &file[file.len() - crate::repository::ENDING.len()..];
-            (1..=count).map(|i| with(format!("{stem}-{i:05}-of-{count:05}{ending}"))).collect()
+            (1..=count)
+                .map(|i| with(format!("{stem}-{i:05}-of-{count:05}{ending}")))
+                .collect()
         }
         _ => vec![name.clone()],
     }
@@ -180,7 +236,10 @@ fn sent_on(from: &str, location: &str) -> Option<String> {
         to if to.starts_with('/') => format!("{scheme}://{authority}{to}"),
         to if to.contains("://") => to.to_owned(),
         to => {
-            let folder = from.path().rsplit_once('/').map_or("", |(folder, _)| folder);
+            let folder = from
+                .path()
+                .rsplit_once('/')
+                .map_or("", |(folder, _)| folder);
             format!("{scheme}://{authority}{folder}/{to}")
         }
     };
@@ -220,7 +279,10 @@ mod tests {
     #[test]
     fn a_part_stands_for_all() {
         let files = |text: &str| -> Vec<String> {
-            files(&Name::parse(text).unwrap().unwrap()).iter().map(|name| name.file.clone().unwrap()).collect()
+            files(&Name::parse(text).unwrap().unwrap())
+                .iter()
+                .map(|name| name.file.clone().unwrap())
+                .collect()
         };
         let both = ["a/m-00001-of-00002.GGUF", "a/m-00002-of-00002.GGUF"];
         assert_eq!(files("https://e.example/a/m-00002-of-00002.GGUF"), both);

@@ -34,8 +34,11 @@ pub fn models_in(folder: &Path) -> io::Result<Vec<Local>> {
     let mut paths = Vec::new();
     collect(folder, "", MAX_DEPTH, &mut 0, &mut paths)?;
     let paths: Vec<&str> = paths.iter().map(String::as_str).collect();
-    let found: Vec<String> =
-        models(&paths).into_iter().map(|found| found.files[0].to_owned()).filter(|file| !is_projector(file)).collect();
+    let found: Vec<String> = models(&paths)
+        .into_iter()
+        .map(|found| found.files[0].to_owned())
+        .filter(|file| !is_projector(file))
+        .collect();
     let mut short: BTreeMap<String, usize> = BTreeMap::new();
     for file in &found {
         *short.entry(file_stem(file).to_lowercase()).or_default() += 1;
@@ -44,7 +47,13 @@ pub fn models_in(folder: &Path) -> io::Result<Vec<Local>> {
         1 => file_stem(file).to_owned(),
         _ => model(file).to_owned(),
     };
-    Ok(found.iter().map(|file| Local { path: folder.join(file), name: name(file) }).collect())
+    Ok(found
+        .iter()
+        .map(|file| Local {
+            path: folder.join(file),
+            name: name(file),
+        })
+        .collect())
 }
 
 /// Returns a model's file name without its folder, its ending and its part number.
@@ -54,18 +63,35 @@ pub fn file_stem(file: &str) -> &str {
 }
 
 /// Appends the paths of the files below `folder/under`, relative to `folder`.
-fn collect(folder: &Path, under: &str, depth: usize, seen: &mut usize, out: &mut Vec<String>) -> io::Result<()> {
+fn collect(
+    folder: &Path,
+    under: &str,
+    depth: usize,
+    seen: &mut usize,
+    out: &mut Vec<String>,
+) -> io::Result<()> {
     for entry in std::fs::read_dir(folder.join(under))? {
         *seen += 1;
         if *seen > MAX_ENTRIES {
-            return Err(io::Error::other(format!("there are more than {MAX_ENTRIES} files in it")));
+            return Err(io::Error::other(format!(
+                "there are more than {MAX_ENTRIES} files in it"
+            )));
         }
         let entry = entry?;
         // A name that is not UTF-8 cannot be requested.
-        let Some(name) = entry.file_name().to_str().filter(|name| !name.starts_with('.')).map(str::to_owned) else {
+        let Some(name) = entry
+            .file_name()
+            .to_str()
+            .filter(|name| !name.starts_with('.'))
+            .map(str::to_owned)
+        else {
             continue;
         };
-        let path = if under.is_empty() { name } else { format!("{under}/{name}") };
+        let path = if under.is_empty() {
+            name
+        } else {
+            format!("{under}/{name}")
+        };
         // Links to files are followed, as some programs store files so; links to
         // folders may be cyclic.
         let kind = entry.file_type()?;
@@ -87,25 +113,50 @@ impl Store {
     ///
     /// They are `hf:ORG/REPO:FILE` and its shorter forms, or the URL of a server's file.
     pub fn names_of(&self, path: &Path) -> Vec<String> {
-        let parts = path.strip_prefix(self.root()).ok().and_then(Path::to_str).map(|path| path.splitn(3, '/'));
-        let Some([outer, inner, file]) = parts.and_then(|parts| <[&str; 3]>::try_from(parts.collect::<Vec<_>>()).ok())
+        let parts = path
+            .strip_prefix(self.root())
+            .ok()
+            .and_then(Path::to_str)
+            .map(|path| path.splitn(3, '/'));
+        let Some([outer, inner, file]) =
+            parts.and_then(|parts| <[&str; 3]>::try_from(parts.collect::<Vec<_>>()).ok())
         else {
             return Vec::new();
         };
-        let Some(repository) = Repository::from_folders(outer, inner) else { return Vec::new() };
-        let named =
-            |file: &str| Name { repository: repository.clone(), file: Some(file.to_owned()), query: None }.to_string();
+        let Some(repository) = Repository::from_folders(outer, inner) else {
+            return Vec::new();
+        };
+        let named = |file: &str| {
+            Name {
+                repository: repository.clone(),
+                file: Some(file.to_owned()),
+                query: None,
+            }
+            .to_string()
+        };
         if let Repository::Server { .. } = repository {
             return vec![named(file)];
         }
         let word = distinct(&[file.to_owned()]).remove(0);
         let full = [file, &word].map(named);
-        let bare = full.clone().map(|name| name.trim_start_matches(SCHEME).to_owned());
+        let bare = full
+            .clone()
+            .map(|name| name.trim_start_matches(SCHEME).to_owned());
         let stands = |text: &str| {
-            let Ok(Some(Name { repository: other, file: Some(wanted), .. })) = Name::parse(text) else { return false };
+            let Ok(Some(Name {
+                repository: other,
+                file: Some(wanted),
+                ..
+            })) = Name::parse(text)
+            else {
+                return false;
+            };
             other == repository && ends_in(file, &wanted)
         };
-        let short = SHORT_NAMES.iter().filter(|row| stands(row.stands_for)).map(|row| row.name.to_owned());
+        let short = SHORT_NAMES
+            .iter()
+            .filter(|row| stands(row.stands_for))
+            .map(|row| row.name.to_owned());
         full.into_iter().chain(bare).chain(short).collect()
     }
 }
@@ -139,7 +190,16 @@ mod tests {
         let found = models_in(folder.path()).unwrap();
         let found: Vec<_> = found
             .iter()
-            .map(|one| (one.name.as_str(), one.path.strip_prefix(folder.path()).unwrap().to_str().unwrap()))
+            .map(|one| {
+                (
+                    one.name.as_str(),
+                    one.path
+                        .strip_prefix(folder.path())
+                        .unwrap()
+                        .to_str()
+                        .unwrap(),
+                )
+            })
             .collect();
         assert_eq!(
             found,
@@ -157,7 +217,9 @@ mod tests {
     #[test]
     fn a_file_of_the_store_has_the_names_that_fetched_it() {
         let store = Store::new("/models");
-        let names = store.names_of(Path::new("/models/unsloth/GLM-4.7-Flash-GGUF/GLM-4.7-Flash-Q4_K_M.gguf"));
+        let names = store.names_of(Path::new(
+            "/models/unsloth/GLM-4.7-Flash-GGUF/GLM-4.7-Flash-Q4_K_M.gguf",
+        ));
         for name in [
             "hf:unsloth/GLM-4.7-Flash-GGUF:GLM-4.7-Flash-Q4_K_M.gguf",
             "hf:unsloth/GLM-4.7-Flash-GGUF:Q4_K_M",
@@ -168,11 +230,16 @@ mod tests {
         }
         assert!(
             !store
-                .names_of(Path::new("/models/unsloth/GLM-4.7-Flash-GGUF/GLM-Q8_0.gguf"))
+                .names_of(Path::new(
+                    "/models/unsloth/GLM-4.7-Flash-GGUF/GLM-Q8_0.gguf"
+                ))
                 .contains(&"glm-4.7-flash".into())
         );
         assert_eq!(store.names_of(Path::new("/elsewhere/m.gguf")), [""; 0]);
         let address = "https://models.example:81/a/m.gguf";
-        assert_eq!(store.names_of(Path::new("/models/https+/models.example+81/a/m.gguf")), [address]);
+        assert_eq!(
+            store.names_of(Path::new("/models/https+/models.example+81/a/m.gguf")),
+            [address]
+        );
     }
 }

@@ -18,6 +18,9 @@ impl Offer {
     pub(crate) fn all(models: Vec<(String, u64)>) -> Vec<Offer> {
         let files: Vec<String> = models.iter().map(|(file, _)| file.clone()).collect();
         let words = distinct(&files).into_iter();
-        words.zip(models).map(|(word, (file, bytes))| Offer { word, file, bytes }).collect()
+        words
+            .zip(models)
+            .map(|(word, (file, bytes))| Offer { word, file, bytes })
+            .collect()
     }
 }

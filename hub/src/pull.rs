@@ -5,7 +5,7 @@ use crate::error::Error;
 use crate::folder::{EntryKind, Folder, planted};
 use crate::http_source::{self, Elsewhere, is_elsewhere};
 use crate::progress::Progress;
-use crate::record::{Record, Stamp, record_name, hash, hexadecimal, part_name};
+use crate::record::{Record, Stamp, hash, hexadecimal, part_name, record_name};
 use crate::repository::{Name, Repository};
 use crate::select;
 use crate::source::FileSource;
@@ -71,17 +71,34 @@ fn from_hub(
 ) -> Result<Pulled, Error> {
     let listing = client.listing(&name.repository)?;
     if listing.passed_over > 0 {
-        progress(Progress::PassedOver { files: listing.passed_over });
+        progress(Progress::PassedOver {
+            files: listing.passed_over,
+        });
     }
     let paths: Vec<&str> = listing.files.iter().map(|f| f.path.as_str()).collect();
     let find = |path: &str| listing.files.iter().find(|f| f.path == path);
     let choice = select::select(name, &paths, &|path| find(path).map_or(0, |f| f.size))?;
     let mut pulled = Pulled::nothing(store, name, choice.files[0]);
-    let source = Commit { client, repository: &name.repository, commit: &listing.commit };
+    let source = Commit {
+        client,
+        repository: &name.repository,
+        commit: &listing.commit,
+    };
     for remote in choice.files.iter().filter_map(|path| find(path)) {
-        let version = Version { mark: remote.sha256.as_deref().unwrap_or(&listing.commit), resumes: true, kept: None };
-        Fetch { source: &source, store, name: &pulled.name.clone(), remote, version, form }
-            .add(&mut pulled, progress)?;
+        let version = Version {
+            mark: remote.sha256.as_deref().unwrap_or(&listing.commit),
+            resumes: true,
+            kept: None,
+        };
+        Fetch {
+            source: &source,
+            store,
+            name: &pulled.name.clone(),
+            remote,
+            version,
+            form,
+        }
+        .add(&mut pulled, progress)?;
     }
     Ok(pulled)
 }
@@ -98,10 +115,26 @@ fn from_server(
     for name in &names {
         let source = Elsewhere::open(client, name, form.begins)?;
         let path = name.file.clone().unwrap_or_default();
-        let remote = RemoteFile { path, size: source.size(), sha256: None };
+        let remote = RemoteFile {
+            path,
+            size: source.size(),
+            sha256: None,
+        };
         let mark = source.version();
-        let version = Version { mark: &mark, resumes: source.is_marked(), kept: Some(&mark) };
-        Fetch { source: &source, store, name, remote: &remote, version, form }.add(&mut pulled, progress)?;
+        let version = Version {
+            mark: &mark,
+            resumes: source.is_marked(),
+            kept: Some(&mark),
+        };
+        Fetch {
+            source: &source,
+            store,
+            name,
+            remote: &remote,
+            version,
+            form,
+        }
+        .add(&mut pulled, progress)?;
     }
     Ok(pulled)
 }
@@ -109,8 +142,17 @@ fn from_server(
 impl Pulled {
     /// Result before any file is fetched.
     fn nothing(store: &Store, name: &Name, file: &str) -> Pulled {
-        let name = Name { file: Some(file.to_owned()), query: None, ..name.clone() };
-        Pulled { file: store.place(&name.repository, file), name, fetched: 0, unchecked: vec![] }
+        let name = Name {
+            file: Some(file.to_owned()),
+            query: None,
+            ..name.clone()
+        };
+        Pulled {
+            file: store.place(&name.repository, file),
+            name,
+            fetched: 0,
+            unchecked: vec![],
+        }
     }
 }
 
@@ -150,7 +192,9 @@ struct Partial {
 
 impl Fetch<'_> {
     fn add(&self, pulled: &mut Pulled, progress: &mut dyn FnMut(Progress)) -> Result<(), Error> {
-        let Some(fetched) = self.run(progress)? else { return Ok(()) };
+        let Some(fetched) = self.run(progress)? else {
+            return Ok(());
+        };
         pulled.fetched += fetched;
         if self.remote.sha256.is_none() {
             pulled.unchecked.push(self.remote.path.clone());
@@ -199,8 +243,12 @@ impl Fetch<'_> {
         let (repository, file) = (self.repository(), self.remote.path.as_str());
         let path = self.store.place(repository, file);
         let failed = |error| disk("read", &path)(error);
-        let Some((folder, name)) = self.store.enter(repository, file)? else { return Ok(false) };
-        let Some(mut open) = folder.read(name).map_err(failed)? else { return Ok(false) };
+        let Some((folder, name)) = self.store.enter(repository, file)? else {
+            return Ok(false);
+        };
+        let Some(mut open) = folder.read(name).map_err(failed)? else {
+            return Ok(false);
+        };
         let size = open.metadata().map_err(failed)?.len();
         let Some(record) = Record::read(&folder, name).map_err(failed)? else {
             // Without a checksum only the size is compared.
@@ -208,21 +256,38 @@ impl Fetch<'_> {
                 && match &self.remote.sha256 {
                     None => true,
                     Some(expected) => {
-                        let (sum, _) =
-                            hash(&mut open, size, &mut |done| progress(Progress::Checked { file, done, total: size }))
-                                .map_err(failed)?;
+                        let (sum, _) = hash(&mut open, size, &mut |done| {
+                            progress(Progress::Checked {
+                                file,
+                                done,
+                                total: size,
+                            })
+                        })
+                        .map_err(failed)?;
                         hexadecimal(sum) == *expected
                     }
                 };
-            return if same { Ok(true) } else { Err(Error::InTheWay { path }) };
+            return if same {
+                Ok(true)
+            } else {
+                Err(Error::InTheWay { path })
+            };
         };
-        let is_hubs = self.remote.sha256.as_ref().is_none_or(|expected| *expected == record.sha256);
-        let is_other = self.version.kept.is_some_and(|version| record.version.as_deref() != Some(version));
+        let is_hubs = self
+            .remote
+            .sha256
+            .as_ref()
+            .is_none_or(|expected| *expected == record.sha256);
+        let is_other = self
+            .version
+            .kept
+            .is_some_and(|version| record.version.as_deref() != Some(version));
         if !is_hubs || is_other || size != self.remote.size && self.remote.sha256.is_none() {
             return Ok(false);
         }
         // A record without a size does not prove that the file has the hub's size.
-        let same = size == self.remote.size && self.store.check(repository, file, false, progress)? == Verdict::Same;
+        let same = size == self.remote.size
+            && self.store.check(repository, file, false, progress)? == Verdict::Same;
         if !same {
             progress(Progress::Changed { file: &path });
         }
@@ -236,7 +301,10 @@ impl Fetch<'_> {
         // Checked before gigabytes are downloaded.
         for name in [becomes.to_owned(), record_name(becomes)] {
             let path = place.with_file_name(&name);
-            if !matches!(folder.kind(&name).map_err(disk("read", &path))?, None | Some(EntryKind::File)) {
+            if !matches!(
+                folder.kind(&name).map_err(disk("read", &path))?,
+                None | Some(EntryKind::File)
+            ) {
                 return Err(disk("replace", &path)(planted("it is no regular file")));
             }
         }
@@ -244,48 +312,98 @@ impl Fetch<'_> {
         let path = place.with_file_name(&name);
         let file = folder.write(&name).map_err(disk("write", &path))?;
         match file.try_lock() {
-            Ok(()) => Ok(Partial { folder, name, becomes: becomes.into(), path, file, hash: Sha256::new(), done: 0 }),
+            Ok(()) => Ok(Partial {
+                folder,
+                name,
+                becomes: becomes.into(),
+                path,
+                file,
+                hash: Sha256::new(),
+                done: 0,
+            }),
             Err(TryLockError::WouldBlock) => Err(Error::Busy(self.remote.path.clone())),
             Err(TryLockError::Error(error)) => Err(disk("lock", &path)(error)),
         }
     }
 
     /// Hashes the bytes that an earlier run left, or discards them if they cannot be resumed.
-    fn read_again(&self, partial: &mut Partial, progress: &mut dyn FnMut(Progress)) -> Result<(), Error> {
-        let there = partial.file.metadata().map_err(disk("read", &partial.path))?.len();
-        let total = if self.version.resumes { there.min(self.remote.size) } else { 0 };
-        let mut checked = |done| progress(Progress::Checked { file: &self.remote.path, done, total });
-        let read = hash(&mut partial.file, total, &mut checked).map_err(disk("read", &partial.path))?;
+    fn read_again(
+        &self,
+        partial: &mut Partial,
+        progress: &mut dyn FnMut(Progress),
+    ) -> Result<(), Error> {
+        let there = partial
+            .file
+            .metadata()
+            .map_err(disk("read", &partial.path))?
+            .len();
+        let total = if self.version.resumes {
+            there.min(self.remote.size)
+        } else {
+            0
+        };
+        let mut checked = |done| {
+            progress(Progress::Checked {
+                file: &self.remote.path,
+                done,
+                total,
+            })
+        };
+        let read =
+            hash(&mut partial.file, total, &mut checked).map_err(disk("read", &partial.path))?;
         (partial.hash, partial.done) = read;
-        partial.file.set_len(partial.done).map_err(disk("write", &partial.path))
+        partial
+            .file
+            .set_len(partial.done)
+            .map_err(disk("write", &partial.path))
     }
 
     /// Checks the free disk space before the download.
     fn find_room(&self, partial: &Partial) -> Result<(), Error> {
         let needed = self.remote.size - partial.done;
         match partial.folder.room().map_err(disk("read", &partial.path))? {
-            Some(free) if free < needed => Err(Error::NoRoom { path: partial.path.clone(), needed, free }),
+            Some(free) if free < needed => Err(Error::NoRoom {
+                path: partial.path.clone(),
+                needed,
+                free,
+            }),
             _ => Ok(()),
         }
     }
 
     /// Receives the bytes of one connection and writes them even if it
     /// breaks. Returns their number.
-    fn stream(&self, partial: &mut Partial, progress: &mut dyn FnMut(Progress)) -> Result<u64, Error> {
+    fn stream(
+        &self,
+        partial: &mut Partial,
+        progress: &mut dyn FnMut(Progress),
+    ) -> Result<u64, Error> {
         let mut bytes = self.source.bytes(&self.remote.path, partial.done)?;
         if bytes.from != partial.done {
             // The server does not support ranges, or sent a different one.
             if bytes.from != 0 {
-                return Err(self.source.broken("sends another range than it was asked for".into()));
+                return Err(self
+                    .source
+                    .broken("sends another range than it was asked for".into()));
             }
             (partial.done, partial.hash) = (0, Sha256::new());
-            partial.file.set_len(0).map_err(disk("write", &partial.path))?;
+            partial
+                .file
+                .set_len(0)
+                .map_err(disk("write", &partial.path))?;
         }
-        partial.file.seek(SeekFrom::Start(partial.done)).map_err(disk("write", &partial.path))?;
+        partial
+            .file
+            .seek(SeekFrom::Start(partial.done))
+            .map_err(disk("write", &partial.path))?;
         let start = partial.done;
         let mut piece = vec![0; READ_BYTES];
         loop {
-            progress(Progress::Fetched { file: &self.remote.path, done: partial.done, total: self.remote.size });
+            progress(Progress::Fetched {
+                file: &self.remote.path,
+                done: partial.done,
+                total: self.remote.size,
+            });
             let n = match bytes.reader.read(&mut piece) {
                 Err(error) if error.kind() == ErrorKind::Interrupted => continue,
                 read => read.map_err(|e| self.source.broken(e.to_string()))?,
@@ -296,36 +414,72 @@ impl Fetch<'_> {
             if n as u64 > self.remote.size - partial.done {
                 return Err(self.source.broken("sends more than the file has".into()));
             }
-            partial.file.write_all(&piece[..n]).map_err(disk("write", &partial.path))?;
+            partial
+                .file
+                .write_all(&piece[..n])
+                .map_err(disk("write", &partial.path))?;
             partial.hash.update(&piece[..n]);
             partial.done += n as u64;
         }
         if partial.done < self.remote.size {
-            return Err(self.source.broken("the connection ended before the file did".into()));
+            return Err(self
+                .source
+                .broken("the connection ended before the file did".into()));
         }
         Ok(partial.done - start)
     }
 
     fn finish(&self, partial: Partial) -> Result<(), Error> {
-        let Partial { folder, name, becomes, path, file, hash, .. } = partial;
+        let Partial {
+            folder,
+            name,
+            becomes,
+            path,
+            file,
+            hash,
+            ..
+        } = partial;
         let found = hexadecimal(hash);
-        if let Some(expected) = self.remote.sha256.clone().filter(|expected| *expected != found) {
+        if let Some(expected) = self
+            .remote
+            .sha256
+            .clone()
+            .filter(|expected| *expected != found)
+        {
             folder.remove(&name).map_err(disk("remove", &path))?;
-            return Err(Error::Checksum { file: self.remote.path.clone(), expected, found });
+            return Err(Error::Checksum {
+                file: self.remote.path.clone(),
+                expected,
+                found,
+            });
         }
         if self.remote.sha256.is_none() {
             let seen = file.try_clone().map_err(disk("read", &path))?;
             if let Err(why) = (self.form.check)(seen) {
                 folder.remove(&name).map_err(disk("remove", &path))?;
-                let name = Name { file: Some(self.remote.path.clone()), ..self.name.clone() };
-                return Err(Error::NoModel { name: name.to_string(), why });
+                let name = Name {
+                    file: Some(self.remote.path.clone()),
+                    ..self.name.clone()
+                };
+                return Err(Error::NoModel {
+                    name: name.to_string(),
+                    why,
+                });
             }
         }
         file.sync_all().map_err(disk("write", &path))?;
         let stamp = Stamp::from_file(&file).map_err(disk("read", &path))?;
         let version = self.version.kept.map(str::to_owned);
-        let record = Record { sha256: found, stamp: Some(stamp), version };
-        record.write(&folder, &becomes).map_err(disk("write", &path.with_file_name(record_name(&becomes))))?;
-        folder.rename(&name, &becomes).map_err(disk("rename", &path))
+        let record = Record {
+            sha256: found,
+            stamp: Some(stamp),
+            version,
+        };
+        record
+            .write(&folder, &becomes)
+            .map_err(disk("write", &path.with_file_name(record_name(&becomes))))?;
+        folder
+            .rename(&name, &becomes)
+            .map_err(disk("rename", &path))
     }
 }

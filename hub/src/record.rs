@@ -53,12 +53,18 @@ impl Stamp {
     /// Returns the stamp of an open file.
     pub fn from_file(file: &File) -> io::Result<Stamp> {
         let about = file.metadata()?;
-        Ok(Stamp { size: about.len(), changed: (about.mtime(), about.mtime_nsec()) })
+        Ok(Stamp {
+            size: about.len(),
+            changed: (about.mtime(), about.mtime_nsec()),
+        })
     }
     fn parse(comment: &str) -> Option<Stamp> {
         let (size, changed) = comment.strip_prefix("size ")?.split_once(" changed ")?;
         let (seconds, nanoseconds) = changed.split_once('.')?;
-        Some(Stamp { size: size.parse().ok()?, changed: (seconds.parse().ok()?, nanoseconds.parse().ok()?) })
+        Some(Stamp {
+            size: size.parse().ok()?,
+            changed: (seconds.parse().ok()?, nanoseconds.parse().ok()?),
+        })
     }
 }
 
@@ -79,10 +85,20 @@ impl Record {
         let mut lines = text.lines();
         let sum = lines.next().and_then(|line| line.split_once("  "));
         let sum = sum.filter(|(sha256, name)| is_sha256(sha256) && *name == file);
-        let comments: Vec<&str> = lines.filter_map(|line| line.strip_prefix(COMMENT)).map(str::trim).collect();
+        let comments: Vec<&str> = lines
+            .filter_map(|line| line.strip_prefix(COMMENT))
+            .map(str::trim)
+            .collect();
         let stamp = comments.iter().find_map(|comment| Stamp::parse(comment));
-        let version = comments.iter().find_map(|comment| comment.strip_prefix(VERSION)).map(str::to_owned);
-        Ok(sum.map(|(sha256, _)| Record { sha256: sha256.to_ascii_lowercase(), stamp, version }))
+        let version = comments
+            .iter()
+            .find_map(|comment| comment.strip_prefix(VERSION))
+            .map(str::to_owned);
+        Ok(sum.map(|(sha256, _)| Record {
+            sha256: sha256.to_ascii_lowercase(),
+            stamp,
+            version,
+        }))
     }
     /// Returns whether the file is unchanged by size and date alone, without reading it.
     pub fn vouches(&self, folder: &Folder, file: &str, stamp: Stamp) -> io::Result<bool> {
@@ -100,8 +116,14 @@ impl Record {
         // The suffix marks it as a partial file of the store, so that an abandoned one is removed.
         let by = format!("{to}{PART}");
         let mut text = format!("{}  {file}\n", self.sha256);
-        if let Some(Stamp { size, changed: (seconds, nanoseconds) }) = self.stamp {
-            text.push_str(&format!("{COMMENT} size {size} changed {seconds}.{nanoseconds:09}\n"));
+        if let Some(Stamp {
+            size,
+            changed: (seconds, nanoseconds),
+        }) = self.stamp
+        {
+            text.push_str(&format!(
+                "{COMMENT} size {size} changed {seconds}.{nanoseconds:09}\n"
+            ));
         }
         if let Some(version) = &self.version {
             text.push_str(&format!("{COMMENT} {VERSION}{version}\n"));
@@ -120,7 +142,11 @@ pub(crate) fn record_name(file: &str) -> String {
 
 /// Returns the name of a partial file; the digits of `mark` distinguish versions.
 pub(crate) fn part_name(file: &str, mark: &str) -> String {
-    let mark: String = mark.chars().filter(char::is_ascii_hexdigit).take(MARK).collect();
+    let mark: String = mark
+        .chars()
+        .filter(char::is_ascii_hexdigit)
+        .take(MARK)
+        .collect();
     format!("{file}.{mark:0<MARK$}{PART}")
 }
 
@@ -137,11 +163,17 @@ pub(crate) fn finished(name: &str) -> Option<&str> {
 }
 
 /// Hashes up to `bytes` bytes of a file, with progress. Returns the hash and the bytes read.
-pub(crate) fn hash(file: &mut impl Read, bytes: u64, progress: &mut dyn FnMut(u64)) -> io::Result<(Sha256, u64)> {
+pub(crate) fn hash(
+    file: &mut impl Read,
+    bytes: u64,
+    progress: &mut dyn FnMut(u64),
+) -> io::Result<(Sha256, u64)> {
     let (mut hash, mut done) = (Sha256::new(), 0);
     let mut piece = vec![0; READ_BYTES];
     while done < bytes {
-        let most = piece.len().min(usize::try_from(bytes - done).unwrap_or(usize::MAX));
+        let most = piece
+            .len()
+            .min(usize::try_from(bytes - done).unwrap_or(usize::MAX));
         match file.read(&mut piece[..most]) {
             Ok(0) => break,
             Ok(n) => {
@@ -167,7 +199,10 @@ mod tests {
 
     #[test]
     fn partial_files_are_told_by_their_names() {
-        assert_eq!(part_name("m.gguf", "0123456789abcdef"), "m.gguf.0123456789ab.part");
+        assert_eq!(
+            part_name("m.gguf", "0123456789abcdef"),
+            "m.gguf.0123456789ab.part"
+        );
         assert_eq!(part_name("m.gguf", "01/2"), "m.gguf.012000000000.part");
         for (name, file) in [
             ("m.gguf.0123456789ab.part", Some("m.gguf")),
@@ -188,12 +223,26 @@ mod tests {
         let place = tempfile::tempdir().unwrap();
         let folder = Folder::root(place.path()).unwrap().unwrap();
         for version in [None, Some("ab".repeat(32))] {
-            let record = Record { sha256: "0a".repeat(32), stamp: Some(Stamp { size: 7, changed: (-3, 12) }), version };
+            let record = Record {
+                sha256: "0a".repeat(32),
+                stamp: Some(Stamp {
+                    size: 7,
+                    changed: (-3, 12),
+                }),
+                version,
+            };
             record.write(&folder, "m").unwrap();
             assert_eq!(Record::read(&folder, "m").unwrap(), Some(record));
         }
         for (text, found) in [
-            (format!("{}  m\n", "0A".repeat(32)), Some(Record { sha256: "0a".repeat(32), stamp: None, version: None })),
+            (
+                format!("{}  m\n", "0A".repeat(32)),
+                Some(Record {
+                    sha256: "0a".repeat(32),
+                    stamp: None,
+                    version: None,
+                }),
+            ),
             (format!("{}  n\n", "0a".repeat(32)), None),
             ("0a  m\n".into(), None),
             (String::new(), None),

@@ -33,7 +33,8 @@ impl Store {
         let mut removed = Removed::default();
         let folder = self.place(repository, "");
         for mut kept in meant {
-            (kept.files, kept.bytes) = self.unlink_all(&folder, &kept, &files, &mut removed.left)?;
+            (kept.files, kept.bytes) =
+                self.unlink_all(&folder, &kept, &files, &mut removed.left)?;
             if !kept.files.is_empty() {
                 removed.gone.push(kept);
             }
@@ -42,12 +43,22 @@ impl Store {
             for file in &files.missing {
                 self.unlink(repository, file)?;
             }
-            let others = files.found.iter().filter(|(_, found)| !found.ours).map(|(path, _)| path);
-            removed.left = others.chain(&files.passed_over).map(|path| self.place(repository, path)).collect();
+            let others = files
+                .found
+                .iter()
+                .filter(|(_, found)| !found.ours)
+                .map(|(path, _)| path);
+            removed.left = others
+                .chain(&files.passed_over)
+                .map(|path| self.place(repository, path))
+                .collect();
         }
         match removed.gone.is_empty() {
             true if removed.left.is_empty() => Err(Error::NotKept(name.clone())),
-            true => Err(Error::NotFetched { name: name.clone().into(), path: removed.left.swap_remove(0) }),
+            true => Err(Error::NotFetched {
+                name: name.clone().into(),
+                path: removed.left.swap_remove(0),
+            }),
             false => Ok(removed),
         }
     }
@@ -62,7 +73,11 @@ impl Store {
     ) -> Result<(Vec<PathBuf>, u64), Error> {
         let (mut gone, mut bytes) = (Vec::new(), 0);
         for path in &kept.files {
-            let file = path.strip_prefix(folder).ok().and_then(Path::to_str).unwrap_or_default();
+            let file = path
+                .strip_prefix(folder)
+                .ok()
+                .and_then(Path::to_str)
+                .unwrap_or_default();
             if self.unlink(&kept.name.repository, file)? {
                 bytes += files.found.get(file).map_or(0, |found| found.size);
                 gone.push(path.clone());
@@ -78,9 +93,14 @@ impl Store {
     fn unlink(&self, repository: &Repository, file: &str) -> Result<bool, Error> {
         let path = self.place(repository, file);
         let failed = |error| disk("remove", &path)(error);
-        let Some((folder, name)) = self.enter(repository, file)? else { return Ok(false) };
+        let Some((folder, name)) = self.enter(repository, file)? else {
+            return Ok(false);
+        };
         let recorded = Record::read(&folder, name).map_err(failed)?.is_some();
-        let plain = matches!(folder.kind(name).map_err(failed)?, None | Some(EntryKind::File));
+        let plain = matches!(
+            folder.kind(name).map_err(failed)?,
+            None | Some(EntryKind::File)
+        );
         if !plain || !recorded && finished(name).is_none() {
             return Ok(false);
         }
@@ -101,9 +121,13 @@ impl Store {
                 _ => return Ok(()),
             }
         }
-        let Some(root) = Folder::root(self.root()).map_err(disk("read", self.root()))? else { return Ok(()) };
+        let Some(root) = Folder::root(self.root()).map_err(disk("read", self.root()))? else {
+            return Ok(());
+        };
         let [outer, inner] = repository.folders();
-        let above = root.folder(&outer).map_err(disk("read", &self.root().join(&outer)))?;
+        let above = root
+            .folder(&outer)
+            .map_err(disk("read", &self.root().join(&outer)))?;
         if above.is_some_and(|above| above.remove_empty(&inner)) {
             root.remove_empty(&outer);
         }
@@ -113,12 +137,16 @@ impl Store {
 
 /// Returns the models of a repository that a name matches.
 fn meant(name: &Name, all: Vec<StoredModel>) -> Result<Vec<StoredModel>, Error> {
-    let Some(wanted) = &name.file else { return Ok(all) };
+    let Some(wanted) = &name.file else {
+        return Ok(all);
+    };
     // A partial file carries the name of the complete one.
     let file = |kept: &StoredModel| kept.name.file.clone().unwrap_or_default();
     // The path of a URL is matched exactly, never as a suffix.
     let exact = matches!(name.repository, Repository::Server { .. })
-        || all.iter().any(|k| file_name::model(&file(k)) == file_name::model(wanted));
+        || all
+            .iter()
+            .any(|k| file_name::model(&file(k)) == file_name::model(wanted));
     let fits = |kept: &StoredModel| match exact {
         true => file_name::model(&file(kept)) == file_name::model(wanted),
         false => file_name::ends_in(&file(kept), wanted),
@@ -134,6 +162,9 @@ fn meant(name: &Name, all: Vec<StoredModel>) -> Result<Vec<StoredModel>, Error> 
     }
     match models.len() {
         0 | 1 => Ok(meant),
-        _ => Err(Error::Several { repository: name.repository.clone(), models: Offer::all(models) }),
+        _ => Err(Error::Several {
+            repository: name.repository.clone(),
+            models: Offer::all(models),
+        }),
     }
 }

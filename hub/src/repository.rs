@@ -51,9 +51,14 @@ pub(crate) const DEPTH: usize = 16;
 /// Returns whether an untrusted path stays inside its folder and is displayed as it is.
 pub(crate) fn is_safe(path: &str) -> bool {
     let plain = |part: &str| {
-        !part.is_empty() && part.len() <= PART_BYTES && !part.starts_with(['.', '-']) && !part.ends_with([' ', '.'])
+        !part.is_empty()
+            && part.len() <= PART_BYTES
+            && !part.starts_with(['.', '-'])
+            && !part.ends_with([' ', '.'])
     };
-    path.len() <= PATH_BYTES && path.split('/').count() <= DEPTH && path.split('/').all(|p| plain(p) && is_visible(p))
+    path.len() <= PATH_BYTES
+        && path.split('/').count() <= DEPTH
+        && path.split('/').all(|p| plain(p) && is_visible(p))
 }
 
 /// Marks the folder of a scheme in the store, and replaces colons of hosts.
@@ -65,12 +70,15 @@ pub(crate) const SCHEMES: [&str; 2] = ["https", "http"];
 
 /// Returns whether the name is that of a folder of servers in the store.
 pub(crate) fn is_scheme_folder(name: &str) -> bool {
-    name.strip_suffix(MARK).is_some_and(|scheme| SCHEMES.contains(&scheme))
+    name.strip_suffix(MARK)
+        .is_some_and(|scheme| SCHEMES.contains(&scheme))
 }
 
 /// Returns whether the text is a host with an optional port: `models.example`, `[::1]:80`.
 pub(crate) fn is_host(host: &str) -> bool {
-    let plain = host.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b"-_.:[]".contains(&b));
+    let plain = host
+        .bytes()
+        .all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b"-_.:[]".contains(&b));
     plain && !host.is_empty() && host.len() <= PART_BYTES && !host.starts_with(['.', '-', ':'])
 }
 
@@ -79,7 +87,10 @@ impl Repository {
     pub(crate) fn folders(&self) -> [String; 2] {
         match self {
             Repository::Hub { owner, name } => [owner.clone(), name.clone()],
-            Repository::Server { scheme, host } => [format!("{scheme}{MARK}"), host.replace(':', &MARK.to_string())],
+            Repository::Server { scheme, host } => [
+                format!("{scheme}{MARK}"),
+                host.replace(':', &MARK.to_string()),
+            ],
         }
     }
     /// Returns the repository of two nested folders; None if they are not a repository's.
@@ -87,10 +98,14 @@ impl Repository {
         if is_scheme_folder(outer) {
             let host = inner.replace(MARK, ":");
             let scheme = outer.trim_end_matches(MARK).to_owned();
-            return (is_host(&host) && !inner.contains(':')).then_some(Repository::Server { scheme, host });
+            return (is_host(&host) && !inner.contains(':'))
+                .then_some(Repository::Server { scheme, host });
         }
         let hub = is_repository_part(outer) && is_repository_part(inner);
-        hub.then(|| Repository::Hub { owner: outer.into(), name: inner.into() })
+        hub.then(|| Repository::Hub {
+            owner: outer.into(),
+            name: inner.into(),
+        })
     }
 }
 
@@ -115,8 +130,10 @@ pub(crate) fn escaped_path(path: &str) -> String {
 pub(crate) fn is_visible(text: &str) -> bool {
     // Printable by category, but without a glyph: fillers, joiners, variation selectors.
     let blank = |c: char| {
-        matches!(c, '\u{34f}' | '\u{115f}' | '\u{1160}' | '\u{17b4}' | '\u{17b5}' | '\u{180b}'..='\u{180f}')
-            || matches!(c, '\u{3164}' | '\u{fe00}'..='\u{fe0f}' | '\u{ffa0}' | '\u{e0100}'..='\u{e01ef}')
+        matches!(
+            c,
+            '\u{34f}' | '\u{115f}' | '\u{1160}' | '\u{17b4}' | '\u{17b5}' | '\u{180b}'..='\u{180f}'
+        ) || matches!(c, '\u{3164}' | '\u{fe00}'..='\u{fe0f}' | '\u{ffa0}' | '\u{e0100}'..='\u{e01ef}')
     };
     // `escape_debug` escapes control and format characters, private and unassigned ones, and spaces
     // other than U+0020; also quotes, for which it only adds a backslash.
@@ -128,7 +145,9 @@ pub(crate) fn is_visible(text: &str) -> bool {
 ///
 /// The check is as strict as the hub's and excludes names that are special in paths or URLs.
 pub(crate) fn is_repository_part(part: &str) -> bool {
-    let plain = part.bytes().all(|b| b.is_ascii_alphanumeric() || b"-_.".contains(&b));
+    let plain = part
+        .bytes()
+        .all(|b| b.is_ascii_alphanumeric() || b"-_.".contains(&b));
     plain && !part.is_empty() && part.len() <= PART_BYTES && !part.starts_with(['.', '-'])
 }
 
@@ -166,26 +185,53 @@ mod tests {
 
     #[test]
     fn folders_are_those_of_one_repository() {
-        let server = |scheme: &str, host: &str| Repository::Server { scheme: scheme.into(), host: host.into() };
+        let server = |scheme: &str, host: &str| Repository::Server {
+            scheme: scheme.into(),
+            host: host.into(),
+        };
         for (repository, folders) in [
-            (Repository::Hub { owner: "https".into(), name: "a.b".into() }, ["https", "a.b"]),
+            (
+                Repository::Hub {
+                    owner: "https".into(),
+                    name: "a.b".into(),
+                },
+                ["https", "a.b"],
+            ),
             (server("https", "a.b"), ["https+", "a.b"]),
             (server("http", "127.0.0.1:80"), ["http+", "127.0.0.1+80"]),
             (server("http", "[::1]:8080"), ["http+", "[++1]+8080"]),
         ] {
             assert_eq!(repository.folders(), folders);
-            assert_eq!(Repository::from_folders(folders[0], folders[1]), Some(repository));
+            assert_eq!(
+                Repository::from_folders(folders[0], folders[1]),
+                Some(repository)
+            );
         }
-        for (outer, inner) in
-            [("https+", ".."), ("ftp+", "a"), ("a", "b+80"), ("https+", "A"), ("https+", "+80"), ("http+", "a:80")]
-        {
-            assert_eq!(Repository::from_folders(outer, inner), None, "{outer} {inner}");
+        for (outer, inner) in [
+            ("https+", ".."),
+            ("ftp+", "a"),
+            ("a", "b+80"),
+            ("https+", "A"),
+            ("https+", "+80"),
+            ("http+", "a:80"),
+        ] {
+            assert_eq!(
+                Repository::from_folders(outer, inner),
+                None,
+                "{outer} {inner}"
+            );
         }
     }
 
     #[test]
     fn names_show_what_they_are() {
-        for path in ["m-Q4_K_M.gguf", "big/m (1), v2+x.gguf", "模型-é.gguf", "it's.gguf", "मॉडल.gguf"] {
+        for path in [
+            "m-Q4_K_M.gguf",
+            "big/m (1), v2+x.gguf",
+            "模型-é.gguf",
+            "it's.gguf",
+            "मॉडल.gguf",
+        ] {
             assert!(is_safe(path), "{path}");
         }
         for path in [

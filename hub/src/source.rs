@@ -24,7 +24,11 @@ pub(crate) trait FileSource {
 
 /// Parses `Content-Range: bytes 5-9/10`: the first offset and the size of the whole, if known.
 pub(crate) fn range(response: &Response<Body>) -> Option<(u64, Option<u64>)> {
-    let range = response.headers().get(header::CONTENT_RANGE)?.to_str().ok()?;
+    let range = response
+        .headers()
+        .get(header::CONTENT_RANGE)?
+        .to_str()
+        .ok()?;
     let (part, whole) = range.strip_prefix("bytes ")?.split_once('/')?;
     Some((part.split_once('-')?.0.parse().ok()?, whole.parse().ok()))
 }

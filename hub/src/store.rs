@@ -12,7 +12,9 @@ use crate::folder::{EntryKind, Folder};
 use crate::progress::Progress;
 use crate::record::{CHECKSUM, Record, Stamp, finished, hash, hexadecimal};
 use crate::repository::ENDING;
-use crate::repository::{DEPTH, Name, Repository, is_repository_part, is_safe, is_scheme_folder, is_visible};
+use crate::repository::{
+    DEPTH, Name, Repository, is_repository_part, is_safe, is_scheme_folder, is_visible,
+};
 use crate::select;
 use std::collections::BTreeMap;
 use std::io;
@@ -92,9 +94,17 @@ impl Store {
     /// # Errors
     /// [`Error::NoHome`] where none of the variables is an absolute path.
     pub fn user() -> Result<Store, Error> {
-        let variable = |name| std::env::var_os(name).map(PathBuf::from).filter(|p| p.is_absolute());
-        let data = || variable("XDG_DATA_HOME").or_else(|| Some(variable("HOME")?.join(".local").join("share")));
-        let root = variable("GRISTMILL_MODELS").or_else(|| Some(data()?.join("gristmill").join("models")));
+        let variable = |name| {
+            std::env::var_os(name)
+                .map(PathBuf::from)
+                .filter(|p| p.is_absolute())
+        };
+        let data = || {
+            variable("XDG_DATA_HOME")
+                .or_else(|| Some(variable("HOME")?.join(".local").join("share")))
+        };
+        let root =
+            variable("GRISTMILL_MODELS").or_else(|| Some(data()?.join("gristmill").join("models")));
         root.map(Store::new).ok_or(Error::NoHome)
     }
     /// Returns the folder of the store.
@@ -112,7 +122,11 @@ impl Store {
     ///
     /// # Errors
     /// When the name matches several models, or a file differs from the downloaded one.
-    pub fn find(&self, name: &Name, progress: &mut dyn FnMut(Progress)) -> Result<Option<PathBuf>, Error> {
+    pub fn find(
+        &self,
+        name: &Name,
+        progress: &mut dyn FnMut(Progress),
+    ) -> Result<Option<PathBuf>, Error> {
         let files = self.files(&name.repository)?;
         let paths: Vec<&str> = files.found.keys().map(String::as_str).collect();
         let size = |file: &str| files.found.get(file).map_or(0, |found| found.size);
@@ -123,8 +137,14 @@ impl Store {
         };
         for file in &choice.files {
             if self.check(&name.repository, file, false, progress)? == Verdict::Changed {
-                let name = Box::new(Name { file: Some((*file).to_owned()), ..name.clone() });
-                return Err(Error::Changed { path: self.place(&name.repository, file), name });
+                let name = Box::new(Name {
+                    file: Some((*file).to_owned()),
+                    ..name.clone()
+                });
+                return Err(Error::Changed {
+                    path: self.place(&name.repository, file),
+                    name,
+                });
             }
         }
         Ok(Some(self.place(&name.repository, choice.files[0])))
@@ -144,12 +164,20 @@ impl Store {
         let is_owner = |name: &str| is_repository_part(name) || is_scheme_folder(name);
         for outer in self.folders(&root, &self.root, &is_owner, &mut out.passed_over)? {
             let path = self.root.join(&outer);
-            let Some(folder) = root.folder(&outer).map_err(disk("read", &path))? else { continue };
+            let Some(folder) = root.folder(&outer).map_err(disk("read", &path))? else {
+                continue;
+            };
             let repository = |inner: &str| Repository::from_folders(&outer, inner);
-            let inner = self.folders(&folder, &path, &|name| repository(name).is_some(), &mut out.passed_over)?;
+            let inner = self.folders(
+                &folder,
+                &path,
+                &|name| repository(name).is_some(),
+                &mut out.passed_over,
+            )?;
             for repository in inner.iter().filter_map(|inner| repository(inner)) {
                 let files = self.files(&repository)?;
-                out.passed_over.extend(files.passed_over.iter().map(|p| self.place(&repository, p)));
+                out.passed_over
+                    .extend(files.passed_over.iter().map(|p| self.place(&repository, p)));
                 out.kept.extend(self.models(&repository, &files));
             }
         }
@@ -162,12 +190,18 @@ impl Store {
     ///
     /// # Errors
     /// When a file cannot be read.
-    pub fn verify(&self, kept: &StoredModel, progress: &mut dyn FnMut(&Path, u64, u64)) -> Result<Verdict, Error> {
+    pub fn verify(
+        &self,
+        kept: &StoredModel,
+        progress: &mut dyn FnMut(&Path, u64, u64),
+    ) -> Result<Verdict, Error> {
         let repository = &kept.name.repository;
         let folder = self.place(repository, "");
         let mut verdict = Verdict::Same;
         for path in &kept.files {
-            let Some(file) = path.strip_prefix(&folder).ok().and_then(Path::to_str) else { continue };
+            let Some(file) = path.strip_prefix(&folder).ok().and_then(Path::to_str) else {
+                continue;
+            };
             let mut read = |p: Progress| {
                 if let Progress::Checked { done, total, .. } = p {
                     progress(path, done, total);
@@ -192,12 +226,24 @@ impl Store {
     ) -> Result<Verdict, Error> {
         let path = self.place(repository, file);
         let failed = |error| disk("read", &path)(error);
-        let Some((folder, name)) = self.enter(repository, file)? else { return Ok(Verdict::Unknown) };
-        let Some(mut open) = folder.read(name).map_err(failed)? else { return Ok(Verdict::Unknown) };
-        let Some(record) = Record::read(&folder, name).map_err(failed)? else { return Ok(Verdict::Unknown) };
+        let Some((folder, name)) = self.enter(repository, file)? else {
+            return Ok(Verdict::Unknown);
+        };
+        let Some(mut open) = folder.read(name).map_err(failed)? else {
+            return Ok(Verdict::Unknown);
+        };
+        let Some(record) = Record::read(&folder, name).map_err(failed)? else {
+            return Ok(Verdict::Unknown);
+        };
         let stamp = Stamp::from_file(&open).map_err(failed)?;
         let recorded = record.stamp;
-        let write = || Record { stamp: Some(stamp), ..record.clone() }.write(&folder, name);
+        let write = || {
+            Record {
+                stamp: Some(stamp),
+                ..record.clone()
+            }
+            .write(&folder, name)
+        };
         if !always && record.vouches(&folder, name, stamp).map_err(failed)? {
             if recorded.is_none() {
                 // In a read-only store the two dates are simply compared again at the next use.
@@ -209,7 +255,11 @@ impl Store {
             return Ok(Verdict::Changed);
         }
         let (sum, _) = hash(&mut open, stamp.size, &mut |done| {
-            progress(Progress::Checked { file, done, total: stamp.size });
+            progress(Progress::Checked {
+                file,
+                done,
+                total: stamp.size,
+            });
         })
         .map_err(failed)?;
         if hexadecimal(sum) != record.sha256 {
@@ -218,14 +268,23 @@ impl Store {
         if recorded != Some(stamp)
             && let Err(why) = write()
         {
-            progress(Progress::Unrecorded { file: &path, why: &why });
+            progress(Progress::Unrecorded {
+                file: &path,
+                why: &why,
+            });
         }
         Ok(Verdict::Same)
     }
     /// Opens the folder of a file; returns it with the file's name, or None if it does not exist.
-    pub(crate) fn enter<'f>(&self, repository: &Repository, file: &'f str) -> Result<Option<(Folder, &'f str)>, Error> {
+    pub(crate) fn enter<'f>(
+        &self,
+        repository: &Repository,
+        file: &'f str,
+    ) -> Result<Option<(Folder, &'f str)>, Error> {
         let mut path = self.root.clone();
-        let Some(mut folder) = Folder::root(&path).map_err(disk("read", &path))? else { return Ok(None) };
+        let Some(mut folder) = Folder::root(&path).map_err(disk("read", &path))? else {
+            return Ok(None);
+        };
         let (inner, name) = file.rsplit_once('/').unwrap_or(("", file));
         let above = repository.folders();
         let parts = above.iter().map(String::as_str).chain(inner.split('/'));
@@ -239,7 +298,11 @@ impl Store {
         Ok(Some((folder, name)))
     }
     /// Opens the folder of a file as [`Store::enter`] does, and creates missing folders.
-    pub(crate) fn make<'f>(&self, repository: &Repository, file: &'f str) -> Result<(Folder, &'f str), Error> {
+    pub(crate) fn make<'f>(
+        &self,
+        repository: &Repository,
+        file: &'f str,
+    ) -> Result<(Folder, &'f str), Error> {
         let mut path = self.root.clone();
         let mut folder = Folder::make_root(&path).map_err(disk("make", &path))?;
         let (inner, name) = file.rsplit_once('/').unwrap_or(("", file));
@@ -276,16 +339,28 @@ impl Store {
     pub(crate) fn models(&self, repository: &Repository, files: &Files) -> Vec<StoredModel> {
         let paths: Vec<&str> = files.found.keys().map(String::as_str).collect();
         let models = select::models(&paths);
-        let whole: Vec<&str> = models.iter().flat_map(|m| m.files.iter().copied()).collect();
+        let whole: Vec<&str> = models
+            .iter()
+            .flat_map(|m| m.files.iter().copied())
+            .collect();
         // Partial files and incomplete split models. Other files are not models.
-        let rest =
-            paths.iter().copied().filter(|p| !whole.contains(p) && (files.found[*p].ours || p.ends_with(ENDING)));
-        let groups = models.iter().map(|m| (m.files.clone(), true)).chain(rest.map(|p| (vec![p], false)));
+        let rest = paths
+            .iter()
+            .copied()
+            .filter(|p| !whole.contains(p) && (files.found[*p].ours || p.ends_with(ENDING)));
+        let groups = models
+            .iter()
+            .map(|m| (m.files.clone(), true))
+            .chain(rest.map(|p| (vec![p], false)));
         let kept = |(group, whole): (Vec<&str>, bool)| {
             let found = || group.iter().map(|f| files.found[*f]);
             let file = Some(finished(group[0]).unwrap_or(group[0]).to_owned());
             StoredModel {
-                name: Name { repository: repository.clone(), file, query: None },
+                name: Name {
+                    repository: repository.clone(),
+                    file,
+                    query: None,
+                },
                 files: group.iter().map(|f| self.place(repository, f)).collect(),
                 bytes: found().map(|f| f.size).sum(),
                 whole,
@@ -302,16 +377,28 @@ impl Store {
         }
         Ok(out)
     }
-    fn walk(&self, repository: &Repository, folder: &Folder, path: &str, out: &mut Files) -> Result<(), Error> {
+    fn walk(
+        &self,
+        repository: &Repository,
+        folder: &Folder,
+        path: &str,
+        out: &mut Files,
+    ) -> Result<(), Error> {
         let here = self.place(repository, path);
         let failed = |error| disk("read", &here)(error);
         let entries = folder.entries().map_err(failed)?;
         let there = |name: &str| entries.binary_search_by(|e| e.0.as_str().cmp(name)).is_ok();
         for (name, kind) in &entries {
-            let inner = if path.is_empty() { name.clone() } else { format!("{path}/{name}") };
+            let inner = if path.is_empty() {
+                name.clone()
+            } else {
+                format!("{path}/{name}")
+            };
             // Files of the store have a safe name before their suffixes, which exceed
             // the limit of names.
-            let bare = finished(name).or(name.strip_suffix(CHECKSUM)).unwrap_or(name);
+            let bare = finished(name)
+                .or(name.strip_suffix(CHECKSUM))
+                .unwrap_or(name);
             if !is_safe(bare) || inner.split('/').count() > DEPTH {
                 out.passed_over.push(inner);
                 continue;
@@ -327,16 +414,21 @@ impl Store {
                     }
                 }
                 EntryKind::File
-                    if name.ends_with(CHECKSUM) && Record::read(folder, bare).map_err(failed)?.is_some() =>
+                    if name.ends_with(CHECKSUM)
+                        && Record::read(folder, bare).map_err(failed)?.is_some() =>
                 {
                     if !there(bare) {
-                        out.missing.push(inner[..inner.len() - CHECKSUM.len()].to_owned());
+                        out.missing
+                            .push(inner[..inner.len() - CHECKSUM.len()].to_owned());
                     }
                 }
                 EntryKind::File => {
-                    let ours = finished(name).is_some() || Record::read(folder, name).is_ok_and(|r| r.is_some());
+                    let ours = finished(name).is_some()
+                        || Record::read(folder, name).is_ok_and(|r| r.is_some());
                     // It was removed since the folder was read, or is no longer a file.
-                    let Ok(Some(file)) = folder.read(name) else { continue };
+                    let Ok(Some(file)) = folder.read(name) else {
+                        continue;
+                    };
                     let size = file.metadata().map_err(failed)?.len();
                     out.found.insert(inner, FoundFile { size, ours });
                 }

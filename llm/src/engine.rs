@@ -28,8 +28,8 @@ pub use executor::Engine;
 pub use facts::WholePool;
 pub use forward::TokenRun;
 pub use graph_key::{
-    CacheShape, GraphKey, Settings, StepLimits, batch_graph, cache_rows, depths, mixed_graphs, plan_options,
-    sequence_graphs,
+    CacheShape, GraphKey, Settings, StepLimits, batch_graph, cache_rows, depths, mixed_graphs,
+    plan_options, sequence_graphs,
 };
 pub use kv_cache::KvCache;
 pub use pages::{PageCopy, Pages, StateCopy};

@@ -15,7 +15,9 @@ pub enum Error {
     #[error(transparent)]
     Device(#[from] gristmill_runtime::Error),
     /// The requested context does not fit in memory.
-    #[error("a context of {context} tokens needs {need} MB for its cache, and {available} MB are available")]
+    #[error(
+        "a context of {context} tokens needs {need} MB for its cache, and {available} MB are available"
+    )]
     Context {
         /// Requested context, in tokens.
         context: usize,
@@ -91,25 +93,32 @@ impl Error {
             Error::File(e) => e.hint(),
             Error::Model(e) => e.hint(),
             Error::Device(e) => e.hint(),
-            Error::Context { fits, .. } if *fits > 0 => {
-                Some(format!("--ctx {fits} would fit; a cache of a narrower --kv takes less"))
+            Error::Context { fits, .. } if *fits > 0 => Some(format!(
+                "--ctx {fits} would fit; a cache of a narrower --kv takes less"
+            )),
+            Error::Context { .. } => {
+                Some("the model itself fills the memory: try a smaller one".into())
             }
-            Error::Context { .. } => Some("the model itself fills the memory: try a smaller one".into()),
             Error::Weights { fitting, need, .. } => {
                 let models = match fitting.is_empty() {
                     true => "a smaller model".into(),
                     false => format!("a model that fits ({})", fitting.join(", ")),
                 };
-                Some(format!("try a smaller quantisation of it, {models}, or a machine with more than {need} MB free"))
+                Some(format!(
+                    "try a smaller quantisation of it, {models}, or a machine with more than {need} MB free"
+                ))
             }
             Error::Full(_) => Some("start again, or give a larger --ctx".into()),
             Error::Token { vocabulary, .. } => Some(format!("ids go from 0 to {}", vocabulary - 1)),
             Error::Empty => Some("a prompt needs at least one token".into()),
-            Error::NotInFlight | Error::Pages | Error::Sequences { .. } => {
-                Some("this is a bug in gristmill: please report it with the command that led here".into())
-            }
+            Error::NotInFlight | Error::Pages | Error::Sequences { .. } => Some(
+                "this is a bug in gristmill: please report it with the command that led here"
+                    .into(),
+            ),
             Error::BadLogit { .. } => Some(crate::sampling::GARBAGE.into()),
-            Error::BadContext(_, most) => Some(format!("try --ctx {}, or leave it out", most.min(&4096))),
+            Error::BadContext(_, most) => {
+                Some(format!("try --ctx {}, or leave it out", most.min(&4096)))
+            }
         }
     }
 }
@@ -129,8 +138,18 @@ mod tests {
 
     #[test]
     fn a_lost_device_is_told_from_other_errors() {
-        let lost = gristmill_runtime::Error::Lost { device: "cuda:0".into(), what: "it fell".into(), hint: "".into() };
+        let lost = gristmill_runtime::Error::Lost {
+            device: "cuda:0".into(),
+            what: "it fell".into(),
+            hint: "".into(),
+        };
         assert!(Error::from(lost).is_lost() && !Error::Empty.is_lost());
-        assert!(!Error::from(gristmill_runtime::Error::invalid("a launch", "has no buffers")).is_lost());
+        assert!(
+            !Error::from(gristmill_runtime::Error::invalid(
+                "a launch",
+                "has no buffers"
+            ))
+            .is_lost()
+        );
     }
 }

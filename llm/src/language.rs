@@ -62,17 +62,31 @@ pub fn tokenizer_spec(metadata: &Metadata) -> Result<TokenizerSpec, Error> {
     Tokenizer::admit(tokens.len(), merges.map_or(0, Strings::len))?;
     let types = metadata.ints(&key("token_type"))?;
     // A type beyond 32 bits becomes 0, which is not a known type either.
-    let types: Option<Vec<i32>> = types.map(|types| types.into_iter().map(|t| i32::try_from(t).unwrap_or(0)).collect());
+    let types: Option<Vec<i32>> = types.map(|types| {
+        types
+            .into_iter()
+            .map(|t| i32::try_from(t).unwrap_or(0))
+            .collect()
+    });
     let model = metadata.need(&key("model"), Metadata::str)?.to_owned();
     let architecture = metadata.str("general.architecture")?.unwrap_or_default();
     Ok(TokenizerSpec {
-        strips: strips(architecture, &model, tokens, types.as_deref().unwrap_or_default()),
+        strips: strips(
+            architecture,
+            &model,
+            tokens,
+            types.as_deref().unwrap_or_default(),
+        ),
         model,
         // Old files have no name; llama.cpp uses this one.
         pre: text("pre")?.unwrap_or_else(|| "default".to_owned()),
         tokens: tokens.iter().map(<[u8]>::to_vec).collect(),
         token_types: types,
-        merges: merges.into_iter().flat_map(|m| m.iter()).map(|m| String::from_utf8_lossy(m).into_owned()).collect(),
+        merges: merges
+            .into_iter()
+            .flat_map(|m| m.iter())
+            .map(|m| String::from_utf8_lossy(m).into_owned())
+            .collect(),
         scores: metadata.floats(&key("scores"))?.unwrap_or_default(),
         add_space_prefix: metadata.bool(&key("add_space_prefix"))?,
         bos: id("bos_token_id")?,
@@ -95,8 +109,15 @@ fn strips(architecture: &str, model: &str, tokens: &Strings, types: &[i32]) -> V
     if (architecture, model) != ("phi3", "llama") {
         return Vec::new();
     }
-    let special = |&(text, kind): &(&[u8], &i32)| CONTROL_AND_USER_DEFINED.contains(kind) && !KEEP.contains(&text);
-    tokens.iter().zip(types).filter(special).map(|(text, _)| text.to_vec()).collect()
+    let special = |&(text, kind): &(&[u8], &i32)| {
+        CONTROL_AND_USER_DEFINED.contains(kind) && !KEEP.contains(&text)
+    };
+    tokens
+        .iter()
+        .zip(types)
+        .filter(special)
+        .map(|(text, _)| text.to_vec())
+        .collect()
 }
 
 /// Returns the file's chat template, or a built-in one with the reason for it.
@@ -109,7 +130,12 @@ pub fn template(
     isolation: &Isolation,
 ) -> Result<(ChatTemplate, Option<String>), Error> {
     let source = source(metadata);
-    Ok(ChatTemplate::select(source, tokenizer.pre(), &SpecialTexts::from(tokenizer), isolation)?)
+    Ok(ChatTemplate::select(
+        source,
+        tokenizer.pre(),
+        &SpecialTexts::from(tokenizer),
+        isolation,
+    )?)
 }
 
 /// Returns true if the file has its own chat template, which is untrusted code.
@@ -133,13 +159,19 @@ pub fn sampling(metadata: &Metadata) -> (SamplingParams, Vec<String>) {
         ("min_p", |p, v| p.min_p = v as f32),
         ("penalty_repeat", |p, v| p.repeat_penalty = v as f32),
         // −1 means the whole context.
-        ("penalty_last_n", |p, v| p.penalty_last_n = if v < 0.0 { usize::MAX } else { v as usize }),
+        ("penalty_last_n", |p, v| {
+            p.penalty_last_n = if v < 0.0 { usize::MAX } else { v as usize }
+        }),
     ];
     let (mut params, mut ignored) = (SamplingParams::default(), Vec::new());
     for (name, set) in KEYS {
         let key = format!("general.sampling.{name}");
-        let Some(value) = metadata.get(&key) else { continue };
-        let number = value.as_float().or_else(|| value.as_int().map(|i| i as f64));
+        let Some(value) = metadata.get(&key) else {
+            continue;
+        };
+        let number = value
+            .as_float()
+            .or_else(|| value.as_int().map(|i| i as f64));
         let changed = number.filter(|v| v.is_finite()).map(|v| {
             let mut changed = params.clone();
             set(&mut changed, v);
@@ -160,17 +192,31 @@ mod tests {
     #[test]
     fn sampling_takes_what_is_valid() {
         let mut metadata = Metadata::new();
-        metadata.insert("general.sampling.temp", 1.0f32).insert("general.sampling.top_k", 20u32);
-        metadata.insert("general.sampling.top_p", 7.0f32).insert("general.sampling.min_p", "much");
+        metadata
+            .insert("general.sampling.temp", 1.0f32)
+            .insert("general.sampling.top_k", 20u32);
+        metadata
+            .insert("general.sampling.top_p", 7.0f32)
+            .insert("general.sampling.min_p", "much");
         let (params, ignored) = sampling(&metadata);
-        assert_eq!(params, SamplingParams { temperature: 1.0, top_k: 20, ..SamplingParams::default() });
+        assert_eq!(
+            params,
+            SamplingParams {
+                temperature: 1.0,
+                top_k: 20,
+                ..SamplingParams::default()
+            }
+        );
         assert_eq!(ignored.len(), 2, "{ignored:?}");
     }
 
     #[test]
     fn a_file_without_a_tokenizer_says_so() {
         let error = tokenizer(&Metadata::new()).unwrap_err();
-        assert!(error.to_string().contains("tokenizer.ggml.tokens"), "{error}");
+        assert!(
+            error.to_string().contains("tokenizer.ggml.tokens"),
+            "{error}"
+        );
         assert!(error.hint().unwrap().contains("no tokenizer"));
     }
 }

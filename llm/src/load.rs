@@ -50,21 +50,34 @@ pub fn layouts(jit: &mut Jit, plans: &[Plan]) -> Result<Layouts, Error> {
 }
 
 fn refused(name: &str) -> Error {
-    gristmill_runtime::Error::invalid(name.to_string(), "is read in two layouts by different functions").into()
+    gristmill_runtime::Error::invalid(
+        name.to_string(),
+        "is read in two layouts by different functions",
+    )
+    .into()
 }
 
 /// Checks that the loaded weights have the layouts that a compiled function reads.
 pub fn check_layouts(weights: &Weights, call: &BoundCall, ready: &Ready) -> Result<(), Error> {
-    let mut of = call.binds.iter().enumerate().filter_map(|(slot, bind)| match bind {
-        Bind::Weight(name) if !weights.has(name, layout_of(ready, slot)) => Some(refused(name)),
-        _ => None,
-    });
+    let mut of = call
+        .binds
+        .iter()
+        .enumerate()
+        .filter_map(|(slot, bind)| match bind {
+            Bind::Weight(name) if !weights.has(name, layout_of(ready, slot)) => Some(refused(name)),
+            _ => None,
+        });
     of.try_for_each(Err)
 }
 
 /// Returns the layout that a compiled function requires for a slot.
 fn layout_of(ready: &Ready, slot: usize) -> Layout {
-    ready.compiled.layouts.iter().find(|l| l.0 as usize == slot).map_or(Layout::File, |l| l.1)
+    ready
+        .compiled
+        .layouts
+        .iter()
+        .find(|l| l.0 as usize == slot)
+        .map_or(Layout::File, |l| l.1)
 }
 
 /// Returns the weight layouts for these plans, or the name of a weight that two functions
@@ -86,13 +99,19 @@ pub fn common_layouts(jit: &mut Jit, plans: &[Plan]) -> Result<Result<Layouts, S
 
 fn bytes(info: &TensorInfo, layout: Layout) -> usize {
     let dims: Vec<i64> = info.dims.iter().rev().map(|&d| d as i64).collect();
-    layout.bytes(info.encoding, &dims).unwrap_or(info.bytes as usize)
+    layout
+        .bytes(info.encoding, &dims)
+        .unwrap_or(info.bytes as usize)
 }
 
 /// Returns the bytes of the weights in these layouts, without those already loaded.
 pub fn missing(file: &Gguf, layouts: &Layouts, there: &Weights) -> u64 {
-    let absent = layouts.iter().filter(|(name, layout)| !there.has(name, **layout));
-    absent.filter_map(|(name, layout)| Some(bytes(file.tensor(name)?, *layout) as u64)).sum()
+    let absent = layouts
+        .iter()
+        .filter(|(name, layout)| !there.has(name, **layout));
+    absent
+        .filter_map(|(name, layout)| Some(bytes(file.tensor(name)?, *layout) as u64))
+        .sum()
 }
 
 /// Loads the weights of a file in these layouts.
@@ -106,7 +125,17 @@ pub fn weights(
     there: Weights,
     progress: &dyn Fn(Progress),
 ) -> Result<Weights, Error> {
-    weights_as(&LoadOptions { chunk_bytes: None, free: memory::free }, file, jit, layouts, there, progress)
+    weights_as(
+        &LoadOptions {
+            chunk_bytes: None,
+            free: memory::free,
+        },
+        file,
+        jit,
+        layouts,
+        there,
+        progress,
+    )
 }
 
 fn weights_as(
@@ -117,17 +146,31 @@ fn weights_as(
     mut there: Weights,
     progress: &dyn Fn(Progress),
 ) -> Result<Weights, Error> {
-    there.0.retain(|name, weight| layouts.get(name) == Some(&weight.0));
+    there
+        .0
+        .retain(|name, weight| layouts.get(name) == Some(&weight.0));
     let device = jit.device().clone();
     let mut wanted: Vec<(&String, &TensorInfo, Layout)> = Vec::new();
-    for (name, &layout) in layouts.iter().filter(|(name, layout)| !there.has(name, **layout)) {
-        wanted.push((name, file.tensor(name).ok_or_else(|| gguf::Error::Missing(name.to_string()))?, layout));
+    for (name, &layout) in layouts
+        .iter()
+        .filter(|(name, layout)| !there.has(name, **layout))
+    {
+        wanted.push((
+            name,
+            file.tensor(name)
+                .ok_or_else(|| gguf::Error::Missing(name.to_string()))?,
+            layout,
+        ));
     }
     // Devices allocate small weights from larger blocks, which are freed only as a whole. Similar
     // weights are usually freed together, so they are allocated together.
     wanted.sort_by_key(|w| (w.1.type_id, &w.1.dims, w.1.shard, w.1.offset));
     let kind = |info: &TensorInfo, layout| (info.encoding, layout, info.dims[0] as usize);
-    let kinds: Vec<_> = wanted.iter().filter(|w| w.2 != Layout::File).map(|w| kind(w.1, w.2)).collect();
+    let kinds: Vec<_> = wanted
+        .iter()
+        .filter(|w| w.2 != Layout::File)
+        .map(|w| kind(w.1, w.2))
+        .collect();
     jit.prepare_packers(&kinds)?;
     let mut all = Vec::new();
     for &(name, info, layout) in &wanted {
@@ -138,7 +181,12 @@ fn weights_as(
         let buffer = device.alloc(bytes(info, layout), Memory::Weights)?;
         there.0.insert(name.clone(), (layout, buffer.clone()));
         let alignment = device.target().machine.alignment as u64;
-        all.push(PendingWeight { info, buffer, packed, alignment });
+        all.push(PendingWeight {
+            info,
+            buffer,
+            packed,
+            alignment,
+        });
     }
     // Read in file order.
     all.sort_by_key(|w| (w.info.shard, w.info.offset));

@@ -56,11 +56,20 @@ pub fn perplexity(
         let (mut at, end) = (0, sequence.len() - 1);
         while at < end {
             let n = piece.min(end - at);
-            let run = TokenRun { tokens: &sequence[at..at + n], position: at, pages: pool.pages(), contiguous: true };
+            let run = TokenRun {
+                tokens: &sequence[at..at + n],
+                position: at,
+                pages: pool.pages(),
+                contiguous: true,
+            };
             let rows = engine.logits(run, Logits::All)?;
             for (i, (row, &next)) in rows.chunks(vocabulary).zip(&sequence[at + 1..]).enumerate() {
                 if let Some((token, value)) = not_a_number(row) {
-                    return Err(Error::BadLogit { position: at + i, token, value });
+                    return Err(Error::BadLogit {
+                        position: at + i,
+                        token,
+                        value,
+                    });
                 }
                 sum.nats += surprise(row, next);
                 sum.tokens += 1;

@@ -36,25 +36,39 @@ pub fn parse_name(model: &str) -> Option<(&str, &str)> {
 pub fn fitting(metadata: &Metadata, bytes: u64) -> Vec<String> {
     let id = metadata.u32("general.file_type").ok().flatten();
     let file_type = types::FILE_TYPES.iter().find(|f| Some(f.id) == id);
-    let Some(file_type) = file_type.filter(|_| preset::PRESETS.iter().any(|p| p.is(metadata))) else {
+    let Some(file_type) = file_type.filter(|_| preset::PRESETS.iter().any(|p| p.is(metadata)))
+    else {
         return Vec::new();
     };
-    let named = |(bytes, name): (u64, &str)| format!("synth:{name}:{} ({})", file_type.name, gigabytes(bytes));
+    let named = |(bytes, name): (u64, &str)| {
+        format!("synth:{name}:{} ({})", file_type.name, gigabytes(bytes))
+    };
     within(file_type, bytes).into_iter().map(named).collect()
 }
 
 /// Returns presets of at most `bytes` bytes quantised as `quant`, with sizes in GB, largest first.
 /// Empty for an unknown quantisation.
 pub fn fitting_as(quant: &str, bytes: u64) -> Vec<String> {
-    let file_type = types::FILE_TYPES.iter().find(|f| f.name.eq_ignore_ascii_case(quant));
-    let sizes = file_type.map(|file_type| within(file_type, bytes)).unwrap_or_default();
-    sizes.into_iter().map(|(bytes, name)| format!("{name} ({})", gigabytes(bytes))).collect()
+    let file_type = types::FILE_TYPES
+        .iter()
+        .find(|f| f.name.eq_ignore_ascii_case(quant));
+    let sizes = file_type
+        .map(|file_type| within(file_type, bytes))
+        .unwrap_or_default();
+    sizes
+        .into_iter()
+        .map(|(bytes, name)| format!("{name} ({})", gigabytes(bytes)))
+        .collect()
 }
 
 /// Returns presets of at most `bytes` bytes with their sizes, largest first.
 fn within(file_type: &types::FileType, bytes: u64) -> Vec<(u64, &'static str)> {
     let size = |p: &preset::Preset| Some((p.without_vocabulary(file_type).ok()?.bytes(), p.name));
-    let mut sizes: Vec<_> = preset::PRESETS.iter().filter_map(size).filter(|s| s.0 <= bytes).collect();
+    let mut sizes: Vec<_> = preset::PRESETS
+        .iter()
+        .filter_map(size)
+        .filter(|s| s.0 <= bytes)
+        .collect();
     sizes.sort_by(|a, b| b.cmp(a));
     sizes
 }
@@ -75,8 +89,10 @@ pub fn plan(preset: &str, quant: &str) -> Result<SynthPlan, Error> {
         presets: presets().collect::<Vec<_>>().join(", "),
     })?;
     let found = types::FILE_TYPES.iter().find(|f| same(f.name, quant));
-    let file_type = found
-        .ok_or_else(|| Error::UnknownQuant { name: quant.into(), quants: quants().collect::<Vec<_>>().join(", ") })?;
+    let file_type = found.ok_or_else(|| Error::UnknownQuant {
+        name: quant.into(),
+        quants: quants().collect::<Vec<_>>().join(", "),
+    })?;
     preset.plan(file_type)
 }
 
@@ -85,7 +101,12 @@ pub fn plan(preset: &str, quant: &str) -> Result<SynthPlan, Error> {
 ///
 /// # Errors
 /// Returns an error if a name is unknown or `out` fails.
-pub fn build(preset: &str, quant: &str, out: &mut dyn Write, progress: &dyn Fn(u64, u64)) -> Result<(), Error> {
+pub fn build(
+    preset: &str,
+    quant: &str,
+    out: &mut dyn Write,
+    progress: &dyn Fn(u64, u64),
+) -> Result<(), Error> {
     const WRITE_CHUNK_BYTES: usize = 32 << 20;
     let plan = plan(preset, quant)?;
     let total = plan.bytes();
@@ -116,7 +137,9 @@ impl Gguf {
     /// # Errors
     /// Returns an error if a name is unknown.
     pub fn synth(preset: &str, quant: &str) -> Result<Gguf, Error> {
-        Ok(Gguf::from_source(Box::new(Generated::new(plan(preset, quant)?)?))?)
+        Ok(Gguf::from_source(Box::new(Generated::new(plan(
+            preset, quant,
+        )?)?))?)
     }
 }
 
@@ -133,20 +156,40 @@ impl Generated {
         let mut header = Vec::new();
         let offsets = Writer::new(&mut header, &plan.metadata, &plan.decls())?.offsets();
         let start = header.len() as u64;
-        let tensors: Vec<_> = offsets.into_iter().map(|o| start + o).zip(plan.tensors).collect();
+        let tensors: Vec<_> = offsets
+            .into_iter()
+            .map(|o| start + o)
+            .zip(plan.tensors)
+            .collect();
         let size = tensors.last().map_or(start, |(offset, t)| offset + t.bytes);
-        Ok(Self { header, tensors, size })
+        Ok(Self {
+            header,
+            tensors,
+            size,
+        })
     }
 
     /// Fills the overlap of `out`, at `offset` of the file, and the tensor's data, at `at`.
-    fn fill_part(&self, at: u64, tensor: &TensorPlan, offset: u64, out: &mut [u8]) -> Result<(), Error> {
-        let (from, to) = (at.max(offset), (at + tensor.bytes).min(offset + out.len() as u64));
+    fn fill_part(
+        &self,
+        at: u64,
+        tensor: &TensorPlan,
+        offset: u64,
+        out: &mut [u8],
+    ) -> Result<(), Error> {
+        let (from, to) = (
+            at.max(offset),
+            (at + tensor.bytes).min(offset + out.len() as u64),
+        );
         if from >= to {
             return Ok(());
         }
         let mut out = &mut out[(from - offset) as usize..(to - offset) as usize];
         let block = tensor.encoding.bytes;
-        let (mut index, inside) = ((from - at) / block as u64, ((from - at) % block as u64) as usize);
+        let (mut index, inside) = (
+            (from - at) / block as u64,
+            ((from - at) % block as u64) as usize,
+        );
         let mut partial = vec![0; block];
         if inside > 0 {
             fill(tensor, index, &mut partial)?;
@@ -171,19 +214,27 @@ impl ByteSource for Generated {
     }
 
     fn read_at(&self, offset: u64, out: &mut [u8]) -> io::Result<()> {
-        let end = offset.checked_add(out.len() as u64).filter(|&end| end <= self.size);
+        let end = offset
+            .checked_add(out.len() as u64)
+            .filter(|&end| end <= self.size);
         let end = end.ok_or(io::ErrorKind::UnexpectedEof)?;
-        let header = usize::try_from(offset).ok().and_then(|o| self.header.get(o..)).unwrap_or_default();
+        let header = usize::try_from(offset)
+            .ok()
+            .and_then(|o| self.header.get(o..))
+            .unwrap_or_default();
         let n = header.len().min(out.len());
         out[..n].copy_from_slice(&header[..n]);
         // Everything before `done` is written. Padding between tensors is zero.
         let mut done = offset + n as u64;
-        let first = self.tensors.partition_point(|(at, t)| at + t.bytes <= offset);
+        let first = self
+            .tensors
+            .partition_point(|(at, t)| at + t.bytes <= offset);
         for (at, tensor) in self.tensors[first..].iter().take_while(|(at, _)| *at < end) {
             if *at > done {
                 out[(done - offset) as usize..(at - offset) as usize].fill(0);
             }
-            self.fill_part(*at, tensor, offset, out).map_err(io::Error::other)?;
+            self.fill_part(*at, tensor, offset, out)
+                .map_err(io::Error::other)?;
             done = (at + tensor.bytes).min(end);
         }
         out[(done - offset) as usize..].fill(0);

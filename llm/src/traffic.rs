@@ -43,7 +43,10 @@ pub fn weights(plan: &Plan, tokens: usize, bytes: &dyn Fn(&str) -> u64) -> f64 {
 /// Returns the bytes of KV cache that a decode step reads with `rows` positions of context,
 /// including its own. Windowed layers count at most their window.
 pub fn cache(plan: &Plan, rows: usize) -> f64 {
-    plan.calls.iter().map(|call| of_cache(&call.function, rows)).sum::<usize>() as f64
+    plan.calls
+        .iter()
+        .map(|call| of_cache(&call.function, rows))
+        .sum::<usize>() as f64
 }
 
 /// Returns the bytes of KV cache that one function's attentions read, from any layer's cache.
@@ -51,7 +54,11 @@ fn of_cache(function: &Function, rows: usize) -> usize {
     let g = &function.graph;
     let roots: Vec<Id> = function.outputs.iter().map(|o| o.1).collect();
     let mut bytes = 0;
-    for id in g.toposort(&roots).into_iter().filter(|&id| g[id].op == Op::Attention) {
+    for id in g
+        .toposort(&roots)
+        .into_iter()
+        .filter(|&id| g[id].op == Op::Attention)
+    {
         let src = &g[id].src;
         let window = src.get(5).and_then(|&w| g.int_value(w)).filter(|&w| w > 0);
         let seen = window.map_or(rows, |w| rows.min(w as usize));
@@ -101,11 +108,18 @@ fn chosen(function: &Function, slot: u32) -> Option<f64> {
             if g[id].op != Op::Gather || place != 0 {
                 return None;
             }
-            rows += g.shape(g[id].src[1]).iter().map(|&d| g.max_of(d) as f64).product::<f64>();
+            rows += g
+                .shape(g[id].src[1])
+                .iter()
+                .map(|&d| g.max_of(d) as f64)
+                .product::<f64>();
             debug_assert!(decoded(source));
         }
     }
-    let all = function.slots[slot as usize].dims.first().map_or(1.0, |&n| n as f64);
+    let all = function.slots[slot as usize]
+        .dims
+        .first()
+        .map_or(1.0, |&n| n as f64);
     Some((rows / all).clamp(0.0, 1.0))
 }
 
@@ -120,8 +134,16 @@ mod tests {
     fn plan(file: &Gguf, cache: Scalar) -> Plan {
         let model = arch::load(file.metadata(), file).unwrap();
         let (logits, tile, pools) = (Logits::Last, Options::TILE, Pools::from_pages(1));
-        let options =
-            Options { tokens: StepKind::Decode, rows: 64, pools, contiguous: true, depth: 64, cache, logits, tile };
+        let options = Options {
+            tokens: StepKind::Decode,
+            rows: 64,
+            pools,
+            contiguous: true,
+            depth: 64,
+            cache,
+            logits,
+            tile,
+        };
         model.plan(&options, &mut Functions::new())
     }
 
@@ -129,7 +151,9 @@ mod tests {
     fn megabytes(preset: &str, quant: &str, tokens: usize) -> f64 {
         let file = Gguf::synth(preset, quant).unwrap();
         let plan = plan(&file, Scalar::F16);
-        weights(&plan, tokens, &|name| file.tensor(name).map_or(0, |t| t.bytes)) / 1e6
+        weights(&plan, tokens, &|name| {
+            file.tensor(name).map_or(0, |t| t.bytes)
+        }) / 1e6
     }
 
     #[test]
@@ -137,23 +161,46 @@ mod tests {
         let read = |file: &Gguf, cache, rows| super::cache(&plan(file, cache), rows);
         let preset = |name: &str| Gguf::synth(name, "q4_0").unwrap();
         // 47 layers of 576 numbers; 32 layers with keys and values of 8 heads of 128.
-        assert_eq!(read(&preset("glm-4.7-flash"), Scalar::F16, 4096), 4096.0 * 47.0 * 1152.0);
-        assert_eq!(read(&preset("glm-4.7-flash"), Scalar::I8, 10), 10.0 * 47.0 * (576.0 + 36.0));
-        assert_eq!(read(&preset("llama-3.1-8b"), Scalar::F16, 100), 100.0 * 32.0 * 4096.0);
+        assert_eq!(
+            read(&preset("glm-4.7-flash"), Scalar::F16, 4096),
+            4096.0 * 47.0 * 1152.0
+        );
+        assert_eq!(
+            read(&preset("glm-4.7-flash"), Scalar::I8, 10),
+            10.0 * 47.0 * (576.0 + 36.0)
+        );
+        assert_eq!(
+            read(&preset("llama-3.1-8b"), Scalar::F16, 100),
+            100.0 * 32.0 * 4096.0
+        );
         // 40 of 48 layers have a window of 1,024 positions; keys and values of 8 heads of 256.
         let gemma = preset("gemma-3-12b");
-        assert_eq!(read(&gemma, Scalar::F16, 4096), (40.0 * 1024.0 + 8.0 * 4096.0) * 8192.0);
+        assert_eq!(
+            read(&gemma, Scalar::F16, 4096),
+            (40.0 * 1024.0 + 8.0 * 4096.0) * 8192.0
+        );
         assert_eq!(read(&gemma, Scalar::F16, 1000), 48.0 * 1000.0 * 8192.0);
         // Two layers with a window of 16 and one full layer; two further layers share the windowed
         // caches and one the full one. One head of 32 or 64.
-        let shared =
-            Gguf::open(format!("{}/tests/data/families/gemma4-q8_0.gguf", env!("CARGO_MANIFEST_DIR"))).unwrap();
-        assert_eq!(read(&shared, Scalar::F16, 100), 4.0 * 16.0 * 128.0 + 2.0 * 100.0 * 256.0);
+        let shared = Gguf::open(format!(
+            "{}/tests/data/families/gemma4-q8_0.gguf",
+            env!("CARGO_MANIFEST_DIR")
+        ))
+        .unwrap();
+        assert_eq!(
+            read(&shared, Scalar::F16, 100),
+            4.0 * 16.0 * 128.0 + 2.0 * 100.0 * 256.0
+        );
     }
 
     #[test]
     fn only_the_experts_in_use_count() {
-        let near = |found: f64, expected: f64| assert!((found / expected - 1.0).abs() < 0.002, "{found}, {expected}");
+        let near = |found: f64, expected: f64| {
+            assert!(
+                (found / expected - 1.0).abs() < 0.002,
+                "{found}, {expected}"
+            )
+        };
         // docs/deepseek2.md, section 7: bytes for one token, and for eight
         // that choose experts independently.
         near(megabytes("glm-4.7-flash", "q4_0", 1), 2117.0);

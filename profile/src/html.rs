@@ -29,8 +29,15 @@ pub fn render_page(of: &PageParts) -> String {
     let data = of.data.to_string().replace('<', "\\u003c");
     let (title, style, script) = (escaped(of.title), of.styles.concat(), of.scripts.concat());
     let body = of.body.trim_end();
-    let parts = [("@TITLE@", &*title), ("@STYLE@", &style), ("@BODY@", body), ("@DATA@", &data), ("@SCRIPT@", &script)];
-    let mut out = String::with_capacity(SHELL.len() + parts.iter().map(|part| part.1.len()).sum::<usize>());
+    let parts = [
+        ("@TITLE@", &*title),
+        ("@STYLE@", &style),
+        ("@BODY@", body),
+        ("@DATA@", &data),
+        ("@SCRIPT@", &script),
+    ];
+    let mut out =
+        String::with_capacity(SHELL.len() + parts.iter().map(|part| part.1.len()).sum::<usize>());
     let mut rest = SHELL;
     // Each placeholder is replaced once, in page order, since the inserted text may contain the
     // same marks.
@@ -44,13 +51,26 @@ pub fn render_page(of: &PageParts) -> String {
 }
 
 fn escaped(text: &str) -> String {
-    text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;")
+    text.replace('&', "&amp;")
+        .replace('<', "&lt;")
+        .replace('>', "&gt;")
 }
 
 /// Returns the marks in `page` that refer to external resources; empty for a self-contained page.
 #[cfg(test)]
 pub fn outside(page: &str) -> Vec<&'static str> {
     let page = page.replace("url(#", "");
-    let marks = ["src=", "href=", "url(", "@import", "fetch(", "XMLHttpRequest", "https:"];
-    marks.into_iter().filter(|mark| page.contains(mark)).collect()
+    let marks = [
+        "src=",
+        "href=",
+        "url(",
+        "@import",
+        "fetch(",
+        "XMLHttpRequest",
+        "https:",
+    ];
+    marks
+        .into_iter()
+        .filter(|mark| page.contains(mark))
+        .collect()
 }

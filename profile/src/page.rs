@@ -18,7 +18,10 @@ pub fn html(recording: &Recording, report: &Report) -> String {
 
 fn data(recording: &Recording, report: &Report) -> Value {
     let limits = &recording.limits;
-    let spans = recording.steps.get(report.typical).map_or(&[][..], |s| &s.spans);
+    let spans = recording
+        .steps
+        .get(report.typical)
+        .map_or(&[][..], |s| &s.spans);
     let kernels: Vec<Value> = recording
         .kernels
         .iter()
@@ -91,13 +94,25 @@ mod tests {
         let page = html(&recording, &Report::new(&recording));
         assert!(page.starts_with("<!doctype html>") && page.trim_end().ends_with("</html>"));
         // One script element for the data and one for the code: kernel text closes neither.
-        assert_eq!((page.matches("</script").count(), page.matches("<script").count()), (2, 2));
+        assert_eq!(
+            (
+                page.matches("</script").count(),
+                page.matches("<script").count()
+            ),
+            (2, 2)
+        );
         assert!(page.contains("\\u003c/script>\\u003c!--"));
         // The page refers to nothing outside itself.
         assert_eq!(html::outside(&page), [""; 0]);
         let (_, rest) = page.split_once("type=\"application/json\">").unwrap();
         let data: Value = serde_json::from_str(rest.split_once("</script").unwrap().0).unwrap();
-        assert_eq!((data["model"].as_str(), data["wall"].as_f64()), (Some("<b>@DATA@</b>"), Some(9.5)));
-        assert_eq!((data["spans"].as_array().unwrap().len(), &data["spans"][4]), (5, &json!([2, 0, 7e6, 8e6])));
+        assert_eq!(
+            (data["model"].as_str(), data["wall"].as_f64()),
+            (Some("<b>@DATA@</b>"), Some(9.5))
+        );
+        assert_eq!(
+            (data["spans"].as_array().unwrap().len(), &data["spans"][4]),
+            (5, &json!([2, 0, 7e6, 8e6]))
+        );
     }
 }

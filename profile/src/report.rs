@@ -4,8 +4,7 @@ use crate::recording::{Limits, ProfiledKernel, Recording, StepRun};
 use gristmill_runtime::Span;
 
 /// Explanation shown for kernels that are faster than their limit.
-pub const WHY_ABOVE: &str =
-    "what it reads comes from a cache nearer than memory, or the cost model takes the processor for slower than it is";
+pub const WHY_ABOVE: &str = "what it reads comes from a cache nearer than memory, or the cost model takes the processor for slower than it is";
 
 /// Cost of a kernel in a step.
 #[derive(Clone, PartialEq, Debug)]
@@ -91,15 +90,30 @@ impl Report {
         plain.truncate(plain.len().div_ceil(2));
         let plain = (!plain.is_empty()).then(|| mean(plain.iter().copied()));
         let far = |i: &usize| (recording.steps[*i].wall - wall).abs();
-        let typical = order.into_iter().min_by(|a, b| far(a).total_cmp(&far(b))).unwrap_or(0);
-        let runs: Vec<Vec<f64>> = chosen.iter().map(|s| divided(&s.spans, recording.launches.len())).collect();
-        let launches: Vec<f64> = (0..recording.launches.len()).map(|i| mean(runs.iter().map(|r| r[i]))).collect();
+        let typical = order
+            .into_iter()
+            .min_by(|a, b| far(a).total_cmp(&far(b)))
+            .unwrap_or(0);
+        let runs: Vec<Vec<f64>> = chosen
+            .iter()
+            .map(|s| divided(&s.spans, recording.launches.len()))
+            .collect();
+        let launches: Vec<f64> = (0..recording.launches.len())
+            .map(|i| mean(runs.iter().map(|r| r[i])))
+            .collect();
         let covered = launches.iter().sum();
         let mut rows: Vec<KernelCost> = Vec::new();
         for (number, kernel) in recording.kernels.iter().enumerate() {
-            let mine = recording.launches.iter().zip(&launches).filter(|(l, _)| l.kernel == number);
+            let mine = recording
+                .launches
+                .iter()
+                .zip(&launches)
+                .filter(|(l, _)| l.kernel == number);
             let (calls, seconds) = mine.fold((0, 0.0), |(n, sum), (_, s)| (n + 1, sum + s));
-            let (bytes, operations) = (kernel.bytes * calls as f64, kernel.operations * calls as f64);
+            let (bytes, operations) = (
+                kernel.bytes * calls as f64,
+                kernel.operations * calls as f64,
+            );
             let least = limit(kernel, &recording.limits).map(|s| s * calls as f64);
             let fraction = least.map(|least| least / seconds.max(1e-12));
             rows.push(KernelCost {
@@ -115,7 +129,16 @@ impl Report {
         let kinds = kinds(recording, &rows, wall);
         let bytes = rows.iter().map(|r| r.bytes).sum();
         rows.sort_by(|a, b| b.seconds.total_cmp(&a.seconds));
-        Report { wall, plain, covered, launches, rows, kinds, bytes, typical }
+        Report {
+            wall,
+            plain,
+            covered,
+            launches,
+            rows,
+            kinds,
+            bytes,
+            typical,
+        }
     }
     /// Seconds of a step during which no worker runs a kernel.
     pub fn between(&self) -> f64 {
@@ -133,20 +156,27 @@ fn kinds(recording: &Recording, rows: &[KernelCost], wall: f64) -> Vec<FunctionC
     let mut last = None;
     for launch in &recording.launches {
         let function = &recording.kernels[launch.kernel].function;
-        let at = kinds.iter().position(|k| k.function == *function).unwrap_or_else(|| {
-            let mine = || rows.iter().filter(|r| recording.kernels[r.kernel].function == *function);
-            let seconds = mine().map(|r| r.seconds).sum();
-            let (launches, bytes) = (mine().map(|r| r.calls).sum(), mine().map(|r| r.bytes).sum());
-            kinds.push(FunctionCost {
-                function: function.clone(),
-                calls: 0,
-                launches,
-                seconds,
-                bytes,
-                share: seconds / wall,
+        let at = kinds
+            .iter()
+            .position(|k| k.function == *function)
+            .unwrap_or_else(|| {
+                let mine = || {
+                    rows.iter()
+                        .filter(|r| recording.kernels[r.kernel].function == *function)
+                };
+                let seconds = mine().map(|r| r.seconds).sum();
+                let (launches, bytes) =
+                    (mine().map(|r| r.calls).sum(), mine().map(|r| r.bytes).sum());
+                kinds.push(FunctionCost {
+                    function: function.clone(),
+                    calls: 0,
+                    launches,
+                    seconds,
+                    bytes,
+                    share: seconds / wall,
+                });
+                kinds.len() - 1
             });
-            kinds.len() - 1
-        });
         if last != Some(launch.call) {
             kinds[at].calls += 1;
             last = Some(launch.call);
@@ -159,7 +189,10 @@ fn kinds(recording: &Recording, rows: &[KernelCost], wall: f64) -> Vec<FunctionC
 fn divided(spans: &[Span], launches: usize) -> Vec<f64> {
     let mut events: Vec<(f64, usize, bool)> = Vec::with_capacity(2 * spans.len());
     for span in spans.iter().filter(|span| span.end > span.start) {
-        events.extend([(span.start, span.launch, true), (span.end, span.launch, false)]);
+        events.extend([
+            (span.start, span.launch, true),
+            (span.end, span.launch, false),
+        ]);
     }
     events.sort_by(|a, b| a.0.total_cmp(&b.0));
     let (mut out, mut open) = (vec![0.0; launches], Vec::<(usize, usize)>::new());
@@ -190,7 +223,12 @@ pub(crate) mod tests {
     use crate::recording::{KernelLaunch, StageText};
 
     pub fn span(launch: usize, worker: usize, start: f64, end: f64) -> Span {
-        Span { launch, worker, start, end }
+        Span {
+            launch,
+            worker,
+            start,
+            end,
+        }
     }
 
     /// Two kernels in three launches, two calls of one function, on two workers.
@@ -204,8 +242,14 @@ pub(crate) mod tests {
             operations: 4e9,
             modelled: 0.5,
             stages: vec![
-                StageText { name: "kernel", text: "%0 = Range".into() },
-                StageText { name: "source", text: "if (a < b) x(\"</script><!--\");".into() },
+                StageText {
+                    name: "kernel",
+                    text: "%0 = Range".into(),
+                },
+                StageText {
+                    name: "source",
+                    text: "if (a < b) x(\"</script><!--\");".into(),
+                },
             ],
         };
         let step = |wall, late: f64| StepRun {
@@ -223,14 +267,24 @@ pub(crate) mod tests {
             device: "cpu".into(),
             what: "one token".into(),
             tokens: 1,
-            limits: Limits { bandwidth: Some(10e9), operations: 8e9, workers: 2 },
-            kernels: vec![kernel("r_1", "layer", 0, 10e9), kernel("r_2", "layer", 1, 0.0)],
+            limits: Limits {
+                bandwidth: Some(10e9),
+                operations: 8e9,
+                workers: 2,
+            },
+            kernels: vec![
+                kernel("r_1", "layer", 0, 10e9),
+                kernel("r_2", "layer", 1, 0.0),
+            ],
             launches: vec![
                 KernelLaunch { kernel: 0, call: 0 },
                 KernelLaunch { kernel: 1, call: 0 },
                 KernelLaunch { kernel: 0, call: 1 },
             ],
-            decisions: vec![("layer".into(), vec!["place x: *fuse 1.00 us, keep 2.00 us".into()])],
+            decisions: vec![(
+                "layer".into(),
+                vec!["place x: *fuse 1.00 us, keep 2.00 us".into()],
+            )],
             steps: vec![step(10.0, 0.0), step(9.0, 1.0), step(20.0, 0.5)],
             plain: vec![8.5, 7.5, 30.0],
         }
@@ -239,18 +293,37 @@ pub(crate) mod tests {
     #[test]
     fn the_faster_half_makes_the_sums() {
         let report = Report::new(&recording());
-        assert_eq!((report.wall, report.launches.as_slice()), (9.5, &[2.0, 1.5, 1.0][..]));
+        assert_eq!(
+            (report.wall, report.launches.as_slice()),
+            (9.5, &[2.0, 1.5, 1.0][..])
+        );
         // Covered: 0 to 2, 3 to 4 or 5, 7 to 8.
-        assert_eq!((report.covered, report.between(), report.typical), (4.5, 5.0, 1));
+        assert_eq!(
+            (report.covered, report.between(), report.typical),
+            (4.5, 5.0, 1)
+        );
         assert_eq!(report.plain, Some(8.0));
-        let rows: Vec<_> = report.rows.iter().map(|r| (r.kernel, r.calls, r.seconds, r.share)).collect();
+        let rows: Vec<_> = report
+            .rows
+            .iter()
+            .map(|r| (r.kernel, r.calls, r.seconds, r.share))
+            .collect();
         assert_eq!(rows, [(0, 2, 3.0, 3.0 / 9.5), (1, 1, 1.5, 1.5 / 9.5)]);
-        assert_eq!((report.rows[0].bytes, report.rows[0].rate(), report.bytes), (20e9, 20e9 / 3.0, 20e9));
+        assert_eq!(
+            (report.rows[0].bytes, report.rows[0].rate(), report.bytes),
+            (20e9, 20e9 / 3.0, 20e9)
+        );
         // Memory bounds the first kernel: two of three seconds. Arithmetic bounds the second: 0.5
         // of 1.5 seconds.
-        assert_eq!((report.rows[0].fraction, report.rows[1].fraction), (Some(2.0 / 3.0), Some(1.0 / 3.0)));
+        assert_eq!(
+            (report.rows[0].fraction, report.rows[1].fraction),
+            (Some(2.0 / 3.0), Some(1.0 / 3.0))
+        );
         let kind = &report.kinds[..];
-        assert_eq!((kind.len(), kind[0].calls, kind[0].launches, kind[0].seconds), (1, 2, 3, 4.5));
+        assert_eq!(
+            (kind.len(), kind[0].calls, kind[0].launches, kind[0].seconds),
+            (1, 2, 3, 4.5)
+        );
     }
 
     #[test]
@@ -267,18 +340,37 @@ pub(crate) mod tests {
         assert_eq!(divided(&[], 1), [0.0]);
         let mut recording = recording();
         for (i, step) in recording.steps.iter_mut().enumerate() {
-            step.spans = spans.iter().map(|s| Span { end: s.end + 0.3 * i as f64 * s.worker as f64, ..*s }).collect();
+            step.spans = spans
+                .iter()
+                .map(|s| Span {
+                    end: s.end + 0.3 * i as f64 * s.worker as f64,
+                    ..*s
+                })
+                .collect();
         }
         let report = Report::new(&recording);
-        let of = |parts: &mut dyn Iterator<Item = f64>| parts.sum::<f64>() + report.between() / report.wall;
-        assert!((of(&mut report.rows.iter().map(|r| r.share)) - 1.0).abs() < 1e-12, "{report:?}");
-        assert!((of(&mut report.kinds.iter().map(|k| k.share)) - 1.0).abs() < 1e-12, "{report:?}");
+        let of = |parts: &mut dyn Iterator<Item = f64>| {
+            parts.sum::<f64>() + report.between() / report.wall
+        };
+        assert!(
+            (of(&mut report.rows.iter().map(|r| r.share)) - 1.0).abs() < 1e-12,
+            "{report:?}"
+        );
+        assert!(
+            (of(&mut report.kinds.iter().map(|k| k.share)) - 1.0).abs() < 1e-12,
+            "{report:?}"
+        );
     }
 
     #[test]
     fn without_a_limit_there_is_no_fraction_of_it() {
         let mut recording = recording();
         recording.limits.bandwidth = None;
-        assert!(Report::new(&recording).rows.iter().all(|r| r.fraction.is_none()));
+        assert!(
+            Report::new(&recording)
+                .rows
+                .iter()
+                .all(|r| r.fraction.is_none())
+        );
     }
 }

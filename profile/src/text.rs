@@ -20,8 +20,15 @@ pub fn tables(recording: &Recording, report: &Report, all: bool) -> String {
 fn write(out: &mut String, recording: &Recording, report: &Report, all: bool) -> std::fmt::Result {
     step(out, recording, report)?;
     layers(out, report)?;
-    kernels(out, recording, report, if all { usize::MAX } else { MAX_ROWS })?;
-    report.plain.map_or(Ok(()), |plain| timers(out, recording, report.wall, plain))
+    kernels(
+        out,
+        recording,
+        report,
+        if all { usize::MAX } else { MAX_ROWS },
+    )?;
+    report
+        .plain
+        .map_or(Ok(()), |plain| timers(out, recording, report.wall, plain))
 }
 
 fn percent(x: f64) -> String {
@@ -30,14 +37,24 @@ fn percent(x: f64) -> String {
 
 /// Writes the time of a step, its throughput and its bytes.
 fn step(out: &mut String, recording: &Recording, report: &Report) -> std::fmt::Result {
-    writeln!(out, "{}, {}: {}, {} runs", recording.model, recording.device, recording.what, recording.steps.len())?;
-    let of_limit = recording.limits.bandwidth.map_or("read bandwidth unknown".into(), |b| {
-        format!(
-            "{} of the {:.1} GB/s that memory delivers when it is only read",
-            percent(report.bytes / report.wall / b),
-            b / 1e9
-        )
-    });
+    writeln!(
+        out,
+        "{}, {}: {}, {} runs",
+        recording.model,
+        recording.device,
+        recording.what,
+        recording.steps.len()
+    )?;
+    let of_limit = recording
+        .limits
+        .bandwidth
+        .map_or("read bandwidth unknown".into(), |b| {
+            format!(
+                "{} of the {:.1} GB/s that memory delivers when it is only read",
+                percent(report.bytes / report.wall / b),
+                b / 1e9
+            )
+        });
     writeln!(
         out,
         "{} a step, {:.1} tokens a second; {:.1} MB must be read, {:.2} GB/s: {of_limit}",
@@ -83,7 +100,12 @@ fn layers(out: &mut String, report: &Report) -> std::fmt::Result {
 }
 
 /// Writes the table of the first `most` kernels, and the total of the others.
-fn kernels(out: &mut String, recording: &Recording, report: &Report, most: usize) -> std::fmt::Result {
+fn kernels(
+    out: &mut String,
+    recording: &Recording,
+    report: &Report,
+    most: usize,
+) -> std::fmt::Result {
     writeln!(
         out,
         "\n{:<21} {:<24} {:>5} {:>10} {:>10} {:>9} {:>8} {:>7} {:>7}  computes",
@@ -94,7 +116,9 @@ fn kernels(out: &mut String, recording: &Recording, report: &Report, most: usize
     }
     let rest: Vec<&KernelCost> = report.rows.iter().skip(most).collect();
     if !rest.is_empty() {
-        let (seconds, share) = rest.iter().fold((0.0, 0.0), |(s, h), r| (s + r.seconds, h + r.share));
+        let (seconds, share) = rest
+            .iter()
+            .fold((0.0, 0.0), |(s, h), r| (s + r.seconds, h + r.share));
         let what = format!("and {} more (--all)", rest.len());
         writeln!(
             out,
@@ -123,7 +147,10 @@ fn timers(out: &mut String, recording: &Recording, wall: f64, plain: f64) -> std
         true => format!("{} of the step, most of it between kernels", time(cost)),
         false => "next to nothing".into(),
     };
-    writeln!(out, "\nThe timers themselves take {taken}: without them it takes {took}.")
+    writeln!(
+        out,
+        "\nThe timers themselves take {taken}: without them it takes {took}."
+    )
 }
 
 fn kernel(out: &mut String, recording: &Recording, row: &KernelCost) -> std::fmt::Result {
@@ -138,7 +165,11 @@ fn kernel(out: &mut String, recording: &Recording, row: &KernelCost) -> std::fmt
         time(row.seconds / row.calls.max(1) as f64),
         row.bytes / 1e6,
         row.rate() / 1e9,
-        row.fraction.map_or("?".into(), |f| format!("{:.0} %{}", 100.0 * f, if row.is_above() { "*" } else { "" })),
+        row.fraction.map_or("?".into(), |f| format!(
+            "{:.0} %{}",
+            100.0 * f,
+            if row.is_above() { "*" } else { "" }
+        )),
         format!("{:.1} %", 100.0 * row.share),
         shortened(&kernel.about)
     )
@@ -158,7 +189,13 @@ fn shortened(text: &str) -> String {
     const MAX_WIDTH: usize = 60;
     let fits = |at: &usize| text[..*at].chars().count() < MAX_WIDTH;
     let first = text.find("; ");
-    match text.match_indices("; ").map(|(at, _)| at).filter(fits).last().or(first) {
+    match text
+        .match_indices("; ")
+        .map(|(at, _)| at)
+        .filter(fits)
+        .last()
+        .or(first)
+    {
         Some(at) if text.chars().count() > MAX_WIDTH => format!("{}; …", &text[..at]),
         _ => text.into(),
     }
@@ -173,39 +210,66 @@ mod tests {
     fn the_tables_say_what_the_sums_are() {
         let mut recording = recording();
         let text = tables(&recording, &Report::new(&recording), false);
-        for part in
-            ["9.50 s a step, 0.1 tokens a second", "between kernels", "5.00 s", "52.6 %", "r_1", "67 %", "Reduce [64]"]
-        {
+        for part in [
+            "9.50 s a step, 0.1 tokens a second",
+            "between kernels",
+            "5.00 s",
+            "52.6 %",
+            "r_1",
+            "67 %",
+            "Reduce [64]",
+        ] {
             assert!(text.contains(part), "{part} in\n{text}");
         }
         assert!(
-            text.contains("take 1.50 s of the step") && text.contains("takes 8.00 s, 0.1 tokens a second"),
+            text.contains("take 1.50 s of the step")
+                && text.contains("takes 8.00 s, 0.1 tokens a second"),
             "{text}"
         );
         assert!(!text.contains('*'), "{text}");
         let mut fast = recording.clone();
         fast.limits.bandwidth = Some(5e9);
         let text = tables(&fast, &Report::new(&fast), false);
-        assert!(text.contains("133 %*") && text.contains("* faster than its limit"), "{text}");
+        assert!(
+            text.contains("133 %*") && text.contains("* faster than its limit"),
+            "{text}"
+        );
         let one = recording.kernels[1].clone();
-        recording.kernels.extend((0..30).map(|i| crate::ProfiledKernel { name: format!("r_more{i}"), ..one.clone() }));
+        recording
+            .kernels
+            .extend((0..30).map(|i| crate::ProfiledKernel {
+                name: format!("r_more{i}"),
+                ..one.clone()
+            }));
         let report = Report::new(&recording);
         assert!(tables(&recording, &report, false).contains("and 12 more"));
         let all = tables(&recording, &report, true);
-        assert!(all.contains("r_more29") && !all.contains(" more ("), "{all}");
+        assert!(
+            all.contains("r_more29") && !all.contains(" more ("),
+            "{all}"
+        );
     }
 
     #[test]
     fn labels_are_whole() {
         let parts = "ffn_up · SwiGLU: Reduce [64, 7168]; Mul [64, 2560]; Add [64]; Cast [64, 2048]";
-        assert_eq!(shortened(parts), "ffn_up · SwiGLU: Reduce [64, 7168]; Mul [64, 2560]; …");
+        assert_eq!(
+            shortened(parts),
+            "ffn_up · SwiGLU: Reduce [64, 7168]; Mul [64, 2560]; …"
+        );
         let long = "a".repeat(80);
-        assert_eq!((shortened("short; one").as_str(), shortened(&long)), ("short; one", long.clone()));
+        assert_eq!(
+            (shortened("short; one").as_str(), shortened(&long)),
+            ("short; one", long.clone())
+        );
         assert_eq!(shortened(&format!("{long}; b")), format!("{long}; …"));
     }
 
     #[test]
     fn times_have_units_that_suit_them() {
-        assert_eq!([2.0, 0.0123, 4.56e-6, -0.001].map(time), ["2.00 s", "12.30 ms", "4.6 us", "-1.00 ms"]);
+        assert_eq!(
+            [2.0, 0.0123, 4.56e-6, -0.001].map(time),
+            ["2.00 s", "12.30 ms", "4.6 us", "-1.00 ms"]
+        );
     }
 }

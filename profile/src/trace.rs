@@ -7,9 +7,18 @@ use serde_json::{Value, json};
 /// Builds the trace: one process, a thread per worker, a complete event (`X`) per span.
 pub fn chrome(recording: &Recording, report: &Report) -> Value {
     let micro = |seconds: f64| seconds * 1e6;
-    let mut events =
-        vec![named("process_name", 0, &format!("{} on {}: {}", recording.model, recording.device, recording.what))];
-    let spans = recording.steps.get(report.typical).map_or(&[][..], |s| &s.spans);
+    let mut events = vec![named(
+        "process_name",
+        0,
+        &format!(
+            "{} on {}: {}",
+            recording.model, recording.device, recording.what
+        ),
+    )];
+    let spans = recording
+        .steps
+        .get(report.typical)
+        .map_or(&[][..], |s| &s.spans);
     let workers = spans.iter().map(|s| s.worker + 1).max().unwrap_or(0);
     events.extend((0..workers).map(|w| named("thread_name", w, &format!("worker {w}"))));
     for span in spans {
@@ -49,12 +58,35 @@ mod tests {
     fn every_span_of_the_typical_run_is_an_event() {
         let recording = recording();
         let trace = chrome(&recording, &Report::new(&recording));
-        let events: Vec<&Value> = trace["traceEvents"].as_array().unwrap().iter().filter(|e| e["ph"] == "X").collect();
+        let events: Vec<&Value> = trace["traceEvents"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .filter(|e| e["ph"] == "X")
+            .collect();
         let found: Vec<_> = events
             .iter()
-            .map(|e| (e["ts"].as_f64().unwrap(), e["dur"].as_f64().unwrap(), e["tid"].as_u64().unwrap()))
+            .map(|e| {
+                (
+                    e["ts"].as_f64().unwrap(),
+                    e["dur"].as_f64().unwrap(),
+                    e["tid"].as_u64().unwrap(),
+                )
+            })
             .collect();
-        assert_eq!(found, [(0.0, 1e6, 0), (0.0, 2e6, 1), (3e6, 1e6, 0), (3.5e6, 1.5e6, 1), (7e6, 1e6, 0)]);
-        assert_eq!((&events[2]["args"]["kernel"], &events[4]["args"]["call"]), (&json!("r_2"), &json!(1)));
+        assert_eq!(
+            found,
+            [
+                (0.0, 1e6, 0),
+                (0.0, 2e6, 1),
+                (3e6, 1e6, 0),
+                (3.5e6, 1.5e6, 1),
+                (7e6, 1e6, 0)
+            ]
+        );
+        assert_eq!(
+            (&events[2]["args"]["kernel"], &events[4]["args"]["call"]),
+            (&json!("r_2"), &json!(1))
+        );
     }
 }

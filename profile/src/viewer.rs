@@ -39,7 +39,9 @@ pub fn html(compilation: &Compilation) -> Result<String, serde_json::Error> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::compilation::{AlternativeRecord, DecisionRecord, Function, KernelRecord, NodeRecord, Pass, RuleRecord};
+    use crate::compilation::{
+        AlternativeRecord, DecisionRecord, Function, KernelRecord, NodeRecord, Pass, RuleRecord,
+    };
     use crate::recording::StageText;
 
     fn compilation() -> Compilation {
@@ -51,8 +53,15 @@ mod tests {
             argument: argument.into(),
             sources: sources.into(),
         };
-        let option = |name, seconds| AlternativeRecord { name, plan: String::new(), seconds };
-        let stage = |name, text: &str| StageText { name, text: text.into() };
+        let option = |name, seconds| AlternativeRecord {
+            name,
+            plan: String::new(),
+            seconds,
+        };
+        let stage = |name, text: &str| StageText {
+            name,
+            text: text.into(),
+        };
         Compilation {
             model: "<b>@DATA@</b>".into(),
             machine: "cpu: 2 workers".into(),
@@ -102,12 +111,24 @@ mod tests {
     fn the_page_is_whole_and_fetches_nothing() {
         let page = html(&compilation()).unwrap();
         assert!(page.starts_with("<!doctype html>") && page.trim_end().ends_with("</html>"));
-        assert_eq!((page.matches("</script").count(), page.matches("<script").count()), (2, 2));
+        assert_eq!(
+            (
+                page.matches("</script").count(),
+                page.matches("<script").count()
+            ),
+            (2, 2)
+        );
         assert_eq!(html::outside(&page), [""; 0]);
         let (_, rest) = page.split_once("type=\"application/json\">").unwrap();
         let data: Value = serde_json::from_str(rest.split_once("</script").unwrap().0).unwrap();
         assert_eq!(data["model"], "<b>@DATA@</b>");
-        assert_eq!(data["functions"][0]["nodes"][1], serde_json::json!([1, 1, "f32", "[8]", "", [0]]));
-        assert_eq!(data["functions"][0]["kernels"][0]["stages"][0]["text"], "void e_1() {}</script><!--");
+        assert_eq!(
+            data["functions"][0]["nodes"][1],
+            serde_json::json!([1, 1, "f32", "[8]", "", [0]])
+        );
+        assert_eq!(
+            data["functions"][0]["kernels"][0]["stages"][0]["text"],
+            "void e_1() {}</script><!--"
+        );
     }
 }

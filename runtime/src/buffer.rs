@@ -31,7 +31,11 @@ impl Buffer {
     /// Returns the buffer that covers a whole allocation.
     pub fn whole(memory: Arc<dyn RawBuffer>) -> Buffer {
         let len = memory.len();
-        Buffer { memory, offset: 0, len }
+        Buffer {
+            memory,
+            offset: 0,
+            len,
+        }
     }
     /// Returns the sub-range of `len` bytes at `offset` of this buffer.
     ///
@@ -40,13 +44,20 @@ impl Buffer {
     pub fn slice(&self, offset: usize, len: usize) -> Result<Buffer, Error> {
         self.check("a piece", offset, len)?;
         // This buffer ends inside the allocation, so neither sum overflows.
-        Ok(Buffer { memory: self.memory.clone(), offset: self.offset + offset, len })
+        Ok(Buffer {
+            memory: self.memory.clone(),
+            offset: self.offset + offset,
+            len,
+        })
     }
     /// Checks that `offset + len` lies inside; `what` names the operation in the error.
     pub fn check(&self, what: &str, offset: usize, len: usize) -> Result<(), Error> {
         match offset.checked_add(len) {
             Some(end) if end <= self.len => Ok(()),
-            _ => Err(Error::invalid(what, format!("{len} bytes at {offset} of a buffer of {}", self.len))),
+            _ => Err(Error::invalid(
+                what,
+                format!("{len} bytes at {offset} of a buffer of {}", self.len),
+            )),
         }
     }
 
@@ -77,7 +88,9 @@ impl Buffer {
     /// Host address of the first byte; `None` for memory that the host cannot address.
     pub fn host(&self) -> Option<*mut u8> {
         // SAFETY: the buffer lies inside its allocation, which starts at this address.
-        self.memory.host().map(|start| unsafe { start.add(self.offset) })
+        self.memory
+            .host()
+            .map(|start| unsafe { start.add(self.offset) })
     }
     pub(crate) fn memory(&self) -> &Arc<dyn RawBuffer> {
         &self.memory
@@ -125,14 +138,20 @@ impl Buffer {
     ) -> Result<(Lease, *mut u8), Error> {
         self.check(what, offset, len)?;
         self.check_device(what, device)?;
-        let start = self.host().ok_or_else(|| Error::invalid(what, "the buffer is not in the host's memory"))?;
+        let start = self
+            .host()
+            .ok_or_else(|| Error::invalid(what, "the buffer is not in the host's memory"))?;
         let lease = self.lease(what, offset, len, how)?;
         // SAFETY: inside the buffer, as checked above.
         Ok((lease, unsafe { start.add(offset) }))
     }
     /// Checks that the buffer belongs to `device`; `what` names the operation in the error.
     pub fn check_device(&self, what: &str, device: DeviceId) -> Result<(), Error> {
-        if self.device() == device { Ok(()) } else { Err(Error::invalid(what, "the buffer is another device's")) }
+        if self.device() == device {
+            Ok(())
+        } else {
+            Err(Error::invalid(what, "the buffer is another device's"))
+        }
     }
 
     /// Returns its bytes for reading in place; host memory only.
@@ -142,7 +161,11 @@ impl Buffer {
     /// is writing these bytes.
     pub fn view(&self) -> Result<View, Error> {
         let (lease, start) = self.on_host("a view", self.device(), (0, self.len), Use::Read)?;
-        Ok(View { start, len: self.len, _lease: lease })
+        Ok(View {
+            start,
+            len: self.len,
+            _lease: lease,
+        })
     }
 }
 
@@ -164,7 +187,13 @@ impl Deref for View {
 
 impl fmt::Debug for Buffer {
     fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
-        write!(f, "{:?} of {:#x} on {:?}", self.range(), self.address(), self.device())
+        write!(
+            f,
+            "{:?} of {:#x} on {:?}",
+            self.range(),
+            self.address(),
+            self.device()
+        )
     }
 }
 

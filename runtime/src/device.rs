@@ -58,7 +58,9 @@ impl Launch {
     /// [`Error::Invalid`] when another kind of device loaded it.
     pub fn loaded<C: Any + Send + Sync>(&self) -> Result<&LoadedProgram<C>, Error> {
         let kernel: &dyn Any = self.kernel.as_ref();
-        kernel.downcast_ref().ok_or_else(|| Error::invalid(&self.kernel.program().name, "was loaded by another device"))
+        kernel.downcast_ref().ok_or_else(|| {
+            Error::invalid(&self.kernel.program().name, "was loaded by another device")
+        })
     }
     /// Checks that kernel and buffers belong to `device` and that buffers of fixed extent are long
     /// enough. [`Launch::limits`] covers extents that depend on a variable.
@@ -77,25 +79,40 @@ impl Launch {
             if let Extent::Fixed(bytes) = param.extent
                 && buffer.len() < bytes
             {
-                return invalid(format!("its buffer {i} has {} bytes, and {bytes} may be used", buffer.len()));
+                return invalid(format!(
+                    "its buffer {i} has {} bytes, and {bytes} may be used",
+                    buffer.len()
+                ));
             }
         }
         Ok(())
     }
     /// Returns, for each variable-size buffer, the largest value of its variable that fits.
     pub fn limits(&self) -> impl Iterator<Item = (&Arc<str>, i64)> {
-        self.buffers.iter().zip(&self.kernel.program().params).filter_map(|(buffer, param)| match &param.extent {
-            Extent::Fixed(_) => None,
-            Extent::Per { variable, bytes } => Some((variable, (buffer.len() / (*bytes).max(1)) as i64)),
-        })
+        self.buffers
+            .iter()
+            .zip(&self.kernel.program().params)
+            .filter_map(|(buffer, param)| match &param.extent {
+                Extent::Fixed(_) => None,
+                Extent::Per { variable, bytes } => {
+                    Some((variable, (buffer.len() / (*bytes).max(1)) as i64))
+                }
+            })
     }
     /// Returns the memory ranges that the launch uses, by buffer: input of
     /// [`StepUses`](crate::lease::StepUses).
     pub fn uses(&self) -> impl Iterator<Item = (&Arc<dyn RawBuffer>, Range<usize>, Use)> {
-        self.buffers.iter().zip(&self.kernel.program().params).map(|(buffer, param)| {
-            let how = if param.access == Access::Read { Use::Read } else { Use::Write };
-            (buffer.memory(), buffer.range(), how)
-        })
+        self.buffers
+            .iter()
+            .zip(&self.kernel.program().params)
+            .map(|(buffer, param)| {
+                let how = if param.access == Access::Read {
+                    Use::Read
+                } else {
+                    Use::Write
+                };
+                (buffer.memory(), buffer.range(), how)
+            })
     }
     /// Checks that the buffers are long enough for these variables; for devices that resolve
     /// variables at every launch.
@@ -129,7 +146,11 @@ pub struct LoadedProgram<C> {
 impl<C> LoadedProgram<C> {
     /// Combines a program with the code that `device` compiled from it.
     pub fn new(program: Program, device: DeviceId, code: C) -> LoadedProgram<C> {
-        LoadedProgram { program, device, code }
+        LoadedProgram {
+            program,
+            device,
+            code,
+        }
     }
 }
 
@@ -184,11 +205,21 @@ pub trait Replay: Send {
     fn replay_traced(&mut self, vars: &[(&str, i64)]) -> Result<Vec<Span>, Error> {
         let mut start = 0.0;
         let after = |(launch, seconds): (usize, f64)| {
-            let span = Span { launch, worker: 0, start, end: start + seconds };
+            let span = Span {
+                launch,
+                worker: 0,
+                start,
+                end: start + seconds,
+            };
             start = span.end;
             span
         };
-        Ok(self.replay_timed(vars)?.into_iter().enumerate().map(after).collect())
+        Ok(self
+            .replay_timed(vars)?
+            .into_iter()
+            .enumerate()
+            .map(after)
+            .collect())
     }
 }
 
@@ -266,10 +297,19 @@ pub trait Device: Send + Sync {
     /// Several threads may hold staged writes; a call may block until an earlier one has
     /// arrived. Errors as for [`Device::write`]; nothing else may use these bytes until it
     /// is sent or dropped.
-    fn stage<'a>(&'a self, to: &Buffer, offset: usize, len: usize) -> Result<Box<dyn StagedWrite + 'a>, Error>;
+    fn stage<'a>(
+        &'a self,
+        to: &Buffer,
+        offset: usize,
+        len: usize,
+    ) -> Result<Box<dyn StagedWrite + 'a>, Error>;
     /// Compiles programs, or loads them from the store. `progress(done, total)` is
     /// called as they finish.
-    fn load(&self, programs: &[Program], progress: &dyn Fn(usize, usize)) -> Result<Vec<Arc<dyn Kernel>>, Error>;
+    fn load(
+        &self,
+        programs: &[Program],
+        progress: &dyn Fn(usize, usize),
+    ) -> Result<Vec<Arc<dyn Kernel>>, Error>;
     /// Captures launches, in a valid order, as a step that can be replayed.
     fn capture(&self, launches: Vec<Launch>) -> Result<Box<dyn Replay>, Error>;
     /// Like `capture`, for a step that runs entirely on the thread that replays it, where

@@ -146,10 +146,16 @@ impl Error {
     }
     /// Adapter for `map_err`: `map_err(Error::io("reading x"))`.
     pub fn io(context: impl Into<String>) -> impl FnOnce(std::io::Error) -> Error {
-        move |source| Error::Io { context: context.into(), source }
+        move |source| Error::Io {
+            context: context.into(),
+            source,
+        }
     }
     /// Builds an [`Error::Invalid`] about `what`.
     pub fn invalid(what: impl Into<String>, message: impl Into<String>) -> Error {
-        Error::Invalid { what: what.into(), message: message.into() }
+        Error::Invalid {
+            what: what.into(),
+            message: message.into(),
+        }
     }
 }

@@ -33,7 +33,10 @@ impl Image {
             let path = PathBuf::from(format!("/proc/self/fd/{}", file.as_raw_fd()));
             // Without /proc the descriptor has no path.
             if path.exists() {
-                return Ok(Image { path, _place: Place::Sealed(file) });
+                return Ok(Image {
+                    path,
+                    _place: Place::Sealed(file),
+                });
             }
         }
         Image::private(bytes, store)
@@ -43,7 +46,10 @@ impl Image {
         let place = store.temporary()?;
         let path = place.path().join("image.so");
         std::fs::write(&path, bytes).map_err(Error::io(format!("writing {}", path.display())))?;
-        Ok(Image { path, _place: Place::Private(place) })
+        Ok(Image {
+            path,
+            _place: Place::Private(place),
+        })
     }
 
     /// Path to pass to the loader.

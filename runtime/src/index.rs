@@ -8,7 +8,11 @@ use std::sync::Arc;
 enum Step {
     Const(i64),
     Var(usize),
-    Apply { op: Op, out: Scalar, operands: Vec<usize> },
+    Apply {
+        op: Op,
+        out: Scalar,
+        operands: Vec<usize>,
+    },
 }
 
 /// An index expression as a list of instructions, one per node.
@@ -26,7 +30,11 @@ impl Index {
     /// passed to [`Index::evaluate`].
     ///
     /// Returns `None` if the expression contains anything but constants, variables and arithmetic.
-    pub fn compile(graph: &Graph, id: Id, slot: &mut dyn FnMut(&Arc<str>) -> usize) -> Option<Index> {
+    pub fn compile(
+        graph: &Graph,
+        id: Id,
+        slot: &mut dyn FnMut(&Arc<str>) -> usize,
+    ) -> Option<Index> {
         let order = graph.toposort(&[id]);
         let mut place = std::collections::HashMap::new();
         let mut steps = Vec::with_capacity(order.len());
@@ -39,13 +47,25 @@ impl Index {
                 (op, Arg::None) if !n.src.is_empty() => Step::Apply {
                     op: *op,
                     out: n.dtype.scalar,
-                    operands: n.src.iter().map(|s| place.get(s).copied()).collect::<Option<_>>()?,
+                    operands: n
+                        .src
+                        .iter()
+                        .map(|s| place.get(s).copied())
+                        .collect::<Option<_>>()?,
                 },
                 _ => return None,
             });
         }
-        debug_assert_eq!(place.get(&id).copied(), Some(steps.len() - 1), "toposort ends with its root");
-        Some(Index { values: Vec::with_capacity(steps.len()), operands: Vec::new(), steps })
+        debug_assert_eq!(
+            place.get(&id).copied(),
+            Some(steps.len() - 1),
+            "toposort ends with its root"
+        );
+        Some(Index {
+            values: Vec::with_capacity(steps.len()),
+            operands: Vec::new(),
+            steps,
+        })
     }
 
     /// Evaluates the expression for these variables. Returns `None` on a division by zero and for
@@ -58,7 +78,8 @@ impl Index {
                 Step::Var(slot) => Value::Int(*vars.get(*slot)?),
                 Step::Apply { op, out, operands } => {
                     self.operands.clear();
-                    self.operands.extend(operands.iter().map(|&o| self.values[o]));
+                    self.operands
+                        .extend(operands.iter().map(|&o| self.values[o]));
                     fold::apply(*op, &self.operands, *out)?
                 }
             };

@@ -38,7 +38,10 @@ impl Owner {
     #[expect(clippy::new_without_default, reason = "every one is another")]
     pub fn new() -> Owner {
         static NEXT: AtomicU64 = AtomicU64::new(1);
-        Owner(Arc::new(Books { id: DeviceId(NEXT.fetch_add(1, Ordering::Relaxed)), leases: AtomicUsize::new(0) }))
+        Owner(Arc::new(Books {
+            id: DeviceId(NEXT.fetch_add(1, Ordering::Relaxed)),
+            leases: AtomicUsize::new(0),
+        }))
     }
     /// Identity of the device.
     pub fn id(&self) -> DeviceId {
@@ -64,7 +67,9 @@ fn conflict(a: &Used, b: &Used) -> bool {
 }
 
 fn any_conflict(a: &[Used], b: &[Used]) -> Option<Range<usize>> {
-    a.iter().find(|a| b.iter().any(|b| conflict(a, b))).map(|a| a.0.clone())
+    a.iter()
+        .find(|a| b.iter().any(|b| conflict(a, b)))
+        .map(|a| a.0.clone())
 }
 
 /// Current uses of one allocation.
@@ -85,7 +90,10 @@ struct State {
 impl Uses {
     /// Creates the record of a new allocation of that device.
     pub fn new(owner: &Owner) -> Uses {
-        Uses { owner: owner.clone(), state: Mutex::default() }
+        Uses {
+            owner: owner.clone(),
+            state: Mutex::default(),
+        }
     }
     /// Device that owns the memory.
     pub fn device(&self) -> DeviceId {
@@ -100,15 +108,27 @@ impl Uses {
         let refuse = |range: Range<usize>, by: &str| {
             Err(Error::invalid(
                 what,
-                format!("bytes {} to {} of its memory are in use by {by}", range.start, range.end),
+                format!(
+                    "bytes {} to {} of its memory are in use by {by}",
+                    range.start, range.end
+                ),
             ))
         };
-        if let Some(range) = state.leases.iter().find_map(|l| any_conflict(&wanted, &l.1)) {
+        if let Some(range) = state
+            .leases
+            .iter()
+            .find_map(|l| any_conflict(&wanted, &l.1))
+        {
             return refuse(range, "another copy");
         }
         self.owner.0.leases.fetch_add(1, Ordering::SeqCst);
         let running = |running: &AtomicUsize| running.load(Ordering::SeqCst) > 0;
-        if let Some(range) = state.steps.iter().filter(|s| running(&s.0)).find_map(|s| any_conflict(&wanted, &s.1)) {
+        if let Some(range) = state
+            .steps
+            .iter()
+            .filter(|s| running(&s.0))
+            .find_map(|s| any_conflict(&wanted, &s.1))
+        {
             self.owner.0.leases.fetch_sub(1, Ordering::SeqCst);
             return refuse(range, "a step that was started and not waited for");
         }
@@ -148,12 +168,20 @@ pub struct Lease {
 
 impl Lease {
     /// Leases one range. `what` names the operation in conflict errors.
-    pub(crate) fn take(what: &str, memory: &Arc<dyn RawBuffer>, range: Range<usize>, how: Use) -> Result<Lease, Error> {
+    pub(crate) fn take(
+        what: &str,
+        memory: &Arc<dyn RawBuffer>,
+        range: Range<usize>,
+        how: Use,
+    ) -> Result<Lease, Error> {
         Lease::all(what, memory, vec![(range, how)])
     }
     fn all(what: &str, memory: &Arc<dyn RawBuffer>, wanted: Vec<Used>) -> Result<Lease, Error> {
         let number = memory.uses().take(what, wanted)?;
-        Ok(Lease { memory: memory.clone(), number })
+        Ok(Lease {
+            memory: memory.clone(),
+            number,
+        })
     }
 }
 
@@ -193,20 +221,31 @@ impl StepUses {
         let mut memories: Vec<(Arc<dyn RawBuffer>, Vec<Used>)> = Vec::new();
         let mut known = std::collections::HashMap::new();
         for (memory, range, how) in uses {
-            let place = *known.entry(Arc::as_ptr(memory).cast::<()>()).or_insert_with(|| {
-                memories.push((memory.clone(), Vec::new()));
-                memories.len() - 1
-            });
+            let place = *known
+                .entry(Arc::as_ptr(memory).cast::<()>())
+                .or_insert_with(|| {
+                    memories.push((memory.clone(), Vec::new()));
+                    memories.len() - 1
+                });
             memories[place].1.push((range, how));
         }
         memories.iter_mut().for_each(|m| merge(&mut m.1));
         let running = Arc::default();
         if order == Order::Queued {
             for (memory, used) in &memories {
-                memory.uses().state().steps.push((Arc::clone(&running), used.clone()));
+                memory
+                    .uses()
+                    .state()
+                    .steps
+                    .push((Arc::clone(&running), used.clone()));
             }
         }
-        StepUses { owner: owner.clone(), order, running, memories }
+        StepUses {
+            owner: owner.clone(),
+            order,
+            running,
+            memories,
+        }
     }
 
     /// Marks the step as in flight until the returned guard is dropped.
@@ -215,9 +254,15 @@ impl StepUses {
     /// [`Error::Invalid`] when a lease conflicts; the step is then not in flight.
     pub fn begin(&self) -> Result<StepGuard, Error> {
         if self.order == Order::Alone {
-            let lease = |(memory, used): &(Arc<dyn RawBuffer>, Vec<Used>)| Lease::all("a step", memory, used.clone());
+            let lease = |(memory, used): &(Arc<dyn RawBuffer>, Vec<Used>)| {
+                Lease::all("a step", memory, used.clone())
+            };
             return Ok(StepGuard(Flight::Leased {
-                _leases: self.memories.iter().map(lease).collect::<Result<_, Error>>()?,
+                _leases: self
+                    .memories
+                    .iter()
+                    .map(lease)
+                    .collect::<Result<_, Error>>()?,
             }));
         }
         self.running.fetch_add(1, Ordering::SeqCst);
@@ -226,7 +271,10 @@ impl StepUses {
             for (memory, used) in &self.memories {
                 let state = memory.uses().state();
                 if let Some(range) = state.leases.iter().find_map(|l| any_conflict(&l.1, used)) {
-                    let message = format!("bytes {} to {} of a buffer are in use by a copy", range.start, range.end);
+                    let message = format!(
+                        "bytes {} to {} of a buffer are in use by a copy",
+                        range.start, range.end
+                    );
                     return Err(Error::invalid("a step", message));
                 }
             }
@@ -238,7 +286,11 @@ impl StepUses {
 impl Drop for StepUses {
     fn drop(&mut self) {
         for (memory, _) in &self.memories {
-            memory.uses().state().steps.retain(|s| !Arc::ptr_eq(&s.0, &self.running));
+            memory
+                .uses()
+                .state()
+                .steps
+                .retain(|s| !Arc::ptr_eq(&s.0, &self.running));
         }
     }
 }
@@ -294,10 +346,18 @@ mod tests {
 
     #[test]
     fn ranges_are_merged_by_use() {
-        let mut used =
-            vec![(4..8, Use::Read), (0..4, Use::Read), (6..9, Use::Write), (20..30, Use::Read), (5..6, Use::Read)];
+        let mut used = vec![
+            (4..8, Use::Read),
+            (0..4, Use::Read),
+            (6..9, Use::Write),
+            (20..30, Use::Read),
+            (5..6, Use::Read),
+        ];
         merge(&mut used);
-        assert_eq!(used, [(0..8, Use::Read), (20..30, Use::Read), (6..9, Use::Write)]);
+        assert_eq!(
+            used,
+            [(0..8, Use::Read), (20..30, Use::Read), (6..9, Use::Write)]
+        );
     }
 
     #[test]
@@ -310,8 +370,17 @@ mod tests {
         assert!(take(14, 1, Use::Write).is_err() && take(15, 85, Use::Write).is_ok());
         drop(second);
         let third = take(10, 5, Use::Write).unwrap();
-        assert!(take(14, 6, Use::Read).err().unwrap().to_string().contains("bytes 14 to 20"));
-        assert!(take(12, 0, Use::Write).is_ok(), "no bytes conflict with nothing");
+        assert!(
+            take(14, 6, Use::Read)
+                .err()
+                .unwrap()
+                .to_string()
+                .contains("bytes 14 to 20")
+        );
+        assert!(
+            take(12, 0, Use::Write).is_ok(),
+            "no bytes conflict with nothing"
+        );
         assert!(take(90, 11, Use::Read).is_err() && take(usize::MAX, 2, Use::Read).is_err());
         assert_eq!(owner.0.leases.load(Ordering::SeqCst), 2);
         drop((first, third));
@@ -327,8 +396,17 @@ mod tests {
         let memory: Arc<dyn RawBuffer> = Arc::new(Plain(Uses::new(&owner)));
         let running: Arc<AtomicUsize> = Arc::default();
         let used = vec![(0..100, Use::Write)];
-        memory.uses().state().steps.push((running.clone(), used.clone()));
-        let step = StepUses { owner, order: Order::Queued, running, memories: vec![(memory.clone(), used)] };
+        memory
+            .uses()
+            .state()
+            .steps
+            .push((running.clone(), used.clone()));
+        let step = StepUses {
+            owner,
+            order: Order::Queued,
+            running,
+            memories: vec![(memory.clone(), used)],
+        };
         let inside = AtomicUsize::new(0);
         let together = AtomicUsize::new(0);
         let tried = AtomicUsize::new(0);

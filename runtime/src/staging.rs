@@ -7,9 +7,18 @@ use crate::{Buffer, Device, DeviceId, Error};
 pub use crate::device::StagedWrite;
 
 /// Returns a staged write directly into a buffer in host memory.
-pub fn staged_in_place(device: DeviceId, to: &Buffer, offset: usize, len: usize) -> Result<Box<dyn StagedWrite>, Error> {
+pub fn staged_in_place(
+    device: DeviceId,
+    to: &Buffer,
+    offset: usize,
+    len: usize,
+) -> Result<Box<dyn StagedWrite>, Error> {
     let (lease, start) = to.on_host("staging", device, (offset, len), Use::Write)?;
-    Ok(Box::new(InPlace { start, len, _lease: lease }))
+    Ok(Box::new(InPlace {
+        start,
+        len,
+        _lease: lease,
+    }))
 }
 
 /// Returns a staged write through a temporary host allocation and `Device::write`;
@@ -22,7 +31,13 @@ pub fn through<'a>(
 ) -> Result<Box<dyn StagedWrite + 'a>, Error> {
     to.check_device("staging", device.id())?;
     let lease = to.lease("staging", offset, len, Use::Write)?;
-    Ok(Box::new(Through { device, to: to.clone(), offset, bytes: vec![0; len], lease }))
+    Ok(Box::new(Through {
+        device,
+        to: to.clone(),
+        offset,
+        bytes: vec![0; len],
+        lease,
+    }))
 }
 
 struct InPlace {
@@ -55,7 +70,13 @@ impl StagedWrite for Through<'_> {
         &mut self.bytes
     }
     fn send(self: Box<Self>) -> Result<(), Error> {
-        let Through { device, to, offset, bytes, lease } = *self;
+        let Through {
+            device,
+            to,
+            offset,
+            bytes,
+            lease,
+        } = *self;
         // The write takes a lease of its own.
         drop(lease);
         device.write(&to, offset, &bytes)

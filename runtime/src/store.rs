@@ -98,23 +98,41 @@ impl Store {
     /// # Errors
     /// [`Error::Setting`] when the limit is not a number.
     pub fn user() -> Result<Store, Error> {
-        let variable = |name| std::env::var_os(name).filter(|v| !v.is_empty()).map(PathBuf::from);
+        let variable = |name| {
+            std::env::var_os(name)
+                .filter(|v| !v.is_empty())
+                .map(PathBuf::from)
+        };
         // A service may have several directories; the first is used.
         let first = |list: PathBuf| Some(PathBuf::from(list.to_str()?.split(':').next()?));
-        let of_service = || variable("CACHE_DIRECTORY").and_then(first).filter(|p| p.is_absolute());
+        let of_service = || {
+            variable("CACHE_DIRECTORY")
+                .and_then(first)
+                .filter(|p| p.is_absolute())
+        };
         let path = variable("GRISTMILL_CACHE")
             .or_else(of_service)
-            .or_else(|| variable("XDG_CACHE_HOME").filter(|p| p.is_absolute()).map(|p| p.join("gristmill")))
+            .or_else(|| {
+                variable("XDG_CACHE_HOME")
+                    .filter(|p| p.is_absolute())
+                    .map(|p| p.join("gristmill"))
+            })
             .or_else(|| variable("HOME").map(|p| p.join(".cache").join("gristmill")));
-        let limit = match std::env::var("GRISTMILL_CACHE_LIMIT").ok().filter(|v| !v.is_empty()) {
+        let limit = match std::env::var("GRISTMILL_CACHE_LIMIT")
+            .ok()
+            .filter(|v| !v.is_empty())
+        {
             None => DEFAULT_LIMIT,
-            Some(text) => {
-                text.trim().parse::<u64>().ok().and_then(|n| n.checked_mul(MB)).ok_or_else(|| Error::Setting {
+            Some(text) => text
+                .trim()
+                .parse::<u64>()
+                .ok()
+                .and_then(|n| n.checked_mul(MB))
+                .ok_or_else(|| Error::Setting {
                     setting: format!("GRISTMILL_CACHE_LIMIT={text}"),
                     message: "not a number of MB".into(),
                     hint: "for example GRISTMILL_CACHE_LIMIT=512".into(),
-                })?
-            }
+                })?,
         };
         Ok(match path {
             Some(path) => Store::open_or_without(path, limit),
@@ -131,7 +149,12 @@ impl Store {
     /// [`Error::Cache`] for the directories that the module documentation excludes.
     pub fn open(path: impl Into<PathBuf>, limit: u64) -> Result<Store, Error> {
         let folder = Folder::open(&path.into(), is_entry)?;
-        Ok(Store { folder: Some(folder), limit, warnings: Mutex::default(), told: AtomicBool::new(false) })
+        Ok(Store {
+            folder: Some(folder),
+            limit,
+            warnings: Mutex::default(),
+            told: AtomicBool::new(false),
+        })
     }
     /// Like [`Store::open`], but an error becomes a warning of a store without a directory.
     pub fn open_or_without(path: impl Into<PathBuf>, limit: u64) -> Store {
@@ -140,7 +163,12 @@ impl Store {
     /// Returns a store that keeps nothing, with `why` as its warning.
     pub fn without(why: Error) -> Store {
         let warnings = Mutex::new(vec![Error::NotKept(Box::new(why))]);
-        Store { folder: None, limit: 0, warnings, told: AtomicBool::new(true) }
+        Store {
+            folder: None,
+            limit: 0,
+            warnings,
+            told: AtomicBool::new(true),
+        }
     }
 
     /// Directory of the store; `None` if it keeps nothing.
@@ -158,7 +186,12 @@ impl Store {
     /// Returns a user-visible line with its path and size.
     pub fn describe(&self) -> String {
         match self.path() {
-            Some(path) => format!("{}, {} of {} MB", path.display(), self.size() / MB, self.limit / MB),
+            Some(path) => format!(
+                "{}, {} of {} MB",
+                path.display(),
+                self.size() / MB,
+                self.limit / MB
+            ),
             None => "none: kernels are compiled whenever they are needed".into(),
         }
     }
@@ -177,8 +210,13 @@ impl Store {
     /// Like [`Store::get`], with a limit of `most` bytes on the payload; a longer entry is removed
     /// and counts as absent.
     pub fn get_within(&self, key: &Key, most: u64) -> Result<Option<Vec<u8>>, Error> {
-        let Some(folder) = &self.folder else { return Ok(None) };
-        let found = match folder.read(&key.file(), most.saturating_add(SEAL as u64).min(self.limit)) {
+        let Some(folder) = &self.folder else {
+            return Ok(None);
+        };
+        let found = match folder.read(
+            &key.file(),
+            most.saturating_add(SEAL as u64).min(self.limit),
+        ) {
             Ok(None) => return Ok(None),
             Ok(found) => found.filter(|(_, bytes)| bytes.len() >= SEAL),
             Err(error) if is_no_entry(error) => None,
@@ -207,7 +245,10 @@ impl Store {
     /// require it to be kept.
     pub fn put(&self, key: &Key, payload: &[u8]) -> Result<(), Error> {
         let Some(folder) = &self.folder else {
-            return Err(fault(Path::new("none"), "there is no directory that can be used"));
+            return Err(fault(
+                Path::new("none"),
+                "there is no directory that can be used",
+            ));
         };
         if payload.len() as u64 + SEAL as u64 > self.limit {
             return Ok(());
@@ -231,7 +272,10 @@ impl Store {
 
     /// Adds a warning to be reported by [`Store::warnings`].
     pub fn warn(&self, warning: Error) {
-        self.warnings.lock().unwrap_or_else(PoisonError::into_inner).push(warning);
+        self.warnings
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .push(warning);
     }
 
     /// Removes an entry, for example a verified payload that is not usable here.
@@ -259,7 +303,9 @@ impl Store {
     }
 
     fn entries(&self) -> Vec<Entry> {
-        self.folder.as_ref().map_or_else(Vec::new, |folder| folder.entries(is_entry))
+        self.folder
+            .as_ref()
+            .map_or_else(Vec::new, |folder| folder.entries(is_entry))
     }
 
     /// Creates a private directory for a compiler's files, removed on drop.
@@ -277,11 +323,15 @@ impl Store {
 /// Returns whether the error means that this name can never be read as an entry: a link, socket or
 /// FIFO, a directory, or a file that is too long.
 fn is_no_entry(error: Errno) -> bool {
-    matches!(error, Errno::LOOP | Errno::NXIO | Errno::INVAL | Errno::FBIG | Errno::ISDIR)
+    matches!(
+        error,
+        Errno::LOOP | Errno::NXIO | Errno::INVAL | Errno::FBIG | Errno::ISDIR
+    )
 }
 
 fn is_entry(name: &str) -> bool {
-    name.strip_suffix(SUFFIX).is_some_and(|key| key.len() == 64 && key.bytes().all(|b| b.is_ascii_hexdigit()))
+    name.strip_suffix(SUFFIX)
+        .is_some_and(|key| key.len() == 64 && key.bytes().all(|b| b.is_ascii_hexdigit()))
 }
 
 #[cfg(test)]

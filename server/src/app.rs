@@ -35,6 +35,8 @@ impl App {
         work: impl FnOnce(&Arc<Models>) -> Result<T, RequestError> + Send + 'static,
     ) -> Result<T, RequestError> {
         let models = self.models.clone();
-        self.admission.run_blocking(client, move || work(&models)).await
+        self.admission
+            .run_blocking(client, move || work(&models))
+            .await
     }
 }

@@ -63,8 +63,17 @@ impl Config {
     pub const SMALL_BODY: usize = 64 << 10;
     /// Returns the limits of requests and answers.
     pub(crate) fn limits(&self) -> Limits {
-        let &Config { answer, unread, choices, .. } = self;
-        Limits { answer, unread, choices }
+        let &Config {
+            answer,
+            unread,
+            choices,
+            ..
+        } = self;
+        Limits {
+            answer,
+            unread,
+            choices,
+        }
     }
 }
 

@@ -116,26 +116,48 @@ impl Drop for ConnectionSlot {
 impl Registry {
     /// Registry of at most `total` connections, half of which may come from one address.
     pub fn new(total: usize) -> Arc<Registry> {
-        Arc::new(Registry { connections: Mutex::default(), total, each: total.div_ceil(2) })
+        Arc::new(Registry {
+            connections: Mutex::default(),
+            total,
+            each: total.div_ceil(2),
+        })
     }
     fn lock(&self) -> MutexGuard<'_, HashMap<u64, Arc<Connection>>> {
-        self.connections.lock().unwrap_or_else(PoisonError::into_inner)
+        self.connections
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
     }
     /// Admits a connection from an address, evicting the longest-waiting one if needed. `None` if
     /// all connections wait for the engine.
     pub fn admit(self: &Arc<Registry>, number: u64, address: IpAddr) -> Option<ConnectionSlot> {
         let network = network(address);
         let mut connections = self.lock();
-        let same = connections.values().filter(|connection| connection.network == network).count();
+        let same = connections
+            .values()
+            .filter(|connection| connection.network == network)
+            .count();
         if same >= self.each {
             evict(&mut connections, Some(network))?;
         } else if connections.len() >= self.total {
             evict(&mut connections, None)?;
         }
-        let state = Mutex::new(State { requested: false, unsent: false, stalled: false, since: Instant::now() });
-        let connection = Arc::new(Connection { network, state, evicted: Notify::new() });
+        let state = Mutex::new(State {
+            requested: false,
+            unsent: false,
+            stalled: false,
+            since: Instant::now(),
+        });
+        let connection = Arc::new(Connection {
+            network,
+            state,
+            evicted: Notify::new(),
+        });
         connections.insert(number, connection.clone());
-        Some(ConnectionSlot { registry: self.clone(), number, connection })
+        Some(ConnectionSlot {
+            registry: self.clone(),
+            number,
+            connection,
+        })
     }
     /// Closes the connection that has waited longest for its client, if any waits.
     pub fn make_room(&self) {
@@ -148,8 +170,11 @@ impl Registry {
 }
 
 fn evict(connections: &mut HashMap<u64, Arc<Connection>>, network: Option<IpAddr>) -> Option<()> {
-    let candidates = connections.iter().filter(|(_, connection)| network.is_none_or(|it| it == connection.network));
-    let waiting = candidates.filter_map(|(&number, connection)| Some((connection.waiting_since()?, number)));
+    let candidates = connections
+        .iter()
+        .filter(|(_, connection)| network.is_none_or(|it| it == connection.network));
+    let waiting =
+        candidates.filter_map(|(&number, connection)| Some((connection.waiting_since()?, number)));
     let (_, number) = waiting.min()?;
     connections.remove(&number)?.evicted.notify_one();
     Some(())
@@ -172,14 +197,22 @@ mod tests {
     #[test]
     fn who_has_waited_longest_goes() {
         let registry = Registry::new(3);
-        let places: Vec<ConnectionSlot> = (0..3).map(|i| registry.admit(i, address(i as u8)).unwrap()).collect();
+        let places: Vec<ConnectionSlot> = (0..3)
+            .map(|i| registry.admit(i, address(i as u8)).unwrap())
+            .collect();
         // The first is being answered; the second has been waiting longer than the third.
         places[0].connection.requested();
         let fourth = registry.admit(3, address(3)).unwrap();
-        assert_eq!(places.iter().map(is_evicted).collect::<Vec<_>>(), [false, true, false]);
+        assert_eq!(
+            places.iter().map(is_evicted).collect::<Vec<_>>(),
+            [false, true, false]
+        );
         places[2].connection.requested();
         fourth.connection.requested();
-        assert!(registry.admit(4, address(4)).is_none(), "nobody waits for a client");
+        assert!(
+            registry.admit(4, address(4)).is_none(),
+            "nobody waits for a client"
+        );
         // A connection also waits for its client while the client does not read the response.
         fourth.connection.set_stalled(true);
         assert!(registry.admit(5, address(5)).is_some());
@@ -190,10 +223,19 @@ mod tests {
     fn one_address_has_half_of_the_room() {
         let registry = Registry::new(4);
         let other = registry.admit(0, address(1)).unwrap();
-        let places: Vec<ConnectionSlot> = (1..3).map(|i| registry.admit(i, address(2)).unwrap()).collect();
+        let places: Vec<ConnectionSlot> = (1..3)
+            .map(|i| registry.admit(i, address(2)).unwrap())
+            .collect();
         let third = registry.admit(3, address(2)).unwrap();
         // A connection of the same address is closed, not the older one of the other address.
-        assert_eq!((is_evicted(&other), is_evicted(&places[0]), is_evicted(&places[1])), (false, true, false));
+        assert_eq!(
+            (
+                is_evicted(&other),
+                is_evicted(&places[0]),
+                is_evicted(&places[1])
+            ),
+            (false, true, false)
+        );
         assert_eq!(registry.len(), 3);
         drop((other, places, third));
         assert_eq!(registry.len(), 0);
@@ -222,7 +264,10 @@ mod tests {
         kept.answered();
         let since = kept.waiting_since();
         kept.begun();
-        assert!(kept.waiting_since() > since, "the body of its next request is on its way");
+        assert!(
+            kept.waiting_since() > since,
+            "the body of its next request is on its way"
+        );
         // While the client does not read, the connection keeps its time.
         kept.set_stalled(true);
         let since = kept.waiting_since();
@@ -248,8 +293,14 @@ mod tests {
 
     #[test]
     fn a_network_of_many_addresses_is_one() {
-        assert_eq!(network("2001:db8:1:2:3::4".parse().unwrap()), network("2001:db8:1:2::9".parse().unwrap()));
-        assert_ne!(network("2001:db8:1:2::9".parse().unwrap()), network("2001:db8:1:3::9".parse().unwrap()));
+        assert_eq!(
+            network("2001:db8:1:2:3::4".parse().unwrap()),
+            network("2001:db8:1:2::9".parse().unwrap())
+        );
+        assert_ne!(
+            network("2001:db8:1:2::9".parse().unwrap()),
+            network("2001:db8:1:3::9".parse().unwrap())
+        );
         assert_eq!(network("::ffff:10.0.0.1".parse().unwrap()), address(1));
         assert_ne!(network(address(1)), network(address(2)));
     }

@@ -36,7 +36,11 @@ impl ModelSource for Toy {
         Err(LoadError::default())
     }
     fn text(&self) -> Result<ModelText, LoadError> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).take().ok_or_else(LoadError::default)
+        self.0
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .take()
+            .ok_or_else(LoadError::default)
     }
     fn load(&self, _: usize, _: &dyn Fn(Progress)) -> Result<Engine, LoadError> {
         Err(LoadError::default())
@@ -78,33 +82,81 @@ impl Door {
     /// # Errors
     /// When a thread or the runtime cannot be created.
     pub fn new(text: ModelText, context: usize, config: Config) -> io::Result<Door> {
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build()?;
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_time()
+            .build()?;
         let vocabulary = text.tokenizer.n_tokens();
-        let about = ModelFacts { architecture: "toy".into(), vocabulary, width: 1, weight_bytes: 0 };
-        let (name, plan) = (text.name.clone(), ModelPlan { about, context, bytes: 0 });
+        let about = ModelFacts {
+            architecture: "toy".into(),
+            vocabulary,
+            width: 1,
+            weight_bytes: 0,
+        };
+        let (name, plan) = (
+            text.name.clone(),
+            ModelPlan {
+                about,
+                context,
+                bytes: 0,
+            },
+        );
         let source = Arc::new(Toy(Mutex::new(Some(text))));
-        let spec = ModelSpec { name, aliases: Vec::new(), plan: Ok(plan), source };
-        let (metrics, health, limits) = (Metrics::default(), EngineHealth::default(), config.limits());
-        let shared = Shared { metrics, health, limits, waiting: config.queue, keep: None, batch_invariant: false };
-        let models = Models::new(vec![spec], None, Box::new(|| None), shared, Loading::default());
+        let spec = ModelSpec {
+            name,
+            aliases: Vec::new(),
+            plan: Ok(plan),
+            source,
+        };
+        let (metrics, health, limits) =
+            (Metrics::default(), EngineHealth::default(), config.limits());
+        let shared = Shared {
+            metrics,
+            health,
+            limits,
+            waiting: config.queue,
+            keep: None,
+            batch_invariant: false,
+        };
+        let models = Models::new(
+            vec![spec],
+            None,
+            Box::new(|| None),
+            shared,
+            Loading::default(),
+        );
         let model = models.entries()[0].clone();
         models.pretend_loaded(&model);
         let served = model.served().map_err(io::Error::other)?;
         let bodies = Arc::new(Semaphore::new(config.bodies));
         let connected = Registry::new(config.connections);
-        let app = App { models: Arc::new(models), admission: Admission::new(1), bodies, connected, config };
+        let app = App {
+            models: Arc::new(models),
+            admission: Admission::new(1),
+            bodies,
+            connected,
+            config,
+        };
         let (sender, accepted) = mpsc::channel();
         std::thread::Builder::new().spawn(move || {
             // Keeps the text side alive for the requests.
             let _served = served;
             while let Some(request) = model.queue.next(KeepAlive::UntilNeeded) {
                 let prompts = request.prompts.iter().map(Vec::len);
-                let (shortest, longest) = (prompts.clone().min().unwrap_or(0), prompts.max().unwrap_or(0));
+                let (shortest, longest) = (
+                    prompts.clone().min().unwrap_or(0),
+                    prompts.max().unwrap_or(0),
+                );
                 let told = match &request.task {
-                    Task::Generate(answers) => {
-                        Accepted { prompts: [shortest, longest], choices: answers.choices, logprobs: answers.logprobs }
-                    }
-                    Task::Embed | Task::Load => Accepted { prompts: [shortest, longest], choices: 1, logprobs: None },
+                    Task::Generate(answers) => Accepted {
+                        prompts: [shortest, longest],
+                        choices: answers.choices,
+                        logprobs: answers.logprobs,
+                    },
+                    Task::Embed | Task::Load => Accepted {
+                        prompts: [shortest, longest],
+                        choices: 1,
+                        logprobs: None,
+                    },
                 };
                 // The request ends when it is dropped, which must follow the report.
                 if sender.send(told).is_err() {
@@ -112,13 +164,30 @@ impl Door {
                 }
             }
         })?;
-        Ok(Door { runtime, router: routes::router(Arc::new(app)), accepted })
+        Ok(Door {
+            runtime,
+            router: routes::router(Arc::new(app)),
+            accepted,
+        })
     }
     /// Sends a request; `None` if it is not valid HTTP. The content type defaults to JSON.
-    pub fn ask(&self, method: &str, path: &str, headers: &[(&str, &str)], body: Vec<u8>) -> Option<Response> {
+    pub fn ask(
+        &self,
+        method: &str,
+        path: &str,
+        headers: &[(&str, &str)],
+        body: Vec<u8>,
+    ) -> Option<Response> {
         let mut request = Request::builder().method(method).uri(path);
-        let given = |name: header::HeaderName| headers.iter().any(|(n, _)| n.eq_ignore_ascii_case(name.as_str()));
-        for (name, value) in [(header::HOST, "localhost"), (header::CONTENT_TYPE, "application/json")] {
+        let given = |name: header::HeaderName| {
+            headers
+                .iter()
+                .any(|(n, _)| n.eq_ignore_ascii_case(name.as_str()))
+        };
+        for (name, value) in [
+            (header::HOST, "localhost"),
+            (header::CONTENT_TYPE, "application/json"),
+        ] {
             if !given(name.clone()) {
                 request = request.header(name, value);
             }
@@ -128,12 +197,21 @@ impl Door {
         }
         let request = request.body(Body::from(body)).ok()?;
         let answer = async {
-            let response = self.router.clone().oneshot(request).await.unwrap_or_else(|never| match never {});
+            let response = self
+                .router
+                .clone()
+                .oneshot(request)
+                .await
+                .unwrap_or_else(|never| match never {});
             let status = response.status().as_u16();
             let body = to_bytes(response.into_body(), usize::MAX).await;
             (status, body.unwrap_or_default().to_vec())
         };
         let (status, body) = self.runtime.block_on(answer);
-        Some(Response { status, body, accepted: self.accepted.try_iter().last() })
+        Some(Response {
+            status,
+            body,
+            accepted: self.accepted.try_iter().last(),
+        })
     }
 }

@@ -65,9 +65,10 @@ impl Error {
     /// Returns how to avoid the error, if known.
     pub fn hint(&self) -> Option<String> {
         match self {
-            Error::Listen { error, .. } if error.kind() == io::ErrorKind::AddrInUse => {
-                Some("something else listens there: choose another --port, or 0 for any that is free".into())
-            }
+            Error::Listen { error, .. } if error.kind() == io::ErrorKind::AddrInUse => Some(
+                "something else listens there: choose another --port, or 0 for any that is free"
+                    .into(),
+            ),
             Error::Listen { error, .. } if error.kind() == io::ErrorKind::PermissionDenied => {
                 Some("ports below 1024 are for the system: choose another --port".into())
             }
@@ -129,10 +130,14 @@ impl Server {
     /// # Errors
     /// When the address is not available.
     pub fn bind(config: Config) -> Result<Server, Error> {
-        let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(IO_THREADS).enable_all().build()?;
+        let runtime = tokio::runtime::Builder::new_multi_thread()
+            .worker_threads(IO_THREADS)
+            .enable_all()
+            .build()?;
         let address = SocketAddr::new(config.host, config.port);
-        let listener =
-            runtime.block_on(TcpListener::bind(address)).map_err(|error| Error::Listen { address, error })?;
+        let listener = runtime
+            .block_on(TcpListener::bind(address))
+            .map_err(|error| Error::Listen { address, error })?;
         let address = listener.local_addr()?;
         let front = ReadinessGate::default();
         let (ending, ended) = oneshot::channel::<()>();
@@ -142,7 +147,16 @@ impl Server {
             let _ = ended.await;
         }));
         let engine_health = EngineHealth::default();
-        Ok(Server { runtime, address, config, front, engine_health, connected, ending, connections })
+        Ok(Server {
+            runtime,
+            address,
+            config,
+            front,
+            engine_health,
+            connected,
+            ending,
+            connections,
+        })
     }
     /// Returns the address that the server listens on.
     pub fn address(&self) -> SocketAddr {
@@ -163,7 +177,11 @@ impl Server {
     ///
     /// # Errors
     /// When the system fails, or there is one model and it cannot be loaded.
-    pub fn run(self, offer: Offer, tell: impl Fn(Notice) + Send + Sync + 'static) -> Result<(), Error> {
+    pub fn run(
+        self,
+        offer: Offer,
+        tell: impl Fn(Notice) + Send + Sync + 'static,
+    ) -> Result<(), Error> {
         self.run_until(offer, tell, signal())
     }
     /// Serves until `end` completes, and then shuts down gracefully.
@@ -176,16 +194,56 @@ impl Server {
         tell: impl Fn(Notice) + Send + Sync + 'static,
         end: impl Future<Output = ()> + Send + 'static,
     ) -> Result<(), Error> {
-        let Server { runtime, config, front, engine_health, connected, ending, connections, .. } = self;
-        let Offer { models, most_loaded, available } = offer;
+        let Server {
+            runtime,
+            config,
+            front,
+            engine_health,
+            connected,
+            ending,
+            connections,
+            ..
+        } = self;
+        let Offer {
+            models,
+            most_loaded,
+            available,
+        } = offer;
         let (metrics, limits, drain) = (Metrics::default(), config.limits(), config.drain);
-        let Config { keep, batch_invariant, queue: waiting, .. } = config;
-        let shared = Shared { metrics, health: engine_health, limits, waiting, keep, batch_invariant };
-        let models = Arc::new(Models::new(models, most_loaded, available, shared, front.loading()));
-        let context = models.single_model().map(|only| models.load_now(only)).transpose()?;
+        let Config {
+            keep,
+            batch_invariant,
+            queue: waiting,
+            ..
+        } = config;
+        let shared = Shared {
+            metrics,
+            health: engine_health,
+            limits,
+            waiting,
+            keep,
+            batch_invariant,
+        };
+        let models = Arc::new(Models::new(
+            models,
+            most_loaded,
+            available,
+            shared,
+            front.loading(),
+        ));
+        let context = models
+            .single_model()
+            .map(|only| models.load_now(only))
+            .transpose()?;
         let admission = Admission::new(MAX_PREPROCESSING);
         let bodies = Arc::new(Semaphore::new(config.bodies.min(Semaphore::MAX_PERMITS)));
-        front.open(routes::router(Arc::new(App { models: models.clone(), admission, config, bodies, connected })));
+        front.open(routes::router(Arc::new(App {
+            models: models.clone(),
+            admission,
+            config,
+            bodies,
+            connected,
+        })));
         let (all, tell) = (models.clone(), Arc::new(tell));
         let teller = tell.clone();
         runtime.spawn(async move {
@@ -199,7 +257,8 @@ impl Server {
         models.wait();
         // Connections without a whole request are not awaited, and those whose client does not read
         // the rest of a response only up to the timeout.
-        let result = runtime.block_on(async { tokio::time::timeout(CLOSE_TIMEOUT, connections).await });
+        let result =
+            runtime.block_on(async { tokio::time::timeout(CLOSE_TIMEOUT, connections).await });
         runtime.shutdown_background();
         // Failures of connections concern their clients only.
         let _ = result;
@@ -237,12 +296,20 @@ async fn signal() {
 
 async fn shutdown_signal() {
     use tokio::signal::unix::{SignalKind, signal};
-    let (interrupt, terminate) = (signal(SignalKind::interrupt()), signal(SignalKind::terminate()));
+    let (interrupt, terminate) = (
+        signal(SignalKind::interrupt()),
+        signal(SignalKind::terminate()),
+    );
     match (interrupt, terminate) {
         (Ok(mut interrupt), Ok(mut terminate)) => {
             std::future::poll_fn(|context| {
-                let asked = interrupt.poll_recv(context).is_ready() || terminate.poll_recv(context).is_ready();
-                if asked { std::task::Poll::Ready(()) } else { std::task::Poll::Pending }
+                let asked = interrupt.poll_recv(context).is_ready()
+                    || terminate.poll_recv(context).is_ready();
+                if asked {
+                    std::task::Poll::Ready(())
+                } else {
+                    std::task::Poll::Pending
+                }
             })
             .await;
         }

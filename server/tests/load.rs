@@ -30,7 +30,8 @@ const SLACK_KB: u64 = 24 << 10;
 fn resident() -> u64 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
-    line.and_then(|text| text.trim().split(' ').next()?.parse().ok()).unwrap_or(0)
+    line.and_then(|text| text.trim().split(' ').next()?.parse().ok())
+        .unwrap_or(0)
 }
 
 fn threads() -> usize {
@@ -47,12 +48,22 @@ fn leave(client: &Client, body: &Value, chance: u64) {
     match chance % MOMENTS {
         0 => {
             let text = body.to_string();
-            let request = client.request("POST", "/v1/chat/completions", "application/json", text.as_bytes());
+            let request = client.request(
+                "POST",
+                "/v1/chat/completions",
+                "application/json",
+                text.as_bytes(),
+            );
             drop(client.send(&request[..moment as usize % request.len()]));
         }
         1 => {
             let text = body.to_string();
-            let request = client.request("POST", "/v1/chat/completions", "application/json", text.as_bytes());
+            let request = client.request(
+                "POST",
+                "/v1/chat/completions",
+                "application/json",
+                text.as_bytes(),
+            );
             let stream = client.send(&request);
             std::thread::sleep(Duration::from_millis(moment % 64));
             drop(stream);
@@ -86,7 +97,10 @@ fn every_answer_is_complete_and_correct() {
     };
     let expected: Vec<String> = (0..KINDS)
         .map(|kind| {
-            client.chat(body(kind, false)).ok()["choices"][0]["message"]["content"].as_str().unwrap().to_owned()
+            client.chat(body(kind, false)).ok()["choices"][0]["message"]["content"]
+                .as_str()
+                .unwrap()
+                .to_owned()
         })
         .collect();
     let run = |requests: usize| {
@@ -108,7 +122,10 @@ fn every_answer_is_complete_and_correct() {
                         let response = client.chat(body(kind, stream));
                         let text = match stream {
                             true => joined(&response.events()),
-                            false => response.ok()["choices"][0]["message"]["content"].as_str().unwrap().to_owned(),
+                            false => response.ok()["choices"][0]["message"]["content"]
+                                .as_str()
+                                .unwrap()
+                                .to_owned(),
                         };
                         if text != expected[kind] {
                             eprintln!("{kind}: {text:?} should be {:?}", expected[kind]);
@@ -119,8 +136,14 @@ fn every_answer_is_complete_and_correct() {
             }
         });
         let begin = Instant::now();
-        while client.metric("gristmill_requests_running") + client.metric("gristmill_requests_waiting") > 0.0 {
-            assert!(begin.elapsed() < Duration::from_secs(20), "something is left running");
+        while client.metric("gristmill_requests_running")
+            + client.metric("gristmill_requests_waiting")
+            > 0.0
+        {
+            assert!(
+                begin.elapsed() < Duration::from_secs(20),
+                "something is left running"
+            );
             std::thread::sleep(Duration::from_millis(5));
         }
         wrong.into_inner()
@@ -128,16 +151,32 @@ fn every_answer_is_complete_and_correct() {
     // Load as routers read it: nothing is running, queued or held in the KV cache.
     let load = || client.get("/v1/loads").ok()["loads"].take();
     let idle = load();
-    assert_eq!((&idle[0]["num_total_reqs"], &idle[0]["num_used_tokens"]), (&json!(0), &json!(0)), "{idle}");
+    assert_eq!(
+        (&idle[0]["num_total_reqs"], &idle[0]["num_used_tokens"]),
+        (&json!(0), &json!(0)),
+        "{idle}"
+    );
     // A first run, for memory that is only allocated once.
     assert_eq!(run(4 * CLIENTS), 0);
     let (memory, tasks) = (resident(), threads());
-    let requests = std::env::var("GRISTMILL_LOAD_REQUESTS").map_or(REQUESTS, |text| text.parse().expect("a number"));
+    let requests = std::env::var("GRISTMILL_LOAD_REQUESTS")
+        .map_or(REQUESTS, |text| text.parse().expect("a number"));
     let begin = Instant::now();
     assert_eq!(run(requests), 0);
-    println!("{requests} requests of {CLIENTS} clients in {:.1} s", begin.elapsed().as_secs_f64());
-    println!("memory {memory} kB before, {} kB after; threads {tasks} before, {} after", resident(), threads());
-    assert!(resident() < memory + SLACK_KB, "{memory} kB before, {} kB after", resident());
+    println!(
+        "{requests} requests of {CLIENTS} clients in {:.1} s",
+        begin.elapsed().as_secs_f64()
+    );
+    println!(
+        "memory {memory} kB before, {} kB after; threads {tasks} before, {} after",
+        resident(),
+        threads()
+    );
+    assert!(
+        resident() < memory + SLACK_KB,
+        "{memory} kB before, {} kB after",
+        resident()
+    );
     assert_eq!(client.metric("gristmill_requests_failed_total"), 0.0);
     // No page is leaked.
     assert!(client.metric("gristmill_cache_pages") > 0.0);
@@ -149,7 +188,10 @@ fn every_answer_is_complete_and_correct() {
     // Only the connection of this request is left.
     let begin = Instant::now();
     while client.metric("gristmill_connections") > 1.0 {
-        assert!(begin.elapsed() < Duration::from_secs(30), "somebody is left");
+        assert!(
+            begin.elapsed() < Duration::from_secs(30),
+            "somebody is left"
+        );
         std::thread::sleep(Duration::from_millis(5));
     }
 }

@@ -72,10 +72,19 @@ impl Usual {
     /// Replaces estimates by calibrated costs, and scales the number of units
     /// by the measured operations.
     fn with(self, measured: Costs) -> Usual {
-        let (bandwidth, operations) =
-            (measured.bandwidth.unwrap_or(self.bandwidth), measured.operations.unwrap_or(self.operations));
-        let units = (self.units as f64 * operations / self.operations).round().max(1.0) as usize;
-        Usual { units, bandwidth, operations, ..self }
+        let (bandwidth, operations) = (
+            measured.bandwidth.unwrap_or(self.bandwidth),
+            measured.operations.unwrap_or(self.operations),
+        );
+        let units = (self.units as f64 * operations / self.operations)
+            .round()
+            .max(1.0) as usize;
+        Usual {
+            units,
+            bandwidth,
+            operations,
+            ..self
+        }
     }
     /// Machine description of `many` such parts; `many` is above 1 for the cores
     /// of a software adapter.
@@ -107,13 +116,27 @@ const DISCRETE: Usual = Usual {
     latency: 0.5e-6,
 };
 /// A mid-range integrated GPU of 2023.
-const INTEGRATED: Usual =
-    Usual { units: 10, schedulers: 4, threads: 1024, bandwidth: 90e9, operations: 3e12, launch: 8e-6, latency: 0.5e-6 };
+const INTEGRATED: Usual = Usual {
+    units: 10,
+    schedulers: 4,
+    threads: 1024,
+    bandwidth: 90e9,
+    operations: 3e12,
+    launch: 8e-6,
+    latency: 0.5e-6,
+};
 /// One CPU core, which runs a workgroup a vector at a time; a dispatch takes 26 to 30 µs (lavapipe,
 /// two Xeon cores). Workgroups recompute stages, so a core gets two: a norm and 256 rows of 256 in
 /// 4 bits took 0.41 ms of CPU time with 2 workgroups, 1.57 ms with 32.
-const CORE: Usual =
-    Usual { units: 1, schedulers: 1, threads: 16, bandwidth: 8e9, operations: 30e9, launch: 28e-6, latency: 0.0 };
+const CORE: Usual = Usual {
+    units: 1,
+    schedulers: 1,
+    threads: 16,
+    bandwidth: 8e9,
+    operations: 30e9,
+    launch: 28e-6,
+    latency: 0.0,
+};
 /// Shared memory reserved for reductions across subgroups, bytes, in addition to stages. It fits an
 /// f32, an i32 and a u32 for each of 512 threads (6 KiB), or these and four f32 for each of 256 (7
 /// KiB), without 64-bit sums in the same kernel. Computed, not measured.
@@ -137,11 +160,14 @@ impl Adapter {
     pub const MOST_BINDINGS: usize = 28;
     /// Returns the adapter that an interface would report for the row of [`NAMED`] with this name.
     pub fn named(name: &str) -> Option<Adapter> {
-        let (_, kind, [subgroup, widest], cooperative) = ADAPTER_TABLE.into_iter().find(|told| told.0 == name)?;
+        let (_, kind, [subgroup, widest], cooperative) =
+            ADAPTER_TABLE.into_iter().find(|told| told.0 == name)?;
         let row = NAMED.iter().find(|row| row.name == name)?;
         let name = row.title().into();
-        let (subgroup, cooperative, vector_parts) = (Some(subgroup), Some(cooperative), cooperative == 16);
-        let (threads, shared, largest_binding, alignment) = (1024, 32 << 10, i32::MAX as usize, 256);
+        let (subgroup, cooperative, vector_parts) =
+            (Some(subgroup), Some(cooperative), cooperative == 16);
+        let (threads, shared, largest_binding, alignment) =
+            (1024, 32 << 10, i32::MAX as usize, 256);
         let bindings = Adapter::MOST_BINDINGS;
         Some(Adapter {
             name,
@@ -166,8 +192,14 @@ impl Adapter {
     /// Finds the row of the table with its name. Ignores additions by drivers: trade marks,
     /// "Graphics" and parenthesised parts, as in "Intel(R) Arc(tm) B580 Graphics (BMG G21)".
     fn row(&self) -> Option<Machine> {
-        let name = ["(R)", "(TM)", "(tm)"].into_iter().fold(self.name.clone(), |name, mark| name.replace(mark, ""));
-        let name = name.split(" (").next().unwrap_or(&name).trim_end_matches(" Graphics");
+        let name = ["(R)", "(TM)", "(tm)"]
+            .into_iter()
+            .fold(self.name.clone(), |name, mark| name.replace(mark, ""));
+        let name = name
+            .split(" (")
+            .next()
+            .unwrap_or(&name)
+            .trim_end_matches(" Graphics");
         Machine::named(NAMED.iter().find(|row| row.title() == name)?.name)
     }
     /// Machine description for which kernels are planned.
@@ -177,8 +209,13 @@ impl Adapter {
             AdapterKind::Integrated => (INTEGRATED, 1),
             AdapterKind::Software(cores) => (CORE, cores),
         };
-        let from = self.row().unwrap_or_else(|| of.with(self.measured).machine(many));
-        let (subgroup, shared) = (self.subgroup.unwrap_or(UNKNOWN_SUBGROUP), self.shared.saturating_sub(MEETING));
+        let from = self
+            .row()
+            .unwrap_or_else(|| of.with(self.measured).machine(many));
+        let (subgroup, shared) = (
+            self.subgroup.unwrap_or(UNKNOWN_SUBGROUP),
+            self.shared.saturating_sub(MEETING),
+        );
         // A workgroup has two subgroups per scheduler (`Target::new`).
         let most = (self.threads as i64 / (2 * subgroup)).max(1) as usize;
         Machine {
@@ -256,9 +293,15 @@ mod tests {
         let named = |name| Machine::named(name).unwrap();
         let of = |name| adapter(name, AdapterKind::Discrete).machine();
         let found = of("AMD Radeon RX 7900 XTX (RADV NAVI31)");
-        assert_eq!((found.units, found.bandwidth), (96, named("rx7900xtx").bandwidth));
+        assert_eq!(
+            (found.units, found.bandwidth),
+            (96, named("rx7900xtx").bandwidth)
+        );
         assert_eq!(of("Apple M3 Max").units, named("m3-max").units);
-        assert_eq!(of("Intel(R) Arc(tm) B580 Graphics (BMG G21)").units, named("arc-b580").units);
+        assert_eq!(
+            of("Intel(R) Arc(tm) B580 Graphics (BMG G21)").units,
+            named("arc-b580").units
+        );
         for (name, row) in [
             ("NVIDIA H200", "h200"),
             ("NVIDIA H100 80GB HBM3", "h100"),
@@ -266,44 +309,93 @@ mod tests {
             ("NVIDIA GeForce RTX 4090", "rtx4090"),
             ("Tesla T4", "t4"),
         ] {
-            assert_eq!((of(name).units, of(name).bandwidth), (named(row).units, named(row).bandwidth), "{name}");
+            assert_eq!(
+                (of(name).units, of(name).bandwidth),
+                (named(row).units, named(row).bandwidth),
+                "{name}"
+            );
         }
         // A name that only begins like a known card's has none of its figures.
-        for other in ["a card of next year", "NVIDIA L40S", "NVIDIA GeForce RTX 4090 Laptop GPU", "Apple M3 Max Ultra"]
-        {
+        for other in [
+            "a card of next year",
+            "NVIDIA L40S",
+            "NVIDIA GeForce RTX 4090 Laptop GPU",
+            "Apple M3 Max Ultra",
+        ] {
             assert!(!adapter(other, AdapterKind::Discrete).is_known(), "{other}");
             assert_eq!(of(other).units, DISCRETE.units, "{other}");
         }
         assert!(found.fragments.is_empty() && !found.early && found.least_bytes == 4);
         // Every row of another vendor than NVIDIA has an adapter for planning.
-        assert!(NAMED.iter().filter(|row| !row.is_nvidia()).all(|row| Adapter::named(row.name).is_some()));
-        let multiplies = Adapter { cooperative: Some(8), ..adapter("Apple M3 Max", AdapterKind::Integrated) }.machine();
         assert!(
-            multiplies.tile_fragment().is_some_and(|of| of.rows == 8) && multiplies.fragment(Scalar::F16).is_none()
+            NAMED
+                .iter()
+                .filter(|row| !row.is_nvidia())
+                .all(|row| Adapter::named(row.name).is_some())
+        );
+        let multiplies = Adapter {
+            cooperative: Some(8),
+            ..adapter("Apple M3 Max", AdapterKind::Integrated)
+        }
+        .machine();
+        assert!(
+            multiplies.tile_fragment().is_some_and(|of| of.rows == 8)
+                && multiplies.fragment(Scalar::F16).is_none()
         );
     }
 
     #[test]
     fn what_was_measured_stands_for_a_row() {
-        let measured = Costs { bandwidth: Some(3e12), operations: Some(60e12), ..Costs::default() };
-        let next = Adapter { measured, ..adapter("a card of next year", AdapterKind::Discrete) };
+        let measured = Costs {
+            bandwidth: Some(3e12),
+            operations: Some(60e12),
+            ..Costs::default()
+        };
+        let next = Adapter {
+            measured,
+            ..adapter("a card of next year", AdapterKind::Discrete)
+        };
         assert!(!next.is_known());
         let machine = next.machine();
-        assert_eq!((machine.units, machine.bandwidth, machine.operations), (160, 3e12, 60e12));
+        assert_eq!(
+            (machine.units, machine.bandwidth, machine.operations),
+            (160, 3e12, 60e12)
+        );
         // Either figure may be missing.
-        let measured = Costs { operations: None, ..measured };
+        let measured = Costs {
+            operations: None,
+            ..measured
+        };
         let machine = Adapter { measured, ..next }.machine();
         assert_eq!((machine.units, machine.bandwidth), (DISCRETE.units, 3e12));
         let known = adapter("NVIDIA H200", AdapterKind::Discrete);
         assert!(known.is_known() && adapter("llvmpipe", AdapterKind::Software(2)).is_known());
-        assert_eq!(Adapter { measured, ..known.clone() }.machine(), known.machine());
+        assert_eq!(
+            Adapter {
+                measured,
+                ..known.clone()
+            }
+            .machine(),
+            known.machine()
+        );
     }
 
     #[test]
     fn a_core_has_few_workgroups() {
         for subgroup in [None, Some(4), Some(8)] {
-            let target = Target::new(Adapter { subgroup, ..adapter("", AdapterKind::Software(2)) }.machine());
-            assert!((1..=2).contains(&target.resident()), "{} of {} threads", target.resident(), target.threads);
+            let target = Target::new(
+                Adapter {
+                    subgroup,
+                    ..adapter("", AdapterKind::Software(2))
+                }
+                .machine(),
+            );
+            assert!(
+                (1..=2).contains(&target.resident()),
+                "{} of {} threads",
+                target.resident(),
+                target.threads
+            );
         }
     }
 
@@ -311,10 +403,18 @@ mod tests {
     fn workgroups_are_no_larger_than_the_adapter_takes() {
         for threads in [32, 128, 256, 1024] {
             for subgroup in [None, Some(4), Some(8), Some(32), Some(64)] {
-                let it = Adapter { threads, subgroup, ..adapter("", AdapterKind::Software(2)) };
+                let it = Adapter {
+                    threads,
+                    subgroup,
+                    ..adapter("", AdapterKind::Software(2))
+                };
                 let target = Target::new(it.machine());
                 let least = 2 * subgroup.unwrap_or(UNKNOWN_SUBGROUP) as usize;
-                assert!(target.threads <= threads.max(least), "{} of {threads}", target.threads);
+                assert!(
+                    target.threads <= threads.max(least),
+                    "{} of {threads}",
+                    target.threads
+                );
             }
         }
     }

@@ -17,8 +17,12 @@ pub(crate) fn infer_bounds(g: &Graph, node: &Node) -> Bounds {
     let whole = scalar.range()?;
     let b = |i: usize| g.bounds(node.src[i]);
     let found = match node.op {
-        Op::Cast if g.scalar(node.src[0]).range().is_some() => b(0).filter(|&(lo, hi)| lo >= whole.0 && hi <= whole.1),
-        Op::Splat | Op::Reshape | Op::Permute | Op::Expand | Op::Shrink | Op::Gather | Op::Copy => b(0),
+        Op::Cast if g.scalar(node.src[0]).range().is_some() => {
+            b(0).filter(|&(lo, hi)| lo >= whole.0 && hi <= whole.1)
+        }
+        Op::Splat | Op::Reshape | Op::Permute | Op::Expand | Op::Shrink | Op::Gather | Op::Copy => {
+            b(0)
+        }
         Op::Reduce => reduce(g, node, whole),
         Op::Where => join(b(1), b(2)),
         Op::Lt | Op::Eq => compare(node.op, b(0), b(1)),
@@ -34,8 +38,12 @@ pub(crate) fn infer_bounds(g: &Graph, node: &Node) -> Bounds {
             (Some(a), None) | (None, Some(a)) => Some((i64::MIN, a.1)),
             _ => None,
         },
-        Op::Add | Op::Mul | Op::IDiv | Op::Mod => both(b(0), b(1), |a, c| arithmetic(node.op, a, c)),
-        Op::And | Op::Or | Op::Xor | Op::Shl | Op::Shr => both(b(0), b(1), |a, c| of_bits(node.op, a, c)),
+        Op::Add | Op::Mul | Op::IDiv | Op::Mod => {
+            both(b(0), b(1), |a, c| arithmetic(node.op, a, c))
+        }
+        Op::And | Op::Or | Op::Xor | Op::Shl | Op::Shr => {
+            both(b(0), b(1), |a, c| of_bits(node.op, a, c))
+        }
         _ => source(g, node),
     };
     match found {
@@ -49,14 +57,24 @@ pub(crate) fn infer_bounds(g: &Graph, node: &Node) -> Bounds {
 /// Bounds of leaf nodes: constants, variables, indices, tables.
 fn source(g: &Graph, node: &Node) -> Bounds {
     // Bounds of an index below `dim`.
-    let below = |dim: Id| g.bounds(dim).map(|(_, hi)| (0, hi.saturating_sub(1).max(0)));
+    let below = |dim: Id| {
+        g.bounds(dim)
+            .map(|(_, hi)| (0, hi.saturating_sub(1).max(0)))
+    };
     match (node.op, &node.arg) {
         (Op::Const, Arg::Int(v)) => Some((*v, *v)),
         (Op::Var, Arg::Var(_, lo, hi)) => Some((*lo, *hi)),
         (Op::Range, _) => below(node.src[0]),
-        (Op::Iota, Arg::Axes(a)) => a.first().and_then(|&a| node.src.get(a as usize)).and_then(|&dim| below(dim)),
+        (Op::Iota, Arg::Axes(a)) => a
+            .first()
+            .and_then(|&a| node.src.get(a as usize))
+            .and_then(|&dim| below(dim)),
         (Op::Lanes, _) => Some((0, node.dtype.lanes as i64 - 1)),
-        (Op::Table, Arg::Ints(t)) => t.iter().min().zip(t.iter().max()).map(|(&lo, &hi)| (lo as i64, hi as i64)),
+        (Op::Table, Arg::Ints(t)) => t
+            .iter()
+            .min()
+            .zip(t.iter().max())
+            .map(|(&lo, &hi)| (lo as i64, hi as i64)),
         _ => None,
     }
 }
@@ -66,14 +84,28 @@ fn arithmetic(op: Op, a: (i64, i64), c: (i64, i64)) -> Bounds {
     match op {
         Op::Add => Some((a.0.checked_add(c.0)?, a.1.checked_add(c.1)?)),
         Op::Mul => {
-            let p = [a.0.checked_mul(c.0)?, a.0.checked_mul(c.1)?, a.1.checked_mul(c.0)?, a.1.checked_mul(c.1)?];
+            let p = [
+                a.0.checked_mul(c.0)?,
+                a.0.checked_mul(c.1)?,
+                a.1.checked_mul(c.0)?,
+                a.1.checked_mul(c.1)?,
+            ];
             Some((*p.iter().min()?, *p.iter().max()?))
         }
         Op::IDiv if c.0 > 0 => {
-            let q = [a.0.div_euclid(c.0), a.0.div_euclid(c.1), a.1.div_euclid(c.0), a.1.div_euclid(c.1)];
+            let q = [
+                a.0.div_euclid(c.0),
+                a.0.div_euclid(c.1),
+                a.1.div_euclid(c.0),
+                a.1.div_euclid(c.1),
+            ];
             Some((*q.iter().min()?, *q.iter().max()?))
         }
-        Op::Mod if c.0 > 0 => Some(if a.0 >= 0 && a.1 < c.0 { a } else { (0, c.1 - 1) }),
+        Op::Mod if c.0 > 0 => Some(if a.0 >= 0 && a.1 < c.0 {
+            a
+        } else {
+            (0, c.1 - 1)
+        }),
         _ => None,
     }
 }
@@ -88,8 +120,12 @@ fn of_bits(op: Op, a: (i64, i64), c: (i64, i64)) -> Bounds {
             _ => None,
         },
         Op::Or | Op::Xor if a.0 >= 0 && c.0 >= 0 => Some((0, ones(a.1.max(c.1)))),
-        Op::Shl if a.0 >= 0 && c.0 >= 0 && c.1 < 62 => Some((a.0 << c.0, a.1.checked_mul(1 << c.1)?)),
-        Op::Shr if c.0 >= 0 && c.1 < 64 => Some(((a.0 >> c.0).min(a.0 >> c.1), (a.1 >> c.0).max(a.1 >> c.1))),
+        Op::Shl if a.0 >= 0 && c.0 >= 0 && c.1 < 62 => {
+            Some((a.0 << c.0, a.1.checked_mul(1 << c.1)?))
+        }
+        Op::Shr if c.0 >= 0 && c.1 < 64 => {
+            Some(((a.0 >> c.0).min(a.0 >> c.1), (a.1 >> c.0).max(a.1 >> c.1)))
+        }
         _ => None,
     }
 }
@@ -111,7 +147,9 @@ fn ones(v: i64) -> i64 {
 /// Bounds of a reduction, at either level. An empty sum is 0; an empty maximum is the smallest
 /// value of the type.
 fn reduce(g: &Graph, node: &Node, whole: (i64, i64)) -> Bounds {
-    let Arg::Reduce(op, axes) = &node.arg else { return None };
+    let Arg::Reduce(op, axes) = &node.arg else {
+        return None;
+    };
     let (lo, hi) = g.bounds(node.src[0])?;
     // Smallest and largest number of reduced values: the product of the dims, or of the ranges'
     // bounds.
@@ -121,7 +159,10 @@ fn reduce(g: &Graph, node: &Node, whole: (i64, i64)) -> Bounds {
     let ranges = node.src[1..].iter().map(|r| g[*r].src.first().copied());
     for size in axes.chain(ranges) {
         let (a, b) = size.and_then(|s| g.bounds(s)).unwrap_or((0, i64::MAX));
-        count = (count.0.saturating_mul(a.max(0)), count.1.checked_mul(b.max(0)).unwrap_or(i64::MAX));
+        count = (
+            count.0.saturating_mul(a.max(0)),
+            count.1.checked_mul(b.max(0)).unwrap_or(i64::MAX),
+        );
     }
     match op {
         ReduceOp::Max if count.0 > 0 => Some((lo, hi)),
@@ -139,7 +180,9 @@ fn reduce(g: &Graph, node: &Node, whole: (i64, i64)) -> Bounds {
 }
 
 fn compare(op: Op, a: Bounds, b: Bounds) -> Bounds {
-    let (Some(a), Some(b)) = (a, b) else { return Some((0, 1)) };
+    let (Some(a), Some(b)) = (a, b) else {
+        return Some((0, 1));
+    };
     let (always, never) = match op {
         Op::Lt => (a.1 < b.0, a.0 >= b.1),
         _ => (a == b && a.0 == a.1, a.1 < b.0 || b.1 < a.0),
@@ -164,12 +207,19 @@ impl Graph {
         }
         let clamp = |(min, z): (Id, Id)| {
             let most = self.bounds(z)?.1;
-            let [a, b] = self[min].src[..] else { return None };
+            let [a, b] = self[min].src[..] else {
+                return None;
+            };
             let is_last = |&(_, y): &(Id, Id)| self.bounds(y).is_some_and(|y| y.0 >= most);
-            let (x, y) = [(a, b), (b, a)].into_iter().find(is_last).filter(|_| self[min].op == Op::Min)?;
+            let (x, y) = [(a, b), (b, a)]
+                .into_iter()
+                .find(is_last)
+                .filter(|_| self[min].op == Op::Min)?;
             Some([x, y, z])
         };
-        [(n.src[0], n.src[1]), (n.src[1], n.src[0])].into_iter().find_map(clamp)
+        [(n.src[0], n.src[1]), (n.src[1], n.src[0])]
+            .into_iter()
+            .find_map(clamp)
     }
     /// Returns the largest value of an integer node. Panics if no bound is known, which the spec
     /// rules out for dims.

@@ -24,7 +24,12 @@ impl Graph {
             Value::Int(v) => Arg::Int(v),
             Value::Float(v) => Arg::float(v),
         };
-        self.intern(Node { op: Op::Const, dtype, src: smallvec![], arg })
+        self.intern(Node {
+            op: Op::Const,
+            dtype,
+            src: smallvec![],
+            arg,
+        })
     }
     /// Builds a constant: `v` rounded to the type; integer types truncate.
     pub fn constant(&mut self, dtype: impl Into<DType>, v: f64) -> Id {
@@ -53,7 +58,12 @@ impl Graph {
     }
     /// Builds an index from 0 to `bound`, exclusive.
     pub fn range(&mut self, bound: Id, number: u32, kind: RangeKind) -> Id {
-        self.build(Op::Range, Scalar::I64.one(), smallvec![bound] as Sources, Arg::Range(number, kind))
+        self.build(
+            Op::Range,
+            Scalar::I64.one(),
+            smallvec![bound] as Sources,
+            Arg::Range(number, kind),
+        )
     }
     /// Builds a binary elementwise op; both values have one dtype (and one shape at tensor level).
     pub fn binary(&mut self, op: Op, a: Id, b: Id) -> Id {
@@ -93,18 +103,36 @@ impl Graph {
         if d.scalar == to {
             x
         } else {
-            self.build(Op::Cast, DType { scalar: to, ..d }, smallvec![x] as Sources, Arg::None)
+            self.build(
+                Op::Cast,
+                DType { scalar: to, ..d },
+                smallvec![x] as Sources,
+                Arg::None,
+            )
         }
     }
     /// Reinterprets the bits of `x` as another type of the same size.
     pub fn bitcast(&mut self, x: Id, to: Scalar) -> Id {
         let d = self[x].dtype;
-        self.build(Op::Bitcast, DType { scalar: to, ..d }, smallvec![x] as Sources, Arg::None)
+        self.build(
+            Op::Bitcast,
+            DType { scalar: to, ..d },
+            smallvec![x] as Sources,
+            Arg::None,
+        )
     }
     /// Looks up entry `x` of a constant table.
     pub fn table(&mut self, x: Id, values: &[i32]) -> Id {
         let d = self[x].dtype;
-        self.build(Op::Table, DType { scalar: Scalar::I32, ..d }, smallvec![x] as Sources, Arg::Ints(values.into()))
+        self.build(
+            Op::Table,
+            DType {
+                scalar: Scalar::I32,
+                ..d
+            },
+            smallvec![x] as Sources,
+            Arg::Ints(values.into()),
+        )
     }
     /// Builds `c` plus the dot product of the bytes of word `a` (unsigned, at most `most`)
     /// and of `b` (signed).
@@ -132,11 +160,21 @@ impl Graph {
     /// Replaces every byte of word `x` by an entry of a table of 16 bytes.
     pub fn table4(&mut self, x: Id, values: &[i32]) -> Id {
         let d = self[x].dtype;
-        self.build(Op::Table4, d, smallvec![x] as Sources, Arg::Ints(values.into()))
+        self.build(
+            Op::Table4,
+            d,
+            smallvec![x] as Sources,
+            Arg::Ints(values.into()),
+        )
     }
     /// Loads a `dtype` from `buffer` at `offset`, in elements, or in bytes of a packed buffer.
     pub fn load(&mut self, buffer: Id, offset: Id, dtype: impl Into<DType>) -> Id {
-        self.build(Op::Load, dtype.into(), smallvec![buffer, offset] as Sources, Arg::None)
+        self.build(
+            Op::Load,
+            dtype.into(),
+            smallvec![buffer, offset] as Sources,
+            Arg::None,
+        )
     }
     /// Reduces `value` over ranges (kernel level).
     pub fn reduce_ranges(&mut self, value: Id, ranges: &[Id], op: ReduceOp) -> Id {

@@ -69,7 +69,14 @@ const QUANTITIES: &[Quantity] = &[
         field: |c| &mut c.latency,
         of: |m| &mut m.latency,
     },
-    Quantity { name: "jump", unit: "ns", scale: 1e-9, bounds: [1.0, 1e5], field: |c| &mut c.jump, of: |m| &mut m.jump },
+    Quantity {
+        name: "jump",
+        unit: "ns",
+        scale: 1e-9,
+        bounds: [1.0, 1e5],
+        field: |c| &mut c.jump,
+        of: |m| &mut m.jump,
+    },
     Quantity {
         name: "operations",
         unit: "Gop/s",
@@ -96,8 +103,14 @@ pub const MAX_TEXT_BYTES: usize = 512;
 
 impl Costs {
     /// Costs before any measurement.
-    pub const NONE: Costs =
-        Costs { bandwidth: None, launch: None, barrier: None, latency: None, jump: None, operations: None };
+    pub const NONE: Costs = Costs {
+        bandwidth: None,
+        launch: None,
+        barrier: None,
+        latency: None,
+        jump: None,
+        operations: None,
+    };
 
     /// Rounds to two significant digits, so that repeated measurements mostly agree,
     /// and drops implausible values.
@@ -113,9 +126,18 @@ impl Costs {
     pub fn text(mut self) -> String {
         let of = |quantity: &Quantity| {
             let value = (*(quantity.field)(&mut self))? / quantity.scale;
-            Some(format!("{} {} {}", quantity.name, two_digits(value), quantity.unit))
+            Some(format!(
+                "{} {} {}",
+                quantity.name,
+                two_digits(value),
+                quantity.unit
+            ))
         };
-        QUANTITIES.iter().filter_map(of).collect::<Vec<_>>().join(", ")
+        QUANTITIES
+            .iter()
+            .filter_map(of)
+            .collect::<Vec<_>>()
+            .join(", ")
     }
 
     /// Parses the output of [`Costs::text`] for rounded costs; rejects anything else.
@@ -127,7 +149,9 @@ impl Costs {
         for part in text.split(", ") {
             let mut words = part.split(' ');
             let (name, value, unit) = (words.next()?, words.next()?, words.next()?);
-            let quantity = QUANTITIES.iter().find(|quantity| quantity.name == name && quantity.unit == unit)?;
+            let quantity = QUANTITIES
+                .iter()
+                .find(|quantity| quantity.name == name && quantity.unit == unit)?;
             let value = quantity.believed(value.parse().ok()?)?;
             if words.next().is_some() || (quantity.field)(&mut costs).replace(value).is_some() {
                 return None;
@@ -140,7 +164,8 @@ impl Costs {
     pub fn for_machine(machine: &Machine) -> Costs {
         let (mut costs, mut machine) = (Costs::default(), machine.clone());
         for quantity in QUANTITIES {
-            *(quantity.field)(&mut costs) = Some(*(quantity.of)(&mut machine)).filter(|&cost| cost > 0.0);
+            *(quantity.field)(&mut costs) =
+                Some(*(quantity.of)(&mut machine)).filter(|&cost| cost > 0.0);
         }
         costs
     }
@@ -158,7 +183,9 @@ impl Costs {
             return machine;
         }
         let mut reference = H200_COSTS;
-        let Some(mut table) = Machine::named("h200") else { return machine };
+        let Some(mut table) = Machine::named("h200") else {
+            return machine;
+        };
         for quantity in QUANTITIES {
             let of = quantity.field;
             if let (Some(measured), Some(there)) = (*of(&mut self), *of(&mut reference)) {
@@ -174,46 +201,77 @@ impl Quantity {
     fn believed(&self, value: f64) -> Option<f64> {
         let [least, most] = self.bounds;
         let value: f64 = two_digits(value).parse().ok()?;
-        (least..=most).contains(&value).then_some(value * self.scale)
+        (least..=most)
+            .contains(&value)
+            .then_some(value * self.scale)
     }
 }
 
 /// Formats with two significant digits, as a decimal without an exponent.
 fn two_digits(value: f64) -> String {
     // Via the decimal, so that equal digits give equal numbers.
-    format!("{value:.1e}").parse::<f64>().map_or_else(|_| String::new(), |value| value.to_string())
+    format!("{value:.1e}")
+        .parse::<f64>()
+        .map_or_else(|_| String::new(), |value| value.to_string())
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    const MEASURED: Costs =
-        Costs { bandwidth: Some(1.2345e12), launch: Some(1.26e-6), latency: Some(0.613e-6), ..Costs::NONE };
+    const MEASURED: Costs = Costs {
+        bandwidth: Some(1.2345e12),
+        launch: Some(1.26e-6),
+        latency: Some(0.613e-6),
+        ..Costs::NONE
+    };
 
     #[test]
     fn text_and_back_is_the_same() {
         let costs = MEASURED.rounded();
-        assert_eq!(costs.text(), "bandwidth 1200 GB/s, launch 1.3 us, latency 610 ns");
+        assert_eq!(
+            costs.text(),
+            "bandwidth 1200 GB/s, launch 1.3 us, latency 610 ns"
+        );
         assert_eq!(Costs::parse(&costs.text()), Some(costs));
         assert_eq!(costs.rounded(), costs);
         for digits in 10..100 {
-            let launch = Costs { launch: Some(digits as f64 * 1e-7), ..Costs::default() }.rounded();
+            let launch = Costs {
+                launch: Some(digits as f64 * 1e-7),
+                ..Costs::default()
+            }
+            .rounded();
             assert_eq!(Costs::parse(&launch.text()), Some(launch), "{digits}");
         }
     }
 
     #[test]
     fn noise_is_not_seen() {
-        let again = Costs { bandwidth: Some(1.2401e12), launch: Some(1.31e-6), latency: Some(0.609e-6), ..MEASURED };
+        let again = Costs {
+            bandwidth: Some(1.2401e12),
+            launch: Some(1.31e-6),
+            latency: Some(0.609e-6),
+            ..MEASURED
+        };
         assert_eq!(again.rounded(), MEASURED.rounded());
     }
 
     #[test]
     fn what_no_machine_has_is_not_taken() {
         for value in [f64::NAN, f64::INFINITY, -1.0, 0.0, 1.0, 1e-30, 1e300] {
-            let strange = Costs { launch: Some(value), ..MEASURED };
-            assert_eq!(strange.rounded(), Costs { launch: None, ..MEASURED }.rounded(), "{value}");
+            let strange = Costs {
+                launch: Some(value),
+                ..MEASURED
+            };
+            assert_eq!(
+                strange.rounded(),
+                Costs {
+                    launch: None,
+                    ..MEASURED
+                }
+                .rounded(),
+                "{value}"
+            );
         }
         let long = format!("{}launch 1 us", "launch 1 us, ".repeat(100));
         for text in [
@@ -239,14 +297,27 @@ mod tests {
     #[test]
     fn only_machines_without_a_row_are_planned_with_them() {
         let h200 = Machine::named("h200").unwrap();
-        let slow = Costs { launch: Some(1.86e-6), bandwidth: Some(2.3e12), ..Costs::default() };
+        let slow = Costs {
+            launch: Some(1.86e-6),
+            bandwidth: Some(2.3e12),
+            ..Costs::default()
+        };
         assert_eq!(slow.plan(h200.clone()), h200);
         let cpu = Machine::cpu("avx2", 8, 2);
         assert_eq!(slow.plan(cpu.clone()), cpu);
-        let other = Machine { name: "sm_100".into(), ..h200.clone() };
+        let other = Machine {
+            name: "sm_100".into(),
+            ..h200.clone()
+        };
         let planned = slow.plan(other.clone());
         let twice = |a: f64, b: f64| (a / b - 2.0).abs() < 1e-9;
-        assert!(twice(planned.launch, other.launch) && twice(other.bandwidth, planned.bandwidth), "{planned:?}");
-        assert_eq!((planned.latency, planned.barrier, planned.jump), (other.latency, other.barrier, other.jump));
+        assert!(
+            twice(planned.launch, other.launch) && twice(other.bandwidth, planned.bandwidth),
+            "{planned:?}"
+        );
+        assert_eq!(
+            (planned.latency, planned.barrier, planned.jump),
+            (other.latency, other.barrier, other.jump)
+        );
     }
 }

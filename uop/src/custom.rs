@@ -52,11 +52,17 @@ pub type CustomRef = &'static CustomKernel;
 impl CustomKernel {
     /// Returns its body in that dialect.
     pub fn text(&self, dialect: &str) -> Option<&'static str> {
-        self.texts.iter().find(|text| text.0 == dialect).map(|text| text.1)
+        self.texts
+            .iter()
+            .find(|text| text.0 == dialect)
+            .map(|text| text.1)
     }
     /// Returns the number of calls per element of the accessor `name`; `None` if it
     /// is not an accessor.
     pub fn calls(&self, name: &str) -> Option<u32> {
-        self.accessors.iter().find(|accessor| accessor.0 == name).map(|accessor| accessor.1)
+        self.accessors
+            .iter()
+            .find(|accessor| accessor.0 == name)
+            .map(|accessor| accessor.1)
     }
 }

@@ -49,10 +49,17 @@ impl Encoding {
     pub fn decode(&self, g: &mut Graph, buffer: Id, base: Id, k: Id) -> Id {
         let graph = Rc::new(RefCell::new(std::mem::take(g)));
         let value = {
-            let block = Block { nodes: graph.clone(), buffer, base, k };
+            let block = Block {
+                nodes: graph.clone(),
+                buffer,
+                base,
+                k,
+            };
             (self.value)(&block).as_f32().id
         };
-        *g = Rc::into_inner(graph).expect("the block was the only other owner").into_inner();
+        *g = Rc::into_inner(graph)
+            .expect("the block was the only other owner")
+            .into_inner();
         value
     }
 }

@@ -64,7 +64,10 @@ impl Scalar {
     }
     /// Returns the one-lane type.
     pub const fn one(self) -> DType {
-        DType { scalar: self, lanes: 1 }
+        DType {
+            scalar: self,
+            lanes: 1,
+        }
     }
 }
 
@@ -113,6 +116,9 @@ impl std::str::FromStr for DType {
             return Ok(scalar.one());
         }
         let (name, lanes) = s.rsplit_once('x').ok_or(())?;
-        Ok(DType { scalar: Scalar::by_name(name).ok_or(())?, lanes: lanes.parse().map_err(|_| ())? })
+        Ok(DType {
+            scalar: Scalar::by_name(name).ok_or(())?,
+            lanes: lanes.parse().map_err(|_| ())?,
+        })
     }
 }

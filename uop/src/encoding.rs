@@ -44,7 +44,9 @@ pub type EncodingRef = &'static Encoding;
 impl Encoding {
     /// Size of a row of `n` elements, bytes; `None` unless `n` is a multiple of the block.
     pub fn row_bytes(&self, n: usize) -> Option<usize> {
-        n.is_multiple_of(self.elements).then(|| (n / self.elements).checked_mul(self.bytes)).flatten()
+        n.is_multiple_of(self.elements)
+            .then(|| (n / self.elements).checked_mul(self.bytes))
+            .flatten()
     }
 }
 
@@ -196,7 +198,11 @@ impl<'b> Expr<'b> {
         if a.scalar() != b.scalar() {
             // An integer with a float is converted to f32; an index with a number of the block to
             // i32.
-            let to = if a.scalar().is_float() || b.scalar().is_float() { Scalar::F32 } else { Scalar::I32 };
+            let to = if a.scalar().is_float() || b.scalar().is_float() {
+                Scalar::F32
+            } else {
+                Scalar::I32
+            };
             (a, b) = (a.cast(to), b.cast(to));
         }
         let id = self.block.nodes.binary(op, a.id, b.id);

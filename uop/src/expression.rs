@@ -77,7 +77,10 @@ mod tests {
         let whole = expression(&g, &g[sum].clone(), 3);
         assert!(whole.contains("n") && whole.contains("·"), "{whole}");
         let square = g.mul(product, product);
-        assert_eq!(expression(&g, &g[square].clone(), 0), format!("(%{} · %{})", product.0, product.0));
+        assert_eq!(
+            expression(&g, &g[square].clone(), 0),
+            format!("(%{} · %{})", product.0, product.0)
+        );
         assert_eq!(expression(&g, &g[product].clone(), 0), "(n · 3)");
     }
 }

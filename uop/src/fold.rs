@@ -27,7 +27,11 @@ pub fn rounded_to_odd(v: f64) -> f32 {
         return near;
     }
     let bits = near.to_bits();
-    f32::from_bits(if f64::from(near).abs() > v.abs() { bits - 1 } else { bits + 1 })
+    f32::from_bits(if f64::from(near).abs() > v.abs() {
+        bits - 1
+    } else {
+        bits + 1
+    })
 }
 
 impl Value {
@@ -97,7 +101,11 @@ pub fn apply(op: Op, x: &[Value], out: Scalar) -> Option<Value> {
     let f = |i: usize| x[i].float();
     let n = |i: usize| x[i].int();
     let either = |fl: fn(f64, f64) -> f64, int: fn(i64, i64) -> i64| {
-        if float { Float(fl(f(0), f(1))) } else { Int(int(n(0), n(1))) }
+        if float {
+            Float(fl(f(0), f(1)))
+        } else {
+            Int(int(n(0), n(1)))
+        }
     };
     let v = match op {
         Op::Cast => match x[0] {

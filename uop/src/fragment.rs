@@ -21,11 +21,19 @@ pub struct Digit {
 impl Digit {
     /// A digit that steps along rows.
     const fn rows(count: i64, row: i64) -> Digit {
-        Digit { count, row, column: 0 }
+        Digit {
+            count,
+            row,
+            column: 0,
+        }
     }
     /// A digit that steps along columns.
     const fn columns(count: i64, column: i64) -> Digit {
-        Digit { count, row: 0, column }
+        Digit {
+            count,
+            row: 0,
+            column,
+        }
     }
 }
 
@@ -75,8 +83,13 @@ impl OperandLayout {
     }
     /// Maps lane, register and element to row and column.
     pub fn at(&self, lane: i64, register: i64, element: i64) -> [i64; 2] {
-        let all = [place(self.lanes, lane), place(self.registers, register), place(self.elements, element)];
-        all.into_iter().fold([0; 2], |[row, column], [r, c]| [row + r, column + c])
+        let all = [
+            place(self.lanes, lane),
+            place(self.registers, register),
+            place(self.elements, element),
+        ];
+        all.into_iter()
+            .fold([0; 2], |[row, column], [r, c]| [row + r, column + c])
     }
 }
 
@@ -188,7 +201,9 @@ impl Fragment {
     }
     /// Finds the warpgroup product with `columns` columns and this layout in a stage.
     pub fn of_stage(operand: Scalar, columns: i64, shared: Shared) -> Option<&'static Fragment> {
-        WARPS.iter().find(|f| f.is_of_group() && f.operand == operand && f.columns == columns && f.shared == shared)
+        WARPS.iter().find(|f| {
+            f.is_of_group() && f.operand == operand && f.columns == columns && f.shared == shared
+        })
     }
     /// Registers per lane of both operands together.
     pub fn words(&self) -> usize {
@@ -196,19 +211,24 @@ impl Fragment {
     }
     /// Finds the row of [`WARPS`] with this operand type and `words` registers for both operands.
     pub fn of_words(operand: Scalar, words: usize) -> Option<&'static Fragment> {
-        WARPS.iter().find(|f| f.operand == operand && f.words() == words)
+        WARPS
+            .iter()
+            .find(|f| f.operand == operand && f.words() == words)
     }
     /// Index in [`WARPS`], by which nodes refer to it.
     pub fn number(&self) -> i64 {
-        WARPS.iter().position(|f| f.name == self.name).unwrap_or(WARPS.len()) as i64
+        WARPS
+            .iter()
+            .position(|f| f.name == self.name)
+            .unwrap_or(WARPS.len()) as i64
     }
     /// Returns the row of [`WARPS`] that a warp-level product node uses.
     pub fn of_product(n: &Node) -> Option<&'static Fragment> {
         match (n.op, &n.arg) {
             (Op::Mma, _) => Fragment::of_words(Scalar::I8, n.src.len()),
-            (Op::MmaHalf | Op::MmaShared, &Arg::Int(number)) => {
-                WARPS.get(usize::try_from(number).ok()?).filter(|f| f.operand.is_half())
-            }
+            (Op::MmaHalf | Op::MmaShared, &Arg::Int(number)) => WARPS
+                .get(usize::try_from(number).ok()?)
+                .filter(|f| f.operand.is_half()),
             _ => None,
         }
     }
@@ -228,7 +248,9 @@ impl Fragment {
     }
     /// Finds the row of [`TILES`] with operand tiles of type `tile` from a buffer of type `buffer`.
     pub fn of_operands(tile: DType, buffer: Scalar) -> Option<&'static Fragment> {
-        TILES.iter().find(|f| f.operand == buffer && f.tile() == tile)
+        TILES
+            .iter()
+            .find(|f| f.operand == buffer && f.tile() == tile)
     }
     /// Finds the row of [`TILES`] that multiplies such tiles into such sums.
     pub fn of_tiles(tile: DType, sums: DType) -> Option<&'static Fragment> {
@@ -236,7 +258,9 @@ impl Fragment {
     }
     /// Type of an operand tile: a vector of u32 words.
     pub fn tile(&self) -> DType {
-        Scalar::U32.one().with_lanes((self.rows * self.terms * self.operand.bytes() as i64 / WORD) as u16)
+        Scalar::U32
+            .one()
+            .with_lanes((self.rows * self.terms * self.operand.bytes() as i64 / WORD) as u16)
     }
     /// Type of a tile of sums.
     pub fn sums(&self) -> DType {
@@ -308,13 +332,21 @@ macro_rules! wgmma {
                 elements: &[Digit::columns(2, 1)],
             },
             second: OperandLayout {
-                lanes: &of_group(Digit::rows(4, UNIT), Digit::columns(8, 1), Digit::rows(4, 0)),
+                lanes: &of_group(
+                    Digit::rows(4, UNIT),
+                    Digit::columns(8, 1),
+                    Digit::rows(4, 0),
+                ),
                 registers: &[Digit::rows(UNIT / 2, 2), Digit::columns($columns / 8, 8)],
                 elements: &[Digit::rows(2, 1)],
             },
             sums: OperandLayout {
                 lanes: &of_group(Digit::columns(4, 2), Digit::rows(8, 1), Digit::rows(4, 16)),
-                registers: &[Digit::columns(2, 1), Digit::rows(2, 8), Digit::columns($columns / 8, 8)],
+                registers: &[
+                    Digit::columns(2, 1),
+                    Digit::rows(2, 8),
+                    Digit::columns($columns / 8, 8),
+                ],
                 elements: &[],
             },
             shared: Shared::$shared,
@@ -335,11 +367,16 @@ pub const WGMMA_64: Fragment = wgmma!("wgmma.m64n64k16.f16", 64 columns, Columns
 pub const WGMMA_128: Fragment = wgmma!("wgmma.m64n128k16.f16", 128 columns, Columns);
 /// Variants for columns in stages: 256 columns, and MN-major layouts.
 const WGMMA_256: Fragment = wgmma!("wgmma.m64n256k16.f16", 256 columns, Columns);
-const WGMMA_16_TRANSPOSED: Fragment = wgmma!("wgmma.m64n16k16.f16.transposed", 16 columns, Transposed);
-const WGMMA_32_TRANSPOSED: Fragment = wgmma!("wgmma.m64n32k16.f16.transposed", 32 columns, Transposed);
-const WGMMA_64_TRANSPOSED: Fragment = wgmma!("wgmma.m64n64k16.f16.transposed", 64 columns, Transposed);
-const WGMMA_128_TRANSPOSED: Fragment = wgmma!("wgmma.m64n128k16.f16.transposed", 128 columns, Transposed);
-const WGMMA_256_TRANSPOSED: Fragment = wgmma!("wgmma.m64n256k16.f16.transposed", 256 columns, Transposed);
+const WGMMA_16_TRANSPOSED: Fragment =
+    wgmma!("wgmma.m64n16k16.f16.transposed", 16 columns, Transposed);
+const WGMMA_32_TRANSPOSED: Fragment =
+    wgmma!("wgmma.m64n32k16.f16.transposed", 32 columns, Transposed);
+const WGMMA_64_TRANSPOSED: Fragment =
+    wgmma!("wgmma.m64n64k16.f16.transposed", 64 columns, Transposed);
+const WGMMA_128_TRANSPOSED: Fragment =
+    wgmma!("wgmma.m64n128k16.f16.transposed", 128 columns, Transposed);
+const WGMMA_256_TRANSPOSED: Fragment =
+    wgmma!("wgmma.m64n256k16.f16.transposed", 256 columns, Transposed);
 
 /// int8 product with 32 terms, from sm_80 on (PTX ISA, `mma.sync`).
 pub const MMA_I8: Fragment = mma!("mma.m16n8k32.s8", I8 -> I32, 4 a word, 2 words);
@@ -367,13 +404,21 @@ pub const AMX_BF16: Fragment = Fragment {
     // One product of 16 rows, columns and words starts every 16 cycles. On a 3.2 GHz Xeon a product
     // takes 5.0 ns, plus 0.6 ns with operands from the first-level cache.
     rate: 2.0 * 16.0 * 16.0 * 2.0,
-    first: OperandLayout { lanes: &[], registers: &[Digit::rows(16, 1)], elements: &[Digit::columns(32, 1)] },
+    first: OperandLayout {
+        lanes: &[],
+        registers: &[Digit::rows(16, 1)],
+        elements: &[Digit::columns(32, 1)],
+    },
     second: OperandLayout {
         lanes: &[],
         registers: &[Digit::rows(16, 2)],
         elements: &[Digit::rows(2, 1), Digit::columns(16, 1)],
     },
-    sums: OperandLayout { lanes: &[], registers: &[Digit::rows(16, 1)], elements: &[Digit::columns(16, 1)] },
+    sums: OperandLayout {
+        lanes: &[],
+        registers: &[Digit::rows(16, 1)],
+        elements: &[Digit::columns(16, 1)],
+    },
     shared: Shared::Columns,
 };
 
@@ -459,13 +504,28 @@ pub fn tensor_cores(sm: u32) -> &'static [Fragment] {
 /// sm_75 (T4 data sheet: 65 tera-operations of f16 by 40 units at 1.59 GHz).
 pub const TURING: &[Fragment] = &[MMA_F16_8.at(1024.0)];
 /// sm_80 (A100 data sheet: 312 tera-operations of f16, 624 of int8, by 108 units at 1.41 GHz).
-pub const AMPERE: &[Fragment] = &[MMA_I8.at(4096.0), MMA_I8_16.at(4096.0), MMA_F16.at(2048.0), MMA_BF16.at(2048.0)];
+pub const AMPERE: &[Fragment] = &[
+    MMA_I8.at(4096.0),
+    MMA_I8_16.at(4096.0),
+    MMA_F16.at(2048.0),
+    MMA_BF16.at(2048.0),
+];
 /// sm_86 and sm_89 as GeForce. Ada GPU architecture, appendix A: an RTX 4090 does 165
 /// tera-operations of f16 with f32 sums, 661 of int8, by 128 units at 2.52 GHz.
-pub const GEFORCE: &[Fragment] = &[MMA_I8.at(2048.0), MMA_I8_16.at(2048.0), MMA_F16.at(512.0), MMA_BF16.at(512.0)];
+pub const GEFORCE: &[Fragment] = &[
+    MMA_I8.at(2048.0),
+    MMA_I8_16.at(2048.0),
+    MMA_F16.at(512.0),
+    MMA_BF16.at(512.0),
+];
 /// sm_89 in data centres (L4 data sheet: 121 tera-operations of f16, 242 of int8, by 58 units
 /// at 2.04 GHz).
-pub const ADA: &[Fragment] = &[MMA_I8.at(2048.0), MMA_I8_16.at(2048.0), MMA_F16.at(1024.0), MMA_BF16.at(1024.0)];
+pub const ADA: &[Fragment] = &[
+    MMA_I8.at(2048.0),
+    MMA_I8_16.at(2048.0),
+    MMA_F16.at(1024.0),
+    MMA_BF16.at(1024.0),
+];
 /// sm_90; the sources are given at [`tensor_cores`].
 pub const HOPPER: &[Fragment] = &[
     MMA_I8.at(5120.0),
@@ -489,7 +549,12 @@ pub const OF_SUBGROUPS_8: &[Fragment] = &[COOPERATIVE_8.at(1.0)];
 
 /// Data-centre parts after sm_90: `mma.sync` only, since `wgmma` is specific to sm_90, at
 /// the rates of sm_90.
-pub const LATER: &[Fragment] = &[MMA_I8.at(5120.0), MMA_I8_16.at(5120.0), MMA_F16.at(2560.0), MMA_BF16.at(2560.0)];
+pub const LATER: &[Fragment] = &[
+    MMA_I8.at(5120.0),
+    MMA_I8_16.at(5120.0),
+    MMA_F16.at(2560.0),
+    MMA_BF16.at(2560.0),
+];
 
 #[cfg(test)]
 mod tests {
@@ -500,12 +565,20 @@ mod tests {
     fn covers(held: &OperandLayout, rows: i64, columns: i64) -> bool {
         let mut found = BTreeSet::new();
         // Lanes that differ only in a digit with zero steps hold the same elements.
-        let copies: i64 = held.lanes.iter().filter(|d| d.row == 0 && d.column == 0).map(|d| d.count).product();
+        let copies: i64 = held
+            .lanes
+            .iter()
+            .filter(|d| d.row == 0 && d.column == 0)
+            .map(|d| d.count)
+            .product();
         for lane in 0..held.lanes() / copies {
             for register in 0..held.registers() {
                 for element in 0..held.elements() {
                     let [row, column] = held.at(lane, register, element);
-                    if !(0..rows).contains(&row) || !(0..columns).contains(&column) || !found.insert((row, column)) {
+                    if !(0..rows).contains(&row)
+                        || !(0..columns).contains(&column)
+                        || !found.insert((row, column))
+                    {
                         return false;
                     }
                 }
@@ -519,7 +592,12 @@ mod tests {
         for f in WARPS.iter().filter(|f| f.is_of_group()) {
             let places = (0..f.rows).flat_map(|row| (0..f.terms).map(move |term| (row, term)));
             for (row, term) in places {
-                assert_eq!(f.place_of_row(row, term), WGMMA_64.place(term, row), "{}: {row}, {term}", f.name);
+                assert_eq!(
+                    f.place_of_row(row, term),
+                    WGMMA_64.place(term, row),
+                    "{}: {row}, {term}",
+                    f.name
+                );
             }
         }
     }
@@ -527,12 +605,25 @@ mod tests {
     #[test]
     fn every_element_of_a_fragment_is_held_once() {
         for f in WARPS.iter().chain(TILES) {
-            assert!(covers(&f.first, f.rows, f.terms), "{}: the first operand", f.name);
-            assert!(covers(&f.second, f.terms, f.columns), "{}: the second operand", f.name);
+            assert!(
+                covers(&f.first, f.rows, f.terms),
+                "{}: the first operand",
+                f.name
+            );
+            assert!(
+                covers(&f.second, f.terms, f.columns),
+                "{}: the second operand",
+                f.name
+            );
             assert!(covers(&f.sums, f.rows, f.columns), "{}: the sums", f.name);
             // Lowering uses the same lane digits for operands and sums.
-            let counts = |held: &OperandLayout| held.lanes.iter().map(|d| d.count).collect::<Vec<_>>();
-            assert!(counts(&f.first) == counts(&f.sums) && counts(&f.second) == counts(&f.sums), "{}", f.name);
+            let counts =
+                |held: &OperandLayout| held.lanes.iter().map(|d| d.count).collect::<Vec<_>>();
+            assert!(
+                counts(&f.first) == counts(&f.sums) && counts(&f.second) == counts(&f.sums),
+                "{}",
+                f.name
+            );
         }
     }
 
@@ -551,7 +642,10 @@ mod tests {
         // The third warp of four, and the unit of 8 terms that lane 3 of a row copies.
         assert_eq!(WGMMA_64.first.at(64 + lane, 3, 1), [32 + g + 8, 2 * t + 9]);
         assert_eq!(WGMMA_64.second.at(64 + lane, 4 + 2, 1), [8 * t + 5, 8 + g]);
-        assert_eq!(WGMMA_64.sums.at(64 + lane, 4 + 3, 0), [32 + g + 8, 8 + 2 * t + 1]);
+        assert_eq!(
+            WGMMA_64.sums.at(64 + lane, 4 + 3, 0),
+            [32 + g + 8, 8 + 2 * t + 1]
+        );
         // Word 7 of row 2 of the second AMX tile: terms 4 and 5 of column 7.
         assert_eq!(AMX_BF16.second.at(0, 2, 2 * 7 + 1), [5, 7]);
     }
@@ -559,31 +653,51 @@ mod tests {
     #[test]
     fn rows_are_told_apart_by_type_and_words() {
         for f in WARPS.iter().filter(|f| f.shared == Shared::Columns) {
-            assert_eq!(Fragment::of_words(f.operand, f.words()).map(|f| f.name), Some(f.name));
+            assert_eq!(
+                Fragment::of_words(f.operand, f.words()).map(|f| f.name),
+                Some(f.name)
+            );
         }
         for f in TILES {
-            assert_eq!(Fragment::of_tiles(f.tile(), f.sums()).map(|f| f.name), Some(f.name));
+            assert_eq!(
+                Fragment::of_tiles(f.tile(), f.sums()).map(|f| f.name),
+                Some(f.name)
+            );
         }
         assert_eq!(Fragment::of_words(Scalar::F16, 5), None);
-        let stage = |columns, shared| Fragment::of_stage(Scalar::F16, columns, shared).map(|f| f.name);
+        let stage =
+            |columns, shared| Fragment::of_stage(Scalar::F16, columns, shared).map(|f| f.name);
         assert_eq!(stage(64, Shared::Columns), Some(WGMMA_64.name));
-        assert_eq!(stage(256, Shared::Transposed), Some("wgmma.m64n256k16.f16.transposed"));
+        assert_eq!(
+            stage(256, Shared::Transposed),
+            Some("wgmma.m64n256k16.f16.transposed")
+        );
         assert_eq!(stage(48, Shared::Columns), None);
     }
 
     #[test]
     fn each_element_that_warps_share_has_a_place() {
         for f in WARPS.iter().filter(|f| f.is_of_group()) {
-            let all = (0..f.terms).flat_map(|term| (0..f.columns).map(move |column| f.place(term, column)));
+            let all = (0..f.terms)
+                .flat_map(|term| (0..f.columns).map(move |column| f.place(term, column)));
             let distinct: BTreeSet<[i64; 2]> = all.collect();
             assert_eq!(distinct.len() as i64, f.terms * f.columns, "{}", f.name);
-            assert!(distinct.iter().all(|p| p[0] < f.shared_units()), "{}", f.name);
+            assert!(
+                distinct.iter().all(|p| p[0] < f.shared_units()),
+                "{}",
+                f.name
+            );
             // The eight terms, or columns, of a unit are contiguous.
             let [along, other] = match f.shared {
                 Shared::Transposed => [f.place(3, 8 + 5), f.place(3, 8)],
                 Shared::Columns => [f.place(8 + 5, 3), f.place(8, 3)],
             };
-            assert_eq!([along[0] - other[0], along[1], other[1]], [0, 5, 0], "{}", f.name);
+            assert_eq!(
+                [along[0] - other[0], along[1], other[1]],
+                [0, 5, 0],
+                "{}",
+                f.name
+            );
         }
     }
 
@@ -594,20 +708,39 @@ mod tests {
         let all = (0..32).flat_map(|term| (0..64).map(move |column| [term, column]));
         for [term, column] in all.filter(|[term, _]| term % 8 == 0) {
             let plain = (column * OF_LINE + term / UNIT) * 16;
-            assert_eq!(WGMMA_64.place(term, column)[0] * 16, plain ^ (plain >> 7 & 3) << 4);
+            assert_eq!(
+                WGMMA_64.place(term, column)[0] * 16,
+                plain ^ (plain >> 7 & 3) << 4
+            );
             // In the transposed order: the first 32 columns of all terms, then the others.
             let (term, column) = (column % 32, 8 * (term / 8 + 4 * (column / 32)));
             let plain = ((column / 32 * 32 + term) * OF_LINE + column / UNIT % OF_LINE) * 16;
-            assert_eq!(of_stage.place(term, column)[0] * 16, plain ^ (plain >> 7 & 3) << 4);
+            assert_eq!(
+                of_stage.place(term, column)[0] * 16,
+                plain ^ (plain >> 7 & 3) << 4
+            );
         }
         assert_eq!(SWIZZLE, 512);
     }
 
     #[test]
     fn all_that_a_machine_has_is_a_row_with_a_rate() {
-        for of in [TURING, AMPERE, GEFORCE, ADA, HOPPER, &[AMX_BF16], OF_SUBGROUPS_16, OF_SUBGROUPS_8] {
+        for of in [
+            TURING,
+            AMPERE,
+            GEFORCE,
+            ADA,
+            HOPPER,
+            &[AMX_BF16],
+            OF_SUBGROUPS_16,
+            OF_SUBGROUPS_8,
+        ] {
             for f in of {
-                assert!(f.rate > 0.0 && WARPS.iter().chain(TILES).any(|row| row.name == f.name), "{}", f.name);
+                assert!(
+                    f.rate > 0.0 && WARPS.iter().chain(TILES).any(|row| row.name == f.name),
+                    "{}",
+                    f.name
+                );
             }
         }
         assert_eq!(tensor_cores(61), &[]);

@@ -34,7 +34,10 @@ impl Storage {
     /// Size of a tensor with these dims, bytes; `None` if a row is not a whole number of blocks
     /// or the size overflows.
     pub fn bytes(self, dims: &[i64]) -> Option<usize> {
-        let rows = |d: &[i64]| d.iter().try_fold(1usize, |p, &n| p.checked_mul(usize::try_from(n).ok()?));
+        let rows = |d: &[i64]| {
+            d.iter()
+                .try_fold(1usize, |p, &n| p.checked_mul(usize::try_from(n).ok()?))
+        };
         match self {
             Storage::Plain(s) => rows(dims)?.checked_mul(s.bytes()),
             Storage::Packed(e) => {
@@ -77,13 +80,20 @@ impl Function {
     /// (`glm.moe.one~5c0e2f81`). Functions of different models may share a name
     /// while their weights differ.
     pub fn full_name(&self) -> String {
-        let weights = self.slots.iter().filter(|slot| slot.kind == SlotKind::Weight);
-        let mut bytes = weights.flat_map(|slot| format!("{:?} {:?};", slot.dims, slot.storage).into_bytes()).peekable();
+        let weights = self
+            .slots
+            .iter()
+            .filter(|slot| slot.kind == SlotKind::Weight);
+        let mut bytes = weights
+            .flat_map(|slot| format!("{:?} {:?};", slot.dims, slot.storage).into_bytes())
+            .peekable();
         if bytes.peek().is_none() {
             return self.name.clone();
         }
         // 32-bit FNV-1a hash.
-        let mark = bytes.fold(0x811c_9dc5u32, |hash, byte| (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193));
+        let mark = bytes.fold(0x811c_9dc5u32, |hash, byte| {
+            (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193)
+        });
         format!("{}~{mark:08x}", self.name)
     }
 }

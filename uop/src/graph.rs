@@ -63,11 +63,18 @@ impl Graph {
         self.interned.find(hash, |id| self[id] == *node)
     }
     /// Appends a node that is not yet in the graph, with its hash, bounds and dims.
-    pub(crate) fn push(&mut self, node: Node, hash: u32, bounds: Option<(i64, i64)>, dims: Option<Arc<[Id]>>) -> Id {
+    pub(crate) fn push(
+        &mut self,
+        node: Node,
+        hash: u32,
+        bounds: Option<(i64, i64)>,
+        dims: Option<Arc<[Id]>>,
+    ) -> Id {
         let id = Id(self.nodes.len() as u32);
         self.bounds.push(bounds);
         self.free.push(self.free_of(id, &node));
-        self.placeholders.push(node.op == Op::Index || node.src.iter().any(|&s| self.has_placeholder(s)));
+        self.placeholders
+            .push(node.op == Op::Index || node.src.iter().any(|&s| self.has_placeholder(s)));
         self.shapes.push(dims);
         self.nodes.push(node);
         self.interned.insert(hash, id);
@@ -154,10 +161,21 @@ impl Graph {
         &self.free[id.index()]
     }
     fn free_of(&self, id: Id, node: &Node) -> SmallVec<[Id; 4]> {
-        let number = |r: &Id| if *r == id { node.range_number() } else { self.range_number(*r) };
+        let number = |r: &Id| {
+            if *r == id {
+                node.range_number()
+            } else {
+                self.range_number(*r)
+            }
+        };
         // Each source's list is sorted; for most nodes, one source's list is the result.
-        let mut lists = node.src.iter().map(|s| self.free_ranges(*s)).filter(|list| !list.is_empty());
-        let mut free: SmallVec<[Id; 4]> = lists.next().map(SmallVec::from_slice).unwrap_or_default();
+        let mut lists = node
+            .src
+            .iter()
+            .map(|s| self.free_ranges(*s))
+            .filter(|list| !list.is_empty());
+        let mut free: SmallVec<[Id; 4]> =
+            lists.next().map(SmallVec::from_slice).unwrap_or_default();
         let mut joined = node.op == Op::Range;
         for list in lists {
             if free[..] != *list {

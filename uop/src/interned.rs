@@ -16,7 +16,10 @@ struct Place {
 }
 
 /// An empty slot: no graph has that many nodes.
-const VACANT: Place = Place { hash: 0, id: Id(u32::MAX) };
+const VACANT: Place = Place {
+    hash: 0,
+    id: Id(u32::MAX),
+};
 /// Initial number of slots.
 const INITIAL_CAPACITY: usize = 64;
 

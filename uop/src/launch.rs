@@ -18,8 +18,11 @@ pub enum Dependents {
 }
 
 /// Each variant with its name.
-const DEPENDENTS: [(Dependents, &str); 3] =
-    [(Dependents::Entry, "entry"), (Dependents::Turn, "turn"), (Dependents::End, "end")];
+const DEPENDENTS: [(Dependents, &str); 3] = [
+    (Dependents::Entry, "entry"),
+    (Dependents::Turn, "turn"),
+    (Dependents::End, "end"),
+];
 
 /// How a launch is run. Every plan is legal for every launch.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
@@ -49,17 +52,29 @@ pub struct LaunchPlan {
 
 impl Display for LaunchPlan {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
-        write!(f, "launch: resident {}, words {}, iterations {}", self.resident, self.words, self.iterations)?;
+        write!(
+            f,
+            "launch: resident {}, words {}, iterations {}",
+            self.resident, self.words, self.iterations
+        )?;
         if self.hoisted > 0 {
             write!(f, ", hoisted {}", self.hoisted)?;
         }
-        f.write_str(if self.asynchronous { ", asynchronous" } else { "" })?;
+        f.write_str(if self.asynchronous {
+            ", asynchronous"
+        } else {
+            ""
+        })?;
         if self.ahead > 0 {
             write!(f, ", ahead {}", self.ahead)?;
         }
-        let dependents = DEPENDENTS.iter().find(|d| d.0 == self.dependents).map_or("", |d| d.1);
+        let dependents = DEPENDENTS
+            .iter()
+            .find(|d| d.0 == self.dependents)
+            .map_or("", |d| d.1);
         write!(f, ", dependents at {dependents}")?;
-        self.shared.map_or(Ok(()), |percent| write!(f, ", shared {percent}"))
+        self.shared
+            .map_or(Ok(()), |percent| write!(f, ", shared {percent}"))
     }
 }
 
@@ -68,7 +83,10 @@ impl FromStr for LaunchPlan {
     type Err = String;
     fn from_str(text: &str) -> Result<LaunchPlan, String> {
         let bad = |words: &str| words.trim().to_string();
-        let rest = text.trim().strip_prefix("launch:").ok_or_else(|| bad(text))?;
+        let rest = text
+            .trim()
+            .strip_prefix("launch:")
+            .ok_or_else(|| bad(text))?;
         let mut plan = LaunchPlan::default();
         for item in rest.split(',') {
             let count = |word: &str, most: i64| match word.parse() {
@@ -91,7 +109,11 @@ impl FromStr for LaunchPlan {
             }
         }
         // A launch needs these three values, so a text without them is rejected.
-        if plan.resident * plan.words * plan.iterations == 0 { Err(bad(text)) } else { Ok(plan) }
+        if plan.resident * plan.words * plan.iterations == 0 {
+            Err(bad(text))
+        } else {
+            Ok(plan)
+        }
     }
 }
 
@@ -101,10 +123,26 @@ mod tests {
 
     #[test]
     fn a_plan_prints_as_a_text_that_parses() {
-        let plan = LaunchPlan { resident: 2, words: 32, iterations: 8, ..LaunchPlan::default() };
+        let plan = LaunchPlan {
+            resident: 2,
+            words: 32,
+            iterations: 8,
+            ..LaunchPlan::default()
+        };
         let others = [
-            LaunchPlan { asynchronous: true, ahead: 3, dependents: Dependents::Entry, ..plan },
-            LaunchPlan { resident: 1, hoisted: 45, dependents: Dependents::Turn, shared: Some(50), ..plan },
+            LaunchPlan {
+                asynchronous: true,
+                ahead: 3,
+                dependents: Dependents::Entry,
+                ..plan
+            },
+            LaunchPlan {
+                resident: 1,
+                hoisted: 45,
+                dependents: Dependents::Turn,
+                shared: Some(50),
+                ..plan
+            },
         ];
         for plan in others.into_iter().chain([plan]) {
             assert_eq!(plan.to_string().parse(), Ok(plan));

@@ -40,14 +40,20 @@ impl Linear {
     }
     /// Coefficient of a term; 0 if it does not occur.
     pub fn coefficient(&self, term: Id) -> i64 {
-        self.terms.binary_search_by_key(&term, |x| x.0).map_or(0, |i| self.terms[i].1)
+        self.terms
+            .binary_search_by_key(&term, |x| x.0)
+            .map_or(0, |i| self.terms[i].1)
     }
     /// Splits into the part with coefficients divisible by `d` (divided by it) and the rest. The
     /// non-negative remainder of the constant stays in the rest.
     pub fn split(&self, d: i64) -> (Linear, Linear) {
         let (mut quotient, mut rest) = (Linear::default(), Linear::default());
         for &(t, c) in &self.terms {
-            if c % d == 0 { quotient.terms.push((t, c / d)) } else { rest.terms.push((t, c)) }
+            if c % d == 0 {
+                quotient.terms.push((t, c / d))
+            } else {
+                rest.terms.push((t, c))
+            }
         }
         quotient.constant = self.constant.div_euclid(d);
         rest.constant = self.constant.rem_euclid(d);
@@ -60,7 +66,10 @@ impl Graph {
     pub fn linear(&self, id: Id) -> Linear {
         let node = &self[id];
         match node.op {
-            Op::Const => Linear { terms: smallvec![], constant: self.int_value(id).unwrap_or(0) },
+            Op::Const => Linear {
+                terms: smallvec![],
+                constant: self.int_value(id).unwrap_or(0),
+            },
             Op::Add => {
                 let mut a = self.linear(node.src[0]);
                 a.add_scaled(&self.linear(node.src[1]), 1);
@@ -72,16 +81,29 @@ impl Graph {
                     out.add_scaled(&self.linear(node.src[0]), c);
                     out
                 }
-                None => Linear { terms: smallvec![(id, 1)], constant: 0 },
+                None => Linear {
+                    terms: smallvec![(id, 1)],
+                    constant: 0,
+                },
             },
-            _ => Linear { terms: smallvec![(id, 1)], constant: 0 },
+            _ => Linear {
+                terms: smallvec![(id, 1)],
+                constant: 0,
+            },
         }
     }
     /// Builds the node of a sum: a chain of additions in the order of the terms, constant last.
     /// Coefficients out of the dtype's range wrap, as the sum itself would.
     pub fn from_linear(&mut self, sum: &Linear, dtype: DType) -> Id {
         let wrap = |v: i64| Value::Int(v).stored_as(dtype.scalar).int();
-        let raw = |g: &mut Graph, op, a, b| g.intern(Node { op, dtype, src: smallvec![a, b], arg: Arg::None });
+        let raw = |g: &mut Graph, op, a, b| {
+            g.intern(Node {
+                op,
+                dtype,
+                src: smallvec![a, b],
+                arg: Arg::None,
+            })
+        };
         let mut total = None;
         for &(t, c) in &sum.terms {
             let c = wrap(c);

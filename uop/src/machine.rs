@@ -196,7 +196,12 @@ impl Machine {
             MachineKind::Cpu => self.shared_per_workgroup,
             MachineKind::Gpu => {
                 let half = self.shared_per_unit / 2;
-                (if half < STEP { half } else { half / STEP * STEP }).min(self.shared_per_workgroup)
+                (if half < STEP {
+                    half
+                } else {
+                    half / STEP * STEP
+                })
+                .min(self.shared_per_workgroup)
             }
         }
     }
@@ -208,17 +213,23 @@ impl Machine {
     /// Finds a matrix product of this operand type with elements held by threads, or by a CPU core.
     pub fn fragment(&self, operand: Scalar) -> Option<&'static Fragment> {
         let held = |of: &&Fragment| self.kind == MachineKind::Cpu || !of.is_whole();
-        self.fragments.iter().filter(held).find(|of| of.operand == operand)
+        self.fragments
+            .iter()
+            .filter(held)
+            .find(|of| of.operand == operand)
     }
     /// Finds a matrix product of this operand type with elements held by the
     /// threads of one subgroup.
     pub fn subgroup_fragment(&self, operand: Scalar) -> Option<&'static Fragment> {
-        self.fragment(operand).filter(|of| !of.is_whole() && of.sums.lanes() == self.subgroup)
+        self.fragment(operand)
+            .filter(|of| !of.is_whole() && of.sums.lanes() == self.subgroup)
     }
     /// Finds the f16 matrix product with opaque tiles. It requires rounding both
     /// operands and dequantising weights.
     pub fn tile_fragment(&self) -> Option<&'static Fragment> {
-        self.fragments.iter().find(|of| of.operand.is_half() && of.is_whole())
+        self.fragments
+            .iter()
+            .find(|of| of.operand.is_half() && of.is_whole())
     }
     /// Cost of one term of a sum computed by this fragment, in f32 operations.
     pub fn term_of(&self, fragment: &Fragment) -> f64 {
@@ -226,7 +237,10 @@ impl Machine {
     }
     /// Returns the row of [`NAMED`] with this name.
     pub fn named(name: &str) -> Option<Machine> {
-        NAMED.iter().find(|row| row.name == name).map(GpuRow::machine)
+        NAMED
+            .iter()
+            .find(|row| row.name == name)
+            .map(GpuRow::machine)
     }
     /// Describes an NVIDIA GPU from its driver's attributes.
     ///
@@ -236,7 +250,9 @@ impl Machine {
     pub fn nvidia(name: &str, it: &Attributes) -> Machine {
         let nominal = 2.0 * it.memory_clock * it.memory_bits as f64 / 8.0;
         let is_near = |row: &&GpuRow| (row.bandwidth * 1e9 / nominal - 1.0).abs() < 0.05;
-        let mut same = NAMED.iter().filter(|row| row.sm == Some(it.sm) && row.units == it.units);
+        let mut same = NAMED
+            .iter()
+            .filter(|row| row.sm == Some(it.sm) && row.units == it.units);
         if let Some(row) = same.find(is_near) {
             return row.machine();
         }
@@ -254,10 +270,17 @@ impl Machine {
             fragments: tensor_cores(it.sm),
             // The driver reports no memory clock for partitioned GPUs: assume an H200's bandwidth
             // per unit.
-            bandwidth: if nominal > 0.0 { nominal / 1e9 } else { 4800.0 / 132.0 * it.units as f64 },
+            bandwidth: if nominal > 0.0 {
+                nominal / 1e9
+            } else {
+                4800.0 / 132.0 * it.units as f64
+            },
             operations: it.units as f64 * f32_lanes(it.sm) * 2.0 * it.clock / 1e12,
         };
-        Machine { name: name.to_owned().into(), ..row.machine() }
+        Machine {
+            name: name.to_owned().into(),
+            ..row.machine()
+        }
     }
 }
 
@@ -389,7 +412,11 @@ impl GpuRow {
             cache_bandwidth: self.units as f64 * CACHE_PER_UNIT,
             operations: self.operations * 1e12 * REACHED[1],
             rate: self.sm.map_or(0.0, |sm| 2.0 * f32_lanes(sm)),
-            launch: if self.sm.is_some_and(|sm| sm >= EARLY_LAUNCH_SINCE) { EARLY_LAUNCH } else { LAUNCH },
+            launch: if self.sm.is_some_and(|sm| sm >= EARLY_LAUNCH_SINCE) {
+                EARLY_LAUNCH
+            } else {
+                LAUNCH
+            },
             latency: 0.35e-6,
             atomic: 0.0,
             barrier: 0.05e-6,
@@ -579,36 +606,87 @@ mod tests {
 
     #[test]
     fn a_gpu_that_is_known_is_its_row() {
-        assert_eq!(Machine::nvidia("any", &h200()), Machine::named("h200").unwrap());
-        let h100 = Attributes { memory_clock: 2.619e9, memory_bits: 5120, ..h200() };
-        assert_eq!(Machine::nvidia("any", &h100), Machine::named("h100").unwrap());
+        assert_eq!(
+            Machine::nvidia("any", &h200()),
+            Machine::named("h200").unwrap()
+        );
+        let h100 = Attributes {
+            memory_clock: 2.619e9,
+            memory_bits: 5120,
+            ..h200()
+        };
+        assert_eq!(
+            Machine::nvidia("any", &h100),
+            Machine::named("h100").unwrap()
+        );
     }
 
     #[test]
     fn a_gpu_that_is_not_known_is_what_its_driver_says() {
         // A partition of an H200.
-        let part = Machine::nvidia("part", &Attributes { units: 60, memory_clock: 0.0, ..h200() });
+        let part = Machine::nvidia(
+            "part",
+            &Attributes {
+                units: 60,
+                memory_clock: 0.0,
+                ..h200()
+            },
+        );
         let whole = Machine::named("h200").unwrap();
-        assert_eq!((part.name.as_ref(), part.units, part.fragments), ("part", 60, whole.fragments));
+        assert_eq!(
+            (part.name.as_ref(), part.units, part.fragments),
+            ("part", 60, whole.fragments)
+        );
         let ratio = |a: f64, b: f64| (a / b * 132.0 / 60.0 - 1.0).abs() < 0.05;
-        assert!(ratio(part.bandwidth, whole.bandwidth) && ratio(part.operations, whole.operations), "{part:?}");
+        assert!(
+            ratio(part.bandwidth, whole.bandwidth) && ratio(part.operations, whole.operations),
+            "{part:?}"
+        );
         // A GeForce RTX 2080 Ti: 616 GB/s, 13.4 tera-operations.
-        let turing = Attributes { sm: 75, units: 68, clock: 1.545e9, memory_clock: 7e9, memory_bits: 352, ..h200() };
+        let turing = Attributes {
+            sm: 75,
+            units: 68,
+            clock: 1.545e9,
+            memory_clock: 7e9,
+            memory_bits: 352,
+            ..h200()
+        };
         let turing = Machine::nvidia("turing", &turing);
         assert_eq!(turing.fragments, TURING);
         assert!(turing.dot4 && !Machine::nvidia("pascal", &Attributes { sm: 60, ..h200() }).dot4);
-        assert!((turing.bandwidth / (616e9 * REACHED[0]) - 1.0).abs() < 0.01, "{turing:?}");
-        assert!((turing.operations / (13.4e12 * REACHED[1]) - 1.0).abs() < 0.01, "{turing:?}");
+        assert!(
+            (turing.bandwidth / (616e9 * REACHED[0]) - 1.0).abs() < 0.01,
+            "{turing:?}"
+        );
+        assert!(
+            (turing.operations / (13.4e12 * REACHED[1]) - 1.0).abs() < 0.01,
+            "{turing:?}"
+        );
     }
 
     #[test]
     fn rows_make_sense() {
         for row in NAMED {
             let machine = Machine::named(row.name).unwrap();
-            assert!(machine.stage_bytes() > 0 && machine.stage_bytes() <= machine.shared_per_workgroup, "{}", row.name);
-            assert!(machine.shared_per_workgroup <= machine.shared_per_unit, "{}", row.name);
-            assert!(machine.subgroup.count_ones() == 1 && machine.units > 0, "{}", row.name);
-            assert_eq!(NAMED.iter().filter(|other| other.name == row.name).count(), 1);
+            assert!(
+                machine.stage_bytes() > 0 && machine.stage_bytes() <= machine.shared_per_workgroup,
+                "{}",
+                row.name
+            );
+            assert!(
+                machine.shared_per_workgroup <= machine.shared_per_unit,
+                "{}",
+                row.name
+            );
+            assert!(
+                machine.subgroup.count_ones() == 1 && machine.units > 0,
+                "{}",
+                row.name
+            );
+            assert_eq!(
+                NAMED.iter().filter(|other| other.name == row.name).count(),
+                1
+            );
         }
         assert_eq!(Machine::named("h200").unwrap().stage_bytes(), 96 << 10);
     }

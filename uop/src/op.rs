@@ -179,10 +179,26 @@ impl Op {
     /// Returns whether half-precision operands must be widened for this op,
     /// with each result rounded.
     pub fn is_float_arithmetic(self) -> bool {
-        use Op::{Add, Div, Eq, Exp, Exp2, Fma, Log, Lt, Max, Min, Mul, Neg, Recip, Round, Sqrt, Sub};
+        use Op::{
+            Add, Div, Eq, Exp, Exp2, Fma, Log, Lt, Max, Min, Mul, Neg, Recip, Round, Sqrt, Sub,
+        };
         matches!(
             self,
-            Add | Div | Eq | Exp | Exp2 | Fma | Log | Lt | Max | Min | Mul | Neg | Recip | Round | Sqrt | Sub
+            Add | Div
+                | Eq
+                | Exp
+                | Exp2
+                | Fma
+                | Log
+                | Lt
+                | Max
+                | Min
+                | Mul
+                | Neg
+                | Recip
+                | Round
+                | Sqrt
+                | Sub
         )
     }
     /// Returns whether the op makes a new version of its first source in the same buffer.
@@ -260,6 +276,9 @@ impl RangeKind {
     ];
     /// Name in the text form.
     pub fn name(self) -> &'static str {
-        Self::ALL.iter().find(|(k, _)| *k == self).map_or("?", |(_, n)| n)
+        Self::ALL
+            .iter()
+            .find(|(k, _)| *k == self)
+            .map_or("?", |(_, n)| n)
     }
 }

@@ -30,7 +30,13 @@ impl Graph {
         self.slots_from(None, positions, table, size)
     }
     /// Maps positions of a sequence with a block table that starts at `first` in `entries`.
-    fn slots_from(&mut self, first: Option<Id>, positions: Id, entries: Id, [pages, page]: [i64; 2]) -> Id {
+    fn slots_from(
+        &mut self,
+        first: Option<Id>,
+        positions: Id,
+        entries: Id,
+        [pages, page]: [i64; 2],
+    ) -> Id {
         let page = self.int(page);
         let mut at = self.idiv(positions, page);
         if let Some(first) = first {

@@ -178,8 +178,11 @@ impl Graph {
             (Op::Const, Arg::Int(v)) => Some(*v),
             (Op::Var, Arg::Var(name, ..)) => vars(name),
             _ => {
-                let x: Option<Vec<Value>> =
-                    node.src.iter().map(|&s| self.evaluate_index(s, vars).map(Value::Int)).collect();
+                let x: Option<Vec<Value>> = node
+                    .src
+                    .iter()
+                    .map(|&s| self.evaluate_index(s, vars).map(Value::Int))
+                    .collect();
                 fold::apply(node.op, &x?, node.dtype.scalar).map(Value::int)
             }
         }

@@ -19,12 +19,20 @@ impl Graph {
         if let Some(id) = self.known(hash, &node) {
             return id;
         }
-        let (bounds, dims) = (bounds::infer_bounds(self, &node), shape::infer_shape(self, &node));
+        let (bounds, dims) = (
+            bounds::infer_bounds(self, &node),
+            shape::infer_shape(self, &node),
+        );
         self.push(node, hash, bounds, dims)
     }
     /// Builds a node: applies the always-on rules, then [`Graph::intern`].
     pub fn build(&mut self, op: Op, dtype: DType, src: impl Into<Sources>, arg: Arg) -> Id {
-        let node = Node { op, dtype, src: src.into(), arg };
+        let node = Node {
+            op,
+            dtype,
+            src: src.into(),
+            arg,
+        };
         match rules::apply(self, &node) {
             Some(id) => id,
             None => self.intern(node),
@@ -44,7 +52,12 @@ impl Graph {
                 stack.pop();
                 continue;
             }
-            let missing: Sources = self[id].src.iter().copied().filter(|s| !map.contains_key(s)).collect();
+            let missing: Sources = self[id]
+                .src
+                .iter()
+                .copied()
+                .filter(|s| !map.contains_key(s))
+                .collect();
             if missing.is_empty() {
                 let node = &self[id];
                 let src: Sources = node.src.iter().map(|s| map[s]).collect();
@@ -68,7 +81,11 @@ impl Graph {
         for id in self.above(root, map) {
             let node = &self[id];
             if node.src.iter().any(|s| map.contains_key(s)) {
-                let src: Sources = node.src.iter().map(|s| map.get(s).copied().unwrap_or(*s)).collect();
+                let src: Sources = node
+                    .src
+                    .iter()
+                    .map(|s| map.get(s).copied().unwrap_or(*s))
+                    .collect();
                 let (op, dtype, arg) = (node.op, node.dtype, node.arg.clone());
                 let new = self.build(op, dtype, src, arg);
                 if new != id {
@@ -83,7 +100,9 @@ impl Graph {
     /// Sources come before users, and the last source of a node before the first.
     fn above(&self, root: Id, map: &FxHashMap<Id, Id>) -> Vec<Id> {
         // A node has a larger id than its sources.
-        let Some(&oldest) = map.keys().min() else { return vec![] };
+        let Some(&oldest) = map.keys().min() else {
+            return vec![];
+        };
         let (mut order, mut stack) = (Vec::new(), Vec::new());
         visiting(self.len(), |seen| {
             let mut enter = |id: Id| id > oldest && !map.contains_key(&id) && seen.first(id);
@@ -115,7 +134,12 @@ impl Graph {
                 continue;
             }
             let node = &from[id];
-            let missing: Sources = node.src.iter().copied().filter(|s| !map.contains_key(s)).collect();
+            let missing: Sources = node
+                .src
+                .iter()
+                .copied()
+                .filter(|s| !map.contains_key(s))
+                .collect();
             if missing.is_empty() {
                 let src: Sources = node.src.iter().map(|s| map[s]).collect();
                 let new = self.build(node.op, node.dtype, src, node.arg.clone());

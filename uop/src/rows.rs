@@ -42,7 +42,10 @@ impl Graph {
         let dims = self.shape(x);
         // Magnitudes are compared as integers, by their bits: NaN is then the largest. In a float
         // maximum NaN loses to any number, and its row would be quantised as if it were finite.
-        let (bits, all_but_sign) = (self.bitcast(x, Scalar::I32), self.int_of(Scalar::I32, i64::from(i32::MAX)));
+        let (bits, all_but_sign) = (
+            self.bitcast(x, Scalar::I32),
+            self.int_of(Scalar::I32, i64::from(i32::MAX)),
+        );
         let magnitude = self.binary(Op::And, bits, all_but_sign);
         let most = self.by_groups(magnitude, group, ReduceOp::Max);
         let most = self.bitcast(most, Scalar::F32);
@@ -71,10 +74,22 @@ impl Graph {
         let &[a, b] = &n.src[..] else { return None };
         let planes = |wide: Id, repeated: Id| {
             let (wide, repeated) = (&self[wide], &self[repeated]);
-            let q = *wide.src.first().filter(|&&q| wide.op == Op::Cast && self.scalar(q).is_int())?;
-            let spread = *repeated.src.first().filter(|_| repeated.op == Op::Reshape)?;
-            let column = *self[spread].src.first().filter(|_| self[spread].op == Op::Expand)?;
-            let d = *self[column].src.first().filter(|_| self[column].op == Op::Reshape)?;
+            let q = *wide
+                .src
+                .first()
+                .filter(|&&q| wide.op == Op::Cast && self.scalar(q).is_int())?;
+            let spread = *repeated
+                .src
+                .first()
+                .filter(|_| repeated.op == Op::Reshape)?;
+            let column = *self[spread]
+                .src
+                .first()
+                .filter(|_| self[spread].op == Op::Expand)?;
+            let d = *self[column]
+                .src
+                .first()
+                .filter(|_| self[column].op == Op::Reshape)?;
             let group = self.int_value(*self.dims(spread).last()?)?;
             (self.dims(d).len() == self.dims(x).len()).then_some((q, d, group))
         };

@@ -31,7 +31,9 @@ pub(crate) fn infer_shape(g: &Graph, n: &Node) -> Option<Arc<[Id]>> {
         (Op::Shrink, _) => n.src.iter().skip(2).step_by(2).copied().collect(),
         (Op::Permute, Arg::Axes(p)) => {
             let d = dims(0);
-            p.iter().map(|&a| d.get(a as usize).copied()).collect::<Option<Dims>>()?
+            p.iter()
+                .map(|&a| d.get(a as usize).copied())
+                .collect::<Option<Dims>>()?
         }
         (Op::Cat, Arg::Axes(a)) => {
             // The joined dim is stored as the last source.
@@ -45,16 +47,30 @@ pub(crate) fn infer_shape(g: &Graph, n: &Node) -> Option<Arc<[Id]>> {
             .filter(|(i, _)| !axes.iter().any(|&a| a as usize == *i))
             .map(|(_, d)| *d)
             .collect(),
-        (Op::Gather, _) => dims(1).iter().chain(dims(0).iter().skip(1)).copied().collect(),
+        (Op::Gather, _) => dims(1)
+            .iter()
+            .chain(dims(0).iter().skip(1))
+            .copied()
+            .collect(),
         (Op::Decode | Op::Assign | Op::ScatterAdd | Op::Copy | Op::Call, _) => {
             return g.shared_dims(*n.src.first()?).cloned();
         }
         // q [tokens, heads, d], k [positions, kv heads, d], v [positions, kv heads, dv] -> [tokens,
         // heads, dv]
-        (Op::Attention, _) => dims(0).iter().take(2).chain(dims(2).get(2)).copied().collect(),
+        (Op::Attention, _) => dims(0)
+            .iter()
+            .take(2)
+            .chain(dims(2).get(2))
+            .copied()
+            .collect(),
         // q [rows, heads, d], k [pages, page, kv heads, d], v [pages, page, kv heads, dv] -> [rows,
         // heads, dv]
-        (Op::PagedAttention, _) => dims(0).iter().take(2).chain(dims(2).get(3)).copied().collect(),
+        (Op::PagedAttention, _) => dims(0)
+            .iter()
+            .take(2)
+            .chain(dims(2).get(3))
+            .copied()
+            .collect(),
         // S [heads, values, keys], q and k [tokens, heads, keys], v [tokens, heads, values] ->
         // [tokens, heads, values], or as S
         (Op::Scan, Arg::Int(0)) => dims(3).iter().copied().collect(),
@@ -88,7 +104,14 @@ impl ScanSources {
         let &[state, queries, keys, values, gates, ref rates @ ..] = src else {
             unreachable!("a scan takes five sources, or six: {src:?}")
         };
-        ScanSources { state, queries, keys, values, gates, rates: rates.first().copied() }
+        ScanSources {
+            state,
+            queries,
+            keys,
+            values,
+            gates,
+            rates: rates.first().copied(),
+        }
     }
 }
 
@@ -112,12 +135,17 @@ impl Scoring {
     pub fn from_arg(arg: &Arg) -> Option<Scoring> {
         match *arg {
             Arg::Float(scale) => Some(Scoring::from(f64::from_bits(scale))),
-            Arg::Capped(scale, cap) => Some(Scoring { scale: f64::from_bits(scale), cap: Some(f64::from_bits(cap)) }),
+            Arg::Capped(scale, cap) => Some(Scoring {
+                scale: f64::from_bits(scale),
+                cap: Some(f64::from_bits(cap)),
+            }),
             _ => None,
         }
     }
     fn arg(self) -> Arg {
-        self.cap.map_or(Arg::float(self.scale), |cap| Arg::Capped(self.scale.to_bits(), cap.to_bits()))
+        self.cap.map_or(Arg::float(self.scale), |cap| {
+            Arg::Capped(self.scale.to_bits(), cap.to_bits())
+        })
     }
 }
 
@@ -148,11 +176,29 @@ pub struct PagedSources {
 impl PagedSources {
     /// Unpacks the sources of a `PAGED_ATTENTION` node `n` of `g`.
     pub fn from_node(g: &Graph, n: &Node) -> PagedSources {
-        let &[queries, keys, values, positions, length, table, ref rest @ ..] = &n.src[..] else {
+        let &[
+            queries,
+            keys,
+            values,
+            positions,
+            length,
+            table,
+            ref rest @ ..,
+        ] = &n.src[..]
+        else {
             unreachable!("attention over pages takes six sources: {:?}", n.src)
         };
         let window = rest.first().map_or(0, |&w| g.max_of(w));
-        PagedSources { queries, keys, values, positions, length, table, window, sinks: rest.get(1).copied() }
+        PagedSources {
+            queries,
+            keys,
+            values,
+            positions,
+            length,
+            table,
+            window,
+            sinks: rest.get(1).copied(),
+        }
     }
 }
 
@@ -170,21 +216,41 @@ impl Graph {
     }
     /// Builds a parameter of a function.
     pub fn param(&mut self, slot: u32, dims: &[Id], scalar: Scalar) -> Id {
-        self.build(Op::Param, scalar.one(), Sources::from_slice(dims), Arg::Param(slot))
+        self.build(
+            Op::Param,
+            scalar.one(),
+            Sources::from_slice(dims),
+            Arg::Param(slot),
+        )
     }
     /// Builds a packed weight parameter with logical dims `[rows.., elements per row]`. Only
     /// `decode` reads its bytes.
     pub fn packed(&mut self, slot: u32, dims: &[i64], encoding: EncodingRef) -> Id {
         let dims = self.fixed(dims);
-        self.build(Op::Param, Scalar::U8.one(), Sources::from_slice(&dims), Arg::Packed(slot, encoding))
+        self.build(
+            Op::Param,
+            Scalar::U8.one(),
+            Sources::from_slice(&dims),
+            Arg::Packed(slot, encoding),
+        )
     }
     /// Dequantises a packed weight to f32.
     pub fn decode(&mut self, packed: Id) -> Id {
-        self.build(Op::Decode, Scalar::F32.one(), smallvec![packed] as Sources, Arg::None)
+        self.build(
+            Op::Decode,
+            Scalar::F32.one(),
+            smallvec![packed] as Sources,
+            Arg::None,
+        )
     }
     /// Builds the index along `axis` of a tensor with these dims, i64.
     pub fn iota(&mut self, dims: &[Id], axis: usize) -> Id {
-        self.build(Op::Iota, Scalar::I64.one(), Sources::from_slice(dims), Arg::Axes(smallvec![axis as u8]))
+        self.build(
+            Op::Iota,
+            Scalar::I64.one(),
+            Sources::from_slice(dims),
+            Arg::Axes(smallvec![axis as u8]),
+        )
     }
     fn with_dims(&mut self, op: Op, x: Id, dims: &[Id]) -> Id {
         let mut src: Sources = smallvec![x];
@@ -203,7 +269,12 @@ impl Graph {
             d.iter().fold(one, |p, &d| g.mul(p, d))
         };
         let (a, b) = (product(self, &old), product(self, dims));
-        assert!(a == b, "reshape {} -> {}", self.show_dims(&old), self.show_dims(dims));
+        assert!(
+            a == b,
+            "reshape {} -> {}",
+            self.show_dims(&old),
+            self.show_dims(dims)
+        );
         self.with_dims(Op::Reshape, x, dims)
     }
     /// Repeats axes of length 1 to the given dims.
@@ -231,14 +302,22 @@ impl Graph {
     /// Builds a call of a user-written kernel that computes `reference` in `groups` workgroups from
     /// `arguments`: tensors and variables.
     pub fn call(&mut self, kernel: CustomRef, reference: Id, groups: Id, arguments: &[Id]) -> Id {
-        let src: Sources = [reference, groups].iter().chain(arguments).copied().collect();
+        let src: Sources = [reference, groups]
+            .iter()
+            .chain(arguments)
+            .copied()
+            .collect();
         self.build(Op::Call, self[reference].dtype, src, Arg::Custom(kernel))
     }
     /// Prepends axes of these dims to `x`, repeating it.
     pub fn broadcast_front(&mut self, x: Id, front: &[Id]) -> Id {
         let one = self.int(1);
         let old = self.shape(x);
-        let ones: Dims = front.iter().map(|_| one).chain(old.iter().copied()).collect();
+        let ones: Dims = front
+            .iter()
+            .map(|_| one)
+            .chain(old.iter().copied())
+            .collect();
         let full: Dims = front.iter().copied().chain(old.iter().copied()).collect();
         let x = self.reshape(x, &ones);
         self.expand(x, &full)
@@ -257,7 +336,12 @@ impl Graph {
         if order.iter().enumerate().all(|(i, &a)| i == a) {
             return x;
         }
-        assert_eq!(order.len(), self.shape(x).len(), "permute {order:?} of {}", self.show_dims(&self.shape(x)));
+        assert_eq!(
+            order.len(),
+            self.shape(x).len(),
+            "permute {order:?} of {}",
+            self.show_dims(&self.shape(x))
+        );
         let axes: Axes = order.iter().map(|&a| a as u8).collect();
         let dtype = self[x].dtype;
         self.build(Op::Permute, dtype, smallvec![x] as Sources, Arg::Axes(axes))
@@ -265,8 +349,17 @@ impl Graph {
     /// Selects a window: a begin and a length per axis.
     pub fn shrink(&mut self, x: Id, window: &[(Id, Id)]) -> Id {
         let old = self.shape(x);
-        assert_eq!(old.len(), window.len(), "shrink of {}", self.show_dims(&old));
-        if window.iter().zip(&old).all(|(w, d)| self.int_value(w.0) == Some(0) && w.1 == *d) {
+        assert_eq!(
+            old.len(),
+            window.len(),
+            "shrink of {}",
+            self.show_dims(&old)
+        );
+        if window
+            .iter()
+            .zip(&old)
+            .all(|(w, d)| self.int_value(w.0) == Some(0) && w.1 == *d)
+        {
             return x;
         }
         let mut src: Sources = smallvec![x];
@@ -304,7 +397,12 @@ impl Graph {
     pub fn reduce(&mut self, x: Id, axes: &[usize], op: ReduceOp) -> Id {
         let axes: Axes = axes.iter().map(|&a| a as u8).collect();
         let dtype = self[x].dtype;
-        self.build(Op::Reduce, dtype, smallvec![x] as Sources, Arg::Reduce(op, axes))
+        self.build(
+            Op::Reduce,
+            dtype,
+            smallvec![x] as Sources,
+            Arg::Reduce(op, axes),
+        )
     }
     /// Sums over axes and removes them.
     pub fn sum(&mut self, x: Id, axes: &[usize]) -> Id {
@@ -323,7 +421,12 @@ impl Graph {
     pub fn assign(&mut self, state: Id, value: Id, start: Id) -> Id {
         let dtype = self[state].dtype;
         assert_eq!(self[value].dtype, dtype, "assign");
-        self.build(Op::Assign, dtype, smallvec![state, value, start] as Sources, Arg::None)
+        self.build(
+            Op::Assign,
+            dtype,
+            smallvec![state, value, start] as Sources,
+            Arg::None,
+        )
     }
     /// Adds the rows of `value [n, rest..]` to the rows of `x [rows, rest..]`
     /// that `index [n]` names.
@@ -332,7 +435,12 @@ impl Graph {
     pub fn scatter_add(&mut self, x: Id, value: Id, index: Id) -> Id {
         let dtype = self[x].dtype;
         assert_eq!(self[value].dtype, dtype, "scatter_add");
-        self.build(Op::ScatterAdd, dtype, smallvec![x, value, index] as Sources, Arg::None)
+        self.build(
+            Op::ScatterAdd,
+            dtype,
+            smallvec![x, value, index] as Sources,
+            Arg::None,
+        )
     }
     /// Builds causal attention over a contiguous KV cache.
     ///
@@ -341,7 +449,12 @@ impl Graph {
     /// the number of positions in use. Returns `[tokens, heads, dv]`.
     pub fn attention(&mut self, q: Id, k: Id, v: Id, first: Id, length: Id, scale: f64) -> Id {
         let dtype = self[q].dtype;
-        self.build(Op::Attention, dtype, smallvec![q, k, v, first, length] as Sources, Arg::float(scale))
+        self.build(
+            Op::Attention,
+            dtype,
+            smallvec![q, k, v, first, length] as Sources,
+            Arg::float(scale),
+        )
     }
     /// Builds causal attention with a sliding window, a soft cap and attention sinks.
     ///
@@ -368,7 +481,14 @@ impl Graph {
     /// table and rows of the pages are read. Returns `[rows, heads, dv]`.
     pub fn paged_attention(&mut self, of: &PagedSources, scores: impl Into<Scoring>) -> Id {
         let dtype = self[of.queries].dtype;
-        let mut src: Sources = smallvec![of.queries, of.keys, of.values, of.positions, of.length, of.table];
+        let mut src: Sources = smallvec![
+            of.queries,
+            of.keys,
+            of.values,
+            of.positions,
+            of.length,
+            of.table
+        ];
         if of.window > 0 || of.sinks.is_some() {
             src.push(self.int(of.window));
             src.extend(of.sinks);

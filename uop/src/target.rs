@@ -20,7 +20,11 @@ pub struct Tuning {
 
 impl Default for Tuning {
     fn default() -> Tuning {
-        Tuning { groups: 1, tokens: 16, prefetch: 1 }
+        Tuning {
+            groups: 1,
+            tokens: 16,
+            prefetch: 1,
+        }
     }
 }
 
@@ -36,9 +40,21 @@ pub struct Parameter {
 
 /// Parameters in the order in which autotuning tries them.
 pub const PARAMETERS: &[Parameter] = &[
-    Parameter { name: "groups", values: &[1, 2, 4], field: |t| &mut t.groups },
-    Parameter { name: "prefetch", values: &[0, 1, 2, 4], field: |t| &mut t.prefetch },
-    Parameter { name: "tokens", values: &[4, 8, 12, 16], field: |t| &mut t.tokens },
+    Parameter {
+        name: "groups",
+        values: &[1, 2, 4],
+        field: |t| &mut t.groups,
+    },
+    Parameter {
+        name: "prefetch",
+        values: &[0, 1, 2, 4],
+        field: |t| &mut t.prefetch,
+    },
+    Parameter {
+        name: "tokens",
+        values: &[4, 8, 12, 16],
+        field: |t| &mut t.tokens,
+    },
 ];
 
 /// An optimisation that can be disabled. Results stay correct without it.
@@ -71,17 +87,42 @@ pub const FLAGS: &[Flag] = &[
         of: None,
         off: |t| t.int8 = false,
     },
-    Flag { name: "prefetch", doc: "prefetch of the next rows", of: None, off: |t| t.tuning.prefetch = 0 },
-    Flag { name: "pairs", doc: "int8 products summed in 16 bits (AVX2)", of: CPU, off: |t| t.machine.pairs = false },
-    Flag { name: "lookup", doc: "4-bit codes by one table lookup", of: CPU, off: |t| t.machine.table_lookup = false },
+    Flag {
+        name: "prefetch",
+        doc: "prefetch of the next rows",
+        of: None,
+        off: |t| t.tuning.prefetch = 0,
+    },
+    Flag {
+        name: "pairs",
+        doc: "int8 products summed in 16 bits (AVX2)",
+        of: CPU,
+        off: |t| t.machine.pairs = false,
+    },
+    Flag {
+        name: "lookup",
+        doc: "4-bit codes by one table lookup",
+        of: CPU,
+        off: |t| t.machine.table_lookup = false,
+    },
     Flag {
         name: "alternatives",
         doc: "cheaper forms of a function's body, from an e-graph",
         of: None,
         off: |t| t.alternatives = false,
     },
-    Flag { name: "tiles", doc: "register tiles of several tokens", of: None, off: |t| t.tuning.tokens = 1 },
-    Flag { name: "fusion", doc: "intermediates computed inside their consumers", of: None, off: |t| t.fusion = false },
+    Flag {
+        name: "tiles",
+        doc: "register tiles of several tokens",
+        of: None,
+        off: |t| t.tuning.tokens = 1,
+    },
+    Flag {
+        name: "fusion",
+        doc: "intermediates computed inside their consumers",
+        of: None,
+        off: |t| t.fusion = false,
+    },
     Flag {
         name: "factors",
         doc: "a norm's scale deferred to the epilogue of its products",
@@ -118,15 +159,30 @@ pub const FLAGS: &[Flag] = &[
         of: CPU,
         off: |t| t.interleave = false,
     },
-    Flag { name: "grouping", doc: "more threads per sum where rows are few", of: GPU, off: |t| t.grouping = false },
-    Flag { name: "scatter", doc: "scatter-add by index instead of comparisons", of: None, off: |t| t.scatter = false },
+    Flag {
+        name: "grouping",
+        doc: "more threads per sum where rows are few",
+        of: GPU,
+        off: |t| t.grouping = false,
+    },
+    Flag {
+        name: "scatter",
+        doc: "scatter-add by index instead of comparisons",
+        of: None,
+        off: |t| t.scatter = false,
+    },
     Flag {
         name: "split-cache",
         doc: "attention split over the context (split-K), for many workgroups",
         of: None,
         off: |t| t.split_cache = false,
     },
-    Flag { name: "fragments", doc: "matrix products by MMA fragments", of: None, off: |t| t.machine.fragments = &[] },
+    Flag {
+        name: "fragments",
+        doc: "matrix products by MMA fragments",
+        of: None,
+        off: |t| t.machine.fragments = &[],
+    },
     Flag {
         name: "stage-cache",
         doc: "KV cache tiles in shared memory, for scores and values",
@@ -139,14 +195,24 @@ pub const FLAGS: &[Flag] = &[
         of: GPU,
         off: |t| t.copy_ahead = false,
     },
-    Flag { name: "early-launch", doc: "programmatic dependent launch", of: GPU, off: |t| t.early_launch = false },
+    Flag {
+        name: "early-launch",
+        doc: "programmatic dependent launch",
+        of: GPU,
+        off: |t| t.early_launch = false,
+    },
     Flag {
         name: "hoist",
         doc: "early loads: later operands at the kernel's start, weights before the grid-dependency wait",
         of: GPU,
         off: |t| t.hoist = false,
     },
-    Flag { name: "wide-loads", doc: "adjacent elements by one load", of: GPU, off: |t| t.wide_loads = false },
+    Flag {
+        name: "wide-loads",
+        doc: "adjacent elements by one load",
+        of: GPU,
+        off: |t| t.wide_loads = false,
+    },
 ];
 
 /// A device from the compiler's point of view.
@@ -225,7 +291,11 @@ impl Target {
             MachineKind::Cpu => ("cpu", 1, machine.registers),
             MachineKind::Gpu => {
                 let threads = OF_A_SCHEDULER * machine.schedulers * machine.subgroup as usize;
-                ("gpu", threads, (machine.registers / (RESIDENT * threads)).min(MOST_REGISTERS))
+                (
+                    "gpu",
+                    threads,
+                    (machine.registers / (RESIDENT * threads)).min(MOST_REGISTERS),
+                )
             }
         };
         // Prefetching on a CPU does not depend on `Machine::early`.
@@ -254,7 +324,10 @@ impl Target {
             hoist: early,
             wide_loads: true,
             any_order: false,
-            tuning: Tuning { prefetch: if early { tuning.prefetch } else { 0 }, ..tuning },
+            tuning: Tuning {
+                prefetch: if early { tuning.prefetch } else { 0 },
+                ..tuning
+            },
             plans: BTreeMap::new(),
         }
     }
@@ -286,7 +359,11 @@ impl Target {
         match self.machine.kind {
             MachineKind::Cpu => OF_A_CORE,
             MachineKind::Gpu => {
-                let held = self.machine.threads_per_unit.min(self.machine.registers / self.registers) / self.threads;
+                let held = self
+                    .machine
+                    .threads_per_unit
+                    .min(self.machine.registers / self.registers)
+                    / self.threads;
                 held.max(1) as i64
             }
         }
@@ -308,20 +385,32 @@ mod tests {
         for row in NAMED {
             let t = Target::named(row.name);
             assert!(
-                t.registers >= 64 && t.threads * t.resident() as usize <= t.machine.threads_per_unit,
+                t.registers >= 64
+                    && t.threads * t.resident() as usize <= t.machine.threads_per_unit,
                 "{}",
                 row.name
             );
-            assert!(t.threads <= 1024 && t.threads * t.registers * RESIDENT <= t.machine.registers, "{}", row.name);
+            assert!(
+                t.threads <= 1024 && t.threads * t.registers * RESIDENT <= t.machine.registers,
+                "{}",
+                row.name
+            );
         }
     }
 
     #[test]
     fn every_flag_and_every_parameter_changes_a_target() {
         let fragments = &[crate::fragment::AMX_BF16];
-        let cpu = Target::new(Machine { pairs: true, fragments, ..Machine::cpu("test", 16, 2) });
+        let cpu = Target::new(Machine {
+            pairs: true,
+            fragments,
+            ..Machine::cpu("test", 16, 2)
+        });
         for flag in FLAGS {
-            for on in [&cpu, &Target::named("h200")].into_iter().filter(|on| flag.acts_on(on.machine.kind)) {
+            for on in [&cpu, &Target::named("h200")]
+                .into_iter()
+                .filter(|on| flag.acts_on(on.machine.kind))
+            {
                 let mut off = on.clone();
                 (flag.off)(&mut off);
                 assert_ne!(off, *on, "{}", flag.name);

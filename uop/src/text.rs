@@ -69,7 +69,9 @@ fn inline(g: &Graph, id: Id) -> Option<String> {
     let n = &g[id];
     match (&n.op, &n.arg) {
         (Op::Const, Arg::Int(v)) if n.src.is_empty() => Some(format!("{v}:{}", n.dtype)),
-        (Op::Const, Arg::Float(b)) if n.src.is_empty() => Some(format!("{}:{}", float(*b, n.dtype.scalar), n.dtype)),
+        (Op::Const, Arg::Float(b)) if n.src.is_empty() => {
+            Some(format!("{}:{}", float(*b, n.dtype.scalar), n.dtype))
+        }
         _ => None,
     }
 }
@@ -83,11 +85,18 @@ fn float(bits: u64, scalar: Scalar) -> String {
         Scalar::F32 => format!("{narrow:?}"),
         _ => format!("{v:?}"),
     };
-    if read_float(&text, scalar) == Some(bits) { text } else { format!("bits({bits:#018x})") }
+    if read_float(&text, scalar) == Some(bits) {
+        text
+    } else {
+        format!("bits({bits:#018x})")
+    }
 }
 
 fn read_float(text: &str, scalar: Scalar) -> Option<u64> {
-    if let Some(hex) = text.strip_prefix("bits(0x").and_then(|t| t.strip_suffix(')')) {
+    if let Some(hex) = text
+        .strip_prefix("bits(0x")
+        .and_then(|t| t.strip_suffix(')'))
+    {
         return u64::from_str_radix(hex, 16).ok();
     }
     let v = match scalar {
@@ -123,7 +132,12 @@ pub fn argument(arg: &Arg, out: &mut String) {
         Arg::None => Ok(()),
         Arg::Int(v) => write!(out, " int={v}"),
         Arg::Float(b) => write!(out, " float={}", float(*b, Scalar::F64)),
-        Arg::Capped(b, cap) => write!(out, " float={} cap={}", float(*b, Scalar::F64), float(*cap, Scalar::F64)),
+        Arg::Capped(b, cap) => write!(
+            out,
+            " float={} cap={}",
+            float(*b, Scalar::F64),
+            float(*cap, Scalar::F64)
+        ),
         Arg::Axes(a) => write!(out, " axes={}", list(a)),
         Arg::Reduce(op, a) if a.is_empty() => write!(out, " reduce={}", op.name()),
         Arg::Reduce(op, a) => write!(out, " reduce={} axes={}", op.name(), list(a)),
@@ -138,7 +152,10 @@ pub fn argument(arg: &Arg, out: &mut String) {
 }
 
 fn list<T: ToString>(items: &[T]) -> String {
-    format!("[{}]", items.iter().map(T::to_string).collect::<Vec<_>>().join(","))
+    format!(
+        "[{}]",
+        items.iter().map(T::to_string).collect::<Vec<_>>().join(",")
+    )
 }
 
 /// Escapes a name as one word: bytes other than letters, digits and `_.-` become `%xx`.
@@ -174,16 +191,28 @@ fn unescape(text: &str) -> Option<String> {
 ///
 /// Nodes are interned as written; no rule is applied. `encodings` looks up formats by name. Only
 /// operand references and counts are checked here; [`crate::spec`] checks the rest.
-pub fn parse(text: &str, encodings: &dyn Fn(&str) -> Option<EncodingRef>) -> Result<(Graph, Vec<Id>), ParseError> {
-    let mut p = Parser { graph: Graph::new(), ids: FxHashMap::default(), encodings };
+pub fn parse(
+    text: &str,
+    encodings: &dyn Fn(&str) -> Option<EncodingRef>,
+) -> Result<(Graph, Vec<Id>), ParseError> {
+    let mut p = Parser {
+        graph: Graph::new(),
+        ids: FxHashMap::default(),
+        encodings,
+    };
     let mut roots = None;
     for (i, raw) in text.lines().enumerate() {
-        let error = |message| ParseError { line: i + 1, message };
+        let error = |message| ParseError {
+            line: i + 1,
+            message,
+        };
         let content = raw.split('#').next().unwrap_or_default();
         let words: Vec<&str> = content.split_whitespace().collect();
         match words.split_first() {
             None => {}
-            Some(_) if roots.is_some() => return Err(error("nothing may follow `return`".to_string())),
+            Some(_) if roots.is_some() => {
+                return Err(error("nothing may follow `return`".to_string()));
+            }
             Some((&"return", operands)) => {
                 let ids: Result<Vec<Id>, String> = operands.iter().map(|w| p.operand(w)).collect();
                 roots = Some(ids.map_err(error)?);
@@ -193,7 +222,10 @@ pub fn parse(text: &str, encodings: &dyn Fn(&str) -> Option<EncodingRef>) -> Res
     }
     match roots {
         Some(roots) => Ok((p.graph, roots)),
-        None => Err(ParseError { line: text.lines().count().max(1), message: "no `return` line".to_string() }),
+        None => Err(ParseError {
+            line: text.lines().count().max(1),
+            message: "no `return` line".to_string(),
+        }),
     }
 }
 
@@ -228,21 +260,36 @@ impl Parser<'_> {
         let number = number(name)?;
         let op = Op::by_name(op).ok_or_else(|| format!("no op is called `{op}`"))?;
         let dtype = dtype_of(dtype)?;
-        let split = rest.iter().position(|w| w.contains('=') || w.contains("..")).unwrap_or(rest.len());
+        let split = rest
+            .iter()
+            .position(|w| w.contains('=') || w.contains(".."))
+            .unwrap_or(rest.len());
         let (operands, fields) = rest.split_at(split);
-        let src = operands.iter().map(|w| self.operand(w)).collect::<Result<Sources, String>>()?;
+        let src = operands
+            .iter()
+            .map(|w| self.operand(w))
+            .collect::<Result<Sources, String>>()?;
         let (enough, wanted) = match op.info().arity {
             Arity::Exact(n) => (src.len() == n as usize, format!("{n}")),
             Arity::AtLeast(n) => (src.len() >= n as usize, format!("at least {n}")),
         };
         if !enough {
-            return Err(format!("{} takes {wanted} operands, not {}", op.name(), src.len()));
+            return Err(format!(
+                "{} takes {wanted} operands, not {}",
+                op.name(),
+                src.len()
+            ));
         }
         let arg = self.arg(fields)?;
         if self.ids.contains_key(&number) {
             return Err(format!("%{number} is defined twice"));
         }
-        let id = self.graph.intern(Node { op, dtype, src, arg });
+        let id = self.graph.intern(Node {
+            op,
+            dtype,
+            src,
+            arg,
+        });
         self.ids.insert(number, id);
         Ok(())
     }
@@ -250,16 +297,29 @@ impl Parser<'_> {
     fn operand(&mut self, word: &str) -> Result<Id, String> {
         if word.starts_with('%') {
             let n = number(word)?;
-            return self.ids.get(&n).copied().ok_or_else(|| format!("%{n} is not defined above"));
+            return self
+                .ids
+                .get(&n)
+                .copied()
+                .ok_or_else(|| format!("%{n} is not defined above"));
         }
-        let (value, dtype) =
-            word.rsplit_once(':').ok_or_else(|| format!("`{word}` is neither `%number` nor `value:dtype`"))?;
+        let (value, dtype) = word
+            .rsplit_once(':')
+            .ok_or_else(|| format!("`{word}` is neither `%number` nor `value:dtype`"))?;
         let dtype = dtype_of(dtype)?;
         let arg = match value.parse::<i64>() {
             Ok(v) => Arg::Int(v),
-            Err(_) => Arg::Float(read_float(value, dtype.scalar).ok_or_else(|| format!("`{value}` is not a number"))?),
+            Err(_) => Arg::Float(
+                read_float(value, dtype.scalar)
+                    .ok_or_else(|| format!("`{value}` is not a number"))?,
+            ),
         };
-        Ok(self.graph.intern(Node { op: Op::Const, dtype, src: Sources::new(), arg }))
+        Ok(self.graph.intern(Node {
+            op: Op::Const,
+            dtype,
+            src: Sources::new(),
+            arg,
+        }))
     }
 
     fn arg(&self, words: &[&str]) -> Result<Arg, String> {
@@ -284,7 +344,8 @@ impl Parser<'_> {
             return Ok(Arg::Int(whole(v)?));
         }
         if let Some(v) = f.take("float") {
-            let bits = |v| read_float(v, Scalar::F64).ok_or_else(|| format!("`{v}` is not a number"));
+            let bits =
+                |v| read_float(v, Scalar::F64).ok_or_else(|| format!("`{v}` is not a number"));
             return match f.take("cap") {
                 None => bits(v).map(Arg::Float),
                 Some(cap) => Ok(Arg::Capped(bits(v)?, bits(cap)?)),
@@ -304,14 +365,25 @@ impl Parser<'_> {
         }
         if let Some(v) = f.take("range") {
             let kind = f.take("kind").ok_or("a range needs `kind=`")?;
-            let kind = RangeKind::ALL.iter().find(|(_, n)| *n == kind).ok_or(format!("no range kind `{kind}`"))?;
+            let kind = RangeKind::ALL
+                .iter()
+                .find(|(_, n)| *n == kind)
+                .ok_or(format!("no range kind `{kind}`"))?;
             return Ok(Arg::Range(whole(v)?, kind.0));
         }
         if let Some(v) = f.take("var") {
             let name = unescape(v).ok_or_else(|| format!("`{v}` is not a name"))?;
-            let (lo, hi) = f.interval.take().and_then(|i| i.split_once("..")).ok_or("a variable needs `lo..hi`")?;
+            let (lo, hi) = f
+                .interval
+                .take()
+                .and_then(|i| i.split_once(".."))
+                .ok_or("a variable needs `lo..hi`")?;
             let (lo, hi) = (whole(lo)?, whole(hi)?);
-            return if lo <= hi { Ok(Arg::Var(Arc::from(name), lo, hi)) } else { Err(format!("{lo}..{hi} is empty")) };
+            return if lo <= hi {
+                Ok(Arg::Var(Arc::from(name), lo, hi))
+            } else {
+                Err(format!("{lo}..{hi} is empty"))
+            };
         }
         if let Some(v) = f.take("slot") {
             let slot = whole(v)?;
@@ -331,18 +403,25 @@ impl Parser<'_> {
 }
 
 fn number(word: &str) -> Result<u32, String> {
-    let digits = word.strip_prefix('%').ok_or_else(|| format!("expected `%number`, not `{word}`"))?;
+    let digits = word
+        .strip_prefix('%')
+        .ok_or_else(|| format!("expected `%number`, not `{word}`"))?;
     whole(digits)
 }
 
 fn whole<T: std::str::FromStr>(word: &str) -> Result<T, String> {
-    word.parse().map_err(|_| format!("`{word}` is not a whole number that fits here"))
+    word.parse()
+        .map_err(|_| format!("`{word}` is not a whole number that fits here"))
 }
 
 fn items<T: std::str::FromStr>(word: &str) -> Result<Vec<T>, String> {
     let inner = word.strip_prefix('[').and_then(|w| w.strip_suffix(']'));
     let inner = inner.ok_or_else(|| format!("`{word}` is not a list `[…]`"))?;
-    if inner.is_empty() { Ok(Vec::new()) } else { inner.split(',').map(whole).collect() }
+    if inner.is_empty() {
+        Ok(Vec::new())
+    } else {
+        inner.split(',').map(whole).collect()
+    }
 }
 
 fn dtype_of(word: &str) -> Result<DType, String> {

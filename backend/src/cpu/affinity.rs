@@ -16,7 +16,9 @@ pub fn current_core() -> Option<usize> {
 pub fn pin_to(index: usize) {
     let Some(allowed) = allowed() else { return };
     let cores: Vec<usize> = members(&allowed).collect();
-    let Some(&core) = cores.get(index % cores.len().max(1)) else { return };
+    let Some(&core) = cores.get(index % cores.len().max(1)) else {
+        return;
+    };
     allow(&set_of([core]));
 }
 
@@ -38,11 +40,15 @@ pub fn contended() -> bool {
     use std::os::unix::fs::FileExt;
     // Kept open, since workers that wait for microseconds read it.
     static LOAD: OnceLock<Option<(File, usize)>> = OnceLock::new();
-    let Some((file, online)) = LOAD.get_or_init(|| Some((File::open("/proc/loadavg").ok()?, online()?))) else {
+    let Some((file, online)) =
+        LOAD.get_or_init(|| Some((File::open("/proc/loadavg").ok()?, online()?)))
+    else {
         return true;
     };
     let mut text = [0; 64];
-    let Ok(length) = file.read_at(&mut text, 0) else { return true };
+    let Ok(length) = file.read_at(&mut text, 0) else {
+        return true;
+    };
     runnable(&text[..length]).is_none_or(|threads| threads > *online)
 }
 
@@ -57,7 +63,14 @@ fn online() -> Option<usize> {
 /// 0.12 3/80 11206`.
 #[cfg(target_os = "linux")]
 fn runnable(load: &[u8]) -> Option<usize> {
-    std::str::from_utf8(load).ok()?.split_ascii_whitespace().nth(3)?.split_once('/')?.0.parse().ok()
+    std::str::from_utf8(load)
+        .ok()?
+        .split_ascii_whitespace()
+        .nth(3)?
+        .split_once('/')?
+        .0
+        .parse()
+        .ok()
 }
 
 #[cfg(target_os = "linux")]
@@ -86,7 +99,9 @@ fn set_of(cores: impl IntoIterator<Item = usize>) -> libc::cpu_set_t {
     // SAFETY: a bit set for which zeros are valid, and indices from another such set.
     unsafe {
         let mut set: libc::cpu_set_t = std::mem::zeroed();
-        cores.into_iter().for_each(|core| libc::CPU_SET(core, &mut set));
+        cores
+            .into_iter()
+            .for_each(|core| libc::CPU_SET(core, &mut set));
         set
     }
 }
@@ -141,14 +156,21 @@ mod tests {
             let may: Vec<usize> = members(&allowed().unwrap()).collect();
             for &core in &may {
                 avoid_cores(&[core]);
-                assert!(may.len() == 1 || current_core().is_some_and(|now| now != core || may.len() > 2));
+                assert!(
+                    may.len() == 1
+                        || current_core().is_some_and(|now| now != core || may.len() > 2)
+                );
                 assert_eq!(members(&allowed().unwrap()).collect::<Vec<_>>(), may);
             }
             avoid_cores(&may);
             pin_to(may.len() - 1);
             assert_eq!(current_core(), may.last().copied());
             avoid_cores(&[may[may.len() - 1]]);
-            assert_eq!(members(&allowed().unwrap()).collect::<Vec<_>>(), may[may.len() - 1..], "pinned threads stay");
+            assert_eq!(
+                members(&allowed().unwrap()).collect::<Vec<_>>(),
+                may[may.len() - 1..],
+                "pinned threads stay"
+            );
         })
         .join()
         .unwrap();

@@ -15,7 +15,11 @@ pub(super) fn permitted() -> bool {
 fn has_tiles() -> bool {
     use std::arch::x86_64::__cpuid_count as leaf;
     let (features, more) = (leaf(7, 0), leaf(7, 1));
-    let (bf16, tile, avx512_bf16) = (features.edx >> 22 & 1, features.edx >> 24 & 1, more.eax >> 5 & 1);
+    let (bf16, tile, avx512_bf16) = (
+        features.edx >> 22 & 1,
+        features.edx >> 24 & 1,
+        more.eax >> 5 & 1,
+    );
     features.eax >= 1 && (bf16 & tile & avx512_bf16) == 1
 }
 
@@ -25,7 +29,13 @@ fn ask() -> bool {
     const ARCH_REQ_XCOMP_PERM: libc::c_int = 0x1023;
     const XFEATURE_XTILEDATA: libc::c_ulong = 18;
     // SAFETY: the call takes two numbers and accesses no memory of the process.
-    unsafe { libc::syscall(libc::SYS_arch_prctl, ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA) == 0 }
+    unsafe {
+        libc::syscall(
+            libc::SYS_arch_prctl,
+            ARCH_REQ_XCOMP_PERM,
+            XFEATURE_XTILEDATA,
+        ) == 0
+    }
 }
 
 /// No other system is known to support it.

@@ -61,7 +61,9 @@ impl Cc {
     /// Finds `$CC` if it is set, else the first of `cc`, `gcc` and `clang` that runs.
     pub fn find() -> Result<Cc, Error> {
         match std::env::var("CC").ok().filter(|cc| !cc.trim().is_empty()) {
-            Some(cc) => Cc::named(&cc).map_err(|e| Error::NoCompiler(format!("CC is `{cc}`, which {e}"))),
+            Some(cc) => {
+                Cc::named(&cc).map_err(|e| Error::NoCompiler(format!("CC is `{cc}`, which {e}")))
+            }
             None => ["cc", "gcc", "clang"]
                 .iter()
                 .find_map(|name| Cc::named(name).ok())
@@ -75,7 +77,11 @@ impl Cc {
     pub fn find_or_remember(store: &Store) -> Result<Cc, Error> {
         Cc::find().or_else(|error| {
             let named = std::env::var("CC").is_ok_and(|cc| !cc.trim().is_empty());
-            if named { Err(error) } else { Cc::remembered(store).ok_or(error) }
+            if named {
+                Err(error)
+            } else {
+                Cc::remembered(store).ok_or(error)
+            }
         })
     }
 
@@ -84,30 +90,52 @@ impl Cc {
         let note = String::from_utf8(store.get(&Key::from_parts([COMPILER_KEY])).ok()??).ok()?;
         let (command, version) = note.split_once('\n')?;
         let command = command.split_whitespace().map(String::from).collect();
-        Some(Cc { command, program: None, version: version.into(), limit: COMPILE_TIME })
+        Some(Cc {
+            command,
+            program: None,
+            version: version.into(),
+            limit: COMPILE_TIME,
+        })
     }
 
     /// Records in the store that its latest kernels are this compiler's.
     pub fn remember(&self, store: &Store) {
-        store.put_or_warn(&Key::from_parts([COMPILER_KEY]), format!("{}\n{}", self.command.join(" "), self.version).as_bytes());
+        store.put_or_warn(
+            &Key::from_parts([COMPILER_KEY]),
+            format!("{}\n{}", self.command.join(" "), self.version).as_bytes(),
+        );
     }
 
     /// Runs the compiler with this command line; the error describes a failed version query.
     pub fn named(words: &str) -> Result<Cc, String> {
         let command: Vec<String> = words.split_whitespace().map(String::from).collect();
-        let Some((program, arguments)) = command.split_first() else { return Err("is empty".into()) };
+        let Some((program, arguments)) = command.split_first() else {
+            return Err("is empty".into());
+        };
         let program = located(program);
         let mut version = Command::new(&program);
-        version.args(arguments).arg("--version").env("LC_ALL", "C").stdout(Stdio::piped());
+        version
+            .args(arguments)
+            .arg("--version")
+            .env("LC_ALL", "C")
+            .stdout(Stdio::piped());
         let ended = run(version, VERSION_TIME).map_err(|e| format!("does not run: {e}"))?;
         let Some(status) = ended.status else {
-            return Err(format!("does not tell its version within {} s", VERSION_TIME.as_secs()));
+            return Err(format!(
+                "does not tell its version within {} s",
+                VERSION_TIME.as_secs()
+            ));
         };
         let version = String::from_utf8_lossy(&ended.output).trim().to_owned();
         if !status.success() || version.is_empty() {
             return Err(format!("does not tell its version ({status})"));
         }
-        Ok(Cc { command, program: Some(program), version, limit: COMPILE_TIME })
+        Ok(Cc {
+            command,
+            program: Some(program),
+            version,
+            limit: COMPILE_TIME,
+        })
     }
 
     /// Sets the timeout of a unit, five minutes by default.
@@ -124,22 +152,44 @@ impl Cc {
 
     /// Returns the command and the first line of its version, for display.
     pub fn describe(&self) -> String {
-        let gone = if self.program.is_none() { ", no longer here: what it compiled is used" } else { "" };
-        format!("{}: {}{gone}", self.command.join(" "), self.version.lines().next().unwrap_or_default())
+        let gone = if self.program.is_none() {
+            ", no longer here: what it compiled is used"
+        } else {
+            ""
+        };
+        format!(
+            "{}: {}{gone}",
+            self.command.join(" "),
+            self.version.lines().next().unwrap_or_default()
+        )
     }
 
     /// Splits the given arguments at the first flag: subcommands as the `cc` of
     /// `zig cc`, then flags.
     fn fixed_arguments(&self) -> (&[String], &[String]) {
         let arguments = &self.command[1..];
-        arguments.split_at(arguments.iter().position(|a| a.starts_with('-')).unwrap_or(arguments.len()))
+        arguments.split_at(
+            arguments
+                .iter()
+                .position(|a| a.starts_with('-'))
+                .unwrap_or(arguments.len()),
+        )
     }
 
     /// Returns all flags; the given ones come last and may override others.
     fn flags(&self, isa: Isa) -> Vec<&str> {
         // On macOS, undefined symbols in a library must be allowed explicitly.
-        let platform: &[&str] = if cfg!(target_os = "macos") { &["-undefined", "dynamic_lookup"] } else { &[] };
-        let mut flags: Vec<&str> = FLAGS.iter().chain(isa.flags()).chain(platform).copied().collect();
+        let platform: &[&str] = if cfg!(target_os = "macos") {
+            &["-undefined", "dynamic_lookup"]
+        } else {
+            &[]
+        };
+        let mut flags: Vec<&str> = FLAGS
+            .iter()
+            .chain(isa.flags())
+            .chain(platform)
+            .copied()
+            .collect();
         flags.extend(self.fixed_arguments().1.iter().map(String::as_str));
         flags
     }
@@ -157,28 +207,51 @@ impl Cc {
     /// Compiles a translation unit to the bytes of a shared library.
     ///
     /// `what` names it in errors; `place` is for temporary files.
-    pub fn compile(&self, what: &str, source: &str, isa: Isa, place: &Temporary) -> Result<Vec<u8>, Error> {
+    pub fn compile(
+        &self,
+        what: &str,
+        source: &str,
+        isa: Isa,
+        place: &Temporary,
+    ) -> Result<Vec<u8>, Error> {
         let Some(program) = &self.program else {
-            return Err(Error::NoCompiler(format!("{NO_COMPILER}, and {what} has not been compiled before")));
+            return Err(Error::NoCompiler(format!(
+                "{NO_COMPILER}, and {what} has not been compiled before"
+            )));
         };
         let directory = place.path();
         let io = |doing: &str| Error::io(format!("{doing} in {}", directory.display()));
-        std::fs::write(directory.join("unit.c"), source).map_err(io("writing a kernel's source"))?;
+        std::fs::write(directory.join("unit.c"), source)
+            .map_err(io("writing a kernel's source"))?;
         let mut command = Command::new(program);
-        command.args(self.fixed_arguments().0).args(self.flags(isa)).args(["-o", "unit.so", "unit.c"]).current_dir(directory);
+        command
+            .args(self.fixed_arguments().0)
+            .args(self.flags(isa))
+            .args(["-o", "unit.so", "unit.c"])
+            .current_dir(directory);
         // The compiler's temporary files go to a private directory that is removed.
-        command.env("TMPDIR", directory).env("LC_ALL", "C").stdout(Stdio::null());
-        let useless = |how: String| Error::NoCompiler(format!("`{}` {how}", self.command.join(" ")));
-        let ended = run(command, self.limit).map_err(|e| useless(format!("does not run any more: {e}")))?;
+        command
+            .env("TMPDIR", directory)
+            .env("LC_ALL", "C")
+            .stdout(Stdio::null());
+        let useless =
+            |how: String| Error::NoCompiler(format!("`{}` {how}", self.command.join(" ")));
+        let ended =
+            run(command, self.limit).map_err(|e| useless(format!("does not run any more: {e}")))?;
         match ended.status {
-            Some(status) if status.success() => {
-                std::fs::read(directory.join("unit.so")).map_err(|_| useless("ran, but made no library".into()))
-            }
+            Some(status) if status.success() => std::fs::read(directory.join("unit.so"))
+                .map_err(|_| useless("ran, but made no library".into())),
             Some(status) => {
                 let message = complaint(&ended.errors, status);
                 match self.compiles_anything(program, isa, directory) {
-                    true => Err(Error::Compile { kernel: what.into(), message }),
-                    false => Err(useless(format!("compiles nothing for this processor ({}):\n{message}", isa.name()))),
+                    true => Err(Error::Compile {
+                        kernel: what.into(),
+                        message,
+                    }),
+                    false => Err(useless(format!(
+                        "compiles nothing for this processor ({}):\n{message}",
+                        isa.name()
+                    ))),
                 }
             }
             None => {
@@ -197,11 +270,19 @@ impl Cc {
     /// the kernel's fault.
     fn compiles_anything(&self, program: &Path, isa: Isa, directory: &Path) -> bool {
         let mut command = Command::new(program);
-        command.args(self.fixed_arguments().0).args(self.flags(isa)).args(["-o", "empty.so", "empty.c"]).current_dir(directory);
-        command.env("TMPDIR", directory).env("LC_ALL", "C").stdout(Stdio::null());
+        command
+            .args(self.fixed_arguments().0)
+            .args(self.flags(isa))
+            .args(["-o", "empty.so", "empty.c"])
+            .current_dir(directory);
+        command
+            .env("TMPDIR", directory)
+            .env("LC_ALL", "C")
+            .stdout(Stdio::null());
         let written = std::fs::write(directory.join("empty.c"), "int gristmill_is_here;\n");
         written.is_ok()
-            && run(command, self.limit).is_ok_and(|ended| ended.status.is_some_and(|status| status.success()))
+            && run(command, self.limit)
+                .is_ok_and(|ended| ended.status.is_some_and(|status| status.success()))
     }
 }
 
@@ -239,7 +320,11 @@ mod tests {
 
     #[test]
     fn a_missing_compiler_is_named() {
-        assert!(Cc::named("/nonexistent/cc -x").unwrap_err().contains("does not run"));
+        assert!(
+            Cc::named("/nonexistent/cc -x")
+                .unwrap_err()
+                .contains("does not run")
+        );
         assert!(Cc::named("false").unwrap_err().contains("version"));
         assert!(Cc::named("  ").is_err());
     }
@@ -247,10 +332,25 @@ mod tests {
     #[test]
     fn keys_depend_on_compiler_flags_and_text() {
         let (command, program) = (vec!["cc".into()], Some(PathBuf::from("/usr/bin/cc")));
-        let cc = Cc { command, program, version: "1".into(), limit: COMPILE_TIME };
-        let newer = Cc { version: "2".into(), ..cc.clone() };
+        let cc = Cc {
+            command,
+            program,
+            version: "1".into(),
+            limit: COMPILE_TIME,
+        };
+        let newer = Cc {
+            version: "2".into(),
+            ..cc.clone()
+        };
         let key = cc.key("x", Isa::Plain);
         assert_eq!(key, cc.key("x", Isa::Plain));
-        assert!(![newer.key("x", Isa::Plain), cc.key("y", Isa::Plain), cc.key("x", Isa::Avx2)].contains(&key));
+        assert!(
+            ![
+                newer.key("x", Isa::Plain),
+                cc.key("y", Isa::Plain),
+                cc.key("x", Isa::Avx2)
+            ]
+            .contains(&key)
+        );
     }
 }

@@ -34,13 +34,24 @@ pub struct ChildOutput {
 ///
 /// It stays in the caller's process group, so Ctrl-C ends both.
 pub fn run(mut command: Command, limit: Duration) -> std::io::Result<ChildOutput> {
-    let mut child = command.stdin(Stdio::null()).stderr(Stdio::piped()).spawn()?;
-    let (output, errors) = (PipeReader::from_pipe(child.stdout.take()), PipeReader::from_pipe(child.stderr.take()));
+    let mut child = command
+        .stdin(Stdio::null())
+        .stderr(Stdio::piped())
+        .spawn()?;
+    let (output, errors) = (
+        PipeReader::from_pipe(child.stdout.take()),
+        PipeReader::from_pipe(child.stderr.take()),
+    );
     let pid = Pid::from_child(&child);
     let (send, ended) = mpsc::channel();
     std::thread::spawn(move || {
         // It stays a zombie, so its PID is not reused before it may be killed.
-        let _ = retry_on_intr(|| waitid(WaitId::Pid(pid), WaitIdOptions::EXITED | WaitIdOptions::NOWAIT));
+        let _ = retry_on_intr(|| {
+            waitid(
+                WaitId::Pid(pid),
+                WaitIdOptions::EXITED | WaitIdOptions::NOWAIT,
+            )
+        });
         let _ = send.send(());
     });
     let in_time = within(&ended, limit);
@@ -51,7 +62,11 @@ pub fn run(mut command: Command, limit: Duration) -> std::io::Result<ChildOutput
     // It may have ended by itself just before.
     let status = (in_time || status.success()).then_some(status);
     let until = Instant::now() + READ_TIME;
-    Ok(ChildOutput { status, output: output.read(until), errors: errors.read(until) })
+    Ok(ChildOutput {
+        status,
+        output: output.read(until),
+        errors: errors.read(until),
+    })
 }
 
 /// Waits for the end, up to a limit that is counted in slices. Returns whether it came.
@@ -75,7 +90,11 @@ fn end(child: Pid) {
     let mut tree = vec![child];
     let _ = kill_process(child, Signal::STOP);
     for _ in 0..KILL_ROUNDS {
-        let found: Vec<Pid> = tree.iter().flat_map(|&pid| children(pid)).filter(|pid| !tree.contains(pid)).collect();
+        let found: Vec<Pid> = tree
+            .iter()
+            .flat_map(|&pid| children(pid))
+            .filter(|pid| !tree.contains(pid))
+            .collect();
         if found.is_empty() {
             break;
         }
@@ -92,10 +111,18 @@ fn end(child: Pid) {
 /// Returns the children of all threads of a process; empty where the system does not list them.
 #[cfg(target_os = "linux")]
 fn children(pid: Pid) -> Vec<Pid> {
-    let threads = std::fs::read_dir(format!("/proc/{}/task", pid.as_raw_nonzero())).into_iter().flatten().flatten();
-    let listed = threads.filter_map(|thread| std::fs::read_to_string(thread.path().join("children")).ok());
+    let threads = std::fs::read_dir(format!("/proc/{}/task", pid.as_raw_nonzero()))
+        .into_iter()
+        .flatten()
+        .flatten();
+    let listed =
+        threads.filter_map(|thread| std::fs::read_to_string(thread.path().join("children")).ok());
     listed
-        .flat_map(|list| list.split_whitespace().filter_map(|n| Pid::from_raw(n.parse().ok()?)).collect::<Vec<_>>())
+        .flat_map(|list| {
+            list.split_whitespace()
+                .filter_map(|n| Pid::from_raw(n.parse().ok()?))
+                .collect::<Vec<_>>()
+        })
         .collect()
 }
 #[cfg(not(target_os = "linux"))]
@@ -136,7 +163,9 @@ impl PipeReader {
     }
     /// Returns the output at its end, or at `until` if a process left behind keeps the pipe open.
     fn read(self, until: Instant) -> Vec<u8> {
-        let _ = self.ended.recv_timeout(until.saturating_duration_since(Instant::now()));
+        let _ = self
+            .ended
+            .recv_timeout(until.saturating_duration_since(Instant::now()));
         std::mem::take(&mut self.bytes.lock().unwrap_or_else(PoisonError::into_inner))
     }
 }
@@ -154,8 +183,16 @@ mod tests {
     #[test]
     fn what_is_left_behind_with_the_pipes_is_not_waited_for() {
         let begin = Instant::now();
-        let ended = run(shell("sleep 120 & echo said; echo $!"), Duration::from_secs(60)).unwrap();
-        assert!(begin.elapsed() < Duration::from_secs(60), "{:?}", begin.elapsed());
+        let ended = run(
+            shell("sleep 120 & echo said; echo $!"),
+            Duration::from_secs(60),
+        )
+        .unwrap();
+        assert!(
+            begin.elapsed() < Duration::from_secs(60),
+            "{:?}",
+            begin.elapsed()
+        );
         assert!(ended.status.unwrap().success());
         let said = String::from_utf8(ended.output).unwrap();
         let left = said.strip_prefix("said\n").unwrap().trim().parse().unwrap();
@@ -165,7 +202,11 @@ mod tests {
     #[test]
     #[cfg(target_os = "linux")]
     fn a_program_is_of_its_callers_group() {
-        let ended = run(shell("cut -d ' ' -f 5 /proc/$$/stat"), Duration::from_secs(60)).unwrap();
+        let ended = run(
+            shell("cut -d ' ' -f 5 /proc/$$/stat"),
+            Duration::from_secs(60),
+        )
+        .unwrap();
         let group = rustix::process::getpgrp().as_raw_nonzero().to_string();
         assert_eq!(String::from_utf8(ended.output).unwrap().trim(), group);
     }

@@ -29,12 +29,20 @@ impl CodePlaces {
     pub fn open(store: &Store, cc: &Cc, isa: Isa, prelude: &str) -> CodePlaces {
         let key = cc.key(&format!("{KEY_VERSION}\n{prelude}"), isa);
         let kernels = read_entries(store, &key);
-        CodePlaces { key, known: kernels.len(), kernels }
+        CodePlaces {
+            key,
+            known: kernels.len(),
+            kernels,
+        }
     }
 
     /// Returns the units that contain some of these texts, each with the indices of those.
     pub fn units(&self, texts: &[&KernelText]) -> Vec<(Key, Vec<usize>)> {
-        let places: BTreeMap<Key, Key> = self.kernels.iter().map(|&[kernel, unit]| (kernel, unit)).collect();
+        let places: BTreeMap<Key, Key> = self
+            .kernels
+            .iter()
+            .map(|&[kernel, unit]| (kernel, unit))
+            .collect();
         let mut units: BTreeMap<Key, Vec<usize>> = BTreeMap::new();
         for (number, text) in texts.iter().enumerate() {
             if let Some(&unit) = places.get(&text.key) {
@@ -47,12 +55,16 @@ impl CodePlaces {
     /// Loads a unit from the store, if it is there and contains these kernels.
     pub fn load(store: &Store, unit: &Key, texts: &[&KernelText]) -> Option<LoadedUnit> {
         let loaded = LoadedUnit::new(&store.get(unit).ok()??, store).ok()?;
-        texts.iter().all(|text| loaded.function(text).is_ok()).then_some(loaded)
+        texts
+            .iter()
+            .all(|text| loaded.function(text).is_ok())
+            .then_some(loaded)
     }
 
     /// Records that a unit contains these texts.
     pub fn add<'a>(&mut self, texts: impl IntoIterator<Item = &'a KernelText>, unit: Key) {
-        self.kernels.extend(texts.into_iter().map(|text| [text.key, unit]));
+        self.kernels
+            .extend(texts.into_iter().map(|text| [text.key, unit]));
     }
 
     /// Saves new entries, merged with those saved meanwhile by other processes.
@@ -65,7 +77,11 @@ impl CodePlaces {
             let mut all = read_entries(store, &self.key);
             all.extend(new);
             let latest = &all[all.len().saturating_sub(MAX_ENTRIES)..];
-            let bytes: Vec<u8> = latest.iter().flatten().flat_map(|key| *key.bytes()).collect();
+            let bytes: Vec<u8> = latest
+                .iter()
+                .flatten()
+                .flat_map(|key| *key.bytes())
+                .collect();
             store.put_or_warn(&self.key, &bytes);
         }
     }
@@ -73,9 +89,16 @@ impl CodePlaces {
 
 /// Reads the entries from a store.
 fn read_entries(store: &Store, key: &Key) -> Vec<[Key; 2]> {
-    let bytes = store.get_within(key, (2 * MAX_ENTRIES * ENTRY_BYTES) as u64).ok().flatten().unwrap_or_default();
+    let bytes = store
+        .get_within(key, (2 * MAX_ENTRIES * ENTRY_BYTES) as u64)
+        .ok()
+        .flatten()
+        .unwrap_or_default();
     let half = |bytes: &[u8]| Key::from(<[u8; 32]>::try_from(bytes).expect("32 bytes"));
-    bytes.chunks_exact(ENTRY_BYTES).map(|place| [half(&place[..32]), half(&place[32..])]).collect()
+    bytes
+        .chunks_exact(ENTRY_BYTES)
+        .map(|place| [half(&place[..32]), half(&place[32..])])
+        .collect()
 }
 
 #[cfg(test)]
@@ -93,7 +116,11 @@ mod tests {
             name: name.into(),
         };
         let (first, second) = (of("first"), of("second"));
-        let open = || CodePlaces { key: Key::from_parts(["places"]), kernels: read_entries(&store, &Key::from_parts(["places"])), known: 0 };
+        let open = || CodePlaces {
+            key: Key::from_parts(["places"]),
+            kernels: read_entries(&store, &Key::from_parts(["places"])),
+            known: 0,
+        };
         let (mut one, mut other) = (open(), open());
         one.add([&first], Key::from_parts(["a unit"]));
         other.add([&second], Key::from_parts(["another"]));

@@ -12,12 +12,14 @@ use super::team::{MAX_WORKERS, Team};
 use super::unit::{LoadedUnit, Unit, partition};
 use crate::cost_store::CostStore;
 use crate::parallel::{cores, parallel_for};
-use crate::text::{Libraries, KernelText};
+use crate::text::{KernelText, Libraries};
 use crate::tuning;
 use gristmill_runtime::lease::{Order, Owner};
 use gristmill_runtime::staging::{self, StagedWrite};
 use gristmill_runtime::store::{Key, Store};
-use gristmill_runtime::{Buffer, Device, DeviceId, Error, Kernel, Launch, LoadedProgram, Memory, Replay, memory};
+use gristmill_runtime::{
+    Buffer, Device, DeviceId, Error, Kernel, Launch, LoadedProgram, Memory, Replay, memory,
+};
 use gristmill_uop::costs::Costs;
 use gristmill_uop::program::Program;
 use gristmill_uop::target::Target;
@@ -50,7 +52,12 @@ impl CpuDevice {
         let (threads, isa) = (team_size(threads)?, Isa::parse(isa)?);
         let store = Store::user()?;
         let cc = Cc::find_or_remember(&store)?;
-        CpuDevice::with(threads, isa, if quick { cc.with_flag(QUICK_FLAG) } else { cc }, store)
+        CpuDevice::with(
+            threads,
+            isa,
+            if quick { cc.with_flag(QUICK_FLAG) } else { cc },
+            store,
+        )
     }
 
     /// Opens the CPU with this compiler and store.
@@ -60,7 +67,11 @@ impl CpuDevice {
         let owner = Owner::new();
         Ok(CpuDevice {
             isa,
-            target: Target { tuning, plans, ..isa.target() },
+            target: Target {
+                tuning,
+                plans,
+                ..isa.target()
+            },
             prelude: super::dialect::prelude(),
             cc,
             store,
@@ -73,14 +84,28 @@ impl CpuDevice {
     }
 
     /// Loads the stored units that contain some of these texts. Returns them by text.
-    fn stored(&self, places: &CodePlaces, texts: &[&KernelText]) -> Result<Vec<(Key, Arc<LoadedUnit>)>, Error> {
+    fn stored(
+        &self,
+        places: &CodePlaces,
+        texts: &[&KernelText],
+    ) -> Result<Vec<(Key, Arc<LoadedUnit>)>, Error> {
         let units = places.units(texts);
-        let of = |number: usize| units[number].1.iter().map(|&i| texts[i]).collect::<Vec<&KernelText>>();
+        let of = |number: usize| {
+            units[number]
+                .1
+                .iter()
+                .map(|&i| texts[i])
+                .collect::<Vec<&KernelText>>()
+        };
         let load = |number: usize| Ok(CodePlaces::load(&self.store, &units[number].0, &of(number)));
         let mut libraries = Vec::new();
         parallel_for(units.len(), cores(), load, |number, library| {
             let library = library.map(Arc::new);
-            libraries.extend(of(number).into_iter().filter_map(|text| Some((text.key, library.clone()?))));
+            libraries.extend(
+                of(number)
+                    .into_iter()
+                    .filter_map(|text| Some((text.key, library.clone()?))),
+            );
             Ok(())
         })?;
         Ok(libraries)
@@ -142,7 +167,11 @@ impl Device for CpuDevice {
         let sets: Vec<&str> = Isa::all_available().iter().map(|isa| isa.name()).collect();
         let [costs, measured] = self.cost_store().describe(&self.target.machine, None);
         vec![
-            format!("instruction set: {} (of {})", self.isa.name(), sets.join(", ")),
+            format!(
+                "instruction set: {} (of {})",
+                self.isa.name(),
+                sets.join(", ")
+            ),
             format!("threads: {} of {}", self.threads(), cores()),
             format!("C compiler: {}", self.cc.describe()),
             format!("kernel cache: {}", self.store.describe()),
@@ -157,7 +186,9 @@ impl Device for CpuDevice {
         ]
     }
     fn measure(&self) -> Result<Option<Costs>, Error> {
-        self.cost_store().renew(|| measure::costs(self.threads())).map(Some)
+        self.cost_store()
+            .renew(|| measure::costs(self.threads()))
+            .map(Some)
     }
     fn tuned_as(&self) -> Option<String> {
         Some(machine(self.isa))
@@ -177,33 +208,66 @@ impl Device for CpuDevice {
     fn read(&self, from: &Buffer, offset: usize, data: &mut [u8]) -> Result<(), Error> {
         from.copy_out(self.id(), offset, data)
     }
-    fn stage<'a>(&'a self, to: &Buffer, offset: usize, len: usize) -> Result<Box<dyn StagedWrite + 'a>, Error> {
+    fn stage<'a>(
+        &'a self,
+        to: &Buffer,
+        offset: usize,
+        len: usize,
+    ) -> Result<Box<dyn StagedWrite + 'a>, Error> {
         staging::staged_in_place(self.id(), to, offset, len)
     }
-    fn load(&self, programs: &[Program], progress: &dyn Fn(usize, usize)) -> Result<Vec<Arc<dyn Kernel>>, Error> {
+    fn load(
+        &self,
+        programs: &[Program],
+        progress: &dyn Fn(usize, usize),
+    ) -> Result<Vec<Arc<dyn Kernel>>, Error> {
         let texts = KernelText::all(programs)?;
         let (mut libraries, missing) = self.loaded.find(&texts);
         let done = |libraries: &HashMap<Key, Arc<LoadedUnit>>| {
-            progress(texts.iter().filter(|t| libraries.contains_key(&t.key)).count(), texts.len())
+            progress(
+                texts
+                    .iter()
+                    .filter(|t| libraries.contains_key(&t.key))
+                    .count(),
+                texts.len(),
+            )
         };
         done(&libraries);
         let before = self.compiled();
         let mut places = CodePlaces::open(&self.store, &self.cc, self.isa, &self.prelude);
         libraries.extend(self.stored(&places, &missing)?);
-        let missing: Vec<&KernelText> = missing.into_iter().filter(|t| !libraries.contains_key(&t.key)).collect();
+        let missing: Vec<&KernelText> = missing
+            .into_iter()
+            .filter(|t| !libraries.contains_key(&t.key))
+            .collect();
         let lengths: Vec<usize> = missing.iter().map(|t| t.source.len()).collect();
         let parts = partition(&lengths, cores());
-        let units: Vec<Unit> =
-            parts.iter().map(|p| Unit::new(&self.prelude, p.iter().map(|&i| missing[i]).collect())).collect();
+        let units: Vec<Unit> = parts
+            .iter()
+            .map(|p| Unit::new(&self.prelude, p.iter().map(|&i| missing[i]).collect()))
+            .collect();
         let load = |number: usize| units[number].load(&self.cc, self.isa, &self.store);
-        parallel_for(units.len(), cores(), load, |number, (library, was_compiled)| {
-            self.compiled.fetch_add(usize::from(was_compiled), Ordering::Relaxed);
-            let library = Arc::new(library);
-            places.add(parts[number].iter().map(|&i| missing[i]), units[number].key(&self.cc, self.isa));
-            libraries.extend(parts[number].iter().map(|&i| (missing[i].key, library.clone())));
-            done(&libraries);
-            Ok(())
-        })?;
+        parallel_for(
+            units.len(),
+            cores(),
+            load,
+            |number, (library, was_compiled)| {
+                self.compiled
+                    .fetch_add(usize::from(was_compiled), Ordering::Relaxed);
+                let library = Arc::new(library);
+                places.add(
+                    parts[number].iter().map(|&i| missing[i]),
+                    units[number].key(&self.cc, self.isa),
+                );
+                libraries.extend(
+                    parts[number]
+                        .iter()
+                        .map(|&i| (missing[i].key, library.clone())),
+                );
+                done(&libraries);
+                Ok(())
+            },
+        )?;
         places.save(&self.store);
 
         if self.compiled() > before {
@@ -213,15 +277,32 @@ impl Device for CpuDevice {
         let kernel = |(text, program): (&KernelText, &Program)| -> Result<Arc<dyn Kernel>, Error> {
             let library = libraries[&text.key].clone();
             let function = library.function(text)?;
-            Ok(Arc::new(LoadedProgram::new(program.clone(), self.id(), CpuCode { function, _library: library })))
+            Ok(Arc::new(LoadedProgram::new(
+                program.clone(),
+                self.id(),
+                CpuCode {
+                    function,
+                    _library: library,
+                },
+            )))
         };
         texts.iter().zip(programs).map(kernel).collect()
     }
 
     fn capture(&self, launches: Vec<Launch>) -> Result<Box<dyn Replay>, Error> {
-        Ok(Box::new(CpuReplay::new(&self.owner, Order::Queued, self.team.clone(), launches)?))
+        Ok(Box::new(CpuReplay::new(
+            &self.owner,
+            Order::Queued,
+            self.team.clone(),
+            launches,
+        )?))
     }
     fn capture_alone(&self, launches: Vec<Launch>) -> Result<Box<dyn Replay>, Error> {
-        Ok(Box::new(CpuReplay::new(&self.owner, Order::Alone, Arc::new(Team::new(1, false)?), launches)?))
+        Ok(Box::new(CpuReplay::new(
+            &self.owner,
+            Order::Alone,
+            Arc::new(Team::new(1, false)?),
+            launches,
+        )?))
     }
 }

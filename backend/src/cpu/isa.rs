@@ -37,11 +37,24 @@ pub struct IsaInfo {
 }
 
 /// `-march=x86-64` overrides a distribution's default.
-const AVX2: &[&str] = &["-march=x86-64", "-mavx2", "-mfma", "-mf16c", "-mbmi", "-mbmi2"];
+const AVX2: &[&str] = &[
+    "-march=x86-64",
+    "-mavx2",
+    "-mfma",
+    "-mf16c",
+    "-mbmi",
+    "-mbmi2",
+];
 /// Flags in addition to those of AVX2. By default compilers prefer 256-bit vectors, which use half
 /// of the memory bandwidth.
-const AVX512_VNNI: &[&str] =
-    &["-mavx512f", "-mavx512bw", "-mavx512vl", "-mavx512dq", "-mavx512vnni", "-mprefer-vector-width=512"];
+const AVX512_VNNI: &[&str] = &[
+    "-mavx512f",
+    "-mavx512bw",
+    "-mavx512vl",
+    "-mavx512dq",
+    "-mavx512vnni",
+    "-mprefer-vector-width=512",
+];
 
 /// All instruction sets, best first.
 pub const TABLE: &[IsaInfo] = &[
@@ -49,24 +62,55 @@ pub const TABLE: &[IsaInfo] = &[
         isa: Isa::Amx,
         name: "amx",
         lanes: 16,
-        flags: &[AVX2, AVX512_VNNI, &["-mavx512bf16", "-mamx-tile", "-mamx-bf16"]],
+        flags: &[
+            AVX2,
+            AVX512_VNNI,
+            &["-mavx512bf16", "-mamx-tile", "-mamx-bf16"],
+        ],
     },
-    IsaInfo { isa: Isa::Avx512Vnni, name: "avx512vnni", lanes: 16, flags: &[AVX2, AVX512_VNNI] },
-    IsaInfo { isa: Isa::AvxVnni, name: "avxvnni", lanes: 8, flags: &[AVX2, &["-mavxvnni"]] },
-    IsaInfo { isa: Isa::Avx2, name: "avx2", lanes: 8, flags: &[AVX2] },
-    IsaInfo { isa: Isa::Neon, name: "neon", lanes: 4, flags: &[&["-march=armv8.2-a+dotprod"]] },
+    IsaInfo {
+        isa: Isa::Avx512Vnni,
+        name: "avx512vnni",
+        lanes: 16,
+        flags: &[AVX2, AVX512_VNNI],
+    },
+    IsaInfo {
+        isa: Isa::AvxVnni,
+        name: "avxvnni",
+        lanes: 8,
+        flags: &[AVX2, &["-mavxvnni"]],
+    },
+    IsaInfo {
+        isa: Isa::Avx2,
+        name: "avx2",
+        lanes: 8,
+        flags: &[AVX2],
+    },
+    IsaInfo {
+        isa: Isa::Neon,
+        name: "neon",
+        lanes: 4,
+        flags: &[&["-march=armv8.2-a+dotprod"]],
+    },
     IsaInfo {
         isa: Isa::Plain,
         name: "plain",
         lanes: 4,
-        flags: if cfg!(target_arch = "x86_64") { &[&["-march=x86-64"]] } else { &[] },
+        flags: if cfg!(target_arch = "x86_64") {
+            &[&["-march=x86-64"]]
+        } else {
+            &[]
+        },
     },
 ];
 
 impl Isa {
     /// Returns its row of the table.
     pub fn info(self) -> &'static IsaInfo {
-        TABLE.iter().find(|row| row.isa == self).expect("every set has a row")
+        TABLE
+            .iter()
+            .find(|row| row.isa == self)
+            .expect("every set has a row")
     }
     /// Returns the name for `--isa`, also part of the target's name.
     pub fn name(self) -> &'static str {
@@ -111,12 +155,23 @@ impl Isa {
     }
     /// Returns the sets that this machine supports, best first.
     pub fn all_available() -> Vec<Isa> {
-        TABLE.iter().map(|row| row.isa).filter(|isa| isa.available()).collect()
+        TABLE
+            .iter()
+            .map(|row| row.isa)
+            .filter(|isa| isa.available())
+            .collect()
     }
     /// Parses `--isa text`: a name of the table, or `auto` or empty for the best available set.
     pub fn parse(text: &str) -> Result<Isa, Error> {
         let isa = Isa::named(text)?;
-        if isa.available() { Ok(isa) } else { Err(refused(text, "this machine does not have that instruction set")) }
+        if isa.available() {
+            Ok(isa)
+        } else {
+            Err(refused(
+                text,
+                "this machine does not have that instruction set",
+            ))
+        }
     }
     /// Parses a name as [`Isa::parse`] does, but accepts sets that this machine does not support.
     pub fn named(text: &str) -> Result<Isa, Error> {
@@ -124,7 +179,8 @@ impl Isa {
             return Ok(Isa::all_available()[0]);
         }
         let row = TABLE.iter().find(|row| row.name == text);
-        row.map(|row| row.isa).ok_or_else(|| refused(text, "no such instruction set"))
+        row.map(|row| row.isa)
+            .ok_or_else(|| refused(text, "no such instruction set"))
     }
     /// Returns the target with this set and as many workers as the machine has cores.
     ///
@@ -137,7 +193,12 @@ impl Isa {
         let signed_bytes = matches!(self, Isa::Avx2 | Isa::Neon);
         let cpu = Machine::cpu(self.name(), self.lanes(), workers);
         let fragments: &[Fragment] = if self == Isa::Amx { &[AMX_BF16] } else { &[] };
-        Target::new(Machine { pairs: self == Isa::Avx2, signed_bytes, fragments, ..cpu })
+        Target::new(Machine {
+            pairs: self == Isa::Avx2,
+            signed_bytes,
+            fragments,
+            ..cpu
+        })
     }
 }
 
@@ -147,7 +208,10 @@ fn refused(text: &str, message: &str) -> Error {
     Error::Setting {
         setting: format!("--isa {text}"),
         message: message.into(),
-        hint: format!("this machine has {}; `auto` takes the best", names.join(", ")),
+        hint: format!(
+            "this machine has {}; `auto` takes the best",
+            names.join(", ")
+        ),
     }
 }
 
@@ -167,13 +231,23 @@ mod tests {
 
     #[test]
     fn unknown_and_missing_sets_are_refused_with_what_there_is() {
-        let missing = TABLE.iter().find(|row| !row.isa.available()).map(|row| row.name);
+        let missing = TABLE
+            .iter()
+            .find(|row| !row.isa.available())
+            .map(|row| row.name);
         for name in ["avx1024", "AVX2 "].into_iter().chain(missing) {
             let error = Isa::parse(name).unwrap_err();
-            assert!(matches!(error, Error::Setting { .. }) && error.hint().unwrap().contains("plain"), "{error}");
+            assert!(
+                matches!(error, Error::Setting { .. }) && error.hint().unwrap().contains("plain"),
+                "{error}"
+            );
         }
         // For planning, a set only has to be known.
         assert!(Isa::named("avx1024").is_err());
-        assert!(TABLE.iter().all(|row| Isa::named(row.name).is_ok_and(|isa| isa == row.isa)));
+        assert!(
+            TABLE
+                .iter()
+                .all(|row| Isa::named(row.name).is_ok_and(|isa| isa == row.isa))
+        );
     }
 }

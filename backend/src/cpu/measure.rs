@@ -26,7 +26,11 @@ const READ_BYTES: usize = 512 << 20;
 /// Minimum bytes to read with little memory: more than the caches of its cores.
 const MIN_READ_BYTES: usize = 64 << 20;
 /// Passes of the bandwidth measurement.
-const PASSES: Passes = Passes { least: 3, most: 100, time: Duration::from_millis(200) };
+const PASSES: Passes = Passes {
+    least: 3,
+    most: 100,
+    time: Duration::from_millis(200),
+};
 /// Barriers of a run: each takes 0.1 to 1 µs.
 const BARRIERS: usize = 20_000;
 /// Words of a contiguous block (4 KB), then maximum blocks of each worker: 64 MiB.
@@ -43,7 +47,9 @@ const RUNS: usize = 3;
 /// When there is too little memory, or a thread does not start.
 pub fn costs(threads: usize) -> Result<Costs, Error> {
     let team = Team::new(threads, true)?;
-    let room = memory::available().map_or(READ_BYTES, |bytes| usize::try_from(bytes / 4).unwrap_or(READ_BYTES));
+    let room = memory::available().map_or(READ_BYTES, |bytes| {
+        usize::try_from(bytes / 4).unwrap_or(READ_BYTES)
+    });
     let data = Data::new(&team, room.clamp(MIN_READ_BYTES, READ_BYTES) / 8)?;
     Ok(Costs {
         bandwidth: Some(bandwidth(&team, &[data.words()], PASSES)?),
@@ -80,7 +86,10 @@ impl Data {
             let part = part_of(words, worker);
             // SAFETY: words of the mapping; workers write disjoint parts, and reads start
             // after all have ended.
-            unsafe { std::slice::from_raw_parts_mut(map.base().cast::<u64>().add(part.start), part.len()) }.fill(1);
+            unsafe {
+                std::slice::from_raw_parts_mut(map.base().cast::<u64>().add(part.start), part.len())
+            }
+            .fill(1);
         })?;
         Ok(Data { map, words })
     }
@@ -153,7 +162,10 @@ fn chase(team: &Team, words: &[u64]) -> Result<f64, Error> {
         let mut line = NEXT.load(Ordering::Relaxed) as usize & mask;
         for _ in 0..LATENCY_LOADS {
             let value = words[line * 8];
-            line = line.wrapping_mul(1_664_525).wrapping_add(1_013_904_222 + value as usize) & mask;
+            line = line
+                .wrapping_mul(1_664_525)
+                .wrapping_add(1_013_904_222 + value as usize)
+                & mask;
         }
         NEXT.store(line as u64, Ordering::Relaxed);
     })
@@ -169,8 +181,9 @@ fn jump(team: &Team, words: &[u64]) -> Result<Option<f64>, Error> {
             seconds(team, &|worker| {
                 let mine = &words[worker.index * blocks * BLOCK_WORDS..][..blocks * BLOCK_WORDS];
                 let block = |i: usize| i.wrapping_mul(step) & (blocks - 1);
-                let total = (0..blocks)
-                    .fold(0u64, |t, i| t.wrapping_add(block_sum(&mine[block(i) * BLOCK_WORDS..][..BLOCK_WORDS])));
+                let total = (0..blocks).fold(0u64, |t, i| {
+                    t.wrapping_add(block_sum(&mine[block(i) * BLOCK_WORDS..][..BLOCK_WORDS]))
+                });
                 std::hint::black_box(total);
             })
         })
@@ -189,7 +202,11 @@ mod tests {
     #[test]
     fn everything_is_read() {
         let (a, b) = (vec![1u64; 1 << 20], vec![1u64; 3001]);
-        assert_eq!(sum(&a) + sum(&b[..3000]) + sum(&b[3000..]), (1 << 20) + 2992, "groups of 16");
+        assert_eq!(
+            sum(&a) + sum(&b[..3000]) + sum(&b[3000..]),
+            (1 << 20) + 2992,
+            "groups of 16"
+        );
         let team = Team::new(2, false).unwrap();
         let found = bandwidth(&team, &[&a, &b], Passes { least: 1, ..PASSES }).unwrap();
         assert!((1e6..1e13).contains(&found), "{found}");
@@ -201,6 +218,10 @@ mod tests {
         let data = Data::new(&team, 100_003).unwrap();
         assert_eq!(sum(data.words()), 100_003 / 16 * 16);
         assert!(chase(&team, data.words()).unwrap() > 0.0);
-        assert!(jump(&team, data.words()).unwrap().is_some_and(f64::is_finite));
+        assert!(
+            jump(&team, data.words())
+                .unwrap()
+                .is_some_and(f64::is_finite)
+        );
     }
 }

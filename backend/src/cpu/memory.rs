@@ -33,13 +33,26 @@ impl Map {
         };
         // Linux overcommits, and later kills processes. Large requests are checked against
         // available memory; a state is not expected to be touched entirely.
-        if memory != Memory::State && bytes >= ARENA_BYTES && memory::available().is_some_and(|a| bytes as u64 > a) {
+        if memory != Memory::State
+            && bytes >= ARENA_BYTES
+            && memory::available().is_some_and(|a| bytes as u64 > a)
+        {
             return Err(refuse());
         }
-        let len = bytes.max(1).checked_next_multiple_of(ALIGN).ok_or_else(refuse)?;
+        let len = bytes
+            .max(1)
+            .checked_next_multiple_of(ALIGN)
+            .ok_or_else(refuse)?;
         if memory != Memory::Weights {
-            let lazily = if memory == Memory::State { libc::MAP_NORESERVE } else { 0 };
-            return Ok(Map { base: map(len, lazily).ok_or_else(refuse)?, len });
+            let lazily = if memory == Memory::State {
+                libc::MAP_NORESERVE
+            } else {
+                0
+            };
+            return Ok(Map {
+                base: map(len, lazily).ok_or_else(refuse)?,
+                len,
+            });
         }
         let wide = len.checked_add(HUGE_PAGE_BYTES).ok_or_else(refuse)?;
         let start = map(wide, 0).ok_or_else(refuse)?;
@@ -67,7 +80,16 @@ impl Map {
 fn map(len: usize, flags: libc::c_int) -> Option<*mut u8> {
     let flags = libc::MAP_PRIVATE | libc::MAP_ANON | flags;
     // SAFETY: an anonymous mapping at an address chosen by the system affects no existing memory.
-    let at = unsafe { libc::mmap(std::ptr::null_mut(), len, libc::PROT_READ | libc::PROT_WRITE, flags, -1, 0) };
+    let at = unsafe {
+        libc::mmap(
+            std::ptr::null_mut(),
+            len,
+            libc::PROT_READ | libc::PROT_WRITE,
+            flags,
+            -1,
+            0,
+        )
+    };
     (at != libc::MAP_FAILED).then_some(at.cast())
 }
 
@@ -89,8 +111,19 @@ struct Shared {
 impl Shared {
     fn new(owner: &Owner, bytes: usize, memory: Memory) -> Result<Shared, Error> {
         // The sanitizer needs a poisoned region after the last byte.
-        let map = Map::new(if sanitizer().is_some() { bytes.saturating_add(ALIGN) } else { bytes }, memory)?;
-        let shared = Shared { map, len: bytes, uses: Uses::new(owner) };
+        let map = Map::new(
+            if sanitizer().is_some() {
+                bytes.saturating_add(ALIGN)
+            } else {
+                bytes
+            },
+            memory,
+        )?;
+        let shared = Shared {
+            map,
+            len: bytes,
+            uses: Uses::new(owner),
+        };
         shared.mark(sanitizer().map(|s| s.forbid));
         Ok(shared)
     }
@@ -99,7 +132,12 @@ impl Shared {
         if let Some(how) = how {
             // SAFETY: the mapping has that many bytes after the first `len`; the call writes only
             // the sanitizer's shadow memory.
-            unsafe { how(self.map.base().wrapping_add(self.len), self.map.len - self.len) };
+            unsafe {
+                how(
+                    self.map.base().wrapping_add(self.len),
+                    self.map.len - self.len,
+                )
+            };
         }
     }
 }
@@ -126,7 +164,11 @@ fn sanitizer() -> Option<Sanitizer> {
     *FOUND.get_or_init(|| {
         let process = libloading::os::unix::Library::this();
         // SAFETY: functions of the sanitizer's interface, which have this type.
-        let find = |name: &[u8]| unsafe { process.get::<Region>(name) }.ok().map(|found| *found);
+        let find = |name: &[u8]| {
+            unsafe { process.get::<Region>(name) }
+                .ok()
+                .map(|found| *found)
+        };
         Some(Sanitizer {
             forbid: find(b"__asan_poison_memory_region")?,
             allow: find(b"__asan_unpoison_memory_region")?,
@@ -157,12 +199,19 @@ pub struct Allocator {
 impl Allocator {
     /// Creates an allocator for that owner.
     pub fn new(owner: &Owner) -> Allocator {
-        Allocator { owner: owner.clone(), chunk: Mutex::default() }
+        Allocator {
+            owner: owner.clone(),
+            chunk: Mutex::default(),
+        }
     }
     /// Allocates a buffer of zeros.
     pub fn alloc(&self, bytes: usize, memory: Memory) -> Result<Buffer, Error> {
         if memory != Memory::Weights || bytes >= ARENA_BYTES / 2 || sanitizer().is_some() {
-            return Ok(Buffer::whole(Arc::new(Shared::new(&self.owner, bytes, memory)?)));
+            return Ok(Buffer::whole(Arc::new(Shared::new(
+                &self.owner,
+                bytes,
+                memory,
+            )?)));
         }
         let mut chunk = self.chunk.lock().unwrap_or_else(PoisonError::into_inner);
         let (shared, used) = match chunk.take() {
@@ -189,7 +238,9 @@ pub fn huge_pages() -> String {
     match text.split(['[', ']']).nth(1) {
         Some("always" | "madvise") => "huge pages: yes, for weights".into(),
         Some(other) => {
-            format!("huge pages: {other}; decode may run at half speed (`echo madvise > {path}` as root turns them on)")
+            format!(
+                "huge pages: {other}; decode may run at half speed (`echo madvise > {path}` as root turns them on)"
+            )
         }
         None => "huge pages: not in this kernel; decode may run at half speed".into(),
     }
@@ -211,10 +262,15 @@ mod tests {
             for len in [0, 1, 4096, 5_000_001] {
                 let map = Map::new(len, memory).unwrap();
                 assert!(map.len >= len);
-                let to = if memory == Memory::Weights { HUGE_PAGE_BYTES } else { ALIGN };
+                let to = if memory == Memory::Weights {
+                    HUGE_PAGE_BYTES
+                } else {
+                    ALIGN
+                };
                 assert_eq!(map.base() as usize % to, 0);
                 drop(map);
-                let buffer = Buffer::whole(Arc::new(Shared::new(&Owner::new(), len, memory).unwrap()));
+                let buffer =
+                    Buffer::whole(Arc::new(Shared::new(&Owner::new(), len, memory).unwrap()));
                 assert!(bytes(&buffer).iter().all(|&b| b == 0));
                 bytes(&buffer).fill(7);
             }
@@ -254,7 +310,10 @@ mod tests {
                 assert!(matches!(error, Error::OutOfMemory { .. }) && error.hint().is_some());
             }
         }
-        assert!(Map::new(1 << 44, Memory::Weights).is_err(), "more than the machine has");
+        assert!(
+            Map::new(1 << 44, Memory::Weights).is_err(),
+            "more than the machine has"
+        );
     }
 
     #[test]

@@ -76,12 +76,31 @@ unsafe impl Sync for Step {}
 
 impl CpuReplay {
     /// Binds launches, sorted by level. Queued steps share a team.
-    pub fn new(owner: &Owner, order: Order, team: Arc<Team>, launches: Vec<Launch>) -> Result<CpuReplay, Error> {
+    pub fn new(
+        owner: &Owner,
+        order: Order,
+        team: Arc<Team>,
+        launches: Vec<Launch>,
+    ) -> Result<CpuReplay, Error> {
         launches.iter().try_for_each(|l| l.check(owner.id()))?;
         let uses = StepUses::new(owner, launches.iter().flat_map(Launch::uses), order);
-        let step = Step { tasks: vec![], levels: vec![], addresses: vec![], values: vec![], counts: vec![] };
+        let step = Step {
+            tasks: vec![],
+            levels: vec![],
+            addresses: vec![],
+            values: vec![],
+            counts: vec![],
+        };
         let variables = Variables::default();
-        let mut replay = CpuReplay { team, scratch: 0, variables, reads: vec![], step, uses, launches };
+        let mut replay = CpuReplay {
+            team,
+            scratch: 0,
+            variables,
+            reads: vec![],
+            step,
+            uses,
+            launches,
+        };
         let launches = std::mem::take(&mut replay.launches);
         let mut level = None;
         for number in by_level(&launches) {
@@ -89,10 +108,19 @@ impl CpuReplay {
             if level != Some(launch.level) {
                 level = Some(launch.level);
                 let at = replay.step.tasks.len();
-                replay.step.levels.push(Level { tasks: at..at, barrier: true });
+                replay.step.levels.push(Level {
+                    tasks: at..at,
+                    barrier: true,
+                });
             }
             replay.bind(launch, number)?;
-            replay.step.levels.last_mut().expect("just pushed").tasks.end += 1;
+            replay
+                .step
+                .levels
+                .last_mut()
+                .expect("just pushed")
+                .tasks
+                .end += 1;
         }
         replay.launches = launches;
         replay.step.values = vec![0; replay.reads.len()];
@@ -106,17 +134,29 @@ impl CpuReplay {
         let buffers = self.step.addresses.len();
         for buffer in &launch.buffers {
             let host = buffer.host();
-            let host = host.ok_or_else(|| Error::invalid(&program.name, "a buffer is not in the host's memory"))?;
+            let host = host.ok_or_else(|| {
+                Error::invalid(&program.name, "a buffer is not in the host's memory")
+            })?;
             self.step.addresses.push(host);
         }
         let (groups, slots) = self.variables.bind(launch)?;
         let vars = self.reads.len()..self.reads.len() + slots.len();
         self.reads.extend(slots);
         self.scratch = self.scratch.max(program.scratch);
-        let long = program.estimate.weight_bytes + program.estimate.other_bytes >= LONG_LAUNCH_BYTES;
+        let long =
+            program.estimate.weight_bytes + program.estimate.other_bytes >= LONG_LAUNCH_BYTES;
         let (function, taken) = (kernel.code.function, AtomicUsize::new(0));
         let seconds = program.bodies.iter().map(|body| body.seconds).collect();
-        self.step.tasks.push(Task { function, buffers, vars, groups, seconds, number, long, taken });
+        self.step.tasks.push(Task {
+            function,
+            buffers,
+            vars,
+            groups,
+            seconds,
+            number,
+            long,
+            taken,
+        });
         Ok(())
     }
 
@@ -127,11 +167,20 @@ impl CpuReplay {
         for (value, &variable) in self.step.values.iter_mut().zip(&self.reads) {
             *value = self.variables.values()[variable];
         }
-        self.step.tasks.iter().for_each(|t| t.taken.store(0, Ordering::Relaxed));
+        self.step
+            .tasks
+            .iter()
+            .for_each(|t| t.taken.store(0, Ordering::Relaxed));
         // At most one workgroup runs on worker 0 only; two such levels need
         // no barrier between them.
         let (tasks, counts) = (&self.step.tasks, &self.step.counts);
-        let alone = |level: &Level| tasks[level.tasks.clone()].iter().map(|t| counts[t.groups.all]).sum::<i64>() <= 1;
+        let alone = |level: &Level| {
+            tasks[level.tasks.clone()]
+                .iter()
+                .map(|t| counts[t.groups.all])
+                .sum::<i64>()
+                <= 1
+        };
         let levels = &mut self.step.levels;
         for i in 1..levels.len() {
             levels[i - 1].barrier = !(alone(&levels[i - 1]) && alone(&levels[i]));
@@ -199,7 +248,10 @@ fn own_part(share: &Range<i64>) -> Range<i64> {
     share.start..share.end - (share.end - share.start) / STEALABLE_SHARE
 }
 fn stealable_piece(share: &Range<i64>, i: i64) -> Range<i64> {
-    let (first, rest) = (own_part(share).end, (share.end - share.start) / STEALABLE_SHARE);
+    let (first, rest) = (
+        own_part(share).end,
+        (share.end - share.start) / STEALABLE_SHARE,
+    );
     first + rest * i / STEALABLE_PIECES..first + rest * (i + 1) / STEALABLE_PIECES
 }
 
@@ -207,14 +259,24 @@ impl Step {
     /// Runs one worker's part of the step. `done(task, start)` is called after its
     /// part of each launch.
     #[inline]
-    fn run(&self, worker: &Worker, begin: impl Fn() -> Option<Instant>, done: impl Fn(&Task, Option<Instant>)) {
+    fn run(
+        &self,
+        worker: &Worker,
+        begin: impl Fn() -> Option<Instant>,
+        done: impl Fn(&Task, Option<Instant>),
+    ) {
         let workers = worker.count();
         for level in &self.levels {
             let mut shift = 0;
             for task in &self.tasks[level.tasks.clone()] {
                 let count = self.counts[task.groups.all];
                 let bodies = (&self.counts[task.groups.bodies.clone()], &task.seconds[..]);
-                let shares = Shares { count, bodies, shift, workers };
+                let shares = Shares {
+                    count,
+                    bodies,
+                    shift,
+                    workers,
+                };
                 let part = shares.share(worker.index);
                 if !part.is_empty() {
                     let start = begin();
@@ -280,7 +342,8 @@ impl Replay for CpuReplay {
         self.prepare(vars)?;
         let _in_flight = self.uses.begin()?;
         let step = &self.step;
-        self.team.run(self.scratch, &|worker| step.run(worker, || None, |_, _| ()))
+        self.team
+            .run(self.scratch, &|worker| step.run(worker, || None, |_, _| ()))
     }
 
     fn replay_timed(&mut self, vars: &[(&str, i64)]) -> Result<Vec<f64>, Error> {
@@ -298,7 +361,10 @@ impl Replay for CpuReplay {
                 },
             )
         })?;
-        Ok(longest.into_iter().map(|n| n.into_inner() as f64 * 1e-9).collect())
+        Ok(longest
+            .into_iter()
+            .map(|n| n.into_inner() as f64 * 1e-9)
+            .collect())
     }
 
     fn replay_traced(&mut self, vars: &[(&str, i64)]) -> Result<Vec<Span>, Error> {
@@ -316,10 +382,17 @@ impl Replay for CpuReplay {
                 |task, start| {
                     let end = origin.elapsed().as_secs_f64();
                     let start = start.map_or(end, |s| s.duration_since(origin).as_secs_f64());
-                    mine.borrow_mut().push(Span { launch: task.number, worker: worker.index, start, end });
+                    mine.borrow_mut().push(Span {
+                        launch: task.number,
+                        worker: worker.index,
+                        start,
+                        end,
+                    });
                 },
             );
-            all.lock().unwrap_or_else(PoisonError::into_inner).extend(mine.into_inner());
+            all.lock()
+                .unwrap_or_else(PoisonError::into_inner)
+                .extend(mine.into_inner());
         })?;
         let mut spans = all.into_inner().unwrap_or_else(PoisonError::into_inner);
         spans.sort_by(|a, b| a.start.total_cmp(&b.start));
@@ -349,24 +422,48 @@ mod tests {
         for workers in 1..=5 {
             for count in 0..20 {
                 for shift in 0..workers as i64 {
-                    let shares = Shares { count, bodies: (&[], &[]), shift, workers };
-                    let mut parts: Vec<Range<i64>> = (0..workers).map(|i| shares.share(i)).collect();
-                    assert!(parts.iter().all(|p| (count / workers as i64..=count / workers as i64 + 1).contains(&(p.end - p.start))));
+                    let shares = Shares {
+                        count,
+                        bodies: (&[], &[]),
+                        shift,
+                        workers,
+                    };
+                    let mut parts: Vec<Range<i64>> =
+                        (0..workers).map(|i| shares.share(i)).collect();
+                    assert!(parts.iter().all(|p| {
+                        (count / workers as i64..=count / workers as i64 + 1)
+                            .contains(&(p.end - p.start))
+                    }));
                     parts.sort_by_key(|p| (p.start, p.end));
                     assert_eq!((parts[0].start, parts[workers - 1].end), (0, count));
                     assert!(parts.windows(2).all(|w| w[0].end == w[1].start));
                 }
             }
         }
-        let alone = |shift| Shares { count: 1, bodies: (&[], &[]), shift, workers: 2 };
+        let alone = |shift| Shares {
+            count: 1,
+            bodies: (&[], &[]),
+            shift,
+            workers: 2,
+        };
         assert_eq!((alone(0).share(0), alone(1).share(1)), (0..1, 0..1));
     }
 
     #[test]
     fn pieces_of_one_body_need_no_stages_again() {
-        let one = Shares { count: 8, bodies: (&[], &[]), shift: 0, workers: 2 };
+        let one = Shares {
+            count: 8,
+            bodies: (&[], &[]),
+            shift: 0,
+            workers: 2,
+        };
         assert_eq!(one.body(&(2..8)), Some(0));
-        let several = Shares { count: 11, bodies: (&[3, 0, 8], &[1.0; 3]), shift: 0, workers: 2 };
+        let several = Shares {
+            count: 11,
+            bodies: (&[3, 0, 8], &[1.0; 3]),
+            shift: 0,
+            workers: 2,
+        };
         let bodies = [0..3, 2..4, 3..11, 10..11].map(|part| several.body(&part));
         assert_eq!(bodies, [Some(0), None, Some(2), Some(2)]);
     }
@@ -374,17 +471,33 @@ mod tests {
     #[test]
     fn shares_of_several_bodies_take_as_long() {
         // Eight workgroups of one second each, after eight of negligible time.
-        let shares = Shares { count: 16, bodies: (&[8, 8], &[1e-3, 1.0]), shift: 0, workers: 2 };
+        let shares = Shares {
+            count: 16,
+            bodies: (&[8, 8], &[1e-3, 1.0]),
+            shift: 0,
+            workers: 2,
+        };
         assert_eq!([shares.share(0), shares.share(1)], [0..12, 12..16]);
         for workers in 1..=5 {
-            for (counts, seconds) in [([0, 7, 3], [1.0, 2.0, 0.0]), ([5, 0, 1], [0.5, 1.0, 100.0]), ([0; 3], [1.0; 3])]
-            {
+            for (counts, seconds) in [
+                ([0, 7, 3], [1.0, 2.0, 0.0]),
+                ([5, 0, 1], [0.5, 1.0, 100.0]),
+                ([0; 3], [1.0; 3]),
+            ] {
                 let count = counts.iter().sum();
-                let shares = Shares { count, bodies: (&counts, &seconds), shift: 1, workers };
+                let shares = Shares {
+                    count,
+                    bodies: (&counts, &seconds),
+                    shift: 1,
+                    workers,
+                };
                 let mut parts: Vec<Range<i64>> = (0..workers).map(|i| shares.share(i)).collect();
                 parts.sort_by_key(|p| (p.start, p.end));
                 assert_eq!((parts[0].start, parts[workers - 1].end), (0, count));
-                assert!(parts.windows(2).all(|w| w[0].end == w[1].start), "{parts:?}");
+                assert!(
+                    parts.windows(2).all(|w| w[0].end == w[1].start),
+                    "{parts:?}"
+                );
             }
         }
     }

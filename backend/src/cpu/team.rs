@@ -52,7 +52,14 @@ struct Taken<'a> {
 
 impl Cores {
     fn new(count: usize) -> Cores {
-        Cores { state: Mutex::new(Turns { free: count, next: 0, serving: 0 }), changed: Condvar::new() }
+        Cores {
+            state: Mutex::new(Turns {
+                free: count,
+                next: 0,
+                serving: 0,
+            }),
+            changed: Condvar::new(),
+        }
     }
     /// Returns the cores of this process and their number.
     fn process_cores() -> &'static (Cores, usize) {
@@ -68,7 +75,10 @@ impl Cores {
         let number = turns.next;
         turns.next += 1;
         while turns.serving != number || turns.free < count {
-            turns = self.changed.wait(turns).unwrap_or_else(PoisonError::into_inner);
+            turns = self
+                .changed
+                .wait(turns)
+                .unwrap_or_else(PoisonError::into_inner);
         }
         turns.serving += 1;
         turns.free -= count;
@@ -85,7 +95,11 @@ impl Cores {
 
 impl Drop for Taken<'_> {
     fn drop(&mut self) {
-        let mut turns = self.from.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut turns = self
+            .from
+            .state
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
         turns.free += self.count;
         self.from.wake_waiting(&turns);
     }
@@ -159,16 +173,22 @@ impl Shared {
         let passed = self.passed.0.load(Ordering::Relaxed);
         if self.arrived.0.fetch_add(1, Ordering::AcqRel) + 1 == self.count {
             self.arrived.0.store(0, Ordering::Relaxed);
-            self.passed.0.store(passed.wrapping_add(1), Ordering::SeqCst);
+            self.passed
+                .0
+                .store(passed.wrapping_add(1), Ordering::SeqCst);
             self.wake_all();
         } else {
-            self.wait(index, SLEEP_AFTER, || self.passed.0.load(Ordering::SeqCst) != passed);
+            self.wait(index, SLEEP_AFTER, || {
+                self.passed.0.load(Ordering::SeqCst) != passed
+            });
         }
     }
 
     /// Waits for a job other than `seen`. Returns its index.
     fn next_job(&self, index: usize, seen: u64) -> u64 {
-        self.wait(index, Duration::ZERO, || self.generation.0.load(Ordering::SeqCst) != seen);
+        self.wait(index, Duration::ZERO, || {
+            self.generation.0.load(Ordering::SeqCst) != seen
+        });
         self.generation.0.load(Ordering::SeqCst)
     }
 
@@ -177,7 +197,10 @@ impl Shared {
     /// It spins, up to `patience` longer while no core is contended, and then sleeps.
     #[inline]
     fn wait(&self, index: usize, patience: Duration, done: impl Fn() -> bool) {
-        self.cores[index].0.store(affinity::current_core().unwrap_or(NO_CORE), Ordering::Relaxed);
+        self.cores[index].0.store(
+            affinity::current_core().unwrap_or(NO_CORE),
+            Ordering::Relaxed,
+        );
         if spun(&done, self.spin) || !self.spin.is_zero() && self.waited(index, patience, &done) {
             return;
         }
@@ -186,7 +209,10 @@ impl Shared {
         // both are sequentially consistent.
         self.asleep.fetch_add(1, Ordering::SeqCst);
         while !done() {
-            guard = self.wake.wait(guard).unwrap_or_else(PoisonError::into_inner);
+            guard = self
+                .wake
+                .wait(guard)
+                .unwrap_or_else(PoisonError::into_inner);
         }
         self.asleep.fetch_sub(1, Ordering::SeqCst);
     }
@@ -213,7 +239,9 @@ impl Shared {
     /// take seconds (docs/experiments/059).
     fn move_apart(&self, index: usize) -> bool {
         let others = self.cores.iter().enumerate().filter(|&(i, _)| i != index);
-        let taken: Vec<usize> = others.map(|(_, core)| core.0.load(Ordering::Relaxed)).collect();
+        let taken: Vec<usize> = others
+            .map(|(_, core)| core.0.load(Ordering::Relaxed))
+            .collect();
         let together = || affinity::current_core().is_some_and(|core| taken.contains(&core));
         if !together() {
             return false;
@@ -259,7 +287,11 @@ impl Shared {
         let abort = AbortOnUnwind;
         // SAFETY: `run` passes the address of an array of `count` pointers that outlives the job.
         let scratch = unsafe { *(scratch as *const *mut u8).add(index) };
-        job(&Worker { index, scratch, shared: self });
+        job(&Worker {
+            index,
+            scratch,
+            shared: self,
+        });
         self.barrier(index);
         std::mem::forget(abort);
     }
@@ -301,7 +333,9 @@ struct Scratch {
 impl Scratch {
     fn reserve(&mut self, workers: usize, bytes: usize) -> Result<(), Error> {
         if self.maps.is_empty() || bytes > self.bytes {
-            self.maps = (0..workers).map(|_| Map::new(bytes, Memory::Scratch)).collect::<Result<_, _>>()?;
+            self.maps = (0..workers)
+                .map(|_| Map::new(bytes, Memory::Scratch))
+                .collect::<Result<_, _>>()?;
             self.bytes = bytes;
         }
         Ok(())
@@ -339,10 +373,17 @@ impl Team {
             asleep: AtomicUsize::new(0),
             sleep: Mutex::new(()),
             wake: Condvar::new(),
-            cores: (0..count).map(|_| Padded(AtomicUsize::new(NO_CORE))).collect(),
+            cores: (0..count)
+                .map(|_| Padded(AtomicUsize::new(NO_CORE)))
+                .collect(),
         });
         // Dropping an incomplete team ends the threads that were started.
-        let mut team = Team { shared, threads: Vec::new(), turns: Cores::new(1), turn: Mutex::default() };
+        let mut team = Team {
+            shared,
+            threads: Vec::new(),
+            turns: Cores::new(1),
+            turn: Mutex::default(),
+        };
         for index in 1..count {
             let shared = team.shared.clone();
             let run = move || {
@@ -352,7 +393,10 @@ impl Team {
                 shared.work(index)
             };
             let name = format!("gristmill-{index}");
-            let thread = std::thread::Builder::new().name(name).spawn(run).map_err(Error::io("starting a thread"))?;
+            let thread = std::thread::Builder::new()
+                .name(name)
+                .spawn(run)
+                .map_err(Error::io("starting a thread"))?;
             team.threads.push(thread);
         }
         Ok(team)
@@ -365,7 +409,10 @@ impl Team {
 
     /// Allocates scratch memory for all workers now rather than in the first job.
     pub fn reserve(&self, scratch: usize) -> Result<(), Error> {
-        self.turn.lock().unwrap_or_else(PoisonError::into_inner).reserve(self.count(), scratch)
+        self.turn
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .reserve(self.count(), scratch)
     }
 
     /// Runs `job` once on each worker, with `scratch` bytes each, and returns when all have ended.
@@ -379,8 +426,9 @@ impl Team {
         let scratch: Vec<*mut u8> = turn.maps.iter().map(Map::base).collect();
         // The cast erases the lifetime: the last barrier of `part` is passed only when all workers
         // are done with `job`. SAFETY: only the lifetime changes.
-        let erased: Job =
-            unsafe { std::mem::transmute::<&(dyn Fn(&Worker) + Sync), &'static (dyn Fn(&Worker) + Sync)>(job) };
+        let erased: Job = unsafe {
+            std::mem::transmute::<&(dyn Fn(&Worker) + Sync), &'static (dyn Fn(&Worker) + Sync)>(job)
+        };
         let address = scratch.as_ptr() as usize;
         let (all, most) = Cores::process_cores();
         let _cores = (self.count() > 1).then(|| all.take(self.count().min(*most)));
@@ -414,7 +462,8 @@ mod tests {
         std::thread::scope(|scope| {
             scope.spawn(|| {
                 while !ended.load(Ordering::SeqCst) {
-                    team.run(0, &|_| std::thread::sleep(Duration::from_micros(200))).unwrap();
+                    team.run(0, &|_| std::thread::sleep(Duration::from_micros(200)))
+                        .unwrap();
                     busy.fetch_add(1, Ordering::SeqCst);
                 }
             });
@@ -445,7 +494,11 @@ mod tests {
                     for level in 1..=3 {
                         cells[w.index].fetch_add(1, Ordering::Relaxed);
                         w.barrier();
-                        assert!(cells.iter().all(|c| c.load(Ordering::Relaxed) == job * 3 + level));
+                        assert!(
+                            cells
+                                .iter()
+                                .all(|c| c.load(Ordering::Relaxed) == job * 3 + level)
+                        );
                         w.barrier();
                     }
                 })
@@ -509,7 +562,10 @@ mod tests {
                     for _ in 0..50 {
                         team.run(0, &|w| {
                             if w.index == 0 {
-                                most.fetch_max(at_work.fetch_add(1, Ordering::SeqCst) + 1, Ordering::SeqCst);
+                                most.fetch_max(
+                                    at_work.fetch_add(1, Ordering::SeqCst) + 1,
+                                    Ordering::SeqCst,
+                                );
                             }
                             w.barrier();
                             if w.index == 0 {
@@ -549,7 +605,10 @@ mod tests {
     fn until_asleep(team: &Team, count: usize) {
         let start = Instant::now();
         while team.shared.asleep.load(Ordering::SeqCst) < count {
-            assert!(start.elapsed() < Duration::from_secs(20), "a busy machine, or workers that never sleep");
+            assert!(
+                start.elapsed() < Duration::from_secs(20),
+                "a busy machine, or workers that never sleep"
+            );
             std::thread::sleep(SPIN_TIME);
         }
     }
@@ -587,7 +646,9 @@ mod tests {
         if cores() > 1 {
             // The scheduler may move this thread at any time.
             let moved = (0..1000).any(|_| {
-                shared.cores[1].0.store(affinity::current_core().unwrap(), Ordering::Relaxed);
+                shared.cores[1]
+                    .0
+                    .store(affinity::current_core().unwrap(), Ordering::Relaxed);
                 shared.move_apart(0)
             });
             assert!(moved, "stays on {here}");

@@ -24,7 +24,10 @@ const UNIT_BYTES: usize = 400 << 10;
 /// Returns the indices of the kernels in each unit.
 pub fn partition(lengths: &[usize], least: usize) -> Vec<Vec<usize>> {
     let bytes: usize = lengths.iter().sum();
-    let count = least.max(lengths.len().div_ceil(UNIT_KERNELS)).max(bytes.div_ceil(UNIT_BYTES)).min(lengths.len());
+    let count = least
+        .max(lengths.len().div_ceil(UNIT_KERNELS))
+        .max(bytes.div_ceil(UNIT_BYTES))
+        .min(lengths.len());
     let mut units: Vec<(usize, Vec<usize>)> = vec![(0, vec![]); count];
     let mut order: Vec<usize> = (0..lengths.len()).collect();
     order.sort_by_key(|&i| (std::cmp::Reverse(lengths[i]), i));
@@ -73,11 +76,17 @@ impl<'a> Unit<'a> {
     /// Compiles the unit and returns the bytes of the library.
     pub fn compile(&self, cc: &Cc, isa: Isa, store: &Store) -> Result<Vec<u8>, Error> {
         let place = store.temporary()?;
-        cc.compile(&self.describe(), &self.source, isa, &place).map_err(|e| self.with_names(e))
+        cc.compile(&self.describe(), &self.source, isa, &place)
+            .map_err(|e| self.with_names(e))
     }
 
     /// Loads the library, from the store or compiled. Returns whether it was compiled.
-    pub(super) fn load(&self, cc: &Cc, isa: Isa, store: &Store) -> Result<(LoadedUnit, bool), Error> {
+    pub(super) fn load(
+        &self,
+        cc: &Cc,
+        isa: Isa,
+        store: &Store,
+    ) -> Result<(LoadedUnit, bool), Error> {
         let key = self.key(cc, isa);
         if let Some(bytes) = store.get(&key)? {
             // An entry that does not load (another system's symbols) is compiled again.
@@ -87,23 +96,42 @@ impl<'a> Unit<'a> {
             store.remove(&key);
         }
         let bytes = self.compile(cc, isa, store)?;
-        let loaded = LoadedUnit::new(&bytes, store).map_err(|message| match message.contains("ELF") {
-            // The compiler's target is not this machine: `CC="gcc -m32"`, or a cross compiler.
-            true => {
-                Error::NoCompiler(format!("{} makes libraries that cannot be loaded here: {message}", cc.describe()))
-            }
-            false => Error::Compile { kernel: self.describe(), message },
-        })?;
+        let loaded =
+            LoadedUnit::new(&bytes, store).map_err(|message| match message.contains("ELF") {
+                // The compiler's target is not this machine: `CC="gcc -m32"`, or a cross compiler.
+                true => Error::NoCompiler(format!(
+                    "{} makes libraries that cannot be loaded here: {message}",
+                    cc.describe()
+                )),
+                false => Error::Compile {
+                    kernel: self.describe(),
+                    message,
+                },
+            })?;
         store.put_or_warn(&key, &bytes);
         Ok((loaded, true))
     }
 
     /// Replaces symbols in a compiler's message by the kernels' names.
     fn with_names(&self, error: Error) -> Error {
-        let Error::Compile { kernel, mut message } = error else { return error };
-        let blamed: Vec<&str> =
-            self.texts.iter().filter(|t| message.contains(&t.symbol)).map(|t| t.name.as_str()).collect();
-        let kernel = if blamed.is_empty() { kernel } else { blamed.join(", ") };
+        let Error::Compile {
+            kernel,
+            mut message,
+        } = error
+        else {
+            return error;
+        };
+        let blamed: Vec<&str> = self
+            .texts
+            .iter()
+            .filter(|t| message.contains(&t.symbol))
+            .map(|t| t.name.as_str())
+            .collect();
+        let kernel = if blamed.is_empty() {
+            kernel
+        } else {
+            blamed.join(", ")
+        };
         for text in &self.texts {
             message = message.replace(&text.symbol, &text.name);
         }
@@ -127,16 +155,25 @@ impl LoadedUnit {
         // that can write to the private store, and have no constructors.
         let library = unsafe { Library::open(Some(image.path()), RTLD_NOW | RTLD_LOCAL) }
             // The loader's message is the source of libloading's error.
-            .map_err(|e| e.source().map_or_else(|| e.to_string(), |cause| format!("{e}: {cause}")))?;
-        Ok(LoadedUnit { library, _image: image })
+            .map_err(|e| {
+                e.source()
+                    .map_or_else(|| e.to_string(), |cause| format!("{e}: {cause}"))
+            })?;
+        Ok(LoadedUnit {
+            library,
+            _image: image,
+        })
     }
 
     /// Returns a kernel's function, valid while this library lives.
     pub fn function(&self, text: &KernelText) -> Result<Function, Error> {
         // SAFETY: each kernel's text defines a function of this type under its symbol.
-        unsafe { self.library.get::<Function>(text.symbol.as_bytes()) }.map(|symbol| *symbol).map_err(|e| {
-            Error::Compile { kernel: text.name.clone(), message: format!("its text does not define it: {e}") }
-        })
+        unsafe { self.library.get::<Function>(text.symbol.as_bytes()) }
+            .map(|symbol| *symbol)
+            .map_err(|e| Error::Compile {
+                kernel: text.name.clone(),
+                message: format!("its text does not define it: {e}"),
+            })
     }
 }
 
@@ -159,10 +196,17 @@ mod tests {
             let mut all: Vec<usize> = parts.concat();
             all.sort();
             assert_eq!(all, (0..lengths.len()).collect::<Vec<_>>());
-            assert!(parts.iter().all(|p| !p.is_empty() && p.len() <= UNIT_KERNELS));
+            assert!(
+                parts
+                    .iter()
+                    .all(|p| !p.is_empty() && p.len() <= UNIT_KERNELS)
+            );
         }
         let parts = partition(&[60, 10, 20, 30, 50, 40], 2);
-        let sums: Vec<usize> = parts.iter().map(|p| p.iter().map(|&i| [60, 10, 20, 30, 50, 40][i]).sum()).collect();
+        let sums: Vec<usize> = parts
+            .iter()
+            .map(|p| p.iter().map(|&i| [60, 10, 20, 30, 50, 40][i]).sum())
+            .collect();
         assert!(sums.iter().all(|&s| (90..=120).contains(&s)), "{sums:?}");
     }
 }

@@ -47,20 +47,33 @@ impl Clocks {
         }
         let groups = vec![1; kernels.len()];
         let graph = Graph::new(current, &kernels, groups.clone(), follow)?;
-        Ok(Clocks { graph, kernels, groups, words, at, host: pinned(copies, bytes)? })
+        Ok(Clocks {
+            graph,
+            kernels,
+            groups,
+            words,
+            at,
+            host: pinned(copies, bytes)?,
+        })
     }
 
     /// Runs the step with these workgroup counts.
     ///
     /// Returns for each kernel the seconds from its turn to its successor's turn; they sum to the
     /// step's time. After an error, work may still be running until the stream has been waited for.
-    pub fn run(&mut self, current: &Current, stream: &Stream, groups: &[u32]) -> Result<Vec<f64>, Error> {
+    pub fn run(
+        &mut self,
+        current: &Current,
+        stream: &Stream,
+        groups: &[u32],
+    ) -> Result<Vec<f64>, Error> {
         self.groups[..groups.len()].copy_from_slice(groups);
         self.graph.resize(current, &self.kernels, &self.groups)?;
         let (host, bytes) = (self.host.raw(), self.words.len());
         // SAFETY: the allocation has that many words, and nothing else uses it: `&mut`, and earlier
         // runs have been waited for.
-        unsafe { std::slice::from_raw_parts_mut(host.cast::<u64>(), self.kernels.len()) }.fill(UNSET_CLOCK);
+        unsafe { std::slice::from_raw_parts_mut(host.cast::<u64>(), self.kernels.len()) }
+            .fill(UNSET_CLOCK);
         // SAFETY: the allocation has that many bytes and outlives the queued copy.
         let queued = unsafe { sys::cuMemcpyHtoDAsync_v2(self.at, host, bytes, stream.raw()) };
         current.check("cuMemcpyHtoDAsync", queued)?;
@@ -71,6 +84,9 @@ impl Clocks {
         stream.wait()?;
         // SAFETY: as above; the copies have ended.
         let words = unsafe { std::slice::from_raw_parts(host.cast::<u64>(), self.kernels.len()) };
-        Ok(words.windows(2).map(|w| w[1].saturating_sub(w[0]) as f64 * 1e-9).collect())
+        Ok(words
+            .windows(2)
+            .map(|w| w[1].saturating_sub(w[0]) as f64 * 1e-9)
+            .collect())
     }
 }

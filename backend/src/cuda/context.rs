@@ -58,8 +58,14 @@ impl CudaContext {
     pub fn open(number: usize) -> Result<Arc<CudaContext>, Error> {
         let (driver, count) = start()?;
         if number >= count as usize {
-            let names = (0..count).map(|n| format!("cuda:{n}")).collect::<Vec<_>>().join(", ");
-            return Err(lacking(format!("there is no GPU {number}"), format!("there is {names}")));
+            let names = (0..count)
+                .map(|n| format!("cuda:{n}"))
+                .collect::<Vec<_>>()
+                .join(", ");
+            return Err(lacking(
+                format!("there is no GPU {number}"),
+                format!("there is {names}"),
+            ));
         }
         // SAFETY: the index is a device's; the name's buffer has the stated length.
         unsafe {
@@ -69,14 +75,31 @@ impl CudaContext {
             if named != CUresult::CUDA_SUCCESS {
                 return Err(refused(&format!("cuda:{number}"), "cuDeviceGetName", named));
             }
-            let model = CStr::from_bytes_until_nul(&name).unwrap_or_default().to_string_lossy().into_owned();
-            let raw = written(|out| sys::cuDevicePrimaryCtxRetain(out, device))
-                .map_err(|result| refused(&title(number, &model), "cuDevicePrimaryCtxRetain", result))?;
+            let model = CStr::from_bytes_until_nul(&name)
+                .unwrap_or_default()
+                .to_string_lossy()
+                .into_owned();
+            let raw =
+                written(|out| sys::cuDevicePrimaryCtxRetain(out, device)).map_err(|result| {
+                    refused(&title(number, &model), "cuDevicePrimaryCtxRetain", result)
+                })?;
             let limit = AtomicU64::new(WAIT_LIMIT.as_nanos() as u64);
             let (owner, lost) = (Owner::new(), OnceLock::new());
-            let mut context = CudaContext { owner, number, model, sm: 0, driver, device, raw, lost, limit };
-            let major = context.attribute(CUdevice_attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR)?;
-            let minor = context.attribute(CUdevice_attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR)?;
+            let mut context = CudaContext {
+                owner,
+                number,
+                model,
+                sm: 0,
+                driver,
+                device,
+                raw,
+                lost,
+                limit,
+            };
+            let major = context
+                .attribute(CUdevice_attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR)?;
+            let minor = context
+                .attribute(CUdevice_attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR)?;
             context.sm = (major * 10 + minor) as u32;
             Ok(Arc::new(context))
         }
@@ -89,7 +112,9 @@ impl CudaContext {
 
     /// Sets the timeout of waits, after which the device counts as lost; None waits forever.
     pub fn limit_waits(&self, limit: Option<Duration>) {
-        let nanoseconds = limit.map_or(UNLIMITED, |l| u64::try_from(l.as_nanos()).unwrap_or(UNLIMITED));
+        let nanoseconds = limit.map_or(UNLIMITED, |l| {
+            u64::try_from(l.as_nanos()).unwrap_or(UNLIMITED)
+        });
         self.limit.store(nanoseconds, Ordering::Relaxed);
     }
 
@@ -110,7 +135,11 @@ impl CudaContext {
         self.make_current().or_else(|_| self.make_current())
     }
     fn make_current(self: &Arc<CudaContext>) -> Result<Current<'_>, Error> {
-        let mut current = Current { context: self, previous: std::ptr::null_mut(), _of_this_thread: PhantomData };
+        let mut current = Current {
+            context: self,
+            previous: std::ptr::null_mut(),
+            _of_this_thread: PhantomData,
+        };
         // SAFETY: writes a handle or null.
         let previous = unsafe { current.get("cuCtxGetCurrent", |out| sys::cuCtxGetCurrent(out)) }?;
         if previous != self.raw {
@@ -138,22 +167,35 @@ impl CudaContext {
     }
     /// Marks the device as lost with work possibly running, so that its memory is never freed.
     pub fn lose_track(&self, why: &Error) -> Error {
-        let (what, hint) = (format!("what it does is not known: {why}"), "start gristmill again to use it".into());
-        self.lose(Lost { what, hint, runs: true })
+        let (what, hint) = (
+            format!("what it does is not known: {why}"),
+            "start gristmill again to use it".into(),
+        );
+        self.lose(Lost {
+            what,
+            hint,
+            runs: true,
+        })
     }
     /// Returns whether work may run forever, so that its memory must not be freed.
     pub fn is_stuck(&self) -> bool {
         self.lost.get().is_some_and(|lost| lost.runs)
     }
     fn error(&self, lost: &Lost) -> Error {
-        Error::Lost { device: self.title(), what: lost.what.clone(), hint: lost.hint.clone() }
+        Error::Lost {
+            device: self.title(),
+            what: lost.what.clone(),
+            hint: lost.hint.clone(),
+        }
     }
 
     /// Returns an attribute of the device.
     pub fn attribute(&self, attribute: CUdevice_attribute) -> Result<i32, Error> {
         let mut value = 0;
         // SAFETY: an open device.
-        self.check("cuDeviceGetAttribute", unsafe { sys::cuDeviceGetAttribute(&mut value, attribute, self.device) })?;
+        self.check("cuDeviceGetAttribute", unsafe {
+            sys::cuDeviceGetAttribute(&mut value, attribute, self.device)
+        })?;
         Ok(value)
     }
     /// Returns the free and the total bytes of device memory.
@@ -161,7 +203,9 @@ impl CudaContext {
         let current = self.enter()?;
         let (mut free, mut total) = (0, 0);
         // SAFETY: both are written.
-        current.check("cuMemGetInfo", unsafe { sys::cuMemGetInfo_v2(&mut free, &mut total) })?;
+        current.check("cuMemGetInfo", unsafe {
+            sys::cuMemGetInfo_v2(&mut free, &mut total)
+        })?;
         Ok((free, total))
     }
 }
@@ -213,7 +257,11 @@ impl<'a> Current<'a> {
     ///
     /// # Safety
     /// The same as for [`written`].
-    pub unsafe fn get<T>(&self, what: &str, call: impl FnOnce(*mut T) -> CUresult) -> Result<T, Error> {
+    pub unsafe fn get<T>(
+        &self,
+        what: &str,
+        call: impl FnOnce(*mut T) -> CUresult,
+    ) -> Result<T, Error> {
         // SAFETY: guaranteed by the caller.
         unsafe { written(call) }.map_err(|result| match self.check(what, result) {
             Err(error) => error,
@@ -224,7 +272,11 @@ impl<'a> Current<'a> {
     /// Polls `query` until it is ready or the timeout makes the device lost.
     ///
     /// Without a timeout it calls `synchronise`, the driver's own wait.
-    pub fn wait(&self, synchronise: impl Fn() -> CUresult, query: impl Fn() -> CUresult) -> Result<(), Error> {
+    pub fn wait(
+        &self,
+        synchronise: impl Fn() -> CUresult,
+        query: impl Fn() -> CUresult,
+    ) -> Result<(), Error> {
         let limit = self.context.limit.load(Ordering::Relaxed);
         if limit == UNLIMITED {
             return self.check("a kernel or copy", synchronise());

@@ -70,12 +70,22 @@ fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 impl PinnedCopies {
     /// Creates the stream and an empty pool.
     pub fn new(current: &Current) -> Result<PinnedCopies, Error> {
-        let pool = Pool { free: VecDeque::new(), made: 0, most: MAX_PINNED_BUFFERS, holders: Vec::new() };
+        let pool = Pool {
+            free: VecDeque::new(),
+            made: 0,
+            most: MAX_PINNED_BUFFERS,
+            holders: Vec::new(),
+        };
         Ok(PinnedCopies {
             stream: Arc::new(stream(current)?),
             pool: Mutex::new(pool),
             returned: Condvar::new(),
-            fence: Mutex::new(Fence { mark: event(current)?, behind: false, sent: None, kept_for: PINNED_KEEP_TIME }),
+            fence: Mutex::new(Fence {
+                mark: event(current)?,
+                behind: false,
+                sent: None,
+                kept_for: PINNED_KEEP_TIME,
+            }),
             spare: Mutex::default(),
         })
     }
@@ -91,7 +101,10 @@ impl PinnedCopies {
 
     /// Returns device memory for variables, with undefined contents.
     pub fn variables(&self, bytes: usize) -> Result<Buffer, Error> {
-        match Some(bytes).filter(|&n| n <= VARIABLE_BYTES).and_then(|_| locked(&self.spare).pop()) {
+        match Some(bytes)
+            .filter(|&n| n <= VARIABLE_BYTES)
+            .and_then(|_| locked(&self.spare).pop())
+        {
             Some(buffer) => Ok(buffer),
             None => alloc(&self.stream, bytes.max(VARIABLE_BYTES), Memory::Weights),
         }
@@ -111,7 +124,10 @@ impl PinnedCopies {
             steps.wait_for(current, &fence.mark)?;
             fence.behind = false;
         }
-        if fence.sent.is_some_and(|sent| sent.elapsed() >= fence.kept_for) {
+        if fence
+            .sent
+            .is_some_and(|sent| sent.elapsed() >= fence.kept_for)
+        {
             fence.sent = None;
             drop(fence);
             self.trim(MIN_PINNED_BUFFERS);
@@ -137,10 +153,23 @@ impl PinnedCopies {
     ///
     /// `lease` is the right to write there. None if there is no pinned memory and waiting
     /// for it could deadlock.
-    pub fn stage(&self, lease: Lease, at: CUdeviceptr, len: usize) -> Result<Option<Box<dyn StagedWrite + '_>>, Error> {
-        let Some(pinned) = self.take()? else { return Ok(None) };
+    pub fn stage(
+        &self,
+        lease: Lease,
+        at: CUdeviceptr,
+        len: usize,
+    ) -> Result<Option<Box<dyn StagedWrite + '_>>, Error> {
+        let Some(pinned) = self.take()? else {
+            return Ok(None);
+        };
         // The previous copy from the buffer must have ended.
-        let piece = StagedPiece { copies: self, pinned: Some(pinned), at, len, _lease: lease };
+        let piece = StagedPiece {
+            copies: self,
+            pinned: Some(pinned),
+            at,
+            len,
+            _lease: lease,
+        };
         piece.pinned.iter().try_for_each(|p| p.copied.wait())?;
         Ok(Some(Box::new(piece)))
     }
@@ -172,12 +201,18 @@ impl PinnedCopies {
             if pool.holders.contains(&thread) {
                 return Ok(None);
             }
-            pool = self.returned.wait(pool).unwrap_or_else(PoisonError::into_inner);
+            pool = self
+                .returned
+                .wait(pool)
+                .unwrap_or_else(PoisonError::into_inner);
         }
     }
     fn allocate(&self) -> Result<Pinned, Error> {
         let current = self.stream.context().enter()?;
-        Ok(Pinned { memory: pinned(&self.stream, PINNED_BYTES)?, copied: event(&current)? })
+        Ok(Pinned {
+            memory: pinned(&self.stream, PINNED_BYTES)?,
+            copied: event(&current)?,
+        })
     }
 }
 
@@ -203,24 +238,32 @@ impl StagedWrite for StagedPiece<'_> {
         match &self.pinned {
             // SAFETY: pinned memory is initialised by the system and long enough; this is its only
             // user, and no copy reads it.
-            Some(pinned) => unsafe { std::slice::from_raw_parts_mut(pinned.memory.raw().cast(), self.len) },
+            Some(pinned) => unsafe {
+                std::slice::from_raw_parts_mut(pinned.memory.raw().cast(), self.len)
+            },
             None => &mut [],
         }
     }
     fn send(self: Box<Self>) -> Result<(), Error> {
-        let Some(pinned) = &self.pinned else { return Ok(()) };
+        let Some(pinned) = &self.pinned else {
+            return Ok(());
+        };
         let stream = self.copies.stream();
         let current = stream.context().enter()?;
         // SAFETY: inside the buffer; the pinned bytes are not reused until the
         // event after the copy.
-        let queued = unsafe { sys::cuMemcpyHtoDAsync_v2(self.at, pinned.memory.raw(), self.len, stream.raw()) };
+        let queued = unsafe {
+            sys::cuMemcpyHtoDAsync_v2(self.at, pinned.memory.raw(), self.len, stream.raw())
+        };
         current.check("cuMemcpyHtoDAsync", queued)?;
         {
             let mut fence = locked(&self.copies.fence);
             (fence.behind, fence.sent) = (true, Some(Instant::now()));
         }
         // Without the event it would be unknown when the bytes may be reused.
-        stream.mark(&current, &pinned.copied).inspect_err(|_| drop(stream.settle()))
+        stream
+            .mark(&current, &pinned.copied)
+            .inspect_err(|_| drop(stream.settle()))
     }
 }
 

@@ -12,13 +12,15 @@ use super::nvrtc::{Nvrtc, architecture};
 use super::replay::CudaReplay;
 use crate::cost_store::CostStore;
 use crate::parallel::{cores, parallel_for};
-use crate::text::{Libraries, KernelText};
+use crate::text::{KernelText, Libraries};
 use crate::tuning;
 use cudarc::driver::sys::{self, CUdevice_attribute, CUfunction_attribute};
 use gristmill_runtime::lease::Use;
 use gristmill_runtime::staging::{self, StagedWrite};
 use gristmill_runtime::store::Store;
-use gristmill_runtime::{Buffer, Device, DeviceId, Error, Kernel, Launch, LoadedProgram, Memory, Replay};
+use gristmill_runtime::{
+    Buffer, Device, DeviceId, Error, Kernel, Launch, LoadedProgram, Memory, Replay,
+};
 use gristmill_uop::costs::Costs;
 use gristmill_uop::machine::{Attributes, Machine};
 use gristmill_uop::program::Program;
@@ -59,19 +61,33 @@ impl CudaDevice {
         let context = CudaContext::open(number)?;
         if context.sm < MIN_ARCHITECTURE {
             let message = format!("{} is an sm_{}", context.model, context.sm);
-            return Err(lacking(message, format!("a GPU of sm_{MIN_ARCHITECTURE} (Turing) or later is needed")));
+            return Err(lacking(
+                message,
+                format!("a GPU of sm_{MIN_ARCHITECTURE} (Turing) or later is needed"),
+            ));
         }
         let compiler = Nvrtc::find()?;
         compiler.check(context.sm)?;
         let prelude = dialect::prelude();
-        let maker = ModuleLoader { context: context.clone(), compiler, store };
+        let maker = ModuleLoader {
+            context: context.clone(),
+            compiler,
+            store,
+        };
         let source = format!("{prelude}{}", dialect::idle(IDLE_KERNEL));
         let code = maker.code(IDLE_KERNEL, &source)?;
         let current = context.enter()?;
-        let idle =
-            LoadedModule::new(&current, Arc::new(maker.module(&current, IDLE_KERNEL, &source, code)?), IDLE_KERNEL)?;
+        let idle = LoadedModule::new(
+            &current,
+            Arc::new(maker.module(&current, IDLE_KERNEL, &source, code)?),
+            IDLE_KERNEL,
+        )?;
         let device = CudaDevice {
-            name: if number == 0 { "cuda".into() } else { format!("cuda:{number}") },
+            name: if number == 0 {
+                "cuda".into()
+            } else {
+                format!("cuda:{number}")
+            },
             target: Target::new(machine(&context)?),
             maker,
             prelude,
@@ -81,19 +97,35 @@ impl CudaDevice {
             loaded: Libraries::default(),
             context: context.clone(),
         };
-        let machine = device.cost_store().plan(device.target.machine.clone(), || measure::costs(&device))?;
+        let machine = device
+            .cost_store()
+            .plan(device.target.machine.clone(), || measure::costs(&device))?;
         let (_, plans) = tuning::load(&device.maker.store, &device.description());
-        Ok(CudaDevice { target: Target { plans, ..Target::new(machine) }, ..device })
+        Ok(CudaDevice {
+            target: Target {
+                plans,
+                ..Target::new(machine)
+            },
+            ..device
+        })
     }
 
     /// Returns the text that identifies the GPU for tuning and costs.
     fn description(&self) -> String {
         let CudaContext { model, sm, .. } = &*self.context;
-        format!("{model}, {}, {} multiprocessors", architecture(*sm), self.target.machine.units)
+        format!(
+            "{model}, {}, {} multiprocessors",
+            architecture(*sm),
+            self.target.machine.units
+        )
     }
     /// Returns the entry of measured costs.
     fn cost_store(&self) -> CostStore<'_> {
-        CostStore::new(&self.maker.store, &self.description(), &format!("CUDA {}", self.context.driver))
+        CostStore::new(
+            &self.maker.store,
+            &self.description(),
+            &format!("CUDA {}", self.context.driver),
+        )
     }
 
     /// Sets the timeout of waits for steps and copies, two minutes by default.
@@ -130,28 +162,43 @@ impl CudaDevice {
         let function = loaded.function;
         let of = |attribute| {
             // SAFETY: a live function; writes a number.
-            unsafe { current.get("cuFuncGetAttribute", |out| sys::cuFuncGetAttribute(out, attribute, function)) }
+            unsafe {
+                current.get("cuFuncGetAttribute", |out| {
+                    sys::cuFuncGetAttribute(out, attribute, function)
+                })
+            }
         };
         let threads = of(CUfunction_attribute::CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK)?;
         if program.threads == 0 || program.threads > threads.max(0) as usize {
-            return invalid(format!("has workgroups of {} threads, compiled for {threads}", program.threads));
+            return invalid(format!(
+                "has workgroups of {} threads, compiled for {threads}",
+                program.threads
+            ));
         }
         let fixed = of(CUfunction_attribute::CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES)?;
         if program.scratch + fixed.max(0) as usize > DEFAULT_SHARED_BYTES {
             let most = CUdevice_attribute::CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN;
             let most = self.context.attribute(most)? - fixed;
             if program.scratch > most.max(0) as usize {
-                return invalid(format!("wants {} shared bytes, and {most} are left", program.scratch));
+                return invalid(format!(
+                    "wants {} shared bytes, and {most} are left",
+                    program.scratch
+                ));
             }
             let attribute = CUfunction_attribute::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES;
             // All that is left, since programs with one text may differ in it.
             // SAFETY: a live function.
-            current.check("cuFuncSetAttribute", unsafe { sys::cuFuncSetAttribute(function, attribute, most) })?;
+            current.check("cuFuncSetAttribute", unsafe {
+                sys::cuFuncSetAttribute(function, attribute, most)
+            })?;
         }
         if let Some(percent) = program.context.plan.shared {
-            let attribute = CUfunction_attribute::CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT;
+            let attribute =
+                CUfunction_attribute::CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT;
             // A hint that the driver may ignore. SAFETY: a live function.
-            let set = unsafe { sys::cuFuncSetAttribute(function, attribute, percent.clamp(1, 100) as i32) };
+            let set = unsafe {
+                sys::cuFuncSetAttribute(function, attribute, percent.clamp(1, 100) as i32)
+            };
             current.check("cuFuncSetAttribute", set)?;
         }
         Ok(LoadedProgram::new(program.clone(), self.id(), loaded))
@@ -170,8 +217,12 @@ fn machine(context: &CudaContext) -> Result<Machine, Error> {
         subgroup: number(Attribute::CU_DEVICE_ATTRIBUTE_WARP_SIZE)? as i64,
         threads_per_unit: number(Attribute::CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_MULTIPROCESSOR)?,
         registers: number(Attribute::CU_DEVICE_ATTRIBUTE_MAX_REGISTERS_PER_MULTIPROCESSOR)?,
-        shared_per_unit: number(Attribute::CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_MULTIPROCESSOR)?,
-        shared_per_workgroup: number(Attribute::CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN)?,
+        shared_per_unit: number(
+            Attribute::CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_MULTIPROCESSOR,
+        )?,
+        shared_per_workgroup: number(
+            Attribute::CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN,
+        )?,
         cache: number(Attribute::CU_DEVICE_ATTRIBUTE_L2_CACHE_SIZE)?,
         clock: clock(Attribute::CU_DEVICE_ATTRIBUTE_CLOCK_RATE)?,
         memory_clock: clock(Attribute::CU_DEVICE_ATTRIBUTE_MEMORY_CLOCK_RATE)?,
@@ -195,9 +246,16 @@ impl Device for CudaDevice {
     }
     fn describe(&self) -> Vec<String> {
         let context = &self.context;
-        let memory = context.memory().map_or("memory: the driver does not say".into(), |(free, total)| {
-            format!("memory: {} of {} MB free", free / 1_000_000, total / 1_000_000)
-        });
+        let memory =
+            context
+                .memory()
+                .map_or("memory: the driver does not say".into(), |(free, total)| {
+                    format!(
+                        "memory: {} of {} MB free",
+                        free / 1_000_000,
+                        total / 1_000_000
+                    )
+                });
         let driver = context.driver;
         let machine = &self.target.machine;
         let unknown = Costs::can_plan(machine).then_some(["as measured", "by its clocks"]);
@@ -238,7 +296,9 @@ impl Device for CudaDevice {
         }
         let (current, copies) = (self.context.enter()?, self.copies.stream());
         // SAFETY: inside the buffer; the bytes live until the copy has ended.
-        let queued = unsafe { sys::cuMemcpyHtoDAsync_v2(at, data.as_ptr().cast(), data.len(), copies.raw()) };
+        let queued = unsafe {
+            sys::cuMemcpyHtoDAsync_v2(at, data.as_ptr().cast(), data.len(), copies.raw())
+        };
         current.check("cuMemcpyHtoDAsync", queued)?;
         copies.wait_for_copies(&current)
     }
@@ -255,12 +315,19 @@ impl Device for CudaDevice {
         }
         let (current, copies) = (self.context.enter()?, self.copies.stream());
         // SAFETY: as in `write`.
-        let queued = unsafe { sys::cuMemcpyDtoHAsync_v2(data.as_mut_ptr().cast(), at, data.len(), copies.raw()) };
+        let queued = unsafe {
+            sys::cuMemcpyDtoHAsync_v2(data.as_mut_ptr().cast(), at, data.len(), copies.raw())
+        };
         current.check("cuMemcpyDtoHAsync", queued)?;
         copies.wait_for_copies(&current)
     }
 
-    fn stage<'a>(&'a self, to: &Buffer, offset: usize, len: usize) -> Result<Box<dyn StagedWrite + 'a>, Error> {
+    fn stage<'a>(
+        &'a self,
+        to: &Buffer,
+        offset: usize,
+        len: usize,
+    ) -> Result<Box<dyn StagedWrite + 'a>, Error> {
         if len <= PINNED_BYTES {
             let at = address(&self.context, "staging", to, offset, len)?;
             let lease = to.lease("staging", offset, len, Use::Write)?;
@@ -271,7 +338,11 @@ impl Device for CudaDevice {
         staging::through(self, to, offset, len)
     }
 
-    fn load(&self, programs: &[Program], progress: &dyn Fn(usize, usize)) -> Result<Vec<Arc<dyn Kernel>>, Error> {
+    fn load(
+        &self,
+        programs: &[Program],
+        progress: &dyn Fn(usize, usize),
+    ) -> Result<Vec<Arc<dyn Kernel>>, Error> {
         let texts = KernelText::all(programs)?;
         let (mut modules, missing) = self.loaded.find(&texts);
         let mut done = modules.len();
@@ -281,12 +352,16 @@ impl Device for CudaDevice {
         let source = |text: &KernelText| format!("{}\n#line 1\n{}", self.prelude, text.source);
         let code = |i: usize| {
             let text: &KernelText = missing[i];
-            self.maker.code(&text.symbol, &source(text)).map_err(|e| text.with_name(e))
+            self.maker
+                .code(&text.symbol, &source(text))
+                .map_err(|e| text.with_name(e))
         };
         let current = self.context.enter()?;
         parallel_for(missing.len(), cores(), code, |i, code| {
             let text = missing[i];
-            let module = self.maker.module(&current, &text.symbol, &source(text), code);
+            let module = self
+                .maker
+                .module(&current, &text.symbol, &source(text), code);
             modules.insert(text.key, Arc::new(module.map_err(|e| text.with_name(e))?));
             done += 1;
             progress(done, total);
@@ -294,12 +369,22 @@ impl Device for CudaDevice {
         })?;
         self.loaded.remember(&modules);
         let kernel = |(text, program): (&KernelText, &Program)| -> Result<Arc<dyn Kernel>, Error> {
-            Ok(Arc::new(self.kernel(&current, text, program, modules[&text.key].clone())?))
+            Ok(Arc::new(self.kernel(
+                &current,
+                text,
+                program,
+                modules[&text.key].clone(),
+            )?))
         };
         texts.iter().zip(programs).map(kernel).collect()
     }
 
     fn capture(&self, launches: Vec<Launch>) -> Result<Box<dyn Replay>, Error> {
-        Ok(Box::new(CudaReplay::new(self.steps.clone(), self.copies.clone(), self.idle.clone(), launches)?))
+        Ok(Box::new(CudaReplay::new(
+            self.steps.clone(),
+            self.copies.clone(),
+            self.idle.clone(),
+            launches,
+        )?))
     }
 }

@@ -8,14 +8,16 @@ use std::mem::MaybeUninit;
 /// Oldest driver with all functions used here, as `cuDriverGetVersion` counts: CUDA 12.8.
 const MIN_DRIVER_VERSION: i32 = 12080;
 
-const BUG_HINT: &str =
-    "this is a bug in gristmill: please report it with the command that led here; --device cpu works without the GPU";
-const BROKEN_HINT: &str =
-    "does `nvidia-smi` list the GPU, and has it memory and no other program's errors? --device cpu works without it";
+const BUG_HINT: &str = "this is a bug in gristmill: please report it with the command that led here; --device cpu works without the GPU";
+const BROKEN_HINT: &str = "does `nvidia-smi` list the GPU, and has it memory and no other program's errors? --device cpu works without it";
 
 /// Returns the error of a device that lacks something.
 pub fn lacking(message: impl Into<String>, hint: impl Into<String>) -> Error {
-    Error::Lacking { device: "cuda".into(), message: message.into(), hint: hint.into() }
+    Error::Lacking {
+        device: "cuda".into(),
+        message: message.into(),
+        hint: hint.into(),
+    }
 }
 
 /// Returns whether a result means that the context is unusable from now on.
@@ -66,7 +68,12 @@ pub fn hint(result: CUresult) -> &'static str {
 /// Returns the error of a failed call `what` on a device.
 pub fn refused(device: &str, what: &str, result: CUresult) -> Error {
     let (device, what) = (device.into(), what.into());
-    Error::Driver { device, what, message: message(result), hint: hint(result).into() }
+    Error::Driver {
+        device,
+        what,
+        message: message(result),
+        hint: hint(result).into(),
+    }
 }
 
 /// Formats a result: `CUDA_ERROR_NAME (meaning)`.
@@ -76,7 +83,11 @@ pub fn message(result: CUresult) -> String {
         // SAFETY: writes the address of a static text, or null.
         let found = unsafe { get(result, &mut text) } == CUresult::CUDA_SUCCESS && !text.is_null();
         // SAFETY: NUL-terminated.
-        found.then(|| unsafe { CStr::from_ptr(text) }.to_string_lossy().into_owned())
+        found.then(|| {
+            unsafe { CStr::from_ptr(text) }
+                .to_string_lossy()
+                .into_owned()
+        })
     };
     let name = text(sys::cuGetErrorName).unwrap_or_else(|| format!("error {}", result as u32));
     text(sys::cuGetErrorString).map_or(name.clone(), |meaning| format!("{name} ({meaning})"))
@@ -115,9 +126,15 @@ pub fn start() -> Result<(i32, i32), Error> {
     }
     // SAFETY: functions without preconditions; their outputs live during the call.
     let (version, count) = unsafe {
-        let version = get("cuDriverGetVersion", |out: *mut i32| sys::cuDriverGetVersion(out))?;
+        let version = get("cuDriverGetVersion", |out: *mut i32| {
+            sys::cuDriverGetVersion(out)
+        })?;
         if version < MIN_DRIVER_VERSION {
-            let have = format!("the driver is for CUDA {}.{}", version / 1000, version % 1000 / 10);
+            let have = format!(
+                "the driver is for CUDA {}.{}",
+                version / 1000,
+                version % 1000 / 10
+            );
             let need = format!(
                 "update it: CUDA {}.{} or later is needed",
                 MIN_DRIVER_VERSION / 1000,
@@ -127,12 +144,18 @@ pub fn start() -> Result<(i32, i32), Error> {
         }
         match sys::cuInit(0) {
             CUresult::CUDA_ERROR_NO_DEVICE => (version, 0),
-            CUresult::CUDA_SUCCESS => (version, get("cuDeviceGetCount", |out| sys::cuDeviceGetCount(out))?),
+            CUresult::CUDA_SUCCESS => (
+                version,
+                get("cuDeviceGetCount", |out| sys::cuDeviceGetCount(out))?,
+            ),
             result => return Err(refused("cuda", "cuInit", result)),
         }
     };
     match count {
-        0 => Err(lacking("the driver finds no GPU", "does `nvidia-smi` list one? CUDA_VISIBLE_DEVICES may hide it")),
+        0 => Err(lacking(
+            "the driver finds no GPU",
+            "does `nvidia-smi` list one? CUDA_VISIBLE_DEVICES may hide it",
+        )),
         _ => Ok((version, count)),
     }
 }

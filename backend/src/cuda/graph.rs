@@ -22,8 +22,11 @@ impl KernelNode {
     /// Calls `with` with the parameters of its launch.
     fn launch<T>(&self, groups: u32, with: impl FnOnce(&sys::CUDA_KERNEL_NODE_PARAMS) -> T) -> T {
         // The driver copies the arguments during the call and writes none of them.
-        let mut arguments: Vec<*mut c_void> =
-            self.arguments.iter().map(|a| std::ptr::from_ref(a).cast_mut().cast()).collect();
+        let mut arguments: Vec<*mut c_void> = self
+            .arguments
+            .iter()
+            .map(|a| std::ptr::from_ref(a).cast_mut().cast())
+            .collect();
         with(&sys::CUDA_KERNEL_NODE_PARAMS {
             func: self.function,
             gridDimX: groups,
@@ -69,10 +72,18 @@ unsafe impl Send for Graph {}
 
 impl Graph {
     /// Instantiates a chain of kernels with these workgroup counts.
-    pub fn new(current: &Current, kernels: &[KernelNode], groups: Vec<u32>, follow: Follow) -> Result<Graph, Error> {
+    pub fn new(
+        current: &Current,
+        kernels: &[KernelNode],
+        groups: Vec<u32>,
+        follow: Follow,
+    ) -> Result<Graph, Error> {
         // SAFETY: writes a new graph.
-        let graph =
-            unsafe { Handle::new(current, "cuGraphCreate", sys::cuGraphDestroy, |out| sys::cuGraphCreate(out, 0)) }?;
+        let graph = unsafe {
+            Handle::new(current, "cuGraphCreate", sys::cuGraphDestroy, |out| {
+                sys::cuGraphCreate(out, 0)
+            })
+        }?;
         let mut last: Vec<sys::CUgraphNode> = Vec::new();
         let mut nodes = Vec::with_capacity(kernels.len());
         let early = follow == Follow::Early;
@@ -83,7 +94,13 @@ impl Graph {
                 // graph; writes a node.
                 unsafe {
                     current.get("cuGraphAddKernelNode", |out| {
-                        sys::cuGraphAddKernelNode_v2(out, graph.raw(), after.as_ptr(), after.len(), params)
+                        sys::cuGraphAddKernelNode_v2(
+                            out,
+                            graph.raw(),
+                            after.as_ptr(),
+                            after.len(),
+                            params,
+                        )
                     })
                 }
             })?;
@@ -95,7 +112,8 @@ impl Graph {
                     reserved: [0; 5],
                 };
                 // SAFETY: two kernels of this graph, one edge.
-                let added = unsafe { sys::cuGraphAddDependencies_v2(graph.raw(), before, &node, &edge, 1) };
+                let added =
+                    unsafe { sys::cuGraphAddDependencies_v2(graph.raw(), before, &node, &edge, 1) };
                 current.check("cuGraphAddDependencies", added)?;
             }
             nodes.push(node);
@@ -103,15 +121,28 @@ impl Graph {
         }
         // SAFETY: a complete graph; writes its instance.
         let exec = unsafe {
-            Handle::new(current, "cuGraphInstantiate", sys::cuGraphExecDestroy, |out| {
-                sys::cuGraphInstantiateWithFlags(out, graph.raw(), 0)
-            })
+            Handle::new(
+                current,
+                "cuGraphInstantiate",
+                sys::cuGraphExecDestroy,
+                |out| sys::cuGraphInstantiateWithFlags(out, graph.raw(), 0),
+            )
         }?;
-        Ok(Graph { exec, _graph: graph, nodes, groups })
+        Ok(Graph {
+            exec,
+            _graph: graph,
+            nodes,
+            groups,
+        })
     }
 
     /// Updates the workgroup counts; `kernels` are those of [`Graph::new`].
-    pub fn resize(&mut self, current: &Current, kernels: &[KernelNode], groups: &[u32]) -> Result<(), Error> {
+    pub fn resize(
+        &mut self,
+        current: &Current,
+        kernels: &[KernelNode],
+        groups: &[u32],
+    ) -> Result<(), Error> {
         for (i, &wanted) in groups.iter().enumerate() {
             if self.groups[i] == wanted {
                 continue;
@@ -131,6 +162,8 @@ impl Graph {
     pub fn launch(&mut self, current: &Current, stream: &Stream) -> Result<(), Error> {
         // SAFETY: both are live; the buffers of its kernels live as long as the
         // replay that owns it.
-        current.check("cuGraphLaunch", unsafe { sys::cuGraphLaunch(self.exec.raw(), stream.raw()) })
+        current.check("cuGraphLaunch", unsafe {
+            sys::cuGraphLaunch(self.exec.raw(), stream.raw())
+        })
     }
 }

@@ -32,7 +32,11 @@ impl<T: Copy> Handle<T> {
         make: impl FnOnce(*mut T) -> CUresult,
     ) -> Result<Handle<T>, Error> {
         // SAFETY: written, as the caller guarantees.
-        Ok(Handle { raw: unsafe { current.get(what, make) }?, destroy, context: current.context().clone() })
+        Ok(Handle {
+            raw: unsafe { current.get(what, make) }?,
+            destroy,
+            context: current.context().clone(),
+        })
     }
     /// Returns the raw handle, valid while this lives.
     pub fn raw(&self) -> T {
@@ -66,14 +70,22 @@ pub type Event = Handle<sys::CUevent>;
 pub fn stream(current: &Current) -> Result<Stream, Error> {
     let flags = sys::CUstream_flags::CU_STREAM_NON_BLOCKING as u32;
     // SAFETY: writes a new stream.
-    unsafe { Handle::new(current, "cuStreamCreate", sys::cuStreamDestroy_v2, |out| sys::cuStreamCreate(out, flags)) }
+    unsafe {
+        Handle::new(current, "cuStreamCreate", sys::cuStreamDestroy_v2, |out| {
+            sys::cuStreamCreate(out, flags)
+        })
+    }
 }
 
 /// Creates an event without timing.
 pub fn event(current: &Current) -> Result<Event, Error> {
     let flags = sys::CUevent_flags::CU_EVENT_DISABLE_TIMING as u32;
     // SAFETY: writes a new event.
-    unsafe { Handle::new(current, "cuEventCreate", sys::cuEventDestroy_v2, |out| sys::cuEventCreate(out, flags)) }
+    unsafe {
+        Handle::new(current, "cuEventCreate", sys::cuEventDestroy_v2, |out| {
+            sys::cuEventCreate(out, flags)
+        })
+    }
 }
 
 impl Stream {
@@ -81,7 +93,10 @@ impl Stream {
     pub fn wait(&self) -> Result<(), Error> {
         let current = self.context.enter()?;
         // SAFETY: a live stream.
-        current.wait(|| unsafe { sys::cuStreamSynchronize(self.raw) }, || unsafe { sys::cuStreamQuery(self.raw) })
+        current.wait(
+            || unsafe { sys::cuStreamSynchronize(self.raw) },
+            || unsafe { sys::cuStreamQuery(self.raw) },
+        )
     }
     /// Waits for all queued copies without a timeout, as they use borrowed memory.
     ///
@@ -99,21 +114,32 @@ impl Stream {
     ///
     /// If that cannot be established, the device is lost and its memory is never freed.
     pub fn settle(&self) -> Result<(), Error> {
-        self.wait().or_else(|first| self.settled(self.wait(), &first))
+        self.wait()
+            .or_else(|first| self.settled(self.wait(), &first))
     }
     /// Judges the second attempt to wait: if both failed, the device may not be idle.
     fn settled(&self, second: Result<(), Error>, first: &Error) -> Result<(), Error> {
-        second.map_err(|error| if error.is_lost() { error } else { self.context.lose_track(first) })
+        second.map_err(|error| {
+            if error.is_lost() {
+                error
+            } else {
+                self.context.lose_track(first)
+            }
+        })
     }
     /// Records an event at the current end of the stream.
     pub fn mark(&self, current: &Current, event: &Event) -> Result<(), Error> {
         // SAFETY: both are live, in the current context.
-        current.check("cuEventRecord", unsafe { sys::cuEventRecord(event.raw, self.raw) })
+        current.check("cuEventRecord", unsafe {
+            sys::cuEventRecord(event.raw, self.raw)
+        })
     }
     /// Makes work queued from now on wait for the event.
     pub fn wait_for(&self, current: &Current, event: &Event) -> Result<(), Error> {
         // SAFETY: as above.
-        current.check("cuStreamWaitEvent", unsafe { sys::cuStreamWaitEvent(self.raw, event.raw, 0) })
+        current.check("cuStreamWaitEvent", unsafe {
+            sys::cuStreamWaitEvent(self.raw, event.raw, 0)
+        })
     }
 }
 
@@ -122,6 +148,9 @@ impl Event {
     pub fn wait(&self) -> Result<(), Error> {
         let current = self.context.enter()?;
         // SAFETY: a live event.
-        current.wait(|| unsafe { sys::cuEventSynchronize(self.raw) }, || unsafe { sys::cuEventQuery(self.raw) })
+        current.wait(
+            || unsafe { sys::cuEventSynchronize(self.raw) },
+            || unsafe { sys::cuEventQuery(self.raw) },
+        )
     }
 }

@@ -34,11 +34,15 @@ pub fn costs(device: &dyn Device) -> Result<Costs, Error> {
     let machine = &device.target().machine;
     let units = machine.units.max(1);
     // A device that does not report free memory is assumed to have little.
-    let free =
-        device.available().map_or(MAX_READ_BYTES / 4, |free| usize::try_from(free / 4).unwrap_or(MAX_READ_BYTES));
+    let free = device.available().map_or(MAX_READ_BYTES / 4, |free| {
+        usize::try_from(free / 4).unwrap_or(MAX_READ_BYTES)
+    });
     let bytes = free.min(MAX_READ_BYTES) / PAGE * PAGE;
     if bytes < PAGE.max(MIN_CACHE_MULTIPLE * machine.cache) {
-        return Err(Error::invalid("measuring", format!("too little memory is free for it: {free} bytes")));
+        return Err(Error::invalid(
+            "measuring",
+            format!("too little memory is free for it: {free} bytes"),
+        ));
     }
     let bench = Bench {
         device,
@@ -56,7 +60,13 @@ pub fn costs(device: &dyn Device) -> Result<Costs, Error> {
         ],
     };
     let (bandwidth, latency) = bench.memory()?;
-    Ok(Costs { bandwidth, latency, launch: bench.launch()?, barrier: bench.barrier()?, ..Costs::default() })
+    Ok(Costs {
+        bandwidth,
+        latency,
+        launch: bench.launch()?,
+        barrier: bench.barrier()?,
+        ..Costs::default()
+    })
 }
 
 /// State shared by all runs.
@@ -78,10 +88,20 @@ struct Kernel {
     threads: usize,
 }
 
-const READ_ALL: Kernel =
-    Kernel { name: "measure_read", text: READ, variables: &["words", "readers"], groups: "readers", threads: THREADS };
-const ONE_LINK: Kernel =
-    Kernel { name: "measure_link", text: LINK, variables: &["units"], groups: "units", threads: THREADS };
+const READ_ALL: Kernel = Kernel {
+    name: "measure_read",
+    text: READ,
+    variables: &["words", "readers"],
+    groups: "readers",
+    threads: THREADS,
+};
+const ONE_LINK: Kernel = Kernel {
+    name: "measure_link",
+    text: LINK,
+    variables: &["units"],
+    groups: "units",
+    threads: THREADS,
+};
 const ALL_BARRIERS: Kernel = Kernel {
     name: "measure_barrier",
     text: BARRIERS,
@@ -89,15 +109,26 @@ const ALL_BARRIERS: Kernel = Kernel {
     groups: "units",
     threads: THREADS,
 };
-const ALL_LOADS: Kernel =
-    Kernel { name: "measure_chase", text: CHASE, variables: &["loads", "pages"], groups: "one", threads: 32 };
+const ALL_LOADS: Kernel = Kernel {
+    name: "measure_chase",
+    text: CHASE,
+    variables: &["loads", "pages"],
+    groups: "one",
+    threads: 32,
+};
 
 impl Kernel {
     /// Returns a program that writes the first buffer and reads the others, of these sizes.
     fn program(&self, extents: &[usize]) -> Program {
         let mut graph = Graph::new();
         let groups = graph.var(self.groups, 0, i64::from(u16::MAX));
-        let access = |slot| if slot == 0 { Access::Write } else { Access::Read };
+        let access = |slot| {
+            if slot == 0 {
+                Access::Write
+            } else {
+                Access::Read
+            }
+        };
         let param = |(slot, &bytes): (usize, &usize)| Param {
             slot: slot as u32,
             access: access(slot),
@@ -116,12 +147,33 @@ impl Kernel {
 impl Bench<'_> {
     /// Captures a step of these kernels, one after the other.
     fn step(&self, kernels: &[(&Kernel, &[&Buffer])]) -> Result<Box<dyn Replay>, Error> {
-        let extents = |buffers: &[&Buffer]| buffers.iter().map(|buffer| buffer.len()).collect::<Vec<_>>();
-        let programs: Vec<Program> = kernels.iter().map(|(kernel, of)| kernel.program(&extents(of))).collect();
+        let extents = |buffers: &[&Buffer]| {
+            buffers
+                .iter()
+                .map(|buffer| buffer.len())
+                .collect::<Vec<_>>()
+        };
+        let programs: Vec<Program> = kernels
+            .iter()
+            .map(|(kernel, of)| kernel.program(&extents(of)))
+            .collect();
         let mut launches = Vec::new();
-        for (level, kernel) in self.device.load(&programs, &|_, _| ())?.into_iter().enumerate() {
-            let buffers = kernels[level].1.iter().map(|&buffer| buffer.clone()).collect();
-            launches.push(Launch { kernel, buffers, level });
+        for (level, kernel) in self
+            .device
+            .load(&programs, &|_, _| ())?
+            .into_iter()
+            .enumerate()
+        {
+            let buffers = kernels[level]
+                .1
+                .iter()
+                .map(|&buffer| buffer.clone())
+                .collect();
+            launches.push(Launch {
+                kernel,
+                buffers,
+                level,
+            });
         }
         self.device.capture(launches)
     }
@@ -147,14 +199,21 @@ impl Bench<'_> {
         let short = self.best_times(step.as_mut(), &[("loads", LOADS_PER_RUN)])?;
         let long = self.best_times(step.as_mut(), &[("loads", 2 * LOADS_PER_RUN)])?;
         let bandwidth = self.data.len() as f64 / short[0].min(long[0]);
-        Ok((Some(bandwidth), Some((long[1] - short[1]) / LOADS_PER_RUN as f64)))
+        Ok((
+            Some(bandwidth),
+            Some((long[1] - short[1]) / LOADS_PER_RUN as f64),
+        ))
     }
 
     /// Measures the seconds of one more launch.
     fn launch(&self) -> Result<Option<f64>, Error> {
-        let (there, back) = ([&self.words[0], &self.words[1]], [&self.words[1], &self.words[0]]);
-        let link =
-            |i: usize| -> (&Kernel, &[&Buffer]) { (&ONE_LINK, if i.is_multiple_of(2) { &there } else { &back }) };
+        let (there, back) = (
+            [&self.words[0], &self.words[1]],
+            [&self.words[1], &self.words[0]],
+        );
+        let link = |i: usize| -> (&Kernel, &[&Buffer]) {
+            (&ONE_LINK, if i.is_multiple_of(2) { &there } else { &back })
+        };
         let links: Vec<_> = (0..CHAIN_LENGTH).map(link).collect();
         let mut step = self.step(&links)?;
         // The minimum is over whole chains: single minima would favour times that

@@ -57,7 +57,12 @@ pub fn alloc(copies: &Arc<Stream>, bytes: usize, memory: Memory) -> Result<Buffe
         },
         false => error,
     })?;
-    let made = DeviceMemory { handle, len: bytes, uses: Uses::new(&context.owner), copies: copies.clone() };
+    let made = DeviceMemory {
+        handle,
+        len: bytes,
+        uses: Uses::new(&context.owner),
+        copies: copies.clone(),
+    };
     if memory != Memory::Weights && bytes > 0 {
         // SAFETY: inside the allocation; its address is not shared yet.
         let queued = unsafe { sys::cuMemsetD8Async(made.handle.raw(), 0, bytes, copies.raw()) };
@@ -77,8 +82,9 @@ pub fn address(
 ) -> Result<CUdeviceptr, Error> {
     buffer.check(what, offset, len)?;
     buffer.check_device(what, context.owner.id())?;
-    let memory =
-        buffer.raw::<DeviceMemory>().ok_or_else(|| Error::invalid(what, "the buffer is no memory of a GPU"))?;
+    let memory = buffer
+        .raw::<DeviceMemory>()
+        .ok_or_else(|| Error::invalid(what, "the buffer is no memory of a GPU"))?;
     Ok(memory.handle.raw() + (buffer.offset() + offset) as CUdeviceptr)
 }
 
@@ -89,5 +95,9 @@ pub type PinnedMemory = Handle<*mut c_void>;
 pub fn pinned(copies: &Stream, bytes: usize) -> Result<PinnedMemory, Error> {
     let current = copies.context().enter()?;
     // SAFETY: writes the address of a new allocation.
-    unsafe { Handle::new(&current, "cuMemHostAlloc", sys::cuMemFreeHost, |out| sys::cuMemHostAlloc(out, bytes, 0)) }
+    unsafe {
+        Handle::new(&current, "cuMemHostAlloc", sys::cuMemFreeHost, |out| {
+            sys::cuMemHostAlloc(out, bytes, 0)
+        })
+    }
 }

@@ -27,13 +27,22 @@ unsafe impl Sync for LoadedModule {}
 
 impl LoadedModule {
     /// Returns the function of that name.
-    pub fn new(current: &Current, module: Arc<Module>, symbol: &str) -> Result<LoadedModule, Error> {
+    pub fn new(
+        current: &Current,
+        module: Arc<Module>,
+        symbol: &str,
+    ) -> Result<LoadedModule, Error> {
         let symbol = CString::new(symbol).unwrap_or_default();
         // SAFETY: a live module and a NUL-terminated text; writes a function.
         let function = unsafe {
-            current.get("cuModuleGetFunction", |out| sys::cuModuleGetFunction(out, module.raw(), symbol.as_ptr()))
+            current.get("cuModuleGetFunction", |out| {
+                sys::cuModuleGetFunction(out, module.raw(), symbol.as_ptr())
+            })
         }?;
-        Ok(LoadedModule { function, _module: module })
+        Ok(LoadedModule {
+            function,
+            _module: module,
+        })
     }
 }
 
@@ -47,7 +56,8 @@ pub struct ModuleLoader {
 impl ModuleLoader {
     /// Returns the code of a text and whether it was compiled now.
     pub fn code(&self, name: &str, source: &str) -> Result<(Vec<u8>, bool), Error> {
-        self.compiler.load(name, source, self.context.sm, &self.store)
+        self.compiler
+            .load(name, source, self.context.sm, &self.store)
     }
 
     /// Loads the module of a text's code.
@@ -63,8 +73,14 @@ impl ModuleLoader {
     ) -> Result<Module, Error> {
         match module(current, &cubin) {
             Err(error) if !compiled && !error.is_lost() => {
-                self.store.remove(&self.compiler.key(source, self.context.sm));
-                module(current, &self.compiler.renew(name, source, self.context.sm, &self.store)?)
+                self.store
+                    .remove(&self.compiler.key(source, self.context.sm));
+                module(
+                    current,
+                    &self
+                        .compiler
+                        .renew(name, source, self.context.sm, &self.store)?,
+                )
             }
             loaded => loaded,
         }

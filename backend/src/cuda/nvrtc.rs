@@ -8,8 +8,7 @@ use std::ffi::{CStr, CString, c_char, c_int};
 
 /// Compiler options besides the architecture. Kernels include no headers.
 const OPTIONS: &[&str] = &["--fmad=false", "--std=c++17", "--no-source-include"];
-const INSTALL: &str =
-    "`pip install nvidia-cuda-nvrtc` and LD_LIBRARY_PATH=<site-packages>/nvidia/cu13/lib, or the CUDA toolkit";
+const INSTALL: &str = "`pip install nvidia-cuda-nvrtc` and LD_LIBRARY_PATH=<site-packages>/nvidia/cu13/lib, or the CUDA toolkit";
 
 /// Functions that are called; `cudarc` panics where one is missing.
 const FUNCTIONS: &[&str] = &[
@@ -51,27 +50,44 @@ impl Nvrtc {
     pub fn find() -> Result<Nvrtc, Error> {
         // SAFETY: only looks for a library.
         if !unsafe { sys::is_culib_present() } {
-            return Err(lacking("there is no NVRTC (libnvrtc), which compiles its kernels", INSTALL));
+            return Err(lacking(
+                "there is no NVRTC (libnvrtc), which compiles its kernels",
+                INSTALL,
+            ));
         }
         // SAFETY: only looks up names; the functions found are not called here.
-        let lacks = |name: &&&str| unsafe { sys::culib().get::<unsafe extern "C" fn()>(name.as_bytes()) }.is_err();
+        let lacks = |name: &&&str| {
+            unsafe { sys::culib().get::<unsafe extern "C" fn()>(name.as_bytes()) }.is_err()
+        };
         if let Some(name) = FUNCTIONS.iter().find(lacks) {
             return Err(lacking(
                 format!("this NVRTC (libnvrtc) is too old: it has no {name}"),
                 format!("install CUDA 12.8's or a later one: {INSTALL}"),
             ));
         }
-        let broken = |said: String| lacking(format!("NVRTC (libnvrtc) does not work: {said}"), INSTALL);
+        let broken =
+            |said: String| lacking(format!("NVRTC (libnvrtc) does not work: {said}"), INSTALL);
         let (mut major, mut minor, mut count) = (0, 0, 0);
         // SAFETY: writes two numbers.
-        check_result("nvrtcVersion", unsafe { sys::nvrtcVersion(&mut major, &mut minor) }).map_err(broken)?;
+        check_result("nvrtcVersion", unsafe {
+            sys::nvrtcVersion(&mut major, &mut minor)
+        })
+        .map_err(broken)?;
         // SAFETY: writes a number.
-        check_result("nvrtcGetNumSupportedArchs", unsafe { sys::nvrtcGetNumSupportedArchs(&mut count) }).map_err(broken)?;
+        check_result("nvrtcGetNumSupportedArchs", unsafe {
+            sys::nvrtcGetNumSupportedArchs(&mut count)
+        })
+        .map_err(broken)?;
         let mut supported = vec![0 as c_int; count.max(0) as usize];
         // SAFETY: space for the returned number of values.
-        check_result("nvrtcGetSupportedArchs", unsafe { sys::nvrtcGetSupportedArchs(supported.as_mut_ptr()) })
-            .map_err(broken)?;
-        Ok(Nvrtc { version: (major, minor), supported: supported.into_iter().map(|n| n as u32).collect() })
+        check_result("nvrtcGetSupportedArchs", unsafe {
+            sys::nvrtcGetSupportedArchs(supported.as_mut_ptr())
+        })
+        .map_err(broken)?;
+        Ok(Nvrtc {
+            version: (major, minor),
+            supported: supported.into_iter().map(|n| n as u32).collect(),
+        })
     }
 
     /// Returns an error with advice unless it compiles for that architecture.
@@ -81,7 +97,11 @@ impl Nvrtc {
         }
         let knows: Vec<String> = self.supported.iter().map(|sm| format!("sm_{sm}")).collect();
         Err(lacking(
-            format!("{} does not compile for the GPU's sm_{sm}, only for {}", self.describe(), knows.join(", ")),
+            format!(
+                "{} does not compile for the GPU's sm_{sm}, only for {}",
+                self.describe(),
+                knows.join(", ")
+            ),
             format!("install a version that does: {INSTALL}"),
         ))
     }
@@ -94,13 +114,24 @@ impl Nvrtc {
     /// Returns the store's key of a text's code.
     pub fn key(&self, source: &str, sm: u32) -> Key {
         let options = OPTIONS.join(" ");
-        Key::from_parts([self.describe().as_str(), &architecture(sm), &options, source])
+        Key::from_parts([
+            self.describe().as_str(),
+            &architecture(sm),
+            &options,
+            source,
+        ])
     }
 
     /// Returns the code of a text, from the store or compiled, and whether it was compiled.
     ///
     /// A store that cannot be read counts as empty.
-    pub fn load(&self, name: &str, source: &str, sm: u32, store: &Store) -> Result<(Vec<u8>, bool), Error> {
+    pub fn load(
+        &self,
+        name: &str,
+        source: &str,
+        sm: u32,
+        store: &Store,
+    ) -> Result<(Vec<u8>, bool), Error> {
         match store.get(&self.key(source, sm)) {
             Ok(Some(cubin)) => Ok((cubin, false)),
             _ => Ok((self.renew(name, source, sm, store)?, true)),
@@ -108,32 +139,71 @@ impl Nvrtc {
     }
 
     /// Compiles a text and replaces its entry in the store.
-    pub fn renew(&self, name: &str, source: &str, sm: u32, store: &Store) -> Result<Vec<u8>, Error> {
+    pub fn renew(
+        &self,
+        name: &str,
+        source: &str,
+        sm: u32,
+        store: &Store,
+    ) -> Result<Vec<u8>, Error> {
         let compiled = self.compile(name, source, sm, &[])?;
         store.put_or_warn(&self.key(source, sm), &compiled.cubin);
         Ok(compiled.cubin)
     }
 
     /// Compiles a text with a kernel of that name, with additional options.
-    pub fn compile(&self, name: &str, source: &str, sm: u32, options: &[&str]) -> Result<Cubin, Error> {
-        let failed = |message: String| Error::Compile { kernel: name.into(), message };
-        let terminated = |text: &str| CString::new(text).map_err(|_| failed("there is a NUL in its text".into()));
+    pub fn compile(
+        &self,
+        name: &str,
+        source: &str,
+        sm: u32,
+        options: &[&str],
+    ) -> Result<Cubin, Error> {
+        let failed = |message: String| Error::Compile {
+            kernel: name.into(),
+            message,
+        };
+        let terminated = |text: &str| {
+            CString::new(text).map_err(|_| failed("there is a NUL in its text".into()))
+        };
         let (source, file) = (terminated(source)?, terminated(&format!("{name}.cu"))?);
         let architecture = format!("--gpu-architecture={}", architecture(sm));
-        let all = std::iter::once(architecture.as_str()).chain(OPTIONS.iter().copied()).chain(options.iter().copied());
-        let all = all.map(terminated).collect::<Result<Vec<CString>, Error>>()?;
+        let all = std::iter::once(architecture.as_str())
+            .chain(OPTIONS.iter().copied())
+            .chain(options.iter().copied());
+        let all = all
+            .map(terminated)
+            .collect::<Result<Vec<CString>, Error>>()?;
         let addresses: Vec<*const c_char> = all.iter().map(|o| o.as_ptr()).collect();
         let none = std::ptr::null();
         let mut program = Program(std::ptr::null_mut());
         // SAFETY: NUL-terminated texts that live until the program is created; no headers.
-        let made = unsafe { sys::nvrtcCreateProgram(&mut program.0, source.as_ptr(), file.as_ptr(), 0, none, none) };
+        let made = unsafe {
+            sys::nvrtcCreateProgram(
+                &mut program.0,
+                source.as_ptr(),
+                file.as_ptr(),
+                0,
+                none,
+                none,
+            )
+        };
         check_result("nvrtcCreateProgram", made).map_err(failed)?;
         // SAFETY: a program, and the stated number of options.
-        let result = unsafe { sys::nvrtcCompileProgram(program.0, addresses.len() as c_int, addresses.as_ptr()) };
-        let log = program.bytes(sys::nvrtcGetProgramLogSize, sys::nvrtcGetProgramLog).unwrap_or_default();
-        let log = String::from_utf8_lossy(&log).trim_end_matches(['\0', '\n']).to_owned();
-        check_result("nvrtcCompileProgram", result).map_err(|said| failed(if log.is_empty() { said } else { log.clone() }))?;
-        let cubin = program.bytes(sys::nvrtcGetCUBINSize, sys::nvrtcGetCUBIN).map_err(failed)?;
+        let result = unsafe {
+            sys::nvrtcCompileProgram(program.0, addresses.len() as c_int, addresses.as_ptr())
+        };
+        let log = program
+            .bytes(sys::nvrtcGetProgramLogSize, sys::nvrtcGetProgramLog)
+            .unwrap_or_default();
+        let log = String::from_utf8_lossy(&log)
+            .trim_end_matches(['\0', '\n'])
+            .to_owned();
+        check_result("nvrtcCompileProgram", result)
+            .map_err(|said| failed(if log.is_empty() { said } else { log.clone() }))?;
+        let cubin = program
+            .bytes(sys::nvrtcGetCUBINSize, sys::nvrtcGetCUBIN)
+            .map_err(failed)?;
         Ok(Cubin { cubin, log })
     }
 }
@@ -153,7 +223,9 @@ impl Program {
         check_result("asking for a size", unsafe { size(self.0, &mut len) })?;
         let mut bytes = vec![0u8; len];
         // SAFETY: as many bytes as the reported size.
-        check_result("asking for what was compiled", unsafe { get(self.0, bytes.as_mut_ptr().cast()) })?;
+        check_result("asking for what was compiled", unsafe {
+            get(self.0, bytes.as_mut_ptr().cast())
+        })?;
         Ok(bytes)
     }
 }

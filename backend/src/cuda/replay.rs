@@ -77,13 +77,21 @@ impl CudaReplay {
             launch.check(context.owner.id())?;
             let kernel = launch.loaded::<LoadedModule>()?;
             let program = kernel.program();
-            let arguments: Result<Vec<CUdeviceptr>, Error> =
-                launch.buffers.iter().map(|b| address(&context, &program.name, b, 0, b.len())).collect();
+            let arguments: Result<Vec<CUdeviceptr>, Error> = launch
+                .buffers
+                .iter()
+                .map(|b| address(&context, &program.name, b, 0, b.len()))
+                .collect();
             let (groups, slots) = variables.bind(launch)?;
             places.push(regions.place(&slots));
             order.push((groups.all, number));
             let (threads, shared) = (program.threads as u32, program.scratch as u32);
-            kernels.push(KernelNode { function: kernel.code.function, arguments: arguments?, threads, shared });
+            kernels.push(KernelNode {
+                function: kernel.code.function,
+                arguments: arguments?,
+                threads,
+                shared,
+            });
         }
         let bytes = regions.cells().len() * 8;
         let values = copies.variables(bytes)?;
@@ -91,13 +99,26 @@ impl CudaReplay {
         for (kernel, place) in kernels.iter_mut().zip(places) {
             kernel.arguments.extend([base + place as CUdeviceptr, 0]);
         }
-        let cells = regions.cells().iter().enumerate().map(|(i, &slot)| (base + 8 * i as CUdeviceptr, slot)).collect();
+        let cells = regions
+            .cells()
+            .iter()
+            .enumerate()
+            .map(|(i, &slot)| (base + 8 * i as CUdeviceptr, slot))
+            .collect();
         let most = variables.most();
         // Counts that depend on variables are set before the first launch.
         let groups = vec![1; kernels.len()];
-        let follow = if context.sm >= EARLY_LAUNCH_SINCE { Follow::Early } else { Follow::Plainly };
+        let follow = if context.sm >= EARLY_LAUNCH_SINCE {
+            Follow::Early
+        } else {
+            Follow::Plainly
+        };
         let graph = Graph::new(&current, &kernels, groups.clone(), follow)?;
-        let uses = StepUses::new(&context.owner, launches.iter().flat_map(Launch::uses), Order::Queued);
+        let uses = StepUses::new(
+            &context.owner,
+            launches.iter().flat_map(Launch::uses),
+            Order::Queued,
+        );
         drop(current);
         Ok(CudaReplay {
             uses,
@@ -140,11 +161,15 @@ impl CudaReplay {
     fn slot(&mut self, current: &Current) -> Result<Slot, Error> {
         let mut slot = match self.spare.pop() {
             Some(slot) => slot,
-            None => Slot { end: event(current)?, words: Vec::with_capacity(self.cells.len()) },
+            None => Slot {
+                end: event(current)?,
+                words: Vec::with_capacity(self.cells.len()),
+            },
         };
         let values = self.variables.values();
         slot.words.clear();
-        slot.words.extend(self.cells.iter().map(|&(_, variable)| values[variable]));
+        slot.words
+            .extend(self.cells.iter().map(|&(_, variable)| values[variable]));
         Ok(slot)
     }
 
@@ -154,7 +179,9 @@ impl CudaReplay {
     /// nothing relies on that.
     fn write_variables(&self, current: &Current, slot: &Slot) -> Result<(), Error> {
         self.copies.wait_before(current, &self.stream)?;
-        let Some(&(first, _)) = self.cells.first() else { return Ok(()) };
+        let Some(&(first, _)) = self.cells.first() else {
+            return Ok(());
+        };
         let (words, bytes) = (slot.words.as_ptr().cast(), slot.words.len() * 8);
         // SAFETY: cells are contiguous in `values`; the words are not modified until
         // the step has ended.
@@ -205,7 +232,9 @@ impl Replay for CudaReplay {
     }
 
     fn wait(&mut self) -> Result<(), Error> {
-        let Some((slot, _in_flight)) = self.started.pop_front() else { return Ok(()) };
+        let Some((slot, _in_flight)) = self.started.pop_front() else {
+            return Ok(());
+        };
         let ended = self.end(slot.end.wait());
         self.spare.push(slot);
         ended
@@ -220,8 +249,19 @@ impl Replay for CudaReplay {
         let _in_flight = self.uses.begin()?;
         if self.clocks.is_none() {
             // Null pointers for the variables, which it does not read, and the clock.
-            let end = KernelNode { function: self.idle.function, arguments: vec![0, 0], threads: IDLE, shared: 0 };
-            self.clocks = Some(Clocks::new(&current, self.copies.stream(), &self.kernels, end, self.follow)?);
+            let end = KernelNode {
+                function: self.idle.function,
+                arguments: vec![0, 0],
+                threads: IDLE,
+                shared: 0,
+            };
+            self.clocks = Some(Clocks::new(
+                &current,
+                self.copies.stream(),
+                &self.kernels,
+                end,
+                self.follow,
+            )?);
         }
         let slot = self.slot(&current)?;
         let seconds = self.run_timed(&current, &slot);
@@ -243,7 +283,10 @@ impl Drop for CudaReplay {
         }
         if self.context.is_stuck() {
             // A copy may still read these words.
-            std::mem::forget((std::mem::take(&mut self.started), std::mem::take(&mut self.spare)));
+            std::mem::forget((
+                std::mem::take(&mut self.started),
+                std::mem::take(&mut self.spare),
+            ));
         }
         self.copies.recycle(self.values.clone());
     }

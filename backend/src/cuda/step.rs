@@ -12,7 +12,10 @@ pub struct Regions {
 impl Regions {
     /// Returns the offset of a list in bytes, appending it if it is new.
     pub fn place(&mut self, list: &[usize]) -> usize {
-        let found = self.lists.iter().find(|(at, len)| self.cells[*at..at + len] == *list);
+        let found = self
+            .lists
+            .iter()
+            .find(|(at, len)| self.cells[*at..at + len] == *list);
         let at = found.map_or(self.cells.len(), |l| l.0);
         if found.is_none() {
             self.cells.extend(list);
@@ -50,8 +53,10 @@ mod tests {
     #[test]
     fn a_list_has_one_place() {
         let mut regions = Regions::default();
-        let places: Vec<usize> =
-            [&[0][..], &[1, 0], &[], &[0], &[1], &[0, 1], &[1, 0]].iter().map(|list| regions.place(list)).collect();
+        let places: Vec<usize> = [&[0][..], &[1, 0], &[], &[0], &[1], &[0, 1], &[1, 0]]
+            .iter()
+            .map(|list| regions.place(list))
+            .collect();
         assert_eq!(places, [0, 8, 24, 0, 24, 32, 8]);
         assert_eq!(regions.cells(), [0, 1, 0, 1, 0, 1]);
     }
@@ -63,10 +68,21 @@ mod tests {
             let near = |n: u64, b: u64| b >= n.max(1) && b <= most as u64 && b - n.max(1) <= n / 64;
             assert!(buckets.iter().enumerate().all(|(n, &b)| near(n as u64, b)));
             let changes = buckets.windows(2).filter(|w| w[0] != w[1]).count();
-            assert!(changes <= 64 * (most as f64).log2().ceil() as usize, "{changes} of {most}");
+            assert!(
+                changes <= 64 * (most as f64).log2().ceil() as usize,
+                "{changes} of {most}"
+            );
         }
         // A wrong bound, smaller than the count.
-        assert_eq!((bucket(9, Some(3)), bucket(9, None), bucket(0, Some(0)), bucket(-1, None)), (9, 9, 1, 1));
+        assert_eq!(
+            (
+                bucket(9, Some(3)),
+                bucket(9, None),
+                bucket(0, Some(0)),
+                bucket(-1, None)
+            ),
+            (9, 9, 1, 1)
+        );
         assert_eq!(bucket(i64::MAX, None), 1 << 63);
     }
 }

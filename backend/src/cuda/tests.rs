@@ -13,7 +13,10 @@ use std::path::PathBuf;
 /// The dialect's prelude with macros for the test kernels.
 fn prelude() -> String {
     let begin = "const int thread = THREAD_INDEX; DEPENDENTS_MAY_START; PREDECESSORS_ENDED";
-    format!("{}#define KERNEL extern \"C\" __global__ void\n#define BEGIN {begin}\n", dialect::prelude())
+    format!(
+        "{}#define KERNEL extern \"C\" __global__ void\n#define BEGIN {begin}\n",
+        dialect::prelude()
+    )
 }
 /// `out[i] = x[i] + y[i] / 3`, eight elements per workgroup.
 const ADD: &str = "KERNEL NAME(f32 *out, const f32 *x, const f32 *y, const i64 *v CLOCK) {
@@ -61,7 +64,9 @@ const LONG: &str = "KERNEL NAME(i64 *x, const i64 *v CLOCK) {
     x[0] = 1;
 }";
 
-const KERNELS: &[&str] = &[ADD, SUM, CARRY, TURN, REVERSE, SLOW, LONG, READ, LINK, BARRIERS, CHASE];
+const KERNELS: &[&str] = &[
+    ADD, SUM, CARRY, TURN, REVERSE, SLOW, LONG, READ, LINK, BARRIERS, CHASE,
+];
 
 /// A store for one test, removed at its end.
 struct Place(PathBuf);
@@ -102,35 +107,67 @@ fn kernels_compile_for_every_architecture_and_are_kept() {
     let Some(compiler) = nvrtc() else { return };
     let place = Place::new("nvrtc");
     let store = place.store();
-    let all: String = (0..).zip(KERNELS).map(|(i, text)| text.replace("NAME", &format!("e_test_{i}"))).collect();
+    let all: String = (0..)
+        .zip(KERNELS)
+        .map(|(i, text)| text.replace("NAME", &format!("e_test_{i}")))
+        .collect();
     let source = format!("{}{all}", prelude());
     let mut keys = Vec::new();
     for sm in [75, 80, 86, 89, 90, 100, 120] {
         compiler.check(sm).unwrap();
         let (cubin, compiled) = compiler.load("NAME", &source, sm, &store).unwrap();
         assert!(compiled && cubin.starts_with(b"\x7fELF"), "sm_{sm}");
-        assert_eq!(compiler.load("NAME", &source, sm, &store).unwrap(), (cubin, false));
+        assert_eq!(
+            compiler.load("NAME", &source, sm, &store).unwrap(),
+            (cubin, false)
+        );
         keys.push(compiler.key(&source, sm));
     }
     keys.push(compiler.key(&format!("{source} "), 90));
     let distinct: std::collections::HashSet<_> = keys.iter().collect();
     assert_eq!(distinct.len(), keys.len());
-    assert!(compiler.check(20).unwrap_err().to_string().contains("sm_20"));
+    assert!(
+        compiler
+            .check(20)
+            .unwrap_err()
+            .to_string()
+            .contains("sm_20")
+    );
 }
 
 #[test]
 fn a_kernel_that_does_not_compile_is_named_with_its_line() {
     let Some(compiler) = nvrtc() else { return };
-    let error = compiler.compile("e_bad_1", "extern \"C\" __global__ void e_bad_1() {\n  none();\n}", 90, &[]);
-    let Err(Error::Compile { kernel, message }) = error.map(|c| c.log) else { panic!("it compiles") };
-    assert!(kernel == "e_bad_1" && message.contains("e_bad_1.cu(2)") && message.contains("none"), "{message}");
-    assert!(matches!(compiler.compile("e_bad_2", "\0", 90, &[]), Err(Error::Compile { .. })));
+    let error = compiler.compile(
+        "e_bad_1",
+        "extern \"C\" __global__ void e_bad_1() {\n  none();\n}",
+        90,
+        &[],
+    );
+    let Err(Error::Compile { kernel, message }) = error.map(|c| c.log) else {
+        panic!("it compiles")
+    };
+    assert!(
+        kernel == "e_bad_1" && message.contains("e_bad_1.cu(2)") && message.contains("none"),
+        "{message}"
+    );
+    assert!(matches!(
+        compiler.compile("e_bad_2", "\0", 90, &[]),
+        Err(Error::Compile { .. })
+    ));
 }
 
 #[test]
 fn the_assembler_says_what_a_kernel_takes() {
     let Some(compiler) = nvrtc() else { return };
-    let compiled = compiler.compile("NAME", &format!("{}{ADD}", prelude()), 90, &["--ptxas-options=-v"]).unwrap();
+    let compiled = compiler
+        .compile(
+            "NAME",
+            &format!("{}{ADD}", prelude()),
+            90,
+            &["--ptxas-options=-v"],
+        )
+        .unwrap();
     assert!(compiled.log.contains("registers"), "{}", compiled.log);
 }
 
@@ -151,7 +188,8 @@ fn a_bound_that_is_reached_is_told_from_a_value_that_is_kept() {
     };
     let apart = |a: &str, b: &str| code(a).iter().zip(&code(b)).all(|(a, b)| a != b);
     assert!(apart("y[1] = held == 6;", "y[1] = held == x;"));
-    let each = |of: &str| format!("_Pragma(\"unroll\") for (int i = 0; i < 7; i++) y[i + 1] = {of};");
+    let each =
+        |of: &str| format!("_Pragma(\"unroll\") for (int i = 0; i < 7; i++) y[i + 1] = {of};");
     assert!(apart(&each("held == i"), &each("held == (i < 6 ? i : x)")));
 }
 
@@ -160,9 +198,15 @@ fn a_bound_that_is_reached_is_told_from_a_value_that_is_kept() {
 fn what_is_missing_is_said_with_a_way_out() {
     // Without a GPU the result is an error with a hint, never a panic.
     if let Err(error) = super::CudaDevice::new(0) {
-        assert!(matches!(error, Error::Lacking { .. } | Error::Driver { .. }), "{error}");
+        assert!(
+            matches!(error, Error::Lacking { .. } | Error::Driver { .. }),
+            "{error}"
+        );
         assert!(error.hint().is_some());
-        assert!(!super::present() || Nvrtc::find().is_err() || matches!(error, Error::Driver { .. }), "{error}");
+        assert!(
+            !super::present() || Nvrtc::find().is_err() || matches!(error, Error::Driver { .. }),
+            "{error}"
+        );
     }
 }
 

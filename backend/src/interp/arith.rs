@@ -22,13 +22,19 @@ pub(super) fn run(file: &mut File, i: &Instr, n: usize) -> Result<(), Fault> {
             }
         }
         InstrKind::Table(table) => {
-            if let Some(&value) = file.get::<i64>(i.src[0], n).iter().find(|&&v| v < 0 || v as usize >= table.len()) {
+            if let Some(&value) = file
+                .get::<i64>(i.src[0], n)
+                .iter()
+                .find(|&&v| v < 0 || v as usize >= table.len())
+            {
                 return Err(Fault::Operand { op: "Table", value });
             }
             file.map1(i.out, i.src[0], n, |v: i64| table[v as usize] as i64);
         }
         InstrKind::Table4(table) => file.map1(i.out, i.src[0], n, |v: i64| {
-            (0..4).fold(0, |w, c| w | (table[(v >> (8 * c)) as usize & 15] as i64) << (8 * c))
+            (0..4).fold(0, |w, c| {
+                w | (table[(v >> (8 * c)) as usize & 15] as i64) << (8 * c)
+            })
         }),
         InstrKind::Start(how) => start(file, i, *how, n),
         InstrKind::Accumulate(how) => accumulate(file, i, *how, n),
@@ -46,7 +52,10 @@ fn check(file: &File, i: &Instr, op: Op, n: usize, ok: impl Fn(i64) -> bool) -> 
         return Ok(());
     }
     match file.get::<i64>(i.src[1], n).iter().find(|&&v| !ok(v)) {
-        Some(&value) => Err(Fault::Operand { op: op.name(), value }),
+        Some(&value) => Err(Fault::Operand {
+            op: op.name(),
+            value,
+        }),
         None => Ok(()),
     }
 }
@@ -65,7 +74,12 @@ fn int(file: &mut File, i: &Instr, op: Op, n: usize) -> Result<(), Fault> {
         Op::Xor => file.map2(out, a, b, n, |x: i64, y| x ^ y),
         Op::Lt => file.map2(out, a, b, n, |x: i64, y| (x < y) as i64),
         Op::Eq => file.map2(out, a, b, n, |x: i64, y| (x == y) as i64),
-        Op::Where => file.map3(out, [a, b, c], n, |x: i64, y: i64, z| if x != 0 { y } else { z }),
+        Op::Where => file.map3(
+            out,
+            [a, b, c],
+            n,
+            |x: i64, y: i64, z| if x != 0 { y } else { z },
+        ),
         Op::Dot4 => file.map3(out, [a, b, c], n, fold::dot4),
         Op::SignedDot4 => file.map3(out, [a, b, c], n, fold::signed_dot4),
         Op::Dot2 => file.map3(out, [a, b, c], n, fold::dot2),
@@ -86,7 +100,18 @@ fn int(file: &mut File, i: &Instr, op: Op, n: usize) -> Result<(), Fault> {
         }
         _ => return Err(no_meaning(op, i.dtype)),
     }
-    if !i.safe && matches!(op, Op::Add | Op::Sub | Op::Mul | Op::Neg | Op::Shl | Op::Dot4 | Op::SignedDot4 | Op::Halves)
+    if !i.safe
+        && matches!(
+            op,
+            Op::Add
+                | Op::Sub
+                | Op::Mul
+                | Op::Neg
+                | Op::Shl
+                | Op::Dot4
+                | Op::SignedDot4
+                | Op::Halves
+        )
     {
         wrap(file, i, n);
     }
@@ -158,7 +183,12 @@ fn float<T: Real>(file: &mut File, i: &Instr, op: Op, n: usize) -> Result<(), Fa
         Op::Fma => file.map3(out, [a, b, c], n, |x: T, y: T, z| x.fma(y, z)),
         Op::Lt => file.map2(out, a, b, n, |x: T, y| (x < y) as i64),
         Op::Eq => file.map2(out, a, b, n, |x: T, y| (x == y) as i64),
-        Op::Where => file.map3(out, [a, b, c], n, |x: i64, y: T, z| if x != 0 { y } else { z }),
+        Op::Where => file.map3(
+            out,
+            [a, b, c],
+            n,
+            |x: i64, y: T, z| if x != 0 { y } else { z },
+        ),
         _ => match (T::binary(op), T::unary(op)) {
             (Some(f), _) => file.map2(out, a, b, n, f),
             (_, Some(f)) => file.map1(out, a, n, f),
@@ -192,21 +222,23 @@ fn cast(file: &mut File, i: &Instr, from: Scalar, n: usize) {
         (Bank::F32, Bank::Int) => file.map1(out, a, n, |v: f32| (v as i64).clamp(lo, hi)),
         (Bank::F64, Bank::Int) => file.map1(out, a, n, |v: f64| (v as i64).clamp(lo, hi)),
         (from, Bank::F32) => match (from, i.dtype) {
-            (Bank::Int, Scalar::F16) => {
-                file.map1(out, a, n, |v: i64| f16::from_f32(fold::rounded_to_odd(v as f64)).to_f32())
-            }
-            (Bank::Int, Scalar::BF16) => {
-                file.map1(out, a, n, |v: i64| bf16::from_f32(fold::rounded_to_odd(v as f64)).to_f32())
-            }
+            (Bank::Int, Scalar::F16) => file.map1(out, a, n, |v: i64| {
+                f16::from_f32(fold::rounded_to_odd(v as f64)).to_f32()
+            }),
+            (Bank::Int, Scalar::BF16) => file.map1(out, a, n, |v: i64| {
+                bf16::from_f32(fold::rounded_to_odd(v as f64)).to_f32()
+            }),
             // Integers of at most 32 bits are exact in f64, so this rounds once.
             (Bank::Int, _) => file.map1(out, a, n, |v: i64| v as f64 as f32),
             (Bank::F32, Scalar::F16) => file.map1(out, a, n, |v: f32| f16::from_f32(v).to_f32()),
             (Bank::F32, Scalar::BF16) => file.map1(out, a, n, |v: f32| bf16::from_f32(v).to_f32()),
             (Bank::F32, _) => file.map1(out, a, n, |v: f32| v),
-            (Bank::F64, Scalar::F16) => file.map1(out, a, n, |v: f64| f16::from_f32(fold::rounded_to_odd(v)).to_f32()),
-            (Bank::F64, Scalar::BF16) => {
-                file.map1(out, a, n, |v: f64| bf16::from_f32(fold::rounded_to_odd(v)).to_f32())
-            }
+            (Bank::F64, Scalar::F16) => file.map1(out, a, n, |v: f64| {
+                f16::from_f32(fold::rounded_to_odd(v)).to_f32()
+            }),
+            (Bank::F64, Scalar::BF16) => file.map1(out, a, n, |v: f64| {
+                bf16::from_f32(fold::rounded_to_odd(v)).to_f32()
+            }),
             (Bank::F64, _) => file.map1(out, a, n, |v: f64| v as f32),
         },
     }
@@ -233,7 +265,11 @@ fn set_bits(file: &mut File, reg: u32, to: Scalar, lane: usize, bits: u64) {
         _ => {
             let unused = 64 - 8 * to.bytes() as u32;
             let signed = to.range().is_some_and(|r| r.0 < 0);
-            let value = if signed { ((bits << unused) as i64) >> unused } else { (bits << unused >> unused) as i64 };
+            let value = if signed {
+                ((bits << unused) as i64) >> unused
+            } else {
+                (bits << unused >> unused) as i64
+            };
             return file.get_mut(reg, lane + 1)[lane] = value;
         }
     };
@@ -243,9 +279,17 @@ fn set_bits(file: &mut File, reg: u32, to: Scalar, lane: usize, bits: u64) {
 fn start(file: &mut File, i: &Instr, how: ReduceOp, n: usize) {
     let max = how == ReduceOp::Max;
     match Bank::from_scalar(i.dtype) {
-        Bank::Int => file.get_mut(i.out, n).fill(if max { i.dtype.range().map_or(i64::MIN, |r| r.0) } else { 0 }),
-        Bank::F32 => file.get_mut(i.out, n).fill(if max { f32::NEG_INFINITY } else { 0.0 }),
-        Bank::F64 => file.get_mut(i.out, n).fill(if max { f64::NEG_INFINITY } else { 0.0 }),
+        Bank::Int => file.get_mut(i.out, n).fill(if max {
+            i.dtype.range().map_or(i64::MIN, |r| r.0)
+        } else {
+            0
+        }),
+        Bank::F32 => file
+            .get_mut(i.out, n)
+            .fill(if max { f32::NEG_INFINITY } else { 0.0 }),
+        Bank::F64 => file
+            .get_mut(i.out, n)
+            .fill(if max { f64::NEG_INFINITY } else { 0.0 }),
     }
 }
 
@@ -253,7 +297,10 @@ fn accumulate(file: &mut File, i: &Instr, how: ReduceOp, n: usize) {
     // In the order of the ranges; each step is rounded to the type of the reduction.
     fn fold<T: Lane>(file: &mut File, i: &Instr, n: usize, f: impl Fn(T, T) -> T) {
         let first = file.get::<T>(i.out, 1)[0];
-        let total = file.get::<T>(i.src[0], n).iter().fold(first, |acc, &v| f(acc, v));
+        let total = file
+            .get::<T>(i.src[0], n)
+            .iter()
+            .fold(first, |acc, &v| f(acc, v));
         file.get_mut(i.out, 1)[0] = total;
     }
     let max = how == ReduceOp::Max;

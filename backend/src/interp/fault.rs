@@ -47,8 +47,14 @@ impl Fault {
     /// Converts to an error of the runtime that names the kernel.
     pub(super) fn into_error(self, kernel: &str) -> Error {
         match self {
-            Fault::Graph(message) => Error::Compile { kernel: kernel.into(), message },
-            _ => Error::Io { context: format!("kernel {kernel}"), source: std::io::Error::other(self) },
+            Fault::Graph(message) => Error::Compile {
+                kernel: kernel.into(),
+                message,
+            },
+            _ => Error::Io {
+                context: format!("kernel {kernel}"),
+                source: std::io::Error::other(self),
+            },
         }
     }
 }

@@ -49,28 +49,65 @@ impl File {
     /// Returns the start of the registers after checking that `out` exists and is none of `src`.
     fn separate_output(&mut self, out: Reg, src: &[Reg], n: usize) -> *mut Slot {
         let known = |r: &Reg| (*r as usize) < self.slots.len();
-        assert!(n <= LANES && known(&out) && src.iter().all(|s| known(s) && *s != out), "a register set from itself");
+        assert!(
+            n <= LANES && known(&out) && src.iter().all(|s| known(s) && *s != out),
+            "a register set from itself"
+        );
         self.slots.as_mut_ptr()
     }
 
     /// Computes `out = f(a)`, lane by lane.
-    pub(super) fn map1<A: Lane, T: Lane>(&mut self, out: Reg, a: Reg, n: usize, f: impl Fn(A) -> T) {
+    pub(super) fn map1<A: Lane, T: Lane>(
+        &mut self,
+        out: Reg,
+        a: Reg,
+        n: usize,
+        f: impl Fn(A) -> T,
+    ) {
         let start = self.separate_output(out, &[a], n);
         // SAFETY: these registers exist, and `out` is not `a`.
         unsafe { each1(set(start, out, n), lanes(start, a, n), f) }
     }
     /// Computes `out = f(a, b)`, lane by lane.
-    pub(super) fn map2<A: Lane, T: Lane>(&mut self, out: Reg, a: Reg, b: Reg, n: usize, f: impl Fn(A, A) -> T) {
+    pub(super) fn map2<A: Lane, T: Lane>(
+        &mut self,
+        out: Reg,
+        a: Reg,
+        b: Reg,
+        n: usize,
+        f: impl Fn(A, A) -> T,
+    ) {
         let start = self.separate_output(out, &[a, b], n);
         // SAFETY: as in `map1`.
-        unsafe { each2(set(start, out, n), lanes(start, a, n), lanes(start, b, n), f) }
+        unsafe {
+            each2(
+                set(start, out, n),
+                lanes(start, a, n),
+                lanes(start, b, n),
+                f,
+            )
+        }
     }
     /// Computes `out = f(a, b, c)`, lane by lane.
-    pub(super) fn map3<A: Lane, T: Lane>(&mut self, out: Reg, src: [Reg; 3], n: usize, f: impl Fn(A, T, T) -> T) {
+    pub(super) fn map3<A: Lane, T: Lane>(
+        &mut self,
+        out: Reg,
+        src: [Reg; 3],
+        n: usize,
+        f: impl Fn(A, T, T) -> T,
+    ) {
         let start = self.separate_output(out, &src, n);
         let [a, b, c] = src;
         // SAFETY: as in `map1`.
-        unsafe { each3(set(start, out, n), lanes(start, a, n), lanes(start, b, n), lanes(start, c, n), f) }
+        unsafe {
+            each3(
+                set(start, out, n),
+                lanes(start, a, n),
+                lanes(start, b, n),
+                lanes(start, c, n),
+                f,
+            )
+        }
     }
     /// Computes `out = f(out)`, lane by lane.
     pub(super) fn update<T: Lane>(&mut self, out: Reg, n: usize, f: impl Fn(T) -> T) {

@@ -24,7 +24,12 @@ impl HostMemory {
         let layout = Layout::from_size_align(bytes.max(1), 16).ok()?;
         // SAFETY: the size is not zero.
         let start = NonNull::new(unsafe { alloc_zeroed(layout) })?;
-        Some(HostMemory { start, layout, len: bytes, uses: Uses::new(owner) })
+        Some(HostMemory {
+            start,
+            layout,
+            len: bytes,
+            uses: Uses::new(owner),
+        })
     }
 }
 

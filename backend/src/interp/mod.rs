@@ -33,7 +33,9 @@ use crate::variables::Variables;
 use access::BoundBuffer;
 use gristmill_runtime::lease::{Order, Owner, StepUses};
 use gristmill_runtime::staging::{self, StagedWrite};
-use gristmill_runtime::{Buffer, Device, DeviceId, Error, Kernel, Launch, LoadedProgram, Memory, Replay};
+use gristmill_runtime::{
+    Buffer, Device, DeviceId, Error, Kernel, Launch, LoadedProgram, Memory, Replay,
+};
 use gristmill_uop::program::Program;
 use gristmill_uop::target::Target;
 use memory::HostMemory;
@@ -57,8 +59,15 @@ impl Default for InterpDevice {
 impl InterpDevice {
     /// Creates the interpreter; its target is a CPU of one thread.
     pub fn new() -> InterpDevice {
-        let target = Target { name: "interp".into(), ..Target::cpu("interp", 4, 1) };
-        InterpDevice { owner: Owner::new(), target, turn: Arc::default() }
+        let target = Target {
+            name: "interp".into(),
+            ..Target::cpu("interp", 4, 1)
+        };
+        InterpDevice {
+            owner: Owner::new(),
+            target,
+            turn: Arc::default(),
+        }
     }
 }
 
@@ -73,8 +82,13 @@ struct Step {
 
 /// Returns the host address and length of a buffer.
 fn view(b: &Buffer) -> Result<BoundBuffer, Error> {
-    let start = b.host().ok_or_else(|| Error::invalid("interp", "a buffer is not in the host's memory"))?;
-    Ok(BoundBuffer { start, len: b.len() })
+    let start = b
+        .host()
+        .ok_or_else(|| Error::invalid("interp", "a buffer is not in the host's memory"))?;
+    Ok(BoundBuffer {
+        start,
+        len: b.len(),
+    })
 }
 
 impl Device for InterpDevice {
@@ -106,14 +120,28 @@ impl Device for InterpDevice {
     fn read(&self, from: &Buffer, offset: usize, data: &mut [u8]) -> Result<(), Error> {
         from.copy_out(self.id(), offset, data)
     }
-    fn stage<'a>(&'a self, to: &Buffer, offset: usize, len: usize) -> Result<Box<dyn StagedWrite + 'a>, Error> {
+    fn stage<'a>(
+        &'a self,
+        to: &Buffer,
+        offset: usize,
+        len: usize,
+    ) -> Result<Box<dyn StagedWrite + 'a>, Error> {
         staging::staged_in_place(self.id(), to, offset, len)
     }
-    fn load(&self, programs: &[Program], progress: &dyn Fn(usize, usize)) -> Result<Vec<Arc<dyn Kernel>>, Error> {
+    fn load(
+        &self,
+        programs: &[Program],
+        progress: &dyn Fn(usize, usize),
+    ) -> Result<Vec<Arc<dyn Kernel>>, Error> {
         let mut kernels: Vec<Arc<dyn Kernel>> = Vec::with_capacity(programs.len());
         for program in programs {
-            let code = compile::compile(program).map_err(|fault| fault.into_error(&program.name))?;
-            kernels.push(Arc::new(LoadedProgram::new(program.clone(), self.id(), code)));
+            let code =
+                compile::compile(program).map_err(|fault| fault.into_error(&program.name))?;
+            kernels.push(Arc::new(LoadedProgram::new(
+                program.clone(),
+                self.id(),
+                code,
+            )));
             progress(kernels.len(), programs.len());
         }
         Ok(kernels)
@@ -135,8 +163,18 @@ impl InterpDevice {
             launch.buffers.iter().try_for_each(|b| view(b).map(drop))?;
         }
         let uses = StepUses::new(&self.owner, launches.iter().flat_map(Launch::uses), order);
-        let turn = if order == Order::Queued { self.turn.clone() } else { Arc::default() };
-        Ok(Box::new(Step { launches, variables, uses, turn, machine: run::LoopMachine::default() }))
+        let turn = if order == Order::Queued {
+            self.turn.clone()
+        } else {
+            Arc::default()
+        };
+        Ok(Box::new(Step {
+            launches,
+            variables,
+            uses,
+            turn,
+            machine: run::LoopMachine::default(),
+        }))
     }
 }
 
@@ -144,9 +182,15 @@ impl Step {
     fn launch(&mut self, i: usize, vars: &[(&str, i64)]) -> Result<(), Error> {
         let launch = &self.launches[i];
         let kernel = launch.loaded::<code::Code>()?;
-        let views = launch.buffers.iter().map(view).collect::<Result<Vec<BoundBuffer>, Error>>()?;
+        let views = launch
+            .buffers
+            .iter()
+            .map(view)
+            .collect::<Result<Vec<BoundBuffer>, Error>>()?;
         let value = |name: &str| vars.iter().find(|v| v.0 == name).map(|v| v.1);
-        let done = self.machine.launch(kernel.program(), &kernel.code, &views, &value);
+        let done = self
+            .machine
+            .launch(kernel.program(), &kernel.code, &views, &value);
         done.map_err(|fault| fault.into_error(&kernel.program().name))
     }
     /// Runs all launches and calls `done` after each; an invalid variable is an

@@ -33,7 +33,9 @@ impl LoopMachine {
         let g = &program.graph;
         let index = |id| {
             let value = g.evaluate_index(id, vars);
-            value.ok_or_else(|| Fault::Launch(format!("no value for {:?}: is a variable missing?", g[id])))
+            value.ok_or_else(|| {
+                Fault::Launch(format!("no value for {:?}: is a variable missing?", g[id]))
+            })
         };
         let mut total = 0;
         for body in &code.bodies {
@@ -49,7 +51,11 @@ impl LoopMachine {
                     self.file.get_mut(reg, 1)[0] = rest % size;
                     rest /= size;
                 }
-                for local in body.locals.clone().filter(|l| group == 0 || !body.staged.contains(l)) {
+                for local in body
+                    .locals
+                    .clone()
+                    .filter(|l| group == 0 || !body.staged.contains(l))
+                {
                     let BoundBuffer { start, len } = self.views[params.len() + local];
                     // NaN in all float types, so that reads before writes show in the results.
                     // The write goes through the view's pointer, since a reference to the local
@@ -64,7 +70,9 @@ impl LoopMachine {
         }
         let groups = index(program.groups)?;
         if groups != total {
-            return Err(Fault::Launch(format!("{groups} workgroups are launched, the bodies have {total}")));
+            return Err(Fault::Launch(format!(
+                "{groups} workgroups are launched, the bodies have {total}"
+            )));
         }
         Ok(())
     }
@@ -86,15 +94,20 @@ impl LoopMachine {
             }
         }
         for (reg, name) in &code.vars {
-            let v = vars(name).ok_or_else(|| Fault::Launch(format!("variable {name} has no value")))?;
+            let v =
+                vars(name).ok_or_else(|| Fault::Launch(format!("variable {name} has no value")))?;
             self.file.get_mut(*reg, LANES).fill(v);
         }
         self.locals.clear();
-        self.locals.extend(code.locals.iter().map(|bytes| vec![0; bytes.div_ceil(8)]));
+        self.locals
+            .extend(code.locals.iter().map(|bytes| vec![0; bytes.div_ceil(8)]));
         self.views.clear();
         self.views.extend_from_slice(params);
         let locals = self.locals.iter_mut().zip(&code.locals);
-        self.views.extend(locals.map(|(l, &len)| BoundBuffer { start: l.as_mut_ptr().cast(), len }));
+        self.views.extend(locals.map(|(l, &len)| BoundBuffer {
+            start: l.as_mut_ptr().cast(),
+            len,
+        }));
         Ok(())
     }
 
@@ -132,7 +145,12 @@ impl LoopMachine {
         while at < bound {
             let n = strip.min(bound - at) as usize;
             for index in &l.indices {
-                for (lane, out) in self.file.get_mut::<i64>(index.reg, n).iter_mut().enumerate() {
+                for (lane, out) in self
+                    .file
+                    .get_mut::<i64>(index.reg, n)
+                    .iter_mut()
+                    .enumerate()
+                {
                     let count = at + lane as i64;
                     *out = match (index.stride, index.size) {
                         (1, 0) => count,

@@ -4,7 +4,9 @@
 
 use gristmill_runtime::lease::{Order, Owner, StepGuard, StepUses, Use, Uses};
 use gristmill_runtime::staging::{self, StagedWrite};
-use gristmill_runtime::{Buffer, Device, DeviceId, Error, Kernel, Launch, LoadedProgram, Memory, RawBuffer, Replay};
+use gristmill_runtime::{
+    Buffer, Device, DeviceId, Error, Kernel, Launch, LoadedProgram, Memory, RawBuffer, Replay,
+};
 use gristmill_uop::adapter::Adapter;
 use gristmill_uop::machine::{MachineKind, NAMED};
 use gristmill_uop::program::Program;
@@ -24,7 +26,12 @@ pub struct NullDevice {
 impl NullDevice {
     /// Creates a device with a name and a target.
     pub fn new(name: impl Into<String>, target: Target) -> NullDevice {
-        NullDevice { owner: Owner::new(), name: name.into(), target, used: Arc::default() }
+        NullDevice {
+            owner: Owner::new(),
+            name: name.into(),
+            target,
+            used: Arc::default(),
+        }
     }
     /// Creates the NVIDIA GPU of that name in [`NAMED`]; None means an H200.
     pub fn for_gpu(machine: Option<&'static str>) -> NullDevice {
@@ -34,7 +41,8 @@ impl NullDevice {
     /// Creates the GPU of that name as wgpu would describe it; None means an H200.
     pub fn for_adapter(machine: Option<&'static str>) -> NullDevice {
         let name = format!("null:{}", machine.unwrap_or("wgpu"));
-        let adapter = Adapter::named(machine.unwrap_or("h200")).expect("what is told of each GPU that is not NVIDIA's");
+        let adapter = Adapter::named(machine.unwrap_or("h200"))
+            .expect("what is told of each GPU that is not NVIDIA's");
         NullDevice::new(name, Target::new(adapter.machine()))
     }
     /// Returns the total size of all live buffers in bytes.
@@ -100,10 +108,15 @@ impl Device for NullDevice {
         false
     }
     fn describe(&self) -> Vec<String> {
-        let mut lines = vec![format!("runs nothing, with the numbers of {}", self.target.name)];
+        let mut lines = vec![format!(
+            "runs nothing, with the numbers of {}",
+            self.target.name
+        )];
         let machine = &self.target.machine;
         if machine.kind == MachineKind::Gpu {
-            let alike = NAMED.iter().filter(|row| row.is_nvidia() == machine.sm.is_some());
+            let alike = NAMED
+                .iter()
+                .filter(|row| row.is_nvidia() == machine.sm.is_some());
             lines.extend(alike.map(|row| format!("null:{:<10} {}", row.name, row.doc)));
         }
         lines
@@ -114,7 +127,11 @@ impl Device for NullDevice {
     fn alloc(&self, bytes: usize, _: Memory) -> Result<Buffer, Error> {
         self.used.fetch_add(bytes, Ordering::Relaxed);
         let uses = Uses::new(&self.owner);
-        Ok(Buffer::whole(Arc::new(NullBuffer { bytes, uses, used: self.used.clone() })))
+        Ok(Buffer::whole(Arc::new(NullBuffer {
+            bytes,
+            uses,
+            used: self.used.clone(),
+        })))
     }
     fn write(&self, to: &Buffer, offset: usize, data: &[u8]) -> Result<(), Error> {
         to.check_device("write", self.id())?;
@@ -127,19 +144,39 @@ impl Device for NullDevice {
         data.fill(0);
         Ok(())
     }
-    fn stage<'a>(&'a self, to: &Buffer, offset: usize, len: usize) -> Result<Box<dyn StagedWrite + 'a>, Error> {
+    fn stage<'a>(
+        &'a self,
+        to: &Buffer,
+        offset: usize,
+        len: usize,
+    ) -> Result<Box<dyn StagedWrite + 'a>, Error> {
         staging::through(self, to, offset, len)
     }
-    fn load(&self, programs: &[Program], progress: &dyn Fn(usize, usize)) -> Result<Vec<Arc<dyn Kernel>>, Error> {
+    fn load(
+        &self,
+        programs: &[Program],
+        progress: &dyn Fn(usize, usize),
+    ) -> Result<Vec<Arc<dyn Kernel>>, Error> {
         progress(programs.len(), programs.len());
-        Ok(programs.iter().map(|p| Arc::new(LoadedProgram::new(p.clone(), self.id(), ())) as Arc<dyn Kernel>).collect())
+        Ok(programs
+            .iter()
+            .map(|p| Arc::new(LoadedProgram::new(p.clone(), self.id(), ())) as Arc<dyn Kernel>)
+            .collect())
     }
     fn capture(&self, launches: Vec<Launch>) -> Result<Box<dyn Replay>, Error> {
         for launch in &launches {
             launch.check(self.id())?;
         }
-        let uses = StepUses::new(&self.owner, launches.iter().flat_map(Launch::uses), Order::Queued);
-        Ok(Box::new(NullReplay { launches, uses, started: VecDeque::new() }))
+        let uses = StepUses::new(
+            &self.owner,
+            launches.iter().flat_map(Launch::uses),
+            Order::Queued,
+        );
+        Ok(Box::new(NullReplay {
+            launches,
+            uses,
+            started: VecDeque::new(),
+        }))
     }
 }
 

@@ -32,26 +32,48 @@ pub fn type_of(d: DType) -> String {
         Scalar::F16 | Scalar::BF16 => "u16",
         s => s.name(),
     };
-    if d.lanes == 1 { scalar.into() } else { format!("{scalar}x{}", d.lanes) }
+    if d.lanes == 1 {
+        scalar.into()
+    } else {
+        format!("{scalar}x{}", d.lanes)
+    }
 }
 
 /// Renders a sum; halves are added in f32 and rounded.
 pub fn sum(d: DType, a: &str, b: &str) -> String {
-    let wide = DType { scalar: if d.scalar.is_half() { Scalar::F32 } else { d.scalar }, ..d };
-    cast(wide, d, &format!("({} + {})", cast(d, wide, a), cast(d, wide, b)))
+    let wide = DType {
+        scalar: if d.scalar.is_half() {
+            Scalar::F32
+        } else {
+            d.scalar
+        },
+        ..d
+    };
+    cast(
+        wide,
+        d,
+        &format!("({} + {})", cast(d, wide, a), cast(d, wide, b)),
+    )
 }
 
 /// Returns the C type of an element in memory.
 pub fn stored(d: DType) -> String {
     match d.scalar {
-        Scalar::Bool => type_of(DType { scalar: Scalar::U8, ..d }),
+        Scalar::Bool => type_of(DType {
+            scalar: Scalar::U8,
+            ..d
+        }),
         _ => type_of(d),
     }
 }
 
 /// Renders a scalar as a lane of a vector of that type, where a bool is a mask.
 pub fn lane(d: DType, x: &str) -> String {
-    if d.scalar == Scalar::Bool && d.lanes > 1 { format!("-({x})") } else { x.into() }
+    if d.scalar == Scalar::Bool && d.lanes > 1 {
+        format!("-({x})")
+    } else {
+        x.into()
+    }
 }
 
 /// Renders the conversion of a vector comparison's result to a mask of i32.
@@ -68,9 +90,11 @@ pub fn cast(from: DType, to: DType, x: &str) -> String {
     let l = to.lanes;
     match (from.scalar, to.scalar) {
         (a, b) if a == b => x.into(),
-        (Scalar::Bool, s) if l > 1 => {
-            cast(Scalar::I32.one().with_lanes(l), s.one().with_lanes(l), &format!("({x} & 1)"))
-        }
+        (Scalar::Bool, s) if l > 1 => cast(
+            Scalar::I32.one().with_lanes(l),
+            s.one().with_lanes(l),
+            &format!("({x} & 1)"),
+        ),
         (Scalar::F16 | Scalar::BF16, Scalar::F32) | (Scalar::F32, Scalar::F16 | Scalar::BF16) => {
             format!("cvt_{}_{}_{l}({x})", from.scalar.name(), to.scalar.name())
         }
@@ -86,7 +110,9 @@ pub fn cast(from: DType, to: DType, x: &str) -> String {
         (_, Scalar::Bool) if l == 1 => format!("{x} != 0"),
         (_, Scalar::Bool) => format!("{}({x} != 0)", mask(from)),
         _ if l == 1 => format!("({})({x})", type_of(to)),
-        (a, b) if CONVERSIONS.contains(&(a.name(), b.name())) => format!("cvt_{}_{}_{l}({x})", a.name(), b.name()),
+        (a, b) if CONVERSIONS.contains(&(a.name(), b.name())) => {
+            format!("cvt_{}_{}_{l}({x})", a.name(), b.name())
+        }
         _ => format!("__builtin_convertvector({x}, {})", type_of(to)),
     }
 }
@@ -97,7 +123,9 @@ pub fn literal(g: &Graph, id: Id) -> String {
         (_, Some(v)) if g.scalar(id) == Scalar::F16 => f16::from_f64(v).to_bits().to_string(),
         (_, Some(v)) if g.scalar(id) == Scalar::BF16 => bf16::from_f64(v).to_bits().to_string(),
         (Some(v), _) if v == i64::MIN => "(-9223372036854775807 - 1)".into(),
-        (Some(v), _) if g.scalar(id) == Scalar::I32 && v == i32::MIN as i64 => "(-2147483647 - 1)".into(),
+        (Some(v), _) if g.scalar(id) == Scalar::I32 && v == i32::MIN as i64 => {
+            "(-2147483647 - 1)".into()
+        }
         (Some(v), _) if v < 0 => format!("({v})"),
         (Some(v), _) => v.to_string(),
         (_, Some(v)) if v.is_infinite() => if v > 0.0 { "INFINITE" } else { "(-INFINITE)" }.into(),

@@ -6,18 +6,23 @@ use gristmill_uop::adapter::{Adapter as Facts, AdapterKind};
 use gristmill_uop::costs::Costs;
 use std::sync::OnceLock;
 use wgpu::{
-    Adapter, Backend, Backends, CooperativeMatrixProperties, CooperativeScalarType, DeviceType, Features, Instance,
-    InstanceDescriptor, InstanceFlags, Limits,
+    Adapter, Backend, Backends, CooperativeMatrixProperties, CooperativeScalarType, DeviceType,
+    Features, Instance, InstanceDescriptor, InstanceFlags, Limits,
 };
 
 /// Features that kernels use where an adapter supports them.
-pub const WANTED: Features =
-    COOPERATIVE.union(Features::SHADER_INT64).union(Features::TIMESTAMP_QUERY).union(Features::PIPELINE_CACHE);
+pub const WANTED: Features = COOPERATIVE
+    .union(Features::SHADER_INT64)
+    .union(Features::TIMESTAMP_QUERY)
+    .union(Features::PIPELINE_CACHE);
 /// Features that cooperative matrices of halves require.
-pub const COOPERATIVE: Features =
-    Features::EXPERIMENTAL_COOPERATIVE_MATRIX.union(Features::SHADER_F16).union(Features::SUBGROUP);
+pub const COOPERATIVE: Features = Features::EXPERIMENTAL_COOPERATIVE_MATRIX
+    .union(Features::SHADER_F16)
+    .union(Features::SUBGROUP);
 /// Backends that are searched for adapters.
-const BACKENDS: Backends = Backends::VULKAN.union(Backends::METAL).union(Backends::DX12);
+const BACKENDS: Backends = Backends::VULKAN
+    .union(Backends::METAL)
+    .union(Backends::DX12);
 
 /// Artificial limits on an adapter's features, for tests.
 #[derive(Clone, Copy, Default, Debug)]
@@ -47,13 +52,15 @@ impl Limited {
     pub fn limits(&self, adapter: &Adapter) -> Limits {
         let mut limits = adapter.limits();
         if let Some(bytes) = self.largest_binding {
-            limits.max_storage_buffer_binding_size = limits.max_storage_buffer_binding_size.min(bytes);
+            limits.max_storage_buffer_binding_size =
+                limits.max_storage_buffer_binding_size.min(bytes);
         }
         if let Some(bytes) = self.largest_buffer {
             limits.max_buffer_size = limits.max_buffer_size.min(bytes);
         }
         if let Some(buffers) = self.buffers {
-            limits.max_storage_buffers_per_shader_stage = limits.max_storage_buffers_per_shader_stage.min(buffers);
+            limits.max_storage_buffers_per_shader_stage =
+                limits.max_storage_buffers_per_shader_stage.min(buffers);
         }
         limits
     }
@@ -94,7 +101,9 @@ pub fn adapters() -> Vec<Adapter> {
 
 /// Returns whether there is a hardware adapter.
 pub fn present() -> bool {
-    adapters().first().is_some_and(|adapter| adapter.get_info().device_type != DeviceType::Cpu)
+    adapters()
+        .first()
+        .is_some_and(|adapter| adapter.get_info().device_type != DeviceType::Cpu)
 }
 
 /// Finds an adapter by index, or by a part of its name, ignoring case.
@@ -108,16 +117,29 @@ pub fn find(number: usize, name: Option<&str>) -> Result<(usize, Adapter), Error
                 .into(),
         });
     }
-    let names: Vec<String> =
-        all.iter().enumerate().map(|(i, adapter)| format!("wgpu:{i} {}", adapter.get_info().name)).collect();
+    let names: Vec<String> = all
+        .iter()
+        .enumerate()
+        .map(|(i, adapter)| format!("wgpu:{i} {}", adapter.get_info().name))
+        .collect();
     let is_it = |i: usize, adapter: &Adapter| match name {
-        Some(name) => adapter.get_info().name.to_lowercase().contains(&name.to_lowercase()),
+        Some(name) => adapter
+            .get_info()
+            .name
+            .to_lowercase()
+            .contains(&name.to_lowercase()),
         None => i == number,
     };
-    let found = all.into_iter().enumerate().find(|(i, adapter)| is_it(*i, adapter));
+    let found = all
+        .into_iter()
+        .enumerate()
+        .find(|(i, adapter)| is_it(*i, adapter));
     found.ok_or_else(|| {
         let wanted = name.map_or_else(|| number.to_string(), str::to_owned);
-        Error::NoDevice(format!("wgpu:{wanted}"), format!("the adapters are {}", names.join(", ")))
+        Error::NoDevice(
+            format!("wgpu:{wanted}"),
+            format!("the adapters are {}", names.join(", ")),
+        )
     })
 }
 
@@ -127,7 +149,8 @@ fn cooperative(adapter: &Adapter) -> Option<i64> {
     let has = |side: u32| {
         let fits = |m: &CooperativeMatrixProperties| {
             [m.m_size, m.n_size, m.k_size] == [side; 3]
-                && [m.ab_type, m.cr_type] == [CooperativeScalarType::F16, CooperativeScalarType::F32]
+                && [m.ab_type, m.cr_type]
+                    == [CooperativeScalarType::F16, CooperativeScalarType::F32]
         };
         all.iter().any(fits)
     };
@@ -146,11 +169,18 @@ pub fn facts(adapter: &Adapter, features: Features, limits: &Limits) -> Facts {
             DeviceType::Cpu => AdapterKind::Software(cores()),
             _ => AdapterKind::Integrated,
         },
-        cooperative: features.contains(COOPERATIVE).then(|| cooperative(adapter)).flatten(),
+        cooperative: features
+            .contains(COOPERATIVE)
+            .then(|| cooperative(adapter))
+            .flatten(),
         vector_parts: info.backend == Backend::Vulkan,
         widest: info.subgroup_max_size.max(1).into(),
-        subgroup: features.contains(Features::SUBGROUP).then_some(info.subgroup_min_size.max(1).into()),
-        threads: limits.max_compute_invocations_per_workgroup.min(limits.max_compute_workgroup_size_x) as usize,
+        subgroup: features
+            .contains(Features::SUBGROUP)
+            .then_some(info.subgroup_min_size.max(1).into()),
+        threads: limits
+            .max_compute_invocations_per_workgroup
+            .min(limits.max_compute_workgroup_size_x) as usize,
         shared: limits.max_compute_workgroup_storage_size as usize,
         // Offsets are signed 32-bit integers.
         largest_binding: limits.max_storage_buffer_binding_size.min(i32::MAX as u64) as usize,

@@ -10,8 +10,8 @@ use gristmill_runtime::lease::Owner;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 use wgpu::{
-    Adapter, Device, DeviceDescriptor, DeviceLostReason, ErrorFilter, ExperimentalFeatures, Features, Limits,
-    MemoryHints, PollError, PollType, Queue, SubmissionIndex, Trace,
+    Adapter, Device, DeviceDescriptor, DeviceLostReason, ErrorFilter, ExperimentalFeatures,
+    Features, Limits, MemoryHints, PollError, PollType, Queue, SubmissionIndex, Trace,
 };
 
 /// Timeout of a wait, after which the device counts as lost: no step or copy takes two minutes.
@@ -59,25 +59,42 @@ impl WgpuContext {
             memory_hints: MemoryHints::Performance,
             trace: Trace::Off,
         };
-        let (device, queue) = block_on(adapter.request_device(&descriptor)).map_err(|error| Error::Lacking {
-            device: "wgpu".into(),
-            message: format!("{title} does not open: {error}"),
-            hint: "`gristmill devices` lists others; a newer driver may help".into(),
-        })?;
+        let (device, queue) =
+            block_on(adapter.request_device(&descriptor)).map_err(|error| Error::Lacking {
+                device: "wgpu".into(),
+                message: format!("{title} does not open: {error}"),
+                hint: "`gristmill devices` lists others; a newer driver may help".into(),
+            })?;
         let failed: Arc<Mutex<Failed>> = Arc::default();
         let keep = failed.clone();
         device.on_uncaptured_error(Arc::new(move |error| {
-            keep.lock().unwrap_or_else(PoisonError::into_inner).other.get_or_insert(error);
+            keep.lock()
+                .unwrap_or_else(PoisonError::into_inner)
+                .other
+                .get_or_insert(error);
         }));
         let keep = failed.clone();
         device.set_device_lost_callback(move |reason, message| {
             if reason != DeviceLostReason::Destroyed {
-                keep.lock().unwrap_or_else(PoisonError::into_inner).lost.get_or_insert(message);
+                keep.lock()
+                    .unwrap_or_else(PoisonError::into_inner)
+                    .lost
+                    .get_or_insert(message);
             }
         });
         let driver = format!("{} {}", info.driver, info.driver_info);
         let (owner, wait) = (Owner::new(), Mutex::new(WAIT));
-        Ok(WgpuContext { owner, title, driver, device, queue, features, limits, failed, wait })
+        Ok(WgpuContext {
+            owner,
+            title,
+            driver,
+            device,
+            queue,
+            features,
+            limits,
+            failed,
+            wait,
+        })
     }
 
     /// Sets the timeout of waits, after which the device counts as lost.
@@ -91,7 +108,10 @@ impl WgpuContext {
         if let Some(message) = &failed.lost {
             return Err(self.lost(message.clone()));
         }
-        failed.other.take().map_or(Ok(()), |error| Err(self.error(what, error)))
+        failed
+            .other
+            .take()
+            .map_or(Ok(()), |error| Err(self.error(what, error)))
     }
 
     fn lost(&self, what: String) -> Error {
@@ -106,12 +126,18 @@ impl WgpuContext {
     fn error(&self, what: &str, error: wgpu::Error) -> Error {
         let device = format!("wgpu, {}", self.title);
         match error {
-            wgpu::Error::OutOfMemory { .. } => Error::OutOfMemory { what: what.into(), wanted: 0, free: None, device },
+            wgpu::Error::OutOfMemory { .. } => Error::OutOfMemory {
+                what: what.into(),
+                wanted: 0,
+                free: None,
+                device,
+            },
             other => Error::Driver {
                 device,
                 what: what.into(),
                 message: other.to_string(),
-                hint: "please report this with the driver's version; `--device cpu` does without".into(),
+                hint: "please report this with the driver's version; `--device cpu` does without"
+                    .into(),
             },
         }
     }
@@ -119,15 +145,22 @@ impl WgpuContext {
     /// Calls `make` in error scopes and returns its result unless wgpu reports an error.
     pub fn scoped<T>(&self, what: &str, make: impl FnOnce() -> T) -> Result<T, Error> {
         self.check(what)?;
-        let scopes = [ErrorFilter::OutOfMemory, ErrorFilter::Validation, ErrorFilter::Internal]
-            .map(|filter| self.device.push_error_scope(filter));
+        let scopes = [
+            ErrorFilter::OutOfMemory,
+            ErrorFilter::Validation,
+            ErrorFilter::Internal,
+        ]
+        .map(|filter| self.device.push_error_scope(filter));
         let made = make();
         let mut found = None;
         for scope in scopes.into_iter().rev() {
             found = found.or(block_on(scope.pop()));
         }
         match found {
-            Some(error) => Err(self.check(what).err().unwrap_or_else(|| self.error(what, error))),
+            Some(error) => Err(self
+                .check(what)
+                .err()
+                .unwrap_or_else(|| self.error(what, error))),
             None => self.check(what).map(|()| made),
         }
     }
@@ -135,7 +168,10 @@ impl WgpuContext {
     /// Waits for a submission and all earlier ones.
     pub fn wait(&self, what: &str, index: SubmissionIndex) -> Result<(), Error> {
         let timeout = *self.wait.lock().unwrap_or_else(PoisonError::into_inner);
-        let polled = self.device.poll(PollType::Wait { submission_index: Some(index), timeout: Some(timeout) });
+        let polled = self.device.poll(PollType::Wait {
+            submission_index: Some(index),
+            timeout: Some(timeout),
+        });
         if let Err(PollError::Timeout) = polled {
             let message = format!("{what} has not ended after {} s", timeout.as_secs_f32());
             let mut failed = self.failed.lock().unwrap_or_else(PoisonError::into_inner);

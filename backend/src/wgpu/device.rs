@@ -4,18 +4,20 @@ use super::adapters::{Limited, adapters, facts, find};
 use super::context::WgpuContext;
 use super::measure::costs;
 use super::memory::{WgpuCopies, alloc};
-use super::subgroup_order::subgroups_in_order;
 use super::pipeline_cache::CachedPipelines;
 use super::pipelines::{Pipeline, PipelineBuilder};
 use super::replay::WgpuReplay;
+use super::subgroup_order::subgroups_in_order;
 use crate::cost_store::CostStore as Measured;
 use crate::parallel::{cores, parallel_for};
-use crate::text::{Libraries, KernelText};
+use crate::text::{KernelText, Libraries};
 use crate::tuning;
 use gristmill_runtime::lease::Use;
 use gristmill_runtime::staging::{self, StagedWrite};
 use gristmill_runtime::store::Store;
-use gristmill_runtime::{Buffer, Device, DeviceId, Error, Kernel, Launch, LoadedProgram, Memory, Replay};
+use gristmill_runtime::{
+    Buffer, Device, DeviceId, Error, Kernel, Launch, LoadedProgram, Memory, Replay,
+};
 use gristmill_uop::adapter::{Adapter as Facts, AdapterKind};
 use gristmill_uop::costs::Costs;
 use gristmill_uop::program::Program;
@@ -43,22 +45,40 @@ impl WgpuDevice {
     }
 
     /// Opens an adapter with this store and artificial limits.
-    pub fn with((number, name): (usize, Option<&str>), store: Store, limited: &Limited) -> Result<WgpuDevice, Error> {
+    pub fn with(
+        (number, name): (usize, Option<&str>),
+        store: Store,
+        limited: &Limited,
+    ) -> Result<WgpuDevice, Error> {
         let (number, adapter) = find(number, name)?;
         let open = |limited: &Limited, store: Store| -> Result<WgpuDevice, Error> {
             let context = Arc::new(WgpuContext::open(&adapter, limited)?);
             let told = facts(&adapter, context.features, &context.limits);
-            let subgroup = told.subgroup.map(|threads| limited.subgroup.map_or(threads, |most| threads.min(most)));
+            let subgroup = told
+                .subgroup
+                .map(|threads| limited.subgroup.map_or(threads, |most| threads.min(most)));
             let facts = match limited.unnamed {
-                true => Facts { subgroup, name: "adapter".into(), kind: AdapterKind::Discrete, ..told },
+                true => Facts {
+                    subgroup,
+                    name: "adapter".into(),
+                    kind: AdapterKind::Discrete,
+                    ..told
+                },
                 false => Facts { subgroup, ..told },
             };
             let info = adapter.get_info();
             // GPUs use none of the tuner's parameters, only plans.
             let (_, plans) = tuning::load(&store, &description(&info));
             Ok(WgpuDevice {
-                name: if number == 0 { "wgpu".into() } else { format!("wgpu:{number}") },
-                target: Target { plans, ..Target::new(facts.machine()) },
+                name: if number == 0 {
+                    "wgpu".into()
+                } else {
+                    format!("wgpu:{number}")
+                },
+                target: Target {
+                    plans,
+                    ..Target::new(facts.machine())
+                },
                 info,
                 facts,
                 copies: WgpuCopies::default(),
@@ -69,7 +89,14 @@ impl WgpuDevice {
         };
         let device = open(limited, store)?;
         match device.target.machine.folds > 1 && !subgroups_in_order(&device)? {
-            true => open(&Limited { no_subgroups: true, ..*limited }, device.store)?.measured(),
+            true => open(
+                &Limited {
+                    no_subgroups: true,
+                    ..*limited
+                },
+                device.store,
+            )?
+            .measured(),
             false => device.measured(),
         }
     }
@@ -79,14 +106,31 @@ impl WgpuDevice {
         if self.facts.is_known() {
             return Ok(self);
         }
-        let measured = self.cost_store().read_or_measure(|| costs(&self))?.unwrap_or_default();
-        let machine = Facts { measured, ..self.facts.clone() }.machine();
-        Ok(WgpuDevice { target: Target { plans: self.target.plans, ..Target::new(machine) }, ..self })
+        let measured = self
+            .cost_store()
+            .read_or_measure(|| costs(&self))?
+            .unwrap_or_default();
+        let machine = Facts {
+            measured,
+            ..self.facts.clone()
+        }
+        .machine();
+        Ok(WgpuDevice {
+            target: Target {
+                plans: self.target.plans,
+                ..Target::new(machine)
+            },
+            ..self
+        })
     }
 
     /// Returns the entry of measured costs.
     fn cost_store(&self) -> Measured<'_> {
-        Measured::new(&self.store, &format!("{} by {}", self.facts.name, self.info.backend), &self.context.driver)
+        Measured::new(
+            &self.store,
+            &format!("{} by {}", self.facts.name, self.info.backend),
+            &self.context.driver,
+        )
     }
 
     /// Sets the timeout of waits for steps and copies, two minutes by default.
@@ -116,25 +160,40 @@ impl Device for WgpuDevice {
     /// False for software rasterisers, which use the host's cores, and without 64-bit integers,
     /// which sampling on the device needs.
     fn overlaps(&self) -> bool {
-        self.info.device_type != DeviceType::Cpu && self.context.features.contains(Features::SHADER_INT64)
+        self.info.device_type != DeviceType::Cpu
+            && self.context.features.contains(Features::SHADER_INT64)
     }
     fn describe(&self) -> Vec<String> {
         let (info, limits, machine) = (&self.info, &self.context.limits, &self.target.machine);
-        let has = |feature, name: &'static str| self.context.features.contains(feature).then_some(name);
+        let has =
+            |feature, name: &'static str| self.context.features.contains(feature).then_some(name);
         let features = [
             has(Features::SUBGROUP, "subgroups"),
             has(Features::SHADER_INT64, "integers of 64 bits"),
             has(Features::TIMESTAMP_QUERY, "timestamps"),
             has(Features::PIPELINE_CACHE, "compiled kernels that are kept"),
         ];
-        let matrices = machine.tile_fragment().map(|of| format!("matrices of {} by {} halves", of.rows, of.columns));
-        let features: Vec<String> = features.into_iter().flatten().map(String::from).chain(matrices).collect();
+        let matrices = machine
+            .tile_fragment()
+            .map(|of| format!("matrices of {} by {} halves", of.rows, of.columns));
+        let features: Vec<String> = features
+            .into_iter()
+            .flatten()
+            .map(String::from)
+            .chain(matrices)
+            .collect();
         let others = adapters().into_iter().enumerate().map(|(i, adapter)| {
             let info = adapter.get_info();
-            format!("wgpu:{i} is {}, {:?}, reached by {}", info.name, info.device_type, info.backend)
+            format!(
+                "wgpu:{i} is {}, {:?}, reached by {}",
+                info.name, info.device_type, info.backend
+            )
         });
         let lines = vec![
-            format!("{}, {:?} by {} {}", info.name, info.device_type, info.driver, info.driver_info),
+            format!(
+                "{}, {:?} by {} {}",
+                info.name, info.device_type, info.driver, info.driver_info
+            ),
             format!(
                 "reached by {}; {}; subgroups of {} to {} threads",
                 info.backend,
@@ -154,8 +213,13 @@ impl Device for WgpuDevice {
         let measured = match self.facts.kind {
             AdapterKind::Software(_) => vec![],
             _ => {
-                let unknown = ["bandwidth and operations as measured, others guessed", "guessed"];
-                self.cost_store().describe(machine, (!self.facts.is_known()).then_some(unknown)).into()
+                let unknown = [
+                    "bandwidth and operations as measured, others guessed",
+                    "guessed",
+                ];
+                self.cost_store()
+                    .describe(machine, (!self.facts.is_known()).then_some(unknown))
+                    .into()
             }
         };
         lines.into_iter().chain(measured).chain(others).collect()
@@ -200,10 +264,19 @@ impl Device for WgpuDevice {
     fn read_settled(&self, from: &Buffer, offset: usize, data: &mut [u8]) -> Result<(), Error> {
         self.copies.read(&self.context, from, offset, data)
     }
-    fn stage<'a>(&'a self, to: &Buffer, offset: usize, len: usize) -> Result<Box<dyn StagedWrite + 'a>, Error> {
+    fn stage<'a>(
+        &'a self,
+        to: &Buffer,
+        offset: usize,
+        len: usize,
+    ) -> Result<Box<dyn StagedWrite + 'a>, Error> {
         staging::through(self, to, offset, len)
     }
-    fn load(&self, programs: &[Program], progress: &dyn Fn(usize, usize)) -> Result<Vec<Arc<dyn Kernel>>, Error> {
+    fn load(
+        &self,
+        programs: &[Program],
+        progress: &dyn Fn(usize, usize),
+    ) -> Result<Vec<Arc<dyn Kernel>>, Error> {
         let texts = KernelText::all(programs)?;
         let (mut pipelines, missing) = self.loaded.find(&texts);
         let mut done = pipelines.len();
@@ -214,7 +287,11 @@ impl Device for WgpuDevice {
             &programs[found.expect("a text of one of the programs")]
         };
         let kept = CachedPipelines::new(&self.context, &self.store, &missing)?;
-        let maker = PipelineBuilder { context: &self.context, piece: self.target.machine.piece(), kept: &kept };
+        let maker = PipelineBuilder {
+            context: &self.context,
+            piece: self.target.machine.piece(),
+            kept: &kept,
+        };
         let make = |i: usize| Pipeline::new(&maker, missing[i], program(missing[i]));
         parallel_for(missing.len(), cores(), make, |i, pipeline| {
             pipelines.insert(missing[i].key, Arc::new(Arc::new(pipeline)));

@@ -37,10 +37,19 @@ const VARIABLE: &str = "rounds";
 pub fn costs(device: &dyn Device) -> Result<Costs, Error> {
     let threads = device.target().threads.min(THREADS);
     let of_all = 16 * threads * GROUPS;
-    let free = device.available().map_or(BYTES[0], |free| usize::try_from(free / 4).unwrap_or(BYTES[0]));
-    let bytes = free.min(device.target().machine.largest_binding).min(BYTES[0]) / (2 * of_all) * (2 * of_all);
+    let free = device.available().map_or(BYTES[0], |free| {
+        usize::try_from(free / 4).unwrap_or(BYTES[0])
+    });
+    let bytes = free
+        .min(device.target().machine.largest_binding)
+        .min(BYTES[0])
+        / (2 * of_all)
+        * (2 * of_all);
     if bytes < BYTES[1] {
-        return Err(Error::invalid("measuring", format!("{bytes} bytes of memory are too few for it")));
+        return Err(Error::invalid(
+            "measuring",
+            format!("{bytes} bytes of memory are too few for it"),
+        ));
     }
     let data = device.alloc(bytes, Memory::Scratch)?;
     let mut reading = Rounds::new(device, ("measure_read", READ), threads, &data)?;
@@ -49,7 +58,11 @@ pub fn costs(device: &dyn Device) -> Result<Costs, Error> {
     let rounds = computing.that_take(MIN_RUN_SECONDS)?;
     let computed = computing.seconds_of_one(rounds)?;
     let operations = (OPERATIONS_PER_ROUND * threads * GROUPS) as f64;
-    Ok(Costs { bandwidth: Some(of_all as f64 / read), operations: Some(operations / computed), ..Costs::default() })
+    Ok(Costs {
+        bandwidth: Some(of_all as f64 / read),
+        operations: Some(operations / computed),
+        ..Costs::default()
+    })
 }
 
 /// A captured step with a kernel that repeats rounds.
@@ -69,13 +82,21 @@ impl Rounds {
         let groups = graph.int(GROUPS as i64);
         let program = Program {
             source: text(name, threads, round),
-            params: vec![Param { slot: 0, access: Access::Write, extent: Extent::Fixed(data.len()) }],
+            params: vec![Param {
+                slot: 0,
+                access: Access::Write,
+                extent: Extent::Fixed(data.len()),
+            }],
             vars: vec![VARIABLE.into()],
             threads,
             ..Program::new(name, Arc::new(graph), groups, groups)
         };
         let kernel = device.load(&[program], &|_, _| ())?.remove(0);
-        let step = device.capture(vec![Launch { kernel, buffers: vec![data.clone()], level: 0 }])?;
+        let step = device.capture(vec![Launch {
+            kernel,
+            buffers: vec![data.clone()],
+            level: 0,
+        }])?;
         Ok(Rounds { name, step })
     }
     /// Runs that number of rounds. Returns the seconds.
@@ -104,9 +125,10 @@ impl Rounds {
         }
         match PLAUSIBLE_RATIO.contains(&(long / short)) {
             true => Ok((long - short) / rounds as f64),
-            false => {
-                Err(Error::invalid(self.name, format!("{rounds} rounds took {short} s, and twice as many {long}")))
-            }
+            false => Err(Error::invalid(
+                self.name,
+                format!("{rounds} rounds took {short} s, and twice as many {long}"),
+            )),
         }
     }
 }

@@ -53,14 +53,33 @@ pub fn alloc(context: &WgpuContext, bytes: usize, memory: Memory) -> Result<Buff
         });
     }
     let usage = BufferUsages::STORAGE | BufferUsages::COPY_SRC | BufferUsages::COPY_DST;
-    let descriptor = BufferDescriptor { label: None, size, usage, mapped_at_creation: false };
-    let made = context.scoped(memory.describe(), || context.device.create_buffer(&descriptor));
+    let descriptor = BufferDescriptor {
+        label: None,
+        size,
+        usage,
+        mapped_at_creation: false,
+    };
+    let made = context.scoped(memory.describe(), || {
+        context.device.create_buffer(&descriptor)
+    });
     let buffer = made.map_err(|error| match error {
-        Error::OutOfMemory { what, free, device, .. } => Error::OutOfMemory { what, wanted: bytes, free, device },
+        Error::OutOfMemory {
+            what, free, device, ..
+        } => Error::OutOfMemory {
+            what,
+            wanted: bytes,
+            free,
+            device,
+        },
         other => other,
     })?;
     let told = (memory == Memory::Readback).then(ReadbackCache::default);
-    Ok(Buffer::whole(Arc::new(AdapterMemory { buffer, len: bytes, uses: Uses::new(&context.owner), readback: told })))
+    Ok(Buffer::whole(Arc::new(AdapterMemory {
+        buffer,
+        len: bytes,
+        uses: Uses::new(&context.owner),
+        readback: told,
+    })))
 }
 
 /// Returns the allocation of a buffer after checking its device and the range.
@@ -72,7 +91,9 @@ pub fn memory<'a>(
 ) -> Result<&'a AdapterMemory, Error> {
     buffer.check(what, offset, len)?;
     buffer.check_device(what, context.owner.id())?;
-    buffer.raw::<AdapterMemory>().ok_or_else(|| Error::invalid(what, "the buffer is no memory of an adapter"))
+    buffer
+        .raw::<AdapterMemory>()
+        .ok_or_else(|| Error::invalid(what, "the buffer is no memory of an adapter"))
 }
 
 /// Copies between host memory and an adapter's memory.
@@ -83,7 +104,13 @@ pub struct WgpuCopies {
 
 impl WgpuCopies {
     /// Writes bytes and preserves the other bytes of partially covered words.
-    pub fn write(&self, context: &WgpuContext, to: &Buffer, offset: usize, data: &[u8]) -> Result<(), Error> {
+    pub fn write(
+        &self,
+        context: &WgpuContext,
+        to: &Buffer,
+        offset: usize,
+        data: &[u8],
+    ) -> Result<(), Error> {
         let memory = memory(context, "write", to, [offset, data.len()])?;
         if data.is_empty() {
             return Ok(());
@@ -91,7 +118,10 @@ impl WgpuCopies {
         memory.readback.iter().for_each(ReadbackCache::invalidate);
         let start = to.offset() + offset;
         let end = start + data.len();
-        let (first, last) = (start / WORD_BYTES * WORD_BYTES, end.next_multiple_of(WORD_BYTES));
+        let (first, last) = (
+            start / WORD_BYTES * WORD_BYTES,
+            end.next_multiple_of(WORD_BYTES),
+        );
         let padded: Vec<u8>;
         let data = if (first, last) == (start, end) {
             data
@@ -100,13 +130,24 @@ impl WgpuCopies {
             // Fetch the first and last word, of which a part stays.
             let size = words.len();
             fetch(context, memory, first, &mut words[..WORD_BYTES])?;
-            fetch(context, memory, last - WORD_BYTES, &mut words[size - WORD_BYTES..])?;
+            fetch(
+                context,
+                memory,
+                last - WORD_BYTES,
+                &mut words[size - WORD_BYTES..],
+            )?;
             words[start - first..end - first].copy_from_slice(data);
             padded = words;
             &padded[..]
         };
-        context.scoped("a copy to the GPU", || context.queue.write_buffer(&memory.buffer, first as u64, data))?;
-        let before = self.on_their_way.fetch_add(data.len() as u64, Ordering::Relaxed);
+        context.scoped("a copy to the GPU", || {
+            context
+                .queue
+                .write_buffer(&memory.buffer, first as u64, data)
+        })?;
+        let before = self
+            .on_their_way
+            .fetch_add(data.len() as u64, Ordering::Relaxed);
         if before + data.len() as u64 >= MAX_PENDING_BYTES {
             self.on_their_way.store(0, Ordering::Relaxed);
             let index = context.queue.submit([]);
@@ -116,17 +157,30 @@ impl WgpuCopies {
     }
 
     /// Reads bytes, from the readback cache if it is valid, else after all submitted work.
-    pub fn read(&self, context: &WgpuContext, from: &Buffer, offset: usize, data: &mut [u8]) -> Result<(), Error> {
+    pub fn read(
+        &self,
+        context: &WgpuContext,
+        from: &Buffer,
+        offset: usize,
+        data: &mut [u8],
+    ) -> Result<(), Error> {
         let memory = memory(context, "read", from, [offset, data.len()])?;
         if data.is_empty() {
             return Ok(());
         }
         let start = from.offset() + offset;
         let end = start + data.len();
-        if memory.readback.as_ref().is_some_and(|told| told.read(start, data)) {
+        if memory
+            .readback
+            .as_ref()
+            .is_some_and(|told| told.read(start, data))
+        {
             return Ok(());
         }
-        let (first, last) = (start / WORD_BYTES * WORD_BYTES, end.next_multiple_of(WORD_BYTES));
+        let (first, last) = (
+            start / WORD_BYTES * WORD_BYTES,
+            end.next_multiple_of(WORD_BYTES),
+        );
         if (first, last) == (start, end) {
             return fetch(context, memory, first, data);
         }
@@ -138,26 +192,40 @@ impl WgpuCopies {
 }
 
 /// Reads whole words through a mapped staging buffer.
-fn fetch(context: &WgpuContext, from: &AdapterMemory, at: usize, words: &mut [u8]) -> Result<(), Error> {
+fn fetch(
+    context: &WgpuContext,
+    from: &AdapterMemory,
+    at: usize,
+    words: &mut [u8],
+) -> Result<(), Error> {
     const WHAT: &str = "a copy from the GPU";
     let size = words.len() as u64;
     let usage = BufferUsages::MAP_READ | BufferUsages::COPY_DST;
-    let descriptor = BufferDescriptor { label: None, size, usage, mapped_at_creation: false };
+    let descriptor = BufferDescriptor {
+        label: None,
+        size,
+        usage,
+        mapped_at_creation: false,
+    };
     let (staging, index) = context.scoped(WHAT, || {
         let staging = context.device.create_buffer(&descriptor);
-        let mut encoder = context.device.create_command_encoder(&CommandEncoderDescriptor::default());
+        let mut encoder = context
+            .device
+            .create_command_encoder(&CommandEncoderDescriptor::default());
         encoder.copy_buffer_to_buffer(&from.buffer, at as u64, &staging, 0, size);
         let index = context.queue.submit([encoder.finish()]);
         staging.map_async(MapMode::Read, .., |_| ());
         (staging, index)
     })?;
     context.wait(WHAT, index)?;
-    let view = staging.get_mapped_range(..).map_err(|error| Error::Driver {
-        device: format!("wgpu, {}", context.title),
-        what: WHAT.into(),
-        message: error.to_string(),
-        hint: "please report this with the driver's version".into(),
-    })?;
+    let view = staging
+        .get_mapped_range(..)
+        .map_err(|error| Error::Driver {
+            device: format!("wgpu, {}", context.title),
+            what: WHAT.into(),
+            message: error.to_string(),
+            hint: "please report this with the driver's version".into(),
+        })?;
     words.copy_from_slice(&view);
     Ok(())
 }

@@ -8,17 +8,17 @@ pub mod dialect;
 #[cfg(feature = "wgpu")]
 mod adapters;
 #[cfg(feature = "wgpu")]
+mod block_on;
+#[cfg(feature = "wgpu")]
 mod context;
 #[cfg(feature = "wgpu")]
 mod device;
 #[cfg(feature = "wgpu")]
-mod pipeline_cache;
-#[cfg(feature = "wgpu")]
-mod block_on;
-#[cfg(feature = "wgpu")]
 mod measure;
 #[cfg(feature = "wgpu")]
 mod memory;
+#[cfg(feature = "wgpu")]
+mod pipeline_cache;
 #[cfg(feature = "wgpu")]
 mod pipelines;
 #[cfg(feature = "wgpu")]

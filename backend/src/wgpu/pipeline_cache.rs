@@ -20,19 +20,41 @@ pub struct CachedPipelines {
 
 impl CachedPipelines {
     /// Opens the cache of these kernels, if the backend supports it (Vulkan does).
-    pub fn new(context: &WgpuContext, store: &Store, texts: &[&KernelText]) -> Result<CachedPipelines, Error> {
-        let about = ["pipelines", env!("CARGO_PKG_VERSION"), &context.title, &context.driver, PRELUDE];
+    pub fn new(
+        context: &WgpuContext,
+        store: &Store,
+        texts: &[&KernelText],
+    ) -> Result<CachedPipelines, Error> {
+        let about = [
+            "pipelines",
+            env!("CARGO_PKG_VERSION"),
+            &context.title,
+            &context.driver,
+            PRELUDE,
+        ];
         let names = texts.iter().map(|text| text.symbol.as_str());
         let key = Key::from_parts(about.into_iter().chain(names));
         if texts.is_empty() || !context.features.contains(Features::PIPELINE_CACHE) {
-            return Ok(CachedPipelines { cache: None, key, had: 0 });
+            return Ok(CachedPipelines {
+                cache: None,
+                key,
+                had: 0,
+            });
         }
         let data = store.get(&key)?;
-        let descriptor = PipelineCacheDescriptor { label: None, data: data.as_deref(), fallback: true };
+        let descriptor = PipelineCacheDescriptor {
+            label: None,
+            data: data.as_deref(),
+            fallback: true,
+        };
         // SAFETY: the store returns unmodified data that a cache of the same driver produced.
         let make = || unsafe { context.device.create_pipeline_cache(&descriptor) };
         let cache = Some(context.scoped("kept pipelines", make)?);
-        Ok(CachedPipelines { cache, key, had: data.map_or(0, |data| data.len()) })
+        Ok(CachedPipelines {
+            cache,
+            key,
+            had: data.map_or(0, |data| data.len()),
+        })
     }
     /// Returns the cache to use when pipelines are created.
     pub fn cache(&self) -> Option<&PipelineCache> {

@@ -37,7 +37,10 @@ impl Readback {
                 of.push(buffer.clone());
             }
         }
-        Readback { of, spare: Vec::new() }
+        Readback {
+            of,
+            spare: Vec::new(),
+        }
     }
     fn cached_buffers(&self) -> impl Iterator<Item = (&AdapterMemory, &ReadbackCache)> {
         self.of.iter().filter_map(memory)
@@ -45,10 +48,20 @@ impl Readback {
     /// Returns mappable buffers for a step that starts.
     pub fn take(&mut self, context: &WgpuContext) -> HostCopies {
         let make = |(memory, _): (&AdapterMemory, &ReadbackCache)| {
-            let (size, usage) = (memory.buffer.size(), BufferUsages::MAP_READ | BufferUsages::COPY_DST);
-            context.device.create_buffer(&BufferDescriptor { label: None, size, usage, mapped_at_creation: false })
+            let (size, usage) = (
+                memory.buffer.size(),
+                BufferUsages::MAP_READ | BufferUsages::COPY_DST,
+            );
+            context.device.create_buffer(&BufferDescriptor {
+                label: None,
+                size,
+                usage,
+                mapped_at_creation: false,
+            })
         };
-        self.spare.pop().unwrap_or_else(|| self.cached_buffers().map(make).collect())
+        self.spare
+            .pop()
+            .unwrap_or_else(|| self.cached_buffers().map(make).collect())
     }
     /// Records the copies at the end of the step.
     pub fn record(&self, encoder: &mut CommandEncoder, copy: &HostCopies) {
@@ -58,7 +71,8 @@ impl Readback {
     }
     /// Requests the mapping of the submitted copies.
     pub fn map(copy: &HostCopies) {
-        copy.iter().for_each(|buffer| buffer.map_async(MapMode::Read, .., |_| ()));
+        copy.iter()
+            .for_each(|buffer| buffer.map_async(MapMode::Read, .., |_| ()));
     }
     /// Publishes the results of a finished step.
     ///
@@ -66,7 +80,9 @@ impl Readback {
     /// [`Error::Invalid`] when the copies cannot be mapped.
     pub fn finish(&mut self, copy: HostCopies) -> Result<(), Error> {
         for ((_, told), from) in self.cached_buffers().zip(&copy) {
-            let view = from.get_mapped_range(..).map_err(|e| Error::invalid("what a step tells", e.to_string()))?;
+            let view = from
+                .get_mapped_range(..)
+                .map_err(|e| Error::invalid("what a step tells", e.to_string()))?;
             told.set(&view);
             drop(view);
             from.unmap();
@@ -76,6 +92,7 @@ impl Readback {
     }
     /// Invalidates the results after a step without copies.
     pub fn invalidate(&self) {
-        self.cached_buffers().for_each(|(_, told)| told.invalidate());
+        self.cached_buffers()
+            .for_each(|(_, told)| told.invalidate());
     }
 }

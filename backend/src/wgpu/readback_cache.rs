@@ -23,7 +23,11 @@ impl ReadbackCache {
     }
     /// Copies bytes from offset `at`. Returns false if they are unknown.
     pub fn read(&self, at: usize, data: &mut [u8]) -> bool {
-        match self.bytes().as_deref().and_then(|bytes| bytes.get(at..at + data.len())) {
+        match self
+            .bytes()
+            .as_deref()
+            .and_then(|bytes| bytes.get(at..at + data.len()))
+        {
             Some(bytes) => data.copy_from_slice(bytes),
             None => return false,
         }

@@ -2,10 +2,10 @@
 
 use super::context::WgpuContext;
 use super::dialect::GROUPS_X;
-use super::uniforms::{UniformLayout, VARIABLE_BYTES, grid};
 use super::memory::memory;
 use super::pipelines::Pipeline;
 use super::readback::{HostCopies, Readback};
+use super::uniforms::{UniformLayout, VARIABLE_BYTES, grid};
 use crate::variables::{Variables, by_level};
 use gristmill_runtime::lease::{Order, StepGuard, StepUses};
 use gristmill_runtime::{Error, Launch, Replay};
@@ -14,9 +14,10 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Instant;
 use wgpu::{
-    BindGroup, BindGroupDescriptor, BindGroupEntry, BindingResource, BufferBinding, BufferDescriptor, BufferSize,
-    BufferUsages, CommandEncoder, CommandEncoderDescriptor, ComputePassDescriptor, ComputePassTimestampWrites,
-    Features, MapMode, QuerySet, QuerySetDescriptor, QueryType, SubmissionIndex,
+    BindGroup, BindGroupDescriptor, BindGroupEntry, BindingResource, BufferBinding,
+    BufferDescriptor, BufferSize, BufferUsages, CommandEncoder, CommandEncoderDescriptor,
+    ComputePassDescriptor, ComputePassTimestampWrites, Features, MapMode, QuerySet,
+    QuerySetDescriptor, QueryType, SubmissionIndex,
 };
 
 /// Maximum number of queries in a set.
@@ -77,19 +78,36 @@ impl WgpuReplay {
         }
         let size = (lists.cells.len() * VARIABLE_BYTES).max(16) as u64;
         let usage = BufferUsages::UNIFORM | BufferUsages::COPY_DST;
-        let descriptor = BufferDescriptor { label: None, size, usage, mapped_at_creation: false };
+        let descriptor = BufferDescriptor {
+            label: None,
+            size,
+            usage,
+            mapped_at_creation: false,
+        };
         let values = context.scoped("variables", || context.device.create_buffer(&descriptor))?;
         let mut dispatches = Vec::new();
         for (number, count, place, variables) in bound {
             let launch = &launches[number];
             let pipeline = launch.loaded::<Arc<Pipeline>>()?.code.clone();
             let bytes = (variables * VARIABLE_BYTES).next_multiple_of(16) as u64;
-            let uniform =
-                place.map(|at| BufferBinding { buffer: &values, offset: at as u64, size: BufferSize::new(bytes) });
+            let uniform = place.map(|at| BufferBinding {
+                buffer: &values,
+                offset: at as u64,
+                size: BufferSize::new(bytes),
+            });
             let bindings = bind(&context, launch, &pipeline, uniform)?;
-            dispatches.push(Dispatch { pipeline, bindings, count, number });
+            dispatches.push(Dispatch {
+                pipeline,
+                bindings,
+                count,
+                number,
+            });
         }
-        let uses = StepUses::new(&context.owner, launches.iter().flat_map(Launch::uses), Order::Queued);
+        let uses = StepUses::new(
+            &context.owner,
+            launches.iter().flat_map(Launch::uses),
+            Order::Queued,
+        );
         let (cells, counts, clock, started) = (lists.cells, vec![], None, VecDeque::new());
         let readback = Readback::new(&launches);
         Ok(WgpuReplay {
@@ -111,11 +129,19 @@ impl WgpuReplay {
     fn prepare(&mut self, vars: &[(&str, i64)]) -> Result<(), Error> {
         self.variables.set(vars)?;
         self.variables.count(&mut self.counts)?;
-        let most =
-            i64::from(GROUPS_X) * i64::from(self.context.limits.max_compute_workgroups_per_dimension.min(0xffff));
+        let most = i64::from(GROUPS_X)
+            * i64::from(
+                self.context
+                    .limits
+                    .max_compute_workgroups_per_dimension
+                    .min(0xffff),
+            );
         if let Some(dispatch) = self.dispatches.iter().find(|d| self.counts[d.count] > most) {
             let name = &self.launches[dispatch.number].kernel.program().name;
-            return Err(Error::invalid(name, format!("has {} workgroups", self.counts[dispatch.count])));
+            return Err(Error::invalid(
+                name,
+                format!("has {} workgroups", self.counts[dispatch.count]),
+            ));
         }
         if self.cells.is_empty() {
             return Ok(());
@@ -124,11 +150,14 @@ impl WgpuReplay {
         let mut words = Vec::with_capacity(self.cells.len() * VARIABLE_BYTES);
         for cell in &self.cells {
             let value = cell.map_or(0, |variable| values[variable]);
-            let value = i32::try_from(value)
-                .map_err(|_| Error::invalid("a variable", format!("{value} takes more than 32 bits")))?;
+            let value = i32::try_from(value).map_err(|_| {
+                Error::invalid("a variable", format!("{value} takes more than 32 bits"))
+            })?;
             words.extend(value.to_le_bytes());
         }
-        self.context.scoped("variables", || self.context.queue.write_buffer(&self.values, 0, &words))
+        self.context.scoped("variables", || {
+            self.context.queue.write_buffer(&self.values, 0, &words)
+        })
     }
 
     /// Returns the grid of a dispatch.
@@ -137,7 +166,9 @@ impl WgpuReplay {
     }
 
     fn encoder(&self) -> CommandEncoder {
-        self.context.device.create_command_encoder(&CommandEncoderDescriptor::default())
+        self.context
+            .device
+            .create_command_encoder(&CommandEncoderDescriptor::default())
     }
 
     /// Records and submits the step.
@@ -145,7 +176,11 @@ impl WgpuReplay {
     /// If a step is in flight, it is one submission. Otherwise it is split into growing parts, so
     /// that the adapter runs one while the next is recorded.
     fn submit(&self, copy: &HostCopies) -> SubmissionIndex {
-        let mut part = if self.started.is_empty() { FIRST_SUBMISSION } else { self.dispatches.len() };
+        let mut part = if self.started.is_empty() {
+            FIRST_SUBMISSION
+        } else {
+            self.dispatches.len()
+        };
         let mut rest = &self.dispatches[..];
         loop {
             let (now, later) = rest.split_at(part.min(rest.len()));
@@ -163,8 +198,16 @@ impl WgpuReplay {
     }
 
     /// Records dispatches in one compute pass, with optional timestamps.
-    fn record(&self, encoder: &mut CommandEncoder, dispatches: &[Dispatch], times: Option<ComputePassTimestampWrites>) {
-        let descriptor = ComputePassDescriptor { label: None, timestamp_writes: times };
+    fn record(
+        &self,
+        encoder: &mut CommandEncoder,
+        dispatches: &[Dispatch],
+        times: Option<ComputePassTimestampWrites>,
+    ) {
+        let descriptor = ComputePassDescriptor {
+            label: None,
+            timestamp_writes: times,
+        };
         let mut pass = encoder.begin_compute_pass(&descriptor);
         for dispatch in dispatches {
             let [x, y] = self.grid(dispatch);
@@ -182,18 +225,37 @@ impl WgpuReplay {
         let mut seconds = Vec::new();
         for part in 0..self.dispatches.len().div_ceil(MAX_QUERIES / 2) {
             if self.clock.is_none() {
-                let descriptor =
-                    QuerySetDescriptor { label: None, ty: QueryType::Timestamp, count: MAX_QUERIES as u32 };
-                self.clock = Some(context.scoped("timestamps", || context.device.create_query_set(&descriptor))?);
+                let descriptor = QuerySetDescriptor {
+                    label: None,
+                    ty: QueryType::Timestamp,
+                    count: MAX_QUERIES as u32,
+                };
+                self.clock = Some(context.scoped("timestamps", || {
+                    context.device.create_query_set(&descriptor)
+                })?);
             }
-            let Some(clock) = &self.clock else { unreachable!("made before") };
-            let part = self.dispatches.chunks(MAX_QUERIES / 2).nth(part).unwrap_or_default();
+            let Some(clock) = &self.clock else {
+                unreachable!("made before")
+            };
+            let part = self
+                .dispatches
+                .chunks(MAX_QUERIES / 2)
+                .nth(part)
+                .unwrap_or_default();
             let size = 2 * part.len() as u64 * QUERY_RESULT_BYTES;
-            let buffer = |usage| BufferDescriptor { label: None, size, usage, mapped_at_creation: false };
+            let buffer = |usage| BufferDescriptor {
+                label: None,
+                size,
+                usage,
+                mapped_at_creation: false,
+            };
             let (staging, index) = context.scoped("a timed step", || {
-                let resolved =
-                    context.device.create_buffer(&buffer(BufferUsages::QUERY_RESOLVE | BufferUsages::COPY_SRC));
-                let staging = context.device.create_buffer(&buffer(BufferUsages::MAP_READ | BufferUsages::COPY_DST));
+                let resolved = context.device.create_buffer(&buffer(
+                    BufferUsages::QUERY_RESOLVE | BufferUsages::COPY_SRC,
+                ));
+                let staging = context
+                    .device
+                    .create_buffer(&buffer(BufferUsages::MAP_READ | BufferUsages::COPY_DST));
                 let mut encoder = self.encoder();
                 for (i, dispatch) in part.iter().enumerate() {
                     let i = 2 * i as u32;
@@ -211,11 +273,19 @@ impl WgpuReplay {
                 (staging, index)
             })?;
             context.wait("a timed step", index)?;
-            let view = staging.get_mapped_range(..).map_err(|e| Error::invalid("timestamps", e.to_string()))?;
-            let ticks: Vec<u64> =
-                view.chunks(8).map(|b| u64::from_le_bytes(b.try_into().unwrap_or_default())).collect();
+            let view = staging
+                .get_mapped_range(..)
+                .map_err(|e| Error::invalid("timestamps", e.to_string()))?;
+            let ticks: Vec<u64> = view
+                .chunks(8)
+                .map(|b| u64::from_le_bytes(b.try_into().unwrap_or_default()))
+                .collect();
             let period = f64::from(context.queue.get_timestamp_period()) * 1e-9;
-            seconds.extend(ticks.chunks(2).map(|t| t[1].saturating_sub(t[0]) as f64 * period));
+            seconds.extend(
+                ticks
+                    .chunks(2)
+                    .map(|t| t[1].saturating_sub(t[0]) as f64 * period),
+            );
         }
         Ok(seconds)
     }
@@ -251,36 +321,63 @@ fn bind(
         let alignment = u64::from(context.limits.min_storage_buffer_offset_alignment);
         let (first, piece) = (buffer.offset() as u64, pipeline.piece as u64);
         if !first.is_multiple_of(alignment) {
-            return Err(Error::invalid(name, format!("its buffer {i} begins at {first}, no multiple of {alignment}")));
+            return Err(Error::invalid(
+                name,
+                format!("its buffer {i} begins at {first}, no multiple of {alignment}"),
+            ));
         }
         // Bytes that the kernel may access.
         let touched = match program.params[i].extent {
             Extent::Fixed(bytes) => bytes.min(buffer.len()),
             Extent::Per { .. } => buffer.len(),
         };
-        let all = (touched.max(1) as u64).next_multiple_of(16).min(memory.buffer.size() - first);
+        let all = (touched.max(1) as u64)
+            .next_multiple_of(16)
+            .min(memory.buffer.size() - first);
         let most = context.limits.max_storage_buffer_binding_size;
         if pieces == 1 && all > most {
             return Err(Error::Lacking {
                 device: "wgpu".into(),
-                message: format!("{} binds {most} bytes, and {name} is given {all}", context.title),
+                message: format!(
+                    "{} binds {most} bytes, and {name} is given {all}",
+                    context.title
+                ),
                 hint: "try a smaller --ctx, a smaller model, or another device".into(),
             });
         }
         let part = |at: u64| {
-            let size = if pieces == 1 { all } else { (all - at).min(piece) };
-            BufferBinding { buffer: &memory.buffer, offset: first + at, size: BufferSize::new(size) }
+            let size = if pieces == 1 {
+                all
+            } else {
+                (all - at).min(piece)
+            };
+            BufferBinding {
+                buffer: &memory.buffer,
+                offset: first + at,
+                size: BufferSize::new(size),
+            }
         };
         resources.push(part(0));
         further.extend((1..pieces as u64).map(|number| part(number * piece)));
     }
     let part = BindingResource::Buffer;
-    let parts = resources.into_iter().chain(uniform).chain(further).map(part);
-    let tables = pipeline.tables.as_ref().map(wgpu::Buffer::as_entire_binding);
+    let parts = resources
+        .into_iter()
+        .chain(uniform)
+        .chain(further)
+        .map(part);
+    let tables = pipeline
+        .tables
+        .as_ref()
+        .map(wgpu::Buffer::as_entire_binding);
     let entry = |(resource, binding)| BindGroupEntry { binding, resource };
     let all = parts.chain(tables).zip(0..);
     let entries: Vec<BindGroupEntry> = all.map(entry).collect();
-    let descriptor = BindGroupDescriptor { label: None, layout: &pipeline.layout, entries: &entries };
+    let descriptor = BindGroupDescriptor {
+        label: None,
+        layout: &pipeline.layout,
+        entries: &entries,
+    };
     context.scoped(name, || context.device.create_bind_group(&descriptor))
 }
 
@@ -293,12 +390,23 @@ impl Replay for WgpuReplay {
             let copy = self.readback.take(&context);
             (self.submit(&copy), copy)
         })?;
-        self.started.push_back(Started { index, copy, _in_flight });
+        self.started.push_back(Started {
+            index,
+            copy,
+            _in_flight,
+        });
         Ok(())
     }
 
     fn wait(&mut self) -> Result<(), Error> {
-        let Some(Started { index, copy, _in_flight }) = self.started.pop_front() else { return Ok(()) };
+        let Some(Started {
+            index,
+            copy,
+            _in_flight,
+        }) = self.started.pop_front()
+        else {
+            return Ok(());
+        };
         self.context.wait("a step", index)?;
         self.readback.finish(copy)
     }

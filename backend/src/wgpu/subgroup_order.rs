@@ -16,14 +16,24 @@ pub fn subgroups_in_order(device: &dyn Device) -> Result<bool, Error> {
     let bytes = 4 * threads;
     let program = Program {
         source: text(threads, narrowest),
-        params: vec![Param { slot: 0, access: Access::Write, extent: Extent::Fixed(bytes) }],
+        params: vec![Param {
+            slot: 0,
+            access: Access::Write,
+            extent: Extent::Fixed(bytes),
+        }],
         vars: vec![],
         threads,
         ..Program::new("order", Arc::new(graph), one, one)
     };
     let kernel = device.load(&[program], &|_, _| ())?.remove(0);
     let buffer = device.alloc(bytes, Memory::Scratch)?;
-    device.capture(vec![Launch { kernel, buffers: vec![buffer.clone()], level: 0 }])?.replay(&[])?;
+    device
+        .capture(vec![Launch {
+            kernel,
+            buffers: vec![buffer.clone()],
+            level: 0,
+        }])?
+        .replay(&[])?;
     let mut found = vec![0; bytes];
     device.read(&buffer, 0, &mut found)?;
     Ok(found.chunks(4).all(|word| word == 1u32.to_le_bytes()))

@@ -25,7 +25,8 @@ impl UniformLayout {
         self.cells.resize(at / VARIABLE_BYTES, None);
         self.cells.extend(list.iter().copied().map(Some));
         // The size of a struct in a uniform buffer is a multiple of 16 bytes.
-        self.cells.resize(self.cells.len().next_multiple_of(16 / VARIABLE_BYTES), None);
+        self.cells
+            .resize(self.cells.len().next_multiple_of(16 / VARIABLE_BYTES), None);
         self.known.push((list.to_vec(), at));
         at
     }
@@ -50,15 +51,26 @@ mod tests {
     fn a_grid_has_every_workgroup() {
         for count in [0, 1, 65_535, 65_536, 1 << 20, (1 << 20) + 1] {
             let [x, y] = grid(count);
-            assert!(i64::from(x) * i64::from(y) >= count && x <= 0xffff && y <= 0xffff && (y <= 1 || x == GROUPS_X));
+            assert!(
+                i64::from(x) * i64::from(y) >= count
+                    && x <= 0xffff
+                    && y <= 0xffff
+                    && (y <= 1 || x == GROUPS_X)
+            );
         }
     }
 
     #[test]
     fn a_list_of_variables_has_one_place_where_a_buffer_may_begin() {
         let mut lists = UniformLayout::default();
-        let places: Vec<usize> = [&[0][..], &[1, 0], &[0]].iter().map(|list| lists.offset_of(list, 256)).collect();
+        let places: Vec<usize> = [&[0][..], &[1, 0], &[0]]
+            .iter()
+            .map(|list| lists.offset_of(list, 256))
+            .collect();
         assert_eq!(places, [0, 256, 0]);
-        assert_eq!((lists.cells[64], lists.cells[65], lists.cells.len()), (Some(1), Some(0), 68));
+        assert_eq!(
+            (lists.cells[64], lists.cells[65], lists.cells.len()),
+            (Some(1), Some(0), 68)
+        );
     }
 }

@@ -28,12 +28,32 @@ pub struct Fake {
 
 /// Builds and loads one of the C files, with `name` as its soname so that later searches find it.
 fn library(source: &str, name: &str, options: &[&str]) -> Library {
-    let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("{}-{name}", std::process::id()));
-    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/cuda").join(source);
+    let path =
+        Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("{}-{name}", std::process::id()));
+    let source = Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join("tests/cuda")
+        .join(source);
     let mut cc = Command::new(std::env::var_os("CC").unwrap_or("cc".into()));
-    cc.args(["-std=gnu11", "-O1", "-Wall", "-Wextra", "-Werror", "-shared", "-fPIC", "-pthread"]).args(options);
-    cc.arg(format!("-Wl,-soname,{name}")).arg("-o").arg(&path).arg(&source);
-    assert!(cc.status().expect("a C compiler").success(), "{}", source.display());
+    cc.args([
+        "-std=gnu11",
+        "-O1",
+        "-Wall",
+        "-Wextra",
+        "-Werror",
+        "-shared",
+        "-fPIC",
+        "-pthread",
+    ])
+    .args(options);
+    cc.arg(format!("-Wl,-soname,{name}"))
+        .arg("-o")
+        .arg(&path)
+        .arg(&source);
+    assert!(
+        cc.status().expect("a C compiler").success(),
+        "{}",
+        source.display()
+    );
     // SAFETY: it has no constructors.
     let library = unsafe { Library::new(&path) }.unwrap();
     std::fs::remove_file(path).unwrap();
@@ -51,8 +71,13 @@ impl Fake {
         static LIBRARIES: OnceLock<[Library; 2]> = OnceLock::new();
         static ALONE: Mutex<()> = Mutex::new(());
         let alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
-        let [driver, nvrtc] = LIBRARIES.get_or_init(|| [library("fake_driver.c", "libcuda.so", &[]), nvrtc(&[])]);
-        let fake = Fake { driver, nvrtc, _alone: alone };
+        let [driver, nvrtc] =
+            LIBRARIES.get_or_init(|| [library("fake_driver.c", "libcuda.so", &[]), nvrtc(&[])]);
+        let fake = Fake {
+            driver,
+            nvrtc,
+            _alone: alone,
+        };
         fake.reset();
         fake
     }
@@ -60,9 +85,15 @@ impl Fake {
     pub fn reset(&self) {
         // SAFETY: the type of the function in the C file, as in all calls below.
         unsafe {
-            self.driver.get::<unsafe extern "C" fn()>(b"fake_reset").unwrap()();
-            self.nvrtc.get::<unsafe extern "C" fn(c_long)>(b"fake_fail").unwrap()(0);
-            self.nvrtc.get::<unsafe extern "C" fn(c_int)>(b"fake_architectures").unwrap()(3);
+            self.driver
+                .get::<unsafe extern "C" fn()>(b"fake_reset")
+                .unwrap()();
+            self.nvrtc
+                .get::<unsafe extern "C" fn(c_long)>(b"fake_fail")
+                .unwrap()(0);
+            self.nvrtc
+                .get::<unsafe extern "C" fn(c_int)>(b"fake_architectures")
+                .unwrap()(3);
         }
     }
     /// Makes the `n`-th call from now fail with this code; if `sticky`, all later calls
@@ -70,51 +101,80 @@ impl Fake {
     pub fn fail(&self, n: usize, code: c_int, sticky: bool) {
         // SAFETY: as above.
         unsafe {
-            let fail = self.driver.get::<unsafe extern "C" fn(c_long, c_int, c_int)>(b"fake_fail").unwrap();
+            let fail = self
+                .driver
+                .get::<unsafe extern "C" fn(c_long, c_int, c_int)>(b"fake_fail")
+                .unwrap();
             fail(n as c_long, code, sticky.into());
         }
     }
     /// Makes the `n`-th call of the compiler from now fail.
     pub fn fail_compiler(&self, n: usize) {
         // SAFETY: as above.
-        unsafe { self.nvrtc.get::<unsafe extern "C" fn(c_long)>(b"fake_fail").unwrap()(n as c_long) }
+        unsafe {
+            self.nvrtc
+                .get::<unsafe extern "C" fn(c_long)>(b"fake_fail")
+                .unwrap()(n as c_long)
+        }
     }
     /// Makes the query of supported architectures fail.
     pub fn hide_architectures(&self) {
         // SAFETY: as above.
-        unsafe { self.nvrtc.get::<unsafe extern "C" fn(c_int)>(b"fake_architectures").unwrap()(-1) }
+        unsafe {
+            self.nvrtc
+                .get::<unsafe extern "C" fn(c_int)>(b"fake_architectures")
+                .unwrap()(-1)
+        }
     }
     /// Returns the number of compiled texts.
     pub fn compilations(&self) -> i64 {
         // SAFETY: as above.
-        unsafe { self.nvrtc.get::<unsafe extern "C" fn() -> c_long>(b"fake_compilations").unwrap()() }
+        unsafe {
+            self.nvrtc
+                .get::<unsafe extern "C" fn() -> c_long>(b"fake_compilations")
+                .unwrap()()
+        }
     }
     /// Makes calls of that function fail after the next `after` calls.
     pub fn refuse(&self, name: &CStr, after: usize, code: c_int) {
         // SAFETY: as above.
         unsafe {
-            let refuse = self.driver.get::<unsafe extern "C" fn(*const c_char, c_long, c_int)>(b"fake_refuse").unwrap();
+            let refuse = self
+                .driver
+                .get::<unsafe extern "C" fn(*const c_char, c_long, c_int)>(b"fake_refuse")
+                .unwrap();
             refuse(name.as_ptr(), after as c_long, code);
         }
     }
     /// Sets the number of multiprocessors, so that devices match no known machine.
     pub fn units(&self, count: c_int) {
         // SAFETY: as above.
-        unsafe { self.driver.get::<unsafe extern "C" fn(c_int)>(b"fake_units").unwrap()(count) }
+        unsafe {
+            self.driver
+                .get::<unsafe extern "C" fn(c_int)>(b"fake_units")
+                .unwrap()(count)
+        }
     }
     /// Sets the duration in ns of kernels with this text: `fixed`, plus `each`
     /// times the first variable.
     pub fn takes(&self, text: &CStr, fixed: u64, each: u64) {
         // SAFETY: as above.
         unsafe {
-            let takes = self.driver.get::<unsafe extern "C" fn(*const c_char, u64, u64)>(b"fake_takes").unwrap();
+            let takes = self
+                .driver
+                .get::<unsafe extern "C" fn(*const c_char, u64, u64)>(b"fake_takes")
+                .unwrap();
             takes(text.as_ptr(), fixed, each);
         }
     }
     /// Makes kernels run forever from now on.
     pub fn hang(&self) {
         // SAFETY: as above.
-        unsafe { self.driver.get::<unsafe extern "C" fn(c_int)>(b"fake_hang").unwrap()(1) }
+        unsafe {
+            self.driver
+                .get::<unsafe extern "C" fn(c_int)>(b"fake_hang")
+                .unwrap()(1)
+        }
     }
     /// Makes the context of that device current on this thread, as another library in the process
     /// might. Returns its address.
@@ -122,10 +182,16 @@ impl Fake {
         // SAFETY: as above; the context is never released.
         unsafe {
             let mut context = std::ptr::null_mut();
-            let retain =
-                self.driver.get::<unsafe extern "C" fn(*mut *mut (), c_int) -> c_int>(b"cuDevicePrimaryCtxRetain");
+            let retain = self
+                .driver
+                .get::<unsafe extern "C" fn(*mut *mut (), c_int) -> c_int>(
+                    b"cuDevicePrimaryCtxRetain",
+                );
             assert_eq!(retain.unwrap()(&mut context, device), 0);
-            let set = self.driver.get::<unsafe extern "C" fn(*mut ()) -> c_int>(b"cuCtxSetCurrent").unwrap();
+            let set = self
+                .driver
+                .get::<unsafe extern "C" fn(*mut ()) -> c_int>(b"cuCtxSetCurrent")
+                .unwrap();
             assert_eq!(set(context), 0);
             context.addr()
         }
@@ -135,7 +201,10 @@ impl Fake {
         let mut context = std::ptr::null_mut::<()>();
         // SAFETY: as above.
         unsafe {
-            let get = self.driver.get::<unsafe extern "C" fn(*mut *mut ()) -> c_int>(b"cuCtxGetCurrent").unwrap();
+            let get = self
+                .driver
+                .get::<unsafe extern "C" fn(*mut *mut ()) -> c_int>(b"cuCtxGetCurrent")
+                .unwrap();
             assert_eq!(get(&mut context), 0);
         }
         context.addr()
@@ -151,7 +220,10 @@ impl Fake {
     fn text(&self, name: &[u8]) -> String {
         // SAFETY: as above; a NUL-terminated text, and no other thread calls the driver now.
         unsafe {
-            let get = self.driver.get::<unsafe extern "C" fn() -> *const c_char>(name).unwrap();
+            let get = self
+                .driver
+                .get::<unsafe extern "C" fn() -> *const c_char>(name)
+                .unwrap();
             CStr::from_ptr(get()).to_string_lossy().into_owned()
         }
     }
@@ -161,15 +233,24 @@ impl Fake {
     }
     /// Returns the functions called since the last query.
     pub fn names(&self) -> Vec<String> {
-        self.filled(b"fake_names").split_whitespace().map(str::to_owned).collect()
+        self.filled(b"fake_names")
+            .split_whitespace()
+            .map(str::to_owned)
+            .collect()
     }
     fn filled(&self, name: &[u8]) -> String {
         let mut text = vec![0u8; 1 << 16];
         // SAFETY: as above; the buffer has the stated length.
         unsafe {
-            let fill = self.driver.get::<unsafe extern "C" fn(*mut c_char, usize)>(name).unwrap();
+            let fill = self
+                .driver
+                .get::<unsafe extern "C" fn(*mut c_char, usize)>(name)
+                .unwrap();
             fill(text.as_mut_ptr().cast(), text.len());
         }
-        CStr::from_bytes_until_nul(&text).unwrap().to_string_lossy().into_owned()
+        CStr::from_bytes_until_nul(&text)
+            .unwrap()
+            .to_string_lossy()
+            .into_owned()
     }
 }

@@ -18,15 +18,27 @@ pub struct Ready {
 
 pub fn ready(place: &Place, number: usize) -> Ready {
     let device = CudaDevice::with(number, place.store()).unwrap();
-    let kernels = device.load(&[program("e_1", 0), program("e_2", 0)], &|_, _| ()).unwrap();
+    let kernels = device
+        .load(&[program("e_1", 0), program("e_2", 0)], &|_, _| ())
+        .unwrap();
     let buffers = [0; 3].map(|_| device.alloc(64, Memory::State).unwrap());
     let step = device.capture(launches(&kernels, &buffers)).unwrap();
-    Ready { step, buffers, kernels, device }
+    Ready {
+        step,
+        buffers,
+        kernels,
+        device,
+    }
 }
 
 /// Calls all operations of a lost device. Returns their errors.
 fn everything(ready: &mut Ready) -> Vec<Error> {
-    let Ready { step, buffers, kernels, device } = ready;
+    let Ready {
+        step,
+        buffers,
+        kernels,
+        device,
+    } = ready;
     let x = &buffers[0];
     let errors = [
         step.start(&[("n", 1)]).err(),
@@ -52,11 +64,19 @@ fn a_lost_device_says_so_at_once_whatever_is_asked() {
     let first = lost.step.replay(&[("n", 1)]).unwrap_err();
     assert!(first.is_lost(), "{first}");
     let text = first.to_string();
-    assert!(text.starts_with("cuda:0 (Fake 0) is lost: ") && text.contains("CUDA_ERROR_LAUNCH_FAILED"), "{text}");
+    assert!(
+        text.starts_with("cuda:0 (Fake 0) is lost: ") && text.contains("CUDA_ERROR_LAUNCH_FAILED"),
+        "{text}"
+    );
     assert!(first.hint().unwrap().contains("start gristmill again"));
     fake.names();
     let errors = everything(&mut lost);
-    assert!(errors.iter().all(|error| error.is_lost() && error.to_string() == text), "{errors:?}");
+    assert!(
+        errors
+            .iter()
+            .all(|error| error.is_lost() && error.to_string() == text),
+        "{errors:?}"
+    );
     assert_eq!(fake.names(), [""; 0]);
     // Another GPU still works, and so does this one after it is opened again.
     ready(&place, 1).step.replay(&[("n", 1)]).unwrap();
@@ -83,7 +103,11 @@ fn work_that_ended_while_nobody_looked_is_no_loss() {
     ready.step.replay(&[("n", 1)]).unwrap();
     fake.names();
     ready.step.replay(&[("n", 1)]).unwrap();
-    let asked = fake.names().iter().position(|name| name.ends_with("Query")).expect("the wait asks");
+    let asked = fake
+        .names()
+        .iter()
+        .position(|name| name.ends_with("Query"))
+        .expect("the wait asks");
     fake.fail(asked + 1, NOT_READY, false);
     ready.step.replay(&[("n", 1)]).unwrap();
     assert!(fake.failed().ends_with("Query"), "{}", fake.failed());
@@ -97,7 +121,9 @@ fn a_kernel_that_does_not_end_is_an_error_and_blocks_nobody() {
     let limit = Duration::from_millis(30);
     type Use = fn(&mut Ready) -> Result<(), Error>;
     let uses: [(&str, Use); 4] = [
-        ("wait", |r| r.step.start(&[("n", 1)]).and_then(|()| r.step.wait())),
+        ("wait", |r| {
+            r.step.start(&[("n", 1)]).and_then(|()| r.step.wait())
+        }),
         ("replay", |r| r.step.replay(&[("n", 1)])),
         ("timed", |r| r.step.replay_timed(&[("n", 1)]).map(drop)),
         ("dropped", |r| {
@@ -114,12 +140,26 @@ fn a_kernel_that_does_not_end_is_an_error_and_blocks_nobody() {
         let begin = Instant::now();
         let error = run(&mut stuck).unwrap_err();
         let text = error.to_string();
-        assert!(error.is_lost() && text.contains("cuda:0 (Fake 0)") && text.contains("30ms"), "{name}: {text}");
-        assert!(everything(&mut stuck).iter().all(|e| e.to_string() == text), "{name}");
+        assert!(
+            error.is_lost() && text.contains("cuda:0 (Fake 0)") && text.contains("30ms"),
+            "{name}: {text}"
+        );
+        assert!(
+            everything(&mut stuck).iter().all(|e| e.to_string() == text),
+            "{name}"
+        );
         drop(stuck);
-        assert!(begin.elapsed() < Duration::from_secs(20), "{name}: {:?}", begin.elapsed());
+        assert!(
+            begin.elapsed() < Duration::from_secs(20),
+            "{name}: {:?}",
+            begin.elapsed()
+        );
         assert_eq!(fake.report(), "", "{name}");
-        assert!(fake.live().contains("context") && fake.live().contains("memory"), "{name}: {}", fake.live());
+        assert!(
+            fake.live().contains("context") && fake.live().contains("memory"),
+            "{name}: {}",
+            fake.live()
+        );
     }
 }
 

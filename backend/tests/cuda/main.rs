@@ -34,7 +34,11 @@ const FORGIVEN: &[&str] = &[
 
 /// Asserts that there are no violations and no remaining objects.
 fn assert_clean(fake: &Fake, after: &str) {
-    assert_eq!((fake.report().as_str(), fake.live().as_str()), ("", ""), "{after}");
+    assert_eq!(
+        (fake.report().as_str(), fake.live().as_str()),
+        ("", ""),
+        "{after}"
+    );
 }
 
 /// Asserts that an error names the GPU and the failed call, and has a hint.
@@ -51,8 +55,14 @@ fn assert_said(error: &Error, failed: &str, after: &str) {
         "cuGraphInstantiateWithFlags" => "cuGraphInstantiate",
         name => name.trim_end_matches("_v2"),
     };
-    assert!(text.contains(device) && text.contains(what), "{after}: {text}");
-    assert!(text.contains("CUDA_ERROR_") && error.hint().is_some(), "{after}: {text}");
+    assert!(
+        text.contains(device) && text.contains(what),
+        "{after}: {text}"
+    );
+    assert!(
+        text.contains("CUDA_ERROR_") && error.hint().is_some(),
+        "{after}: {text}"
+    );
 }
 
 #[test]
@@ -82,13 +92,19 @@ fn a_call_that_fails_is_an_error_that_leaves_nothing_behind() {
                 assert!(n > 100, "{n} calls");
                 break;
             }
-            let after = format!("call {n}, {failed}, of {tries} tries: {:?}", attempts.errors);
+            let after = format!(
+                "call {n}, {failed}, of {tries} tries: {:?}",
+                attempts.errors
+            );
             match &attempts.errors[..] {
                 [] => assert!(FORGIVEN.contains(&&*failed) && seen == RIGHT, "{after}"),
                 [(_, error)] => {
                     heard += 1;
                     assert_said(error, &failed, &after);
-                    assert!(!error.is_lost() && (tries == 1 || seen == RIGHT), "{after}: {seen:?}");
+                    assert!(
+                        !error.is_lost() && (tries == 1 || seen == RIGHT),
+                        "{after}: {seen:?}"
+                    );
                 }
                 _ => panic!("{after}"),
             }
@@ -125,8 +141,12 @@ fn a_call_that_ends_the_device_makes_it_lost() {
             [(_, first), later @ ..] => {
                 lost += 1;
                 assert_said(first, &failed, &after);
-                let same = |error: &Error| error.is_lost() && error.to_string() == first.to_string();
-                assert!(same(first) && !later.is_empty() && later.iter().all(|(_, e)| same(e)), "{after}");
+                let same =
+                    |error: &Error| error.is_lost() && error.to_string() == first.to_string();
+                assert!(
+                    same(first) && !later.is_empty() && later.iter().all(|(_, e)| same(e)),
+                    "{after}"
+                );
             }
         }
         assert_clean(&fake, &after);
@@ -141,14 +161,22 @@ fn a_compiler_that_fails_is_an_error_too() {
         fake.reset();
         fake.fail_compiler(n);
         let mut attempts = Attempts::new(2);
-        assert_eq!(life(&Place::new(), &mut attempts), RIGHT, "call {n}: {:?}", attempts.errors);
+        assert_eq!(
+            life(&Place::new(), &mut attempts),
+            RIGHT,
+            "call {n}: {:?}",
+            attempts.errors
+        );
         assert_clean(&fake, &format!("call {n} of the compiler"));
         match &attempts.errors[..] {
             [] if n > 20 => break,
             // The log of a successful compilation may be missing.
             [] => {}
             [(_, error)] => {
-                assert!(matches!(error, Error::Lacking { .. } | Error::Compile { .. }), "call {n}: {error}");
+                assert!(
+                    matches!(error, Error::Lacking { .. } | Error::Compile { .. }),
+                    "call {n}: {error}"
+                );
                 assert!(
                     error.to_string().contains("nvrtc") || error.to_string().contains("asking"),
                     "call {n}: {error}"

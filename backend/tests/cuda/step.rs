@@ -10,7 +10,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// Function of the fake driver's kernels of two buffers, independent of their text.
-const TEXT: &str = "KERNEL NAME(i64 *out, const i64 *in, const i64 *v CLOCK) { out[0] = in[0] * 3 + v[0]; }";
+const TEXT: &str =
+    "KERNEL NAME(i64 *out, const i64 *in, const i64 *v CLOCK) { out[0] = in[0] * 3 + v[0]; }";
 
 /// A store for one test, removed at its end.
 pub struct Place(PathBuf);
@@ -18,7 +19,11 @@ pub struct Place(PathBuf);
 impl Place {
     pub fn new() -> Place {
         static NEXT: AtomicUsize = AtomicUsize::new(0);
-        let name = format!("store-{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
+        let name = format!(
+            "store-{}-{}",
+            std::process::id(),
+            NEXT.fetch_add(1, Ordering::Relaxed)
+        );
         Place(PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(name))
     }
     pub fn store(&self) -> Store {
@@ -37,7 +42,11 @@ impl Drop for Place {
 }
 
 fn param(slot: u32, access: Access) -> Param {
-    Param { slot, access, extent: Extent::Fixed(8) }
+    Param {
+        slot,
+        access,
+        extent: Extent::Fixed(8),
+    }
 }
 
 /// Returns a kernel of two buffers with `n` workgroups.
@@ -45,7 +54,9 @@ pub fn program(name: &str, scratch: usize) -> Program {
     let mut graph = Graph::new();
     let n = graph.var("n", 0, 1000);
     Program {
-        source: TEXT.replace("NAME", name).replace("v[0]", &format!("v[0] /* {scratch} */")),
+        source: TEXT
+            .replace("NAME", name)
+            .replace("v[0]", &format!("v[0] /* {scratch} */")),
         params: vec![param(0, Access::Write), param(1, Access::Read)],
         vars: vec![Arc::from("n")],
         threads: 32,
@@ -63,9 +74,16 @@ pub struct Attempts {
 
 impl Attempts {
     pub fn new(tries: usize) -> Attempts {
-        Attempts { tries, errors: Vec::new() }
+        Attempts {
+            tries,
+            errors: Vec::new(),
+        }
     }
-    pub fn at<T>(&mut self, what: &'static str, mut call: impl FnMut() -> Result<T, Error>) -> Option<T> {
+    pub fn at<T>(
+        &mut self,
+        what: &'static str,
+        mut call: impl FnMut() -> Result<T, Error>,
+    ) -> Option<T> {
         for _ in 0..self.tries {
             match call() {
                 Ok(value) => return Some(value),
@@ -100,7 +118,13 @@ pub fn read(device: &dyn Device, from: &Buffer) -> Result<i64, Error> {
 }
 
 /// Values that [`life`] reads if nothing fails.
-pub const RIGHT: [i64; 5] = [9 * 5 + 4 * 2, 9 * 7 + 4 * 3, 9 * 8 + 4 * 4, 9 * 8 + 4 * 5, 9 * 9 + 4 * 700];
+pub const RIGHT: [i64; 5] = [
+    9 * 5 + 4 * 2,
+    9 * 7 + 4 * 3,
+    9 * 8 + 4 * 4,
+    9 * 8 + 4 * 5,
+    9 * 9 + 4 * 700,
+];
 
 /// Runs the life cycle. Returns the values read until it ended.
 pub fn life(place: &Place, attempts: &mut Attempts) -> Vec<i64> {
@@ -122,7 +146,10 @@ fn live(place: &Place, attempts: &mut Attempts, seen: &mut Vec<i64>) -> Option<(
     let [x, _, z] = &buffers;
     let apart = attempts.at("alloc", || device.alloc(64, Memory::Weights))?;
     let capture = || device.capture(launches(&kernels, &buffers));
-    let mut steps = [attempts.at("capture", capture)?, attempts.at("capture", capture)?];
+    let mut steps = [
+        attempts.at("capture", capture)?,
+        attempts.at("capture", capture)?,
+    ];
     attempts.at("stage", || stage(device, x, 5))?;
     for n in [1, 2] {
         attempts.at("stage", || stage(device, &apart, 5))?;

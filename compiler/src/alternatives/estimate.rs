@@ -43,21 +43,42 @@ pub struct Estimate<'a> {
 
 impl<'a> Estimate<'a> {
     /// Creates an estimator for these terms and this row count.
-    pub fn new(terms: &'a TermGraph, written: &'a Written, target: &'a Target, rows: RowCount) -> Estimate<'a> {
-        Estimate { terms, written, target, rows, sizes: RefCell::default() }
+    pub fn new(
+        terms: &'a TermGraph,
+        written: &'a Written,
+        target: &'a Target,
+        rows: RowCount,
+    ) -> Estimate<'a> {
+        Estimate {
+            terms,
+            written,
+            target,
+            rows,
+            sizes: RefCell::default(),
+        }
     }
     fn size(&self, dim: Id) -> f64 {
         let g = &self.terms.graph;
         let fewest = |name: &str| {
-            g.toposort(&[dim]).into_iter().find_map(|n| match &g[n].arg {
-                Arg::Var(v, lo, hi) if &**v == name => Some(if *lo > 0 { *lo } else { TYPICAL.min(*hi) }),
-                _ => None,
-            })
+            g.toposort(&[dim])
+                .into_iter()
+                .find_map(|n| match &g[n].arg {
+                    Arg::Var(v, lo, hi) if &**v == name => {
+                        Some(if *lo > 0 { *lo } else { TYPICAL.min(*hi) })
+                    }
+                    _ => None,
+                })
         };
-        *self.sizes.borrow_mut().entry(dim).or_insert_with(|| match self.rows {
-            RowCount::Typical => typical(g, dim),
-            RowCount::Fewest => g.evaluate_index(dim, &fewest).map_or_else(|| typical(g, dim), |v| v.max(1) as f64),
-        })
+        *self
+            .sizes
+            .borrow_mut()
+            .entry(dim)
+            .or_insert_with(|| match self.rows {
+                RowCount::Typical => typical(g, dim),
+                RowCount::Fewest => g
+                    .evaluate_index(dim, &fewest)
+                    .map_or_else(|| typical(g, dim), |v| v.max(1) as f64),
+            })
     }
     fn elements(&self, dims: &[Id]) -> f64 {
         dims.iter().map(|&d| self.size(d)).product()
@@ -69,16 +90,27 @@ impl<'a> Estimate<'a> {
             TermForm::Leaf(_) => 0.0,
             TermForm::View(_) => MOVED,
             TermForm::Contract(c) => self.contraction(c, term),
-            TermForm::Node { op: Op::Attention | Op::PagedAttention, sources, .. } => self.attention(term, sources),
+            TermForm::Node {
+                op: Op::Attention | Op::PagedAttention,
+                sources,
+                ..
+            } => self.attention(term, sources),
             TermForm::Node { op: Op::Reduce, .. } => match self.again(class) {
                 Some((c, t)) => self.contraction(c, t),
                 None => self.elements(&self.terms.facts(term.children[0]).dims) / m.operations,
             },
-            TermForm::Node { op: Op::ScatterAdd, .. } => self.scattered(term),
+            TermForm::Node {
+                op: Op::ScatterAdd, ..
+            } => self.scattered(term),
             // A concatenation is copied: whether its readers could read the parts is unknown here.
-            TermForm::Node { op: Op::Cat, .. } => COPIED * self.elements(&term.dims) / m.cache_bandwidth,
+            TermForm::Node { op: Op::Cat, .. } => {
+                COPIED * self.elements(&term.dims) / m.cache_bandwidth
+            }
             TermForm::Node { op, .. } if op.is_movement() => 0.0,
-            TermForm::Node { op: Op::Gather | Op::Assign, .. } => 0.0,
+            TermForm::Node {
+                op: Op::Gather | Op::Assign,
+                ..
+            } => 0.0,
             // The products of a sum are computed inside the sum.
             TermForm::Node { .. } if self.written.products.contains(&class) => 0.0,
             TermForm::Node { .. } => self.elements(&term.dims) / m.operations,
@@ -86,29 +118,41 @@ impl<'a> Estimate<'a> {
     }
     /// Contraction form of a reduction in this class.
     fn again(&self, class: Class) -> Option<(&'a ContractionTerm, &'a Term)> {
-        self.terms.egraph[class].nodes.iter().find_map(|t| match &t.form {
-            TermForm::Contract(c) if self.written.shadows.contains(t) => Some((c, t)),
-            _ => None,
-        })
+        self.terms.egraph[class]
+            .nodes
+            .iter()
+            .find_map(|t| match &t.form {
+                TermForm::Contract(c) if self.written.shadows.contains(t) => Some((c, t)),
+                _ => None,
+            })
     }
     /// Bytes per element of a class where it is stored, and whether it is a packed weight.
     fn bytes(&self, class: Class) -> (f64, bool) {
         let mut at = class;
-        while let Some(t) = self.terms.egraph[at].nodes.iter().min_by_key(|t| (t.children.len(), t.op().is_some())) {
+        while let Some(t) = self.terms.egraph[at]
+            .nodes
+            .iter()
+            .min_by_key(|t| (t.children.len(), t.op().is_some()))
+        {
             match (&t.form, t.children.first()) {
                 (TermForm::Leaf(id), _) => {
                     let g = &self.terms.graph;
                     let node = &g[*id];
                     return match node.src.first().map(|&p| &g[p].arg) {
-                        Some(Arg::Packed(_, e)) if node.op == Op::Decode => (e.bytes as f64 / e.elements as f64, true),
+                        Some(Arg::Packed(_, e)) if node.op == Op::Decode => {
+                            (e.bytes as f64 / e.elements as f64, true)
+                        }
                         _ => (g.scalar(*id).bytes() as f64, false),
                     };
                 }
-                (TermForm::Node { op: Op::Cast | Op::Gather | Op::Assign, .. } | TermForm::View(_), Some(&c))
-                    if c != at =>
-                {
-                    at = c
-                }
+                (
+                    TermForm::Node {
+                        op: Op::Cast | Op::Gather | Op::Assign,
+                        ..
+                    }
+                    | TermForm::View(_),
+                    Some(&c),
+                ) if c != at => at = c,
                 _ => break,
             }
         }
@@ -127,7 +171,10 @@ impl<'a> Estimate<'a> {
         let integers = packed && crate::decompose::int8::integers(self.target);
         let weight = if integers { 2.0 / OF_A_WORD } else { 2.0 };
         let operations = weight * self.elements(&c.sizes);
-        m.launch + (memory / m.bandwidth).max(operations / m.operations).max(cached / m.cache_bandwidth)
+        m.launch
+            + (memory / m.bandwidth)
+                .max(operations / m.operations)
+                .max(cached / m.cache_bandwidth)
     }
     fn scattered(&self, term: &Term) -> f64 {
         let added = self.terms.facts(term.children[1]);
@@ -152,12 +199,22 @@ impl<'a> Estimate<'a> {
         // With pages each row has positions of its own; otherwise all tokens share them.
         let (of_row, kv_heads) = (&k[..k.len() - 2], self.size(k[k.len() - 2]));
         let positions = length.min(self.elements(of_row));
-        let sequences = if of_row.len() > 1 { self.size(q[0]) } else { 1.0 };
-        let depth = [k, v].iter().map(|rows| self.size(rows[rows.len() - 1])).sum::<f64>();
+        let sequences = if of_row.len() > 1 {
+            self.size(q[0])
+        } else {
+            1.0
+        };
+        let depth = [k, v]
+            .iter()
+            .map(|rows| self.size(rows[rows.len() - 1]))
+            .sum::<f64>();
         // Cache rows that several heads or tokens share are multiplied by MMA.
         let shared = self.size(q[0]) / sequences * self.size(q[1]) / kv_heads;
         let term_of = |f: &Fragment| m.term_of(f);
-        let weight = m.fragment(Scalar::F16).filter(|_| shared >= 8.0).map_or(2.0, term_of);
+        let weight = m
+            .fragment(Scalar::F16)
+            .filter(|_| shared >= 8.0)
+            .map_or(2.0, term_of);
         let operations = weight * self.size(q[0]) * self.size(q[1]) * positions * depth;
         let bytes = sequences * positions * kv_heads * depth * self.bytes(term.children[1]).0;
         ATTENTION_LAUNCHES * m.launch + (bytes / m.bandwidth).max(operations / m.operations)

@@ -80,21 +80,36 @@ impl Space {
     pub fn new(terms: &TermGraph, written: &Written, estimate: &Estimate) -> Space {
         let mut classes: Vec<Class> = terms.egraph.classes().map(|c| c.id).collect();
         classes.sort_unstable();
-        let numbers: FxHashMap<Class, usize> = classes.iter().enumerate().map(|(i, &c)| (c, i)).collect();
+        let numbers: FxHashMap<Class, usize> =
+            classes.iter().enumerate().map(|(i, &c)| (c, i)).collect();
         let choices_of = |&class: &Class| {
             let first = written.term.get(&class);
-            let others =
-                terms.egraph[class].nodes.iter().filter(|t| Some(*t) != first && !written.shadows.contains(*t));
+            let others = terms.egraph[class]
+                .nodes
+                .iter()
+                .filter(|t| Some(*t) != first && !written.shadows.contains(*t));
             let choice = |t: &Term| ClassTerm {
                 term: t.clone(),
-                children: t.children.iter().map(|c| numbers[&terms.egraph.find(*c)]).collect(),
+                children: t
+                    .children
+                    .iter()
+                    .map(|c| numbers[&terms.egraph.find(*c)])
+                    .collect(),
                 seconds: estimate.seconds(class, t),
             };
             first.into_iter().chain(others).map(choice).collect()
         };
         let choices = classes.iter().map(choices_of).collect();
-        let written = classes.iter().map(|c| written.term.contains_key(c)).collect();
-        Space { classes, choices, written, numbers }
+        let written = classes
+            .iter()
+            .map(|c| written.term.contains_key(c))
+            .collect();
+        Space {
+            classes,
+            choices,
+            written,
+            numbers,
+        }
     }
     /// Returns the index of a class.
     pub fn number(&self, terms: &TermGraph, class: Class) -> usize {
@@ -145,7 +160,13 @@ impl Space {
     /// Total seconds of the classes that `roots` need.
     pub fn seconds(&self, picks: &Picks, roots: &[usize]) -> Option<f64> {
         let needed = self.needed(picks, roots)?;
-        Some(needed.iter().filter_map(|&c| self.pick(picks, c)).map(|c| c.seconds).sum())
+        Some(
+            needed
+                .iter()
+                .filter_map(|&c| self.pick(picks, c))
+                .map(|c| c.seconds)
+                .sum(),
+        )
     }
     /// Picks for every class the candidate with the cheapest set of needed classes, iterated
     /// to a fixed point.
@@ -159,13 +180,25 @@ impl Space {
             for class in 0..n {
                 let stands = |&child: &usize| {
                     let changed = |word: usize| before[word] | now[word];
-                    let of_set = |set: &[u64]| set.iter().enumerate().all(|(i, word)| word & changed(i) == 0);
-                    changed(child / 64) >> (child % 64) & 1 == 0 && sets[child].as_deref().is_none_or(of_set)
+                    let of_set = |set: &[u64]| {
+                        set.iter()
+                            .enumerate()
+                            .all(|(i, word)| word & changed(i) == 0)
+                    };
+                    changed(child / 64) >> (child % 64) & 1 == 0
+                        && sets[child].as_deref().is_none_or(of_set)
                 };
-                if sets[class].is_some() && self.choices[class].iter().flat_map(|c| &c.children).all(stands) {
+                if sets[class].is_some()
+                    && self.choices[class]
+                        .iter()
+                        .flat_map(|c| &c.children)
+                        .all(stands)
+                {
                     continue;
                 }
-                let Some((i, set)) = self.cheapest(class, &sets, &picks) else { continue };
+                let Some((i, set)) = self.cheapest(class, &sets, &picks) else {
+                    continue;
+                };
                 if picks[class] != Some(i) || sets[class].as_ref() != Some(&set) {
                     now[class / 64] |= 1 << (class % 64);
                 }
@@ -179,12 +212,24 @@ impl Space {
         picks
     }
     /// The cheapest candidate of a class, and the set of classes that it needs.
-    fn cheapest(&self, class: usize, sets: &[Option<Vec<u64>>], picks: &Picks) -> Option<(usize, Vec<u64>)> {
+    fn cheapest(
+        &self,
+        class: usize,
+        sets: &[Option<Vec<u64>>],
+        picks: &Picks,
+    ) -> Option<(usize, Vec<u64>)> {
         let mut best: Option<(f64, usize, Vec<u64>)> = None;
         for (i, choice) in self.choices[class].iter().enumerate() {
-            let Some(set) = union(sets, &choice.children, class, sets.len()) else { continue };
-            let of =
-                |c: usize| if c == class { choice.seconds } else { self.pick(picks, c).map_or(0.0, |c| c.seconds) };
+            let Some(set) = union(sets, &choice.children, class, sets.len()) else {
+                continue;
+            };
+            let of = |c: usize| {
+                if c == class {
+                    choice.seconds
+                } else {
+                    self.pick(picks, c).map_or(0.0, |c| c.seconds)
+                }
+            };
             let seconds: f64 = members(&set).map(of).sum();
             if best.as_ref().is_none_or(|b| seconds < b.0) {
                 best = Some((seconds, i, set));
@@ -243,8 +288,20 @@ impl Space {
         most: usize,
         factor: f64,
     ) -> (Vec<Extract>, bool) {
-        let picks = (0..self.classes.len()).map(|c| start[c].filter(|_| held[c] == Held::Given)).collect();
-        let mut search = Search { space: self, held, start, found: vec![], picks, most, factor, steps: 0, outputs };
+        let picks = (0..self.classes.len())
+            .map(|c| start[c].filter(|_| held[c] == Held::Given))
+            .collect();
+        let mut search = Search {
+            space: self,
+            held,
+            start,
+            found: vec![],
+            picks,
+            most,
+            factor,
+            steps: 0,
+            outputs,
+        };
         search.go(outputs.to_vec(), 0.0);
         let complete = search.steps < STEPS;
         (search.found, complete)
@@ -252,7 +309,12 @@ impl Space {
 }
 
 /// Union of the children's sets and `class`; `None` if a child needs `class`.
-fn union(sets: &[Option<Vec<u64>>], children: &[usize], class: usize, n: usize) -> Option<Vec<u64>> {
+fn union(
+    sets: &[Option<Vec<u64>>],
+    children: &[usize],
+    class: usize,
+    n: usize,
+) -> Option<Vec<u64>> {
     let mut all = vec![0u64; n.div_ceil(64)];
     for &child in children {
         let set = sets[child].as_ref()?;
@@ -267,7 +329,11 @@ fn union(sets: &[Option<Vec<u64>>], children: &[usize], class: usize, n: usize) 
 }
 
 fn members(set: &[u64]) -> impl Iterator<Item = usize> + '_ {
-    let bits = |(i, &word): (usize, &u64)| (0..64).filter(move |b| word >> b & 1 == 1).map(move |b| i * 64 + b);
+    let bits = |(i, &word): (usize, &u64)| {
+        (0..64)
+            .filter(move |b| word >> b & 1 == 1)
+            .map(move |b| i * 64 + b)
+    };
     set.iter().enumerate().flat_map(bits)
 }
 
@@ -287,8 +353,14 @@ struct Search<'a> {
 impl Search<'_> {
     /// Cost above which an extract is dropped.
     fn bound(&self) -> f64 {
-        let by_factor = self.found.first().map_or(f64::INFINITY, |b| b.seconds * self.factor);
-        let by_count = self.found.get(self.most - 1).map_or(f64::INFINITY, |e| e.seconds);
+        let by_factor = self
+            .found
+            .first()
+            .map_or(f64::INFINITY, |b| b.seconds * self.factor);
+        let by_count = self
+            .found
+            .get(self.most - 1)
+            .map_or(f64::INFINITY, |e| e.seconds);
         by_factor.min(by_count)
     }
     fn go(&mut self, mut open: Vec<usize>, seconds: f64) {
@@ -305,7 +377,13 @@ impl Search<'_> {
         let Some(class) = next else {
             if self.space.needed(&self.picks, self.outputs).is_some() {
                 let at = self.found.partition_point(|e| e.seconds <= seconds);
-                self.found.insert(at, Extract { picks: self.picks.clone(), seconds });
+                self.found.insert(
+                    at,
+                    Extract {
+                        picks: self.picks.clone(),
+                        seconds,
+                    },
+                );
                 let bound = self.found[0].seconds * self.factor;
                 self.found.truncate(self.most);
                 self.found.retain(|e| e.seconds <= bound);

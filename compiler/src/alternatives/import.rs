@@ -37,11 +37,25 @@ impl FunctionBody {
     /// Imports the nodes that `roots` are computed from.
     pub fn new(graph: &Graph, roots: &[Id]) -> FunctionBody {
         let order = graph.toposort(roots);
-        let weights = order.iter().copied().filter(|&n| graph[n].op == Op::Decode).collect();
+        let weights = order
+            .iter()
+            .copied()
+            .filter(|&n| graph[n].op == Op::Decode)
+            .collect();
         let egraph = egg::EGraph::new(Known { weights });
-        let terms = TermGraph { graph: graph.clone(), egraph, worse: vec![], read: RefCell::default() };
-        let mut body =
-            FunctionBody { terms, classes: FxHashMap::default(), written: vec![], shadows: vec![], products: vec![] };
+        let terms = TermGraph {
+            graph: graph.clone(),
+            egraph,
+            worse: vec![],
+            read: RefCell::default(),
+        };
+        let mut body = FunctionBody {
+            terms,
+            classes: FxHashMap::default(),
+            written: vec![],
+            shadows: vec![],
+            products: vec![],
+        };
         for id in order {
             // Packed weights are accessible only through their decoded values.
             if !graph.dims(id).is_empty() && !matches!(graph[id].arg, Arg::Packed(..)) {
@@ -49,10 +63,20 @@ impl FunctionBody {
             }
         }
         body.terms.egraph.rebuild();
-        let written: FxHashSet<Class> = body.written.iter().map(|w| body.terms.egraph.find(w.0)).collect();
-        for class in body.terms.egraph.classes().filter(|c| written.contains(&c.id)) {
+        let written: FxHashSet<Class> = body
+            .written
+            .iter()
+            .map(|w| body.terms.egraph.find(w.0))
+            .collect();
+        for class in body
+            .terms
+            .egraph
+            .classes()
+            .filter(|c| written.contains(&c.id))
+        {
             let again = |t: &&Term| matches!(t.form, TermForm::View(_) | TermForm::Contract(_));
-            body.shadows.extend(class.nodes.iter().filter(again).cloned());
+            body.shadows
+                .extend(class.nodes.iter().filter(again).cloned());
         }
         body
     }
@@ -66,11 +90,26 @@ impl FunctionBody {
         let form = match leaf {
             true => TermForm::Leaf(id),
             false => {
-                let source = |s: &Id| if child(s).is_some() { Source::Child } else { Source::Scalar(*s) };
-                TermForm::Node { op: node.op, arg: node.arg.clone(), sources: node.src.iter().map(source).collect() }
+                let source = |s: &Id| {
+                    if child(s).is_some() {
+                        Source::Child
+                    } else {
+                        Source::Scalar(*s)
+                    }
+                };
+                TermForm::Node {
+                    op: node.op,
+                    arg: node.arg.clone(),
+                    sources: node.src.iter().map(source).collect(),
+                }
             }
         };
-        let term = Term { form, dtype, dims: dims.clone(), children };
+        let term = Term {
+            form,
+            dtype,
+            dims: dims.clone(),
+            children,
+        };
         let mut class = self.terms.egraph.add(term.clone());
         self.written.push((class, term.clone()));
         let again = match (node.op, &node.arg) {
@@ -98,15 +137,29 @@ impl FunctionBody {
     fn sum(&mut self, product: Id, axes: &[u8]) -> Option<Class> {
         let node = &self.terms.graph[product];
         let (op, src) = (node.op, node.src.clone());
-        let sides = [*self.classes.get(src.first()?)?, *self.classes.get(src.get(1)?)?];
+        let sides = [
+            *self.classes.get(src.first()?)?,
+            *self.classes.get(src.get(1)?)?,
+        ];
         if op != Op::Mul {
             return None;
         }
         let sizes = self.terms.graph.shape(product);
         let map: Map = (0..sizes.len() as u8).map(Some).collect();
-        let out = map.iter().copied().filter(|i| i.is_none_or(|i| !axes.contains(&i))).collect();
-        let factors = sides.map(|class| TermFactor { class, map: map.clone() });
-        let class = self.terms.contract(&ProductSum { factors, out, sizes })?;
+        let out = map
+            .iter()
+            .copied()
+            .filter(|i| i.is_none_or(|i| !axes.contains(&i)))
+            .collect();
+        let factors = sides.map(|class| TermFactor {
+            class,
+            map: map.clone(),
+        });
+        let class = self.terms.contract(&ProductSum {
+            factors,
+            out,
+            sizes,
+        })?;
         self.products.push(self.classes[&product]);
         Some(class)
     }
@@ -119,13 +172,22 @@ impl FunctionBody {
             t
         };
         let mut term = FxHashMap::default();
-        let mut shadows: FxHashSet<Term> = self.shadows.iter().chain(&self.terms.worse).map(now).collect();
+        let mut shadows: FxHashSet<Term> = self
+            .shadows
+            .iter()
+            .chain(&self.terms.worse)
+            .map(now)
+            .collect();
         for (class, t) in &self.written {
             let t = now(t);
             if term.entry(egraph.find(*class)).or_insert_with(|| t.clone()) != &t {
                 shadows.insert(t);
             }
         }
-        Written { term, shadows, products: self.products.iter().map(|&c| egraph.find(c)).collect() }
+        Written {
+            term,
+            shadows,
+            products: self.products.iter().map(|&c| egraph.find(c)).collect(),
+        }
     }
 }

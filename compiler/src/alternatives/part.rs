@@ -28,7 +28,11 @@ impl Subfunction {
     pub fn new(g: &Graph, slots: &[Slot], outputs: &[(u32, Id)]) -> Subfunction {
         let roots: Vec<Id> = outputs.iter().map(|o| o.1).collect();
         let mut number: FxHashMap<Id, u32> = FxHashMap::default();
-        let mut own = Slots { of: slots, own: vec![], number: FxHashMap::default() };
+        let mut own = Slots {
+            of: slots,
+            own: vec![],
+            number: FxHashMap::default(),
+        };
         let mut nodes = Vec::new();
         for id in g.toposort(&roots) {
             let mut node = g[id].clone();
@@ -40,20 +44,41 @@ impl Subfunction {
             number.insert(id, nodes.len() as u32);
             nodes.push(node);
         }
-        let outputs = outputs.iter().map(|&(slot, id)| (own.number(slot), number[&id])).collect();
-        Subfunction { nodes, slots: own.own, outputs }
+        let outputs = outputs
+            .iter()
+            .map(|&(slot, id)| (own.number(slot), number[&id]))
+            .collect();
+        Subfunction {
+            nodes,
+            slots: own.own,
+            outputs,
+        }
     }
     /// Converts the part to a function.
     pub fn function(&self) -> Function {
         let mut graph = Graph::new();
         let mut ids: Vec<Id> = Vec::new();
         for node in &self.nodes {
-            let Node { op, dtype, src, arg } = node.clone();
+            let Node {
+                op,
+                dtype,
+                src,
+                arg,
+            } = node.clone();
             let src: Vec<Id> = src.iter().map(|s| ids[s.index()]).collect();
             ids.push(graph.build(op, dtype, src, arg));
         }
-        let outputs = self.outputs.iter().map(|&(slot, at)| (slot, ids[at as usize])).collect();
-        Function { name: String::new(), graph, slots: self.slots.clone(), outputs }
+        let outputs = self
+            .outputs
+            .iter()
+            .map(|&(slot, at)| (slot, ids[at as usize]))
+            .collect();
+        Function {
+            name: String::new(),
+            graph,
+            slots: self.slots.clone(),
+            outputs,
+        }
     }
 }
 
@@ -67,7 +92,10 @@ struct Slots<'a> {
 impl Slots<'_> {
     fn number(&mut self, slot: u32) -> u32 {
         *self.number.entry(slot).or_insert_with(|| {
-            self.own.push(Slot { name: String::new(), ..self.of[slot as usize].clone() });
+            self.own.push(Slot {
+                name: String::new(),
+                ..self.of[slot as usize].clone()
+            });
             self.own.len() as u32 - 1
         })
     }
@@ -79,9 +107,16 @@ type Known = (Target, FxHashMap<Subfunction, Arc<OnceLock<f64>>>);
 static KNOWN: Mutex<Vec<Known>> = Mutex::new(Vec::new());
 
 /// Returns the cost of a part, computed by `schedule` on first use. Concurrent callers wait for it.
-pub fn cost(part: &Subfunction, target: &Target, schedule: impl FnOnce(&Subfunction, &Target) -> f64) -> f64 {
+pub fn cost(
+    part: &Subfunction,
+    target: &Target,
+    schedule: impl FnOnce(&Subfunction, &Target) -> f64,
+) -> f64 {
     // Stored tuning plans refer to whole functions, so they are dropped here.
-    let target = Target { plans: BTreeMap::new(), ..target.clone() };
+    let target = Target {
+        plans: BTreeMap::new(),
+        ..target.clone()
+    };
     let cost = place(part.clone(), &target);
     *cost.get_or_init(|| schedule(part, &target))
 }
@@ -92,9 +127,12 @@ fn place(part: Subfunction, target: &Target) -> Arc<OnceLock<f64>> {
     if known.iter().map(|k| k.1.len()).sum::<usize>() >= KEPT {
         known.clear();
     }
-    let at = known.iter().position(|k| k.0 == *target).unwrap_or_else(|| {
-        known.push((target.clone(), FxHashMap::default()));
-        known.len() - 1
-    });
+    let at = known
+        .iter()
+        .position(|k| k.0 == *target)
+        .unwrap_or_else(|| {
+            known.push((target.clone(), FxHashMap::default()));
+            known.len() - 1
+        });
     known[at].1.entry(part).or_default().clone()
 }

@@ -22,11 +22,24 @@ type Made = (usize, usize, SmallVec<[Id; 4]>);
 impl Rebuild {
     /// Collects the original nodes below `roots`.
     pub fn new(graph: &Graph, roots: &[Id]) -> Rebuild {
-        let known = graph.toposort(roots).into_iter().map(|id| (graph[id].clone(), id)).collect();
-        Rebuild { known, made: RefCell::default() }
+        let known = graph
+            .toposort(roots)
+            .into_iter()
+            .map(|id| (graph[id].clone(), id))
+            .collect();
+        Rebuild {
+            known,
+            made: RefCell::default(),
+        }
     }
     /// Returns the nodes of these classes; `None` if `picks` is not a valid extract.
-    pub fn nodes(&self, space: &Space, g: &mut Graph, picks: &Picks, classes: &[usize]) -> Option<Vec<Id>> {
+    pub fn nodes(
+        &self,
+        space: &Space,
+        g: &mut Graph,
+        picks: &Picks,
+        classes: &[usize],
+    ) -> Option<Vec<Id>> {
         let mut nodes: FxHashMap<usize, Id> = FxHashMap::default();
         for class in space.needed(picks, classes)? {
             let pick = picks[class]?;
@@ -56,7 +69,12 @@ impl Rebuild {
                     Source::Scalar(id) => Some(*id),
                 };
                 let src: Sources = sources.iter().map(source).collect::<Option<_>>()?;
-                let node = Node { op: *op, dtype: term.dtype, src, arg: arg.clone() };
+                let node = Node {
+                    op: *op,
+                    dtype: term.dtype,
+                    src,
+                    arg: arg.clone(),
+                };
                 match self.known.get(&node) {
                     Some(&id) => id,
                     None => g.build(node.op, node.dtype, node.src, node.arg),
@@ -70,14 +88,27 @@ impl Rebuild {
 /// existing view reuse that view's node.
 fn moved(g: &mut Graph, view: &View, x: Id, dims: &Dims) -> Id {
     let (old, one) = (g.shape(x), g.int(1));
-    let whole =
-        |g: &Graph, i: usize, of: &[Id]| g.int_value(view.windows[i].0) == Some(0) && view.windows[i].1 == of[i];
+    let whole = |g: &Graph, i: usize, of: &[Id]| {
+        g.int_value(view.windows[i].0) == Some(0) && view.windows[i].1 == of[i]
+    };
     // An omitted axis is first shrunk to one element.
     let out = |i: usize| !view.axes.contains(&Some(i as u8));
-    let first: Vec<(Id, Id)> =
-        (0..old.len()).map(|i| if out(i) { view.windows[i] } else { (g.int(0), old[i]) }).collect();
+    let first: Vec<(Id, Id)> = (0..old.len())
+        .map(|i| {
+            if out(i) {
+                view.windows[i]
+            } else {
+                (g.int(0), old[i])
+            }
+        })
+        .collect();
     let x = g.shrink(x, &first);
-    let order: Vec<usize> = view.axes.iter().flatten().map(|&a| usize::from(a)).collect();
+    let order: Vec<usize> = view
+        .axes
+        .iter()
+        .flatten()
+        .map(|&a| usize::from(a))
+        .collect();
     let kept: Vec<usize> = (0..old.len()).filter(|&i| !out(i)).collect();
     // Axes of length 1 are placed between the others as in the result.
     let x = if order.windows(2).all(|w| w[0] < w[1]) {
@@ -85,10 +116,17 @@ fn moved(g: &mut Graph, view: &View, x: Id, dims: &Dims) -> Id {
     } else {
         let kept_dims: Dims = kept.iter().map(|&i| old[i]).collect();
         let x = g.reshape(x, &kept_dims);
-        let places: Vec<usize> = order.iter().map(|o| kept.iter().position(|k| k == o).expect("kept")).collect();
+        let places: Vec<usize> = order
+            .iter()
+            .map(|o| kept.iter().position(|k| k == o).expect("kept"))
+            .collect();
         g.permute(x, &places)
     };
-    let placed: Dims = view.axes.iter().map(|a| a.map_or(one, |a| old[a as usize])).collect();
+    let placed: Dims = view
+        .axes
+        .iter()
+        .map(|a| a.map_or(one, |a| old[a as usize]))
+        .collect();
     let x = g.reshape(x, &placed);
     let zero = g.int(0);
     let cut = |(a, &d): (&Option<u8>, &Id)| a.map_or((zero, d), |a| view.windows[a as usize]);
@@ -101,15 +139,27 @@ fn moved(g: &mut Graph, view: &View, x: Id, dims: &Dims) -> Id {
 /// Builds a contraction as `Tensor::contract` does: axes of the result first, then the summed ones.
 fn contracted(g: &mut Graph, c: &ContractionTerm, of: [Id; 2], dims: &Dims) -> Id {
     let summed: Vec<u8> = c.summed().collect();
-    let axes: Vec<Option<u8>> = c.out.iter().copied().chain(summed.iter().map(|&i| Some(i))).collect();
+    let axes: Vec<Option<u8>> = c
+        .out
+        .iter()
+        .copied()
+        .chain(summed.iter().map(|&i| Some(i)))
+        .collect();
     let one = g.int(1);
-    let full: Dims = dims.iter().copied().chain(summed.iter().map(|&i| c.sizes[i as usize])).collect();
+    let full: Dims = dims
+        .iter()
+        .copied()
+        .chain(summed.iter().map(|&i| c.sizes[i as usize]))
+        .collect();
     let sides = [0, 1].map(|side| {
         let (x, map) = (of[side], &c.operands[side]);
         let old = g.shape(x);
         let place = |index: &Option<u8>| index.and_then(|_| map.iter().position(|m| m == index));
         let order: Vec<usize> = axes.iter().filter_map(&place).collect();
-        let dims: Dims = axes.iter().map(|i| place(i).map_or(one, |a| old[a])).collect();
+        let dims: Dims = axes
+            .iter()
+            .map(|i| place(i).map_or(one, |a| old[a]))
+            .collect();
         let x = match order.windows(2).all(|w| w[0] < w[1]) {
             true => x,
             false => {

@@ -19,24 +19,45 @@ use rustc_hash::{FxHashMap, FxHashSet};
 use std::collections::BTreeMap;
 
 /// Returns the part of each form, given the nodes of its outputs. All forms are nodes of one graph.
-pub fn parts(graph: &Graph, function: &Function, forms: &[Vec<Id>], target: &Target) -> Vec<Subfunction> {
+pub fn parts(
+    graph: &Graph,
+    function: &Function,
+    forms: &[Vec<Id>],
+    target: &Target,
+) -> Vec<Subfunction> {
     let mut shared = shared(graph, forms);
     if target.machine.kind == MachineKind::Gpu {
         // In a prefill, values rounded to f16 for GPU fragments are rounded in the part too: as f32
         // inputs they would not fit into stages.
-        let of_prompt = |id: Id| graph.dims(id).first().is_some_and(|&n| graph.max_of(n) > FEW);
+        let of_prompt = |id: Id| {
+            graph
+                .dims(id)
+                .first()
+                .is_some_and(|&n| graph.max_of(n) > FEW)
+        };
         shared.retain(|&id| !(f16_split::rounded(graph, id) && of_prompt(id)));
     }
-    forms.iter().map(|outputs| one(graph, function, outputs, &shared)).collect()
+    forms
+        .iter()
+        .map(|outputs| one(graph, function, outputs, &shared))
+        .collect()
 }
 
 /// Seconds of each part. Parts are scheduled in parallel threads.
 pub fn seconds(parts: &[Subfunction], target: &Target) -> Vec<f64> {
     std::thread::scope(|scope| {
-        let others: Vec<_> =
-            parts[1..].iter().map(|part| scope.spawn(|| part::cost(part, target, scheduled))).collect();
+        let others: Vec<_> = parts[1..]
+            .iter()
+            .map(|part| scope.spawn(|| part::cost(part, target, scheduled)))
+            .collect();
         let first = part::cost(&parts[0], target, scheduled);
-        std::iter::once(first).chain(others.into_iter().map(|t| t.join().expect("a part that is scheduled"))).collect()
+        std::iter::once(first)
+            .chain(
+                others
+                    .into_iter()
+                    .map(|t| t.join().expect("a part that is scheduled")),
+            )
+            .collect()
     })
 }
 
@@ -49,7 +70,11 @@ impl Policy for InChunks {
     fn choose(&mut self, decision: &Decision) -> usize {
         let chosen = Cheapest.choose(decision);
         let online = |plan: &str| plan.parse().is_ok_and(|plan: AttentionPlan| plan.online);
-        if decision.kind == "attention" && online(&decision.options[chosen].plan) { 0 } else { chosen }
+        if decision.kind == "attention" && online(&decision.options[chosen].plan) {
+            0
+        } else {
+            chosen
+        }
     }
     fn explores(&self) -> bool {
         Cheapest.explores()
@@ -59,15 +84,31 @@ impl Policy for InChunks {
 /// Schedules a part and returns its cost in seconds.
 fn scheduled(part: &Subfunction, target: &Target) -> f64 {
     let plans = BTreeMap::new();
-    let mut decider = Decider { policy: &mut InChunks, plans: &plans, log: vec![] };
+    let mut decider = Decider {
+        policy: &mut InChunks,
+        plans: &plans,
+        log: vec![],
+    };
     let planned = planned(&part.function(), target, &mut decider, &mut ());
-    planned.scheduled.launches.iter().map(|l| l.cost.seconds).sum()
+    planned
+        .scheduled
+        .launches
+        .iter()
+        .map(|l| l.cost.seconds)
+        .sum()
 }
 
 /// Nodes that all forms need.
 fn shared(graph: &Graph, forms: &[Vec<Id>]) -> FxHashSet<Id> {
-    let needed = |outputs: &Vec<Id>| graph.toposort(outputs).into_iter().collect::<FxHashSet<Id>>();
-    let Some((first, rest)) = forms.split_first() else { return FxHashSet::default() };
+    let needed = |outputs: &Vec<Id>| {
+        graph
+            .toposort(outputs)
+            .into_iter()
+            .collect::<FxHashSet<Id>>()
+    };
+    let Some((first, rest)) = forms.split_first() else {
+        return FxHashSet::default();
+    };
     let mut all = needed(first);
     for outputs in rest {
         let other = needed(outputs);
@@ -80,7 +121,8 @@ fn shared(graph: &Graph, forms: &[Vec<Id>]) -> FxHashSet<Id> {
 fn is_read(graph: &Graph, id: Id) -> bool {
     let op = graph[id].op;
     let source = matches!(op, Op::Param | Op::Const | Op::Var | Op::Iota);
-    let moved = op.is_movement() && op != Op::Cat || matches!(op, Op::Cast | Op::Decode | Op::Assign | Op::Gather);
+    let moved = op.is_movement() && op != Op::Cat
+        || matches!(op, Op::Cast | Op::Decode | Op::Assign | Op::Gather);
     graph.dims(id).is_empty() || source || moved
 }
 
@@ -105,7 +147,12 @@ fn one(graph: &Graph, function: &Function, outputs: &[Id], shared: &FxHashSet<Id
 
 fn slot(graph: &Graph, id: Id, kind: SlotKind) -> Slot {
     let dims = graph.dims(id).iter().map(|&d| graph.max_of(d)).collect();
-    Slot { name: String::new(), kind, dims, storage: Storage::Plain(graph.scalar(id)) }
+    Slot {
+        name: String::new(),
+        kind,
+        dims,
+        storage: Storage::Plain(graph.scalar(id)),
+    }
 }
 
 /// Shared computed nodes that are read by nodes outside the shared set.

@@ -60,7 +60,13 @@ impl Report {
     pub(super) fn new(terms: &TermGraph, ended: Ended) -> Report {
         let egraph = &terms.egraph;
         let (classes, all) = (egraph.number_of_classes(), egraph.total_number_of_nodes());
-        Report { classes, terms: all, ended, sites: vec![], aside: vec![] }
+        Report {
+            classes,
+            terms: all,
+            ended,
+            sites: vec![],
+            aside: vec![],
+        }
     }
 }
 
@@ -73,21 +79,47 @@ impl fmt::Display for Report {
         };
         writeln!(f, "{} classes, {} terms, {ended}", self.classes, self.terms)?;
         for found in &self.sites {
-            let looked = if found.complete { "of all extracts" } else { "of some extracts" };
+            let looked = if found.complete {
+                "of all extracts"
+            } else {
+                "of some extracts"
+            };
             let (greedy, least) = (found.greedy * 1e6, found.least * 1e6);
-            writeln!(f, "{}: {looked}; greedy {greedy:.2} us, best {least:.2} us by the estimate", found.site)?;
+            writeln!(
+                f,
+                "{}: {looked}; greedy {greedy:.2} us, best {least:.2} us by the estimate",
+                found.site
+            )?;
             for (i, option) in found.options.iter().enumerate() {
                 let star = if i == found.chosen { "*" } else { " " };
-                let by = if found.scheduled.contains(&i) { "scheduled" } else { "estimated" };
+                let by = if found.scheduled.contains(&i) {
+                    "scheduled"
+                } else {
+                    "estimated"
+                };
                 let (us, estimate) = (option.seconds * 1e6, found.estimates[i] * 1e6);
-                writeln!(f, " {star} {us:10.2} us {by}, estimate {estimate:.2} us, {}: {}", option.name, option.plan)?;
+                writeln!(
+                    f,
+                    " {star} {us:10.2} us {by}, estimate {estimate:.2} us, {}: {}",
+                    option.name, option.plan
+                )?;
             }
         }
         if !self.aside.is_empty() {
             writeln!(f, "decided by the estimate alone:")?;
         }
-        for Aside { dims, chosen, other, more } in &self.aside {
-            writeln!(f, "   {dims}: {chosen}; {other} would take {:.2} us more by the estimate", more * 1e6)?;
+        for Aside {
+            dims,
+            chosen,
+            other,
+            more,
+        } in &self.aside
+        {
+            writeln!(
+                f,
+                "   {dims}: {chosen}; {other} would take {:.2} us more by the estimate",
+                more * 1e6
+            )?;
         }
         Ok(())
     }
@@ -110,7 +142,11 @@ pub(super) fn form(g: &Graph, outputs: &[Id]) -> String {
         let node = &g[id];
         let name = match node.op {
             Op::Attention | Op::PagedAttention => {
-                format!("attention {} over {}", g.show_dims(g.dims(id)), g.show_dims(g.dims(node.src[1])))
+                format!(
+                    "attention {} over {}",
+                    g.show_dims(g.dims(id)),
+                    g.show_dims(g.dims(node.src[1]))
+                )
             }
             Op::Reduce if g[node.src[0]].op == Op::Mul && !g.dims(id).is_empty() => {
                 format!("sum {}", g.show_dims(g.dims(node.src[0])))

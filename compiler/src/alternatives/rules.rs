@@ -17,5 +17,11 @@ pub use rule::Rule;
 
 /// Returns the rules of all topics.
 pub fn all() -> Vec<Rule> {
-    [contraction::RULES, movement::RULES, attention::RULES, scatter::RULES].concat()
+    [
+        contraction::RULES,
+        movement::RULES,
+        attention::RULES,
+        scatter::RULES,
+    ]
+    .concat()
 }

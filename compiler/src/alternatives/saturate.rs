@@ -21,7 +21,11 @@ pub struct Budget {
 
 impl Budget {
     /// GLM's MoE layer reaches 511 terms for many tokens, about an eighth of this limit.
-    pub const USUAL: Budget = Budget { terms: 4000, rounds: 12, time: Duration::from_secs(5) };
+    pub const USUAL: Budget = Budget {
+        terms: 4000,
+        rounds: 12,
+        time: Duration::from_secs(5),
+    };
 }
 
 /// Reason that a saturation ended.
@@ -40,7 +44,10 @@ pub fn saturate(terms: &mut TermGraph, rules: &[Rule], budget: Budget) -> Ended 
     let (begin, first) = (Instant::now(), terms.egraph.total_size());
     let mut said = Said::default();
     for _ in 0..budget.rounds {
-        let before = (terms.egraph.total_number_of_nodes(), terms.egraph.number_of_classes());
+        let before = (
+            terms.egraph.total_number_of_nodes(),
+            terms.egraph.number_of_classes(),
+        );
         let mut classes: Vec<Class> = terms.egraph.classes().map(|c| c.id).collect();
         classes.sort_unstable();
         for class in classes {
@@ -59,7 +66,12 @@ pub fn saturate(terms: &mut TermGraph, rules: &[Rule], budget: Budget) -> Ended 
             }
         }
         said.rebuild(terms);
-        if before == (terms.egraph.total_number_of_nodes(), terms.egraph.number_of_classes()) {
+        if before
+            == (
+                terms.egraph.total_number_of_nodes(),
+                terms.egraph.number_of_classes(),
+            )
+        {
             return settled(terms, Ended::Saturated);
         }
     }
@@ -106,9 +118,13 @@ impl Said {
     }
     fn stands(&self, terms: &TermGraph, term: &Term) -> bool {
         let is_older = |when: u32, class: Class| {
-            self.changed.get(&terms.egraph.find(class)).is_none_or(|&changed| changed <= when)
+            self.changed
+                .get(&terms.egraph.find(class))
+                .is_none_or(|&changed| changed <= when)
         };
-        self.looked.get(term).is_some_and(|(when, read)| read.iter().all(|&class| is_older(*when, class)))
+        self.looked
+            .get(term)
+            .is_some_and(|(when, read)| read.iter().all(|&class| is_older(*when, class)))
     }
     /// Restores congruence of the e-graph and records the merged classes.
     fn rebuild(&mut self, terms: &mut TermGraph) {
@@ -130,5 +146,9 @@ impl Said {
 
 /// Returns `ended`, or `Void` if a rule merged different shapes.
 fn settled(terms: &TermGraph, ended: Ended) -> Ended {
-    if terms.egraph.classes().any(|c| c.data.unsound) { Ended::Void } else { ended }
+    if terms.egraph.classes().any(|c| c.data.unsound) {
+        Ended::Void
+    } else {
+        ended
+    }
 }

@@ -12,8 +12,16 @@ pub struct Site {
 /// Returns the sites where these extracts differ from the first.
 pub fn sites(space: &Space, roots: &[usize], extracts: &[&Picks]) -> Vec<Site> {
     let n = space.classes.len();
-    let Some(all) = extracts.iter().map(|p| chosen(space, roots, p)).collect::<Option<Vec<_>>>() else { return vec![] };
-    let differs: Vec<bool> = (0..n).map(|c| all.iter().any(|p| p[c] != all[0][c])).collect();
+    let Some(all) = extracts
+        .iter()
+        .map(|p| chosen(space, roots, p))
+        .collect::<Option<Vec<_>>>()
+    else {
+        return vec![];
+    };
+    let differs: Vec<bool> = (0..n)
+        .map(|c| all.iter().any(|p| p[c] != all[0][c]))
+        .collect();
     let mut part: Vec<usize> = (0..n).collect();
     let mut read_outside = vec![false; n];
     roots.iter().for_each(|&r| read_outside[r] = true);
@@ -34,7 +42,12 @@ pub fn sites(space: &Space, roots: &[usize], extracts: &[&Picks]) -> Vec<Site> {
         let of = find(&part, class);
         match sites.iter_mut().find(|s| s.0 == of) {
             Some((_, site)) => site.outputs.push(class),
-            None => sites.push((of, Site { outputs: vec![class] })),
+            None => sites.push((
+                of,
+                Site {
+                    outputs: vec![class],
+                },
+            )),
         }
     }
     sites.into_iter().map(|s| s.1).collect()
@@ -52,8 +65,13 @@ fn chosen(space: &Space, roots: &[usize], picks: &Picks) -> Option<Picks> {
 /// Marks the classes that all extracts need and compute by the same term.
 pub fn settled(space: &Space, roots: &[usize], extracts: &[&Picks]) -> Vec<bool> {
     let all: Option<Vec<Picks>> = extracts.iter().map(|p| chosen(space, roots, p)).collect();
-    let Some(all) = all else { return vec![false; space.classes.len()] };
-    let alike = |class: usize| all.iter().all(|p| p[class].is_some() && p[class] == all[0][class]);
+    let Some(all) = all else {
+        return vec![false; space.classes.len()];
+    };
+    let alike = |class: usize| {
+        all.iter()
+            .all(|p| p[class].is_some() && p[class] == all[0][class])
+    };
     (0..space.classes.len()).map(alike).collect()
 }
 

@@ -123,7 +123,11 @@ impl Term {
     /// Returns the axis of a concatenation.
     pub fn joined(&self) -> Option<usize> {
         match &self.form {
-            TermForm::Node { op: Op::Cat, arg: Arg::Axes(axes), .. } => Some(axes[0] as usize),
+            TermForm::Node {
+                op: Op::Cat,
+                arg: Arg::Axes(axes),
+                ..
+            } => Some(axes[0] as usize),
             _ => None,
         }
     }
@@ -140,9 +144,26 @@ impl Ord for Term {
     fn cmp(&self, other: &Term) -> Ordering {
         let form = || match (&self.form, &other.form) {
             (TermForm::Leaf(a), TermForm::Leaf(b)) => a.cmp(b),
-            (TermForm::Node { op: a, arg: x, sources: s }, TermForm::Node { op: b, arg: y, sources: t }) => {
+            (
+                TermForm::Node {
+                    op: a,
+                    arg: x,
+                    sources: s,
+                },
+                TermForm::Node {
+                    op: b,
+                    arg: y,
+                    sources: t,
+                },
+            ) => {
                 // Arguments are not `Ord`; few terms differ in nothing else.
-                let arguments = || if x == y { Ordering::Equal } else { format!("{x:?}").cmp(&format!("{y:?}")) };
+                let arguments = || {
+                    if x == y {
+                        Ordering::Equal
+                    } else {
+                        format!("{x:?}").cmp(&format!("{y:?}"))
+                    }
+                };
                 a.cmp(b).then_with(|| s.cmp(t)).then_with(arguments)
             }
             (TermForm::View(a), TermForm::View(b)) => a.cmp(b),
@@ -217,12 +238,21 @@ impl egg::Analysis<Term> for Known {
             TermForm::Node { op, .. } => (op.is_movement() || *op == Op::Gather) && first(),
             TermForm::Contract(_) => false,
         };
-        Facts { dtype: term.dtype, dims: term.dims.clone(), weight, unsound: false }
+        Facts {
+            dtype: term.dtype,
+            dims: term.dims.clone(),
+            weight,
+            unsound: false,
+        }
     }
     fn merge(&mut self, a: &mut Facts, b: Facts) -> egg::DidMerge {
         let before = a.clone();
         let differ = a.dtype != b.dtype || a.dims != b.dims;
-        debug_assert!(!differ, "a rule says that {:?} {:?} is {:?} {:?}", a.dtype, a.dims, b.dtype, b.dims);
+        debug_assert!(
+            !differ,
+            "a rule says that {:?} {:?} is {:?} {:?}",
+            a.dtype, a.dims, b.dtype, b.dims
+        );
         a.unsound |= b.unsound || differ;
         a.weight |= b.weight;
         egg::DidMerge(before != *a, b.weight != a.weight || b.unsound != a.unsound)

@@ -1,6 +1,8 @@
 //! The e-graph of a function's body, and builders for the right sides of rules.
 
-use super::term::{Class, ContractionTerm, Facts, Known, Map, Shaped, Source, Term, TermForm, View};
+use super::term::{
+    Class, ContractionTerm, Facts, Known, Map, Shaped, Source, Term, TermForm, View,
+};
 use gristmill_uop::dtype::DType;
 use gristmill_uop::shape::Dims;
 use gristmill_uop::{Arg, Graph, Id, Op, Scalar};
@@ -51,8 +53,15 @@ pub struct ProductSum {
 impl ProductSum {
     /// Combines a contraction and its children.
     pub fn from_contraction(contraction: &ContractionTerm, children: &[Class]) -> ProductSum {
-        let factor = |i: usize| TermFactor { class: children[i], map: contraction.operands[i].clone() };
-        ProductSum { factors: [factor(0), factor(1)], out: contraction.out.clone(), sizes: contraction.sizes.clone() }
+        let factor = |i: usize| TermFactor {
+            class: children[i],
+            map: contraction.operands[i].clone(),
+        };
+        ProductSum {
+            factors: [factor(0), factor(1)],
+            out: contraction.out.clone(),
+            sizes: contraction.sizes.clone(),
+        }
     }
     /// Returns whether that index is summed.
     pub fn sums(&self, index: u8) -> bool {
@@ -78,7 +87,12 @@ impl TermGraph {
     /// Returns the terms of a class with this op.
     pub fn of_op(&self, class: Class, op: Op) -> Vec<Term> {
         self.read.borrow_mut().push(class);
-        self.egraph[class].nodes.iter().filter(|t| t.op() == Some(op)).cloned().collect()
+        self.egraph[class]
+            .nodes
+            .iter()
+            .filter(|t| t.op() == Some(op))
+            .cloned()
+            .collect()
     }
     /// Returns the contractions of a class with their children.
     pub fn sums(&self, class: Class) -> Vec<ProductSum> {
@@ -95,18 +109,45 @@ impl TermGraph {
     }
     /// Adds a term and returns its class.
     pub fn add(&mut self, form: TermForm, dtype: DType, dims: Dims, children: &[Class]) -> Class {
-        self.egraph.add(Term { form, dtype, dims, children: SmallVec::from_slice(children) })
+        self.egraph.add(Term {
+            form,
+            dtype,
+            dims,
+            children: SmallVec::from_slice(children),
+        })
     }
     /// Adds an op of children and scalars; the children come first among its sources.
-    pub fn node(&mut self, op: Op, arg: Arg, of: Shaped, children: &[Class], scalars: &[Id]) -> Class {
+    pub fn node(
+        &mut self,
+        op: Op,
+        arg: Arg,
+        of: Shaped,
+        children: &[Class],
+        scalars: &[Id],
+    ) -> Class {
         let scalars = scalars.iter().map(|&s| Source::Scalar(s));
-        let sources = children.iter().map(|_| Source::Child).chain(scalars).collect();
-        self.add(TermForm::Node { op, arg, sources }, of.dtype, of.dims, children)
+        let sources = children
+            .iter()
+            .map(|_| Source::Child)
+            .chain(scalars)
+            .collect();
+        self.add(
+            TermForm::Node { op, arg, sources },
+            of.dtype,
+            of.dims,
+            children,
+        )
     }
     /// Casts `child` to a scalar type.
     pub fn cast(&mut self, child: Class, to: Scalar) -> Class {
         let dims = self.dims(child);
-        self.node(Op::Cast, Arg::None, Shaped::new(to.one(), dims), &[child], &[])
+        self.node(
+            Op::Cast,
+            Arg::None,
+            Shaped::new(to.one(), dims),
+            &[child],
+            &[],
+        )
     }
     /// Concatenates parts along an axis.
     pub fn cat(&mut self, parts: &[Class], axis: usize) -> Class {
@@ -120,7 +161,13 @@ impl TermGraph {
             total = self.graph.add(total, length);
         }
         dims[axis] = total;
-        self.node(Op::Cat, Arg::Axes([axis as u8].into_iter().collect()), Shaped::new(dtype, dims), parts, &[total])
+        self.node(
+            Op::Cat,
+            Arg::Axes([axis as u8].into_iter().collect()),
+            Shaped::new(dtype, dims),
+            parts,
+            &[total],
+        )
     }
     /// Returns the source of a class and the view of it; the class itself if it is no view.
     pub fn source(&mut self, class: Class) -> (Class, View) {
@@ -130,7 +177,9 @@ impl TermGraph {
         for _ in 0..DEEPEST {
             self.read.borrow_mut().push(at);
             let found = self.egraph[at].nodes.iter().find_map(|t| match &t.form {
-                TermForm::View(v) => Some((v.clone(), self.egraph.find(t.children[0]))).filter(|f| f.1 != at),
+                TermForm::View(v) => {
+                    Some((v.clone(), self.egraph.find(t.children[0]))).filter(|f| f.1 != at)
+                }
                 _ => None,
             });
             let Some((inner, below)) = found else { break };
@@ -147,17 +196,31 @@ impl TermGraph {
         if view.is_identity(&self.graph, &of, dims) {
             return source;
         }
-        self.add(TermForm::View(view), dtype, Dims::from_slice(dims), &[source])
+        self.add(
+            TermForm::View(view),
+            dtype,
+            Dims::from_slice(dims),
+            &[source],
+        )
     }
     /// Rearranges the axes of a class from indices `from` to `to`; missing indices are repeated to
     /// their length in `sizes`.
     pub fn arranged(&mut self, class: Class, from: &Map, to: &Map, sizes: &[Id]) -> Class {
         let one = self.graph.int(1);
-        let dims: Dims = to.iter().map(|i| i.map_or(one, |i| sizes[i as usize])).collect();
-        let axis = |i: &Option<u8>| i.and_then(|_| from.iter().position(|f| f == i)).map(|a| a as u8);
+        let dims: Dims = to
+            .iter()
+            .map(|i| i.map_or(one, |i| sizes[i as usize]))
+            .collect();
+        let axis = |i: &Option<u8>| {
+            i.and_then(|_| from.iter().position(|f| f == i))
+                .map(|a| a as u8)
+        };
         let old = self.dims(class);
         let whole = View::whole(&mut self.graph, &old);
-        let view = View { axes: to.iter().map(axis).collect(), ..whole };
+        let view = View {
+            axes: to.iter().map(axis).collect(),
+            ..whole
+        };
         self.view(class, &view, &dims)
     }
     /// Replaces a factor's view by its window, with the axes of the source.
@@ -176,9 +239,14 @@ impl TermGraph {
     /// Adds a sum of products; `None` if no factor has one of its summed indices.
     pub fn contract(&mut self, sum: &ProductSum) -> Option<Class> {
         let long = |t: &TermGraph, map: &Map| -> Map {
-            map.iter().map(|i| i.filter(|&i| !t.is_one(sum.sizes[i as usize]))).collect()
+            map.iter()
+                .map(|i| i.filter(|&i| !t.is_one(sum.sizes[i as usize])))
+                .collect()
         };
-        let mut factors = sum.factors.clone().map(|f| TermFactor { map: long(self, &f.map), ..f });
+        let mut factors = sum.factors.clone().map(|f| TermFactor {
+            map: long(self, &f.map),
+            ..f
+        });
         let out = long(self, &sum.out);
         for f in &mut factors {
             *f = self.simplest(f);
@@ -187,29 +255,59 @@ impl TermGraph {
             factors.swap(0, 1);
         }
         let known = |i: u8| factors.iter().any(|f| f.has(i));
-        let summed = sum.factors.iter().flat_map(|f| long(self, &f.map)).flatten().filter(|&i| !out.contains(&Some(i)));
+        let summed = sum
+            .factors
+            .iter()
+            .flat_map(|f| long(self, &f.map))
+            .flatten()
+            .filter(|&i| !out.contains(&Some(i)));
         if summed.clone().any(|i| !known(i)) {
             return None;
         }
         // Indices that no factor has are repeated.
         let inner: Map = out.iter().map(|i| i.filter(|&i| known(i))).collect();
         let mut order: SmallVec<[u8; 6]> = SmallVec::new();
-        for i in inner.iter().chain(factors.iter().flat_map(|f| &f.map)).flatten() {
+        for i in inner
+            .iter()
+            .chain(factors.iter().flat_map(|f| &f.map))
+            .flatten()
+        {
             if !order.contains(i) {
                 order.push(*i);
             }
         }
         let renamed = |map: &Map| -> Map {
-            map.iter().map(|i| i.and_then(|i| order.iter().position(|&o| o == i)).map(|i| i as u8)).collect()
+            map.iter()
+                .map(|i| {
+                    i.and_then(|i| order.iter().position(|&o| o == i))
+                        .map(|i| i as u8)
+                })
+                .collect()
         };
         let operands = [renamed(&factors[0].map), renamed(&factors[1].map)];
         let sizes: Dims = order.iter().map(|&i| sum.sizes[i as usize]).collect();
         let dtype = self.facts(factors[0].class).dtype;
         let one = self.graph.int(1);
-        let dims: Dims = inner.iter().map(|i| i.map_or(one, |i| sum.sizes[i as usize])).collect();
-        let contraction = ContractionTerm { operands, out: renamed(&inner), sizes };
-        let class = self.add(TermForm::Contract(contraction), dtype, dims, &[factors[0].class, factors[1].class]);
-        Some(if inner == out { class } else { self.arranged(class, &inner, &out, &sum.sizes) })
+        let dims: Dims = inner
+            .iter()
+            .map(|i| i.map_or(one, |i| sum.sizes[i as usize]))
+            .collect();
+        let contraction = ContractionTerm {
+            operands,
+            out: renamed(&inner),
+            sizes,
+        };
+        let class = self.add(
+            TermForm::Contract(contraction),
+            dtype,
+            dims,
+            &[factors[0].class, factors[1].class],
+        );
+        Some(if inner == out {
+            class
+        } else {
+            self.arranged(class, &inner, &out, &sum.sizes)
+        })
     }
 }
 

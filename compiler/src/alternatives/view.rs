@@ -9,7 +9,11 @@ impl View {
     pub fn whole(g: &mut Graph, dims: &[Id]) -> View {
         let zero = g.int(0);
         let axes = (0..dims.len()).map(|i| Some(i as u8)).collect();
-        View { windows: dims.iter().map(|&d| (zero, d)).collect(), axes }.canonical(g, dims)
+        View {
+            windows: dims.iter().map(|&d| (zero, d)).collect(),
+            axes,
+        }
+        .canonical(g, dims)
     }
     /// Converts a movement of a tensor with dims `old` to a view; `None` if it
     /// splits or merges axes.
@@ -48,23 +52,38 @@ impl View {
                 *window = (g.add(window.0, begin), length);
             }
         }
-        let axes = self.axes.iter().map(|a| a.and_then(|a| inner.axes[a as usize])).collect();
+        let axes = self
+            .axes
+            .iter()
+            .map(|a| a.and_then(|a| inner.axes[a as usize]))
+            .collect();
         View { windows, axes }
     }
     /// Returns whether the windows cover a source with these dims.
     pub fn takes_all(&self, g: &Graph, source: &[Id]) -> bool {
-        self.windows.iter().zip(source).all(|(w, &d)| g.int_value(w.0) == Some(0) && w.1 == d)
+        self.windows
+            .iter()
+            .zip(source)
+            .all(|(w, &d)| g.int_value(w.0) == Some(0) && w.1 == d)
     }
     /// Returns whether the view leaves a tensor of these dims unchanged.
     pub fn is_identity(&self, g: &Graph, source: &[Id], dims: &[Id]) -> bool {
-        let kept = |(i, a): (usize, &Option<u8>)| *a == Some(i as u8) || g.int_value(dims[i]) == Some(1);
+        let kept =
+            |(i, a): (usize, &Option<u8>)| *a == Some(i as u8) || g.int_value(dims[i]) == Some(1);
         source == dims && self.takes_all(g, source) && self.axes.iter().enumerate().all(kept)
     }
     /// Returns the window without axis changes, and its dims.
     pub fn window(&self, g: &Graph) -> (View, Dims) {
         let dims: Dims = self.windows.iter().map(|w| w.1).collect();
         let axes = (0..dims.len()).map(|i| Some(i as u8)).collect();
-        (View { windows: self.windows.clone(), axes }.canonical(g, &dims), dims)
+        (
+            View {
+                windows: self.windows.clone(),
+                axes,
+            }
+            .canonical(g, &dims),
+            dims,
+        )
     }
 }
 

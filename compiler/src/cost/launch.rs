@@ -24,12 +24,18 @@ pub struct Waiting {
 pub fn launch(of: Waiting, plan: &LaunchPlan, target: &Target) -> f64 {
     let machine = &target.machine;
     // The split between shared memory and L1 limits the resident workgroups, too.
-    let share = plan.shared.map(|percent| machine.shared_per_unit as i64 * percent / 100);
+    let share = plan
+        .shared
+        .map(|percent| machine.shared_per_unit as i64 * percent / 100);
     let places = share.map_or(i64::MAX, |bytes| bytes / of.scratch.max(1) as i64);
     let at_once = plan.resident.min(places).max(1) as f64;
     let waits = (of.workgroups_per_unit / at_once).ceil().max(1.0) * of.waits * machine.latency;
     // Dependents that start at the end of this kernel have no loads in flight yet.
-    let late = if plan.dependents == Dependents::End { machine.latency } else { 0.0 };
+    let late = if plan.dependents == Dependents::End {
+        machine.latency
+    } else {
+        0.0
+    };
     of.seconds.max(machine.launch + waits) + late
 }
 
@@ -40,14 +46,60 @@ mod tests {
     #[test]
     fn rounds_and_waits_have_a_price() {
         let target = Target::named("h200");
-        let of = Waiting { seconds: 3.5e-6, workgroups_per_unit: 4.0, scratch: 96 << 10, waits: 10.0 };
-        let plan = LaunchPlan { resident: 2, words: 32, iterations: 8, ..LaunchPlan::default() };
+        let of = Waiting {
+            seconds: 3.5e-6,
+            workgroups_per_unit: 4.0,
+            scratch: 96 << 10,
+            waits: 10.0,
+        };
+        let plan = LaunchPlan {
+            resident: 2,
+            words: 32,
+            iterations: 8,
+            ..LaunchPlan::default()
+        };
         let cost = |of: Waiting, plan: LaunchPlan| launch(of, &plan, &target);
-        assert!(cost(of, plan) < cost(of, LaunchPlan { resident: 1, ..plan }));
+        assert!(
+            cost(of, plan)
+                < cost(
+                    of,
+                    LaunchPlan {
+                        resident: 1,
+                        ..plan
+                    }
+                )
+        );
         assert!(cost(of, plan) < cost(Waiting { waits: 20.0, ..of }, plan));
-        assert!(cost(of, plan) > cost(of, LaunchPlan { dependents: Dependents::Entry, ..plan }));
+        assert!(
+            cost(of, plan)
+                > cost(
+                    of,
+                    LaunchPlan {
+                        dependents: Dependents::Entry,
+                        ..plan
+                    }
+                )
+        );
         // Half of 228 KiB holds one workgroup of 96 KiB.
-        assert!(cost(of, plan) < cost(of, LaunchPlan { shared: Some(50), ..plan }));
-        assert_eq!(cost(of, plan), cost(of, LaunchPlan { shared: Some(100), ..plan }));
+        assert!(
+            cost(of, plan)
+                < cost(
+                    of,
+                    LaunchPlan {
+                        shared: Some(50),
+                        ..plan
+                    }
+                )
+        );
+        assert_eq!(
+            cost(of, plan),
+            cost(
+                of,
+                LaunchPlan {
+                    shared: Some(100),
+                    ..plan
+                }
+            )
+        );
     }
 }

@@ -41,12 +41,18 @@ pub fn each(resident: i64, target: &Target) -> i64 {
 /// Resident workgroups per unit if each thread accumulates that many sums: the planned number, or
 /// fewer if the sums need more registers.
 pub fn held(sums: i64, target: &Target) -> i64 {
-    held_with(REGISTERS + target.registers as i64 / REGISTERS_PER_LOADED_WORD + REGISTERS_OF_SUM * sums, target)
+    held_with(
+        REGISTERS + target.registers as i64 / REGISTERS_PER_LOADED_WORD + REGISTERS_OF_SUM * sums,
+        target,
+    )
 }
 
 /// Resident workgroups per unit if each thread needs that many registers.
 pub fn held_with(wanted: i64, target: &Target) -> i64 {
-    (1..=target.resident()).rev().find(|&n| wanted <= each(n, target)).unwrap_or(1)
+    (1..=target.resident())
+        .rev()
+        .find(|&n| wanted <= each(n, target))
+        .unwrap_or(1)
 }
 
 /// Resident workgroups per unit for these nests: fewer if MMA tiles need
@@ -55,8 +61,9 @@ pub fn resident_of(g: &Graph, nests: &[Id], target: &Target) -> i64 {
     if target.machine.kind == MachineKind::Cpu {
         return target.resident();
     }
-    let tiles =
-        |&nest: &Id| MmaProduct::from_store(g, nest, &target.machine).map(|p| warps::tiles(g, nest, &p, target));
+    let tiles = |&nest: &Id| {
+        MmaProduct::from_store(g, nest, &target.machine).map(|p| warps::tiles(g, nest, &p, target))
+    };
     let sums = nests.iter().filter_map(tiles).max();
     sums.map_or(target.resident(), |sums| held(sums, target))
 }
@@ -71,16 +78,28 @@ pub fn resident_when_merged(g: &Graph, nests: &[Id], target: &Target) -> i64 {
     let registers = nests.iter().map(|&nest| {
         let sums = outermost_reductions(g, nest);
         let accumulators = copies(g, nest, |_| true) * sums.len().max(1) as i64;
-        let asked =
-            words_of_step(g, nest, &sums.into_iter().filter_map(|n| MmaSum::unpacked(g, n)).collect::<Vec<_>>());
-        if asked > 0 { accumulators + asked } else { 2 * accumulators }
+        let asked = words_of_step(
+            g,
+            nest,
+            &sums
+                .into_iter()
+                .filter_map(|n| MmaSum::unpacked(g, n))
+                .collect::<Vec<_>>(),
+        );
+        if asked > 0 {
+            accumulators + asked
+        } else {
+            2 * accumulators
+        }
     });
     held_with(REGISTERS + registers.max().unwrap_or(2), target)
 }
 
 /// Product of the nest's `Upcast` ranges that `of` accepts: copies in a thread.
 fn copies(g: &Graph, nest: Id, of: impl Fn(Id) -> bool) -> i64 {
-    let upcast = g[nest].src[3..].iter().filter(|&&r| g.range_kind(r) == Some(RangeKind::Upcast) && of(r));
+    let upcast = g[nest].src[3..]
+        .iter()
+        .filter(|&&r| g.range_kind(r) == Some(RangeKind::Upcast) && of(r));
     upcast.map(|&r| g.max_of(g[r].src[0])).product()
 }
 
@@ -94,8 +113,18 @@ fn words_of_step(g: &Graph, nest: Id, sums: &[MmaSum]) -> i64 {
         Arg::Packed(_, e) => Some(OF_LANE * e.bytes as i64 / e.elements as i64),
         _ => None,
     };
-    let packed = |sum: &MmaSum| g.toposort(&[sum.rows]).into_iter().find_map(bytes).unwrap_or(0);
+    let packed = |sum: &MmaSum| {
+        g.toposort(&[sum.rows])
+            .into_iter()
+            .find_map(bytes)
+            .unwrap_or(0)
+    };
     let rows: i64 = sums.iter().map(|sum| of(sum.rows) * packed(sum)).sum();
     let columns: FxHashSet<Id> = sums.iter().map(|sum| sum.columns).collect();
-    (rows + columns.into_iter().map(|x| of(x) / 2 * OF_LANE * BYTES_OF_HALF).sum::<i64>()) / BYTES_OF_REGISTER
+    (rows
+        + columns
+            .into_iter()
+            .map(|x| of(x) / 2 * OF_LANE * BYTES_OF_HALF)
+            .sum::<i64>())
+        / BYTES_OF_REGISTER
 }

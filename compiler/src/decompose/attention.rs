@@ -60,9 +60,13 @@ pub fn expand(
     let mut map: FxHashMap<Id, Id> = FxHashMap::default();
     for id in order {
         if matches!(g[id].op, Op::Attention | Op::PagedAttention) {
-            let Some(scoring) = Scoring::from_arg(&g[id].arg) else { continue };
+            let Some(scoring) = Scoring::from_arg(&g[id].arg) else {
+                continue;
+            };
             let mut node = g[id].clone();
-            node.src.iter_mut().for_each(|s| *s = g.substitute(*s, &mut map));
+            node.src
+                .iter_mut()
+                .for_each(|s| *s = g.substitute(*s, &mut map));
             let (mut src, pages) = match node.op {
                 Op::PagedAttention => paged::in_rows(g, &PagedSources::from_node(g, &node)),
                 _ => (node.src.to_vec(), None),
@@ -76,14 +80,24 @@ pub fn expand(
             let site = format!("{function} {}", g.show_dims(&g.shape(id)));
             let plan = decided(g, &src, target, site, decider);
             if plan.online {
-                let of = Chunked::new(g, &src, None, online::in_powers_of_two(scoring), plan, target);
+                let of = Chunked::new(
+                    g,
+                    &src,
+                    None,
+                    online::in_powers_of_two(scoring),
+                    plan,
+                    target,
+                );
                 map.insert(id, online::attended(of, g, hints));
                 continue;
             }
             let mut chunked = Chunked::new(g, &src, pages, scoring, plan, target);
             let (softmax, kernel) = chunked.softmax_of_chunks(g, hints);
             let parts = combine::partial(&chunked, g, &softmax, kernel, hints);
-            map.insert(id, combine::combined(&chunked, g, parts, softmax.rounded, hints));
+            map.insert(
+                id,
+                combine::combined(&chunked, g, parts, softmax.rounded, hints),
+            );
         }
     }
     for r in roots {
@@ -94,7 +108,9 @@ pub fn expand(
 /// Repeats KV heads over their group: `x [positions, kv heads, d]` as `[positions, heads, d]`.
 fn of_every_head(g: &mut Graph, x: Id, heads: Id) -> Id {
     let (dims, one) = (g.shape(x), g.int(1));
-    let [positions, kv_heads, d] = dims[..] else { unreachable!("keys and values have three axes: {dims:?}") };
+    let [positions, kv_heads, d] = dims[..] else {
+        unreachable!("keys and values have three axes: {dims:?}")
+    };
     let group = g.int(g.max_of(heads) / g.max_of(kv_heads));
     let x = g.reshape(x, &[positions, kv_heads, one, d]);
     let x = g.expand(x, &[positions, kv_heads, group, d]);
@@ -107,14 +123,20 @@ fn of_every_head(g: &mut Graph, x: Id, heads: Id) -> Id {
 /// the keys are then rounded once for all workgroups. Otherwise returns the keys unchanged.
 fn rounded_keys(g: &mut Graph, src: &[Id], target: &Target, hints: &mut FxHashMap<Id, Hint>) -> Id {
     let (q, k) = (src[0], src[1]);
-    let [tokens, heads, kv_heads] = [(q, 0), (q, 1), (k, 1)].map(|(x, axis)| g.max_of(g.dims(x)[axis]));
-    let own = !plan::in_pages(g, src) && heads == kv_heads && heads > 1 && tokens > buffered(target);
+    let [tokens, heads, kv_heads] =
+        [(q, 0), (q, 1), (k, 1)].map(|(x, axis)| g.max_of(g.dims(x)[axis]));
+    let own =
+        !plan::in_pages(g, src) && heads == kv_heads && heads > 1 && tokens > buffered(target);
     let in_halves = target.machine.fragment(Scalar::F16).is_some() && f16_split::rounded(g, q);
     if !own || !in_halves || f16_split::are_halves(g, k) {
         return k;
     }
     let joined = g[k].op == Op::Cat;
-    let parts = if joined { g[k].src[..g[k].src.len() - 1].to_vec() } else { vec![k] };
+    let parts = if joined {
+        g[k].src[..g[k].src.len() - 1].to_vec()
+    } else {
+        vec![k]
+    };
     let mut round = |part: Id| {
         if f16_split::are_halves(g, part) {
             return f16_split::narrow(g, part);
@@ -144,19 +166,34 @@ const MARGIN: f64 = 0.5;
 const MARGIN_STAGED_LOOP: f64 = 0.15;
 
 /// Chooses the attention's plan: the default, or the cheapest if it saves at least the margin.
-fn decided(g: &Graph, src: &[Id], target: &Target, site: String, decider: &mut Decider) -> AttentionPlan {
+fn decided(
+    g: &Graph,
+    src: &[Id],
+    target: &Target,
+    site: String,
+    decider: &mut Decider,
+) -> AttentionPlan {
     let divided = Divided::new(g, src, target);
     let (mut all, of) = (divided.proposals(), divided.attended());
     let option = |p: &Proposal<AttentionPlan>| {
         let seconds = cost::seconds(&of, &p.plan, target);
-        Alternative { name: p.name, plan: p.plan.to_string(), seconds }
+        Alternative {
+            name: p.name,
+            plan: p.plan.to_string(),
+            seconds,
+        }
     };
     let options: Vec<Alternative> = all.iter().map(option).collect();
     let best = (0..all.len()).min_by(|&a, &b| options[a].seconds.total_cmp(&options[b].seconds));
     let staged = |plan: &AttentionPlan| plan.fragments.is_some_and(|f| f.staged);
-    let online = best.map(|best| &all[best].plan).is_some_and(|plan| plan.online && staged(plan));
+    let online = best
+        .map(|best| &all[best].plan)
+        .is_some_and(|plan| plan.online && staged(plan));
     let margin = if online { MARGIN_STAGED_LOOP } else { MARGIN };
-    let decision = Decision { margin, ..Decision::new("attention", site, options) };
+    let decision = Decision {
+        margin,
+        ..Decision::new("attention", site, options)
+    };
     all.swap_remove(decider.choose(decision)).plan
 }
 
@@ -167,17 +204,29 @@ fn decided(g: &Graph, src: &[Id], target: &Target, site: String, decider: &mut D
 /// tokens count in proportion to the largest token count. 0 if every attention was decided to
 /// be an online loop.
 pub fn partial(function: &Function, decisions: &[Decision]) -> usize {
-    let mut plans = decisions.iter().filter(|d| d.kind == "attention").map(|d| &d.options[d.chosen].plan);
+    let mut plans = decisions
+        .iter()
+        .filter(|d| d.kind == "attention")
+        .map(|d| &d.options[d.chosen].plan);
     if plans.all(|plan| plan.parse().is_ok_and(|plan: AttentionPlan| plan.online)) {
         return 0;
     }
     let g = &function.graph;
     let roots: Vec<Id> = function.outputs.iter().map(|o| o.1).collect();
     let order = g.toposort(&roots);
-    let all = order.into_iter().filter(|&n| matches!(g[n].op, Op::Attention | Op::PagedAttention));
+    let all = order
+        .into_iter()
+        .filter(|&n| matches!(g[n].op, Op::Attention | Op::PagedAttention));
     let size = |n: Id, axis: usize| g.max_of(g.dims(n)[axis]);
-    let of = all.map(|n| (size(n, 0), size(n, 0) * size(n, 1) * (size(n, 2) + 2 * COLUMNS)));
-    let (tokens, numbers) = of.fold((1, 0), |(tokens, numbers), (t, n)| (tokens.max(t), numbers + n));
+    let of = all.map(|n| {
+        (
+            size(n, 0),
+            size(n, 0) * size(n, 1) * (size(n, 2) + 2 * COLUMNS),
+        )
+    });
+    let (tokens, numbers) = of.fold((1, 0), |(tokens, numbers), (t, n)| {
+        (tokens.max(t), numbers + n)
+    });
     ((numbers + tokens - 1) / tokens) as usize
 }
 

@@ -34,25 +34,35 @@ pub struct Staged {
 
 /// The GPU's cooperative-matrix fragment, if it has one.
 fn fragment(target: &Target) -> Option<&'static Fragment> {
-    target.machine.tile_fragment().filter(|_| target.machine.kind == MachineKind::Gpu)
+    target
+        .machine
+        .tile_fragment()
+        .filter(|_| target.machine.kind == MachineKind::Gpu)
 }
 
 /// Terms per K tile for rows of `terms` terms, if they make several K tiles of whole fragments.
 fn at_once(terms: i64, tile: &Fragment) -> Option<i64> {
-    TERMS.into_iter().find(|n| terms % n == 0 && terms / n > 1 && n % tile.terms == 0)
+    TERMS
+        .into_iter()
+        .find(|n| terms % n == 0 && terms / n > 1 && n % tile.terms == 0)
 }
 
 /// Returns how cooperative matrices suit a contraction.
 ///
 /// f16 cannot hold scales that are arbitrary powers of two.
 pub fn suits(g: &Graph, of: Operands, packing: &Packing, target: &Target) -> Suits {
-    let Some(tile) = fragment(target) else { return Suits::Not };
-    let &[.., tokens, rows, terms] = g.dims(of.x) else { return Suits::Not };
+    let Some(tile) = fragment(target) else {
+        return Suits::Not;
+    };
+    let &[.., tokens, rows, terms] = g.dims(of.x) else {
+        return Suits::Not;
+    };
     let (rank, most) = (g.dims(of.x).len(), g.max_of(tokens));
     let steps = g.int_value(terms).and_then(|terms| at_once(terms, tile));
     let whole = most % tile.rows == 0 && g.int_value(rows).is_some_and(|n| n % tile.columns == 0);
     let apart = repeats(g, of.weight, rank - 3) && repeats(g, of.x, rank - 2);
-    let fits = steps.is_some() && packing.scales_of_bits().is_none() && g.scalar(of.base) == Scalar::F32;
+    let fits =
+        steps.is_some() && packing.scales_of_bits().is_none() && g.scalar(of.base) == Scalar::F32;
     if !whole || !apart || !fits {
         return Suits::Not;
     }
@@ -61,9 +71,14 @@ pub fn suits(g: &Graph, of: Operands, packing: &Packing, target: &Target) -> Sui
 
 /// Rewrites a contraction as a product of staged f16 operands; [`suits`] must allow it.
 pub fn product(g: &mut Graph, Operands { weight, x, base }: Operands, target: &Target) -> Staged {
-    let (rank, terms) = (g.dims(x).len(), g.dims(x).last().map_or(0, |&dim| g.max_of(dim)));
+    let (rank, terms) = (
+        g.dims(x).len(),
+        g.dims(x).last().map_or(0, |&dim| g.max_of(dim)),
+    );
     let steps = fragment(target).and_then(|tile| at_once(terms, tile));
-    let Some(at_once) = steps else { unreachable!("{terms} terms in no steps of tiles") };
+    let Some(at_once) = steps else {
+        unreachable!("{terms} terms in no steps of tiles")
+    };
     // The weight below the movement that repeats it for the tokens.
     let of_rows = g[weight].src[0];
     let (narrow, weight) = shifted(g, base, of_rows);
@@ -78,7 +93,10 @@ pub fn product(g: &mut Graph, Operands { weight, x, base }: Operands, target: &T
     let wide = g.expand(wide, &shape);
     let product = g.mul(wide, x);
     let sum = g.reduce(product, &[0, rank], ReduceOp::Add);
-    Staged { product: Bf16Product { sum, buffers }, half }
+    Staged {
+        product: Bf16Product { sum, buffers },
+        half,
+    }
 }
 
 /// Splits the last axis of `x` into K tiles of `terms` terms, and moves the tile axis to the front.
@@ -88,6 +106,9 @@ fn by_steps(g: &mut Graph, x: Id, terms: i64) -> Id {
     let rank = cut.len();
     cut.extend([last / terms, terms].map(|n| g.int(n)));
     let x = g.reshape(x, &cut);
-    let order: Vec<usize> = std::iter::once(rank).chain(0..rank).chain([rank + 1]).collect();
+    let order: Vec<usize> = std::iter::once(rank)
+        .chain(0..rank)
+        .chain([rank + 1])
+        .collect();
     g.permute(x, &order)
 }

@@ -43,8 +43,11 @@ pub fn defer_norm_scale(
         return;
     }
     let order = g.toposort(roots);
-    let product =
-        |&id: &Id| Product::from_node(g, id, function).filter(|of| !of.is_asked_for(g, hints)).map(|of| (id, of));
+    let product = |&id: &Id| {
+        Product::from_node(g, id, function)
+            .filter(|of| !of.is_asked_for(g, hints))
+            .map(|of| (id, of))
+    };
     let products: Vec<(Id, Product)> = order.iter().filter_map(product).collect();
     let mut norms = Norms::for_products(g, &products, function);
     let of_base: FxHashMap<Id, Id> = products.iter().map(|(id, of)| (*id, of.base)).collect();
@@ -52,7 +55,11 @@ pub fn defer_norm_scale(
     for id in order {
         let n = g[id].clone();
         let src: Sources = n.src.iter().map(|s| map[s]).collect();
-        let mut new = if src == n.src { id } else { g.build(n.op, n.dtype, src, n.arg) };
+        let mut new = if src == n.src {
+            id
+        } else {
+            g.build(n.op, n.dtype, src, n.arg)
+        };
         if let Some(&base) = of_base.get(&id)
             && let Some(of) = Product::from_node(g, new, function)
             && let Some(apart) = norms.apart(g, base, of.base, target, decider)
@@ -83,18 +90,31 @@ struct Product {
 
 impl Product {
     fn from_node(g: &Graph, id: Id, function: &Function) -> Option<Product> {
-        let Arg::Reduce(ReduceOp::Add, axes) = &g[id].arg else { return None };
+        let Arg::Reduce(ReduceOp::Add, axes) = &g[id].arg else {
+            return None;
+        };
         let product = &g[g[id].src[0]];
         let last = g.dims(g[id].src[0]).len().checked_sub(1)?;
         if product.op != Op::Mul || axes[..] != [last as u8] || g.scalar(id) != Scalar::F32 {
             return None;
         }
-        let sides = [(product.src[0], product.src[1]), (product.src[1], product.src[0])];
-        let (weight, x, slot) = sides.into_iter().find_map(|(w, x)| Some((w, x, weight_of(g, function, w)?)))?;
+        let sides = [
+            (product.src[0], product.src[1]),
+            (product.src[1], product.src[0]),
+        ];
+        let (weight, x, slot) = sides
+            .into_iter()
+            .find_map(|(w, x)| Some((w, x, weight_of(g, function, w)?)))?;
         let base = base_of(g, x);
         let (_, rows) = g.dims(base).split_last()?;
-        let one_row = rows.iter().all(|&d| g.int_value(d) == Some(1)) && g.dims(x).len() == last + 1;
-        one_row.then_some(Product { weight, x, base, slot })
+        let one_row =
+            rows.iter().all(|&d| g.int_value(d) == Some(1)) && g.dims(x).len() == last + 1;
+        one_row.then_some(Product {
+            weight,
+            x,
+            base,
+            slot,
+        })
     }
     /// Whether a hint exists for the row or for a node that moves it.
     fn is_asked_for(&self, g: &Graph, hints: &FxHashMap<Id, Hint>) -> bool {
@@ -123,10 +143,15 @@ fn weight_of(g: &Graph, function: &Function, mut id: Id) -> Option<u32> {
         let n = &g[id];
         match &n.arg {
             Arg::Param(slot) | Arg::Packed(slot, _) => {
-                let is_weight = function.slots.get(*slot as usize).is_some_and(|s| s.kind == SlotKind::Weight);
+                let is_weight = function
+                    .slots
+                    .get(*slot as usize)
+                    .is_some_and(|s| s.kind == SlotKind::Weight);
                 return is_weight.then_some(*slot);
             }
-            _ if n.op.is_movement() || matches!(n.op, Op::Decode | Op::Cast | Op::Gather) => id = n.src[0],
+            _ if n.op.is_movement() || matches!(n.op, Op::Decode | Op::Cast | Op::Gather) => {
+                id = n.src[0]
+            }
             _ => return None,
         }
     }
@@ -145,7 +170,10 @@ impl Apart {
     /// `None` if there are none, or if the remaining row still depends on one of the reductions, as
     /// a product of two normalised rows does.
     fn from_base(g: &mut Graph, base: Id) -> Option<Apart> {
-        let mut all = Apart { row: base, factors: vec![] };
+        let mut all = Apart {
+            row: base,
+            factors: vec![],
+        };
         while let Some((row, factor)) = without_one(g, all.row, DEEPEST) {
             all.row = row;
             all.factors.push(g[factor].src[0]);
@@ -170,7 +198,10 @@ fn without_one(g: &mut Graph, x: Id, depth: usize) -> Option<(Id, Id)> {
     };
     // A scalar constant has no dims.
     let is_row = |of: Id| g.dims(of) == g.dims(x);
-    if let Some((factor, row)) = sides.into_iter().find(|&(factor, row)| is_folded(factor) && is_row(row)) {
+    if let Some((factor, row)) = sides
+        .into_iter()
+        .find(|&(factor, row)| is_folded(factor) && is_row(row))
+    {
         return Some((row, factor));
     }
     sides.into_iter().find_map(|(product, other)| {
@@ -206,25 +237,46 @@ impl Norms {
                 bases.push(of.base);
             }
             readers.entry(of.base).or_default().insert(of.slot);
-            *sums.entry(of.base).or_default() += g.dims(*id).iter().map(|&d| typical(g, d)).product::<f64>();
+            *sums.entry(of.base).or_default() +=
+                g.dims(*id).iter().map(|&d| typical(g, d)).product::<f64>();
         }
         let full_name = function.full_name();
         let mut alike = Alike::default();
         let mut name = |base: Id| {
-            let all: Vec<&str> = readers[&base].iter().map(|&slot| &*function.slots[slot as usize].name).collect();
+            let all: Vec<&str> = readers[&base]
+                .iter()
+                .map(|&slot| &*function.slots[slot as usize].name)
+                .collect();
             alike.name(format!("{full_name} {}", all.join(" · ")))
         };
         let names = bases.into_iter().map(|base| (base, name(base))).collect();
-        Norms { names, sums, behind: FxHashMap::default() }
+        Norms {
+            names,
+            sums,
+            behind: FxHashMap::default(),
+        }
     }
     /// Returns the row `now` and its factors if they are to be moved; `base` is
     /// its node before rewriting.
-    fn apart(&mut self, g: &mut Graph, base: Id, now: Id, target: &Target, decider: &mut Decider) -> Option<Apart> {
+    fn apart(
+        &mut self,
+        g: &mut Graph,
+        base: Id,
+        now: Id,
+        target: &Target,
+        decider: &mut Decider,
+    ) -> Option<Apart> {
         let apart = Apart::from_base(g, now)?;
         let machine = &target.machine;
-        let seconds = [self.sums[&base] / machine.operations, WAITS_OF_A_FOLD * machine.latency];
+        let seconds = [
+            self.sums[&base] / machine.operations,
+            WAITS_OF_A_FOLD * machine.latency,
+        ];
         let name = &self.names[&base];
         let decide = || decider.choose(DEFER_NORM_SCALE.at(name.clone(), seconds)) == 0;
-        self.behind.entry(base).or_insert_with(decide).then_some(apart)
+        self.behind
+            .entry(base)
+            .or_insert_with(decide)
+            .then_some(apart)
     }
 }

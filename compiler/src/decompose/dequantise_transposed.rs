@@ -50,24 +50,46 @@ impl DequantiseTransposed {
     /// Matches a reduction node; `None` if it is not such a contraction.
     fn from_node(g: &Graph, id: Id, target: &Target) -> Option<DequantiseTransposed> {
         let n = &g[id];
-        let Arg::Reduce(ReduceOp::Add, axes) = &n.arg else { return None };
-        let fragment = target.machine.fragment(Scalar::F16).filter(|_| target.machine.kind == MachineKind::Gpu)?;
+        let Arg::Reduce(ReduceOp::Add, axes) = &n.arg else {
+            return None;
+        };
+        let fragment = target
+            .machine
+            .fragment(Scalar::F16)
+            .filter(|_| target.machine.kind == MachineKind::Gpu)?;
         let (product, last) = (&g[n.src[0]], g.dims(n.src[0]).len().checked_sub(1)?);
         if product.op != Op::Mul || axes[..] != [last as u8] || g.scalar(id) != Scalar::F32 {
             return None;
         }
-        let sides = [(product.src[0], product.src[1]), (product.src[1], product.src[0])];
-        let (weight, x, turned) = sides.into_iter().find_map(|(w, x)| Some((w, x, turned(g, w)?)))?;
+        let sides = [
+            (product.src[0], product.src[1]),
+            (product.src[1], product.src[0]),
+        ];
+        let (weight, x, turned) = sides
+            .into_iter()
+            .find_map(|(w, x)| Some((w, x, turned(g, w)?)))?;
         let dims = g.dims(n.src[0]);
-        let whole = g.int_value(dims[last]).is_some_and(|terms| terms % fragment.terms == 0);
-        let shared = (0..last).filter(|&axis| repeats(g, weight, axis)).map(|axis| g.max_of(dims[axis]));
+        let whole = g
+            .int_value(dims[last])
+            .is_some_and(|terms| terms % fragment.terms == 0);
+        let shared = (0..last)
+            .filter(|&axis| repeats(g, weight, axis))
+            .map(|axis| g.max_of(dims[axis]));
         let fits = whole && f16_split::are_halves(g, x) && shared.product::<i64>() >= LEAST;
-        fits.then_some(DequantiseTransposed { of: Operands { weight, x, base: x }, turned })
+        fits.then_some(DequantiseTransposed {
+            of: Operands { weight, x, base: x },
+            turned,
+        })
     }
     /// Matches a contraction if `lies` says that its weight's slot has a repacked layout.
     ///
     /// Such weights are those that [`copied`] returns.
-    pub fn of_copy(g: &Graph, id: Id, lies: impl Fn(u32) -> bool, target: &Target) -> Option<DequantiseTransposed> {
+    pub fn of_copy(
+        g: &Graph,
+        id: Id,
+        lies: impl Fn(u32) -> bool,
+        target: &Target,
+    ) -> Option<DequantiseTransposed> {
         let across = DequantiseTransposed::from_node(g, id, target)?;
         let packed = g[g[across.turned].src[0]].src[0];
         matches!(g[packed].arg, Arg::Packed(slot, _) if lies(slot)).then_some(across)
@@ -90,7 +112,12 @@ impl DequantiseTransposed {
 /// decides. Without a loop over staged rows 512 tokens lost 4 % with such keys
 /// (docs/experiments/102); with it they gain (docs/experiments/105).
 fn has_few_tokens(g: &Graph, order: &[Id], target: &Target) -> bool {
-    let tokens = |op: Op| order.iter().filter(move |&&id| g[id].op == op).map(|&id| g.max_of(g.dims(g[id].src[0])[0]));
+    let tokens = |op: Op| {
+        order
+            .iter()
+            .filter(move |&&id| g[id].op == op)
+            .map(|&id| g.max_of(g.dims(g[id].src[0])[0]))
+    };
     match tokens(Op::Attention).min() {
         Some(tokens) => tokens <= buffered(target),
         None => tokens(Op::PagedAttention).next().is_some(),

@@ -86,13 +86,19 @@ impl Order {
     }
     /// Merges the orders wanted by two readers.
     pub fn and(self, other: Order) -> Order {
-        Order { group: self.group || other.group, alone: self.alone || other.alone, ..self }
+        Order {
+            group: self.group || other.group,
+            alone: self.alone || other.alone,
+            ..self
+        }
     }
 }
 
 /// Whether an f16 MMA costs less per term than an int8 MMA with its per-group work.
 fn pays(machine: &Machine, of: &Fragment) -> bool {
-    let Some(bytes) = machine.fragment(Scalar::I8) else { return true };
+    let Some(bytes) = machine.fragment(Scalar::I8) else {
+        return true;
+    };
     machine.term_of(of) < machine.term_of(bytes) + GROUP_OF_A_TERM
 }
 
@@ -124,36 +130,73 @@ impl Multiplied {
             Some(Scalar::F32) => Scalar::BF16,
             Some(_) => return None,
         };
-        let fragment = machine.fragment(operand).filter(|_| machine.kind == MachineKind::Gpu)?;
-        let &[ref front @ .., columns] = g.dims(of.x) else { return None };
-        let shared = (0..front.len()).filter(|&axis| repeats(g, of.weight, axis)).map(|axis| g.max_of(front[axis]));
+        let fragment = machine
+            .fragment(operand)
+            .filter(|_| machine.kind == MachineKind::Gpu)?;
+        let &[ref front @ .., columns] = g.dims(of.x) else {
+            return None;
+        };
+        let shared = (0..front.len())
+            .filter(|&axis| repeats(g, of.weight, axis))
+            .map(|axis| g.max_of(front[axis]));
         let tokens = shared.product();
         let terms = g.int_value(columns)?;
-        let whole = g.int_value(*front.last()?).is_some_and(|n| n % fragment.rows == 0);
-        let fits = layout != Layout::File && packing.group % QUAD == 0 && g.scalar(of.base) == Scalar::F32;
+        let whole = g
+            .int_value(*front.last()?)
+            .is_some_and(|n| n % fragment.rows == 0);
+        let fits =
+            layout != Layout::File && packing.group % QUAD == 0 && g.scalar(of.base) == Scalar::F32;
         let step = step(terms)?;
-        (whole && fits && tokens >= LEAST).then_some(Multiplied { operand, of: fragment, tokens, terms, step })
+        (whole && fits && tokens >= LEAST).then_some(Multiplied {
+            operand,
+            of: fragment,
+            tokens,
+            terms,
+            step,
+        })
     }
     /// Fewest tokens for which measurements favour this form.
     fn least(&self) -> i64 {
         let steps = self.terms / self.step;
-        if steps % 2 == 0 || steps <= FEW_STEPS { LEAST } else { LEAST_OF_ODD }
+        if steps % 2 == 0 || steps <= FEW_STEPS {
+            LEAST
+        } else {
+            LEAST_OF_ODD
+        }
     }
 }
 
 /// Returns how f16 fragments suit a contraction of a weight with this layout and packing.
-pub fn suits(g: &Graph, of: Operands, layout: Layout, packing: &Packing, machine: &Machine) -> Suits {
+pub fn suits(
+    g: &Graph,
+    of: Operands,
+    layout: Layout,
+    packing: &Packing,
+    machine: &Machine,
+) -> Suits {
     let multiplied = Multiplied::from_operands(g, of, layout, packing, machine);
-    multiplied.map_or(Suits::Not, |m| Suits::by(m.tokens >= m.least() && pays(machine, m.of)))
+    multiplied.map_or(Suits::Not, |m| {
+        Suits::by(m.tokens >= m.least() && pays(machine, m.of))
+    })
 }
 
 /// Rewrites a contraction as a product of f16 fragments; [`suits`] must allow it.
-pub fn product(g: &mut Graph, of: Operands, layout: Layout, packing: &Packing, machine: &Machine) -> F16Product {
+pub fn product(
+    g: &mut Graph,
+    of: Operands,
+    layout: Layout,
+    packing: &Packing,
+    machine: &Machine,
+) -> F16Product {
     let Some(by) = Multiplied::from_operands(g, of, layout, packing, machine) else {
         unreachable!("no fragments suit {of:?}")
     };
     let Operands { weight, x, base } = of;
-    let (activations, weight) = if by.operand == Scalar::F16 { shifted(g, base, weight) } else { (base, weight) };
+    let (activations, weight) = if by.operand == Scalar::F16 {
+        shifted(g, base, weight)
+    } else {
+        (base, weight)
+    };
     let rounded = g.cast(activations, by.operand);
     let x = moved(g, x, base, rounded);
     let weight = g.cast(weight, by.operand);
@@ -161,32 +204,56 @@ pub fn product(g: &mut Graph, of: Operands, layout: Layout, packing: &Packing, m
     let product = g.mul(weight, x);
     let order = order(g, weight, &by, machine);
     let last = g.dims(x).len() - 1;
-    F16Product { sum: g.reduce(product, &[last], ReduceOp::Add), rounded, order }
+    F16Product {
+        sum: g.reduce(product, &[last], ReduceOp::Add),
+        rounded,
+        order,
+    }
 }
 
 /// The activation order that suits this product by itself.
 fn order(g: &Graph, weight: Id, by: &Multiplied, machine: &Machine) -> Order {
     let (dims, step, tokens) = (g.dims(weight), by.step, by.tokens);
-    let &[.., rows, columns] = dims else { return Order { step, group: false, alone: true } };
+    let &[.., rows, columns] = dims else {
+        return Order {
+            step,
+            group: false,
+            alone: true,
+        };
+    };
     let [high, wide] = TILE_OF_GROUPS;
-    let outputs: i64 = dims[..dims.len() - 1].iter().map(|&d| g.max_of(d)).product();
+    let outputs: i64 = dims[..dims.len() - 1]
+        .iter()
+        .map(|&d| g.max_of(d))
+        .product();
     let others = outputs / tokens / g.max_of(rows).max(1);
     let tiles = others * (g.max_of(rows) / high) * ((tokens + wide - 1) / wide);
     // Enough tiles that nearly every processor unit has one.
-    let group = machine.fragments.iter().any(Fragment::is_of_group) && 4 * tiles >= 3 * machine.units as i64;
+    let group = machine.fragments.iter().any(Fragment::is_of_group)
+        && 4 * tiles >= 3 * machine.units as i64;
     // With MoE there are more token tiles than expert weights, and small ones do not pay. The ring
     // buffer of warpgroup MMA needs a loop, so more than one step.
-    let whole = g.int_value(rows).is_some_and(|n| n % ROWS_OF_GROUP == 0) && g.int_value(columns) != Some(step);
+    let whole = g.int_value(rows).is_some_and(|n| n % ROWS_OF_GROUP == 0)
+        && g.int_value(columns) != Some(step);
     let small = others > matrices(g, weight) && tokens < LEAST_OF_GROUP;
-    Order { step, group, alone: by.operand != Scalar::F16 || !whole || small }
+    Order {
+        step,
+        group,
+        alone: by.operand != Scalar::F16 || !whole || small,
+    }
 }
 
 /// Number of matrices in the packed weight below `w`, such as experts.
 fn matrices(g: &Graph, w: Id) -> i64 {
     let order = g.toposort(&[w]);
-    let stored = order.into_iter().find(|&n| matches!(g[n].arg, Arg::Packed(..)));
+    let stored = order
+        .into_iter()
+        .find(|&n| matches!(g[n].arg, Arg::Packed(..)));
     let dims = stored.map_or(&[][..], |n| g.dims(n));
-    dims[..dims.len().saturating_sub(2)].iter().map(|&d| g.max_of(d)).product()
+    dims[..dims.len().saturating_sub(2)]
+        .iter()
+        .map(|&d| g.max_of(d))
+        .product()
 }
 
 /// Terms per step that divide a row of `columns` terms.
@@ -197,7 +264,8 @@ fn step(columns: i64) -> Option<i64> {
 
 /// Scales activations down into f16's range and clamps them; scales the weight up to compensate.
 pub(super) fn shifted(g: &mut Graph, x: Id, w: Id) -> (Id, Id) {
-    let [down, up, least, most] = [1.0 / SHIFT, SHIFT, -LARGEST, LARGEST].map(|v| g.constant(Scalar::F32.one(), v));
+    let [down, up, least, most] =
+        [1.0 / SHIFT, SHIFT, -LARGEST, LARGEST].map(|v| g.constant(Scalar::F32.one(), v));
     let x = g.mul(x, down);
     let x = g.max(x, least);
     (g.min(x, most), g.mul(w, up))
@@ -221,7 +289,11 @@ pub fn place(g: &mut Graph, order: Order, rows: i64, row: Id, k: Id) -> Id {
         false => [(lane, WIDE), (of_quad, QUAD), (odd, 2)],
         true => [(of_quad, 2 * WIDE), (odd, WIDE), (lane, 2)],
     };
-    let before = [(number, loads * rows * LANES * WIDE), (load, rows * LANES * WIDE), (row, LANES * WIDE)];
+    let before = [
+        (number, loads * rows * LANES * WIDE),
+        (load, rows * LANES * WIDE),
+        (row, LANES * WIDE),
+    ];
     strided(g, &[&before[..], &of_row, &[(high, 1)]].concat())
 }
 

@@ -25,7 +25,12 @@ pub fn narrow(g: &mut Graph, x: Id) -> Id {
     let mut src = n.src;
     src[0] = narrow(g, src[0]);
     let dtype = g[src[0]].dtype;
-    g.intern(Node { op: n.op, dtype, src, arg: n.arg })
+    g.intern(Node {
+        op: n.op,
+        dtype,
+        src,
+        arg: n.arg,
+    })
 }
 
 /// Returns the reduction below the movements of `x`, if there is one.
@@ -63,7 +68,10 @@ pub fn parts(g: &mut Graph, x: Id, factor: f64) -> Parts {
         let stage = half(g, x);
         let mut dims = g.shape(stage);
         dims.insert(dims.len() - 1, g.int(1));
-        return Parts { all: g.reshape(stage, &dims), stage };
+        return Parts {
+            all: g.reshape(stage, &dims),
+            stage,
+        };
     }
     let all = split(g, x, factor);
     Parts { all, stage: all }
@@ -75,8 +83,13 @@ fn half(g: &mut Graph, x: Id) -> Id {
     if n.op == Op::Cast {
         return n.src[0];
     }
-    let all: Vec<Id> = n.src[..n.src.len() - 1].iter().map(|&s| half(g, s)).collect();
-    let Arg::Axes(axes) = &n.arg else { unreachable!("what is joined is joined along an axis") };
+    let all: Vec<Id> = n.src[..n.src.len() - 1]
+        .iter()
+        .map(|&s| half(g, s))
+        .collect();
+    let Arg::Axes(axes) = &n.arg else {
+        unreachable!("what is joined is joined along an axis")
+    };
     g.cat(&all, axes[0] as usize)
 }
 
@@ -85,7 +98,10 @@ fn split(g: &mut Graph, x: Id, factor: f64) -> Id {
     let rank = g.shape(x).len();
     let n = g[x].clone();
     if n.op == Op::Cat && n.arg == Arg::Axes([rank as u8 - 1].into_iter().collect()) {
-        let all: Vec<Id> = n.src[..n.src.len() - 1].iter().map(|&s| split(g, s, factor)).collect();
+        let all: Vec<Id> = n.src[..n.src.len() - 1]
+            .iter()
+            .map(|&s| split(g, s, factor))
+            .collect();
         return g.cat(&all, rank);
     }
     let x = match factor == 1.0 {

@@ -79,14 +79,18 @@ impl Derived {
     /// product takes a few elements of many rows at once. MMA activations have their own order.
     pub fn place(&self, g: &mut Graph, node: Id, dims: &[Id], index: &[Id]) -> Id {
         if let Some(&order) = self.rounded.get(&node)
-            && let (Some((_, front)), Some((&last, leading))) = (dims.split_last(), index.split_last())
+            && let (Some((_, front)), Some((&last, leading))) =
+                (dims.split_last(), index.split_last())
         {
             let rows: i64 = front.iter().map(|&d| g.max_of(d)).product();
             let row = flatten(g, front, leading);
             return f16_mma::place(g, order, rows, row, last);
         }
-        let (Some(&together), true) = (self.planes.get(&node), self.by_groups) else { return flatten(g, dims, index) };
-        let (Some((_, front)), Some((&last, leading))) = (dims.split_last(), index.split_last()) else {
+        let (Some(&together), true) = (self.planes.get(&node), self.by_groups) else {
+            return flatten(g, dims, index);
+        };
+        let (Some((_, front)), Some((&last, leading))) = (dims.split_last(), index.split_last())
+        else {
             return flatten(g, dims, index);
         };
         let rows: i64 = front.iter().map(|&d| g.max_of(d)).product();
@@ -122,7 +126,9 @@ fn packed_rows(g: &Graph, mut id: Id) -> Option<u32> {
     loop {
         let n = &g[id];
         if n.op == Op::Decode {
-            let Arg::Packed(slot, _) = g[n.src[0]].arg else { return None };
+            let Arg::Packed(slot, _) = g[n.src[0]].arg else {
+                return None;
+            };
             return Some(slot);
         }
         id = below(g, id)?;
@@ -155,12 +161,17 @@ pub fn layouts(g: &Graph, slots: &[Slot], roots: &[Id], target: &Target) -> Layo
     }
     let mut out = FxHashMap::default();
     let (lanes, layout) = match target.machine.kind {
-        MachineKind::Cpu if target.interleave => (target.machine.lanes, Layout::Rows(target.machine.lanes as u16)),
+        MachineKind::Cpu if target.interleave => (
+            target.machine.lanes,
+            Layout::Rows(target.machine.lanes as u16),
+        ),
         MachineKind::Cpu => (target.machine.lanes, Layout::Planes),
         MachineKind::Gpu => (1, Layout::Planes),
     };
     for (slot, info) in slots.iter().enumerate() {
-        let (Storage::Packed(e), [.., rows, columns]) = (info.storage, &info.dims[..]) else { continue };
+        let (Storage::Packed(e), [.., rows, columns]) = (info.storage, &info.dims[..]) else {
+            continue;
+        };
         if let Some(p) = Packing::known(e)
             && rows % lanes as i64 == 0
             && columns % GROUP == 0
@@ -216,21 +227,39 @@ pub fn derive(
         tiles: machine.tile_fragment().map(|tile| tile.terms),
         ..Derived::default()
     };
-    let mut of = Derivation { forms, derived, known: Known::default(), buffers: vec![] };
+    let mut of = Derivation {
+        forms,
+        derived,
+        known: Known::default(),
+        buffers: vec![],
+    };
     let mut map: FxHashMap<Id, Id> = FxHashMap::default();
     for id in g.toposort(roots) {
         let n = g[id].clone();
         let src: Sources = n.src.iter().map(|s| map[s]).collect();
-        let new = if src == n.src { id } else { g.build(n.op, n.dtype, src, n.arg) };
+        let new = if src == n.src {
+            id
+        } else {
+            g.build(n.op, n.dtype, src, n.arg)
+        };
         map.insert(id, of.contracted(g, new, roots.contains(&id)));
     }
     for r in roots {
         *r = map[r];
     }
     rename(hints, &map);
-    let Derivation { derived, buffers, .. } = of;
+    let Derivation {
+        derived, buffers, ..
+    } = of;
     for (&sum, &half) in &derived.staged {
-        hints.insert(sum, Hint { staged: vec![half], looped: true, ..Hint::buffer(vec![half]) });
+        hints.insert(
+            sum,
+            Hint {
+                staged: vec![half],
+                looped: true,
+                ..Hint::buffer(vec![half])
+            },
+        );
     }
     for node in buffers {
         hints.entry(node).or_insert_with(|| Hint::buffer(vec![]));
@@ -263,14 +292,27 @@ impl Derivation<'_, '_, '_> {
         match contraction(g, id, &self.derived) {
             Some(Contraction::Rows { q, d, group, zero }) => {
                 self.derived.planes.extend([(q, group), (d, 1)]);
-                let s = zero.map(|zero| group_sums(g, &mut self.derived, &mut self.known.sums, q, group, zero));
-                self.derived.dots.insert(id, Dot { q, s, sizes: [group; 3] });
+                let s = zero.map(|zero| {
+                    group_sums(g, &mut self.derived, &mut self.known.sums, q, group, zero)
+                });
+                self.derived.dots.insert(
+                    id,
+                    Dot {
+                        q,
+                        s,
+                        sizes: [group; 3],
+                    },
+                );
                 id
             }
             Some(Contraction::Weight(of)) => self.of_weight(g, id, &of, is_output),
             Some(Contraction::Stored { of, terms }) => {
                 let stored = !is_output && bf16::is_stored(g, of.weight);
-                let tiles = if stored { bf16::suits(g, of, terms, self.forms.target()) } else { Suits::Not };
+                let tiles = if stored {
+                    bf16::suits(g, of, terms, self.forms.target())
+                } else {
+                    Suits::Not
+                };
                 // With too few tokens for tiles it stays in f32.
                 if tiles == Suits::Not {
                     return id;
@@ -278,7 +320,10 @@ impl Derivation<'_, '_, '_> {
                 match self.forms.decide(
                     g,
                     of,
-                    &[(MatmulVariant::Tiles, tiles), (MatmulVariant::Floats, Suits::Preferred)],
+                    &[
+                        (MatmulVariant::Tiles, tiles),
+                        (MatmulVariant::Floats, Suits::Preferred),
+                    ],
                     is_output,
                 ) {
                     MatmulVariant::Tiles => self.in_tiles(g, of, [terms; 2]),
@@ -291,18 +336,26 @@ impl Derivation<'_, '_, '_> {
     /// Rewrites the contraction of a repacked weight in the variant that is decided on.
     fn of_weight(&mut self, g: &mut Graph, id: Id, of: &Weight, is_output: bool) -> Id {
         let target = self.forms.target();
-        let Weight { operands, layout, packing } = of;
+        let Weight {
+            operands,
+            layout,
+            packing,
+        } = of;
         // Tiles also write rows after the last token, which an output must not have.
         let [tiles, staged] = match is_output {
             true => [Suits::Not; 2],
-            false => {
-                [bf16::suits(g, *operands, packing.unit, target), cooperative::suits(g, *operands, packing, target)]
-            }
+            false => [
+                bf16::suits(g, *operands, packing.unit, target),
+                cooperative::suits(g, *operands, packing, target),
+            ],
         };
         let suits = [
             (MatmulVariant::Tiles, tiles),
             (MatmulVariant::Staged, staged),
-            (MatmulVariant::Fragments, f16_mma::suits(g, *operands, *layout, packing, &target.machine)),
+            (
+                MatmulVariant::Fragments,
+                f16_mma::suits(g, *operands, *layout, packing, &target.machine),
+            ),
             (MatmulVariant::Integers, Suits::Preferred),
             (MatmulVariant::Floats, Suits::Legal),
         ];
@@ -326,13 +379,18 @@ impl Derivation<'_, '_, '_> {
     /// Rewrites the contraction as bf16 tiles, with these block and unit sizes of the weight.
     fn in_tiles(&mut self, g: &mut Graph, of: Operands, sizes: [i64; 2]) -> Id {
         let tiles = bf16::product(g, of);
-        self.buffers.extend(tiles.buffers.into_iter().chain([tiles.sum]));
+        self.buffers
+            .extend(tiles.buffers.into_iter().chain([tiles.sum]));
         self.derived.tiled.insert(tiles.sum, sizes);
         tiles.sum
     }
     /// Rewrites the contraction in integers.
     fn in_integers(&mut self, g: &mut Graph, of: &Weight) -> Id {
-        let Weight { operands: Operands { weight, x, base }, layout, packing } = of;
+        let Weight {
+            operands: Operands { weight, x, base },
+            layout,
+            packing,
+        } = of;
         let derived = &mut self.derived;
         let (q, decoded) = *self.known.encoded.entry(*base).or_insert_with(|| {
             let (q, d) = g.encode_rows(*base, GROUP);
@@ -346,18 +404,34 @@ impl Derivation<'_, '_, '_> {
         let last = g.dims(product).len() - 1;
         let sum = g.reduce(product, &[last], ReduceOp::Add);
         // In a planar layout units are consecutive.
-        let block = if *layout == Layout::Planes { packing.unit } else { packing.elements };
-        derived.dots.insert(sum, Dot { q, s: Some(s), sizes: [block, packing.unit, packing.group] });
+        let block = if *layout == Layout::Planes {
+            packing.unit
+        } else {
+            packing.elements
+        };
+        derived.dots.insert(
+            sum,
+            Dot {
+                q,
+                s: Some(s),
+                sizes: [block, packing.unit, packing.group],
+            },
+        );
         sum
     }
     /// Rewrites a contraction of a weight read across its rows as an f16 product;
     /// returns other nodes unchanged.
     fn across(&mut self, g: &mut Graph, id: Id) -> Id {
         let (layouts, target) = (&self.derived.layouts, self.forms.target());
-        let Some(across) = DequantiseTransposed::of_copy(g, id, |slot| layouts.contains_key(&slot), target) else {
+        let Some(across) =
+            DequantiseTransposed::of_copy(g, id, |slot| layouts.contains_key(&slot), target)
+        else {
             return id;
         };
-        let suits = [(MatmulVariant::Unpacked, Suits::Preferred), (MatmulVariant::Floats, Suits::Legal)];
+        let suits = [
+            (MatmulVariant::Unpacked, Suits::Preferred),
+            (MatmulVariant::Floats, Suits::Legal),
+        ];
         if self.forms.decide(g, across.of, &suits, false) == MatmulVariant::Floats {
             return id;
         }
@@ -376,7 +450,10 @@ pub fn rename(hints: &mut FxHashMap<Id, Hint>, map: &FxHashMap<Id, Id>) {
         .map(|(id, hint)| {
             let inside = hint.inside.iter().map(|&n| new(n)).collect();
             let staged = hint.staged.iter().map(|&n| new(n)).collect();
-            let future = hint.future.map(|f| CausalSkip { first: new(f.first), ..f });
+            let future = hint.future.map(|f| CausalSkip {
+                first: new(f.first),
+                ..f
+            });
             let resident = hint.resident.map(|r| StagedTile {
                 node: new(r.node),
                 settled: r.settled.map(&new),
@@ -390,14 +467,31 @@ pub fn rename(hints: &mut FxHashMap<Id, Hint>, map: &FxHashMap<Id, Id>) {
                 first: new(r.first),
                 ..r
             });
-            (new(id), Hint { inside, staged, future, resident, fused, ..hint })
+            (
+                new(id),
+                Hint {
+                    inside,
+                    staged,
+                    future,
+                    resident,
+                    fused,
+                    ..hint
+                },
+            )
         })
         .collect();
 }
 
 /// Sums of `q` over groups, times `zero`, as a plane: the zero point's contribution is read instead
 /// of recomputed for every row.
-fn group_sums(g: &mut Graph, derived: &mut Derived, known: &mut Sums, q: Id, group: i64, zero: i64) -> (Id, i64) {
+fn group_sums(
+    g: &mut Graph,
+    derived: &mut Derived,
+    known: &mut Sums,
+    q: Id,
+    group: i64,
+    zero: i64,
+) -> (Id, i64) {
     let s = *known.entry((q, group, zero)).or_insert_with(|| {
         let wide = g.cast(q, Scalar::I32);
         let sum = g.by_groups(wide, group, ReduceOp::Add);
@@ -426,7 +520,12 @@ enum Contraction {
     /// A weight in its file's layout times activations, on a machine with tiles of `terms` terms.
     Stored { of: Operands, terms: i64 },
     /// int8 rows, with or without an explicit zero point, times quantised activations.
-    Rows { q: Id, d: Id, group: i64, zero: Option<i64> },
+    Rows {
+        q: Id,
+        d: Id,
+        group: i64,
+        zero: Option<i64>,
+    },
 }
 
 /// Matches a product of rows `float(code)·d` or `float(code + zero)·d` with activations quantised
@@ -436,28 +535,45 @@ fn rows(g: &Graph, a: Id, b: Id) -> Option<Contraction> {
     let [a, b] = [a, b].map(|x| g.decoded(base_of(g, x)));
     let (a, b) = (a?, b?);
     let ((codes, ..), (q, d, group)) = if encoded(b.0) { (a, b) } else { (b, a) };
-    let zero = (g[codes].op == Op::Add).then(|| g.int_value(g[codes].src[1])).flatten();
-    let fits = a.2 == b.2 && group % 4 == 0 && encoded(q) && (zero.is_some() || g.scalar(codes) == Scalar::I8);
+    let zero = (g[codes].op == Op::Add)
+        .then(|| g.int_value(g[codes].src[1]))
+        .flatten();
+    let fits = a.2 == b.2
+        && group % 4 == 0
+        && encoded(q)
+        && (zero.is_some() || g.scalar(codes) == Scalar::I8);
     fits.then_some(Contraction::Rows { q, d, group, zero })
 }
 
 /// Classifies a sum of products; `None` if it cannot be rewritten.
 fn contraction(g: &Graph, id: Id, derived: &Derived) -> Option<Contraction> {
     let n = &g[id];
-    let Arg::Reduce(ReduceOp::Add, axes) = &n.arg else { return None };
+    let Arg::Reduce(ReduceOp::Add, axes) = &n.arg else {
+        return None;
+    };
     let product = &g[n.src[0]];
     let last = g.dims(n.src[0]).len().checked_sub(1)?;
     if product.op != Op::Mul || axes[..] != [last as u8] || g.scalar(id) != Scalar::F32 {
         return None;
     }
-    let sides = [(product.src[0], product.src[1]), (product.src[1], product.src[0])];
-    let Some((weight, x, slot)) = sides.into_iter().find_map(|(w, x)| Some((w, x, packed_rows(g, w)?))) else {
+    let sides = [
+        (product.src[0], product.src[1]),
+        (product.src[1], product.src[0]),
+    ];
+    let Some((weight, x, slot)) = sides
+        .into_iter()
+        .find_map(|(w, x)| Some((w, x, packed_rows(g, w)?)))
+    else {
         return rows(g, product.src[0], product.src[1]);
     };
     let columns = g.int_value(*g.dims(n.src[0]).last()?)?;
     // Activations with a dimension less are a constant.
     let whole = |terms: i64| columns % terms == 0 && g.dims(x).len() == last + 1;
-    let of = Operands { weight, x, base: base_of(g, x) };
+    let of = Operands {
+        weight,
+        x,
+        base: base_of(g, x),
+    };
     if packed_rows(g, x).is_some() {
         return None;
     }
@@ -466,7 +582,13 @@ fn contraction(g: &Graph, id: Id, derived: &Derived) -> Option<Contraction> {
         return Some(Contraction::Stored { of, terms });
     };
     let fits = whole(GROUP) && whole(packing.elements);
-    fits.then(|| Contraction::Weight(Weight { operands: of, layout: *layout, packing: packing.clone() }))
+    fits.then(|| {
+        Contraction::Weight(Weight {
+            operands: of,
+            layout: *layout,
+            packing: packing.clone(),
+        })
+    })
 }
 
 /// Source of the activations below movements of whole rows.

@@ -21,7 +21,13 @@ use std::collections::BTreeMap;
 const MARGIN: f64 = 0.5;
 
 /// Candidate layouts of a weight, the default first; only the default unless `all`.
-fn could(first: Layout, e: EncodingRef, dims: &[i64], target: &Target, all: bool) -> Vec<Proposal<Layout>> {
+fn could(
+    first: Layout,
+    e: EncodingRef,
+    dims: &[i64],
+    target: &Target,
+    all: bool,
+) -> Vec<Proposal<Layout>> {
     let rows = |n: i64| Layout::Rows(n as u16);
     let others = match (target.machine.kind, first.lanes()) {
         _ if !all => vec![],
@@ -34,29 +40,56 @@ fn could(first: Layout, e: EncodingRef, dims: &[i64], target: &Target, all: bool
     };
     // Only rows of one matrix are interleaved, not those of the next expert.
     let matrix = &dims[dims.len().saturating_sub(2)..];
-    proposals(first, others.into_iter().filter(|(_, layout)| layout.bytes(e, matrix).is_some()))
+    proposals(
+        first,
+        others
+            .into_iter()
+            .filter(|(_, layout)| layout.bytes(e, matrix).is_some()),
+    )
 }
 
 /// Replaces the default layouts in `found` by those decided on.
 ///
 /// Weights that stay as in their file are logged without asking the policy.
-pub fn decided(function: &Function, mut found: Layouts, target: &Target, decider: &mut Decider) -> Layouts {
+pub fn decided(
+    function: &Function,
+    mut found: Layouts,
+    target: &Target,
+    decider: &mut Decider,
+) -> Layouts {
     let mut known: BTreeMap<String, Layout> = BTreeMap::new();
     for (slot, info) in function.slots.iter().enumerate() {
-        let Storage::Packed(e) = info.storage else { continue };
+        let Storage::Packed(e) = info.storage else {
+            continue;
+        };
         if e.elements == 1 {
             continue;
         }
         let site = format!("{} {:?}", e.name, info.dims);
-        let of = Decision { margin: MARGIN, everywhere: true, ..Decision::new(LAYOUT, site, vec![]) };
+        let of = Decision {
+            margin: MARGIN,
+            everywhere: true,
+            ..Decision::new(LAYOUT, site, vec![])
+        };
         let option = |Proposal { name, plan }: &Proposal<Layout>| {
             let bytes = plan.bytes(e, &info.dims).unwrap_or_default();
-            Alternative { name, plan: plan.to_string(), seconds: bytes as f64 / target.machine.bandwidth }
+            Alternative {
+                name,
+                plan: plan.to_string(),
+                seconds: bytes as f64 / target.machine.bandwidth,
+            }
         };
         let Some(own) = found.get_mut(&(slot as u32)) else {
-            let options = vec![option(&Proposal { name: "as in the file", plan: Layout::File })];
+            let options = vec![option(&Proposal {
+                name: "as in the file",
+                plan: Layout::File,
+            })];
             let told = Decision { options, ..of };
-            if decider.log.iter().all(|d| d.key() != told.key() || d.options != told.options) {
+            if decider
+                .log
+                .iter()
+                .all(|d| d.key() != told.key() || d.options != told.options)
+            {
                 decider.log.push(told);
             }
             continue;

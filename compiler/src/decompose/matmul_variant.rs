@@ -82,7 +82,10 @@ impl fmt::Display for MatmulVariant {
 impl FromStr for MatmulVariant {
     type Err = ParseError;
     fn from_str(text: &str) -> Result<MatmulVariant, ParseError> {
-        MatmulVariant::ALL.into_iter().find(|form| form.to_string() == text.trim()).map_or_else(|| bad(text), Ok)
+        MatmulVariant::ALL
+            .into_iter()
+            .find(|form| form.to_string() == text.trim())
+            .map_or_else(|| bad(text), Ok)
     }
 }
 
@@ -104,8 +107,17 @@ pub struct MatmulVariants<'a, 'd> {
 
 impl<'a, 'd> MatmulVariants<'a, 'd> {
     /// Creates the chooser for the function with that full name.
-    pub fn new(function: &'a str, target: &'a Target, decider: &'a mut Decider<'d>) -> MatmulVariants<'a, 'd> {
-        MatmulVariants { function, target, decider, known: FxHashMap::default() }
+    pub fn new(
+        function: &'a str,
+        target: &'a Target,
+        decider: &'a mut Decider<'d>,
+    ) -> MatmulVariants<'a, 'd> {
+        MatmulVariants {
+            function,
+            target,
+            decider,
+            known: FxHashMap::default(),
+        }
     }
     /// Target of the kernels.
     pub fn target(&self) -> &'a Target {
@@ -123,14 +135,23 @@ impl<'a, 'd> MatmulVariants<'a, 'd> {
         is_output: bool,
     ) -> MatmulVariant {
         let legal = || suits.iter().filter(|s| s.1 != Suits::Not);
-        let first = legal().find(|s| s.1 == Suits::Preferred).or_else(|| legal().next());
-        let Some(&(first, _)) = first else { unreachable!("a contraction that no form suits: {suits:?}") };
-        let forms: Vec<MatmulVariant> =
-            std::iter::once(first).chain(legal().map(|s| s.0).filter(|&f| f != first)).collect();
+        let first = legal()
+            .find(|s| s.1 == Suits::Preferred)
+            .or_else(|| legal().next());
+        let Some(&(first, _)) = first else {
+            unreachable!("a contraction that no form suits: {suits:?}")
+        };
+        let forms: Vec<MatmulVariant> = std::iter::once(first)
+            .chain(legal().map(|s| s.0).filter(|&f| f != first))
+            .collect();
         let sizes = Sizes::from_operands(g, of);
         let shape = g.show_dims(g.dims(of.x));
-        let site =
-            format!("{} {} {shape}{}", self.function, sizes.name(), if is_output { " as an output" } else { "" });
+        let site = format!(
+            "{} {} {shape}{}",
+            self.function,
+            sizes.name(),
+            if is_output { " as an output" } else { "" }
+        );
         if let Some(&known) = self.known.get(&site).filter(|known| forms.contains(known)) {
             return known;
         }
@@ -140,7 +161,10 @@ impl<'a, 'd> MatmulVariants<'a, 'd> {
             seconds: sizes.seconds(form, self.target),
         };
         let options = forms.iter().map(option).collect();
-        let decision = Decision { margin: MARGIN, ..Decision::new("product", site.clone(), options) };
+        let decision = Decision {
+            margin: MARGIN,
+            ..Decision::new("product", site.clone(), options)
+        };
         let chosen = forms[self.decider.choose(decision)];
         self.known.insert(site, chosen);
         chosen
@@ -178,11 +202,15 @@ impl Sizes {
         let dims = g.dims(of.x);
         let size = |axis: usize| typical(g, dims[axis]);
         let last = dims.len() - 1;
-        let (shared, own): (Vec<usize>, Vec<usize>) = (0..last).partition(|&axis| repeats(g, of.weight, axis));
-        let packed = g.toposort(&[of.weight]).into_iter().find_map(|n: Id| match g[n].arg {
-            Arg::Packed(_, encoding) => Some(encoding),
-            _ => None,
-        });
+        let (shared, own): (Vec<usize>, Vec<usize>) =
+            (0..last).partition(|&axis| repeats(g, of.weight, axis));
+        let packed = g
+            .toposort(&[of.weight])
+            .into_iter()
+            .find_map(|n: Id| match g[n].arg {
+                Arg::Packed(_, encoding) => Some(encoding),
+                _ => None,
+            });
         Sizes {
             encoding: packed,
             elements: own.into_iter().chain([last]).map(size).product(),
@@ -204,9 +232,12 @@ impl Sizes {
             MatmulVariant::Tiles | MatmulVariant::Staged => tile(),
             MatmulVariant::Fragments => of(Scalar::F16).or_else(|| of(Scalar::BF16)),
             MatmulVariant::Unpacked => of(Scalar::F16),
-            MatmulVariant::Integers if gpu => {
-                Some(of(Scalar::I8).filter(|_| self.tokens > 1.0).unwrap_or(OF_A_BYTE) + f16_mma::GROUP_OF_A_TERM)
-            }
+            MatmulVariant::Integers if gpu => Some(
+                of(Scalar::I8)
+                    .filter(|_| self.tokens > 1.0)
+                    .unwrap_or(OF_A_BYTE)
+                    + f16_mma::GROUP_OF_A_TERM,
+            ),
             MatmulVariant::Integers => Some(OF_A_BYTE),
             MatmulVariant::Floats if gpu => Some(OPERATIONS_OF_LONE_TERM),
             MatmulVariant::Floats => None,
@@ -231,16 +262,26 @@ impl Sizes {
     fn seconds(&self, form: MatmulVariant, target: &Target) -> f64 {
         let machine = &target.machine;
         let terms = self.elements * self.tokens;
-        let operations = self.of_a_term(form, target) * terms + self.of_unpacking(form, target) * self.elements;
+        let operations =
+            self.of_a_term(form, target) * terms + self.of_unpacking(form, target) * self.elements;
         let of_activation = match form {
             MatmulVariant::Floats => 4.0,
             MatmulVariant::Integers => 1.0 + 4.0 / 32.0,
             _ => 2.0,
         };
-        let halves = if form == MatmulVariant::Unpacked { 2.0 * self.elements } else { 0.0 };
+        let halves = if form == MatmulVariant::Unpacked {
+            2.0 * self.elements
+        } else {
+            0.0
+        };
         let cached = 2.0 * (of_activation * self.activations + halves);
-        let weight = self.encoding.map_or(0.0, |e| e.bytes as f64 / e.elements as f64) * self.elements;
-        (weight / machine.bandwidth).max(operations / machine.operations).max(cached / machine.cache_bandwidth)
+        let weight = self
+            .encoding
+            .map_or(0.0, |e| e.bytes as f64 / e.elements as f64)
+            * self.elements;
+        (weight / machine.bandwidth)
+            .max(operations / machine.operations)
+            .max(cached / machine.cache_bandwidth)
     }
 }
 
@@ -260,7 +301,12 @@ mod tests {
 
     /// A weight of 4,096 × 4,096 without a format, and `tokens` tokens.
     fn sizes(tokens: f64) -> Sizes {
-        Sizes { encoding: None, elements: 4096.0 * 4096.0, tokens, activations: 4096.0 * tokens }
+        Sizes {
+            encoding: None,
+            elements: 4096.0 * 4096.0,
+            tokens,
+            activations: 4096.0 * tokens,
+        }
     }
 
     #[test]
@@ -268,7 +314,9 @@ mod tests {
         let h200 = Target::named("h200");
         let on = |form, tokens, target: &Target| sizes(tokens).seconds(form, target);
         // With many tokens f16 MMA wins, as measured; without fragments integers win.
-        assert!(on(MatmulVariant::Fragments, 512.0, &h200) < on(MatmulVariant::Integers, 512.0, &h200));
+        assert!(
+            on(MatmulVariant::Fragments, 512.0, &h200) < on(MatmulVariant::Integers, 512.0, &h200)
+        );
         let m3 = Target::named("m3-max");
         assert!(on(MatmulVariant::Integers, 512.0, &m3) < on(MatmulVariant::Floats, 512.0, &m3));
         // One token on a CPU shares the dequantised weight with no other.

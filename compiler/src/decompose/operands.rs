@@ -27,7 +27,11 @@ pub enum Suits {
 impl Suits {
     /// `Preferred` or `Legal`, for a variant that can compute the contraction.
     pub fn by(preferred: bool) -> Suits {
-        if preferred { Suits::Preferred } else { Suits::Legal }
+        if preferred {
+            Suits::Preferred
+        } else {
+            Suits::Legal
+        }
     }
 }
 
@@ -46,7 +50,12 @@ pub fn moved(g: &mut Graph, x: Id, base: Id, new: Id) -> Id {
     let mut src = n.src;
     src[0] = moved(g, src[0], base, new);
     let dtype = g[src[0]].dtype;
-    g.intern(Node { op: n.op, dtype, src, arg: n.arg })
+    g.intern(Node {
+        op: n.op,
+        dtype,
+        src,
+        arg: n.arg,
+    })
 }
 
 /// Returns the gathers below `x` and their computed indices, which are to be materialised.
@@ -55,5 +64,8 @@ pub fn moved(g: &mut Graph, x: Id, base: Id, new: Id) -> Id {
 pub fn gathered(g: &Graph, x: Id) -> Vec<Id> {
     let below = |&x: &Id| (g[x].op.is_movement() || g[x].op == Op::Gather).then(|| g[x].src[0]);
     let gathers = std::iter::successors(Some(x), below).filter(|&x| g[x].op == Op::Gather);
-    gathers.flat_map(|of| [of, g[of].src[1]]).filter(|&n| g[n].op != Op::Param).collect()
+    gathers
+        .flat_map(|of| [of, g[of].src[1]])
+        .filter(|&n| g[n].op != Op::Param)
+        .collect()
 }

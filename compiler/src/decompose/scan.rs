@@ -37,14 +37,22 @@ pub fn expand(g: &mut Graph, roots: &mut [Id]) {
         if g[id].op != Op::Scan {
             continue;
         }
-        let src: Sources = g[id].src.clone().iter().map(|&s| g.substitute(s, &mut map)).collect();
+        let src: Sources = g[id]
+            .src
+            .clone()
+            .iter()
+            .map(|&s| g.substitute(s, &mut map))
+            .collect();
         let both = match done.get(&src) {
             Some(&both) => both,
             None => {
                 let of = ScanSources::from_sources(&src);
                 let tokens = g.shape(of.queries)[0];
-                let both =
-                    if g.int_value(tokens) == Some(1) { one_token(g, &of) } else { Chunked::new(g, &of).nodes(g) };
+                let both = if g.int_value(tokens) == Some(1) {
+                    one_token(g, &of)
+                } else {
+                    Chunked::new(g, &of).nodes(g)
+                };
                 done.insert(src, both);
                 both
             }
@@ -52,14 +60,18 @@ pub fn expand(g: &mut Graph, roots: &mut [Id]) {
         map.insert(id, both[usize::from(which == 1)]);
     }
     if !map.is_empty() {
-        roots.iter_mut().for_each(|r| *r = g.substitute(*r, &mut map));
+        roots
+            .iter_mut()
+            .for_each(|r| *r = g.substitute(*r, &mut map));
     }
 }
 
 /// Expands `x`, whose axes are `axes` of `full` in ascending order, to `full`.
 fn over(g: &mut Graph, x: Id, axes: &[usize], full: &[Id]) -> Id {
     let one = g.int(1);
-    let dims: Vec<Id> = (0..full.len()).map(|a| if axes.contains(&a) { full[a] } else { one }).collect();
+    let dims: Vec<Id> = (0..full.len())
+        .map(|a| if axes.contains(&a) { full[a] } else { one })
+        .collect();
     let x = g.reshape(x, &dims);
     g.expand(x, full)
 }
@@ -74,7 +86,9 @@ fn contract(g: &mut Graph, [x, y]: [(Id, &[usize]); 2], full: &[Id]) -> Id {
 /// Returns the output of one token and the state after it.
 fn one_token(g: &mut Graph, of: &ScanSources) -> [Id; 2] {
     let full = g.shape(of.state);
-    let [heads, values, _] = full[..] else { unreachable!("a state has three axes: {}", g.show_dims(&full)) };
+    let [heads, values, _] = full[..] else {
+        unreachable!("a state has three axes: {}", g.show_dims(&full))
+    };
     let decay = g.exp(of.gates);
     let decay = over(g, decay, &[0], &full);
     let before = g.mul(of.state, decay);
@@ -147,8 +161,22 @@ impl Chunked {
         let minus = g.int(-1);
         let last = g.add(tokens, minus);
         let (at, there) = (g.min(t, last), g.lt(t, tokens));
-        let &[heads, values, keys] = &state[..] else { unreachable!("a state has three axes") };
-        Chunked { of: *of, tokens, count, size, chunks, heads, chunk, values, keys, at, there }
+        let &[heads, values, keys] = &state[..] else {
+            unreachable!("a state has three axes")
+        };
+        Chunked {
+            of: *of,
+            tokens,
+            count,
+            size,
+            chunks,
+            heads,
+            chunk,
+            values,
+            keys,
+            at,
+            there,
+        }
     }
     fn pairs(&self) -> [Id; 4] {
         [self.chunks, self.heads, self.chunk, self.chunk]
@@ -191,7 +219,11 @@ impl Chunked {
         let (zero, one) = (g.f32(0.0), g.f32(1.0));
         let diagonal = g.eq(i, j);
         let mut inverse = g.select(diagonal, one, zero);
-        inverse = if g.shape(inverse).is_empty() { g.spread(inverse, &dims) } else { inverse };
+        inverse = if g.shape(inverse).is_empty() {
+            g.spread(inverse, &dims)
+        } else {
+            inverse
+        };
         let mut size = 1;
         while size < self.size {
             // The block B: rows of an odd block, columns of the even block before it.
@@ -209,7 +241,11 @@ impl Chunked {
                     let turned = g.permute(inverse, &[0, 1, 3, 2]);
                     let right = contract(g, [(b, &[0, 1, 2, 4]), (turned, &[0, 1, 3, 4])], &full);
                     let turned = g.permute(right, &[0, 1, 3, 2]);
-                    contract(g, [(inverse, &[0, 1, 2, 4]), (turned, &[0, 1, 3, 4])], &full)
+                    contract(
+                        g,
+                        [(inverse, &[0, 1, 2, 4]), (turned, &[0, 1, 3, 4])],
+                        &full,
+                    )
                 }
             };
             inverse = g.sub(inverse, product);
@@ -246,7 +282,8 @@ impl Chunked {
         let rest = over(g, rest, &[0, 1, 2], &of_keys);
         let decayed = g.mul(keys, rest);
         let full = self.with(self.keys);
-        let products = |g: &mut Graph, x: Id| contract(g, [(x, &[0, 1, 2, 4]), (keys, &[0, 1, 3, 4])], &full);
+        let products =
+            |g: &mut Graph, x: Id| contract(g, [(x, &[0, 1, 2, 4]), (keys, &[0, 1, 3, 4])], &full);
         let scores = products(g, queries);
         let scores = g.mul(scores, between);
         let (added, taken) = match of.rates {
@@ -271,7 +308,15 @@ impl Chunked {
                 (solve(g, values, rates), Some(solve(g, keys, decayed_rates)))
             }
         };
-        Inside { queries, decay: so_far, decay_of_all, decayed, added, taken, scores }
+        Inside {
+            queries,
+            decay: so_far,
+            decay_of_all,
+            decayed,
+            added,
+            taken,
+            scores,
+        }
     }
     /// Chunk `at` of `x`, without the chunk axis.
     fn one(&self, g: &mut Graph, x: Id, at: i64) -> Id {
@@ -318,17 +363,28 @@ impl Chunked {
     fn read(&self, g: &mut Graph, inside: &Inside, states: Id, added: Id) -> Id {
         let dims = [self.chunks, self.heads, self.chunk, self.values];
         let full = [self.chunks, self.heads, self.chunk, self.values, self.keys];
-        let of_state = contract(g, [(inside.queries, &[0, 1, 2, 4]), (states, &[0, 1, 3, 4])], &full);
+        let of_state = contract(
+            g,
+            [(inside.queries, &[0, 1, 2, 4]), (states, &[0, 1, 3, 4])],
+            &full,
+        );
         let decay = over(g, inside.decay, &[0, 1, 2], &dims);
         let of_state = g.mul(of_state, decay);
         let added = g.permute(added, &[0, 1, 3, 2]);
         let full = [self.chunks, self.heads, self.chunk, self.values, self.chunk];
-        let of_chunk = contract(g, [(inside.scores, &[0, 1, 2, 4]), (added, &[0, 1, 3, 4])], &full);
+        let of_chunk = contract(
+            g,
+            [(inside.scores, &[0, 1, 2, 4]), (added, &[0, 1, 3, 4])],
+            &full,
+        );
         let read = g.add(of_state, of_chunk);
         let read = g.permute(read, &[0, 2, 1, 3]);
         let all = g.int(self.count * self.size);
         let read = g.reshape(read, &[all, self.heads, self.values]);
         let zero = g.int(0);
-        g.shrink(read, &[(zero, self.tokens), (zero, self.heads), (zero, self.values)])
+        g.shrink(
+            read,
+            &[(zero, self.tokens), (zero, self.heads), (zero, self.values)],
+        )
     }
 }

@@ -40,7 +40,11 @@ impl ScatterVariant {
             ScatterVariant::Atomic => "atomic",
         }
     }
-    const ALL: [ScatterVariant; 3] = [ScatterVariant::Compared, ScatterVariant::InOrder, ScatterVariant::Atomic];
+    const ALL: [ScatterVariant; 3] = [
+        ScatterVariant::Compared,
+        ScatterVariant::InOrder,
+        ScatterVariant::Atomic,
+    ];
     /// Returns the variants that are legal for sums of this type.
     pub fn legal(scalar: Scalar, target: &Target) -> impl Iterator<Item = ScatterVariant> {
         let atomic = target.scatter && (target.any_order || scalar == Scalar::I32);
@@ -62,7 +66,10 @@ impl fmt::Display for ScatterVariant {
 impl FromStr for ScatterVariant {
     type Err = ParseError;
     fn from_str(text: &str) -> Result<ScatterVariant, ParseError> {
-        ScatterVariant::ALL.into_iter().find(|form| form.to_string() == text.trim()).map_or_else(|| bad(text), Ok)
+        ScatterVariant::ALL
+            .into_iter()
+            .find(|form| form.to_string() == text.trim())
+            .map_or_else(|| bad(text), Ok)
     }
 }
 
@@ -76,14 +83,22 @@ const MOVED: f64 = 3.0;
 const ROW: f64 = 4e-9;
 
 /// Replaces every `SCATTER_ADD` of a function below `roots` in the variant that is decided on.
-pub fn expand(g: &mut Graph, roots: &mut [Id], function: &Function, target: &Target, decider: &mut Decider) {
+pub fn expand(
+    g: &mut Graph,
+    roots: &mut [Id],
+    function: &Function,
+    target: &Target,
+    decider: &mut Decider,
+) {
     let in_place = in_place(g, roots, function);
     let (mut map, mut copies) = (FxHashMap::default(), 0);
     for id in g.toposort(roots) {
         if g[id].op != Op::ScatterAdd {
             continue;
         }
-        let [x, value, index] = [0, 1, 2].map(|i| g[id].src[i]).map(|s| g.substitute(s, &mut map));
+        let [x, value, index] = [0, 1, 2]
+            .map(|i| g[id].src[i])
+            .map(|s| g.substitute(s, &mut map));
         let own = in_place.contains(&id);
         let new = match decided(g, id, own, &function.full_name(), target, decider) {
             ScatterVariant::Compared => compared(g, Added { x, value, index }, own),
@@ -91,13 +106,20 @@ pub fn expand(g: &mut Graph, roots: &mut [Id], function: &Function, target: &Tar
                 let base = if own { x } else { copied(g, x, &mut copies) };
                 let arg = Arg::Int(i64::from(form == ScatterVariant::InOrder));
                 let dtype = g[id].dtype;
-                g.intern(Node { op: Op::ScatterAdd, dtype, src: smallvec![base, value, index], arg })
+                g.intern(Node {
+                    op: Op::ScatterAdd,
+                    dtype,
+                    src: smallvec![base, value, index],
+                    arg,
+                })
             }
         };
         map.insert(id, new);
     }
     if !map.is_empty() {
-        roots.iter_mut().for_each(|r| *r = g.substitute(*r, &mut map));
+        roots
+            .iter_mut()
+            .for_each(|r| *r = g.substitute(*r, &mut map));
     }
 }
 
@@ -126,14 +148,23 @@ fn in_place(g: &Graph, roots: &[Id], function: &Function) -> FxHashSet<Id> {
 fn copied(g: &mut Graph, x: Id, copies: &mut i64) -> Id {
     *copies += 1;
     let dtype = g[x].dtype;
-    g.intern(Node { op: Op::Copy, dtype, src: smallvec![x], arg: Arg::Int(*copies) })
+    g.intern(Node {
+        op: Op::Copy,
+        dtype,
+        src: smallvec![x],
+        arg: Arg::Int(*copies),
+    })
 }
 
 /// `x[r] + Σ_i (index[i] = r ? value[i] : 0)`; f16 is summed in f32.
 fn compared(g: &mut Graph, Added { x, value, index }: Added, own: bool) -> Id {
     let (dims, scalar) = (g.shape(x), g.scalar(x));
     let count = g.shape(value)[0];
-    let of = if scalar == Scalar::F16 { Scalar::F32 } else { scalar };
+    let of = if scalar == Scalar::F16 {
+        Scalar::F32
+    } else {
+        scalar
+    };
     let one = g.int(1);
     let mut full = dims.clone();
     full.insert(1, count);
@@ -166,7 +197,14 @@ fn compared(g: &mut Graph, Added { x, value, index }: Added, own: bool) -> Id {
 }
 
 /// Chooses the variant of a node.
-fn decided(g: &Graph, id: Id, own: bool, function: &str, target: &Target, decider: &mut Decider) -> ScatterVariant {
+fn decided(
+    g: &Graph,
+    id: Id,
+    own: bool,
+    function: &str,
+    target: &Target,
+    decider: &mut Decider,
+) -> ScatterVariant {
     let of = Sizes::from_node(g, id, own);
     let forms: Vec<ScatterVariant> = ScatterVariant::legal(g.scalar(id), target).collect();
     let options = forms.iter().map(|&form| Alternative {
@@ -174,7 +212,11 @@ fn decided(g: &Graph, id: Id, own: bool, function: &str, target: &Target, decide
         plan: form.to_string(),
         seconds: of.seconds(form, target),
     });
-    let site = format!("{function} {} by {}", g.show_dims(g.dims(id)), g.show_dims(g.dims(g[id].src[2])));
+    let site = format!(
+        "{function} {} by {}",
+        g.show_dims(g.dims(id)),
+        g.show_dims(g.dims(g[id].src[2]))
+    );
     forms[decider.choose(Decision::new("scatter", site, options.collect()))]
 }
 
@@ -207,19 +249,31 @@ impl Sizes {
     /// Seconds to move `bytes`, at cache bandwidth if they fit into the cache.
     fn moved(&self, bytes: f64, target: &Target) -> f64 {
         let m = &target.machine;
-        bytes / if bytes > m.cache as f64 { m.bandwidth } else { m.cache_bandwidth }
+        bytes
+            / if bytes > m.cache as f64 {
+                m.bandwidth
+            } else {
+                m.cache_bandwidth
+            }
     }
     /// Estimated seconds of a variant.
     pub fn seconds(&self, form: ScatterVariant, target: &Target) -> f64 {
         let (m, bytes) = (&target.machine, self.scalar.bytes() as f64);
         let all = 2.0 * self.rows * self.width * bytes;
         let elements = self.added * self.width;
-        let copy = if self.own { 0.0 } else { m.launch + self.moved(all, target) };
+        let copy = if self.own {
+            0.0
+        } else {
+            m.launch + self.moved(all, target)
+        };
         let moved = self.moved(MOVED * elements * bytes, target);
         match form {
             ScatterVariant::Compared => {
                 let operations = COMPARED * self.rows * elements;
-                m.launch + self.moved(all + elements * bytes, target).max(operations / m.operations)
+                m.launch
+                    + self
+                        .moved(all + elements * bytes, target)
+                        .max(operations / m.operations)
             }
             ScatterVariant::InOrder => {
                 // Columns are divided among CPU cores in vectors, or among GPU threads. A GPU
@@ -232,7 +286,9 @@ impl Sizes {
                 let together = (self.width / together / busy).ceil();
                 copy + m.launch + (moved * m.units as f64 / busy).max(self.added * together * wait)
             }
-            ScatterVariant::Atomic => copy + m.launch + moved.max(elements * m.atomic / m.units as f64),
+            ScatterVariant::Atomic => {
+                copy + m.launch + moved.max(elements * m.atomic / m.units as f64)
+            }
         }
     }
 }

@@ -30,15 +30,26 @@ pub fn called_by<'l, 'd>(
     launch: &'l Launch,
     dialect: Option<&'d dyn Dialect>,
 ) -> Option<(&'l Launch, CustomRef, &'d dyn CustomDialect)> {
-    let [body] = &launch.bodies[..] else { return None };
+    let [body] = &launch.bodies[..] else {
+        return None;
+    };
     Some((launch, body.kernel?, dialect?.custom()?))
 }
 
 /// Compiles a custom kernel to a program.
 pub fn program(g: &Graph, launch: &Launch, kernel: CustomRef, around: &CustomEmission) -> Program {
-    let &CustomEmission { slots, target, dialect } = around;
+    let &CustomEmission {
+        slots,
+        target,
+        dialect,
+    } = around;
     let body = &launch.bodies[0];
-    let Kernel { graph: mut own, root, bodies, when } = Kernel::new(g, &[&body.nests], &[body.when]);
+    let Kernel {
+        graph: mut own,
+        root,
+        bodies,
+        when,
+    } = Kernel::new(g, &[&body.nests], &[body.when]);
     verify(&own, root, Level::Kernel, "schedule");
     let nest = bodies[0][0];
     let value: Id = value(&own, &[nest]).unwrap_or(nest);
@@ -49,8 +60,17 @@ pub fn program(g: &Graph, launch: &Launch, kernel: CustomRef, around: &CustomEmi
     let params = signature.cut(slots, target);
     let accessors = accessors(&mut own, nest, kernel, target);
     signature.in_words(&mut own, target);
-    signature.lay_out(&own, &accesses(&own, accessors.iter().flat_map(|of| &of.statements)));
-    let code = CustomCode { kernel, output: own[nest].src[0], value, threads: target.threads, accessors };
+    signature.lay_out(
+        &own,
+        &accesses(&own, accessors.iter().flat_map(|of| &of.statements)),
+    );
+    let code = CustomCode {
+        kernel,
+        output: own[nest].src[0],
+        value,
+        threads: target.threads,
+        accessors,
+    };
     let draft = dialect.render("KERNEL", &own, &code, &signature);
     let name = format!("c_{:016x}", fingerprint(&draft));
     Program {
@@ -60,13 +80,21 @@ pub fn program(g: &Graph, launch: &Launch, kernel: CustomRef, around: &CustomEmi
         title: body.title.clone(),
         params,
         vars: signature.vars.iter().map(|v| v.0.clone()).collect(),
-        context: KernelContext { when, streams: slots.streams.clone(), ..KernelContext::default() },
+        context: KernelContext {
+            when,
+            streams: slots.streams.clone(),
+            ..KernelContext::default()
+        },
         groups,
         bodies: vec![],
         threads: target.threads,
         scratch: 0,
         estimate: launch.cost.estimate,
-        notes: body.root.map(|r| format!("{:?} {}", g[r].op, g.show_dims(&g.shape(r)))).into_iter().collect(),
+        notes: body
+            .root
+            .map(|r| format!("{:?} {}", g[r].op, g.show_dims(&g.shape(r))))
+            .into_iter()
+            .collect(),
         root,
         graph: Arc::new(own),
     }
@@ -76,25 +104,46 @@ pub fn program(g: &Graph, launch: &Launch, kernel: CustomRef, around: &CustomEmi
 /// that of the output.
 fn accessors(g: &mut Graph, nest: Id, kernel: CustomRef, target: &Target) -> Vec<Accessor> {
     let nest = loads::loads(g, nest, target);
-    let Some(text) = value(g, &[nest]) else { return vec![] };
+    let Some(text) = value(g, &[nest]) else {
+        return vec![];
+    };
     // Builds an accessor from statements that end with `value`. On a machine with 32-bit words
     // only, statements, value and index are legalised.
     let function = |g: &mut Graph, name, index: Option<Id>, statements, value| {
         let stores = value == text;
         if !target.machine.words_alone {
-            return Accessor { name, index, statements, value, stores };
+            return Accessor {
+                name,
+                index,
+                statements,
+                value,
+                stores,
+            };
         }
         let values: Vec<Id> = index.into_iter().chain([value]).collect();
         let (statements, values) = in_words(g, statements, text, &values);
-        Accessor { name, index: index.map(|_| values[0]), statements, value: values[values.len() - 1], stores }
+        Accessor {
+            name,
+            index: index.map(|_| values[0]),
+            statements,
+            value: values[values.len() - 1],
+            stores,
+        }
     };
     let defined = |g: &mut Graph, values: &[Id]| {
         let (mut known, mut statements) = (FxHashSet::from_iter([text]), Vec::new());
-        values.iter().for_each(|&value| define(g, value, &mut known, &mut statements));
+        values
+            .iter()
+            .for_each(|&value| define(g, value, &mut known, &mut statements));
         statements
     };
     let mut all = Vec::new();
-    for (i, &name) in kernel.arguments.iter().enumerate().filter(|(_, name)| kernel.calls(name).is_some()) {
+    for (i, &name) in kernel
+        .arguments
+        .iter()
+        .enumerate()
+        .filter(|(_, name)| kernel.calls(name).is_some())
+    {
         let (value, index) = (g[text].src[i], range(g, nest, argument(i)));
         let statements = defined(g, &[value]);
         all.push(function(g, name, index, statements, value));

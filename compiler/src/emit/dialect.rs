@@ -11,7 +11,8 @@ use std::sync::Arc;
 pub trait Dialect: Send + Sync {
     /// Returns the text of a kernel named `name`, which runs the bodies of `code` side by side over
     /// the launch. `code` already contains every decision.
-    fn render(&self, name: &str, graph: &Graph, code: &KernelCode, signature: &Signature) -> String;
+    fn render(&self, name: &str, graph: &Graph, code: &KernelCode, signature: &Signature)
+    -> String;
     /// Returns the renderer of custom kernels, or `None` if the dialect takes none.
     fn custom(&self) -> Option<&dyn CustomDialect> {
         None
@@ -23,7 +24,8 @@ pub trait CustomDialect {
     /// Returns the language of the user's text.
     fn language(&self) -> Language;
     /// Returns the text of a kernel named `name` around the user's text.
-    fn render(&self, name: &str, graph: &Graph, code: &CustomCode, signature: &Signature) -> String;
+    fn render(&self, name: &str, graph: &Graph, code: &CustomCode, signature: &Signature)
+    -> String;
 }
 
 /// A user's custom kernel, ready to be printed.

@@ -19,16 +19,38 @@ const LAUNCH_MARGIN: f64 = 0.75;
 
 /// Returns the launch plan. `seconds` is the cost by bytes and operations; `groups` is an index
 /// expression for the number of workgroups.
-pub fn decided(of: &Launched, groups: Id, seconds: f64, site: String, decider: &mut Decider) -> LaunchPlan {
-    let decision = Decision { margin: LAUNCH_MARGIN, ..Decision::new("launch", site, vec![]) };
+pub fn decided(
+    of: &Launched,
+    groups: Id,
+    seconds: f64,
+    site: String,
+    decider: &mut Decider,
+) -> LaunchPlan {
+    let decision = Decision {
+        margin: LAUNCH_MARGIN,
+        ..Decision::new("launch", site, vec![])
+    };
     let workgroups_per_unit = typical(of.g, groups) / of.target.machine.units.max(1) as f64;
     let unrolled = |plan: &LaunchPlan| -> Vec<Vec<Statement>> {
-        of.bodies.iter().map(|b| unroll(of.g, b.statements.clone(), plan, of.target)).collect()
+        of.bodies
+            .iter()
+            .map(|b| unroll(of.g, b.statements.clone(), plan, of.target))
+            .collect()
     };
     let costed = |plan: &LaunchPlan, bodies: &[Vec<Statement>]| {
         // Asynchronous copies of all in-flight iterations share one wait.
-        let waits = bodies.iter().map(|b| waits(of.g, b)).fold(0.0, f64::max) / (plan.ahead + 1) as f64;
-        cost(Waiting { seconds, workgroups_per_unit, scratch: of.scratch, waits }, plan, of.target)
+        let waits =
+            bodies.iter().map(|b| waits(of.g, b)).fold(0.0, f64::max) / (plan.ahead + 1) as f64;
+        cost(
+            Waiting {
+                seconds,
+                workgroups_per_unit,
+                scratch: of.scratch,
+                waits,
+            },
+            plan,
+            of.target,
+        )
     };
     let mut plans = proposals(of, false);
     let proposed = plans[0].plan;
@@ -53,7 +75,14 @@ pub fn decided(of: &Launched, groups: Id, seconds: f64, site: String, decider: &
     for (Proposal { name, plan }, seconds) in plans.into_iter().zip(costs) {
         let Some(seconds) = seconds else { continue };
         kept.push(plan);
-        options.push(Alternative { name, plan: plan.to_string(), seconds });
+        options.push(Alternative {
+            name,
+            plan: plan.to_string(),
+            seconds,
+        });
     }
-    kept[decider.choose(Decision { options, ..decision })]
+    kept[decider.choose(Decision {
+        options,
+        ..decision
+    })]
 }

@@ -50,7 +50,10 @@ impl Hint {
     }
     /// Requests a buffer that is filled in parallel with kernels off the critical path.
     pub fn beside() -> Hint {
-        Hint { beside: true, ..Hint::buffer(vec![]) }
+        Hint {
+            beside: true,
+            ..Hint::buffer(vec![])
+        }
     }
 }
 

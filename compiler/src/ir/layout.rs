@@ -58,11 +58,15 @@ impl Display for Layout {
 impl FromStr for Layout {
     type Err = ParseError;
     fn from_str(text: &str) -> Result<Layout, ParseError> {
-        let Some(rest) = text.trim().strip_prefix("layout:") else { return bad(text) };
+        let Some(rest) = text.trim().strip_prefix("layout:") else {
+            return bad(text);
+        };
         match rest.split_whitespace().collect::<Vec<_>>()[..] {
             ["file"] => Ok(Layout::File),
             ["planes"] => Ok(Layout::Planes),
-            ["rows", n] => count(n).and_then(|_| n.parse().or_else(|_| bad(n))).map(Layout::Rows),
+            ["rows", n] => count(n)
+                .and_then(|_| n.parse().or_else(|_| bad(n)))
+                .map(Layout::Rows),
             _ => bad(rest),
         }
     }
@@ -179,12 +183,19 @@ impl Packing {
     pub fn zero(&self) -> Option<i64> {
         let g = &self.graph;
         let all = g.toposort(&[self.value]);
-        if all.iter().any(|&id| matches!(g[id].op, Op::Add | Op::Sub) && !g.scalar(id).is_int()) {
+        if all
+            .iter()
+            .any(|&id| matches!(g[id].op, Op::Add | Op::Sub) && !g.scalar(id).is_int())
+        {
             return None;
         }
         all.into_iter().find_map(|id| match (g[id].op, &g[id].arg) {
             (Op::Add, _) => g.int_value(g[id].src[1]),
-            (Op::Table, Arg::Ints(entries)) => entries.iter().min().filter(|&&least| least < 0).map(|&n| n.into()),
+            (Op::Table, Arg::Ints(entries)) => entries
+                .iter()
+                .min()
+                .filter(|&&least| least < 0)
+                .map(|&n| n.into()),
             _ => None,
         })
     }
@@ -192,13 +203,19 @@ impl Packing {
     /// if there is one.
     pub fn scales_of_bits(&self) -> Option<Scalar> {
         let all = self.graph.toposort(&[self.value]);
-        all.into_iter().find(|&id| self.graph[id].op == Op::Bitcast).map(|id| self.graph.scalar(id))
+        all.into_iter()
+            .find(|&id| self.graph[id].op == Op::Bitcast)
+            .map(|id| self.graph.scalar(id))
     }
     /// Returns [`Packing::for_encoding`], cached per format for the process.
     pub fn known(e: EncodingRef) -> Option<Arc<Packing>> {
-        static KNOWN: LazyLock<Mutex<FxHashMap<EncodingRef, Option<Arc<Packing>>>>> = LazyLock::new(Mutex::default);
+        static KNOWN: LazyLock<Mutex<FxHashMap<EncodingRef, Option<Arc<Packing>>>>> =
+            LazyLock::new(Mutex::default);
         let mut known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
-        known.entry(e).or_insert_with(|| Packing::for_encoding(e).map(Arc::new)).clone()
+        known
+            .entry(e)
+            .or_insert_with(|| Packing::for_encoding(e).map(Arc::new))
+            .clone()
     }
     /// Decomposes a format; `None` unless its elements are integers of at most
     /// eight bits with scales.
@@ -228,7 +245,10 @@ impl Packing {
             unit,
             group: unit,
         };
-        let mut parts = Parts { p: &mut p, memo: FxHashMap::default() };
+        let mut parts = Parts {
+            p: &mut p,
+            memo: FxHashMap::default(),
+        };
         let value = parts.strip(whole)?;
         p.value = value;
         // Scales precede codes, and wide scales precede narrow ones, so that scales are known when
@@ -249,7 +269,12 @@ impl Packing {
     /// others unit by unit, so that a kernel reads everything as one stream.
     fn give_place(&mut self, i: usize) {
         match &mut self.leaves[i].kind {
-            Kind::Scale { every, stored, offset, plane } => {
+            Kind::Scale {
+                every,
+                stored,
+                offset,
+                plane,
+            } => {
                 *plane = self.planes.len();
                 self.planes.push((*every, stored.bytes() as i64));
                 self.group = gcd(self.group, *every);
@@ -281,8 +306,9 @@ impl Packing {
     }
     /// Byte offset of a plane in its row.
     fn plane_at(&self, number: usize, columns: i64) -> i64 {
-        let bytes =
-            |&(elements, bytes): &(i64, i64)| ((columns / elements * bytes) as u64).next_multiple_of(WIDEST as u64);
+        let bytes = |&(elements, bytes): &(i64, i64)| {
+            ((columns / elements * bytes) as u64).next_multiple_of(WIDEST as u64)
+        };
         self.planes[..number].iter().map(bytes).sum::<u64>() as i64
     }
 
@@ -299,7 +325,11 @@ impl Packing {
     /// The expression of a leaf in file layout, for element `within` of the block at
     /// address `base` of `buffer`.
     pub fn source(&self, g: &mut Graph, leaf: &Leaf, buffer: Id, base: Id, within: Id) -> Id {
-        let mut map = FxHashMap::from_iter([(self.element, within), (self.base, base), (self.buffer, buffer)]);
+        let mut map = FxHashMap::from_iter([
+            (self.element, within),
+            (self.base, base),
+            (self.buffer, buffer),
+        ]);
         g.import(&self.graph, leaf.source, &mut map)
     }
 
@@ -311,20 +341,37 @@ impl Packing {
         if layout == Layout::Planes {
             let bytes = g.int(self.row_bytes(layout, columns));
             let (base, lane) = (g.mul(row, bytes), g.int(0));
-            return Place { base, lane, element, lanes, planes: Some(OfRow { element: k, columns }) };
+            return Place {
+                base,
+                lane,
+                element,
+                lanes,
+                planes: Some(OfRow {
+                    element: k,
+                    columns,
+                }),
+            };
         }
-        let [l, blocks, bytes] = [lanes, columns / self.elements, lanes * self.bytes].map(|v| g.int(v));
+        let [l, blocks, bytes] =
+            [lanes, columns / self.elements, lanes * self.bytes].map(|v| g.int(v));
         let (group, lane) = (g.idiv(row, l), g.modulo(row, l));
         let at = g.mul(group, blocks);
         let at = g.add(at, block);
         let base = g.mul(at, bytes);
-        Place { base, lane, element, lanes, planes: None }
+        Place {
+            base,
+            lane,
+            element,
+            lanes,
+            planes: None,
+        }
     }
 
     /// Address of the element's group in a plane, and the element's index in that group.
     fn in_plane(&self, g: &mut Graph, place: &Place, of: OfRow, plane: usize) -> (Id, Id) {
         let (elements, bytes) = self.planes[plane];
-        let [elements, bytes, start] = [elements, bytes, self.plane_at(plane, of.columns)].map(|v| g.int(v));
+        let [elements, bytes, start] =
+            [elements, bytes, self.plane_at(plane, of.columns)].map(|v| g.int(v));
         let (number, within) = (g.idiv(of.element, elements), g.modulo(of.element, elements));
         let number = g.mul(number, bytes);
         let at = g.add(place.base, start);
@@ -333,7 +380,15 @@ impl Packing {
 
     /// Address of a scale.
     pub fn scale_at(&self, g: &mut Graph, place: &Place, kind: &Kind) -> Id {
-        let &Kind::Scale { every, stored, offset, plane } = kind else { unreachable!("a scale") };
+        let &Kind::Scale {
+            every,
+            stored,
+            offset,
+            plane,
+        } = kind
+        else {
+            unreachable!("a scale")
+        };
         if let Some(of) = place.planes {
             return self.in_plane(g, place, of, plane).0;
         }
@@ -355,8 +410,12 @@ impl Packing {
     /// Address at byte `offset` of a row's part of the element's unit, and the element's
     /// index in that unit.
     fn unit_at(&self, g: &mut Graph, place: &Place, offset: i64) -> (Id, Id) {
-        let [unit, step, start] =
-            [self.unit, self.unit_bytes * place.lanes, (self.head + offset) * place.lanes].map(|v| g.int(v));
+        let [unit, step, start] = [
+            self.unit,
+            self.unit_bytes * place.lanes,
+            (self.head + offset) * place.lanes,
+        ]
+        .map(|v| g.int(v));
         let (number, within) = (g.idiv(place.element, unit), g.modulo(place.element, unit));
         let number = g.mul(number, step);
         let at = g.add(place.base, start);
@@ -398,7 +457,10 @@ impl Packing {
                     let raw = g.load(buffer, at, Scalar::U8);
                     let byte = g.cast(raw, Scalar::I32);
                     let part = g.shr(byte, shift);
-                    let (mask, up) = (g.int_of(Scalar::I32, (1 << piece.kept) - 1), g.int(piece.shift));
+                    let (mask, up) = (
+                        g.int_of(Scalar::I32, (1 << piece.kept) - 1),
+                        g.int(piece.shift),
+                    );
                     let part = g.and(part, mask);
                     let part = g.shl(part, up);
                     code = g.or(code, part);

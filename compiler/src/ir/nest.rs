@@ -32,11 +32,21 @@ impl Nest {
         let &[buffer, offset, value, ref closed @ ..] = &g[store].src[..] else {
             unreachable!("a nest has a buffer, an offset and a value: {:?}", g[store])
         };
-        Nest { buffer, offset, value, adds: adds(g, store), closed: closed.to_vec() }
+        Nest {
+            buffer,
+            offset,
+            value,
+            adds: adds(g, store),
+            closed: closed.to_vec(),
+        }
     }
     /// Removes the loops of that kind; returns the new store and the removed ranges.
     pub fn split_loops(mut self, g: &mut Graph, kind: RangeKind) -> (Id, Vec<Id>) {
-        let (split, left) = self.closed.iter().copied().partition(|&r| g.range_kind(r) == Some(kind));
+        let (split, left) = self
+            .closed
+            .iter()
+            .copied()
+            .partition(|&r| g.range_kind(r) == Some(kind));
         self.closed = left;
         (self.store(g), split)
     }
@@ -57,7 +67,9 @@ impl Nest {
     pub fn only_where(&mut self, g: &mut Graph, inside: &[Id]) {
         if self.adds && !inside.is_empty() {
             let nothing = nothing(g, self.value);
-            self.value = inside.iter().fold(self.value, |value, &condition| g.select(condition, value, nothing));
+            self.value = inside.iter().fold(self.value, |value, &condition| {
+                g.select(condition, value, nothing)
+            });
         }
     }
 }
@@ -113,20 +125,30 @@ impl Ranges {
 
 /// Global ranges of a kernel's nests, ordered by number: the launch grid.
 pub fn global_ranges(g: &Graph, nests: &[Id]) -> Vec<Id> {
-    let mut found: Vec<Id> =
-        g.toposort(nests).into_iter().filter(|&n| g.range_kind(n) == Some(RangeKind::Global)).collect();
+    let mut found: Vec<Id> = g
+        .toposort(nests)
+        .into_iter()
+        .filter(|&n| g.range_kind(n) == Some(RangeKind::Global))
+        .collect();
     found.sort_by_key(|&r| g.range_number(r));
     found
 }
 
 /// Upper bound of the number of workgroups of these nests.
 pub fn workgroups(g: &Graph, nests: &[Id]) -> i64 {
-    global_ranges(g, nests).iter().map(|&r| g.max_of(g[r].src[0])).fold(1, i64::saturating_mul)
+    global_ranges(g, nests)
+        .iter()
+        .map(|&r| g.max_of(g[r].src[0]))
+        .fold(1, i64::saturating_mul)
 }
 
 /// The ranges of a kind, ordered by number.
 pub fn ranges_of_kind(g: &Graph, all: &[Id], kind: RangeKind) -> Vec<Id> {
-    let mut found: Vec<Id> = all.iter().copied().filter(|&r| g.range_kind(r) == Some(kind)).collect();
+    let mut found: Vec<Id> = all
+        .iter()
+        .copied()
+        .filter(|&r| g.range_kind(r) == Some(kind))
+        .collect();
     found.sort_by_key(|&r| g.range_number(r));
     found
 }
@@ -144,9 +166,14 @@ pub fn outermost_reductions(g: &Graph, nest: Id) -> Vec<Id> {
             _ => stack.extend(g[n].src.iter().rev()),
         }
     }
-    let Some(&oldest) = found.iter().min().filter(|_| found.len() > 1) else { return found };
+    let Some(&oldest) = found.iter().min().filter(|_| found.len() > 1) else {
+        return found;
+    };
     let terms: Vec<Id> = found.iter().map(|&n| g[n].src[0]).collect();
-    let inside: FxHashSet<Id> = g.toposort_within(&terms, |n| n >= oldest).into_iter().collect();
+    let inside: FxHashSet<Id> = g
+        .toposort_within(&terms, |n| n >= oldest)
+        .into_iter()
+        .collect();
     found.retain(|n| !inside.contains(n));
     found
 }
@@ -180,7 +207,11 @@ pub fn strided(g: &mut Graph, parts: &[(Id, i64)]) -> Id {
 /// Works on a small graph of its own. A copy of the graph for each trial took a third of the
 /// planning time of a prefill layer.
 pub fn distance(g: &Graph, address: Id, values: &[(Id, i64)]) -> i64 {
-    let depends = |id: Id| values.iter().any(|(range, _)| g.free_ranges(id).contains(range));
+    let depends = |id: Id| {
+        values
+            .iter()
+            .any(|(range, _)| g.free_ranges(id).contains(range))
+    };
     if !depends(address) {
         return 0;
     }
@@ -188,15 +219,25 @@ pub fn distance(g: &Graph, address: Id, values: &[(Id, i64)]) -> i64 {
     let mut own = Graph::new();
     let mut known = FxHashMap::default();
     // Subexpressions that do not change are replaced by variables.
-    for source in walk.iter().flat_map(|&n| g[n].src.iter().copied()).filter(|&s| !depends(s)) {
+    for source in walk
+        .iter()
+        .flat_map(|&n| g[n].src.iter().copied())
+        .filter(|&s| !depends(s))
+    {
         if g[source].op != Op::Const && g.scalar(source) == Scalar::I64 {
-            let (least, most) = g.bounds(source).unwrap_or((i32::MIN.into(), i32::MAX.into()));
+            let (least, most) = g
+                .bounds(source)
+                .unwrap_or((i32::MIN.into(), i32::MAX.into()));
             known.insert(source, own.var(&source.index().to_string(), least, most));
         }
     }
     let [first, then] = [0, 1].map(|times| {
         let mut map = known.clone();
-        map.extend(values.iter().map(|&(range, value)| (range, own.int(times * value))));
+        map.extend(
+            values
+                .iter()
+                .map(|&(range, value)| (range, own.int(times * value))),
+        );
         let at = own.import(g, address, &mut map);
         own.linear(at).constant
     });
@@ -211,7 +252,11 @@ pub fn replaced(g: &mut Graph, value: Id, new: impl Fn(&mut Graph, Id) -> Option
             map.insert(n, new);
         }
     }
-    if map.is_empty() { value } else { g.substitute(value, &mut map) }
+    if map.is_empty() {
+        value
+    } else {
+        g.substitute(value, &mut map)
+    }
 }
 
 /// The identity element of a reduction.
@@ -228,7 +273,12 @@ pub fn identity(g: &mut Graph, op: ReduceOp, dtype: DType) -> Id {
     if dtype.lanes == 1 {
         return one;
     }
-    g.intern(Node { op: Op::Splat, dtype, src: smallvec![one], arg: Arg::None })
+    g.intern(Node {
+        op: Op::Splat,
+        dtype,
+        src: smallvec![one],
+        arg: Arg::None,
+    })
 }
 
 /// Whether the host can evaluate the bound of this range before the launch.
@@ -248,5 +298,9 @@ pub fn divisor(n: i64, limit: i64) -> i64 {
 
 /// The largest power of two that divides `n` and is at most `limit`.
 pub fn power_divisor(n: i64, limit: i64) -> i64 {
-    (0..=limit.max(1).ilog2()).rev().map(|p| 1 << p).find(|p| n % p == 0).unwrap_or(1)
+    (0..=limit.max(1).ilog2())
+        .rev()
+        .map(|p| 1 << p)
+        .find(|p| n % p == 0)
+        .unwrap_or(1)
 }

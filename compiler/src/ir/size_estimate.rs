@@ -14,7 +14,9 @@ pub fn typical(g: &Graph, id: Id) -> f64 {
     let value = g.evaluate_index(id, &|name| typical_var(g, id, name));
     match value.map(|v| v as f64).or_else(|| midway(g, id)) {
         Some(v) => v.max(1.0),
-        None => g.bounds(id).map_or(TYPICAL as f64, |b| (b.1.min(TYPICAL)) as f64),
+        None => g
+            .bounds(id)
+            .map_or(TYPICAL as f64, |b| (b.1.min(TYPICAL)) as f64),
     }
 }
 
@@ -36,8 +38,10 @@ fn midway(g: &Graph, id: Id) -> Option<f64> {
 }
 
 fn typical_var(g: &Graph, root: Id, name: &str) -> Option<i64> {
-    g.toposort(&[root]).into_iter().find_map(|n| match &g[n].arg {
-        Arg::Var(v, lo, hi) if v.as_ref() == name => Some((*hi).min(TYPICAL).max(*lo)),
-        _ => None,
-    })
+    g.toposort(&[root])
+        .into_iter()
+        .find_map(|n| match &g[n].arg {
+            Arg::Var(v, lo, hi) if v.as_ref() == name => Some((*hi).min(TYPICAL).max(*lo)),
+            _ => None,
+        })
 }

@@ -16,7 +16,13 @@ const COPY: &str = "copy";
 
 /// The title of the kernel `root` of `function`, with these parameters.
 pub fn title(g: &Graph, root: Id, function: &Function, params: &[Param]) -> String {
-    let used: Vec<Used> = params.iter().map(|p| Used { slot: p.slot, access: p.access }).collect();
+    let used: Vec<Used> = params
+        .iter()
+        .map(|p| Used {
+            slot: p.slot,
+            access: p.access,
+        })
+        .collect();
     of_nodes(g, &g.toposort(&[root]), function, &used)
 }
 
@@ -31,7 +37,11 @@ pub fn title_of_nests(g: &Graph, function: &Function, nests: &[Id]) -> String {
     let mut used: Vec<Used> = Vec::new();
     for slot in nodes.iter().filter_map(|&n| slot(n)) {
         if !used.iter().any(|u| u.slot == slot) {
-            let access = if written.contains(&slot) { Access::ReadWrite } else { Access::Read };
+            let access = if written.contains(&slot) {
+                Access::ReadWrite
+            } else {
+                Access::Read
+            };
             used.push(Used { slot, access });
         }
     }
@@ -54,14 +64,27 @@ struct Used {
 
 fn of_nodes(g: &Graph, nodes: &[Id], function: &Function, params: &[Used]) -> String {
     let slot = |used: &Used| function.slots.get(used.slot as usize);
-    let of_kind = |kind: SlotKind| params.iter().filter(move |p| slot(p).is_some_and(|s| s.kind == kind));
+    let of_kind = |kind: SlotKind| {
+        params
+            .iter()
+            .filter(move |p| slot(p).is_some_and(|s| s.kind == kind))
+    };
     let weights: Vec<&Slot> = of_kind(SlotKind::Weight).filter_map(slot).collect();
-    let mut words: Vec<String> = weights.iter().take(NAMED).map(|slot| slot.name.clone()).collect();
+    let mut words: Vec<String> = weights
+        .iter()
+        .take(NAMED)
+        .map(|slot| slot.name.clone())
+        .collect();
     if weights.len() > NAMED {
         words.push(format!("{} more", weights.len() - NAMED));
     }
     let reads_state = of_kind(SlotKind::State).any(|p| p.access == Access::Read);
-    words.extend(operations(g, nodes, reads_state, weights.iter().filter(|slot| slot.dims.len() > 1).count()));
+    words.extend(operations(
+        g,
+        nodes,
+        reads_state,
+        weights.iter().filter(|slot| slot.dims.len() > 1).count(),
+    ));
     words.extend(
         of_kind(SlotKind::State)
             .filter(|p| p.access != Access::Read)
@@ -84,7 +107,10 @@ fn operations(g: &Graph, nodes: &[Id], reads_state: bool, matrices: usize) -> Ve
         })
     };
     let exponential = has(Op::Exp) || has(Op::Exp2);
-    let (softmax, norm) = (exponential && reduces(ReduceOp::Max, true), has(Op::Sqrt) && reduces(ReduceOp::Add, true));
+    let (softmax, norm) = (
+        exponential && reduces(ReduceOp::Max, true),
+        has(Op::Sqrt) && reduces(ReduceOp::Add, true),
+    );
     let mut words = Vec::new();
     if reads_state && softmax {
         words.push("attention");
@@ -96,13 +122,19 @@ fn operations(g: &Graph, nodes: &[Id], reads_state: bool, matrices: usize) -> Ve
     if norm && matrices == 0 {
         words.push("norm");
     }
-    let is_code =
-        |n: &Id| g[*n].op == Op::Store && g[g[*n].src[0]].op == Op::Param && g.scalar(g[*n].src[0]) == Scalar::I8;
+    let is_code = |n: &Id| {
+        g[*n].op == Op::Store
+            && g[g[*n].src[0]].op == Op::Param
+            && g.scalar(g[*n].src[0]) == Scalar::I8
+    };
     if words.is_empty() && matrices == 0 {
         let simple = [
             (nodes.iter().any(is_code), "eight bits"),
             (exponential, "exp"),
-            (reduces(ReduceOp::Max, true) || reduces(ReduceOp::Max, false), "maximum"),
+            (
+                reduces(ReduceOp::Max, true) || reduces(ReduceOp::Max, false),
+                "maximum",
+            ),
             (reduces(ReduceOp::Add, true), "sum"),
             (reduces(ReduceOp::Add, false), "count"),
         ];
@@ -115,5 +147,7 @@ fn operations(g: &Graph, nodes: &[Id], reads_state: bool, matrices: usize) -> Ve
 fn is_sigmoid(g: &Graph, nodes: &[Id]) -> bool {
     let is = |n: Id, op: Op| g[n].op == op;
     let one_more = |n: Id| is(n, Op::Add) && g[n].src.iter().any(|&s| is(s, Op::Exp));
-    nodes.iter().any(|&n| is(n, Op::Recip) && one_more(g[n].src[0]))
+    nodes
+        .iter()
+        .any(|&n| is(n, Op::Recip) && one_more(g[n].src[0]))
 }

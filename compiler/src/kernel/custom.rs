@@ -14,7 +14,11 @@ use rustc_hash::{FxHashMap, FxHashSet};
 /// # Errors
 /// Several calls in one kernel.
 pub fn call_of(g: &Graph, root: Id, fused: &FxHashSet<Id>) -> Result<Option<Id>, Illegal> {
-    let mut calls = fused.iter().copied().chain([root]).filter(|&n| called(g, n).is_some());
+    let mut calls = fused
+        .iter()
+        .copied()
+        .chain([root])
+        .filter(|&n| called(g, n).is_some());
     match (calls.next(), calls.next()) {
         (call, None) => Ok(call),
         _ => Err(Illegal::SeveralTexts),
@@ -38,7 +42,12 @@ pub struct CallContext<'a> {
 ///
 /// The sources of that node are the text's inputs: an element load for a pointer argument, and for
 /// a function argument its value at an index with a range of its own.
-pub fn nest(g: &mut Graph, kernel: CustomRef, of: &CallContext, to: Destination) -> Result<Id, Illegal> {
+pub fn nest(
+    g: &mut Graph,
+    kernel: CustomRef,
+    of: &CallContext,
+    to: Destination,
+) -> Result<Id, Illegal> {
     let only: FxHashSet<Id> = FxHashSet::from_iter([of.call]);
     let mut x = Expander::new(of.buffers, &only, of.derived);
     if !of.is_elementwise(g, of.node) {
@@ -48,7 +57,12 @@ pub fn nest(g: &mut Graph, kernel: CustomRef, of: &CallContext, to: Destination)
     let (at, index) = elements(g, of.call, of.node, OUTPUT);
     closed.push(at);
     let mut src = Sources::new();
-    for (i, (name, s)) in kernel.arguments.iter().zip(g[of.call].src[2..].to_vec()).enumerate() {
+    for (i, (name, s)) in kernel
+        .arguments
+        .iter()
+        .zip(g[of.call].src[2..].to_vec())
+        .enumerate()
+    {
         src.push(if g[s].op == Op::Var {
             s
         } else if kernel.calls(name).is_none() {
@@ -64,8 +78,17 @@ pub fn nest(g: &mut Graph, kernel: CustomRef, of: &CallContext, to: Destination)
         });
     }
     src.push(g[of.call].src[1]);
-    let text = g.intern(Node { op: Op::Call, dtype: g[of.call].dtype, src, arg: Arg::None });
-    let value = if of.node == of.call { text } else { x.compute(g, of.node, &index) };
+    let text = g.intern(Node {
+        op: Op::Call,
+        dtype: g[of.call].dtype,
+        src,
+        arg: Arg::None,
+    });
+    let value = if of.node == of.call {
+        text
+    } else {
+        x.compute(g, of.node, &index)
+    };
     let reads = g.toposort_within(&[value], |n| g.has_placeholder(n));
     let reads = reads.into_iter().filter(|&n| g[n].op == Op::Index);
     let value = g.replace(value, &mut reads.map(|read| (read, text)).collect());
@@ -90,7 +113,9 @@ impl CallContext<'_> {
     /// Whether an element of `node` can be computed at the text's place: from buffers by
     /// elementwise and movement ops, and from the call only by the element of the same index.
     fn is_elementwise(&self, g: &Graph, node: Id) -> bool {
-        let is_read = |n: Id| n == self.call || n != node && self.buffers.contains_key(&n) || g[n].op == Op::Param;
+        let is_read = |n: Id| {
+            n == self.call || n != node && self.buffers.contains_key(&n) || g[n].op == Op::Param
+        };
         // Nodes computed from the call's result.
         let mut own: FxHashSet<Id> = FxHashSet::default();
         let mut below: FxHashSet<Id> = FxHashSet::default();
@@ -107,8 +132,13 @@ impl CallContext<'_> {
             } else if !is_read(n) {
                 let after = of.src.iter().any(|s| own.contains(s));
                 let moves = of.op.is_movement() && of.op != Op::Cat;
-                let same = of.op.is_elementwise() || of.op == Op::Reshape && dense(g, n) && dense(g, of.src[0]);
-                let other = moves || matches!(of.op, Op::Gather | Op::Decode | Op::Const | Op::Var | Op::Iota);
+                let same = of.op.is_elementwise()
+                    || of.op == Op::Reshape && dense(g, n) && dense(g, of.src[0]);
+                let other = moves
+                    || matches!(
+                        of.op,
+                        Op::Gather | Op::Decode | Op::Const | Op::Var | Op::Iota
+                    );
                 if !same && (after || !other) {
                     return false;
                 }

@@ -93,7 +93,9 @@ pub struct Surroundings<'a> {
 /// Parts of a node: itself, or the sources of a `Cat` with their offsets along the axis.
 fn parts(g: &mut Graph, node: Id) -> Vec<(Id, Option<(usize, Id)>)> {
     let n = g[node].clone();
-    let (Op::Cat, Arg::Axes(axes)) = (n.op, &n.arg) else { return vec![(node, None)] };
+    let (Op::Cat, Arg::Axes(axes)) = (n.op, &n.arg) else {
+        return vec![(node, None)];
+    };
     let axis = axes[0] as usize;
     let mut at = g.int(0);
     let mut out = Vec::new();
@@ -128,14 +130,27 @@ pub struct Destination<'a> {
 
 /// Nests that write `node` to that destination, one for each part of a `Cat`.
 pub fn nests_for(g: &mut Graph, x: &mut Expander, node: Id, to: Destination) -> Vec<Id> {
-    let Destination { buffer, region, address } = to;
+    let Destination {
+        buffer,
+        region,
+        address,
+    } = to;
     let mut shared: Vec<Option<Id>> = vec![None; region.len()];
     let mut nests = Vec::new();
     for (part, place) in parts(g, node) {
         let mut index = Indices::new();
         let mut local = Indices::new();
         let mut closed = Vec::new();
-        for (axis, &Span { base, extent, last, shared: loops }) in region.iter().enumerate() {
+        for (
+            axis,
+            &Span {
+                base,
+                extent,
+                last,
+                shared: loops,
+            },
+        ) in region.iter().enumerate()
+        {
             let r = match place {
                 _ if loops.is_some() => loops.unwrap_or(base),
                 Some((a, _)) if a == axis => {
@@ -143,7 +158,9 @@ pub fn nests_for(g: &mut Graph, x: &mut Expander, node: Id, to: Destination) -> 
                     let d = x.dim(g, d);
                     x.ranges.range(g, d, RangeKind::Loop)
                 }
-                _ => *shared[axis].get_or_insert_with(|| x.ranges.range(g, extent, RangeKind::Loop)),
+                _ => {
+                    *shared[axis].get_or_insert_with(|| x.ranges.range(g, extent, RangeKind::Loop))
+                }
             };
             if g[r].op == Op::Range {
                 closed.push(r);
@@ -193,7 +210,11 @@ impl Placeholders {
     /// Replaces placeholders in the nests by `map`.
     pub fn replace(&mut self, g: &mut Graph, nests: &mut [Id], mut map: FxHashMap<Id, Id>) {
         for nest in nests {
-            if self.within(g, *nest).iter().any(|read| map.contains_key(read)) {
+            if self
+                .within(g, *nest)
+                .iter()
+                .any(|read| map.contains_key(read))
+            {
                 *nest = g.replace(*nest, &mut map);
             }
         }
@@ -212,7 +233,10 @@ pub fn ranges_of(g: &Graph, id: Id) -> FxHashSet<Id> {
 
 /// Ranges of the reductions of `nest` that enclose `inner`.
 pub fn enclosing(g: &Graph, nest: Id, inner: Id) -> FxHashSet<Id> {
-    reductions_around(g, nest, inner).into_iter().flat_map(|n| g[n].src[1..].to_vec()).collect()
+    reductions_around(g, nest, inner)
+        .into_iter()
+        .flat_map(|n| g[n].src[1..].to_vec())
+        .collect()
 }
 
 /// Reductions of `nest` that enclose `inner`.

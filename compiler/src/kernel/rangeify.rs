@@ -40,7 +40,11 @@ pub struct Expander<'a> {
 
 impl<'a> Expander<'a> {
     /// An expander for these materialised nodes and candidates.
-    pub fn new(buffers: &'a FxHashMap<Id, Id>, candidates: &'a FxHashSet<Id>, derived: &'a Derived) -> Expander<'a> {
+    pub fn new(
+        buffers: &'a FxHashMap<Id, Id>,
+        candidates: &'a FxHashSet<Id>,
+        derived: &'a Derived,
+    ) -> Expander<'a> {
         let (reads, memo) = (FxHashMap::default(), FxHashMap::default());
         Expander {
             buffers,
@@ -75,7 +79,11 @@ impl<'a> Expander<'a> {
     /// The value of `node` at `index`: a load if it is materialised, a placeholder if
     /// it is a candidate.
     pub fn value(&mut self, g: &mut Graph, node: Id, index: &[Id]) -> Id {
-        let index: Indices = if g.shape(node).is_empty() { Indices::new() } else { index.into() };
+        let index: Indices = if g.shape(node).is_empty() {
+            Indices::new()
+        } else {
+            index.into()
+        };
         if let Some(&v) = self.memo.get(&(node, index.clone())) {
             return v;
         }
@@ -119,7 +127,10 @@ impl<'a> Expander<'a> {
         inner.push(strided(g, &parts));
         let value = self.value(g, product, &inner);
         let ranges = |g: &Graph, of: &[(Id, i64)]| -> Vec<Id> {
-            of.iter().map(|p| p.0).filter(|&r| g[r].op == Op::Range).collect()
+            of.iter()
+                .map(|p| p.0)
+                .filter(|&r| g[r].op == Op::Range)
+                .collect()
         };
         let (outer, of_group) = (ranges(g, &parts[..3]), ranges(g, &parts[3..]));
         let sum = g.reduce_ranges(value, &of_group, ReduceOp::Add);
@@ -147,8 +158,12 @@ impl<'a> Expander<'a> {
                 Op::Mul => (n.src[0], g.int_value(n.src[1])),
                 _ => (id, Some(1)),
             };
-            let Some(at) = self.of_activations(g, inner, of_group, dot) else { continue };
-            let Some((s, _)) = dot.s.filter(|s| Some(s.1) == factor) else { continue };
+            let Some(at) = self.of_activations(g, inner, of_group, dot) else {
+                continue;
+            };
+            let Some((s, _)) = dot.s.filter(|s| Some(s.1) == factor) else {
+                continue;
+            };
             let at = group_of(g, at, of_group, dot.sizes[2]);
             map.insert(id, self.value(g, s, &at));
         }
@@ -182,7 +197,11 @@ impl<'a> Expander<'a> {
         let mut inner: Indices = index.into();
         inner.push(strided(g, &parts));
         let value = self.value(g, product, &inner);
-        let ranges: Vec<Id> = parts.iter().map(|p| p.0).filter(|&r| g[r].op == Op::Range).collect();
+        let ranges: Vec<Id> = parts
+            .iter()
+            .map(|p| p.0)
+            .filter(|&r| g[r].op == Op::Range)
+            .collect();
         g.reduce_ranges(value, &ranges, ReduceOp::Add)
     }
     /// The value of `node` at `index`, computed in place even if it is materialised.
@@ -223,7 +242,15 @@ impl<'a> Expander<'a> {
             }
             Op::Reduce if self.derived.of_halves.contains_key(&node) => {
                 let step = self.derived.of_halves[&node].step;
-                self.tiled(g, node, index, Steps { block: step, unit: step })
+                self.tiled(
+                    g,
+                    node,
+                    index,
+                    Steps {
+                        block: step,
+                        unit: step,
+                    },
+                )
             }
             Op::Reduce => self.reduce(g, node, index),
             _ if n.op.is_elementwise() => {
@@ -244,7 +271,11 @@ impl<'a> Expander<'a> {
             }
             (Op::Expand, _) => {
                 let (one, zero) = (g.int(1), g.int(0));
-                index.iter().zip(&old).map(|(&i, &d)| if d == one { zero } else { i }).collect()
+                index
+                    .iter()
+                    .zip(&old)
+                    .map(|(&i, &d)| if d == one { zero } else { i })
+                    .collect()
             }
             (Op::Permute, Arg::Axes(order)) => {
                 let mut inner: Indices = index.into();
@@ -266,7 +297,9 @@ impl<'a> Expander<'a> {
     }
     /// The dequantised value of `packed` at `index`.
     fn decode(&mut self, g: &mut Graph, packed: Id, index: &[Id]) -> Id {
-        let Arg::Packed(slot, encoding) = g[packed].arg else { unreachable!("decode of a plain tensor") };
+        let Arg::Packed(slot, encoding) = g[packed].arg else {
+            unreachable!("decode of a plain tensor")
+        };
         let dims = g.shape(packed);
         let (&last, front) = dims.split_last().expect("a packed tensor has rows");
         let row = flatten(g, front, &index[..front.len()]);
@@ -275,7 +308,9 @@ impl<'a> Expander<'a> {
             let place = packing.place(g, *layout, row, index[front.len()], columns as i64);
             return packing.decode(g, packed, &place);
         }
-        let row_bytes = encoding.row_bytes(columns).expect("rows are whole blocks: checked at load");
+        let row_bytes = encoding
+            .row_bytes(columns)
+            .expect("rows are whole blocks: checked at load");
         let k = index[front.len()];
         let c = g.int(row_bytes as i64);
         let row = g.mul(row, c);
@@ -290,7 +325,9 @@ impl<'a> Expander<'a> {
     /// A reduction at `index`, over new ranges.
     fn reduce(&mut self, g: &mut Graph, node: Id, index: &[Id]) -> Id {
         let n = g[node].clone();
-        let Arg::Reduce(op, axes) = &n.arg else { unreachable!("reduce without axes") };
+        let Arg::Reduce(op, axes) = &n.arg else {
+            unreachable!("reduce without axes")
+        };
         let dims = g.shape(n.src[0]);
         let mut inner = Indices::new();
         let mut ranges: Vec<Id> = Vec::new();
@@ -311,7 +348,11 @@ impl<'a> Expander<'a> {
             }
         }
         let value = self.value(g, n.src[0], &inner);
-        let value = if ranges.is_empty() { value } else { g.reduce_ranges(value, &ranges, *op) };
+        let value = if ranges.is_empty() {
+            value
+        } else {
+            g.reduce_ranges(value, &ranges, *op)
+        };
         match self.fused.filter(|f| f.sums.contains(&node)) {
             Some(FusedSum { most, .. }) => {
                 let rank = g.shape(most).len();
@@ -321,14 +362,22 @@ impl<'a> Expander<'a> {
                 if g[most].op == Op::Load && g[g[most].src[0]].op == Op::Param {
                     return value;
                 }
-                g.build(Op::Rescaled, n.dtype, smallvec![value, most] as Sources, Arg::None)
+                g.build(
+                    Op::Rescaled,
+                    n.dtype,
+                    smallvec![value, most] as Sources,
+                    Arg::None,
+                )
             }
             None => value,
         }
     }
     /// Whether `node` is a reduction over the loop that nests share.
     pub fn is_carried(&self, node: Id) -> bool {
-        self.looped == Some(node) || self.fused.is_some_and(|f| f.most == node || f.sums.contains(&node))
+        self.looped == Some(node)
+            || self
+                .fused
+                .is_some_and(|f| f.most == node || f.sums.contains(&node))
     }
     /// Whether `node` is computed from such a reduction without being one.
     pub fn reads_carried(&self, g: &Graph, node: Id) -> bool {
@@ -337,7 +386,9 @@ impl<'a> Expander<'a> {
     /// The loop that the workgroup's nests share, created on first use.
     fn shared_loop(&mut self, g: &mut Graph, bound: Id) -> Id {
         let ranges = &mut self.ranges;
-        *self.shared.get_or_insert_with(|| ranges.range(g, bound, RangeKind::Fused))
+        *self
+            .shared
+            .get_or_insert_with(|| ranges.range(g, bound, RangeKind::Fused))
     }
 }
 
@@ -360,7 +411,12 @@ pub fn unflatten(g: &mut Graph, new: &[Id], index: &[Id], old: &[Id]) -> Indices
     let zero = g.int(0);
     // Equal leading axes.
     let front = new.iter().zip(old).take_while(|(a, b)| a == b).count();
-    let tail = new[front..].iter().rev().zip(old[front..].iter().rev()).take_while(|(a, b)| a == b).count();
+    let tail = new[front..]
+        .iter()
+        .rev()
+        .zip(old[front..].iter().rev())
+        .take_while(|(a, b)| a == b)
+        .count();
     let (new_mid, old_mid) = (&new[front..new.len() - tail], &old[front..old.len() - tail]);
     let mut out: Indices = index[..front].into();
     let flat = flatten(g, new_mid, &index[front..new.len() - tail]);

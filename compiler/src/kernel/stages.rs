@@ -27,7 +27,11 @@ fn reduces(g: &Graph, node: Id, around: &Surroundings) -> bool {
         if g[n].op == Op::Reduce {
             return true;
         }
-        let below = g[n].src.iter().copied().filter(|s| !around.buffers.contains_key(s));
+        let below = g[n]
+            .src
+            .iter()
+            .copied()
+            .filter(|s| !around.buffers.contains_key(s));
         stack.extend(below.filter(|&s| seen.insert(s)));
     }
     false
@@ -35,14 +39,25 @@ fn reduces(g: &Graph, node: Id, around: &Surroundings) -> bool {
 
 /// Decides for every fused node, readers before their sources, whether it is computed
 /// in place or staged.
-pub fn fuse(g: &mut Graph, x: &mut Expander, out: &mut Draft, around: &Surroundings) -> Result<(), Illegal> {
+pub fn fuse(
+    g: &mut Graph,
+    x: &mut Expander,
+    out: &mut Draft,
+    around: &Surroundings,
+) -> Result<(), Illegal> {
     let mut placeholders = Placeholders::default();
     loop {
         let found = placeholders.found(g, &out.nests);
-        let Some((&node, reads)) = found.iter().max_by_key(|(n, _)| around.order[n]) else { return Ok(()) };
+        let Some((&node, reads)) = found.iter().max_by_key(|(n, _)| around.order[n]) else {
+            return Ok(());
+        };
         let distinct: FxHashSet<Id> = reads.iter().map(|r| r.0).collect();
-        let mut possible = distinct.len() == 1 && g[node].op != Op::Cat && g[reads[0].0].dtype == g[node].dtype;
-        possible &= !around.hints.get(&out.root).is_some_and(|h| h.staged.contains(&node));
+        let mut possible =
+            distinct.len() == 1 && g[node].op != Op::Cat && g[reads[0].0].dtype == g[node].dtype;
+        possible &= !around
+            .hints
+            .get(&out.root)
+            .is_some_and(|h| h.staged.contains(&node));
         let mut in_place = possible;
         // A sum needed by several nests is not recomputed in each of them.
         let several = reads.iter().any(|r| r.1 != reads[0].1);
@@ -63,14 +78,19 @@ pub fn fuse(g: &mut Graph, x: &mut Expander, out: &mut Draft, around: &Surroundi
                 };
             }
         }
-        in_place = match around.stages.and_then(|s| s.staged.get(out.stage_plan.staged.len())) {
+        in_place = match around
+            .stages
+            .and_then(|s| s.staged.get(out.stage_plan.staged.len()))
+        {
             Some(&staged) => possible && !staged,
             None => in_place,
         };
         // A stage is filled before the shared loop, so it cannot hold a value that the loop carries
         // and that is read after it.
-        let in_loop =
-            |r: &(Id, usize)| x.shared.is_some_and(|shared| enclosing(g, out.nests[r.1], r.0).contains(&shared));
+        let in_loop = |r: &(Id, usize)| {
+            x.shared
+                .is_some_and(|shared| enclosing(g, out.nests[r.1], r.0).contains(&shared))
+        };
         in_place |= possible && x.reads_carried(g, node) && !reads.iter().any(in_loop);
         out.stage_plan.staged.push(!in_place);
         if in_place {
@@ -82,7 +102,16 @@ pub fn fuse(g: &mut Graph, x: &mut Expander, out: &mut Draft, around: &Surroundi
         }
         let reads: Vec<Id> = distinct.into_iter().collect();
         let first = found[&node].iter().map(|r| r.1).min().unwrap_or(0);
-        let stage = stage(g, x, out, around, Staged { node, reads: &reads })?;
+        let stage = stage(
+            g,
+            x,
+            out,
+            around,
+            Staged {
+                node,
+                reads: &reads,
+            },
+        )?;
         placeholders.replace(g, &mut out.nests, stage.loads);
         // Filled before its first reader.
         out.nests.splice(first..first, stage.nests);
@@ -115,14 +144,22 @@ fn stage(
     let Staged { node, reads } = of;
     let region = region(g, x, node, reads);
     let streamed = x.looped.is_some() || x.fused.is_some_and(|f| f.staged);
-    let resident = around.hints.values().filter_map(|h| h.resident).any(|r| around.fused.contains(&r.node));
+    let resident = around
+        .hints
+        .values()
+        .filter_map(|h| h.resident)
+        .any(|r| around.fused.contains(&r.node));
     let mut extents: Dims = region.iter().map(|r| r.extent).collect();
     let dtype = g[node].dtype;
     if let Some(row) = extents.last_mut()
         && around.target.machine.kind == MachineKind::Gpu
         && let Some(bytes) = operand_row(g, *row, dtype.scalar)
     {
-        let both = if resident || streamed { BANKS_OF_BOTH } else { BANKS_OF_ONE };
+        let both = if resident || streamed {
+            BANKS_OF_BOTH
+        } else {
+            BANKS_OF_ONE
+        };
         let begin = around.stages.and_then(|s| s.banks).unwrap_or(both);
         out.stage_plan.banks = Some(begin);
         *row = g.int((bytes + (BANKS + begin - bytes % BANKS) % BANKS) / 2);
@@ -130,7 +167,11 @@ fn stage(
     let size: i64 = extents.iter().map(|&e| g.max_of(e)).product();
     // In a loop shared by nests, a stage holds one iteration (`lower/loops/loop_fusion.rs`), and
     // two slots of a carried value (`lower/loops/loop_carried.rs`).
-    let iterations: i64 = region.iter().filter(|s| s.shared.is_some()).map(|s| g.max_of(s.extent)).product();
+    let iterations: i64 = region
+        .iter()
+        .filter(|s| s.shared.is_some())
+        .map(|s| g.max_of(s.extent))
+        .product();
     let slots = if x.is_carried(node) { 2 } else { 1 };
     out.stage_bytes += slots * (size / iterations.max(1)) as usize * dtype.scalar.bytes();
     let most = if resident || streamed {
@@ -142,18 +183,37 @@ fn stage(
         return Err(Illegal::StageTooLarge(out.stage_bytes));
     }
     let elements = g.int(size);
-    let local =
-        g.intern(Node { op: Op::Local, dtype, src: smallvec![elements], arg: Arg::Int(out.stages.len() as i64) });
+    let local = g.intern(Node {
+        op: Op::Local,
+        dtype,
+        src: smallvec![elements],
+        arg: Arg::Int(out.stages.len() as i64),
+    });
     out.stages.push(node);
     let mut address = |g: &mut Graph, index: &[Id]| flatten(g, &extents, index);
-    let nests = nests_for(g, x, node, Destination { buffer: local, region: &region, address: &mut address });
+    let nests = nests_for(
+        g,
+        x,
+        node,
+        Destination {
+            buffer: local,
+            region: &region,
+            address: &mut address,
+        },
+    );
     let mut loads = FxHashMap::default();
     for &read in reads {
         let index: Indices = g[read].src[1..].into();
         // On a CPU the clamp is kept, so that vectorisation recognises
         // contiguous accesses through it.
         let threads = around.target.machine.kind == MachineKind::Gpu;
-        let place = |(&i, r): (&Id, &Span)| if threads { index_in_stage(g, i, r) } else { g.sub(i, r.base) };
+        let place = |(&i, r): (&Id, &Span)| {
+            if threads {
+                index_in_stage(g, i, r)
+            } else {
+                g.sub(i, r.base)
+            }
+        };
         let local_index: Indices = index.iter().zip(&region).map(place).collect();
         let offset = flatten(g, &extents, &local_index);
         let as_read = g[read].dtype;
@@ -183,7 +243,12 @@ fn region(g: &mut Graph, x: &mut Expander, node: Id, reads: &[Id]) -> Vec<Span> 
     for (axis, &dim) in dims.iter().enumerate() {
         let last = axis + 1 == dims.len();
         if let Some(r) = shared_loop(g, reads, axis) {
-            region.push(Span { base: zero, extent: g[r].src[0], last: None, shared: Some(r) });
+            region.push(Span {
+                base: zero,
+                extent: g[r].src[0],
+                last: None,
+                shared: Some(r),
+            });
             continue;
         }
         let mut agreed: Option<(Fixed, i64)> = None;
@@ -191,24 +256,45 @@ fn region(g: &mut Graph, x: &mut Expander, node: Id, reads: &[Id]) -> Vec<Span> 
         for &read in reads {
             let (fixed, bounds) = split_global(g, g[read].src[1 + axis]);
             // A word load reads the four bytes from its index on.
-            let more = if last { (g[read].dtype.scalar.bytes() / g[node].dtype.scalar.bytes()) as i64 } else { 1 };
+            let more = if last {
+                (g[read].dtype.scalar.bytes() / g[node].dtype.scalar.bytes()) as i64
+            } else {
+                1
+            };
             match (bounds, agreed) {
                 (Some((lo, hi)), None) if lo >= 0 => agreed = Some((fixed, hi + more)),
-                (Some((lo, hi)), Some((f, n))) if lo >= 0 && f == fixed => agreed = Some((f, n.max(hi + more))),
+                (Some((lo, hi)), Some((f, n))) if lo >= 0 && f == fixed => {
+                    agreed = Some((f, n.max(hi + more)))
+                }
                 _ => whole = true,
             }
         }
         let full = x.dim(g, dim);
         let max = g.max_of(full);
         region.push(match agreed {
-            Some((f, n)) if !whole && n < max => Span { base: f.base, extent: g.int(n), last: f.last, shared: None },
-            _ => Span { base: zero, extent: full, last: None, shared: None },
+            Some((f, n)) if !whole && n < max => Span {
+                base: f.base,
+                extent: g.int(n),
+                last: f.last,
+                shared: None,
+            },
+            _ => Span {
+                base: zero,
+                extent: full,
+                last: None,
+                shared: None,
+            },
         });
     }
     // A `Cat` is staged whole along its axis.
     if let (Op::Cat, Arg::Axes(a)) = (g[node].op, g[node].arg.clone()) {
         let full = x.dim(g, dims[a[0] as usize]);
-        region[a[0] as usize] = Span { base: zero, extent: full, last: None, shared: None };
+        region[a[0] as usize] = Span {
+            base: zero,
+            extent: full,
+            last: None,
+            shared: None,
+        };
     }
     region
 }
@@ -223,7 +309,9 @@ fn shared_loop(g: &Graph, reads: &[Id], axis: usize) -> Option<Id> {
 /// Bytes of a stage's row, if it is a half-precision MMA operand: the lanes of a warp then read 64
 /// bytes of eight rows at once.
 fn operand_row(g: &Graph, row: Id, scalar: Scalar) -> Option<i64> {
-    g.int_value(row).map(|n| 2 * n).filter(|bytes| scalar == Scalar::F16 && bytes % 32 == 0)
+    g.int_value(row)
+        .map(|n| 2 * n)
+        .filter(|bytes| scalar == Scalar::F16 && bytes % 32 == 0)
 }
 
 /// The part of an index that depends only on the workgroup.
@@ -237,7 +325,11 @@ struct Fixed {
 
 /// Splits an index into its workgroup-dependent part and the bounds of the rest.
 fn split_global(g: &mut Graph, index: Id) -> (Fixed, Option<(i64, i64)>) {
-    let global = |g: &Graph, id: Id| g.free_ranges(id).iter().all(|&r| g.range_kind(r) == Some(RangeKind::Global));
+    let global = |g: &Graph, id: Id| {
+        g.free_ranges(id)
+            .iter()
+            .all(|&r| g.range_kind(r) == Some(RangeKind::Global))
+    };
     // Clamped index: min(b + r, last) lies between min(b, last) and that plus r.
     let n = &g[index];
     if n.op == Op::Min && global(g, n.src[1]) && !global(g, n.src[0]) {
@@ -245,15 +337,31 @@ fn split_global(g: &mut Graph, index: Id) -> (Fixed, Option<(i64, i64)>) {
         let (fixed, bounds) = split_global(g, x);
         if fixed.last.is_none() {
             let base = g.min(fixed.base, last);
-            return (Fixed { base, last: Some(last) }, bounds.filter(|b| b.0 >= 0).map(|b| (0, b.1)));
+            return (
+                Fixed {
+                    base,
+                    last: Some(last),
+                },
+                bounds.filter(|b| b.0 >= 0).map(|b| (0, b.1)),
+            );
         }
     }
     let sum = g.linear(index);
     let (mut base, mut rest) = (gristmill_uop::linear::Linear::default(), sum.clone());
     rest.terms.clear();
     for &(t, c) in &sum.terms {
-        if global(g, t) { base.terms.push((t, c)) } else { rest.terms.push((t, c)) }
+        if global(g, t) {
+            base.terms.push((t, c))
+        } else {
+            rest.terms.push((t, c))
+        }
     }
     let dtype = g[index].dtype;
-    (Fixed { base: g.from_linear(&base, dtype), last: None }, g.linear_bounds(&rest))
+    (
+        Fixed {
+            base: g.from_linear(&base, dtype),
+            last: None,
+        },
+        g.linear_bounds(&rest),
+    )
 }

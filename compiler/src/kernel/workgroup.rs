@@ -21,11 +21,26 @@ pub struct Split {
 }
 
 /// Rewrites the nests according to the plan.
-pub fn split(g: &mut Graph, x: &mut Expander, nests: &[Id], plan: &Workgroup, around: &ProposalContext) -> Split {
+pub fn split(
+    g: &mut Graph,
+    x: &mut Expander,
+    nests: &[Id],
+    plan: &Workgroup,
+    around: &ProposalContext,
+) -> Split {
     let axes = axes(g, nests);
-    let tiles = around.derived.is_tiled(around.node).then(|| tile_axes::kind(around.target.machine.kind));
+    let tiles = around
+        .derived
+        .is_tiled(around.node)
+        .then(|| tile_axes::kind(around.target.machine.kind));
     let inside = nests.iter().any(|&n| adds(g, n)).then(Vec::new);
-    let mut s = Splitter { x, map: FxHashMap::default(), order: Vec::new(), inside, tiles };
+    let mut s = Splitter {
+        x,
+        map: FxHashMap::default(),
+        order: Vec::new(),
+        inside,
+        tiles,
+    };
     s.cut(g, &axes, plan);
     let hint = around.hint.filter(|h| h.globals > 0);
     let skip = hint.and_then(|h| s.skip(g, &h.future?, &axes, around.node, h.tile));
@@ -44,11 +59,18 @@ pub fn split(g: &mut Graph, x: &mut Expander, nests: &[Id], plan: &Workgroup, ar
         n.value = g.replace(n.value, &mut m);
         n.only_where(g, &inside);
         // New inner ranges in plan order, then the ranges that were not cut.
-        let left = n.closed.into_iter().filter(|r| !map.contains_key(r) && !order.contains(r));
+        let left = n
+            .closed
+            .into_iter()
+            .filter(|r| !map.contains_key(r) && !order.contains(r));
         n.closed = order.iter().copied().chain(left).collect();
         n.store(g)
     };
-    Split { nests: nests.iter().map(split_nest).collect(), skip, fresh }
+    Split {
+        nests: nests.iter().map(split_nest).collect(),
+        skip,
+        fresh,
+    }
 }
 
 /// State of a cut: the index expression of each axis, and the ranges inside the workgroup.
@@ -73,7 +95,9 @@ impl Splitter<'_, '_> {
     /// the last tile are computed from the buffer's padding.
     fn cut(&mut self, g: &mut Graph, axes: &[Id], plan: &Workgroup) {
         for (i, part) in plan.parts.iter().enumerate() {
-            let Some(&r) = axes.get(part.axis) else { continue };
+            let Some(&r) = axes.get(part.axis) else {
+                continue;
+            };
             let of_axis = |p: &&AxisPart| p.axis == part.axis;
             let several = plan.parts.iter().filter(of_axis).count() > 1;
             // A loop over a whole axis keeps its range and only takes its place in the order.
@@ -91,7 +115,12 @@ impl Splitter<'_, '_> {
                 Some(&outer) => g.add(outer, at),
                 None => at,
             };
-            let rest = plan.parts.iter().filter(of_axis).find(|p| p.count.is_none()).map_or(1, |p| p.stride);
+            let rest = plan
+                .parts
+                .iter()
+                .filter(of_axis)
+                .find(|p| p.count.is_none())
+                .map_or(1, |p| p.stride);
             let divides = g.int_value(g[r].src[0]).is_some_and(|b| b % rest == 0);
             let inner: Vec<&AxisPart> = plan.parts[i + 1..].iter().filter(of_axis).collect();
             if let Some(step) = self.repeated(part, &inner).filter(|_| several && !divides) {
@@ -163,21 +192,43 @@ impl Splitter<'_, '_> {
         }
     }
     /// The condition that no element of the workgroup is read.
-    fn skip(&mut self, g: &mut Graph, f: &CausalSkip, axes: &[Id], node: Id, tile: i64) -> Option<Id> {
+    fn skip(
+        &mut self,
+        g: &mut Graph,
+        f: &CausalSkip,
+        axes: &[Id],
+        node: Id,
+        tile: i64,
+    ) -> Option<Id> {
         // Axes with one element have no range.
         let dims = g.shape(node);
-        let ranged = |axis: usize| dims[..axis].iter().filter(|&&d| g.int_value(d) != Some(1)).count();
+        let ranged = |axis: usize| {
+            dims[..axis]
+                .iter()
+                .filter(|&&d| g.int_value(d) != Some(1))
+                .count()
+        };
         let (chunk, token) = (*axes.get(ranged(f.chunk))?, *axes.get(ranged(f.token))?);
         let zero = g.int(0);
-        let chunk = if g.int_value(dims[f.chunk]) == Some(1) { zero } else { self.map[&chunk] };
-        let token = if g.int_value(dims[f.token]) == Some(1) { zero } else { self.map[&token] };
+        let chunk = if g.int_value(dims[f.chunk]) == Some(1) {
+            zero
+        } else {
+            self.map[&chunk]
+        };
+        let token = if g.int_value(dims[f.token]) == Some(1) {
+            zero
+        } else {
+            self.map[&token]
+        };
         let (first, base) = (self.x.dim(g, f.first), self.x.dim(g, f.base));
         let (size, chunk) = (g.int(f.size), g.add(base, chunk));
         let begin = g.mul(chunk, size);
         // The tile's last token precedes the chunk, or the chunk ends before the
         // first token's window.
         let last = position(g, token, first, tile - 1);
-        let Some(window) = f.window else { return Some(g.lt(last, begin)) };
+        let Some(window) = f.window else {
+            return Some(g.lt(last, begin));
+        };
         let own = position(g, token, first, 0);
         let (ahead, passed) = (g.sub(begin, last), g.sub(own, begin));
         let reach = g.int(2 - window - f.size);
@@ -187,9 +238,19 @@ impl Splitter<'_, '_> {
     }
     /// Replaces the shared loop over chunks by one that ends with the last chunk visible to a
     /// token of the workgroup.
-    fn fused(&mut self, g: &mut Graph, f: &FusedSum, axes: &[Id], node: Id, tile: i64) -> Option<Id> {
+    fn fused(
+        &mut self,
+        g: &mut Graph,
+        f: &FusedSum,
+        axes: &[Id],
+        node: Id,
+        tile: i64,
+    ) -> Option<Id> {
         let dims = g.shape(node);
-        let ranged = dims[..f.token].iter().filter(|&&d| g.int_value(d) != Some(1)).count();
+        let ranged = dims[..f.token]
+            .iter()
+            .filter(|&&d| g.int_value(d) != Some(1))
+            .count();
         let token = match g.int_value(dims[f.token]) {
             Some(1) => g.int(0),
             _ => self.map[axes.get(ranged)?],
@@ -209,7 +270,11 @@ impl Splitter<'_, '_> {
     fn fresh(&mut self, g: &mut Graph, r: &StagedTile, axes: &[Id], node: Id) -> Option<Id> {
         let first = self.x.dim(g, r.settled?);
         let chunks = g.shape(node)[0];
-        let chunk = if g.int_value(chunks) == Some(1) { g.int(0) } else { *self.map.get(axes.first()?)? };
+        let chunk = if g.int_value(chunks) == Some(1) {
+            g.int(0)
+        } else {
+            *self.map.get(axes.first()?)?
+        };
         let (size, base) = (g.int(r.size), self.x.dim(g, r.base));
         let chunk = g.add(base, chunk);
         let begin = g.mul(chunk, size);
@@ -219,8 +284,12 @@ impl Splitter<'_, '_> {
 
 /// The position of token `number` in a workgroup's tile; `token` is the tile's token index.
 fn position(g: &mut Graph, token: Id, first: Id, number: i64) -> Id {
-    let inner: Vec<Id> =
-        g.free_ranges(token).iter().copied().filter(|&r| g.range_kind(r) != Some(RangeKind::Global)).collect();
+    let inner: Vec<Id> = g
+        .free_ranges(token)
+        .iter()
+        .copied()
+        .filter(|&r| g.range_kind(r) != Some(RangeKind::Global))
+        .collect();
     let number = g.int(number);
     let mut map = FxHashMap::from_iter(inner.into_iter().map(|r| (r, number)));
     let token = g.substitute(token, &mut map);

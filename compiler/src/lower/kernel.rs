@@ -26,7 +26,11 @@ use gristmill_uop::{Graph, Id};
 pub fn lower_program(program: &Program, target: &Target) -> (Graph, KernelCode) {
     let mut g = program.graph.as_ref().clone();
     // The root is a kernel of bodies of nests.
-    let bodies: Vec<Vec<Id>> = g[program.root].src.iter().map(|&b| g[b].src.to_vec()).collect();
+    let bodies: Vec<Vec<Id>> = g[program.root]
+        .src
+        .iter()
+        .map(|&b| g[b].src.to_vec())
+        .collect();
     let codes = lower_bodies(&mut g, &bodies, &program.context.when, target);
     let code = finish(&mut g, codes, &program.context, target);
     (g, code)
@@ -34,8 +38,16 @@ pub fn lower_program(program: &Program, target: &Target) -> (Graph, KernelCode) 
 
 /// Linearises the nests of every body, without synchronisation. The launch plan is
 /// chosen from the result.
-pub fn lower_bodies(g: &mut Graph, bodies: &[Vec<Id>], when: &[When], target: &Target) -> Vec<Code> {
-    let mut codes: Vec<Code> = bodies.iter().map(|nests| lower_body(g, nests, target)).collect();
+pub fn lower_bodies(
+    g: &mut Graph,
+    bodies: &[Vec<Id>],
+    when: &[When],
+    target: &Target,
+) -> Vec<Code> {
+    let mut codes: Vec<Code> = bodies
+        .iter()
+        .map(|nests| lower_body(g, nests, target))
+        .collect();
     for (code, when) in codes.iter_mut().zip(when) {
         code.skip = when.skip;
     }
@@ -43,7 +55,12 @@ pub fn lower_bodies(g: &mut Graph, bodies: &[Vec<Id>], when: &[When], target: &T
 }
 
 /// Completes a kernel from its linearised bodies, as the launch plan and the machine require.
-pub fn finish(g: &mut Graph, bodies: Vec<Code>, context: &KernelContext, target: &Target) -> KernelCode {
+pub fn finish(
+    g: &mut Graph,
+    bodies: Vec<Code>,
+    context: &KernelContext,
+    target: &Target,
+) -> KernelCode {
     match target.machine.kind {
         MachineKind::Cpu => on_cpu(g, bodies, context, target),
         MachineKind::Gpu => on_gpu(g, bodies, context, target),
@@ -54,13 +71,28 @@ pub fn finish(g: &mut Graph, bodies: Vec<Code>, context: &KernelContext, target:
 /// no synchronisation is needed.
 fn on_cpu(g: &Graph, codes: Vec<Code>, context: &KernelContext, target: &Target) -> KernelCode {
     let ahead = target.tuning.prefetch.into();
-    let bodies = codes.into_iter().map(|code| prefetch_lines(g, code, ahead, &context.streams)).collect();
-    KernelCode { bodies, threads: target.threads, resident: 1, shared: None, entry: vec![], idle: vec![] }
+    let bodies = codes
+        .into_iter()
+        .map(|code| prefetch_lines(g, code, ahead, &context.streams))
+        .collect();
+    KernelCode {
+        bodies,
+        threads: target.threads,
+        resident: 1,
+        shared: None,
+        entry: vec![],
+        idle: vec![],
+    }
 }
 
 /// GPU: the threads of a workgroup share its nests, and a kernel may start before
 /// its predecessors have ended.
-fn on_gpu(g: &mut Graph, mut codes: Vec<Code>, context: &KernelContext, target: &Target) -> KernelCode {
+fn on_gpu(
+    g: &mut Graph,
+    mut codes: Vec<Code>,
+    context: &KernelContext,
+    target: &Target,
+) -> KernelCode {
     let plan = &context.plan;
     let turn = Turn::new(plan.dependents);
     for (i, code) in codes.iter_mut().enumerate() {
@@ -87,8 +119,23 @@ fn on_gpu(g: &mut Graph, mut codes: Vec<Code>, context: &KernelContext, target: 
     }
     if target.machine.words_alone {
         let all = accesses(g, codes.iter().flat_map(|code| &code.statements));
-        codes = codes.into_iter().map(|code| legalise_types(g, code, &all)).collect();
+        codes = codes
+            .into_iter()
+            .map(|code| legalise_types(g, code, &all))
+            .collect();
     }
-    let (threads, LaunchPlan { resident, shared, .. }) = (target.threads, *plan);
-    KernelCode { bodies: codes, threads, resident, shared, entry: turn.entry, idle: turn.wait }
+    let (
+        threads,
+        LaunchPlan {
+            resident, shared, ..
+        },
+    ) = (target.threads, *plan);
+    KernelCode {
+        bodies: codes,
+        threads,
+        resident,
+        shared,
+        entry: turn.entry,
+        idle: turn.wait,
+    }
 }

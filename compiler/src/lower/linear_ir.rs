@@ -116,7 +116,10 @@ impl Statement {
     pub fn opens(&self) -> bool {
         matches!(
             self,
-            Statement::Loop { .. } | Statement::Iteration(..) | Statement::Nest { .. } | Statement::Unless(_)
+            Statement::Loop { .. }
+                | Statement::Iteration(..)
+                | Statement::Nest { .. }
+                | Statement::Unless(_)
         )
     }
     /// Returns the number of 32-bit words that the statement loads from memory.
@@ -143,7 +146,9 @@ impl Statement {
             Statement::Add(addition) => addition.uses().for_each(each),
             Statement::Update(update) => update.uses(g).for_each(each),
             Statement::Wide(_, at, ..) | Statement::Copied(_, at, ..) => each(*at),
-            Statement::WideWrite(_, at, _, values) => values.iter().chain([at]).copied().for_each(each),
+            Statement::WideWrite(_, at, _, values) => {
+                values.iter().chain([at]).copied().for_each(each)
+            }
             Statement::AsyncCopy { to, from, when, .. } => {
                 when.iter().for_each(|&id| expression(id));
                 [to[1], from[1]].into_iter().for_each(each);
@@ -151,8 +156,12 @@ impl Statement {
             Statement::Carried(_, value) | Statement::Carry(_, value) => each(*value),
             Statement::Unless(condition) | Statement::Leave(condition) => expression(*condition),
             Statement::Prefetch(Prefetch::Line { at, .. }) => each(at[1]),
-            Statement::Prefetch(Prefetch::Tile(tile)) => tile.terms.iter().for_each(|t| expression(t.0)),
-            Statement::Prefetch(Prefetch::Span(span)) => span.terms.iter().for_each(|t| expression(t.0)),
+            Statement::Prefetch(Prefetch::Tile(tile)) => {
+                tile.terms.iter().for_each(|t| expression(t.0))
+            }
+            Statement::Prefetch(Prefetch::Span(span)) => {
+                span.terms.iter().for_each(|t| expression(t.0))
+            }
             Statement::End
             | Statement::AsyncGroup
             | Statement::AsyncWait(_)
@@ -173,7 +182,10 @@ pub fn define(g: &Graph, id: Id, known: &mut FxHashSet<Id>, out: &mut Vec<Statem
     let mut stack = vec![(id, false)];
     while let Some((n, ready)) = stack.pop() {
         let node = &g[n];
-        let leaf = matches!(node.op, Op::Const | Op::Var | Op::Param | Op::Local | Op::Range) && node.dtype.lanes == 1;
+        let leaf = matches!(
+            node.op,
+            Op::Const | Op::Var | Op::Param | Op::Local | Op::Range
+        ) && node.dtype.lanes == 1;
         if leaf || matches!(node.op, Op::Acc | Op::Reduce) || known.contains(&n) {
             continue;
         }
@@ -279,7 +291,10 @@ pub struct Addition {
 impl Addition {
     /// Returns the values that the addition reads.
     pub fn uses(&self) -> impl Iterator<Item = Id> + '_ {
-        [self.at].into_iter().chain(self.values.iter().copied()).chain(self.when)
+        [self.at]
+            .into_iter()
+            .chain(self.values.iter().copied())
+            .chain(self.when)
     }
 }
 

@@ -53,15 +53,26 @@ pub fn lower_body(g: &mut Graph, nests: &[Id], target: &Target) -> Code {
     // Nests that load MMA tiles, and nests that unpack weights into stages, do their own loads.
     let machine = &target.machine;
     let is_as_it_is = |g: &Graph, nest: Id| {
-        tile_axes::ranges(g, &g[nest].src[3..], machine).is_some() || unpacked::fills_stage(g, nest, machine)
+        tile_axes::ranges(g, &g[nest].src[3..], machine).is_some()
+            || unpacked::fills_stage(g, nest, machine)
     };
-    let legal = |&nest: &Id| if is_as_it_is(g, nest) { nest } else { loads::loads(g, nest, target) };
+    let legal = |&nest: &Id| {
+        if is_as_it_is(g, nest) {
+            nest
+        } else {
+            loads::loads(g, nest, target)
+        }
+    };
     let nests: Vec<Id> = nests.iter().map(legal).collect();
     let nests = loop_fusion::contracted(g, nests);
     let nests = loop_carried(g, nests);
     let leaves = target.machine.kind == MachineKind::Gpu && target.machine.early;
     let surplus = if leaves { early_exit(g, &nests) } else { None };
-    let mut code = Code { globals: global_ranges(g, &nests), surplus, ..Code::default() };
+    let mut code = Code {
+        globals: global_ranges(g, &nests),
+        surplus,
+        ..Code::default()
+    };
     let mut stage_globals: FxHashMap<Id, Vec<Id>> = FxHashMap::default();
     // Nests that fill stages in each iteration of a loop of the last nest.
     let mut filled: Vec<Filled> = Vec::new();
@@ -79,23 +90,52 @@ pub fn lower_body(g: &mut Graph, nests: &[Id], target: &Target) -> Code {
         }
         let threads = threads_of(g, nest, target);
         let counted = threads::count(g, &threads, target.threads as i64);
-        debug_assert!(threads::folds_alike(g, nest, &counted), "lanes fold terms of different elements");
+        debug_assert!(
+            threads::folds_alike(g, nest, &counted),
+            "lanes fold terms of different elements"
+        );
         let shared = loop_fusion::filled_in(g, nest);
-        let outer = globals.iter().copied().chain(threads).chain(shared).collect();
-        let stages = filled.iter().filter(|_| shared.is_none()).map(|f| f.stage).collect();
+        let outer = globals
+            .iter()
+            .copied()
+            .chain(threads)
+            .chain(shared)
+            .collect();
+        let stages = filled
+            .iter()
+            .filter(|_| shared.is_none())
+            .map(|f| f.stage)
+            .collect();
         let mut e = Emitter::new(g, target, outer, stages);
         e.nest(nest);
         let statements = e.scopes.pop().expect("one scope is left").statements;
-        let nest = Filled { stage: buffer, threads: counted, statements };
+        let nest = Filled {
+            stage: buffer,
+            threads: counted,
+            statements,
+        };
         if shared.is_some() {
             filled.push(nest);
             continue;
         }
         // Nests before the one with the loop fill stages once.
-        let mut parts = if loop_fusion::has_loop(g, &nest.statements) { std::mem::take(&mut filled) } else { vec![] };
+        let mut parts = if loop_fusion::has_loop(g, &nest.statements) {
+            std::mem::take(&mut filled)
+        } else {
+            vec![]
+        };
         parts.push(nest);
-        let Filled { threads, statements, .. } = joined(g, parts, &multiplied, &mut code.locals, target);
-        code.statements.push(Statement::Nest { buffer, staged, globals, threads });
+        let Filled {
+            threads,
+            statements,
+            ..
+        } = joined(g, parts, &multiplied, &mut code.locals, target);
+        code.statements.push(Statement::Nest {
+            buffer,
+            staged,
+            globals,
+            threads,
+        });
         code.statements.extend(statements);
         code.statements.push(Statement::End);
     }
@@ -105,8 +145,12 @@ pub fn lower_body(g: &mut Graph, nests: &[Id], target: &Target) -> Code {
 /// Returns the workgroup indices that a nest depends on, directly or through stages. A stage is
 /// stale when a stage that it reads is.
 fn globals_of(g: &Graph, nest: Id, of_stages: &FxHashMap<Id, Vec<Id>>) -> Vec<Id> {
-    let mut globals: Vec<Id> =
-        g.free_ranges(nest).iter().copied().filter(|&r| g.range_kind(r) == Some(RangeKind::Global)).collect();
+    let mut globals: Vec<Id> = g
+        .free_ranges(nest)
+        .iter()
+        .copied()
+        .filter(|&r| g.range_kind(r) == Some(RangeKind::Global))
+        .collect();
     for n in g.toposort(&[g[nest].src[1], g[nest].src[2]]) {
         if g[n].op == Op::Load {
             globals.extend(of_stages.get(&g[n].src[0]).into_iter().flatten().copied());
@@ -137,13 +181,18 @@ fn joined(
             s = coalesce::loads(g, s);
         }
         s = stage_products::ended(g, s);
-        s.extend(multiplied.contains(&part.stage).then_some(Statement::WritesShown));
+        s.extend(
+            multiplied
+                .contains(&part.stage)
+                .then_some(Statement::WritesShown),
+        );
         part.statements = s;
     }
     let mut nest = parts.pop().expect("the nest is the last part");
     if is_loop {
         nest.statements = loop_fusion::fused(g, nest.statements, &parts);
-        nest.threads.extend(parts.into_iter().flat_map(|part| part.threads));
+        nest.threads
+            .extend(parts.into_iter().flat_map(|part| part.threads));
     }
     nest
 }
@@ -154,7 +203,11 @@ fn threads_of(g: &Graph, nest: Id, target: &Target) -> Vec<Id> {
         return vec![];
     }
     let kinds = [Some(RangeKind::Vector), Some(RangeKind::VectorReduce)];
-    let mut found: Vec<Id> = g.toposort(&[nest]).into_iter().filter(|&n| kinds.contains(&g.range_kind(n))).collect();
+    let mut found: Vec<Id> = g
+        .toposort(&[nest])
+        .into_iter()
+        .filter(|&n| kinds.contains(&g.range_kind(n)))
+        .collect();
     found.sort_by_key(|&r| g.range_number(r));
     found
 }
@@ -181,9 +234,26 @@ struct Emitter<'a> {
 }
 
 impl<'a> Emitter<'a> {
-    fn new(g: &'a mut Graph, target: &'a Target, outer: FxHashSet<Id>, filled: FxHashSet<Id>) -> Emitter<'a> {
-        let (scopes, rescaled, of_iteration) = (vec![Scope::default()], Rescaled::default(), RefCell::default());
-        Emitter { g, target, scopes, outer, rescaled, filled, of_iteration }
+    fn new(
+        g: &'a mut Graph,
+        target: &'a Target,
+        outer: FxHashSet<Id>,
+        filled: FxHashSet<Id>,
+    ) -> Emitter<'a> {
+        let (scopes, rescaled, of_iteration) = (
+            vec![Scope::default()],
+            Rescaled::default(),
+            RefCell::default(),
+        );
+        Emitter {
+            g,
+            target,
+            scopes,
+            outer,
+            rescaled,
+            filled,
+            of_iteration,
+        }
     }
     /// Returns whether a value is known only within an iteration of the shared loop. Its ranges do
     /// not show this, because a stage holds one iteration at a time.
@@ -194,9 +264,12 @@ impl<'a> Emitter<'a> {
         let mut all = self.of_iteration.borrow_mut();
         for n in self.g.toposort_within(&[id], |n| !all.contains_key(&n)) {
             let node = &self.g[n];
-            let sums =
-                node.op == Op::Reduce && node.src[1..].iter().any(|&r| self.g.range_kind(r) == Some(RangeKind::Fused));
-            let reads = matches!(node.op, Op::Load | Op::TileLoad) && self.filled.contains(&node.src[0]);
+            let sums = node.op == Op::Reduce
+                && node.src[1..]
+                    .iter()
+                    .any(|&r| self.g.range_kind(r) == Some(RangeKind::Fused));
+            let reads =
+                matches!(node.op, Op::Load | Op::TileLoad) && self.filled.contains(&node.src[0]);
             let below = || node.src.iter().any(|s| all.get(s) == Some(&true));
             let known = !sums && (reads || below());
             all.insert(n, known);
@@ -204,11 +277,29 @@ impl<'a> Emitter<'a> {
         all[&id]
     }
     fn nest(&mut self, nest: Id) {
-        let Nest { buffer, offset, mut value, adds, closed } = Nest::from_store(self.g, nest);
+        let Nest {
+            buffer,
+            offset,
+            mut value,
+            adds,
+            closed,
+        } = Nest::from_store(self.g, nest);
         if adds {
-            return self.additions(Nest { buffer, offset, value, adds, closed });
+            return self.additions(Nest {
+                buffer,
+                offset,
+                value,
+                adds,
+                closed,
+            });
         }
-        let whole = Nest { buffer, offset, value, adds, closed: closed.clone() };
+        let whole = Nest {
+            buffer,
+            offset,
+            value,
+            adds,
+            closed: closed.clone(),
+        };
         let words = unpacked::words_of_stage(self.g, &whole, self.target);
         let in_words = words.as_ref().map(|(range, _)| *range);
         // One copy for every combination of the upcast indices.
@@ -219,7 +310,17 @@ impl<'a> Emitter<'a> {
             }
         }
         if let Some(tile) = tile_axes::ranges(self.g, &closed, &self.target.machine) {
-            return self.tiles(Nest { buffer, offset, value, adds, closed }, &copies, tile);
+            return self.tiles(
+                Nest {
+                    buffer,
+                    offset,
+                    value,
+                    adds,
+                    closed,
+                },
+                &copies,
+                tile,
+            );
         }
         if self.target.machine.kind == MachineKind::Gpu {
             value = int8::products(self.g, value, &closed, self.target);
@@ -230,15 +331,24 @@ impl<'a> Emitter<'a> {
         let lane = closed.iter().copied().find(|&r| is_lane(self.g, r));
         let mut stores: Vec<(Id, Id)> = Vec::new();
         let written = words.map_or_else(|| vec![[offset, value]], |(_, words)| words);
-        for (map, [offset, value]) in copies.iter().flat_map(|map| written.iter().map(move |&w| (map, w))) {
+        for (map, [offset, value]) in copies
+            .iter()
+            .flat_map(|map| written.iter().map(move |&w| (map, w)))
+        {
             let at = self.g.substitute(offset, &mut map.clone());
             let v = self.g.substitute(value, &mut map.clone());
-            let v = if gpu { threads::folded(self.g, v) } else { vectorise(self.g, v, self.target) };
+            let v = if gpu {
+                threads::folded(self.g, v)
+            } else {
+                vectorise(self.g, v, self.target)
+            };
             let v = self.rescaled.without(self.g, v);
             let (at, v) = match lane {
                 Some(l) => {
                     let zero = self.g.int(0);
-                    let at = self.g.substitute(at, &mut FxHashMap::from_iter([(l, zero)]));
+                    let at = self
+                        .g
+                        .substitute(at, &mut FxHashMap::from_iter([(l, zero)]));
                     // A copy may be uniform across lanes, if a condition on it is constant; a
                     // vector is stored regardless.
                     let lanes = self.g.int_value(self.g[l].src[0]).unwrap_or(1) as u16;
@@ -250,16 +360,37 @@ impl<'a> Emitter<'a> {
                 stores.push((at, v));
             }
         }
-        let writes = stores.into_iter().map(|(at, v)| (vec![at, v], Statement::Write(buffer, at, v))).collect();
+        let writes = stores
+            .into_iter()
+            .map(|(at, v)| (vec![at, v], Statement::Write(buffer, at, v)))
+            .collect();
         self.looped(&closed, writes);
     }
     /// Emits a nest that adds to its buffer.
     fn additions(&mut self, nest: Nest) {
-        let Nest { buffer, offset, value, closed, .. } = nest;
-        let of_kind = |g: &Graph, kind| closed.iter().copied().filter(|&r| g.range_kind(r) == Some(kind)).collect();
-        let (upcasts, ordered): (Vec<Id>, Vec<Id>) =
-            (of_kind(self.g, RangeKind::Upcast), of_kind(self.g, RangeKind::Reduce));
-        let copies = upcasts.iter().fold(vec![FxHashMap::default()], |copies, &r| self.times(&copies, r));
+        let Nest {
+            buffer,
+            offset,
+            value,
+            closed,
+            ..
+        } = nest;
+        let of_kind = |g: &Graph, kind| {
+            closed
+                .iter()
+                .copied()
+                .filter(|&r| g.range_kind(r) == Some(kind))
+                .collect()
+        };
+        let (upcasts, ordered): (Vec<Id>, Vec<Id>) = (
+            of_kind(self.g, RangeKind::Upcast),
+            of_kind(self.g, RangeKind::Reduce),
+        );
+        let copies = upcasts
+            .iter()
+            .fold(vec![FxHashMap::default()], |copies, &r| {
+                self.times(&copies, r)
+            });
         let lanes: Vec<Id> = match self.target.machine.kind {
             MachineKind::Cpu => of_kind(self.g, RangeKind::Vector),
             MachineKind::Gpu => vec![],
@@ -269,24 +400,46 @@ impl<'a> Emitter<'a> {
         let (when, value) = unmasked(self.g, value);
         let mut writes = Vec::new();
         for map in copies {
-            let mut own = [Some(offset), Some(value), when].map(|x| x.map(|x| self.g.substitute(x, &mut map.clone())));
+            let mut own = [Some(offset), Some(value), when]
+                .map(|x| x.map(|x| self.g.substitute(x, &mut map.clone())));
             if let &[lane] = &lanes[..] {
                 let zero = self.g.int(0);
                 let count = self.g.int_value(self.g[lane].src[0]).unwrap_or(1) as u16;
-                let vector = own[1].map(|v| vectorise(self.g, v, self.target)).map(|v| splat(self.g, v, count));
-                let first = |g: &mut Graph, x: Id| g.substitute(x, &mut FxHashMap::from_iter([(lane, zero)]));
-                own = [own[0].map(|x| first(self.g, x)), vector, own[2].map(|x| first(self.g, x))];
+                let vector = own[1]
+                    .map(|v| vectorise(self.g, v, self.target))
+                    .map(|v| splat(self.g, v, count));
+                let first = |g: &mut Graph, x: Id| {
+                    g.substitute(x, &mut FxHashMap::from_iter([(lane, zero)]))
+                };
+                own = [
+                    own[0].map(|x| first(self.g, x)),
+                    vector,
+                    own[2].map(|x| first(self.g, x)),
+                ];
             }
-            let [Some(at), Some(value), when] = own else { unreachable!("an offset and a value are there: {own:?}") };
-            let addition = Addition { buffer, at, values: vec![value], when, atomic: ordered.is_empty() };
+            let [Some(at), Some(value), when] = own else {
+                unreachable!("an offset and a value are there: {own:?}")
+            };
+            let addition = Addition {
+                buffer,
+                at,
+                values: vec![value],
+                when,
+                atomic: ordered.is_empty(),
+            };
             writes.push((addition.uses().collect(), Statement::Add(addition)));
         }
         self.looped(&closed, writes);
     }
     /// Emits writes, each with the values that it reads, in the loops of a nest.
     fn looped(&mut self, closed: &[Id], writes: Vec<(Vec<Id>, Statement)>) {
-        let is_loop = |g: &Graph, r: Id| matches!(g.range_kind(r), Some(RangeKind::Loop | RangeKind::Reduce));
-        let loops: Vec<Id> = closed.iter().copied().filter(|&r| is_loop(self.g, r)).collect();
+        let is_loop =
+            |g: &Graph, r: Id| matches!(g.range_kind(r), Some(RangeKind::Loop | RangeKind::Reduce));
+        let loops: Vec<Id> = closed
+            .iter()
+            .copied()
+            .filter(|&r| is_loop(self.g, r))
+            .collect();
         let depth = self.scopes.len();
         for r in loops {
             self.open(r);
@@ -305,12 +458,28 @@ impl<'a> Emitter<'a> {
         let count = copies.len() as i64;
         let mut writes = Vec::new();
         for (number, map) in copies.iter().enumerate() {
-            let [offset, value] = [nest.offset, nest.value].map(|x| self.g.substitute(x, &mut map.clone()));
-            let beside = tiles::Beside { number: number as i64, count };
-            let sum = tiles::SumOfTile { offset, value, row, column };
+            let [offset, value] =
+                [nest.offset, nest.value].map(|x| self.g.substitute(x, &mut map.clone()));
+            let beside = tiles::Beside {
+                number: number as i64,
+                count,
+            };
+            let sum = tiles::SumOfTile {
+                offset,
+                value,
+                row,
+                column,
+            };
             let found = tiles::product(self.g, sum, beside, self.target);
-            let MatrixTile { offset, stride, value } = found.expect("a nest of this shape is a product of tiles");
-            writes.push((vec![offset, value], Statement::WriteTile(nest.buffer, offset, stride, value)));
+            let MatrixTile {
+                offset,
+                stride,
+                value,
+            } = found.expect("a nest of this shape is a product of tiles");
+            writes.push((
+                vec![offset, value],
+                Statement::WriteTile(nest.buffer, offset, stride, value),
+            ));
         }
         self.looped(&nest.closed, writes);
     }
@@ -330,18 +499,29 @@ impl<'a> Emitter<'a> {
         // The bound is known outside the loop.
         let bound = self.g[r].src[0];
         self.all(&[bound]);
-        self.scopes.push(Scope { range: Some(r), ..Scope::default() });
+        self.scopes.push(Scope {
+            range: Some(r),
+            ..Scope::default()
+        });
     }
     fn close(&mut self) {
         let scope = self.scopes.pop().expect("a loop is open");
         let r = scope.range.expect("a loop has a range");
         let into = self.scopes.last_mut().expect("the nest is open");
-        into.statements.push(Statement::Loop { range: r, step: 1, unroll: None });
+        into.statements.push(Statement::Loop {
+            range: r,
+            step: 1,
+            unroll: None,
+        });
         into.statements.extend(scope.statements);
         into.statements.push(Statement::End);
     }
     fn push_here(&mut self, s: Statement) {
-        self.scopes.last_mut().expect("the nest is open").statements.push(s);
+        self.scopes
+            .last_mut()
+            .expect("the nest is open")
+            .statements
+            .push(s);
     }
     fn is_defined(&self, id: Id) -> bool {
         self.scopes.iter().any(|s| s.defined.contains(&id))
@@ -351,7 +531,10 @@ impl<'a> Emitter<'a> {
     fn depth(&self, id: Id) -> Option<usize> {
         let mut depth = 0;
         if self.is_of_iteration(id) {
-            let is_shared = |s: &Scope| s.range.is_some_and(|r| self.g.range_kind(r) == Some(RangeKind::Fused));
+            let is_shared = |s: &Scope| {
+                s.range
+                    .is_some_and(|r| self.g.range_kind(r) == Some(RangeKind::Fused))
+            };
             depth = self.scopes.iter().position(is_shared)?;
         }
         for &r in self.g.free_ranges(id) {
@@ -368,7 +551,10 @@ impl<'a> Emitter<'a> {
         let mut stack = vec![id];
         while let Some(&n) = stack.last() {
             let node = &self.g[n];
-            let leaf = matches!(node.op, Op::Const | Op::Var | Op::Param | Op::Local | Op::Range | Op::Acc);
+            let leaf = matches!(
+                node.op,
+                Op::Const | Op::Var | Op::Param | Op::Local | Op::Range | Op::Acc
+            );
             if leaf && node.dtype.lanes == 1 || self.is_defined(n) {
                 stack.pop();
                 continue;
@@ -378,13 +564,19 @@ impl<'a> Emitter<'a> {
                 .iter()
                 .copied()
                 .filter(|&s| {
-                    let leaf =
-                        matches!(self.g[s].op, Op::Const | Op::Var | Op::Param | Op::Local | Op::Range | Op::Acc);
+                    let leaf = matches!(
+                        self.g[s].op,
+                        Op::Const | Op::Var | Op::Param | Op::Local | Op::Range | Op::Acc
+                    );
                     !(self.is_defined(s) || leaf && self.g[s].dtype.lanes == 1)
                 })
                 .collect();
             if missing.is_empty() {
-                debug_assert!(self.g[n].op != Op::Reduce, "a reduction outside its ranges: {:?}", self.g[n]);
+                debug_assert!(
+                    self.g[n].op != Op::Reduce,
+                    "a reduction outside its ranges: {:?}",
+                    self.g[n]
+                );
                 let depth = self.depth(n).unwrap_or(self.scopes.len() - 1);
                 let scope = &mut self.scopes[depth];
                 scope.statements.push(Statement::Define(n));
@@ -400,5 +592,9 @@ impl<'a> Emitter<'a> {
 /// Substitutes without simplifying vector nodes; ranges are scalar, and index
 /// arithmetic below is simplified.
 fn substitute_raw(g: &mut Graph, id: Id, map: &FxHashMap<Id, Id>) -> Id {
-    if map.is_empty() { id } else { g.substitute(id, &mut map.clone()) }
+    if map.is_empty() {
+        id
+    } else {
+        g.substitute(id, &mut map.clone())
+    }
 }

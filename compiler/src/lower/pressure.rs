@@ -33,16 +33,31 @@ impl Pressure {
     /// Computes the requirements of these bodies.
     pub fn for_bodies(g: &Graph, bodies: &[Code], threads: i64) -> Pressure {
         let sums = |b: &Code| accumulators(g, &b.statements).max(tiles(g, &b.statements));
-        let most = |of: &dyn Fn(&&Code) -> bool| bodies.iter().filter(of).map(sums).max().unwrap_or(0) as i64;
-        let unpacks = || bodies.iter().map(|b| &b.statements).filter(|s| unpacked(g, s));
+        let most = |of: &dyn Fn(&&Code) -> bool| {
+            bodies.iter().filter(of).map(sums).max().unwrap_or(0) as i64
+        };
+        let unpacks = || {
+            bodies
+                .iter()
+                .map(|b| &b.statements)
+                .filter(|s| unpacked(g, s))
+        };
         let wanted = bodies.iter().filter_map(|b| wanted(g, b, threads));
         Pressure {
             sums: most(&|_| true),
             others: most(&|b| !unpacked(g, &b.statements)),
             products: bodies.iter().any(|b| products(g, &b.statements)),
-            unpacked: unpacks().map(|s| OF_A_TILE * tiles(g, s) as i64).max().unwrap_or(0),
+            unpacked: unpacks()
+                .map(|s| OF_A_TILE * tiles(g, s) as i64)
+                .max()
+                .unwrap_or(0),
             asked: unpacks().map(|s| asked_for(g, s)).max().unwrap_or(0),
-            words: bodies.iter().filter(|b| sums(b) > 0).map(|b| asked_for(g, &b.statements)).max().unwrap_or(0),
+            words: bodies
+                .iter()
+                .filter(|b| sums(b) > 0)
+                .map(|b| asked_for(g, &b.statements))
+                .max()
+                .unwrap_or(0),
             ahead: wanted.reduce(|a, b| a.and(b)),
         }
     }
@@ -51,7 +66,9 @@ impl Pressure {
 /// Returns whether any load can become an asynchronous copy.
 pub fn can_copy(g: &Graph, bodies: &[Code]) -> bool {
     let is_copy = |s: &Statement| matches!(s, Statement::AsyncCopy { .. });
-    bodies.iter().any(|b| async_copies(g, b.statements.clone()).iter().any(is_copy))
+    bodies
+        .iter()
+        .any(|b| async_copies(g, b.statements.clone()).iter().any(is_copy))
 }
 
 /// Returns whether there are MMA products.
@@ -70,7 +87,10 @@ fn tiles(g: &Graph, statements: &[Statement]) -> usize {
         Statement::Accumulator(acc) if g[*acc].dtype.lanes > 1 => g[*acc].dtype.lanes as usize,
         _ => 0,
     };
-    nests.map(|nest| nest.iter().map(registers).sum::<usize>() / OF_A_TILE as usize).max().unwrap_or(0)
+    nests
+        .map(|nest| nest.iter().map(registers).sum::<usize>() / OF_A_TILE as usize)
+        .max()
+        .unwrap_or(0)
 }
 
 /// Returns the largest number of scalar accumulators in a loop, including those of enclosing loops.
@@ -80,7 +100,9 @@ fn accumulators(g: &Graph, statements: &[Statement]) -> usize {
     let mut most = 0;
     for s in statements {
         match s {
-            Statement::Accumulator(acc) if g[*acc].dtype.lanes == 1 => *open.last_mut().expect("one for all") += 1,
+            Statement::Accumulator(acc) if g[*acc].dtype.lanes == 1 => {
+                *open.last_mut().expect("one for all") += 1
+            }
             s if s.opens() => {
                 most = most.max(open.iter().sum());
                 open.push(0);
@@ -96,13 +118,21 @@ fn accumulators(g: &Graph, statements: &[Statement]) -> usize {
 
 /// Returns whether the statements unpack a weight for MMA products.
 fn unpacked(g: &Graph, statements: &[Statement]) -> bool {
-    statements.iter().any(|s| matches!(s, Statement::Define(id) if g[*id].op == Op::ScaledPair))
+    statements
+        .iter()
+        .any(|s| matches!(s, Statement::Define(id) if g[*id].op == Op::ScaledPair))
 }
 
 /// Returns the most words that a loop loads at once.
 fn asked_for(g: &Graph, statements: &[Statement]) -> i64 {
-    let loops = (0..statements.len()).filter(|&at| matches!(statements[at], Statement::Loop { .. }));
-    let words = |at: usize| statements[at..at + end_of_block(&statements[at..])].iter().map(|s| s.words(g)).sum();
+    let loops =
+        (0..statements.len()).filter(|&at| matches!(statements[at], Statement::Loop { .. }));
+    let words = |at: usize| {
+        statements[at..at + end_of_block(&statements[at..])]
+            .iter()
+            .map(|s| s.words(g))
+            .sum()
+    };
     loops.map(words).max().unwrap_or(0)
 }
 
@@ -113,7 +143,11 @@ pub fn waits(g: &Graph, statements: &[Statement]) -> f64 {
     while at < statements.len() {
         let (s, end) = (&statements[at], at + end_of_block(&statements[at..]));
         match s {
-            Statement::Loop { range, step, unroll } => {
+            Statement::Loop {
+                range,
+                step,
+                unroll,
+            } => {
                 let rounds = typical(g, g[*range].src[0]) / (step * unroll.unwrap_or(1)) as f64;
                 all += rounds.max(1.0) * waits(g, &statements[at + 1..end]);
             }

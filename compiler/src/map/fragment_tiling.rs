@@ -16,12 +16,20 @@ use rustc_hash::FxHashMap;
 /// Returns whether consecutive elements in memory differ by one in range `r`.
 fn contiguous(g: &mut Graph, load: Id, r: Id) -> bool {
     let at = g.linear(g[load].src[1]);
-    at.terms.iter().any(|&(t, distance)| t == r && distance == 1)
+    at.terms
+        .iter()
+        .any(|&(t, distance)| t == r && distance == 1)
 }
 
 /// Rewrites a nest as the plan says; `None` if it is no such product. A count that does not divide
 /// is replaced by the next smaller divisor.
-pub fn nest(g: &mut Graph, store: Id, plan: &Warps, machine: &Machine, ranges: &mut Ranges) -> Option<Id> {
+pub fn nest(
+    g: &mut Graph,
+    store: Id,
+    plan: &Warps,
+    machine: &Machine,
+    ranges: &mut Ranges,
+) -> Option<Id> {
     let product = if plan.groups {
         MmaProduct::of_stages(g, store, machine)?
     } else {
@@ -34,18 +42,46 @@ pub fn nest(g: &mut Graph, store: Id, plan: &Warps, machine: &Machine, ranges: &
     let row_at = tiles.row_at(g, &counts, as_laid_out);
     let column_at = tiles.column_at(g, &counts, &product);
     let term_at = strided(g, &[(tiles.step, counts.at_once), (tiles.at, 1)]);
-    let mut map = FxHashMap::from_iter([(product.row, row_at), (product.column, column_at), (product.term, term_at)]);
+    let mut map = FxHashMap::from_iter([
+        (product.row, row_at),
+        (product.column, column_at),
+        (product.term, term_at),
+    ]);
     map.extend(tiles.both);
     map.extend(tiles.part);
-    let MmaProduct { nest: Nest { buffer, offset, value, .. }, id, ref alone, .. } = product;
+    let MmaProduct {
+        nest:
+            Nest {
+                buffer,
+                offset,
+                value,
+                ..
+            },
+        id,
+        ref alone,
+        ..
+    } = product;
     let offset = g.substitute(offset, &mut map);
     let terms = g.substitute(g[id].src[0], &mut map);
-    let over = alone.iter().copied().chain([tiles.step, tiles.at]).chain(tiles.part.map(|p| p.1));
+    let over = alone
+        .iter()
+        .copied()
+        .chain([tiles.step, tiles.at])
+        .chain(tiles.part.map(|p| p.1));
     let over = present(g, over);
     map.insert(id, g.reduce_ranges(terms, &over, ReduceOp::Add));
     let value = g.substitute(value, &mut map);
     let closed = present(g, tiles.both.map(|b| b.1).into_iter().chain(tiles.closed()));
-    Some(Nest { buffer, offset, value, adds: false, closed }.store(g))
+    Some(
+        Nest {
+            buffer,
+            offset,
+            value,
+            adds: false,
+            closed,
+        }
+        .store(g),
+    )
 }
 
 /// Tile counts of a product.
@@ -72,7 +108,11 @@ struct Counts {
 impl Counts {
     fn from_plan(product: &MmaProduct, plan: &Warps, machine: &Machine) -> Option<Counts> {
         let of = match plan.groups {
-            true => Fragment::of_stage(product.sum.operand, plan.wide * product.of.columns, Shared::Columns)?,
+            true => Fragment::of_stage(
+                product.sum.operand,
+                plan.wide * product.of.columns,
+                Shared::Columns,
+            )?,
             false => product.of,
         };
         let high = product.high * product.of.rows / of.rows;
@@ -86,7 +126,17 @@ impl Counts {
             _ => of.terms,
         };
         let of_product = of.sums.lanes() / machine.subgroup;
-        Some(Counts { of, of_product, high, row_warps, column_warps, tall, wide: plan.wide, blocks, at_once })
+        Some(Counts {
+            of,
+            of_product,
+            high,
+            row_warps,
+            column_warps,
+            tall,
+            wide: plan.wide,
+            blocks,
+            at_once,
+        })
     }
 }
 
@@ -120,12 +170,30 @@ struct TileRanges {
 
 impl TileRanges {
     /// Creates the ranges in loop order; their numbers follow it.
-    fn new(g: &mut Graph, product: &MmaProduct, counts: &Counts, plan: &Warps, ranges: &mut Ranges) -> TileRanges {
+    fn new(
+        g: &mut Graph,
+        product: &MmaProduct,
+        counts: &Counts,
+        plan: &Warps,
+        ranges: &mut Ranges,
+    ) -> TileRanges {
         use RangeKind::{Loop, Reduce, Unroll, Upcast, Vector};
         let mut range = |g: &mut Graph, n: i64, kind: RangeKind| ranges.fixed(g, n, kind);
-        let &Counts { of, of_product, high, row_warps, column_warps, tall, wide, blocks, at_once } = counts;
+        let &Counts {
+            of,
+            of_product,
+            high,
+            row_warps,
+            column_warps,
+            tall,
+            wide,
+            blocks,
+            at_once,
+        } = counts;
         let of_both = if plan.batch_warps { Vector } else { Loop };
-        let both = product.both.map(|r| (r, range(g, g.max_of(g[r].src[0]), of_both)));
+        let both = product
+            .both
+            .map(|r| (r, range(g, g.max_of(g[r].src[0]), of_both)));
         let row_step = range(g, high / row_warps / tall, Loop);
         let block_step = range(g, blocks / column_warps, Loop);
         let (row_warp, block_warp) = (range(g, row_warps, Vector), range(g, column_warps, Vector));
@@ -135,7 +203,10 @@ impl TileRanges {
         let (row_tile, tile) = (range(g, tall, Upcast), range(g, wide, Upcast));
         let i = range(g, along(of.sums.registers, true).count, Upcast);
         let j = range(g, product.of_lane(), Upcast);
-        let (step, at) = (range(g, product.terms / at_once, Reduce), range(g, at_once, Unroll));
+        let (step, at) = (
+            range(g, product.terms / at_once, Reduce),
+            range(g, at_once, Unroll),
+        );
         let part = product.sum.part.map(|old| (old, range(g, 2, Unroll)));
         TileRanges {
             both,
@@ -158,16 +229,34 @@ impl TileRanges {
     /// Returns the row index. A lane's rows follow the fragment's layout if `as_laid_out`,
     /// and are neighbours otherwise.
     fn row_at(&self, g: &mut Graph, counts: &Counts, as_laid_out: bool) -> Id {
-        let &Counts { of, of_product, high, row_warps, tall, .. } = counts;
+        let &Counts {
+            of,
+            of_product,
+            high,
+            row_warps,
+            tall,
+            ..
+        } = counts;
         let (lanes, copies) = (along(of.sums.lanes, true), along(of.sums.registers, true));
         let of_warp = of.rows / of_product;
         let of_rows = if as_laid_out {
-            [(self.quarter, of_warp), (self.lane, lanes.row), (self.row_tile, of.rows), (self.i, copies.row)]
+            [
+                (self.quarter, of_warp),
+                (self.lane, lanes.row),
+                (self.row_tile, of.rows),
+                (self.i, copies.row),
+            ]
         } else {
-            let (lane, row_tile) = ((self.lane, copies.count * tall), (self.row_tile, copies.count));
+            let (lane, row_tile) = (
+                (self.lane, copies.count * tall),
+                (self.row_tile, copies.count),
+            );
             [(self.quarter, of_warp * tall), lane, row_tile, (self.i, 1)]
         };
-        let warp = [(self.row_warp, high / row_warps * of.rows), (self.row_step, tall * of.rows)];
+        let warp = [
+            (self.row_warp, high / row_warps * of.rows),
+            (self.row_step, tall * of.rows),
+        ];
         strided(g, &[&warp[..], &of_rows].concat())
     }
     /// Returns the column index; surplus tiles repeat the last column.
@@ -176,14 +265,48 @@ impl TileRanges {
         let step = counts.wide * of_tile;
         let warp = (self.block_warp, counts.blocks / counts.column_warps * step);
         let of_tiles = [warp, (self.block_step, step), (self.tile, of_tile)];
-        let at = strided(g, &[&of_tiles[..], &[(self.beside_lane, of_lane), (self.j, 1)]].concat());
-        if product.outputs == counts.blocks * step { at } else { up_to_last(g, at, product.outputs) }
+        let at = strided(
+            g,
+            &[&of_tiles[..], &[(self.beside_lane, of_lane), (self.j, 1)]].concat(),
+        );
+        if product.outputs == counts.blocks * step {
+            at
+        } else {
+            up_to_last(g, at, product.outputs)
+        }
     }
     /// Returns the ranges of the nest, outermost first.
     fn closed(&self) -> [Id; 11] {
-        let &TileRanges { row_step, block_step, row_warp, block_warp, quarter, .. } = self;
-        let &TileRanges { lane, beside_lane, row_tile, tile, i, j, .. } = self;
-        [row_step, block_step, row_warp, block_warp, quarter, lane, beside_lane, row_tile, tile, i, j]
+        let &TileRanges {
+            row_step,
+            block_step,
+            row_warp,
+            block_warp,
+            quarter,
+            ..
+        } = self;
+        let &TileRanges {
+            lane,
+            beside_lane,
+            row_tile,
+            tile,
+            i,
+            j,
+            ..
+        } = self;
+        [
+            row_step,
+            block_step,
+            row_warp,
+            block_warp,
+            quarter,
+            lane,
+            beside_lane,
+            row_tile,
+            tile,
+            i,
+            j,
+        ]
     }
 }
 

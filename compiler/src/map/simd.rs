@@ -53,13 +53,26 @@ struct Registers {
 
 /// Rewrites a nest's ranges for the target, by the plan or by the heuristic. Also returns the plan
 /// that was applied; parts of a plan that do not fit stay loops.
-pub fn nest(g: &mut Graph, store: Id, plan: Option<&Vectors>, target: &Target, ranges: &mut Ranges) -> (Id, NestPlan) {
+pub fn nest(
+    g: &mut Graph,
+    store: Id,
+    plan: Option<&Vectors>,
+    target: &Target,
+    ranges: &mut Ranges,
+) -> (Id, NestPlan) {
     let lanes = target.machine.lanes as i64;
     if lanes <= 1 {
         return (store, NestPlan::Serial);
     }
     let registers = target.registers as i64;
-    let mut o = Optimiser { g, ranges, registers, plan, made: Vectors::default(), cuts: FxHashMap::default() };
+    let mut o = Optimiser {
+        g,
+        ranges,
+        registers,
+        plan,
+        made: Vectors::default(),
+        cuts: FxHashMap::default(),
+    };
     let store = o.fused(store);
     let store = o.output_lanes(store, lanes);
     let store = o.reduce_lanes(store, lanes);
@@ -81,7 +94,9 @@ struct Optimiser<'a> {
 
 /// Returns the largest of `lanes`, a half and a quarter of it (at least 4) that divides `n`.
 fn fitting(n: i64, lanes: i64) -> Option<i64> {
-    [lanes, lanes / 2, lanes / 4].into_iter().find(|&l| l >= 4 && n % l == 0)
+    [lanes, lanes / 2, lanes / 4]
+        .into_iter()
+        .find(|&l| l >= 4 && n % l == 0)
 }
 
 impl Optimiser<'_> {
@@ -117,7 +132,13 @@ impl Optimiser<'_> {
     /// Replaces the range `from` by an expression over the ranges `into`, which take its position.
     fn split(&mut self, store: Id, from: Id, expression: Id, into: &[Id]) -> Id {
         let mut map = FxHashMap::from_iter([(from, expression)]);
-        let Nest { buffer, offset, value, adds, closed: old } = Nest::from_store(self.g, store);
+        let Nest {
+            buffer,
+            offset,
+            value,
+            adds,
+            closed: old,
+        } = Nest::from_store(self.g, store);
         let mut closed = Vec::new();
         for r in old {
             if r == from {
@@ -128,7 +149,14 @@ impl Optimiser<'_> {
         }
         let offset = self.g.substitute(offset, &mut map);
         let value = self.g.substitute(value, &mut map);
-        Nest { buffer, offset, value, adds, closed }.store(self.g)
+        Nest {
+            buffer,
+            offset,
+            value,
+            adds,
+            closed,
+        }
+        .store(self.g)
     }
     /// Returns whether all loads below `id` that depend on the lane range are contiguous along it.
     fn contiguous(&self, id: Id, lane: Id) -> bool {
@@ -153,7 +181,11 @@ impl Optimiser<'_> {
     /// Returns whether the offset is `unit · lane` plus terms independent of the lane.
     fn stride_is(&self, offset: Id, lane: Id, unit: i64) -> bool {
         let sum = self.g.linear(offset);
-        sum.coefficient(lane) == unit && sum.terms.iter().all(|&(t, _)| t == lane || !self.g.any(t, |n, _| n == lane))
+        sum.coefficient(lane) == unit
+            && sum
+                .terms
+                .iter()
+                .all(|&(t, _)| t == lane || !self.g.any(t, |n, _| n == lane))
     }
 
     /// Maps an output axis to lanes.
@@ -164,8 +196,12 @@ impl Optimiser<'_> {
             if self.g.range_kind(r) == Some(RangeKind::Reduce) {
                 continue;
             }
-            let Some(n) = self.fixed(r).filter(|_| given != Some(None)) else { continue };
-            let Some(l) = fitting(n, given.flatten().map_or(lanes, |o| o.lanes)) else { continue };
+            let Some(n) = self.fixed(r).filter(|_| given != Some(None)) else {
+                continue;
+            };
+            let Some(l) = fitting(n, given.flatten().map_or(lanes, |o| o.lanes)) else {
+                continue;
+            };
             let lane = self.range(l, RangeKind::Vector);
             let outer = self.range(n / l, RangeKind::Loop);
             let by = self.g.int(l);
@@ -173,15 +209,28 @@ impl Optimiser<'_> {
             let index = self.g.add(index, lane);
             let new = self.split(store, r, index, &[outer, lane]);
             let (offset, value) = (self.g[new].src[1], self.g[new].src[2]);
-            if self.stride_is(offset, lane, 1) && self.g.any(value, |n, _| n == lane) && self.contiguous(value, lane) {
+            if self.stride_is(offset, lane, 1)
+                && self.g.any(value, |n, _| n == lane)
+                && self.contiguous(value, lane)
+            {
                 // Several vectors per iteration, so that a reduction does not wait for its own
                 // additions.
                 let reduces = self.g.any(value, |_, n| n.op == Op::Reduce);
                 let room = self.registers / 2 / self.upcasts(new).max(1);
-                let most = given.flatten().map_or(if reduces { room.min(4) } else { 1 }, |o| o.copies);
+                let most = given
+                    .flatten()
+                    .map_or(if reduces { room.min(4) } else { 1 }, |o| o.copies);
                 let copies = (1..=most).rev().find(|c| n / l % c == 0).unwrap_or(1);
-                self.made.output = Some(OutputLanes { at, lanes: l, copies });
-                return if copies > 1 { self.tiled(new, outer, copies) } else { new };
+                self.made.output = Some(OutputLanes {
+                    at,
+                    lanes: l,
+                    copies,
+                });
+                return if copies > 1 {
+                    self.tiled(new, outer, copies)
+                } else {
+                    new
+                };
             }
         }
         store
@@ -195,14 +244,26 @@ impl Optimiser<'_> {
         for n in self.g.toposort(&[nest.value]) {
             let node = self.g[n].clone();
             if node.op == Op::Reduce {
-                let src: Vec<Id> = node.src.iter().map(|&s| self.g.substitute(s, &mut map)).collect();
-                let Arg::Reduce(op, _) = node.arg else { continue };
-                let has_lanes =
-                    self.g.free_ranges(src[0]).iter().any(|&r| self.g.range_kind(r) == Some(RangeKind::Vector));
+                let src: Vec<Id> = node
+                    .src
+                    .iter()
+                    .map(|&s| self.g.substitute(s, &mut map))
+                    .collect();
+                let Arg::Reduce(op, _) = node.arg else {
+                    continue;
+                };
+                let has_lanes = self
+                    .g
+                    .free_ranges(src[0])
+                    .iter()
+                    .any(|&r| self.g.range_kind(r) == Some(RangeKind::Vector));
                 let new = if has_lanes {
                     self.g.reduce_ranges(src[0], &src[1..], op)
                 } else {
-                    let registers = Registers { upcasts, accumulators: self.accumulators(store, n) };
+                    let registers = Registers {
+                        upcasts,
+                        accumulators: self.accumulators(store, n),
+                    };
                     self.lanes_of(&src, lanes, registers, op)
                 };
                 map.insert(n, new);
@@ -217,11 +278,17 @@ impl Optimiser<'_> {
     fn lanes_of(&mut self, src: &[Id], lanes: i64, wanted: Registers, op: ReduceOp) -> Id {
         let (value, ranges) = (src[0], &src[1..]);
         let room = (self.registers / 2 / wanted.accumulators).max(1);
-        let given = self.plan.map(|p| p.sums.get(self.made.sums.len()).copied().flatten());
+        let given = self
+            .plan
+            .map(|p| p.sums.get(self.made.sums.len()).copied().flatten());
         for (i, &r) in ranges.iter().enumerate().rev() {
             let mine = given.map(|g| g.filter(|s| s.at == i));
-            let Some(n) = self.fixed(r).filter(|_| mine != Some(None)) else { continue };
-            let Some(l) = fitting(n, mine.flatten().map_or(lanes, |s| s.lanes)) else { continue };
+            let Some(n) = self.fixed(r).filter(|_| mine != Some(None)) else {
+                continue;
+            };
+            let Some(l) = fitting(n, mine.flatten().map_or(lanes, |s| s.lanes)) else {
+                continue;
+            };
             // A whole block of the largest packed operand along this range, or a few vectors.
             let block = self
                 .g
@@ -242,9 +309,23 @@ impl Optimiser<'_> {
                 }
             };
             let statements = (whole / l) * wanted.upcasts * if block.is_some() { 4 } else { 1 };
-            let most = if statements <= MOST_STATEMENTS * 2 { whole / l } else { (whole / l).min(2) };
-            let unroll = mine.flatten().map_or(most, |s| divisor(whole / l, s.unroll));
-            let [lane, u, inner, outer] = self.cut(r, n, Cut { lanes: l, unroll, block: whole });
+            let most = if statements <= MOST_STATEMENTS * 2 {
+                whole / l
+            } else {
+                (whole / l).min(2)
+            };
+            let unroll = mine
+                .flatten()
+                .map_or(most, |s| divisor(whole / l, s.unroll));
+            let [lane, u, inner, outer] = self.cut(
+                r,
+                n,
+                Cut {
+                    lanes: l,
+                    unroll,
+                    block: whole,
+                },
+            );
             let mut index = self.g.int(0);
             for (part, step) in [(outer, whole), (inner, l * unroll), (u, l), (lane, 1)] {
                 let step = self.g.int(step);
@@ -256,10 +337,18 @@ impl Optimiser<'_> {
             if !self.contiguous(new, lane) {
                 continue;
             }
-            self.made.sums.push(Some(SumLanes { at: i, lanes: l, unroll }));
+            self.made.sums.push(Some(SumLanes {
+                at: i,
+                lanes: l,
+                unroll,
+            }));
             let mut all: Vec<Id> = ranges[..i].to_vec();
             all.extend(ranges[i + 1..].iter().copied());
-            all.extend([outer, inner, u, lane].into_iter().filter(|&x| self.g[x].op == Op::Range));
+            all.extend(
+                [outer, inner, u, lane]
+                    .into_iter()
+                    .filter(|&x| self.g[x].op == Op::Range),
+            );
             return self.g.reduce_ranges(new, &all, op);
         }
         self.made.sums.push(None);
@@ -271,7 +360,11 @@ impl Optimiser<'_> {
         if let Some(&known) = self.cuts.get(&(r, by)) {
             return known;
         }
-        let Cut { lanes, unroll, block } = by;
+        let Cut {
+            lanes,
+            unroll,
+            block,
+        } = by;
         let lane = self.range(lanes, RangeKind::VectorReduce);
         let u = self.range(unroll, RangeKind::Unroll);
         let inner = self.range(block / lanes / unroll, RangeKind::Reduce);

@@ -11,7 +11,9 @@
 
 use super::fuse_reductions::fuse_reductions;
 use super::{accumulators, fragment_tiling};
-use crate::ir::nest::{Nest, Ranges, adds, divisor, floor_power, identity, outermost_reductions, strided};
+use crate::ir::nest::{
+    Nest, Ranges, adds, divisor, floor_power, identity, outermost_reductions, strided,
+};
 use crate::plan::nest_view::{NestView, divided, fixed, is, most, reductions, walked};
 use crate::plan::{Along, Counted, NestPlan, ThreadSum, Threads};
 use gristmill_uop::target::Target;
@@ -31,11 +33,21 @@ pub fn fused(g: &mut Graph, store: Id) -> Id {
 /// `Accumulators`, the nest must come from [`fused`].
 pub fn nest(g: &mut Graph, store: Id, plan: &NestPlan, target: &Target, ranges: &mut Ranges) -> Id {
     match plan {
-        NestPlan::Warps(warps) => fragment_tiling::nest(g, store, warps, &target.machine, ranges).unwrap_or(store),
+        NestPlan::Warps(warps) => {
+            fragment_tiling::nest(g, store, warps, &target.machine, ranges).unwrap_or(store)
+        }
         NestPlan::Threads(plan) => {
             let threads = target.threads as i64;
             let inside = adds(g, store).then(Vec::new);
-            Sharing { g, ranges, threads, plan, steps: FxHashMap::default(), inside }.nest(store)
+            Sharing {
+                g,
+                ranges,
+                threads,
+                plan,
+                steps: FxHashMap::default(),
+                inside,
+            }
+            .nest(store)
         }
         NestPlan::Counted(plan) => counted(g, store, plan, ranges),
         NestPlan::Accumulators(plan) => accumulators::nest(g, store, plan, ranges).unwrap_or(store),
@@ -51,23 +63,46 @@ fn counted(g: &mut Graph, store: Id, plan: &Counted, ranges: &mut Ranges) -> Id 
     let outermost = outermost_reductions(g, nest.value);
     let mut cuts: FxHashMap<(Id, i64, bool), Vec<Id>> = FxHashMap::default();
     let mut map = FxHashMap::default();
-    let walks = |g: &Graph, n: Id| walked(g, n).into_iter().max_by_key(|&r| most(g, r)).map(|r| (n, r));
-    let sums: Vec<(Id, Id)> = reductions(g, nest.value).into_iter().filter_map(|n| walks(g, n)).collect();
+    let walks = |g: &Graph, n: Id| {
+        walked(g, n)
+            .into_iter()
+            .max_by_key(|&r| most(g, r))
+            .map(|r| (n, r))
+    };
+    let sums: Vec<(Id, Id)> = reductions(g, nest.value)
+        .into_iter()
+        .filter_map(|n| walks(g, n))
+        .collect();
     for (i, (n, r)) in sums.into_iter().enumerate() {
         let node = g[n].clone();
         // A loop with data-dependent length is stepped by all lanes together: values past its end
         // may not be numbers.
-        let (Arg::Reduce(op, _), Some(bound)) = (node.arg, fixed(g, r)) else { continue };
+        let (Arg::Reduce(op, _), Some(bound)) = (node.arg, fixed(g, r)) else {
+            continue;
+        };
         let divides = |by: i64| bound % by == 0;
         let lane = lane.filter(|_| outermost.contains(&n) && divides(plan.lanes));
         let lanes = if lane.is_some() { plan.lanes } else { 1 };
-        let wide = plan.steps.get(i).copied().filter(|w| divides(lanes * w)).unwrap_or(1);
+        let wide = plan
+            .steps
+            .get(i)
+            .copied()
+            .filter(|w| divides(lanes * w))
+            .unwrap_or(1);
         let parts = cuts.entry((r, wide, lane.is_some())).or_insert_with(|| {
             let step = ranges.fixed(g, bound / wide / lanes, RangeKind::Reduce);
-            [step].into_iter().chain(lane).chain([ranges.fixed(g, wide, RangeKind::Unroll)]).collect()
+            [step]
+                .into_iter()
+                .chain(lane)
+                .chain([ranges.fixed(g, wide, RangeKind::Unroll)])
+                .collect()
         });
         let strides = [lanes * wide, wide, 1];
-        let strides = if lane.is_some() { &strides[..] } else { &[wide, 1][..] };
+        let strides = if lane.is_some() {
+            &strides[..]
+        } else {
+            &[wide, 1][..]
+        };
         let at: Vec<(Id, i64)> = parts.iter().copied().zip(strides.iter().copied()).collect();
         let at = strided(g, &at);
         let inner = g.substitute(node.src[0], &mut FxHashMap::from_iter([(r, at)]));
@@ -83,7 +118,12 @@ fn counted(g: &mut Graph, store: Id, plan: &Counted, ranges: &mut Ranges) -> Id 
 /// copy stay neighbours, as MMA products require.
 fn beside_threads(g: &mut Graph, nest: &mut Nest, lanes: i64, ranges: &mut Ranges) -> Id {
     let lane = ranges.fixed(g, lanes, RangeKind::VectorReduce);
-    let threads: Vec<Id> = nest.closed.iter().copied().filter(|&r| is(g, r, RangeKind::Vector)).collect();
+    let threads: Vec<Id> = nest
+        .closed
+        .iter()
+        .copied()
+        .filter(|&r| is(g, r, RangeKind::Vector))
+        .collect();
     let mut map = FxHashMap::default();
     for r in threads {
         let again = ranges.range(g, g[r].src[0], RangeKind::Vector);
@@ -141,9 +181,24 @@ impl Sharing<'_> {
 
     fn nest(&mut self, store: Id) -> Id {
         let nest = Nest::from_store(self.g, store);
-        let NestView { own, common, mut shared } = NestView::new(self.g, &nest, self.threads);
-        let sums = NestView { own: own.clone(), common, shared: vec![] }.sums(self.g, nest.value);
-        let Nest { buffer, offset, value, adds, mut closed } = nest;
+        let NestView {
+            own,
+            common,
+            mut shared,
+        } = NestView::new(self.g, &nest, self.threads);
+        let sums = NestView {
+            own: own.clone(),
+            common,
+            shared: vec![],
+        }
+        .sums(self.g, nest.value);
+        let Nest {
+            buffer,
+            offset,
+            value,
+            adds,
+            mut closed,
+        } = nest;
         let (along, mut map) = (self.plan.along, FxHashMap::default());
         self.widen(&mut shared, &mut closed, &mut map);
         self.repeat(&mut shared, &mut closed, &mut map);
@@ -154,7 +209,9 @@ impl Sharing<'_> {
         let rest: Vec<Id> = closed
             .iter()
             .copied()
-            .filter(|&r| is(self.g, r, RangeKind::Loop) && fixed(self.g, r).is_some() && !shared.contains(&r))
+            .filter(|&r| {
+                is(self.g, r, RangeKind::Loop) && fixed(self.g, r).is_some() && !shared.contains(&r)
+            })
             .filter(|r| !own.iter().any(|&n| self.g.free_ranges(n).contains(r)))
             .collect();
         let mut order: Vec<Id> = Vec::new();
@@ -171,7 +228,11 @@ impl Sharing<'_> {
         for (_, index) in map.iter_mut() {
             *index = self.g.substitute(*index, &mut indices.clone());
         }
-        let left: Vec<Id> = closed.iter().copied().filter(|r| !indices.contains_key(r)).collect();
+        let left: Vec<Id> = closed
+            .iter()
+            .copied()
+            .filter(|r| !indices.contains_key(r))
+            .collect();
         map.extend(indices);
         // Remaining loops stay outermost; a workgroup runs them in sequence.
         let stays = |&r: &Id| is(self.g, r, RangeKind::Loop) || is(self.g, r, RangeKind::Reduce);
@@ -180,14 +241,24 @@ impl Sharing<'_> {
         let offset = self.g.substitute(offset, &mut map);
         self.divide_reductions(value, &sums, &own, &division, &mut map);
         let value = self.g.substitute(value, &mut map);
-        let mut nest = Nest { buffer, offset, value, adds, closed: order };
+        let mut nest = Nest {
+            buffer,
+            offset,
+            value,
+            adds,
+            closed: order,
+        };
         nest.only_where(self.g, self.inside.as_deref().unwrap_or_default());
         nest.store(self.g)
     }
 
     /// Divides the threads between outputs and lanes; the new ranges are numbered in thread order.
     fn division(&mut self, outputs: i64, reduces: bool) -> Division {
-        let lanes = if reduces { self.lanes(self.plan.lanes) } else { 1 };
+        let lanes = if reduces {
+            self.lanes(self.plan.lanes)
+        } else {
+            1
+        };
         let groups = self.threads / lanes;
         let (mut lane, mut group) = (None, None);
         if self.plan.along == Along::Output && lanes > 1 {
@@ -199,7 +270,12 @@ impl Sharing<'_> {
         if self.plan.along == Along::Reduction && lanes > 1 {
             lane = Some(self.fixed_range(lanes, RangeKind::VectorReduce));
         }
-        Division { lanes, lane, groups, group }
+        Division {
+            lanes,
+            lane,
+            groups,
+            group,
+        }
     }
 
     /// Rewrites the reductions below `value` into `map`, in topological order: an output's `own`
@@ -217,19 +293,32 @@ impl Sharing<'_> {
             if node.op != Op::Reduce {
                 continue;
             }
-            let src: Vec<Id> = node.src.iter().map(|&s| self.g.substitute(s, map)).collect();
-            let Arg::Reduce(op, _) = node.arg else { continue };
+            let src: Vec<Id> = node
+                .src
+                .iter()
+                .map(|&s| self.g.substitute(s, map))
+                .collect();
+            let Arg::Reduce(op, _) = node.arg else {
+                continue;
+            };
             let new = match sums.iter().position(|&s| s == n) {
                 Some(at) => {
-                    let mut sum = ThreadSum { common: None, terms: 1, steps: 1 };
+                    let mut sum = ThreadSum {
+                        common: None,
+                        terms: 1,
+                        steps: 1,
+                    };
                     sum = self.plan.sums.get(at).copied().unwrap_or(sum);
                     let (mut lane, mut count) = (division.lane, division.lanes);
                     if !own.contains(&n) {
                         count = self.lanes(sum.common.unwrap_or(1));
-                        lane = (count > 1).then(|| self.fixed_range(count, RangeKind::VectorReduce));
+                        lane =
+                            (count > 1).then(|| self.fixed_range(count, RangeKind::VectorReduce));
                     }
                     match lane {
-                        Some(range) => self.reduction(src[0], &src[1..], op, sum, Lanes { range, count }),
+                        Some(range) => {
+                            self.reduction(src[0], &src[1..], op, sum, Lanes { range, count })
+                        }
                         None => self.g.reduce_ranges(src[0], &src[1..], op),
                     }
                 }
@@ -242,8 +331,15 @@ impl Sharing<'_> {
     /// Turns loops over outputs into copies, so that shared operands are read once.
     fn repeat(&mut self, shared: &mut Vec<Id>, closed: &mut Vec<Id>, map: &mut FxHashMap<Id, Id>) {
         let nest = closed.clone();
-        for r in self.plan.copies.iter().filter_map(|&at| nest.get(at).copied()) {
-            let Some(n) = fixed(self.g, r).filter(|_| shared.contains(&r)) else { continue };
+        for r in self
+            .plan
+            .copies
+            .iter()
+            .filter_map(|&at| nest.get(at).copied())
+        {
+            let Some(n) = fixed(self.g, r).filter(|_| shared.contains(&r)) else {
+                continue;
+            };
             let copy = self.fixed_range(n, RangeKind::Upcast);
             map.insert(r, copy);
             shared.retain(|&s| s != r);
@@ -254,11 +350,17 @@ impl Sharing<'_> {
 
     /// Gives each thread several neighbouring outputs: splits the last loop into (loop, copies).
     fn widen(&mut self, shared: &mut Vec<Id>, closed: &mut Vec<Id>, map: &mut FxHashMap<Id, Id>) {
-        let Some(&last) = shared.last().filter(|_| self.plan.width > 1) else { return };
-        let Some(bound) = fixed(self.g, last) else { return };
+        let Some(&last) = shared.last().filter(|_| self.plan.width > 1) else {
+            return;
+        };
+        let Some(bound) = fixed(self.g, last) else {
+            return;
+        };
         let wide = divisor(bound, self.plan.width);
-        let (outer, inner) =
-            (self.fixed_range(bound / wide, RangeKind::Loop), self.fixed_range(wide, RangeKind::Upcast));
+        let (outer, inner) = (
+            self.fixed_range(bound / wide, RangeKind::Loop),
+            self.fixed_range(wide, RangeKind::Upcast),
+        );
         let w = self.g.int(wide);
         let at = self.g.mul(outer, w);
         let at = self.g.add(at, inner);
@@ -277,7 +379,13 @@ impl Sharing<'_> {
 
     /// Distributes the ranges `shared` over groups of threads, and adds their indices to `map`.
     /// Returns the remaining loop.
-    fn spread(&mut self, shared: &[Id], group: Id, groups: i64, map: &mut FxHashMap<Id, Id>) -> Option<Id> {
+    fn spread(
+        &mut self,
+        shared: &[Id],
+        group: Id,
+        groups: i64,
+        map: &mut FxHashMap<Id, Id>,
+    ) -> Option<Id> {
         let bounds: Vec<Id> = shared.iter().map(|&r| self.g[r].src[0]).collect();
         let one = self.g.int(1);
         let total = bounds.iter().fold(one, |p, &b| self.g.mul(p, b));
@@ -306,9 +414,23 @@ impl Sharing<'_> {
     }
 
     /// Splits the terms of a reduction over lanes.
-    fn reduction(&mut self, value: Id, ranges: &[Id], op: ReduceOp, plan: ThreadSum, of: Lanes) -> Id {
-        let Lanes { range: lane, count: lanes } = of;
-        let walked: Vec<Id> = ranges.iter().copied().filter(|&r| is(self.g, r, RangeKind::Reduce)).collect();
+    fn reduction(
+        &mut self,
+        value: Id,
+        ranges: &[Id],
+        op: ReduceOp,
+        plan: ThreadSum,
+        of: Lanes,
+    ) -> Id {
+        let Lanes {
+            range: lane,
+            count: lanes,
+        } = of;
+        let walked: Vec<Id> = ranges
+            .iter()
+            .copied()
+            .filter(|&r| is(self.g, r, RangeKind::Reduce))
+            .collect();
         let Some(r) = divided(self.g, &walked, lanes) else {
             // Unrolled reductions are computed by every lane, and all but the first contribute the
             // identity.
@@ -321,8 +443,10 @@ impl Sharing<'_> {
         let of_lane = self.g.mul(lane, w);
         let at = self.g.add(at, of_lane);
         let at = self.g.add(at, part);
-        let divides =
-            self.g.int_value(bound).is_some_and(|b| b % (lanes * wide) == 0 && (b / (lanes * wide)) % plan.steps == 0);
+        let divides = self
+            .g
+            .int_value(bound)
+            .is_some_and(|b| b % (lanes * wide) == 0 && (b / (lanes * wide)) % plan.steps == 0);
         let (mut index, minus) = (at, self.g.int(-1));
         if !divides {
             let last = self.g.add(bound, minus);
@@ -337,7 +461,12 @@ impl Sharing<'_> {
         }
         let mut all: Vec<Id> = ranges.iter().copied().filter(|&x| x != r).collect();
         let stepped: Vec<Id> = self.g.free_ranges(step).to_vec();
-        all.extend(stepped.into_iter().chain([part, lane]).filter(|&x| self.g[x].op == Op::Range));
+        all.extend(
+            stepped
+                .into_iter()
+                .chain([part, lane])
+                .filter(|&x| self.g[x].op == Op::Range),
+        );
         self.g.reduce_ranges(new, &all, op)
     }
     /// Splits a range into a step index and the neighbouring terms of a step,
@@ -350,7 +479,10 @@ impl Sharing<'_> {
         let (by, up) = (self.g.int(at_once), self.g.int(at_once - 1));
         let steps = self.g.add(self.g[r].src[0], up);
         let steps = self.g.idiv(steps, by);
-        let new = [self.steps(steps, plan.steps), self.fixed_range(plan.terms, RangeKind::Unroll)];
+        let new = [
+            self.steps(steps, plan.steps),
+            self.fixed_range(plan.terms, RangeKind::Unroll),
+        ];
         self.steps.insert((r, lanes.range, plan), new);
         new
     }
@@ -360,7 +492,10 @@ impl Sharing<'_> {
         let (up, by) = (self.g.int(copies - 1), self.g.int(copies));
         let count = self.g.add(steps, up);
         let count = self.g.idiv(count, by);
-        let (outer, inner) = (self.range(count, RangeKind::Reduce), self.fixed_range(copies, RangeKind::Unroll));
+        let (outer, inner) = (
+            self.range(count, RangeKind::Reduce),
+            self.fixed_range(copies, RangeKind::Unroll),
+        );
         let at = self.g.mul(outer, by);
         self.g.add(at, inner)
     }

@@ -16,25 +16,36 @@ pub fn nest(g: &mut Graph, store: Id, of: &Fragment, machine: &Machine, ranges: 
     let mut nest = Nest::from_store(g, store);
     let on_core = machine.kind == MachineKind::Cpu;
     if !on_core {
-        nest.closed.push(ranges.fixed(g, machine.widest, RangeKind::Vector));
+        nest.closed
+            .push(ranges.fixed(g, machine.widest, RangeKind::Vector));
     }
     let sum = g[nest.value].clone();
-    let (Op::Reduce, Arg::Reduce(ReduceOp::Add, _), &[value, ref outer @ .., term]) = (sum.op, &sum.arg, &sum.src[..])
+    let (Op::Reduce, Arg::Reduce(ReduceOp::Add, _), &[value, ref outer @ .., term]) =
+        (sum.op, &sum.arg, &sum.src[..])
     else {
         return store;
     };
     let outer = outer.to_vec();
-    let Some(terms) = g.int_value(g[term].src[0]).filter(|n| n % of.terms == 0) else { return store };
+    let Some(terms) = g.int_value(g[term].src[0]).filter(|n| n % of.terms == 0) else {
+        return store;
+    };
     if g.range_kind(term) != Some(RangeKind::Reduce) {
         return store;
     }
-    let [steps, tile] =
-        if on_core { [RangeKind::Reduce, RangeKind::Unroll] } else { [RangeKind::Unroll, RangeKind::Tile] };
+    let [steps, tile] = if on_core {
+        [RangeKind::Reduce, RangeKind::Unroll]
+    } else {
+        [RangeKind::Unroll, RangeKind::Tile]
+    };
     let step = ranges.fixed(g, terms / of.terms, steps);
     let at = ranges.fixed(g, of.terms, tile);
     let index = strided(g, &[(step, of.terms), (at, 1)]);
     let value = g.substitute(value, &mut FxHashMap::from_iter([(term, index)]));
-    let over: Vec<Id> = outer.into_iter().chain([step, at]).filter(|&r| g[r].op == Op::Range).collect();
+    let over: Vec<Id> = outer
+        .into_iter()
+        .chain([step, at])
+        .filter(|&r| g[r].op == Op::Range)
+        .collect();
     let value = g.reduce_ranges(value, &over, ReduceOp::Add);
     Nest { value, ..nest }.store(g)
 }

@@ -38,7 +38,12 @@ impl Units {
         let (number, unit) = (g.idiv(unit, four), g.modulo(unit, four));
         let unit = swizzled(g, unit, line);
         let of_number = OF_LINE * self.lines;
-        let units = [(block, self.of_block()), (number, of_number), (line, OF_LINE), (unit, 1)];
+        let units = [
+            (block, self.of_block()),
+            (number, of_number),
+            (line, OF_LINE),
+            (unit, 1),
+        ];
         let elements = units.map(|(index, units)| (index, units * UNIT));
         strided(g, &[&elements[..], &[(along, 1)]].concat())
     }
@@ -48,18 +53,33 @@ impl Units {
 /// plans use such products.
 pub fn units(g: &mut Graph, nests: Vec<Id>, plans: &[NestPlan], machine: &Machine) -> Vec<Id> {
     let mut all: FxHashMap<Id, Units> = FxHashMap::default();
-    let read: Vec<Read> =
-        nests.iter().zip(plans).flat_map(|(&nest, plan)| read(g, &nests, nest, plan, machine)).collect();
+    let read: Vec<Read> = nests
+        .iter()
+        .zip(plans)
+        .flat_map(|(&nest, plan)| read(g, &nests, nest, plan, machine))
+        .collect();
     for Read { buffer, lines, row } in read {
         if row < UNIT || all.contains_key(&buffer) {
             continue;
         }
-        let units = Units { stage: buffer, lines, row, used: used(g, &nests, buffer, row) };
+        let units = Units {
+            stage: buffer,
+            lines,
+            row,
+            used: used(g, &nests, buffer, row),
+        };
         let blocks = (g.max_of(g[buffer].src[0]) / row + lines - 1) / lines;
         let elements = g.int(blocks * units.of_block() * UNIT);
-        let Arg::Int(number) = g[buffer].arg else { continue };
+        let Arg::Int(number) = g[buffer].arg else {
+            continue;
+        };
         let (dtype, arg) = (g[buffer].dtype, Arg::Int(at_swizzle(number)));
-        let stage = g.intern(Node { op: Op::Local, dtype, src: smallvec![elements], arg });
+        let stage = g.intern(Node {
+            op: Op::Local,
+            dtype,
+            src: smallvec![elements],
+            arg,
+        });
         all.insert(buffer, Units { stage, ..units });
     }
     if all.is_empty() {
@@ -68,7 +88,9 @@ pub fn units(g: &mut Graph, nests: Vec<Id>, plans: &[NestPlan], machine: &Machin
     let moved = |nest: Id| {
         let mut n = Nest::from_store(g, nest);
         n.value = replaced(g, n.value, |g, id| {
-            let units = all.get(g[id].src.first()?).filter(|_| g[id].op == Op::Load)?;
+            let units = all
+                .get(g[id].src.first()?)
+                .filter(|_| g[id].op == Op::Load)?;
             let (at, dtype) = (units.at(g, g[id].src[1]), g[id].dtype);
             Some(g.load(units.stage, at, dtype))
         });
@@ -83,13 +105,21 @@ pub fn units(g: &mut Graph, nests: Vec<Id>, plans: &[NestPlan], machine: &Machin
 
 /// Returns how many elements of a stage's rows are written.
 fn used(g: &mut Graph, nests: &[Id], stage: Id, row: i64) -> i64 {
-    let offsets: Vec<Id> = nests.iter().filter(|&&n| g[n].src[0] == stage).map(|&n| g[n].src[1]).collect();
+    let offsets: Vec<Id> = nests
+        .iter()
+        .filter(|&&n| g[n].src[0] == stage)
+        .map(|&n| g[n].src[1])
+        .collect();
     let length = g.int(row);
     let last = |offset: Id| {
         let along = g.modulo(offset, length);
         g.bounds(along).map_or(row - 1, |b| b.1.min(row - 1))
     };
-    offsets.into_iter().map(last).max().map_or(row, |last| last + 1)
+    offsets
+        .into_iter()
+        .map(last)
+        .max()
+        .map_or(row, |last| last + 1)
 }
 
 /// A stage that a multi-warp MMA product reads: lines per block, and elements between lines.
@@ -103,30 +133,51 @@ struct Read {
 /// rows if their stage is filled once for a shared loop. Rows that are refilled in each
 /// iteration may be in registers.
 fn read(g: &Graph, nests: &[Id], nest: Id, plan: &NestPlan, machine: &Machine) -> Vec<Read> {
-    let NestPlan::Warps(Warps { groups: true, wide, .. }) = plan else { return vec![] };
+    let NestPlan::Warps(Warps {
+        groups: true, wide, ..
+    }) = plan
+    else {
+        return vec![];
+    };
     if !machine.fragments.iter().any(Fragment::is_of_group) {
         return vec![];
     }
-    let Some(product) = Product::from_nest(g, nest, wide * MMA_F16.columns) else { return vec![] };
-    let Product { value, sum, column, .. } = &product;
+    let Some(product) = Product::from_nest(g, nest, wide * MMA_F16.columns) else {
+        return vec![];
+    };
+    let Product {
+        value, sum, column, ..
+    } = &product;
     let side = |load: Id| {
-        let buffer = *g[load].src.first().filter(|&&s| g[load].op == Op::Load && g[s].op == Op::Local)?;
+        let buffer = *g[load]
+            .src
+            .first()
+            .filter(|&&s| g[load].op == Op::Load && g[s].op == Op::Local)?;
         if g.free_ranges(load).contains(column) {
             return product.columns(g, load, buffer);
         }
         let fills = |n: &Id| g[*n].src[0] == buffer;
-        let anew = nests.iter().copied().filter(fills).any(|n| has_shared_loop(g, g[n].src[2]));
+        let anew = nests
+            .iter()
+            .copied()
+            .filter(fills)
+            .any(|n| has_shared_loop(g, g[n].src[2]));
         if anew || !has_shared_loop(g, *value) {
             return None;
         }
         product.rows(g, load, buffer)
     };
-    [sum.rows, sum.columns].into_iter().filter_map(side).collect()
+    [sum.rows, sum.columns]
+        .into_iter()
+        .filter_map(side)
+        .collect()
 }
 
 /// Returns whether a value depends on a loop that nests share, or sums over it.
 fn has_shared_loop(g: &Graph, value: Id) -> bool {
-    g.toposort(&[value]).into_iter().any(|n| g.range_kind(n) == Some(RangeKind::Fused))
+    g.toposort(&[value])
+        .into_iter()
+        .any(|n| g.range_kind(n) == Some(RangeKind::Fused))
 }
 
 /// A nest's reduction by a multi-warp MMA product.
@@ -143,10 +194,24 @@ struct Product {
 impl Product {
     fn from_nest(g: &Graph, nest: Id, wide: i64) -> Option<Product> {
         let Nest { value, closed, .. } = Nest::from_store(g, nest);
-        let (id, sum) = g.toposort(&[value]).into_iter().find_map(|n| Some((n, MmaSum::from_node(g, n)?)))?;
-        let column = closed.into_iter().rfind(|&r| g.range_kind(r) == Some(RangeKind::Upcast))?;
-        let term = g[id].src[1..].iter().copied().find(|&r| g.range_kind(r) == Some(RangeKind::Unroll))?;
-        Some(Product { value, sum, column, term, wide })
+        let (id, sum) = g
+            .toposort(&[value])
+            .into_iter()
+            .find_map(|n| Some((n, MmaSum::from_node(g, n)?)))?;
+        let column = closed
+            .into_iter()
+            .rfind(|&r| g.range_kind(r) == Some(RangeKind::Upcast))?;
+        let term = g[id].src[1..]
+            .iter()
+            .copied()
+            .find(|&r| g.range_kind(r) == Some(RangeKind::Unroll))?;
+        Some(Product {
+            value,
+            sum,
+            column,
+            term,
+            wide,
+        })
     }
     /// Returns the layout of columns in a stage: lines along the terms, or along the columns.
     fn columns(&self, g: &Graph, load: Id, buffer: Id) -> Option<Read> {
@@ -156,13 +221,26 @@ impl Product {
             _ => (Shared::Columns, self.column),
         };
         let of = Fragment::of_stage(self.sum.operand, self.wide, shared)?;
-        Some(Read { buffer, lines: of.lines(), row: at.coefficient(along) })
+        Some(Read {
+            buffer,
+            lines: of.lines(),
+            row: at.coefficient(along),
+        })
     }
     /// Returns the layout of rows in a stage, if their terms are contiguous.
     fn rows(&self, g: &Graph, load: Id, buffer: Id) -> Option<Read> {
         let at = g.linear(g[load].src[1]);
         let of = Fragment::of_stage(self.sum.operand, self.wide, Shared::Columns)?;
-        let row = at.terms.iter().filter(|t| t.0 != self.term).map(|t| t.1).min()?;
-        (at.coefficient(self.term) == 1).then_some(Read { buffer, lines: of.rows, row })
+        let row = at
+            .terms
+            .iter()
+            .filter(|t| t.0 != self.term)
+            .map(|t| t.1)
+            .min()?;
+        (at.coefficient(self.term) == 1).then_some(Read {
+            buffer,
+            lines: of.rows,
+            row,
+        })
     }
 }

@@ -27,7 +27,11 @@ pub fn is(g: &Graph, r: Id, kind: RangeKind) -> bool {
 
 /// Ranges that a reduction iterates over in a loop.
 pub fn walked(g: &Graph, n: Id) -> Vec<Id> {
-    g[n].src[1..].iter().copied().filter(|&r| is(g, r, RangeKind::Reduce)).collect()
+    g[n].src[1..]
+        .iter()
+        .copied()
+        .filter(|&r| is(g, r, RangeKind::Reduce))
+        .collect()
 }
 
 /// Reductions below `value` that lanes share: those independent of the ranges
@@ -35,12 +39,19 @@ pub fn walked(g: &Graph, n: Id) -> Vec<Id> {
 ///
 /// A longer inner reduction replaces an enclosing one that it depends on.
 pub fn reductions(g: &Graph, value: Id) -> Vec<Id> {
-    let all: Vec<Id> = g.toposort(&[value]).into_iter().filter(|&n| g[n].op == Op::Reduce).collect();
+    let all: Vec<Id> = g
+        .toposort(&[value])
+        .into_iter()
+        .filter(|&n| g[n].op == Op::Reduce)
+        .collect();
     let mut around: FxHashMap<Id, FxHashSet<Id>> = FxHashMap::default();
     for &outer in &all {
         for n in g.toposort(&[g[outer].src[0]]) {
             if g[n].op == Op::Reduce {
-                around.entry(n).or_default().extend(g[outer].src[1..].iter().copied());
+                around
+                    .entry(n)
+                    .or_default()
+                    .extend(g[outer].src[1..].iter().copied());
             }
         }
     }
@@ -49,10 +60,18 @@ pub fn reductions(g: &Graph, value: Id) -> Vec<Id> {
     let mut found: Vec<Id> = all
         .iter()
         .copied()
-        .filter(|n| around.get(n).is_none_or(|a| g.free_ranges(*n).iter().all(|r| !a.contains(r))))
+        .filter(|n| {
+            around
+                .get(n)
+                .is_none_or(|a| g.free_ranges(*n).iter().all(|r| !a.contains(r)))
+        })
         .collect();
     for n in found.clone() {
-        let inner: Vec<Id> = all.iter().copied().filter(|&m| depends(m, n) && longest(m) > longest(n)).collect();
+        let inner: Vec<Id> = all
+            .iter()
+            .copied()
+            .filter(|&m| depends(m, n) && longest(m) > longest(n))
+            .collect();
         if !inner.is_empty() {
             found.retain(|&x| x != n);
             found.extend(inner);
@@ -78,11 +97,19 @@ impl NestView {
     /// Analyses a nest for a workgroup with that many threads.
     pub fn new(g: &Graph, nest: &Nest, threads: i64) -> NestView {
         // A reduction that another one recomputes for each term is left to each lane alone.
-        let of_output =
-            |&n: &Id| g.free_ranges(n).iter().any(|&r| nest.closed.contains(&r) && is(g, r, RangeKind::Loop));
-        let (own, common): (Vec<Id>, Vec<Id>) = reductions(g, nest.value).into_iter().partition(of_output);
+        let of_output = |&n: &Id| {
+            g.free_ranges(n)
+                .iter()
+                .any(|&r| nest.closed.contains(&r) && is(g, r, RangeKind::Loop))
+        };
+        let (own, common): (Vec<Id>, Vec<Id>) =
+            reductions(g, nest.value).into_iter().partition(of_output);
         let shared = shared(g, &nest.closed, &own, threads);
-        NestView { own, common, shared }
+        NestView {
+            own,
+            common,
+            shared,
+        }
     }
     /// The shared reductions in the order of a plan: each after those that it contains.
     pub fn sums(&self, g: &Graph, value: Id) -> Vec<Id> {
@@ -98,16 +125,35 @@ impl NestView {
 /// threads idle. If there is none and threads are idle, loops that only some reductions depend on
 /// are included where the recomputed reductions are no longer than those.
 fn shared(g: &Graph, closed: &[Id], reductions: &[Id], threads: i64) -> Vec<Id> {
-    let loops = closed.iter().copied().filter(|&r| is(g, r, RangeKind::Loop));
-    let wanted: Vec<Id> = loops.filter(|r| reductions.iter().all(|&n| g.free_ranges(n).contains(r))).collect();
-    let known: Vec<Id> = wanted.iter().copied().filter(|&r| fixed(g, r).is_some()).collect();
+    let loops = closed
+        .iter()
+        .copied()
+        .filter(|&r| is(g, r, RangeKind::Loop));
+    let wanted: Vec<Id> = loops
+        .filter(|r| reductions.iter().all(|&n| g.free_ranges(n).contains(r)))
+        .collect();
+    let known: Vec<Id> = wanted
+        .iter()
+        .copied()
+        .filter(|&r| fixed(g, r).is_some())
+        .collect();
     let count: i64 = known.iter().map(|&r| most(g, r)).product();
-    let open = wanted.iter().copied().find(|&r| fixed(g, r).is_none() && g.free_ranges(g[r].src[0]).is_empty());
+    let open = wanted
+        .iter()
+        .copied()
+        .find(|&r| fixed(g, r).is_none() && g.free_ranges(g[r].src[0]).is_empty());
     match open {
         Some(open) if count < threads => [open].into_iter().chain(known).collect(),
         None if count < threads => {
-            let also = |r: &Id| known.contains(r) || fixed(g, *r).is_some() && is_cheap_to_repeat(g, reductions, *r);
-            closed.iter().copied().filter(|&r| is(g, r, RangeKind::Loop)).filter(also).collect()
+            let also = |r: &Id| {
+                known.contains(r) || fixed(g, *r).is_some() && is_cheap_to_repeat(g, reductions, *r)
+            };
+            closed
+                .iter()
+                .copied()
+                .filter(|&r| is(g, r, RangeKind::Loop))
+                .filter(also)
+                .collect()
         }
         _ => known,
     }
@@ -116,8 +162,13 @@ fn shared(g: &Graph, closed: &[Id], reductions: &[Id], threads: i64) -> Vec<Id> 
 /// Whether some reduction depends on that loop and has at least as many terms as those that do not.
 fn is_cheap_to_repeat(g: &Graph, reductions: &[Id], r: Id) -> bool {
     let terms = |&&n: &&Id| walked(g, n).iter().map(|&w| most(g, w)).product::<i64>();
-    let (own, again): (Vec<&Id>, Vec<&Id>) = reductions.iter().partition(|&&n| g.free_ranges(n).contains(&r));
-    own.iter().map(terms).max().is_some_and(|most| again.iter().all(|n| terms(n) <= most))
+    let (own, again): (Vec<&Id>, Vec<&Id>) = reductions
+        .iter()
+        .partition(|&&n| g.free_ranges(n).contains(&r));
+    own.iter()
+        .map(terms)
+        .max()
+        .is_some_and(|most| again.iter().all(|n| terms(n) <= most))
 }
 
 /// Loads from parameters: offset, and bytes of the offset's unit.
@@ -135,7 +186,9 @@ pub fn loads(g: &Graph, value: Id) -> Vec<(Id, i64)> {
 /// Whether the loads of `value` are mostly contiguous along the last shared loop or along a
 /// range of the reductions.
 pub fn along(g: &Graph, value: Id, reductions: &[Id], shared: &[Id]) -> Along {
-    let Some(&last) = shared.last() else { return Along::Reduction };
+    let Some(&last) = shared.last() else {
+        return Along::Reduction;
+    };
     let inner: Vec<Id> = reductions.iter().flat_map(|&n| walked(g, n)).collect();
     let (mut output, mut reduction) = (0, 0);
     for (at, unit) in loads(g, value) {
@@ -147,15 +200,22 @@ pub fn along(g: &Graph, value: Id, reductions: &[Id], shared: &[Id]) -> Along {
             reduction += 1;
         }
     }
-    if output > reduction { Along::Output } else { Along::Reduction }
+    if output > reduction {
+        Along::Output
+    } else {
+        Along::Reduction
+    }
 }
 
 /// Elements in a wide load of the narrowest plain operand contiguous along `r`; 1 if packed
 /// operands depend on `r`, since one of their steps is already a wide load.
 pub fn widest(g: &Graph, value: Id, r: Id) -> i64 {
-    let packed =
-        |n: &gristmill_uop::Node| n.op == Op::Load && matches!(g[n.src[0]].arg, Arg::Packed(_, e) if e.elements > 1);
-    if g.any(value, |n, node| packed(node) && g.free_ranges(n).contains(&r)) {
+    let packed = |n: &gristmill_uop::Node| {
+        n.op == Op::Load && matches!(g[n.src[0]].arg, Arg::Packed(_, e) if e.elements > 1)
+    };
+    if g.any(value, |n, node| {
+        packed(node) && g.free_ranges(n).contains(&r)
+    }) {
         return 1;
     }
     let mut most = 1;
@@ -165,7 +225,12 @@ pub fn widest(g: &Graph, value: Id, r: Id) -> i64 {
             continue;
         }
         let sum = g.linear(node.src[1]);
-        if sum.coefficient(r) == 1 && sum.terms.iter().all(|&(t, _)| t == r || !g.any(t, |x, _| x == r)) {
+        if sum.coefficient(r) == 1
+            && sum
+                .terms
+                .iter()
+                .all(|&(t, _)| t == r || !g.any(t, |x, _| x == r))
+        {
             most = most.max(WIDEST / node.dtype.scalar.bytes() as i64);
         }
     }
@@ -175,6 +240,11 @@ pub fn widest(g: &Graph, value: Id, r: Id) -> i64 {
 /// The range of a reduction to divide among lanes: one with a multiple of `lanes`
 /// iterations, else the longest.
 pub fn divided(g: &Graph, walked: &[Id], lanes: i64) -> Option<Id> {
-    let by = |&&r: &&Id| (fixed(g, r).is_some_and(|b| b % lanes == 0), most(g, r).min(1 << 20));
+    let by = |&&r: &&Id| {
+        (
+            fixed(g, r).is_some_and(|b| b % lanes == 0),
+            most(g, r).min(1 << 20),
+        )
+    };
     walked.iter().max_by_key(by).copied()
 }

@@ -6,21 +6,32 @@
 //! the stride is not the product of the counts of later parts of the same axis.
 
 use super::{Accumulators, Threads, TilePlan, Vectors, Warps, Workgroup};
-use super::{Along, AxisPart, BANKS, Counted, NestPlan, OutputLanes, StagePlan, SumLanes, ThreadSum};
+use super::{
+    Along, AxisPart, BANKS, Counted, NestPlan, OutputLanes, StagePlan, SumLanes, ThreadSum,
+};
 use crate::ir::parse::{ParseError, bad, count};
 use gristmill_uop::RangeKind;
 use std::fmt::{self, Display, Formatter};
 use std::str::FromStr;
 
 /// Kinds of range that a part may have.
-const KINDS: [RangeKind; 5] =
-    [RangeKind::Global, RangeKind::Loop, RangeKind::Upcast, RangeKind::Vector, RangeKind::Tile];
+const KINDS: [RangeKind; 5] = [
+    RangeKind::Global,
+    RangeKind::Loop,
+    RangeKind::Upcast,
+    RangeKind::Vector,
+    RangeKind::Tile,
+];
 
 impl Workgroup {
     /// The default stride of a part, used if the text has none.
     fn usual(&self, at: usize) -> i64 {
         let axis = self.parts[at].axis;
-        self.parts[at + 1..].iter().filter(|p| p.axis == axis).filter_map(|p| p.count).product()
+        self.parts[at + 1..]
+            .iter()
+            .filter(|p| p.axis == axis)
+            .filter_map(|p| p.count)
+            .product()
     }
 }
 
@@ -31,7 +42,13 @@ impl Display for Workgroup {
             f.write_str(" whole")?;
         }
         for (i, part) in self.parts.iter().enumerate() {
-            write!(f, "{} a{} {}", if i > 0 { "," } else { "" }, part.axis, part.kind.name())?;
+            write!(
+                f,
+                "{} a{} {}",
+                if i > 0 { "," } else { "" },
+                part.axis,
+                part.kind.name()
+            )?;
             if let Some(n) = part.count {
                 write!(f, " {n}")?;
             }
@@ -46,7 +63,9 @@ impl Display for Workgroup {
 impl FromStr for Workgroup {
     type Err = ParseError;
     fn from_str(text: &str) -> Result<Workgroup, ParseError> {
-        let Some(rest) = text.trim().strip_prefix("workgroup:") else { return bad(text) };
+        let Some(rest) = text.trim().strip_prefix("workgroup:") else {
+            return bad(text);
+        };
         let mut workgroup = Workgroup::default();
         if rest.trim() == "whole" {
             return Ok(workgroup);
@@ -54,10 +73,22 @@ impl FromStr for Workgroup {
         // Stride 0 marks a stride that the text leaves out.
         for words in rest.split(',') {
             let mut of = words.split_whitespace();
-            let axis = of.next().and_then(|w| w.strip_prefix('a')).and_then(|w| w.parse().ok());
-            let kind = of.next().and_then(|w| KINDS.into_iter().find(|k| k.name() == w));
-            let (Some(axis), Some(kind)) = (axis, kind) else { return bad(words) };
-            let mut part = AxisPart { axis, kind, count: None, stride: 0 };
+            let axis = of
+                .next()
+                .and_then(|w| w.strip_prefix('a'))
+                .and_then(|w| w.parse().ok());
+            let kind = of
+                .next()
+                .and_then(|w| KINDS.into_iter().find(|k| k.name() == w));
+            let (Some(axis), Some(kind)) = (axis, kind) else {
+                return bad(words);
+            };
+            let mut part = AxisPart {
+                axis,
+                kind,
+                count: None,
+                stride: 0,
+            };
             let mut next = of.next();
             if let Some(word) = next.filter(|&w| w != "by") {
                 part.count = Some(count(word)?);
@@ -84,20 +115,40 @@ impl FromStr for Workgroup {
 impl Display for StagePlan {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
         let banks = self.banks.map(|begin| format!("banks {begin}"));
-        let places = self.staged.iter().map(|&staged| if staged { "staged" } else { "in place" }.to_string());
-        write!(f, "stages: {}", banks.into_iter().chain(places).collect::<Vec<_>>().join(", "))
+        let places = self
+            .staged
+            .iter()
+            .map(|&staged| if staged { "staged" } else { "in place" }.to_string());
+        write!(
+            f,
+            "stages: {}",
+            banks
+                .into_iter()
+                .chain(places)
+                .collect::<Vec<_>>()
+                .join(", ")
+        )
     }
 }
 
 impl FromStr for StagePlan {
     type Err = ParseError;
     fn from_str(text: &str) -> Result<StagePlan, ParseError> {
-        let Some(rest) = text.trim().strip_prefix("stages:") else { return bad(text) };
+        let Some(rest) = text.trim().strip_prefix("stages:") else {
+            return bad(text);
+        };
         let mut plan = StagePlan::default();
-        for item in rest.split(',').map(str::trim).filter(|item| !item.is_empty()) {
+        for item in rest
+            .split(',')
+            .map(str::trim)
+            .filter(|item| !item.is_empty())
+        {
             match item.split_whitespace().collect::<Vec<_>>()[..] {
                 ["banks", n] => {
-                    let begin = n.parse().ok().filter(|begin| (0..BANKS).contains(begin) && begin % 16 == 0);
+                    let begin = n
+                        .parse()
+                        .ok()
+                        .filter(|begin| (0..BANKS).contains(begin) && begin % 16 == 0);
                     plan.banks = Some(begin.map_or_else(|| bad(item), Ok)?);
                 }
                 ["staged"] => plan.staged.push(true),
@@ -118,10 +169,20 @@ impl Display for NestPlan {
             NestPlan::Threads(t) => t.fmt(f),
             NestPlan::Counted(Counted { lanes, steps }) => {
                 let lanes = (*lanes > 1).then(|| format!("lanes {lanes}"));
-                let items: Vec<String> = lanes.into_iter().chain(steps.iter().map(|n| format!("steps {n}"))).collect();
-                write!(f, "counted:{}{}", if items.is_empty() { "" } else { " " }, items.join(", "))
+                let items: Vec<String> = lanes
+                    .into_iter()
+                    .chain(steps.iter().map(|n| format!("steps {n}")))
+                    .collect();
+                write!(
+                    f,
+                    "counted:{}{}",
+                    if items.is_empty() { "" } else { " " },
+                    items.join(", ")
+                )
             }
-            NestPlan::Accumulators(s) => write!(f, "accumulators: rows {}, wide {}", s.rows, s.wide),
+            NestPlan::Accumulators(s) => {
+                write!(f, "accumulators: rows {}, wide {}", s.rows, s.wide)
+            }
             NestPlan::Warps(w) => {
                 let apart = if w.batch_warps { " apart," } else { "" };
                 let groups = if w.groups { " groups," } else { "" };
@@ -137,17 +198,25 @@ impl Display for NestPlan {
 
 impl Display for Vectors {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
-        f.write_str(if self.fused { "vectors: fused" } else { "vectors: apart" })?;
+        f.write_str(if self.fused {
+            "vectors: fused"
+        } else {
+            "vectors: apart"
+        })?;
         if let Some(OutputLanes { at, lanes, copies }) = self.output {
             write!(f, ", output loop {at} lanes {lanes} copies {copies}")?;
         }
         for sum in &self.sums {
             match sum {
-                Some(SumLanes { at, lanes, unroll }) => write!(f, ", sum loop {at} lanes {lanes} unroll {unroll}")?,
+                Some(SumLanes { at, lanes, unroll }) => {
+                    write!(f, ", sum loop {at} lanes {lanes} unroll {unroll}")?
+                }
                 None => f.write_str(", sum alone")?,
             }
         }
-        self.copies.iter().try_for_each(|n| write!(f, ", copies {n}"))
+        self.copies
+            .iter()
+            .try_for_each(|n| write!(f, ", copies {n}"))
     }
 }
 
@@ -157,11 +226,20 @@ impl Display for Threads {
             Along::Output => "output",
             Along::Reduction => "sum",
         };
-        write!(f, "threads: along {along}, lanes {}, width {}", self.lanes, self.width)?;
+        write!(
+            f,
+            "threads: along {along}, lanes {}, width {}",
+            self.lanes, self.width
+        )?;
         for at in &self.copies {
             write!(f, ", copies of loop {at}")?;
         }
-        for ThreadSum { common, terms, steps } in &self.sums {
+        for ThreadSum {
+            common,
+            terms,
+            steps,
+        } in &self.sums
+        {
             match common {
                 Some(lanes) => write!(f, ", common sum {lanes} x {terms} x {steps}")?,
                 None => write!(f, ", sum {terms} x {steps}")?,
@@ -174,10 +252,15 @@ impl Display for Threads {
 impl FromStr for NestPlan {
     type Err = ParseError;
     fn from_str(text: &str) -> Result<NestPlan, ParseError> {
-        let Some((name, rest)) = text.trim().split_once(':') else { return bad(text) };
+        let Some((name, rest)) = text.trim().split_once(':') else {
+            return bad(text);
+        };
         let items: Vec<Vec<&str>> = match rest.trim() {
             "" => vec![],
-            rest => rest.split(',').map(|words| words.split_whitespace().collect()).collect(),
+            rest => rest
+                .split(',')
+                .map(|words| words.split_whitespace().collect())
+                .collect(),
         };
         match name {
             "serial" if items.is_empty() => Ok(NestPlan::Serial),
@@ -193,7 +276,10 @@ impl FromStr for NestPlan {
 }
 
 fn counted(items: &[Vec<&str>]) -> Result<Counted, ParseError> {
-    let mut plan = Counted { lanes: 1, steps: vec![] };
+    let mut plan = Counted {
+        lanes: 1,
+        steps: vec![],
+    };
     for words in items {
         match words[..] {
             ["lanes", n] => plan.lanes = count(n)?,
@@ -212,11 +298,17 @@ fn vectors(items: &[Vec<&str>]) -> Result<Vectors, ParseError> {
             ["fused"] => v.fused = true,
             ["apart"] => v.fused = false,
             ["output", "loop", at, "lanes", lanes, "copies", copies] => {
-                v.output = Some(OutputLanes { at: place(at)?, lanes: count(lanes)?, copies: count(copies)? })
+                v.output = Some(OutputLanes {
+                    at: place(at)?,
+                    lanes: count(lanes)?,
+                    copies: count(copies)?,
+                })
             }
-            ["sum", "loop", at, "lanes", lanes, "unroll", unroll] => {
-                v.sums.push(Some(SumLanes { at: place(at)?, lanes: count(lanes)?, unroll: count(unroll)? }))
-            }
+            ["sum", "loop", at, "lanes", lanes, "unroll", unroll] => v.sums.push(Some(SumLanes {
+                at: place(at)?,
+                lanes: count(lanes)?,
+                unroll: count(unroll)?,
+            })),
             ["sum", "alone"] => v.sums.push(None),
             ["copies", n] => v.copies.push(count(n)?),
             _ => return bad(&words.join(" ")),
@@ -226,7 +318,13 @@ fn vectors(items: &[Vec<&str>]) -> Result<Vectors, ParseError> {
 }
 
 fn threads(items: &[Vec<&str>]) -> Result<Threads, ParseError> {
-    let mut t = Threads { along: Along::Output, lanes: 1, width: 1, copies: vec![], sums: vec![] };
+    let mut t = Threads {
+        along: Along::Output,
+        lanes: 1,
+        width: 1,
+        copies: vec![],
+        sums: vec![],
+    };
     for words in items {
         match words[..] {
             ["along", "output"] => t.along = Along::Output,
@@ -237,12 +335,16 @@ fn threads(items: &[Vec<&str>]) -> Result<Threads, ParseError> {
                 Ok(at) => t.copies.push(at),
                 Err(_) => return bad(at),
             },
-            ["sum", terms, "x", steps] => {
-                t.sums.push(ThreadSum { common: None, terms: count(terms)?, steps: count(steps)? })
-            }
-            ["common", "sum", lanes, "x", terms, "x", steps] => {
-                t.sums.push(ThreadSum { common: Some(count(lanes)?), terms: count(terms)?, steps: count(steps)? })
-            }
+            ["sum", terms, "x", steps] => t.sums.push(ThreadSum {
+                common: None,
+                terms: count(terms)?,
+                steps: count(steps)?,
+            }),
+            ["common", "sum", lanes, "x", terms, "x", steps] => t.sums.push(ThreadSum {
+                common: Some(count(lanes)?),
+                terms: count(terms)?,
+                steps: count(steps)?,
+            }),
             _ => return bad(&words.join(" ")),
         }
     }
@@ -262,7 +364,14 @@ fn accumulators(items: &[Vec<&str>]) -> Result<Accumulators, ParseError> {
 }
 
 fn warps(items: &[Vec<&str>]) -> Result<Warps, ParseError> {
-    let mut w = Warps { batch_warps: false, rows: 1, columns: 1, wide: 1, tall: 1, groups: false };
+    let mut w = Warps {
+        batch_warps: false,
+        rows: 1,
+        columns: 1,
+        wide: 1,
+        tall: 1,
+        groups: false,
+    };
     for words in items {
         match words[..] {
             ["apart"] => w.batch_warps = true,
@@ -295,6 +404,10 @@ impl FromStr for TilePlan {
         let stages = parts.next_if(|part| part.trim_start().starts_with("stages:"));
         let stages = stages.map_or_else(|| Ok(StagePlan::default()), str::parse)?;
         let nests = parts.map(str::parse).collect::<Result<_, _>>()?;
-        Ok(TilePlan { workgroup, stages, nests })
+        Ok(TilePlan {
+            workgroup,
+            stages,
+            nests,
+        })
     }
 }

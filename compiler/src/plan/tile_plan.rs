@@ -56,19 +56,32 @@ pub struct AxisPart {
 impl AxisPart {
     /// A part with that many iterations, `stride` elements apart.
     pub fn new(axis: usize, kind: RangeKind, count: i64, stride: i64) -> AxisPart {
-        AxisPart { axis, kind, count: Some(count), stride }
+        AxisPart {
+            axis,
+            kind,
+            count: Some(count),
+            stride,
+        }
     }
     /// Cuts an axis into tiles of kind `outer` with elements of kind `inner`; a tile of one element
     /// needs no inner part.
     pub fn tiled(axis: usize, tile: i64, outer: RangeKind, inner: RangeKind) -> Vec<AxisPart> {
         match tile {
             1 => vec![AxisPart::rest(axis, outer, 1)],
-            _ => vec![AxisPart::rest(axis, outer, tile), AxisPart::new(axis, inner, tile, 1)],
+            _ => vec![
+                AxisPart::rest(axis, outer, tile),
+                AxisPart::new(axis, inner, tile, 1),
+            ],
         }
     }
     /// A part with as many iterations as cover the rest of the axis.
     pub fn rest(axis: usize, kind: RangeKind, stride: i64) -> AxisPart {
-        AxisPart { axis, kind, count: None, stride }
+        AxisPart {
+            axis,
+            kind,
+            count: None,
+            stride,
+        }
     }
 }
 
@@ -216,8 +229,14 @@ pub struct Proposal<T> {
 pub const FIRST: &str = "proposed";
 
 /// Candidates without duplicates: `first`, then those of `others` that differ from all before them.
-pub fn proposals<T: PartialEq>(first: T, others: impl IntoIterator<Item = (&'static str, T)>) -> Vec<Proposal<T>> {
-    let mut all = vec![Proposal { name: FIRST, plan: first }];
+pub fn proposals<T: PartialEq>(
+    first: T,
+    others: impl IntoIterator<Item = (&'static str, T)>,
+) -> Vec<Proposal<T>> {
+    let mut all = vec![Proposal {
+        name: FIRST,
+        plan: first,
+    }];
     for (name, plan) in others {
         if all.iter().all(|p| p.plan != plan) {
             all.push(Proposal { name, plan });

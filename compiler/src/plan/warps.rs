@@ -23,21 +23,36 @@ const SUMS_OF_GROUPS: i64 = 128;
 
 /// Tiles per warp in the heuristic's plan.
 pub fn tiles(g: &Graph, store: Id, product: &MmaProduct, target: &Target) -> i64 {
-    let NestPlan::Warps(plan) = warps(g, store, product, target).swap_remove(0).plan else { return 1 };
+    let NestPlan::Warps(plan) = warps(g, store, product, target).swap_remove(0).plan else {
+        return 1;
+    };
     plan.wide * plan.tall
 }
 
 /// Candidate divisions of the product among a workgroup's warps, the heuristic's choice first.
-pub fn warps(g: &Graph, store: Id, product: &MmaProduct, target: &Target) -> Vec<Proposal<NestPlan>> {
+pub fn warps(
+    g: &Graph,
+    store: Id,
+    product: &MmaProduct,
+    target: &Target,
+) -> Vec<Proposal<NestPlan>> {
     let all = target.threads as i64 / product.of.sums.lanes();
-    let of = |wide: i64, tall: i64, along: Along| shared(g, product, all, Tiles { wide, tall }, along);
+    let of =
+        |wide: i64, tall: i64, along: Along| shared(g, product, all, Tiles { wide, tall }, along);
     let rows = |most: i64, tall: i64| of(most, tall, Along::Rows);
-    let first = if product.is_staged(g) { TILES_BESIDE } else { tiles_for_all_warps(product, all) };
+    let first = if product.is_staged(g) {
+        TILES_BESIDE
+    } else {
+        tiles_for_all_warps(product, all)
+    };
     let others = [
         ("fewer columns", rows((first / 2).max(1), TILES_OF_WARP)),
         ("one tile of rows", rows(first, 1)),
         ("one tile", rows(1, 1)),
-        ("warps along columns", of(first, TILES_OF_WARP, Along::Columns)),
+        (
+            "warps along columns",
+            of(first, TILES_OF_WARP, Along::Columns),
+        ),
         ("warps together", of(first, TILES_OF_WARP, Along::Together)),
     ];
     let of_warps = |w| NestPlan::Warps(w);
@@ -46,13 +61,23 @@ pub fn warps(g: &Graph, store: Id, product: &MmaProduct, target: &Target) -> Vec
         Some(groups) => (groups, Some(("warps by themselves", of_each))),
         None => (of_each, None),
     };
-    proposals(of_warps(first), without_groups.into_iter().chain(others).map(|(name, w)| (name, of_warps(w))))
+    proposals(
+        of_warps(first),
+        without_groups
+            .into_iter()
+            .chain(others)
+            .map(|(name, w)| (name, of_warps(w))),
+    )
 }
 
 /// Products of several warps (wgmma), with columns read from a stage. They cover all rows and
 /// columns at once, and rows are divided first.
 fn of_groups(g: &Graph, store: Id, target: &Target) -> Option<Warps> {
-    let any = target.machine.fragments.iter().find(|of| of.is_of_group())?;
+    let any = target
+        .machine
+        .fragments
+        .iter()
+        .find(|of| of.is_of_group())?;
     let product = MmaProduct::of_stages(g, store, &target.machine)?;
     let (lanes, threads) = (any.sums.lanes(), target.threads as i64);
     let tall = any.rows / product.of.rows;
@@ -63,7 +88,10 @@ fn of_groups(g: &Graph, store: Id, target: &Target) -> Option<Warps> {
     let rows = power_divisor(high, groups);
     let (columns, tall) = (groups / rows, high / rows);
     // Units of eight columns if columns are contiguous in the stage, too.
-    let shared = match g.linear(g[product.sum.columns].src[1]).coefficient(product.column) {
+    let shared = match g
+        .linear(g[product.sum.columns].src[1])
+        .coefficient(product.column)
+    {
         1 => Shared::Transposed,
         _ => Shared::Columns,
     };
@@ -107,11 +135,17 @@ enum Along {
 
 /// Divides the product among that many warps, with at most `most` tiles each.
 fn shared(g: &Graph, product: &MmaProduct, mut warps: i64, most: Tiles, along: Along) -> Warps {
-    let batch = product.of_both(g).filter(|n| warps % n == 0 && along != Along::Together);
+    let batch = product
+        .of_both(g)
+        .filter(|n| warps % n == 0 && along != Along::Together);
     warps /= batch.unwrap_or(1);
     let beside = product.tiles_beside();
     let whole = product.is_fused(g);
-    let blocks = if whole { 1 } else { (beside + most.wide - 1) / most.wide };
+    let blocks = if whole {
+        1
+    } else {
+        (beside + most.wide - 1) / most.wide
+    };
     let (rows, columns) = match along {
         Along::Columns => {
             let columns = power_divisor(blocks, warps);
@@ -125,10 +159,24 @@ fn shared(g: &Graph, product: &MmaProduct, mut warps: i64, most: Tiles, along: A
     let wide = (beside + blocks - 1) / blocks;
     // For staged rows, a lane takes as many as one 16-byte store holds.
     let staged = product.sum.staged_rows(g);
-    let of_lane = if staged { 8 / g.scalar(product.nest.value).bytes() as i64 } else { TILES_OF_WARP / wide };
+    let of_lane = if staged {
+        8 / g.scalar(product.nest.value).bytes() as i64
+    } else {
+        TILES_OF_WARP / wide
+    };
     let tall = match whole {
         true => product.high / rows,
-        false => power_divisor(product.high / rows, of_lane.min(TILES_OF_WARP / wide).min(most.tall)),
+        false => power_divisor(
+            product.high / rows,
+            of_lane.min(TILES_OF_WARP / wide).min(most.tall),
+        ),
     };
-    Warps { batch_warps: batch.is_some(), rows, columns, wide, tall, groups: false }
+    Warps {
+        batch_warps: batch.is_some(),
+        rows,
+        columns,
+        wide,
+        tall,
+        groups: false,
+    }
 }

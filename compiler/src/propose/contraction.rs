@@ -8,7 +8,9 @@ use super::tiles::{self, tiles};
 use crate::cost::occupancy::room;
 use crate::decompose::f16_mma::TILE_OF_GROUPS;
 use crate::ir::mma::fragment::MmaSum;
-use crate::ir::nest::{distance, divisor, floor_power, host_bound, outermost_reductions, power_divisor};
+use crate::ir::nest::{
+    distance, divisor, floor_power, host_bound, outermost_reductions, power_divisor,
+};
 use crate::lower::{REGISTERS_OF_INTEGER_SUMS, integer_sums_at_once};
 use crate::plan::{AxisPart, Proposal, Workgroup, proposals};
 use crate::propose::find_contraction::Factor;
@@ -124,27 +126,41 @@ pub fn contraction(
 ///
 /// With two workgroups a unit computes while one of them waits, but each repeats the work fused
 /// into its kernel, so the better choice depends on fusion.
-pub fn smaller(g: &Graph, nests: &[Id], axes: &[Id], rows: &Factor, around: &ProposalContext) -> Option<Workgroup> {
-    let of = Contraction::new(g, nests, axes, rows, around).ok().filter(|of| of.token.is_none())?;
+pub fn smaller(
+    g: &Graph,
+    nests: &[Id],
+    axes: &[Id],
+    rows: &Factor,
+    around: &ProposalContext,
+) -> Option<Workgroup> {
+    let of = Contraction::new(g, nests, axes, rows, around)
+        .ok()
+        .filter(|of| of.token.is_none())?;
     let (target, of_row) = (around.target, of.threads_of_one_row());
     let few = of.groups_of_one_token(of_row) < 2 * target.machine.units as i64;
     let has_steps = 2 * of_row <= of.steps.min(target.machine.subgroup);
     let groups = target.threads as i64 / of_row;
-    (target.grouping && few && has_steps).then(|| of.half_as_large(of.tile_of_one_token(groups), groups))
+    (target.grouping && few && has_steps)
+        .then(|| of.half_as_large(of.tile_of_one_token(groups), groups))
 }
 
 /// Threads for a row with that many steps: a subgroup, or a smaller power of two that divides the
 /// steps, else about half the steps.
 fn threads_of_row(steps: i64, subgroup: i64) -> i64 {
     let mut lanes = successors(Some(subgroup), |l| Some(l / 2)).take_while(|&l| l >= LEAST_OF_ROW);
-    lanes.find(|l| steps % l == 0).unwrap_or_else(|| floor_power(steps / 2).clamp(LEAST_OF_ROW.min(subgroup), subgroup))
+    lanes
+        .find(|l| steps % l == 0)
+        .unwrap_or_else(|| floor_power(steps / 2).clamp(LEAST_OF_ROW.min(subgroup), subgroup))
 }
 
 /// Partitions the axes: those along which the sums are constant, if short, become copies in a
 /// thread; then the others.
 fn copies(g: &Graph, nests: &[Id], axes: &[Id]) -> (Vec<usize>, Vec<usize>) {
     let order = g.toposort(nests);
-    let sums: Vec<Id> = order.into_iter().filter(|&n| matches!(g[n].op, Op::Reduce | Op::Index)).collect();
+    let sums: Vec<Id> = order
+        .into_iter()
+        .filter(|&n| matches!(g[n].op, Op::Reduce | Op::Index))
+        .collect();
     let alone = |r: Id| {
         let few = g.int_value(g[r].src[0]).is_some_and(|n| n <= COPIES);
         few && !sums.iter().any(|&n| g.free_ranges(n).contains(&r))
@@ -154,7 +170,9 @@ fn copies(g: &Graph, nests: &[Id], axes: &[Id]) -> (Vec<usize>, Vec<usize>) {
 
 /// Whether the nests contain sums of integer products.
 fn in_integers(g: &Graph, nests: &[Id]) -> bool {
-    g.toposort(nests).iter().any(|&n| matches!(g[n].op, Op::Dot4 | Op::SignedDot4))
+    g.toposort(nests)
+        .iter()
+        .any(|&n| matches!(g[n].op, Op::Dot4 | Op::SignedDot4))
 }
 
 impl<'a> Contraction<'a> {
@@ -169,7 +187,8 @@ impl<'a> Contraction<'a> {
     ) -> Result<Contraction<'a>, Workgroup> {
         let gpu = around.target.machine.kind == MachineKind::Gpu;
         let (copies, left) = copies(g, nests, axes);
-        let (row_axes, tokens): (Vec<usize>, Vec<usize>) = left.iter().partition(|&&i| rows.loops.contains(&axes[i]));
+        let (row_axes, tokens): (Vec<usize>, Vec<usize>) =
+            left.iter().partition(|&&i| rows.loops.contains(&axes[i]));
         let row = row_axes
             .iter()
             .copied()
@@ -178,35 +197,71 @@ impl<'a> Contraction<'a> {
         // Other weight axes (heads, experts) are spread over the launch. On a CPU, those with a
         // data-dependent bound become outer loops of the workgroup.
         let other_rows = row_axes.iter().filter(|&&i| Some(i) != row);
-        let over = |i: usize| if gpu || host_bound(g, axes[i]) { Global } else { Loop };
+        let over = |i: usize| {
+            if gpu || host_bound(g, axes[i]) {
+                Global
+            } else {
+                Loop
+            }
+        };
         let before = copies.into_iter().map(|i| AxisPart::rest(i, Upcast, 1));
-        let before: Vec<AxisPart> = before.chain(other_rows.clone().map(|&i| AxisPart::rest(i, over(i), 1))).collect();
+        let before: Vec<AxisPart> = before
+            .chain(other_rows.clone().map(|&i| AxisPart::rest(i, over(i), 1)))
+            .collect();
         let Some(row) = row else {
             let kind = |i: usize| if host_bound(g, axes[i]) { Global } else { Loop };
             let tokens = tokens.iter().map(|&i| AxisPart::rest(i, kind(i), 1));
-            return Err(Workgroup { parts: before.into_iter().chain(tokens).collect() });
+            return Err(Workgroup {
+                parts: before.into_iter().chain(tokens).collect(),
+            });
         };
         let size = |i: usize| g.max_of(g[axes[i]].src[0]);
         let others = other_rows.map(|&i| size(i)).product();
         // Reductions of one nest share a loop and its registers; a nested reduction uses registers
         // only while the outer one waits.
-        let sums = nests.iter().map(|&n| outermost_reductions(g, n).len()).max().unwrap_or(1) as i64;
+        let sums = nests
+            .iter()
+            .map(|&n| outermost_reductions(g, n).len())
+            .max()
+            .unwrap_or(1) as i64;
         // Interleaved rows become vector lanes; from here on, rows are counted in groups of them.
         let whole = size(row);
-        let lanes = if whole % rows.lanes == 0 { rows.lanes } else { 1 };
+        let lanes = if whole % rows.lanes == 0 {
+            rows.lanes
+        } else {
+            1
+        };
         let token = tokens.iter().copied().rev().find(|&i| size(i) > 1);
         let (target, room, steps) = (around.target, around.room, rows.steps);
         let rows = whole / lanes;
-        Ok(Contraction { g, axes, target, room, before, row, rows, lanes, steps, others, tokens, token, sums })
+        Ok(Contraction {
+            g,
+            axes,
+            target,
+            room,
+            before,
+            row,
+            rows,
+            lanes,
+            steps,
+            others,
+            tokens,
+            token,
+            sums,
+        })
     }
     /// Whether half-precision products read columns in wgmma order, where the next term
     /// is a unit away.
     fn reads_units(&self, nests: &[Id]) -> bool {
         let g = self.g;
         g.toposort(nests).into_iter().any(|n| {
-            let Some(sum) = MmaSum::unpacked(g, n) else { return false };
+            let Some(sum) = MmaSum::unpacked(g, n) else {
+                return false;
+            };
             let address = g[sum.columns].src[1];
-            g[n].src[1..].iter().any(|&term| distance(g, address, &[(term, 1)]) == UNIT)
+            g[n].src[1..]
+                .iter()
+                .any(|&term| distance(g, address, &[(term, 1)]) == UNIT)
         })
     }
     /// Candidates for its class of contraction, by the number of tokens and the
@@ -241,35 +296,71 @@ impl<'a> Contraction<'a> {
         let tokens = self.g.int_value(self.bound(token));
         let others = self.tokens.into_iter().filter(|&i| i != token).collect();
         let (before, row, rows) = (self.before, self.row, self.rows * self.lanes);
-        tiles(&tiles::Axes { before, row, rows, token, tokens, others }, tile, self.target)
+        tiles(
+            &tiles::Axes {
+                before,
+                row,
+                rows,
+                token,
+                tokens,
+                others,
+            },
+            tile,
+            self.target,
+        )
     }
     fn bound(&self, axis: usize) -> Id {
         self.g[self.axes[axis]].src[0]
     }
     fn workgroup(&self, parts: impl IntoIterator<Item = AxisPart>) -> Workgroup {
-        Workgroup { parts: self.before.iter().copied().chain(parts).collect() }
+        Workgroup {
+            parts: self.before.iter().copied().chain(parts).collect(),
+        }
     }
     /// Token axes other than the last one.
     fn other_tokens(&self, kind: RangeKind) -> impl Iterator<Item = AxisPart> + '_ {
-        self.tokens.iter().filter(|&&i| Some(i) != self.token).map(move |&i| AxisPart::rest(i, kind, 1))
+        self.tokens
+            .iter()
+            .filter(|&&i| Some(i) != self.token)
+            .map(move |&i| AxisPart::rest(i, kind, 1))
     }
     /// One token on a CPU: a few rows per workgroup.
     fn one_token(&self) -> Vec<Proposal<Workgroup>> {
         let groups = self.target.tuning.groups.max(1) as i64;
         let most = if self.lanes > 1 { groups } else { 4 * groups };
         let of = |most: i64| self.workgroup(self.rows_of_groups(1, divisor(self.rows, most)));
-        proposals(of(most), [("fewer rows", of((most / 2).max(1))), ("more rows", of(2 * most))])
+        proposals(
+            of(most),
+            [
+                ("fewer rows", of((most / 2).max(1))),
+                ("more rows", of(2 * most)),
+            ],
+        )
     }
     /// One token on a GPU: a row per group of threads, or several so that all workgroups run in one
     /// wave: staging is then repeated as rarely as possible and there is no tail wave.
     fn one_token_of_threads(&self) -> Vec<Proposal<Workgroup>> {
-        let (n, groups) = (self.rows, self.target.threads as i64 / self.threads_of_one_row());
+        let (n, groups) = (
+            self.rows,
+            self.target.threads as i64 / self.threads_of_one_row(),
+        );
         let tile = self.tile_of_one_token(groups);
         let of = |tile: i64, groups: i64| self.rows_of_one_token(tile, groups);
-        let (fewer, more) = (of(divisor(n, (tile / 2).max(1)), groups), of(divisor(n, 2 * tile), groups));
-        let others =
-            [("fewer rows", fewer), ("more rows", more), ("smaller workgroups", self.half_as_large(tile, groups))];
-        proposals(of(tile, groups), others.into_iter().chain([("larger workgroups", of(tile, 2 * groups))]))
+        let (fewer, more) = (
+            of(divisor(n, (tile / 2).max(1)), groups),
+            of(divisor(n, 2 * tile), groups),
+        );
+        let others = [
+            ("fewer rows", fewer),
+            ("more rows", more),
+            ("smaller workgroups", self.half_as_large(tile, groups)),
+        ];
+        proposals(
+            of(tile, groups),
+            others
+                .into_iter()
+                .chain([("larger workgroups", of(tile, 2 * groups))]),
+        )
     }
     /// Threads per row: enough to give nearly every multiprocessor work. Several subgroups share a
     /// row only if each thread keeps enough steps.
@@ -277,9 +368,13 @@ impl<'a> Contraction<'a> {
         let (threads, subgroup) = (self.target.threads as i64, self.target.machine.subgroup);
         let first = threads_of_row(self.steps, subgroup);
         let idle = |l: i64| 4 * self.groups_of_one_token(l) < 3 * self.target.machine.units as i64;
-        let of_row = [1, 2, 4].map(|times| first * times).into_iter().find(|&l| !self.target.grouping || !idle(l));
+        let of_row = [1, 2, 4]
+            .map(|times| first * times)
+            .into_iter()
+            .find(|&l| !self.target.grouping || !idle(l));
         let mut of_row = of_row.unwrap_or(i64::MAX).min(subgroup);
-        let can_be_more = |l: i64| l <= threads && self.steps % l == 0 && self.steps / l >= STEPS_OF_SUBGROUPS;
+        let can_be_more =
+            |l: i64| l <= threads && self.steps % l == 0 && self.steps / l >= STEPS_OF_SUBGROUPS;
         while self.target.grouping && idle(of_row) && can_be_more(2 * of_row) {
             of_row *= 2;
         }
@@ -295,7 +390,10 @@ impl<'a> Contraction<'a> {
     }
     /// Rows per thread, with that many thread groups per workgroup.
     fn tile_of_one_token(&self, groups: i64) -> i64 {
-        let tile = [1, 2, 4].into_iter().filter(|t| self.rows % t == 0).find(|t| t * groups >= self.share());
+        let tile = [1, 2, 4]
+            .into_iter()
+            .filter(|t| self.rows % t == 0)
+            .find(|t| t * groups >= self.share());
         tile.unwrap_or_else(|| divisor(self.rows, 4))
     }
     fn rows_of_one_token(&self, tile: i64, groups: i64) -> Workgroup {
@@ -321,14 +419,21 @@ impl<'a> Contraction<'a> {
         };
         let fits = |of: &[i64; 2]| self.rows % of[1] == 0 && groups(of) >= room;
         let [tokens, rows] = match self.target.tuning.tokens > 1 {
-            true => TILES_OF_THREADS.into_iter().find(fits).unwrap_or([TOKENS, 1]),
+            true => TILES_OF_THREADS
+                .into_iter()
+                .find(fits)
+                .unwrap_or([TOKENS, 1]),
             false => [1, 1],
         };
         let of = |tokens: i64, rows: i64| self.tokens_of_threads(token, tokens, rows);
         let (fewer, one_row) = (of((tokens / 2).max(1), rows), of(tokens, 1));
         proposals(
             of(tokens, rows),
-            [("fewer tokens", fewer), ("more tokens", of(2 * tokens, rows)), ("one row", one_row)],
+            [
+                ("fewer tokens", fewer),
+                ("more tokens", of(2 * tokens, rows)),
+                ("one row", one_row),
+            ],
         )
     }
     /// Thread groups of a workgroup; each group shares sums.
@@ -336,9 +441,16 @@ impl<'a> Contraction<'a> {
         self.target.threads as i64 / threads_of_row(self.steps, self.target.machine.subgroup)
     }
     fn tokens_of_threads(&self, token: usize, tokens: i64, rows: i64) -> Workgroup {
-        let tiles = [AxisPart::rest(token, Global, tokens), AxisPart::new(token, Upcast, tokens, 1)];
+        let tiles = [
+            AxisPart::rest(token, Global, tokens),
+            AxisPart::new(token, Upcast, tokens, 1),
+        ];
         let per_group = divisor(self.rows / rows, self.groups_of_threads());
-        self.workgroup(self.other_tokens(Global).chain(tiles).chain(self.rows_of_groups(per_group, rows)))
+        self.workgroup(
+            self.other_tokens(Global)
+                .chain(tiles)
+                .chain(self.rows_of_groups(per_group, rows)),
+        )
     }
     /// Rows as workgroups, then `per_group` steps or thread groups, then `tile` rows in registers.
     fn rows_of_groups(&self, per_group: i64, tile: i64) -> [AxisPart; 4] {
@@ -355,23 +467,41 @@ impl<'a> Contraction<'a> {
         let (n, lanes, target) = (self.rows, self.lanes, self.target);
         let of_bytes = lanes > 1 && in_integers(self.g, nests);
         let (tile, accumulators) = match (of_bytes, lanes) {
-            (true, _) => (self.tokens_of_bytes(token), integer_sums_at_once(target) as i64),
-            (false, 1) => (self.token_tile(token), target.registers as i64 / 2 / self.sums.max(1)),
+            (true, _) => (
+                self.tokens_of_bytes(token),
+                integer_sums_at_once(target) as i64,
+            ),
+            (false, 1) => (
+                self.token_tile(token),
+                target.registers as i64 / 2 / self.sums.max(1),
+            ),
             (false, _) => (self.token_tile(token), 1),
         };
-        let few = of_bytes && tile <= TOKENS_OF_ONE_VECTOR && self.g.max_of(self.bound(token)) <= tile;
+        let few =
+            of_bytes && tile <= TOKENS_OF_ONE_VECTOR && self.g.max_of(self.bound(token)) <= tile;
         let rows = if few { 1 } else { MATMUL_ROWS };
         let in_turn = few && self.before.iter().any(|part| part.kind == Loop);
         let of = |token_tile: i64, most_rows: i64, of_panel: i64| {
             let tile = divisor(n, (accumulators / token_tile).clamp(1, most_rows));
-            let (most, panels) =
-                if in_turn { (n, PANELS_READ_IN_TURN) } else { ((of_panel / lanes).max(1), PANELS_OF_A_CORE) };
-            let limit = (n / (panels * target.machine.units.max(1) as i64)).clamp(tile.min(most), most) / tile;
+            let (most, panels) = if in_turn {
+                (n, PANELS_READ_IN_TURN)
+            } else {
+                ((of_panel / lanes).max(1), PANELS_OF_A_CORE)
+            };
+            let limit = (n / (panels * target.machine.units.max(1) as i64))
+                .clamp(tile.min(most), most)
+                / tile;
             let per_panel = divisor(n / tile, limit);
             let [panel, in_panel, of_tile, of_lane] = self.rows_of_groups(per_panel, tile);
-            let tiles =
-                [AxisPart::rest(token, Loop, token_tile), in_panel, AxisPart::new(token, Upcast, token_tile, 1)];
-            let parts = [panel].into_iter().chain(self.other_tokens(Loop)).chain(tiles);
+            let tiles = [
+                AxisPart::rest(token, Loop, token_tile),
+                in_panel,
+                AxisPart::new(token, Upcast, token_tile, 1),
+            ];
+            let parts = [panel]
+                .into_iter()
+                .chain(self.other_tokens(Loop))
+                .chain(tiles);
             self.workgroup(parts.chain([of_tile, of_lane]))
         };
         let others = [
@@ -389,9 +519,15 @@ impl<'a> Contraction<'a> {
     /// which leaves accumulators for a second vector of rows.
     fn tokens_of_bytes(&self, token: usize) -> i64 {
         let (bound, sums) = (self.bound(token), integer_sums_at_once(self.target) as i64);
-        let most = if self.g.max_of(bound) <= sums { sums } else { TOKENS_OF_TWO_VECTORS };
+        let most = if self.g.max_of(bound) <= sums {
+            sums
+        } else {
+            TOKENS_OF_TWO_VECTORS
+        };
         let most = most.min(self.target.tuning.tokens.max(1) as i64);
-        self.g.int_value(bound).map_or(most, |fixed| fixed.min(most))
+        self.g
+            .int_value(bound)
+            .map_or(most, |fixed| fixed.min(most))
     }
     /// Token tile in registers for other types, or without interleaved rows. With interleaved rows,
     /// an accumulator is a vector of rows for one token.
@@ -401,7 +537,9 @@ impl<'a> Contraction<'a> {
         let few = (tokens_most / 2).max(1);
         let most = match self.lanes {
             1 => few,
-            _ => (target.registers.saturating_sub(REGISTERS_OF_INTEGER_SUMS) as i64 / 4 * 4).max(4).min(tokens_most),
+            _ => (target.registers.saturating_sub(REGISTERS_OF_INTEGER_SUMS) as i64 / 4 * 4)
+                .max(4)
+                .min(tokens_most),
         };
         match g.int_value(bound) {
             Some(b) => divisor(b, most).max(if b > most { most.min(4) } else { 1 }),
@@ -412,31 +550,97 @@ impl<'a> Contraction<'a> {
     /// Rows and tokens as tiles of warps, in the lane layout of the matrix product
     /// (`lower/mma/int8.rs`): lane 4g + t has rows g + 8i and tokens 2t + j.
     fn matrix_products(&self, token: usize, nests: &[Id], group: bool) -> Vec<Proposal<Workgroup>> {
-        let of_tokens: i64 =
-            self.tokens.iter().filter(|&&i| i != token).map(|&i| self.g.max_of(self.bound(i))).product();
+        let of_tokens: i64 = self
+            .tokens
+            .iter()
+            .filter(|&&i| i != token)
+            .map(|&i| self.g.max_of(self.bound(i)))
+            .product();
         let (others, most) = (self.others * of_tokens, self.g.max_of(self.bound(token)));
         let halves = of_halves(self.g, nests);
         let of_warp = self.warp_tiles(others, most, self.tiles_of_warp(others, most, halves));
-        let of_group = if group && halves { self.tiles_of_group(others, most, nests) } else { None };
+        let of_group = if group && halves {
+            self.tiles_of_group(others, most, nests)
+        } else {
+            None
+        };
         let first = of_group.unwrap_or(of_warp);
         let of = |w: WarpTiles| self.tiles_of_warps(token, w);
-        let WarpTiles { rows, high, tiles, beside, .. } = first;
-        let taller = if self.rows / WARP_ROWS % (2 * high * rows) == 0 { 2 * high } else { high };
+        let WarpTiles {
+            rows,
+            high,
+            tiles,
+            beside,
+            ..
+        } = first;
+        let taller = if self.rows / WARP_ROWS % (2 * high * rows) == 0 {
+            2 * high
+        } else {
+            high
+        };
         let others = [
             ("fewer rows", of(WarpTiles { high: 1, ..first })),
-            ("more rows", of(WarpTiles { high: taller, ..first })),
-            ("fewer tokens", of(WarpTiles { tiles: (tiles / 2).max(1), ..first })),
-            ("more tokens", of(WarpTiles { tiles: 2 * tiles, ..first })),
-            ("warps along tokens", of(WarpTiles { rows: 1, beside: beside * rows, group: false, ..first })),
-            ("warps along terms", of(WarpTiles { rows: (rows / 2).max(1), ..first })),
+            (
+                "more rows",
+                of(WarpTiles {
+                    high: taller,
+                    ..first
+                }),
+            ),
+            (
+                "fewer tokens",
+                of(WarpTiles {
+                    tiles: (tiles / 2).max(1),
+                    ..first
+                }),
+            ),
+            (
+                "more tokens",
+                of(WarpTiles {
+                    tiles: 2 * tiles,
+                    ..first
+                }),
+            ),
+            (
+                "warps along tokens",
+                of(WarpTiles {
+                    rows: 1,
+                    beside: beside * rows,
+                    group: false,
+                    ..first
+                }),
+            ),
+            (
+                "warps along terms",
+                of(WarpTiles {
+                    rows: (rows / 2).max(1),
+                    ..first
+                }),
+            ),
             ("each warp by itself", of(of_warp)),
         ];
-        let threads = host_bound(self.g, self.axes[token]).then(|| self.tokens_of_threads(token, TOKENS, 1));
-        proposals(of(first), others.into_iter().chain(threads.map(|plan| ("without fragments", plan))))
+        let threads =
+            host_bound(self.g, self.axes[token]).then(|| self.tokens_of_threads(token, TOKENS, 1));
+        proposals(
+            of(first),
+            others
+                .into_iter()
+                .chain(threads.map(|plan| ("without fragments", plan))),
+        )
     }
     fn tiles_of_warps(&self, token: usize, tiles: WarpTiles) -> Workgroup {
-        let WarpTiles { rows, high, tiles, beside, group } = tiles;
-        let block = if host_bound(self.g, self.axes[token]) { Global } else { Loop };
+        let WarpTiles {
+            rows,
+            high,
+            tiles,
+            beside,
+            group,
+        } = tiles;
+        let block = if host_bound(self.g, self.axes[token]) {
+            Global
+        } else {
+            Loop
+        };
         let (row, of_warp) = (self.row, WARP_ROWS * high);
         // Warps that share the columns of a product have adjacent rows.
         let together = if group { GROUP.min(rows) } else { 1 };
@@ -461,14 +665,33 @@ impl<'a> Contraction<'a> {
         let rows = power_divisor(self.rows / WARP_ROWS, self.warps());
         // Other sums in the same kernel need a second workgroup per unit.
         let g = self.g;
-        let alone = g.toposort(nests).into_iter().all(|n| g[n].op != Op::Reduce || MmaSum::unpacked(g, n).is_some());
+        let alone = g
+            .toposort(nests)
+            .into_iter()
+            .all(|n| g[n].op != Op::Reduce || MmaSum::unpacked(g, n).is_some());
         let tiles = if alone { GROUP_TILES } else { GROUP_TILES / 2 };
         let tiles = tiles.min(up_to_power((most + 7) / 8));
-        let high = if alone && self.sums == 1 && self.rows / WARP_ROWS % (2 * rows) == 0 { 2 } else { 1 };
-        let mut of = WarpTiles { rows, high, tiles, beside: self.warps() / rows, group: true };
-        let too_few = |of: WarpTiles| 4 * self.groups(of, others, most) < 3 * self.target.machine.units as i64;
+        let high = if alone && self.sums == 1 && self.rows / WARP_ROWS % (2 * rows) == 0 {
+            2
+        } else {
+            1
+        };
+        let mut of = WarpTiles {
+            rows,
+            high,
+            tiles,
+            beside: self.warps() / rows,
+            group: true,
+        };
+        let too_few = |of: WarpTiles| {
+            4 * self.groups(of, others, most) < 3 * self.target.machine.units as i64
+        };
         while too_few(of) && (of.high > 1 || of.tiles > LEAST_GROUP_TILES) {
-            if of.high > 1 { of.high = 1 } else { of.tiles /= 2 }
+            if of.high > 1 {
+                of.high = 1
+            } else {
+                of.tiles /= 2
+            }
         }
         (rows >= GROUP && tiles >= LEAST_GROUP_TILES).then_some(of)
     }
@@ -480,29 +703,49 @@ impl<'a> Contraction<'a> {
         let rows = power_divisor(n / WARP_ROWS, warps);
         let beside = up_to_power(most / (8 * tiles)).min(warps / rows);
         // Two row tiles per warp, as long as every multiprocessor has work.
-        let twice = WarpTiles { rows, high: 2, tiles, beside, group: false };
+        let twice = WarpTiles {
+            rows,
+            high: 2,
+            tiles,
+            beside,
+            group: false,
+        };
         // Half-precision products load one step at a time, so each multiprocessor should
         // have its full occupancy.
         let wanted = if halves { self.target.resident() } else { 1 };
-        let is_enough = self.groups(twice, others, most) >= wanted * self.target.machine.units as i64;
+        let is_enough =
+            self.groups(twice, others, most) >= wanted * self.target.machine.units as i64;
         // Sums of twice the rows would leave no registers for another workgroup, or load partial
         // cache lines of each row.
         let has_room = !halves || tiles > 1 && self.sums * 2 * tiles <= UNPACKED_TILES;
-        let high = if n / WARP_ROWS % (2 * rows) == 0 && is_enough && has_room { 2 } else { 1 };
+        let high = if n / WARP_ROWS % (2 * rows) == 0 && is_enough && has_room {
+            2
+        } else {
+            1
+        };
         // Two warps that alternate over a row's terms load whole cache lines.
         let lines = halves && tiles * beside == 1 && rows > 1 && self.steps % 2 == 0;
-        let of = WarpTiles { high, rows: if lines { rows / 2 } else { rows }, ..twice };
+        let of = WarpTiles {
+            high,
+            rows: if lines { rows / 2 } else { rows },
+            ..twice
+        };
         let few = self.groups(of, others, most) < ROUNDS_OF_TWO_WARPS * room(self.target);
-        let shared =
-            self.shared_terms(of).filter(|of| lines && few && self.warps() / (of.rows * beside) <= MOST_SHARING);
+        let shared = self
+            .shared_terms(of)
+            .filter(|of| lines && few && self.warps() / (of.rows * beside) <= MOST_SHARING);
         shared.unwrap_or(of)
     }
     /// Doubles the warps that share the terms of sums (split-K), if there are enough steps. No
     /// weight is then read or dequantised twice.
     fn shared_terms(&self, of: WarpTiles) -> Option<WarpTiles> {
         let sharing = self.warps() / (of.rows / 2).max(1) / of.beside;
-        let shared = of.rows > 1 && sharing * LEAST_STEPS <= self.steps && self.steps % sharing == 0;
-        shared.then_some(WarpTiles { rows: of.rows / 2, ..of })
+        let shared =
+            of.rows > 1 && sharing * LEAST_STEPS <= self.steps && self.steps % sharing == 0;
+        shared.then_some(WarpTiles {
+            rows: of.rows / 2,
+            ..of
+        })
     }
     fn warps(&self) -> i64 {
         (self.target.threads as i64 / MMA_I8.sums.lanes()).max(1)
@@ -520,8 +763,17 @@ impl<'a> Contraction<'a> {
                 continue;
             }
             match of {
-                WarpTiles { tiles: 1, beside: 1, high: 1, .. } => break,
-                WarpTiles { tiles: 1, beside: 1, .. } => of.high /= 2,
+                WarpTiles {
+                    tiles: 1,
+                    beside: 1,
+                    high: 1,
+                    ..
+                } => break,
+                WarpTiles {
+                    tiles: 1,
+                    beside: 1,
+                    ..
+                } => of.high /= 2,
                 WarpTiles { tiles: 1, .. } => of.beside /= 2,
                 _ => of.tiles /= 2,
             }
@@ -539,7 +791,9 @@ fn up_to_power(n: i64) -> i64 {
 
 /// Whether the nests contain half-precision sums over dequantised rows.
 fn of_halves(g: &Graph, nests: &[Id]) -> bool {
-    g.toposort(nests).iter().any(|&n| MmaSum::unpacked(g, n).is_some())
+    g.toposort(nests)
+        .iter()
+        .any(|&n| MmaSum::unpacked(g, n).is_some())
 }
 
 /// Division of rows and tokens among the warps of a workgroup.

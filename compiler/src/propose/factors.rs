@@ -14,13 +14,24 @@ const WIDE: i64 = 64;
 /// launch. Rows go to registers, columns to lanes or threads.
 pub fn tiled(g: &Graph, axes: &[Id], [rows, columns]: [usize; 2]) -> Workgroup {
     let others = (0..axes.len()).filter(|&i| i != rows && i != columns);
-    let over =
-        |i: usize| AxisPart::rest(i, if host_bound(g, axes[i]) { RangeKind::Global } else { RangeKind::Loop }, 1);
+    let over = |i: usize| {
+        AxisPart::rest(
+            i,
+            if host_bound(g, axes[i]) {
+                RangeKind::Global
+            } else {
+                RangeKind::Loop
+            },
+            1,
+        )
+    };
     let tile = [
         AxisPart::rest(rows, RangeKind::Global, TALL),
         AxisPart::rest(columns, RangeKind::Global, WIDE),
         AxisPart::new(rows, RangeKind::Upcast, TALL, 1),
         AxisPart::new(columns, RangeKind::Loop, WIDE, 1),
     ];
-    Workgroup { parts: others.map(over).chain(tile).collect() }
+    Workgroup {
+        parts: others.map(over).chain(tile).collect(),
+    }
 }

@@ -20,7 +20,11 @@ pub struct Factor {
 
 impl Default for Factor {
     fn default() -> Factor {
-        Factor { loops: FxHashSet::default(), lanes: 1, steps: 1 }
+        Factor {
+            loops: FxHashSet::default(),
+            lanes: 1,
+            steps: 1,
+        }
     }
 }
 
@@ -36,7 +40,10 @@ pub struct Contraction {
 impl Contraction {
     /// Finds the contraction of these nests, if any.
     pub fn from_nests(g: &Graph, nests: &[Id], derived: &Derived) -> Option<Contraction> {
-        let found = Contraction { packed: packed(g, nests, derived), factors: factors(g, nests) };
+        let found = Contraction {
+            packed: packed(g, nests, derived),
+            factors: factors(g, nests),
+        };
         (found.packed.is_some() || found.factors.is_some()).then_some(found)
     }
     /// For each factor, the last of these axes that only it depends on and that has a bound
@@ -44,9 +51,11 @@ impl Contraction {
     pub fn own_axes(&self, g: &Graph, axes: &[Id]) -> Option<[usize; 2]> {
         let [a, b] = self.factors.as_ref()?;
         let alone = |x: &Factor, other: &Factor| {
-            (0..axes.len())
-                .rev()
-                .find(|&i| host_bound(g, axes[i]) && x.loops.contains(&axes[i]) && !other.loops.contains(&axes[i]))
+            (0..axes.len()).rev().find(|&i| {
+                host_bound(g, axes[i])
+                    && x.loops.contains(&axes[i])
+                    && !other.loops.contains(&axes[i])
+            })
         };
         Some([alone(a, b)?, alone(b, a)?])
     }
@@ -58,15 +67,42 @@ fn packed(g: &Graph, nests: &[Id], derived: &Derived) -> Option<Factor> {
     for &nest in nests {
         let closed = &g[nest].src[3..];
         let order = g.toposort(&[nest]);
-        let loads: Vec<Id> = order.iter().copied().filter(|&m| packed_slot(g, m).is_some()).collect();
+        let loads: Vec<Id> = order
+            .iter()
+            .copied()
+            .filter(|&m| packed_slot(g, m).is_some())
+            .collect();
         // Most sums use no packed operand, so loads are only searched below those that may.
-        for n in order.into_iter().filter(|&n| g[n].op == Op::Reduce && loads.iter().any(|&m| walks(g, n, m))) {
-            for load in g.toposort(&[g[n].src[0]]).into_iter().filter(|&m| walks(g, n, m)) {
-                let Some(slot) = packed_slot(g, load).filter(|_| steps_along(g, n, load)) else { continue };
-                let walked = g[n].src[1..].iter().filter(|&&r| g.range_kind(r) == Some(RangeKind::Reduce));
-                rows.steps = walked.map(|&r| g.max_of(g[r].src[0])).max().unwrap_or(1).max(rows.steps);
-                rows.lanes = derived.layouts.get(&slot).map_or(rows.lanes, |l| rows.lanes.max(l.0.lanes()));
-                rows.loops.extend(g.free_ranges(load).iter().copied().filter(|r| closed.contains(r)));
+        for n in order
+            .into_iter()
+            .filter(|&n| g[n].op == Op::Reduce && loads.iter().any(|&m| walks(g, n, m)))
+        {
+            for load in g
+                .toposort(&[g[n].src[0]])
+                .into_iter()
+                .filter(|&m| walks(g, n, m))
+            {
+                let Some(slot) = packed_slot(g, load).filter(|_| steps_along(g, n, load)) else {
+                    continue;
+                };
+                let walked = g[n].src[1..]
+                    .iter()
+                    .filter(|&&r| g.range_kind(r) == Some(RangeKind::Reduce));
+                rows.steps = walked
+                    .map(|&r| g.max_of(g[r].src[0]))
+                    .max()
+                    .unwrap_or(1)
+                    .max(rows.steps);
+                rows.lanes = derived
+                    .layouts
+                    .get(&slot)
+                    .map_or(rows.lanes, |l| rows.lanes.max(l.0.lanes()));
+                rows.loops.extend(
+                    g.free_ranges(load)
+                        .iter()
+                        .copied()
+                        .filter(|r| closed.contains(r)),
+                );
             }
         }
     }
@@ -113,8 +149,15 @@ fn factors(g: &Graph, nests: &[Id]) -> Option<[Factor; 2]> {
             }
             let factor = |x: Id| {
                 let free = g.free_ranges(x);
-                let loops: FxHashSet<Id> = free.iter().copied().filter(|r| closed.contains(r)).collect();
-                walks(g, n, x).then(|| Factor { loops, ..Factor::default() })
+                let loops: FxHashSet<Id> = free
+                    .iter()
+                    .copied()
+                    .filter(|r| closed.contains(r))
+                    .collect();
+                walks(g, n, x).then(|| Factor {
+                    loops,
+                    ..Factor::default()
+                })
             };
             let (a, b) = (factor(product.src[0])?, factor(product.src[1])?);
             let apart = !a.loops.is_subset(&b.loops) && !b.loops.is_subset(&a.loops);

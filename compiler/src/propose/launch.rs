@@ -18,7 +18,11 @@ const WORDS_OF_WIDEST_LOAD: i64 = 4;
 /// then fit in 85 registers without spills, which a test checks on common models' kernels.
 const LEAST_REGISTERS_OF_SUM: i64 = 5;
 /// Shared memory carve-outs to request from the driver, in percent (docs/experiments/054).
-const SHARED_PERCENT: [(&str, i64); 3] = [("a quarter shared", 25), ("half shared", 50), ("all shared", 100)];
+const SHARED_PERCENT: [(&str, i64); 3] = [
+    ("a quarter shared", 25),
+    ("half shared", 50),
+    ("all shared", 100),
+];
 
 /// Iterations to copy ahead (software pipelining). More copies take memory from L1, and scales
 /// are then reloaded: GLM's gate and up on an H100 take 176 us instead of 129 with a fifth of
@@ -46,10 +50,13 @@ pub struct Launched<'a> {
 
 /// Candidate launch plans, the heuristic's first; only that one unless `all` are wanted.
 pub fn launch(of: &Launched, all: bool) -> Vec<Proposal<LaunchPlan>> {
-    let (pressure, target) = (Pressure::for_bodies(of.g, of.bodies, of.target.threads as i64), of.target);
+    let (pressure, target) = (
+        Pressure::for_bodies(of.g, of.bodies, of.target.threads as i64),
+        of.target,
+    );
     let words = (target.registers as i64 / REGISTERS_PER_LOADED_WORD).max(1);
-    let (resident, ahead) =
-        copied_ahead(of, pressure).unwrap_or_else(|| (resident(pressure, of.workgroups_per_unit, target), 0));
+    let (resident, ahead) = copied_ahead(of, pressure)
+        .unwrap_or_else(|| (resident(pressure, of.workgroups_per_unit, target), 0));
     let first = LaunchPlan {
         resident,
         words,
@@ -64,17 +71,42 @@ pub fn launch(of: &Launched, all: bool) -> Vec<Proposal<LaunchPlan>> {
         return proposals(first, []);
     }
     let half = |n: i64| (n / 2).max(1);
-    let with = |words: i64, iterations: i64| LaunchPlan { words, iterations, ..first };
+    let with = |words: i64, iterations: i64| LaunchPlan {
+        words,
+        iterations,
+        ..first
+    };
     let mut others = vec![
-        ("one workgroup at once", LaunchPlan { resident: 1, ..first }),
-        ("fewer iterations at once", with(half(first.words), half(first.iterations))),
-        ("more iterations at once", with(2 * first.words, 2 * first.iterations)),
+        (
+            "one workgroup at once",
+            LaunchPlan {
+                resident: 1,
+                ..first
+            },
+        ),
+        (
+            "fewer iterations at once",
+            with(half(first.words), half(first.iterations)),
+        ),
+        (
+            "more iterations at once",
+            with(2 * first.words, 2 * first.iterations),
+        ),
         ("one iteration at once", with(1, 1)),
     ];
     let more = first.resident + 1;
-    if target.threads as i64 * more <= target.machine.threads_per_unit as i64 && least(pressure) <= each(more, target) {
+    if target.threads as i64 * more <= target.machine.threads_per_unit as i64
+        && least(pressure) <= each(more, target)
+    {
         let hoisted = hoisted(of, room_for_loads(of, more));
-        others.push(("more workgroups at once", LaunchPlan { resident: more, hoisted, ..first }));
+        others.push((
+            "more workgroups at once",
+            LaunchPlan {
+                resident: more,
+                hoisted,
+                ..first
+            },
+        ));
     }
     if pressure.ahead.is_some() && target.machine.early {
         let at = |ahead| LaunchPlan { ahead, ..first };
@@ -91,18 +123,38 @@ pub fn launch(of: &Launched, all: bool) -> Vec<Proposal<LaunchPlan>> {
             .map(|(name, hoisted)| (name, LaunchPlan { hoisted, ..first })),
     );
     if target.machine.early && pressure::can_copy(of.g, of.bodies) {
-        others.push(("copies through registers", LaunchPlan { asynchronous: false, ..first }));
+        others.push((
+            "copies through registers",
+            LaunchPlan {
+                asynchronous: false,
+                ..first
+            },
+        ));
     }
     if target.early_launch {
-        let at = |dependents| LaunchPlan { dependents, ..first };
+        let at = |dependents| LaunchPlan {
+            dependents,
+            ..first
+        };
         others.push(("dependents at once", at(Dependents::Entry)));
         others.push(("dependents at its turn", at(Dependents::Turn)));
         others.push(("dependents at its end", at(Dependents::End)));
     }
     // Carve-outs that hold at least one workgroup. Only NVIDIA drivers accept them.
-    let fits = |percent: i64| of.scratch as i64 * 100 <= percent * target.machine.shared_per_unit as i64;
-    let shares = SHARED_PERCENT.into_iter().filter(|s| target.machine.sm.is_some() && fits(s.1));
-    others.extend(shares.map(|(name, percent)| (name, LaunchPlan { shared: Some(percent), ..first })));
+    let fits =
+        |percent: i64| of.scratch as i64 * 100 <= percent * target.machine.shared_per_unit as i64;
+    let shares = SHARED_PERCENT
+        .into_iter()
+        .filter(|s| target.machine.sm.is_some() && fits(s.1));
+    others.extend(shares.map(|(name, percent)| {
+        (
+            name,
+            LaunchPlan {
+                shared: Some(percent),
+                ..first
+            },
+        )
+    }));
     proposals(first, others)
 }
 
@@ -124,20 +176,28 @@ fn copied_ahead(of: &Launched, pressure: Pressure) -> Option<(i64, i64)> {
     }
     // Half as many registers as the tiles use are for operands; products of several warps only have
     // row operands. Carried values exist for two iterations.
-    let operands = if wanted.needed { 0 } else { pressure.unpacked / 2 };
-    let registers = REGISTERS + pressure.unpacked + operands + 2 * wanted.carried + WORDS_OF_WIDEST_LOAD;
+    let operands = if wanted.needed {
+        0
+    } else {
+        pressure.unpacked / 2
+    };
+    let registers =
+        REGISTERS + pressure.unpacked + operands + 2 * wanted.carried + WORDS_OF_WIDEST_LOAD;
     let iterations = |resident: i64| {
         let of_unit = machine.shared_per_unit as i64 / resident - RESERVED_SHARED as i64;
         let room = of_unit.min(machine.shared_per_workgroup as i64) - of.scratch as i64;
-        (room / wanted.bytes - 1).min(wanted.longest - 1).min(if wanted.needed {
-            ITERATIONS_AHEAD_OF_GROUPS
-        } else {
-            ITERATIONS_AHEAD
-        })
+        (room / wanted.bytes - 1)
+            .min(wanted.longest - 1)
+            .min(if wanted.needed {
+                ITERATIONS_AHEAD_OF_GROUPS
+            } else {
+                ITERATIONS_AHEAD
+            })
     };
     // Bodies without dequantisation in the same launch need registers for their sums, too.
     let held = (1..=held_with(registers, target).min(held(pressure.others, target))).rev();
-    held.map(|n| (n, iterations(n))).find(|&(_, ahead)| ahead > 0)
+    held.map(|n| (n, iterations(n)))
+        .find(|&(_, ahead)| ahead > 0)
 }
 
 /// Words that threads may hold for early loads, such that a unit has registers for one additional
@@ -150,7 +210,10 @@ fn room_for_loads(of: &Launched, resident: i64) -> i64 {
 /// Words that threads load before their nests start, at most `words`.
 fn hoisted(of: &Launched, words: i64) -> i64 {
     let bodies = of.bodies.iter().filter(|_| of.target.hoist);
-    bodies.map(|b| early_loads::words_hoisted(of.g, &b.statements, words)).max().unwrap_or(0)
+    bodies
+        .map(|b| early_loads::words_hoisted(of.g, &b.statements, words))
+        .max()
+        .unwrap_or(0)
 }
 
 /// Registers below which a thread would spill: its sums, or the words that a loop loads at once.
@@ -168,12 +231,17 @@ pub fn resident(of: Pressure, workgroups_per_unit: i64, target: &Target) -> i64 
     let planned = target.resident();
     // Dequantised operands are loaded a step at a time.
     let unpacked = REGISTERS + of.unpacked + of.asked;
-    let held =
-        if of.unpacked > 0 { held_with(unpacked, target).min(held(of.others, target)) } else { held(of.sums, target) };
+    let held = if of.unpacked > 0 {
+        held_with(unpacked, target).min(held(of.others, target))
+    } else {
+        held(of.sums, target)
+    };
     if held < planned {
         return held;
     }
-    let all = workgroups_per_unit == planned + 1 && !of.products && least(of) <= each(planned + 1, target);
+    let all = workgroups_per_unit == planned + 1
+        && !of.products
+        && least(of) <= each(planned + 1, target);
     if all { planned + 1 } else { planned }
 }
 

@@ -25,19 +25,37 @@ impl ThreadNest {
         let without = || threads(g, &Nest::from_store(g, self.fused), target, all);
         if let Some(first) = self.accumulators.map(NestPlan::Accumulators) {
             let others = if all { without() } else { vec![] };
-            let name = |p: &Proposal<NestPlan>| if p.name == FIRST { "threads apart" } else { p.name };
+            let name = |p: &Proposal<NestPlan>| {
+                if p.name == FIRST {
+                    "threads apart"
+                } else {
+                    p.name
+                }
+            };
             return proposals(first, others.into_iter().map(|p| (name(&p), p.plan)));
         }
         let of_warps = target.threads as i64 % target.machine.subgroup == 0;
-        match of_warps.then(|| MmaProduct::from_store(g, self.store, &target.machine)).flatten() {
+        match of_warps
+            .then(|| MmaProduct::from_store(g, self.store, &target.machine))
+            .flatten()
+        {
             None => without(),
             Some(product) => {
                 if !all {
-                    return warps(g, self.store, &product, target).into_iter().take(1).collect();
+                    return warps(g, self.store, &product, target)
+                        .into_iter()
+                        .take(1)
+                        .collect();
                 }
-                let renamed = |p: Proposal<NestPlan>| Proposal { name: "without fragments", ..p };
+                let renamed = |p: Proposal<NestPlan>| Proposal {
+                    name: "without fragments",
+                    ..p
+                };
                 let plain = without().into_iter().find(|p| p.name == FIRST).map(renamed);
-                warps(g, self.store, &product, target).into_iter().chain(plain).collect()
+                warps(g, self.store, &product, target)
+                    .into_iter()
+                    .chain(plain)
+                    .collect()
             }
         }
     }

@@ -40,19 +40,34 @@ pub fn plain(
     // Axes that may be spread over the launch.
     let threads = target.machine.kind == MachineKind::Gpu;
     let ordered = |i: &usize| g.range_kind(axes[*i]) == Some(RangeKind::Reduce);
-    let spread: Vec<usize> = (0..axes.len()).filter(|&i| !ordered(&i) && (threads || host_bound(g, axes[i]))).collect();
+    let spread: Vec<usize> = (0..axes.len())
+        .filter(|&i| !ordered(&i) && (threads || host_bound(g, axes[i])))
+        .collect();
     let in_order: Vec<usize> = (0..axes.len()).filter(ordered).collect();
-    let again: i64 = in_order.iter().map(|&i| g.max_of(g[axes[i]].src[0])).product();
+    let again: i64 = in_order
+        .iter()
+        .map(|&i| g.max_of(g[axes[i]].src[0]))
+        .product();
     let of = Plain {
         g,
         axes,
         spread: &spread,
-        sizes: spread.iter().map(|&i| g.max_of(g[axes[i]].src[0])).collect(),
+        sizes: spread
+            .iter()
+            .map(|&i| g.max_of(g[axes[i]].src[0]))
+            .collect(),
         part_elements: part_elements(g, nests, axes),
         ends_with_data: nests.iter().any(|&n| ends_with_data(g, n)),
-        work: nests.iter().map(|&n| terms(g, n)).max().unwrap_or(1).saturating_mul(again),
+        work: nests
+            .iter()
+            .map(|&n| terms(g, n))
+            .max()
+            .unwrap_or(1)
+            .saturating_mul(again),
         in_order,
-        of_data: (0..axes.len()).filter(|&i| tiles.is_some() && !ordered(&i) && !host_bound(g, axes[i])).collect(),
+        of_data: (0..axes.len())
+            .filter(|&i| tiles.is_some() && !ordered(&i) && !host_bound(g, axes[i]))
+            .collect(),
         units: target.machine.units.max(1) as i64,
     };
     let in_order = of.in_order_of_halves(nests, around);
@@ -64,20 +79,32 @@ pub fn plain(
     if !all {
         return proposals(first, []);
     }
-    let tiled = |[a, b]: [usize; 2]| [("tiles", tiled(g, axes, [a, b])), ("turned tiles", tiled(g, axes, [b, a]))];
-    let both = [("one workgroup", Workgroup::default())].into_iter().chain(own.map(tiled).into_iter().flatten());
+    let tiled = |[a, b]: [usize; 2]| {
+        [
+            ("tiles", tiled(g, axes, [a, b])),
+            ("turned tiles", tiled(g, axes, [b, a])),
+        ]
+    };
+    let both = [("one workgroup", Workgroup::default())]
+        .into_iter()
+        .chain(own.map(tiled).into_iter().flatten());
     match target.machine.kind {
         MachineKind::Gpu => {
             let left = of.elements(target);
-            let others = [("fewer elements", (left / 4).max(1)), ("more elements", left.saturating_mul(4))];
+            let others = [
+                ("fewer elements", (left / 4).max(1)),
+                ("more elements", left.saturating_mul(4)),
+            ];
             let others = others.map(|(name, left)| (name, of.for_threads(left)));
             let in_order = in_order.map(|of_units| ("units of products", of_units.workgroup));
             proposals(first, others.into_iter().chain(both).chain(in_order))
         }
         MachineKind::Cpu => {
             let spread = |small, chunk| of.for_workers(small, chunk);
-            let others =
-                [("smaller chunks", spread(0, CHUNK_ELEMENTS / 4)), ("larger chunks", spread(0, 4 * CHUNK_ELEMENTS))];
+            let others = [
+                ("smaller chunks", spread(0, CHUNK_ELEMENTS / 4)),
+                ("larger chunks", spread(0, 4 * CHUNK_ELEMENTS)),
+            ];
             proposals(first, others.into_iter().chain(both))
         }
     }
@@ -133,7 +160,11 @@ impl Plain<'_> {
         let total = self.total().saturating_mul(self.part_elements);
         let share = (total / units).max(threads / 8);
         let of_room = total / room(target);
-        let most = if self.ends_with_data && 4 * of_room >= threads { of_room.min(threads) } else { most };
+        let most = if self.ends_with_data && 4 * of_room >= threads {
+            of_room.min(threads)
+        } else {
+            most
+        };
         (most.max(total / (MOST_WAVES * units)).min(share) / self.part_elements).max(1)
     }
     /// Workgroups that write activations in the order in which products read them
@@ -142,8 +173,12 @@ impl Plain<'_> {
     /// In row order a thread would scatter two-byte writes: 2,048 rows of 5,120 took an H200 31 us,
     /// bound by L2 requests (docs/experiments/103).
     fn in_order_of_halves(&self, nests: &[Id], around: &ProposalContext) -> Option<OfUnits> {
-        let (&[nest], &order) = (nests, around.derived.rounded.get(&around.node)?) else { return None };
-        let (&[.., row, column], g) = (self.spread, self.g) else { return None };
+        let (&[nest], &order) = (nests, around.derived.rounded.get(&around.node)?) else {
+            return None;
+        };
+        let (&[.., row, column], g) = (self.spread, self.g) else {
+            return None;
+        };
         let stages = g.any(nest, |_, n| n.op == Op::Local);
         let whole = self.fixed(column).is_some_and(|n| n % order.step == 0);
         let [of_unit, of_units] = f16_mma::digits(order);
@@ -153,20 +188,35 @@ impl Plain<'_> {
         if stages || !whole || self.spread.len() != self.axes.len() || rows < 1 {
             return None;
         }
-        let digit = |kind: RangeKind| move |[count, apart]: [i64; 2]| AxisPart::new(column, kind, count, apart);
-        let others = self.spread[..self.spread.len() - 2].iter().map(|&i| AxisPart::rest(i, RangeKind::Global, 1));
-        let tile =
-            [AxisPart::rest(column, RangeKind::Global, order.step), AxisPart::rest(row, RangeKind::Global, rows)];
+        let digit = |kind: RangeKind| {
+            move |[count, apart]: [i64; 2]| AxisPart::new(column, kind, count, apart)
+        };
+        let others = self.spread[..self.spread.len() - 2]
+            .iter()
+            .map(|&i| AxisPart::rest(i, RangeKind::Global, 1));
+        let tile = [
+            AxisPart::rest(column, RangeKind::Global, order.step),
+            AxisPart::rest(row, RangeKind::Global, rows),
+        ];
         let threads = [
             AxisPart::new(column, RangeKind::Vector, loads, f16_mma::WIDE),
             AxisPart::new(row, RangeKind::Vector, rows, 1),
         ];
         let of_threads = of_units.into_iter().rev().map(digit(RangeKind::Vector));
         let of_thread = of_unit.into_iter().rev().map(digit(RangeKind::Upcast));
-        let parts = others.chain(tile).chain(threads).chain(of_threads).chain(of_thread);
+        let parts = others
+            .chain(tile)
+            .chain(threads)
+            .chain(of_threads)
+            .chain(of_thread);
         let few = self.total() < self.units * rows * order.step;
         let waits = few && g.any(nest, |_, n| n.op == Op::Reduce);
-        Some(OfUnits { workgroup: Workgroup { parts: parts.collect() }, waits })
+        Some(OfUnits {
+            workgroup: Workgroup {
+                parts: parts.collect(),
+            },
+            waits,
+        })
     }
     /// Workgroups of threads, with about `left` elements of the last axes inside.
     fn for_threads(&self, mut left: i64) -> Workgroup {
@@ -177,7 +227,12 @@ impl Plain<'_> {
             match bound {
                 Some(n) if n <= left => left /= n,
                 _ => {
-                    parts.extend(AxisPart::tiled(axis, tile.max(1), RangeKind::Global, RangeKind::Loop));
+                    parts.extend(AxisPart::tiled(
+                        axis,
+                        tile.max(1),
+                        RangeKind::Global,
+                        RangeKind::Loop,
+                    ));
                     left = 1;
                 }
             }
@@ -188,8 +243,12 @@ impl Plain<'_> {
     /// axis in chunks. A kernel with fewer than `small` terms is one workgroup.
     fn for_workers(&self, small: i64, chunk: i64) -> Workgroup {
         // Rows with data-dependent count are written in sequence.
-        let mut parts: Vec<AxisPart> =
-            self.in_order.iter().chain(&self.of_data).map(|&i| AxisPart::rest(i, RangeKind::Loop, 1)).collect();
+        let mut parts: Vec<AxisPart> = self
+            .in_order
+            .iter()
+            .chain(&self.of_data)
+            .map(|&i| AxisPart::rest(i, RangeKind::Loop, 1))
+            .collect();
         if self.total().saturating_mul(self.work) < small {
             return Workgroup { parts };
         }
@@ -219,14 +278,19 @@ impl Plain<'_> {
 
 /// An axis as chunks over the launch.
 fn chunks(axis: usize, chunk: i64) -> [AxisPart; 2] {
-    [AxisPart::rest(axis, RangeKind::Global, chunk), AxisPart::new(axis, RangeKind::Loop, chunk, 1)]
+    [
+        AxisPart::rest(axis, RangeKind::Global, chunk),
+        AxisPart::new(axis, RangeKind::Loop, chunk, 1),
+    ]
 }
 
 /// Elements of a kernel's nests, stages aside, per element of its axes; at least 1.
 fn part_elements(g: &Graph, nests: &[Id], axes: &[Id]) -> i64 {
     let own = |&n: &Id| -> i64 {
         let inner = g[n].src[3..].iter().filter(|r| !axes.contains(r));
-        inner.map(|&r| g.max_of(g[r].src[0])).fold(1, i64::saturating_mul)
+        inner
+            .map(|&r| g.max_of(g[r].src[0]))
+            .fold(1, i64::saturating_mul)
     };
     let written = nests.iter().filter(|&&n| g[g[n].src[0]].op != Op::Local);
     written.map(own).max().unwrap_or(1).max(1)
@@ -234,17 +298,27 @@ fn part_elements(g: &Graph, nests: &[Id], axes: &[Id]) -> i64 {
 
 /// Whether a nest has a reduction with data-dependent length.
 fn ends_with_data(g: &Graph, nest: Id) -> bool {
-    g.any(nest, |_, n| n.op == Op::Reduce && n.src[1..].iter().any(|&r| g.int_value(g[r].src[0]).is_none()))
+    g.any(nest, |_, n| {
+        n.op == Op::Reduce
+            && n.src[1..]
+                .iter()
+                .any(|&r| g.int_value(g[r].src[0]).is_none())
+    })
 }
 
 /// Terms of the longest reduction per element. Elements that share a reduction divide its terms.
 fn terms(g: &Graph, nest: Id) -> i64 {
     let all = |ranges: &[Id]| -> i64 {
-        let most = ranges.iter().map(|&r| g.bounds(g[r].src[0]).map_or(1, |b| b.1));
+        let most = ranges
+            .iter()
+            .map(|&r| g.bounds(g[r].src[0]).map_or(1, |b| b.1));
         most.fold(1, i64::saturating_mul)
     };
     let elements = all(&g[nest].src[3..]);
-    let sums = g.toposort(&[nest]).into_iter().filter(|&n| g[n].op == Op::Reduce);
+    let sums = g
+        .toposort(&[nest])
+        .into_iter()
+        .filter(|&n| g[n].op == Op::Reduce);
     let terms = sums.map(|n| all(g.free_ranges(g[n].src[0])) / elements.max(1));
     terms.max().unwrap_or(1).max(1)
 }

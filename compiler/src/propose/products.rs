@@ -32,7 +32,11 @@ pub fn products(
     let of = fragment(g, nests, machine)?;
     let size = |i: usize| g.max_of(g[axes[i]].src[0]);
     // The longer axis becomes the rows, since a fragment has more rows than columns.
-    let [rows, columns] = if size(own[0]) >= size(own[1]) { own } else { [own[1], own[0]] };
+    let [rows, columns] = if size(own[0]) >= size(own[1]) {
+        own
+    } else {
+        [own[1], own[0]]
+    };
     if of.sums.lanes() == 1 {
         return tiles_of_a_core(g, kernel, own, of, around);
     }
@@ -40,9 +44,17 @@ pub fn products(
     if of.sums.lanes() != machine.subgroup || size(columns) < of.rows {
         return None;
     }
-    let others: i64 = (0..axes.len()).filter(|i| !own.contains(i)).map(size).product();
-    let groups = |tile: i64| others * ((size(rows) + tile - 1) / tile) * ((size(columns) + tile - 1) / tile);
-    let tile = if groups(TILE) >= machine.units as i64 { TILE } else { LEAST_TILE };
+    let others: i64 = (0..axes.len())
+        .filter(|i| !own.contains(i))
+        .map(size)
+        .product();
+    let groups =
+        |tile: i64| others * ((size(rows) + tile - 1) / tile) * ((size(columns) + tile - 1) / tile);
+    let tile = if groups(TILE) >= machine.units as i64 {
+        TILE
+    } else {
+        LEAST_TILE
+    };
     let shape = |tall: i64, wide: i64| tiled(g, axes, [(rows, tall), (columns, wide)]);
     Some(vec![
         ("tiles of warps", shape(tile, tile)),
@@ -55,11 +67,19 @@ pub fn products(
 /// The machine's fragment for the only sum of these nests, if its terms are a multiple
 /// of the fragment's.
 fn fragment(g: &Graph, nests: &[Id], machine: &Machine) -> Option<&'static Fragment> {
-    let sums: Vec<Id> = g.toposort(nests).into_iter().filter(|&n| g[n].op == Op::Reduce).collect();
-    let (&[_], &[n]) = (nests, &sums[..]) else { return None };
+    let sums: Vec<Id> = g
+        .toposort(nests)
+        .into_iter()
+        .filter(|&n| g[n].op == Op::Reduce)
+        .collect();
+    let (&[_], &[n]) = (nests, &sums[..]) else {
+        return None;
+    };
     let of = machine.fragment(MmaSum::from_node(g, n)?.operand)?;
     let &[term] = &g[n].src[1..] else { return None };
-    g.int_value(g[term].src[0]).is_some_and(|terms| terms % of.terms == 0).then_some(of)
+    g.int_value(g[term].src[0])
+        .is_some_and(|terms| terms % of.terms == 0)
+        .then_some(of)
 }
 
 /// Column panels with tiles of a CPU core. Needs row operands with contiguous terms, contiguous
@@ -79,24 +99,66 @@ fn tiles_of_a_core(
     let row = own.into_iter().find(|&i| i != column)?;
     let whole = |i: usize, n: i64| g.int_value(g[axes[i]].src[0]).filter(|size| size % n == 0);
     let (tokens, rows) = (whole(row, of.rows)?, whole(column, of.columns)?);
-    let operand = [sum.rows, sum.columns].into_iter().find(|&x| g.free_ranges(x).contains(&axes[row]))?;
-    let straight = g[operand].op == Op::Load && matches!(g[g[operand].src[0]].arg, Arg::Param(_)) && {
-        let at = g.linear(g[operand].src[1]);
-        at.coefficient(g[value].src[1]) == 1 && at.coefficient(axes[row]) >= of.terms
+    let operand = [sum.rows, sum.columns]
+        .into_iter()
+        .find(|&x| g.free_ranges(x).contains(&axes[row]))?;
+    let straight =
+        g[operand].op == Op::Load && matches!(g[g[operand].src[0]].arg, Arg::Param(_)) && {
+            let at = g.linear(g[operand].src[1]);
+            at.coefficient(g[value].src[1]) == 1 && at.coefficient(axes[row]) >= of.terms
+        };
+    let over = |i: usize| {
+        AxisPart::rest(
+            i,
+            if host_bound(g, axes[i]) {
+                RangeKind::Global
+            } else {
+                RangeKind::Loop
+            },
+            1,
+        )
     };
-    let over =
-        |i: usize| AxisPart::rest(i, if host_bound(g, axes[i]) { RangeKind::Global } else { RangeKind::Loop }, 1);
-    let before = (0..axes.len()).filter(|i| !own.contains(i)).map(over).collect();
-    let axes = tiles::Axes { before, row: column, rows, token: row, tokens: Some(tokens), others: vec![] };
-    straight.then(|| tiles::tiles(&axes, of, around.target).into_iter().map(|p| (p.name, p.plan)).collect())
+    let before = (0..axes.len())
+        .filter(|i| !own.contains(i))
+        .map(over)
+        .collect();
+    let axes = tiles::Axes {
+        before,
+        row: column,
+        rows,
+        token: row,
+        tokens: Some(tokens),
+        others: vec![],
+    };
+    straight.then(|| {
+        tiles::tiles(&axes, of, around.target)
+            .into_iter()
+            .map(|p| (p.name, p.plan))
+            .collect()
+    })
 }
 
 /// Tiles of two axes; the other axes are spread over the launch.
 fn tiled(g: &Graph, axes: &[Id], tile: [(usize, i64); 2]) -> Workgroup {
     let others = (0..axes.len()).filter(|&i| tile.iter().all(|t| t.0 != i));
-    let over =
-        |i: usize| AxisPart::rest(i, if host_bound(g, axes[i]) { RangeKind::Global } else { RangeKind::Loop }, 1);
-    let launch = tile.iter().map(|&(axis, n)| AxisPart::rest(axis, RangeKind::Global, n));
-    let inside = tile.iter().map(|&(axis, n)| AxisPart::new(axis, RangeKind::Loop, n, 1));
-    Workgroup { parts: others.map(over).chain(launch).chain(inside).collect() }
+    let over = |i: usize| {
+        AxisPart::rest(
+            i,
+            if host_bound(g, axes[i]) {
+                RangeKind::Global
+            } else {
+                RangeKind::Loop
+            },
+            1,
+        )
+    };
+    let launch = tile
+        .iter()
+        .map(|&(axis, n)| AxisPart::rest(axis, RangeKind::Global, n));
+    let inside = tile
+        .iter()
+        .map(|&(axis, n)| AxisPart::new(axis, RangeKind::Loop, n, 1));
+    Workgroup {
+        parts: others.map(over).chain(launch).chain(inside).collect(),
+    }
 }

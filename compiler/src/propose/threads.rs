@@ -3,7 +3,9 @@
 use crate::cost::occupancy::room_of_threads;
 use crate::decompose::f16_mma::QUAD;
 use crate::ir::nest::{Nest, floor_power, outermost_reductions, workgroups};
-use crate::plan::nest_view::{NestView, along, divided, fixed, is, loads, most, reductions, walked, widest};
+use crate::plan::nest_view::{
+    NestView, along, divided, fixed, is, loads, most, reductions, walked, widest,
+};
 use crate::plan::{Along, Counted, NestPlan, Proposal, ThreadSum, Threads, proposals};
 use gristmill_uop::target::Target;
 use gristmill_uop::{Arg, Graph, Id, Node, Op, RangeKind};
@@ -41,50 +43,138 @@ pub fn threads(g: &Graph, nest: &Nest, target: &Target, all: bool) -> Vec<Propos
     let (subgroup, registers) = (target.machine.subgroup, target.registers as i64);
     let fills = workgroups(g, &[nest.value, nest.offset]) > room_of_threads(target);
     let least = target.machine.least_bytes as i64;
-    let of = Sharing { g, nest, view: NestView::new(g, nest, threads), threads, subgroup, registers, least, fills };
+    let of = Sharing {
+        g,
+        nest,
+        view: NestView::new(g, nest, threads),
+        threads,
+        subgroup,
+        registers,
+        least,
+        fills,
+    };
     let first = of.plan(of.along(), Limits::default());
     if !all {
         return proposals(NestPlan::Threads(first), []);
     }
     let (idle, turned) = (first.lanes, of.turned(first.along));
-    let none = Limits { width: 1, repeated: 1, terms: 1, steps: 1, ..Limits::default() };
+    let none = Limits {
+        width: 1,
+        repeated: 1,
+        terms: 1,
+        steps: 1,
+        ..Limits::default()
+    };
     let mut others = vec![
-        ("fewer lanes", of.plan(first.along, Limits { lanes: Some((idle / 2).max(1)), ..Limits::default() })),
-        ("one step at a time", of.plan(first.along, Limits { steps: 1, ..Limits::default() })),
-        ("narrow loads", of.plan(first.along, Limits { width: 1, terms: 1, ..Limits::default() })),
-        ("an element a thread", of.plan(first.along, Limits { width: 1, repeated: 1, ..Limits::default() })),
+        (
+            "fewer lanes",
+            of.plan(
+                first.along,
+                Limits {
+                    lanes: Some((idle / 2).max(1)),
+                    ..Limits::default()
+                },
+            ),
+        ),
+        (
+            "one step at a time",
+            of.plan(
+                first.along,
+                Limits {
+                    steps: 1,
+                    ..Limits::default()
+                },
+            ),
+        ),
+        (
+            "narrow loads",
+            of.plan(
+                first.along,
+                Limits {
+                    width: 1,
+                    terms: 1,
+                    ..Limits::default()
+                },
+            ),
+        ),
+        (
+            "an element a thread",
+            of.plan(
+                first.along,
+                Limits {
+                    width: 1,
+                    repeated: 1,
+                    ..Limits::default()
+                },
+            ),
+        ),
         ("plain", of.plan(first.along, none)),
     ];
     if !of.view.own.is_empty() {
-        let more = Limits { lanes: Some((2 * idle).min(threads)), ..Limits::default() };
+        let more = Limits {
+            lanes: Some((2 * idle).min(threads)),
+            ..Limits::default()
+        };
         others.insert(1, ("more lanes", of.plan(first.along, more)));
         others.push(("other neighbours", of.plan(turned, Limits::default())));
     }
     let of_threads = |plan| NestPlan::Threads(plan);
-    proposals(of_threads(first), others.into_iter().map(|(name, plan)| (name, of_threads(plan))))
+    proposals(
+        of_threads(first),
+        others
+            .into_iter()
+            .map(|(name, plan)| (name, of_threads(plan))),
+    )
 }
 
 /// Mappings for a nest with threads assigned by the workgroup plan: takes several reduction steps
 /// at once where that widens loads, and divides steps among remaining threads.
 fn counted(g: &Graph, nest: &Nest, threads: i64) -> Vec<Proposal<NestPlan>> {
-    let counted: i64 = nest.closed.iter().filter(|&&r| is(g, r, RangeKind::Vector)).map(|&r| most(g, r)).product();
+    let counted: i64 = nest
+        .closed
+        .iter()
+        .filter(|&&r| is(g, r, RangeKind::Vector))
+        .map(|&r| most(g, r))
+        .product();
     let longest = |n: Id| walked(g, n).into_iter().max_by_key(|&r| most(g, r));
-    let outermost: Vec<Id> = outermost_reductions(g, nest.value).into_iter().filter_map(longest).collect();
-    let shared = |lanes: i64| outermost.iter().all(|&r| fixed(g, r).is_some_and(|b| b % lanes == 0));
+    let outermost: Vec<Id> = outermost_reductions(g, nest.value)
+        .into_iter()
+        .filter_map(longest)
+        .collect();
+    let shared = |lanes: i64| {
+        outermost
+            .iter()
+            .all(|&r| fixed(g, r).is_some_and(|b| b % lanes == 0))
+    };
     let idle = floor_power((threads / counted).max(1));
-    let lanes = (0..=idle.ilog2()).rev().map(|i| 1 << i).find(|&lanes| shared(lanes)).unwrap_or(1);
+    let lanes = (0..=idle.ilog2())
+        .rev()
+        .map(|i| 1 << i)
+        .find(|&lanes| shared(lanes))
+        .unwrap_or(1);
     let steps = |lanes: i64, at_once: i64| {
         let of = |&n: &Id| {
             let longest = longest(n)?;
-            let lanes = if outermost.contains(&longest) { lanes } else { 1 };
-            // A step with many unrolled terms is already wide.
-            let wide =
-                g[n].src[1..].iter().filter(|&&r| is(g, r, RangeKind::Unroll)).map(|&r| most(g, r)).product::<i64>();
-            Some(if wide < TERMS_OF_WIDE_STEP && fixed(g, longest).is_some_and(|b| b % (lanes * at_once) == 0) {
-                at_once
+            let lanes = if outermost.contains(&longest) {
+                lanes
             } else {
                 1
-            })
+            };
+            // A step with many unrolled terms is already wide.
+            let wide = g[n].src[1..]
+                .iter()
+                .filter(|&&r| is(g, r, RangeKind::Unroll))
+                .map(|&r| most(g, r))
+                .product::<i64>();
+            Some(
+                if wide < TERMS_OF_WIDE_STEP
+                    && fixed(g, longest).is_some_and(|b| b % (lanes * at_once) == 0)
+                {
+                    at_once
+                } else {
+                    1
+                },
+            )
         };
         let steps = reductions(g, nest.value).iter().filter_map(of).collect();
         NestPlan::Counted(Counted { lanes, steps })
@@ -148,7 +238,10 @@ impl Sharing<'_> {
             return Along::Output;
         }
         let of_stages = sums == 0 && loads(self.g, self.nest.value).is_empty();
-        if of_stages && self.is_in_shared_loop() && elements >= ELEMENTS_OF_NEIGHBOURS * self.threads {
+        if of_stages
+            && self.is_in_shared_loop()
+            && elements >= ELEMENTS_OF_NEIGHBOURS * self.threads
+        {
             return Along::Output;
         }
         along(self.g, self.nest.value, &self.view.own, &self.view.shared)
@@ -156,7 +249,9 @@ impl Sharing<'_> {
     /// Whether it runs in each iteration of a loop that nests share.
     fn is_in_shared_loop(&self) -> bool {
         let ranges = self.g.free_ranges(self.nest.value);
-        ranges.iter().any(|&r| self.g.range_kind(r) == Some(RangeKind::Fused))
+        ranges
+            .iter()
+            .any(|&r| self.g.range_kind(r) == Some(RangeKind::Fused))
     }
     /// Whether it dequantises a weight in each iteration of such a loop, with enough elements that
     /// each thread can take those with codes in one word.
@@ -165,7 +260,9 @@ impl Sharing<'_> {
     /// selects the weight, does not matter (docs/experiments/126).
     fn unpacks(&self) -> bool {
         let g = self.g;
-        let packed = |n: &Node| n.op == Op::Load && matches!(g[n.src[0]].arg, Arg::Packed(_, e) if e.elements > 1);
+        let packed = |n: &Node| {
+            n.op == Op::Load && matches!(g[n.src[0]].arg, Arg::Packed(_, e) if e.elements > 1)
+        };
         let elements: i64 = self.view.shared.iter().map(|&r| most(g, r)).product();
         self.view.own.is_empty()
             && elements >= QUAD * self.threads
@@ -173,7 +270,11 @@ impl Sharing<'_> {
             && g.any(self.nest.value, |_, n| packed(n))
     }
     fn turned(&self, along: Along) -> Along {
-        if along == Along::Output { Along::Reduction } else { Along::Output }
+        if along == Along::Output {
+            Along::Reduction
+        } else {
+            Along::Output
+        }
     }
     fn plan(&self, along: Along, limits: Limits) -> Threads {
         let g = self.g;
@@ -186,40 +287,81 @@ impl Sharing<'_> {
             Along::Reduction => (1, self.copies(all, limits)),
         };
         let most_lanes = self.lanes(&self.view.own, outputs, along);
-        let lanes = limits.lanes.filter(|_| !self.view.own.is_empty()).unwrap_or(most_lanes);
+        let lanes = limits
+            .lanes
+            .filter(|_| !self.view.own.is_empty())
+            .unwrap_or(most_lanes);
         let of_sum = |&n: &Id| {
-            let common = self.view.common.contains(&n).then(|| self.lanes(&[n], 1, Along::Reduction));
+            let common = self
+                .view
+                .common
+                .contains(&n)
+                .then(|| self.lanes(&[n], 1, Along::Reduction));
             self.sum(n, common, common.unwrap_or(lanes), limits)
         };
-        let sums = self.view.sums(g, self.nest.value).iter().map(of_sum).collect();
-        Threads { along, lanes, width, copies, sums }
+        let sums = self
+            .view
+            .sums(g, self.nest.value)
+            .iter()
+            .map(of_sum)
+            .collect();
+        Threads {
+            along,
+            lanes,
+            width,
+            copies,
+            sums,
+        }
     }
     fn upcasts(&self) -> i64 {
         self.copied().map(|r| most(self.g, r)).product()
     }
     /// Loops over a thread's output elements.
     fn copied(&self) -> impl Iterator<Item = Id> + '_ {
-        self.nest.closed.iter().copied().filter(|&r| is(self.g, r, RangeKind::Upcast))
+        self.nest
+            .closed
+            .iter()
+            .copied()
+            .filter(|&r| is(self.g, r, RangeKind::Upcast))
     }
     /// Steps of that many terms whose loads all fit in registers next to the accumulators.
     fn steps_in_registers(&self, terms: i64) -> i64 {
         let loads = loads(self.g, self.nest.value).into_iter().map(|(at, _)| {
             let ranges = self.g.free_ranges(at);
-            self.copied().filter(|r| ranges.contains(r)).map(|r| most(self.g, r)).product::<i64>()
+            self.copied()
+                .filter(|r| ranges.contains(r))
+                .map(|r| most(self.g, r))
+                .product::<i64>()
         });
         let words = terms * loads.sum::<i64>();
         ((self.registers - self.upcasts()) / words.max(1)).max(1)
     }
     /// Adjacent output elements of a thread, if operands are contiguous along them.
     fn width(&self, limits: Limits) -> i64 {
-        let Some(&last) = self.view.shared.last() else { return 1 };
+        let Some(&last) = self.view.shared.last() else {
+            return 1;
+        };
         // Threads come before width: reducing partial results across threads costs
         // more than narrow loads.
-        let each = self.view.shared.iter().map(|&r| most(self.g, r)).product::<i64>() / self.threads;
-        let wide = if self.unpacks() { QUAD } else { widest(self.g, self.nest.value, last) };
-        let most = wide.min(MOST_ACCUMULATORS / self.upcasts().max(1)).min(each);
+        let each = self
+            .view
+            .shared
+            .iter()
+            .map(|&r| most(self.g, r))
+            .product::<i64>()
+            / self.threads;
+        let wide = if self.unpacks() {
+            QUAD
+        } else {
+            widest(self.g, self.nest.value, last)
+        };
+        let most = wide
+            .min(MOST_ACCUMULATORS / self.upcasts().max(1))
+            .min(each);
         let most = most.max(self.elements_of_word()).min(limits.width);
-        let Some(bound) = fixed(self.g, last) else { return 1 };
+        let Some(bound) = fixed(self.g, last) else {
+            return 1;
+        };
         (2..=most).rev().find(|w| bound % w == 0).unwrap_or(1)
     }
     /// Adjacent elements that fill a word, if the nest writes elements narrower than the machine's
@@ -227,15 +369,24 @@ impl Sharing<'_> {
     /// operations, since other threads may write the rest.
     fn elements_of_word(&self) -> i64 {
         let (g, unit) = (self.g, self.g.unit_bytes(self.nest.buffer));
-        let Some(&last) = self.view.shared.last() else { return 1 };
+        let Some(&last) = self.view.shared.last() else {
+            return 1;
+        };
         if self.nest.adds || unit >= self.least {
             return 1;
         }
         let (of_word, sum) = (self.least / unit, g.linear(self.nest.offset));
         let begins = sum.constant % of_word == 0;
-        let others = sum.terms.iter().all(|&(t, c)| t == last || c % of_word == 0 && !g.any(t, |n, _| n == last));
+        let others = sum
+            .terms
+            .iter()
+            .all(|&(t, c)| t == last || c % of_word == 0 && !g.any(t, |n, _| n == last));
         let whole = fixed(g, last).is_some_and(|bound| bound % of_word == 0);
-        if sum.coefficient(last) == 1 && begins && others && whole { of_word } else { 1 }
+        if sum.coefficient(last) == 1 && begins && others && whole {
+            of_word
+        } else {
+            1
+        }
     }
     /// Loops over output elements that share an operand, which is loaded once if they are copies in
     /// a thread; and the remaining number of elements.
@@ -247,8 +398,11 @@ impl Sharing<'_> {
         for &r in &self.view.shared {
             let Some(n) = fixed(g, r) else { continue };
             let walks = |at: Id| walked.iter().any(|w| g.free_ranges(at).contains(w));
-            let again = loads.iter().any(|&(at, _)| walks(at) && !g.free_ranges(at).contains(&r));
-            if !again || n * copies > limits.repeated || outputs / n * self.subgroup < self.threads {
+            let again = loads
+                .iter()
+                .any(|&(at, _)| walks(at) && !g.free_ranges(at).contains(&r));
+            if !again || n * copies > limits.repeated || outputs / n * self.subgroup < self.threads
+            {
                 continue;
             }
             found.extend(self.nest.closed.iter().position(|&c| c == r));
@@ -261,8 +415,12 @@ impl Sharing<'_> {
     /// warp if adjacent threads read along a sufficiently long reduction.
     fn lanes(&self, reductions: &[Id], outputs: i64, along: Along) -> i64 {
         let g = self.g;
-        let walks = reductions.iter().flat_map(|&n| walked(g, n).into_iter().map(move |r| (n, r)));
-        let Some((n, r)) = walks.max_by_key(|x| most(g, x.1)) else { return 1 };
+        let walks = reductions
+            .iter()
+            .flat_map(|&n| walked(g, n).into_iter().map(move |r| (n, r)));
+        let Some((n, r)) = walks.max_by_key(|x| most(g, x.1)) else {
+            return 1;
+        };
         let idle = floor_power(self.threads / outputs.clamp(1, self.threads));
         let wanted = match along {
             Along::Output => idle,
@@ -272,7 +430,11 @@ impl Sharing<'_> {
         let divisor = |each: i64| {
             let bound = fixed(g, r)?;
             let enough = wanted.min(LANES_OF_SECTOR.max(idle)).min(bound / each);
-            (0..=wanted.ilog2()).rev().map(|i| 1 << i).find(|l| bound % (l * each) == 0).filter(|&l| l >= enough)
+            (0..=wanted.ilog2())
+                .rev()
+                .map(|i| 1 << i)
+                .find(|l| bound % (l * each) == 0)
+                .filter(|&l| l >= enough)
         };
         let wide = widest(g, g[n].src[0], r);
         let limit = || {
@@ -290,8 +452,14 @@ impl Sharing<'_> {
     /// Division of a reduction among that many lanes.
     fn sum(&self, n: Id, common: Option<i64>, lanes: i64, limits: Limits) -> ThreadSum {
         let g = self.g;
-        let alone = ThreadSum { common, terms: 1, steps: 1 };
-        let Some(r) = divided(g, &walked(g, n), lanes).filter(|_| lanes > 1) else { return alone };
+        let alone = ThreadSum {
+            common,
+            terms: 1,
+            steps: 1,
+        };
+        let Some(r) = divided(g, &walked(g, n), lanes).filter(|_| lanes > 1) else {
+            return alone;
+        };
         // Adjacent terms that a lane takes at once: a wide load, if the terms divide evenly.
         let wide = widest(g, g[n].src[0], r).min(limits.terms);
         let divides = |bound: i64| (1..=wide).rev().find(|w| bound % (w * lanes) == 0);
@@ -302,18 +470,27 @@ impl Sharing<'_> {
         let at_once = match fixed(g, r) {
             _ if limits.steps == 1 => 1,
             Some(_) if steps <= limits.steps => steps.max(1),
-            Some(_) => {
-                (1..=limits.steps.min(self.steps_in_registers(terms))).rev().find(|c| steps % c == 0).unwrap_or(1)
-            }
+            Some(_) => (1..=limits.steps.min(self.steps_in_registers(terms)))
+                .rev()
+                .find(|c| steps % c == 0)
+                .unwrap_or(1),
             None => {
                 // Steps past the end are wasted work if other workgroups could compute meanwhile,
                 // or if outputs leave few threads per sum (`elements` in `plain.rs`). Sums over 5
                 // of 96 chunks, 8 rows of GLM on an H100: 7.3 us before, 6.3 with this limit.
-                let most = if self.fills || lanes < LANES_OF_SECTOR { limits.steps } else { STEPS_IN_FLIGHT };
+                let most = if self.fills || lanes < LANES_OF_SECTOR {
+                    limits.steps
+                } else {
+                    STEPS_IN_FLIGHT
+                };
                 let rounds = (steps.max(1) + most - 1) / most;
                 (steps.max(1) + rounds - 1) / rounds
             }
         };
-        ThreadSum { common, terms, steps: at_once }
+        ThreadSum {
+            common,
+            terms,
+            steps: at_once,
+        }
     }
 }

@@ -50,7 +50,9 @@ pub fn tiles(axes: &Axes, of: &Fragment, target: &Target) -> Vec<Proposal<Workgr
         Some(_) => (CHOSEN_PANELS, high),
         None => (PANELS, PANEL_ROWS / of.columns),
     };
-    let panel = (high / (panels * target.machine.units.max(1) as i64)).min(most).max(1);
+    let panel = (high / (panels * target.machine.units.max(1) as i64))
+        .min(most)
+        .max(1);
     let shape = |panel: i64, beside: i64| axes.shape(of, divisor(high, panel), beside);
     let others = [
         ("fewer tokens", shape(panel, TOKEN_TILES / 2)),
@@ -74,15 +76,27 @@ impl Axes {
             AxisPart::new(token, Vector, of.rows, 1),
             AxisPart::new(row, Vector, of.columns, 1),
         ];
-        let first = self.before.iter().copied().chain([AxisPart::rest(row, Global, panel * of.columns)]);
-        Workgroup { parts: first.chain(others).chain(parts).collect() }
+        let first =
+            self.before
+                .iter()
+                .copied()
+                .chain([AxisPart::rest(row, Global, panel * of.columns)]);
+        Workgroup {
+            parts: first.chain(others).chain(parts).collect(),
+        }
     }
 }
 
 /// Preferred and minimum rows and tokens of a workgroup of subgroups. Chosen by a prefill of 512
 /// tokens with Youtu on an H100 (docs/experiments/109).
-const OF_WORKGROUP: Tile = Tile { rows: 64, tokens: 128 };
-const LEAST_OF_WORKGROUP: Tile = Tile { rows: 32, tokens: 64 };
+const OF_WORKGROUP: Tile = Tile {
+    rows: 64,
+    tokens: 128,
+};
+const LEAST_OF_WORKGROUP: Tile = Tile {
+    rows: 32,
+    tokens: 64,
+};
 
 /// Weight rows and tokens of a workgroup.
 #[derive(Clone, Copy)]
@@ -95,14 +109,25 @@ struct Tile {
 /// tokens and weight rows.
 pub fn of_subgroups(g: &Graph, axes: &[Id], target: &Target) -> Option<Vec<Proposal<Workgroup>>> {
     let of = target.machine.tile_fragment()?;
-    let &[ref before @ .., token, row] = axes else { return None };
+    let &[ref before @ .., token, row] = axes else {
+        return None;
+    };
     let size = |axis: Id| g.max_of(g[axis].src[0]);
     let others = before.iter().map(|&axis| size(axis)).product();
     let block = if host_bound(g, token) { Global } else { Loop };
     let (token_axis, row_axis) = (before.len(), before.len() + 1);
-    let before = (0..before.len()).map(|i| AxisPart::rest(i, Global, 1)).collect();
-    let of_axes =
-        OfSubgroups { before, row: row_axis, rows: size(row), token: token_axis, tokens: size(token), others, block };
+    let before = (0..before.len())
+        .map(|i| AxisPart::rest(i, Global, 1))
+        .collect();
+    let of_axes = OfSubgroups {
+        before,
+        row: row_axis,
+        rows: size(row),
+        token: token_axis,
+        tokens: size(token),
+        others,
+        block,
+    };
     Some(of_axes.proposals(of, target))
 }
 
@@ -130,8 +155,9 @@ impl OfSubgroups {
     fn proposals(&self, of: &Fragment, target: &Target) -> Vec<Proposal<Workgroup>> {
         let mut first = OF_WORKGROUP;
         // Shrinks the workgroup until nearly every unit has work.
-        let groups =
-            |of: Tile| self.others * (self.rows / of.rows).max(1) * ((self.tokens + of.tokens - 1) / of.tokens);
+        let groups = |of: Tile| {
+            self.others * (self.rows / of.rows).max(1) * ((self.tokens + of.tokens - 1) / of.tokens)
+        };
         while 4 * groups(first) < 3 * target.machine.units as i64 {
             match first {
                 Tile { rows, .. } if rows > LEAST_OF_WORKGROUP.rows => first.rows /= 2,
@@ -170,6 +196,8 @@ impl OfSubgroups {
             AxisPart::new(token, RangeKind::Tile, of.rows, 1),
             AxisPart::new(row, RangeKind::Tile, of.columns, 1),
         ];
-        Workgroup { parts: self.before.iter().copied().chain(parts).collect() }
+        Workgroup {
+            parts: self.before.iter().copied().chain(parts).collect(),
+        }
     }
 }

@@ -43,21 +43,36 @@ fn values(node: &Node) -> usize {
 /// Candidates below `roots`. The roots are forced; planes and nodes with a hint are included.
 pub fn find(g: &Graph, roots: &[Id], hints: &FxHashMap<Id, Hint>, derived: &Derived) -> Candidates {
     // Integer contractions read sums of activations without naming them as sources.
-    let mut all: Vec<Id> = derived.dots.values().filter_map(|d| d.s).map(|s| s.0).collect();
+    let mut all: Vec<Id> = derived
+        .dots
+        .values()
+        .filter_map(|d| d.s)
+        .map(|s| s.0)
+        .collect();
     all.sort();
     all.extend(roots);
     let order = g.toposort(&all);
-    let mut out =
-        Candidates { order: order.iter().enumerate().map(|(i, &n)| (n, i)).collect(), ..Candidates::default() };
+    let mut out = Candidates {
+        order: order.iter().enumerate().map(|(i, &n)| (n, i)).collect(),
+        ..Candidates::default()
+    };
     let readers = Readers::new(g, &order);
     let below_dims = below_dims(g, &order, derived);
     let of_own_state = of_own_state(g, &order);
     let of_added = of_added(g, &order);
-    let (by_function, of_calls): (Vec<_>, Vec<_>) =
-        order.iter().flat_map(|&n| custom::tensors(g, n)).partition(|argument| argument.1);
-    let [by_function, of_calls] =
-        [by_function, of_calls].map(|of| of.into_iter().map(|argument| argument.0).collect::<FxHashSet<Id>>());
-    let staged: FxHashSet<Id> = hints.values().flat_map(|h| h.staged.iter().copied()).collect();
+    let (by_function, of_calls): (Vec<_>, Vec<_>) = order
+        .iter()
+        .flat_map(|&n| custom::tensors(g, n))
+        .partition(|argument| argument.1);
+    let [by_function, of_calls] = [by_function, of_calls].map(|of| {
+        of.into_iter()
+            .map(|argument| argument.0)
+            .collect::<FxHashSet<Id>>()
+    });
+    let staged: FxHashSet<Id> = hints
+        .values()
+        .flat_map(|h| h.staged.iter().copied())
+        .collect();
     let mut cost: FxHashMap<Id, u32> = FxHashMap::default();
     let mut is_candidate: FxHashSet<Id> = FxHashSet::default();
     for &n in &order {
@@ -69,12 +84,18 @@ pub fn find(g: &Graph, roots: &[Id], hints: &FxHashMap<Id, Hint>, derived: &Deri
             .map(|s| cost.get(s).copied().unwrap_or(0))
             .sum();
         let elementwise = node.op.is_elementwise();
-        let own = if elementwise && node.dtype.scalar != gristmill_uop::Scalar::I64 { weight(node.op) } else { 0 };
+        let own = if elementwise && node.dtype.scalar != gristmill_uop::Scalar::I64 {
+            weight(node.op)
+        } else {
+            0
+        };
         cost.insert(n, below + own);
         let reduction = matches!(node.op, Op::Reduce | Op::Cat | Op::Call);
-        let by_pointer = custom::called(g, n).is_some_and(|kernel| kernel.calls(kernel.output).is_none());
+        let by_pointer =
+            custom::called(g, n).is_some_and(|kernel| kernel.calls(kernel.output).is_none());
         let written = node.op.is_version() || node.op == Op::Copy || by_pointer;
-        let assigned = written || of_own_state.contains(&n) || of_added.contains(&n) || of_calls.contains(&n);
+        let assigned =
+            written || of_own_state.contains(&n) || of_added.contains(&n) || of_calls.contains(&n);
         let forced = roots.contains(&n) || assigned || reduction && below_dims.contains(&n);
         let several = readers.count(n) > 1 || readers.is_repeated(n);
         let scalar = g.shape(n).is_empty();
@@ -84,7 +105,10 @@ pub fn find(g: &Graph, roots: &[Id], hints: &FxHashMap<Id, Hint>, derived: &Deri
             || staged.contains(&n)
             || by_function.contains(&n)
             || derived.planes.contains_key(&n)
-            || elementwise && several && below + own >= DEAR && (!scalar || node.dtype.scalar.is_float());
+            || elementwise
+                && several
+                && below + own >= DEAR
+                && (!scalar || node.dtype.scalar.is_float());
         if yes {
             is_candidate.insert(n);
             out.nodes.push(n);
@@ -136,13 +160,16 @@ impl Readers {
 fn of_own_state(g: &Graph, order: &[Id]) -> FxHashSet<Id> {
     let mut own: FxHashSet<Id> = FxHashSet::default();
     for &n in order.iter().filter(|&&n| g[n].op.is_version()) {
-        let [state, value, ..] = g[n].src[..] else { continue };
+        let [state, value, ..] = g[n].src[..] else {
+            continue;
+        };
         let mut stack = vec![value];
         let mut seen = FxHashSet::default();
         while let Some(n) = stack.pop() {
             if n == state {
                 own.insert(value);
-            } else if !(g[n].op.is_version() || matches!(g[n].op, Op::Reduce | Op::Cat | Op::Copy)) {
+            } else if !(g[n].op.is_version() || matches!(g[n].op, Op::Reduce | Op::Cat | Op::Copy))
+            {
                 stack.extend(g[n].src.iter().copied().filter(|&s| seen.insert(s)));
             }
         }
@@ -153,8 +180,15 @@ fn of_own_state(g: &Graph, order: &[Id]) -> FxHashSet<Id> {
 /// Reductions in values or row numbers of a `ScatterAdd`. They are materialised, since threads that
 /// share a sum would all add it.
 fn of_added(g: &Graph, order: &[Id]) -> FxHashSet<Id> {
-    let sums = |n: &Id| g.any(*n, |_, n| matches!(n.op, Op::Reduce | Op::Cat | Op::Call) || n.op.is_version());
-    let added = order.iter().filter(|&&n| g[n].op == Op::ScatterAdd).flat_map(|&n| g[n].src[1..3].iter().copied());
+    let sums = |n: &Id| {
+        g.any(*n, |_, n| {
+            matches!(n.op, Op::Reduce | Op::Cat | Op::Call) || n.op.is_version()
+        })
+    };
+    let added = order
+        .iter()
+        .filter(|&&n| g[n].op == Op::ScatterAdd)
+        .flat_map(|&n| g[n].src[1..3].iter().copied());
     added.filter(|n| g[*n].op != Op::Param && sums(n)).collect()
 }
 
@@ -166,7 +200,11 @@ fn of_added(g: &Graph, order: &[Id]) -> FxHashSet<Id> {
 fn below_dims(g: &Graph, order: &[Id], derived: &Derived) -> FxHashSet<Id> {
     let dims_of = |&n: &Id| {
         let node = &g[n];
-        let dims = if node.op == Op::Call { &node.src[1..2] } else { &node.src[values(node)..] };
+        let dims = if node.op == Op::Call {
+            &node.src[1..2]
+        } else {
+            &node.src[values(node)..]
+        };
         dims.iter().copied()
     };
     let mut stack: Vec<Id> = order.iter().flat_map(dims_of).collect();

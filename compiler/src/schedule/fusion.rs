@@ -19,7 +19,11 @@ pub struct Fusion {
 impl Fusion {
     /// Whether the kernel of `root` computes `node` itself if it reads it.
     pub fn is_inside(&self, root: Id, node: Id) -> bool {
-        self.everywhere.contains(&node) || self.recomputed.get(&root).is_some_and(|nodes| nodes.contains(&node))
+        self.everywhere.contains(&node)
+            || self
+                .recomputed
+                .get(&root)
+                .is_some_and(|nodes| nodes.contains(&node))
     }
     /// Whether `node` is both materialised and recomputed by some kernels.
     pub fn is_reused(&self, node: Id) -> bool {
@@ -67,18 +71,32 @@ impl Reads {
     pub fn new(g: &Graph, candidates: &Candidates, derived: &Derived) -> Reads {
         let nodes = candidates.nodes.clone();
         let place: FxHashMap<Id, usize> = nodes.iter().enumerate().map(|(i, &n)| (n, i)).collect();
-        let of: FxHashMap<Id, Vec<Id>> = nodes.iter().map(|&n| (n, direct(g, n, &place, derived))).collect();
-        let below: Vec<Vec<usize>> = nodes.iter().map(|n| of[n].iter().map(|r| place[r]).collect()).collect();
+        let of: FxHashMap<Id, Vec<Id>> = nodes
+            .iter()
+            .map(|&n| (n, direct(g, n, &place, derived)))
+            .collect();
+        let below: Vec<Vec<usize>> = nodes
+            .iter()
+            .map(|n| of[n].iter().map(|r| place[r]).collect())
+            .collect();
         let mut depends: Vec<Vec<u64>> = Vec::with_capacity(nodes.len());
         for reads in &below {
             let mut bits = vec![0; nodes.len().div_ceil(64)];
             for &read in reads {
-                bits.iter_mut().zip(&depends[read]).for_each(|(bits, known)| *bits |= known);
+                bits.iter_mut()
+                    .zip(&depends[read])
+                    .for_each(|(bits, known)| *bits |= known);
                 bits[read / 64] |= 1 << (read % 64);
             }
             depends.push(bits);
         }
-        Reads { nodes, of, below, place, depends }
+        Reads {
+            nodes,
+            of,
+            below,
+            place,
+            depends,
+        }
     }
     /// Whether `node` is a candidate.
     pub fn knows(&self, node: Id) -> bool {
@@ -119,7 +137,12 @@ impl Reads {
         let mut out = FxHashSet::default();
         let mut stack = vec![root];
         while let Some(n) = stack.pop() {
-            stack.extend(self.cut(n, fusion).1.into_iter().filter(|&read| out.insert(read)));
+            stack.extend(
+                self.cut(n, fusion)
+                    .1
+                    .into_iter()
+                    .filter(|&read| out.insert(read)),
+            );
         }
         out
     }
@@ -157,14 +180,21 @@ impl Reads {
     /// `store` may have taken its readers.
     pub fn unread(&self, fusion: &Fusion) -> Option<Id> {
         let roots = self.nodes.iter().filter(|n| !fusion.everywhere.contains(n));
-        let read: FxHashSet<Id> = roots.clone().flat_map(|&root| self.cut(root, fusion).1).collect();
-        roots.copied().find(|&n| fusion.is_reused(n) && !read.contains(&n))
+        let read: FxHashSet<Id> = roots
+            .clone()
+            .flat_map(|&root| self.cut(root, fusion).1)
+            .collect();
+        roots
+            .copied()
+            .find(|&n| fusion.is_reused(n) && !read.contains(&n))
     }
     /// Kernels on the critical path.
     pub fn depth(&self, fusion: &Fusion) -> usize {
         let mut levels: Vec<usize> = Vec::with_capacity(self.below.len());
         for (node, below) in self.nodes.iter().zip(&self.below) {
-            let last = |places: &mut dyn Iterator<Item = usize>| places.map(|i| levels[i]).max().unwrap_or(0);
+            let last = |places: &mut dyn Iterator<Item = usize>| {
+                places.map(|i| levels[i]).max().unwrap_or(0)
+            };
             let level = match fusion.recomputed.contains_key(node) {
                 true => last(&mut self.cut(*node, fusion).1.iter().map(|n| self.place[n])),
                 false => last(&mut below.iter().copied()),
@@ -184,7 +214,11 @@ fn direct(g: &Graph, node: Id, candidates: &FxHashMap<Id, usize>, derived: &Deri
         if !seen.insert(n) {
             continue;
         }
-        if candidates.contains_key(&n) { found.push(n) } else { stack.extend(derived.sources(g, n)) }
+        if candidates.contains_key(&n) {
+            found.push(n)
+        } else {
+            stack.extend(derived.sources(g, n))
+        }
     }
     found.sort();
     found

@@ -26,25 +26,61 @@ pub struct Share {
 
 impl Share {
     /// Builds the launch of these kernels.
-    pub fn launch(&self, g: &Graph, function: &Function, kernels: &[(Draft, Cost)], target: &Target) -> Launch {
+    pub fn launch(
+        &self,
+        g: &Graph,
+        function: &Function,
+        kernels: &[(Draft, Cost)],
+        target: &Target,
+    ) -> Launch {
         let body = |&i: &usize| {
-            let Draft { root, nests, when, plan, stage_plan, call, .. } = &kernels[i].0;
-            let plan = TilePlan { workgroup: plan.clone(), stages: stage_plan.clone(), nests: vec![] };
+            let Draft {
+                root,
+                nests,
+                when,
+                plan,
+                stage_plan,
+                call,
+                ..
+            } = &kernels[i].0;
+            let plan = TilePlan {
+                workgroup: plan.clone(),
+                stages: stage_plan.clone(),
+                nests: vec![],
+            };
             let kernel = call.and_then(|call| custom::called(g, call));
             let title = match kernel {
                 Some(kernel) => title_of_text(g, function, kernel.name, nests),
                 None => title_of_nests(g, function, nests),
             };
             let seconds = (kernels[i].1.seconds - target.machine.launch).max(0.0);
-            Body { nests: nests.clone(), when: *when, root: Some(*root), kernel, title, plan, seconds }
+            Body {
+                nests: nests.clone(),
+                when: *when,
+                root: Some(*root),
+                kernel,
+                title,
+                plan,
+                seconds,
+            }
         };
-        Launch { bodies: self.kernels.iter().map(body).collect(), level: self.level, cost: self.cost }
+        Launch {
+            bodies: self.kernels.iter().map(body).collect(),
+            level: self.level,
+            cost: self.cost,
+        }
     }
 }
 
 /// Seconds that a fused launch loses to lower occupancy: on a GPU the body with the most
 /// registers limits all bodies.
-fn crowding(g: &Graph, share: &Share, kernels: &[(Draft, Cost)], new: usize, target: &Target) -> f64 {
+fn crowding(
+    g: &Graph,
+    share: &Share,
+    kernels: &[(Draft, Cost)],
+    new: usize,
+    target: &Target,
+) -> f64 {
     if target.machine.kind == MachineKind::Cpu {
         return 0.0;
     }
@@ -63,8 +99,14 @@ fn fit_bindings<'a>(g: &Graph, drafts: impl Iterator<Item = &'a Draft>, target: 
     if target.machine.most_bindings == usize::MAX {
         return true;
     }
-    let nests: Vec<Id> = drafts.flat_map(|draft| draft.nests.iter().copied()).collect();
-    let buffers = g.toposort(&nests).into_iter().filter(|&n| g[n].op == Op::Param).count();
+    let nests: Vec<Id> = drafts
+        .flat_map(|draft| draft.nests.iter().copied())
+        .collect();
+    let buffers = g
+        .toposort(&nests)
+        .into_iter()
+        .filter(|&n| g[n].op == Op::Param)
+        .count();
     buffers <= target.machine.most_bindings
 }
 
@@ -91,13 +133,20 @@ pub fn merge(
         let (k, cost) = &kernels[i];
         let fits = |s: &Share| {
             let shares = s.level == level[i] && !alone(i) && !s.kernels.iter().any(|&k| alone(k));
-            shares && fit_bindings(g, s.kernels.iter().chain([&i]).map(|&k| &kernels[k].0), target)
+            shares
+                && fit_bindings(
+                    g,
+                    s.kernels.iter().chain([&i]).map(|&k| &kernels[k].0),
+                    target,
+                )
         };
         let mate = out.iter_mut().find(|s| target.merge && fits(s));
         if let Some(mate) = mate {
             let apart = mate.cost.seconds + cost.seconds;
             let together = apart - target.machine.launch + crowding(g, mate, kernels, i, target);
-            if decider.choose(LAUNCH_FUSION.at(context.sites[&k.root].clone(), [apart, together])) == 1 {
+            if decider.choose(LAUNCH_FUSION.at(context.sites[&k.root].clone(), [apart, together]))
+                == 1
+            {
                 mate.kernels.push(i);
                 mate.cost.seconds = together;
                 mate.cost.stages = mate.cost.stages.max(cost.stages);
@@ -107,7 +156,11 @@ pub fn merge(
                 continue;
             }
         }
-        out.push(Share { kernels: vec![i], level: level[i], cost: *cost });
+        out.push(Share {
+            kernels: vec![i],
+            level: level[i],
+            cost: *cost,
+        });
     }
     out.sort_by_key(|s| s.level);
     out
@@ -115,18 +168,39 @@ pub fn merge(
 
 /// Recuts the kernels of a launch that exceeds one wave, each for a share of the wave in proportion
 /// to its weight bytes. Updates `rooms` of these kernels.
-pub fn in_one_round(g: &mut Graph, share: &Share, kernels: &mut [(Draft, Cost)], rooms: &mut [i64], recut: &Recut) {
+pub fn in_one_round(
+    g: &mut Graph,
+    share: &Share,
+    kernels: &mut [(Draft, Cost)],
+    rooms: &mut [i64],
+    recut: &Recut,
+) {
     let room = occupancy::room(recut.target());
-    let total = share.kernels.iter().map(|&i| workgroups(g, &kernels[i].0.nests)).fold(0, i64::saturating_add);
+    let total = share
+        .kernels
+        .iter()
+        .map(|&i| workgroups(g, &kernels[i].0.nests))
+        .fold(0, i64::saturating_add);
     if share.kernels.len() == 1 || total <= room {
         return;
     }
-    let all: f64 = share.kernels.iter().map(|&i| kernels[i].1.estimate.weight_bytes).sum();
+    let all: f64 = share
+        .kernels
+        .iter()
+        .map(|&i| kernels[i].1.estimate.weight_bytes)
+        .sum();
     for &i in &share.kernels {
         let own = kernels[i].1.estimate.weight_bytes;
         let part = ((room as f64 * own / all) as i64).max(1);
         if own > 0.0
-            && let Some(new) = recut.cut(g, kernels[i].0.root, KernelShape { room: part, ..KernelShape::default() })
+            && let Some(new) = recut.cut(
+                g,
+                kernels[i].0.root,
+                KernelShape {
+                    room: part,
+                    ..KernelShape::default()
+                },
+            )
             && workgroups(g, &new.0.nests) < workgroups(g, &kernels[i].0.nests)
         {
             (kernels[i], rooms[i]) = (new, part);

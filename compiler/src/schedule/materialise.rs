@@ -61,20 +61,34 @@ impl Search<'_> {
         if let Some(known) = self.memo.get(&(root, inside.clone())) {
             return known.as_ref().map(|k| k.1).map_err(Clone::clone);
         }
-        let result =
-            recut::cut(self.g, self.of, root, &inside, KernelShape { room: self.room, ..KernelShape::default() });
+        let result = recut::cut(
+            self.g,
+            self.of,
+            root,
+            &inside,
+            KernelShape {
+                room: self.room,
+                ..KernelShape::default()
+            },
+        );
         let answer = result.as_ref().map(|k| k.1).map_err(Clone::clone);
         self.memo.insert((root, inside), result);
         answer
     }
     /// Total seconds of the kernels of `roots`; `None` if one of them is illegal.
     pub fn seconds(&mut self, roots: &[Id], fusion: &Fusion) -> Option<f64> {
-        roots.iter().map(|&root| self.kernel(root, fusion).ok().map(|cost| cost.seconds)).sum()
+        roots
+            .iter()
+            .map(|&root| self.kernel(root, fusion).ok().map(|cost| cost.seconds))
+            .sum()
     }
     /// Whether the kernel of `root`, already costed, cannot share a launch.
     pub fn is_alone(&self, root: Id, fusion: &Fusion) -> bool {
         let kernel = self.memo.get(&(root, self.reads.inside(root, fusion)));
-        kernel.is_some_and(|k| k.as_ref().is_ok_and(|k| k.0.when.exclusive || k.0.call.is_some()))
+        kernel.is_some_and(|k| {
+            k.as_ref()
+                .is_ok_and(|k| k.0.when.exclusive || k.0.call.is_some())
+        })
     }
     /// Whether a candidate directly reads a packed weight matrix.
     fn reads_a_matrix(&self, node: Id) -> bool {
@@ -110,7 +124,10 @@ impl Saving {
     }
     /// The same as a log entry, for a node that stays materialised.
     fn kept(self, site: String) -> Decision {
-        Decision { kind: KEPT, ..self.decision(site) }
+        Decision {
+            kind: KEPT,
+            ..self.decision(site)
+        }
     }
 }
 
@@ -134,8 +151,14 @@ impl Search<'_> {
             touched.insert(node);
             fusion.everywhere.insert(node);
             // Savings of all nodes read by a touched kernel are recomputed.
-            let is_stale =
-                |n: &Id| touched.contains(n) || self.reads.readers(*n, fusion).iter().any(|r| touched.contains(r));
+            let is_stale = |n: &Id| {
+                touched.contains(n)
+                    || self
+                        .reads
+                        .readers(*n, fusion)
+                        .iter()
+                        .any(|r| touched.contains(r))
+            };
             savings.retain(|n, _| !is_stale(n));
         }
         refused
@@ -151,7 +174,10 @@ impl Search<'_> {
         let shorter = depth - self.reads.depth(fusion);
         fusion.everywhere.remove(&node);
         let launch = self.of.target.machine.launch;
-        Saving { without: saving.without + launch * LAUNCH_ON_PATH * (1.0 - shorter as f64), ..saving }
+        Saving {
+            without: saving.without + launch * LAUNCH_ON_PATH * (1.0 - shorter as f64),
+            ..saving
+        }
     }
     /// The node with the best saving above the minimum, if any.
     fn best(
@@ -166,10 +192,16 @@ impl Search<'_> {
             if self.is_fixed(node) || fusion.everywhere.contains(&node) || refused.contains(&node) {
                 continue;
             }
-            let known = *savings.entry(node).or_insert_with(|| self.saving(node, fusion));
+            let known = *savings
+                .entry(node)
+                .or_insert_with(|| self.saving(node, fusion));
             // The path share never increases a saving, so the value without it is an upper bound.
-            let may_be = |saving: &Saving| saving.gain() > best.map_or(launch * LEAST_SAVING, |b| b.1.gain());
-            let Some(saving) = known.filter(may_be) else { continue };
+            let may_be = |saving: &Saving| {
+                saving.gain() > best.map_or(launch * LEAST_SAVING, |b| b.1.gain())
+            };
+            let Some(saving) = known.filter(may_be) else {
+                continue;
+            };
             let new = self.on_path(node, saving, fusion, depth);
             if new.gain() > launch * LEAST_SAVING && best.is_none_or(|b| new.gain() > b.1.gain()) {
                 best = Some((node, new));
@@ -193,12 +225,19 @@ impl Search<'_> {
             };
             let depth = self.reads.depth(fusion);
             let new = self.on_path(node, saving, fusion, depth);
-            if refused.contains(&node) || !self.of.target.fusion || new.without > MOST_TIMES_DEARER * new.with {
+            if refused.contains(&node)
+                || !self.of.target.fusion
+                || new.without > MOST_TIMES_DEARER * new.with
+            {
                 decider.log.push(new.kept(site));
                 continue;
             }
             let margin = launch * LEAST_SAVING / new.with;
-            if decider.choose(Decision { margin, ..new.decision(site) }) == 1 {
+            if decider.choose(Decision {
+                margin,
+                ..new.decision(site)
+            }) == 1
+            {
                 fusion.everywhere.insert(node);
             }
         }
@@ -206,10 +245,19 @@ impl Search<'_> {
     /// The kernels of all materialised candidates.
     fn kernels(&mut self, fusion: &Fusion) -> Vec<(Draft, Cost)> {
         let mut kernels = Vec::new();
-        for &root in self.of.candidates.nodes.iter().filter(|n| !fusion.everywhere.contains(n)) {
+        for &root in self
+            .of
+            .candidates
+            .nodes
+            .iter()
+            .filter(|n| !fusion.everywhere.contains(n))
+        {
             // A kernel that was legal when costed is legal again.
             if let Err(illegal) = self.kernel(root, fusion) {
-                unreachable!("a kernel that was chosen cannot be cut: {illegal:?}: {:?}", self.g[root]);
+                unreachable!(
+                    "a kernel that was chosen cannot be cut: {illegal:?}: {:?}",
+                    self.g[root]
+                );
             }
             let inside = self.reads.inside(root, fusion);
             if let Some(Ok(kernel)) = self.memo.get(&(root, inside)) {
@@ -223,7 +271,13 @@ impl Search<'_> {
 /// Runs the greedy fusion search over the candidates of `context`.
 pub fn materialise(g: &mut Graph, context: FusionContext, decider: &mut Decider) -> Placement {
     let reads = Reads::new(g, context.candidates, context.derived);
-    let mut s = Search { g, of: context, room: occupancy::room(context.target), reads, memo: FxHashMap::default() };
+    let mut s = Search {
+        g,
+        of: context,
+        room: occupancy::room(context.target),
+        reads,
+        memo: FxHashMap::default(),
+    };
     let wanted = asked_for(&mut s);
     let (mut fusion, mut refused) = (wanted.clone(), FxHashSet::default());
     if context.target.fusion {
@@ -234,16 +288,23 @@ pub fn materialise(g: &mut Graph, context: FusionContext, decider: &mut Decider)
     s.offer_kept(&mut fusion, &refused, decider);
     s.reuse(&mut fusion, decider);
     let kernels = s.kernels(&fusion);
-    Placement { reads: s.reads, fusion, kernels }
+    Placement {
+        reads: s.reads,
+        fusion,
+        kernels,
+    }
 }
 
 /// The fusion that hints request, where it is legal.
 fn asked_for(s: &mut Search) -> Fusion {
     let mut fusion = Fusion::default();
     for &node in &s.of.candidates.nodes {
-        let Some(hint) = s.of.hints.get(&node) else { continue };
+        let Some(hint) = s.of.hints.get(&node) else {
+            continue;
+        };
         let mut more = fusion.clone();
-        more.everywhere.extend(hint.inside.iter().copied().filter(|&n| s.reads.knows(n)));
+        more.everywhere
+            .extend(hint.inside.iter().copied().filter(|&n| s.reads.knows(n)));
         if s.kernel(node, &more).is_ok() {
             fusion = more;
         }
@@ -254,16 +315,36 @@ fn asked_for(s: &mut Search) -> Fusion {
 /// Whether the target's flags allow fusing `node` into the kernel of `root`, given both kernels'
 /// products with weights. Dependent products are chains, independent ones siblings.
 pub(super) fn may_meet(s: &Search, node: Id, root: Id, fusion: &Fusion) -> bool {
-    let Target { siblings, chains, .. } = *s.of.target;
+    let Target {
+        siblings, chains, ..
+    } = *s.of.target;
     if siblings && chains {
         return true;
     }
-    let with = |root: Id| std::iter::once(root).chain(s.reads.inside(root, fusion)).collect::<Vec<Id>>();
+    let with = |root: Id| {
+        std::iter::once(root)
+            .chain(s.reads.inside(root, fusion))
+            .collect::<Vec<Id>>()
+    };
     let new = with(node);
-    let products = |all: &[Id]| all.iter().copied().filter(|&n| s.reads_a_matrix(n)).collect::<Vec<Id>>();
-    let there: Vec<Id> = with(root).into_iter().filter(|n| !new.contains(n)).collect();
+    let products = |all: &[Id]| {
+        all.iter()
+            .copied()
+            .filter(|&n| s.reads_a_matrix(n))
+            .collect::<Vec<Id>>()
+    };
+    let there: Vec<Id> = with(root)
+        .into_iter()
+        .filter(|n| !new.contains(n))
+        .collect();
     let (new, there) = (products(&new), products(&there));
-    let allowed = |a: Id, b: Id| if s.reads.depends(b, a) { chains } else { siblings };
+    let allowed = |a: Id, b: Id| {
+        if s.reads.depends(b, a) {
+            chains
+        } else {
+            siblings
+        }
+    };
     new.iter().all(|&a| there.iter().all(|&b| allowed(a, b)))
 }
 
@@ -276,7 +357,9 @@ impl Search<'_> {
         let mut fusion = fusion.clone();
         fusion.everywhere.insert(node);
         let may_meet = readers.iter().all(|&r| may_meet(self, node, r, &fusion));
-        let without = may_meet.then(|| self.seconds(&readers, &fusion)).flatten()?;
+        let without = may_meet
+            .then(|| self.seconds(&readers, &fusion))
+            .flatten()?;
         Some(Saving { with, without })
     }
 }

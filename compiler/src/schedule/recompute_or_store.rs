@@ -38,16 +38,28 @@ impl Search<'_> {
             return;
         }
         let is_open = |n: &Id| fusion.everywhere.contains(n) && !self.is_fixed(*n);
-        let mut open: Vec<Id> = self.of.candidates.nodes.iter().copied().filter(is_open).collect();
+        let mut open: Vec<Id> = self
+            .of
+            .candidates
+            .nodes
+            .iter()
+            .copied()
+            .filter(is_open)
+            .collect();
         loop {
             // Offers stay valid until something is stored.
-            let mut offers: Vec<(Id, Offer)> =
-                open.iter().filter_map(|&n| self.offer(n, fusion).map(|offer| (n, offer))).collect();
+            let mut offers: Vec<(Id, Offer)> = open
+                .iter()
+                .filter_map(|&n| self.offer(n, fusion).map(|offer| (n, offer)))
+                .collect();
             offers.sort_by(|a, b| b.1.gain().total_cmp(&a.1.gain()));
             let chosen = offers.into_iter().find(|(node, offer)| {
                 open.retain(|n| n != node);
                 let of = RECOMPUTE_OR_STORE.at(self.site(*node), [offer.fused, offer.reused]);
-                decider.choose(Decision { margin: MARGIN, ..of }) == 1
+                decider.choose(Decision {
+                    margin: MARGIN,
+                    ..of
+                }) == 1
             });
             let Some((node, offer)) = chosen else { return };
             fusion.store(node, &offer.first);
@@ -60,22 +72,38 @@ impl Search<'_> {
     /// depends on another, or if a kernel involved is illegal or cannot share a launch.
     fn offer(&mut self, node: Id, fusion: &Fusion) -> Option<Offer> {
         let readers = self.reads.readers(node, fusion);
-        let waits = |root: &Id| self.reads.awaited(*root, fusion).iter().any(|kernel| readers.contains(kernel));
-        let first: Vec<Id> = readers.iter().copied().filter(|root| !waits(root)).collect();
+        let waits = |root: &Id| {
+            self.reads
+                .awaited(*root, fusion)
+                .iter()
+                .any(|kernel| readers.contains(kernel))
+        };
+        let first: Vec<Id> = readers
+            .iter()
+            .copied()
+            .filter(|root| !waits(root))
+            .collect();
         if first.len() == readers.len() {
             return None;
         }
         let mut then = fusion.clone();
         then.store(node, &first);
         let own = self.kernel(node, &then).ok()?.seconds;
-        let (fused, reused) = (self.seconds(&readers, fusion)?, self.seconds(&readers, &then)?);
+        let (fused, reused) = (
+            self.seconds(&readers, fusion)?,
+            self.seconds(&readers, &then)?,
+        );
         if self.is_alone(node, &then) || first.iter().any(|&root| self.is_alone(root, &then)) {
             return None;
         }
         let steps = self.reads.depth(&then) - self.reads.depth(fusion);
         let waiting = self.of.target.machine.launch * steps as f64;
         let beside = self.beside(own, &first, &then);
-        Some(Offer { first, fused, reused: reused + beside + waiting })
+        Some(Offer {
+            first,
+            fused,
+            reused: reused + beside + waiting,
+        })
     }
     /// Seconds that a kernel adds to the launch of the kernels of `first`. On a GPU only the excess
     /// over the longest of them, since other units are idle; on a CPU all of it, as in `merge`,
@@ -85,7 +113,9 @@ impl Search<'_> {
         match kind {
             MachineKind::Cpu => own - launch,
             MachineKind::Gpu => {
-                let costs = first.iter().filter_map(|&root| self.kernel(root, fusion).ok());
+                let costs = first
+                    .iter()
+                    .filter_map(|&root| self.kernel(root, fusion).ok());
                 (own - costs.map(|cost| cost.seconds).fold(0.0, f64::max)).max(0.0)
             }
         }

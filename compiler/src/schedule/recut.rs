@@ -39,8 +39,19 @@ pub struct FusionContext<'a> {
 impl<'a> FusionContext<'a> {
     /// Context of proposals for the kernel of `root`.
     fn around(self, g: &Graph, root: Id, room: i64) -> ProposalContext<'a> {
-        let FusionContext { hints, derived, target, .. } = self;
-        ProposalContext { node: computed(g, root), hint: hint(g, root, hints), derived, target, room }
+        let FusionContext {
+            hints,
+            derived,
+            target,
+            ..
+        } = self;
+        ProposalContext {
+            node: computed(g, root),
+            hint: hint(g, root, hints),
+            derived,
+            target,
+            room,
+        }
     }
 }
 
@@ -58,8 +69,12 @@ pub struct KernelShape<'a> {
 /// Builds and costs the kernel of `root` with these candidates fused into it.
 pub fn cut(g: &mut Graph, of: FusionContext, root: Id, inside: &[Id], shape: KernelShape) -> Cut {
     let inside: FxHashSet<Id> = inside.iter().copied().collect();
-    let buffers: FxHashMap<Id, Id> =
-        of.buffers.iter().filter(|(n, _)| !inside.contains(n)).map(|(&n, &b)| (n, b)).collect();
+    let buffers: FxHashMap<Id, Id> = of
+        .buffers
+        .iter()
+        .filter(|(n, _)| !inside.contains(n))
+        .map(|(&n, &b)| (n, b))
+        .collect();
     let around = Surroundings {
         buffers: &buffers,
         fused: &inside,
@@ -96,22 +111,48 @@ impl<'a> Recut<'a> {
         reads: &Reads,
         fusion: &Fusion,
     ) -> Recut<'a> {
-        Recut { context, inside: roots.map(|root| (root, reads.inside(root, fusion))).collect() }
+        Recut {
+            context,
+            inside: roots
+                .map(|root| (root, reads.inside(root, fusion)))
+                .collect(),
+        }
     }
     /// The target of the kernels.
     pub fn target(&self) -> &Target {
         self.context.target
     }
     /// Possible shapes of a kernel, its current shape first; only that one unless `all` are wanted.
-    pub fn proposals(&self, g: &Graph, draft: &Draft, room: i64, all: bool) -> Vec<Proposal<Workgroup>> {
+    pub fn proposals(
+        &self,
+        g: &Graph,
+        draft: &Draft,
+        room: i64,
+        all: bool,
+    ) -> Vec<Proposal<Workgroup>> {
         let around = self.context.around(g, draft.root, room);
-        let others = if all { propose::workgroup(g, &draft.uncut, &around, true) } else { vec![] };
-        let named = |p: Proposal<Workgroup>| (if p.name == FIRST { "as proposed first" } else { p.name }, p.plan);
+        let others = if all {
+            propose::workgroup(g, &draft.uncut, &around, true)
+        } else {
+            vec![]
+        };
+        let named = |p: Proposal<Workgroup>| {
+            (
+                if p.name == FIRST {
+                    "as proposed first"
+                } else {
+                    p.name
+                },
+                p.plan,
+            )
+        };
         proposals(draft.plan.clone(), others.into_iter().map(named))
     }
     /// Whether the kernel has too few workgroups and a smaller shape exists.
     pub fn could_be_smaller(&self, g: &Graph, draft: &Draft, room: i64) -> bool {
-        draft.call.is_none() && propose::smaller(g, &draft.uncut, &self.context.around(g, draft.root, room)).is_some()
+        draft.call.is_none()
+            && propose::smaller(g, &draft.uncut, &self.context.around(g, draft.root, room))
+                .is_some()
     }
     /// The kernel of `root` in that shape, if it is legal.
     pub fn cut(&self, g: &mut Graph, root: Id, shape: KernelShape) -> Option<(Draft, Cost)> {

@@ -26,7 +26,11 @@ const MOST_TIMES_DEARER: f64 = 4.0;
 
 /// A stage plan with its cost.
 fn option(of: &Proposal<StagePlan>, seconds: f64) -> Alternative {
-    Alternative { name: of.name, plan: of.plan.to_string(), seconds }
+    Alternative {
+        name: of.name,
+        plan: of.plan.to_string(),
+        seconds,
+    }
 }
 
 /// Context of the selection.
@@ -58,11 +62,19 @@ impl TilingSelection<'_> {
                     continue;
                 }
                 let (root, site) = (kernel.0.root, self.site(g, &kernel.0));
-                let of = Decision { margin: WORKGROUP_MARGIN, ..Decision::new("workgroup", site, vec![]) };
+                let of = Decision {
+                    margin: WORKGROUP_MARGIN,
+                    ..Decision::new("workgroup", site, vec![])
+                };
                 let options = self.options(g, &mut tried, i, kernel, decider.explores(&of));
-                let (plans, options): (Vec<Workgroup>, Vec<Alternative>) = options.into_iter().unzip();
+                let (plans, options): (Vec<Workgroup>, Vec<Alternative>) =
+                    options.into_iter().unzip();
                 let chosen = decider.choose(Decision { options, ..of });
-                let shape = KernelShape { room: self.rooms[i], plan: Some(&plans[chosen]), stages: None };
+                let shape = KernelShape {
+                    room: self.rooms[i],
+                    plan: Some(&plans[chosen]),
+                    stages: None,
+                };
                 if chosen > 0
                     && let Some(new) = self.recut.cut(g, root, shape)
                 {
@@ -74,10 +86,20 @@ impl TilingSelection<'_> {
     }
     fn site(&self, g: &Graph, draft: &Draft) -> String {
         let title = title_of_nests(g, self.function, &draft.nests);
-        format!("{} {title} {}", self.function.full_name(), g.show_dims(&g.shape(draft.root)))
+        format!(
+            "{} {title} {}",
+            self.function.full_name(),
+            g.show_dims(&g.shape(draft.root))
+        )
     }
     /// Decides which nodes fused into each kernel are staged, and the row layout of stages.
-    pub fn stages(&self, g: &mut Graph, shares: &mut [Share], kernels: &mut [(Draft, Cost)], decider: &mut Decider) {
+    pub fn stages(
+        &self,
+        g: &mut Graph,
+        shares: &mut [Share],
+        kernels: &mut [(Draft, Cost)],
+        decider: &mut Decider,
+    ) {
         let mut tried: Option<Graph> = None;
         for share in shares {
             for &i in &share.kernels {
@@ -85,27 +107,45 @@ impl TilingSelection<'_> {
                 if draft.stage_plan == StagePlan::default() {
                     continue;
                 }
-                let of = Decision { margin: WORKGROUP_MARGIN, ..Decision::new("stages", self.site(g, draft), vec![]) };
-                let mut plans = vec![Proposal { name: FIRST, plan: draft.stage_plan.clone() }];
+                let of = Decision {
+                    margin: WORKGROUP_MARGIN,
+                    ..Decision::new("stages", self.site(g, draft), vec![])
+                };
+                let mut plans = vec![Proposal {
+                    name: FIRST,
+                    plan: draft.stage_plan.clone(),
+                }];
                 let mut options = vec![option(&plans[0], cost.seconds)];
-                let others = if decider.explores(&of) { stages::others(&draft.stage_plan) } else { vec![] };
+                let others = if decider.explores(&of) {
+                    stages::others(&draft.stage_plan)
+                } else {
+                    vec![]
+                };
                 for other in others {
                     let shape = self.shape(i, draft, &other.plan);
                     let graph = tried.get_or_insert_with(|| g.clone());
                     // If a node cannot be read the other way, the rule's choice stays.
-                    let Some(new) = self.recut.cut(graph, draft.root, shape) else { continue };
+                    let Some(new) = self.recut.cut(graph, draft.root, shape) else {
+                        continue;
+                    };
                     let plan = new.0.stage_plan;
-                    if plans.iter().any(|p| p.plan == plan) || new.1.seconds > MOST_TIMES_DEARER * cost.seconds {
+                    if plans.iter().any(|p| p.plan == plan)
+                        || new.1.seconds > MOST_TIMES_DEARER * cost.seconds
+                    {
                         continue;
                     }
                     // Approximates the bytes in stages by the bytes read from memory.
-                    let again = stages::conflicts(&draft.stage_plan, &plan) * cost.estimate.other_bytes;
-                    let seconds = new.1.seconds + again / self.recut.target().machine.cache_bandwidth;
+                    let again =
+                        stages::conflicts(&draft.stage_plan, &plan) * cost.estimate.other_bytes;
+                    let seconds =
+                        new.1.seconds + again / self.recut.target().machine.cache_bandwidth;
                     let new = Proposal { plan, ..other };
                     options.push(option(&new, seconds));
                     plans.push(new);
                 }
-                let plan = plans.swap_remove(decider.choose(Decision { options, ..of })).plan;
+                let plan = plans
+                    .swap_remove(decider.choose(Decision { options, ..of }))
+                    .plan;
                 if plan != draft.stage_plan
                     && let Some(new) = self.recut.cut(g, draft.root, self.shape(i, draft, &plan))
                 {
@@ -116,7 +156,11 @@ impl TilingSelection<'_> {
         }
     }
     fn shape<'b>(&self, i: usize, draft: &'b Draft, stages: &'b StagePlan) -> KernelShape<'b> {
-        KernelShape { room: self.rooms[i], plan: Some(&draft.plan), stages: Some(stages) }
+        KernelShape {
+            room: self.rooms[i],
+            plan: Some(&draft.plan),
+            stages: Some(stages),
+        }
     }
     /// The legal shapes of kernel `i`. Shapes are only tried if the kernel's cost floor allows a
     /// sufficient saving, unless `all` are wanted.
@@ -131,17 +175,35 @@ impl TilingSelection<'_> {
         let (draft, cost) = kernel;
         let worthwhile = all || cost.floor < cost.seconds * (1.0 - WORKGROUP_MARGIN);
         let mut options = vec![];
-        for (n, proposal) in self.recut.proposals(g, draft, self.rooms[i], worthwhile).into_iter().enumerate() {
+        for (n, proposal) in self
+            .recut
+            .proposals(g, draft, self.rooms[i], worthwhile)
+            .into_iter()
+            .enumerate()
+        {
             let seconds = if n == 0 {
                 cost.seconds
             } else {
-                let shape = KernelShape { room: self.rooms[i], plan: Some(&proposal.plan), stages: None };
+                let shape = KernelShape {
+                    room: self.rooms[i],
+                    plan: Some(&proposal.plan),
+                    stages: None,
+                };
                 let graph = tried.get_or_insert_with(|| g.clone());
-                let Some(new) = self.recut.cut(graph, draft.root, shape) else { continue };
+                let Some(new) = self.recut.cut(graph, draft.root, shape) else {
+                    continue;
+                };
                 new.1.seconds
             };
             let Proposal { name, plan } = proposal;
-            options.push((plan.clone(), Alternative { name, plan: plan.to_string(), seconds }));
+            options.push((
+                plan.clone(),
+                Alternative {
+                    name,
+                    plan: plan.to_string(),
+                    seconds,
+                },
+            ));
         }
         options
     }

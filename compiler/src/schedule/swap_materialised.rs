@@ -41,11 +41,22 @@ impl Search<'_> {
         loop {
             let mut offers = self.offers(fusion, wanted, refused);
             offers.retain(|of| of.gain() > least && !asked.contains(&(of.outer, of.inner)));
-            let Some(best) = offers.into_iter().max_by(|a, b| a.gain().total_cmp(&b.gain())) else { return };
+            let Some(best) = offers
+                .into_iter()
+                .max_by(|a, b| a.gain().total_cmp(&b.gain()))
+            else {
+                return;
+            };
             asked.insert((best.outer, best.inner));
-            let site = format!("{} for {}", self.site(best.outer), self.of_function(best.inner));
-            if decider.choose(Decision { margin: least / best.seconds[0], ..SWAP_MATERIALISED.at(site, best.seconds) })
-                == 1
+            let site = format!(
+                "{} for {}",
+                self.site(best.outer),
+                self.of_function(best.inner)
+            );
+            if decider.choose(Decision {
+                margin: least / best.seconds[0],
+                ..SWAP_MATERIALISED.at(site, best.seconds)
+            }) == 1
             {
                 *fusion = exchanged(fusion, best.outer, best.inner);
                 // The policy has now decided twice on this node.
@@ -57,14 +68,23 @@ impl Search<'_> {
     /// path and fusion is cheaper.
     pub fn fuse_on_path(&mut self, fusion: &mut Fusion, decider: &mut Decider) {
         let is_beside = |n: &Id| self.of.hints.get(n).is_some_and(|hint| hint.beside);
-        let nodes: Vec<Id> = self.of.candidates.nodes.iter().copied().filter(is_beside).collect();
+        let nodes: Vec<Id> = self
+            .of
+            .candidates
+            .nodes
+            .iter()
+            .copied()
+            .filter(is_beside)
+            .collect();
         for node in nodes {
             let mut then = fusion.clone();
             then.everywhere.insert(node);
             if self.reads.depth(&then) == self.reads.depth(fusion) {
                 continue;
             }
-            let Some(saving) = self.saving(node, fusion) else { continue };
+            let Some(saving) = self.saving(node, fusion) else {
+                continue;
+            };
             if decider.choose(saving.decision(self.site(node))) == 1 {
                 *fusion = then;
             }
@@ -73,8 +93,16 @@ impl Search<'_> {
     /// Swaps that shorten the critical path.
     fn offers(&mut self, fusion: &Fusion, wanted: &Fusion, refused: &FxHashSet<Id>) -> Vec<Offer> {
         let depth = self.reads.depth(fusion);
-        let stays = |n: &Id| self.is_fixed(*n) || fusion.everywhere.contains(n) || refused.contains(n);
-        let outer: Vec<Id> = self.of.candidates.nodes.iter().copied().filter(|n| !stays(n)).collect();
+        let stays =
+            |n: &Id| self.is_fixed(*n) || fusion.everywhere.contains(n) || refused.contains(n);
+        let outer: Vec<Id> = self
+            .of
+            .candidates
+            .nodes
+            .iter()
+            .copied()
+            .filter(|n| !stays(n))
+            .collect();
         let mut offers = Vec::new();
         for outer in outer {
             for inner in self.reads.inside(outer, fusion) {
@@ -87,7 +115,13 @@ impl Search<'_> {
         }
         offers
     }
-    fn offered(&mut self, fusion: &Fusion, then: &Fusion, [outer, inner]: [Id; 2], shorter: usize) -> Option<Offer> {
+    fn offered(
+        &mut self,
+        fusion: &Fusion,
+        then: &Fusion,
+        [outer, inner]: [Id; 2],
+        shorter: usize,
+    ) -> Option<Offer> {
         let mut readers = self.reads.readers(outer, fusion);
         if readers.is_empty() {
             return None;
@@ -96,18 +130,28 @@ impl Search<'_> {
         readers.retain(|&n| n != outer);
         readers.sort_unstable();
         readers.dedup();
-        let may_meet = self.reads.readers(outer, fusion).into_iter().all(|root| may_meet(self, outer, root, then));
+        let may_meet = self
+            .reads
+            .readers(outer, fusion)
+            .into_iter()
+            .all(|root| may_meet(self, outer, root, then));
         if !may_meet {
             return None;
         }
         let before = self.seconds(&readers, fusion)? + self.kernel(outer, fusion).ok()?.seconds;
         let after = self.seconds(&readers, then)? + self.kernel(inner, then).ok()?.seconds;
         let path = self.of.target.machine.launch * LAUNCH_ON_PATH * shorter as f64;
-        Some(Offer { outer, inner, seconds: [before, after - path] })
+        Some(Offer {
+            outer,
+            inner,
+            seconds: [before, after - path],
+        })
     }
     /// The site without the function's name.
     fn of_function(&self, node: Id) -> String {
-        self.site(node).split_once(' ').map_or_else(String::new, |site| site.1.into())
+        self.site(node)
+            .split_once(' ')
+            .map_or_else(String::new, |site| site.1.into())
     }
 }
 

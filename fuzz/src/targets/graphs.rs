@@ -48,28 +48,56 @@ fn run(input: &[u8]) {
             None => Box::new(Cheapest),
         };
         let compiled = compile(&case.function, &machine, Some(dialect), policy.as_mut());
-        assert!(compiled.programs.iter().all(|program| !program.source.is_empty()), "a kernel without a text");
+        assert!(
+            compiled
+                .programs
+                .iter()
+                .all(|program| !program.source.is_empty()),
+            "a kernel without a text"
+        );
     }
     let plain = Opened::new(Arc::new(InterpDevice::new()), None).exact();
-    let varied = Opened { target: machine, ..plain.clone() };
-    let way = |name: &str, device, seed| Way { name: name.into(), device, seed, same_as: None };
-    check(vec![case], vec![way("cheapest", plain, None), way("varied", varied, seed)]);
+    let varied = Opened {
+        target: machine,
+        ..plain.clone()
+    };
+    let way = |name: &str, device, seed| Way {
+        name: name.into(),
+        device,
+        seed,
+        same_as: None,
+    };
+    check(
+        vec![case],
+        vec![way("cheapest", plain, None), way("varied", varied, seed)],
+    );
 }
 
 /// Draws a machine description: a CPU or a GPU, with random tuning parameters
 /// and some optimisations disabled.
 fn machine(bytes: &mut FuzzInput) -> Kind {
     let mut machine = match bytes.below(6) {
-        0 => Kind { threads: 64, ..Kind::named("h200") },
+        0 => Kind {
+            threads: 64,
+            ..Kind::named("h200")
+        },
         1 => Kind::named(NAMED[bytes.below(NAMED.len())].name),
         kind => {
             let lanes = bytes.pick(&[4, 8, 16]);
             let workers = 1 + bytes.below(3);
-            Kind::new(Machine { pairs: kind == 2, signed_bytes: kind == 3, ..Machine::cpu("fuzz", lanes, workers) })
+            Kind::new(Machine {
+                pairs: kind == 2,
+                signed_bytes: kind == 3,
+                ..Machine::cpu("fuzz", lanes, workers)
+            })
         }
     };
     let off = u32::from_le_bytes([bytes.byte(), bytes.byte(), bytes.byte(), bytes.byte()]);
-    FLAGS.iter().enumerate().filter(|(i, _)| off >> i & 1 == 1).for_each(|(_, flag)| (flag.off)(&mut machine));
+    FLAGS
+        .iter()
+        .enumerate()
+        .filter(|(i, _)| off >> i & 1 == 1)
+        .for_each(|(_, flag)| (flag.off)(&mut machine));
     let tuned = bytes.byte();
     for (i, parameter) in PARAMETERS.iter().enumerate() {
         *(parameter.field)(&mut machine.tuning) =
@@ -82,5 +110,11 @@ fn seeds() -> Vec<Vec<u8>> {
     // The generator gives the bytes their meaning: a few hundred for each kind of machine reach
     // every op.
     let mut random = crate::mutate::SplitMix(1);
-    (0..24).map(|i| (0..16 + 8 * (i % 12)).map(|_| random.bits() as u8).collect()).collect()
+    (0..24)
+        .map(|i| {
+            (0..16 + 8 * (i % 12))
+                .map(|_| random.bits() as u8)
+                .collect()
+        })
+        .collect()
 }

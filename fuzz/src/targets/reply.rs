@@ -106,13 +106,23 @@ fn run(input: &[u8]) {
     );
     let mut input = FuzzInput::new(input);
     let (how, row) = (input.byte(), input.byte());
-    let begins = if how & 1 != 0 { Begins::Reasoning } else { Begins::Open };
+    let begins = if how & 1 != 0 {
+        Begins::Reasoning
+    } else {
+        Begins::Open
+    };
     let (tools, forced, cut) = (how & 2 != 0, how & 4 != 0, how & 8 != 0);
     let piece = 1 + usize::from(how >> 4);
     let text = String::from_utf8_lossy(input.rest()).into_owned();
-    let schemas = || tools.then(|| Schemas::new([("f", Some(&*PARAMETERS)), ("g", None)].into_iter()));
+    let schemas =
+        || tools.then(|| Schemas::new([("f", Some(&*PARAMETERS)), ("g", None)].into_iter()));
     let parsed = |piece: usize| {
-        let mut reply = Reply::new(&TABLE[usize::from(row) % TABLE.len()], begins, schemas(), forced);
+        let mut reply = Reply::new(
+            &TABLE[usize::from(row) % TABLE.len()],
+            begins,
+            schemas(),
+            forced,
+        );
         let characters: Vec<char> = text.chars().collect();
         let mut parts = Vec::new();
         for few in characters.chunks(piece) {
@@ -132,7 +142,9 @@ fn joined(parts: Vec<ReplyPart>) -> Vec<ReplyPart> {
         match (out.last_mut(), part) {
             (Some(ReplyPart::Reasoning(text)), ReplyPart::Reasoning(more))
             | (Some(ReplyPart::Content(text)), ReplyPart::Content(more))
-            | (Some(ReplyPart::Arguments(text)), ReplyPart::Arguments(more)) => text.push_str(&more),
+            | (Some(ReplyPart::Arguments(text)), ReplyPart::Arguments(more)) => {
+                text.push_str(&more)
+            }
             (_, part) => out.push(part),
         }
     }
@@ -145,10 +157,25 @@ fn seeds() -> Vec<Vec<u8>> {
         ("n".to_owned(), Value::from(3)),
         ("o".to_owned(), json!({ "k": [1, {}] })),
     ]);
-    let calls = [Spelt { name: "f", arguments: &arguments }, Spelt { name: "g", arguments: &serde_json::Map::new() }];
+    let calls = [
+        Spelt {
+            name: "f",
+            arguments: &arguments,
+        },
+        Spelt {
+            name: "g",
+            arguments: &serde_json::Map::new(),
+        },
+    ];
     let spelt = TABLE.iter().zip(0u8..).map(|(row, index)| {
         let [open, close] = row.think;
-        [&[0x32, index], format!("{open}a{close}b{}", spell::calls(row, &calls)).as_bytes()].concat()
+        [
+            &[0x32, index],
+            format!("{open}a{close}b{}", spell::calls(row, &calls)).as_bytes(),
+        ]
+        .concat()
     });
-    spelt.chain([[&[0x11, 12], "Hm. So?</think>The answer is 42.".as_bytes()].concat()]).collect()
+    spelt
+        .chain([[&[0x11, 12], "Hm. So?</think>The answer is 42.".as_bytes()].concat()])
+        .collect()
 }

@@ -7,7 +7,9 @@ use crate::targets::toy;
 use gristmill_llm::chat::markup::TABLE;
 use gristmill_llm::sampling::TokenSet;
 use gristmill_llm::tokenizer::Tokenizer;
-use gristmill_server::fuzzing::{Begins, Callable, Grammars, OutputConstraint, OutputFormat, grammar};
+use gristmill_server::fuzzing::{
+    Begins, Callable, Grammars, OutputConstraint, OutputFormat, grammar,
+};
 use serde_json::Value;
 use std::cell::LazyCell;
 
@@ -92,24 +94,55 @@ fn run(input: &[u8]) {
     }
     let mut input = FuzzInput::new(input);
     let (how, thinking) = (input.byte(), input.byte() == 1);
-    let Ok(schema) = serde_json::from_slice::<Value>(input.until(0)) else { return };
+    let Ok(schema) = serde_json::from_slice::<Value>(input.until(0)) else {
+        return;
+    };
     let markup = &TABLE[usize::from(how >> 3) % TABLE.len()];
-    let begins = if thinking { Begins::Reasoning } else { Begins::Open };
-    let tool = |name| Callable { name, parameters: Some(&schema) };
+    let begins = if thinking {
+        Begins::Reasoning
+    } else {
+        Begins::Open
+    };
+    let tool = |name| Callable {
+        name,
+        parameters: Some(&schema),
+    };
     let answer = OutputFormat::Schema(schema.clone());
     let form = match how & 3 {
-        0 => OutputConstraint { form: Some(&answer), ..OutputConstraint::default() },
-        1 => OutputConstraint { calls: vec![tool("f")], ..OutputConstraint::default() },
+        0 => OutputConstraint {
+            form: Some(&answer),
+            ..OutputConstraint::default()
+        },
+        1 => OutputConstraint {
+            calls: vec![tool("f")],
+            ..OutputConstraint::default()
+        },
         2 => {
-            let calls = vec![tool("f"), Callable { name: "g \"<", parameters: None }];
-            OutputConstraint { calls, several: true, form: None }
+            let calls = vec![
+                tool("f"),
+                Callable {
+                    name: "g \"<",
+                    parameters: None,
+                },
+            ];
+            OutputConstraint {
+                calls,
+                several: true,
+                form: None,
+            }
         }
-        _ => OutputConstraint { form: Some(&answer), calls: vec![tool("f")], several: false },
+        _ => OutputConstraint {
+            form: Some(&answer),
+            calls: vec![tool("f")],
+            several: false,
+        },
     };
     READY.with(|ready| {
         let (tokenizer, grammars) = &**ready;
         // A schema that is too large may be refused.
-        let Ok(grammar) = grammar(&form, markup, begins, tokenizer) else { return };
+        let Ok(grammar) = grammar(&form, markup, begins, tokenizer) else {
+            return;
+        };
         if let Ok(mut constraint) = grammars.compile(grammar, thinking.then_some(markup.think[1])) {
             for _ in 0..FOLLOWED {
                 let mut tokens = TokenSet::all(tokenizer.n_tokens());
@@ -118,8 +151,12 @@ fn run(input: &[u8]) {
                     return;
                 }
                 let allowed: Vec<u32> = tokens.iter().collect();
-                assert!(!allowed.is_empty(), "nothing may come next, not even the end");
-                let token = allowed[(usize::from(input.byte()) << 8 | usize::from(input.byte())) % allowed.len()];
+                assert!(
+                    !allowed.is_empty(),
+                    "nothing may come next, not even the end"
+                );
+                let token = allowed
+                    [(usize::from(input.byte()) << 8 | usize::from(input.byte())) % allowed.len()];
                 if tokenizer.is_eog(token) {
                     return;
                 }
@@ -143,7 +180,18 @@ fn seeds() -> Vec<Vec<u8>> {
         "true",
     ];
     let with = |(i, schema): (usize, &&str)| {
-        [&[i as u8 * 9, 0], schema.as_bytes(), b"\0\x01\x02\x03\x04\x05\x06\x07\x08"].concat()
+        [
+            &[i as u8 * 9, 0],
+            schema.as_bytes(),
+            b"\0\x01\x02\x03\x04\x05\x06\x07\x08",
+        ]
+        .concat()
     };
-    SCHEMAS.iter().cycle().take(TABLE.len()).enumerate().map(with).collect()
+    SCHEMAS
+        .iter()
+        .cycle()
+        .take(TABLE.len())
+        .enumerate()
+        .map(with)
+        .collect()
 }

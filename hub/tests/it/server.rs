@@ -66,7 +66,10 @@ impl Server {
     pub fn start(files: Vec<(String, Vec<u8>, Option<String>)>) -> Server {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
         let endpoint = format!("http://{}", listener.local_addr().expect("an address"));
-        let state = Arc::new(Mutex::new(State { files, ..State::default() }));
+        let state = Arc::new(Mutex::new(State {
+            files,
+            ..State::default()
+        }));
         let shared = state.clone();
         std::thread::spawn(move || {
             for stream in listener.incoming().flatten() {
@@ -87,7 +90,10 @@ impl Server {
     }
     /// Returns the first offset of each request for bytes since the last call.
     pub fn starts(&self) -> Vec<usize> {
-        let bytes = self.requests().into_iter().filter(|r| r.path.starts_with(ELSEWHERE) || r.path.starts_with(PLAIN));
+        let bytes = self
+            .requests()
+            .into_iter()
+            .filter(|r| r.path.starts_with(ELSEWHERE) || r.path.starts_with(PLAIN));
         bytes.map(|r| r.from.unwrap_or(0)).collect()
     }
 }
@@ -95,16 +101,26 @@ impl Server {
 fn answer(mut stream: &TcpStream, state: &Mutex<State>) -> std::io::Result<()> {
     let mut lines = BufReader::new(stream).lines();
     let first = lines.next().unwrap_or(Ok(String::new()))?;
-    let mut request = Request { path: first.split(' ').nth(1).unwrap_or("").to_owned(), ..Request::default() };
+    let mut request = Request {
+        path: first.split(' ').nth(1).unwrap_or("").to_owned(),
+        ..Request::default()
+    };
     for line in lines {
         let line = line?;
-        let Some((name, value)) = line.split_once(':') else { break };
+        let Some((name, value)) = line.split_once(':') else {
+            break;
+        };
         match name.to_ascii_lowercase().as_str() {
             "range" => {
-                request.from = value.trim().strip_prefix("bytes=").and_then(|r| r.split('-').next()?.parse().ok())
+                request.from = value
+                    .trim()
+                    .strip_prefix("bytes=")
+                    .and_then(|r| r.split('-').next()?.parse().ok())
             }
             "if-range" => request.of = Some(value.trim().to_owned()),
-            "authorization" => request.token = value.trim().strip_prefix("Bearer ").map(str::to_owned),
+            "authorization" => {
+                request.token = value.trim().strip_prefix("Bearer ").map(str::to_owned)
+            }
             _ => {}
         }
     }
@@ -112,12 +128,21 @@ fn answer(mut stream: &TcpStream, state: &Mutex<State>) -> std::io::Result<()> {
         let mut state = state.lock().expect("whole");
         respond(&mut state, request)
     };
-    write!(stream, "HTTP/1.1 {status} x\r\nconnection: close\r\n{headers}\r\n")?;
+    write!(
+        stream,
+        "HTTP/1.1 {status} x\r\nconnection: close\r\n{headers}\r\n"
+    )?;
     stream.write_all(&body)
 }
 
 fn respond(state: &mut State, request: Request) -> (u16, String, Vec<u8>) {
-    let text = |status, body: String| (status, format!("content-length: {}\r\n", body.len()), body.into_bytes());
+    let text = |status, body: String| {
+        (
+            status,
+            format!("content-length: {}\r\n", body.len()),
+            body.into_bytes(),
+        )
+    };
     state.requests.push(request.clone());
     let files = format!("/{REPOSITORY}/resolve/{COMMIT}/");
     if request.path == format!("/api/models/{REPOSITORY}/revision/main?blobs=true") {
@@ -126,16 +151,39 @@ fn respond(state: &mut State, request: Request) -> (u16, String, Vec<u8>) {
                 r#"{{"rfilename":"{path}","size":{n},"blobId":"x","lfs":{{"sha256":"{sha256}","size":{n},"pointerSize":134}}}}"#,
                 n = bytes.len()
             ),
-            None => format!(r#"{{"rfilename":"{path}","size":{},"blobId":"x"}}"#, bytes.len()),
+            None => format!(
+                r#"{{"rfilename":"{path}","size":{},"blobId":"x"}}"#,
+                bytes.len()
+            ),
         };
         let siblings: Vec<String> = state.files.iter().map(sibling).collect();
-        return text(200, format!(r#"{{"id":"{REPOSITORY}","sha":"{COMMIT}","siblings":[{}]}}"#, siblings.join(",")));
+        return text(
+            200,
+            format!(
+                r#"{{"id":"{REPOSITORY}","sha":"{COMMIT}","siblings":[{}]}}"#,
+                siblings.join(",")
+            ),
+        );
     }
     if let Some(path) = request.path.strip_prefix(&files) {
-        return (302, format!("location: {ELSEWHERE}{path}\r\ncontent-length: 0\r\n"), vec![]);
+        return (
+            302,
+            format!("location: {ELSEWHERE}{path}\r\ncontent-length: 0\r\n"),
+            vec![],
+        );
     }
-    let sends_on = |to: &str| (302, format!("location: {to}\r\ncontent-length: 0\r\n"), vec![]);
-    if let Some((count, file)) = request.path.strip_prefix(HOPS).and_then(|rest| rest.split_once('/')) {
+    let sends_on = |to: &str| {
+        (
+            302,
+            format!("location: {to}\r\ncontent-length: 0\r\n"),
+            vec![],
+        )
+    };
+    if let Some((count, file)) = request
+        .path
+        .strip_prefix(HOPS)
+        .and_then(|rest| rest.split_once('/'))
+    {
         return match count.parse::<usize>() {
             Ok(0) | Err(_) => sends_on(&format!("{PLAIN}{file}")),
             Ok(n) => sends_on(&format!("{HOPS}{}/{file}", n - 1)),
@@ -144,17 +192,33 @@ fn respond(state: &mut State, request: Request) -> (u16, String, Vec<u8>) {
     if let Some(place) = request.path.strip_prefix(AWAY) {
         return sends_on(&format!("http://{place}"));
     }
-    let plain = request.path.strip_prefix(PLAIN).map(|path| path.split('?').next().unwrap_or_default());
-    let Some(path) = plain.or(request.path.strip_prefix(ELSEWHERE)) else { return text(404, "no".into()) };
-    let Some(bytes) = state.files.iter().find(|f| f.0 == path).map(|f| f.1.clone()) else {
+    let plain = request
+        .path
+        .strip_prefix(PLAIN)
+        .map(|path| path.split('?').next().unwrap_or_default());
+    let Some(path) = plain.or(request.path.strip_prefix(ELSEWHERE)) else {
+        return text(404, "no".into());
+    };
+    let Some(bytes) = state
+        .files
+        .iter()
+        .find(|f| f.0 == path)
+        .map(|f| f.1.clone())
+    else {
         return text(404, "no".into());
     };
     // A request for a file's first bytes never has a fault.
     let is_look = plain.is_some() && request.from == Some(0);
-    let fault = if is_look { None } else { state.faults.pop_front() };
+    let fault = if is_look {
+        None
+    } else {
+        state.faults.pop_front()
+    };
     let mark = state.mark.as_ref().filter(|_| plain.is_some());
     let is_other = request.of.is_some() && request.of.as_ref() != mark.map(|(_, value)| value);
-    let from = request.from.filter(|_| fault != Some(Fault::NoRanges) && !is_other);
+    let from = request
+        .from
+        .filter(|_| fault != Some(Fault::NoRanges) && !is_other);
     if let Some(Fault::Status(status)) = fault {
         return text(status, "no".into());
     }
@@ -168,7 +232,11 @@ fn respond(state: &mut State, request: Request) -> (u16, String, Vec<u8>) {
     let mut headers = format!("content-length: {}\r\n", rest.len());
     headers.extend(mark.map(|(name, value)| format!("{name}: {value}\r\n")));
     if let Some(from) = from {
-        headers.push_str(&format!("content-range: bytes {from}-{}/{}\r\n", from + rest.len() - 1, bytes.len()));
+        headers.push_str(&format!(
+            "content-range: bytes {from}-{}/{}\r\n",
+            from + rest.len() - 1,
+            bytes.len()
+        ));
     }
     let body = match fault {
         Some(Fault::Cut(n)) => rest[..n.min(rest.len())].to_vec(),

@@ -75,7 +75,11 @@ impl Grouped {
     }
     /// Widths of one token's queries (with gates), keys and values over all heads.
     fn widths(&self) -> [usize; 3] {
-        [self.heads * self.query(), self.kv_heads * self.key, self.kv_heads * self.value]
+        [
+            self.heads * self.query(),
+            self.kv_heads * self.key,
+            self.kv_heads * self.value,
+        ]
     }
     /// Adds the attention's tensors for hidden width `d` to the current block of the table.
     pub(super) fn tensors(&self, t: &mut TensorTable, d: usize, parts: QkvTensors) {
@@ -114,15 +118,29 @@ impl Grouped {
         if parts.sinks {
             t.need("attn_sinks.weight", Role::Bias, &[self.heads]);
         }
-        t.need("attn_output.weight", Role::Matrix, &[d, self.heads * self.value]);
+        t.need(
+            "attn_output.weight",
+            Role::Matrix,
+            &[d, self.heads * self.value],
+        );
         t.optional("attn_output.bias", Role::Bias, &[d]);
     }
     /// Returns the layer's cache layout; empty if the layer reads another layer's cache.
     pub(super) fn cache(&self) -> CacheSpec {
-        if self.reads.is_some() { CacheSpec::default() } else { CacheSpec::from_components(&self.components()) }
+        if self.reads.is_some() {
+            CacheSpec::default()
+        } else {
+            CacheSpec::from_components(&self.components())
+        }
     }
     /// Computes attention of `x [n, d]` and writes keys and values to the cache. Returns `[n, d]`.
-    pub(super) fn write<'g>(&self, s: &'g StepFunction, w: &LayerWeights, layer: usize, x: Tensor<'g>) -> Tensor<'g> {
+    pub(super) fn write<'g>(
+        &self,
+        s: &'g StepFunction,
+        w: &LayerWeights,
+        layer: usize,
+        x: Tensor<'g>,
+    ) -> Tensor<'g> {
         let n = s.tokens();
         let (q, own) = self.projected(s, w, x);
         // In the projection each head's query is followed by its gate.
@@ -130,7 +148,10 @@ impl Grouped {
             false => (q, None),
             true => {
                 let q = q.reshape(dims![n, self.heads, self.query()]);
-                (q.slice(2, 0, self.key), Some(q.slice(2, self.key, self.key).sigmoid()))
+                (
+                    q.slice(2, 0, self.key),
+                    Some(q.slice(2, self.key, self.key).sigmoid()),
+                )
             }
         };
         let q = self.normed(s, w, q, self.heads, "attn_q_norm.weight");
@@ -138,14 +159,36 @@ impl Grouped {
             (Some(own), _) => self.projected_own(s, w, layer, q, own),
             (None, reads) => {
                 let q = self.rotate(q, s.rope(self.tables[1], self.rotated));
-                (q, self.rows(s, reads.expect("keys and values of its own, or another layer's")))
+                (
+                    q,
+                    self.rows(
+                        s,
+                        reads.expect("keys and values of its own, or another layer's"),
+                    ),
+                )
             }
         };
-        let heads = |rows: Tensor<'g>, width: usize| rows.reshape(dims![rows.dim(0), self.kv_heads, width]);
-        let (k, v) = (k.map(|k| heads(k, self.key)), v.map(|v| heads(v, self.value)));
-        let sinks = w.has("attn_sinks.weight").then(|| s.weight(w, "attn_sinks.weight"));
-        let out = s.attention(&[q], [k, v], AttentionMask { scores: self.scores, window: self.window, sinks });
-        let out = gate.map_or(out, |gate| out * gate).reshape(dims![n, self.heads * self.value]);
+        let heads =
+            |rows: Tensor<'g>, width: usize| rows.reshape(dims![rows.dim(0), self.kv_heads, width]);
+        let (k, v) = (
+            k.map(|k| heads(k, self.key)),
+            v.map(|v| heads(v, self.value)),
+        );
+        let sinks = w
+            .has("attn_sinks.weight")
+            .then(|| s.weight(w, "attn_sinks.weight"));
+        let out = s.attention(
+            &[q],
+            [k, v],
+            AttentionMask {
+                scores: self.scores,
+                window: self.window,
+                sinks,
+            },
+        );
+        let out = gate
+            .map_or(out, |gate| out * gate)
+            .reshape(dims![n, self.heads * self.value]);
         linear(s, w, out, "attn_output")
     }
     /// Projects `x [n, d]` to queries `[n, width]` and, unless `reads` is set, to keys and values.
@@ -159,14 +202,27 @@ impl Grouped {
         if w.has("attn_qkv.weight") {
             let all = linear(s, w, x, "attn_qkv");
             let [q, k, v] = self.widths();
-            return (all.slice(1, 0, q), Some([all.slice(1, q, k), all.slice(1, q + k, v)]));
+            return (
+                all.slice(1, 0, q),
+                Some([all.slice(1, q, k), all.slice(1, q + k, v)]),
+            );
         }
         let q = linear(s, w, x, "attn_q");
         if self.reads.is_some() {
             return (q, None);
         }
         let k = linear(s, w, x, "attn_k");
-        (q, Some([k, if w.has("attn_v.weight") { linear(s, w, x, "attn_v") } else { k }]))
+        (
+            q,
+            Some([
+                k,
+                if w.has("attn_v.weight") {
+                    linear(s, w, x, "attn_v")
+                } else {
+                    k
+                },
+            ]),
+        )
     }
     /// Applies norms and RoPE, writes keys and values, and returns queries and the updated cache.
     fn projected_own<'g>(
@@ -180,12 +236,17 @@ impl Grouped {
         let n = s.tokens();
         let k = self.normed(s, w, k, self.kv_heads, "attn_k_norm.weight");
         let of_keys = s.rope(self.tables[0], self.rotated);
-        let of_queries = if self.tables[0] == self.tables[1] { of_keys } else { s.rope(self.tables[1], self.rotated) };
+        let of_queries = if self.tables[0] == self.tables[1] {
+            of_keys
+        } else {
+            s.rope(self.tables[1], self.rotated)
+        };
         let (q, k) = (self.rotate(q, of_queries), self.rotate(k, of_keys));
         let [keys, values] = self.components();
         let v = match self.normed_values {
             false => v,
-            true => nn::rms(v.reshape(dims![n, self.kv_heads, self.value]), self.eps).reshape(dims![n, values.width]),
+            true => nn::rms(v.reshape(dims![n, self.kv_heads, self.value]), self.eps)
+                .reshape(dims![n, values.width]),
         };
         let (k, next) = s.cached(layer, 0, keys, k.reshape(dims![n, keys.width]));
         let (v, _) = s.cached(layer, next, values, v);
@@ -200,15 +261,28 @@ impl Grouped {
     /// Returns the cache components: keys and values of all key-value heads.
     fn components(&self) -> [Component; 2] {
         let [_, keys, values] = self.widths();
-        [("keys", keys), ("values", values)].map(|(name, width)| Component { name, width, window: self.window })
+        [("keys", keys), ("values", values)].map(|(name, width)| Component {
+            name,
+            width,
+            window: self.window,
+        })
     }
     /// Splits `x [n, heads·key]` into heads and applies the RMS norm `name` if it exists. The
     /// length of the weights decides whether the norm covers one head or all heads.
-    fn normed<'g>(&self, s: &'g StepFunction, w: &LayerWeights, x: Tensor<'g>, heads: usize, name: &str) -> Tensor<'g> {
+    fn normed<'g>(
+        &self,
+        s: &'g StepFunction,
+        w: &LayerWeights,
+        x: Tensor<'g>,
+        heads: usize,
+        name: &str,
+    ) -> Tensor<'g> {
         let split = dims![s.tokens(), heads, self.key];
         match w.has(name) {
             false => x.reshape(split),
-            true if w.get(name).dims[0] == self.key => nn::rms_norm(x.reshape(split), s.weight(w, name), self.eps),
+            true if w.get(name).dims[0] == self.key => {
+                nn::rms_norm(x.reshape(split), s.weight(w, name), self.eps)
+            }
             true => nn::rms_norm(x, s.weight(w, name), self.eps).reshape(split),
         }
     }
@@ -218,7 +292,10 @@ impl Grouped {
             return nn::rope(x, rows, self.pairing);
         }
         let turned = nn::rope(x.slice(2, 0, self.rotated), rows, self.pairing);
-        Tensor::cat(&[turned, x.slice(2, self.rotated, self.key - self.rotated)], 2)
+        Tensor::cat(
+            &[turned, x.slice(2, self.rotated, self.key - self.rotated)],
+            2,
+        )
     }
 }
 
@@ -226,5 +303,9 @@ impl Grouped {
 fn linear<'g>(s: &'g StepFunction, w: &LayerWeights, x: Tensor<'g>, name: &str) -> Tensor<'g> {
     let (matrix, bias) = (format!("{name}.weight"), format!("{name}.bias"));
     let y = s.linear(w, x, &matrix);
-    if w.has(&bias) { y + s.weight(w, &bias) } else { y }
+    if w.has(&bias) {
+        y + s.weight(w, &bias)
+    } else {
+        y
+    }
 }

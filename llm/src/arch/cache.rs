@@ -34,7 +34,11 @@ impl CacheTensor {
     }
     /// Returns the length of the sliding window; `None` if all positions are kept.
     pub fn window(&self) -> Option<usize> {
-        if let CacheExtent::Window(window) = self.extent { Some(window) } else { None }
+        if let CacheExtent::Window(window) = self.extent {
+            Some(window)
+        } else {
+            None
+        }
     }
     /// Returns the bytes of one position's row; 0 for a recurrent state.
     pub fn row_bytes(&self) -> usize {
@@ -60,7 +64,11 @@ pub struct Component {
 impl Component {
     /// Creates a component that is visible at every position.
     pub fn new(name: &'static str, width: usize) -> Component {
-        Component { name, width, window: None }
+        Component {
+            name,
+            width,
+            window: None,
+        }
     }
     fn extent(&self) -> CacheExtent {
         self.window.map_or(CacheExtent::All, CacheExtent::Window)
@@ -82,24 +90,43 @@ pub struct CacheSpec {
 impl CacheSpec {
     /// Creates a layout with one component per position.
     pub fn new(name: &'static str, width: usize) -> CacheSpec {
-        CacheSpec { components: vec![Component::new(name, width)], states: Vec::new() }
+        CacheSpec {
+            components: vec![Component::new(name, width)],
+            states: Vec::new(),
+        }
     }
     /// Creates a layout with these components per position and no recurrent states.
     pub fn from_components(components: &[Component]) -> CacheSpec {
-        CacheSpec { components: components.to_vec(), states: Vec::new() }
+        CacheSpec {
+            components: components.to_vec(),
+            states: Vec::new(),
+        }
     }
     /// Creates a layout with recurrent states only.
     pub fn from_states(states: Vec<Component>) -> CacheSpec {
-        CacheSpec { components: Vec::new(), states }
+        CacheSpec {
+            components: Vec::new(),
+            states,
+        }
     }
     /// Returns the buffers for elements of type `cache`, component by component, then the states.
     /// An integer type adds a buffer of f16 scales after each component (`uop/src/rows.rs`).
     pub fn tensors(&self, cache: Scalar) -> Vec<CacheTensor> {
         let of = |c: &Component| {
-            let mut planes = vec![CacheTensor { name: c.name, width: c.width, scalar: cache, extent: c.extent() }];
+            let mut planes = vec![CacheTensor {
+                name: c.name,
+                width: c.width,
+                scalar: cache,
+                extent: c.extent(),
+            }];
             if !cache.is_float() {
                 let width = c.width / group_of(c.width);
-                planes.push(CacheTensor { name: "scales", width, scalar: Scalar::F16, extent: c.extent() });
+                planes.push(CacheTensor {
+                    name: "scales",
+                    width,
+                    scalar: Scalar::F16,
+                    extent: c.extent(),
+                });
             }
             planes
         };
@@ -109,7 +136,11 @@ impl CacheSpec {
             scalar: Scalar::F32,
             extent: CacheExtent::State,
         };
-        self.components.iter().flat_map(of).chain(self.states.iter().map(state)).collect()
+        self.components
+            .iter()
+            .flat_map(of)
+            .chain(self.states.iter().map(state))
+            .collect()
     }
     /// Returns the bytes of one position's row in all buffers.
     pub fn row_bytes(&self, cache: Scalar) -> usize {
@@ -117,7 +148,11 @@ impl CacheSpec {
     }
     /// Returns the bytes of one position's row in sliding-window buffers only.
     pub fn window_row_bytes(&self, cache: Scalar) -> usize {
-        self.tensors(cache).iter().filter(|p| p.window().is_some()).map(CacheTensor::row_bytes).sum()
+        self.tensors(cache)
+            .iter()
+            .filter(|p| p.window().is_some())
+            .map(CacheTensor::row_bytes)
+            .sum()
     }
     /// Returns the longest sliding window of a component; `None` if all attend to every position.
     pub fn window(&self) -> Option<usize> {
@@ -125,6 +160,10 @@ impl CacheSpec {
     }
     /// Returns the bytes of one sequence's recurrent states.
     pub fn state_bytes(&self) -> usize {
-        self.tensors(Scalar::F32).iter().filter(|p| p.is_state()).map(|p| p.bytes(1)).sum()
+        self.tensors(Scalar::F32)
+            .iter()
+            .filter(|p| p.is_state())
+            .map(|p| p.bytes(1))
+            .sum()
     }
 }

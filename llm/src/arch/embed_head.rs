@@ -23,7 +23,15 @@ pub(super) struct EmbedAndHead {
 impl EmbedAndHead {
     /// Creates an embedding and a head without scale factors or soft cap.
     pub fn plain(layers: usize, d: usize, vocabulary: usize, eps: f64) -> EmbedAndHead {
-        EmbedAndHead { layers, d, vocabulary, eps, embedding_scale: 1.0, logit_scale: 1.0, cap: None }
+        EmbedAndHead {
+            layers,
+            d,
+            vocabulary,
+            eps,
+            embedding_scale: 1.0,
+            logit_scale: 1.0,
+            cap: None,
+        }
     }
     /// Builds the embedding: token ids `[n]` to hidden rows `[n, d]`.
     pub fn embed(&self, step: &mut StepBuilder, globals: &LayerWeights) {
@@ -36,7 +44,11 @@ impl EmbedAndHead {
             s.output(
                 "x",
                 Bind::Hidden(0),
-                if self.embedding_scale == 1.0 { rows } else { rows * self.embedding_scale },
+                if self.embedding_scale == 1.0 {
+                    rows
+                } else {
+                    rows * self.embedding_scale
+                },
             );
         });
     }
@@ -54,10 +66,22 @@ impl EmbedAndHead {
         step.call(part, |s| {
             let x = s.with_logits(s.hidden(self.layers, self.d));
             let x = nn::rms_norm(x, s.weight(globals, "output_norm.weight"), self.eps);
-            let head = if globals.has("output.weight") { "output.weight" } else { "token_embd.weight" };
+            let head = if globals.has("output.weight") {
+                "output.weight"
+            } else {
+                "token_embd.weight"
+            };
             let logits = s.linear(globals, x, head);
-            let logits = if self.logit_scale == 1.0 { logits } else { logits * self.logit_scale };
-            s.output("logits", Bind::Logits, self.cap.map_or(logits, |cap| nn::soft_cap(logits, cap)));
+            let logits = if self.logit_scale == 1.0 {
+                logits
+            } else {
+                logits * self.logit_scale
+            };
+            s.output(
+                "logits",
+                Bind::Logits,
+                self.cap.map_or(logits, |cap| nn::soft_cap(logits, cap)),
+            );
         });
     }
 }

@@ -22,12 +22,20 @@ impl Tensors for Gguf {
         self.tensor(name).map(|t| (t.dims.clone(), t.encoding))
     }
     fn floats(&self, name: &str) -> Result<Vec<f32>> {
-        let info = self.tensor(name).ok_or_else(|| Error::MissingTensor(name.into()))?;
+        let info = self
+            .tensor(name)
+            .ok_or_else(|| Error::MissingTensor(name.into()))?;
         if info.encoding != &gristmill_encodings::F32 as EncodingRef {
-            return Err(Error::Feature { key: name.into(), found: info.encoding.name.into() });
+            return Err(Error::Feature {
+                key: name.into(),
+                found: info.encoding.name.into(),
+            });
         }
         let mut bytes = vec![0; info.bytes as usize];
         self.read_tensor(info, &mut bytes)?;
-        Ok(bytes.chunks_exact(4).map(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]])).collect())
+        Ok(bytes
+            .chunks_exact(4)
+            .map(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]]))
+            .collect())
     }
 }

@@ -101,8 +101,13 @@ pub fn find(metadata: &Metadata) -> Result<&'static Architecture> {
         let names = TABLE.iter().map(|a| a.name);
         let supported = names.clone().collect::<Vec<_>>().join(", ");
         let likeness = |other: &str| strsim::jaro_winkler(name, other);
-        let nearest =
-            names.max_by(|a, b| likeness(a).total_cmp(&likeness(b))).filter(|other| likeness(other) >= MIN_SIMILARITY);
-        Error::Architecture { name: name.into(), nearest, supported }
+        let nearest = names
+            .max_by(|a, b| likeness(a).total_cmp(&likeness(b)))
+            .filter(|other| likeness(other) >= MIN_SIMILARITY);
+        Error::Architecture {
+            name: name.into(),
+            nearest,
+            supported,
+        }
     })
 }

@@ -78,7 +78,10 @@ pub trait Model: Send + Sync {
     }
     /// Returns the part of [`Model::cache_row_bytes`] that belongs to sliding-window layers.
     fn window_row_bytes(&self, cache: Scalar) -> usize {
-        self.caches().iter().map(|c| c.window_row_bytes(cache)).sum()
+        self.caches()
+            .iter()
+            .map(|c| c.window_row_bytes(cache))
+            .sum()
     }
     /// Returns the longest sliding window of a layer in positions; `None` without windowed layers.
     fn window(&self) -> Option<usize> {
@@ -90,7 +93,10 @@ pub trait Model: Send + Sync {
     }
     /// Returns the kinds of cache the model needs in addition to a row per position.
     fn cache_kinds(&self) -> CacheKinds {
-        CacheKinds { window: self.window(), states: self.state_bytes() > 0 }
+        CacheKinds {
+            window: self.window(),
+            states: self.state_bytes() > 0,
+        }
     }
     /// Returns the calls of one step. Plans made with the same `functions` share functions.
     fn plan(&self, options: &Options, functions: &mut Functions) -> Plan {

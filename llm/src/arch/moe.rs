@@ -38,8 +38,12 @@ pub(super) struct ExpertKind {
 
 impl ExpertKind {
     /// The most common kind: softmax scores, normalised weights, SwiGLU.
-    pub const SOFTMAX: ExpertKind =
-        ExpertKind { gating: Gating::Softmax, weighting: Some(Weighting::Normalised), glu: Glu::Swiglu, needs: &[] };
+    pub const SOFTMAX: ExpertKind = ExpertKind {
+        gating: Gating::Softmax,
+        weighting: Some(Weighting::Normalised),
+        glu: Glu::Swiglu,
+        needs: &[],
+    };
 }
 
 /// Parameters of a mixture of experts.
@@ -70,7 +74,12 @@ impl Experts {
         }
         r.check("expert_count", count, count <= 512, "at most 512")?;
         let used = r.size("expert_used_count")?;
-        r.check("expert_used_count", used, used <= count, "at most expert_count")?;
+        r.check(
+            "expert_used_count",
+            used,
+            used <= count,
+            "at most expert_count",
+        )?;
         let ff = r.size("expert_feed_forward_length")?;
         let shared = r.size_or("expert_shared_count", Some(0))?;
         r.check("expert_shared_count", shared, shared <= 512, "at most 512")?;
@@ -79,27 +88,47 @@ impl Experts {
             width => width,
         };
         let routing = Routing::read(r, kind.gating, kind.weighting, [count, used])?;
-        Ok(Some(Experts { count, used, ff, shared_ff, routing, glu: kind.glu, needs: kind.needs }))
+        Ok(Some(Experts {
+            count,
+            used,
+            ff,
+            shared_ff,
+            routing,
+            glu: kind.glu,
+            needs: kind.needs,
+        }))
     }
     /// Adds the experts' tensors for hidden width `d` to the current block.
     pub(super) fn tensors(&self, t: &mut TensorTable, d: usize) {
         let (count, ff) = (self.count, self.ff);
-        let may =
-            |t: &mut TensorTable, short: &'static str, role: Role, dims: &[usize]| match self.needs.contains(&short) {
-                true => t.need(short, role, dims),
-                false => t.optional(short, role, dims),
-            };
-        let Role::Down(layer) = t.down() else { unreachable!("the role of a down projection") };
+        let may = |t: &mut TensorTable, short: &'static str, role: Role, dims: &[usize]| match self
+            .needs
+            .contains(&short)
+        {
+            true => t.need(short, role, dims),
+            false => t.optional(short, role, dims),
+        };
+        let Role::Down(layer) = t.down() else {
+            unreachable!("the role of a down projection")
+        };
         t.need("ffn_gate_inp.weight", Role::Router, &[count, d]);
         may(t, "ffn_gate_inp.bias", Role::Bias, &[count]);
         may(t, "exp_probs_b.bias", Role::Bias, &[count]);
         let down = |t: &mut TensorTable| {
-            t.need("ffn_down_exps.weight", Role::ExpertsDown(layer), &[count, d, ff]);
+            t.need(
+                "ffn_down_exps.weight",
+                Role::ExpertsDown(layer),
+                &[count, d, ff],
+            );
             may(t, "ffn_down_exps.bias", Role::Bias, &[count, d]);
             may(t, "ffn_down_exps.scale", Role::Norm, &[count]);
         };
         if t.has("ffn_gate_up_exps.weight") {
-            t.need("ffn_gate_up_exps.weight", Role::Experts, &[count, 2 * ff, d]);
+            t.need(
+                "ffn_gate_up_exps.weight",
+                Role::Experts,
+                &[count, 2 * ff, d],
+            );
             may(t, "ffn_gate_up_exps.bias", Role::Bias, &[count, 2 * ff]);
             down(t);
         } else {
@@ -118,10 +147,22 @@ impl Experts {
     }
     /// Returns a description for display.
     pub(super) fn summary(&self) -> [(&'static str, String); 3] {
-        let groups = self.routing.groups.map_or(String::new(), |(n, used)| format!(", from {used} of {n} groups"));
-        let shared = if self.shared_ff > 0 { format!("width {}", self.shared_ff) } else { "none".into() };
+        let groups = self.routing.groups.map_or(String::new(), |(n, used)| {
+            format!(", from {used} of {n} groups")
+        });
+        let shared = if self.shared_ff > 0 {
+            format!("width {}", self.shared_ff)
+        } else {
+            "none".into()
+        };
         [
-            ("experts", format!("{}, of which {} are used{groups}; width {}", self.count, self.used, self.ff)),
+            (
+                "experts",
+                format!(
+                    "{}, of which {} are used{groups}; width {}",
+                    self.count, self.used, self.ff
+                ),
+            ),
             ("shared expert", shared),
             ("gating", self.routing.description()),
         ]
@@ -139,7 +180,10 @@ impl Experts {
             return None;
         }
         let mean = max * self.used / self.count;
-        if let Some([tokens, _]) = tile.group.filter(|&[tokens, rows]| mean >= tokens && self.ff.is_multiple_of(rows)) {
+        if let Some([tokens, _]) = tile
+            .group
+            .filter(|&[tokens, rows]| mean >= tokens && self.ff.is_multiple_of(rows))
+        {
             return Some(tokens);
         }
         let rows = match mean {
@@ -155,7 +199,12 @@ impl Experts {
 
 /// Computes the feed-forward of normed rows `x [n, d]`: `Σ_j weight_j · expert_j(x)`,
 /// plus the shared expert.
-pub(super) fn experts<'g>(s: &'g StepFunction, e: &Experts, w: &LayerWeights, x: Tensor<'g>) -> Tensor<'g> {
+pub(super) fn experts<'g>(
+    s: &'g StepFunction,
+    e: &Experts,
+    w: &LayerWeights,
+    x: Tensor<'g>,
+) -> Tensor<'g> {
     let routed = routed(s, e, w, x, x);
     if e.shared_ff == 0 {
         return routed;
@@ -165,7 +214,11 @@ pub(super) fn experts<'g>(s: &'g StepFunction, e: &Experts, w: &LayerWeights, x:
         let vector = s.weight(w, "ffn_gate_inp_shexp.weight");
         x.linear(vector.unsqueeze(0)).sigmoid()
     });
-    let names = ["ffn_gate_shexp.weight", "ffn_up_shexp.weight", "ffn_down_shexp.weight"];
+    let names = [
+        "ffn_gate_shexp.weight",
+        "ffn_up_shexp.weight",
+        "ffn_down_shexp.weight",
+    ];
     let shared = gated(s, w, e.glu, x, names);
     routed + gate.map_or(shared, |gate| shared * gate)
 }
@@ -192,7 +245,11 @@ pub(super) fn routed<'g>(
             Some(scale) => y * sent.of_experts(s.weight(w, &scale).unsqueeze(1)),
             None => y,
         };
-        if w.has(&bias) { y + sent.of_experts(s.weight(w, &bias)) } else { y }
+        if w.has(&bias) {
+            y + sent.of_experts(s.weight(w, &bias))
+        } else {
+            y
+        }
     };
     let (gate, up) = if w.has("ffn_gate_up_exps.weight") {
         let both = project(rows, "ffn_gate_up_exps");

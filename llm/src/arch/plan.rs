@@ -103,10 +103,17 @@ impl ExpertTile {
 
 impl Options {
     /// Expert tile for products accumulated in registers, where the sums of a vector of rows fit.
-    pub const TILE: ExpertTile = ExpertTile { least: 4, most: ExpertTile::WHOLE, group: None };
+    pub const TILE: ExpertTile = ExpertTile {
+        least: 4,
+        most: ExpertTile::WHOLE,
+        group: None,
+    };
     /// Expert tile of CPU cores. With one or two tokens an expert's weights are read once; the
     /// padding is computed while loads are outstanding.
-    pub const TILE_OF_CORES: ExpertTile = ExpertTile { least: 2, ..Options::TILE };
+    pub const TILE_OF_CORES: ExpertTile = ExpertTile {
+        least: 2,
+        ..Options::TILE
+    };
     /// Number of positions per page.
     pub const PAGE: usize = Pools::PAGE;
     /// Returns the rows for a context of `context` tokens filled in steps of at most `max_tokens`.
@@ -206,7 +213,13 @@ impl Plan {
         let mut seen = std::collections::HashSet::new();
         let binds = self.calls.iter().flat_map(|c| &c.binds);
         binds
-            .filter_map(|b| if let Bind::Weight(n) = b { seen.insert(n).then_some(n.as_str()) } else { None })
+            .filter_map(|b| {
+                if let Bind::Weight(n) = b {
+                    seen.insert(n).then_some(n.as_str())
+                } else {
+                    None
+                }
+            })
             .collect()
     }
 }
@@ -224,7 +237,10 @@ impl Functions {
     }
     /// Returns an equal function captured earlier, or adds this one.
     pub fn share(&mut self, function: Function) -> Arc<Function> {
-        self.by_key.entry(function.key()).or_insert_with(|| Arc::new(function)).clone()
+        self.by_key
+            .entry(function.key())
+            .or_insert_with(|| Arc::new(function))
+            .clone()
     }
     /// Returns the function names, sorted.
     pub fn names(&self) -> Vec<String> {

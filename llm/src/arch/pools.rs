@@ -33,13 +33,28 @@ impl Pools {
     /// Sizes the pools for steps of `sequences` sequences or `tokens` tokens of one. Windowed
     /// layers get their own pool only if it is smaller than `pages`.
     pub fn new(pages: usize, kinds: CacheKinds, sequences: usize, tokens: usize) -> Pools {
-        let of = |window| WINDOWS_PER_SEQUENCE * sequences * Pools::blocks(window, 1) + Pools::blocks(window, tokens);
+        let of = |window| {
+            WINDOWS_PER_SEQUENCE * sequences * Pools::blocks(window, 1)
+                + Pools::blocks(window, tokens)
+        };
         let windows = kinds.window.map(of).filter(|&windows| windows < pages);
-        Pools { pages, windows, states: if kinds.states { STATES_PER_SEQUENCE * sequences } else { 0 } }
+        Pools {
+            pages,
+            windows,
+            states: if kinds.states {
+                STATES_PER_SEQUENCE * sequences
+            } else {
+                0
+            },
+        }
     }
     /// Creates a pool of `pages` pages, without window pool and states.
     pub fn from_pages(pages: usize) -> Pools {
-        Pools { pages, windows: None, states: 0 }
+        Pools {
+            pages,
+            windows: None,
+            states: 0,
+        }
     }
     /// Returns the maximum number of pages touched by `tokens` consecutive tokens and their
     /// windows, at any alignment.
@@ -48,7 +63,9 @@ impl Pools {
     }
     /// Returns the number of pages for layers with the given window; `None` for full attention.
     pub fn pages_of(&self, window: Option<usize>) -> usize {
-        self.windows.filter(|_| window.is_some()).unwrap_or(self.pages)
+        self.windows
+            .filter(|_| window.is_some())
+            .unwrap_or(self.pages)
     }
 }
 
@@ -58,26 +75,69 @@ mod tests {
 
     #[test]
     fn positions_of_a_window_lie_in_as_many_pages() {
-        for (window, tokens) in [(1, 1), (2, 1), (16, 1), (64, 1), (65, 1), (128, 1), (1024, 512), (16, 64), (1, 2)] {
+        for (window, tokens) in [
+            (1, 1),
+            (2, 1),
+            (16, 1),
+            (64, 1),
+            (65, 1),
+            (128, 1),
+            (1024, 512),
+            (16, 64),
+            (1, 2),
+        ] {
             let page = |position: usize| position / Pools::PAGE;
-            let most = (window - 1..window + 200).map(|at| page(at + tokens - 1) - page(at + 1 - window) + 1).max();
-            assert_eq!(Some(Pools::blocks(window, tokens)), most, "{window} {tokens}");
+            let most = (window - 1..window + 200)
+                .map(|at| page(at + tokens - 1) - page(at + 1 - window) + 1)
+                .max();
+            assert_eq!(
+                Some(Pools::blocks(window, tokens)),
+                most,
+                "{window} {tokens}"
+            );
         }
     }
 
     #[test]
     fn a_pool_of_windows_is_smaller_or_none() {
-        let windows = CacheKinds { window: Some(128), states: false };
-        assert_eq!(Pools::new(4000, CacheKinds::default(), 4, 512).windows, None);
+        let windows = CacheKinds {
+            window: Some(128),
+            states: false,
+        };
+        assert_eq!(
+            Pools::new(4000, CacheKinds::default(), 4, 512).windows,
+            None
+        );
         // A window of 128 positions touches three pages for one token, eleven for 512 tokens.
         let pools = Pools::new(4000, windows, 4, 512);
-        assert_eq!((pools.windows, pools.pages_of(None), pools.pages_of(Some(128))), (Some(2 * 4 * 3 + 11), 4000, 35));
+        assert_eq!(
+            (
+                pools.windows,
+                pools.pages_of(None),
+                pools.pages_of(Some(128))
+            ),
+            (Some(2 * 4 * 3 + 11), 4000, 35)
+        );
         assert_eq!(Pools::new(35, windows, 4, 512), Pools::from_pages(35));
     }
 
     #[test]
     fn states_have_rows_for_every_sequence() {
-        let pools = Pools::new(4000, CacheKinds { window: None, states: true }, 4, 512);
-        assert_eq!(pools, Pools { states: 12, ..Pools::from_pages(4000) });
+        let pools = Pools::new(
+            4000,
+            CacheKinds {
+                window: None,
+                states: true,
+            },
+            4,
+            512,
+        );
+        assert_eq!(
+            pools,
+            Pools {
+                states: 12,
+                ..Pools::from_pages(4000)
+            }
+        );
     }
 }

@@ -19,7 +19,10 @@ pub(super) struct Reader<'a> {
 impl<'a> Reader<'a> {
     /// Creates a reader of the keys `architecture.*`.
     pub fn new(metadata: &'a Metadata, architecture: &'a str) -> Reader<'a> {
-        Reader { metadata, architecture }
+        Reader {
+            metadata,
+            architecture,
+        }
     }
     /// Returns the full key of `name`.
     pub fn key(&self, name: &str) -> String {
@@ -48,8 +51,16 @@ impl<'a> Reader<'a> {
     /// Reads a finite number, if the key is present.
     pub fn float(&self, name: &str) -> Result<Option<f64>> {
         // Uses the shortest decimal form of the f32: 0.0707 rather than 0.07069999724.
-        let v = self.metadata.f32(&self.key(name))?.map(|v| v.to_string().parse().unwrap_or(f64::from(v)));
-        self.check(name, v.unwrap_or(0.0), v.is_none_or(f64::is_finite), "finite")?;
+        let v = self
+            .metadata
+            .f32(&self.key(name))?
+            .map(|v| v.to_string().parse().unwrap_or(f64::from(v)));
+        self.check(
+            name,
+            v.unwrap_or(0.0),
+            v.is_none_or(f64::is_finite),
+            "finite",
+        )?;
         Ok(v)
     }
     /// Reads a positive number; `default` replaces an absent key.
@@ -71,7 +82,9 @@ impl<'a> Reader<'a> {
             Some(_) => self.size(name)?,
             None => period,
         };
-        Ok((0..layers).map(|layer| layer % period != period - 1).collect())
+        Ok((0..layers)
+            .map(|layer| layer % period != period - 1)
+            .collect())
     }
     /// Reads a required array with one bool per layer.
     pub fn bools(&self, name: &str, layers: usize) -> Result<Vec<bool>> {
@@ -82,7 +95,12 @@ impl<'a> Reader<'a> {
     /// Reads a positive number; 0 means `None`, and `default` replaces an absent key.
     pub fn positive_or_none(&self, name: &str, default: Option<f64>) -> Result<Option<f64>> {
         let v = self.float(name)?.or(default).filter(|&v| v != 0.0);
-        self.check(name, v.unwrap_or(1.0), v.is_none_or(|v| v > 0.0), "positive")?;
+        self.check(
+            name,
+            v.unwrap_or(1.0),
+            v.is_none_or(|v| v > 0.0),
+            "positive",
+        )?;
         Ok(v)
     }
     /// Reads a string, if the key is present.
@@ -91,7 +109,9 @@ impl<'a> Reader<'a> {
     }
     /// Reads one count per layer: one number for all, or an array.
     pub fn each(&self, name: &str, layers: usize) -> Result<Vec<usize>> {
-        let v = self.metadata.need(&self.key(name), |m, k| m.per_layer(k, layers))?;
+        let v = self
+            .metadata
+            .need(&self.key(name), |m, k| m.per_layer(k, layers))?;
         let v: Vec<u32> = match v {
             PerLayer::All(v) => vec![v; layers],
             PerLayer::Each(v) => v,
@@ -110,22 +130,40 @@ impl<'a> Reader<'a> {
     }
     /// Returns the number of layers without blocks for draft tokens.
     pub fn layers(&self) -> Result<usize> {
-        let (blocks, drafts) = (self.size("block_count")?, self.size_or("nextn_predict_layers", Some(0))?);
+        let (blocks, drafts) = (
+            self.size("block_count")?,
+            self.size_or("nextn_predict_layers", Some(0))?,
+        );
         let good = blocks <= 512 && drafts < blocks;
-        self.check("block_count", blocks, good, "1 to 512, and more than nextn_predict_layers")?;
+        self.check(
+            "block_count",
+            blocks,
+            good,
+            "1 to 512, and more than nextn_predict_layers",
+        )?;
         Ok(blocks - drafts)
     }
     /// Reads the number of attention heads, the same in all layers.
     pub fn heads(&self, layers: usize) -> Result<usize> {
         let heads = self.each("attention.head_count", layers)?[0];
-        self.check("attention.head_count", heads, (1..=1024).contains(&heads), "1 to 1024")?;
+        self.check(
+            "attention.head_count",
+            heads,
+            (1..=1024).contains(&heads),
+            "1 to 1024",
+        )?;
         self.uniform("attention.head_count", layers)
     }
     /// Reads the number of key-value heads, a divisor of `heads` and the same in all layers.
     pub fn kv_heads(&self, layers: usize, heads: usize) -> Result<usize> {
         let kv_heads = self.uniform("attention.head_count_kv", layers)?;
         let shares = kv_heads > 0 && heads.is_multiple_of(kv_heads);
-        self.check("attention.head_count_kv", kv_heads, shares, "a divisor of head_count")?;
+        self.check(
+            "attention.head_count_kv",
+            kv_heads,
+            shares,
+            "a divisor of head_count",
+        )?;
         Ok(kv_heads)
     }
     /// Reads the number of rotated elements of a key head; absent means all `key` elements.
@@ -137,23 +175,48 @@ impl<'a> Reader<'a> {
     }
     /// Returns the number of embedding rows, which must match `vocab_size` if present.
     pub fn vocabulary(&self, tensors: &dyn Tensors) -> Result<usize> {
-        let embedding = tensors.find("token_embd.weight").ok_or(Error::MissingTensor("token_embd.weight".into()))?;
+        let embedding = tensors
+            .find("token_embd.weight")
+            .ok_or(Error::MissingTensor("token_embd.weight".into()))?;
         let rows = embedding.0.get(1).map_or(0, |&n| n as usize);
-        self.check("vocab_size", rows, (1..=LIMIT as usize).contains(&rows), "1 to 2^24 (rows of token_embd)")?;
+        self.check(
+            "vocab_size",
+            rows,
+            (1..=LIMIT as usize).contains(&rows),
+            "1 to 2^24 (rows of token_embd)",
+        )?;
         if let Some(v) = self.metadata.u32(&self.key("vocab_size"))? {
-            self.check("vocab_size", v, v as usize == rows, "the number of rows of token_embd")?;
+            self.check(
+                "vocab_size",
+                v,
+                v as usize == rows,
+                "the number of rows of token_embd",
+            )?;
         }
         Ok(rows)
     }
     /// Returns an error for the key unless `good`.
-    pub fn check(&self, name: &str, found: impl Display, good: bool, expected: &'static str) -> Result<()> {
+    pub fn check(
+        &self,
+        name: &str,
+        found: impl Display,
+        good: bool,
+        expected: &'static str,
+    ) -> Result<()> {
         if good {
             return Ok(());
         }
-        Err(Error::Parameter { key: self.key(name), found: found.to_string(), expected })
+        Err(Error::Parameter {
+            key: self.key(name),
+            found: found.to_string(),
+            expected,
+        })
     }
     /// Returns the error for a valid value that is not implemented.
     pub fn unsupported<T>(&self, name: &str, found: impl Display) -> Result<T> {
-        Err(Error::Feature { key: self.key(name), found: found.to_string() })
+        Err(Error::Feature {
+            key: self.key(name),
+            found: found.to_string(),
+        })
     }
 }

@@ -34,7 +34,10 @@ impl Scaling {
     /// # Errors
     /// Returns an error if a value is out of bounds or the type is not supported.
     pub(super) fn read(r: &Reader, context: usize, base: f64) -> Result<Scaling> {
-        let factor = match r.float("rope.scaling.factor")?.or(r.float("rope.scale_linear")?) {
+        let factor = match r
+            .float("rope.scaling.factor")?
+            .or(r.float("rope.scale_linear")?)
+        {
             None | Some(0.0) => 1.0,
             Some(f) => f,
         };
@@ -64,7 +67,9 @@ impl Scaling {
         match self {
             Scaling::None => "none".into(),
             Scaling::Linear(factor) => format!("linear, factor {factor}"),
-            Scaling::Yarn { factor, original, .. } => format!("YaRN, factor {factor}, from {original} tokens"),
+            Scaling::Yarn {
+                factor, original, ..
+            } => format!("YaRN, factor {factor}, from {original} tokens"),
         }
     }
 }
@@ -76,9 +81,16 @@ pub fn frequencies(dims: usize, base: f64, scaling: Scaling) -> Vec<f64> {
     match scaling {
         Scaling::None => pairs.map(plain).collect(),
         Scaling::Linear(factor) => pairs.map(|k| plain(k) / factor).collect(),
-        Scaling::Yarn { factor, original, extrapolate, beta_fast, beta_slow } => {
+        Scaling::Yarn {
+            factor,
+            original,
+            extrapolate,
+            beta_fast,
+            beta_slow,
+        } => {
             // Index of the pair that makes `turns` rotations over the original context.
-            let pair = |turns: f64| dims as f64 * (original / (2.0 * PI * turns)).ln() / (2.0 * base.ln());
+            let pair =
+                |turns: f64| dims as f64 * (original / (2.0 * PI * turns)).ln() / (2.0 * base.ln());
             let low = pair(beta_fast).floor().max(0.0);
             let high = pair(beta_slow).ceil().min(dims as f64 - 1.0);
             pairs
@@ -126,7 +138,11 @@ pub struct Temperature {
 impl RopeTable {
     /// Creates a table without magnitude or position-dependent factor.
     pub fn new(frequencies: Vec<f64>) -> RopeTable {
-        RopeTable { frequencies, magnitude: 1.0, temperature: None }
+        RopeTable {
+            frequencies,
+            magnitude: 1.0,
+            temperature: None,
+        }
     }
     /// Returns cosine and sine times the factor for `positions` positions: `[positions, pairs, 2]`.
     pub fn rows(&self, positions: usize) -> Vec<f32> {
@@ -146,7 +162,8 @@ impl RopeTable {
     }
     /// Returns the factor on cosines and sines at a position.
     pub fn magnitude_at(&self, position: usize) -> f64 {
-        let grown = |t: Temperature| 1.0 + t.scale * ((position as f64 / t.original).floor() + 1.0).ln();
+        let grown =
+            |t: Temperature| 1.0 + t.scale * ((position as f64 / t.original).floor() + 1.0).ln();
         self.magnitude * self.temperature.map_or(1.0, grown)
     }
 }

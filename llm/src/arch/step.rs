@@ -33,14 +33,22 @@ impl<'a> StepBuilder<'a> {
         options: &'a Options,
         functions: &'a mut Functions,
     ) -> StepBuilder<'a> {
-        StepBuilder { architecture, options, functions, calls: Vec::new() }
+        StepBuilder {
+            architecture,
+            options,
+            functions,
+            calls: Vec::new(),
+        }
     }
     /// Adds a call of the function that `write` captures; `part` is a part of its name.
     pub(super) fn call(&mut self, part: &str, write: impl FnOnce(&StepFunction<'a>)) {
         let step = StepFunction::new(self.architecture, part, self.options);
         write(&step);
         let (function, binds) = step.finish();
-        self.calls.push(BoundCall { function: self.functions.share(function), binds });
+        self.calls.push(BoundCall {
+            function: self.functions.share(function),
+            binds,
+        });
     }
     /// Returns the finished step.
     pub(super) fn finish(self) -> Plan {
@@ -94,7 +102,9 @@ impl<'o> StepFunction<'o> {
     pub fn tokens(&self) -> Tensor<'_> {
         match self.options.tokens {
             StepKind::Decode | StepKind::BatchedDecode { max: 1 } => self.capture.int(1),
-            StepKind::Prefill { max } | StepKind::BatchedDecode { max } => self.capture.var("n", 1, max),
+            StepKind::Prefill { max } | StepKind::BatchedDecode { max } => {
+                self.capture.var("n", 1, max)
+            }
             StepKind::Mixed { .. } => self.chunk_tokens() + self.logit_rows() - 1,
         }
     }
@@ -132,8 +142,14 @@ impl<'o> StepFunction<'o> {
             tokens => tokens.max(),
         };
         let depth = self.options.depth.min(self.options.rows);
-        assert!(!self.is_batch(), "tokens of several sequences have no position together");
-        assert!(depth >= max, "a cache of {depth} rows for steps of {max} tokens");
+        assert!(
+            !self.is_batch(),
+            "tokens of several sequences have no position together"
+        );
+        assert!(
+            depth >= max,
+            "a cache of {depth} rows for steps of {max} tokens"
+        );
         self.capture.var("pos", 0, depth - max)
     }
     /// Returns true for batched decode.
@@ -155,12 +171,18 @@ impl<'o> StepFunction<'o> {
     }
     /// Returns hidden rows `[tokens, d]` before layer `layer`.
     pub fn hidden(&self, layer: usize, d: usize) -> Tensor<'_> {
-        self.input("x", Bind::Hidden(layer), dims![self.tokens(), d], Scalar::F32)
+        self.input(
+            "x",
+            Bind::Hidden(layer),
+            dims![self.tokens(), d],
+            Scalar::F32,
+        )
     }
     /// Returns the token input of layer `layer` of `layers`: `[tokens, width]`.
     pub fn layer_input(&self, layer: usize, layers: usize, width: usize) -> Tensor<'_> {
         let rows = dims![self.tokens(), layers * width];
-        self.input("layer_input", Bind::LayerInput(layer), rows, Scalar::F32).slice(1, 0, width)
+        self.input("layer_input", Bind::LayerInput(layer), rows, Scalar::F32)
+            .slice(1, 0, width)
     }
     /// Multiplies `x [n, in]` by the matrix `name`, and by its scale if there is one. Returns
     /// `[n, out]`. Call at most once per matrix.
@@ -172,11 +194,13 @@ impl<'o> StepFunction<'o> {
     /// most once per tensor.
     pub fn weight(&self, weights: &LayerWeights, name: &str) -> Tensor<'_> {
         let values = self.values(weights, name);
-        self.scale(weights, name).map_or(values, |scale| values * scale)
+        self.scale(weights, name)
+            .map_or(values, |scale| values * scale)
     }
     /// Returns the scalar that multiplies a whole matrix, if there is one.
     fn scale(&self, weights: &LayerWeights, name: &str) -> Option<Tensor<'_>> {
-        let scale = scale_of(name).filter(|scale| weights.has(scale) && weights.get(scale).dims == [1])?;
+        let scale =
+            scale_of(name).filter(|scale| weights.has(scale) && weights.get(scale).dims == [1])?;
         (weights.get(name).dims.len() == 2).then(|| self.values(weights, &scale))
     }
     /// Returns the stored values of a tensor in f32, without its scale.
@@ -184,8 +208,15 @@ impl<'o> StepFunction<'o> {
         let w = weights.get(name);
         let stem = name.trim_end_matches(".weight").trim_end_matches(".bias");
         // A bias gets the name of its matrix, unless the layer has both.
-        let short = if name.ends_with(".bias") && weights.has(&format!("{stem}.weight")) { name } else { stem };
-        self.bound(Bind::Weight(w.name.clone()), self.capture.weight(short, &w.dims, w.encoding))
+        let short = if name.ends_with(".bias") && weights.has(&format!("{stem}.weight")) {
+            name
+        } else {
+            stem
+        };
+        self.bound(
+            Bind::Weight(w.name.clone()),
+            self.capture.weight(short, &w.dims, w.encoding),
+        )
     }
     /// Adds an output bound to `bind`.
     pub fn output(&self, name: &str, bind: Bind, value: Tensor<'_>) {

@@ -32,14 +32,19 @@ pub(super) struct TensorTable<'a> {
 impl<'a> TensorTable<'a> {
     /// Creates an empty table.
     pub fn new(there: &'a dyn Tensors) -> TensorTable<'a> {
-        TensorTable { there, layer: None, list: Vec::new() }
+        TensorTable {
+            there,
+            layer: None,
+            list: Vec::new(),
+        }
     }
     /// Sets the block of the tensors that follow.
     pub fn block(&mut self, layer: usize) {
         self.layer = Some(layer);
     }
     fn name(&self, short: &str) -> String {
-        self.layer.map_or(short.into(), |l| format!("blk.{l}.{short}"))
+        self.layer
+            .map_or(short.into(), |l| format!("blk.{l}.{short}"))
     }
     /// Returns true if the source has this tensor in the current block.
     pub fn has(&self, short: &str) -> bool {
@@ -62,7 +67,13 @@ impl<'a> TensorTable<'a> {
     }
     fn list(&mut self, short: Cow<'static, str>, role: Role, dims: &[usize]) {
         let (name, layer) = (self.name(&short), self.layer);
-        self.list.push(TensorSpec { name, short, layer, dims: dims.into(), role });
+        self.list.push(TensorSpec {
+            name,
+            short,
+            layer,
+            dims: dims.into(),
+            role,
+        });
     }
     /// Lists a tensor if the source has it.
     pub fn optional(&mut self, short: &'static str, role: Role, dims: &[usize]) {
@@ -91,7 +102,9 @@ impl<'a> TensorTable<'a> {
 
 /// Returns the name of the scale tensor of a weight; `None` unless it ends in `.weight`.
 pub(super) fn scale_of(weight: &str) -> Option<String> {
-    weight.strip_suffix(".weight").map(|stem| format!("{stem}.scale"))
+    weight
+        .strip_suffix(".weight")
+        .map(|stem| format!("{stem}.scale"))
 }
 
 /// A weight tensor of a loaded model.
@@ -111,7 +124,9 @@ pub(super) struct LayerWeights(HashMap<Cow<'static, str>, WeightInfo>);
 impl LayerWeights {
     /// Returns the tensor of that name. Panics if it is not in the table.
     pub fn get(&self, name: &str) -> &WeightInfo {
-        self.0.get(name).unwrap_or_else(|| panic!("{name} is not in the table of tensors"))
+        self.0
+            .get(name)
+            .unwrap_or_else(|| panic!("{name} is not in the table of tensors"))
     }
     /// Returns true if the tensor is in the table.
     pub fn has(&self, name: &str) -> bool {
@@ -134,7 +149,10 @@ impl Checked {
     /// # Errors
     /// Returns an error if a tensor is missing, has other dims, or has an unsupported scale.
     pub fn new(table: Vec<TensorSpec>, layers: usize, tensors: &dyn Tensors) -> Result<Checked> {
-        let (mut globals, mut blocks) = (LayerWeights::default(), vec![LayerWeights::default(); layers]);
+        let (mut globals, mut blocks) = (
+            LayerWeights::default(),
+            vec![LayerWeights::default(); layers],
+        );
         for spec in &table {
             let found = tensors.find(&spec.name);
             let (found, encoding) = found.ok_or_else(|| Error::MissingTensor(spec.name.clone()))?;
@@ -142,18 +160,38 @@ impl Checked {
             // Trailing axes of length 1 are insignificant.
             let trim = |d: &[u64]| d.iter().rposition(|&n| n != 1).map_or(0, |i| i + 1);
             if found[..trim(&found)] != expected[..trim(&expected)] {
-                return Err(Error::Shape { tensor: spec.name.clone(), found, expected });
+                return Err(Error::Shape {
+                    tensor: spec.name.clone(),
+                    found,
+                    expected,
+                });
             }
             // Files in NVIDIA's and BitNet's formats may have a scale for a weight. Supported
             // scales are in the table.
-            let unknown = |name: &String| tensors.find(name).is_some() && table.iter().all(|t| t.name != *name);
+            let unknown = |name: &String| {
+                tensors.find(name).is_some() && table.iter().all(|t| t.name != *name)
+            };
             if let Some(key) = scale_of(&spec.name).filter(unknown) {
-                return Err(Error::Feature { key, found: "a scale of a whole tensor".into() });
+                return Err(Error::Feature {
+                    key,
+                    found: "a scale of a whole tensor".into(),
+                });
             }
-            let weight = WeightInfo { name: spec.name.clone(), dims: spec.dims.clone(), encoding };
-            spec.layer.map_or(&mut globals, |l| &mut blocks[l]).0.insert(spec.short.clone(), weight);
+            let weight = WeightInfo {
+                name: spec.name.clone(),
+                dims: spec.dims.clone(),
+                encoding,
+            };
+            spec.layer
+                .map_or(&mut globals, |l| &mut blocks[l])
+                .0
+                .insert(spec.short.clone(), weight);
         }
-        Ok(Checked { table, globals, blocks })
+        Ok(Checked {
+            table,
+            globals,
+            blocks,
+        })
     }
 }
 
@@ -167,7 +205,11 @@ mod tests {
 
     impl Tensors for With<'_> {
         fn find(&self, name: &str) -> Option<(Vec<u64>, EncodingRef)> {
-            if name == self.1 { Some((vec![1], &gristmill_encodings::F32)) } else { self.0.find(name) }
+            if name == self.1 {
+                Some((vec![1], &gristmill_encodings::F32))
+            } else {
+                self.0.find(name)
+            }
         }
         fn floats(&self, name: &str) -> Result<Vec<f32>> {
             self.0.floats(name)
@@ -178,7 +220,13 @@ mod tests {
     fn a_scale_is_listed_where_it_is_read_and_refused_elsewhere() {
         let file = Gguf::synth("llama-3.1-8b", "q4_0").unwrap();
         let load = |name| crate::arch::load(file.metadata(), &With(&file, name));
-        let has = |name: &'static str| load(name).expect("a model").tensors().iter().any(|t| t.name == name);
+        let has = |name: &'static str| {
+            load(name)
+                .expect("a model")
+                .tensors()
+                .iter()
+                .any(|t| t.name == name)
+        };
         assert!(has("blk.0.attn_q.scale") && has("blk.3.ffn_down.scale") && has("output.scale"));
         assert!(!has("blk.0.attn_q.other"));
         for name in ["token_embd.scale", "blk.0.attn_norm.scale"] {

@@ -22,7 +22,10 @@ const MAX_DEPTH: usize = 100;
 /// Returns an error if the source is longer than [`MAX_SOURCE`].
 pub(super) fn check_length(source: &str) -> Result<(), ChatError> {
     match source.len() {
-        bytes if bytes > MAX_SOURCE => Err(ChatError::SourceTooLarge { bytes, limit: MAX_SOURCE }),
+        bytes if bytes > MAX_SOURCE => Err(ChatError::SourceTooLarge {
+            bytes,
+            limit: MAX_SOURCE,
+        }),
         _ => Ok(()),
     }
 }
@@ -50,10 +53,16 @@ pub(super) fn check_source(source: &str, syntax: SyntaxConfig) -> Result<(), Cha
         }
         begins = matches!(token, Token::BlockStart);
         if tag > MAX_TAG {
-            return Err(ChatError::TagTooLong { line, limit: MAX_TAG });
+            return Err(ChatError::TagTooLong {
+                line,
+                limit: MAX_TAG,
+            });
         }
         if branches > MAX_BRANCHES {
-            return Err(ChatError::TooManyBranches { line, limit: MAX_BRANCHES });
+            return Err(ChatError::TooManyBranches {
+                line,
+                limit: MAX_BRANCHES,
+            });
         }
     }
     Ok(())
@@ -64,22 +73,32 @@ pub(super) fn check_source(source: &str, syntax: SyntaxConfig) -> Result<(), Cha
 /// # Errors
 /// Returns an error if a value is nested too deeply.
 pub(super) fn weigh<'j>(values: impl IntoIterator<Item = &'j Json>) -> Result<usize, ChatError> {
-    values.into_iter().map(|value| weigh_within(value, MAX_DEPTH)).sum()
+    values
+        .into_iter()
+        .map(|value| weigh_within(value, MAX_DEPTH))
+        .sum()
 }
 
 fn weigh_within(value: &Json, levels: usize) -> Result<usize, ChatError> {
     /// Bytes of a number, a keyword or a pair of brackets, with the following comma.
     const SCALAR: usize = 8;
-    let deeper = levels.checked_sub(1).ok_or(ChatError::ConversationTooDeep(MAX_DEPTH));
+    let deeper = levels
+        .checked_sub(1)
+        .ok_or(ChatError::ConversationTooDeep(MAX_DEPTH));
     let inside: usize = match value {
         Json::String(text) => text.len(),
         Json::Array(items) => {
             let levels = deeper?;
-            items.iter().map(|item| weigh_within(item, levels)).sum::<Result<_, _>>()?
+            items
+                .iter()
+                .map(|item| weigh_within(item, levels))
+                .sum::<Result<_, _>>()?
         }
         Json::Object(map) => {
             let levels = deeper?;
-            map.iter().map(|(key, item)| Ok(key.len() + weigh_within(item, levels)?)).sum::<Result<_, ChatError>>()?
+            map.iter()
+                .map(|(key, item)| Ok(key.len() + weigh_within(item, levels)?))
+                .sum::<Result<_, ChatError>>()?
         }
         Json::Null | Json::Bool(_) | Json::Number(_) => 0,
     };
@@ -96,22 +115,71 @@ mod tests {
 
     #[test]
     fn long_chains_are_refused_with_their_line() {
-        for link in ["-", "not ", "+", "1 or ", "1 and ", "1 + ", "1 ~ ", "1 if 1 else ", "x[", "(", "[", "f(", "{1:"] {
+        for link in [
+            "-",
+            "not ",
+            "+",
+            "1 or ",
+            "1 and ",
+            "1 + ",
+            "1 ~ ",
+            "1 if 1 else ",
+            "x[",
+            "(",
+            "[",
+            "f(",
+            "{1:",
+        ] {
             let source = format!("a\n{{{{ {}1 }}}}", link.repeat(20_000));
-            assert_eq!(check(&source), Err(ChatError::TagTooLong { line: 2, limit: MAX_TAG }), "{link}");
+            assert_eq!(
+                check(&source),
+                Err(ChatError::TagTooLong {
+                    line: 2,
+                    limit: MAX_TAG
+                }),
+                "{link}"
+            );
         }
-        for link in ["|f", ".b", "[1]", "()", " is not x", " == 1", " in x", "**1"] {
+        for link in [
+            "|f",
+            ".b",
+            "[1]",
+            "()",
+            " is not x",
+            " == 1",
+            " in x",
+            "**1",
+        ] {
             let source = format!("{{% set x = 1{} %}}", link.repeat(20_000));
-            assert_eq!(check(&source), Err(ChatError::TagTooLong { line: 1, limit: MAX_TAG }), "{link}");
+            assert_eq!(
+                check(&source),
+                Err(ChatError::TagTooLong {
+                    line: 1,
+                    limit: MAX_TAG
+                }),
+                "{link}"
+            );
         }
     }
 
     #[test]
     fn long_chains_of_branches_are_refused() {
-        let chain = format!("{{% if 1 %}}{}{{% endif %}}", "\n{%- elif 1 -%}".repeat(20_000));
-        assert_eq!(check(&chain), Err(ChatError::TooManyBranches { line: 258, limit: MAX_BRANCHES }));
+        let chain = format!(
+            "{{% if 1 %}}{}{{% endif %}}",
+            "\n{%- elif 1 -%}".repeat(20_000)
+        );
+        assert_eq!(
+            check(&chain),
+            Err(ChatError::TooManyBranches {
+                line: 258,
+                limit: MAX_BRANCHES
+            })
+        );
         let nested = "{% if 1 %}{% elif 1 %}".repeat(20_000);
-        assert!(matches!(check(&nested), Err(ChatError::TooManyBranches { .. })));
+        assert!(matches!(
+            check(&nested),
+            Err(ChatError::TooManyBranches { .. })
+        ));
     }
 
     #[test]
@@ -129,7 +197,13 @@ mod tests {
     fn deep_values_are_refused() {
         let nest = |depth: usize| (0..depth).fold(Json::Null, |inner, _| Json::Array(vec![inner]));
         assert!(weigh([&nest(MAX_DEPTH)]).is_ok());
-        assert_eq!(weigh([&nest(MAX_DEPTH + 1)]), Err(ChatError::ConversationTooDeep(MAX_DEPTH)));
-        assert_eq!(weigh([&serde_json::json!({"ab": ["cde", 1]}), &Json::Null]).unwrap(), 2 + 3 + 5 * 8);
+        assert_eq!(
+            weigh([&nest(MAX_DEPTH + 1)]),
+            Err(ChatError::ConversationTooDeep(MAX_DEPTH))
+        );
+        assert_eq!(
+            weigh([&serde_json::json!({"ab": ["cde", 1]}), &Json::Null]).unwrap(),
+            2 + 3 + 5 * 8
+        );
     }
 }

@@ -103,7 +103,13 @@ impl ChatError {
 
     /// Returns true if the conversation caused the error, false for the template or this machine.
     pub fn blames_conversation(&self) -> bool {
-        matches!(self, Self::Raised(_) | Self::Render(_) | Self::OutputTooLarge(_) | Self::ConversationTooDeep(_))
+        matches!(
+            self,
+            Self::Raised(_)
+                | Self::Render(_)
+                | Self::OutputTooLarge(_)
+                | Self::ConversationTooDeep(_)
+        )
     }
 
     pub(super) fn from_render(error: &minijinja::Error, fuel: u64) -> Self {
@@ -112,7 +118,9 @@ impl ChatError {
             if let Some(Raised(message)) = e.downcast_ref() {
                 return Self::Raised(message.clone());
             }
-            if e.downcast_ref::<minijinja::Error>().is_some_and(|e| e.kind() == ErrorKind::OutOfFuel) {
+            if e.downcast_ref::<minijinja::Error>()
+                .is_some_and(|e| e.kind() == ErrorKind::OutOfFuel)
+            {
                 return Self::OutOfFuel(fuel);
             }
             cause = e.source();
@@ -124,9 +132,14 @@ impl ChatError {
 /// Formats kind, detail and line of a minijinja error.
 pub(super) fn describe(error: &minijinja::Error) -> String {
     // Names and values of the template can have any length.
-    let detail =
-        error.detail().map(|d| format!(": {}", d.chars().take(MAX_DETAIL).collect::<String>())).unwrap_or_default();
-    let line = error.line().map(|l| format!(" (line {l})")).unwrap_or_default();
+    let detail = error
+        .detail()
+        .map(|d| format!(": {}", d.chars().take(MAX_DETAIL).collect::<String>()))
+        .unwrap_or_default();
+    let line = error
+        .line()
+        .map(|l| format!(" (line {l})"))
+        .unwrap_or_default();
     format!("{}{detail}{line}", error.kind())
 }
 

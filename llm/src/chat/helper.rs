@@ -42,10 +42,13 @@ fn answer_one() -> io::Result<()> {
     limit_process()?;
     let mut request = Vec::new();
     io::stdin().lock().read_to_end(&mut request)?;
-    let renderer = thread::Builder::new().stack_size(STACK_BYTES).spawn(move || -> io::Result<Vec<u8>> {
-        limit_memory(request.len() as u64)?;
-        Ok(serde_json::to_vec(&answer(&request))?)
-    })?;
+    let renderer =
+        thread::Builder::new()
+            .stack_size(STACK_BYTES)
+            .spawn(move || -> io::Result<Vec<u8>> {
+                limit_memory(request.len() as u64)?;
+                Ok(serde_json::to_vec(&answer(&request))?)
+            })?;
     let answer = match renderer.join() {
         Ok(answer) => answer?,
         Err(panic) => serde_json::to_vec(&Answer::Err(ChatError::Render(message(&*panic))))?,
@@ -60,7 +63,10 @@ fn answer(request: &[u8]) -> Answer {
 }
 
 fn message(panic: &(dyn Any + Send)) -> String {
-    let text = panic.downcast_ref::<String>().map(String::as_str).or(panic.downcast_ref::<&str>().copied());
+    let text = panic
+        .downcast_ref::<String>()
+        .map(String::as_str)
+        .or(panic.downcast_ref::<&str>().copied());
     format!("the renderer gave up: {}", text.unwrap_or("without a word"))
 }
 
@@ -87,7 +93,10 @@ fn limit_memory(bytes: u64) -> io::Result<()> {
     // macOS accepts this limit but does not enforce it; there, time and instruction
     // limits bound the memory.
     #[cfg(target_os = "linux")]
-    lower(Resource::As, mapped() + BASE_MEMORY + bytes.saturating_mul(MEMORY_PER_BYTE))?;
+    lower(
+        Resource::As,
+        mapped() + BASE_MEMORY + bytes.saturating_mul(MEMORY_PER_BYTE),
+    )?;
     #[cfg(not(target_os = "linux"))]
     let _ = (bytes, BASE_MEMORY, MEMORY_PER_BYTE);
     lower(Resource::Nproc, 0)?;
@@ -100,8 +109,12 @@ fn limit_memory(bytes: u64) -> io::Result<()> {
 fn mapped() -> u64 {
     /// Upper estimate if /proc is not available: a binary of 20 MiB, a stack, 64 MiB of reserve.
     const AT_MOST: u64 = 256 << 20;
-    let pages = std::fs::read_to_string("/proc/self/statm").ok().and_then(|text| text.split(' ').next()?.parse().ok());
-    pages.map_or(AT_MOST, |pages: u64| pages * rustix::param::page_size() as u64)
+    let pages = std::fs::read_to_string("/proc/self/statm")
+        .ok()
+        .and_then(|text| text.split(' ').next()?.parse().ok());
+    pages.map_or(AT_MOST, |pages: u64| {
+        pages * rustix::param::page_size() as u64
+    })
 }
 
 fn lower(resource: Resource, limit: u64) -> io::Result<()> {
@@ -112,7 +125,13 @@ fn lower(resource: Resource, limit: u64) -> io::Result<()> {
 fn lower_to(resource: Resource, limit: u64, most: u64) -> io::Result<()> {
     let Rlimit { current, maximum } = getrlimit(resource);
     let least = |old: Option<u64>, new: u64| Some(old.map_or(new, |old| old.min(new)));
-    Ok(setrlimit(resource, Rlimit { current: least(current, limit), maximum: least(maximum, most) })?)
+    Ok(setrlimit(
+        resource,
+        Rlimit {
+            current: least(current, limit),
+            maximum: least(maximum, most),
+        },
+    )?)
 }
 
 #[cfg(test)]

@@ -25,7 +25,11 @@ const MAX_ANSWER_BYTES: usize = 64 << 10;
 const ANSWER_PER_BYTE: usize = 8;
 
 /// Environment variable with the dynamic loader's search path.
-const LIBRARIES: &str = if cfg!(target_os = "macos") { "DYLD_LIBRARY_PATH" } else { "LD_LIBRARY_PATH" };
+const LIBRARIES: &str = if cfg!(target_os = "macos") {
+    "DYLD_LIBRARY_PATH"
+} else {
+    "LD_LIBRARY_PATH"
+};
 
 /// Process in which a template runs.
 #[derive(Debug, Clone)]
@@ -56,16 +60,28 @@ pub struct Helper {
 impl Helper {
     /// Creates a helper from an absolute program path and arguments that make it
     /// call [`helper`](super::helper).
-    pub fn new(program: impl Into<PathBuf>, arguments: impl IntoIterator<Item = impl Into<OsString>>) -> Self {
-        Self { program: program.into(), arguments: arguments.into_iter().map(Into::into).collect() }
+    pub fn new(
+        program: impl Into<PathBuf>,
+        arguments: impl IntoIterator<Item = impl Into<OsString>>,
+    ) -> Self {
+        Self {
+            program: program.into(),
+            arguments: arguments.into_iter().map(Into::into).collect(),
+        }
     }
 
     fn request(&self, request: &ChatRequest) -> Result<Rendered, ChatError> {
         let deadline = Instant::now() + DEADLINE;
-        let longest = request.conversation.as_ref().map_or(0, |conversation| conversation.longest);
+        let longest = request
+            .conversation
+            .as_ref()
+            .map_or(0, |conversation| conversation.longest);
         let most = MAX_ANSWER_BYTES.saturating_add(longest.saturating_mul(ANSWER_PER_BYTE));
-        let request = serde_json::to_vec(request).map_err(|e| ChatError::Helper(format!("cannot be asked: {e}")))?;
-        let mut child = self.start().map_err(|e| ChatError::Helper(format!("cannot be started: {e}")))?;
+        let request = serde_json::to_vec(request)
+            .map_err(|e| ChatError::Helper(format!("cannot be asked: {e}")))?;
+        let mut child = self
+            .start()
+            .map_err(|e| ChatError::Helper(format!("cannot be started: {e}")))?;
         let ending = exchange(&mut child, &request, most, deadline);
         if !matches!(ending, Ok(Ending::Answered(_))) {
             // The process may already have exited.
@@ -80,9 +96,8 @@ impl Helper {
             Ending::TooLong => Err(ChatError::OutputTooLarge(longest)),
             // There is no status if this program ignores SIGCHLD, because the
             // kernel then keeps none.
-            Ending::Answered(answer) => {
-                serde_json::from_slice(&answer).unwrap_or_else(|_| Err(status.map_or_else(lost, cause)))
-            }
+            Ending::Answered(answer) => serde_json::from_slice(&answer)
+                .unwrap_or_else(|_| Err(status.map_or_else(lost, cause))),
         }
     }
 
@@ -113,11 +128,18 @@ enum Ending {
 
 /// Writes the request and reads the answer concurrently, because the helper may write before
 /// it has read everything.
-fn exchange(child: &mut Child, request: &[u8], most: usize, deadline: Instant) -> io::Result<Ending> {
+fn exchange(
+    child: &mut Child,
+    request: &[u8],
+    most: usize,
+    deadline: Instant,
+) -> io::Result<Ending> {
     let (mut input, Some(mut output)) = (child.stdin.take(), child.stdout.take()) else {
         unreachable!("a helper is started with pipes");
     };
-    input.iter().try_for_each(|input| ioctl_fionbio(input, true))?;
+    input
+        .iter()
+        .try_for_each(|input| ioctl_fionbio(input, true))?;
     ioctl_fionbio(&output, true)?;
     let (mut rest, mut answer, mut piece) = (request, Vec::new(), vec![0; 64 << 10]);
     loop {
@@ -127,11 +149,21 @@ fn exchange(child: &mut Child, request: &[u8], most: usize, deadline: Instant) -
         }
         let mut ready: Vec<PollFd<'_>> = vec![PollFd::new(&output, PollFlags::IN)];
         ready.extend(input.iter().map(|input| PollFd::new(input, PollFlags::OUT)));
-        match poll(&mut ready, Some(&Timespec { tv_sec: left.as_secs() as _, tv_nsec: left.subsec_nanos() as _ })) {
+        match poll(
+            &mut ready,
+            Some(&Timespec {
+                tv_sec: left.as_secs() as _,
+                tv_nsec: left.subsec_nanos() as _,
+            }),
+        ) {
             Err(rustix::io::Errno::INTR) => continue,
             polled => polled?,
         };
-        let is_ready = |i: usize| ready.get(i).is_some_and(|ready| !ready.revents().is_empty());
+        let is_ready = |i: usize| {
+            ready
+                .get(i)
+                .is_some_and(|ready| !ready.revents().is_empty())
+        };
         let (reads, writes) = (is_ready(0), is_ready(1));
         if writes {
             feed(&mut input, &mut rest)?;

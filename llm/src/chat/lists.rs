@@ -3,7 +3,9 @@
 
 use std::sync::{Arc, Mutex, PoisonError};
 
-use minijinja::value::{Enumerator, Object, ObjectRepr, Value, ValueKind, ValueOrKwargs, from_args};
+use minijinja::value::{
+    Enumerator, Object, ObjectRepr, Value, ValueKind, ValueOrKwargs, from_args,
+};
 use minijinja::{Error, ErrorKind, State};
 
 /// A list that a template can modify.
@@ -27,7 +29,12 @@ impl Object for List {
     fn enumerate(self: &Arc<Self>) -> Enumerator {
         Enumerator::Seq(self.with(|items| items.len()))
     }
-    fn call_method(self: &Arc<Self>, _: &mut State<'_, '_>, name: &str, args: &[Value]) -> Result<Value, Error> {
+    fn call_method(
+        self: &Arc<Self>,
+        _: &mut State<'_, '_>,
+        name: &str,
+        args: &[Value],
+    ) -> Result<Value, Error> {
         match name {
             "append" => {
                 let (item,): (Value,) = from_args(args)?;
@@ -36,7 +43,8 @@ impl Object for List {
             }
             "pop" => {
                 let (index,): (Option<i64>,) = from_args(args)?;
-                let empty = || Error::new(ErrorKind::InvalidOperation, "pop: there is no such item");
+                let empty =
+                    || Error::new(ErrorKind::InvalidOperation, "pop: there is no such item");
                 self.with(|items| {
                     let length = i64::try_from(items.len()).unwrap_or(i64::MAX);
                     let index = index.unwrap_or(-1);
@@ -52,7 +60,9 @@ impl Object for List {
 
 /// Implements `namespace(…)` with mutable lists.
 pub(super) fn namespace(defaults: Option<ValueOrKwargs>) -> Result<Value, Error> {
-    let Some(defaults) = defaults.map(Value::from) else { return minijinja::functions::namespace(None) };
+    let Some(defaults) = defaults.map(Value::from) else {
+        return minijinja::functions::namespace(None);
+    };
     if defaults.kind() != ValueKind::Map {
         return minijinja::functions::namespace(Some(defaults.into()));
     }

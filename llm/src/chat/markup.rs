@@ -115,7 +115,11 @@ const CALL: [&str; 2] = ["<tool_call>", "</tool_call>"];
 const KEY: [&str; 2] = ["<arg_key>", "</arg_key>"];
 const VALUE: [&str; 2] = ["<arg_value>", "</arg_value>"];
 const QUOTE: &str = "<|\"|>";
-const NO_NAME: Name = Name { before: "", id: None, after: "" };
+const NO_NAME: Name = Name {
+    before: "",
+    id: None,
+    after: "",
+};
 
 /// Hermes JSON, also used by Qwen 2.5 and 3, Youtu and others.
 pub const JSON: Markup = Markup {
@@ -126,7 +130,10 @@ pub const JSON: Markup = Markup {
     section: ["", ""],
     call: ["<tool_call>\n", "\n</tool_call>"],
     also: &[],
-    form: CallFormat::Object { arguments: "arguments", list: false },
+    form: CallFormat::Object {
+        arguments: "arguments",
+        list: false,
+    },
     tokens: &[THINK[0], THINK[1], CALL[0], CALL[1]],
 };
 
@@ -135,8 +142,19 @@ pub const TAGS: Markup = Markup {
     name: "glm",
     signs: &[KEY[0]],
     call: ["<tool_call>", "\n</tool_call>"],
-    form: CallFormat::Named(Name { after: "\n", ..NO_NAME }, Arguments::Tags { key: KEY, value: VALUE }),
-    tokens: &[THINK[0], THINK[1], CALL[0], CALL[1], KEY[0], KEY[1], VALUE[0], VALUE[1]],
+    form: CallFormat::Named(
+        Name {
+            after: "\n",
+            ..NO_NAME
+        },
+        Arguments::Tags {
+            key: KEY,
+            value: VALUE,
+        },
+    ),
+    tokens: &[
+        THINK[0], THINK[1], CALL[0], CALL[1], KEY[0], KEY[1], VALUE[0], VALUE[1],
+    ],
     ..JSON
 };
 
@@ -146,8 +164,15 @@ const QWEN: Markup = Markup {
     signs: &["<function=", "<parameter="],
     call: ["<tool_call>\n", "</function>\n</tool_call>"],
     form: CallFormat::Named(
-        Name { before: "<function=", id: None, after: ">\n" },
-        Arguments::Tags { key: ["<parameter=", ">"], value: ["\n", "\n</parameter>\n"] },
+        Name {
+            before: "<function=",
+            id: None,
+            after: ">\n",
+        },
+        Arguments::Tags {
+            key: ["<parameter=", ">"],
+            value: ["\n", "\n</parameter>\n"],
+        },
     ),
     ..JSON
 };
@@ -158,10 +183,21 @@ const MINIMAX: Markup = Markup {
     section: ["<minimax:tool_call>\n", "\n</minimax:tool_call>"],
     call: ["<invoke name=\"", "</invoke>\n"],
     form: CallFormat::Named(
-        Name { after: "\">\n", ..NO_NAME },
-        Arguments::Tags { key: ["<parameter name=\"", "\">"], value: ["", "</parameter>\n"] },
+        Name {
+            after: "\">\n",
+            ..NO_NAME
+        },
+        Arguments::Tags {
+            key: ["<parameter name=\"", "\">"],
+            value: ["", "</parameter>\n"],
+        },
     ),
-    tokens: &[THINK[0], THINK[1], "<minimax:tool_call>", "</minimax:tool_call>"],
+    tokens: &[
+        THINK[0],
+        THINK[1],
+        "<minimax:tool_call>",
+        "</minimax:tool_call>",
+    ],
     ..JSON
 };
 
@@ -172,7 +208,13 @@ const DEEPSEEK: Markup = Markup {
     section: ["<｜tool▁calls▁begin｜>", "<｜tool▁calls▁end｜>"],
     call: ["<｜tool▁call▁begin｜>", "<｜tool▁call▁end｜>"],
     also: &["<｜tool▁call▁begin｜>"],
-    form: CallFormat::Named(Name { after: "<｜tool▁sep｜>", ..NO_NAME }, Arguments::Json),
+    form: CallFormat::Named(
+        Name {
+            after: "<｜tool▁sep｜>",
+            ..NO_NAME
+        },
+        Arguments::Json,
+    ),
     tokens: &[
         THINK[0],
         THINK[1],
@@ -189,7 +231,14 @@ const DEEPSEEK_FENCED: Markup = Markup {
     name: "deepseek-v3",
     signs: &["<｜tool▁sep｜>", "```json"],
     call: ["<｜tool▁call▁begin｜>", "\n```\n<｜tool▁call▁end｜>\n"],
-    form: CallFormat::Named(Name { before: "function<｜tool▁sep｜>", id: None, after: "\n```json\n" }, Arguments::Json),
+    form: CallFormat::Named(
+        Name {
+            before: "function<｜tool▁sep｜>",
+            id: None,
+            after: "\n```json\n",
+        },
+        Arguments::Json,
+    ),
     ..DEEPSEEK
 };
 
@@ -202,7 +251,11 @@ const KIMI: Markup = Markup {
     form: CallFormat::Named(
         Name {
             before: "functions.",
-            id: Some(Id { before: ":", pattern: "[0-9]{1,4}", example: "0" }),
+            id: Some(Id {
+                before: ":",
+                pattern: "[0-9]{1,4}",
+                example: "0",
+            }),
             after: "<|tool_call_argument_begin|>",
         },
         Arguments::Json,
@@ -226,7 +279,10 @@ const MISTRAL_LIST: Markup = Markup {
     think: ["[THINK]", "[/THINK]"],
     section: ["[TOOL_CALLS]", ""],
     call: ["", ""],
-    form: CallFormat::Object { arguments: "arguments", list: true },
+    form: CallFormat::Object {
+        arguments: "arguments",
+        list: true,
+    },
     tokens: &["[THINK]", "[/THINK]", "[TOOL_CALLS]", "[CALL_ID]", "[ARGS]"],
     ..JSON
 };
@@ -237,7 +293,13 @@ const MISTRAL: Markup = Markup {
     signs: &["[TOOL_CALLS]", "[ARGS]"],
     section: ["", ""],
     call: ["[TOOL_CALLS]", ""],
-    form: CallFormat::Named(Name { after: "[ARGS]", ..NO_NAME }, Arguments::Json),
+    form: CallFormat::Named(
+        Name {
+            after: "[ARGS]",
+            ..NO_NAME
+        },
+        Arguments::Json,
+    ),
     ..MISTRAL_LIST
 };
 
@@ -247,7 +309,11 @@ const MISTRAL_ID: Markup = Markup {
     signs: &["[TOOL_CALLS]", "[CALL_ID]", "[ARGS]"],
     form: CallFormat::Named(
         Name {
-            id: Some(Id { before: "[CALL_ID]", pattern: "[a-zA-Z0-9]{9}", example: "call00000" }),
+            id: Some(Id {
+                before: "[CALL_ID]",
+                pattern: "[a-zA-Z0-9]{9}",
+                example: "call00000",
+            }),
             after: "[ARGS]",
             ..NO_NAME
         },
@@ -262,7 +328,10 @@ const PHI: Markup = Markup {
     signs: &["<|tool|>", "<|/tool|>"],
     section: ["<|tool_call|>", "<|/tool_call|>"],
     call: ["", ""],
-    form: CallFormat::Object { arguments: "arguments", list: true },
+    form: CallFormat::Object {
+        arguments: "arguments",
+        list: true,
+    },
     tokens: &["<|tool_call|>", "<|/tool_call|>"],
     ..JSON
 };
@@ -281,8 +350,21 @@ const GEMMA: Markup = Markup {
     signs: &["<|tool_call>"],
     think: ["<|channel>thought", "<channel|>"],
     call: ["<|tool_call>", "<tool_call|>"],
-    form: CallFormat::Named(Name { before: "call:", id: None, after: "{" }, Arguments::Bare(QUOTE)),
-    tokens: &["<|channel>", "<channel|>", "<|tool_call>", "<tool_call|>", QUOTE],
+    form: CallFormat::Named(
+        Name {
+            before: "call:",
+            id: None,
+            after: "{",
+        },
+        Arguments::Bare(QUOTE),
+    ),
+    tokens: &[
+        "<|channel>",
+        "<channel|>",
+        "<|tool_call>",
+        "<tool_call|>",
+        QUOTE,
+    ],
     ..JSON
 };
 
@@ -292,7 +374,10 @@ const LLAMA: Markup = Markup {
     signs: &["<|start_header_id|>ipython"],
     call: ["", ""],
     also: &["<|python_tag|>"],
-    form: CallFormat::Object { arguments: "parameters", list: false },
+    form: CallFormat::Object {
+        arguments: "parameters",
+        list: false,
+    },
     tokens: &[THINK[0], THINK[1], "<|python_tag|>"],
     ..JSON
 };
@@ -312,10 +397,22 @@ const HARMONY: Markup = Markup {
     think: ["<|channel|>analysis<|message|>", "<|end|>"],
     call: ["<|channel|>commentary to=", ""],
     form: CallFormat::Named(
-        Name { before: "functions.", id: None, after: " <|constrain|>json<|message|>" },
+        Name {
+            before: "functions.",
+            id: None,
+            after: " <|constrain|>json<|message|>",
+        },
         Arguments::Json,
     ),
-    tokens: &["<|start|>", "<|channel|>", "<|message|>", "<|constrain|>", "<|end|>", "<|return|>", "<|call|>"],
+    tokens: &[
+        "<|start|>",
+        "<|channel|>",
+        "<|message|>",
+        "<|constrain|>",
+        "<|end|>",
+        "<|return|>",
+        "<|call|>",
+    ],
     ..JSON
 };
 
@@ -341,12 +438,18 @@ pub const TABLE: &[Markup] = &[
 impl Markup {
     /// Returns the markup of the template for which `mentions` reports the contained texts.
     pub fn detect(mentions: impl Fn(&str) -> bool) -> &'static Markup {
-        TABLE.iter().find(|row| row.signs.iter().all(|sign| mentions(sign))).unwrap_or(&JSON)
+        TABLE
+            .iter()
+            .find(|row| row.signs.iter().all(|sign| mentions(sign)))
+            .unwrap_or(&JSON)
     }
     /// Returns the texts that open calls within content: the section's or the call's opening
     /// text, and the alternatives.
     pub fn opens(&self) -> impl Iterator<Item = &'static str> + use<> {
-        let own = [self.section[0], self.call[0]].into_iter().map(str::trim).find(|text| !text.is_empty());
+        let own = [self.section[0], self.call[0]]
+            .into_iter()
+            .map(str::trim)
+            .find(|text| !text.is_empty());
         own.into_iter().chain(self.also.iter().copied())
     }
     /// Returns true if a call has no delimiters, so that a reply that is one JSON object
@@ -358,12 +461,17 @@ impl Markup {
     /// write a related markup.
     pub fn dialects(&'static self) -> impl Iterator<Item = &'static Markup> {
         let first = self.opens().next();
-        let others = TABLE.iter().filter(move |row| *row != self && row.opens().next() == first);
+        let others = TABLE
+            .iter()
+            .filter(move |row| *row != self && row.opens().next() == first);
         std::iter::once(self).chain(others)
     }
     /// Returns all delimiter tokens of this markup and its dialects, sorted.
     pub fn markers(&'static self) -> Vec<&'static str> {
-        let mut markers: Vec<&str> = self.dialects().flat_map(|row| row.tokens.iter().copied()).collect();
+        let mut markers: Vec<&str> = self
+            .dialects()
+            .flat_map(|row| row.tokens.iter().copied())
+            .collect();
         markers.sort_unstable();
         markers.dedup();
         markers
@@ -380,7 +488,10 @@ impl Markup {
 
 /// Returns the delimiter tokens of all markups, sorted, each once.
 pub fn all_markers() -> Vec<&'static str> {
-    let mut all: Vec<&str> = TABLE.iter().flat_map(|row| row.tokens.iter().copied()).collect();
+    let mut all: Vec<&str> = TABLE
+        .iter()
+        .flat_map(|row| row.tokens.iter().copied())
+        .collect();
     all.sort_unstable();
     all.dedup();
     all
@@ -393,11 +504,17 @@ mod tests {
     #[test]
     fn every_token_of_a_row_is_in_a_text_of_a_dialect_or_its_frame() {
         for row in TABLE {
-            let texts: Vec<String> = row.dialects().map(|row| format!("{row:?}").replace("\\\"", "\"")).collect();
+            let texts: Vec<String> = row
+                .dialects()
+                .map(|row| format!("{row:?}").replace("\\\"", "\""))
+                .collect();
             for token in row.tokens {
                 // Once as a token, and at least once where it is used.
                 let uses: usize = texts.iter().map(|text| text.matches(token).count()).sum();
-                let listed = row.dialects().filter(|row| row.tokens.contains(token)).count();
+                let listed = row
+                    .dialects()
+                    .filter(|row| row.tokens.contains(token))
+                    .count();
                 assert!(uses > listed, "{}: {token}", row.name);
             }
         }
@@ -406,7 +523,11 @@ mod tests {
     #[test]
     fn openings_have_no_white_space_in_text_frames() {
         for row in TABLE.iter().filter(|row| row.frame == Frame::Text) {
-            assert!(row.opens().all(|open| !open.contains(char::is_whitespace)), "{}", row.name);
+            assert!(
+                row.opens().all(|open| !open.contains(char::is_whitespace)),
+                "{}",
+                row.name
+            );
         }
     }
 
@@ -415,9 +536,15 @@ mod tests {
         let of = |text: &str| Markup::detect(|sign| text.contains(sign)).name;
         assert_eq!(of("{% if tools %}<arg_key>{% endif %}"), "glm");
         assert_eq!(of("{{ messages }}"), "hermes");
-        assert_eq!(of("'<｜tool▁sep｜>' + name + '\\n```json\\n'"), "deepseek-v3");
+        assert_eq!(
+            of("'<｜tool▁sep｜>' + name + '\\n```json\\n'"),
+            "deepseek-v3"
+        );
         assert_eq!(of("'<｜tool▁sep｜>' + name"), "deepseek-v3.1");
-        assert_eq!(of("<|start_of_role|> respond with <|tool_call|> and a list"), "granite");
+        assert_eq!(
+            of("<|start_of_role|> respond with <|tool_call|> and a list"),
+            "granite"
+        );
         assert_eq!(of("<|start_of_role|> <tool_call>"), "hermes");
         assert_eq!(of("[TOOL_CALLS][ARGS]"), "mistral");
         assert_eq!(of("[TOOL_CALLS][CALL_ID][ARGS]"), "mistral-id");

@@ -29,7 +29,11 @@ pub struct Message {
 impl Message {
     /// Creates a plain-text message.
     pub fn new(role: impl Into<String>, content: impl Into<String>) -> Self {
-        Self { role: role.into(), content: Json::String(content.into()), ..Self::default() }
+        Self {
+            role: role.into(),
+            content: Json::String(content.into()),
+            ..Self::default()
+        }
     }
 
     /// Creates a message with the role "system".
@@ -81,7 +85,11 @@ impl Message {
 fn parse_arguments(mut calls: Json) -> Json {
     for call in calls.as_array_mut().into_iter().flatten() {
         // With or without the "function" level around name and arguments.
-        let call = if call.get("function").is_some() { &mut call["function"] } else { call };
+        let call = if call.get("function").is_some() {
+            &mut call["function"]
+        } else {
+            call
+        };
         if let Some(arguments) = call.get_mut("arguments")
             && let Some(Ok(parsed @ Json::Object(_))) = arguments.as_str().map(serde_json::from_str)
         {
@@ -122,7 +130,10 @@ impl TextSpan {
     /// Returns the spans as arguments of
     /// [`Tokenizer::encode_spans`](crate::tokenizer::Tokenizer::encode_spans).
     pub fn pairs(spans: &[Self]) -> Vec<(&str, bool)> {
-        spans.iter().map(|span| (span.text.as_str(), span.trusted)).collect()
+        spans
+            .iter()
+            .map(|span| (span.text.as_str(), span.trusted))
+            .collect()
     }
 
     /// Returns the concatenated text of all spans.

@@ -67,10 +67,16 @@ pub struct SpecialTexts {
 impl From<&Tokenizer> for SpecialTexts {
     fn from(tokenizer: &Tokenizer) -> Self {
         let text = |id: Option<u32>| {
-            let bytes = id.and_then(|id| tokenizer.token_bytes(id)).unwrap_or_default();
+            let bytes = id
+                .and_then(|id| tokenizer.token_bytes(id))
+                .unwrap_or_default();
             String::from_utf8_lossy(bytes).into_owned()
         };
-        Self { bos: text(tokenizer.bos()), eos: text(tokenizer.eos()), control: tokenizer.special_texts() }
+        Self {
+            bos: text(tokenizer.bos()),
+            eos: text(tokenizer.eos()),
+            control: tokenizer.special_texts(),
+        }
     }
 }
 
@@ -90,7 +96,11 @@ impl ChatTemplate {
     /// # Errors
     /// Returns an error if the source is too long or does not compile, or if the special texts
     /// cannot be searched for.
-    pub fn new(source: &str, specials: &SpecialTexts, isolation: &Isolation) -> Result<Self, ChatError> {
+    pub fn new(
+        source: &str,
+        specials: &SpecialTexts,
+        isolation: &Isolation,
+    ) -> Result<Self, ChatError> {
         bounds::check_length(source)?;
         let template = Self {
             source: source.to_owned(),
@@ -99,7 +109,10 @@ impl ChatTemplate {
             marker: trust::Marker::new(specials.control.clone(), source)?,
             isolation: isolation.clone(),
         };
-        template.isolation.answer(&ChatRequest { source: template.source.clone(), conversation: None })?;
+        template.isolation.answer(&ChatRequest {
+            source: template.source.clone(),
+            conversation: None,
+        })?;
         Ok(template)
     }
 
@@ -120,18 +133,27 @@ impl ChatTemplate {
             None => "the file has no chat template".to_owned(),
             Some(source) => match Self::new_or_again(source, specials, isolation) {
                 Ok(template) => return Ok((template, None)),
-                Err(error @ (ChatError::Helper(_) | ChatError::HelperTimeout(_))) => return Err(error),
+                Err(error @ (ChatError::Helper(_) | ChatError::HelperTimeout(_))) => {
+                    return Err(error);
+                }
                 Err(error) => error.to_string(),
             },
         };
         let source = builtin::source(name).unwrap_or_default();
         let builtin = Self::new(source, specials, &Isolation::InProcess)?;
-        Ok((builtin, Some(format!("{why}; using the built-in template {name:?}"))))
+        Ok((
+            builtin,
+            Some(format!("{why}; using the built-in template {name:?}")),
+        ))
     }
 
     /// Calls [`ChatTemplate::new`], with one retry if the helper process was lost, as on a machine
     /// that is briefly overloaded.
-    fn new_or_again(source: &str, specials: &SpecialTexts, isolation: &Isolation) -> Result<Self, ChatError> {
+    fn new_or_again(
+        source: &str,
+        specials: &SpecialTexts,
+        isolation: &Isolation,
+    ) -> Result<Self, ChatError> {
         match Self::new(source, specials, isolation) {
             Err(ChatError::Helper(_)) => Self::new(source, specials, isolation),
             outcome => outcome,
@@ -158,20 +180,38 @@ impl ChatTemplate {
     ///
     /// # Errors
     /// Returns an error if the template refuses the conversation, fails, or exceeds a bound.
-    pub fn render(&self, messages: &[Message], options: &RenderOptions) -> Result<Vec<TextSpan>, ChatError> {
+    pub fn render(
+        &self,
+        messages: &[Message],
+        options: &RenderOptions,
+    ) -> Result<Vec<TextSpan>, ChatError> {
         let conversation = self.conversation(messages, options)?;
-        let request = ChatRequest { source: self.source.clone(), conversation: Some(conversation) };
+        let request = ChatRequest {
+            source: self.source.clone(),
+            conversation: Some(conversation),
+        };
         let spans = self.isolation.answer(&request)?.spans();
-        spans.ok_or_else(|| ChatError::Helper("answered with ranges that are none of its text".into()))
+        spans.ok_or_else(|| {
+            ChatError::Helper("answered with ranges that are none of its text".into())
+        })
     }
 
-    fn conversation(&self, messages: &[Message], options: &RenderOptions) -> Result<Conversation, ChatError> {
+    fn conversation(
+        &self,
+        messages: &[Message],
+        options: &RenderOptions,
+    ) -> Result<Conversation, ChatError> {
         let messages: Vec<Json> = messages.iter().map(Message::to_json).collect();
-        let is_some = |tools: &&Json| !tools.is_null() && tools.as_array().is_none_or(|list| !list.is_empty());
+        let is_some = |tools: &&Json| {
+            !tools.is_null() && tools.as_array().is_none_or(|list| !list.is_empty())
+        };
         let tools = options.tools.as_ref().filter(is_some);
         let bytes = bounds::weigh(messages.iter().chain(tools).chain(options.extra.values()))?;
         let mut variables = options.extra.clone();
-        variables.insert("add_generation_prompt".into(), options.add_generation_prompt.into());
+        variables.insert(
+            "add_generation_prompt".into(),
+            options.add_generation_prompt.into(),
+        );
         variables.insert("bos_token".into(), self.bos.clone().into());
         variables.insert("eos_token".into(), self.eos.clone().into());
         if let Some(thinking) = options.enable_thinking {

@@ -22,20 +22,32 @@ const NAME: &str = "chat";
 pub(super) fn answer(request: &ChatRequest) -> Result<Rendered, ChatError> {
     let source = without_generation_tags(&request.source);
     bounds::check_source(&source, environment::syntax())?;
-    let now = request.conversation.as_ref().map_or(0, |conversation| conversation.now);
+    let now = request
+        .conversation
+        .as_ref()
+        .map_or(0, |conversation| conversation.now);
     let mut env = environment::environment(FUEL, UNIX_EPOCH + Duration::from_secs(now));
     env.set_recursion_limit(MAX_RECURSION);
-    env.add_template(NAME, &source).map_err(|e| ChatError::Compile(error::describe(&e)))?;
-    let Some(conversation) = &request.conversation else { return Ok(Rendered::default()) };
+    env.add_template(NAME, &source)
+        .map_err(|e| ChatError::Compile(error::describe(&e)))?;
+    let Some(conversation) = &request.conversation else {
+        return Ok(Rendered::default());
+    };
     let tools = conversation.tools.as_ref();
-    let trial = |messages: &[Json]| run(&env, messages, None, conversation).ok().map(|rendered| rendered.text);
+    let trial = |messages: &[Json]| {
+        run(&env, messages, None, conversation)
+            .ok()
+            .map(|rendered| rendered.text)
+    };
     let messages = &fit::fitted(&request.source, &conversation.messages, tools, trial);
     let Text { text, steps } = run(&env, messages, tools, conversation)?;
     let marker = Marker::new(conversation.control.clone(), &request.source)?;
     // All trials together may take as long as one rendering.
     let trials = usize::try_from(FUEL / steps.max(1)).unwrap_or(usize::MAX);
     let again = |messages: &[Json], tools: Option<&Json>| {
-        run(&env, messages, tools, conversation).ok().map(|rendered| rendered.text)
+        run(&env, messages, tools, conversation)
+            .ok()
+            .map(|rendered| rendered.text)
     };
     let untrusted = marker.untrusted(&text, messages, tools, trials, again);
     Ok(Rendered { text, untrusted })
@@ -59,13 +71,22 @@ fn run(
         context.insert("tools".into(), tools.clone());
     }
     let context = environment::to_value(&Json::Object(context));
-    let template = env.get_template(NAME).map_err(|e| ChatError::Compile(error::describe(&e)))?;
-    let mut out = Bounded { bytes: Vec::new(), longest: conversation.longest, full: false };
+    let template = env
+        .get_template(NAME)
+        .map_err(|e| ChatError::Compile(error::describe(&e)))?;
+    let mut out = Bounded {
+        bytes: Vec::new(),
+        longest: conversation.longest,
+        full: false,
+    };
     let result = template.render_captured_to(context, &mut out);
     let steps = match result {
         _ if out.full => return Err(ChatError::OutputTooLarge(out.longest)),
         Err(error) => return Err(ChatError::from_render(&error, FUEL)),
-        Ok(captured) => captured.state().fuel_levels().map_or(0, |(consumed, _)| consumed),
+        Ok(captured) => captured
+            .state()
+            .fuel_levels()
+            .map_or(0, |(consumed, _)| consumed),
     };
     let text = String::from_utf8(out.bytes).map_err(|e| ChatError::Render(e.to_string()))?;
     Ok(Text { text, steps })
@@ -104,7 +125,9 @@ fn without_generation_tags(source: &str) -> String {
     for (tag, replacement) in [("generation", "if true"), ("endgeneration", "endif")] {
         let pattern = format!(r"\{{%([-+]?)\s*{tag}\s*([-+]?)%\}}");
         if let Ok(regex) = fancy_regex::Regex::new(&pattern) {
-            out = regex.replace_all(&out, format!("{{%${{1}} {replacement} ${{2}}%}}")).into_owned();
+            out = regex
+                .replace_all(&out, format!("{{%${{1}} {replacement} ${{2}}%}}"))
+                .into_owned();
         }
     }
     out

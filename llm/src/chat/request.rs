@@ -44,7 +44,10 @@ impl Rendered {
         let mut spans = Vec::with_capacity(2 * self.untrusted.len() + 1);
         let mut push = |text: &str, trusted| {
             if !text.is_empty() {
-                spans.push(TextSpan { text: text.to_owned(), trusted });
+                spans.push(TextSpan {
+                    text: text.to_owned(),
+                    trusted,
+                });
             }
         };
         let mut at = 0;
@@ -66,11 +69,27 @@ mod tests {
     fn ranges_beside_the_text_are_refused() {
         let spans = |ends: &[[usize; 2]]| {
             let untrusted = ends.iter().map(|&[start, end]| start..end).collect();
-            Rendered { text: "aéb".into(), untrusted }.spans()
+            Rendered {
+                text: "aéb".into(),
+                untrusted,
+            }
+            .spans()
         };
-        let span = |text: &str, trusted| TextSpan { text: text.into(), trusted };
-        assert_eq!(spans(&[[1, 3]]), Some(vec![span("a", true), span("é", false), span("b", true)]));
-        for ends in [&[[2, 3]][..], &[[3, 5]], &[[3, 1]], &[[1, 3], [0, 1]], &[[usize::MAX, usize::MAX]]] {
+        let span = |text: &str, trusted| TextSpan {
+            text: text.into(),
+            trusted,
+        };
+        assert_eq!(
+            spans(&[[1, 3]]),
+            Some(vec![span("a", true), span("é", false), span("b", true)])
+        );
+        for ends in [
+            &[[2, 3]][..],
+            &[[3, 5]],
+            &[[3, 1]],
+            &[[1, 3], [0, 1]],
+            &[[usize::MAX, usize::MAX]],
+        ] {
             assert_eq!(spans(ends), None, "{ends:?}");
         }
     }

@@ -37,8 +37,11 @@ impl Texts {
         texts.retain(|text| !text.is_empty());
         texts.sort_unstable();
         texts.dedup();
-        let mut reversed: Vec<(Vec<u8>, usize)> =
-            texts.iter().enumerate().map(|(special, text)| (text.bytes().rev().collect(), special)).collect();
+        let mut reversed: Vec<(Vec<u8>, usize)> = texts
+            .iter()
+            .enumerate()
+            .map(|(special, text)| (text.bytes().rev().collect(), special))
+            .collect();
         reversed.sort_unstable();
         let (backward, places): (Vec<Vec<u8>>, Vec<usize>) = reversed.into_iter().unzip();
         let mut endings = vec![None; texts.len()];
@@ -53,7 +56,14 @@ impl Texts {
             ),
         };
         let longest = texts.iter().map(String::len).max().unwrap_or_default();
-        Ok(Self { automaton, forward: texts, backward, places, endings, longest })
+        Ok(Self {
+            automaton,
+            forward: texts,
+            backward,
+            places,
+            endings,
+            longest,
+        })
     }
 
     pub(super) fn text(&self, special: usize) -> &str {
@@ -62,7 +72,10 @@ impl Texts {
 
     /// Returns the end positions of special texts in `text`, with the longest that ends there.
     fn ends<'t>(&'t self, text: &'t str) -> impl Iterator<Item = (usize, usize)> + 't {
-        let found = self.automaton.iter().flat_map(move |a| a.find_overlapping_no_suffix_iter(text));
+        let found = self
+            .automaton
+            .iter()
+            .flat_map(move |a| a.find_overlapping_no_suffix_iter(text));
         found.map(|m| (m.end(), m.value() as usize))
     }
 
@@ -101,7 +114,10 @@ fn parts<T: AsRef<[u8]>>(texts: &[T], tail: Vec<u8>) -> impl Iterator<Item = Par
         let part = &tail[tail.len() - length..];
         let first = texts.partition_point(|text| text.as_ref() <= part);
         let count = texts[first..].partition_point(|text| text.as_ref().starts_with(part));
-        (count > 0).then_some(Part { length, texts: first..first + count })
+        (count > 0).then_some(Part {
+            length,
+            texts: first..first + count,
+        })
     })
 }
 
@@ -120,7 +136,12 @@ pub(super) struct SpecialMatches<'t> {
 impl<'t> SpecialMatches<'t> {
     pub(super) fn none_of(texts: &'t Texts) -> Self {
         let count = texts.forward.len();
-        Self { texts, whole: vec![false; count], beginnings: vec![0; count + 1], completions: vec![0; count + 1] }
+        Self {
+            texts,
+            whole: vec![false; count],
+            beginnings: vec![0; count + 1],
+            completions: vec![0; count + 1],
+        }
     }
 
     /// Adds the special texts in `text`, those with a prefix at its end, and those with a suffix at
@@ -128,7 +149,9 @@ impl<'t> SpecialMatches<'t> {
     pub(super) fn add(&mut self, text: &str) {
         for (_, special) in self.texts.ends(text) {
             let mut next = Some(special);
-            while let Some(special) = next.filter(|&special| !std::mem::replace(&mut self.whole[special], true)) {
+            while let Some(special) =
+                next.filter(|&special| !std::mem::replace(&mut self.whole[special], true))
+            {
                 next = self.texts.endings[special];
             }
         }
@@ -146,13 +169,18 @@ impl<'t> SpecialMatches<'t> {
     /// Returns all matched special texts in ascending order.
     pub(super) fn specials(mut self) -> Vec<usize> {
         let within = |changes: &[isize]| -> Vec<bool> {
-            changes.iter().scan(0, |open, change| Some(add(open, *change) > 0)).collect()
+            changes
+                .iter()
+                .scan(0, |open, change| Some(add(open, *change) > 0))
+                .collect()
         };
         let (beginnings, completions) = (within(&self.beginnings), within(&self.completions));
         for (at, &special) in self.texts.places.iter().enumerate() {
             self.whole[special] |= completions[at] || beginnings[special];
         }
-        (0..self.whole.len()).filter(|&special| self.whole[special]).collect()
+        (0..self.whole.len())
+            .filter(|&special| self.whole[special])
+            .collect()
     }
 }
 
@@ -180,13 +208,22 @@ impl<'t> SpecialSet<'t> {
         let (mut forward, mut backward) = (vec![0], vec![0]);
         for &special in &texts.places {
             let ending = texts.endings[special].and_then(|ending| longest[ending]);
-            longest[special] = if is_chosen[special] { Some(special) } else { ending };
+            longest[special] = if is_chosen[special] {
+                Some(special)
+            } else {
+                ending
+            };
             backward.push(backward[backward.len() - 1] + usize::from(is_chosen[special]));
         }
         for chosen in is_chosen {
             forward.push(forward[forward.len() - 1] + usize::from(chosen));
         }
-        Self { texts, longest, forward, backward }
+        Self {
+            texts,
+            longest,
+            forward,
+            backward,
+        }
     }
 
     /// Returns the whole occurrences in `text`; of those with the same end, the longest.
@@ -204,8 +241,14 @@ impl<'t> SpecialSet<'t> {
         let (start, trimmed) = (text.len() - text.trim_start().len(), text.trim());
         let end = start + trimmed.len();
         let has = |before: &[usize], part: &Part| before[part.texts.start] < before[part.texts.end];
-        let beginning = self.texts.beginnings(trimmed).find(|part| has(&self.forward, part));
-        let completion = self.texts.completions(trimmed).find(|part| has(&self.backward, part));
+        let beginning = self
+            .texts
+            .beginnings(trimmed)
+            .find(|part| has(&self.forward, part));
+        let completion = self
+            .texts
+            .completions(trimmed)
+            .find(|part| has(&self.backward, part));
         ranges.extend(beginning.map(|part| end - part.length..end));
         ranges.extend(completion.map(|part| start..start + part.length));
         merge(ranges)
@@ -237,7 +280,8 @@ mod tests {
         let start = text.len() - text.trim_start().len();
         let trimmed = text.trim();
         for (special, whole) in texts.iter().enumerate() {
-            let at = (0..text.len()).filter(|&at| text.as_bytes()[at..].starts_with(whole.as_bytes()));
+            let at =
+                (0..text.len()).filter(|&at| text.as_bytes()[at..].starts_with(whole.as_bytes()));
             found.extend(at.map(|at| (at..at + whole.len(), special)));
             let cuts = || (1..whole.len()).filter(|&cut| whole.is_char_boundary(cut));
             if let Some(cut) = cuts().rev().find(|&cut| trimmed.ends_with(&whole[..cut])) {
@@ -255,14 +299,18 @@ mod tests {
     fn any_texts_are_found_by_the_definition() {
         let mut state = 1u64;
         let mut below = move |n: u64| {
-            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            state = state
+                .wrapping_mul(6_364_136_223_846_793_005)
+                .wrapping_add(1_442_695_040_888_963_407);
             (state >> 33) % n
         };
         let (mut whole, mut some) = (0, 0);
         for round in 0..4000 {
             let letters = 1 + below(4);
             let mut word = |least: u64, most: u64| -> String {
-                (0..least + below(most)).map(|_| ['a', 'é', ' ', 'è'][below(letters) as usize]).collect()
+                (0..least + below(most))
+                    .map(|_| ['a', 'é', ' ', 'è'][below(letters) as usize])
+                    .collect()
             };
             let texts = Texts::new((0..1 + round % 7).map(|_| word(1, 6)).collect()).unwrap();
             let text = word(0, 30);
@@ -274,7 +322,13 @@ mod tests {
             all.add(&text);
             assert_eq!(all.specials(), specials, "{texts:?} {text:?}");
             let chosen: Vec<usize> = (0..texts.forward.len()).filter(|_| below(3) > 0).collect();
-            let want = merge(found.into_iter().filter(|(_, s)| chosen.contains(s)).map(|(range, _)| range).collect());
+            let want = merge(
+                found
+                    .into_iter()
+                    .filter(|(_, s)| chosen.contains(s))
+                    .map(|(range, _)| range)
+                    .collect(),
+            );
             assert_eq!(
                 SpecialSet::new(&texts, chosen.iter().copied()).ranges(&text),
                 want,

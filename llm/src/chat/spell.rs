@@ -40,11 +40,21 @@ fn one(markup: &Markup, call: &Spelt<'_>) -> String {
     let [open, close] = markup.call;
     let body = match markup.form {
         CallFormat::Object { arguments, .. } => {
-            format!("{{\"name\": {}, \"{arguments}\": {}}}", Json::from(call.name), object(call.arguments))
+            format!(
+                "{{\"name\": {}, \"{arguments}\": {}}}",
+                Json::from(call.name),
+                object(call.arguments)
+            )
         }
         CallFormat::Named(Name { before, id, after }, arguments) => {
-            let id = id.map(|id| format!("{}{}", id.before, id.example)).unwrap_or_default();
-            format!("{before}{}{id}{after}{}", call.name, body(arguments, call.arguments))
+            let id = id
+                .map(|id| format!("{}{}", id.before, id.example))
+                .unwrap_or_default();
+            format!(
+                "{before}{}{id}{after}{}",
+                call.name,
+                body(arguments, call.arguments)
+            )
         }
     };
     let end = match markup.frame {
@@ -73,7 +83,10 @@ fn body(arguments: Arguments, values: &Map<String, Json>) -> String {
 fn pairs(values: &Map<String, Json>, quote: &str) -> String {
     let mut sorted: Vec<(&String, &Json)> = values.iter().collect();
     sorted.sort_by_key(|(key, _)| *key);
-    let each: Vec<String> = sorted.into_iter().map(|(key, it)| format!("{key}:{}", bare(it, quote))).collect();
+    let each: Vec<String> = sorted
+        .into_iter()
+        .map(|(key, it)| format!("{key}:{}", bare(it, quote)))
+        .collect();
     each.join(",")
 }
 
@@ -109,10 +122,22 @@ mod tests {
     #[test]
     fn calls_look_as_models_write_them() {
         let arguments = json!({ "city": "New York", "days": [1, 2] });
-        let call = Spelt { name: "weather", arguments: arguments.as_object().unwrap() };
+        let call = Spelt {
+            name: "weather",
+            arguments: arguments.as_object().unwrap(),
+        };
         let spelt = |name: &str| {
             let row = TABLE.iter().find(|row| row.name == name).unwrap();
-            calls(row, &[call, Spelt { name: "now", arguments: &Map::new() }])
+            calls(
+                row,
+                &[
+                    call,
+                    Spelt {
+                        name: "now",
+                        arguments: &Map::new(),
+                    },
+                ],
+            )
         };
         let json = r#"{"city": "New York", "days": [1, 2]}"#;
         for (name, text) in [

@@ -62,15 +62,24 @@ impl Marker {
     /// Returns an error if the texts cannot be searched for.
     pub(super) fn new(texts: Vec<String>, source: &str) -> Result<Self, ChatError> {
         let own = Markup::detect(|sign| source.contains(sign)).within_turn();
-        Ok(Self { texts: Texts::new(texts)?, own })
+        Ok(Self {
+            texts: Texts::new(texts)?,
+            own,
+        })
     }
 
     /// Returns the special texts that occur in messages or tools, whole or in part. A marker of
     /// these alone finds the same ranges.
     pub(super) fn spelled(&self, messages: &[Json], tools: Option<&Json>) -> Vec<String> {
         let mut found = SpecialMatches::none_of(&self.texts);
-        strings(messages, tools).iter().for_each(|&(_, text)| found.add(text));
-        found.specials().into_iter().map(|special| self.texts.text(special).to_owned()).collect()
+        strings(messages, tools)
+            .iter()
+            .for_each(|&(_, text)| found.add(text));
+        found
+            .specials()
+            .into_iter()
+            .map(|special| self.texts.text(special).to_owned())
+            .collect()
     }
 
     /// Returns the byte ranges of `rendered` that come from messages and must not be read as
@@ -90,9 +99,20 @@ impl Marker {
         let strings = strings(messages, tools);
         for who in [Author::Anyone, Author::Assistant] {
             let mut found = SpecialMatches::none_of(&self.texts);
-            strings.iter().filter(|(author, _)| *author == who).for_each(|&(_, text)| found.add(text));
-            let own = |special: usize| who == Author::Assistant && self.own.contains(&self.texts.text(special));
-            groups.extend(found.specials().into_iter().filter(|&special| !own(special)).map(|special| (who, special)));
+            strings
+                .iter()
+                .filter(|(author, _)| *author == who)
+                .for_each(|&(_, text)| found.add(text));
+            let own = |special: usize| {
+                who == Author::Assistant && self.own.contains(&self.texts.text(special))
+            };
+            groups.extend(
+                found
+                    .specials()
+                    .into_iter()
+                    .filter(|&special| !own(special))
+                    .map(|special| (who, special)),
+            );
         }
         if groups.is_empty() {
             return Vec::new();
@@ -100,15 +120,24 @@ impl Marker {
         let everything = || strings.iter().map(|&(_, text)| text).chain([rendered]);
         let attempt = |chosen: &BTreeSet<Group>| {
             let mark = unused_char(everything())?;
-            let [anyone, assistant] = [Author::Anyone, Author::Assistant].map(|who| self.choice(chosen, who));
+            let [anyone, assistant] =
+                [Author::Anyone, Author::Assistant].map(|who| self.choice(chosen, who));
             let mut messages = messages.to_vec();
             for message in &mut messages {
-                let choice = if author(message) == Author::Assistant { &assistant } else { &anyone };
-                for_each_string_mut(message, &mut |text| mark_ranges(text, &choice.ranges(text), mark));
+                let choice = if author(message) == Author::Assistant {
+                    &assistant
+                } else {
+                    &anyone
+                };
+                for_each_string_mut(message, &mut |text| {
+                    mark_ranges(text, &choice.ranges(text), mark)
+                });
             }
             let mut tools = tools.cloned();
             if let Some(tools) = &mut tools {
-                for_each_string_mut(tools, &mut |text| mark_ranges(text, &anyone.ranges(text), mark));
+                for_each_string_mut(tools, &mut |text| {
+                    mark_ranges(text, &anyone.ranges(text), mark)
+                });
             }
             let (plain, ranges) = unmark(&render(&messages, tools.as_ref())?, mark, rendered);
             (plain == rendered).then_some(ranges)
@@ -128,7 +157,11 @@ impl Marker {
             None => (Vec::new(), BTreeSet::new()),
         };
         let is_left = |group: &Group| group.0 == Author::Anyone || !examined.contains(group);
-        let left: BTreeSet<Group> = groups.difference(&marked).copied().filter(is_left).collect();
+        let left: BTreeSet<Group> = groups
+            .difference(&marked)
+            .copied()
+            .filter(is_left)
+            .collect();
         for who in [Author::Anyone, Author::Assistant] {
             self.look_up(rendered, &strings, who, &left, &mut ranges);
         }
@@ -137,7 +170,10 @@ impl Marker {
 
     /// Returns the special texts of one author's groups.
     fn choice(&self, groups: &BTreeSet<Group>, who: Author) -> SpecialSet<'_> {
-        let chosen = groups.iter().filter(|(author, _)| *author == who).map(|&(_, special)| special);
+        let chosen = groups
+            .iter()
+            .filter(|(author, _)| *author == who)
+            .map(|&(_, special)| special);
         SpecialSet::new(&self.texts, chosen)
     }
 
@@ -170,7 +206,10 @@ impl Marker {
                 lost.add(text);
             }
         }
-        let lost = lost.specials().into_iter().filter(|&special| groups.contains(&(who, special)));
+        let lost = lost
+            .specials()
+            .into_iter()
+            .filter(|&special| groups.contains(&(who, special)));
         ranges.extend(SpecialSet::new(&self.texts, lost).occurrences(rendered));
     }
 }
@@ -195,7 +234,11 @@ fn mark_ranges(text: &mut String, ranges: &[Range<usize>], mark: char) {
 }
 
 fn author(message: &Json) -> Author {
-    if message.get("role").and_then(Json::as_str) == Some("assistant") { Author::Assistant } else { Author::Anyone }
+    if message.get("role").and_then(Json::as_str) == Some("assistant") {
+        Author::Assistant
+    } else {
+        Author::Anyone
+    }
 }
 
 /// Returns all strings of a conversation with their authors: values and keys.
@@ -214,15 +257,21 @@ fn strings<'j>(messages: &'j [Json], tools: Option<&'j Json>) -> Vec<(Author, &'
         }
     }
     let mut out = Vec::new();
-    messages.iter().for_each(|message| walk(message, author(message), &mut out));
-    tools.iter().for_each(|tools| walk(tools, Author::Anyone, &mut out));
+    messages
+        .iter()
+        .for_each(|message| walk(message, author(message), &mut out));
+    tools
+        .iter()
+        .for_each(|tools| walk(tools, Author::Anyone, &mut out));
     out
 }
 
 fn for_each_string_mut(value: &mut Json, change: &mut impl FnMut(&mut String)) {
     match value {
         Json::String(text) => change(text),
-        Json::Array(items) => items.iter_mut().for_each(|item| for_each_string_mut(item, change)),
+        Json::Array(items) => items
+            .iter_mut()
+            .for_each(|item| for_each_string_mut(item, change)),
         Json::Object(map) => {
             // Keys cannot be changed in place, and the order must be preserved.
             *map = std::mem::take(map)
@@ -243,7 +292,9 @@ fn for_each_string_mut(value: &mut Json, change: &mut impl FnMut(&mut String)) {
 fn unused_char<'a>(texts: impl Iterator<Item = &'a str>) -> Option<char> {
     let is_candidate = |c: &char| matches!(c, '\u{FDD0}'..='\u{FDEF}' | '\u{E000}'..='\u{F8FF}');
     let used: BTreeSet<char> = texts.flat_map(str::chars).filter(is_candidate).collect();
-    ('\u{FDD0}'..='\u{FDEF}').chain('\u{E000}'..='\u{F8FF}').find(|c| !used.contains(c))
+    ('\u{FDD0}'..='\u{FDEF}')
+        .chain('\u{E000}'..='\u{F8FF}')
+        .find(|c| !used.contains(c))
 }
 
 /// Removes the marks, including those escaped by `tojson`. Returns the ranges of

@@ -40,7 +40,10 @@ impl Activations {
             hidden: [state(hidden)?, state(hidden)?],
             layer_input: (layer_input > 0).then(|| state(layer_input)).transpose()?,
             layer_bytes: model.layer_input() * size_of::<f32>(),
-            rope: rope_tables.iter().map(|t| state(rows * t.row_bytes())).collect::<Result<_, _>>()?,
+            rope: rope_tables
+                .iter()
+                .map(|t| state(rows * t.row_bytes()))
+                .collect::<Result<_, _>>()?,
             rope_tables,
             rope_filled: 0,
             rows,
@@ -66,7 +69,11 @@ impl Activations {
             _ => None,
         }
     }
-    pub fn write_tokens(&self, device: &dyn Device, tokens: impl Iterator<Item = u32>) -> Result<(), Error> {
+    pub fn write_tokens(
+        &self,
+        device: &dyn Device,
+        tokens: impl Iterator<Item = u32>,
+    ) -> Result<(), Error> {
         let ids: Vec<u8> = tokens.flat_map(|t| (t as i32).to_le_bytes()).collect();
         Ok(device.write(&self.tokens, 0, &ids)?)
     }
@@ -87,7 +94,18 @@ impl Activations {
         Ok(())
     }
     pub fn buffers(&self) -> impl Iterator<Item = &Buffer> {
-        let Activations { tokens, hidden, layer_input, rope, logits, .. } = self;
-        [tokens, logits].into_iter().chain(hidden).chain(rope).chain(layer_input)
+        let Activations {
+            tokens,
+            hidden,
+            layer_input,
+            rope,
+            logits,
+            ..
+        } = self;
+        [tokens, logits]
+            .into_iter()
+            .chain(hidden)
+            .chain(rope)
+            .chain(layer_input)
     }
 }

@@ -4,8 +4,8 @@ use super::activations::Activations;
 use super::executor::{Engine, IN_FLIGHT};
 use super::footprint::{Footprint, choose_context};
 use super::graph_key::{
-    CacheShape, GraphKey, Settings, StepLimits, batch_graph, cache_rows, depths, mixed_graphs, plan_options,
-    sequence_graphs,
+    CacheShape, GraphKey, Settings, StepLimits, batch_graph, cache_rows, depths, mixed_graphs,
+    plan_options, sequence_graphs,
 };
 use super::graphs::Graphs;
 use super::inputs::StepInputs;
@@ -37,8 +37,20 @@ const ATTENTION_BYTES: usize = 256 << 20;
 /// Returns the options of a decode step, used to query a model's cache sizes.
 fn probe(settings: &Settings) -> Options {
     let (logits, tile, tokens) = (Logits::Last, Options::TILE, StepKind::Decode);
-    let pools = Pools { states: 1, ..Pools::from_pages(1) };
-    Options { tokens, rows: 64, pools, contiguous: true, depth: 64, cache: settings.cache, logits, tile }
+    let pools = Pools {
+        states: 1,
+        ..Pools::from_pages(1)
+    };
+    Options {
+        tokens,
+        rows: 64,
+        pools,
+        contiguous: true,
+        depth: 64,
+        cache: settings.cache,
+        logits,
+        tile,
+    }
 }
 
 /// Returns the device memory available for allocation, in bytes.
@@ -67,17 +79,43 @@ impl Sizes {
     ) -> Result<Sizes, Error> {
         let limits = StepLimits::new(&settings, model.context(), model, device.target());
         let parallel = settings.parallel.clamp(1, limits.chunk);
-        let settings = Settings { chunk: limits.chunk, long: Some(limits.long), parallel, ..settings };
+        let settings = Settings {
+            chunk: limits.chunk,
+            long: Some(limits.long),
+            parallel,
+            ..settings
+        };
         let probe = probe(&settings);
-        let left = memory_beside_weights(file, missing_weight_bytes(file, model, &probe, there), available(device))?;
+        let left = memory_beside_weights(
+            file,
+            missing_weight_bytes(file, model, &probe, there),
+            available(device),
+        )?;
         let footprint = Footprint::new(model, &probe, &settings, MIN_ARENA_SHARE);
         let context = choose_context(&settings, model.context(), &footprint, left)?;
         let parallel = footprint.sequences(left);
         let pools = footprint.pools(context, parallel, left);
-        let (settings, rows) = (Settings { parallel, ..settings }.over(pools), cache_rows(context, limits.long));
-        let cache = CacheShape { rows, pools, scalar: settings.cache };
+        let (settings, rows) = (
+            Settings {
+                parallel,
+                ..settings
+            }
+            .over(pools),
+            cache_rows(context, limits.long),
+        );
+        let cache = CacheShape {
+            rows,
+            pools,
+            scalar: settings.cache,
+        };
         let depths = depths(&settings, rows, device.target());
-        Ok(Sizes { settings, limits, context, cache, depths })
+        Ok(Sizes {
+            settings,
+            limits,
+            context,
+            cache,
+            depths,
+        })
     }
     /// Returns smaller settings if the allocations do not fit into the `left` bytes available after
     /// the weights. Steps of long prompts may be shortened only if their length `is_usual`.
@@ -88,9 +126,21 @@ impl Sizes {
         left: u64,
         is_usual: bool,
     ) -> Result<Option<Settings>, Error> {
-        let Sizes { settings, limits, context, cache, .. } = self;
-        if is_usual && limits.long > limits.chunk && footprint.step_bytes() > left / LONG_CHUNK_SHARE {
-            return Ok(Some(Settings { long: Some(limits.shorter()), ..settings.clone() }));
+        let Sizes {
+            settings,
+            limits,
+            context,
+            cache,
+            ..
+        } = self;
+        if is_usual
+            && limits.long > limits.chunk
+            && footprint.step_bytes() > left / LONG_CHUNK_SHARE
+        {
+            return Ok(Some(Settings {
+                long: Some(limits.shorter()),
+                ..settings.clone()
+            }));
         }
         let fitting = choose_context(settings, longest, footprint, left)?;
         let crowded = footprint.with_pools(*context, cache.pools) > left;
@@ -98,21 +148,33 @@ impl Sizes {
         let less = |n: usize| if crowded { (n / 2).max(1) } else { n };
         let (parallel, contexts) = (less(settings.parallel), less(settings.contexts));
         let shrinks = (parallel, contexts) != (settings.parallel, settings.contexts);
-        let less = Settings { context: Some(fitting), parallel, contexts, ..settings.clone() };
+        let less = Settings {
+            context: Some(fitting),
+            parallel,
+            contexts,
+            ..settings.clone()
+        };
         Ok((fitting < *context || shrinks).then_some(less))
     }
     /// Returns the graphs to compile when the model is loaded.
     fn graphs(&self) -> Vec<GraphKey> {
         let others = self.settings.decode_rows();
         let mixed = others.map(|others| mixed_graphs(self.limits.chunk, self.cache.rows, others));
-        sequence_graphs(self.limits, &self.depths).into_iter().chain(mixed.into_iter().flatten()).collect()
+        sequence_graphs(self.limits, &self.depths)
+            .into_iter()
+            .chain(mixed.into_iter().flatten())
+            .collect()
     }
 }
 
 /// Returns the largest size, in numbers, of a partial attention result among the
 /// plan's `ready` functions.
 fn partial(plan: &Plan, ready: &[Arc<Ready>]) -> usize {
-    let of_plan = ready.iter().filter(|r| plan.functions().iter().any(|&f| Arc::ptr_eq(f, &r.function)));
+    let of_plan = ready.iter().filter(|r| {
+        plan.functions()
+            .iter()
+            .any(|&f| Arc::ptr_eq(f, &r.function))
+    });
     of_plan.map(|r| r.compiled.partial).max().unwrap_or(0)
 }
 
@@ -152,12 +214,17 @@ impl<'a> CompiledModel<'a> {
         let asked = settings.long;
         let again = |settings| CompiledModel::new(file, opened.clone(), settings, there, progress);
         let sizes = Sizes::choose(file, model.as_ref(), settings, there, &*device)?;
-        let Sizes { settings, cache, .. } = &sizes;
+        let Sizes {
+            settings, cache, ..
+        } = &sizes;
         let mut functions = Functions::new();
-        let plan = |graph: GraphKey| model.plan(&plan_options(graph, *cache, &opened.target), &mut functions);
+        let plan = |graph: GraphKey| {
+            model.plan(&plan_options(graph, *cache, &opened.target), &mut functions)
+        };
         let graphs = sizes.graphs();
         // The smallest batched decode step, so that the weight layouts suit it too.
-        let batches = (settings.parallel > 1).then(|| batch_graph(2, settings.parallel, cache.rows));
+        let batches =
+            (settings.parallel > 1).then(|| batch_graph(2, settings.parallel, cache.rows));
         let plans: Vec<Plan> = graphs.iter().copied().chain(batches).map(plan).collect();
         let choices = if device.overlaps() {
             vec![CandidateSet::Top1, CandidateSet::SmallTopK]
@@ -165,22 +232,34 @@ impl<'a> CompiledModel<'a> {
             vec![CandidateSet::Top1]
         };
         let choice = |among: &CandidateSet| functions.share(among.function(model.vocabulary(), 1));
-        let planned = plans.iter().flat_map(|p| p.functions().into_iter().cloned());
+        let planned = plans
+            .iter()
+            .flat_map(|p| p.functions().into_iter().cloned());
         let all: Vec<_> = planned.chain(choices.iter().map(choice)).collect();
-        let ready = jit.prepare(&all, &|done, total| progress(Progress::Compiling(done, total)))?;
+        let ready = jit.prepare(&all, &|done, total| {
+            progress(Progress::Compiling(done, total))
+        })?;
         let arena = Jit::arena(&ready).max(MIN_ARENA_SHARE);
         let layouts = match load::common_layouts(&mut jit, &plans)? {
             Ok(layouts) => layouts,
             // Alternatives of two attentions that share a weight are decided one after the other,
             // so neither may have the common layout yet. Compile again without mixed steps.
             Err(_) if settings.decode_rows().is_some() => {
-                return again(Settings { long: asked, mixed: false, ..settings.clone() });
+                return again(Settings {
+                    long: asked,
+                    mixed: false,
+                    ..settings.clone()
+                });
             }
             Err(_) => load::layouts(&mut jit, &plans)?,
         };
         // Check again, now that all allocations are known.
         let footprint = Footprint::new(model.as_ref(), &probe(settings), settings, arena);
-        let left = memory_beside_weights(file, load::missing(file, &layouts, there), available(&*device))?;
+        let left = memory_beside_weights(
+            file,
+            load::missing(file, &layouts, there),
+            available(&*device),
+        )?;
         let is_usual = asked.is_none_or(StepLimits::is_usual);
         if let Some(smaller) = sizes.smaller(&footprint, model.context(), left, is_usual)? {
             return again(smaller);
@@ -188,17 +267,34 @@ impl<'a> CompiledModel<'a> {
         let limit = StepLimit {
             limits: sizes.limits,
             partials: StepLimit::partials(
-                graphs.iter().zip(&plans).map(|(graph, plan)| (graph, partial(plan, &ready))),
+                graphs
+                    .iter()
+                    .zip(&plans)
+                    .map(|(graph, plan)| (graph, partial(plan, &ready))),
             ),
             attention_bytes: attention_bytes(&*device),
             rows: cache.rows,
         };
-        Ok(CompiledModel { file, model, jit, functions, sizes, choices, layouts, footprint, arena, limit })
+        Ok(CompiledModel {
+            file,
+            model,
+            jit,
+            functions,
+            sizes,
+            choices,
+            layouts,
+            footprint,
+            arena,
+            limit,
+        })
     }
 
     /// Returns the bytes that loading allocates: missing weights, KV cache and activations.
     pub fn memory(&self, there: &Weights) -> u64 {
-        self.missing(there) + self.footprint.with_pools(self.sizes.context, self.sizes.cache.pools)
+        self.missing(there)
+            + self
+                .footprint
+                .with_pools(self.sizes.context, self.sizes.cache.pools)
     }
 
     /// Returns the bytes of weights that loading must allocate, without those already in `there`.
@@ -216,8 +312,22 @@ impl<'a> CompiledModel<'a> {
     /// When memory is short, or the device fails.
     pub fn load(self, there: Weights, progress: &dyn Fn(Progress)) -> Result<Engine, Error> {
         let graphs = self.sizes.graphs();
-        let CompiledModel { file, model, mut jit, sizes, choices, limit, .. } = self;
-        let Sizes { settings, context, cache, depths, limits } = sizes;
+        let CompiledModel {
+            file,
+            model,
+            mut jit,
+            sizes,
+            choices,
+            limit,
+            ..
+        } = self;
+        let Sizes {
+            settings,
+            context,
+            cache,
+            depths,
+            limits,
+        } = sizes;
         let weights = load::weights(file, &mut jit, &self.layouts, there, progress)?;
         let device = jit.device().clone();
         let tokens = limits.long + settings.decode_rows().unwrap_or(0);
@@ -243,10 +353,14 @@ impl<'a> CompiledModel<'a> {
         // Capture the graphs that every sequence needs: decode steps and prefill chunks.
         for graph in graphs {
             let keys: Vec<_> = match graph.tokens {
-                1 => choices.iter().map(|&among| engine.plain(graph, Some(among))).collect(),
+                1 => choices
+                    .iter()
+                    .map(|&among| engine.plain(graph, Some(among)))
+                    .collect(),
                 _ => vec![engine.plain(graph, None)],
             };
-            keys.iter().try_for_each(|key| engine.prepare(key, progress))?;
+            keys.iter()
+                .try_for_each(|key| engine.prepare(key, progress))?;
         }
         Ok(engine)
     }
@@ -274,7 +388,11 @@ impl MemoryEstimate {
     pub fn new(file: &Gguf, settings: &Settings, available: u64) -> Result<MemoryEstimate, Error> {
         let model = arch::load(file.metadata(), file)?;
         let chunk = settings.chunk.clamp(1, model.context());
-        let settings = &Settings { chunk, long: settings.long.or(Some(chunk)), ..settings.clone() };
+        let settings = &Settings {
+            chunk,
+            long: settings.long.or(Some(chunk)),
+            ..settings.clone()
+        };
         let probe = probe(settings);
         let weights = missing_weight_bytes(file, model.as_ref(), &probe, &Weights::default());
         let left = memory_beside_weights(file, weights, available)?;
@@ -282,9 +400,21 @@ impl MemoryEstimate {
         let context = choose_context(settings, model.context(), &footprint, left)?;
         let parallel = footprint.sequences(left);
         let pools = footprint.pools(context, parallel, left);
-        let settings = Settings { parallel, ..settings.clone() };
-        let footprint = Footprint::new(model.as_ref(), &probe, &settings.over(pools), MIN_ARENA_SHARE);
-        Ok(MemoryEstimate { context, weights, beside: footprint.with_pools(context, pools) })
+        let settings = Settings {
+            parallel,
+            ..settings.clone()
+        };
+        let footprint = Footprint::new(
+            model.as_ref(),
+            &probe,
+            &settings.over(pools),
+            MIN_ARENA_SHARE,
+        );
+        Ok(MemoryEstimate {
+            context,
+            weights,
+            beside: footprint.with_pools(context, pools),
+        })
     }
 }
 
@@ -294,7 +424,12 @@ impl Engine {
     ///
     /// # Errors
     /// As for [`CompiledModel::new`] and [`CompiledModel::load`].
-    pub fn load(file: &Gguf, opened: Opened, settings: Settings, progress: &dyn Fn(Progress)) -> Result<Engine, Error> {
+    pub fn load(
+        file: &Gguf,
+        opened: Opened,
+        settings: Settings,
+        progress: &dyn Fn(Progress),
+    ) -> Result<Engine, Error> {
         let none = Weights::default();
         CompiledModel::new(file, opened, settings, &none, progress)?.load(none, progress)
     }
@@ -304,7 +439,11 @@ impl Engine {
 fn memory_beside_weights(file: &Gguf, weights: u64, available: u64) -> Result<u64, Error> {
     available.checked_sub(weights).ok_or_else(|| {
         let fitting = synth::fitting(file.metadata(), available);
-        Error::Weights { need: weights / MB, available: available / MB, fitting }
+        Error::Weights {
+            need: weights / MB,
+            available: available / MB,
+            fitting,
+        }
     })
 }
 
@@ -314,7 +453,9 @@ const MIN_ARENA_SHARE: usize = 64;
 /// Returns the bytes that partial results of attention may take in one step.
 fn attention_bytes(device: &dyn Device) -> usize {
     match device.target().machine.kind {
-        MachineKind::Gpu => ATTENTION_BYTES.max(device.available().unwrap_or(0) as usize / ATTENTION_SHARE),
+        MachineKind::Gpu => {
+            ATTENTION_BYTES.max(device.available().unwrap_or(0) as usize / ATTENTION_SHARE)
+        }
         MachineKind::Cpu => ATTENTION_BYTES,
     }
 }
@@ -322,6 +463,9 @@ fn attention_bytes(device: &dyn Device) -> usize {
 /// Returns the bytes of the weights in the file that are missing from `there`.
 fn missing_weight_bytes(file: &Gguf, model: &dyn Model, probe: &Options, there: &Weights) -> u64 {
     let plan = model.plan(probe, &mut Functions::new());
-    let absent = plan.weights().into_iter().filter(|n| there.get(n).is_none());
+    let absent = plan
+        .weights()
+        .into_iter()
+        .filter(|n| there.get(n).is_none());
     absent.filter_map(|n| file.tensor(n)).map(|t| t.bytes).sum()
 }

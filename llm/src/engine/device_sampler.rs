@@ -14,20 +14,39 @@ impl Engine {
     pub(super) fn prepare_candidates(&mut self, most: usize) -> Result<(), Error> {
         let (vocabulary, device) = (self.model.vocabulary(), self.device().clone());
         if self.candidates.is_none() {
-            self.candidates = Some(DeviceSampler::new(&*device, vocabulary, self.settings.parallel)?);
+            self.candidates = Some(DeviceSampler::new(
+                &*device,
+                vocabulary,
+                self.settings.parallel,
+            )?);
         }
         let key = CaptureKey::Candidates(most);
-        let Some(rows) = self.candidates.as_ref().filter(|_| !self.graphs.has(&key)) else { return Ok(()) };
+        let Some(rows) = self.candidates.as_ref().filter(|_| !self.graphs.has(&key)) else {
+            return Ok(());
+        };
         let buffers: Vec<Buffer> = rows.buffers().into_iter().cloned().collect();
-        let function = self.graphs.functions.share(sampling::candidates_function(vocabulary, most));
+        let function = self
+            .graphs
+            .functions
+            .share(sampling::candidates_function(vocabulary, most));
         let function = self.graphs.compile(&[function], &|_| ())?.remove(0);
-        let args = std::iter::once(self.activations.logits.clone()).chain(buffers).collect();
+        let args = std::iter::once(self.activations.logits.clone())
+            .chain(buffers)
+            .collect();
         self.graphs.capture(key, &[Call { function, args }])
     }
     /// Starts computing the candidates of the step in flight.
-    pub(super) fn start_candidates(&mut self, most: usize, asks: &[Option<RowParams>]) -> Result<(), Error> {
+    pub(super) fn start_candidates(
+        &mut self,
+        most: usize,
+        asks: &[Option<RowParams>],
+    ) -> Result<(), Error> {
         let device = self.device().clone();
-        let Some(rows) = self.candidates.as_mut().filter(|_| asks.iter().any(Option::is_some)) else {
+        let Some(rows) = self
+            .candidates
+            .as_mut()
+            .filter(|_| asks.iter().any(Option::is_some))
+        else {
             return Ok(());
         };
         rows.write(&*device, asks)?;
@@ -41,10 +60,17 @@ impl Engine {
         asks: &[Option<RowParams>],
     ) -> Result<Vec<Option<Candidates>>, Error> {
         let device = self.device().clone();
-        let Some(rows) = self.candidates.as_ref().filter(|_| asks.iter().any(Option::is_some)) else {
+        let Some(rows) = self
+            .candidates
+            .as_ref()
+            .filter(|_| asks.iter().any(Option::is_some))
+        else {
             return Ok(asks.iter().map(|_| None).collect());
         };
-        self.graphs.prepared(&CaptureKey::Candidates(most)).replay.wait()?;
+        self.graphs
+            .prepared(&CaptureKey::Candidates(most))
+            .replay
+            .wait()?;
         Ok(rows.read(&*device, asks)?)
     }
 }

@@ -110,9 +110,14 @@ impl Engine {
             return Ok(true);
         }
         self.check(step)?;
-        let CheckedStep { key, variables, tables } = self.prepared(step);
+        let CheckedStep {
+            key,
+            variables,
+            tables,
+        } = self.prepared(step);
         let waits = step.chunk.is_some() || self.in_flight.len() >= IN_FLIGHT;
-        let ready = self.activations.has_rope(last_position(step) + 1) && self.graphs.has(&CaptureKey::Step(key));
+        let ready = self.activations.has_rope(last_position(step) + 1)
+            && self.graphs.has(&CaptureKey::Step(key));
         if waits || !ready {
             return Ok(false);
         }
@@ -127,7 +132,10 @@ impl Engine {
         self.replay(step, key, &variables)
     }
     fn replay(&mut self, step: &Step, key: StepKey, variables: &Variables) -> Result<(), Error> {
-        self.graphs.prepared(&CaptureKey::Step(key)).replay.start(variables)?;
+        self.graphs
+            .prepared(&CaptureKey::Step(key))
+            .replay
+            .start(variables)?;
         let chunk = usize::from(step.chunk.is_some());
         let rows = key.among.map_or(0, |_| step.rows.len() + chunk);
         self.in_flight.push_back(RunningStep { key, rows });
@@ -138,15 +146,33 @@ impl Engine {
         if key.among.is_none() || key.graph.others > 0 || !self.device().overlaps() {
             return Ok(());
         }
-        let tokens = if key.graph.batch { Tokens::Gathered } else { Tokens::Chosen };
-        (0..IN_FLIGHT).try_for_each(|set| self.prepare(&StepKey { set, tokens, ..*key }, &|_| ()))
+        let tokens = if key.graph.batch {
+            Tokens::Gathered
+        } else {
+            Tokens::Chosen
+        };
+        (0..IN_FLIGHT).try_for_each(|set| {
+            self.prepare(
+                &StepKey {
+                    set,
+                    tokens,
+                    ..*key
+                },
+                &|_| (),
+            )
+        })
     }
     /// Checks a step, captures its graph and writes its inputs, while nothing else runs.
     pub(super) fn ready_alone(&mut self, step: &Step) -> Result<(StepKey, Variables), Error> {
         self.check(step)?;
-        let CheckedStep { key, variables, tables } = self.prepared(step);
+        let CheckedStep {
+            key,
+            variables,
+            tables,
+        } = self.prepared(step);
         let device = self.device().clone();
-        self.activations.fill_rope(&*device, last_position(step) + 1)?;
+        self.activations
+            .fill_rope(&*device, last_position(step) + 1)?;
         self.prepare(&key, &|_| ())?;
         self.write_inputs(&*device, step, &key, &tables)?;
         Ok((key, variables))
@@ -156,14 +182,22 @@ impl Engine {
     /// # Errors
     /// When none is in flight, or the device fails.
     pub fn wait(&mut self) -> Result<StepOutput, Error> {
-        let Some(RunningStep { key, rows }) = self.in_flight.pop_front() else { return Err(Error::NotInFlight) };
+        let Some(RunningStep { key, rows }) = self.in_flight.pop_front() else {
+            return Err(Error::NotInFlight);
+        };
         self.graphs.prepared(&CaptureKey::Step(key)).replay.wait()?;
         if rows == 0 {
             return Ok(StepOutput::default());
         }
         let mut ids = vec![0i32; rows];
-        self.device().read(&self.inputs[key.set].chosen, 0, bytemuck::cast_slice_mut(&mut ids))?;
-        Ok(StepOutput { chosen: ids.into_iter().map(|id| u32::try_from(id).ok()).collect() })
+        self.device().read(
+            &self.inputs[key.set].chosen,
+            0,
+            bytemuck::cast_slice_mut(&mut ids),
+        )?;
+        Ok(StepOutput {
+            chosen: ids.into_iter().map(|id| u32::try_from(id).ok()).collect(),
+        })
     }
     /// Returns whether a step is in flight.
     pub fn is_in_flight(&self) -> bool {
@@ -182,27 +216,49 @@ impl Engine {
     }
     /// Runs all but the last part of a chunk that exceeds the step limit, without logits.
     fn split<'a>(&mut self, step: &Step<'a>) -> Result<Step<'a>, Error> {
-        let Some(mut chunk) = step.chunk else { return Ok(*step) };
+        let Some(mut chunk) = step.chunk else {
+            return Ok(*step);
+        };
         self.check(step)?;
         let alone = step.rows.is_empty();
         loop {
             let target = self.device().target();
-            let most = self.limit.tokens(chunk.position, chunk.exact || !alone, target);
-            let most = if chunk.logits == Logits::All { most.min(self.limit.limits.chunk) } else { most };
+            let most = self
+                .limit
+                .tokens(chunk.position, chunk.exact || !alone, target);
+            let most = if chunk.logits == Logits::All {
+                most.min(self.limit.limits.chunk)
+            } else {
+                most
+            };
             if chunk.tokens.len() <= most {
-                return Ok(Step { chunk: Some(chunk), ..*step });
+                return Ok(Step {
+                    chunk: Some(chunk),
+                    ..*step
+                });
             }
             if chunk.logits == Logits::All {
-                return Err(Error::Sequences { rows: chunk.tokens.len(), most });
+                return Err(Error::Sequences {
+                    rows: chunk.tokens.len(),
+                    most,
+                });
             }
             let (now, rest) = chunk.tokens.split_at(most);
             self.start_alone(&Step {
-                chunk: Some(Chunk { tokens: now, logits: Logits::None, ..chunk }),
+                chunk: Some(Chunk {
+                    tokens: now,
+                    logits: Logits::None,
+                    ..chunk
+                }),
                 rows: &[],
                 ..*step
             })?;
             self.wait()?;
-            chunk = Chunk { tokens: rest, position: chunk.position + most, ..chunk };
+            chunk = Chunk {
+                tokens: rest,
+                position: chunk.position + most,
+                ..chunk
+            };
         }
     }
     /// Returns the number of rows that the decode graph of `rows` sequences is compiled for.
@@ -216,10 +272,16 @@ impl Engine {
     /// Chooses the graph of a checked step.
     fn prepared<'a>(&self, step: &Step<'a>) -> CheckedStep<'a> {
         let (graph, variables) = match (&step.chunk, step.rows) {
-            (None, [row]) if self.batch_bucket(1, step.batch_invariant) == 1 => self.one_graph(step, row),
+            (None, [row]) if self.batch_bucket(1, step.batch_invariant) == 1 => {
+                self.one_graph(step, row)
+            }
             (None, rows) => {
                 let most = self.settings.parallel;
-                let bucket = if step.batch_invariant { most } else { rows.len() };
+                let bucket = if step.batch_invariant {
+                    most
+                } else {
+                    rows.len()
+                };
                 let length = rows.iter().map(|row| row.position + 1).max().unwrap_or(1);
                 let variables = vec![("n", rows.len() as i64), ("length", length as i64)];
                 (batch_graph(bucket, most, self.rows()), variables)
@@ -228,41 +290,99 @@ impl Engine {
             (Some(chunk), rows) => self.mixed_graph(chunk, rows),
         };
         // In a mixed step the host samples, from the most probable token or from candidates.
-        let drawn = step
-            .rows
-            .iter()
-            .map(|row| if step.chunk.is_some() { CandidateSet::Top1 } else { row.sampling.candidate_set() });
+        let drawn = step.rows.iter().map(|row| {
+            if step.chunk.is_some() {
+                CandidateSet::Top1
+            } else {
+                row.sampling.candidate_set()
+            }
+        });
         let among = drawn.reduce(CandidateSet::and);
-        let set = self.in_flight.back().map_or(0, |last| (last.key.set + 1) % IN_FLIGHT);
+        let set = self
+            .in_flight
+            .back()
+            .map_or(0, |last| (last.key.set + 1) % IN_FLIGHT);
         let tokens = match step.rows {
             _ if self.in_flight.is_empty() => Tokens::Given,
-            [DecodeRow { token: TokenSource::Row(0), .. }] if graph.tokens == 1 && !graph.batch => Tokens::Chosen,
+            [
+                DecodeRow {
+                    token: TokenSource::Row(0),
+                    ..
+                },
+            ] if graph.tokens == 1 && !graph.batch => Tokens::Chosen,
             _ => Tokens::Gathered,
         };
         let last = step.chunk.map(|chunk| chunk.pages);
-        let of_sequence = last.or(step.rows.first().map(|row| row.pages)).filter(|_| graph.contiguous);
-        let state_row = of_sequence.filter(|_| self.cache.state_rows() > 0).map_or(0, |pages| pages.state);
-        let tables = last.into_iter().chain(step.rows.iter().map(|row| row.pages)).collect();
-        CheckedStep { key: StepKey { graph, set, tokens, state_row, among }, variables, tables }
+        let of_sequence = last
+            .or(step.rows.first().map(|row| row.pages))
+            .filter(|_| graph.contiguous);
+        let state_row = of_sequence
+            .filter(|_| self.cache.state_rows() > 0)
+            .map_or(0, |pages| pages.state);
+        let tables = last
+            .into_iter()
+            .chain(step.rows.iter().map(|row| row.pages))
+            .collect();
+        CheckedStep {
+            key: StepKey {
+                graph,
+                set,
+                tokens,
+                state_row,
+                among,
+            },
+            variables,
+            tables,
+        }
     }
     fn one_graph(&self, step: &Step, row: &DecodeRow) -> (GraphKey, Variables) {
         let at = row.position;
         let variables = vec![("pos", at as i64), ("n", 1)];
         let allowed = step.contiguous && !step.batch_invariant;
-        self.with_view(allowed, row.pages, at..at + 1, self.decode_graph(at), variables)
+        self.with_view(
+            allowed,
+            row.pages,
+            at..at + 1,
+            self.decode_graph(at),
+            variables,
+        )
     }
     fn chunk_graph(&self, step: &Step, chunk: &Chunk) -> (GraphKey, Variables) {
         let n = chunk.tokens.len();
-        let tokens = if chunk.exact { self.limit.limits.chunk } else { self.limit.bucket(n) };
+        let tokens = if chunk.exact {
+            self.limit.limits.chunk
+        } else {
+            self.limit.bucket(n)
+        };
         // The last token of one is all of them.
-        let logits = if n > 1 || chunk.logits == Logits::None { chunk.logits } else { Logits::Last };
+        let logits = if n > 1 || chunk.logits == Logits::None {
+            chunk.logits
+        } else {
+            Logits::Last
+        };
         let graph = match tokens {
-            1 => GraphKey { logits, ..self.decode_graph(chunk.position) },
-            _ => GraphKey { tokens, batch: false, others: 0, logits, depth: self.rows(), contiguous: true },
+            1 => GraphKey {
+                logits,
+                ..self.decode_graph(chunk.position)
+            },
+            _ => GraphKey {
+                tokens,
+                batch: false,
+                others: 0,
+                logits,
+                depth: self.rows(),
+                contiguous: true,
+            },
         };
         let variables = vec![("pos", chunk.position as i64), ("n", n as i64)];
         let positions = chunk.position..chunk.position + n;
-        self.with_view(step.contiguous && !chunk.exact, chunk.pages, positions, graph, variables)
+        self.with_view(
+            step.contiguous && !chunk.exact,
+            chunk.pages,
+            positions,
+            graph,
+            variables,
+        )
     }
     /// Adds the contiguous view of the pages to a one-sequence graph, if it is allowed and exists.
     fn with_view(
@@ -274,39 +394,96 @@ impl Engine {
         mut variables: Variables,
     ) -> (GraphKey, Variables) {
         let (pools, blocks) = (self.cache.shape().pools, self.rows() / Options::PAGE);
-        let view = pages.contiguous(pools, blocks, self.cache.window(), positions).filter(|_| allowed);
+        let view = pages
+            .contiguous(pools, blocks, self.cache.window(), positions)
+            .filter(|_| allowed);
         if let Some(view) = view {
             variables.push(("first_page", i64::from(view.first_page)));
             variables.push(("window_shift", view.window_shift as i64));
         }
-        (GraphKey { contiguous: view.is_some(), ..graph }, variables)
+        (
+            GraphKey {
+                contiguous: view.is_some(),
+                ..graph
+            },
+            variables,
+        )
     }
     fn mixed_graph(&self, chunk: &Chunk, rows: &[DecodeRow]) -> (GraphKey, Variables) {
         let n = chunk.tokens.len();
-        let tokens = if chunk.exact { self.limit.limits.chunk } else { self.limit.bucket(n.max(2)) };
-        let logits = if rows.is_empty() { chunk.logits } else { Logits::LastOfEach };
+        let tokens = if chunk.exact {
+            self.limit.limits.chunk
+        } else {
+            self.limit.bucket(n.max(2))
+        };
+        let logits = if rows.is_empty() {
+            chunk.logits
+        } else {
+            Logits::LastOfEach
+        };
         let others = self.settings.decode_rows().unwrap_or(0);
-        let graph = GraphKey { tokens, batch: false, others, logits, depth: self.rows(), contiguous: false };
+        let graph = GraphKey {
+            tokens,
+            batch: false,
+            others,
+            logits,
+            depth: self.rows(),
+            contiguous: false,
+        };
         // The logits of the chunk's last row are not read, so `length` need not cover its context.
         let length = rows.iter().map(|row| row.position + 1).max().unwrap_or(1);
-        let [first, n, rows, length] = [chunk.position, n, rows.len() + 1, length].map(|n| n as i64);
-        (graph, vec![("pos", first), ("piece", n), ("rows", rows), ("n", rows), ("length", length)])
+        let [first, n, rows, length] =
+            [chunk.position, n, rows.len() + 1, length].map(|n| n as i64);
+        (
+            graph,
+            vec![
+                ("pos", first),
+                ("piece", n),
+                ("rows", rows),
+                ("n", rows),
+                ("length", length),
+            ],
+        )
     }
     /// Returns the decode graph of one sequence with the smallest depth that covers `position`.
     pub(super) fn decode_graph(&self, position: usize) -> GraphKey {
-        let depth = self.depths.iter().copied().find(|&d| position < d).unwrap_or(self.rows());
-        GraphKey { tokens: 1, batch: false, others: 0, logits: Logits::Last, depth, contiguous: true }
+        let depth = self
+            .depths
+            .iter()
+            .copied()
+            .find(|&d| position < d)
+            .unwrap_or(self.rows());
+        GraphKey {
+            tokens: 1,
+            batch: false,
+            others: 0,
+            logits: Logits::Last,
+            depth,
+            contiguous: true,
+        }
     }
-    fn write_inputs(&mut self, device: &dyn Device, step: &Step, key: &StepKey, tables: &[Pages]) -> Result<(), Error> {
+    fn write_inputs(
+        &mut self,
+        device: &dyn Device,
+        step: &Step,
+        key: &StepKey,
+        tables: &[Pages],
+    ) -> Result<(), Error> {
         let inputs = &mut self.inputs[key.set];
         if !key.graph.contiguous {
             inputs.write_tables(device, tables)?;
         }
-        let chunk = step
-            .chunk
+        let chunk = step.chunk.iter().flat_map(|chunk| {
+            chunk
+                .tokens
+                .iter()
+                .zip(chunk.position..)
+                .map(|(&token, at)| (token, at, chunk.pages))
+        });
+        let rows = step
+            .rows
             .iter()
-            .flat_map(|chunk| chunk.tokens.iter().zip(chunk.position..).map(|(&token, at)| (token, at, chunk.pages)));
-        let rows = step.rows.iter().map(|row| (row.token.token().unwrap_or(0), row.position, row.pages));
+            .map(|row| (row.token.token().unwrap_or(0), row.position, row.pages));
         let all = chunk.chain(rows);
         if key.graph.batch || key.graph.others > 0 {
             inputs.write_positions(device, all.clone().map(|token| token.1))?;
@@ -315,7 +492,9 @@ impl Engine {
             inputs.write_slots(device, all.clone().map(|(_, at, pages)| (at, pages)))?;
         }
         match key.tokens {
-            Tokens::Given => self.activations.write_tokens(device, all.map(|token| token.0))?,
+            Tokens::Given => self
+                .activations
+                .write_tokens(device, all.map(|token| token.0))?,
             Tokens::Chosen => {}
             Tokens::Gathered => self.inputs[key.set].write_sources(device, step.rows)?,
         }
@@ -325,7 +504,11 @@ impl Engine {
         }
     }
     /// Compiles and captures a step unless it is captured already.
-    pub(super) fn prepare(&mut self, key: &StepKey, progress: &dyn Fn(Progress)) -> Result<(), Error> {
+    pub(super) fn prepare(
+        &mut self,
+        key: &StepKey,
+        progress: &dyn Fn(Progress),
+    ) -> Result<(), Error> {
         let capture = CaptureKey::Step(*key);
         if self.graphs.has(&capture) {
             return Ok(());
@@ -334,32 +517,61 @@ impl Engine {
         let plan = self.plan(key.graph);
         let next = (key.tokens == Tokens::Gathered).then(|| sampling::next_function(parallel));
         let most = match key.graph {
-            GraphKey { others: 0, tokens, .. } => tokens,
+            GraphKey {
+                others: 0, tokens, ..
+            } => tokens,
             GraphKey { others, .. } => others + 1,
         };
         let choice = key.among.map(|among| among.function(vocabulary, most));
         let [next, choice] = [next, choice].map(|f| f.map(|f| self.graphs.functions.share(f)));
-        let functions: Vec<_> =
-            next.iter().chain(plan.calls.iter().map(|call| &call.function)).chain(&choice).cloned().collect();
+        let functions: Vec<_> = next
+            .iter()
+            .chain(plan.calls.iter().map(|call| &call.function))
+            .chain(&choice)
+            .cloned()
+            .collect();
         let mut ready = self.graphs.compile(&functions, progress)?.into_iter();
-        let (inputs, before) = (&self.inputs[key.set], &self.inputs[(key.set + IN_FLIGHT - 1) % IN_FLIGHT]);
+        let (inputs, before) = (
+            &self.inputs[key.set],
+            &self.inputs[(key.set + IN_FLIGHT - 1) % IN_FLIGHT],
+        );
         let mut calls = Vec::new();
         if next.is_some()
             && let Some(function) = ready.next()
         {
-            let args = [&before.chosen, &inputs.from, &inputs.given, &self.activations.tokens];
-            calls.push(Call { function, args: args.map(Buffer::clone).to_vec() });
+            let args = [
+                &before.chosen,
+                &inputs.from,
+                &inputs.given,
+                &self.activations.tokens,
+            ];
+            calls.push(Call {
+                function,
+                args: args.map(Buffer::clone).to_vec(),
+            });
         }
         for call in &plan.calls {
-            let Some(function) = ready.next() else { unreachable!("as many are ready as were asked for") };
+            let Some(function) = ready.next() else {
+                unreachable!("as many are ready as were asked for")
+            };
             check_layouts(&self.weights, call, &function)?;
-            calls.push(Call { function, args: self.args(call, key) });
+            calls.push(Call {
+                function,
+                args: self.args(call, key),
+            });
         }
         if let Some(function) = ready.next() {
             let (numbers, random) = (inputs.numbers.clone(), inputs.random.clone());
-            let drawn = if key.among == Some(CandidateSet::Top1) { vec![] } else { vec![numbers, random] };
+            let drawn = if key.among == Some(CandidateSet::Top1) {
+                vec![]
+            } else {
+                vec![numbers, random]
+            };
             let args = std::iter::once(self.activations.logits.clone()).chain(drawn);
-            calls.push(Call { function, args: args.chain([inputs.chosen.clone()]).collect() });
+            calls.push(Call {
+                function,
+                args: args.chain([inputs.chosen.clone()]).collect(),
+            });
         }
         self.graphs.capture(capture, &calls)
     }
@@ -372,8 +584,15 @@ impl Engine {
                 self.cache.sequence_buffer(*layer, *plane, key.state_row)
             }
             Bind::State(layer, plane) => self.cache.buffer(*layer, *plane).clone(),
-            Bind::Weight(name) => self.weights.get(name).expect("loaded for all plans").clone(),
-            bind => self.activations.bound(bind).unwrap_or_else(|| self.inputs[key.set].bound(bind)),
+            Bind::Weight(name) => self
+                .weights
+                .get(name)
+                .expect("loaded for all plans")
+                .clone(),
+            bind => self
+                .activations
+                .bound(bind)
+                .unwrap_or_else(|| self.inputs[key.set].bound(bind)),
         };
         call.binds.iter().map(bound).collect()
     }
@@ -389,27 +608,46 @@ impl Engine {
         };
         if step.rows.len() > most {
             let extra = usize::from(step.chunk.is_some());
-            return Err(Error::Sequences { rows: step.rows.len() + extra, most: most + extra });
+            return Err(Error::Sequences {
+                rows: step.rows.len() + extra,
+                most: most + extra,
+            });
         }
         let rows = step.rows.iter().map(|row| (row.position, 1, row.pages));
-        let chunk = step.chunk.iter().map(|chunk| (chunk.position, chunk.tokens.len(), chunk.pages));
+        let chunk = step
+            .chunk
+            .iter()
+            .map(|chunk| (chunk.position, chunk.tokens.len(), chunk.pages));
         for (position, n, pages) in chunk.chain(rows) {
             self.cache.check(pages)?;
-            let end = position.checked_add(n).filter(|&end| end <= self.context).ok_or(Error::Full(self.context))?;
+            let end = position
+                .checked_add(n)
+                .filter(|&end| end <= self.context)
+                .ok_or(Error::Full(self.context))?;
             if pages.all.len() * Options::PAGE < end {
                 return Err(Error::Pages);
             }
         }
         let given = step.rows.iter().filter_map(|row| row.token.token());
-        let tokens = step.chunk.iter().flat_map(|chunk| chunk.tokens.iter().copied()).chain(given);
+        let tokens = step
+            .chunk
+            .iter()
+            .flat_map(|chunk| chunk.tokens.iter().copied())
+            .chain(given);
         if step.rows.is_empty() && step.chunk.is_none_or(|chunk| chunk.tokens.is_empty()) {
             return Err(Error::Empty);
         }
-        tokens.into_iter().try_for_each(|token| self.check_token(token))
+        tokens
+            .into_iter()
+            .try_for_each(|token| self.check_token(token))
     }
     fn check_token(&self, token: u32) -> Result<(), Error> {
         let vocabulary = self.model.vocabulary();
-        if (token as usize) < vocabulary { Ok(()) } else { Err(Error::Token { token, vocabulary }) }
+        if (token as usize) < vocabulary {
+            Ok(())
+        } else {
+            Err(Error::Token { token, vocabulary })
+        }
     }
     /// Checks that `tokens` is not empty and that every id is in the vocabulary.
     ///
@@ -438,6 +676,9 @@ impl Engine {
 /// Returns the last position that a step reads.
 fn last_position(step: &Step) -> usize {
     let rows = step.rows.iter().map(|row| row.position);
-    let chunk = step.chunk.iter().map(|chunk| (chunk.position + chunk.tokens.len()).saturating_sub(1));
+    let chunk = step
+        .chunk
+        .iter()
+        .map(|chunk| (chunk.position + chunk.tokens.len()).saturating_sub(1));
     rows.chain(chunk).max().unwrap_or(0)
 }

@@ -52,8 +52,12 @@ impl Engine {
     pub fn memory_bytes(&self) -> u64 {
         let candidates = self.candidates.iter().flat_map(|rows| rows.buffers());
         let buffers = self.cache.buffers().chain(self.activations.buffers());
-        let buffers = buffers.chain(self.inputs.iter().flat_map(StepInputs::buffers)).chain(candidates);
-        let beside = buffers.map(|buffer: &Buffer| buffer.len() as u64).sum::<u64>();
+        let buffers = buffers
+            .chain(self.inputs.iter().flat_map(StepInputs::buffers))
+            .chain(candidates);
+        let beside = buffers
+            .map(|buffer: &Buffer| buffer.len() as u64)
+            .sum::<u64>();
         self.weights.bytes() + beside + self.graphs.arena_bytes() as u64
     }
     /// Returns whether the KV cache is in host memory; swapping pages out gains nothing then.
@@ -119,9 +123,16 @@ impl Engine {
     ///
     /// # Errors
     /// When the device fails.
-    pub fn prepare_all_logits(&mut self, tokens: usize, progress: &dyn Fn(Progress)) -> Result<(), Error> {
+    pub fn prepare_all_logits(
+        &mut self,
+        tokens: usize,
+        progress: &dyn Fn(Progress),
+    ) -> Result<(), Error> {
         let chunk = self.chunk();
-        for n in [tokens.min(chunk), tokens % chunk].into_iter().filter(|&n| n > 1) {
+        for n in [tokens.min(chunk), tokens % chunk]
+            .into_iter()
+            .filter(|&n| n > 1)
+        {
             let graph = self.chunk_key(n, Logits::All, 0);
             self.prepare(&self.plain(graph, None), progress)?;
         }
@@ -132,18 +143,33 @@ impl Engine {
     ///
     /// # Errors
     /// When the device fails.
-    pub fn prepare_batch(&mut self, sequences: usize, progress: &dyn Fn(Progress)) -> Result<(), Error> {
+    pub fn prepare_batch(
+        &mut self,
+        sequences: usize,
+        progress: &dyn Fn(Progress),
+    ) -> Result<(), Error> {
         let graph = self.rows_key(sequences.clamp(1, self.max_sequences()), 0);
         self.prepare(&self.plain(graph, Some(CandidateSet::Top1)), progress)
     }
     /// Returns the step key of a graph with tokens written by the host.
     pub(super) fn plain(&self, graph: GraphKey, among: Option<CandidateSet>) -> StepKey {
-        StepKey { graph, set: 0, tokens: Tokens::Given, state_row: 0, among }
+        StepKey {
+            graph,
+            set: 0,
+            tokens: Tokens::Given,
+            state_row: 0,
+            among,
+        }
     }
     fn chunk_key(&self, tokens: usize, logits: Logits, position: usize) -> GraphKey {
         match self.limit.bucket(tokens) {
             1 => self.decode_graph(position),
-            tokens => GraphKey { tokens, logits, depth: self.rows(), ..self.decode_graph(position) },
+            tokens => GraphKey {
+                tokens,
+                logits,
+                depth: self.rows(),
+                ..self.decode_graph(position)
+            },
         }
     }
     fn rows_key(&self, sequences: usize, position: usize) -> GraphKey {
@@ -170,7 +196,9 @@ impl Engine {
         self.launches_of(&self.rows_key(sequences, 0))
     }
     fn launches_of(&self, graph: &GraphKey) -> &[(Arc<Ready>, usize)] {
-        self.graphs.captured_step(graph).map_or(&[], |captured: &Captured| &captured.launches)
+        self.graphs
+            .captured_step(graph)
+            .map_or(&[], |captured: &Captured| &captured.launches)
     }
     /// Returns the bytes that a step of `tokens` tokens at `position` must read.
     pub fn traffic(&mut self, tokens: usize, position: usize) -> Traffic {
@@ -179,7 +207,10 @@ impl Engine {
         let rows = position + tokens.saturating_sub(1) / 2 + 1;
         // Recurrent states are also written, which counts as a second read.
         let cache = traffic::cache(&plan, rows) + (2 * self.model.state_bytes()) as f64;
-        Traffic { weights: traffic::weights(&plan, tokens, &bytes), cache }
+        Traffic {
+            weights: traffic::weights(&plan, tokens, &bytes),
+            cache,
+        }
     }
     /// Number of distinct compiled functions.
     pub fn compiled(&self) -> usize {
@@ -192,7 +223,11 @@ impl Engine {
     pub fn run_traced(&mut self, step: &Step) -> Result<Vec<Span>, Error> {
         self.finish()?;
         let (key, variables) = self.ready_alone(step)?;
-        let spans = self.graphs.prepared(&CaptureKey::Step(key)).replay.replay_traced(&variables)?;
+        let spans = self
+            .graphs
+            .prepared(&CaptureKey::Step(key))
+            .replay
+            .replay_traced(&variables)?;
         let mut logits = Vec::new();
         self.row_logits(0, &mut logits)?;
         Ok(spans)
@@ -204,7 +239,11 @@ impl Engine {
     pub fn run_timed(&mut self, step: &Step) -> Result<Vec<f64>, Error> {
         self.finish()?;
         let (key, variables) = self.ready_alone(step)?;
-        Ok(self.graphs.prepared(&CaptureKey::Step(key)).replay.replay_timed(&variables)?)
+        Ok(self
+            .graphs
+            .prepared(&CaptureKey::Step(key))
+            .replay
+            .replay_timed(&variables)?)
     }
 }
 
@@ -222,27 +261,62 @@ impl WholePool {
         let blocks = engine.rows() / crate::arch::Options::PAGE;
         let all: Vec<u32> = (0..blocks as u32).collect();
         let ring = engine.cache().window_pages();
-        let windows = ring.map_or(Vec::new(), |ring| all.iter().map(|block| block % ring as u32).collect());
-        WholePool { all, windows, state: 0 }
+        let windows = ring.map_or(Vec::new(), |ring| {
+            all.iter().map(|block| block % ring as u32).collect()
+        });
+        WholePool {
+            all,
+            windows,
+            state: 0,
+        }
     }
     /// Takes share `nth` of `shares` equal shares, of `blocks` pages each, for decode steps.
     pub fn share(engine: &Engine, [nth, shares]: [usize; 2], blocks: usize) -> WholePool {
-        let all = (nth * blocks..(nth + 1) * blocks).map(|page| page as u32).collect();
+        let all = (nth * blocks..(nth + 1) * blocks)
+            .map(|page| page as u32)
+            .collect();
         let ring = engine.cache().window_pages().map(|pages| pages / shares);
-        let of_ring = |ring: usize| (0..blocks).map(|block| (nth * ring + block % ring) as u32).collect();
-        WholePool { all, windows: ring.map_or(Vec::new(), of_ring), state: nth as u32 }
+        let of_ring = |ring: usize| {
+            (0..blocks)
+                .map(|block| (nth * ring + block % ring) as u32)
+                .collect()
+        };
+        WholePool {
+            all,
+            windows: ring.map_or(Vec::new(), of_ring),
+            state: nth as u32,
+        }
     }
     /// The sequence's pages, window pages and state row.
     pub fn pages(&self) -> super::Pages<'_> {
-        super::Pages { all: &self.all, windows: &self.windows, state: self.state }
+        super::Pages {
+            all: &self.all,
+            windows: &self.windows,
+            state: self.state,
+        }
     }
     /// Returns a step with a prefill chunk of the sequence and the logits of its last token.
     pub fn step<'a>(&'a self, tokens: &'a [u32], position: usize) -> Step<'a> {
-        let chunk = Chunk { tokens, position, pages: self.pages(), exact: false, logits: Logits::Last };
-        Step { chunk: Some(chunk), contiguous: true, ..Step::default() }
+        let chunk = Chunk {
+            tokens,
+            position,
+            pages: self.pages(),
+            exact: false,
+            logits: Logits::Last,
+        };
+        Step {
+            chunk: Some(chunk),
+            contiguous: true,
+            ..Step::default()
+        }
     }
     /// Returns a greedy decode row of the sequence.
     pub fn row(&self, token: TokenSource, position: usize) -> DecodeRow<'_> {
-        DecodeRow { token, position, pages: self.pages(), sampling: RowSampling::greedy() }
+        DecodeRow {
+            token,
+            position,
+            pages: self.pages(),
+            sampling: RowSampling::greedy(),
+        }
     }
 }

@@ -45,7 +45,8 @@ impl Footprint {
         let cached = (model.cache_row_bytes(probe.cache) - windowed) as u64;
         let others = settings.decode_rows().unwrap_or(0);
         let tokens = step + others;
-        let hidden = 2 * tokens * model.width() * size_of::<f32>() + layer_input_bytes(model, tokens);
+        let hidden =
+            2 * tokens * model.width() * size_of::<f32>() + layer_input_bytes(model, tokens);
         let logits = chunk.max(settings.parallel) * model.vocabulary() * size_of::<f32>();
         let besides = (hidden + logits + tokens * size_of::<u32>() + arena) as u64;
         Footprint {
@@ -67,22 +68,32 @@ impl Footprint {
     }
     /// Returns pools for `contexts` whole contexts and `sequences` sequences.
     fn pools_of(&self, context: usize, contexts: usize, sequences: usize) -> Pools {
-        let pages = (contexts * context.div_ceil(Options::PAGE)).max(cache_rows(context, self.step) / Options::PAGE);
+        let pages = (contexts * context.div_ceil(Options::PAGE))
+            .max(cache_rows(context, self.step) / Options::PAGE);
         Pools::new(pages, self.kinds, sequences, self.step)
     }
     /// Returns the bytes with these pools and contexts of `context` tokens.
     pub fn with_pools(&self, context: usize, pools: Pools) -> u64 {
         let of = |bytes: u64, pages: usize| bytes.saturating_mul((pages * Options::PAGE) as u64);
-        let rope = self.rope.saturating_mul(cache_rows(context, self.step) as u64);
-        let pages = of(self.cached, pools.pages).saturating_add(of(self.windowed, pools.pages_of(self.kinds.window)));
+        let rope = self
+            .rope
+            .saturating_mul(cache_rows(context, self.step) as u64);
+        let pages = of(self.cached, pools.pages)
+            .saturating_add(of(self.windowed, pools.pages_of(self.kinds.window)));
         let states = self.state.saturating_mul(pools.states as u64);
-        self.besides.saturating_add(rope).saturating_add(pages).saturating_add(states)
+        self.besides
+            .saturating_add(rope)
+            .saturating_add(pages)
+            .saturating_add(states)
     }
     /// Returns the number of sequences, halved until their recurrent states take at most half of
     /// the pools' share of memory.
     pub fn sequences(&self, available: u64) -> usize {
         let most = (available as f64 * POOL_SHARE / 2.0) as u64;
-        let states = |n: usize| self.state.saturating_mul(Pools::new(0, self.kinds, n, self.step).states as u64);
+        let states = |n: usize| {
+            self.state
+                .saturating_mul(Pools::new(0, self.kinds, n, self.step).states as u64)
+        };
         let halves = std::iter::successors(Some(self.sequences), |n| (*n > 1).then_some(n / 2));
         halves.into_iter().find(|&n| states(n) <= most).unwrap_or(1)
     }
@@ -92,7 +103,9 @@ impl Footprint {
     pub fn pools(&self, context: usize, sequences: usize, available: u64) -> Pools {
         let most = (available as f64 * POOL_SHARE) as u64;
         let mut contexts = self.contexts.max(1);
-        while contexts > 1 && self.with_pools(context, self.pools_of(context, contexts, sequences)) > most {
+        while contexts > 1
+            && self.with_pools(context, self.pools_of(context, contexts, sequences)) > most
+        {
             contexts /= 2;
         }
         self.pools_of(context, contexts, sequences)
@@ -103,7 +116,11 @@ impl Footprint {
         let most = windows.map_or(u64::MAX, |pages| (pages * Options::PAGE) as u64);
         let row = self.cached + self.rope;
         let whole = bytes / (row + self.windowed).max(1);
-        if whole <= most { whole } else { bytes.saturating_sub(self.windowed * most) / row.max(1) }
+        if whole <= most {
+            whole
+        } else {
+            bytes.saturating_sub(self.windowed * most) / row.max(1)
+        }
     }
     /// Returns the bytes with pools for one context of `context` tokens.
     pub fn bytes(&self, context: usize) -> u64 {
@@ -116,7 +133,11 @@ impl Footprint {
         let (mut fits, mut ends) = (0, most + 1);
         while ends - fits > 1 {
             let middle = fits.midpoint(ends);
-            if self.bytes(middle) <= available { fits = middle } else { ends = middle }
+            if self.bytes(middle) <= available {
+                fits = middle
+            } else {
+                ends = middle
+            }
         }
         fits
     }
@@ -130,7 +151,11 @@ pub(super) fn layer_input_bytes(model: &dyn Model, chunk: usize) -> usize {
 
 /// Returns the bytes of one row of all RoPE tables, for a context of `context` tokens.
 fn rope_row(model: &dyn Model, context: usize) -> usize {
-    model.rope_tables(context).iter().map(|t| t.row_bytes()).sum()
+    model
+        .rope_tables(context)
+        .iter()
+        .map(|t| t.row_bytes())
+        .sum()
 }
 
 /// Returns the requested context, or the longest within the model's limit and a share of memory.
@@ -145,7 +170,12 @@ pub(super) fn choose_context(
     let fits = || footprint.longest(most, available);
     let refused = |context, fits| {
         let need = footprint.bytes(context) / MB;
-        Err(Error::Context { context, need, available: available / MB, fits })
+        Err(Error::Context {
+            context,
+            need,
+            available: available / MB,
+            fits,
+        })
     };
     match settings.context {
         Some(0) => Err(Error::BadContext(0, most)),
@@ -185,42 +215,78 @@ mod tests {
         }
     }
 
-    const WINDOW: CacheKinds = CacheKinds { window: Some(128), states: false };
+    const WINDOW: CacheKinds = CacheKinds {
+        window: Some(128),
+        states: false,
+    };
 
     #[test]
     fn a_context_fits_or_says_what_would() {
         let footprint = small();
         let choose = |context, available| {
-            let settings = Settings { context, ..Settings::default() };
+            let settings = Settings {
+                context,
+                ..Settings::default()
+            };
             choose_context(&settings, 100_000, &footprint, available)
         };
         // 9,216 tokens and a chunk take at most 10,240 rows, allocated in multiples of 2,048.
         assert_eq!(choose(Some(9000), 11 << 20).unwrap(), 9000);
         let error = choose(Some(20_000), 11 << 20).unwrap_err();
         // 20,512 rows are allocated as 22,528.
-        let Error::Context { context: 20_000, need: 24, available: 11, fits } = error else { panic!("{error}") };
+        let Error::Context {
+            context: 20_000,
+            need: 24,
+            available: 11,
+            fits,
+        } = error
+        else {
+            panic!("{error}")
+        };
         assert_eq!(cache_rows(fits, 512), 10_240, "{fits}");
         assert!(cache_rows(fits + 1, 512) > 10_240, "{fits}");
         assert!(error.hint().unwrap().contains(&format!("--ctx {fits}")));
-        assert!(choose(Some(1), 0).unwrap_err().hint().unwrap().contains("smaller"));
-        assert!(matches!(choose(Some(100_001), 1 << 40), Err(Error::BadContext(..))));
+        assert!(
+            choose(Some(1), 0)
+                .unwrap_err()
+                .hint()
+                .unwrap()
+                .contains("smaller")
+        );
+        assert!(matches!(
+            choose(Some(100_001), 1 << 40),
+            Err(Error::BadContext(..))
+        ));
         // A quarter of 60 MiB is 15,360 tokens; a little less memory chooses the same.
         assert_eq!(choose(None, 60 << 20).unwrap(), 8192);
         assert_eq!(choose(None, 50 << 20).unwrap(), 8192);
         assert_eq!(choose(None, 1 << 40).unwrap(), DEFAULT_CONTEXT);
         // A quarter of 3 MiB is 768 tokens; one byte less does not hold the minimum context.
         assert_eq!(choose(None, 3 << 20).unwrap(), 512);
-        assert!(matches!(choose(None, (3 << 20) - 1), Err(Error::Context { fits: 0, .. })));
+        assert!(matches!(
+            choose(None, (3 << 20) - 1),
+            Err(Error::Context { fits: 0, .. })
+        ));
         assert!(matches!(choose(None, 0), Err(Error::Context { .. })));
         // If most of the memory is independent of the context, the limit is 4,096 rows: 3,584
         // tokens and a chunk.
-        let heavy = Footprint { besides: 40 << 20, ..footprint };
-        assert_eq!(choose_context(&Settings::default(), 100_000, &heavy, 44 << 20).unwrap(), 2048);
+        let heavy = Footprint {
+            besides: 40 << 20,
+            ..footprint
+        };
+        assert_eq!(
+            choose_context(&Settings::default(), 100_000, &heavy, 44 << 20).unwrap(),
+            2048
+        );
     }
 
     #[test]
     fn a_pool_has_as_many_contexts_as_fit() {
-        let footprint = Footprint { sequences: 8, contexts: 8, ..small() };
+        let footprint = Footprint {
+            sequences: 8,
+            contexts: 8,
+            ..small()
+        };
         // 4,000 tokens are 63 pages of 32 KiB, and a cache of 6,144 rows has 96. RoPE tables take 3
         // MiB; 1 MiB is independent of the context.
         let of = Pools::from_pages;
@@ -229,34 +295,96 @@ mod tests {
         // Half of 24 MiB holds four contexts, half of 18 MiB two, and one is the minimum.
         assert_eq!(footprint.pools(4000, 8, 24 << 20), of(4 * 63));
         assert_eq!(footprint.pools(4000, 8, 18 << 20), of(2 * 63));
-        assert_eq!(footprint.pools(4000, 8, 0), of(96), "a step more than a context");
+        assert_eq!(
+            footprint.pools(4000, 8, 0),
+            of(96),
+            "a step more than a context"
+        );
     }
 
     #[test]
     fn windows_have_pages_of_their_own() {
         // Four sequences need 35 window pages of 256 KiB whatever the context, unless
         // the pool is smaller.
-        let footprint =
-            Footprint { windowed: 1 << 12, kinds: WINDOW, besides: 0, sequences: 4, contexts: 4, rope: 0, ..small() };
+        let footprint = Footprint {
+            windowed: 1 << 12,
+            kinds: WINDOW,
+            besides: 0,
+            sequences: 4,
+            contexts: 4,
+            rope: 0,
+            ..small()
+        };
         let pools = footprint.pools(100_000, 4, 1 << 40);
-        assert_eq!(pools, Pools { windows: Some(35), ..Pools::from_pages(4 * 1563) });
-        assert_eq!(footprint.with_pools(100_000, pools), ((4 * 1563) << 15) + (35 << 18));
+        assert_eq!(
+            pools,
+            Pools {
+                windows: Some(35),
+                ..Pools::from_pages(4 * 1563)
+            }
+        );
+        assert_eq!(
+            footprint.with_pools(100_000, pools),
+            ((4 * 1563) << 15) + (35 << 18)
+        );
         // Longer contexts take pages of the full-attention layers alone.
-        assert_eq!(footprint.bytes(100_000) - footprint.bytes(9000), (cache_rows(100_000, 512) as u64 - 10_240) << 9);
+        assert_eq!(
+            footprint.bytes(100_000) - footprint.bytes(9000),
+            (cache_rows(100_000, 512) as u64 - 10_240) << 9
+        );
         assert_eq!(footprint.rows_within(100 * ((1 << 12) + (1 << 9))), 100);
         assert_eq!(footprint.rows_within((35 << 18) + (9000 << 9)), 9000);
     }
 
     #[test]
     fn states_of_several_sequences_have_rows() {
-        let kinds = CacheKinds { window: None, states: true };
-        let footprint = Footprint { state: 1 << 16, kinds, sequences: 4, contexts: 4, ..small() };
+        let kinds = CacheKinds {
+            window: None,
+            states: true,
+        };
+        let footprint = Footprint {
+            state: 1 << 16,
+            kinds,
+            sequences: 4,
+            contexts: 4,
+            ..small()
+        };
         let pools = footprint.pools(4000, 4, 1 << 40);
-        assert_eq!(pools, Pools { states: 12, ..Pools::from_pages(4 * 63) });
-        assert_eq!(footprint.with_pools(4000, pools), (4 << 20) + ((4 * 63) << 15) + (12 << 16));
+        assert_eq!(
+            pools,
+            Pools {
+                states: 12,
+                ..Pools::from_pages(4 * 63)
+            }
+        );
+        assert_eq!(
+            footprint.with_pools(4000, pools),
+            (4 << 20) + ((4 * 63) << 15) + (12 << 16)
+        );
         // Three rows of 64 KiB each: a quarter of 8 MiB holds those of ten sequences.
-        let sequences = |sequences, available| Footprint { sequences, ..footprint }.sequences(available);
-        assert_eq!([sequences(8, 8 << 20), sequences(16, 8 << 20), sequences(5, 0)], [8, 8, 1]);
-        assert_eq!(Footprint { sequences: 64, ..small() }.sequences(0), 64, "without states all are taken");
+        let sequences = |sequences, available| {
+            Footprint {
+                sequences,
+                ..footprint
+            }
+            .sequences(available)
+        };
+        assert_eq!(
+            [
+                sequences(8, 8 << 20),
+                sequences(16, 8 << 20),
+                sequences(5, 0)
+            ],
+            [8, 8, 1]
+        );
+        assert_eq!(
+            Footprint {
+                sequences: 64,
+                ..small()
+            }
+            .sequences(0),
+            64,
+            "without states all are taken"
+        );
     }
 }

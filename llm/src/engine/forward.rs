@@ -36,7 +36,11 @@ impl Engine {
             let begin = out.len();
             out.resize(begin + rows * vocabulary, 0.0);
             if rows > 0 {
-                engine.device().read(&engine.activations.logits, 0, bytemuck::cast_slice_mut(&mut out[begin..]))?;
+                engine.device().read(
+                    &engine.activations.logits,
+                    0,
+                    bytemuck::cast_slice_mut(&mut out[begin..]),
+                )?;
             }
             Ok(())
         })?;
@@ -47,12 +51,18 @@ impl Engine {
     ///
     /// # Errors
     /// As for [`Engine::run`].
-    pub fn hidden_rows(&mut self, run: TokenRun, each: &mut dyn FnMut(&[f32])) -> Result<(), Error> {
+    pub fn hidden_rows(
+        &mut self,
+        run: TokenRun,
+        each: &mut dyn FnMut(&[f32]),
+    ) -> Result<(), Error> {
         let mut rows = Vec::new();
         self.run_steps(run, Logits::None, &mut |engine, tokens, _| {
             rows.resize(tokens * engine.model.width(), 0f32);
             let last = engine.activations.hidden(engine.model.layers());
-            engine.device().read(last, 0, bytemuck::cast_slice_mut(&mut rows))?;
+            engine
+                .device()
+                .read(last, 0, bytemuck::cast_slice_mut(&mut rows))?;
             each(&rows);
             Ok(())
         })
@@ -73,12 +83,30 @@ impl Engine {
         let (mut rest, mut position) = (run.tokens, run.position);
         while !rest.is_empty() {
             let most = self.limit.tokens(position, false, self.device().target());
-            let most = if logits == Logits::All { most.min(self.chunk()) } else { most };
+            let most = if logits == Logits::All {
+                most.min(self.chunk())
+            } else {
+                most
+            };
             let (now, behind) = rest.split_at(rest.len().min(most));
             let last = behind.is_empty();
-            let wanted = if last || logits == Logits::All { logits } else { Logits::None };
-            let chunk = Chunk { tokens: now, position, pages: run.pages, exact: false, logits: wanted };
-            self.run(&Step { chunk: Some(chunk), contiguous: run.contiguous, ..Step::default() })?;
+            let wanted = if last || logits == Logits::All {
+                logits
+            } else {
+                Logits::None
+            };
+            let chunk = Chunk {
+                tokens: now,
+                position,
+                pages: run.pages,
+                exact: false,
+                logits: wanted,
+            };
+            self.run(&Step {
+                chunk: Some(chunk),
+                contiguous: run.contiguous,
+                ..Step::default()
+            })?;
             each(self, now.len(), last)?;
             (rest, position) = (behind, position + now.len());
         }
@@ -93,6 +121,10 @@ impl Engine {
         let vocabulary = self.model.vocabulary();
         logits.resize(vocabulary, 0.0);
         let at = row * vocabulary * size_of::<f32>();
-        Ok(self.device().read(&self.activations.logits, at, bytemuck::cast_slice_mut(logits))?)
+        Ok(self.device().read(
+            &self.activations.logits,
+            at,
+            bytemuck::cast_slice_mut(logits),
+        )?)
     }
 }

@@ -69,9 +69,15 @@ pub struct StepLimits {
 
 impl StepLimits {
     /// Applies the settings to a model with `context` positions and a device.
-    pub fn new(settings: &Settings, context: usize, model: &dyn Model, target: &Target) -> StepLimits {
+    pub fn new(
+        settings: &Settings,
+        context: usize,
+        model: &dyn Model,
+        target: &Target,
+    ) -> StepLimits {
         let chunk = settings.chunk.clamp(1, context);
-        let halves = target.machine.kind == MachineKind::Gpu && target.machine.fragment(Scalar::F16).is_some();
+        let halves = target.machine.kind == MachineKind::Gpu
+            && target.machine.fragment(Scalar::F16).is_some();
         let [longest, shorter] = LONG_CHUNKS;
         let long = match model.window() {
             // Recurrent states run a kernel sequence for every few tokens: a layer of Qwen3.5 has
@@ -81,8 +87,15 @@ impl StepLimits {
             Some(_) => shorter,
             None => longest,
         };
-        let usual = if halves && chunk == DEFAULT_CHUNK { long } else { chunk };
-        StepLimits { chunk, long: settings.long.unwrap_or(usual).clamp(chunk, context) }
+        let usual = if halves && chunk == DEFAULT_CHUNK {
+            long
+        } else {
+            chunk
+        };
+        StepLimits {
+            chunk,
+            long: settings.long.unwrap_or(usual).clamp(chunk, context),
+        }
     }
     /// Returns whether `long` is one of the default sizes for long prompts.
     pub fn is_usual(long: usize) -> bool {
@@ -90,7 +103,10 @@ impl StepLimits {
     }
     /// Returns the next smaller step size for long prompts; at least a chunk.
     pub fn shorter(self) -> usize {
-        LONG_CHUNKS.into_iter().find(|&long| long < self.long && long > self.chunk).unwrap_or(self.chunk)
+        LONG_CHUNKS
+            .into_iter()
+            .find(|&long| long < self.long && long > self.chunk)
+            .unwrap_or(self.chunk)
     }
 }
 
@@ -122,9 +138,18 @@ const CONTEXT_DEPTHS: [usize; 2] = [2048, 8192];
 
 /// Returns the context depths of decode steps of one sequence, for a cache of `rows` rows.
 pub fn depths(settings: &Settings, rows: usize, target: &Target) -> Vec<usize> {
-    let usual: &[usize] = if target.machine.kind == MachineKind::Gpu { &CONTEXT_DEPTHS } else { &[] };
+    let usual: &[usize] = if target.machine.kind == MachineKind::Gpu {
+        &CONTEXT_DEPTHS
+    } else {
+        &[]
+    };
     let short = settings.depths.as_deref().unwrap_or(usual);
-    short.iter().copied().filter(|&d| d < rows).chain([rows]).collect()
+    short
+        .iter()
+        .copied()
+        .filter(|&d| d < rows)
+        .chain([rows])
+        .collect()
 }
 
 impl Settings {
@@ -144,17 +169,33 @@ impl Settings {
 /// `depths` ascend; the last is the whole cache.
 pub fn sequence_graphs(StepLimits { chunk, long }: StepLimits, depths: &[usize]) -> Vec<GraphKey> {
     let rows = *depths.last().expect("the depth of the whole cache");
-    let key = |tokens, logits, depth| GraphKey { tokens, batch: false, others: 0, logits, depth, contiguous: true };
+    let key = |tokens, logits, depth| GraphKey {
+        tokens,
+        batch: false,
+        others: 0,
+        logits,
+        depth,
+        contiguous: true,
+    };
     let one = depths.iter().map(|&depth| key(1, Logits::Last, depth));
     let chunks = chunk_buckets(chunk, long);
-    let mut all: Vec<GraphKey> = one.chain(chunks.into_iter().map(|(n, logits)| key(n, logits, rows))).collect();
+    let mut all: Vec<GraphKey> = one
+        .chain(chunks.into_iter().map(|(n, logits)| key(n, logits, rows)))
+        .collect();
     all.dedup();
     all
 }
 
 /// Returns the mixed graphs with prefill chunks of at most `chunk` tokens and `others` decode rows.
 pub fn mixed_graphs(chunk: usize, rows: usize, others: usize) -> Vec<GraphKey> {
-    let key = |(tokens, logits)| GraphKey { tokens, batch: false, others, logits, depth: rows, contiguous: false };
+    let key = |(tokens, logits)| GraphKey {
+        tokens,
+        batch: false,
+        others,
+        logits,
+        depth: rows,
+        contiguous: false,
+    };
     let mut all: Vec<GraphKey> = chunk_buckets(chunk, chunk).into_iter().map(key).collect();
     all.dedup();
     all
@@ -163,7 +204,13 @@ pub fn mixed_graphs(chunk: usize, rows: usize, others: usize) -> Vec<GraphKey> {
 /// Returns the token buckets of prefill chunks and the logits that each is run with.
 fn chunk_buckets(chunk: usize, long: usize) -> Vec<(usize, Logits)> {
     let few = (FEW_TOKENS.min(chunk), Logits::Last);
-    let all = [few, (chunk, Logits::None), (chunk, Logits::Last), (long, Logits::None), (long, Logits::Last)];
+    let all = [
+        few,
+        (chunk, Logits::None),
+        (chunk, Logits::Last),
+        (long, Logits::None),
+        (long, Logits::Last),
+    ];
     all.into_iter().filter(|bucket| bucket.0 > 1).collect()
 }
 
@@ -204,13 +251,31 @@ impl CacheShape {
 /// two, at most `most`.
 pub fn batch_graph(sequences: usize, most: usize, rows: usize) -> GraphKey {
     let tokens = sequences.next_power_of_two().min(most);
-    GraphKey { tokens, batch: true, others: 0, logits: Logits::All, depth: rows, contiguous: false }
+    GraphKey {
+        tokens,
+        batch: true,
+        others: 0,
+        logits: Logits::All,
+        depth: rows,
+        contiguous: false,
+    }
 }
 
 /// Returns the plan options for the steps of a graph.
 pub fn plan_options(key: GraphKey, cache: CacheShape, target: &Target) -> Options {
-    let GraphKey { tokens: max, batch, others, logits, depth, contiguous } = key;
-    let CacheShape { rows, pools, scalar } = cache;
+    let GraphKey {
+        tokens: max,
+        batch,
+        others,
+        logits,
+        depth,
+        contiguous,
+    } = key;
+    let CacheShape {
+        rows,
+        pools,
+        scalar,
+    } = cache;
     Options {
         tokens: match max {
             _ if batch => StepKind::BatchedDecode { max },
@@ -231,13 +296,23 @@ pub fn plan_options(key: GraphKey, cache: CacheShape, target: &Target) -> Option
 /// Tokens per expert from which several warps share a weight, and the multiple of weight rows that
 /// this needs. Other weights use single warps, for which tiles of 64 tokens take 8 % longer than of
 /// 32 on an H100 (V2-Lite, gate and up).
-const WARP_GROUP_ROWS: [usize; 2] = [f16_mma::LEAST_OF_GROUP as usize, f16_mma::ROWS_OF_GROUP as usize];
+const WARP_GROUP_ROWS: [usize; 2] = [
+    f16_mma::LEAST_OF_GROUP as usize,
+    f16_mma::ROWS_OF_GROUP as usize,
+];
 
 /// Returns the tile of tokens of one expert: whole MMA columns if the machine has f16 MMA or tiles.
 fn expert_tile(target: &Target) -> ExpertTile {
-    let own = if target.machine.kind == MachineKind::Cpu { Options::TILE_OF_CORES } else { Options::TILE };
+    let own = if target.machine.kind == MachineKind::Cpu {
+        Options::TILE_OF_CORES
+    } else {
+        Options::TILE
+    };
     if let Some(of) = target.machine.tile_fragment() {
-        return ExpertTile { most: TILES_PER_EXPERT * of.rows as usize, ..own };
+        return ExpertTile {
+            most: TILES_PER_EXPERT * of.rows as usize,
+            ..own
+        };
     }
     match target.machine.fragment(Scalar::F16) {
         Some(of) => {

@@ -66,7 +66,12 @@ impl Graphs {
     /// Allocates an arena of `arena` bytes for intermediates.
     pub fn new(jit: Jit, functions: Functions, arena: usize) -> Result<Graphs, Error> {
         let arena = jit.device().alloc(arena, Memory::State)?;
-        Ok(Graphs { jit, functions, arena, captured: FxHashMap::default() })
+        Ok(Graphs {
+            jit,
+            functions,
+            arena,
+            captured: FxHashMap::default(),
+        })
     }
     pub fn device(&self) -> &Arc<dyn Device> {
         self.jit.device()
@@ -80,7 +85,9 @@ impl Graphs {
         functions: &[Arc<Function>],
         progress: &dyn Fn(Progress),
     ) -> Result<Vec<Arc<Ready>>, Error> {
-        let ready = self.jit.prepare(functions, &|done, total| progress(Progress::Compiling(done, total)))?;
+        let ready = self.jit.prepare(functions, &|done, total| {
+            progress(Progress::Compiling(done, total))
+        })?;
         let need = Jit::arena(&ready);
         if need > self.arena.len() {
             // Captured graphs are bound to the old arena and are captured again at their next use.
@@ -94,7 +101,10 @@ impl Graphs {
     pub fn capture(&mut self, key: CaptureKey, calls: &[Call]) -> Result<(), Error> {
         let replay = self.jit.capture(calls, &self.arena)?;
         let programs = |c: &Call| c.function.compiled.programs.len();
-        let launches = calls.iter().flat_map(|c| (0..programs(c)).map(|i| (c.function.clone(), i))).collect();
+        let launches = calls
+            .iter()
+            .flat_map(|c| (0..programs(c)).map(|i| (c.function.clone(), i)))
+            .collect();
         self.captured.insert(key, Captured { replay, launches });
         Ok(())
     }
@@ -111,6 +121,9 @@ impl Graphs {
     /// Returns a captured step of that graph, with any inputs and sampling.
     pub fn captured_step(&self, graph: &GraphKey) -> Option<&Captured> {
         let of = |key: &CaptureKey| matches!(key, CaptureKey::Step(step) if step.graph == *graph);
-        self.captured.iter().find(|(key, _)| of(key)).map(|found| found.1)
+        self.captured
+            .iter()
+            .find(|(key, _)| of(key))
+            .map(|found| found.1)
     }
 }

@@ -46,7 +46,9 @@ impl StepInputs {
         let numbers = |n: usize| device.alloc(n * size_of::<i32>(), Memory::Scratch);
         let count = 1 + usize::from(pools.windows.is_some());
         Ok(StepInputs {
-            tables: (0..count).map(|_| numbers(sequences * blocks)).collect::<Result<_, _>>()?,
+            tables: (0..count)
+                .map(|_| numbers(sequences * blocks))
+                .collect::<Result<_, _>>()?,
             written: vec![WrittenTable::default(); sequences],
             blocks,
             positions: numbers(tokens)?,
@@ -60,15 +62,24 @@ impl StepInputs {
         })
     }
     /// Writes the state rows of these sequences, and the block tables that changed.
-    pub(super) fn write_tables(&mut self, device: &dyn Device, rows: &[Pages]) -> Result<(), Error> {
+    pub(super) fn write_tables(
+        &mut self,
+        device: &dyn Device,
+        rows: &[Pages],
+    ) -> Result<(), Error> {
         if let Some(states) = &self.states {
             device.write(states, 0, &bytes(rows.iter().map(|pages| pages.state)))?;
         }
         for (row, (pages, written)) in rows.iter().zip(&mut self.written).enumerate() {
             let at = row * self.blocks * size_of::<i32>();
             let changed = written.note(*pages);
-            for ((new, numbers), table) in changed.into_iter().zip([pages.all, pages.windows]).zip(&self.tables) {
-                if new && let Err(error) = device.write(table, at, &bytes(numbers.iter().copied())) {
+            for ((new, numbers), table) in changed
+                .into_iter()
+                .zip([pages.all, pages.windows])
+                .zip(&self.tables)
+            {
+                if new && let Err(error) = device.write(table, at, &bytes(numbers.iter().copied()))
+                {
                     // The content of the row is unknown now, so the next step writes it again.
                     *written = WrittenTable::default();
                     return Err(error.into());
@@ -91,18 +102,41 @@ impl StepInputs {
         tokens: impl Iterator<Item = (usize, Pages<'p>)>,
     ) -> Result<(), Error> {
         let page = Options::PAGE;
-        let slot = |(at, pages): (usize, Pages)| pages.all[at / page] * page as u32 + (at % page) as u32;
+        let slot =
+            |(at, pages): (usize, Pages)| pages.all[at / page] * page as u32 + (at % page) as u32;
         Ok(device.write(&self.slots, 0, &bytes(tokens.map(slot)))?)
     }
     /// Writes the token sources of these rows.
-    pub(super) fn write_sources(&self, device: &dyn Device, rows: &[DecodeRow]) -> Result<(), Error> {
-        let from = |source| if let TokenSource::Row(row) = source { row as u32 } else { u32::MAX };
-        device.write(&self.from, 0, &bytes(rows.iter().map(|row| from(row.token))))?;
-        Ok(device.write(&self.given, 0, &bytes(rows.iter().map(|row| row.token.token().unwrap_or(0))))?)
+    pub(super) fn write_sources(
+        &self,
+        device: &dyn Device,
+        rows: &[DecodeRow],
+    ) -> Result<(), Error> {
+        let from = |source| {
+            if let TokenSource::Row(row) = source {
+                row as u32
+            } else {
+                u32::MAX
+            }
+        };
+        device.write(
+            &self.from,
+            0,
+            &bytes(rows.iter().map(|row| from(row.token))),
+        )?;
+        Ok(device.write(
+            &self.given,
+            0,
+            &bytes(rows.iter().map(|row| row.token.token().unwrap_or(0))),
+        )?)
     }
     /// Writes the sampling parameters of these rows. The random number is that
     /// of the next position.
-    pub(super) fn write_sampling(&self, device: &dyn Device, rows: &[DecodeRow]) -> Result<(), Error> {
+    pub(super) fn write_sampling(
+        &self,
+        device: &dyn Device,
+        rows: &[DecodeRow],
+    ) -> Result<(), Error> {
         let numbers: Vec<f32> = rows.iter().flat_map(|row| row.sampling.numbers).collect();
         device.write(&self.numbers, 0, bytemuck::cast_slice(&numbers))?;
         let random = |row: &DecodeRow| PositionRng::at(row.sampling.random, row.position + 1);
@@ -116,12 +150,29 @@ impl StepInputs {
             // A step of one sequence reads the first row.
             Bind::Table | Bind::Pages => self.tables[0].clone(),
             Bind::WindowTable | Bind::WindowPages => self.tables[1].clone(),
-            Bind::StateRows | Bind::StateRow => self.states.clone().expect("the model keeps recurrent states"),
+            Bind::StateRows | Bind::StateRow => self
+                .states
+                .clone()
+                .expect("the model keeps recurrent states"),
             _ => unreachable!("{bind:?} is no input of a step"),
         }
     }
     pub(super) fn buffers(&self) -> impl Iterator<Item = &Buffer> {
-        let StepInputs { tables, positions, slots, states, from, given, numbers, random, chosen, .. } = self;
-        tables.iter().chain(states).chain([positions, slots, from, given, numbers, random, chosen])
+        let StepInputs {
+            tables,
+            positions,
+            slots,
+            states,
+            from,
+            given,
+            numbers,
+            random,
+            chosen,
+            ..
+        } = self;
+        tables
+            .iter()
+            .chain(states)
+            .chain([positions, slots, from, given, numbers, random, chosen])
     }
 }

@@ -27,12 +27,25 @@ impl KvCache {
     ///
     /// # Errors
     /// When the device lacks the memory.
-    pub(super) fn new(device: &Arc<dyn Device>, model: &dyn Model, shape: CacheShape) -> Result<KvCache, Error> {
+    pub(super) fn new(
+        device: &Arc<dyn Device>,
+        model: &dyn Model,
+        shape: CacheShape,
+    ) -> Result<KvCache, Error> {
         let planes = model.cache_tensors(shape.scalar);
-        let tensor = |plane: &CacheTensor| device.alloc(plane.bytes(shape.tensor_rows(plane)), Memory::State);
-        let of_layer = |planes: &Vec<CacheTensor>| planes.iter().map(tensor).collect::<Result<_, _>>();
+        let tensor = |plane: &CacheTensor| {
+            device.alloc(plane.bytes(shape.tensor_rows(plane)), Memory::State)
+        };
+        let of_layer =
+            |planes: &Vec<CacheTensor>| planes.iter().map(tensor).collect::<Result<_, _>>();
         let buffers = planes.iter().map(of_layer).collect::<Result<_, _>>()?;
-        Ok(KvCache { device: device.clone(), shape, window: model.window(), planes, buffers })
+        Ok(KvCache {
+            device: device.clone(),
+            shape,
+            window: model.window(),
+            planes,
+            buffers,
+        })
     }
     /// Rows, pools and element type.
     pub fn shape(&self) -> CacheShape {
@@ -59,13 +72,20 @@ impl KvCache {
     pub fn page_bytes(&self) -> usize {
         let windows = self.shape.pools.windows.is_some();
         let of = |plane: &&CacheTensor| !(plane.is_state() || windows && plane.window().is_some());
-        self.planes.iter().flatten().filter(of).map(|plane| plane.bytes(Options::PAGE)).sum()
+        self.planes
+            .iter()
+            .flatten()
+            .filter(of)
+            .map(|plane| plane.bytes(Options::PAGE))
+            .sum()
     }
     /// Returns the bytes of a page of the window pool; 0 if there is none.
     pub fn window_page_bytes(&self) -> usize {
         let of = |plane: &&CacheTensor| plane.window().is_some();
         let windowed = self.planes.iter().flatten().filter(of);
-        self.shape.pools.windows.map_or(0, |_| windowed.map(|plane| plane.bytes(Options::PAGE)).sum())
+        self.shape.pools.windows.map_or(0, |_| {
+            windowed.map(|plane| plane.bytes(Options::PAGE)).sum()
+        })
     }
     /// Returns the bytes that a sequence of `tokens` tokens takes.
     pub fn sequence_bytes(&self, tokens: usize) -> usize {
@@ -73,7 +93,11 @@ impl KvCache {
             true => 1,
             false => tokens.min(self.shape.tensor_rows(plane)),
         };
-        self.planes.iter().flatten().map(|plane| plane.bytes(rows(plane))).sum()
+        self.planes
+            .iter()
+            .flatten()
+            .map(|plane| plane.bytes(rows(plane)))
+            .sum()
     }
     pub(super) fn buffers(&self) -> impl Iterator<Item = &Buffer> {
         self.buffers.iter().flatten()
@@ -112,7 +136,8 @@ impl KvCache {
         let mut at = 0;
         for (buffer, plane) in self.paged_tensors() {
             let bytes = plane.bytes(Options::PAGE);
-            self.device.read(buffer, page as usize * bytes, &mut rows[at..at + bytes])?;
+            self.device
+                .read(buffer, page as usize * bytes, &mut rows[at..at + bytes])?;
             at += bytes;
         }
         Ok(())
@@ -123,7 +148,8 @@ impl KvCache {
         let mut at = 0;
         for (buffer, plane) in self.paged_tensors() {
             let bytes = plane.bytes(Options::PAGE);
-            self.device.write(buffer, page as usize * bytes, &rows[at..at + bytes])?;
+            self.device
+                .write(buffer, page as usize * bytes, &rows[at..at + bytes])?;
             at += bytes;
         }
         Ok(())
@@ -132,12 +158,23 @@ impl KvCache {
     pub(super) fn copy_page(&self, copy: &PageCopy) -> Result<(), Error> {
         let windows = copy.windows.unwrap_or_default();
         for (nth, page) in [copy.from, copy.to].into_iter().enumerate() {
-            let windows = if copy.windows.is_some() { &windows[nth..=nth] } else { &[] };
-            self.check(Pages { all: &[page], windows, state: 0 })?;
+            let windows = if copy.windows.is_some() {
+                &windows[nth..=nth]
+            } else {
+                &[]
+            };
+            self.check(Pages {
+                all: &[page],
+                windows,
+                state: 0,
+            })?;
         }
         let mut rows = Vec::new();
         for (buffer, plane) in self.paged_tensors() {
-            let [from, to] = copy.windows.filter(|_| plane.window().is_some()).unwrap_or([copy.from, copy.to]);
+            let [from, to] = copy
+                .windows
+                .filter(|_| plane.window().is_some())
+                .unwrap_or([copy.from, copy.to]);
             let bytes = plane.bytes(Options::PAGE);
             rows.resize(bytes, 0);
             self.device.read(buffer, from as usize * bytes, &mut rows)?;
@@ -151,7 +188,8 @@ impl KvCache {
             let bytes = plane.bytes(Options::PAGE);
             let own = plane.window().is_some() && self.window_pages().is_some();
             for &page in if own { windows } else { pages } {
-                self.device.write(buffer, page as usize * bytes, &vec![0; bytes])?;
+                self.device
+                    .write(buffer, page as usize * bytes, &vec![0; bytes])?;
             }
         }
         Ok(())
@@ -168,7 +206,11 @@ impl KvCache {
             let small = (seed >> 40) as f32 / (1u32 << 24) as f32;
             if seed & 1 == 0 { small } else { -small }
         };
-        let most = if self.shape.scalar.is_float() { 0.25 } else { 0.25 / 127.0 };
+        let most = if self.shape.scalar.is_float() {
+            0.25
+        } else {
+            0.25 / 127.0
+        };
         for (buffer, plane) in self.tensors() {
             let mut piece = Vec::with_capacity(FILL_CHUNK_BYTES);
             while piece.len() < FILL_CHUNK_BYTES {
@@ -179,7 +221,11 @@ impl KvCache {
                 }
             }
             let rows = self.shape.tensor_rows(plane);
-            let bytes = plane.bytes(if plane.is_state() { rows } else { position.min(rows) });
+            let bytes = plane.bytes(if plane.is_state() {
+                rows
+            } else {
+                position.min(rows)
+            });
             for at in (0..bytes).step_by(piece.len()) {
                 let n = piece.len().min(bytes - at);
                 self.device.write(buffer, at, &piece[..n])?;

@@ -19,7 +19,10 @@ pub struct Pages<'a> {
 
 impl<'a> From<&'a [u32]> for Pages<'a> {
     fn from(all: &'a [u32]) -> Pages<'a> {
-        Pages { all, ..Pages::default() }
+        Pages {
+            all,
+            ..Pages::default()
+        }
     }
 }
 
@@ -81,21 +84,34 @@ impl Pages<'_> {
         positions: Range<usize>,
     ) -> Option<ContiguousView> {
         let first_page = *self.all.first()?;
-        let neighbours = self.all.iter().zip(first_page..).all(|(&page, at)| page == at);
+        let neighbours = self
+            .all
+            .iter()
+            .zip(first_page..)
+            .all(|(&page, at)| page == at);
         if !neighbours || first_page as usize + blocks > pools.pages {
             return None;
         }
         let mut window_shift = 0;
         if let (Some(count), Some(window)) = (pools.windows, window) {
             let first = (positions.start + 1).saturating_sub(window) / Pools::PAGE;
-            let seen = self.windows.get(first..positions.end.div_ceil(Pools::PAGE))?;
+            let seen = self
+                .windows
+                .get(first..positions.end.div_ceil(Pools::PAGE))?;
             let begin = *seen.first()? as usize;
-            if !seen.iter().enumerate().all(|(at, &page)| page as usize == (begin + at) % count) {
+            if !seen
+                .iter()
+                .enumerate()
+                .all(|(at, &page)| page as usize == (begin + at) % count)
+            {
                 return None;
             }
             window_shift = (begin + count - first % count) % count;
         }
-        Some(ContiguousView { first_page, window_shift })
+        Some(ContiguousView {
+            first_page,
+            window_shift,
+        })
     }
 }
 
@@ -116,7 +132,10 @@ impl WrittenTable {
             }
             is
         };
-        [changed(&mut self.all, pages.all), changed(&mut self.windows, pages.windows)]
+        [
+            changed(&mut self.all, pages.all),
+            changed(&mut self.windows, pages.windows),
+        ]
     }
 }
 
@@ -126,28 +145,53 @@ mod tests {
 
     #[test]
     fn neighbouring_pages_need_no_table() {
-        let pools = Pools { pages: 10, windows: None, states: 0 };
-        let view = |all: &[u32]| Pages::from(all).contiguous(pools, 4, None, 0..1).map(|view| view.first_page);
+        let pools = Pools {
+            pages: 10,
+            windows: None,
+            states: 0,
+        };
+        let view = |all: &[u32]| {
+            Pages::from(all)
+                .contiguous(pools, 4, None, 0..1)
+                .map(|view| view.first_page)
+        };
         assert_eq!(view(&[0, 1, 2]), Some(0));
         assert_eq!(view(&[6, 7]), Some(6));
-        assert_eq!(view(&[7, 8]), None, "a whole context does not fit behind it");
+        assert_eq!(
+            view(&[7, 8]),
+            None,
+            "a whole context does not fit behind it"
+        );
         assert_eq!(view(&[0, 2]), None);
         assert_eq!(view(&[]), None);
     }
 
     #[test]
     fn window_pages_are_a_ring() {
-        let pools = Pools { pages: 100, windows: Some(5), states: 0 };
+        let pools = Pools {
+            pages: 100,
+            windows: Some(5),
+            states: 0,
+        };
         let all: Vec<u32> = (0..20).collect();
         let shift = |windows: &[u32], positions| {
-            let pages = Pages { all: &all, windows, state: 0 };
-            pages.contiguous(pools, 20, Some(100), positions).map(|view| view.window_shift)
+            let pages = Pages {
+                all: &all,
+                windows,
+                state: 0,
+            };
+            pages
+                .contiguous(pools, 20, Some(100), positions)
+                .map(|view| view.window_shift)
         };
         assert_eq!(shift(&[0, 1, 2], 0..192), Some(0));
         // The token at position 250 sees positions from 151: blocks 2 and 3, in pages 4 and 0.
         assert_eq!(shift(&[7, 7, 4, 0], 250..251), Some(2));
         assert_eq!(shift(&[7, 7, 4, 1], 250..251), None);
         // Block 12 in page 3: 12 modulo 5 is 2.
-        assert_eq!(shift(&[vec![9; 12], vec![3, 4]].concat(), 867..868), Some(1));
+        assert_eq!(
+            shift(&[vec![9; 12], vec![3, 4]].concat(), 867..868),
+            Some(1)
+        );
     }
 }

@@ -60,7 +60,11 @@ pub enum TokenSource {
 impl TokenSource {
     /// Returns the id if the host knows it.
     pub(super) fn token(self) -> Option<u32> {
-        if let TokenSource::Token(token) = self { Some(token) } else { None }
+        if let TokenSource::Token(token) = self {
+            Some(token)
+        } else {
+            None
+        }
     }
 }
 

@@ -33,10 +33,16 @@ impl StepLimit {
     /// use the chunk bucket.
     pub fn tokens(&self, position: usize, exact: bool, target: &Target) -> usize {
         let limit = |most: usize| {
-            let row = self.partials.get(&self.bucket(most)).map_or(0, |numbers| numbers * size_of::<f32>());
-            let chunk = gristmill_compiler::chunk_positions(most as i64, self.rows as i64, target) as usize;
+            let row = self
+                .partials
+                .get(&self.bucket(most))
+                .map_or(0, |numbers| numbers * size_of::<f32>());
+            let chunk =
+                gristmill_compiler::chunk_positions(most as i64, self.rows as i64, target) as usize;
             let chunks = (position + most).div_ceil(chunk).max(1);
-            (self.attention_bytes / (chunks * row).max(1)).max(MIN_STEP_TOKENS).min(most)
+            (self.attention_bytes / (chunks * row).max(1))
+                .max(MIN_STEP_TOKENS)
+                .min(most)
         };
         let StepLimits { chunk, long } = self.limits;
         let (few, of_chunk) = (FEW_TOKENS.min(chunk), limit(chunk));
@@ -50,7 +56,9 @@ impl StepLimit {
         }
     }
     /// Returns the largest partial result of each token bucket.
-    pub fn partials<'a>(graphs: impl Iterator<Item = (&'a GraphKey, usize)>) -> FxHashMap<usize, usize> {
+    pub fn partials<'a>(
+        graphs: impl Iterator<Item = (&'a GraphKey, usize)>,
+    ) -> FxHashMap<usize, usize> {
         let mut partials: FxHashMap<usize, usize> = FxHashMap::default();
         for (graph, numbers) in graphs {
             let most = partials.entry(graph.tokens).or_default();

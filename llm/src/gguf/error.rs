@@ -57,7 +57,9 @@ pub enum Error {
         limit: u64,
     },
     /// The file ends inside its header.
-    #[error("the file ends inside {what}: {need} bytes needed at offset {offset}, {remaining} left")]
+    #[error(
+        "the file ends inside {what}: {need} bytes needed at offset {offset}, {remaining} left"
+    )]
     Truncated {
         /// Part of the header to be read.
         what: &'static str,
@@ -112,7 +114,9 @@ pub enum Error {
         key: String,
     },
     /// An array longer than the rest of the file, or than the general limit.
-    #[error("metadata key {key}: an array of {count} elements cannot be in this file (at most {limit})")]
+    #[error(
+        "metadata key {key}: an array of {count} elements cannot be in this file (at most {limit})"
+    )]
     ArrayLength {
         /// Metadata key of the array.
         key: String,
@@ -180,7 +184,9 @@ pub enum Error {
         encoding: &'static str,
     },
     /// Tensor data that does not start at the end of the previous tensor's data.
-    #[error("tensor {tensor} lies at data offset {found}, not at {expected} where the one before it ends")]
+    #[error(
+        "tensor {tensor} lies at data offset {found}, not at {expected} where the one before it ends"
+    )]
     Offset {
         /// Name of the tensor.
         tensor: String,
@@ -253,21 +259,36 @@ impl Error {
         Some(match self {
             Error::InFile { error, .. } => return error.hint(),
             Error::BadMagic(_) => {
-                "models must be in the GGUF format; safetensors and PyTorch files need conversion".into()
+                "models must be in the GGUF format; safetensors and PyTorch files need conversion"
+                    .into()
             }
-            Error::OtherEndian(_) | Error::Version(1) => "convert the model again with a current converter".into(),
-            Error::Version(_) => "versions 2 and 3 are read; the file may be newer than this program".into(),
+            Error::OtherEndian(_) | Error::Version(1) => {
+                "convert the model again with a current converter".into()
+            }
+            Error::Version(_) => {
+                "versions 2 and 3 are read; the file may be newer than this program".into()
+            }
             Error::Truncated { .. } | Error::DataTruncated { .. } => {
-                "the download may be incomplete: compare the file's size with the publisher's".into()
+                "the download may be incomplete: compare the file's size with the publisher's"
+                    .into()
             }
             Error::Unsupported { .. } => {
                 let names: Vec<_> = gristmill_encodings::TABLE.iter().map(|e| e.name).collect();
                 format!("choose a file in one of: {}", names.join(", "))
             }
-            Error::TypeId { .. } => "the file uses a removed or unknown tensor type: get a current one".into(),
-            Error::NotAModel(_) => "adapters, projectors and importance matrices cannot be run by themselves".into(),
-            Error::Split(_) => "open the file named -00001-of-N.gguf, with all the others in the same folder".into(),
-            Error::NotAFile => "give the path of a .gguf file; pipes and folders cannot be read".into(),
+            Error::TypeId { .. } => {
+                "the file uses a removed or unknown tensor type: get a current one".into()
+            }
+            Error::NotAModel(_) => {
+                "adapters, projectors and importance matrices cannot be run by themselves".into()
+            }
+            Error::Split(_) => {
+                "open the file named -00001-of-N.gguf, with all the others in the same folder"
+                    .into()
+            }
+            Error::NotAFile => {
+                "give the path of a .gguf file; pipes and folders cannot be read".into()
+            }
             _ => return None,
         })
     }

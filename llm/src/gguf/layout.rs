@@ -30,19 +30,39 @@ pub(super) fn pad(n: u64, alignment: u64) -> Option<u64> {
 
 /// Returns the bytes of a tensor, or an error if the shape is invalid for the encoding.
 pub(crate) fn tensor_bytes(tensor: &str, dims: &[u64], encoding: EncodingRef) -> Result<u64> {
-    let overflow = |what| Error::Overflow { tensor: tensor.into(), what };
+    let overflow = |what| Error::Overflow {
+        tensor: tensor.into(),
+        what,
+    };
     let rank = u32::try_from(dims.len()).unwrap_or(u32::MAX);
     if rank == 0 || rank > MAX_RANK {
-        return Err(Error::Rank { tensor: tensor.into(), rank });
+        return Err(Error::Rank {
+            tensor: tensor.into(),
+            rank,
+        });
     }
     if let Some(axis) = dims.iter().position(|&n| n == 0) {
-        return Err(Error::Dimension { tensor: tensor.into(), axis, size: 0 });
+        return Err(Error::Dimension {
+            tensor: tensor.into(),
+            axis,
+            size: 0,
+        });
     }
-    let elements = dims.iter().try_fold(1u64, |product, &n| product.checked_mul(n));
-    let elements = elements.filter(|&n| n < 1 << 63).ok_or_else(|| overflow("elements"))?;
+    let elements = dims
+        .iter()
+        .try_fold(1u64, |product, &n| product.checked_mul(n));
+    let elements = elements
+        .filter(|&n| n < 1 << 63)
+        .ok_or_else(|| overflow("elements"))?;
     if !dims[0].is_multiple_of(encoding.elements as u64) {
-        return Err(Error::PartialBlock { tensor: tensor.into(), row: dims[0], encoding: encoding.name });
+        return Err(Error::PartialBlock {
+            tensor: tensor.into(),
+            row: dims[0],
+            encoding: encoding.name,
+        });
     }
     let bytes = (elements / encoding.elements as u64).checked_mul(encoding.bytes as u64);
-    bytes.filter(|&n| n < 1 << 63).ok_or_else(|| overflow("bytes"))
+    bytes
+        .filter(|&n| n < 1 << 63)
+        .ok_or_else(|| overflow("bytes"))
 }

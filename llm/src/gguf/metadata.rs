@@ -80,7 +80,9 @@ impl Metadata {
         expected: &'static str,
         f: impl FnOnce(&'a Value) -> Option<T>,
     ) -> Result<Option<T>> {
-        let Some(value) = self.get(key) else { return Ok(None) };
+        let Some(value) = self.get(key) else {
+            return Ok(None);
+        };
         match f(value) {
             Some(v) => Ok(Some(v)),
             None => {
@@ -88,23 +90,35 @@ impl Metadata {
                     Value::Array(_) => value.type_name(),
                     _ => format!("{} {value}", value.type_name()),
                 };
-                Err(Error::WrongType { key: key.into(), expected, found })
+                Err(Error::WrongType {
+                    key: key.into(),
+                    expected,
+                    found,
+                })
             }
         }
     }
 
     /// Returns the value that `getter` reads for `key`, or [`Error::Missing`]:
     /// `md.need("a.b", Metadata::u32)?`.
-    pub fn need<'a, T>(&'a self, key: &str, getter: impl FnOnce(&'a Self, &str) -> Result<Option<T>>) -> Result<T> {
+    pub fn need<'a, T>(
+        &'a self,
+        key: &str,
+        getter: impl FnOnce(&'a Self, &str) -> Result<Option<T>>,
+    ) -> Result<T> {
         getter(self, key)?.ok_or_else(|| Error::Missing(key.into()))
     }
     /// Reads an integer that fits `u32`.
     pub fn u32(&self, key: &str) -> Result<Option<u32>> {
-        self.typed(key, "an integer in 0..2³²", |v| v.as_int()?.try_into().ok())
+        self.typed(key, "an integer in 0..2³²", |v| {
+            v.as_int()?.try_into().ok()
+        })
     }
     /// Reads an integer that fits `u64`.
     pub fn u64(&self, key: &str) -> Result<Option<u64>> {
-        self.typed(key, "an integer in 0..2⁶⁴", |v| v.as_int()?.try_into().ok())
+        self.typed(key, "an integer in 0..2⁶⁴", |v| {
+            v.as_int()?.try_into().ok()
+        })
     }
     /// Reads an integer that fits `i64`.
     pub fn i64(&self, key: &str) -> Result<Option<i64>> {
@@ -116,15 +130,33 @@ impl Metadata {
     }
     /// Reads a value of type bool.
     pub fn bool(&self, key: &str) -> Result<Option<bool>> {
-        self.typed(key, "a bool", |v| if let Value::Bool(b) = v { Some(*b) } else { None })
+        self.typed(key, "a bool", |v| {
+            if let Value::Bool(b) = v {
+                Some(*b)
+            } else {
+                None
+            }
+        })
     }
     /// Reads a UTF-8 string.
     pub fn str<'a>(&'a self, key: &str) -> Result<Option<&'a str>> {
-        self.typed(key, "a UTF-8 string", |v| if let Value::Str(s) = v { std::str::from_utf8(s).ok() } else { None })
+        self.typed(key, "a UTF-8 string", |v| {
+            if let Value::Str(s) = v {
+                std::str::from_utf8(s).ok()
+            } else {
+                None
+            }
+        })
     }
     /// Reads an array of strings, as bytes.
     pub fn strings<'a>(&'a self, key: &str) -> Result<Option<&'a Strings>> {
-        self.typed(key, "an array of strings", |v| if let Value::Array(Array::Str(s)) = v { Some(s) } else { None })
+        self.typed(key, "an array of strings", |v| {
+            if let Value::Array(Array::Str(s)) = v {
+                Some(s)
+            } else {
+                None
+            }
+        })
     }
     /// Reads an array of integers of any type.
     pub fn ints(&self, key: &str) -> Result<Option<Vec<i64>>> {
@@ -132,7 +164,13 @@ impl Metadata {
     }
     /// Reads an array of bools.
     pub fn bools(&self, key: &str) -> Result<Option<&[bool]>> {
-        self.typed(key, "an array of bools", |v| if let Value::Array(Array::Bool(b)) = v { Some(&b[..]) } else { None })
+        self.typed(key, "an array of bools", |v| {
+            if let Value::Array(Array::Bool(b)) = v {
+                Some(&b[..])
+            } else {
+                None
+            }
+        })
     }
     /// Reads an array of floats of either type.
     pub fn floats(&self, key: &str) -> Result<Option<Vec<f32>>> {
@@ -147,7 +185,9 @@ impl Metadata {
             if let Some(i) = v.as_int() {
                 return i.try_into().ok().map(PerLayer::All);
             }
-            convert(v, layers).filter(|each: &Vec<u32>| each.len() >= layers).map(PerLayer::Each)
+            convert(v, layers)
+                .filter(|each: &Vec<u32>| each.len() >= layers)
+                .map(PerLayer::Each)
         })
     }
 }
@@ -155,5 +195,8 @@ impl Metadata {
 /// Converts the first `limit` integers of an array; `None` if one does not fit `T`.
 fn convert<T: TryFrom<i128>>(value: &Value, limit: usize) -> Option<Vec<T>> {
     let Value::Array(a) = value else { return None };
-    a.as_ints()?.take(limit).map(|i| i.try_into().ok()).collect()
+    a.as_ints()?
+        .take(limit)
+        .map(|i| i.try_into().ok())
+        .collect()
 }

@@ -54,15 +54,21 @@ impl Gguf {
         let path = path.as_ref();
         let at = |path: &Path| {
             let path = path.to_path_buf();
-            move |error| Error::InFile { path, error: Box::new(error) }
+            move |error| Error::InFile {
+                path,
+                error: Box::new(error),
+            }
         };
-        let mut model = Self::one(Box::new(source::FileSource::open(path).map_err(at(path))?)).map_err(at(path))?;
+        let mut model = Self::one(Box::new(source::FileSource::open(path).map_err(at(path))?))
+            .map_err(at(path))?;
         let count = split::count(&model.metadata).map_err(at(path))?;
         if count > 1 {
             let paths = split::siblings(path, count).map_err(at(path))?;
             for (no, path) in (0..count).zip(&paths).skip(1) {
                 let source = source::FileSource::open(path).map_err(at(path))?;
-                model.add_shard(Box::new(source), no, count).map_err(at(path))?;
+                model
+                    .add_shard(Box::new(source), no, count)
+                    .map_err(at(path))?;
             }
             model.check_total().map_err(at(path))?;
         }
@@ -99,15 +105,28 @@ impl Gguf {
 
     fn one(source: Box<dyn ByteSource>) -> Result<Self> {
         let (metadata, tensors) = parse::parse(source.as_ref(), 0)?;
-        let index = tensors.iter().enumerate().map(|(i, t)| (t.name.clone(), i)).collect();
-        Ok(Self { metadata, tensors, index, sources: vec![source] })
+        let index = tensors
+            .iter()
+            .enumerate()
+            .map(|(i, t)| (t.name.clone(), i))
+            .collect();
+        Ok(Self {
+            metadata,
+            tensors,
+            index,
+            sources: vec![source],
+        })
     }
 
     fn add_shard(&mut self, source: Box<dyn ByteSource>, no: u32, count: u32) -> Result<()> {
         let (metadata, tensors) = parse::parse(source.as_ref(), self.sources.len())?;
         split::check(&metadata, no, count)?;
         for tensor in tensors {
-            if self.index.insert(tensor.name.clone(), self.tensors.len()).is_some() {
+            if self
+                .index
+                .insert(tensor.name.clone(), self.tensors.len())
+                .is_some()
+            {
                 return Err(Error::DuplicateTensor(tensor.name));
             }
             self.tensors.push(tensor);
@@ -121,7 +140,10 @@ impl Gguf {
         if declared == self.tensors.len() as u64 {
             return Ok(());
         }
-        Err(Error::Split(format!("{declared} tensors announced, {} found in all files", self.tensors.len())))
+        Err(Error::Split(format!(
+            "{declared} tensors announced, {} found in all files",
+            self.tensors.len()
+        )))
     }
 
     /// Returns the metadata, that of the first file for a split model.
@@ -169,7 +191,12 @@ impl Gguf {
     pub fn read_tensor(&self, info: &TensorInfo, out: &mut [u8]) -> Result<()> {
         if out.len() as u64 != info.bytes {
             let (tensor, bytes, end) = (info.name.clone(), info.bytes, out.len() as u64);
-            return Err(Error::Range { tensor, bytes, start: 0, end });
+            return Err(Error::Range {
+                tensor,
+                bytes,
+                start: 0,
+                end,
+            });
         }
         self.read_range(info, 0, out)
     }
@@ -183,10 +210,15 @@ impl Gguf {
         let end = start.saturating_add(out.len() as u64);
         let source = self.sources.get(info.shard);
         match (source, info.offset.checked_add(start)) {
-            (Some(source), Some(offset)) if end <= info.bytes => {
-                source.read_at(offset, out).map_err(Error::io("cannot read tensor data"))
-            }
-            _ => Err(Error::Range { tensor: info.name.clone(), bytes: info.bytes, start, end }),
+            (Some(source), Some(offset)) if end <= info.bytes => source
+                .read_at(offset, out)
+                .map_err(Error::io("cannot read tensor data")),
+            _ => Err(Error::Range {
+                tensor: info.name.clone(),
+                bytes: info.bytes,
+                start,
+                end,
+            }),
         }
     }
 
@@ -201,6 +233,10 @@ impl Gguf {
 impl std::fmt::Debug for Gguf {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let (keys, tensors) = (self.metadata.len(), self.tensors.len());
-        write!(f, "Gguf({keys} keys, {tensors} tensors, {} files)", self.sources.len())
+        write!(
+            f,
+            "Gguf({keys} keys, {tensors} tensors, {} files)",
+            self.sources.len()
+        )
     }
 }

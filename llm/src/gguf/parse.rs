@@ -3,7 +3,9 @@
 
 use super::TensorInfo;
 use super::error::{Error, Result};
-use super::layout::{FIXED_HEADER, MAGIC, MAX_KEY, MAX_NAME, MAX_RANK, alignment, pad, tensor_bytes};
+use super::layout::{
+    FIXED_HEADER, MAGIC, MAX_KEY, MAX_NAME, MAX_RANK, alignment, pad, tensor_bytes,
+};
 use super::metadata::Metadata;
 use super::source::ByteSource;
 use super::types::{self, TypeId};
@@ -24,13 +26,24 @@ const MIN_INFO: u64 = 8 + 1 + 4 + 8 + 4 + 8;
 const WINDOW: u64 = 256 << 10;
 
 pub(super) fn parse(source: &dyn ByteSource, shard: usize) -> Result<(Metadata, Vec<TensorInfo>)> {
-    let mut c = Cursor { source, at: 0, size: source.size(), window: Vec::new(), window_at: 0 };
+    let mut c = Cursor {
+        source,
+        at: 0,
+        size: source.size(),
+        window: Vec::new(),
+        window_at: 0,
+    };
     let magic = c.array::<4>("the magic number")?;
     if magic != MAGIC {
         return Err(Error::BadMagic(magic));
     }
     if c.size < FIXED_HEADER {
-        return Err(Error::Truncated { what: "the header", offset: 0, need: FIXED_HEADER, remaining: c.size });
+        return Err(Error::Truncated {
+            what: "the header",
+            offset: 0,
+            need: FIXED_HEADER,
+            remaining: c.size,
+        });
     }
     let version = u32::from_le_bytes(c.array("the version")?);
     match version {
@@ -73,7 +86,11 @@ pub(super) fn parse(source: &dyn ByteSource, shard: usize) -> Result<(Metadata, 
             (Some(offset), Some(end)) if end <= c.size => info.offset = offset,
             _ => {
                 let (tensor, end) = (info.name.clone(), end.unwrap_or(u64::MAX));
-                return Err(Error::DataTruncated { tensor, end, len: c.size });
+                return Err(Error::DataTruncated {
+                    tensor,
+                    end,
+                    len: c.size,
+                });
             }
         }
     }
@@ -130,17 +147,28 @@ impl Cursor<'_> {
     /// Returns the next `n` bytes.
     fn take(&mut self, n: u64, what: &'static str) -> Result<&[u8]> {
         if n > self.remaining() {
-            return Err(Error::Truncated { what, offset: self.at, need: n, remaining: self.remaining() });
+            return Err(Error::Truncated {
+                what,
+                offset: self.at,
+                need: n,
+                remaining: self.remaining(),
+            });
         }
-        let inside = self.at >= self.window_at && self.at + n <= self.window_at + self.window.len() as u64;
+        let inside =
+            self.at >= self.window_at && self.at + n <= self.window_at + self.window.len() as u64;
         if !inside {
             let want = n.max(WINDOW.min(self.remaining()));
-            let len = usize::try_from(want).map_err(|_| Error::OutOfMemory { what, bytes: want })?;
+            let len =
+                usize::try_from(want).map_err(|_| Error::OutOfMemory { what, bytes: want })?;
             self.window.clear();
-            self.window.try_reserve(len).map_err(|_| Error::OutOfMemory { what, bytes: want })?;
+            self.window
+                .try_reserve(len)
+                .map_err(|_| Error::OutOfMemory { what, bytes: want })?;
             self.window.resize(len, 0);
             self.window_at = self.at;
-            self.source.read_at(self.at, &mut self.window).map_err(Error::io("cannot read the header"))?;
+            self.source
+                .read_at(self.at, &mut self.window)
+                .map_err(Error::io("cannot read the header"))?;
         }
         let start = (self.at - self.window_at) as usize;
         self.at += n;
@@ -157,14 +185,22 @@ impl Cursor<'_> {
     /// rest of the file.
     fn count(&self, what: &'static str, count: i64, smallest: u64) -> Result<u64> {
         let limit = (self.remaining() / smallest).min(MAX_COUNT);
-        u64::try_from(count).ok().filter(|&n| n <= limit).ok_or(Error::Count { what, count, limit })
+        u64::try_from(count)
+            .ok()
+            .filter(|&n| n <= limit)
+            .ok_or(Error::Count { what, count, limit })
     }
 
     fn string(&mut self, what: &'static str, limit: u64) -> Result<&[u8]> {
         let offset = self.at;
         let len = u64::from_le_bytes(self.array(what)?);
         if len > limit {
-            return Err(Error::TooLong { what, offset, len, limit });
+            return Err(Error::TooLong {
+                what,
+                offset,
+                len,
+                limit,
+            });
         }
         self.take(len, what)
     }
@@ -177,22 +213,35 @@ impl Cursor<'_> {
         }
         match std::str::from_utf8(bytes) {
             Ok(name) => Ok(name.into()),
-            Err(_) => Err(Error::NotUtf8 { what, text: String::from_utf8_lossy(bytes).into_owned() }),
+            Err(_) => Err(Error::NotUtf8 {
+                what,
+                text: String::from_utf8_lossy(bytes).into_owned(),
+            }),
         }
     }
 
     fn array_length(&self, key: &str, count: u64, smallest: u64) -> Result<usize> {
         let limit = (self.remaining() / smallest).min(MAX_ARRAY);
         let fits = usize::try_from(count).ok().filter(|_| count <= limit);
-        fits.ok_or_else(|| Error::ArrayLength { key: key.into(), count, limit })
+        fits.ok_or_else(|| Error::ArrayLength {
+            key: key.into(),
+            count,
+            limit,
+        })
     }
 
-    fn numbers<const N: usize, T>(&mut self, key: &str, count: u64, from: fn([u8; N]) -> T) -> Result<Vec<T>> {
+    fn numbers<const N: usize, T>(
+        &mut self,
+        key: &str,
+        count: u64,
+        from: fn([u8; N]) -> T,
+    ) -> Result<Vec<T>> {
         const WHAT: &str = "an array";
         let mut left = self.array_length(key, count, N as u64)?;
         let mut out = Vec::new();
         let bytes = count * size_of::<T>() as u64;
-        out.try_reserve_exact(left).map_err(|_| Error::OutOfMemory { what: WHAT, bytes })?;
+        out.try_reserve_exact(left)
+            .map_err(|_| Error::OutOfMemory { what: WHAT, bytes })?;
         while left > 0 {
             let step = left.min(WINDOW as usize / N);
             let (chunks, _) = self.take((step * N) as u64, WHAT)?.as_chunks::<N>();
@@ -207,12 +256,18 @@ impl Cursor<'_> {
         let len = self.array_length(key, count, 8)?;
         let mut out = Strings::default();
         if !out.try_reserve(len, 0) {
-            return Err(Error::OutOfMemory { what: WHAT, bytes: count.saturating_mul(8) });
+            return Err(Error::OutOfMemory {
+                what: WHAT,
+                bytes: count.saturating_mul(8),
+            });
         }
         for _ in 0..len {
             let text = self.string("a string of an array", MAX_STRING)?;
             if !out.try_reserve(1, text.len()) {
-                return Err(Error::OutOfMemory { what: WHAT, bytes: text.len() as u64 });
+                return Err(Error::OutOfMemory {
+                    what: WHAT,
+                    bytes: text.len() as u64,
+                });
             }
             out.push(text);
         }
@@ -233,22 +288,48 @@ impl Cursor<'_> {
             let size = i64::from_le_bytes(self.array(WHAT)?);
             match u64::try_from(size) {
                 Ok(n) if n > 0 => dims.push(n),
-                _ => return Err(Error::Dimension { tensor: name, axis, size }),
+                _ => {
+                    return Err(Error::Dimension {
+                        tensor: name,
+                        axis,
+                        size,
+                    });
+                }
             }
         }
         let id = i32::from_le_bytes(self.array(WHAT)?);
         let encoding = match types::encoding(id) {
             TypeId::Known(encoding) => encoding,
-            TypeId::Unsupported(encoding) => return Err(Error::Unsupported { tensor: name, encoding }),
+            TypeId::Unsupported(encoding) => {
+                return Err(Error::Unsupported {
+                    tensor: name,
+                    encoding,
+                });
+            }
             TypeId::Invalid => return Err(Error::TypeId { tensor: name, id }),
         };
         let bytes = tensor_bytes(&name, &dims, encoding)?;
         let offset = u64::from_le_bytes(self.array(WHAT)?);
         if offset != *end {
-            return Err(Error::Offset { tensor: name, found: offset, expected: *end });
+            return Err(Error::Offset {
+                tensor: name,
+                found: offset,
+                expected: *end,
+            });
         }
         let next = offset.checked_add(bytes).and_then(|e| pad(e, alignment));
-        *end = next.ok_or_else(|| Error::Overflow { tensor: name.clone(), what: "bytes" })?;
-        Ok(TensorInfo { name, dims, encoding, type_id: id, shard, offset, bytes })
+        *end = next.ok_or_else(|| Error::Overflow {
+            tensor: name.clone(),
+            what: "bytes",
+        })?;
+        Ok(TensorInfo {
+            name,
+            dims,
+            encoding,
+            type_id: id,
+            shard,
+            offset,
+            bytes,
+        })
     }
 }

@@ -28,7 +28,10 @@ pub(super) struct FileSource {
 impl FileSource {
     pub fn open(path: &Path) -> Result<Self> {
         // Checked before opening, because opening a pipe blocks until it has a writer.
-        if !std::fs::metadata(path).map_err(Error::io("cannot open"))?.is_file() {
+        if !std::fs::metadata(path)
+            .map_err(Error::io("cannot open"))?
+            .is_file()
+        {
             return Err(Error::NotAFile);
         }
         Self::from_file(File::open(path).map_err(Error::io("cannot open"))?)

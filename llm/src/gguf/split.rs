@@ -12,7 +12,9 @@ const MAX_SHARDS: u32 = 1024;
 pub(super) fn count(metadata: &Metadata) -> Result<u32> {
     let count = metadata.u32("split.count")?.unwrap_or(1).max(1);
     if count > MAX_SHARDS {
-        return Err(Error::Split(format!("{count} shards announced (limit {MAX_SHARDS})")));
+        return Err(Error::Split(format!(
+            "{count} shards announced (limit {MAX_SHARDS})"
+        )));
     }
     if count > 1 {
         check(metadata, 0, count)?;
@@ -22,21 +24,34 @@ pub(super) fn count(metadata: &Metadata) -> Result<u32> {
 
 /// Checks that `metadata` belongs to shard `no` (from 0) of `count`.
 pub(super) fn check(metadata: &Metadata, no: u32, count: u32) -> Result<()> {
-    let found = (metadata.need("split.no", Metadata::u32)?, metadata.need("split.count", Metadata::u32)?);
+    let found = (
+        metadata.need("split.no", Metadata::u32)?,
+        metadata.need("split.count", Metadata::u32)?,
+    );
     if found == (no, count) {
         return Ok(());
     }
     let found = format!("shard {} of {}", u64::from(found.0) + 1, found.1);
-    Err(Error::Split(format!("this file says that it is {found}, not {} of {count}", no + 1)))
+    Err(Error::Split(format!(
+        "this file says that it is {found}, not {} of {count}",
+        no + 1
+    )))
 }
 
 /// Returns the paths of all `count` shards, from that of the first. Only the numbers in the file
 /// name change, so metadata cannot refer to other files.
 pub(super) fn siblings(first: &Path, count: u32) -> Result<Vec<PathBuf>> {
-    let name = first.file_name().and_then(|n| n.to_str()).unwrap_or_default();
+    let name = first
+        .file_name()
+        .and_then(|n| n.to_str())
+        .unwrap_or_default();
     let prefix = name.strip_suffix(&format!("-00001-of-{count:05}.gguf"));
     let prefix = prefix.ok_or_else(|| {
-        Error::Split(format!("the first of {count} files should be named PREFIX-00001-of-{count:05}.gguf"))
+        Error::Split(format!(
+            "the first of {count} files should be named PREFIX-00001-of-{count:05}.gguf"
+        ))
     })?;
-    Ok((1..=count).map(|i| first.with_file_name(format!("{prefix}-{i:05}-of-{count:05}.gguf"))).collect())
+    Ok((1..=count)
+        .map(|i| first.with_file_name(format!("{prefix}-{i:05}-of-{count:05}.gguf")))
+        .collect())
 }

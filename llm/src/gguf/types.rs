@@ -230,7 +230,9 @@ impl FileType {
         let eighth = blocks / 8;
         let better = |i: u64, base| match self.down {
             Better::Early(name) if i < eighth => name,
-            Better::More(name) if i < eighth || i >= 7 * blocks / 8 || (i - eighth) % 3 == 2 => name,
+            Better::More(name) if i < eighth || i >= 7 * blocks / 8 || (i - eighth) % 3 == 2 => {
+                name
+            }
             _ => base,
         };
         let name = match role {
@@ -260,7 +262,21 @@ mod tests {
 
     #[test]
     fn ids_outside_the_table_are_invalid() {
-        for id in [-1, i32::MIN, 4, 5, 31, 32, 33, 36, 37, 38, 43, 1000, i32::MAX] {
+        for id in [
+            -1,
+            i32::MIN,
+            4,
+            5,
+            31,
+            32,
+            33,
+            36,
+            37,
+            38,
+            43,
+            1000,
+            i32::MAX,
+        ] {
             assert_eq!(encoding(id), TypeId::Invalid, "{id}");
         }
         assert_eq!(encoding(41), TypeId::Unsupported("q1_0"));
@@ -269,7 +285,9 @@ mod tests {
     #[test]
     fn scale_fields_lie_inside_their_block() {
         for e in gristmill_encodings::TABLE {
-            let Fill::Scales(scales) = fill(e) else { continue };
+            let Fill::Scales(scales) = fill(e) else {
+                continue;
+            };
             for s in scales {
                 let end = match *s {
                     Half(at, _) => at + 2,

@@ -171,7 +171,11 @@ impl std::fmt::Display for Value {
         const MAX_SHOWN: usize = 120;
         fn text(bytes: &[u8]) -> String {
             let cut = &bytes[..bytes.len().min(MAX_SHOWN)];
-            let more = if cut.len() < bytes.len() { format!("… ({} bytes)", bytes.len()) } else { String::new() };
+            let more = if cut.len() < bytes.len() {
+                format!("… ({} bytes)", bytes.len())
+            } else {
+                String::new()
+            };
             format!("{:?}{more}", String::from_utf8_lossy(cut))
         }
         match self {
@@ -184,13 +188,24 @@ impl std::fmt::Display for Value {
                     Array::Bool(v) => v.iter().take(6).map(bool::to_string).collect(),
                     Array::F32(v) => v.iter().take(6).map(f32::to_string).collect(),
                     _ => {
-                        let ints = a.as_ints().map(|v| v.take(6).map(|i| i.to_string()).collect());
-                        let floats = || a.as_floats().map(|v| v.take(6).map(|x| x.to_string()).collect());
+                        let ints = a
+                            .as_ints()
+                            .map(|v| v.take(6).map(|i| i.to_string()).collect());
+                        let floats = || {
+                            a.as_floats()
+                                .map(|v| v.take(6).map(|x| x.to_string()).collect())
+                        };
                         ints.or_else(floats).unwrap_or_default()
                     }
                 };
                 let more = if a.len() > shown.len() { ", …" } else { "" };
-                write!(f, "[{}{more}] ({} × {})", shown.join(", "), a.len(), a.element_name())
+                write!(
+                    f,
+                    "[{}{more}] ({} × {})",
+                    shown.join(", "),
+                    a.len(),
+                    a.element_name()
+                )
             }
             _ => match (self.as_int(), self.as_float()) {
                 (Some(i), _) => write!(f, "{i}"),

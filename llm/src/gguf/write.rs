@@ -41,7 +41,12 @@ impl<W: Write> Writer<W> {
         out.write_all(&header).map_err(Error::io("cannot write"))?;
         let declared = left.iter().map(|(bytes, _)| bytes).sum();
         left.reverse();
-        Ok(Self { out, left, declared, given: 0 })
+        Ok(Self {
+            out,
+            left,
+            declared,
+            given: 0,
+        })
     }
 
     /// Writes the next bytes of tensor data; a call may end inside a tensor or span several.
@@ -54,7 +59,10 @@ impl<W: Write> Writer<W> {
         self.given = self.given.saturating_add(bytes.len() as u64);
         while !bytes.is_empty() {
             let Some((left, padding)) = self.left.last_mut() else {
-                return Err(Error::DataLength { declared: self.declared, given: self.given });
+                return Err(Error::DataLength {
+                    declared: self.declared,
+                    given: self.given,
+                });
             };
             let n = usize::try_from(*left).map_or(bytes.len(), |l| l.min(bytes.len()));
             let (now, later) = bytes.split_at(n);
@@ -62,7 +70,11 @@ impl<W: Write> Writer<W> {
             bytes = later;
             *left -= n as u64;
             if *left == 0 {
-                std::io::copy(&mut std::io::Read::take(std::io::repeat(0), *padding), &mut self.out).map_err(io())?;
+                std::io::copy(
+                    &mut std::io::Read::take(std::io::repeat(0), *padding),
+                    &mut self.out,
+                )
+                .map_err(io())?;
                 self.left.pop();
             }
         }
@@ -85,7 +97,10 @@ impl<W: Write> Writer<W> {
     /// Returns an error if tensor data is missing, or if the output fails.
     pub fn finish(mut self) -> Result<W> {
         if !self.left.is_empty() {
-            return Err(Error::DataLength { declared: self.declared, given: self.given });
+            return Err(Error::DataLength {
+                declared: self.declared,
+                given: self.given,
+            });
         }
         self.out.flush().map_err(Error::io("cannot write"))?;
         Ok(self.out)
@@ -112,8 +127,14 @@ fn encode_header(metadata: &Metadata, tensors: &[TensorDecl<'_>]) -> Result<(Vec
     let mut names = HashSet::new();
     let mut offset = 0u64;
     for t in tensors {
-        let overflow = || Error::Overflow { tensor: t.name.into(), what: "bytes" };
-        let unsupported = || Error::Unsupported { tensor: t.name.into(), encoding: t.encoding.name };
+        let overflow = || Error::Overflow {
+            tensor: t.name.into(),
+            what: "bytes",
+        };
+        let unsupported = || Error::Unsupported {
+            tensor: t.name.into(),
+            encoding: t.encoding.name,
+        };
         if !names.insert(t.name) {
             return Err(Error::DuplicateTensor(t.name.into()));
         }
@@ -136,7 +157,12 @@ fn encode_header(metadata: &Metadata, tensors: &[TensorDecl<'_>]) -> Result<(Vec
 fn name(h: &mut Vec<u8>, what: &'static str, text: &str, limit: u64) -> Result<()> {
     match text.len() as u64 {
         0 => Err(Error::Empty { what }),
-        len if len > limit => Err(Error::TooLong { what, offset: h.len() as u64, len, limit }),
+        len if len > limit => Err(Error::TooLong {
+            what,
+            offset: h.len() as u64,
+            len,
+            limit,
+        }),
         _ => {
             string(h, text.as_bytes());
             Ok(())

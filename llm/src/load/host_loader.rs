@@ -28,8 +28,10 @@ pub fn load(
     done: &mut dyn FnMut(u64),
 ) -> Result<(), Error> {
     let piece = how.chunk_bytes.unwrap_or(CHUNK_BYTES);
-    let pieces: Vec<(&PendingWeight, Range<u64>)> =
-        weights.iter().flat_map(|w| w.chunks(piece).into_iter().map(move |p| (w, p))).collect();
+    let pieces: Vec<(&PendingWeight, Range<u64>)> = weights
+        .iter()
+        .flat_map(|w| w.chunks(piece).into_iter().map(move |p| (w, p)))
+        .collect();
     let length = |range: &Range<u64>| range.end - range.start;
     let most = pieces.iter().map(|p| length(&p.1)).max().unwrap_or(0);
     let left = AtomicU64::new(pieces.iter().map(|p| length(&p.1)).sum());
@@ -38,13 +40,15 @@ pub fn load(
     let pool = || buffers.lock().unwrap_or_else(PoisonError::into_inner);
     let work = |number: usize| -> Result<u64, Error> {
         if number.is_multiple_of(CHUNKS_PER_CHECK)
-            && (how.free)().is_some_and(|free| free < left.load(Ordering::Relaxed) + RESERVED_MEMORY)
+            && (how.free)()
+                .is_some_and(|free| free < left.load(Ordering::Relaxed) + RESERVED_MEMORY)
         {
             // Drops chunks that were already read. The kernel's own reclaim could also drop pages
             // that were read ahead.
             release(
                 file,
-                &pieces[number.saturating_sub(2 * CHUNKS_PER_CHECK)..number.saturating_sub(CHUNKS_PER_CHECK)],
+                &pieces[number.saturating_sub(2 * CHUNKS_PER_CHECK)
+                    ..number.saturating_sub(CHUNKS_PER_CHECK)],
             );
         }
         let (weight, range) = &pieces[number];
@@ -54,7 +58,8 @@ pub fn load(
             None => read(file, device, weight, range, &piece.to)?,
             Some((packer, _)) => {
                 let buffer = pool().pop();
-                let buffer = buffer.map_or_else(|| device.alloc(most as usize, Memory::Scratch), Ok)?;
+                let buffer =
+                    buffer.map_or_else(|| device.alloc(most as usize, Memory::Scratch), Ok)?;
                 let from = buffer.slice(0, bytes as usize)?;
                 read(file, device, weight, range, &from)?;
                 packer.pack_alone(&from, &piece.to, piece.rows)?;

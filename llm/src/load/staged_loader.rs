@@ -72,7 +72,13 @@ impl Staged {
 }
 
 /// Reads bytes of a tensor starting at `at` into a buffer, with several threads.
-fn read(file: &Gguf, device: &Arc<dyn Device>, info: &TensorInfo, at: u64, to: &Buffer) -> Result<(), Error> {
+fn read(
+    file: &Gguf,
+    device: &Arc<dyn Device>,
+    info: &TensorInfo,
+    at: u64,
+    to: &Buffer,
+) -> Result<(), Error> {
     let total = to.len() as u64;
     let part = |number: usize| -> Result<(), Error> {
         let from = number as u64 * READ_BYTES;
@@ -81,5 +87,10 @@ fn read(file: &Gguf, device: &Arc<dyn Device>, info: &TensorInfo, at: u64, to: &
         file.read_range(info, at + from, piece.bytes())?;
         Ok(piece.send()?)
     };
-    parallel_for(total.div_ceil(READ_BYTES) as usize, cores().min(MAX_READERS), part, |_, ()| Ok(()))
+    parallel_for(
+        total.div_ceil(READ_BYTES) as usize,
+        cores().min(MAX_READERS),
+        part,
+        |_, ()| Ok(()),
+    )
 }

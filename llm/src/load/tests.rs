@@ -7,7 +7,9 @@ use gristmill_backend::parallel::cores;
 use gristmill_runtime::lease::{Owner, Uses};
 use gristmill_runtime::staging;
 use gristmill_runtime::store::Store;
-use gristmill_runtime::{Device, DeviceId, Error as DeviceError, Kernel, Launch, RawBuffer, Replay};
+use gristmill_runtime::{
+    Device, DeviceId, Error as DeviceError, Kernel, Launch, RawBuffer, Replay,
+};
 use gristmill_uop::dtype::Scalar;
 use gristmill_uop::program::Program;
 use gristmill_uop::target::Target;
@@ -38,7 +40,10 @@ unsafe impl RawBuffer for Far {
 }
 
 fn near(buffer: &Buffer) -> Buffer {
-    buffer.raw::<Far>().map_or_else(|| buffer.clone(), |far| far.0.slice(buffer.offset(), buffer.len()).unwrap())
+    buffer.raw::<Far>().map_or_else(
+        || buffer.clone(),
+        |far| far.0.slice(buffer.offset(), buffer.len()).unwrap(),
+    )
 }
 
 impl Device for Watched {
@@ -46,7 +51,11 @@ impl Device for Watched {
         "watched"
     }
     fn id(&self) -> DeviceId {
-        if self.far { self.owner.id() } else { self.device.id() }
+        if self.far {
+            self.owner.id()
+        } else {
+            self.device.id()
+        }
     }
     fn target(&self) -> &Target {
         self.device.target()
@@ -76,17 +85,31 @@ impl Device for Watched {
         offset: usize,
         len: usize,
     ) -> Result<Box<dyn staging::StagedWrite + 'a>, DeviceError> {
-        if self.far { staging::through(self, to, offset, len) } else { self.device.stage(to, offset, len) }
+        if self.far {
+            staging::through(self, to, offset, len)
+        } else {
+            self.device.stage(to, offset, len)
+        }
     }
-    fn load(&self, programs: &[Program], progress: &dyn Fn(usize, usize)) -> Result<Vec<Arc<dyn Kernel>>, DeviceError> {
+    fn load(
+        &self,
+        programs: &[Program],
+        progress: &dyn Fn(usize, usize),
+    ) -> Result<Vec<Arc<dyn Kernel>>, DeviceError> {
         self.device.load(programs, progress)
     }
     fn capture(&self, mut launches: Vec<Launch>) -> Result<Box<dyn Replay>, DeviceError> {
-        launches.iter_mut().flat_map(|l| &mut l.buffers).for_each(|b| *b = near(b));
+        launches
+            .iter_mut()
+            .flat_map(|l| &mut l.buffers)
+            .for_each(|b| *b = near(b));
         self.device.capture(launches)
     }
     fn capture_alone(&self, launches: Vec<Launch>) -> Result<Box<dyn Replay>, DeviceError> {
-        assert!(!self.far, "threads of the host pack in the host's memory only");
+        assert!(
+            !self.far,
+            "threads of the host pack in the host's memory only"
+        );
         self.device.capture_alone(launches)
     }
 }
@@ -118,14 +141,34 @@ fn plenty() -> Option<u64> {
 /// Loads the demo model's weights in chunks of `piece` bytes. Returns them by name, and the
 /// bytes of chunk buffers.
 fn load(opened: &Opened, far: bool, piece: Option<u64>) -> (Vec<(String, Vec<u8>)>, usize) {
-    load_from(&Gguf::from_bytes(DEMO).unwrap(), opened, far, &LoadOptions { chunk_bytes: piece, free: plenty })
+    load_from(
+        &Gguf::from_bytes(DEMO).unwrap(),
+        opened,
+        far,
+        &LoadOptions {
+            chunk_bytes: piece,
+            free: plenty,
+        },
+    )
 }
 
-fn load_from(file: &Gguf, opened: &Opened, far: bool, how: &LoadOptions) -> (Vec<(String, Vec<u8>)>, usize) {
+fn load_from(
+    file: &Gguf,
+    opened: &Opened,
+    far: bool,
+    how: &LoadOptions,
+) -> (Vec<(String, Vec<u8>)>, usize) {
     let model = arch::load(file.metadata(), file).unwrap();
-    let watched =
-        Arc::new(Watched { owner: Owner::new(), device: opened.device.clone(), far, scratch: AtomicUsize::new(0) });
-    let mut jit = Jit::new(Opened { device: watched.clone(), ..opened.clone() });
+    let watched = Arc::new(Watched {
+        owner: Owner::new(),
+        device: opened.device.clone(),
+        far,
+        scratch: AtomicUsize::new(0),
+    });
+    let mut jit = Jit::new(Opened {
+        device: watched.clone(),
+        ..opened.clone()
+    });
     let options = Options {
         tokens: StepKind::Decode,
         rows: 256,
@@ -140,12 +183,26 @@ fn load_from(file: &Gguf, opened: &Opened, far: bool, how: &LoadOptions) -> (Vec
     let all: Vec<_> = plan.functions().into_iter().cloned().collect();
     jit.prepare(&all, &|_, _| ()).unwrap();
     let layouts = layouts(&mut jit, &[plan]).unwrap();
-    assert!(layouts.values().any(|&l| l != Layout::File) && layouts.values().any(|&l| l == Layout::File));
+    assert!(
+        layouts.values().any(|&l| l != Layout::File)
+            && layouts.values().any(|&l| l == Layout::File)
+    );
     let told = std::cell::RefCell::new(vec![]);
-    let weights =
-        weights_as(how, file, &mut jit, &layouts, Weights::default(), &|p| told.borrow_mut().push(p)).unwrap();
-    let total: u64 = layouts.keys().map(|name| file.tensor(name).unwrap().bytes).sum();
-    let done = |p: &Progress| if let Progress::Loading(done, all) = *p { (done, all) } else { panic!("{p:?}") };
+    let weights = weights_as(how, file, &mut jit, &layouts, Weights::default(), &|p| {
+        told.borrow_mut().push(p)
+    })
+    .unwrap();
+    let total: u64 = layouts
+        .keys()
+        .map(|name| file.tensor(name).unwrap().bytes)
+        .sum();
+    let done = |p: &Progress| {
+        if let Progress::Loading(done, all) = *p {
+            (done, all)
+        } else {
+            panic!("{p:?}")
+        }
+    };
     let told: Vec<(u64, u64)> = told.borrow().iter().map(done).collect();
     assert!(told.is_sorted() && told.iter().all(|t| t.1 == total));
     assert_eq!((told[0].0, told[told.len() - 1].0), (0, total));
@@ -154,15 +211,23 @@ fn load_from(file: &Gguf, opened: &Opened, far: bool, how: &LoadOptions) -> (Vec
         watched.read(buffer, 0, &mut bytes).unwrap();
         bytes
     };
-    let mut out: Vec<_> = layouts.keys().map(|name| (name.clone(), bytes(weights.get(name).unwrap()))).collect();
+    let mut out: Vec<_> = layouts
+        .keys()
+        .map(|name| (name.clone(), bytes(weights.get(name).unwrap())))
+        .collect();
     out.sort();
     (out, watched.scratch.load(Ordering::Relaxed))
 }
 
 fn cpu(folder: &Path) -> Opened {
     let store = Store::open(folder.join("store"), 1 << 28).unwrap();
-    let cpu =
-        CpuDevice::with(2, Isa::parse("auto").unwrap(), Cc::find().unwrap().with_flag(QUICK_FLAG), store).unwrap();
+    let cpu = CpuDevice::with(
+        2,
+        Isa::parse("auto").unwrap(),
+        Cc::find().unwrap().with_flag(QUICK_FLAG),
+        store,
+    )
+    .unwrap();
     Opened::new(Arc::new(cpu), Some(&dialect::C))
 }
 
@@ -175,16 +240,30 @@ fn what_was_read_is_released_where_memory_is_short() {
         let noted = Noted::default();
         let file = Gguf::from_source(Box::new(noted.clone())).unwrap();
         noted.0.lock().unwrap()[0].clear();
-        load_from(&file, &opened, false, &LoadOptions { chunk_bytes: Some(10_000), free });
+        load_from(
+            &file,
+            &opened,
+            false,
+            &LoadOptions {
+                chunk_bytes: Some(10_000),
+                free,
+            },
+        );
         let [read, released] = &*noted.0.lock().unwrap();
         let bytes = |ranges: &[Range<u64>]| ranges.iter().map(|r| r.end - r.start).sum::<u64>();
-        assert_eq!(bytes(released) > bytes(read) / 2, short, "{} of {} released", bytes(released), bytes(read));
+        assert_eq!(
+            bytes(released) > bytes(read) / 2,
+            short,
+            "{} of {} released",
+            bytes(released),
+            bytes(read)
+        );
         assert!(short || released.is_empty());
         // Each range is released once, and only if it was read.
         assert!(bytes(released) <= bytes(read));
-        assert!(
-            released.iter().all(|r| read.iter().any(|p| p.start == r.start) && read.iter().any(|p| p.end == r.end))
-        );
+        assert!(released.iter().all(
+            |r| read.iter().any(|p| p.start == r.start) && read.iter().any(|p| p.end == r.end)
+        ));
     }
 }
 
@@ -198,11 +277,18 @@ fn pieces_of_any_size_give_the_same_bytes() {
         for far in [false, true] {
             let (got, scratch) = load(&opened, far, Some(piece));
             for ((name, bytes), (_, want)) in got.iter().zip(&whole) {
-                assert!(bytes == want, "{name} in pieces of {piece}{}", if far { ", far" } else { "" });
+                assert!(
+                    bytes == want,
+                    "{name} in pieces of {piece}{}",
+                    if far { ", far" } else { "" }
+                );
             }
             // A group of rows may be larger than the chunk size.
             let most = cores() * (piece as usize).max(16 << 10);
-            assert!(far || scratch <= most, "{scratch} bytes for pieces of {piece}");
+            assert!(
+                far || scratch <= most,
+                "{scratch} bytes for pieces of {piece}"
+            );
         }
     }
     for far in [false, true] {

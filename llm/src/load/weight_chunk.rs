@@ -44,24 +44,35 @@ impl PendingWeight<'_> {
                 // Enough groups of rows that the next chunk starts at an aligned
                 // byte of the buffer.
                 let packed = group * (self.buffer.len() as u64 / self.rows());
-                let groups = self.alignment >> packed.trailing_zeros().min(self.alignment.trailing_zeros());
+                let groups =
+                    self.alignment >> packed.trailing_zeros().min(self.alignment.trailing_zeros());
                 let group = groups * group * (self.info.bytes / self.rows());
                 (about / group).max(1) * group
             }
         };
         let bytes = self.info.bytes;
-        (0..bytes.div_ceil(step)).map(|i| i * step..bytes.min((i + 1) * step)).collect()
+        (0..bytes.div_ceil(step))
+            .map(|i| i * step..bytes.min((i + 1) * step))
+            .collect()
     }
     /// Returns the destination and the rows of a chunk.
     pub fn chunk(&self, file: Range<u64>) -> Result<WeightChunk, Error> {
         let (len, whole) = (self.buffer.len() as u64, self.info.bytes);
         if self.packed.is_none() {
-            let to = self.buffer.slice(file.start as usize, (file.end - file.start) as usize)?;
+            let to = self
+                .buffer
+                .slice(file.start as usize, (file.end - file.start) as usize)?;
             return Ok(WeightChunk { file, to, rows: 0 });
         }
         let (row, packed) = (whole / self.rows(), len / self.rows());
         let (first, rows) = (file.start / row, (file.end - file.start) / row);
-        let to = self.buffer.slice((first * packed) as usize, (rows * packed) as usize)?;
-        Ok(WeightChunk { file, to, rows: rows as usize })
+        let to = self
+            .buffer
+            .slice((first * packed) as usize, (rows * packed) as usize)?;
+        Ok(WeightChunk {
+            file,
+            to,
+            rows: rows as usize,
+        })
     }
 }

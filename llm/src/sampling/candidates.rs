@@ -5,7 +5,7 @@
 //! after truncation than the device returned.
 
 use super::sampler::{Candidate, Sampler, descending};
-use super::weight::{probability_share, probability, scale, weight};
+use super::weight::{probability, probability_share, scale, weight};
 
 /// Candidates of a row, see [`candidates_function`](super::candidates_function).
 #[derive(Clone, Debug, Default)]
@@ -31,7 +31,12 @@ impl Sampler {
     /// ids with their logits; only they may be penalised.
     ///
     /// `None` if the candidates do not determine the token, or there is nothing to choose from.
-    pub fn sample_candidates(&mut self, ranked: &Candidates, changed: &[Candidate], history: &[u32]) -> Option<u32> {
+    pub fn sample_candidates(
+        &mut self,
+        ranked: &Candidates,
+        changed: &[Candidate],
+        history: &[u32],
+    ) -> Option<u32> {
         let counts = self.counts(history);
         let penalised = |&(id, logit): &Candidate| match counts.get(&id) {
             // Treats −0 as 0, as sampling from a whole row does.
@@ -56,7 +61,8 @@ impl Sampler {
         let keep = self.kept_candidates(ranked, &changed, max)?;
         self.candidates.truncate(keep);
         if !self.keeps_order(ranked.vocabulary) {
-            self.candidates.sort_unstable_by_key(|candidate| candidate.0);
+            self.candidates
+                .sort_unstable_by_key(|candidate| candidate.0);
         }
         Some(self.draw(max, history.len()))
     }
@@ -75,7 +81,12 @@ impl Sampler {
 
     /// Returns how many candidates remain after truncation; `None` if that may exceed the known
     /// ones. Each truncation keeps a prefix, so the shortest known one decides.
-    fn kept_candidates(&self, ranked: &Candidates, changed: &[Candidate], max: f32) -> Option<usize> {
+    fn kept_candidates(
+        &self,
+        ranked: &Candidates,
+        changed: &[Candidate],
+        max: f32,
+    ) -> Option<usize> {
         let (params, known) = (&self.params, &self.candidates);
         let shorter = |keep: Option<usize>, to: usize| Some(keep.map_or(to, |keep| keep.min(to)));
         let mut keep = ranked.complete.then_some(known.len());
@@ -85,7 +96,11 @@ impl Sampler {
         }
         if params.top_p < 1.0 {
             let plain = scale(1.0);
-            let sum = |of: &[Candidate]| of.iter().map(|&(_, logit)| weight(logit - max, plain)).sum::<i64>();
+            let sum = |of: &[Candidate]| {
+                of.iter()
+                    .map(|&(_, logit)| weight(logit - max, plain))
+                    .sum::<i64>()
+            };
             let total = match keep {
                 Some(keep) => sum(&known[..keep]),
                 // Weights are rounded relative to the largest logit, so sums are comparable only
@@ -94,15 +109,20 @@ impl Sampler {
                 None => return None,
             };
             let (wanted, mut reached) = (probability_share(total, probability(params.top_p)), 0);
-            let last = known[..keep.unwrap_or(known.len())].iter().position(|&(_, logit)| {
-                reached += weight(logit - max, plain);
-                reached >= wanted
-            });
+            let last = known[..keep.unwrap_or(known.len())]
+                .iter()
+                .position(|&(_, logit)| {
+                    reached += weight(logit - max, plain);
+                    reached >= wanted
+                });
             keep = last.map_or(keep, |last| shorter(keep, last + 1));
         }
         if params.min_p > 0.0 {
             let least = max + params.min_p.ln();
-            keep = known.iter().position(|&(_, logit)| logit < least).map_or(keep, |end| shorter(keep, end));
+            keep = known
+                .iter()
+                .position(|&(_, logit)| logit < least)
+                .map_or(keep, |end| shorter(keep, end));
         }
         keep
     }

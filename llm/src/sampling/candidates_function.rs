@@ -49,7 +49,11 @@ pub fn mask_words(vocabulary: usize) -> usize {
 /// - the id sampled from all ranked ids with these parameters `[n]` i32
 pub fn candidates_function(vocabulary: usize, most: usize) -> Function {
     let c = Capture::new(format!("sample.ranks{most}"));
-    let n = if most == 1 { c.int(1) } else { c.var("n", 1, most) };
+    let n = if most == 1 {
+        c.int(1)
+    } else {
+        c.var("n", 1, most)
+    };
     let (parts, columns) = (vocabulary.div_ceil(COLUMNS), COLUMNS);
     let logits = c.input("logits", dims![n, vocabulary], Scalar::F32);
     let bits = c.input("bits", dims![n, parts * (columns / WORD_BITS)], Scalar::I32);
@@ -57,28 +61,65 @@ pub fn candidates_function(vocabulary: usize, most: usize) -> Function {
     let random = c.input("random", dims![n], Scalar::I32);
     let changed = c.input("changed", dims![n, MAX_CHANGED_LOGITS], Scalar::I32);
     let all = logits.reshape(dims![n * vocabulary as i64]);
-    c.output("raw", all.gather(logit_index(changed, c.iota(dims![n, MAX_CHANGED_LOGITS], 0), vocabulary)));
+    c.output(
+        "raw",
+        all.gather(logit_index(
+            changed,
+            c.iota(dims![n, MAX_CHANGED_LOGITS], 0),
+            vocabulary,
+        )),
+    );
     let shape = dims![n, parts, columns];
     let x = match vocabulary % columns {
         0 => logits.reshape(shape),
-        _ => {
-            all.gather(logit_index(c.iota(shape, 1) * columns as i64 + c.iota(shape, 2), c.iota(shape, 0), vocabulary))
-        }
+        _ => all.gather(logit_index(
+            c.iota(shape, 1) * columns as i64 + c.iota(shape, 2),
+            c.iota(shape, 0),
+            vocabulary,
+        )),
     };
     let by_word = dims![n, parts, columns / WORD_BITS, WORD_BITS];
     let bit = (bits.reshape(dims![n, parts, columns / WORD_BITS, 1]) >> c.iota(by_word, 3)) & 1i64;
     let x = bit.reshape(shape).equals(1i64).select(x, f64::NEG_INFINITY);
     let of_part = x.max(&[2]);
     let largest = of_part.max(&[1]);
-    let (values, ids) = top_ids(&LogitRows { x, of_row: of_part, n, rows: parts, columns }, MAX_CANDIDATES);
+    let (values, ids) = top_ids(
+        &LogitRows {
+            x,
+            of_row: of_part,
+            n,
+            rows: parts,
+            columns,
+        },
+        MAX_CANDIDATES,
+    );
     c.output("ids", ids);
     c.output("values", values);
     let below = x - largest.unsqueeze(1).unsqueeze(2);
     c.output("total", weight_of(below, plain(below)).sum(&[2]).sum(&[1]));
     // Comparisons with NaN are false.
-    let below = x.lt(f64::from(f32::MAX)).cast(Scalar::I32).sum(&[2]).sum(&[1]);
-    c.output("sound", below.equals((parts * columns) as i64).cast(Scalar::I32));
-    c.output("drawn", RowSampler { x, of_part, largest, n, vocabulary, numbers, random }.among_all());
+    let below = x
+        .lt(f64::from(f32::MAX))
+        .cast(Scalar::I32)
+        .sum(&[2])
+        .sum(&[1]);
+    c.output(
+        "sound",
+        below.equals((parts * columns) as i64).cast(Scalar::I32),
+    );
+    c.output(
+        "drawn",
+        RowSampler {
+            x,
+            of_part,
+            largest,
+            n,
+            vocabulary,
+            numbers,
+            random,
+        }
+        .among_all(),
+    );
     c.finish()
 }
 

@@ -54,12 +54,16 @@ impl SamplingMethod {
 /// or none is above −∞.
 pub fn one_function(choice: SamplingMethod, vocabulary: usize) -> Function {
     let c = Capture::new(choice.name());
-    let logits = c.input("logits", dims![1, vocabulary], Scalar::F32).reshape(dims![vocabulary]);
+    let logits = c
+        .input("logits", dims![1, vocabulary], Scalar::F32)
+        .reshape(dims![vocabulary]);
     let grid = Grid::new(logits, vocabulary);
     let id = match choice {
         SamplingMethod::Greedy => grid.first_of(grid.largest),
         _ => {
-            let numbers = c.input("request", dims![1, REQUEST_PARAMS], Scalar::F32).reshape(dims![REQUEST_PARAMS]);
+            let numbers = c
+                .input("request", dims![1, REQUEST_PARAMS], Scalar::F32)
+                .reshape(dims![REQUEST_PARAMS]);
             let random = c.input("random", dims![1], Scalar::I32);
             let number = |i: usize| numbers.slice(0, i, 1).reshape(dims![]);
             let request = RequestParams {
@@ -73,12 +77,17 @@ pub fn one_function(choice: SamplingMethod, vocabulary: usize) -> Function {
                 SamplingMethod::TopK => radix_select(&grid, &request, Truncation::TopK),
                 SamplingMethod::TopP => radix_select(&grid, &request, Truncation::TopP),
                 SamplingMethod::All => radix_select(&grid, &request, Truncation::None),
-                SamplingMethod::Greedy | SamplingMethod::SmallTopK => top_k(&grid, &request, MAX_CANDIDATES),
+                SamplingMethod::Greedy | SamplingMethod::SmallTopK => {
+                    top_k(&grid, &request, MAX_CANDIDATES)
+                }
             }
         }
     };
     let none = c.constant(-1.0, Scalar::I32);
-    let id = grid.sound().select(id.clamp_index(vocabulary - 1), none).reshape(dims![1]);
+    let id = grid
+        .sound()
+        .select(id.clamp_index(vocabulary - 1), none)
+        .reshape(dims![1]);
     c.output("tokens", id);
     c.finish()
 }

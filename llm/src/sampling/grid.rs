@@ -29,7 +29,11 @@ pub(super) struct RequestParams<'g> {
 
 /// Splits logits `[n, vocabulary]` into parts `[n, parts, COLUMNS]`, padded with
 /// the lowest finite number.
-pub(super) fn parts_of_rows<'g>(logits: Tensor<'g>, n: Tensor<'g>, vocabulary: usize) -> Tensor<'g> {
+pub(super) fn parts_of_rows<'g>(
+    logits: Tensor<'g>,
+    n: Tensor<'g>,
+    vocabulary: usize,
+) -> Tensor<'g> {
     let (c, columns) = (logits.capture(), COLUMNS);
     let shape = dims![n, vocabulary.div_ceil(columns), columns];
     if vocabulary.is_multiple_of(columns) {
@@ -38,7 +42,8 @@ pub(super) fn parts_of_rows<'g>(logits: Tensor<'g>, n: Tensor<'g>, vocabulary: u
     let id = c.iota(shape, 1) * columns as i64 + c.iota(shape, 2);
     let place = c.iota(shape, 0) * vocabulary as i64 + id.clamp_index(vocabulary - 1);
     let all = logits.reshape(dims![n * vocabulary as i64]);
-    id.lt(vocabulary as i64).select(all.gather(place), f64::from(f32::MIN))
+    id.lt(vocabulary as i64)
+        .select(all.gather(place), f64::from(f32::MIN))
 }
 
 /// Logits in rows of equal length, so that reductions run first within rows, over the whole GPU,
@@ -70,10 +75,22 @@ impl<'g> Grid<'g> {
         let inside = id.lt(vocabulary as i64);
         let x = match vocabulary % columns {
             0 => logits.reshape(shape),
-            _ => inside.select(logits.gather(id.clamp_index(vocabulary - 1)), f64::from(f32::MIN)),
+            _ => inside.select(
+                logits.gather(id.clamp_index(vocabulary - 1)),
+                f64::from(f32::MIN),
+            ),
         };
         let row_max = x.max(&[1]);
-        Grid { vocabulary, rows, columns, x, id, inside, row_max, largest: row_max.max(&[0]) }
+        Grid {
+            vocabulary,
+            rows,
+            columns,
+            x,
+            id,
+            inside,
+            row_max,
+            largest: row_max.max(&[0]),
+        }
     }
     /// Returns the first id with this logit.
     pub fn first_of(&self, logit: Tensor<'g>) -> Tensor<'g> {
@@ -83,7 +100,9 @@ impl<'g> Grid<'g> {
     }
     /// Returns one row of a tensor of the grid's shape.
     pub fn row(&self, values: Tensor<'g>, row: Tensor<'g>) -> Tensor<'g> {
-        values.gather(row.clamp_index(self.rows - 1).reshape(dims![1])).reshape(dims![self.columns])
+        values
+            .gather(row.clamp_index(self.rows - 1).reshape(dims![1]))
+            .reshape(dims![self.columns])
     }
     /// Returns every logit minus the largest; none is above 0.
     pub fn below(&self) -> Tensor<'g> {
@@ -97,7 +116,8 @@ impl<'g> Grid<'g> {
     /// with NaN are false.
     pub fn sound(&self) -> Tensor<'g> {
         let below = self.x.lt(f64::from(f32::MAX)).cast(Scalar::I32);
-        self.sum(below).equals((self.rows * self.columns) as i64) & self.largest.gt(f64::from(f32::MIN))
+        self.sum(below).equals((self.rows * self.columns) as i64)
+            & self.largest.gt(f64::from(f32::MIN))
     }
 }
 

@@ -47,7 +47,10 @@ impl Default for SamplingParams {
 impl SamplingParams {
     /// Returns parameters that always choose the most probable token.
     pub fn greedy() -> Self {
-        Self { temperature: 0.0, ..Self::default() }
+        Self {
+            temperature: 0.0,
+            ..Self::default()
+        }
     }
 
     /// Checks the ranges of all parameters.
@@ -57,17 +60,42 @@ impl SamplingParams {
     pub fn validate(&self) -> Result<(), SamplingError> {
         let finite = |v: f32| v.is_finite();
         for (name, value, valid, range) in [
-            ("temperature", self.temperature, finite(self.temperature), "a finite number"),
-            ("top_p", self.top_p, self.top_p > 0.0 && self.top_p <= 1.0, "above 0 and at most 1"),
-            ("min_p", self.min_p, (0.0..=1.0).contains(&self.min_p), "from 0 to 1"),
+            (
+                "temperature",
+                self.temperature,
+                finite(self.temperature),
+                "a finite number",
+            ),
+            (
+                "top_p",
+                self.top_p,
+                self.top_p > 0.0 && self.top_p <= 1.0,
+                "above 0 and at most 1",
+            ),
+            (
+                "min_p",
+                self.min_p,
+                (0.0..=1.0).contains(&self.min_p),
+                "from 0 to 1",
+            ),
             (
                 "repeat_penalty",
                 self.repeat_penalty,
                 self.repeat_penalty > 0.0 && finite(self.repeat_penalty),
                 "a finite number above 0",
             ),
-            ("frequency_penalty", self.frequency_penalty, finite(self.frequency_penalty), "a finite number"),
-            ("presence_penalty", self.presence_penalty, finite(self.presence_penalty), "a finite number"),
+            (
+                "frequency_penalty",
+                self.frequency_penalty,
+                finite(self.frequency_penalty),
+                "a finite number",
+            ),
+            (
+                "presence_penalty",
+                self.presence_penalty,
+                finite(self.presence_penalty),
+                "a finite number",
+            ),
         ] {
             if !valid {
                 return Err(SamplingError::Parameter { name, value, range });
@@ -82,14 +110,20 @@ impl SamplingParams {
         if !logit.is_finite() {
             return logit;
         }
-        let repeated = if logit <= 0.0 { logit * self.repeat_penalty } else { logit / self.repeat_penalty };
+        let repeated = if logit <= 0.0 {
+            logit * self.repeat_penalty
+        } else {
+            logit / self.repeat_penalty
+        };
         repeated - (count as f32 * self.frequency_penalty + self.presence_penalty)
     }
 
     /// Returns whether the penalties change anything.
     pub(super) fn has_penalties(&self) -> bool {
         self.penalty_last_n > 0
-            && (self.repeat_penalty != 1.0 || self.frequency_penalty != 0.0 || self.presence_penalty != 0.0)
+            && (self.repeat_penalty != 1.0
+                || self.frequency_penalty != 0.0
+                || self.presence_penalty != 0.0)
     }
 }
 
@@ -124,7 +158,8 @@ pub enum SamplingError {
 }
 
 /// Hint for non-finite logits.
-pub(crate) const GARBAGE: &str = "the model file may be damaged, or a kernel wrong: try another device or --exact";
+pub(crate) const GARBAGE: &str =
+    "the model file may be damaged, or a kernel wrong: try another device or --exact";
 
 impl SamplingError {
     /// Returns a suggestion for the user, if there is one.

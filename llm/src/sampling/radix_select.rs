@@ -52,7 +52,11 @@ impl<'g> Keys<'_, 'g> {
             let width = 1i64 << shift;
             // The last key of each part except the last part.
             let ends = base + (c.iota(dims![asked], 0).cast(Scalar::I64) + 1) * width - 1i64;
-            let above = ends.cast(Scalar::I32).unsqueeze(0).unsqueeze(0).lt(self.key.unsqueeze(2));
+            let above = ends
+                .cast(Scalar::I32)
+                .unsqueeze(0)
+                .unsqueeze(0)
+                .lt(self.key.unsqueeze(2));
             let masses = above.select(mass.unsqueeze(2), 0i64).sum(&[1]).sum(&[0]);
             let part = count(at_least(masses, limit)).cast(Scalar::I64);
             base = base + part * width;
@@ -63,7 +67,11 @@ impl<'g> Keys<'_, 'g> {
     fn threshold(&self, mass: Tensor<'g>, wanted: Tensor<'g>) -> Threshold<'g> {
         let key = self.least_key(mass, wanted);
         let above = self.grid.sum(key.lt(self.key).select(mass, 0i64));
-        Threshold { key, mass, rest: wanted - above }
+        Threshold {
+            key,
+            mass,
+            rest: wanted - above,
+        }
     }
 }
 
@@ -78,14 +86,23 @@ pub(super) enum Truncation {
 }
 
 /// Returns the id drawn after truncation.
-pub(super) fn radix_select<'g>(grid: &Grid<'g>, request: &RequestParams<'g>, cut: Truncation) -> Tensor<'g> {
-    let keys = Keys { grid, key: key(grid.x) };
+pub(super) fn radix_select<'g>(
+    grid: &Grid<'g>,
+    request: &RequestParams<'g>,
+    cut: Truncation,
+) -> Tensor<'g> {
+    let keys = Keys {
+        grid,
+        key: key(grid.x),
+    };
     let (below, c) = (grid.below(), grid.x.capture());
     let (none, inside) = (c.constant(0.0, Scalar::I64), grid.inside);
     let mut stays = grid.inside & at_least(grid.x, grid.largest + request.min_p);
     let last = match cut {
         Truncation::None => None,
-        Truncation::TopK => Some(keys.threshold(inside.cast(Scalar::I32), request.top_k.cast(Scalar::I32))),
+        Truncation::TopK => {
+            Some(keys.threshold(inside.cast(Scalar::I32), request.top_k.cast(Scalar::I32)))
+        }
         Truncation::TopP => {
             let mass = inside.select(weight_of(below, plain(below)), none);
             Some(keys.threshold(mass, part_of(grid.sum(mass), request.top_p)))
@@ -97,7 +114,12 @@ pub(super) fn radix_select<'g>(grid: &Grid<'g>, request: &RequestParams<'g>, cut
         stays = stays & (last.key.lt(keys.key) | (same & grid.id.lt(end + 1)));
     }
     let weight = stays.select(weight_of(below, request.scale), none);
-    locate(grid, weight, target_of(grid.sum(weight), request.random), Tensor::gt)
+    locate(
+        grid,
+        weight,
+        target_of(grid.sum(weight), request.random),
+        Tensor::gt,
+    )
 }
 
 /// Compares a sum with its target.
@@ -105,15 +127,32 @@ type Reached<'g> = fn(Tensor<'g>, Tensor<'g>) -> Tensor<'g>;
 
 /// Returns the first id at which the inclusive prefix sum of weights reaches the target, or the
 /// last if there is none.
-fn locate<'g>(grid: &Grid<'g>, weight: Tensor<'g>, target: Tensor<'g>, reached: Reached<'g>) -> Tensor<'g> {
+fn locate<'g>(
+    grid: &Grid<'g>,
+    weight: Tensor<'g>,
+    target: Tensor<'g>,
+    reached: Reached<'g>,
+) -> Tensor<'g> {
     let (row, before) = position(weight.sum(&[1]), target, reached, grid.rows);
-    let (column, _) = position(grid.row(weight, row), target - before, reached, grid.columns);
+    let (column, _) = position(
+        grid.row(weight, row),
+        target - before,
+        reached,
+        grid.columns,
+    );
     row * grid.columns as i64 + column
 }
 
 /// Returns the same index for weights `[n]`, and the sum of the weights before it.
-fn position<'g>(weight: Tensor<'g>, target: Tensor<'g>, reached: Reached<'g>, n: usize) -> (Tensor<'g>, Tensor<'g>) {
+fn position<'g>(
+    weight: Tensor<'g>,
+    target: Tensor<'g>,
+    reached: Reached<'g>,
+    n: usize,
+) -> (Tensor<'g>, Tensor<'g>) {
     let place = count(reached(sums_up_to(weight, n), target)) * -1i64 + n as i64;
-    let before = sums_before(weight, n).gather(place.clamp_index(n - 1).reshape(dims![1])).reshape(dims![]);
+    let before = sums_before(weight, n)
+        .gather(place.clamp_index(n - 1).reshape(dims![1]))
+        .reshape(dims![]);
     (place, before)
 }

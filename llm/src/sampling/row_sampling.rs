@@ -31,7 +31,11 @@ impl RowSampling {
     pub fn new(sampler: &Sampler) -> Option<RowSampling> {
         match sampler.choice()? {
             SamplingMethod::Greedy => Some(RowSampling::greedy()),
-            choice => Some(RowSampling { choice, numbers: sampler.numbers(), random: sampler.random() }),
+            choice => Some(RowSampling {
+                choice,
+                numbers: sampler.numbers(),
+                random: sampler.random(),
+            }),
         }
     }
     /// Returns the device parameters of a sampler if they can be used in batched steps.
@@ -41,7 +45,11 @@ impl RowSampling {
     /// Returns the parameters of greedy sampling.
     pub fn greedy() -> RowSampling {
         let numbers = [0.0, 1.0, probability(1.0), f32::MIN];
-        RowSampling { choice: SamplingMethod::Greedy, numbers, random: PositionRng::new(0) }
+        RowSampling {
+            choice: SamplingMethod::Greedy,
+            numbers,
+            random: PositionRng::new(0),
+        }
     }
     /// Returns the candidate set that this method samples from.
     pub fn candidate_set(&self) -> CandidateSet {
@@ -81,9 +89,8 @@ impl CandidateSet {
     pub fn and(self, other: CandidateSet) -> CandidateSet {
         match (self, other) {
             (a, b) if a == b => a,
-            (CandidateSet::Top1, CandidateSet::SmallTopK) | (CandidateSet::SmallTopK, CandidateSet::Top1) => {
-                CandidateSet::SmallTopK
-            }
+            (CandidateSet::Top1, CandidateSet::SmallTopK)
+            | (CandidateSet::SmallTopK, CandidateSet::Top1) => CandidateSet::SmallTopK,
             _ => CandidateSet::Mixed,
         }
     }
@@ -120,7 +127,11 @@ pub fn row_sampling_function(vocabulary: usize, most: usize, among: CandidateSet
         CandidateSet::TopK | CandidateSet::TopP => unreachable!("{among:?} is chosen for one row"),
     };
     let c = Capture::new(format!("sample.{name}.rows{most}"));
-    let n = if most == 1 { c.int(1) } else { c.var("n", 1, most) };
+    let n = if most == 1 {
+        c.int(1)
+    } else {
+        c.var("n", 1, most)
+    };
     let (parts, columns) = (vocabulary.div_ceil(COLUMNS), COLUMNS);
     let logits = c.input("logits", dims![n, vocabulary], Scalar::F32);
     let numbers = c.input("requests", dims![n, REQUEST_PARAMS], Scalar::F32);
@@ -128,19 +139,39 @@ pub fn row_sampling_function(vocabulary: usize, most: usize, among: CandidateSet
     let x = parts_of_rows(logits, n, vocabulary);
     let of_part = x.max(&[2]);
     let largest = of_part.max(&[1]);
-    let of = RowSampler { x, of_part, largest, n, vocabulary, numbers, random };
+    let of = RowSampler {
+        x,
+        of_part,
+        largest,
+        n,
+        vocabulary,
+        numbers,
+        random,
+    };
     let id = match among {
         CandidateSet::Top1 | CandidateSet::SmallTopK => of.among_first(),
         CandidateSet::All => of.among_all(),
         CandidateSet::TopK | CandidateSet::TopP => unreachable!("{among:?} is chosen for one row"),
-        CandidateSet::Mixed => {
-            numbers.slice(1, 1, 1).reshape(dims![n]).lt(0.5).select(of.among_all(), of.among_first())
-        }
+        CandidateSet::Mixed => numbers
+            .slice(1, 1, 1)
+            .reshape(dims![n])
+            .lt(0.5)
+            .select(of.among_all(), of.among_first()),
     };
     // Comparisons with NaN are false.
-    let numbers = x.lt(f64::from(f32::MAX)).cast(Scalar::I32).sum(&[2]).sum(&[1]);
+    let numbers = x
+        .lt(f64::from(f32::MAX))
+        .cast(Scalar::I32)
+        .sum(&[2])
+        .sum(&[1]);
     let sound = numbers.equals((parts * columns) as i64) & largest.gt(f64::from(f32::MIN));
-    c.output("tokens", sound.select(id.clamp_index(vocabulary - 1), c.constant(-1.0, Scalar::I32)));
+    c.output(
+        "tokens",
+        sound.select(
+            id.clamp_index(vocabulary - 1),
+            c.constant(-1.0, Scalar::I32),
+        ),
+    );
     c.finish()
 }
 
@@ -170,15 +201,38 @@ impl<'g> RowSampler<'g> {
     }
     /// Samples an id `[n]` for each row from its first few ids.
     fn among_first(&self) -> Tensor<'g> {
-        let &RowSampler { x, of_part, largest, n, vocabulary, random, .. } = self;
-        let (scale, top_k, top_p, min_p) =
-            (self.number(0), self.number(1), self.number(2).reshape(dims![n]), self.number(3));
+        let &RowSampler {
+            x,
+            of_part,
+            largest,
+            n,
+            vocabulary,
+            random,
+            ..
+        } = self;
+        let (scale, top_k, top_p, min_p) = (
+            self.number(0),
+            self.number(1),
+            self.number(2).reshape(dims![n]),
+            self.number(3),
+        );
         let c = x.capture();
-        let (best, id) =
-            top_ids(&LogitRows { x, of_row: of_part, n, rows: self.parts(), columns: COLUMNS }, MAX_CANDIDATES);
+        let (best, id) = top_ids(
+            &LogitRows {
+                x,
+                of_row: of_part,
+                n,
+                rows: self.parts(),
+                columns: COLUMNS,
+            },
+            MAX_CANDIDATES,
+        );
         let below = best - largest.unsqueeze(1);
-        let (among, none) =
-            (c.iota(dims![n, MAX_CANDIDATES], 1).lt(top_k.cast(Scalar::I32)), c.constant(0.0, Scalar::I64));
+        let (among, none) = (
+            c.iota(dims![n, MAX_CANDIDATES], 1)
+                .lt(top_k.cast(Scalar::I32)),
+            c.constant(0.0, Scalar::I64),
+        );
         // Probabilities are relative to the first k; an id remains while the ids before it have
         // less than top-p in total.
         let mass = among.select(weight_of(below, plain(below)), none);
@@ -199,17 +253,26 @@ impl<'g> RowSampler<'g> {
     pub fn among_all(&self) -> Tensor<'g> {
         let &RowSampler { x, n, random, .. } = self;
         let (c, parts, columns) = (x.capture(), self.parts(), COLUMNS as i64);
-        let id = c.iota(dims![n, parts, COLUMNS], 1) * columns + c.iota(dims![n, parts, COLUMNS], 2);
+        let id =
+            c.iota(dims![n, parts, COLUMNS], 1) * columns + c.iota(dims![n, parts, COLUMNS], 2);
         let weight = self.weight(x, id);
         let of_part = weight.sum(&[2]);
         let target = target_of(of_part.sum(&[1]), random).unsqueeze(1);
         let part = first_reached(of_part, target, parts).clamp_index(parts - 1);
-        let before = c.iota(dims![n, parts], 1).lt(part.unsqueeze(1)).select(of_part, 0i64).sum(&[1]).unsqueeze(1);
+        let before = c
+            .iota(dims![n, parts], 1)
+            .lt(part.unsqueeze(1))
+            .select(of_part, 0i64)
+            .sum(&[1])
+            .unsqueeze(1);
         // The weights of that part are recomputed.
         let row = c.iota(dims![n], 0) * parts as i64 + part;
         let own = x.reshape(dims![n * parts as i64, COLUMNS]).gather(row);
         let first = part.unsqueeze(1) * columns;
-        let weight = self.weight(own.unsqueeze(1), (first + c.iota(dims![n, COLUMNS], 1)).unsqueeze(1));
+        let weight = self.weight(
+            own.unsqueeze(1),
+            (first + c.iota(dims![n, COLUMNS], 1)).unsqueeze(1),
+        );
         let place = first_reached(weight.reshape(dims![n, COLUMNS]), target - before, COLUMNS);
         part * columns + place
     }
@@ -219,14 +282,22 @@ impl<'g> RowSampler<'g> {
         let [largest, min_p, scale] =
             [self.largest.unsqueeze(1), self.number(3), self.number(0)].map(|of| of.unsqueeze(1));
         let stays = at_least(x, largest + min_p) & id.lt(self.vocabulary as i64);
-        stays.select(weight_of(x - largest, scale), x.capture().constant(0.0, Scalar::I64))
+        stays.select(
+            weight_of(x - largest, scale),
+            x.capture().constant(0.0, Scalar::I64),
+        )
     }
 }
 
 /// Returns for each row of weights `[n, m]` the first index with an inclusive prefix sum above the
 /// target `[n, 1]`; `m` if there is none.
 fn first_reached<'g>(weight: Tensor<'g>, target: Tensor<'g>, m: usize) -> Tensor<'g> {
-    target.lt(prefix_sums(weight, m, 1)).cast(Scalar::I32).sum(&[1]) * -1i64 + m as i64
+    target
+        .lt(prefix_sums(weight, m, 1))
+        .cast(Scalar::I32)
+        .sum(&[1])
+        * -1i64
+        + m as i64
 }
 
 /// Returns the prefix sums of rows `[n, m]`; each includes `own` elements from its index on
@@ -235,7 +306,10 @@ fn prefix_sums(values: Tensor<'_>, m: usize, own: i64) -> Tensor<'_> {
     let square = dims![m, m];
     let c = values.capture();
     let counts = c.iota(square, 1).lt(c.iota(square, 0) + own);
-    counts.unsqueeze(0).select(values.unsqueeze(1), 0i64).sum(&[2])
+    counts
+        .unsqueeze(0)
+        .select(values.unsqueeze(1), 0i64)
+        .sum(&[2])
 }
 
 /// Returns the function `sample.next`, which gathers the tokens of a step of `n` rows, `n`
@@ -245,9 +319,16 @@ fn prefix_sums(values: Tensor<'_>, m: usize, own: i64) -> Tensor<'_> {
 /// there, or −1, `[n]` i32; the id to use for −1 `[n]` i32. Output: the tokens `[n]` i32.
 pub fn next_function(most: usize) -> Function {
     let c = Capture::new(format!("sample.next{most}"));
-    let n = if most == 1 { c.int(1) } else { c.var("n", 1, most) };
+    let n = if most == 1 {
+        c.int(1)
+    } else {
+        c.var("n", 1, most)
+    };
     let chosen = c.input("chosen", dims![most], Scalar::I32);
-    let (from, given) = (c.input("from", dims![n], Scalar::I32), c.input("given", dims![n], Scalar::I32));
+    let (from, given) = (
+        c.input("from", dims![n], Scalar::I32),
+        c.input("given", dims![n], Scalar::I32),
+    );
     let before = chosen.gather(from.clamp_index(most - 1));
     c.output("tokens", from.lt(0).select(given, before));
     c.finish()

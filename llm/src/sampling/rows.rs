@@ -13,7 +13,11 @@ use gristmill_uop::function::Function;
 /// `[n]` i32, or −1 if a logit is NaN or infinite, or none is above −∞.
 pub fn rows_function(vocabulary: usize, most: usize) -> Function {
     let c = Capture::new(format!("sample.greedy.rows{most}"));
-    let n = if most == 1 { c.int(1) } else { c.var("n", 1, most) };
+    let n = if most == 1 {
+        c.int(1)
+    } else {
+        c.var("n", 1, most)
+    };
     let (parts, columns) = (vocabulary.div_ceil(COLUMNS), COLUMNS);
     let logits = c.input("logits", dims![n, vocabulary], Scalar::F32);
     let x = parts_of_rows(logits, n, vocabulary);
@@ -22,10 +26,18 @@ pub fn rows_function(vocabulary: usize, most: usize) -> Function {
     let part = first_true(of_part.equals(largest.unsqueeze(1)), parts, dims![n, parts]);
     let row = c.iota(dims![n], 0) * parts as i64 + part.clamp_index(parts - 1);
     let found = x.reshape(dims![n * parts as i64, columns]).gather(row);
-    let column = first_true(found.equals(largest.unsqueeze(1)), columns, dims![n, columns]);
+    let column = first_true(
+        found.equals(largest.unsqueeze(1)),
+        columns,
+        dims![n, columns],
+    );
     let id = (part * columns as i64 + column).clamp_index(vocabulary - 1);
     // Comparisons with NaN are false.
-    let below = x.lt(f64::from(f32::MAX)).cast(Scalar::I32).sum(&[2]).sum(&[1]);
+    let below = x
+        .lt(f64::from(f32::MAX))
+        .cast(Scalar::I32)
+        .sum(&[2])
+        .sum(&[1]);
     let sound = below.equals((parts * columns) as i64) & largest.gt(f64::from(f32::MIN));
     c.output("tokens", sound.select(id, c.constant(-1.0, Scalar::I32)));
     c.finish()

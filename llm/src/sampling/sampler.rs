@@ -3,7 +3,7 @@
 use super::choose::{MAX_CANDIDATES, REQUEST_PARAMS, SamplingMethod};
 use super::params::{SamplingError, SamplingParams};
 use super::rng::PositionRng;
-use super::weight::{probability_share, probability, scale, target, weight};
+use super::weight::{probability, probability_share, scale, target, weight};
 use rustc_hash::FxHashMap;
 
 /// A token and its logit.
@@ -31,7 +31,13 @@ impl Sampler {
     pub fn new(params: SamplingParams) -> Result<Self, SamplingError> {
         params.validate()?;
         let random = PositionRng::new(params.seed);
-        Ok(Self { params, random, logits: Vec::new(), candidates: Vec::new(), weights: Vec::new() })
+        Ok(Self {
+            params,
+            random,
+            logits: Vec::new(),
+            candidates: Vec::new(),
+            weights: Vec::new(),
+        })
     }
 
     /// The validated sampling parameters.
@@ -58,8 +64,19 @@ impl Sampler {
 
     /// Returns the parameters of the device functions, see [`one_function`](super::one_function).
     pub fn numbers(&self) -> [f32; REQUEST_PARAMS] {
-        let SamplingParams { temperature, top_k, top_p, min_p, .. } = self.params;
-        [scale(temperature), top_k as f32, probability(top_p), min_p.ln().max(f32::MIN)]
+        let SamplingParams {
+            temperature,
+            top_k,
+            top_p,
+            min_p,
+            ..
+        } = self.params;
+        [
+            scale(temperature),
+            top_k as f32,
+            probability(top_p),
+            min_p.ln().max(f32::MIN),
+        ]
     }
 
     /// The random number generator of its seed.
@@ -80,7 +97,9 @@ impl Sampler {
         if let Some((token, value)) = not_a_number(&self.logits) {
             return Err(SamplingError::BadLogit { token, value });
         }
-        let none = SamplingError::NoCandidate { logits: logits.len() };
+        let none = SamplingError::NoCandidate {
+            logits: logits.len(),
+        };
         if self.params.temperature <= 0.0 {
             return argmax(&self.logits).map(|(id, _)| id).ok_or(none);
         }
@@ -92,13 +111,19 @@ impl Sampler {
     /// Counts the tokens of the recent history; empty without penalties.
     pub(super) fn counts(&self, history: &[u32]) -> FxHashMap<u32, u32> {
         let mut counts: FxHashMap<u32, u32> = FxHashMap::default();
-        self.recent(history).iter().for_each(|&id| *counts.entry(id).or_insert(0) += 1);
+        self.recent(history)
+            .iter()
+            .for_each(|&id| *counts.entry(id).or_insert(0) += 1);
         counts
     }
 
     /// Returns the part of a history that is penalised.
     pub fn recent<'h>(&self, history: &'h [u32]) -> &'h [u32] {
-        let last = if self.params.has_penalties() { self.params.penalty_last_n } else { 0 };
+        let last = if self.params.has_penalties() {
+            self.params.penalty_last_n
+        } else {
+            0
+        };
         &history[history.len().saturating_sub(last)..]
     }
 
@@ -120,15 +145,24 @@ impl Sampler {
     /// Returns whether candidates are drawn in descending order, as on a device for small top-k;
     /// otherwise in ascending order of ids.
     pub(super) fn keeps_order(&self, vocabulary: usize) -> bool {
-        (1..=MAX_CANDIDATES).contains(&self.params.top_k) && (self.is_limited(vocabulary) || self.params.top_p < 1.0)
+        (1..=MAX_CANDIDATES).contains(&self.params.top_k)
+            && (self.is_limited(vocabulary) || self.params.top_p < 1.0)
     }
 
     /// Applies top-k, top-p and min-p. Each keeps a prefix of the candidates in descending order,
     /// so together they keep the shortest. Up to [`MAX_CANDIDATES`] stay in that order, as on a
     /// device; more are sorted by id.
     fn truncate(&mut self, max: f32) {
-        let (limited, keeps_order) = (self.is_limited(self.logits.len()), self.keeps_order(self.logits.len()));
-        let Self { params, logits, candidates, .. } = self;
+        let (limited, keeps_order) = (
+            self.is_limited(self.logits.len()),
+            self.keeps_order(self.logits.len()),
+        );
+        let Self {
+            params,
+            logits,
+            candidates,
+            ..
+        } = self;
         candidates.clear();
         if limited {
             largest(logits, params.top_k, candidates);
@@ -137,7 +171,10 @@ impl Sampler {
             // Probabilities are relative to the top-k, before the temperature.
             let plain = scale(1.0);
             let total: i64 = match limited {
-                true => candidates.iter().map(|&(_, logit)| weight(logit - max, plain)).sum(),
+                true => candidates
+                    .iter()
+                    .map(|&(_, logit)| weight(logit - max, plain))
+                    .sum(),
                 false => logits.iter().map(|&logit| weight(logit - max, plain)).sum(),
             };
             let wanted = probability_share(total, probability(params.top_p));
@@ -159,7 +196,11 @@ impl Sampler {
                 k *= 8;
             }
         } else if !limited {
-            candidates.extend((0u32..).zip(logits.iter().copied()).filter(|(_, logit)| *logit > f32::NEG_INFINITY));
+            candidates.extend(
+                (0u32..)
+                    .zip(logits.iter().copied())
+                    .filter(|(_, logit)| *logit > f32::NEG_INFINITY),
+            );
         }
         if params.min_p > 0.0 {
             // p ≥ min_p · p_max, in the logarithm. The largest always passes, as ln(min_p) ≤ 0.
@@ -174,10 +215,20 @@ impl Sampler {
     /// Draws from the softmax of the candidates at the temperature, with the random
     /// number of that position.
     pub(super) fn draw(&mut self, max: f32, position: usize) -> u32 {
-        let Self { params, random, candidates, weights, .. } = self;
+        let Self {
+            params,
+            random,
+            candidates,
+            weights,
+            ..
+        } = self;
         let scale = scale(params.temperature);
         weights.clear();
-        weights.extend(candidates.iter().map(|&(_, logit)| weight(logit - max, scale)));
+        weights.extend(
+            candidates
+                .iter()
+                .map(|&(_, logit)| weight(logit - max, scale)),
+        );
         let mut rest = target(weights.iter().sum(), random.at(position));
         for (&(id, _), &weight) in candidates.iter().zip(&*weights) {
             if rest < weight {
@@ -185,13 +236,20 @@ impl Sampler {
             }
             rest -= weight;
         }
-        unreachable!("the largest logit has a weight, and {rest} is below the sum of {} candidates", weights.len())
+        unreachable!(
+            "the largest logit has a weight, and {rest} is below the sum of {} candidates",
+            weights.len()
+        )
     }
 }
 
 /// Returns the first logit that is NaN or +∞, with its token. No softmax is defined then.
 pub fn not_a_number(logits: &[f32]) -> Option<(usize, f32)> {
-    logits.iter().copied().enumerate().find(|(_, l)| l.is_nan() || *l == f32::INFINITY)
+    logits
+        .iter()
+        .copied()
+        .enumerate()
+        .find(|(_, l)| l.is_nan() || *l == f32::INFINITY)
 }
 
 /// Returns the largest logit above −∞, the first on ties.

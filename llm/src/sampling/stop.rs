@@ -24,8 +24,15 @@ pub struct StopMatcher {
 impl StopMatcher {
     /// Creates a matcher of these strings; empty ones are ignored.
     pub fn new<S: Into<String>>(stops: impl IntoIterator<Item = S>) -> Self {
-        let stops = stops.into_iter().map(Into::into).filter(|stop: &String| !stop.is_empty()).collect();
-        Self { stops, ..Self::default() }
+        let stops = stops
+            .into_iter()
+            .map(Into::into)
+            .filter(|stop: &String| !stop.is_empty())
+            .collect();
+        Self {
+            stops,
+            ..Self::default()
+        }
     }
 
     /// Adds text and returns the part that can be shown. After a match it returns nothing more.
@@ -43,7 +50,12 @@ impl StopMatcher {
             text.truncate(start);
             return text;
         }
-        let keep = self.stops.iter().map(|stop| overlap(&text, stop)).max().unwrap_or(0);
+        let keep = self
+            .stops
+            .iter()
+            .map(|stop| overlap(&text, stop))
+            .max()
+            .unwrap_or(0);
         self.held = text.split_off(text.len() - keep);
         text
     }
@@ -55,7 +67,9 @@ impl StopMatcher {
 
     /// Returns the stop string that was found.
     pub fn stopped(&self) -> Option<&str> {
-        self.stopped.and_then(|which| self.stops.get(which)).map(String::as_str)
+        self.stopped
+            .and_then(|which| self.stops.get(which))
+            .map(String::as_str)
     }
 }
 
@@ -72,7 +86,15 @@ mod tests {
     #[test]
     fn any_cut_gives_the_same_text() {
         let stops = ["abab", "</s>", "é!", "b<"];
-        for text in ["xxababyy", "ababab", "aab</s", "caf\u{e9}\u{e9}!", "", "abaabb</s>", "<</s>b<"] {
+        for text in [
+            "xxababyy",
+            "ababab",
+            "aab</s",
+            "caf\u{e9}\u{e9}!",
+            "",
+            "abaabb</s>",
+            "<</s>b<",
+        ] {
             let expected = {
                 let mut stop = StopMatcher::new(stops);
                 stop.push(text) + &stop.finish()
@@ -95,7 +117,10 @@ mod tests {
         let mut stop = StopMatcher::new(["abc", "b", ""]);
         assert_eq!(stop.push("xabc"), "xa");
         assert_eq!(stop.stopped(), Some("b"));
-        assert_eq!((stop.push("more"), stop.finish()), (String::new(), String::new()));
+        assert_eq!(
+            (stop.push("more"), stop.finish()),
+            (String::new(), String::new())
+        );
         let mut none = StopMatcher::new(Vec::<String>::new());
         assert_eq!(none.push("text"), "text");
     }

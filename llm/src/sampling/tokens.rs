@@ -17,7 +17,9 @@ impl TokenSet {
     }
     /// Returns whether the set contains `id`.
     pub fn contains(&self, id: u32) -> bool {
-        self.0.get(id as usize / WORD).is_some_and(|word| word >> (id as usize % WORD) & 1 == 1)
+        self.0
+            .get(id as usize / WORD)
+            .is_some_and(|word| word >> (id as usize % WORD) & 1 == 1)
     }
     /// Iterates over the ids in ascending order.
     pub fn iter(&self) -> impl Iterator<Item = u32> {
@@ -31,7 +33,10 @@ impl TokenSet {
     }
     /// Intersects the set with these words; ids past the last word are removed.
     pub fn keep(&mut self, words: &[u32]) {
-        self.0.iter_mut().zip(words.iter().chain(std::iter::repeat(&0))).for_each(|(word, kept)| *word &= kept);
+        self.0
+            .iter_mut()
+            .zip(words.iter().chain(std::iter::repeat(&0)))
+            .for_each(|(word, kept)| *word &= kept);
     }
     /// The mask words of the set.
     pub fn words(&self) -> &[u32] {
@@ -52,7 +57,10 @@ mod tests {
             set.remove(1000);
             assert!(set.iter().eq(0..vocabulary as u32 - 1));
             set.keep(&[0b101]);
-            assert!(set.iter().eq([0, 2].into_iter().filter(|&id| id + 1 < vocabulary as u32)));
+            assert!(
+                set.iter()
+                    .eq([0, 2].into_iter().filter(|&id| id + 1 < vocabulary as u32))
+            );
         }
     }
 }

@@ -28,10 +28,14 @@ pub(super) fn top_k<'g>(grid: &Grid<'g>, request: &RequestParams<'g>, n: usize) 
     let mass = among.select(weight_of(below, plain(below)), none);
     let wanted = part_of(mass.sum(&[0]), request.top_p);
     let inside = id.lt(grid.vocabulary as i64);
-    let stays = among & inside & sums_before(mass, n).lt(wanted) & at_least(x, grid.largest + request.min_p);
+    let stays = among
+        & inside
+        & sums_before(mass, n).lt(wanted)
+        & at_least(x, grid.largest + request.min_p);
     let weight = stays.select(weight_of(below, request.scale), none);
     let target = target_of(weight.sum(&[0]), request.random);
     // The first id with a prefix sum above the target.
     let place = count(target.lt(sums_up_to(weight, n))) * -1i64 + n as i64;
-    id.gather(place.clamp_index(n - 1).reshape(dims![1])).reshape(dims![])
+    id.gather(place.clamp_index(n - 1).reshape(dims![1]))
+        .reshape(dims![])
 }

@@ -18,7 +18,14 @@ const EXPONENT_BITS: u32 = 18;
 const MIN_EXPONENT: i32 = -31 << EXPONENT_BITS;
 /// [`ONE`] · 2^-x for x from 0 to 1, as a polynomial of x: interpolated at Chebyshev nodes,
 /// error 4.4e-7.
-const POWERS: [i64; 6] = [ONE, -744_260_865, 257_928_559, -59_494_488, 10_033_292, -1_077_640];
+const POWERS: [i64; 6] = [
+    ONE,
+    -744_260_865,
+    257_928_559,
+    -59_494_488,
+    10_033_292,
+    -1_077_640,
+];
 /// A probability is a multiple of 2^-24, which f32 holds exactly.
 const PROBABILITY_BITS: u32 = 24;
 
@@ -33,7 +40,11 @@ pub fn scale(temperature: f32) -> f32 {
 /// value above all sums.
 pub fn probability(p: f32) -> f32 {
     let one = (1u32 << PROBABILITY_BITS) as f32;
-    if p < 1.0 { (p * one).round().max(1.0) } else { 2.0 * one }
+    if p < 1.0 {
+        (p * one).round().max(1.0)
+    } else {
+        2.0 * one
+    }
 }
 
 /// Returns `e^(below / temperature)` in units of 1/[`ONE`], for a logit at distance `below` from
@@ -43,19 +54,27 @@ pub fn weight(below: f32, scale: f32) -> i64 {
     let halvings = -exponent;
     let fraction = i64::from(halvings & ((1 << EXPONENT_BITS) - 1));
     let [rest @ .., last] = POWERS;
-    let power = rest.iter().rev().fold(last, |sum, &c| ((sum * fraction) >> EXPONENT_BITS) + c);
+    let power = rest
+        .iter()
+        .rev()
+        .fold(last, |sum, &c| ((sum * fraction) >> EXPONENT_BITS) + c);
     power >> (halvings >> EXPONENT_BITS)
 }
 
 /// Computes [`weight`] as tensor ops, i64.
 pub fn weight_of<'g>(below: Tensor<'g>, scale: Tensor<'g>) -> Tensor<'g> {
-    let exponent = (below * scale).maximum(f64::from(MIN_EXPONENT)).cast(Scalar::I32);
+    let exponent = (below * scale)
+        .maximum(f64::from(MIN_EXPONENT))
+        .cast(Scalar::I32);
     let halvings = (exponent * -1i64).clamp_index(MIN_EXPONENT.unsigned_abs() as usize);
     let fraction = (halvings & ((1i64 << EXPONENT_BITS) - 1)).cast(Scalar::I64);
     let [rest @ .., next, last] = POWERS;
     let bits = i64::from(EXPONENT_BITS);
     let first = ((fraction * last) >> bits) + next;
-    let power = rest.iter().rev().fold(first, |sum, &c| ((sum * fraction) >> bits) + c);
+    let power = rest
+        .iter()
+        .rev()
+        .fold(first, |sum, &c| ((sum * fraction) >> bits) + c);
     power >> (halvings >> bits).cast(Scalar::I64)
 }
 
@@ -77,7 +96,12 @@ pub fn probability_share(sum: i64, probability: f32) -> i64 {
 
 /// Computes [`probability_share`] as tensor ops.
 pub fn part_of<'g>(sum: Tensor<'g>, probability: Tensor<'g>) -> Tensor<'g> {
-    product_of(sum, probability.cast(Scalar::I32).cast(Scalar::I64), PROBABILITY_BITS).maximum(1i64)
+    product_of(
+        sum,
+        probability.cast(Scalar::I32).cast(Scalar::I64),
+        PROBABILITY_BITS,
+    )
+    .maximum(1i64)
 }
 
 /// Scales a random number to a position in a sum: at least 0 and below the sum.
@@ -101,12 +125,18 @@ mod tests {
             let mut last = ONE;
             for i in 0..200_000 {
                 let below = -1e-4 * i as f32 * temperature;
-                let (found, exact) = (weight(below, scale), ONE as f64 * f64::from(below / temperature).exp());
+                let (found, exact) = (
+                    weight(below, scale),
+                    ONE as f64 * f64::from(below / temperature).exp(),
+                );
                 assert!(
                     (found as f64 - exact).abs() <= exact * 4e-6 + 1.0,
                     "{below} at {temperature}: {found}, {exact}"
                 );
-                assert!(found <= last, "{below} at {temperature}: {found} after {last}");
+                assert!(
+                    found <= last,
+                    "{below} at {temperature}: {found} after {last}"
+                );
                 last = found;
             }
         }
@@ -118,8 +148,14 @@ mod tests {
             assert_eq!(weight(0.0, scale(temperature)), ONE);
             assert_eq!(weight(f32::NEG_INFINITY, scale(temperature)), 0);
         }
-        assert_eq!(weight(-1e-30, scale(f32::MIN_POSITIVE)), weight(-1e-30, f32::MAX));
-        assert_eq!((probability(1.0), probability(1e-30)), ((1u32 << 25) as f32, 1.0));
+        assert_eq!(
+            weight(-1e-30, scale(f32::MIN_POSITIVE)),
+            weight(-1e-30, f32::MAX)
+        );
+        assert_eq!(
+            (probability(1.0), probability(1e-30)),
+            ((1u32 << 25) as f32, 1.0)
+        );
     }
 
     #[test]
@@ -129,7 +165,16 @@ mod tests {
         let last = (1u32 << RANDOM_BITS) - 1;
         assert_eq!(target(most, last), exact(i128::from(last), RANDOM_BITS));
         assert!(target(most, last) < most && target(7, last) < 7);
-        assert_eq!(probability_share(most, probability(0.95)), exact(probability(0.95) as i128, PROBABILITY_BITS));
-        assert_eq!((probability_share(most, probability(1.0)), probability_share(3, probability(1e-9))), (2 * most, 1));
+        assert_eq!(
+            probability_share(most, probability(0.95)),
+            exact(probability(0.95) as i128, PROBABILITY_BITS)
+        );
+        assert_eq!(
+            (
+                probability_share(most, probability(1.0)),
+                probability_share(3, probability(1e-9))
+            ),
+            (2 * most, 1)
+        );
     }
 }

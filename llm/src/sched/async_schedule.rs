@@ -16,7 +16,11 @@ impl Batcher {
     }
     /// Starts a batch of known tokens if the device can sample all of the next ones. Returns
     /// whether it was started.
-    pub(super) fn start_in_flight(&mut self, batch: &Batch, sampling: &mut SamplingFn) -> Result<bool, Error> {
+    pub(super) fn start_in_flight(
+        &mut self,
+        batch: &Batch,
+        sampling: &mut SamplingFn,
+    ) -> Result<bool, Error> {
         let by_host = std::mem::take(&mut self.in_flight.host_chooses);
         let moved = !(batch.copies.is_empty() && batch.states.is_empty() && batch.swaps.is_empty());
         let whole = batch.chunk.is_none() && !moved && !batch.decodes.is_empty();
@@ -28,17 +32,24 @@ impl Batcher {
         self.start(batch, None, sampling)
     }
     /// Starts a batch. Its tokens are chosen by the in-flight step `before`, or known.
-    fn start(&mut self, batch: &Batch, before: Option<&Batch>, sampling: &mut SamplingFn) -> Result<bool, Error> {
+    fn start(
+        &mut self,
+        batch: &Batch,
+        before: Option<&Batch>,
+        sampling: &mut SamplingFn,
+    ) -> Result<bool, Error> {
         let contiguous = self.is_contiguous();
-        let Batcher { engine, scheduler, .. } = self;
+        let Batcher {
+            engine, scheduler, ..
+        } = self;
         let several = batch.decodes.len() > 1;
         let row = |d: &Decode| {
             let token = match before.and_then(|before| before.row(d.sequence)) {
                 Some(row) => TokenSource::Row(row),
                 None => TokenSource::Token(scheduler.tokens(d.sequence)[d.position]),
             };
-            let (draws, _) =
-                sampling(d.sequence).filter(|(draws, _)| !several || draws.candidate_set().is_batched())?;
+            let (draws, _) = sampling(d.sequence)
+                .filter(|(draws, _)| !several || draws.candidate_set().is_batched())?;
             Some(DecodeRow {
                 token,
                 position: d.position,
@@ -46,8 +57,20 @@ impl Batcher {
                 sampling: draws,
             })
         };
-        let Some(rows) = batch.decodes.iter().map(row).collect::<Option<Vec<DecodeRow>>>() else { return Ok(false) };
-        let step = Step { chunk: None, rows: &rows, batch_invariant: batch.batch_invariant, contiguous };
+        let Some(rows) = batch
+            .decodes
+            .iter()
+            .map(row)
+            .collect::<Option<Vec<DecodeRow>>>()
+        else {
+            return Ok(false);
+        };
+        let step = Step {
+            chunk: None,
+            rows: &rows,
+            batch_invariant: batch.batch_invariant,
+            contiguous,
+        };
         let started = engine.start(&step)?;
         self.steps.all += u64::from(started);
         self.steps.asynchronous += u64::from(started && before.is_some());
@@ -60,8 +83,9 @@ impl Batcher {
         sampling: &mut SamplingFn,
     ) -> Result<Vec<ReadySequence>, Error> {
         let context = self.engine.context();
-        let mut goes_on =
-            |sequence, position| sampling(sequence).is_some_and(|(_, left)| left > 1 && position < context);
+        let mut goes_on = |sequence, position| {
+            sampling(sequence).is_some_and(|(_, left)| left > 1 && position < context)
+        };
         let next = match self.in_flight.host_chooses || self.in_flight.waited.is_some() {
             true => None,
             false => self.scheduler.next_in_flight(batch, &mut goes_on),
@@ -88,17 +112,30 @@ impl Batcher {
     /// Returns the running sequences of a batch for which the device has sampled tokens.
     fn chosen_rows(&mut self, batch: &Batch) -> Vec<ReadySequence> {
         let rows = batch.decodes.iter().enumerate();
-        let here = rows.filter(|(_, d)| self.scheduler.next_position(d.sequence) == Some(d.position));
-        let (known, unknown): (Vec<_>, Vec<_>) = here.partition(|(row, _)| self.in_flight.drawn[*row].is_some());
+        let here =
+            rows.filter(|(_, d)| self.scheduler.next_position(d.sequence) == Some(d.position));
+        let (known, unknown): (Vec<_>, Vec<_>) =
+            here.partition(|(row, _)| self.in_flight.drawn[*row].is_some());
         // A row without a token runs again, so that the host sees its logits. A recurrent state has
         // already advanced past that token, so the sequence is recomputed from its last snapshot.
         self.in_flight.host_chooses |= !unknown.is_empty();
         if self.engine.cache().state_rows() > 0 {
-            unknown.iter().for_each(|(_, d)| self.scheduler.requeue(d.sequence));
+            unknown
+                .iter()
+                .for_each(|(_, d)| self.scheduler.requeue(d.sequence));
         }
         let decodes = known.iter().map(|(_, d)| **d).collect();
-        let stepped = known.iter().map(|(row, d)| ReadySequence { sequence: d.sequence, row: Some(*row) }).collect();
-        self.scheduler.finish_batch(&Batch { decodes, ..Batch::default() });
+        let stepped = known
+            .iter()
+            .map(|(row, d)| ReadySequence {
+                sequence: d.sequence,
+                row: Some(*row),
+            })
+            .collect();
+        self.scheduler.finish_batch(&Batch {
+            decodes,
+            ..Batch::default()
+        });
         stepped
     }
     /// Waits for the step in flight, if there is one; its tokens are returned with the next step.

@@ -82,12 +82,23 @@ impl Batch {
     }
     /// Returns the row of a sequence among the decodes.
     pub fn row(&self, id: SequenceId) -> Option<usize> {
-        self.decodes.binary_search_by_key(&id, |decode| decode.sequence).ok()
+        self.decodes
+            .binary_search_by_key(&id, |decode| decode.sequence)
+            .ok()
     }
     /// Returns the sequences for which a token is chosen after the batch.
     pub fn sequences_with_logits(&self) -> impl Iterator<Item = SequenceId> {
-        let decodes = self.decodes.iter().filter(|d| d.needs_logits).map(|d| d.sequence);
-        decodes.chain(self.chunk.iter().filter(|p| p.needs_logits).map(|p| p.sequence))
+        let decodes = self
+            .decodes
+            .iter()
+            .filter(|d| d.needs_logits)
+            .map(|d| d.sequence);
+        decodes.chain(
+            self.chunk
+                .iter()
+                .filter(|p| p.needs_logits)
+                .map(|p| p.sequence),
+        )
     }
 }
 
@@ -130,6 +141,10 @@ pub struct Borrowed {
 impl Borrowed {
     /// The borrowed pages as a block table.
     pub fn pages(&self) -> Pages<'_> {
-        Pages { all: &self.pages, windows: &self.windows, state: self.state.unwrap_or(0) }
+        Pages {
+            all: &self.pages,
+            windows: &self.windows,
+            state: self.state.unwrap_or(0),
+        }
     }
 }

@@ -83,7 +83,10 @@ impl Batcher {
     /// Creates a batcher over the page pool of an engine.
     pub fn new(engine: Engine) -> Batcher {
         let cache = engine.cache();
-        let windows = cache.window_pages().zip(engine.model().window()).map(|(pages, seen)| [pages, seen]);
+        let windows = cache
+            .window_pages()
+            .zip(engine.model().window())
+            .map(|(pages, seen)| [pages, seen]);
         let bounds = SchedulerConfig {
             pages: cache.pages(),
             page_size: Options::PAGE,
@@ -116,18 +119,36 @@ impl Batcher {
     /// evicted before their page.
     pub fn with_host_cache(self, bytes: usize) -> Batcher {
         let more = self.config.window_pool.is_some() || self.config.state_rows > 0;
-        let places = if more { 0 } else { bytes / self.engine.cache().page_bytes().max(1) };
-        let bounds = SchedulerConfig { host_slots: places, ..self.config };
+        let places = if more {
+            0
+        } else {
+            bytes / self.engine.cache().page_bytes().max(1)
+        };
+        let bounds = SchedulerConfig {
+            host_slots: places,
+            ..self.config
+        };
         let host = (0..places).map(|_| Vec::new()).collect();
-        Batcher { config: bounds, host_cache: host, scheduler: Scheduler::new(bounds), ..self }
+        Batcher {
+            config: bounds,
+            host_cache: host,
+            scheduler: Scheduler::new(bounds),
+            ..self
+        }
     }
     /// Overrides whether the device computes sampling candidates. The tokens are the same.
     pub fn with_candidates(self, ranks: bool) -> Batcher {
-        Batcher { uses_candidates: ranks, ..self }
+        Batcher {
+            uses_candidates: ranks,
+            ..self
+        }
     }
     /// Overrides whether steps start before the previous step is read. The tokens are the same.
     pub fn with_async_scheduling(self, wanted: bool) -> Batcher {
-        Batcher { in_flight: InFlight::new(wanted), ..self }
+        Batcher {
+            in_flight: InFlight::new(wanted),
+            ..self
+        }
     }
     /// Removes all sequences and empties the prefix cache, after an internal error.
     pub fn reset(&mut self) {
@@ -174,7 +195,10 @@ impl Batcher {
     pub fn add(&mut self, prompt: &[u32], options: SequenceOptions) -> Result<SequenceId, Error> {
         let context = self.engine.context();
         if prompt.len() >= context {
-            return Err(Error::Prompt { prompt: prompt.len(), context });
+            return Err(Error::Prompt {
+                prompt: prompt.len(),
+                context,
+            });
         }
         self.engine.check_tokens(prompt)?;
         Ok(self.scheduler.add(prompt.to_vec(), options))
@@ -233,7 +257,8 @@ impl Batcher {
                 }
             }
         };
-        self.read_in_flight(&batch, sampling).map_err(|error| self.fail_step(error, &batch))
+        self.read_in_flight(&batch, sampling)
+            .map_err(|error| self.fail_step(error, &batch))
     }
     /// Clears free pages that may hold NaN or infinity: contiguous steps multiply rows past the end
     /// of a sequence by 0.
@@ -253,12 +278,23 @@ impl Batcher {
         let _ = self.engine.finish();
         self.in_flight.forget();
         self.scheduler.release_in_flight();
-        FailedStep { error, sequences: self.scheduler.fail_batch(batch) }
+        FailedStep {
+            error,
+            sequences: self.scheduler.fail_batch(batch),
+        }
     }
-    fn step_sync(&mut self, batch: Batch, row_params: &mut RowParamsFn) -> Result<Vec<ReadySequence>, FailedStep> {
+    fn step_sync(
+        &mut self,
+        batch: Batch,
+        row_params: &mut RowParamsFn,
+    ) -> Result<Vec<ReadySequence>, FailedStep> {
         self.in_flight.drawn.clear();
         let both = batch.chunk.is_some() && !batch.decodes.is_empty();
-        self.steps.all += if both && !batch.mixed { 2 } else { u64::from(!batch.is_empty()) };
+        self.steps.all += if both && !batch.mixed {
+            2
+        } else {
+            u64::from(!batch.is_empty())
+        };
         self.steps.mixed += u64::from(batch.mixed);
         // In a mixed batch the chunk's last token is the first row.
         let first = usize::from(batch.mixed);
@@ -269,17 +305,31 @@ impl Batcher {
         }
         self.scheduler.finish_batch(&batch);
         let row = |(row, decode): (usize, &Decode)| {
-            decode.needs_logits.then_some(ReadySequence { sequence: decode.sequence, row: Some(row + first) })
+            decode.needs_logits.then_some(ReadySequence {
+                sequence: decode.sequence,
+                row: Some(row + first),
+            })
         };
         let rows = batch.decodes.iter().enumerate().filter_map(row);
         let pieces = batch.chunk.iter().filter(|piece| piece.needs_logits);
         let row = batch.mixed.then_some(0);
-        Ok(rows.chain(pieces.map(|piece| ReadySequence { sequence: piece.sequence, row })).collect())
+        Ok(rows
+            .chain(pieces.map(|piece| ReadySequence {
+                sequence: piece.sequence,
+                row,
+            }))
+            .collect())
     }
     fn run(&mut self, batch: &Batch, row_params: &mut RowParamsFn) -> Result<(), Error> {
         self.run_swaps(&batch.swaps)?;
-        batch.copies.iter().try_for_each(|copy| self.engine.copy_page(copy))?;
-        batch.states.iter().try_for_each(|copy| self.engine.copy_state(copy))?;
+        batch
+            .copies
+            .iter()
+            .try_for_each(|copy| self.engine.copy_page(copy))?;
+        batch
+            .states
+            .iter()
+            .try_for_each(|copy| self.engine.copy_state(copy))?;
         let begun = Instant::now();
         // The chunk runs first, since decode rows overwrite its logits.
         if let Some(piece) = &batch.chunk {
@@ -289,7 +339,10 @@ impl Batcher {
                 self.engine.row_logits(0, &mut self.chunk_logits)?;
             }
         }
-        batch.snapshot.iter().try_for_each(|copy| self.engine.copy_state(copy))?;
+        batch
+            .snapshot
+            .iter()
+            .try_for_each(|copy| self.engine.copy_state(copy))?;
         let read = Instant::now();
         if !batch.decodes.is_empty() && !batch.mixed {
             self.run_step(None, &batch.decodes, batch.batch_invariant, row_params)?;
@@ -297,8 +350,13 @@ impl Batcher {
         match &batch.chunk {
             _ if batch.decodes.is_empty() => {}
             None => self.prefill_budget.record_decode(read.elapsed()),
-            Some(piece) if batch.mixed => self.prefill_budget.record_mixed(piece.tokens.len(), begun.elapsed()),
-            Some(piece) => self.prefill_budget.record_chunk(piece.tokens.len(), read - begun, read.elapsed()),
+            Some(piece) if batch.mixed => self
+                .prefill_budget
+                .record_mixed(piece.tokens.len(), begun.elapsed()),
+            Some(piece) => {
+                self.prefill_budget
+                    .record_chunk(piece.tokens.len(), read - begun, read.elapsed())
+            }
         }
         Ok(())
     }
@@ -311,7 +369,12 @@ impl Batcher {
         row_params: &mut RowParamsFn,
     ) -> Result<(), Error> {
         let contiguous = self.is_contiguous();
-        let Batcher { engine, scheduler, uses_candidates: ranks, .. } = self;
+        let Batcher {
+            engine,
+            scheduler,
+            uses_candidates: ranks,
+            ..
+        } = self;
         let row = |decode: &Decode| DecodeRow {
             token: TokenSource::Token(scheduler.tokens(decode.sequence)[decode.position]),
             position: decode.position,
@@ -324,17 +387,38 @@ impl Batcher {
             position: piece.tokens.start,
             pages: scheduler.pages(piece.sequence, piece.tokens.end - 1),
             exact: piece.exact,
-            logits: if piece.needs_logits { Logits::Last } else { Logits::None },
+            logits: if piece.needs_logits {
+                Logits::Last
+            } else {
+                Logits::None
+            },
         });
-        let step = Step { chunk, rows: &rows, batch_invariant, contiguous };
+        let step = Step {
+            chunk,
+            rows: &rows,
+            batch_invariant,
+            contiguous,
+        };
         if !*ranks {
             (self.chosen, self.candidates) = (engine.run(&step)?.chosen, Vec::new());
             return Ok(());
         }
         let mut ask_all = || {
-            let chunk = piece.iter().map(|piece| (piece.sequence, piece.needs_logits));
-            let all = chunk.chain(decodes.iter().map(|decode| (decode.sequence, decode.needs_logits)));
-            let ask = |(sequence, ends)| if ends { row_params(sequence, scheduler.tokens(sequence)) } else { None };
+            let chunk = piece
+                .iter()
+                .map(|piece| (piece.sequence, piece.needs_logits));
+            let all = chunk.chain(
+                decodes
+                    .iter()
+                    .map(|decode| (decode.sequence, decode.needs_logits)),
+            );
+            let ask = |(sequence, ends)| {
+                if ends {
+                    row_params(sequence, scheduler.tokens(sequence))
+                } else {
+                    None
+                }
+            };
             all.map(ask).collect()
         };
         let (output, ranked) = engine.run_with_candidates(&step, &mut ask_all)?;
@@ -344,9 +428,12 @@ impl Batcher {
     fn run_swaps(&mut self, moves: &[Swap]) -> Result<(), Error> {
         for &of in moves {
             match of {
-                Swap::Out { page, slot: place } => self.engine.read_page(page, &mut self.host_cache[place as usize])?,
+                Swap::Out { page, slot: place } => self
+                    .engine
+                    .read_page(page, &mut self.host_cache[place as usize])?,
                 Swap::In { slot: place, page } => {
-                    self.engine.write_page(page, &self.host_cache[place as usize])?;
+                    self.engine
+                        .write_page(page, &self.host_cache[place as usize])?;
                     self.steps.kv_pages_swapped_in += 1;
                 }
             }
@@ -389,21 +476,39 @@ impl Batcher {
     ) -> Result<Option<ControlFlow<()>>, Error> {
         let context = self.engine.context();
         if prompt.len() > context {
-            return Err(Error::Prompt { prompt: prompt.len(), context });
+            return Err(Error::Prompt {
+                prompt: prompt.len(),
+                context,
+            });
         }
         self.engine.check_tokens(prompt)?;
         self.wait_in_flight()?;
         self.clear_distrusted()?;
-        let Some(borrowed) = self.scheduler.borrow(prompt.len(), most) else { return Ok(None) };
+        let Some(borrowed) = self.scheduler.borrow(prompt.len(), most) else {
+            return Ok(None);
+        };
         let moves = self.scheduler.take_swaps();
         let moved = self.run_swaps(&moves);
         if moved.is_err() {
             self.scheduler.invalidate_swaps(&moves);
         }
-        let (pages, contiguous) = (borrowed.pages(), self.scheduler.is_idle() && !self.scheduler.has_distrusted());
+        let (pages, contiguous) = (
+            borrowed.pages(),
+            self.scheduler.is_idle() && !self.scheduler.has_distrusted(),
+        );
         let mut in_parts = |engine: &mut Engine| {
             for (nth, tokens) in prompt.chunks(most).enumerate() {
-                if run(engine, TokenRun { tokens, position: nth * most, pages, contiguous })?.is_break() {
+                if run(
+                    engine,
+                    TokenRun {
+                        tokens,
+                        position: nth * most,
+                        pages,
+                        contiguous,
+                    },
+                )?
+                .is_break()
+                {
                     return Ok(ControlFlow::Break(()));
                 }
             }

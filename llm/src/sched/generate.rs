@@ -63,7 +63,13 @@ pub fn generate(
         Ok(finish) => {
             batcher.remove(id);
             let tokens = run.generation.borrow().tokens();
-            Ok(Generated { prefill: run.prefill, tokens, time: run.time, steps: run.steps, finish })
+            Ok(Generated {
+                prefill: run.prefill,
+                tokens,
+                time: run.time,
+                steps: run.steps,
+                finish,
+            })
         }
         Err(error) => {
             batcher.discard(id);
@@ -115,7 +121,9 @@ impl GenerateLoop<'_> {
             (sequence == id).then(|| generation.borrow_mut().row_params(history, vocabulary))?
         };
         let mut drawing = |sequence| (sequence == id).then(|| generation.borrow().sampling())?;
-        let stepped = batcher.step_with(&mut asking, &mut drawing).map_err(|failed| failed.error)?;
+        let stepped = batcher
+            .step_with(&mut asking, &mut drawing)
+            .map_err(|failed| failed.error)?;
         let Some(&of) = stepped.iter().find(|of| of.sequence == id) else {
             self.record_prefill(batcher, prompt, start.elapsed());
             return Ok(None);
@@ -129,9 +137,16 @@ impl GenerateLoop<'_> {
         if let (Some(token), None) = (step.token, step.finish) {
             batcher.push(id, token);
         }
-        self.time += if decoded { start.elapsed() } else { chosen.elapsed() };
+        self.time += if decoded {
+            start.elapsed()
+        } else {
+            chosen.elapsed()
+        };
         self.steps += usize::from(decoded);
-        let stopped = step.token.is_some_and(|token| each(token).is_break()).then_some(Finish::Stopped);
+        let stopped = step
+            .token
+            .is_some_and(|token| each(token).is_break())
+            .then_some(Finish::Stopped);
         Ok(stopped.or(step.finish))
     }
     /// Updates the prefill statistics after a step of the prompt.

@@ -2,7 +2,9 @@
 //! decides whether to continue.
 
 use super::error::{ConstraintError, Error};
-use crate::sampling::{Candidates, MAX_CHANGED_LOGITS, RowParams, RowSampling, Sampler, SamplingMethod, TokenSet};
+use crate::sampling::{
+    Candidates, MAX_CHANGED_LOGITS, RowParams, RowSampling, Sampler, SamplingMethod, TokenSet,
+};
 
 /// Reason for the end of a generation.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -108,12 +110,18 @@ impl<'a> Generation<'a> {
     }
     /// Constrains the tokens by a grammar or schema.
     pub fn with_constraint(self, constraint: Box<dyn Constraint + 'a>) -> Generation<'a> {
-        Generation { constraint: Some(constraint), ..self }
+        Generation {
+            constraint: Some(constraint),
+            ..self
+        }
     }
     /// Chooses every token from logits on the host, which the caller then sees. The tokens are the
     /// same; reading the logits costs time.
     pub fn with_logits(self) -> Generation<'a> {
-        Generation { wants_logits: true, ..self }
+        Generation {
+            wants_logits: true,
+            ..self
+        }
     }
     /// Number of tokens generated so far.
     pub fn tokens(&self) -> usize {
@@ -125,7 +133,9 @@ impl<'a> Generation<'a> {
     }
     /// Returns whether the next choice needs only the most probable token.
     pub fn is_greedy(&self) -> bool {
-        self.is_plain() && !self.wants_logits && self.sampler.choice() == Some(SamplingMethod::Greedy)
+        self.is_plain()
+            && !self.wants_logits
+            && self.sampler.choice() == Some(SamplingMethod::Greedy)
     }
     fn is_plain(&self) -> bool {
         self.constraint.is_none() && self.bias.is_empty()
@@ -134,7 +144,10 @@ impl<'a> Generation<'a> {
     /// `None` if it cannot.
     pub fn sampling(&self) -> Option<(RowSampling, usize)> {
         let alone = self.is_plain() && !self.wants_logits;
-        Some((RowSampling::new(&self.sampler).filter(|_| alone)?, self.limit - self.tokens.min(self.limit)))
+        Some((
+            RowSampling::new(&self.sampler).filter(|_| alone)?,
+            self.limit - self.tokens.min(self.limit),
+        ))
     }
     /// Returns the parameters with which a device computes candidates for
     /// the token after `history`.
@@ -146,7 +159,12 @@ impl<'a> Generation<'a> {
             return None;
         }
         self.changed.clear();
-        self.changed.extend(self.bias.iter().map(|bias| bias.0).chain(self.sampler.recent(history).iter().copied()));
+        self.changed.extend(
+            self.bias
+                .iter()
+                .map(|bias| bias.0)
+                .chain(self.sampler.recent(history).iter().copied()),
+        );
         self.changed.retain(|&id| (id as usize) < vocabulary);
         self.changed.sort_unstable();
         self.changed.dedup();
@@ -171,9 +189,19 @@ impl<'a> Generation<'a> {
                 logits[at] += bias;
             }
         }
-        let allowed = |id: u32| self.allowed.as_ref().is_none_or(|tokens| tokens.contains(id));
-        let changed = self.changed.iter().copied().zip(logits).filter(|&(id, _)| allowed(id));
-        self.sampler.sample_candidates(ranked, &changed.collect::<Vec<_>>(), history)
+        let allowed = |id: u32| {
+            self.allowed
+                .as_ref()
+                .is_none_or(|tokens| tokens.contains(id))
+        };
+        let changed = self
+            .changed
+            .iter()
+            .copied()
+            .zip(logits)
+            .filter(|&(id, _)| allowed(id));
+        self.sampler
+            .sample_candidates(ranked, &changed.collect::<Vec<_>>(), history)
     }
     /// Computes the grammar mask if there is a constraint and the mask is not yet known.
     fn compute_allowed(&mut self, vocabulary: usize) -> Result<(), Error> {
@@ -188,13 +216,23 @@ impl<'a> Generation<'a> {
     ///
     /// # Errors
     /// When sampling or the constraint fails.
-    pub fn take(&mut self, given: ModelOutput, history: &[u32], context: usize) -> Result<TokenStep, Error> {
+    pub fn take(
+        &mut self,
+        given: ModelOutput,
+        history: &[u32],
+        context: usize,
+    ) -> Result<TokenStep, Error> {
         if self.tokens >= self.limit {
-            return Ok(TokenStep { token: None, finish: Some(Finish::Limit) });
+            return Ok(TokenStep {
+                token: None,
+                finish: Some(Finish::Limit),
+            });
         }
         let token = match given {
             ModelOutput::Token(token) => token,
-            ModelOutput::Logits(logits) if self.is_plain() => self.sampler.sample(logits, history)?,
+            ModelOutput::Logits(logits) if self.is_plain() => {
+                self.sampler.sample(logits, history)?
+            }
             ModelOutput::Logits(logits) => self.changed_choice(logits, history)?,
         };
         self.accept(token, history.len() >= context)
@@ -202,7 +240,10 @@ impl<'a> Generation<'a> {
     /// Advances by a token; `full` if the context has no room for another.
     fn accept(&mut self, token: u32, full: bool) -> Result<TokenStep, Error> {
         if (self.ends)(token) {
-            return Ok(TokenStep { token: None, finish: Some(Finish::EndOfText) });
+            return Ok(TokenStep {
+                token: None,
+                finish: Some(Finish::EndOfText),
+            });
         }
         self.tokens += 1;
         self.last = Some(token);
@@ -217,7 +258,10 @@ impl<'a> Generation<'a> {
             () if full => Some(Finish::ContextFull),
             () => None,
         };
-        Ok(TokenStep { token: Some(token), finish })
+        Ok(TokenStep {
+            token: Some(token),
+            finish,
+        })
     }
     /// Samples from logits with biases and the grammar mask applied.
     fn changed_choice(&mut self, logits: &[f32], history: &[u32]) -> Result<u32, Error> {
@@ -230,7 +274,9 @@ impl<'a> Generation<'a> {
         }
         self.compute_allowed(logits.len())?;
         if let Some(tokens) = &self.allowed {
-            let masked = (0u32..).zip(&mut self.logits).filter(|&(id, _)| !tokens.contains(id));
+            let masked = (0u32..)
+                .zip(&mut self.logits)
+                .filter(|&(id, _)| !tokens.contains(id));
             masked.for_each(|(_, logit)| *logit = f32::NEG_INFINITY);
         }
         Ok(self.sampler.sample(&self.logits, history)?)

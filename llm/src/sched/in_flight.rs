@@ -22,7 +22,10 @@ pub(super) struct InFlight {
 
 impl InFlight {
     pub fn new(wanted: bool) -> InFlight {
-        InFlight { enabled: wanted, ..InFlight::default() }
+        InFlight {
+            enabled: wanted,
+            ..InFlight::default()
+        }
     }
     pub fn forget(&mut self) {
         *self = InFlight::new(self.enabled);

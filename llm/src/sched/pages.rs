@@ -99,7 +99,9 @@ fn longest_run(numbers: &BTreeSet<u32>) -> Option<u32> {
             Some((first, length)) if first + length == number => Some((first, length + 1)),
             _ => Some((number, 1)),
         };
-        best = best.filter(|best| run.is_none_or(|run| best.1 >= run.1)).or(run);
+        best = best
+            .filter(|best| run.is_none_or(|run| best.1 >= run.1))
+            .or(run);
     }
     best.map(|best| best.0)
 }
@@ -150,11 +152,17 @@ impl PagePool {
     }
     /// Adds a window pool: number of pages, and positions that a token sees.
     pub fn with_windows(self, windows: Option<[usize; 2]>) -> PagePool {
-        PagePool { windows: windows.map(|[pages, seen]| WindowPool::new(pages, seen)), ..self }
+        PagePool {
+            windows: windows.map(|[pages, seen]| WindowPool::new(pages, seen)),
+            ..self
+        }
     }
     /// Adds `rows` rows of recurrent states; 0 if the model has none.
     pub fn with_states(self, rows: usize) -> PagePool {
-        PagePool { states: (rows > 0).then(|| StatePool::new(rows)), ..self }
+        PagePool {
+            states: (rows > 0).then(|| StatePool::new(rows)),
+            ..self
+        }
     }
     /// Returns the number of device pages.
     pub fn total(&self) -> usize {
@@ -208,7 +216,9 @@ impl PagePool {
     }
     /// Takes a free page: the one after `after`, or the first of the longest run.
     fn free_page(&mut self, after: Option<u32>) -> Option<u32> {
-        let next = after.and_then(|after| after.checked_add(1)).filter(|next| self.free.contains(next));
+        let next = after
+            .and_then(|after| after.checked_add(1))
+            .filter(|next| self.free.contains(next));
         let page = next.or_else(|| longest_run(&self.free))?;
         self.free.remove(&page);
         Some(page)
@@ -235,7 +245,10 @@ impl PagePool {
     pub fn can_append(&self, part: &PartialPage) -> bool {
         let page = &self.pages[part.page as usize];
         let ends = |known: &PrefixEntry| {
-            let followed = self.children.get(&known.node).is_some_and(|behind| !behind.is_empty());
+            let followed = self
+                .children
+                .get(&known.node)
+                .is_some_and(|behind| !behind.is_empty());
             known.tokens.len() == part.positions && part.positions < self.page_size && !followed
         };
         page.holders == 1 && page.entry.as_ref().is_some_and(ends)
@@ -246,7 +259,9 @@ impl PagePool {
     }
     /// Returns whether a window page is free; true without a window pool.
     pub fn is_window_free(&self, page: u32) -> bool {
-        self.windows.as_ref().is_none_or(|windows| windows.is_free(page))
+        self.windows
+            .as_ref()
+            .is_none_or(|windows| windows.is_free(page))
     }
     /// Finds and retains the longest prefix of `tokens` in the prefix tree that `reuse` allows and
     /// for which the window pages and the state snapshot exist.
@@ -260,14 +275,23 @@ impl PagePool {
             while !self.covers_window(&found.pages, None) {
                 found.pages.pop();
             }
-            let node = found.pages.last().map_or(ROOT, |&page| self.entry(page).node);
+            let node = found
+                .pages
+                .last()
+                .map_or(ROOT, |&page| self.entry(page).node);
             found.node = PrefixNode::new(found.pages.len(), node);
             found.exact = exact.min(found.pages.len() * self.page_size);
         }
         self.truncate_to_snapshot(tokens, reuse, &mut found, parts);
         found.state.iter().for_each(|&row| self.retain_state(row));
         let part = found.partial.as_ref().map(|part| part.page);
-        let all: Vec<u32> = found.pages.iter().chain(&found.swapped_out).copied().chain(part).collect();
+        let all: Vec<u32> = found
+            .pages
+            .iter()
+            .chain(&found.swapped_out)
+            .copied()
+            .chain(part)
+            .collect();
         all.into_iter().for_each(|page| self.retain(page));
         found.windows = self.retain_windows(&found.pages, found.partial.as_ref());
         found
@@ -276,10 +300,17 @@ impl PagePool {
     fn find_pages(&self, tokens: &[u32], reuse: Reuse) -> PrefixHit {
         let mut found = PrefixHit::default();
         for block in tokens.chunks_exact(self.page_size) {
-            let all = self.children.get(&found.node.id).into_iter().flatten().copied();
+            let all = self
+                .children
+                .get(&found.node.id)
+                .into_iter()
+                .flatten()
+                .copied();
             let same = all.filter(|&page| self.entry(page).tokens == block);
             // Prefer exact rows: every sequence can use them.
-            let Some(page) = same.max_by_key(|&page| self.entry(page).exact) else { break };
+            let Some(page) = same.max_by_key(|&page| self.entry(page).exact) else {
+                break;
+            };
             let known = self.entry(page);
             // Device pages must come before swapped-out ones; continuations are
             // evicted before their prefix.
@@ -291,7 +322,12 @@ impl PagePool {
                 found.exact += known.exact;
             }
             found.node = PrefixNode::new(found.node.blocks + 1, known.node);
-            if self.is_on_device(page) { &mut found.pages } else { &mut found.swapped_out }.push(page);
+            if self.is_on_device(page) {
+                &mut found.pages
+            } else {
+                &mut found.swapped_out
+            }
+            .push(page);
         }
         found
     }
@@ -301,18 +337,30 @@ impl PagePool {
     }
     /// Swaps a retained host slot in to a page that was taken.
     pub fn swap_in(&mut self, place: u32, page: u32) {
-        self.swaps.push(Swap::In { slot: place - self.device_pages as u32, page });
+        self.swaps.push(Swap::In {
+            slot: place - self.device_pages as u32,
+            page,
+        });
         self.move_entry(place, page);
         self.pages[place as usize].holders = 0;
         self.free_slots.push(place);
     }
     /// Evicts a page: swaps it out if it is whole and there is a slot, otherwise drops it.
     fn evict(&mut self, page: u32, left: u64) {
-        let PrefixEntry { parent: before, tokens, .. } = self.entry(page);
+        let PrefixEntry {
+            parent: before,
+            tokens,
+            ..
+        } = self.entry(page);
         // If the parent has left the tree, the page cannot be found any more.
-        let whole = tokens.len() == self.page_size && (*before == ROOT || self.children.contains_key(before));
+        let whole = tokens.len() == self.page_size
+            && (*before == ROOT || self.children.contains_key(before));
         let place = self.free_slots.pop().or_else(|| {
-            let (_, place) = if whole { self.evictable_slots.pop_first()? } else { return None };
+            let (_, place) = if whole {
+                self.evictable_slots.pop_first()?
+            } else {
+                return None;
+            };
             self.forget(place);
             Some(place)
         });
@@ -320,7 +368,10 @@ impl PagePool {
             self.free_slots.extend(place);
             return self.forget(page);
         };
-        self.swaps.push(Swap::Out { page, slot: place - self.device_pages as u32 });
+        self.swaps.push(Swap::Out {
+            page,
+            slot: place - self.device_pages as u32,
+        });
         self.move_entry(page, place);
         self.pages[place as usize].last_used = left;
         self.evictable_slots.insert(left, place);
@@ -328,8 +379,14 @@ impl PagePool {
     /// Moves a tree entry to another page or slot.
     fn move_entry(&mut self, from: u32, to: u32) {
         let known = self.pages[from as usize].entry.take();
-        let beside = known.as_ref().and_then(|known| self.children.get_mut(&known.parent));
-        beside.into_iter().flatten().filter(|page| **page == from).for_each(|page| *page = to);
+        let beside = known
+            .as_ref()
+            .and_then(|known| self.children.get_mut(&known.parent));
+        beside
+            .into_iter()
+            .flatten()
+            .filter(|page| **page == from)
+            .for_each(|page| *page = to);
         self.pages[to as usize].entry = known;
     }
     /// Finds the page that shares the most tokens with those after the hit, in whole blocks for
@@ -338,19 +395,44 @@ impl PagePool {
         let begin = found.node.blocks * self.page_size;
         let common = |page| {
             let known = self.entry(page);
-            let common = known.tokens.iter().zip(&tokens[begin..]).take_while(|(a, b)| a == b).count();
+            let common = known
+                .tokens
+                .iter()
+                .zip(&tokens[begin..])
+                .take_while(|(a, b)| a == b)
+                .count();
             let exact = common.min(known.exact) / BLOCK * BLOCK;
-            (if reuse == Reuse::Exact { exact } else { common }, exact, page)
+            (
+                if reuse == Reuse::Exact { exact } else { common },
+                exact,
+                page,
+            )
         };
-        let here = self.children.get(&found.node.id).into_iter().flatten().filter(|&&page| self.is_on_device(page));
+        let here = self
+            .children
+            .get(&found.node.id)
+            .into_iter()
+            .flatten()
+            .filter(|&&page| self.is_on_device(page));
         let all: Vec<_> = here.map(|&page| common(page)).collect();
         found.matched = begin + all.iter().map(|part| part.0).max().unwrap_or(0);
         let part = |&(positions, exact, page): &(usize, usize, u32)| {
             let window = self.pages[page as usize].window;
-            (exact, PartialPage { page, window, positions })
+            (
+                exact,
+                PartialPage {
+                    page,
+                    window,
+                    positions,
+                },
+            )
         };
-        let usable = all.iter().filter(|of| wanted && of.0 > 0 && self.covers_window(&found.pages, Some(&part(of).1)));
-        let Some((exact, part)) = usable.max().map(part) else { return };
+        let usable = all
+            .iter()
+            .filter(|of| wanted && of.0 > 0 && self.covers_window(&found.pages, Some(&part(of).1)));
+        let Some((exact, part)) = usable.max().map(part) else {
+            return;
+        };
         if found.exact == begin {
             found.exact += exact;
         }
@@ -384,13 +466,24 @@ impl PagePool {
         let it = &mut self.pages[page as usize];
         it.holders += 1;
         if it.holders == 1 {
-            if (page as usize) < self.device_pages { &mut self.evictable } else { &mut self.evictable_slots }
-                .remove(&it.last_used);
+            if (page as usize) < self.device_pages {
+                &mut self.evictable
+            } else {
+                &mut self.evictable_slots
+            }
+            .remove(&it.last_used);
         }
     }
     /// Inserts a sequence's whole pages into the prefix tree, and with `part` also its last,
     /// partial page. `tokens` are the computed tokens, of which the first `exact` are exact.
-    pub fn insert(&mut self, place: &mut PrefixNode, pages: &[u32], tokens: &[u32], exact: usize, part: bool) {
+    pub fn insert(
+        &mut self,
+        place: &mut PrefixNode,
+        pages: &[u32],
+        tokens: &[u32],
+        exact: usize,
+        part: bool,
+    ) {
         while !place.lost {
             let begin = place.blocks * self.page_size;
             let block = &tokens[begin..tokens.len().min(begin + self.page_size)];
@@ -402,12 +495,22 @@ impl PagePool {
             if block.len() < self.page_size {
                 return;
             }
-            *place = PrefixNode { blocks: place.blocks + 1, id: node.unwrap_or(ROOT), lost: node.is_none() };
+            *place = PrefixNode {
+                blocks: place.blocks + 1,
+                id: node.unwrap_or(ROOT),
+                lost: node.is_none(),
+            };
         }
     }
     /// Inserts a page after a node and returns its own node; `None` if that node is gone or the
     /// page has another place. If a page with the same tokens exists, it stays in the tree.
-    fn insert_page(&mut self, before: NodeId, page: u32, tokens: &[u32], exact: usize) -> Option<NodeId> {
+    fn insert_page(
+        &mut self,
+        before: NodeId,
+        page: u32,
+        tokens: &[u32],
+        exact: usize,
+    ) -> Option<NodeId> {
         if before != ROOT && !self.children.contains_key(&before) {
             return None;
         }
@@ -420,12 +523,20 @@ impl PagePool {
                 if let Some(known) = &mut self.pages[page as usize].entry
                     && known.tokens.len() < tokens.len()
                 {
-                    *known = PrefixEntry { parent: before, node, tokens: tokens.to_vec(), exact };
+                    *known = PrefixEntry {
+                        parent: before,
+                        node,
+                        tokens: tokens.to_vec(),
+                        exact,
+                    };
                 }
                 return Some(node);
             }
             if known.exact >= exact && known.tokens.starts_with(tokens) {
-                let (node, same) = (known.node, known.exact == exact && known.tokens.len() == tokens.len());
+                let (node, same) = (
+                    known.node,
+                    known.exact == exact && known.tokens.len() == tokens.len(),
+                );
                 if same {
                     self.replace(other, page);
                 }
@@ -438,7 +549,12 @@ impl PagePool {
         }
         self.last += 1;
         let node = self.last;
-        self.pages[page as usize].entry = Some(PrefixEntry { parent: before, node, tokens: tokens.to_vec(), exact });
+        self.pages[page as usize].entry = Some(PrefixEntry {
+            parent: before,
+            node,
+            tokens: tokens.to_vec(),
+            exact,
+        });
         self.children.entry(before).or_default().push(page);
         self.children.insert(node, Vec::new());
         Some(node)
@@ -450,9 +566,14 @@ impl PagePool {
         if without.window.is_some() || with.window.is_none() || with.entry.is_some() {
             return;
         }
-        let Some(known) = self.pages[other as usize].entry.take() else { return };
+        let Some(known) = self.pages[other as usize].entry.take() else {
+            return;
+        };
         if let Some(beside) = self.children.get_mut(&known.parent) {
-            beside.iter_mut().filter(|of| **of == other).for_each(|of| *of = page);
+            beside
+                .iter_mut()
+                .filter(|of| **of == other)
+                .for_each(|of| *of = page);
         }
         self.pages[page as usize].entry = Some(known);
         self.free_if_unreferenced(other);
@@ -469,7 +590,10 @@ impl PagePool {
         // In reverse order, so that continuations are evicted before their prefix.
         for &page in pages.iter().rev() {
             let it = &mut self.pages[page as usize];
-            assert!(it.holders > 0, "page {page} is let go by somebody who has it");
+            assert!(
+                it.holders > 0,
+                "page {page} is let go by somebody who has it"
+            );
             it.holders -= 1;
             if it.holders > 0 {
                 continue;
@@ -478,7 +602,12 @@ impl PagePool {
             if it.entry.is_some() {
                 self.clock += 1;
                 it.last_used = self.clock;
-                if here { &mut self.evictable } else { &mut self.evictable_slots }.insert(self.clock, page);
+                if here {
+                    &mut self.evictable
+                } else {
+                    &mut self.evictable_slots
+                }
+                .insert(self.clock, page);
             } else {
                 match here {
                     true => _ = self.free.insert(page),
@@ -513,12 +642,16 @@ impl PagePool {
     /// Removes a page's node from the tree. Pages after it are not found any more, and are
     /// evicted in LRU order.
     fn forget(&mut self, page: u32) {
-        let Some(known) = self.pages[page as usize].entry.take() else { return };
+        let Some(known) = self.pages[page as usize].entry.take() else {
+            return;
+        };
         if let Some(beside) = self.children.get_mut(&known.parent) {
             beside.retain(|&other| other != page);
         }
         self.children.remove(&known.node);
-        self.states.iter_mut().for_each(|states| states.forget(known.node));
+        self.states
+            .iter_mut()
+            .for_each(|states| states.forget(known.node));
         let it = &mut self.pages[page as usize];
         if let (Some(windows), Some(window)) = (&mut self.windows, it.window)
             && windows.disown(window)
@@ -531,16 +664,42 @@ impl PagePool {
     pub fn check(&self) {
         let mut seen = vec![0; self.pages.len()];
         let here = self.free.iter().chain(self.evictable.values());
-        here.chain(&self.free_slots).chain(self.evictable_slots.values()).for_each(|&page| seen[page as usize] += 1);
-        assert!(self.evictable_slots.iter().all(|(left, &place)| self.pages[place as usize].last_used == *left));
-        assert!(self.evictable_slots.values().all(|&place| self.entry(place).tokens.len() == self.page_size));
+        here.chain(&self.free_slots)
+            .chain(self.evictable_slots.values())
+            .for_each(|&page| seen[page as usize] += 1);
+        assert!(
+            self.evictable_slots
+                .iter()
+                .all(|(left, &place)| self.pages[place as usize].last_used == *left)
+        );
+        assert!(
+            self.evictable_slots
+                .values()
+                .all(|&place| self.entry(place).tokens.len() == self.page_size)
+        );
         for (page, times) in self.pages.iter().zip(&seen) {
             assert_eq!(*times, u32::from(page.holders == 0), "{page:?}");
         }
-        assert!(self.free.iter().all(|&page| self.pages[page as usize].entry.is_none()));
-        assert!(self.evictable.iter().all(|(left, &page)| self.pages[page as usize].last_used == *left));
-        assert!(self.evictable.values().all(|&page| self.pages[page as usize].entry.is_some()));
-        assert!(self.free.iter().all(|&page| self.pages[page as usize].window.is_none()));
+        assert!(
+            self.free
+                .iter()
+                .all(|&page| self.pages[page as usize].entry.is_none())
+        );
+        assert!(
+            self.evictable
+                .iter()
+                .all(|(left, &page)| self.pages[page as usize].last_used == *left)
+        );
+        assert!(
+            self.evictable
+                .values()
+                .all(|&page| self.pages[page as usize].entry.is_some())
+        );
+        assert!(
+            self.free
+                .iter()
+                .all(|&page| self.pages[page as usize].window.is_none())
+        );
         self.check_windows();
         self.states.iter().for_each(StatePool::check);
     }

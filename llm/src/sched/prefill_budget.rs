@@ -24,7 +24,11 @@ pub struct PrefillBudget {
 impl PrefillBudget {
     /// Creates a budget for chunks of at most `most` tokens.
     pub fn new(most: usize) -> PrefillBudget {
-        PrefillBudget { tokens: INITIAL_CHUNK.min(most), max_tokens: most, decode_time: Duration::ZERO }
+        PrefillBudget {
+            tokens: INITIAL_CHUNK.min(most),
+            max_tokens: most,
+            decode_time: Duration::ZERO,
+        }
     }
     /// Returns the maximum tokens of the next chunk.
     pub fn tokens(&self) -> usize {
@@ -35,7 +39,11 @@ impl PrefillBudget {
     /// which halves the decode speed.
     pub fn record_chunk(&mut self, tokens: usize, piece: Duration, step: Duration) {
         self.decode_time = step;
-        self.adapt(tokens, piece, MAX_TOKEN_INTERVAL.saturating_sub(step).max(step));
+        self.adapt(
+            tokens,
+            piece,
+            MAX_TOKEN_INTERVAL.saturating_sub(step).max(step),
+        );
     }
     /// Records the duration of a decode step alone.
     pub fn record_decode(&mut self, step: Duration) {
@@ -55,7 +63,9 @@ impl PrefillBudget {
         // Change by at most a factor of two: a step may have been
         // interrupted, or included compilation.
         let wanted = (tokens as f64 * share.clamp(0.5, 2.0)) as usize / BLOCK * BLOCK;
-        self.tokens = wanted.clamp(MIN_CHUNK, self.max_tokens.max(MIN_CHUNK)).min(self.max_tokens);
+        self.tokens = wanted
+            .clamp(MIN_CHUNK, self.max_tokens.max(MIN_CHUNK))
+            .min(self.max_tokens);
     }
 }
 
@@ -70,9 +80,17 @@ mod tests {
         let time = |tokens: usize| fixed + each * tokens as f64;
         for _ in 0..20 {
             let tokens = pace.tokens();
-            pace.record_chunk(tokens, Duration::from_secs_f64(time(tokens)), Duration::from_secs_f64(step));
+            pace.record_chunk(
+                tokens,
+                Duration::from_secs_f64(time(tokens)),
+                Duration::from_secs_f64(step),
+            );
             // The end of a prompt.
-            pace.record_chunk(7, Duration::from_secs_f64(time(7)), Duration::from_secs_f64(step));
+            pace.record_chunk(
+                7,
+                Duration::from_secs_f64(time(7)),
+                Duration::from_secs_f64(step),
+            );
         }
         (pace.tokens(), time(pace.tokens()))
     }
@@ -88,7 +106,11 @@ mod tests {
             pace.record_decode(Duration::from_millis(20));
             pace.record_mixed(tokens, Duration::from_secs_f64(time(tokens)));
         }
-        assert!((0.04..=0.055).contains(&time(pace.tokens())), "{} tokens", pace.tokens());
+        assert!(
+            (0.04..=0.055).contains(&time(pace.tokens())),
+            "{} tokens",
+            pace.tokens()
+        );
     }
 
     #[test]
@@ -97,7 +119,10 @@ mod tests {
         // slow ones chunks that take as long as a decode step.
         assert_eq!(settled(0.002, 0.000_05, 0.01).0, 512);
         let (tokens, time) = settled(0.01, 0.000_1, 0.02);
-        assert!(time + 0.02 <= 0.055 && tokens >= 128, "{tokens} tokens in {time} s");
+        assert!(
+            time + 0.02 <= 0.055 && tokens >= 128,
+            "{tokens} tokens in {time} s"
+        );
         let (tokens, time) = settled(0.1, 0.005, 0.5);
         assert!(time <= 0.5 && tokens >= 64, "{tokens} tokens in {time} s");
         assert_eq!(settled(0.5, 0.01, 0.1).0, MIN_CHUNK);

@@ -19,6 +19,10 @@ pub struct PrefixNode {
 impl PrefixNode {
     /// Creates the node after that many pages.
     pub(super) fn new(blocks: usize, node: NodeId) -> PrefixNode {
-        PrefixNode { blocks, id: node, lost: false }
+        PrefixNode {
+            blocks,
+            id: node,
+            lost: false,
+        }
     }
 }

@@ -23,7 +23,11 @@ fn branch_point(s: &Sequence) -> usize {
 
 /// Returns the source of a copy, which is retained until the copy is made.
 fn copy_source(copy: &PageCopy) -> PartialPage {
-    PartialPage { page: copy.from, window: copy.windows.map(|windows| windows[0]), positions: 0 }
+    PartialPage {
+        page: copy.from,
+        window: copy.windows.map(|windows| windows[0]),
+        positions: 0,
+    }
 }
 
 /// Sequences and the page pool that they share.
@@ -81,7 +85,10 @@ impl Scheduler {
         self.last_id += 1;
         let id = SequenceId(self.last_id);
         let prompt_tokens = prompt.len();
-        let SequenceOptions { reuse, batch_invariant } = options;
+        let SequenceOptions {
+            reuse,
+            batch_invariant,
+        } = options;
         let reuse = if batch_invariant { Reuse::Exact } else { reuse };
         let sequence = Sequence {
             id,
@@ -107,7 +114,9 @@ impl Scheduler {
         self.running.get(&id).or_else(|| self.waiting.get(&id))
     }
     fn find_mut(&mut self, id: SequenceId) -> Option<&mut Sequence> {
-        self.running.get_mut(&id).or_else(|| self.waiting.get_mut(&id))
+        self.running
+            .get_mut(&id)
+            .or_else(|| self.waiting.get_mut(&id))
     }
     /// Returns the tokens of a sequence; empty if it was removed.
     pub fn tokens(&self, id: SequenceId) -> &[u32] {
@@ -115,10 +124,16 @@ impl Scheduler {
     }
     /// Returns the pages of a sequence up to that position.
     pub fn pages(&self, id: SequenceId, position: usize) -> Pages<'_> {
-        let Some(s) = self.find(id) else { return Pages::default() };
+        let Some(s) = self.find(id) else {
+            return Pages::default();
+        };
         let to = |numbers: &'_ Vec<u32>| numbers.len().min(position / self.config.page_size + 1);
         let windows = &s.windows.numbers[..to(&s.windows.numbers)];
-        Pages { all: &s.pages[..to(&s.pages)], windows, state: s.state.unwrap_or(0) }
+        Pages {
+            all: &s.pages[..to(&s.pages)],
+            windows,
+            state: s.state.unwrap_or(0),
+        }
     }
     /// Returns the prompt tokens reused at the first admission; `None` before it.
     pub fn reused_tokens(&self, id: SequenceId) -> Option<usize> {
@@ -139,25 +154,37 @@ impl Scheduler {
     /// finite, and so are all rows that they depend on.
     fn trust(&mut self, id: SequenceId) {
         let [distrusted, distrusted_windows] = &mut self.distrusted;
-        let Some(s) = self.running.get(&id).filter(|_| !(distrusted.is_empty() && distrusted_windows.is_empty()))
+        let Some(s) = self
+            .running
+            .get(&id)
+            .filter(|_| !(distrusted.is_empty() && distrusted_windows.is_empty()))
         else {
             return;
         };
         let whole = s.computed / self.config.page_size;
-        s.pages.iter().take(whole).for_each(|page| _ = distrusted.remove(page));
+        s.pages
+            .iter()
+            .take(whole)
+            .for_each(|page| _ = distrusted.remove(page));
         let windows = s.windows.numbers.iter().take(whole).skip(s.windows.first);
         windows.for_each(|number| _ = distrusted_windows.remove(number));
     }
     /// Distrusts the pages of a sequence: they may hold NaN or infinity.
     fn distrust(&mut self, id: SequenceId) {
-        let Some(s) = self.running.get(&id) else { return };
+        let Some(s) = self.running.get(&id) else {
+            return;
+        };
         self.distrusted[0].extend(&s.pages);
         self.distrusted[1].extend(s.windows.numbers.get(s.windows.first..).unwrap_or_default());
     }
     /// Removes a sequence and releases its pages; computed rows stay in the prefix cache.
     pub fn remove(&mut self, id: SequenceId) {
         // A prompt that was cancelled has had no logits checked.
-        if self.running.get(&id).is_some_and(|s| s.tokens.len() == s.prompt) {
+        if self
+            .running
+            .get(&id)
+            .is_some_and(|s| s.tokens.len() == s.prompt)
+        {
             self.distrust(id);
         }
         if let Some(sequence) = self.running.remove(&id) {
@@ -168,19 +195,30 @@ impl Scheduler {
     /// Ends the sequences of a failed batch and discards their rows. Returns the sequences.
     pub fn fail_batch(&mut self, batch: &Batch) -> Vec<SequenceId> {
         self.finish_copies(batch);
-        batch.snapshot.iter().for_each(|copy| self.pool.release_state(copy.to));
+        batch
+            .snapshot
+            .iter()
+            .for_each(|copy| self.pool.release_state(copy.to));
         self.pool.invalidate_swaps(&batch.swaps);
         let decodes = batch.decodes.iter().map(|d| d.sequence);
-        let all: Vec<SequenceId> = decodes.chain(batch.chunk.iter().map(|p| p.sequence)).collect();
+        let all: Vec<SequenceId> = decodes
+            .chain(batch.chunk.iter().map(|p| p.sequence))
+            .collect();
         all.iter().for_each(|&id| self.discard(id));
         // Sequences that wait for a copy that was not made are ended too.
-        let back = |of: &Swap, s: &Sequence| matches!(of, Swap::In { page, .. } if s.pages.contains(page));
+        let back =
+            |of: &Swap, s: &Sequence| matches!(of, Swap::In { page, .. } if s.pages.contains(page));
         let made = |s: &Sequence| {
             let copied = batch.copies.iter().all(|copy| !s.pages.contains(&copy.to))
                 && batch.states.iter().all(|copy| s.state != Some(copy.to));
             copied && !batch.swaps.iter().any(|of| back(of, s))
         };
-        let others: Vec<SequenceId> = self.running.values().filter(|s| !made(s)).map(|s| s.id).collect();
+        let others: Vec<SequenceId> = self
+            .running
+            .values()
+            .filter(|s| !made(s))
+            .map(|s| s.id)
+            .collect();
         others.iter().for_each(|&id| self.discard(id));
         all.into_iter().chain(others).collect()
     }
@@ -196,15 +234,33 @@ impl Scheduler {
     }
     /// Releases a sequence's pages and resets its progress.
     fn release(&mut self, mut sequence: Sequence) -> Sequence {
-        let Sequence { node: place, pages, windows, state, tokens, computed, exact, .. } = &mut sequence;
+        let Sequence {
+            node: place,
+            pages,
+            windows,
+            state,
+            tokens,
+            computed,
+            exact,
+            ..
+        } = &mut sequence;
         // A page with a pending copy was retained for that copy, and holds no rows
         // of this sequence yet.
-        let (own, others): (Vec<_>, Vec<_>) = self.copies.iter().partition(|copy| pages.contains(&copy.to));
+        let (own, others): (Vec<_>, Vec<_>) = self
+            .copies
+            .iter()
+            .partition(|copy| pages.contains(&copy.to));
         self.copies = others;
-        own.iter().for_each(|copy| self.pool.release_partial(&copy_source(copy)));
-        let whole = if own.is_empty() { *computed } else { *computed / self.config.page_size * self.config.page_size };
+        own.iter()
+            .for_each(|copy| self.pool.release_partial(&copy_source(copy)));
+        let whole = if own.is_empty() {
+            *computed
+        } else {
+            *computed / self.config.page_size * self.config.page_size
+        };
         if whole > 0 {
-            self.pool.insert(place, pages, &tokens[..whole], *exact, true);
+            self.pool
+                .insert(place, pages, &tokens[..whole], *exact, true);
         }
         self.pool.release_windows(windows, pages);
         if let Some(row) = state.take() {
@@ -230,8 +286,14 @@ impl Scheduler {
     }
     /// Releases the sources of a batch's copies, made or not.
     fn finish_copies(&mut self, batch: &Batch) {
-        batch.copies.iter().for_each(|copy| self.pool.release_partial(&copy_source(copy)));
-        batch.states.iter().for_each(|copy| self.pool.release_state(copy.from));
+        batch
+            .copies
+            .iter()
+            .for_each(|copy| self.pool.release_partial(&copy_source(copy)));
+        batch
+            .states
+            .iter()
+            .for_each(|copy| self.pool.release_state(copy.from));
     }
     /// Preempts a running sequence without a snapshot of its state, which is unknown. It is
     /// admitted again with the rows in the prefix cache.
@@ -269,14 +331,21 @@ impl Scheduler {
             all.push(self.pool.take(all.last().copied())?);
         }
         let pages = all;
-        Some(Borrowed { pages, windows, state })
+        Some(Borrowed {
+            pages,
+            windows,
+            state,
+        })
     }
     /// Returns a scheduler without sequences that distrusts every page used by this one.
     pub fn emptied(&self) -> Scheduler {
         let [mut pages, mut windows] = self.distrusted.clone();
         pages.extend(self.pool.used());
         windows.extend(self.pool.used_windows());
-        Scheduler { distrusted: [pages, windows], ..Scheduler::new(self.config) }
+        Scheduler {
+            distrusted: [pages, windows],
+            ..Scheduler::new(self.config)
+        }
     }
     /// Takes the free pages that may hold NaN or infinity, to be cleared: of the pool, then of the
     /// window pool. Steps are not contiguous while others are left.
@@ -287,8 +356,16 @@ impl Scheduler {
         let pool = &self.pool;
         let [pages, windows] = &mut self.distrusted;
         let free = [
-            pages.iter().copied().filter(|&page| pool.is_free(page)).collect::<Vec<u32>>(),
-            windows.iter().copied().filter(|&page| pool.is_window_free(page)).collect(),
+            pages
+                .iter()
+                .copied()
+                .filter(|&page| pool.is_free(page))
+                .collect::<Vec<u32>>(),
+            windows
+                .iter()
+                .copied()
+                .filter(|&page| pool.is_window_free(page))
+                .collect(),
         ];
         pages.retain(|&page| !pool.is_free(page));
         windows.retain(|&page| !pool.is_window_free(page));
@@ -318,7 +395,10 @@ impl Scheduler {
         self.distrusted[1].extend(&borrowed.windows);
         self.pool.release(&borrowed.pages);
         self.pool.return_windows(&borrowed.windows);
-        borrowed.state.iter().for_each(|&row| self.pool.release_state(row));
+        borrowed
+            .state
+            .iter()
+            .for_each(|&row| self.pool.release_state(row));
     }
     /// Returns the current load.
     pub fn load(&self) -> Load {
@@ -344,18 +424,35 @@ impl Scheduler {
         // At least a block: the tokens after a prompt's last whole block run in one step whatever
         // else is in the batch, as other kinds of steps sum in another order.
         let beside = beside.max(BLOCK).min(self.config.max_chunk);
-        let piece = self.next_chunk(if decodes.is_empty() { self.config.max_chunk } else { beside });
+        let piece = self.next_chunk(if decodes.is_empty() {
+            self.config.max_chunk
+        } else {
+            beside
+        });
         let batch_invariant = decodes.iter().any(|d| self.is_batch_invariant(d.sequence));
         // A chunk writes the same KV cache in either kind of step; its logits, and
         // the other rows, differ.
-        let apart = |chunk: &PrefillChunk| chunk.needs_logits && self.is_batch_invariant(chunk.sequence);
+        let apart =
+            |chunk: &PrefillChunk| chunk.needs_logits && self.is_batch_invariant(chunk.sequence);
         let mixed = self.config.mixed
             && !decodes.is_empty()
             && !batch_invariant
             && piece.as_ref().is_some_and(|chunk| !apart(chunk));
         let snapshot = piece.as_ref().and_then(|piece| self.snapshot(piece));
-        let (copies, states) = (std::mem::take(&mut self.copies), std::mem::take(&mut self.states));
-        Batch { swaps: self.pool.take_swaps(), copies, states, decodes, chunk: piece, snapshot, batch_invariant, mixed }
+        let (copies, states) = (
+            std::mem::take(&mut self.copies),
+            std::mem::take(&mut self.states),
+        );
+        Batch {
+            swaps: self.pool.take_swaps(),
+            copies,
+            states,
+            decodes,
+            chunk: piece,
+            snapshot,
+            batch_invariant,
+            mixed,
+        }
     }
     fn is_batch_invariant(&self, id: SequenceId) -> bool {
         self.find(id).is_some_and(|s| s.batch_invariant)
@@ -370,44 +467,77 @@ impl Scheduler {
         goes_on: &mut dyn FnMut(SequenceId, usize) -> bool,
     ) -> Option<Batch> {
         let admits = !self.waiting.is_empty() && self.running.len() < self.config.max_sequences;
-        let all = self.running.keys().all(|&id| batch.row(id).is_some_and(|row| batch.decodes[row].needs_logits));
+        let all = self.running.keys().all(|&id| {
+            batch
+                .row(id)
+                .is_some_and(|row| batch.decodes[row].needs_logits)
+        });
         if batch.chunk.is_some() || admits || !all {
             return None;
         }
         let mut decodes = Vec::new();
-        for &Decode { sequence, position, .. } in &batch.decodes {
+        for &Decode {
+            sequence, position, ..
+        } in &batch.decodes
+        {
             let next = position + 1;
-            let Some(s) = self.running.get_mut(&sequence) else { continue };
+            let Some(s) = self.running.get_mut(&sequence) else {
+                continue;
+            };
             if !goes_on(sequence, next) {
                 continue;
             }
             if next / self.config.page_size >= s.pages.len() {
-                s.pages.push(self.pool.take_without_swap(s.pages.last().copied())?);
+                s.pages
+                    .push(self.pool.take_without_swap(s.pages.last().copied())?);
             }
             self.pool.ensure_windows(&mut s.windows, &s.pages, next + 1);
-            decodes.push(Decode { sequence, position: next, needs_logits: true });
+            decodes.push(Decode {
+                sequence,
+                position: next,
+                needs_logits: true,
+            });
         }
         let batch_invariant = decodes.iter().any(|d| self.is_batch_invariant(d.sequence));
-        let batch = Batch { decodes, batch_invariant, ..Batch::default() };
+        let batch = Batch {
+            decodes,
+            batch_invariant,
+            ..Batch::default()
+        };
         (!batch.is_empty()).then_some(batch)
     }
     /// Retains the pages and states that an in-flight batch reads until
     /// [`Scheduler::release_in_flight`], since its sequences may end before.
     pub fn hold_in_flight(&mut self, batch: &Batch) {
-        for &Decode { sequence, position, .. } in &batch.decodes {
-            let Some(s) = self.running.get(&sequence) else { continue };
+        for &Decode {
+            sequence, position, ..
+        } in &batch.decodes
+        {
+            let Some(s) = self.running.get(&sequence) else {
+                continue;
+            };
             s.pages.iter().for_each(|&page| self.pool.retain(page));
             self.held.pages.extend(&s.pages);
-            self.held.windows.extend(self.pool.retain_visible(&s.windows, &s.pages, position));
+            self.held
+                .windows
+                .extend(self.pool.retain_visible(&s.windows, &s.pages, position));
             s.state.iter().for_each(|&row| self.pool.retain_state(row));
             self.held.states.extend(s.state);
         }
     }
     /// Releases everything that was retained for an in-flight batch.
     pub fn release_in_flight(&mut self) {
-        let HeldPages { pages, windows, states } = std::mem::take(&mut self.held);
-        windows.into_iter().for_each(|[page, number]| self.pool.release_window(page, number, true));
-        states.into_iter().for_each(|row| self.pool.release_state(row));
+        let HeldPages {
+            pages,
+            windows,
+            states,
+        } = std::mem::take(&mut self.held);
+        windows
+            .into_iter()
+            .for_each(|[page, number]| self.pool.release_window(page, number, true));
+        states
+            .into_iter()
+            .for_each(|row| self.pool.release_state(row));
         self.pool.release(&pages);
     }
     /// Returns the position of the next token to run; `None` if all tokens were run, or the
@@ -424,7 +554,10 @@ impl Scheduler {
         }
         if let Some(piece) = &batch.chunk {
             self.advance(piece.sequence, piece.tokens.end, piece.exact);
-            batch.snapshot.iter().for_each(|copy| self.store_snapshot(copy, piece));
+            batch
+                .snapshot
+                .iter()
+                .for_each(|copy| self.store_snapshot(copy, piece));
         }
     }
     /// Stores the state snapshot that was copied after a chunk.
@@ -432,26 +565,50 @@ impl Scheduler {
         let Some(s) = self.running.get(&piece.sequence) else {
             return self.pool.release_state(copy.to);
         };
-        self.pool.release_as_snapshot(copy.to, &s.node, &s.tokens[..s.computed], s.exact == s.computed);
+        self.pool.release_as_snapshot(
+            copy.to,
+            &s.node,
+            &s.tokens[..s.computed],
+            s.exact == s.computed,
+        );
     }
     fn advance(&mut self, id: SequenceId, end: usize, exact: bool) {
-        let Some(sequence) = self.running.get_mut(&id) else { return };
+        let Some(sequence) = self.running.get_mut(&id) else {
+            return;
+        };
         if exact && sequence.exact == sequence.computed {
             sequence.exact = end;
         }
         sequence.computed = end;
-        let Sequence { node: place, pages, windows, matched: known, tokens, computed, exact, prompt, .. } = sequence;
+        let Sequence {
+            node: place,
+            pages,
+            windows,
+            matched: known,
+            tokens,
+            computed,
+            exact,
+            prompt,
+            ..
+        } = sequence;
         // The same prompt will be continued at its end.
         let part = *computed == *prompt;
-        self.pool.insert(place, pages, &tokens[..*computed], *exact, part);
-        self.pool.release_past_windows(windows, pages, *computed, &[*prompt, (*prompt - 1) / BLOCK * BLOCK, *known]);
+        self.pool
+            .insert(place, pages, &tokens[..*computed], *exact, part);
+        self.pool.release_past_windows(
+            windows,
+            pages,
+            *computed,
+            &[*prompt, (*prompt - 1) / BLOCK * BLOCK, *known],
+        );
     }
     fn admit(&mut self) {
         while self.running.len() < self.config.max_sequences
             && let Some(first) = self.waiting.values().next()
         {
             // Every running sequence may need a page before the next is admitted.
-            let needed = first.tokens.len().div_ceil(self.config.page_size) + usize::from(!self.running.is_empty());
+            let needed = first.tokens.len().div_ceil(self.config.page_size)
+                + usize::from(!self.running.is_empty());
             // Without the last token, which must run to produce logits. With exact reuse only whole
             // blocks of the prompt, so that recomputing after preemption gives the same rows, even
             // if others have exact rows of more tokens by now.
@@ -461,7 +618,9 @@ impl Scheduler {
             };
             let known = &first.tokens[..known];
             let mut found = self.pool.find(known, first.reuse, true);
-            let short = |pool: &PagePool, found: &PrefixHit| needed.saturating_sub(found.pages.len()) > pool.free();
+            let short = |pool: &PagePool, found: &PrefixHit| {
+                needed.saturating_sub(found.pages.len()) > pool.free()
+            };
             // The source of a copy is retained, which takes one more page.
             if short(&self.pool, &found) && found.partial.is_some() {
                 self.pool.release_hit(found);
@@ -475,7 +634,9 @@ impl Scheduler {
                 return;
             }
             self.pool.reserve(needed.saturating_sub(found.pages.len()));
-            let Some((id, mut sequence)) = self.waiting.pop_first() else { return };
+            let Some((id, mut sequence)) = self.waiting.pop_first() else {
+                return;
+            };
             sequence.state = state;
             self.assign_pages(&mut sequence, found);
             self.running.insert(id, sequence);
@@ -485,7 +646,8 @@ impl Scheduler {
     fn assign_pages(&mut self, sequence: &mut Sequence, found: PrefixHit) {
         let page = self.config.page_size;
         sequence.node = found.node;
-        (sequence.pages, sequence.windows, sequence.matched) = (found.pages, found.windows, found.matched);
+        (sequence.pages, sequence.windows, sequence.matched) =
+            (found.pages, found.windows, found.matched);
         if let Some((from, to)) = found.state.zip(sequence.state) {
             self.states.push(StateCopy { from, to });
         }
@@ -511,9 +673,17 @@ impl Scheduler {
                 .expect("who is admitted has pages for all of its tokens");
             sequence.pages.push(to);
             sequence.computed += part.positions;
-            self.pool.ensure_windows(&mut sequence.windows, &sequence.pages, sequence.computed);
-            let windows = part.window.zip(sequence.windows.numbers.last()).map(|(from, &to)| [from, to]);
-            self.copies.push(PageCopy { from: part.page, to, windows });
+            self.pool
+                .ensure_windows(&mut sequence.windows, &sequence.pages, sequence.computed);
+            let windows = part
+                .window
+                .zip(sequence.windows.numbers.last())
+                .map(|(from, &to)| [from, to]);
+            self.copies.push(PageCopy {
+                from: part.page,
+                to,
+                windows,
+            });
         }
         sequence.exact = found.exact.min(sequence.computed);
         while sequence.pages.len() < sequence.tokens.len().div_ceil(page)
@@ -529,14 +699,25 @@ impl Scheduler {
     }
     /// Returns a decode row for every decoding sequence, with its page allocated.
     fn decode_rows(&mut self) -> Vec<Decode> {
-        let all: Vec<SequenceId> = self.running.values().filter(|s| s.decodes()).map(|s| s.id).collect();
+        let all: Vec<SequenceId> = self
+            .running
+            .values()
+            .filter(|s| s.decodes())
+            .map(|s| s.id)
+            .collect();
         let mut out = Vec::new();
         for id in all {
             if !self.ensure_page(id) {
                 continue;
             }
-            let Some(s) = self.running.get(&id) else { continue };
-            out.push(Decode { sequence: id, position: s.computed, needs_logits: s.computed + 1 == s.tokens.len() });
+            let Some(s) = self.running.get(&id) else {
+                continue;
+            };
+            out.push(Decode {
+                sequence: id,
+                position: s.computed,
+                needs_logits: s.computed + 1 == s.tokens.len(),
+            });
         }
         // Some may have been preempted since.
         out.retain(|decode| self.running.contains_key(&decode.sequence));
@@ -547,22 +728,32 @@ impl Scheduler {
     fn ensure_page(&mut self, id: SequenceId) -> bool {
         loop {
             let page = self.config.page_size;
-            let Some(sequence) = self.running.get_mut(&id) else { return false };
+            let Some(sequence) = self.running.get_mut(&id) else {
+                return false;
+            };
             if sequence.computed / page < sequence.pages.len() {
-                self.pool.ensure_windows(&mut sequence.windows, &sequence.pages, sequence.computed + 1);
+                self.pool.ensure_windows(
+                    &mut sequence.windows,
+                    &sequence.pages,
+                    sequence.computed + 1,
+                );
                 return true;
             }
             if let Some(page) = self.pool.take(sequence.pages.last().copied()) {
                 sequence.pages.push(page);
                 continue;
             }
-            let Some((&youngest, _)) = self.running.last_key_value() else { return false };
+            let Some((&youngest, _)) = self.running.last_key_value() else {
+                return false;
+            };
             self.preempt(youngest);
         }
     }
     /// Preempts a sequence: releases its pages and queues it again in order of arrival.
     fn preempt(&mut self, id: SequenceId) {
-        let Some(sequence) = self.running.remove(&id) else { return };
+        let Some(sequence) = self.running.remove(&id) else {
+            return;
+        };
         let sequence = self.release(sequence);
         self.waiting.insert(id, sequence);
         self.preempted += 1;
@@ -571,7 +762,11 @@ impl Scheduler {
     fn next_chunk(&mut self, most: usize) -> Option<PrefillChunk> {
         let states = self.config.state_rows > 0;
         let left = |s: &&mut Sequence| !s.decodes() && s.computed < s.prefill_end();
-        let sequence = self.running.values_mut().filter(left).min_by_key(|s| s.turn)?;
+        let sequence = self
+            .running
+            .values_mut()
+            .filter(left)
+            .min_by_key(|s| s.turn)?;
         self.turns += 1;
         sequence.turn = self.turns;
         let (begin, end) = (sequence.computed, sequence.prefill_end());
@@ -584,40 +779,88 @@ impl Scheduler {
         let whole = Some((begin + most) / BLOCK * BLOCK).filter(|&whole| exact && whole > begin);
         let end = if exact { border } else { end }.min(whole.unwrap_or(begin + most));
         // A recurrent state cannot be truncated, so a chunk ends where a snapshot is taken.
-        let end = [border, branch_point(sequence)].into_iter().filter(|&at| states && at > begin).fold(end, usize::min);
+        let end = [border, branch_point(sequence)]
+            .into_iter()
+            .filter(|&at| states && at > begin)
+            .fold(end, usize::min);
         let ends = end == sequence.tokens.len();
         let page = self.config.page_size;
-        assert!(end <= sequence.pages.len() * page, "a sequence is admitted with pages for its tokens");
-        self.pool.ensure_windows(&mut sequence.windows, &sequence.pages, end);
-        Some(PrefillChunk { sequence: sequence.id, tokens: begin..end, exact, needs_logits: ends })
+        assert!(
+            end <= sequence.pages.len() * page,
+            "a sequence is admitted with pages for its tokens"
+        );
+        self.pool
+            .ensure_windows(&mut sequence.windows, &sequence.pages, end);
+        Some(PrefillChunk {
+            sequence: sequence.id,
+            tokens: begin..end,
+            exact,
+            needs_logits: ends,
+        })
     }
     /// Returns the snapshot to copy after a chunk: at the end of a prompt's exact blocks, for the
     /// same prompt, and at the branch point of other sequences.
     fn snapshot(&mut self, piece: &PrefillChunk) -> Option<StateCopy> {
         let s = self.running.get(&piece.sequence)?;
         let border = (s.prompt - 1) / BLOCK * BLOCK;
-        let from = s.state.filter(|_| [border, branch_point(s)].contains(&piece.tokens.end))?;
-        Some(StateCopy { from, to: self.pool.take_state()? })
+        let from = s
+            .state
+            .filter(|_| [border, branch_point(s)].contains(&piece.tokens.end))?;
+        Some(StateCopy {
+            from,
+            to: self.pool.take_state()?,
+        })
     }
     /// Checks the invariants that hold between steps.
     #[cfg(test)]
     pub fn check(&self) {
         self.pool.check();
         let mut held = std::collections::BTreeMap::new();
-        let of_sequences =
-            self.running.values().flat_map(|s| &s.pages).chain(self.copies.iter().map(|copy| &copy.from));
+        let of_sequences = self
+            .running
+            .values()
+            .flat_map(|s| &s.pages)
+            .chain(self.copies.iter().map(|copy| &copy.from));
         let of_sequences = of_sequences.chain(&self.held.pages);
         of_sequences.for_each(|page| *held.entry(*page).or_insert(0) += 1);
-        assert_eq!(held.len(), self.pool.held(), "pages that nobody has and that are not free");
-        let of_sequences = self.running.values().flat_map(|s| s.windows.numbers[s.windows.first..].iter().copied());
-        let windows = of_sequences.chain(self.copies.iter().filter_map(|copy| copy.windows.map(|windows| windows[0])));
+        assert_eq!(
+            held.len(),
+            self.pool.held(),
+            "pages that nobody has and that are not free"
+        );
+        let of_sequences = self
+            .running
+            .values()
+            .flat_map(|s| s.windows.numbers[s.windows.first..].iter().copied());
+        let windows = of_sequences.chain(
+            self.copies
+                .iter()
+                .filter_map(|copy| copy.windows.map(|windows| windows[0])),
+        );
         let windows = windows.chain(self.held.windows.iter().map(|of| of[1]));
         let windows: std::collections::BTreeSet<u32> = windows.collect();
-        assert_eq!(windows.len(), self.pool.held_windows(), "windows that nobody has and that are not free");
-        let rows = self.running.values().filter_map(|s| s.state).chain(self.states.iter().map(|copy| copy.from));
-        let rows: std::collections::BTreeSet<u32> = rows.chain(self.held.states.iter().copied()).collect();
-        assert_eq!(rows.len(), self.pool.held_states(), "rows of states that nobody has and that are not free");
-        assert!(self.waiting.values().all(|s| s.pages.is_empty() && s.windows.numbers.is_empty() && s.state.is_none()));
+        assert_eq!(
+            windows.len(),
+            self.pool.held_windows(),
+            "windows that nobody has and that are not free"
+        );
+        let rows = self
+            .running
+            .values()
+            .filter_map(|s| s.state)
+            .chain(self.states.iter().map(|copy| copy.from));
+        let rows: std::collections::BTreeSet<u32> =
+            rows.chain(self.held.states.iter().copied()).collect();
+        assert_eq!(
+            rows.len(),
+            self.pool.held_states(),
+            "rows of states that nobody has and that are not free"
+        );
+        assert!(
+            self.waiting
+                .values()
+                .all(|s| s.pages.is_empty() && s.windows.numbers.is_empty() && s.state.is_none())
+        );
         assert!(self.running.len() <= self.config.max_sequences);
     }
 }

@@ -21,7 +21,10 @@ pub struct SequenceOptions {
 
 impl Default for SequenceOptions {
     fn default() -> SequenceOptions {
-        SequenceOptions { reuse: Reuse::Any, batch_invariant: false }
+        SequenceOptions {
+            reuse: Reuse::Any,
+            batch_invariant: false,
+        }
     }
 }
 

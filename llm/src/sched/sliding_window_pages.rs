@@ -23,28 +23,53 @@ impl PagePool {
     /// Returns whether all window pages exist that a token after these pages and
     /// a partial page sees.
     pub(super) fn covers_window(&self, pages: &[u32], part: Option<&PartialPage>) -> bool {
-        let Some(windows) = &self.windows else { return true };
+        let Some(windows) = &self.windows else {
+            return true;
+        };
         let first = windows.window_start(self.positions(pages, part)) / self.page_size;
         let there = |&page: &u32| self.pages[page as usize].window.is_some();
         pages.iter().skip(first).all(there) && part.is_none_or(|part| part.window.is_some())
     }
     /// Retains the window pages that the next token after these pages and a partial page sees.
-    pub(super) fn retain_windows(&mut self, pages: &[u32], part: Option<&PartialPage>) -> WindowPages {
+    pub(super) fn retain_windows(
+        &mut self,
+        pages: &[u32],
+        part: Option<&PartialPage>,
+    ) -> WindowPages {
         let positions = self.positions(pages, part);
-        let Some(windows) = &mut self.windows else { return WindowPages::default() };
+        let Some(windows) = &mut self.windows else {
+            return WindowPages::default();
+        };
         let first = (windows.window_start(positions) / self.page_size).min(pages.len());
         let of = |&page: &u32| self.pages[page as usize].window.unwrap_or_default();
         let numbers: Vec<u32> = pages.iter().map(of).collect();
-        numbers[first..].iter().chain(part.and_then(|part| part.window.as_ref())).for_each(|&n| windows.retain(n));
+        numbers[first..]
+            .iter()
+            .chain(part.and_then(|part| part.window.as_ref()))
+            .for_each(|&n| windows.retain(n));
         WindowPages { first, numbers }
     }
     /// Retains the window pages that a token at `position` sees, for an in-flight step. Returns
     /// each page with its window page.
-    pub(super) fn retain_visible(&mut self, held: &WindowPages, pages: &[u32], position: usize) -> Vec<[u32; 2]> {
-        let Some(windows) = &mut self.windows else { return Vec::new() };
-        let first = held.first.max(windows.window_start(position) / self.page_size);
-        let seen = pages.iter().zip(&held.numbers).skip(first).map(|(&page, &number)| [page, number]);
-        seen.inspect(|&[_, number]| windows.retain(number)).collect()
+    pub(super) fn retain_visible(
+        &mut self,
+        held: &WindowPages,
+        pages: &[u32],
+        position: usize,
+    ) -> Vec<[u32; 2]> {
+        let Some(windows) = &mut self.windows else {
+            return Vec::new();
+        };
+        let first = held
+            .first
+            .max(windows.window_start(position) / self.page_size);
+        let seen = pages
+            .iter()
+            .zip(&held.numbers)
+            .skip(first)
+            .map(|(&page, &number)| [page, number]);
+        seen.inspect(|&[_, number]| windows.retain(number))
+            .collect()
     }
     /// Takes window pages for the first `end` positions of a sequence with these pages.
     pub fn ensure_windows(&mut self, held: &mut WindowPages, pages: &[u32], end: usize) {
@@ -56,8 +81,12 @@ impl PagePool {
     }
     /// Takes a window page for page `of`, preferably the one after `after`.
     fn take_window(&mut self, of: Option<u32>, after: Option<u32>) -> u32 {
-        let taken = self.windows.as_mut().and_then(|windows| windows.take(of, after));
-        let (number, before) = taken.expect("there is room for what every sequence sees: Pools::new");
+        let taken = self
+            .windows
+            .as_mut()
+            .and_then(|windows| windows.take(of, after));
+        let (number, before) =
+            taken.expect("there is room for what every sequence sees: Pools::new");
         if let Some(before) = before {
             self.pages[before as usize].window = None;
         }
@@ -68,9 +97,16 @@ impl PagePool {
     }
     /// Releases the window pages that the next token of a sequence no longer sees. Those seen from
     /// one of the positions `ends` are likely to be reused and are evicted last.
-    pub fn release_past_windows(&mut self, held: &mut WindowPages, pages: &[u32], computed: usize, ends: &[usize]) {
+    pub fn release_past_windows(
+        &mut self,
+        held: &mut WindowPages,
+        pages: &[u32],
+        computed: usize,
+        ends: &[usize],
+    ) {
         let Some(windows) = &self.windows else { return };
-        let seen = |end: usize| windows.window_start(end) / self.page_size..end.div_ceil(self.page_size);
+        let seen =
+            |end: usize| windows.window_start(end) / self.page_size..end.div_ceil(self.page_size);
         let first = seen(computed).start.min(held.numbers.len());
         let asked: Vec<_> = ends.iter().copied().map(seen).collect();
         while held.first < first {
@@ -99,7 +135,9 @@ impl PagePool {
     /// one number per page, as a ring buffer of the pages that such a step sees. `None` if
     /// too few are available.
     pub(super) fn borrow_windows(&mut self, pages: usize, tokens: usize) -> Option<Vec<u32>> {
-        let Some(windows) = &self.windows else { return Some(Vec::new()) };
+        let Some(windows) = &self.windows else {
+            return Some(Vec::new());
+        };
         let ring = Pools::blocks(windows.window(), tokens).min(pages);
         if ring > windows.available() {
             return None;
@@ -117,7 +155,8 @@ impl PagePool {
         own.sort_unstable();
         own.dedup();
         if let Some(windows) = &mut self.windows {
-            own.iter().for_each(|&number| _ = windows.release(number, false, false));
+            own.iter()
+                .for_each(|&number| _ = windows.release(number, false, false));
         }
     }
     /// Returns the number of window pages held by sequences, each counted once.
@@ -132,13 +171,22 @@ impl PagePool {
         windows.check();
         for number in 0..windows.total() {
             let of = windows.owner(number as u32);
-            assert!(of.is_none_or(|of| self.pages[of as usize].window == Some(number as u32)), "{number} of {of:?}");
+            assert!(
+                of.is_none_or(|of| self.pages[of as usize].window == Some(number as u32)),
+                "{number} of {of:?}"
+            );
         }
         for (page, it) in self.pages.iter().enumerate() {
-            assert!(it.window.is_none_or(|number| windows.owner(number) == Some(page as u32)), "{page}: {it:?}");
+            assert!(
+                it.window
+                    .is_none_or(|number| windows.owner(number) == Some(page as u32)),
+                "{page}: {it:?}"
+            );
         }
         for number in windows.all_cached() {
-            let of = windows.owner(number).expect("what is kept belongs to a page");
+            let of = windows
+                .owner(number)
+                .expect("what is kept belongs to a page");
             assert!(self.pages[of as usize].entry.is_some(), "{number} of {of}");
         }
     }

@@ -41,7 +41,13 @@ impl WindowPool {
     /// Creates a pool of `pages` pages, for tokens that see `seen` positions.
     pub fn new(pages: usize, seen: usize) -> WindowPool {
         let (all, free) = (vec![Window::default(); pages], (0..pages as u32).collect());
-        WindowPool { window: seen, all, free, evictable: BTreeMap::new(), clock: 0 }
+        WindowPool {
+            window: seen,
+            all,
+            free,
+            evictable: BTreeMap::new(),
+            clock: 0,
+        }
     }
     pub fn window(&self) -> usize {
         self.window
@@ -75,7 +81,10 @@ impl WindowPool {
     /// its page must forget it.
     pub fn release(&mut self, number: u32, known: bool, asked_for: bool) -> bool {
         let it = &mut self.all[number as usize];
-        assert!(it.holders > 0, "page {number} of windows is let go by somebody who has it");
+        assert!(
+            it.holders > 0,
+            "page {number} of windows is let go by somebody who has it"
+        );
         it.holders -= 1;
         if it.holders > 0 {
             return false;
@@ -118,7 +127,11 @@ impl WindowPool {
         };
         let it = &mut self.all[number as usize];
         let before = it.owner;
-        *it = Window { holders: 1, owner: of, eviction_key: EvictionKey::default() };
+        *it = Window {
+            holders: 1,
+            owner: of,
+            eviction_key: EvictionKey::default(),
+        };
         Some((number, before))
     }
     /// Takes that page if it is free, or cached without a likely request.
@@ -146,12 +159,19 @@ impl WindowPool {
     #[cfg(test)]
     pub fn check(&self) {
         let mut seen = vec![0; self.all.len()];
-        self.free.iter().chain(self.evictable.values()).for_each(|&number| seen[number as usize] += 1);
+        self.free
+            .iter()
+            .chain(self.evictable.values())
+            .for_each(|&number| seen[number as usize] += 1);
         for (it, times) in self.all.iter().zip(&seen) {
             assert_eq!(*times, u32::from(it.holders == 0), "{it:?}");
         }
         assert!(self.free.iter().all(|&number| self.owner(number).is_none()));
-        assert!(self.evictable.iter().all(|(left, &number)| self.all[number as usize].eviction_key == *left));
+        assert!(
+            self.evictable
+                .iter()
+                .all(|(left, &number)| self.all[number as usize].eviction_key == *left)
+        );
     }
     /// Returns the unreferenced pages that belong to a page.
     #[cfg(test)]

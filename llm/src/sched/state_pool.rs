@@ -80,7 +80,10 @@ impl StatePool {
     /// Drops a reference. An unreferenced snapshot stays cached; any other row becomes free.
     pub fn release(&mut self, row: u32) {
         let it = &mut self.rows[row as usize];
-        assert!(it.holders > 0, "row {row} of states is let go by somebody who has it");
+        assert!(
+            it.holders > 0,
+            "row {row} of states is let go by somebody who has it"
+        );
         it.holders -= 1;
         if it.holders > 0 {
             return;
@@ -97,8 +100,16 @@ impl StatePool {
     pub fn release_as_snapshot(&mut self, row: u32, behind: NodeId, tail: &[u32], exact: bool) {
         let alone = self.rows[row as usize].holders == 1;
         let all = self.snapshots.entry(behind).or_default();
-        if alone && !all.iter().any(|copy| copy.tail == tail && copy.exact >= exact) {
-            all.push(Snapshot { tail: tail.to_vec(), exact, row });
+        if alone
+            && !all
+                .iter()
+                .any(|copy| copy.tail == tail && copy.exact >= exact)
+        {
+            all.push(Snapshot {
+                tail: tail.to_vec(),
+                exact,
+                row,
+            });
             self.rows[row as usize].snapshot_of = Some(behind);
         }
         self.release(row);
@@ -122,13 +133,28 @@ impl StatePool {
     }
     /// Removes all snapshots of a node that left the tree.
     pub fn forget(&mut self, node: NodeId) {
-        let rows: Vec<u32> = self.snapshots.get(&node).into_iter().flatten().map(|copy| copy.row).collect();
+        let rows: Vec<u32> = self
+            .snapshots
+            .get(&node)
+            .into_iter()
+            .flatten()
+            .map(|copy| copy.row)
+            .collect();
         rows.into_iter().for_each(|row| self.drop_snapshot(row));
     }
     /// Returns the snapshots at a node with a tail that `tokens` begins with, longest first.
     pub fn snapshots_at(&self, node: NodeId, tokens: &[u32], reuse: Reuse) -> Vec<Snapshot> {
-        let usable = |copy: &&Snapshot| tokens.starts_with(&copy.tail) && (copy.exact || reuse == Reuse::Any);
-        let mut all: Vec<Snapshot> = self.snapshots.get(&node).into_iter().flatten().filter(usable).cloned().collect();
+        let usable = |copy: &&Snapshot| {
+            tokens.starts_with(&copy.tail) && (copy.exact || reuse == Reuse::Any)
+        };
+        let mut all: Vec<Snapshot> = self
+            .snapshots
+            .get(&node)
+            .into_iter()
+            .flatten()
+            .filter(usable)
+            .cloned()
+            .collect();
         all.sort_by_key(|copy| std::cmp::Reverse((copy.tail.len(), copy.exact)));
         all
     }
@@ -137,15 +163,39 @@ impl StatePool {
     #[cfg(test)]
     pub fn check(&self) {
         let mut seen = vec![0; self.rows.len()];
-        self.free.iter().chain(self.evictable.values()).for_each(|&row| seen[row as usize] += 1);
+        self.free
+            .iter()
+            .chain(self.evictable.values())
+            .for_each(|&row| seen[row as usize] += 1);
         for (it, times) in self.rows.iter().zip(&seen) {
             assert_eq!(*times, u32::from(it.holders == 0), "{it:?}");
         }
-        assert!(self.free.iter().all(|&row| self.rows[row as usize].snapshot_of.is_none()));
-        assert!(self.evictable.iter().all(|(used, &row)| self.rows[row as usize].used == *used));
-        let copies: Vec<_> =
-            self.snapshots.iter().flat_map(|(&node, all)| all.iter().map(move |of| (node, of))).collect();
-        assert!(copies.iter().all(|&(node, copy)| self.rows[copy.row as usize].snapshot_of == Some(node)));
-        assert_eq!(copies.len(), self.rows.iter().filter(|row| row.snapshot_of.is_some()).count());
+        assert!(
+            self.free
+                .iter()
+                .all(|&row| self.rows[row as usize].snapshot_of.is_none())
+        );
+        assert!(
+            self.evictable
+                .iter()
+                .all(|(used, &row)| self.rows[row as usize].used == *used)
+        );
+        let copies: Vec<_> = self
+            .snapshots
+            .iter()
+            .flat_map(|(&node, all)| all.iter().map(move |of| (node, of)))
+            .collect();
+        assert!(
+            copies
+                .iter()
+                .all(|&(node, copy)| self.rows[copy.row as usize].snapshot_of == Some(node))
+        );
+        assert_eq!(
+            copies.len(),
+            self.rows
+                .iter()
+                .filter(|row| row.snapshot_of.is_some())
+                .count()
+        );
     }
 }

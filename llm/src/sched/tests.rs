@@ -54,7 +54,9 @@ struct Besides {
 
 /// Returns the token after these.
 fn next(tokens: &[u32]) -> u32 {
-    tokens.iter().fold(17u32, |hash, &token| hash.wrapping_mul(31).wrapping_add(token)) % 5
+    tokens.iter().fold(17u32, |hash, &token| {
+        hash.wrapping_mul(31).wrapping_add(token)
+    }) % 5
 }
 
 /// Returns the answer that a prompt has alone.
@@ -69,15 +71,44 @@ impl Model {
         Model::with(pages, sequences, Besides::default())
     }
     fn with_windows(pages: usize, sequences: usize, seen: usize) -> Model {
-        Model::with(pages, sequences, Besides { seen: Some(seen), ..Besides::default() })
+        Model::with(
+            pages,
+            sequences,
+            Besides {
+                seen: Some(seen),
+                ..Besides::default()
+            },
+        )
     }
     fn with_host(pages: usize, sequences: usize, places: usize) -> Model {
-        Model::with(pages, sequences, Besides { places, ..Besides::default() })
+        Model::with(
+            pages,
+            sequences,
+            Besides {
+                places,
+                ..Besides::default()
+            },
+        )
     }
     fn with_states(pages: usize, sequences: usize, copies: usize) -> Model {
-        Model::with(pages, sequences, Besides { copies: Some(copies), ..Besides::default() })
+        Model::with(
+            pages,
+            sequences,
+            Besides {
+                copies: Some(copies),
+                ..Besides::default()
+            },
+        )
     }
-    fn with(pages: usize, sequences: usize, Besides { seen, places, copies }: Besides) -> Model {
+    fn with(
+        pages: usize,
+        sequences: usize,
+        Besides {
+            seen,
+            places,
+            copies,
+        }: Besides,
+    ) -> Model {
         let of = |seen| sequences * (Pools::blocks(seen, 1) + 1) + Pools::blocks(seen, 96);
         let windows = seen.map(|seen| [of(seen), seen]);
         let (piece, mixed) = (96, seen.is_none() && copies.is_none());
@@ -109,9 +140,21 @@ impl Model {
         }
     }
     fn add(&mut self, prompt: Vec<u32>, answer: usize, reuse: Reuse) -> SequenceId {
-        self.add_with(prompt, answer, SequenceOptions { reuse, ..SequenceOptions::default() })
+        self.add_with(
+            prompt,
+            answer,
+            SequenceOptions {
+                reuse,
+                ..SequenceOptions::default()
+            },
+        )
     }
-    fn add_with(&mut self, prompt: Vec<u32>, answer: usize, options: SequenceOptions) -> SequenceId {
+    fn add_with(
+        &mut self,
+        prompt: Vec<u32>,
+        answer: usize,
+        options: SequenceOptions,
+    ) -> SequenceId {
         let (all, length) = (prompt.len() + answer, prompt.len());
         let id = self.scheduler.add(prompt, options);
         self.wanted.insert(id, (all, options, length));
@@ -124,18 +167,27 @@ impl Model {
     }
     fn slot(&self, id: SequenceId, position: usize) -> usize {
         let pages = self.scheduler.pages(id, position).all;
-        assert_eq!(pages.len(), position / PAGE + 1, "a page for position {position}");
+        assert_eq!(
+            pages.len(),
+            position / PAGE + 1,
+            "a page for position {position}"
+        );
         pages[position / PAGE] as usize * PAGE + position % PAGE
     }
     /// Returns the row of a position in the window pool.
     fn window_slot(&self, id: SequenceId, position: usize) -> usize {
         let pages = self.scheduler.pages(id, position).windows;
-        assert_eq!(pages.len(), position / PAGE + 1, "a page of windows for position {position}");
+        assert_eq!(
+            pages.len(),
+            position / PAGE + 1,
+            "a page of windows for position {position}"
+        );
         pages[position / PAGE] as usize * PAGE + position % PAGE
     }
     /// Returns the first position that a token sees in sliding-window layers.
     fn first_seen(&self, position: usize) -> usize {
-        self.seen.map_or(position + 1, |seen| (position + 1).saturating_sub(seen))
+        self.seen
+            .map_or(position + 1, |seen| (position + 1).saturating_sub(seen))
     }
     fn write(&mut self, id: SequenceId, position: usize, cell: Option<Cell>) {
         let slot = self.slot(id, position);
@@ -148,8 +200,15 @@ impl Model {
     /// Advances a sequence's recurrent state by the token at a position, and checks that it
     /// has seen all before.
     fn advance(&mut self, id: SequenceId, position: usize) {
-        let rows: Vec<_> = (0..=position).map(|at| self.pool[self.slot(id, at)]).collect();
-        let Some(state) = self.states.get_mut(self.scheduler.pages(id, position).state as usize) else { return };
+        let rows: Vec<_> = (0..=position)
+            .map(|at| self.pool[self.slot(id, at)])
+            .collect();
+        let Some(state) = self
+            .states
+            .get_mut(self.scheduler.pages(id, position).state as usize)
+        else {
+            return;
+        };
         if position == 0 {
             *state = Some(Vec::new());
         }
@@ -163,7 +222,10 @@ impl Model {
         state.extend(rows[position]);
     }
     fn copy_state(&mut self, copy: &StateCopy) {
-        assert!(self.states[copy.from as usize].is_some(), "what is copied is known");
+        assert!(
+            self.states[copy.from as usize].is_some(),
+            "what is copied is known"
+        );
         self.states[copy.to as usize] = self.states[copy.from as usize].clone();
     }
     /// Runs a batch: writes its rows, and checks that each sequence sees its own tokens.
@@ -171,8 +233,12 @@ impl Model {
         for &of in &batch.swaps {
             let rows = |page: u32| page as usize * PAGE..(page as usize + 1) * PAGE;
             match of {
-                Swap::Out { page, slot: place } => self.host[place as usize] = self.pool[rows(page)].to_vec(),
-                Swap::In { slot: place, page } => self.pool[rows(page)].copy_from_slice(&self.host[place as usize]),
+                Swap::Out { page, slot: place } => {
+                    self.host[place as usize] = self.pool[rows(page)].to_vec()
+                }
+                Swap::In { slot: place, page } => {
+                    self.pool[rows(page)].copy_from_slice(&self.host[place as usize])
+                }
             }
         }
         for copy in &batch.copies {
@@ -185,18 +251,34 @@ impl Model {
             }
         }
         batch.states.iter().for_each(|copy| self.copy_state(copy));
-        let pieces = batch.chunk.iter().map(|p| (p.sequence, p.tokens.clone(), p.exact));
-        let decodes = batch.decodes.iter().map(|d| (d.sequence, d.position..d.position + 1, false));
+        let pieces = batch
+            .chunk
+            .iter()
+            .map(|p| (p.sequence, p.tokens.clone(), p.exact));
+        let decodes = batch
+            .decodes
+            .iter()
+            .map(|d| (d.sequence, d.position..d.position + 1, false));
         let all: Vec<_> = pieces.chain(decodes).collect();
         for (at, (id, ..)) in all.iter().enumerate() {
-            assert!(all[..at].iter().all(|other| other.0 != *id), "{id:?} has one place in a batch");
+            assert!(
+                all[..at].iter().all(|other| other.0 != *id),
+                "{id:?} has one place in a batch"
+            );
         }
         assert!(batch.decodes.len() <= self.most);
         self.check_mixed(batch);
         for (id, tokens, exact) in &all {
             for position in tokens.clone() {
                 let token = self.scheduler.tokens(*id)[position];
-                self.write(*id, position, Some(Cell { token, exact: *exact }));
+                self.write(
+                    *id,
+                    position,
+                    Some(Cell {
+                        token,
+                        exact: *exact,
+                    }),
+                );
                 self.advance(*id, position);
             }
         }
@@ -205,12 +287,22 @@ impl Model {
             for position in 0..tokens.end {
                 let found = self.pool[self.slot(id, position)];
                 let own = self.scheduler.tokens(id)[position];
-                assert_eq!(found.map(|cell| cell.token), Some(own), "{id:?} at {position}");
+                assert_eq!(
+                    found.map(|cell| cell.token),
+                    Some(own),
+                    "{id:?} at {position}"
+                );
             }
             for position in self.first_seen(tokens.start)..tokens.end {
-                let found = self.seen.and_then(|_| self.windows[self.window_slot(id, position)]);
+                let found = self
+                    .seen
+                    .and_then(|_| self.windows[self.window_slot(id, position)]);
                 let own = self.seen.map(|_| self.scheduler.tokens(id)[position]);
-                assert_eq!(found.map(|cell| cell.token), own, "{id:?} at {position} of its window");
+                assert_eq!(
+                    found.map(|cell| cell.token),
+                    own,
+                    "{id:?} at {position} of its window"
+                );
             }
         }
         self.check_exact(batch);
@@ -221,26 +313,44 @@ impl Model {
         let invariant = |id| self.wanted[&id].1.batch_invariant;
         let any_invariant = batch.decodes.iter().any(|d| invariant(d.sequence));
         assert_eq!(batch.batch_invariant, any_invariant, "{batch:?}");
-        let apart = batch.chunk.as_ref().is_none_or(|piece| piece.needs_logits && invariant(piece.sequence));
+        let apart = batch
+            .chunk
+            .as_ref()
+            .is_none_or(|piece| piece.needs_logits && invariant(piece.sequence));
         let apart = apart || self.seen.is_some() || !self.states.is_empty();
-        assert_eq!(batch.mixed, !batch.decodes.is_empty() && !any_invariant && !apart, "{batch:?}");
+        assert_eq!(
+            batch.mixed,
+            !batch.decodes.is_empty() && !any_invariant && !apart,
+            "{batch:?}"
+        );
     }
     /// Checks that sequences with exact reuse see rows computed as they would be alone.
     fn check_exact(&self, batch: &Batch) {
-        for id in batch.sequences_with_logits().filter(|&id| self.is_exact(id)) {
+        for id in batch
+            .sequences_with_logits()
+            .filter(|&id| self.is_exact(id))
+        {
             let tokens = self.scheduler.tokens(id).len();
             let prompt = self.wanted[&id].2;
             for position in 0..tokens {
                 let cell = self.pool[self.slot(id, position)].expect("a computed row");
                 let border = (prompt - 1) / BLOCK * BLOCK;
-                assert_eq!(cell.exact, position < border, "{id:?} at {position} of a prompt of {prompt}");
+                assert_eq!(
+                    cell.exact,
+                    position < border,
+                    "{id:?} at {position} of a prompt of {prompt}"
+                );
                 let state = self.states.get(self.scheduler.pages(id, 0).state as usize);
                 assert!(
                     state.is_none_or(|state| state.as_ref().expect("states")[position] == cell),
                     "{id:?} at {position}"
                 );
                 if self.seen.is_some() && position >= self.first_seen(tokens - 1) {
-                    assert_eq!(self.windows[self.window_slot(id, position)], Some(cell), "{id:?} at {position}");
+                    assert_eq!(
+                        self.windows[self.window_slot(id, position)],
+                        Some(cell),
+                        "{id:?} at {position}"
+                    );
                 }
             }
         }
@@ -250,7 +360,11 @@ impl Model {
         self.steps += 1;
         let batch = self.scheduler.next_batch(beside);
         if let Some(piece) = &batch.chunk {
-            let most = if batch.decodes.is_empty() { 96 } else { beside.max(BLOCK) };
+            let most = if batch.decodes.is_empty() {
+                96
+            } else {
+                beside.max(BLOCK)
+            };
             assert!(piece.tokens.len() <= most, "{batch:?}");
             let prompt = self.wanted[&piece.sequence].2;
             let rest = (prompt - 1) / BLOCK * BLOCK..prompt;
@@ -267,12 +381,20 @@ impl Model {
         let row = |model: &mut Model, d: &Decode| {
             let known = model.scheduler.tokens(d.sequence).get(d.position).copied();
             let chosen = before.and_then(|(batch, told)| Some(told[batch.row(d.sequence)?]));
-            let cell = Cell { token: known.or(chosen).expect("a token"), exact: false };
+            let cell = Cell {
+                token: known.or(chosen).expect("a token"),
+                exact: false,
+            };
             model.write(d.sequence, d.position, Some(cell));
             model.advance(d.sequence, d.position);
             let found = |at| model.pool[model.slot(d.sequence, at)];
             for at in model.first_seen(d.position)..=d.position {
-                assert_eq!(model.windows[model.window_slot(d.sequence, at)], found(at), "{:?} at {at}", d.sequence);
+                assert_eq!(
+                    model.windows[model.window_slot(d.sequence, at)],
+                    found(at),
+                    "{:?} at {at}",
+                    d.sequence
+                );
             }
             let all = (0..=d.position).map(|at| found(at).expect("a row").token);
             next(&all.collect::<Vec<_>>())
@@ -285,7 +407,8 @@ impl Model {
             Some(both) => both,
             None => {
                 let batch = self.next_batch();
-                let moved = !(batch.copies.is_empty() && batch.states.is_empty() && batch.swaps.is_empty());
+                let moved =
+                    !(batch.copies.is_empty() && batch.states.is_empty() && batch.swaps.is_empty());
                 if batch.chunk.is_some() || moved || batch.decodes.iter().any(|d| !d.needs_logits) {
                     return self.finish_step(&batch);
                 }
@@ -297,8 +420,11 @@ impl Model {
             return false;
         }
         // Some sequences end unexpectedly.
-        let Model { scheduler, wanted, .. } = self;
-        let mut goes_on = |id: SequenceId, at: usize| at + 1 < wanted[&id].0 || id.0.is_multiple_of(2);
+        let Model {
+            scheduler, wanted, ..
+        } = self;
+        let mut goes_on =
+            |id: SequenceId, at: usize| at + 1 < wanted[&id].0 || id.0.is_multiple_of(2);
         let next = scheduler.next_in_flight(&batch, &mut goes_on);
         let next = next.map(|next| {
             let chosen = self.run_rows(&next, Some((&batch, &told)));
@@ -310,10 +436,17 @@ impl Model {
         }
         let here = |d: &&Decode| self.scheduler.next_position(d.sequence) == Some(d.position);
         let alive: Vec<Decode> = batch.decodes.iter().filter(here).copied().collect();
-        self.scheduler.finish_batch(&Batch { decodes: alive.clone(), ..Batch::default() });
+        self.scheduler.finish_batch(&Batch {
+            decodes: alive.clone(),
+            ..Batch::default()
+        });
         self.under_way = next;
         for d in alive {
-            let row = batch.decodes.iter().position(|other| *other == d).expect("its row");
+            let row = batch
+                .decodes
+                .iter()
+                .position(|other| *other == d)
+                .expect("its row");
             self.goes_on(d.sequence, told[row]);
         }
         self.scheduler.check();
@@ -362,19 +495,33 @@ impl Model {
     fn run_to_the_end(&mut self) {
         let mut steps = 0;
         while !self.scheduler.is_idle() {
-            assert!(self.step(), "somebody is here, and nothing is done: {:?}", self.scheduler.load());
+            assert!(
+                self.step(),
+                "somebody is here, and nothing is done: {:?}",
+                self.scheduler.load()
+            );
             steps += 1;
             assert!(steps < 100_000, "no end: {:?}", self.scheduler.load());
         }
         let load = self.scheduler.load();
-        assert_eq!((load.running, load.waiting, load.pages, load.tokens), (0, 0, 0, 0), "nobody has a page");
-        assert_eq!(load.leaked, Some(0), "nor one of windows, nor a row of states or a place of the host");
+        assert_eq!(
+            (load.running, load.waiting, load.pages, load.tokens),
+            (0, 0, 0, 0),
+            "nobody has a page"
+        );
+        assert_eq!(
+            load.leaked,
+            Some(0),
+            "nor one of windows, nor a row of states or a place of the host"
+        );
     }
 }
 
 fn prompt(seed: u32, length: usize) -> Vec<u32> {
     // Few distinct tokens, so that prompts share prefixes.
-    (0..length as u32).map(|i| if i < 70 { i % 3 } else { (i * seed) % 5 }).collect()
+    (0..length as u32)
+        .map(|i| if i < 70 { i % 3 } else { (i * seed) % 5 })
+        .collect()
 }
 
 #[test]
@@ -398,7 +545,11 @@ fn a_prefix_is_shared() {
     model.step();
     // Blocks of 32, the last token not counted.
     assert_eq!(model.scheduler.reused_tokens(again), Some(192));
-    assert!(model.scheduler.load().pages <= 5, "{:?}", model.scheduler.load());
+    assert!(
+        model.scheduler.load().pages <= 5,
+        "{:?}",
+        model.scheduler.load()
+    );
     model.run_to_the_end();
     // With `Reuse::Any` rows of another sequence's answer are reused as well.
     let longer = alone(&asked, 5);
@@ -413,7 +564,10 @@ fn a_batch_is_invariant_while_a_sequence_asks_for_it() {
     let mut model = Model::new(16, 4);
     let other = model.add(prompt(1, 40), 20, Reuse::Exact);
     model.step();
-    let options = SequenceOptions { batch_invariant: true, ..SequenceOptions::default() };
+    let options = SequenceOptions {
+        batch_invariant: true,
+        ..SequenceOptions::default()
+    };
     let asks = model.add_with(prompt(3, 100), 5, options);
     let mut invariant = 0;
     while !model.ended.contains_key(&other) {
@@ -434,16 +588,30 @@ fn a_prefix_comes_back_from_the_host() {
     model.add(asked.clone(), 5, Reuse::Exact);
     model.run_to_the_end();
     let others = [(1, 300), (2, 320)].map(|(seed, length)| {
-        let other: Vec<u32> = prompt(seed, length).into_iter().map(|token| (token + seed) % 5).collect();
+        let other: Vec<u32> = prompt(seed, length)
+            .into_iter()
+            .map(|token| (token + seed) % 5)
+            .collect();
         model.add(other, 5, Reuse::Exact)
     });
     model.run_to_the_end();
-    assert!(model.scheduler.load().host_pages > 0, "{:?} {others:?}", model.scheduler.load());
+    assert!(
+        model.scheduler.load().host_pages > 0,
+        "{:?} {others:?}",
+        model.scheduler.load()
+    );
     let again = model.add(asked.clone(), 5, Reuse::Exact);
     let batch = model.next_batch();
-    assert!(batch.swaps.iter().any(|of| matches!(of, Swap::In { .. })), "{batch:?}");
+    assert!(
+        batch.swaps.iter().any(|of| matches!(of, Swap::In { .. })),
+        "{batch:?}"
+    );
     model.finish_step(&batch);
-    assert!(model.scheduler.reused_tokens(again) >= Some(128), "{:?}", model.scheduler.reused_tokens(again));
+    assert!(
+        model.scheduler.reused_tokens(again) >= Some(128),
+        "{:?}",
+        model.scheduler.reused_tokens(again)
+    );
     model.run_to_the_end();
     assert_eq!(model.ended[&again], alone(&asked, 5));
 }
@@ -484,7 +652,10 @@ fn prompts_take_turns_and_answers_go_on() {
         model.step();
         steps += 1;
     }
-    assert!(!model.ended.contains_key(&long), "a long prompt keeps nobody waiting");
+    assert!(
+        !model.ended.contains_key(&long),
+        "a long prompt keeps nobody waiting"
+    );
     assert!(steps < 30, "{steps}");
     model.run_to_the_end();
 }
@@ -548,13 +719,25 @@ fn who_goes_on_finds_states_where_an_answer_ended_or_exact_rows_do() {
         model.run_to_the_end();
         found
     };
-    assert_eq!(found([&answered[..], &own(2, 20)].concat(), Reuse::Any), Some(1040));
-    assert_eq!([Reuse::Any, Reuse::Exact].map(|reuse| found(asked.clone(), reuse)), [Some(992); 2]);
+    assert_eq!(
+        found([&answered[..], &own(2, 20)].concat(), Reuse::Any),
+        Some(1040)
+    );
+    assert_eq!(
+        [Reuse::Any, Reuse::Exact].map(|reuse| found(asked.clone(), reuse)),
+        [Some(992); 2]
+    );
     // The first sequence to branch off here marks the branch point, and the next one reuses it.
     let branches = |seed| [&asked[..330], &own(seed, 200)].concat();
-    assert_eq!([3, 4].map(|seed| found(branches(seed), Reuse::Any)), [Some(0), Some(320)]);
+    assert_eq!(
+        [3, 4].map(|seed| found(branches(seed), Reuse::Any)),
+        [Some(0), Some(320)]
+    );
     // Those states are not exact; states of a sequence with exact reuse are.
-    assert_eq!([5, 6].map(|seed| found(branches(seed), Reuse::Exact)), [Some(0), Some(320)]);
+    assert_eq!(
+        [5, 6].map(|seed| found(branches(seed), Reuse::Exact)),
+        [Some(0), Some(320)]
+    );
 }
 
 #[test]
@@ -565,7 +748,10 @@ fn copies_of_states_give_way() {
     model.run_to_the_end();
     assert!(ids.iter().all(|id| model.ended.contains_key(id)));
     assert_eq!(model.scheduler.load().cached_states, 3);
-    let borrowed = model.scheduler.borrow(100, 96).expect("pages, and a row of states");
+    let borrowed = model
+        .scheduler
+        .borrow(100, 96)
+        .expect("pages, and a row of states");
     assert_eq!(model.scheduler.load().cached_states, 2);
     model.scheduler.return_borrowed(&borrowed);
     model.scheduler.check();
@@ -594,9 +780,10 @@ fn pages_of_nobody_have_windows_in_turn() {
 
 #[test]
 fn what_is_held_while_nobody_is_here_is_lost() {
-    for (mut model, held) in
-        [(Model::with_windows(64, 2, 100), 16 + Pools::blocks(100, 96)), (Model::with_host(20, 2, 8), 16)]
-    {
+    for (mut model, held) in [
+        (Model::with_windows(64, 2, 100), 16 + Pools::blocks(100, 96)),
+        (Model::with_host(20, 2, 8), 16),
+    ] {
         model.add(own(1, 300), 40, Reuse::Any);
         assert_eq!(model.scheduler.load().leaked, None, "somebody waits");
         model.step();
@@ -628,9 +815,20 @@ enum Act {
 }
 
 fn acts() -> impl Strategy<Value = Vec<Act>> {
-    let add = (1u32..4, 1usize..300, 1usize..90, any::<bool>(), any::<bool>());
-    let add =
-        add.prop_map(|(seed, length, answer, exact, invariant)| Act::Add { seed, length, answer, exact, invariant });
+    let add = (
+        1u32..4,
+        1usize..300,
+        1usize..90,
+        any::<bool>(),
+        any::<bool>(),
+    );
+    let add = add.prop_map(|(seed, length, answer, exact, invariant)| Act::Add {
+        seed,
+        length,
+        answer,
+        exact,
+        invariant,
+    });
     let act = prop_oneof![4 => add, 1 => (0usize..8).prop_map(Act::Cancel), 1 => (0usize..8).prop_map(Act::Again), 1 => Just(Act::Fail), 4 => (1usize..12).prop_map(Act::Steps)];
     proptest::collection::vec(act, 1..30)
 }

@@ -22,7 +22,8 @@ fn word(seed: u64, k: u64) -> u64 {
 
 /// Returns the seed of the tensor with that name.
 pub(super) fn seed(name: &str) -> u64 {
-    name.bytes().fold(0, |hash, byte| word(hash, u64::from(byte)))
+    name.bytes()
+        .fold(0, |hash, byte| word(hash, u64::from(byte)))
 }
 
 /// Returns an approximately normal number with mean 0, variance 1 and |z| < 3.5: the sum of four
@@ -36,9 +37,17 @@ fn normal(bits: u64) -> f32 {
 /// Returns a table of normal deviates with mean 0 and mean square 1. A lookup is four times as
 /// fast as the sum.
 fn normals() -> [f32; NORMALS] {
-    let half: Vec<f32> = (0..NORMALS as u64 / 2).map(|k| normal(word(0, k))).collect();
+    let half: Vec<f32> = (0..NORMALS as u64 / 2)
+        .map(|k| normal(word(0, k)))
+        .collect();
     let rms = (half.iter().map(|z| z * z).sum::<f32>() / half.len() as f32).sqrt();
-    std::array::from_fn(|i| if i.is_multiple_of(2) { half[i / 2] / rms } else { -half[i / 2] / rms })
+    std::array::from_fn(|i| {
+        if i.is_multiple_of(2) {
+            half[i / 2] / rms
+        } else {
+            -half[i / 2] / rms
+        }
+    })
 }
 
 /// Fills `out` with the data of `tensor` starting at block `start`. Large requests use all cores.
@@ -49,7 +58,11 @@ pub fn fill(tensor: &TensorPlan, start: u64, out: &mut [u8]) -> Result<(), Error
     let block = tensor.encoding.bytes;
     let end = start.checked_add((out.len() / block) as u64);
     if !out.len().is_multiple_of(block) || end.is_none_or(|end| end > tensor.bytes / block as u64) {
-        return Err(Error::Range { tensor: tensor.name.clone(), start, bytes: out.len() as u64 });
+        return Err(Error::Range {
+            tensor: tensor.name.clone(),
+            start,
+            bytes: out.len() as u64,
+        });
     }
     let maker = Maker::new(tensor);
     let threads = std::thread::available_parallelism().map_or(1, usize::from);
@@ -95,8 +108,20 @@ impl Maker {
             Fill::Scales(scales) => scales.iter().map(|s| variants(*s, tensor.sigma)).collect(),
             _ => Vec::new(),
         };
-        let (seed, mean, sigma, block) = (tensor.seed, tensor.mean, tensor.sigma, tensor.encoding.bytes);
-        Self { seed, mean, sigma, block, fill, scales }
+        let (seed, mean, sigma, block) = (
+            tensor.seed,
+            tensor.mean,
+            tensor.sigma,
+            tensor.encoding.bytes,
+        );
+        Self {
+            seed,
+            mean,
+            sigma,
+            block,
+            fill,
+            scales,
+        }
     }
 
     fn blocks(&self, start: u64, out: &mut [u8]) {
@@ -145,7 +170,10 @@ impl Maker {
                 tail.copy_from_slice(&next()[..tail.len()]);
             }
             for field in &self.scales {
-                for (out, own) in out[field.at..].iter_mut().zip(&field.variants[choice][..field.width]) {
+                for (out, own) in out[field.at..]
+                    .iter_mut()
+                    .zip(&field.variants[choice][..field.width])
+                {
                     *out = *out & field.kept | own;
                 }
             }
@@ -162,14 +190,29 @@ fn variants(scale: Scale, sigma: f32) -> Field {
     let magnitude = |i: usize| (0.75 + 0.5 * (i / 2) as f32 / 7.0) / 1.0135;
     let sign = |i: usize| if i.is_multiple_of(2) { 1.0 } else { -1.0 };
     let half = |factor: f32, i| f16::from_f32(sigma * factor * magnitude(i) * sign(i)).to_bits();
-    let field = |at, width, kept, variants| Field { at, width, kept, variants };
+    let field = |at, width, kept, variants| Field {
+        at,
+        width,
+        kept,
+        variants,
+    };
     match scale {
-        Scale::Half(at, factor) => field(at, 2, 0, std::array::from_fn(|i| half(factor, i).to_le_bytes())),
+        Scale::Half(at, factor) => field(
+            at,
+            2,
+            0,
+            std::array::from_fn(|i| half(factor, i).to_le_bytes()),
+        ),
         Scale::Exponent(at, factor) => {
             let e = (128.0 + (sigma * factor).log2().round()).clamp(1.0, 254.0);
             field(at, 1, 0, [[e as u8, 0]; VARIANTS])
         }
-        Scale::Float8(at, factor) => field(at, 1, 0, std::array::from_fn(|i| [e4m3(sigma * factor * magnitude(i)), 0])),
+        Scale::Float8(at, factor) => field(
+            at,
+            1,
+            0,
+            std::array::from_fn(|i| [e4m3(sigma * factor * magnitude(i)), 0]),
+        ),
         Scale::Part(at, part, factor) => {
             let bits = |i| (half(factor, i) >> (4 * part) & 15) as u8;
             field(at, 1, 15, std::array::from_fn(|i| [bits(i) << 4, 0]))
@@ -192,7 +235,15 @@ mod tests {
         let encoding = gristmill_encodings::by_name(encoding).unwrap();
         let row = 2 * encoding.elements as u64;
         let bytes = 2 * rows * encoding.bytes as u64;
-        TensorPlan { name: "t".into(), dims: vec![row, rows], encoding, bytes, mean: 0.0, sigma: 0.02, seed: 7 }
+        TensorPlan {
+            name: "t".into(),
+            dims: vec![row, rows],
+            encoding,
+            bytes,
+            mean: 0.0,
+            sigma: 0.02,
+            seed: 7,
+        }
     }
 
     #[test]
@@ -209,7 +260,10 @@ mod tests {
 
     #[test]
     fn threads_do_not_change_the_data() {
-        let e = gristmill_encodings::TABLE.iter().max_by_key(|e| e.bytes).unwrap();
+        let e = gristmill_encodings::TABLE
+            .iter()
+            .max_by_key(|e| e.bytes)
+            .unwrap();
         let t = tensor(e.name, (PARALLEL / e.bytes) as u64);
         let mut whole = vec![0; t.bytes as usize];
         fill(&t, 0, &mut whole).unwrap();
@@ -223,17 +277,35 @@ mod tests {
         let t = tensor("q8_0", 4);
         let block = t.encoding.bytes;
         assert!(fill(&t, 0, &mut vec![0; 8 * block]).is_ok());
-        assert!(matches!(fill(&t, 0, &mut vec![0; 9 * block]), Err(Error::Range { .. })));
-        assert!(matches!(fill(&t, 0, &mut vec![0; block - 1]), Err(Error::Range { .. })));
-        assert!(matches!(fill(&t, u64::MAX, &mut vec![0; block]), Err(Error::Range { .. })));
+        assert!(matches!(
+            fill(&t, 0, &mut vec![0; 9 * block]),
+            Err(Error::Range { .. })
+        ));
+        assert!(matches!(
+            fill(&t, 0, &mut vec![0; block - 1]),
+            Err(Error::Range { .. })
+        ));
+        assert!(matches!(
+            fill(&t, u64::MAX, &mut vec![0; block]),
+            Err(Error::Range { .. })
+        ));
     }
 
     #[test]
     fn floats_have_the_mean_and_deviation_asked_for() {
-        let t = TensorPlan { mean: 1.0, sigma: 0.05, ..tensor("f32", 50_000) };
+        let t = TensorPlan {
+            mean: 1.0,
+            sigma: 0.05,
+            ..tensor("f32", 50_000)
+        };
         let mut data = vec![0; t.bytes as usize];
         fill(&t, 0, &mut data).unwrap();
-        let x: Vec<f64> = data.as_chunks::<4>().0.iter().map(|&b| f64::from(f32::from_le_bytes(b))).collect();
+        let x: Vec<f64> = data
+            .as_chunks::<4>()
+            .0
+            .iter()
+            .map(|&b| f64::from(f32::from_le_bytes(b)))
+            .collect();
         let mean = x.iter().sum::<f64>() / x.len() as f64;
         let var = x.iter().map(|x| (x - mean).powi(2)).sum::<f64>() / x.len() as f64;
         assert!((mean - 1.0).abs() < 1e-3, "{mean}");

@@ -90,6 +90,13 @@ impl SynthPlan {
     }
 
     pub(super) fn decls(&self) -> Vec<TensorDecl<'_>> {
-        self.tensors.iter().map(|t| TensorDecl { name: &t.name, dims: &t.dims, encoding: t.encoding }).collect()
+        self.tensors
+            .iter()
+            .map(|t| TensorDecl {
+                name: &t.name,
+                dims: &t.dims,
+                encoding: t.encoding,
+            })
+            .collect()
     }
 }

@@ -212,7 +212,11 @@ pub(super) static PRESETS: &[Preset] = &[
             ("rope.scaling.original_context_length", U(4096)),
             ("rope.scaling.attn_factor", F(1.190_238)),
         ],
-        has: &["attn_qkv.weight", "rope_factors_long.weight", "rope_factors_short.weight"],
+        has: &[
+            "attn_qkv.weight",
+            "rope_factors_long.weight",
+            "rope_factors_short.weight",
+        ],
         vocab: vocab::PHI,
     },
     Preset {
@@ -495,7 +499,10 @@ pub(super) static PRESETS: &[Preset] = &[
             ("attention.value_length_swa", U(256)),
             ("attention.layer_norm_rms_epsilon", F(1e-6)),
             ("attention.sliding_window", U(1024)),
-            ("attention.sliding_window_pattern", Bs(&[true, true, true, true, true, false])),
+            (
+                "attention.sliding_window_pattern",
+                Bs(&[true, true, true, true, true, false]),
+            ),
             ("attention.shared_kv_layers", U(0)),
             ("rope.dimension_count", U(512)),
             ("rope.dimension_count_swa", U(256)),
@@ -506,7 +513,12 @@ pub(super) static PRESETS: &[Preset] = &[
             ("expert_used_count", U(8)),
             ("expert_feed_forward_length", U(704)),
         ],
-        has: &["rope_freqs.weight", "ffn_gate_inp.weight", "ffn_gate_up_exps.weight", "layer_output_scale.weight"],
+        has: &[
+            "rope_freqs.weight",
+            "ffn_gate_inp.weight",
+            "ffn_gate_up_exps.weight",
+            "layer_output_scale.weight",
+        ],
         vocab: vocab::GEMMA_4,
     },
     Preset {
@@ -548,8 +560,12 @@ impl Key {
             F(v) => v.into(),
             B(v) => v.into(),
             S(v) => v.into(),
-            Us(each) => Value::Array(Array::U32(each.iter().copied().cycle().take(blocks).collect())),
-            Bs(each) => Value::Array(Array::Bool(each.iter().copied().cycle().take(blocks).collect())),
+            Us(each) => Value::Array(Array::U32(
+                each.iter().copied().cycle().take(blocks).collect(),
+            )),
+            Bs(each) => Value::Array(Array::Bool(
+                each.iter().copied().cycle().take(blocks).collect(),
+            )),
         }
     }
 }
@@ -560,7 +576,10 @@ struct Wanted<'a>(&'a Preset);
 
 impl Tensors for Wanted<'_> {
     fn find(&self, name: &str) -> Option<(Vec<u64>, EncodingRef)> {
-        let short = name.strip_prefix("blk.").and_then(|n| n.split_once('.')).map_or(name, |n| n.1);
+        let short = name
+            .strip_prefix("blk.")
+            .and_then(|n| n.split_once('.'))
+            .map_or(name, |n| n.1);
         let known = short == "token_embd.weight" || self.0.has.contains(&short);
         known.then(|| (vec![0, self.0.vocab.size.into()], &F32 as EncodingRef))
     }
@@ -577,13 +596,22 @@ impl Preset {
     pub fn without_vocabulary(&self, file_type: &FileType) -> Result<SynthPlan, Error> {
         let metadata = self.metadata(file_type);
         let specs = arch::tensors(&metadata, &Wanted(self))?;
-        let blocks = specs.iter().filter_map(|s| s.layer).max().map_or(0, |last| last as u64 + 1);
-        let tensors = specs.into_iter().map(|s| tensor(s, file_type, blocks)).collect::<Result<_, _>>()?;
+        let blocks = specs
+            .iter()
+            .filter_map(|s| s.layer)
+            .max()
+            .map_or(0, |last| last as u64 + 1);
+        let tensors = specs
+            .into_iter()
+            .map(|s| tensor(s, file_type, blocks))
+            .collect::<Result<_, _>>()?;
         Ok(SynthPlan { metadata, tensors })
     }
     /// Returns true if the metadata is that of this preset.
     pub fn is(&self, metadata: &Metadata) -> bool {
-        metadata.str("general.name").is_ok_and(|name| name == Some(self.title))
+        metadata
+            .str("general.name")
+            .is_ok_and(|name| name == Some(self.title))
     }
 
     fn metadata(&self, file_type: &FileType) -> Metadata {
@@ -599,7 +627,10 @@ impl Preset {
             _ => None,
         });
         for (key, value) in self.keys {
-            md.insert(format!("{}.{key}", self.architecture), value.value(blocks.unwrap_or(0)));
+            md.insert(
+                format!("{}.{key}", self.architecture),
+                value.value(blocks.unwrap_or(0)),
+            );
         }
         md
     }
@@ -608,7 +639,13 @@ impl Preset {
 /// Returns the plan of a tensor as a quantiser stores it, in a model of `blocks` blocks. Matrices
 /// preserve the scale of their input: standard deviation 1/√in.
 fn tensor(spec: TensorSpec, file_type: &FileType, blocks: u64) -> Result<TensorPlan, Error> {
-    let TensorSpec { name, short, dims, role, .. } = spec;
+    let TensorSpec {
+        name,
+        short,
+        dims,
+        role,
+        ..
+    } = spec;
     let dims: Vec<u64> = dims.iter().rev().map(|&n| n as u64).collect();
     let (mean, sigma) = match role {
         // Negative, so that the recurrent state decays.
@@ -619,8 +656,23 @@ fn tensor(spec: TensorSpec, file_type: &FileType, blocks: u64) -> Result<TensorP
     };
     let encoding = file_type.choose(role, dims[0], blocks).ok_or_else(|| {
         let (tensor, encoding) = (name.clone(), file_type.name);
-        gguf::Error::PartialBlock { tensor, row: dims[0], encoding }
+        gguf::Error::PartialBlock {
+            tensor,
+            row: dims[0],
+            encoding,
+        }
     })?;
-    let (seed, bytes) = (fill::seed(&name), gguf::tensor_bytes(&name, &dims, encoding)?);
-    Ok(TensorPlan { name, dims, encoding, bytes, mean, sigma, seed })
+    let (seed, bytes) = (
+        fill::seed(&name),
+        gguf::tensor_bytes(&name, &dims, encoding)?,
+    );
+    Ok(TensorPlan {
+        name,
+        dims,
+        encoding,
+        bytes,
+        mean,
+        sigma,
+        seed,
+    })
 }

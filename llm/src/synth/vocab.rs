@@ -84,7 +84,13 @@ pub(super) const DEEPSEEK_V3: Vocab = Vocab {
     size: 129_280,
     pre: "deepseek-v3",
     first_special: 128_800,
-    specials: &["<｜begin▁of▁sentence｜>", "<｜end▁of▁sentence｜>", "<｜▁pad▁｜>", "<｜User｜>", "<｜Assistant｜>"],
+    specials: &[
+        "<｜begin▁of▁sentence｜>",
+        "<｜end▁of▁sentence｜>",
+        "<｜▁pad▁｜>",
+        "<｜User｜>",
+        "<｜Assistant｜>",
+    ],
     bos: 128_800,
     eos: 128_801,
     eot_eom: None,
@@ -100,7 +106,15 @@ pub(super) const KIMI: Vocab = Vocab {
     size: 163_840,
     pre: "kimi-k2",
     first_special: 163_584,
-    specials: &["[BOS]", "[EOS]", "<|im_end|>", "<|im_user|>", "<|im_assistant|>", "<|im_system|>", "<|im_middle|>"],
+    specials: &[
+        "[BOS]",
+        "[EOS]",
+        "<|im_end|>",
+        "<|im_user|>",
+        "<|im_assistant|>",
+        "<|im_system|>",
+        "<|im_middle|>",
+    ],
     bos: 163_584,
     eos: 163_585,
     eot_eom: Some((163_586, 163_585)),
@@ -129,7 +143,12 @@ pub(super) const YOUTU: Vocab = Vocab {
     size: 128_256,
     pre: "youtu",
     first_special: 128_000,
-    specials: &["<|begin_of_text|>", "<|end_of_text|>", "<|User|>", "<|Assistant|>"],
+    specials: &[
+        "<|begin_of_text|>",
+        "<|end_of_text|>",
+        "<|User|>",
+        "<|Assistant|>",
+    ],
     bos: 128_000,
     eos: 128_001,
     eot_eom: None,
@@ -212,7 +231,12 @@ pub(super) const GRANITE: Vocab = Vocab {
     size: 49_159,
     pre: "refact",
     first_special: 49_152,
-    specials: &["<|end_of_text|>", "<|start_of_role|>", "<|end_of_role|>", "<|tool_call|>"],
+    specials: &[
+        "<|end_of_text|>",
+        "<|start_of_role|>",
+        "<|end_of_role|>",
+        "<|tool_call|>",
+    ],
     bos: 49_152,
     eos: 49_152,
     eot_eom: None,
@@ -226,7 +250,12 @@ pub(super) const OLMO: Vocab = Vocab {
     size: 100_352,
     pre: "dbrx",
     first_special: 100_256,
-    specials: &["<|extra_id_0|>", "<|endoftext|>", "<|im_start|>", "<|im_end|>"],
+    specials: &[
+        "<|extra_id_0|>",
+        "<|endoftext|>",
+        "<|im_start|>",
+        "<|im_end|>",
+    ],
     bos: 100_257,
     eos: 100_257,
     eot_eom: None,
@@ -264,15 +293,29 @@ pub(super) const QWEN: Vocab = Vocab {
                {% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}",
 };
 
-pub(super) const QWEN_PADDED: Vocab = Vocab { size: 152_064, ..QWEN };
+pub(super) const QWEN_PADDED: Vocab = Vocab {
+    size: 152_064,
+    ..QWEN
+};
 
-pub(super) const QWEN_35: Vocab = Vocab { size: 248_320, pre: "qwen35", ..QWEN };
+pub(super) const QWEN_35: Vocab = Vocab {
+    size: 248_320,
+    pre: "qwen35",
+    ..QWEN
+};
 
 pub(super) const PHI: Vocab = Vocab {
     size: 200_064,
     pre: "gpt-4o",
     first_special: 199_998,
-    specials: &["<|endofprompt|>", "<|endoftext|>", "<|assistant|>", "<|end|>", "<|user|>", "<|system|>"],
+    specials: &[
+        "<|endofprompt|>",
+        "<|endoftext|>",
+        "<|assistant|>",
+        "<|end|>",
+        "<|user|>",
+        "<|system|>",
+    ],
     bos: 199_999,
     eos: 199_999,
     eot_eom: None,
@@ -333,11 +376,16 @@ impl Vocab {
                 Some(i) if i < self.specials.len() => self.specials[i].into(),
                 Some(_) => format!("[PAD{id}]"),
                 None if id < 256 => mapped(id as u8).to_string(),
-                None if (id as usize) < 256 + syllables => syllable(id as usize - 256).iter().collect(),
+                None if (id as usize) < 256 + syllables => {
+                    syllable(id as usize - 256).iter().collect()
+                }
                 // Three syllables after a space: enough for any vocabulary, and all different.
                 None => {
-                    let parts = [word / syllables / syllables, word / syllables, word].map(|i| syllable(i % syllables));
-                    std::iter::once(mapped(b' ')).chain(parts.into_iter().flatten()).collect()
+                    let parts = [word / syllables / syllables, word / syllables, word]
+                        .map(|i| syllable(i % syllables));
+                    std::iter::once(mapped(b' '))
+                        .chain(parts.into_iter().flatten())
+                        .collect()
                 }
             };
             types.push(match special {
@@ -367,7 +415,12 @@ mod tests {
     fn merged_tokens_exist() {
         let mut md = Metadata::new();
         GLM.describe(&mut md);
-        let tokens: HashSet<_> = md.strings("tokenizer.ggml.tokens").unwrap().unwrap().iter().collect();
+        let tokens: HashSet<_> = md
+            .strings("tokenizer.ggml.tokens")
+            .unwrap()
+            .unwrap()
+            .iter()
+            .collect();
         for merge in md.strings("tokenizer.ggml.merges").unwrap().unwrap().iter() {
             let joined: Vec<u8> = merge.iter().copied().filter(|&b| b != b' ').collect();
             assert!(tokens.contains(&joined[..]));

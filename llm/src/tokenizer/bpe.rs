@@ -55,7 +55,12 @@ impl Merges {
         characters: Option<HashMap<char, u32>>,
         n_tokens: u32,
     ) -> Self {
-        Self { pairs, alphabet, characters, n_tokens }
+        Self {
+            pairs,
+            alphabet,
+            characters,
+            n_tokens,
+        }
     }
 
     /// Returns the key of a pair in the table.
@@ -65,17 +70,35 @@ impl Merges {
 
     /// Appends the ids of `piece`. A byte without a token becomes `unknown`, or is dropped
     /// if there is none.
-    pub(super) fn encode(&self, piece: &[u8], unknown: Option<u32>, scratch: &mut Scratch, out: &mut Vec<u32>) {
+    pub(super) fn encode(
+        &self,
+        piece: &[u8],
+        unknown: Option<u32>,
+        scratch: &mut Scratch,
+        out: &mut Vec<u32>,
+    ) {
         for chunk in piece.chunks(MAX_PIECE) {
             self.merge(chunk, scratch);
             let mut at = 0;
             while let Some(node) = scratch.nodes.get(at) {
-                let end = if node.next == NO_TOKEN { chunk.len() } else { node.next as usize };
+                let end = if node.next == NO_TOKEN {
+                    chunk.len()
+                } else {
+                    node.next as usize
+                };
                 if node.symbol < self.n_tokens {
                     out.push(node.symbol);
                 } else {
-                    let ids = chunk[at..end].iter().map(|&byte| self.alphabet[usize::from(byte)]);
-                    out.extend(ids.filter_map(|id| if id < self.n_tokens { Some(id) } else { unknown }));
+                    let ids = chunk[at..end]
+                        .iter()
+                        .map(|&byte| self.alphabet[usize::from(byte)]);
+                    out.extend(ids.filter_map(|id| {
+                        if id < self.n_tokens {
+                            Some(id)
+                        } else {
+                            unknown
+                        }
+                    }));
                 }
                 at = end;
             }
@@ -85,7 +108,13 @@ impl Merges {
     /// Builds the list of a piece before any merge.
     fn list(&self, piece: &[u8], nodes: &mut Vec<Node>) {
         nodes.clear();
-        let after = |end: usize| if end < piece.len() { end as u32 } else { NO_TOKEN };
+        let after = |end: usize| {
+            if end < piece.len() {
+                end as u32
+            } else {
+                NO_TOKEN
+            }
+        };
         let Some(characters) = &self.characters else {
             nodes.extend(piece.iter().enumerate().map(|(i, &byte)| Node {
                 symbol: self.alphabet[usize::from(byte)],
@@ -99,12 +128,25 @@ impl Merges {
         let mut push = |symbol: Option<u32>, bytes: usize| {
             let at = nodes.len();
             let symbol = symbol.unwrap_or(NO_TOKEN);
-            nodes.push(Node { symbol, prev, next: after(at + bytes), rank: NO_TOKEN });
-            nodes.extend((1..bytes).map(|_| Node { symbol: NO_TOKEN, prev: NO_TOKEN, next: NO_TOKEN, rank: NO_TOKEN }));
+            nodes.push(Node {
+                symbol,
+                prev,
+                next: after(at + bytes),
+                rank: NO_TOKEN,
+            });
+            nodes.extend((1..bytes).map(|_| Node {
+                symbol: NO_TOKEN,
+                prev: NO_TOKEN,
+                next: NO_TOKEN,
+                rank: NO_TOKEN,
+            }));
             prev = at as u32;
         };
         for chunk in piece.utf8_chunks() {
-            chunk.valid().chars().for_each(|c| push(characters.get(&c).copied(), c.len_utf8()));
+            chunk
+                .valid()
+                .chars()
+                .for_each(|c| push(characters.get(&c).copied(), c.len_utf8()));
             // A piece split for its length may begin and end within a character.
             chunk.invalid().iter().for_each(|_| push(None, 1));
         }
@@ -115,7 +157,9 @@ impl Merges {
         let mut entries = std::mem::take(heap).into_vec();
         entries.clear();
         for at in 0..nodes.len() {
-            let Some(right) = nodes.get(nodes[at].next as usize) else { continue };
+            let Some(right) = nodes.get(nodes[at].next as usize) else {
+                continue;
+            };
             if let Some(&(rank, _)) = self.pairs.get(&Self::key(nodes[at].symbol, right.symbol)) {
                 nodes[at].rank = rank;
                 entries.push(Reverse(Self::key(rank, at as u32)));
@@ -128,7 +172,10 @@ impl Merges {
                 continue;
             }
             let right = nodes[at].next as usize;
-            let Some(&(_, merged)) = self.pairs.get(&Self::key(nodes[at].symbol, nodes[right].symbol)) else {
+            let Some(&(_, merged)) = self
+                .pairs
+                .get(&Self::key(nodes[at].symbol, nodes[right].symbol))
+            else {
                 continue;
             };
             let after = nodes[right].next;
@@ -149,7 +196,9 @@ impl Merges {
     /// Computes the rank of the pair that begins at `at` and queues it.
     fn rate(&self, nodes: &mut [Node], heap: &mut BinaryHeap<Reverse<u64>>, at: usize) {
         nodes[at].rank = NO_TOKEN;
-        let Some(right) = nodes.get(nodes[at].next as usize) else { return };
+        let Some(right) = nodes.get(nodes[at].next as usize) else {
+            return;
+        };
         if let Some(&(rank, _)) = self.pairs.get(&Self::key(nodes[at].symbol, right.symbol)) {
             nodes[at].rank = rank;
             heap.push(Reverse(Self::key(rank, at as u32)));

@@ -38,7 +38,10 @@ pub(super) fn byte_to_char(byte: u8) -> char {
 
 /// Returns the byte that `c` represents, if it is in the map.
 pub(super) fn char_to_byte(c: char) -> Option<u8> {
-    TABLES.1.get(c as usize).and_then(|&byte| u8::try_from(byte).ok())
+    TABLES
+        .1
+        .get(c as usize)
+        .and_then(|&byte| u8::try_from(byte).ok())
 }
 
 /// Appends the bytes that a byte-mapped token text represents. Code points outside the map become
@@ -121,7 +124,14 @@ mod tests {
         for byte in 0..=255 {
             assert_eq!(char_to_byte(byte_to_char(byte)), Some(byte));
         }
-        let known = [(0x00, 'Ā'), (0x20, 'Ġ'), (0x0A, 'Ċ'), (0x7F, '\u{121}'), (0xAD, '\u{143}'), (b'A', 'A')];
+        let known = [
+            (0x00, 'Ā'),
+            (0x20, 'Ġ'),
+            (0x0A, 'Ċ'),
+            (0x7F, '\u{121}'),
+            (0xAD, '\u{143}'),
+            (b'A', 'A'),
+        ];
         for (byte, c) in known {
             assert_eq!(byte_to_char(byte), c);
         }

@@ -35,7 +35,11 @@ pub struct Tokenizer {
 #[derive(Debug)]
 enum Merging {
     /// Pieces merged by rank; with `whole_pieces`, a piece that is a token is not merged.
-    Ranked { pre: PreTokenizer, merges: Merges, whole_pieces: Option<HashMap<Vec<u8>, u32>> },
+    Ranked {
+        pre: PreTokenizer,
+        merges: Merges,
+        whole_pieces: Option<HashMap<Vec<u8>, u32>>,
+    },
     /// Characters merged by rank, with spaces as U+2581. A run of line breaks that is a
     /// token is not merged.
     Characters { pre: PreTokenizer, merges: Merges },
@@ -53,7 +57,10 @@ impl Tokenizer {
     pub fn new(mut spec: TokenizerSpec) -> Result<Self, TokenizerError> {
         let (alphabet, pre) = match spec.model.as_str() {
             "gpt2" => (Alphabet::Mapped, Some(PreTokenizer::new(&spec.pre)?)),
-            "gemma4" => (Alphabet::Spaced, Some(PreTokenizer::for_pre_type(&GEMMA4, &spec.model)?)),
+            "gemma4" => (
+                Alphabet::Spaced,
+                Some(PreTokenizer::for_pre_type(&GEMMA4, &spec.model)?),
+            ),
             "llama" => (Alphabet::Spaced, None),
             _ => return Err(TokenizerError::UnsupportedModel { model: spec.model }),
         };
@@ -61,30 +68,49 @@ impl Tokenizer {
         let special_ids = vocab::checked_ids(&mut spec, &mut warnings);
         let typed = spec.token_types.is_some();
         let vocabulary = Vocabulary::new(spec.tokens, spec.token_types, &special_ids, alphabet)?;
-        let add_bos = spec.add_bos.unwrap_or(pre.as_ref().is_none_or(|pre| pre.add_bos));
+        let add_bos = spec
+            .add_bos
+            .unwrap_or(pre.as_ref().is_none_or(|pre| pre.add_bos));
         let missing = vocabulary.missing_bytes().len();
         let merging = match (pre, alphabet) {
             (Some(pre), Alphabet::Mapped) => {
                 let whole_pieces = pre.ignore_merges.then(|| vocabulary.by_bytes());
-                Merging::Ranked { pre, merges: vocabulary.merges(&spec.merges)?, whole_pieces }
+                Merging::Ranked {
+                    pre,
+                    merges: vocabulary.merges(&spec.merges)?,
+                    whole_pieces,
+                }
             }
-            (Some(pre), Alphabet::Spaced) => Merging::Characters { pre, merges: vocabulary.merges(&spec.merges)? },
+            (Some(pre), Alphabet::Spaced) => Merging::Characters {
+                pre,
+                merges: vocabulary.merges(&spec.merges)?,
+            },
             (None, _) => {
                 let (scores, tokens) = (spec.scores.len(), vocabulary.texts.len());
                 if scores != tokens {
                     return Err(TokenizerError::Scores { scores, tokens });
                 }
-                Merging::Scored(Scores::new(spec.scores, &vocabulary, spec.add_space_prefix.unwrap_or(true)))
+                Merging::Scored(Scores::new(
+                    spec.scores,
+                    &vocabulary,
+                    spec.add_space_prefix.unwrap_or(true),
+                ))
             }
         };
         if missing > 0 && spec.unk.is_none() {
-            warnings.push(format!("no token for {missing} byte values: text with them loses them"));
+            warnings.push(format!(
+                "no token for {missing} byte values: text with them loses them"
+            ));
         }
         if add_bos && spec.bos.is_none() {
             warnings.push("the file asks for a BOS token but names none".into());
         }
         let eog = end_tokens::end_tokens(&vocabulary, [spec.eos, spec.eot, spec.eom], typed);
-        let mut strips: Vec<u32> = spec.strips.iter().filter_map(|text| vocabulary.id(text)).collect();
+        let mut strips: Vec<u32> = spec
+            .strips
+            .iter()
+            .filter_map(|text| vocabulary.id(text))
+            .collect();
         strips.sort_unstable();
         Ok(Self {
             specials: splitter(&vocabulary)?,
@@ -145,7 +171,12 @@ impl Tokenizer {
         self.encode_fragments(&text, self.specials.split(&text, trusted), add_special)
     }
 
-    fn encode_fragments(&self, text: &str, fragments: Vec<Fragment>, add_special: bool) -> Vec<u32> {
+    fn encode_fragments(
+        &self,
+        text: &str,
+        fragments: Vec<Fragment>,
+        add_special: bool,
+    ) -> Vec<u32> {
         let (mut ids, mut scratch) = (Vec::new(), Scratch::default());
         let (mut first, mut strip) = (true, false);
         for fragment in fragments {
@@ -181,11 +212,23 @@ impl Tokenizer {
     /// after a special token.
     fn encode_plain(&self, text: &str, first: bool, scratch: &mut Scratch, ids: &mut Vec<u32>) {
         let (pre, merges, whole_pieces) = match &self.merging {
-            Merging::Scored(scores) => return scores.encode(&self.vocabulary, text, first, self.unk, ids),
-            Merging::Characters { pre, merges } => {
-                return self.encode_characters(pre, merges, &text.replace(' ', SPACE), scratch, ids);
+            Merging::Scored(scores) => {
+                return scores.encode(&self.vocabulary, text, first, self.unk, ids);
             }
-            Merging::Ranked { pre, merges, whole_pieces } => (pre, merges, whole_pieces),
+            Merging::Characters { pre, merges } => {
+                return self.encode_characters(
+                    pre,
+                    merges,
+                    &text.replace(' ', SPACE),
+                    scratch,
+                    ids,
+                );
+            }
+            Merging::Ranked {
+                pre,
+                merges,
+                whole_pieces,
+            } => (pre, merges, whole_pieces),
         };
         for range in pre.split(text) {
             let piece = &text.as_bytes()[range];
@@ -217,11 +260,18 @@ impl Tokenizer {
     /// Decodes a whole sequence; see [`Decoder`] for the rules. The space that encoding added
     /// before the text is removed.
     pub fn decode(&self, ids: &[u32], show_special: bool) -> String {
-        let mut bytes = ids.iter().flat_map(|&id| self.output_bytes(id, show_special)).copied().collect::<Vec<u8>>();
-        if matches!(&self.merging, Merging::Scored(scores) if scores.space_prefix) && bytes.first() == Some(&b' ') {
+        let mut bytes = ids
+            .iter()
+            .flat_map(|&id| self.output_bytes(id, show_special))
+            .copied()
+            .collect::<Vec<u8>>();
+        if matches!(&self.merging, Merging::Scored(scores) if scores.space_prefix)
+            && bytes.first() == Some(&b' ')
+        {
             bytes.remove(0);
         }
-        String::from_utf8(bytes).unwrap_or_else(|e| String::from_utf8_lossy(e.as_bytes()).into_owned())
+        String::from_utf8(bytes)
+            .unwrap_or_else(|e| String::from_utf8_lossy(e.as_bytes()).into_owned())
     }
 
     /// Returns the output bytes of a token: nothing for special tokens unless `show_special`.
@@ -305,8 +355,16 @@ impl Tokenizer {
     /// be able to produce.
     pub fn special_texts(&self) -> Vec<String> {
         let special = |kind: &TokenKind| matches!(kind, TokenKind::Control | TokenKind::Unknown);
-        let texts = self.vocabulary.texts.iter().zip(&self.vocabulary.kinds).filter(|(_, kind)| special(kind));
-        texts.filter_map(|(text, _)| String::from_utf8(text.clone()).ok()).filter(|text| !text.is_empty()).collect()
+        let texts = self
+            .vocabulary
+            .texts
+            .iter()
+            .zip(&self.vocabulary.kinds)
+            .filter(|(_, kind)| special(kind));
+        texts
+            .filter_map(|(text, _)| String::from_utf8(text.clone()).ok())
+            .filter(|text| !text.is_empty())
+            .collect()
     }
 }
 
@@ -319,7 +377,11 @@ fn splitter(vocabulary: &Vocabulary) -> Result<Splitter, TokenizerError> {
             TokenKind::Control | TokenKind::Unknown => false,
             _ => return None,
         };
-        Some(Special { id, text: std::str::from_utf8(text).ok()?, always })
+        Some(Special {
+            id,
+            text: std::str::from_utf8(text).ok()?,
+            always,
+        })
     });
     Splitter::new(specials.collect())
 }

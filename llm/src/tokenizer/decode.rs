@@ -28,7 +28,11 @@ pub struct Decoder<'t> {
 impl<'t> Decoder<'t> {
     /// Creates a decoder that suppresses special tokens.
     pub fn new(tokenizer: &'t Tokenizer) -> Self {
-        Self { tokenizer, stream: Utf8Stream::default(), show_special: false }
+        Self {
+            tokenizer,
+            stream: Utf8Stream::default(),
+            show_special: false,
+        }
     }
 
     /// Sets whether control, unknown and unused tokens are printed as their literal text.
@@ -41,7 +45,8 @@ impl<'t> Decoder<'t> {
     /// padding rows) prints nothing.
     pub fn push(&mut self, id: u32) -> String {
         let mut out = String::new();
-        self.stream.push(self.tokenizer.output_bytes(id, self.show_special), &mut out);
+        self.stream
+            .push(self.tokenizer.output_bytes(id, self.show_special), &mut out);
         out
     }
 

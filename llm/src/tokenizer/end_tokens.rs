@@ -39,14 +39,28 @@ const EXCEPTIONS: &[(&str, &[&str])] = &[
 
 /// Returns the end-of-generation tokens, ascending: the ids that the file names, and the known
 /// texts. With `typed`, only control and user-defined tokens count among the latter.
-pub(super) fn end_tokens(vocabulary: &Vocabulary, named: [Option<u32>; 3], typed: bool) -> Vec<u32> {
-    let special =
-        |id: &u32| !typed || matches!(vocabulary.kind(*id), Some(TokenKind::Control | TokenKind::UserDefined));
+pub(super) fn end_tokens(
+    vocabulary: &Vocabulary,
+    named: [Option<u32>; 3],
+    typed: bool,
+) -> Vec<u32> {
+    let special = |id: &u32| {
+        !typed
+            || matches!(
+                vocabulary.kind(*id),
+                Some(TokenKind::Control | TokenKind::UserDefined)
+            )
+    };
     let token = |text: &str| vocabulary.id(text.as_bytes()).filter(special);
     let excluded = |text: &str| {
-        EXCEPTIONS.iter().any(|(other, all)| *other == text && all.iter().all(|marker| token(marker).is_some()))
+        EXCEPTIONS
+            .iter()
+            .any(|(other, all)| *other == text && all.iter().all(|marker| token(marker).is_some()))
     };
-    let known = END_OF_GENERATION.iter().filter(|text| !excluded(text)).filter_map(|text| token(text));
+    let known = END_OF_GENERATION
+        .iter()
+        .filter(|text| !excluded(text))
+        .filter_map(|text| token(text));
     let mut ends: Vec<u32> = named.into_iter().flatten().chain(known).collect();
     ends.sort_unstable();
     ends.dedup();

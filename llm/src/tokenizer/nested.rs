@@ -6,7 +6,10 @@ pub(crate) fn longest_prefixes<T: AsRef<[u8]>>(texts: &[T]) -> Vec<Option<usize>
     // prefixes, and all texts in between start with them too.
     let mut open: Vec<usize> = Vec::new();
     let prefix = |(at, text): (usize, &T)| {
-        while open.pop_if(|other| !text.as_ref().starts_with(texts[*other].as_ref())).is_some() {}
+        while open
+            .pop_if(|other| !text.as_ref().starts_with(texts[*other].as_ref()))
+            .is_some()
+        {}
         let longest = open.last().copied();
         open.push(at);
         longest

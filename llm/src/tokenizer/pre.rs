@@ -39,7 +39,13 @@ macro_rules! contractions {
 /// a punctuation run) vary.
 macro_rules! words_and_spaces {
     ($digits:literal, $after:literal) => {
-        concat!("|", $digits, r"| ?[^\s\p{L}\p{N}]+", $after, r"|\s*[\r\n]+|\s+(?!\S)|\s+")
+        concat!(
+            "|",
+            $digits,
+            r"| ?[^\s\p{L}\p{N}]+",
+            $after,
+            r"|\s*[\r\n]+|\s+(?!\S)|\s+"
+        )
     };
 }
 
@@ -49,7 +55,12 @@ macro_rules! cl100k {
         cl100k!($digits, r"[\r\n]*")
     };
     ($digits:literal, $after:literal) => {
-        concat!("(?:", contractions!(), r")|[^\r\n\p{L}\p{N}]?\p{L}+", words_and_spaces!($digits, $after))
+        concat!(
+            "(?:",
+            contractions!(),
+            r")|[^\r\n\p{L}\p{N}]?\p{L}+",
+            words_and_spaces!($digits, $after)
+        )
     };
 }
 
@@ -57,7 +68,13 @@ macro_rules! cl100k {
 /// stay with their word.
 macro_rules! camel_case {
     ($upper:literal, $lower:literal, $digits:literal, $after:literal) => {
-        camel_case!(concat!("(?:", contractions!(), ")?"), $upper, $lower, $digits, $after)
+        camel_case!(
+            concat!("(?:", contractions!(), ")?"),
+            $upper,
+            $lower,
+            $digits,
+            $after
+        )
     };
     ($contraction:expr, $upper:literal, $lower:literal, $digits:literal, $after:literal) => {
         concat!(
@@ -105,8 +122,12 @@ const DEEPSEEK_CJK: &str = r"[\x{4E00}-\x{9FA5}\x{800}-\x{4E00}\x{AC00}-\x{D7FF}
 const GPT2: &str = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+";
 
 /// Pattern of gpt-oss, OpenAI's o200k.
-const O200K: &str =
-    camel_case!(r"[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]", r"[\p{Ll}\p{Lm}\p{Lo}\p{M}]", r"\p{N}{1,3}", r"[\r\n/]*");
+const O200K: &str = camel_case!(
+    r"[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]",
+    r"[\p{Ll}\p{Lm}\p{Lo}\p{M}]",
+    r"\p{N}{1,3}",
+    r"[\r\n/]*"
+);
 
 /// BLOOM's words: everything except white space and marks that end a phrase.
 const BLOOM: &str = r" ?[^(\s|.,!?…。，、।۔،)]+";
@@ -125,24 +146,50 @@ const LINES: &str = r"[^\n]+|[\n]+";
 
 /// Creates a row with default flags.
 const fn row(names: &'static [&'static str], steps: &'static [SplitStep]) -> PreType {
-    PreType { names, steps, ignore_merges: false, add_bos: false }
+    PreType {
+        names,
+        steps,
+        ignore_merges: false,
+        add_bos: false,
+    }
 }
 
 /// All supported pre-tokenisers. Sources: llama.cpp's `llama-vocab.cpp` and the models'
 /// `tokenizer.json`; kimi-k2 from the `pat_str` of its `tokenization_kimi.py`. All names of a
 /// row have identical behaviour.
 pub(super) const PRE_TYPES: &[PreType] = &[
-    row(&["glm4", "chatglm-bpe", "dbrx", "smaug-bpe"], &[Match(cl100k!(r"\p{N}{1,3}"))]),
-    PreType { ignore_merges: true, ..row(&["glm5"], &[Match(cl100k!(r"\p{N}{1,3}"))]) },
+    row(
+        &["glm4", "chatglm-bpe", "dbrx", "smaug-bpe"],
+        &[Match(cl100k!(r"\p{N}{1,3}"))],
+    ),
+    PreType {
+        ignore_merges: true,
+        ..row(&["glm5"], &[Match(cl100k!(r"\p{N}{1,3}"))])
+    },
     PreType {
         ignore_merges: true,
         add_bos: true,
         ..row(
-            &["llama-bpe", "llama3", "llama-v3", "falcon3", "falcon-h1", "pixtral", "midm-2.0", "lfm2"],
+            &[
+                "llama-bpe",
+                "llama3",
+                "llama-v3",
+                "falcon3",
+                "falcon-h1",
+                "pixtral",
+                "midm-2.0",
+                "lfm2",
+            ],
             &[Match(cl100k!(r"\p{N}{1,3}"))],
         )
     },
-    PreType { ignore_merges: true, ..row(&["minicpm5"], &[Match(r"\p{N}{1,3}"), Match(cl100k!(r"\p{N}+"))]) },
+    PreType {
+        ignore_merges: true,
+        ..row(
+            &["minicpm5"],
+            &[Match(r"\p{N}{1,3}"), Match(cl100k!(r"\p{N}+"))],
+        )
+    },
     row(
         &[
             "qwen2",
@@ -169,7 +216,13 @@ pub(super) const PRE_TYPES: &[PreType] = &[
         ))],
     ),
     row(&["seed-coder"], &[Match(cl100k!(r"\p{N}", ""))]),
-    row(&["ufakzeka"], &[Match(concat!(r"[^\r\n\p{L}\p{N}]?\p{L}+", words_and_spaces!(r"\p{N}", r"[\r\n]*")))]),
+    row(
+        &["ufakzeka"],
+        &[Match(concat!(
+            r"[^\r\n\p{L}\p{N}]?\p{L}+",
+            words_and_spaces!(r"\p{N}", r"[\r\n]*")
+        ))],
+    ),
     row(&["laguna"], &[Match(LINES), Match(cl100k!(r"\p{N}"))]),
     row(
         &["exaone-moe"],
@@ -198,12 +251,36 @@ pub(super) const PRE_TYPES: &[PreType] = &[
         &[Match(GPT2)],
     ),
     row(
-        &["starcoder", "refact", "command-r", "smollm", "codeshell", "exaone", "minerva-7b", "mellum2"],
+        &[
+            "starcoder",
+            "refact",
+            "command-r",
+            "smollm",
+            "codeshell",
+            "exaone",
+            "minerva-7b",
+            "mellum2",
+        ],
         &[Match(r"\p{N}"), Match(GPT2)],
     ),
     // llama.cpp's default for files without a name.
-    row(&["default"], &[Match(r"[\p{P}$+<=>^~|]+"), Match(GPT2), Match(r"\p{N}+"), Match("[0-9][0-9][0-9]")]),
-    row(&["falcon"], &[Match(r"[\p{P}$+<=>^~|`]+"), Match(GPT2), Match("[0-9][0-9][0-9]")]),
+    row(
+        &["default"],
+        &[
+            Match(r"[\p{P}$+<=>^~|]+"),
+            Match(GPT2),
+            Match(r"\p{N}+"),
+            Match("[0-9][0-9][0-9]"),
+        ],
+    ),
+    row(
+        &["falcon"],
+        &[
+            Match(r"[\p{P}$+<=>^~|`]+"),
+            Match(GPT2),
+            Match("[0-9][0-9][0-9]"),
+        ],
+    ),
     row(&["bloom", "poro-chat", "gpt3-finnish"], &[Match(BLOOM)]),
     row(&["viking"], &[Match(BLOOM), Match(r"\p{N}")]),
     PreType {
@@ -225,7 +302,9 @@ pub(super) const PRE_TYPES: &[PreType] = &[
         &[
             Match(r"[\r\n]"),
             Match(DEEPSEEK_WORD),
-            Match(r"\s?[!-/:-~\x{FF01}-\x{FF0F}\x{FF1A}-\x{FF5E}\x{2018}-\x{201F}\x{3000}-\x{3002}]+"),
+            Match(
+                r"\s?[!-/:-~\x{FF01}-\x{FF0F}\x{FF1A}-\x{FF5E}\x{2018}-\x{201F}\x{3000}-\x{3002}]+",
+            ),
             Match(r"\s+$"),
             Match(DEEPSEEK_CJK),
             Match(r"\p{N}+"),
@@ -233,11 +312,21 @@ pub(super) const PRE_TYPES: &[PreType] = &[
     ),
     row(
         &["deepseek-coder"],
-        &[Match(r"[\r\n]"), Match(r"\s?\p{L}+"), Match(r"\s?\p{P}+"), Match(DEEPSEEK_CJK), Match(r"\p{N}")],
+        &[
+            Match(r"[\r\n]"),
+            Match(r"\s?\p{L}+"),
+            Match(r"\s?\p{P}+"),
+            Match(DEEPSEEK_CJK),
+            Match(r"\p{N}"),
+        ],
     ),
     row(
         &["deepseek-v3", "hunyuan-dense", "joyai-llm", "hy_v4"],
-        &[Match(r"\p{N}{1,3}"), Match(IDEOGRAPHS_AND_KANA), Match(DEEPSEEK_V3)],
+        &[
+            Match(r"\p{N}{1,3}"),
+            Match(IDEOGRAPHS_AND_KANA),
+            Match(DEEPSEEK_V3),
+        ],
     ),
     row(
         &["afmoe"],
@@ -271,7 +360,10 @@ pub(super) const PRE_TYPES: &[PreType] = &[
             ],
         )
     },
-    row(&["gpt-4o", "llama4", "minimax-m2", "kanana2", "talkie"], &[Match(O200K)]),
+    row(
+        &["gpt-4o", "llama4", "minimax-m2", "kanana2", "talkie"],
+        &[Match(O200K)],
+    ),
     row(&["superbpe"], &[Thousands(r"\p{N}+")]),
     PreType {
         ignore_merges: true,
@@ -302,9 +394,16 @@ pub(super) const PRE_TYPES: &[PreType] = &[
 ];
 
 /// Pieces of `gemma4`: lines, because it merges characters across words.
-pub(super) const GEMMA4: PreType = PreType { add_bos: true, ..row(&["gemma4"], &[Match(LINES)]) };
+pub(super) const GEMMA4: PreType = PreType {
+    add_bos: true,
+    ..row(&["gemma4"], &[Match(LINES)])
+};
 
 /// Returns all names of the table.
 pub(super) fn supported_names() -> Vec<&'static str> {
-    PRE_TYPES.iter().flat_map(|pre| pre.names).copied().collect()
+    PRE_TYPES
+        .iter()
+        .flat_map(|pre| pre.names)
+        .copied()
+        .collect()
 }

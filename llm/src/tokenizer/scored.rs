@@ -48,7 +48,11 @@ fn ordered(score: f32) -> i32 {
 impl Scores {
     /// Creates the table from one score per token.
     pub(super) fn new(scores: Vec<f32>, vocabulary: &Vocabulary, space_prefix: bool) -> Scores {
-        Scores { scores, bytes: vocabulary.named_bytes(), space_prefix }
+        Scores {
+            scores,
+            bytes: vocabulary.named_bytes(),
+            space_prefix,
+        }
     }
 
     /// Appends the ids of a text; `first` at the start of the text and after a special token.
@@ -65,7 +69,11 @@ impl Scores {
         if text.is_empty() {
             return;
         }
-        let prefix = if first && self.space_prefix { SPACE } else { "" };
+        let prefix = if first && self.space_prefix {
+            SPACE
+        } else {
+            ""
+        };
         let text = prefix.to_owned() + &text.replace(' ', SPACE);
         let pieces = self.merge(vocabulary, &text);
         let mut at = 0;
@@ -75,7 +83,9 @@ impl Scores {
                 None => {
                     let bytes = text[piece.start..piece.end].bytes();
                     let ids = bytes.map(|byte| self.bytes[usize::from(byte)]);
-                    out.extend(ids.filter_map(|id| if id == NO_TOKEN { unknown } else { Some(id) }));
+                    out.extend(
+                        ids.filter_map(|id| if id == NO_TOKEN { unknown } else { Some(id) }),
+                    );
                 }
             }
             at = piece.next;
@@ -83,12 +93,21 @@ impl Scores {
     }
 
     fn merge(&self, vocabulary: &Vocabulary, text: &str) -> Vec<Piece> {
-        let ends = text.char_indices().skip(1).map(|(at, _)| at).chain([text.len()]);
+        let ends = text
+            .char_indices()
+            .skip(1)
+            .map(|(at, _)| at)
+            .chain([text.len()]);
         let mut pieces: Vec<Piece> = text
             .char_indices()
             .zip(ends)
             .zip(0u32..)
-            .map(|(((start, _), end), i)| Piece { start, end, prev: i.wrapping_sub(1), next: i + 1 })
+            .map(|(((start, _), end), i)| Piece {
+                start,
+                end,
+                prev: i.wrapping_sub(1),
+                next: i + 1,
+            })
             .collect();
         if let Some(last) = pieces.last_mut() {
             last.next = NO_TOKEN;
@@ -97,7 +116,12 @@ impl Scores {
         for left in 0..pieces.len() as u32 {
             self.rate(vocabulary, text, &pieces, left, &mut heap);
         }
-        while let Some(Pair { left: Reverse(left), bytes, .. }) = heap.pop() {
+        while let Some(Pair {
+            left: Reverse(left),
+            bytes,
+            ..
+        }) = heap.pop()
+        {
             let (start, right) = (pieces[left as usize].start, pieces[left as usize].next);
             // A piece that was joined to its left neighbour is empty.
             let gone = pieces[left as usize].end == start || right == NO_TOKEN;
@@ -120,12 +144,27 @@ impl Scores {
     }
 
     /// Queues the pair that begins at `left`, if its joined text is a token.
-    fn rate(&self, vocabulary: &Vocabulary, text: &str, pieces: &[Piece], left: u32, heap: &mut BinaryHeap<Pair>) {
+    fn rate(
+        &self,
+        vocabulary: &Vocabulary,
+        text: &str,
+        pieces: &[Piece],
+        left: u32,
+        heap: &mut BinaryHeap<Pair>,
+    ) {
         let piece = &pieces[left as usize];
-        let Some(right) = pieces.get(piece.next as usize) else { return };
-        let Some(id) = vocabulary.mergeable(&text.as_bytes()[piece.start..right.end]) else { return };
+        let Some(right) = pieces.get(piece.next as usize) else {
+            return;
+        };
+        let Some(id) = vocabulary.mergeable(&text.as_bytes()[piece.start..right.end]) else {
+            return;
+        };
         let score = self.scores.get(id as usize).copied().unwrap_or(0.0);
-        heap.push(Pair { score: ordered(score), left: Reverse(left), bytes: right.end - piece.start });
+        heap.push(Pair {
+            score: ordered(score),
+            left: Reverse(left),
+            bytes: right.end - piece.start,
+        });
     }
 }
 
@@ -135,7 +174,21 @@ mod tests {
 
     #[test]
     fn scores_keep_their_order() {
-        let scores = [f32::NEG_INFINITY, -1e9, -2.5, -1.0, -0.0, 0.0, 1.0, 7.5, f32::INFINITY];
-        assert!(scores.windows(2).all(|pair| ordered(pair[0]) < ordered(pair[1])));
+        let scores = [
+            f32::NEG_INFINITY,
+            -1e9,
+            -2.5,
+            -1.0,
+            -0.0,
+            0.0,
+            1.0,
+            7.5,
+            f32::INFINITY,
+        ];
+        assert!(
+            scores
+                .windows(2)
+                .all(|pair| ordered(pair[0]) < ordered(pair[1]))
+        );
     }
 }

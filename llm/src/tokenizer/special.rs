@@ -71,11 +71,24 @@ impl Splitter {
         specials.retain(|s| !s.text.is_empty());
         let count = specials.iter().map(|s| s.text.len()).sum();
         if count > MAX_SPECIAL_BYTES {
-            return Err(TokenizerError::TooLarge { what: "bytes of special tokens", count, limit: MAX_SPECIAL_BYTES });
+            return Err(TokenizerError::TooLarge {
+                what: "bytes of special tokens",
+                count,
+                limit: MAX_SPECIAL_BYTES,
+            });
         }
-        let count = specials.iter().filter(|s| !s.always).map(|s| s.text.len()).max().unwrap_or_default();
+        let count = specials
+            .iter()
+            .filter(|s| !s.always)
+            .map(|s| s.text.len())
+            .max()
+            .unwrap_or_default();
         if count > MAX_CONTROL_BYTES {
-            return Err(TokenizerError::TooLarge { what: "bytes of a control token", count, limit: MAX_CONTROL_BYTES });
+            return Err(TokenizerError::TooLarge {
+                what: "bytes of a control token",
+                count,
+                limit: MAX_CONTROL_BYTES,
+            });
         }
         specials.sort_unstable_by_key(|s| s.text);
         let mut splitter = Splitter {
@@ -97,13 +110,16 @@ impl Splitter {
             splitter.lengths.push(special.text.len());
             splitter.always.push(special.always);
         }
-        let reversed = specials.iter().map(|s| s.text.bytes().rev().collect::<Vec<u8>>());
+        let reversed = specials
+            .iter()
+            .map(|s| s.text.bytes().rev().collect::<Vec<u8>>());
         if !specials.is_empty() {
             // Construction fails only for empty patterns, which were removed, and for more bytes
             // than the limit above.
             let automaton = DoubleArrayAhoCorasick::with_values(reversed.zip(1..));
-            splitter.automaton =
-                Some(automaton.map_err(|error| TokenizerError::Special { reason: error.to_string() })?);
+            splitter.automaton = Some(automaton.map_err(|error| TokenizerError::Special {
+                reason: error.to_string(),
+            })?);
         }
         Ok(splitter)
     }
@@ -111,10 +127,16 @@ impl Splitter {
     /// Splits `text`. A control token counts only in trusted text: `trusted` maps an offset to the
     /// end of the trusted text that begins there, or to the offset itself if there is none.
     pub(super) fn split(&self, text: &str, trusted: impl Fn(usize) -> usize) -> Vec<Fragment> {
-        let found = |a| DoubleArrayAhoCorasick::find_overlapping_no_suffix_iter_from_iter(a, text.bytes().rev());
+        let found = |a| {
+            DoubleArrayAhoCorasick::find_overlapping_no_suffix_iter_from_iter(a, text.bytes().rev())
+        };
         // The longest token at each position, from the end of the text to its start.
-        let places: Vec<Place> =
-            self.automaton.iter().flat_map(found).map(|m| (text.len() - m.end(), m.value())).collect();
+        let places: Vec<Place> = self
+            .automaton
+            .iter()
+            .flat_map(found)
+            .map(|m| (text.len() - m.end(), m.value()))
+            .collect();
         let (mut cut, mut cluster, mut end) = (Vec::new(), Vec::new(), 0);
         for &(start, node) in places.iter().rev() {
             if start >= end {
@@ -141,13 +163,24 @@ impl Splitter {
 
     /// Selects the tokens of a cluster, a group of positions with tokens that overlap directly or
     /// transitively, up to `end`. Longer tokens first, then from the left, without overlap.
-    fn resolve(&self, cluster: &mut Vec<Place>, end: usize, trusted: &impl Fn(usize) -> usize, cut: &mut Vec<Place>) {
-        let Some(&(base, _)) = cluster.first() else { return };
+    fn resolve(
+        &self,
+        cluster: &mut Vec<Place>,
+        end: usize,
+        trusted: &impl Fn(usize) -> usize,
+        cut: &mut Vec<Place>,
+    ) {
+        let Some(&(base, _)) = cluster.first() else {
+            return;
+        };
         let mut by_length: BTreeMap<usize, Vec<Place>> = BTreeMap::new();
         let queue = |by_length: &mut BTreeMap<usize, Vec<_>>, start, node, room| {
             let node = self.fitting(node, room, trusted(start) - start);
             if node != Ladder::BOTTOM {
-                by_length.entry(self.length(node)).or_default().push((start, node));
+                by_length
+                    .entry(self.length(node))
+                    .or_default()
+                    .push((start, node));
             }
         };
         let alone = cluster.len() == 1;
@@ -181,14 +214,26 @@ impl Splitter {
     /// Returns the longest token that is `node` or a prefix of it and has at most `room` bytes. A
     /// control token must also have at most `trusted` bytes.
     fn fitting(&self, node: u32, room: usize, trusted: usize) -> u32 {
-        let any = self.prefixes.at_most(node, room.min(trusted), &self.lengths);
-        let always = self.always_prefixes.at_most(self.first_always(node), room, &self.lengths);
-        if self.length(any) >= self.length(always) { any } else { always }
+        let any = self
+            .prefixes
+            .at_most(node, room.min(trusted), &self.lengths);
+        let always = self
+            .always_prefixes
+            .at_most(self.first_always(node), room, &self.lengths);
+        if self.length(any) >= self.length(always) {
+            any
+        } else {
+            always
+        }
     }
 
     /// Returns `node`, or its longest prefix that is recognised everywhere.
     fn first_always(&self, node: u32) -> u32 {
-        if self.always[node as usize] { node } else { self.always_prefixes.below(node) }
+        if self.always[node as usize] {
+            node
+        } else {
+            self.always_prefixes.below(node)
+        }
     }
 
     fn length(&self, node: u32) -> usize {
@@ -216,8 +261,14 @@ impl Ladder {
     const BOTTOM: u32 = 0;
 
     fn step(&self, node: u32) -> Step {
-        let bottom = Step { below: Self::BOTTOM, far: Self::BOTTOM, height: 0 };
-        (node as usize).checked_sub(1).map_or(bottom, |at| self.steps[at])
+        let bottom = Step {
+            below: Self::BOTTOM,
+            far: Self::BOTTOM,
+            height: 0,
+        };
+        (node as usize)
+            .checked_sub(1)
+            .map_or(bottom, |at| self.steps[at])
     }
     fn below(&self, node: u32) -> u32 {
         self.step(node).below
@@ -230,13 +281,21 @@ impl Ladder {
         // Two skips of equal length are joined.
         let joined = one.height - two.height == two.height - three.height;
         let far = if joined { two.far } else { below };
-        self.steps.push(Step { below, far, height: one.height + 1 });
+        self.steps.push(Step {
+            below,
+            far,
+            height: one.height + 1,
+        });
     }
     /// Returns the first node from `node` down with at most `most` bytes.
     fn at_most(&self, mut node: u32, most: usize, lengths: &[usize]) -> u32 {
         while lengths[node as usize] > most {
             let Step { below, far, .. } = self.step(node);
-            node = if lengths[far as usize] > most { far } else { below };
+            node = if lengths[far as usize] > most {
+                far
+            } else {
+                below
+            };
         }
         node
     }
@@ -244,7 +303,9 @@ impl Ladder {
 
 impl std::fmt::Debug for Splitter {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Splitter").field("tokens", &self.ids.len().saturating_sub(1)).finish()
+        f.debug_struct("Splitter")
+            .field("tokens", &self.ids.len().saturating_sub(1))
+            .finish()
     }
 }
 
@@ -257,14 +318,25 @@ mod tests {
             Fragment::Text(r) => text[r].to_owned(),
             Fragment::Token(id) => format!("#{id}"),
         };
-        splitter.split(text, trusted).into_iter().map(show).collect::<Vec<_>>().join(",")
+        splitter
+            .split(text, trusted)
+            .into_iter()
+            .map(show)
+            .collect::<Vec<_>>()
+            .join(",")
     }
 
     fn splitter(tokens: &[(&str, bool)]) -> Splitter {
-        let special = |(i, &(text, always)): (usize, &(&'static str, bool))| Special { id: i as u32, text, always };
+        let special = |(i, &(text, always)): (usize, &(&'static str, bool))| Special {
+            id: i as u32,
+            text,
+            always,
+        };
         // The texts of the tests are literals.
-        let tokens: Vec<(&'static str, bool)> =
-            tokens.iter().map(|&(t, a)| (&*Box::leak(t.to_owned().into_boxed_str()), a)).collect();
+        let tokens: Vec<(&'static str, bool)> = tokens
+            .iter()
+            .map(|&(t, a)| (&*Box::leak(t.to_owned().into_boxed_str()), a))
+            .collect();
         Splitter::new(tokens.iter().enumerate().map(special).collect()).unwrap()
     }
 
@@ -277,7 +349,10 @@ mod tests {
     #[test]
     fn control_tokens_need_trust_and_user_defined_ones_do_not() {
         let s = splitter(&[("<a>", false), ("<b>", true)]);
-        assert_eq!(show(&s, "<a><b><a>", |at| if at >= 3 { usize::MAX } else { at }), "<a>,#1,#0");
+        assert_eq!(
+            show(&s, "<a><b><a>", |at| if at >= 3 { usize::MAX } else { at }),
+            "<a>,#1,#0"
+        );
         assert_eq!(show(&s, "<a><b><a>", |at| at), "<a>,#1,<a>");
         assert_eq!(show(&s, "", |_| usize::MAX), "");
     }
@@ -296,8 +371,10 @@ mod tests {
                     text.as_bytes()[range.clone()] == *t.0.as_bytes()
                         && (t.1 || !untrusted[range.clone()].contains(&true))
                 };
-                if let Some(id) =
-                    tokens.iter().position(fits).filter(|_| owner[range.clone()].iter().all(Option::is_none))
+                if let Some(id) = tokens
+                    .iter()
+                    .position(fits)
+                    .filter(|_| owner[range.clone()].iter().all(Option::is_none))
                 {
                     owner[range].fill(Some((id, start)));
                 }
@@ -315,29 +392,47 @@ mod tests {
     fn any_tokens_are_cut_out_by_the_definition() {
         let mut state = 1u64;
         let mut below = move |n: u64| {
-            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            state = state
+                .wrapping_mul(6_364_136_223_846_793_005)
+                .wrapping_add(1_442_695_040_888_963_407);
             (state >> 33) % n
         };
         let (mut cut, mut shortened) = (0, 0);
         for round in 0..4000 {
             let letters = 1 + below(3);
             let mut word = |most: u64| -> String {
-                (0..1 + below(most)).map(|_| ['a', 'b', 'c'][below(letters) as usize]).collect()
+                (0..1 + below(most))
+                    .map(|_| ['a', 'b', 'c'][below(letters) as usize])
+                    .collect()
             };
             let mut texts: Vec<String> = (0..1 + round % 7).map(|_| word(6)).collect();
             texts.sort_unstable();
             texts.dedup();
             let text = word(40);
-            let tokens: Vec<(&str, bool)> = texts.iter().map(|t| (t.as_str(), below(2) == 0)).collect();
+            let tokens: Vec<(&str, bool)> =
+                texts.iter().map(|t| (t.as_str(), below(2) == 0)).collect();
             let untrusted: Vec<bool> = (0..text.len()).map(|_| below(5) == 0).collect();
-            let special =
-                |(id, &(text, always)): (usize, &(&'static str, bool))| Special { id: id as u32, text, always };
-            let leaked: Vec<(&'static str, bool)> =
-                tokens.iter().map(|&(t, a)| (&*Box::leak(t.to_owned().into_boxed_str()), a)).collect();
+            let special = |(id, &(text, always)): (usize, &(&'static str, bool))| Special {
+                id: id as u32,
+                text,
+                always,
+            };
+            let leaked: Vec<(&'static str, bool)> = tokens
+                .iter()
+                .map(|&(t, a)| (&*Box::leak(t.to_owned().into_boxed_str()), a))
+                .collect();
             let splitter = Splitter::new(leaked.iter().enumerate().map(special).collect()).unwrap();
-            let end = |at: usize| (at..text.len()).find(|&i| untrusted[i]).unwrap_or(text.len());
+            let end = |at: usize| {
+                (at..text.len())
+                    .find(|&i| untrusted[i])
+                    .unwrap_or(text.len())
+            };
             let shown = show(&splitter, &text, end);
-            assert_eq!(shown, by_definition(&tokens, &text, &untrusted), "{tokens:?} {text} {untrusted:?}");
+            assert_eq!(
+                shown,
+                by_definition(&tokens, &text, &untrusted),
+                "{tokens:?} {text} {untrusted:?}"
+            );
             cut += usize::from(shown.contains('#'));
             shortened += usize::from(shown.matches('#').count() > 3);
         }
@@ -353,7 +448,11 @@ mod tests {
                 .iter()
                 .take(texts.len() - extra)
                 .enumerate()
-                .map(|(id, text)| Special { id: id as u32, text, always: id % 2 == 0 })
+                .map(|(id, text)| Special {
+                    id: id as u32,
+                    text,
+                    always: id % 2 == 0,
+                })
                 .collect()
         };
         let start = std::time::Instant::now();
@@ -363,20 +462,44 @@ mod tests {
         let whole = splitter.split(&text, |_| text.len());
         let odd = splitter.split(&text, |at| if at % 3 == 0 { at } else { at + 1 });
         let took = start.elapsed();
-        println!("built in {built:?}, all in {took:?}, {} and {} fragments", whole.len(), odd.len());
+        println!(
+            "built in {built:?}, all in {took:?}, {} and {} fragments",
+            whole.len(),
+            odd.len()
+        );
         assert!(took.as_secs() < 30, "{built:?} {took:?}");
-        assert!(matches!(whole[0], Fragment::Token(1398)) && whole.len() == text.len().div_ceil(1399));
+        assert!(
+            matches!(whole[0], Fragment::Token(1398)) && whole.len() == text.len().div_ceil(1399)
+        );
         // Above the limit the file is refused.
         let more = word(MAX_SPECIAL_BYTES);
-        let too_many = [specials(0), vec![Special { id: 5000, text: &more, always: true }]].concat();
-        assert!(matches!(Splitter::new(too_many), Err(TokenizerError::TooLarge { .. })));
+        let too_many = [
+            specials(0),
+            vec![Special {
+                id: 5000,
+                text: &more,
+                always: true,
+            }],
+        ]
+        .concat();
+        assert!(matches!(
+            Splitter::new(too_many),
+            Err(TokenizerError::TooLarge { .. })
+        ));
     }
 
     #[test]
     fn what_cannot_be_searched_for_is_refused() {
         let long = "a".repeat(MAX_CONTROL_BYTES + 1);
-        let special = |text, always| Special { id: 1, text, always };
-        assert!(matches!(Splitter::new(vec![special(&long, false)]), Err(TokenizerError::TooLarge { .. })));
+        let special = |text, always| Special {
+            id: 1,
+            text,
+            always,
+        };
+        assert!(matches!(
+            Splitter::new(vec![special(&long, false)]),
+            Err(TokenizerError::TooLarge { .. })
+        ));
         Splitter::new(vec![special(&long, true), special(&long[1..], false)]).unwrap();
     }
 }

@@ -47,9 +47,13 @@ struct Pattern {
 impl PreTokenizer {
     /// Compiles the pre-tokeniser of that name in the table.
     pub(super) fn new(name: &str) -> Result<Self, TokenizerError> {
-        let pre = PRE_TYPES.iter().find(|pre| pre.names.contains(&name)).ok_or_else(|| {
-            TokenizerError::UnsupportedPre { pre: name.to_owned(), supported: supported_names().join(", ") }
-        })?;
+        let pre = PRE_TYPES
+            .iter()
+            .find(|pre| pre.names.contains(&name))
+            .ok_or_else(|| TokenizerError::UnsupportedPre {
+                pre: name.to_owned(),
+                supported: supported_names().join(", "),
+            })?;
         Self::for_pre_type(pre, name)
     }
 
@@ -61,16 +65,28 @@ impl PreTokenizer {
                 SplitStep::Thousands(published) => (published, Some(3)),
             };
             let head = published.strip_suffix(TAIL);
-            let plain = head.map_or_else(|| published.to_owned(), |head| format!("^(?:{head}{PLAIN_TAIL})"));
+            let plain = head.map_or_else(
+                || published.to_owned(),
+                |head| format!("^(?:{head}{PLAIN_TAIL})"),
+            );
             let regex = Regex::new(&plain).map_err(|e| TokenizerError::Pattern {
                 pre: name.to_owned(),
                 pattern: published.to_owned(),
                 reason: e.to_string(),
             })?;
-            Ok(Pattern { regex, look_ahead: head.is_some(), line_breaks: published.contains(LINE_BREAKS), group })
+            Ok(Pattern {
+                regex,
+                look_ahead: head.is_some(),
+                line_breaks: published.contains(LINE_BREAKS),
+                group,
+            })
         });
         let patterns = patterns.collect::<Result<_, TokenizerError>>()?;
-        Ok(Self { patterns, ignore_merges: pre.ignore_merges, add_bos: pre.add_bos })
+        Ok(Self {
+            patterns,
+            ignore_merges: pre.ignore_merges,
+            add_bos: pre.add_bos,
+        })
     }
 
     /// Returns the pieces of `text` in order: non-empty byte ranges that cover it.
@@ -119,7 +135,11 @@ impl Pattern {
     /// counts as no match.
     fn find(&self, piece: &str, at: usize) -> Option<Range<usize>> {
         if !self.look_ahead {
-            return self.regex.find_from_pos(piece, at).ok()?.map(|found| found.range());
+            return self
+                .regex
+                .find_from_pos(piece, at)
+                .ok()?
+                .map(|found| found.range());
         }
         let mut starts = piece[at..].char_indices().map(|(i, _)| at + i);
         starts.find_map(|start| {
@@ -171,12 +191,16 @@ mod tests {
 
     fn pieces<'t>(name: &str, text: &'t str) -> Vec<&'t str> {
         let pre = PreTokenizer::new(name).unwrap();
-        pre.split(text).into_iter().map(|range| &text[range]).collect()
+        pre.split(text)
+            .into_iter()
+            .map(|range| &text[range])
+            .collect()
     }
 
     #[test]
     fn every_line_of_the_table_compiles_and_covers_its_text() {
-        let text = "Hello, WORLD's  fooBar\r\n \n x1234567  中文カナ한글 é\u{301} ½ \u{1}\u{85}\u{3000}! ";
+        let text =
+            "Hello, WORLD's  fooBar\r\n \n x1234567  中文カナ한글 é\u{301} ½ \u{1}\u{85}\u{3000}! ";
         for name in supported_names() {
             assert_eq!(pieces(name, text).concat(), text, "{name}");
             assert!(pieces(name, "").is_empty(), "{name}");
@@ -186,17 +210,49 @@ mod tests {
     #[test]
     fn characteristic_splits() {
         let cases: &[(&str, &str, &[&str])] = &[
-            ("glm4", "I'LL go  12345 \n\n x", &["I", "'LL", " go", " ", " ", "123", "45", " \n\n", " x"]),
+            (
+                "glm4",
+                "I'LL go  12345 \n\n x",
+                &["I", "'LL", " go", " ", " ", "123", "45", " \n\n", " x"],
+            ),
             ("qwen2", "a12", &["a", "1", "2"]),
-            ("gpt-2", "it's\n\n ok 123  ", &["it", "'s", "\n\n", " ok", " 123", "  "]),
+            (
+                "gpt-2",
+                "it's\n\n ok 123  ",
+                &["it", "'s", "\n\n", " ok", " 123", "  "],
+            ),
             ("gpt-2", "a\n\nb", &["a", "\n", "\n", "b"]),
-            ("deepseek-llm", "a  b\nc中文x", &["a", " ", " b", "\n", "c", "中文", "x"]),
+            (
+                "deepseek-llm",
+                "a  b\nc中文x",
+                &["a", " ", " b", "\n", "c", "中文", "x"],
+            ),
             ("deepseek-coder", "x12, y", &["x", "1", "2", ",", " y"]),
-            ("deepseek-v3", "foo.bar 1234中文ab", &["foo", ".bar", " ", "123", "4", "中文", "ab"]),
-            ("gpt-4o", "fooBar's ABCdef 1234 a/\n/", &["foo", "Bar's", " ABCdef", " ", "123", "4", " a", "/\n/"]),
-            ("tekken", "fooBar's 12 a/\n/", &["foo", "Bar", "'s", " ", "1", "2", " a", "/\n/"]),
-            ("youtu", "fooBar 12中文，한", &["foo", "Bar", " ", "1", "2", "中文", "，", "한"]),
-            ("kimi-k2", "abc中文Def 1234é漢ab", &["abc", "中文", "Def", " ", "123", "4", "é", "漢", "ab"]),
+            (
+                "deepseek-v3",
+                "foo.bar 1234中文ab",
+                &["foo", ".bar", " ", "123", "4", "中文", "ab"],
+            ),
+            (
+                "gpt-4o",
+                "fooBar's ABCdef 1234 a/\n/",
+                &["foo", "Bar's", " ABCdef", " ", "123", "4", " a", "/\n/"],
+            ),
+            (
+                "tekken",
+                "fooBar's 12 a/\n/",
+                &["foo", "Bar", "'s", " ", "1", "2", " a", "/\n/"],
+            ),
+            (
+                "youtu",
+                "fooBar 12中文，한",
+                &["foo", "Bar", " ", "1", "2", "中文", "，", "한"],
+            ),
+            (
+                "kimi-k2",
+                "abc中文Def 1234é漢ab",
+                &["abc", "中文", "Def", " ", "123", "4", "é", "漢", "ab"],
+            ),
         ];
         for (name, text, expected) in cases {
             assert_eq!(&pieces(name, text), expected, "{name} {text:?}");
@@ -208,14 +264,26 @@ mod tests {
     fn splits_are_those_of_the_published_patterns() {
         let file = include_str!("../../tests/data/vocab/pre-splits.json");
         let file: serde_json::Value = serde_json::from_str(file).unwrap();
-        let texts: Vec<&str> = file["texts"].as_array().unwrap().iter().filter_map(|text| text.as_str()).collect();
+        let texts: Vec<&str> = file["texts"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .filter_map(|text| text.as_str())
+            .collect();
         let splits = file["splits"].as_object().unwrap();
         assert!(texts.len() == 40 && splits.len() > 20);
         for (name, lengths) in splits {
             let pre = PreTokenizer::new(name).unwrap();
             for (text, lengths) in texts.iter().zip(lengths.as_array().unwrap()) {
-                let found = pre.split(text).into_iter().map(|range| text[range].chars().count().to_string());
-                assert_eq!(found.collect::<Vec<_>>().join(" "), lengths.as_str().unwrap(), "{name} {text:?}");
+                let found = pre
+                    .split(text)
+                    .into_iter()
+                    .map(|range| text[range].chars().count().to_string());
+                assert_eq!(
+                    found.collect::<Vec<_>>().join(" "),
+                    lengths.as_str().unwrap(),
+                    "{name} {text:?}"
+                );
             }
         }
     }

@@ -15,7 +15,15 @@ const LIMIT: usize = 1 << 22;
 
 /// Returns an error if `count` exceeds the limit.
 pub(super) fn admit(what: &'static str, count: usize) -> Result<(), TokenizerError> {
-    if count > LIMIT { Err(TokenizerError::TooLarge { what, count, limit: LIMIT }) } else { Ok(()) }
+    if count > LIMIT {
+        Err(TokenizerError::TooLarge {
+            what,
+            count,
+            limit: LIMIT,
+        })
+    } else {
+        Ok(())
+    }
 }
 
 /// Kind of a token, as numbered in `tokenizer.ggml.token_type`.
@@ -105,9 +113,16 @@ impl Vocabulary {
         admit("tokens", count)?;
         let kinds = match types {
             Some(types) if types.len() < count => {
-                return Err(TokenizerError::TokenTypes { types: types.len(), tokens: count });
+                return Err(TokenizerError::TokenTypes {
+                    types: types.len(),
+                    tokens: count,
+                });
             }
-            Some(types) => types.into_iter().take(count).map(TokenKind::from_gguf).collect(),
+            Some(types) => types
+                .into_iter()
+                .take(count)
+                .map(TokenKind::from_gguf)
+                .collect(),
             None => {
                 let mut kinds = vec![TokenKind::Normal; count];
                 for &id in special {
@@ -121,7 +136,11 @@ impl Vocabulary {
         for (id, text) in (0u32..).zip(&texts) {
             if let Some(first) = ids.insert(text.clone(), id) {
                 let text = String::from_utf8_lossy(text).into_owned();
-                return Err(TokenizerError::DuplicateToken { first, second: id, text });
+                return Err(TokenizerError::DuplicateToken {
+                    first,
+                    second: id,
+                    text,
+                });
             }
             let start = bytes.len();
             match kinds[id as usize] {
@@ -130,7 +149,14 @@ impl Vocabulary {
             }
             ranges.push(start..bytes.len());
         }
-        Ok(Self { texts, kinds, alphabet, ids, bytes, ranges })
+        Ok(Self {
+            texts,
+            kinds,
+            alphabet,
+            ids,
+            bytes,
+            ranges,
+        })
     }
 
     pub(super) fn len(&self) -> u32 {
@@ -145,12 +171,16 @@ impl Vocabulary {
     /// that represent a byte as `<0x0A>`.
     pub(super) fn mergeable(&self, text: &[u8]) -> Option<u32> {
         let named = self.alphabet == Alphabet::Spaced && byte_of(text).is_some();
-        self.id(text).filter(|&id| self.kinds[id as usize].is_mergeable() && !named)
+        self.id(text)
+            .filter(|&id| self.kinds[id as usize].is_mergeable() && !named)
     }
 
     /// Returns the tokens of the form `<0x0A>` by byte; [`u32::MAX`] if there is none.
     pub(super) fn named_bytes(&self) -> Box<[u32; 256]> {
-        Box::new(std::array::from_fn(|byte| self.id(format!("<0x{byte:02X}>").as_bytes()).unwrap_or(u32::MAX)))
+        Box::new(std::array::from_fn(|byte| {
+            self.id(format!("<0x{byte:02X}>").as_bytes())
+                .unwrap_or(u32::MAX)
+        }))
     }
 
     pub(super) fn kind(&self, id: u32) -> Option<TokenKind> {
@@ -159,7 +189,9 @@ impl Vocabulary {
 
     /// Returns the output bytes of a token; empty outside the vocabulary.
     pub(super) fn bytes(&self, id: u32) -> &[u8] {
-        self.ranges.get(id as usize).map_or(&[], |range| &self.bytes[range.clone()])
+        self.ranges
+            .get(id as usize)
+            .map_or(&[], |range| &self.bytes[range.clone()])
     }
 
     /// Maps output bytes to ids of normal tokens, for pre-tokenisers with `ignore_merges`.
@@ -171,7 +203,10 @@ impl Vocabulary {
     /// Parses the merge lines in order of rank. The first of two equal pairs wins, as in llama.cpp.
     pub(super) fn merges(&self, lines: &[String]) -> Result<Merges, TokenizerError> {
         admit("merges", lines.len())?;
-        let mut symbols = Symbols { vocabulary: self, extra: HashMap::default() };
+        let mut symbols = Symbols {
+            vocabulary: self,
+            extra: HashMap::default(),
+        };
         let (alphabet, mut characters) = match self.alphabet {
             Alphabet::Mapped => {
                 let symbol = |byte| symbols.intern(byte_to_char(byte as u8).to_string().as_bytes());
@@ -181,15 +216,19 @@ impl Vocabulary {
         };
         let (mut merged, mut text) = (Vec::with_capacity(lines.len()), Vec::new());
         for (index, line) in lines.iter().enumerate() {
-            let (left, right) = halves(line)
-                .ok_or_else(|| TokenizerError::BadMerge { index, line: line.chars().take(80).collect() })?;
+            let (left, right) = halves(line).ok_or_else(|| TokenizerError::BadMerge {
+                index,
+                line: line.chars().take(80).collect(),
+            })?;
             text.clear();
             text.extend_from_slice(left.as_bytes());
             text.extend_from_slice(right.as_bytes());
             merged.push(symbols.intern(&text));
             for half in [left, right] {
                 if let (Some(characters), Some(c)) = (&mut characters, single(half)) {
-                    characters.entry(c).or_insert_with(|| symbols.intern(half.as_bytes()));
+                    characters
+                        .entry(c)
+                        .or_insert_with(|| symbols.intern(half.as_bytes()));
                 }
             }
         }
@@ -198,8 +237,12 @@ impl Vocabulary {
             // A half that is neither a byte, a token nor a merge result never occurs, so
             // the merge is dropped.
             let known = |half: &str| symbols.number(half.as_bytes());
-            if let Some((left, right)) = halves(line).and_then(|(left, right)| known(left).zip(known(right))) {
-                pairs.entry(Merges::key(left, right)).or_insert((rank, merged));
+            if let Some((left, right)) =
+                halves(line).and_then(|(left, right)| known(left).zip(known(right)))
+            {
+                pairs
+                    .entry(Merges::key(left, right))
+                    .or_insert((rank, merged));
             }
         }
         Ok(Merges::new(pairs, alphabet, characters, self.len()))
@@ -207,7 +250,8 @@ impl Vocabulary {
 
     /// Returns the tokens that consist of one character.
     fn characters(&self) -> HashMap<char, u32> {
-        let character = |text: &Vec<u8>| single(std::str::from_utf8(text).ok()?).zip(self.mergeable(text));
+        let character =
+            |text: &Vec<u8>| single(std::str::from_utf8(text).ok()?).zip(self.mergeable(text));
         self.texts.iter().filter_map(character).collect()
     }
 
@@ -215,10 +259,15 @@ impl Vocabulary {
     pub(super) fn missing_bytes(&self) -> Vec<u8> {
         let named = self.named_bytes();
         let missing = |&byte: &u8| match self.alphabet {
-            Alphabet::Mapped => self.mergeable(byte_to_char(byte).to_string().as_bytes()).is_none(),
+            Alphabet::Mapped => self
+                .mergeable(byte_to_char(byte).to_string().as_bytes())
+                .is_none(),
             Alphabet::Spaced => named[usize::from(byte)] == u32::MAX,
         };
-        (0..=0xF4).filter(|byte| !matches!(byte, 0xC0 | 0xC1)).filter(missing).collect()
+        (0..=0xF4)
+            .filter(|byte| !matches!(byte, 0xC0 | 0xC1))
+            .filter(missing)
+            .collect()
     }
 }
 
@@ -231,7 +280,9 @@ struct Symbols<'v> {
 impl Symbols<'_> {
     /// Returns the number of a text, if it has one.
     fn number(&self, text: &[u8]) -> Option<u32> {
-        self.vocabulary.mergeable(text).or_else(|| self.extra.get(text).copied())
+        self.vocabulary
+            .mergeable(text)
+            .or_else(|| self.extra.get(text).copied())
     }
     /// Returns the number of a text, assigning a new one if needed.
     fn intern(&mut self, text: &[u8]) -> u32 {
@@ -251,7 +302,11 @@ fn single(text: &str) -> Option<char> {
 
 /// Splits a merge at the first space at byte 1 or later, so the left half is never empty.
 fn halves(line: &str) -> Option<(&str, &str)> {
-    let space = line.bytes().skip(1).position(|b| b == b' ').map(|at| at + 1)?;
+    let space = line
+        .bytes()
+        .skip(1)
+        .position(|b| b == b' ')
+        .map(|at| at + 1)?;
     (space + 1 < line.len()).then(|| (&line[..space], &line[space + 1..]))
 }
 
@@ -269,7 +324,9 @@ pub(super) fn checked_ids(spec: &mut TokenizerSpec, warnings: &mut Vec<String>) 
     ] {
         match *slot {
             Some(id) if id as usize >= count => {
-                warnings.push(format!("{name} token id {id} ignored: the vocabulary has {count} tokens"));
+                warnings.push(format!(
+                    "{name} token id {id} ignored: the vocabulary has {count} tokens"
+                ));
                 *slot = None;
             }
             Some(id) => valid.push(id),

@@ -8,13 +8,18 @@ use gristmill_llm::tokenizer::{Tokenizer, TokenizerSpec};
 
 /// Returns the path of a file in the test data.
 pub fn data(name: &str) -> std::path::PathBuf {
-    std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data").join(name)
+    std::path::Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join("tests/data")
+        .join(name)
 }
 
 /// Returns the tokenizer of the demo model, from its text form.
 pub fn demo_glm() -> Tokenizer {
     let text = std::fs::read_to_string(data("vocab/demo-glm.txt")).unwrap();
-    let mut spec = TokenizerSpec { model: "gpt2".into(), ..TokenizerSpec::default() };
+    let mut spec = TokenizerSpec {
+        model: "gpt2".into(),
+        ..TokenizerSpec::default()
+    };
     let mut types = Vec::new();
     for line in text.lines() {
         let (key, value) = line.split_once(' ').unwrap();
@@ -41,9 +46,15 @@ pub fn demo_glm() -> Tokenizer {
 /// Reads a vocabulary from JSON: the keys of a model file, and in `special` the types of tokens
 /// that are not normal. Also returns the original ids of the tokens of a vocabulary that was cut.
 pub fn vocabulary(name: &str) -> (TokenizerSpec, Vec<u32>) {
-    let json: serde_json::Value = serde_json::from_str(&std::fs::read_to_string(data(name)).unwrap()).unwrap();
+    let json: serde_json::Value =
+        serde_json::from_str(&std::fs::read_to_string(data(name)).unwrap()).unwrap();
     let texts = |key: &str| -> Vec<String> {
-        json[key].as_array().into_iter().flatten().map(|text| text.as_str().unwrap().to_owned()).collect()
+        json[key]
+            .as_array()
+            .into_iter()
+            .flatten()
+            .map(|text| text.as_str().unwrap().to_owned())
+            .collect()
     };
     let id = |key: &str| json[key].as_u64().map(|id| id as u32);
     let tokens = texts("tokens");
@@ -57,7 +68,12 @@ pub fn vocabulary(name: &str) -> (TokenizerSpec, Vec<u32>) {
         tokens: tokens.into_iter().map(String::into_bytes).collect(),
         token_types: Some(types),
         merges: texts("merges"),
-        scores: json["scores"].as_array().into_iter().flatten().map(|s| s.as_f64().unwrap() as f32).collect(),
+        scores: json["scores"]
+            .as_array()
+            .into_iter()
+            .flatten()
+            .map(|s| s.as_f64().unwrap() as f32)
+            .collect(),
         add_space_prefix: json["add_space_prefix"].as_bool(),
         bos: id("bos"),
         eos: id("eos"),
@@ -68,7 +84,12 @@ pub fn vocabulary(name: &str) -> (TokenizerSpec, Vec<u32>) {
         add_eos: json["add_eos_token"].as_bool(),
         ..TokenizerSpec::default()
     };
-    let ids = json["ids"].as_array().into_iter().flatten().map(|id| id.as_u64().unwrap() as u32).collect();
+    let ids = json["ids"]
+        .as_array()
+        .into_iter()
+        .flatten()
+        .map(|id| id.as_u64().unwrap() as u32)
+        .collect();
     (spec, ids)
 }
 
@@ -76,8 +97,15 @@ pub fn vocabulary(name: &str) -> (TokenizerSpec, Vec<u32>) {
 /// the whole page pool.
 pub fn forward(engine: &mut Engine, tokens: &[u32], position: usize, all: bool) -> Vec<f32> {
     let pool = WholePool::new(engine);
-    let run = TokenRun { tokens, position, pages: pool.pages(), contiguous: true };
-    engine.logits(run, if all { Logits::All } else { Logits::Last }).expect("logits")
+    let run = TokenRun {
+        tokens,
+        position,
+        pages: pool.pages(),
+        contiguous: true,
+    };
+    engine
+        .logits(run, if all { Logits::All } else { Logits::Last })
+        .expect("logits")
 }
 
 /// Returns the tokenizer description in the DeepSeek LLM vocabulary file.

@@ -31,9 +31,22 @@ const FAMILIES: [(&str, &str); 6] = [
 
 /// Returns an engine for one sequence with a pool of two contexts.
 fn engine(device: &str, file: &Gguf) -> Engine {
-    let opened = open(device, &Options { exact: true, quick: true, ..Options::default() }).expect("a device");
-    let settings =
-        Settings { context: Some(CONTEXT), cache: Scalar::F32, chunk: CHUNK, contexts: 2, ..Settings::default() };
+    let opened = open(
+        device,
+        &Options {
+            exact: true,
+            quick: true,
+            ..Options::default()
+        },
+    )
+    .expect("a device");
+    let settings = Settings {
+        context: Some(CONTEXT),
+        cache: Scalar::F32,
+        chunk: CHUNK,
+        contexts: 2,
+        ..Settings::default()
+    };
     Engine::load(file, opened, settings, &|_| ()).expect("a model")
 }
 
@@ -48,35 +61,76 @@ struct Sequence {
 impl Sequence {
     /// Creates a sequence of `blocks` blocks: pages from `first` on, `apart` pages apart (1:
     /// consecutive), and window pages from `begin` on in a ring of `ring`.
-    fn new(engine: &Engine, blocks: usize, [first, apart]: [u32; 2], [begin, ring]: [u32; 2], state: u32) -> Sequence {
+    fn new(
+        engine: &Engine,
+        blocks: usize,
+        [first, apart]: [u32; 2],
+        [begin, ring]: [u32; 2],
+        state: u32,
+    ) -> Sequence {
         let windows = engine.cache().window_pages();
         let ring_of = |block| begin + block % ring;
         Sequence {
-            all: (0..blocks as u32).map(|block| first + block * apart).collect(),
-            windows: windows
-                .map_or(Vec::new(), |count| (0..blocks as u32).map(|b| ring_of(b) % count as u32).collect()),
-            state: if engine.cache().state_rows() > 0 { state } else { 0 },
+            all: (0..blocks as u32)
+                .map(|block| first + block * apart)
+                .collect(),
+            windows: windows.map_or(Vec::new(), |count| {
+                (0..blocks as u32)
+                    .map(|b| ring_of(b) % count as u32)
+                    .collect()
+            }),
+            state: if engine.cache().state_rows() > 0 {
+                state
+            } else {
+                0
+            },
             logits: Vec::new(),
         }
     }
     fn pages(&self, end: usize) -> Pages<'_> {
         let blocks = end.div_ceil(PAGE);
         let windows = &self.windows[..self.windows.len().min(blocks)];
-        Pages { all: &self.all[..blocks], windows, state: self.state }
+        Pages {
+            all: &self.all[..blocks],
+            windows,
+            state: self.state,
+        }
     }
     /// Runs these tokens in one step.
     fn run(&mut self, engine: &mut Engine, tokens: &[u32], position: usize, contiguous: bool) {
         let pages = self.pages(position + tokens.len());
         let mut logits = Vec::new();
         if let [token] = *tokens {
-            let rows =
-                [DecodeRow { token: TokenSource::Token(token), position, pages, sampling: RowSampling::greedy() }];
-            let output = engine.run(&Step { rows: &rows, contiguous, ..Step::default() }).expect("a step");
+            let rows = [DecodeRow {
+                token: TokenSource::Token(token),
+                position,
+                pages,
+                sampling: RowSampling::greedy(),
+            }];
+            let output = engine
+                .run(&Step {
+                    rows: &rows,
+                    contiguous,
+                    ..Step::default()
+                })
+                .expect("a step");
             engine.row_logits(0, &mut logits).expect("logits");
             assert_eq!(output.chosen, [Some(argmax(&logits) as u32)]);
         } else {
-            let chunk = Chunk { tokens, position, pages, exact: false, logits: Logits::All };
-            engine.run(&Step { chunk: Some(chunk), contiguous, ..Step::default() }).expect("a step");
+            let chunk = Chunk {
+                tokens,
+                position,
+                pages,
+                exact: false,
+                logits: Logits::All,
+            };
+            engine
+                .run(&Step {
+                    chunk: Some(chunk),
+                    contiguous,
+                    ..Step::default()
+                })
+                .expect("a step");
             let mut row = Vec::new();
             for at in 0..tokens.len() {
                 engine.row_logits(at, &mut row).expect("logits");
@@ -99,7 +153,10 @@ fn cuts(tokens: usize) -> Vec<usize> {
 fn check(device: &str, family: &str, quant: &str) {
     let of = |end: &str| data(&format!("families/{family}-{end}"));
     let file = Gguf::open(of(&format!("{quant}.gguf"))).expect("a GGUF file");
-    let (expected, tokens) = (npy(&of(&format!("{quant}-logits.npy"))), ids(&of("tokens.txt")));
+    let (expected, tokens) = (
+        npy(&of(&format!("{quant}-logits.npy"))),
+        ids(&of("tokens.txt")),
+    );
     let mut e = engine(device, &file);
     assert!(e.cache().pages() >= 2 * CONTEXT.div_ceil(PAGE));
     let blocks = tokens.len().div_ceil(PAGE);
@@ -121,7 +178,10 @@ fn check(device: &str, family: &str, quant: &str) {
             for cut in cuts(tokens.len()).windows(2) {
                 sequence.run(&mut e, &tokens[cut[0]..cut[1]], cut[0], contiguous);
             }
-            near(&format!("{what}, contiguous: {contiguous}"), &sequence.logits);
+            near(
+                &format!("{what}, contiguous: {contiguous}"),
+                &sequence.logits,
+            );
         }
     }
     // Two sequences that take turns.
@@ -132,24 +192,31 @@ fn check(device: &str, family: &str, quant: &str) {
             sequence.run(&mut e, &tokens[cut[0]..cut[1]], cut[0], true);
         }
     }
-    both.iter().for_each(|sequence| near("two in turn", &sequence.logits));
+    both.iter()
+        .for_each(|sequence| near("two in turn", &sequence.logits));
 }
 
 #[test]
 fn contiguous_steps_and_steps_by_tables_agree() {
-    FAMILIES.iter().for_each(|(family, quant)| check("cpu", family, quant));
+    FAMILIES
+        .iter()
+        .for_each(|(family, quant)| check("cpu", family, quant));
 }
 
 /// On the first CUDA device, as on a CPU.
 #[cfg(feature = "cuda-tests")]
 #[test]
 fn contiguous_steps_on_cuda() {
-    FAMILIES.iter().for_each(|(family, quant)| check("cuda", family, quant));
+    FAMILIES
+        .iter()
+        .for_each(|(family, quant)| check("cuda", family, quant));
 }
 
 /// On the first adapter, which may be a software one.
 #[cfg(feature = "wgpu")]
 #[test]
 fn contiguous_steps_on_wgpu() {
-    [("llama", "q4_k_m"), ("gemma3", "q8_0"), ("qwen35", "q8_0")].iter().for_each(|(f, q)| check("wgpu", f, q));
+    [("llama", "q4_k_m"), ("gemma3", "q8_0"), ("qwen35", "q8_0")]
+        .iter()
+        .for_each(|(f, q)| check("wgpu", f, q));
 }

@@ -19,21 +19,45 @@ pub struct Asked {
 
 /// Runs a prompt and generates an answer of `tokens` tokens, at least one, with a fixed seed.
 pub fn ask(batcher: &mut Batcher, prompt: &[u32], reuse: Reuse, tokens: usize) -> Asked {
-    let params = SamplingParams { temperature: 1.5, seed: 7, ..SamplingParams::default() };
-    let generation = Generation::new(Sampler::new(params).expect("parameters"), tokens.max(1), |_| false);
-    let id = batcher.add(prompt, SequenceOptions { reuse, batch_invariant: false }).expect("a prompt");
-    let (generation, vocabulary) = (RefCell::new(generation), batcher.engine().model().vocabulary());
+    let params = SamplingParams {
+        temperature: 1.5,
+        seed: 7,
+        ..SamplingParams::default()
+    };
+    let generation = Generation::new(
+        Sampler::new(params).expect("parameters"),
+        tokens.max(1),
+        |_| false,
+    );
+    let id = batcher
+        .add(
+            prompt,
+            SequenceOptions {
+                reuse,
+                batch_invariant: false,
+            },
+        )
+        .expect("a prompt");
+    let (generation, vocabulary) = (
+        RefCell::new(generation),
+        batcher.engine().model().vocabulary(),
+    );
     let (mut logits, mut answer) = (Vec::new(), Vec::new());
     let mut reused = None;
     loop {
-        let mut asking = |_, history: &[u32]| generation.borrow_mut().row_params(history, vocabulary);
-        let stepped = batcher.step_with(&mut asking, &mut |_| generation.borrow().sampling()).expect("a step");
+        let mut asking =
+            |_, history: &[u32]| generation.borrow_mut().row_params(history, vocabulary);
+        let stepped = batcher
+            .step_with(&mut asking, &mut |_| generation.borrow().sampling())
+            .expect("a step");
         reused = reused.or(batcher.scheduler().reused_tokens(id));
         let Some(&of) = stepped.first() else { continue };
         if answer.is_empty() {
             logits = batcher.logits(of).expect("logits").to_vec();
         }
-        let step = batcher.choose(of, &mut generation.borrow_mut(), &mut |_| ()).expect("a token");
+        let step = batcher
+            .choose(of, &mut generation.borrow_mut(), &mut |_| ())
+            .expect("a token");
         answer.extend(step.token);
         match (step.token, step.finish) {
             (Some(token), None) => batcher.push(id, token),
@@ -43,8 +67,18 @@ pub fn ask(batcher: &mut Batcher, prompt: &[u32], reuse: Reuse, tokens: usize) -
     let run = batcher.scheduler().tokens(id).to_vec();
     batcher.remove(id);
     let reused = reused.expect("it was admitted");
-    let prefill = PrefillStats { reused, run: prompt.len() - reused, complete: true, ..PrefillStats::default() };
-    Asked { prefill, logits, answer, run }
+    let prefill = PrefillStats {
+        reused,
+        run: prompt.len() - reused,
+        complete: true,
+        ..PrefillStats::default()
+    };
+    Asked {
+        prefill,
+        logits,
+        answer,
+        run,
+    }
 }
 
 /// Does the same on a batcher that was reset.
@@ -75,7 +109,10 @@ pub fn exact_prefix(
         ask(batcher, &text[..begun], Reuse::Exact, tokens);
         let found = ask(batcher, prompt, Reuse::Exact, tokens);
         let prefill = found.prefill;
-        assert!(found.logits == expected.logits, "{len} after {begun}: {prefill:?}");
+        assert!(
+            found.logits == expected.logits,
+            "{len} after {begun}: {prefill:?}"
+        );
         assert_eq!(found.answer, expected.answer, "{len} after {begun}");
         prefill
     };
@@ -83,7 +120,12 @@ pub fn exact_prefix(
 }
 
 /// Runs a whole prompt in borrowed pages, in parts of at most `most` tokens.
-pub fn apart(batcher: &mut Batcher, prompt: &[u32], most: usize, each: &mut dyn FnMut(&mut Engine, TokenRun)) {
+pub fn apart(
+    batcher: &mut Batcher,
+    prompt: &[u32],
+    most: usize,
+    each: &mut dyn FnMut(&mut Engine, TokenRun),
+) {
     let mut run = |engine: &mut Engine, run: TokenRun<'_>| {
         each(engine, run);
         Ok(ControlFlow::Continue(()))

@@ -22,13 +22,19 @@ fn layer(depth: usize) -> Compiled {
         tile: Options::TILE,
     };
     let plan = model.plan(&options, &mut Functions::new());
-    let moe = plan.functions().into_iter().find(|f| f.name.contains("moe")).expect("MoE layers");
+    let moe = plan
+        .functions()
+        .into_iter()
+        .find(|f| f.name.contains("moe"))
+        .expect("MoE layers");
     compile(moe, opened.device.target(), opened.dialect, &mut Cheapest)
 }
 
 /// Returns the number of the launch with that root.
 fn launch(c: &Compiled, root: &str) -> Option<usize> {
-    c.programs.iter().position(|p| p.notes.iter().any(|n| n.starts_with(root)))
+    c.programs
+        .iter()
+        .position(|p| p.notes.iter().any(|n| n.starts_with(root)))
 }
 
 #[test]
@@ -36,6 +42,9 @@ fn many_partial_results_are_combined_once() {
     let (short, deep) = (layer(2048), layer(18432));
     let combined = "Mul [1, 20, 512]";
     assert_eq!(launch(&short, combined), None);
-    assert_eq!(launch(&deep, combined), launch(&deep, "Cat [<=").map(|i| i + 1));
+    assert_eq!(
+        launch(&deep, combined),
+        launch(&deep, "Cat [<=").map(|i| i + 1)
+    );
     assert_eq!([short.programs.len(), deep.programs.len()], [11, 12]);
 }

@@ -70,9 +70,17 @@ impl Calls {
         let lost = self.lost.load(Ordering::SeqCst);
         if lost > 0 && call >= lost {
             let hint = "start again".into();
-            return Err(Error::Lost { device: "the device".into(), what: format!("{what} did not end"), hint });
+            return Err(Error::Lost {
+                device: "the device".into(),
+                what: format!("{what} did not end"),
+                hint,
+            });
         }
-        if call == self.fails.load(Ordering::SeqCst) { Err(failure(what)) } else { Ok(()) }
+        if call == self.fails.load(Ordering::SeqCst) {
+            Err(failure(what))
+        } else {
+            Ok(())
+        }
     }
 }
 
@@ -90,15 +98,30 @@ struct Failing {
 /// Opens the named device with failures on demand. With `overlaps` it claims that
 /// its steps run asynchronously.
 pub fn failing(name: &str, exact: bool, overlaps: bool) -> (Opened, Arc<Calls>) {
-    let options = Options { threads: Some(2), exact, quick: true, ..Options::default() };
+    let options = Options {
+        threads: Some(2),
+        exact,
+        quick: true,
+        ..Options::default()
+    };
     around(open(name, &options).expect("a device"), overlaps)
 }
 
 /// Wraps an opened device in the same way.
 pub fn around(opened: Opened, overlaps: bool) -> (Opened, Arc<Calls>) {
     let calls = Arc::new(Calls::default());
-    let device = Failing { inner: opened.device.clone(), calls: calls.clone(), overlaps };
-    (Opened { device: Arc::new(device), ..opened }, calls)
+    let device = Failing {
+        inner: opened.device.clone(),
+        calls: calls.clone(),
+        overlaps,
+    };
+    (
+        Opened {
+            device: Arc::new(device),
+            ..opened
+        },
+        calls,
+    )
 }
 
 /// Byte pattern that is NaN in every float type.
@@ -132,7 +155,8 @@ impl Device for Failing {
     /// A failed copy leaves garbage in half of its bytes.
     fn write(&self, to: &Buffer, offset: usize, data: &[u8]) -> Result<(), Error> {
         if let Err(error) = self.calls.check("a copy to the device") {
-            self.inner.write(to, offset, &vec![GARBAGE; data.len().div_ceil(2)])?;
+            self.inner
+                .write(to, offset, &vec![GARBAGE; data.len().div_ceil(2)])?;
             return Err(error);
         }
         self.inner.write(to, offset, data)
@@ -144,15 +168,29 @@ impl Device for Failing {
         }
         self.inner.read(from, offset, data)?;
         let count = |left: usize| left.checked_sub(1);
-        if self.calls.garbles.fetch_update(Ordering::SeqCst, Ordering::SeqCst, count) == Ok(1) {
+        if self
+            .calls
+            .garbles
+            .fetch_update(Ordering::SeqCst, Ordering::SeqCst, count)
+            == Ok(1)
+        {
             data.fill(GARBAGE);
         }
         Ok(())
     }
-    fn stage<'a>(&'a self, to: &Buffer, offset: usize, len: usize) -> Result<Box<dyn StagedWrite + 'a>, Error> {
+    fn stage<'a>(
+        &'a self,
+        to: &Buffer,
+        offset: usize,
+        len: usize,
+    ) -> Result<Box<dyn StagedWrite + 'a>, Error> {
         self.inner.stage(to, offset, len)
     }
-    fn load(&self, programs: &[Program], progress: &dyn Fn(usize, usize)) -> Result<Vec<Arc<dyn Kernel>>, Error> {
+    fn load(
+        &self,
+        programs: &[Program],
+        progress: &dyn Fn(usize, usize),
+    ) -> Result<Vec<Arc<dyn Kernel>>, Error> {
         self.inner.load(programs, progress)
     }
     fn capture(&self, launches: Vec<Launch>) -> Result<Box<dyn Replay>, Error> {
@@ -174,7 +212,11 @@ struct Step {
 impl Step {
     fn around(inner: Box<dyn Replay>, calls: &Arc<Calls>) -> Box<dyn Replay> {
         calls.captured.fetch_add(1, Ordering::SeqCst);
-        Box::new(Step { inner, calls: calls.clone(), running: 0 })
+        Box::new(Step {
+            inner,
+            calls: calls.clone(),
+            running: 0,
+        })
     }
 }
 

@@ -33,7 +33,8 @@ fn machines() -> [(Target, &'static dyn Dialect); 4] {
 
 /// The demo's functions: a decode step and a chunk, with f16 and int8 caches.
 fn functions() -> Vec<Arc<Function>> {
-    let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/demo-glm-Q4_K_M.gguf");
+    let path =
+        std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/demo-glm-Q4_K_M.gguf");
     let file = Gguf::open(path).expect("a GGUF file");
     let model: Box<dyn Model> = gristmill_llm::arch::load(file.metadata(), &file).expect("a model");
     let (one, chunk) = (StepKind::Decode, StepKind::Prefill { max: 32 });
@@ -69,11 +70,21 @@ fn names(target: &Target, dialect: &dyn Dialect) -> String {
     let mut out = String::new();
     for function in functions() {
         let compiled = compiled(&function, target, dialect);
-        let _ = writeln!(out, "{}: {:.2} us, arena {}", function.name, compiled.seconds * 1e6, compiled.arena);
+        let _ = writeln!(
+            out,
+            "{}: {:.2} us, arena {}",
+            function.name,
+            compiled.seconds * 1e6,
+            compiled.arena
+        );
         for (program, level) in compiled.programs.iter().zip(&compiled.levels) {
             let (us, kb) = (program.seconds * 1e6, program.estimate.weight_bytes / 1e3);
             let (title, roots) = (&program.title, program.notes.join("; "));
-            let _ = writeln!(out, "  {level} {}: {title}: {roots}; {us:.2} us, {kb:.0} KB of weights", program.name);
+            let _ = writeln!(
+                out,
+                "  {level} {}: {title}: {roots}; {us:.2} us, {kb:.0} KB of weights",
+                program.name
+            );
         }
     }
     out
@@ -81,12 +92,20 @@ fn names(target: &Target, dialect: &dyn Dialect) -> String {
 
 /// Returns the MoE layer of a decode step.
 fn layer() -> Arc<Function> {
-    functions().into_iter().find(|f| f.name.contains("moe.one")).expect("a layer with experts")
+    functions()
+        .into_iter()
+        .find(|f| f.name.contains("moe.one"))
+        .expect("a layer with experts")
 }
 
 fn source(target: &Target, dialect: &dyn Dialect) -> String {
     let compiled = compiled(&layer(), target, dialect);
-    compiled.programs.iter().map(|p| p.source.clone()).collect::<Vec<_>>().join("\n")
+    compiled
+        .programs
+        .iter()
+        .map(|p| p.source.clone())
+        .collect::<Vec<_>>()
+        .join("\n")
 }
 
 #[test]
@@ -120,25 +139,63 @@ const PRESETS: [&str; 3] = ["glm-4.7-flash", "deepseek-v2-lite", "youtu-llm-2b"]
 
 /// Lists the forms of a preset's largest layer in these kinds of steps, over consecutive pages of
 /// one sequence, or over pools with block tables.
-fn forms(target: &Target, preset: &str, context: usize, classes: &[StepKind], paged: Option<Pools>) -> String {
+fn forms(
+    target: &Target,
+    preset: &str,
+    context: usize,
+    classes: &[StepKind],
+    paged: Option<Pools>,
+) -> String {
     let file = Gguf::synth(preset, "q4_0").expect("a preset");
     let model = gristmill_llm::arch::load(file.metadata(), &file).expect("a model");
     let rows = cache_rows(context, 512);
-    let (contiguous, pools) = (paged.is_none(), paged.unwrap_or(Pools::from_pages(rows / Options::PAGE)));
+    let (contiguous, pools) = (
+        paged.is_none(),
+        paged.unwrap_or(Pools::from_pages(rows / Options::PAGE)),
+    );
     let (mut shared, mut out) = (Functions::new(), String::new());
     for &tokens in classes {
         let (cache, logits) = (Scalar::F16, Logits::Last);
-        let logits = if matches!(tokens, StepKind::BatchedDecode { .. }) { Logits::All } else { logits };
-        let options = Options { tokens, rows, pools, contiguous, depth: rows, cache, logits, tile: Options::TILE };
+        let logits = if matches!(tokens, StepKind::BatchedDecode { .. }) {
+            Logits::All
+        } else {
+            logits
+        };
+        let options = Options {
+            tokens,
+            rows,
+            pools,
+            contiguous,
+            depth: rows,
+            cache,
+            logits,
+            tile: Options::TILE,
+        };
         let plan = model.plan(&options, &mut shared);
-        let layer = plan.functions().into_iter().max_by_key(|f| f.graph.len()).expect("functions");
-        let mut decider = Decider { policy: &mut Cheapest, plans: &BTreeMap::new(), log: vec![] };
+        let layer = plan
+            .functions()
+            .into_iter()
+            .max_by_key(|f| f.graph.len())
+            .expect("functions");
+        let mut decider = Decider {
+            policy: &mut Cheapest,
+            plans: &BTreeMap::new(),
+            log: vec![],
+        };
         let (_, report) = considered(layer, target, &mut decider, &rules::all(), Budget::USUAL);
         for site in report.sites {
             let chosen = &site.options[site.chosen].plan;
-            let attention = chosen.split_inclusive(']').skip_while(|part| !part.contains("attention")).take(2);
+            let attention = chosen
+                .split_inclusive(']')
+                .skip_while(|part| !part.contains("attention"))
+                .take(2);
             let attention: String = attention.collect();
-            let _ = writeln!(out, "{preset} {context} {}: {}", layer.name, attention.trim_start_matches([',', ' ']));
+            let _ = writeln!(
+                out,
+                "{preset} {context} {}: {}",
+                layer.name,
+                attention.trim_start_matches([',', ' '])
+            );
         }
     }
     out
@@ -149,9 +206,16 @@ fn forms(target: &Target, preset: &str, context: usize, classes: &[StepKind], pa
 #[test]
 fn forms_of_latent_attention() {
     for (target, _) in &machines()[..2] {
-        let classes = [StepKind::Decode, StepKind::Prefill { max: 64 }, StepKind::Prefill { max: 512 }];
-        let of_contexts =
-            |preset| [1024, 4096, 32_768].map(|context| forms(target, preset, context, &classes, None)).concat();
+        let classes = [
+            StepKind::Decode,
+            StepKind::Prefill { max: 64 },
+            StepKind::Prefill { max: 512 },
+        ];
+        let of_contexts = |preset| {
+            [1024, 4096, 32_768]
+                .map(|context| forms(target, preset, context, &classes, None))
+                .concat()
+        };
         let all = PRESETS.map(of_contexts).concat();
         insta::assert_snapshot!(format!("forms_{}", target.name), all);
     }
@@ -165,7 +229,18 @@ fn forms_of_latent_attention_over_pages() {
         let batches = [1, 8].map(|max| StepKind::BatchedDecode { max });
         let pieces = [64, 512].map(|max| StepKind::Prefill { max });
         let classes = [batches, pieces].concat();
-        let of = |preset| forms(target, preset, 4096, &classes, Some(Pools::from_pages(4 * 4096 / Options::PAGE)));
-        insta::assert_snapshot!(format!("paged_forms_{}", target.name), PRESETS.map(of).concat());
+        let of = |preset| {
+            forms(
+                target,
+                preset,
+                4096,
+                &classes,
+                Some(Pools::from_pages(4 * 4096 / Options::PAGE)),
+            )
+        };
+        insta::assert_snapshot!(
+            format!("paged_forms_{}", target.name),
+            PRESETS.map(of).concat()
+        );
     }
 }

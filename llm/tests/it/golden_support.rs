@@ -5,7 +5,8 @@ use gristmill_compiler::testing::{every_form, rules_of_tensors};
 use gristmill_encodings::F32;
 use gristmill_llm::arch::deepseek2::{Deepseek2, DeepseekHparams};
 use gristmill_llm::arch::{
-    self, Bind, BoundCall, CacheKinds, Functions, Logits, Model, Options, Plan, Pools, StepKind, Tensors,
+    self, Bind, BoundCall, CacheKinds, Functions, Logits, Model, Options, Plan, Pools, StepKind,
+    Tensors,
 };
 use gristmill_llm::gguf::Metadata;
 use gristmill_tensor::evaluate::{Env, HostArray, evaluate_all};
@@ -123,11 +124,17 @@ pub fn metadata(tiny: Tiny, split: bool) -> Metadata {
     f("expert_weights_scale", scale);
     if matches!(tiny, Tiny::B | Tiny::D) {
         f("rope.scaling.factor", 40.0);
-        f("rope.scaling.yarn_log_multiplier", if tiny == Tiny::B { 0.0707 } else { 0.1 });
+        f(
+            "rope.scaling.yarn_log_multiplier",
+            if tiny == Tiny::B { 0.0707 } else { 0.1 },
+        );
         m.insert("deepseek2.rope.scaling.type", "yarn");
         m.insert("deepseek2.rope.scaling.original_context_length", 4096u32);
     }
-    m.insert("deepseek2.expert_weights_norm", matches!(tiny, Tiny::A | Tiny::D));
+    m.insert(
+        "deepseek2.expert_weights_norm",
+        matches!(tiny, Tiny::A | Tiny::D),
+    );
     m.insert("general.architecture", "deepseek2");
     m
 }
@@ -199,7 +206,14 @@ impl Fixture {
         let hyper = DeepseekHparams::read(&metadata, &Names(&dims)).expect("hyper-parameters");
         let model = arch::load(&metadata, &Names(&dims)).expect("a model");
         let kv_b_rows = (hyper.nope, hyper.value, hyper.kv_rank);
-        Fixture { metadata, dims, hyper, model, values: RefCell::default(), kv_b_rows }
+        Fixture {
+            metadata,
+            dims,
+            hyper,
+            model,
+            values: RefCell::default(),
+            kv_b_rows,
+        }
     }
     /// Creates a fixture with hyper-parameters that no file can express.
     pub fn changed(tiny: Tiny, change: impl Fn(&mut DeepseekHparams)) -> Fixture {
@@ -211,8 +225,13 @@ impl Fixture {
     }
     /// Returns the bytes of a weight as f32; empty for other binds.
     fn bytes(&self, bind: &Bind) -> Vec<u8> {
-        let Bind::Weight(name) = bind else { return Vec::new() };
-        self.weight(name).iter().flat_map(|&v| (v as f32).to_le_bytes()).collect()
+        let Bind::Weight(name) = bind else {
+            return Vec::new();
+        };
+        self.weight(name)
+            .iter()
+            .flat_map(|&v| (v as f32).to_le_bytes())
+            .collect()
     }
     /// Replaces the values of a tensor.
     pub fn replace(&self, name: &str, values: Vec<f64>) {
@@ -225,19 +244,32 @@ impl Fixture {
         }
         let (nope, value, rank) = self.kv_b_rows;
         let prefix = name.split("attn_").next().unwrap_or("");
-        let kv_b = || generate(&format!("{prefix}attn_kv_b.weight"), 4 * (nope + value) * rank);
-        let from = |h: usize, row: usize, c: usize, all: &[f64]| all[(h * (nope + value) + row) * rank + c];
+        let kv_b = || {
+            generate(
+                &format!("{prefix}attn_kv_b.weight"),
+                4 * (nope + value) * rank,
+            )
+        };
+        let from = |h: usize, row: usize, c: usize, all: &[f64]| {
+            all[(h * (nope + value) + row) * rank + c]
+        };
         let mut v = Vec::new();
         if name.ends_with("attn_k_b.weight") {
             let all = kv_b();
-            (0..4).for_each(|h| (0..rank).for_each(|c| v.extend((0..nope).map(|j| from(h, j, c, &all)))));
+            (0..4).for_each(|h| {
+                (0..rank).for_each(|c| v.extend((0..nope).map(|j| from(h, j, c, &all))))
+            });
         } else if name.ends_with("attn_v_b.weight") {
             let all = kv_b();
-            (0..4).for_each(|h| (0..value).for_each(|o| v.extend((0..rank).map(|c| from(h, nope + o, c, &all)))));
+            (0..4).for_each(|h| {
+                (0..value).for_each(|o| v.extend((0..rank).map(|c| from(h, nope + o, c, &all))))
+            });
         } else if name.ends_with("ffn_gate_up_exps.weight") {
             let part = |p: &str| generate(&name.replace("gate_up", p), 64 * 32 * 8);
             let (gate, up) = (part("gate"), part("up"));
-            gate.chunks(64 * 32).zip(up.chunks(64 * 32)).for_each(|(g, u)| v.extend(g.iter().chain(u)));
+            gate.chunks(64 * 32)
+                .zip(up.chunks(64 * 32))
+                .for_each(|(g, u)| v.extend(g.iter().chain(u)));
         } else {
             v = generate(name, self.dims[name].iter().product::<u64>() as usize);
         }
@@ -260,9 +292,19 @@ impl Form {
     pub const MOST: usize = 16;
     /// Returns the function in this form, or as written if there are fewer forms.
     pub fn apply(self, function: &Arc<Function>) -> Arc<Function> {
-        let Form::Number(number) = self else { return function.clone() };
-        let forms = every_form(function, &Target::cpu("plain", 4, 2), &rules_of_tensors(), Form::MOST);
-        forms.into_iter().nth(number).map_or_else(|| function.clone(), Arc::new)
+        let Form::Number(number) = self else {
+            return function.clone();
+        };
+        let forms = every_form(
+            function,
+            &Target::cpu("plain", 4, 2),
+            &rules_of_tensors(),
+            Form::MOST,
+        );
+        forms
+            .into_iter()
+            .nth(number)
+            .map_or_else(|| function.clone(), Arc::new)
     }
 }
 
@@ -280,12 +322,29 @@ pub struct Way {
 /// pages are consecutive, and the pools have one page more than it needs, so that with
 /// [`VARIABLES`] it begins after the first.
 pub fn of_one_sequence(model: &dyn Model, tokens: StepKind, rows: usize, cache: Scalar) -> Options {
-    let (rows, logits, tile) = (rows.next_multiple_of(Options::PAGE), Logits::All, Options::TILE);
+    let (rows, logits, tile) = (
+        rows.next_multiple_of(Options::PAGE),
+        Logits::All,
+        Options::TILE,
+    );
     let CacheKinds { window, states } = model.cache_kinds();
     // As few window pages as the tokens of a step see, so that the ring buffer wraps around.
     let windows = window.map(|window| Pools::blocks(window, tokens.max()).max(2));
-    let pools = Pools { pages: rows / Options::PAGE + 1, windows, states: 2 * usize::from(states) };
-    Options { tokens, rows, pools, contiguous: true, depth: rows, cache, logits, tile }
+    let pools = Pools {
+        pages: rows / Options::PAGE + 1,
+        windows,
+        states: 2 * usize::from(states),
+    };
+    Options {
+        tokens,
+        rows,
+        pools,
+        contiguous: true,
+        depth: rows,
+        cache,
+        logits,
+        tile,
+    }
 }
 
 /// Location of the pages, window pages and recurrent states of [`of_one_sequence`].
@@ -305,21 +364,29 @@ pub fn run(
     watch: impl Fn(&Function) -> Option<Id>,
     mut inspect: impl FnMut(usize, &BoundCall, &HostArray),
 ) -> Vec<Vec<f64>> {
-    let class = way.chunk.map_or(StepKind::Decode, |max| StepKind::Prefill { max });
+    let class = way
+        .chunk
+        .map_or(StepKind::Decode, |max| StepKind::Prefill { max });
     let rows = tokens.len() + class.max();
     let options = of_one_sequence(f.model.as_ref(), class, rows, way.cache);
     let rows = options.rows;
     let mut plan: Plan = f.model.plan(&options, &mut Functions::new());
     let mut forms: HashMap<*const Function, Arc<Function>> = HashMap::new();
     for call in &mut plan.calls {
-        call.function =
-            forms.entry(Arc::as_ptr(&call.function)).or_insert_with(|| way.form.apply(&call.function)).clone();
+        call.function = forms
+            .entry(Arc::as_ptr(&call.function))
+            .or_insert_with(|| way.form.apply(&call.function))
+            .clone();
     }
-    let mut values: HashMap<Bind, Vec<f64>> = HashMap::from([(Bind::Rope(0), wide_rope_table(f, rows))]);
+    let mut values: HashMap<Bind, Vec<f64>> =
+        HashMap::from([(Bind::Rope(0), wide_rope_table(f, rows))]);
     for layer in 0..f.model.layers() {
         // A row that was never written must not be read: a single NaN would reach the logits.
         for (plane, p) in f.model.cache_tensors(way.cache)[layer].iter().enumerate() {
-            values.insert(Bind::State(layer, plane), vec![f64::NAN; options.pool_rows(p.window()) * p.width]);
+            values.insert(
+                Bind::State(layer, plane),
+                vec![f64::NAN; options.pool_rows(p.window()) * p.width],
+            );
         }
     }
     let mut out = Vec::new();
@@ -329,8 +396,12 @@ pub fn run(
         for call in &plan.calls {
             let function = &call.function;
             let weights: Vec<Vec<u8>> = call.binds.iter().map(|b| f.bytes(b)).collect();
-            let mut env = Env::new().var("pos", pos as i64).var("n", step.len() as i64);
-            env = VARIABLES.into_iter().fold(env, |env, (name, value)| env.var(name, value));
+            let mut env = Env::new()
+                .var("pos", pos as i64)
+                .var("n", step.len() as i64);
+            env = VARIABLES
+                .into_iter()
+                .fold(env, |env, (name, value)| env.var(name, value));
             for (slot, (bind, bytes)) in call.binds.iter().zip(&weights).enumerate() {
                 env = match (function.slots[slot].storage, values.get(bind)) {
                     (Storage::Packed(_), _) => env.packed(slot as u32, bytes),
@@ -357,6 +428,10 @@ pub fn run(
 /// Returns the RoPE table in f64: an f32 table would hide differences below 1e-7.
 fn wide_rope_table(f: &Fixture, rows: usize) -> Vec<f64> {
     let frequencies = f.model.rope_tables(rows).remove(0).frequencies;
-    let angles = |p: usize| frequencies.iter().flat_map(move |w| [(p as f64 * w).cos(), (p as f64 * w).sin()]);
+    let angles = |p: usize| {
+        frequencies
+            .iter()
+            .flat_map(move |w| [(p as f64 * w).cos(), (p as f64 * w).sin()])
+    };
     (0..rows).flat_map(angles).collect()
 }

@@ -33,9 +33,22 @@ struct Late {
 
 /// Opens the CPU device with late steps.
 pub fn late() -> Opened {
-    let opened = open("cpu", &Options { quick: true, ..Options::default() }).expect("a device");
-    let device = Late { inner: opened.device.clone(), queue: Arc::default() };
-    Opened { device: Arc::new(device), ..opened }
+    let opened = open(
+        "cpu",
+        &Options {
+            quick: true,
+            ..Options::default()
+        },
+    )
+    .expect("a device");
+    let device = Late {
+        inner: opened.device.clone(),
+        queue: Arc::default(),
+    };
+    Opened {
+        device: Arc::new(device),
+        ..opened
+    }
 }
 
 impl Device for Late {
@@ -66,15 +79,28 @@ impl Device for Late {
     fn read(&self, from: &Buffer, offset: usize, data: &mut [u8]) -> Result<(), Error> {
         self.inner.read(from, offset, data)
     }
-    fn stage<'a>(&'a self, to: &Buffer, offset: usize, len: usize) -> Result<Box<dyn StagedWrite + 'a>, Error> {
+    fn stage<'a>(
+        &'a self,
+        to: &Buffer,
+        offset: usize,
+        len: usize,
+    ) -> Result<Box<dyn StagedWrite + 'a>, Error> {
         self.inner.stage(to, offset, len)
     }
-    fn load(&self, programs: &[Program], progress: &dyn Fn(usize, usize)) -> Result<Vec<Arc<dyn Kernel>>, Error> {
+    fn load(
+        &self,
+        programs: &[Program],
+        progress: &dyn Fn(usize, usize),
+    ) -> Result<Vec<Arc<dyn Kernel>>, Error> {
         self.inner.load(programs, progress)
     }
     fn capture(&self, launches: Vec<Launch>) -> Result<Box<dyn Replay>, Error> {
         let inner = Arc::new(Mutex::new(self.inner.capture(launches)?));
-        Ok(Box::new(Step { inner, queue: self.queue.clone(), starts: VecDeque::new() }))
+        Ok(Box::new(Step {
+            inner,
+            queue: self.queue.clone(),
+            starts: VecDeque::new(),
+        }))
     }
     fn capture_alone(&self, launches: Vec<Launch>) -> Result<Box<dyn Replay>, Error> {
         self.inner.capture_alone(launches)
@@ -93,25 +119,48 @@ impl Replay for Step {
         let mut queue = self.queue.lock().expect("nobody panicked");
         queue.last += 1;
         let (number, step) = (queue.last, self.inner.clone());
-        let variables = vars.iter().map(|&(name, value)| (name.to_string(), value)).collect();
-        queue.started.push_back(Started { step, variables, number });
+        let variables = vars
+            .iter()
+            .map(|&(name, value)| (name.to_string(), value))
+            .collect();
+        queue.started.push_back(Started {
+            step,
+            variables,
+            number,
+        });
         self.starts.push_back(number);
         Ok(())
     }
     fn wait(&mut self) -> Result<(), Error> {
-        let Some(number) = self.starts.pop_front() else { return Ok(()) };
+        let Some(number) = self.starts.pop_front() else {
+            return Ok(());
+        };
         loop {
             let next = {
                 let mut queue = self.queue.lock().expect("nobody panicked");
-                let due = queue.started.front().is_some_and(|one| one.number <= number);
+                let due = queue
+                    .started
+                    .front()
+                    .is_some_and(|one| one.number <= number);
                 if due { queue.started.pop_front() } else { None }
             };
-            let Some(Started { step, variables, .. }) = next else { return Ok(()) };
-            let vars: Vec<(&str, i64)> = variables.iter().map(|(name, value)| (name.as_str(), *value)).collect();
+            let Some(Started {
+                step, variables, ..
+            }) = next
+            else {
+                return Ok(());
+            };
+            let vars: Vec<(&str, i64)> = variables
+                .iter()
+                .map(|(name, value)| (name.as_str(), *value))
+                .collect();
             step.lock().expect("nobody panicked").replay(&vars)?;
         }
     }
     fn replay_timed(&mut self, vars: &[(&str, i64)]) -> Result<Vec<f64>, Error> {
-        self.inner.lock().expect("nobody panicked").replay_timed(vars)
+        self.inner
+            .lock()
+            .expect("nobody panicked")
+            .replay_timed(vars)
     }
 }

@@ -7,7 +7,9 @@ use crate::conversation_support::{ask, exact_prefix, fresh};
 use crate::parity_support::tables::{data, rms};
 use gristmill_backend::{Options, open};
 use gristmill_llm::arch::{self, Logits};
-use gristmill_llm::engine::{CompiledModel, Engine, MemoryEstimate, Pages, Settings, TokenRun, Weights, cache_rows};
+use gristmill_llm::engine::{
+    CompiledModel, Engine, MemoryEstimate, Pages, Settings, TokenRun, Weights, cache_rows,
+};
 use gristmill_llm::gguf::Gguf;
 use gristmill_llm::sched::{BLOCK, Batcher, Reuse};
 use gristmill_uop::Scalar;
@@ -16,7 +18,13 @@ use gristmill_uop::Scalar;
 /// exact except for the order of sums.
 const NEAR: f64 = 1e-4;
 /// Families with windows, of 16 positions in these files.
-const FILES: [&str; 5] = ["gemma2-q8_0", "gemma3-q8_0", "gemma4-q8_0", "gemma4-moe-q8_0", "gpt-oss-mxfp4"];
+const FILES: [&str; 5] = [
+    "gemma2-q8_0",
+    "gemma3-q8_0",
+    "gemma4-q8_0",
+    "gemma4-moe-q8_0",
+    "gpt-oss-mxfp4",
+];
 const WINDOW: usize = 16;
 /// Tokens of a step: a ring buffer of six pages.
 const CHUNK: usize = 32;
@@ -25,11 +33,20 @@ const RING: usize = 6;
 const PAGE: usize = arch::Options::PAGE;
 
 fn exact() -> Options {
-    Options { exact: true, quick: true, ..Options::default() }
+    Options {
+        exact: true,
+        quick: true,
+        ..Options::default()
+    }
 }
 
 fn settings(context: usize, chunk: usize, cache: Scalar) -> Settings {
-    Settings { context: Some(context), cache, chunk, ..Settings::default() }
+    Settings {
+        context: Some(context),
+        cache,
+        chunk,
+        ..Settings::default()
+    }
 }
 
 fn engine(name: &str, settings: Settings) -> Engine {
@@ -43,7 +60,9 @@ fn engine_on(device: &str, name: &str, settings: Settings) -> Engine {
 }
 
 fn text(seed: u32, len: usize) -> Vec<u32> {
-    (0..len as u32).map(|i| (i * 37 + seed * 101 + i * i % 13) % 300).collect()
+    (0..len as u32)
+        .map(|i| (i * 37 + seed * 101 + i * i % 13) % 300)
+        .collect()
 }
 
 #[test]
@@ -67,13 +86,31 @@ fn many_windows_on_wgpu() {
 
 /// Returns logits of all tokens in steps of at most `most`, with the ring buffer
 /// starting at page `begin`.
-fn in_ring(engine: &mut Engine, tokens: &[u32], most: usize, begin: u32, contiguous: bool) -> Vec<f32> {
+fn in_ring(
+    engine: &mut Engine,
+    tokens: &[u32],
+    most: usize,
+    begin: u32,
+    contiguous: bool,
+) -> Vec<f32> {
     let all: Vec<u32> = (0..tokens.len().div_ceil(PAGE) as u32).collect();
-    let windows: Vec<u32> = all.iter().map(|block| (begin + block) % RING as u32).collect();
-    let pages = Pages { all: &all, windows: &windows, state: 0 };
+    let windows: Vec<u32> = all
+        .iter()
+        .map(|block| (begin + block) % RING as u32)
+        .collect();
+    let pages = Pages {
+        all: &all,
+        windows: &windows,
+        state: 0,
+    };
     let mut out = Vec::new();
     for (nth, tokens) in tokens.chunks(most).enumerate() {
-        let run = TokenRun { tokens, position: nth * most, pages, contiguous };
+        let run = TokenRun {
+            tokens,
+            position: nth * most,
+            pages,
+            contiguous,
+        };
         out.extend(engine.logits(run, Logits::All).expect("logits"));
     }
     out
@@ -83,11 +120,18 @@ fn many_windows(device: &str) {
     // The ring buffer is filled twice.
     let tokens = text(3, 800);
     for name in FILES {
-        let caches: &[Scalar] = if name == FILES[0] { &[Scalar::F32, Scalar::I8] } else { &[Scalar::F32] };
+        let caches: &[Scalar] = if name == FILES[0] {
+            &[Scalar::F32, Scalar::I8]
+        } else {
+            &[Scalar::F32]
+        };
         for &cache in caches {
             // With long steps and four sequences the windows need as many pages as the pool, so
             // there is no window pool.
-            let whole = Settings { parallel: 4, ..settings(tokens.len(), 3296, cache) };
+            let whole = Settings {
+                parallel: 4,
+                ..settings(tokens.len(), 3296, cache)
+            };
             let mut whole = engine_on(device, name, whole);
             assert_eq!(whole.cache().window_pages(), None);
             let expected = forward(&mut whole, &tokens, 0, true);
@@ -95,14 +139,22 @@ fn many_windows(device: &str) {
             assert_eq!(ring.cache().window_pages(), Some(RING));
             // With an int8 cache a value near a rounding boundary goes either way.
             let most = if cache == Scalar::F32 { NEAR } else { 0.05 };
-            let all: Vec<Vec<f32>> =
-                [(CHUNK, 0, true), (1, 0, true), (CHUNK, 4, true), (7, 3, true), (CHUNK, 2, false)]
-                    .into_iter()
-                    .map(|(most, begin, contiguous)| in_ring(&mut ring, &tokens, most, begin, contiguous))
-                    .collect();
+            let all: Vec<Vec<f32>> = [
+                (CHUNK, 0, true),
+                (1, 0, true),
+                (CHUNK, 4, true),
+                (7, 3, true),
+                (CHUNK, 2, false),
+            ]
+            .into_iter()
+            .map(|(most, begin, contiguous)| in_ring(&mut ring, &tokens, most, begin, contiguous))
+            .collect();
             let errors: Vec<f64> = all.iter().map(|found| rms(found, &expected)).collect();
             println!("{name}, {cache:?}: {errors:?}");
-            assert!(errors.iter().all(|&e| e < most), "{name}, {cache:?}: {errors:?}");
+            assert!(
+                errors.iter().all(|&e| e < most),
+                "{name}, {cache:?}: {errors:?}"
+            );
         }
     }
 }
@@ -112,27 +164,49 @@ fn a_cache_has_the_bytes_of_its_windows() {
     for name in FILES {
         let file = Gguf::open(data(&format!("families/{name}.gguf"))).expect("a GGUF file");
         let model = arch::load(file.metadata(), &file).expect("a model");
-        let (all, within) = (model.cache_row_bytes(Scalar::F16), model.window_row_bytes(Scalar::F16));
+        let (all, within) = (
+            model.cache_row_bytes(Scalar::F16),
+            model.window_row_bytes(Scalar::F16),
+        );
         assert!(within > 0 && within < all && model.window() == Some(WINDOW));
         let long = engine(name, settings(4000, CHUNK, Scalar::F16));
-        assert_eq!(long.cache().sequence_bytes(4000), 4000 * (all - within) + RING * PAGE * within, "{name}");
+        assert_eq!(
+            long.cache().sequence_bytes(4000),
+            4000 * (all - within) + RING * PAGE * within,
+            "{name}"
+        );
         assert_eq!(long.cache().sequence_bytes(40), 40 * all, "{name}");
         // The estimate before loading: a longer context adds rows of the full-attention layers
         // and of RoPE tables.
-        let estimate =
-            |context| MemoryEstimate::new(&file, &settings(context, CHUNK, Scalar::F16), u64::MAX / 2).expect("one");
+        let estimate = |context| {
+            MemoryEstimate::new(&file, &settings(context, CHUNK, Scalar::F16), u64::MAX / 2)
+                .expect("one")
+        };
         let turns: usize = model.rope_tables(4000).iter().map(|t| t.row_bytes()).sum();
         let more = (cache_rows(4000, CHUNK) - cache_rows(400, CHUNK)) * (all - within + turns);
-        assert_eq!((estimate(4000).beside - estimate(400).beside) as usize, more, "{name}");
+        assert_eq!(
+            (estimate(4000).beside - estimate(400).beside) as usize,
+            more,
+            "{name}"
+        );
         // The allocated memory equals the estimate with intermediates, except for block tables.
         let opened = open("cpu", &exact()).expect("a device");
         let none = Weights::default();
-        let compiled =
-            CompiledModel::new(&file, opened, settings(4000, CHUNK, Scalar::F16), &none, &|_| ()).expect("compiled");
+        let compiled = CompiledModel::new(
+            &file,
+            opened,
+            settings(4000, CHUNK, Scalar::F16),
+            &none,
+            &|_| (),
+        )
+        .expect("compiled");
         let tables = long.memory_bytes() - compiled.memory(&none);
         assert!(tables < 4096, "{name}: {tables} bytes that are not counted");
         let intermediates = long.memory_bytes() - long.weights().bytes() - estimate(4000).beside;
-        assert!(intermediates < 4 << 20, "{name}: {intermediates} bytes that the estimate does not know");
+        assert!(
+            intermediates < 4 << 20,
+            "{name}: {intermediates} bytes that the estimate does not know"
+        );
     }
 }
 
@@ -182,7 +256,13 @@ fn an_exact_prefix_changes_no_bit() {
     let (mut batcher, mut scratch) = (batcher("gemma3-q8_0"), batcher("gemma3-q8_0"));
     let text = text(1, 400);
     for len in [20, BLOCK + 1, 101, 370] {
-        exact_prefix([&mut batcher, &mut scratch], &text, len, &[1, BLOCK, len / 2, len], 10);
+        exact_prefix(
+            [&mut batcher, &mut scratch],
+            &text,
+            len,
+            &[1, BLOCK, len / 2, len],
+            10,
+        );
     }
 }
 

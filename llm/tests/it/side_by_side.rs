@@ -11,9 +11,13 @@ pub fn each<I: Sync, O: Send>(inputs: &[I], work: impl Fn(&I) -> O + Sync) -> Ve
             scope.spawn(|| {
                 loop {
                     let number = next.fetch_add(1, Ordering::Relaxed);
-                    let Some(input) = inputs.get(number) else { break };
+                    let Some(input) = inputs.get(number) else {
+                        break;
+                    };
                     let output = work(input);
-                    done.lock().expect("no thread panicked").push((number, output));
+                    done.lock()
+                        .expect("no thread panicked")
+                        .push((number, output));
                 }
             });
         }

@@ -20,11 +20,25 @@ fn file() -> Gguf {
 }
 
 fn opened() -> Opened {
-    open("cpu", &Options { exact: true, quick: true, ..Options::default() }).expect("a device")
+    open(
+        "cpu",
+        &Options {
+            exact: true,
+            quick: true,
+            ..Options::default()
+        },
+    )
+    .expect("a device")
 }
 
 fn settings(parallel: usize) -> Settings {
-    Settings { context: Some(256), cache: Scalar::F32, chunk: 64, parallel, ..Settings::default() }
+    Settings {
+        context: Some(256),
+        cache: Scalar::F32,
+        chunk: 64,
+        parallel,
+        ..Settings::default()
+    }
 }
 
 /// Returns an engine in exact arithmetic with states for `parallel` sequences.
@@ -37,7 +51,9 @@ fn batcher(sequences: usize) -> Batcher {
 }
 
 fn text(seed: u32, len: usize) -> Vec<u32> {
-    (0..len as u32).map(|i| (i * 37 + seed * 101 + i * i % 13) % 500).collect()
+    (0..len as u32)
+        .map(|i| (i * 37 + seed * 101 + i * i % 13) % 500)
+        .collect()
 }
 
 #[test]
@@ -48,7 +64,12 @@ fn an_exact_prefix_changes_no_bit() {
         let begun = [1, BLOCK, len / 2, len];
         let fed = exact_prefix([&mut batcher, &mut scratch], &text, len, &begun, 10);
         let least = |begun: usize| (begun - 1) / BLOCK * BLOCK;
-        assert!(fed.iter().zip(begun).all(|(fed, begun)| fed.reused >= least(begun)), "{len}: {fed:?}");
+        assert!(
+            fed.iter()
+                .zip(begun)
+                .all(|(fed, begun)| fed.reused >= least(begun)),
+            "{len}: {fed:?}"
+        );
     }
 }
 
@@ -74,7 +95,11 @@ fn a_conversation_goes_on_and_is_edited() {
         // snapshot is still cached.
         let other = [&held[..], &text(3, 15)].concat();
         let asked = ask(&mut batcher, &other, Reuse::Any, 0);
-        assert!(sequences == 1 || asked.prefill.reused == held.len(), "{:?}", asked.prefill);
+        assert!(
+            sequences == 1 || asked.prefill.reused == held.len(),
+            "{:?}",
+            asked.prefill
+        );
         near(&asked.logits, &other);
         // Another answer to the first question.
         let asked = ask(&mut batcher, &first, Reuse::Any, 0);
@@ -96,13 +121,23 @@ fn conversations_are_kept_side_by_side() {
         assert_eq!(ask(&mut batcher, prompt, Reuse::Any, 8).prefill.reused, 0);
     }
     for prompt in &prompts {
-        assert_eq!(ask(&mut batcher, prompt, Reuse::Any, 0).prefill.reused, 149 / BLOCK * BLOCK);
+        assert_eq!(
+            ask(&mut batcher, prompt, Reuse::Any, 0).prefill.reused,
+            149 / BLOCK * BLOCK
+        );
     }
     // With state rows for only one sequence most is recomputed, with correct results.
     let (mut few, mut scratch) = (self::batcher(1), self::batcher(1));
     for prompt in prompts.iter().chain(&prompts) {
         let asked = ask(&mut few, prompt, Reuse::Any, 0);
-        assert!(rms(&asked.logits, &fresh(&mut scratch, prompt, Reuse::Any, 0).logits) < NEAR, "{:?}", asked.prefill);
+        assert!(
+            rms(
+                &asked.logits,
+                &fresh(&mut scratch, prompt, Reuse::Any, 0).logits
+            ) < NEAR,
+            "{:?}",
+            asked.prefill
+        );
     }
     assert!(few.load().cached_states <= 3);
 }
@@ -140,14 +175,26 @@ fn scores_do_not_depend_on_what_came_before() {
 
 /// Runs a prompt and then the `answer` most probable tokens. Returns the number of reused tokens,
 /// the logits after the prompt, and all tokens that were run.
-fn turn(batcher: &mut Batcher, prompt: &[u32], reuse: Reuse, answer: usize) -> (usize, Vec<f32>, Vec<u32>) {
-    let options = SequenceOptions { reuse, batch_invariant: reuse == Reuse::Exact };
+fn turn(
+    batcher: &mut Batcher,
+    prompt: &[u32],
+    reuse: Reuse,
+    answer: usize,
+) -> (usize, Vec<f32>, Vec<u32>) {
+    let options = SequenceOptions {
+        reuse,
+        batch_invariant: reuse == Reuse::Exact,
+    };
     let id = batcher.add(prompt, options).expect("a prompt");
     let (mut logits, mut said) = (Vec::new(), 0);
     loop {
-        let Some(of) = batcher.step(&mut |_, _| None).expect("a step").pop() else { continue };
+        let Some(of) = batcher.step(&mut |_, _| None).expect("a step").pop() else {
+            continue;
+        };
         let row = batcher.logits(of).expect("logits").to_vec();
-        let token = (0..row.len()).max_by(|&a, &b| row[a].total_cmp(&row[b])).expect("a token");
+        let token = (0..row.len())
+            .max_by(|&a, &b| row[a].total_cmp(&row[b]))
+            .expect("a token");
         if said == 0 {
             logits = row;
         }
@@ -157,7 +204,10 @@ fn turn(batcher: &mut Batcher, prompt: &[u32], reuse: Reuse, answer: usize) -> (
         said += 1;
         batcher.push(id, token as u32);
     }
-    let (found, tokens) = (batcher.scheduler().reused_tokens(id), batcher.scheduler().tokens(id).to_vec());
+    let (found, tokens) = (
+        batcher.scheduler().reused_tokens(id),
+        batcher.scheduler().tokens(id).to_vec(),
+    );
     batcher.remove(id);
     (found.expect("it was admitted"), logits, tokens)
 }
@@ -191,7 +241,11 @@ fn conversations_over_a_pool_go_on_from_copies() {
         assert_eq!(found, expected);
         near(&other, &logits);
     }
-    assert!(batcher.cached_bytes() > 0 && batcher.load().cached_states > 0, "{:?}", batcher.load());
+    assert!(
+        batcher.cached_bytes() > 0 && batcher.load().cached_states > 0,
+        "{:?}",
+        batcher.load()
+    );
 }
 
 #[test]
@@ -205,25 +259,38 @@ fn a_prompt_that_is_run_apart_has_states_of_its_own() {
         found.extend(engine.logits(run, Logits::All).expect("logits"));
     });
     assert!(rms(&found, &expected) < NEAR);
-    assert_eq!(turn(&mut batcher, &tokens[..90], Reuse::Exact, 0).1, before, "nobody's states were touched");
+    assert_eq!(
+        turn(&mut batcher, &tokens[..90], Reuse::Exact, 0).1,
+        before,
+        "nobody's states were touched"
+    );
 }
 
 #[test]
 fn a_pool_has_the_bytes_of_its_states() {
     let none = Weights::default();
     let file = file();
-    let compiled = CompiledModel::new(&file, opened(), settings(3), &none, &|_| ()).expect("compiled");
+    let compiled =
+        CompiledModel::new(&file, opened(), settings(3), &none, &|_| ()).expect("compiled");
     let engine = engine(3);
     assert_eq!(engine.cache().state_rows(), 9);
     // The allocated memory equals the estimate, except for block tables.
     let tables = engine.memory_bytes() - compiled.memory(&none);
     assert!(tables < 4096, "{tables} bytes that nobody counted");
     let estimate = |parallel, contexts| {
-        let settings = Settings { contexts, ..settings(parallel) };
-        MemoryEstimate::new(&file, &settings, u64::MAX / 2).expect("one").beside
+        let settings = Settings {
+            contexts,
+            ..settings(parallel)
+        };
+        MemoryEstimate::new(&file, &settings, u64::MAX / 2)
+            .expect("one")
+            .beside
     };
     // A cache of 2,048 rows has room for more than three contexts.
-    let (row, state) = (engine.model().cache_row_bytes(Scalar::F32) as u64, engine.model().state_bytes() as u64);
+    let (row, state) = (
+        engine.model().cache_row_bytes(Scalar::F32) as u64,
+        engine.model().state_bytes() as u64,
+    );
     assert_eq!(estimate(3, 1) - estimate(1, 1), 6 * state);
     assert_eq!(estimate(3, 10) - estimate(3, 1), (10 * 256 - 2048) * row);
 }

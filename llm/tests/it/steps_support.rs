@@ -1,7 +1,9 @@
 //! Steps of presets, for tests of their plans.
 
 use gristmill_llm::arch::{Functions, Logits, Model, Options, Plan, Pools, StepKind, load};
-use gristmill_llm::engine::{CacheShape, Settings, StepLimits, cache_rows, depths, plan_options, sequence_graphs};
+use gristmill_llm::engine::{
+    CacheShape, Settings, StepLimits, cache_rows, depths, plan_options, sequence_graphs,
+};
 use gristmill_llm::gguf::Gguf;
 use gristmill_uop::dtype::Scalar;
 use gristmill_uop::function::Function;
@@ -25,11 +27,20 @@ pub fn step(preset: &str, quant: &str, tokens: StepKind) -> Plan {
     let options = Options {
         tokens,
         rows: 4096,
-        pools: Pools::new(sequences * 4096 / Options::PAGE, model.cache_kinds(), sequences, 512),
+        pools: Pools::new(
+            sequences * 4096 / Options::PAGE,
+            model.cache_kinds(),
+            sequences,
+            512,
+        ),
         contiguous,
         depth: 4096,
         cache: Scalar::F16,
-        logits: if contiguous { Logits::Last } else { Logits::All },
+        logits: if contiguous {
+            Logits::Last
+        } else {
+            Logits::All
+        },
         tile: Options::TILE,
     };
     model.plan(&options, &mut Functions::new())
@@ -44,8 +55,15 @@ pub fn functions_of_steps(
 ) -> Vec<Arc<Function>> {
     let rows = cache_rows(CONTEXT, CHUNK);
     let pools = Pools::new(rows / Options::PAGE, model.cache_kinds(), 1, CHUNK);
-    let cache = CacheShape { rows, pools, scalar: Scalar::F16 };
-    let limits = StepLimits { chunk: CHUNK, long: CHUNK };
+    let cache = CacheShape {
+        rows,
+        pools,
+        scalar: Scalar::F16,
+    };
+    let limits = StepLimits {
+        chunk: CHUNK,
+        long: CHUNK,
+    };
     let mut all = Vec::new();
     for graph in sequence_graphs(limits, &depths(&Settings::default(), rows, target)) {
         if graph.tokens == 1 || all_steps {

@@ -22,21 +22,39 @@ fn functions(model: &dyn Model) -> Vec<Arc<Function>> {
     let mut shared = Functions::new();
     let (mut out, mut written): (Vec<Arc<Function>>, Vec<Arc<Function>>) = Default::default();
     for tokens in [StepKind::Decode, StepKind::Prefill { max: 8 }] {
-        for (logits, cache) in [(Logits::Last, Scalar::F16), (Logits::All, Scalar::F32), (Logits::Last, Scalar::I8)] {
+        for (logits, cache) in [
+            (Logits::Last, Scalar::F16),
+            (Logits::All, Scalar::F32),
+            (Logits::Last, Scalar::I8),
+        ] {
             let pools = Pools::from_pages(192 / Options::PAGE);
-            let options =
-                Options { tokens, rows: 192, pools, contiguous: true, depth: 192, cache, logits, tile: Options::TILE };
+            let options = Options {
+                tokens,
+                rows: 192,
+                pools,
+                contiguous: true,
+                depth: 192,
+                cache,
+                logits,
+                tile: Options::TILE,
+            };
             for f in model.plan(&options, &mut shared).functions() {
                 if !out.iter().any(|o| Arc::ptr_eq(o, f)) {
                     out.push(f.clone());
-                    written.extend((cache == Scalar::F16 && f.name.contains(".chunk")).then(|| f.clone()));
+                    written.extend(
+                        (cache == Scalar::F16 && f.name.contains(".chunk")).then(|| f.clone()),
+                    );
                 }
             }
         }
     }
     // Alternative forms are printed and parsed too.
     let plain = Target::cpu("plain", 4, 2);
-    let forms = |f: &Arc<Function>| every_form(f, &plain, &rules_of_tensors(), 4).into_iter().map(Arc::new);
+    let forms = |f: &Arc<Function>| {
+        every_form(f, &plain, &rules_of_tensors(), 4)
+            .into_iter()
+            .map(Arc::new)
+    };
     out.extend(written.iter().flat_map(forms));
     out
 }
@@ -44,8 +62,12 @@ fn functions(model: &dyn Model) -> Vec<Arc<Function>> {
 /// Prints, parses and prints again: the text must be the same, and the graph valid at its level.
 fn round_trip(g: &Graph, roots: &[Id], level: Level, what: &str) {
     let printed = text::print(g, roots);
-    let (parsed, again) = text::parse(&printed, &by_name).unwrap_or_else(|e| panic!("{what}: {e}\n{printed}"));
-    assert!(text::print(&parsed, &again) == printed, "{what}: another text after parsing\n{printed}");
+    let (parsed, again) =
+        text::parse(&printed, &by_name).unwrap_or_else(|e| panic!("{what}: {e}\n{printed}"));
+    assert!(
+        text::print(&parsed, &again) == printed,
+        "{what}: another text after parsing\n{printed}"
+    );
     for (g, roots) in [(g, roots), (&parsed, &again[..])] {
         for &root in roots {
             spec::check(g, root, level).unwrap_or_else(|e| panic!("{what}: {e}"));
@@ -61,19 +83,28 @@ fn all() -> &'static [(String, Arc<Function>)] {
 }
 
 fn found() -> Vec<(String, Arc<Function>)> {
-    let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/demo-glm-Q4_K_M.gguf");
+    let path =
+        std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/demo-glm-Q4_K_M.gguf");
     let file = Gguf::open(path).expect("a GGUF file");
     let demo = gristmill_llm::arch::load(file.metadata(), &file).expect("a model");
     let mut all = Vec::new();
     let mut known = HashSet::new();
     let mut add = |name: &str, model: &dyn Model| {
-        let new = functions(model).into_iter().filter(|f| known.insert(f.key()));
+        let new = functions(model)
+            .into_iter()
+            .filter(|f| known.insert(f.key()));
         all.extend(new.map(|f| (format!("{name} {}", f.name), f)));
     };
     for tiny in [Tiny::A, Tiny::B, Tiny::C, Tiny::D] {
-        add(&format!("{tiny:?}"), Fixture::new(tiny, true).model.as_ref());
+        add(
+            &format!("{tiny:?}"),
+            Fixture::new(tiny, true).model.as_ref(),
+        );
     }
-    add("A, the older format", Fixture::new(Tiny::A, false).model.as_ref());
+    add(
+        "A, the older format",
+        Fixture::new(Tiny::A, false).model.as_ref(),
+    );
     add("demo", demo.as_ref());
     all
 }
@@ -81,16 +112,33 @@ fn found() -> Vec<(String, Arc<Function>)> {
 /// Checks the kernels of every function for a target: every second one as planned, the others
 /// perturbed; alternating by target.
 fn check_kernels(turn: usize, device: &str, isa: &str) {
-    let options = Device { threads: Some(2), isa: isa.into(), ..Device::default() };
-    let target: Target = open(device, &options).expect("a device").device.target().clone();
+    let options = Device {
+        threads: Some(2),
+        isa: isa.into(),
+        ..Device::default()
+    };
+    let target: Target = open(device, &options)
+        .expect("a device")
+        .device
+        .target()
+        .clone();
     // Many functions share kernels.
     let mut known = HashSet::new();
     for (i, (what, f)) in all().iter().enumerate() {
         let mut perturbed = Perturb::new(7);
-        let policy: &mut dyn Policy = if (i + turn).is_multiple_of(2) { &mut Cheapest } else { &mut perturbed };
+        let policy: &mut dyn Policy = if (i + turn).is_multiple_of(2) {
+            &mut Cheapest
+        } else {
+            &mut perturbed
+        };
         for p in compile(f, &target, None, policy).programs {
             if known.insert(text::print(&p.graph, &[p.root])) {
-                round_trip(&p.graph, &[p.root], Level::Kernel, &format!("{what}, {} for {}", p.name, target.name));
+                round_trip(
+                    &p.graph,
+                    &[p.root],
+                    Level::Kernel,
+                    &format!("{what}, {} for {}", p.name, target.name),
+                );
             }
         }
     }

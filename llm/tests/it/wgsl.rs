@@ -41,7 +41,11 @@ const OF_ONE_TOKEN: &str = "deepseek-v3";
 /// An Apple GPU, one of AMD, one of Intel with subgroups of at least eight threads, and one without
 /// subgroup operations and cooperative matrices.
 fn adapters() -> [Adapter; 4] {
-    let of = |name: &str, kind, subgroup: Option<[i64; 2]>, cooperative, [threads, shared]: [usize; 2]| Adapter {
+    let of = |name: &str,
+              kind,
+              subgroup: Option<[i64; 2]>,
+              cooperative,
+              [threads, shared]: [usize; 2]| Adapter {
         name: name.into(),
         kind,
         subgroup: subgroup.map(|[fewest, _]| fewest),
@@ -56,10 +60,34 @@ fn adapters() -> [Adapter; 4] {
         measured: Default::default(),
     };
     [
-        of("Apple M3 Max", AdapterKind::Integrated, Some([32, 32]), Some(8), [1024, 32 << 10]),
-        of("AMD Radeon RX 7900 XTX", AdapterKind::Discrete, Some([32, 64]), Some(16), [1024, 64 << 10]),
-        of("Intel(R) Arc(tm) Graphics", AdapterKind::Integrated, Some([8, 32]), Some(16), [1024, 32 << 10]),
-        of("an old one", AdapterKind::Integrated, None, None, [256, 16 << 10]),
+        of(
+            "Apple M3 Max",
+            AdapterKind::Integrated,
+            Some([32, 32]),
+            Some(8),
+            [1024, 32 << 10],
+        ),
+        of(
+            "AMD Radeon RX 7900 XTX",
+            AdapterKind::Discrete,
+            Some([32, 64]),
+            Some(16),
+            [1024, 64 << 10],
+        ),
+        of(
+            "Intel(R) Arc(tm) Graphics",
+            AdapterKind::Integrated,
+            Some([8, 32]),
+            Some(16),
+            [1024, 32 << 10],
+        ),
+        of(
+            "an old one",
+            AdapterKind::Integrated,
+            None,
+            None,
+            [256, 16 << 10],
+        ),
     ]
 }
 
@@ -72,14 +100,21 @@ type Kernel = (Arc<Program>, bool);
 fn programs(target: Target, preset: &str, quant: &str, all_steps: bool) -> Vec<Kernel> {
     let file = Gguf::synth(preset, quant).expect("a preset");
     let model = arch::load(file.metadata(), &file).expect("a model");
-    let mut jit = Jit::new(Opened::new(Arc::new(NullDevice::new("null", target)), Some(&Wgsl)));
+    let mut jit = Jit::new(Opened::new(
+        Arc::new(NullDevice::new("null", target)),
+        Some(&Wgsl),
+    ));
     let mut functions = Functions::new();
     let mut all = functions_of_steps(&*model, jit.target(), &mut functions, all_steps);
-    all.push(functions.share(sampling::one_function(SamplingMethod::Greedy, model.vocabulary())));
+    all.push(functions.share(sampling::one_function(
+        SamplingMethod::Greedy,
+        model.vocabulary(),
+    )));
     let ready = jit.prepare(&all, &|_, _| ()).expect("scheduled");
     let of = |ready: &Arc<Ready>| -> Vec<Kernel> {
         let programs = &ready.compiled.programs;
-        let chooses = ready.function.name.starts_with("sample.") || programs.iter().any(|p| p.title.contains("_exps"));
+        let chooses = ready.function.name.starts_with("sample.")
+            || programs.iter().any(|p| p.title.contains("_exps"));
         programs.iter().map(|p| (p.clone(), chooses)).collect()
     };
     ready.iter().flat_map(of).collect()
@@ -94,7 +129,13 @@ struct Case {
 }
 
 /// Returns the fault of a kernel's text, if any.
-fn fault(&Case { ref source, shuffles, long }: &Case) -> Option<String> {
+fn fault(
+    &Case {
+        ref source,
+        shuffles,
+        long,
+    }: &Case,
+) -> Option<String> {
     let source = module(source);
     let multiplies = source.contains("coop_mat");
     let module = match naga::front::wgsl::parse_str(&source) {
@@ -105,13 +146,22 @@ fn fault(&Case { ref source, shuffles, long }: &Case) -> Option<String> {
     let mut has = Capabilities::SHADER_FLOAT16_IN_FLOAT32;
     has.set(Capabilities::SUBGROUP, shuffles);
     has.set(Capabilities::SHADER_INT64, long);
-    has.set(Capabilities::SHADER_FLOAT16 | Capabilities::COOPERATIVE_MATRIX, multiplies);
+    has.set(
+        Capabilities::SHADER_FLOAT16 | Capabilities::COOPERATIVE_MATRIX,
+        multiplies,
+    );
     let info = match Validator::new(ValidationFlags::all(), has).validate(&module) {
         Ok(info) => info,
         Err(error) => return Some(error.emit_to_string(&source)),
     };
-    let options = msl::Options { lang_version: (2, 4), fake_missing_bindings: true, ..msl::Options::default() };
-    if let Err(error) = msl::write_string(&module, &info, &options, &msl::PipelineOptions::default()) {
+    let options = msl::Options {
+        lang_version: (2, 4),
+        fake_missing_bindings: true,
+        ..msl::Options::default()
+    };
+    if let Err(error) =
+        msl::write_string(&module, &info, &options, &msl::PipelineOptions::default())
+    {
         return Some(format!("Metal: {error}"));
     }
     // Direct3D adapters report no cooperative matrices.
@@ -136,32 +186,62 @@ fn every_kernel_is_valid_and_is_written_for_metal_and_direct3d() {
     // Layers of a model share kernels; each is checked once.
     let mut cases: BTreeMap<Case, String> = BTreeMap::new();
     let (adapters, mut count) = (adapters(), 0);
-    for (number, preset) in synth::presets().enumerate().filter(|(_, preset)| preset.contains(&wanted)) {
-        let quant = QUANTS.iter().find(|of| of.0 == preset).map_or(MOST_ARE, |of| of.1);
+    for (number, preset) in synth::presets()
+        .enumerate()
+        .filter(|(_, preset)| preset.contains(&wanted))
+    {
+        let quant = QUANTS
+            .iter()
+            .find(|of| of.0 == preset)
+            .map_or(MOST_ARE, |of| of.1);
         let (round, of_round) = (number / adapters.len(), number % adapters.len());
-        for (i, adapter) in adapters.iter().enumerate().filter(|(i, _)| all || *i == of_round) {
+        for (i, adapter) in adapters
+            .iter()
+            .enumerate()
+            .filter(|(i, _)| all || *i == of_round)
+        {
             let target = Target::new(adapter.machine());
             // Prefill is compiled for another adapter in each round.
             let prompts = preset != OF_ONE_TOKEN && (all || i == round % adapters.len());
             for (program, long) in programs(target, preset, quant, prompts) {
-                let place = format!("{i}: {preset} {quant} for {}, {}", adapter.name, program.title);
-                let Program { params, threads, scratch, .. } = &*program;
+                let place = format!(
+                    "{i}: {preset} {quant} for {}, {}",
+                    adapter.name, program.title
+                );
+                let Program {
+                    params,
+                    threads,
+                    scratch,
+                    ..
+                } = &*program;
                 let source = KernelText::from_program(&program).source;
                 let buffers = params.len() + usize::from(words_of_tables(&source).is_some());
                 count += 1;
-                if *scratch <= adapter.shared && buffers <= adapter.bindings && *threads <= adapter.threads {
-                    let case = Case { source, shuffles: adapter.subgroup.is_some(), long };
+                if *scratch <= adapter.shared
+                    && buffers <= adapter.bindings
+                    && *threads <= adapter.threads
+                {
+                    let case = Case {
+                        source,
+                        shuffles: adapter.subgroup.is_some(),
+                        long,
+                    };
                     cases.entry(case).or_insert(place);
                 } else {
-                    let fault =
-                        format!("{buffers} buffers, {threads} threads, {scratch} bytes shared of {}", adapter.shared);
+                    let fault = format!(
+                        "{buffers} buffers, {threads} threads, {scratch} bytes shared of {}",
+                        adapter.shared
+                    );
                     faults.entry(fault).or_insert(place);
                 }
             }
         }
     }
     let cases: Vec<(Case, String)> = cases.into_iter().collect();
-    for (fault, (_, place)) in each(&cases, |(case, _)| fault(case)).into_iter().zip(&cases) {
+    for (fault, (_, place)) in each(&cases, |(case, _)| fault(case))
+        .into_iter()
+        .zip(&cases)
+    {
         if let Some(fault) = fault {
             faults.entry(fault).or_insert_with(|| place.clone());
         }
@@ -171,16 +251,25 @@ fn every_kernel_is_valid_and_is_written_for_metal_and_direct3d() {
         count > 0 && faults.is_empty(),
         "{} faults, the first of them: {:#?}",
         faults.len(),
-        faults.iter().map(|(f, place)| (f.chars().take(600).collect::<String>(), place)).take(12).collect::<Vec<_>>()
+        faults
+            .iter()
+            .map(|(f, place)| (f.chars().take(600).collect::<String>(), place))
+            .take(12)
+            .collect::<Vec<_>>()
     );
 }
 
 /// The kernels with which a device determines its subgroup order and its speed.
 #[test]
 fn what_a_device_asks_itself_is_written_for_metal_and_direct3d() {
-    let [read, computed] = [measuring::READ, measuring::COMPUTE].map(|round| measuring::text("measure", 256, round));
+    let [read, computed] =
+        [measuring::READ, measuring::COMPUTE].map(|round| measuring::text("measure", 256, round));
     for source in [read, computed, subgroup_order::text(256, 32)] {
-        let case = Case { source, shuffles: true, long: false };
+        let case = Case {
+            source,
+            shuffles: true,
+            long: false,
+        };
         assert_eq!(fault(&case), None, "{}", case.source);
     }
 }

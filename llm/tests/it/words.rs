@@ -14,10 +14,17 @@ use gristmill_uop::target::Target;
 fn a_delta_net_multiplies_its_gate_as_vectors() {
     for (isa, lanes) in [("avx2", 8), ("avx512vnni", 16)] {
         let plan = step("qwen3.5-35b-a3b", "q4_k_m", StepKind::Decode);
-        let delta = plan.functions().into_iter().find(|f| f.name.contains("delta_moe")).expect("a delta net");
+        let delta = plan
+            .functions()
+            .into_iter()
+            .find(|f| f.name.contains("delta_moe"))
+            .expect("a delta net");
         let compiled = compile(delta, &Target::cpu(isa, lanes, 2), Some(&C), &mut Cheapest);
         let alone = ["dot4_any_1(", "dot4_small_1(", "dot4_signed_1(", "dot2_1("];
-        let one_by_one = compiled.programs.iter().filter(|p| alone.iter().any(|name| p.source.contains(name)));
+        let one_by_one = compiled
+            .programs
+            .iter()
+            .filter(|p| alone.iter().any(|name| p.source.contains(name)));
         let titles: Vec<&str> = one_by_one.map(|p| &*p.title).collect();
         assert!(
             !titles.iter().any(|title| title.contains("attn_gate")),

@@ -26,7 +26,10 @@ const MIN_FREE_BYTES: u64 = 16 << 20;
 const NOBODY_UID: u32 = 65534;
 
 pub(super) fn fault(path: &Path, message: impl ToString) -> Error {
-    Error::Cache { path: path.into(), message: message.to_string() }
+    Error::Cache {
+        path: path.into(),
+        message: message.to_string(),
+    }
 }
 
 /// Mode bits that let others write.
@@ -61,7 +64,10 @@ impl Folder {
         let link = std::fs::symlink_metadata(path).map_err(|e| fault(path, e))?;
         if link.is_symlink() && link.uid() != me {
             let owner = link.uid();
-            return Err(fault(path, format!("is a symbolic link that belongs to user {owner}, not to you ({me})")));
+            return Err(fault(
+                path,
+                format!("is a symbolic link that belongs to user {owner}, not to you ({me})"),
+            ));
         }
         let real = std::fs::canonicalize(path).map_err(|e| fault(path, e))?;
         // No other user can replace a directory on the path, so the directory opened below is the
@@ -70,7 +76,10 @@ impl Folder {
             check_way(way).map_err(|why| fault(way, format!("leads to the cache, and {why}")))?;
         }
         let directory = open_directory(CWD, &real).map_err(|e| fault(path, e))?;
-        let folder = Folder { directory: Arc::new(directory), path: real };
+        let folder = Folder {
+            directory: Arc::new(directory),
+            path: real,
+        };
         folder.check_mode(me, ours)?;
         folder.remove_stale();
         Ok(folder)
@@ -78,26 +87,51 @@ impl Folder {
 
     fn check_mode(&self, me: u32, ours: fn(&str) -> bool) -> Result<(), Error> {
         let path = &self.path;
-        let meta =
-            self.directory.try_clone().and_then(|open| File::from(open).metadata()).map_err(|e| fault(path, e))?;
+        let meta = self
+            .directory
+            .try_clone()
+            .and_then(|open| File::from(open).metadata())
+            .map_err(|e| fault(path, e))?;
         // A directory that only root can write to may be used by everyone: the cache of a container
         // image.
         if ![me, 0].contains(&meta.uid()) {
-            return Err(fault(path, format!("belongs to user {}, not to you ({me})", meta.uid())));
+            return Err(fault(
+                path,
+                format!("belongs to user {}, not to you ({me})", meta.uid()),
+            ));
         }
         let mode = meta.mode() & 0o777;
         if mode & OTHERS_WRITE != 0 {
-            let why = "so what lies in it cannot be trusted and is not read; empty it and `chmod 700` it";
-            return Err(fault(path, format!("others can write to it (mode {mode:03o}), {why}")));
+            let why =
+                "so what lies in it cannot be trusted and is not read; empty it and `chmod 700` it";
+            return Err(fault(
+                path,
+                format!("others can write to it (mode {mode:03o}), {why}"),
+            ));
         }
         if mode & 0o055 != 0 && meta.uid() == me {
-            if let Some(foreign) = self.names().into_iter().find(|name| !ours(name) && !is_temporary(name)) {
-                let what = format!("others can read it (mode {mode:03o}), and it holds other things ({foreign})");
-                return Err(fault(path, format!("{what}; give the cache a directory of its own")));
+            if let Some(foreign) = self
+                .names()
+                .into_iter()
+                .find(|name| !ours(name) && !is_temporary(name))
+            {
+                let what = format!(
+                    "others can read it (mode {mode:03o}), and it holds other things ({foreign})"
+                );
+                return Err(fault(
+                    path,
+                    format!("{what}; give the cache a directory of its own"),
+                ));
             }
             // A read-only file system stays as it is.
             let closed = rustix::fs::fchmod(&self.directory, Mode::RWXU);
-            closed.or_else(|e| if e == Errno::ROFS { Ok(()) } else { Err(fault(path, e)) })?;
+            closed.or_else(|e| {
+                if e == Errno::ROFS {
+                    Ok(())
+                } else {
+                    Err(fault(path, e))
+                }
+            })?;
         }
         Ok(())
     }
@@ -132,7 +166,10 @@ impl Folder {
         }
         let mut bytes = Vec::new();
         // The file may still grow, so the read itself is bounded.
-        let read = file.by_ref().take(most.saturating_add(1)).read_to_end(&mut bytes);
+        let read = file
+            .by_ref()
+            .take(most.saturating_add(1))
+            .read_to_end(&mut bytes);
         match read {
             Ok(n) if n as u64 <= most => Ok(Some((file, bytes))),
             Ok(_) => Err(Errno::FBIG),
@@ -146,11 +183,20 @@ impl Folder {
         let write = || -> std::io::Result<()> {
             use std::io::Write;
             let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
-            let mut file =
-                File::from(rustix::fs::openat(&temporary.directory, "entry", flags, Mode::RUSR | Mode::WUSR)?);
+            let mut file = File::from(rustix::fs::openat(
+                &temporary.directory,
+                "entry",
+                flags,
+                Mode::RUSR | Mode::WUSR,
+            )?);
             parts.iter().try_for_each(|part| file.write_all(part))?;
             file.sync_all()?;
-            Ok(rustix::fs::renameat(&temporary.directory, "entry", &self.directory, name)?)
+            Ok(rustix::fs::renameat(
+                &temporary.directory,
+                "entry",
+                &self.directory,
+                name,
+            )?)
         };
         write().map_err(|e| fault(&self.path, format!("cannot be written to: {e}")))
     }
@@ -158,7 +204,9 @@ impl Folder {
     /// Removes the file or empty directory of that name.
     pub fn remove(&self, name: &str) -> bool {
         let remove = |flags| rustix::fs::unlinkat(&self.directory, name, flags);
-        remove(AtFlags::empty()).or_else(|_| remove(AtFlags::REMOVEDIR)).is_ok()
+        remove(AtFlags::empty())
+            .or_else(|_| remove(AtFlags::REMOVEDIR))
+            .is_ok()
     }
 
     fn names(&self) -> Vec<String> {
@@ -168,17 +216,28 @@ impl Folder {
     /// Lists the files with names that `ours` accepts.
     pub fn entries(&self, ours: fn(&str) -> bool) -> Vec<Entry> {
         let entry = |name: String| {
-            let stat = rustix::fs::statat(&self.directory, &name, AtFlags::SYMLINK_NOFOLLOW).ok()?;
-            Some(Entry { bytes: u64::try_from(stat.st_size).ok()?, modified: modified(&stat), name })
+            let stat =
+                rustix::fs::statat(&self.directory, &name, AtFlags::SYMLINK_NOFOLLOW).ok()?;
+            Some(Entry {
+                bytes: u64::try_from(stat.st_size).ok()?,
+                modified: modified(&stat),
+                name,
+            })
         };
-        self.names().into_iter().filter(|name| ours(name)).filter_map(entry).collect()
+        self.names()
+            .into_iter()
+            .filter(|name| ours(name))
+            .filter_map(entry)
+            .collect()
     }
 
     /// Creates a temporary directory inside, removed on drop; fails if the disk has no room for
     /// a compiler's files.
     pub fn temporary(&self) -> Result<Temporary, Error> {
         let temporary = Temporary::make(&self.directory, &self.path, TEMPORARY)?;
-        temporary.check_room().map_err(|e| fault(&self.path, format!("has no room: {e}")))?;
+        temporary
+            .check_room()
+            .map_err(|e| fault(&self.path, format!("has no room: {e}")))?;
         Ok(temporary)
     }
 
@@ -191,12 +250,20 @@ impl Folder {
 /// with a free lock.
 fn remove_stale(parent: BorrowedFd, prefix: &str) {
     let me = rustix::process::geteuid().as_raw();
-    for name in names(parent).into_iter().filter(|name| has_numbers(name, prefix)) {
-        let Ok(directory) = open_directory(parent, Path::new(&name)) else { continue };
-        let Ok(stat) = rustix::fs::fstat(&directory) else { continue };
+    for name in names(parent)
+        .into_iter()
+        .filter(|name| has_numbers(name, prefix))
+    {
+        let Ok(directory) = open_directory(parent, Path::new(&name)) else {
+            continue;
+        };
+        let Ok(stat) = rustix::fs::fstat(&directory) else {
+            continue;
+        };
         let age = modified(&stat).elapsed().ok();
         let directory = File::from(directory);
-        if stat.st_uid == me && age.is_some_and(|age| age >= GRACE) && directory.try_lock().is_ok() {
+        if stat.st_uid == me && age.is_some_and(|age| age >= GRACE) && directory.try_lock().is_ok()
+        {
             remove_tree(parent, &name, directory.as_fd());
         }
     }
@@ -213,11 +280,21 @@ fn check_way(way: &Path) -> Result<(), String> {
     // Many systems give every user a private group with the same number and make new files writable
     // for that group.
     let own_group = meta.gid() == meta.uid();
-    let others_write = if own_group { OTHERS_WRITE & !GROUP_WRITE } else { OTHERS_WRITE };
+    let others_write = if own_group {
+        OTHERS_WRITE & !GROUP_WRITE
+    } else {
+        OTHERS_WRITE
+    };
     if mode & others_write != 0 && mode & STICKY == 0 {
         let why = "so what lies in it cannot be trusted and is not read";
-        let remedy = if meta.uid() == me { format!("; `chmod go-w {}`", way.display()) } else { String::new() };
-        return Err(format!("others can write to it (mode {mode:03o}), {why}{remedy}"));
+        let remedy = if meta.uid() == me {
+            format!("; `chmod go-w {}`", way.display())
+        } else {
+            String::new()
+        };
+        return Err(format!(
+            "others can write to it (mode {mode:03o}), {why}{remedy}"
+        ));
     }
     Ok(())
 }
@@ -235,7 +312,10 @@ fn modified(stat: &Stat) -> SystemTime {
 fn names(directory: BorrowedFd) -> Vec<String> {
     let listed = Dir::read_from(directory).into_iter().flatten().flatten();
     let name = |entry: rustix::fs::DirEntry| entry.file_name().to_str().ok().map(String::from);
-    listed.filter_map(name).filter(|name| name != "." && name != "..").collect()
+    listed
+        .filter_map(name)
+        .filter(|name| name != "." && name != "..")
+        .collect()
 }
 
 /// Removes an open directory recursively. Links are removed, not followed.
@@ -256,7 +336,9 @@ pub(super) fn is_temporary(name: &str) -> bool {
 
 /// Returns whether `name` is a temporary directory's name: `prefix`, a number, `-`, a number.
 fn has_numbers(name: &str, prefix: &str) -> bool {
-    let numbers = name.strip_prefix(prefix).and_then(|rest| rest.split_once('-'));
+    let numbers = name
+        .strip_prefix(prefix)
+        .and_then(|rest| rest.split_once('-'));
     let is_number = |text: &str| !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit());
     numbers.is_some_and(|(process, count)| is_number(process) && is_number(count))
 }
@@ -280,10 +362,17 @@ impl Temporary {
             let name = format!("{prefix}{}-{number}", std::process::id());
             match rustix::fs::mkdirat(parent, &name, Mode::RWXU) {
                 Ok(()) => {
-                    let directory = File::from(open_directory(parent, Path::new(&name)).map_err(|e| fault(at, e))?);
+                    let directory = File::from(
+                        open_directory(parent, Path::new(&name)).map_err(|e| fault(at, e))?,
+                    );
                     // a file system without locks keeps leftovers longer
                     let _ = directory.try_lock();
-                    return Ok(Temporary { parent: parent.clone(), path: at.join(&name), name, directory });
+                    return Ok(Temporary {
+                        parent: parent.clone(),
+                        path: at.join(&name),
+                        name,
+                        directory,
+                    });
                 }
                 Err(Errno::EXIST) => {}
                 Err(e) => return Err(fault(at, format!("cannot be written to: {e}"))),
@@ -316,7 +405,8 @@ impl Temporary {
         let of = |path: &Path, why: String| format!("{}: {why}", path.display());
         let real = std::fs::canonicalize(place).map_err(|e| of(place, e.to_string()))?;
         // A compiler's output must not be replaced before it is loaded.
-        real.ancestors().try_for_each(|way| check_way(way).map_err(|why| of(way, why)))?;
+        real.ancestors()
+            .try_for_each(|way| check_way(way).map_err(|why| of(way, why)))?;
         let directory = open_directory(CWD, &real).map_err(|e| of(place, e.to_string()))?;
         // Leftovers of an interrupted start; without a store, nothing else removes them.
         remove_stale(directory.as_fd(), FALLBACK_PREFIX);
@@ -332,11 +422,23 @@ impl Temporary {
         #[cfg(target_os = "linux")]
         {
             let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
-            let probe = rustix::fs::openat(&self.directory, "room", flags, Mode::RUSR | Mode::WUSR)?;
-            let found = rustix::fs::fallocate(&probe, rustix::fs::FallocateFlags::empty(), 0, MIN_FREE_BYTES);
+            let probe =
+                rustix::fs::openat(&self.directory, "room", flags, Mode::RUSR | Mode::WUSR)?;
+            let found = rustix::fs::fallocate(
+                &probe,
+                rustix::fs::FallocateFlags::empty(),
+                0,
+                MIN_FREE_BYTES,
+            );
             rustix::fs::unlinkat(&self.directory, "room", AtFlags::empty())?;
             // A file system that does not support the call may have room.
-            found.or_else(|e| if matches!(e, Errno::NOSPC | Errno::DQUOT) { Err(e) } else { Ok(()) })
+            found.or_else(|e| {
+                if matches!(e, Errno::NOSPC | Errno::DQUOT) {
+                    Err(e)
+                } else {
+                    Ok(())
+                }
+            })
         }
         #[cfg(not(target_os = "linux"))]
         Ok(())

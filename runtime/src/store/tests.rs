@@ -14,7 +14,8 @@ struct Place(PathBuf);
 
 impl Place {
     fn new(name: &str) -> Place {
-        let path = std::env::temp_dir().join(format!("gristmill-store-{name}-{}", std::process::id()));
+        let path =
+            std::env::temp_dir().join(format!("gristmill-store-{name}-{}", std::process::id()));
         let _ = std::fs::remove_dir_all(&path);
         Place(path)
     }
@@ -22,8 +23,11 @@ impl Place {
         Store::open(&self.0, 1 << 20).unwrap()
     }
     fn files(&self) -> Vec<String> {
-        let mut names: Vec<String> =
-            std::fs::read_dir(&self.0).unwrap().flatten().map(|e| e.file_name().into_string().unwrap()).collect();
+        let mut names: Vec<String> = std::fs::read_dir(&self.0)
+            .unwrap()
+            .flatten()
+            .map(|e| e.file_name().into_string().unwrap())
+            .collect();
         names.sort();
         names
     }
@@ -58,8 +62,16 @@ fn keeps_what_was_put() {
     assert_eq!(store.get(&other).unwrap().unwrap(), b"");
     assert_eq!(store.size(), 32 + 7 + 32);
     assert_eq!(std::fs::metadata(&place.0).unwrap().mode() & 0o777, 0o700);
-    assert_eq!(std::fs::metadata(store.file(&key)).unwrap().mode() & 0o777, 0o600);
-    assert_eq!(place.files().len(), 2, "no temporary files are left: {:?}", place.files());
+    assert_eq!(
+        std::fs::metadata(store.file(&key)).unwrap().mode() & 0o777,
+        0o600
+    );
+    assert_eq!(
+        place.files().len(),
+        2,
+        "no temporary files are left: {:?}",
+        place.files()
+    );
 }
 
 #[test]
@@ -115,7 +127,12 @@ fn a_directory_that_others_can_write_to_is_refused() {
     assert_eq!(std::fs::metadata(&place.0).unwrap().mode() & 0o777, 0o700);
     std::fs::write(place.0.join("thesis.tex"), "").unwrap();
     mode(&place.0, 0o755);
-    assert!(Store::open(&place.0, 1).unwrap_err().to_string().contains("thesis.tex"));
+    assert!(
+        Store::open(&place.0, 1)
+            .unwrap_err()
+            .to_string()
+            .contains("thesis.tex")
+    );
     assert_eq!(std::fs::metadata(&place.0).unwrap().mode() & 0o777, 0o755);
 }
 
@@ -126,13 +143,23 @@ fn a_directory_of_someone_else_is_refused() {
     if std::os::unix::fs::chown(&place.0, Some(12345), None).is_err() {
         return; // only root can give directories away
     }
-    assert!(Store::open(&place.0, 1).unwrap_err().to_string().contains("belongs to user 12345"));
+    assert!(
+        Store::open(&place.0, 1)
+            .unwrap_err()
+            .to_string()
+            .contains("belongs to user 12345")
+    );
     std::os::unix::fs::chown(&place.0, Some(0), None).unwrap();
     let link = Place(place.0.with_extension("link"));
     std::os::unix::fs::symlink(&place.0, &link.0).unwrap();
     assert!(Store::open(&link.0, 1).is_ok(), "one's own link is fine");
     std::os::unix::fs::lchown(&link.0, Some(12345), None).unwrap();
-    assert!(Store::open(&link.0, 1).unwrap_err().to_string().contains("symbolic link"));
+    assert!(
+        Store::open(&link.0, 1)
+            .unwrap_err()
+            .to_string()
+            .contains("symbolic link")
+    );
     std::fs::remove_file(&link.0).unwrap();
 }
 
@@ -155,18 +182,28 @@ fn least_recently_used_go_first() {
     let key = |i: u32| Key::from_parts([i.to_le_bytes()]);
     let age = |i: u32, seconds| {
         let file = File::open(store.file(&key(i))).unwrap();
-        file.set_modified(SystemTime::now() - Duration::from_secs(seconds)).unwrap();
+        file.set_modified(SystemTime::now() - Duration::from_secs(seconds))
+            .unwrap();
     };
     for i in 0..3 {
         store.put(&key(i), &[i as u8; 100]).unwrap();
         age(i, 1000 - i as u64);
     }
-    assert!(store.get(&key(0)).unwrap().is_some(), "now the most recently used");
+    assert!(
+        store.get(&key(0)).unwrap().is_some(),
+        "now the most recently used"
+    );
     store.put(&key(3), &[3; 100]).unwrap();
-    let there: Vec<bool> = (0..4).map(|i| store.get(&key(i)).unwrap().is_some()).collect();
+    let there: Vec<bool> = (0..4)
+        .map(|i| store.get(&key(i)).unwrap().is_some())
+        .collect();
     assert_eq!(there, [true, false, true, true]);
     store.put(&key(4), &[4; 1000]).unwrap();
-    assert_eq!(store.get(&key(4)).unwrap(), None, "larger than the whole store");
+    assert_eq!(
+        store.get(&key(4)).unwrap(),
+        None,
+        "larger than the whole store"
+    );
     assert!(store.size() <= store.limit());
 }
 
@@ -179,7 +216,10 @@ fn leftovers_of_dead_processes_go_and_those_of_living_ones_stay() {
     std::fs::create_dir(&dead).unwrap();
     std::fs::write(dead.join("entry"), "half of an entry").unwrap();
     for path in [living.path(), &dead] {
-        File::open(path).unwrap().set_modified(SystemTime::now() - Duration::from_secs(60)).unwrap();
+        File::open(path)
+            .unwrap()
+            .set_modified(SystemTime::now() - Duration::from_secs(60))
+            .unwrap();
     }
     drop(place.open());
     assert!(living.path().exists() && !dead.exists());
@@ -188,13 +228,19 @@ fn leftovers_of_dead_processes_go_and_those_of_living_ones_stay() {
     assert!(!path.exists());
     // Outside the store, in a shared directory for temporary files.
     let living = Temporary::in_one_of(std::slice::from_ref(&place.0)).unwrap();
-    let (dead, other) = (place.0.join("gristmill-4194305-7"), place.0.join("gristmill-4194305-7-of-mine"));
+    let (dead, other) = (
+        place.0.join("gristmill-4194305-7"),
+        place.0.join("gristmill-4194305-7-of-mine"),
+    );
     for path in [&dead, &other] {
         std::fs::create_dir(path).unwrap();
         std::fs::write(path.join("unit.c"), "").unwrap();
     }
     for path in [living.path(), &dead, &other] {
-        File::open(path).unwrap().set_modified(SystemTime::now() - Duration::from_secs(60)).unwrap();
+        File::open(path)
+            .unwrap()
+            .set_modified(SystemTime::now() - Duration::from_secs(60))
+            .unwrap();
     }
     drop(Temporary::in_one_of(std::slice::from_ref(&place.0)).unwrap());
     assert!(living.path().exists() && !dead.exists() && other.exists());
@@ -223,7 +269,9 @@ fn writers_side_by_side() {
 fn in_time<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
     let (send, receive) = std::sync::mpsc::channel();
     std::thread::spawn(move || send.send(work()));
-    receive.recv_timeout(Duration::from_secs(20)).expect("it hangs")
+    receive
+        .recv_timeout(Duration::from_secs(20))
+        .expect("it hangs")
 }
 
 #[test]
@@ -232,7 +280,10 @@ fn what_is_no_file_or_too_long_is_no_entry() {
     let key = Key::from_parts(["a"]);
     let store = place.open();
     let file = store.file(&key);
-    let made = std::process::Command::new("mkfifo").arg(&file).status().unwrap();
+    let made = std::process::Command::new("mkfifo")
+        .arg(&file)
+        .status()
+        .unwrap();
     assert!(made.success());
     let (found, store) = in_time(move || (store.get(&key).unwrap(), store));
     assert!(found.is_none() && !file.exists());
@@ -253,7 +304,10 @@ fn what_is_no_file_or_too_long_is_no_entry() {
 fn an_entry_that_cannot_be_read_now_stays() {
     if std::env::var_os("GRISTMILL_TEST_CHILD").is_none() {
         let child = std::process::Command::new(std::env::current_exe().unwrap())
-            .args(["--exact", "store::tests::an_entry_that_cannot_be_read_now_stays"])
+            .args([
+                "--exact",
+                "store::tests::an_entry_that_cannot_be_read_now_stays",
+            ])
             .env("GRISTMILL_TEST_CHILD", "1")
             .status();
         return assert!(child.unwrap().success());
@@ -263,7 +317,10 @@ fn an_entry_that_cannot_be_read_now_stays() {
     store.put(&key, b"payload").unwrap();
     let mut taken = vec![];
     let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile);
-    let few = rustix::process::Rlimit { current: Some(64), maximum: limit.maximum };
+    let few = rustix::process::Rlimit {
+        current: Some(64),
+        maximum: limit.maximum,
+    };
     rustix::process::setrlimit(rustix::process::Resource::Nofile, few).unwrap();
     while let Ok(file) = File::open("/dev/null") {
         taken.push(file);
@@ -283,21 +340,36 @@ fn a_way_that_others_can_change_is_refused() {
     let meta = std::fs::metadata(&place.0).unwrap();
     let given = std::os::unix::fs::chown(&place.0, None, Some(meta.uid() + 1)).is_ok();
     let strange = given || meta.gid() != meta.uid();
-    for (bad, refused) in [(0o777, true), (0o775, strange), (0o1777, false), (0o755, false)] {
+    for (bad, refused) in [
+        (0o777, true),
+        (0o775, strange),
+        (0o1777, false),
+        (0o755, false),
+    ] {
         mode(&place.0, bad);
         let opened = Store::open(&inner, 1);
         assert_eq!(opened.is_err(), refused, "{bad:o}");
         if let Err(error) = opened {
             let said = error.to_string();
-            assert!(said.ends_with(&format!("`chmod go-w {}`", place.0.display())), "{said}");
             assert!(
-                said.contains(&format!("{bad:o}")) && said.contains("is not read") && error.hint().is_some(),
+                said.ends_with(&format!("`chmod go-w {}`", place.0.display())),
+                "{said}"
+            );
+            assert!(
+                said.contains(&format!("{bad:o}"))
+                    && said.contains("is not read")
+                    && error.hint().is_some(),
                 "{said}"
             );
         }
     }
     if std::os::unix::fs::chown(&place.0, Some(12345), None).is_ok() {
-        assert!(Store::open(&inner, 1).unwrap_err().to_string().contains("belongs to user 12345"));
+        assert!(
+            Store::open(&inner, 1)
+                .unwrap_err()
+                .to_string()
+                .contains("belongs to user 12345")
+        );
         std::os::unix::fs::chown(&place.0, Some(0), None).unwrap();
     }
     if given {
@@ -312,18 +384,42 @@ fn a_temporary_place_that_others_can_change_is_passed_over() {
     let (open, own) = (Place::new("open"), Place::new("own"));
     drop((open.open(), own.open()));
     mode(&open.0, 0o777);
-    let temporary = Temporary::in_one_of(&[open.0.clone(), own.0.join("none"), own.0.clone()]).unwrap();
+    let temporary =
+        Temporary::in_one_of(&[open.0.clone(), own.0.join("none"), own.0.clone()]).unwrap();
     let path = temporary.path().to_owned();
-    assert!(path.starts_with(std::fs::canonicalize(&own.0).unwrap()), "{}", path.display());
-    assert!(path.file_name().unwrap().to_str().unwrap().starts_with("gristmill-"), "{}", path.display());
+    assert!(
+        path.starts_with(std::fs::canonicalize(&own.0).unwrap()),
+        "{}",
+        path.display()
+    );
+    assert!(
+        path.file_name()
+            .unwrap()
+            .to_str()
+            .unwrap()
+            .starts_with("gristmill-"),
+        "{}",
+        path.display()
+    );
     assert_eq!(std::fs::metadata(&path).unwrap().mode() & 0o777, 0o700);
     drop(temporary);
     assert!(!path.exists() && open.files().is_empty());
-    let error = Temporary::in_one_of(std::slice::from_ref(&open.0)).err().unwrap();
+    let error = Temporary::in_one_of(std::slice::from_ref(&open.0))
+        .err()
+        .unwrap();
     let said = error.to_string();
-    assert!(said.starts_with("no place for a compiler's files") && said.contains("mode 777"), "{said}");
-    assert!(said.ends_with(&format!("`chmod go-w {}`", open.0.display())), "{said}");
-    assert_eq!(error.hint().unwrap(), "set TMPDIR to a directory that only you can write to");
+    assert!(
+        said.starts_with("no place for a compiler's files") && said.contains("mode 777"),
+        "{said}"
+    );
+    assert!(
+        said.ends_with(&format!("`chmod go-w {}`", open.0.display())),
+        "{said}"
+    );
+    assert_eq!(
+        error.hint().unwrap(),
+        "set TMPDIR to a directory that only you can write to"
+    );
     // A sticky directory may be shared, since other users cannot replace its entries.
     mode(&open.0, 0o1777);
     assert!(Temporary::in_one_of(std::slice::from_ref(&open.0)).is_ok());
@@ -332,7 +428,10 @@ fn a_temporary_place_that_others_can_change_is_passed_over() {
 #[test]
 fn a_directory_that_is_exchanged_is_not_followed() {
     let place = Place::new("exchanged");
-    let (key, moved) = (Key::from_parts(["a"]), Place(place.0.with_extension("moved")));
+    let (key, moved) = (
+        Key::from_parts(["a"]),
+        Place(place.0.with_extension("moved")),
+    );
     let store = place.open();
     store.put(&key, b"ours").unwrap();
     std::fs::rename(&place.0, &moved.0).unwrap();
@@ -357,8 +456,13 @@ fn what_cannot_be_kept_is_a_warning_once() {
     store.put_or_warn(&other, b"lost");
     store.put_or_warn(&other, b"lost");
     let said = store.warnings();
-    let [Error::NotKept(why)] = &said[..] else { panic!("{said:?}") };
-    assert!(why.to_string().contains("cannot be written to") && said[0].hint().unwrap().contains("GRISTMILL_CACHE"));
+    let [Error::NotKept(why)] = &said[..] else {
+        panic!("{said:?}")
+    };
+    assert!(
+        why.to_string().contains("cannot be written to")
+            && said[0].hint().unwrap().contains("GRISTMILL_CACHE")
+    );
     assert!(store.warnings().is_empty());
     // A compiler still gets a temporary directory, which is removed with its files.
     let temporary = store.temporary().unwrap();
@@ -379,11 +483,31 @@ fn a_store_without_a_directory_works_and_says_why() {
     let key = Key::from_parts(["a"]);
     let store = Store::open_or_without(&place.0, 1 << 20);
     let said = store.warnings();
-    assert!(said.len() == 1 && said[0].to_string().contains("others can write to it (mode 777)"), "{said:?}");
-    assert!(said[0].to_string().contains("compiled kernels are not kept") && said[0].to_string().contains("not read"));
+    assert!(
+        said.len() == 1
+            && said[0]
+                .to_string()
+                .contains("others can write to it (mode 777)"),
+        "{said:?}"
+    );
+    assert!(
+        said[0]
+            .to_string()
+            .contains("compiled kernels are not kept")
+            && said[0].to_string().contains("not read")
+    );
     store.put_or_warn(&key, b"payload");
-    assert!(store.get(&key).unwrap().is_none() && store.put(&key, b"payload").is_err() && store.warnings().is_empty());
-    assert!(store.temporary().unwrap().path().is_dir() && store.path().is_none() && store.size() == 0);
+    assert!(
+        store.get(&key).unwrap().is_none()
+            && store.put(&key, b"payload").is_err()
+            && store.warnings().is_empty()
+    );
+    assert!(
+        store.temporary().unwrap().path().is_dir() && store.path().is_none() && store.size() == 0
+    );
     assert!(store.describe().starts_with("none"));
-    assert!(place.files().is_empty(), "what others can write to is left alone");
+    assert!(
+        place.files().is_empty(),
+        "what others can write to is left alone"
+    );
 }

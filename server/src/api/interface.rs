@@ -24,7 +24,10 @@ pub trait Interface: 'static {
     ///
     /// # Errors
     /// The first parameter that is malformed or not supported.
-    fn request(body: Self::Body, served: &Arc<Served>) -> Result<(GenerateRequest, Self::Encoder), RequestError>;
+    fn request(
+        body: Self::Body,
+        served: &Arc<Served>,
+    ) -> Result<(GenerateRequest, Self::Encoder), RequestError>;
     /// Returns how long the model stays loaded after this request, if the request says.
     ///
     /// # Errors

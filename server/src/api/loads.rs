@@ -27,13 +27,20 @@ fn describe(load: &Load) -> Value {
 ///
 /// # Errors
 /// When there is no such model.
-pub async fn loads(State(app): State<Arc<App>>, asked: UnreadRequest) -> Result<Json<Value>, RequestError> {
+pub async fn loads(
+    State(app): State<Arc<App>>,
+    asked: UnreadRequest,
+) -> Result<Json<Value>, RequestError> {
     let (_, named) = asked.parameter("model");
     let named = named.map(|name| app.models.find(Some(&name))).transpose()?;
     // SGLang lists one entry for each data-parallel rank; this process is a single rank.
     let mut rank = describe(&named.map_or_else(|| app.models.total_load(), |model| model.load()));
     rank["dp_rank"] = 0.into();
-    let models = app.models.entries().iter().filter(|model| named.is_none_or(|named| Arc::ptr_eq(named, model)));
+    let models = app
+        .models
+        .entries()
+        .iter()
+        .filter(|model| named.is_none_or(|named| Arc::ptr_eq(named, model)));
     let models: Vec<Value> = models
         .map(|model| {
             let mut load = describe(&model.load());
@@ -41,5 +48,7 @@ pub async fn loads(State(app): State<Arc<App>>, asked: UnreadRequest) -> Result<
             load
         })
         .collect();
-    Ok(Json(json!({ "timestamp": date(now()), "dp_rank_count": 1, "loads": [rank], "models": models })))
+    Ok(Json(
+        json!({ "timestamp": date(now()), "dp_rank_count": 1, "loads": [rank], "models": models }),
+    ))
 }

@@ -50,7 +50,9 @@ pub async fn list(State(app): State<Arc<App>>) -> Json<Value> {
     let data: Vec<Value> = all.iter().map(|model| describe(&app, model)).collect();
     let name = |model: Option<&Arc<ModelEntry>>| model.map(|model| model.name().to_owned());
     let (first, last) = (name(all.first()), name(all.last()));
-    Json(json!({ "object": "list", "data": data, "has_more": false, "first_id": first, "last_id": last }))
+    Json(
+        json!({ "object": "list", "data": data, "has_more": false, "first_id": first, "last_id": last }),
+    )
 }
 
 /// `GET /v1/models/{name}`: one model, by its name or an alias.

@@ -36,13 +36,19 @@ struct TokenizeRequest {
 ///
 /// # Errors
 /// When the request is malformed or the model is unknown.
-pub async fn tokenize(State(app): State<Arc<App>>, asked: UnreadRequest) -> Result<Json<Value>, RequestError> {
+pub async fn tokenize(
+    State(app): State<Arc<App>>,
+    asked: UnreadRequest,
+) -> Result<Json<Value>, RequestError> {
     let (read, client, _) = asked.json(&app).await?;
     let tokens = app.run_blocking(client, move |models| {
         let request: TokenizeRequest = body::parse(&read)?;
         let preprocessor = Preprocessor::for_model(models, request.model.as_deref())?;
         let tokenizer = &preprocessor.served.tokenizer;
-        let (special, add) = (request.parse_special.unwrap_or(true), request.add_special.unwrap_or(false));
+        let (special, add) = (
+            request.parse_special.unwrap_or(true),
+            request.add_special.unwrap_or(false),
+        );
         let tokens = tokenizer.encode(&request.content, special, add);
         let count = tokens.len();
         let piece = |&id: &u32| json!({ "id": id, "piece": tokenizer.decode(&[id], true) });
@@ -68,14 +74,20 @@ struct DetokenizeRequest {
 ///
 /// # Errors
 /// When a token is not in the model's vocabulary.
-pub async fn detokenize(State(app): State<Arc<App>>, asked: UnreadRequest) -> Result<Json<Value>, RequestError> {
+pub async fn detokenize(
+    State(app): State<Arc<App>>,
+    asked: UnreadRequest,
+) -> Result<Json<Value>, RequestError> {
     let (read, client, _) = asked.json(&app).await?;
     let text = app.run_blocking(client, move |models| {
         let request: DetokenizeRequest = body::parse(&read)?;
         let preprocessor = Preprocessor::for_model(models, request.model.as_deref())?;
         let most = preprocessor.served.tokenizer.n_tokens();
         if let Some(token) = request.tokens.iter().find(|&&token| token as usize >= most) {
-            return Err(RequestError::parameter("tokens", format!("token {token} is not one of the model's {most}")));
+            return Err(RequestError::parameter(
+                "tokens",
+                format!("token {token} is not one of the model's {most}"),
+            ));
         }
         Ok(preprocessor.served.tokenizer.decode(&request.tokens, true))
     });
@@ -84,9 +96,15 @@ pub async fn detokenize(State(app): State<Arc<App>>, asked: UnreadRequest) -> Re
 }
 
 /// Responds with metadata of the model named in the query.
-async fn facts(app: &App, asked: UnreadRequest, tell: fn(&Preprocessor) -> Value) -> Result<Json<Value>, RequestError> {
+async fn facts(
+    app: &App,
+    asked: UnreadRequest,
+    tell: fn(&Preprocessor) -> Value,
+) -> Result<Json<Value>, RequestError> {
     let (client, model) = asked.parameter("model");
-    let told = app.run_blocking(client, move |models| Ok(tell(&Preprocessor::for_model(models, model.as_deref())?)));
+    let told = app.run_blocking(client, move |models| {
+        Ok(tell(&Preprocessor::for_model(models, model.as_deref())?))
+    });
     Ok(Json(told.await?))
 }
 
@@ -94,7 +112,10 @@ async fn facts(app: &App, asked: UnreadRequest, tell: fn(&Preprocessor) -> Value
 ///
 /// # Errors
 /// When there is no such model, or it cannot be read.
-pub async fn tokenizer_info(State(app): State<Arc<App>>, asked: UnreadRequest) -> Result<Json<Value>, RequestError> {
+pub async fn tokenizer_info(
+    State(app): State<Arc<App>>,
+    asked: UnreadRequest,
+) -> Result<Json<Value>, RequestError> {
     facts(&app, asked, |preprocessor| {
         let served = &preprocessor.served;
         let tokenizer = &served.tokenizer;
@@ -114,7 +135,10 @@ pub async fn tokenizer_info(State(app): State<Arc<App>>, asked: UnreadRequest) -
 ///
 /// # Errors
 /// When there is no such model, or it cannot be read.
-pub async fn props(State(app): State<Arc<App>>, asked: UnreadRequest) -> Result<Json<Value>, RequestError> {
+pub async fn props(
+    State(app): State<Arc<App>>,
+    asked: UnreadRequest,
+) -> Result<Json<Value>, RequestError> {
     if app.models.single_model().is_none() && asked.parameter("model").1.is_none() {
         return Ok(Json(server_props(&app.models)));
     }
@@ -139,8 +163,14 @@ const BUILD: &str = concat!("gristmill ", env!("CARGO_PKG_VERSION"));
 
 fn server_props(models: &Models) -> Value {
     let names = |loaded: bool| -> Vec<&str> {
-        let is_loaded = |model: &&Arc<ModelEntry>| matches!(models.status(model), Status::Loaded(_));
-        models.entries().iter().filter(|model| !loaded || is_loaded(model)).map(|model| model.name()).collect()
+        let is_loaded =
+            |model: &&Arc<ModelEntry>| matches!(models.status(model), Status::Loaded(_));
+        models
+            .entries()
+            .iter()
+            .filter(|model| !loaded || is_loaded(model))
+            .map(|model| model.name())
+            .collect()
     };
     json!({ "role": "router", "build_info": BUILD, "models": names(false), "models_loaded": names(true) })
 }

@@ -38,7 +38,10 @@ pub fn router(app: Arc<App>) -> Router {
         .route("/v1/messages/count_tokens", post(messages::count))
         .route("/v1/embeddings", post(embeddings::embed))
         .route("/api/chat", post(generate::<ollama::chat::OllamaChat>))
-        .route("/api/generate", post(generate::<ollama::generate::Generate>))
+        .route(
+            "/api/generate",
+            post(generate::<ollama::generate::Generate>),
+        )
         .route("/api/tags", get(ollama::models::tags))
         .route("/api/ps", get(ollama::models::running))
         .route("/api/show", post(ollama::models::show))
@@ -51,7 +54,10 @@ pub fn router(app: Arc<App>) -> Router {
         .route("/props", get(native::props))
         .route("/v1/loads", get(loads::loads))
         .route("/metrics", get(counts))
-        .route_layer(middleware::from_fn_with_state(app.clone(), guard::check_key));
+        .route_layer(middleware::from_fn_with_state(
+            app.clone(),
+            guard::check_key,
+        ));
     let router = Router::new()
         .route("/health", get(health))
         .merge(page::router())
@@ -98,24 +104,34 @@ impl ReadinessGate {
     async fn answer(State(gate): State<ReadinessGate>, request: Request) -> Response {
         match gate.behind.get() {
             // A router is always ready and cannot fail.
-            Some(router) => router.clone().oneshot(request).await.unwrap_or_else(|never| match never {}),
+            Some(router) => router
+                .clone()
+                .oneshot(request)
+                .await
+                .unwrap_or_else(|never| match never {}),
             // A browser gets the web page, which shows the loading progress.
             None if request.uri().path() == "/" && reads_pages(&request) => {
                 (StatusCode::SERVICE_UNAVAILABLE, page::index()).into_response()
             }
-            None if page::is_part(request.uri().path()) => {
-                page::router().oneshot(request).await.unwrap_or_else(|never| match never {})
-            }
-            None if request.uri().path() == "/health" => {
-                (StatusCode::SERVICE_UNAVAILABLE, Json(gate.loading.to_json())).into_response()
-            }
+            None if page::is_part(request.uri().path()) => page::router()
+                .oneshot(request)
+                .await
+                .unwrap_or_else(|never| match never {}),
+            None if request.uri().path() == "/health" => (
+                StatusCode::SERVICE_UNAVAILABLE,
+                Json(gate.loading.to_json()),
+            )
+                .into_response(),
             None => RequestError::loading().into_response(),
         }
     }
 }
 
 fn reads_pages(request: &Request) -> bool {
-    let accepted = request.headers().get(header::ACCEPT).and_then(|value| value.to_str().ok());
+    let accepted = request
+        .headers()
+        .get(header::ACCEPT)
+        .and_then(|value| value.to_str().ok());
     accepted.is_some_and(|kinds| kinds.contains("text/html"))
 }
 

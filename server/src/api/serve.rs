@@ -49,7 +49,11 @@ pub async fn generate<I: Interface>(
             let is_loaded = matches!(app.models.status(&preprocessor.model), Status::Loaded(_));
             // A request without input sets the keep-alive of a loaded model and loads an unloaded
             // one, unless the keep-alive is 0.
-            let is_asked = if is_loaded { stay.is_some() } else { stay != Some(KeepAlive::For(Duration::ZERO)) };
+            let is_asked = if is_loaded {
+                stay.is_some()
+            } else {
+                stay != Some(KeepAlive::For(Duration::ZERO))
+            };
             if is_asked {
                 let (mut request, outputs) = preprocessor.prepare_load(origin);
                 request.stay = stay;
@@ -60,7 +64,10 @@ pub async fn generate<I: Interface>(
         }
     };
     if streams {
-        return Ok(stream::respond(I::Encoder::FRAMING, EncodedStream::new(outputs, encoder)));
+        return Ok(stream::respond(
+            I::Encoder::FRAMING,
+            EncodedStream::new(outputs, encoder),
+        ));
     }
     let (answers, usage) = outputs.collect().await?;
     Ok(encoder.whole(answers, &usage))
@@ -93,13 +100,19 @@ impl<E: ResponseEncoder> ChunkSource for EncodedStream<E> {
                     self.waited = true;
                     out.push(Chunk::Comment(format!("waiting behind {others}")));
                 }
-                Some(StreamItem::Loading(LoadStep { what, total: 0, .. })) => out.push(Chunk::Comment(what)),
+                Some(StreamItem::Loading(LoadStep { what, total: 0, .. })) => {
+                    out.push(Chunk::Comment(what))
+                }
                 Some(StreamItem::Loading(LoadStep { what, done, total })) => {
                     out.push(Chunk::Comment(format!("{what} {done} of {total}")));
                 }
-                Some(StreamItem::Reading(done, total)) => out.push(Chunk::Comment(format!("prompt {done} of {total}"))),
+                Some(StreamItem::Reading(done, total)) => {
+                    out.push(Chunk::Comment(format!("prompt {done} of {total}")))
+                }
                 Some(StreamItem::Prompt(usage)) => self.encoder.prompt(&usage, &mut out),
-                Some(StreamItem::Output(choice, event)) => self.encoder.output(choice, event, &mut out),
+                Some(StreamItem::Output(choice, event)) => {
+                    self.encoder.output(choice, event, &mut out)
+                }
                 Some(StreamItem::Together) => self.encoder.together(&mut out),
                 Some(StreamItem::End(usage)) => {
                     self.encoder.end(&usage, &mut out);
@@ -116,7 +129,13 @@ impl<E: ResponseEncoder> ChunkSource for EncodedStream<E> {
 impl<E: ResponseEncoder> EncodedStream<E> {
     /// Stream of the given outputs.
     pub fn new(outputs: Outputs, encoder: E) -> EncodedStream<E> {
-        EncodedStream { outputs, encoder, begun: false, waited: false, over: false }
+        EncodedStream {
+            outputs,
+            encoder,
+            begun: false,
+            waited: false,
+            over: false,
+        }
     }
     fn fail(&mut self, error: &RequestError, out: &mut Vec<Chunk>) {
         self.encoder.fail(error, out);

@@ -14,7 +14,9 @@ pub async fn shape_errors(request: Request, next: Next) -> Response {
         _ if path.starts_with("/api/") => Some(ollama::error::to_json),
         _ if path.starts_with("/v1/messages") => Some(anthropic::error::to_json),
         // Both interfaces have this path; Anthropic's clients send a version header.
-        _ if path.starts_with("/v1/models") && request.headers().contains_key("anthropic-version") => {
+        _ if path.starts_with("/v1/models")
+            && request.headers().contains_key("anthropic-version") =>
+        {
             Some(anthropic::error::to_json)
         }
         _ => None,

@@ -25,7 +25,10 @@ pub struct Turn {
 impl Admission {
     /// Admits at most `turns` requests at a time.
     pub fn new(turns: usize) -> Admission {
-        Admission { turns: Arc::new(Semaphore::new(turns)), clients: Mutex::default() }
+        Admission {
+            turns: Arc::new(Semaphore::new(turns)),
+            clients: Mutex::default(),
+        }
     }
     /// Waits for a turn of this client.
     pub async fn turn(&self, client: IpAddr) -> Turn {
@@ -33,7 +36,10 @@ impl Admission {
         // These semaphores are never closed.
         let unclosed = "a semaphore that is never closed";
         let own = own.acquire_owned().await.expect(unclosed);
-        Turn { _turn: self.turns.clone().acquire_owned().await.expect(unclosed), _own: own }
+        Turn {
+            _turn: self.turns.clone().acquire_owned().await.expect(unclosed),
+            _own: own,
+        }
     }
     /// Runs blocking work (templates, tokenisation, grammars) off the connection threads, in the
     /// client's turn.
@@ -51,7 +57,11 @@ impl Admission {
             let _turn = turn;
             work()
         });
-        done.await.unwrap_or_else(|_| Err(RequestError::internal("the request failed; the server's log says why")))
+        done.await.unwrap_or_else(|_| {
+            Err(RequestError::internal(
+                "the request failed; the server's log says why",
+            ))
+        })
     }
     fn client_semaphore(&self, client: IpAddr) -> Arc<Semaphore> {
         let client = network(client);
@@ -91,7 +101,10 @@ mod tests {
         let mut third = pin!(admission.turn(IpAddr::from([10, 0, 0, 3])));
         assert!(poll(third.as_mut()).is_none(), "both turns are taken");
         drop(first);
-        assert!(poll(third.as_mut()).is_some(), "whoever waited for a turn of all comes first");
+        assert!(
+            poll(third.as_mut()).is_some(),
+            "whoever waited for a turn of all comes first"
+        );
         assert!(poll(second.as_mut()).is_some());
         drop(others);
     }

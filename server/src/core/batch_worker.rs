@@ -97,7 +97,13 @@ fn poll_cancelled(request: &EngineRequest, queue: &Queue<EngineRequest>) -> Cont
 
 /// Logs the usage of a finished request.
 fn log_finished(request: &EngineRequest) {
-    let Usage { prompt, cached, answer, prompt_time, answer_time } = request.usage;
+    let Usage {
+        prompt,
+        cached,
+        answer,
+        prompt_time,
+        answer_time,
+    } = request.usage;
     let milliseconds = |time: Duration| time.as_millis() as u64;
     tracing::info!(
         client = %request.client,
@@ -114,11 +120,25 @@ fn log_finished(request: &EngineRequest) {
 impl BatchWorker {
     /// Creates the worker of a loaded engine; at most `keep` bytes of host memory hold pages that
     /// are swapped out.
-    pub fn new(engine: Engine, keep: usize, model: Arc<ModelEntry>, health: EngineHealth) -> BatchWorker {
+    pub fn new(
+        engine: Engine,
+        keep: usize,
+        model: Arc<ModelEntry>,
+        health: EngineHealth,
+    ) -> BatchWorker {
         let batcher = Batcher::new(engine);
-        let batcher = if batcher.engine().cache_is_on_host() { batcher } else { batcher.with_host_cache(keep) };
+        let batcher = if batcher.engine().cache_is_on_host() {
+            batcher
+        } else {
+            batcher.with_host_cache(keep)
+        };
         let (sequences, pages) = (batcher.engine().max_sequences(), batcher.load().total_pages);
-        tracing::info!(model = model.name(), sequences, pages, "serves with continuous batching");
+        tracing::info!(
+            model = model.name(),
+            sequences,
+            pages,
+            "serves with continuous batching"
+        );
         BatchWorker {
             batcher,
             model,
@@ -135,7 +155,9 @@ impl BatchWorker {
         loop {
             if self.requests.is_empty() {
                 self.publish();
-                let Some(request) = self.model.queue.next(self.stay) else { return };
+                let Some(request) = self.model.queue.next(self.stay) else {
+                    return;
+                };
                 self.admit(request);
             }
             while self.batcher.scheduler().has_room()
@@ -161,12 +183,20 @@ impl BatchWorker {
     fn admit(&mut self, request: EngineRequest) {
         self.stay = request.stay.unwrap_or(self.stay);
         if let Some(why) = self.health.failure() {
-            let _ = request.events.send(Event::Failed(RequestError::failed(why)));
+            let _ = request
+                .events
+                .send(Event::Failed(RequestError::failed(why)));
             return;
         }
-        self.model.metrics.running.set(self.requests.len() as i64 + 1);
+        self.model
+            .metrics
+            .running
+            .set(self.requests.len() as i64 + 1);
         if request.answered == 0 {
-            self.model.metrics.queue_time.observe(request.received.elapsed().as_secs_f64());
+            self.model
+                .metrics
+                .queue_time
+                .observe(request.received.elapsed().as_secs_f64());
         }
         // A panic of one request must not end the others.
         let started = catch_unwind(AssertUnwindSafe(|| self.start(&request)));
@@ -176,7 +206,10 @@ impl BatchWorker {
                 self.next_request += 1;
                 self.sequences.insert(id, (number, *sequence));
                 let running = RunningRequest {
-                    usage: Usage { prompt: request.prompt().len(), ..Usage::default() },
+                    usage: Usage {
+                        prompt: request.prompt().len(),
+                        ..Usage::default()
+                    },
                     request,
                     params,
                     begun: Instant::now(),
@@ -234,19 +267,33 @@ impl BatchWorker {
         nth: usize,
     ) -> Result<(SequenceId, Sequence), Aborted> {
         let sequence = Sequence::new(request, params, nth)?;
-        Ok((self.batcher.add(request.prompt(), request.options)?, sequence))
+        Ok((
+            self.batcher.add(request.prompt(), request.options)?,
+            sequence,
+        ))
     }
     /// Ends the requests that were cancelled.
     fn drop_cancelled(&mut self) {
         let queue = &self.model.queue;
-        let cancelled = self.requests.iter().filter(|(_, running)| poll_cancelled(&running.request, queue).is_break());
+        let cancelled = self
+            .requests
+            .iter()
+            .filter(|(_, running)| poll_cancelled(&running.request, queue).is_break());
         let cancelled: Vec<RequestNumber> = cancelled.map(|(&number, _)| number).collect();
-        cancelled.into_iter().for_each(|number| self.abort(number, Aborted::Cancelled));
+        cancelled
+            .into_iter()
+            .for_each(|number| self.abort(number, Aborted::Cancelled));
     }
     /// Removes a request and counts the tokens of its sequences; `end` removes them from the
     /// scheduler.
-    fn remove_request(&mut self, number: RequestNumber, end: impl Fn(&mut Batcher, SequenceId)) -> Option<EngineRequest> {
-        let RunningRequest { request, sequences, .. } = self.requests.remove(&number)?;
+    fn remove_request(
+        &mut self,
+        number: RequestNumber,
+        end: impl Fn(&mut Batcher, SequenceId),
+    ) -> Option<EngineRequest> {
+        let RunningRequest {
+            request, sequences, ..
+        } = self.requests.remove(&number)?;
         for id in sequences {
             end(&mut self.batcher, id);
             if let Some((_, sequence)) = self.sequences.remove(&id) {
@@ -266,7 +313,9 @@ impl BatchWorker {
         let (tokens, metrics) = (sequence.tokens(), &self.model.metrics);
         metrics.answer_tokens.inc_by(tokens as u64);
         if let Some(first) = sequence.first_token.filter(|_| tokens > 1) {
-            metrics.token_time.observe(first.elapsed().as_secs_f64() / (tokens - 1) as f64);
+            metrics
+                .token_time
+                .observe(first.elapsed().as_secs_f64() / (tokens - 1) as f64);
         }
     }
     /// Reports a request that is not complete to its client.
@@ -296,7 +345,10 @@ impl BatchWorker {
     /// Publishes the load without a request, and sends its last event.
     fn end(&mut self, request: &EngineRequest, last: Event) {
         self.publish();
-        self.model.metrics.request_time.observe(request.received.elapsed().as_secs_f64());
+        self.model
+            .metrics
+            .request_time
+            .observe(request.received.elapsed().as_secs_f64());
         let _ = request.events.send(last);
     }
     /// Queues a request again for its next prompt, or finishes it.
@@ -313,19 +365,29 @@ impl BatchWorker {
     fn step(&mut self) {
         // Text may not be held back for as long as a prefill chunk takes.
         if self.requests.values().any(|running| !running.prefilled) {
-            self.sequences.values_mut().for_each(|(_, sequence)| sequence.flush());
+            self.sequences
+                .values_mut()
+                .for_each(|(_, sequence)| sequence.flush());
         }
-        let BatchWorker { batcher, sequences, .. } = self;
+        let BatchWorker {
+            batcher, sequences, ..
+        } = self;
         let vocabulary = batcher.engine().model().vocabulary();
         let sequences = RefCell::new(sequences);
         let mut asking = |id, history: &[u32]| {
             let mut sequences = sequences.borrow_mut();
             let (_, sequence) = sequences.get_mut(&id)?;
             // A panic recurs in `take`, which reports it.
-            catch_unwind(AssertUnwindSafe(|| sequence.row_params(history, vocabulary))).ok().flatten()
+            catch_unwind(AssertUnwindSafe(|| {
+                sequence.row_params(history, vocabulary)
+            }))
+            .ok()
+            .flatten()
         };
         let mut drawing = |id| sequences.borrow().get(&id)?.1.sampling();
-        let stepped = catch_unwind(AssertUnwindSafe(|| batcher.step_with(&mut asking, &mut drawing)));
+        let stepped = catch_unwind(AssertUnwindSafe(|| {
+            batcher.step_with(&mut asking, &mut drawing)
+        }));
         match stepped {
             Ok(Ok(stepped)) => {
                 self.report_prefill();
@@ -335,8 +397,13 @@ impl BatchWorker {
             Err(_) => {
                 self.batcher.reset();
                 let all: Vec<RequestNumber> = self.requests.keys().copied().collect();
-                let requests: Vec<_> = all.into_iter().filter_map(|number| self.remove_request(number, |_, _| ())).collect();
-                requests.iter().for_each(|request| self.fail_by_panic(request));
+                let requests: Vec<_> = all
+                    .into_iter()
+                    .filter_map(|number| self.remove_request(number, |_, _| ()))
+                    .collect();
+                requests
+                    .iter()
+                    .for_each(|request| self.fail_by_panic(request));
             }
         }
     }
@@ -348,7 +415,9 @@ impl BatchWorker {
         let request_of = |id| self.sequences.get(id).map(|(number, _)| *number);
         let hit: BTreeSet<RequestNumber> = sequences.iter().filter_map(request_of).collect();
         for number in hit {
-            let Some(request) = self.remove_request(number, Batcher::remove) else { continue };
+            let Some(request) = self.remove_request(number, Batcher::remove) else {
+                continue;
+            };
             self.model.metrics.failed.inc();
             self.end(&request, Event::Failed(failed_step(error)));
         }
@@ -356,8 +425,14 @@ impl BatchWorker {
     /// Reports the prefill of long prompts to their clients.
     fn report_prefill(&mut self) {
         let scheduler = self.batcher.scheduler();
-        for running in self.requests.values_mut().filter(|running| !running.prefilled) {
-            let Some(&first) = running.sequences.first() else { continue };
+        for running in self
+            .requests
+            .values_mut()
+            .filter(|running| !running.prefilled)
+        {
+            let Some(&first) = running.sequences.first() else {
+                continue;
+            };
             let found = scheduler.reused_tokens(first).unwrap_or(0);
             let done = scheduler.computed(first).saturating_sub(found);
             let total = running.request.prompt().len() - found;
@@ -369,7 +444,9 @@ impl BatchWorker {
     }
     /// Chooses the next token of a sequence.
     fn choose(&mut self, of: ReadySequence) {
-        let Some(&(number, _)) = self.sequences.get(&of.sequence) else { return };
+        let Some(&(number, _)) = self.sequences.get(&of.sequence) else {
+            return;
+        };
         if let Err(aborted) = self.prefilled(number) {
             return self.abort(number, aborted);
         }
@@ -390,12 +467,33 @@ impl BatchWorker {
     /// Reports the usage of a prompt with its first logits and adds the sequences of its other
     /// choices.
     fn prefilled(&mut self, number: RequestNumber) -> Result<(), Aborted> {
-        let Some(running) = self.requests.get_mut(&number).filter(|running| !running.prefilled) else { return Ok(()) };
-        let RunningRequest { request, params, usage, begun, prefilled, sequences, .. } = running;
+        let Some(running) = self
+            .requests
+            .get_mut(&number)
+            .filter(|running| !running.prefilled)
+        else {
+            return Ok(());
+        };
+        let RunningRequest {
+            request,
+            params,
+            usage,
+            begun,
+            prefilled,
+            sequences,
+            ..
+        } = running;
         *prefilled = true;
-        let found = sequences.first().and_then(|&first| self.batcher.scheduler().reused_tokens(first)).unwrap_or(0);
+        let found = sequences
+            .first()
+            .and_then(|&first| self.batcher.scheduler().reused_tokens(first))
+            .unwrap_or(0);
         // A prompt that was scored has been run whole.
-        let cached = if params.prompt_logprobs.is_some() { 0 } else { found };
+        let cached = if params.prompt_logprobs.is_some() {
+            0
+        } else {
+            found
+        };
         usage.cached = cached;
         usage.prompt_time = begun.elapsed();
         let metrics = &self.model.metrics;
@@ -413,8 +511,14 @@ impl BatchWorker {
     }
     /// Chooses the next token of a sequence; returns whether it continues.
     fn take(&mut self, of: ReadySequence) -> Result<bool, sched::Error> {
-        let Some((number, sequence)) = self.sequences.get_mut(&of.sequence) else { return Ok(false) };
-        let (batcher, rows, keeps) = (&mut self.batcher, &self.model.metrics.logit_rows, sequence.reports_logprobs());
+        let Some((number, sequence)) = self.sequences.get_mut(&of.sequence) else {
+            return Ok(false);
+        };
+        let (batcher, rows, keeps) = (
+            &mut self.batcher,
+            &self.model.metrics.logit_rows,
+            sequence.reports_logprobs(),
+        );
         let mut logits = Vec::new();
         let step = batcher.choose(of, sequence.generation(), &mut |row| {
             rows.inc();
@@ -426,11 +530,17 @@ impl BatchWorker {
         if sequence.first_token.is_none() && sequence.tokens() > 0 {
             sequence.first_token = Some(Instant::now());
             // The client waits for its first choice; the others start later.
-            if let Some(running) = self.requests.get(number).filter(|running| running.request.answered == 0)
+            if let Some(running) = self
+                .requests
+                .get(number)
+                .filter(|running| running.request.answered == 0)
                 && sequence.nth == 0
             {
                 let time = running.request.received.elapsed();
-                self.model.metrics.first_token_time.observe(time.as_secs_f64());
+                self.model
+                    .metrics
+                    .first_token_time
+                    .observe(time.as_secs_f64());
             }
         }
         match (finish, sequence.last_token()) {
@@ -444,26 +554,42 @@ impl BatchWorker {
     /// Removes a finished sequence, and its request with its last one.
     fn sequence_finished(&mut self, id: SequenceId, number: RequestNumber) {
         self.batcher.remove(id);
-        let Some((_, sequence)) = self.sequences.remove(&id) else { return };
+        let Some((_, sequence)) = self.sequences.remove(&id) else {
+            return;
+        };
         self.count(&sequence);
-        let Some(running) = self.requests.get_mut(&number) else { return };
+        let Some(running) = self.requests.get_mut(&number) else {
+            return;
+        };
         running.sequences.retain(|&other| other != id);
         running.usage.answer += sequence.tokens();
         // Choices run concurrently: their time is that of the last.
         running.usage.answer_time = running.usage.answer_time.max(running.begun.elapsed());
         if running.sequences.is_empty()
-            && let Some(RunningRequest { mut request, usage, .. }) = self.requests.remove(&number)
+            && let Some(RunningRequest {
+                mut request, usage, ..
+            }) = self.requests.remove(&number)
         {
             request.usage.add(&usage);
             self.prompt_finished(request);
         }
     }
     /// Runs a whole prompt and reports the probabilities of its tokens.
-    fn score(&mut self, request: &EngineRequest, params: &GenerationParams, top: usize) -> Result<Usage, Aborted> {
+    fn score(
+        &mut self,
+        request: &EngineRequest,
+        params: &GenerationParams,
+        top: usize,
+    ) -> Result<Usage, Aborted> {
         let prompt = request.prompt();
         let vocabulary = self.batcher.engine().model().vocabulary();
-        let most = (MAX_LOGIT_BYTES / (size_of::<f32>() * vocabulary)).clamp(1, self.batcher.engine().chunk());
-        let mut tokens = vec![Chosen { token: prompt[0], logprob: None, top: Vec::new() }];
+        let most = (MAX_LOGIT_BYTES / (size_of::<f32>() * vocabulary))
+            .clamp(1, self.batcher.engine().chunk());
+        let mut tokens = vec![Chosen {
+            token: prompt[0],
+            logprob: None,
+            top: Vec::new(),
+        }];
         let usage = self.prefill_uncached(request, most, &mut |engine, run| {
             let rows = engine.logits(run, Logits::All)?;
             for (row, &token) in rows.chunks(vocabulary).zip(&prompt[run.position + 1..]) {
@@ -473,7 +599,10 @@ impl BatchWorker {
         })?;
         for nth in 0..params.choices {
             let choice = request.answered * params.choices + nth;
-            let _ = request.events.send(Event::PromptLogprobs { choice, tokens: tokens.clone() });
+            let _ = request.events.send(Event::PromptLogprobs {
+                choice,
+                tokens: tokens.clone(),
+            });
         }
         Ok(usage)
     }
@@ -481,25 +610,41 @@ impl BatchWorker {
     fn embed(&mut self, request: &EngineRequest) -> Result<Usage, Aborted> {
         let mut mean = MeanPooling::new(self.batcher.engine().model().width());
         let most = self.batcher.engine().chunk();
-        let mut rows = |engine: &mut Engine, run: TokenRun| Ok(engine.hidden_rows(run, &mut |rows| mean.add(rows))?);
+        let mut rows = |engine: &mut Engine, run: TokenRun| {
+            Ok(engine.hidden_rows(run, &mut |rows| mean.add(rows))?)
+        };
         let usage = self.prefill_uncached(request, most, &mut rows)?;
-        let _ = request.events.send(Event::Embedding { prompt: request.answered, values: mean.values() });
+        let _ = request.events.send(Event::Embedding {
+            prompt: request.answered,
+            values: mean.values(),
+        });
         self.model.metrics.prompt_tokens.inc_by(usage.prompt as u64);
         Ok(usage)
     }
     /// Runs a prompt in pages of its own while no other step runs; running sequences get pages
     /// first.
-    fn prefill_uncached(&mut self, request: &EngineRequest, most: usize, run: &mut RunPart) -> Result<Usage, Aborted> {
+    fn prefill_uncached(
+        &mut self,
+        request: &EngineRequest,
+        most: usize,
+        run: &mut RunPart,
+    ) -> Result<Usage, Aborted> {
         let (prompt, model) = (request.prompt(), self.model.clone());
         loop {
             let begun = Instant::now();
-            let done = self.batcher.run_uncached(prompt, most, &mut |engine, part| {
-                run(engine, part)?;
-                Ok(poll_cancelled(request, &model.queue))
-            })?;
+            let done = self
+                .batcher
+                .run_uncached(prompt, most, &mut |engine, part| {
+                    run(engine, part)?;
+                    Ok(poll_cancelled(request, &model.queue))
+                })?;
             match done {
                 Some(ControlFlow::Continue(())) => {
-                    return Ok(Usage { prompt: prompt.len(), prompt_time: begun.elapsed(), ..Usage::default() });
+                    return Ok(Usage {
+                        prompt: prompt.len(),
+                        prompt_time: begun.elapsed(),
+                        ..Usage::default()
+                    });
                 }
                 Some(ControlFlow::Break(())) => return Err(Aborted::Cancelled),
                 None => {

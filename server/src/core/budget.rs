@@ -34,8 +34,15 @@ pub struct ReplySize {
 ///
 /// # Errors
 /// When the requested tokens or log-probabilities may exceed the budget.
-pub fn check(wanted: &ReplySize, served: &Served, most: usize, name: &str) -> Result<(), RequestError> {
-    let scores = wanted.prompt_logprobs.map_or(0, |top| wanted.prompt * token_bytes(Some(top)));
+pub fn check(
+    wanted: &ReplySize,
+    served: &Served,
+    most: usize,
+    name: &str,
+) -> Result<(), RequestError> {
+    let scores = wanted
+        .prompt_logprobs
+        .map_or(0, |top| wanted.prompt * token_bytes(Some(top)));
     if scores * wanted.choices > most {
         let message = format!(
             "the probabilities of the prompts' tokens may take {} MB, and an answer that is told at once has {}; fewer prompts or \
@@ -45,7 +52,9 @@ pub fn check(wanted: &ReplySize, served: &Served, most: usize, name: &str) -> Re
         );
         return Err(RequestError::parameter("logprobs", message).with_code("answer_too_large"));
     }
-    let Some(limit) = wanted.limit else { return Ok(()) };
+    let Some(limit) = wanted.limit else {
+        return Ok(());
+    };
     let each = token_bytes(wanted.logprobs);
     let fitting = ((most / wanted.choices).saturating_sub(scores) / each).max(1);
     // The context bounds the answer, too.
@@ -70,11 +79,19 @@ pub fn reply_limit(choices: usize, most: usize) -> usize {
 }
 
 fn token_bytes(top: Option<usize>) -> usize {
-    TOKEN_TEXT_BYTES + top.map_or(0, |top| (top + 1) * (LOGPROB_JSON_BYTES + TOKEN_TEXT_BYTES * JSON_BYTES_PER_BYTE))
+    TOKEN_TEXT_BYTES
+        + top.map_or(0, |top| {
+            (top + 1) * (LOGPROB_JSON_BYTES + TOKEN_TEXT_BYTES * JSON_BYTES_PER_BYTE)
+        })
 }
 
 /// Returns the approximate JSON bytes of a token's log-probability and of its alternatives.
 pub fn bytes(served: &Served, chosen: &Chosen) -> usize {
     let entry = |token: u32| LOGPROB_JSON_BYTES + JSON_BYTES_PER_BYTE * served.bytes(token).len();
-    entry(chosen.token) + chosen.top.iter().map(|&(token, _)| entry(token)).sum::<usize>()
+    entry(chosen.token)
+        + chosen
+            .top
+            .iter()
+            .map(|&(token, _)| entry(token))
+            .sum::<usize>()
 }

@@ -33,8 +33,19 @@ pub struct ReaderTooSlow;
 pub fn channel(most: usize) -> (Sender, Receiver) {
     let (sender, receiver) = unbounded_channel();
     let unread = Arc::new(AtomicUsize::new(0));
-    let sender = Sender { events: sender, unread: unread.clone(), most, overrun: AtomicBool::new(false) };
-    (sender, Receiver { events: receiver, unread })
+    let sender = Sender {
+        events: sender,
+        unread: unread.clone(),
+        most,
+        overrun: AtomicBool::new(false),
+    };
+    (
+        sender,
+        Receiver {
+            events: receiver,
+            unread,
+        },
+    )
 }
 
 impl Sender {
@@ -68,7 +79,9 @@ impl Receiver {
         // The final error event of an overrun was not counted.
         let _ = self
             .unread
-            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |unread| Some(unread.saturating_sub(bytes(&event))));
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |unread| {
+                Some(unread.saturating_sub(bytes(&event)))
+            });
         Some(event)
     }
 }
@@ -77,7 +90,9 @@ impl Receiver {
 fn bytes(event: &Event) -> usize {
     let chosen = |chosen: &Chosen| size_of::<Chosen>() + size_of_val(chosen.top.as_slice());
     let told = match event {
-        Event::Delta(Delta { text, tokens, .. }) => text.len() + tokens.iter().map(chosen).sum::<usize>(),
+        Event::Delta(Delta { text, tokens, .. }) => {
+            text.len() + tokens.iter().map(chosen).sum::<usize>()
+        }
         Event::PromptLogprobs { tokens, .. } => tokens.iter().map(chosen).sum(),
         Event::Embedding { values, .. } => size_of_val(values.as_slice()),
         _ => 0,
@@ -92,7 +107,10 @@ mod tests {
     use futures_util::FutureExt;
 
     fn delta(bytes: usize) -> Event {
-        Event::Delta(Delta { text: "x".repeat(bytes), ..Delta::default() })
+        Event::Delta(Delta {
+            text: "x".repeat(bytes),
+            ..Delta::default()
+        })
     }
 
     #[test]
@@ -100,7 +118,10 @@ mod tests {
         let (sender, mut receiver) = channel(1000);
         for _ in 0..100 {
             sender.send(delta(600)).unwrap();
-            assert!(matches!(receiver.recv().now_or_never(), Some(Some(Event::Delta(_)))));
+            assert!(matches!(
+                receiver.recv().now_or_never(),
+                Some(Some(Event::Delta(_)))
+            ));
         }
         assert!(!sender.is_closed());
         drop(sender);
@@ -113,18 +134,43 @@ mod tests {
         sender.send(delta(600)).unwrap();
         assert_eq!(sender.send(delta(600)), Err(ReaderTooSlow));
         assert!(sender.is_closed());
-        assert_eq!(sender.send(Event::End(Usage::default())), Err(ReaderTooSlow));
-        assert!(matches!(receiver.recv().now_or_never(), Some(Some(Event::Delta(_)))));
-        let Some(Some(Event::Failed(error))) = receiver.recv().now_or_never() else { panic!("no failure") };
+        assert_eq!(
+            sender.send(Event::End(Usage::default())),
+            Err(ReaderTooSlow)
+        );
+        assert!(matches!(
+            receiver.recv().now_or_never(),
+            Some(Some(Event::Delta(_)))
+        ));
+        let Some(Some(Event::Failed(error))) = receiver.recv().now_or_never() else {
+            panic!("no failure")
+        };
         assert_eq!(error, RequestError::unread());
     }
 
     #[test]
     fn probabilities_count() {
-        let chosen = Chosen { token: 0, logprob: Some(0.0), top: vec![(0, 0.0); 20] };
+        let chosen = Chosen {
+            token: 0,
+            logprob: Some(0.0),
+            top: vec![(0, 0.0); 20],
+        };
         let tokens = vec![chosen; 100];
         let (sender, _receiver) = channel(20_000);
-        assert!(sender.send(Event::Delta(Delta { tokens: tokens[..50].to_vec(), ..Delta::default() })).is_ok());
-        assert_eq!(sender.send(Event::Delta(Delta { tokens, ..Delta::default() })), Err(ReaderTooSlow));
+        assert!(
+            sender
+                .send(Event::Delta(Delta {
+                    tokens: tokens[..50].to_vec(),
+                    ..Delta::default()
+                }))
+                .is_ok()
+        );
+        assert_eq!(
+            sender.send(Event::Delta(Delta {
+                tokens,
+                ..Delta::default()
+            })),
+            Err(ReaderTooSlow)
+        );
     }
 }

@@ -54,16 +54,29 @@ fn truncated(mut message: String) -> String {
 /// Lists the first names for a message, and the number of the others.
 fn listed(names: &[&str]) -> String {
     const MAX_LISTED_NAMES: usize = 8;
-    let mut text = names.iter().take(MAX_LISTED_NAMES).map(|name| format!("`{name}`")).collect::<Vec<_>>().join(", ");
+    let mut text = names
+        .iter()
+        .take(MAX_LISTED_NAMES)
+        .map(|name| format!("`{name}`"))
+        .collect::<Vec<_>>()
+        .join(", ");
     if names.len() > MAX_LISTED_NAMES {
-        text.push_str(&format!(" and {} more, which /v1/models lists", names.len() - MAX_LISTED_NAMES));
+        text.push_str(&format!(
+            " and {} more, which /v1/models lists",
+            names.len() - MAX_LISTED_NAMES
+        ));
     }
     text
 }
 
 impl RequestError {
     fn new(kind: ErrorKind, message: impl Into<String>) -> RequestError {
-        RequestError { kind, code: None, field: None, message: truncated(message.into()) }
+        RequestError {
+            kind,
+            code: None,
+            field: None,
+            message: truncated(message.into()),
+        }
     }
     fn code(mut self, code: &'static str) -> RequestError {
         self.code = Some(code);
@@ -72,7 +85,10 @@ impl RequestError {
     /// Error about a parameter that is invalid or not supported.
     pub fn parameter(name: impl Into<String>, message: impl Into<String>) -> RequestError {
         let field = Some(name.into());
-        RequestError { field, ..RequestError::new(ErrorKind::Invalid, message) }
+        RequestError {
+            field,
+            ..RequestError::new(ErrorKind::Invalid, message)
+        }
     }
     /// Returns the error with a machine-readable code.
     pub fn with_code(self, code: &'static str) -> RequestError {
@@ -87,7 +103,10 @@ impl RequestError {
     /// Error about unknown parameters, in OpenAI's wording.
     pub fn unknown(names: &[&str]) -> RequestError {
         let several = if names.len() > 1 { "s" } else { "" };
-        RequestError::body(format!("Unrecognized request argument{several} supplied: {}", names.join(", ")))
+        RequestError::body(format!(
+            "Unrecognized request argument{several} supplied: {}",
+            names.join(", ")
+        ))
     }
     /// Error about a malformed request body.
     pub fn body(message: impl Into<String>) -> RequestError {
@@ -95,8 +114,9 @@ impl RequestError {
     }
     /// Error about a body longer than `limit` bytes.
     pub fn too_large(limit: usize) -> RequestError {
-        let message =
-            format!("the body is longer than {limit} bytes; shorten it, or start the server with a larger --max-body");
+        let message = format!(
+            "the body is longer than {limit} bytes; shorten it, or start the server with a larger --max-body"
+        );
         RequestError::new(ErrorKind::TooLarge, message).code("request_too_large")
     }
     /// Error about a body that did not arrive in time.
@@ -129,20 +149,34 @@ impl RequestError {
     /// Error about an unknown model, with the names of the served ones and the most similar name.
     pub fn model(asked: &str, names: &[&str], nearest: Option<&str>) -> RequestError {
         let asked: String = asked.chars().take(100).collect();
-        let nearest = nearest.map(|name| format!("did you mean `{name}`? ")).unwrap_or_default();
-        let message = format!("the model `{asked}` does not exist here; {nearest}this server has {}", listed(names));
+        let nearest = nearest
+            .map(|name| format!("did you mean `{name}`? "))
+            .unwrap_or_default();
+        let message = format!(
+            "the model `{asked}` does not exist here; {nearest}this server has {}",
+            listed(names)
+        );
         let error = RequestError::new(ErrorKind::NotFound, message).code("model_not_found");
-        RequestError { field: Some("model".into()), ..error }
+        RequestError {
+            field: Some("model".into()),
+            ..error
+        }
     }
     /// Error about a name that matches several models.
     pub fn ambiguous_model(asked: &str, names: &[&str]) -> RequestError {
         let asked: String = asked.chars().take(100).collect();
-        let message = format!("`{asked}` may be any of {}; give its whole name", listed(names));
+        let message = format!(
+            "`{asked}` may be any of {}; give its whole name",
+            listed(names)
+        );
         RequestError::parameter("model", message).code("model_ambiguous")
     }
     /// Error about a request that names no model although there are several.
     pub fn which_model(names: &[&str]) -> RequestError {
-        let message = format!("this server has several models: say which in 'model', of {}", listed(names));
+        let message = format!(
+            "this server has several models: say which in 'model', of {}",
+            listed(names)
+        );
         RequestError::parameter("model", message).code("missing_required_parameter")
     }
     /// Error about a model that failed to load. A model larger than the memory is a permanent
@@ -155,16 +189,21 @@ impl RequestError {
             (ErrorKind::Unavailable, "model_not_loaded")
         };
         let error = RequestError::new(kind, message).code(code);
-        RequestError { field: Some("model".into()), ..error }
+        RequestError {
+            field: Some("model".into()),
+            ..error
+        }
     }
     /// Error about an unknown path.
     pub fn path(path: &str) -> RequestError {
         let path: String = path.chars().take(100).collect();
-        RequestError::new(ErrorKind::NotFound, format!("there is nothing at {path}")).code("unknown_url")
+        RequestError::new(ErrorKind::NotFound, format!("there is nothing at {path}"))
+            .code("unknown_url")
     }
     /// Error about an HTTP method that the path does not support.
     pub fn method() -> RequestError {
-        RequestError::new(ErrorKind::Method, "this path takes another method").code("method_not_allowed")
+        RequestError::new(ErrorKind::Method, "this path takes another method")
+            .code("method_not_allowed")
     }
     /// Error about a full queue.
     pub fn busy(waiting: usize) -> RequestError {
@@ -193,7 +232,8 @@ impl RequestError {
     }
     /// Error about a schema that becomes unsatisfiable or too expensive during generation.
     pub fn constraint(why: impl std::fmt::Display) -> RequestError {
-        RequestError::body(format!("the schema cannot be followed any further: {why}")).code("schema_too_complex")
+        RequestError::body(format!("the schema cannot be followed any further: {why}"))
+            .code("schema_too_complex")
     }
     /// Error about an ambiguous or malformed `Host`.
     pub fn host_header(message: &str) -> RequestError {
@@ -205,8 +245,7 @@ impl RequestError {
     }
     /// Error about a model that is still loading.
     pub fn loading() -> RequestError {
-        let message =
-            "the model is being loaded, and its kernels compiled where that is the first time; try again in a moment";
+        let message = "the model is being loaded, and its kernels compiled where that is the first time; try again in a moment";
         RequestError::new(ErrorKind::Unavailable, message).code("model_loading")
     }
     /// Error about an internal fault.

@@ -18,9 +18,16 @@ impl Fim {
     pub fn new(tokenizer: &Tokenizer) -> Option<Fim> {
         let id = |text: &str| {
             let id = tokenizer.token_id(text)?;
-            tokenizer.token_kind(id).filter(|kind| *kind != TokenKind::Normal).map(|_| id)
+            tokenizer
+                .token_kind(id)
+                .filter(|kind| *kind != TokenKind::Normal)
+                .map(|_| id)
         };
-        FIM_TOKENS.iter().find_map(|[begin, hole, end]| Some(Fim { tokens: [id(begin)?, id(hole)?, id(end)?] }))
+        FIM_TOKENS.iter().find_map(|[begin, hole, end]| {
+            Some(Fim {
+                tokens: [id(begin)?, id(hole)?, id(end)?],
+            })
+        })
     }
     /// Returns the prompt for the text between two others.
     pub fn tokens(&self, tokenizer: &Tokenizer, before: &str, after: &str) -> Vec<u32> {

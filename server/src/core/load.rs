@@ -22,7 +22,11 @@ impl Load {
     }
     /// Returns the used share of the KV cache, from 0 to 1.
     pub fn usage(&self) -> f64 {
-        if self.room == 0 { 0.0 } else { (self.used as f64 / self.room as f64).min(1.0) }
+        if self.room == 0 {
+            0.0
+        } else {
+            (self.used as f64 / self.room as f64).min(1.0)
+        }
     }
     /// Returns the sum with another model's load.
     pub fn plus(self, other: Load) -> Load {
@@ -42,9 +46,31 @@ mod tests {
 
     #[test]
     fn usage_is_a_part_of_what_there_is() {
-        let load = |used, room| Load { used, room, ..Load::default() };
-        assert_eq!([load(0, 0), load(512, 2048), load(10, 5)].map(|load| load.usage()), [0.0, 0.25, 1.0]);
-        let one = Load { running: 1, waiting: 2, slots: 1, used: 3, room: 4 };
-        assert_eq!(one.plus(one), Load { running: 2, waiting: 4, slots: 2, used: 6, room: 8 });
+        let load = |used, room| Load {
+            used,
+            room,
+            ..Load::default()
+        };
+        assert_eq!(
+            [load(0, 0), load(512, 2048), load(10, 5)].map(|load| load.usage()),
+            [0.0, 0.25, 1.0]
+        );
+        let one = Load {
+            running: 1,
+            waiting: 2,
+            slots: 1,
+            used: 3,
+            room: 4,
+        };
+        assert_eq!(
+            one.plus(one),
+            Load {
+                running: 2,
+                waiting: 4,
+                slots: 2,
+                used: 6,
+                room: 8
+            }
+        );
     }
 }

@@ -23,12 +23,19 @@ pub struct LoadStep {
 impl Loading {
     /// Sets the current step, its progress and its total amount.
     pub fn set(&self, what: &str, done: u64, total: u64) {
-        let step = LoadStep { what: what.to_owned(), done, total };
+        let step = LoadStep {
+            what: what.to_owned(),
+            done,
+            total,
+        };
         *self.now.lock().unwrap_or_else(PoisonError::into_inner) = Some(step);
     }
     /// Returns the current step, if there is one.
     pub(crate) fn step(&self) -> Option<LoadStep> {
-        self.now.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.now
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .clone()
     }
     /// Clears the current step.
     pub(crate) fn clear(&self) {

@@ -13,7 +13,10 @@ impl MeanPooling {
     pub fn add(&mut self, rows: &[f32]) {
         for row in rows.chunks(self.0.len()) {
             let scale = 1.0 / length(row.iter().map(|&x| f64::from(x)));
-            self.0.iter_mut().zip(row).for_each(|(sum, &x)| *sum += f64::from(x) * scale);
+            self.0
+                .iter_mut()
+                .zip(row)
+                .for_each(|(sum, &x)| *sum += f64::from(x) * scale);
         }
     }
     /// Returns the mean, scaled to length 1.
@@ -25,5 +28,9 @@ impl MeanPooling {
 
 /// Returns the Euclidean length of a vector, at least the smallest positive number.
 fn length(values: impl Iterator<Item = f64>) -> f64 {
-    values.map(|x| x * x).sum::<f64>().sqrt().max(f64::MIN_POSITIVE)
+    values
+        .map(|x| x * x)
+        .sum::<f64>()
+        .sqrt()
+        .max(f64::MIN_POSITIVE)
 }

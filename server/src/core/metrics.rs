@@ -38,17 +38,32 @@ impl Default for RouterMetrics {
     fn default() -> RouterMetrics {
         let mut registry = Registry::default();
         let (running, waiting, usage) = (Family::default(), Family::default(), Family::default());
-        registry.register("vllm:num_requests_running", "Requests being answered", running.clone());
-        registry.register("vllm:num_requests_waiting", "Requests in the queue", waiting.clone());
+        registry.register(
+            "vllm:num_requests_running",
+            "Requests being answered",
+            running.clone(),
+        );
+        registry.register(
+            "vllm:num_requests_waiting",
+            "Requests in the queue",
+            waiting.clone(),
+        );
         let help = "Part of the cache used by requests that are not over; 1 is all of it";
         registry.register("vllm:kv_cache_usage_perc", help, usage.clone());
-        RouterMetrics { registry, running, waiting, usage }
+        RouterMetrics {
+            registry,
+            running,
+            waiting,
+            usage,
+        }
     }
 }
 
 impl RouterMetrics {
     fn set(&self, name: &str, load: &Load) {
-        let label = ModelName { model_name: name.to_owned() };
+        let label = ModelName {
+            model_name: name.to_owned(),
+        };
         self.running.get_or_create(&label).set(load.running as i64);
         self.waiting.get_or_create(&label).set(load.waiting as i64);
         self.usage.get_or_create(&label).set(load.usage());
@@ -186,7 +201,12 @@ impl Register<'_> {
         counter
     }
     /// Registers a counter under its name and, for one release, under the name that it had before.
-    fn counter_with_alias(&mut self, name: &str, alias: &str, help: &str) -> Family<Label, Counter> {
+    fn counter_with_alias(
+        &mut self,
+        name: &str,
+        alias: &str,
+        help: &str,
+    ) -> Family<Label, Counter> {
         let counter = self.counter(name, help);
         self.0.register(alias, help, Family::clone(&counter));
         counter
@@ -198,7 +218,8 @@ impl Register<'_> {
     }
     fn histogram(&mut self, name: &str, help: &str, make: fn() -> Histogram) -> Histograms {
         let histogram = Histograms::new_with_constructor(make);
-        self.0.register_with_unit(name, help, Unit::Seconds, histogram.clone());
+        self.0
+            .register_with_unit(name, help, Unit::Seconds, histogram.clone());
         histogram
     }
 }
@@ -207,11 +228,20 @@ impl Families {
     fn registered(r: &mut Register) -> Families {
         Families {
             requests: r.counter("requests", "Requests taken in"),
-            refused: r.counter("requests_refused", "Requests refused because the queue was full"),
-            abandoned: r.counter("requests_abandoned", "Requests broken off while they were answered"),
+            refused: r.counter(
+                "requests_refused",
+                "Requests refused because the queue was full",
+            ),
+            abandoned: r.counter(
+                "requests_abandoned",
+                "Requests broken off while they were answered",
+            ),
             failed: r.counter("requests_failed", "Requests that failed"),
             prompt_tokens: r.counter("prompt_tokens", "Tokens of prompts that were run"),
-            cached_tokens: r.counter("prompt_tokens_cached", "Tokens of prompts found in the cache"),
+            cached_tokens: r.counter(
+                "prompt_tokens_cached",
+                "Tokens of prompts found in the cache",
+            ),
             answer_tokens: r.counter("generated_tokens", "Tokens generated"),
             logit_rows: r.counter("logit_rows_read", OF_LOGIT_ROWS),
             loads: r.counter("model_loads", "Times that the model was loaded"),
@@ -222,21 +252,40 @@ impl Families {
                 OF_PAGES_SWAPPED_IN,
             ),
             preempted: r.counter("requests_preempted", OF_PREEMPTED),
-            load_failures: r.counter("model_load_failures", "Times that the model could not be loaded"),
+            load_failures: r.counter(
+                "model_load_failures",
+                "Times that the model could not be loaded",
+            ),
             waiting: r.gauge("requests_waiting", "Requests in the queue"),
             running: r.gauge("requests_running", "Requests being answered"),
             loaded: r.gauge("model_loaded", "1 while the model is loaded"),
             bytes: r.gauge("model_bytes", OF_MODEL_BYTES),
             kept_bytes: r.gauge("prefix_cache_bytes", "Bytes of prefixes that are kept"),
             slots: r.gauge("requests_running_most", OF_SLOTS),
-            pages: r.gauge("cache_pages_used", "Pages of the cache that sequences under way have"),
-            pages_total: r.gauge("cache_pages", "Pages of the KV cache; 0 while the model is not loaded"),
+            pages: r.gauge(
+                "cache_pages_used",
+                "Pages of the cache that sequences under way have",
+            ),
+            pages_total: r.gauge(
+                "cache_pages",
+                "Pages of the KV cache; 0 while the model is not loaded",
+            ),
             pages_leaked: r.gauge("cache_pages_leaked", OF_PAGES_LEAKED),
-            pages_away: r.gauge("cache_pages_host", "Pages of earlier prompts that lie in the host's memory"),
-            used_tokens: r.gauge("cache_tokens", "Tokens in the cache of requests that are not over"),
+            pages_away: r.gauge(
+                "cache_pages_host",
+                "Pages of earlier prompts that lie in the host's memory",
+            ),
+            used_tokens: r.gauge(
+                "cache_tokens",
+                "Tokens in the cache of requests that are not over",
+            ),
             room_tokens: r.gauge("cache_tokens_room", "Tokens that the cache has room for"),
             queue_time: r.histogram("queue", "Time in the queue", seconds),
-            first_token_time: r.histogram("first_token", "Time from a request to its first token", seconds),
+            first_token_time: r.histogram(
+                "first_token",
+                "Time from a request to its first token",
+                seconds,
+            ),
             token_time: r.histogram("token", "Time of a token after the first", short),
             request_time: r.histogram("request", "Time from a request to its end", seconds),
         }
@@ -246,15 +295,23 @@ impl Families {
 /// Counters of batched steps.
 const STEPS: [(&str, &str); 3] = [
     ("steps", "Steps of the model for several answers"),
-    ("steps_mixed", "Those of them that ran a piece of a prompt as well"),
-    ("steps_ahead", "Those of them that were started before the one before was read"),
+    (
+        "steps_mixed",
+        "Those of them that ran a piece of a prompt as well",
+    ),
+    (
+        "steps_ahead",
+        "Those of them that were started before the one before was read",
+    ),
 ];
 
 // Help texts that do not fit on one line with their metric.
-const OF_LOGIT_ROWS: &str = "Tokens of answers made together that were chosen from all logits, read by the host";
+const OF_LOGIT_ROWS: &str =
+    "Tokens of answers made together that were chosen from all logits, read by the host";
 const OF_PAGES_SWAPPED_IN: &str = "Pages of the cache that came back from the host's memory";
 const OF_PREEMPTED: &str = "Times that a sequence gave its pages up and was computed again later";
-const OF_MODEL_BYTES: &str = "Bytes of weights, cache and activations of the model while it is loaded";
+const OF_MODEL_BYTES: &str =
+    "Bytes of weights, cache and activations of the model while it is loaded";
 const OF_SLOTS: &str = "Most concurrent sequences; 0 while the model is not loaded";
 const OF_PAGES_LEAKED: &str = "Pages of the cache, of its windows and of the host's memory that were held when last nobody was being answered; any is a fault";
 
@@ -263,17 +320,36 @@ impl Default for Metrics {
         let mut registry = Registry::with_prefix("gristmill");
         let (connections, engine_failed) = (Gauge::default(), Gauge::default());
         registry.register("connections", "Open connections", connections.clone());
-        registry.register("engine_failed", "1 once the engine is gone for good", engine_failed.clone());
-        registry.register("build", "Which program this is", Info::new([("version", env!("CARGO_PKG_VERSION"))]));
+        registry.register(
+            "engine_failed",
+            "1 once the engine is gone for good",
+            engine_failed.clone(),
+        );
+        registry.register(
+            "build",
+            "Which program this is",
+            Info::new([("version", env!("CARGO_PKG_VERSION"))]),
+        );
         let models = Families::registered(&mut Register(&mut registry));
-        Metrics { registry, connections, engine_failed, models, routers: RouterMetrics::default() }
+        Metrics {
+            registry,
+            connections,
+            engine_failed,
+            models,
+            routers: RouterMetrics::default(),
+        }
     }
 }
 
 impl Metrics {
     /// Returns the metrics of a model, which `/metrics` lists from now on.
     pub fn model(&self, name: &str) -> ModelMetrics {
-        let (label, all) = (Label { model: name.to_owned() }, &self.models);
+        let (label, all) = (
+            Label {
+                model: name.to_owned(),
+            },
+            &self.models,
+        );
         ModelMetrics {
             requests: all.requests.get_or_create_owned(&label),
             refused: all.refused.get_or_create_owned(&label),
@@ -283,7 +359,10 @@ impl Metrics {
             cached_tokens: all.cached_tokens.get_or_create_owned(&label),
             answer_tokens: all.answer_tokens.get_or_create_owned(&label),
             logit_rows: all.logit_rows.get_or_create_owned(&label),
-            steps: all.steps.each_ref().map(|steps| steps.get_or_create_owned(&label)),
+            steps: all
+                .steps
+                .each_ref()
+                .map(|steps| steps.get_or_create_owned(&label)),
             loads: all.loads.get_or_create_owned(&label),
             load_failures: all.load_failures.get_or_create_owned(&label),
             waiting: all.waiting.get_or_create_owned(&label),

@@ -65,11 +65,22 @@ pub struct Served {
 impl Served {
     /// Prepares a model with a context of `context` tokens.
     pub fn new(text: ModelText, about: ModelFacts, context: usize) -> Served {
-        let ModelText { name, tokenizer, template, sampling } = text;
-        let lengths = (0..tokenizer.n_tokens() as u32).filter_map(|id| tokenizer.token_bytes(id)).map(<[u8]>::len);
+        let ModelText {
+            name,
+            tokenizer,
+            template,
+            sampling,
+        } = text;
+        let lengths = (0..tokenizer.n_tokens() as u32)
+            .filter_map(|id| tokenizer.token_bytes(id))
+            .map(<[u8]>::len);
         let longest = lengths.max().unwrap_or(1).max(1);
         let markup = template.markup();
-        let markers = markup.markers().into_iter().filter_map(|marker| tokenizer.token_id(marker)).collect();
+        let markers = markup
+            .markers()
+            .into_iter()
+            .filter_map(|marker| tokenizer.token_id(marker))
+            .collect();
         let grammars = Grammars::new(&tokenizer, about.vocabulary);
         let fim = Fim::new(&tokenizer);
         Served {
@@ -108,7 +119,9 @@ impl Served {
 
 /// Returns the current time in seconds since the Unix epoch.
 pub fn now() -> u64 {
-    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs())
+    SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .map_or(0, |since| since.as_secs())
 }
 
 /// Returns the demo model. Its template does not support tools.
@@ -116,11 +129,23 @@ pub fn now() -> u64 {
 pub fn demo() -> Served {
     use gristmill_llm::chat::Isolation;
     use gristmill_llm::{file::ModelFile, language};
-    let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../assets/demo-glm-Q4_0.gguf");
+    let path =
+        std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../assets/demo-glm-Q4_0.gguf");
     let file = ModelFile::open(&path).unwrap();
     let tokenizer = language::tokenizer(file.metadata()).unwrap();
-    let (template, _) = language::template(file.metadata(), &tokenizer, &Isolation::InProcess).unwrap();
-    let text = ModelText { name: "demo".into(), tokenizer, template, sampling: SamplingParams::default() };
-    let about = ModelFacts { architecture: "deepseek2".into(), vocabulary: 2048, width: 64, weight_bytes: 0 };
+    let (template, _) =
+        language::template(file.metadata(), &tokenizer, &Isolation::InProcess).unwrap();
+    let text = ModelText {
+        name: "demo".into(),
+        tokenizer,
+        template,
+        sampling: SamplingParams::default(),
+    };
+    let about = ModelFacts {
+        architecture: "deepseek2".into(),
+        vocabulary: 2048,
+        width: 64,
+        weight_bytes: 0,
+    };
     Served::new(text, about, 2048)
 }

@@ -69,7 +69,13 @@ impl Outputs {
     /// most one call.
     pub fn new(events: Receiver, replies: Vec<Option<Reply>>, several: bool) -> Outputs {
         let calls = vec![0; replies.len()];
-        Outputs { events, replies, several, calls, ready: VecDeque::new() }
+        Outputs {
+            events,
+            replies,
+            several,
+            calls,
+            ready: VecDeque::new(),
+        }
     }
     /// Returns the next item; `None` once the channel is closed.
     pub async fn next(&mut self) -> Option<StreamItem> {
@@ -86,10 +92,15 @@ impl Outputs {
             Event::Waiting(ahead) => self.ready.push_back(StreamItem::Waiting(ahead)),
             Event::Loading(step) => self.ready.push_back(StreamItem::Loading(step)),
             Event::Reading(done, total) => self.ready.push_back(StreamItem::Reading(done, total)),
-            Event::Embedding { prompt, values } => self.ready.push_back(StreamItem::Embedding(prompt, values)),
+            Event::Embedding { prompt, values } => {
+                self.ready.push_back(StreamItem::Embedding(prompt, values))
+            }
             Event::Prompt(usage) => self.ready.push_back(StreamItem::Prompt(usage)),
             Event::PromptLogprobs { choice, tokens } => {
-                self.ready.push_back(StreamItem::Output(choice, OutputEvent::PromptLogprobs(tokens)));
+                self.ready.push_back(StreamItem::Output(
+                    choice,
+                    OutputEvent::PromptLogprobs(tokens),
+                ));
             }
             Event::Delta(delta) => {
                 let choice = delta.choice;
@@ -102,13 +113,20 @@ impl Outputs {
                     None if delta.text.is_empty() => Vec::new(),
                     None => vec![ReplyPart::Content(delta.text)],
                 };
-                parts.into_iter().for_each(|part| self.push(choice, part.into()));
+                parts
+                    .into_iter()
+                    .for_each(|part| self.push(choice, part.into()));
                 self.ready.push_back(StreamItem::Together);
             }
             Event::Finish { choice, reason } => {
                 let cut = reason == Finish::Length;
-                let parts = self.replies[choice].as_mut().map(|reply| reply.finish(cut)).unwrap_or_default();
-                parts.into_iter().for_each(|part| self.push(choice, part.into()));
+                let parts = self.replies[choice]
+                    .as_mut()
+                    .map(|reply| reply.finish(cut))
+                    .unwrap_or_default();
+                parts
+                    .into_iter()
+                    .for_each(|part| self.push(choice, part.into()));
                 self.push(choice, OutputEvent::Finished(reason));
                 self.ready.push_back(StreamItem::Together);
             }
@@ -119,7 +137,10 @@ impl Outputs {
     fn push(&mut self, choice: usize, event: OutputEvent) {
         let calls = &mut self.calls[choice];
         *calls += usize::from(matches!(event, OutputEvent::ToolCall(_)));
-        let of_call = matches!(event, OutputEvent::ToolCall(_) | OutputEvent::ToolArguments(_));
+        let of_call = matches!(
+            event,
+            OutputEvent::ToolCall(_) | OutputEvent::ToolArguments(_)
+        );
         if of_call && *calls > 1 && !self.several {
             return;
         }
@@ -130,7 +151,11 @@ impl Outputs {
     /// # Errors
     /// When the request fails.
     pub async fn collect(mut self) -> Result<(Vec<FinishedReply>, Usage), RequestError> {
-        let mut answers: Vec<FinishedReply> = self.replies.iter().map(|_| FinishedReply::default()).collect();
+        let mut answers: Vec<FinishedReply> = self
+            .replies
+            .iter()
+            .map(|_| FinishedReply::default())
+            .collect();
         loop {
             match self.next().await {
                 Some(StreamItem::Output(choice, event)) => answers[choice].take(event),
@@ -154,7 +179,10 @@ impl Outputs {
 ///
 /// # Errors
 /// When the request fails.
-pub async fn embeddings(mut outputs: Outputs, prompts: usize) -> Result<(Vec<Vec<f32>>, Usage), RequestError> {
+pub async fn embeddings(
+    mut outputs: Outputs,
+    prompts: usize,
+) -> Result<(Vec<Vec<f32>>, Usage), RequestError> {
     let mut vectors = vec![Vec::new(); prompts];
     loop {
         match outputs.next().await {
@@ -212,7 +240,10 @@ impl FinishedReply {
             OutputEvent::Logprobs(tokens) => self.tokens.extend(tokens),
             OutputEvent::Reasoning(text) => self.reasoning += &text,
             OutputEvent::Text(text) => self.text += &text,
-            OutputEvent::ToolCall(name) => self.calls.push(ToolCall { name, arguments: String::new() }),
+            OutputEvent::ToolCall(name) => self.calls.push(ToolCall {
+                name,
+                arguments: String::new(),
+            }),
             OutputEvent::ToolArguments(text) => {
                 if let Some(call) = self.calls.last_mut() {
                     call.arguments += &text;

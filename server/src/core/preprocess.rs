@@ -56,10 +56,19 @@ impl Preprocessor {
     ///
     /// # Errors
     /// When there is no such model, or it cannot be read.
-    pub fn for_model(models: &Arc<Models>, name: Option<&str>) -> Result<Preprocessor, RequestError> {
+    pub fn for_model(
+        models: &Arc<Models>,
+        name: Option<&str>,
+    ) -> Result<Preprocessor, RequestError> {
         let model = models.find(name)?;
-        let served = model.served().map_err(|error| error.to_request_error(model.name()))?;
-        Ok(Preprocessor { models: models.clone(), model: model.clone(), served })
+        let served = model
+            .served()
+            .map_err(|error| error.to_request_error(model.name()))?;
+        Ok(Preprocessor {
+            models: models.clone(),
+            model: model.clone(),
+            served,
+        })
     }
     fn limits(&self) -> &Limits {
         &self.models.shared.limits
@@ -68,41 +77,88 @@ impl Preprocessor {
     ///
     /// # Errors
     /// The first parameter that is invalid or not supported.
-    pub fn prepare(&self, origin: Origin, request: GenerateRequest) -> Result<(EngineRequest, Outputs), RequestError> {
+    pub fn prepare(
+        &self,
+        origin: Origin,
+        request: GenerateRequest,
+    ) -> Result<(EngineRequest, Outputs), RequestError> {
         let served = &self.served;
         let names = request.names;
-        let choices = whole(names.choices, request.choices, 1, self.limits().choices as u64)? as usize;
+        let choices = whole(
+            names.choices,
+            request.choices,
+            1,
+            self.limits().choices as u64,
+        )? as usize;
         let sampling = request.sampling.resolve(&served.sampling)?;
         let bias = request.sampling.bias(served.tokenizer.n_tokens())?;
         let stop = stops(request.stop, names.stop)?;
-        for top in [request.logprobs, request.prompt_logprobs].into_iter().flatten() {
+        for top in [request.logprobs, request.prompt_logprobs]
+            .into_iter()
+            .flatten()
+        {
             whole("logprobs", top as u64, 0, MAX_TOP_LOGPROBS)?;
         }
-        let tools = ToolSet::new(&request.tools, &request.tool_choice, request.several_calls, names)?;
+        let tools = ToolSet::new(
+            &request.tools,
+            &request.tool_choice,
+            request.several_calls,
+            names,
+        )?;
         let is_conversation = matches!(request.input, Input::Conversation { .. });
         let prompts = self.prompts(request.input, &tools, names)?;
         // A conversation has one prompt; requests of several prompts always begin open.
         let begins = prompts.first().map_or(Begins::Open, |prompt| prompt.begins);
         let count = choices * prompts.len();
-        let limit = request.limit.map(|limit| usize::try_from(limit).unwrap_or(usize::MAX));
+        let limit = request
+            .limit
+            .map(|limit| usize::try_from(limit).unwrap_or(usize::MAX));
         if !request.stream {
-            let prompt = prompts.iter().map(|prompt| prompt.tokens.len()).max().unwrap_or(0);
+            let prompt = prompts
+                .iter()
+                .map(|prompt| prompt.tokens.len())
+                .max()
+                .unwrap_or(0);
             let (logprobs, prompt_logprobs) = (request.logprobs, request.prompt_logprobs);
-            let wanted = ReplySize { prompt, choices: count, limit, logprobs, prompt_logprobs };
+            let wanted = ReplySize {
+                prompt,
+                choices: count,
+                limit,
+                logprobs,
+                prompt_logprobs,
+            };
             budget::check(&wanted, served, self.limits().answer, names.limit)?;
         }
-        let constraint = tools.constraint(request.form.as_ref(), names).map(|(constraint, field)| {
-            let compiled = self.compile(&constraint, begins);
-            let what = if request.form.as_ref().is_none_or(|(_, form)| is_schema(form)) { "schema" } else { "grammar" };
-            compiled.map_err(|why| RequestError::parameter(field, format!("this {what} is not possible: {why}")))
-        });
+        let constraint =
+            tools
+                .constraint(request.form.as_ref(), names)
+                .map(|(constraint, field)| {
+                    let compiled = self.compile(&constraint, begins);
+                    let what = if request
+                        .form
+                        .as_ref()
+                        .is_none_or(|(_, form)| is_schema(form))
+                    {
+                        "schema"
+                    } else {
+                        "grammar"
+                    };
+                    compiled.map_err(|why| {
+                        RequestError::parameter(
+                            field,
+                            format!("this {what} is not possible: {why}"),
+                        )
+                    })
+                });
         let conversation = is_conversation.then(|| Conversation {
             begins,
             schemas: tools.schemas(),
             forced: tools.is_forced(),
             several: request.several_calls,
         });
-        let options = request.sampling.sequence_options(self.models.shared.batch_invariant);
+        let options = request
+            .sampling
+            .sequence_options(self.models.shared.batch_invariant);
         let params = GenerationParams {
             bias,
             constraint: constraint.transpose()?,
@@ -117,7 +173,13 @@ impl Preprocessor {
             stream: request.stream,
             sampling,
         };
-        let (task, replies) = (Task::Generate(Arc::new(params)), Replies { count, conversation });
+        let (task, replies) = (
+            Task::Generate(Arc::new(params)),
+            Replies {
+                count,
+                conversation,
+            },
+        );
         Ok(self.engine_request(origin, task, prompts, options, replies))
     }
     /// Creates a tokenised request and the outputs that its events become.
@@ -144,11 +206,27 @@ impl Preprocessor {
             events: Arc::new(events),
         };
         let reply = |_| {
-            let Conversation { begins, schemas, forced, .. } = replies.conversation.as_ref()?;
-            Some(Reply::new(self.served.markup, *begins, schemas.clone(), *forced))
+            let Conversation {
+                begins,
+                schemas,
+                forced,
+                ..
+            } = replies.conversation.as_ref()?;
+            Some(Reply::new(
+                self.served.markup,
+                *begins,
+                schemas.clone(),
+                *forced,
+            ))
         };
-        let several = replies.conversation.as_ref().is_none_or(|conversation| conversation.several);
-        (request, Outputs::new(receiver, (0..replies.count).map(reply).collect(), several))
+        let several = replies
+            .conversation
+            .as_ref()
+            .is_none_or(|conversation| conversation.several);
+        (
+            request,
+            Outputs::new(receiver, (0..replies.count).map(reply).collect(), several),
+        )
     }
     /// Tokenises texts to embed.
     ///
@@ -167,17 +245,29 @@ impl Preprocessor {
     ///
     /// # Errors
     /// When a prompt is invalid or does not fit into the context.
-    pub fn prompts(&self, input: Input, tools: &ToolSet, names: &FieldNames) -> Result<Vec<Prompt>, RequestError> {
+    pub fn prompts(
+        &self,
+        input: Input,
+        tools: &ToolSet,
+        names: &FieldNames,
+    ) -> Result<Vec<Prompt>, RequestError> {
         match input {
-            Input::Conversation { messages, thinking } => {
-                Ok(vec![prompt::chat(&self.served, messages, &tools.to_json(), thinking, names)?])
-            }
+            Input::Conversation { messages, thinking } => Ok(vec![prompt::chat(
+                &self.served,
+                messages,
+                &tools.to_json(),
+                thinking,
+                names,
+            )?]),
             Input::Prompts(texts) => self.texts(texts, names.input),
         }
     }
     fn texts(&self, texts: Vec<PromptText>, name: &str) -> Result<Vec<Prompt>, RequestError> {
         if texts.is_empty() || texts.len() > MAX_PROMPTS {
-            let message = format!("there are {} prompts; there must be 1 to {MAX_PROMPTS}", texts.len());
+            let message = format!(
+                "there are {} prompts; there must be 1 to {MAX_PROMPTS}",
+                texts.len()
+            );
             return Err(RequestError::parameter(name, message));
         }
         let prompt = |text| match text {
@@ -197,15 +287,32 @@ impl Preprocessor {
         let compiled = compile(constraint, begins)?;
         // An unsatisfiable schema is only detected at a grammar's beginning, and arguments begin in
         // the middle of a call.
-        for parameters in constraint.calls.iter().filter_map(|call| call.parameters).filter(|it| refers(it)) {
+        for parameters in constraint
+            .calls
+            .iter()
+            .filter_map(|call| call.parameters)
+            .filter(|it| refers(it))
+        {
             let form = OutputFormat::Schema(parameters.clone());
-            compile(&OutputConstraint { form: Some(&form), ..OutputConstraint::default() }, Begins::Answer)?;
+            compile(
+                &OutputConstraint {
+                    form: Some(&form),
+                    ..OutputConstraint::default()
+                },
+                Begins::Answer,
+            )?;
         }
         Ok(compiled)
     }
     /// Creates a request that only loads the model.
     pub fn prepare_load(&self, origin: Origin) -> (EngineRequest, Outputs) {
-        self.engine_request(origin, Task::Load, Vec::new(), SequenceOptions::default(), Replies::default())
+        self.engine_request(
+            origin,
+            Task::Load,
+            Vec::new(),
+            SequenceOptions::default(),
+            Replies::default(),
+        )
     }
     /// Queues a request.
     ///

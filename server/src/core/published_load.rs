@@ -30,15 +30,34 @@ impl PublishedLoad {
         metrics.kept_bytes.set(batcher.cached_bytes() as i64);
         metrics.pages.set(load.pages as i64);
         metrics.pages_total.set(load.total_pages as i64);
-        load.leaked.into_iter().for_each(|pages| _ = metrics.pages_leaked.set(pages as i64));
+        load.leaked
+            .into_iter()
+            .for_each(|pages| _ = metrics.pages_leaked.set(pages as i64));
         metrics.slots.set(batcher.engine().max_sequences() as i64);
         // A reset of the batcher restarts the scheduler's count.
-        metrics.preempted.inc_by(load.preempted.checked_sub(self.preempted).unwrap_or(load.preempted));
+        metrics.preempted.inc_by(
+            load.preempted
+                .checked_sub(self.preempted)
+                .unwrap_or(load.preempted),
+        );
         self.preempted = load.preempted;
-        let (steps, before) = (batcher.steps(), std::mem::replace(&mut self.steps, batcher.steps()));
+        let (steps, before) = (
+            batcher.steps(),
+            std::mem::replace(&mut self.steps, batcher.steps()),
+        );
         metrics.pages_away.set(load.host_pages as i64);
-        metrics.pages_swapped_in.inc_by(steps.kv_pages_swapped_in - before.kv_pages_swapped_in);
-        let counted = [steps.all - before.all, steps.mixed - before.mixed, steps.asynchronous - before.asynchronous];
-        metrics.steps.iter().zip(counted).for_each(|(counter, n)| _ = counter.inc_by(n));
+        metrics
+            .pages_swapped_in
+            .inc_by(steps.kv_pages_swapped_in - before.kv_pages_swapped_in);
+        let counted = [
+            steps.all - before.all,
+            steps.mixed - before.mixed,
+            steps.asynchronous - before.asynchronous,
+        ];
+        metrics
+            .steps
+            .iter()
+            .zip(counted)
+            .for_each(|(counter, n)| _ = counter.inc_by(n));
     }
 }

@@ -51,8 +51,18 @@ struct ClientQueues<T> {
 impl<T: Waiting> Queue<T> {
     /// Creates a queue of at most `most` entries.
     pub fn new(most: usize) -> Queue<T> {
-        let lines = ClientQueues { lines: VecDeque::new(), closed: false, busy: false, turns: None, leaves: None };
-        Queue { lines: Mutex::new(lines), changed: Condvar::new(), most }
+        let lines = ClientQueues {
+            lines: VecDeque::new(),
+            closed: false,
+            busy: false,
+            turns: None,
+            leaves: None,
+        };
+        Queue {
+            lines: Mutex::new(lines),
+            changed: Condvar::new(),
+            most,
+        }
     }
     fn lock(&self) -> MutexGuard<'_, ClientQueues<T>> {
         self.lines.lock().unwrap_or_else(PoisonError::into_inner)
@@ -122,8 +132,16 @@ impl<T: Waiting> Queue<T> {
             lines.leaves = left.and_then(|left| Instant::now().checked_add(left));
             // A time beyond the range of `Instant` is no limit.
             lines = match left.filter(|_| lines.leaves.is_some()) {
-                Some(left) => self.changed.wait_timeout(lines, left).unwrap_or_else(PoisonError::into_inner).0,
-                None => self.changed.wait(lines).unwrap_or_else(PoisonError::into_inner),
+                Some(left) => {
+                    self.changed
+                        .wait_timeout(lines, left)
+                        .unwrap_or_else(PoisonError::into_inner)
+                        .0
+                }
+                None => self
+                    .changed
+                    .wait(lines)
+                    .unwrap_or_else(PoisonError::into_inner),
             };
         }
     }
@@ -160,7 +178,11 @@ impl<T: Waiting> Queue<T> {
     }
     /// Calls `tell` with every queued entry.
     pub fn for_each(&self, tell: impl Fn(&T)) {
-        self.lock().lines.iter().flat_map(|(_, line)| line).for_each(tell);
+        self.lock()
+            .lines
+            .iter()
+            .flat_map(|(_, line)| line)
+            .for_each(tell);
     }
     /// Removes every queued entry and passes it to `tell`.
     pub fn dismiss(&self, mut tell: impl FnMut(T)) {
@@ -206,13 +228,24 @@ impl<T: Waiting> ClientQueues<T> {
         self.lines.iter().map(|(_, line)| line.len()).sum()
     }
     fn forget_abandoned(&mut self) {
-        self.lines.iter_mut().for_each(|(_, line)| line.retain(|entry| !entry.is_abandoned()));
+        self.lines
+            .iter_mut()
+            .for_each(|(_, line)| line.retain(|entry| !entry.is_abandoned()));
         self.lines.retain(|(_, line)| !line.is_empty());
     }
     /// Reports to each entry how many are before it: each round has the next entry of every client.
     fn report_positions(&self) {
-        let longest = self.lines.iter().map(|(_, line)| line.len()).max().unwrap_or(0);
-        let rounds = (0..longest).flat_map(|round| self.lines.iter().filter_map(move |(_, line)| line.get(round)));
+        let longest = self
+            .lines
+            .iter()
+            .map(|(_, line)| line.len())
+            .max()
+            .unwrap_or(0);
+        let rounds = (0..longest).flat_map(|round| {
+            self.lines
+                .iter()
+                .filter_map(move |(_, line)| line.get(round))
+        });
         for (others, entry) in rounds.enumerate() {
             entry.report_position(others);
         }
@@ -267,19 +300,27 @@ mod tests {
         assert_eq!(told(), [(2, 0), (1, 1)]);
         // A requeued entry comes before the others of its client.
         queue.requeue(Entry(1, 0, false));
-        let order: Vec<u32> = (0..3).map(|_| queue.next(KeepAlive::UntilNeeded).unwrap().1).collect();
+        let order: Vec<u32> = (0..3)
+            .map(|_| queue.next(KeepAlive::UntilNeeded).unwrap().1)
+            .collect();
         assert_eq!(order, [2, 0, 1]);
     }
 
     #[test]
     fn clients_take_turns() {
         let queue = Queue::new(10);
-        for entry in
-            [Entry(1, 0, false), Entry(1, 1, false), Entry(1, 2, false), Entry(2, 3, false), Entry(3, 4, false)]
-        {
+        for entry in [
+            Entry(1, 0, false),
+            Entry(1, 1, false),
+            Entry(1, 2, false),
+            Entry(2, 3, false),
+            Entry(3, 4, false),
+        ] {
             queue.push(entry).unwrap();
         }
-        let order: Vec<u32> = (0..5).map(|_| queue.next(KeepAlive::UntilNeeded).unwrap().1).collect();
+        let order: Vec<u32> = (0..5)
+            .map(|_| queue.next(KeepAlive::UntilNeeded).unwrap().1)
+            .collect();
         assert_eq!(order, [0, 3, 4, 1, 2]);
     }
 
@@ -291,7 +332,13 @@ mod tests {
         queue.push(Entry(2, 2, false)).unwrap();
         assert_eq!(queue.push(Entry(3, 3, false)), Err(QueueError::Full(2)));
         assert_eq!(queue.len(), 2);
-        assert_eq!((queue.next(KeepAlive::UntilNeeded).unwrap().1, queue.next(KeepAlive::UntilNeeded).unwrap().1), (1, 2));
+        assert_eq!(
+            (
+                queue.next(KeepAlive::UntilNeeded).unwrap().1,
+                queue.next(KeepAlive::UntilNeeded).unwrap().1
+            ),
+            (1, 2)
+        );
     }
 
     #[test]
@@ -301,11 +348,27 @@ mod tests {
         for n in 0..3 {
             queue.push(Entry(n as u8, n, false)).unwrap();
         }
-        assert_eq!((queue.is_busy(), queue.next(KeepAlive::UntilNeeded).unwrap().1), (true, 0));
+        assert_eq!(
+            (
+                queue.is_busy(),
+                queue.next(KeepAlive::UntilNeeded).unwrap().1
+            ),
+            (true, 0)
+        );
         queue.leave();
         queue.push(Entry(1, 3, false)).unwrap();
-        assert_eq!([queue.next(KeepAlive::UntilNeeded).unwrap().1, queue.next(KeepAlive::UntilNeeded).unwrap().1], [1, 2]);
-        assert_eq!(queue.next(KeepAlive::UntilNeeded), None, "the one that came later waits for another");
+        assert_eq!(
+            [
+                queue.next(KeepAlive::UntilNeeded).unwrap().1,
+                queue.next(KeepAlive::UntilNeeded).unwrap().1
+            ],
+            [1, 2]
+        );
+        assert_eq!(
+            queue.next(KeepAlive::UntilNeeded),
+            None,
+            "the one that came later waits for another"
+        );
         assert!(queue.is_busy());
         queue.stay();
         assert_eq!(queue.next(KeepAlive::UntilNeeded).unwrap().1, 3);
@@ -313,7 +376,10 @@ mod tests {
         queue.push(Entry(1, 5, false)).unwrap();
         queue.leave();
         assert_eq!(
-            (queue.next(KeepAlive::UntilNeeded).unwrap().1, queue.next(KeepAlive::UntilNeeded)),
+            (
+                queue.next(KeepAlive::UntilNeeded).unwrap().1,
+                queue.next(KeepAlive::UntilNeeded)
+            ),
             (5, None),
             "who has gone is nobody's turn"
         );
@@ -329,18 +395,27 @@ mod tests {
         let queue: Arc<Queue<Entry>> = Arc::new(Queue::new(1));
         let time = Duration::from_millis(30);
         let begun = Instant::now();
-        assert_eq!((queue.next(KeepAlive::For(time)), queue.leaves()), (None, None));
+        assert_eq!(
+            (queue.next(KeepAlive::For(time)), queue.leaves()),
+            (None, None)
+        );
         assert!(begun.elapsed() >= time);
         // A queued entry is taken even if the keep-alive has ended.
         queue.push(Entry(1, 0, false)).unwrap();
         assert_eq!(queue.next(KeepAlive::For(Duration::ZERO)).unwrap().1, 0);
-        assert_eq!((queue.leaves(), queue.next(KeepAlive::For(Duration::ZERO))), (None, None));
+        assert_eq!(
+            (queue.leaves(), queue.next(KeepAlive::For(Duration::ZERO))),
+            (None, None)
+        );
         // An entry that arrives in time resets the keep-alive.
         let worker = {
             let queue = queue.clone();
             std::thread::spawn(move || queue.next(KeepAlive::For(Duration::from_secs(3600))))
         };
-        while queue.leaves().is_none_or(|at| at < begun + Duration::from_secs(3600)) {
+        while queue
+            .leaves()
+            .is_none_or(|at| at < begun + Duration::from_secs(3600))
+        {
             std::thread::yield_now();
         }
         queue.push(Entry(1, 1, false)).unwrap();

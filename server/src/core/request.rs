@@ -72,13 +72,19 @@ impl Thinking {
             Some("high" | "xhigh") => Some("high"),
             _ => None,
         };
-        Thinking { switch: (effort == Some("none")).then_some(false), effort: named }
+        Thinking {
+            switch: (effort == Some("none")).then_some(false),
+            effort: named,
+        }
     }
 }
 
 impl From<Option<bool>> for Thinking {
     fn from(switch: Option<bool>) -> Thinking {
-        Thinking { switch, effort: None }
+        Thinking {
+            switch,
+            effort: None,
+        }
     }
 }
 

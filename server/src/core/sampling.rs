@@ -60,27 +60,43 @@ impl SamplingOptions {
             p.repeat_penalty = penalty;
         }
         match self.top_k {
-            Some(k) if k < -1 => return Err(RequestError::parameter("top_k", "top_k must be at least −1")),
+            Some(k) if k < -1 => {
+                return Err(RequestError::parameter(
+                    "top_k",
+                    "top_k must be at least −1",
+                ));
+            }
             Some(k) => p.top_k = usize::try_from(k).unwrap_or(0),
             None => {}
         }
         match self.repeat_last_n {
             Some(n) if n < -1 => {
-                return Err(RequestError::parameter("repeat_last_n", "repeat_last_n must be at least −1"));
+                return Err(RequestError::parameter(
+                    "repeat_last_n",
+                    "repeat_last_n must be at least −1",
+                ));
             }
             Some(n) => p.penalty_last_n = usize::try_from(n).unwrap_or(usize::MAX),
             None => {}
         }
         p.seed = self.seed.map_or_else(any_seed, |seed| seed as u64);
-        p.validate().map_err(|error| RequestError::body(error.to_string()))?;
+        p.validate()
+            .map_err(|error| RequestError::body(error.to_string()))?;
         Ok(p)
     }
     /// Returns the guarantees of its sequences. A seed reproduces the text of the request when it
     /// runs alone; batch invariance reproduces it under any load.
     pub fn sequence_options(&self, default_invariant: bool) -> SequenceOptions {
         let batch_invariant = self.batch_invariant.unwrap_or(default_invariant);
-        let reuse = if batch_invariant || self.seed.is_some() { Reuse::Exact } else { Reuse::Any };
-        SequenceOptions { reuse, batch_invariant }
+        let reuse = if batch_invariant || self.seed.is_some() {
+            Reuse::Exact
+        } else {
+            Reuse::Any
+        };
+        SequenceOptions {
+            reuse,
+            batch_invariant,
+        }
     }
     /// Returns the logit bias of each token, for a vocabulary of `tokens` tokens.
     ///
@@ -92,7 +108,9 @@ impl SamplingOptions {
             // entries.
             let plain = |token: &u32| (*token as usize) < tokens && token.to_string() == *key;
             let token = key.parse().ok().filter(plain);
-            let value = value.as_f64().filter(|value| (-100.0..=100.0).contains(value));
+            let value = value
+                .as_f64()
+                .filter(|value| (-100.0..=100.0).contains(value));
             token.zip(value).map(|(token, value)| (token, value as f32))
         };
         let checked: Option<Vec<_>> = self.logit_bias.iter().flatten().map(entry).collect();
@@ -108,11 +126,17 @@ fn any_seed() -> u64 {
 }
 
 /// Checks the range of a number.
-fn number(name: &str, value: Option<f64>, least: f64, most: f64) -> Result<Option<f32>, RequestError> {
+fn number(
+    name: &str,
+    value: Option<f64>,
+    least: f64,
+    most: f64,
+) -> Result<Option<f32>, RequestError> {
     match value {
-        Some(value) if !(least..=most).contains(&value) => {
-            Err(RequestError::parameter(name, format!("{name} is {value}; it must be from {least} to {most}")))
-        }
+        Some(value) if !(least..=most).contains(&value) => Err(RequestError::parameter(
+            name,
+            format!("{name} is {value}; it must be from {least} to {most}"),
+        )),
         value => Ok(value.map(|value| value as f32)),
     }
 }
@@ -123,12 +147,14 @@ fn number(name: &str, value: Option<f64>, least: f64, most: f64) -> Result<Optio
 /// When it is out of range.
 pub fn whole(name: &str, value: u64, least: u64, most: u64) -> Result<u64, RequestError> {
     match value {
-        value if value < least => {
-            Err(RequestError::parameter(name, format!("{name} is {value}; it must be at least {least}")))
-        }
-        value if value > most => {
-            Err(RequestError::parameter(name, format!("{name} is {value}; it may be at most {most}")))
-        }
+        value if value < least => Err(RequestError::parameter(
+            name,
+            format!("{name} is {value}; it must be at least {least}"),
+        )),
+        value if value > most => Err(RequestError::parameter(
+            name,
+            format!("{name} is {value}; it may be at most {most}"),
+        )),
         value => Ok(value),
     }
 }

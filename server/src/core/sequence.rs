@@ -45,16 +45,28 @@ impl Sequence {
     ///
     /// # Errors
     /// When its sampling parameters are out of range.
-    pub fn new(request: &EngineRequest, params: &Arc<GenerationParams>, nth: usize) -> Result<Sequence, sched::Error> {
-        let (served, choice) = (request.served.clone(), request.answered * params.choices + nth);
+    pub fn new(
+        request: &EngineRequest,
+        params: &Arc<GenerationParams>,
+        nth: usize,
+    ) -> Result<Sequence, sched::Error> {
+        let (served, choice) = (
+            request.served.clone(),
+            request.answered * params.choices + nth,
+        );
         let mut sampling = params.sampling.clone();
         sampling.seed = sampling.seed.wrapping_add(nth as u64);
         let sampler = Sampler::new(sampling)?;
         let (text, ignore_eos) = (served.clone(), params.ignore_eos);
         let ends = move |token| text.tokenizer.is_eog(token) && !ignore_eos;
-        let mut tokens = Generation::new(sampler, params.limit, ends).with_bias(params.bias.clone());
+        let mut tokens =
+            Generation::new(sampler, params.limit, ends).with_bias(params.bias.clone());
         if let Some(constraint) = params.constraint.clone() {
-            let bound = SequenceConstraint { constraint, served: served.clone(), markers: params.markers };
+            let bound = SequenceConstraint {
+                constraint,
+                served: served.clone(),
+                markers: params.markers,
+            };
             tokens = tokens.with_constraint(Box::new(bound));
         }
         if params.logprobs.is_some() {
@@ -69,7 +81,10 @@ impl Sequence {
             tokens,
             stop: StopMatcher::new(params.stop.iter().cloned()),
             characters: Utf8Stream::default(),
-            pending: Delta { choice, ..Delta::default() },
+            pending: Delta {
+                choice,
+                ..Delta::default()
+            },
             bytes: 0,
             begun: Instant::now(),
             told: None,
@@ -105,7 +120,9 @@ impl Sequence {
     /// log-probabilities are requested. Returns why the sequence ends, if it does.
     pub fn take(&mut self, step: TokenStep, logits: &[f32]) -> Option<Finish> {
         let Some(token) = step.token else {
-            let Some(finish) = step.finish else { unreachable!("{step:?} has neither a token nor an end") };
+            let Some(finish) = step.finish else {
+                unreachable!("{step:?} has neither a token nor an end")
+            };
             return Some(self.end(finish.into()));
         };
         self.pending.so_far = self.tokens.tokens();
@@ -115,12 +132,20 @@ impl Sequence {
             self.pending.tokens.push(chosen);
         }
         let mut text = String::new();
-        self.characters.push(self.served.shown(token, self.params.markers), &mut text);
+        self.characters
+            .push(self.served.shown(token, self.params.markers), &mut text);
         self.bytes += text.len();
         self.pending.text += &self.stop.push(&text);
-        let stopped = self.stop.stopped().map(|text| Finish::StopText(text.to_owned()));
+        let stopped = self
+            .stop
+            .stopped()
+            .map(|text| Finish::StopText(text.to_owned()));
         // The byte budget of a response that is not streamed is used up.
-        let full = self.params.room.is_some_and(|room| self.bytes >= room).then_some(Finish::Length);
+        let full = self
+            .params
+            .room
+            .is_some_and(|room| self.bytes >= room)
+            .then_some(Finish::Length);
         if let Some(finish) = stopped.or(step.finish.map(Finish::from)).or(full) {
             return Some(self.end(finish));
         }
@@ -135,7 +160,10 @@ impl Sequence {
         self.pending.text += &self.stop.finish();
         self.send_delta();
         // A disconnected client is no failure: the worker cancels the request before its next step.
-        let _ = self.events.send(Event::Finish { choice: self.pending.choice, reason: reason.clone() });
+        let _ = self.events.send(Event::Finish {
+            choice: self.pending.choice,
+            reason: reason.clone(),
+        });
         reason
     }
     /// Sends the pending text at once, before work that takes longer than [`FLUSH_INTERVAL`].
@@ -146,13 +174,20 @@ impl Sequence {
         }
     }
     fn flush_if_due(&mut self) {
-        if self.told.is_none_or(|told| told.elapsed() >= FLUSH_INTERVAL) {
+        if self
+            .told
+            .is_none_or(|told| told.elapsed() >= FLUSH_INTERVAL)
+        {
             self.flush();
         }
     }
     fn send_delta(&mut self) {
         let Delta { choice, so_far, .. } = self.pending;
-        let next = Delta { choice, so_far, ..Delta::default() };
+        let next = Delta {
+            choice,
+            so_far,
+            ..Delta::default()
+        };
         let mut delta = std::mem::replace(&mut self.pending, next);
         delta.time = self.begun.elapsed();
         let _ = self.events.send(Event::Delta(delta));
@@ -171,7 +206,10 @@ pub fn failed(error: sched::Error) -> RequestError {
 
 /// Converts the failure of a step, which affects several requests, into an error for their clients.
 pub fn failed_step(error: &sched::Error) -> RequestError {
-    let hint = error.hint().map(|hint| format!("; {hint}")).unwrap_or_default();
+    let hint = error
+        .hint()
+        .map(|hint| format!("; {hint}"))
+        .unwrap_or_default();
     RequestError::internal(format!("{error}{hint}"))
 }
 
@@ -198,6 +236,8 @@ impl generation::Constraint for SequenceConstraint {
         Ok(self.constraint.mask(tokens)?)
     }
     fn accept(&mut self, token: u32) -> Result<bool, ConstraintError> {
-        Ok(self.constraint.accept(token, self.served.shown(token, self.markers))?)
+        Ok(self
+            .constraint
+            .accept(token, self.served.shown(token, self.markers))?)
     }
 }

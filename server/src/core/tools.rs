@@ -48,10 +48,14 @@ impl Tool {
     pub fn check(&self) -> Result<(), (ToolField, String)> {
         let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '-' | '.');
         if self.name.is_empty() || self.name.len() > 64 || !self.name.chars().all(plain) {
-            let message = "a function's name is 1 to 64 letters, digits, underscores, hyphens and dots";
+            let message =
+                "a function's name is 1 to 64 letters, digits, underscores, hyphens and dots";
             Err((ToolField::Name, message.into()))
         } else if !self.parameters.as_ref().is_none_or(Value::is_object) {
-            Err((ToolField::Parameters, "a function's parameters are a JSON schema, an object".into()))
+            Err((
+                ToolField::Parameters,
+                "a function's parameters are a JSON schema, an object".into(),
+            ))
         } else {
             Ok(())
         }
@@ -96,19 +100,35 @@ impl<'r> ToolSet<'r> {
         }
         let all: Vec<&Tool> = tools.iter().collect();
         if all.is_empty() && matches!(choice, ToolChoice::Required | ToolChoice::Named(_)) {
-            return Err(RequestError::parameter(names.tool_choice, "there are no tools to choose from"));
+            return Err(RequestError::parameter(
+                names.tool_choice,
+                "there are no tools to choose from",
+            ));
         }
         let (tools, forced) = match choice {
             ToolChoice::Auto => (all, Vec::new()),
             ToolChoice::None => (Vec::new(), Vec::new()),
             ToolChoice::Required => (all.clone(), all),
             ToolChoice::Named(name) => {
-                let missing = || RequestError::parameter(names.tool_choice, format!("there is no tool named {name:?}"));
-                let named = all.iter().copied().find(|tool| tool.name == *name).ok_or_else(missing)?;
+                let missing = || {
+                    RequestError::parameter(
+                        names.tool_choice,
+                        format!("there is no tool named {name:?}"),
+                    )
+                };
+                let named = all
+                    .iter()
+                    .copied()
+                    .find(|tool| tool.name == *name)
+                    .ok_or_else(missing)?;
                 (all, vec![named])
             }
         };
-        Ok(ToolSet { tools, forced, several })
+        Ok(ToolSet {
+            tools,
+            forced,
+            several,
+        })
     }
     /// Returns the tools in the form of chat templates.
     pub fn to_json(&self) -> Vec<Value> {
@@ -116,7 +136,10 @@ impl<'r> ToolSet<'r> {
     }
     /// Returns the schemas that the parser of calls needs; `None` without tools.
     pub fn schemas(&self) -> Option<Schemas> {
-        let tools = self.tools.iter().map(|tool| (tool.name.as_str(), tool.parameters.as_ref()));
+        let tools = self
+            .tools
+            .iter()
+            .map(|tool| (tool.name.as_str(), tool.parameters.as_ref()));
         (!self.tools.is_empty()).then(|| Schemas::new(tools))
     }
     /// Returns whether an answer must consist of calls.
@@ -130,13 +153,32 @@ impl<'r> ToolSet<'r> {
         form: Option<&'r (&'static str, OutputFormat)>,
         names: &FieldNames,
     ) -> Option<(OutputConstraint<'r>, &'static str)> {
-        let callable = |tool: &'r Tool| Callable { name: &tool.name, parameters: tool.parameters.as_ref() };
+        let callable = |tool: &'r Tool| Callable {
+            name: &tool.name,
+            parameters: tool.parameters.as_ref(),
+        };
         let several = self.several;
         if self.is_forced() {
             let calls = self.forced.iter().copied().map(callable).collect();
-            return Some((OutputConstraint { form: None, calls, several }, names.tools));
+            return Some((
+                OutputConstraint {
+                    form: None,
+                    calls,
+                    several,
+                },
+                names.tools,
+            ));
         }
         let calls = self.tools.iter().copied().map(callable).collect();
-        form.map(|(name, form)| (OutputConstraint { form: Some(form), calls, several }, *name))
+        form.map(|(name, form)| {
+            (
+                OutputConstraint {
+                    form: Some(form),
+                    calls,
+                    several,
+                },
+                *name,
+            )
+        })
     }
 }

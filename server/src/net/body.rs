@@ -42,7 +42,13 @@ impl<S: Sync> FromRequest<S> for UnreadRequest {
         let client = peer.map_or(IpAddr::from([0, 0, 0, 0]), |peer| peer.0.ip());
         let (parts, body) = request.into_parts();
         let query = parts.uri.query().unwrap_or_default().to_owned();
-        Ok(UnreadRequest { client, when: Instant::now(), headers: parts.headers, query, body })
+        Ok(UnreadRequest {
+            client,
+            when: Instant::now(),
+            headers: parts.headers,
+            query,
+            body,
+        })
     }
 }
 
@@ -55,9 +61,17 @@ pub struct ReadBody {
 impl UnreadRequest {
     /// Returns the client of a request, and the value of a query parameter, if present.
     pub fn parameter(&self, name: &str) -> (IpAddr, Option<String>) {
-        let mut pairs = self.query.split('&').filter_map(|pair| pair.split_once('='));
-        let value = pairs.find(|pair| pair.0 == name).map(|pair| pair.1.replace('+', " "));
-        (self.client, value.map(|value| percent_decode_str(&value).decode_utf8_lossy().into_owned()))
+        let mut pairs = self
+            .query
+            .split('&')
+            .filter_map(|pair| pair.split_once('='));
+        let value = pairs
+            .find(|pair| pair.0 == name)
+            .map(|pair| pair.1.replace('+', " "));
+        (
+            self.client,
+            value.map(|value| percent_decode_str(&value).decode_utf8_lossy().into_owned()),
+        )
     }
     /// Reads the body; returns it with the client's address and the time of arrival.
     ///
@@ -69,7 +83,9 @@ impl UnreadRequest {
             return Err(RequestError::media_type());
         }
         let read = read(self.body, app.config.body, &app.bodies);
-        let read = tokio::time::timeout(app.config.body_time, read).await.map_err(|_| RequestError::too_slow())??;
+        let read = tokio::time::timeout(app.config.body_time, read)
+            .await
+            .map_err(|_| RequestError::too_slow())??;
         Ok((read, self.client, self.when))
     }
 }
@@ -79,8 +95,15 @@ impl UnreadRequest {
 /// with neither a content type nor an origin does not come from a browser; some programs send
 /// those.
 fn is_json(headers: &HeaderMap) -> bool {
-    let Some(kind) = headers.get(header::CONTENT_TYPE) else { return !headers.contains_key(header::ORIGIN) };
-    let kind = kind.to_str().unwrap_or_default().split(';').next().unwrap_or_default();
+    let Some(kind) = headers.get(header::CONTENT_TYPE) else {
+        return !headers.contains_key(header::ORIGIN);
+    };
+    let kind = kind
+        .to_str()
+        .unwrap_or_default()
+        .split(';')
+        .next()
+        .unwrap_or_default();
     kind.trim().eq_ignore_ascii_case("application/json")
 }
 
@@ -92,7 +115,10 @@ const DRAIN_FACTOR: usize = 16;
 /// `room`.
 async fn read(body: Body, most: usize, room: &Arc<Semaphore>) -> Result<ReadBody, RequestError> {
     let mut stream = body.into_data_stream();
-    let mut read = ReadBody { bytes: Vec::new(), room: None };
+    let mut read = ReadBody {
+        bytes: Vec::new(),
+        room: None,
+    };
     let (mut length, mut refusal) = (0, None);
     while let Some(piece) = stream.next().await {
         let piece = piece.map_err(|_| RequestError::body("the body was cut off"))?;
@@ -109,7 +135,10 @@ async fn read(body: Body, most: usize, room: &Arc<Semaphore>) -> Result<ReadBody
         }
         if refusal.is_some() {
             // The rest is read and discarded.
-            read = ReadBody { bytes: Vec::new(), room: None };
+            read = ReadBody {
+                bytes: Vec::new(),
+                room: None,
+            };
             if length > most.saturating_mul(DRAIN_FACTOR) {
                 break;
             }
@@ -120,7 +149,11 @@ async fn read(body: Body, most: usize, room: &Arc<Semaphore>) -> Result<ReadBody
 
 /// Acquires permits for a body that grew from `before` to `now` bytes. `None` if too few are left,
 /// `Some(None)` if none are needed.
-fn room_for(before: usize, now: usize, room: &Arc<Semaphore>) -> Option<Option<OwnedSemaphorePermit>> {
+fn room_for(
+    before: usize,
+    now: usize,
+    room: &Arc<Semaphore>,
+) -> Option<Option<OwnedSemaphorePermit>> {
     let large = |length: usize| length.saturating_sub(Config::SMALL_BODY);
     match u32::try_from(large(now) - large(before)).ok()? {
         0 => Some(None),
@@ -148,7 +181,8 @@ pub fn parse<T: DeserializeOwned>(read: &ReadBody) -> Result<T, RequestError> {
         let path = error.path().to_string();
         refusal(path.trim_start_matches('.'), error.inner())
     })?;
-    json.end().map_err(|error| RequestError::body(format!("the body is not JSON: {error}")))?;
+    json.end()
+        .map_err(|error| RequestError::body(format!("the body is not JSON: {error}")))?;
     Ok(parsed)
 }
 
@@ -159,9 +193,14 @@ fn refusal(path: &str, error: &serde_json::Error) -> RequestError {
         return RequestError::body(format!("the body is not JSON: {text}"));
     }
     // The path locates the error better than the line.
-    let what = text.rsplit_once(" at line ").map_or(text.as_str(), |(what, _)| what);
+    let what = text
+        .rsplit_once(" at line ")
+        .map_or(text.as_str(), |(what, _)| what);
     let dot = if path.is_empty() { "" } else { "." };
-    if let Some(name) = what.strip_prefix("missing field `").and_then(|rest| rest.strip_suffix('`')) {
+    if let Some(name) = what
+        .strip_prefix("missing field `")
+        .and_then(|rest| rest.strip_suffix('`'))
+    {
         return RequestError::missing(format!("{path}{dot}{name}"));
     }
     match path {
@@ -196,8 +235,13 @@ fn plainly(what: &str) -> String {
     let mismatch = ["invalid type: ", "invalid value: "]
         .iter()
         .find_map(|kind| what.strip_prefix(kind)?.rsplit_once(", expected "));
-    let Some((found, expected)) = mismatch else { return what.to_owned() };
-    let expected = EXPECTED_TYPES.iter().find(|row| row.0 == expected).map_or(expected, |row| row.1);
+    let Some((found, expected)) = mismatch else {
+        return what.to_owned();
+    };
+    let expected = EXPECTED_TYPES
+        .iter()
+        .find(|row| row.0 == expected)
+        .map_or(expected, |row| row.1);
     let found = FOUND_TYPES
         .iter()
         .find_map(|row| Some(format!("{}{}", row.1, found.strip_prefix(row.0)?)))
@@ -212,15 +256,30 @@ mod tests {
     #[test]
     fn mismatches_are_told_in_the_words_of_json() {
         for (told, plain) in [
-            ("invalid type: string \"hot\", expected f64", "expected a number, found the string \"hot\""),
-            ("invalid value: integer `-5`, expected u64", "expected a whole number, 0 or more, found the number `-5`"),
-            ("invalid type: sequence, expected an object", "expected an object, found an array"),
-            ("invalid type: null, expected a sequence", "expected an array, found null"),
+            (
+                "invalid type: string \"hot\", expected f64",
+                "expected a number, found the string \"hot\"",
+            ),
+            (
+                "invalid value: integer `-5`, expected u64",
+                "expected a whole number, 0 or more, found the number `-5`",
+            ),
+            (
+                "invalid type: sequence, expected an object",
+                "expected an object, found an array",
+            ),
+            (
+                "invalid type: null, expected a sequence",
+                "expected an array, found null",
+            ),
             (
                 "invalid type: string \", expected f64\", expected a boolean",
                 "expected true or false, found the string \", expected f64\"",
             ),
-            ("unknown variant `king`, expected `user`", "unknown variant `king`, expected `user`"),
+            (
+                "unknown variant `king`, expected `user`",
+                "unknown variant `king`, expected `user`",
+            ),
         ] {
             assert_eq!(plainly(told), plain);
         }

@@ -13,10 +13,15 @@ pub fn layer(origins: &[String]) -> Option<CorsLayer> {
     if origins.is_empty() {
         return None;
     }
-    let layer = CorsLayer::new().allow_methods(Any).allow_headers(Any).max_age(PREFLIGHT_MAX_AGE);
+    let layer = CorsLayer::new()
+        .allow_methods(Any)
+        .allow_headers(Any)
+        .max_age(PREFLIGHT_MAX_AGE);
     if origins.iter().any(|origin| origin == "*") {
         return Some(layer.allow_origin(Any));
     }
-    let origins = origins.iter().filter_map(|origin| HeaderValue::from_str(origin.trim_end_matches('/')).ok());
+    let origins = origins
+        .iter()
+        .filter_map(|origin| HeaderValue::from_str(origin.trim_end_matches('/')).ok());
     Some(layer.allow_origin(AllowOrigin::list(origins)))
 }

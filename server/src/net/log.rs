@@ -25,7 +25,10 @@ const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 pub async fn requests(request: Request, next: Next) -> Response {
     let begun = Instant::now();
     let id = given(request.headers()).unwrap_or_else(|| fresh_id("req_"));
-    let client = request.extensions().get::<ConnectInfo<SocketAddr>>().map(|peer| peer.0.ip());
+    let client = request
+        .extensions()
+        .get::<ConnectInfo<SocketAddr>>()
+        .map(|peer| peer.0.ip());
     let method = request.method().clone();
     let path: String = request.uri().path().chars().take(MAX_PATH_CHARS).collect();
     let mut response = next.run(request).await;
@@ -33,8 +36,23 @@ pub async fn requests(request: Request, next: Next) -> Response {
         response.headers_mut().insert(REQUEST_ID, id);
     }
     let (status, head) = (response.status().as_u16(), begun.elapsed());
-    let line = Line { id, client, method, path, status, begun, head, bytes: 0 };
-    response.map(|body| Body::new(Logged { body, line, ended: false }))
+    let line = Line {
+        id,
+        client,
+        method,
+        path,
+        status,
+        begun,
+        head,
+        bytes: 0,
+    };
+    response.map(|body| {
+        Body::new(Logged {
+            body,
+            line,
+            ended: false,
+        })
+    })
 }
 
 /// Returns the identifier of a request, if it is safe in headers and logs.
@@ -68,10 +86,15 @@ struct Logged {
 impl HttpBody for Logged {
     type Data = Bytes;
     type Error = axum::Error;
-    fn poll_frame(mut self: Pin<&mut Self>, context: &mut Context) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context,
+    ) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
         let frame = ready!(Pin::new(&mut self.body).poll_frame(context));
         match &frame {
-            Some(Ok(frame)) => self.line.bytes += frame.data_ref().map_or(0, |data| data.len() as u64),
+            Some(Ok(frame)) => {
+                self.line.bytes += frame.data_ref().map_or(0, |data| data.len() as u64)
+            }
             Some(Err(_)) => {}
             None => self.ended = true,
         }
@@ -89,7 +112,16 @@ impl Drop for Logged {
     fn drop(&mut self) {
         // A body of known length is not polled after its end.
         let whole = self.ended || self.body.is_end_stream();
-        let Line { id, client, method, path, status, begun, head, bytes } = &self.line;
+        let Line {
+            id,
+            client,
+            method,
+            path,
+            status,
+            begun,
+            head,
+            bytes,
+        } = &self.line;
         let milliseconds = |time: Duration| time.as_millis() as u64;
         let (head_ms, total_ms) = (milliseconds(*head), milliseconds(begun.elapsed()));
         let client = client.map(tracing::field::display);
@@ -104,7 +136,8 @@ mod tests {
     #[test]
     fn an_identifier_is_taken_if_it_can_stand_in_a_log() {
         let given = |id: &[u8]| {
-            let headers = HeaderMap::from_iter([(REQUEST_ID, HeaderValue::from_bytes(id).unwrap())]);
+            let headers =
+                HeaderMap::from_iter([(REQUEST_ID, HeaderValue::from_bytes(id).unwrap())]);
             given(&headers)
         };
         for id in [
@@ -115,7 +148,14 @@ mod tests {
         ] {
             assert_eq!(given(id.as_bytes()).as_deref(), Some(id));
         }
-        for id in [&b""[..], b"two words", b"a\"b", b"caf\xe9", b"a\tb", "x".repeat(MAX_ID_CHARS + 1).as_bytes()] {
+        for id in [
+            &b""[..],
+            b"two words",
+            b"a\"b",
+            b"caf\xe9",
+            b"a\tb",
+            "x".repeat(MAX_ID_CHARS + 1).as_bytes(),
+        ] {
             assert_eq!(given(id), None, "{}", id.escape_ascii());
         }
         assert_eq!(super::given(&HeaderMap::new()), None);

@@ -48,14 +48,19 @@ pub fn respond(framing: Framing, source: impl ChunkSource) -> Response {
             Err(_) => vec![Chunk::Comment(String::new())],
         };
         let mut text = String::new();
-        chunks.iter().for_each(|chunk| chunk.write(framing, &mut text));
+        chunks
+            .iter()
+            .for_each(|chunk| chunk.write(framing, &mut text));
         Some((Ok::<_, Infallible>(Bytes::from(text)), source))
     });
     let kind = match framing {
         Framing::Events => "text/event-stream",
         Framing::Lines => "application/x-ndjson",
     };
-    let headers = [(header::CONTENT_TYPE, kind), (header::CACHE_CONTROL, "no-cache")];
+    let headers = [
+        (header::CONTENT_TYPE, kind),
+        (header::CACHE_CONTROL, "no-cache"),
+    ];
     (headers, Body::from_stream(pieces)).into_response()
 }
 
@@ -64,7 +69,9 @@ impl Chunk {
     fn write(&self, framing: Framing, out: &mut String) {
         // Writing to a String does not fail.
         let _ = match (framing, self) {
-            (Framing::Events, Chunk::Data(Some(name), data)) => write!(out, "event: {name}\ndata: {data}\n\n"),
+            (Framing::Events, Chunk::Data(Some(name), data)) => {
+                write!(out, "event: {name}\ndata: {data}\n\n")
+            }
             (Framing::Events, Chunk::Data(None, data)) => write!(out, "data: {data}\n\n"),
             (Framing::Events, Chunk::Text(text)) => write!(out, "data: {text}\n\n"),
             (Framing::Events, Chunk::Comment(text)) => write!(out, ": {text}\n\n"),

@@ -25,6 +25,11 @@ use std::sync::LazyLock;
 /// The server that most tests share. It is batch-invariant: they compare texts while other tests
 /// run.
 fn shared() -> &'static Client {
-    static SHARED: LazyLock<Running> = LazyLock::new(|| start(Config { batch_invariant: true, ..Config::default() }));
+    static SHARED: LazyLock<Running> = LazyLock::new(|| {
+        start(Config {
+            batch_invariant: true,
+            ..Config::default()
+        })
+    });
     &SHARED.client
 }

@@ -10,7 +10,8 @@ use gristmill_llm::file::ModelFile;
 use gristmill_llm::language;
 use gristmill_runtime::store::Store;
 use gristmill_server::{
-    Config, EngineHealth, LoadError, ModelFacts, ModelPlan, ModelSource, ModelSpec, ModelText, Notice, Offer, Server,
+    Config, EngineHealth, LoadError, ModelFacts, ModelPlan, ModelSource, ModelSpec, ModelText,
+    Notice, Offer, Server,
 };
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
@@ -30,7 +31,12 @@ pub const PARALLEL: usize = 4;
 const CONTEXT: usize = 2048;
 
 fn settings(context: usize, sequences: usize) -> Settings {
-    Settings { context: Some(context), parallel: sequences, contexts: sequences.max(4), ..Settings::default() }
+    Settings {
+        context: Some(context),
+        parallel: sequences,
+        contexts: sequences.max(4),
+        ..Settings::default()
+    }
 }
 
 /// A model file on a device that several models share.
@@ -44,10 +50,19 @@ pub struct File {
 /// CPU device. Kernels are compiled once, for these tests and those of the program, in a store that
 /// they share; with `-Og`, in a third of the time of `-O2`, as the tests concern the server.
 pub fn processor() -> Opened {
-    let store = Store::open(Path::new(env!("CARGO_TARGET_TMPDIR")).join("gristmill-cache"), 1 << 29).expect("a store");
+    let store = Store::open(
+        Path::new(env!("CARGO_TARGET_TMPDIR")).join("gristmill-cache"),
+        1 << 29,
+    )
+    .expect("a store");
     let isa = Isa::parse("auto").expect("an instruction set");
-    let processor =
-        CpuDevice::with(2, isa, Cc::find().expect("a C compiler").with_flag(QUICK_FLAG), store).expect("a processor");
+    let processor = CpuDevice::with(
+        2,
+        isa,
+        Cc::find().expect("a C compiler").with_flag(QUICK_FLAG),
+        store,
+    )
+    .expect("a processor");
     Opened::new(Arc::new(processor), Some(&dialect::C))
 }
 
@@ -59,11 +74,24 @@ impl File {
     /// The same with a number of concurrent sequences.
     fn spec_for(name: &str, path: &str, opened: Opened, sequences: usize) -> ModelSpec {
         let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("..").join(path);
-        let file = File { name: name.into(), path, opened, sequences };
-        ModelSpec { name: name.into(), aliases: Vec::new(), plan: file.plan(), source: Arc::new(file) }
+        let file = File {
+            name: name.into(),
+            path,
+            opened,
+            sequences,
+        };
+        ModelSpec {
+            name: name.into(),
+            aliases: Vec::new(),
+            plan: file.plan(),
+            source: Arc::new(file),
+        }
     }
     fn open(&self) -> Result<ModelFile, LoadError> {
-        ModelFile::open(&self.path).map_err(|error| LoadError { message: error.to_string(), ..LoadError::default() })
+        ModelFile::open(&self.path).map_err(|error| LoadError {
+            message: error.to_string(),
+            ..LoadError::default()
+        })
     }
 }
 
@@ -81,21 +109,38 @@ impl ModelSource for File {
             weight_bytes: forecast.weights,
         };
         let (context, bytes) = (forecast.context, forecast.weights + forecast.beside);
-        Ok(ModelPlan { about, context, bytes })
+        Ok(ModelPlan {
+            about,
+            context,
+            bytes,
+        })
     }
     fn text(&self) -> Result<ModelText, LoadError> {
         let file = self.open()?;
         let tokenizer = language::tokenizer(file.metadata()).expect("a tokenizer");
-        let (template, _) = language::template(file.metadata(), &tokenizer, &Isolation::InProcess).expect("a template");
+        let (template, _) = language::template(file.metadata(), &tokenizer, &Isolation::InProcess)
+            .expect("a template");
         let (sampling, _) = language::sampling(file.metadata());
-        Ok(ModelText { name: self.name.clone(), tokenizer, template, sampling })
+        Ok(ModelText {
+            name: self.name.clone(),
+            tokenizer,
+            template,
+            sampling,
+        })
     }
     fn load(&self, context: usize, progress: &dyn Fn(Progress)) -> Result<Engine, LoadError> {
         // Loads run one at a time, so that kernels are compiled once.
         static LOADING: Mutex<()> = Mutex::new(());
-        let _turn = LOADING.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
-        Ok(Engine::load(&self.open()?, self.opened.clone(), settings(context, self.sequences), progress)
-            .expect("an engine"))
+        let _turn = LOADING
+            .lock()
+            .unwrap_or_else(|poisoned| poisoned.into_inner());
+        Ok(Engine::load(
+            &self.open()?,
+            self.opened.clone(),
+            settings(context, self.sequences),
+            progress,
+        )
+        .expect("an engine"))
     }
 }
 
@@ -107,8 +152,16 @@ pub fn start(config: Config) -> Running {
 /// Starts a server with the demo model, on a device that wraps the CPU device.
 pub fn start_on(config: Config, device: impl FnOnce(Opened) -> Opened + Send + 'static) -> Running {
     let offer = move || {
-        let models = vec![File::spec("demo", "assets/demo-glm-Q4_0.gguf", device(processor()))];
-        Offer { models, most_loaded: None, available: Box::new(|| None) }
+        let models = vec![File::spec(
+            "demo",
+            "assets/demo-glm-Q4_0.gguf",
+            device(processor()),
+        )];
+        Offer {
+            models,
+            most_loaded: None,
+            available: Box::new(|| None),
+        }
     };
     start_with(config, offer)
 }
@@ -116,8 +169,17 @@ pub fn start_on(config: Config, device: impl FnOnce(Opened) -> Opened + Send + '
 /// Starts a server of the demo model with one concurrent sequence.
 pub fn start_single(config: Config) -> Running {
     start_with(config, || {
-        let models = vec![File::spec_for("demo", "assets/demo-glm-Q4_0.gguf", processor(), 1)];
-        Offer { models, most_loaded: None, available: Box::new(|| None) }
+        let models = vec![File::spec_for(
+            "demo",
+            "assets/demo-glm-Q4_0.gguf",
+            processor(),
+            1,
+        )];
+        Offer {
+            models,
+            most_loaded: None,
+            available: Box::new(|| None),
+        }
     })
 }
 
@@ -125,7 +187,10 @@ pub fn start_single(config: Config) -> Running {
 pub fn start_with(config: Config, offer: impl FnOnce() -> Offer + Send + 'static) -> Running {
     let key = config.api_key.clone();
     let server = Server::bind(Config { port: 0, ..config }).expect("a port");
-    let client = Client { address: server.address(), key };
+    let client = Client {
+        address: server.address(),
+        key,
+    };
     let engine_health = server.engine_health();
     let (end, ended) = oneshot::channel::<()>();
     let (is_ready, ready) = std::sync::mpsc::channel();
@@ -141,7 +206,12 @@ pub fn start_with(config: Config, offer: impl FnOnce() -> Offer + Send + 'static
         server.run_until(offer(), tell, ended).expect("it serves");
     });
     ready.recv().expect("it is ready");
-    Running { client, engine_health, end: Some(end), thread: Some(thread) }
+    Running {
+        client,
+        engine_health,
+        end: Some(end),
+        thread: Some(thread),
+    }
 }
 
 impl Running {

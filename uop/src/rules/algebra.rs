@@ -35,7 +35,9 @@ rules! { RULES:
 }
 
 fn value(g: &Graph, id: Id) -> Option<Value> {
-    g.int_value(id).map(Value::Int).or_else(|| g.float_value(id).map(Value::Float))
+    g.int_value(id)
+        .map(Value::Int)
+        .or_else(|| g.float_value(id).map(Value::Float))
 }
 
 fn constant(g: &mut Graph, like: &Node, v: Value) -> Id {
@@ -96,7 +98,8 @@ fn bitcast_bitcast(g: &mut Graph, n: &Node) -> Option<Id> {
 
 fn single_value(g: &mut Graph, n: &Node) -> Option<Id> {
     let (lo, hi) = crate::bounds::infer_bounds(g, n)?;
-    (lo == hi && (n.dtype.scalar != Scalar::I64 || n.dtype.lanes == 1)).then(|| g.int_of(n.dtype, lo))
+    (lo == hi && (n.dtype.scalar != Scalar::I64 || n.dtype.lanes == 1))
+        .then(|| g.int_of(n.dtype, lo))
 }
 
 fn splat_constant(g: &mut Graph, n: &Node) -> Option<Id> {
@@ -131,12 +134,16 @@ fn where_same(_: &mut Graph, n: &Node) -> Option<Id> {
 
 fn max_bounds(g: &mut Graph, n: &Node) -> Option<Id> {
     let (a, b) = (g.bounds(n.src[0])?, g.bounds(n.src[1])?);
-    (a.0 >= b.1).then_some(n.src[0]).or((b.0 >= a.1).then_some(n.src[1]))
+    (a.0 >= b.1)
+        .then_some(n.src[0])
+        .or((b.0 >= a.1).then_some(n.src[1]))
 }
 
 fn min_bounds(g: &mut Graph, n: &Node) -> Option<Id> {
     let (a, b) = (g.bounds(n.src[0])?, g.bounds(n.src[1])?);
-    (a.1 <= b.0).then_some(n.src[0]).or((b.1 <= a.0).then_some(n.src[1]))
+    (a.1 <= b.0)
+        .then_some(n.src[0])
+        .or((b.1 <= a.0).then_some(n.src[1]))
 }
 
 fn again(g: &mut Graph, n: &Node) -> Option<Id> {
@@ -227,7 +234,10 @@ fn cast_cast(g: &mut Graph, n: &Node) -> Option<Id> {
                 Scalar::F16 => 1 << 11,
                 _ => 1 << 8,
             };
-            within(v, (-exact, exact)) && to.range().is_none_or(|t| to == Scalar::Bool || within(v, t))
+            within(v, (-exact, exact))
+                && to
+                    .range()
+                    .is_none_or(|t| to == Scalar::Bool || within(v, t))
         }
         (None, None) => from.is_float() && middle.bytes() > from.bytes(),
         (None, Some(_)) => false,

@@ -17,7 +17,8 @@ fn by_op(op: Op) -> &'static [(usize, &'static Rule)] {
     use std::sync::OnceLock;
     static INDEX: OnceLock<Vec<Vec<(usize, &'static Rule)>>> = OnceLock::new();
     let index = INDEX.get_or_init(|| {
-        let mut index: Vec<Vec<(usize, &'static Rule)>> = Op::TABLE.iter().map(|_| Vec::new()).collect();
+        let mut index: Vec<Vec<(usize, &'static Rule)>> =
+            Op::TABLE.iter().map(|_| Vec::new()).collect();
         for (number, rule) in ALWAYS.iter().flat_map(|t| t.iter()).enumerate() {
             for op in rule.ops {
                 index[*op as usize].push((number, rule));

@@ -38,7 +38,10 @@ fn rewrite(g: &mut Graph, id: Id, on: &dyn Fn(&str) -> bool, done: &mut FxHashMa
         return new;
     }
     let node = g[id].clone();
-    let mut may = RULES.iter().enumerate().filter(|(_, r)| r.ops.contains(&node.op) && on(r.name));
+    let mut may = RULES
+        .iter()
+        .enumerate()
+        .filter(|(_, r)| r.ops.contains(&node.op) && on(r.name));
     let fired = may.find_map(|(number, r)| Some((number, (r.apply)(g, &node)?)));
     let new = match fired {
         Some((number, next)) => {
@@ -47,7 +50,11 @@ fn rewrite(g: &mut Graph, id: Id, on: &dyn Fn(&str) -> bool, done: &mut FxHashMa
         }
         None => {
             let src: Sources = node.src.iter().map(|&s| rewrite(g, s, on, done)).collect();
-            if src == node.src { id } else { g.build(node.op, node.dtype, src, node.arg) }
+            if src == node.src {
+                id
+            } else {
+                g.build(node.op, node.dtype, src, node.arg)
+            }
         }
     };
     done.insert(id, new);
@@ -105,7 +112,8 @@ fn distribute(g: &mut Graph, n: &Node) -> Option<Id> {
         if !matches!(m.op, Op::Add | Op::Sub) || is_free(g, f, ranges) {
             return None;
         }
-        (is_free(g, m.src[0], ranges) != is_free(g, m.src[1], ranges)).then_some((i, m.op == Op::Sub))
+        (is_free(g, m.src[0], ranges) != is_free(g, m.src[1], ranges))
+            .then_some((i, m.op == Op::Sub))
     })?;
     let (a, b) = (g[all[at]].src[0], g[all[at]].src[1]);
     let mut rest = all.clone();
@@ -143,7 +151,9 @@ fn whole(g: &mut Graph, n: &Node) -> Option<Id> {
     let mut all = Vec::new();
     factors(g, value, &mut all);
     let mut numbers = Vec::new();
-    let mut most = ranges.iter().try_fold(1i64, |p, &r| p.checked_mul(g.bounds(g[r].src[0])?.1))?;
+    let mut most = ranges
+        .iter()
+        .try_fold(1i64, |p, &r| p.checked_mul(g.bounds(g[r].src[0])?.1))?;
     for &f in &all {
         let m = &g[f];
         let x = *m.src.first()?;
@@ -157,7 +167,10 @@ fn whole(g: &mut Graph, n: &Node) -> Option<Id> {
     if most > i32::MAX as i64 {
         return None;
     }
-    let numbers: Vec<Id> = numbers.into_iter().map(|x| g.cast(x, Scalar::I32)).collect();
+    let numbers: Vec<Id> = numbers
+        .into_iter()
+        .map(|x| g.cast(x, Scalar::I32))
+        .collect();
     let inner = numbers.into_iter().reduce(|a, b| g.mul(a, b))?;
     let sum = g.reduce_ranges(inner, ranges, ReduceOp::Add);
     Some(g.cast(sum, Scalar::F32))
@@ -173,7 +186,9 @@ fn pair(g: &Graph, n: &Node) -> Option<[Id; 2]> {
 fn positive_table(g: &mut Graph, n: &Node) -> Option<Id> {
     let [a, b] = pair(g, n)?;
     let (t, b) = if g[a].op == Op::Table { (a, b) } else { (b, a) };
-    let (Op::Table, Arg::Ints(entries)) = (g[t].op, g[t].arg.clone()) else { return None };
+    let (Op::Table, Arg::Ints(entries)) = (g[t].op, g[t].arg.clone()) else {
+        return None;
+    };
     let lo = *entries.iter().min().filter(|&&lo| lo < 0)?;
     let shifted: Vec<i32> = entries.iter().map(|v| v - lo).collect();
     let positive = g.table(g[t].src[0], &shifted);
@@ -203,7 +218,11 @@ fn signed_words(g: &mut Graph, n: &Node) -> Option<Id> {
     let ((a, shift), b) = (lift::signed_word(g, a, byte)?, lift::word(g, b, byte));
     let none = g.int_of(Scalar::I32, 0);
     let dot = g.signed_dot4(a, b, none);
-    let sum = if rest.is_empty() { dot } else { g.reduce_ranges(dot, rest, ReduceOp::Add) };
+    let sum = if rest.is_empty() {
+        dot
+    } else {
+        g.reduce_ranges(dot, rest, ReduceOp::Add)
+    };
     // All terms are multiples of the power of two, so the shift is exact.
     let by = g.int_of(Scalar::I32, shift);
     Some(if shift == 0 { sum } else { g.shr(sum, by) })
@@ -225,11 +244,20 @@ pub const ROWS: &str = "sum(a*b) of rows in eight bits -> sum(signed dot4(words)
 fn rows(g: &mut Graph, n: &Node) -> Option<Id> {
     let [a, b] = pair(g, n)?;
     let both = [a, b].iter().all(|&x| g.bounds(x) == Some((-128, 127)));
-    if both { lifted(g, n, [a, b], Graph::signed_dot4) } else { None }
+    if both {
+        lifted(g, n, [a, b], Graph::signed_dot4)
+    } else {
+        None
+    }
 }
 
 /// Rewrites a sum with a last range of four bytes as a sum of word dot products.
-fn lifted(g: &mut Graph, n: &Node, [a, b]: [Id; 2], dot: impl Fn(&mut Graph, Id, Id, Id) -> Id) -> Option<Id> {
+fn lifted(
+    g: &mut Graph,
+    n: &Node,
+    [a, b]: [Id; 2],
+    dot: impl Fn(&mut Graph, Id, Id, Id) -> Id,
+) -> Option<Id> {
     let (&byte, rest) = n.src[1..].split_last()?;
     if g.int_value(g[byte].src[0]) != Some(4) {
         return None;
@@ -237,5 +265,9 @@ fn lifted(g: &mut Graph, n: &Node, [a, b]: [Id; 2], dot: impl Fn(&mut Graph, Id,
     let (a, b) = (lift::word(g, a, byte), lift::word(g, b, byte));
     let zero = g.int_of(Scalar::I32, 0);
     let dot = dot(g, a, b, zero);
-    Some(if rest.is_empty() { dot } else { g.reduce_ranges(dot, rest, ReduceOp::Add) })
+    Some(if rest.is_empty() {
+        dot
+    } else {
+        g.reduce_ranges(dot, rest, ReduceOp::Add)
+    })
 }

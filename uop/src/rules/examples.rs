@@ -9,7 +9,9 @@ const CASES: usize = 3;
 
 /// Records an application of the rule with that number, if recording is enabled.
 pub(super) fn keep(g: &mut Graph, number: usize, node: &Node, result: Id) {
-    let Some(examples) = &mut g.examples else { return };
+    let Some(examples) = &mut g.examples else {
+        return;
+    };
     if examples.len() <= number {
         examples.resize(number + 1, Vec::new());
     }

@@ -29,7 +29,10 @@ fn scalar_int(n: &Node) -> bool {
 /// Returns the positive constant divisor of a division or modulo. To drop a remainder, its bounds
 /// must start at 0.
 fn divisor(g: &Graph, n: &Node) -> Option<i64> {
-    (scalar_int(n)).then(|| g.int_value(n.src[1])).flatten().filter(|&c| c > 0)
+    (scalar_int(n))
+        .then(|| g.int_value(n.src[1]))
+        .flatten()
+        .filter(|&c| c > 0)
 }
 
 fn normal_sum(g: &mut Graph, n: &Node) -> Option<Id> {
@@ -49,8 +52,14 @@ fn rejoined(g: &mut Graph, n: &Node) -> Option<Id> {
     let mut sum = g.linear(n.src[0]);
     sum.add_scaled(&g.linear(n.src[1]), 1);
     let pair = sum.terms.iter().find_map(|&(rest, k)| {
-        let c = if g[rest].op == Op::Mod { divisor(g, &g[rest]) } else { None }?;
-        let is_whole = |t: Id, by: i64| g[t].op == Op::IDiv && g[t].src == g[rest].src && Some(by) == k.checked_mul(c);
+        let c = if g[rest].op == Op::Mod {
+            divisor(g, &g[rest])
+        } else {
+            None
+        }?;
+        let is_whole = |t: Id, by: i64| {
+            g[t].op == Op::IDiv && g[t].src == g[rest].src && Some(by) == k.checked_mul(c)
+        };
         let &(whole, by) = sum.terms.iter().find(|&&(t, by)| is_whole(t, by))?;
         Some((whole, by, rest, k))
     });
@@ -81,13 +90,22 @@ pub fn gcd(a: i64, b: i64) -> i64 {
 /// `d` is the largest divisor of `c` with 1 < d < c that permits it. Returns `d`, `y` and `r`.
 fn carry_free(g: &Graph, sum: &Linear, c: i64) -> Option<(i64, Linear, Linear)> {
     let whole = sum.terms.iter().fold(c, |d, t| gcd(d, t.1));
-    let mut factors: Vec<i64> = sum.terms.iter().map(|t| gcd(c, t.1)).chain([whole]).collect();
+    let mut factors: Vec<i64> = sum
+        .terms
+        .iter()
+        .map(|t| gcd(c, t.1))
+        .chain([whole])
+        .collect();
     factors.sort_unstable();
-    factors.into_iter().rev().filter(|&d| d > 1 && d < c).find_map(|d| {
-        let (y, r) = sum.split(d);
-        let (lo, hi) = g.linear_bounds(&r)?;
-        (lo >= 0 && hi < d).then_some((d, y, r))
-    })
+    factors
+        .into_iter()
+        .rev()
+        .filter(|&d| d > 1 && d < c)
+        .find_map(|d| {
+            let (y, r) = sum.split(d);
+            let (lo, hi) = g.linear_bounds(&r)?;
+            (lo >= 0 && hi < d).then_some((d, y, r))
+        })
 }
 
 fn divide_sum(g: &mut Graph, n: &Node) -> Option<Id> {
@@ -128,7 +146,9 @@ fn divide_divide(g: &mut Graph, n: &Node) -> Option<Id> {
         return None;
     }
     let a = g.int_value(inner.src[1]).filter(|&a| a > 0)?;
-    let ab = a.checked_mul(b).filter(|&ab| ab <= n.dtype.scalar.range().map_or(0, |r| r.1))?;
+    let ab = a
+        .checked_mul(b)
+        .filter(|&ab| ab <= n.dtype.scalar.range().map_or(0, |r| r.1))?;
     let ab = g.int_of(n.dtype, ab);
     Some(g.idiv(inner.src[0], ab))
 }
@@ -166,8 +186,10 @@ fn modulo_sum(g: &mut Graph, n: &Node) -> Option<Id> {
 fn modulo_modulo(g: &mut Graph, n: &Node) -> Option<Id> {
     let b = divisor(g, n)?;
     let inner = g[n.src[0]].clone();
-    (inner.op == Op::Mod && g.int_value(inner.src[1]).is_some_and(|ab| ab > 0 && ab % b == 0))
-        .then(|| g.modulo(inner.src[0], n.src[1]))
+    (inner.op == Op::Mod
+        && g.int_value(inner.src[1])
+            .is_some_and(|ab| ab > 0 && ab % b == 0))
+    .then(|| g.modulo(inner.src[0], n.src[1]))
 }
 
 fn divide_modulo(g: &mut Graph, n: &Node) -> Option<Id> {

@@ -93,14 +93,24 @@ fn bits(g: &mut Graph, x: Id, byte: Id, mask: i64) -> Option<Id> {
         Op::And => {
             let keep = g.int_value(n.src[1])?;
             let w = bits(g, n.src[0], byte, mask & keep)?;
-            Some(if mask & !keep == 0 { w } else { only(g, w, keep) })
+            Some(if mask & !keep == 0 {
+                w
+            } else {
+                only(g, w, keep)
+            })
         }
         Op::Or => {
-            let (a, b) = (bits(g, n.src[0], byte, mask)?, bits(g, n.src[1], byte, mask)?);
+            let (a, b) = (
+                bits(g, n.src[0], byte, mask)?,
+                bits(g, n.src[1], byte, mask)?,
+            );
             Some(g.or(a, b))
         }
         Op::Xor => {
-            let (a, b) = (bits(g, n.src[0], byte, mask)?, bits(g, n.src[1], byte, mask)?);
+            let (a, b) = (
+                bits(g, n.src[0], byte, mask)?,
+                bits(g, n.src[1], byte, mask)?,
+            );
             Some(g.xor(a, b))
         }
         Op::Shr if !g.free_ranges(n.src[1]).contains(&byte) && g.within(n.src[0], 0, 255) => {
@@ -115,7 +125,8 @@ fn bits(g: &mut Graph, x: Id, byte: Id, mask: i64) -> Option<Id> {
         }
         Op::Table => {
             let Arg::Ints(t) = &n.arg else { return None };
-            if t.len() > 16 || !t.iter().all(|v| (0..256).contains(v)) || !g.within(n.src[0], 0, 15) {
+            if t.len() > 16 || !t.iter().all(|v| (0..256).contains(v)) || !g.within(n.src[0], 0, 15)
+            {
                 return None;
             }
             let mut t = t.to_vec();
@@ -160,7 +171,14 @@ fn neighbours(g: &mut Graph, n: &Node, byte: Id) -> Option<Id> {
     let straight = !front[1..].iter().any(|&i| g.free_ranges(i).contains(&byte));
     let mut src = n.src.clone();
     *src.last_mut()? = first;
-    straight.then(|| g.intern(Node { op: Op::Index, dtype: Scalar::U32.one(), src, arg: Arg::None }))
+    straight.then(|| {
+        g.intern(Node {
+            op: Op::Index,
+            dtype: Scalar::U32.one(),
+            src,
+            arg: Arg::None,
+        })
+    })
 }
 
 /// Shifts bytes right by less than eight.

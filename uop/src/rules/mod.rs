@@ -28,7 +28,10 @@ use crate::node::Node;
 /// then integer product rules.
 pub fn fired(g: &Graph) -> Vec<(&'static str, u32)> {
     let all = ALWAYS.iter().copied().chain([dot::RULES]).flatten();
-    all.map(|r| r.name).zip(g.fired.iter().copied()).filter(|f| f.1 > 0).collect()
+    all.map(|r| r.name)
+        .zip(g.fired.iter().copied())
+        .filter(|f| f.1 > 0)
+        .collect()
 }
 
 /// A rule that fired: its name, its count, and examples (the node before, the
@@ -38,12 +41,25 @@ pub type Fired<'g> = (&'static str, u32, &'g [(Node, Id)]);
 /// Like [`fired`], with the examples recorded since [`Graph::keep_examples`].
 pub fn fired_with_examples(g: &Graph) -> Vec<Fired<'_>> {
     let all = ALWAYS.iter().copied().chain([dot::RULES]).flatten();
-    let examples = |number: usize| g.examples.as_ref().and_then(|all| all.get(number)).map_or(&[][..], Vec::as_slice);
+    let examples = |number: usize| {
+        g.examples
+            .as_ref()
+            .and_then(|all| all.get(number))
+            .map_or(&[][..], Vec::as_slice)
+    };
     let row = |(number, (rule, times)): (usize, (&Rule, u32))| (rule.name, times, examples(number));
-    all.zip(g.fired.iter().copied()).enumerate().map(row).filter(|row| row.1 > 0).collect()
+    all.zip(g.fired.iter().copied())
+        .enumerate()
+        .map(row)
+        .filter(|row| row.1 > 0)
+        .collect()
 }
 
 /// Returns the names of the always-on rules, in the order of [`Graph::fired`].
 pub fn names() -> Vec<&'static str> {
-    ALWAYS.iter().flat_map(|t| t.iter()).map(|r| r.name).collect()
+    ALWAYS
+        .iter()
+        .flat_map(|t| t.iter())
+        .map(|r| r.name)
+        .collect()
 }

@@ -30,9 +30,19 @@ struct Writer<'a> {
 }
 
 impl Dialect for C {
-    fn render(&self, name: &str, graph: &Graph, code: &KernelCode, signature: &Signature) -> String {
+    fn render(
+        &self,
+        name: &str,
+        graph: &Graph,
+        code: &KernelCode,
+        signature: &Signature,
+    ) -> String {
         let t = Expressions::new(name, graph, signature, Values::Vectors);
-        let mut w = Writer { t, skipping: false, out: String::new() };
+        let mut w = Writer {
+            t,
+            skipping: false,
+            out: String::new(),
+        };
         w.kernel(name, &code.bodies);
         w.t.definitions() + &w.out
     }
@@ -43,11 +53,24 @@ impl Dialect for C {
 
 impl CustomDialect for C {
     fn language(&self) -> Language {
-        Language { name: "c", has_pointers: true }
+        Language {
+            name: "c",
+            has_pointers: true,
+        }
     }
-    fn render(&self, name: &str, graph: &Graph, code: &CustomCode, signature: &Signature) -> String {
+    fn render(
+        &self,
+        name: &str,
+        graph: &Graph,
+        code: &CustomCode,
+        signature: &Signature,
+    ) -> String {
         let t = Expressions::new(name, graph, signature, Values::Vectors);
-        let mut w = Writer { t, skipping: false, out: String::new() };
+        let mut w = Writer {
+            t,
+            skipping: false,
+            out: String::new(),
+        };
         code.accessors.iter().for_each(|of| w.accessor(of));
         w.begin(name);
         w.out.push_str(&w.t.custom_body(code, self.language().name));
@@ -65,7 +88,11 @@ impl Writer<'_> {
     fn pointer(&self, i: usize) -> String {
         let (_, access, node) = self.t.signature.params[i];
         let packed = matches!(self.t.g[node].arg, Arg::Packed(..));
-        let t = if packed { "u8".into() } else { stored(self.t.g[node].dtype) };
+        let t = if packed {
+            "u8".into()
+        } else {
+            stored(self.t.g[node].dtype)
+        };
         match access {
             Access::Read => format!("const {t} *restrict p{i}"),
             Access::Write => format!("{t} *restrict p{i}"),
@@ -76,7 +103,9 @@ impl Writer<'_> {
     fn accessor(&mut self, of: &Accessor) {
         let buffers = (0..self.t.signature.params.len()).map(|i| self.pointer(i));
         let variables = (0..self.t.signature.vars.len()).map(|i| format!("const i64 var{i}"));
-        let head = self.t.accessor_head(of, &buffers.chain(variables).collect::<Vec<_>>());
+        let head = self
+            .t
+            .accessor_head(of, &buffers.chain(variables).collect::<Vec<_>>());
         self.line(format_args!("{head}"));
         of.statements.iter().for_each(|s| self.statement(s));
         let tail = self.t.accessor_tail(of);
@@ -102,7 +131,10 @@ impl Writer<'_> {
     fn kernel(&mut self, name: &str, bodies: &[Code]) {
         self.begin(name);
         self.line(format_args!("i64 base = 0;"));
-        let tiles = bodies.iter().flat_map(|b| &b.statements).any(|s| matches!(s, Statement::WriteTile(..)));
+        let tiles = bodies
+            .iter()
+            .flat_map(|b| &b.statements)
+            .any(|s| matches!(s, Statement::WriteTile(..)));
         if tiles {
             self.line(format_args!("TILES_BEGIN;"));
         }
@@ -135,7 +167,9 @@ impl Writer<'_> {
                 self.line(format_args!("const i64 r{n} = (i64)({rest});"));
             } else {
                 let bound = self.t.index(self.t.g[r].src[0]);
-                self.line(format_args!("const i64 r{n} = (i64)({rest} % (u64)({bound}));"));
+                self.line(format_args!(
+                    "const i64 r{n} = (i64)({rest} % (u64)({bound}));"
+                ));
                 rest = format!("{rest} / (u64)({bound})");
             }
         }
@@ -167,9 +201,18 @@ impl Writer<'_> {
                 self.line(format_args!("const {t} v{v} = {e};"));
             }
             // Unrolling is left to the C compiler.
-            Statement::Loop { range, step: 1, unroll: None } => {
-                let (n, bound) = (self.t.g.range_number(*range), self.t.name(self.t.g[*range].src[0]));
-                self.line(format_args!("for (i64 r{n} = 0; r{n} < {bound}; r{n}++) {{"));
+            Statement::Loop {
+                range,
+                step: 1,
+                unroll: None,
+            } => {
+                let (n, bound) = (
+                    self.t.g.range_number(*range),
+                    self.t.name(self.t.g[*range].src[0]),
+                );
+                self.line(format_args!(
+                    "for (i64 r{n} = 0; r{n} < {bound}; r{n}++) {{"
+                ));
             }
             Statement::End => self.line(format_args!("}}")),
             Statement::Accumulator(acc) => {
@@ -185,17 +228,28 @@ impl Writer<'_> {
             }
             Statement::Write(buffer, at, value) => self.write(*buffer, *at, *value),
             Statement::Add(addition) => self.add(addition),
-            Statement::Prefetch(Prefetch::Line { at: [buffer, at], ahead }) => {
+            Statement::Prefetch(Prefetch::Line {
+                at: [buffer, at],
+                ahead,
+            }) => {
                 let (b, at) = (self.t.buffer(*buffer), self.t.name(*at));
                 self.line(format_args!("__builtin_prefetch({b} + {at} + {ahead});"));
             }
             Statement::Prefetch(Prefetch::Tile(tile)) => self.tile(tile),
             Statement::WriteTile(..) => unreachable!("tiles have been written"),
-            Statement::Nest { staged, globals, .. } => {
+            Statement::Nest {
+                staged, globals, ..
+            } => {
                 if *staged {
-                    let changed: Vec<String> =
-                        globals.iter().map(|&r| format!(" || r{0} != r{0}_last", self.t.g.range_number(r))).collect();
-                    let first = if self.skipping { "fresh" } else { "w == lo && !staged" };
+                    let changed: Vec<String> = globals
+                        .iter()
+                        .map(|&r| format!(" || r{0} != r{0}_last", self.t.g.range_number(r)))
+                        .collect();
+                    let first = if self.skipping {
+                        "fresh"
+                    } else {
+                        "w == lo && !staged"
+                    };
                     self.line(format_args!("if ({first}{}) {{", changed.concat()));
                 } else {
                     self.line(format_args!("{{"));
@@ -207,28 +261,52 @@ impl Writer<'_> {
     /// Writes the prefetch of a tile's lines for one turn, into the L2 cache.
     fn tile(&mut self, tile: &TilePrefetch) {
         let turn = tile.turn.iter().fold("0".to_string(), |turn, &r| {
-            format!("({turn} * {} + r{})", self.t.index(self.t.g[r].src[0]), self.t.g.range_number(r))
+            format!(
+                "({turn} * {} + r{})",
+                self.t.index(self.t.g[r].src[0]),
+                self.t.g.range_number(r)
+            )
         });
-        let base: String = tile.terms.iter().map(|&(t, c)| format!(" + {} * {c}", self.t.index(t))).collect();
-        let TilePrefetch { from, line, lines, .. } = tile;
+        let base: String = tile
+            .terms
+            .iter()
+            .map(|&(t, c)| format!(" + {} * {c}", self.t.index(t)))
+            .collect();
+        let TilePrefetch {
+            from, line, lines, ..
+        } = tile;
         let (buffer, step) = (self.t.buffer(tile.buffer), line * lines);
         self.line(format_args!(
             "for (i64 j = 0; j < {lines}; j++) __builtin_prefetch({buffer}{base} + {from} + {turn} * {step} + j * {line}, 0, 2);"
         ));
     }
     fn add(&mut self, a: &Addition) {
-        let &[value] = &a.values[..] else { unreachable!("a vector is added as one value: {a:?}") };
+        let &[value] = &a.values[..] else {
+            unreachable!("a vector is added as one value: {a:?}")
+        };
         let d = self.t.g[value].dtype;
-        let (b, at, v) = (self.t.buffer(a.buffer), self.t.name(a.at), self.t.name(value));
-        let when = a.when.map_or(String::new(), |when| format!("if ({}) ", self.t.name(when)));
+        let (b, at, v) = (
+            self.t.buffer(a.buffer),
+            self.t.name(a.at),
+            self.t.name(value),
+        );
+        let when = a
+            .when
+            .map_or(String::new(), |when| format!("if ({}) ", self.t.name(when)));
         let (scalar, place) = (d.scalar.name(), format!("{b} + {at}"));
         match (a.atomic, d.lanes) {
             (true, 1) => self.line(format_args!("{when}add_{scalar}({place}, {v});")),
             (true, n) => {
-                self.line(format_args!("{when}for (i64 j = 0; j < {n}; j++) add_{scalar}({place} + j, {v}[j]);"));
+                self.line(format_args!(
+                    "{when}for (i64 j = 0; j < {n}; j++) add_{scalar}({place} + j, {v}[j]);"
+                ));
             }
             (false, lanes) => {
-                let element = if lanes == 1 { format!("{b}[{at}]") } else { format!("*({}_u *)({place})", stored(d)) };
+                let element = if lanes == 1 {
+                    format!("{b}[{at}]")
+                } else {
+                    format!("*({}_u *)({place})", stored(d))
+                };
                 let sum = sum(d, &element, &v);
                 self.line(format_args!("{when}{element} = {sum};"));
             }

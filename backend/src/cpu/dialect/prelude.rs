@@ -22,14 +22,54 @@ const LANES: &[usize] = &[4, 8, 16];
 ///
 /// gcc compiles a widening `__builtin_convertvector` to one scalar move per element.
 const WIDENING: &[(&str, usize, &str, &str)] = &[
-    ("u8_i32", 16, "__AVX512F__", "(i32x16)__builtin_ia32_pmovzxbd512_mask((q16)x, (i32x16){}, (u16)-1)"),
-    ("i8_i32", 16, "__AVX512F__", "(i32x16)__builtin_ia32_pmovsxbd512_mask((q16)x, (i32x16){}, (u16)-1)"),
-    ("u16_i32", 16, "__AVX512F__", "(i32x16)__builtin_ia32_pmovzxwd512_mask((i16x16)x, (i32x16){}, (u16)-1)"),
-    ("i16_i32", 16, "__AVX512F__", "(i32x16)__builtin_ia32_pmovsxwd512_mask((i16x16)x, (i32x16){}, (u16)-1)"),
-    ("u8_i32", 8, "__AVX2__", "(i32x8)__builtin_ia32_pmovzxbd256((q16)(i64x2){(i64)x, 0})"),
-    ("i8_i32", 8, "__AVX2__", "(i32x8)__builtin_ia32_pmovsxbd256((q16)(i64x2){(i64)x, 0})"),
-    ("u16_i32", 8, "__AVX2__", "(i32x8)__builtin_ia32_pmovzxwd256((i16x8)x)"),
-    ("i16_i32", 8, "__AVX2__", "(i32x8)__builtin_ia32_pmovsxwd256((i16x8)x)"),
+    (
+        "u8_i32",
+        16,
+        "__AVX512F__",
+        "(i32x16)__builtin_ia32_pmovzxbd512_mask((q16)x, (i32x16){}, (u16)-1)",
+    ),
+    (
+        "i8_i32",
+        16,
+        "__AVX512F__",
+        "(i32x16)__builtin_ia32_pmovsxbd512_mask((q16)x, (i32x16){}, (u16)-1)",
+    ),
+    (
+        "u16_i32",
+        16,
+        "__AVX512F__",
+        "(i32x16)__builtin_ia32_pmovzxwd512_mask((i16x16)x, (i32x16){}, (u16)-1)",
+    ),
+    (
+        "i16_i32",
+        16,
+        "__AVX512F__",
+        "(i32x16)__builtin_ia32_pmovsxwd512_mask((i16x16)x, (i32x16){}, (u16)-1)",
+    ),
+    (
+        "u8_i32",
+        8,
+        "__AVX2__",
+        "(i32x8)__builtin_ia32_pmovzxbd256((q16)(i64x2){(i64)x, 0})",
+    ),
+    (
+        "i8_i32",
+        8,
+        "__AVX2__",
+        "(i32x8)__builtin_ia32_pmovsxbd256((q16)(i64x2){(i64)x, 0})",
+    ),
+    (
+        "u16_i32",
+        8,
+        "__AVX2__",
+        "(i32x8)__builtin_ia32_pmovzxwd256((i16x8)x)",
+    ),
+    (
+        "i16_i32",
+        8,
+        "__AVX2__",
+        "(i32x8)__builtin_ia32_pmovsxwd256((i16x8)x)",
+    ),
 ];
 
 /// Returns the prelude. Its text is the same for all instruction sets; compiler
@@ -42,10 +82,17 @@ pub fn prelude() -> String {
     };
     for (name, c, bytes) in SCALARS {
         line(format!("typedef {c} {name};"));
-        line(format!("typedef {name} __attribute__((aligned(1), may_alias)) {name}_u;"));
+        line(format!(
+            "typedef {name} __attribute__((aligned(1), may_alias)) {name}_u;"
+        ));
         for l in LANES {
-            line(format!("typedef {name} {name}x{l} __attribute__((vector_size({})));", bytes * l));
-            line(format!("typedef {name}x{l} __attribute__((aligned(1), may_alias)) {name}x{l}_u;"));
+            line(format!(
+                "typedef {name} {name}x{l} __attribute__((vector_size({})));",
+                bytes * l
+            ));
+            line(format!(
+                "typedef {name}x{l} __attribute__((aligned(1), may_alias)) {name}x{l}_u;"
+            ));
         }
     }
     line("typedef char q16 __attribute__((vector_size(16)));".into());
@@ -67,7 +114,10 @@ pub fn prelude() -> String {
             let generic = format!(
                 "FN {to}x{l} cvt_{from}_{to}_{l}({from}x{l} x) {{ return __builtin_convertvector({x}, {to}x{l}); }}"
             );
-            match WIDENING.iter().find(|w| w.0 == format!("{from}_{to}") && w.1 == *l) {
+            match WIDENING
+                .iter()
+                .find(|w| w.0 == format!("{from}_{to}") && w.1 == *l)
+            {
                 Some((_, _, needs, e)) => line(format!(
                     "#if defined({needs}) && !defined(__clang__)\nFN {to}x{l} cvt_{from}_{to}_{l}({from}x{l} x) {{ return {e}; }}\n#else\n{generic}\n#endif"
                 )),

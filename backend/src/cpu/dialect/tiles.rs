@@ -79,14 +79,20 @@ pub(super) fn statement(t: &Expressions, s: &Statement) -> Option<String> {
         Statement::Define(id) if is_tile(*id) => match (&g[*id].op, &g[*id].arg) {
             (Op::TileLoad, Arg::Ints(numbers)) => {
                 let (buffer, at) = (t.buffer(g[*id].src[0]), t.name(g[*id].src[1]));
-                format!("TILE_LOAD({}, {buffer} + {at}, {});", numbers[0], 2 * numbers[1])
+                format!(
+                    "TILE_LOAD({}, {buffer} + {at}, {});",
+                    numbers[0],
+                    2 * numbers[1]
+                )
             }
             (Op::TileRows, _) => rows(t, *id),
             // The zero that sums start with needs no statement.
             (Op::Splat, _) => String::new(),
             _ => unreachable!("no value that is a tile: {:?}", g[*id]),
         },
-        Statement::Accumulator(acc) if is_tile(*acc) => format!("TILE_ZERO({});", of_sum(g[*acc].src[1])),
+        Statement::Accumulator(acc) if is_tile(*acc) => {
+            format!("TILE_ZERO({});", of_sum(g[*acc].src[1]))
+        }
         // Tiles of bytes are not generated yet and have no text.
         Statement::Accumulate(acc, product) if is_tile(*acc) && g.scalar(*acc) == Scalar::F32 => {
             let [a, b] = [0, 1].map(|i| register(g, g[*product].src[i]));
@@ -94,7 +100,12 @@ pub(super) fn statement(t: &Expressions, s: &Statement) -> Option<String> {
         }
         Statement::WriteTile(buffer, at, stride, sum) => {
             let bytes = g.scalar(*buffer).bytes() as i64 * stride;
-            format!("TILE_STORE({} + {}, {bytes}, {});", t.buffer(*buffer), t.name(*at), of_sum(*sum))
+            format!(
+                "TILE_STORE({} + {}, {bytes}, {});",
+                t.buffer(*buffer),
+                t.name(*at),
+                of_sum(*sum)
+            )
         }
         _ => return None,
     })
@@ -104,8 +115,16 @@ pub(super) fn statement(t: &Expressions, s: &Statement) -> Option<String> {
 /// written while the other is read.
 fn rows(t: &Expressions, id: Id) -> String {
     let n = &t.g[id];
-    let store =
-        |(i, &row): (usize, &Id)| format!("*(u32x16 *)(rows_of_tile[tile_turn] + {}) = {};\n", 16 * i, t.name(row));
+    let store = |(i, &row): (usize, &Id)| {
+        format!(
+            "*(u32x16 *)(rows_of_tile[tile_turn] + {}) = {};\n",
+            16 * i,
+            t.name(row)
+        )
+    };
     let stores: String = n.src.iter().enumerate().map(store).collect();
-    format!("{stores}TILE_LOAD({}, rows_of_tile[tile_turn], 64); tile_turn ^= 1;", register(t.g, id))
+    format!(
+        "{stores}TILE_LOAD({}, rows_of_tile[tile_turn], 64); tile_turn ^= 1;",
+        register(t.g, id)
+    )
 }

@@ -6,7 +6,9 @@ use std::fmt::Write;
 /// Returns all functions for vectors of `l` lanes.
 pub fn functions(l: usize) -> String {
     // Conversion of values that are known to fit.
-    let whole = format!("FN i32x{l} whole_{l}(f32x{l} x) {{ return __builtin_convertvector(x, i32x{l}); }}\n");
+    let whole = format!(
+        "FN i32x{l} whole_{l}(f32x{l} x) {{ return __builtin_convertvector(x, i32x{l}); }}\n"
+    );
     let parts = [
         whole,
         selections(l),
@@ -57,7 +59,10 @@ fn selections(l: usize) -> String {
 /// Returns the multiply-add, fused where the instruction set has it.
 fn multiply_add(l: usize) -> String {
     let (needs, e) = match l {
-        16 => ("__AVX512F__", "(f32x16)__builtin_ia32_vfmaddps512_mask(a, b, c, (u16)-1, 4)"),
+        16 => (
+            "__AVX512F__",
+            "(f32x16)__builtin_ia32_vfmaddps512_mask(a, b, c, (u16)-1, 4)",
+        ),
         8 => ("__FMA__", "(f32x8)__builtin_ia32_vfmaddps256(a, b, c)"),
         _ => ("__FMA__", "(f32x4)__builtin_ia32_vfmaddps(a, b, c)"),
     };
@@ -77,7 +82,11 @@ fn halves(l: usize) -> String {
             "(f32x16)__builtin_ia32_vcvtph2ps512_mask((i16x16)x, (f32x16){}, (u16)-1, 4)",
             "(u16x16)__builtin_ia32_vcvtps2ph512_mask(x, 0, (i16x16){}, (u16)-1)",
         ),
-        8 => ("__F16C__", "(f32x8)__builtin_ia32_vcvtph2ps256((i16x8)x)", "(u16x8)__builtin_ia32_vcvtps2ph256(x, 0)"),
+        8 => (
+            "__F16C__",
+            "(f32x8)__builtin_ia32_vcvtph2ps256((i16x8)x)",
+            "(u16x8)__builtin_ia32_vcvtps2ph256(x, 0)",
+        ),
         // If written by lane, compilers convert by lane.
         _ => (
             "__aarch64__",
@@ -95,7 +104,10 @@ fn halves(l: usize) -> String {
 /// Returns rounding to nearest even, by adding and subtracting 2^23 with the sign of x; values from
 /// 2^23 on are integers.
 fn rounding(l: usize) -> String {
-    let (min, whole) = (splat("i32", l, "(-2147483647 - 1)"), splat("f32", l, "8388608.0f"));
+    let (min, whole) = (
+        splat("i32", l, "(-2147483647 - 1)"),
+        splat("f32", l, "8388608.0f"),
+    );
     format!(
         "FN f32x{l} round_{l}(f32x{l} x) {{ i32x{l} sign = (i32x{l})x & {min}; f32x{l} m = (f32x{l})(sign | (i32x{l}){whole}); i32x{l} small = (i32x{l})((f32x{l})((i32x{l})x & ~{min}) < {whole}); return select_f32x{l}(small, (f32x{l})((i32x{l})((x + m) - m) | sign), x); }}\n"
     )
@@ -111,9 +123,19 @@ fn exponentials(l: usize) -> String {
             "FN f32x{l} {name}_{l}(f32x{l} x) {{\n  x = select_f32x{l}((i32x{l})(x > {top}), {top}, x);\n  x = select_f32x{l}((i32x{l})(x < {bottom}), {bottom}, x);\n  f32x{l} n = ({n} + {magic}) - {magic};\n  f32x{l} r = {r}\n  return scaled_{l}(r, n);\n}}\n"
         )
     };
-    let (log2e, ln2a, ln2b) = (splat("1.44269504088896341f"), splat("-0.693359375f"), splat("2.12194440e-4f"));
-    let of_e = [format!("x * {log2e}"), format!("fma_{l}(n, {ln2a}, x); r = fma_{l}(n, {ln2b}, r);")];
-    let of_two = ["x".into(), format!("(x - n) * {};", splat("0.693147180559945f"))];
+    let (log2e, ln2a, ln2b) = (
+        splat("1.44269504088896341f"),
+        splat("-0.693359375f"),
+        splat("2.12194440e-4f"),
+    );
+    let of_e = [
+        format!("x * {log2e}"),
+        format!("fma_{l}(n, {ln2a}, x); r = fma_{l}(n, {ln2b}, r);"),
+    ];
+    let of_two = [
+        "x".into(),
+        format!("(x - n) * {};", splat("0.693147180559945f")),
+    ];
     let exp = exponential("exp", ["88.8f", "-104.0f"], of_e);
     scaled(l) + &exp + &exponential("exp2", ["128.5f", "-150.0f"], of_two)
 }
@@ -167,7 +189,8 @@ fn root(l: usize) -> String {
 /// Returns lookups in a table of 16 entries.
 fn table(l: usize) -> String {
     let lookup = each(l, |i| format!("t[i[{i}] & 15]"));
-    let generic = format!("FN i32x{l} table_{l}(i32x16 t, i32x{l} i) {{ return (i32x{l}){{{lookup}}}; }}\n");
+    let generic =
+        format!("FN i32x{l} table_{l}(i32x16 t, i32x{l} i) {{ return (i32x{l}){{{lookup}}}; }}\n");
     match l {
         16 => format!(
             "#if defined(__AVX512F__)\nFN f32x16 table_f32_16(f32x16 t, i32x16 i) {{ return (f32x16)__builtin_ia32_permvarsf512_mask(t, i, (f32x16){{}}, (u16)-1); }}\nFN i32x16 table_16(i32x16 t, i32x16 i) {{ return (i32x16)__builtin_ia32_permvarsi512_mask(t, i, (i32x16){{}}, (u16)-1); }}\n#else\nFN f32x16 table_f32_16(f32x16 t, i32x16 i) {{ return (f32x16){{{lookup}}}; }}\n{generic}#endif\n"
@@ -200,7 +223,11 @@ fn folds(l: usize) -> String {
         let _ = writeln!(
             s,
             "FN {t} fold_max_{t}_{l}({t}x{l} x) {{ {}}}",
-            pairwise(t, "a > b ? a : b", (0..l).map(|i| format!("x[{i}]")).collect())
+            pairwise(
+                t,
+                "a > b ? a : b",
+                (0..l).map(|i| format!("x[{i}]")).collect()
+            )
         );
     }
     s
@@ -229,7 +256,10 @@ fn pairwise(t: &str, combine: &str, mut terms: Vec<String>) -> String {
         let (low, high) = terms.split_at(terms.len() / 2);
         let mut next = Vec::new();
         for (a, b) in low.iter().zip(high) {
-            let _ = write!(body, "{t} s{count}; {{ {t} a = {a}, b = {b}; s{count} = {combine}; }} ");
+            let _ = write!(
+                body,
+                "{t} s{count}; {{ {t} a = {a}, b = {b}; s{count} = {combine}; }} "
+            );
             next.push(format!("s{count}"));
             count += 1;
         }
@@ -248,9 +278,27 @@ pub fn saturating(l: usize) -> String {
         ("u8", "0.0f", "255.0f", "256.0f", "255"),
         ("i16", "-32768.0f", "32767.0f", "32768.0f", "32767"),
         ("u16", "0.0f", "65535.0f", "65536.0f", "65535"),
-        ("i32", "-2147483648.0f", "2147483520.0f", "2147483648.0f", "2147483647"),
-        ("u32", "0.0f", "4294967040.0f", "4294967296.0f", "4294967295u"),
-        ("i64", "-9223372036854775808.0f", "9223371487098961920.0f", "9223372036854775808.0f", "9223372036854775807ll"),
+        (
+            "i32",
+            "-2147483648.0f",
+            "2147483520.0f",
+            "2147483648.0f",
+            "2147483647",
+        ),
+        (
+            "u32",
+            "0.0f",
+            "4294967040.0f",
+            "4294967296.0f",
+            "4294967295u",
+        ),
+        (
+            "i64",
+            "-9223372036854775808.0f",
+            "9223371487098961920.0f",
+            "9223372036854775808.0f",
+            "9223372036854775807ll",
+        ),
     ];
     let mut s = String::new();
     for (t, lo, hi, end, largest) in types {
@@ -262,10 +310,16 @@ pub fn saturating(l: usize) -> String {
             );
             continue;
         }
-        let (lo, hi, end) = (splat("f32", l, lo), splat("f32", l, hi), splat("f32", l, end));
+        let (lo, hi, end) = (
+            splat("f32", l, lo),
+            splat("f32", l, hi),
+            splat("f32", l, end),
+        );
         let last = if exact {
             let (largest, zero) = (splat(t, l, largest), splat(t, l, "0"));
-            format!("select_{t}x{l}((i32x{l})(x == x), select_{t}x{l}((i32x{l})(x >= {end}), {largest}, r), {zero})")
+            format!(
+                "select_{t}x{l}((i32x{l})(x == x), select_{t}x{l}((i32x{l})(x >= {end}), {largest}, r), {zero})"
+            )
         } else {
             "r".into()
         };
@@ -274,7 +328,11 @@ pub fn saturating(l: usize) -> String {
         let _ = writeln!(
             s,
             "FN {t}x{l} cvt_f32_{t}_{l}(f32x{l} x) {{ f32x{l} y = select_f32x{l}((i32x{l})(x > {hi}), {hi}, select_f32x{l}((i32x{l})(x < {lo}), {lo}, x)); y = select_f32x{l}((i32x{l})(x == x), y, {number}); {t}x{l} r = __builtin_convertvector({from}, {t}x{l}); return {last}; }}",
-            from = if exact { "y".into() } else { format!("whole_{l}(y)") },
+            from = if exact {
+                "y".into()
+            } else {
+                format!("whole_{l}(y)")
+            },
         );
     }
     s

@@ -43,7 +43,12 @@ struct Way {
 
 /// Returns an implementation that uses one instruction for both bodies.
 const fn one(lanes: usize, needs: &'static str, body: &'static str) -> Way {
-    Way { lanes, needs, any: body, small: body }
+    Way {
+        lanes,
+        needs,
+        any: body,
+        small: body,
+    }
 }
 
 const DOT4: &[Way] = &[
@@ -52,7 +57,11 @@ const DOT4: &[Way] = &[
         "defined(__AVX512VNNI__) && defined(__clang__)",
         "return (i32x16)__builtin_ia32_vpdpbusd512(c, (i32x16)a, (i32x16)b);",
     ),
-    one(16, "defined(__AVX512VNNI__)", "return (i32x16)__builtin_ia32_vpdpbusd_v16si(c, (i32x16)a, (i32x16)b);"),
+    one(
+        16,
+        "defined(__AVX512VNNI__)",
+        "return (i32x16)__builtin_ia32_vpdpbusd_v16si(c, (i32x16)a, (i32x16)b);",
+    ),
     one(
         8,
         "(defined(__AVXVNNI__) || defined(__AVX512VNNI__) && defined(__AVX512VL__)) && defined(__clang__)",
@@ -161,7 +170,11 @@ const TABLE4: &[(usize, &str, &str)] = &[
         "defined(__AVX2__)",
         "q32 s = (q32)__builtin_shufflevector(t, t, SIXTEENS); return (u32x8)__builtin_ia32_pshufb256(s, (q32)x);",
     ),
-    (4, "defined(__SSSE3__)", "return (u32x4)__builtin_ia32_pshufb128((q16)t, (q16)x);"),
+    (
+        4,
+        "defined(__SSSE3__)",
+        "return (u32x4)__builtin_ia32_pshufb128((q16)t, (q16)x);",
+    ),
     (
         4,
         "defined(__aarch64__)",
@@ -184,33 +197,62 @@ pub fn functions(lanes: &[usize]) -> String {
 
 /// Renders a vector that is computed by lane.
 fn each(t: &str, l: usize, f: impl Fn(usize) -> String) -> String {
-    format!("return ({t}x{l}){{{}}};", (0..l).map(f).collect::<Vec<_>>().join(", "))
+    format!(
+        "return ({t}x{l}){{{}}};",
+        (0..l).map(f).collect::<Vec<_>>().join(", ")
+    )
 }
 
 /// Renders a preprocessor chain of alternatives, with a portable one at the end.
 fn first(ways: &[(&str, String)], everywhere: &str) -> String {
     let mut text = String::new();
     for (i, (needs, way)) in ways.iter().enumerate() {
-        let _ = write!(text, "{} {needs}\n{way}", if i == 0 { "#if" } else { "#elif" });
+        let _ = write!(
+            text,
+            "{} {needs}\n{way}",
+            if i == 0 { "#if" } else { "#elif" }
+        );
     }
-    if ways.is_empty() { everywhere.into() } else { format!("{text}#else\n{everywhere}#endif\n") }
+    if ways.is_empty() {
+        everywhere.into()
+    } else {
+        format!("{text}#else\n{everywhere}#endif\n")
+    }
 }
 
 /// Returns dot products of unsigned with signed bytes, four added to each word.
 fn dot4(l: usize) -> String {
-    let function =
-        |how: &str, body: &str| format!("FN i32x{l} dot4_{how}_{l}(u32x{l} a, u32x{l} b, i32x{l} c) {{ {body} }}\n");
+    let function = |how: &str, body: &str| {
+        format!("FN i32x{l} dot4_{how}_{l}(u32x{l} a, u32x{l} b, i32x{l} c) {{ {body} }}\n")
+    };
     let both = |any: &str, small: &str| function("any", any) + &function("small", small);
-    let ways: Vec<_> = DOT4.iter().filter(|w| w.lanes == l).map(|w| (w.needs, both(w.any, w.small))).collect();
-    let alone = each("i32", l, |i| format!("dot4_any_bytes(a[{i}], b[{i}], c[{i}])"));
+    let ways: Vec<_> = DOT4
+        .iter()
+        .filter(|w| w.lanes == l)
+        .map(|w| (w.needs, both(w.any, w.small)))
+        .collect();
+    let alone = each("i32", l, |i| {
+        format!("dot4_any_bytes(a[{i}], b[{i}], c[{i}])")
+    });
     first(&ways, &both(&alone, &alone))
 }
 
 /// Returns dot products of signed bytes.
 fn signed4(l: usize) -> String {
-    let signed = |body: &str| format!("FN i32x{l} dot4_signed_{l}(u32x{l} a, u32x{l} b, i32x{l} c) {{ {body} }}\n");
-    let ways: Vec<_> = SIGNED4.iter().filter(|w| w.0 == l).map(|&(_, needs, body)| (needs, signed(body))).collect();
-    first(&ways, &signed(&each("i32", l, |i| format!("dot4_signed_bytes(a[{i}], b[{i}], c[{i}])"))))
+    let signed = |body: &str| {
+        format!("FN i32x{l} dot4_signed_{l}(u32x{l} a, u32x{l} b, i32x{l} c) {{ {body} }}\n")
+    };
+    let ways: Vec<_> = SIGNED4
+        .iter()
+        .filter(|w| w.0 == l)
+        .map(|&(_, needs, body)| (needs, signed(body)))
+        .collect();
+    first(
+        &ways,
+        &signed(&each("i32", l, |i| {
+            format!("dot4_signed_bytes(a[{i}], b[{i}], c[{i}])")
+        })),
+    )
 }
 
 /// Returns sums of two byte products in 16 bits each, and the sums of these.
@@ -220,7 +262,10 @@ fn dot2(l: usize) -> String {
             "FN u32x{l} dot2_{l}(u32x{l} a, u32x{l} b, u32x{l} c) {{ {dot2} }}\nFN i32x{l} halves_{l}(u32x{l} x, i32x{l} c) {{ {halves} }}\n"
         )
     };
-    let ways = DOT2.iter().filter(|w| w.0 == l).map(|&(_, needs, dot2, halves)| (needs, both(dot2, halves)));
+    let ways = DOT2
+        .iter()
+        .filter(|w| w.0 == l)
+        .map(|&(_, needs, dot2, halves)| (needs, both(dot2, halves)));
     let alone = both(
         &each("u32", l, |i| format!("dot2_bytes(a[{i}], b[{i}], c[{i}])")),
         &each("i32", l, |i| format!("halves_1(x[{i}], c[{i}])")),
@@ -230,9 +275,15 @@ fn dot2(l: usize) -> String {
 
 /// Returns byte lookups in a table of 16.
 fn table4(l: usize) -> String {
-    let sixteens = (0..4 * l).map(|i| (i % 16).to_string()).collect::<Vec<_>>().join(", ");
+    let sixteens = (0..4 * l)
+        .map(|i| (i % 16).to_string())
+        .collect::<Vec<_>>()
+        .join(", ");
     let table = |body: &str| format!("FN u32x{l} table4_{l}(u8x16 t, u32x{l} x) {{ {body} }}\n");
     let ways = TABLE4.iter().filter(|w| w.0 == l);
     let ways = ways.map(|&(_, needs, body)| (needs, table(&body.replace("SIXTEENS", &sixteens))));
-    first(&ways.collect::<Vec<_>>(), &table(&each("u32", l, |i| format!("table4_bytes(t, x[{i}])"))))
+    first(
+        &ways.collect::<Vec<_>>(),
+        &table(&each("u32", l, |i| format!("table4_bytes(t, x[{i}])"))),
+    )
 }

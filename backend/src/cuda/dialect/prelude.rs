@@ -21,7 +21,11 @@ const SCALARS: &[(&str, &str)] = &[
 /// Returns the prelude for CUDA.
 pub fn prelude() -> String {
     // wgmma exists on sm_90 only; later architectures have other instructions.
-    format!("{DEVICE}#if __CUDA_ARCH__ == 900\n{}#endif\n{}", products_of_groups(), common())
+    format!(
+        "{DEVICE}#if __CUDA_ARCH__ == 900\n{}#endif\n{}",
+        products_of_groups(),
+        common()
+    )
 }
 
 /// Returns functions for warp-group MMA: 64 rows in registers, 16 for each warp, and
@@ -32,7 +36,10 @@ pub fn prelude() -> String {
 fn products_of_groups() -> String {
     let mut s = String::from(WGMMA);
     let groups = || WARPS.iter().filter(|of| of.is_of_group());
-    for sums in groups().map(|of| of.sums.registers()).collect::<BTreeSet<_>>() {
+    for sums in groups()
+        .map(|of| of.sums.registers())
+        .collect::<BTreeSet<_>>()
+    {
         s += &format!(
             "struct f32x{sums} {{ float at[{sums}]; }};\n\
              FN f32x{sums} operator*(f32x{sums} a, f32x{sums} b) {{\n\
@@ -49,19 +56,33 @@ fn products_of_groups() -> String {
             Shared::Columns => (1, 0),
             Shared::Transposed => (of.units(1), 1),
         };
-        let list = |range: std::ops::Range<i64>| range.map(|i| format!("%{i}")).collect::<Vec<_>>().join(",");
+        let list = |range: std::ops::Range<i64>| {
+            range.map(|i| format!("%{i}")).collect::<Vec<_>>().join(",")
+        };
         let product = |i: i64| {
             let words = list(sums + 4 * i..sums + 4 * i + 4);
             let of = format!("wgmma.mma_async.sync.aligned.m64n{columns}k16.f32.f16.f16");
-            format!("{of} {{{}}}, {{{words}}}, %{}, 1, 1, 1, {transposed};", list(0..sums), sums + 8 + i)
+            format!(
+                "{of} {{{}}}, {{{words}}}, %{}, 1, 1, 1, {transposed};",
+                list(0..sums),
+                sums + 8 + i
+            )
         };
-        let d = (0..sums).map(|i| format!("\"+f\"(d.at[{i}])")).collect::<Vec<_>>().join(",");
+        let d = (0..sums)
+            .map(|i| format!("\"+f\"(d.at[{i}])"))
+            .collect::<Vec<_>>()
+            .join(",");
         if of.shared == Shared::Columns {
             // Rows in shared memory have the layout of the columns of a product
             // with as many columns.
             let product = |of_row: i64| {
                 let of = format!("wgmma.mma_async.sync.aligned.m64n{columns}k16.f32.f16.f16");
-                format!("{of} {{{}}}, %{}, %{}, 1, 1, 1, 0, 0;", list(0..sums), sums + of_row, sums + of_row + 1)
+                format!(
+                    "{of} {{{}}}, %{}, %{}, 1, 1, 1, 0, 0;",
+                    list(0..sums),
+                    sums + of_row,
+                    sums + of_row + 1
+                )
             };
             s += &format!(
                 "FN f32x{sums} {name}_of_stages(const void *rows, const void *columns, f32x{sums} d) {{\n\
@@ -73,7 +94,9 @@ fn products_of_groups() -> String {
             );
         }
         let words = "abcefghi".chars();
-        let (own, read): (Vec<_>, Vec<_>) = words.map(|w| (format!("unsigned int {w}"), format!("\"r\"({w})"))).unzip();
+        let (own, read): (Vec<_>, Vec<_>) = words
+            .map(|w| (format!("unsigned int {w}"), format!("\"r\"({w})")))
+            .unzip();
         s += &format!(
             "FN f32x{sums} {name}({}, const void *columns, f32x{sums} d) {{\n\
              const unsigned long long x = columns_at(columns, {across}, {apart});\n\
@@ -108,17 +131,35 @@ pub fn common() -> String {
         s += &format!("typedef {c} {name};\ntypedef {name} {name}_u;\n");
     }
     for t in ["i32", "u32", "i64", "f32"] {
-        let max = if t == "f32" { "max_1(x, y)" } else { "x > y ? x : y" };
+        let max = if t == "f32" {
+            "max_1(x, y)"
+        } else {
+            "x > y ? x : y"
+        };
         for (how, combine) in [("add", "x + y"), ("max", max)] {
             s += &format!("FOLD(fold_{how}_{t}, {t}, {combine})\n");
         }
     }
-    for (t, bits) in [("u8", 8u32), ("i8", 7), ("u16", 16), ("i16", 15), ("u32", 32), ("i32", 31), ("i64", 63)] {
+    for (t, bits) in [
+        ("u8", 8u32),
+        ("i8", 7),
+        ("u16", 16),
+        ("i16", 15),
+        ("u32", 32),
+        ("i32", 31),
+        ("i64", 63),
+    ] {
         let signed = t.starts_with('i');
-        let (lo, hi) =
-            if signed { (-(2f64.powi(bits as i32)), 2f64.powi(bits as i32)) } else { (0.0, 2f64.powi(bits as i32)) };
+        let (lo, hi) = if signed {
+            (-(2f64.powi(bits as i32)), 2f64.powi(bits as i32))
+        } else {
+            (0.0, 2f64.powi(bits as i32))
+        };
         let (least, most) = match signed {
-            true => (format!("(-{0}ll - 1ll)", (1u64 << bits) - 1), format!("{}ll", (1u64 << bits) - 1)),
+            true => (
+                format!("(-{0}ll - 1ll)", (1u64 << bits) - 1),
+                format!("{}ll", (1u64 << bits) - 1),
+            ),
             false => ("0".into(), format!("{}ll", (1u64 << bits) - 1)),
         };
         let compared = format!(
@@ -127,7 +168,11 @@ pub fn common() -> String {
         // One saturating instruction for up to 32 bits, where the language has one.
         s += &match bits {
             0..=32 => {
-                let ptx = if signed { t.replace('i', "s") } else { t.into() };
+                let ptx = if signed {
+                    t.replace('i', "s")
+                } else {
+                    t.into()
+                };
                 format!("#ifdef SATURATED\nSATURATED({t}, {ptx})\n#else\n{compared}#endif\n")
             }
             _ => compared,

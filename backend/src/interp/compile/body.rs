@@ -13,15 +13,21 @@ impl Compiler<'_> {
             return self.reject(id, "not a Body");
         }
         let nodes = self.g.toposort(&[id]);
-        let mut globals: Vec<Id> =
-            nodes.iter().copied().filter(|&n| self.g.range_kind(n) == Some(RangeKind::Global)).collect();
+        let mut globals: Vec<Id> = nodes
+            .iter()
+            .copied()
+            .filter(|&n| self.g.range_kind(n) == Some(RangeKind::Global))
+            .collect();
         globals.sort_by_key(|&r| self.g.range_number(r));
         let globals: Vec<(Reg, Id)> = globals.into_iter().map(|r| (self.register(), r)).collect();
         let first = self.code.locals.len();
         let mut locals = FxHashMap::default();
         for &n in nodes.iter().filter(|&&n| self.g[n].op == Op::Local) {
             let unit = self.g.scalar(n).bytes();
-            let Some(bytes) = self.g.int_value(self.g[n].src[0]).and_then(|e| unit.checked_mul(e.try_into().ok()?))
+            let Some(bytes) = self
+                .g
+                .int_value(self.g[n].src[0])
+                .and_then(|e| unit.checked_mul(e.try_into().ok()?))
             else {
                 return self.reject(n, "a local buffer of no constant size");
             };
@@ -32,16 +38,38 @@ impl Compiler<'_> {
         let mut nests = Vec::new();
         for &store in &self.g[id].src {
             let free = self.free_ranges(store);
-            let root = Frame { known: globals.iter().map(|&(r, id)| (id, r)).collect(), ..Frame::default() };
-            let mut nest = Nest { c: &mut *self, free, locals: &locals, frames: vec![root] };
+            let root = Frame {
+                known: globals.iter().map(|&(r, id)| (id, r)).collect(),
+                ..Frame::default()
+            };
+            let mut nest = Nest {
+                c: &mut *self,
+                free,
+                locals: &locals,
+                frames: vec![root],
+            };
             nests.push(nest.store(store)?);
         }
-        let globals = globals.into_iter().map(|(r, id)| (r, self.g[id].src[0])).collect();
+        let globals = globals
+            .into_iter()
+            .map(|(r, id)| (r, self.g[id].src[0]))
+            .collect();
         let once = self.uniform(id);
-        let stages: Vec<Id> = self.g[id].src[..once].iter().map(|&nest| self.g[nest].src[0]).collect();
+        let stages: Vec<Id> = self.g[id].src[..once]
+            .iter()
+            .map(|&nest| self.g[nest].src[0])
+            .collect();
         let staged = locals.iter().filter(|l| stages.contains(l.0));
-        let staged = staged.map(|l| l.1.buffer as usize - self.program.params.len()).collect();
-        Ok(BodyCode { globals, nests, once, locals: first..self.code.locals.len(), staged })
+        let staged = staged
+            .map(|l| l.1.buffer as usize - self.program.params.len())
+            .collect();
+        Ok(BodyCode {
+            globals,
+            nests,
+            once,
+            locals: first..self.code.locals.len(),
+            staged,
+        })
     }
 
     /// Returns the number of leading nests with equal results in all workgroups.

@@ -10,12 +10,15 @@ impl Nest<'_, '_> {
     /// Returns whether bounds prove that the result fits its type and the second operand is valid.
     pub(super) fn safe(&self, id: Id) -> bool {
         let (g, node) = (self.c.g, &self.c.g[id]);
-        let (Some(a), Some(b)) =
-            (node.src.first().and_then(|&s| g.bounds(s)), node.src.get(1).and_then(|&s| g.bounds(s)))
-        else {
+        let (Some(a), Some(b)) = (
+            node.src.first().and_then(|&s| g.bounds(s)),
+            node.src.get(1).and_then(|&s| g.bounds(s)),
+        ) else {
             return false;
         };
-        let (Some(whole), shift) = (node.dtype.scalar.range(), b.0 >= 0 && b.1 < 63) else { return false };
+        let (Some(whole), shift) = (node.dtype.scalar.range(), b.0 >= 0 && b.1 < 63) else {
+            return false;
+        };
         let corners = |f: fn(i64, i64) -> Option<i64>| {
             let fits = |v: Option<i64>| v.is_some_and(|v| v >= whole.0 && v <= whole.1);
             fits(f(a.0, b.0)) && fits(f(a.0, b.1)) && fits(f(a.1, b.0)) && fits(f(a.1, b.1))
@@ -67,7 +70,13 @@ impl Nest<'_, '_> {
                 Some((_, sum)) => {
                     let out = self.c.register();
                     let kind = InstrKind::Apply(Op::Add, Bank::Int);
-                    let instr = Instr { kind, safe, dtype: scalar, out, src: [0; 3] };
+                    let instr = Instr {
+                        kind,
+                        safe,
+                        dtype: scalar,
+                        out,
+                        src: [0; 3],
+                    };
                     self.instr(level, instr, &[(sum, Bank::Int), (term, Bank::Int)]);
                     (level, out)
                 }

@@ -22,7 +22,13 @@ const MIN_LOOP_LENGTH: i64 = 16;
 pub(super) fn compile(program: &Program) -> Result<Code, Fault> {
     let g = &*program.graph;
     let (shared, everywhere) = Default::default();
-    let mut compiler = Compiler { g, program, code: Code::default(), shared, everywhere };
+    let mut compiler = Compiler {
+        g,
+        program,
+        code: Code::default(),
+        shared,
+        everywhere,
+    };
     if g[program.root].op != Op::Kernel {
         return compiler.reject(program.root, "the root is no Kernel");
     }
@@ -80,7 +86,11 @@ impl<'g> Compiler<'g> {
         let mut free: FxHashMap<Id, Vec<Id>> = FxHashMap::default();
         for n in self.g.toposort(&[root]) {
             let node = &self.g[n];
-            let mut ranges: Vec<Id> = node.src.iter().flat_map(|s| free[s].iter().copied()).collect();
+            let mut ranges: Vec<Id> = node
+                .src
+                .iter()
+                .flat_map(|s| free[s].iter().copied())
+                .collect();
             match node.op {
                 Op::Range if self.g.range_kind(n) != Some(RangeKind::Global) => ranges.push(n),
                 Op::Reduce => ranges.retain(|r| !node.src[1..].contains(r)),
@@ -101,8 +111,11 @@ impl Nest<'_, '_> {
         if node.op != Op::Store {
             return self.c.reject(id, "a nest that is no Store");
         }
-        let closed: Vec<Id> =
-            node.src[3..].iter().copied().filter(|&r| g.range_kind(r) != Some(RangeKind::Global)).collect();
+        let closed: Vec<Id> = node.src[3..]
+            .iter()
+            .copied()
+            .filter(|&r| g.range_kind(r) != Some(RangeKind::Global))
+            .collect();
         let opened = self.open(&closed)?;
         let (place, held) = self.place(node.src[0], g.scalar(node.src[2]))?;
         let offset = self.value(node.src[1])?;
@@ -110,7 +123,11 @@ impl Nest<'_, '_> {
         let top = self.frames.len() - 1;
         let value = self.converted(top, value, g.scalar(node.src[2]), held);
         let src = [(offset, Bank::Int), (value, Bank::from_scalar(held))];
-        let kind = if node.arg == Arg::None { InstrKind::Store(place) } else { InstrKind::Add(place) };
+        let kind = if node.arg == Arg::None {
+            InstrKind::Store(place)
+        } else {
+            InstrKind::Add(place)
+        };
         self.push(top, kind, held, 0, &src);
         self.close(opened);
         Ok(std::mem::take(&mut self.frames[0].body))
@@ -126,14 +143,21 @@ impl Nest<'_, '_> {
         // Innermost first: groups of ranges that become one loop.
         let mut groups: Vec<Vec<Id>> = Vec::new();
         for &r in ranges.iter().rev() {
-            let inner = groups.last().and_then(|group| group.iter().try_fold(1, |p, &r| Some(p * constant(r)?)));
+            let inner = groups
+                .last()
+                .and_then(|group| group.iter().try_fold(1, |p, &r| Some(p * constant(r)?)));
             match (inner, constant(r)) {
-                (Some(n), Some(_)) if (1..MIN_LOOP_LENGTH).contains(&n) => groups.last_mut().expect("has one").push(r),
+                (Some(n), Some(_)) if (1..MIN_LOOP_LENGTH).contains(&n) => {
+                    groups.last_mut().expect("has one").push(r)
+                }
                 _ => groups.push(vec![r]),
             }
         }
         for group in groups.iter().rev() {
-            let mut frame = Frame { ranges: group.clone(), ..Frame::default() };
+            let mut frame = Frame {
+                ranges: group.clone(),
+                ..Frame::default()
+            };
             let (mut stride, mut indices) = (1, Vec::new());
             for (i, &r) in group.iter().enumerate() {
                 let reg = self.c.register();
@@ -145,10 +169,15 @@ impl Nest<'_, '_> {
                 frame.own.insert(reg);
             }
             frame.indices = indices;
-            frame.bound = Some(match group.iter().try_fold(1i64, |p, &r| p.checked_mul(constant(r)?)) {
-                Some(n) => Bound::Const(n),
-                None => Bound::Reg(self.value(g[group[0]].src[0])?),
-            });
+            frame.bound = Some(
+                match group
+                    .iter()
+                    .try_fold(1i64, |p, &r| p.checked_mul(constant(r)?))
+                {
+                    Some(n) => Bound::Const(n),
+                    None => Bound::Reg(self.value(g[group[0]].src[0])?),
+                },
+            );
             self.frames.push(frame);
         }
         Ok(groups.len())
@@ -159,7 +188,13 @@ impl Nest<'_, '_> {
             let Some(f) = self.frames.pop() else { return };
             let strips = !f.body.iter().any(|s| matches!(s, CodeStep::Loop(_)));
             let Some(bound) = f.bound else { return };
-            let step = CodeStep::Loop(Loop { bound, indices: f.indices, splats: f.outer, body: f.body, strips });
+            let step = CodeStep::Loop(Loop {
+                bound,
+                indices: f.indices,
+                splats: f.outer,
+                body: f.body,
+                strips,
+            });
             if let Some(around) = self.frames.last_mut() {
                 around.body.push(step);
             }
@@ -178,8 +213,25 @@ impl Nest<'_, '_> {
         Ok(at)
     }
 
-    fn push(&mut self, at: usize, kind: InstrKind, dtype: Scalar, out: Reg, operands: &[(Reg, Bank)]) {
-        self.instr(at, Instr { kind, safe: false, dtype, out, src: [0; 3] }, operands)
+    fn push(
+        &mut self,
+        at: usize,
+        kind: InstrKind,
+        dtype: Scalar,
+        out: Reg,
+        operands: &[(Reg, Bank)],
+    ) {
+        self.instr(
+            at,
+            Instr {
+                kind,
+                safe: false,
+                dtype,
+                out,
+                src: [0; 3],
+            },
+            operands,
+        )
     }
 
     fn instr(&mut self, at: usize, mut instr: Instr, operands: &[(Reg, Bank)]) {
@@ -192,7 +244,10 @@ impl Nest<'_, '_> {
                 frame.outer.push((reg, bank));
             }
         }
-        if !matches!(instr.kind, InstrKind::Accumulate(_) | InstrKind::Store(_) | InstrKind::Add(_)) {
+        if !matches!(
+            instr.kind,
+            InstrKind::Accumulate(_) | InstrKind::Store(_) | InstrKind::Add(_)
+        ) {
             frame.own.insert(instr.out);
         }
         frame.body.push(CodeStep::Do(instr));
@@ -203,7 +258,13 @@ impl Nest<'_, '_> {
             return value;
         }
         let out = self.c.register();
-        self.push(at, InstrKind::Cast(from), to, out, &[(value, Bank::from_scalar(from))]);
+        self.push(
+            at,
+            InstrKind::Cast(from),
+            to,
+            out,
+            &[(value, Bank::from_scalar(from))],
+        );
         out
     }
 
@@ -213,16 +274,36 @@ impl Nest<'_, '_> {
         let bound = |slot| self.c.program.params.iter().position(|p| p.slot == slot);
         let unit = node.dtype.scalar.bytes();
         // A word of a buffer of bytes.
-        let held = if unit == 1 && accessed == Scalar::U32 { accessed } else { node.dtype.scalar };
+        let held = if unit == 1 && accessed == Scalar::U32 {
+            accessed
+        } else {
+            node.dtype.scalar
+        };
         match (node.op, &node.arg) {
             (Op::Local, _) => Ok((self.locals[&id], held)),
             (Op::Param, Arg::Param(slot)) => match bound(*slot) {
-                Some(i) => Ok((BufferSlot { buffer: i as u32, unit }, held)),
-                None => self.c.reject(id, "a slot that is not among the program's parameters"),
+                Some(i) => Ok((
+                    BufferSlot {
+                        buffer: i as u32,
+                        unit,
+                    },
+                    held,
+                )),
+                None => self
+                    .c
+                    .reject(id, "a slot that is not among the program's parameters"),
             },
             (Op::Param, Arg::Packed(slot, _)) => match bound(*slot) {
-                Some(i) => Ok((BufferSlot { buffer: i as u32, unit: 1 }, accessed)),
-                None => self.c.reject(id, "a slot that is not among the program's parameters"),
+                Some(i) => Ok((
+                    BufferSlot {
+                        buffer: i as u32,
+                        unit: 1,
+                    },
+                    accessed,
+                )),
+                None => self
+                    .c
+                    .reject(id, "a slot that is not among the program's parameters"),
             },
             _ => self.c.reject(id, "not a buffer"),
         }
@@ -236,7 +317,12 @@ impl Nest<'_, '_> {
         let node = &self.c.g[id];
         match &node.arg {
             Arg::Int(v) => self.c.code.ints.push((reg, *v)),
-            Arg::Float(bits) => self.c.code.floats.push((reg, node.dtype.scalar, f64::from_bits(*bits))),
+            Arg::Float(bits) => {
+                self.c
+                    .code
+                    .floats
+                    .push((reg, node.dtype.scalar, f64::from_bits(*bits)))
+            }
             Arg::Var(name, ..) => self.c.code.vars.push((reg, name.clone())),
             _ => return self.c.reject(id, "a constant without a value"),
         }
@@ -269,11 +355,20 @@ impl Nest<'_, '_> {
                 let (place, held) = self.place(node.src[0], scalar)?;
                 let offset = self.value(node.src[1])?;
                 let raw = self.c.register();
-                self.push(at, InstrKind::Load(place), held, raw, &[(offset, Bank::Int)]);
+                self.push(
+                    at,
+                    InstrKind::Load(place),
+                    held,
+                    raw,
+                    &[(offset, Bank::Int)],
+                );
                 self.converted(at, raw, held, scalar)
             }
             (Op::Add, _) if scalar.is_int() => self.sum(at, id)?,
-            (Op::IDiv | Op::Mod, _) if g.int_value(node.src[1]).is_some_and(|c| c > 0 && c & (c - 1) == 0) => {
+            (Op::IDiv | Op::Mod, _)
+                if g.int_value(node.src[1])
+                    .is_some_and(|c| c > 0 && c & (c - 1) == 0) =>
+            {
                 self.shift_or_mask(at, id)?
             }
             (op, _) if op.class() == Class::Elementwise => self.elementwise(at, id)?,
@@ -295,7 +390,13 @@ impl Nest<'_, '_> {
         let value = self.value(node.src[0])?;
         let top = self.frames.len() - 1;
         let value = self.converted(top, value, g.scalar(node.src[0]), scalar);
-        self.push(top, InstrKind::Accumulate(how), scalar, acc, &[(value, Bank::from_scalar(scalar))]);
+        self.push(
+            top,
+            InstrKind::Accumulate(how),
+            scalar,
+            acc,
+            &[(value, Bank::from_scalar(scalar))],
+        );
         self.close(opened);
         self.frames.extend(inner);
         Ok(acc)
@@ -307,11 +408,28 @@ impl Nest<'_, '_> {
     fn shift_or_mask(&mut self, at: usize, id: Id) -> Result<Reg, Fault> {
         let node = &self.c.g[id];
         let by = self.c.g.int_value(node.src[1]).unwrap_or(1);
-        let (op, by) = if node.op == Op::IDiv { (Op::Shr, by.trailing_zeros() as i64) } else { (Op::And, by - 1) };
-        let src = [(self.value(node.src[0])?, Bank::Int), (self.number(by), Bank::Int)];
+        let (op, by) = if node.op == Op::IDiv {
+            (Op::Shr, by.trailing_zeros() as i64)
+        } else {
+            (Op::And, by - 1)
+        };
+        let src = [
+            (self.value(node.src[0])?, Bank::Int),
+            (self.number(by), Bank::Int),
+        ];
         let out = self.c.register();
         let kind = InstrKind::Apply(op, Bank::Int);
-        self.instr(at, Instr { kind, safe: true, dtype: node.dtype.scalar, out, src: [0; 3] }, &src);
+        self.instr(
+            at,
+            Instr {
+                kind,
+                safe: true,
+                dtype: node.dtype.scalar,
+                out,
+                src: [0; 3],
+            },
+            &src,
+        );
         Ok(out)
     }
 
@@ -333,7 +451,17 @@ impl Nest<'_, '_> {
             (op, _) => InstrKind::Apply(op, Bank::from_scalar(operand)),
         };
         let out = self.c.register();
-        self.instr(at, Instr { kind, safe: self.safe(id), dtype: node.dtype.scalar, out, src: [0; 3] }, &src);
+        self.instr(
+            at,
+            Instr {
+                kind,
+                safe: self.safe(id),
+                dtype: node.dtype.scalar,
+                out,
+                src: [0; 3],
+            },
+            &src,
+        );
         Ok(out)
     }
 }

@@ -5,7 +5,9 @@ mod values;
 use super::super::access::BoundBuffer;
 use super::super::fault::Fault;
 use super::memory::{At, LinearMemory};
-use gristmill_compiler::lower::{Addition, Code, KernelCode, Prefetch, SpanPrefetch, Statement, ThreadIndex, Update};
+use gristmill_compiler::lower::{
+    Addition, Code, KernelCode, Prefetch, SpanPrefetch, Statement, ThreadIndex, Update,
+};
 use gristmill_uop::fold::{self, Value};
 use gristmill_uop::fragment::Fragment;
 use gristmill_uop::{Arg, Graph, Id, Op};
@@ -86,7 +88,9 @@ impl<'a> LinearMachine<'a> {
             match s {
                 s if s.opens() => open.push(i),
                 Statement::End => {
-                    let begin = open.pop().ok_or_else(|| Fault::Graph("an end of nothing".into()))?;
+                    let begin = open
+                        .pop()
+                        .ok_or_else(|| Fault::Graph("an end of nothing".into()))?;
                     m.ends[begin] = i;
                 }
                 _ => {}
@@ -95,7 +99,13 @@ impl<'a> LinearMachine<'a> {
         Ok(m)
     }
     /// Assigns registers to a node, or binds the memory of a buffer.
-    fn reserve(&mut self, id: Id, kernel: &Lowered, params: &[BoundBuffer], leaves: &mut Vec<Id>) -> Result<(), Fault> {
+    fn reserve(
+        &mut self,
+        id: Id,
+        kernel: &Lowered,
+        params: &[BoundBuffer],
+        leaves: &mut Vec<Id>,
+    ) -> Result<(), Fault> {
         let n = &self.g[id];
         match (n.op, &n.arg) {
             (Op::Param, Arg::Param(slot) | Arg::Packed(slot, _)) => {
@@ -148,7 +158,8 @@ impl<'a> LinearMachine<'a> {
         let (g, code) = (self.g, self.code);
         let bound = |&r: &Id| {
             let n = g.evaluate_index(g[r].src[0], vars);
-            n.map(|n| n.max(0)).ok_or_else(|| Fault::Launch("workgroups that cannot be counted".into()))
+            n.map(|n| n.max(0))
+                .ok_or_else(|| Fault::Launch("workgroups that cannot be counted".into()))
         };
         let bounds: Vec<i64> = code.globals.iter().map(bound).collect::<Result<_, _>>()?;
         // Indices of the workgroup that ran before, if any.
@@ -167,7 +178,10 @@ impl<'a> LinearMachine<'a> {
                 continue;
             }
             self.places.forget();
-            let stale = |on: &[Id]| last.as_ref().is_none_or(|last| on.iter().any(|r| last.get(r) != now.get(r)));
+            let stale = |on: &[Id]| {
+                last.as_ref()
+                    .is_none_or(|last| on.iter().any(|r| last.get(r) != now.get(r)))
+            };
             self.workgroup(&stale)?;
             last = Some(now);
         }
@@ -181,7 +195,12 @@ impl<'a> LinearMachine<'a> {
         let mut at = 0;
         while at < code.statements.len() {
             match &code.statements[at] {
-                Statement::Nest { staged, globals, threads, .. } => {
+                Statement::Nest {
+                    staged,
+                    globals,
+                    threads,
+                    ..
+                } => {
                     if self.threads > 1 || !*staged || stale(globals) {
                         self.nest(threads, at)?;
                     }
@@ -215,10 +234,21 @@ impl<'a> LinearMachine<'a> {
             Op::Const | Op::Var | Op::Range => Ok(self.get(id, thread)[0]),
             Op::Load => {
                 let byte = self.expression(n.src[1], thread)?.int() * self.g.unit_bytes(n.src[0]);
-                self.places.load(At { buffer: n.src[0], byte }, n.dtype.scalar, thread)
+                self.places.load(
+                    At {
+                        buffer: n.src[0],
+                        byte,
+                    },
+                    n.dtype.scalar,
+                    thread,
+                )
             }
             op => {
-                let x = n.src.iter().map(|&s| self.expression(s, thread)).collect::<Result<Vec<_>, _>>()?;
+                let x = n
+                    .src
+                    .iter()
+                    .map(|&s| self.expression(s, thread))
+                    .collect::<Result<Vec<_>, _>>()?;
                 let undefined = || Fault::Graph(format!("{op:?} in an index"));
                 fold::apply(op, &x, n.dtype.scalar).ok_or_else(undefined)
             }
@@ -238,7 +268,13 @@ impl<'a> LinearMachine<'a> {
             for &(term, times) in &span.terms {
                 byte += self.expression(term, thread)?.int() * times;
             }
-            self.places.has(At { buffer: span.buffer, byte }, span.bytes as usize)?;
+            self.places.has(
+                At {
+                    buffer: span.buffer,
+                    byte,
+                },
+                span.bytes as usize,
+            )?;
         }
         Ok(())
     }
@@ -251,7 +287,9 @@ impl<'a> LinearMachine<'a> {
     /// Sets each thread's indices.
     fn count(&mut self, threads: &[ThreadIndex]) {
         for t in threads {
-            let indices: Vec<Value> = (0..self.threads as i64).map(|thread| Value::Int(t.of(thread))).collect();
+            let indices: Vec<Value> = (0..self.threads as i64)
+                .map(|thread| Value::Int(t.of(thread)))
+                .collect();
             self.set(t.range, &indices);
         }
     }
@@ -287,8 +325,15 @@ impl<'a> LinearMachine<'a> {
         let bound = self.g[range].src[0];
         let all = |at: Id| -> Vec<i64> { (0..self.threads).map(|t| self.index(at, t)).collect() };
         let indices = all(index);
-        if let Some((&value, _)) = indices.iter().zip(all(bound)).find(|(i, bound)| !(0..*bound).contains(i)) {
-            return Err(Fault::Operand { op: "an iteration that its loop has not,", value });
+        if let Some((&value, _)) = indices
+            .iter()
+            .zip(all(bound))
+            .find(|(i, bound)| !(0..*bound).contains(i))
+        {
+            return Err(Fault::Operand {
+                op: "an iteration that its loop has not,",
+                value,
+            });
         }
         let indices: Vec<Value> = indices.into_iter().map(Value::Int).collect();
         self.set(range, &indices);
@@ -304,7 +349,9 @@ impl<'a> LinearMachine<'a> {
             }
             Statement::Accumulator(acc) => {
                 let first = self.g[*acc].src[0];
-                let values: Vec<Value> = (0..self.threads).flat_map(|t| self.get(first, t).to_vec()).collect();
+                let values: Vec<Value> = (0..self.threads)
+                    .flat_map(|t| self.get(first, t).to_vec())
+                    .collect();
                 self.set(*acc, &values);
             }
             Statement::Accumulate(acc, update) => {
@@ -318,13 +365,22 @@ impl<'a> LinearMachine<'a> {
                 self.aligned(*buffer, *at, *bytes)?;
                 self.write(*buffer, *at, values)?;
             }
-            Statement::WriteTile(buffer, at, stride, value) => self.write_tile(*buffer, *at, *stride, *value)?,
-            Statement::Wide(buffer, at, bytes, parts) | Statement::Copied(buffer, at, bytes, parts) => {
+            Statement::WriteTile(buffer, at, stride, value) => {
+                self.write_tile(*buffer, *at, *stride, *value)?
+            }
+            Statement::Wide(buffer, at, bytes, parts)
+            | Statement::Copied(buffer, at, bytes, parts) => {
                 self.wide(*buffer, *at, *bytes, parts)?;
             }
-            Statement::AsyncCopy { to, from, plus, bytes, when } => {
-                let places =
-                    [(to, plus[0]), (from, plus[1])].map(|(&[buffer, at], plus)| CopyAddress { buffer, at, plus });
+            Statement::AsyncCopy {
+                to,
+                from,
+                plus,
+                bytes,
+                when,
+            } => {
+                let places = [(to, plus[0]), (from, plus[1])]
+                    .map(|(&[buffer, at], plus)| CopyAddress { buffer, at, plus });
                 self.copy(places, *bytes, *when)?;
             }
             Statement::AsyncGroup => self.places.group(),
@@ -333,7 +389,9 @@ impl<'a> LinearMachine<'a> {
             Statement::ProductsEnded(_) | Statement::WritesShown => {}
             Statement::Barrier => self.places.barrier(),
             Statement::Carried(load, value) | Statement::Carry(load, value) => {
-                let values: Vec<Value> = (0..self.threads).flat_map(|t| self.get(*value, t).to_vec()).collect();
+                let values: Vec<Value> = (0..self.threads)
+                    .flat_map(|t| self.get(*value, t).to_vec())
+                    .collect();
                 self.set(*load, &values);
             }
             // Prefetched lines may lie beyond the end of a buffer.
@@ -344,20 +402,35 @@ impl<'a> LinearMachine<'a> {
     }
     fn aligned(&self, buffer: Id, at: Id, bytes: usize) -> Result<(), Fault> {
         let unit = self.g.unit_bytes(buffer);
-        match (0..self.threads).map(|t| self.index(at, t) * unit).find(|at| at % bytes as i64 != 0) {
-            Some(value) => Err(Fault::Operand { op: "a wide access that is not aligned,", value }),
+        match (0..self.threads)
+            .map(|t| self.index(at, t) * unit)
+            .find(|at| at % bytes as i64 != 0)
+        {
+            Some(value) => Err(Fault::Operand {
+                op: "a wide access that is not aligned,",
+                value,
+            }),
             None => Ok(()),
         }
     }
     /// Loads parts of `bytes` bytes at `at`; each part has its byte offset.
-    fn wide(&mut self, buffer: Id, at: Id, bytes: usize, parts: &[(Id, usize)]) -> Result<(), Fault> {
+    fn wide(
+        &mut self,
+        buffer: Id,
+        at: Id,
+        bytes: usize,
+        parts: &[(Id, usize)],
+    ) -> Result<(), Fault> {
         self.aligned(buffer, at, bytes)?;
         let unit = self.g.unit_bytes(buffer);
         for &(load, byte) in parts {
             let scalar = self.g.scalar(load);
             let mut values = Vec::with_capacity(self.threads);
             for thread in 0..self.threads {
-                let at = At { buffer, byte: self.index(at, thread) * unit + byte as i64 };
+                let at = At {
+                    buffer,
+                    byte: self.index(at, thread) * unit + byte as i64,
+                };
                 values.push(self.places.load(at, scalar, thread)?);
             }
             self.set(load, &values);
@@ -365,7 +438,12 @@ impl<'a> LinearMachine<'a> {
         Ok(())
     }
     /// Copies bytes to the first address from the second, in threads where `when` holds.
-    fn copy(&mut self, places: [CopyAddress; 2], bytes: usize, when: Option<Id>) -> Result<(), Fault> {
+    fn copy(
+        &mut self,
+        places: [CopyAddress; 2],
+        bytes: usize,
+        when: Option<Id>,
+    ) -> Result<(), Fault> {
         for place in &places {
             self.aligned(place.buffer, place.at, bytes)?;
         }
@@ -401,7 +479,9 @@ impl<'a> LinearMachine<'a> {
     }
     /// Returns the threads for which the condition of a write holds.
     fn changing(&self, when: Option<Id>) -> Vec<usize> {
-        (0..self.threads).filter(|&thread| when.is_none_or(|when| self.index(when, thread) != 0)).collect()
+        (0..self.threads)
+            .filter(|&thread| when.is_none_or(|when| self.index(when, thread) != 0))
+            .collect()
     }
     /// Adds to memory, thread by thread. It is a fault if non-atomic additions of two
     /// threads share a place.
@@ -415,8 +495,14 @@ impl<'a> LinearMachine<'a> {
                     if !a.atomic {
                         changes_alone(&mut changed, byte, thread)?;
                     }
-                    let at = At { buffer: a.buffer, byte };
-                    let (old, new) = (self.places.load(at, scalar, thread)?, self.get(value, thread)[lane]);
+                    let at = At {
+                        buffer: a.buffer,
+                        byte,
+                    };
+                    let (old, new) = (
+                        self.places.load(at, scalar, thread)?,
+                        self.get(value, thread)[lane],
+                    );
                     let sum = fold::apply(Op::Add, &[old, new], scalar).unwrap_or(old);
                     self.places.store(at, scalar, sum, thread)?;
                     byte += unit;
@@ -435,7 +521,10 @@ impl<'a> LinearMachine<'a> {
             if !u.atomic {
                 changes_alone(&mut changed, byte, thread)?;
             }
-            let at = At { buffer: u.buffer, byte };
+            let at = At {
+                buffer: u.buffer,
+                byte,
+            };
             let old = self.places.word(at, scalar)?;
             self.set_all(u.old, old);
             for &value in &u.values {
@@ -450,14 +539,22 @@ impl<'a> LinearMachine<'a> {
     /// Stores a tile of accumulators, with rows `stride` elements apart.
     fn write_tile(&mut self, buffer: Id, at: Id, stride: i64, value: Id) -> Result<(), Fault> {
         let (unit, scalar) = (self.g.unit_bytes(buffer), self.g.scalar(value));
-        let of =
-            Fragment::of_sums(self.g[value].dtype).ok_or_else(|| Fault::Graph("a tile of what are no sums".into()))?;
+        let of = Fragment::of_sums(self.g[value].dtype)
+            .ok_or_else(|| Fault::Graph("a tile of what are no sums".into()))?;
         for thread in 0..self.threads {
             let first = self.index(at, thread);
             for i in 0..of.rows * of.columns {
                 let at = first + i / of.columns * stride + i % of.columns;
                 let v = self.get(value, thread)[i as usize];
-                self.places.store(At { buffer, byte: at * unit }, scalar, v, thread)?;
+                self.places.store(
+                    At {
+                        buffer,
+                        byte: at * unit,
+                    },
+                    scalar,
+                    v,
+                    thread,
+                )?;
             }
         }
         Ok(())
@@ -467,9 +564,9 @@ impl<'a> LinearMachine<'a> {
 /// Records a non-atomic change; it is a fault if another thread changed the byte in the statement.
 fn changes_alone(changed: &mut HashMap<i64, usize>, byte: i64, thread: usize) -> Result<(), Fault> {
     match changed.insert(byte, thread) {
-        Some(other) if other != thread => {
-            Err(Fault::Graph(format!("two threads change byte {byte} without excluding each other")))
-        }
+        Some(other) if other != thread => Err(Fault::Graph(format!(
+            "two threads change byte {byte} without excluding each other"
+        ))),
         _ => Ok(()),
     }
 }

@@ -52,9 +52,18 @@ impl LinearBuffer {
     /// Returns the offset of an access after checking that it lies in the buffer.
     fn at(&self, at: i64, size: usize, what: &'static str) -> Result<usize, Fault> {
         let last = self.view.len.checked_sub(size);
-        match usize::try_from(at).ok().filter(|&at| last.is_some_and(|last| at <= last)) {
+        match usize::try_from(at)
+            .ok()
+            .filter(|&at| last.is_some_and(|last| at <= last))
+        {
             Some(at) => Ok(at),
-            None => Err(Fault::OutOfBounds { what, size, at: at.into(), buffer: self.buffer, len: self.view.len }),
+            None => Err(Fault::OutOfBounds {
+                what,
+                size,
+                at: at.into(),
+                buffer: self.buffer,
+                len: self.view.len,
+            }),
         }
     }
     fn read(&mut self, at: i64, to: &mut [u8], thread: usize) -> Result<(), Fault> {
@@ -68,7 +77,12 @@ impl LinearBuffer {
     fn peek(&self, at: i64, to: &mut [u8]) -> Result<(), Fault> {
         let at = self.at(at, to.len(), LOAD)?;
         // SAFETY: as many bytes lie in the buffer.
-        unsafe { self.view.start.add(at).copy_to_nonoverlapping(to.as_mut_ptr(), to.len()) };
+        unsafe {
+            self.view
+                .start
+                .add(at)
+                .copy_to_nonoverlapping(to.as_mut_ptr(), to.len())
+        };
         Ok(())
     }
     fn write(&mut self, at: i64, new: &[u8], thread: usize) -> Result<(), Fault> {
@@ -76,20 +90,31 @@ impl LinearBuffer {
         if let Some(stage) = &mut self.stage {
             let range = at..at + new.len();
             if stage.is_copied(range) {
-                return Err(Fault::Race { what: "a write to what is still being copied", at });
+                return Err(Fault::Race {
+                    what: "a write to what is still being copied",
+                    at,
+                });
             }
             // SAFETY: as many bytes lie in the buffer, and no other reference to them exists now.
             let old = unsafe { std::slice::from_raw_parts(self.view.start.add(at), new.len()) };
             stage.write(at, new, old, thread)?;
         }
         // SAFETY: as many bytes lie in the buffer.
-        unsafe { self.view.start.add(at).copy_from_nonoverlapping(new.as_ptr(), new.len()) };
+        unsafe {
+            self.view
+                .start
+                .add(at)
+                .copy_from_nonoverlapping(new.as_ptr(), new.len())
+        };
         Ok(())
     }
     /// Records bytes of an asynchronous copy, which arrive later.
     fn copy(&mut self, at: i64, new: &[u8], thread: usize, group: i64) -> Result<(), Fault> {
         let at = self.at(at, new.len(), STORE)?;
-        let stage = self.stage.as_mut().ok_or_else(|| Fault::Graph("a copy to what is no stage of threads".into()))?;
+        let stage = self
+            .stage
+            .as_mut()
+            .ok_or_else(|| Fault::Graph("a copy to what is no stage of threads".into()))?;
         // SAFETY: as many bytes lie in the buffer, and no other reference to them exists now.
         let old = unsafe { std::slice::from_raw_parts(self.view.start.add(at), new.len()) };
         stage.write(at, new, old, thread)?;
@@ -110,29 +135,56 @@ pub(super) struct LinearMemory {
 impl LinearMemory {
     /// Binds a buffer of the launch.
     pub(super) fn bind(&mut self, id: Id, buffer: usize, view: BoundBuffer) {
-        self.places.insert(id, LinearBuffer { buffer, view, stage: None });
+        self.places.insert(
+            id,
+            LinearBuffer {
+                buffer,
+                view,
+                stage: None,
+            },
+        );
     }
     /// Allocates a stage of `len` bytes, filled with NaN in all float types.
     ///
     /// `shared` enables the tracking of accesses by threads.
     pub(super) fn stage(&mut self, id: Id, buffer: usize, len: usize, shared: bool) {
         let mut memory = vec![u64::MAX; len.div_ceil(8)];
-        let view = BoundBuffer { start: memory.as_mut_ptr().cast(), len };
-        self.places.insert(id, LinearBuffer { buffer, view, stage: shared.then(|| SharedStage::new(len)) });
+        let view = BoundBuffer {
+            start: memory.as_mut_ptr().cast(),
+            len,
+        };
+        self.places.insert(
+            id,
+            LinearBuffer {
+                buffer,
+                view,
+                stage: shared.then(|| SharedStage::new(len)),
+            },
+        );
         self.stages.push(memory);
     }
     fn place(&mut self, id: Id) -> Result<&mut LinearBuffer, Fault> {
-        self.places.get_mut(&id).ok_or_else(|| Fault::Launch(format!("%{} is no buffer of the launch", id.0)))
+        self.places
+            .get_mut(&id)
+            .ok_or_else(|| Fault::Launch(format!("%{} is no buffer of the launch", id.0)))
     }
     /// Loads an element in a thread.
     pub(super) fn load(&mut self, at: At, scalar: Scalar, thread: usize) -> Result<Value, Fault> {
         let mut bytes = [0; 8];
-        self.place(at.buffer)?.read(at.byte, &mut bytes[..scalar.bytes()], thread)?;
+        self.place(at.buffer)?
+            .read(at.byte, &mut bytes[..scalar.bytes()], thread)?;
         Ok(decoded(scalar, &bytes[..scalar.bytes()]))
     }
     /// Stores an element in a thread.
-    pub(super) fn store(&mut self, at: At, scalar: Scalar, v: Value, thread: usize) -> Result<(), Fault> {
-        self.place(at.buffer)?.write(at.byte, &encoded(scalar, v)[..scalar.bytes()], thread)
+    pub(super) fn store(
+        &mut self,
+        at: At,
+        scalar: Scalar,
+        v: Value,
+        thread: usize,
+    ) -> Result<(), Fault> {
+        self.place(at.buffer)?
+            .write(at.byte, &encoded(scalar, v)[..scalar.bytes()], thread)
     }
     /// Reads an element for an update in a thread, without recording the access.
     pub(super) fn word(&mut self, at: At, scalar: Scalar) -> Result<Value, Fault> {
@@ -140,21 +192,36 @@ impl LinearMemory {
         place.peek(at.byte, &mut bytes[..1])?;
         for (byte, to) in (at.byte..).zip(&mut bytes[..scalar.bytes()]).skip(1) {
             // The last word may reach beyond the buffer; the bytes there stay unchanged.
-            place.peek(byte, std::slice::from_mut(to)).unwrap_or_default();
+            place
+                .peek(byte, std::slice::from_mut(to))
+                .unwrap_or_default();
         }
         Ok(decoded(scalar, &bytes[..scalar.bytes()]))
     }
     /// Writes the bytes that an update changes.
-    pub(super) fn update(&mut self, at: At, scalar: Scalar, v: [Value; 2], thread: usize) -> Result<(), Fault> {
+    pub(super) fn update(
+        &mut self,
+        at: At,
+        scalar: Scalar,
+        v: [Value; 2],
+        thread: usize,
+    ) -> Result<(), Fault> {
         let [old, new] = v.map(|v| encoded(scalar, v));
         let place = self.place(at.buffer)?;
         let mut changed = (0..scalar.bytes()).filter(|&i| old[i] != new[i]);
         changed.try_for_each(|i| place.write(at.byte + i as i64, &new[i..=i], thread))
     }
     /// Starts an asynchronous copy of bytes to a stage.
-    pub(super) fn copy(&mut self, to: At, from: At, bytes: usize, thread: usize) -> Result<(), Fault> {
+    pub(super) fn copy(
+        &mut self,
+        to: At,
+        from: At,
+        bytes: usize,
+        thread: usize,
+    ) -> Result<(), Fault> {
         let mut data = vec![0; bytes];
-        self.place(from.buffer)?.read(from.byte, &mut data, thread)?;
+        self.place(from.buffer)?
+            .read(from.byte, &mut data, thread)?;
         let group = self.groups;
         self.place(to.buffer)?.copy(to.byte, &data, thread, group)
     }
@@ -164,9 +231,18 @@ impl LinearMemory {
     }
     /// Completes all copies except those of the last `but` groups.
     pub(super) fn arrived(&mut self, but: i64) {
-        let before = if but == 0 { i64::MAX } else { self.groups - but };
+        let before = if but == 0 {
+            i64::MAX
+        } else {
+            self.groups - but
+        };
         for place in self.places.values_mut() {
-            for (at, byte) in place.stage.as_mut().map(|s| s.arrived(before)).unwrap_or_default() {
+            for (at, byte) in place
+                .stage
+                .as_mut()
+                .map(|s| s.arrived(before))
+                .unwrap_or_default()
+            {
                 // SAFETY: the byte lies in the stage.
                 unsafe { place.view.start.add(at).write(byte) };
             }
@@ -174,15 +250,23 @@ impl LinearMemory {
     }
     /// Starts a new nest in all shared stages.
     pub(super) fn begin(&mut self) {
-        self.places.values_mut().filter_map(|p| p.stage.as_mut()).for_each(SharedStage::begin);
+        self.places
+            .values_mut()
+            .filter_map(|p| p.stage.as_mut())
+            .for_each(SharedStage::begin);
     }
     /// Records a barrier in all shared stages.
     pub(super) fn barrier(&mut self) {
-        self.places.values_mut().filter_map(|p| p.stage.as_mut()).for_each(SharedStage::barrier);
+        self.places
+            .values_mut()
+            .filter_map(|p| p.stage.as_mut())
+            .for_each(SharedStage::barrier);
     }
     /// Checks that bytes lie in the buffer.
     pub(super) fn has(&mut self, at: At, bytes: usize) -> Result<(), Fault> {
-        self.place(at.buffer)?.at(at.byte, bytes, "prefetch").map(drop)
+        self.place(at.buffer)?
+            .at(at.byte, bytes, "prefetch")
+            .map(drop)
     }
     /// Resets shared stages for the next workgroup, to NaN in all float types.
     pub(super) fn forget(&mut self) {

@@ -21,7 +21,9 @@ use super::fault::Fault;
 use super::{InterpDevice, view};
 use gristmill_compiler::lower::{KernelCode, lower_program, spec};
 use gristmill_runtime::staging::{self, StagedWrite};
-use gristmill_runtime::{Buffer, Device, DeviceId, Error, Kernel, Launch, LoadedProgram, Memory, Replay};
+use gristmill_runtime::{
+    Buffer, Device, DeviceId, Error, Kernel, Launch, LoadedProgram, Memory, Replay,
+};
 use gristmill_uop::Graph;
 use gristmill_uop::program::Program;
 use gristmill_uop::target::Target;
@@ -37,7 +39,10 @@ pub struct LinearDevice {
 impl LinearDevice {
     /// Creates an interpreter of kernels lowered for that target.
     pub fn new(target: Target) -> LinearDevice {
-        LinearDevice { memory: InterpDevice::new(), target }
+        LinearDevice {
+            memory: InterpDevice::new(),
+            target,
+        }
     }
     /// Wraps lowered code of a program as a kernel, without checking the spec.
     ///
@@ -71,14 +76,24 @@ impl Device for LinearDevice {
     fn read(&self, from: &Buffer, offset: usize, data: &mut [u8]) -> Result<(), Error> {
         self.memory.read(from, offset, data)
     }
-    fn stage<'a>(&'a self, to: &Buffer, offset: usize, len: usize) -> Result<Box<dyn StagedWrite + 'a>, Error> {
+    fn stage<'a>(
+        &'a self,
+        to: &Buffer,
+        offset: usize,
+        len: usize,
+    ) -> Result<Box<dyn StagedWrite + 'a>, Error> {
         staging::staged_in_place(self.id(), to, offset, len)
     }
-    fn load(&self, programs: &[Program], progress: &dyn Fn(usize, usize)) -> Result<Vec<Arc<dyn Kernel>>, Error> {
+    fn load(
+        &self,
+        programs: &[Program],
+        progress: &dyn Fn(usize, usize),
+    ) -> Result<Vec<Arc<dyn Kernel>>, Error> {
         let mut kernels: Vec<Arc<dyn Kernel>> = Vec::with_capacity(programs.len());
         for program in programs {
             let (graph, code) = lower_program(program, &self.target);
-            let broken = |e: spec::LinearError| Fault::Graph(e.to_string()).into_error(&program.name);
+            let broken =
+                |e: spec::LinearError| Fault::Graph(e.to_string()).into_error(&program.name);
             spec::check(&graph, &code).map_err(broken)?;
             kernels.push(self.kernel(program, graph, code));
             progress(kernels.len(), programs.len());
@@ -101,7 +116,11 @@ impl Step {
         let kernel = launch.loaded::<Lowered>()?;
         let value = |name: &str| vars.iter().find(|v| v.0 == name).map(|v| v.1);
         launch.check_variables(&value)?;
-        let params = launch.buffers.iter().map(view).collect::<Result<Vec<_>, Error>>()?;
+        let params = launch
+            .buffers
+            .iter()
+            .map(view)
+            .collect::<Result<Vec<_>, Error>>()?;
         let run = || -> Result<(), Fault> {
             for code in &kernel.code.code.bodies {
                 LinearMachine::new(&kernel.code, code, &params, &value)?.run(&value)?;

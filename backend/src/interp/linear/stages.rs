@@ -24,7 +24,14 @@ impl Mark {
     }
     /// Adds an access of a thread.
     fn and(self, epoch: u32, thread: u32) -> Mark {
-        Mark::new(epoch, if self.is_of_another(epoch, thread) { SEVERAL_THREADS } else { thread })
+        Mark::new(
+            epoch,
+            if self.is_of_another(epoch, thread) {
+                SEVERAL_THREADS
+            } else {
+                thread
+            },
+        )
     }
 }
 
@@ -78,7 +85,10 @@ impl SharedStage {
         let thread = thread as u32;
         for i in bytes {
             if self.copied[i].is_some() {
-                return Err(Fault::Race { what: "a read of what is still being copied", at: i });
+                return Err(Fault::Race {
+                    what: "a read of what is still being copied",
+                    at: i,
+                });
             }
             if self.written[i].is_of_another(self.epoch, thread) {
                 return Err(Fault::Race {
@@ -93,12 +103,21 @@ impl SharedStage {
     /// Records a write of bytes by a thread, directly or by a copy; `old` are the present bytes.
     ///
     /// Threads of one nest may write equal values to the same element.
-    pub(super) fn write(&mut self, at: usize, new: &[u8], old: &[u8], thread: usize) -> Result<(), Fault> {
+    pub(super) fn write(
+        &mut self,
+        at: usize,
+        new: &[u8],
+        old: &[u8],
+        thread: usize,
+    ) -> Result<(), Fault> {
         let thread = thread as u32;
         for (i, (new, old)) in (at..).zip(new.iter().zip(old)) {
             let repeated = self.nests[i] == self.nest;
             if self.copied[i].is_some() && !repeated {
-                return Err(Fault::Race { what: "a copy to where another is still under way", at: i });
+                return Err(Fault::Race {
+                    what: "a copy to where another is still under way",
+                    at: i,
+                });
             }
             let there = self.copied[i].map_or(*old, |c| c.0);
             if self.read[i].is_of_another(self.epoch, thread) {
@@ -122,7 +141,10 @@ impl SharedStage {
     pub(super) fn copy(&mut self, at: usize, new: &[u8], group: i64) -> Result<(), Fault> {
         for (i, &byte) in (at..).zip(new) {
             if self.copied[i].is_some_and(|c| c.1 != group) {
-                return Err(Fault::Race { what: "a copy to where another is still under way", at: i });
+                return Err(Fault::Race {
+                    what: "a copy to where another is still under way",
+                    at: i,
+                });
             }
             self.copied[i] = Some((byte, group));
             self.under_way.push(i);

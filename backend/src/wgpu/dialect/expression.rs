@@ -18,7 +18,11 @@ pub struct WgslExpressions<'a> {
 
 impl<'a> WgslExpressions<'a> {
     pub fn new(g: &'a Graph, signature: &'a Signature) -> WgslExpressions<'a> {
-        WgslExpressions { g, names: Names::new(g, signature), tables: RefCell::default() }
+        WgslExpressions {
+            g,
+            names: Names::new(g, signature),
+            tables: RefCell::default(),
+        }
     }
     /// Returns a value's number in the text.
     pub fn number(&self, id: Id) -> usize {
@@ -27,7 +31,12 @@ impl<'a> WgslExpressions<'a> {
     /// Returns the type of a value: a word, i64, bool, or f16 for cooperative matrices.
     pub fn type_of(&self, id: Id) -> &'static str {
         match self.g.scalar(id) {
-            of @ (Scalar::Bool | Scalar::I32 | Scalar::U32 | Scalar::I64 | Scalar::F32 | Scalar::F16) => of.name(),
+            of @ (Scalar::Bool
+            | Scalar::I32
+            | Scalar::U32
+            | Scalar::I64
+            | Scalar::F32
+            | Scalar::F16) => of.name(),
             _ => unprintable(self.g, id),
         }
     }
@@ -44,7 +53,11 @@ impl<'a> WgslExpressions<'a> {
         format!("u32({})", self.name(at))
     }
     fn literal(&self, id: Id) -> String {
-        match (self.g.scalar(id), self.g.int_value(id), self.g.float_value(id)) {
+        match (
+            self.g.scalar(id),
+            self.g.int_value(id),
+            self.g.float_value(id),
+        ) {
             (Scalar::Bool, Some(v), _) => (v != 0).to_string(),
             (Scalar::U32, Some(v), _) => format!("{v}u"),
             (Scalar::I32, Some(v), _) if v == i32::MIN.into() => "i32(-2147483648)".into(),
@@ -101,8 +114,15 @@ impl<'a> WgslExpressions<'a> {
             Op::Where => format!("select({}, {}, {})", s[2], s[1], s[0]),
             Op::Half => format!("unpack2x16float({}).x", s[0]),
             Op::Shl | Op::Shr => {
-                let by = self.g.int_value(n.src[1]).map_or(format!("u32({})", s[1]), |by| format!("{by}u"));
-                format!("{} {} {by}", s[0], if n.op == Op::Shl { "<<" } else { ">>" })
+                let by = self
+                    .g
+                    .int_value(n.src[1])
+                    .map_or(format!("u32({})", s[1]), |by| format!("{by}u"));
+                format!(
+                    "{} {} {by}",
+                    s[0],
+                    if n.op == Op::Shl { "<<" } else { ">>" }
+                )
             }
             // The operands are not negative here, so unsigned division gives the same bits.
             Op::IDiv | Op::Mod => {
@@ -114,7 +134,9 @@ impl<'a> WgslExpressions<'a> {
             }
             Op::SignedDot4 => call("dot4_signed"),
             Op::Table => {
-                let Arg::Ints(table) = &n.arg else { unprintable(self.g, id) };
+                let Arg::Ints(table) = &n.arg else {
+                    unprintable(self.g, id)
+                };
                 self.tables.borrow_mut().look_up(table, &s[0])
             }
             op => infix(op).map_or_else(|| unprintable(self.g, id), two),

@@ -41,7 +41,11 @@ impl Memory {
     }
     /// Returns the words of an element.
     fn width(&self) -> usize {
-        if let Element::Words(many) = self.element { many } else { 1 }
+        if let Element::Words(many) = self.element {
+            many
+        } else {
+            1
+        }
     }
     /// Renders the function that reads an element of a buffer in several pieces.
     fn reader(&self) -> String {
@@ -50,7 +54,10 @@ impl Memory {
         let mut out = format!("fn {name}_at(i: u32) -> {} {{\n", type_of(self.element));
         for piece in (1..count).rev() {
             let first = piece * each;
-            let _ = writeln!(out, "  if (i >= {first}u) {{ return {name}_{piece}[i - {first}u]; }}");
+            let _ = writeln!(
+                out,
+                "  if (i >= {first}u) {{ return {name}_{piece}[i - {first}u]; }}"
+            );
         }
         out + &format!("  return {name}[i];\n}}\n")
     }
@@ -83,12 +90,31 @@ pub struct Memories(HashMap<Id, Memory>);
 impl Memories {
     pub fn from_signature(signature: &Signature) -> Memories {
         let param = |(i, p): (usize, &(u32, Access, Id))| {
-            let (element, pieces) = (signature.elements[i], (signature.pieces[i], signature.piece));
-            (p.2, Memory { name: format!("p{i}"), first: 0, element, pieces })
+            let (element, pieces) = (
+                signature.elements[i],
+                (signature.pieces[i], signature.piece),
+            );
+            (
+                p.2,
+                Memory {
+                    name: format!("p{i}"),
+                    first: 0,
+                    element,
+                    pieces,
+                },
+            )
         };
         let stage = |&(stage, array, first): &(Id, usize, usize)| {
             let array: &Array = &signature.arrays[array];
-            (stage, Memory { name: name(array), first, element: array.element, pieces: (1, 0) })
+            (
+                stage,
+                Memory {
+                    name: name(array),
+                    first,
+                    element: array.element,
+                    pieces: (1, 0),
+                },
+            )
         };
         let params = signature.params.iter().enumerate().map(param);
         Memories(params.chain(signature.stages.iter().map(stage)).collect())
@@ -104,7 +130,10 @@ impl Memories {
             let weight = p.1 == Access::Read && matches!(g[p.2].arg, Arg::Packed(..));
             let access = if weight { "read" } else { "read_write" };
             let mut bind = |at: usize, name: String| {
-                let _ = writeln!(out, "@group(0) @binding({at}) var<storage, {access}> {name}: array<{element}>;");
+                let _ = writeln!(
+                    out,
+                    "@group(0) @binding({at}) var<storage, {access}> {name}: array<{element}>;"
+                );
             };
             bind(i, format!("p{i}"));
             for piece in 1..memory.pieces.0 {
@@ -116,19 +145,32 @@ impl Memories {
             }
         }
         if !signature.vars.is_empty() {
-            let fields: Vec<String> = (0..signature.vars.len()).map(|i| format!("v{i}: i32")).collect();
+            let fields: Vec<String> = (0..signature.vars.len())
+                .map(|i| format!("v{i}: i32"))
+                .collect();
             let _ = writeln!(out, "struct Variables {{ {} }}", fields.join(", "));
             let at = signature.params.len();
-            let _ = writeln!(out, "@group(0) @binding({at}) var<uniform> variables: Variables;");
+            let _ = writeln!(
+                out,
+                "@group(0) @binding({at}) var<uniform> variables: Variables;"
+            );
         }
         for of in &signature.arrays {
-            let _ = writeln!(out, "var<workgroup> {}: array<{}, {}>;", name(of), type_of(of.element), of.length);
+            let _ = writeln!(
+                out,
+                "var<workgroup> {}: array<{}, {}>;",
+                name(of),
+                type_of(of.element),
+                of.length
+            );
         }
         (out, further)
     }
     /// Returns the array of a buffer or a stage.
     pub fn get(&self, buffer: Id) -> &Memory {
-        self.0.get(&buffer).unwrap_or_else(|| panic!("{buffer:?} is no argument of the kernel"))
+        self.0
+            .get(&buffer)
+            .unwrap_or_else(|| panic!("{buffer:?} is no argument of the kernel"))
     }
     /// Renders the element that contains a word, plus `behind` elements, as an lvalue.
     fn vector(&self, buffer: Id, word: &str, behind: usize) -> String {
@@ -166,15 +208,29 @@ impl Memories {
     ///
     /// Returns the statements, which load whole elements into variables named after
     /// `name`, and the words.
-    pub fn read_wide(&self, buffer: Id, word: &str, count: usize, name: &str) -> (Vec<String>, Vec<String>) {
+    pub fn read_wide(
+        &self,
+        buffer: Id,
+        word: &str,
+        count: usize,
+        name: &str,
+    ) -> (Vec<String>, Vec<String>) {
         let width = self.get(buffer).width();
         if width == 1 || !count.is_multiple_of(width) {
-            let one = |i: usize| (format!("let {name}_{i} = {};", self.read(buffer, word, i)), format!("{name}_{i}"));
+            let one = |i: usize| {
+                (
+                    format!("let {name}_{i} = {};", self.read(buffer, word, i)),
+                    format!("{name}_{i}"),
+                )
+            };
             return (0..count).map(one).unzip();
         }
         let whole = |i: usize| format!("let {name}_{i} = {};", self.vector(buffer, word, i));
         let part = |i: usize| format!("{name}_{}.{}", i / width, ["x", "y", "z", "w"][i % width]);
-        ((0..count / width).map(whole).collect(), (0..count).map(part).collect())
+        (
+            (0..count / width).map(whole).collect(),
+            (0..count).map(part).collect(),
+        )
     }
     /// Renders stores of words from `word`, a multiple of their number.
     pub fn write(&self, buffer: Id, word: &str, values: &[String]) -> Vec<String> {
@@ -183,13 +239,19 @@ impl Memories {
         let one = |(i, value): (usize, &String)| {
             let element = self.element(buffer, &behind(word, i));
             match memory.element {
-                Element::Number(_) | Element::Pair(_) => format!("{element} = bitcast<f32>({value});"),
+                Element::Number(_) | Element::Pair(_) => {
+                    format!("{element} = bitcast<f32>({value});")
+                }
                 Element::Parts => format!("atomicStore(&{element}, {value});"),
                 Element::Words(_) => format!("{element} = {value};"),
             }
         };
         let whole = |(i, values): (usize, &[String])| {
-            format!("{} = vec{width}<u32>({});", self.vector(buffer, word, i), values.join(", "))
+            format!(
+                "{} = vec{width}<u32>({});",
+                self.vector(buffer, word, i),
+                values.join(", ")
+            )
         };
         match width == 1 || !values.len().is_multiple_of(width) {
             true => values.iter().enumerate().map(one).collect(),
@@ -200,5 +262,9 @@ impl Memories {
 
 /// Renders the index `word + many`.
 fn behind(word: &str, many: usize) -> String {
-    if many == 0 { word.into() } else { format!("({word} + {many}u)") }
+    if many == 0 {
+        word.into()
+    } else {
+        format!("({word} + {many}u)")
+    }
 }

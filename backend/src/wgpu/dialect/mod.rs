@@ -35,7 +35,11 @@ pub struct Wgsl;
 
 /// Returns a complete module: directives, prelude and the kernel's text.
 pub fn module(text: &str) -> String {
-    let enable = if multiplies(text) { cooperative::ENABLE } else { "" };
+    let enable = if multiplies(text) {
+        cooperative::ENABLE
+    } else {
+        ""
+    };
     format!("{enable}{PRELUDE}{text}")
 }
 
@@ -45,10 +49,19 @@ pub fn multiplies(text: &str) -> bool {
 }
 
 impl Dialect for Wgsl {
-    fn render(&self, name: &str, graph: &Graph, code: &KernelCode, signature: &Signature) -> String {
+    fn render(
+        &self,
+        name: &str,
+        graph: &Graph,
+        code: &KernelCode,
+        signature: &Signature,
+    ) -> String {
         let mut w = Writer::new(graph, signature);
         w.begin(name, code.threads);
-        code.bodies.iter().enumerate().for_each(|(i, body)| w.body(i, body));
+        code.bodies
+            .iter()
+            .enumerate()
+            .for_each(|(i, body)| w.body(i, body));
         w.line(format_args!("}}"));
         w.finished()
     }
@@ -59,9 +72,18 @@ impl Dialect for Wgsl {
 
 impl CustomDialect for Wgsl {
     fn language(&self) -> Language {
-        Language { name: "wgsl", has_pointers: false }
+        Language {
+            name: "wgsl",
+            has_pointers: false,
+        }
     }
-    fn render(&self, name: &str, graph: &Graph, code: &CustomCode, signature: &Signature) -> String {
+    fn render(
+        &self,
+        name: &str,
+        graph: &Graph,
+        code: &CustomCode,
+        signature: &Signature,
+    ) -> String {
         let mut w = Writer::new(graph, signature);
         code.accessors.iter().for_each(|of| w.accessor(of));
         w.custom(name, code);
@@ -105,7 +127,10 @@ impl<'a> Simt<'a> for Writer<'a> {
     /// Declares immutable values only: a `var` does not count as uniform across threads,
     /// which cooperative matrices require.
     fn head(&self, body: usize, count: Id) -> String {
-        format!("let count{body} = i32({});\nif (w{body} < count{body}) {{", self.t.index(count))
+        format!(
+            "let count{body} = i32({});\nif (w{body} < count{body}) {{",
+            self.t.index(count)
+        )
     }
     fn tail(&self, body: usize) -> String {
         format!("return; }}\nlet w{} = w{body} - count{body};", body + 1)
@@ -121,8 +146,14 @@ impl<'a> Simt<'a> for Writer<'a> {
             Statement::Loop { range, step, .. } => {
                 let (t, r) = (self.t.type_of(*range), self.t.name(*range));
                 let bound = self.t.name(self.t.g[*range].src[0]);
-                let last = if *step == 1 { r.clone() } else { format!("{r} + {t}({})", step - 1) };
-                self.line(format_args!("for (var {r} = {t}(0); {last} < {bound}; {r} += {t}({step})) {{"));
+                let last = if *step == 1 {
+                    r.clone()
+                } else {
+                    format!("{r} + {t}({})", step - 1)
+                };
+                self.line(format_args!(
+                    "for (var {r} = {t}(0); {last} < {bound}; {r} += {t}({step})) {{"
+                ));
             }
             Statement::Iteration(r, index) => {
                 let index = self.range(&self.t.name(*r), self.t.type_of(*r), &self.t.name(*index));
@@ -133,16 +164,24 @@ impl<'a> Simt<'a> for Writer<'a> {
                 self.line(format_args!("{text}"));
             }
             Statement::WriteTile(buffer, at, stride, value) => {
-                let text = cooperative::write(&self.t, &self.memories, [*buffer, *at, *value], *stride);
+                let text =
+                    cooperative::write(&self.t, &self.memories, [*buffer, *at, *value], *stride);
                 self.line(format_args!("{text}"));
             }
             Statement::Accumulator(acc) => {
                 let node = &self.t.g[*acc];
-                let (t, first, a) = (self.t.type_of(node.src[1]), self.t.name(node.src[0]), self.t.number(node.src[1]));
+                let (t, first, a) = (
+                    self.t.type_of(node.src[1]),
+                    self.t.name(node.src[0]),
+                    self.t.number(node.src[1]),
+                );
                 self.line(format_args!("var a{a} = {t}({first});"));
             }
             Statement::Accumulate(acc, value) => {
-                let (e, a) = (self.t.expression(*value), self.t.number(self.t.g[*acc].src[1]));
+                let (e, a) = (
+                    self.t.expression(*value),
+                    self.t.number(self.t.g[*acc].src[1]),
+                );
                 self.line(format_args!("a{a} = {e};"));
             }
             Statement::Write(buffer, at, value) => self.write(*buffer, *at, &[*value]),
@@ -151,7 +190,9 @@ impl<'a> Simt<'a> for Writer<'a> {
             Statement::Barrier => self.line(format_args!("workgroupBarrier();")),
             // A dispatch starts after its predecessors end, so it neither waits nor prefetches.
             // Asynchronous copies occur only on machines with dependent launch.
-            Statement::DependencyWait | Statement::LaunchDependents | Statement::Prefetch(Prefetch::Span(_)) => {}
+            Statement::DependencyWait
+            | Statement::LaunchDependents
+            | Statement::Prefetch(Prefetch::Span(_)) => {}
             s => panic!("WGSL has no text for {s:?}"),
         }
     }
@@ -182,15 +223,22 @@ impl<'a> Writer<'a> {
     }
     /// Writes the head of a kernel, including the workgroup's index.
     fn begin(&mut self, name: &str, threads: usize) {
-        let arguments = "@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) thread: u32";
-        self.line(format_args!("@compute @workgroup_size({threads})\nfn {name}({arguments}) {{"));
+        let arguments =
+            "@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) thread: u32";
+        self.line(format_args!(
+            "@compute @workgroup_size({threads})\nfn {name}({arguments}) {{"
+        ));
         self.variables();
-        self.line(format_args!("let w0 = i32(group.x + {GROUPS_X}u * group.y);"));
+        self.line(format_args!(
+            "let w0 = i32(group.x + {GROUPS_X}u * group.y);"
+        ));
     }
     /// Writes an accessor function for a user's text.
     fn accessor(&mut self, of: &'a Accessor) {
         let t = self.t.type_of(of.value);
-        let index = of.index.map_or("at: i32".into(), |r| format!("{}: {}", self.t.name(r), self.t.type_of(r)));
+        let index = of.index.map_or("at: i32".into(), |r| {
+            format!("{}: {}", self.t.name(r), self.t.type_of(r))
+        });
         let (name, value) = (of.name, self.t.name(of.value));
         match of.stores {
             true => self.line(format_args!("fn {name}({index}, {value}: {t}) {{")),
@@ -210,7 +258,10 @@ impl<'a> Writer<'a> {
         let count = self.t.index(signature.groups[0]);
         self.line(format_args!("if (w0 >= i32({count})) {{ return; }}\n{{"));
         // The same integer type as indices.
-        self.line(format_args!("let w = w0; let threads = {}i; let thread = i32(thread);", code.threads));
+        self.line(format_args!(
+            "let w = w0; let threads = {}i; let thread = i32(thread);",
+            code.threads
+        ));
         let g = self.t.g;
         for (&called, &read) in code.kernel.arguments.iter().zip(&g[code.value].src) {
             if g[read].op == Op::Var && code.kernel.calls(called).is_none() {
@@ -218,7 +269,10 @@ impl<'a> Writer<'a> {
                 self.line(format_args!("let {called} = {variable};"));
             }
         }
-        let text = code.kernel.text("wgsl").unwrap_or_else(|| unprintable(g, code.value));
+        let text = code
+            .kernel
+            .text("wgsl")
+            .unwrap_or_else(|| unprintable(g, code.value));
         self.line(format_args!("{text}\n}} }}"));
     }
     /// Declares a value. The initial value of an accumulator is written with its declaration.
@@ -230,7 +284,11 @@ impl<'a> Writer<'a> {
             Op::ScaledPair => cooperative::scaled_pair(&self.t, id),
             _ if cooperative::is_sums(dtype) => return,
             op => {
-                let e = if op == Op::Load { self.load(id) } else { self.t.expression(id) };
+                let e = if op == Op::Load {
+                    self.load(id)
+                } else {
+                    self.t.expression(id)
+                };
                 format!("let v{}: {} = {e};", self.t.number(id), self.t.type_of(id))
             }
         };
@@ -240,11 +298,18 @@ impl<'a> Writer<'a> {
     fn fold(&mut self, id: Id) {
         let n = &self.t.g[id];
         let (x, v, t) = (self.t.name(n.src[0]), self.t.number(id), self.t.type_of(id));
-        let ([lanes, stride], adds) = (self.lanes(id), matches!(n.arg, Arg::Reduce(ReduceOp::Add, _)));
+        let ([lanes, stride], adds) = (
+            self.lanes(id),
+            matches!(n.arg, Arg::Reduce(ReduceOp::Add, _)),
+        );
         self.line(format_args!("var v{v}: {t} = {x};"));
         for by in (0..lanes.ilog2()).map(|bit| stride << bit) {
             let other = format!("subgroupShuffleXor(v{v}, {by}u)");
-            let folded = if adds { format!("v{v} + {other}") } else { format!("max(v{v}, {other})") };
+            let folded = if adds {
+                format!("v{v} + {other}")
+            } else {
+                format!("max(v{v}, {other})")
+            };
             self.line(format_args!("v{v} = {folded};"));
         }
     }
@@ -287,12 +352,21 @@ impl<'a> Writer<'a> {
         }
     }
     fn wide(&mut self, buffer: Id, at: Id, bytes: usize, parts: &[(Id, usize)]) {
-        let (word, name) = (self.word(buffer, at), format!("w{}", self.t.number(parts[0].0)));
+        let (word, name) = (
+            self.word(buffer, at),
+            format!("w{}", self.t.number(parts[0].0)),
+        );
         let (loads, words) = self.memories.read_wide(buffer, &word, bytes / 4, &name);
-        loads.iter().for_each(|text| self.line(format_args!("{text}")));
+        loads
+            .iter()
+            .for_each(|text| self.line(format_args!("{text}")));
         for &(load, byte) in parts {
             let value = self.of_word(load, words[byte / 4].clone());
-            self.line(format_args!("let v{}: {} = {value};", self.t.number(load), self.t.type_of(load)));
+            self.line(format_args!(
+                "let v{}: {} = {value};",
+                self.t.number(load),
+                self.t.type_of(load)
+            ));
         }
     }
     /// Writes stores of adjacent values.
@@ -304,7 +378,9 @@ impl<'a> Writer<'a> {
                 self.memories.write(buffer, &self.word(buffer, at), &words)
             }
         };
-        texts.iter().for_each(|text| self.line(format_args!("{text}")));
+        texts
+            .iter()
+            .for_each(|text| self.line(format_args!("{text}")));
     }
     /// Writes a read-modify-write of a word.
     ///
@@ -313,8 +389,12 @@ impl<'a> Writer<'a> {
     fn update(&mut self, u: &Update) {
         let (g, word) = (self.t.g, self.word(u.buffer, u.at));
         let place = self.memories.element(u.buffer, &word);
-        let when = u.when.map_or(String::new(), |when| format!("if ({}) ", self.t.name(when)));
-        let operation = u.operation(g).filter(|_| u.atomic && g.scalar(u.old).is_int());
+        let when = u
+            .when
+            .map_or(String::new(), |when| format!("if ({}) ", self.t.name(when)));
+        let operation = u
+            .operation(g)
+            .filter(|_| u.atomic && g.scalar(u.old).is_int());
         let known = operation.and_then(|(op, with)| match op {
             Op::Add => Some(("atomicAdd", with)),
             Op::And => Some(("atomicAnd", with)),
@@ -322,9 +402,15 @@ impl<'a> Writer<'a> {
             _ => None,
         });
         if let Some((function, with)) = known {
-            return self.line(format_args!("{when}{{ {function}(&{place}, {}); }}", self.bits(with)));
+            return self.line(format_args!(
+                "{when}{{ {function}(&{place}, {}); }}",
+                self.bits(with)
+            ));
         }
-        let (old, again) = (self.memories.read(u.buffer, &word, 0), if u.atomic { "loop {" } else { "{" });
+        let (old, again) = (
+            self.memories.read(u.buffer, &word, 0),
+            if u.atomic { "loop {" } else { "{" },
+        );
         self.line(format_args!("{when}{{\nvar old = {old};\n{again}"));
         let (of_old, old) = (self.of_word(u.old, "old".into()), self.t.number(u.old));
         self.line(format_args!("let v{old} = {of_old};"));

@@ -26,8 +26,12 @@ impl Tables {
     pub fn look_up(&mut self, table: &Arc<[i32]>, index: &str) -> String {
         let word = match table.len() <= MAX_INLINE_WORDS {
             true => {
-                let words = (0..MAX_INLINE_WORDS).map(|i| format!("{}u", table.get(i).map_or(0, |&v| v as u32)));
-                format!("vec{MAX_INLINE_WORDS}<u32>({})[u32({index})]", words.collect::<Vec<_>>().join(", "))
+                let words = (0..MAX_INLINE_WORDS)
+                    .map(|i| format!("{}u", table.get(i).map_or(0, |&v| v as u32)));
+                format!(
+                    "vec{MAX_INLINE_WORDS}<u32>({})[u32({index})]",
+                    words.collect::<Vec<_>>().join(", ")
+                )
             }
             false => format!("tables[{}u + u32({index})]", self.first(table)),
         };
@@ -35,7 +39,11 @@ impl Tables {
     }
     /// Returns the index of a table's first word in the buffer.
     fn first(&mut self, table: &Arc<[i32]>) -> usize {
-        let known = self.all.iter().find(|(known, _)| known == table).map(|of| of.1);
+        let known = self
+            .all
+            .iter()
+            .find(|(known, _)| known == table)
+            .map(|of| of.1);
         known.unwrap_or_else(|| {
             let first = self.words.len();
             self.all.push((table.clone(), first));
@@ -49,7 +57,10 @@ impl Tables {
         if !self.words.is_empty() {
             let words: Vec<String> = self.words.iter().map(u32::to_string).collect();
             let _ = writeln!(out, "{TABLE_COMMENT} {}", words.join(" "));
-            let _ = writeln!(out, "@group(0) @binding({binding}) var<storage, read> tables: array<u32>;");
+            let _ = writeln!(
+                out,
+                "@group(0) @binding({binding}) var<storage, read> tables: array<u32>;"
+            );
         }
         out
     }
@@ -57,6 +68,11 @@ impl Tables {
 
 /// Parses the words of the table buffer from a kernel's text; None if it has none.
 pub fn words_of_tables(text: &str) -> Option<Vec<u32>> {
-    let words = text.lines().find_map(|line| line.strip_prefix(TABLE_COMMENT))?;
-    words.split_ascii_whitespace().map(|word| word.parse().ok()).collect()
+    let words = text
+        .lines()
+        .find_map(|line| line.strip_prefix(TABLE_COMMENT))?;
+    words
+        .split_ascii_whitespace()
+        .map(|word| word.parse().ok())
+        .collect()
 }

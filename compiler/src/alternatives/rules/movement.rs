@@ -17,9 +17,13 @@ fn parts(t: &mut TermGraph, term: &Term) -> Option<(usize, Vec<(Class, View)>)> 
 }
 
 fn neighbours(t: &mut TermGraph, term: &Term) -> Vec<Class> {
-    let Some((axis, parts)) = parts(t, term) else { return vec![] };
+    let Some((axis, parts)) = parts(t, term) else {
+        return vec![];
+    };
     let ((source, first), rest) = parts.split_first().expect("something is joined");
-    let Some(along) = first.axes[axis].map(usize::from) else { return vec![] };
+    let Some(along) = first.axes[axis].map(usize::from) else {
+        return vec![];
+    };
     let mut whole = first.clone();
     for (other, view) in rest {
         if other != source {
@@ -37,16 +41,22 @@ fn neighbours(t: &mut TermGraph, term: &Term) -> Vec<Class> {
 }
 
 fn repeated(t: &mut TermGraph, term: &Term) -> Vec<Class> {
-    let Some((axis, parts)) = parts(t, term) else { return vec![] };
-    let is =
-        |t: &TermGraph, i: usize| i != axis && !t.is_one(term.dims[i]) && parts.iter().all(|p| p.1.axes[i].is_none());
+    let Some((axis, parts)) = parts(t, term) else {
+        return vec![];
+    };
+    let is = |t: &TermGraph, i: usize| {
+        i != axis && !t.is_one(term.dims[i]) && parts.iter().all(|p| p.1.axes[i].is_none())
+    };
     let axes: Vec<usize> = (0..term.dims.len()).filter(|&i| is(t, i)).collect();
     if axes.is_empty() {
         return vec![];
     }
     let one = t.graph.int(1);
     let once = |dims: &[Id]| {
-        dims.iter().enumerate().map(|(i, &d)| if axes.contains(&i) { one } else { d }).collect::<Vec<Id>>()
+        dims.iter()
+            .enumerate()
+            .map(|(i, &d)| if axes.contains(&i) { one } else { d })
+            .collect::<Vec<Id>>()
     };
     let mut joined = Vec::new();
     for (&child, (source, view)) in term.children.iter().zip(&parts) {

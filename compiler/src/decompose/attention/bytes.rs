@@ -48,10 +48,15 @@ pub(super) fn rows(g: &Graph, q: Id, k: Id, chunk: i64, target: &Target) -> Opti
         return None;
     }
     let (codes, scales, group) = g.decoded(g[k].src[0])?;
-    let &[_, heads, depth] = g.dims(k) else { return None };
-    let one_head = g.int_value(heads) == Some(1) && g.dims(codes).len() == 2 && g.dims(codes)[1] == depth;
+    let &[_, heads, depth] = g.dims(k) else {
+        return None;
+    };
+    let one_head =
+        g.int_value(heads) == Some(1) && g.dims(codes).len() == 2 && g.dims(codes)[1] == depth;
     let most = target.machine.lanes as i64;
-    let lanes = [most, most / 2, most / 4].into_iter().find(|&l| l >= 4 && chunk % l == 0)?;
+    let lanes = [most, most / 2, most / 4]
+        .into_iter()
+        .find(|&l| l >= 4 && chunk % l == 0)?;
     (one_head && group % 4 == 0 && g.scalar(codes) == Scalar::I8).then_some(QuantisedRows {
         codes,
         scales,
@@ -70,8 +75,19 @@ pub(super) fn queries(g: &mut Graph, q: Id, rows: &QuantisedRows) -> (Id, Id) {
 /// Returns the keys at positions `at [chunks, chunk]` and their two stages (codes, scales).
 ///
 /// The keys have shape `[chunks, tokens, heads, chunk, depth]`.
-pub(super) fn keys(g: &mut Graph, rows: &QuantisedRows, at: Id, shape: &AttentionShape) -> (Id, [Id; 2]) {
-    let &AttentionShape { chunks, tokens, heads, chunk, .. } = shape;
+pub(super) fn keys(
+    g: &mut Graph,
+    rows: &QuantisedRows,
+    at: Id,
+    shape: &AttentionShape,
+) -> (Id, [Id; 2]) {
+    let &AttentionShape {
+        chunks,
+        tokens,
+        heads,
+        chunk,
+        ..
+    } = shape;
     let depth = g.shape(rows.codes)[1];
     let (groups, words) = (g.max_of(chunk) / rows.lanes, g.max_of(depth) / 4);
     let [one, four, groups, lanes, words] = [1, 4, groups, rows.lanes, words].map(|n| g.int(n));
@@ -103,5 +119,8 @@ pub(super) fn keys(g: &mut Graph, rows: &QuantisedRows, at: Id, shape: &Attentio
     let scales = g.permute(stage, &[0, 2, 1]);
     let keys = g.decode_rows(codes, scales, rows.group);
     let keys = g.reshape(keys, &[chunks, one, one, chunk, depth]);
-    (g.expand(keys, &[chunks, tokens, heads, chunk, depth]), [tile, stage])
+    (
+        g.expand(keys, &[chunks, tokens, heads, chunk, depth]),
+        [tile, stage],
+    )
 }

@@ -110,7 +110,12 @@ impl Grid {
     /// The grid for tokens from position `first` on. With a window it has only the
     /// chunks that overlap it.
     fn new(g: &mut Graph, first: Id, of: &Division) -> Grid {
-        let &Division { length, size, most, window } = of;
+        let &Division {
+            length,
+            size,
+            most,
+            window,
+        } = of;
         let (mut chunks, chunk) = in_use(g, length, size);
         let mut base = g.int(0);
         if let Some(window) = window {
@@ -126,13 +131,23 @@ impl Grid {
         let number = g.add(base, a);
         let start = g.mul(number, chunk);
         let real = g.add(start, b);
-        Grid { chunks, chunk, base, real }
+        Grid {
+            chunks,
+            chunk,
+            base,
+            real,
+        }
     }
     /// The grid for rows of several sequences at positions `own [tokens]`.
     ///
     /// All positions are below the length. With a window each row starts at its own first chunk.
     fn in_pages(g: &mut Graph, own: Id, of: &Division) -> Grid {
-        let &Division { length, size, most, window } = of;
+        let &Division {
+            length,
+            size,
+            most,
+            window,
+        } = of;
         let (mut chunks, chunk) = in_use(g, length, size);
         if window.is_some() {
             let most = g.int(most);
@@ -150,7 +165,12 @@ impl Grid {
         }
         let (start, offset) = (g.mul(number, chunk), g.iota(&dims, 2));
         let real = g.add(start, offset);
-        Grid { chunks, chunk, base: g.int(0), real }
+        Grid {
+            chunks,
+            chunk,
+            base: g.int(0),
+            real,
+        }
     }
 }
 
@@ -171,14 +191,26 @@ impl<'a> Chunked<'a> {
         plan: AttentionPlan,
         target: &'a Target,
     ) -> Chunked<'a> {
-        let &[q, k, v, first, length, ..] = src else { unreachable!("attention takes five sources: {src:?}") };
+        let &[q, k, v, first, length, ..] = src else {
+            unreachable!("attention takes five sources: {src:?}")
+        };
         let (qd, kd, vd) = (g.shape(q), g.shape(k), g.shape(v));
         let (tokens, heads, depth) = (qd[0], qd[1], qd[2]);
         let (h, kvh) = (g.max_of(heads), g.max_of(kd[1]));
         let (size, window) = (plan.chunk, plan::window(g, src));
         let most = Divided::new(g, src, target).attended().chunks(size, 1)[0];
-        let of = Division { length, size, most, window };
-        let Grid { chunks, chunk, base, real } = match &pages {
+        let of = Division {
+            length,
+            size,
+            most,
+            window,
+        };
+        let Grid {
+            chunks,
+            chunk,
+            base,
+            real,
+        } = match &pages {
             None => Grid::new(g, first, &of),
             Some(pages) => {
                 let own = pages.positions(g, first);
@@ -188,16 +220,24 @@ impl<'a> Chunked<'a> {
         let group = g.int(h / kvh);
         // Chunks come first, so that no stride depends on the maximum context length and a short
         // context touches little of the intermediates.
-        let shape = AttentionShape { chunks, tokens, heads, chunk };
+        let shape = AttentionShape {
+            chunks,
+            tokens,
+            heads,
+            chunk,
+        };
         let own = pages.is_none() && kvh == h && g.max_of(tokens) > 1;
         let at = match &pages {
             Some(pages) => pages.rows(g, real, first, &shape),
             None => inside(g, real, kd[0], size),
         };
-        let tile = plan.fragments.filter(|f| f.staged && !plan.online).map(|_| {
-            let half = f16_split::narrow(g, k);
-            g.gather(half, at)
-        });
+        let tile = plan
+            .fragments
+            .filter(|f| f.staged && !plan.online)
+            .map(|_| {
+                let half = f16_split::narrow(g, k);
+                g.gather(half, at)
+            });
         let (kv_heads, out_depth) = (kd[1], vd[2]);
         Chunked {
             target,
@@ -224,7 +264,11 @@ impl<'a> Chunked<'a> {
         }
     }
     /// Returns the softmax and value sums of every chunk, and the nodes internal to their kernel.
-    pub fn softmax_of_chunks(&mut self, g: &mut Graph, hints: &mut FxHashMap<Id, Hint>) -> (Softmax, Inside) {
+    pub fn softmax_of_chunks(
+        &mut self,
+        g: &mut Graph,
+        hints: &mut FxHashMap<Id, Hint>,
+    ) -> (Softmax, Inside) {
         let mut kernel = Inside::default();
         let keys = self.keys(g, &mut kernel, hints);
         let scores = self.scores(g, keys, &mut kernel, hints);
@@ -233,7 +277,13 @@ impl<'a> Chunked<'a> {
     }
     /// Gathers the rows of `x` at the chunks' positions as `[chunks, tokens, heads, chunk, d]`.
     fn rows(&self, g: &mut Graph, x: Id, d: Id, kernel: &mut Inside) -> Id {
-        let AttentionShape { chunks, tokens, heads, chunk, .. } = self.shape;
+        let AttentionShape {
+            chunks,
+            tokens,
+            heads,
+            chunk,
+            ..
+        } = self.shape;
         if self.pages.is_some() {
             // rows [chunks, tokens, chunk, kv heads, d]
             let x = g.gather(x, self.at);
@@ -266,7 +316,12 @@ impl<'a> Chunked<'a> {
     }
     /// Returns the keys of every chunk. With an int8 cache it also replaces
     /// `self.q` by quantised queries.
-    pub(super) fn keys(&mut self, g: &mut Graph, kernel: &mut Inside, hints: &mut FxHashMap<Id, Hint>) -> Id {
+    pub(super) fn keys(
+        &mut self,
+        g: &mut Graph,
+        kernel: &mut Inside,
+        hints: &mut FxHashMap<Id, Hint>,
+    ) -> Id {
         let of_bytes = match self.pages {
             Some(_) => None,
             None => bytes::rows(g, self.q, self.k, self.size, self.target),
@@ -304,17 +359,35 @@ impl<'a> Chunked<'a> {
         kernel: &mut Inside,
         hints: &mut FxHashMap<Id, Hint>,
     ) -> Scores {
-        let AttentionShape { chunks, tokens, heads, chunk, .. } = self.shape;
+        let AttentionShape {
+            chunks,
+            tokens,
+            heads,
+            chunk,
+            ..
+        } = self.shape;
         let one = g.int(1);
         let scores = match self.plan.fragments {
             Some(Fragments { cut, .. }) => {
-                let queries = tiled::queries(g, self.q, &self.shape, self.scoring.scale, cut, self.buffers_queries(g));
+                let queries = tiled::queries(
+                    g,
+                    self.q,
+                    &self.shape,
+                    self.scoring.scale,
+                    cut,
+                    self.buffers_queries(g),
+                );
                 // Materialised: otherwise every chunk would compute and round the queries again.
                 for &half in &queries.buffers {
                     let mut inside = f16_split::computed(g, g[half].src[0]);
                     // A sum that feeds another rounded part too (the rotated one) is not
                     // fused into this one.
-                    let others: Vec<Id> = queries.buffers.iter().copied().filter(|&other| other != half).collect();
+                    let others: Vec<Id> = queries
+                        .buffers
+                        .iter()
+                        .copied()
+                        .filter(|&other| other != half)
+                        .collect();
                     let read = g.toposort(&others);
                     inside.retain(|sum| !read.contains(sum));
                     hints.insert(half, Hint::buffer(inside));
@@ -334,7 +407,10 @@ impl<'a> Chunked<'a> {
                 g.mul(scores, factor)
             }
         };
-        let scores = self.scoring.cap.map_or(scores, |cap| self.capped(g, scores, cap, kernel));
+        let scores = self
+            .scoring
+            .cap
+            .map_or(scores, |cap| self.capped(g, scores, cap, kernel));
         kernel.all.push(scores);
         let dims = [chunks, tokens, heads, chunk];
         let mine = match &self.pages {
@@ -355,7 +431,10 @@ impl<'a> Chunked<'a> {
             None => g.lt(mine, position),
             Some(window) => outside(g, position, mine, window - 1),
         };
-        Scores { all: scores, unseen }
+        Scores {
+            all: scores,
+            unseen,
+        }
     }
     /// Applies the soft cap. After an MMA product the capped score is the one that is staged, so
     /// that the readers do not recompute an exponential.
@@ -369,7 +448,13 @@ impl<'a> Chunked<'a> {
         }
         capped
     }
-    fn softmax(&self, g: &mut Graph, scores: Scores, kernel: &mut Inside, hints: &mut FxHashMap<Id, Hint>) -> Softmax {
+    fn softmax(
+        &self,
+        g: &mut Graph,
+        scores: Scores,
+        kernel: &mut Inside,
+        hints: &mut FxHashMap<Id, Hint>,
+    ) -> Softmax {
         let mut of = self.extremes(g, scores);
         of.sums = self.weighted(g, of.weights, kernel, hints);
         of
@@ -382,7 +467,8 @@ impl<'a> Chunked<'a> {
         let of_all = g.broadcast_back(max, self.shape.chunk);
         // A workgroup of many tokens has room in its stages for one copy of the scores, so the
         // readers apply the mask.
-        let apart = self.own && self.plan.fragments.is_some() && g.max_of(self.shape.tokens) > plan::FEW;
+        let apart =
+            self.own && self.plan.fragments.is_some() && g.max_of(self.shape.tokens) > plan::FEW;
         let weights = g.sub(if apart { raw } else { scores }, of_all);
         let mut weights = g.exp(weights);
         if apart {
@@ -396,10 +482,23 @@ impl<'a> Chunked<'a> {
             weights = g.cast(half, Scalar::F32);
         }
         let sum = g.sum(weights, &[3]);
-        Softmax { scores, max, weights, sum, sums: sum, rounded }
+        Softmax {
+            scores,
+            max,
+            weights,
+            sum,
+            sums: sum,
+            rounded,
+        }
     }
     /// Sums each chunk's values with these weights: `[chunks, tokens, heads, depth]`.
-    fn weighted(&self, g: &mut Graph, weights: Id, kernel: &mut Inside, hints: &mut FxHashMap<Id, Hint>) -> Id {
+    fn weighted(
+        &self,
+        g: &mut Graph,
+        weights: Id,
+        kernel: &mut Inside,
+        hints: &mut FxHashMap<Id, Hint>,
+    ) -> Id {
         self.sums(g, weights, tiled::Over::Chunk, kernel, hints)
     }
     /// Sums the values of all chunks with these weights: `[tokens, heads, depth]`.
@@ -424,7 +523,14 @@ impl<'a> Chunked<'a> {
             let values = self.rows(g, self.v, self.out_depth, kernel);
             let weights = g.broadcast_back(weights, self.out_depth);
             let products = g.mul(weights, values);
-            return g.sum(products, if over == tiled::Over::All { &[0, 3] } else { &[3] });
+            return g.sum(
+                products,
+                if over == tiled::Over::All {
+                    &[0, 3]
+                } else {
+                    &[3]
+                },
+            );
         }
         let values = match f16_split::are_halves(g, self.v) {
             true => self.v,
@@ -443,7 +549,8 @@ impl<'a> Chunked<'a> {
         };
         let width = *g.shape(values).last().expect("rows of values");
         let values = self.rows(g, values, width, kernel);
-        let (weights, sums) = tiled::weighted(g, weights, values, &self.shape, self.out_depth, over);
+        let (weights, sums) =
+            tiled::weighted(g, weights, values, &self.shape, self.out_depth, over);
         kernel.all.push(weights);
         kernel.staged.push(weights);
         sums
@@ -457,7 +564,10 @@ fn soft_cap(g: &mut Graph, x: Id, cap: f64) -> Id {
     let (power, one) = (g.exp2(exponent), g.f32(1.0));
     let below = g.add(power, one);
     let share = g.recip(below);
-    let (twice, minus) = (g.constant(Scalar::F32, 2.0 * cap), g.constant(Scalar::F32, -cap));
+    let (twice, minus) = (
+        g.constant(Scalar::F32, 2.0 * cap),
+        g.constant(Scalar::F32, -cap),
+    );
     let above = g.mul(share, twice);
     g.add(above, minus)
 }

@@ -23,7 +23,14 @@ pub fn partial(
     mut kernel: Inside,
     hints: &mut FxHashMap<Id, Hint>,
 ) -> Id {
-    let &Softmax { scores, max, weights, sum, sums, rounded } = softmax;
+    let &Softmax {
+        scores,
+        max,
+        weights,
+        sum,
+        sums,
+        rounded,
+    } = softmax;
     kernel.all.extend([scores, max, weights, sum, sums]);
     let columns = match rounded {
         true => rounded_columns(of, g, softmax, &mut kernel),
@@ -33,17 +40,44 @@ pub fn partial(
 }
 
 /// Concatenates these columns, `[chunks, tokens, heads, ..]`, in a kernel of their own.
-pub fn partials(of: &Chunked, g: &mut Graph, columns: &[Id], kernel: Inside, hints: &mut FxHashMap<Id, Hint>) -> Id {
+pub fn partials(
+    of: &Chunked,
+    g: &mut Graph,
+    columns: &[Id],
+    kernel: Inside,
+    hints: &mut FxHashMap<Id, Hint>,
+) -> Id {
     // Heads share a tile of the cache; if each head has its own KV head, tokens do. In the second
     // case heads are the outer axis, because they divide the work evenly: tokens skip the chunks in
     // their future, so chunks and tokens would not.
-    let (order, back) = if of.own { ([2, 0, 1, 3], [1, 2, 0, 3]) } else { ([0, 1, 2, 3], [0, 1, 2, 3]) };
-    let inner = if of.plan.fragments.is_some() { RangeKind::Loop } else { RangeKind::Upcast };
+    let (order, back) = if of.own {
+        ([2, 0, 1, 3], [1, 2, 0, 3])
+    } else {
+        ([0, 1, 2, 3], [0, 1, 2, 3])
+    };
+    let inner = if of.plan.fragments.is_some() {
+        RangeKind::Loop
+    } else {
+        RangeKind::Upcast
+    };
     let tile = of.plan.sharing;
     let columns: Vec<Id> = columns.iter().map(|&x| g.permute(x, &order)).collect();
     let parts = g.cat(&columns, 3);
-    let &Chunked { size, base, first, window, .. } = of;
-    let future = of.own.then_some(CausalSkip { chunk: 1, token: 2, size, base, first, window });
+    let &Chunked {
+        size,
+        base,
+        first,
+        window,
+        ..
+    } = of;
+    let future = of.own.then_some(CausalSkip {
+        chunk: 1,
+        token: 2,
+        size,
+        base,
+        first,
+        window,
+    });
     let resident = of.tile.map(|node| StagedTile {
         node,
         size,
@@ -51,14 +85,33 @@ pub fn partials(of: &Chunked, g: &mut Graph, columns: &[Id], kernel: Inside, hin
         settled: settled(g, of.k, of.first).filter(|_| of.plan.ahead),
         tokens: of.shape.tokens,
     });
-    let Inside { all: inside, staged } = kernel;
-    hints.insert(parts, Hint { globals: 3, tile, inner, staged, future, resident, ..Hint::buffer(inside) });
+    let Inside {
+        all: inside,
+        staged,
+    } = kernel;
+    hints.insert(
+        parts,
+        Hint {
+            globals: 3,
+            tile,
+            inner,
+            staged,
+            future,
+            resident,
+            ..Hint::buffer(inside)
+        },
+    );
     g.permute(parts, &back)
 }
 
 /// A column of partial results, stored twice so that rows start at multiples of four values.
 pub fn column(of: &Chunked, g: &mut Graph, x: Id) -> Id {
-    let AttentionShape { chunks, tokens, heads, .. } = of.shape;
+    let AttentionShape {
+        chunks,
+        tokens,
+        heads,
+        ..
+    } = of.shape;
     let one = g.int(1);
     let x = g.reshape(x, &[chunks, tokens, heads, one]);
     let two = g.int(COLUMNS);
@@ -67,7 +120,12 @@ pub fn column(of: &Chunked, g: &mut Graph, x: Id) -> Id {
 
 /// Partial results in f16: the weighted mean, then maximum and sum as two f16 parts each.
 fn rounded_columns(of: &Chunked, g: &mut Graph, softmax: &Softmax, kernel: &mut Inside) -> [Id; 3] {
-    let AttentionShape { chunks, tokens, heads, .. } = of.shape;
+    let AttentionShape {
+        chunks,
+        tokens,
+        heads,
+        ..
+    } = of.shape;
     let &Softmax { max, sum, sums, .. } = softmax;
     let share = g.recip(sum);
     let shares = g.broadcast_back(share, of.out_depth);
@@ -88,11 +146,25 @@ fn rounded_columns(of: &Chunked, g: &mut Graph, softmax: &Softmax, kernel: &mut 
 }
 
 /// Combines partial results into the attention's output, `[tokens, heads, depth]`.
-pub fn combined(of: &Chunked, g: &mut Graph, parts: Id, rounded: bool, hints: &mut FxHashMap<Id, Hint>) -> Id {
-    let AttentionShape { chunks, tokens, heads, .. } = of.shape;
+pub fn combined(
+    of: &Chunked,
+    g: &mut Graph,
+    parts: Id,
+    rounded: bool,
+    hints: &mut FxHashMap<Id, Hint>,
+) -> Id {
+    let AttentionShape {
+        chunks,
+        tokens,
+        heads,
+        ..
+    } = of.shape;
     let d = g.max_of(of.out_depth);
     let mut o = g.slice(parts, 3, 0, d);
-    let (m, l) = (column_of(g, parts, d, rounded), column_of(g, parts, d + COLUMNS, rounded));
+    let (m, l) = (
+        column_of(g, parts, d, rounded),
+        column_of(g, parts, d + COLUMNS, rounded),
+    );
     if rounded {
         o = g.cast(o, Scalar::F32);
     }
@@ -140,7 +212,15 @@ pub fn combined(of: &Chunked, g: &mut Graph, parts: Id, rounded: bool, hints: &m
     if of.plan.combine_kernel {
         inside.extend([share, o]);
         let (tile, inner) = (COMBINED, RangeKind::Loop);
-        hints.insert(combined, Hint { globals: 3, tile, inner, ..Hint::buffer(inside) });
+        hints.insert(
+            combined,
+            Hint {
+                globals: 3,
+                tile,
+                inner,
+                ..Hint::buffer(inside)
+            },
+        );
     }
     combined
 }
@@ -148,7 +228,12 @@ pub fn combined(of: &Chunked, g: &mut Graph, parts: Id, rounded: bool, hints: &m
 /// Marks chunks of `[chunks, tokens, heads]` that lie outside a token's view;
 /// they are not computed.
 fn absent(of: &Chunked, g: &mut Graph) -> Id {
-    let AttentionShape { chunks, tokens, heads, chunk } = of.shape;
+    let AttentionShape {
+        chunks,
+        tokens,
+        heads,
+        chunk,
+    } = of.shape;
     let flat = [chunks, tokens, heads];
     let (at, t) = (g.iota(&flat, 0), g.iota(&flat, 1));
     let at = g.add(of.base, at);

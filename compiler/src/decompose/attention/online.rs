@@ -16,7 +16,10 @@ use rustc_hash::FxHashMap;
 /// one more multiplication each.
 pub fn in_powers_of_two(of: Scoring) -> Scoring {
     let base = std::f64::consts::LOG2_E;
-    Scoring { scale: of.scale * base, cap: of.cap.map(|cap| cap * base) }
+    Scoring {
+        scale: of.scale * base,
+        cap: of.cap.map(|cap| cap * base),
+    }
 }
 
 /// Builds the attention output `[tokens, heads, depth]`; `of.scoring` must be in powers of two.
@@ -44,10 +47,32 @@ pub fn attended(mut of: Chunked, g: &mut Graph, hints: &mut FxHashMap<Id, Hint>)
     // Heads come first, because they divide the work evenly: later tokens see more positions.
     let out = g.permute(out, &[1, 0, 2]);
     let (sums_of, staged) = ([sums, total], of.stages_rows());
-    let fused = FusedSum { sums: sums_of, most, token: 1, size: plan.chunk, base: of.base, first: of.first, staged };
-    let Inside { all: inside, staged } = kernel;
+    let fused = FusedSum {
+        sums: sums_of,
+        most,
+        token: 1,
+        size: plan.chunk,
+        base: of.base,
+        first: of.first,
+        staged,
+    };
+    let Inside {
+        all: inside,
+        staged,
+    } = kernel;
     let (tile, inner) = (plan.sharing, RangeKind::Loop);
-    hints.insert(out, Hint { globals: 2, tile, inner, inside, staged, fused: Some(fused), ..Hint::buffer(vec![]) });
+    hints.insert(
+        out,
+        Hint {
+            globals: 2,
+            tile,
+            inner,
+            inside,
+            staged,
+            fused: Some(fused),
+            ..Hint::buffer(vec![])
+        },
+    );
     g.permute(out, &[1, 0, 2])
 }
 

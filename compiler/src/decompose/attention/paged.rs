@@ -34,11 +34,26 @@ pub(super) fn in_rows(g: &mut Graph, of: &PagedSources) -> (Vec<Id>, Option<Page
         g.reshape(x, &[rows, dims[2], dims[3]])
     };
     let (keys, values) = (rows(g, of.keys), rows(g, of.values));
-    let mut src = vec![of.queries, keys, values, of.positions, of.length, g.int(of.window)];
+    let mut src = vec![
+        of.queries,
+        keys,
+        values,
+        of.positions,
+        of.length,
+        g.int(of.window),
+    ];
     src.extend(of.sinks);
     let last = g.max_of(blocks) * size[1] - 1;
     let window = plan::window(g, &src);
-    (src, Some(Pages { table: of.table, size, last, window }))
+    (
+        src,
+        Some(Pages {
+            table: of.table,
+            size,
+            last,
+            window,
+        }),
+    )
 }
 
 impl Pages {
@@ -50,7 +65,12 @@ impl Pages {
     ///
     /// `positions` holds the position of each query row.
     pub fn rows(&self, g: &mut Graph, real: Id, positions: Id, shape: &AttentionShape) -> Id {
-        let &AttentionShape { chunks, tokens, chunk, .. } = shape;
+        let &AttentionShape {
+            chunks,
+            tokens,
+            chunk,
+            ..
+        } = shape;
         let (dims, one) = ([chunks, tokens, chunk], g.int(1));
         let own = self.positions(g, positions);
         let own = g.reshape(own, &[one, tokens, one]);

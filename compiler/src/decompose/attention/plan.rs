@@ -100,28 +100,58 @@ pub struct Fragments {
 
 impl Display for AttentionPlan {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
-        write!(f, "attention: chunk {}, sharing {}", self.chunk, self.sharing)?;
+        write!(
+            f,
+            "attention: chunk {}, sharing {}",
+            self.chunk, self.sharing
+        )?;
         if let Some(Fragments { cut, staged }) = self.fragments {
-            write!(f, ", fragments cut {cut}{}", if staged { " staged" } else { "" })?;
+            write!(
+                f,
+                ", fragments cut {cut}{}",
+                if staged { " staged" } else { "" }
+            )?;
         }
         f.write_str(if self.ahead { ", ahead" } else { "" })?;
         f.write_str(if self.online { ", online" } else { "" })?;
-        f.write_str(if self.combine_kernel { ", combine kernel" } else { "" })
+        f.write_str(if self.combine_kernel {
+            ", combine kernel"
+        } else {
+            ""
+        })
     }
 }
 
 impl FromStr for AttentionPlan {
     type Err = ParseError;
     fn from_str(text: &str) -> Result<AttentionPlan, ParseError> {
-        let Some(rest) = text.trim().strip_prefix("attention:") else { return bad(text) };
-        let mut plan =
-            AttentionPlan { chunk: 1, sharing: 1, fragments: None, ahead: false, online: false, combine_kernel: false };
+        let Some(rest) = text.trim().strip_prefix("attention:") else {
+            return bad(text);
+        };
+        let mut plan = AttentionPlan {
+            chunk: 1,
+            sharing: 1,
+            fragments: None,
+            ahead: false,
+            online: false,
+            combine_kernel: false,
+        };
         for item in rest.split(',') {
             match item.split_whitespace().collect::<Vec<_>>()[..] {
                 ["chunk", n] => plan.chunk = count(n)?,
                 ["sharing", n] => plan.sharing = count(n)?,
-                ["fragments", "cut", n] => plan.fragments = Some(Fragments { cut: count(n)?, staged: false }),
-                ["fragments", "cut", n, "staged"] => plan.fragments = Some(Fragments { cut: count(n)?, staged: true }),
+                ["fragments", "cut", n] => {
+                    plan.fragments = Some(Fragments {
+                        cut: count(n)?,
+                        staged: false,
+                    })
+                }
+                ["fragments", "cut", n, "staged"] => {
+                    plan.fragments = Some(Fragments {
+                        cut: count(n)?,
+                        staged: true,
+                    })
+                }
                 ["ahead"] => plan.ahead = true,
                 ["online"] => plan.online = true,
                 ["combine", "kernel"] => plan.combine_kernel = true,
@@ -163,7 +193,8 @@ impl Attended {
     /// its tokens see together.
     pub fn chunks(&self, size: i64, tokens: i64) -> [i64; 2] {
         let neighbours = |tokens| if self.in_pages { 1 } else { tokens };
-        [self.tokens, tokens].map(|tokens| chunks(self.positions, self.window, neighbours(tokens), size))
+        [self.tokens, tokens]
+            .map(|tokens| chunks(self.positions, self.window, neighbours(tokens), size))
     }
 }
 
@@ -173,7 +204,9 @@ impl Attended {
 pub(super) fn chunks(positions: i64, window: Option<i64>, tokens: i64, size: i64) -> i64 {
     let all = (positions + size - 1) / size;
     // A span of s positions at any offset overlaps at most ⌈(s − 1)/size⌉ + 1 chunks.
-    window.map_or(all, |window| all.min((window + tokens - 1 + size - 2) / size + 1))
+    window.map_or(all, |window| {
+        all.min((window + tokens - 1 + size - 2) / size + 1)
+    })
 }
 
 /// Sliding-window size of these attention sources; `None` if it covers the whole cache.
@@ -218,32 +251,72 @@ impl<'a> Divided<'a> {
         let in_pages = in_pages(g, src);
         let own = !in_pages && kv_heads == heads && tokens > 1;
         let (positions, window) = (positions(g, src), window(g, src));
-        Divided { g, src, target, own, in_pages, heads, group: heads / kv_heads, tokens, positions, window }
+        Divided {
+            g,
+            src,
+            target,
+            own,
+            in_pages,
+            heads,
+            group: heads / kv_heads,
+            tokens,
+            positions,
+            window,
+        }
     }
     /// Candidate plans; the heuristic's choice comes first.
     pub fn proposals(&self) -> Vec<Proposal<AttentionPlan>> {
         let first = self.plan(chunk_of(self.g, self.src, self.target));
         let staged = first.fragments.is_some_and(|f| f.staged);
         // Staged tile and scores must fit into workgroup memory.
-        let most = if staged { first.chunk } else { whole_chunk(self.target) }.min(self.positions);
+        let most = if staged {
+            first.chunk
+        } else {
+            whole_chunk(self.target)
+        }
+        .min(self.positions);
         // Vectors and MMA fragments need whole tiles of positions.
-        let tile = self.target.machine.subgroup_fragment(Scalar::F16).map_or(POSITIONS, |of| of.rows);
+        let tile = self
+            .target
+            .machine
+            .subgroup_fragment(Scalar::F16)
+            .map_or(POSITIONS, |of| of.rows);
         let chunk = |chunk: i64| match chunk % tile == 0 && (tile..=most).contains(&chunk) {
-            true => AttentionPlan { chunk, combine_kernel: self.has_combine_kernel(chunk), ..first },
+            true => AttentionPlan {
+                chunk,
+                combine_kernel: self.has_combine_kernel(chunk),
+                ..first
+            },
             false => first,
         };
         // With grouped-query attention, a workgroup has heads of one group.
-        let together = if self.group == 1 { self.heads } else { self.group };
+        let together = if self.group == 1 {
+            self.heads
+        } else {
+            self.group
+        };
         let divides = |n: i64| n >= 1 && (self.own || together % n == 0);
         let sharing = |n: i64| match first.fragments {
-            None if divides(n) => AttentionPlan { sharing: n, ..first },
+            None if divides(n) => AttentionPlan {
+                sharing: n,
+                ..first
+            },
             _ => first,
         };
-        let plain =
-            AttentionPlan { fragments: None, ahead: false, online: false, sharing: self.sharing(first.chunk), ..first };
+        let plain = AttentionPlan {
+            fragments: None,
+            ahead: false,
+            online: false,
+            sharing: self.sharing(first.chunk),
+            ..first
+        };
         let fragments = |change: &dyn Fn(Fragments) -> Fragments| {
             let fragments = first.fragments.map(change);
-            AttentionPlan { fragments, ahead: first.ahead && fragments.is_some_and(|f| f.staged), ..first }
+            AttentionPlan {
+                fragments,
+                ahead: first.ahead && fragments.is_some_and(|f| f.staged),
+                ..first
+            }
         };
         let online = match self.own && first.fragments.is_some() {
             true => self.online(first),
@@ -255,11 +328,35 @@ impl<'a> Divided<'a> {
             ("fewer share", sharing(first.sharing / 2)),
             ("more share", sharing(2 * first.sharing)),
             ("without fragments", plain),
-            ("no stage of the cache", fragments(&|f| Fragments { staged: false, ..f })),
-            ("depth in one part", fragments(&|f| Fragments { cut: 1, ..f })),
-            ("no copies ahead", AttentionPlan { ahead: false, ..first }),
-            ("combined by readers", AttentionPlan { combine_kernel: false, ..first }),
-            ("combine kernel", AttentionPlan { combine_kernel: self.may_have_combine_kernel(), ..first }),
+            (
+                "no stage of the cache",
+                fragments(&|f| Fragments { staged: false, ..f }),
+            ),
+            (
+                "depth in one part",
+                fragments(&|f| Fragments { cut: 1, ..f }),
+            ),
+            (
+                "no copies ahead",
+                AttentionPlan {
+                    ahead: false,
+                    ..first
+                },
+            ),
+            (
+                "combined by readers",
+                AttentionPlan {
+                    combine_kernel: false,
+                    ..first
+                },
+            ),
+            (
+                "combine kernel",
+                AttentionPlan {
+                    combine_kernel: self.may_have_combine_kernel(),
+                    ..first
+                },
+            ),
             ("online", online),
         ];
         proposals(first, others)
@@ -271,9 +368,20 @@ impl<'a> Divided<'a> {
     fn online(&self, first: AttentionPlan) -> AttentionPlan {
         let (machine, threads) = (&self.target.machine, self.target.threads as i64);
         let small = first.chunk.min(ROUND);
-        let alone = AttentionPlan { chunk: small, online: true, ahead: false, combine_kernel: false, ..first };
-        let group = machine.fragments.iter().find(|of| of.is_of_group() && threads % of.sums.lanes() == 0);
-        let Some(of) = group.filter(|_| self.target.stage_cache && machine.early) else { return alone };
+        let alone = AttentionPlan {
+            chunk: small,
+            online: true,
+            ahead: false,
+            combine_kernel: false,
+            ..first
+        };
+        let group = machine
+            .fragments
+            .iter()
+            .find(|of| of.is_of_group() && threads % of.sums.lanes() == 0);
+        let Some(of) = group.filter(|_| self.target.stage_cache && machine.early) else {
+            return alone;
+        };
         let [depth, out] = [1, 2].map(|source| self.g.max_of(self.g.shape(self.src[source])[2]));
         let sharing = of.rows * (threads / of.sums.lanes());
         let fits = |chunk: i64| {
@@ -286,16 +394,40 @@ impl<'a> Divided<'a> {
             bytes <= machine.shared_per_workgroup as i64 && registers <= each(1, self.target)
         };
         let whole = sharing <= self.tokens && f16_split::rounded(self.g, self.src[0]);
-        let chunk = [2 * small, small].into_iter().find(|&chunk| whole && chunk <= self.positions && fits(chunk));
+        let chunk = [2 * small, small]
+            .into_iter()
+            .find(|&chunk| whole && chunk <= self.positions && fits(chunk));
         let Some(chunk) = chunk else { return alone };
-        let fragments = first.fragments.map(|_| Fragments { cut: 1, staged: true });
-        AttentionPlan { chunk, sharing, fragments, ..alone }
+        let fragments = first.fragments.map(|_| Fragments {
+            cut: 1,
+            staged: true,
+        });
+        AttentionPlan {
+            chunk,
+            sharing,
+            fragments,
+            ..alone
+        }
     }
     /// Sizes for the cost model.
     pub fn attended(&self) -> Attended {
-        let &Divided { g, tokens, heads, group, positions, window, own, in_pages, .. } = self;
+        let &Divided {
+            g,
+            tokens,
+            heads,
+            group,
+            positions,
+            window,
+            own,
+            in_pages,
+            ..
+        } = self;
         let (k, v) = (self.src[1], self.src[2]);
-        let bytes = if f16_split::are_halves(g, k) { 2 } else { g.scalar(k).bytes() as i64 };
+        let bytes = if f16_split::are_halves(g, k) {
+            2
+        } else {
+            g.scalar(k).bytes() as i64
+        };
         let depth = [g.max_of(g.shape(k)[2]), g.max_of(g.shape(v)[2])];
         let kv_heads = heads / group;
         Attended {
@@ -313,13 +445,27 @@ impl<'a> Divided<'a> {
     }
     /// Heads, or tokens, per workgroup without MMA fragments.
     fn sharing(&self, chunk: i64) -> i64 {
-        let &Divided { heads, group, tokens, positions, window, .. } = self;
+        let &Divided {
+            heads,
+            group,
+            tokens,
+            positions,
+            window,
+            ..
+        } = self;
         // Heads of a workgroup read the same rows. For one token's short cache fewer heads share,
         // as long as all workgroups of a full cache run in two waves.
         let most = match threads_multiply(tokens, self.target) {
             true => {
-                let [all, rounds] = [chunks(positions, window, 1, chunk) * heads, 2 * room(self.target)];
-                SHARING.min(((all + rounds - 1) / rounds).unsigned_abs().next_power_of_two() as i64)
+                let [all, rounds] = [
+                    chunks(positions, window, 1, chunk) * heads,
+                    2 * room(self.target),
+                ];
+                SHARING.min(
+                    ((all + rounds - 1) / rounds)
+                        .unsigned_abs()
+                        .next_power_of_two() as i64,
+                )
             }
             false => SHARING,
         };
@@ -339,10 +485,17 @@ impl<'a> Divided<'a> {
             online: false,
             combine_kernel: self.has_combine_kernel(chunk),
         };
-        let Some((sharing, fragments)) = self.fragments(chunk) else { return plain };
+        let Some((sharing, fragments)) = self.fragments(chunk) else {
+            return plain;
+        };
         let settled = settled(self.g, self.src[1], self.src[3]).is_some();
         let ahead = fragments.staged && self.target.copy_ahead && settled;
-        AttentionPlan { sharing, fragments: Some(fragments), ahead, ..plain }
+        AttentionPlan {
+            sharing,
+            fragments: Some(fragments),
+            ahead,
+            ..plain
+        }
     }
     /// Whether a combine kernel is possible: on a GPU with one token, where the readers would
     /// otherwise combine the results in each of their workgroups.
@@ -357,7 +510,9 @@ impl<'a> Divided<'a> {
     /// and weights in stages.
     fn tokens_beside(&self, c: i64) -> i64 {
         let [least, most] = SHARING_TILED;
-        let of_token = 2 * (self.g.max_of(self.g.shape(self.src[1])[2]) + 2 * PADDING) + 4 * c + 2 * (c + 2 * PADDING);
+        let of_token = 2 * (self.g.max_of(self.g.shape(self.src[1])[2]) + 2 * PADDING)
+            + 4 * c
+            + 2 * (c + 2 * PADDING);
         let room = self.target.machine.stage_bytes() as i64 / of_token;
         // With few tokens a wide tile would leave units idle.
         let most = if self.tokens > FEW { most } else { least };
@@ -367,7 +522,18 @@ impl<'a> Divided<'a> {
     ///
     /// Needs f16 keys and values, whole tiles, and enough heads or tokens to fill a fragment.
     fn fragments(&self, c: i64) -> Option<(i64, Fragments)> {
-        let &Divided { g, target, own, in_pages, heads, group, tokens, positions, window, .. } = self;
+        let &Divided {
+            g,
+            target,
+            own,
+            in_pages,
+            heads,
+            group,
+            tokens,
+            positions,
+            window,
+            ..
+        } = self;
         let (q, k, v) = (self.src[0], self.src[1], self.src[2]);
         let of = target.machine.subgroup_fragment(Scalar::F16)?;
         let [depth, out] = [g.shape(k)[2], g.shape(v)[2]].map(|d| g.max_of(d));
@@ -393,16 +559,29 @@ impl<'a> Divided<'a> {
         // If a chunk has fewer tiles than the workgroup has warps, the depth is split among warps.
         let warps = target.threads as i64 / of.sums.lanes();
         let cuts = (1..=warps).filter(|n| warps % n == 0 && depth % (n * 2 * of.terms) == 0);
-        let cut = cuts.take_while(|n| n * (c / of.rows) <= warps).last().unwrap_or(1);
+        let cut = cuts
+            .take_while(|n| n * (c / of.rows) <= warps)
+            .last()
+            .unwrap_or(1);
         // Tile and queries, parts of scores, their sum, and f16 weights together with the f32
         // values they are rounded from.
         let bytes = |cut: i64| 2 * (c + sharing) * (depth + PADDING) + sharing * c * (4 * cut + 8);
         let fits = |cut: i64| bytes(cut) <= target.machine.shared_per_workgroup as i64;
-        let staged =
-            target.stage_cache && !own && !in_pages && shared_rows(g, k, v) && f16_split::rounded(g, q) && fits(cut);
+        let staged = target.stage_cache
+            && !own
+            && !in_pages
+            && shared_rows(g, k, v)
+            && f16_split::rounded(g, q)
+            && fits(cut);
         // Warps that share a tile of rows have two tiles each and read the queries half as often.
         let halved = staged && cut == 1 && depth % (4 * of.terms) == 0 && fits(2);
-        Some((sharing, Fragments { cut: if halved { 2 } else { cut }, staged }))
+        Some((
+            sharing,
+            Fragments {
+                cut: if halved { 2 } else { cut },
+                staged,
+            },
+        ))
     }
 }
 
@@ -411,7 +590,11 @@ impl<'a> Divided<'a> {
 /// Queries are then materialised, and keys may be computed for every head.
 pub fn buffered(target: &Target) -> i64 {
     let together = target.machine.fragments.iter().any(|of| of.is_of_group());
-    if together && target.stage_cache && target.machine.early { BUFFERED_TOGETHER } else { BUFFERED }
+    if together && target.stage_cache && target.machine.early {
+        BUFFERED_TOGETHER
+    } else {
+        BUFFERED
+    }
 }
 
 /// Whether tokens should share cache rows instead of the heads of a group.
@@ -419,8 +602,12 @@ pub fn buffered(target: &Target) -> i64 {
 /// True for a prefill with several KV heads if the group is smaller than the number of tokens that
 /// can share. With one KV head, all query heads share each row.
 pub(super) fn tokens_share(g: &Graph, src: &[Id]) -> bool {
-    let [tokens, heads, kv_heads] = [(0, 0), (0, 1), (1, 1)].map(|(source, axis)| g.max_of(g.shape(src[source])[axis]));
-    !in_pages(g, src) && kv_heads > 1 && heads > kv_heads && heads / kv_heads < SHARING_TILED[0].min(tokens)
+    let [tokens, heads, kv_heads] =
+        [(0, 0), (0, 1), (1, 1)].map(|(source, axis)| g.max_of(g.shape(src[source])[axis]));
+    !in_pages(g, src)
+        && kv_heads > 1
+        && heads > kv_heads
+        && heads / kv_heads < SHARING_TILED[0].min(tokens)
 }
 
 /// Positions per chunk for a step of at most `tokens` tokens over a cache of `rows` rows.
@@ -429,7 +616,11 @@ pub fn chunk_positions(tokens: i64, rows: i64, target: &Target) -> i64 {
         _ if !target.split_cache => whole_chunk(target).max(CHUNK_MANY),
         MachineKind::Gpu if tokens > FEW => CHUNK_MANY_THREADS,
         _ if tokens > FEW => CHUNK_MANY,
-        _ if threads_multiply(tokens, target) && 2 * rows <= target.machine.units as i64 * CHUNK_PLAIN => CHUNK_PLAIN,
+        _ if threads_multiply(tokens, target)
+            && 2 * rows <= target.machine.units as i64 * CHUNK_PLAIN =>
+        {
+            CHUNK_PLAIN
+        }
         // Partial results are written and read again, so chunks are longer if every
         // unit still has one.
         MachineKind::Gpu if rows <= target.machine.units as i64 * CHUNK_THREADS => CHUNK_THREADS,
@@ -459,24 +650,41 @@ pub(super) fn chunk_of(g: &Graph, src: &[Id], target: &Target) -> i64 {
             chunk_positions(tokens, window, target).min(half)
         }
         // Each row of a batched decode has chunks of its own.
-        _ if in_pages(g, src) => chunk_positions(tokens, positions.max(positions * tokens / ROWS_AT_ONCE), target),
+        _ if in_pages(g, src) => chunk_positions(
+            tokens,
+            positions.max(positions * tokens / ROWS_AT_ONCE),
+            target,
+        ),
         _ => chunk_positions(tokens, positions, target),
     };
     let chunk = chunk.min(positions.max(1));
     // Partial results of a long context could exceed the largest buffer binding. Longer chunks
     // leave fewer results, as long as their scores fit.
-    let [heads, value] = [(0, 1), (2, 2)].map(|(source, axis)| g.max_of(g.shape(src[source])[axis]));
+    let [heads, value] =
+        [(0, 1), (2, 2)].map(|(source, axis)| g.max_of(g.shape(src[source])[axis]));
     let fits = |chunk: i64| {
-        let numbers = chunks(positions, window(g, src), tokens, chunk) * tokens * heads * (value + 2 * COLUMNS);
+        let numbers = chunks(positions, window(g, src), tokens, chunk)
+            * tokens
+            * heads
+            * (value + 2 * COLUMNS);
         4 * numbers <= target.machine.largest_binding as i64
     };
-    let longer = std::iter::successors(Some(chunk), |chunk| (2 * chunk <= whole_chunk(target)).then_some(2 * chunk));
-    longer.take_while(|&longer| longer <= positions.max(1)).find(|&longer| fits(longer)).unwrap_or(chunk)
+    let longer = std::iter::successors(Some(chunk), |chunk| {
+        (2 * chunk <= whole_chunk(target)).then_some(2 * chunk)
+    });
+    longer
+        .take_while(|&longer| longer <= positions.max(1))
+        .find(|&longer| fits(longer))
+        .unwrap_or(chunk)
 }
 
 /// Whether keys and values are f16 reads of the same rows, the values from their start.
 fn shared_rows(g: &Graph, k: Id, v: Id) -> bool {
-    let from_zero = || g[v].src[1..].chunks(2).all(|window| g.int_value(window[0]) == Some(0));
+    let from_zero = || {
+        g[v].src[1..]
+            .chunks(2)
+            .all(|window| g.int_value(window[0]) == Some(0))
+    };
     f16_split::are_halves(g, k) && g[v].op == Op::Shrink && g[v].src[0] == k && from_zero()
 }
 
@@ -501,13 +709,21 @@ mod tests {
     /// largest binding in bytes.
     fn chunk(rows: i64, largest_binding: usize) -> i64 {
         let mut g = Graph::new();
-        let [q, k, v] = [(512, 32), (rows, 8), (rows, 8)].map(|(n, heads)| (n, heads, 128)).map(|(n, heads, d)| {
-            let dims = [n, heads, d].map(|n| g.int(n));
-            g.param(heads as u32, &dims, Scalar::F16)
-        });
+        let [q, k, v] = [(512, 32), (rows, 8), (rows, 8)]
+            .map(|(n, heads)| (n, heads, 128))
+            .map(|(n, heads, d)| {
+                let dims = [n, heads, d].map(|n| g.int(n));
+                g.param(heads as u32, &dims, Scalar::F16)
+            });
         let (first, length) = (g.int(0), g.int(rows));
         let named = Target::named("h200");
-        let target = Target { machine: Machine { largest_binding, ..named.machine.clone() }, ..named };
+        let target = Target {
+            machine: Machine {
+                largest_binding,
+                ..named.machine.clone()
+            },
+            ..named
+        };
         chunk_of(&g, &[q, k, v, first, length], &target)
     }
 

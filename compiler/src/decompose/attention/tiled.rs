@@ -28,7 +28,14 @@ pub(super) struct Queries {
 ///
 /// `scale` is folded into f32 queries and applied to the sums of f16 ones. `buffered` materialises
 /// rounded queries once for all workgroups.
-pub(super) fn queries(g: &mut Graph, q: Id, shape: &AttentionShape, scale: f64, cut: i64, buffered: bool) -> Queries {
+pub(super) fn queries(
+    g: &mut Graph,
+    q: Id,
+    shape: &AttentionShape,
+    scale: f64,
+    cut: i64,
+    buffered: bool,
+) -> Queries {
     let &AttentionShape { tokens, heads, .. } = shape;
     let depth = g.max_of(g.shape(q)[2]);
     // f16 queries stay as they are; f32 queries are scaled before they are split.
@@ -42,18 +49,37 @@ pub(super) fn queries(g: &mut Graph, q: Id, shape: &AttentionShape, scale: f64, 
     let mut buffers = Vec::new();
     match g[stage].op {
         Op::Cat if buffered && rounded => buffers = g[stage].src[..g[stage].src.len() - 1].to_vec(),
-        Op::Cast if buffered && rounded && parts != stage => buffers.push(std::mem::replace(&mut stage, parts)),
+        Op::Cast if buffered && rounded && parts != stage => {
+            buffers.push(std::mem::replace(&mut stage, parts))
+        }
         _ => {}
     }
-    Queries { buffers, stage, parts, scale: after }
+    Queries {
+        buffers,
+        stage,
+        parts,
+        scale: after,
+    }
 }
 
 /// Returns the intermediates of the scores, and the scores `[chunks, tokens, heads, chunk]`.
 ///
 /// `keys` has shape `[chunks, tokens, heads, chunk, depth]`. Intermediates: the queries' stage, the
 /// sums over each of `cut` parts of the depth, and, if there are several, their sum.
-pub(super) fn scores(g: &mut Graph, of: &Queries, keys: Id, shape: &AttentionShape, cut: i64) -> (Vec<Id>, Id) {
-    let &AttentionShape { chunks, tokens, heads, chunk, .. } = shape;
+pub(super) fn scores(
+    g: &mut Graph,
+    of: &Queries,
+    keys: Id,
+    shape: &AttentionShape,
+    cut: i64,
+) -> (Vec<Id>, Id) {
+    let &AttentionShape {
+        chunks,
+        tokens,
+        heads,
+        chunk,
+        ..
+    } = shape;
     let dims = g.shape(of.parts);
     let (one, cuts, of_query, depth) = (g.int(1), dims[1], dims[3], dims[4]);
     let queries = g.reshape(of.parts, &[one, tokens, cuts, heads, one, of_query, depth]);
@@ -67,7 +93,11 @@ pub(super) fn scores(g: &mut Graph, of: &Queries, keys: Id, shape: &AttentionSha
     let products = g.mul(queries, keys);
     let sums = g.sum(products, &[5, 6]);
     let mut found = vec![of.stage, sums];
-    let mut scores = if cut == 1 { g.reshape(sums, &[chunks, tokens, heads, chunk]) } else { g.sum(sums, &[2]) };
+    let mut scores = if cut == 1 {
+        g.reshape(sums, &[chunks, tokens, heads, chunk])
+    } else {
+        g.sum(sums, &[2])
+    };
     found.extend((cut > 1).then_some(scores));
     if of.scale != 1.0 {
         let scale = g.constant(Scalar::F32, of.scale);
@@ -100,21 +130,44 @@ pub(super) enum Over {
 /// Weights are `p [chunks, tokens, heads, chunk]`, values `[chunks, tokens, heads, chunk, depth]`,
 /// or both f16 parts of each row. Sums are `[chunks, tokens, heads, depth]`, or `[tokens, heads,
 /// depth]` over all chunks.
-pub(super) fn weighted(g: &mut Graph, p: Id, values: Id, shape: &AttentionShape, depth: Id, over: Over) -> (Id, Id) {
-    let &AttentionShape { chunks, tokens, heads, chunk, .. } = shape;
+pub(super) fn weighted(
+    g: &mut Graph,
+    p: Id,
+    values: Id,
+    shape: &AttentionShape,
+    depth: Id,
+    over: Over,
+) -> (Id, Id) {
+    let &AttentionShape {
+        chunks,
+        tokens,
+        heads,
+        chunk,
+        ..
+    } = shape;
     let one = g.int(1);
     let width = *g.shape(values).last().expect("rows of values");
     let of_value = g.int(g.max_of(width) / g.max_of(depth));
     let parts = f16_split::parts(g, p, 1.0);
     let of_weight = g.shape(parts.all)[3];
     let dims = [chunks, tokens, heads, of_weight, chunk, of_value, depth];
-    let weights = g.reshape(parts.all, &[chunks, tokens, heads, of_weight, chunk, one, one]);
+    let weights = g.reshape(
+        parts.all,
+        &[chunks, tokens, heads, of_weight, chunk, one, one],
+    );
     let weights = g.expand(weights, &dims);
     let weights = g.cast(weights, Scalar::F32);
-    let values = g.reshape(values, &[chunks, tokens, heads, one, chunk, of_value, depth]);
+    let values = g.reshape(
+        values,
+        &[chunks, tokens, heads, one, chunk, of_value, depth],
+    );
     let values = g.expand(values, &dims);
     let values = g.cast(values, Scalar::F32);
     let products = g.mul(weights, values);
-    let axes: &[usize] = if over == Over::All { &[0, 3, 4, 5] } else { &[3, 4, 5] };
+    let axes: &[usize] = if over == Over::All {
+        &[0, 3, 4, 5]
+    } else {
+        &[3, 4, 5]
+    };
     (parts.stage, g.sum(products, axes))
 }

@@ -29,18 +29,38 @@ impl Parts<'_> {
         }
         if n.op == Op::Load {
             // A value that every element has for itself is not an integer code with a scale.
-            return (every >= 4)
-                .then(|| self.leaf(id, Kind::Scale { every, stored: n.dtype.scalar, offset: 0, plane: 0 }));
+            return (every >= 4).then(|| {
+                self.leaf(
+                    id,
+                    Kind::Scale {
+                        every,
+                        stored: n.dtype.scalar,
+                        offset: 0,
+                        plane: 0,
+                    },
+                )
+            });
         }
         if !float && n.dtype.scalar != Scalar::I64 && n.dtype.scalar != Scalar::Bool {
             let (lo, hi) = self.p.graph.bounds(id)?;
             if every >= 4 {
-                let byte =
-                    [Scalar::U8, Scalar::I8].into_iter().find(|s| s.range().is_some_and(|r| r.0 <= lo && hi <= r.1));
+                let byte = [Scalar::U8, Scalar::I8]
+                    .into_iter()
+                    .find(|s| s.range().is_some_and(|r| r.0 <= lo && hi <= r.1));
                 if let Some(stored) = byte {
-                    return Some(self.leaf(id, Kind::Scale { every, stored, offset: 0, plane: 0 }));
+                    return Some(self.leaf(
+                        id,
+                        Kind::Scale {
+                            every,
+                            stored,
+                            offset: 0,
+                            plane: 0,
+                        },
+                    ));
                 }
-            } else if !(n.op == Op::Table || n.op == Op::Add && self.p.graph[n.src[1]].op == Op::Const) && hi - lo < 256
+            } else if !(n.op == Op::Table
+                || n.op == Op::Add && self.p.graph[n.src[1]].op == Op::Const)
+                && hi - lo < 256
             {
                 return self.code(id, lo, hi);
             }
@@ -57,7 +77,13 @@ impl Parts<'_> {
         let mut shift = 0;
         for size in [8, 4, 2, 1] {
             if bits & size != 0 {
-                pieces.push(CodePart { bits: size, kept: (needed - shift).min(size), shift, offset: 0, plane: 0 });
+                pieces.push(CodePart {
+                    bits: size,
+                    kept: (needed - shift).min(size),
+                    shift,
+                    offset: 0,
+                    plane: 0,
+                });
                 shift += size;
             }
         }
@@ -71,7 +97,12 @@ impl Parts<'_> {
     fn leaf(&mut self, source: Id, kind: Kind) -> Id {
         let dtype = self.p.graph[source].dtype;
         let number = self.p.graph.int(self.p.leaves.len() as i64);
-        let hole = self.p.graph.intern(Node { op: Op::Index, dtype, src: smallvec![number], arg: Arg::None });
+        let hole = self.p.graph.intern(Node {
+            op: Op::Index,
+            dtype,
+            src: smallvec![number],
+            arg: Arg::None,
+        });
         self.p.leaves.push(Leaf { hole, source, kind });
         hole
     }
@@ -83,7 +114,10 @@ impl Parts<'_> {
             return elements;
         }
         for size in (2..elements).rev().filter(|s| elements % s == 0) {
-            let (outer, inner) = (g.var("outer", 0, elements / size - 1), g.var("inner", 0, size - 1));
+            let (outer, inner) = (
+                g.var("outer", 0, elements / size - 1),
+                g.var("inner", 0, size - 1),
+            );
             let step = g.int(size);
             let k = g.mul(outer, step);
             let k = g.add(k, inner);

@@ -46,7 +46,8 @@ impl MmaSum {
     /// Recognises a node as such a sum.
     pub fn from_node(g: &Graph, id: Id) -> Option<MmaSum> {
         let n = &g[id];
-        let product = (n.op == Op::Reduce && matches!(n.arg, Arg::Reduce(ReduceOp::Add, _))).then(|| &g[n.src[0]])?;
+        let product = (n.op == Op::Reduce && matches!(n.arg, Arg::Reduce(ReduceOp::Add, _)))
+            .then(|| &g[n.src[0]])?;
         if product.op != Op::Mul {
             return None;
         }
@@ -62,25 +63,39 @@ impl MmaSum {
         let mut found = n.src[1..].iter().filter_map(|&part| {
             let depends = |x: Id| g.free_ranges(x).contains(&part);
             let (rows, columns) = if depends(a) { (b, a) } else { (a, b) };
-            let is_part =
-                g.int_value(g[part].src[0]) == Some(2) && depends(columns) && !depends(rows) && staged(columns);
-            is_part.then_some(MmaSum { rows, columns, part: Some(part), operand })
+            let is_part = g.int_value(g[part].src[0]) == Some(2)
+                && depends(columns)
+                && !depends(rows)
+                && staged(columns);
+            is_part.then_some(MmaSum {
+                rows,
+                columns,
+                part: Some(part),
+                operand,
+            })
         });
         let turned = match (staged(a), staged(b)) {
             (true, true) => elements(a) < elements(b),
             (staged, _) => staged,
         };
         let (rows, columns) = if turned { (b, a) } else { (a, b) };
-        Some(found.next().unwrap_or(MmaSum { rows, columns, part: None, operand }))
+        Some(found.next().unwrap_or(MmaSum {
+            rows,
+            columns,
+            part: None,
+            operand,
+        }))
     }
     /// Recognises a node as a sum over elements of a packed weight that are rounded to half
     /// precision after dequantisation. These elements are the rows.
     pub fn unpacked(g: &Graph, id: Id) -> Option<MmaSum> {
         let n = &g[id];
-        let product = (n.op == Op::Reduce && matches!(n.arg, Arg::Reduce(ReduceOp::Add, _))).then(|| &g[n.src[0]])?;
+        let product = (n.op == Op::Reduce && matches!(n.arg, Arg::Reduce(ReduceOp::Add, _)))
+            .then(|| &g[n.src[0]])?;
         let read = |x: Id| {
             let n = &g[x];
-            (n.op == Op::Cast && g.scalar(x) == Scalar::F32 && g.scalar(n.src[0]).is_half()).then(|| n.src[0])
+            (n.op == Op::Cast && g.scalar(x) == Scalar::F32 && g.scalar(n.src[0]).is_half())
+                .then(|| n.src[0])
         };
         if product.op != Op::Mul {
             return None;
@@ -88,9 +103,15 @@ impl MmaSum {
         let (a, b) = (read(product.src[0])?, read(product.src[1])?);
         let is_rounded = |x: Id| g[x].op == Op::Cast && g.any(x, |_, n| is_packed(g, n));
         let (rows, columns) = if is_rounded(a) { (a, b) } else { (b, a) };
-        let fits =
-            is_rounded(rows) && matches!(g[columns].op, Op::Load | Op::Index) && g.scalar(rows) == g.scalar(columns);
-        fits.then(|| MmaSum { rows, columns, part: None, operand: g.scalar(rows) })
+        let fits = is_rounded(rows)
+            && matches!(g[columns].op, Op::Load | Op::Index)
+            && g.scalar(rows) == g.scalar(columns);
+        fits.then(|| MmaSum {
+            rows,
+            columns,
+            part: None,
+            operand: g.scalar(rows),
+        })
     }
     /// Whether the rows are dequantised on load.
     pub fn is_unpacked(&self, g: &Graph) -> bool {
@@ -103,7 +124,11 @@ impl MmaSum {
     }
     /// The transposed product, unconditionally.
     pub fn exchanged(self) -> MmaSum {
-        MmaSum { rows: self.columns, columns: self.rows, ..self }
+        MmaSum {
+            rows: self.columns,
+            columns: self.rows,
+            ..self
+        }
     }
 }
 
@@ -120,9 +145,14 @@ fn is_staged(g: &Graph, x: Id) -> bool {
 /// The half-precision value that `x` converts to f32: one that is loaded, or one that
 /// is rounded on load.
 fn half(g: &Graph, x: Id) -> Option<Id> {
-    let from = g[x].src.first().copied().filter(|_| g[x].op == Op::Cast && g.scalar(x) == Scalar::F32)?;
+    let from = g[x]
+        .src
+        .first()
+        .copied()
+        .filter(|_| g[x].op == Op::Cast && g.scalar(x) == Scalar::F32)?;
     let known = |n: Id| matches!(g[n].op, Op::Load | Op::Index);
-    let rounded = g[from].op == Op::Cast && g.scalar(g[from].src[0]) == Scalar::F32 && known(g[from].src[0]);
+    let rounded =
+        g[from].op == Op::Cast && g.scalar(g[from].src[0]) == Scalar::F32 && known(g[from].src[0]);
     (g.scalar(from).is_half() && (known(from) || rounded)).then_some(from)
 }
 

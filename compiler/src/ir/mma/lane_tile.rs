@@ -66,44 +66,86 @@ impl LaneTile {
     /// The tile of a nest with these ranges, if its last thread ranges are the lane digits and
     /// its last `Upcast` ranges the register digits. The lowest register digit may be a range
     /// of the sum itself.
-    pub fn from_ranges(g: &Graph, of: &'static Fragment, closed: &[Id], lowest: Option<Id>) -> Option<LaneTile> {
-        let (threads, mut copies) =
-            (ranges_of_kind(g, closed, RangeKind::Vector), ranges_of_kind(g, closed, RangeKind::Upcast));
+    pub fn from_ranges(
+        g: &Graph,
+        of: &'static Fragment,
+        closed: &[Id],
+        lowest: Option<Id>,
+    ) -> Option<LaneTile> {
+        let (threads, mut copies) = (
+            ranges_of_kind(g, closed, RangeKind::Vector),
+            ranges_of_kind(g, closed, RangeKind::Upcast),
+        );
         copies.extend(lowest);
         let last = |ranges: &[Id], digits: &[Digit]| -> Option<Vec<(Digit, Id)>> {
-            let pairs: Vec<(Digit, Id)> = digits.iter().copied().zip(ranges.iter().rev().copied()).collect();
+            let pairs: Vec<(Digit, Id)> = digits
+                .iter()
+                .copied()
+                .zip(ranges.iter().rev().copied())
+                .collect();
             let fits = |(d, r): &(Digit, Id)| g.int_value(g[*r].src[0]) == Some(d.count);
             (pairs.len() == digits.len() && pairs.iter().all(fits)).then_some(pairs)
         };
-        Some(LaneTile { of, lanes: last(&threads, of.sums.lanes)?, registers: last(&copies, of.sums.registers)? })
+        Some(LaneTile {
+            of,
+            lanes: last(&threads, of.sums.lanes)?,
+            registers: last(&copies, of.sums.registers)?,
+        })
     }
     pub fn ranges(&self) -> impl Iterator<Item = Id> + '_ {
         self.lanes.iter().chain(&self.registers).map(|d| d.1)
     }
     /// Output ranges of an operand.
     pub fn outputs(&self, side: Side) -> impl Iterator<Item = &(Digit, Id)> {
-        self.lanes.iter().chain(&self.registers).filter(move |(d, _)| side.output(d) != 0)
+        self.lanes
+            .iter()
+            .chain(&self.registers)
+            .filter(move |(d, _)| side.output(d) != 0)
     }
     /// Whether these are operands of its sums: each is constant along the other's outputs.
     pub fn fits(&self, g: &Graph, first: Id, second: Id) -> bool {
-        let free = |x: Id, side: Side| self.outputs(side).all(|(_, r)| !g.free_ranges(x).contains(r));
+        let free = |x: Id, side: Side| {
+            self.outputs(side)
+                .all(|(_, r)| !g.free_ranges(x).contains(r))
+        };
         free(first, Side::Second) && free(second, Side::First)
     }
     /// The lane's index among the lanes that share an output and divide its terms.
     pub fn part(&self, side: Side) -> Id {
-        let shared = side.held(self.of).lanes.iter().zip(&self.lanes).find(|(d, _)| side.term(d) != 0);
-        shared.unwrap_or_else(|| unreachable!("lanes share terms: {}", self.of.name)).1.1
+        let shared = side
+            .held(self.of)
+            .lanes
+            .iter()
+            .zip(&self.lanes)
+            .find(|(d, _)| side.term(d) != 0);
+        shared
+            .unwrap_or_else(|| unreachable!("lanes share terms: {}", self.of.name))
+            .1
+            .1
     }
     /// Words of terms that a lane holds for each output.
     pub fn words(&self, side: Side) -> i64 {
-        side.held(self.of).registers.iter().filter(|d| side.term(d) != 0).map(|d| d.count).product()
+        side.held(self.of)
+            .registers
+            .iter()
+            .filter(|d| side.term(d) != 0)
+            .map(|d| d.count)
+            .product()
     }
     /// The registers of an operand, in order.
     pub fn operand(&self, g: &mut Graph, side: Side) -> Vec<Register> {
         let held = side.held(self.of);
-        (0..held.registers()).map(|number| self.register(g, side, held, number)).collect()
+        (0..held.registers())
+            .map(|number| self.register(g, side, held, number))
+            .collect()
     }
-    fn register(&self, g: &mut Graph, side: Side, held: &OperandLayout, mut number: i64) -> Register {
+    fn register(
+        &self,
+        g: &mut Graph,
+        side: Side,
+        held: &OperandLayout,
+        mut number: i64,
+    ) -> Register {
         let (mut word, mut words, mut output) = (0, 1, 0);
         for d in held.registers {
             let value = number % d.count;
@@ -116,7 +158,12 @@ impl LaneTile {
         }
         // Index of the output that the lane holds.
         let mut index = g.int(output);
-        for (d, &(_, lane)) in held.lanes.iter().zip(&self.lanes).filter(|(d, _)| side.output(d) != 0) {
+        for (d, &(_, lane)) in held
+            .lanes
+            .iter()
+            .zip(&self.lanes)
+            .filter(|(d, _)| side.output(d) != 0)
+        {
             let step = g.int(side.output(d));
             let step = g.mul(lane, step);
             index = g.add(index, step);
@@ -127,7 +174,10 @@ impl LaneTile {
             let value = g.idiv(index, by);
             (r, g.modulo(value, count))
         });
-        Register { at: at.collect(), word }
+        Register {
+            at: at.collect(),
+            word,
+        }
     }
     /// Index of the register that holds an output's sum.
     pub fn sum(&self, g: &mut Graph) -> Id {

@@ -19,7 +19,9 @@ pub fn kind(machine: MachineKind) -> RangeKind {
 /// The ranges of a tile's rows and columns, if the nest has them.
 pub fn ranges(g: &Graph, closed: &[Id], machine: &Machine) -> Option<[Id; 2]> {
     let of = machine.tile_fragment()?;
-    let both: [Id; 2] = ranges_of_kind(g, closed, kind(machine.kind)).try_into().ok()?;
+    let both: [Id; 2] = ranges_of_kind(g, closed, kind(machine.kind))
+        .try_into()
+        .ok()?;
     let bounds = both.map(|r| g.int_value(g[r].src[0]));
     (bounds == [Some(of.rows), Some(of.columns)]).then_some(both)
 }

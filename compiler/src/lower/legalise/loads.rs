@@ -36,7 +36,9 @@ pub fn loads(g: &mut Graph, nest: Id, target: &Target) -> Id {
         let (buffer, at, scalar) = (g[id].src[0], g[id].src[1], g[id].dtype.scalar);
         let at = g.substitute(at, &mut map);
         let word = Words::for_buffer(g, buffer, least);
-        if let Some(word) = word.filter(|_| scalar.bytes() <= 4 && !is_whole(g, buffer, at, scalar, least)) {
+        if let Some(word) =
+            word.filter(|_| scalar.bytes() <= 4 && !is_whole(g, buffer, at, scalar, least))
+        {
             let value = word.value(g, at, scalar);
             map.insert(id, value);
         }
@@ -55,17 +57,30 @@ pub fn is_whole(g: &Graph, buffer: Id, at: Id, scalar: Scalar, least: i64) -> bo
 /// values of its indices.
 pub fn is_multiple(g: &Graph, at: Id, unit: i64, bytes: i64) -> bool {
     let sum = offset(g, at);
-    std::iter::once(sum.constant).chain(sum.terms.iter().map(|t| t.1)).all(|c| c * unit % bytes == 0)
+    std::iter::once(sum.constant)
+        .chain(sum.terms.iter().map(|t| t.1))
+        .all(|c| c * unit % bytes == 0)
 }
 
 /// Returns the offset as a linear sum, looking through casts from 32 to 64 bits.
 pub fn offset(g: &Graph, at: Id) -> Linear {
     let sum = g.linear(at);
-    let mut out = Linear { constant: sum.constant, ..Linear::default() };
+    let mut out = Linear {
+        constant: sum.constant,
+        ..Linear::default()
+    };
     for &(term, times) in &sum.terms {
         match g[term].op {
-            Op::Cast if g.scalar(g[term].src[0]) == Scalar::I32 => out.add_scaled(&offset(g, g[term].src[0]), times),
-            _ => out.add_scaled(&Linear { terms: smallvec![(term, 1)], constant: 0 }, times),
+            Op::Cast if g.scalar(g[term].src[0]) == Scalar::I32 => {
+                out.add_scaled(&offset(g, g[term].src[0]), times)
+            }
+            _ => out.add_scaled(
+                &Linear {
+                    terms: smallvec![(term, 1)],
+                    constant: 0,
+                },
+                times,
+            ),
         }
     }
     out
@@ -84,14 +99,22 @@ struct Words {
 impl Words {
     /// Returns the words of a buffer; `None` if its elements are already words.
     fn for_buffer(g: &Graph, buffer: Id, least: i64) -> Option<Words> {
-        let (unit, packed) = (g.unit_bytes(buffer), matches!(g[buffer].arg, Arg::Packed(..)));
+        let (unit, packed) = (
+            g.unit_bytes(buffer),
+            matches!(g[buffer].arg, Arg::Packed(..)),
+        );
         let (bytes, scalar) = match (packed, unit < least, least) {
             (false, false, _) => return None,
             (true, _, 2) => (2, Scalar::U16),
             // Unpacked bytes and halves can only be read through 32-bit words.
             _ => (4, Scalar::U32),
         };
-        Some(Words { buffer, unit, bytes, scalar })
+        Some(Words {
+            buffer,
+            unit,
+            bytes,
+            scalar,
+        })
     }
 
     /// Returns the value at an offset, assembled from its bytes.
@@ -101,8 +124,16 @@ impl Words {
         let first = g.mul(at, unit);
         // Reads whole words, or the whole value, where the alignment is known, and single bytes
         // otherwise.
-        let step = if bytes > self.bytes && is_multiple(g, first, 1, self.bytes) { self.bytes } else { 1 };
-        let step = if bytes < self.bytes && is_multiple(g, first, 1, bytes) { bytes } else { step };
+        let step = if bytes > self.bytes && is_multiple(g, first, 1, self.bytes) {
+            self.bytes
+        } else {
+            1
+        };
+        let step = if bytes < self.bytes && is_multiple(g, first, 1, bytes) {
+            bytes
+        } else {
+            step
+        };
         let mut bits = g.int_of(Scalar::U32, 0);
         for i in (0..bytes).step_by(step as usize) {
             let offset = g.int(i);
@@ -149,5 +180,9 @@ fn from_bits(g: &mut Graph, bits: Id, scalar: Scalar) -> Id {
         _ => Scalar::U32,
     };
     let bits = g.cast(bits, same_size);
-    if same_size == scalar { bits } else { g.bitcast(bits, scalar) }
+    if same_size == scalar {
+        bits
+    } else {
+        g.bitcast(bits, scalar)
+    }
 }

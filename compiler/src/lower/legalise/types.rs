@@ -26,19 +26,38 @@ use word_types::{in_a_word, made, type_of};
 
 /// Legalises the statements of a body; `accesses` says how the kernel accesses its buffers.
 pub fn legalise_types(g: &mut Graph, code: Code, accesses: &AllAccesses) -> Code {
-    let mut w = Words { r: Rewriting::new(g), accesses };
+    let mut w = Words {
+        r: Rewriting::new(g),
+        accesses,
+    };
     let globals = code.globals.iter().map(|&r| w.word(r)).collect();
     let skip = code.skip.map(|skip| w.word(skip));
     code.statements.iter().for_each(|s| w.statement(s));
-    Code { statements: w.r.out, globals, skip, ..code }
+    Code {
+        statements: w.r.out,
+        globals,
+        skip,
+        ..code
+    }
 }
 
 /// Legalises statements that use `known`, a value that is already defined. Also returns the
 /// legalised forms of `values`.
-pub fn in_words(g: &mut Graph, statements: Vec<Statement>, known: Id, values: &[Id]) -> (Vec<Statement>, Vec<Id>) {
+pub fn in_words(
+    g: &mut Graph,
+    statements: Vec<Statement>,
+    known: Id,
+    values: &[Id],
+) -> (Vec<Statement>, Vec<Id>) {
     let accesses = AllAccesses::default();
-    let mut w = Words { r: Rewriting::new(g), accesses: &accesses };
-    let named = Node { dtype: type_of(w.r.g, known).one(), ..w.r.g[known].clone() };
+    let mut w = Words {
+        r: Rewriting::new(g),
+        accesses: &accesses,
+    };
+    let named = Node {
+        dtype: type_of(w.r.g, known).one(),
+        ..w.r.g[known].clone()
+    };
     let named = w.r.g.intern(named);
     w.r.values.insert(known, named);
     w.r.knows(named);
@@ -49,7 +68,11 @@ pub fn in_words(g: &mut Graph, statements: Vec<Statement>, known: Id, values: &[
 
 /// Legalises an expression that no statement defines.
 pub fn expression_in_words(g: &mut Graph, id: Id) -> Id {
-    Words { r: Rewriting::new(g), accesses: &AllAccesses::default() }.word(id)
+    Words {
+        r: Rewriting::new(g),
+        accesses: &AllAccesses::default(),
+    }
+    .word(id)
 }
 
 struct Words<'a> {
@@ -68,10 +91,18 @@ impl Words<'_> {
                 self.r.push(Statement::Accumulator(acc));
             }
             Statement::Accumulate(acc, value) => self.accumulate(*acc, *value),
-            &Statement::Loop { range, step, unroll } => {
+            &Statement::Loop {
+                range,
+                step,
+                unroll,
+            } => {
                 let range = self.word(range);
                 self.r.define(self.r.g[range].src[0]);
-                self.r.push(Statement::Loop { range, step, unroll });
+                self.r.push(Statement::Loop {
+                    range,
+                    step,
+                    unroll,
+                });
             }
             Statement::Iteration(range, index) => {
                 let (range, index) = (self.word(*range), self.defined(*index));
@@ -81,20 +112,34 @@ impl Words<'_> {
             }
             Statement::Wide(buffer, at, bytes, parts) => {
                 let at = self.defined(*at);
-                let parts = parts.iter().map(|&(load, byte)| (self.word(load), byte)).collect();
+                let parts = parts
+                    .iter()
+                    .map(|&(load, byte)| (self.word(load), byte))
+                    .collect();
                 self.r.push(Statement::Wide(*buffer, at, *bytes, parts));
             }
             Statement::Write(buffer, at, value) => self.write(*buffer, *at, &[*value]),
             Statement::WideWrite(buffer, at, _, values) => self.write(*buffer, *at, values),
             Statement::WriteTile(buffer, at, stride, tile) => {
                 let (at, tile) = (self.defined(*at), self.defined(*tile));
-                self.r.push(Statement::WriteTile(*buffer, at, *stride, tile));
+                self.r
+                    .push(Statement::WriteTile(*buffer, at, *stride, tile));
             }
             Statement::Add(addition) => self.add(addition),
-            Statement::Nest { buffer, staged, globals, threads } => {
+            Statement::Nest {
+                buffer,
+                staged,
+                globals,
+                threads,
+            } => {
                 let globals = globals.iter().map(|&r| self.word(r)).collect();
                 let threads = self.threads(threads);
-                self.r.push(Statement::Nest { buffer: *buffer, staged: *staged, globals, threads });
+                self.r.push(Statement::Nest {
+                    buffer: *buffer,
+                    staged: *staged,
+                    globals,
+                    threads,
+                });
             }
             Statement::Threads(threads) => {
                 let threads = self.threads(threads);
@@ -110,15 +155,28 @@ impl Words<'_> {
             }
             Statement::Prefetch(Prefetch::Span(span)) => {
                 let loops = span.loops.iter().map(|&r| self.word(r)).collect();
-                let terms = span.terms.iter().map(|&(term, by)| (self.word(term), by)).collect();
-                let span = SpanPrefetch { loops, terms, ..span.clone() };
+                let terms = span
+                    .terms
+                    .iter()
+                    .map(|&(term, by)| (self.word(term), by))
+                    .collect();
+                let span = SpanPrefetch {
+                    loops,
+                    terms,
+                    ..span.clone()
+                };
                 self.r.push(Statement::Prefetch(Prefetch::Span(span)));
             }
             s => self.r.push(s.clone()),
         }
     }
     fn threads(&mut self, all: &[ThreadIndex]) -> Vec<ThreadIndex> {
-        all.iter().map(|t| ThreadIndex { range: self.word(t.range), ..*t }).collect()
+        all.iter()
+            .map(|t| ThreadIndex {
+                range: self.word(t.range),
+                ..*t
+            })
+            .collect()
     }
     /// Returns the legalised value, defined by a statement from here on.
     fn defined(&mut self, id: Id) -> Id {
@@ -153,11 +211,20 @@ impl Words<'_> {
             _ => s,
         };
         let src = n.src.iter().map(|&s| retyped(self.r.g, s)).collect();
-        let value = self.r.g.intern(Node { src, dtype: own, ..n });
+        let value = self.r.g.intern(Node {
+            src,
+            dtype: own,
+            ..n
+        });
         self.accumulated(acc, value);
     }
     fn accumulated(&mut self, acc: Id, value: Id) {
-        let needs: Sources = self.r.g[value].src.iter().copied().filter(|&s| s != acc).collect();
+        let needs: Sources = self.r.g[value]
+            .src
+            .iter()
+            .copied()
+            .filter(|&s| s != acc)
+            .collect();
         needs.into_iter().for_each(|s| self.r.define(s));
         self.r.push(Statement::Accumulate(acc, value));
     }
@@ -181,7 +248,11 @@ impl Words<'_> {
                 let [first, sum] = [n.src[0], n.src[1]].map(|s| self.word(s));
                 let dtype = self.r.g[sum].dtype;
                 let first = conversions::retyped(self.r.g, first, dtype.scalar);
-                self.r.g.intern(Node { src: smallvec![first, sum], dtype, ..n })
+                self.r.g.intern(Node {
+                    src: smallvec![first, sum],
+                    dtype,
+                    ..n
+                })
             }
             Op::Range => {
                 // A bound may have a wider type than the indices below it, if less is known of the
@@ -202,7 +273,11 @@ impl Words<'_> {
     /// Returns the same operation on new sources, in its legalised type.
     fn typed(&mut self, id: Id, src: Sources) -> Id {
         let n = self.r.g[id].clone();
-        let dtype = if n.dtype.lanes > 1 { n.dtype } else { type_of(self.r.g, id).one() };
+        let dtype = if n.dtype.lanes > 1 {
+            n.dtype
+        } else {
+            type_of(self.r.g, id).one()
+        };
         self.r.g.intern(Node { src, dtype, ..n })
     }
     /// Returns an operation on legalised sources. Nodes are interned without simplification, so the
@@ -210,12 +285,16 @@ impl Words<'_> {
     fn operation(&mut self, id: Id, src: Sources) -> Id {
         let (n, to) = (self.r.g[id].clone(), type_of(self.r.g, id));
         let own = n.dtype.scalar;
-        let Some(&first) = n.src.first().filter(|_| n.dtype.lanes == 1) else { return self.typed(id, src) };
+        let Some(&first) = n.src.first().filter(|_| n.dtype.lanes == 1) else {
+            return self.typed(id, src);
+        };
         let g = &mut *self.r.g;
         let from = g.scalar(first);
         match n.op {
             Op::Cast => {
-                let fits = own.range().is_some_and(|(least, most)| g.within(first, least, most));
+                let fits = own
+                    .range()
+                    .is_some_and(|(least, most)| g.within(first, least, most));
                 conversions::cast_to(g, src[0], (from, own), to, fits)
             }
             Op::Bitcast => conversions::bits(g, src[0], (from, own)),
@@ -223,15 +302,25 @@ impl Words<'_> {
                 let fits = |last: i64| g.within(first, 0, last);
                 let (entries, whole) = (bytes::entries(&n), n.dtype.scalar);
                 let value = bytes::entry(g, &entries, src[0], fits(entries.len() as i64 - 1));
-                let fits = whole.range().is_some_and(|(least, most)| g.within(id, least, most));
+                let fits = whole
+                    .range()
+                    .is_some_and(|(least, most)| g.within(id, least, most));
                 conversions::cast_to(g, value, (I32, own), to, fits)
             }
             Op::Table4 => bytes::looked_up(g, &Node { src, ..n }),
             Op::Dot4 => bytes::product(g, &Node { src, ..n }),
             op if op.is_float_arithmetic() && (from == F32 || from.is_half()) => {
-                let src: Sources = src.iter().zip(&n.src).map(|(&s, &of)| cast(g, s, g.scalar(of), F32)).collect();
+                let src: Sources = src
+                    .iter()
+                    .zip(&n.src)
+                    .map(|(&s, &of)| cast(g, s, g.scalar(of), F32))
+                    .collect();
                 let value = functions::function(g, op, &src);
-                if own.is_half() { cast(g, value, F32, own) } else { value }
+                if own.is_half() {
+                    cast(g, value, F32, own)
+                } else {
+                    value
+                }
             }
             _ if from.is_int() || own.is_int() || from == Bool => integers::integer(g, id, src),
             _ => self.typed(id, src),
@@ -252,6 +341,10 @@ pub fn sum_in_words(g: &mut Graph, reduce: Id, terms: Id) -> Option<Id> {
     }
     let mut src = n.src.clone();
     src[0] = g.cast(terms, wide);
-    let sum = g.intern(Node { dtype: wide.one(), src, ..n });
+    let sum = g.intern(Node {
+        dtype: wide.one(),
+        src,
+        ..n
+    });
     Some(g.cast(sum, own))
 }

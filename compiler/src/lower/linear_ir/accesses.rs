@@ -39,7 +39,9 @@ pub fn accesses<'a>(g: &Graph, statements: impl Iterator<Item = &'a Statement>) 
             Statement::Define(id) if g[*id].op == Op::TileLoad => {
                 all.entry(g[*id].src[0]).or_default().matrices = Some(g[*id].dtype);
             }
-            Statement::WriteTile(buffer, _, _, tile) => all.entry(*buffer).or_default().matrices = Some(g[*tile].dtype),
+            Statement::WriteTile(buffer, _, _, tile) => {
+                all.entry(*buffer).or_default().matrices = Some(g[*tile].dtype)
+            }
             Statement::Wide(buffer, _, bytes, _) => {
                 let of = all.entry(*buffer).or_default();
                 of.words = Some(of.words.map_or(bytes / 4, |words| words.min(bytes / 4)));

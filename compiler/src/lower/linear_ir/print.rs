@@ -9,10 +9,19 @@ use std::fmt::Write;
 pub fn print_kernel(g: &Graph, code: &KernelCode) -> String {
     let mut out = String::new();
     if code.threads > 1 {
-        let _ = writeln!(out, "{} threads, room for {} workgroups", code.threads, code.resident);
-        let _ = code.shared.map_or(Ok(()), |percent| writeln!(out, "{percent} % of a unit's memory shared"));
+        let _ = writeln!(
+            out,
+            "{} threads, room for {} workgroups",
+            code.threads, code.resident
+        );
+        let _ = code.shared.map_or(Ok(()), |percent| {
+            writeln!(out, "{percent} % of a unit's memory shared")
+        });
     }
-    for (what, statements) in [("at first", &code.entry), ("where nothing is computed", &code.idle)] {
+    for (what, statements) in [
+        ("at first", &code.entry),
+        ("where nothing is computed", &code.idle),
+    ] {
         let words: Vec<String> = statements.iter().map(|s| line(g, s)).collect();
         if !words.is_empty() {
             let _ = writeln!(out, "{what}: {}", words.join(", "));
@@ -51,7 +60,13 @@ pub fn print(g: &Graph, code: &Code) -> String {
             for t in threads {
                 let divide = t.divide.map(|by| format!(" / {by}")).unwrap_or_default();
                 let modulo = t.modulo.map(|by| format!(" mod {by}")).unwrap_or_default();
-                let _ = writeln!(out, "{:1$}%{2} = thread{divide}{modulo}", "", 2 * depth, t.range.0);
+                let _ = writeln!(
+                    out,
+                    "{:1$}%{2} = thread{divide}{modulo}",
+                    "",
+                    2 * depth,
+                    t.range.0
+                );
             }
         }
     }
@@ -61,12 +76,22 @@ pub fn print(g: &Graph, code: &Code) -> String {
 fn line(g: &Graph, statement: &Statement) -> String {
     match statement {
         Statement::Define(id) => print_node(g, *id),
-        Statement::Loop { range, step, unroll } => {
-            let step = if *step == 1 { String::new() } else { format!("in steps of {step} ") };
+        Statement::Loop {
+            range,
+            step,
+            unroll,
+        } => {
+            let step = if *step == 1 {
+                String::new()
+            } else {
+                format!("in steps of {step} ")
+            };
             let unroll = unroll.map(|n| format!("unroll {n} ")).unwrap_or_default();
             format!("loop {} {step}{unroll}{{", print_node(g, *range))
         }
-        Statement::Iteration(range, index) => format!("iteration %{} = {} {{", range.0, value(g, *index)),
+        Statement::Iteration(range, index) => {
+            format!("iteration %{} = {} {{", range.0, value(g, *index))
+        }
         // An accumulator's second source is its reduction.
         Statement::Accumulator(id) => {
             let (first, result) = (value(g, g[*id].src[0]), value(g, g[*id].src[1]));
@@ -74,42 +99,90 @@ fn line(g: &Graph, statement: &Statement) -> String {
         }
         Statement::Accumulate(id, update) => {
             let text = print_node(g, *update);
-            format!("%{} <- {}", id.0, text.split_once(" = ").map_or(text.as_str(), |(_, rest)| rest))
+            format!(
+                "%{} <- {}",
+                id.0,
+                text.split_once(" = ")
+                    .map_or(text.as_str(), |(_, rest)| rest)
+            )
         }
-        Statement::Write(buffer, at, v) => format!("%{}[{}] <- {}", buffer.0, value(g, *at), value(g, *v)),
+        Statement::Write(buffer, at, v) => {
+            format!("%{}[{}] <- {}", buffer.0, value(g, *at), value(g, *v))
+        }
         Statement::Add(of) => addition(g, of),
         Statement::Update(of) => update(g, of),
         Statement::WriteTile(buffer, at, stride, v) => {
-            format!("rows {stride} apart of %{}[{}] <- {}", buffer.0, value(g, *at), value(g, *v))
+            format!(
+                "rows {stride} apart of %{}[{}] <- {}",
+                buffer.0,
+                value(g, *at),
+                value(g, *v)
+            )
         }
         Statement::WideWrite(buffer, at, bytes, values) => {
-            format!("{bytes} bytes of %{}[{}] <- {}", buffer.0, value(g, *at), values_of(g, values))
+            format!(
+                "{bytes} bytes of %{}[{}] <- {}",
+                buffer.0,
+                value(g, *at),
+                values_of(g, values)
+            )
         }
         Statement::Wide(buffer, at, bytes, parts) => {
-            format!("{} = {bytes} bytes of %{}[{}]", defined(parts), buffer.0, value(g, *at))
+            format!(
+                "{} = {bytes} bytes of %{}[{}]",
+                defined(parts),
+                buffer.0,
+                value(g, *at)
+            )
         }
-        Statement::AsyncCopy { to, from, plus, bytes, when } => {
+        Statement::AsyncCopy {
+            to,
+            from,
+            plus,
+            bytes,
+            when,
+        } => {
             let place = |of: [Id; 2], plus: i64| match plus {
                 0 => format!("%{}[{}]", of[0].0, value(g, of[1])),
                 _ => format!("%{}[{} + {plus}]", of[0].0, value(g, of[1])),
             };
-            let when = when.map(|when| format!(" if {}", expression(g, when))).unwrap_or_default();
-            format!("async copy of {bytes} bytes: {} <- {}{when}", place(*to, plus[0]), place(*from, plus[1]))
+            let when = when
+                .map(|when| format!(" if {}", expression(g, when)))
+                .unwrap_or_default();
+            format!(
+                "async copy of {bytes} bytes: {} <- {}{when}",
+                place(*to, plus[0]),
+                place(*from, plus[1])
+            )
         }
         Statement::AsyncGroup => "end of a group of async copies".into(),
         Statement::AsyncWait(0) => "wait for async copies".into(),
-        Statement::AsyncWait(groups) => format!("wait for async copies but those of {groups} groups"),
+        Statement::AsyncWait(groups) => {
+            format!("wait for async copies but those of {groups} groups")
+        }
         Statement::ProductsEnded(0) => "wait for products of several warps".into(),
-        Statement::ProductsEnded(but) => format!("wait for products of several warps but the last {but}"),
+        Statement::ProductsEnded(but) => {
+            format!("wait for products of several warps but the last {but}")
+        }
         Statement::Copied(buffer, at, bytes, parts) => {
-            format!("{} = {bytes} copied bytes of %{}[{}]", defined(parts), buffer.0, value(g, *at))
+            format!(
+                "{} = {bytes} copied bytes of %{}[{}]",
+                defined(parts),
+                buffer.0,
+                value(g, *at)
+            )
         }
         Statement::Carried(load, first) => format!("carried %{} = {}", load.0, value(g, *first)),
         Statement::Carry(load, next) => format!("%{} <- {}", load.0, value(g, *next)),
         Statement::Prefetch(p) => prefetch(g, p),
         Statement::Leave(condition) => format!("leave if {}", expression(g, *condition)),
         Statement::Unless(condition) => format!("unless {} {{", expression(g, *condition)),
-        Statement::Nest { buffer, staged, globals, .. } => {
+        Statement::Nest {
+            buffer,
+            staged,
+            globals,
+            ..
+        } => {
             let per: Vec<String> = globals.iter().map(|g| format!("%{}", g.0)).collect();
             let what = if *staged { "stage" } else { "nest" };
             format!("{what} %{} for [{}] {{", buffer.0, per.join(", "))
@@ -131,18 +204,46 @@ fn words(statement: &Statement) -> &'static str {
     }
 }
 
-fn addition(g: &Graph, Addition { buffer, at, values, when, atomic }: &Addition) -> String {
+fn addition(
+    g: &Graph,
+    Addition {
+        buffer,
+        at,
+        values,
+        when,
+        atomic,
+    }: &Addition,
+) -> String {
     let how = if *atomic { "atomically " } else { "" };
-    let when = when.map(|when| format!(" if {}", value(g, when))).unwrap_or_default();
-    format!("%{}[{}] {how}+= {}{when}", buffer.0, value(g, *at), values_of(g, values))
+    let when = when
+        .map(|when| format!(" if {}", value(g, when)))
+        .unwrap_or_default();
+    format!(
+        "%{}[{}] {how}+= {}{when}",
+        buffer.0,
+        value(g, *at),
+        values_of(g, values)
+    )
 }
 
 /// Prints an update of a word: its old value and the nodes computed from it, in order.
 fn update(g: &Graph, of: &Update) -> String {
     let how = if of.atomic { "atomically " } else { "" };
-    let when = of.when.map(|when| format!(" if {}", value(g, when))).unwrap_or_default();
-    let values: Vec<String> = [of.old].iter().chain(&of.values).map(|&v| print_node(g, v)).collect();
-    format!("%{}[{}] {how}<- {{ {} }}{when}", of.buffer.0, value(g, of.at), values.join("; "))
+    let when = of
+        .when
+        .map(|when| format!(" if {}", value(g, when)))
+        .unwrap_or_default();
+    let values: Vec<String> = [of.old]
+        .iter()
+        .chain(&of.values)
+        .map(|&v| print_node(g, v))
+        .collect();
+    format!(
+        "%{}[{}] {how}<- {{ {} }}{when}",
+        of.buffer.0,
+        value(g, of.at),
+        values.join("; ")
+    )
 }
 
 fn values_of(g: &Graph, values: &[Id]) -> String {
@@ -152,17 +253,30 @@ fn values_of(g: &Graph, values: &[Id]) -> String {
 
 /// Prints the loads that a wide load replaces, each with its byte offset.
 fn defined(parts: &[(Id, usize)]) -> String {
-    let parts: Vec<String> = parts.iter().map(|p| format!("%{} at {}", p.0.0, p.1)).collect();
+    let parts: Vec<String> = parts
+        .iter()
+        .map(|p| format!("%{} at {}", p.0.0, p.1))
+        .collect();
     parts.join(", ")
 }
 
 fn prefetch(g: &Graph, p: &Prefetch) -> String {
     let sum = |terms: &[(Id, i64)]| -> String {
-        terms.iter().map(|&(t, c)| format!("{} * {c} + ", expression(g, t))).collect()
+        terms
+            .iter()
+            .map(|&(t, c)| format!("{} * {c} + ", expression(g, t)))
+            .collect()
     };
     match p {
-        Prefetch::Line { at: [buffer, at], ahead } => {
-            format!("prefetch the line of %{}[{} + {ahead}]", buffer.0, value(g, *at))
+        Prefetch::Line {
+            at: [buffer, at],
+            ahead,
+        } => {
+            format!(
+                "prefetch the line of %{}[{} + {ahead}]",
+                buffer.0,
+                value(g, *at)
+            )
         }
         Prefetch::Tile(t) => {
             let turn: Vec<String> = t.turn.iter().map(|r| format!("%{}", r.0)).collect();
@@ -177,7 +291,11 @@ fn prefetch(g: &Graph, p: &Prefetch) -> String {
             )
         }
         Prefetch::Span(s) => {
-            let loops: Vec<String> = s.loops.iter().map(|&r| format!(" for {}", print_node(g, r))).collect();
+            let loops: Vec<String> = s
+                .loops
+                .iter()
+                .map(|&r| format!(" for {}", print_node(g, r)))
+                .collect();
             format!(
                 "prefetch {} bytes of %{} from byte {}{}{}",
                 s.bytes,
@@ -197,7 +315,9 @@ fn leaves(g: &Graph, code: &Code) -> Vec<Id> {
     roots.extend(code.skip);
     for statement in &code.statements {
         match statement {
-            Statement::Define(id) | Statement::Loop { range: id, .. } | Statement::Accumulator(id) => roots.push(*id),
+            Statement::Define(id)
+            | Statement::Loop { range: id, .. }
+            | Statement::Accumulator(id) => roots.push(*id),
             Statement::Iteration(_, id)
             | Statement::Accumulate(_, id)
             | Statement::Unless(id)
@@ -206,14 +326,22 @@ fn leaves(g: &Graph, code: &Code) -> Vec<Id> {
             Statement::Add(addition) => roots.extend(addition.uses().chain([addition.buffer])),
             Statement::Update(update) => roots.extend(update.uses(g).chain([update.buffer])),
             Statement::WriteTile(buffer, at, _, v) => roots.extend([*buffer, *at, *v]),
-            Statement::WideWrite(buffer, at, _, values) => roots.extend([*buffer, *at].iter().chain(values)),
+            Statement::WideWrite(buffer, at, _, values) => {
+                roots.extend([*buffer, *at].iter().chain(values))
+            }
             Statement::Wide(_, _, _, parts) => roots.extend(parts.iter().map(|p| p.0)),
-            Statement::AsyncCopy { to, from, when, .. } => roots.extend(to.iter().chain(from).chain(when)),
+            Statement::AsyncCopy { to, from, when, .. } => {
+                roots.extend(to.iter().chain(from).chain(when))
+            }
             Statement::Copied(buffer, at, ..) => roots.extend([*buffer, *at]),
             Statement::Carried(_, value) | Statement::Carry(_, value) => roots.push(*value),
             Statement::Nest { buffer, .. } => roots.push(*buffer),
-            Statement::Prefetch(Prefetch::Span(s)) => roots.extend(s.terms.iter().map(|t| t.0).chain([s.buffer])),
-            Statement::Prefetch(Prefetch::Tile(t)) => roots.extend(t.terms.iter().map(|t| t.0).chain([t.buffer])),
+            Statement::Prefetch(Prefetch::Span(s)) => {
+                roots.extend(s.terms.iter().map(|t| t.0).chain([s.buffer]))
+            }
+            Statement::Prefetch(Prefetch::Tile(t)) => {
+                roots.extend(t.terms.iter().map(|t| t.0).chain([t.buffer]))
+            }
             Statement::Prefetch(Prefetch::Line { at, .. }) => roots.extend(at),
             Statement::End
             | Statement::Barrier
@@ -229,7 +357,9 @@ fn leaves(g: &Graph, code: &Code) -> Vec<Id> {
     let mut leaves: Vec<Id> = g
         .toposort(&roots)
         .into_iter()
-        .filter(|id| matches!(g[*id].op, Op::Param | Op::Var | Op::Local) || code.globals.contains(id))
+        .filter(|id| {
+            matches!(g[*id].op, Op::Param | Op::Var | Op::Local) || code.globals.contains(id)
+        })
         .collect();
     leaves.sort();
     leaves

@@ -24,8 +24,18 @@ impl<'a> Rewriting<'a> {
     /// Creates a rewrite with no statements and no replacements.
     pub fn new(g: &'a mut Graph) -> Rewriting<'a> {
         let (values, known) = (FxHashMap::default(), FxHashSet::default());
-        let ranges = (0..g.len() as u32).map(|i| g.range_number(Id(i))).max().unwrap_or(0);
-        Rewriting { g, out: vec![], values, known, scopes: vec![vec![]], ranges }
+        let ranges = (0..g.len() as u32)
+            .map(|i| g.range_number(Id(i)))
+            .max()
+            .unwrap_or(0);
+        Rewriting {
+            g,
+            out: vec![],
+            values,
+            known,
+            scopes: vec![vec![]],
+            ranges,
+        }
     }
     /// Marks a value as defined without a statement.
     pub fn knows(&mut self, id: Id) {
@@ -46,7 +56,10 @@ impl<'a> Rewriting<'a> {
         if self.values.contains_key(&id) || !n.src.iter().any(|s| self.values.contains_key(s)) {
             return self.value(id);
         }
-        let n = Node { src: n.src.iter().map(|&s| self.value(s)).collect(), ..n.clone() };
+        let n = Node {
+            src: n.src.iter().map(|&s| self.value(s)).collect(),
+            ..n.clone()
+        };
         let new = self.g.intern(n);
         self.values.insert(id, new);
         new
@@ -55,15 +68,22 @@ impl<'a> Rewriting<'a> {
     pub fn define(&mut self, id: Id) {
         let before = self.out.len();
         define(self.g, id, &mut self.known, &mut self.out);
-        let new =
-            self.out[before..].iter().filter_map(|s| if let Statement::Define(id) = s { Some(*id) } else { None });
+        let new = self.out[before..].iter().filter_map(|s| {
+            if let Statement::Define(id) = s {
+                Some(*id)
+            } else {
+                None
+            }
+        });
         self.scopes.last_mut().expect("a scope is open").extend(new);
     }
     /// Appends a statement unchanged, and tracks definitions and blocks.
     pub fn push(&mut self, s: Statement) {
         let defined: Vec<Id> = match &s {
             Statement::Define(id) => vec![*id],
-            Statement::Wide(.., parts) | Statement::Copied(.., parts) => parts.iter().map(|p| p.0).collect(),
+            Statement::Wide(.., parts) | Statement::Copied(.., parts) => {
+                parts.iter().map(|p| p.0).collect()
+            }
             _ => vec![],
         };
         match &s {
@@ -86,13 +106,26 @@ impl<'a> Rewriting<'a> {
             Statement::Define(id) => Statement::Define(self.node(*id)),
             // A sum keeps its name, even if its terms are replaced.
             Statement::Accumulator(acc) => Statement::Accumulator(self.node(*acc)),
-            Statement::Accumulate(acc, value) => Statement::Accumulate(self.value(*acc), self.node(*value)),
+            Statement::Accumulate(acc, value) => {
+                Statement::Accumulate(self.value(*acc), self.node(*value))
+            }
             Statement::Wide(buffer, at, bytes, parts) => {
                 // No statement defines the offsets of all parts.
-                let parts = parts.iter().map(|&(load, byte)| (self.g.replace(load, &mut self.values), byte)).collect();
+                let parts = parts
+                    .iter()
+                    .map(|&(load, byte)| (self.g.replace(load, &mut self.values), byte))
+                    .collect();
                 Statement::Wide(*buffer, self.value(*at), *bytes, parts)
             }
-            &Statement::Loop { range, step, unroll } => Statement::Loop { range: self.node(range), step, unroll },
+            &Statement::Loop {
+                range,
+                step,
+                unroll,
+            } => Statement::Loop {
+                range: self.node(range),
+                step,
+                unroll,
+            },
             s => s.replaced(&|id| self.value(id)),
         };
         if !matches!(&s, Statement::Define(id) if self.known.contains(id)) {
@@ -109,12 +142,20 @@ impl Statement {
             Statement::WriteTile(buffer, at, stride, value) => {
                 Statement::WriteTile(*buffer, new(*at), *stride, new(*value))
             }
-            Statement::WideWrite(buffer, at, bytes, values) => {
-                Statement::WideWrite(*buffer, new(*at), *bytes, values.iter().map(|&value| new(value)).collect())
-            }
+            Statement::WideWrite(buffer, at, bytes, values) => Statement::WideWrite(
+                *buffer,
+                new(*at),
+                *bytes,
+                values.iter().map(|&value| new(value)).collect(),
+            ),
             Statement::Add(a) => {
                 let (at, when) = (new(a.at), a.when.map(new));
-                Statement::Add(Addition { at, when, values: a.values.iter().map(|&v| new(v)).collect(), ..a.clone() })
+                Statement::Add(Addition {
+                    at,
+                    when,
+                    values: a.values.iter().map(|&v| new(v)).collect(),
+                    ..a.clone()
+                })
             }
             s => s.clone(),
         }

@@ -33,7 +33,10 @@ impl ThreadIndex {
 /// Maps `threads` threads row-major to these ranges, which are sorted by number. A range of all
 /// threads is mapped on its own, and so are lanes after the first of several groups.
 pub fn count(g: &Graph, ranges: &[Id], threads: i64) -> Vec<ThreadIndex> {
-    let bound = |r: Id| g.int_value(g[r].src[0]).unwrap_or_else(|| panic!("threads of {:?} cannot be counted", g[r]));
+    let bound = |r: Id| {
+        g.int_value(g[r].src[0])
+            .unwrap_or_else(|| panic!("threads of {:?} cannot be counted", g[r]))
+    };
     let is_group = |r: Id| g.range_kind(r) == Some(RangeKind::Vector);
     let groups: Vec<Id> = ranges.iter().copied().filter(|&r| is_group(r)).collect();
     if groups.len() > 1 {
@@ -43,13 +46,24 @@ pub fn count(g: &Graph, ranges: &[Id], threads: i64) -> Vec<ThreadIndex> {
             let modulo = Some(bound(range));
             // Lanes outside all groups each contain a whole copy of the groups.
             if is_group(range) || g.range_number(range) < g.range_number(groups[0]) {
-                out.push(ThreadIndex { range, divide: Some(stride), modulo });
+                out.push(ThreadIndex {
+                    range,
+                    divide: Some(stride),
+                    modulo,
+                });
                 stride *= bound(range);
             } else {
-                out.push(ThreadIndex { range, divide: None, modulo });
+                out.push(ThreadIndex {
+                    range,
+                    divide: None,
+                    modulo,
+                });
             }
         }
-        debug_assert!(stride <= threads, "{stride} threads are counted over {groups:?}, and a workgroup has {threads}");
+        debug_assert!(
+            stride <= threads,
+            "{stride} threads are counted over {groups:?}, and a workgroup has {threads}"
+        );
         return out;
     }
     let group = groups.first().copied();
@@ -57,12 +71,27 @@ pub fn count(g: &Graph, ranges: &[Id], threads: i64) -> Vec<ThreadIndex> {
     let index = |&range: &Id| {
         let number = g.range_number(range);
         if Some(range) == group {
-            let inner = ranges.iter().any(|&x| x != range && g.range_number(x) < number && bound(x) != threads);
-            let (divide, modulo) = if inner { (None, Some(many)) } else { (Some(threads / many), None) };
-            return ThreadIndex { range, divide, modulo };
+            let inner = ranges
+                .iter()
+                .any(|&x| x != range && g.range_number(x) < number && bound(x) != threads);
+            let (divide, modulo) = if inner {
+                (None, Some(many))
+            } else {
+                (Some(threads / many), None)
+            };
+            return ThreadIndex {
+                range,
+                divide,
+                modulo,
+            };
         }
-        let outer = group.is_some_and(|group| number < g.range_number(group)) && bound(range) < threads;
-        ThreadIndex { range, divide: Some(if outer { many } else { 1 }), modulo: Some(bound(range)) }
+        let outer =
+            group.is_some_and(|group| number < g.range_number(group)) && bound(range) < threads;
+        ThreadIndex {
+            range,
+            divide: Some(if outer { many } else { 1 }),
+            modulo: Some(bound(range)),
+        }
     };
     ranges.iter().map(index).collect()
 }
@@ -75,10 +104,18 @@ pub fn folds_alike(g: &Graph, nest: Id, counted: &[ThreadIndex]) -> bool {
     let of = |r: Id| counted.iter().find(|t| t.range == r);
     let end = |t: &ThreadIndex| t.stride() * t.modulo.unwrap_or(i64::MAX / t.stride());
     let apart = |a: &ThreadIndex, b: &ThreadIndex| end(a) <= b.stride() || end(b) <= a.stride();
-    g.toposort(&[nest]).into_iter().filter(|&n| g[n].op == Op::Reduce).all(|n| {
-        let lanes = g[n].src[1..].iter().filter_map(|&r| of(r));
-        lanes.into_iter().all(|lane| g.free_ranges(n).iter().filter_map(|&r| of(r)).all(|t| apart(t, lane)))
-    })
+    g.toposort(&[nest])
+        .into_iter()
+        .filter(|&n| g[n].op == Op::Reduce)
+        .all(|n| {
+            let lanes = g[n].src[1..].iter().filter_map(|&r| of(r));
+            lanes.into_iter().all(|lane| {
+                g.free_ranges(n)
+                    .iter()
+                    .filter_map(|&r| of(r))
+                    .all(|t| apart(t, lane))
+            })
+        })
 }
 
 /// Splits reductions over lanes that are threads into each thread's partial sum and a subgroup
@@ -87,16 +124,30 @@ pub fn folded(g: &mut Graph, value: Id) -> Id {
     let mut map: FxHashMap<Id, Id> = FxHashMap::default();
     let lane_of = |g: &Graph, n: &Node| {
         let of_threads = [Some(RangeKind::VectorReduce), Some(RangeKind::Vector)];
-        let lane = n.src.iter().skip(1).copied().find(|&r| of_threads.contains(&g.range_kind(r)));
+        let lane = n
+            .src
+            .iter()
+            .skip(1)
+            .copied()
+            .find(|&r| of_threads.contains(&g.range_kind(r)));
         lane.filter(|_| n.op == Op::Reduce)
     };
     let fold = |g: &mut Graph, part: Id, lane: Id, arg: Arg| {
         let dtype = g[part].dtype;
-        g.intern(Node { op: Op::Fold, dtype, src: smallvec![part, lane], arg })
+        g.intern(Node {
+            op: Op::Fold,
+            dtype,
+            src: smallvec![part, lane],
+            arg,
+        })
     };
     for n in g.toposort(&[value]) {
         let node = g[n].clone();
-        let src: Sources = node.src.iter().map(|s| map.get(s).copied().unwrap_or(*s)).collect();
+        let src: Sources = node
+            .src
+            .iter()
+            .map(|s| map.get(s).copied().unwrap_or(*s))
+            .collect();
         let new = match lane_of(g, &node) {
             Some(lane) => {
                 let mut own = src;
@@ -104,11 +155,29 @@ pub fn folded(g: &mut Graph, value: Id) -> Id {
                 // Products are added to an accumulator even without a loop.
                 let is_product = node.dtype.lanes > 1;
                 let alone = own.len() == 1 && !is_product;
-                let part = if alone { own[0] } else { g.intern(Node { src: own, ..node.clone() }) };
-                if is_product { part } else { fold(g, part, lane, node.arg) }
+                let part = if alone {
+                    own[0]
+                } else {
+                    g.intern(Node {
+                        src: own,
+                        ..node.clone()
+                    })
+                };
+                if is_product {
+                    part
+                } else {
+                    fold(g, part, lane, node.arg)
+                }
             }
             None => {
-                let new = if src == node.src { n } else { g.intern(Node { src, ..node.clone() }) };
+                let new = if src == node.src {
+                    n
+                } else {
+                    g.intern(Node {
+                        src,
+                        ..node.clone()
+                    })
+                };
                 let of_vector = (node.op == Op::Part).then(|| g[node.src[0]].clone());
                 match of_vector.and_then(|sums| Some((lane_of(g, &sums)?, sums.arg))) {
                     Some((lane, arg)) => fold(g, new, lane, arg),

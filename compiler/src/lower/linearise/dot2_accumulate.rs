@@ -31,9 +31,14 @@ pub fn dot2_accumulate(g: &mut Graph, terms: Vec<(Id, Id, ReduceOp)>) -> Vec<(Id
             joined.push((acc, term, op));
             continue;
         }
-        let Arg::Int(largest) = n.arg else { unreachable!("a product of bytes knows the largest") };
+        let Arg::Int(largest) = n.arg else {
+            unreachable!("a product of bytes knows the largest")
+        };
         let none = n.src[2];
-        match open.iter_mut().find(|o| o.0 == acc && o.2 + most <= i16::MAX as i64) {
+        match open
+            .iter_mut()
+            .find(|o| o.0 == acc && o.2 + most <= i16::MAX as i64)
+        {
             Some((_, at, held)) => {
                 let word = g[joined[*at].1].src[0];
                 let word = g.dot2(n.src[0], n.src[1], word, largest);
@@ -62,7 +67,14 @@ mod tests {
     /// For bytes up to `most`: the number of joined `halves`, and the value of their total.
     #[test]
     fn as_many_products_are_joined_as_sixteen_bits_hold() {
-        for (most, words, expected) in [(3, 8, 1), (15, 8, 1), (16, 8, 2), (31, 8, 2), (63, 8, 4), (127, 8, 8)] {
+        for (most, words, expected) in [
+            (3, 8, 1),
+            (15, 8, 1),
+            (16, 8, 2),
+            (31, 8, 2),
+            (63, 8, 4),
+            (127, 8, 8),
+        ] {
             let mut g = Graph::new();
             let none = g.int_of(Scalar::I32, 0);
             let acc = g.param(0, &[], Scalar::I32);
@@ -71,7 +83,10 @@ mod tests {
             let terms: Vec<_> = (0..words)
                 .map(|i| {
                     // Distinct words, so that equal nodes are not merged.
-                    let (a, b) = (g.param(i + 1, &[], Scalar::U32), g.param(i + 100, &[], Scalar::U32));
+                    let (a, b) = (
+                        g.param(i + 1, &[], Scalar::U32),
+                        g.param(i + 100, &[], Scalar::U32),
+                    );
                     (acc, g.dot4(a, b, none, most), ReduceOp::Add)
                 })
                 .collect();

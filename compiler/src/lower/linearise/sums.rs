@@ -54,7 +54,10 @@ impl Emitter<'_> {
         let mut group = Vec::new();
         for id in order {
             let node = &g[id];
-            let below = node.src.iter().any(|s| needs.get(s).copied().unwrap_or(false));
+            let below = node
+                .src
+                .iter()
+                .any(|s| needs.get(s).copied().unwrap_or(false));
             let mut mine = below;
             if node.op == Op::Reduce
                 && !(loops && self.is_straight(id))
@@ -77,7 +80,9 @@ impl Emitter<'_> {
     }
     /// Returns whether a reduction is fully unrolled, without a loop.
     fn is_straight(&self, reduce: Id) -> bool {
-        self.g[reduce].src[1..].iter().all(|&r| self.g.range_kind(r) == Some(RangeKind::Unroll))
+        self.g[reduce].src[1..]
+            .iter()
+            .all(|&r| self.g.range_kind(r) == Some(RangeKind::Unroll))
     }
     /// Returns the largest number of reductions like this one that are computed together.
     fn most_at_once(&self, reduce: Id) -> usize {
@@ -87,9 +92,11 @@ impl Emitter<'_> {
             true => 1,
             // A loop over integer sums takes registers of its own; reductions beyond the register
             // budget go into another loop.
-            false if self.g.any(terms, |_, n| n.op == Op::Reduce) => {
-                self.target.registers.saturating_sub(REGISTERS_OF_INTEGER_SUMS).max(1)
-            }
+            false if self.g.any(terms, |_, n| n.op == Op::Reduce) => self
+                .target
+                .registers
+                .saturating_sub(REGISTERS_OF_INTEGER_SUMS)
+                .max(1),
             false => usize::MAX,
         }
     }
@@ -105,7 +112,11 @@ impl Emitter<'_> {
     /// Splits updates into runs: of single updates, or of as many as wait for byte
     /// sums that are interleaved.
     fn runs(&self, updates: Vec<AccumulatorUpdate>) -> Vec<Vec<AccumulatorUpdate>> {
-        let waits = |u: &AccumulatorUpdate| u.needs.iter().any(|&need| self.g.any(need, |n, _| self.is_of_bytes(n)));
+        let waits = |u: &AccumulatorUpdate| {
+            u.needs
+                .iter()
+                .any(|&need| self.g.any(need, |n, _| self.is_of_bytes(n)))
+        };
         let of_bytes: Vec<bool> = updates.iter().map(waits).collect();
         if !of_bytes.contains(&true) {
             return updates.into_iter().map(|u| vec![u]).collect();
@@ -140,8 +151,11 @@ impl Emitter<'_> {
         // Suspends the loops inside the current depth; the new loop goes before them.
         let inner = self.scopes.split_off(depth + 1);
         let ranges: Vec<Id> = self.g[group[0]].src[1..].to_vec();
-        let unrolled: Vec<Id> =
-            ranges.iter().copied().filter(|&r| self.g.range_kind(r) == Some(RangeKind::Unroll)).collect();
+        let unrolled: Vec<Id> = ranges
+            .iter()
+            .copied()
+            .filter(|&r| self.g.range_kind(r) == Some(RangeKind::Unroll))
+            .collect();
         let mut copies = vec![FxHashMap::default()];
         for &r in &unrolled {
             copies = self.times(&copies, r);
@@ -149,15 +163,29 @@ impl Emitter<'_> {
         let mut accumulators = Vec::new();
         for &id in group {
             let n = self.g[id].clone();
-            let Arg::Reduce(op, _) = n.arg else { unreachable!("reduce without an op") };
+            let Arg::Reduce(op, _) = n.arg else {
+                unreachable!("reduce without an op")
+            };
             let first = identity(self.g, op, n.dtype);
             self.define(first);
-            let acc = self.g.intern(Node { op: Op::Acc, dtype: n.dtype, src: smallvec![first, id], arg: Arg::None });
+            let acc = self.g.intern(Node {
+                op: Op::Acc,
+                dtype: n.dtype,
+                src: smallvec![first, id],
+                arg: Arg::None,
+            });
             self.push_here(Statement::Accumulator(acc));
             accumulators.push((id, acc, op));
         }
         let before = self.scopes.len();
-        self.open_all(ranges.iter().copied().filter(|r| !unrolled.contains(r)).collect(), &accumulators);
+        self.open_all(
+            ranges
+                .iter()
+                .copied()
+                .filter(|r| !unrolled.contains(r))
+                .collect(),
+            &accumulators,
+        );
         let mut values: Vec<(Id, Id, ReduceOp)> = Vec::new();
         for map in &copies {
             for &(id, acc, op) in &accumulators {
@@ -174,11 +202,15 @@ impl Emitter<'_> {
         }
         let known: Vec<bool> = values.iter().map(|v| self.is_defined(v.1)).collect();
         let updates = values.into_iter().zip(known);
-        let updates: Vec<AccumulatorUpdate> =
-            updates.map(|(term, known)| AccumulatorUpdate::for_term(self.g, term, known)).collect();
+        let updates: Vec<AccumulatorUpdate> = updates
+            .map(|(term, known)| AccumulatorUpdate::for_term(self.g, term, known))
+            .collect();
         // Emits shared loops first, then each term as late as possible to keep register pressure
         // low.
-        let all: Vec<Id> = updates.iter().flat_map(|u| u.needs.iter().copied()).collect();
+        let all: Vec<Id> = updates
+            .iter()
+            .flat_map(|u| u.needs.iter().copied())
+            .collect();
         self.reductions(&all, true);
         self.add_up(updates);
         while self.scopes.len() > before {
@@ -205,10 +237,17 @@ impl Emitter<'_> {
     /// just opened (online softmax).
     fn rescale(&mut self, accumulators: &[(Id, Id, ReduceOp)]) {
         for &(id, acc, _) in accumulators {
-            let Some(factor) = self.rescaled.factor(self.g, id) else { continue };
+            let Some(factor) = self.rescaled.factor(self.g, id) else {
+                continue;
+            };
             self.define(factor);
             let (dtype, src) = (self.g[acc].dtype, smallvec![acc, factor]);
-            let scaled = self.g.intern(Node { op: Op::Mul, dtype, src, arg: Arg::None });
+            let scaled = self.g.intern(Node {
+                op: Op::Mul,
+                dtype,
+                src,
+                arg: Arg::None,
+            });
             self.push_here(Statement::Accumulate(acc, scaled));
         }
     }

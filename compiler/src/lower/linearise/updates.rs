@@ -14,24 +14,43 @@ pub struct AccumulatorUpdate {
 impl AccumulatorUpdate {
     /// Returns the update of an accumulator by a term: by a multiply-add operation, unless the term
     /// is already computed elsewhere (`known`).
-    pub fn for_term(g: &mut Graph, (acc, term, op): (Id, Id, ReduceOp), known: bool) -> AccumulatorUpdate {
+    pub fn for_term(
+        g: &mut Graph,
+        (acc, term, op): (Id, Id, ReduceOp),
+        known: bool,
+    ) -> AccumulatorUpdate {
         let n = g[term].clone();
         let adds = op == ReduceOp::Add && !known;
         let last = n.src.len().saturating_sub(1);
         // Operations that add to their last source.
-        let dot = matches!(n.op, Op::Dot4 | Op::SignedDot4 | Op::Halves) && g.int_value(n.src[last]) == Some(0);
+        let dot = matches!(n.op, Op::Dot4 | Op::SignedDot4 | Op::Halves)
+            && g.int_value(n.src[last]) == Some(0);
         if adds && (matches!(n.op, Op::MmaHalf | Op::MmaShared | Op::TileMma) || dot) {
             let needs = n.src[..last].to_vec();
             let mut src = n.src.clone();
             src[last] = acc;
-            return AccumulatorUpdate { acc, value: g.intern(Node { src, ..n }), needs };
+            return AccumulatorUpdate {
+                acc,
+                value: g.intern(Node { src, ..n }),
+                needs,
+            };
         }
-        let (op, src, needs): (Op, Sources, Vec<Id>) = if adds && n.op == Op::Mul && n.dtype.scalar.is_float() {
-            (Op::Fma, smallvec![n.src[0], n.src[1], acc], n.src.to_vec())
-        } else {
-            (op.combine(), smallvec![acc, term], vec![term])
-        };
-        AccumulatorUpdate { acc, value: g.intern(Node { op, dtype: n.dtype, src, arg: Arg::None }), needs }
+        let (op, src, needs): (Op, Sources, Vec<Id>) =
+            if adds && n.op == Op::Mul && n.dtype.scalar.is_float() {
+                (Op::Fma, smallvec![n.src[0], n.src[1], acc], n.src.to_vec())
+            } else {
+                (op.combine(), smallvec![acc, term], vec![term])
+            };
+        AccumulatorUpdate {
+            acc,
+            value: g.intern(Node {
+                op,
+                dtype: n.dtype,
+                src,
+                arg: Arg::None,
+            }),
+            needs,
+        }
     }
 }
 

@@ -16,9 +16,17 @@ const TABLE: i64 = 16;
 
 /// Returns `id` with its vector ranges replaced by vector operations.
 pub fn vectorise(g: &mut Graph, id: Id, target: &Target) -> Id {
-    let mut v = Vectoriser { g, table_lookup: target.machine.table_lookup, memo: FxHashMap::default() };
+    let mut v = Vectoriser {
+        g,
+        table_lookup: target.machine.table_lookup,
+        memo: FxHashMap::default(),
+    };
     // The nest's own lane range, if it has one.
-    let lane = v.g.free_ranges(id).iter().copied().find(|&r| v.g.range_kind(r) == Some(RangeKind::Vector));
+    let lane =
+        v.g.free_ranges(id)
+            .iter()
+            .copied()
+            .find(|&r| v.g.range_kind(r) == Some(RangeKind::Vector));
     v.value(id, lane)
 }
 
@@ -61,13 +69,20 @@ impl Vectoriser<'_> {
     }
     fn rebuild(&mut self, id: Id, src: Sources) -> Id {
         let n = self.g[id].clone();
-        if src == n.src { id } else { self.g.intern(Node { src, ..n }) }
+        if src == n.src {
+            id
+        } else {
+            self.g.intern(Node { src, ..n })
+        }
     }
     /// Rebuilds a node outside any lanes; reductions below it may have their own lanes.
     fn scalar(&mut self, id: Id) -> Id {
         let n = self.g[id].clone();
         if n.op == Op::Reduce {
-            let own = n.src[1..].iter().copied().find(|&r| self.g.range_kind(r) == Some(RangeKind::VectorReduce));
+            let own = n.src[1..]
+                .iter()
+                .copied()
+                .find(|&r| self.g.range_kind(r) == Some(RangeKind::VectorReduce));
             if let Some(lane) = own {
                 let value = self.value(n.src[0], Some(lane));
                 let lanes = self.lanes(lane);
@@ -78,9 +93,19 @@ impl Vectoriser<'_> {
                 let partial = if src.len() == 1 {
                     value
                 } else {
-                    self.g.intern(Node { op: Op::Reduce, dtype, src, arg: n.arg.clone() })
+                    self.g.intern(Node {
+                        op: Op::Reduce,
+                        dtype,
+                        src,
+                        arg: n.arg.clone(),
+                    })
                 };
-                return self.g.intern(Node { op: Op::Fold, dtype: n.dtype, src: smallvec![partial], arg: n.arg });
+                return self.g.intern(Node {
+                    op: Op::Fold,
+                    dtype: n.dtype,
+                    src: smallvec![partial],
+                    arg: n.arg,
+                });
             }
         }
         let src: Sources = n.src.iter().map(|&s| self.value(s, None)).collect();
@@ -91,20 +116,40 @@ impl Vectoriser<'_> {
         let lanes = self.lanes(lane);
         let dtype = n.dtype.with_lanes(lanes);
         match n.op {
-            Op::Range => self.g.intern(Node { op: Op::Lanes, dtype, src: smallvec![], arg: Arg::None }),
+            Op::Range => self.g.intern(Node {
+                op: Op::Lanes,
+                dtype,
+                src: smallvec![],
+                arg: Arg::None,
+            }),
             // Creates 32-bit lane indices directly instead of narrowing 64-bit ones.
-            Op::Cast if n.src[0] == lane && n.dtype.scalar == Scalar::I32 => {
-                self.g.intern(Node { op: Op::Lanes, dtype, src: smallvec![], arg: Arg::None })
-            }
-            Op::Cast if n.dtype.scalar == Scalar::F32 && self.table_lookup && lanes as i64 == TABLE => {
+            Op::Cast if n.src[0] == lane && n.dtype.scalar == Scalar::I32 => self.g.intern(Node {
+                op: Op::Lanes,
+                dtype,
+                src: smallvec![],
+                arg: Arg::None,
+            }),
+            Op::Cast
+                if n.dtype.scalar == Scalar::F32 && self.table_lookup && lanes as i64 == TABLE =>
+            {
                 match self.as_table(n.src[0]) {
                     Some((index, table)) => {
                         let index = self.value(index, Some(lane));
-                        self.g.intern(Node { op: Op::Table, dtype, src: smallvec![index], arg: Arg::Ints(table) })
+                        self.g.intern(Node {
+                            op: Op::Table,
+                            dtype,
+                            src: smallvec![index],
+                            arg: Arg::Ints(table),
+                        })
                     }
                     None => {
                         let x = self.value(n.src[0], Some(lane));
-                        self.g.intern(Node { op: Op::Cast, dtype, src: smallvec![x], arg: Arg::None })
+                        self.g.intern(Node {
+                            op: Op::Cast,
+                            dtype,
+                            src: smallvec![x],
+                            arg: Arg::None,
+                        })
                     }
                 }
             }
@@ -112,21 +157,36 @@ impl Vectoriser<'_> {
                 let sum = self.g.linear(n.src[1]);
                 let unit = n.dtype.scalar.bytes() as i64 / self.g.unit_bytes(n.src[0]);
                 let straight = sum.coefficient(lane) == unit
-                    && sum.terms.iter().all(|&(t, _)| t == lane || !self.depends(t, lane));
+                    && sum
+                        .terms
+                        .iter()
+                        .all(|&(t, _)| t == lane || !self.depends(t, lane));
                 if straight {
                     let at = self.at_lane(n.src[1], lane, 0);
                     let at = self.value(at, None);
-                    return self.g.intern(Node { op: Op::Load, dtype, src: smallvec![n.src[0], at], arg: Arg::None });
+                    return self.g.intern(Node {
+                        op: Op::Load,
+                        dtype,
+                        src: smallvec![n.src[0], at],
+                        arg: Arg::None,
+                    });
                 }
                 self.packed(id, lane, lanes)
             }
             // A table in memory is looked up per lane; lanes with the same index share a lookup.
-            Op::Table if matches!(&n.arg, Arg::Ints(t) if t.len() as i64 > TABLE) => self.packed(id, lane, lanes),
+            Op::Table if matches!(&n.arg, Arg::Ints(t) if t.len() as i64 > TABLE) => {
+                self.packed(id, lane, lanes)
+            }
             Op::Reduce => {
                 let value = self.value(n.src[0], Some(lane));
                 let mut src: Sources = smallvec![value];
                 src.extend(n.src[1..].iter().copied());
-                self.g.intern(Node { op: Op::Reduce, dtype, src, arg: n.arg })
+                self.g.intern(Node {
+                    op: Op::Reduce,
+                    dtype,
+                    src,
+                    arg: n.arg,
+                })
             }
             _ if n.op.is_elementwise() => {
                 let mut src = Sources::new();
@@ -134,7 +194,12 @@ impl Vectoriser<'_> {
                     let v = self.value(s, Some(lane));
                     src.push(self.splat(v, lanes));
                 }
-                self.g.intern(Node { op: n.op, dtype, src, arg: n.arg })
+                self.g.intern(Node {
+                    op: n.op,
+                    dtype,
+                    src,
+                    arg: n.arg,
+                })
             }
             _ => self.packed(id, lane, lanes),
         }
@@ -179,8 +244,9 @@ impl Vectoriser<'_> {
             })
         };
         // Only entries that a float represents exactly.
-        let table: Option<Vec<i32>> =
-            (0..TABLE).map(|i| entry(i).filter(|v| v.abs() <= 1 << 24).map(|v| v as i32)).collect();
+        let table: Option<Vec<i32>> = (0..TABLE)
+            .map(|i| entry(i).filter(|v| v.abs() <= 1 << 24).map(|v| v as i32))
+            .collect();
         Some((at, table?.into()))
     }
     fn at_lane(&mut self, id: Id, lane: Id, i: i64) -> Id {
@@ -196,6 +262,11 @@ impl Vectoriser<'_> {
             let one = self.at_lane(id, lane, i);
             src.push(self.value(one, None));
         }
-        self.g.intern(Node { op: Op::Pack, dtype, src, arg: Arg::None })
+        self.g.intern(Node {
+            op: Op::Pack,
+            dtype,
+            src,
+            arg: Arg::None,
+        })
     }
 }

@@ -13,7 +13,11 @@ pub fn early_exit(g: &mut Graph, nests: &[Id]) -> Option<Id> {
     let order = g.toposort(nests);
     let mut users: FxHashMap<Id, FxHashSet<Id>> = FxHashMap::default();
     for &n in &order {
-        for &s in g[n].src.iter().filter(|&&s| g.range_kind(s) == Some(RangeKind::Global)) {
+        for &s in g[n]
+            .src
+            .iter()
+            .filter(|&&s| g.range_kind(s) == Some(RangeKind::Global))
+        {
             users.entry(s).or_default().insert(n);
         }
     }
@@ -23,10 +27,18 @@ pub fn early_exit(g: &mut Graph, nests: &[Id]) -> Option<Id> {
         let only = users[&r].iter().copied().collect::<Vec<Id>>();
         let &[min] = &only[..] else { return None };
         let n = &g[min];
-        let last = n.src.iter().copied().find(|&s| s != r).filter(|_| n.op == Op::Min)?;
+        let last = n
+            .src
+            .iter()
+            .copied()
+            .find(|&s| s != r)
+            .filter(|_| n.op == Op::Min)?;
         is_read(g, last).then_some(last)
     };
-    let found: Vec<(Id, Id)> = ranges.into_iter().filter_map(|r| Some((held(g, r)?, r))).collect();
+    let found: Vec<(Id, Id)> = ranges
+        .into_iter()
+        .filter_map(|r| Some((held(g, r)?, r)))
+        .collect();
     found.into_iter().fold(None, |all, (last, r)| {
         let repeats = g.lt(last, r);
         Some(all.map_or(repeats, |all| g.or(all, repeats)))
@@ -41,5 +53,7 @@ fn is_read(g: &Graph, id: Id) -> bool {
         Op::Const | Op::Var | Op::Param => true,
         op => op.is_elementwise(),
     };
-    order.iter().all(plain) && order.iter().any(|&n| g[n].op == Op::Load) && g.free_ranges(id).is_empty()
+    order.iter().all(plain)
+        && order.iter().any(|&n| g[n].op == Op::Load)
+        && g.free_ranges(id).is_empty()
 }

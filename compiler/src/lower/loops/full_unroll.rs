@@ -9,9 +9,14 @@ use gristmill_uop::{Graph, Id, RangeKind};
 
 /// Unrolls the loops of a body that have an unroll factor.
 pub fn full_unroll(g: &mut Graph, code: Code) -> Code {
-    let mut of = WrittenOut { r: Rewriting::new(g) };
+    let mut of = WrittenOut {
+        r: Rewriting::new(g),
+    };
     of.statements(&code.statements);
-    Code { statements: of.r.out, ..code }
+    Code {
+        statements: of.r.out,
+        ..code
+    }
 }
 
 struct WrittenOut<'a> {
@@ -23,7 +28,11 @@ impl WrittenOut<'_> {
         let mut at = 0;
         while let Some(s) = all.get(at) {
             match *s {
-                Statement::Loop { range, step: 1, unroll: Some(copies @ 2..) } if self.fits(range, copies) => {
+                Statement::Loop {
+                    range,
+                    step: 1,
+                    unroll: Some(copies @ 2..),
+                } if self.fits(range, copies) => {
                     let end = at + end_of_block(&all[at..]);
                     self.rounds(range, copies, &all[at + 1..end]);
                     at = end;
@@ -45,11 +54,16 @@ impl WrittenOut<'_> {
         let count = self.r.g.int_value(bound);
         let alone = count.is_some_and(|count| count < 2 * copies);
         if !alone {
-            self.counted(bound, copies, |of, first| (0..copies).for_each(|i| of.iteration(range, first, i, body)));
+            self.counted(bound, copies, |of, first| {
+                (0..copies).for_each(|i| of.iteration(range, first, i, body))
+            });
         }
         match count {
             Some(count) => {
-                let (zero, behind) = (self.r.g.int(0), if alone { 0 } else { count - count % copies });
+                let (zero, behind) = (
+                    self.r.g.int(0),
+                    if alone { 0 } else { count - count % copies },
+                );
                 (behind..count).for_each(|i| self.iteration(range, zero, i, body));
             }
             None => {
@@ -68,7 +82,11 @@ impl WrittenOut<'_> {
     fn counted(&mut self, bound: Id, step: i64, body: impl FnOnce(&mut Self, Id)) {
         self.r.define(bound);
         let range = self.r.range(bound, RangeKind::Loop);
-        self.r.push(Statement::Loop { range, step, unroll: Some(1) });
+        self.r.push(Statement::Loop {
+            range,
+            step,
+            unroll: Some(1),
+        });
         body(self, range);
         self.r.push(Statement::End);
     }

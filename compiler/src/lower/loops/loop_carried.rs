@@ -19,7 +19,10 @@ const SLOTS: i64 = 2;
 
 /// Gives slots to the stages that a loop carries.
 pub fn loop_carried(g: &mut Graph, nests: Vec<Id>) -> Vec<Id> {
-    let all: FxHashMap<Id, Carried> = nests.iter().filter_map(|&nest| Carried::from_nest(g, nest)).collect();
+    let all: FxHashMap<Id, Carried> = nests
+        .iter()
+        .filter_map(|&nest| Carried::from_nest(g, nest))
+        .collect();
     if all.is_empty() {
         return nests;
     }
@@ -43,11 +46,14 @@ impl Slot {
             Op::Mod if g.int_value(g[n].src[1]) == Some(SLOTS) => Some(g.linear(g[n].src[0])),
             _ => None,
         };
-        g.toposort(&[offset]).into_iter().filter_map(number).find_map(|at| match (&at.terms[..], at.constant) {
-            (&[(r, 1)], 0) if r == range => Some(Slot::Before),
-            (&[(r, 1)], 1) if r == range => Some(Slot::Own),
-            _ => None,
-        })
+        g.toposort(&[offset])
+            .into_iter()
+            .filter_map(number)
+            .find_map(|at| match (&at.terms[..], at.constant) {
+                (&[(r, 1)], 0) if r == range => Some(Slot::Before),
+                (&[(r, 1)], 1) if r == range => Some(Slot::Own),
+                _ => None,
+            })
     }
     /// Returns the same slot as the next iteration sees it. With two slots, the previous slot
     /// becomes that iteration's own.
@@ -76,10 +82,18 @@ impl Carried {
         if g[buffer].op != Op::Local {
             return None;
         }
-        let range = g.toposort(&[value]).into_iter().find_map(|n| shared_range(g, n))?;
+        let range = g
+            .toposort(&[value])
+            .into_iter()
+            .find_map(|n| shared_range(g, n))?;
         let size = g.max_of(g[buffer].src[0]);
         let (dtype, arg, elements) = (g[buffer].dtype, g[buffer].arg.clone(), g.int(SLOTS * size));
-        let stage = g.intern(Node { op: Op::Local, dtype, src: smallvec![elements], arg });
+        let stage = g.intern(Node {
+            op: Op::Local,
+            dtype,
+            src: smallvec![elements],
+            arg,
+        });
         Some((buffer, Carried { stage, size, range }))
     }
     /// Returns the offset within slot `number % SLOTS`.
@@ -99,7 +113,11 @@ impl Carried {
     fn carried_value(&self, g: &mut Graph, offset: Id, op: ReduceOp) -> Id {
         let at = self.at(g, offset, self.range);
         let dtype = g[self.stage].dtype;
-        let (left, none, one) = (g.load(self.stage, at, dtype), identity(g, op, dtype), g.int(1));
+        let (left, none, one) = (
+            g.load(self.stage, at, dtype),
+            identity(g, op, dtype),
+            g.int(1),
+        );
         let first = g.lt(self.range, one);
         g.select(first, none, left)
     }
@@ -109,7 +127,9 @@ impl Carried {
 fn shared_range(g: &Graph, reduction: Id) -> Option<Id> {
     let n = &g[reduction];
     let is_shared = |r: &Id| g.range_kind(*r) == Some(RangeKind::Fused);
-    (n.op == Op::Reduce).then(|| n.src[1..].iter().copied().find(is_shared)).flatten()
+    (n.op == Op::Reduce)
+        .then(|| n.src[1..].iter().copied().find(is_shared))
+        .flatten()
 }
 
 /// Stages that a loop carries.
@@ -126,7 +146,10 @@ impl Slots {
             n.offset = own.own(g, n.offset);
             return n.with_loops(&[own.range]).store(g);
         }
-        let filled = n.closed.iter().any(|&r| g.range_kind(r) == Some(RangeKind::Fused));
+        let filled = n
+            .closed
+            .iter()
+            .any(|&r| g.range_kind(r) == Some(RangeKind::Fused));
         n.value = match filled {
             true => self.in_iteration(g, n.value),
             false => replaced(g, n.value, |g, id| self.in_loop_and_behind(g, id)),
@@ -139,11 +162,16 @@ impl Slots {
         let n = g[id].clone();
         if n.op == Op::Rescaled {
             let sum = replaced(g, n.src[0], |g, id| self.of_iteration(g, id));
-            let (factor, before) = (self.factor(g, n.src[1]), own.carried_value(g, offset, ReduceOp::Add));
+            let (factor, before) = (
+                self.factor(g, n.src[1]),
+                own.carried_value(g, offset, ReduceOp::Add),
+            );
             let scaled = g.mul(before, factor);
             return Some(g.add(scaled, sum));
         }
-        let Arg::Reduce(op, _) = n.arg else { return self.current(g, id) };
+        let Arg::Reduce(op, _) = n.arg else {
+            return self.current(g, id);
+        };
         let terms = self.of_iteration(g, id)?;
         let before = own.carried_value(g, offset, op);
         Some(g.build(op.combine(), n.dtype, smallvec![before, terms], Arg::None))
@@ -151,10 +179,20 @@ impl Slots {
     /// Rewrites a reduction over the loop as one over the terms of an iteration.
     fn of_iteration(&self, g: &mut Graph, id: Id) -> Option<Id> {
         let range = shared_range(g, id)?;
-        let Arg::Reduce(op, _) = g[id].arg else { return None };
-        let rest: Vec<Id> = g[id].src[1..].iter().copied().filter(|&r| r != range).collect();
+        let Arg::Reduce(op, _) = g[id].arg else {
+            return None;
+        };
+        let rest: Vec<Id> = g[id].src[1..]
+            .iter()
+            .copied()
+            .filter(|&r| r != range)
+            .collect();
         let terms = self.in_iteration(g, g[id].src[0]);
-        Some(if rest.is_empty() { terms } else { g.reduce_ranges(terms, &rest, op) })
+        Some(if rest.is_empty() {
+            terms
+        } else {
+            g.reduce_ranges(terms, &rest, op)
+        })
     }
     /// Rewrites a node in the value of the nest that contains the loop. Terms inside the loop read
     /// the iteration's slot; values after it read the last slot.
@@ -197,7 +235,10 @@ impl Slots {
         let Some(of) = self.all.get(&n.src[0]).filter(|_| n.op == Op::Load) else {
             unreachable!("the maximum has a stage that the loop carries: {n:?}")
         };
-        let (before, now) = (of.carried_value(g, n.src[1], ReduceOp::Max), self.in_iteration(g, most));
+        let (before, now) = (
+            of.carried_value(g, n.src[1], ReduceOp::Max),
+            self.in_iteration(g, most),
+        );
         let grown = g.sub(before, now);
         debug_assert_eq!(g.scalar(grown), Scalar::F32, "maxima of scores are f32");
         g.exp2(grown)

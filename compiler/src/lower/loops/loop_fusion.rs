@@ -17,7 +17,10 @@ use smallvec::smallvec;
 /// `None` for other nests.
 pub fn filled_in(g: &Graph, nest: Id) -> Option<Id> {
     let is_stage = g[g[nest].src[0]].op == Op::Local;
-    g[nest].src[3..].iter().copied().find(|&r| is_stage && g.range_kind(r) == Some(RangeKind::Fused))
+    g[nest].src[3..]
+        .iter()
+        .copied()
+        .find(|&r| is_stage && g.range_kind(r) == Some(RangeKind::Fused))
 }
 
 /// Contracts the stages filled in a shared loop to one iteration: a stage gets as many elements as
@@ -25,23 +28,34 @@ pub fn filled_in(g: &Graph, nest: Id) -> Option<Id> {
 pub fn contracted(g: &mut Graph, nests: Vec<Id>) -> Vec<Id> {
     let mut stages: FxHashMap<Id, (Id, Id)> = FxHashMap::default();
     for &nest in &nests {
-        let Some(r) = filled_in(g, nest) else { continue };
+        let Some(r) = filled_in(g, nest) else {
+            continue;
+        };
         let Nest { buffer, offset, .. } = Nest::from_store(g, nest);
         let of_one = g.linear(offset).coefficient(r);
         let elements = g.int(of_one);
         let (dtype, arg) = (g[buffer].dtype, g[buffer].arg.clone());
-        let new = g.intern(Node { op: Op::Local, dtype, src: smallvec![elements], arg });
+        let new = g.intern(Node {
+            op: Op::Local,
+            dtype,
+            src: smallvec![elements],
+            arg,
+        });
         stages.insert(buffer, (new, r));
     }
     if stages.is_empty() {
         return nests;
     }
     let zero = g.int(0);
-    let first = |g: &mut Graph, offset: Id, r: Id| g.substitute(offset, &mut FxHashMap::from_iter([(r, zero)]));
+    let first = |g: &mut Graph, offset: Id, r: Id| {
+        g.substitute(offset, &mut FxHashMap::from_iter([(r, zero)]))
+    };
     let contract = |nest: Id| {
         let mut n = Nest::from_store(g, nest);
         n.value = replaced(g, n.value, |g, id| {
-            let (new, r) = *stages.get(g[id].src.first()?).filter(|_| g[id].op == Op::Load)?;
+            let (new, r) = *stages
+                .get(g[id].src.first()?)
+                .filter(|_| g[id].op == Op::Load)?;
             let (at, dtype) = (g[id].src[1], g[id].dtype);
             let at = first(g, at, r);
             Some(g.load(new, at, dtype))
@@ -108,11 +122,20 @@ fn tiles_of_memory(g: &Graph, statements: &[Statement]) -> (Vec<Statement>, Vec<
     let is_tile = |id: Id| g[id].op == Op::TileLoad && g[g[id].src[0]].op == Op::Param;
     let tiles: Vec<Id> = statements
         .iter()
-        .filter_map(|s| if let Statement::Define(id) = s { Some(*id) } else { None })
+        .filter_map(|s| {
+            if let Statement::Define(id) = s {
+                Some(*id)
+            } else {
+                None
+            }
+        })
         .filter(|&id| is_tile(id))
         .collect();
     let needed: FxHashSet<Id> = g.toposort(&tiles).into_iter().collect();
-    statements.iter().cloned().partition(|s| matches!(s, Statement::Define(id) if needed.contains(id)))
+    statements
+        .iter()
+        .cloned()
+        .partition(|s| matches!(s, Statement::Define(id) if needed.contains(id)))
 }
 
 /// Emits an iteration with these parts. Barriers also cover accesses pending before the loop and

@@ -19,7 +19,9 @@ impl Rescaled {
                 self.note(g, g[n].src[0], g[n].src[1]);
             }
         }
-        replaced(g, value, |g, n| (g[n].op == Op::Rescaled).then(|| g[n].src[0]))
+        replaced(g, value, |g, n| {
+            (g[n].op == Op::Rescaled).then(|| g[n].src[0])
+        })
     }
     /// Records the factor for every sum in a value, by lane.
     fn note(&mut self, g: &Graph, value: Id, factor: Id) {
@@ -27,7 +29,11 @@ impl Rescaled {
         while let Some((n, lane)) = stack.pop() {
             let node = &g[n];
             match node.op {
-                Op::Reduce if node.src[1..].iter().any(|&r| g.range_kind(r) == Some(RangeKind::Fused)) => {
+                Op::Reduce
+                    if node.src[1..]
+                        .iter()
+                        .any(|&r| g.range_kind(r) == Some(RangeKind::Fused)) =>
+                {
                     self.factors.entry(n).or_default().insert(lane, factor);
                 }
                 Op::Part => stack.push((node.src[0], g.int_value(node.src[1]).unwrap_or(0))),
@@ -44,7 +50,14 @@ impl Rescaled {
             return of_lanes.get(&0).copied();
         }
         let one = g.f32(1.0);
-        let src: Sources = (0..dtype.lanes as i64).map(|lane| of_lanes.get(&lane).copied().unwrap_or(one)).collect();
-        Some(g.intern(Node { op: Op::Pack, dtype, src, arg: Arg::None }))
+        let src: Sources = (0..dtype.lanes as i64)
+            .map(|lane| of_lanes.get(&lane).copied().unwrap_or(one))
+            .collect();
+        Some(g.intern(Node {
+            op: Op::Pack,
+            dtype,
+            src,
+            arg: Arg::None,
+        }))
     }
 }

@@ -15,13 +15,26 @@ use gristmill_uop::{Arg, Graph, Id, Op, RangeKind};
 const WORDS_TOGETHER: i64 = 2;
 
 /// Sets the unroll factor of every loop.
-pub fn unroll(g: &Graph, statements: Vec<Statement>, plan: &LaunchPlan, target: &Target) -> Vec<Statement> {
-    let copies = Copies { g, plan, short: target.statements_of_a_wait() };
+pub fn unroll(
+    g: &Graph,
+    statements: Vec<Statement>,
+    plan: &LaunchPlan,
+    target: &Target,
+) -> Vec<Statement> {
+    let copies = Copies {
+        g,
+        plan,
+        short: target.statements_of_a_wait(),
+    };
     let mut out = statements;
     for i in 0..out.len() {
         if let Statement::Loop { range, step: 1, .. } = out[i] {
             let copies = copies.of_loop(range, &out[i..i + end_of_block(&out[i..])]);
-            out[i] = Statement::Loop { range, step: 1, unroll: Some(copies) };
+            out[i] = Statement::Loop {
+                range,
+                step: 1,
+                unroll: Some(copies),
+            };
         }
     }
     out
@@ -38,7 +51,15 @@ struct Copies<'a> {
 impl Copies<'_> {
     /// Returns the unroll factor of a loop with these statements, the `Loop` first.
     fn of_loop(&self, range: Id, statements: &[Statement]) -> i64 {
-        let (g, &LaunchPlan { resident, words: waiting, iterations: most, .. }) = (self.g, self.plan);
+        let (
+            g,
+            &LaunchPlan {
+                resident,
+                words: waiting,
+                iterations: most,
+                ..
+            },
+        ) = (self.g, self.plan);
         let words = statements.iter().map(|s| s.words(g)).sum::<i64>().max(1);
         let alone = if resident == 1 { 2 } else { 1 };
         match (g.range_kind(range), g.int_value(g[range].src[0])) {
@@ -66,7 +87,9 @@ impl Copies<'_> {
             (Some(RangeKind::Reduce), _) => {
                 let (wait, few) = (waiting / words, (most / 2).max(1));
                 let least = if wait < few { 1 } else { few };
-                let copies = wait.min(g.max_of(g[range].src[0]) / most).clamp(least, 2 * most);
+                let copies = wait
+                    .min(g.max_of(g[range].src[0]) / most)
+                    .clamp(least, 2 * most);
                 match g.int_value(g[range].src[0]) {
                     // A step count that no small factor divides, such as 11 steps of 256 threads
                     // for 2,816 columns, would wait per iteration or in a remainder loop.
@@ -86,7 +109,11 @@ impl Copies<'_> {
     /// be in flight together.
     fn together(&self, statements: &[Statement], words: i64) -> i64 {
         let (g, waiting) = (self.g, self.plan.words);
-        let weights: i64 = statements.iter().filter(|s| reads_weight(g, s)).map(|s| s.words(g)).sum();
+        let weights: i64 = statements
+            .iter()
+            .filter(|s| reads_weight(g, s))
+            .map(|s| s.words(g))
+            .sum();
         let together = if weights > 0 {
             (WORDS_TOGETHER * waiting / weights).min(REGISTERS_PER_LOADED_WORD * waiting / words)
         } else {

@@ -36,7 +36,13 @@ fn place(g: &Graph, load: Id) -> Option<Place> {
     let terms = sum.terms.iter().map(|&(t, c)| (t, c * unit)).collect();
     let (at, bytes) = (sum.constant * unit, n.dtype.scalar.bytes() as i64);
     // An unaligned scale may span two words.
-    (at.rem_euclid(BYTES_OF_REGISTER) + bytes <= BYTES_OF_REGISTER).then_some(Place { load, buffer, terms, at, bytes })
+    (at.rem_euclid(BYTES_OF_REGISTER) + bytes <= BYTES_OF_REGISTER).then_some(Place {
+        load,
+        buffer,
+        terms,
+        at,
+        bytes,
+    })
 }
 
 /// Coalesces the loads of straight-line code, and then the writes.
@@ -45,7 +51,10 @@ pub fn loads(g: &Graph, statements: Vec<Statement>) -> Vec<Statement> {
     let mut run: Vec<Statement> = Vec::new();
     for s in statements {
         // A write may alias a later read.
-        if matches!(s, Statement::Loop { .. } | Statement::End | Statement::Write(..) | Statement::Add(_)) {
+        if matches!(
+            s,
+            Statement::Loop { .. } | Statement::End | Statement::Write(..) | Statement::Add(_)
+        ) {
             straight(g, std::mem::take(&mut run), &mut out);
             out.push(s);
         } else {
@@ -63,9 +72,21 @@ fn writes(g: &Graph, statements: Vec<Statement>) -> Vec<Statement> {
     while let Some(s) = rest.next() {
         let s = match s {
             Statement::Add(first) => {
-                let second = rest.next_if(|s| matches!(s, Statement::Add(a) if are_a_word(g, &first, a)));
-                let both = second.and_then(|s| if let Statement::Add(a) = s { Some(a.values) } else { None });
-                let values = first.values.iter().copied().chain(both.into_iter().flatten()).collect();
+                let second =
+                    rest.next_if(|s| matches!(s, Statement::Add(a) if are_a_word(g, &first, a)));
+                let both = second.and_then(|s| {
+                    if let Statement::Add(a) = s {
+                        Some(a.values)
+                    } else {
+                        None
+                    }
+                });
+                let values = first
+                    .values
+                    .iter()
+                    .copied()
+                    .chain(both.into_iter().flatten())
+                    .collect();
                 out.push(Statement::Add(Addition { values, ..first }));
                 continue;
             }
@@ -76,7 +97,8 @@ fn writes(g: &Graph, statements: Vec<Statement>) -> Vec<Statement> {
             continue;
         };
         let mut run = vec![s];
-        while let Some(next) = rest.next_if(|s| matches!(s, Statement::Write(b, ..) if *b == first)) {
+        while let Some(next) = rest.next_if(|s| matches!(s, Statement::Write(b, ..) if *b == first))
+        {
             run.push(next);
         }
         joined(g, first, run, &mut out);
@@ -88,7 +110,8 @@ fn writes(g: &Graph, statements: Vec<Statement>) -> Vec<Statement> {
 fn are_a_word(g: &Graph, a: &Addition, b: &Addition) -> bool {
     let of = |a: &Addition| (a.buffer, a.when, a.atomic, a.values.len());
     let (first, second) = (g.linear(a.at), g.linear(b.at));
-    let halves = g.scalar(a.buffer) == Scalar::F16 && a.atomic && a.values.len() == 1 && of(a) == of(b);
+    let halves =
+        g.scalar(a.buffer) == Scalar::F16 && a.atomic && a.values.len() == 1 && of(a) == of(b);
     let even = first.constant % 2 == 0 && first.terms.iter().all(|t| t.1 % 2 == 0);
     halves && even && second.terms == first.terms && second.constant == first.constant + 1
 }
@@ -97,9 +120,19 @@ fn are_a_word(g: &Graph, a: &Addition, b: &Addition) -> bool {
 /// widest aligned write holds.
 fn joined(g: &Graph, buffer: Id, run: Vec<Statement>, out: &mut Vec<Statement>) {
     let unit = g.unit_bytes(buffer);
-    let plain = |v: Id| g[v].dtype.lanes == 1 && g.scalar(v) == g.scalar(buffer) && matches!(unit, 1 | 2 | 4);
-    let parts: Vec<(Id, Id)> =
-        run.iter().filter_map(|s| if let Statement::Write(_, at, v) = s { Some((*at, *v)) } else { None }).collect();
+    let plain = |v: Id| {
+        g[v].dtype.lanes == 1 && g.scalar(v) == g.scalar(buffer) && matches!(unit, 1 | 2 | 4)
+    };
+    let parts: Vec<(Id, Id)> = run
+        .iter()
+        .filter_map(|s| {
+            if let Statement::Write(_, at, v) = s {
+                Some((*at, *v))
+            } else {
+                None
+            }
+        })
+        .collect();
     let sums: Vec<_> = parts.iter().map(|p| g.linear(p.0)).collect();
     let mut done = vec![false; parts.len()];
     for i in 0..parts.len() {
@@ -107,14 +140,19 @@ fn joined(g: &Graph, buffer: Id, run: Vec<Statement>, out: &mut Vec<Statement>) 
             continue;
         }
         let aligned = |width: i64| {
-            sums[i].constant * unit % width == 0 && sums[i].terms.iter().all(|&(_, c)| c * unit % width == 0)
+            sums[i].constant * unit % width == 0
+                && sums[i].terms.iter().all(|&(_, c)| c * unit % width == 0)
         };
-        let wide =
-            WIDTHS.into_iter().chain([BYTES_OF_REGISTER]).filter(|&w| w > unit && aligned(w)).find_map(|width| {
+        let wide = WIDTHS
+            .into_iter()
+            .chain([BYTES_OF_REGISTER])
+            .filter(|&w| w > unit && aligned(w))
+            .find_map(|width| {
                 (0..width / unit)
                     .map(|n| {
                         let is_it = |j: &usize| {
-                            let same = sums[*j].terms == sums[i].terms && sums[*j].constant == sums[i].constant + n;
+                            let same = sums[*j].terms == sums[i].terms
+                                && sums[*j].constant == sums[i].constant + n;
                             !done[*j] && plain(parts[*j].1) && same
                         };
                         (0..parts.len()).find(is_it)
@@ -126,7 +164,12 @@ fn joined(g: &Graph, buffer: Id, run: Vec<Statement>, out: &mut Vec<Statement>) 
             Some((width, all)) => {
                 all.iter().for_each(|&j| done[j] = true);
                 let values = all.iter().map(|&j| parts[j].1).collect();
-                out.push(Statement::WideWrite(buffer, parts[i].0, width as usize, values));
+                out.push(Statement::WideWrite(
+                    buffer,
+                    parts[i].0,
+                    width as usize,
+                    values,
+                ));
             }
             None => {
                 done[i] = true;
@@ -144,9 +187,24 @@ fn straight(g: &Graph, run: Vec<Statement>, out: &mut Vec<Statement>) {
     for (i, group) in groups.iter().enumerate() {
         of.extend(group.parts.iter().map(|p| (p.0, i)));
     }
-    let here: FxHashSet<Id> =
-        run.iter().filter_map(|s| if let Statement::Define(id) = s { Some(*id) } else { None }).collect();
-    let mut o = Order { g, groups: &groups, of: &of, here: &here, done: FxHashSet::default(), out };
+    let here: FxHashSet<Id> = run
+        .iter()
+        .filter_map(|s| {
+            if let Statement::Define(id) = s {
+                Some(*id)
+            } else {
+                None
+            }
+        })
+        .collect();
+    let mut o = Order {
+        g,
+        groups: &groups,
+        of: &of,
+        here: &here,
+        done: FxHashSet::default(),
+        out,
+    };
     o.loads_first(&run);
     for (i, s) in run.iter().enumerate() {
         match s {
@@ -205,14 +263,20 @@ fn groups(g: &Graph, run: &[Statement]) -> Vec<Group> {
                 let mut parts = vec![(first.load, 0)];
                 let mut covered = first.bytes;
                 let begin = first.at;
-                while let Some(next) = rest.next_if(|p| p.at < begin + width && p.at + p.bytes <= begin + width) {
+                while let Some(next) =
+                    rest.next_if(|p| p.at < begin + width && p.at + p.bytes <= begin + width)
+                {
                     covered = covered.max(next.at + next.bytes - begin);
                     parts.push((next.load, (next.at - begin) as usize));
                 }
                 // Every byte must be read by some load, so that the wide load stays within the
                 // buffer.
                 if parts.len() > 1 && covered == width && first.bytes < width {
-                    out.push(Group { width, first: first.load, parts });
+                    out.push(Group {
+                        width,
+                        first: first.load,
+                        parts,
+                    });
                 } else {
                     left.push(first);
                     left.extend(parts[1..].iter().filter_map(|p| place(g, p.0)));
@@ -251,7 +315,12 @@ impl Order<'_> {
                 return false;
             }
             first = false;
-            stack.extend(node.src.iter().copied().filter(|s| self.here.contains(s) && !self.done.contains(s)));
+            stack.extend(
+                node.src
+                    .iter()
+                    .copied()
+                    .filter(|s| self.here.contains(s) && !self.done.contains(s)),
+            );
         }
         true
     }
@@ -284,7 +353,12 @@ impl Order<'_> {
             Some(group) => {
                 self.done.extend(group.parts.iter().map(|p| p.0));
                 let n = &self.g[group.first];
-                self.out.push(Statement::Wide(n.src[0], n.src[1], group.width as usize, group.parts.clone()));
+                self.out.push(Statement::Wide(
+                    n.src[0],
+                    n.src[1],
+                    group.width as usize,
+                    group.parts.clone(),
+                ));
             }
             None => {
                 self.done.insert(id);
@@ -304,7 +378,10 @@ mod tests {
     fn written(step: i64) -> Vec<Option<(usize, usize)>> {
         let mut g = Graph::new();
         let (bound, step) = (g.int(64), g.int(step));
-        let (r, value) = (g.range(bound, 1, RangeKind::Loop), g.constant(Scalar::I8, 1.0));
+        let (r, value) = (
+            g.range(bound, 1, RangeKind::Loop),
+            g.constant(Scalar::I8, 1.0),
+        );
         let (buffer, at) = (g.param(0, &[], Scalar::I8), g.mul(r, step));
         let mut all = Vec::new();
         for i in 0..4 {

@@ -21,7 +21,19 @@ use std::ops::Range;
 
 /// Hoists loads of at most `words` words before the nests, in addition to those of the first nest.
 pub fn early_loads(g: &Graph, statements: Vec<Statement>, words: i64) -> Vec<Statement> {
-    let Some((Hoist { moved, defined, wait, first, .. }, _)) = found(g, &statements, words) else { return statements };
+    let Some((
+        Hoist {
+            moved,
+            defined,
+            wait,
+            first,
+            ..
+        },
+        _,
+    )) = found(g, &statements, words)
+    else {
+        return statements;
+    };
     let [mut before, mut behind] = moved.map(Moved::into_statements);
     let mut out = Vec::with_capacity(statements.len() + 2);
     for (at, s) in statements.into_iter().enumerate() {
@@ -31,7 +43,10 @@ pub fn early_loads(g: &Graph, statements: Vec<Statement>, words: i64) -> Vec<Sta
         if at == first {
             out.append(&mut behind);
         }
-        let known = at > wait && defined_by(&s).next().is_some_and(|id| defined.contains_key(&id));
+        let known = at > wait
+            && defined_by(&s)
+                .next()
+                .is_some_and(|id| defined.contains_key(&id));
         out.extend((!known).then_some(s));
     }
     out
@@ -47,9 +62,13 @@ pub fn words_hoisted(g: &Graph, nests: &[Statement], words: i64) -> i64 {
 /// registers, so nothing is hoisted in kernels with MMA products (Youtu, 512 tokens on an H200:
 /// 46,100 tok/s with, 49,800 without).
 fn found<'a>(g: &'a Graph, statements: &'a [Statement], words: i64) -> Option<(Hoist<'a>, i64)> {
-    let wait = statements.iter().position(|s| *s == Statement::DependencyWait)?;
+    let wait = statements
+        .iter()
+        .position(|s| *s == Statement::DependencyWait)?;
     let nests = nests(statements, wait);
-    let [first, others @ ..] = &nests[..] else { return None };
+    let [first, others @ ..] = &nests[..] else {
+        return None;
+    };
     if words <= 0 || products(g, statements) {
         return None;
     }
@@ -86,7 +105,9 @@ fn nests(statements: &[Statement], wait: usize) -> Vec<Range<usize>> {
 fn tell_addresses(g: &Graph, statements: &[Statement]) -> bool {
     let of_stage = |id: Id| g.any(id, |_, n| n.op == Op::Load && g[n.src[0]].op == Op::Local);
     statements.iter().any(|s| match s {
-        Statement::Define(id) if g[*id].op == Op::Load && g[g[*id].src[0]].op == Op::Param => of_stage(g[*id].src[1]),
+        Statement::Define(id) if g[*id].op == Op::Load && g[g[*id].src[0]].op == Op::Param => {
+            of_stage(g[*id].src[1])
+        }
         Statement::Wide(buffer, at, ..) if g[*buffer].op == Op::Param => of_stage(*at),
         _ => false,
     })
@@ -157,48 +178,80 @@ struct Straight<'a> {
 impl<'a> Hoist<'a> {
     fn new(g: &'a Graph, statements: &'a [Statement], wait: usize, first: usize) -> Hoist<'a> {
         let written = |s: &Statement| match s {
-            Statement::Nest { buffer, .. } | Statement::Write(buffer, ..) | Statement::WideWrite(buffer, ..) => {
-                Some(*buffer)
-            }
+            Statement::Nest { buffer, .. }
+            | Statement::Write(buffer, ..)
+            | Statement::WideWrite(buffer, ..) => Some(*buffer),
             Statement::Add(addition) => Some(addition.buffer),
             _ => None,
         };
         let written = statements.iter().filter_map(written).collect();
         let (moved, defined) = Default::default();
-        Hoist { g, statements, wait, first, written, repeated: repeated(g, statements), moved, defined }
+        Hoist {
+            g,
+            statements,
+            wait,
+            first,
+            written,
+            repeated: repeated(g, statements),
+            moved,
+            defined,
+        }
     }
     /// Hoists the loads of these nests to after the wait.
     fn behind_wait(&mut self, nests: &[Range<usize>], left: &mut i64) {
-        nests.iter().for_each(|nest| self.nest(nest, Place::BehindWait, left));
+        nests
+            .iter()
+            .for_each(|nest| self.nest(nest, Place::BehindWait, left));
     }
     /// Hoists loads of a nest to a position, as far as the word budget allows. Loads in loops, or
     /// with operands unknown at the position, stay.
     fn nest(&mut self, nest: &Range<usize>, place: Place, left: &mut i64) {
-        let Some(nest) = Straight::from_nest(self.statements, nest) else { return };
+        let Some(nest) = Straight::from_nest(self.statements, nest) else {
+            return;
+        };
         for &at in &nest.statements {
             let s = &self.statements[at];
             let words = s.words(self.g);
-            let Some(value) = defined_by(s).next().filter(|_| (1..=*left).contains(&words)) else { continue };
+            let Some(value) = defined_by(s)
+                .next()
+                .filter(|_| (1..=*left).contains(&words))
+            else {
+                continue;
+            };
             let mut needed = Needed::new();
-            let fits = self.place(value, &nest, &mut needed).is_some_and(|of| of <= place);
+            let fits = self
+                .place(value, &nest, &mut needed)
+                .is_some_and(|of| of <= place);
             if !fits || needed.is_empty() || !self.count(nest.threads, place) {
                 continue;
             }
             *left -= words;
             for (at, _) in needed {
-                self.moved[place as usize].statements.push(self.statements[at].clone());
-                self.defined.extend(defined_by(&self.statements[at]).map(|id| (id, place)));
+                self.moved[place as usize]
+                    .statements
+                    .push(self.statements[at].clone());
+                self.defined
+                    .extend(defined_by(&self.statements[at]).map(|id| (id, place)));
             }
         }
     }
     /// Declares a nest's thread indices at a position; returns false if another nest
     /// defines a range differently.
     fn count(&mut self, threads: &[ThreadIndex], place: Place) -> bool {
-        let known = |t: &ThreadIndex| self.moved.iter().flat_map(|m| &m.threads).find(|x| x.range == t.range);
+        let known = |t: &ThreadIndex| {
+            self.moved
+                .iter()
+                .flat_map(|m| &m.threads)
+                .find(|x| x.range == t.range)
+        };
         if threads.iter().any(|t| known(t).is_some_and(|x| x != t)) {
             return false;
         }
-        let new: Vec<ThreadIndex> = threads.iter().filter(|t| known(t).is_none()).copied().collect();
+        let new: Vec<ThreadIndex> = threads
+            .iter()
+            .filter(|t| known(t).is_none())
+            .copied()
+            .collect();
         self.moved[place as usize].threads.extend(new);
         true
     }
@@ -210,7 +263,8 @@ impl<'a> Hoist<'a> {
             _ if let Some(place) = self.defined.get(&id) => return Some(*place),
             Op::Const | Op::Var if g[id].dtype.lanes == 1 => return Some(Place::BeforeWait),
             Op::Range => {
-                let known = g.range_kind(id) == Some(RangeKind::Global) || nest.threads.iter().any(|t| t.range == id);
+                let known = g.range_kind(id) == Some(RangeKind::Global)
+                    || nest.threads.iter().any(|t| t.range == id);
                 return known.then_some(Place::BeforeWait);
             }
             _ => {}
@@ -240,28 +294,45 @@ impl<'a> Hoist<'a> {
         let node = &self.g[buffer];
         let memory = node.op == Op::Param && !self.written.contains(&buffer);
         // Packed buffers are weights, constant over all steps.
-        memory.then_some(if matches!(node.arg, Arg::Packed(..)) { Place::BeforeWait } else { Place::BehindWait })
+        memory.then_some(if matches!(node.arg, Arg::Packed(..)) {
+            Place::BeforeWait
+        } else {
+            Place::BehindWait
+        })
     }
 }
 
 impl<'a> Straight<'a> {
     fn from_nest(all: &'a [Statement], nest: &Range<usize>) -> Option<Straight<'a>> {
-        let Statement::Nest { threads, .. } = &all[nest.start] else { return None };
+        let Statement::Nest { threads, .. } = &all[nest.start] else {
+            return None;
+        };
         let (mut statements, mut at) = (Vec::new(), nest.start + 1);
         while at < nest.end {
             let end = at + end_of_block(&all[at..]);
             statements.extend((end == at).then_some(at));
             at = end + 1;
         }
-        let of = statements.iter().flat_map(|&at| defined_by(&all[at]).map(move |id| (id, at))).collect();
-        Some(Straight { threads, statements, of })
+        let of = statements
+            .iter()
+            .flat_map(|&at| defined_by(&all[at]).map(move |id| (id, at)))
+            .collect();
+        Some(Straight {
+            threads,
+            statements,
+            of,
+        })
     }
 }
 
 /// Returns values with several definitions that cannot share one: parts of wide loads, and values
 /// in threads that may be indexed differently.
 fn repeated(g: &Graph, statements: &[Statement]) -> FxHashSet<Id> {
-    let of_threads = |id: Id| g.free_ranges(id).iter().any(|&r| g.range_kind(r) != Some(RangeKind::Global));
+    let of_threads = |id: Id| {
+        g.free_ranges(id)
+            .iter()
+            .any(|&r| g.range_kind(r) != Some(RangeKind::Global))
+    };
     let mut wide: FxHashMap<Id, bool> = FxHashMap::default();
     let mut out = FxHashSet::default();
     for s in statements {

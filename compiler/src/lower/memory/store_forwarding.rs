@@ -12,17 +12,28 @@ use rustc_hash::{FxHashMap, FxHashSet};
 /// Forwards stored values in the parts of an iteration; the last part contains the loop. Removes
 /// stages without readers, also from `locals`.
 pub fn store_forwarding(g: &mut Graph, parts: &mut [Filled], locals: &mut Vec<Id>) {
-    let mut of = Forwarding { g, threads: FxHashMap::default(), written: FxHashMap::default(), changed: false };
+    let mut of = Forwarding {
+        g,
+        threads: FxHashMap::default(),
+        written: FxHashMap::default(),
+        changed: false,
+    };
     for part in parts.iter_mut() {
         of.part(part);
     }
     if !of.changed {
         return;
     }
-    let stages: FxHashSet<Id> = parts.iter().map(|part| part.stage).filter(|&s| g[s].op == Op::Local).collect();
+    let stages: FxHashSet<Id> = parts
+        .iter()
+        .map(|part| part.stage)
+        .filter(|&s| g[s].op == Op::Local)
+        .collect();
     let mut read = FxHashSet::default();
     for s in parts.iter().flat_map(|part| &part.statements) {
-        s.uses(g, &mut |id| read.extend(Some(&g[id]).filter(|n| n.op == Op::Load).map(|n| n.src[0])));
+        s.uses(g, &mut |id| {
+            read.extend(Some(&g[id]).filter(|n| n.op == Op::Load).map(|n| n.src[0]))
+        });
         if let Statement::Define(id) | Statement::Accumulate(_, id) = s {
             let n = &g[*id];
             read.extend(n.src.iter().copied().filter(|&s| g[s].op == Op::Local));
@@ -30,7 +41,8 @@ pub fn store_forwarding(g: &mut Graph, parts: &mut [Filled], locals: &mut Vec<Id
     }
     let unread = |buffer: &Id| stages.contains(buffer) && !read.contains(buffer);
     for part in parts.iter_mut() {
-        part.statements.retain(|s| !matches!(s, Statement::Write(buffer, ..) if unread(buffer)));
+        part.statements
+            .retain(|s| !matches!(s, Statement::Write(buffer, ..) if unread(buffer)));
     }
     locals.retain(|local| !unread(local));
 }
@@ -70,7 +82,9 @@ impl Forwarding<'_> {
             match s {
                 s if s.opens() => depth += 1,
                 Statement::End => depth -= 1,
-                Statement::Write(stage, at, value) if depth == 0 && self.g[*stage].op == Op::Local => {
+                Statement::Write(stage, at, value)
+                    if depth == 0 && self.g[*stage].op == Op::Local =>
+                {
                     let at = self.g.substitute(*at, &mut alike.clone());
                     self.written.insert((*stage, at), *value);
                 }
@@ -99,7 +113,11 @@ impl Forwarding<'_> {
         Some(unpacked::joined(self.g, low?, high?))
     }
     /// Replaces loads by values, in all statements that use them.
-    fn rewritten(&mut self, statements: &[Statement], mut kept: FxHashMap<Id, Id>) -> Vec<Statement> {
+    fn rewritten(
+        &mut self,
+        statements: &[Statement],
+        mut kept: FxHashMap<Id, Id>,
+    ) -> Vec<Statement> {
         let loads: FxHashSet<Id> = kept.keys().copied().collect();
         let mut defined: FxHashSet<Id> = self.written.values().copied().collect();
         let mut out = Vec::with_capacity(statements.len());
@@ -110,7 +128,9 @@ impl Forwarding<'_> {
             let s = self.replaced(s, &mut kept);
             let mut needed = Vec::new();
             s.uses(self.g, &mut |id| needed.push(id));
-            needed.into_iter().for_each(|id| define(self.g, id, &mut defined, &mut out));
+            needed
+                .into_iter()
+                .for_each(|id| define(self.g, id, &mut defined, &mut out));
             match s {
                 Statement::Define(id) if !defined.insert(id) => continue,
                 Statement::Accumulator(acc) => drop(defined.insert(self.g[acc].src[1])),

@@ -46,13 +46,27 @@ fn product(g: &mut Graph, id: Id, closed: &[Id], target: &Target) -> Option<Id> 
     // The argument is the largest unsigned byte of the rows; none if they are signed.
     let dtype = g[id].dtype;
     let sums = dtype.with_lanes(of.sums.registers() as u16);
-    let all = g.intern(Node { op: Op::Mma, dtype: sums, src, arg: dot.arg });
+    let all = g.intern(Node {
+        op: Op::Mma,
+        dtype: sums,
+        src,
+        arg: dot.arg,
+    });
     let at = tile.sum(g);
-    Some(g.intern(Node { op: Op::Part, dtype, src: smallvec![all, at], arg: Arg::None }))
+    Some(g.intern(Node {
+        op: Op::Part,
+        dtype,
+        src: smallvec![all, at],
+        arg: Arg::None,
+    }))
 }
 
 /// Returns the machine's int8 fragment with this many terms.
 fn fragment(target: &Target, terms: i64) -> Option<&'static Fragment> {
-    let mut all = target.machine.fragments.iter().filter(|f| f.operand == Scalar::I8);
+    let mut all = target
+        .machine
+        .fragments
+        .iter()
+        .filter(|f| f.operand == Scalar::I8);
     all.find(|f| f.terms == terms && f.first.lanes() > 1)
 }

@@ -34,11 +34,15 @@ pub struct OfStages {
 impl OfStages {
     /// Returns the product that a statement accumulates, if it is one.
     pub fn from_statement(g: &Graph, s: &Statement) -> Option<OfStages> {
-        let Statement::Accumulate(_, value) = s else { return None };
+        let Statement::Accumulate(_, value) = s else {
+            return None;
+        };
         let n = Some(&g[*value]).filter(|n| n.op == Op::MmaShared)?;
         let columns = n.src[n.src.len() - 3];
         let rows = Some(n.src[0]).filter(|_| Fragment::has_rows_in_memory(n));
-        g.scalar(columns).is_half().then_some(OfStages { columns, rows })
+        g.scalar(columns)
+            .is_half()
+            .then_some(OfStages { columns, rows })
     }
 }
 
@@ -48,7 +52,9 @@ pub fn ended(g: &Graph, statements: Vec<Statement>) -> Vec<Statement> {
     let mut out = Vec::with_capacity(statements.len());
     for (at, s) in statements.iter().enumerate() {
         out.push(s.clone());
-        let Some(product) = OfStages::from_statement(g, s) else { continue };
+        let Some(product) = OfStages::from_statement(g, s) else {
+            continue;
+        };
         if is_last(g, &statements[at + 1..]) {
             out.push(Statement::ProductsEnded(0));
         } else if product.rows.is_none() {

@@ -48,47 +48,98 @@ pub struct SumOfTile {
 }
 
 /// Returns the sum as a tile; `None` if the nest has no such form.
-pub fn product(g: &mut Graph, sum: SumOfTile, beside: Beside, target: &Target) -> Option<MatrixTile> {
-    let SumOfTile { offset, value, row, column } = sum;
+pub fn product(
+    g: &mut Graph,
+    sum: SumOfTile,
+    beside: Beside,
+    target: &Target,
+) -> Option<MatrixTile> {
+    let SumOfTile {
+        offset,
+        value,
+        row,
+        column,
+    } = sum;
     let of = target.machine.tile_fragment()?;
     let n = g[value].clone();
-    let product = (n.op == Op::Reduce).then(|| g[n.src[0]].clone()).filter(|p| p.op == Op::Mul)?;
+    let product = (n.op == Op::Reduce)
+        .then(|| g[n.src[0]].clone())
+        .filter(|p| p.op == Op::Mul)?;
     let narrow = |x: Id| {
         let from = g[x].src[0];
         (g[x].op == Op::Cast && g.scalar(from) == of.operand).then_some(from)
     };
     let sides = [narrow(product.src[0])?, narrow(product.src[1])?];
-    let x = sides.into_iter().find(|&s| g[s].op == Op::Load && g.free_ranges(s).contains(&row))?;
-    let w = sides.into_iter().find(|&s| s != x && g.free_ranges(s).contains(&column))?;
+    let x = sides
+        .into_iter()
+        .find(|&s| g[s].op == Op::Load && g.free_ranges(s).contains(&row))?;
+    let w = sides
+        .into_iter()
+        .find(|&s| s != x && g.free_ranges(s).contains(&column))?;
     let on_core = target.machine.kind == MachineKind::Cpu;
-    let of_terms = if on_core { RangeKind::Unroll } else { RangeKind::Tile };
-    let (terms, over): (Vec<Id>, Vec<Id>) = n.src[1..].iter().partition(|&&r| g.range_kind(r) == Some(of_terms));
+    let of_terms = if on_core {
+        RangeKind::Unroll
+    } else {
+        RangeKind::Tile
+    };
+    let (terms, over): (Vec<Id>, Vec<Id>) = n.src[1..]
+        .iter()
+        .partition(|&&r| g.range_kind(r) == Some(of_terms));
     let &[term] = &terms[..] else { return None };
     let (activations, weight, arg) = if on_core {
         let Beside { number, count } = beside;
         // Tile registers: the sums, the weight's tile, and the rest for activations in rotation.
         let left = REGISTERS - count - 1;
         let activations = load(g, x, [row, term], count + 1 + number % left, of);
-        (activations, weight(g, w, term, count, target), register(&[number]))
+        (
+            activations,
+            weight(g, w, term, count, target),
+            register(&[number]),
+        )
     } else {
         let straight = |x: Id| g[x].op == Op::Load && g.linear(g[x].src[1]).coefficient(term) == 1;
         if !straight(x) || !straight(w) {
             return None;
         }
-        (load(g, x, [row, term], 0, of), load(g, w, [column, term], 1, of), Arg::None)
+        (
+            load(g, x, [row, term], 0, of),
+            load(g, w, [column, term], 1, of),
+            Arg::None,
+        )
     };
     let sums = of.sums();
     let none = g.constant(Scalar::F32, 0.0);
-    let none = g.intern(Node { op: Op::Splat, dtype: sums, src: smallvec![none], arg: Arg::None });
+    let none = g.intern(Node {
+        op: Op::Splat,
+        dtype: sums,
+        src: smallvec![none],
+        arg: Arg::None,
+    });
     let src: Sources = smallvec![activations, weight, none];
-    let mma = g.intern(Node { op: Op::TileMma, dtype: sums, src, arg });
+    let mma = g.intern(Node {
+        op: Op::TileMma,
+        dtype: sums,
+        src,
+        arg,
+    });
     let src: Sources = std::iter::once(mma).chain(over).collect();
-    let value =
-        g.intern(Node { op: Op::Reduce, dtype: sums, src, arg: Arg::Reduce(ReduceOp::Add, [].into_iter().collect()) });
+    let value = g.intern(Node {
+        op: Op::Reduce,
+        dtype: sums,
+        src,
+        arg: Arg::Reduce(ReduceOp::Add, [].into_iter().collect()),
+    });
     let stride = g.linear(offset).coefficient(row);
     let zero = g.int(0);
-    let offset = g.substitute(offset, &mut FxHashMap::from_iter([(row, zero), (column, zero)]));
-    Some(MatrixTile { offset, stride, value })
+    let offset = g.substitute(
+        offset,
+        &mut FxHashMap::from_iter([(row, zero), (column, zero)]),
+    );
+    Some(MatrixTile {
+        offset,
+        stride,
+        value,
+    })
 }
 
 fn register(numbers: &[i64]) -> Arg {
@@ -103,7 +154,12 @@ fn load(g: &mut Graph, x: Id, [row, term]: [Id; 2], to: i64, of: &Fragment) -> I
     let zero = g.int(0);
     let at = g.substitute(at, &mut FxHashMap::from_iter([(row, zero), (term, zero)]));
     let dtype = of.tile();
-    g.intern(Node { op: Op::TileLoad, dtype, src: smallvec![buffer, at], arg: register(&[to, stride]) })
+    g.intern(Node {
+        op: Op::TileLoad,
+        dtype,
+        src: smallvec![buffer, at],
+        arg: register(&[to, stride]),
+    })
 }
 
 /// Returns a bf16 tile of the weight `w` over the terms `term`.
@@ -121,21 +177,37 @@ fn weight(g: &mut Graph, w: Id, term: Id, to: i64, target: &Target) -> Id {
                 return vectorise(g, word, target);
             }
             let of = of.map(|one| {
-                let one = if g[one].op == Op::Cast { g[one].src[0] } else { g.cast(one, Scalar::F32) };
+                let one = if g[one].op == Op::Cast {
+                    g[one].src[0]
+                } else {
+                    g.cast(one, Scalar::F32)
+                };
                 let one = from_words(g, one);
                 vectorise(g, one, target)
             });
-            g.intern(Node { op: Op::PairBf16, dtype: words, src: of.into_iter().collect(), arg: Arg::None })
+            g.intern(Node {
+                op: Op::PairBf16,
+                dtype: words,
+                src: of.into_iter().collect(),
+                arg: Arg::None,
+            })
         })
         .collect();
     let dtype = AMX_BF16.tile();
-    g.intern(Node { op: Op::TileRows, dtype, src: rows, arg: register(&[to]) })
+    g.intern(Node {
+        op: Op::TileRows,
+        dtype,
+        src: rows,
+        arg: register(&[to]),
+    })
 }
 
 /// Returns the bf16 load that a value is the widened form of; otherwise the value itself.
 fn stored(g: &Graph, value: Id) -> Id {
     let source = |x: Id| (g[x].op == Op::Cast).then(|| g[x].src[0]);
-    let load = source(value).and_then(source).filter(|&x| g[x].op == Op::Load && g.scalar(x) == Scalar::BF16);
+    let load = source(value)
+        .and_then(source)
+        .filter(|&x| g[x].op == Op::Load && g.scalar(x) == Scalar::BF16);
     load.unwrap_or(value)
 }
 
@@ -144,12 +216,16 @@ fn stored(g: &Graph, value: Id) -> Id {
 fn from_words(g: &mut Graph, value: Id) -> Id {
     replaced(g, value, |g, id| {
         let n = g[id].clone();
-        let wide = |x: Id| (g[x].op == Op::Cast && g[x].dtype == Scalar::I32.one()).then(|| g[x].src[0]);
+        let wide =
+            |x: Id| (g[x].op == Op::Cast && g[x].dtype == Scalar::I32.one()).then(|| g[x].src[0]);
         // A part of a byte takes one shift and one mask; the outermost match wins.
         let number = |i: usize| n.src.get(i).and_then(|&c| g.int_value(c));
         match (n.op, number(1)) {
             (Op::Shr, Some(by)) => part(g, wide(n.src[0])?, by, 255 >> by),
-            (Op::And, Some(keep)) => match (g[n.src[0]].op, g[n.src[0]].src.get(1).and_then(|&c| g.int_value(c))) {
+            (Op::And, Some(keep)) => match (
+                g[n.src[0]].op,
+                g[n.src[0]].src.get(1).and_then(|&c| g.int_value(c)),
+            ) {
                 (Op::Shr, Some(by)) => part(g, wide(g[n.src[0]].src[0])?, by, keep & 255 >> by),
                 _ => part(g, wide(n.src[0])?, 0, keep & 255),
             },
@@ -161,11 +237,18 @@ fn from_words(g: &mut Graph, value: Id) -> Id {
 /// Returns `load >> by & keep` as an i32, for one of a packed weight row's four bytes.
 fn part(g: &mut Graph, load: Id, by: i64, keep: i64) -> Option<Id> {
     let n = g[load].clone();
-    if n.op != Op::Load || n.dtype != Scalar::U8.one() || !matches!(g[n.src[0]].arg, Arg::Packed(..)) {
+    if n.op != Op::Load
+        || n.dtype != Scalar::U8.one()
+        || !matches!(g[n.src[0]].arg, Arg::Packed(..))
+    {
         return None;
     }
     let at = g.linear(n.src[1]);
-    let lane = at.terms.iter().find(|t| g.range_kind(t.0) == Some(RangeKind::Vector))?.1;
+    let lane = at
+        .terms
+        .iter()
+        .find(|t| g.range_kind(t.0) == Some(RangeKind::Vector))?
+        .1;
     if lane != 4 || at.terms.iter().any(|t| t.1 % 4 != 0) {
         return None;
     }

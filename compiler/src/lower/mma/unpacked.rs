@@ -34,30 +34,53 @@ impl ScaledElement {
         let n = g[sum].clone();
         let (product, term) = match n.op {
             Op::Add | Op::Sub if !depends(g, n.src[1]) => {
-                let term = if n.op == Op::Sub { g.neg(n.src[1]) } else { n.src[1] };
+                let term = if n.op == Op::Sub {
+                    g.neg(n.src[1])
+                } else {
+                    n.src[1]
+                };
                 (n.src[0], Some(term))
             }
             Op::Add if !depends(g, n.src[0]) => (n.src[1], Some(n.src[0])),
             _ => (sum, None),
         };
         let whole = factors_of(g, product, &depends, &mut factors)?;
-        let from =
-            Some(whole).filter(|&x| g[x].op == Op::Cast).map(|x| g[x].src[0]).filter(|&x| g.scalar(x).is_int())?;
+        let from = Some(whole)
+            .filter(|&x| g[x].op == Op::Cast)
+            .map(|x| g[x].src[0])
+            .filter(|&x| g.scalar(x).is_int())?;
         let (code, zero) = with_zero(g, from)?;
         // The code becomes the last bits of a half's fraction.
-        let most = if g.scalar(value) == Scalar::BF16 { 127 } else { 255 };
+        let most = if g.scalar(value) == Scalar::BF16 {
+            127
+        } else {
+            255
+        };
         if !g.within(code, 0, most) {
             return None;
         }
         let one = g.constant(Scalar::F32.one(), 1.0);
-        let factor = factors.into_iter().reduce(|a, b| g.mul(a, b)).unwrap_or(one);
+        let factor = factors
+            .into_iter()
+            .reduce(|a, b| g.mul(a, b))
+            .unwrap_or(one);
         let term = term.map(|term| outer.into_iter().fold(term, |a, b| g.mul(a, b)));
-        Some(ScaledElement { code, zero, factor, term })
+        Some(ScaledElement {
+            code,
+            zero,
+            factor,
+            term,
+        })
     }
 }
 
 /// Returns the one factor that depends on the range; appends the others to `free`.
-fn factors_of(g: &Graph, x: Id, depends: &dyn Fn(&Graph, Id) -> bool, free: &mut Vec<Id>) -> Option<Id> {
+fn factors_of(
+    g: &Graph,
+    x: Id,
+    depends: &dyn Fn(&Graph, Id) -> bool,
+    free: &mut Vec<Id>,
+) -> Option<Id> {
     if g[x].op != Op::Mul {
         return Some(x);
     }
@@ -82,7 +105,10 @@ fn with_zero(g: &mut Graph, x: Id) -> Option<(Id, i64)> {
         (Op::Add, _) => (n.src[0], g.int_value(n.src[1])?),
         (Op::Table, Arg::Ints(entries)) => {
             let least = i64::from(*entries.iter().min()?).min(0);
-            let shifted: Vec<i32> = entries.iter().map(|&v| (i64::from(v) - least) as i32).collect();
+            let shifted: Vec<i32> = entries
+                .iter()
+                .map(|&v| (i64::from(v) - least) as i32)
+                .collect();
             (g.table(n.src[0], &shifted), least)
         }
         _ => (x, 0),
@@ -104,7 +130,12 @@ pub struct PairTerms {
 /// Returns the word of the halves of `value` at these terms, with its other
 /// ranges substituted by `map`.
 pub fn pair(g: &mut Graph, value: Id, terms: PairTerms, map: &mut FxHashMap<Id, Id>) -> Id {
-    let PairTerms { range, lane, low, high } = terms;
+    let PairTerms {
+        range,
+        lane,
+        low,
+        high,
+    } = terms;
     let quad = low / QUAD * QUAD;
     let byte = Ranges::after(FIRST_RANGE_OF_LOWERING).fixed(g, QUAD, RangeKind::Unroll);
     let first = g.int(quad);
@@ -113,7 +144,13 @@ pub fn pair(g: &mut Graph, value: Id, terms: PairTerms, map: &mut FxHashMap<Id, 
     map.insert(range, here);
     let of_quad = g.substitute(value, map);
     let [low, high] = [low, high].map(|k| k - quad);
-    let Some(ScaledElement { code, zero, factor, term }) = ScaledElement::from_value(g, of_quad, byte) else {
+    let Some(ScaledElement {
+        code,
+        zero,
+        factor,
+        term,
+    }) = ScaledElement::from_value(g, of_quad, byte)
+    else {
         let [low, high] = [low, high].map(|k| {
             let k = g.int(k);
             g.substitute(of_quad, &mut FxHashMap::from_iter([(byte, k)]))
@@ -124,7 +161,12 @@ pub fn pair(g: &mut Graph, value: Id, terms: PairTerms, map: &mut FxHashMap<Id, 
     let src: Sources = [word, factor].into_iter().chain(term).collect();
     let bf16 = i64::from(g.scalar(value) == Scalar::BF16);
     let numbers = [low, high, zero, bf16].map(|n| n as i32);
-    g.intern(Node { op: Op::ScaledPair, dtype: Scalar::U32.one(), src, arg: Arg::Ints(numbers.as_slice().into()) })
+    g.intern(Node {
+        op: Op::ScaledPair,
+        dtype: Scalar::U32.one(),
+        src,
+        arg: Arg::Ints(numbers.as_slice().into()),
+    })
 }
 
 /// Returns the range of four neighbouring elements per thread, in a nest that unpacks a weight. The
@@ -138,7 +180,8 @@ fn quad(g: &Graph, nest: &Nest, machine: &Machine) -> Option<Id> {
     }
     let at = g.linear(nest.offset);
     let is_it = |&&r: &&Id| {
-        let four = g.range_kind(r) == Some(RangeKind::Upcast) && g.int_value(g[r].src[0]) == Some(QUAD);
+        let four =
+            g.range_kind(r) == Some(RangeKind::Upcast) && g.int_value(g[r].src[0]) == Some(QUAD);
         let others = at.terms.iter().filter(|t| t.0 != r).all(|t| t.1 % 2 == 0);
         four && at.coefficient(r) == 1 && at.constant % 2 == 0 && others
     };
@@ -158,7 +201,12 @@ pub fn words_of_stage(g: &mut Graph, nest: &Nest, target: &Target) -> Option<(Id
     let words = (0..QUAD / 2).map(|i| {
         let first = g.int(2 * i);
         let at = g.substitute(nest.offset, &mut FxHashMap::from_iter([(range, first)]));
-        let terms = PairTerms { range, lane: zero, low: 2 * i, high: 2 * i + 1 };
+        let terms = PairTerms {
+            range,
+            lane: zero,
+            low: 2 * i,
+            high: 2 * i + 1,
+        };
         let word = pair(g, nest.value, terms, &mut FxHashMap::default());
         [at, loads::loads(g, word, target)]
     });

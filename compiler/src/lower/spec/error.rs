@@ -15,7 +15,11 @@ pub struct LinearError {
 
 impl fmt::Display for LinearError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Linear level, statement {}: {}\n{}", self.statement, self.rule, self.node)
+        write!(
+            f,
+            "Linear level, statement {}: {}\n{}",
+            self.statement, self.rule, self.node
+        )
     }
 }
 

@@ -34,7 +34,10 @@ impl Hoisted {
     pub fn agrees(&self, threads: &[ThreadIndex]) -> Held {
         let other = |t: &&ThreadIndex| self.threads.iter().any(|x| x.range == t.range && x != *t);
         let rule = "a range whose loads were hoisted is counted as it was for these";
-        threads.iter().find(other).map_or(Ok(()), |t| Err((rule, t.range)))
+        threads
+            .iter()
+            .find(other)
+            .map_or(Ok(()), |t| Err((rule, t.range)))
     }
     /// Checks that a value is a load from memory, or part of an address. Before the grid-dependency
     /// wait only weights may be loaded, which no step writes.
@@ -44,11 +47,24 @@ impl Hoisted {
             Op::Load => Some(g[id].src[0]),
             _ => None,
         };
-        let known = buffer.map_or(g[id].op.class() == Class::Elementwise, |buffer| g[buffer].op == Op::Param);
+        let known = buffer.map_or(g[id].op.class() == Class::Elementwise, |buffer| {
+            g[buffer].op == Op::Param
+        });
         if !known {
-            return Err(("what stands outside nests is a load from memory, or what its address is made of", id));
+            return Err((
+                "what stands outside nests is a load from memory, or what its address is made of",
+                id,
+            ));
         }
-        let settled = buffer.is_none_or(|buffer| self.waited || matches!(g[buffer].arg, Arg::Packed(..)));
-        if settled { Ok(()) } else { Err(("before the wait for predecessors weights alone are loaded", id)) }
+        let settled =
+            buffer.is_none_or(|buffer| self.waited || matches!(g[buffer].arg, Arg::Packed(..)));
+        if settled {
+            Ok(())
+        } else {
+            Err((
+                "before the wait for predecessors weights alone are loaded",
+                id,
+            ))
+        }
     }
 }

@@ -144,9 +144,18 @@ rows! {
 pub(super) fn broken(g: &Graph, n: &Node, threads: &[Id]) -> Option<&'static str> {
     let applies = |ops: &[Op]| ops.is_empty() || ops.contains(&n.op);
     // Tables of floats exist only at this level.
-    let mut common = spec::ROWS.iter().filter(|r| r.level.is_none() && applies(r.ops) && r.ops != [Op::Table]);
-    let own = || ROWS.iter().find(|r| applies(r.ops) && !(r.check)(g, n, threads)).map(|r| r.name);
-    common.find(|r| !(r.check)(g, n)).map(|r| r.name).or_else(own)
+    let mut common = spec::ROWS
+        .iter()
+        .filter(|r| r.level.is_none() && applies(r.ops) && r.ops != [Op::Table]);
+    let own = || {
+        ROWS.iter()
+            .find(|r| applies(r.ops) && !(r.check)(g, n, threads))
+            .map(|r| r.name)
+    };
+    common
+        .find(|r| !(r.check)(g, n))
+        .map(|r| r.name)
+        .or_else(own)
 }
 
 /// Returns the type of a lane's share of a fragment's sums.
@@ -160,7 +169,9 @@ fn are_words(g: &Graph, src: &[Id]) -> bool {
 
 /// Returns whether the type is valid for an offset.
 pub(super) fn is_offset(g: &Graph, at: Id) -> bool {
-    [Scalar::I64, Scalar::I32].iter().any(|of| g[at].dtype == of.one())
+    [Scalar::I64, Scalar::I32]
+        .iter()
+        .any(|of| g[at].dtype == of.one())
 }
 
 fn is_register(number: i32) -> bool {
@@ -169,7 +180,11 @@ fn is_register(number: i32) -> bool {
 
 /// Returns the tile register of a node.
 fn tile_register(n: &Node) -> Option<i32> {
-    if let Arg::Ints(numbers) = &n.arg { numbers.first().copied() } else { None }
+    if let Arg::Ints(numbers) = &n.arg {
+        numbers.first().copied()
+    } else {
+        None
+    }
 }
 
 fn has_register(n: &Node) -> bool {
@@ -177,5 +192,8 @@ fn has_register(n: &Node) -> bool {
 }
 
 fn is_value(g: &Graph, id: Id) -> bool {
-    !matches!(g[id].op, Op::Param | Op::Local | Op::Store | Op::Body | Op::Kernel)
+    !matches!(
+        g[id].op,
+        Op::Param | Op::Local | Op::Store | Op::Body | Op::Kernel
+    )
 }

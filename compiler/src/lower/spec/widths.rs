@@ -13,7 +13,10 @@ use gristmill_uop::{Graph, Id, Op, Scalar};
 
 /// Returns whether the type exists on a machine with 32-bit words only, or is an MMA operand.
 fn is_word(g: &Graph, id: Id) -> bool {
-    let word = matches!(g.scalar(id), Scalar::Bool | Scalar::I32 | Scalar::U32 | Scalar::F32 | Scalar::I64);
+    let word = matches!(
+        g.scalar(id),
+        Scalar::Bool | Scalar::I32 | Scalar::U32 | Scalar::F32 | Scalar::I64
+    );
     word || g[id].dtype.lanes > 1 || g[id].op == Op::Cast && g.scalar(id) == Scalar::F16
 }
 
@@ -33,26 +36,39 @@ pub fn check_widths(g: &Graph, kernel: &KernelCode, machine: &Machine) -> Checke
                 Statement::Update(update) => &update.values,
                 _ => &[],
             };
-            let other = defined.iter().find(|&&id| machine.words_alone && !is_word(g, id));
+            let other = defined
+                .iter()
+                .find(|&&id| machine.words_alone && !is_word(g, id));
             if let Some(&id) = other {
-                return Err(LinearError { rule: "a value is a word, or an i64", statement, node: print_node(g, id) });
+                return Err(LinearError {
+                    rule: "a value is a word, or an i64",
+                    statement,
+                    node: print_node(g, id),
+                });
             }
             let narrow = match s {
                 Statement::Define(id) if g[*id].op == Op::Load => {
                     let n = &g[*id];
-                    (!loads::is_whole(g, n.src[0], n.src[1], n.dtype.scalar, least as i64)).then_some(*id)
+                    (!loads::is_whole(g, n.src[0], n.src[1], n.dtype.scalar, least as i64))
+                        .then_some(*id)
                 }
                 Statement::Write(_, _, value) if !machine.part_writes => {
                     (g.scalar(*value).bytes() < least).then_some(*value)
                 }
-                Statement::Add(addition) if !machine.part_writes => {
-                    addition.values.iter().copied().find(|&v| g.scalar(v).bytes() < least)
-                }
+                Statement::Add(addition) if !machine.part_writes => addition
+                    .values
+                    .iter()
+                    .copied()
+                    .find(|&v| g.scalar(v).bytes() < least),
                 _ => None,
             };
             if let Some(id) = narrow {
                 let rule = "a load or a write is as wide as the machine's least type, and aligned";
-                return Err(LinearError { rule, statement, node: print_node(g, id) });
+                return Err(LinearError {
+                    rule,
+                    statement,
+                    node: print_node(g, id),
+                });
             }
         }
     }

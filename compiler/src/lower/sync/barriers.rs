@@ -36,7 +36,11 @@ impl Touched {
             match s {
                 Statement::Define(id) => t.load(g, *id),
                 Statement::Wide(_, _, _, parts) => parts.iter().for_each(|p| t.load(g, p.0)),
-                Statement::Nest { buffer, staged: true, .. } => drop(t.written.insert(*buffer)),
+                Statement::Nest {
+                    buffer,
+                    staged: true,
+                    ..
+                } => drop(t.written.insert(*buffer)),
                 // In a shared loop a nest also writes stages of others.
                 Statement::Write(buffer, ..)
                 | Statement::WideWrite(buffer, ..)
@@ -48,7 +52,9 @@ impl Touched {
                 Statement::AsyncCopy { to, .. } => drop(t.copied.insert(to[0])),
                 Statement::Accumulate(..) => {
                     t.read.extend(
-                        OfStages::from_statement(g, s).into_iter().flat_map(|p| p.rows.into_iter().chain([p.columns])),
+                        OfStages::from_statement(g, s)
+                            .into_iter()
+                            .flat_map(|p| p.rows.into_iter().chain([p.columns])),
                     );
                 }
                 Statement::Prefetch(Prefetch::Span(span)) => t.span(g, span),
@@ -84,7 +90,9 @@ pub fn barriers(g: &Graph, statements: Vec<Statement>) -> Vec<Statement> {
                 0
             }
             Statement::End => {
-                let outside = around.pop().expect("an end outside nests ends what `Unless` guards");
+                let outside = around
+                    .pop()
+                    .expect("an end outside nests ends what `Unless` guards");
                 pending.add(outside);
                 0
             }

@@ -21,10 +21,19 @@ impl Turn {
     pub fn new(dependents: Dependents) -> Turn {
         let (wait, launch) = (Statement::DependencyWait, Statement::LaunchDependents);
         match dependents {
-            Dependents::Turn => Turn { entry: vec![], wait: vec![wait, launch] },
-            Dependents::Entry => Turn { entry: vec![launch], wait: vec![wait] },
+            Dependents::Turn => Turn {
+                entry: vec![],
+                wait: vec![wait, launch],
+            },
+            Dependents::Entry => Turn {
+                entry: vec![launch],
+                wait: vec![wait],
+            },
             // Without an explicit trigger, dependents start when this kernel has ended.
-            Dependents::End => Turn { entry: vec![], wait: vec![wait] },
+            Dependents::End => Turn {
+                entry: vec![],
+                wait: vec![wait],
+            },
         }
     }
 }
@@ -40,8 +49,15 @@ pub fn wait_for_predecessors(
     turn: &Turn,
     surplus: Option<Id>,
 ) -> Vec<Statement> {
-    let wait = || turn.wait.iter().cloned().chain(surplus.map(Statement::Leave));
-    let Some(prologue) = prologue else { return wait().chain(statements).collect() };
+    let wait = || {
+        turn.wait
+            .iter()
+            .cloned()
+            .chain(surplus.map(Statement::Leave))
+    };
+    let Some(prologue) = prologue else {
+        return wait().chain(statements).collect();
+    };
     let second = end_of_block(&statements) + 1;
     let rest = second + end_of_block(&statements[second..]) + 1;
     let mut out = statements[..second].to_vec();

@@ -44,10 +44,19 @@ pub fn shared_memory_reduce(g: &mut Graph, mut code: Code, target: &Target) -> C
     let statements = std::mem::take(&mut code.statements);
     let (threads, neighbours) = (target.threads as i64, target.machine.folds);
     let (r, locals) = (Rewriting::new(g), code.locals);
-    let mut of = Meetings { r, threads, neighbours, counted: vec![], nest: 0, locals };
+    let mut of = Meetings {
+        r,
+        threads,
+        neighbours,
+        counted: vec![],
+        nest: 0,
+        locals,
+    };
     for (i, s) in statements.iter().enumerate() {
         match s {
-            Statement::Define(id) if of.r.g[*id].op == Op::Fold => of.fold(*id, &statements[i + 1..]),
+            Statement::Define(id) if of.r.g[*id].op == Op::Fold => {
+                of.fold(*id, &statements[i + 1..])
+            }
             Statement::Nest { threads, .. } => {
                 // Values reduced by another nest belong to its scope.
                 of.r.values.clear();
@@ -57,7 +66,11 @@ pub fn shared_memory_reduce(g: &mut Graph, mut code: Code, target: &Target) -> C
             s => of.r.replaced(s),
         }
     }
-    Code { statements: of.r.out, locals: of.locals, ..code }
+    Code {
+        statements: of.r.out,
+        locals: of.locals,
+        ..code
+    }
 }
 
 struct Meetings<'a> {
@@ -78,20 +91,35 @@ impl Meetings<'_> {
     /// Returns the reduction of a `Fold` node.
     fn read_fold(&self, id: Id) -> Fold {
         let (g, n) = (&*self.r.g, &self.r.g[id]);
-        let Arg::Reduce(how, _) = n.arg else { unreachable!("a fold without an op") };
-        let stride = self.counted.iter().find(|t| t.range == n.src[1]).map_or(1, ThreadIndex::stride);
+        let Arg::Reduce(how, _) = n.arg else {
+            unreachable!("a fold without an op")
+        };
+        let stride = self
+            .counted
+            .iter()
+            .find(|t| t.range == n.src[1])
+            .map_or(1, ThreadIndex::stride);
         let of = match n.dtype.scalar {
             s if s.is_float() => Scalar::F32,
             Scalar::I64 if !g.within(id, i32::MIN.into(), i32::MAX.into()) => Scalar::I64,
             Scalar::U8 | Scalar::U16 | Scalar::U32 => Scalar::U32,
             _ => Scalar::I32,
         };
-        Fold { how, of, lanes: g.max_of(g[n.src[1]].src[0]), stride }
+        Fold {
+            how,
+            of,
+            lanes: g.max_of(g[n.src[1]].src[0]),
+            stride,
+        }
     }
     /// Returns how many threads one operation reduces.
     fn near(&self, of: &Fold) -> i64 {
         // No machine exchanges 64-bit integers between threads.
-        let neighbours = if of.of == Scalar::I64 { 1 } else { self.neighbours };
+        let neighbours = if of.of == Scalar::I64 {
+            1
+        } else {
+            self.neighbours
+        };
         neighbours.max(of.stride).min(of.lanes * of.stride)
     }
     /// Lowers a reduction, together with later ones that can share its stage and barriers.
@@ -102,7 +130,11 @@ impl Meetings<'_> {
         let of = self.read_fold(id);
         let all = self.alike(id, of, behind);
         let near: Vec<Id> = all.iter().map(|&id| self.of_neighbours(id, of)).collect();
-        let folded = if self.near(&of) < of.lanes * of.stride { self.met(of, &near) } else { near };
+        let folded = if self.near(&of) < of.lanes * of.stride {
+            self.met(of, &near)
+        } else {
+            near
+        };
         for (id, folded) in all.into_iter().zip(folded) {
             let own = self.r.g.scalar(id);
             let value = self.r.g.cast(folded, own);
@@ -123,7 +155,11 @@ impl Meetings<'_> {
             let Statement::Define(other) = *s else { break };
             let is_fold = g[other].op == Op::Fold && !self.r.values.contains_key(&other);
             let known = !g[other].src.iter().any(|s| made.contains(s));
-            if is_fold && known && g.scalar(other) == Scalar::F32 && self.read_fold(other) == of && all.len() < AT_ONCE
+            if is_fold
+                && known
+                && g.scalar(other) == Scalar::F32
+                && self.read_fold(other) == of
+                && all.len() < AT_ONCE
             {
                 all.push(other);
             }
@@ -141,19 +177,30 @@ impl Meetings<'_> {
             lanes = self.index(near, [of.stride, near]);
         }
         let arg = self.r.g[id].arg.clone();
-        let folded = Node { op: Op::Fold, dtype: of.of.one(), src: smallvec![x, lanes], arg };
+        let folded = Node {
+            op: Op::Fold,
+            dtype: of.of.one(),
+            src: smallvec![x, lanes],
+            arg,
+        };
         let folded = if near > 1 { self.r.g.intern(folded) } else { x };
         self.r.define(folded);
         folded
     }
     /// Reduces one value per thread through shared memory.
     fn met(&mut self, of: Fold, values: &[Id]) -> Vec<Id> {
-        let (width, span, near) = (if values.len() > 1 { AT_ONCE } else { 1 }, of.lanes * of.stride, self.near(&of));
+        let (width, span, near) = (
+            if values.len() > 1 { AT_ONCE } else { 1 },
+            of.lanes * of.stride,
+            self.near(&of),
+        );
         let stage = self.stage(of.of, width);
         let own = self.index(self.threads, [1, i64::MAX]);
         let at = self.times(own, width as i64);
         let nothing = self.r.g.int_of(of.of, 0);
-        let padded: Vec<Id> = (0..width).map(|i| values.get(i).copied().unwrap_or(nothing)).collect();
+        let padded: Vec<Id> = (0..width)
+            .map(|i| values.get(i).copied().unwrap_or(nothing))
+            .collect();
         self.r.define(at);
         self.r.push(Statement::Barrier);
         self.r.push(match padded[..] {
@@ -162,7 +209,10 @@ impl Meetings<'_> {
         });
         self.r.push(Statement::Barrier);
         // Threads at a distance of the number already reduced.
-        let (groups, first) = ((self.threads + span - 1) / span, self.index(near, [1, near]));
+        let (groups, first) = (
+            (self.threads + span - 1) / span,
+            self.index(near, [1, near]),
+        );
         let group = self.index(groups, [span, i64::MAX]);
         let count = self.r.g.int(span / near);
         let each = self.r.range(count, RangeKind::Reduce);
@@ -170,7 +220,13 @@ impl Meetings<'_> {
         let place = self.r.g.add(group, first);
         let place = self.r.g.add(place, each_at);
         let place = self.times(place, width as i64);
-        self.sums(of, each, (0..values.len()).map(|i| (stage, place, i as i64)).collect())
+        self.sums(
+            of,
+            each,
+            (0..values.len())
+                .map(|i| (stage, place, i as i64))
+                .collect(),
+        )
     }
     /// Emits reductions of stage elements over a range; each term is a stage, an
     /// offset and a constant.
@@ -189,20 +245,43 @@ impl Meetings<'_> {
                 src: smallvec![load, each],
                 arg: Arg::Reduce(of.how, smallvec![]),
             });
-            let acc = g.intern(Node { op: Op::Acc, dtype, src: smallvec![first, sum], arg: Arg::None });
+            let acc = g.intern(Node {
+                op: Op::Acc,
+                dtype,
+                src: smallvec![first, sum],
+                arg: Arg::None,
+            });
             self.r.push(Statement::Accumulator(acc));
             sums.push((sum, acc, load));
         }
-        self.r.push(Statement::Loop { range: each, step: 1, unroll: Some(1) });
+        self.r.push(Statement::Loop {
+            range: each,
+            step: 1,
+            unroll: Some(1),
+        });
         if let [(stage, place, _), _, ..] = terms[..] {
             self.r.define(place);
-            let parts = sums.iter().enumerate().map(|(i, s)| (s.2, i * of.of.bytes())).collect();
-            self.r.push(Statement::Wide(stage, place, AT_ONCE * of.of.bytes(), parts));
+            let parts = sums
+                .iter()
+                .enumerate()
+                .map(|(i, s)| (s.2, i * of.of.bytes()))
+                .collect();
+            self.r.push(Statement::Wide(
+                stage,
+                place,
+                AT_ONCE * of.of.bytes(),
+                parts,
+            ));
         }
         for &(_, acc, load) in &sums {
             self.r.define(load);
             let src = smallvec![acc, load];
-            let value = self.r.g.intern(Node { op: of.how.combine(), dtype, src, arg: Arg::None });
+            let value = self.r.g.intern(Node {
+                op: of.how.combine(),
+                dtype,
+                src,
+                arg: Arg::None,
+            });
             self.r.push(Statement::Accumulate(acc, value));
         }
         self.r.push(Statement::End);
@@ -212,7 +291,12 @@ impl Meetings<'_> {
     fn stage(&mut self, of: Scalar, width: usize) -> Id {
         let elements = self.r.g.int(self.threads * width as i64);
         let number = Arg::Int(STAGES + width as i64);
-        let stage = self.r.g.intern(Node { op: Op::Local, dtype: of.one(), src: smallvec![elements], arg: number });
+        let stage = self.r.g.intern(Node {
+            op: Op::Local,
+            dtype: of.one(),
+            src: smallvec![elements],
+            arg: number,
+        });
         if !self.locals.contains(&stage) {
             self.locals.push(stage);
         }
@@ -228,14 +312,22 @@ impl Meetings<'_> {
         if bound == 1 {
             return self.r.g.int(0);
         }
-        let counted = |t: &&ThreadIndex| t.stride() == divide && t.modulo.unwrap_or(i64::MAX) == modulo;
+        let counted =
+            |t: &&ThreadIndex| t.stride() == divide && t.modulo.unwrap_or(i64::MAX) == modulo;
         if let Some(known) = self.counted.iter().find(counted) {
             return known.range;
         }
         let bound = self.r.g.int(bound);
         let range = self.r.range(bound, RangeKind::VectorReduce);
-        let (divide, modulo) = ((divide > 1).then_some(divide), (modulo < i64::MAX).then_some(modulo));
-        self.counted.push(ThreadIndex { range, divide, modulo });
+        let (divide, modulo) = (
+            (divide > 1).then_some(divide),
+            (modulo < i64::MAX).then_some(modulo),
+        );
+        self.counted.push(ThreadIndex {
+            range,
+            divide,
+            modulo,
+        });
         if let Statement::Nest { threads, .. } = &mut self.r.out[self.nest] {
             threads.clone_from(&self.counted);
         }

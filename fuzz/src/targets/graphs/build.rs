@@ -49,7 +49,10 @@ struct Axis {
 }
 
 fn fixed(size: usize) -> Axis {
-    Axis { size, varies: false }
+    Axis {
+        size,
+        varies: false,
+    }
 }
 
 /// Element type and value bounds.
@@ -86,11 +89,16 @@ fn most_of(encoding: EncodingRef) -> f64 {
         let most = |e: &EncodingRef| {
             let values = decode(e, &blocks(e, 64, &mut Random::from_name(e.name)));
             // Twice the maximum of a sample: scales and codes are uniformly distributed.
-            2.0 * values.into_iter().fold(0.0, |most: f64, v| most.max(v.abs()))
+            2.0 * values
+                .into_iter()
+                .fold(0.0, |most: f64, v| most.max(v.abs()))
         };
         TABLE.iter().map(most).collect()
     });
-    TABLE.iter().position(|&e| e == encoding).map_or(LARGEST, |at| MOST[at])
+    TABLE
+        .iter()
+        .position(|&e| e == encoding)
+        .map_or(LARGEST, |at| MOST[at])
 }
 
 /// Draws a function from bytes.
@@ -102,7 +110,15 @@ pub fn draw(bytes: &mut FuzzInput) -> Drawn {
     let steps: Vec<i64> = (0..2).map(|_| 1 + bytes.below(ROWS) as i64).collect();
     let position = bytes.below(POSITION + 1) as i64;
     let mut case = Case::new(format!("drawn {}", bytes.byte()), |capture| {
-        let mut b = Builder { capture, bytes, values: vec![], fills: vec![], error: 0.0, vary: false, moves: false };
+        let mut b = Builder {
+            capture,
+            bytes,
+            values: vec![],
+            fills: vec![],
+            error: 0.0,
+            vary: false,
+            moves: false,
+        };
         b.all();
         (error, fills, vary, moves) = (b.error, b.fills, b.vary, b.moves);
     });
@@ -112,12 +128,25 @@ pub fn draw(bytes: &mut FuzzInput) -> Drawn {
     let vars: Vec<Vec<(&'static str, i64)>> = steps
         .iter()
         .take(if vary { 2 } else { 1 })
-        .map(|&n| [("n", n, vary), ("pos", position, moves)].into_iter().filter(|v| v.2).map(|v| (v.0, v.1)).collect())
+        .map(|&n| {
+            [("n", n, vary), ("pos", position, moves)]
+                .into_iter()
+                .filter(|v| v.2)
+                .map(|v| (v.0, v.1))
+                .collect()
+        })
         .collect();
     let vars: Vec<&[(&'static str, i64)]> = vars.iter().map(Vec::as_slice).collect();
     // Functions without any rounding must match exactly.
-    let within = if error == 0.0 { Within::Exact } else { Within::Absolute(error) };
-    Drawn { case: case.vars(&vars).within(within), int8: false }
+    let within = if error == 0.0 {
+        Within::Exact
+    } else {
+        Within::Absolute(error)
+    };
+    Drawn {
+        case: case.vars(&vars).within(within),
+        int8: false,
+    }
 }
 
 /// Draws a quantised matrix times activations, as in the conformance suite; in int8 where
@@ -127,14 +156,26 @@ fn contraction(bytes: &mut FuzzInput) -> Drawn {
     let rows = 16 + bytes.below(33);
     let columns = (1 + bytes.below(2)) * encoding.elements.max(32);
     let many = bytes.below(2) == 1;
-    let steps: Vec<[(&'static str, i64); 1]> = (0..2).map(|_| [("n", 1 + bytes.below(13) as i64)]).collect();
-    let case = Case::new(format!("{rows} rows of {columns} of {}, {}", encoding.name, bytes.byte()), |c| {
-        let n = if many { c.var("n", 1, 13) } else { c.int(1) };
-        let x = c.input("x", &[Dim::from(n), Dim::Size(columns)], Scalar::F32);
-        c.output("y", x.linear(c.weight("w", &[rows, columns], encoding)));
-    });
+    let steps: Vec<[(&'static str, i64); 1]> = (0..2)
+        .map(|_| [("n", 1 + bytes.below(13) as i64)])
+        .collect();
+    let case = Case::new(
+        format!(
+            "{rows} rows of {columns} of {}, {}",
+            encoding.name,
+            bytes.byte()
+        ),
+        |c| {
+            let n = if many { c.var("n", 1, 13) } else { c.int(1) };
+            let x = c.input("x", &[Dim::from(n), Dim::Size(columns)], Scalar::F32);
+            c.output("y", x.linear(c.weight("w", &[rows, columns], encoding)));
+        },
+    );
     let vars: Vec<&[(&'static str, i64)]> = steps.iter().map(|s| &s[..]).collect();
-    Drawn { case: if many { case.vars(&vars) } else { case }, int8: true }
+    Drawn {
+        case: if many { case.vars(&vars) } else { case },
+        int8: true,
+    }
 }
 
 impl<'g> Builder<'g, '_> {
@@ -175,9 +216,21 @@ impl<'g> Builder<'g, '_> {
             13 | 14 => return self.reduce(),
             15 => return self.linear(),
             16 => return self.select(),
-            17 => return if self.bytes.below(2) == 0 { self.gather() } else { self.scatter() },
+            17 => {
+                return if self.bytes.below(2) == 0 {
+                    self.gather()
+                } else {
+                    self.scatter()
+                };
+            }
             18 => return self.cast(),
-            _ => return if self.bytes.below(2) == 0 { self.assign() } else { self.attention() },
+            _ => {
+                return if self.bytes.below(2) == 0 {
+                    self.assign()
+                } else {
+                    self.attention()
+                };
+            }
         }
         Some(())
     }
@@ -188,7 +241,13 @@ impl<'g> Builder<'g, '_> {
             Elements::Float { most, error } => most <= LARGEST && error <= WORST,
             Elements::Whole { least, most } => -WHOLE <= least && most <= WHOLE,
         };
-        (good && count <= ELEMENTS && axes.len() <= RANK).then(|| self.values.push(Value { tensor, axes, elements }))
+        (good && count <= ELEMENTS && axes.len() <= RANK).then(|| {
+            self.values.push(Value {
+                tensor,
+                axes,
+                elements,
+            })
+        })
     }
     fn float(&mut self, tensor: Tensor<'g>, axes: Vec<Axis>, most: f64, error: f64) -> Option<()> {
         self.keep(tensor, axes, Elements::Float { most, error })
@@ -209,14 +268,25 @@ impl<'g> Builder<'g, '_> {
         Dim::from(self.capture.var("n", 1, ROWS))
     }
     fn dims(&mut self, axes: &[Axis]) -> Vec<Dim> {
-        axes.iter().map(|axis| if axis.varies { self.n() } else { Dim::Size(axis.size) }).collect()
+        axes.iter()
+            .map(|axis| {
+                if axis.varies {
+                    self.n()
+                } else {
+                    Dim::Size(axis.size)
+                }
+            })
+            .collect()
     }
     /// Draws one to three axes; the first may have length `n`.
     fn shape(&mut self) -> Vec<Axis> {
         let rank = 1 + self.bytes.below(3);
         (0..rank)
             .map(|i| match self.bytes.below(12) {
-                0 if i == 0 => Axis { size: ROWS, varies: true },
+                0 if i == 0 => Axis {
+                    size: ROWS,
+                    varies: true,
+                },
                 size => fixed([8, 1, 2, 3, 4, 5, 6, 7, 8, 9, 16, 33][size]),
             })
             .collect()
@@ -237,14 +307,31 @@ impl<'g> Builder<'g, '_> {
         let slot = self.capture.slot_count();
         let tensor = self.capture.input("i", &dims, Scalar::I32);
         self.fills.push((slot, Fill::Whole(-3, 20)));
-        let _ = self.keep(tensor, axes, Elements::Whole { least: -3, most: 19 });
+        let _ = self.keep(
+            tensor,
+            axes,
+            Elements::Whole {
+                least: -3,
+                most: 19,
+            },
+        );
     }
     fn weight(&mut self) -> Option<()> {
         let encoding = self.bytes.pick(TABLE);
         let rows = 1 + self.bytes.below(6);
-        let columns = encoding.elements * if encoding.elements == 1 { 1 + self.bytes.below(40) } else { 1 };
+        let columns = encoding.elements
+            * if encoding.elements == 1 {
+                1 + self.bytes.below(40)
+            } else {
+                1
+            };
         let tensor = self.capture.weight("w", &[rows, columns], encoding);
-        self.float(tensor, vec![fixed(rows), fixed(columns)], most_of(encoding), 0.0)
+        self.float(
+            tensor,
+            vec![fixed(rows), fixed(columns)],
+            most_of(encoding),
+            0.0,
+        )
     }
     fn reshape(&mut self) -> Option<()> {
         let value = self.any();
@@ -253,7 +340,9 @@ impl<'g> Builder<'g, '_> {
             return None;
         }
         let total: usize = value.axes[kept..].iter().map(|a| a.size).product();
-        let divisors: Vec<usize> = (1..=total.min(16)).filter(|d| total.is_multiple_of(*d)).collect();
+        let divisors: Vec<usize> = (1..=total.min(16))
+            .filter(|d| total.is_multiple_of(*d))
+            .collect();
         let divisor = self.bytes.pick(&divisors);
         let mut axes = value.axes[..kept].to_vec();
         match self.bytes.below(3) {
@@ -287,7 +376,10 @@ impl<'g> Builder<'g, '_> {
         }
         let mut axes = value.axes.clone();
         if size >= ROWS && self.bytes.below(4) == 0 {
-            axes[at] = Axis { size: ROWS, varies: true };
+            axes[at] = Axis {
+                size: ROWS,
+                varies: true,
+            };
             let n = self.n();
             let begin = self.bytes.below(size - ROWS + 1);
             return self.keep(value.tensor.slice(at, begin, n), axes, value.elements);
@@ -311,17 +403,28 @@ impl<'g> Builder<'g, '_> {
     fn cat(&mut self) -> Option<()> {
         let (a, b) = (self.any(), self.any());
         let at = self.axis(&a)?;
-        let alike = a.axes.len() == b.axes.len() && (0..a.axes.len()).all(|i| i == at || a.axes[i] == b.axes[i]);
-        let parts = if alike && a.tensor.scalar() == b.tensor.scalar() { [a, b] } else { [a.clone(), a] };
+        let alike = a.axes.len() == b.axes.len()
+            && (0..a.axes.len()).all(|i| i == at || a.axes[i] == b.axes[i]);
+        let parts = if alike && a.tensor.scalar() == b.tensor.scalar() {
+            [a, b]
+        } else {
+            [a.clone(), a]
+        };
         if parts.iter().any(|p| p.axes[at].varies) {
             return None;
         }
         let elements = match (parts[0].elements, parts[1].elements) {
             (Elements::Float { most: a, error: e }, Elements::Float { most: b, error: f }) => {
-                Elements::Float { most: a.max(b), error: e.max(f) }
+                Elements::Float {
+                    most: a.max(b),
+                    error: e.max(f),
+                }
             }
             (Elements::Whole { least: a, most: b }, Elements::Whole { least: c, most: d }) => {
-                Elements::Whole { least: a.min(c), most: b.max(d) }
+                Elements::Whole {
+                    least: a.min(c),
+                    most: b.max(d),
+                }
             }
             (one, other) => unreachable!("{one:?} beside {other:?} in spite of one scalar"),
         };
@@ -335,7 +438,9 @@ impl<'g> Builder<'g, '_> {
         let axis = |back: usize| {
             let mut length = fixed(1);
             for shape in shapes {
-                let Some(&axis) = shape.len().checked_sub(back).and_then(|i| shape.get(i)) else { continue };
+                let Some(&axis) = shape.len().checked_sub(back).and_then(|i| shape.get(i)) else {
+                    continue;
+                };
                 if length == fixed(1) {
                     length = axis;
                 } else if axis != fixed(1) && axis != length {
@@ -364,7 +469,10 @@ impl<'g> Builder<'g, '_> {
                     3 => (x.maximum(y), (p.max(q), e.max(f))),
                     4 => (x.minimum(y), (p.max(q), e.max(f))),
                     // The divisor is at least a half, and the slope of its reciprocal is below two.
-                    _ => (x / (y * y + 0.5), rounded(2.0 * p, 2.0 * e + 2.0 * p * f + 8.0 * ROUNDING * p)),
+                    _ => (
+                        x / (y * y + 0.5),
+                        rounded(2.0 * p, 2.0 * e + 2.0 * p * f + 8.0 * ROUNDING * p),
+                    ),
                 };
                 self.float(tensor, axes, most, error)
             }
@@ -374,7 +482,11 @@ impl<'g> Builder<'g, '_> {
                 let (tensor, least, most) = match kind {
                     0 => (x + y, a + c, b + d),
                     1 => (x - y, a - d, b - c),
-                    2 => (x * y, products.into_iter().min()?, products.into_iter().max()?),
+                    2 => (
+                        x * y,
+                        products.into_iter().min()?,
+                        products.into_iter().max()?,
+                    ),
                     3 => (x.maximum(y), a.max(c), b.max(d)),
                     4 if a >= 0 && c >= 0 => (x ^ y, 0, bits(b.max(d) + 1) - 1),
                     4 => (x.minimum(y), a.min(c), b.min(d)),
@@ -389,7 +501,9 @@ impl<'g> Builder<'g, '_> {
     /// Returns the axes of a tensor that is among the values.
     fn axes_of(&self, tensor: Tensor<'g>) -> Vec<Axis> {
         let found = self.values.iter().find(|v| v.tensor.id() == tensor.id());
-        found.map(|v| v.axes.clone()).unwrap_or_else(|| unreachable!("{tensor:?} is not among the values"))
+        found
+            .map(|v| v.axes.clone())
+            .unwrap_or_else(|| unreachable!("{tensor:?} is not among the values"))
     }
     fn unary(&mut self) -> Option<()> {
         let kind = self.bytes.below(9);
@@ -398,14 +512,26 @@ impl<'g> Builder<'g, '_> {
         let slight = 8.0 * ROUNDING;
         let (tensor, most, error) = match kind {
             // e³ is 20.1; the error grows with the slope at the upper end.
-            0 if error < 0.01 => (x.maximum(-3.0).minimum(3.0).exp(), 21.0, 21.0 * error * 1.01 + slight * 21.0),
+            0 if error < 0.01 => (
+                x.maximum(-3.0).minimum(3.0).exp(),
+                21.0,
+                21.0 * error * 1.01 + slight * 21.0,
+            ),
             1 => (x.sigmoid(), 1.0, error / 4.0 + slight),
             2 => (x.silu(), most, error * 1.1 + slight * most.max(1.0)),
             3 => (x.softplus(), most + 1.0, error + slight * (most + 1.0)),
             // The slopes of these are at most 1, 2 and 1.5.
-            4 => ((x * x + 0.25).sqrt(), most + 0.5, error + slight * (most + 1.0)),
+            4 => (
+                (x * x + 0.25).sqrt(),
+                most + 0.5,
+                error + slight * (most + 1.0),
+            ),
             5 => ((x * x + 0.5).recip(), 2.0, 2.0 * error + slight * 2.0),
-            6 => ((x * x + 0.5).log(), (most * most + 0.5).ln().max(1.0), 1.5 * error + slight * 10.0),
+            6 => (
+                (x * x + 0.5).log(),
+                (most * most + 0.5).ln().max(1.0),
+                1.5 * error + slight * 10.0,
+            ),
             7 => (-x, most, error),
             _ => (x.maximum(-x), most, error),
         };
@@ -418,20 +544,35 @@ impl<'g> Builder<'g, '_> {
     fn reduce(&mut self) -> Option<()> {
         let value = self.any();
         let mask = self.bytes.byte();
-        let gone: Vec<usize> = (0..value.axes.len()).filter(|a| mask >> a & 1 == 1).collect();
+        let gone: Vec<usize> = (0..value.axes.len())
+            .filter(|a| mask >> a & 1 == 1)
+            .collect();
         if gone.is_empty() {
             return None;
         }
         let terms: usize = gone.iter().map(|&a| value.axes[a].size).product();
-        let axes: Vec<Axis> = (0..value.axes.len()).filter(|a| !gone.contains(a)).map(|a| value.axes[a]).collect();
+        let axes: Vec<Axis> = (0..value.axes.len())
+            .filter(|a| !gone.contains(a))
+            .map(|a| value.axes[a])
+            .collect();
         let n = terms as f64;
         match (value.elements, mask & 0x80 != 0) {
-            (Elements::Float { most, error }, false) => {
-                self.float(value.tensor.sum(&gone), axes, n * most, n * error + ROUNDING * n * n * most)
-            }
+            (Elements::Float { most, error }, false) => self.float(
+                value.tensor.sum(&gone),
+                axes,
+                n * most,
+                n * error + ROUNDING * n * n * most,
+            ),
             (Elements::Whole { least, most }, false) => {
                 let (n, tensor) = (terms as i64, value.tensor.sum(&gone));
-                self.keep(tensor, axes, Elements::Whole { least: (n * least).min(least), most: (n * most).max(most) })
+                self.keep(
+                    tensor,
+                    axes,
+                    Elements::Whole {
+                        least: (n * least).min(least),
+                        most: (n * most).max(most),
+                    },
+                )
             }
             (elements, true) => self.keep(value.tensor.max(&gone), axes, elements),
         }
@@ -439,18 +580,35 @@ impl<'g> Builder<'g, '_> {
     fn linear(&mut self) -> Option<()> {
         let encoding = self.bytes.pick(TABLE);
         let rows = 1 + self.bytes.below(40);
-        let fits =
-            |v: &Value<'g>| matches!(v.axes.last(), Some(a) if !a.varies && a.size.is_multiple_of(encoding.elements));
+        let fits = |v: &Value<'g>| matches!(v.axes.last(), Some(a) if !a.varies && a.size.is_multiple_of(encoding.elements));
         let (value, most, error) = match self.any_float() {
             Some(found) if fits(&found.0) => found,
             _ => {
                 let axes = vec![
-                    if self.bytes.below(3) == 0 { Axis { size: ROWS, varies: true } } else { fixed(1) },
+                    if self.bytes.below(3) == 0 {
+                        Axis {
+                            size: ROWS,
+                            varies: true,
+                        }
+                    } else {
+                        fixed(1)
+                    },
                     fixed(encoding.elements.max(32)),
                 ];
                 let dims = self.dims(&axes);
                 let tensor = self.capture.input("x", &dims, Scalar::F32);
-                (Value { tensor, axes, elements: Elements::Float { most: 1.0, error: 0.0 } }, 1.0, 0.0)
+                (
+                    Value {
+                        tensor,
+                        axes,
+                        elements: Elements::Float {
+                            most: 1.0,
+                            error: 0.0,
+                        },
+                    },
+                    1.0,
+                    0.0,
+                )
             }
         };
         let columns = value.axes.last()?.size;
@@ -460,29 +618,53 @@ impl<'g> Builder<'g, '_> {
         let weight = self.capture.weight("w", &[rows, columns], encoding);
         // For an f16 weight, activations are rounded to f16; an inexact activation may round either
         // way.
-        let error = if error > 0.0 { error + most / 1024.0 } else { 0.0 };
+        let error = if error > 0.0 {
+            error + most / 1024.0
+        } else {
+            0.0
+        };
         let (n, w) = (columns as f64, most_of(encoding));
         let mut axes = value.axes.clone();
         axes.pop();
         axes.push(fixed(rows));
-        self.float(value.tensor.linear(weight), axes, n * most * w, n * error * w + ROUNDING * n * n * most * w)
+        self.float(
+            value.tensor.linear(weight),
+            axes,
+            n * most * w,
+            n * error * w + ROUNDING * n * n * most * w,
+        )
     }
     fn select(&mut self) -> Option<()> {
         let (c, d, a, b) = (self.any(), self.any(), self.any(), self.any());
-        let exact = |v: &Value<'g>| matches!(v.elements, Elements::Whole { .. } | Elements::Float { error: 0.0, .. });
+        let exact = |v: &Value<'g>| {
+            matches!(
+                v.elements,
+                Elements::Whole { .. } | Elements::Float { error: 0.0, .. }
+            )
+        };
         if !exact(&c) || !exact(&d) || c.tensor.scalar() != d.tensor.scalar() {
             return None;
         }
         let axes = Self::beside(&[&c.axes, &d.axes, &a.axes, &b.axes])?;
-        let (Elements::Float { most: p, error: e }, Elements::Float { most: q, error: f }) = (a.elements, b.elements)
+        let (Elements::Float { most: p, error: e }, Elements::Float { most: q, error: f }) =
+            (a.elements, b.elements)
         else {
             return None;
         };
         if axes.iter().map(|a| a.size).product::<usize>() > ELEMENTS {
             return None;
         }
-        let condition = if self.bytes.below(2) == 0 { c.tensor.lt(d.tensor) } else { c.tensor.equals(d.tensor) };
-        self.float(condition.select(a.tensor, b.tensor), axes, p.max(q), e.max(f))
+        let condition = if self.bytes.below(2) == 0 {
+            c.tensor.lt(d.tensor)
+        } else {
+            c.tensor.equals(d.tensor)
+        };
+        self.float(
+            condition.select(a.tensor, b.tensor),
+            axes,
+            p.max(q),
+            e.max(f),
+        )
     }
     fn gather(&mut self) -> Option<()> {
         let value = self.any();
@@ -490,14 +672,28 @@ impl<'g> Builder<'g, '_> {
         if first.varies {
             return None;
         }
-        let axis =
-            if self.bytes.below(3) == 0 { Axis { size: ROWS, varies: true } } else { fixed(1 + self.bytes.below(6)) };
+        let axis = if self.bytes.below(3) == 0 {
+            Axis {
+                size: ROWS,
+                varies: true,
+            }
+        } else {
+            fixed(1 + self.bytes.below(6))
+        };
         let dims = self.dims(&[axis]);
         let slot = self.capture.slot_count();
         let index = self.capture.input("i", &dims, Scalar::I32);
-        self.fills.push((slot, Fill::Whole(-2, first.size as i64 + 2)));
-        let axes = [axis].into_iter().chain(value.axes[1..].iter().copied()).collect();
-        self.keep(value.tensor.gather(index.clamp_index(first.size - 1)), axes, value.elements)
+        self.fills
+            .push((slot, Fill::Whole(-2, first.size as i64 + 2)));
+        let axes = [axis]
+            .into_iter()
+            .chain(value.axes[1..].iter().copied())
+            .collect();
+        self.keep(
+            value.tensor.gather(index.clamp_index(first.size - 1)),
+            axes,
+            value.elements,
+        )
     }
     /// Draws a scatter-add of the rows of one value into random rows of
     /// another. Indices may collide.
@@ -509,19 +705,28 @@ impl<'g> Builder<'g, '_> {
         }
         let (rows, scalar) = (1 + self.bytes.below(9), value.tensor.scalar());
         let slot = self.capture.slot_count();
-        let index = self.capture.input("i", &[Dim::Size(first.size)], Scalar::I32);
+        let index = self
+            .capture
+            .input("i", &[Dim::Size(first.size)], Scalar::I32);
         self.fills.push((slot, Fill::Whole(-1, rows as i64 + 1)));
-        let axes: Vec<Axis> = [fixed(rows)].into_iter().chain(rest.iter().copied()).collect();
+        let axes: Vec<Axis> = [fixed(rows)]
+            .into_iter()
+            .chain(rest.iter().copied())
+            .collect();
         let none = self.capture.constant(0.0, scalar).expand(&self.dims(&axes));
         let sum = none.scatter_add(value.tensor, index.clamp_index(rows - 1));
         let count = first.size as f64;
         let elements = match value.elements {
-            Elements::Float { most, error } => {
-                Elements::Float { most: most * count, error: error * count + ROUNDING * count * count * most }
-            }
+            Elements::Float { most, error } => Elements::Float {
+                most: most * count,
+                error: error * count + ROUNDING * count * count * most,
+            },
             Elements::Whole { least, most } => {
                 let count = first.size as i64;
-                Elements::Whole { least: least.min(0) * count, most: most.max(0) * count }
+                Elements::Whole {
+                    least: least.min(0) * count,
+                    most: most.max(0) * count,
+                }
             }
         };
         self.keep(sum, axes, elements)
@@ -540,22 +745,41 @@ impl<'g> Builder<'g, '_> {
                 self.keep(whole, value.axes, Elements::Whole { least: -most, most })
             }
             Elements::Float { most, error } => {
-                let (scalar, step) = if kind == 0 { (Scalar::F16, 1024.0) } else { (Scalar::BF16, 128.0) };
-                let error = if error > 0.0 { error + most / step } else { 0.0 };
-                self.float(value.tensor.cast(scalar).cast(Scalar::F32), value.axes, most * 1.01, error)
+                let (scalar, step) = if kind == 0 {
+                    (Scalar::F16, 1024.0)
+                } else {
+                    (Scalar::BF16, 128.0)
+                };
+                let error = if error > 0.0 {
+                    error + most / step
+                } else {
+                    0.0
+                };
+                self.float(
+                    value.tensor.cast(scalar).cast(Scalar::F32),
+                    value.axes,
+                    most * 1.01,
+                    error,
+                )
             }
         }
     }
     /// Draws an assignment of rows to a state, which is read afterwards.
     fn assign(&mut self) -> Option<()> {
         let (value, most, error) = self.any_float()?;
-        let [rows, width] = value.axes[..] else { return None };
+        let [rows, width] = value.axes[..] else {
+            return None;
+        };
         if rows.size > 8 || width.varies {
             return None;
         }
         let half = self.bytes.below(2) == 1;
         let scalar = if half { Scalar::F16 } else { Scalar::F32 };
-        let error = if half && error > 0.0 { error + most / 1024.0 } else { error };
+        let error = if half && error > 0.0 {
+            error + most / 1024.0
+        } else {
+            error
+        };
         self.moves = true;
         let position = self.capture.var("pos", 0, POSITION);
         let axes = vec![fixed(POSITION + 8), width];
@@ -563,7 +787,10 @@ impl<'g> Builder<'g, '_> {
         if axes[0].size * width.size > ELEMENTS || error > WORST {
             return None;
         }
-        let state = self.capture.state("state", &dims, scalar).assign(value.tensor.cast(scalar), position);
+        let state = self
+            .capture
+            .state("state", &dims, scalar)
+            .assign(value.tensor.cast(scalar), position);
         self.capture.output_state(state);
         self.error = self.error.max(error);
         self.float(state.cast(Scalar::F32), axes, most.max(1.0) * 1.01, error)
@@ -571,8 +798,18 @@ impl<'g> Builder<'g, '_> {
     /// Draws attention over exact inputs.
     fn attention(&mut self) -> Option<()> {
         let (groups, shared) = (1 + self.bytes.below(3), 1 + self.bytes.below(3));
-        let (depth, out) = (self.bytes.pick(&[4, 8, 12, 32]), self.bytes.pick(&[4, 5, 8, 16]));
-        let tokens = if self.bytes.below(2) == 0 { Axis { size: ROWS, varies: true } } else { fixed(1) };
+        let (depth, out) = (
+            self.bytes.pick(&[4, 8, 12, 32]),
+            self.bytes.pick(&[4, 5, 8, 16]),
+        );
+        let tokens = if self.bytes.below(2) == 0 {
+            Axis {
+                size: ROWS,
+                varies: true,
+            }
+        } else {
+            fixed(1)
+        };
         let heads = groups * shared;
         let rows = POSITION + ROWS + 3;
         self.moves = true;
@@ -584,7 +821,11 @@ impl<'g> Builder<'g, '_> {
         let q = input("q", &[tokens, fixed(heads), fixed(depth)]);
         let k = input("k", &[fixed(rows), fixed(groups), fixed(depth)]);
         let v = input("v", &[fixed(rows), fixed(groups), fixed(out)]);
-        let n = if tokens.varies { self.capture.var("n", 1, ROWS) } else { self.capture.int(1) };
+        let n = if tokens.varies {
+            self.capture.var("n", 1, ROWS)
+        } else {
+            self.capture.int(1)
+        };
         let y = q.attention(k, v, position, position + n, 0.5);
         self.float(y, vec![tokens, fixed(heads), fixed(out)], 1.0, 1e-5)
     }

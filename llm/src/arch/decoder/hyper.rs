@@ -59,11 +59,22 @@ pub(super) struct Factors {
 impl Factors {
     /// Reads the factors; `d` is the width of a hidden row.
     fn read(family: &Family, r: &Reader, d: usize) -> Result<Factors> {
-        let embedding = if family.scaled_embedding { (d as f64).sqrt() } else { 1.0 };
+        let embedding = if family.scaled_embedding {
+            (d as f64).sqrt()
+        } else {
+            1.0
+        };
         if !family.factors {
-            return Ok(Factors { embedding, residual: 1.0, logits: 1.0 });
+            return Ok(Factors {
+                embedding,
+                residual: 1.0,
+                logits: 1.0,
+            });
         }
-        let factor = |name, default| r.positive_or_none(name, Some(default)).map(|v| v.unwrap_or(1.0));
+        let factor = |name, default| {
+            r.positive_or_none(name, Some(default))
+                .map(|v| v.unwrap_or(1.0))
+        };
         Ok(Factors {
             embedding: factor("embedding_scale", embedding)?,
             residual: factor("residual_scale", 1.0)?,
@@ -86,7 +97,11 @@ impl DecoderHparams {
     /// # Errors
     /// Returns an error if a key is missing, has the wrong type, is out of bounds, or requests a
     /// feature that is not implemented.
-    pub fn read(family: &Family, metadata: &Metadata, tensors: &dyn Tensors) -> Result<DecoderHparams> {
+    pub fn read(
+        family: &Family,
+        metadata: &Metadata,
+        tensors: &dyn Tensors,
+    ) -> Result<DecoderHparams> {
         let r = Reader::new(metadata, family.name);
         let layers = r.layers()?;
         let (d, context) = (r.size("embedding_length")?, r.size("context_length")?);
@@ -100,22 +115,41 @@ impl DecoderHparams {
         let base = r.positive("rope.freq_base", BASE)?;
         let scaling = Scaling::read(&r, context, base)?;
         let temperature = temperature(&r, context)?;
-        let attention =
-            Grouped { tables: [0, usize::from(temperature.is_some())], ..attention(family, &r, layers, d, eps)? };
+        let attention = Grouped {
+            tables: [0, usize::from(temperature.is_some())],
+            ..attention(family, &r, layers, d, eps)?
+        };
         if temperature.is_some() && attention.rotated < attention.key {
-            return r.unsupported("attention.temperature_scale", "of a head that rotates in part");
+            return r.unsupported(
+                "attention.temperature_scale",
+                "of a head that rotates in part",
+            );
         }
         let experts = match &family.experts {
             Some(kind) => Experts::read(&r, kind)?,
             None => None,
         };
-        r.check("expert_count", 0, experts.is_some() == family.experts.is_some(), "positive")?;
+        r.check(
+            "expert_count",
+            0,
+            experts.is_some() == family.experts.is_some(),
+            "positive",
+        )?;
         let dense = match experts {
             None => layers,
             Some(_) => r.size_or("leading_dense_block_count", Some(0))?.min(layers),
         };
-        let ff = if dense > 0 { r.each("feed_forward_length", layers)? } else { vec![0; layers] };
-        r.check("feed_forward_length", 0, ff[..dense].iter().all(|&f| f > 0), "positive in dense layers")?;
+        let ff = if dense > 0 {
+            r.each("feed_forward_length", layers)?
+        } else {
+            vec![0; layers]
+        };
+        r.check(
+            "feed_forward_length",
+            0,
+            ff[..dense].iter().all(|&f| f > 0),
+            "positive in dense layers",
+        )?;
         let vocabulary = r.vocabulary(tensors)?;
         let (windows, window_turns) = windows(family, &r, layers)?;
         let cap = r.positive_or_none(LOGIT_CAP, family.logit_cap)?;
@@ -154,14 +188,27 @@ impl DecoderHparams {
         let mut out = vec![
             ("layers", self.layers.to_string()),
             ("width", self.d.to_string()),
-            ("heads", format!("{} of {}, of which {} rotated; values of {}", a.heads, a.key, a.rotated, a.value)),
+            (
+                "heads",
+                format!(
+                    "{} of {}, of which {} rotated; values of {}",
+                    a.heads, a.key, a.rotated, a.value
+                ),
+            ),
             (
                 "key-value heads",
-                format!("{}, {} cached numbers a token and layer", a.kv_heads, a.kv_heads * (a.key + a.value)),
+                format!(
+                    "{}, {} cached numbers a token and layer",
+                    a.kv_heads,
+                    a.kv_heads * (a.key + a.value)
+                ),
             ),
         ];
         if self.experts.is_some() && self.dense > 0 {
-            out[0].1 = format!("{}, of which the first {} are dense", self.layers, self.dense);
+            out[0].1 = format!(
+                "{}, of which the first {} are dense",
+                self.layers, self.dense
+            );
         }
         if let Some(ff) = self.ff[..self.dense].first() {
             out.push(("feed-forward", ff.to_string()));
@@ -171,8 +218,17 @@ impl DecoderHparams {
         }
         let within: Vec<usize> = self.windows.iter().copied().flatten().collect();
         if let Some(window) = within.first() {
-            let base = self.window_turns.map_or(String::new(), |turns| format!(", rope base {}", turns.base));
-            out.push(("windows", format!("{window} positions in {} of {} layers{base}", within.len(), self.layers)));
+            let base = self
+                .window_turns
+                .map_or(String::new(), |turns| format!(", rope base {}", turns.base));
+            out.push((
+                "windows",
+                format!(
+                    "{window} positions in {} of {} layers{base}",
+                    within.len(),
+                    self.layers
+                ),
+            ));
         }
         if let Some(cap) = a.scores.cap {
             out.push(("score cap", cap.to_string()));
@@ -180,7 +236,10 @@ impl DecoderHparams {
         out.push(("vocabulary", self.vocabulary.to_string()));
         out.push(("context", format!("{} tokens", self.context)));
         out.push(("norm epsilon", self.eps.to_string()));
-        out.push(("rope", format!("base {}, scaling {}", self.base, self.scaling.description())));
+        out.push((
+            "rope",
+            format!("base {}, scaling {}", self.base, self.scaling.description()),
+        ));
         out
     }
 }
@@ -188,20 +247,48 @@ impl DecoderHparams {
 /// Reads the attention of full-attention layers.
 fn attention(family: &Family, r: &Reader, layers: usize, d: usize, eps: f64) -> Result<Grouped> {
     let heads = r.heads(layers)?;
-    let kv_heads = if r.has("attention.head_count_kv") { r.kv_heads(layers, heads)? } else { heads };
+    let kv_heads = if r.has("attention.head_count_kv") {
+        r.kv_heads(layers, heads)?
+    } else {
+        heads
+    };
     let usual = (d / heads) as u32;
     let key = r.size_or("attention.key_length", Some(usual))?;
     let value = r.size_or("attention.value_length", Some(usual))?;
-    r.check("attention.key_length", key, (1..=1024).contains(&key), "1 to 1024")?;
-    r.check("attention.value_length", value, (1..=1024).contains(&value), "1 to 1024")?;
+    r.check(
+        "attention.key_length",
+        key,
+        (1..=1024).contains(&key),
+        "1 to 1024",
+    )?;
+    r.check(
+        "attention.value_length",
+        value,
+        (1..=1024).contains(&value),
+        "1 to 1024",
+    )?;
     let rotated = r.rotated("rope.dimension_count", key)?;
-    let by = if family.divided_by_rows == Some(layers) { d as f64 / heads as f64 } else { key as f64 };
+    let by = if family.divided_by_rows == Some(layers) {
+        d as f64 / heads as f64
+    } else {
+        key as f64
+    };
     let cap = match family.score_cap {
         Some(usual) => r.positive_or_none("attn_logit_softcapping", Some(usual))?,
         None => None,
     };
-    let own = if family.factors { r.positive_or_none("attention.scale", None)? } else { None };
-    let (pairing, scores) = (family.pairing, Scoring { scale: own.unwrap_or(1.0 / by.sqrt()), cap });
+    let own = if family.factors {
+        r.positive_or_none("attention.scale", None)?
+    } else {
+        None
+    };
+    let (pairing, scores) = (
+        family.pairing,
+        Scoring {
+            scale: own.unwrap_or(1.0 / by.sqrt()),
+            cap,
+        },
+    );
     Ok(Grouped {
         heads,
         kv_heads,
@@ -220,23 +307,42 @@ fn attention(family: &Family, r: &Reader, layers: usize, d: usize, eps: f64) -> 
 }
 
 /// Reads the window length of each layer and the RoPE of windowed layers, if that differs.
-fn windows(family: &Family, r: &Reader, layers: usize) -> Result<(Vec<Option<usize>>, Option<Turns>)> {
-    let Some(kind) = family.windows else { return Ok((vec![None; layers], None)) };
+fn windows(
+    family: &Family,
+    r: &Reader,
+    layers: usize,
+) -> Result<(Vec<Option<usize>>, Option<Turns>)> {
+    let Some(kind) = family.windows else {
+        return Ok((vec![None; layers], None));
+    };
     let window = r.size_or("attention.sliding_window", Some(kind.size))?;
     let within = r.pattern("attention.sliding_window_pattern", layers, kind.period)?;
     let of_layer = |within: bool| (within && window > 0).then_some(window);
     let all = r.positive("rope.freq_base", BASE)?;
     let base = r.positive("rope.freq_base_swa", kind.base.unwrap_or(all))?;
-    let turns = (window > 0 && (!kind.scaled || base != all)).then_some(Turns { base, scaled: kind.scaled });
+    let turns = (window > 0 && (!kind.scaled || base != all)).then_some(Turns {
+        base,
+        scaled: kind.scaled,
+    });
     Ok((within.into_iter().map(of_layer).collect(), turns))
 }
 
 /// Reads the position-dependent query scale, if there is one.
 fn temperature(r: &Reader, context: usize) -> Result<Option<Temperature>> {
-    let scale = r.float("attention.temperature_scale")?.filter(|&s| s != 0.0);
+    let scale = r
+        .float("attention.temperature_scale")?
+        .filter(|&s| s != 0.0);
     let original = r.size_or("rope.scaling.original_context_length", Some(context as u32))?;
-    r.check("rope.scaling.original_context_length", original, original > 0, "positive")?;
-    Ok(scale.map(|scale| Temperature { scale, original: original as f64 }))
+    r.check(
+        "rope.scaling.original_context_length",
+        original,
+        original > 0,
+        "positive",
+    )?;
+    Ok(scale.map(|scale| Temperature {
+        scale,
+        original: original as f64,
+    }))
 }
 
 /// RoPE of a decoder: frequencies, their divisors, and the table of windowed layers.
@@ -259,7 +365,12 @@ enum Divisors {
 
 impl Rope {
     /// Reads RoPE parameters from metadata and divisors from tensors.
-    pub fn read(family: &Family, metadata: &Metadata, h: &DecoderHparams, tensors: &dyn Tensors) -> Result<Rope> {
+    pub fn read(
+        family: &Family,
+        metadata: &Metadata,
+        h: &DecoderHparams,
+        tensors: &dyn Tensors,
+    ) -> Result<Rope> {
         let r = Reader::new(metadata, family.name);
         let mut magnitude = r.positive("rope.scaling.attn_factor", 1.0)?;
         if let Scaling::Yarn { factor, .. } = h.scaling {
@@ -278,11 +389,24 @@ impl Rope {
             () => Divisors::None,
         };
         let windows = h.window_turns.map(|Turns { base, scaled }| {
-            let (scaling, magnitude) = if scaled { (h.scaling, magnitude) } else { (Scaling::None, 1.0) };
-            RopeTable { magnitude, ..RopeTable::new(frequencies(h.attention.rotated, base, scaling)) }
+            let (scaling, magnitude) = if scaled {
+                (h.scaling, magnitude)
+            } else {
+                (Scaling::None, 1.0)
+            };
+            RopeTable {
+                magnitude,
+                ..RopeTable::new(frequencies(h.attention.rotated, base, scaling))
+            }
         });
         let frequencies = frequencies(h.attention.rotated, h.base, h.scaling);
-        Ok(Rope { frequencies, magnitude, temperature: h.temperature, divisors, windows })
+        Ok(Rope {
+            frequencies,
+            magnitude,
+            temperature: h.temperature,
+            divisors,
+            windows,
+        })
     }
     /// Returns the tables for a context of `context` tokens: keys, then queries and windowed
     /// layers if they differ.
@@ -290,14 +414,26 @@ impl Rope {
         let divisors = match &self.divisors {
             Divisors::None => None,
             Divisors::Always(all) => Some(all),
-            Divisors::ByContext(short, long, original) => Some(if context > *original { long } else { short }),
+            Divisors::ByContext(short, long, original) => {
+                Some(if context > *original { long } else { short })
+            }
         };
         let divided = |(i, f): (usize, &f64)| f / divisors.map_or(1.0, |d| d[i]);
         let frequencies = self.frequencies.iter().enumerate().map(divided).collect();
-        let keys = RopeTable { frequencies, magnitude: self.magnitude, temperature: None };
+        let keys = RopeTable {
+            frequencies,
+            magnitude: self.magnitude,
+            temperature: None,
+        };
         let mut tables = match self.temperature {
             None => vec![keys],
-            Some(_) => vec![keys.clone(), RopeTable { temperature: self.temperature, ..keys }],
+            Some(_) => vec![
+                keys.clone(),
+                RopeTable {
+                    temperature: self.temperature,
+                    ..keys
+                },
+            ],
         };
         tables.extend(self.windows.clone());
         tables
@@ -334,8 +470,17 @@ mod tests {
             tile,
         };
         let plan = model.plan(&options, &mut Functions::new());
-        let table = |bind: &Bind| if let Bind::Rope(table) = bind { Some(*table) } else { None };
-        plan.calls.iter().flat_map(|call| call.binds.iter().filter_map(table)).collect()
+        let table = |bind: &Bind| {
+            if let Bind::Rope(table) = bind {
+                Some(*table)
+            } else {
+                None
+            }
+        };
+        plan.calls
+            .iter()
+            .flat_map(|call| call.binds.iter().filter_map(table))
+            .collect()
     }
 
     #[test]

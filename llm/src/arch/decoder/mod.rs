@@ -23,13 +23,29 @@ impl Family {
     fn tensors(&self, h: &DecoderHparams, there: &dyn Tensors) -> Vec<TensorSpec> {
         let mut t = TensorTable::new(there);
         t.embed_and_head(h.vocabulary, h.d);
-        for name in ["rope_freqs.weight", "rope_factors_long.weight", "rope_factors_short.weight"] {
+        for name in [
+            "rope_freqs.weight",
+            "rope_factors_long.weight",
+            "rope_factors_short.weight",
+        ] {
             t.optional(name, Role::Norm, &[h.attention.rotated / 2]);
         }
         for layer in 0..h.layers {
             t.block(layer);
-            let &Family { pre_norms: before, norms, biases, sinks, .. } = self;
-            let parts = QkvTensors { before, norms, biases, sinks, keys_as_values: false };
+            let &Family {
+                pre_norms: before,
+                norms,
+                biases,
+                sinks,
+                ..
+            } = self;
+            let parts = QkvTensors {
+                before,
+                norms,
+                biases,
+                sinks,
+                keys_as_values: false,
+            };
             h.attention.tensors(&mut t, h.d, parts);
             if self.post_norms {
                 t.need("post_attention_norm.weight", Role::Norm, &[h.d]);
@@ -64,8 +80,17 @@ impl Family {
         };
         let checked = Checked::new(self.tensors(h, tensors), h.layers, tensors)?;
         let rope = Rope::read(self, metadata, h, tensors)?;
-        let caches = (0..h.layers).map(|layer| h.attention_of(layer).cache()).collect();
-        Ok(Box::new(Decoder { hyper, info, tensors: checked, caches, rope, family: *self }))
+        let caches = (0..h.layers)
+            .map(|layer| h.attention_of(layer).cache())
+            .collect();
+        Ok(Box::new(Decoder {
+            hyper,
+            info,
+            tensors: checked,
+            caches,
+            rope,
+            family: *self,
+        }))
     }
 }
 
@@ -95,8 +120,12 @@ impl Model for Decoder {
     fn build(&self, step: &mut StepBuilder) {
         let h = &self.hyper;
         let plain = EmbedAndHead::plain(h.layers, h.d, h.vocabulary, h.eps);
-        let ends =
-            EmbedAndHead { embedding_scale: h.factors.embedding, logit_scale: h.factors.logits, cap: h.cap, ..plain };
+        let ends = EmbedAndHead {
+            embedding_scale: h.factors.embedding,
+            logit_scale: h.factors.logits,
+            cap: h.cap,
+            ..plain
+        };
         ends.embed(step, &self.tensors.globals);
         for (layer, weights) in self.tensors.blocks.iter().enumerate() {
             block(step, &self.family, h, weights, layer);
@@ -106,7 +135,13 @@ impl Model for Decoder {
 }
 
 /// Builds block `layer`: maps hidden rows `[n, d]` to hidden rows and updates the KV cache.
-fn block(step: &mut StepBuilder, family: &Family, h: &DecoderHparams, w: &LayerWeights, layer: usize) {
+fn block(
+    step: &mut StepBuilder,
+    family: &Family,
+    h: &DecoderHparams,
+    w: &LayerWeights,
+    layer: usize,
+) {
     let routed = w.has("ffn_gate_inp.weight");
     let attention = h.attention_of(layer);
     let part = match (routed, attention.window.is_some()) {
@@ -117,7 +152,13 @@ fn block(step: &mut StepBuilder, family: &Family, h: &DecoderHparams, w: &LayerW
     };
     step.call(part, |s| {
         let x = s.hidden(layer, h.d);
-        let normed = |there, y, name| if there { nn::rms_norm(y, s.weight(w, name), h.eps) } else { y };
+        let normed = |there, y, name| {
+            if there {
+                nn::rms_norm(y, s.weight(w, name), h.eps)
+            } else {
+                y
+            }
+        };
         let (pre, post) = (family.pre_norms, family.post_norms);
         let a = attention.write(s, w, layer, normed(pre, x, "attn_norm.weight"));
         let factor = h.factors.residual;
@@ -128,6 +169,10 @@ fn block(step: &mut StepBuilder, family: &Family, h: &DecoderHparams, w: &LayerW
             Some(experts) if routed => moe::experts(s, experts, w, y),
             _ => feed_forward::dense(s, w, family.glu, y),
         };
-        s.output("y", Bind::Hidden(layer + 1), added(x, normed(post, ffn, "post_ffw_norm.weight")));
+        s.output(
+            "y",
+            Bind::Hidden(layer + 1),
+            added(x, normed(post, ffn, "post_ffw_norm.weight")),
+        );
     });
 }

@@ -74,30 +74,61 @@ impl DeepseekHparams {
         let (d, context) = (r.size("embedding_length")?, r.size("context_length")?);
         let heads = r.heads(layers)?;
 
-        let lengths = |k: &str, v: &str| Ok::<_, Error>((r.size_or(k, Some(0))?, r.size_or(v, Some(0))?));
+        let lengths =
+            |k: &str, v: &str| Ok::<_, Error>((r.size_or(k, Some(0))?, r.size_or(v, Some(0))?));
         let mla = lengths("attention.key_length_mla", "attention.value_length_mla")?;
         let split = mla.0 > 0 && mla.1 > 0;
-        let (key, value) =
-            if split { mla } else { (r.size("attention.key_length")?, r.size("attention.value_length")?) };
+        let (key, value) = if split {
+            mla
+        } else {
+            (
+                r.size("attention.key_length")?,
+                r.size("attention.value_length")?,
+            )
+        };
         let rope = r.size("rope.dimension_count")?;
-        r.check("rope.dimension_count", rope, rope.is_multiple_of(2) && rope < key, "even and below the key length")?;
+        r.check(
+            "rope.dimension_count",
+            rope,
+            rope.is_multiple_of(2) && rope < key,
+            "even and below the key length",
+        )?;
         let direct = tensors.find("blk.0.attn_q.weight").is_some();
-        let q_rank = if direct { None } else { Some(r.size("attention.q_lora_rank")?) };
+        let q_rank = if direct {
+            None
+        } else {
+            Some(r.size("attention.q_lora_rank")?)
+        };
 
         let vocabulary = r.vocabulary(tensors)?;
-        if let Some(v) = r.float("attention.temperature_scale")?.filter(|&v| v != 0.0) {
+        if let Some(v) = r
+            .float("attention.temperature_scale")?
+            .filter(|&v| v != 0.0)
+        {
             return r.unsupported("attention.temperature_scale", v);
         }
         let eps = r.positive("attention.layer_norm_rms_epsilon", 0.0)?;
 
         let gating = usual_gating(layers, vocabulary, tensors);
-        let experts = Experts::read(&r, &ExpertKind { gating, weighting: None, ..ExpertKind::SOFTMAX })?;
+        let experts = Experts::read(
+            &r,
+            &ExpertKind {
+                gating,
+                weighting: None,
+                ..ExpertKind::SOFTMAX
+            },
+        )?;
         let dense = match experts {
             None => layers,
             Some(_) => r.size_or("leading_dense_block_count", Some(0))?.min(layers),
         };
         let ff = r.each("feed_forward_length", layers)?;
-        r.check("feed_forward_length", 0, ff[..dense].iter().all(|&f| f > 0), "positive in dense layers")?;
+        r.check(
+            "feed_forward_length",
+            0,
+            ff[..dense].iter().all(|&f| f > 0),
+            "positive in dense layers",
+        )?;
 
         let base = r.positive("rope.freq_base", 10000.0)?;
         let scaling = Scaling::read(&r, context, base)?;
@@ -151,7 +182,11 @@ impl Stretch {
     /// as in llama.cpp; with it their magnitude is 1.
     fn read(r: &Reader, scaling: &Scaling) -> Result<Stretch> {
         let &Scaling::Yarn { factor, .. } = scaling else {
-            return Ok(Stretch { magnitude: 1.0, scores: 1.0, warning: None });
+            return Ok(Stretch {
+                magnitude: 1.0,
+                scores: 1.0,
+                warning: None,
+            });
         };
         let multiplier = r.float("rope.scaling.yarn_log_multiplier")?;
         let warning = multiplier.is_none().then(|| {
@@ -160,10 +195,19 @@ impl Stretch {
                  its answers will be worse than they should be"
             )
         });
-        let magnitude = if multiplier.is_none() { 1.0 + 0.1 * factor.ln() } else { 1.0 };
+        let magnitude = if multiplier.is_none() {
+            1.0 + 0.1 * factor.ln()
+        } else {
+            1.0
+        };
         let m = 1.0 + multiplier.unwrap_or(0.1) * factor.ln();
-        let user = r.positive("rope.scaling.attn_factor", 1.0)? * r.positive("rope.scaling.yarn_attn_factor", 1.0)?;
-        Ok(Stretch { magnitude, scores: (m * user).powi(2), warning })
+        let user = r.positive("rope.scaling.attn_factor", 1.0)?
+            * r.positive("rope.scaling.yarn_attn_factor", 1.0)?;
+        Ok(Stretch {
+            magnitude,
+            scores: (m * user).powi(2),
+            warning,
+        })
     }
 }
 
@@ -172,5 +216,9 @@ impl Stretch {
 fn usual_gating(layers: usize, vocabulary: usize, tensors: &dyn Tensors) -> Gating {
     let biased = (0..layers).any(|l| tensors.find(&format!("blk.{l}.exp_probs_b.bias")).is_some());
     let glm = matches!(layers, 47 | 48) && vocabulary == 154_880;
-    if biased || glm { Gating::Sigmoid } else { Gating::Softmax }
+    if biased || glm {
+        Gating::Sigmoid
+    } else {
+        Gating::Softmax
+    }
 }

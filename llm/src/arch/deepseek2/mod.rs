@@ -19,8 +19,18 @@ use hyper::NAME;
 
 pub(super) const ARCHITECTURE: Architecture = Architecture {
     name: NAME,
-    load: |metadata, tensors| Ok(Box::new(Deepseek2::new(DeepseekHparams::read(metadata, tensors)?, tensors)?)),
-    tensors: |metadata, there| Ok(tensors::table(&DeepseekHparams::read(metadata, there)?, there)),
+    load: |metadata, tensors| {
+        Ok(Box::new(Deepseek2::new(
+            DeepseekHparams::read(metadata, tensors)?,
+            tensors,
+        )?))
+    },
+    tensors: |metadata, there| {
+        Ok(tensors::table(
+            &DeepseekHparams::read(metadata, there)?,
+            there,
+        ))
+    },
 };
 
 /// A loaded `deepseek2` model.
@@ -49,9 +59,20 @@ impl Deepseek2 {
             summary: summary::summary(h),
             warnings: h.warnings.clone(),
         };
-        let caches = vec![CacheSpec { components: vec![h.cache()], ..CacheSpec::default() }; h.layers];
+        let caches = vec![
+            CacheSpec {
+                components: vec![h.cache()],
+                ..CacheSpec::default()
+            };
+            h.layers
+        ];
         let tensors = Checked::new(tensors::table(h, tensors), h.layers, tensors)?;
-        Ok(Deepseek2 { hyper, info, tensors, caches })
+        Ok(Deepseek2 {
+            hyper,
+            info,
+            tensors,
+            caches,
+        })
     }
     /// Returns the validated hyper-parameters.
     pub fn hyper(&self) -> &DeepseekHparams {
@@ -72,7 +93,10 @@ impl Model for Deepseek2 {
     fn rope_tables(&self, _: usize) -> Vec<RopeTable> {
         let h = &self.hyper;
         let frequencies = frequencies(h.rope, h.base, h.scaling);
-        vec![RopeTable { magnitude: h.magnitude, ..RopeTable::new(frequencies) }]
+        vec![RopeTable {
+            magnitude: h.magnitude,
+            ..RopeTable::new(frequencies)
+        }]
     }
     fn build(&self, step: &mut StepBuilder) {
         let h = &self.hyper;

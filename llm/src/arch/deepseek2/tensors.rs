@@ -39,7 +39,11 @@ fn attention(h: &DeepseekHparams, t: &mut TensorTable) {
         t.need("attn_k_b.weight", Role::Matrix, &[heads, latent, h.nope]);
         t.need("attn_v_b.weight", Role::Matrix, &[heads, h.value, latent]);
     } else {
-        t.need("attn_kv_b.weight", Role::Matrix, &[heads * (h.nope + h.value), latent]);
+        t.need(
+            "attn_kv_b.weight",
+            Role::Matrix,
+            &[heads * (h.nope + h.value), latent],
+        );
     }
     t.need("attn_output.weight", Role::Matrix, &[d, heads * h.value]);
 }

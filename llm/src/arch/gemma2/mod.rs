@@ -12,9 +12,17 @@ const FAMILY: Family = Family {
     divided_by_rows: Some(46),
     score_cap: Some(50.0),
     logit_cap: Some(30.0),
-    windows: Some(Windows { period: 2, size: 4096, scaled: true, base: None }),
+    windows: Some(Windows {
+        period: 2,
+        size: 4096,
+        scaled: true,
+        base: None,
+    }),
     ..Family::plain("gemma2", Pairing::Halves)
 };
 
-pub(super) const ARCHITECTURE: Architecture =
-    Architecture { name: FAMILY.name, load: |m, t| FAMILY.load(m, t), tensors: |m, t| FAMILY.table(m, t) };
+pub(super) const ARCHITECTURE: Architecture = Architecture {
+    name: FAMILY.name,
+    load: |m, t| FAMILY.load(m, t),
+    tensors: |m, t| FAMILY.table(m, t),
+};

@@ -12,9 +12,17 @@ const FAMILY: Family = Family {
     post_norms: true,
     scaled_embedding: true,
     divided_by_rows: Some(62),
-    windows: Some(Windows { period: 6, size: 0, scaled: false, base: Some(10_000.0) }),
+    windows: Some(Windows {
+        period: 6,
+        size: 0,
+        scaled: false,
+        base: Some(10_000.0),
+    }),
     ..Family::plain("gemma3", Pairing::Halves)
 };
 
-pub(super) const ARCHITECTURE: Architecture =
-    Architecture { name: FAMILY.name, load: |m, t| FAMILY.load(m, t), tensors: |m, t| FAMILY.table(m, t) };
+pub(super) const ARCHITECTURE: Architecture = Architecture {
+    name: FAMILY.name,
+    load: |m, t| FAMILY.load(m, t),
+    tensors: |m, t| FAMILY.table(m, t),
+};

@@ -56,9 +56,19 @@ impl Heads {
         let key = r.size(&name("attention.key_length"))?;
         r.check(&name("attention.key_length"), key, key <= 1024, "1 to 1024")?;
         let value = r.size_or(&name("attention.value_length"), Some(key as u32))?;
-        r.check(&name("attention.value_length"), value, value == key, "the key length")?;
+        r.check(
+            &name("attention.value_length"),
+            value,
+            value == key,
+            "the key length",
+        )?;
         let rotated = r.rotated(&name("rope.dimension_count"), key)?;
-        Ok(Heads { key, value, rotated, base: r.positive(&name("rope.freq_base"), base)? })
+        Ok(Heads {
+            key,
+            value,
+            rotated,
+            base: r.positive(&name("rope.freq_base"), base)?,
+        })
     }
 }
 
@@ -72,23 +82,53 @@ impl Gemma4Hparams {
         let layers = r.layers()?;
         let (d, context) = (r.size("embedding_length")?, r.size("context_length")?);
         let eps = r.positive("attention.layer_norm_rms_epsilon", 0.0)?;
-        let kinds = [Heads::read(r, "", 10_000.0)?, Heads::read(r, "_swa", 10_000.0)?];
+        let kinds = [
+            Heads::read(r, "", 10_000.0)?,
+            Heads::read(r, "_swa", 10_000.0)?,
+        ];
         let scaling = Scaling::read(r, context, kinds[0].base)?;
         if matches!(scaling, Scaling::Yarn { .. }) {
             return r.unsupported("rope.scaling.type", "yarn");
         }
         let attention = attention(r, layers, eps, kinds)?;
-        let kind = ExpertKind { glu: Glu::Geglu, needs: &["ffn_down_exps.scale"], ..ExpertKind::SOFTMAX };
+        let kind = ExpertKind {
+            glu: Glu::Geglu,
+            needs: &["ffn_down_exps.scale"],
+            ..ExpertKind::SOFTMAX
+        };
         let experts = Experts::read(r, &kind)?;
         let shared = experts.as_ref().map_or(0, |e| e.shared_ff);
         r.check("expert_shared_count", shared, shared == 0, "0")?;
         let ff = r.each("feed_forward_length", layers)?;
-        r.check("feed_forward_length", 0, ff.iter().all(|&f| f > 0), "positive in every layer")?;
+        r.check(
+            "feed_forward_length",
+            0,
+            ff.iter().all(|&f| f > 0),
+            "positive in every layer",
+        )?;
         let input = r.size_or("embedding_length_per_layer_input", Some(0))?;
         let good = input.is_multiple_of(INPUT_STEP) && input <= d;
-        r.check("embedding_length_per_layer_input", input, good, "a multiple of 32, at most embedding_length")?;
+        r.check(
+            "embedding_length_per_layer_input",
+            input,
+            good,
+            "a multiple of 32, at most embedding_length",
+        )?;
         let (cap, vocabulary) = (r.positive_or_none(LOGIT_CAP, None)?, r.vocabulary(tensors)?);
-        Ok(Gemma4Hparams { layers, d, attention, ff, experts, input, cap, vocabulary, context, eps, kinds, scaling })
+        Ok(Gemma4Hparams {
+            layers,
+            d,
+            attention,
+            ff,
+            experts,
+            input,
+            cap,
+            vocabulary,
+            context,
+            eps,
+            kinds,
+            scaling,
+        })
     }
     /// Returns the number of rotated pairs in full-attention layers.
     pub fn pairs(&self) -> usize {
@@ -103,7 +143,11 @@ impl Gemma4Hparams {
             None => None,
         };
         let divided = |(i, f): (usize, f64)| f / divisors.as_ref().map_or(1.0, |d| d[i]);
-        let of_all = frequencies(all.rotated, all.base, self.scaling).into_iter().enumerate().map(divided).collect();
+        let of_all = frequencies(all.rotated, all.base, self.scaling)
+            .into_iter()
+            .enumerate()
+            .map(divided)
+            .collect();
         let of_window = frequencies(window.rotated, window.base, Scaling::None);
         Ok([of_all, of_window].map(RopeTable::new).into())
     }
@@ -113,26 +157,49 @@ impl Gemma4Hparams {
         let within: Vec<usize> = self.attention.iter().filter_map(|a| a.window).collect();
         let heads = self.attention[0].heads;
         let of_kind = |windowed: bool| {
-            let kv = self.attention.iter().find(|a| a.window.is_some() == windowed).map_or(0, |a| a.kv_heads);
+            let kv = self
+                .attention
+                .iter()
+                .find(|a| a.window.is_some() == windowed)
+                .map_or(0, |a| a.kv_heads);
             let h = if windowed { window } else { all };
-            format!("{heads} of {}, {kv} of keys and values, rope base {}", h.key, h.base)
+            format!(
+                "{heads} of {}, {kv} of keys and values, rope base {}",
+                h.key, h.base
+            )
         };
-        let mut out = vec![("layers", self.layers.to_string()), ("width", self.d.to_string())];
+        let mut out = vec![
+            ("layers", self.layers.to_string()),
+            ("width", self.d.to_string()),
+        ];
         if within.len() < self.layers {
             out.push(("heads", of_kind(false)));
         }
         if let Some(window) = within.first() {
             out.push(("heads in windows", of_kind(true)));
-            out.push(("windows", format!("{window} positions in {} of {} layers", within.len(), self.layers)));
+            out.push((
+                "windows",
+                format!(
+                    "{window} positions in {} of {} layers",
+                    within.len(),
+                    self.layers
+                ),
+            ));
         }
         let reading = self.attention.iter().filter(|a| a.reads.is_some()).count();
         if reading > 0 {
-            out.push(("shared caches", format!("the last {reading} layers read those of layers before")));
+            out.push((
+                "shared caches",
+                format!("the last {reading} layers read those of layers before"),
+            ));
         }
         if self.input > 0 {
             out.push(("layer inputs", format!("{} of each token", self.input)));
         }
-        out.push(("feed-forward", self.ff.iter().max().map_or(String::new(), usize::to_string)));
+        out.push((
+            "feed-forward",
+            self.ff.iter().max().map_or(String::new(), usize::to_string),
+        ));
         if let Some(experts) = &self.experts {
             out.extend(experts.summary());
         }
@@ -148,18 +215,37 @@ impl Gemma4Hparams {
 fn attention(r: &Reader, layers: usize, eps: f64, kinds: [Heads; 2]) -> Result<Vec<Grouped>> {
     let heads = r.heads(layers)?;
     let kv_heads = r.each("attention.head_count_kv", layers)?;
-    let shares = kv_heads.iter().all(|&kv| kv > 0 && heads.is_multiple_of(kv));
-    r.check("attention.head_count_kv", kv_heads[0], shares, "a divisor of head_count in every layer")?;
+    let shares = kv_heads
+        .iter()
+        .all(|&kv| kv > 0 && heads.is_multiple_of(kv));
+    r.check(
+        "attention.head_count_kv",
+        kv_heads[0],
+        shares,
+        "a divisor of head_count in every layer",
+    )?;
     let window = r.size("attention.sliding_window")?;
     let within = r.bools("attention.sliding_window_pattern", layers)?;
     let reading = r.size_or("attention.shared_kv_layers", Some(0))?;
-    r.check("attention.shared_kv_layers", reading, reading < layers, "less than block_count")?;
+    r.check(
+        "attention.shared_kv_layers",
+        reading,
+        reading < layers,
+        "less than block_count",
+    )?;
     let first = layers - reading;
     let mut all = Vec::with_capacity(layers);
     for layer in 0..layers {
-        let Heads { key, value, rotated, .. } = kinds[usize::from(within[layer])];
+        let Heads {
+            key,
+            value,
+            rotated,
+            ..
+        } = kinds[usize::from(within[layer])];
         // The last layer of the same kind that has its own KV cache.
-        let source = (0..first).rev().find(|&l| within[l] == within[layer] && kv_heads[l] == kv_heads[layer]);
+        let source = (0..first)
+            .rev()
+            .find(|&l| within[l] == within[layer] && kv_heads[l] == kv_heads[layer]);
         let near = layer < first || source.is_some_and(|s| s + 2 >= first);
         let expected = "the last two layers before are of the kinds that follow";
         r.check("attention.shared_kv_layers", reading, near, expected)?;

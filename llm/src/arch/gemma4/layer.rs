@@ -20,7 +20,8 @@ pub(super) fn inputs(step: &mut StepBuilder, h: &Gemma4Hparams, globals: &LayerW
         let rows = s.weight(globals, "per_layer_token_embd.weight");
         let rows = rows.gather(tokens.clamp_index(h.vocabulary - 1)) * (h.input as f64).sqrt();
         let x = s.hidden(0, h.d);
-        let made = x.linear(s.weight(globals, "per_layer_model_proj.weight")) * (1.0 / (h.d as f64).sqrt());
+        let made = x.linear(s.weight(globals, "per_layer_model_proj.weight"))
+            * (1.0 / (h.d as f64).sqrt());
         let made = made.reshape(dims![n, h.layers, h.input]);
         let made = nn::rms_norm(made, s.weight(globals, "per_layer_proj_norm.weight"), h.eps);
         let made = made.reshape(dims![n, h.layers * h.input]);
@@ -32,7 +33,10 @@ pub(super) fn inputs(step: &mut StepBuilder, h: &Gemma4Hparams, globals: &LayerW
 pub(super) fn block(step: &mut StepBuilder, h: &Gemma4Hparams, w: &LayerWeights, layer: usize) {
     let (attention, routed) = (&h.attention[layer], w.has("ffn_gate_inp.weight"));
     let mut part = if routed { "moe" } else { "dense" }.to_string();
-    for (kind, is) in [(".window", attention.window.is_some()), (".reading", attention.reads.is_some())] {
+    for (kind, is) in [
+        (".window", attention.window.is_some()),
+        (".reading", attention.reads.is_some()),
+    ] {
         if is {
             part.push_str(kind);
         }
@@ -47,7 +51,9 @@ pub(super) fn block(step: &mut StepBuilder, h: &Gemma4Hparams, w: &LayerWeights,
             Some(experts) if routed => {
                 let dense = norm(dense, "post_ffw_norm_1.weight");
                 // The router's input is `x` with an RMS norm and a scale of its own.
-                let router = nn::rms(x, h.eps) * (1.0 / (h.d as f64).sqrt()) * s.weight(w, "ffn_gate_inp.scale");
+                let router = nn::rms(x, h.eps)
+                    * (1.0 / (h.d as f64).sqrt())
+                    * s.weight(w, "ffn_gate_inp.scale");
                 let chosen = moe::routed(s, experts, w, router, norm(x, "pre_ffw_norm_2.weight"));
                 dense + norm(chosen, "post_ffw_norm_2.weight")
             }
@@ -65,7 +71,13 @@ pub(super) fn block(step: &mut StepBuilder, h: &Gemma4Hparams, w: &LayerWeights,
 }
 
 /// Projects the layer's token input, gated by rows `x [n, d]`, to `[n, d]`.
-fn own<'g>(s: &'g StepFunction, h: &Gemma4Hparams, w: &LayerWeights, layer: usize, x: Tensor<'g>) -> Tensor<'g> {
+fn own<'g>(
+    s: &'g StepFunction,
+    h: &Gemma4Hparams,
+    w: &LayerWeights,
+    layer: usize,
+    x: Tensor<'g>,
+) -> Tensor<'g> {
     let gate = s.linear(w, x, "inp_gate.weight");
     let gated = Glu::Geglu.apply(gate, s.layer_input(layer, h.layers, h.input));
     s.linear(w, gated, "proj.weight")

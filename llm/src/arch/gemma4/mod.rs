@@ -22,8 +22,11 @@ use hyper::Gemma4Hparams;
 /// Value of `general.architecture`.
 const NAME: &str = "gemma4";
 
-pub(super) const ARCHITECTURE: Architecture =
-    Architecture { name: NAME, load, tensors: |m, t| Ok(table(&Gemma4Hparams::read(&Reader::new(m, NAME), t)?, t)) };
+pub(super) const ARCHITECTURE: Architecture = Architecture {
+    name: NAME,
+    load,
+    tensors: |m, t| Ok(table(&Gemma4Hparams::read(&Reader::new(m, NAME), t)?, t)),
+};
 
 /// Loads a model from metadata and tensors.
 fn load(metadata: &Metadata, tensors: &dyn Tensors) -> Result<Box<dyn Model>> {
@@ -42,7 +45,13 @@ fn load(metadata: &Metadata, tensors: &dyn Tensors) -> Result<Box<dyn Model>> {
     let checked = Checked::new(table(h, tensors), h.layers, tensors)?;
     let rope = h.rope_tables(r, tensors)?;
     let caches = h.attention.iter().map(|a| a.cache()).collect();
-    Ok(Box::new(Gemma4 { hyper, info, tensors: checked, caches, rope }))
+    Ok(Box::new(Gemma4 {
+        hyper,
+        info,
+        tensors: checked,
+        caches,
+        rope,
+    }))
 }
 
 /// Lists all tensors in file order.
@@ -51,15 +60,29 @@ fn table(h: &Gemma4Hparams, there: &dyn Tensors) -> Vec<TensorSpec> {
     t.embed_and_head(h.vocabulary, h.d);
     t.optional("rope_freqs.weight", Role::Norm, &[h.pairs()]);
     if h.input > 0 {
-        t.need("per_layer_token_embd.weight", Role::Matrix, &[h.vocabulary, h.layers * h.input]);
-        t.need("per_layer_model_proj.weight", Role::Matrix, &[h.layers * h.input, h.d]);
+        t.need(
+            "per_layer_token_embd.weight",
+            Role::Matrix,
+            &[h.vocabulary, h.layers * h.input],
+        );
+        t.need(
+            "per_layer_model_proj.weight",
+            Role::Matrix,
+            &[h.layers * h.input, h.d],
+        );
         t.need("per_layer_proj_norm.weight", Role::Norm, &[h.input]);
     }
     for (layer, attention) in h.attention.iter().enumerate() {
         t.block(layer);
         // Windowed layers always have a value matrix.
         let keys_as_values = attention.window.is_none();
-        let parts = QkvTensors { before: true, norms: Norms::Heads, biases: false, sinks: false, keys_as_values };
+        let parts = QkvTensors {
+            before: true,
+            norms: Norms::Heads,
+            biases: false,
+            sinks: false,
+            keys_as_values,
+        };
         attention.tensors(&mut t, h.d, parts);
         t.need("post_attention_norm.weight", Role::Norm, &[h.d]);
         t.need("ffn_norm.weight", Role::Norm, &[h.d]);
@@ -68,7 +91,11 @@ fn table(h: &Gemma4Hparams, there: &dyn Tensors) -> Vec<TensorSpec> {
         if let Some(experts) = h.experts.as_ref().filter(|_| t.has("ffn_gate_inp.weight")) {
             t.need("ffn_gate_inp.scale", Role::Norm, &[h.d]);
             experts.tensors(&mut t, h.d);
-            for norm in ["post_ffw_norm_1.weight", "pre_ffw_norm_2.weight", "post_ffw_norm_2.weight"] {
+            for norm in [
+                "post_ffw_norm_1.weight",
+                "pre_ffw_norm_2.weight",
+                "post_ffw_norm_2.weight",
+            ] {
                 t.need(norm, Role::Norm, &[h.d]);
             }
         }
@@ -110,7 +137,11 @@ impl Model for Gemma4 {
     fn build(&self, step: &mut StepBuilder) {
         let h = &self.hyper;
         let plain = EmbedAndHead::plain(h.layers, h.d, h.vocabulary, h.eps);
-        let ends = EmbedAndHead { embedding_scale: (h.d as f64).sqrt(), cap: h.cap, ..plain };
+        let ends = EmbedAndHead {
+            embedding_scale: (h.d as f64).sqrt(),
+            cap: h.cap,
+            ..plain
+        };
         ends.embed(step, &self.tensors.globals);
         if h.input > 0 {
             layer::inputs(step, h, &self.tensors.globals);

@@ -8,8 +8,12 @@ use super::decoder::Family;
 use super::moe::{ExpertKind, Gating};
 use gristmill_tensor::nn::Pairing;
 
-const EXPERTS: ExpertKind =
-    ExpertKind { gating: Gating::Sigmoid, weighting: None, needs: &["exp_probs_b.bias"], ..ExpertKind::SOFTMAX };
+const EXPERTS: ExpertKind = ExpertKind {
+    gating: Gating::Sigmoid,
+    weighting: None,
+    needs: &["exp_probs_b.bias"],
+    ..ExpertKind::SOFTMAX
+};
 const FAMILY: Family = Family {
     norms: Norms::HeadsIfThere,
     biases: true,
@@ -18,5 +22,8 @@ const FAMILY: Family = Family {
     ..Family::plain("glm4moe", Pairing::Halves)
 };
 
-pub(super) const ARCHITECTURE: Architecture =
-    Architecture { name: FAMILY.name, load: |m, t| FAMILY.load(m, t), tensors: |m, t| FAMILY.table(m, t) };
+pub(super) const ARCHITECTURE: Architecture = Architecture {
+    name: FAMILY.name,
+    load: |m, t| FAMILY.load(m, t),
+    tensors: |m, t| FAMILY.table(m, t),
+};

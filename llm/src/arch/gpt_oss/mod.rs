@@ -11,7 +11,12 @@ const EXPERTS: ExpertKind = ExpertKind {
     gating: Gating::Raw,
     weighting: Some(Weighting::Softmax),
     glu: Glu::ClampedSwiglu,
-    needs: &["ffn_gate_inp.bias", "ffn_gate_exps.bias", "ffn_up_exps.bias", "ffn_down_exps.bias"],
+    needs: &[
+        "ffn_gate_inp.bias",
+        "ffn_gate_exps.bias",
+        "ffn_up_exps.bias",
+        "ffn_down_exps.bias",
+    ],
 };
 
 const FAMILY: Family = Family {
@@ -19,9 +24,17 @@ const FAMILY: Family = Family {
     experts: Some(EXPERTS),
     ffn_norm: "post_attention_norm.weight",
     sinks: true,
-    windows: Some(Windows { period: 2, size: 0, scaled: true, base: None }),
+    windows: Some(Windows {
+        period: 2,
+        size: 0,
+        scaled: true,
+        base: None,
+    }),
     ..Family::plain("gpt-oss", Pairing::Halves)
 };
 
-pub(super) const ARCHITECTURE: Architecture =
-    Architecture { name: FAMILY.name, load: |m, t| FAMILY.load(m, t), tensors: |m, t| FAMILY.table(m, t) };
+pub(super) const ARCHITECTURE: Architecture = Architecture {
+    name: FAMILY.name,
+    load: |m, t| FAMILY.load(m, t),
+    tensors: |m, t| FAMILY.table(m, t),
+};

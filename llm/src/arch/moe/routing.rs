@@ -59,7 +59,11 @@ impl Routing {
         [count, used]: [usize; 2],
     ) -> Result<Routing> {
         let normalised = r.bool("expert_weights_norm")?.unwrap_or(false);
-        let by_key = if normalised { Weighting::Normalised } else { Weighting::Plain };
+        let by_key = if normalised {
+            Weighting::Normalised
+        } else {
+            Weighting::Plain
+        };
         let weighting = weighting.unwrap_or(by_key);
         let (gating, weighting) = match r.size_or("expert_gating_func", Some(0))? {
             0 => (gating, weighting),
@@ -70,20 +74,33 @@ impl Routing {
             other => return r.unsupported("expert_gating_func", other),
         };
         // Both 0 and 1 mean no scale.
-        let scale = r.float("expert_weights_scale")?.filter(|&s| s != 0.0).unwrap_or(1.0);
+        let scale = r
+            .float("expert_weights_scale")?
+            .filter(|&s| s != 0.0)
+            .unwrap_or(1.0);
         let groups = match r.size_or("expert_group_count", Some(0))? {
             0 | 1 => None,
             g => {
                 let kept = r.size("expert_group_used_count")?;
                 let divides = g < count && count.is_multiple_of(g);
-                r.check("expert_group_count", g, divides, "a proper divisor of expert_count")?;
+                r.check(
+                    "expert_group_count",
+                    g,
+                    divides,
+                    "a proper divisor of expert_count",
+                )?;
                 let enough = kept <= g && used <= kept * (count / g);
                 let expected = "at most expert_group_count, with enough experts in them";
                 r.check("expert_group_used_count", kept, enough, expected)?;
                 Some((g, kept))
             }
         };
-        Ok(Routing { gating, groups, weighting, scale })
+        Ok(Routing {
+            gating,
+            groups,
+            weighting,
+            scale,
+        })
     }
     /// Returns a description for display.
     pub(super) fn description(&self) -> String {
@@ -120,7 +137,11 @@ impl Routing {
             Gating::SqrtSoftplus => logits.softplus().sqrt(),
         };
         // The bias affects the selection only, not the weights.
-        let mut b = if w.has("exp_probs_b.bias") { p + s.weight(w, "exp_probs_b.bias") } else { p };
+        let mut b = if w.has("exp_probs_b.bias") {
+            p + s.weight(w, "exp_probs_b.bias")
+        } else {
+            p
+        };
         if let Some((groups, used)) = self.groups {
             b = nn::group_limited(b, groups, used);
         }
@@ -128,7 +149,9 @@ impl Routing {
         let mut weights = chosen.select(p);
         match self.weighting {
             Weighting::Plain => (),
-            Weighting::Normalised => weights = weights / weights.sum(&[1]).maximum(FLOOR).unsqueeze(1),
+            Weighting::Normalised => {
+                weights = weights / weights.sum(&[1]).maximum(FLOOR).unsqueeze(1)
+            }
             Weighting::Softmax => weights = nn::softmax(weights),
         }
         if self.scale != 1.0 {

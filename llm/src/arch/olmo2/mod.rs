@@ -11,9 +11,17 @@ const FAMILY: Family = Family {
     norms: Norms::Whole,
     pre_norms: false,
     post_norms: true,
-    windows: Some(Windows { period: 4, size: 0, scaled: false, base: None }),
+    windows: Some(Windows {
+        period: 4,
+        size: 0,
+        scaled: false,
+        base: None,
+    }),
     ..Family::plain("olmo2", Pairing::Halves)
 };
 
-pub(super) const ARCHITECTURE: Architecture =
-    Architecture { name: FAMILY.name, load: |m, t| FAMILY.load(m, t), tensors: |m, t| FAMILY.table(m, t) };
+pub(super) const ARCHITECTURE: Architecture = Architecture {
+    name: FAMILY.name,
+    load: |m, t| FAMILY.load(m, t),
+    tensors: |m, t| FAMILY.table(m, t),
+};

@@ -5,7 +5,13 @@ use super::Architecture;
 use super::decoder::Family;
 use gristmill_tensor::nn::Pairing;
 
-const FAMILY: Family = Family { fused_gate: true, ..Family::plain("phi3", Pairing::Halves) };
+const FAMILY: Family = Family {
+    fused_gate: true,
+    ..Family::plain("phi3", Pairing::Halves)
+};
 
-pub(super) const ARCHITECTURE: Architecture =
-    Architecture { name: FAMILY.name, load: |m, t| FAMILY.load(m, t), tensors: |m, t| FAMILY.table(m, t) };
+pub(super) const ARCHITECTURE: Architecture = Architecture {
+    name: FAMILY.name,
+    load: |m, t| FAMILY.load(m, t),
+    tensors: |m, t| FAMILY.table(m, t),
+};

@@ -27,16 +27,36 @@ pub(super) struct DeltaNet {
 impl DeltaNet {
     fn read(r: &Reader) -> Result<DeltaNet> {
         let kernel = r.size("ssm.conv_kernel")?;
-        r.check("ssm.conv_kernel", kernel, (2..=16).contains(&kernel), "2 to 16")?;
+        r.check(
+            "ssm.conv_kernel",
+            kernel,
+            (2..=16).contains(&kernel),
+            "2 to 16",
+        )?;
         let width = r.size("ssm.state_size")?;
         r.check("ssm.state_size", width, width <= 1024, "at most 1024")?;
         let key_heads = r.size("ssm.group_count")?;
         let heads = r.size("ssm.time_step_rank")?;
         let good = heads <= 1024 && heads.is_multiple_of(key_heads);
-        r.check("ssm.time_step_rank", heads, good, "a multiple of ssm.group_count, at most 1024")?;
+        r.check(
+            "ssm.time_step_rank",
+            heads,
+            good,
+            "a multiple of ssm.group_count, at most 1024",
+        )?;
         let inner = r.size("ssm.inner_size")?;
-        r.check("ssm.inner_size", inner, inner == heads * width, "ssm.time_step_rank times ssm.state_size")?;
-        Ok(DeltaNet { kernel, width, key_heads, heads })
+        r.check(
+            "ssm.inner_size",
+            inner,
+            inner == heads * width,
+            "ssm.time_step_rank times ssm.state_size",
+        )?;
+        Ok(DeltaNet {
+            kernel,
+            width,
+            key_heads,
+            heads,
+        })
     }
     /// Returns the widths of one token's queries (equal to keys) and values over all heads.
     pub fn widths(&self) -> [usize; 2] {
@@ -88,14 +108,24 @@ impl Qwen35Hparams {
     /// # Errors
     /// Returns an error if a key is missing, has the wrong type, is out of bounds, or requests a
     /// feature that is not implemented.
-    pub fn read(name: &str, experts: bool, metadata: &Metadata, tensors: &dyn Tensors) -> Result<Qwen35Hparams> {
+    pub fn read(
+        name: &str,
+        experts: bool,
+        metadata: &Metadata,
+        tensors: &dyn Tensors,
+    ) -> Result<Qwen35Hparams> {
         let r = Reader::new(metadata, name);
         let layers = r.layers()?;
         if r.has("attention.recurrent_layers") {
             return r.unsupported("attention.recurrent_layers", "an array");
         }
         let interval = r.size_or("full_attention_interval", Some(4))?;
-        r.check("full_attention_interval", interval, interval > 0, "positive")?;
+        r.check(
+            "full_attention_interval",
+            interval,
+            interval > 0,
+            "positive",
+        )?;
         let (d, context) = (r.size("embedding_length")?, r.size("context_length")?);
         let eps = r.positive("attention.layer_norm_rms_epsilon", 0.0)?;
         let base = r.positive("rope.freq_base", 10000.0)?;
@@ -105,15 +135,29 @@ impl Qwen35Hparams {
         let attention = attention(&r, layers, d, eps)?;
         let mut frequencies = frequencies(attention.rotated, base, Scaling::None);
         if let Some(sections) = metadata.ints(&r.key("rope.dimension_sections"))? {
-            let still = frequencies.iter_mut().enumerate().filter(|(pair, _)| !turns(&sections, *pair));
+            let still = frequencies
+                .iter_mut()
+                .enumerate()
+                .filter(|(pair, _)| !turns(&sections, *pair));
             still.for_each(|(_, frequency)| *frequency = 0.0);
         }
-        let kind = ExpertKind { needs: &["ffn_gate_inp_shexp.weight"], ..ExpertKind::SOFTMAX };
-        let found = if experts { Experts::read(&r, &kind)? } else { None };
+        let kind = ExpertKind {
+            needs: &["ffn_gate_inp_shexp.weight"],
+            ..ExpertKind::SOFTMAX
+        };
+        let found = if experts {
+            Experts::read(&r, &kind)?
+        } else {
+            None
+        };
         r.check("expert_count", 0, found.is_some() == experts, "positive")?;
         let shared = found.as_ref().is_none_or(|e| e.shared_ff > 0);
         r.check("expert_shared_feed_forward_length", 0, shared, "positive")?;
-        let ff = if experts { 0 } else { r.size("feed_forward_length")? };
+        let ff = if experts {
+            0
+        } else {
+            r.size("feed_forward_length")?
+        };
         let (delta, vocabulary) = (DeltaNet::read(&r)?, r.vocabulary(tensors)?);
         let hyper = Qwen35Hparams {
             layers,
@@ -140,11 +184,36 @@ impl Qwen35Hparams {
         let (a, n) = (&self.attention, &self.delta);
         let attend = (0..self.layers).filter(|&l| self.attends(l)).count();
         let mut out = vec![
-            ("layers", format!("{}, of which {attend} attend and the others have states", self.layers)),
+            (
+                "layers",
+                format!(
+                    "{}, of which {attend} attend and the others have states",
+                    self.layers
+                ),
+            ),
             ("width", self.d.to_string()),
-            ("heads", format!("{} of {}, of which {} rotated, gated", a.heads, a.key, a.rotated)),
-            ("key-value heads", format!("{}, {} cached numbers a token", a.kv_heads, 2 * a.kv_heads * a.key)),
-            ("delta net", format!("{} heads of {} for {} of keys", n.heads, n.width, n.key_heads)),
+            (
+                "heads",
+                format!(
+                    "{} of {}, of which {} rotated, gated",
+                    a.heads, a.key, a.rotated
+                ),
+            ),
+            (
+                "key-value heads",
+                format!(
+                    "{}, {} cached numbers a token",
+                    a.kv_heads,
+                    2 * a.kv_heads * a.key
+                ),
+            ),
+            (
+                "delta net",
+                format!(
+                    "{} heads of {} for {} of keys",
+                    n.heads, n.width, n.key_heads
+                ),
+            ),
             ("convolution", format!("of {} tokens", n.kernel)),
         ];
         match &self.experts {
@@ -164,9 +233,19 @@ fn attention(r: &Reader, layers: usize, d: usize, eps: f64) -> Result<Grouped> {
     let heads = r.heads(layers)?;
     let kv_heads = r.kv_heads(layers, heads)?;
     let key = r.size_or("attention.key_length", Some((d / heads) as u32))?;
-    r.check("attention.key_length", key, (1..=1024).contains(&key), "1 to 1024")?;
+    r.check(
+        "attention.key_length",
+        key,
+        (1..=1024).contains(&key),
+        "1 to 1024",
+    )?;
     let value = r.size_or("attention.value_length", Some(key as u32))?;
-    r.check("attention.value_length", value, value == key, "the key length")?;
+    r.check(
+        "attention.value_length",
+        value,
+        value == key,
+        "the key length",
+    )?;
     let rotated = r.rotated("rope.dimension_count", key)?;
     let (pairing, scale) = (Pairing::Halves, 1.0 / (key as f64).sqrt());
     Ok(Grouped {
@@ -191,6 +270,12 @@ fn attention(r: &Reader, layers: usize, d: usize, eps: f64) -> Result<Grouped> {
 /// Three interleaved sections of pairs rotate with time, height and width, which are equal for
 /// text. Pairs outside all sections belong to a fourth axis, which is 0 for text.
 fn turns(sections: &[i64], pair: usize) -> bool {
-    let last = |section: usize| sections.get(section).copied().unwrap_or(0).saturating_mul(3);
+    let last = |section: usize| {
+        sections
+            .get(section)
+            .copied()
+            .unwrap_or(0)
+            .saturating_mul(3)
+    };
     (pair as i64) < last(pair % 3)
 }

@@ -52,18 +52,25 @@ fn delta_net<'g>(
     let all_heads = sequences * heads as i64;
     // Repeats the query and key heads to the number of value heads.
     let of_heads = |begin: usize| {
-        let x = mixed.slice(1, begin, keys).reshape(dims![n, h.key_heads, width]);
+        let x = mixed
+            .slice(1, begin, keys)
+            .reshape(dims![n, h.key_heads, width]);
         let x = x * ((x * x).sum(&[2]) + eps).sqrt().recip().unsqueeze(2);
-        let x = x.unsqueeze(1).expand(dims![n, heads / h.key_heads, h.key_heads, width]);
+        let x = x
+            .unsqueeze(1)
+            .expand(dims![n, heads / h.key_heads, h.key_heads, width]);
         x.reshape(dims![tokens, all_heads, width])
     };
     let of_each_head = |x: Tensor<'g>| x.reshape(dims![tokens, all_heads]);
     let of = Recurrence {
         queries: of_heads(0) * (1.0 / (width as f64).sqrt()),
         keys: of_heads(keys),
-        values: mixed.slice(1, 2 * keys, values).reshape(dims![tokens, all_heads, width]),
+        values: mixed
+            .slice(1, 2 * keys, values)
+            .reshape(dims![tokens, all_heads, width]),
         gates: of_each_head(
-            (s.linear(w, x, "ssm_alpha.weight") + s.weight(w, "ssm_dt.bias")).softplus() * s.weight(w, "ssm_a"),
+            (s.linear(w, x, "ssm_alpha.weight") + s.weight(w, "ssm_dt.bias")).softplus()
+                * s.weight(w, "ssm_a"),
         ),
         rates: Some(of_each_head(s.linear(w, x, "ssm_beta.weight").sigmoid())),
     };
@@ -71,21 +78,33 @@ fn delta_net<'g>(
     let (read, left) = of.scan(state.before.reshape(dims![all_heads, width, width]));
     s.write_state(&state, left);
     let read = read.reshape(dims![n, heads, width]);
-    let gate = s.linear(w, x, "attn_gate.weight").reshape(dims![n, heads, width]);
+    let gate = s
+        .linear(w, x, "attn_gate.weight")
+        .reshape(dims![n, heads, width]);
     let out = nn::rms_norm(read, s.weight(w, "ssm_norm.weight"), eps) * gate.silu();
     s.linear(w, out.reshape(dims![n, values]), "ssm_out.weight")
 }
 
 /// Computes a causal depthwise convolution of `x [n, channels]`, then SiLU. The last tap belongs
 /// to the current token.
-fn convolution<'g>(s: &'g StepFunction, h: &DeltaNet, w: &LayerWeights, layer: usize, x: Tensor<'g>) -> Tensor<'g> {
+fn convolution<'g>(
+    s: &'g StepFunction,
+    h: &DeltaNet,
+    w: &LayerWeights,
+    layer: usize,
+    x: Tensor<'g>,
+) -> Tensor<'g> {
     let (n, channels, kept) = (s.tokens(), h.channels(), h.kernel - 1);
     let ([_, tokens], (x, axis)) = (s.sequences(), s.sequence_rows(x));
     let state = s.state(layer, 0, "conv", &[kept, channels]);
     let all = Tensor::cat(&[state.before, x], axis);
     s.write_state(&state, all.slice(axis, tokens, kept));
     let factors = s.weight(w, "ssm_conv1d.weight");
-    let of = |j: usize| all.slice(axis, j, tokens) * factors.slice(1, j, 1).reshape(dims![channels]);
-    let sum = (0..h.kernel).map(of).reduce(|a, b| a + b).expect("a kernel of two at least");
+    let of =
+        |j: usize| all.slice(axis, j, tokens) * factors.slice(1, j, 1).reshape(dims![channels]);
+    let sum = (0..h.kernel)
+        .map(of)
+        .reduce(|a, b| a + b)
+        .expect("a kernel of two at least");
     sum.reshape(dims![n, channels]).silu()
 }

@@ -30,7 +30,12 @@ pub(super) const WITH_EXPERTS: Architecture = Architecture {
 };
 
 /// Loads a model from metadata and tensors.
-fn load(name: &'static str, experts: bool, metadata: &Metadata, tensors: &dyn Tensors) -> Result<Box<dyn Model>> {
+fn load(
+    name: &'static str,
+    experts: bool,
+    metadata: &Metadata,
+    tensors: &dyn Tensors,
+) -> Result<Box<dyn Model>> {
     let hyper = Qwen35Hparams::read(name, experts, metadata, tensors)?;
     let h = &hyper;
     let info = ModelInfo {
@@ -43,9 +48,20 @@ fn load(name: &'static str, experts: bool, metadata: &Metadata, tensors: &dyn Te
         warnings: Vec::new(),
     };
     let checked = Checked::new(table(h, tensors), h.layers, tensors)?;
-    let cache = |layer| if h.attends(layer) { h.attention.cache() } else { h.delta.cache() };
+    let cache = |layer| {
+        if h.attends(layer) {
+            h.attention.cache()
+        } else {
+            h.delta.cache()
+        }
+    };
     let caches = (0..h.layers).map(cache).collect();
-    Ok(Box::new(Qwen35 { hyper, info, tensors: checked, caches }))
+    Ok(Box::new(Qwen35 {
+        hyper,
+        info,
+        tensors: checked,
+        caches,
+    }))
 }
 
 /// Lists all tensors in file order.

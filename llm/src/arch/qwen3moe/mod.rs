@@ -6,8 +6,14 @@ use super::decoder::Family;
 use super::moe::ExpertKind;
 use gristmill_tensor::nn::Pairing;
 
-const FAMILY: Family =
-    Family { norms: Norms::Heads, experts: Some(ExpertKind::SOFTMAX), ..Family::plain("qwen3moe", Pairing::Halves) };
+const FAMILY: Family = Family {
+    norms: Norms::Heads,
+    experts: Some(ExpertKind::SOFTMAX),
+    ..Family::plain("qwen3moe", Pairing::Halves)
+};
 
-pub(super) const ARCHITECTURE: Architecture =
-    Architecture { name: FAMILY.name, load: |m, t| FAMILY.load(m, t), tensors: |m, t| FAMILY.table(m, t) };
+pub(super) const ARCHITECTURE: Architecture = Architecture {
+    name: FAMILY.name,
+    load: |m, t| FAMILY.load(m, t),
+    tensors: |m, t| FAMILY.table(m, t),
+};

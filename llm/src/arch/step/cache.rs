@@ -41,11 +41,22 @@ impl StepFunction<'_> {
     /// Returns the cosines and sines `[n, dims/2, 2]` of the tokens from RoPE table `table`. Call
     /// at most once per table.
     pub fn rope(&self, table: usize, dims: usize) -> Tensor<'_> {
-        let name = if table == 0 { "rope".to_string() } else { format!("rope{table}") };
-        let all = self.input(&name, Bind::Rope(table), dims![self.options.rows, dims / 2, 2], Scalar::F32);
+        let name = if table == 0 {
+            "rope".to_string()
+        } else {
+            format!("rope{table}")
+        };
+        let all = self.input(
+            &name,
+            Bind::Rope(table),
+            dims![self.options.rows, dims / 2, 2],
+            Scalar::F32,
+        );
         match self.options.tokens {
             StepKind::BatchedDecode { .. } => all.gather(self.paged_rows(None).positions()),
-            StepKind::Mixed { .. } => all.gather(self.each_position().clamp_index(self.options.rows - 1)),
+            StepKind::Mixed { .. } => {
+                all.gather(self.each_position().clamp_index(self.options.rows - 1))
+            }
             _ => all.slice(0, self.position(), self.tokens()),
         }
     }
@@ -54,7 +65,9 @@ impl StepFunction<'_> {
     /// `[pages, page, ..]` for a pool.
     pub fn visible<'g>(&'g self, cache: Views<Tensor<'g>>) -> Views<Tensor<'g>> {
         Views {
-            piece: cache.piece.map(|rows| rows.slice(0, 0, self.position() + self.chunk_tokens())),
+            piece: cache
+                .piece
+                .map(|rows| rows.slice(0, 0, self.position() + self.chunk_tokens())),
             pool: cache.pool.map(|rows| self.paged_rows(None).in_pages(rows)),
         }
     }
@@ -74,7 +87,9 @@ impl StepFunction<'_> {
         // Each part is sliced and rounded before the concatenation, so that the compiler sees f16
         // operands.
         let queries = |cut: &dyn Fn(Tensor<'g>) -> Tensor<'g>| {
-            let parts = q.iter().map(|&q| self.round_to_cache(if self.is_mixed() { cut(q) } else { q }));
+            let parts = q
+                .iter()
+                .map(|&q| self.round_to_cache(if self.is_mixed() { cut(q) } else { q }));
             Tensor::cat(&parts.collect::<Vec<_>>(), 2)
         };
         let of_piece = both.piece.map(|(k, v)| {
@@ -82,8 +97,17 @@ impl StepFunction<'_> {
             q.attention_within([k, v], [pos, pos + n], of.scores, of.window, of.sinks)
         });
         let of_others = both.pool.map(|(k, v)| {
-            let (q, at) = (queries(&|q| self.gather_last(q)), self.paged_rows(of.window));
-            let in_pages = |x: Tensor<'g>| if x.rank() > FLAT_RANK { x } else { at.in_pages(x) };
+            let (q, at) = (
+                queries(&|q| self.gather_last(q)),
+                self.paged_rows(of.window),
+            );
+            let in_pages = |x: Tensor<'g>| {
+                if x.rank() > FLAT_RANK {
+                    x
+                } else {
+                    at.in_pages(x)
+                }
+            };
             q.paged_attention([k, v].map(in_pages), &at, of.scores, of.window, of.sinks)
         });
         match (of_piece, of_others) {
@@ -133,7 +157,11 @@ impl StepFunction<'_> {
     /// Rounds `x` to f16 and back to f32 if the cache is f16. The relative error, at most 2⁻¹¹, is
     /// that of cached rows.
     fn round_to_cache<'g>(&'g self, x: Tensor<'g>) -> Tensor<'g> {
-        if self.options.cache == Scalar::F16 { x.cast(Scalar::F16).cast(Scalar::F32) } else { x }
+        if self.options.cache == Scalar::F16 {
+            x.cast(Scalar::F16).cast(Scalar::F32)
+        } else {
+            x
+        }
     }
 
     /// Returns a cache component after `values`, if any, are written into its buffers.
@@ -146,21 +174,41 @@ impl StepFunction<'_> {
     ) -> (Views<Tensor<'g>>, usize) {
         let (cache, group) = (self.options.cache, group_of(c.width));
         let window = c.window;
-        let numbers =
-            CacheRows { bind: Bind::State(layer, plane), name: c.name, width: c.width, scalar: cache, window };
+        let numbers = CacheRows {
+            bind: Bind::State(layer, plane),
+            name: c.name,
+            width: c.width,
+            scalar: cache,
+            window,
+        };
         let numbers = self.write_rows(numbers, values.first().copied());
         if cache.is_float() {
             return (numbers.map(|rows| rows.cast(Scalar::F32)), plane + 1);
         }
         let (bind, width) = (Bind::State(layer, plane + 1), c.width / group);
-        let scales = CacheRows { bind, name: "scales", width, scalar: Scalar::F16, window };
+        let scales = CacheRows {
+            bind,
+            name: "scales",
+            width,
+            scalar: Scalar::F16,
+            window,
+        };
         let scales = self.write_rows(scales, values.get(1).copied());
-        (numbers.zip(scales).map(|(rows, scales)| rows.decode_rows(scales, group)), plane + 2)
+        (
+            numbers
+                .zip(scales)
+                .map(|(rows, scales)| rows.decode_rows(scales, group)),
+            plane + 2,
+        )
     }
     /// Returns the rows of a buffer, `[rows, width]`, after `value` is written to it.
     fn write_rows<'g>(&'g self, of: CacheRows, value: Option<Tensor<'g>>) -> Views<Tensor<'g>> {
         let rows = self.pool_rows(of.window);
-        let mut state = self.bound(of.bind, self.capture.state(of.name, dims![rows, of.width], of.scalar));
+        let mut state = self.bound(
+            of.bind,
+            self.capture
+                .state(of.name, dims![rows, of.width], of.scalar),
+        );
         let (contiguous, windowed) = (self.options.contiguous, self.windowed(of.window));
         if let Some(value) = value {
             state = match (contiguous, windowed) {
@@ -176,7 +224,10 @@ impl StepFunction<'_> {
             (true, false) => state.slice(0, self.first_row(), self.options.rows),
         };
         let several = self.is_batch() || self.is_mixed();
-        Views { piece: (!self.is_batch()).then(of_piece), pool: several.then_some(state) }
+        Views {
+            piece: (!self.is_batch()).then(of_piece),
+            pool: several.then_some(state),
+        }
     }
     /// Returns the row of the sequence's first position in contiguous pages: the variable
     /// `first_page`.
@@ -187,7 +238,11 @@ impl StepFunction<'_> {
     /// Returns the rows of positions in the pool of sliding-window pages, read as one ring buffer:
     /// the block of a position, shifted by the variable `window_shift`, modulo the pool's pages.
     fn ring_rows<'g>(&'g self, positions: Tensor<'g>) -> Tensor<'g> {
-        let pages = self.options.pools.windows.expect("a windowed layer has a pool of its own");
+        let pages = self
+            .options
+            .pools
+            .windows
+            .expect("a windowed layer has a pool of its own");
         let shift = self.variable("window_shift", pages - 1) * Options::PAGE as i64;
         (positions + shift) % (pages * Options::PAGE) as i64
     }
@@ -204,15 +259,24 @@ impl StepFunction<'_> {
     }
     /// Returns all positions that a sequence may have.
     fn all_positions(&self) -> Tensor<'_> {
-        self.capture.iota(dims![self.options.rows], 0).cast(Scalar::I64)
+        self.capture
+            .iota(dims![self.options.rows], 0)
+            .cast(Scalar::I64)
     }
     /// Returns the pool row of each token, in layers with that window.
     fn slots(&self, window: Option<usize>) -> Tensor<'_> {
         if self.is_mixed() {
-            assert!(!self.windowed(window), "a step of a piece and tokens of others has rows of one pool alone");
+            assert!(
+                !self.windowed(window),
+                "a step of a piece and tokens of others has rows of one pool alone"
+            );
             let n = self.tokens();
-            let slots = self.once(&self.slots, || self.input("slots", Bind::Slots, dims![n], Scalar::I32));
-            return slots.clamp_index(self.pool_rows(window) - 1).cast(Scalar::I64);
+            let slots = self.once(&self.slots, || {
+                self.input("slots", Bind::Slots, dims![n], Scalar::I32)
+            });
+            return slots
+                .clamp_index(self.pool_rows(window) - 1)
+                .cast(Scalar::I64);
         }
         match self.is_batch() {
             true => self.paged_rows(window).slots(self.pages(window)),
@@ -223,8 +287,12 @@ impl StepFunction<'_> {
     /// to its row. With a window pool, positions before the first token's window map to the
     /// window's first row.
     fn slots_before(&self, window: Option<usize>) -> Tensor<'_> {
-        let seen = self.all_positions().minimum(self.position() + self.chunk_tokens() - 1);
-        let first = window.filter(|_| self.windowed(window)).map(|window| self.position() + 1 - window as i64);
+        let seen = self
+            .all_positions()
+            .minimum(self.position() + self.chunk_tokens() - 1);
+        let first = window
+            .filter(|_| self.windowed(window))
+            .map(|window| self.position() + 1 - window as i64);
         self.slots_at(first.map_or(seen, |first| seen.maximum(first)), window)
     }
     fn slots_at<'g>(&'g self, positions: Tensor<'g>, window: Option<usize>) -> Tensor<'g> {
@@ -232,7 +300,9 @@ impl StepFunction<'_> {
             false => ("pages", Bind::Pages, &self.own[0]),
             true => ("window_pages", Bind::WindowPages, &self.own[1]),
         };
-        let table = self.once(of, || self.input(name, bind, dims![self.blocks()], Scalar::I32));
+        let table = self.once(of, || {
+            self.input(name, bind, dims![self.blocks()], Scalar::I32)
+        });
         table.slots_of(positions, [self.pages(window), Options::PAGE])
     }
     /// Returns true if layers with that window have a page pool of their own.
@@ -248,26 +318,43 @@ impl StepFunction<'_> {
     /// Returns the position of each token in steps with several sequences.
     pub(super) fn each_position(&self) -> Tensor<'_> {
         let n = self.tokens();
-        self.once(&self.positions, || self.input("positions", Bind::Positions, dims![n], Scalar::I32))
+        self.once(&self.positions, || {
+            self.input("positions", Bind::Positions, dims![n], Scalar::I32)
+        })
     }
     /// Returns positions and block tables of the last token of each sequence, in
     /// layers with that window.
     fn paged_rows(&self, window: Option<usize>) -> PagedRows<'_> {
         let (n, each) = (self.logit_rows(), self.each_position());
-        let positions = if self.is_mixed() { self.gather_last(each) } else { each };
+        let positions = if self.is_mixed() {
+            self.gather_last(each)
+        } else {
+            each
+        };
         let (name, bind, of) = match self.windowed(window) {
             false => ("table", Bind::Table, &self.tables[0]),
             true => ("window_table", Bind::WindowTable, &self.tables[1]),
         };
-        let table = self.once(of, || self.input(name, bind, dims![n, self.blocks()], Scalar::I32));
-        PagedRows { positions, length: self.capture.var("length", 1, self.options.rows), table, page: Options::PAGE }
+        let table = self.once(of, || {
+            self.input(name, bind, dims![n, self.blocks()], Scalar::I32)
+        });
+        PagedRows {
+            positions,
+            length: self.capture.var("length", 1, self.options.rows),
+            table,
+            page: Options::PAGE,
+        }
     }
     /// Returns the length of a block table in pages.
     fn blocks(&self) -> usize {
         self.options.blocks()
     }
     /// Returns the tensor cached in `made`, created by `make` on the first call.
-    pub(super) fn once<'g>(&'g self, made: &Cell<Option<Id>>, make: impl FnOnce() -> Tensor<'g>) -> Tensor<'g> {
+    pub(super) fn once<'g>(
+        &'g self,
+        made: &Cell<Option<Id>>,
+        make: impl FnOnce() -> Tensor<'g>,
+    ) -> Tensor<'g> {
         let id = made.get().unwrap_or_else(|| make().id());
         made.set(Some(id));
         self.capture.tensor(id)

@@ -22,35 +22,71 @@ pub(in super::super) struct State<'g> {
 impl StepFunction<'_> {
     /// Returns the number of sequences and of tokens per sequence as scalars; one of them is 1.
     pub fn sequences(&self) -> [Tensor<'_>; 2] {
-        assert!(!self.is_mixed(), "states of a piece and of tokens of others");
+        assert!(
+            !self.is_mixed(),
+            "states of a piece and of tokens of others"
+        );
         let one = self.capture.int(1);
-        if self.is_batch() { [self.tokens(), one] } else { [one, self.tokens()] }
+        if self.is_batch() {
+            [self.tokens(), one]
+        } else {
+            [one, self.tokens()]
+        }
     }
     /// Reshapes rows `[n, ..]` to `[tokens, ..]` or `[sequences, tokens, ..]`. Also returns
     /// the axis of tokens.
     pub fn sequence_rows<'g>(&'g self, rows: Tensor<'g>) -> (Tensor<'g>, usize) {
-        if self.is_batch() { (rows.unsqueeze(1), 1) } else { (rows, 0) }
+        if self.is_batch() {
+            (rows.unsqueeze(1), 1)
+        } else {
+            (rows, 0)
+        }
     }
     /// Returns the state of a layer with dims `dims` per sequence; `plane` is the buffer's index.
-    pub fn state<'g>(&'g self, layer: usize, plane: usize, name: &str, dims: &[usize]) -> State<'g> {
+    pub fn state<'g>(
+        &'g self,
+        layer: usize,
+        plane: usize,
+        name: &str,
+        dims: &[usize],
+    ) -> State<'g> {
         let width: usize = dims.iter().product();
         let own: Vec<Dim> = dims.iter().map(|&dim| Dim::from(dim)).collect();
-        let several = if self.is_batch() { vec![Dim::from(self.tokens())] } else { Vec::new() };
+        let several = if self.is_batch() {
+            vec![Dim::from(self.tokens())]
+        } else {
+            Vec::new()
+        };
         let all: Vec<Dim> = several.iter().copied().chain(own.iter().copied()).collect();
         let (count, contiguous) = (self.options.state_rows(), self.options.contiguous);
-        let shape = if contiguous { own } else { dims![count, width].to_vec() };
-        let buffer = self.bound(Bind::State(layer, plane), self.capture.state(name, &shape, Scalar::F32));
-        let rows = (!contiguous).then(|| self.state_rows().clamp_index(count - 1).cast(Scalar::I64));
+        let shape = if contiguous {
+            own
+        } else {
+            dims![count, width].to_vec()
+        };
+        let buffer = self.bound(
+            Bind::State(layer, plane),
+            self.capture.state(name, &shape, Scalar::F32),
+        );
+        let rows =
+            (!contiguous).then(|| self.state_rows().clamp_index(count - 1).cast(Scalar::I64));
         let before = rows.map_or(buffer, |rows| buffer.gather(rows));
         let before = before.reshape(&all);
         let begun = match self.options.tokens {
             StepKind::BatchedDecode { .. } => {
-                let axes: Vec<Dim> = several.into_iter().chain(dims.iter().map(|_| Dim::from(1))).collect();
+                let axes: Vec<Dim> = several
+                    .into_iter()
+                    .chain(dims.iter().map(|_| Dim::from(1)))
+                    .collect();
                 self.each_position().gt(0).reshape(&axes)
             }
             _ => self.position().gt(0),
         };
-        State { before: begun.select(before, 0.0), buffer, rows }
+        State {
+            before: begun.select(before, 0.0),
+            buffer,
+            rows,
+        }
     }
     /// Stores `value`, with elements in the order of [`State::before`], as the
     /// state after these tokens.
@@ -59,7 +95,9 @@ impl StepFunction<'_> {
             Some(rows) => {
                 let [sequences, _] = self.sequences();
                 let width = state.buffer.dims()[1];
-                state.buffer.scatter(value.reshape(dims![sequences, width]), rows)
+                state
+                    .buffer
+                    .scatter(value.reshape(dims![sequences, width]), rows)
             }
             None => state.buffer.assign(value, self.capture.int(0)),
         };
@@ -72,6 +110,8 @@ impl StepFunction<'_> {
             true => ("state_rows", Bind::StateRows),
             false => ("state_row", Bind::StateRow),
         };
-        self.once(&self.states, || self.input(name, bind, dims![sequences], Scalar::I32))
+        self.once(&self.states, || {
+            self.input(name, bind, dims![sequences], Scalar::I32)
+        })
     }
 }

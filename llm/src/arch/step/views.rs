@@ -13,10 +13,16 @@ impl<T> Views<T> {
     /// Applies `of` to each view.
     pub fn map<U>(self, mut of: impl FnMut(T) -> U) -> Views<U> {
         let Views { piece, pool } = self;
-        Views { piece: piece.map(&mut of), pool: pool.map(of) }
+        Views {
+            piece: piece.map(&mut of),
+            pool: pool.map(of),
+        }
     }
     /// Pairs the values of each view that both have.
     pub(super) fn zip<U>(self, other: Views<U>) -> Views<(T, U)> {
-        Views { piece: self.piece.zip(other.piece), pool: self.pool.zip(other.pool) }
+        Views {
+            piece: self.piece.zip(other.piece),
+            pool: self.pool.zip(other.pool),
+        }
     }
 }

@@ -35,7 +35,12 @@ impl BareArguments {
     /// Creates a parser; `quote` delimits strings.
     pub fn new(quote: &'static str, parts: &mut Vec<ReplyPart>) -> BareArguments {
         parts.push(ReplyPart::Arguments("{".into()));
-        BareArguments { quote, open: vec!['}'], phase: Phase::Key, first: true }
+        BareArguments {
+            quote,
+            open: vec!['}'],
+            phase: Phase::Key,
+            first: true,
+        }
     }
     /// Returns true after the closing brace of the arguments.
     pub fn is_done(&self) -> bool {
@@ -59,27 +64,44 @@ impl BareArguments {
             return found.is_some();
         }
         held.trim();
-        let Some(c) = held.text().chars().next() else { return false };
+        let Some(c) = held.text().chars().next() else {
+            return false;
+        };
         match self.phase {
             Phase::Behind if c == ',' => {
                 held.split(1);
-                self.phase = if self.open.last() == Some(&'}') { Phase::Key } else { Phase::Value };
+                self.phase = if self.open.last() == Some(&'}') {
+                    Phase::Key
+                } else {
+                    Phase::Value
+                };
             }
             // The comma is missing, or the closing bracket has the wrong kind.
             Phase::Behind | Phase::Key if matches!(c, '}' | ']') => {
                 held.split(1);
                 self.close(&mut tell);
             }
-            Phase::Behind => self.phase = if self.open.last() == Some(&'}') { Phase::Key } else { Phase::Value },
+            Phase::Behind => {
+                self.phase = if self.open.last() == Some(&'}') {
+                    Phase::Key
+                } else {
+                    Phase::Value
+                }
+            }
             Phase::Value if c == ']' && self.open.last() == Some(&']') => {
                 held.split(1);
                 self.close(&mut tell);
             }
             Phase::Key if c == ',' => drop(held.split(1)),
             Phase::Key => {
-                let Some(key) = self.word(held, &[":", "}"]) else { return false };
+                let Some(key) = self.word(held, &[":", "}"]) else {
+                    return false;
+                };
                 let comma = self.comma();
-                tell(format!("{comma}{}: ", Value::from(key.replace(self.quote, ""))));
+                tell(format!(
+                    "{comma}{}: ",
+                    Value::from(key.replace(self.quote, ""))
+                ));
                 self.phase = Phase::Colon;
             }
             Phase::Colon => {
@@ -94,7 +116,11 @@ impl BareArguments {
         true
     }
     fn value(&mut self, c: char, held: &mut HeldText, tell: &mut impl FnMut(String)) -> bool {
-        let comma = if self.open.last() == Some(&']') { self.comma() } else { "" };
+        let comma = if self.open.last() == Some(&']') {
+            self.comma()
+        } else {
+            ""
+        };
         match held.begins(self.quote) {
             Beginning::Whole(end) => {
                 held.split(end);
@@ -112,11 +138,16 @@ impl BareArguments {
             self.phase = if c == '{' { Phase::Key } else { Phase::Value };
             self.first = true;
             if self.open.len() > MAX_DEPTH {
-                self.open.drain(..).rev().for_each(|close| tell(close.into()));
+                self.open
+                    .drain(..)
+                    .rev()
+                    .for_each(|close| tell(close.into()));
             }
             return true;
         }
-        let Some(word) = self.word(held, &[",", "}", "]"]) else { return self.undo(comma) };
+        let Some(word) = self.word(held, &[",", "}", "]"]) else {
+            return self.undo(comma);
+        };
         tell(format!("{comma}{}", scalar(&word)));
         self.first = false;
         self.phase = Phase::Behind;
@@ -143,7 +174,11 @@ impl BareArguments {
         }
     }
     fn comma(&mut self) -> &'static str {
-        if std::mem::replace(&mut self.first, false) { "" } else { ", " }
+        if std::mem::replace(&mut self.first, false) {
+            ""
+        } else {
+            ", "
+        }
     }
     fn close(&mut self, tell: &mut impl FnMut(String)) {
         if let Some(close) = self.open.pop() {

@@ -47,12 +47,26 @@ enum State {
 impl Calls {
     /// Creates a parser for the text after `marker`, an opening delimiter of `markup`.
     pub fn opened(markup: &'static Markup, marker: &'static str, schemas: Schemas) -> Calls {
-        Calls { markup, schemas, raw: marker.to_owned(), state: State::Opened(marker) }
+        Calls {
+            markup,
+            schemas,
+            raw: marker.to_owned(),
+            state: State::Opened(marker),
+        }
     }
     /// Creates a parser for a JSON object that is either a call of one of these tools or text.
     pub fn bare(markup: &'static Markup, schemas: Schemas) -> Calls {
         let call = Box::new(ObjectCall::new(schemas.clone()));
-        Calls { markup, schemas, raw: String::new(), state: State::Object { row: markup, within: false, call } }
+        Calls {
+            markup,
+            schemas,
+            raw: String::new(),
+            state: State::Object {
+                row: markup,
+                within: false,
+                call,
+            },
+        }
     }
     /// Returns true after the last call.
     pub fn is_done(&self) -> bool {
@@ -60,7 +74,11 @@ impl Calls {
     }
     /// Takes the consumed text if it turned out not to be a call.
     pub fn other(&mut self) -> Option<String> {
-        if let State::Other(text) = &mut self.state { Some(std::mem::take(text)) } else { None }
+        if let State::Other(text) = &mut self.state {
+            Some(std::mem::take(text))
+        } else {
+            None
+        }
     }
     /// Consumes one element of `held`. Returns false if more text is needed.
     pub fn step(&mut self, held: &mut HeldText, parts: &mut Vec<ReplyPart>) -> bool {
@@ -111,14 +129,19 @@ impl Calls {
             State::Opened(_) | State::Between { first: true, .. } => Some(held.to_owned()),
             State::Object { call, .. } => call.abandon(),
             State::Named { call, .. } => call.finish(held, cut, parts),
-            State::Between { first: false, .. } | State::Closing { .. } | State::Done | State::Other(_) => None,
+            State::Between { first: false, .. }
+            | State::Closing { .. }
+            | State::Done
+            | State::Other(_) => None,
         };
         text.map(|text| self.raw + &text)
     }
     /// Selects the markup from the text after the opening delimiter.
     fn choose(&mut self, marker: &'static str, held: &HeldText) -> bool {
         let text = held.trimmed();
-        let Some(first) = text.chars().next() else { return false };
+        let Some(first) = text.chars().next() else {
+            return false;
+        };
         let rows: Vec<&'static Markup> = self.markup.dialects().collect();
         let is_object = |row: &Markup| matches!(row.form, CallFormat::Object { .. });
         let named = |row: &Markup| match row.form {
@@ -136,7 +159,8 @@ impl Calls {
         let own = Some(self.markup).filter(|row| !row.section[0].is_empty() && !is_object(row));
         let alone = || rows.iter().copied().filter(|row| row.section[0].is_empty());
         let before = |row: &Markup| named(row).unwrap_or_default();
-        let may_come = |row: &Markup| before(row).len() > text.len() && before(row).starts_with(text);
+        let may_come =
+            |row: &Markup| before(row).len() > text.len() && before(row).starts_with(text);
         if object.or(own).is_none() && alone().any(may_come) {
             return false;
         }
@@ -147,13 +171,21 @@ impl Calls {
             return true;
         };
         let within = !row.section[0].is_empty() && marker == row.section[0].trim();
-        self.state = if within { State::Between { row, first: true } } else { self.begin(row, false) };
+        self.state = if within {
+            State::Between { row, first: true }
+        } else {
+            self.begin(row, false)
+        };
         true
     }
     /// Returns the state for a call in this markup; `within` a section.
     fn begin(&self, row: &'static Markup, within: bool) -> State {
         match row.form {
-            CallFormat::Object { .. } => State::Object { row, within, call: Box::default() },
+            CallFormat::Object { .. } => State::Object {
+                row,
+                within,
+                call: Box::default(),
+            },
             CallFormat::Named(name, arguments) => {
                 let call = Box::new(NamedCall::new(row, name, arguments, self.schemas.clone()));
                 State::Named { row, within, call }
@@ -163,13 +195,22 @@ impl Calls {
     fn between(&mut self, row: &'static Markup, first: bool, held: &mut HeldText) -> bool {
         let list = matches!(row.form, CallFormat::Object { list: true, .. });
         held.trim();
-        let Some(c) = held.text().chars().next() else { return false };
+        let Some(c) = held.text().chars().next() else {
+            return false;
+        };
         if list && (first && c == '[' || matches!(c, ',' | ']')) {
             held.split(1);
             self.raw.push(c);
             // The closing text of a list's section follows, if the markup has one.
             let ended = c == ']' && row.section[1].is_empty();
-            self.state = if ended { State::Done } else { State::Between { row, first: first && c != ']' } };
+            self.state = if ended {
+                State::Done
+            } else {
+                State::Between {
+                    row,
+                    first: first && c != ']',
+                }
+            };
             return true;
         }
         let (open, close) = (row.call[0].trim(), row.section[1].trim());
@@ -208,13 +249,23 @@ impl Calls {
         }
         true
     }
-    fn closing(&mut self, row: &'static Markup, within: bool, come: usize, held: &mut HeldText) -> bool {
+    fn closing(
+        &mut self,
+        row: &'static Markup,
+        within: bool,
+        come: usize,
+        held: &mut HeldText,
+    ) -> bool {
         let left: Vec<&'static str> = words(row.call[1]).skip(come).collect();
         for (skipped, word) in left.iter().enumerate() {
             match held.begins(word) {
                 Beginning::Whole(end) => {
                     held.split(end);
-                    self.state = State::Closing { row, within, come: come + skipped + 1 };
+                    self.state = State::Closing {
+                        row,
+                        within,
+                        come: come + skipped + 1,
+                    };
                     return true;
                 }
                 Beginning::Part => return false,
@@ -230,13 +281,21 @@ impl Calls {
                 Some(_) => {}
             }
         }
-        self.state = if within { State::Between { row, first: false } } else { State::Done };
+        self.state = if within {
+            State::Between { row, first: false }
+        } else {
+            State::Done
+        };
         true
     }
     /// Handles the end of a call.
     fn close(&mut self, row: &'static Markup, within: bool) {
         self.raw.clear();
-        self.state = State::Closing { row, within, come: 0 };
+        self.state = State::Closing {
+            row,
+            within,
+            come: 0,
+        };
     }
     fn refuse(&mut self, text: String) {
         self.state = State::Other(std::mem::take(&mut self.raw) + &text);

@@ -33,13 +33,34 @@ const REASONING: &str = "analysis";
 impl MessageReply {
     /// Creates a parser. The reply begins within its first header, or in content if `answer`;
     /// `tools` is the prefix of tool names.
-    pub fn new(messages: Messages, tools: &'static str, callable: bool, answer: bool) -> MessageReply {
-        let phase = if answer { Phase::Content } else { Phase::Header };
-        MessageReply { messages, tools, callable, phase, fresh: false }
+    pub fn new(
+        messages: Messages,
+        tools: &'static str,
+        callable: bool,
+        answer: bool,
+    ) -> MessageReply {
+        let phase = if answer {
+            Phase::Content
+        } else {
+            Phase::Header
+        };
+        MessageReply {
+            messages,
+            tools,
+            callable,
+            phase,
+            fresh: false,
+        }
     }
     /// Consumes one element of `held`. Returns false if more text is needed.
     pub fn step(&mut self, held: &mut HeldText, parts: &mut Vec<ReplyPart>) -> bool {
-        let Messages { start, channel, body, ends, .. } = self.messages;
+        let Messages {
+            start,
+            channel,
+            body,
+            ends,
+            ..
+        } = self.messages;
         if self.phase == Phase::Header {
             if !self.may_be_header(held.trimmed()) {
                 self.enter(Phase::Content);
@@ -75,8 +96,17 @@ impl MessageReply {
     /// Returns true if `text` may be the beginning of a header; otherwise it is
     /// a message without one.
     fn may_be_header(&self, text: &str) -> bool {
-        let Messages { start, channel, recipient, body, ends, .. } = self.messages;
-        let mut begins = [start[0], start[1], channel, recipient, body].into_iter().chain(ends.iter().copied());
+        let Messages {
+            start,
+            channel,
+            recipient,
+            body,
+            ends,
+            ..
+        } = self.messages;
+        let mut begins = [start[0], start[1], channel, recipient, body]
+            .into_iter()
+            .chain(ends.iter().copied());
         begins.any(|begin| text.starts_with(begin) || begin.starts_with(text))
     }
     /// Starts the message that the header describes.
@@ -85,7 +115,8 @@ impl MessageReply {
             let (_, rest) = header.split_once(text)?;
             rest.split(|c: char| c.is_whitespace() || c == '<').next()
         };
-        let tool = word(self.messages.recipient).and_then(|recipient| recipient.strip_prefix(self.tools));
+        let tool =
+            word(self.messages.recipient).and_then(|recipient| recipient.strip_prefix(self.tools));
         let phase = match (tool.filter(|_| self.callable), word(self.messages.channel)) {
             (Some(tool), _) => {
                 parts.push(ReplyPart::Call(tool.to_owned()));
@@ -115,7 +146,10 @@ impl MessageReply {
     pub fn finish(&mut self, held: String, cut: bool, forced: bool, parts: &mut Vec<ReplyPart>) {
         match self.phase {
             // Discards the beginning of a header; emits text that only resembled one.
-            Phase::Header if cut || held.contains(self.messages.start[0]) || held.contains(self.messages.channel) => {}
+            Phase::Header
+                if cut
+                    || held.contains(self.messages.start[0])
+                    || held.contains(self.messages.channel) => {}
             Phase::Header if forced => {}
             Phase::Content if forced => {}
             Phase::Call if self.fresh && held.is_empty() && !cut => self.emit("{}".into(), parts),

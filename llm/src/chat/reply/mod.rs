@@ -61,18 +61,35 @@ enum State {
 
 impl Reply {
     /// Creates a parser. Calls are parsed only with `schemas`; `forced` if only calls are allowed.
-    pub fn new(markup: &'static Markup, begins: Begins, schemas: Option<Schemas>, forced: bool) -> Reply {
+    pub fn new(
+        markup: &'static Markup,
+        begins: Begins,
+        schemas: Option<Schemas>,
+        forced: bool,
+    ) -> Reply {
         let state = match (markup.frame, begins) {
             (Frame::Messages(messages), _) => {
                 let answer = begins == Begins::Answer;
-                State::Messages(MessageReply::new(messages, before_tools(markup), schemas.is_some(), answer))
+                State::Messages(MessageReply::new(
+                    messages,
+                    before_tools(markup),
+                    schemas.is_some(),
+                    answer,
+                ))
             }
             (Frame::Text, Begins::Open) => State::Start,
             (Frame::Text, Begins::Reasoning) => State::Reasoning,
             (Frame::Text, Begins::Answer) => State::Content,
         };
         let fresh = matches!(state, State::Reasoning);
-        Reply { markup, state, held: HeldText::default(), fresh, schemas, forced }
+        Reply {
+            markup,
+            state,
+            held: HeldText::default(),
+            fresh,
+            schemas,
+            forced,
+        }
     }
     /// Adds text and returns the parts that became certain.
     pub fn push(&mut self, text: &str) -> Vec<ReplyPart> {
@@ -88,12 +105,19 @@ impl Reply {
         let held = self.held.take();
         match std::mem::replace(&mut self.state, State::Content) {
             State::Messages(mut messages) => messages.finish(held, cut, self.forced, &mut parts),
-            State::Reasoning => self.emit(ReplyPart::Reasoning, held.trim_end().to_owned(), &mut parts),
+            State::Reasoning => {
+                self.emit(ReplyPart::Reasoning, held.trim_end().to_owned(), &mut parts)
+            }
             State::Start | State::Behind | State::Content if self.forced => {}
-            State::Start | State::Behind | State::Content => self.emit(ReplyPart::Content, held, &mut parts),
+            State::Start | State::Behind | State::Content => {
+                self.emit(ReplyPart::Content, held, &mut parts)
+            }
             State::Calls(calls) => {
                 let text = calls.finish(&held, cut, &mut parts);
-                parts.extend(text.filter(|_| !cut && !self.forced).map(ReplyPart::Content));
+                parts.extend(
+                    text.filter(|_| !cut && !self.forced)
+                        .map(ReplyPart::Content),
+                );
             }
         }
         parts
@@ -104,7 +128,11 @@ impl Reply {
             State::Start => self.start(),
             State::Reasoning => {
                 let (before, found) = self.held.stream(&[self.markup.think[1]], true);
-                let before = if found.is_some() { before.trim_end().to_owned() } else { before };
+                let before = if found.is_some() {
+                    before.trim_end().to_owned()
+                } else {
+                    before
+                };
                 self.emit(ReplyPart::Reasoning, before, parts);
                 if found.is_some() {
                     self.enter(State::Behind, true);
@@ -121,7 +149,11 @@ impl Reply {
                     return true;
                 }
                 if calls.is_done() {
-                    let next = if self.markup.is_bare() { State::Behind } else { State::Content };
+                    let next = if self.markup.is_bare() {
+                        State::Behind
+                    } else {
+                        State::Content
+                    };
                     self.enter(next, true);
                     return true;
                 }
@@ -149,7 +181,10 @@ impl Reply {
             match self.held.trimmed().chars().next() {
                 None => return false,
                 Some('{') => {
-                    self.enter(State::Calls(Box::new(Calls::bare(self.markup, tools.clone()))), true);
+                    self.enter(
+                        State::Calls(Box::new(Calls::bare(self.markup, tools.clone()))),
+                        true,
+                    );
                     return true;
                 }
                 Some(_) => {}
@@ -160,14 +195,24 @@ impl Reply {
         true
     }
     fn content(&mut self, parts: &mut Vec<ReplyPart>) -> bool {
-        let markers: Vec<&'static str> =
-            if self.schemas.is_some() { self.markup.opens().collect() } else { Vec::new() };
+        let markers: Vec<&'static str> = if self.schemas.is_some() {
+            self.markup.opens().collect()
+        } else {
+            Vec::new()
+        };
         let (before, found) = self.held.stream(&markers, self.schemas.is_some());
-        let before = if found.is_some() { before.trim_end().to_owned() } else { before };
+        let before = if found.is_some() {
+            before.trim_end().to_owned()
+        } else {
+            before
+        };
         self.emit(ReplyPart::Content, before, parts);
         if let Some(found) = found {
             let schemas = self.schemas.clone().unwrap_or_default();
-            self.enter(State::Calls(Box::new(Calls::opened(self.markup, found, schemas))), true);
+            self.enter(
+                State::Calls(Box::new(Calls::opened(self.markup, found, schemas))),
+                true,
+            );
         }
         found.is_some()
     }
@@ -176,7 +221,11 @@ impl Reply {
         self.fresh = fresh;
     }
     fn emit(&mut self, part: fn(String) -> ReplyPart, text: String, parts: &mut Vec<ReplyPart>) {
-        let text = if self.fresh { text.trim_start().to_owned() } else { text };
+        let text = if self.fresh {
+            text.trim_start().to_owned()
+        } else {
+            text
+        };
         if !text.is_empty() {
             self.fresh = false;
             parts.push(part(text));

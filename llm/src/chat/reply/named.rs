@@ -30,8 +30,19 @@ enum Phase {
 
 impl NamedCall {
     /// Creates a parser for the given delimiters of names and format of arguments.
-    pub fn new(row: &'static Markup, name: Name, arguments: Arguments, schemas: Schemas) -> NamedCall {
-        NamedCall { row, name, arguments, schemas, phase: Phase::Name }
+    pub fn new(
+        row: &'static Markup,
+        name: Name,
+        arguments: Arguments,
+        schemas: Schemas,
+    ) -> NamedCall {
+        NamedCall {
+            row,
+            name,
+            arguments,
+            schemas,
+            phase: Phase::Name,
+        }
     }
     /// Returns true after the arguments.
     pub fn is_done(&self) -> bool {
@@ -44,14 +55,20 @@ impl NamedCall {
     }
     /// Returns the consumed text if it is not a call.
     pub fn other(&self) -> Option<&str> {
-        if let Phase::Other(text) = &self.phase { Some(text) } else { None }
+        if let Phase::Other(text) = &self.phase {
+            Some(text)
+        } else {
+            None
+        }
     }
     /// Consumes one element of `held`. Returns false if more text is needed.
     pub fn step(&mut self, held: &mut HeldText, parts: &mut Vec<ReplyPart>) -> bool {
         match &mut self.phase {
             Phase::Name => self.begin(held, parts),
             Phase::Json(arguments) => {
-                let around = [self.row.call[1], self.row.section[1], self.row.call[0]].into_iter().flat_map(words);
+                let around = [self.row.call[1], self.row.section[1], self.row.call[0]]
+                    .into_iter()
+                    .flat_map(words);
                 let ends: Vec<&'static str> = around.chain(self.row.also.iter().copied()).collect();
                 arguments.step(held, &ends, parts)
             }
@@ -62,7 +79,11 @@ impl NamedCall {
     }
     fn begin(&mut self, held: &mut HeldText, parts: &mut Vec<ReplyPart>) -> bool {
         let tags = match self.arguments {
-            Arguments::Tags { key, value } => Some(Tags { key, value, close: self.row.call[1] }),
+            Arguments::Tags { key, value } => Some(Tags {
+                key,
+                value,
+                close: self.row.call[1],
+            }),
             Arguments::Json | Arguments::Bare(_) => None,
         };
         let mut markers = vec![self.name.after.trim()];
@@ -80,8 +101,13 @@ impl NamedCall {
         };
         let name = before.trim();
         let name = name.strip_prefix(self.name.before).unwrap_or(name);
-        let name =
-            self.name.id.and_then(|id| name.split_once(id.before)).map_or(name, |(name, _)| name).trim().to_owned();
+        let name = self
+            .name
+            .id
+            .and_then(|id| name.split_once(id.before))
+            .map_or(name, |(name, _)| name)
+            .trim()
+            .to_owned();
         parts.push(ReplyPart::Call(name.clone()));
         self.phase = match (self.arguments, tags) {
             (_, Some(tags)) => {

@@ -44,7 +44,10 @@ const OTHERS: &[&str] = &["name", "type", "id"];
 impl ObjectCall {
     /// Creates a parser for an object that is a call only if it names one of these tools.
     pub fn new(tools: Schemas) -> ObjectCall {
-        ObjectCall { only: Some(tools), ..ObjectCall::default() }
+        ObjectCall {
+            only: Some(tools),
+            ..ObjectCall::default()
+        }
     }
     /// Returns true if the object is not a call.
     pub fn is_other(&self) -> bool {
@@ -87,7 +90,8 @@ impl ObjectCall {
                 self.value.push(c);
                 if !self.escaped && c == '"' {
                     self.key = serde_json::from_str(&self.value).unwrap_or_default();
-                    let known = ARGUMENTS.contains(&self.key.as_str()) || OTHERS.contains(&self.key.as_str());
+                    let known = ARGUMENTS.contains(&self.key.as_str())
+                        || OTHERS.contains(&self.key.as_str());
                     let other = self.only.is_some() && !self.named && !known;
                     self.phase = if other { Phase::Other } else { Phase::Colon };
                 }
@@ -128,7 +132,11 @@ impl ObjectCall {
         let value = value.trim_end();
         if self.key == "name" {
             let name = serde_json::from_str::<String>(value);
-            if self.only.as_ref().is_some_and(|tools| !name.as_ref().is_ok_and(|name| tools.has(name))) {
+            if self
+                .only
+                .as_ref()
+                .is_some_and(|tools| !name.as_ref().is_ok_and(|name| tools.has(name)))
+            {
                 self.phase = Phase::Other;
             } else if let (false, Ok(name)) = (self.named, name) {
                 self.named = true;

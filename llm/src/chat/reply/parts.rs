@@ -64,7 +64,10 @@ impl HeldText {
     }
     /// Returns the last character boundary at or before `at`.
     fn floor(&self, at: usize) -> usize {
-        (0..=at.min(self.text.len())).rev().find(|&at| self.text.is_char_boundary(at)).unwrap_or(0)
+        (0..=at.min(self.text.len()))
+            .rev()
+            .find(|&at| self.text.is_char_boundary(at))
+            .unwrap_or(0)
     }
     /// Drops leading white space.
     pub fn trim(&mut self) {
@@ -91,7 +94,9 @@ impl HeldText {
         let from = self.floor(self.seen.saturating_sub(longest));
         let tail = &self.text[from..];
         let found = markers.iter().filter(|marker| !marker.is_empty());
-        let found = found.filter_map(|marker| Some((tail.find(marker)?, *marker))).min_by_key(|(at, _)| *at);
+        let found = found
+            .filter_map(|marker| Some((tail.find(marker)?, *marker)))
+            .min_by_key(|(at, _)| *at);
         let Some((at, marker)) = found else {
             self.seen = self.text.len();
             return None;
@@ -106,7 +111,9 @@ impl HeldText {
         let longest = markers.iter().map(|marker| marker.len()).max().unwrap_or(0);
         let near = &self.text[..self.floor(most + longest)];
         let found = markers.iter().filter(|marker| !marker.is_empty());
-        let found = found.filter_map(|marker| Some((near.find(marker)?, *marker))).min_by_key(|(at, _)| *at);
+        let found = found
+            .filter_map(|marker| Some((near.find(marker)?, *marker)))
+            .min_by_key(|(at, _)| *at);
         match found.filter(|(at, _)| *at <= most) {
             Some((at, marker)) => {
                 let mut before = self.split(at + marker.len());
@@ -121,13 +128,21 @@ impl HeldText {
     ///
     /// If there is none, takes all text that cannot be part of one: everything but a possible
     /// delimiter prefix at the end and, if `space`, the white space before it.
-    pub fn stream(&mut self, markers: &[&'static str], space: bool) -> (String, Option<&'static str>) {
+    pub fn stream(
+        &mut self,
+        markers: &[&'static str],
+        space: bool,
+    ) -> (String, Option<&'static str>) {
         if let Some((before, marker)) = self.until(markers) {
             return (before, Some(marker));
         }
         let begun = |marker: &&'static str| {
-            let cuts = (1..marker.len()).rev().filter(|&n| marker.is_char_boundary(n));
-            cuts.into_iter().find(|&n| self.text.ends_with(&marker[..n])).unwrap_or(0)
+            let cuts = (1..marker.len())
+                .rev()
+                .filter(|&n| marker.is_char_boundary(n));
+            cuts.into_iter()
+                .find(|&n| self.text.ends_with(&marker[..n]))
+                .unwrap_or(0)
         };
         let mut end = self.text.len() - markers.iter().map(begun).max().unwrap_or(0);
         if space {

@@ -16,11 +16,21 @@ impl Schemas {
     /// Collects the string parameters from tool names and their JSON schemas.
     pub fn new<'t>(tools: impl Iterator<Item = (&'t str, Option<&'t Value>)>) -> Schemas {
         let strings = tools.map(|(name, parameters)| {
-            let properties = parameters.and_then(|p| p.get("properties")).and_then(Value::as_object);
-            let strings = properties.into_iter().flatten().filter(|(_, schema)| is_string(schema));
-            (name.to_owned(), strings.map(|(key, _)| key.clone()).collect())
+            let properties = parameters
+                .and_then(|p| p.get("properties"))
+                .and_then(Value::as_object);
+            let strings = properties
+                .into_iter()
+                .flatten()
+                .filter(|(_, schema)| is_string(schema));
+            (
+                name.to_owned(),
+                strings.map(|(key, _)| key.clone()).collect(),
+            )
         });
-        Schemas { strings: Arc::new(strings.collect()) }
+        Schemas {
+            strings: Arc::new(strings.collect()),
+        }
     }
     /// Returns true if a tool of this name exists.
     pub fn has(&self, tool: &str) -> bool {
@@ -28,12 +38,18 @@ impl Schemas {
     }
     /// Returns true if parameter `key` of the tool has type string.
     pub fn is_string(&self, tool: &str, key: &str) -> bool {
-        self.strings.get(tool).is_some_and(|strings| strings.contains(key))
+        self.strings
+            .get(tool)
+            .is_some_and(|strings| strings.contains(key))
     }
 }
 
 fn is_string(schema: &Value) -> bool {
-    let all = |values: &Value| values.as_array().is_some_and(|v| !v.is_empty() && v.iter().all(Value::is_string));
+    let all = |values: &Value| {
+        values
+            .as_array()
+            .is_some_and(|v| !v.is_empty() && v.iter().all(Value::is_string))
+    };
     schema.get("type").is_some_and(|kind| kind == "string")
         || schema.get("type").is_none() && schema.get("enum").is_some_and(all)
 }

@@ -44,7 +44,13 @@ enum Phase {
 impl TagArguments {
     /// Creates a parser for a call of `tool`.
     pub fn new(tags: Tags, schemas: Schemas, tool: String) -> TagArguments {
-        TagArguments { tags, schemas, tool, phase: Phase::Between, keys: 0 }
+        TagArguments {
+            tags,
+            schemas,
+            tool,
+            phase: Phase::Between,
+            keys: 0,
+        }
     }
     /// Returns the texts that can follow the tool's name.
     pub fn behind_name(tags: &Tags) -> impl Iterator<Item = &'static str> + use<> {
@@ -85,7 +91,9 @@ impl TagArguments {
                 Search::Open => self.stay(Phase::Key),
             },
             Phase::Gap(name) => {
-                let markers: Vec<&'static str> = std::iter::once(value[0]).chain(words(self.tags.close)).collect();
+                let markers: Vec<&'static str> = std::iter::once(value[0])
+                    .chain(words(self.tags.close))
+                    .collect();
                 match held.stream(&markers, false).1 {
                     Some(found) if found == value[0] => self.open(name, parts),
                     Some(found) => self.between(found, parts),
@@ -101,7 +109,11 @@ impl TagArguments {
                 if !inner.is_empty() {
                     parts.push(ReplyPart::Arguments(inner));
                 }
-                if found.is_some() { true } else { self.stay(Phase::Text) }
+                if found.is_some() {
+                    true
+                } else {
+                    self.stay(Phase::Text)
+                }
             }
             Phase::Untyped => match held.until(&self.ends()) {
                 Some((before, _)) => {
@@ -128,7 +140,10 @@ impl TagArguments {
         self.keys += 1;
         let text = self.schemas.is_string(&self.tool, &name);
         let quote = if text { "\"" } else { "" };
-        parts.push(ReplyPart::Arguments(format!("{comma}{}: {quote}", Value::from(name))));
+        parts.push(ReplyPart::Arguments(format!(
+            "{comma}{}: {quote}",
+            Value::from(name)
+        )));
         self.phase = Phase::Start { text };
     }
     /// Drops leading white space that belongs to the value's opening text.

@@ -26,11 +26,20 @@ fn joined(parts: Vec<ReplyPart>) -> Vec<ReplyPart> {
 }
 
 fn begins(reasoning: bool) -> Begins {
-    if reasoning { Begins::Reasoning } else { Begins::Open }
+    if reasoning {
+        Begins::Reasoning
+    } else {
+        Begins::Open
+    }
 }
 
 fn cut(text: &str, size: usize, reasoning: bool, tools: bool) -> Vec<ReplyPart> {
-    ended(text, size, Reply::new(&JSON, begins(reasoning), tools.then(schemas), false), false)
+    ended(
+        text,
+        size,
+        Reply::new(&JSON, begins(reasoning), tools.then(schemas), false),
+        false,
+    )
 }
 
 fn ended(text: &str, size: usize, mut reply: Reply, cut: bool) -> Vec<ReplyPart> {
@@ -46,7 +55,11 @@ fn ended(text: &str, size: usize, mut reply: Reply, cut: bool) -> Vec<ReplyPart>
 #[track_caller]
 fn check(text: &str, reasoning: bool, tools: bool, expected: &[ReplyPart]) {
     for size in [1, 2, 3, 7, 1000] {
-        assert_eq!(cut(text, size, reasoning, tools), expected, "{text:?} by {size}");
+        assert_eq!(
+            cut(text, size, reasoning, tools),
+            expected,
+            "{text:?} by {size}"
+        );
     }
 }
 
@@ -65,31 +78,81 @@ fn arguments(text: &str) -> ReplyPart {
 
 #[test]
 fn plain_text_stays_as_it_is() {
-    check(" Hello\n\nthere. ", false, false, &[content(" Hello\n\nthere. ")]);
-    check("a <b> </b> <think", false, true, &[content("a <b> </b> <think")]);
+    check(
+        " Hello\n\nthere. ",
+        false,
+        false,
+        &[content(" Hello\n\nthere. ")],
+    );
+    check(
+        "a <b> </b> <think",
+        false,
+        true,
+        &[content("a <b> </b> <think")],
+    );
     check("<thin air>", false, false, &[content("<thin air>")]);
     check("", false, true, &[]);
     // Without tools the text is content.
-    check("<tool_call>x</tool_call>", false, false, &[content("<tool_call>x</tool_call>")]);
+    check(
+        "<tool_call>x</tool_call>",
+        false,
+        false,
+        &[content("<tool_call>x</tool_call>")],
+    );
 }
 
 #[test]
 fn reasoning_is_kept_apart() {
-    check("<think>\nhm, é\n</think>\n\nYes.", false, false, &[reasoning("hm, é"), content("Yes.")]);
-    check("hm\n\nhm </think>Yes", true, false, &[reasoning("hm\n\nhm"), content("Yes")]);
-    check("cut off </thin", true, false, &[reasoning("cut off </thin")]);
+    check(
+        "<think>\nhm, é\n</think>\n\nYes.",
+        false,
+        false,
+        &[reasoning("hm, é"), content("Yes.")],
+    );
+    check(
+        "hm\n\nhm </think>Yes",
+        true,
+        false,
+        &[reasoning("hm\n\nhm"), content("Yes")],
+    );
+    check(
+        "cut off </thin",
+        true,
+        false,
+        &[reasoning("cut off </thin")],
+    );
     check("</think>Yes", true, false, &[content("Yes")]);
     // Later occurrences are content.
-    check("Yes <think>no</think>", false, false, &[content("Yes <think>no</think>")]);
+    check(
+        "Yes <think>no</think>",
+        false,
+        false,
+        &[content("Yes <think>no</think>")],
+    );
 }
 
 #[test]
 fn calls_in_json() {
     let text = "I will look.\n<tool_call>\n{\"name\": \"weather\", \"arguments\": {\"city\": \"a\\\"}b\", \"n\": [1, {}]}}\n</tool_call>";
-    let expected = [content("I will look."), call("weather"), arguments("{\"city\": \"a\\\"}b\", \"n\": [1, {}]}")];
+    let expected = [
+        content("I will look."),
+        call("weather"),
+        arguments("{\"city\": \"a\\\"}b\", \"n\": [1, {}]}"),
+    ];
     check(text, false, true, &expected);
     let two = "<tool_call>{\"arguments\":{\"x\":1},\"name\":\"a\"}</tool_call>\n<tool_call>{\"name\":\"now\"}</tool_call>done";
-    check(two, false, true, &[call("a"), arguments("{\"x\":1}"), call("now"), arguments("{}"), content("done")]);
+    check(
+        two,
+        false,
+        true,
+        &[
+            call("a"),
+            arguments("{\"x\":1}"),
+            call("now"),
+            arguments("{}"),
+            content("done"),
+        ],
+    );
     let quoted = r#"<tool_call>{"name":"a","arguments":"{\"x\": 1}"}</tool_call>"#;
     check(quoted, false, true, &[call("a"), arguments("{\"x\": 1}")]);
 }
@@ -100,19 +163,49 @@ fn calls_in_tags() {
                 <arg_key>days</arg_key><arg_value>3</arg_value><arg_key>unit</arg_key><arg_value>7</arg_value>\
                 <arg_key>more</arg_key><arg_value>some text</arg_value></tool_call>";
     let json = r#"{"city": "New \"York\"\n", "days": 3, "unit": "7", "more": "some text"}"#;
-    check(text, false, true, &[reasoning("so"), call("weather"), arguments(json)]);
+    check(
+        text,
+        false,
+        true,
+        &[reasoning("so"), call("weather"), arguments(json)],
+    );
     serde_json::from_str::<serde_json::Value>(json).unwrap();
-    check("<tool_call>now</tool_call> Well.", false, true, &[call("now"), arguments("{}"), content("Well.")]);
+    check(
+        "<tool_call>now</tool_call> Well.",
+        false,
+        true,
+        &[call("now"), arguments("{}"), content("Well.")],
+    );
 }
 
 #[test]
 fn what_is_no_call_is_text() {
     check("a <tool_call>", false, true, &[content("a<tool_call>")]);
-    check("<tool_call>{\"nam", false, true, &[content("<tool_call>{\"nam")]);
-    check("<tool_call>{\"x\": 1}</tool_call>", false, true, &[content("<tool_call>{\"x\": 1}")]);
-    check("<tool_call>wea<arg", false, true, &[content("<tool_call>wea<arg")]);
+    check(
+        "<tool_call>{\"nam",
+        false,
+        true,
+        &[content("<tool_call>{\"nam")],
+    );
+    check(
+        "<tool_call>{\"x\": 1}</tool_call>",
+        false,
+        true,
+        &[content("<tool_call>{\"x\": 1}")],
+    );
+    check(
+        "<tool_call>wea<arg",
+        false,
+        true,
+        &[content("<tool_call>wea<arg")],
+    );
     // A truncated call is a call with partial arguments.
-    check("<tool_call>{\"name\":\"a\",\"arguments\":{\"x\"", false, true, &[call("a"), arguments("{\"x\"")]);
+    check(
+        "<tool_call>{\"name\":\"a\",\"arguments\":{\"x\"",
+        false,
+        true,
+        &[call("a"), arguments("{\"x\"")],
+    );
 }
 
 #[test]
@@ -121,22 +214,52 @@ fn a_call_that_is_cut_off_leaves_no_markup() {
         "<tool_call>{\"name\": \"weather\", \"arguments\": {}}</tool_call>",
         "<tool_call>weather<arg_key>city</arg_key>",
     ];
-    for text in texts.iter().flat_map(|text| (0..text.len()).map(|n| &text[..n])) {
+    for text in texts
+        .iter()
+        .flat_map(|text| (0..text.len()).map(|n| &text[..n]))
+    {
         for forced in [false, true] {
-            let parts = ended(text, 3, Reply::new(&JSON, Begins::Open, Some(schemas()), forced), true);
+            let parts = ended(
+                text,
+                3,
+                Reply::new(&JSON, Begins::Open, Some(schemas()), forced),
+                true,
+            );
             // Only a `forced` reply discards an incomplete marker.
             let plain = !forced && text.len() < JSON.call[0].len();
-            assert!(plain || !parts.iter().any(|part| matches!(part, ReplyPart::Content(_))), "{text:?}: {parts:?}");
+            assert!(
+                plain
+                    || !parts
+                        .iter()
+                        .any(|part| matches!(part, ReplyPart::Content(_))),
+                "{text:?}: {parts:?}"
+            );
         }
     }
-    let thought = ended("hm</think><tool", 1, Reply::new(&JSON, Begins::Reasoning, Some(schemas()), true), true);
+    let thought = ended(
+        "hm</think><tool",
+        1,
+        Reply::new(&JSON, Begins::Reasoning, Some(schemas()), true),
+        true,
+    );
     assert_eq!(thought, [reasoning("hm")]);
-    assert_eq!(ended("a <", 1, Reply::new(&JSON, Begins::Open, Some(schemas()), false), true), [content("a <")]);
+    assert_eq!(
+        ended(
+            "a <",
+            1,
+            Reply::new(&JSON, Begins::Open, Some(schemas()), false),
+            true
+        ),
+        [content("a <")]
+    );
 }
 
 /// Returns the markup with that name.
 fn row(name: &str) -> &'static Markup {
-    TABLE.iter().find(|row| row.name == name).expect("a row of that name")
+    TABLE
+        .iter()
+        .find(|row| row.name == name)
+        .expect("a row of that name")
 }
 
 /// Parses a reply at once and checks that every split in two and into single characters
@@ -145,7 +268,11 @@ fn row(name: &str) -> &'static Markup {
 fn taken(markup: &'static Markup, text: &str) -> Vec<ReplyPart> {
     let new = || Reply::new(markup, Begins::Open, Some(schemas()), false);
     let whole = ended(text, usize::MAX, new(), false);
-    assert_eq!(ended(text, 1, new(), false), whole, "{text:?} character by character");
+    assert_eq!(
+        ended(text, 1, new(), false),
+        whole,
+        "{text:?} character by character"
+    );
     for (at, _) in text.char_indices() {
         let mut reply = new();
         let mut parts = reply.push(&text[..at]);
@@ -158,7 +285,12 @@ fn taken(markup: &'static Markup, text: &str) -> Vec<ReplyPart> {
 
 #[test]
 fn replies_of_every_family() {
-    let weather = || vec![call("weather"), arguments("{\"city\": \"Rome\", \"days\": 3}")];
+    let weather = || {
+        vec![
+            call("weather"),
+            arguments("{\"city\": \"Rome\", \"days\": 3}"),
+        ]
+    };
     let with = |before: &[ReplyPart], after: &[ReplyPart]| [before, &weather(), after].concat();
     let json = "{\"city\": \"Rome\", \"days\": 3}";
     for (name, text, expected) in [
@@ -197,17 +329,49 @@ fn answers_of_every_family_that_are_no_calls() {
             "<|channel|>analysis<|message|>2+2<|end|><|start|>assistant<|channel|>final<|message|>It is 4.",
             vec![reasoning("2+2"), content("It is 4.")],
         ),
-        ("harmony", "No header at all.", vec![content("No header at all.")]),
-        ("harmony", "assistant is a word", vec![content("assistant is a word")]),
-        ("gemma4", "<|channel>thought\n<channel|>Hello", vec![content("Hello")]),
+        (
+            "harmony",
+            "No header at all.",
+            vec![content("No header at all.")],
+        ),
+        (
+            "harmony",
+            "assistant is a word",
+            vec![content("assistant is a word")],
+        ),
+        (
+            "gemma4",
+            "<|channel>thought\n<channel|>Hello",
+            vec![content("Hello")],
+        ),
         // A reply that is JSON, from a model with JSON calls.
-        ("llama3", "{\"name\": \"Rome\", \"people\": 3}", vec![content("{\"name\": \"Rome\", \"people\": 3}")]),
+        (
+            "llama3",
+            "{\"name\": \"Rome\", \"people\": 3}",
+            vec![content("{\"name\": \"Rome\", \"people\": 3}")],
+        ),
         ("llama3", " {\"x\": [1]} ", vec![content(" {\"x\": [1]} ")]),
-        ("llama3", "<|python_tag|>print(1)", vec![content("<|python_tag|>print(1)")]),
-        ("kimi-k2", "<|tool_calls_section_begin|>Well.", vec![content("<|tool_calls_section_begin|>Well.")]),
-        ("phi-4-mini", "<|tool_call|>None.", vec![content("<|tool_call|>None.")]),
+        (
+            "llama3",
+            "<|python_tag|>print(1)",
+            vec![content("<|python_tag|>print(1)")],
+        ),
+        (
+            "kimi-k2",
+            "<|tool_calls_section_begin|>Well.",
+            vec![content("<|tool_calls_section_begin|>Well.")],
+        ),
+        (
+            "phi-4-mini",
+            "<|tool_call|>None.",
+            vec![content("<|tool_call|>None.")],
+        ),
         ("mistral", "[TOOL_CALLS]", vec![content("[TOOL_CALLS]")]),
-        ("hermes", "<tool_call>[1]</tool_call>", vec![call("[1]"), arguments("{}")]),
+        (
+            "hermes",
+            "<tool_call>[1]</tool_call>",
+            vec![call("[1]"), arguments("{}")],
+        ),
     ] {
         let taken = taken(row(name), text);
         let trimmed = |parts: &[ReplyPart]| format!("{parts:?}");
@@ -220,9 +384,11 @@ fn values_keep_their_types_and_their_white_space() {
     let text = "<tool_call>\n<function=weather>\n<parameter=city>\n a < b\n\n</parameter>\n<parameter=flag>\nTrue\n</parameter>\n\
                 <parameter=none>\nNone\n</parameter>\n<parameter=list>\n[1, {\"a\": 2}]\n</parameter>\n</function>\n</tool_call>";
     let json = "{\"city\": \" a < b\\n\", \"flag\": true, \"none\": null, \"list\": [1,{\"a\":2}]}";
-    assert_eq!(taken(row("qwen3-coder"), text), [call("weather"), arguments(json)]);
-    let text =
-        "<|tool_call>call:f{a:[<|\"|>x, y<|\"|>,-1.5e3,true,None],b:{c:{},d:[]},e:<|\"|>\"}\n<|\"|>}<tool_call|>";
+    assert_eq!(
+        taken(row("qwen3-coder"), text),
+        [call("weather"), arguments(json)]
+    );
+    let text = "<|tool_call>call:f{a:[<|\"|>x, y<|\"|>,-1.5e3,true,None],b:{c:{},d:[]},e:<|\"|>\"}\n<|\"|>}<tool_call|>";
     let json = "{\"a\": [\"x, y\", -1500.0, true, null], \"b\": {\"c\": {}, \"d\": []}, \"e\": \"\\\"}\\n\"}";
     assert_eq!(taken(row("gemma4"), text), [call("f"), arguments(json)]);
 }
@@ -258,7 +424,12 @@ fn what_models_of_no_bounds_write_is_let_through_in_time() {
 }
 
 fn taken_once(markup: &'static Markup, text: &str) -> Vec<ReplyPart> {
-    ended(text, 3, Reply::new(markup, Begins::Open, Some(schemas()), false), false)
+    ended(
+        text,
+        3,
+        Reply::new(markup, Begins::Open, Some(schemas()), false),
+        false,
+    )
 }
 
 /// Argument values: typed values without a schema, and strings without any delimiter.
@@ -330,7 +501,10 @@ proptest! {
 
 /// Text fragments of replies in addition to tokens.
 fn texts() -> Vec<&'static str> {
-    let of_rows = TABLE.iter().flat_map(|row| [row.think, row.section, row.call]).flatten();
+    let of_rows = TABLE
+        .iter()
+        .flat_map(|row| [row.think, row.section, row.call])
+        .flatten();
     let others = [
         "{\"name\": \"weather\"",
         ", \"arguments\": ",
@@ -367,5 +541,8 @@ fn texts() -> Vec<&'static str> {
         "city",
         "3",
     ];
-    of_rows.chain(others).filter(|text| !text.is_empty()).collect()
+    of_rows
+        .chain(others)
+        .filter(|text| !text.is_empty())
+        .collect()
 }

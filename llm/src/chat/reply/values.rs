@@ -46,7 +46,12 @@ impl JsonArguments {
     }
     /// Consumes text of `held`; `ends` are the delimiters that may follow if the arguments are not
     /// an object. Returns false if more text is needed.
-    pub fn step(&mut self, held: &mut HeldText, ends: &[&'static str], parts: &mut Vec<ReplyPart>) -> bool {
+    pub fn step(
+        &mut self,
+        held: &mut HeldText,
+        ends: &[&'static str],
+        parts: &mut Vec<ReplyPart>,
+    ) -> bool {
         if !self.begun {
             held.trim();
             match held.text().chars().next() {
@@ -71,8 +76,15 @@ impl JsonArguments {
         self.done
     }
     /// Handles arguments that are not an object: a string that contains one, or nothing.
-    fn other(&mut self, held: &mut HeldText, ends: &[&'static str], parts: &mut Vec<ReplyPart>) -> bool {
-        let Some((before, end)) = held.until(ends) else { return false };
+    fn other(
+        &mut self,
+        held: &mut HeldText,
+        ends: &[&'static str],
+        parts: &mut Vec<ReplyPart>,
+    ) -> bool {
+        let Some((before, end)) = held.until(ends) else {
+            return false;
+        };
         self.done = true;
         let rest = held.take();
         held.push(end);

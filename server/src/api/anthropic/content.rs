@@ -25,7 +25,10 @@ enum Role {
 
 /// Message content: a string or an array of blocks.
 #[derive(Deserialize, Debug)]
-#[serde(untagged, expecting = "expected a string or an array of blocks with a type")]
+#[serde(
+    untagged,
+    expecting = "expected a string or an array of blocks with a type"
+)]
 pub enum MessageContent {
     Text(String),
     Blocks(Vec<ContentBlock>),
@@ -53,9 +56,15 @@ pub struct ContentBlock {
 ///
 /// # Errors
 /// The first block that is malformed or that a text-only model cannot process.
-pub fn convert(system: Option<MessageContent>, messages: Vec<AnthropicMessage>) -> Result<Vec<Message>, RequestError> {
+pub fn convert(
+    system: Option<MessageContent>,
+    messages: Vec<AnthropicMessage>,
+) -> Result<Vec<Message>, RequestError> {
     if messages.is_empty() {
-        return Err(RequestError::parameter("messages", "messages is empty; a conversation needs at least one"));
+        return Err(RequestError::parameter(
+            "messages",
+            "messages is empty; a conversation needs at least one",
+        ));
     }
     let mut out = Vec::new();
     if let Some(system) = system {
@@ -73,10 +82,16 @@ impl MessageContent {
         match self {
             MessageContent::Text(text) => Ok(text),
             MessageContent::Blocks(blocks) => {
-                let texts = blocks.into_iter().enumerate().map(|(j, block)| match block.kind.as_str() {
-                    "text" => block.text.ok_or_else(|| lacks(&format!("{at}[{j}]"), "text")),
-                    kind => Err(refused(&format!("{at}[{j}]"), kind)),
-                });
+                let texts =
+                    blocks
+                        .into_iter()
+                        .enumerate()
+                        .map(|(j, block)| match block.kind.as_str() {
+                            "text" => block
+                                .text
+                                .ok_or_else(|| lacks(&format!("{at}[{j}]"), "text")),
+                            kind => Err(refused(&format!("{at}[{j}]"), kind)),
+                        });
                 texts.collect()
             }
         }
@@ -85,12 +100,16 @@ impl MessageContent {
 
 fn refused(at: &str, kind: &str) -> RequestError {
     let kind: String = kind.chars().take(40).collect();
-    let message = format!("a block of type `{kind}` is not possible here: this model reads text only");
+    let message =
+        format!("a block of type `{kind}` is not possible here: this model reads text only");
     RequestError::parameter(format!("{at}.type"), message)
 }
 
 fn lacks(at: &str, what: &str) -> RequestError {
-    RequestError::parameter(format!("{at}.{what}"), format!("a block of this type needs `{what}`"))
+    RequestError::parameter(
+        format!("{at}.{what}"),
+        format!("a block of this type needs `{what}`"),
+    )
 }
 
 impl AnthropicMessage {
@@ -113,7 +132,9 @@ impl AnthropicMessage {
             let at = format!("{at}.content[{j}]");
             match (block.kind.as_str(), self.role) {
                 ("text", _) => text += &block.text.ok_or_else(|| lacks(&at, "text"))?,
-                ("thinking", Role::Assistant) => reasoning += &block.thinking.ok_or_else(|| lacks(&at, "thinking"))?,
+                ("thinking", Role::Assistant) => {
+                    reasoning += &block.thinking.ok_or_else(|| lacks(&at, "thinking"))?
+                }
                 // Redacted thinking is encrypted; only Anthropic's models can read it.
                 ("redacted_thinking", Role::Assistant) => {}
                 ("tool_use", Role::Assistant) => calls.push(block.call(&at)?),
@@ -138,13 +159,25 @@ impl AnthropicMessage {
 impl ContentBlock {
     fn call(self, at: &str) -> Result<Value, RequestError> {
         let name = self.name.ok_or_else(|| lacks(at, "name"))?;
-        let input = self.input.filter(Value::is_object).ok_or_else(|| lacks(at, "input"))?;
+        let input = self
+            .input
+            .filter(Value::is_object)
+            .ok_or_else(|| lacks(at, "input"))?;
         let function = json!({ "name": name, "arguments": input.to_string() });
         Ok(json!({ "id": self.id, "type": "function", "function": function }))
     }
     fn result(self, at: &str) -> Result<Message, RequestError> {
-        let text = self.content.map_or(Ok(String::new()), |content| content.text(&format!("{at}.content")))?;
-        let text = if self.is_error == Some(true) { format!("Error: {text}") } else { text };
-        Ok(Message { tool_call_id: self.tool_use_id, ..Message::new("tool", text) })
+        let text = self.content.map_or(Ok(String::new()), |content| {
+            content.text(&format!("{at}.content"))
+        })?;
+        let text = if self.is_error == Some(true) {
+            format!("Error: {text}")
+        } else {
+            text
+        };
+        Ok(Message {
+            tool_call_id: self.tool_use_id,
+            ..Message::new("tool", text)
+        })
     }
 }

@@ -34,7 +34,14 @@ impl MessageEncoder {
     /// Encoder of a new message with a fresh id.
     pub fn new(served: &Served) -> MessageEncoder {
         let (id, model) = (fresh_id("msg_"), served.name.clone());
-        MessageEncoder { id, model, open: None, closed: 0, calls: 0, finish: None }
+        MessageEncoder {
+            id,
+            model,
+            open: None,
+            closed: 0,
+            calls: 0,
+            finish: None,
+        }
     }
     fn message(&self, content: Value, ending: (Value, Value), usage: Value) -> Value {
         json!({
@@ -49,7 +56,8 @@ impl MessageEncoder {
         }
         self.close(out);
         self.open = Some(block);
-        let data = json!({ "type": "content_block_start", "index": self.closed, "content_block": start });
+        let data =
+            json!({ "type": "content_block_start", "index": self.closed, "content_block": start });
         out.push(Chunk::Data(Some("content_block_start"), data));
     }
     fn close(&mut self, out: &mut Vec<Chunk>) {
@@ -95,7 +103,11 @@ impl ResponseEncoder for MessageEncoder {
     fn output(&mut self, _: usize, event: OutputEvent, out: &mut Vec<Chunk>) {
         match event {
             OutputEvent::Reasoning(text) => {
-                self.open(Block::Thinking, json!({ "type": "thinking", "thinking": "", "signature": "" }), out);
+                self.open(
+                    Block::Thinking,
+                    json!({ "type": "thinking", "thinking": "", "signature": "" }),
+                    out,
+                );
                 self.delta(json!({ "type": "thinking_delta", "thinking": text }), out);
             }
             OutputEvent::Text(text) => {
@@ -108,13 +120,18 @@ impl ResponseEncoder for MessageEncoder {
                 self.open(Block::ToolUse, start, out);
             }
             OutputEvent::ToolArguments(text) => {
-                self.delta(json!({ "type": "input_json_delta", "partial_json": text }), out);
+                self.delta(
+                    json!({ "type": "input_json_delta", "partial_json": text }),
+                    out,
+                );
             }
             OutputEvent::Finished(finish) => {
                 self.close(out);
                 self.finish = Some(finish);
             }
-            OutputEvent::Progress(..) | OutputEvent::Logprobs(_) | OutputEvent::PromptLogprobs(_) => {}
+            OutputEvent::Progress(..)
+            | OutputEvent::Logprobs(_)
+            | OutputEvent::PromptLogprobs(_) => {}
         }
     }
     fn end(&mut self, usage: &Usage, out: &mut Vec<Chunk>) {
@@ -122,7 +139,10 @@ impl ResponseEncoder for MessageEncoder {
         let delta = json!({ "stop_reason": reason, "stop_sequence": text });
         let data = json!({ "type": "message_delta", "delta": delta, "usage": usage_json(usage) });
         out.push(Chunk::Data(Some("message_delta"), data));
-        out.push(Chunk::Data(Some("message_stop"), json!({ "type": "message_stop" })));
+        out.push(Chunk::Data(
+            Some("message_stop"),
+            json!({ "type": "message_stop" }),
+        ));
     }
     fn fail(&mut self, error: &RequestError, out: &mut Vec<Chunk>) {
         out.push(Chunk::Data(Some("error"), to_json(error)));
@@ -132,7 +152,8 @@ impl ResponseEncoder for MessageEncoder {
         let ending = ending(answer.finish.as_ref(), answer.calls.len());
         let mut content = Vec::new();
         if !answer.reasoning.is_empty() {
-            content.push(json!({ "type": "thinking", "thinking": answer.reasoning, "signature": "" }));
+            content
+                .push(json!({ "type": "thinking", "thinking": answer.reasoning, "signature": "" }));
         }
         if !answer.text.is_empty() {
             content.push(json!({ "type": "text", "text": answer.text }));

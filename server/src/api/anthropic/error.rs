@@ -6,7 +6,9 @@ use serde_json::{Value, json};
 /// Converts an error into Anthropic's error object.
 pub fn to_json(error: &RequestError) -> Value {
     let kind = match error.kind {
-        ErrorKind::Invalid | ErrorKind::Method | ErrorKind::MediaType | ErrorKind::Timeout => "invalid_request_error",
+        ErrorKind::Invalid | ErrorKind::Method | ErrorKind::MediaType | ErrorKind::Timeout => {
+            "invalid_request_error"
+        }
         ErrorKind::Unauthorized => "authentication_error",
         ErrorKind::Forbidden => "permission_error",
         ErrorKind::NotFound => "not_found_error",
@@ -16,7 +18,11 @@ pub fn to_json(error: &RequestError) -> Value {
         ErrorKind::Internal => "api_error",
     };
     // The error object has no field for the parameter's name, so the message carries it.
-    let message = match error.field.as_ref().filter(|field| !error.message.contains(field.as_str())) {
+    let message = match error
+        .field
+        .as_ref()
+        .filter(|field| !error.message.contains(field.as_str()))
+    {
         Some(field) => format!("{field}: {}", error.message),
         None => error.message.clone(),
     };

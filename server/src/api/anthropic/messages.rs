@@ -117,7 +117,14 @@ const NAMES: FieldNames = FieldNames {
 };
 
 /// Parameters that are accepted and ignored, such as metadata, billing and caching hints.
-const IGNORED: &[&str] = &["metadata", "service_tier", "inference_geo", "cache_control", "context_management", "betas"];
+const IGNORED: &[&str] = &[
+    "metadata",
+    "service_tier",
+    "inference_geo",
+    "cache_control",
+    "context_management",
+    "betas",
+];
 
 /// The endpoint `/v1/messages`.
 pub struct Messages;
@@ -128,8 +135,13 @@ impl Interface for Messages {
     fn model(body: &MessageRequest) -> Option<&str> {
         body.model.as_deref()
     }
-    fn request(body: MessageRequest, served: &Arc<Served>) -> Result<(GenerateRequest, MessageEncoder), RequestError> {
-        let limit = body.max_tokens.ok_or_else(|| RequestError::missing("max_tokens"))?;
+    fn request(
+        body: MessageRequest,
+        served: &Arc<Served>,
+    ) -> Result<(GenerateRequest, MessageEncoder), RequestError> {
+        let limit = body
+            .max_tokens
+            .ok_or_else(|| RequestError::missing("max_tokens"))?;
         whole("max_tokens", limit, 1, u64::MAX)?;
         let request = body.request()?;
         Ok((request, MessageEncoder::new(served)))
@@ -138,8 +150,12 @@ impl Interface for Messages {
 
 impl MessageRequest {
     fn request(self) -> Result<GenerateRequest, RequestError> {
-        let unknown: Vec<&str> =
-            self.others.keys().map(String::as_str).filter(|name| !IGNORED.contains(name)).collect();
+        let unknown: Vec<&str> = self
+            .others
+            .keys()
+            .map(String::as_str)
+            .filter(|name| !IGNORED.contains(name))
+            .collect();
         if !unknown.is_empty() {
             return Err(RequestError::unknown(&unknown));
         }
@@ -148,26 +164,48 @@ impl MessageRequest {
             ThinkingKind::Disabled => Some(false),
             ThinkingKind::Adaptive => None,
         });
-        let input = Input::Conversation { messages: convert(self.system, self.messages)?, thinking: thinking.into() };
+        let input = Input::Conversation {
+            messages: convert(self.system, self.messages)?,
+            thinking: thinking.into(),
+        };
         let mut request = GenerateRequest::new(&NAMES, input);
         request.limit = self.max_tokens;
         request.stop = self.stop_sequences.unwrap_or_default();
         request.stream = self.stream.unwrap_or(false);
-        let MessageRequest { temperature, top_p, top_k, batch_invariant, .. } = self;
-        request.sampling = SamplingOptions { temperature, top_p, top_k, batch_invariant, ..SamplingOptions::default() };
-        let format = self.output_config.and_then(|config| config.format).or(self.output_format);
+        let MessageRequest {
+            temperature,
+            top_p,
+            top_k,
+            batch_invariant,
+            ..
+        } = self;
+        request.sampling = SamplingOptions {
+            temperature,
+            top_p,
+            top_k,
+            batch_invariant,
+            ..SamplingOptions::default()
+        };
+        let format = self
+            .output_config
+            .and_then(|config| config.format)
+            .or(self.output_format);
         request.form = format.map(|format| ("output_config", OutputFormat::Schema(format.schema)));
         let tools = self.tools.unwrap_or_default().into_iter().enumerate();
-        request.tools = tools.map(|(i, tool)| tool.convert(i)).collect::<Result<_, _>>()?;
+        request.tools = tools
+            .map(|(i, tool)| tool.convert(i))
+            .collect::<Result<_, _>>()?;
         if let Some(choice) = self.tool_choice {
             request.several_calls = choice.disable_parallel_tool_use != Some(true);
             request.tool_choice = match choice.kind {
                 ChoiceKind::Auto => ToolChoice::Auto,
                 ChoiceKind::Any => ToolChoice::Required,
                 ChoiceKind::None => ToolChoice::None,
-                ChoiceKind::Tool => {
-                    ToolChoice::Named(choice.name.ok_or_else(|| RequestError::missing("tool_choice.name"))?)
-                }
+                ChoiceKind::Tool => ToolChoice::Named(
+                    choice
+                        .name
+                        .ok_or_else(|| RequestError::missing("tool_choice.name"))?,
+                ),
             };
         }
         Ok(request)
@@ -178,15 +216,22 @@ impl RequestTool {
     fn convert(self, i: usize) -> Result<Tool, RequestError> {
         if let Some(kind) = self.kind.filter(|kind| kind != "custom") {
             let kind: String = kind.chars().take(40).collect();
-            let message = format!("only tools of type `custom` can be called here, not of type `{kind}`");
+            let message =
+                format!("only tools of type `custom` can be called here, not of type `{kind}`");
             return Err(RequestError::parameter(format!("tools[{i}].type"), message));
         }
-        let tool = Tool { name: self.name, description: self.description, parameters: self.input_schema };
+        let tool = Tool {
+            name: self.name,
+            description: self.description,
+            parameters: self.input_schema,
+        };
         let at = |place| match place {
             ToolField::Name => "name",
             ToolField::Parameters => "input_schema",
         };
-        tool.check().map_err(|(place, why)| RequestError::parameter(format!("tools[{i}].{}", at(place)), why))?;
+        tool.check().map_err(|(place, why)| {
+            RequestError::parameter(format!("tools[{i}].{}", at(place)), why)
+        })?;
         Ok(tool)
     }
 }
@@ -195,15 +240,26 @@ impl RequestTool {
 ///
 /// # Errors
 /// The same as for `/v1/messages`.
-pub async fn count(State(app): State<Arc<App>>, asked: UnreadRequest) -> Result<Json<Value>, RequestError> {
+pub async fn count(
+    State(app): State<Arc<App>>,
+    asked: UnreadRequest,
+) -> Result<Json<Value>, RequestError> {
     let (read, client, _) = asked.json(&app).await?;
     let counted = app.run_blocking(client, move |models| {
         let body = body::parse::<MessageRequest>(&read)?;
         let preprocessor = Preprocessor::for_model(models, body.model.as_deref())?;
         let request = body.request()?;
-        let tools = ToolSet::new(&request.tools, &request.tool_choice, request.several_calls, &NAMES)?;
+        let tools = ToolSet::new(
+            &request.tools,
+            &request.tool_choice,
+            request.several_calls,
+            &NAMES,
+        )?;
         let prompts = preprocessor.prompts(request.input, &tools, &NAMES)?;
-        Ok(prompts.iter().map(|prompt| prompt.tokens.len()).sum::<usize>())
+        Ok(prompts
+            .iter()
+            .map(|prompt| prompt.tokens.len())
+            .sum::<usize>())
     });
     Ok(Json(json!({ "input_tokens": counted.await? })))
 }

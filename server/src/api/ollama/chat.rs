@@ -44,12 +44,26 @@ impl Interface for OllamaChat {
     fn model(body: &ChatRequest) -> Option<&str> {
         Some(&body.model)
     }
-    fn request(body: ChatRequest, served: &Arc<Served>) -> Result<(GenerateRequest, OllamaEncoder), RequestError> {
+    fn request(
+        body: ChatRequest,
+        served: &Arc<Served>,
+    ) -> Result<(GenerateRequest, OllamaEncoder), RequestError> {
         check_fields(&body.others)?;
-        let input = Input::Conversation { messages: convert(body.messages)?, thinking: thinking(body.think)? };
-        let mut request = request(&NAMES, input, body.options, body.format, body.stream, served)?;
+        let input = Input::Conversation {
+            messages: convert(body.messages)?,
+            thinking: thinking(body.think)?,
+        };
+        let mut request = request(
+            &NAMES,
+            input,
+            body.options,
+            body.format,
+            body.stream,
+            served,
+        )?;
         request.tools = tools(body.tools.unwrap_or_default())?;
-        request.sampling.batch_invariant = body.batch_invariant.or(request.sampling.batch_invariant);
+        request.sampling.batch_invariant =
+            body.batch_invariant.or(request.sampling.batch_invariant);
         Ok((request, OllamaEncoder::new(OllamaEndpoint::Chat, served)))
     }
     fn keep_alive(body: &ChatRequest) -> Result<Option<KeepAlive>, RequestError> {

@@ -37,13 +37,22 @@ enum Texts {
 }
 
 /// Returns the embeddings, their usage and the model's name.
-async fn vectors(app: &Arc<App>, asked: UnreadRequest) -> Result<(Vec<Vec<f32>>, Usage, String), RequestError> {
+async fn vectors(
+    app: &Arc<App>,
+    asked: UnreadRequest,
+) -> Result<(Vec<Vec<f32>>, Usage, String), RequestError> {
     let (read, client, received) = asked.json(app).await?;
     let ready = app.run_blocking(client, move |models| {
         let request: EmbedRequest = body::parse(&read)?;
         let preprocessor = Preprocessor::for_model(models, Some(&request.model))?;
-        if request.dimensions.is_some_and(|dimensions| dimensions != preprocessor.served.about.width as u64) {
-            let message = format!("dimensions can only be {}, the width of the model", preprocessor.served.about.width);
+        if request
+            .dimensions
+            .is_some_and(|dimensions| dimensions != preprocessor.served.about.width as u64)
+        {
+            let message = format!(
+                "dimensions can only be {}, the width of the model",
+                preprocessor.served.about.width
+            );
             return Err(RequestError::parameter("dimensions", message));
         }
         let stay = keep_alive::parse(request.keep_alive.as_ref())?;
@@ -51,7 +60,10 @@ async fn vectors(app: &Arc<App>, asked: UnreadRequest) -> Result<(Vec<Vec<f32>>,
             Texts::One(text) => vec![text],
             Texts::Many(texts) => texts,
         };
-        let (texts, origin) = (texts.into_iter().map(PromptText::Text).collect(), Origin { client, received });
+        let (texts, origin) = (
+            texts.into_iter().map(PromptText::Text).collect(),
+            Origin { client, received },
+        );
         let (mut request, outputs) = preprocessor.prepare_embeddings(origin, texts, "input")?;
         request.stay = stay;
         Ok((request, outputs, preprocessor))
@@ -67,7 +79,10 @@ async fn vectors(app: &Arc<App>, asked: UnreadRequest) -> Result<(Vec<Vec<f32>>,
 ///
 /// # Errors
 /// When the request is invalid or the model fails to compute the embeddings.
-pub async fn embed(State(app): State<Arc<App>>, asked: UnreadRequest) -> Result<Json<Value>, RequestError> {
+pub async fn embed(
+    State(app): State<Arc<App>>,
+    asked: UnreadRequest,
+) -> Result<Json<Value>, RequestError> {
     let (embeddings, usage, model) = vectors(&app, asked).await?;
     Ok(Json(json!({
         "model": model, "embeddings": embeddings, "total_duration": nanoseconds(usage.prompt_time),
@@ -79,7 +94,10 @@ pub async fn embed(State(app): State<Arc<App>>, asked: UnreadRequest) -> Result<
 ///
 /// # Errors
 /// The same as for `/api/embed`.
-pub async fn embed_one(State(app): State<Arc<App>>, asked: UnreadRequest) -> Result<Json<Value>, RequestError> {
+pub async fn embed_one(
+    State(app): State<Arc<App>>,
+    asked: UnreadRequest,
+) -> Result<Json<Value>, RequestError> {
     let (mut embeddings, ..) = vectors(&app, asked).await?;
     Ok(Json(json!({ "embedding": embeddings.swap_remove(0) })))
 }

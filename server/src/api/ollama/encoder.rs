@@ -40,7 +40,13 @@ pub fn nanoseconds(time: Duration) -> u64 {
 impl OllamaEncoder {
     /// Encoder for the given endpoint and model.
     pub fn new(kind: OllamaEndpoint, served: &Served) -> OllamaEncoder {
-        OllamaEncoder { kind, model: served.name.clone(), begun: Instant::now(), call: None, finish: None }
+        OllamaEncoder {
+            kind,
+            model: served.name.clone(),
+            begun: Instant::now(),
+            call: None,
+            finish: None,
+        }
     }
     fn line(&self, text: &str, thinking: &str, calls: Vec<Value>) -> Value {
         let mut line = json!({ "model": self.model, "created_at": date(now()), "done": false });
@@ -65,15 +71,27 @@ impl OllamaEncoder {
     fn last(&self, mut line: Value, usage: &Usage) -> Value {
         let told = [
             ("done", true.into()),
-            ("done_reason", if self.finish == Some(Finish::Length) { "length" } else { "stop" }.into()),
+            (
+                "done_reason",
+                if self.finish == Some(Finish::Length) {
+                    "length"
+                } else {
+                    "stop"
+                }
+                .into(),
+            ),
             ("total_duration", nanoseconds(self.begun.elapsed()).into()),
             ("load_duration", 0.into()),
             ("prompt_eval_count", usage.prompt.into()),
-            ("prompt_eval_duration", nanoseconds(usage.prompt_time).into()),
+            (
+                "prompt_eval_duration",
+                nanoseconds(usage.prompt_time).into(),
+            ),
             ("eval_count", usage.answer.into()),
             ("eval_duration", nanoseconds(usage.answer_time).into()),
         ];
-        told.into_iter().for_each(|(name, value): (&str, Value)| line[name] = value);
+        told.into_iter()
+            .for_each(|(name, value): (&str, Value)| line[name] = value);
         line
     }
     fn tell_call(&mut self, out: &mut Vec<Chunk>) {
@@ -100,7 +118,10 @@ impl ResponseEncoder for OllamaEncoder {
             }
             OutputEvent::ToolCall(name) => {
                 self.tell_call(out);
-                self.call = Some(ToolCall { name, arguments: String::new() });
+                self.call = Some(ToolCall {
+                    name,
+                    arguments: String::new(),
+                });
             }
             OutputEvent::Text(text) => {
                 self.tell_call(out);
@@ -114,11 +135,16 @@ impl ResponseEncoder for OllamaEncoder {
                 self.tell_call(out);
                 self.finish = Some(finish);
             }
-            OutputEvent::Progress(..) | OutputEvent::Logprobs(_) | OutputEvent::PromptLogprobs(_) => {}
+            OutputEvent::Progress(..)
+            | OutputEvent::Logprobs(_)
+            | OutputEvent::PromptLogprobs(_) => {}
         }
     }
     fn end(&mut self, usage: &Usage, out: &mut Vec<Chunk>) {
-        out.push(Chunk::Data(None, self.last(self.line("", "", Vec::new()), usage)));
+        out.push(Chunk::Data(
+            None,
+            self.last(self.line("", "", Vec::new()), usage),
+        ));
     }
     fn fail(&mut self, error: &RequestError, out: &mut Vec<Chunk>) {
         out.push(Chunk::Data(None, to_json(error)));

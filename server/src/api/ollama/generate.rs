@@ -46,7 +46,10 @@ impl Interface for Generate {
     fn model(body: &GenerateBody) -> Option<&str> {
         Some(&body.model)
     }
-    fn request(body: GenerateBody, served: &Arc<Served>) -> Result<(GenerateRequest, OllamaEncoder), RequestError> {
+    fn request(
+        body: GenerateBody,
+        served: &Arc<Served>,
+    ) -> Result<(GenerateRequest, OllamaEncoder), RequestError> {
         check_fields(&body.others)?;
         let thinking = thinking(body.think)?;
         let suffix = body.suffix.filter(|suffix| !suffix.is_empty());
@@ -56,19 +59,39 @@ impl Interface for Generate {
                 Input::Prompts(vec![PromptText::Tokens(tokens)])
             }
             (Some(_), None) => {
-                let message = "suffix is not possible with this model: it knows no signs for what is missing";
+                let message =
+                    "suffix is not possible with this model: it knows no signs for what is missing";
                 return Err(RequestError::parameter("suffix", message));
             }
-            (None, _) if body.raw == Some(true) => Input::Prompts(vec![PromptText::Text(body.prompt)]),
+            (None, _) if body.raw == Some(true) => {
+                Input::Prompts(vec![PromptText::Text(body.prompt)])
+            }
             (None, _) => {
-                let system = body.system.filter(|text| !text.is_empty()).map(Message::system);
-                let messages = system.into_iter().chain([Message::user(body.prompt)]).collect();
+                let system = body
+                    .system
+                    .filter(|text| !text.is_empty())
+                    .map(Message::system);
+                let messages = system
+                    .into_iter()
+                    .chain([Message::user(body.prompt)])
+                    .collect();
                 Input::Conversation { messages, thinking }
             }
         };
-        let mut request = request(&NAMES, input, body.options, body.format, body.stream, served)?;
-        request.sampling.batch_invariant = body.batch_invariant.or(request.sampling.batch_invariant);
-        Ok((request, OllamaEncoder::new(OllamaEndpoint::Generate, served)))
+        let mut request = request(
+            &NAMES,
+            input,
+            body.options,
+            body.format,
+            body.stream,
+            served,
+        )?;
+        request.sampling.batch_invariant =
+            body.batch_invariant.or(request.sampling.batch_invariant);
+        Ok((
+            request,
+            OllamaEncoder::new(OllamaEndpoint::Generate, served),
+        ))
     }
     fn keep_alive(body: &GenerateBody) -> Result<Option<KeepAlive>, RequestError> {
         keep_alive::parse(body.keep_alive.as_ref())

@@ -6,8 +6,16 @@ use serde_json::Value;
 use std::time::Duration;
 
 /// Units of a Go duration, each in seconds.
-const UNITS: &[(&str, f64)] =
-    &[("ns", 1e-9), ("us", 1e-6), ("µs", 1e-6), ("μs", 1e-6), ("ms", 1e-3), ("s", 1.0), ("m", 60.0), ("h", 3600.0)];
+const UNITS: &[(&str, f64)] = &[
+    ("ns", 1e-9),
+    ("us", 1e-6),
+    ("µs", 1e-6),
+    ("μs", 1e-6),
+    ("ms", 1e-3),
+    ("s", 1.0),
+    ("m", 60.0),
+    ("h", 3600.0),
+];
 
 /// Parses `keep_alive`. A negative value keeps the model until its memory is needed; 0 unloads it
 /// at once.
@@ -27,7 +35,9 @@ pub fn parse(keep_alive: Option<&Value>) -> Result<Option<KeepAlive>, RequestErr
         RequestError::parameter("keep_alive", message)
     })?;
     // A duration that overflows `Duration` never expires.
-    Ok(Some(Duration::try_from_secs_f64(seconds).map_or(KeepAlive::UntilNeeded, KeepAlive::For)))
+    Ok(Some(
+        Duration::try_from_secs_f64(seconds).map_or(KeepAlive::UntilNeeded, KeepAlive::For),
+    ))
 }
 
 /// Returns `done_reason` of a request without input: whether it loaded or unloaded the model.
@@ -51,7 +61,9 @@ fn seconds(text: &str) -> Option<f64> {
     while !rest.is_empty() || text.is_empty() {
         let digits = rest.find(|c: char| !c.is_ascii_digit() && c != '.')?;
         let (number, tail) = rest.split_at(digits);
-        let end = tail.find(|c: char| c.is_ascii_digit() || c == '.').unwrap_or(tail.len());
+        let end = tail
+            .find(|c: char| c.is_ascii_digit() || c == '.')
+            .unwrap_or(tail.len());
         let (unit, tail) = tail.split_at(end);
         sum += number.parse::<f64>().ok()? * UNITS.iter().find(|known| known.0 == unit)?.1;
         rest = tail;

@@ -73,14 +73,21 @@ struct Function {
 /// # Errors
 /// The first message that is malformed or that a text-only model cannot process.
 pub fn convert(messages: Vec<OllamaMessage>) -> Result<Vec<Message>, RequestError> {
-    messages.into_iter().enumerate().map(|(i, message)| message.convert(i)).collect()
+    messages
+        .into_iter()
+        .enumerate()
+        .map(|(i, message)| message.convert(i))
+        .collect()
 }
 
 impl OllamaMessage {
     fn convert(self, i: usize) -> Result<Message, RequestError> {
         if self.images.is_some_and(|images| !images.is_empty()) {
             let message = "images are not possible: this model reads text only";
-            return Err(RequestError::parameter(format!("messages[{i}].images"), message));
+            return Err(RequestError::parameter(
+                format!("messages[{i}].images"),
+                message,
+            ));
         }
         let role = match self.role {
             Role::System => "system",
@@ -116,14 +123,24 @@ impl OllamaMessage {
 /// The first tool that is invalid.
 pub fn tools(tools: Vec<OllamaTool>) -> Result<Vec<Tool>, RequestError> {
     let convert = |(i, OllamaTool { function, .. }): (usize, OllamaTool)| {
-        let Function { name, description, parameters, .. } = function;
-        let tool = Tool { name, description, parameters };
+        let Function {
+            name,
+            description,
+            parameters,
+            ..
+        } = function;
+        let tool = Tool {
+            name,
+            description,
+            parameters,
+        };
         let at = |place| match place {
             ToolField::Name => "name",
             ToolField::Parameters => "parameters",
         };
-        tool.check()
-            .map_err(|(place, why)| RequestError::parameter(format!("tools[{i}].function.{}", at(place)), why))?;
+        tool.check().map_err(|(place, why)| {
+            RequestError::parameter(format!("tools[{i}].function.{}", at(place)), why)
+        })?;
         Ok(tool)
     };
     tools.into_iter().enumerate().map(convert).collect()

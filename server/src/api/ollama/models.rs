@@ -37,7 +37,9 @@ fn details(family: &str) -> Value {
 /// Describes a model. Without a plan, only the name is known.
 fn describe(model: &ModelEntry) -> Value {
     let plan = model.cached_plan();
-    let (size, family) = plan.as_ref().map_or((0, ""), |plan| (plan.about.weight_bytes, &plan.about.architecture));
+    let (size, family) = plan.as_ref().map_or((0, ""), |plan| {
+        (plan.about.weight_bytes, &plan.about.architecture)
+    });
     json!({
         "name": model.name(), "model": model.name(), "size": size, "digest": model.digest(), "details": details(family),
         "modified_at": date(model.created),
@@ -46,18 +48,28 @@ fn describe(model: &ModelEntry) -> Value {
 
 /// `/api/tags`: all models.
 pub async fn tags(State(app): State<Arc<App>>) -> Json<Value> {
-    let models: Vec<Value> = app.models.entries().iter().map(|model| describe(model)).collect();
+    let models: Vec<Value> = app
+        .models
+        .entries()
+        .iter()
+        .map(|model| describe(model))
+        .collect();
     Json(json!({ "models": models }))
 }
 
 /// `/api/ps`: the loaded models.
 pub async fn running(State(app): State<Arc<App>>) -> Json<Value> {
     let loaded = app.models.entries().iter().filter_map(|model| {
-        let Status::Loaded(bytes) = app.models.status(model) else { return None };
+        let Status::Loaded(bytes) = app.models.status(model) else {
+            return None;
+        };
         let mut told = describe(model);
         told["size"] = bytes.into();
         // Without a keep-alive the model stays until another model needs its memory.
-        let leaves = model.queue.leaves().map(|at| now() + at.saturating_duration_since(Instant::now()).as_secs());
+        let leaves = model
+            .queue
+            .leaves()
+            .map(|at| now() + at.saturating_duration_since(Instant::now()).as_secs());
         told["expires_at"] = leaves.map_or_else(|| NO_EXPIRY.into(), date).into();
         told["size_vram"] = 0.into();
         told["context_length"] = model.cached_plan().map(|plan| plan.context).into();
@@ -81,11 +93,17 @@ struct ShowRequest {
 ///
 /// # Errors
 /// When there is no such model, or it cannot be read.
-pub async fn show(State(app): State<Arc<App>>, asked: UnreadRequest) -> Result<Json<Value>, RequestError> {
+pub async fn show(
+    State(app): State<Arc<App>>,
+    asked: UnreadRequest,
+) -> Result<Json<Value>, RequestError> {
     let (read, client, _) = asked.json(&app).await?;
     let shown = app.run_blocking(client, move |models| {
         let request: ShowRequest = body::parse(&read)?;
-        Ok(described(&Preprocessor::for_model(models, Some(&request.model))?))
+        Ok(described(&Preprocessor::for_model(
+            models,
+            Some(&request.model),
+        )?))
     });
     Ok(Json(shown.await?))
 }
@@ -93,7 +111,12 @@ pub async fn show(State(app): State<Arc<App>>, asked: UnreadRequest) -> Result<J
 fn described(preprocessor: &Preprocessor) -> Value {
     let served = &preprocessor.served;
     let mut can = vec!["completion", "tools"];
-    can.extend(served.template.mentions(served.markup.think[0]).then_some("thinking"));
+    can.extend(
+        served
+            .template
+            .mentions(served.markup.think[0])
+            .then_some("thinking"),
+    );
     can.extend(served.fim.as_ref().map(|_| "insert"));
     let family = served.about.architecture.as_str();
     let mut info = json!({

@@ -94,12 +94,19 @@ impl Options {
     /// # Errors
     /// The first option that is unknown or not supported.
     pub fn apply(self, request: &mut GenerateRequest, served: &Served) -> Result<(), RequestError> {
-        let unknown: Vec<&str> =
-            self.others.keys().map(String::as_str).filter(|name| !IGNORED.contains(name)).collect();
+        let unknown: Vec<&str> = self
+            .others
+            .keys()
+            .map(String::as_str)
+            .filter(|name| !IGNORED.contains(name))
+            .collect();
         if !unknown.is_empty() {
             return Err(RequestError::unknown(&unknown));
         }
-        if let Some(context) = self.num_ctx.filter(|&context| context > served.context as u64) {
+        if let Some(context) = self
+            .num_ctx
+            .filter(|&context| context > served.context as u64)
+        {
             let message = format!(
                 "num_ctx is {context}, and the server was started with {} tokens of context; start it with a larger --ctx",
                 served.context
@@ -109,7 +116,10 @@ impl Options {
         request.limit = match self.num_predict {
             None | Some(-2 | -1) => None,
             Some(most) => Some(u64::try_from(most).map_err(|_| {
-                RequestError::parameter("options.num_predict", format!("num_predict is {most}; it must be −2 or more"))
+                RequestError::parameter(
+                    "options.num_predict",
+                    format!("num_predict is {most}; it must be −2 or more"),
+                )
             })?),
         };
         request.stop = match self.stop {
@@ -142,9 +152,14 @@ pub fn output_format(format: Option<Value>) -> Result<Option<OutputFormat>, Requ
     match format {
         None | Some(Value::Null) => Ok(None),
         Some(Value::String(text)) if text.is_empty() => Ok(None),
-        Some(Value::String(text)) if text == "json" => Ok(Some(OutputFormat::Schema(json!({ "type": "object" })))),
+        Some(Value::String(text)) if text == "json" => {
+            Ok(Some(OutputFormat::Schema(json!({ "type": "object" }))))
+        }
         Some(schema @ Value::Object(_)) => Ok(Some(OutputFormat::Schema(schema))),
-        Some(_) => Err(RequestError::parameter("format", "format must be \"json\" or a JSON schema, an object")),
+        Some(_) => Err(RequestError::parameter(
+            "format",
+            "format must be \"json\" or a JSON schema, an object",
+        )),
     }
 }
 
@@ -157,22 +172,40 @@ pub fn thinking(think: Option<Value>) -> Result<Thinking, RequestError> {
         None | Some(Value::Null) => Ok(Thinking::default()),
         Some(Value::Bool(think)) => Ok(Some(think).into()),
         Some(Value::String(level)) if ["low", "medium", "high"].contains(&level.as_str()) => {
-            Ok(Thinking { switch: Some(true), ..Thinking::of_effort(Some(&level)) })
+            Ok(Thinking {
+                switch: Some(true),
+                ..Thinking::of_effort(Some(&level))
+            })
         }
-        Some(_) => Err(RequestError::parameter("think", "think must be true, false, \"low\", \"medium\" or \"high\"")),
+        Some(_) => Err(RequestError::parameter(
+            "think",
+            "think must be true, false, \"low\", \"medium\" or \"high\"",
+        )),
     }
 }
 
 /// Fields that are accepted: two that are ignored, as an overlong conversation is refused, and five
 /// that [`check_fields`] refuses unless their value is empty.
-const IGNORED_FIELDS: &[&str] = &["truncate", "shift", "logprobs", "top_logprobs", "context", "images", "template"];
+const IGNORED_FIELDS: &[&str] = &[
+    "truncate",
+    "shift",
+    "logprobs",
+    "top_logprobs",
+    "context",
+    "images",
+    "template",
+];
 
 /// Refuses unknown fields, and known ones that are set but not supported.
 ///
 /// # Errors
 /// The first such field.
 pub fn check_fields(others: &Map<String, Value>) -> Result<(), RequestError> {
-    let unknown: Vec<&str> = others.keys().map(String::as_str).filter(|name| !IGNORED_FIELDS.contains(name)).collect();
+    let unknown: Vec<&str> = others
+        .keys()
+        .map(String::as_str)
+        .filter(|name| !IGNORED_FIELDS.contains(name))
+        .collect();
     if !unknown.is_empty() {
         return Err(RequestError::unknown(&unknown));
     }
@@ -185,14 +218,26 @@ pub fn check_fields(others: &Map<String, Value>) -> Result<(), RequestError> {
     };
     let why = [
         ("images", "this model reads text only"),
-        ("template", "the model's own template is used; with raw set to true, none is"),
+        (
+            "template",
+            "the model's own template is used; with raw set to true, none is",
+        ),
         ("context", "send the conversation to /api/chat"),
-        ("logprobs", "probabilities are told by /v1/chat/completions and /v1/completions"),
-        ("top_logprobs", "probabilities are told by /v1/chat/completions and /v1/completions"),
+        (
+            "logprobs",
+            "probabilities are told by /v1/chat/completions and /v1/completions",
+        ),
+        (
+            "top_logprobs",
+            "probabilities are told by /v1/chat/completions and /v1/completions",
+        ),
     ];
     for (name, why) in why {
         if others.get(name).is_some_and(meant) {
-            return Err(RequestError::parameter(name, format!("{name} is not possible here: {why}")));
+            return Err(RequestError::parameter(
+                name,
+                format!("{name} is not possible here: {why}"),
+            ));
         }
     }
     Ok(())

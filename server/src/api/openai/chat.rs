@@ -87,23 +87,43 @@ impl Interface for Chat {
     fn model(body: &ChatRequest) -> Option<&str> {
         body.model.as_deref()
     }
-    fn request(mut body: ChatRequest, served: &Arc<Served>) -> Result<(GenerateRequest, ChatEncoder), RequestError> {
+    fn request(
+        mut body: ChatRequest,
+        served: &Arc<Served>,
+    ) -> Result<(GenerateRequest, ChatEncoder), RequestError> {
         let common = body.common();
         let logprobs = body.logprobs()?;
         let thinking = body.thinking()?;
         if body.functions.is_some() || body.function_call.is_some() {
-            let message = "functions and function_call are of an older interface: use tools and tool_choice";
+            let message =
+                "functions and function_call are of an older interface: use tools and tool_choice";
             return Err(RequestError::parameter("functions", message));
         }
-        let input = Input::Conversation { messages: convert(&body.messages)?, thinking };
+        let input = Input::Conversation {
+            messages: convert(&body.messages)?,
+            thinking,
+        };
         let mut request = GenerateRequest::new(&NAMES, input);
-        let form = body.response_format.map(ResponseFormat::output_format).transpose()?.flatten();
+        let form = body
+            .response_format
+            .map(ResponseFormat::output_format)
+            .transpose()?
+            .flatten();
         request.form = form.map(|form| ("response_format", form));
         let telling = common.apply(&mut request)?;
-        let newer = body.max_completion_tokens.map(|most| tokens("max_completion_tokens", most)).transpose()?;
-        for (name, limit) in [("max_tokens", request.limit), ("max_completion_tokens", newer.flatten())] {
+        let newer = body
+            .max_completion_tokens
+            .map(|most| tokens("max_completion_tokens", most))
+            .transpose()?;
+        for (name, limit) in [
+            ("max_tokens", request.limit),
+            ("max_completion_tokens", newer.flatten()),
+        ] {
             if limit == Some(0) {
-                return Err(RequestError::parameter(name, format!("{name} is 0; it must be at least 1")));
+                return Err(RequestError::parameter(
+                    name,
+                    format!("{name} is 0; it must be at least 1"),
+                ));
             }
         }
         if let Some(limit) = newer {
@@ -113,10 +133,19 @@ impl Interface for Chat {
         request.tool_choice = body.tool_choice.map_or(ToolChoice::Auto, ToolChoice::from);
         request.several_calls = body.parallel_tool_calls.unwrap_or(true);
         request.logprobs = logprobs;
-        let forced = matches!(request.tool_choice, ToolChoice::Required | ToolChoice::Named(_));
+        let forced = matches!(
+            request.tool_choice,
+            ToolChoice::Required | ToolChoice::Named(_)
+        );
         let encoder = ChatEncoder {
             served: served.clone(),
-            frame: Frame::new("chatcmpl-", "chat.completion", "chat.completion.chunk", served, &telling),
+            frame: Frame::new(
+                "chatcmpl-",
+                "chat.completion",
+                "chat.completion.chunk",
+                served,
+                &telling,
+            ),
             telling,
             logprobs: logprobs.is_some(),
             forced,
@@ -130,12 +159,14 @@ impl ChatRequest {
     /// Returns the number of alternatives per token, or `None` without log-probabilities.
     fn logprobs(&self) -> Result<Option<usize>, RequestError> {
         match (self.logprobs.unwrap_or(false), self.top_logprobs) {
-            (_, Some(top)) if top > MAX_TOP_LOGPROBS => {
-                Err(RequestError::parameter("top_logprobs", format!("top_logprobs may be at most {MAX_TOP_LOGPROBS}")))
-            }
-            (false, Some(top)) if top > 0 => {
-                Err(RequestError::parameter("top_logprobs", "top_logprobs is for logprobs only: set that to true"))
-            }
+            (_, Some(top)) if top > MAX_TOP_LOGPROBS => Err(RequestError::parameter(
+                "top_logprobs",
+                format!("top_logprobs may be at most {MAX_TOP_LOGPROBS}"),
+            )),
+            (false, Some(top)) if top > 0 => Err(RequestError::parameter(
+                "top_logprobs",
+                "top_logprobs is for logprobs only: set that to true",
+            )),
             (false, _) => Ok(None),
             (true, top) => Ok(Some(top.unwrap_or(0) as usize)),
         }
@@ -144,17 +175,24 @@ impl ChatRequest {
     fn thinking(&self) -> Result<Thinking, RequestError> {
         let kwargs = self.chat_template_kwargs.as_ref();
         if let Some(name) = kwargs.and_then(|kwargs| kwargs.others.keys().next()) {
-            let message = format!("chat_template_kwargs can only be enable_thinking here, not {name}");
+            let message =
+                format!("chat_template_kwargs can only be enable_thinking here, not {name}");
             return Err(RequestError::parameter("chat_template_kwargs", message));
         }
         let effort = self.reasoning_effort.as_deref();
         if let Some(effort) = effort.filter(|effort| !EFFORTS.contains(effort)) {
-            let message = format!("reasoning_effort is `{effort}`; it must be one of {}", EFFORTS.join(", "));
+            let message = format!(
+                "reasoning_effort is `{effort}`; it must be one of {}",
+                EFFORTS.join(", ")
+            );
             return Err(RequestError::parameter("reasoning_effort", message));
         }
         let thinking = Thinking::of_effort(effort);
         let switch = kwargs.and_then(|kwargs| kwargs.enable_thinking);
-        Ok(Thinking { switch: switch.or(thinking.switch), ..thinking })
+        Ok(Thinking {
+            switch: switch.or(thinking.switch),
+            ..thinking
+        })
     }
 }
 
@@ -195,24 +233,33 @@ impl ChatEncoder {
         if !std::mem::replace(&mut self.choice(index).begun, true) {
             let content = if self.forced { Value::Null } else { "".into() };
             let role = json!({ "role": "assistant", "content": content });
-            out.push(Chunk::Data(None, self.chunk(index, role, Value::Null, Value::Null)));
+            out.push(Chunk::Data(
+                None,
+                self.chunk(index, role, Value::Null, Value::Null),
+            ));
         }
     }
     fn delta(&mut self, index: usize, delta: Value, out: &mut Vec<Chunk>) {
         let tokens = std::mem::take(&mut self.choice(index).tokens);
         let (so_far, time) = self.choice(index).progress;
         let told = self.logprobs && !tokens.is_empty();
-        let logprobs = json!(told.then_some(ChatLogprobs { served: &self.served, tokens: &tokens }));
+        let logprobs = json!(told.then_some(ChatLogprobs {
+            served: &self.served,
+            tokens: &tokens
+        }));
         let mut chunk = self.chunk(index, delta, logprobs, Value::Null);
         if self.telling.timings {
-            chunk["timings"] = json!({ "predicted_n": so_far, "predicted_per_second": rate(so_far, time) });
+            chunk["timings"] =
+                json!({ "predicted_n": so_far, "predicted_per_second": rate(so_far, time) });
         }
         out.push(Chunk::Data(None, chunk));
     }
     fn call(&mut self, index: usize, name: Option<String>, arguments: &str, out: &mut Vec<Chunk>) {
         let choice = self.choice(index);
         choice.calls += usize::from(name.is_some());
-        let Some(number) = choice.calls.checked_sub(1) else { return };
+        let Some(number) = choice.calls.checked_sub(1) else {
+            return;
+        };
         let mut call = json!({ "index": number, "function": { "arguments": arguments } });
         if let Some(name) = name {
             call["id"] = fresh_id("call_").into();
@@ -224,7 +271,11 @@ impl ChatEncoder {
     /// Returns the complete message.
     fn message(&self, answer: FinishedReply) -> Value {
         let calling = self.forced || !answer.calls.is_empty();
-        let content = if answer.text.is_empty() && calling { Value::Null } else { answer.text.into() };
+        let content = if answer.text.is_empty() && calling {
+            Value::Null
+        } else {
+            answer.text.into()
+        };
         let mut message = json!({ "role": "assistant", "content": content, "refusal": null });
         if !answer.reasoning.is_empty() {
             message["reasoning_content"] = answer.reasoning.into();
@@ -264,7 +315,9 @@ impl ResponseEncoder for ChatEncoder {
             OutputEvent::Progress(tokens, time) => self.choice(index).progress = (tokens, time),
             OutputEvent::PromptLogprobs(_) => {}
             OutputEvent::Logprobs(tokens) => self.choice(index).tokens.extend(tokens),
-            OutputEvent::Reasoning(text) => self.delta(index, json!({ "reasoning_content": text }), out),
+            OutputEvent::Reasoning(text) => {
+                self.delta(index, json!({ "reasoning_content": text }), out)
+            }
             OutputEvent::Text(text) => self.delta(index, json!({ "content": text }), out),
             OutputEvent::ToolCall(name) => self.call(index, Some(name), "", out),
             OutputEvent::ToolArguments(text) => self.call(index, None, &text, out),
@@ -293,13 +346,27 @@ impl ResponseEncoder for ChatEncoder {
     }
     fn whole(self, answers: Vec<FinishedReply>, usage: &Usage) -> Response {
         let mut answers = answers;
-        let tokens: Vec<Vec<Chosen>> = answers.iter_mut().map(|answer| std::mem::take(&mut answer.tokens)).collect();
-        let choices = answers.into_iter().zip(&tokens).enumerate().map(|(index, (answer, tokens))| WholeChoice {
-            index,
-            logprobs: self.logprobs.then_some(ChatLogprobs { served: &self.served, tokens }),
-            finish_reason: answer.finish.as_ref().map_or("stop", |reason| ending(reason, answer.calls.len())),
-            message: self.message(answer),
-        });
+        let tokens: Vec<Vec<Chosen>> = answers
+            .iter_mut()
+            .map(|answer| std::mem::take(&mut answer.tokens))
+            .collect();
+        let choices =
+            answers
+                .into_iter()
+                .zip(&tokens)
+                .enumerate()
+                .map(|(index, (answer, tokens))| WholeChoice {
+                    index,
+                    logprobs: self.logprobs.then_some(ChatLogprobs {
+                        served: &self.served,
+                        tokens,
+                    }),
+                    finish_reason: answer
+                        .finish
+                        .as_ref()
+                        .map_or("stop", |reason| ending(reason, answer.calls.len())),
+                    message: self.message(answer),
+                });
         self.frame.whole(choices, usage)
     }
 }

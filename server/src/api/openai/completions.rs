@@ -93,9 +93,16 @@ impl Interface for Completions {
             infill(served, &mut prompts, &suffix, echo)?;
         }
         if body.logprobs.is_some_and(|top| top > MAX_TOP_LOGPROBS) {
-            return Err(RequestError::parameter("logprobs", format!("logprobs may be at most {MAX_TOP_LOGPROBS}")));
+            return Err(RequestError::parameter(
+                "logprobs",
+                format!("logprobs may be at most {MAX_TOP_LOGPROBS}"),
+            ));
         }
-        let echoes = if echo { prompts.iter().map(|prompt| shown(served, prompt)).collect() } else { Vec::new() };
+        let echoes = if echo {
+            prompts.iter().map(|prompt| shown(served, prompt)).collect()
+        } else {
+            Vec::new()
+        };
         let mut request = GenerateRequest::new(&NAMES, Input::Prompts(prompts));
         let telling = common.apply(&mut request)?;
         let logprobs = body.logprobs.map(|top| top as usize);
@@ -104,7 +111,9 @@ impl Interface for Completions {
         let told = request.choices;
         if let Some(best) = body.best_of.filter(|&best| best != told) {
             if best < told || request.stream {
-                let message = format!("best_of is {best}; it must be at least n, {told}, and answers told at once");
+                let message = format!(
+                    "best_of is {best}; it must be at least n, {told}, and answers told at once"
+                );
                 return Err(RequestError::parameter("best_of", message));
             }
             request.choices = best;
@@ -112,7 +121,13 @@ impl Interface for Completions {
         }
         let encoder = CompletionEncoder {
             served: served.clone(),
-            frame: Frame::new("cmpl-", "text_completion", "text_completion", served, &telling),
+            frame: Frame::new(
+                "cmpl-",
+                "text_completion",
+                "text_completion",
+                served,
+                &telling,
+            ),
             logprobs: logprobs.is_some(),
             echoes,
             made: request.choices as usize,
@@ -124,15 +139,29 @@ impl Interface for Completions {
 }
 
 /// Replaces prompts by fill-in-the-middle prompts with the given suffix.
-fn infill(served: &Served, prompts: &mut [PromptText], suffix: &str, echo: bool) -> Result<(), RequestError> {
-    let refused = |why: &str| Err(RequestError::parameter("suffix", format!("suffix is not possible {why}")));
-    let Some(fim) = &served.fim else { return refused("with this model: it knows no signs for what is missing") };
+fn infill(
+    served: &Served,
+    prompts: &mut [PromptText],
+    suffix: &str,
+    echo: bool,
+) -> Result<(), RequestError> {
+    let refused = |why: &str| {
+        Err(RequestError::parameter(
+            "suffix",
+            format!("suffix is not possible {why}"),
+        ))
+    };
+    let Some(fim) = &served.fim else {
+        return refused("with this model: it knows no signs for what is missing");
+    };
     if echo {
         return refused("together with echo");
     }
     for prompt in prompts {
         match prompt {
-            PromptText::Text(before) => *prompt = PromptText::Tokens(fim.tokens(&served.tokenizer, before, suffix)),
+            PromptText::Text(before) => {
+                *prompt = PromptText::Tokens(fim.tokens(&served.tokenizer, before, suffix))
+            }
             PromptText::Tokens(_) => return refused("with a prompt of tokens"),
         }
     }
@@ -182,31 +211,64 @@ struct Choice {
 }
 
 impl CompletionEncoder {
-    fn piece(&self, index: usize, text: &str, tokens: &[Chosen], finish_reason: Option<&'static str>) -> Chunk {
+    fn piece(
+        &self,
+        index: usize,
+        text: &str,
+        tokens: &[Chosen],
+        finish_reason: Option<&'static str>,
+    ) -> Chunk {
         let offset = self.choices[index].offset;
-        let logprobs = self.logprobs.then_some(CompletionLogprobs { served: &self.served, tokens, offset });
-        Chunk::Data(None, self.frame.piece(json!([WholeChoice { index, text, logprobs, finish_reason }])))
+        let logprobs = self.logprobs.then_some(CompletionLogprobs {
+            served: &self.served,
+            tokens,
+            offset,
+        });
+        Chunk::Data(
+            None,
+            self.frame.piece(json!([WholeChoice {
+                index,
+                text,
+                logprobs,
+                finish_reason
+            }])),
+        )
     }
     fn flush(&mut self, index: usize, out: &mut Vec<Chunk>) {
         let choice = &mut self.choices[index];
-        let (text, tokens) = (std::mem::take(&mut choice.text), std::mem::take(&mut choice.tokens));
+        let (text, tokens) = (
+            std::mem::take(&mut choice.text),
+            std::mem::take(&mut choice.tokens),
+        );
         if text.is_empty() && tokens.is_empty() {
             return;
         }
         out.push(self.piece(index, &text, &tokens, None));
         let served = &self.served;
         let choice = &mut self.choices[index];
-        choice.offset = CompletionLogprobs { served, tokens: &tokens, offset: choice.offset }.end();
+        choice.offset = CompletionLogprobs {
+            served,
+            tokens: &tokens,
+            offset: choice.offset,
+        }
+        .end();
     }
     /// Returns the completions to send with their prompt's index, ranked by mean log-probability if
     /// some are dropped.
     fn best(&self, answers: Vec<FinishedReply>) -> Vec<(usize, FinishedReply)> {
         let mean = |answer: &FinishedReply| {
-            let sum: f32 = answer.tokens.iter().filter_map(|chosen| chosen.logprob).sum();
+            let sum: f32 = answer
+                .tokens
+                .iter()
+                .filter_map(|chosen| chosen.logprob)
+                .sum();
             sum / answer.tokens.len().max(1) as f32
         };
-        let mut all: Vec<(usize, FinishedReply)> =
-            answers.into_iter().enumerate().map(|(at, answer)| (at / self.made, answer)).collect();
+        let mut all: Vec<(usize, FinishedReply)> = answers
+            .into_iter()
+            .enumerate()
+            .map(|(at, answer)| (at / self.made, answer))
+            .collect();
         if self.told < self.made {
             all.sort_by(|(a, x), (b, y)| a.cmp(b).then(mean(y).total_cmp(&mean(x))));
             let mut at = 0;
@@ -227,16 +289,22 @@ impl ResponseEncoder for CompletionEncoder {
         }
         let choice = &mut self.choices[index];
         if !std::mem::replace(&mut choice.begun, true) {
-            choice.text.extend(self.echoes.get(index / self.made).cloned());
+            choice
+                .text
+                .extend(self.echoes.get(index / self.made).cloned());
         }
         match event {
             OutputEvent::Text(text) | OutputEvent::Reasoning(text) => choice.text += &text,
-            OutputEvent::PromptLogprobs(tokens) | OutputEvent::Logprobs(tokens) => choice.tokens.extend(tokens),
+            OutputEvent::PromptLogprobs(tokens) | OutputEvent::Logprobs(tokens) => {
+                choice.tokens.extend(tokens)
+            }
             OutputEvent::Finished(reason) => {
                 self.flush(index, out);
                 out.push(self.piece(index, "", &[], Some(finish_name(&reason))));
             }
-            OutputEvent::Progress(..) | OutputEvent::ToolCall(_) | OutputEvent::ToolArguments(_) => {}
+            OutputEvent::Progress(..)
+            | OutputEvent::ToolCall(_)
+            | OutputEvent::ToolArguments(_) => {}
         }
     }
     fn together(&mut self, out: &mut Vec<Chunk>) {
@@ -256,15 +324,26 @@ impl ResponseEncoder for CompletionEncoder {
             .map(|(prompt, answer)| {
                 let echo = self.echoes.get(prompt).cloned().unwrap_or_default();
                 let tokens = [answer.prompt, answer.tokens].concat();
-                (echo + &answer.text, tokens, answer.finish.as_ref().map(finish_name))
+                (
+                    echo + &answer.text,
+                    tokens,
+                    answer.finish.as_ref().map(finish_name),
+                )
             })
             .collect();
-        let choices = told.iter().enumerate().map(|(index, (text, tokens, finish_reason))| WholeChoice {
-            index,
-            text,
-            logprobs: self.logprobs.then_some(CompletionLogprobs { served: &self.served, tokens, offset: 0 }),
-            finish_reason: *finish_reason,
-        });
+        let choices = told
+            .iter()
+            .enumerate()
+            .map(|(index, (text, tokens, finish_reason))| WholeChoice {
+                index,
+                text,
+                logprobs: self.logprobs.then_some(CompletionLogprobs {
+                    served: &self.served,
+                    tokens,
+                    offset: 0,
+                }),
+                finish_reason: *finish_reason,
+            });
         self.frame.whole(choices, usage)
     }
 }

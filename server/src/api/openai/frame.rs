@@ -38,7 +38,13 @@ struct Whole<C> {
 
 impl Frame {
     /// Envelope with a fresh identifier.
-    pub fn new(prefix: &str, whole: &'static str, piece: &'static str, served: &Served, telling: &Telling) -> Frame {
+    pub fn new(
+        prefix: &str,
+        whole: &'static str,
+        piece: &'static str,
+        served: &Served,
+        telling: &Telling,
+    ) -> Frame {
         Frame {
             id: fresh_id(prefix),
             whole,
@@ -57,13 +63,22 @@ impl Frame {
             ("model", self.model.as_str().into()),
             ("system_fingerprint", fingerprint.into()),
         ];
-        fields.map(|(name, value)| (name.to_owned(), value)).into_iter().collect()
+        fields
+            .map(|(name, value)| (name.to_owned(), value))
+            .into_iter()
+            .collect()
     }
     /// Returns the whole response with its usage.
     pub fn whole<C: Serialize>(&self, choices: impl Iterator<Item = C>, usage: &Usage) -> Response {
         let envelope = self.envelope(self.whole);
         let (choices, usage, timings) = (choices.collect(), usage_json(usage), timings_json(usage));
-        Json(Whole { envelope, choices, usage, timings }).into_response()
+        Json(Whole {
+            envelope,
+            choices,
+            usage,
+            timings,
+        })
+        .into_response()
     }
     /// Returns a stream chunk with the given choices.
     pub fn piece(&self, choices: Value) -> Value {

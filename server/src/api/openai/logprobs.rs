@@ -25,7 +25,10 @@ pub struct ChatLogprobs<'a> {
 impl Serialize for ChatLogprobs<'_> {
     fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
         let mut object = to.serialize_struct("ChatLogprobs", 2)?;
-        object.serialize_field("content", &Listed(|| self.tokens.iter().map(|chosen| self.entry(chosen))))?;
+        object.serialize_field(
+            "content",
+            &Listed(|| self.tokens.iter().map(|chosen| self.entry(chosen))),
+        )?;
         object.serialize_field("refusal", &())?;
         object.end()
     }
@@ -52,13 +55,23 @@ struct Entry<'a> {
 
 impl Serialize for Entry<'_> {
     fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
-        let &Entry { served, token, logprob, top } = self;
+        let &Entry {
+            served,
+            token,
+            logprob,
+            top,
+        } = self;
         let mut object = to.serialize_struct("Entry", 3 + usize::from(top.is_some()))?;
         object.serialize_field("token", &text(served, token))?;
         object.serialize_field("logprob", &finite(logprob))?;
         object.serialize_field("bytes", served.bytes(token))?;
         if let Some(top) = top {
-            let other = |&(token, logprob): &(u32, f32)| Entry { served, token, logprob, top: None };
+            let other = |&(token, logprob): &(u32, f32)| Entry {
+                served,
+                token,
+                logprob,
+                top: None,
+            };
             object.serialize_field("top_logprobs", &Listed(|| top.iter().map(other)))?;
         }
         object.end()
@@ -87,7 +100,12 @@ pub struct CompletionLogprobs<'a> {
 impl CompletionLogprobs<'_> {
     /// Returns the number of characters up to the end of the tokens.
     pub fn end(&self) -> usize {
-        self.offset + self.tokens.iter().map(|chosen| self.characters(chosen)).sum::<usize>()
+        self.offset
+            + self
+                .tokens
+                .iter()
+                .map(|chosen| self.characters(chosen))
+                .sum::<usize>()
     }
     fn characters(&self, chosen: &Chosen) -> usize {
         // Special tokens have no text.
@@ -100,11 +118,24 @@ impl CompletionLogprobs<'_> {
 
 impl Serialize for CompletionLogprobs<'_> {
     fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
-        let &CompletionLogprobs { served, tokens, offset } = self;
+        let &CompletionLogprobs {
+            served,
+            tokens,
+            offset,
+        } = self;
         let mut object = to.serialize_struct("CompletionLogprobs", 4)?;
-        object.serialize_field("tokens", &Listed(|| tokens.iter().map(|chosen| text(served, chosen.token))))?;
-        object.serialize_field("token_logprobs", &Listed(|| tokens.iter().map(|chosen| chosen.logprob.map(finite))))?;
-        object.serialize_field("top_logprobs", &Listed(|| tokens.iter().map(|chosen| Top { served, chosen })))?;
+        object.serialize_field(
+            "tokens",
+            &Listed(|| tokens.iter().map(|chosen| text(served, chosen.token))),
+        )?;
+        object.serialize_field(
+            "token_logprobs",
+            &Listed(|| tokens.iter().map(|chosen| chosen.logprob.map(finite))),
+        )?;
+        object.serialize_field(
+            "top_logprobs",
+            &Listed(|| tokens.iter().map(|chosen| Top { served, chosen })),
+        )?;
         let offsets = || {
             tokens.iter().scan(offset, |end, chosen| {
                 let begin = *end;

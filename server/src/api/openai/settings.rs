@@ -148,7 +148,12 @@ impl Common {
         if let Some(n) = self.n {
             request.choices = n;
         }
-        request.limit = self.max_tokens.map(|most| tokens("max_tokens", most)).transpose()?.flatten().or(request.limit);
+        request.limit = self
+            .max_tokens
+            .map(|most| tokens("max_tokens", most))
+            .transpose()?
+            .flatten()
+            .or(request.limit);
         request.sampling = SamplingOptions {
             seed: self.seed,
             temperature: self.temperature,
@@ -168,23 +173,41 @@ impl Common {
             ("grammar", self.grammar.map(grammar)),
             ("guided_json", self.guided_json.map(OutputFormat::Schema)),
             ("guided_regex", self.guided_regex.map(OutputFormat::Regex)),
-            ("guided_choice", self.guided_choice.map(OutputFormat::Choice)),
+            (
+                "guided_choice",
+                self.guided_choice.map(OutputFormat::Choice),
+            ),
         ];
-        for (name, form) in forms.into_iter().filter_map(|(name, form)| Some((name, form?))) {
+        for (name, form) in forms
+            .into_iter()
+            .filter_map(|(name, form)| Some((name, form?)))
+        {
             if request.form.is_some() {
-                let message = format!("{name} is one of several things that the answer must be; one is possible");
+                let message = format!(
+                    "{name} is one of several things that the answer must be; one is possible"
+                );
                 return Err(RequestError::parameter(name, message));
             }
             request.form = Some((name, form));
         }
-        let include_usage = self.stream_options.and_then(|o| o.include_usage).unwrap_or(false);
-        Ok(Telling { include_usage, timings: self.timings_per_token.unwrap_or(false) })
+        let include_usage = self
+            .stream_options
+            .and_then(|o| o.include_usage)
+            .unwrap_or(false);
+        Ok(Telling {
+            include_usage,
+            timings: self.timings_per_token.unwrap_or(false),
+        })
     }
 }
 
 /// GBNF's `::=` does not occur in Lark's rules, so it identifies the notation.
 fn grammar(text: String) -> OutputFormat {
-    if text.contains("::=") { OutputFormat::Gbnf(text) } else { OutputFormat::Lark(text) }
+    if text.contains("::=") {
+        OutputFormat::Gbnf(text)
+    } else {
+        OutputFormat::Lark(text)
+    }
 }
 
 /// Parses a token limit; `None` for −1, which is unlimited.
@@ -195,9 +218,10 @@ pub fn tokens(name: &str, most: i64) -> Result<Option<u64>, RequestError> {
     match u64::try_from(most) {
         Ok(most) => Ok(Some(most)),
         Err(_) if most == -1 => Ok(None),
-        Err(_) => {
-            Err(RequestError::parameter(name, format!("{name} is {most}; it must be at least 0, or −1 for no bound")))
-        }
+        Err(_) => Err(RequestError::parameter(
+            name,
+            format!("{name} is {most}; it must be at least 0, or −1 for no bound"),
+        )),
     }
 }
 
@@ -208,8 +232,14 @@ const IGNORED: &[(&str, &str)] = &[
     ("metadata", "labels for a dashboard"),
     ("store", "answers are kept nowhere"),
     ("service_tier", "there is one"),
-    ("prompt_cache_key", "prompts that begin alike share their beginning by themselves"),
-    ("prompt_cache_retention", "what is kept is a matter of the server's --keep"),
+    (
+        "prompt_cache_key",
+        "prompts that begin alike share their beginning by themselves",
+    ),
+    (
+        "prompt_cache_retention",
+        "what is kept is a matter of the server's --keep",
+    ),
     ("cache_prompt", "of llama.cpp: as prompt_cache_key"),
     ("keep_alive", "of Ollama: the model stays"),
 ];
@@ -227,19 +257,32 @@ const FIXED_PARAMETERS: &[(&str, &[&str])] = &[
 /// Refuses unknown parameters, so that a misspelt name is noticed, and those that are not
 /// supported.
 fn check_fields(others: &Map<String, Value>) -> Result<(), RequestError> {
-    let is_known = |name: &&str| IGNORED.iter().any(|row| row.0 == *name) || FIXED_PARAMETERS.iter().any(|row| row.0 == *name);
-    let unknown: Vec<&str> = others.keys().map(String::as_str).filter(|name| !is_known(name)).collect();
+    let is_known = |name: &&str| {
+        IGNORED.iter().any(|row| row.0 == *name)
+            || FIXED_PARAMETERS.iter().any(|row| row.0 == *name)
+    };
+    let unknown: Vec<&str> = others
+        .keys()
+        .map(String::as_str)
+        .filter(|name| !is_known(name))
+        .collect();
     if !unknown.is_empty() {
         return Err(RequestError::unknown(&unknown));
     }
     let refused = FIXED_PARAMETERS.iter().find(|(name, values)| {
-        others.get(*name).is_some_and(|value| !value.is_null() && !values.contains(&value.to_string().as_str()))
+        others
+            .get(*name)
+            .is_some_and(|value| !value.is_null() && !values.contains(&value.to_string().as_str()))
     });
     match refused {
         None => Ok(()),
-        Some((name, [])) => Err(RequestError::parameter(*name, format!("{name} is not possible here"))),
-        Some((name, values)) => {
-            Err(RequestError::parameter(*name, format!("{name} can only be {} here", values.join(" or "))))
-        }
+        Some((name, [])) => Err(RequestError::parameter(
+            *name,
+            format!("{name} is not possible here"),
+        )),
+        Some((name, values)) => Err(RequestError::parameter(
+            *name,
+            format!("{name} can only be {} here", values.join(" or ")),
+        )),
     }
 }

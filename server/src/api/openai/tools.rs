@@ -105,7 +105,9 @@ struct JsonSchema {
 /// The first tool that is invalid.
 pub fn tools(tools: Vec<RequestTool>) -> Result<Vec<tools::Tool>, RequestError> {
     let checked = tools.into_iter().enumerate().map(|(i, tool)| {
-        tool.check().map_err(|(place, message)| RequestError::parameter(format!("tools[{i}]{place}"), message))
+        tool.check().map_err(|(place, message)| {
+            RequestError::parameter(format!("tools[{i}]{place}"), message)
+        })
     });
     checked.collect()
 }
@@ -114,12 +116,26 @@ impl RequestTool {
     /// Returns the function; on error, the path of the invalid field within the tool and a message.
     fn check(self) -> Result<tools::Tool, (&'static str, String)> {
         if self.kind != "function" {
-            let message = format!("only tools of type `function` can be called here, not of type `{}`", self.kind);
+            let message = format!(
+                "only tools of type `function` can be called here, not of type `{}`",
+                self.kind
+            );
             return Err((".type", message));
         }
-        let Function { name, description, parameters, .. } =
-            self.function.ok_or((".function", "a tool of type `function` needs a function".into()))?;
-        let tool = tools::Tool { name, description, parameters };
+        let Function {
+            name,
+            description,
+            parameters,
+            ..
+        } = self.function.ok_or((
+            ".function",
+            "a tool of type `function` needs a function".into(),
+        ))?;
+        let tool = tools::Tool {
+            name,
+            description,
+            parameters,
+        };
         tool.check().map_err(|(place, message)| match place {
             ToolField::Name => (".function.name", message),
             ToolField::Parameters => (".function.parameters", message),
@@ -147,12 +163,14 @@ impl ResponseFormat {
     pub fn output_format(self) -> Result<Option<OutputFormat>, RequestError> {
         let (schema, at) = match self.kind {
             FormatKind::Text => return Ok(None),
-            FormatKind::JsonObject => {
-                (Some(self.schema.unwrap_or_else(|| json!({ "type": "object" }))), "response_format.schema")
-            }
-            FormatKind::JsonSchema => {
-                (self.json_schema.and_then(|wrapped| wrapped.schema), "response_format.json_schema.schema")
-            }
+            FormatKind::JsonObject => (
+                Some(self.schema.unwrap_or_else(|| json!({ "type": "object" }))),
+                "response_format.schema",
+            ),
+            FormatKind::JsonSchema => (
+                self.json_schema.and_then(|wrapped| wrapped.schema),
+                "response_format.json_schema.schema",
+            ),
         };
         match schema.filter(|schema| schema.is_object() || schema.is_boolean()) {
             Some(schema) => Ok(Some(OutputFormat::Schema(schema))),

@@ -61,11 +61,22 @@ impl Open {
             Kind::Message => "msg_",
             Kind::Call => "fc_",
         };
-        Open { kind, id: fresh_id(prefix), call: (fresh_id("call_"), name), text: String::new() }
+        Open {
+            kind,
+            id: fresh_id(prefix),
+            call: (fresh_id("call_"), name),
+            text: String::new(),
+        }
     }
     /// Returns the item as JSON; with status `in_progress` its content is empty.
     fn item(&self, status: &str) -> Value {
-        let part = || if status == "in_progress" { json!([]) } else { json!([self.part(&self.text)]) };
+        let part = || {
+            if status == "in_progress" {
+                json!([])
+            } else {
+                json!([self.part(&self.text)])
+            }
+        };
         match self.kind {
             Kind::Reasoning => {
                 json!({ "id": self.id, "type": "reasoning", "status": status, "summary": [], "content": part() })
@@ -107,8 +118,16 @@ impl ResponsesEncoder {
     /// Returns the response object in its current state; `usage` is `None` until it is known.
     fn response(&self, status: &str, error: Value, usage: Option<&Usage>) -> Value {
         let incomplete = (status == "incomplete").then(|| json!({ "reason": "max_output_tokens" }));
-        let EchoedSettings { instructions, limit, temperature, top_p, tools, tool_choice, several, format } =
-            &self.about;
+        let EchoedSettings {
+            instructions,
+            limit,
+            temperature,
+            top_p,
+            tools,
+            tool_choice,
+            several,
+            format,
+        } = &self.about;
         json!({
             "id": self.id, "object": "response", "created_at": self.created, "status": status, "error": error,
             "incomplete_details": incomplete, "instructions": instructions, "max_output_tokens": limit,
@@ -144,7 +163,11 @@ impl ResponsesEncoder {
         let (item, part) = (open.item("in_progress"), open.part(""));
         self.open = Some(open);
         let index = self.done.len();
-        self.event("response.output_item.added", json!({ "output_index": index, "item": item }), out);
+        self.event(
+            "response.output_item.added",
+            json!({ "output_index": index, "item": item }),
+            out,
+        );
         if kind != Kind::Call {
             self.part_event("response.content_part.added", json!({ "part": part }), out);
         }
@@ -154,8 +177,14 @@ impl ResponsesEncoder {
         open.text += text;
         let (name, data) = match open.kind {
             Kind::Reasoning => ("response.reasoning_text.delta", json!({ "delta": text })),
-            Kind::Message => ("response.output_text.delta", json!({ "delta": text, "logprobs": [] })),
-            Kind::Call => ("response.function_call_arguments.delta", json!({ "delta": text })),
+            Kind::Message => (
+                "response.output_text.delta",
+                json!({ "delta": text, "logprobs": [] }),
+            ),
+            Kind::Call => (
+                "response.function_call_arguments.delta",
+                json!({ "delta": text }),
+            ),
         };
         self.part_event(name, data, out);
     }
@@ -165,8 +194,14 @@ impl ResponsesEncoder {
         let item = open.item(status);
         let (name, data) = match kind {
             Kind::Reasoning => ("response.reasoning_text.done", json!({ "text": text })),
-            Kind::Message => ("response.output_text.done", json!({ "text": text, "logprobs": [] })),
-            Kind::Call => ("response.function_call_arguments.done", json!({ "arguments": text, "name": open.call.1 })),
+            Kind::Message => (
+                "response.output_text.done",
+                json!({ "text": text, "logprobs": [] }),
+            ),
+            Kind::Call => (
+                "response.function_call_arguments.done",
+                json!({ "arguments": text, "name": open.call.1 }),
+            ),
         };
         self.part_event(name, data, out);
         if kind != Kind::Call {
@@ -178,7 +213,11 @@ impl ResponsesEncoder {
         self.open = None;
     }
     fn status(&self) -> &'static str {
-        if self.finish == Some(Finish::Length) { "incomplete" } else { "completed" }
+        if self.finish == Some(Finish::Length) {
+            "incomplete"
+        } else {
+            "completed"
+        }
     }
 }
 
@@ -216,12 +255,18 @@ impl ResponseEncoder for ResponsesEncoder {
                 self.finish = Some(finish);
                 self.close(self.status(), out);
             }
-            OutputEvent::Progress(..) | OutputEvent::Logprobs(_) | OutputEvent::PromptLogprobs(_) => {}
+            OutputEvent::Progress(..)
+            | OutputEvent::Logprobs(_)
+            | OutputEvent::PromptLogprobs(_) => {}
         }
     }
     fn end(&mut self, usage: &Usage, out: &mut Vec<Chunk>) {
         let status = self.status();
-        let name = if status == "incomplete" { "response.incomplete" } else { "response.completed" };
+        let name = if status == "incomplete" {
+            "response.incomplete"
+        } else {
+            "response.completed"
+        };
         let response = self.response(status, Value::Null, Some(usage));
         self.event(name, json!({ "response": response }), out);
     }
@@ -234,11 +279,16 @@ impl ResponseEncoder for ResponsesEncoder {
     fn whole(mut self, answers: Vec<FinishedReply>, usage: &Usage) -> Response {
         let answer = answers.into_iter().next().unwrap_or_default();
         let mut unread = Vec::new();
-        let calls = answer
-            .calls
-            .into_iter()
-            .flat_map(|call| [OutputEvent::ToolCall(call.name), OutputEvent::ToolArguments(call.arguments)]);
-        let parts = [OutputEvent::Reasoning(answer.reasoning), OutputEvent::Text(answer.text)];
+        let calls = answer.calls.into_iter().flat_map(|call| {
+            [
+                OutputEvent::ToolCall(call.name),
+                OutputEvent::ToolArguments(call.arguments),
+            ]
+        });
+        let parts = [
+            OutputEvent::Reasoning(answer.reasoning),
+            OutputEvent::Text(answer.text),
+        ];
         let told = parts
             .into_iter()
             .filter(|part| !matches!(part, OutputEvent::Reasoning(t) | OutputEvent::Text(t) if t.is_empty()));

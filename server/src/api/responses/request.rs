@@ -49,7 +49,10 @@ struct RequestTool {
 }
 
 #[derive(Deserialize, Debug)]
-#[serde(untagged, expecting = "expected \"none\", \"auto\", \"required\" or {\"type\": \"function\", \"name\": …}")]
+#[serde(
+    untagged,
+    expecting = "expected \"none\", \"auto\", \"required\" or {\"type\": \"function\", \"name\": …}"
+)]
 enum RequestToolChoice {
     Mode(Mode),
     Named(Named),
@@ -132,11 +135,26 @@ const IGNORED: &[&str] = &[
 
 /// Parameters that are refused, with the reason.
 const REFUSED: &[(&str, &str)] = &[
-    ("previous_response_id", "responses are kept nowhere: send the conversation so far as input"),
-    ("conversation", "conversations are kept nowhere: send the conversation so far as input"),
-    ("background", "there are no responses in the background: ask for a stream"),
-    ("prompt", "there are no stored prompts: send the text as instructions and input"),
-    ("top_logprobs", "probabilities are told by /v1/chat/completions and /v1/completions"),
+    (
+        "previous_response_id",
+        "responses are kept nowhere: send the conversation so far as input",
+    ),
+    (
+        "conversation",
+        "conversations are kept nowhere: send the conversation so far as input",
+    ),
+    (
+        "background",
+        "there are no responses in the background: ask for a stream",
+    ),
+    (
+        "prompt",
+        "there are no stored prompts: send the text as instructions and input",
+    ),
+    (
+        "top_logprobs",
+        "probabilities are told by /v1/chat/completions and /v1/completions",
+    ),
 ];
 
 /// The endpoint `/v1/responses`.
@@ -156,11 +174,21 @@ impl Interface for Responses {
         if let Some(limit) = body.max_output_tokens {
             whole("max_output_tokens", limit, 1, u64::MAX)?;
         }
-        let effort = body.reasoning.as_ref().and_then(|reasoning| reasoning.effort.as_deref());
+        let effort = body
+            .reasoning
+            .as_ref()
+            .and_then(|reasoning| reasoning.effort.as_deref());
         let thinking = Thinking::of_effort(effort);
-        let form = body.text.and_then(|text| text.format).map(Format::output_format).transpose()?.flatten();
+        let form = body
+            .text
+            .and_then(|text| text.format)
+            .map(Format::output_format)
+            .transpose()?
+            .flatten();
         let tools = body.tools.unwrap_or_default().into_iter().enumerate();
-        let tools = tools.map(|(i, tool)| tool.convert(i)).collect::<Result<Vec<_>, _>>()?;
+        let tools = tools
+            .map(|(i, tool)| tool.convert(i))
+            .collect::<Result<Vec<_>, _>>()?;
         let choice = match body.tool_choice {
             None | Some(RequestToolChoice::Mode(Mode::Auto)) => ToolChoice::Auto,
             Some(RequestToolChoice::Mode(Mode::None)) => ToolChoice::None,
@@ -178,12 +206,25 @@ impl Interface for Responses {
             several,
             format: format_json(form.as_ref()),
         };
-        let input = Input::Conversation { messages: convert(body.instructions, body.input)?, thinking };
+        let input = Input::Conversation {
+            messages: convert(body.instructions, body.input)?,
+            thinking,
+        };
         let mut request = GenerateRequest::new(&NAMES, input);
         request.limit = body.max_output_tokens;
         request.stream = body.stream.unwrap_or(false);
-        let ResponseRequest { temperature, top_p, batch_invariant, .. } = body;
-        request.sampling = SamplingOptions { temperature, top_p, batch_invariant, ..SamplingOptions::default() };
+        let ResponseRequest {
+            temperature,
+            top_p,
+            batch_invariant,
+            ..
+        } = body;
+        request.sampling = SamplingOptions {
+            temperature,
+            top_p,
+            batch_invariant,
+            ..SamplingOptions::default()
+        };
         request.tools = tools;
         request.tool_choice = choice;
         request.several_calls = several;
@@ -196,19 +237,32 @@ fn check_fields(others: &Map<String, Value>) -> Result<(), RequestError> {
     let meant = |value: &Value| !value.is_null() && *value != false && *value != 0;
     for (name, why) in REFUSED {
         if others.get(*name).is_some_and(meant) {
-            return Err(RequestError::parameter(*name, format!("{name} is not possible here: {why}")));
+            return Err(RequestError::parameter(
+                *name,
+                format!("{name} is not possible here: {why}"),
+            ));
         }
     }
     let is_known = |name: &str| IGNORED.contains(&name) || REFUSED.iter().any(|row| row.0 == name);
-    let unknown: Vec<&str> = others.keys().map(String::as_str).filter(|name| !is_known(name)).collect();
-    if unknown.is_empty() { Ok(()) } else { Err(RequestError::unknown(&unknown)) }
+    let unknown: Vec<&str> = others
+        .keys()
+        .map(String::as_str)
+        .filter(|name| !is_known(name))
+        .collect();
+    if unknown.is_empty() {
+        Ok(())
+    } else {
+        Err(RequestError::unknown(&unknown))
+    }
 }
 
 impl Format {
     fn output_format(self) -> Result<Option<OutputFormat>, RequestError> {
         match (self.kind, self.schema) {
             (FormatKind::Text, _) => Ok(None),
-            (FormatKind::JsonObject, _) => Ok(Some(OutputFormat::Schema(json!({ "type": "object" })))),
+            (FormatKind::JsonObject, _) => {
+                Ok(Some(OutputFormat::Schema(json!({ "type": "object" }))))
+            }
             (FormatKind::JsonSchema, Some(schema)) if schema.is_object() || schema.is_boolean() => {
                 Ok(Some(OutputFormat::Schema(schema)))
             }
@@ -224,16 +278,23 @@ impl RequestTool {
     fn convert(self, i: usize) -> Result<Tool, RequestError> {
         if self.kind != "function" {
             let kind: String = self.kind.chars().take(40).collect();
-            let message = format!("only tools of type `function` can be called here, not of type `{kind}`");
+            let message =
+                format!("only tools of type `function` can be called here, not of type `{kind}`");
             return Err(RequestError::parameter(format!("tools[{i}].type"), message));
         }
         let name = self.name.unwrap_or_default();
-        let tool = Tool { name, description: self.description, parameters: self.parameters };
+        let tool = Tool {
+            name,
+            description: self.description,
+            parameters: self.parameters,
+        };
         let at = |place| match place {
             ToolField::Name => "name",
             ToolField::Parameters => "parameters",
         };
-        tool.check().map_err(|(place, why)| RequestError::parameter(format!("tools[{i}].{}", at(place)), why))?;
+        tool.check().map_err(|(place, why)| {
+            RequestError::parameter(format!("tools[{i}].{}", at(place)), why)
+        })?;
         Ok(tool)
     }
 }

@@ -33,14 +33,30 @@ impl<'g> BareRules<'g> {
         rules: &'g mut String,
         most: usize,
     ) -> BareRules<'g> {
-        BareRules { texts, quote, tool, rules, most, count: 0, root: Value::Null }
+        BareRules {
+            texts,
+            quote,
+            tool,
+            rules,
+            most,
+            count: 0,
+            root: Value::Null,
+        }
     }
     /// Returns the terms of the arguments, with the closing brace.
     pub fn arguments(&mut self, parameters: Option<&Value>) -> String {
         self.anything();
         self.root = parameters.cloned().unwrap_or_default();
-        match self.root.get("properties").and_then(Value::as_object).cloned() {
-            Some(properties) => format!("{} \"}}\"", self.pairs(&properties, &self.root.clone(), MAX_DEPTH)),
+        match self
+            .root
+            .get("properties")
+            .and_then(Value::as_object)
+            .cloned()
+        {
+            Some(properties) => format!(
+                "{} \"}}\"",
+                self.pairs(&properties, &self.root.clone(), MAX_DEPTH)
+            ),
             None if parameters.is_none() => "\"}\"".into(),
             None => format!("pairs_{} \"}}\"", self.tool),
         }
@@ -51,9 +67,18 @@ impl<'g> BareRules<'g> {
         let text = self.text();
         let scalar = format!("{NUMBER} | \"true\" | \"false\" | \"null\"");
         let list = format!("\"[\" (any_{i} (\",\" any_{i})*)? \"]\"");
-        line(self.rules, format_args!("any_{i}: {text} | {scalar} | {list} | \"{{\" pairs_{i} \"}}\""));
-        line(self.rules, format_args!("pairs_{i}: (pair_{i} (\",\" pair_{i})*)?"));
-        line(self.rules, format_args!("pair_{i}: /[a-zA-Z_][a-zA-Z0-9_]*/ \":\" any_{i}"));
+        line(
+            self.rules,
+            format_args!("any_{i}: {text} | {scalar} | {list} | \"{{\" pairs_{i} \"}}\""),
+        );
+        line(
+            self.rules,
+            format_args!("pairs_{i}: (pair_{i} (\",\" pair_{i})*)?"),
+        );
+        line(
+            self.rules,
+            format_args!("pair_{i}: /[a-zA-Z_][a-zA-Z0-9_]*/ \":\" any_{i}"),
+        );
     }
     /// Returns an unused rule name.
     fn fresh(&mut self) -> String {
@@ -67,7 +92,12 @@ impl<'g> BareRules<'g> {
     }
     /// Adds rules for an object's pairs, separated by commas, in the order of the sorted keys.
     fn pairs(&mut self, properties: &Map<String, Value>, schema: &Value, levels: usize) -> String {
-        let required: Vec<&Value> = schema.get("required").and_then(Value::as_array).into_iter().flatten().collect();
+        let required: Vec<&Value> = schema
+            .get("required")
+            .and_then(Value::as_array)
+            .into_iter()
+            .flatten()
+            .collect();
         let mut keys: Vec<&String> = properties.keys().collect();
         keys.sort();
         // Built from the last key to the first: `behind` derives the rest after another pair,
@@ -76,11 +106,26 @@ impl<'g> BareRules<'g> {
         for key in keys.into_iter().rev() {
             let value = self.value(&properties[key], levels - 1);
             let (pair, next_behind, next_first) = (self.fresh(), self.fresh(), self.fresh());
-            line(self.rules, format_args!("{pair}: {} ({value})", literal(&format!("{key}:"))));
+            line(
+                self.rules,
+                format_args!("{pair}: {} ({value})", literal(&format!("{key}:"))),
+            );
             let is_required = required.iter().any(|r| *r == key);
-            let or = |rest: &str| if is_required { String::new() } else { format!(" | {rest}") };
-            line(self.rules, format_args!("{next_behind}: \",\" {pair} {behind}{}", or(&behind)));
-            line(self.rules, format_args!("{next_first}: {pair} {behind}{}", or(&first)));
+            let or = |rest: &str| {
+                if is_required {
+                    String::new()
+                } else {
+                    format!(" | {rest}")
+                }
+            };
+            line(
+                self.rules,
+                format_args!("{next_behind}: \",\" {pair} {behind}{}", or(&behind)),
+            );
+            line(
+                self.rules,
+                format_args!("{next_first}: {pair} {behind}{}", or(&first)),
+            );
             (behind, first) = (next_behind, next_first);
         }
         first
@@ -92,18 +137,38 @@ impl<'g> BareRules<'g> {
             return any;
         }
         if let Some(target) = schema.get("$ref").and_then(Value::as_str) {
-            let found = target.strip_prefix('#').and_then(|path| self.root.pointer(path)).cloned();
+            let found = target
+                .strip_prefix('#')
+                .and_then(|path| self.root.pointer(path))
+                .cloned();
             return found.map_or(any, |schema| self.value(&schema, levels - 1));
         }
-        if let Some(choices) = schema.get("enum").and_then(Value::as_array).filter(|choices| !choices.is_empty()) {
-            return choices.clone().iter().map(|choice| self.constant(choice)).collect::<Vec<_>>().join(" | ");
+        if let Some(choices) = schema
+            .get("enum")
+            .and_then(Value::as_array)
+            .filter(|choices| !choices.is_empty())
+        {
+            return choices
+                .clone()
+                .iter()
+                .map(|choice| self.constant(choice))
+                .collect::<Vec<_>>()
+                .join(" | ");
         }
         if let Some(constant) = schema.get("const") {
             return self.constant(constant);
         }
         for key in ["anyOf", "oneOf"] {
-            if let Some(list) = schema.get(key).and_then(Value::as_array).filter(|list| !list.is_empty()) {
-                return list.iter().map(|schema| self.value(schema, levels - 1)).collect::<Vec<_>>().join(" | ");
+            if let Some(list) = schema
+                .get(key)
+                .and_then(Value::as_array)
+                .filter(|list| !list.is_empty())
+            {
+                return list
+                    .iter()
+                    .map(|schema| self.value(schema, levels - 1))
+                    .collect::<Vec<_>>()
+                    .join(" | ");
             }
         }
         let types: Vec<&str> = match schema.get("type") {
@@ -111,8 +176,15 @@ impl<'g> BareRules<'g> {
             Some(Value::Array(kinds)) => kinds.iter().filter_map(Value::as_str).collect(),
             _ => Vec::new(),
         };
-        let each: Vec<String> = types.into_iter().map(|kind| self.typed(kind, schema, levels)).collect();
-        if each.is_empty() { any } else { each.join(" | ") }
+        let each: Vec<String> = types
+            .into_iter()
+            .map(|kind| self.typed(kind, schema, levels))
+            .collect();
+        if each.is_empty() {
+            any
+        } else {
+            each.join(" | ")
+        }
     }
     fn typed(&mut self, kind: &str, schema: &Value, levels: usize) -> String {
         match kind {
@@ -122,14 +194,19 @@ impl<'g> BareRules<'g> {
             "boolean" => "\"true\" | \"false\"".into(),
             "null" => "\"null\"".into(),
             "array" => {
-                let item =
-                    schema.get("items").map_or(format!("any_{}", self.tool), |items| self.value(items, levels - 1));
+                let item = schema
+                    .get("items")
+                    .map_or(format!("any_{}", self.tool), |items| {
+                        self.value(items, levels - 1)
+                    });
                 let name = self.fresh();
                 line(self.rules, format_args!("{name}: {item}"));
                 format!("\"[\" ({name} (\",\" {name})*)? \"]\"")
             }
             "object" => match schema.get("properties").and_then(Value::as_object) {
-                Some(properties) => format!("\"{{\" {} \"}}\"", self.pairs(properties, schema, levels)),
+                Some(properties) => {
+                    format!("\"{{\" {} \"}}\"", self.pairs(properties, schema, levels))
+                }
                 None => format!("\"{{\" pairs_{} \"}}\"", self.tool),
             },
             _ => format!("any_{}", self.tool),

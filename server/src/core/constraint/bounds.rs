@@ -97,7 +97,14 @@ impl<'s> Tally<'s> {
             self.combined_patterns = self.combined_patterns.max(one.patterns);
             self.bound(one.properties, MAX_COMBINED.0);
         }
-        self.bound(if one.counts { one.properties } else { one.counted }, MAX_COUNTED_PROPERTIES);
+        self.bound(
+            if one.counts {
+                one.properties
+            } else {
+                one.counted
+            },
+            MAX_COUNTED_PROPERTIES,
+        );
     }
     /// Records an object that has more properties than its limit.
     fn bound(&mut self, properties: usize, most: usize) {
@@ -109,7 +116,9 @@ impl<'s> Tally<'s> {
         self.values += 1;
         self.depth = self.depth.max(depth);
         match value {
-            Value::Array(entries) => entries.iter().for_each(|entry| self.walk(entry, depth + 1, one)),
+            Value::Array(entries) => entries
+                .iter()
+                .for_each(|entry| self.walk(entry, depth + 1, one)),
             Value::Object(members) => {
                 intersect(members, one);
                 for (key, member) in members {
@@ -139,7 +148,9 @@ impl<'s> Tally<'s> {
             _ => return,
         };
         one.properties = one.properties.max(properties);
-        self.squares = self.squares.saturating_add(properties.saturating_mul(properties));
+        self.squares = self
+            .squares
+            .saturating_add(properties.saturating_mul(properties));
     }
     /// Checks that the schemas compile in about a second, within [`STACK`].
     ///
@@ -153,16 +164,32 @@ impl<'s> Tally<'s> {
         for (name, count, most) in [
             ("values", self.values, MAX_VALUES),
             ("levels of nesting and references", levels, MAX_LEVELS),
-            ("properties of its objects, squared and added up", self.squares, MAX_SQUARED_PROPERTIES),
-            ("properties of an object that is combined with others or says how many it must have", properties, most),
-            ("alternatives of oneOf, in place of which anyOf may do", self.alternatives, MAX_ALTERNATIVES),
+            (
+                "properties of its objects, squared and added up",
+                self.squares,
+                MAX_SQUARED_PROPERTIES,
+            ),
+            (
+                "properties of an object that is combined with others or says how many it must have",
+                properties,
+                most,
+            ),
+            (
+                "alternatives of oneOf, in place of which anyOf may do",
+                self.alternatives,
+                MAX_ALTERNATIVES,
+            ),
             (
                 "products of alternatives where schemas are combined (allOf, or $ref beside others)",
                 self.products,
                 MAX_ALTERNATIVE_PRODUCT,
             ),
             ("patternProperties", self.patterns, MAX_PATTERNS),
-            ("patternProperties where schemas are combined", self.combined_patterns, MAX_COMBINED.1),
+            (
+                "patternProperties where schemas are combined",
+                self.combined_patterns,
+                MAX_COMBINED.1,
+            ),
         ] {
             if count > most {
                 return Err(format!("it has {count} {name}, and may have {most}"));
@@ -176,13 +203,27 @@ impl<'s> Tally<'s> {
 /// another type is not a keyword, as properties may have any names.
 fn intersect(members: &Map<String, Value>, one: &mut SchemaCounts) {
     let list = |key: &str| members.get(key).and_then(Value::as_array).map(Vec::len);
-    let alone = |key: &str| members.keys().all(|it| it == key || ANNOTATION_KEYWORDS.contains(&it.as_str()));
+    let alone = |key: &str| {
+        members
+            .keys()
+            .all(|it| it == key || ANNOTATION_KEYWORDS.contains(&it.as_str()))
+    };
     let refers = members.get("$ref").is_some_and(Value::is_string);
-    let applied = ["allOf", "anyOf", "oneOf"].iter().filter(|key| list(key).is_some()).count() + usize::from(refers);
+    let applied = ["allOf", "anyOf", "oneOf"]
+        .iter()
+        .filter(|key| list(key).is_some())
+        .count()
+        + usize::from(refers);
     one.combines |= applied > 1 || list("allOf").is_some_and(|n| n > 1 || !alone("allOf"));
-    if ["minProperties", "maxProperties"].iter().any(|key| members.get(*key).is_some_and(Value::is_number)) {
+    if ["minProperties", "maxProperties"]
+        .iter()
+        .any(|key| members.get(*key).is_some_and(Value::is_number))
+    {
         one.counts |= applied > 0;
-        let own = members.get("properties").and_then(Value::as_object).map_or(0, Map::len);
+        let own = members
+            .get("properties")
+            .and_then(Value::as_object)
+            .map_or(0, Map::len);
         let required = list("required").unwrap_or(0);
         one.counted = one.counted.max(own).max(required);
     }

@@ -5,11 +5,26 @@ use serde_json::{Map, Value, json};
 
 /// Keywords that apply another schema to the same value. Closing either would forbid the other's
 /// keys.
-const APPLICATORS: &[&str] =
-    &["$ref", "allOf", "anyOf", "oneOf", "not", "if", "then", "else", "dependentSchemas", "$dynamicRef"];
+const APPLICATORS: &[&str] = &[
+    "$ref",
+    "allOf",
+    "anyOf",
+    "oneOf",
+    "not",
+    "if",
+    "then",
+    "else",
+    "dependentSchemas",
+    "$dynamicRef",
+];
 /// Keywords that decide which keys are allowed besides those of `properties`.
-const KEY_KEYWORDS: &[&str] =
-    &["additionalProperties", "patternProperties", "unevaluatedProperties", "propertyNames", "minProperties"];
+const KEY_KEYWORDS: &[&str] = &[
+    "additionalProperties",
+    "patternProperties",
+    "unevaluatedProperties",
+    "propertyNames",
+    "minProperties",
+];
 
 /// Returns the schema with its objects closed, except those that are combined with other schemas.
 /// If any are combined, definitions stay open as well.
@@ -26,7 +41,8 @@ pub fn compact(schema: &Value) -> Value {
         // `true` and `false` are schemas too.
         other => Map::from_iter([("allOf".to_owned(), json!([other]))]),
     };
-    let spaced = json!({ "whitespace_flexible": false, "item_separator": ", ", "key_separator": ": " });
+    let spaced =
+        json!({ "whitespace_flexible": false, "item_separator": ", ", "key_separator": ": " });
     schema.entry("x-guidance").or_insert(spaced);
     schema.into()
 }
@@ -41,35 +57,54 @@ fn combines(schema: &Value) -> bool {
 }
 
 fn is_combined(members: &Map<String, Value>) -> bool {
-    let applied = APPLICATORS.iter().filter(|key| members.contains_key(**key)).count();
-    let several = members.get("allOf").and_then(Value::as_array).is_some_and(|all| all.len() > 1);
+    let applied = APPLICATORS
+        .iter()
+        .filter(|key| members.contains_key(**key))
+        .count();
+    let several = members
+        .get("allOf")
+        .and_then(Value::as_array)
+        .is_some_and(|all| all.len() > 1);
     several || applied > 1 || applied == 1 && members.contains_key("properties")
 }
 
 fn close(schema: &Value, combined: bool) -> Value {
-    let Value::Object(members) = schema else { return schema.clone() };
+    let Value::Object(members) = schema else {
+        return schema.clone();
+    };
     if is_combined(members) {
         return schema.clone();
     }
     let all = |value: &Value| match value {
-        Value::Object(named) => named.iter().map(|(name, schema)| (name.clone(), close(schema, combined))).collect(),
+        Value::Object(named) => named
+            .iter()
+            .map(|(name, schema)| (name.clone(), close(schema, combined)))
+            .collect(),
         other => other.clone(),
     };
     let list = |value: &Value| match value {
-        Value::Array(schemas) => schemas.iter().map(|schema| close(schema, combined)).collect(),
+        Value::Array(schemas) => schemas
+            .iter()
+            .map(|schema| close(schema, combined))
+            .collect(),
         other => close(other, combined),
     };
     let inner = |(key, value): (&String, &Value)| {
         let value = match key.as_str() {
             "properties" | "patternProperties" => all(value),
             "$defs" | "definitions" if !combined => all(value),
-            "items" | "prefixItems" | "anyOf" | "oneOf" | "allOf" | "additionalProperties" => list(value),
+            "items" | "prefixItems" | "anyOf" | "oneOf" | "allOf" | "additionalProperties" => {
+                list(value)
+            }
             _ => value.clone(),
         };
         (key.clone(), value)
     };
     let mut out: Map<String, Value> = members.iter().map(inner).collect();
-    let names = members.get("properties").and_then(Value::as_object).is_some_and(|names| !names.is_empty());
+    let names = members
+        .get("properties")
+        .and_then(Value::as_object)
+        .is_some_and(|names| !names.is_empty());
     if names && !KEY_KEYWORDS.iter().any(|key| members.contains_key(*key)) {
         out.insert("additionalProperties".into(), false.into());
     }
@@ -83,7 +118,8 @@ mod tests {
 
     #[test]
     fn objects_that_name_their_keys_have_no_others() {
-        let point = json!({ "type": "object", "properties": { "x": { "properties": { "y": {} } } } });
+        let point =
+            json!({ "type": "object", "properties": { "x": { "properties": { "y": {} } } } });
         let out = json!({
             "type": "object", "additionalProperties": false,
             "properties": { "x": { "properties": { "y": {} }, "additionalProperties": false } },

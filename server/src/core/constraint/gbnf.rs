@@ -11,9 +11,16 @@ use std::fmt::Write;
 /// # Errors
 /// A description of the first syntax error with its line, or of a missing rule.
 pub fn to_lark(text: &str) -> Result<String, String> {
-    let mut parser =
-        Parser { rest: text, line: 1, out: String::new(), defined: BTreeSet::new(), used: BTreeSet::new() };
-    parser.grammar().map_err(|why| format!("line {}: {why}", parser.line))?;
+    let mut parser = Parser {
+        rest: text,
+        line: 1,
+        out: String::new(),
+        defined: BTreeSet::new(),
+        used: BTreeSet::new(),
+    };
+    parser
+        .grammar()
+        .map_err(|why| format!("line {}: {why}", parser.line))?;
     if !parser.defined.contains("root") {
         return Err("there is no rule `root`".into());
     }
@@ -68,8 +75,10 @@ impl Parser<'_> {
     }
     /// Parses a rule's name as GBNF writes it.
     fn name(&mut self) -> Option<String> {
-        let end =
-            self.rest.find(|c: char| !(c.is_ascii_alphanumeric() || c == '-' || c == '_')).unwrap_or(self.rest.len());
+        let end = self
+            .rest
+            .find(|c: char| !(c.is_ascii_alphanumeric() || c == '-' || c == '_'))
+            .unwrap_or(self.rest.len());
         let (name, rest) = self.rest.split_at(end);
         self.rest = rest;
         (!name.is_empty()).then(|| name.to_owned())
@@ -93,13 +102,18 @@ impl Parser<'_> {
             let _ = writeln!(self.out, "{}: {body}", lark_name(&name));
             self.space(false);
             if self.peek().is_some_and(|c| c != '\n' && c != '\r') {
-                return Err(format!("`{}` is not expected here", self.peek().unwrap_or_default()));
+                return Err(format!(
+                    "`{}` is not expected here",
+                    self.peek().unwrap_or_default()
+                ));
             }
         }
     }
     fn alternatives(&mut self, depth: usize) -> Result<String, String> {
         if depth > MAX_DEPTH {
-            return Err(format!("there are more than {MAX_DEPTH} groups within each other"));
+            return Err(format!(
+                "there are more than {MAX_DEPTH} groups within each other"
+            ));
         }
         let mut out = self.sequence(depth)?;
         loop {
@@ -131,7 +145,11 @@ impl Parser<'_> {
             terms.push(term + &suffix);
             self.space(depth > 0);
         }
-        Ok(if terms.is_empty() { "\"\"".into() } else { terms.join(" ") })
+        Ok(if terms.is_empty() {
+            "\"\"".into()
+        } else {
+            terms.join(" ")
+        })
     }
     fn term(&mut self, depth: usize) -> Result<Option<String>, String> {
         Ok(match self.peek() {
@@ -176,11 +194,15 @@ impl Parser<'_> {
                 let count = self.rest[1..end].replace(' ', "");
                 self.rest = &self.rest[end + 1..];
                 let (least, most) = count.split_once(',').unwrap_or((&count, &count));
-                let number = |text: &str| text.parse::<usize>().ok().filter(|&n| n <= MAX_REPETITIONS);
+                let number =
+                    |text: &str| text.parse::<usize>().ok().filter(|&n| n <= MAX_REPETITIONS);
                 let wrong = || format!("{{{count}}} is no count up to {MAX_REPETITIONS}");
                 let least = number(least).ok_or_else(wrong)?;
-                let most =
-                    if most.is_empty() { None } else { Some(number(most).filter(|&m| m >= least).ok_or_else(wrong)?) };
+                let most = if most.is_empty() {
+                    None
+                } else {
+                    Some(number(most).filter(|&m| m >= least).ok_or_else(wrong)?)
+                };
                 Ok(match most {
                     Some(most) => format!("{{{least},{most}}}"),
                     None => format!("{{{least},}}"),
@@ -216,7 +238,11 @@ impl Parser<'_> {
             'U' => 8,
             c => return Ok((c, true)),
         };
-        let code = self.rest.get(..digits).and_then(|hex| u32::from_str_radix(hex, 16).ok()).and_then(char::from_u32);
+        let code = self
+            .rest
+            .get(..digits)
+            .and_then(|hex| u32::from_str_radix(hex, 16).ok())
+            .and_then(char::from_u32);
         let code = code.ok_or_else(|| format!("\\{c} needs {digits} digits of a character"))?;
         self.rest = &self.rest[digits..];
         Ok((code, true))
@@ -279,16 +305,29 @@ mod tests {
         for (text, why) in [
             ("", "there is no rule `root`"),
             ("root ::= other", "there is no rule `other`"),
-            ("root ::= \"a\"\nroot ::= \"b\"", "line 2: the rule `root` is there twice"),
+            (
+                "root ::= \"a\"\nroot ::= \"b\"",
+                "line 2: the rule `root` is there twice",
+            ),
             ("root = \"a\"", "line 1: `::=` is missing after `root`"),
-            ("root ::= \"a", "line 1: a text or a class of characters is not closed"),
+            (
+                "root ::= \"a",
+                "line 1: a text or a class of characters is not closed",
+            ),
             ("root ::= []", "line 1: a class has no characters"),
             ("root ::= (\"a\"", "line 1: a group is not closed"),
-            ("root ::= \"a\"{5,2}", "line 1: {5,2} is no count up to 10000"),
+            (
+                "root ::= \"a\"{5,2}",
+                "line 1: {5,2} is no count up to 10000",
+            ),
             ("root ::= \"a\" )", "line 1: `)` is not expected here"),
         ] {
             assert_eq!(to_lark(text).unwrap_err(), why, "{text}");
         }
-        assert!(to_lark(&format!("root ::= {}", "(".repeat(100_000))).unwrap_err().contains("groups"));
+        assert!(
+            to_lark(&format!("root ::= {}", "(".repeat(100_000)))
+                .unwrap_err()
+                .contains("groups")
+        );
     }
 }

@@ -63,7 +63,9 @@ impl GrammarTexts<'_> {
                 .tokens()
                 .filter_map(|(marker, id)| Some((rest.find(marker)?, marker, id)))
                 .min_by_key(|(at, ..)| *at);
-            let (at, marker, id) = next.map_or((rest.len(), "", None), |(at, marker, id)| (at, marker, Some(id)));
+            let (at, marker, id) = next.map_or((rest.len(), "", None), |(at, marker, id)| {
+                (at, marker, Some(id))
+            });
             let first = rest.len() == whole;
             spaced(&rest[..at], first, id.is_none(), &mut pieces);
             pieces.extend(id.map(Piece::Token));
@@ -74,7 +76,10 @@ impl GrammarTexts<'_> {
     /// Returns the texts of the markup that are special tokens.
     fn tokens(&self) -> impl Iterator<Item = (&'static str, u32)> {
         let control = |id: &u32| self.tokenizer.token_kind(*id) == Some(TokenKind::Control);
-        self.markup.tokens.iter().filter_map(move |text| Some((*text, self.tokenizer.token_id(text).filter(control)?)))
+        self.markup
+            .tokens
+            .iter()
+            .filter_map(move |text| Some((*text, self.tokenizer.token_id(text).filter(control)?)))
     }
 }
 
@@ -86,7 +91,8 @@ fn spaced<'t>(text: &'t str, first: bool, last: bool, pieces: &mut Vec<Piece<'t>
         let rest = &text[at..];
         let space = rest.len() - rest.trim_start().len();
         let end = |space: usize| {
-            space > 0 && (rest[..space].contains('\n') || first && at == 0 || last && space == rest.len())
+            space > 0
+                && (rest[..space].contains('\n') || first && at == 0 || last && space == rest.len())
         };
         if end(space) {
             pieces.push(Piece::Space(&rest[..space]));

@@ -21,7 +21,9 @@ impl Grammars {
     pub fn new(tokenizer: &Tokenizer, vocabulary: usize) -> Grammars {
         let ends: Arc<[u32]> = tokenizer.eog().into();
         let end = ends.first().copied().unwrap_or(0);
-        let words: Vec<Vec<u8>> = (0..vocabulary as u32).map(|id| token_bytes(tokenizer, id)).collect();
+        let words: Vec<Vec<u8>> = (0..vocabulary as u32)
+            .map(|id| token_bytes(tokenizer, id))
+            .collect();
         let info = TokRxInfo::new(vocabulary as u32, end);
         let env: TokEnv = Arc::new(ApproximateTokEnv::new(TokTrie::from(&info, &words)));
         let factory = ParserFactory::new_simple(&env).ok().map(|mut factory| {
@@ -42,12 +44,20 @@ impl Grammars {
     ///
     /// # Errors
     /// A description of what is wrong with the grammar.
-    pub fn compile(&self, grammar: TopLevelGrammar, thinking: Option<&'static str>) -> Result<Constraint, String> {
-        let Some(factory) = &self.factory else { return Err("grammars are not possible with this vocabulary".into()) };
+    pub fn compile(
+        &self,
+        grammar: TopLevelGrammar,
+        thinking: Option<&'static str>,
+    ) -> Result<Constraint, String> {
+        let Some(factory) = &self.factory else {
+            return Err("grammars are not possible with this vocabulary".into());
+        };
         // The grammar is untrusted and the compiler is third-party code: a panic refuses the
         // grammar. The stack suffices for the schemas that `Tally` admits.
         let compiled = std::thread::scope(|scope| {
-            let thread = std::thread::Builder::new().stack_size(STACK).spawn_scoped(scope, || start_matcher(factory, grammar));
+            let thread = std::thread::Builder::new()
+                .stack_size(STACK)
+                .spawn_scoped(scope, || start_matcher(factory, grammar));
             thread
                 .map_err(|error| format!("it cannot be compiled now: {error}"))?
                 .join()
@@ -87,11 +97,22 @@ fn reason(error: &str) -> String {
     if error.starts_with("panic") {
         return "it cannot be compiled".into();
     }
-    let listed = |line: &&str| line.split_once(" | ").is_some_and(|(n, _)| n.trim().parse::<usize>().is_ok());
-    let lines: Vec<&str> = error.lines().take_while(|line| !listed(line)).map(str::trim).collect();
+    let listed = |line: &&str| {
+        line.split_once(" | ")
+            .is_some_and(|(n, _)| n.trim().parse::<usize>().is_ok())
+    };
+    let lines: Vec<&str> = error
+        .lines()
+        .take_while(|line| !listed(line))
+        .map(str::trim)
+        .collect();
     let line = lines.join(" ");
     let after = |text: &str, place: &str| text.split_once(place).map(|(_, rest)| rest.to_owned());
-    let placed = if line.starts_with("at ") { after(&line, "): ") } else { None };
+    let placed = if line.starts_with("at ") {
+        after(&line, "): ")
+    } else {
+        None
+    };
     let line = placed.unwrap_or(line);
     after(&line, "failed to compile JSON schema: ").unwrap_or(line)
 }
@@ -127,12 +148,18 @@ impl Constraint {
         if self.thinking.is_some() {
             return Ok(());
         }
-        let mask = self.matcher.compute_mask_or_eos().map_err(|error| error.to_string())?;
+        let mask = self
+            .matcher
+            .compute_mask_or_eos()
+            .map_err(|error| error.to_string())?;
         let mut allowed = mask.as_slice().to_vec();
         allowed.resize(tokens.words().len(), 0);
         if mask.is_allowed(self.end) {
             for &end in &*self.ends {
-                allowed.get_mut(end as usize / 32).into_iter().for_each(|word| *word |= 1 << (end % 32));
+                allowed
+                    .get_mut(end as usize / 32)
+                    .into_iter()
+                    .for_each(|word| *word |= 1 << (end % 32));
             }
         }
         tokens.keep(&allowed);
@@ -152,7 +179,9 @@ impl Constraint {
             }
             return Ok(false);
         }
-        self.matcher.consume_token(token).map_err(|error| error.to_string())?;
+        self.matcher
+            .consume_token(token)
+            .map_err(|error| error.to_string())?;
         Ok(self.matcher.is_stopped())
     }
 }

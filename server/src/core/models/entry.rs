@@ -62,7 +62,9 @@ pub struct LoadError {
 impl LoadError {
     /// Returns the cause and the hint.
     pub fn text(&self) -> String {
-        self.hint.iter().fold(self.message.clone(), |text, hint| format!("{text}; {hint}"))
+        self.hint
+            .iter()
+            .fold(self.message.clone(), |text, hint| format!("{text}; {hint}"))
     }
     /// Converts the failure into the error of a request for the model.
     pub(crate) fn to_request_error(&self, name: &str) -> RequestError {
@@ -108,8 +110,18 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 impl ModelEntry {
     /// Creates a model that is not loaded, with a queue of at most `waiting` requests.
-    pub fn new(spec: ModelSpec, waiting: usize, metrics: ModelMetrics, loading: Loading) -> ModelEntry {
-        let ModelSpec { name, aliases, plan, source } = spec;
+    pub fn new(
+        spec: ModelSpec,
+        waiting: usize,
+        metrics: ModelMetrics,
+        loading: Loading,
+    ) -> ModelEntry {
+        let ModelSpec {
+            name,
+            aliases,
+            plan,
+            source,
+        } = spec;
         ModelEntry {
             names: Names { name, aliases },
             created: now(),
@@ -129,7 +141,9 @@ impl ModelEntry {
     /// Returns a hash of the name and the metadata, as hashing the weights would take too long.
     pub fn digest(&self) -> String {
         let about = self.cached_plan().map(|plan| plan.about);
-        blake3::hash(format!("{} {about:?}", self.name()).as_bytes()).to_hex().to_string()
+        blake3::hash(format!("{} {about:?}", self.name()).as_bytes())
+            .to_hex()
+            .to_string()
     }
     /// Returns the plan, if there is one.
     pub fn cached_plan(&self) -> Option<ModelPlan> {
@@ -149,14 +163,26 @@ impl ModelEntry {
     }
     /// Returns the load. A page counts once, as a whole, regardless of how many sequences share it.
     pub fn load(&self) -> Load {
-        let ModelMetrics { running, slots, pages, pages_total, .. } = &self.metrics;
-        let [running, slots, pages, pages_total] =
-            [running, slots, pages, pages_total].map(|gauge| usize::try_from(gauge.get()).unwrap_or(0));
+        let ModelMetrics {
+            running,
+            slots,
+            pages,
+            pages_total,
+            ..
+        } = &self.metrics;
+        let [running, slots, pages, pages_total] = [running, slots, pages, pages_total]
+            .map(|gauge| usize::try_from(gauge.get()).unwrap_or(0));
         let (used, room) = match pages_total {
             0 => (0, self.cached_plan().map_or(0, |plan| plan.context)),
             _ => (pages * Options::PAGE, pages_total * Options::PAGE),
         };
-        Load { running, waiting: self.queue.len(), slots: slots.max(1), used, room }
+        Load {
+            running,
+            waiting: self.queue.len(),
+            slots: slots.max(1),
+            used,
+            room,
+        }
     }
     /// Returns why there is no plan, if planning failed.
     pub fn unplanned(&self) -> Option<LoadError> {
@@ -182,13 +208,20 @@ impl ModelEntry {
     /// When it cannot be read.
     pub fn served_with(&self, context: usize) -> Result<Arc<Served>, LoadError> {
         let ModelPlan { about, bytes, .. } = self.plan()?;
-        *lock(&self.plan) = Ok(ModelPlan { about: about.clone(), context, bytes });
+        *lock(&self.plan) = Ok(ModelPlan {
+            about: about.clone(),
+            context,
+            bytes,
+        });
         let fresh = self.build_served(about, context)?;
         *lock(&self.served) = Arc::downgrade(&fresh);
         Ok(fresh)
     }
     fn build_served(&self, about: ModelFacts, context: usize) -> Result<Arc<Served>, LoadError> {
-        let text = ModelText { name: self.name().to_owned(), ..self.source.text()? };
+        let text = ModelText {
+            name: self.name().to_owned(),
+            ..self.source.text()?
+        };
         let mut served = Served::new(text, about, context);
         served.created = self.created;
         Ok(Arc::new(served))

@@ -23,7 +23,9 @@ pub enum NameMatch {
 /// Reduces a name to lower case, without its folder, `:latest` and `.gguf`.
 fn plain(name: &str) -> String {
     let name = name.rsplit('/').next().unwrap_or(name);
-    name.trim_end_matches(":latest").trim_end_matches(".gguf").to_lowercase()
+    name.trim_end_matches(":latest")
+        .trim_end_matches(".gguf")
+        .to_lowercase()
 }
 
 impl Names {
@@ -39,9 +41,10 @@ pub fn find(asked: &str, models: &[&Names]) -> NameMatch {
         &|names| names.name == asked,
         &|names| names.aliases.iter().any(|alias| alias == asked),
         &|names| {
-            names
-                .all()
-                .any(|name| name.trim_end_matches(".gguf").eq_ignore_ascii_case(asked.trim_end_matches(":latest")))
+            names.all().any(|name| {
+                name.trim_end_matches(".gguf")
+                    .eq_ignore_ascii_case(asked.trim_end_matches(":latest"))
+            })
         },
         &|names| names.all().any(|name| plain(name) == plain(asked)),
     ];
@@ -71,8 +74,13 @@ pub fn nearest(asked: &str, models: &[&Names]) -> Option<usize> {
         };
         names.all().map(of).fold(0.0, f64::max)
     };
-    let best = models.iter().map(|names| like(names)).enumerate().max_by(|a, b| a.1.total_cmp(&b.1));
-    best.filter(|best| best.1 >= MIN_SIMILARITY).map(|best| best.0)
+    let best = models
+        .iter()
+        .map(|names| like(names))
+        .enumerate()
+        .max_by(|a, b| a.1.total_cmp(&b.1));
+    best.filter(|best| best.1 >= MIN_SIMILARITY)
+        .map(|best| best.0)
 }
 
 #[cfg(test)]
@@ -80,13 +88,19 @@ mod tests {
     use super::*;
 
     fn names(name: &str, aliases: &[&str]) -> Names {
-        Names { name: name.into(), aliases: aliases.iter().map(|&alias| alias.into()).collect() }
+        Names {
+            name: name.into(),
+            aliases: aliases.iter().map(|&alias| alias.into()).collect(),
+        }
     }
 
     #[test]
     fn a_name_is_found_as_clients_write_it() {
         let all = [
-            names("GLM-4.7-Flash-Q4_K_M", &["glm-4.7-flash", "hf:a/GLM-GGUF:Q4_K_M"]),
+            names(
+                "GLM-4.7-Flash-Q4_K_M",
+                &["glm-4.7-flash", "hf:a/GLM-GGUF:Q4_K_M"],
+            ),
             names("demo", &[]),
             names("one/tiny", &[]),
             names("two/tiny", &[]),
@@ -116,7 +130,11 @@ mod tests {
 
     #[test]
     fn the_nearest_is_named_where_one_is_near() {
-        let all = [names("Qwen3-0.6B-Q8_0", &["qwen3"]), names("demo", &[]), names("Llama-3.2-1B-Q4_0", &[])];
+        let all = [
+            names("Qwen3-0.6B-Q8_0", &["qwen3"]),
+            names("demo", &[]),
+            names("Llama-3.2-1B-Q4_0", &[]),
+        ];
         let all: Vec<&Names> = all.iter().collect();
         for (asked, near) in [
             ("qwen3-0.6b", Some(0)),

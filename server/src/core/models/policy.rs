@@ -63,10 +63,17 @@ pub enum EvictionDecision {
 ///
 /// Idle models are evicted before busy ones, and the least recently used first. Models stay loaded
 /// if the others free enough memory.
-pub fn decide(need: u64, free: u64, most: Option<usize>, residents: &[Resident]) -> EvictionDecision {
+pub fn decide(
+    need: u64,
+    free: u64,
+    most: Option<usize>,
+    residents: &[Resident],
+) -> EvictionDecision {
     let most = most.unwrap_or(usize::MAX).max(1);
     let fits = |left: &[usize]| {
-        let bytes = left.iter().fold(free, |sum, &at| sum.saturating_add(residents[at].bytes));
+        let bytes = left
+            .iter()
+            .fold(free, |sum, &at| sum.saturating_add(residents[at].bytes));
         need <= bytes && residents.len() - left.len() < most
     };
     if fits(&[]) {
@@ -77,7 +84,12 @@ pub fn decide(need: u64, free: u64, most: Option<usize>, residents: &[Resident])
     if fits(&leaving) {
         return EvictionDecision::Wait;
     }
-    staying.sort_by_key(|&at| (residents[at].activity == Activity::Busy, residents[at].last_used));
+    staying.sort_by_key(|&at| {
+        (
+            residents[at].activity == Activity::Busy,
+            residents[at].last_used,
+        )
+    });
     let mut told = Vec::new();
     let with = |told: &[usize]| [leaving.as_slice(), told].concat();
     for &at in &staying {
@@ -88,7 +100,9 @@ pub fn decide(need: u64, free: u64, most: Option<usize>, residents: &[Resident])
     }
     if !fits(&with(&told)) {
         return EvictionDecision::TooLarge(
-            residents.iter().fold(free, |sum, resident| sum.saturating_add(resident.bytes)),
+            residents
+                .iter()
+                .fold(free, |sum, resident| sum.saturating_add(resident.bytes)),
         );
     }
     // The last eviction may suffice without some of the earlier ones: those used most recently are
@@ -109,34 +123,66 @@ mod tests {
     use proptest::prelude::*;
 
     fn resident(bytes: u64, used: u64, activity: Activity) -> Resident {
-        Resident { bytes, last_used: used, activity }
+        Resident {
+            bytes,
+            last_used: used,
+            activity,
+        }
     }
 
     #[test]
     fn there_is_room_or_it_is_made() {
         let (old, new) = (resident(40, 1, Idle), resident(40, 2, Idle));
         assert_eq!(decide(20, 20, None, &[old, new]), EvictionDecision::Load);
-        assert_eq!(decide(21, 20, None, &[new, old]), EvictionDecision::Evict(vec![1]), "the least recently used");
-        assert_eq!(decide(61, 20, None, &[new, old]), EvictionDecision::Evict(vec![1, 0]));
-        assert_eq!(decide(101, 20, None, &[new, old]), EvictionDecision::TooLarge(100));
-        assert_eq!(decide(1, 20, Some(2), &[new, old]), EvictionDecision::Evict(vec![1]), "no more than two");
+        assert_eq!(
+            decide(21, 20, None, &[new, old]),
+            EvictionDecision::Evict(vec![1]),
+            "the least recently used"
+        );
+        assert_eq!(
+            decide(61, 20, None, &[new, old]),
+            EvictionDecision::Evict(vec![1, 0])
+        );
+        assert_eq!(
+            decide(101, 20, None, &[new, old]),
+            EvictionDecision::TooLarge(100)
+        );
+        assert_eq!(
+            decide(1, 20, Some(2), &[new, old]),
+            EvictionDecision::Evict(vec![1]),
+            "no more than two"
+        );
         assert_eq!(decide(1, 20, Some(3), &[new, old]), EvictionDecision::Load);
         assert_eq!(decide(1, 0, None, &[]), EvictionDecision::TooLarge(0));
-        assert_eq!(decide(1, 1, Some(0), &[]), EvictionDecision::Load, "one is the least");
+        assert_eq!(
+            decide(1, 1, Some(0), &[]),
+            EvictionDecision::Load,
+            "one is the least"
+        );
     }
 
     #[test]
     fn who_is_asked_leaves_last_and_nobody_twice() {
         let (busy, idle) = (resident(40, 1, Busy), resident(40, 2, Idle));
-        assert_eq!(decide(30, 0, None, &[busy, idle]), EvictionDecision::Evict(vec![1]), "though it was used later");
+        assert_eq!(
+            decide(30, 0, None, &[busy, idle]),
+            EvictionDecision::Evict(vec![1]),
+            "though it was used later"
+        );
         assert_eq!(
             decide(70, 0, None, &[busy, idle]),
             EvictionDecision::Evict(vec![1, 0]),
             "whoever asks is not kept waiting for ever"
         );
         let leaving = resident(40, 1, Leaving);
-        assert_eq!(decide(30, 0, None, &[leaving, idle]), EvictionDecision::Wait);
-        assert_eq!(decide(60, 0, None, &[leaving, idle]), EvictionDecision::Evict(vec![1]));
+        assert_eq!(
+            decide(30, 0, None, &[leaving, idle]),
+            EvictionDecision::Wait
+        );
+        assert_eq!(
+            decide(60, 0, None, &[leaving, idle]),
+            EvictionDecision::Evict(vec![1])
+        );
         assert_eq!(decide(1, 99, Some(1), &[leaving]), EvictionDecision::Wait);
     }
 
@@ -145,12 +191,16 @@ mod tests {
         // The small model alone does not suffice, and with the large one its eviction is not
         // needed.
         let (small, large) = (resident(10, 1, Idle), resident(100, 2, Idle));
-        assert_eq!(decide(50, 0, None, &[small, large]), EvictionDecision::Evict(vec![1]));
+        assert_eq!(
+            decide(50, 0, None, &[small, large]),
+            EvictionDecision::Evict(vec![1])
+        );
     }
 
     fn residents() -> impl Strategy<Value = Vec<Resident>> {
         let activity = prop_oneof![Just(Idle), Just(Busy), Just(Leaving)];
-        let one = (0u64..100, 0u64..100, activity).prop_map(|(bytes, used, activity)| resident(bytes, used, activity));
+        let one = (0u64..100, 0u64..100, activity)
+            .prop_map(|(bytes, used, activity)| resident(bytes, used, activity));
         proptest::collection::vec(one, 0..7)
     }
 

@@ -126,7 +126,12 @@ impl Models {
         let mut loading = Some(first);
         let model = |spec: ModelSpec| {
             let metrics = shared.metrics.model(&spec.name);
-            Arc::new(ModelEntry::new(spec, shared.waiting, metrics, loading.take().unwrap_or_default()))
+            Arc::new(ModelEntry::new(
+                spec,
+                shared.waiting,
+                metrics,
+                loading.take().unwrap_or_default(),
+            ))
         };
         let all: Vec<Arc<ModelEntry>> = specs.into_iter().map(model).collect();
         let state = State {
@@ -138,7 +143,15 @@ impl Models {
             closed: false,
         };
         let (state, changed, clock) = (Mutex::new(state), Condvar::new(), AtomicU64::new(1));
-        Models { all, shared, most, available, state, changed, clock }
+        Models {
+            all,
+            shared,
+            most,
+            available,
+            state,
+            changed,
+            clock,
+        }
     }
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
@@ -158,7 +171,11 @@ impl Models {
     pub fn find(&self, asked: Option<&str>) -> Result<&Arc<ModelEntry>, RequestError> {
         let names: Vec<&Names> = self.all.iter().map(|model| &model.names).collect();
         let called: Vec<&str> = self.all.iter().map(|model| model.name()).collect();
-        let Some(asked) = asked else { return self.single_model().ok_or_else(|| RequestError::which_model(&called)) };
+        let Some(asked) = asked else {
+            return self
+                .single_model()
+                .ok_or_else(|| RequestError::which_model(&called));
+        };
         match find(asked, &names) {
             NameMatch::One(at) => Ok(&self.all[at]),
             NameMatch::Several(places) => {
@@ -167,13 +184,18 @@ impl Models {
             }
             NameMatch::None => {
                 // With a single model the message names it anyway.
-                let near = nearest(asked, &names).filter(|_| self.all.len() > 1).map(|at| called[at]);
+                let near = nearest(asked, &names)
+                    .filter(|_| self.all.len() > 1)
+                    .map(|at| called[at]);
                 Err(RequestError::model(asked, &called, near))
             }
         }
     }
     fn index_of(&self, model: &ModelEntry) -> usize {
-        self.all.iter().position(|other| std::ptr::eq(other.as_ref(), model)).expect("a model of these")
+        self.all
+            .iter()
+            .position(|other| std::ptr::eq(other.as_ref(), model))
+            .expect("a model of these")
     }
     /// Returns the status of a model.
     pub fn status(&self, model: &ModelEntry) -> Status {
@@ -204,7 +226,14 @@ impl Models {
         state.phases[at] = Phase::InLine;
         state.failures[at] = None;
         state.line.push_back(at);
-        self.report_progress(&self.all[at], LoadStep { what: "waiting to be loaded".into(), done: 0, total: 0 });
+        self.report_progress(
+            &self.all[at],
+            LoadStep {
+                what: "waiting to be loaded".into(),
+                done: 0,
+                total: 0,
+            },
+        );
     }
     /// Reports loading progress to the queued requests of a model.
     fn report_progress(&self, model: &ModelEntry, step: LoadStep) {
@@ -216,7 +245,11 @@ impl Models {
     /// Returns the bytes that a further model may take.
     fn free(&self, state: &mut State) -> u64 {
         let available = (self.available)().unwrap_or(u64::MAX / 2);
-        let taken = state.phases.iter().filter_map(|phase| phase.bytes()).fold(0, u64::saturating_add);
+        let taken = state
+            .phases
+            .iter()
+            .filter_map(|phase| phase.bytes())
+            .fold(0, u64::saturating_add);
         if taken == 0 {
             state.room = available;
         }
@@ -225,11 +258,18 @@ impl Models {
     /// Loads the first queued models while there is room, or evicts others to make room.
     fn schedule_loads(self: &Arc<Models>, state: &mut State) {
         while !state.closed && !state.phases.contains(&Phase::Loading) {
-            let Some(&at) = state.line.front() else { return };
+            let Some(&at) = state.line.front() else {
+                return;
+            };
             let need = self.all[at].cached_plan().map_or(0, |plan| plan.bytes);
             let free = self.free(state);
-            let places: Vec<usize> = (0..self.all.len()).filter(|&at| state.phases[at].bytes().is_some()).collect();
-            let residents: Vec<Resident> = places.iter().map(|&at| self.resident(state.phases[at], at)).collect();
+            let places: Vec<usize> = (0..self.all.len())
+                .filter(|&at| state.phases[at].bytes().is_some())
+                .collect();
+            let residents: Vec<Resident> = places
+                .iter()
+                .map(|&at| self.resident(state.phases[at], at))
+                .collect();
             match decide(need, free, self.most, &residents) {
                 EvictionDecision::Load => {
                     state.line.pop_front();
@@ -258,18 +298,27 @@ impl Models {
             _ if model.queue.is_busy() => Activity::Busy,
             _ => Activity::Idle,
         };
-        Resident { bytes: phase.bytes().unwrap_or(0), last_used: model.last_used(), activity }
+        Resident {
+            bytes: phase.bytes().unwrap_or(0),
+            last_used: model.last_used(),
+            activity,
+        }
     }
     /// Starts the thread of a model.
     fn start_load(self: &Arc<Models>, state: &mut State, at: usize) {
         state.phases[at] = Phase::Loading;
         let models = self.clone();
-        let thread = std::thread::Builder::new().name("gristmill-model".into()).stack_size(WORKER_STACK_BYTES);
+        let thread = std::thread::Builder::new()
+            .name("gristmill-model".into())
+            .stack_size(WORKER_STACK_BYTES);
         if let Err(error) = thread.spawn(move || models.work(at)) {
             self.fail(
                 state,
                 at,
-                LoadError { message: format!("there is no thread for it: {error}"), ..LoadError::default() },
+                LoadError {
+                    message: format!("there is no thread for it: {error}"),
+                    ..LoadError::default()
+                },
             );
         }
     }
@@ -278,11 +327,18 @@ impl Models {
         let model = &self.all[at];
         let loaded = catch_unwind(AssertUnwindSafe(|| self.load(model))).unwrap_or_else(|_| {
             let message = "loading it failed; the server's log says why".into();
-            Err(LoadError { message, ..LoadError::default() })
+            Err(LoadError {
+                message,
+                ..LoadError::default()
+            })
         });
         model.loading.clear();
         match loaded {
-            Ok(Ready { worker, served, bytes }) => {
+            Ok(Ready {
+                worker,
+                served,
+                bytes,
+            }) => {
                 if self.keeps_resident(at, bytes) {
                     // The worker's memory is freed even if it panics.
                     let _ = catch_unwind(AssertUnwindSafe(|| worker.run()));
@@ -305,27 +361,51 @@ impl Models {
         let engine = model.source.load(served.context, &|progress| {
             let (what, done, total) = match progress {
                 Progress::Loading(done, total) => ("loading weights", done, total),
-                Progress::Compiling(done, total) => ("compiling kernels", done as u64, total as u64),
+                Progress::Compiling(done, total) => {
+                    ("compiling kernels", done as u64, total as u64)
+                }
             };
             // All kernels were in the cache.
             if total == 0 {
                 return;
             }
             model.loading.set(what, done, total);
-            if told.get().is_none_or(|(told, when)| told != what || when.elapsed() >= PROGRESS_INTERVAL) {
+            if told
+                .get()
+                .is_none_or(|(told, when)| told != what || when.elapsed() >= PROGRESS_INTERVAL)
+            {
                 told.set(Some((what, Instant::now())));
-                self.report_progress(model, LoadStep { what: what.into(), done, total });
+                self.report_progress(
+                    model,
+                    LoadStep {
+                        what: what.into(),
+                        done,
+                        total,
+                    },
+                );
             }
         })?;
         if engine.context() != served.context {
             served = model.served_with(engine.context())?;
         }
         let bytes = engine.memory_bytes();
-        let keep = self.shared.keep.unwrap_or_else(|| self.prefix_cache_bytes(&engine));
+        let keep = self
+            .shared
+            .keep
+            .unwrap_or_else(|| self.prefix_cache_bytes(&engine));
         let (model, health) = (model.clone(), self.shared.health.clone());
-        tracing::info!(model = model.name(), bytes, load_ms = begun.elapsed().as_millis() as u64, "loaded");
+        tracing::info!(
+            model = model.name(),
+            bytes,
+            load_ms = begun.elapsed().as_millis() as u64,
+            "loaded"
+        );
         let worker = BatchWorker::new(engine, keep, model, health);
-        Ok(Ready { worker, served, bytes })
+        Ok(Ready {
+            worker,
+            served,
+            bytes,
+        })
     }
     fn prefix_cache_bytes(&self, engine: &Engine) -> usize {
         let whole = engine.cache().sequence_bytes(engine.context());
@@ -340,7 +420,10 @@ impl Models {
         model.queue.stay();
         model.metrics.loads.inc();
         model.metrics.loaded.set(1);
-        model.metrics.bytes.set(i64::try_from(bytes).unwrap_or(i64::MAX));
+        model
+            .metrics
+            .bytes
+            .set(i64::try_from(bytes).unwrap_or(i64::MAX));
         self.touch(model);
         self.schedule_loads(&mut state);
         self.changed.notify_all();
@@ -364,7 +447,17 @@ impl Models {
             pages_away,
             ..
         } = &model.metrics;
-        for gauge in [loaded, bytes, kept_bytes, running, slots, pages, pages_total, pages_leaked, pages_away] {
+        for gauge in [
+            loaded,
+            bytes,
+            kept_bytes,
+            running,
+            slots,
+            pages,
+            pages_total,
+            pages_leaked,
+            pages_away,
+        ] {
             gauge.set(0);
         }
         if !state.closed && model.queue.len() > 0 {
@@ -378,7 +471,11 @@ impl Models {
         let model = &self.all[at];
         model.loading.clear();
         model.metrics.load_failures.inc();
-        tracing::info!(model = model.name(), why = error.message, "cannot be loaded");
+        tracing::info!(
+            model = model.name(),
+            why = error.message,
+            "cannot be loaded"
+        );
         if error.lost {
             self.shared.health.fail(error.message.clone());
         }
@@ -402,7 +499,12 @@ impl Models {
             match (state.phases[at], &state.failures[at]) {
                 (Phase::Loaded(_) | Phase::Leaving(_), _) => return Ok(model.plan()?.context),
                 (Phase::Away, Some(error)) => return Err(error.clone()),
-                _ => state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner),
+                _ => {
+                    state = self
+                        .changed
+                        .wait(state)
+                        .unwrap_or_else(PoisonError::into_inner)
+                }
             }
         }
     }
@@ -416,7 +518,10 @@ impl Models {
     }
     /// Returns the sum of all models' loads.
     pub fn total_load(&self) -> Load {
-        self.all.iter().map(|model| model.load()).fold(Load::default(), Load::plus)
+        self.all
+            .iter()
+            .map(|model| model.load())
+            .fold(Load::default(), Load::plus)
     }
     /// Returns whether any model has running or queued requests.
     pub fn is_busy(&self) -> bool {
@@ -433,7 +538,10 @@ impl Models {
     pub fn wait(&self) {
         let mut state = self.lock();
         while !state.closed || state.phases.iter().any(|phase| phase.bytes().is_some()) {
-            state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
+            state = self
+                .changed
+                .wait(state)
+                .unwrap_or_else(PoisonError::into_inner);
         }
     }
     /// Marks a model as loaded, for a consumer that takes from its queue without an engine.
@@ -454,7 +562,11 @@ impl Phase {
 
 fn too_large(need: u64, room: u64) -> LoadError {
     LoadError {
-        message: format!("it takes {} MB, and there are {} MB of memory for models", need.div_ceil(MB), room / MB),
+        message: format!(
+            "it takes {} MB, and there are {} MB of memory for models",
+            need.div_ceil(MB),
+            room / MB
+        ),
         hint: Some("try a smaller quantisation of it, a smaller model, or a shorter --ctx".into()),
         too_large: true,
         lost: false,

@@ -27,7 +27,10 @@ impl<B: HttpBody> Arriving<B> {
 impl<B: HttpBody + Unpin> HttpBody for Arriving<B> {
     type Data = B::Data;
     type Error = B::Error;
-    fn poll_frame(mut self: Pin<&mut Self>, context: &mut Context) -> Poll<Option<Result<Frame<B::Data>, B::Error>>> {
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context,
+    ) -> Poll<Option<Result<Frame<B::Data>, B::Error>>> {
         let frame = Pin::new(&mut self.body).poll_frame(context);
         if matches!(frame, Poll::Ready(None)) {
             self.connection.requested();
@@ -64,7 +67,10 @@ impl Leaving {
 impl HttpBody for Leaving {
     type Data = Bytes;
     type Error = axum::Error;
-    fn poll_frame(mut self: Pin<&mut Self>, context: &mut Context) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context,
+    ) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
         Pin::new(&mut self.body).poll_frame(context)
     }
     fn is_end_stream(&self) -> bool {
@@ -90,7 +96,9 @@ mod tests {
 
     #[test]
     fn a_head_is_the_beginning_of_a_request_and_its_body_the_end() {
-        let place = Registry::new(1).admit(0, Ipv4Addr::LOCALHOST.into()).unwrap();
+        let place = Registry::new(1)
+            .admit(0, Ipv4Addr::LOCALHOST.into())
+            .unwrap();
         let connection = &place.connection;
         let since = connection.waiting_since();
         let body = Arriving::new(Body::from("a body"), connection.clone());

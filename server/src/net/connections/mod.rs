@@ -72,9 +72,17 @@ pub struct Connections {
 impl Connections {
     /// Accepts the connections of `listener` and handles their requests with `router`.
     pub fn new(listener: TcpListener, router: Router, config: Config) -> Connections {
-        let wanted = config.connections.max(config.queue.saturating_mul(CONNECTIONS_PER_REQUEST));
+        let wanted = config
+            .connections
+            .max(config.queue.saturating_mul(CONNECTIONS_PER_REQUEST));
         let registry = Registry::new(wanted.min(room_for(wanted)));
-        Connections { listener, router, config, registry, refusing: Arc::new(Semaphore::new(MAX_REFUSALS)) }
+        Connections {
+            listener,
+            router,
+            config,
+            registry,
+            refusing: Arc::new(Semaphore::new(MAX_REFUSALS)),
+        }
     }
     /// Returns the registry of open connections.
     pub fn registry(&self) -> Arc<Registry> {
@@ -134,20 +142,31 @@ impl Connections {
         mut closed: watch::Receiver<bool>,
     ) -> impl Future<Output = ()> + Send + 'static {
         let connection = place.connection.clone();
-        let io = Watched::new(TokioIo::new(stream), connection.clone(), self.config.write_time);
+        let io = Watched::new(
+            TokioIo::new(stream),
+            connection.clone(),
+            self.config.write_time,
+        );
         let router = self.router.clone();
         let service = service_fn(move |request: hyper::Request<Incoming>| {
             let (router, connection) = (router.clone(), connection.clone());
             async move {
-                let mut request = request.map(|body| Body::new(Arriving::new(body, connection.clone())));
+                let mut request =
+                    request.map(|body| Body::new(Arriving::new(body, connection.clone())));
                 request.extensions_mut().insert(ConnectInfo(peer));
                 // A router is always ready and cannot fail.
-                let response = router.oneshot(request).await.unwrap_or_else(|never| match never {});
+                let response = router
+                    .oneshot(request)
+                    .await
+                    .unwrap_or_else(|never| match never {});
                 Ok::<_, Infallible>(response.map(|body| Body::new(Leaving::new(body, connection))))
             }
         });
         let mut builder = http1::Builder::new();
-        builder.timer(TokioTimer::new()).header_read_timeout(self.config.head_time).max_buf_size(MAX_HEAD_BYTES);
+        builder
+            .timer(TokioTimer::new())
+            .header_read_timeout(self.config.head_time)
+            .max_buf_size(MAX_HEAD_BYTES);
         let serving = builder.serve_connection(io, service);
         async move {
             let mut serving = pin!(serving);
@@ -160,7 +179,9 @@ impl Connections {
                     serving.as_mut().graceful_shutdown();
                 }
                 // Errors of a connection concern its client only.
-                if serving.as_mut().poll(context).is_ready() || evicted.as_mut().poll(context).is_ready() {
+                if serving.as_mut().poll(context).is_ready()
+                    || evicted.as_mut().poll(context).is_ready()
+                {
                     return Poll::Ready(());
                 }
                 // An idle connection is closed: it has no request and its last response was sent. A
@@ -202,19 +223,32 @@ async fn refuse(mut stream: TcpStream) -> io::Result<()> {
 /// Returns whether an error of `accept` concerns that connection only.
 fn is_of_one_connection(error: &io::Error) -> bool {
     use io::ErrorKind::{ConnectionAborted, ConnectionRefused, ConnectionReset, Interrupted};
-    matches!(error.kind(), ConnectionAborted | ConnectionRefused | ConnectionReset | Interrupted)
+    matches!(
+        error.kind(),
+        ConnectionAborted | ConnectionRefused | ConnectionReset | Interrupted
+    )
 }
 
 /// Raises the limit of open files for `connections` connections; returns the number that it allows.
 fn room_for(connections: usize) -> usize {
     let wanted = (connections + RESERVED_FILES) as u64;
     let Rlimit { current, maximum } = getrlimit(Resource::Nofile);
-    let Some(current) = current.filter(|&current| current < wanted) else { return connections };
+    let Some(current) = current.filter(|&current| current < wanted) else {
+        return connections;
+    };
     let raised = maximum.map_or(wanted, |maximum| maximum.min(wanted));
-    let had = match setrlimit(Resource::Nofile, Rlimit { current: Some(raised), maximum }) {
+    let had = match setrlimit(
+        Resource::Nofile,
+        Rlimit {
+            current: Some(raised),
+            maximum,
+        },
+    ) {
         Ok(()) => raised,
         Err(_) => current,
     };
     // With a low limit, connections may use half of the files.
-    usize::try_from(had.saturating_sub(RESERVED_FILES as u64).max(had / 2)).unwrap_or(connections).max(1)
+    usize::try_from(had.saturating_sub(RESERVED_FILES as u64).max(had / 2))
+        .unwrap_or(connections)
+        .max(1)
 }

@@ -29,7 +29,13 @@ impl<S> Watched<S> {
     /// Wraps a stream, which fails once its client has not read for `patience`.
     pub fn new(stream: S, connection: Arc<Connection>, patience: Duration) -> Watched<S> {
         let timer = Box::pin(tokio::time::sleep(patience));
-        Watched { stream, connection, patience, deadline: None, timer }
+        Watched {
+            stream,
+            connection,
+            patience,
+            deadline: None,
+            timer,
+        }
     }
     /// Updates the deadline after a write of `offered` bytes.
     fn judge(
@@ -55,7 +61,9 @@ impl<S> Watched<S> {
                 if self.deadline.is_none() {
                     self.connection.set_stalled(true);
                 }
-                let deadline = *self.deadline.get_or_insert_with(|| Instant::now() + self.patience);
+                let deadline = *self
+                    .deadline
+                    .get_or_insert_with(|| Instant::now() + self.patience);
                 if self.timer.deadline() != deadline {
                     self.timer.as_mut().reset(deadline);
                 }
@@ -69,13 +77,21 @@ impl<S> Watched<S> {
 }
 
 impl<S: Read + Unpin> Read for Watched<S> {
-    fn poll_read(mut self: Pin<&mut Self>, context: &mut Context, buffer: ReadBufCursor<'_>) -> Poll<io::Result<()>> {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        context: &mut Context,
+        buffer: ReadBufCursor<'_>,
+    ) -> Poll<io::Result<()>> {
         Pin::new(&mut self.stream).poll_read(context, buffer)
     }
 }
 
 impl<S: Write + Unpin> Write for Watched<S> {
-    fn poll_write(mut self: Pin<&mut Self>, context: &mut Context, bytes: &[u8]) -> Poll<io::Result<usize>> {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        context: &mut Context,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
         let written = Pin::new(&mut self.stream).poll_write(context, bytes);
         self.judge(context, bytes.len(), written)
     }
@@ -85,7 +101,11 @@ impl<S: Write + Unpin> Write for Watched<S> {
         bytes: &[IoSlice],
     ) -> Poll<io::Result<usize>> {
         let written = Pin::new(&mut self.stream).poll_write_vectored(context, bytes);
-        self.judge(context, bytes.iter().map(|slice| slice.len()).sum(), written)
+        self.judge(
+            context,
+            bytes.iter().map(|slice| slice.len()).sum(),
+            written,
+        )
     }
     fn is_write_vectored(&self) -> bool {
         self.stream.is_write_vectored()

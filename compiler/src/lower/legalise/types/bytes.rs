@@ -29,7 +29,11 @@ pub fn signed_product(g: &mut Graph, n: &Node) -> (Id, Option<Id>) {
 
 /// Returns the width in bits (8, 16 or 32) that holds all entries as signed integers.
 fn bits(table: &[i32]) -> i64 {
-    let fits = |bits: i64| table.iter().all(|&v| (-(1i64 << (bits - 1))..1i64 << (bits - 1)).contains(&v.into()));
+    let fits = |bits: i64| {
+        table
+            .iter()
+            .all(|&v| (-(1i64 << (bits - 1))..1i64 << (bits - 1)).contains(&v.into()))
+    };
     [8, 16].into_iter().find(|&bits| fits(bits)).unwrap_or(32)
 }
 
@@ -42,7 +46,9 @@ pub fn product(g: &mut Graph, n: &Node) -> Id {
 
 /// Returns the entries of a lookup table.
 pub fn entries(n: &Node) -> Arc<[i32]> {
-    let Arg::Ints(table) = &n.arg else { unreachable!("a table: {n:?}") };
+    let Arg::Ints(table) = &n.arg else {
+        unreachable!("a table: {n:?}")
+    };
     table.clone()
 }
 
@@ -53,19 +59,37 @@ pub fn entry(g: &mut Graph, table: &[i32], at: Id, fits: bool) -> Id {
     let each = 32 / bits;
     let look_up = |g: &mut Graph, at: Id, words: Vec<i32>| {
         let (dtype, arg) = (I32.one(), Arg::Ints(words.into()));
-        g.intern(Node { op: Op::Table, dtype, src: smallvec![at], arg })
+        g.intern(Node {
+            op: Op::Table,
+            dtype,
+            src: smallvec![at],
+            arg,
+        })
     };
     if each == 1 {
         return look_up(g, at, table.to_vec());
     }
     let mask = u32::MAX >> (32 - bits);
-    let word =
-        |of: &[i32]| of.iter().rev().fold(0u64, |word, &v| word << bits | u64::from(v as u32 & mask)) as u32 as i32;
+    let word = |of: &[i32]| {
+        of.iter()
+            .rev()
+            .fold(0u64, |word, &v| word << bits | u64::from(v as u32 & mask)) as u32 as i32
+    };
     let words: Vec<i32> = table.chunks(each as usize).map(word).collect();
-    let [places, within, size, left, last_place] =
-        [each.ilog2().into(), each - 1, bits.ilog2().into(), 32 - bits, last].map(|v| g.int_of(U32, v));
+    let [places, within, size, left, last_place] = [
+        each.ilog2().into(),
+        each - 1,
+        bits.ilog2().into(),
+        32 - bits,
+        last,
+    ]
+    .map(|v| g.int_of(U32, v));
     let at = retyped(g, at, U32);
-    let at = if fits { at } else { made(g, Op::And, U32, &[at, last_place]) };
+    let at = if fits {
+        at
+    } else {
+        made(g, Op::And, U32, &[at, last_place])
+    };
     let place = made(g, Op::Shr, U32, &[at, places]);
     let word = look_up(g, place, words);
     let by = made(g, Op::And, U32, &[at, within]);

@@ -11,7 +11,9 @@ use gristmill_uop::{Graph, Id, Op};
 pub fn constant(g: &mut Graph, id: Id) -> Id {
     let word = type_of(g, id);
     match (g.scalar(id), g.int_value(id), g.float_value(id)) {
-        (own, _, Some(v)) if own.is_half() => g.int_of(U32, Value::Float(v).bitcast(own, Scalar::U16).int()),
+        (own, _, Some(v)) if own.is_half() => {
+            g.int_of(U32, Value::Float(v).bitcast(own, Scalar::U16).int())
+        }
         (own, Some(v), _) if own != word => g.int_of(word, v),
         _ => id,
     }
@@ -71,7 +73,9 @@ pub fn cast_to(g: &mut Graph, x: Id, (from, to): (Scalar, Scalar), word: Scalar,
 }
 
 fn contains(of: Scalar, other: Scalar) -> bool {
-    of.range().zip(other.range()).is_some_and(|(of, other)| of.0 <= other.0 && other.1 <= of.1)
+    of.range()
+        .zip(other.range())
+        .is_some_and(|(of, other)| of.0 <= other.0 && other.1 <= of.1)
 }
 
 /// Wraps an integer to the width of a narrower type.
@@ -97,7 +101,9 @@ pub fn bits(g: &mut Graph, x: Id, (from, to): (Scalar, Scalar)) -> Id {
     // A half is held as its bits.
     let number = |of: Scalar| if of.is_half() { Scalar::U16 } else { of };
     match (number(from), number(to)) {
-        (F32, to) | (to, F32) if to != F32 => made(g, Op::Bitcast, if from == F32 { to } else { F32 }, &[x]),
+        (F32, to) | (to, F32) if to != F32 => {
+            made(g, Op::Bitcast, if from == F32 { to } else { F32 }, &[x])
+        }
         (from, to) => cast(g, x, from, to),
     }
 }

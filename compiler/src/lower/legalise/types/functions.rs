@@ -77,8 +77,14 @@ impl Functions<'_> {
     }
     /// Returns e^r · 2^k for |r| ≤ ln 2 / 2; returns `y`, the argument, if it is NaN.
     fn scaled(&mut self, y: Id, r: Id, k: Id) -> Id {
-        const COEFFICIENTS: [f32; 6] =
-            [1.987_569_1e-4, 1.398_199_9e-3, 8.333_452e-3, 4.166_579_6e-2, 1.666_666_5e-1, 0.5];
+        const COEFFICIENTS: [f32; 6] = [
+            1.987_569_1e-4,
+            1.398_199_9e-3,
+            8.333_452e-3,
+            4.166_579_6e-2,
+            1.666_666_5e-1,
+            0.5,
+        ];
         let p = self.polynomial(r, &COEFFICIENTS);
         let (square, next) = (self.two(Op::Mul, r, r), self.with(Op::Add, r, 1.0));
         let p = made(self.g, Op::Fma, F32, &[p, square, next]);
@@ -125,7 +131,8 @@ impl Functions<'_> {
         let normal = self.with(Op::Mul, x, 8_388_608.0);
         let normal = self.chosen(low, normal, x);
         let bits = self.bits(I32, normal);
-        let [root, fraction, none, many, less] = [-0x3f35_04f3, 23, 0, -23, -1].map(|v| self.whole(v));
+        let [root, fraction, none, many, less] =
+            [-0x3f35_04f3, 23, 0, -23, -1].map(|v| self.whole(v));
         let exponent = self.two(Op::Add, bits, root);
         let exponent = self.two(Op::Shr, exponent, fraction);
         let power = self.two(Op::Mul, exponent, less);
@@ -138,12 +145,17 @@ impl Functions<'_> {
         let p = self.polynomial(z, &[0.222_222_22, 0.285_714_3, 0.4, 0.666_666_7, 2.0]);
         let more = self.chosen(low, many, none);
         let n = self.two(Op::Add, exponent, more);
-        let (n, ln_2, p) =
-            (made(self.g, Op::Cast, F32, &[n]), self.float(std::f32::consts::LN_2), self.two(Op::Mul, f, p));
+        let (n, ln_2, p) = (
+            made(self.g, Op::Cast, F32, &[n]),
+            self.float(std::f32::consts::LN_2),
+            self.two(Op::Mul, f, p),
+        );
         let inside = made(self.g, Op::Fma, F32, &[n, ln_2, p]);
-        let [infinite, least, not_a_number] = [f32::INFINITY, f32::NEG_INFINITY, f32::NAN].map(|v| self.float(v));
+        let [infinite, least, not_a_number] =
+            [f32::INFINITY, f32::NEG_INFINITY, f32::NAN].map(|v| self.float(v));
         let [positive, is_zero, finite] =
-            [(Op::Lt, zero, x), (Op::Eq, x, zero), (Op::Lt, x, infinite)].map(|(op, a, b)| self.compared(op, a, b));
+            [(Op::Lt, zero, x), (Op::Eq, x, zero), (Op::Lt, x, infinite)]
+                .map(|(op, a, b)| self.compared(op, a, b));
         let outside = self.chosen(positive, infinite, not_a_number);
         let outside = self.chosen(is_zero, least, outside);
         let inside_it = self.two(Op::And, positive, finite);

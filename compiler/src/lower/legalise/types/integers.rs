@@ -14,7 +14,13 @@ pub fn integer(g: &mut Graph, id: Id, mut src: Sources) -> Id {
     let (operands, of) = match n.op {
         Op::Where => (1..3, n.src[1]),
         Op::Shl | Op::Shr => (0..1, n.src[0]),
-        Op::Load | Op::Fold => return g.intern(Node { src, dtype: to.one(), ..n }),
+        Op::Load | Op::Fold => {
+            return g.intern(Node {
+                src,
+                dtype: to.one(),
+                ..n
+            });
+        }
         _ => (0..src.len(), n.src[0]),
     };
     if g.scalar(of) == Bool {
@@ -24,12 +30,20 @@ pub fn integer(g: &mut Graph, id: Id, mut src: Sources) -> Id {
     if g.scalar(of) == I64 {
         let long = to == I64 || src[operands.clone()].iter().any(|&s| g.scalar(s) == I64);
         wide = if long { I64 } else { I32 };
-        src[operands].iter_mut().for_each(|s| *s = retyped(g, *s, wide));
+        src[operands]
+            .iter_mut()
+            .for_each(|s| *s = retyped(g, *s, wide));
     }
     let dtype = if n.dtype.scalar == Bool { Bool } else { wide }.one();
     let value = match n.op {
-        Op::IDiv | Op::Mod if g.bounds(of).is_none_or(|b| b.0 < 0) => rounded_down(g, n.op, [src[0], src[1]]),
-        _ => g.intern(Node { src, dtype, ..n.clone() }),
+        Op::IDiv | Op::Mod if g.bounds(of).is_none_or(|b| b.0 < 0) => {
+            rounded_down(g, n.op, [src[0], src[1]])
+        }
+        _ => g.intern(Node {
+            src,
+            dtype,
+            ..n.clone()
+        }),
     };
     match n.op {
         Op::Add | Op::Mul | Op::Shl if n.dtype.scalar != I64 => wrapped(g, value, n.dtype.scalar),

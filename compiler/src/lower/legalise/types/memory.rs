@@ -25,10 +25,15 @@ impl Words<'_> {
         let own = self.r.g.scalar(values[0]);
         let place = self.defined(at);
         let words: Vec<Id> = match own {
-            F16 if self.accesses.of(buffer).matrices.is_some() => values.iter().map(|&v| self.half(v)).collect(),
+            F16 if self.accesses.of(buffer).matrices.is_some() => {
+                values.iter().map(|&v| self.half(v)).collect()
+            }
             own => {
                 let values: Vec<Id> = values.iter().map(|&v| self.word(v)).collect();
-                values.chunks((BYTES as usize / own.bytes()).max(1)).flat_map(|of| packed(self.r.g, own, of)).collect()
+                values
+                    .chunks((BYTES as usize / own.bytes()).max(1))
+                    .flat_map(|of| packed(self.r.g, own, of))
+                    .collect()
             }
         };
         let (g, bytes) = (&*self.r.g, own.bytes() * values.len());
@@ -60,7 +65,9 @@ impl Words<'_> {
         let keep = outside(self.r.g, part.by, bytes);
         let bits = made(self.r.g, Op::Shl, U32, &[bits, part.by]);
         for (op, with) in [(Op::And, keep), (Op::Or, bits)] {
-            self.update(part, U32, None, true, |g, old| made(g, op, U32, &[old, with]));
+            self.update(part, U32, None, true, |g, old| {
+                made(g, op, U32, &[old, with])
+            });
         }
     }
     /// Adds values to memory: to a word, or to the halves of a word that other threads
@@ -70,15 +77,24 @@ impl Words<'_> {
         let when = a.when.map(|when| self.defined(when));
         let values: Vec<Id> = a.values.iter().map(|&v| self.word(v)).collect();
         if own != F16 {
-            let part = Part { buffer: a.buffer, at: place, by: place };
-            return self.update(&part, own, when, a.atomic, |g, old| made(g, Op::Add, own, &[old, values[0]]));
+            let part = Part {
+                buffer: a.buffer,
+                at: place,
+                by: place,
+            };
+            return self.update(&part, own, when, a.atomic, |g, old| {
+                made(g, Op::Add, own, &[old, values[0]])
+            });
         }
         let part = self.part(a.buffer, place, values.len() > 1);
         self.update(&part, U32, when, true, |g, old| {
             let mut word = old;
             for (i, &value) in values.iter().enumerate() {
                 let by = if i == 0 { part.by } else { g.int_of(U32, 16) };
-                let (before, keep) = (made(g, Op::Shr, U32, &[old, by]), outside(g, by, F16.bytes()));
+                let (before, keep) = (
+                    made(g, Op::Shr, U32, &[old, by]),
+                    outside(g, by, F16.bytes()),
+                );
                 let [before, value] = [before, value].map(|bits| cast(g, bits, F16, F32));
                 let sum = made(g, Op::Add, F32, &[before, value]);
                 let sum = cast(g, sum, F32, F16);
@@ -94,14 +110,22 @@ impl Words<'_> {
         let g = &mut *self.r.g;
         let (scalar, unit) = (g.scalar(at), g.unit_bytes(buffer));
         if whole {
-            return Part { buffer, at, by: g.int_of(U32, 0) };
+            return Part {
+                buffer,
+                at,
+                by: g.int_of(U32, 0),
+            };
         }
         let [each, bits] = [BYTES / unit, 8 * unit].map(|v| g.int_of(scalar, v));
         let number = g.idiv(at, each);
         let first = g.mul(number, each);
         let within = g.modulo(at, each);
         let by = g.mul(within, bits);
-        Part { buffer, at: first, by: retyped(g, by, U32) }
+        Part {
+            buffer,
+            at: first,
+            by: retyped(g, by, U32),
+        }
     }
     /// Emits an update of a word, loaded as `scalar`, to the value that `new` computes
     /// from the old one.
@@ -123,11 +147,23 @@ impl Words<'_> {
             if depends {
                 of_old.insert(id);
                 values.push(id);
-                let needs: Vec<Id> = self.r.g[id].src.iter().copied().filter(|s| !of_old.contains(s)).collect();
+                let needs: Vec<Id> = self.r.g[id]
+                    .src
+                    .iter()
+                    .copied()
+                    .filter(|s| !of_old.contains(s))
+                    .collect();
                 needs.into_iter().for_each(|s| self.r.define(s));
             }
         }
-        self.r.push(Statement::Update(Update { buffer, at, old, values, when, atomic }));
+        self.r.push(Statement::Update(Update {
+            buffer,
+            at,
+            old,
+            values,
+            when,
+            atomic,
+        }));
     }
 }
 
@@ -155,9 +191,17 @@ fn packed(g: &mut Graph, own: Scalar, values: &[Id]) -> Vec<Id> {
             for (i, &value) in values.iter().enumerate() {
                 let mask = g.int_of(U32, (1 << bits) - 1);
                 let part = retyped(g, value, U32);
-                let part = if g.scalar(value) == I32 { made(g, Op::And, U32, &[part, mask]) } else { part };
+                let part = if g.scalar(value) == I32 {
+                    made(g, Op::And, U32, &[part, mask])
+                } else {
+                    part
+                };
                 let by = g.int_of(U32, bits * i as i64);
-                let part = if i == 0 { part } else { made(g, Op::Shl, U32, &[part, by]) };
+                let part = if i == 0 {
+                    part
+                } else {
+                    made(g, Op::Shl, U32, &[part, by])
+                };
                 word = Some(word.map_or(part, |word| made(g, Op::Or, U32, &[word, part])));
             }
             word.into_iter().collect()

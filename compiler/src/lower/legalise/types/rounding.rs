@@ -63,11 +63,17 @@ pub fn to_f16(g: &mut Graph, x: Id) -> Id {
 /// conversion of values out of range undefined.
 pub fn to_whole(g: &mut Graph, x: Id, to: Scalar) -> Id {
     let word = in_a_word(to);
-    let (least, most) = to.range().unwrap_or_else(|| unreachable!("a whole number: {to:?}"));
+    let (least, most) = to
+        .range()
+        .unwrap_or_else(|| unreachable!("a whole number: {to:?}"));
     // If a bound is not a float, the largest float below it is used.
     let (bound, exact) = (most as f32, most as f32 as i128 == i128::from(most));
     let mut f = Functions { g };
-    let inside = f.clamped(x, least as f32, if exact { bound } else { bound.next_down() });
+    let inside = f.clamped(
+        x,
+        least as f32,
+        if exact { bound } else { bound.next_down() },
+    );
     let inside = made(f.g, Op::Cast, word, &[inside]);
     let [none, most] = [0, most].map(|v| f.g.int_of(word, v));
     let is_number = f.compared(Op::Eq, x, x);

@@ -22,5 +22,10 @@ pub fn in_a_word(scalar: Scalar) -> Scalar {
 
 /// Interns the node as given, without simplification.
 pub fn made(g: &mut Graph, op: Op, scalar: Scalar, src: &[Id]) -> Id {
-    g.intern(Node { op, dtype: scalar.one(), src: Sources::from_slice(src), arg: Arg::None })
+    g.intern(Node {
+        op,
+        dtype: scalar.one(),
+        src: Sources::from_slice(src),
+        arg: Arg::None,
+    })
 }

@@ -21,9 +21,13 @@ pub fn async_copies(g: &Graph, statements: Vec<Statement>) -> Vec<Statement> {
             Statement::Wide(buffer, at, bytes, parts)
         }
         Statement::WideWrite(buffer, at, bytes, values) => match loaded.get(&values) {
-            Some(&from) if bytes == BYTES && g[buffer].op == Op::Local => {
-                Statement::AsyncCopy { to: [buffer, at], from, plus: [0; 2], bytes, when: None }
-            }
+            Some(&from) if bytes == BYTES && g[buffer].op == Op::Local => Statement::AsyncCopy {
+                to: [buffer, at],
+                from,
+                plus: [0; 2],
+                bytes,
+                when: None,
+            },
             _ => Statement::WideWrite(buffer, at, bytes, values),
         },
         s => s,
@@ -38,7 +42,9 @@ fn shown(g: &Graph, statements: Vec<Statement>) -> Vec<Statement> {
     let kept = |s: &Statement| {
         match s {
             Statement::Nest { .. } => written = false,
-            Statement::Write(buffer, ..) | Statement::WideWrite(buffer, ..) => written |= g[*buffer].op == Op::Local,
+            Statement::Write(buffer, ..) | Statement::WideWrite(buffer, ..) => {
+                written |= g[*buffer].op == Op::Local
+            }
             Statement::WritesShown => return written,
             _ => {}
         }

@@ -38,11 +38,15 @@ pub fn multistage(g: &mut Graph, code: Code, ahead: i64, target: &Target) -> Cod
     let found = rings(g, &code.statements, target.threads as i64);
     let wanted: i64 = found.iter().map(Ring::bytes).sum();
     let stages = whole_swizzles(code.locals.iter().map(|&l| bytes_of(g, l) as i64).sum());
-    let room = (target.machine.shared_per_workgroup as i64 - stages - BYTES_OF_FOLDS) / wanted.max(1) - 1;
+    let room =
+        (target.machine.shared_per_workgroup as i64 - stages - BYTES_OF_FOLDS) / wanted.max(1) - 1;
     let ahead = ahead.min(room).max(0);
     // Asynchronous MMA products read only copied data, so their loops need a ring even without
     // lookahead.
-    let found: Vec<Ring> = found.into_iter().filter(|ring| ahead > 0 || !ring.columns.is_empty()).collect();
+    let found: Vec<Ring> = found
+        .into_iter()
+        .filter(|ring| ahead > 0 || !ring.columns.is_empty())
+        .collect();
     if found.is_empty() {
         return code;
     }
@@ -53,16 +57,36 @@ pub fn multistage(g: &mut Graph, code: Code, ahead: i64, target: &Target) -> Cod
         let ahead = ahead.min(ring.count - 1);
         let elements = g.int((ahead + 1) * ring.bytes() / 4);
         let number = FIRST_RING + number as i64;
-        let number = Arg::Int(if ring.columns.is_empty() { number } else { at_swizzle(number) });
-        let buffer = g.intern(Node { op: Op::Local, dtype: Scalar::U32.one(), src: smallvec![elements], arg: number });
+        let number = Arg::Int(if ring.columns.is_empty() {
+            number
+        } else {
+            at_swizzle(number)
+        });
+        let buffer = g.intern(Node {
+            op: Op::Local,
+            dtype: Scalar::U32.one(),
+            src: smallvec![elements],
+            arg: number,
+        });
         locals.push(buffer);
         let known = known(g, &all[..ring.first]);
-        let mut writer = Writer { g, ring, buffer, ahead, known, out: vec![] };
+        let mut writer = Writer {
+            g,
+            ring,
+            buffer,
+            ahead,
+            known,
+            out: vec![],
+        };
         writer.rewrite(&all);
         let new = writer.out;
         all.splice(ring.first..=ring.end, new);
     }
-    Code { statements: without_unused(g, without_repeated(all)), locals, ..code }
+    Code {
+        statements: without_unused(g, without_repeated(all)),
+        locals,
+        ..code
+    }
 }
 
 /// Returns the values that are defined at the end of these statements.
@@ -99,7 +123,13 @@ struct Writer<'a> {
 
 impl Writer<'_> {
     fn rewrite(&mut self, all: &[Statement]) {
-        let Ring { first, end, range, count, .. } = *self.ring;
+        let Ring {
+            first,
+            end,
+            range,
+            count,
+            ..
+        } = *self.ring;
         let (shared, columns) = (self.ring.is_shared(), !self.ring.columns.is_empty());
         for step in 0..self.ahead {
             let step = self.g.int(step);
@@ -108,8 +138,16 @@ impl Writer<'_> {
         }
         let zero = self.g.int(0);
         let begun = self.loads(all, zero);
-        self.out.extend(begun.iter().map(|&(load, first)| Statement::Carried(load, first)));
-        self.out.push(Statement::Loop { range, step: 1, unroll: Some(1) });
+        self.out.extend(
+            begun
+                .iter()
+                .map(|&(load, first)| Statement::Carried(load, first)),
+        );
+        self.out.push(Statement::Loop {
+            range,
+            step: 1,
+            unroll: Some(1),
+        });
         if self.ahead == 0 {
             self.out.push(Statement::Barrier);
             self.copies(all, range, None);
@@ -130,7 +168,10 @@ impl Writer<'_> {
         if columns {
             self.out.push(Statement::ProductsEnded(0));
         }
-        self.out.extend(next.into_iter().map(|(load, next)| Statement::Carry(load, next)));
+        self.out.extend(
+            next.into_iter()
+                .map(|(load, next)| Statement::Carry(load, next)),
+        );
         self.out.push(Statement::End);
     }
     /// Emits the copies for the iteration `ahead` steps later, if it exists.
@@ -152,7 +193,9 @@ impl Writer<'_> {
             let at = self.ring.first + 1 + i;
             let ring = self.ring;
             let mut all = ring.copied.iter().enumerate();
-            let found = all.find_map(|(number, f)| Some((number, f.statements.iter().position(|&x| x == at)?)));
+            let found = all.find_map(|(number, f)| {
+                Some((number, f.statements.iter().position(|&x| x == at)?))
+            });
             if let Some((number, member)) = found
                 && let Statement::Wide(_, _, bytes, parts) = s
             {
@@ -165,11 +208,18 @@ impl Writer<'_> {
                 let at = self.g.add(at, behind);
                 self.define(at);
                 waiting.extend(parts.iter().map(|p| (p.0, copies.len())));
-                copies.push(Some(Statement::Copied(self.buffer, at, *bytes, parts.clone())));
-            } else if !self.ring.carried.contains(&at) && !matches!(s, Statement::Define(id) if self.known.contains(id))
+                copies.push(Some(Statement::Copied(
+                    self.buffer,
+                    at,
+                    *bytes,
+                    parts.clone(),
+                )));
+            } else if !self.ring.carried.contains(&at)
+                && !matches!(s, Statement::Define(id) if self.known.contains(id))
             {
                 let out = &mut self.out;
-                let mut read = |id: Id| out.extend(waiting.get(&id).and_then(|&copy| copies[copy].take()));
+                let mut read =
+                    |id: Id| out.extend(waiting.get(&id).and_then(|&copy| copies[copy].take()));
                 s.uses(self.g, &mut read);
                 let s = self.of_columns(s, place);
                 let of_columns = matches!(s, Statement::Accumulate(_, value) if self.g[value].op == Op::MmaShared);
@@ -187,9 +237,15 @@ impl Writer<'_> {
         let ring = self.ring;
         let mut turns = 0;
         for (number, family) in ring.copied.iter().enumerate() {
-            let Statement::Wide(from, at, bytes, _) = &all[family.statements[0]] else { continue };
+            let Statement::Wide(from, at, bytes, _) = &all[family.statements[0]] else {
+                continue;
+            };
             let at = self.in_step(*at, step);
-            let at = if family.unit.is_some() { self.swizzled(at, &family.own) } else { at };
+            let at = if family.unit.is_some() {
+                self.swizzled(at, &family.own)
+            } else {
+                at
+            };
             let (mut offset, behind) = self.split_constant(at);
             let (mut to, before) = self.address(place, number);
             let (count, sharing) = (family.statements.len() as i64, family.sharing());
@@ -203,7 +259,13 @@ impl Writer<'_> {
                 let now = self.g.int(turns % turns_of_all);
                 turns += 1;
                 mine = (turns_of_all > 1).then(|| self.g.eq(turn, now));
-                to = self.offset_by(to, which, family.unit.map_or(family.bytes_of_one() / 4, |unit| unit.stride));
+                to = self.offset_by(
+                    to,
+                    which,
+                    family
+                        .unit
+                        .map_or(family.bytes_of_one() / 4, |unit| unit.stride),
+                );
                 offset = self.offset_by(offset, which, family.stride);
             }
             for id in [to, offset] {
@@ -214,27 +276,51 @@ impl Writer<'_> {
                 (a, b) => a.or(b),
             };
             let (to, from, plus) = ([self.buffer, to], [*from, offset], [before, behind]);
-            self.out.push(Statement::AsyncCopy { to, from, plus, bytes: *bytes, when });
+            self.out.push(Statement::AsyncCopy {
+                to,
+                from,
+                plus,
+                bytes: *bytes,
+                when,
+            });
         }
     }
     /// Rewrites an accumulation by an asynchronous MMA product to read its columns
     /// from the ring buffer.
     fn of_columns(&mut self, s: &Statement, place: Id) -> Statement {
-        let &Statement::Accumulate(acc, value) = s else { return s.clone() };
-        let Some(of) = group(self.g, value) else { return s.clone() };
+        let &Statement::Accumulate(acc, value) = s else {
+            return s.clone();
+        };
+        let Some(of) = group(self.g, value) else {
+            return s.clone();
+        };
         let node = self.g[value].clone();
         let (rows, sum) = (of.first.registers() as usize, node.src[of.words()]);
         let columns = &self.ring.columns;
         let begin = self.ring.columns_at() / 4 + columns.of[&node.src[rows]];
-        let (of_place, of_group, begin) =
-            (self.g.int(self.ring.bytes() / 4), self.g.int(columns.words), self.g.int(begin));
+        let (of_place, of_group, begin) = (
+            self.g.int(self.ring.bytes() / 4),
+            self.g.int(columns.words),
+            self.g.int(begin),
+        );
         let groups = self.flat(&columns.groups);
         let (place, groups) = (self.g.mul(place, of_place), self.g.mul(groups, of_group));
         let at = self.g.add(place, groups);
         let at = self.g.add(at, begin);
         self.define(at);
-        let src = node.src[..rows].iter().copied().chain([self.buffer, at, sum]).collect();
-        Statement::Accumulate(acc, self.g.intern(Node { op: Op::MmaShared, src, ..node }))
+        let src = node.src[..rows]
+            .iter()
+            .copied()
+            .chain([self.buffer, at, sum])
+            .collect();
+        Statement::Accumulate(
+            acc,
+            self.g.intern(Node {
+                op: Op::MmaShared,
+                src,
+                ..node
+            }),
+        )
     }
     /// Returns the index `at + times * stride`.
     fn offset_by(&mut self, at: Id, times: Id, stride: i64) -> Id {
@@ -264,7 +350,11 @@ impl Writer<'_> {
         if let Some(unit) = family.unit {
             return self.address_of_unit(place, unit, &family.own);
         }
-        let before: i64 = self.ring.copied[..number].iter().filter(|f| f.unit.is_none()).map(Family::bytes).sum();
+        let before: i64 = self.ring.copied[..number]
+            .iter()
+            .filter(|f| f.unit.is_none())
+            .map(Family::bytes)
+            .sum();
         let (of_place, of_copy) = (self.g.int(self.ring.bytes() / 4), self.g.int(WORDS_OF_COPY));
         let own = self.flat(&family.own);
         let (place, own) = (self.g.mul(place, of_place), self.g.mul(own, of_copy));
@@ -281,7 +371,11 @@ impl Writer<'_> {
         let mut at = self.g.mul(place, of_place);
         // The last digit of the lane selects its part of the K dimension.
         let steps = [words, strides[1], strides[0]].map(|n| self.g.int(n));
-        for (index, step) in [groups].into_iter().chain(lane.iter().map(|t| t.0)).zip(steps) {
+        for (index, step) in [groups]
+            .into_iter()
+            .chain(lane.iter().map(|t| t.0))
+            .zip(steps)
+        {
             let index = self.g.mul(index, step);
             at = self.g.add(at, index);
         }
@@ -291,13 +385,17 @@ impl Writer<'_> {
     /// Swizzles the source address of a lane's unit. Ring addresses follow the lanes, so that lanes
     /// of the same columns fill whole lines; the swizzle permutes the units within a line.
     fn swizzled(&mut self, at: Id, own: &[(Id, i64)]) -> Id {
-        let &[.., (column, _), (unit, _)] = own else { return at };
+        let &[.., (column, _), (unit, _)] = own else {
+            return at;
+        };
         let turned = swizzled(self.g, unit, column);
-        self.g.substitute(at, &mut FxHashMap::from_iter([(unit, turned)]))
+        self.g
+            .substitute(at, &mut FxHashMap::from_iter([(unit, turned)]))
     }
     /// Returns an index as of iteration `step`.
     fn in_step(&mut self, at: Id, step: Id) -> Id {
-        self.g.substitute(at, &mut FxHashMap::from_iter([(self.ring.range, step)]))
+        self.g
+            .substitute(at, &mut FxHashMap::from_iter([(self.ring.range, step)]))
     }
     /// Emits the carried loads of an iteration; returns pairs of the loop's load and
     /// that iteration's load.
@@ -316,7 +414,8 @@ impl Writer<'_> {
                     let of_step = |g: &mut Graph, load: Id| {
                         g.substitute(load, &mut FxHashMap::from_iter([(self.ring.range, step)]))
                     };
-                    let new: Vec<(Id, usize)> = parts.iter().map(|p| (of_step(self.g, p.0), p.1)).collect();
+                    let new: Vec<(Id, usize)> =
+                        parts.iter().map(|p| (of_step(self.g, p.0), p.1)).collect();
                     out.extend(parts.iter().zip(&new).map(|(old, new)| (old.0, new.0)));
                     self.known.extend(new.iter().map(|p| p.0));
                     self.out.push(Statement::Wide(*buffer, at, *bytes, new));

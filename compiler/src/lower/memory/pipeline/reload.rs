@@ -18,13 +18,20 @@ use rustc_hash::{FxHashMap, FxHashSet};
 
 /// Moves the copies of the shared loop to the earliest point in its iterations.
 pub fn reload(g: &mut Graph, statements: Vec<Statement>) -> Vec<Statement> {
-    let Some(first) = statements.iter().position(|s| loop_fusion::is_loop(g, s)) else { return statements };
+    let Some(first) = statements.iter().position(|s| loop_fusion::is_loop(g, s)) else {
+        return statements;
+    };
     let end = first + end_of_block(&statements[first..]);
     let inside = &statements[first + 1..end];
-    if !inside.iter().any(|s| matches!(s, Statement::AsyncCopy { .. })) {
+    if !inside
+        .iter()
+        .any(|s| matches!(s, Statement::AsyncCopy { .. }))
+    {
         return statements;
     }
-    let Statement::Loop { range, .. } = statements[first] else { unreachable!("a loop: {:?}", statements[first]) };
+    let Statement::Loop { range, .. } = statements[first] else {
+        unreachable!("a loop: {:?}", statements[first])
+    };
     let with_barriers = released(g, inside);
     let Some(plan) = Streams::from_loop(g, &with_barriers, range) else {
         let mut out = statements[..=first].to_vec();
@@ -32,7 +39,11 @@ pub fn reload(g: &mut Graph, statements: Vec<Statement>) -> Vec<Statement> {
         out.extend_from_slice(&statements[end..]);
         return out;
     };
-    let mut writer = Writer { g, range, out: statements[..first].to_vec() };
+    let mut writer = Writer {
+        g,
+        range,
+        out: statements[..first].to_vec(),
+    };
     writer.rewrite(&plan, &statements[first], &with_barriers);
     let mut out = writer.out;
     out.extend_from_slice(&statements[end..]);
@@ -110,15 +121,34 @@ struct Iteration {
 impl Stream {
     /// Returns the stream of a stage, if only movable copies fill it, with barriers between its
     /// readers and its copies.
-    fn from_stage(g: &Graph, inside: &[Statement], of: &Iteration, range: Id, stage: Id) -> Option<Stream> {
-        let fill: Vec<&((usize, usize), Touched)> = of.touched.iter().filter(|t| t.1.copied.contains(&stage)).collect();
+    fn from_stage(
+        g: &Graph,
+        inside: &[Statement],
+        of: &Iteration,
+        range: Id,
+        stage: Id,
+    ) -> Option<Stream> {
+        let fill: Vec<&((usize, usize), Touched)> = of
+            .touched
+            .iter()
+            .filter(|t| t.1.copied.contains(&stage))
+            .collect();
         let alone = |t: &Touched| t.copied.len() == 1 && t.written.is_empty() && t.read.is_empty();
         let copies: Vec<(usize, usize)> = fill.iter().map(|t| t.0).collect();
-        let mut readers = of.touched.iter().filter(|t| t.1.read.contains(&stage)).map(|t| t.0);
+        let mut readers = of
+            .touched
+            .iter()
+            .filter(|t| t.1.read.contains(&stage))
+            .map(|t| t.0);
         let first = readers.next()?;
         let (first, last) = (first.0, readers.next_back().unwrap_or(first).1);
-        let moves = copies.iter().all(|&(from, to)| to < first && can_move(g, &inside[from..=to], range));
-        if !moves || !fill.iter().all(|t| alone(&t.1)) || of.touched.iter().any(|t| t.1.written.contains(&stage)) {
+        let moves = copies
+            .iter()
+            .all(|&(from, to)| to < first && can_move(g, &inside[from..=to], range));
+        if !moves
+            || !fill.iter().all(|t| alone(&t.1))
+            || of.touched.iter().any(|t| t.1.written.contains(&stage))
+        {
             return None;
         }
         let arrival = *of.barriers.iter().rev().find(|&&b| b < first)?;
@@ -126,7 +156,12 @@ impl Stream {
         let after = shown.map_or(last, |at| at.max(last));
         let later = of.barriers.iter().copied().find(|&b| b > after);
         let begin = later.or_else(|| of.barriers.first().copied().filter(|&b| b < arrival))?;
-        Some(Stream { copies, begin, next: later.is_some(), arrival })
+        Some(Stream {
+            copies,
+            begin,
+            next: later.is_some(),
+            arrival,
+        })
     }
 }
 
@@ -134,16 +169,26 @@ impl Streams {
     /// Returns the streams of a loop; `None` unless every copied stage has one.
     fn from_loop(g: &Graph, inside: &[Statement], range: Id) -> Option<Streams> {
         let items = items(inside);
-        let barriers = items.iter().map(|i| i.0).filter(|&at| inside[at] == Statement::Barrier).collect();
-        let touched: Vec<((usize, usize), Touched)> =
-            items.into_iter().map(|(from, to)| ((from, to), Touched::by(g, &inside[from..=to]))).collect();
+        let barriers = items
+            .iter()
+            .map(|i| i.0)
+            .filter(|&at| inside[at] == Statement::Barrier)
+            .collect();
+        let touched: Vec<((usize, usize), Touched)> = items
+            .into_iter()
+            .map(|(from, to)| ((from, to), Touched::by(g, &inside[from..=to])))
+            .collect();
         let stages = copied(inside);
         let shown = inside
             .iter()
             .filter_map(|s| OfStages::from_statement(g, s))
             .any(|product| !stages.contains(&product.columns));
         let last = inside.iter().rposition(|s| *s == Statement::WritesShown);
-        let iteration = Iteration { barriers, touched, shown: last.filter(|_| shown) };
+        let iteration = Iteration {
+            barriers,
+            touched,
+            shown: last.filter(|_| shown),
+        };
         let of = |stage: Id| Stream::from_stage(g, inside, &iteration, range, stage);
         let mut all: Vec<Stream> = stages.into_iter().map(of).collect::<Option<_>>()?;
         all.sort_by_key(|s| s.begin);
@@ -155,8 +200,11 @@ impl Streams {
         let Stream { next, arrival, .. } = self.all[stream];
         let after = self.all[stream + 1..].iter();
         let before = |s: &&Stream| s.begin < arrival;
-        let count =
-            if next { after.count() + self.all.iter().filter(before).count() } else { after.filter(before).count() };
+        let count = if next {
+            after.count() + self.all.iter().filter(before).count()
+        } else {
+            after.filter(before).count()
+        };
         count as i64
     }
 }
@@ -171,8 +219,13 @@ fn can_move(g: &Graph, copies: &[Statement], range: Id) -> bool {
         })
     };
     copies.iter().all(|s| match s {
-        Statement::AsyncCopy { to, from, when, .. } => when.is_none() && known(to[1]) && known(from[1]),
-        s => matches!(s, Statement::Loop { .. } | Statement::End | Statement::Define(_) | Statement::Wide(..)),
+        Statement::AsyncCopy { to, from, when, .. } => {
+            when.is_none() && known(to[1]) && known(from[1])
+        }
+        s => matches!(
+            s,
+            Statement::Loop { .. } | Statement::End | Statement::Define(_) | Statement::Wide(..)
+        ),
     })
 }
 
@@ -219,11 +272,20 @@ impl Writer<'_> {
                 last: i + 1 == count,
             }));
         }
-        let moved = |at: usize| streams.all.iter().any(|s| s.copies.iter().any(|c| (c.0..=c.1).contains(&at)));
+        let moved = |at: usize| {
+            streams
+                .all
+                .iter()
+                .any(|s| s.copies.iter().any(|c| (c.0..=c.1).contains(&at)))
+        };
         for (at, s) in inside.iter().enumerate() {
             if *s == Statement::Barrier {
                 let here = (0..streams.all.len()).filter(|&i| streams.all[i].arrival == at);
-                self.out.extend(here.map(|i| streams.groups_behind(i)).min().map(Statement::AsyncWait));
+                self.out.extend(
+                    here.map(|i| streams.groups_behind(i))
+                        .min()
+                        .map(Statement::AsyncWait),
+                );
             }
             let left_out = moved(at) || *s == Statement::WritesShown && !streams.shown;
             self.out.extend((!left_out).then(|| s.clone()));
@@ -235,27 +297,56 @@ impl Writer<'_> {
         debug_assert!(due.is_empty(), "{} copies are made nowhere", due.len());
     }
     /// Returns a stage's copies of an iteration, unrolled, under the condition `when`.
-    fn copies(&mut self, stream: &Stream, inside: &[Statement], step: Id, when: Option<Id>) -> Vec<Statement> {
+    fn copies(
+        &mut self,
+        stream: &Stream,
+        inside: &[Statement],
+        step: Id,
+        when: Option<Id>,
+    ) -> Vec<Statement> {
         let mut out = Vec::new();
         for &(from, to) in &stream.copies {
             let block = &inside[from..=to];
             let loops = block.iter().filter_map(|s| match s {
-                Statement::Loop { range, .. } => Some((*range, self.g.max_of(self.g[*range].src[0]))),
+                Statement::Loop { range, .. } => {
+                    Some((*range, self.g.max_of(self.g[*range].src[0])))
+                }
                 _ => None,
             });
             let mut turns = vec![FxHashMap::from_iter([(self.range, step)])];
             for (range, count) in loops.collect::<Vec<_>>() {
                 let numbers: Vec<Id> = (0..count).map(|i| self.g.int(i)).collect();
                 let with = |turn: FxHashMap<Id, Id>| {
-                    numbers.iter().map(move |&i| turn.iter().map(|t| (*t.0, *t.1)).chain([(range, i)]).collect())
+                    numbers.iter().map(move |&i| {
+                        turn.iter()
+                            .map(|t| (*t.0, *t.1))
+                            .chain([(range, i)])
+                            .collect()
+                    })
                 };
                 turns = turns.into_iter().flat_map(with).collect();
             }
             for s in block {
-                let Statement::AsyncCopy { to, from, plus, bytes, .. } = s else { continue };
+                let Statement::AsyncCopy {
+                    to,
+                    from,
+                    plus,
+                    bytes,
+                    ..
+                } = s
+                else {
+                    continue;
+                };
                 for turn in &turns {
-                    let [to, from] = [to, from].map(|&[buffer, at]| [buffer, self.g.substitute(at, &mut turn.clone())]);
-                    out.push(Statement::AsyncCopy { to, from, plus: *plus, bytes: *bytes, when });
+                    let [to, from] = [to, from]
+                        .map(|&[buffer, at]| [buffer, self.g.substitute(at, &mut turn.clone())]);
+                    out.push(Statement::AsyncCopy {
+                        to,
+                        from,
+                        plus: *plus,
+                        bytes: *bytes,
+                        when,
+                    });
                 }
             }
         }
@@ -264,7 +355,9 @@ impl Writer<'_> {
     /// Emits a copy with the values that it needs.
     fn write(&mut self, copy: Statement) {
         let mut known = known(self.g, &self.out);
-        copy.uses(self.g, &mut |id| define(self.g, id, &mut known, &mut self.out));
+        copy.uses(self.g, &mut |id| {
+            define(self.g, id, &mut known, &mut self.out)
+        });
         self.out.push(copy);
     }
 }
@@ -278,27 +371,40 @@ fn places(g: &Graph, inside: &[Statement], begin: usize) -> Vec<usize> {
             break;
         }
         all.push(to);
-        if inside[from..=to].iter().any(|s| OfStages::from_statement(g, s).is_some()) {
+        if inside[from..=to]
+            .iter()
+            .any(|s| OfStages::from_statement(g, s).is_some())
+        {
             of_products.push(to);
         }
     }
-    if of_products.is_empty() { all } else { of_products }
+    if of_products.is_empty() {
+        all
+    } else {
+        of_products
+    }
 }
 
 /// Inserts a barrier after the last reader of each copied stage, so that its next copies can start.
 /// Only for stages with a later barrier in the iteration.
 fn released(g: &Graph, inside: &[Statement]) -> Vec<Statement> {
     let items = items(inside);
-    let reads = |&(from, to): &(usize, usize), stage: &Id| Touched::by(g, &inside[from..=to]).read.contains(stage);
+    let reads = |&(from, to): &(usize, usize), stage: &Id| {
+        Touched::by(g, &inside[from..=to]).read.contains(stage)
+    };
     let behind: FxHashSet<usize> = copied(inside)
         .into_iter()
         .filter_map(|stage| {
             let last = items.iter().rposition(|item| reads(item, &stage))?;
-            let ended =
-                items[last + 1..].iter().take_while(|i| matches!(inside[i.0], Statement::ProductsEnded(_))).count();
+            let ended = items[last + 1..]
+                .iter()
+                .take_while(|i| matches!(inside[i.0], Statement::ProductsEnded(_)))
+                .count();
             let rest = &items[last + 1 + ended..];
             // After the last barrier the next iteration starts, which has a barrier of its own.
-            rest.iter().any(|i| inside[i.0] == Statement::Barrier).then(|| items[last + ended].1)
+            rest.iter()
+                .any(|i| inside[i.0] == Statement::Barrier)
+                .then(|| items[last + ended].1)
         })
         .collect();
     let mut out = Vec::with_capacity(inside.len() + behind.len());

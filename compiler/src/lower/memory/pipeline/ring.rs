@@ -72,7 +72,9 @@ impl Columns {
     fn from_products(g: &Graph, inside: &[Statement]) -> Columns {
         let mut all = Columns::default();
         for s in inside {
-            let Statement::Accumulate(_, value) = s else { continue };
+            let Statement::Accumulate(_, value) = s else {
+                continue;
+            };
             let Some(of) = group(g, *value) else { continue };
             let words = &g[*value].src[of.first.registers() as usize..of.words()];
             if all.of.contains_key(&words[0]) {
@@ -100,30 +102,63 @@ impl Columns {
 
 /// Returns the multi-warp MMA fragment of a product, if it has one.
 pub fn group(g: &Graph, product: Id) -> Option<&'static Fragment> {
-    Some(&g[product]).filter(|n| n.op == Op::MmaHalf).and_then(Fragment::of_product).filter(|of| of.is_of_group())
+    Some(&g[product])
+        .filter(|n| n.op == Op::MmaHalf)
+        .and_then(Fragment::of_product)
+        .filter(|of| of.is_of_group())
 }
 
 impl Ring {
     /// Returns the ring of the loop that begins at `first`; `None` if the loop does not qualify.
-    fn from_loop(g: &Graph, statements: &[Statement], first: usize, threads: &[(Id, i64)]) -> Option<Ring> {
-        let Statement::Loop { range, .. } = statements[first] else { return None };
+    fn from_loop(
+        g: &Graph,
+        statements: &[Statement],
+        first: usize,
+        threads: &[(Id, i64)],
+    ) -> Option<Ring> {
+        let Statement::Loop { range, .. } = statements[first] else {
+            return None;
+        };
         let end = first + end_of_block(&statements[first..]);
         let inside = &statements[first + 1..end];
         let count = g.int_value(g[range].src[0]).filter(|&n| n > 1)?;
-        let unpacks = inside.iter().any(|s| matches!(s, Statement::Define(id) if g[*id].op == Op::ScaledPair));
-        if g.range_kind(range) != Some(RangeKind::Reduce) || inside.iter().any(Statement::opens) || !unpacks {
+        let unpacks = inside
+            .iter()
+            .any(|s| matches!(s, Statement::Define(id) if g[*id].op == Op::ScaledPair));
+        if g.range_kind(range) != Some(RangeKind::Reduce)
+            || inside.iter().any(Statement::opens)
+            || !unpacks
+        {
             return None;
         }
         let columns = Columns::from_products(g, inside);
-        let mut ring = Ring { first, end, range, count, copied: vec![], carried: vec![], columns };
+        let mut ring = Ring {
+            first,
+            end,
+            range,
+            count,
+            copied: vec![],
+            carried: vec![],
+            columns,
+        };
         let (mut left, mut units) = (MOST_CARRIED, Vec::new());
         for (statement, s) in statements.iter().enumerate().take(end).skip(first + 1) {
-            let Some(at) = moving(g, s, range) else { continue };
+            let Some(at) = moving(g, s, range) else {
+                continue;
+            };
             if let Statement::Wide(_, _, bytes, parts) = s
                 && *bytes as i64 == BYTES
             {
-                let (own, others) = threads.iter().partition(|t| g.free_ranges(at).contains(&t.0));
-                let single = |unit| Family { statements: vec![statement], stride: 0, unit, own, others };
+                let (own, others) = threads
+                    .iter()
+                    .partition(|t| g.free_ranges(at).contains(&t.0));
+                let single = |unit| Family {
+                    statements: vec![statement],
+                    stride: 0,
+                    unit,
+                    own,
+                    others,
+                };
                 match ring.columns.units.get(&parts[0].0) {
                     None => ring.copied.push(single(None)),
                     Some(places) => units.push((single(None), places.clone())),
@@ -161,8 +196,17 @@ impl Ring {
     }
     /// Returns the byte offset of the columns for asynchronous MMA products within a slot.
     pub fn columns_at(&self) -> i64 {
-        let before: i64 = self.copied.iter().filter(|f| f.unit.is_none()).map(Family::bytes).sum();
-        if self.columns.is_empty() { before } else { whole_swizzles(before) }
+        let before: i64 = self
+            .copied
+            .iter()
+            .filter(|f| f.unit.is_none())
+            .map(Family::bytes)
+            .sum();
+        if self.columns.is_empty() {
+            before
+        } else {
+            whole_swizzles(before)
+        }
     }
     /// Returns whether threads read data that other threads have copied.
     pub fn is_shared(&self) -> bool {
@@ -207,7 +251,11 @@ fn families(g: &Graph, statements: &[Statement], single: Vec<Family>) -> Vec<Fam
         of.sort_by_key(|f| f.0);
         let stride = if of.len() > 1 { of[1].0 - of[0].0 } else { 0 };
         let place = |f: &(i64, Family)| f.1.unit.map_or(0, |unit| unit.at);
-        let stride_there = if of.len() > 1 { place(&of[1]) - place(&of[0]) } else { 0 };
+        let stride_there = if of.len() > 1 {
+            place(&of[1]) - place(&of[0])
+        } else {
+            0
+        };
         let alike = |w: &[(i64, Family)]| {
             w[1].0 - w[0].0 == stride
                 && place(&w[1]) - place(&w[0]) == stride_there
@@ -215,12 +263,27 @@ fn families(g: &Graph, statements: &[Statement], single: Vec<Family>) -> Vec<Fam
         };
         let evenly = of.windows(2).all(alike);
         // The family's size divides the number of threads with equal loads.
-        let size = if evenly { gcd(of.len() as i64, of[0].1.sharing()) } else { 1 };
+        let size = if evenly {
+            gcd(of.len() as i64, of[0].1.sharing())
+        } else {
+            1
+        };
         let mut rest = of.into_iter().map(|f| f.1);
         while let Some(mut first) = rest.next() {
-            first.statements.extend(rest.by_ref().take(size as usize - 1).flat_map(|f| f.statements));
-            let unit = first.unit.map(|unit| Unit { stride: stride_there, ..unit });
-            out.push(Family { stride, unit, ..first });
+            first.statements.extend(
+                rest.by_ref()
+                    .take(size as usize - 1)
+                    .flat_map(|f| f.statements),
+            );
+            let unit = first.unit.map(|unit| Unit {
+                stride: stride_there,
+                ..unit
+            });
+            out.push(Family {
+                stride,
+                unit,
+                ..first
+            });
         }
     }
     out
@@ -235,8 +298,17 @@ fn moving(g: &Graph, s: &Statement, range: Id) -> Option<Id> {
         _ => return None,
     };
     let moves = |id: Id| g.free_ranges(id).contains(&range);
-    let computed = |id: Id| matches!(g[id].op, Op::Load | Op::Reduce | Op::Fold | Op::Acc | Op::Mma | Op::MmaHalf);
-    let known = || g.toposort(&[at]).into_iter().all(|n| !(computed(n) && moves(n)));
+    let computed = |id: Id| {
+        matches!(
+            g[id].op,
+            Op::Load | Op::Reduce | Op::Fold | Op::Acc | Op::Mma | Op::MmaHalf
+        )
+    };
+    let known = || {
+        g.toposort(&[at])
+            .into_iter()
+            .all(|n| !(computed(n) && moves(n)))
+    };
     (g[buffer].op == Op::Param && moves(at) && known()).then_some(at)
 }
 
@@ -247,7 +319,9 @@ fn all_threads(g: &Graph, counted: &[ThreadIndex], threads: i64) -> Option<Vec<(
     sorted.sort_by_key(|t| t.stride());
     let (mut all, mut stride) = (vec![], 1);
     for t in sorted {
-        let count = g.int_value(g[t.range].src[0]).filter(|_| t.stride() == stride)?;
+        let count = g
+            .int_value(g[t.range].src[0])
+            .filter(|_| t.stride() == stride)?;
         all.push((t.range, count));
         stride *= count;
     }
@@ -263,7 +337,11 @@ pub fn rings(g: &Graph, statements: &[Statement], threads: i64) -> Vec<Ring> {
         match s {
             Statement::Nest { threads: t, .. } => counted = all_threads(g, t, threads),
             Statement::Loop { .. } => {
-                out.extend(counted.as_ref().and_then(|threads| Ring::from_loop(g, statements, at, threads)));
+                out.extend(
+                    counted
+                        .as_ref()
+                        .and_then(|threads| Ring::from_loop(g, statements, at, threads)),
+                );
             }
             _ => {}
         }
@@ -277,8 +355,11 @@ fn is_reused(g: &Graph, statements: &[Statement]) -> bool {
         Statement::Accumulate(_, value) => Fragment::of_product(&g[*value]),
         _ => None,
     });
-    let unpacked = |s: &&Statement| matches!(s, Statement::Define(id) if g[*id].op == Op::ScaledPair);
-    let Some(of) = products.next() else { return false };
+    let unpacked =
+        |s: &&Statement| matches!(s, Statement::Define(id) if g[*id].op == Op::ScaledPair);
+    let Some(of) = products.next() else {
+        return false;
+    };
     if of.is_of_group() {
         return true;
     }
@@ -305,8 +386,17 @@ impl Wanted {
     /// Combines the requirements of two bodies, of which a workgroup runs one.
     pub fn and(self, other: Wanted) -> Wanted {
         let bytes = self.bytes.max(other.bytes);
-        let (longest, carried) = (self.longest.max(other.longest), self.carried.max(other.carried));
-        Wanted { bytes, longest, carried, reused: self.reused && other.reused, needed: self.needed || other.needed }
+        let (longest, carried) = (
+            self.longest.max(other.longest),
+            self.carried.max(other.carried),
+        );
+        Wanted {
+            bytes,
+            longest,
+            carried,
+            reused: self.reused && other.reused,
+            needed: self.needed || other.needed,
+        }
     }
 }
 
@@ -314,9 +404,22 @@ impl Wanted {
 pub fn wanted(g: &Graph, body: &Code, threads: i64) -> Option<Wanted> {
     let rings = rings(g, &body.statements, threads);
     let longest = rings.iter().map(|r| r.count).max()?;
-    let carried = |r: &Ring| r.carried.iter().map(|&at| body.statements[at].words(g)).sum();
+    let carried = |r: &Ring| {
+        r.carried
+            .iter()
+            .map(|&at| body.statements[at].words(g))
+            .sum()
+    };
     let carried = rings.iter().map(carried).max().unwrap_or(0);
-    let reused = rings.iter().all(|r| is_reused(g, &body.statements[r.first..r.end]));
+    let reused = rings
+        .iter()
+        .all(|r| is_reused(g, &body.statements[r.first..r.end]));
     let needed = rings.iter().any(|r| !r.columns.is_empty());
-    Some(Wanted { bytes: rings.iter().map(Ring::bytes).sum(), longest, carried, reused, needed })
+    Some(Wanted {
+        bytes: rings.iter().map(Ring::bytes).sum(),
+        longest,
+        carried,
+        reused,
+        needed,
+    })
 }

@@ -45,7 +45,13 @@ struct Walk<'a> {
 }
 
 /// Inserts line prefetches after loads, and tile prefetches at the start of iterations.
-pub(super) fn prefetch(g: &Graph, code: &Code, tiles: &[CacheTile], ahead: i64, streams: &[u32]) -> Vec<Statement> {
+pub(super) fn prefetch(
+    g: &Graph,
+    code: &Code,
+    tiles: &[CacheTile],
+    ahead: i64,
+    streams: &[u32],
+) -> Vec<Statement> {
     let mut walk = Walk {
         g,
         tiles,
@@ -85,14 +91,24 @@ impl Walk<'_> {
         self.open.push(range);
         if let Some(r) = range {
             let chooses = self.chooses(r);
-            if chooses { &mut self.around } else { &mut self.reducing }.push(r);
+            if chooses {
+                &mut self.around
+            } else {
+                &mut self.reducing
+            }
+            .push(r);
         }
     }
     fn leave(&mut self) {
         self.fetched.clear();
         if let Some(r) = self.open.pop().expect("a block is open") {
             let chooses = self.chooses(r);
-            if chooses { &mut self.around } else { &mut self.reducing }.pop();
+            if chooses {
+                &mut self.around
+            } else {
+                &mut self.reducing
+            }
+            .pop();
         }
     }
     /// Returns whether a loop over the range selects outputs, rather than reduces.
@@ -113,7 +129,8 @@ impl Walk<'_> {
             _ => {
                 let narrow = n.dtype.scalar.is_half() || n.dtype.scalar == Scalar::I8;
                 let elements = LINE / n.dtype.scalar.bytes() as i64;
-                (narrow && self.g[n.src[0]].op == Op::Param).then(|| self.rows(id, &at, elements, false))?
+                (narrow && self.g[n.src[0]].op == Op::Param)
+                    .then(|| self.rows(id, &at, elements, false))?
             }
         }
     }
@@ -123,7 +140,8 @@ impl Walk<'_> {
     /// would be evicted before use.
     fn rows(&mut self, id: Id, at: &Linear, elements: i64, packed: bool) -> Option<Prefetch> {
         let n = &self.g[id];
-        let reach = |&r: &Id| at.coefficient(r) * (self.g.bounds(self.g[r].src[0]).map_or(1, |b| b.1) - 1);
+        let reach =
+            |&r: &Id| at.coefficient(r) * (self.g.bounds(self.g[r].src[0]).map_or(1, |b| b.1) - 1);
         let read: i64 = self.reducing.iter().map(reach).sum();
         let mut between = 1;
         let stride = self.around.iter().rev().find_map(|&r| {
@@ -133,9 +151,16 @@ impl Walk<'_> {
             }
             (stride > read).then_some(stride * self.ahead)
         });
-        let line = (n.src[0], at.terms.to_vec(), at.constant.div_euclid(elements));
+        let line = (
+            n.src[0],
+            at.terms.to_vec(),
+            at.constant.div_euclid(elements),
+        );
         let ahead = stride.filter(|_| packed || between <= tile::MOST_WORKGROUPS_BETWEEN)?;
-        self.fetched.insert(line).then(|| Prefetch::Line { at: [n.src[0], n.src[1]], ahead })
+        self.fetched.insert(line).then(|| Prefetch::Line {
+            at: [n.src[0], n.src[1]],
+            ahead,
+        })
     }
     /// Prefetches contiguous (interleaved) rows further ahead than the hardware does, which keeps
     /// too few lines in flight. Rows shared by tokens come from L2 for all but the first, with a
@@ -146,13 +171,22 @@ impl Walk<'_> {
     fn stream(&mut self, id: Id, at: &Linear) -> Option<Prefetch> {
         let (buffer, offset) = (self.g[id].src[0], self.g[id].src[1]);
         let line = (buffer, at.terms.to_vec(), at.constant.div_euclid(LINE));
-        let bytes = if self.reads_again(at) { BYTES_AHEAD_OF_ROWS_READ_AGAIN } else { BYTES_AHEAD_IN_STREAMS };
+        let bytes = if self.reads_again(at) {
+            BYTES_AHEAD_OF_ROWS_READ_AGAIN
+        } else {
+            BYTES_AHEAD_IN_STREAMS
+        };
         let ahead = self.ahead * (bytes / self.sharing.max(1) / LINE * LINE);
-        self.fetched.insert(line).then_some(Prefetch::Line { at: [buffer, offset], ahead })
+        self.fetched.insert(line).then_some(Prefetch::Line {
+            at: [buffer, offset],
+            ahead,
+        })
     }
     /// Returns whether a workgroup reads the memory at that address more than once.
     fn reads_again(&self, at: &Linear) -> bool {
-        let is_again = |&r: &Id| self.chooses(r) && at.coefficient(r) == 0 && self.g.max_of(self.g[r].src[0]) > 1;
+        let is_again = |&r: &Id| {
+            self.chooses(r) && at.coefficient(r) == 0 && self.g.max_of(self.g[r].src[0]) > 1
+        };
         self.around.iter().any(is_again)
     }
 }
@@ -166,5 +200,9 @@ fn streams_read(g: &Graph, statements: &[Statement], streams: &[u32]) -> i64 {
         },
         _ => None,
     };
-    statements.iter().filter_map(slot).collect::<FxHashSet<u32>>().len() as i64
+    statements
+        .iter()
+        .filter_map(slot)
+        .collect::<FxHashSet<u32>>()
+        .len() as i64
 }

@@ -40,7 +40,12 @@ pub fn prefetch_spans(g: &Graph, statements: Vec<Statement>) -> Vec<Statement> {
         match first {
             Statement::DependencyWait => {
                 waited = true;
-                ask(g, &unguarded(rest.as_slice()), &FxHashSet::default(), &mut out);
+                ask(
+                    g,
+                    &unguarded(rest.as_slice()),
+                    &FxHashSet::default(),
+                    &mut out,
+                );
             }
             Statement::Unless(_) => (guarded, end) = (true, 0),
             Statement::End => guarded = false,
@@ -84,15 +89,24 @@ fn unguarded(statements: &[Statement]) -> Cow<'_, [Statement]> {
 /// Appends prefetches for those reads of the statements that have known addresses
 /// once `stages` are filled.
 fn ask(g: &Graph, statements: &[Statement], stages: &FxHashSet<Id>, out: &mut Vec<Statement>) {
-    out.extend(spans(g, statements, stages).into_iter().map(|s| Statement::Prefetch(Prefetch::Span(s.at))));
+    out.extend(
+        spans(g, statements, stages)
+            .into_iter()
+            .map(|s| Statement::Prefetch(Prefetch::Span(s.at))),
+    );
 }
 
 /// Yields buffer, address and bytes of each load from memory.
-fn loads<'a>(g: &'a Graph, statements: &'a [Statement]) -> impl Iterator<Item = (Id, Id, i64)> + 'a {
+fn loads<'a>(
+    g: &'a Graph,
+    statements: &'a [Statement],
+) -> impl Iterator<Item = (Id, Id, i64)> + 'a {
     let all = statements.iter().filter_map(|s| match s {
-        Statement::Define(id) if g[*id].op == Op::Load => {
-            Some((g[*id].src[0], g[*id].src[1], g[*id].dtype.scalar.bytes() as i64))
-        }
+        Statement::Define(id) if g[*id].op == Op::Load => Some((
+            g[*id].src[0],
+            g[*id].src[1],
+            g[*id].dtype.scalar.bytes() as i64,
+        )),
         Statement::Wide(buffer, at, bytes, _) => Some((*buffer, *at, *bytes as i64)),
         _ => None,
     });
@@ -107,7 +121,13 @@ fn sources(g: &Graph, at: Id) -> Option<Vec<Id>> {
         Op::Load => g[g[*n].src[0]].op == Op::Local,
         op => !matches!(op, Op::Reduce | Op::Fold | Op::Acc | Op::Mma | Op::MmaHalf),
     };
-    order.iter().all(known).then(|| order.iter().filter(|n| g[**n].op == Op::Load).map(|n| g[*n].src[0]).collect())
+    order.iter().all(known).then(|| {
+        order
+            .iter()
+            .filter(|n| g[**n].op == Op::Load)
+            .map(|n| g[*n].src[0])
+            .collect()
+    })
 }
 
 /// Returns those of the `filled` stages from which addresses in memory are read.
@@ -120,12 +140,18 @@ fn tell(g: &Graph, statements: &[Statement], filled: &FxHashSet<Id>) -> FxHashSe
 fn spans(g: &Graph, statements: &[Statement], stages: &FxHashSet<Id>) -> Vec<Span> {
     let mut out: Vec<Span> = Vec::new();
     for (buffer, at, bytes) in loads(g, statements) {
-        let fits = |s: &[Id]| s.is_empty() == stages.is_empty() && s.iter().all(|b| stages.contains(b));
+        let fits =
+            |s: &[Id]| s.is_empty() == stages.is_empty() && s.iter().all(|b| stages.contains(b));
         if !sources(g, at).is_some_and(|s| fits(&s)) {
             continue;
         }
-        let Some(new) = span(g, buffer, at, bytes) else { continue };
-        match out.iter_mut().find(|s| s.at.buffer == buffer && s.at.terms == new.at.terms) {
+        let Some(new) = span(g, buffer, at, bytes) else {
+            continue;
+        };
+        match out
+            .iter_mut()
+            .find(|s| s.at.buffer == buffer && s.at.terms == new.at.terms)
+        {
             Some(s) => {
                 let to = (s.at.from + s.at.bytes).max(new.at.from + new.at.bytes);
                 s.at.from = s.at.from.min(new.at.from);
@@ -142,7 +168,12 @@ fn spans(g: &Graph, statements: &[Statement], stages: &FxHashSet<Id>) -> Vec<Spa
 /// Returns whether a span is aligned, within the length limits, and mostly read.
 fn is_worth_it(g: &Graph, s: &Span) -> bool {
     let length = s.at.bytes;
-    let even = s.at.terms.iter().map(|t| t.1).chain([s.at.from, length]).all(|x| x % BYTES_OF_STEP == 0);
+    let even =
+        s.at.terms
+            .iter()
+            .map(|t| t.1)
+            .chain([s.at.from, length])
+            .all(|x| x % BYTES_OF_STEP == 0);
     let packed = matches!(g[s.at.buffer].arg, Arg::Packed(..));
     // Output of earlier kernels is in L2 already, unless the span is part of a large buffer.
     let large = packed || length >= LEAST_BYTES_OF_SPAN && !s.at.terms.is_empty();
@@ -153,7 +184,12 @@ fn is_worth_it(g: &Graph, s: &Span) -> bool {
 
 /// Returns the bytes of an unpacked buffer, with every variable at its maximum.
 fn bytes_of(g: &Graph, buffer: Id) -> i64 {
-    g[buffer].src.iter().map(|&dim| g.max_of(dim)).product::<i64>() * g.unit_bytes(buffer)
+    g[buffer]
+        .src
+        .iter()
+        .map(|&dim| g.max_of(dim))
+        .product::<i64>()
+        * g.unit_bytes(buffer)
 }
 
 fn span(g: &Graph, buffer: Id, at: Id, bytes: i64) -> Option<Span> {
@@ -181,8 +217,21 @@ fn span(g: &Graph, buffer: Id, at: Id, bytes: i64) -> Option<Span> {
     loops.sort();
     loops.dedup();
     let (low, high) = g.linear_bounds(&moving)?;
-    let ranges: FxHashSet<Id> = moving.terms.iter().flat_map(|&(t, _)| g.free_ranges(t).to_vec()).collect();
+    let ranges: FxHashSet<Id> = moving
+        .terms
+        .iter()
+        .flat_map(|&(t, _)| g.free_ranges(t).to_vec())
+        .collect();
     let times: i64 = ranges.iter().map(|&r| g.max_of(g[r].src[0])).product();
-    let at = SpanPrefetch { buffer, loops, terms, from: low * unit, bytes: (high - low) * unit + bytes };
-    Some(Span { at, read: times.saturating_mul(bytes) })
+    let at = SpanPrefetch {
+        buffer,
+        loops,
+        terms,
+        from: low * unit,
+        bytes: (high - low) * unit + bytes,
+    };
+    Some(Span {
+        at,
+        read: times.saturating_mul(bytes),
+    })
 }

@@ -47,7 +47,9 @@ pub(super) fn plan(g: &Graph, code: &Code) -> Vec<CacheTile> {
     let mut depends: Option<&[Id]> = None;
     for s in &code.statements {
         match s {
-            Statement::Nest { staged, globals, .. } => {
+            Statement::Nest {
+                staged, globals, ..
+            } => {
                 open.push(None);
                 depends = staged.then_some(globals);
             }
@@ -57,13 +59,18 @@ pub(super) fn plan(g: &Graph, code: &Code) -> Vec<CacheTile> {
             Statement::End => drop(open.pop()),
             Statement::Define(id) => {
                 let loops: Vec<Id> = open.iter().flatten().copied().collect();
-                let Some(new) = tile(g, code, *id, loops) else { continue };
+                let Some(new) = tile(g, code, *id, loops) else {
+                    continue;
+                };
                 // A stage shared by workgroups is filled by the first one only; the others would
                 // not prefetch their share.
                 if depends.is_some_and(|d| !new.sharing.iter().all(|r| d.contains(r))) {
                     continue;
                 }
-                match out.iter_mut().find(|a| a.lines.buffer == new.lines.buffer && a.loops == new.loops) {
+                match out
+                    .iter_mut()
+                    .find(|a| a.lines.buffer == new.lines.buffer && a.loops == new.loops)
+                {
                     Some(a) => a.read += new.read,
                     None => out.push(new),
                 }
@@ -80,13 +87,20 @@ pub(super) fn plan(g: &Graph, code: &Code) -> Vec<CacheTile> {
 fn tile(g: &Graph, code: &Code, load: Id, loops: Vec<Id>) -> Option<CacheTile> {
     let n = &g[load];
     let narrow = n.dtype.scalar.bytes() <= 2;
-    if n.op != Op::Load || n.dtype.lanes == 1 || !narrow || !matches!(g[n.src[0]].arg, Arg::Param(_)) {
+    if n.op != Op::Load
+        || n.dtype.lanes == 1
+        || !narrow
+        || !matches!(g[n.src[0]].arg, Arg::Param(_))
+    {
         return None;
     }
     let size = n.dtype.scalar.bytes() as i64;
     let known = |r: Id| g.int_value(g[r].src[0]);
     let mut inside = g.linear(n.src[1]);
-    let at = code.globals.iter().rposition(|&r| inside.coefficient(r) != 0)?;
+    let at = code
+        .globals
+        .iter()
+        .rposition(|&r| inside.coefficient(r) != 0)?;
     let (last, sharing) = (code.globals[at], code.globals[at + 1..].to_vec());
     let stride = inside.coefficient(last);
     let mut terms = Vec::new();
@@ -105,17 +119,36 @@ fn tile(g: &Graph, code: &Code, load: Id, loops: Vec<Id>) -> Option<CacheTile> {
     {
         return None;
     }
-    let turns = |ranges: &[Id]| ranges.iter().try_fold(1i64, |n, &r| n.checked_mul(known(r)?));
+    let turns = |ranges: &[Id]| {
+        ranges
+            .iter()
+            .try_fold(1i64, |n, &r| n.checked_mul(known(r)?))
+    };
     let shares = turns(&sharing)?;
     let line = LINE / size;
     let lines = (stride + line * shares * turns(&loops)? - 1) / (line * shares * turns(&loops)?);
     if loops.is_empty() || shares > MOST_WORKGROUPS_BETWEEN || lines > MOST_LINES_OF_TURN {
         return None;
     }
-    let read = inside.terms.iter().try_fold(size, |n, &(r, _)| n.checked_mul(known(r)?))?;
+    let read = inside
+        .terms
+        .iter()
+        .try_fold(size, |n, &(r, _)| n.checked_mul(known(r)?))?;
     let turn = sharing.iter().chain(&loops).copied().collect();
-    let lines = TilePrefetch { buffer: n.src[0], terms, from: low + stride, turn, line, lines };
-    Some(CacheTile { lines, loops, sharing, read })
+    let lines = TilePrefetch {
+        buffer: n.src[0],
+        terms,
+        from: low + stride,
+        turn,
+        line,
+        lines,
+    };
+    Some(CacheTile {
+        lines,
+        loops,
+        sharing,
+        read,
+    })
 }
 
 #[cfg(test)]
@@ -134,8 +167,14 @@ mod tests {
             let bound = g.int(bound);
             g.range(bound, number, kind)
         };
-        let (chunk, heads) = (range(&mut g, 8, RangeKind::Global), range(&mut g, 4, RangeKind::Global));
-        let (row, word) = (range(&mut g, rows, RangeKind::Loop), range(&mut g, 36, RangeKind::Reduce));
+        let (chunk, heads) = (
+            range(&mut g, 8, RangeKind::Global),
+            range(&mut g, 4, RangeKind::Global),
+        );
+        let (row, word) = (
+            range(&mut g, rows, RangeKind::Loop),
+            range(&mut g, 36, RangeKind::Reduce),
+        );
         let cache = g.param(0, &[], Scalar::F16);
         let mut at = g.int(0);
         for (r, step) in [(chunk, rows * 576), (row, 576), (word, 16)] {
@@ -143,15 +182,38 @@ mod tests {
             let part = g.mul(r, step);
             at = g.add(at, part);
         }
-        let load = g.load(cache, at, DType { scalar: Scalar::F16, lanes: 16 });
+        let load = g.load(
+            cache,
+            at,
+            DType {
+                scalar: Scalar::F16,
+                lanes: 16,
+            },
+        );
         let globals = vec![chunk, heads];
         let depends = globals[..staged.unwrap_or(2)].to_vec();
-        let nest = Statement::Nest { buffer: cache, staged: staged.is_some(), globals: depends, threads: vec![] };
-        let open = |range| Statement::Loop { range, step: 1, unroll: None };
+        let nest = Statement::Nest {
+            buffer: cache,
+            staged: staged.is_some(),
+            globals: depends,
+            threads: vec![],
+        };
+        let open = |range| Statement::Loop {
+            range,
+            step: 1,
+            unroll: None,
+        };
         let body = [nest, open(row), open(word), Statement::Define(load)];
         let ends = [Statement::End, Statement::End, Statement::End];
-        let code = Code { globals, statements: body.into_iter().chain(ends).collect(), ..Code::default() };
-        plan(&g, &code).iter().map(|a| (a.sharing.len(), a.lines.line, a.lines.lines)).collect()
+        let code = Code {
+            globals,
+            statements: body.into_iter().chain(ends).collect(),
+            ..Code::default()
+        };
+        plan(&g, &code)
+            .iter()
+            .map(|a| (a.sharing.len(), a.lines.line, a.lines.lines))
+            .collect()
     }
 
     #[test]
