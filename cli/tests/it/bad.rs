@@ -205,7 +205,7 @@ fn wrong_usage_is_another_exit_code() {
         &["run", "-p", "x", "--isa", "none-such"],
         &["run", "-p", "x", "--kv", "f8"],
         &["run", "-p", "x", "--threads", "0"],
-        &["run", "-p", "x", "--ctx", "0"],
+        &["run", "-p", "x", "--ctx", "-1"],
         &["run", "-p", "x", "--temp", "warm"],
         &["run", "-p", "x", "--top-p", "2"],
         &["run", "-p", "x", "--raw", "--system", "y"],

@@ -16,7 +16,7 @@ fn a_token_is_accounted_for() {
     let files = ["--html", page.to_str().unwrap(), "--trace", trace.to_str().unwrap()];
     let out = run(&[&["profile", DEMO, "-n", "5", "-d", "64", "--threads", "2"][..], &files].concat()).ok();
     for part in [
-        "one token after 64",
+        "decode step at context depth 64",
         "deepseek2.moe.one",
         "deepseek2.dense.one",
         "between kernels",
@@ -73,7 +73,7 @@ fn one_kernel_and_its_text() {
 #[test]
 fn prompts_and_other_devices() {
     let out = run(&["profile", DEMO, "-n", "1", "-p", "40"]).ok();
-    assert!(out.contains("40 tokens of a prompt") && out.contains("chunk64"), "{out}");
+    assert!(out.contains("prefill chunk of 40 tokens") && out.contains("chunk64"), "{out}");
     let out = run(&["profile", DEMO, "-n", "1", "--device", "interp"]).ok();
     assert!(out.contains("deepseek2.moe.one") && out.contains("interp"), "{out}");
     let outcome = run(&["profile", DEMO, "-n", "1", "--trace", "-"]);

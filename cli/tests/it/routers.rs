@@ -51,7 +51,7 @@ fn replicas_behind_a_router_keep_their_conversations_and_lose_no_request() {
     if !has_clients(&python(), &["-c", "import openai, smg"]) {
         return;
     }
-    let servers: Vec<_> = (0..3).map(|_| serve(&["--drain", "60"])).collect();
+    let servers: Vec<_> = (0..3).map(|_| serve(&["--shutdown-timeout", "60"])).collect();
     let addresses: Vec<&str> = servers.iter().map(|server| server.address.as_str()).collect();
     let router = Router::start(&addresses);
     let replicas: Vec<String> =

@@ -93,7 +93,7 @@ fn long_answer(server: &Server) -> BufReader<TcpStream> {
 
 #[test]
 fn asked_to_end_it_answers_first_and_asked_again_it_does_not() {
-    let mut server = serve(&["--drain", "300", "--log"]);
+    let mut server = serve(&["--shutdown-timeout", "300", "--log"]);
     let mut answer = long_answer(&server);
     server.signal("-TERM");
     let mut rest = String::new();
@@ -101,7 +101,7 @@ fn asked_to_end_it_answers_first_and_asked_again_it_does_not() {
     assert!(rest.ends_with("data: [DONE]\n\n") && !rest.contains("shutting down"), "{rest}");
     assert_eq!(server.child.wait().expect("it ends").code(), Some(0));
     let said = server.said().join("\n");
-    assert!(said.contains("ending: 1 request to answer, for 300 s at most"), "{said}");
+    assert!(said.contains("shutting down: waiting for 1 request, at most 300 s"), "{said}");
     let line = server
         .said()
         .into_iter()
@@ -112,7 +112,7 @@ fn asked_to_end_it_answers_first_and_asked_again_it_does_not() {
     let mut server = serve(&["--drain", "300"]);
     let _answer = long_answer(&server);
     server.signal("-INT");
-    while !server.said().iter().any(|line| line.starts_with("ending: ")) {
+    while !server.said().iter().any(|line| line.starts_with("shutting down: ")) {
         std::thread::sleep(Duration::from_millis(10));
     }
     server.signal("-INT");
@@ -197,7 +197,7 @@ fn the_official_python_clients_work() {
 #[test]
 fn the_official_clients_choose_a_model_by_its_name() {
     if has_clients(&python(), &PYTHON_CLIENTS) {
-        let server = serve(&["demo", DEMO_K, "--models-loaded", "1"]);
+        let server = serve(&["demo", DEMO_K, "--max-loaded-models", "1"]);
         script(&python(), "several_client.py", &[&url(&server)], 3);
     }
 }
@@ -213,7 +213,7 @@ fn a_folder_is_all_the_models_in_it() {
     let server = serve(&[path, "demo"]);
     let said = server.said().join("\n");
     assert!(
-        said.contains("broken is left out: ") && said.contains("2 models, each loaded when it is asked for: one, demo"),
+        said.contains("broken is left out: ") && said.contains("2 models, loaded on first request: one, demo"),
         "{said}"
     );
     let models = get(&server.address, "/v1/models");

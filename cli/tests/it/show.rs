@@ -47,7 +47,7 @@ fn what_a_file_says_does_not_steer_the_terminal() {
 #[test]
 fn kernels_come_with_their_prices() {
     let out = run(&["kernels", DEMO]).ok();
-    for part in ["deepseek2.moe.one × 5", "deepseek2.dense.chunk512 × 1", "critical path", "*fuse", "step of one token"]
+    for part in ["deepseek2.moe.one × 5", "deepseek2.dense.chunk512 × 1", "critical path", "*fuse", "step, decode: "]
     {
         assert!(out.contains(part), "{part}");
     }
@@ -61,7 +61,7 @@ fn kernels_come_with_their_prices() {
     }
     let how = stage("decisions");
     for part in [
-        "decisions, * what was chosen",
+        "decisions (* marks the choice)",
         "*fuse",
         "rules that fired",
         "x + 0 -> x",
@@ -77,7 +77,7 @@ fn kernels_come_with_their_prices() {
     assert!(unknown.code == 2 && unknown.stderr.contains("null:NAME"), "{}", unknown.stderr);
     assert!(run(&["kernels", DEMO, "--function", "none such"]).failed().contains("deepseek2.moe.one"));
     // No compiler is needed to look.
-    assert!(outcome(gristmill(&["kernels", DEMO]).env("CC", "/nonexistent")).ok().contains("step of one token"));
+    assert!(outcome(gristmill(&["kernels", DEMO]).env("CC", "/nonexistent")).ok().contains("step, decode: "));
 }
 
 #[test]

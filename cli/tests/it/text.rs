@@ -124,8 +124,8 @@ fn the_interpreter_agrees() {
 fn a_conversation_keeps_what_is_in_the_cache() {
     let talk = b"What is 17 plus 25?\nWhat is the capital of Japan?\n\n/reset\nWhat is 17 plus 25?\n/exit\nnever\n";
     let outcome = piped(&["chat", "--temp", "0"], talk);
-    assert!(outcome.stderr.contains("more in the cache"), "{}", outcome.stderr);
-    assert!(outcome.stderr.contains("the conversation is forgotten\n"), "{}", outcome.stderr);
+    assert!(outcome.stderr.contains("more in the KV cache"), "{}", outcome.stderr);
+    assert!(outcome.stderr.contains("new conversation\n"), "{}", outcome.stderr);
     let stderr = outcome.stderr.clone();
     assert_eq!(outcome.ok(), "17 plus 25 is 42.\nThe capital of Japan is Tokyo.\n17 plus 25 is 42.\n");
     // After /reset as at the start.
@@ -152,7 +152,7 @@ fn a_conversation_is_saved_and_gone_on_with() {
     let talk = format!("What is 17 plus 25?\n/system Be kind.\n/system\n/save {path}\n/stats\n/help\n");
     let outcome = piped(&["chat", "--temp", "0"], talk.as_bytes());
     for part in
-        ["Be kind.", "3 messages in", "messages    3", "prompts     14 tokens", "of weights", "/load FILE", "seed"]
+        ["Be kind.", "3 messages saved to", "messages    3", "prefill     14 tokens", "of weights", "/load FILE", "seed"]
     {
         assert!(outcome.stderr.contains(part), "{part} in {}", outcome.stderr);
     }
@@ -164,7 +164,7 @@ fn a_conversation_is_saved_and_gone_on_with() {
     // Another program goes on where this one ended: the prompt holds all that was said.
     let talk = format!("/load {path}\n/system\nWhat is the capital of Japan?\n/reset\n/stats\n");
     let outcome = piped(&["chat", "--temp", "0"], talk.as_bytes());
-    assert!(outcome.stderr.contains("3 messages from") && outcome.stderr.contains("Be kind."), "{}", outcome.stderr);
+    assert!(outcome.stderr.contains("3 messages loaded from") && outcome.stderr.contains("Be kind."), "{}", outcome.stderr);
     let prompt = |stderr: &str| -> usize {
         let line = stderr.lines().find(|l| l.contains(" prompt tokens")).unwrap();
         line.trim_start_matches('[').split(' ').next().unwrap().parse().unwrap()
@@ -218,13 +218,13 @@ fn what_a_command_did_is_said() {
     let talk = format!("/system Be kind.\n/reset\n/system\n{save}{save}/system -\n/system\n/reset\n");
     let outcome = piped(&["chat"], talk.as_bytes());
     for part in [
-        "from now on",
-        "what /system said stays",
+        "the system prompt is set",
+        "with the same system prompt",
         "\nBe kind.\n",
         "talk.json\n",
-        "in place of what was there",
-        "nothing; /system TEXT",
-        "forgotten\n",
+        ", replacing the file",
+        "no system prompt; /system TEXT",
+        "new conversation with",
     ] {
         assert!(outcome.stderr.contains(part), "{part} in {}", outcome.stderr);
     }
@@ -241,12 +241,12 @@ fn minus_one_is_as_much_as_there_is() {
         (0..2).map(|_| text(&["--seed", "-1", "-n", "1"]).stderr.split(" seed ").nth(1).unwrap().to_owned()).collect();
     assert_ne!(seeds[0], seeds[1]);
     for (flags, said) in [
-        (["-n", "-2"], "from 0 on, or -1"),
-        (["--top-k", "-2"], "from 0 on, or -1"),
-        (["--seed", "-2"], "from 0 on, or -1"),
+        (["-n", "-2"], "non-negative integer, or -1"),
+        (["--top-k", "-2"], "non-negative integer, or -1"),
+        (["--seed", "-2"], "non-negative integer, or -1"),
         (["--min-p", "-1"], "from 0 to 1"),
-        (["--temp", "-1"], "from 0 on"),
-        (["--temp", "nan"], "from 0 on"),
+        (["--temp", "-1"], "non-negative number"),
+        (["--temp", "nan"], "non-negative number"),
     ] {
         let outcome = text(&flags);
         assert!(
@@ -266,7 +266,7 @@ fn the_demo_model_has_a_name() {
     assert!(run(&["list"]).ok().contains("demo "));
     assert!(ask(&["demmo"]).failed().contains("nearest short name is demo"));
     let outcome = run(&["pull", "demo"]);
-    assert!(outcome.code == 2 && outcome.stderr.contains("inside the program"), "{}", outcome.stderr);
+    assert!(outcome.code == 2 && outcome.stderr.contains("built in"), "{}", outcome.stderr);
     assert!(run(&["completions", "bash"]).ok().contains("demo glm-4.7-flash"));
 }
 
@@ -335,7 +335,7 @@ fn help_teaches_every_command() {
     let page = run(&["man", "run"]).ok();
     for part in [
         ".TH",
-        "\\-n N]",
+        "predict N]",
         ".nf\n  gristmill run",
         ".SH \"EXIT STATUS\"",
         ".SH \"ENVIRONMENT\"",
