@@ -43,8 +43,7 @@ const COLUMNS: &[Column] = &[
 /// Measures the batch sizes in turns, so that other load affects all alike, and prints the medians.
 pub fn run(of: &Batches, model: &Model, opened: Opened, common: &Common) -> Result {
     let most = of.sequences.iter().copied().max().unwrap_or(1);
-    let settings =
-        Settings { parallel: most, contexts: most, ..common.settings(Some(of.prompt + of.tokens)) };
+    let settings = Settings { parallel: most, contexts: most, ..common.settings(Some(of.prompt + of.tokens)) };
     let mut engine = model.load_with(opened, settings)?;
     let each = (of.prompt + of.tokens).div_ceil(PAGE);
     let (pages, taken) = (engine.cache().pages(), engine.max_sequences());
@@ -79,8 +78,7 @@ pub fn run(of: &Batches, model: &Model, opened: Opened, common: &Common) -> Resu
 fn timed(engine: &mut Engine, n: usize, of: &Batches, steps: usize) -> Result<f64> {
     let tokens = Ids::new(engine).some(n);
     let (blocks, shares) = ((of.prompt + steps).div_ceil(PAGE), engine.max_sequences());
-    let pools: Vec<WholePool> =
-        (0..n).map(|nth| WholePool::share(engine, [nth, shares], blocks)).collect();
+    let pools: Vec<WholePool> = (0..n).map(|nth| WholePool::share(engine, [nth, shares], blocks)).collect();
     let start = Instant::now();
     decode(engine, &pools, &tokens, of.prompt..of.prompt + steps, of.invariant)?;
     Ok(start.elapsed().as_secs_f64().max(1e-9))
@@ -100,8 +98,7 @@ fn print(of: &Batches, model: &Model, engine: &Engine, seconds: Vec<Vec<f64>>) -
         v.sort_by(f64::total_cmp);
         v[v.len() / 2]
     };
-    let rates: Vec<f64> =
-        of.sequences.iter().zip(seconds).map(|(&n, s)| n as f64 / median(s)).collect();
+    let rates: Vec<f64> = of.sequences.iter().zip(seconds).map(|(&n, s)| n as f64 / median(s)).collect();
     for (&n, &rate) in of.sequences.iter().zip(&rates) {
         let class = if of.invariant { engine.max_sequences() } else { n };
         let (times, launches) = (rate / rates[0], engine.batch_launches(class).len());

@@ -68,9 +68,10 @@ impl GpuLayers {
         match text {
             "auto" | "-1" => Ok(GpuLayers::Auto),
             "all" => Ok(GpuLayers::All),
-            text => text.parse().map(GpuLayers::Count).map_err(|_| {
-                "0 for the CPU; all, or a number of at least the model's layers, for the GPU".into()
-            }),
+            text => text
+                .parse()
+                .map(GpuLayers::Count)
+                .map_err(|_| "0 for the CPU; all, or a number of at least the model's layers, for the GPU".into()),
         }
     }
 }
@@ -103,10 +104,7 @@ pub struct Common {
     pub isa: String,
     /// Context size in tokens; 0 for the model's full context [default: the model's, within a
     /// quarter of the free memory, at most 32768]
-    #[arg(
-        short, long, visible_alias = "ctx-size", value_name = "N",
-        help_heading = "Context and precision"
-    )]
+    #[arg(short, long, visible_alias = "ctx-size", value_name = "N", help_heading = "Context and precision")]
     ctx: Option<u32>,
     /// KV cache type [default: f16]
     #[arg(long, value_name = "TYPE", help_heading = "Context and precision")]

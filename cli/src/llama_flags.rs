@@ -20,15 +20,15 @@ const SHORT: &[(&str, &str)] = &[
     ("-pg", "--prompt-gen"),
 ];
 
-/// Flags whose value is free text, which may look like a flag.
+/// Flags with a value of free text, which may look like a flag.
 const TEXT: &[&str] = &["-p", "--prompt", "--system", "--system-prompt", "-sys"];
 
-/// Flag whose value may be left out, and the values that it takes.
+/// Flag with an optional value, and the values that it takes.
 const FLASH: (&str, &[&str]) = ("--flash-attn", &["on", "off", "auto", "1", "0", "true", "false"]);
 
 /// Replaces llama.cpp's short flags by long ones where the subcommand has these.
 ///
-/// Only whole arguments count, neither values of text flags nor what follows `--`.
+/// Only whole arguments count, not values of text flags and no arguments after `--`.
 pub fn translate(arguments: impl IntoIterator<Item = OsString>, program: &Command) -> Vec<OsString> {
     let mut arguments = arguments.into_iter().peekable();
     let mut out: Vec<OsString> = arguments.by_ref().take(2).collect();
@@ -132,8 +132,8 @@ impl IgnoredFlags {
     }
 }
 
-/// Flags of llama.cpp, vLLM and Ollama without a counterpart of a similar name, and the nearest
-/// flag here.
+/// Flags of llama.cpp, vLLM and Ollama that have no counterpart of a similar name, and the flag to
+/// suggest for each.
 const NEAR: &[(&str, &str)] = &[
     ("--max-tokens", "--n-predict"),
     ("--num-predict", "--n-predict"),

@@ -226,9 +226,7 @@ pub fn pull(store: &Store, name: &Name) -> Result<gristmill_hub::Pulled> {
     })?;
     if let Some(first) = pulled.unchecked.first() {
         let more = if pulled.unchecked.len() > 1 { " and its other parts" } else { "" };
-        warn(&[format!(
-            "no checksum is known for {first}{more}: only the length and the GGUF header were checked"
-        )]);
+        warn(&[format!("no checksum is known for {first}{more}: only the length and the GGUF header were checked")]);
     }
     Ok(pulled)
 }

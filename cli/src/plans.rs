@@ -59,7 +59,8 @@ pub fn questions(about: About, steps: &[Plan], target: &Target) -> Vec<Question<
     hot.sort_by(|a, b| b.seconds.total_cmp(&a.seconds));
     // A layout is shared by all steps.
     let mut seen = HashSet::new();
-    let decisions = hot.iter().flat_map(|w| &w.decisions).filter(|d| About::for_decision(d) == about && seen.insert(d.key()));
+    let decisions =
+        hot.iter().flat_map(|w| &w.decisions).filter(|d| About::for_decision(d) == about && seen.insert(d.key()));
     together(decisions.map(|d| (alike(d), others(d))))
 }
 

@@ -114,10 +114,15 @@ impl Fetching {
             Fetch::Fetched { file, done, total } => self.draw("downloading", file, done, total),
             Fetch::Checked { file, done, total } => self.checked(file, done, total),
             Fetch::Changed { file } => {
-                self.line(&format!("warning: {} has changed since it was downloaded: downloading it again", file.display()));
+                self.line(&format!(
+                    "warning: {} has changed since it was downloaded: downloading it again",
+                    file.display()
+                ));
             }
             Fetch::PassedOver { files } => {
-                self.line(&format!("warning: {files} files of the repository are skipped: their names are not plain text"));
+                self.line(&format!(
+                    "warning: {files} files of the repository are skipped: their names are not plain text"
+                ));
             }
             Fetch::Unrecorded { file, why } => {
                 if !self.unrecorded.replace(true) {

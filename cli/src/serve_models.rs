@@ -55,7 +55,10 @@ pub fn specs(
         (Some(name), [only]) => only.aliases.push(std::mem::replace(&mut only.name, name)),
         (Some(_), several) => {
             let message = format!("--name is for a single model, and there are {}", several.len());
-            return Err(Failure::usage(message, "models are named after their files: leave --name out, or give one MODEL"));
+            return Err(Failure::usage(
+                message,
+                "models are named after their files: leave --name out, or give one MODEL",
+            ));
         }
     }
     make_unique(&mut candidates)?;

@@ -92,7 +92,7 @@ impl<'o> Table<'o> {
         }
         Ok(self.out.flush()?)
     }
-    /// Ends the output.
+    /// Ends the output; a JSON array is closed.
     pub fn finish(self) -> Result {
         match (self.format, self.rows) {
             (Format::Json, 0) => writeln!(self.out, "[]")?,
