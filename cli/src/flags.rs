@@ -43,11 +43,9 @@ pub fn optimisations() -> PossibleValuesParser {
 /// Element type of the KV cache.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
 pub enum KvType {
-    /// Half precision (the default)
     F16,
-    /// Single precision
     F32,
-    /// 8 bits with a scale per 32 elements: about half the memory of f16
+    // 8 bits, with a scale per 32 elements.
     #[value(name = "q8_0")]
     Q8_0,
 }
@@ -106,7 +104,7 @@ pub struct Common {
     /// quarter of the free memory, at most 32768]
     #[arg(short, long, visible_alias = "ctx-size", value_name = "N", help_heading = "Context and precision")]
     ctx: Option<u32>,
-    /// KV cache type [default: f16]
+    /// KV cache type; q8_0 takes about half the memory of f16 [default: f16]
     #[arg(long, value_name = "TYPE", help_heading = "Context and precision")]
     kv: Option<KvType>,
     /// -ctk TYPE: llama.cpp's name of --kv, for keys
@@ -182,7 +180,7 @@ impl Common {
         }
     }
     /// Whether --gpu-layers asks for the GPU.
-    fn wants_gpu(&self) -> bool {
+    pub fn wants_gpu(&self) -> bool {
         matches!(self.gpu_layers, Some(GpuLayers::All | GpuLayers::Count(1..)))
     }
     /// Opens the named device, else the best available one.

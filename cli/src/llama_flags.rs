@@ -142,7 +142,8 @@ const NEAR: &[(&str, &str)] = &[
     ("--max-seq-len", "--ctx"),
     ("--num-ctx", "--ctx"),
     ("--context", "--ctx"),
-    ("--ctx-length", "--ctx-size"),
+    ("--ctx-length", "--ctx"),
+    ("--context-length", "--ctx"),
     ("--kv-cache-dtype", "--kv"),
     ("--cache-type", "--kv"),
     ("--max-num-seqs", "--parallel"),
@@ -158,10 +159,19 @@ const NEAR: &[(&str, &str)] = &[
     ("--tokens", "--n-predict"),
 ];
 
-/// The flag to suggest for one that `command` lacks, if clap has no suggestion.
-pub fn nearest(unknown: &str, command: &Command) -> Option<&'static str> {
+/// Former names of flags, which clap may suggest, and their names.
+const FORMER: &[(&str, &str)] = &[
+    ("--no", "--disable"),
+    ("--drain", "--shutdown-timeout"),
+    ("--keep", "--host-cache-mb"),
+    ("--models-loaded", "--max-loaded-models"),
+];
+
+/// The flag of `command` to suggest for an unknown one, instead of clap's suggestion.
+pub fn nearest(unknown: &str, suggested: Option<&str>, command: &Command) -> Option<&'static str> {
     let name = unknown.split('=').next().unwrap_or(unknown);
-    let long = NEAR.iter().find(|row| row.0 == name)?.1;
+    let former = suggested.and_then(|flag| FORMER.iter().find(|row| row.0 == flag));
+    let long = NEAR.iter().find(|row| row.0 == name).or(former)?.1;
     let has = |arg: &clap::Arg| {
         let bare = long.trim_start_matches('-');
         arg.get_long() == Some(bare) || arg.get_all_aliases().unwrap_or_default().contains(&bare)
@@ -223,9 +233,10 @@ mod tests {
     #[test]
     fn suggestions_are_flags_of_the_command() {
         let program = crate::Arguments::command();
-        let of = |command: &str, flag| nearest(flag, program.find_subcommand(command).unwrap());
-        assert_eq!(of("run", "--max-model-len=4096"), Some("--ctx"));
-        assert_eq!(of("serve", "--max-num-seqs"), Some("--parallel"));
-        assert_eq!((of("run", "--max-num-seqs"), of("run", "--none-such")), (None, None));
+        let of = |command: &str, flag, suggested| nearest(flag, suggested, program.find_subcommand(command).unwrap());
+        assert_eq!(of("run", "--max-model-len=4096", Some("--model")), Some("--ctx"));
+        assert_eq!(of("serve", "--max-num-seqs", None), Some("--parallel"));
+        assert_eq!(of("serve", "--drains", Some("--drain")), Some("--shutdown-timeout"));
+        assert_eq!((of("run", "--max-num-seqs", None), of("run", "--none-such", None)), (None, None));
     }
 }

@@ -45,16 +45,17 @@ use std::process::ExitCode;
 
 const NOTES: &str = "\
 Examples:
-  gristmill chat                                       chat with the built-in demo model
-  gristmill chat glm-4.7-flash                         with another model, downloaded on first use
-  gristmill run MODEL.gguf -p 'What is this?'          complete one prompt
-  gristmill serve MODEL.gguf                           OpenAI-compatible server and chat page
-  gristmill bench MODEL.gguf                           tokens per second
-  gristmill profile MODEL.gguf --html profile.html     time of each kernel
+  gristmill chat                                     chat with the built-in demo model
+  gristmill chat glm-4.7-flash                       with another model, downloaded on first use
+  gristmill run MODEL.gguf -p 'What is this?'        complete one prompt
+  gristmill serve MODEL.gguf                         OpenAI-compatible server and chat page
+  gristmill bench MODEL.gguf                         tokens per second
+  gristmill profile MODEL.gguf --html profile.html   time of each kernel
 
-MODEL is a .gguf file, a hub repository ORG/REPO[:QUANT], a short name (`gristmill list`), demo, or
-synth:PRESET:QUANT (random weights). llama.cpp's flags -m, -c, -t, -ngl, -fa, -ctk, -ctv, -hf, -n, -s,
--sys, -np, -b and -ub are accepted. `gristmill COMMAND --help` has examples of each command.";
+MODEL is a .gguf file, a hub repository ORG/REPO[:QUANT], a short name (`gristmill list`), demo,
+or synth:PRESET:QUANT (random weights). llama.cpp's flags -m, -c, -t, -ngl, -fa, -ctk, -ctv, -hf,
+-n, -s, -sys, -np, -b and -ub are accepted. `gristmill COMMAND --help` has examples of each
+command.";
 
 fn notes() -> String {
     format!("{NOTES}\n\n{}", environment::text())
@@ -62,7 +63,7 @@ fn notes() -> String {
 
 /// Run large language models from GGUF files, with kernels compiled for this machine.
 #[derive(Parser)]
-#[command(name = "gristmill", version, about, max_term_width = 100, after_help = notes())]
+#[command(name = "gristmill", version, max_term_width = 100, after_help = notes())]
 struct Arguments {
     #[command(subcommand)]
     command: commands::Command,

@@ -27,8 +27,8 @@ pub enum About {
 /// Minimum modelled share of a step for a decision to be tried, which bounds its possible gain.
 const HOT: f64 = 0.02;
 
-/// Maximum modelled loss of a fusion or merge that is tried, as a share of a step. Buffers that cost
-/// 0.3 to 1.9 us more by the model gained up to 1.0 us of 64 (docs/experiments/121).
+/// Maximum modelled loss of a fusion or merge that is tried, as a share of a step. Buffers that
+/// cost 0.3 to 1.9 us more by the model gained up to 1.0 us of 64 (docs/experiments/121).
 const LIKELY: f64 = 0.02;
 
 /// Number of candidates of a decision kind that are tried, the cheapest by the cost model: nearly

@@ -8,13 +8,12 @@ use std::io::Write;
 /// Output format of a command that measures.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
 pub enum Format {
-    /// Markdown table
+    // A Markdown table.
     Md,
-    /// JSON array
+    // An array of objects.
     Json,
-    /// One JSON object per line
+    // One object per line.
     Jsonl,
-    /// Comma-separated values
     Csv,
 }
 

@@ -18,29 +18,30 @@ use std::io;
 use std::time::Instant;
 
 const NOTES: &str = "\
-Each size of -p and -n is one row at each depth of -d, named as in llama-bench: pp512 is the prefill of 512
-tokens, tg128 the generation of 128. The KV cache before it holds arbitrary values, since the time of a step
-depends on the number of cached rows only.
+Each size of -p and -n is one row at each depth of -d, named as in llama-bench: pp512 is the
+prefill of 512 tokens, tg128 the generation of 128. The KV cache before it holds arbitrary values,
+since the time of a step depends on the number of cached rows only.
 
-`MB/tok` is the memory that a token must read: the weights in use and the KV cache. For a prompt it is that of
-one prefill chunk, each expert expected to be hit counted once, divided by its tokens. `bandwidth` is the share
-of the read bandwidth that was measured on this machine.
+`MB/tok` is the memory that a token must read: the weights in use and the KV cache. For a prompt
+it is that of one prefill chunk, each expert expected to be hit counted once, divided by its
+tokens. `bandwidth` is the share of the read bandwidth that was measured on this machine.
 
---ablate compiles the model once for each optimisation with it disabled and measures that in turns with the
-baseline, at depth 0. Both share weights; those in another layout are loaded twice if memory allows, else the
-two are measured one after the other. `gain` is the speedup by the optimisation.
+--ablate compiles the model once for each optimisation with it disabled and measures that in turns
+with the baseline, at depth 0. Both share weights; those in another layout are loaded twice if
+memory allows, else the two are measured one after the other. `gain` is the speedup by the
+optimisation.
 
 Examples:
-  gristmill bench glm-4.7-flash                                       prefill of 512 tokens, decode of 128
-  gristmill bench MODEL.gguf -p 512,2048 -n 64,128                    two prompt sizes, two generations
-  gristmill bench MODEL.gguf -p 0 -n 64 -d 0,4096,16384               decode at three context depths
-  gristmill bench MODEL.gguf -p 256 -n 32 --batch 1,2,4,8             batched decode
+  gristmill bench glm-4.7-flash                                   prefill of 512, decode of 128
+  gristmill bench MODEL.gguf -p 512,2048 -n 64,128                two prompt sizes, two generations
+  gristmill bench MODEL.gguf -p 0 -n 64 -d 0,4096,16384           decode at three context depths
+  gristmill bench MODEL.gguf -p 256 -n 32 --batch 1,2,4,8         batched decode
   gristmill bench MODEL.gguf -t 1 -o jsonl | jq .tokens_per_second
-  gristmill bench synth:youtu-llm-2b:q4_0 --ablate -p 128 -n 32       gain of each optimisation
-  gristmill bench MODEL.gguf --ablate=int8,merge -p 0                 of two of them, decode only";
+  gristmill bench synth:youtu-llm-2b:q4_0 --ablate -p 128 -n 32   gain of each optimisation
+  gristmill bench MODEL.gguf --ablate=int8,merge -p 0             of two of them, decode only";
 
 #[derive(Args)]
-#[command(after_help = NOTES)]
+#[command(after_help = NOTES, override_usage = "gristmill bench [OPTIONS] <MODEL>")]
 pub struct BenchArgs {
     #[command(flatten)]
     model: ModelArg,
@@ -62,7 +63,7 @@ pub struct BenchArgs {
         value_parser = clap::value_parser!(u16).range(1..)
     )]
     repetitions: u16,
-    /// Output format
+    /// Output format: a Markdown table, a JSON array, JSON lines or CSV
     #[arg(short, long, value_name = "FORMAT", default_value = "md")]
     output: Format,
     /// The same as -o jsonl
@@ -100,7 +101,7 @@ const FIRST: usize = 32;
 const COLUMNS: &[Column] = &[
     Column::text("model", 10),
     Column::text("device", 6),
-    Column::text("test", 6),
+    Column::text("test", 11),
     Column::number("depth", 6),
     Column::number("tok/s", 16),
     Column::number("ms/tok", 9),

@@ -22,14 +22,14 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 const NOTES: &str = "\
-On a terminal, lines are edited and kept in a history, Tab completes commands, and Ctrl-C stops the answer.
-From a pipe, each line is a message; only the answers go to standard output.
+On a terminal, lines are edited and kept in a history, Tab completes commands, and Ctrl-C stops
+the answer. From a pipe, each line is a message; only the answers go to standard output.
 
 Examples:
-  gristmill chat                                       the demo model
-  gristmill chat glm-4.7-flash --system 'Be brief.'    a model by its short name, downloaded on first use
-  gristmill chat MODEL.gguf --no-think --temp 0        no reasoning, greedy decoding
-  printf 'Hello!\\n/save talk.json\\n' | gristmill chat  from a script";
+  gristmill chat                                          the demo model
+  gristmill chat glm-4.7-flash --system 'Be brief.'       by short name, downloaded on first use
+  gristmill chat MODEL.gguf --no-think --temp 0           no reasoning, greedy decoding
+  printf 'Hello!\\n/save talk.json\\n' | gristmill chat   from a script";
 
 #[derive(Args)]
 #[command(after_help = NOTES)]

@@ -10,9 +10,9 @@ use std::io::{self, Write};
 const NOTES: &str = "\
 Examples:
   gristmill completions bash > ~/.local/share/bash-completion/completions/gristmill
-  gristmill completions zsh > ~/.zfunc/_gristmill          needs `fpath+=~/.zfunc` before compinit
+  gristmill completions zsh > ~/.zfunc/_gristmill   needs `fpath+=~/.zfunc` before compinit
   gristmill completions fish > ~/.config/fish/completions/gristmill.fish
-  source <(gristmill completions bash)                     current shell only";
+  source <(gristmill completions bash)              current shell only";
 
 #[derive(Args)]
 #[command(after_help = NOTES)]

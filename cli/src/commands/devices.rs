@@ -7,8 +7,8 @@ use std::io::{self, Write};
 
 const NOTES: &str = "\
 Examples:
-  gristmill devices                                 names for --device, and why a device is unavailable
-  gristmill devices --measure                       calibrate the cost model of each device again";
+  gristmill devices             names for --device, and why a device is unavailable
+  gristmill devices --measure   calibrate the cost model of each device again";
 
 #[derive(Args)]
 #[command(after_help = NOTES)]

@@ -15,13 +15,13 @@ use std::io::{self, Write};
 use std::time::Instant;
 
 const NOTES: &str = "\
-Compares the demo model's logits with those of the interpreter, in f32 and with int8 activations, in prefill
-and in decode. Then measures a model, by default one with random weights. Prints a JSON object; the exit code
-is 1 if a comparison fails.
+Compares the demo model's logits with those of the interpreter, in f32 and with int8 activations,
+in prefill and in decode. Then measures a model, by default one with random weights. Prints a JSON
+object; the exit code is 1 if a comparison fails.
 
 Examples:
-  gristmill doctor > report.json                     the default device
-  gristmill doctor --device wgpu --model demo        without a large model";
+  gristmill doctor > report.json                the default device
+  gristmill doctor --device wgpu --model demo   without a large model";
 
 #[derive(Args)]
 #[command(after_help = NOTES)]
@@ -30,11 +30,17 @@ pub struct DoctorArgs {
     #[arg(short, long, value_name = "MODEL", value_hint = ValueHint::FilePath, default_value = "synth:youtu-llm-2b:q4_0")]
     model: String,
     /// Prompt size in tokens
-    #[arg(short, value_name = "N", default_value_t = 128, value_parser = clap::value_parser!(u16).range(1..=4096))]
-    p: u16,
+    #[arg(
+        short = 'p', long = "n-prompt", value_name = "N", default_value_t = 128,
+        value_parser = clap::value_parser!(u16).range(1..=4096)
+    )]
+    prompt: u16,
     /// Number of tokens to generate
-    #[arg(short, value_name = "N", default_value_t = 32, value_parser = clap::value_parser!(u16).range(1..=4096))]
-    n: u16,
+    #[arg(
+        short = 'n', long = "n-gen", value_name = "N", default_value_t = 32,
+        value_parser = clap::value_parser!(u16).range(1..=4096)
+    )]
+    tokens: u16,
     #[command(flatten)]
     common: Common,
 }
@@ -161,7 +167,7 @@ fn rms(found: &[f32], expected: &[f32]) -> f64 {
 
 /// Measures prefill and decode of a model.
 fn measured(options: &DoctorArgs, model: &Model) -> Result<Value> {
-    let (p, n) = (usize::from(options.p), usize::from(options.n));
+    let (p, n) = (usize::from(options.prompt), usize::from(options.tokens));
     say!("measuring {}", options.model);
     let start = Instant::now();
     let mut engine = model.load(&options.common, Some(p.max(n) + 1))?;

@@ -14,13 +14,13 @@ use std::io::{self, Write};
 
 const NOTES: &str = "\
 Examples:
-  gristmill inspect MODEL.gguf --brief              whether it is supported, and its memory needs
-  gristmill inspect MODEL.gguf | less               metadata and tensors
-  gristmill inspect MODEL.gguf --all > FILE         without truncation
-  gristmill inspect synth:youtu-llm-2b:q4_0         a synthetic model";
+  gristmill inspect MODEL.gguf --brief        whether it is supported, and its memory needs
+  gristmill inspect MODEL.gguf | less         metadata and tensors
+  gristmill inspect MODEL.gguf --all > FILE   without truncation
+  gristmill inspect synth:youtu-llm-2b:q4_0   a synthetic model";
 
 #[derive(Args)]
-#[command(after_help = NOTES)]
+#[command(after_help = NOTES, override_usage = "gristmill inspect [OPTIONS] <MODEL>")]
 pub struct InspectArgs {
     #[command(flatten)]
     model: ModelArg,

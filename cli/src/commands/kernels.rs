@@ -25,21 +25,21 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 const NOTES: &str = "\
-Without --stage: each kernel with its modelled time and plan, and the decisions with the cost of each
-candidate. Needs neither the weights nor the device.
+Without --stage: each kernel with its modelled time and plan, and the decisions with the cost of
+each candidate. Needs neither the weights nor the device.
 
 Examples:
-  gristmill kernels synth:glm-4.7-flash:q4_0                            real shape, without a download
-  gristmill kernels MODEL.gguf --function moe.one                       one kind of layer
-  gristmill kernels MODEL.gguf --function moe.one --stage alternatives  equality saturation
-  gristmill kernels MODEL.gguf --function moe.one --stage decisions     fusion and scheduling
-  gristmill kernels MODEL.gguf --function moe.one --stage source        source code
-  gristmill kernels MODEL.gguf --html kernels.html                      all stages as a page
-  gristmill kernels MODEL.gguf --device null:rtx4090                    for another GPU
-  gristmill kernels MODEL.gguf --batch 8                                batched decode of eight sequences";
+  gristmill kernels synth:glm-4.7-flash:q4_0                             no download
+  gristmill kernels MODEL.gguf --function moe.one                        one kind of layer
+  gristmill kernels MODEL.gguf --function moe.one --stage alternatives   equality saturation
+  gristmill kernels MODEL.gguf --function moe.one --stage decisions      fusion and scheduling
+  gristmill kernels MODEL.gguf --function moe.one --stage source         source code
+  gristmill kernels MODEL.gguf --html kernels.html                       all stages as a page
+  gristmill kernels MODEL.gguf --device null:rtx4090                     for another GPU
+  gristmill kernels MODEL.gguf --batch 8                                 batched decode";
 
 #[derive(Args)]
-#[command(after_help = NOTES)]
+#[command(after_help = NOTES, override_usage = "gristmill kernels [OPTIONS] <MODEL>")]
 pub struct KernelsArgs {
     #[command(flatten)]
     model: ModelArg,
@@ -70,6 +70,7 @@ pub fn run(options: KernelsArgs) -> Result {
     let described = model.describe()?;
     // The null device with the target of the named device: it compiles and runs nothing.
     let device = match options.common.device.as_deref() {
+        None if options.common.wants_gpu() => "null:gpu",
         None | Some("cpu" | "interp") => "null",
         Some(name) if name.starts_with("cuda") => "null:gpu",
         Some(name) => name,

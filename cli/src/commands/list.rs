@@ -12,9 +12,9 @@ use std::path::Path;
 
 const NOTES: &str = "\
 Examples:
-  gristmill list                  downloaded models and short names
-  gristmill list --verify         check the SHA-256 of every file
-  gristmill list --json           one object per line: name, bytes, whole, fetched, files; verdict with --verify";
+  gristmill list            downloaded models and short names
+  gristmill list --verify   check the SHA-256 of every file
+  gristmill list --json     one object per line, for programs";
 
 #[derive(Args)]
 #[command(after_help = NOTES)]

@@ -16,11 +16,11 @@ use std::path::PathBuf;
 
 const NOTES: &str = "\
 Examples:
-  gristmill logits MODEL.gguf --tokens 1,2,3 -o logits.npy           then numpy.load(\"logits.npy\")
-  gristmill logits MODEL.gguf --tokens 1,2,3 --exact -o exact.npy    f32 arithmetic, for comparison";
+  gristmill logits MODEL.gguf --tokens 1,2,3 -o logits.npy          then numpy.load(\"logits.npy\")
+  gristmill logits MODEL.gguf --tokens 1,2,3 --exact -o exact.npy   f32 arithmetic, for comparison";
 
 #[derive(Args)]
-#[command(after_help = NOTES)]
+#[command(after_help = NOTES, override_usage = "gristmill logits [OPTIONS] <MODEL> --tokens <ID,…> -o <FILE.npy>")]
 pub struct LogitsArgs {
     #[command(flatten)]
     model: ModelArg,

@@ -10,9 +10,9 @@ use std::path::PathBuf;
 
 const NOTES: &str = "\
 Examples:
-  gristmill man | man -l -                          read the manual page
-  gristmill man chat | man -l -                     that of a command
-  gristmill man --dir ~/.local/share/man/man1       install all: `man gristmill`, `man gristmill-chat`";
+  gristmill man | man -l -                      read the manual page
+  gristmill man chat | man -l -                 that of a command
+  gristmill man --dir ~/.local/share/man/man1   install all pages";
 
 #[derive(Args)]
 #[command(after_help = NOTES)]

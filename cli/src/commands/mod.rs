@@ -24,7 +24,6 @@ commands! {
     /// Chat with a model in the terminal
     chat Chat ChatArgs;
     /// Start an HTTP server: OpenAI, Anthropic and Ollama APIs and a chat page
-    #[command(alias = "server")]
     serve Serve ServeArgs;
     /// Download a model
     pull Pull PullArgs;

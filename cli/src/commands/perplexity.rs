@@ -13,12 +13,12 @@ use std::path::{Path, PathBuf};
 
 const NOTES: &str = "\
 Examples:
-  gristmill perplexity MODEL.gguf text.txt               windows of 2048 tokens
-  gristmill perplexity -m MODEL.gguf -f text.txt -c 512  windows of 512 tokens
-  gristmill perplexity MODEL.gguf text.txt --exact       f32 activations, for comparison with int8 ones";
+  gristmill perplexity MODEL.gguf text.txt                windows of 2048 tokens
+  gristmill perplexity -m MODEL.gguf -f text.txt -c 512   windows of 512 tokens
+  gristmill perplexity MODEL.gguf text.txt --exact        f32 instead of int8 activations";
 
 #[derive(Args)]
-#[command(after_help = NOTES)]
+#[command(after_help = NOTES, override_usage = "gristmill perplexity [OPTIONS] <MODEL> <FILE>")]
 pub struct PerplexityArgs {
     #[arg(
         value_hint = ValueHint::FilePath, help = model::HELP,

@@ -27,39 +27,45 @@ use std::sync::Arc;
 use std::time::Instant;
 
 const NOTES: &str = "\
-On a CPU, each worker is timed in each launch; on a GPU, a launch lasts from its turn to that of the next one.
-Times are means over the faster half of the runs, and sum to the step: time in which workers run several
-launches is divided among them. `limit` is the roofline time (read bandwidth, or operations per second of the
-cost model if that is slower) as a share of the measured time; data in a cache can exceed 100 %. `between
-kernels` is time without a running kernel: barriers, copies of logits, and the timers, whose overhead the last
-line shows.
+On a CPU, each worker is timed in each launch; on a GPU, a launch lasts from its turn to that of
+the next one. Times are means over the faster half of the runs, and sum to the step: time in which
+workers run several launches is divided among them. `limit` is the roofline time (read bandwidth,
+or operations per second of the cost model if that is slower) as a share of the measured time;
+data in a cache can exceed 100 %. `between kernels` is time without a running kernel: barriers,
+copies of logits, and the timers, whose overhead the last line shows.
 
 Examples:
-  gristmill profile glm-4.7-flash                               a decode step
-  gristmill profile MODEL.gguf -d 4096                          at a context depth of 4096 tokens
-  gristmill profile MODEL.gguf -p 512                           a prefill chunk of 512 tokens
-  gristmill profile MODEL.gguf --batch 8 -d 256                 batched decode of eight sequences
-  gristmill profile MODEL.gguf --html profile.html              a page: timeline, roofline, sources
-  gristmill profile MODEL.gguf --trace trace.json               for Perfetto and chrome://tracing
-  gristmill profile MODEL.gguf --kernel r_01ab --source         kernels by name prefix, with source code";
+  gristmill profile glm-4.7-flash                         a decode step
+  gristmill profile MODEL.gguf -d 4096                    at a context depth of 4096 tokens
+  gristmill profile MODEL.gguf -p 512                     a prefill chunk of 512 tokens
+  gristmill profile MODEL.gguf --batch 8 -d 256           batched decode of eight sequences
+  gristmill profile MODEL.gguf --html profile.html        a page: timeline, roofline, sources
+  gristmill profile MODEL.gguf --trace trace.json         for Perfetto and chrome://tracing
+  gristmill profile MODEL.gguf --kernel r_01ab --source   kernels by name prefix, with source code";
 
 #[derive(Args)]
-#[command(after_help = NOTES)]
+#[command(after_help = NOTES, override_usage = "gristmill profile [OPTIONS] <MODEL>")]
 pub struct ProfileArgs {
     #[command(flatten)]
     model: ModelArg,
     /// Number of runs
-    #[arg(short, value_name = "N", default_value_t = 16, value_parser = clap::value_parser!(u16).range(1..))]
-    n: u16,
+    #[arg(
+        short = 'n', long, value_name = "N", default_value_t = 16,
+        value_parser = clap::value_parser!(u16).range(1..)
+    )]
+    runs: u16,
     /// Profile a prefill chunk of N tokens instead of a decode step
-    #[arg(short, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
-    p: Option<u16>,
+    #[arg(
+        short = 'p', long = "n-prompt", value_name = "N",
+        value_parser = clap::value_parser!(u16).range(1..)
+    )]
+    prompt: Option<u16>,
     /// Profile batched decode of N sequences
-    #[arg(long, value_name = "N", conflicts_with = "p", value_parser = clap::value_parser!(u16).range(1..))]
+    #[arg(long, value_name = "N", conflicts_with = "prompt", value_parser = clap::value_parser!(u16).range(1..))]
     batch: Option<u16>,
     /// Context depth: tokens already in the KV cache of each sequence
-    #[arg(short, value_name = "N", default_value_t = 0)]
-    d: usize,
+    #[arg(short = 'd', long = "n-depth", value_name = "N", default_value_t = 0)]
+    depth: usize,
     /// Show all kernels, not only the slowest
     #[arg(long)]
     all: bool,
@@ -99,7 +105,7 @@ pub fn run(options: ProfileArgs) -> Result {
     let mut engine = model.load_with(opened, Settings { parallel, contexts: parallel, ..options.common.settings(Some(context)) })?;
     subject.prepare(&mut engine)?;
     let bandwidth = of_device.or_else(|| bandwidth::of_weights(&engine, options.common.team()));
-    let (steps, plain) = steps(&mut engine, &subject, options.n)?;
+    let (steps, plain) = steps(&mut engine, &subject, options.runs)?;
     // The cost model counts all cores; --threads may use fewer. Other devices are one worker.
     let (workers, part) = match engine.device().name() {
         "cpu" => {
@@ -144,13 +150,14 @@ pub fn run(options: ProfileArgs) -> Result {
 /// Returns the step to profile, and the context that it needs.
 fn subject(options: &ProfileArgs, model: &Model) -> Result<(Subject, usize)> {
     let described = model.describe()?;
+    options.common.check_layers(described.layers())?;
     let subject = Subject {
-        tokens: options.batch.or(options.p).map_or(1, usize::from),
-        depth: options.d,
+        tokens: options.batch.or(options.prompt).map_or(1, usize::from),
+        depth: options.depth,
         of_several: options.batch.is_some(),
     };
     let most = options.common.ctx().unwrap_or(described.context());
-    let needed = options.d.saturating_add(if subject.of_several { 1 } else { subject.tokens });
+    let needed = options.depth.saturating_add(if subject.of_several { 1 } else { subject.tokens });
     if needed > most {
         return Err(Failure::new(
             format_args!("the step needs a context of {needed} tokens, and {most} is the limit"),

@@ -8,17 +8,18 @@ use gristmill_hub::{Name, Store};
 use std::io::{self, Write};
 
 const NOTES: &str = "\
-Files go to $GRISTMILL_MODELS, or to gristmill/models in the user's data folder. Interrupted downloads resume.
-A file from the hub is used once its SHA-256 matches; one from another server, once its length and GGUF header
-are right. HF_ENDPOINT selects another hub, HF_TOKEN is the token for private and gated repositories.
+Files go to $GRISTMILL_MODELS, or to gristmill/models in the user's data folder. Interrupted
+downloads resume. A file from the hub is used once its SHA-256 matches; one from another server,
+once its length and GGUF header are right. HF_ENDPOINT selects another hub, HF_TOKEN is the token
+for private and gated repositories.
 
 Examples:
-  gristmill pull glm-4.7-flash                                a model by its short name
-  gristmill pull youtu-llm-2b:F16                             another quantisation
-  gristmill pull unsloth/GLM-4.7-Flash-GGUF:Q4_0              a file of the hub, by the end of its name
-  gristmill pull https://models.example/some-Q4_0.gguf        a file of any server
-  HF_ENDPOINT=https://hub.example gristmill pull hf:a/b       from another hub
-  gristmill chat glm-4.7-flash                                every MODEL argument takes the same names";
+  gristmill pull glm-4.7-flash                            a model by its short name
+  gristmill pull youtu-llm-2b:F16                         another quantisation
+  gristmill pull unsloth/GLM-4.7-Flash-GGUF:Q4_0          a file of the hub, by the end of its name
+  gristmill pull https://models.example/some-Q4_0.gguf    a file of any server
+  HF_ENDPOINT=https://hub.example gristmill pull hf:a/b   from another hub
+  gristmill chat glm-4.7-flash                            every MODEL argument takes the same names";
 
 #[derive(Args)]
 #[command(after_help = NOTES)]

@@ -11,9 +11,9 @@ const NOTES: &str = "\
 Removes only files that `gristmill pull` downloaded, and follows no symbolic links.
 
 Examples:
-  gristmill rm glm-4.7-flash                           a model by its short name
-  gristmill rm hf:unsloth/GLM-4.7-Flash-GGUF:Q4_0      one file, also an incomplete one
-  gristmill rm hf:unsloth/GLM-4.7-Flash-GGUF           all files of a repository";
+  gristmill rm glm-4.7-flash                        a model by its short name
+  gristmill rm hf:unsloth/GLM-4.7-Flash-GGUF:Q4_0   one file, also an incomplete one
+  gristmill rm hf:unsloth/GLM-4.7-Flash-GGUF        all files of a repository";
 
 #[derive(Args)]
 #[command(after_help = NOTES)]

@@ -17,11 +17,11 @@ use std::path::{Path, PathBuf};
 
 const NOTES: &str = "\
 Examples:
-  gristmill run -p 'What is the capital of Japan?'                  the demo model
-  gristmill run glm-4.7-flash 'Explain mmap.' -n 200                at most 200 tokens
-  gristmill run MODEL.gguf < question.txt > answer.txt              only the completion goes to standard output
-  gristmill run MODEL.gguf --raw -p 'Once upon a time' --seed 7     no chat template; reproducible
-  gristmill run -hf Qwen/Qwen3-8B-GGUF:Q4_K_M -p Hi --temp 0        a hub repository, greedy decoding";
+  gristmill run -p 'What is the capital of Japan?'                the demo model
+  gristmill run glm-4.7-flash 'Explain mmap.' -n 200              at most 200 tokens
+  gristmill run MODEL.gguf < question.txt > answer.txt            the completion alone in a file
+  gristmill run MODEL.gguf --raw -p 'Once upon a time' --seed 7   no chat template; reproducible
+  gristmill run -hf Qwen/Qwen3-8B-GGUF:Q4_K_M -p Hi --temp 0      a hub repository, greedy decoding";
 
 #[derive(Args)]
 #[command(after_help = NOTES)]

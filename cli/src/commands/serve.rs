@@ -12,17 +12,18 @@ use std::time::Duration;
 
 const NOTES: &str = "\
 Examples:
-  gristmill serve                                  the demo model on http://127.0.0.1:8080
+  gristmill serve           the demo model on http://127.0.0.1:8080
   gristmill serve MODEL.gguf --port 9000 --ctx 16384
   gristmill serve -hf Qwen/Qwen3-8B-GGUF:Q4_K_M -np 4 -a qwen
-  gristmill serve MODELS/                          every model in a folder, loaded on first request
+  gristmill serve MODELS/   every model in a folder, loaded on first request
   GRISTMILL_API_KEY=secret gristmill serve MODEL.gguf --host 0.0.0.0
 
-OpenAI clients use the base URL http://127.0.0.1:8080/v1, Anthropic and Ollama clients http://127.0.0.1:8080.
-The chat page is at the root. With several models, `model` of a request selects one and /v1/models lists them;
-a model is loaded on its first request, and the least recently used one is evicted when memory runs out.
-Continuous batching runs up to --parallel sequences per model; queued requests are scheduled round-robin per
-client. /health returns 503 until a single model is loaded; /metrics is for Prometheus.";
+OpenAI clients use the base URL http://127.0.0.1:8080/v1, Anthropic and Ollama clients
+http://127.0.0.1:8080. The chat page is at the root. With several models, `model` of a request
+selects one and /v1/models lists them; a model is loaded on its first request, and the least
+recently used one is evicted when memory runs out. Continuous batching runs up to --parallel
+sequences per model; queued requests are scheduled round-robin per client. /health returns 503
+until a single model is loaded; /metrics is for Prometheus.";
 
 const HELP: &str = concat!(
     "Models: .gguf files, folders of them, hub repositories ORG/REPO[:QUANT], short names (`gristmill list`), ",

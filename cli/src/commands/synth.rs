@@ -10,8 +10,8 @@ use std::path::{Path, PathBuf};
 
 const NOTES: &str = "\
 Examples:
-  gristmill synth youtu-llm-2b --quant q4_0 -o youtu.gguf     a file of 1.2 GB, as fast as the real model
-  gristmill bench synth:youtu-llm-2b:q4_0                     most commands need no file";
+  gristmill synth youtu-llm-2b --quant q4_0 -o youtu.gguf   1.2 GB, as fast as the real model
+  gristmill bench synth:youtu-llm-2b:q4_0                   most commands need no file";
 
 #[derive(Args)]
 #[command(after_help = NOTES)]

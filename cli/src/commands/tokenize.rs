@@ -9,12 +9,12 @@ use std::io::{self, Write};
 
 const NOTES: &str = "\
 Examples:
-  gristmill tokenize MODEL.gguf 'Hello, world'        token ids on one line
-  gristmill tokenize MODEL.gguf < text.txt | wc -w    number of tokens of a file
-  gristmill tokenize MODEL.gguf '<|user|>' --special  parse special tokens";
+  gristmill tokenize MODEL.gguf 'Hello, world'         token ids on one line
+  gristmill tokenize MODEL.gguf < text.txt | wc -w     number of tokens of a file
+  gristmill tokenize MODEL.gguf '<|user|>' --special   parse special tokens";
 
 #[derive(Args)]
-#[command(after_help = NOTES)]
+#[command(after_help = NOTES, override_usage = "gristmill tokenize [OPTIONS] <MODEL> [TEXT]")]
 pub struct TokenizeArgs {
     #[arg(
         value_hint = ValueHint::FilePath, help = model::HELP,

@@ -15,27 +15,28 @@ use std::io::{self, Write};
 use std::time::{Duration, Instant};
 
 const NOTES: &str = "\
-Candidates are, on a CPU, the kernel parameters; then, for whatever takes at least 2 % of a step by the cost
-model: fusion and materialisation, horizontal fusion, matmul and attention variants; then the schedule of each
-kernel; then weight layouts, each of which reloads the weights. Less precise variants are not tried, but another
-order of sums can change the last digits of logits.
+Candidates are, on a CPU, the kernel parameters; then, for whatever takes at least 2 % of a step
+by the cost model: fusion and materialisation, horizontal fusion, matmul and attention variants;
+then the schedule of each kernel; then weight layouts, each of which reloads the weights. Less
+precise variants are not tried, but another order of sums can change the last digits of logits.
 
-Each candidate is measured in turns with the best so far. It is kept if decode and prefill together gain more
-than twice the standard error (at least 0.4 %, at most 2 %) in two comparisons, and neither loses as much. A beam
-(--beam N) finds changes that gain only in combination, in N times the time. Rounds repeat until nothing gains or
-the time is up. The result is measured once more against the untuned model and stored only if it is faster, for
-this CPU, instruction set and number of cores or this GPU; `gristmill devices` shows it.
+Each candidate is measured in turns with the best so far. It is kept if decode and prefill
+together gain more than twice the standard error (at least 0.4 %, at most 2 %) in two comparisons,
+and neither loses as much. A beam (--beam N) finds changes that gain only in combination, in N
+times the time. Rounds repeat until nothing gains or the time is up. The result is measured once
+more against the untuned model and stored only if it is faster, for this CPU, instruction set and
+number of cores or this GPU; `gristmill devices` shows it.
 
 Examples:
   gristmill tune MODEL.gguf                 at most ten minutes; best on an idle machine
   gristmill tune MODEL.gguf -p 0            decode only
-  gristmill tune MODEL.gguf -p 0 -d 8192    decode at a context depth of 8192, with its own kernels on a GPU
+  gristmill tune MODEL.gguf -p 0 -d 8192    decode at a context depth of 8192
   gristmill tune MODEL.gguf --beam 4 --minutes 60
   gristmill tune MODEL.gguf --device cuda   on the GPU
   gristmill tune --reset                    restore the defaults";
 
 #[derive(Args)]
-#[command(after_help = NOTES)]
+#[command(after_help = NOTES, override_usage = "gristmill tune [OPTIONS] <MODEL>")]
 pub struct TuneArgs {
     #[arg(
         value_hint = ValueHint::FilePath, help = model::HELP,
@@ -46,17 +47,20 @@ pub struct TuneArgs {
     #[command(flatten)]
     flags: ModelFlags,
     /// Prompt size in tokens; 0 for none
-    #[arg(short, value_name = "N", default_value_t = 128)]
-    p: usize,
+    #[arg(short = 'p', long = "n-prompt", value_name = "N", default_value_t = 128)]
+    prompt: usize,
     /// Number of tokens to generate; 0 for none
-    #[arg(short, value_name = "N", default_value_t = 32)]
-    n: usize,
+    #[arg(short = 'n', long = "n-gen", value_name = "N", default_value_t = 32)]
+    tokens: usize,
     /// Context depth: tokens already in the KV cache
-    #[arg(short, value_name = "N", default_value_t = 0)]
-    d: usize,
+    #[arg(short = 'd', long = "n-depth", value_name = "N", default_value_t = 0)]
+    depth: usize,
     /// Repetitions of each measurement
-    #[arg(short, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u16).range(1..))]
-    r: u16,
+    #[arg(
+        short, long, value_name = "N", default_value_t = 5,
+        value_parser = clap::value_parser!(u16).range(1..)
+    )]
+    repetitions: u16,
     /// Beam width of the search
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u8).range(1..))]
     beam: u8,
@@ -86,7 +90,8 @@ pub fn run(options: TuneArgs) -> Result {
     options.common.check()?;
     let start = Instant::now();
     // The null devices are for tests.
-    let device = options.common.device.as_deref().unwrap_or("cpu");
+    let usual = if options.common.wants_gpu() { "cuda" } else { "cpu" };
+    let device = options.common.device.as_deref().unwrap_or(usual);
     if gristmill_backend::find(device)?.row.dialect.is_none() {
         return Err(Failure::new(
             format_args!("there is nothing to tune on {device}"),
@@ -111,7 +116,7 @@ pub fn run(options: TuneArgs) -> Result {
     }
     let model = Model::open(options.model.as_deref().or(options.flags.name()))?;
     let work = work(&options, &model)?;
-    let context = options.d + options.p.max(options.n);
+    let context = options.depth + options.prompt.max(options.tokens);
     let variants = Variants::new(&model, &options.common, opened, context, work);
     let budget = Budget::new(options.minutes);
     let mut tuner = Tuner { work, variants, start, loading: Duration::ZERO, budget, out: &mut out };
@@ -133,7 +138,7 @@ pub fn run(options: TuneArgs) -> Result {
 /// Returns the measurement, if it fits the model's context.
 fn work(options: &TuneArgs, model: &Model) -> Result<Work> {
     let most = model.describe()?.context();
-    let TuneArgs { p: prompt, n: tokens, d: depth, r: times, .. } = *options;
+    let TuneArgs { prompt, tokens, depth, repetitions: times, .. } = *options;
     let longest = prompt.max(tokens);
     if longest == 0 || longest.checked_add(depth).is_none_or(|all| all > most) {
         return Err(Failure::new(

@@ -272,7 +272,7 @@ fn the_demo_model_has_a_name() {
     let ask = |model: &[&str]| run(&[&["run", "--temp", "0", "-p", "What is the capital of Japan?"], model].concat());
     assert_eq!(ask(&["demo"]).ok(), ask(&[]).ok());
     assert!(run(&["inspect", "demo", "--brief"]).ok().contains("deepseek2"));
-    assert!(run(&["--help"]).ok().contains(" demo, "));
+    assert!(run(&["--help"]).ok().contains("`), demo,"));
     assert!(run(&["list"]).ok().contains("demo "));
     assert!(ask(&["demmo"]).failed().contains("nearest short name is demo"));
     let outcome = run(&["pull", "demo"]);
@@ -326,7 +326,7 @@ fn wrong_flags_name_the_nearest() {
         (&["run", "-m", DEMO, "a", "b"], "MODEL is given twice"),
         (&["run", "-m", DEMO, "a", "-p", "b"], "the prompt is given twice"),
         (&["bench", DEMO, "-m", DEMO], "cannot be used with"),
-        (&["run", "--ctx-length", "9"], "--ctx-size"),
+        (&["run", "--ctx-length", "9"], "'--ctx'"),
         (&["run", "--gpu-layer", "9"], "--gpu-layers"),
         (&["run", "--n-gpu-layer", "9"], "--n-gpu-layers"),
         (&["run", "--max-model-len", "9"], "'--ctx'"),
@@ -334,7 +334,8 @@ fn wrong_flags_name_the_nearest() {
         (&["serve", "--shutdown-timout", "9"], "--shutdown-timeout"),
         (&["run", "--cache-type-k", "q4_0", "-p", "x"], "q8_0"),
         (&["-m", DEMO], "gristmill run -m MODEL"),
-        (&["serv"], "'serve'"),
+        (&["run", "--no-such", "9"], "'--disable'"),
+        (&["server"], "'serve'"),
     ] {
         let outcome = run(arguments);
         assert_eq!(outcome.code, 2, "{arguments:?}: {}", outcome.stderr);
