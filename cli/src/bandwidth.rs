@@ -1,7 +1,7 @@
-//! What memory delivers when it is only read: the limit of generation, which reads every weight in use once a token.
+//! Read bandwidth of memory, the limit of decode, which reads every weight in use once per token.
 //!
-//! A loop over a buffer of its own says little on a host whose memory others use too, or whose pages lie near one core and far from another. So,
-//! where the weights lie in the host's memory, it is they that are read, beside the tests that they are the limit of.
+//! In host memory the weights themselves are read, between the tests: a separate buffer may lie on
+//! other NUMA nodes, and other processes share the bandwidth.
 
 use gristmill_backend::Opened;
 use gristmill_backend::cpu::Team;
@@ -15,14 +15,16 @@ use gristmill_uop::dtype::Scalar;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Bytes that a kernel reads; more than any cache.
+/// Bytes that the kernel reads, larger than any cache.
 const BUFFER: u64 = 1 << 30;
-/// Passes of a device with memory of its own, of which the best counts.
+/// Passes on device memory, the fastest of which counts.
 const PASSES: usize = 4;
-/// Passes over weights in the host's memory: more of small models.
+/// Passes over weights in host memory, more for small models.
 const OF_WEIGHTS: Passes = Passes { least: 8, most: 256, time: Duration::from_millis(500) };
 
-/// Bytes a second that a device with memory of its own reads by a kernel. `None` where memory is the host's, where it runs nothing, or has no room.
+/// Bytes per second that a kernel reads from device memory.
+///
+/// `None` if the device uses host memory, computes nothing or lacks free memory.
 pub fn of_device(opened: &Opened) -> Option<f64> {
     let device = opened.device.as_ref();
     let bytes = device.available().map_or(BUFFER, |n| BUFFER.min(n / 4)) as usize;
@@ -32,8 +34,8 @@ pub fn of_device(opened: &Opened) -> Option<f64> {
     by_kernel(opened, &device.alloc(bytes, Memory::Weights).ok()?)
 }
 
-/// Bytes a second at which `threads` threads, as many as the device's team has, read the model's weights in the host's memory; `None` where they lie
-/// elsewhere.
+/// Bytes per second at which `threads` threads read the weights; `None` unless these are in host
+/// memory of this process.
 pub fn of_weights(engine: &Engine, threads: usize) -> Option<f64> {
     let views = engine.weights().buffers().map(Buffer::view).collect::<Result<Vec<View>, _>>().ok()?;
     let words = views.iter().map(words).collect::<Option<Vec<&[u64]>>>()?;
@@ -41,15 +43,15 @@ pub fn of_weights(engine: &Engine, threads: usize) -> Option<f64> {
     measure::bandwidth(&team, &words, OF_WEIGHTS).ok().filter(|b| *b > 0.0 && b.is_finite())
 }
 
-/// Whole words of a weight, which begins at a page.
+/// The whole 64-bit words of a weight, which is page-aligned.
 fn words(view: &View) -> Option<&[u64]> {
     bytemuck::try_cast_slice(&view[..view.len() / 8 * 8]).ok()
 }
 
-/// Numbers that one sum of [`by_kernel`] is of.
+/// Elements per sum of [`by_kernel`].
 const ROW: usize = 4096;
 
-/// Bytes a second that a kernel reads which adds them up, by the device's own clock.
+/// Bytes per second of a kernel that sums rows, by the device's clock.
 fn by_kernel(opened: &Opened, buffer: &Buffer) -> Option<f64> {
     let rows = buffer.len() / 4 / ROW;
     let c = Capture::new("bandwidth");
@@ -61,7 +63,7 @@ fn by_kernel(opened: &Opened, buffer: &Buffer) -> Option<f64> {
     let (sums, arena) = (scratch(rows * 4)?, scratch(function.compiled.arena)?);
     let mut step = jit.capture(&[Call { function, args: vec![buffer.clone(), sums] }], &arena).ok()?;
     let mut best = f64::INFINITY;
-    // The first pass is for what is only done once.
+    // The first pass is a warm-up.
     for _ in 0..=PASSES {
         best = best.min(step.replay_timed(&[]).ok()?.iter().sum());
     }
@@ -75,7 +77,7 @@ mod tests {
 
     #[test]
     fn a_kernel_adds_up_what_it_reads() {
-        // A device of the host's memory can be measured either way.
+        // Host memory can be measured by a kernel too.
         let opened = open("cpu", &Options { threads: Some(1), ..Options::default() }).unwrap();
         let buffer = opened.device.alloc(8 << 20, Memory::Weights).unwrap();
         let found = by_kernel(&opened, &buffer).unwrap();

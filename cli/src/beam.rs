@@ -1,63 +1,65 @@
-//! A beam search over what can be changed of something that is measured. Questions come one after the other; each is put to all of the best few, and the best few of these and of what they
-//! become go on to the next one. With one of them that is: each answer is tried on the best so far, and the best answer stays.
+//! Beam search over changes of a state, by measured speed.
+//!
+//! Each question offers alternative changes. Every change is tried on every state of the beam, and
+//! the best states form the next beam. At width 1 this is greedy coordinate descent.
 
 use crate::failure::Result;
 use std::time::Duration;
 
-/// The changes of one thing that are worth a measurement: at most one of them stays.
+/// Alternative changes, at most one of which is kept.
 pub type Question<C> = Vec<C>;
 
-/// What is searched.
+/// States, changes and their measurement.
 pub trait SearchSpace {
-    /// What is measured.
     type State: Clone + PartialEq;
-    /// A step from one state to another.
     type Change;
 
-    /// Questions in the order in which they are put; those of a later stage may depend on what became of the stages before. None behind the last stage.
+    /// Returns the questions of a stage in order, given the leader; `None` after the last stage.
     fn questions(&mut self, stage: usize, leader: &Self::State) -> Result<Option<Vec<Question<Self::Change>>>>;
-    /// The state behind a change.
+    /// Applies a change to a state.
     fn changed(&self, state: &Self::State, change: &Self::Change) -> Self::State;
-    /// How many times as good the rival is as the leader; none where it cannot be had. A number above [`least`](SearchSpace::least) is no accident of one measurement.
+    /// Returns the speedup of a rival over the leader; `None` if it cannot be measured.
+    ///
+    /// A speedup above [`least`](SearchSpace::least) must be confirmed by a second measurement.
     fn measure(&mut self, leader: &Self::State, rival: &Self::State, change: &Self::Change) -> Result<Option<f64>>;
-    /// What a rival must be worth beside the leader to take its place.
+    /// Minimum speedup with which a rival replaces the leader.
     fn least(&self) -> f64;
-    /// Is there time to measure once more?
+    /// Whether the budget allows another measurement.
     fn has_time(&self) -> bool;
 }
 
-/// Why a search ended.
+/// Reason for the end of a search.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Ended {
-    /// In the last round nothing took the leader's place.
+    /// The last round left the leader in place.
     Settled,
-    /// The time was over.
+    /// The time budget is used up.
     Late,
 }
 
-/// What a search has found.
+/// Result of a search.
 #[derive(Debug)]
 pub struct Found<S> {
-    /// The best state.
     pub best: S,
-    /// How many states were measured, the first not among them.
+    /// Measured states, without the first.
     pub measured: usize,
-    /// Rounds that were begun.
+    /// Rounds, including an unfinished one.
     pub rounds: usize,
-    /// Why there was no more.
     pub ended: Ended,
 }
 
-/// A state that may lead to better ones.
+/// A state of the beam.
 #[derive(Clone)]
 struct Member<S> {
     state: S,
-    /// What it is worth beside the first leader.
+    /// Speedup over the start.
     worth: f64,
 }
 
-/// Searches from `start` with so many states at a time, round by round, until a round leaves the leader where it is or the time is over: not before one change is measured, as on a busy machine all of the
-/// time may have gone before the search.
+/// Searches from `start` with a beam of `width` states until a round changes no leader or time is
+/// up.
+///
+/// One change is always measured: on a busy machine, loading may have used the whole budget.
 pub fn search<C: SearchSpace>(space: &mut C, start: C::State, width: usize) -> Result<Found<C::State>> {
     let mut beam =
         Beam { width: width.max(1), members: vec![Member { state: start.clone(), worth: 1.0 }], seen: vec![start] };
@@ -75,11 +77,11 @@ pub fn search<C: SearchSpace>(space: &mut C, start: C::State, width: usize) -> R
     }
 }
 
-/// The best states so far, the leader first.
+/// The best states so far, fastest first.
 struct Beam<S> {
     width: usize,
     members: Vec<Member<S>>,
-    /// All that were measured: none is measured again.
+    /// Measured states, which are not measured again.
     seen: Vec<S>,
 }
 
@@ -87,7 +89,7 @@ impl<S: Clone + PartialEq> Beam<S> {
     fn leader(&self) -> &Member<S> {
         &self.members[0]
     }
-    /// Puts every question of every stage; false where the time was over before.
+    /// Tries every question of every stage; false if time is up before the end.
     fn round<C: SearchSpace<State = S>>(&mut self, space: &mut C) -> Result<bool> {
         let mut stage = 0;
         while let Some(questions) = space.questions(stage, &self.leader().state)? {
@@ -100,7 +102,7 @@ impl<S: Clone + PartialEq> Beam<S> {
         }
         Ok(true)
     }
-    /// Puts one question to all members; false where the time was over before all answers were measured.
+    /// Tries the changes of one question on all members; false if time is up before the end.
     fn put<C: SearchSpace<State = S>>(&mut self, question: &Question<C::Change>, space: &mut C) -> Result<bool> {
         for member in self.members.clone() {
             for change in question {
@@ -119,43 +121,44 @@ impl<S: Clone + PartialEq> Beam<S> {
         }
         Ok(true)
     }
-    /// Gives a rival its place by what it is worth beside the leader, which it replaces if it gains: what has not gained is not above the leader, whatever was measured.
+    /// Inserts a rival by its speedup; without the minimum gain it ranks below the leader.
     fn enter(&mut self, state: S, ratio: f64, least: f64) {
         let leads = ratio > least;
         let worth = self.leader().worth * if leads { ratio } else { ratio.min(1.0) };
-        let behind = |m: &Member<S>| m.worth < worth;
-        let place = if leads { 0 } else { self.members.iter().position(behind).unwrap_or(self.members.len()) };
+        let slower = |m: &Member<S>| m.worth < worth;
+        let place = if leads { 0 } else { self.members.iter().position(slower).unwrap_or(self.members.len()) };
         self.members.insert(place, Member { state, worth });
         self.members.truncate(self.width);
     }
 }
 
-/// The time that a search may take, by the longest of what it does in turn.
+/// Time budget of a search.
 pub struct Budget {
     most: Duration,
-    /// What the longest question of this stage took, or may take.
+    /// Longest measurement of this stage, or its estimate.
     longest: Duration,
-    /// What the longest took of those that led: the result has their changes, and is measured once more.
+    /// Longest measurement of a leader, an estimate for the final check of the result.
     check: Duration,
 }
 
 impl Budget {
-    /// So much in all.
+    /// A budget of `most` in total.
     pub fn new(most: Duration) -> Budget {
         Budget { most, longest: Duration::ZERO, check: Duration::ZERO }
     }
-    /// A stage begins whose questions may take that long.
+    /// Begins a stage with measurements of an expected duration.
     pub fn begin(&mut self, expected: Duration) {
         self.longest = expected;
     }
-    /// Something took that long, and may again in this stage; whether it leads now, so that the result has it.
+    /// Records the time of a measurement; `leads` if the measured state is the new leader.
     pub fn took(&mut self, time: Duration, leads: bool) {
         self.longest = self.longest.max(time);
         if leads {
             self.check = self.check.max(time);
         }
     }
-    /// Is there room, so long after the beginning, for one more that takes as long as the longest of its stage, and one to check by what that, or what was found, takes?
+    /// Whether, after `elapsed`, the longest measurement of the stage and the final check still
+    /// fit.
     pub fn has_room(&self, elapsed: Duration) -> bool {
         elapsed + self.longest + self.longest.max(self.check) <= self.most
     }
@@ -165,7 +168,7 @@ impl Budget {
 mod tests {
     use super::*;
 
-    /// Digits whose sum of scores counts; a pair of digits may be worth more together. A measurement takes a second of a clock that does nothing else.
+    /// States are digits with a score; a measurement takes one second of a simulated clock.
     struct Digits {
         questions: Vec<Vec<u8>>,
         worth: fn(&[u8]) -> f64,
@@ -218,7 +221,7 @@ mod tests {
         let mut digits = Digits::new(3, 3, |d| 1.0 + d.iter().map(|&v| f64::from(v)).sum::<f64>());
         let found = digits.search(1);
         assert_eq!((found.best, found.ended), (vec![2, 2, 2], Ended::Settled));
-        // The second round asks anew, on the new leader, and measures nothing twice.
+        // The second round repeats the questions on the new leader and measures nothing twice.
         let mut distinct = digits.order.clone();
         distinct.sort();
         distinct.dedup();
@@ -227,7 +230,7 @@ mod tests {
         assert_eq!(digits.order[..6], ["100", "200", "210", "220", "221", "222"]);
     }
 
-    /// Both digits together double the speed, either alone costs a tenth.
+    /// Both digits together double the speed; either alone loses a tenth.
     fn a_pair(d: &[u8]) -> f64 {
         match (d[0], d[1]) {
             (1, 1) => 2.0,
@@ -242,7 +245,7 @@ mod tests {
         assert_eq!((narrow.best, narrow.measured, narrow.ended), (vec![0, 0], 2, Ended::Settled));
         let wide = Digits::new(2, 2, a_pair).search(2);
         assert_eq!((wide.best, wide.ended), (vec![1, 1], Ended::Settled));
-        // No beam has more members than its width: those that are worth least go first.
+        // The slowest members leave a beam that exceeds its width.
         let mut digits =
             Digits::new(3, 2, |d| if *d == [1, 1, 1] { 2.0 } else { 1.0 - 0.1 * f64::from(d.iter().sum::<u8>()) });
         assert_eq!(digits.search(2).best, [0, 0, 0]);
@@ -253,7 +256,7 @@ mod tests {
     fn what_hardly_gains_does_not_lead() {
         let found = Digits::new(1, 2, |d| 1.0 + 0.019 * f64::from(d[0])).search(3);
         assert_eq!((found.best, found.measured, found.rounds), (vec![0], 1, 1));
-        // Nor does it pass for more than the leader is worth: a sum of small accidents is no gain.
+        // Nor do small gains accumulate: noise must not add up.
         let mut digits = Digits::new(4, 2, |d| 1.015f64.powi(d.iter().map(|&v| i32::from(v)).sum()));
         let found = digits.search(1);
         assert_eq!(found.best, [0, 0, 0, 0]);
@@ -271,10 +274,10 @@ mod tests {
         digits.budget = Budget::new(Duration::from_secs(12));
         let found = digits.search(3);
         assert_eq!((found.ended, found.rounds), (Ended::Late, 1));
-        // Eleven measurements, and one second is left for who checks the result.
+        // Eleven measurements, with one second left for the final check.
         assert_eq!((found.measured, digits.clock), (11, Duration::from_secs(11)));
         assert_eq!(found.best[0], 8);
-        // One change is measured, whatever time there is.
+        // One change is measured even without time.
         let mut late = Digits::new(5, 9, |d| 1.0 + d.iter().map(|&v| f64::from(v)).sum::<f64>());
         late.clock = Duration::from_secs(2000);
         let found = late.search(3);
@@ -292,7 +295,7 @@ mod tests {
         budget.begin(Duration::ZERO);
         budget.took(seconds(1), true);
         assert!(budget.has_room(seconds(58)) && !budget.has_room(seconds(59)));
-        // What was found has to be checked whatever stage it is of.
+        // The final check counts in every stage.
         budget.took(seconds(20), true);
         budget.begin(Duration::ZERO);
         assert!(budget.has_room(seconds(40)) && !budget.has_room(seconds(41)));

@@ -1,25 +1,22 @@
-//! The variables of the environment that users may set: what `--help` and the manual say of them.
+//! Environment variables, for `--help` and the manual pages.
 
-/// Each, and what it is for.
+/// Name and description of each variable.
 pub const VARIABLES: &[(&str, &str)] = &[
-    (
-        "GRISTMILL_CACHE",
-        "folder of compiled kernels and of what `tune` found [default: gristmill in $XDG_CACHE_HOME or ~/.cache]",
-    ),
-    ("GRISTMILL_CACHE_LIMIT", "most MB of that folder [default: 512]"),
-    ("GRISTMILL_MODELS", "folder of fetched models [default: gristmill/models in $XDG_DATA_HOME or ~/.local/share]"),
-    ("GRISTMILL_API_KEY", "what clients of `serve` must send, unless --api-key says"),
-    ("GRISTMILL_PIN", "1 keeps each worker of the cpu device on a core of its own"),
+    ("GRISTMILL_CACHE", "kernel cache folder [default: gristmill in $XDG_CACHE_HOME or ~/.cache]"),
+    ("GRISTMILL_CACHE_LIMIT", "maximum size of that folder in MB [default: 512]"),
+    ("GRISTMILL_MODELS", "model folder [default: gristmill/models in $XDG_DATA_HOME or ~/.local/share]"),
+    ("GRISTMILL_API_KEY", "API key of `serve`, unless --api-key is given"),
+    ("GRISTMILL_PIN", "1 pins each CPU thread to a core"),
     ("CC", "the C compiler of the cpu device [default: cc]"),
-    ("HF_ENDPOINT", "another hub that models are fetched from"),
-    ("GRISTMILL_ALLOW_HTTP", "1 fetches models from http:// addresses of other machines too"),
-    ("HF_TOKEN", "a token for private and gated repositories of the hub"),
+    ("HF_ENDPOINT", "URL of another hub [default: https://huggingface.co]"),
+    ("GRISTMILL_ALLOW_HTTP", "1 allows downloads over http:// from other machines"),
+    ("HF_TOKEN", "access token for private and gated hub repositories"),
 ];
 
-/// What that part of the help begins with.
+/// Heading of the section in the help.
 pub const HEADING: &str = "Environment:";
 
-/// It, as text.
+/// The section of the help.
 pub fn text() -> String {
     let lines = VARIABLES.iter().map(|(name, about)| format!("\n  {name:<22} {about}"));
     std::iter::once(HEADING.to_owned()).chain(lines).collect()

@@ -1,4 +1,4 @@
-//! How a command fails: a message, a way out, an exit code.
+//! Failure of a command: message, hint and exit code.
 
 use crate::style::{alarming, helpful};
 pub use crate::terminal::printable;
@@ -6,7 +6,7 @@ use gristmill_llm::{arch, chat, engine, file, language, sampling, sched, synth, 
 use std::fmt::Display;
 use std::io;
 
-/// Why a command failed.
+/// Error of a command.
 #[derive(Debug)]
 pub struct Failure {
     message: String,
@@ -14,67 +14,67 @@ pub struct Failure {
     code: u8,
 }
 
-/// What commands return.
+/// Result of a command.
 pub type Result<T = (), E = Failure> = std::result::Result<T, E>;
 
-/// Exit code of wrong usage, as clap has it.
+/// Exit code of wrong usage, the same as clap's.
 const USAGE: u8 = 2;
-/// For errors that know no better.
-const ASK_FOR_HELP: &str = "`gristmill COMMAND --help` says what a command takes";
-/// For files that say of themselves what is wrong.
+/// Hint of errors without one.
+const ASK_FOR_HELP: &str = "`gristmill COMMAND --help` lists the flags of a command";
+/// Hint of errors in a model file.
 const DAMAGED: &str = "the file is damaged or was written by a faulty tool: download or convert it again";
 
 impl Failure {
-    /// Exit code 1.
+    /// A failure with exit code 1.
     pub fn new(message: impl Display, hint: impl Into<String>) -> Failure {
         Failure { message: message.to_string(), hint: Some(hint.into()), code: 1 }
     }
-    /// A flag that cannot be honoured whatever the model and the machine.
+    /// Wrong usage, on any model and machine: exit code 2.
     pub fn usage(message: impl Display, hint: impl Into<String>) -> Failure {
         Failure { code: USAGE, ..Failure::new(message, hint) }
     }
-    /// Reading or writing that file failed.
+    /// An I/O error of a file; `what` is the verb, such as "read".
     pub fn file(what: &str, path: &std::path::Path, error: io::Error) -> Failure {
         let hint = match error.kind() {
             io::ErrorKind::NotFound => "check the path",
             io::ErrorKind::PermissionDenied => "check the permissions of the file and its folder",
-            io::ErrorKind::StorageFull => "make room on the disk, or choose another place",
+            io::ErrorKind::StorageFull => "free disk space, or choose another folder",
             _ => "check the path and the disk",
         };
         Failure::new(format_args!("cannot {what} {}: {error}", path.display()), hint)
     }
-    /// The same with more of a hint.
+    /// Appends to the hint.
     pub fn with_hint(mut self, more: &str) -> Failure {
         self.hint = self.hint.map(|hint| hint + more);
         self
     }
-    /// What went wrong and what to do about it, for whoever tells it elsewhere.
+    /// Splits into message and hint.
     pub fn parts(self) -> (String, Option<String>) {
         (self.message, self.hint)
     }
-    /// Is there nothing to tell: has the reader gone away?
+    /// Whether it is a closed standard output, which is not reported.
     pub fn is_quiet(&self) -> bool {
         self.message.is_empty()
     }
-    /// Tells the user on standard error; the exit code.
+    /// Prints to standard error; returns the exit code.
     pub fn report(&self) -> u8 {
-        // A reader that has gone away (`gristmill … | head`) is no failure worth a word.
+        // A closed pipe (`gristmill … | head`) is not an error.
         if !self.is_quiet() {
             say!("{} {}", alarming("error:"), printable(&self.message));
             say!("{} {}", helpful("hint:"), printable(self.hint.as_deref().unwrap_or(ASK_FOR_HELP)));
         }
         self.code
     }
-    /// What went wrong, and what to do about it.
+    /// Message and hint in two lines.
     pub fn text(&self) -> String {
         printable(&format!("{}\nhint: {}", self.message, self.hint.as_deref().unwrap_or(ASK_FOR_HELP)))
     }
 }
 
-/// Names in a message before it says how many more there are.
+/// Maximum number of names in a message.
 const NAMES: usize = 12;
 
-/// Names for a message: the first of them, and how many more there are.
+/// Joins names for a message, with the number of those left out.
 pub fn some_of(names: &[String]) -> String {
     let mut text = names.iter().take(NAMES).map(String::as_str).collect::<Vec<_>>().join(", ");
     if names.len() > NAMES {
@@ -92,7 +92,7 @@ impl From<io::Error> for Failure {
     }
 }
 
-/// Errors that bring their own hint; what stands in where they have none.
+/// Errors with hints, and the hint for those without one.
 macro_rules! failures { ($($error:ty, $otherwise:expr;)*) => { $(
     impl From<$error> for Failure {
         fn from(error: $error) -> Failure {

@@ -1,29 +1,32 @@
-//! The flags that all commands share, and what they come to.
+//! Flags that the commands share, and the device and settings that follow from them.
 
 use crate::failure::{Failure, Result};
+use crate::llama_flags::IgnoredFlags;
 use clap::builder::PossibleValuesParser;
 use clap::{Args, ValueEnum};
 use gristmill_backend::{DEVICES, Opened, cpu};
 use gristmill_llm::engine::Settings;
 use gristmill_runtime::Device;
 use gristmill_uop::dtype::Scalar;
+use gristmill_uop::machine::MachineKind;
 use gristmill_uop::target::FLAGS;
 
-/// A device that is built in on demand, and has a message of its own where it is not.
-const ON_DEMAND: &str = "wgpu";
+/// Device of an optional feature, with a message of its own in builds without it.
+const OPTIONAL: &str = "wgpu";
 
-/// Does a name mean a device that this build lacks?
+/// Whether the name means a device that this build lacks.
 fn is_lacking(name: &str) -> bool {
-    name.split(':').next() == Some(ON_DEMAND) && DEVICES.iter().all(|row| row.name != ON_DEMAND)
+    name.split(':').next() == Some(OPTIONAL) && DEVICES.iter().all(|row| row.name != OPTIONAL)
 }
 
-/// A name of the table, with what may follow it, or that of a device that is built in on demand.
+/// Parses a device name of the registry, or of the optional device.
 fn device(name: &str) -> std::result::Result<String, String> {
     let names = || DEVICES.iter().map(|row| row.name).collect::<Vec<_>>().join(", ");
     match is_lacking(name) || gristmill_backend::find(name).is_ok() {
         true => Ok(name.into()),
         false => Err(format!(
-            "there are {}, cuda:N, wgpu:N or wgpu:NAME where wgpu is built in, and null:NAME with a name that `gristmill devices` lists",
+            "devices are {}, cuda:N, wgpu:N or wgpu:NAME in builds with wgpu, \
+             and null:NAME with a machine that `gristmill devices` lists",
             names()
         )),
     }
@@ -37,53 +40,104 @@ pub fn optimisations() -> PossibleValuesParser {
     PossibleValuesParser::new(FLAGS.iter().map(|flag| flag.name))
 }
 
-/// How cached rows are stored.
+/// Element type of the KV cache.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
-pub enum Cache {
-    /// Half precision, the default.
+pub enum KvType {
     F16,
-    /// Single precision.
     F32,
-    /// Eight bits, with one scale for 32 elements: half of f16.
+    // 8 bits, with a scale per 32 elements.
     #[value(name = "q8_0")]
     Q8_0,
 }
 
-/// Where and how a model is run.
-#[derive(Args, Clone, Debug)]
-pub struct Common {
-    /// Where to run; `gristmill devices` lists what there is [default: cuda if it can be used, then wgpu where it is built in, else cpu]
-    #[arg(long, value_parser = device, value_name = "NAME", help_heading = "Device")]
-    pub device: Option<String>,
-    /// Threads of the cpu device [default: all cores]
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024), help_heading = "Device")]
-    pub threads: Option<u16>,
-    /// Instruction set of the cpu device
-    #[arg(long, default_value = "auto", value_parser = isas(), value_name = "SET", help_heading = "Device")]
-    pub isa: String,
-    /// Tokens of context [default: what the model allows within a quarter of the free memory, at most 32768]
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..), help_heading = "Device")]
-    pub ctx: Option<u32>,
-    /// Type of the cache [default: f16]
-    #[arg(long, value_name = "TYPE", help_heading = "Device")]
-    pub kv: Option<Cache>,
-    /// Float arithmetic throughout, and an f32 cache unless --kv says otherwise
-    #[arg(long, help_heading = "Device")]
-    pub exact: bool,
-    /// An optimisation to do without, for comparison (`bench --ablate` measures each); may be given more than once
-    #[arg(long = "no", value_name = "NAME", value_parser = optimisations(), help_heading = "Device", hide_possible_values = true)]
-    pub without: Vec<String>,
-    /// Most tokens of one step
-    #[arg(long, value_name = "N", hide = true, value_parser = clap::value_parser!(u16).range(1..=4096))]
-    pub chunk: Option<u16>,
+/// Value of --gpu-layers.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum GpuLayers {
+    /// Whatever the default device is.
+    Auto,
+    /// Every layer on the GPU.
+    All,
+    /// That many layers on the GPU; 0 for the CPU.
+    Count(u32),
 }
 
-/// Cores that this process may use.
+impl GpuLayers {
+    fn parse(text: &str) -> std::result::Result<GpuLayers, String> {
+        match text {
+            "auto" | "-1" => Ok(GpuLayers::Auto),
+            "all" => Ok(GpuLayers::All),
+            text => text
+                .parse()
+                .map(GpuLayers::Count)
+                .map_err(|_| "0 for the CPU; all, or a number of at least the model's layers, for the GPU".into()),
+        }
+    }
+}
+
+/// Device, context and precision of a command that runs a model.
+#[derive(Args, Clone, Debug)]
+pub struct Common {
+    /// Device to run on; `gristmill devices` lists them [default: cuda if usable, then wgpu if
+    /// built in, else cpu]
+    #[arg(long, value_parser = device, value_name = "DEVICE", help_heading = "Device")]
+    pub device: Option<String>,
+    /// -ngl N: layers on the GPU, as in llama.cpp. 0 selects the CPU; all, or at least the number
+    /// of layers, the GPU
+    #[arg(
+        long = "gpu-layers", alias = "n-gpu-layers", value_name = "N", help_heading = "Device",
+        value_parser = GpuLayers::parse, allow_negative_numbers = true
+    )]
+    gpu_layers: Option<GpuLayers>,
+    /// CPU threads [default: all cores]
+    #[arg(
+        short, long, value_name = "N", help_heading = "Device",
+        value_parser = clap::value_parser!(u16).range(1..=1024)
+    )]
+    pub threads: Option<u16>,
+    /// Instruction set of the CPU kernels
+    #[arg(
+        long, default_value = "auto", value_parser = isas(), value_name = "ISA",
+        help_heading = "Device"
+    )]
+    pub isa: String,
+    /// Context size in tokens; 0 for the model's full context [default: the model's, within a
+    /// quarter of the free memory, at most 32768]
+    #[arg(short, long, visible_alias = "ctx-size", value_name = "N", help_heading = "Context and precision")]
+    ctx: Option<u32>,
+    /// KV cache type; q8_0 takes about half the memory of f16 [default: f16]
+    #[arg(long, value_name = "TYPE", help_heading = "Context and precision")]
+    kv: Option<KvType>,
+    /// -ctk TYPE: llama.cpp's name of --kv, for keys
+    #[arg(long, value_name = "TYPE", hide = true)]
+    cache_type_k: Option<KvType>,
+    /// -ctv TYPE: llama.cpp's name of --kv, for values
+    #[arg(long, value_name = "TYPE", hide = true)]
+    cache_type_v: Option<KvType>,
+    /// Compute in f32 without quantised activations; the KV cache is f32 unless --kv is given
+    #[arg(long, help_heading = "Context and precision")]
+    pub exact: bool,
+    /// Disable an optimisation, for comparison; repeatable. `bench --ablate` measures each
+    #[arg(
+        long = "disable", alias = "no", value_name = "NAME", value_parser = optimisations(),
+        help_heading = "Context and precision", hide_possible_values = true
+    )]
+    pub without: Vec<String>,
+    /// Maximum tokens per prefill chunk
+    #[arg(
+        long, value_name = "N", hide = true,
+        value_parser = clap::value_parser!(u16).range(1..=4096)
+    )]
+    pub chunk: Option<u16>,
+    #[command(flatten)]
+    ignored: IgnoredFlags,
+}
+
+/// Cores available to this process.
 fn cores() -> usize {
     std::thread::available_parallelism().map_or(1, |n| n.get())
 }
 
-/// Says on standard error what a device has to say.
+/// Prints the warnings of a device to standard error.
 pub fn warn_of(device: &dyn Device) {
     for warning in device.warnings() {
         say!("warning: {}", Failure::from(warning).text());
@@ -91,44 +145,85 @@ pub fn warn_of(device: &dyn Device) {
 }
 
 impl Common {
-    /// The device, ready: the one named, else the best there is.
+    /// Refuses flags that contradict each other and notes ignored ones; call it first.
+    pub fn check(&self) -> Result {
+        let types = [("--kv", self.kv), ("-ctk", self.cache_type_k), ("-ctv", self.cache_type_v)];
+        let given: Vec<_> = types.iter().filter_map(|(flag, kv)| Some((flag, (*kv)?))).collect();
+        if let [first, rest @ ..] = given.as_slice()
+            && let Some(other) = rest.iter().find(|other| other.1 != first.1)
+        {
+            let message = format!("{} and {} differ: keys and values share one type", first.0, other.0);
+            return Err(Failure::usage(message, "give both the same type, or --kv TYPE alone"));
+        }
+        let device = self.device.as_deref().map(|name| name.split(':').next().unwrap_or(name));
+        let is_gpu = |name: &str| matches!(name, "cuda" | "wgpu");
+        let contradicts = match (self.gpu_layers, device) {
+            (Some(GpuLayers::Count(0)), Some(name)) => is_gpu(name),
+            (Some(GpuLayers::All | GpuLayers::Count(1..)), Some(name)) => name == "cpu",
+            _ => false,
+        };
+        if contradicts {
+            let hint = "leave one of them out; --device alone is enough";
+            return Err(Failure::usage("--gpu-layers contradicts --device", hint));
+        }
+        self.ignored.note();
+        Ok(())
+    }
+    /// Refuses --gpu-layers between 0 and the number of layers of the model.
+    pub fn check_layers(&self, layers: usize) -> Result {
+        match self.gpu_layers {
+            Some(GpuLayers::Count(n @ 1..)) if (n as usize) < layers => Err(Failure::usage(
+                format_args!("--gpu-layers {n}: partial offload is not supported yet"),
+                format!("the model has {layers} layers: -ngl 0 for the CPU, -ngl {layers} or all for the GPU"),
+            )),
+            _ => Ok(()),
+        }
+    }
+    /// Whether --gpu-layers asks for the GPU.
+    pub fn wants_gpu(&self) -> bool {
+        matches!(self.gpu_layers, Some(GpuLayers::All | GpuLayers::Count(1..)))
+    }
+    /// Opens the named device, else the best available one.
     pub fn open(&self) -> Result<Opened> {
         if let Some(device) = &self.device {
             return self.open_as(device);
         }
-        // These say which device is meant.
-        if self.threads.is_some() || self.isa != "auto" {
+        // Flags of the cpu device select it.
+        let of_cpu = self.threads.is_some() || self.isa != "auto";
+        if self.gpu_layers == Some(GpuLayers::Count(0)) || of_cpu && !self.wants_gpu() {
             return self.open_as("cpu");
         }
         let (opened, lacking) = gristmill_backend::best(&self.device_options())?;
         if let Some(error) = lacking {
             let text = Failure::from(error).text();
             say!("note: the GPU is not used: {text}");
+        } else if self.wants_gpu() && opened.target.machine.kind != MachineKind::Gpu {
+            say!("note: no usable GPU: all layers run on the CPU (`gristmill devices` says why)");
         }
         warn_of(opened.device.as_ref());
         Ok(opened)
     }
-    /// Refuses a device that computes nothing.
+    /// Refuses the null device, which computes nothing.
     pub fn check_computes(&self) -> Result {
         if self.device.as_deref().is_none_or(|device| device.split(':').next() != Some("null")) {
             return Ok(());
         }
         let hint = "it is for `bench`, `kernels` and `tune`; --device cpu and --device interp compute";
-        Err(Failure::usage("the device null computes nothing: its answers would mean nothing", hint))
+        Err(Failure::usage("the device null computes nothing: its output is meaningless", hint))
     }
-    /// The device of that name, with these flags.
+    /// Opens the device of that name with these flags.
     pub fn open_as(&self, device: &str) -> Result<Opened> {
         if is_lacking(device) {
             return Err(Failure::new(
                 format_args!("device {device} is not in this build"),
-                "build with `--features wgpu`; `gristmill devices` lists what there is",
+                "build with `--features wgpu`; `gristmill devices` lists the devices of this build",
             ));
         }
         let opened = gristmill_backend::open(device, &self.device_options())?;
         let cores = cores();
         if device == "cpu" && self.team() > cores {
             let threads = self.team();
-            say!("warning: {threads} threads on {cores} cores wait for one another: --threads {cores} is faster");
+            say!("warning: {threads} threads on {cores} cores: --threads {cores} is faster");
         }
         warn_of(opened.device.as_ref());
         Ok(opened)
@@ -142,23 +237,85 @@ impl Common {
             ..Default::default()
         }
     }
-    /// Threads of the cpu device's team.
+    /// Threads of the cpu device.
     pub fn team(&self) -> usize {
         self.threads.map_or_else(cores, usize::from)
     }
-    /// How a model is run. `context` stands in for --ctx.
+    /// Tokens of --ctx; `None` if it is not given, or 0 and not resolved by [`Common::over`].
+    pub fn ctx(&self) -> Option<usize> {
+        self.ctx.filter(|&n| n > 0).map(|n| n as usize)
+    }
+    /// These flags for a model of that context: `--ctx 0` becomes it.
+    pub fn over(&self, context: usize) -> Common {
+        let whole = u32::try_from(context).unwrap_or(u32::MAX);
+        Common { ctx: self.ctx.map(|n| if n == 0 { whole } else { n }), ..self.clone() }
+    }
+    /// Engine settings; `context` applies without --ctx.
     pub fn settings(&self, context: Option<usize>) -> Settings {
-        let cache = match self.kv {
+        let cache = match self.kv.or(self.cache_type_k).or(self.cache_type_v) {
             None if self.exact => Scalar::F32,
-            None | Some(Cache::F16) => Scalar::F16,
-            Some(Cache::F32) => Scalar::F32,
-            Some(Cache::Q8_0) => Scalar::I8,
+            None | Some(KvType::F16) => Scalar::F16,
+            Some(KvType::F32) => Scalar::F32,
+            Some(KvType::Q8_0) => Scalar::I8,
         };
         let usual = Settings::default();
         let (chunk, long) = match self.chunk.map(usize::from) {
             None => (usual.chunk, usual.long),
             Some(n) => (n.min(usual.chunk), Some(n)),
         };
-        Settings { context: self.ctx.map(|n| n as usize).or(context), cache, chunk, long, ..usual }
+        Settings { context: self.ctx().or(context), cache, chunk, long, ..usual }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::Parser;
+
+    #[derive(Parser)]
+    struct Line {
+        #[command(flatten)]
+        common: Common,
+    }
+
+    fn parsed(flags: &str) -> Common {
+        let all = std::iter::once("x").chain(flags.split_whitespace());
+        Line::try_parse_from(all).unwrap_or_else(|error| panic!("{error}")).common
+    }
+
+    #[test]
+    fn kv_cache_types_must_agree() {
+        for (flags, cache) in [
+            ("", Scalar::F16),
+            ("--exact", Scalar::F32),
+            ("--cache-type-k q8_0 --cache-type-v q8_0 --kv q8_0", Scalar::I8),
+            ("--cache-type-v f32", Scalar::F32),
+        ] {
+            let common = parsed(flags);
+            assert!(common.check().is_ok(), "{flags}");
+            assert_eq!(common.settings(None).cache, cache, "{flags}");
+        }
+        for flags in ["--cache-type-k q8_0 --cache-type-v f16", "--kv f16 --cache-type-v f32"] {
+            assert!(parsed(flags).check().is_err(), "{flags}");
+        }
+    }
+
+    #[test]
+    fn layers_are_all_on_one_device() {
+        for (flags, fits) in
+            [("0", true), ("auto", true), ("-1", true), ("all", true), ("5", false), ("6", true), ("99", true)]
+        {
+            let common = parsed(&format!("--n-gpu-layers {flags}"));
+            assert_eq!(common.check_layers(6).is_ok(), fits, "{flags}");
+        }
+        for flags in ["--gpu-layers 0 --device cuda", "--gpu-layers 99 --device cpu"] {
+            assert!(parsed(flags).check().is_err(), "{flags}");
+        }
+    }
+
+    #[test]
+    fn a_context_of_zero_is_the_whole_one() {
+        assert_eq!((parsed("-c 0").ctx(), parsed("-c 0").over(2048).ctx()), (None, Some(2048)));
+        assert_eq!((parsed("-c 64").over(2048).ctx(), parsed("").over(2048).ctx()), (Some(64), None));
     }
 }

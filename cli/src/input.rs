@@ -1,4 +1,5 @@
-//! Messages of a conversation: from an editor with a history on a terminal, from standard input otherwise.
+//! Messages of a conversation: a line editor with history on a terminal, else lines of standard
+//! input.
 
 use crate::failure::{Failure, Result, printable};
 use crate::style::prompting;
@@ -12,10 +13,10 @@ use rustyline::{Context, Editor, Helper};
 use std::io::{self, BufRead, IsTerminal};
 use std::path::PathBuf;
 
-/// What surrounds a message of several lines.
+/// Delimiter of a message of several lines.
 const FENCE: &str = "\"\"\"";
 
-/// Is there more to come: an open fence, or a backslash at the end of the line?
+/// Whether a message is incomplete: an open fence or a trailing backslash.
 fn is_open(text: &str) -> bool {
     match text.trim_start().strip_prefix(FENCE) {
         Some(rest) => !rest.contains(FENCE),
@@ -23,7 +24,7 @@ fn is_open(text: &str) -> bool {
     }
 }
 
-/// A message without what only held its lines together.
+/// Removes the fence or the backslashes of a message.
 fn joined(text: &str) -> String {
     match text.trim_start().strip_prefix(FENCE) {
         Some(rest) => rest.split(FENCE).next().unwrap_or_default().trim_matches('\n').to_owned(),
@@ -31,7 +32,7 @@ fn joined(text: &str) -> String {
     }
 }
 
-/// Knows when a message is whole, and how commands are called.
+/// Editor helper: validates messages, completes commands and files.
 pub struct Help {
     commands: Vec<&'static str>,
     files: FilenameCompleter,
@@ -49,10 +50,10 @@ impl Completer for Help {
         if !line.starts_with('/') {
             return Ok((0, vec![]));
         }
-        // After a command comes a file, where anything comes.
+        // The argument of a command is a file.
         if line[..at].contains(' ') {
             let (from, mut files) = self.files.complete(line, at, context)?;
-            // They are listed as they are: a name that would steer the terminal is not offered.
+            // Names are displayed as they are: those with control characters are left out.
             files.retain(|file| printable(&file.display) == file.display);
             return Ok((from, files));
         }
@@ -67,16 +68,16 @@ impl Hinter for Help {
 impl Highlighter for Help {}
 impl Helper for Help {}
 
-/// Where messages come from.
+/// Source of the messages of a conversation.
 pub enum Input {
-    /// An editor, and where its history is kept.
+    /// A line editor, and its history file.
     Terminal(Box<Editor<Help, DefaultHistory>>, Option<PathBuf>),
-    /// Lines.
+    /// Lines of standard input.
     Pipe(io::StdinLock<'static>),
 }
 
 impl Input {
-    /// Standard input, whatever it is. `commands` are those that can be completed.
+    /// Opens standard input; `commands` are completed on a terminal.
     pub fn open(commands: Vec<&'static str>) -> Result<Input> {
         if !io::stdin().is_terminal() {
             return Ok(Input::Pipe(io::stdin().lock()));
@@ -85,16 +86,16 @@ impl Input {
         editor.set_helper(Some(Help { commands, files: FilenameCompleter::new() }));
         let history = history();
         if let Some(path) = &history {
-            // The first time there is none.
+            // There is none before the first use.
             let _ = editor.load_history(path);
         }
         Ok(Input::Terminal(editor, history))
     }
-    /// Is there a person at it?
+    /// Whether standard input is a terminal.
     pub fn is_terminal(&self) -> bool {
         matches!(self, Input::Terminal(..))
     }
-    /// The next message; none at the end.
+    /// Reads the next message; `None` at the end.
     pub fn message(&mut self) -> Result<Option<String>> {
         match self {
             Input::Pipe(input) => {
@@ -119,13 +120,13 @@ impl Input {
                         if !line.trim().is_empty() && editor.add_history_entry(&line).unwrap_or(false) {
                             let saved = history.as_ref().map(|path| editor.append_history(path));
                             if let Some(Err(error)) = saved {
-                                say!("warning: the history is not kept: {error}");
+                                say!("warning: the history cannot be saved: {error}");
                                 *history = None;
                             }
                         }
                         return Ok(Some(joined(&line)));
                     }
-                    Err(ReadlineError::Interrupted) => say!("(/exit or Ctrl-D leaves)"),
+                    Err(ReadlineError::Interrupted) => say!("(/exit or Ctrl-D to exit)"),
                     Err(ReadlineError::Eof) => return Ok(None),
                     Err(error) => return Err(broken(error)),
                 }
@@ -135,10 +136,10 @@ impl Input {
 }
 
 fn broken(error: ReadlineError) -> Failure {
-    Failure::new(format_args!("the terminal: {error}"), "pipe the messages in instead")
+    Failure::new(format_args!("terminal error: {error}"), "pipe the messages into standard input")
 }
 
-/// `$XDG_STATE_HOME/gristmill/history` or `~/.local/state/gristmill/history`, its folder made, private to the user.
+/// History file under `$XDG_STATE_HOME` or `~/.local/state`; creates its folder with mode 700.
 fn history() -> Option<PathBuf> {
     use std::os::unix::fs::DirBuilderExt;
     let variable = |name| std::env::var_os(name).map(PathBuf::from).filter(|p| p.is_absolute());
@@ -168,7 +169,7 @@ mod tests {
             assert!(!is_open(text), "{text}");
             assert_eq!(joined(text), message);
         }
-        // The input ended before the message did.
+        // Input that ends inside a message.
         assert_eq!((joined("\"\"\"a\nb").as_str(), joined("a\\").as_str()), ("a\nb", "a"));
     }
 }

@@ -1,5 +1,5 @@
-//! Ctrl-C: stops an answer. Where a person holds a conversation it never ends the program, however often: /exit and Ctrl-D do. Elsewhere it
-//! does where there is no answer to stop.
+//! Ctrl-C stops the answer. Without an answer to stop it ends the program, except in a conversation
+//! on a terminal, which /exit and Ctrl-D end.
 
 use crate::failure::{Failure, Result};
 use std::sync::Arc;
@@ -9,19 +9,19 @@ const IDLE: u8 = 0;
 const ANSWERING: u8 = 1;
 const ASKED: u8 = 2;
 
-/// Exit code of a program that Ctrl-C has ended.
+/// Exit code after SIGINT, by convention.
 const INTERRUPTED: i32 = 130;
 
-/// Whether there is an answer to stop, and whether that has been asked for.
+/// State of the answer: idle, answering, or asked to stop.
 pub struct Interrupt(Arc<AtomicU8>);
 
 impl Interrupt {
-    /// Catches Ctrl-C from now on; `stays` where a person would lose a conversation.
+    /// Installs the handler; with `stays`, Ctrl-C never ends the program.
     pub fn install(stays: bool) -> Result<Interrupt> {
         let state = Arc::new(AtomicU8::new(IDLE));
         let seen = state.clone();
         let handler = move || {
-            // At the prompt the line editor takes Ctrl-C. One that comes while an answer is being stopped was meant for that.
+            // The line editor handles Ctrl-C at the input prompt.
             let asked = seen.compare_exchange(ANSWERING, ASKED, Ordering::AcqRel, Ordering::Acquire);
             if asked.is_err() && !stays {
                 std::process::exit(INTERRUPTED);
@@ -32,15 +32,15 @@ impl Interrupt {
             Err(error) => Err(Failure::new(format_args!("Ctrl-C cannot be caught: {error}"), "try another terminal")),
         }
     }
-    /// An answer begins.
+    /// Marks the start of an answer.
     pub fn begin(&self) {
         self.0.store(ANSWERING, Ordering::Release);
     }
-    /// It has ended.
+    /// Marks the end of an answer.
     pub fn end(&self) {
         self.0.store(IDLE, Ordering::Release);
     }
-    /// Is it to stop?
+    /// Whether the answer should stop.
     pub fn is_asked(&self) -> bool {
         self.0.load(Ordering::Acquire) == ASKED
     }

@@ -1,6 +1,6 @@
-//! The command line. One file a command, in `commands/`; one line for each there.
+//! The command line: one file per command in `commands/`.
 
-/// A line on standard error. That it cannot be written is no reason to fail: the answer is on standard output.
+/// Prints a line to standard error; a failed write is ignored, since results go to standard output.
 macro_rules! say {
     ($($arg:tt)*) => {{
         use std::io::Write as _;
@@ -8,31 +8,35 @@ macro_rules! say {
     }};
 }
 
-mod answer;
+mod ab_bench;
 mod bandwidth;
 mod beam;
-mod choice;
+mod bench_batch;
 mod commands;
+mod disambiguate;
 mod environment;
 mod failure;
 mod flags;
+mod generate;
 mod input;
 mod interrupt;
 mod isolation;
-mod measure;
+mod llama_flags;
 mod model;
+mod model_arg;
 mod npy;
-mod offer;
 mod output;
 mod plans;
 mod progress;
-mod reader;
+mod reasoning_view;
 mod sampler;
-mod sequences;
+mod serve_models;
 mod size;
 mod stages;
 mod style;
+mod table;
 mod terminal;
+mod usage;
 mod viewer;
 mod wrap;
 
@@ -41,34 +45,38 @@ use std::process::ExitCode;
 
 const NOTES: &str = "\
 Examples:
-  gristmill chat                                       talk to the demo model, which is inside the program
-  gristmill chat glm-4.7-flash                         to another, fetched the first time
-  gristmill run MODEL.gguf -p 'What is this?'          one answer
-  gristmill bench MODEL.gguf                           how fast it is
-  gristmill profile MODEL.gguf --html profile.html     and where the time goes
+  gristmill chat                                     chat with the built-in demo model
+  gristmill chat glm-4.7-flash                       with another model, downloaded on first use
+  gristmill run MODEL.gguf -p 'What is this?'        complete one prompt
+  gristmill serve MODEL.gguf                         OpenAI-compatible server and chat page
+  gristmill bench MODEL.gguf                         tokens per second
+  gristmill profile MODEL.gguf --html profile.html   time of each kernel
 
-MODEL is a .gguf file, ORG/REPO[:QUANT] of the hub, a short name (`gristmill list`), demo, or synth:PRESET:QUANT.
-`gristmill COMMAND --help` has examples of each.";
+MODEL is a .gguf file, a hub repository ORG/REPO[:QUANT], a short name (`gristmill list`), demo,
+or synth:PRESET:QUANT (random weights). llama.cpp's flags -m, -c, -t, -ngl, -fa, -ctk, -ctv, -hf,
+-n, -s, -sys, -np, -b and -ub are accepted. `gristmill COMMAND --help` has examples of each
+command.";
 
 fn notes() -> String {
     format!("{NOTES}\n\n{}", environment::text())
 }
 
-/// Runs quantised language models with kernels it writes itself.
+/// Run large language models from GGUF files, with kernels compiled for this machine.
 #[derive(Parser)]
-#[command(name = "gristmill", version, about, max_term_width = 110, after_help = notes())]
+#[command(name = "gristmill", version, max_term_width = 100, after_help = notes())]
 struct Arguments {
     #[command(subcommand)]
     command: commands::Command,
 }
 
-/// 0 done, 1 failed, 2 usage.
+/// Exit codes: 0 success, 1 failure, 2 usage.
 fn main() -> ExitCode {
-    // Before anything else is set up: this process may do little, and is waited for.
+    // First, since the helper process has few rights and its parent waits for it.
     if isolation::is_helper() {
         return gristmill_llm::chat::helper();
     }
-    match Arguments::parse().command.run() {
+    let result = usage::parse::<Arguments>(std::env::args_os()).command.run();
+    match result {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => ExitCode::from(failure.report()),
     }

@@ -1,6 +1,7 @@
-//! MODEL on the command line: a file, a name of the hub or a short one, `synth:PRESET:QUANT`, or nothing.
+//! MODEL on the command line: a file, a hub repository, a short name, `synth:PRESET:QUANT`, or the
+//! demo model.
 
-use crate::choice;
+use crate::disambiguate;
 use crate::failure::{Failure, Result, printable};
 use crate::flags::{Common, warn_of};
 use crate::isolation;
@@ -14,64 +15,65 @@ use gristmill_llm::tokenizer::Tokenizer;
 use gristmill_llm::{language, synth};
 use std::path::{Path, PathBuf};
 
-/// The model that ships inside the program.
+/// The demo model, embedded in the program.
 static DEMO: &[u8] = include_bytes!("../../assets/demo-glm-Q4_0.gguf");
 
-/// What the demo model is called.
+/// Name of the demo model.
 pub const DEMO_NAME: &str = "demo";
 
 macro_rules! help {
     ($more:literal) => {
         concat!(
-            "A .gguf file or its https address, ORG/REPO[:QUANT] of the hub, a short name, demo (inside the program), or synth:PRESET:QUANT",
+            "Model: a .gguf file or its https URL, a hub repository ORG/REPO[:QUANT], a short name ",
+            "(`gristmill list`), demo (built in), or synth:PRESET:QUANT (random weights)",
             $more
         )
     };
 }
-/// What MODEL may be, wherever it is expected.
+/// Help of a required MODEL.
 pub const HELP: &str = help!("");
-/// The same where it may be left out.
+/// Help of an optional MODEL.
 pub const HELP_OR_DEMO: &str = help!(" [default: demo]");
 
-/// All names that need no file and no hub's path.
+/// Names that are neither paths nor hub repositories.
 pub fn names() -> impl Iterator<Item = &'static str> {
     std::iter::once(DEMO_NAME).chain(SHORT_NAMES.iter().map(|row| row.name))
 }
 
-/// How alike two names are, from 0 to 1, for one to be told where the other was typed: `glm-4.7-flahs` and `glm-4.7-flash` are at 0.99, `glm` and `glm-4.5-air` at 0.83,
-/// `hello` and `demo` at 0.63.
-const ALIKE: f64 = 0.8;
+/// Least Jaro-Winkler similarity, 0 to 1, of a name that is suggested: `glm-4.7-flahs` and
+/// `glm-4.7-flash` have 0.99, `glm` and `glm-4.5-air` 0.83, `hello` and `demo` 0.63.
+const SIMILAR: f64 = 0.8;
 
-/// What helps where nothing is called so: the nearest name, or what names there are.
+/// Hint for an unknown name: the nearest short name, else the forms of a MODEL.
 pub fn no_name_hint(typed: &str) -> String {
     let short = typed.split(':').next().unwrap_or(typed).to_lowercase();
-    let likeness = |name: &str| strsim::jaro_winkler(&short, name);
-    let nearest = names().max_by(|a, b| likeness(a).total_cmp(&likeness(b))).filter(|name| likeness(name) >= ALIKE);
+    let similarity = |name: &str| strsim::jaro_winkler(&short, name);
+    let nearest = names().max_by(|a, b| similarity(a).total_cmp(&similarity(b)));
+    let nearest = nearest.filter(|name| similarity(name) >= SIMILAR);
     match nearest {
-        Some(name) => format!("the nearest short name is {name}; `gristmill list` has them all"),
+        Some(name) => format!("the nearest short name is {name}; `gristmill list` shows all"),
         None => concat!(
-            "a model is a .gguf file or its https address, ORG/REPO[:QUANT] of the hub, a short name (`gristmill list` has them), ",
-            "demo, or synth:PRESET:QUANT"
+            "a model is a .gguf file or its https URL, a hub repository ORG/REPO[:QUANT], a short name ",
+            "(`gristmill list` shows them), demo, or synth:PRESET:QUANT"
         )
         .into(),
     }
 }
 
-/// A model file, open: its metadata read, its weights not.
+/// Open model file: the metadata is read, the weights are not.
 pub struct Model {
-    /// What to call it: the file's name, or what was asked for.
+    /// The file's name, or the name given on the command line.
     pub name: String,
-    /// The file.
     pub file: ModelFile,
-    /// Where it is, or its first part; none of what is inside the program or generated.
+    /// Path of the file or of its first shard; `None` for the demo model and synthetic ones.
     pub path: Option<PathBuf>,
 }
 
 impl Model {
-    /// The one named, or the demo model.
+    /// Opens the named model, or the demo model; fetches it if it is not stored.
     pub fn open(name: Option<&str>) -> Result<Model> {
         let name = name.unwrap_or(DEMO_NAME);
-        // A file of that name is ./demo.
+        // A file of that name is given as ./demo.
         if name == DEMO_NAME {
             return Ok(Model { name: name.into(), file: ModelFile::from_bytes(DEMO)?, path: None });
         }
@@ -88,9 +90,9 @@ impl Model {
         let path = Path::new(name);
         let path = match std::fs::metadata(path) {
             Ok(_) => path.to_owned(),
-            // What is no file may be a name.
+            // Without such a file, the text may be a name.
             Err(error) => match Name::parse(name)? {
-                // A name without a scheme may also be a path with a slip in it.
+                // ORG/REPO may also be a misspelt path.
                 Some(of) if Path::new(name).components().count() > 1 && !name.contains(':') => {
                     fetched(&of).map_err(|failure| failure.with_hint(&format!("; there is no file {name} either")))?
                 }
@@ -100,15 +102,15 @@ impl Model {
         };
         Model::at(path)
     }
-    /// That of this file.
+    /// Opens the file at a path.
     pub fn at(path: PathBuf) -> Result<Model> {
         let shown = path.file_name().unwrap_or(path.as_os_str()).to_string_lossy().into_owned();
         Ok(Model { name: shown, file: ModelFile::open(&path)?, path: Some(path) })
     }
-    /// Its tokenizer. Remarks go to standard error.
+    /// Builds the tokenizer; prints its warnings to standard error.
     pub fn tokenizer(&self) -> Result<Tokenizer> {
         let metadata = self.file.metadata();
-        // A tokenizer that is unknown may be that of an architecture that is: then this is the cause.
+        // The tokenizer of an unknown architecture may be unknown too: report the architecture.
         let tokenizer = language::tokenizer(metadata).map_err(|error| match arch::find(metadata) {
             Ok(_) => Failure::from(error),
             Err(unknown) => unknown.into(),
@@ -116,25 +118,30 @@ impl Model {
         warn(tokenizer.warnings());
         Ok(tokenizer)
     }
-    /// Its chat template, or a built-in one and why. A template of a file is a program from elsewhere: it runs apart.
+    /// Returns the chat template, or a built-in one and the reason.
+    ///
+    /// A file's template is untrusted code and runs in a helper process.
     pub fn template(&self, tokenizer: &Tokenizer) -> Result<(ChatTemplate, Option<String>)> {
         let metadata = self.file.metadata();
         let isolation = match language::has_template(metadata) {
             true => isolation::isolation()?,
-            // A built-in one starts no process.
+            // Built-in templates are trusted.
             false => Isolation::InProcess,
         };
         Ok(language::template(metadata, tokenizer, &isolation)?)
     }
-    /// What it computes, from metadata alone.
+    /// Describes the architecture, from metadata alone.
     pub fn describe(&self) -> Result<Box<dyn arch::Model>> {
         self.file.architecture()?;
         Ok(arch::load(self.file.metadata(), &self.file)?)
     }
-    /// Can a prompt of so many tokens be answered in the context that --ctx asks for? Said before anything is loaded.
+    /// Refuses, before anything is loaded, a --ctx that the model lacks or that `prompt` tokens
+    /// fill, and partial offload.
     pub fn check_context(&self, common: &Common, prompt: usize) -> Result {
-        let most = self.describe()?.context();
-        let Some(context) = common.ctx.map(|context| context as usize) else { return Ok(()) };
+        let described = self.describe()?;
+        common.check_layers(described.layers())?;
+        let most = described.context();
+        let Some(context) = common.ctx() else { return Ok(()) };
         if context > most {
             return Err(engine::Error::BadContext(context, most).into());
         }
@@ -146,14 +153,16 @@ impl Model {
             format!("give --ctx {} or more, or leave it out", (2 * prompt).next_power_of_two().min(most)),
         ))
     }
-    /// On its device, compiled. `context` stands in for --ctx.
+    /// Opens the device, loads and compiles the model; `context` applies without --ctx.
     pub fn load(&self, common: &Common, context: Option<usize>) -> Result<Engine> {
         common.check_computes()?;
+        let described = self.describe()?;
+        common.check_layers(described.layers())?;
+        let common = common.over(described.context());
         let opened = common.open()?;
-        self.file.architecture()?;
         Ok(self.engine(opened, common.settings(context), (Bars::named(&self.name), &|_| ()))?)
     }
-    /// The same on a device that is open already.
+    /// Loads the model on an open device.
     pub fn load_on(
         &self,
         opened: gristmill_backend::Opened,
@@ -162,12 +171,12 @@ impl Model {
     ) -> Result<Engine> {
         self.load_with(opened, common.settings(context))
     }
-    /// The same with these settings.
+    /// Loads the model on an open device with given settings.
     pub fn load_with(&self, opened: gristmill_backend::Opened, settings: Settings) -> Result<Engine> {
         self.file.architecture()?;
         Ok(self.engine(opened, settings, (Bars::new(), &|_| ()))?)
     }
-    /// The same with these settings; somebody besides the bars is told how far it is.
+    /// Loads the model on an open device; reports progress to `bars` and to `watch`.
     pub fn engine(
         &self,
         opened: gristmill_backend::Opened,
@@ -185,7 +194,7 @@ impl Model {
     }
 }
 
-/// Tokens of the shortest conversation, which every other is longer than.
+/// Returns the number of tokens of the shortest conversation.
 pub fn shortest(template: &ChatTemplate, tokenizer: &Tokenizer, system: Option<&str>) -> Result<usize> {
     let messages: Vec<Message> = system.map(Message::system).into_iter().chain([Message::user("?")]).collect();
     let spans =
@@ -193,10 +202,10 @@ pub fn shortest(template: &ChatTemplate, tokenizer: &Tokenizer, system: Option<&
     Ok(tokenizer.encode_spans(&TextSpan::pairs(&spans), true).len())
 }
 
-/// The file of that name, fetched if it is not kept here.
+/// Returns the stored file of a name, fetched first if it is missing.
 pub fn fetched(name: &Name) -> Result<PathBuf> {
     let store = Store::user()?;
-    let found = choice::among(name, &|name| {
+    let found = disambiguate::among(name, &|name| {
         let reading = Fetching::new();
         store.find(name, &mut |p| reading.show(p))
     });
@@ -206,36 +215,34 @@ pub fn fetched(name: &Name) -> Result<PathBuf> {
     }
 }
 
-/// Fetches what that name means, with a bar, and says what came of it.
+/// Fetches a model with a progress bar; warns about files without a checksum.
 pub fn pull(store: &Store, name: &Name) -> Result<gristmill_hub::Pulled> {
     let client = Client::from_environment();
     let check = |file| ModelFile::check(file).map_err(|error| error.to_string());
     let form = FileFormat { begins: ModelFile::MAGIC, check: &check };
-    let pulled = choice::among(name, &|name| {
+    let pulled = disambiguate::among(name, &|name| {
         let fetching = Fetching::new();
         gristmill_hub::pull(&client, store, name, form, &mut |p| fetching.show(p))
     })?;
     if let Some(first) = pulled.unchecked.first() {
         let more = if pulled.unchecked.len() > 1 { " and its other parts" } else { "" };
-        warn(&[format!(
-            "no checksum is known of {first}{more}: it has the announced length and is a GGUF file, which is all that was checked"
-        )]);
+        warn(&[format!("no checksum is known for {first}{more}: only the length and the GGUF header were checked")]);
     }
     Ok(pulled)
 }
 
-/// The commonest mistake deserves its own words.
+/// The error for a MODEL that is neither a file nor a name.
 fn no_file(name: &str, error: std::io::Error) -> Failure {
     match error.kind() {
         std::io::ErrorKind::NotFound => {
-            let message = format_args!("there is no file {name}, and it is not the name of a model");
+            let message = format_args!("there is no file {name}, and no model of that name");
             Failure::new(message, no_name_hint(name))
         }
         _ => Failure::file("open", Path::new(name), error),
     }
 }
 
-/// Remarks on standard error.
+/// Prints warnings to standard error.
 pub fn warn(warnings: &[String]) {
     for warning in warnings {
         say!("warning: {}", printable(warning));

@@ -1,11 +1,11 @@
-//! NumPy's file format, version 1: float32 matrices in row order.
+//! NumPy's file format, version 1: float32 matrices in row-major order.
 
 use std::io::{self, Write};
 
-/// The header of a float32 matrix; rows follow as little-endian bytes.
+/// Writes the header of a float32 matrix.
 pub fn header(out: &mut dyn Write, rows: usize, columns: usize) -> io::Result<()> {
     let mut text = format!("{{'descr': '<f4', 'fortran_order': False, 'shape': ({rows}, {columns}), }}");
-    // Magic, version, length and text together are a multiple of 64 bytes; the text ends a line.
+    // The header is padded to a multiple of 64 bytes and ends with a line feed.
     let length = (10 + text.len() + 1).next_multiple_of(64) - 10;
     text.extend(std::iter::repeat_n(' ', length - 1 - text.len()));
     text.push('\n');
@@ -14,7 +14,7 @@ pub fn header(out: &mut dyn Write, rows: usize, columns: usize) -> io::Result<()
     out.write_all(text.as_bytes())
 }
 
-/// Numbers after the header.
+/// Writes numbers after the header, little-endian.
 pub fn numbers(out: &mut dyn Write, values: &[f32]) -> io::Result<()> {
     let bytes: Vec<u8> = values.iter().flat_map(|v| v.to_le_bytes()).collect();
     out.write_all(&bytes)

@@ -1,4 +1,4 @@
-//! Plans of kernels that a tuner tries.
+//! Kernel plans that the autotuner tries.
 
 use crate::beam::Question;
 use gristmill_backend::tuning::Plans;
@@ -10,27 +10,29 @@ use gristmill_uop::target::Target;
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 
-/// Plans, by the decisions that they answer: one, or the same one of functions that are alike.
+/// Plans by decision key: one decision, or the same decision of similar functions.
 pub type Answer = Plans;
 
-/// What questions are about.
+/// Subject of a stage of questions.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum About {
-    /// What is computed where, and in which form: kernels follow from that.
+    /// Fusion, materialisation and matmul variants of a function, from which its kernels follow.
     Functions,
-    /// How each kernel computes it.
+    /// Schedule of each kernel.
     Kernels,
-    /// How weights lie, which are loaded again for each answer.
+    /// Weight layouts; each one tried reloads the weights.
     Layouts,
 }
 
-/// The part of a step, by the model of costs, that is worth a question: what takes less can gain no more.
+/// Minimum modelled share of a step for a decision to be tried, which bounds its possible gain.
 const HOT: f64 = 0.02;
 
-/// The part of a step, by the model of costs, that what is fused or merged otherwise may lose and still be tried. Of gpt-oss's layers, 64 us on an H100, buffers that the price refuses by 0.3 to 1.9 us gained 0.4 to 1.0 (experiments, 121); what seems to lose more was not tried.
+/// Maximum modelled loss of a fusion or merge that is tried, as a share of a step. Buffers that
+/// cost 0.3 to 1.9 us more by the model gained up to 1.0 us of 64 (docs/experiments/121).
 const LIKELY: f64 = 0.02;
 
-/// How many answers to a decision of that kind are tried, the cheapest by price. Of a GPU's launches nearly all, since the price tells few of them apart; none of what has no text to keep.
+/// Number of candidates of a decision kind that are tried, the cheapest by the cost model: nearly
+/// all GPU launches, which have similar costs, and none of kinds without a textual plan.
 fn tried(kind: &str) -> usize {
     match kind {
         "workgroup" | "nest" | "stages" | LAYOUT | "product" | "scatter" => 2,
@@ -41,25 +43,29 @@ fn tried(kind: &str) -> usize {
     }
 }
 
-/// A decision, the others on the same kernel behind it, the seconds of a step that it is about, and those that another answer loses by the model of costs: none where the price cannot tell.
+/// Decisions on one kernel, with their weight in a step.
 struct Weighed {
+    /// The first decision, then others that depend on it.
     decisions: Vec<Decision>,
+    /// Modelled seconds per step.
     seconds: f64,
+    /// Modelled seconds that the alternative loses; 0 if the cost model cannot compare.
     loss: f64,
 }
 
-/// Questions about what is hot in the steps of these plans, the heaviest first.
+/// Returns questions about the hot decisions of these steps, the most expensive first.
 pub fn questions(about: About, steps: &[Plan], target: &Target) -> Vec<Question<Answer>> {
     let mut hot: Vec<Weighed> = steps.iter().flat_map(|plan| of_step(plan, target)).collect();
     hot.sort_by(|a, b| b.seconds.total_cmp(&a.seconds));
-    // A layout serves steps of every kind.
+    // A layout is shared by all steps.
     let mut seen = HashSet::new();
     let decisions =
-        hot.iter().flat_map(|w| &w.decisions).filter(|d| About::from_decision(d) == about && seen.insert(d.key()));
+        hot.iter().flat_map(|w| &w.decisions).filter(|d| About::for_decision(d) == about && seen.insert(d.key()));
     together(decisions.map(|d| (alike(d), others(d))))
 }
 
-/// Of plans that were stored for a machine those of other functions than these steps': of other models, and of steps at other depths. How weights lie is no function's own.
+/// Returns the stored plans that do not belong to functions of these steps: plans of other models
+/// or context depths, and weight layouts.
 pub fn of_others(stored: Plans, steps: &[Plan]) -> Plans {
     let own: BTreeSet<String> = steps.iter().flat_map(Plan::functions).map(|function| function.full_name()).collect();
     let is_other = |key: &str| !own.iter().any(|name| Decision::is_of(key, name));
@@ -67,7 +73,7 @@ pub fn of_others(stored: Plans, steps: &[Plan]) -> Plans {
 }
 
 impl About {
-    fn from_decision(decision: &Decision) -> About {
+    fn for_decision(decision: &Decision) -> About {
         match decision.kind {
             LAYOUT => About::Layouts,
             "workgroup" | "nest" | "stages" | "launch" => About::Kernels,
@@ -76,7 +82,7 @@ impl About {
     }
 }
 
-/// What a decision's key says: its kind, the full name of its function, which a layout has not, and where in it.
+/// Splits a decision key into kind, full function name (`None` for a layout) and site.
 fn parts(key: &str) -> (&str, Option<&str>, &str) {
     let (kind, site) = key.split_once(' ').unwrap_or((key, ""));
     match site.split_once(' ') {
@@ -86,26 +92,27 @@ fn parts(key: &str) -> (&str, Option<&str>, &str) {
     }
 }
 
-/// What decisions of functions that are alike have in common: all but the function.
+/// The key of a decision without its function, equal for similar functions.
 fn alike(decision: &Decision) -> String {
     let key = decision.key();
     let (kind, _, place) = parts(&key);
     format!("{kind} {place}")
 }
 
-/// An answer for people: `place Reduce [1, 64] in glm.dense.one, glm.moe.one: fuse`.
+/// Formats an answer: `place Reduce [1, 64] in glm.dense.one, glm.moe.one: fuse`.
 pub fn shown(answer: &Answer) -> String {
     let functions = answer.keys().filter_map(|key| parts(key).1).map(|of| of.split('~').next().unwrap_or(of));
     let functions = functions.collect::<Vec<_>>().join(", ");
     let Some((key, plan)) = answer.first_key_value() else { return String::new() };
     let (kind, _, place) = parts(key);
     let place = [place, &functions].into_iter().filter(|words| !words.is_empty()).collect::<Vec<_>>().join(" in ");
-    // Most plans begin with their kind.
+    // The plan need not repeat its kind.
     let plan = plan.strip_prefix(kind).and_then(|plan| plan.strip_prefix(": ")).unwrap_or(plan);
     format!("{kind} {place}: {plan}")
 }
 
-/// The questions that have answers; those of equal names with equal answers are one, about all of these decisions.
+/// Merges questions of equal names and answers into one about all their decisions; drops empty
+/// ones.
 fn together(all: impl Iterator<Item = (String, Vec<(String, String)>)>) -> Vec<Question<Answer>> {
     let (mut questions, mut known): (Vec<Question<Answer>>, HashMap<_, usize>) = Default::default();
     for (name, answers) in all.filter(|(_, answers)| !answers.is_empty()) {
@@ -119,7 +126,7 @@ fn together(all: impl Iterator<Item = (String, Vec<(String, String)>)>) -> Vec<Q
     questions
 }
 
-/// What is decided in a step of what takes a part of it that counts, each with that part.
+/// Decisions of a step above [`HOT`] and below [`LIKELY`], with seconds as shares of the step.
 fn of_step(plan: &Plan, target: &Target) -> Vec<Weighed> {
     let (mut all, mut layouts, mut step) = (Vec::new(), BTreeMap::new(), 0.0);
     for function in plan.functions() {
@@ -137,11 +144,11 @@ fn of_step(plan: &Plan, target: &Target) -> Vec<Weighed> {
     all.into_iter().map(|w| Weighed { seconds: w.seconds / step, ..w }).collect()
 }
 
-/// What is decided in a function that is called so many times a step, kernel by kernel, and of the forms that kernels are made of.
+/// Decisions of a function that a step calls `calls` times, by kernel, and those on its variants.
 fn of_function(compiled: &Compiled, calls: f64) -> Vec<Weighed> {
     let of = |kind: &'static str| compiled.decisions.iter().filter(move |d| d.kind == kind);
     let kernel = |shape: &Decision| {
-        // Sites of nests and launches are the kernel's without its dims, and a launch has the kernels that run beside it too.
+        // Sites of nests and launches lack the kernel's dims; a launch also names merged kernels.
         let kernel = shape.site.rsplit_once(" [").map_or("", |site| site.0);
         let nest = of("nest").rfind(|d| d.site.rsplit_once(" nest ").is_some_and(|site| site.0 == kernel));
         let stages = of("stages").find(|d| d.site == shape.site);
@@ -158,7 +165,7 @@ fn of_function(compiled: &Compiled, calls: f64) -> Vec<Weighed> {
     let pairs = Pair::ALL.iter().flat_map(|pair| of(pair.kind)).filter(|d| d.asked);
     let of_pair = |d: &Decision| {
         let pair = alone(d, d.options[1 - d.chosen].seconds - d.options[d.chosen].seconds);
-        // Its price is what products wait for, where others' are those of kernels.
+        // The cost of this decision is not that of a kernel.
         let seconds = if d.kind == DEFER_NORM_SCALE.kind { compiled.seconds * calls } else { pair.seconds };
         Weighed { seconds, ..pair }
     };
@@ -166,7 +173,7 @@ fn of_function(compiled: &Compiled, calls: f64) -> Vec<Weighed> {
     of("workgroup").map(kernel).chain(forms).chain(pairs).collect()
 }
 
-/// The cheapest plans besides the chosen one, the first of equals, each with the decision's name.
+/// The cheapest plans other than the chosen one, with the decision's key.
 fn others(decision: &Decision) -> Vec<(String, String)> {
     let chosen = &decision.options[decision.chosen].plan;
     let mut options: Vec<_> =
@@ -175,7 +182,8 @@ fn others(decision: &Decision) -> Vec<(String, String)> {
     options.into_iter().take(tried(decision.kind)).map(|o| (decision.key(), o.plan.clone())).collect()
 }
 
-/// Does a plan round no more than the one in its place? Only forms of products differ in that: the others proposed add in another order, or are more exact than the first.
+/// Whether a plan is at least as precise as the chosen one; only matmul variants differ in
+/// precision.
 fn keeps_bits(plan: &str, chosen: &str) -> bool {
     let bits = |plan: &str| plan.parse().map(MatmulVariant::bits).ok();
     bits(plan).zip(bits(chosen)).is_none_or(|(plan, chosen)| plan >= chosen)
@@ -190,7 +198,7 @@ mod tests {
     use gristmill_llm::engine::{CacheShape, GraphKey, plan_options};
     use gristmill_uop::Scalar;
 
-    /// Plans of a token of a model of real shape, and of a prompt of so many.
+    /// Plans of a decode step and of a prefill chunk of `prompt` tokens, for a model of real shape.
     fn steps(target: &Target, prompt: usize) -> Vec<Plan> {
         let Ok(model) = Model::open(Some("synth:youtu-llm-2b:q4_0")) else { panic!("no model") };
         let Ok(model) = model.describe() else { panic!("no description") };
@@ -205,7 +213,7 @@ mod tests {
         questions(about, &steps(target, prompt), target)
     }
 
-    /// Is that answer to a decision of this kind?
+    /// Whether all keys of an answer have this kind.
     fn is_of(answer: &Answer, kind: &str) -> bool {
         answer.keys().all(|key| key.split(' ').next() == Some(kind))
     }
@@ -273,7 +281,7 @@ mod tests {
 
     #[test]
     fn no_form_rounds_more_than_the_one_in_its_place() {
-        // Long prompts' kernels of an H200 multiply halves: whole numbers, which keep less, are no answer; floats are.
+        // Long prefill chunks use f16 MMA on an H200: int8 is less precise, f32 is not.
         let asked = asked(About::Functions, &Target::named("h200"), 64);
         let products: Vec<&str> =
             asked.iter().flatten().filter(|a| is_of(a, "product")).flatten().map(|a| a.1.as_str()).collect();
@@ -289,7 +297,8 @@ mod tests {
         }
     }
 
-    /// What is asked about weighs enough that a gain could show: the matrix of the vocabulary, a seventh of what a token reads, and what layers have of it, but not a row of an embedding.
+    /// Hot decisions include the output head, a seventh of the weights that a token reads, and the
+    /// layers, but not the embedding lookup.
     #[test]
     fn questions_are_about_what_is_hot() {
         let asked = asked(About::Kernels, &Target::cpu("avx512vnni", 16, 2), 0);

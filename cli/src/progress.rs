@@ -1,4 +1,4 @@
-//! Progress bars, on standard error when it is a terminal.
+//! Progress bars on standard error; log lines where it is not a terminal.
 
 use crate::failure::printable;
 use crate::size::size;
@@ -9,44 +9,44 @@ use std::cell::{Cell, RefCell};
 use std::io::{self, IsTerminal};
 use std::time::{Duration, Instant};
 
-// A line of 80 columns holds each: a longer one is drawn anew below the last, over and over.
-const BYTES: &str = "{msg:>9} {bar:28} {decimal_bytes}/{decimal_total_bytes} {decimal_bytes_per_sec} {eta}";
-const COUNT: &str = "{msg:>9} {bar:28} {pos}/{len}";
+// At most 80 columns: a wrapped bar would be redrawn on new lines.
+const BYTES: &str = "{msg:>11} {bar:26} {decimal_bytes}/{decimal_total_bytes} {decimal_bytes_per_sec} {eta}";
+const COUNT: &str = "{msg:>11} {bar:26} {pos}/{len}";
 
-/// A bar that measures bytes.
+/// A progress bar in bytes.
 pub fn bytes(what: &'static str, total: u64) -> ProgressBar {
     bar(what, BYTES, total)
 }
 
-/// A bar that counts.
+/// A progress bar with a counter.
 pub fn count(what: &'static str, total: u64) -> ProgressBar {
     bar(what, COUNT, total)
 }
 
-// indicatif draws nothing where standard error is no terminal.
+// indicatif draws nothing unless standard error is a terminal.
 fn bar(what: &'static str, style: &str, total: u64) -> ProgressBar {
     let style = ProgressStyle::with_template(style).unwrap_or_else(|_| ProgressStyle::default_bar());
     ProgressBar::new(total).with_style(style.progress_chars("=> ")).with_message(what)
 }
 
-/// What takes no longer than that was in the store.
+/// Compilation that takes longer is reported in the log; stored kernels load faster.
 const STORED: Duration = Duration::from_millis(700);
 
-/// What is going on while a model is made ready: one bar at a time.
+/// Progress of loading and compiling a model, one bar at a time.
 pub struct Bars {
     current: RefCell<Option<(&'static str, ProgressBar)>>,
-    /// Nobody sees bars: a line shall say that kernels are compiled, once.
+    /// Whether a line still has to report that kernels are compiled, since no bar is visible.
     lines: Cell<bool>,
-    /// Since when they may be.
+    /// Start of the compilation.
     compiling: Cell<Option<Instant>>,
 }
 
 impl Bars {
-    /// None yet.
+    /// Progress without log lines.
     pub fn new() -> Bars {
         Bars { current: RefCell::default(), lines: Cell::new(false), compiling: Cell::new(None) }
     }
-    /// The same for a model of that name; where standard error is no terminal, the log of a service say, in lines.
+    /// Progress of a named model; log lines if standard error is not a terminal.
     pub fn named(name: &str) -> Bars {
         let lines = !io::stderr().is_terminal();
         if lines {
@@ -56,13 +56,13 @@ impl Bars {
         bars.lines.set(lines);
         bars
     }
-    /// Moves the bar of that stage; a new stage begins where the last one has ended.
+    /// Advances the bar of a stage; a new stage replaces the bar.
     pub fn show(&self, progress: Progress) {
         let (what, done, total) = match progress {
             Progress::Loading(done, total) => ("loading", done, total),
             Progress::Compiling(done, total) => ("compiling", done as u64, total as u64),
         };
-        // All was in the store.
+        // Nothing to do in this stage.
         if total == 0 {
             return;
         }
@@ -97,45 +97,49 @@ impl Drop for Bars {
     }
 }
 
-/// What is going on while a model is fetched: a bar for each of its files.
+/// Progress of a download, one bar per file.
 pub struct Fetching {
     current: RefCell<Option<(String, ProgressBar)>>,
-    /// Has it been said that a file will be read again? The parts of a split model are alike in that.
+    /// Whether the warning about an unwritable record was printed; once is enough for all shards.
     unrecorded: Cell<bool>,
 }
 
 impl Fetching {
-    /// Nothing yet.
     pub fn new() -> Fetching {
         Fetching { current: RefCell::default(), unrecorded: Cell::new(false) }
     }
-    /// Moves the file's bar, or says what happened.
+    /// Advances the bar of a file, or prints an event.
     pub fn show(&self, progress: Fetch) {
         match progress {
-            Fetch::Fetched { file, done, total } => self.draw("fetching", file, done, total),
+            Fetch::Fetched { file, done, total } => self.draw("downloading", file, done, total),
             Fetch::Checked { file, done, total } => self.checked(file, done, total),
             Fetch::Changed { file } => {
-                self.line(&format!("warning: {} is not what was fetched: it is fetched again", file.display()));
+                self.line(&format!(
+                    "warning: {} has changed since it was downloaded: downloading it again",
+                    file.display()
+                ));
             }
             Fetch::PassedOver { files } => {
-                self.line(&format!("warning: {files} files of the hub are passed over: their names are no plain text"));
+                self.line(&format!(
+                    "warning: {files} files of the repository are skipped: their names are not plain text"
+                ));
             }
             Fetch::Unrecorded { file, why } => {
                 if !self.unrecorded.replace(true) {
                     self.line(&format!(
-                        "warning: {} will be read again at the next start: its record cannot be written: {why}",
+                        "warning: the checksum of {} will be checked again at the next start: its record cannot be written: {why}",
                         file.display()
                     ));
                 }
             }
-            Fetch::Again { why } => self.line(&format!("{why}: trying again")),
+            Fetch::Again { why } => self.line(&format!("{why}: retrying")),
         }
     }
-    /// Moves the bar of a file that is read again.
+    /// Advances the bar of a checksum verification.
     pub fn checked(&self, file: &str, done: u64, total: u64) {
         self.draw("checking", file, done, total);
     }
-    /// Above the bar, which stays where it is.
+    /// Prints a line above the bar.
     fn line(&self, text: &str) {
         match self.current.borrow().as_ref() {
             Some((_, bar)) if !bar.is_hidden() => bar.println(printable(text)),
@@ -150,11 +154,11 @@ impl Fetching {
                 bar.finish_and_clear();
             }
             let bar = bytes(what, total);
-            // A log shall not be silent for as long as that takes.
+            // Without a bar, a log line marks the start.
             if bar.is_hidden() {
                 say!("{}, {}", printable(&name), size(total));
             }
-            // What is there already took no time.
+            // Bytes of an earlier attempt do not count for the rate.
             bar.set_position(done);
             bar.reset_eta();
             *current = Some((name, bar));

@@ -1,4 +1,4 @@
-//! The flags of sampling.
+//! Sampling flags.
 
 use crate::failure::{Failure, Result};
 use crate::model::{Model, warn};
@@ -6,39 +6,43 @@ use clap::Args;
 use gristmill_llm::language;
 use gristmill_llm::sampling::{Sampler, SamplingParams};
 
-/// How tokens are chosen. What is not given is what the model file recommends, or else the default.
+/// Sampling parameters; one that is not given comes from the model file, else from the defaults.
 #[derive(Args, Clone, Debug)]
+#[command(next_help_heading = "Sampling")]
 pub struct Sampling {
-    /// Temperature; 0 always takes the most probable token [default: 0.8]
-    #[arg(long, value_name = "T", value_parser = temperature, allow_negative_numbers = true, help_heading = "Sampling")]
+    /// Temperature; 0 for greedy decoding [default: 0.8]
+    #[arg(
+        long, alias = "temperature", value_name = "T", value_parser = temperature,
+        allow_negative_numbers = true
+    )]
     temp: Option<f32>,
-    /// Choose among the K most probable tokens; 0 or -1 for all [default: 40]
-    #[arg(long, value_name = "K", value_parser = count, allow_negative_numbers = true, help_heading = "Sampling")]
+    /// Top-k sampling; 0 or -1 disables it [default: 40]
+    #[arg(long, value_name = "K", value_parser = count, allow_negative_numbers = true)]
     top_k: Option<usize>,
-    /// Choose among the fewest tokens that have this probability together; 1 for all [default: 0.95]
-    #[arg(long, value_name = "P", allow_negative_numbers = true, help_heading = "Sampling")]
+    /// Top-p (nucleus) sampling; 1 disables it [default: 0.95]
+    #[arg(long, value_name = "P", allow_negative_numbers = true)]
     top_p: Option<f32>,
-    /// Leave out tokens below this fraction of the greatest probability; 0 for none [default: 0.05]
-    #[arg(long, value_name = "P", allow_negative_numbers = true, help_heading = "Sampling")]
+    /// Min-p sampling: minimum probability relative to the most probable token; 0 disables it
+    /// [default: 0.05]
+    #[arg(long, value_name = "P", allow_negative_numbers = true)]
     min_p: Option<f32>,
-    /// Divide the logits of recent tokens by this; 1 is off [default: 1]
-    #[arg(long, value_name = "R", allow_negative_numbers = true, help_heading = "Sampling")]
+    /// Repetition penalty: divides the logits of recent tokens; 1 disables it [default: 1]
+    #[arg(long, value_name = "R", allow_negative_numbers = true)]
     repeat_penalty: Option<f32>,
-    /// How many tokens count as recent; -1 for all [default: 64]
-    #[arg(long, value_name = "N", value_parser = count, allow_negative_numbers = true, help_heading = "Sampling")]
+    /// Number of recent tokens that the penalties consider; -1 for all [default: 64]
+    #[arg(long, value_name = "N", value_parser = count, allow_negative_numbers = true)]
     repeat_last_n: Option<usize>,
-    /// Subtract this for each time a token is among the recent [default: 0]
-    #[arg(long, value_name = "F", allow_negative_numbers = true, help_heading = "Sampling")]
+    /// Frequency penalty, per occurrence among the recent tokens; 0 disables it [default: 0]
+    #[arg(long, value_name = "F", allow_negative_numbers = true)]
     frequency_penalty: Option<f32>,
-    /// Subtract this once if a token is among the recent [default: 0]
-    #[arg(long, value_name = "F", allow_negative_numbers = true, help_heading = "Sampling")]
+    /// Presence penalty, once per distinct recent token; 0 disables it [default: 0]
+    #[arg(long, value_name = "F", allow_negative_numbers = true)]
     presence_penalty: Option<f32>,
-    /// Which random stream; the same seed gives the same text, -1 another each time [default: -1]
-    #[arg(long, value_name = "N", value_parser = seed, allow_negative_numbers = true, help_heading = "Sampling")]
+    /// Random seed; -1 for a different one each time [default: -1]
+    #[arg(short, long, value_name = "N", value_parser = seed, allow_negative_numbers = true)]
     seed: Option<Seed>,
 }
 
-/// A random stream.
 #[derive(Clone, Copy, Debug)]
 enum Seed {
     Any,
@@ -51,29 +55,29 @@ fn seed(text: &str) -> std::result::Result<Seed, String> {
         text => text
             .parse()
             .map(Seed::Number)
-            .map_err(|_| "a seed is a whole number from 0 on, or -1 for another each time".into()),
+            .map_err(|_| "a seed is a non-negative integer, or -1 for a different one each time".into()),
     }
 }
 
-/// A number of tokens; -1 is all of them.
+/// Parses a number of tokens; -1 means all.
 pub fn count(text: &str) -> std::result::Result<usize, String> {
     match text {
         "-1" => Ok(usize::MAX),
-        text => text.parse().map_err(|_| "it must be a whole number from 0 on, or -1 for all".into()),
+        text => text.parse().map_err(|_| "it must be a non-negative integer, or -1 for no limit".into()),
     }
 }
 
 fn temperature(text: &str) -> std::result::Result<f32, String> {
     let valid = text.parse().ok().filter(|temperature: &f32| *temperature >= 0.0 && temperature.is_finite());
-    valid.ok_or_else(|| "a temperature is a number from 0 on, and 0 takes the most probable token".into())
+    valid.ok_or_else(|| "a temperature is a non-negative number, and 0 is greedy decoding".into())
 }
 
 impl Sampling {
-    /// Refuses what no model can make valid, before anything is loaded.
+    /// Refuses values that no model makes valid, before anything is loaded.
     pub fn check(&self) -> Result {
         self.over(SamplingParams::default()).map(drop)
     }
-    /// A sampler for that model.
+    /// Returns a sampler with these flags over the model file's parameters.
     pub fn sampler(&self, model: &Model) -> Result<Sampler> {
         let (params, ignored) = language::sampling(model.file.metadata());
         warn(&ignored);
@@ -82,7 +86,7 @@ impl Sampling {
     fn over(&self, base: SamplingParams) -> Result<SamplingParams> {
         let params = SamplingParams {
             temperature: self.temp.unwrap_or(base.temperature),
-            // All of them are no limit.
+            // The sampler disables top-k at 0.
             top_k: self.top_k.map_or(base.top_k, |k| if k == usize::MAX { 0 } else { k }),
             top_p: self.top_p.unwrap_or(base.top_p),
             min_p: self.min_p.unwrap_or(base.min_p),
@@ -102,7 +106,7 @@ impl Sampling {
     }
 }
 
-/// A seed that is short enough to type again.
+/// Returns a random seed of at most six digits, short enough to type again.
 fn any_seed() -> u64 {
     use std::hash::{BuildHasher, Hasher};
     std::hash::RandomState::new().build_hasher().finish() % 1_000_000

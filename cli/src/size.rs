@@ -1,3 +1,3 @@
-//! Bytes for people: as the hub's messages have them.
+//! Formats sizes in bytes, as the hub's messages do.
 
 pub use gristmill_hub::size;

@@ -1,58 +1,59 @@
-//! Colour, where a person sees it: on a terminal, unless `NO_COLOR` asks for none.
+//! Colours on a terminal, unless `NO_COLOR` is set.
 
 use crate::terminal;
 use crate::wrap::Wrap;
 use console::{StyledObject, Term, style};
 use std::io::{self, IsTerminal, Write};
 
-/// What matters less, on standard error.
+/// Style of secondary text on standard error.
 pub fn faint(text: &str) -> StyledObject<&str> {
     style(text).for_stderr().dim()
 }
 
-/// A failure, on standard error.
+/// Style of an error on standard error.
 pub fn alarming(text: &str) -> StyledObject<&str> {
     style(text).for_stderr().red().bold()
 }
 
-/// A way out, on standard error.
+/// Style of a hint on standard error.
 pub fn helpful(text: &str) -> StyledObject<&str> {
     style(text).for_stderr().cyan()
 }
 
-/// What the user is asked with.
+/// Style of the input prompt.
 pub fn prompting(text: &str) -> StyledObject<&str> {
     style(text).green().bold()
 }
 
-/// What models put around what they think before they answer.
+/// Tags that models put around their reasoning.
 pub const THINKING: [&str; 2] = ["<think>", "</think>"];
 const FAINT: &str = "\x1b[2m";
 const PLAIN: &str = "\x1b[0m";
 
-/// Where an answer is written. On a terminal nothing in it steers that, and what the model thinks before it may be faint;
-/// a program gets the bytes as they are.
+/// Writer of an answer.
+///
+/// On a terminal, control characters are escaped, lines wrap between words and reasoning may be
+/// dim; elsewhere the bytes pass unchanged.
 pub struct Screen<W: Write> {
     out: W,
-    /// Does a person read it?
     terminal: bool,
-    /// Are thoughts faint?
+    /// Whether reasoning is dim.
     shaded: bool,
     thinking: bool,
-    answer: terminal::Answer,
-    /// Between words, where a person reads it.
+    sanitizer: terminal::Sanitizer,
+    /// Line wrapping, on a terminal.
     wrap: Option<Wrap>,
 }
 
 impl<W: Write + IsTerminal> Screen<W> {
-    /// Writes to `out`.
+    /// Writes to `out` without dimming.
     pub fn new(out: W) -> Screen<W> {
         let terminal = out.is_terminal();
         let columns = || Term::stdout().size_checked().map(|(_, columns)| usize::from(columns));
         let wrap = terminal.then(columns).flatten().map(Wrap::new);
-        Screen { out, terminal, shaded: false, thinking: false, answer: terminal::Answer::default(), wrap }
+        Screen { out, terminal, shaded: false, thinking: false, sanitizer: terminal::Sanitizer::default(), wrap }
     }
-    /// The same with thoughts faint; `thinking` says whether the prompt has begun one.
+    /// Writes to `out` with dim reasoning; `thinking` if the prompt has opened it.
     pub fn shaded(out: W, thinking: bool) -> io::Result<Screen<W>> {
         let shaded = out.is_terminal() && console::colors_enabled();
         Screen { shaded, ..Screen::new(out) }.begun(thinking)
@@ -71,8 +72,7 @@ impl<W: Write> Screen<W> {
         self.end_word()?;
         if self.shaded { self.out.write_all(if thinking { FAINT } else { PLAIN }.as_bytes()) } else { Ok(()) }
     }
-    /// A piece of the answer. Pieces are those of tokens, and the marks of thoughts are tokens of the models that think:
-    /// none is cut in two.
+    /// Writes the text of a token. Reasoning tags are single tokens, so none is split.
     pub fn text(&mut self, mut piece: &str) -> io::Result<()> {
         while let Some(at) = piece.find(THINKING[usize::from(self.thinking)]) {
             let end = at + THINKING[usize::from(self.thinking)].len();
@@ -90,21 +90,21 @@ impl<W: Write> Screen<W> {
         self.out.flush()
     }
     fn put(&mut self, text: &str) -> io::Result<()> {
-        let shown = if self.terminal { self.answer.piece(text) } else { text.into() };
+        let shown = if self.terminal { self.sanitizer.piece(text) } else { text.into() };
         match &mut self.wrap {
             Some(wrap) => self.out.write_all(wrap.piece(&shown).as_bytes()),
             None => self.out.write_all(shown.as_bytes()),
         }
     }
-    /// Writes what is held back of a word.
+    /// Writes the word that is held back.
     fn end_word(&mut self) -> io::Result<()> {
         let rest = self.wrap.as_mut().map(Wrap::rest).unwrap_or_default();
         self.out.write_all(rest.as_bytes())
     }
-    /// The end of the answer, wherever it broke off: with a line's end where a person reads it, or `always`.
+    /// Ends the answer, with a line end on a terminal or if `always`.
     pub fn end(mut self, always: bool) -> io::Result<()> {
         self.end_word()?;
-        self.out.write_all(self.answer.rest().as_bytes())?;
+        self.out.write_all(self.sanitizer.rest().as_bytes())?;
         if self.thinking {
             self.turn(false)?;
         }
@@ -115,7 +115,7 @@ impl<W: Write> Screen<W> {
     }
 }
 
-/// Does a prompt end in a thought that the answer goes on with?
+/// Whether a prompt ends inside reasoning, which the answer continues.
 pub fn begins_thinking(prompt: &str) -> bool {
     prompt.trim_end().ends_with(THINKING[0])
 }
@@ -131,7 +131,7 @@ mod tests {
             terminal: on,
             shaded: on,
             thinking: false,
-            answer: terminal::Answer::default(),
+            sanitizer: terminal::Sanitizer::default(),
             wrap: on.then(|| Wrap::new(80)),
         };
         let mut screen = screen.begun(thinking).unwrap();
@@ -146,11 +146,11 @@ mod tests {
         assert_eq!(shown(true, false, &pieces), "a\x1b[2m<think>b c</think>\x1b[0mde\n");
         assert_eq!(shown(false, false, &pieces), pieces.concat());
         assert_eq!(shown(true, true, &["b</think>", "c"]), "\x1b[2mb</think>\x1b[0mc\n");
-        // Broken off in the middle of a thought.
+        // Stopped inside the reasoning.
         assert_eq!(shown(true, true, &["b"]), "\x1b[2mb\x1b[0m\n");
-        // A line's end that comes in two pieces, and half of one.
+        // A line end in two pieces, and half a line end.
         assert_eq!(shown(true, true, &["b\r", "\nc\r", "</think>d\r"]), "\x1b[2mb\nc\\r</think>\x1b[0md\\r\n");
-        // What the model writes does not turn them off.
+        // Escape sequences of the model do not reset the style.
         assert_eq!(shown(true, true, &["a\x1b[0mb"]), "\x1b[2ma\\u{1b}[0mb\x1b[0m\n");
         assert_eq!(shown(false, false, &["a\x1b]52;c;YQ==\x07\r"]), "a\x1b]52;c;YQ==\x07\r");
         assert!(begins_thinking("<|assistant|><think>\n") && !begins_thinking("<think></think>"));

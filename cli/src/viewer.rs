@@ -1,4 +1,4 @@
-//! What `kernels --html` shows: functions compiled once more, looked on at every pass.
+//! Data of the page of `kernels --html`: functions compiled again, observed at every pass.
 
 use crate::failure::printable;
 use crate::stages::{self, DECISIONS, computes};
@@ -13,20 +13,20 @@ use gristmill_uop::target::Target;
 use gristmill_uop::{Arg, Graph, Id, Op, text};
 use std::collections::BTreeMap;
 
-/// Levels of a node that the case of a rule shows.
+/// Depth of the expressions in examples of a rule.
 const DEPTH: usize = 3;
 
-/// All ops, with their classes and their documentation.
+/// Lists the ops: name, class and documentation.
 pub fn ops() -> Vec<[&'static str; 3]> {
     Op::TABLE.iter().map(|row| [row.name, row.class.name(), row.doc]).collect()
 }
 
-/// All passes that are looked on.
+/// Lists the observed passes: name and description.
 pub fn passes() -> Vec<[&'static str; 2]> {
     watch::PASSES.iter().map(|pass| [pass.0, pass.1]).collect()
 }
 
-/// A function, called so often in a step and shown under that name, compiled as the device's are.
+/// Compiles a function as for the device and records every pass; a step calls it `calls` times.
 pub fn function(function: &Function, name: String, calls: usize, opened: &Opened) -> compilation::Function {
     let mut seen = Seen { function, nodes: BTreeMap::new(), passes: vec![], fired: BTreeMap::new() };
     let target = &opened.target;
@@ -46,7 +46,7 @@ pub fn function(function: &Function, name: String, calls: usize, opened: &Opened
     }
 }
 
-/// Modelled seconds of one call: launches of one level run side by side, levels one after the other.
+/// Modelled seconds of one call: launches of a level are concurrent, levels are sequential.
 pub fn critical_path(compiled: &Compiled) -> f64 {
     let mut levels: Vec<f64> = Vec::new();
     for (program, &level) in compiled.programs.iter().zip(&compiled.levels) {
@@ -88,12 +88,12 @@ fn kernel(compiled: &Compiled, launch: usize, target: &Target) -> KernelRecord {
     }
 }
 
-/// What was seen of a function while it was compiled.
+/// Observer of the compilation of a function.
 struct Seen<'f> {
     function: &'f Function,
     nodes: BTreeMap<Id, NodeRecord>,
     passes: Vec<Pass>,
-    /// How often each rule had fired after the last pass.
+    /// Firings of each rule until the last pass.
     fired: BTreeMap<&'static str, u32>,
 }
 
@@ -118,7 +118,7 @@ impl Watch for Seen<'_> {
         }
         rules.sort_by_key(|rule| std::cmp::Reverse(rule.times));
         let pass = watch::PASSES.iter().position(|pass| pass.0 == name).unwrap_or(0);
-        // What fired while the model wrote the function was no pass.
+        // Rules that fired while the model built the graph belong to no pass.
         let rules = if self.passes.is_empty() { vec![] } else { rules };
         self.passes.push(Pass { pass, roots: roots.iter().map(|root| root.0).collect(), rules });
         graph.keep_examples();

@@ -1,27 +1,27 @@
-//! Lines of a terminal that end between words. A word is held back until it is whole, which is a token or two.
+//! Word wrap for a terminal. A word is held back until it is complete, one or two tokens later.
 
-/// Columns from one tab stop to the next.
+/// Columns between tab stops.
 const TAB: usize = 8;
-/// Before and after text that is written as it is: code.
+/// Fence of a code block, inside which lines are not wrapped.
 const FENCE: &str = "```";
 
-/// An answer on its way to a terminal in pieces.
+/// Wraps an answer piece by piece.
 pub struct Wrap {
     columns: usize,
-    /// Columns of this line that are taken.
+    /// Columns used in the current line.
     at: usize,
-    /// What has come of a word.
+    /// The word that is not complete yet.
     word: String,
-    /// Is it code? Its lines are broken by the terminal, and copied as they are.
+    /// Whether the text is inside a code block.
     fenced: bool,
 }
 
 impl Wrap {
-    /// For a terminal of so many columns.
+    /// Wraps at `columns` columns.
     pub fn new(columns: usize) -> Wrap {
         Wrap { columns: columns.max(1), at: 0, word: String::new(), fenced: false }
     }
-    /// What to write once this has come, too.
+    /// Returns the text to write after this piece.
     pub fn piece(&mut self, piece: &str) -> String {
         let mut out = String::with_capacity(piece.len() + 1);
         for c in piece.chars() {
@@ -34,7 +34,7 @@ impl Wrap {
                 c if c.is_whitespace() => {
                     self.end_word(&mut out);
                     let next = if c == '\t' { (self.at / TAB + 1) * TAB } else { self.at + 1 };
-                    // One that has no room stands for the line's end.
+                    // White space beyond the last column becomes the line end.
                     if self.fenced || next <= self.columns {
                         out.push(c);
                         self.at = next;
@@ -44,7 +44,7 @@ impl Wrap {
                 }
                 c => {
                     self.word.push(c);
-                    // A line may end behind each character of scripts without spaces, which are wide.
+                    // A line may end after any wide character: their scripts have no spaces.
                     let width = width(&self.word);
                     if width >= self.columns || console::measure_text_width(c.encode_utf8(&mut [0; 4])) > 1 {
                         self.end_word(&mut out);
@@ -54,7 +54,7 @@ impl Wrap {
         }
         out
     }
-    /// What to write before something else is written.
+    /// Returns the incomplete word, before other output.
     pub fn rest(&mut self) -> String {
         let mut out = String::new();
         self.end_word(&mut out);
@@ -100,9 +100,9 @@ mod tests {
         }
         assert_eq!(wrapped(80, &[text]), text);
         assert_eq!(wrapped(5, &["ab\n\n", "cd ef", " gh"]), "ab\n\ncd ef\ngh");
-        // A word that no line holds fills them.
+        // A word longer than a line fills lines.
         assert_eq!(wrapped(4, &["a abcdefghij b"]), "a \nabcd\nefgh\nij b");
-        // Wide characters take two columns and are words.
+        // Wide characters take two columns and are words of their own.
         assert_eq!(wrapped(5, &["東京は", "首都"]), "東京\nは首\n都");
         let mut wrap = Wrap::new(9);
         assert_eq!((wrap.piece("ab"), wrap.piece(" c"), wrap.rest()), ("".into(), "ab ".into(), "c".into()));

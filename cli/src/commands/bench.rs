@@ -1,305 +1,415 @@
-//! `gristmill bench`: the decode step is the unit of truth; its speed stands beside the machine's read bandwidth.
+//! `gristmill bench`: prefill and decode throughput, next to the machine's read bandwidth.
 
+use crate::ab_bench::{Ids, Variants, Work, seconds, shown};
 use crate::bandwidth;
+use crate::bench_batch::{self, Batches};
 use crate::failure::{Failure, Result, printable};
 use crate::flags::{Common, optimisations};
-use crate::measure::{Ids, Rivals, Work, seconds, shown};
-use crate::model::{self, Model};
+use crate::model::Model;
+use crate::model_arg::ModelArg;
 use crate::progress;
-use crate::sequences::{self, Batches};
-use clap::{Args, ValueHint};
+use crate::table::{Column, Format, Table};
+use clap::Args;
 use gristmill_backend::Opened;
 use gristmill_llm::engine::Engine;
 use gristmill_uop::target::{FLAGS, Flag};
 use serde_json::json;
-use std::io::{self, Write};
+use std::io;
 use std::time::Instant;
 
 const NOTES: &str = "\
-Depths are measured on a cache filled with numbers that mean nothing: the time of a step depends on how many rows it
-reads, not on what is in them. Bytes per token are what must be read: the weights in use and the cache. For a prompt they
-are those of one chunk, each expert that is expected to be hit counted once, divided by its tokens. Bandwidth is their
-share of what this machine's memory delivers when it is only read.
---ablate compiles the model once for every optimisation, or for each that is named (--ablate=int8,merge), with it off, and measures it turn by turn with the base at depth 0.
-Both read one copy of the weights. Those whose layout the optimisation decides (`int8` most of them) are loaded apart where memory
-holds them twice; else the two are measured one after the other. `worth` is how much faster the model is with it.
+Each size of -p and -n is one row at each depth of -d, named as in llama-bench: pp512 is the
+prefill of 512 tokens, tg128 the generation of 128. The KV cache before it holds arbitrary values,
+since the time of a step depends on the number of cached rows only.
+
+`MB/tok` is the memory that a token must read: the weights in use and the KV cache. For a prompt
+it is that of one prefill chunk, each expert expected to be hit counted once, divided by its
+tokens. `bandwidth` is the share of the read bandwidth that was measured on this machine.
+
+--ablate compiles the model once for each optimisation with it disabled and measures that in turns
+with the baseline, at depth 0. Both share weights; those in another layout are loaded twice if
+memory allows, else the two are measured one after the other. `gain` is the speedup by the
+optimisation.
 
 Examples:
-  gristmill bench glm-4.7-flash                                       512 tokens of a prompt, 128 that are generated
-  gristmill bench MODEL.gguf -p 0 -n 64 -d 0,4096,16384               generation at three depths
-  gristmill bench MODEL.gguf -p 256 -n 32 --batch 1,2,4,8             generation of several sequences together
-  gristmill bench MODEL.gguf --threads 1 --json | jq .tokens_per_second
-  gristmill bench synth:youtu-llm-2b:q4_0 --ablate -p 128 -n 32       what each optimisation is worth
-  gristmill bench MODEL.gguf --ablate=int8,merge -p 0                 what two of them are, of generation";
+  gristmill bench glm-4.7-flash                                   prefill of 512, decode of 128
+  gristmill bench MODEL.gguf -p 512,2048 -n 64,128                two prompt sizes, two generations
+  gristmill bench MODEL.gguf -p 0 -n 64 -d 0,4096,16384           decode at three context depths
+  gristmill bench MODEL.gguf -p 256 -n 32 --batch 1,2,4,8         batched decode
+  gristmill bench MODEL.gguf -t 1 -o jsonl | jq .tokens_per_second
+  gristmill bench synth:youtu-llm-2b:q4_0 --ablate -p 128 -n 32   gain of each optimisation
+  gristmill bench MODEL.gguf --ablate=int8,merge -p 0             of two of them, decode only";
 
 #[derive(Args)]
-#[command(after_help = NOTES)]
-pub struct Options {
-    #[arg(value_hint = ValueHint::FilePath, help = model::HELP)]
-    model: String,
-    /// Tokens of the prompts measured; 0 for none
-    #[arg(short, value_name = "N", default_value_t = 512)]
-    p: usize,
-    /// Tokens of the generations measured; 0 for none
-    #[arg(short, value_name = "N", default_value_t = 128)]
-    n: usize,
-    /// Tokens in the cache before
-    #[arg(short, value_name = "DEPTH", value_delimiter = ',', default_value = "0")]
-    d: Vec<usize>,
-    /// Repetitions
-    #[arg(short, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u16).range(1..))]
-    r: u16,
-    /// What each optimisation is worth, or each of those that are named: the same with one after the other switched off
-    #[arg(long, value_name = "NAME,…", num_args = 0.., require_equals = true, value_delimiter = ',', value_parser = optimisations(), hide_possible_values = true)]
+#[command(after_help = NOTES, override_usage = "gristmill bench [OPTIONS] <MODEL>")]
+pub struct BenchArgs {
+    #[command(flatten)]
+    model: ModelArg,
+    /// Prompt sizes in tokens; 0 for none
+    #[arg(short = 'p', long = "n-prompt", value_name = "N,…", value_delimiter = ',', default_value = "512")]
+    prompts: Vec<usize>,
+    /// Numbers of tokens to generate; 0 for none
+    #[arg(short = 'n', long = "n-gen", value_name = "N,…", value_delimiter = ',', default_value = "128")]
+    generations: Vec<usize>,
+    /// -pg PP,TG: generation of TG tokens after a prompt of PP, as one test; repeatable
+    #[arg(long = "prompt-gen", value_name = "PP,TG", value_parser = pair)]
+    pairs: Vec<(usize, usize)>,
+    /// Context depths: tokens already in the KV cache
+    #[arg(short = 'd', long = "n-depth", value_name = "N,…", value_delimiter = ',', default_value = "0")]
+    depths: Vec<usize>,
+    /// Repetitions of each test
+    #[arg(
+        short, long, value_name = "N", default_value_t = 3,
+        value_parser = clap::value_parser!(u16).range(1..)
+    )]
+    repetitions: u16,
+    /// Output format: a Markdown table, a JSON array, JSON lines or CSV
+    #[arg(short, long, value_name = "FORMAT", default_value = "md")]
+    output: Format,
+    /// The same as -o jsonl
+    #[arg(long, conflicts_with = "output")]
+    json: bool,
+    /// Measure the gain of each optimisation, or of those named
+    #[arg(
+        long, value_name = "NAME,…", num_args = 0.., require_equals = true, value_delimiter = ',',
+        value_parser = optimisations(), hide_possible_values = true, conflicts_with = "pairs"
+    )]
     ablate: Option<Vec<String>>,
-    /// Generation of so many sequences in one step, each behind -p tokens, instead
-    #[arg(long, value_name = "N,…", value_delimiter = ',', value_parser = clap::value_parser!(u16).range(1..=512), conflicts_with = "ablate")]
+    /// Batched decode at these batch sizes, after a prompt of -p tokens
+    #[arg(
+        long, value_name = "N,…", value_delimiter = ',', conflicts_with_all = ["ablate", "pairs"],
+        value_parser = clap::value_parser!(u16).range(1..=512)
+    )]
     batch: Vec<u16>,
-    /// With --batch: all steps as those of the most sequences, which `serve` takes for answers with a seed or temperature 0
+    /// With --batch: batch-invariant steps, which run the kernels of the largest batch
     #[arg(long, requires = "batch")]
     batch_invariant: bool,
-    /// One JSON object a line instead of a table
-    #[arg(long)]
-    json: bool,
     #[command(flatten)]
     common: Common,
 }
 
-/// Tokens of the prompt whose first answer is timed.
-const FIRST: usize = 32;
-/// Above the rows of the table.
-const HEADING: &str =
-    "    test   depth              tok/s     ms/tok     MB/tok  bandwidth   launches";
-
-pub fn run(options: Options) -> Result {
-    if options.p == 0 && options.n == 0 {
-        return Err(Failure::usage("-p 0 and -n 0 leave nothing to measure", "give tokens to one of them, -n 128 for example"));
-    }
-    let model = Model::open(Some(&options.model))?;
-    let context = context(&options, model.describe()?.context())?;
-    let opened = options.common.open()?;
-    if !options.batch.is_empty() {
-        let sequences: Vec<usize> = options.batch.iter().copied().map(usize::from).collect();
-        let (prompt, tokens, times) = (options.p, options.n.max(1), options.r.into());
-        let (invariant, json) = (options.batch_invariant, options.json);
-        let batches = Batches { sequences: &sequences, prompt, tokens, times, invariant, json };
-        return sequences::run(&batches, &model, opened, &options.common);
-    }
-    if let Some(names) = &options.ablate {
-        return ablate(names, &options, &model, opened, context);
-    }
-    one_sequence(&options, &model, opened, context)
+/// Parses the two positive sizes of `PP,TG`.
+fn pair(text: &str) -> std::result::Result<(usize, usize), String> {
+    let pair = text.split_once(',').and_then(|(p, n)| Some((p.parse().ok()?, n.parse().ok()?)));
+    pair.filter(|&(p, n)| p > 0 && n > 0).ok_or_else(|| "two numbers of tokens above 0, such as 512,128".into())
 }
 
-/// Tokens of context that the tests need, of `most` that the model has.
-fn context(options: &Options, most: usize) -> Result<usize> {
-    let longest = options.p.max(options.n).max(FIRST + 1).min(most);
-    let together = if options.batch.is_empty() { 0 } else { options.p + options.n };
-    let needed = options.d.iter().map(|d| d.saturating_add(options.p.max(options.n))).max().unwrap_or(0);
-    let context = needed.max(longest).max(together);
-    let given = options.common.ctx.map_or(most, |c| c as usize);
+/// Tokens of the prompt of the first measurement, which includes one-time work.
+const FIRST: usize = 32;
+
+/// Columns of the table of one sequence.
+const COLUMNS: &[Column] = &[
+    Column::text("model", 10),
+    Column::text("device", 6),
+    Column::text("test", 11),
+    Column::number("depth", 6),
+    Column::number("tok/s", 16),
+    Column::number("ms/tok", 9),
+    Column::number("MB/tok", 9),
+    Column::number("bandwidth", 9),
+    Column::number("launches", 8),
+];
+
+pub fn run(options: BenchArgs) -> Result {
+    options.common.check()?;
+    let tests = tests(&options);
+    if tests.is_empty() {
+        let hint = "give one of them a number of tokens, such as -n 128";
+        return Err(Failure::usage("-p 0 and -n 0 leave nothing to measure", hint));
+    }
+    let is_single = !options.batch.is_empty() || options.ablate.is_some();
+    if is_single && (options.prompts.len() > 1 || options.generations.len() > 1) {
+        let hint = "give -p and -n one number each, or leave --batch and --ablate out";
+        return Err(Failure::usage("--batch and --ablate take one prompt size and one generation", hint));
+    }
+    let model = Model::open(options.model.name())?;
+    let described = model.describe()?;
+    options.common.check_layers(described.layers())?;
+    let context = context(&options, &tests, described.context())?;
+    let opened = options.common.open()?;
+    let (prompt, tokens) = (first(&options.prompts), first(&options.generations));
+    if !options.batch.is_empty() {
+        let batches = Batches {
+            sequences: &options.batch.iter().copied().map(usize::from).collect::<Vec<_>>(),
+            prompt,
+            tokens: tokens.max(1),
+            times: options.repetitions.into(),
+            invariant: options.batch_invariant,
+            format: options.format(),
+        };
+        return bench_batch::run(&batches, &model, opened, &options.common);
+    }
+    if let Some(names) = &options.ablate {
+        let work = Work { prompt, tokens, depth: 0, times: options.repetitions.into() };
+        return ablate(names, &options, &model, opened, (context, work));
+    }
+    one_sequence(&options, &tests, &model, opened, context)
+}
+
+fn first(sizes: &[usize]) -> usize {
+    sizes.first().copied().unwrap_or(0)
+}
+
+impl BenchArgs {
+    fn format(&self) -> Format {
+        if self.json { Format::Jsonl } else { self.output }
+    }
+}
+
+/// The tests of one sequence, depth by depth.
+fn tests(options: &BenchArgs) -> Vec<Test> {
+    let prompts = options.prompts.iter().map(|&prompt| (prompt, 0));
+    let generations = options.generations.iter().map(|&tokens| (0, tokens));
+    let sizes: Vec<_> = prompts.chain(generations).chain(options.pairs.iter().copied()).collect();
+    let at = |depth| sizes.iter().map(move |&(prompt, tokens)| Test { prompt, tokens, depth });
+    options.depths.iter().flat_map(|&depth| at(depth)).filter(|test| test.total() > 0).collect()
+}
+
+/// Tokens of context that the tests need, out of `most` that the model has.
+fn context(options: &BenchArgs, tests: &[Test], most: usize) -> Result<usize> {
+    let longest = tests.iter().map(Test::total).max().unwrap_or(0).max(FIRST + 1).min(most);
+    let needed = tests.iter().map(|test| test.depth.saturating_add(test.total())).max().unwrap_or(0);
+    let batched = match options.batch.is_empty() {
+        true => 0,
+        false => first(&options.prompts).saturating_add(first(&options.generations)),
+    };
+    let context = needed.max(longest).max(batched);
+    let given = options.common.ctx().unwrap_or(most);
     if context <= given {
         return Ok(context);
     }
     Err(Failure::new(
-        format_args!("the tests need {context} tokens of context, and there are {given}"),
-        format!("choose -p, -n and -d so that the depth and either of the others make at most {given} together"),
+        format_args!("the tests need a context of {context} tokens, and {given} is the limit"),
+        format!("choose -d, -p and -n so that the depth and the tokens of a test sum to at most {given}"),
     ))
 }
 
-/// Prompts and generation of one sequence, at each depth.
-fn one_sequence(options: &Options, model: &Model, opened: Opened, context: usize) -> Result {
+/// Measures prefill and decode of one sequence at each depth.
+fn one_sequence(
+    options: &BenchArgs,
+    tests: &[Test],
+    model: &Model,
+    opened: Opened,
+    context: usize,
+) -> Result {
     // Before the model takes its memory.
     let of_device = bandwidth::of_device(&opened);
     let start = Instant::now();
     let mut engine = model.load_on(opened, &options.common, Some(context))?;
     let load = start.elapsed().as_secs_f64();
-    let mut ids = Ids::for_engine(&engine);
+    let mut ids = Ids::new(&engine);
     let start = Instant::now();
     let prompt = ids.some(FIRST.min(engine.context()));
     seconds(&mut engine, &prompt, true, 0)?;
     let first = start.elapsed().as_secs_f64();
 
     let read = |engine: &Engine| of_device.or_else(|| bandwidth::of_weights(engine, options.common.team()));
-    let gb = engine.weights().bytes() as f64 / 1e9;
-    let about = format!(
-        "{}: {gb:.3} GB of weights in {load:.2} s (compilation included), first token of a {FIRST}-token prompt {:.0} ms, {}",
+    let mut out = io::stdout().lock();
+    let mut table = Table::new(&mut out, options.format(), COLUMNS);
+    table.about(&format!(
+        "{}: {:.3} GB of weights loaded and compiled in {load:.2} s; time to first token of a {FIRST}-token prompt {:.0} ms; {}",
         printable(&model.name),
+        engine.weights().bytes() as f64 / 1e9,
         first * 1e3,
         read(&engine).map_or("read bandwidth unknown".into(), |b| format!("read bandwidth {:.1} GB/s", b / 1e9)),
-    );
-    let mut out = io::stdout().lock();
-    if options.json {
-        say!("{about}");
-    } else {
-        writeln!(out, "{about}\n{HEADING}")?;
-    }
-    for &depth in &options.d {
-        engine.fill_cache_for_bench(depth)?;
-        for (prompt, tokens) in [(true, options.p), (false, options.n)] {
-            if tokens == 0 {
-                continue;
-            }
-            let before = read(&engine);
-            let times = measure(&mut engine, &mut ids, prompt, tokens, depth, options.r)?;
-            // Memory that others use too is not as fast from one minute to the next.
-            let delivered = before.zip(read(&engine)).map(|(a, b)| a.max(b));
-            let result = Measured::new(&mut engine, Test { prompt, tokens, depth }, &times, delivered);
-            match options.json {
-                true => writeln!(out, "{}", result.json(&engine, &model.name))?,
-                false => writeln!(out, "{}", result.row())?,
-            }
-            out.flush()?;
+    ))?;
+    let mut filled = None;
+    for &test in tests {
+        if filled.replace(test.depth) != Some(test.depth) {
+            engine.fill_cache_for_bench(test.depth)?;
         }
+        let before = read(&engine);
+        let times = measure(&mut engine, &mut ids, test, options.repetitions)?;
+        // Bandwidth of shared memory varies from minute to minute: the larger of two counts.
+        let delivered = before.zip(read(&engine)).map(|(a, b)| a.max(b));
+        let result = Measured::new(&mut engine, test, &times, delivered);
+        table.row(&result.json(&engine, &model.name), &result.cells(&engine, &model.name))?;
     }
-    Ok(())
+    table.finish()
 }
 
-/// What is run.
+/// One test: prefill of a prompt, then decode steps.
+#[derive(Clone, Copy)]
 struct Test {
-    /// A prompt, or generation?
-    prompt: bool,
+    prompt: usize,
     tokens: usize,
-    /// Tokens that are in the cache before.
+    /// Tokens already in the KV cache.
     depth: usize,
 }
 
-/// What a test came to.
+impl Test {
+    fn total(&self) -> usize {
+        self.prompt.saturating_add(self.tokens)
+    }
+    /// The name that llama-bench gives it.
+    fn name(&self) -> String {
+        match (self.prompt, self.tokens) {
+            (prompt, 0) => format!("pp{prompt}"),
+            (0, tokens) => format!("tg{tokens}"),
+            (prompt, tokens) => format!("pp{prompt}+tg{tokens}"),
+        }
+    }
+    /// Bytes read and kernels launched per token.
+    fn per_token(&self, engine: &mut Engine) -> [f64; 2] {
+        let chunk = self.prompt.min(engine.longest_step());
+        let mut sums = [0.0; 2];
+        for (step, tokens, depth) in [(chunk, self.prompt, self.depth), (1, self.tokens, self.depth + self.prompt)] {
+            if tokens == 0 {
+                continue;
+            }
+            // The mean over steps is that of the step in the middle.
+            let middle = depth + (tokens - step) / 2;
+            let steps = tokens as f64 / step as f64;
+            sums[0] += steps * engine.traffic(step, middle).total();
+            sums[1] += steps * engine.step_launches(step, middle).len() as f64;
+        }
+        sums.map(|sum| sum / self.total() as f64)
+    }
+}
+
+/// Result of a test.
 struct Measured {
     test: Test,
-    /// Tokens a second: their mean and deviation.
+    /// Mean and standard deviation of tokens per second.
     mean: f64,
     deviation: f64,
-    /// Bytes that a token reads.
-    bytes: f64,
-    /// The part of memory's speed that this is, where that is known.
+    bytes_per_token: f64,
+    /// Share of the read bandwidth, if that is known.
     fraction: Option<f64>,
-    /// Launches of a token.
-    launches: f64,
+    launches_per_token: f64,
 }
 
 impl Measured {
-    /// Of repetitions that took so many seconds each, while memory delivered so many bytes a second.
+    /// Evaluates repetitions of `times` seconds at a read bandwidth of `delivered` bytes per
+    /// second.
     fn new(engine: &mut Engine, test: Test, times: &[f64], delivered: Option<f64>) -> Measured {
-        let Test { prompt, tokens, depth } = test;
-        let rates: Vec<f64> = times.iter().map(|t| tokens as f64 / t).collect();
+        let rates: Vec<f64> = times.iter().map(|t| test.total() as f64 / t).collect();
         let mean = rates.iter().sum::<f64>() / rates.len() as f64;
         let deviation = (rates.iter().map(|r| (r - mean).powi(2)).sum::<f64>() / rates.len() as f64).sqrt();
-        let step = if prompt { tokens.min(engine.longest_step()) } else { 1 };
-        // A prompt's chunks lie between its ends, a generation's steps too.
-        let middle = depth + (tokens - step) / 2;
-        let bytes = engine.traffic(step, middle).total() / step as f64;
-        let launches = engine.step_launches(step, middle).len() as f64 / step as f64;
-        Measured { test, mean, deviation, bytes, fraction: delivered.map(|d| bytes * mean / d), launches }
-    }
-    fn name(&self) -> String {
-        format!("{}{}", if self.test.prompt { "pp" } else { "tg" }, self.test.tokens)
+        let [bytes_per_token, launches_per_token] = test.per_token(engine);
+        let fraction = delivered.map(|d| bytes_per_token * mean / d);
+        Measured { test, mean, deviation, bytes_per_token, fraction, launches_per_token }
     }
     fn json(&self, engine: &Engine, model: &str) -> serde_json::Value {
         json!({
             "model": model,
             "device": engine.device().name(),
-            "test": self.name(),
+            "test": self.test.name(),
             "depth": self.test.depth,
             "tokens_per_second": self.mean,
             "ms_per_token": 1e3 / self.mean,
-            "bytes_per_token": self.bytes.round() as u64,
+            "bytes_per_token": self.bytes_per_token.round() as u64,
             "bandwidth_fraction": self.fraction,
-            "launches_per_token": self.launches,
+            "launches_per_token": self.launches_per_token,
         })
     }
-    /// Its row of the table.
-    fn row(&self) -> String {
-        let share = self.fraction.map_or("?".into(), |f| format!("{:.1} %", f * 100.0));
-        let rate = format!("{:.2} ± {:.2}", self.mean, self.deviation);
-        format!(
-            "{:>8} {:>7} {rate:>18} {:>10.3} {:>10.3} {share:>10} {:>10.2}",
-            self.name(),
-            self.test.depth,
-            1e3 / self.mean,
-            self.bytes / 1e6,
-            self.launches
-        )
+    fn cells(&self, engine: &Engine, model: &str) -> [String; 9] {
+        [
+            printable(model),
+            engine.device().name().into(),
+            self.test.name(),
+            self.test.depth.to_string(),
+            format!("{:.2} ± {:.2}", self.mean, self.deviation),
+            format!("{:.3}", 1e3 / self.mean),
+            format!("{:.3}", self.bytes_per_token / 1e6),
+            self.fraction.map_or("?".into(), |f| format!("{:.1} %", f * 100.0)),
+            format!("{:.2}", self.launches_per_token),
+        ]
     }
 }
 
-/// Seconds of each repetition.
-fn measure(engine: &mut Engine, ids: &mut Ids, prompt: bool, tokens: usize, depth: usize, r: u16) -> Result<Vec<f64>> {
-    let bar = progress::count(if prompt { "prompts" } else { "tokens" }, u64::from(r));
-    // Once for what is only done once.
-    seconds(engine, &ids.some(if prompt { tokens.min(engine.longest_step()) } else { 1 }), prompt, depth)?;
+/// Returns the seconds of each repetition, after an unmeasured one for one-time work.
+fn measure(engine: &mut Engine, ids: &mut Ids, test: Test, repetitions: u16) -> Result<Vec<f64>> {
+    let bar = progress::count(if test.tokens == 0 { "prefill" } else { "decode" }, u64::from(repetitions));
+    let warm = Test { prompt: test.prompt.min(engine.longest_step()), tokens: test.tokens.min(1), ..test };
+    once(engine, ids, warm)?;
     let mut times = Vec::new();
-    for _ in 0..r {
-        times.push(seconds(engine, &ids.some(tokens), prompt, depth)?);
+    for _ in 0..repetitions {
+        times.push(once(engine, ids, test)?);
         bar.inc(1);
     }
     bar.finish_and_clear();
     Ok(times)
 }
 
-/// How much faster the model is with an optimisation, from the ratio of its speeds without and with it.
-fn worth(ratio: Option<f64>) -> String {
+fn once(engine: &mut Engine, ids: &mut Ids, test: Test) -> Result<f64> {
+    let mut sum = 0.0;
+    for (prompt, tokens, depth) in [(true, test.prompt, test.depth), (false, test.tokens, test.depth + test.prompt)] {
+        if tokens > 0 {
+            sum += seconds(engine, &ids.some(tokens), prompt, depth)?;
+        }
+    }
+    Ok(sum)
+}
+
+/// Speedup by an optimisation, from the ratio of the speeds without and with it.
+fn gain(ratio: Option<f64>) -> String {
     ratio.map_or("-".into(), |r| format!("{:+.1} %", 100.0 * (1.0 / r - 1.0)))
 }
 
-/// Each optimisation of these names off, or each there is, against all of them on.
-fn ablate(names: &[String], options: &Options, model: &Model, opened: Opened, context: usize) -> Result {
-    let work = Work { prompt: options.p, tokens: options.n, depth: 0, times: options.r.into() };
-    let mut rivals = Rivals::new(model, &options.common, opened, context, work);
-    let base = rivals.target().clone();
-    let mut out = io::stdout().lock();
-    let is_asked = |flag: &&Flag| names.is_empty() || names.iter().any(|name| name == flag.name);
+/// Columns of the table of --ablate.
+const ABLATION: &[Column] = &[
+    Column::text("disabled", 12),
+    Column::number("decode tok/s", 12),
+    Column::number("baseline", 9),
+    Column::number("gain", 9),
+    Column::number("prefill tok/s", 13),
+    Column::number("baseline", 9),
+    Column::number("gain", 9),
+    Column::text("optimisation", 20),
+];
+
+/// Measures the named optimisations, or all, one disabled at a time.
+fn ablate(
+    names: &[String],
+    options: &BenchArgs,
+    model: &Model,
+    opened: Opened,
+    (context, work): (usize, Work),
+) -> Result {
+    let mut variants = Variants::new(model, &options.common, opened, context, work);
+    let base = variants.target().clone();
+    let is_named = |flag: &&Flag| names.is_empty() || names.iter().any(|name| name == flag.name);
     let without = |flag: &Flag| {
         let mut without = base.clone();
         (flag.off)(&mut without);
         without
     };
-    // What the device does without anyway has no row.
+    // An optimisation that the device does not use has no row.
     let acts = |flag: &&Flag| flag.acts_on(base.machine.kind) && without(flag) != base;
-    let flags: Vec<&Flag> = FLAGS.iter().filter(is_asked).filter(acts).collect();
+    let flags: Vec<&Flag> = FLAGS.iter().filter(is_named).filter(acts).collect();
     if flags.is_empty() {
-        let hint = "leave the names out to measure what does";
-        return Err(Failure::new(format_args!("{} is without {} anyway", base.name, names.join(", ")), hint));
+        let hint = "--ablate without names measures every optimisation that the device uses";
+        return Err(Failure::new(format_args!("{} does not use {}", base.name, names.join(", ")), hint));
     }
-    if !options.json {
-        writeln!(
-            out,
-            "{:<12} {:>13} {:>9} {:>9} {:>14} {:>9} {:>9}  what is off",
-            "without", "decode tok/s", "with", "worth", "prefill tok/s", "with", "worth"
-        )?;
-    }
+    let mut out = io::stdout().lock();
+    let mut table = Table::new(&mut out, options.format(), ABLATION);
     for flag in flags {
-        let [with, off] = rivals.compare(&base, &without(flag))?.speeds;
+        let [with, off] = variants.compare(&base, &without(flag))?.speeds;
         let ratio = off.over(&with);
-        if options.json {
-            let line = json!({
-                "model": model.name,
-                "device": base.name,
-                "flag": flag.name,
-                "does": flag.doc,
-                "decode_tokens_per_second": off.decode,
-                "decode_ratio": ratio.decode,
-                "prefill_tokens_per_second": off.prefill,
-                "prefill_ratio": ratio.prefill,
-                "base_decode_tokens_per_second": with.decode,
-                "base_prefill_tokens_per_second": with.prefill,
-            });
-            writeln!(out, "{line}")?;
-        } else {
-            writeln!(
-                out,
-                "{:<12} {:>13} {:>9} {:>9} {:>14} {:>9} {:>9}  {}",
-                flag.name,
-                shown(off.decode),
-                shown(with.decode),
-                worth(ratio.decode),
-                shown(off.prefill),
-                shown(with.prefill),
-                worth(ratio.prefill),
-                flag.doc
-            )?;
-        }
-        out.flush()?;
+        let record = json!({
+            "model": model.name,
+            "device": base.name,
+            "flag": flag.name,
+            "does": flag.doc,
+            "decode_tokens_per_second": off.decode,
+            "decode_ratio": ratio.decode,
+            "prefill_tokens_per_second": off.prefill,
+            "prefill_ratio": ratio.prefill,
+            "base_decode_tokens_per_second": with.decode,
+            "base_prefill_tokens_per_second": with.prefill,
+        });
+        let cells = [
+            flag.name.into(),
+            shown(off.decode),
+            shown(with.decode),
+            gain(ratio.decode),
+            shown(off.prefill),
+            shown(with.prefill),
+            gain(ratio.prefill),
+            flag.doc.into(),
+        ];
+        table.row(&record, &cells)?;
     }
-    Ok(())
+    table.finish()
 }

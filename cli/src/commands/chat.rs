@@ -1,12 +1,13 @@
 //! `gristmill chat`.
 
-use crate::answer::{Answer, answer};
 use crate::failure::{Failure, Result, printable};
 use crate::flags::Common;
+use crate::generate::{Generation, answer};
 use crate::input::Input;
 use crate::interrupt::Interrupt;
 use crate::model::{self, Model, shortest, warn};
-use crate::reader::Reader;
+use crate::model_arg::ModelFlags;
+use crate::reasoning_view::Reader;
 use crate::sampler::{self, Sampling};
 use crate::size::size;
 use crate::style::{Screen, begins_thinking, faint};
@@ -21,28 +22,36 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 const NOTES: &str = "\
-On a terminal lines are edited and remembered, Tab completes commands, and Ctrl-C stops an answer. From a pipe each line is a
-message; the answers, alone, go to standard output.
+On a terminal, lines are edited and kept in a history, Tab completes commands, and Ctrl-C stops
+the answer. From a pipe, each line is a message; only the answers go to standard output.
 
 Examples:
-  gristmill chat                                       the demo model
-  gristmill chat glm-4.7-flash --system 'Be brief.'    a model by its short name; fetched the first time
-  gristmill chat MODEL.gguf --no-think --temp 0        no reasoning, always the most probable token
-  printf 'Hello!\\n/save talk.json\\n' | gristmill chat  from a script";
+  gristmill chat                                          the demo model
+  gristmill chat glm-4.7-flash --system 'Be brief.'       by short name, downloaded on first use
+  gristmill chat MODEL.gguf --no-think --temp 0           no reasoning, greedy decoding
+  printf 'Hello!\\n/save talk.json\\n' | gristmill chat   from a script";
 
 #[derive(Args)]
 #[command(after_help = NOTES)]
-pub struct Options {
+pub struct ChatArgs {
     #[arg(value_hint = ValueHint::FilePath, help = model::HELP_OR_DEMO)]
     model: Option<String>,
-    /// What to tell the model before
-    #[arg(long, value_name = "TEXT")]
+    #[command(flatten)]
+    flags: ModelFlags,
+    /// First message
+    #[arg(short, long, value_name = "TEXT", allow_hyphen_values = true)]
+    prompt: Option<String>,
+    /// System prompt
+    #[arg(long, alias = "system-prompt", value_name = "TEXT", allow_hyphen_values = true)]
     system: Option<String>,
-    /// Ask a model that can reason first not to
+    /// Disable the reasoning of models that can answer without it
     #[arg(long)]
     no_think: bool,
-    /// Most tokens of an answer; -1 until the model ends it or the context is full [default: -1]
-    #[arg(short, value_name = "N", value_parser = sampler::count, allow_negative_numbers = true)]
+    /// Maximum number of tokens per answer; -1 for no limit [default: -1]
+    #[arg(
+        short, long = "n-predict", aliases = ["predict", "max-tokens"], value_name = "N",
+        value_parser = sampler::count, allow_negative_numbers = true
+    )]
     n: Option<usize>,
     #[command(flatten)]
     sampling: Sampling,
@@ -50,22 +59,28 @@ pub struct Options {
     common: Common,
 }
 
-/// What may be said to the program instead of to the model.
+/// Commands of the conversation: name, argument, help.
 const COMMANDS: &[(&str, &str, &str)] = &[
-    ("/help", "", "this list"),
-    ("/system", "[TEXT]", "what the model is told before all else; - for nothing; without TEXT, what that is"),
-    ("/reset", "", "forget the conversation, but not what the model is told before it"),
-    ("/save", "FILE", "write the conversation; a file that is there is replaced"),
-    ("/load", "FILE", "go on with one that was written"),
-    ("/stats", "", "tokens, speeds, memory"),
-    ("/exit", "", "leave, as Ctrl-D does"),
+    ("/help", "", "show this list"),
+    ("/system", "[TEXT]", "set the system prompt; - removes it; without TEXT, show it"),
+    ("/reset", "", "start a new conversation with the same system prompt"),
+    ("/save", "FILE", "save the conversation; an existing file is replaced"),
+    ("/load", "FILE", "load a saved conversation"),
+    ("/stats", "", "show tokens, speeds and memory"),
+    ("/exit", "", "exit, as Ctrl-D does"),
 ];
 
-const LINES: &str = "Several lines: between \"\"\" and \"\"\", or each but the last ending in \\. Ctrl-C stops an answer.";
+const LINES: &str = "Several lines: between \"\"\" and \"\"\", or with \\ at the end of each but the last. Ctrl-C stops the answer.";
 
-pub fn run(options: Options) -> Result {
+pub fn run(options: ChatArgs) -> Result {
+    options.common.check()?;
     options.sampling.check()?;
-    let model = Model::open(options.model.as_deref())?;
+    let (named, message) = options.flags.with_next(options.model.as_deref(), None)?;
+    if let Some(text) = message {
+        let hint = format!("give MODEL once; a first message is -p '{text}'");
+        return Err(Failure::usage("MODEL is given twice", hint));
+    }
+    let model = Model::open(named)?;
     let tokenizer = model.tokenizer()?;
     let (template, why) = model.template(&tokenizer)?;
     warn(why.as_slice());
@@ -87,8 +102,8 @@ pub fn run(options: Options) -> Result {
     if input.is_terminal() {
         say!("{}, {} tokens of context; /help for commands", printable(&talk.model), talk.batcher.engine().context());
     }
-    let mut failed = 0;
-    while let Some(text) = input.message()? {
+    let (mut failed, mut first) = (0, options.prompt);
+    while let Some(text) = first.take().map_or_else(|| input.message(), |text| Ok(Some(text)))? {
         let (word, rest) = text.trim().split_once(char::is_whitespace).unwrap_or((text.trim(), ""));
         let done = match word {
             "" => Ok(()),
@@ -98,7 +113,7 @@ pub fn run(options: Options) -> Result {
             _ => talk.turn(&text),
         };
         if let Err(failure) = done {
-            // A reader that has gone away ends the conversation; what else goes wrong is told and left behind.
+            // A closed standard output ends the conversation; other failures do not.
             if failure.is_quiet() {
                 return Err(failure);
             }
@@ -106,15 +121,15 @@ pub fn run(options: Options) -> Result {
             failed += 1;
         }
     }
-    // A person has seen it; a script looks at the exit code.
+    // Scripts see failures in the exit code.
     if failed > 0 && !input.is_terminal() {
         let which = if failed == 1 { "a message or command".into() } else { format!("{failed} messages or commands") };
-        return Err(Failure::new(format_args!("{which} failed"), "what was wrong is above"));
+        return Err(Failure::new(format_args!("{which} failed"), "the errors above say why"));
     }
     Ok(())
 }
 
-/// Does it look like a command? A message may begin with a path, or with a space.
+/// Whether a message looks like a command, unlike a path or text after a space.
 fn is_command(text: &str) -> bool {
     let word = text.split_whitespace().next().unwrap_or_default();
     let name = text.strip_prefix('/').and_then(|_| word.strip_prefix('/'));
@@ -123,18 +138,17 @@ fn is_command(text: &str) -> bool {
 
 fn no_command(word: &str) -> Failure {
     let names: Vec<&str> = COMMANDS.iter().map(|c| c.0).collect();
-    let hint = format!("there are {}; a message that begins so needs a space before it", names.join(", "));
+    let hint = format!("commands are {}; a message that starts with / needs a space before it", names.join(", "));
     Failure::new(format_args!("no command {word}"), hint)
 }
 
+/// A conversation with a loaded model.
 struct Talk<'t> {
-    /// What it is called.
     model: String,
     batcher: Batcher,
     sampler: Sampler,
     tokenizer: &'t Tokenizer,
     template: ChatTemplate,
-    /// What the model is told before all else.
     system: Option<String>,
     messages: Vec<Message>,
     thinking: Option<bool>,
@@ -143,7 +157,7 @@ struct Talk<'t> {
     sums: Sums,
 }
 
-/// What a conversation has taken so far.
+/// Totals of a conversation.
 #[derive(Default)]
 struct Sums {
     prompt: usize,
@@ -152,12 +166,12 @@ struct Sums {
     tokens: usize,
     steps: usize,
     time: Duration,
-    /// Tokens of the conversation, as of the last answer.
+    /// Context used after the last answer, in tokens.
     held: usize,
 }
 
 impl Sums {
-    fn add(&mut self, answer: &Answer) {
+    fn add(&mut self, answer: &Generation) {
         let prefill = answer.generated.prefill;
         self.prompt += prefill.run;
         self.prompt_time += prefill.time;
@@ -171,7 +185,7 @@ impl Sums {
 }
 
 impl Talk<'_> {
-    /// One question and its answer. A message that gets none is forgotten.
+    /// Generates the answer to a message; on failure, the message is dropped.
     fn turn(&mut self, text: &str) -> Result {
         self.messages.push(Message::user(text));
         match self.reply() {
@@ -186,7 +200,7 @@ impl Talk<'_> {
             }
         }
     }
-    /// What the model says, and what it thought before where that stands apart.
+    /// Generates an answer; returns its content and its reasoning.
     fn reply(&mut self) -> Result<(String, Option<String>)> {
         let render =
             RenderOptions { add_generation_prompt: true, enable_thinking: self.thinking, ..RenderOptions::default() };
@@ -206,7 +220,7 @@ impl Talk<'_> {
         self.sums.add(&answer);
         Ok((answer.text, answer.thought))
     }
-    /// What the template gets.
+    /// The system prompt and the messages.
     fn all(&self) -> Vec<Message> {
         self.system.iter().map(Message::system).chain(self.messages.iter().cloned()).collect()
     }
@@ -220,22 +234,22 @@ impl Talk<'_> {
             }
             "/system" if rest.is_empty() => match &self.system {
                 Some(text) => say!("{}", printable(text)),
-                None => say!("nothing; /system TEXT tells the model something"),
+                None => say!("no system prompt; /system TEXT sets one"),
             },
             "/system" if rest == "-" => {
                 self.system = None;
-                say!("the model is told nothing before");
+                say!("the system prompt is removed");
             }
             "/system" => {
                 self.system = Some(rest.to_owned());
-                say!("the model is told that from now on; `/system -` takes it back");
+                say!("the system prompt is set; `/system -` removes it");
             }
             "/reset" => {
                 self.messages.clear();
                 self.batcher.reset();
                 self.sums.held = 0;
-                let stays = if self.system.is_some() { "; what /system said stays" } else { "" };
-                say!("the conversation is forgotten{stays}");
+                let stays = if self.system.is_some() { " with the same system prompt" } else { "" };
+                say!("new conversation{stays}");
             }
             "/save" => self.save(&file(word, rest)?)?,
             "/load" => self.load(&file(word, rest)?)?,
@@ -246,23 +260,23 @@ impl Talk<'_> {
     fn save(&self, path: &Path) -> Result {
         let messages: Vec<Value> = self.all().iter().map(Message::to_json).collect();
         let text = format!("{:#}\n", json!({ "model": self.model, "messages": messages }));
-        let replaced = if path.exists() { ", in place of what was there" } else { "" };
+        let replaced = if path.exists() { ", replacing the file" } else { "" };
         std::fs::write(path, text).map_err(|e| Failure::file("write", path, e))?;
-        say!("{} messages in {}{replaced}", messages.len(), shown(path));
+        say!("{} messages saved to {}{replaced}", messages.len(), shown(path));
         Ok(())
     }
-    /// Everything is read before anything is forgotten.
+    /// Loads a conversation; a file that cannot be read changes nothing.
     fn load(&mut self, path: &Path) -> Result {
         let text = std::fs::read_to_string(path).map_err(|e| Failure::file("read", path, e))?;
         let (system, messages) = conversation(&text).ok_or_else(|| {
             Failure::new(
                 format_args!("{} holds no conversation", path.display()),
-                "/save writes one: {\"messages\": [{\"role\": \"user\", \"content\": \"…\"}, …]}",
+                "/save writes such a file: {\"messages\": [{\"role\": \"user\", \"content\": \"…\"}, …]}",
             )
         })?;
-        say!("{} messages from {}", messages.len() + usize::from(system.is_some()), shown(path));
+        say!("{} messages loaded from {}", messages.len() + usize::from(system.is_some()), shown(path));
         (self.system, self.messages) = (system, messages);
-        // What it shares with the cache is found when it goes on.
+        // The prefix cache finds shared tokens at the next prompt.
         Ok(())
     }
     fn stats(&self) {
@@ -276,10 +290,10 @@ impl Talk<'_> {
         say!("{}", printable(&self.model));
         say!("  messages    {}", self.all().len());
         say!("  context     {held} of {context} tokens, {:.0} %", 100.0 * held as f64 / context as f64);
-        say!("  prompts     {prompt} tokens, {}; {reused} more were in the cache", rate(prompt, prompt_time));
-        say!("  answers     {tokens} tokens, {}", rate(steps, time));
+        say!("  prefill     {prompt} tokens, {}; {reused} reused from the KV cache", rate(prompt, prompt_time));
+        say!("  decode      {tokens} tokens, {}", rate(steps, time));
         let cache = engine.cache().sequence_bytes(held) as u64;
-        say!("  memory      {} of weights, {} of cache", size(engine.weights().bytes()), size(cache));
+        say!("  memory      {} of weights, {} of KV cache", size(engine.weights().bytes()), size(cache));
         let params = self.sampler.params();
         say!("  sampling    temperature {}, seed {}", params.temperature, params.seed);
     }
@@ -289,7 +303,7 @@ fn shown(path: &Path) -> String {
     printable(&path.display().to_string())
 }
 
-/// The file after a command.
+/// The path that a command takes, with `~/` expanded.
 fn file(word: &str, rest: &str) -> Result<PathBuf> {
     match rest.strip_prefix("~/") {
         _ if rest.is_empty() => Err(Failure::new(format_args!("{word} takes a file"), format!("{word} talk.json"))),
@@ -301,7 +315,7 @@ fn file(word: &str, rest: &str) -> Result<PathBuf> {
     }
 }
 
-/// A conversation as `/save` writes it, or its messages alone: what the model is told before, and what was said.
+/// Parses a conversation as `/save` writes it, or its list of messages: system prompt and the rest.
 fn conversation(text: &str) -> Option<(Option<String>, Vec<Message>)> {
     let value: Value = serde_json::from_str(text).ok()?;
     let list = value.get("messages").unwrap_or(&value).as_array()?;

@@ -1,4 +1,4 @@
-//! `gristmill devices`.
+//! `gristmill devices`: the devices and their state.
 
 use crate::failure::{Failure, Result};
 use clap::Args;
@@ -7,18 +7,18 @@ use std::io::{self, Write};
 
 const NOTES: &str = "\
 Examples:
-  gristmill devices                                 what --device may name, and what is missing for the rest
-  gristmill devices --measure                       what memory, launches, barriers and operations cost on each, measured again";
+  gristmill devices             names for --device, and why a device is unavailable
+  gristmill devices --measure   calibrate the cost model of each device again";
 
 #[derive(Args)]
 #[command(after_help = NOTES)]
-pub struct Options {
-    /// Measure what things cost on each device, about a second each, and keep it
+pub struct DevicesArgs {
+    /// Calibrate the cost model on each device (about a second each) and store the result
     #[arg(long)]
     measure: bool,
 }
 
-pub fn run(options: Options) -> Result {
+pub fn run(options: DevicesArgs) -> Result {
     let mut out = io::stdout().lock();
     for row in DEVICES {
         writeln!(out, "{:<9} {}", row.name, row.doc)?;

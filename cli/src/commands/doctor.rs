@@ -1,9 +1,9 @@
-//! `gristmill doctor`: does this machine's device compute what it should, and how fast: a report for whoever asks for one, as one JSON object.
+//! `gristmill doctor`: correctness and speed of a device, as one JSON object for a bug report.
 
 use crate::bandwidth;
 use crate::failure::{Failure, Result};
 use crate::flags::Common;
-use crate::measure::{Ids, seconds};
+use crate::ab_bench::{Ids, seconds};
 use crate::model::Model;
 use clap::{Args, ValueHint};
 use gristmill_backend::Opened;
@@ -15,54 +15,63 @@ use std::io::{self, Write};
 use std::time::Instant;
 
 const NOTES: &str = "\
-The demo model's logits are compared with those of the interpreter, in exact arithmetic and in that of every day, for a prompt and a token at a time. Then the
-model is measured, whose weights are random unless a file is named. What is found is one JSON object on standard output; the exit code is 1 where something is wrong.
+Compares the demo model's logits with those of the interpreter, in f32 and with int8 activations,
+in prefill and in decode. Then measures a model, by default one with random weights. Prints a JSON
+object; the exit code is 1 if a comparison fails.
 
 Examples:
-  gristmill doctor > report.json                     of the device that `run` would take
-  gristmill doctor --device wgpu --model demo        without a large model";
+  gristmill doctor > report.json                the default device
+  gristmill doctor --device wgpu --model demo   without a large model";
 
 #[derive(Args)]
 #[command(after_help = NOTES)]
-pub struct Options {
-    /// The model that is measured; none is with `none`
-    #[arg(long, value_name = "MODEL", value_hint = ValueHint::FilePath, default_value = "synth:youtu-llm-2b:q4_0")]
+pub struct DoctorArgs {
+    /// Model to measure; `none` for none
+    #[arg(short, long, value_name = "MODEL", value_hint = ValueHint::FilePath, default_value = "synth:youtu-llm-2b:q4_0")]
     model: String,
-    /// Tokens of the prompt measured
-    #[arg(short, value_name = "N", default_value_t = 128, value_parser = clap::value_parser!(u16).range(1..=4096))]
-    p: u16,
-    /// Tokens of the generation measured
-    #[arg(short, value_name = "N", default_value_t = 32, value_parser = clap::value_parser!(u16).range(1..=4096))]
-    n: u16,
+    /// Prompt size in tokens
+    #[arg(
+        short = 'p', long = "n-prompt", value_name = "N", default_value_t = 128,
+        value_parser = clap::value_parser!(u16).range(1..=4096)
+    )]
+    prompt: u16,
+    /// Number of tokens to generate
+    #[arg(
+        short = 'n', long = "n-gen", value_name = "N", default_value_t = 32,
+        value_parser = clap::value_parser!(u16).range(1..=4096)
+    )]
+    tokens: u16,
     #[command(flatten)]
     common: Common,
 }
 
-/// The model that is measured by nobody.
+/// Value of --model that skips the measurement.
 const NONE: &str = "none";
-/// Tokens whose logits are compared.
+/// Number of tokens in a comparison of logits.
 const TOKENS: usize = 12;
-/// Tokens of a step that has several.
+/// Tokens per prefill chunk.
 const CHUNK: usize = 7;
-/// Context of the comparison.
+/// Context of the comparison, in tokens.
 const CONTEXT: usize = 64;
-/// What a check may be off by, RMS in standard deviations of the logits: in exact arithmetic the order of sums alone differs (reference files keep to the same), and activations of
-/// eight bits and a cache of halves move the demo's logits by 3 % behind tokens that make no text.
-const CHECKS: [(&str, bool, f64); 2] = [("exact arithmetic", true, 1e-3), ("activations of eight bits", false, 0.05)];
+/// Name, `--exact` and maximum RMS error of each check, in standard deviations of the logits. In
+/// f32 only the order of sums differs; after random tokens, int8 activations and an f16 KV cache
+/// move the demo's logits by 3 %.
+const CHECKS: [(&str, bool, f64); 2] = [("f32 arithmetic", true, 1e-3), ("int8 activations", false, 0.05)];
 
-pub fn run(options: Options) -> Result {
+pub fn run(options: DoctorArgs) -> Result {
+    options.common.check()?;
     options.common.check_computes()?;
     let start = Instant::now();
-    // A slip in its name is told before anything takes time.
+    // An error in the name comes before the checks.
     let model = (options.model != NONE).then(|| Model::open(Some(&options.model))).transpose()?;
     let opened = options.common.open()?;
     let device = opened.device.clone();
     let expected = Oracle::new()?;
     let checks: Vec<Value> = CHECKS.iter().flat_map(|check| expected.compared(&options.common, check)).collect();
     let wrong = checks.iter().filter(|check| check["passed"] != true).count();
-    say!("{} of {} comparisons are right", checks.len() - wrong, checks.len());
+    say!("{} of {} comparisons passed", checks.len() - wrong, checks.len());
     let bandwidth = bandwidth::of_device(&opened);
-    let measured = model.map_or(Value::Null, |model| measured(&options, &model).unwrap_or_else(said));
+    let measured = model.map_or(Value::Null, |model| measured(&options, &model).unwrap_or_else(error_value));
     let report = json!({
         "gristmill": env!("CARGO_PKG_VERSION"),
         "system": format!("{} {}", std::env::consts::OS, std::env::consts::ARCH),
@@ -80,18 +89,18 @@ pub fn run(options: Options) -> Result {
     match wrong {
         0 => Ok(()),
         _ => Err(Failure::new(
-            format_args!("{wrong} of {} comparisons on {} are wrong", checks.len(), device.name()),
-            "please report this with the JSON; `--device cpu` does without",
+            format_args!("{wrong} of {} comparisons on {} failed", checks.len(), device.name()),
+            "please report this with the JSON output; `--device cpu` avoids the device",
         )),
     }
 }
 
-/// A failure as a part of the report.
-fn said(failure: Failure) -> Value {
+/// A failure as a JSON value.
+fn error_value(failure: Failure) -> Value {
     json!({ "error": failure.text() })
 }
 
-/// The demo model's logits as the interpreter computes them.
+/// Reference logits of the demo model, computed by the interpreter.
 struct Oracle {
     model: Model,
     tokens: Vec<u32>,
@@ -103,14 +112,14 @@ impl Oracle {
         let model = Model::open(None)?;
         let options = gristmill_backend::Options { exact: true, ..Default::default() };
         let mut engine = engine(&model, gristmill_backend::open("interp", &options)?, true)?;
-        let tokens = Ids::for_engine(&engine).some(TOKENS);
-        say!("the interpreter computes what is expected");
+        let tokens = Ids::new(&engine).some(TOKENS);
+        say!("computing reference logits on the interpreter");
         let logits = logits(&mut engine, &tokens, 0)?;
         Ok(Oracle { model, tokens, logits })
     }
-    /// What a device's logits are off by: of steps of several tokens, and of one.
+    /// Compares the logits of a device in prefill chunks and in decode steps.
     fn compared(&self, common: &Common, &(name, exact, limit): &(&str, bool, f64)) -> Vec<Value> {
-        let steps = [("steps of several tokens", CHUNK), ("a token at a time", 1)];
+        let steps = [("prefill", CHUNK), ("decode", 1)];
         let row = |(how, tokens): (&str, usize)| {
             let name = format!("{name}, {how}");
             match self.off_by(common, exact, tokens) {
@@ -121,7 +130,9 @@ impl Oracle {
         steps.into_iter().map(row).collect()
     }
     fn off_by(&self, common: &Common, exact: bool, step: usize) -> Result<f64> {
-        let opened = Common { exact, ..common.clone() }.open()?;
+        let mut common = common.clone();
+        common.exact = exact;
+        let opened = common.open()?;
         let mut engine = engine(&self.model, opened, exact)?;
         let mut found = Vec::with_capacity(self.logits.len());
         for (i, tokens) in self.tokens.chunks(step).enumerate() {
@@ -131,20 +142,20 @@ impl Oracle {
     }
 }
 
-/// Logits of all of these tokens at that position.
+/// Computes the logits of all `tokens`, the first of which is at `position`.
 fn logits(engine: &mut Engine, tokens: &[u32], position: usize) -> Result<Vec<f32>> {
     let pool = WholePool::new(engine);
     Ok(engine.logits(TokenRun { tokens, position, pages: pool.pages(), contiguous: true }, Logits::All)?)
 }
 
-/// The model on a device, with little room.
+/// Loads a model on a device with a small context.
 fn engine(model: &Model, opened: Opened, exact: bool) -> Result<Engine> {
     let cache = if exact { Scalar::F32 } else { Scalar::F16 };
     let settings = Settings { context: Some(CONTEXT), cache, chunk: CHUNK, ..Settings::default() };
     Ok(Engine::load(&model.file, opened, settings, &|_| ())?)
 }
 
-/// RMS of the difference, in standard deviations of what is expected; infinite where something is no number.
+/// RMS error in standard deviations of the expected values; infinite if a value is NaN.
 fn rms(found: &[f32], expected: &[f32]) -> f64 {
     let mean = |values: &mut dyn Iterator<Item = f64>| values.sum::<f64>() / expected.len() as f64;
     let centre = mean(&mut expected.iter().map(|&x| f64::from(x)));
@@ -154,16 +165,16 @@ fn rms(found: &[f32], expected: &[f32]) -> f64 {
     if found.is_nan() { f64::INFINITY } else { found }
 }
 
-/// Tokens a second of a model.
-fn measured(options: &Options, model: &Model) -> Result<Value> {
-    let (p, n) = (usize::from(options.p), usize::from(options.n));
+/// Measures prefill and decode of a model.
+fn measured(options: &DoctorArgs, model: &Model) -> Result<Value> {
+    let (p, n) = (usize::from(options.prompt), usize::from(options.tokens));
     say!("measuring {}", options.model);
     let start = Instant::now();
     let mut engine = model.load(&options.common, Some(p.max(n) + 1))?;
     let load = start.elapsed().as_secs_f64();
-    let mut ids = Ids::for_engine(&engine);
+    let mut ids = Ids::new(&engine);
     let mut rate = |prompt: bool, tokens: usize| -> Result<f64> {
-        // Once for what is only done once.
+        // Warm-up.
         seconds(&mut engine, &ids.some(if prompt { tokens } else { 1 }), prompt, 0)?;
         Ok(tokens as f64 / seconds(&mut engine, &ids.some(tokens), prompt, 0)?)
     };

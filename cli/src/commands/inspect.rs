@@ -1,9 +1,10 @@
-//! `gristmill inspect`.
+//! `gristmill inspect`: metadata, tensors and memory needs of a model file.
 
 use crate::failure::{Result, printable};
-use crate::model::{self, Model, warn};
+use crate::model::{Model, warn};
+use crate::model_arg::ModelArg;
 use crate::size::size;
-use clap::{Args, ValueHint};
+use clap::Args;
 use gristmill_llm::arch::Pools;
 use gristmill_llm::engine::Settings;
 use gristmill_llm::file::ModelFile;
@@ -13,35 +14,34 @@ use std::io::{self, Write};
 
 const NOTES: &str = "\
 Examples:
-  gristmill inspect MODEL.gguf --brief              whether it can be run, and the memory it takes
-  gristmill inspect MODEL.gguf | less               its metadata and tensors
-  gristmill inspect MODEL.gguf --all > FILE         however many there are
-  gristmill inspect synth:youtu-llm-2b:q4_0         what a preset looks like";
+  gristmill inspect MODEL.gguf --brief        whether it is supported, and its memory needs
+  gristmill inspect MODEL.gguf | less         metadata and tensors
+  gristmill inspect MODEL.gguf --all > FILE   without truncation
+  gristmill inspect synth:youtu-llm-2b:q4_0   a synthetic model";
 
 #[derive(Args)]
-#[command(after_help = NOTES)]
-pub struct Options {
-    #[arg(value_hint = ValueHint::FilePath, help = model::HELP)]
-    model: String,
-    /// Leave out the table of tensors
+#[command(after_help = NOTES, override_usage = "gristmill inspect [OPTIONS] <MODEL>")]
+pub struct InspectArgs {
+    #[command(flatten)]
+    model: ModelArg,
+    /// Omit the table of tensors
     #[arg(long)]
     brief: bool,
-    /// Show every key and every tensor, however many there are and however long their names
+    /// Show all keys and tensors, without truncation
     #[arg(long)]
     all: bool,
 }
 
-/// Keys that are shown without --all: models have some 60, and a file may have millions.
+/// Maximum keys without --all; models have about 60, a hostile file may have millions.
 const KEYS: usize = 256;
-/// Tensors that are shown without --all: the largest models have some 1,100.
+/// Maximum tensors without --all; the largest models have about 1,100.
 const TENSORS: usize = 4096;
-/// Characters of a name, or of a token's text, that are shown without --all: ggml's own names end at 64.
+/// Maximum characters of a name or a token without --all; ggml limits names to 64.
 const NAME: usize = 120;
-/// Characters of why the file's template is not used, and what is instead, which comes last: more than any reason has, of which
-/// the words of a template are cut to 500.
+/// Maximum characters of the reason for a replaced template, which quotes at most 500 of it.
 const REASON: usize = 800;
 
-/// How much is shown.
+/// Limits of the output.
 #[derive(Clone, Copy)]
 struct Most {
     keys: usize,
@@ -49,8 +49,8 @@ struct Most {
     name: usize,
 }
 
-pub fn run(options: Options) -> Result {
-    let model = Model::open(Some(&options.model))?;
+pub fn run(options: InspectArgs) -> Result {
+    let model = Model::open(options.model.name())?;
     let file = &model.file;
     let mut out = io::BufWriter::new(io::stdout().lock());
     let most = match options.all {
@@ -68,7 +68,7 @@ pub fn run(options: Options) -> Result {
         tensors(file, most, &mut out)?;
     }
     totals(file, &mut out)?;
-    // A file that only carries a vocabulary is whole without a model in it.
+    // A vocabulary-only file has no tensors.
     if file.tensors().is_empty() {
         writeln!(out, "\nNO MODEL: the file has no tensors")?;
     } else {
@@ -78,7 +78,7 @@ pub fn run(options: Options) -> Result {
     Ok(out.flush()?)
 }
 
-/// Says how many of `count` things were not shown.
+/// Prints the number of items that were not shown.
 fn left_out(count: usize, most: usize, what: &str, out: &mut dyn Write) -> Result {
     match count.saturating_sub(most) {
         0 => Ok(()),
@@ -127,18 +127,18 @@ fn hyper(model: &Model, out: &mut dyn Write) -> Result {
     let weights = used.iter().map(|t| t.bytes).sum();
     writeln!(out, "\nMEMORY")?;
     writeln!(out, "  {:18} {} in {} tensors", "weights", size(weights), used.len())?;
-    writeln!(out, "  {:18} {} for each 1024 tokens of context, with --kv f16", "cache", size(1024 * f16))?;
+    writeln!(out, "  {:18} {} per 1024 tokens of context, with --kv f16", "KV cache", size(1024 * f16))?;
     if let Some(window) = described.window() {
         let pages = Pools::new(usize::MAX, described.cache_kinds(), 1, Settings::default().chunk).pages_of(Some(window));
         let most = size((windowed * pages * Pools::PAGE) as u64);
-        writeln!(out, "  {:18} {most} at most, whatever the context", "windows")?;
+        writeln!(out, "  {:18} at most {most} at any context", "sliding windows")?;
     }
     if described.state_bytes() > 0 {
-        writeln!(out, "  {:18} {} whatever the context", "states", size(described.state_bytes() as u64))?;
+        writeln!(out, "  {:18} {} at any context", "recurrent state", size(described.state_bytes() as u64))?;
     }
     let unused = model.file.tensors().len() - used.len();
     if unused > 0 {
-        warn(&[format!("{unused} tensors are not used")]);
+        warn(&[format!("{unused} tensors are unused")]);
     }
     warn(&described.info().warnings);
     Ok(())
@@ -157,10 +157,10 @@ fn text(model: &Model, most: Most, out: &mut dyn Write) -> Result {
     writeln!(out, "\nTEXT")?;
     writeln!(out, "  {:18} {}, {} tokens", "tokenizer", oneline(tokenizer.pre(), most.name), tokenizer.n_tokens())?;
     let added = if tokenizer.adds_bos() { ", added to prompts" } else { "" };
-    writeln!(out, "  {:18} {}{added}", "begins with", special(tokenizer.bos()))?;
+    writeln!(out, "  {:18} {}{added}", "BOS", special(tokenizer.bos()))?;
     let ends: Vec<String> = tokenizer.eog().iter().map(|&id| special(Some(id))).collect();
-    writeln!(out, "  {:18} {}", "ends with", ends.join(", "))?;
-    let template = why.as_deref().map_or("the file's".into(), |why| oneline(why, REASON));
+    writeln!(out, "  {:18} {}", "end of generation", ends.join(", "))?;
+    let template = why.as_deref().map_or("from the file".into(), |why| oneline(why, REASON));
     writeln!(out, "  {:18} {template}", "chat template")?;
     writeln!(
         out,
@@ -176,7 +176,7 @@ fn text(model: &Model, most: Most, out: &mut dyn Write) -> Result {
     Ok(())
 }
 
-/// Text from the file, on one line, cut after `most` characters.
+/// Escapes text of the file to one line, truncated after `most` characters.
 fn oneline(text: &str, most: usize) -> String {
     let end = text.char_indices().nth(most).map_or(text.len(), |(at, _)| at);
     let more = if end < text.len() { format!("… ({} bytes)", text.len()) } else { String::new() };

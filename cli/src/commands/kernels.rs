@@ -1,13 +1,14 @@
-//! `gristmill kernels`: the compiler's work on one model, stage by stage. Needs no weights and runs nothing.
+//! `gristmill kernels`: the compiled kernels of a model, stage by stage, without weights or device.
 
 use crate::failure::{Failure, Result, printable};
 use crate::flags::Common;
-use crate::model::{self, Model};
+use crate::model::Model;
+use crate::model_arg::ModelArg;
 use crate::output;
 use crate::progress;
 use crate::stages::{self, DECISIONS, SOURCE, Stage, Text, computes};
 use crate::viewer::{self, critical_path};
-use clap::{Args, ValueHint};
+use clap::Args;
 use gristmill_backend::Opened;
 use gristmill_compiler::{Cheapest, Listed, Policy};
 use gristmill_llm::arch::{self, Functions, Options as PlanOptions, Plan, Pools, StepKind};
@@ -24,49 +25,52 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 const NOTES: &str = "\
-Without --stage: every kernel with its price and its plan, what was decided and what the alternatives would have cost. Needs neither the
-model's weights nor the device.
+Without --stage: each kernel with its modelled time and plan, and the decisions with the cost of
+each candidate. Needs neither the weights nor the device.
 
 Examples:
-  gristmill kernels synth:glm-4.7-flash:q4_0                        a model of real shape, without a download
-  gristmill kernels MODEL.gguf --function moe.one                   of one kind of layer
-  gristmill kernels MODEL.gguf --function moe.one --stage alternatives in which form it is computed
-  gristmill kernels MODEL.gguf --function moe.one --stage decisions how it was cut into kernels, and why
-  gristmill kernels MODEL.gguf --function moe.one --stage source    the text that is compiled
-  gristmill kernels MODEL.gguf --html kernels.html                  all of it as a page: graphs by pass, rules, decisions, kernels
-  gristmill kernels MODEL.gguf --device null:rtx4090                as it would be for another GPU
-  gristmill kernels MODEL.gguf --batch 8                            of a token each of eight sequences";
+  gristmill kernels synth:glm-4.7-flash:q4_0                             no download
+  gristmill kernels MODEL.gguf --function moe.one                        one kind of layer
+  gristmill kernels MODEL.gguf --function moe.one --stage alternatives   equality saturation
+  gristmill kernels MODEL.gguf --function moe.one --stage decisions      fusion and scheduling
+  gristmill kernels MODEL.gguf --function moe.one --stage source         source code
+  gristmill kernels MODEL.gguf --html kernels.html                       all stages as a page
+  gristmill kernels MODEL.gguf --device null:rtx4090                     for another GPU
+  gristmill kernels MODEL.gguf --batch 8                                 batched decode";
 
 #[derive(Args)]
-#[command(after_help = NOTES)]
-pub struct Options {
-    #[arg(value_hint = ValueHint::FilePath, help = model::HELP)]
-    model: String,
-    /// Show the programs themselves instead of what they cost
+#[command(after_help = NOTES, override_usage = "gristmill kernels [OPTIONS] <MODEL>")]
+pub struct KernelsArgs {
+    #[command(flatten)]
+    model: ModelArg,
+    /// Print a compiler stage instead of costs
     #[arg(long, value_name = "STAGE", value_parser = stages::parser())]
     stage: Option<&'static Stage>,
-    /// Write a page: each function's graph after every pass, the rules that fired, decisions with alternatives and prices, kernels; `-` to standard output
+    /// Write a page with graphs after every pass, rewrite rules, decisions and kernels; - for
+    /// standard output
     #[arg(long, value_name = "FILE", conflicts_with = "stage")]
     html: Option<PathBuf>,
-    /// Only functions with this in their name
+    /// Only functions with NAME in their name
     #[arg(long, value_name = "NAME")]
     function: Option<String>,
-    /// The step of a token each of N sequences, over a pool of pages, instead of those of one sequence
+    /// Batched decode of N sequences instead of the steps of one
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
     batch: Option<u16>,
     #[command(flatten)]
     common: Common,
 }
 
-/// Context where --ctx does not say: prices depend on it, as the cache is read up to its end.
+/// Default context in tokens; costs include reading the KV cache up to its end.
 const CONTEXT: usize = 4096;
 
-pub fn run(options: Options) -> Result {
+pub fn run(options: KernelsArgs) -> Result {
+    options.common.check()?;
     options.html.as_deref().map_or(Ok(()), output::check)?;
-    let model = Model::open(Some(&options.model))?;
+    let model = Model::open(options.model.name())?;
     let described = model.describe()?;
-    // A device that schedules and renders like the one asked for, and runs nothing.
+    // The null device with the target of the named device: it compiles and runs nothing.
     let device = match options.common.device.as_deref() {
+        None if options.common.wants_gpu() => "null:gpu",
         None | Some("cpu" | "interp") => "null",
         Some(name) if name.starts_with("cuda") => "null:gpu",
         Some(name) => name,
@@ -74,8 +78,8 @@ pub fn run(options: Options) -> Result {
     let opened = options.common.open_as(device)?;
     if options.stage.is_some_and(|stage| stage.name == SOURCE) && opened.dialect.is_none() {
         return Err(Failure::new(
-            format_args!("kernels for {device} have no text yet"),
-            "--stage kernel and --stage linear show what there is",
+            format_args!("kernels for {device} have no source code yet"),
+            "--stage kernel and --stage linear are available",
         ));
     }
     let mut steps = Steps::new(&options, described.as_ref(), &opened.target);
@@ -85,13 +89,13 @@ pub fn run(options: Options) -> Result {
     }
     if steps.shown == 0 {
         let part = options.function.unwrap_or_default();
-        let hint = format!("there are {}", steps.functions.names().join(", "));
-        return Err(Failure::new(format_args!("no function has {part} in its name"), hint));
+        let hint = format!("functions are {}", steps.functions.names().join(", "));
+        return Err(Failure::new(format_args!("no function name contains {part}"), hint));
     }
     Ok(())
 }
 
-/// The steps of a model, by class, and which of their functions were shown.
+/// Steps of a model, and the functions shown so far.
 struct Steps<'m> {
     model: &'m dyn arch::Model,
     context: usize,
@@ -102,7 +106,7 @@ struct Steps<'m> {
 }
 
 impl<'m> Steps<'m> {
-    fn new(asked: &Options, model: &'m dyn arch::Model, target: &Target) -> Steps<'m> {
+    fn new(asked: &KernelsArgs, model: &'m dyn arch::Model, target: &Target) -> Steps<'m> {
         let settings = asked.common.settings(None);
         let context = settings.context.unwrap_or(CONTEXT).min(model.context());
         let limits = StepLimits::new(&settings, context, model, target);
@@ -122,7 +126,7 @@ impl<'m> Steps<'m> {
         let classes = all.into_iter().map(|class| plan_options(class, cache, target)).collect();
         Steps { model, context, classes, functions: Functions::new(), seen: vec![], shown: 0 }
     }
-    /// The step of that class: its calls, and its functions with the choices of a token, which stand beside the calls.
+    /// Plans a step; returns it with its functions, including those of sampling for decode.
     fn plan(&mut self, options: &PlanOptions) -> (Plan, Vec<Arc<Function>>) {
         let plan = self.model.plan(options, &mut self.functions);
         let mut all: Vec<_> = plan.functions().into_iter().cloned().collect();
@@ -133,7 +137,7 @@ impl<'m> Steps<'m> {
         }
         (plan, all)
     }
-    /// Is a function wanted, and shown for the first time? Steps that differ only in their logits share their layers.
+    /// Whether a function matches and was not shown yet; steps share most functions.
     fn is_new(&mut self, function: &Arc<Function>, part: Option<&str>) -> bool {
         if part.is_some_and(|part| !function.name.contains(part)) {
             return false;
@@ -147,19 +151,19 @@ impl<'m> Steps<'m> {
     }
 }
 
-/// How often a step calls a function; a choice of a token counts once.
+/// Calls of a function per step; a sampling function counts once.
 fn calls(plan: &Plan, function: &Arc<Function>) -> usize {
     plan.calls.iter().filter(|call| Arc::ptr_eq(&call.function, function)).count().max(1)
 }
 
-/// What was asked for, as text.
-fn print(options: &Options, steps: &mut Steps, opened: Opened, out: &mut dyn Write) -> Result {
+/// Prints costs or a stage as text.
+fn print(options: &KernelsArgs, steps: &mut Steps, opened: Opened, out: &mut dyn Write) -> Result {
     writeln!(out, "# {}", heading(&opened, steps.context))?;
     let target = opened.device.target().clone();
     let mut jit = Jit::new(opened);
     for class in steps.classes.clone() {
         let (plan, all) = steps.plan(&class);
-        // Whoever reads decisions wants to see all alternatives.
+        // Decisions are printed with all candidates.
         let lists = options.stage.is_none_or(|stage| stage.name == DECISIONS);
         let policy: &mut dyn Policy = if lists { &mut Listed } else { &mut Cheapest };
         let ready = jit.prepare_with(&all, policy, &|_, _| ())?;
@@ -168,7 +172,7 @@ fn print(options: &Options, steps: &mut Steps, opened: Opened, out: &mut dyn Wri
                 continue;
             }
             match options.stage {
-                None => prices(ready, calls(&plan, &ready.function), out)?,
+                None => costs(ready, calls(&plan, &ready.function), out)?,
                 Some(stage) => programs(ready, stage, &target, out)?,
             }
         }
@@ -179,8 +183,8 @@ fn print(options: &Options, steps: &mut Steps, opened: Opened, out: &mut dyn Wri
     Ok(())
 }
 
-/// All of it, as a page.
-fn page(options: &Options, model: &Model, steps: &mut Steps, opened: &Opened, path: &Path) -> Result {
+/// Writes all stages as a page.
+fn page(options: &KernelsArgs, model: &Model, steps: &mut Steps, opened: &Opened, path: &Path) -> Result {
     let mut wanted: Vec<(Arc<Function>, usize)> = Vec::new();
     for class in steps.classes.clone() {
         let (plan, all) = steps.plan(&class);
@@ -194,7 +198,7 @@ fn page(options: &Options, model: &Model, steps: &mut Steps, opened: &Opened, pa
     let bar = progress::count("functions", wanted.len() as u64);
     let mut functions: Vec<compilation::Function> = Vec::new();
     for (function, calls) in &wanted {
-        // Layers of one kind that differ in how they are quantised are functions of one name.
+        // Layers that differ in quantisation only have functions of one name.
         let same = wanted[..functions.len()].iter().filter(|other| other.0.name == function.name).count();
         let number = if same > 0 { format!(" ({})", same + 1) } else { String::new() };
         let name = printable(&format!("{}{number}", function.name));
@@ -213,7 +217,7 @@ fn page(options: &Options, model: &Model, steps: &mut Steps, opened: &Opened, pa
     output::write(path, &page)
 }
 
-/// The machine that kernels are planned for, in a line.
+/// Describes the target machine in one line.
 fn heading(opened: &Opened, context: usize) -> String {
     let t = opened.device.target();
     format!(
@@ -227,7 +231,7 @@ fn heading(opened: &Opened, context: usize) -> String {
     )
 }
 
-fn prices(ready: &Ready, calls: usize, out: &mut dyn Write) -> Result {
+fn costs(ready: &Ready, calls: usize, out: &mut dyn Write) -> Result {
     let compiled = &ready.compiled;
     writeln!(out, "\n{} × {calls}", ready.function.name)?;
     writeln!(out, "  {:>3} {:>5} {:18} {:>10} {:>11} {:>11}  computes", "", "level", "kernel", "model us", "weights kB", "other kB")?;
@@ -257,7 +261,7 @@ fn prices(ready: &Ready, calls: usize, out: &mut dyn Write) -> Result {
         critical_path(compiled) * 1e6,
         compiled.arena as f64 / 1e3
     )?;
-    // What is told of nests is most of the lines, and has no prices: it is a stage of its own.
+    // Decisions on nests have no costs and are many: --stage decisions prints them.
     for line in stages::decisions(compiled, |d| d.kind != "nest") {
         writeln!(out, "  {line}")?;
     }
@@ -273,15 +277,17 @@ fn step(plan: &Plan, ready: &[Arc<Ready>], options: &PlanOptions, out: &mut dyn 
         path += critical_path(&ready.compiled) * 1e6;
     }
     let what = match options.tokens {
-        StepKind::Decode if options.depth < options.rows => format!("one token before position {}", options.depth),
-        StepKind::Decode => "one token".to_string(),
-        StepKind::Prefill { max } => format!("a chunk of {max} tokens"),
-        StepKind::BatchedDecode { max } => format!("a token each of {max} sequences"),
-        StepKind::Mixed { piece, others } => format!("a piece of {piece} tokens, and a token each of {others} others"),
+        StepKind::Decode if options.depth < options.rows => format!("decode at context depth < {}", options.depth),
+        StepKind::Decode => "decode".to_string(),
+        StepKind::Prefill { max } => format!("prefill chunk of {max} tokens"),
+        StepKind::BatchedDecode { max } => format!("batched decode of {max} sequences"),
+        StepKind::Mixed { piece, others } => {
+            format!("mixed batch: prefill chunk of {piece} tokens and {others} decode rows")
+        }
     };
     writeln!(
         out,
-        "\nstep of {what}: {} calls of {} functions, {kernels} kernels, {sum:.1} us, critical path {path:.1} us",
+        "\nstep, {what}: {} calls of {} functions, {kernels} kernels, {sum:.1} us, critical path {path:.1} us",
         plan.calls.len(),
         ready.len()
     )?;

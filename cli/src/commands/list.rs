@@ -1,4 +1,4 @@
-//! `gristmill list`.
+//! `gristmill list`: downloaded models and short names.
 
 use crate::failure::{Failure, Result, printable, some_of};
 use crate::model::{self, warn};
@@ -12,22 +12,22 @@ use std::path::Path;
 
 const NOTES: &str = "\
 Examples:
-  gristmill list                  what is kept, and the short names
-  gristmill list --verify         reads all of it again: is it still what was fetched?
-  gristmill list --json           one object a line: name, bytes, whole, fetched, files; with --verify the verdict";
+  gristmill list            downloaded models and short names
+  gristmill list --verify   check the SHA-256 of every file
+  gristmill list --json     one object per line, for programs";
 
 #[derive(Args)]
 #[command(after_help = NOTES)]
-pub struct Options {
-    /// One JSON object a line instead of a table
+pub struct ListArgs {
+    /// Print one JSON object per line instead of a table
     #[arg(long)]
     json: bool,
-    /// Read every file again and compare its SHA-256 with the one it was fetched with
+    /// Check the SHA-256 of every file against that of its download
     #[arg(long)]
     verify: bool,
 }
 
-pub fn run(options: Options) -> Result {
+pub fn run(options: ListArgs) -> Result {
     let store = Store::user()?;
     let contents = store.list()?;
     let verdicts = match options.verify {
@@ -51,19 +51,19 @@ pub fn run(options: Options) -> Result {
     }
     if !contents.passed_over.is_empty() {
         let names: Vec<String> = contents.passed_over.iter().map(|p| p.display().to_string()).collect();
-        warn(&[format!("passed over, since they are links or have no plain names: {}", some_of(&names))]);
+        warn(&[format!("skipped links and names that are not plain text: {}", some_of(&names))]);
     }
     let changed = verdicts.iter().filter(|v| **v == Some(Verdict::Changed)).count();
     match changed {
         0 => Ok(()),
         n => Err(Failure::new(
-            format_args!("{n} of {} models are not what was fetched", verdicts.len()),
-            "`gristmill pull NAME` fetches them again; what you changed yourself belongs elsewhere",
+            format_args!("{n} of {} models have changed since they were downloaded", verdicts.len()),
+            "`gristmill pull NAME` downloads them again; keep files of your own in another folder",
         )),
     }
 }
 
-/// Reads everything that is whole again.
+/// Verifies every complete model.
 fn verify(store: &Store, kept: &[StoredModel]) -> Result<Vec<Option<Verdict>>> {
     let reading = Fetching::new();
     let verdict = |model: &StoredModel| {
@@ -83,26 +83,26 @@ fn word(verdict: Verdict) -> &'static str {
 
 fn table(store: &Store, contents: &Contents, verdicts: &[Option<Verdict>], out: &mut dyn Write) -> Result {
     let kept = &contents.kept;
-    writeln!(out, "KEPT in {}", printable(&store.root().display().to_string()))?;
+    writeln!(out, "MODELS in {}", printable(&store.root().display().to_string()))?;
     if kept.is_empty() {
-        writeln!(out, "  nothing yet; `gristmill pull NAME` fetches a model")?;
+        writeln!(out, "  none yet; `gristmill pull NAME` downloads one")?;
     }
     for (model, verdict) in kept.iter().zip(verdicts) {
         let state = match (model.fetched, model.whole, verdict) {
-            (false, ..) => "  not fetched, so `gristmill rm` leaves it",
-            (true, false, _) => "  in part; `gristmill pull` fetches the rest",
+            (false, ..) => "  not downloaded here; `gristmill rm` keeps it",
+            (true, false, _) => "  incomplete; `gristmill pull` resumes the download",
             (true, true, None | Some(Verdict::Unknown)) => "",
-            (true, true, Some(Verdict::Same)) => "  is what was fetched",
-            (true, true, Some(Verdict::Changed)) => "  CHANGED since it was fetched; `gristmill pull` fetches it again",
+            (true, true, Some(Verdict::Same)) => "  verified",
+            (true, true, Some(Verdict::Changed)) => "  CHANGED since the download; `gristmill pull` downloads it again",
         };
         writeln!(out, "  {:>9}  {}{state}", size(model.bytes), printable(&model.name.to_string()))?;
     }
     let total: u64 = kept.iter().map(|k| k.bytes).sum();
     if kept.len() > 1 {
-        writeln!(out, "  {:>9}  together", size(total))?;
+        writeln!(out, "  {:>9}  total", size(total))?;
     }
     writeln!(out, "\nSHORT NAMES")?;
-    writeln!(out, "  {:16}  inside the program", model::DEMO_NAME)?;
+    writeln!(out, "  {:16}  built in", model::DEMO_NAME)?;
     for row in SHORT_NAMES {
         writeln!(out, "  {:16}  {}", row.name, row.stands_for)?;
     }

@@ -1,11 +1,12 @@
-//! `gristmill logits`.
+//! `gristmill logits`: logits of given tokens as a NumPy file.
 
 use crate::failure::{Failure, Result};
 use crate::flags::Common;
 use crate::model::{self, Model};
+use crate::model_arg::ModelArg;
 use crate::npy;
 use crate::progress::{self, Bars};
-use clap::{Args, ValueHint};
+use clap::Args;
 use gristmill_llm::arch::Logits;
 use gristmill_llm::engine::{TokenRun, WholePool};
 use gristmill_llm::sampling::not_a_number;
@@ -15,44 +16,45 @@ use std::path::PathBuf;
 
 const NOTES: &str = "\
 Examples:
-  gristmill logits MODEL.gguf --tokens 1,2,3 -o logits.npy           then numpy.load(\"logits.npy\")
-  gristmill logits MODEL.gguf --tokens 1,2,3 --exact -o exact.npy    float arithmetic throughout, to compare with";
+  gristmill logits MODEL.gguf --tokens 1,2,3 -o logits.npy          then numpy.load(\"logits.npy\")
+  gristmill logits MODEL.gguf --tokens 1,2,3 --exact -o exact.npy   f32 arithmetic, for comparison";
 
 #[derive(Args)]
-#[command(after_help = NOTES)]
-pub struct Options {
-    #[arg(value_hint = ValueHint::FilePath, help = model::HELP)]
-    model: String,
-    /// Token ids, separated by commas
-    #[arg(long, value_name = "IDS", value_delimiter = ',', required = true)]
+#[command(after_help = NOTES, override_usage = "gristmill logits [OPTIONS] <MODEL> --tokens <ID,…> -o <FILE.npy>")]
+pub struct LogitsArgs {
+    #[command(flatten)]
+    model: ModelArg,
+    /// Token ids
+    #[arg(long, value_name = "ID,…", value_delimiter = ',', required = true)]
     tokens: Vec<u32>,
-    /// One token at a time, as when generating, rather than in chunks
+    /// Run one decode step per token instead of prefill chunks
     #[arg(long)]
     step: bool,
-    /// Where to write float32 [tokens, vocabulary]
+    /// Output file: float32 [tokens, vocabulary]
     #[arg(short, long, value_name = "FILE.npy")]
     output: PathBuf,
     #[command(flatten)]
     common: Common,
 }
 
-/// Without --ctx there are at least so many tokens of context.
+/// Minimum default context, in tokens.
 const LEAST_CONTEXT: usize = 512;
-/// Rows held at a time.
-const PIECE: usize = 128;
+/// Maximum rows of logits per step, which bounds memory.
+const ROWS: usize = 128;
 
-pub fn run(options: Options) -> Result {
-    let model = Model::open(Some(&options.model))?;
+pub fn run(options: LogitsArgs) -> Result {
+    options.common.check()?;
+    let model = Model::open(options.model.name())?;
     let many = options.tokens.len() > LEAST_CONTEXT;
     let mut engine = model.load(&options.common, many.then_some(options.tokens.len()))?;
     engine.check_tokens(&options.tokens)?;
     if options.tokens.len() > engine.context() {
         return Err(gristmill_llm::engine::Error::Full(engine.context()).into());
     }
-    let piece = if options.step { 1 } else { PIECE.min(engine.chunk()) };
+    let rows = if options.step { 1 } else { ROWS.min(engine.chunk()) };
     let bars = Bars::new();
-    if piece > 1 {
-        engine.prepare_all_logits(options.tokens.len().min(piece), &|p| bars.show(p))?;
+    if rows > 1 {
+        engine.prepare_all_logits(options.tokens.len().min(rows), &|p| bars.show(p))?;
     }
     drop(bars);
     let failed = |e| Failure::file("write", &options.output, e);
@@ -61,7 +63,7 @@ pub fn run(options: Options) -> Result {
     let bar = progress::count("tokens", options.tokens.len() as u64);
     let (mut at, mut bad) = (0, None);
     let (vocabulary, pool) = (engine.model().vocabulary(), WholePool::new(&engine));
-    for tokens in options.tokens.chunks(piece) {
+    for tokens in options.tokens.chunks(rows) {
         let run = TokenRun { tokens, position: at, pages: pool.pages(), contiguous: true };
         let logits = engine.logits(run, Logits::All)?;
         let found = not_a_number(&logits).map(|(i, value)| (at + i / vocabulary, i % vocabulary, value));
@@ -72,7 +74,7 @@ pub fn run(options: Options) -> Result {
     }
     bar.finish_and_clear();
     out.flush().map_err(failed)?;
-    // They are what was asked for, whatever they are.
+    // NaN is written too, with a warning.
     let warning = |(position, token, value)| format!("the logit of token {token} is {value}, at position {position}");
     model::warn(bad.map(warning).as_slice());
     Ok(())

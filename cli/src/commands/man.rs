@@ -1,4 +1,4 @@
-//! `gristmill man`.
+//! `gristmill man`: manual pages.
 
 use crate::environment::{HEADING, VARIABLES};
 use crate::failure::{Failure, Result};
@@ -10,54 +10,54 @@ use std::path::PathBuf;
 
 const NOTES: &str = "\
 Examples:
-  gristmill man | man -l -                          read it
-  gristmill man chat | man -l -                     that of a command
-  gristmill man --dir ~/.local/share/man/man1       install all of them: `man gristmill`, `man gristmill-chat`";
+  gristmill man | man -l -                      read the manual page
+  gristmill man chat | man -l -                 that of a command
+  gristmill man --dir ~/.local/share/man/man1   install all pages";
 
 #[derive(Args)]
 #[command(after_help = NOTES)]
-pub struct Options {
-    /// Of which command [default: of the program]
+pub struct ManArgs {
+    /// Command to print the page of [default: the program]
     #[arg(value_name = "COMMAND", conflicts_with = "dir")]
     name: Option<String>,
-    /// Write the pages of all commands into a folder
+    /// Write the pages of all commands to a folder
     #[arg(long, value_name = "DIR")]
     dir: Option<PathBuf>,
 }
 
-/// What exit codes mean: of every page.
+/// Exit codes, for every page.
 const STATUS: &[(&str, &str)] =
-    &[("0", "done"), ("1", "failed; standard error says why, and what to do about it"), ("2", "wrong usage")];
+    &[("0", "success"), ("1", "failure; standard error has the cause and a hint"), ("2", "wrong usage")];
 
-pub fn run(options: Options) -> Result {
-    // `help` has no page of its own.
+pub fn run(options: ManArgs) -> Result {
+    // The `help` subcommand has no page.
     let mut command = crate::Arguments::command().disable_help_subcommand(true);
-    // Subcommands learn their full names.
+    // Sets the full names of subcommands.
     command.build();
     if let Some(dir) = &options.dir {
-        let failed = |e| Failure::file("write man pages into", dir, e);
+        let failed = |e| Failure::file("write manual pages to", dir, e);
         std::fs::create_dir_all(dir).map_err(failed)?;
         for page in std::iter::once(&command).chain(command.get_subcommands()) {
             let name = page.get_display_name().unwrap_or(page.get_name());
             std::fs::write(dir.join(format!("{name}.1")), text(page)?).map_err(failed)?;
         }
-        say!("man pages written into {}", dir.display());
+        say!("wrote the manual pages to {}", dir.display());
         return Ok(());
     }
     let page = match &options.name {
         None => &command,
         Some(name) => command.find_subcommand(name).ok_or_else(|| {
             let names: Vec<&str> = command.get_subcommands().map(|c| c.get_name()).collect();
-            Failure::usage(format_args!("there is no command {name}"), format!("there are {}", names.join(", ")))
+            Failure::usage(format_args!("there is no command {name}"), format!("commands are {}", names.join(", ")))
         })?,
     };
     Ok(io::stdout().lock().write_all(&text(page)?)?)
 }
 
-/// A page.
+/// Renders the page of a command.
 fn text(command: &Command) -> Result<Vec<u8>> {
     let notes = command.get_after_help().map(|notes| notes.to_string()).unwrap_or_default();
-    // The environment has a section of its own.
+    // Environment variables have a section of their own.
     let notes = notes.split(HEADING).next().unwrap_or_default();
     let (prose, examples) = notes.split_once("Examples:\n").unwrap_or((notes, ""));
     let (examples, more) = examples.split_once("\n\n").unwrap_or((examples, ""));
@@ -81,7 +81,7 @@ fn text(command: &Command) -> Result<Vec<u8>> {
     section(&mut rest, "ENVIRONMENT", &listed(VARIABLES));
     section(&mut rest, "EXIT STATUS", &listed(STATUS));
     if !examples.is_empty() {
-        // As they stand: a filled paragraph would run them together.
+        // Without filling, which would join the lines.
         section(&mut rest, "EXAMPLES", &format!(".nf\n{}\n.fi", escaped(examples)));
     }
     out.extend_from_slice(rest.as_bytes());
@@ -89,24 +89,24 @@ fn text(command: &Command) -> Result<Vec<u8>> {
 }
 
 fn section(out: &mut String, name: &str, text: &str) {
-    // Into a string nothing fails.
+    // Writing to a string cannot fail.
     let _ = write!(out, ".SH \"{name}\"\n{text}\n");
 }
 
-/// Names, and what each is about.
+/// Renders a list of names with descriptions.
 fn listed(rows: &[(&str, &str)]) -> String {
     let rows: Vec<String> = rows.iter().map(|(name, about)| format!(".TP\n\\fB{}\\fR\n{}", escaped(name), escaped(about))).collect();
     rows.join("\n")
 }
 
-/// Text that roff takes as it is.
+/// Escapes text for roff.
 fn escaped(text: &str) -> String {
     let text = text.replace('\\', "\\e").replace('-', "\\-").replace('\'', "\\(aq");
     let line = |line: &str| if line.starts_with('.') { format!("\\&{line}") } else { line.to_owned() };
     text.split('\n').map(line).collect::<Vec<_>>().join("\n")
 }
 
-/// How a command is called, options with their values.
+/// Renders the synopsis of a command, options with their values.
 fn usage(command: &Command) -> String {
     let name = command.get_bin_name().unwrap_or(command.get_name());
     let (placed, named): (Vec<&Arg>, Vec<&Arg>) =

@@ -1,18 +1,17 @@
-//! The commands: a file each, and a line here.
+//! The commands: one file and one line of the table each.
 
 use crate::failure::Result;
 use clap::Subcommand;
 
 /// Declares the modules and the enum from one table.
-macro_rules! commands { ($($(#[$about:meta])* $module:ident $Name:ident;)*) => {
+macro_rules! commands { ($($(#[$about:meta])* $module:ident $Name:ident $Args:ident;)*) => {
     $(mod $module;)*
 
-    /// What to do.
     #[derive(Subcommand)]
-    pub enum Command { $($(#[$about])* $Name($module::Options)),* }
+    pub enum Command { $($(#[$about])* $Name($module::$Args)),* }
 
     impl Command {
-        /// Does it.
+        /// Runs the command with its flags.
         pub fn run(self) -> Result {
             match self { $(Command::$Name(options) => $module::run(options)),* }
         }
@@ -20,42 +19,44 @@ macro_rules! commands { ($($(#[$about:meta])* $module:ident $Name:ident;)*) => {
 } }
 
 commands! {
-    /// Complete a prompt: the completion, alone, on standard output
-    run Run;
-    /// Hold a conversation; without MODEL, with the demo model
-    chat Chat;
-    /// Fetch a model by its name
-    pull Pull;
-    /// Show the models that are kept here, and the short names
-    list List;
-    /// Remove models that were fetched
-    rm Rm;
-    /// Serve OpenAI's interface and a chat page; without MODEL, with the demo model
-    serve Serve;
-    /// Measure tokens per second of prompts and of generation
-    bench Bench;
-    /// Try what suits this machine best, and remember it
-    tune Tune;
-    /// Show what a token costs, kernel by kernel
-    profile Profile;
-    /// Show what is compiled for a model, and why it looks so
-    kernels Kernels;
-    /// Show a file's metadata and tensors, and whether it can be run
-    inspect Inspect;
-    /// Show what there is to run on, and what is missing for the rest
-    devices Devices;
-    /// Check what a device computes and how fast, for a report
-    doctor Doctor;
-    /// Print the token ids of a text, on one line
-    tokenize Tokenize;
-    /// Write the logits after each of some tokens to a .npy file
-    logits Logits;
-    /// Measure how well a model predicts a text
-    perplexity Perplexity;
-    /// Write a model of real shape with random weights
-    synth Synth;
-    /// Print what a shell needs to complete commands and flags
-    completions Completions;
-    /// Print the manual page
-    man Man;
+    /// Complete a prompt; only the completion goes to standard output
+    run Run RunArgs;
+    /// Chat with a model in the terminal
+    chat Chat ChatArgs;
+    /// Start an HTTP server: OpenAI, Anthropic and Ollama APIs and a chat page
+    serve Serve ServeArgs;
+    /// Download a model
+    pull Pull PullArgs;
+    /// List downloaded models and short names
+    #[command(alias = "ls")]
+    list List ListArgs;
+    /// Remove downloaded models
+    rm Rm RmArgs;
+    /// Benchmark prefill and decode
+    bench Bench BenchArgs;
+    /// Autotune kernel parameters and plans for this machine
+    tune Tune TuneArgs;
+    /// Profile a step kernel by kernel
+    profile Profile ProfileArgs;
+    /// Show the compiled kernels of a model and the decisions that led to them
+    kernels Kernels KernelsArgs;
+    /// Show the metadata, tensors and memory needs of a model
+    #[command(alias = "show")]
+    inspect Inspect InspectArgs;
+    /// List devices, and why others are unavailable
+    devices Devices DevicesArgs;
+    /// Check the results and the speed of a device, as a report
+    doctor Doctor DoctorArgs;
+    /// Tokenise a text: token ids on one line
+    tokenize Tokenize TokenizeArgs;
+    /// Write the logits of given tokens to a .npy file
+    logits Logits LogitsArgs;
+    /// Compute the perplexity of a text
+    perplexity Perplexity PerplexityArgs;
+    /// Write a model with the shape of a real one and random weights
+    synth Synth SynthArgs;
+    /// Generate shell completions
+    completions Completions CompletionsArgs;
+    /// Show or install the manual pages
+    man Man ManArgs;
 }

@@ -1,46 +1,63 @@
-//! `gristmill perplexity`.
+//! `gristmill perplexity`: how well a model predicts a text.
 
+use super::run::read_file;
 use crate::failure::{Failure, Result};
 use crate::flags::Common;
 use crate::model::{self, Model};
+use crate::model_arg::ModelFlags;
 use crate::progress::{self, Bars};
 use clap::{Args, ValueHint};
 use gristmill_llm::perplexity::perplexity;
 use std::io::{self, Write};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 const NOTES: &str = "\
 Examples:
-  gristmill perplexity MODEL.gguf text.txt               of windows of 2048 tokens
-  gristmill perplexity MODEL.gguf text.txt --ctx 512     of shorter ones
-  gristmill perplexity MODEL.gguf text.txt --exact       what arithmetic in eight bits costs is the difference";
+  gristmill perplexity MODEL.gguf text.txt                windows of 2048 tokens
+  gristmill perplexity -m MODEL.gguf -f text.txt -c 512   windows of 512 tokens
+  gristmill perplexity MODEL.gguf text.txt --exact        f32 instead of int8 activations";
 
 #[derive(Args)]
-#[command(after_help = NOTES)]
-pub struct Options {
-    #[arg(value_hint = ValueHint::FilePath, help = model::HELP)]
-    model: String,
-    /// The text, UTF-8
-    file: PathBuf,
+#[command(after_help = NOTES, override_usage = "gristmill perplexity [OPTIONS] <MODEL> <FILE>")]
+pub struct PerplexityArgs {
+    #[arg(
+        value_hint = ValueHint::FilePath, help = model::HELP,
+        required_unless_present_any = ["model_flag", "hf_repo"]
+    )]
+    model: Option<String>,
+    /// UTF-8 text file
+    #[arg(value_name = "FILE")]
+    text: Option<String>,
+    #[command(flatten)]
+    flags: ModelFlags,
+    /// FILE as a flag
+    #[arg(short, long, value_name = "FILE")]
+    file: Option<PathBuf>,
     #[command(flatten)]
     common: Common,
 }
 
-/// Most tokens of a window where --ctx does not say: longer ones cost more than they tell.
+/// Default window in tokens, which bounds the cost of long contexts.
 const WINDOW: usize = 2048;
 
-pub fn run(options: Options) -> Result {
-    let bytes = std::fs::read(&options.file).map_err(|e| Failure::file("read", &options.file, e))?;
-    let text = String::from_utf8(bytes).map_err(|e| {
-        let (path, at) = (options.file.display(), e.utf8_error().valid_up_to());
-        Failure::new(format_args!("{path} is not UTF-8 at byte {at}"), "convert it, with iconv for example")
-    })?;
-    let model = Model::open(Some(&options.model))?;
+pub fn run(options: PerplexityArgs) -> Result {
+    options.common.check()?;
+    let (model, file) = options.flags.with_next(options.model.as_deref(), options.text.as_deref())?;
+    let text = match (file.map(Path::new), options.file.as_deref()) {
+        (Some(path), None) | (None, Some(path)) => read_file(path)?,
+        (None, None) => {
+            return Err(Failure::usage("there is no text", "give a file after MODEL, or with -f FILE"));
+        }
+        (Some(_), Some(_)) => {
+            return Err(Failure::usage("the text is given twice", "give it after MODEL or with -f FILE"));
+        }
+    };
+    let model = Model::open(model)?;
     let tokenizer = model.tokenizer()?;
     let tokens = tokenizer.encode(&text, false, false);
     let bos = tokenizer.bos().filter(|_| tokenizer.adds_bos());
     if tokens.len() + bos.iter().len() < 2 {
-        return Err(Failure::new("the text is too short: nothing in it can be predicted", "give at least two tokens"));
+        return Err(Failure::new("the text is too short to predict a token", "give at least two tokens"));
     }
     let most = model.describe()?.context();
     let mut engine = model.load(&options.common, Some(WINDOW.min(most)))?;

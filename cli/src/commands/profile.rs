@@ -1,14 +1,15 @@
-//! `gristmill profile`: what a token costs, kernel by kernel.
+//! `gristmill profile`: the time of a step, kernel by kernel.
 
 use crate::bandwidth;
 use crate::failure::{Failure, Result, printable};
 use crate::flags::Common;
-use crate::measure::{Ids, seconds};
-use crate::model::{self, Model};
+use crate::ab_bench::{Ids, seconds};
+use crate::model::Model;
+use crate::model_arg::ModelArg;
 use crate::output;
 use crate::progress;
 use crate::stages::{self, computes};
-use clap::{Args, ValueHint};
+use clap::Args;
 use gristmill_compiler::{Cheapest, compile};
 use gristmill_llm::arch;
 use gristmill_llm::engine::{Engine, Settings, TokenSource, Step as StepInput, WholePool};
@@ -26,59 +27,66 @@ use std::sync::Arc;
 use std::time::Instant;
 
 const NOTES: &str = "\
-The clock is read before and after each worker's part of each launch; a GPU's kernels note when it is their turn, and a launch's time
-is from there to the turn of the next. Times are means over the faster half of the runs, and add up: a moment in which workers are at
-several launches, as on a busy machine, is divided among these. `limit` is the time that a kernel would
-take at the machine's read bandwidth, or at the operations a second of the cost model if that is longer, over the time it took; what
-a cache delivers is faster than that. `between kernels` is when no worker was at a kernel: barriers, the logits' way to the host, and
-the timers themselves, which the last line says the cost of.
+On a CPU, each worker is timed in each launch; on a GPU, a launch lasts from its turn to that of
+the next one. Times are means over the faster half of the runs, and sum to the step: time in which
+workers run several launches is divided among them. `limit` is the roofline time (read bandwidth,
+or operations per second of the cost model if that is slower) as a share of the measured time;
+data in a cache can exceed 100 %. `between kernels` is time without a running kernel: barriers,
+copies of logits, and the timers, whose overhead the last line shows.
 
 Examples:
-  gristmill profile glm-4.7-flash                               where a token's time goes
-  gristmill profile MODEL.gguf -d 4096                          the same after 4096 tokens
-  gristmill profile MODEL.gguf -p 512                           a step of a prompt instead
-  gristmill profile MODEL.gguf --batch 8 -d 256                 a step of eight sequences
-  gristmill profile MODEL.gguf --html profile.html              a page: timeline, roofline, every kernel's source
-  gristmill profile MODEL.gguf --trace trace.json               for Perfetto and chrome://tracing
-  gristmill profile MODEL.gguf --kernel r_01ab --source         one kernel, by the start of its name, and its text";
+  gristmill profile glm-4.7-flash                         a decode step
+  gristmill profile MODEL.gguf -d 4096                    at a context depth of 4096 tokens
+  gristmill profile MODEL.gguf -p 512                     a prefill chunk of 512 tokens
+  gristmill profile MODEL.gguf --batch 8 -d 256           batched decode of eight sequences
+  gristmill profile MODEL.gguf --html profile.html        a page: timeline, roofline, sources
+  gristmill profile MODEL.gguf --trace trace.json         for Perfetto and chrome://tracing
+  gristmill profile MODEL.gguf --kernel r_01ab --source   kernels by name prefix, with source code";
 
 #[derive(Args)]
-#[command(after_help = NOTES)]
-pub struct Options {
-    #[arg(value_hint = ValueHint::FilePath, help = model::HELP)]
-    model: String,
-    /// Runs of the step
-    #[arg(short, value_name = "N", default_value_t = 16, value_parser = clap::value_parser!(u16).range(1..))]
-    n: u16,
-    /// Tokens of a prompt in one step, instead of a token that is generated
-    #[arg(short, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
-    p: Option<u16>,
-    /// A token each of N sequences in one step, instead of one sequence's
-    #[arg(long, value_name = "N", conflicts_with = "p", value_parser = clap::value_parser!(u16).range(1..))]
+#[command(after_help = NOTES, override_usage = "gristmill profile [OPTIONS] <MODEL>")]
+pub struct ProfileArgs {
+    #[command(flatten)]
+    model: ModelArg,
+    /// Number of runs
+    #[arg(
+        short = 'n', long, value_name = "N", default_value_t = 16,
+        value_parser = clap::value_parser!(u16).range(1..)
+    )]
+    runs: u16,
+    /// Profile a prefill chunk of N tokens instead of a decode step
+    #[arg(
+        short = 'p', long = "n-prompt", value_name = "N",
+        value_parser = clap::value_parser!(u16).range(1..)
+    )]
+    prompt: Option<u16>,
+    /// Profile batched decode of N sequences
+    #[arg(long, value_name = "N", conflicts_with = "prompt", value_parser = clap::value_parser!(u16).range(1..))]
     batch: Option<u16>,
-    /// Tokens in the cache before, of each sequence
-    #[arg(short, value_name = "DEPTH", default_value_t = 0)]
-    d: usize,
-    /// All kernels, not only the most expensive
+    /// Context depth: tokens already in the KV cache of each sequence
+    #[arg(short = 'd', long = "n-depth", value_name = "N", default_value_t = 0)]
+    depth: usize,
+    /// Show all kernels, not only the slowest
     #[arg(long)]
     all: bool,
-    /// Write a page with a timeline, a roofline plot and each kernel's stages and source; `-` to standard output
+    /// Write a page with timeline, roofline and the stages of each kernel; - for standard output
     #[arg(long, value_name = "FILE")]
     html: Option<PathBuf>,
-    /// Write the timeline as a Chrome trace; `-` to standard output
+    /// Write a Chrome trace; - for standard output
     #[arg(long, value_name = "FILE")]
     trace: Option<PathBuf>,
-    /// Only the kernels whose names begin so
+    /// Only kernels with names that start with NAME
     #[arg(long, value_name = "NAME")]
     kernel: Option<String>,
-    /// With its text
+    /// With --kernel: print the source code
     #[arg(long, requires = "kernel")]
     source: bool,
     #[command(flatten)]
     common: Common,
 }
 
-pub fn run(options: Options) -> Result {
+pub fn run(options: ProfileArgs) -> Result {
+    options.common.check()?;
     let standard = |path: &&PathBuf| path.as_os_str() == "-";
     let on_stdout = options.html.iter().chain(&options.trace).filter(standard).count();
     if on_stdout > 1 {
@@ -87,7 +95,7 @@ pub fn run(options: Options) -> Result {
     for path in options.html.iter().chain(&options.trace) {
         output::check(path)?;
     }
-    let model = Model::open(Some(&options.model))?;
+    let model = Model::open(options.model.name())?;
     let (subject, context) = subject(&options, &model)?;
     let opened = options.common.open()?;
     // Before the model takes its memory.
@@ -97,8 +105,8 @@ pub fn run(options: Options) -> Result {
     let mut engine = model.load_with(opened, Settings { parallel, contexts: parallel, ..options.common.settings(Some(context)) })?;
     subject.prepare(&mut engine)?;
     let bandwidth = of_device.or_else(|| bandwidth::of_weights(&engine, options.common.team()));
-    let (steps, plain) = steps(&mut engine, &subject, options.n)?;
-    // The cost model's number is of all cores; a team may be smaller. Another device is one worker, whole.
+    let (steps, plain) = steps(&mut engine, &subject, options.runs)?;
+    // The cost model counts all cores; --threads may use fewer. Other devices are one worker.
     let (workers, part) = match engine.device().name() {
         "cpu" => {
             let team = options.common.team();
@@ -121,10 +129,10 @@ pub fn run(options: Options) -> Result {
     };
     let functions = describe(subject.launches(&engine), &target, &subject, subject.most(&engine), &mut recording);
     if options.html.is_some() {
-        recording.decisions = functions.into_iter().map(|(ready, name)| (name, told(ready, &target))).collect();
+        recording.decisions = functions.into_iter().map(|(ready, name)| (name, explanations(ready, &target))).collect();
     }
     let report = Report::new(&recording);
-    // A page or a trace on standard output is there alone.
+    // Tables go to standard error if a page or trace goes to standard output.
     let mut out: Box<dyn Write> = if on_stdout > 0 { Box::new(io::stderr().lock()) } else { Box::new(io::stdout().lock()) };
     match &options.kernel {
         Some(name) => kernels(&recording, &report, name, options.source, &mut out)?,
@@ -139,37 +147,37 @@ pub fn run(options: Options) -> Result {
     Ok(())
 }
 
-/// The step that is to be measured, and the context for it.
-fn subject(options: &Options, model: &Model) -> Result<(Subject, usize)> {
+/// Returns the step to profile, and the context that it needs.
+fn subject(options: &ProfileArgs, model: &Model) -> Result<(Subject, usize)> {
     let described = model.describe()?;
+    options.common.check_layers(described.layers())?;
     let subject = Subject {
-        tokens: options.batch.or(options.p).map_or(1, usize::from),
-        depth: options.d,
+        tokens: options.batch.or(options.prompt).map_or(1, usize::from),
+        depth: options.depth,
         of_several: options.batch.is_some(),
     };
-    let most = options.common.ctx.map_or(described.context(), |c| c as usize);
-    let needed = options.d.saturating_add(if subject.of_several { 1 } else { subject.tokens });
+    let most = options.common.ctx().unwrap_or(described.context());
+    let needed = options.depth.saturating_add(if subject.of_several { 1 } else { subject.tokens });
     if needed > most {
         return Err(Failure::new(
-            format_args!("the step needs {needed} tokens of context, and there are {most}"),
-            format!("choose -d and -p so that they make at most {most} together"),
+            format_args!("the step needs a context of {needed} tokens, and {most} is the limit"),
+            format!("choose -d and -p so that they sum to at most {most}"),
         ));
     }
     Ok((subject, needed.max(512).min(most)))
 }
 
-/// The step that is measured.
+/// The step that is profiled.
 struct Subject {
-    /// Its tokens.
     tokens: usize,
-    /// Tokens in the cache before, of each sequence.
+    /// Context depth of each sequence.
     depth: usize,
-    /// Is each token another sequence's?
+    /// Whether each token belongs to another sequence.
     of_several: bool,
 }
 
 impl Subject {
-    /// Fills what the step reads.
+    /// Fills the KV cache, or refuses a step that does not fit.
     fn prepare(&self, engine: &mut Engine) -> Result {
         if !self.of_several && self.tokens > engine.longest_step() {
             return Err(Failure::usage(
@@ -179,16 +187,16 @@ impl Subject {
         }
         let (pages, taken) = (engine.cache().pages(), engine.max_sequences());
         if self.of_several && (taken < self.tokens || pages < self.tokens * self.pages()) {
-            let message = format!("{} sequences take {} pages, and {pages} fit", self.tokens, self.tokens * self.pages());
-            return Err(Failure::new(message, format!("--batch {} would fit", taken.min(pages / self.pages()))));
+            let message = format!("{} sequences need {} KV pages, and {pages} fit", self.tokens, self.tokens * self.pages());
+            return Err(Failure::new(message, format!("--batch {} fits", taken.min(pages / self.pages()))));
         }
         Ok(engine.fill_cache_for_bench(self.depth)?)
     }
-    /// Pages of a sequence.
+    /// KV pages per sequence.
     fn pages(&self) -> usize {
         self.depth / PAGE + 1
     }
-    /// The step once, with its spans; then once more, untimed within: its seconds.
+    /// Runs the step with and without timers: spans, seconds with them, seconds without.
     fn run(&self, engine: &mut Engine, ids: &[u32]) -> Result<(Vec<Span>, f64, f64)> {
         let (pools, rows);
         let start = Instant::now();
@@ -221,11 +229,11 @@ impl Subject {
             false => engine.step_launches(self.tokens, self.depth),
         }
     }
-    /// The most tokens that its class takes.
+    /// Maximum tokens of the step's graph.
     fn most(&self, engine: &Engine) -> usize {
         if self.of_several { self.tokens.next_power_of_two() } else { engine.step_tokens(self.tokens) }
     }
-    /// Rows of a cache that it reads, and that it writes.
+    /// KV cache rows that the step reads and writes.
     fn rows(&self) -> [usize; 2] {
         let read = if self.of_several { self.tokens * (self.depth + 1) } else { self.depth + self.tokens };
         [read, self.tokens]
@@ -235,28 +243,28 @@ impl Subject {
 impl fmt::Display for Subject {
     fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
         match (self.of_several, self.tokens) {
-            (true, n) => write!(f, "one token each of {n} sequences")?,
-            (false, 1) => write!(f, "one token")?,
-            (false, n) => write!(f, "{n} tokens of a prompt")?,
+            (true, n) => write!(f, "batched decode of {n} sequences")?,
+            (false, 1) => write!(f, "decode step")?,
+            (false, n) => write!(f, "prefill chunk of {n} tokens")?,
         }
-        if self.depth > 0 { write!(f, " after {}", self.depth) } else { Ok(()) }
+        if self.depth > 0 { write!(f, " at context depth {}", self.depth) } else { Ok(()) }
     }
 }
 
-/// Positions of a page.
+/// Tokens of a KV page.
 const PAGE: usize = arch::Options::PAGE;
 
-/// Runs that count for nothing: what is only done once, and caches that have yet to settle.
+/// Warm-up runs before those that count.
 const WARM: usize = 2;
 
-/// The step, run `n` times; and the seconds of as many that nothing is timed within, in turns with them.
+/// Runs the step `n` times with timers and, in turns, without: spans, and seconds without timers.
 fn steps(engine: &mut Engine, subject: &Subject, n: u16) -> Result<(Vec<StepRun>, Vec<f64>)> {
-    let mut ids = Ids::for_engine(engine);
+    let mut ids = Ids::new(engine);
     let bar = progress::count("steps", u64::from(n));
     let (mut steps, mut plain) = (Vec::new(), Vec::new());
     for run in 0..WARM + usize::from(n) {
         let (spans, host, untimed) = subject.run(engine, &ids.some(subject.tokens))?;
-        // A device that runs beside the host has the time by its own clock.
+        // Asynchronous devices measure time by their own clock.
         let own = spans.iter().map(|s| s.end).fold(0.0, f64::max);
         let wall = if engine.device().overlaps() { own } else { host };
         if run >= WARM {
@@ -269,13 +277,13 @@ fn steps(engine: &mut Engine, subject: &Subject, n: u16) -> Result<(Vec<StepRun>
     Ok((steps, plain))
 }
 
-/// What is told of a function while it is compiled: not kept with it, so it is compiled once more, without its text.
-fn told(ready: &Ready, target: &Target) -> Vec<String> {
+/// Decisions and rules of a function, which is compiled again, since the engine does not keep them.
+fn explanations(ready: &Ready, target: &Target) -> Vec<String> {
     let compiled = compile(&ready.function, target, None, &mut Cheapest);
     [stages::decisions(&compiled, |d| d.kind != "nest"), stages::rules(&compiled)].concat()
 }
 
-/// Kernels and launches of that step, of a class that takes at most `most` tokens; its functions, by name.
+/// Records the kernels and launches of a step; returns its functions and their names.
 fn describe<'a>(
     launches: &'a [(Arc<Ready>, usize)],
     target: &Target,
@@ -292,7 +300,7 @@ fn describe<'a>(
         let known = functions.iter().find(|f| Arc::ptr_eq(f.0, ready)).map(|f| f.2);
         let first = known.unwrap_or_else(|| {
             let first = recording.kernels.len();
-            // Layers of one kind that differ in how they are quantised are functions of one name.
+            // Layers that differ in quantisation only have functions of one name.
             let same = functions.iter().filter(|f| f.0.function.name == ready.function.name).count();
             let number = if same > 0 { format!(" ({})", same + 1) } else { String::new() };
             let name = format!("{}{number}", ready.function.name);
@@ -318,17 +326,18 @@ fn describe<'a>(
     functions.into_iter().map(|(ready, name, _)| (ready.as_ref(), name)).collect()
 }
 
-/// Bytes that a launch must read from memory: weights in use, and the cache up to its last token. Activations come from nearer.
+/// Bytes that a launch must read from memory: weights in use and KV cache; activations are in
+/// caches.
 fn bytes(ready: &Ready, program: &Program, subject: &Subject) -> f64 {
     let [read, written] = subject.rows();
     let mut sum = 0.0;
     for &Param { slot: number, access, .. } in &program.params {
-        // What is no slot of the function is an intermediate.
+        // Other parameters are intermediates.
         let Some(slot) = ready.function.slots.get(number as usize) else { continue };
         let elements = |dims: &[i64]| dims.iter().product::<i64>() as f64;
         sum += match (slot.kind, slot.storage, access) {
             (SlotKind::Weight, Storage::Packed(e), _) => {
-                // As in the file, unless the function has it otherwise.
+                // Dense as in the file, unless the function has another layout.
                 let layout = ready.compiled.layouts.iter().find(|l| l.0 == number).map(|l| l.1);
                 let dense = elements(&slot.dims) * e.bytes as f64 / e.elements as f64;
                 let all = layout.and_then(|l| l.bytes(e, &slot.dims)).map_or(dense, |n| n as f64);
@@ -345,14 +354,14 @@ fn bytes(ready: &Ready, program: &Program, subject: &Subject) -> f64 {
     sum
 }
 
-/// The kernels of that name, one by one.
+/// Prints the kernels with names that start with `name`.
 fn kernels(recording: &Recording, report: &Report, name: &str, source: bool, out: &mut dyn Write) -> Result {
     let chosen: Vec<_> = report.rows.iter().filter(|r| recording.kernels[r.kernel].name.starts_with(name)).collect();
     if chosen.is_empty() {
         let names: Vec<&str> = report.rows.iter().take(6).map(|r| recording.kernels[r.kernel].name.as_str()).collect();
         return Err(Failure::new(
-            format_args!("no kernel's name begins with {name}"),
-            format!("the most expensive are {}; without --kernel there is a table", names.join(", ")),
+            format_args!("no kernel name starts with {name}"),
+            format!("the slowest are {}; without --kernel a table shows all", names.join(", ")),
         ));
     }
     for row in chosen {
@@ -371,7 +380,7 @@ fn kernels(recording: &Recording, report: &Report, name: &str, source: bool, out
         let limit = row.fraction.map_or("unknown".into(), |f| format!("{:.0} %{remark}", 100.0 * f));
         writeln!(
             out,
-            "  each reads {:.3} MB, {:.2} GB/s, and does {:.1} M operations; of its limit {limit}",
+            "  each reads {:.3} MB at {:.2} GB/s and does {:.1} M operations; {limit} of the roofline",
             kernel.bytes / 1e6,
             row.rate() / 1e9,
             kernel.operations / 1e6

@@ -1,4 +1,4 @@
-//! `gristmill rm`.
+//! `gristmill rm`: removes downloaded models.
 
 use super::pull::named;
 use crate::failure::{Result, some_of};
@@ -8,22 +8,22 @@ use clap::Args;
 use gristmill_hub::Store;
 
 const NOTES: &str = "\
-Only what `gristmill pull` has fetched is removed, never a file of your own, and nothing through a symbolic link.
+Removes only files that `gristmill pull` downloaded, and follows no symbolic links.
 
 Examples:
-  gristmill rm glm-4.7-flash                           what a short name stands for
-  gristmill rm hf:unsloth/GLM-4.7-Flash-GGUF:Q4_0      one file; also one that has come in part
-  gristmill rm hf:unsloth/GLM-4.7-Flash-GGUF           all of a repository that is kept here";
+  gristmill rm glm-4.7-flash                        a model by its short name
+  gristmill rm hf:unsloth/GLM-4.7-Flash-GGUF:Q4_0   one file, also an incomplete one
+  gristmill rm hf:unsloth/GLM-4.7-Flash-GGUF        all files of a repository";
 
 #[derive(Args)]
 #[command(after_help = NOTES)]
-pub struct Options {
-    /// hf:ORG/REPO, hf:ORG/REPO:FILE, the address it was fetched from, or a short name
+pub struct RmArgs {
+    /// Models: ORG/REPO[:QUANT], the URL of the download, or short names
     #[arg(required = true, value_name = "NAME")]
     names: Vec<String>,
 }
 
-pub fn run(options: Options) -> Result {
+pub fn run(options: RmArgs) -> Result {
     let names = options.names.iter().map(|text| named(text)).collect::<Result<Vec<_>>>()?;
     let store = Store::user()?;
     for name in names {
@@ -33,7 +33,7 @@ pub fn run(options: Options) -> Result {
         }
         if !removed.left.is_empty() {
             let names: Vec<String> = removed.left.iter().map(|p| p.display().to_string()).collect();
-            warn(&[format!("left, since it was not fetched: {}", some_of(&names))]);
+            warn(&[format!("kept, since `gristmill pull` did not download it: {}", some_of(&names))]);
         }
     }
     Ok(())

@@ -1,10 +1,11 @@
 //! `gristmill run`.
 
-use crate::answer::answer;
 use crate::failure::{Failure, Result};
 use crate::flags::Common;
+use crate::generate::answer;
 use crate::model::{self, Model, warn};
-use crate::reader::Reader;
+use crate::model_arg::ModelFlags;
+use crate::reasoning_view::Reader;
 use crate::sampler::{self, Sampling};
 use crate::style::Screen;
 use clap::{Args, ValueHint};
@@ -12,35 +13,48 @@ use gristmill_llm::chat::{Message, RenderOptions, TextSpan};
 use gristmill_llm::sched::Batcher;
 use rustix::fs::{FileType, Stat};
 use std::io::{self, IsTerminal};
+use std::path::{Path, PathBuf};
 
 const NOTES: &str = "\
 Examples:
-  gristmill run -p 'What is the capital of Japan?'                  the demo model
-  gristmill run glm-4.7-flash 'Explain mmap.' -n 200                at most 200 tokens
-  gristmill run MODEL.gguf < question.txt > answer.txt              from a file, the answer alone into another
-  gristmill run MODEL.gguf --raw -p 'Once upon a time' --seed 7     without the chat template; the same text each time";
+  gristmill run -p 'What is the capital of Japan?'                the demo model
+  gristmill run glm-4.7-flash 'Explain mmap.' -n 200              at most 200 tokens
+  gristmill run MODEL.gguf < question.txt > answer.txt            the completion alone in a file
+  gristmill run MODEL.gguf --raw -p 'Once upon a time' --seed 7   no chat template; reproducible
+  gristmill run -hf Qwen/Qwen3-8B-GGUF:Q4_K_M -p Hi --temp 0      a hub repository, greedy decoding";
 
 #[derive(Args)]
 #[command(after_help = NOTES)]
-pub struct Options {
+pub struct RunArgs {
     #[arg(value_hint = ValueHint::FilePath, help = model::HELP_OR_DEMO)]
     model: Option<String>,
-    /// What to say to the model; without it, and with `-`, all of standard input
-    #[arg(value_name = "TEXT")]
+    /// Prompt; standard input if it is left out or `-`
+    #[arg(value_name = "PROMPT")]
     text: Option<String>,
-    /// The same as a flag, for the model that is meant without MODEL
-    #[arg(short, long, value_name = "TEXT", allow_hyphen_values = true, conflicts_with = "text")]
+    #[command(flatten)]
+    flags: ModelFlags,
+    /// Prompt as a flag, for use without MODEL
+    #[arg(short, long, value_name = "PROMPT", allow_hyphen_values = true, conflicts_with = "text")]
     prompt: Option<String>,
-    /// Most tokens of the completion; -1 until the model ends it or the context is full [default: -1]
-    #[arg(short, value_name = "N", value_parser = sampler::count, allow_negative_numbers = true)]
+    /// Read the prompt from a file
+    #[arg(short, long, value_name = "FILE", conflicts_with_all = ["text", "prompt"])]
+    file: Option<PathBuf>,
+    /// Maximum number of tokens to generate; -1 for no limit [default: -1]
+    #[arg(
+        short, long = "n-predict", aliases = ["predict", "max-tokens"], value_name = "N",
+        value_parser = sampler::count, allow_negative_numbers = true
+    )]
     n: Option<usize>,
-    /// Take TEXT as the whole prompt, special tokens parsed, without the chat template
+    /// Use PROMPT as it is, without the chat template; special tokens are parsed
     #[arg(long)]
     raw: bool,
-    /// What to tell the model before
-    #[arg(long, value_name = "TEXT", conflicts_with = "raw")]
+    /// System prompt
+    #[arg(
+        long, alias = "system-prompt", value_name = "TEXT", allow_hyphen_values = true,
+        conflicts_with = "raw"
+    )]
     system: Option<String>,
-    /// Ask a model that can reason first not to
+    /// Disable the reasoning of models that can answer without it
     #[arg(long, conflicts_with = "raw")]
     no_think: bool,
     #[command(flatten)]
@@ -49,10 +63,12 @@ pub struct Options {
     common: Common,
 }
 
-pub fn run(options: Options) -> Result {
+pub fn run(options: RunArgs) -> Result {
+    options.common.check()?;
     options.sampling.check()?;
-    let text = prompt(&options)?;
-    let model = Model::open(options.model.as_deref())?;
+    let (model, text) = options.flags.with_next(options.model.as_deref(), options.text.as_deref())?;
+    let text = prompt(&options, model, text)?;
+    let model = Model::open(model)?;
     let tokenizer = model.tokenizer()?;
     let mut reader = Reader::plain(&tokenizer);
     let prompt = match options.raw {
@@ -76,7 +92,7 @@ pub fn run(options: Options) -> Result {
     let limit = options.n.unwrap_or(usize::MAX);
     let mut out = Screen::new(io::stdout().lock());
     let answer = answer(&mut batcher, &mut reader, &sampler, &prompt, limit, &mut out, &|| false)?;
-    // A line's end for people; the completion alone for programs.
+    // Programs get the completion without a line end.
     out.end(false)?;
     let greedy = sampler.params().temperature <= 0.0;
     let seed = if greedy { String::new() } else { format!(" seed {}", sampler.params().seed) };
@@ -87,37 +103,54 @@ pub fn run(options: Options) -> Result {
     Ok(())
 }
 
-/// What to say to the model.
-fn prompt(options: &Options) -> Result<String> {
-    match options.text.as_deref().or(options.prompt.as_deref()) {
+/// The prompt, from an argument, a file or standard input.
+fn prompt(options: &RunArgs, model: Option<&str>, text: Option<&str>) -> Result<String> {
+    let given = [text, options.prompt.as_deref()];
+    match given.into_iter().flatten().next() {
+        Some(_) if given.iter().flatten().count() + usize::from(options.file.is_some()) > 1 => {
+            Err(Failure::usage("the prompt is given twice", "give it with -p, with -f or after MODEL"))
+        }
         Some("-") => read_input(),
         Some(text) => Ok(text.to_owned()),
+        None if options.file.is_some() => read_file(options.file.as_deref().unwrap_or(Path::new(""))),
         None if io::stdin().is_terminal() => {
-            // The one word was meant as the prompt, it seems.
-            let hint = match &options.model {
-                Some(text) if text.contains(char::is_whitespace) => format!("`gristmill run -p '{text}'` asks the demo model"),
-                _ => "give it with -p TEXT or after MODEL, or pipe it in; `gristmill chat` holds a conversation".into(),
+            // A MODEL with spaces was meant as the prompt.
+            let hint = match model {
+                Some(text) if text.contains(char::is_whitespace) => {
+                    format!("`gristmill run -p '{text}'` runs the demo model")
+                }
+                _ => "give it with -p PROMPT or after MODEL, or pipe it in; `gristmill chat` is interactive".into(),
             };
             Err(Failure::usage("there is no prompt", hint))
         }
         None => match read_input()? {
             text if text.trim().is_empty() => {
-                Err(Failure::usage("there is no prompt: standard input is empty", "give one with -p TEXT, or after MODEL"))
+                Err(Failure::usage("there is no prompt: standard input is empty", "give one with -p PROMPT, or after MODEL"))
             }
             text => Ok(text),
         },
     }
 }
 
-/// May what is written to standard output and to standard error meet on one line of what people see: is standard output anything but a file
-/// that standard error does not go to?
+/// Whether text of standard output and of standard error may meet on one displayed line: standard
+/// output is not a regular file, or it is the file of standard error.
 fn may_share_a_line() -> bool {
     let of = |stat: rustix::io::Result<Stat>| stat.ok().map(|s| (s.st_dev, s.st_ino, FileType::from_raw_mode(s.st_mode)));
     let (out, err) = (of(rustix::fs::fstat(io::stdout())), of(rustix::fs::fstat(io::stderr())));
     !out.is_some_and(|out| out.2 == FileType::RegularFile && Some(out) != err)
 }
 
-/// All of standard input, as text.
+/// A text file, which must be UTF-8.
+pub fn read_file(path: &Path) -> Result<String> {
+    let bytes = std::fs::read(path).map_err(|e| Failure::file("read", path, e))?;
+    String::from_utf8(bytes).map_err(|e| {
+        let at = e.utf8_error().valid_up_to();
+        let message = format_args!("{} is not UTF-8 at byte {at}", path.display());
+        Failure::new(message, "convert it, with iconv for example")
+    })
+}
+
+/// All of standard input, which must be UTF-8.
 pub fn read_input() -> Result<String> {
     let bytes = {
         let mut bytes = Vec::new();

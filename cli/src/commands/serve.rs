@@ -1,8 +1,9 @@
-//! `gristmill serve`.
+//! `gristmill serve`: the HTTP server.
 
 use crate::failure::{Failure, Result, printable, some_of};
 use crate::flags::Common;
-use crate::offer::{self, Asked};
+use crate::model_arg::ModelFlags;
+use crate::serve_models::{self, ServedModels};
 use clap::{Args, ValueHint};
 use gristmill_server::{Config, Notice, Offer, Server};
 use std::cell::OnceCell;
@@ -11,83 +12,111 @@ use std::time::Duration;
 
 const NOTES: &str = "\
 Examples:
-  gristmill serve                                  the demo model, on http://127.0.0.1:8080
+  gristmill serve           the demo model on http://127.0.0.1:8080
   gristmill serve MODEL.gguf --port 9000 --ctx 16384
-  gristmill serve MODELS/                          every model in a folder, loaded when it is asked for
+  gristmill serve -hf Qwen/Qwen3-8B-GGUF:Q4_K_M -np 4 -a qwen
+  gristmill serve MODELS/   every model in a folder, loaded on first request
   GRISTMILL_API_KEY=secret gristmill serve MODEL.gguf --host 0.0.0.0
 
-Clients of OpenAI's interface work with the base URL http://127.0.0.1:8080/v1, Anthropic's and Ollama's with http://127.0.0.1:8080; a browser finds a chat page at the root.
-Of several models, requests choose by `model`, and /v1/models lists them. One is loaded when it is asked for, its requests wait meanwhile, and where
-memory is short the least recently used leaves. Each answers several requests at a time, --parallel of them; those that wait are taken client by client. /health and /metrics (Prometheus) are for whoever watches; while
-the only model is loaded, /health says so with status 503.";
+OpenAI clients use the base URL http://127.0.0.1:8080/v1, Anthropic and Ollama clients
+http://127.0.0.1:8080. The chat page is at the root. With several models, `model` of a request
+selects one and /v1/models lists them; a model is loaded on its first request, and the least
+recently used one is evicted when memory runs out. Continuous batching runs up to --parallel
+sequences per model; queued requests are scheduled round-robin per client. /health returns 503
+until a single model is loaded; /metrics is for Prometheus.";
 
 const HELP: &str = concat!(
-    "One model or several, each a .gguf file, a folder of them, ORG/REPO[:QUANT] of the hub, a short name, demo (inside the program), or ",
-    "synth:PRESET:QUANT [default: demo]"
+    "Models: .gguf files, folders of them, hub repositories ORG/REPO[:QUANT], short names (`gristmill list`), ",
+    "demo (built in), or synth:PRESET:QUANT (random weights) [default: demo]"
 );
 
 #[derive(Args)]
 #[command(after_help = NOTES)]
-pub struct Options {
+pub struct ServeArgs {
     #[arg(value_hint = ValueHint::AnyPath, value_name = "MODEL", help = HELP)]
     models: Vec<String>,
-    /// Port to listen on; 0 for any that is free
+    #[command(flatten)]
+    flags: ModelFlags,
+    /// Port; 0 for any free one
     #[arg(long, default_value_t = 8080)]
     port: u16,
-    /// Address to listen on, or a name of this machine; 0.0.0.0 for all, which lets others in
+    /// Address or host name to listen on; 0.0.0.0 for all interfaces
     #[arg(long, default_value = "127.0.0.1", value_parser = host, value_hint = ValueHint::Hostname)]
     host: Host,
-    /// What clients must send as their key [default: $GRISTMILL_API_KEY, or none]
+    /// API key that clients must send [default: $GRISTMILL_API_KEY, or none]
     #[arg(long, value_name = "KEY")]
     api_key: Option<String>,
-    /// What clients call the model, where there is one [default: the file's name]
-    #[arg(long, value_name = "NAME")]
+    /// Model name in the API, for a single model [default: the file's name]
+    #[arg(short = 'a', long, alias = "alias", value_name = "NAME")]
     name: Option<String>,
-    /// Another name that this server is asked by: that of a proxy before it
+    /// Additional Host header to accept, such as that of a reverse proxy; repeatable
     #[arg(long, value_name = "NAME")]
     allowed_host: Vec<String>,
-    /// Origin whose pages may ask from a browser, such as http://localhost:3000; * for all [default: none]
+    /// Allowed CORS origin, such as http://localhost:3000; * for all; repeatable [default: none]
     #[arg(long, value_name = "ORIGIN", value_parser = origin)]
     cors: Vec<String>,
-    /// Who owns the models in /v1/models: older routers take a server only for vllm or sglang, and look there
+    /// `owned_by` of the models in /v1/models, by which some routers detect vllm or sglang
     #[arg(long, value_name = "NAME", default_value = "gristmill")]
     owned_by: String,
-    /// Write a line for every request to standard error, with its x-request-id
+    /// Log each request to standard error, with its x-request-id
     #[arg(long)]
     log: bool,
-    /// Maximum concurrent sequences per model [default: 8, on a GPU 32]. Their pages take half of the free memory at most
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=512), help_heading = "Limits")]
-    parallel: Option<u16>,
-    /// Seconds for those who are being answered or wait when the server is asked to end (SIGTERM, Ctrl-C); a second time it ends at once
-    #[arg(long, value_name = "SECONDS", default_value_t = 25, help_heading = "Limits")]
-    drain: u32,
-    /// Most requests that wait for each model; more are refused
-    #[arg(long, value_name = "N", default_value_t = 256, value_parser = clap::value_parser!(u32).range(1..), help_heading = "Limits")]
-    queue: u32,
-    /// Most bytes of a request
-    #[arg(long, value_name = "BYTES", default_value_t = 4 << 20, value_parser = clap::value_parser!(u32).range(1..), help_heading = "Limits")]
-    max_body: u32,
-    /// Most models that are loaded at a time [default: as many as there is memory for]
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..), help_heading = "Limits")]
-    models_loaded: Option<u16>,
-    /// Host KV cache of each model, for pages that leave the KV cache of a device or of one sequence, MB [default: four whole contexts, within an eighth of the free memory]
-    #[arg(long, value_name = "MB", help_heading = "Limits")]
-    keep: Option<usize>,
-    /// Answer the same text whatever other requests run, as `"batch_invariant": true` asks for one; decode steps are slower while few run
+    /// Batch-invariant mode: output does not depend on concurrent requests; decode is slower at
+    /// small batches
     #[arg(long, conflicts_with = "no_batch_invariance")]
     batch_invariant: bool,
-    /// The default: kept for scripts of earlier releases
+    // The default; kept for scripts of earlier releases.
     #[arg(long, hide = true)]
     no_batch_invariance: bool,
+    // llama-server's; /metrics is always served.
+    #[arg(long, hide = true)]
+    metrics: bool,
+    #[command(flatten)]
+    limits: LimitFlags,
     #[command(flatten)]
     common: Common,
 }
 
-/// Where to listen.
+/// Limits of the server.
+#[derive(Args)]
+#[command(next_help_heading = "Limits")]
+struct LimitFlags {
+    /// -np N: maximum concurrent sequences per model; their KV cache takes at most half of the
+    /// free memory [default: 8, on a GPU 32]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=512))]
+    parallel: Option<u16>,
+    /// Maximum queued requests per model; further ones are refused
+    #[arg(
+        long, value_name = "N", default_value_t = 256,
+        value_parser = clap::value_parser!(u32).range(1..)
+    )]
+    queue: u32,
+    /// Maximum request body, in bytes
+    #[arg(
+        long, value_name = "BYTES", default_value_t = 4 << 20,
+        value_parser = clap::value_parser!(u32).range(1..)
+    )]
+    max_body: u32,
+    /// Maximum number of loaded models [default: as many as memory holds]
+    #[arg(
+        long, alias = "models-loaded", value_name = "N",
+        value_parser = clap::value_parser!(u16).range(1..)
+    )]
+    max_loaded_models: Option<u16>,
+    /// Host KV cache per model, in MB: pages evicted from the device's KV cache [default: four
+    /// contexts, within an eighth of the free memory]
+    #[arg(long, alias = "keep", value_name = "MB")]
+    host_cache_mb: Option<usize>,
+    /// Graceful-shutdown timeout after SIGTERM or Ctrl-C; a second signal ends at once
+    #[arg(long, alias = "drain", value_name = "SECONDS", default_value_t = 25)]
+    shutdown_timeout: u32,
+}
+
+/// Address to listen on.
 #[derive(Clone, Debug)]
 struct Host {
     address: IpAddr,
-    /// What it was called, where that is no address.
+    /// The host name as given; `None` for a literal address.
     name: Option<String>,
 }
 
@@ -96,7 +125,7 @@ fn host(text: &str) -> std::result::Result<Host, String> {
         return Ok(Host { address, name: None });
     }
     let name = Some(text.to_owned());
-    // Whatever a resolver makes of it.
+    // Independent of the resolver.
     if text.eq_ignore_ascii_case("localhost") {
         return Ok(Host { address: Ipv4Addr::LOCALHOST.into(), name });
     }
@@ -106,7 +135,7 @@ fn host(text: &str) -> std::result::Result<Host, String> {
     address.map(|address| Host { address: address.ip(), name }).ok_or_else(|| unknown("nothing was found".into()))
 }
 
-/// An origin: a scheme and a host, without a path.
+/// Parses an origin: a scheme and a host, without a path.
 fn origin(text: &str) -> std::result::Result<String, String> {
     let host = text.split_once("://").map(|(_, host)| host.trim_end_matches('/'));
     match host {
@@ -116,7 +145,7 @@ fn origin(text: &str) -> std::result::Result<String, String> {
     }
 }
 
-/// An address that leads to a server which listens there: all addresses are none that one can open.
+/// An address at which a browser reaches the server: loopback if it listens on all interfaces.
 fn to_open(listens: SocketAddr) -> SocketAddr {
     let here = match listens.ip() {
         IpAddr::V4(ip) if ip.is_unspecified() => Ipv4Addr::LOCALHOST.into(),
@@ -126,20 +155,21 @@ fn to_open(listens: SocketAddr) -> SocketAddr {
     SocketAddr::new(here, listens.port())
 }
 
-/// What models can be asked for, the one there is with its context, and where.
+/// Prints the models and the URLs; `context` is that of a single model.
 fn say_ready(names: &[String], context: Option<usize>, listens: SocketAddr) {
     match context {
-        Some(context) => say!("{}, {context} tokens of context", printable(&names[0])),
-        None => say!("{} models, each loaded when it is asked for: {}", names.len(), printable(&some_of(names))),
+        Some(context) => say!("{}: context of {context} tokens", printable(&names[0])),
+        None => say!("{} models, loaded on first request: {}", names.len(), printable(&some_of(names))),
     }
     let address = to_open(listens);
-    say!("chat: http://{address}/   API: http://{address}/v1   (Ctrl-C ends)");
+    say!("chat: http://{address}/   API: http://{address}/v1   (Ctrl-C to stop)");
     if address != listens {
-        say!("from other machines: port {} of any address of this one", listens.port());
+        say!("listening on all interfaces, port {}", listens.port());
     }
 }
 
-pub fn run(options: Options) -> Result {
+pub fn run(options: ServeArgs) -> Result {
+    options.common.check()?;
     if options.log {
         tracing_subscriber::fmt().with_writer(std::io::stderr).with_ansi(false).with_target(false).init();
     }
@@ -149,7 +179,7 @@ pub fn run(options: Options) -> Result {
     }
     let open_to_all = !options.host.address.is_loopback() && key.is_none();
     let defaults = Config::default();
-    // The port first: it is cheap to refuse, and who asks meanwhile is told to wait.
+    // The port is bound first: it fails fast, and requests get status 503 while models load.
     let server = Server::bind(Config {
         host: options.host.address,
         name: options.host.name,
@@ -157,11 +187,11 @@ pub fn run(options: Options) -> Result {
         cors: options.cors,
         port: options.port,
         api_key: key,
-        body: options.max_body as usize,
-        queue: options.queue as usize,
-        drain: Duration::from_secs(options.drain.into()),
+        body: options.limits.max_body as usize,
+        queue: options.limits.queue as usize,
+        drain: Duration::from_secs(options.limits.shutdown_timeout.into()),
         owned_by: options.owned_by,
-        keep: options.keep.map(|mb| mb.saturating_mul(1_000_000)),
+        keep: options.limits.host_cache_mb.map(|mb| mb.saturating_mul(1_000_000)),
         batch_invariant: options.batch_invariant,
         ..defaults
     })?;
@@ -172,11 +202,14 @@ pub fn run(options: Options) -> Result {
         let _ = device.set(opened.device.clone());
         Ok(opened)
     };
-    let looking = |at, of| loading.set("looking at models", at as u64, of as u64);
-    let asked = Asked { arguments: &options.models, name: options.name, parallel: options.parallel.map(usize::from) };
-    let models = offer::specs(asked, &common, &open, &looking)?;
+    let scanning = |at, of| loading.set("reading model files", at as u64, of as u64);
+    let arguments: Vec<String> =
+        options.flags.name().map(str::to_owned).into_iter().chain(options.models).collect();
+    let parallel = options.limits.parallel.map(usize::from);
+    let served = ServedModels { arguments: &arguments, name: options.name, parallel };
+    let models = serve_models::specs(served, &common, &open, &scanning)?;
     if open_to_all {
-        say!("warning: whoever reaches {} can use this server: there is no --api-key", server.address());
+        say!("warning: {} is open to the network without an --api-key", server.address());
     }
     let (listens, names) = (server.address(), models.iter().map(|model| model.name.clone()).collect::<Vec<_>>());
     let device = device.into_inner();
@@ -185,9 +218,13 @@ pub fn run(options: Options) -> Result {
         Notice::Ready(context) => say_ready(&names, context, listens),
         Notice::Draining(requests, most) => {
             let s = if requests == 1 { "" } else { "s" };
-            say!("ending: {requests} request{s} to answer, for {} s at most (Ctrl-C again ends at once)", most.as_secs());
+            say!(
+                "shutting down: waiting for {requests} request{s}, at most {} s (Ctrl-C again stops at once)",
+                most.as_secs()
+            );
         }
     };
-    server.run(Offer { models, most_loaded: options.models_loaded.map(usize::from), available }, tell)?;
+    let most_loaded = options.limits.max_loaded_models.map(usize::from);
+    server.run(Offer { models, most_loaded, available }, tell)?;
     Ok(())
 }

@@ -1,4 +1,4 @@
-//! `gristmill synth`.
+//! `gristmill synth`: model files with random weights.
 
 use crate::failure::{Failure, Result};
 use crate::progress;
@@ -10,27 +10,27 @@ use std::path::{Path, PathBuf};
 
 const NOTES: &str = "\
 Examples:
-  gristmill synth youtu-llm-2b --quant q4_0 -o youtu.gguf     a file of 1.2 GB that loads and runs like the real one
-  gristmill bench synth:youtu-llm-2b:q4_0                     most commands take it without a file";
+  gristmill synth youtu-llm-2b --quant q4_0 -o youtu.gguf   1.2 GB, as fast as the real model
+  gristmill bench synth:youtu-llm-2b:q4_0                   most commands need no file";
 
 #[derive(Args)]
 #[command(after_help = NOTES)]
-pub struct Options {
-    /// Which model's shape
+pub struct SynthArgs {
+    /// Shape of the model; an unknown name lists all
     preset: String,
-    /// How its weights are quantised
+    /// Quantisation of the weights
     #[arg(long, value_name = "QUANT")]
     quant: String,
-    /// Where to write it
+    /// Output file
     #[arg(short, long, value_name = "FILE")]
     output: PathBuf,
 }
 
-pub fn run(options: Options) -> Result {
-    // Names first: a mistake must not empty a file.
+pub fn run(options: SynthArgs) -> Result {
+    // Wrong names must not truncate a file.
     let total = synth::plan(&options.preset, &options.quant)?.bytes();
     let failed = |e| Failure::file("write", &options.output, e);
-    // What is there is written over, and its room is to be had too.
+    // The space of a file that is overwritten is available too.
     let there = std::fs::metadata(&options.output).ok().filter(|m| m.is_file()).map_or(0, |m| m.len());
     let room = room(&options.output).map(|free| free.saturating_add(there));
     if let Some(room) = room.filter(|&room| room < total) {
@@ -46,14 +46,14 @@ pub fn run(options: Options) -> Result {
         Ok(()) => out.into_inner().map(drop).map_err(|e| failed(e.into_error())),
         Err(error) => Err(error.into()),
     };
-    // Half a model helps nobody.
+    // An incomplete file is removed.
     if written.is_err() && regular {
         let _ = std::fs::remove_file(&options.output);
     }
     written
 }
 
-/// Bytes that may still be written on the disk of that file; none of what is no disk.
+/// Free bytes on the disk of a file; `None` for a special file.
 fn room(file: &Path) -> Option<u64> {
     let special = std::fs::metadata(file).is_ok_and(|m| !m.is_file());
     let folder = file.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
@@ -61,7 +61,7 @@ fn room(file: &Path) -> Option<u64> {
     Some(disk.f_bavail.saturating_mul(disk.f_frsize))
 }
 
-fn no_room(options: &Options, total: u64, room: u64) -> Failure {
+fn no_room(options: &SynthArgs, total: u64, room: u64) -> Failure {
     let gb = |bytes: u64| bytes as f64 / 1e9;
     let fitting = synth::fitting_as(&options.quant, room);
     let models = if fitting.is_empty() { String::new() } else { format!(", or a model that fits ({})", fitting.join(", ")) };
@@ -74,7 +74,7 @@ fn no_room(options: &Options, total: u64, room: u64) -> Failure {
             gb(total),
             gb(room)
         ),
-        format!("make room on the disk, choose another place, a smaller quantisation{models}"),
+        format!("free disk space, choose another folder, a smaller quantisation{models}"),
     )
 }
 
@@ -84,7 +84,7 @@ mod tests {
 
     #[test]
     fn a_disk_without_room_is_told_with_what_fits() {
-        let options = Options { preset: "deepseek-v3".into(), quant: "q4_0".into(), output: "x.gguf".into() };
+        let options = SynthArgs { preset: "deepseek-v3".into(), quant: "q4_0".into(), output: "x.gguf".into() };
         let (message, hint) = no_room(&options, 378_060_000_000, 5_000_000_000).parts();
         assert_eq!(message, "cannot write x.gguf: deepseek-v3 as q4_0 takes 378.1 GB, and the disk has 5.0 GB free");
         let hint = hint.unwrap();

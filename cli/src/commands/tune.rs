@@ -1,10 +1,11 @@
-//! `gristmill tune`: the parameters and plans of the hot kernels, tried inside the real steps of a model.
+//! `gristmill tune`: autotunes kernel parameters and plans on the real steps of a model.
 
 use crate::beam::{Budget, SearchSpace, Ended, Found, Question, search};
 use crate::failure::{Failure, Result, printable};
 use crate::flags::Common;
-use crate::measure::{Compared, KernelTimes, Rivals, Speed, Work, shown};
+use crate::ab_bench::{Compared, KernelTimes, Variants, Speed, Work, shown};
 use crate::model::{self, Model};
+use crate::model_arg::ModelFlags;
 use crate::plans::{self, About, Answer};
 use clap::{Args, ValueHint};
 use gristmill_backend::tuning::{self, Plans};
@@ -14,78 +15,91 @@ use std::io::{self, Write};
 use std::time::{Duration, Instant};
 
 const NOTES: &str = "\
-What is tried: of a processor first the parameters of its kernels; then, of whatever takes 2 % of a step or more by the model of costs, the heaviest first, what is computed where: what is fused and
-what has a buffer, which kernels share a launch, where a norm's factor is multiplied, how an attention is divided, how sums are scattered, in which form a weight is multiplied; then the kernels that follow from it: shapes of workgroups, what
-is staged, nests, launches of a GPU; and how weights lie, which are loaded again for each answer. A form that rounds more than the one in its place is never tried; what answers say may still change in last
-places, as sums are added in another order.
+Candidates are, on a CPU, the kernel parameters; then, for whatever takes at least 2 % of a step
+by the cost model: fusion and materialisation, horizontal fusion, matmul and attention variants;
+then the schedule of each kernel; then weight layouts, each of which reloads the weights. Less
+precise variants are not tried, but another order of sums can change the last digits of logits.
 
-Each change is measured in the model's own steps against the best so far, turn by turn. It takes the lead if decoding and prompts together gain more than twice the measurement's standard error,
-0.4 % at least and 2 % at most, in two comparisons, and neither loses as much. The best N (--beam) stay, and the next change is tried on all of them, so that two changes that gain only together are found, in N times the time. Then all is asked again, until a round gains nothing or the
-time is over. What was found is measured once more against the untuned model, and stored only if it is faster: beside the compiled kernels, for this processor, instruction set and number of cores, or
-for this GPU, and used from then on; `gristmill devices` shows it. Without one the defaults are good.
+Each candidate is measured in turns with the best so far. It is kept if decode and prefill
+together gain more than twice the standard error (at least 0.4 %, at most 2 %) in two comparisons,
+and neither loses as much. A beam (--beam N) finds changes that gain only in combination, in N
+times the time. Rounds repeat until nothing gains or the time is up. The result is measured once
+more against the untuned model and stored only if it is faster, for this CPU, instruction set and
+number of cores or this GPU; `gristmill devices` shows it.
 
 Examples:
-  gristmill tune MODEL.gguf                 ten minutes at most; best on a machine that does nothing else
-  gristmill tune MODEL.gguf -p 0            with an eye to generation alone
-  gristmill tune MODEL.gguf -p 0 -d 8192    to generation behind 8,192 positions, whose kernels a GPU has apart
+  gristmill tune MODEL.gguf                 at most ten minutes; best on an idle machine
+  gristmill tune MODEL.gguf -p 0            decode only
+  gristmill tune MODEL.gguf -p 0 -d 8192    decode at a context depth of 8192
   gristmill tune MODEL.gguf --beam 4 --minutes 60
-  gristmill tune MODEL.gguf --device cuda   what suits the GPU
-  gristmill tune --reset                    back to the defaults";
+  gristmill tune MODEL.gguf --device cuda   on the GPU
+  gristmill tune --reset                    restore the defaults";
 
 #[derive(Args)]
-#[command(after_help = NOTES)]
-pub struct Options {
-    #[arg(value_hint = ValueHint::FilePath, help = model::HELP, required_unless_present = "reset")]
+#[command(after_help = NOTES, override_usage = "gristmill tune [OPTIONS] <MODEL>")]
+pub struct TuneArgs {
+    #[arg(
+        value_hint = ValueHint::FilePath, help = model::HELP,
+        required_unless_present_any = ["reset", "model_flag", "hf_repo"],
+        conflicts_with_all = ["model_flag", "hf_repo"]
+    )]
     model: Option<String>,
-    /// Tokens of the prompts measured; 0 for none
-    #[arg(short, value_name = "N", default_value_t = 128)]
-    p: usize,
-    /// Tokens of the generations measured; 0 for none
-    #[arg(short, value_name = "N", default_value_t = 32)]
-    n: usize,
-    /// Positions before both, behind which a GPU may have other kernels
-    #[arg(short, value_name = "N", default_value_t = 0)]
-    d: usize,
-    /// Repetitions
-    #[arg(short, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u16).range(1..))]
-    r: u16,
-    /// How many of the best so far the next change is tried on
+    #[command(flatten)]
+    flags: ModelFlags,
+    /// Prompt size in tokens; 0 for none
+    #[arg(short = 'p', long = "n-prompt", value_name = "N", default_value_t = 128)]
+    prompt: usize,
+    /// Number of tokens to generate; 0 for none
+    #[arg(short = 'n', long = "n-gen", value_name = "N", default_value_t = 32)]
+    tokens: usize,
+    /// Context depth: tokens already in the KV cache
+    #[arg(short = 'd', long = "n-depth", value_name = "N", default_value_t = 0)]
+    depth: usize,
+    /// Repetitions of each measurement
+    #[arg(
+        short, long, value_name = "N", default_value_t = 5,
+        value_parser = clap::value_parser!(u16).range(1..)
+    )]
+    repetitions: u16,
+    /// Beam width of the search
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u8).range(1..))]
     beam: u8,
-    /// Minutes after which no more is tried
+    /// Time limit in minutes
     #[arg(long, value_name = "M", default_value = "10", value_parser = minutes)]
     minutes: Duration,
-    /// Forget what was stored, and measure nothing
+    /// Restore the defaults and measure nothing
     #[arg(long)]
     reset: bool,
     #[command(flatten)]
     common: Common,
 }
 
-/// Minutes as they are written: a number above 0.
+/// Parses a positive number of minutes.
 fn minutes(text: &str) -> std::result::Result<Duration, String> {
     let minutes = text.parse::<f64>().ok().filter(|m| *m > 0.0);
     minutes.and_then(|m| Duration::try_from_secs_f64(60.0 * m).ok()).ok_or_else(|| "minutes are a number above 0".into())
 }
 
-/// What a change must gain at least, and at most where measurements scatter. The same kernels, measured as two rivals, differed by up to 0.4 % in 43 comparisons on an H100, where thirteen gains of 0.4 to 1.2 % and one of 2.5 made a token of gpt-oss 12 % faster
-/// (experiments, 121).
+/// Minimum gain of a change, and its maximum under noise. Equal kernels differed by up to 0.4 % in
+/// 43 comparisons on an H100 (docs/experiments/121).
 const GAINS: [f64; 2] = [1.004, 1.02];
-/// Standard errors of a comparison that a gain must exceed: by chance one of forty does, and it is asked twice.
+/// Standard errors that a gain must exceed, twice; one comparison in forty exceeds it by chance.
 const ERRORS: f64 = 2.0;
 
-pub fn run(options: Options) -> Result {
+pub fn run(options: TuneArgs) -> Result {
+    options.common.check()?;
     let start = Instant::now();
-    // The null devices go through the motions: for tests.
-    let device = options.common.device.as_deref().unwrap_or("cpu");
+    // The null devices are for tests.
+    let usual = if options.common.wants_gpu() { "cuda" } else { "cpu" };
+    let device = options.common.device.as_deref().unwrap_or(usual);
     if gristmill_backend::find(device)?.row.dialect.is_none() {
         return Err(Failure::new(
             format_args!("there is nothing to tune on {device}"),
-            "a device that kernels are compiled for has a tuner: --device cpu, --device cuda",
+            "choose a device with compiled kernels: --device cpu or --device cuda",
         ));
     }
     let store = gristmill_runtime::store::Store::user()?;
-    // What is found is for later.
+    // Results must be stored.
     if let Some(why) = store.warnings().pop() {
         return Err(why.into());
     }
@@ -97,17 +111,17 @@ pub fn run(options: Options) -> Result {
             tuning::write(&store, machine, Tuning::default())?;
             tuning::write_plans(&store, machine, &Plans::new())?;
         }
-        writeln!(out, "back to the defaults: {}", tuning::text(Tuning::default()))?;
+        writeln!(out, "defaults restored: {}", tuning::text(Tuning::default()))?;
         return Ok(());
     }
-    let model = Model::open(options.model.as_deref())?;
+    let model = Model::open(options.model.as_deref().or(options.flags.name()))?;
     let work = work(&options, &model)?;
-    let context = options.d + options.p.max(options.n);
-    let rivals = Rivals::new(&model, &options.common, opened, context, work);
+    let context = options.depth + options.prompt.max(options.tokens);
+    let variants = Variants::new(&model, &options.common, opened, context, work);
     let budget = Budget::new(options.minutes);
-    let mut tuner = Tuner { work, rivals, start, loading: Duration::ZERO, budget, out: &mut out };
+    let mut tuner = Tuner { work, variants, start, loading: Duration::ZERO, budget, out: &mut out };
     let best = tuner.tune(options.beam.into())?;
-    let steps = tuner.rivals.plans(&best)?;
+    let steps = tuner.variants.plans(&best)?;
     let Some(machine) = machine else {
         writeln!(out, "nothing is stored for {device}: {}", tuning::text(best.tuning))?;
         return Ok(());
@@ -121,21 +135,21 @@ pub fn run(options: Options) -> Result {
     Ok(())
 }
 
-/// What is measured, if the model takes it.
-fn work(options: &Options, model: &Model) -> Result<Work> {
+/// Returns the measurement, if it fits the model's context.
+fn work(options: &TuneArgs, model: &Model) -> Result<Work> {
     let most = model.describe()?.context();
-    let Options { p: prompt, n: tokens, d: depth, r: times, .. } = *options;
+    let TuneArgs { prompt, tokens, depth, repetitions: times, .. } = *options;
     let longest = prompt.max(tokens);
     if longest == 0 || longest.checked_add(depth).is_none_or(|all| all > most) {
         return Err(Failure::new(
             format_args!("there is nothing to measure with -p {prompt}, -n {tokens} and -d {depth}"),
-            format!("this model takes 1 to {most} tokens, those before (-d) among them"),
+            format!("this model takes 1 to {most} tokens, including the context depth (-d)"),
         ));
     }
     Ok(Work { prompt, tokens, depth, times: times.into() })
 }
 
-/// One step from a target to another.
+/// A change of a target.
 enum Change {
     Parameter(&'static Parameter, u8),
     Plans(Answer),
@@ -150,47 +164,47 @@ impl Change {
     }
 }
 
-/// Searches the targets of a model on a device.
+/// Search for the fastest target of a model on a device.
 struct Tuner<'a, 'o> {
     work: Work,
-    rivals: Rivals<'a>,
+    variants: Variants<'a>,
     start: Instant,
-    /// How long the model took to load.
+    /// Load time of the model.
     loading: Duration,
     budget: Budget,
     out: &'o mut dyn Write,
 }
 
 impl Tuner<'_, '_> {
-    /// The best target, or the untuned one where that is as fast.
+    /// Returns the fastest target, or the untuned one if that is as fast.
     fn tune(&mut self, width: usize) -> Result<Target> {
-        let mut untuned = self.rivals.target().clone();
+        let mut untuned = self.variants.target().clone();
         (untuned.tuning, untuned.plans) = (Tuning::default(), Plans::new());
-        self.rivals.load(&untuned)?;
+        self.variants.load(&untuned)?;
         self.loading = self.start.elapsed();
         let heads = ["decode tok/s", "ratio", "prefill tok/s", "ratio"];
         writeln!(self.out, "{:>13} {:>7} {:>14} {:>7}  tried", heads[0], heads[1], heads[2], heads[3])?;
         let found = search(self, untuned.clone(), width)?;
-        self.say_what_was_tried(&found)?;
+        self.print_search(&found)?;
         let best = found.best;
         if best == untuned {
-            writeln!(self.out, "nothing gained more than the measurements' error: the defaults stay")?;
+            writeln!(self.out, "no gain above the measurement error: the defaults stay")?;
             return Ok(untuned);
         }
-        let (compared, kernels) = self.rivals.compare_kernels(&untuned, &best)?;
-        self.say_what_is_gained(&compared.speeds, &kernels)?;
+        let (compared, kernels) = self.variants.compare_kernels(&untuned, &best)?;
+        self.print_gain(&compared.speeds, &kernels)?;
         let gain = Gain::new(&compared);
         if gain.is_one() {
             return Ok(best);
         }
-        writeln!(self.out, "that is not more than {:.1} %: the defaults stay", 100.0 * (gain.least - 1.0))?;
+        writeln!(self.out, "the gain is not above {:.1} %: the defaults stay", 100.0 * (gain.least - 1.0))?;
         Ok(untuned)
     }
-    fn say_what_was_tried(&mut self, found: &Found<Target>) -> Result {
+    fn print_search(&mut self, found: &Found<Target>) -> Result {
         let (changes, rounds) = (found.measured, found.rounds);
         let why = match found.ended {
             Ended::Settled => "nothing more gains",
-            Ended::Late => "the time is over (--minutes)",
+            Ended::Late => "time is up (--minutes)",
         };
         let seconds = self.start.elapsed().as_secs();
         let plural = |n: usize| if n == 1 { "" } else { "s" };
@@ -211,9 +225,9 @@ impl Tuner<'_, '_> {
         }
         Ok(())
     }
-    /// Speeds before and after, in turns, and the kernels that have changed.
-    fn say_what_is_gained(&mut self, [before, after]: &[Speed; 2], kernels: &[KernelTimes]) -> Result {
-        writeln!(self.out, "\nin turns with the untuned model:")?;
+    /// Prints the speeds before and after, and the kernels that changed.
+    fn print_gain(&mut self, [before, after]: &[Speed; 2], kernels: &[KernelTimes]) -> Result {
+        writeln!(self.out, "\nmeasured in turns with the untuned model:")?;
         let gained = after.over(before);
         for (what, before, after, ratio) in [
             ("decode", before.decode, after.decode, gained.decode),
@@ -223,8 +237,8 @@ impl Tuner<'_, '_> {
             let percent = 100.0 * (ratio - 1.0);
             writeln!(self.out, "  {what:<8} {:>10} -> {} tok/s ({percent:+.1} %)", shown(before), shown(after))?;
         }
-        let of = if self.work.tokens > 0 { "a token" } else { "a prompt's step" };
-        writeln!(self.out, "\n{:>12} {:>12}  kernel that is another now, in {of}", "us before", "us now")?;
+        let of = if self.work.tokens > 0 { "decode step" } else { "prefill chunk" };
+        writeln!(self.out, "\n{:>12} {:>12}  changed kernel of a {of}", "us before", "us now")?;
         for kernel in kernels {
             let [before, now] = kernel.seconds.map(|s| shown(s.map(|s| 1e6 * s)));
             writeln!(self.out, "{before:>12} {now:>12}  {}", printable(&kernel.name))?;
@@ -234,10 +248,10 @@ impl Tuner<'_, '_> {
     }
     fn of_plans(&mut self, about: About, leader: &Target) -> Result<Vec<Question<Change>>> {
         self.budget.begin(if about == About::Layouts { self.loading } else { Duration::ZERO });
-        let asked = plans::questions(about, &self.rivals.plans(leader)?, leader);
+        let asked = plans::questions(about, &self.variants.plans(leader)?, leader);
         Ok(asked.into_iter().map(|answers| answers.into_iter().map(Change::Plans).collect()).collect())
     }
-    /// One row: speeds of a rival, and as parts of the leader's.
+    /// Prints a row: speeds of a candidate, and their ratios to the leader's.
     fn row(&mut self, speed: &Speed, ratio: &Speed, kept: bool, change: &Change) -> Result {
         let (leads, name) = (if kept { "leads: " } else { "" }, change.name());
         let [decode, prefill] = [ratio.decode, ratio.prefill].map(|r| r.map_or("-".into(), |r| format!("{r:.3}")));
@@ -245,15 +259,17 @@ impl Tuner<'_, '_> {
         writeln!(self.out, "{of_decode:>13} {decode:>7} {of_prefill:>14} {prefill:>7}  {leads}{name}")?;
         Ok(self.out.flush()?)
     }
-    /// What the rival is worth beside the leader; where it gains, the less of two comparisons: what a moment of the machine decided does not come again. What is within their error is no gain.
+    /// Returns the speedup of a candidate over the leader: the smaller of two comparisons if it
+    /// gains.
     fn compare(&mut self, leader: &Target, rival: &Target, change: &Change) -> Result<Option<f64>> {
-        let first = match self.rivals.compare_others(leader, rival) {
+        let first = match self.variants.compare_others(leader, rival) {
             Ok(Some(first)) => first,
             Ok(None) => {
                 writeln!(self.out, "{:>44}  the same kernels: {}", "", change.name())?;
                 return Ok(None);
             }
-            // What cannot be planned or does not fit is no reason to lose what was found. Where nothing works any more the last comparison says so.
+            // A candidate that fails to compile or load is skipped; a persistent error also fails
+            // the last comparison.
             Err(error) => {
                 writeln!(self.out, "{:>44}  {}: {}", "", change.name(), printable(&error.parts().0))?;
                 return Ok(None);
@@ -261,7 +277,7 @@ impl Tuner<'_, '_> {
         };
         let mut found = Gain::new(&first);
         if found.is_one() {
-            let second = Gain::new(&self.rivals.compare(leader, rival)?);
+            let second = Gain::new(&self.variants.compare(leader, rival)?);
             found = if second.is_one() && second.worth >= found.worth { found } else { second };
         }
         self.row(&found.speed, &found.ratio, found.is_one(), change)?;
@@ -269,13 +285,13 @@ impl Tuner<'_, '_> {
     }
 }
 
-/// What a rival is worth beside a leader, by one comparison.
+/// Gain of a candidate over the leader in one comparison.
 struct Gain {
-    /// The rival's.
+    /// Speed of the candidate.
     speed: Speed,
     ratio: Speed,
     worth: f64,
-    /// What it must be worth.
+    /// Minimum of `worth` for a gain.
     least: f64,
 }
 
@@ -291,9 +307,9 @@ impl Gain {
     }
 }
 
-/// Ratios of speeds as one number: what both gain together, unless one of them loses what a change must gain.
+/// Combined speedup: the product of decode and prefill, or the worse if it loses more than `gains`.
 fn worth(ratio: &Speed, gains: f64) -> f64 {
-    // Where a change has no part the ratio is about 1.
+    // An unmeasured ratio counts as 1.
     let (decode, prefill) = (ratio.decode.unwrap_or(1.0), ratio.prefill.unwrap_or(1.0));
     let loser = decode.min(prefill);
     if loser * gains < 1.0 { loser } else { decode * prefill }
@@ -305,10 +321,10 @@ impl SearchSpace for Tuner<'_, '_> {
 
     fn questions(&mut self, stage: usize, leader: &Target) -> Result<Option<Vec<Question<Change>>>> {
         match stage {
-            // They are of a processor's kernels.
+            // Parameters are for CPU kernels.
             0 if leader.machine.kind != MachineKind::Cpu => Ok(Some(vec![])),
             0 => Ok(Some(PARAMETERS.iter().map(of_parameter).collect())),
-            // Kernels follow from what their functions became; weights that lie otherwise are loaded again, which takes longest.
+            // Kernels follow from their functions; layouts reload the weights, which takes longest.
             1 => Ok(Some(self.of_plans(About::Functions, leader)?)),
             2 => Ok(Some(self.of_plans(About::Kernels, leader)?)),
             3 => Ok(Some(self.of_plans(About::Layouts, leader)?)),

@@ -15,7 +15,7 @@ import yaml
 deploy, gristmill = pathlib.Path(sys.argv[1]), sys.argv[2]
 NAMESPACE = "gristmill"
 OPERATORS = "monitoring.coreos.com/v1"
-# What connections may take after --drain (PARTING in server/src/lib.rs).
+# What connections may take after --shutdown-timeout (PARTING in server/src/lib.rs).
 PARTING = 60
 manifests = [
     manifest for path in sorted(deploy.glob("kubernetes/*.yaml")) for manifest in yaml.safe_load_all(path.read_text()) if manifest
@@ -101,7 +101,7 @@ def the_servers_options_are_the_programs():
     assert int(value("--port")) == ports_of(server)["http"]
     before = container(server)["lifecycle"]["preStop"]["sleep"]["seconds"]
     grace = server["spec"]["template"]["spec"]["terminationGracePeriodSeconds"]
-    assert grace >= before + int(value("--drain")) + PARTING, (grace, before, value("--drain"))
+    assert grace >= before + int(value("--shutdown-timeout")) + PARTING, (grace, before, value("--shutdown-timeout"))
 
 
 def the_routers_options_are_the_routers():

@@ -1,10 +1,10 @@
-//! Bad input: a message, a hint, exit code 1 and no panic; wrong usage: exit code 2.
+//! Bad input fails with a message, a hint and exit code 1; wrong usage with exit code 2.
 
 use super::{DEMO, gristmill, outcome, run};
 use gristmill_llm::gguf::Gguf;
 use std::path::{Path, PathBuf};
 
-/// The demo model with some bytes changed, in `folder`.
+/// Writes a changed copy of the demo model to `folder`.
 fn changed(folder: &Path, name: &str, change: impl Fn(&mut Vec<u8>)) -> PathBuf {
     let mut bytes = std::fs::read(DEMO).unwrap();
     change(&mut bytes);
@@ -17,12 +17,12 @@ fn put(bytes: &mut [u8], at: usize, new: &[u8]) {
     bytes[at..at + new.len()].copy_from_slice(new);
 }
 
-/// Where the value of a key begins: after its name and type.
+/// Offset of the value of a key, after its name and type.
 fn value_of(bytes: &[u8], key: &str) -> usize {
     bytes.windows(key.len()).position(|w| w == key.as_bytes()).unwrap() + key.len() + 4
 }
 
-/// A name, a change to the file, and a part of the message.
+/// Name, change of the file, and part of the expected message.
 type Case = (&'static str, fn(&mut Vec<u8>), &'static str);
 
 const CASES: &[Case] = &[
@@ -75,7 +75,7 @@ const CASES: &[Case] = &[
         },
         "none",
     ),
-    // Of what is both, the architecture is the cause.
+    // If both are unknown, the architecture is reported.
     (
         "architecture and splitter",
         |b| {
@@ -96,10 +96,10 @@ fn malformed_files_are_refused_with_a_way_out() {
         let error = run(&["run", path.to_str().unwrap(), "-p", "x", "-n", "1"]).failed();
         assert!(error.contains(message), "{name}: {error}");
     }
-    // A tensor of an encoding that exists and is not supported, and of one that does not exist.
+    // A known but unsupported tensor type, and an unknown one.
     for (id, message) in [(41i32, "unsupported encoding q1_0"), (-1, "-1 is not a tensor type")] {
         let path = changed(folder.path(), "encoding", |b| {
-            // Name, number of dims, two dims, type.
+            // Tensor record: name, rank, dims, type.
             let name = b"output_norm.weight";
             let at = b.windows(name.len()).position(|w| w == name).unwrap() + name.len();
             let rank = u32::from_le_bytes(b[at..at + 4].try_into().unwrap()) as usize;
@@ -169,7 +169,7 @@ fn a_machine_that_lacks_something() {
     let error = outcome(gristmill(&["run", "-p", "x"]).env("CC", "/nonexistent")).failed();
     assert!(error.contains("install gcc") && error.contains("--device interp"), "{error}");
     let empty = tempfile::tempdir().unwrap();
-    // A compiler that is named must be there: without a name, what was compiled will do.
+    // A compiler named by CC must exist; without CC, cached kernels suffice.
     let nameless = |cache: &Path| {
         let mut command = gristmill(&["run", "-p", "x", "-n", "1"]);
         command.env_remove("CC").env("GRISTMILL_CACHE", cache);
@@ -177,14 +177,14 @@ fn a_machine_that_lacks_something() {
     };
     let bare = |cache: &Path| outcome(nameless(cache).env("PATH", "/nonexistent"));
     assert!(bare(empty.path()).failed().contains("no C compiler"));
-    // What was compiled before runs without, without a home, and where nothing can be written.
+    // Cached kernels run without a compiler, without HOME and on a read-only disk.
     outcome(&mut nameless(empty.path())).ok();
     assert!(!bare(empty.path()).stderr.contains("warning"));
     bare(empty.path()).ok();
     let homeless = outcome(nameless(empty.path()).env_remove("HOME"));
     assert!(!homeless.stderr.contains("warning"), "{}", homeless.stderr);
     homeless.ok();
-    // Without a place for kernels it works, and says so.
+    // Without a kernel cache it works, with a warning.
     let devices = outcome(gristmill(&["devices"]).env("GRISTMILL_CACHE", "/dev/null/cache")).ok();
     assert!(
         devices.contains("warning: compiled kernels are not kept") && devices.contains("GRISTMILL_CACHE"),
@@ -205,7 +205,7 @@ fn wrong_usage_is_another_exit_code() {
         &["run", "-p", "x", "--isa", "none-such"],
         &["run", "-p", "x", "--kv", "f8"],
         &["run", "-p", "x", "--threads", "0"],
-        &["run", "-p", "x", "--ctx", "0"],
+        &["run", "-p", "x", "--ctx", "-1"],
         &["run", "-p", "x", "--temp", "warm"],
         &["run", "-p", "x", "--top-p", "2"],
         &["run", "-p", "x", "--raw", "--system", "y"],

@@ -1,4 +1,4 @@
-//! What is under `deploy/`: it fits together, and the program.
+//! Checks the files under `deploy/` against each other and against the program.
 
 use super::serve::{has_clients, python, script};
 

@@ -1,4 +1,4 @@
-//! The program as its users have it: the built binary, on the demo model.
+//! Tests of the built binary on the demo model.
 
 mod bad;
 mod deploy;
@@ -17,29 +17,29 @@ use std::path::PathBuf;
 use std::process::{Command, Output, Stdio};
 use std::sync::Once;
 
-/// The demo model as a file.
+/// Path of the demo model.
 const DEMO: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../assets/demo-glm-Q4_0.gguf");
 
-/// A file of the test data.
+/// Path of a test data file.
 fn data(name: &str) -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/data").join(name)
 }
 
-/// The program with a kernel cache of the tests' own, kept between runs.
+/// A command with a kernel cache of the tests, kept between runs.
 fn gristmill(arguments: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_gristmill"));
     command.args(arguments).stdin(Stdio::null());
     let home = PathBuf::from(env!("CARGO_TARGET_TMPDIR"));
     command.env("GRISTMILL_CACHE", home.join("gristmill-cache")).env("XDG_DATA_HOME", home.join("data"));
     command.env("XDG_STATE_HOME", home.join("state"));
-    // Kernels in a third of the time that `-O2` takes, as it is the program that is tested.
+    // Compiles kernels three times as fast as `-O2`.
     command.env("CC", "cc -Og");
-    // The same on a machine with a GPU: the processor is the default.
+    // The default device is the CPU, on machines with a GPU too.
     command.env("CUDA_VISIBLE_DEVICES", "");
     command
 }
 
-/// What a run came to.
+/// Exit code and output of a run.
 struct Outcome {
     code: i32,
     stdout: String,
@@ -60,13 +60,13 @@ impl From<Output> for Outcome {
 }
 
 impl Outcome {
-    /// Standard output of a run that succeeded.
+    /// Returns the standard output of a successful run.
     #[track_caller]
     fn ok(self) -> String {
         assert_eq!(self.code, 0, "{}", self.stderr);
         self.stdout
     }
-    /// Standard error of a run that failed as failures should.
+    /// Returns the standard error of a failed run, with error and hint.
     #[track_caller]
     fn failed(self) -> String {
         assert_eq!(self.code, 1, "{}{}", self.stdout, self.stderr);
@@ -79,7 +79,7 @@ fn outcome(command: &mut Command) -> Outcome {
     command.output().expect("it runs").into()
 }
 
-/// Runs it; the first time, kernels are compiled before any test needs them, so that tests side by side do not do it twice.
+/// Runs the program; the first call compiles the kernels, so that concurrent tests do not.
 fn run(arguments: &[&str]) -> Outcome {
     static COMPILED: Once = Once::new();
     COMPILED.call_once(|| {
@@ -88,12 +88,12 @@ fn run(arguments: &[&str]) -> Outcome {
     outcome(&mut gristmill(arguments))
 }
 
-/// Runs it with that on standard input.
+/// Runs the program with `input` on standard input.
 fn piped(arguments: &[&str], input: &[u8]) -> Outcome {
     let mut command = gristmill(arguments);
     command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut child = command.spawn().expect("it runs");
-    // It may have failed before it reads.
+    // The program may have failed before reading.
     let _ = child.stdin.take().expect("piped").write_all(input);
     child.wait_with_output().expect("it ends").into()
 }

@@ -1,4 +1,4 @@
-//! Models by name: pull, list, rm, and the names wherever a MODEL is expected. The hub is the tests' own.
+//! Models by name: pull, list, rm and MODEL arguments, against a local hub.
 
 #[path = "../../../hub/tests/it/server.rs"]
 #[expect(dead_code, reason = "the hub's own tests use the rest")]
@@ -16,7 +16,7 @@ struct Case {
 }
 
 impl Case {
-    /// A hub with the demo model, and an empty folder.
+    /// Starts a hub with the demo model, and an empty model folder.
     fn new() -> Case {
         let bytes = std::fs::read(DEMO).unwrap();
         let sum: String = Sha256::digest(&bytes).iter().map(|b| format!("{b:02x}")).collect();
@@ -45,26 +45,26 @@ fn a_model_is_fetched_listed_run_and_removed() {
     let case = Case::new();
     let name = format!("hf:{REPOSITORY}:demo-Q4_0.gguf");
     let short = format!("hf:{REPOSITORY}:q4_0");
-    assert!(case.run(&["list"]).ok().contains("nothing yet"));
+    assert!(case.run(&["list"]).ok().contains("none yet"));
     let pulled = case.run(&["pull", &short]);
-    assert!(pulled.stderr.contains(&name) && pulled.stderr.contains("fetched"), "{}", pulled.stderr);
-    assert!(pulled.stderr.contains("fetching demo-Q4_0.gguf, "), "{}", pulled.stderr);
-    // The path, for scripts.
+    assert!(pulled.stderr.contains(&name) && pulled.stderr.contains("downloaded 7.6 MB"), "{}", pulled.stderr);
+    assert!(pulled.stderr.contains("downloading demo-Q4_0.gguf, "), "{}", pulled.stderr);
+    // Standard output has the path.
     let path = pulled.ok();
     assert_eq!(std::fs::read(path.trim_end()).unwrap(), std::fs::read(DEMO).unwrap());
-    assert!(case.run(&["pull", &short]).stderr.contains("was here already"));
+    assert!(case.run(&["pull", &short]).stderr.contains("already downloaded"));
     let list = case.run(&["list"]).ok();
-    assert!(list.contains(&name) && list.contains("glm-4.7-flash") && !list.contains("in part"), "{list}");
+    assert!(list.contains(&name) && list.contains("glm-4.7-flash") && !list.contains("incomplete"), "{list}");
     let line: serde_json::Value = serde_json::from_str(case.run(&["list", "--json"]).ok().trim()).unwrap();
     assert_eq!((line["name"].as_str(), line["whole"].as_bool()), (Some(name.as_str()), Some(true)));
-    // Wherever a MODEL is expected; nobody is asked for what is here.
+    // A stored model needs no request to the hub.
     case.server.requests();
     let text = outcome(
         case.command(&["run", &short, "--temp", "0", "-p", "What is 17 plus 25?"])
             .env("HF_ENDPOINT", "http://127.0.0.1:1"),
     );
     assert_eq!(text.ok(), "17 plus 25 is 42.");
-    // As others write it.
+    // Other forms of the name, as in Ollama and browsers.
     for name in [
         format!("{REPOSITORY}:Q4_0"),
         format!("hf.co/{REPOSITORY}:q4_0"),
@@ -73,6 +73,8 @@ fn a_model_is_fetched_listed_run_and_removed() {
         assert!(case.run(&["inspect", &name, "--brief"]).ok().contains("deepseek2"), "{name}");
     }
     assert_eq!(case.run(&["tokenize", &format!("hf:{REPOSITORY}"), "<|user|>", "--special"]).ok(), "2044\n");
+    let repository = format!("{REPOSITORY}:Q4_0");
+    assert_eq!(case.run(&["tokenize", "-hf", &repository, "<|user|>", "--special"]).ok(), "2044\n");
     assert_eq!(case.server.requests(), []);
     assert!(case.run(&["rm", &short]).stderr.contains("removed"));
     assert_eq!(std::fs::read_dir(case.folder.path()).unwrap().count(), 0);
@@ -84,37 +86,37 @@ fn what_has_changed_is_refused_and_fetched_again() {
     let case = Case::new();
     let name = format!("hf:{REPOSITORY}:demo-Q4_0.gguf");
     let path = std::path::PathBuf::from(case.run(&["pull", &name]).ok().trim_end());
-    assert!(case.run(&["list", "--verify"]).ok().contains("is what was fetched"));
+    assert!(case.run(&["list", "--verify"]).ok().contains("  verified"));
     let whole = std::fs::read(&path).unwrap();
     let mut bytes = whole.clone();
     bytes[100_000] ^= 1;
     std::fs::write(&path, bytes).unwrap();
-    // Where clocks are coarse, writing may not show.
+    // A coarse clock may not show the change.
     let date = std::time::SystemTime::UNIX_EPOCH;
     std::fs::File::options().append(true).open(&path).unwrap().set_modified(date).unwrap();
     let error = case.run(&["tokenize", &name, "a"]).failed();
     assert!(error.contains("is not what was fetched") && error.contains(&format!("gristmill pull {name}")), "{error}");
     let list = case.run(&["list", "--verify"]);
-    assert!(list.stdout.contains("CHANGED since it was fetched"), "{}", list.stdout);
-    assert!(list.failed().contains("1 of 1 models are not what was fetched"));
+    assert!(list.stdout.contains("CHANGED since the download"), "{}", list.stdout);
+    assert!(list.failed().contains("1 of 1 models have changed"));
     let json = case.run(&["list", "--verify", "--json"]).stdout;
     assert!(json.contains(r#""fetched":true"#) && json.contains(r#""verdict":"changed""#), "{json}");
     let pulled = case.run(&["pull", &name]);
-    assert!(pulled.stderr.contains("it is fetched again"), "{}", pulled.stderr);
+    assert!(pulled.stderr.contains("downloading it again"), "{}", pulled.stderr);
     pulled.ok();
     assert!(std::fs::read(&path).unwrap() == whole);
-    // What was not fetched stays, and is named.
+    // Files of the user stay and are listed.
     std::fs::write(path.with_file_name("own\u{1b}[2J.gguf"), "own").unwrap();
     std::fs::write(path.with_file_name("own.gguf"), "own").unwrap();
     let list = case.run(&["list"]);
     assert!(
-        list.stdout.contains("own.gguf  not fetched") && list.stderr.contains("own\\u{1b}[2J.gguf"),
+        list.stdout.contains("own.gguf  not downloaded here") && list.stderr.contains("own\\u{1b}[2J.gguf"),
         "{}",
         list.stderr
     );
     list.ok();
     let removed = case.run(&["rm", &format!("hf:{REPOSITORY}")]);
-    assert!(removed.stderr.contains("left, since it was not fetched: ") && !removed.stderr.contains('\x1b'));
+    assert!(removed.stderr.contains("did not download it: ") && !removed.stderr.contains('\x1b'));
     removed.ok();
     assert!(!path.exists() && path.with_file_name("own.gguf").exists());
     assert!(case.run(&["rm", &format!("hf:{REPOSITORY}:own.gguf")]).failed().contains("was not fetched"));
@@ -125,7 +127,7 @@ fn what_is_not_here_is_fetched_when_it_is_asked_for() {
     let case = Case::new();
     case.server.faults(&[Fault::Cut(1 << 20)]);
     let outcome = case.run(&["tokenize", &format!("hf:{REPOSITORY}:q4_0"), "<|user|>", "--special"]);
-    assert!(outcome.stderr.contains("trying again"), "{}", outcome.stderr);
+    assert!(outcome.stderr.contains("retrying"), "{}", outcome.stderr);
     assert_eq!(outcome.ok(), "2044\n");
     assert_eq!(case.server.starts(), [0, 1 << 20]);
 }
@@ -137,17 +139,17 @@ fn a_file_of_any_server_is_a_model() {
     let address = format!("{}/plain/demo-Q4_0.gguf", case.server.endpoint);
     let arguments = ["tokenize", &address, "<|user|>", "--special"];
     let first = case.run(&arguments);
-    assert!(first.stderr.contains("fetching plain/demo-Q4_0.gguf, "), "{}", first.stderr);
-    assert!(first.stderr.contains("no checksum is known of plain/demo-Q4_0.gguf"), "{}", first.stderr);
+    assert!(first.stderr.contains("downloading plain/demo-Q4_0.gguf, "), "{}", first.stderr);
+    assert!(first.stderr.contains("no checksum is known for plain/demo-Q4_0.gguf"), "{}", first.stderr);
     assert_eq!(first.ok(), "2044\n");
     case.server.requests();
     let second = case.run(&arguments);
     assert_eq!((second.stderr.as_str(), case.server.requests()), ("", vec![]));
     assert!(case.run(&["list"]).ok().contains(&address));
     let again = case.run(&["pull", &address]);
-    assert!(again.stderr.contains("was here already") && !again.stderr.contains("checksum"), "{}", again.stderr);
+    assert!(again.stderr.contains("already downloaded") && !again.stderr.contains("checksum"), "{}", again.stderr);
     assert!(case.run(&["rm", &address]).stderr.contains("removed"));
-    // A file that is cut short where it lies is no model, whatever it begins with.
+    // A truncated file is refused in spite of its header.
     let cut = std::fs::read(DEMO).unwrap()[..1 << 20].to_vec();
     case.server.state.lock().unwrap().files.push(("cut.gguf".into(), cut, None));
     let error = case.run(&["pull", &format!("{}/plain/cut.gguf", case.server.endpoint)]).failed();
@@ -163,7 +165,7 @@ fn who_sits_at_a_terminal_is_asked_which() {
     assert!(well && text.contains("some/models has 2 models:"), "{text:?}");
     assert!(text.contains("1  Q8_0        5 B") && text.contains("2  Q4_0     7.6 MB"), "{text:?}");
     assert!(text.contains("there is no q5_0") && text.contains("demo-Q4_0.gguf"), "{text:?}");
-    // Nobody is made to answer.
+    // An empty line cancels.
     let (well, text) = typed_on_terminal(&mut case.command(&["pull", REPOSITORY]), "\n");
     assert!(!well && text.contains("choose a quantisation, hf:some/models:"), "{text:?}");
 }

@@ -5,7 +5,7 @@ use std::path::Path;
 
 const VOCABULARY: usize = 2048;
 
-/// Header and numbers of a float32 file.
+/// Reads the header and the numbers of a float32 file.
 fn npy(path: &Path) -> (String, Vec<f32>) {
     let bytes = std::fs::read(path).unwrap();
     assert_eq!(&bytes[..8], b"\x93NUMPY\x01\x00");
@@ -14,7 +14,7 @@ fn npy(path: &Path) -> (String, Vec<f32>) {
     (String::from_utf8(header.to_vec()).unwrap(), values)
 }
 
-/// RMS of the difference over the standard deviation of `b`.
+/// RMS difference in standard deviations of `b`.
 fn difference(a: &[f32], b: &[f32]) -> f64 {
     assert_eq!(a.len(), b.len());
     let n = b.len() as f64;
@@ -40,7 +40,7 @@ fn logits_are_those_of_llama_cpp() {
         run(&[&["logits", DEMO, "--tokens", &tokens, "-o", file.to_str().unwrap()], more].concat()).ok();
         let (header, found) = npy(&file);
         assert_eq!(header.trim_end(), "{'descr': '<f4', 'fortran_order': False, 'shape': (96, 2048), }");
-        // llama.cpp rounds activations to eight bits, which alone makes 1 to 3 %.
+        // llama.cpp quantises activations to int8, which alone makes 1 to 3 %.
         let error = difference(&found, &expected);
         assert!(error < 0.03, "{more:?}: {error}");
         let same = found.chunks(VOCABULARY).zip(expected.chunks(VOCABULARY)).filter(|(a, b)| argmax(a) == argmax(b));
@@ -48,7 +48,7 @@ fn logits_are_those_of_llama_cpp() {
         all.push(found);
     }
     assert!(difference(&all[2], &all[1]) < 1e-4 && difference(&all[3], &all[1]) < 1e-4);
-    // Activations in eight bits, and a half-precision cache: 3 % of exact, but not nothing.
+    // int8 activations and an f16 KV cache: below 3 %, but not 0.
     let error = difference(&all[0], &all[1]);
     assert!((1e-4..0.03).contains(&error), "{error}");
 }
@@ -69,7 +69,7 @@ fn perplexity_tells_known_text_from_unknown() {
     let known = nats(story, &[]);
     assert!(known < 2.5, "{known}");
     assert!(nats("colourless 8 gRiStMiLl {} ideas; sleep!! 77 furiously", &[]) > known + 3.0);
-    // Less context, worse guesses.
+    // A shorter context predicts worse.
     assert!(nats(story, &["--ctx", "8"]) > known);
     let empty = folder.path().join("empty");
     std::fs::write(&empty, "").unwrap();
@@ -101,7 +101,7 @@ fn bench_prints_the_fields_of_the_contract() {
         assert!((number("tokens_per_second") * number("ms_per_token") - 1e3).abs() < 1e-6);
         assert!(number("bandwidth_fraction") < 2.0, "{line}");
     }
-    // 2 of 8 experts: more than a third of the file and less than it, and the cache grows by 288 halves in 6 layers a token.
+    // 2 of 8 experts: part of the file. The KV cache grows by 288 f16 per layer and token.
     let bytes = |i: usize| lines[i]["bytes_per_token"].as_u64().unwrap();
     assert!((2_500_000..7_000_000).contains(&bytes(1)), "{}", bytes(1));
     assert_eq!(bytes(3) - bytes(1), 64 * 288 * 2 * 6);
@@ -109,7 +109,24 @@ fn bench_prints_the_fields_of_the_contract() {
     assert!(run(&["bench", DEMO, "-d", "2000"]).failed().contains("2512"));
 }
 
-/// What can be switched off stands in the page's list of ideas, and what stands there can be.
+#[test]
+fn bench_takes_lists_and_prints_in_several_formats() {
+    let bench = |more: &[&str]| run(&[&["bench", "-m", DEMO, "-r", "1"], more].concat()).ok();
+    let lists = ["-p", "8,16", "-n", "2,4", "-d", "0,8", "-pg", "8,2"];
+    let json: serde_json::Value = serde_json::from_str(&bench(&[&lists[..], &["-o", "json"]].concat())).unwrap();
+    let tests: Vec<_> = json.as_array().unwrap().iter().map(|row| row["test"].as_str().unwrap()).collect();
+    let once = ["pp8", "pp16", "tg2", "tg4", "pp8+tg2"];
+    assert_eq!(tests, [once, once].concat());
+    let csv = bench(&["-p", "8", "-n", "0", "-o", "csv"]);
+    assert!(csv.starts_with("model,device,test,depth,") && csv.lines().count() == 2, "{csv}");
+    let table = bench(&["-p", "0", "-n", "2"]);
+    assert!(table.contains("| test") && table.contains("| tg2 "), "{table}");
+    let batch = bench(&["-p", "8", "-n", "2", "--batch", "1,2", "-o", "jsonl"]);
+    assert!(batch.lines().count() == 2 && batch.contains("\"sequences\":2"), "{batch}");
+    assert_eq!(run(&["bench", DEMO, "-p", "8,16", "--batch", "1"]).code, 2);
+}
+
+/// The optimisations in docs/ablation/ideas.json are those of --disable.
 #[test]
 fn every_optimisation_is_of_one_idea() {
     use gristmill_uop::target::FLAGS;
@@ -123,10 +140,10 @@ fn every_optimisation_is_of_one_idea() {
     assert_eq!(told, known);
 }
 
-/// A search on this processor: it says what it has tried, and what it keeps is stored.
+/// Tunes on this CPU; the output lists the candidates, and the result is stored.
 #[test]
 fn a_model_is_tuned_and_what_is_found_is_stored() {
-    // A store of its own: other tests have the defaults.
+    // A separate kernel cache: other tests keep the defaults.
     let store = Path::new(env!("CARGO_TARGET_TMPDIR")).join("tuned");
     let with = |arguments: &[&str]| outcome(gristmill(arguments).env("GRISTMILL_CACHE", &store)).ok();
     let work = ["-p", "4", "-n", "4", "-r", "1", "--beam", "2", "--minutes", "0.2"];
@@ -134,11 +151,11 @@ fn a_model_is_tuned_and_what_is_found_is_stored() {
     let rows = out.lines().skip(1).take_while(|line| !line.is_empty()).count();
     let plural = if rows == 1 { "" } else { "s" };
     assert!(out.contains("decode tok/s") && out.contains(&format!("\ntried {rows} change{plural} in ")), "{out}");
-    // One change is tried at least, however busy the machine is.
+    // At least one candidate is tried on a busy machine.
     assert!(rows > 0 && out.lines().nth(1).is_some_and(|line| line.ends_with("groups 2")), "{out}");
     let (stored, plans) = out.lines().last().unwrap().rsplit_once(", and ").expect("what is stored");
     let tuning = stored.split_once(": ").expect("parameters").1;
-    // Either the defaults stay, or both were measured once more.
+    // Either the defaults stay, or the result was measured again.
     match out.contains("the defaults stay") {
         true => assert!(tuning.starts_with("groups 1") && plans == "0 plans", "{out}"),
         false => assert!(out.contains("in turns with the untuned model:") && out.contains("kept: "), "{out}"),
@@ -150,7 +167,7 @@ fn a_model_is_tuned_and_what_is_found_is_stored() {
 #[test]
 fn ablation_and_tuning_go_through_their_tables() {
     use gristmill_uop::target::{FLAGS, PARAMETERS, Tuning};
-    // The null device compiles and runs nothing: numbers mean nothing, the rest is as it is. One class of step is enough for that.
+    // The null device runs nothing, so the numbers are arbitrary; --chunk 1 needs one graph only.
     let null = ["--device", "null", "-p", "8", "-n", "2", "-r", "1", "--chunk", "1"];
     let with = |command: &[&str]| run(&[command, &null].concat()).ok();
     let out = with(&["bench", DEMO, "--ablate", "--json"]);
@@ -164,11 +181,11 @@ fn ablation_and_tuning_go_through_their_tables() {
     let out = with(&["bench", DEMO, "--ablate=merge,int8", "--json"]);
     assert!(out.lines().count() == 2 && out.contains("merge") && out.contains("int8"), "{out}");
     let on_cpu = ["bench", DEMO, "--device", "cpu", "--ablate=factors", "-p", "0", "-n", "2", "-r", "1"];
-    assert!(run(&on_cpu).failed().contains("is without factors anyway"));
-    // In float arithmetic there are fewer plans to try; which ones there are `plans.rs` tests.
+    assert!(run(&on_cpu).failed().contains("does not use factors"));
+    // f32 arithmetic has fewer candidates; `plans.rs` tests which ones.
     let out = with(&["tune", DEMO, "--exact", "--minutes", "0.1"]);
     assert!(PARAMETERS.iter().all(|p| out.contains(p.name)) && out.contains("nothing is stored for null"), "{out}");
-    // What is asked about is in the steps that the model has on a GPU, for a context of its own: the first answers, of what weighs most, are other kernels.
+    // The first candidates on a GPU change kernels of the measured steps.
     let gpu = ["--device", "null:h200", "-p", "0", "-n", "2", "-r", "1", "--minutes", "0.05"];
     let out = run(&[&["tune", DEMO], &gpu[..]].concat()).ok();
     let rows: Vec<&str> = out.lines().skip(1).take_while(|line| !line.is_empty()).collect();
@@ -177,6 +194,6 @@ fn ablation_and_tuning_go_through_their_tables() {
     assert!(run(&["tune", DEMO, "--device", "interp"]).failed().contains("nothing to tune"));
     assert!(run(&["tune", DEMO, "-p", "0", "-n", "0"]).failed().contains("nothing to measure"));
     let groups = format!("groups {}", Tuning::default().groups);
-    assert!(run(&["tune", DEMO, "--reset"]).ok().contains(&format!("back to the defaults: {groups}")));
+    assert!(run(&["tune", DEMO, "--reset"]).ok().contains(&format!("defaults restored: {groups}")));
     assert!(run(&["devices"]).ok().contains(&format!("tuned: {groups}")));
 }

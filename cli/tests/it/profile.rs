@@ -3,7 +3,7 @@
 use super::{DEMO, run};
 use serde_json::Value;
 
-/// The data inside a page.
+/// Parses the JSON data of a page.
 fn data(page: &str) -> Value {
     let (_, rest) = page.split_once("type=\"application/json\">").expect("data");
     serde_json::from_str(rest.split_once("</script").expect("an end").0).expect("JSON")
@@ -16,7 +16,7 @@ fn a_token_is_accounted_for() {
     let files = ["--html", page.to_str().unwrap(), "--trace", trace.to_str().unwrap()];
     let out = run(&[&["profile", DEMO, "-n", "5", "-d", "64", "--threads", "2"][..], &files].concat()).ok();
     for part in [
-        "one token after 64",
+        "decode step at context depth 64",
         "deepseek2.moe.one",
         "deepseek2.dense.one",
         "between kernels",
@@ -30,13 +30,13 @@ fn a_token_is_accounted_for() {
     let number = |v: &Value| v.as_f64().unwrap();
     let list = |v: &Value| v.as_array().unwrap().clone();
     let (kernels, launches, spans) = (list(&data["kernels"]), list(&data["launches"]), list(&data["spans"]));
-    // Every launch has run, on both workers together in order, and none longer than the step.
+    // Every launch has spans, on both workers, none longer than the step.
     assert!((0..launches.len()).all(|l| spans.iter().any(|s| s[0].as_u64() == Some(l as u64))), "{spans:?}");
     assert!(spans.iter().all(|s| number(&s[2]) <= number(&s[3]) && number(&s[3]) < 1e6));
     assert!(spans.iter().any(|s| s[1] == 1));
     let calls: u64 = list(&data["rows"]).iter().map(|r| r["calls"].as_u64().unwrap()).sum();
     assert_eq!(calls as usize, launches.len());
-    // Six layers, one of them dense.
+    // One of six layers is dense.
     let kinds: Vec<(String, u64)> = list(&data["kinds"])
         .iter()
         .map(|k| (k["function"].as_str().unwrap().to_owned(), k["calls"].as_u64().unwrap()))
@@ -45,7 +45,7 @@ fn a_token_is_accounted_for() {
         kinds.contains(&("deepseek2.moe.one".into(), 5)) && kinds.contains(&("deepseek2.dense.one".into(), 1)),
         "{kinds:?}"
     );
-    // What is read is what `bench` says is read, but for what two kernels both read.
+    // Bytes agree with `bench`, except for data that two kernels read.
     let bench = run(&["bench", DEMO, "-p", "0", "-n", "1", "-d", "64", "-r", "1", "--json"]).ok();
     let expected = number(&serde_json::from_str::<Value>(bench.trim()).unwrap()["bytes_per_token"]);
     let found = number(&data["bytes"]);
@@ -73,7 +73,7 @@ fn one_kernel_and_its_text() {
 #[test]
 fn prompts_and_other_devices() {
     let out = run(&["profile", DEMO, "-n", "1", "-p", "40"]).ok();
-    assert!(out.contains("40 tokens of a prompt") && out.contains("chunk64"), "{out}");
+    assert!(out.contains("prefill chunk of 40 tokens") && out.contains("chunk64"), "{out}");
     let out = run(&["profile", DEMO, "-n", "1", "--device", "interp"]).ok();
     assert!(out.contains("deepseek2.moe.one") && out.contains("interp"), "{out}");
     let outcome = run(&["profile", DEMO, "-n", "1", "--trace", "-"]);

@@ -1,10 +1,10 @@
-//! Several servers behind a router that people use: `smg`, as `deploy/` has it.
+//! Several servers with the router `smg`, configured as in `deploy/`.
 
 use super::serve::{has_clients, python, script, serve};
 use std::net::TcpListener;
 use std::process::{Child, Command, Stdio};
 
-/// The router, until it is dropped.
+/// A router process, killed on drop.
 struct Router {
     child: Child,
     url: String,
@@ -12,14 +12,14 @@ struct Router {
 
 impl Drop for Router {
     fn drop(&mut self) {
-        // It waits for a while when it is asked.
+        // SIGTERM would take a while.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
 }
 
 impl Router {
-    /// Before the servers of these addresses.
+    /// Starts a router to the servers of these addresses.
     fn start(servers: &[&str]) -> Router {
         let free =
             || TcpListener::bind("127.0.0.1:0").and_then(|listener| listener.local_addr()).expect("a port").port();
@@ -28,7 +28,7 @@ impl Router {
         let mut command = Command::new(python());
         command.args(["-m", "smg", "launch", "--host", "127.0.0.1", "--port", &port, "--policy", "cache_aware"]);
         command.args(["--prometheus-host", "127.0.0.1", "--prometheus-port", &prometheus]);
-        // So that it sees soon who has gone, and takes nobody for gone who is slow on a busy machine.
+        // Fast detection of dead replicas, tolerant of slow ones on a busy machine.
         command.args([
             "--health-check-interval-secs",
             "1",
@@ -38,7 +38,7 @@ impl Router {
             "2",
         ]);
         command.args(["--health-success-threshold", "1", "--worker-startup-check-interval", "1"]);
-        // A queue is nothing that a replica is passed over for.
+        // A replica with a queue stays eligible.
         command.args(["--worker-overload-waiting-requests", "128"]);
         command.arg("--worker-urls").args(urls);
         let child = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).spawn().expect("a router");
@@ -51,7 +51,7 @@ fn replicas_behind_a_router_keep_their_conversations_and_lose_no_request() {
     if !has_clients(&python(), &["-c", "import openai, smg"]) {
         return;
     }
-    let servers: Vec<_> = (0..3).map(|_| serve(&["--drain", "60"])).collect();
+    let servers: Vec<_> = (0..3).map(|_| serve(&["--shutdown-timeout", "60"])).collect();
     let addresses: Vec<&str> = servers.iter().map(|server| server.address.as_str()).collect();
     let router = Router::start(&addresses);
     let replicas: Vec<String> =

@@ -1,4 +1,4 @@
-//! `gristmill serve`, and the programs that people use with it: OpenAI's clients, a browser.
+//! `gristmill serve` with the official clients and a browser.
 
 use super::{gristmill, run};
 use std::io::{BufRead, BufReader, Read, Write};
@@ -8,23 +8,23 @@ use std::process::{Child, Command, Stdio};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-/// The demo model again, in another quantisation.
+/// The demo model in another quantisation.
 const DEMO_K: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../llm/tests/data/demo-glm-Q4_K_M.gguf");
 
-/// A server of the built binary.
+/// A server process, killed on drop.
 pub struct Server {
     pub child: Child,
     pub address: String,
-    /// What it has written so far.
+    /// Lines of standard error so far.
     said: Arc<Mutex<Vec<String>>>,
 }
 
 impl Server {
-    /// What it has written so far, to standard error.
+    /// Returns the lines of standard error so far.
     fn said(&self) -> Vec<String> {
         self.said.lock().expect("lines").clone()
     }
-    /// Sends it that signal.
+    /// Sends a signal to the server.
     fn signal(&self, name: &str) {
         let sent = Command::new("kill").args([name, &self.child.id().to_string()]).status().expect("kill");
         assert!(sent.success());
@@ -32,7 +32,7 @@ impl Server {
 }
 
 pub fn serve(arguments: &[&str]) -> Server {
-    // Kernels are compiled before anything waits for them.
+    // Compiles the kernels first.
     run(&["run", "-p", "x", "-n", "1"]).ok();
     let mut command = gristmill(&[&["serve", "--port", "0"], arguments].concat());
     let mut child = command.stderr(Stdio::piped()).spawn().expect("it runs");
@@ -45,7 +45,7 @@ pub fn serve(arguments: &[&str]) -> Server {
         }
         said.lock().expect("lines").push(line);
     };
-    // Whoever writes there must not be stopped by a full pipe.
+    // Drains standard error, so that the pipe never fills.
     let all = said.clone();
     std::thread::spawn(move || lines.map_while(Result::ok).for_each(|line| all.lock().expect("lines").push(line)));
     Server { child, address, said }
@@ -53,7 +53,7 @@ pub fn serve(arguments: &[&str]) -> Server {
 
 impl Drop for Server {
     fn drop(&mut self) {
-        // It was killed already where a test wanted to see it end.
+        // Some tests have ended it already.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
@@ -76,7 +76,7 @@ fn without_a_model_it_serves_the_demo_and_ends_when_asked() {
     assert_eq!(server.child.wait().expect("it ends").code(), Some(0));
 }
 
-/// Asks for a stream of a long answer, and waits for its beginning.
+/// Requests a long streamed answer and waits for its first token.
 fn long_answer(server: &Server) -> BufReader<TcpStream> {
     let body = r#"{"messages":[{"role":"user","content":"Tell me a story."}],"stream":true,"ignore_eos":true,"n":4,"max_tokens":400}"#;
     let mut stream = TcpStream::connect(&server.address).expect("a connection");
@@ -93,7 +93,7 @@ fn long_answer(server: &Server) -> BufReader<TcpStream> {
 
 #[test]
 fn asked_to_end_it_answers_first_and_asked_again_it_does_not() {
-    let mut server = serve(&["--drain", "300", "--log"]);
+    let mut server = serve(&["--shutdown-timeout", "300", "--log"]);
     let mut answer = long_answer(&server);
     server.signal("-TERM");
     let mut rest = String::new();
@@ -101,7 +101,7 @@ fn asked_to_end_it_answers_first_and_asked_again_it_does_not() {
     assert!(rest.ends_with("data: [DONE]\n\n") && !rest.contains("shutting down"), "{rest}");
     assert_eq!(server.child.wait().expect("it ends").code(), Some(0));
     let said = server.said().join("\n");
-    assert!(said.contains("ending: 1 request to answer, for 300 s at most"), "{said}");
+    assert!(said.contains("shutting down: waiting for 1 request, at most 300 s"), "{said}");
     let line = server
         .said()
         .into_iter()
@@ -112,7 +112,7 @@ fn asked_to_end_it_answers_first_and_asked_again_it_does_not() {
     let mut server = serve(&["--drain", "300"]);
     let _answer = long_answer(&server);
     server.signal("-INT");
-    while !server.said().iter().any(|line| line.starts_with("ending: ")) {
+    while !server.said().iter().any(|line| line.starts_with("shutting down: ")) {
         std::thread::sleep(Duration::from_millis(10));
     }
     server.signal("-INT");
@@ -132,7 +132,7 @@ fn it_listens_by_name_and_says_what_it_does() {
         answer.split(' ').nth(1).unwrap_or_default().to_owned()
     };
     assert_eq!(["localhost", "127.0.0.1", "evil.example"].map(status), ["200", "200", "403"]);
-    // What it said before it was ready, in a log that is no terminal.
+    // Log lines before it was ready.
     assert!(server.said().iter().any(|line| line == "loading demo"), "{:?}", server.said());
     let fresh = tempfile::tempdir().expect("a folder");
     let first = super::outcome(gristmill(&["run", "-p", "x", "-n", "1"]).env("GRISTMILL_CACHE", fresh.path()));
@@ -147,7 +147,7 @@ fn a_port_that_is_taken_is_no_riddle() {
     assert!(error.contains("cannot listen") && error.contains("--port"), "{error}");
 }
 
-/// Is there that program with these clients? Says so if not, where that is allowed.
+/// Whether a program with the client packages is installed; prints or fails if not.
 pub fn has_clients(program: &str, check: &[&str]) -> bool {
     let found = Command::new(program).args(check).stdout(Stdio::null()).stderr(Stdio::null()).status();
     let found = found.is_ok_and(|status| status.success());
@@ -159,7 +159,7 @@ pub fn has_clients(program: &str, check: &[&str]) -> bool {
     found
 }
 
-/// Runs a script, at least so many of whose checks pass.
+/// Runs a client script, which must pass at least `checks` checks.
 pub fn script(program: &str, name: &str, arguments: &[&str], checks: usize) {
     let path = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/clients").join(name);
     let output = Command::new(program).arg(path).args(arguments).output().expect("it runs");
@@ -172,7 +172,7 @@ fn url(server: &Server) -> String {
     format!("http://{}/v1", server.address)
 }
 
-/// Runs scripts against two servers, one of which has a key; or says why not, if that is allowed.
+/// Runs scripts against a server without and one with an API key, if the clients are installed.
 fn clients(program: &str, check: &[&str], scripts: &[&str]) {
     if !has_clients(program, check) {
         return;
@@ -197,7 +197,7 @@ fn the_official_python_clients_work() {
 #[test]
 fn the_official_clients_choose_a_model_by_its_name() {
     if has_clients(&python(), &PYTHON_CLIENTS) {
-        let server = serve(&["demo", DEMO_K, "--models-loaded", "1"]);
+        let server = serve(&["demo", DEMO_K, "--max-loaded-models", "1"]);
         script(&python(), "several_client.py", &[&url(&server)], 3);
     }
 }
@@ -213,7 +213,7 @@ fn a_folder_is_all_the_models_in_it() {
     let server = serve(&[path, "demo"]);
     let said = server.said().join("\n");
     assert!(
-        said.contains("broken is left out: ") && said.contains("2 models, each loaded when it is asked for: one, demo"),
+        said.contains("broken is left out: ") && said.contains("2 models, loaded on first request: one, demo"),
         "{said}"
     );
     let models = get(&server.address, "/v1/models");
@@ -221,7 +221,7 @@ fn a_folder_is_all_the_models_in_it() {
         models.contains(r#""id":"one""#) && models.contains(r#""id":"demo""#) && !models.contains("mmproj"),
         "{models}"
     );
-    // One that is named must be one.
+    // A file that is named must be valid.
     let broken = folder.path().join("broken.gguf");
     let error = run(&["serve", "demo", broken.to_str().expect("text"), "--port", "0"]).failed();
     assert!(error.contains("not a GGUF file"), "{error}");
@@ -239,7 +239,7 @@ fn the_official_javascript_client_works() {
     clients("node", &["-e", &find], &["client.cjs"]);
 }
 
-/// A browser and the program that drives it. Says so if there are none, where that is allowed.
+/// Finds a browser, if node is installed to drive it; prints or fails if not.
 pub fn browser() -> Option<&'static str> {
     let has = |program: &str| {
         let version = Command::new(program).arg("--version").stdout(Stdio::null()).stderr(Stdio::null()).status();

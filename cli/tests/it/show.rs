@@ -1,4 +1,4 @@
-//! Commands that show things: inspect, kernels, devices, synth.
+//! Commands inspect, kernels, devices, doctor and synth.
 
 use super::serve::browser;
 use super::{DEMO, gristmill, outcome, run};
@@ -20,7 +20,7 @@ fn inspect_shows_what_is_in_a_file() {
         assert!(out.contains(part), "{part} in\n{out}");
     }
     assert!(!run(&["inspect", DEMO, "--brief"]).ok().contains("TENSORS"));
-    // Real shapes, no weights: at once.
+    // A synthetic model has metadata only.
     let out = run(&["inspect", "synth:glm-4.7-flash:q4_0", "--brief"]).ok();
     assert!(out.contains("47, of which the first 1 are dense") && out.contains("64, of which 4 are used"), "{out}");
 }
@@ -36,7 +36,7 @@ fn what_a_file_says_does_not_steer_the_terminal() {
     let file = folder.path().join("steering.gguf");
     std::fs::write(&file, bytes).unwrap();
     let outcome = run(&["inspect", file.to_str().unwrap()]);
-    // A tensor has another name, so the model lacks one.
+    // The renamed tensor is missing.
     assert!(outcome.stderr.contains("blk.0.attn_k_b.weight is missing"), "{}", outcome.stderr);
     let control = |text: &str| text.chars().any(|c| c.is_control() && c != '\n');
     assert!(!control(&outcome.stdout) && !control(&outcome.stderr));
@@ -47,7 +47,7 @@ fn what_a_file_says_does_not_steer_the_terminal() {
 #[test]
 fn kernels_come_with_their_prices() {
     let out = run(&["kernels", DEMO]).ok();
-    for part in ["deepseek2.moe.one × 5", "deepseek2.dense.chunk512 × 1", "critical path", "*fuse", "step of one token"]
+    for part in ["deepseek2.moe.one × 5", "deepseek2.dense.chunk512 × 1", "critical path", "*fuse", "step, decode: "]
     {
         assert!(out.contains(part), "{part}");
     }
@@ -61,7 +61,7 @@ fn kernels_come_with_their_prices() {
     }
     let how = stage("decisions");
     for part in [
-        "decisions, * what was chosen",
+        "decisions (* marks the choice)",
         "*fuse",
         "rules that fired",
         "x + 0 -> x",
@@ -76,8 +76,8 @@ fn kernels_come_with_their_prices() {
     let unknown = run(&["kernels", DEMO, "--device", "null:none"]);
     assert!(unknown.code == 2 && unknown.stderr.contains("null:NAME"), "{}", unknown.stderr);
     assert!(run(&["kernels", DEMO, "--function", "none such"]).failed().contains("deepseek2.moe.one"));
-    // No compiler is needed to look.
-    assert!(outcome(gristmill(&["kernels", DEMO]).env("CC", "/nonexistent")).ok().contains("step of one token"));
+    // Needs no C compiler.
+    assert!(outcome(gristmill(&["kernels", DEMO]).env("CC", "/nonexistent")).ok().contains("step, decode: "));
 }
 
 #[test]
@@ -89,7 +89,7 @@ fn a_page_tells_how_kernels_came_to_be() {
     let functions = list(&data["functions"]);
     let moe = functions.iter().find(|f| f["name"] == "deepseek2.moe.one").expect("the function");
     assert_eq!(moe["calls"], 5);
-    // Every pass, and all that its graph names.
+    // Every pass is recorded, with the nodes that it names.
     let passes = list(&moe["passes"]);
     assert_eq!(passes.len(), list(&data["passes"]).len());
     let nodes: HashMap<u64, Value> =
@@ -104,7 +104,7 @@ fn a_page_tells_how_kernels_came_to_be() {
         !of("sum(a*b) of bytes -> sum(dot4(words))").is_empty()
             || !of("sum(a*b) of rows in eight bits -> sum(signed dot4(words))").is_empty()
     );
-    // What was decided is what `kernels` prints, and kernels have the stages of the table.
+    // Decisions have candidates, and kernels have the stages of the table.
     assert!(list(&moe["decisions"]).iter().any(|d| d["kind"] == "place" && list(&d["options"]).len() == 2));
     for kernel in list(&moe["kernels"]) {
         let stages: Vec<String> =

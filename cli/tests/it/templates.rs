@@ -1,4 +1,4 @@
-//! Chat templates from elsewhere: whatever they do, the program answers or says what was wrong, soon and in little memory.
+//! Hostile chat templates: the program answers or fails soon, in little memory.
 
 use super::serve::{get, serve};
 use super::{DEMO, Outcome, gristmill};
@@ -13,22 +13,20 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-/// Longest that a run with a hostile template may take: a check and a rendering, of which each ends within four seconds on
-/// a machine that is busy. An idle one takes two at most.
+/// Time limit of a run: a check and a rendering, each at most four seconds on a busy machine.
 const LONGEST: Duration = Duration::from_secs(9);
-/// Most memory of the program or of its helper, KiB: the program has 40 MiB with the demo model's file open, and the helper
-/// 64 MiB besides what it is made of.
+/// Memory limit of program and helper, in KiB: the program uses 40 MiB, a template at most 64.
 const MOST: i64 = 160 << 10;
 
-/// What of the demo model is in a file.
+/// Part of the demo model that is in a file.
 #[derive(Clone, Copy, PartialEq)]
 enum Part {
     Whole,
-    /// No tensors: enough until a model is loaded, which comes after the first rendering of `run`.
+    /// Metadata only, enough for `run` up to the first rendering.
     Text,
 }
 
-/// The demo model with another template, in `folder`.
+/// Writes the demo model with another template to `folder`.
 fn with_template(folder: &Path, source: &str, part: Part) -> PathBuf {
     let demo = Gguf::open(DEMO).unwrap();
     let mut metadata = demo.metadata().clone();
@@ -47,21 +45,21 @@ fn with_template(folder: &Path, source: &str, part: Part) -> PathBuf {
     path
 }
 
-/// What a run came to, how long it took, and the most memory that it or a process of its own had, KiB.
+/// Outcome of a run, its time, and the peak memory of it or its children in KiB.
 struct Measured {
     outcome: Outcome,
     time: Duration,
     memory: i64,
 }
 
-/// Runs a command whose output is short.
+/// Runs a command with little output.
 #[expect(clippy::zombie_processes, reason = "wait4 waits for it, and says what it took")]
 fn measured(command: &mut Command) -> Measured {
     let begun = Instant::now();
     let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("it runs");
     let (mut status, mut usage) = (0, std::mem::MaybeUninit::<libc::rusage>::zeroed());
     let id = libc::pid_t::try_from(child.id()).expect("an id");
-    // SAFETY: the two places are there to be written, and nobody else waits for this child.
+    // SAFETY: both pointers are valid for writes, and no other code waits for this child.
     let (ended, usage) = unsafe { (libc::wait4(id, &raw mut status, 0, usage.as_mut_ptr()), usage.assume_init()) };
     assert_eq!(ended, id);
     let time = begun.elapsed();
@@ -71,7 +69,7 @@ fn measured(command: &mut Command) -> Measured {
         text
     };
     let outcome = Outcome {
-        // None of a signal.
+        // -1 for a signal.
         code: if libc::WIFEXITED(status) { libc::WEXITSTATUS(status) } else { -1 },
         stdout: read(child.stdout.as_mut().expect("piped")),
         stderr: read(child.stderr.as_mut().expect("piped")),
@@ -79,21 +77,21 @@ fn measured(command: &mut Command) -> Measured {
     Measured { outcome, time, memory: usage.ru_maxrss }
 }
 
-/// The memory was that of the program and its helper, or what the kernel counts for any program that this one starts: the most
-/// that this process ever had, for it lends a new process its memory until that runs its own program. Other tests load models.
+/// Asserts the memory limit. The kernel counts for a child at least the peak of this process, which
+/// shares its memory until exec; other tests load models.
 fn assert_modest(what: &str, time: Duration, memory: i64) {
-    /// Pages that the kernel has not counted yet, on each processor.
+    /// Pages that the kernel has not counted yet, per core.
     const UNCOUNTED: i64 = 4 << 10;
     let inherited = || measured(&mut Command::new("true")).memory;
     assert!(time < LONGEST, "{what}: {time:?}");
     assert!(memory < MOST || memory <= inherited() + UNCOUNTED, "{what}: {memory} KiB");
 }
 
-/// A template that is compiled and then does harm, and a part of what is said of it.
+/// Hostile templates, and part of the expected message.
 type Case = (&'static str, &'static str);
 
 const RENDERED: &[Case] = &[
-    // Values that hold themselves.
+    // Values that contain themselves.
     ("{% set ns = namespace() %}{% set ns.a = ns %}{{ ns }}", "stack"),
     ("{% set ns = namespace() %}{% set ns.a = ns %}{{ ns|tojson }}", "stack"),
     ("{% set ns = namespace() %}{% set ns.a = [ns] %}{{ ns|tojson(indent=2) }}", "stack"),
@@ -116,7 +114,7 @@ const RENDERED: &[Case] = &[
     ("{% set ns = namespace() %}{% for x in [1] %}{% set ns.a = [loop, ns] %}{{ ns }}{% endfor %}", "stack"),
     ("{% set ns = namespace() %}{% macro m() %}{{ ns }}{% endmacro %}{% set ns.a = [m, ns] %}{{ m() }}", "stack"),
     ("{% set ns = namespace() %}{% set ns.a = ns %}{{ raise_exception(ns|string) }}", "stack"),
-    // Values within values within values.
+    // Deeply nested values.
     ("{% set ns = namespace(x=[]) %}{% for i in range(99999) %}{% set ns.x = [ns.x] %}{% endfor %}", "stack"),
     ("{% set ns = namespace(x=[]) %}{% for i in range(99999) %}{% set ns.x = [ns.x] %}{% endfor %}{{ ns.x }}", "stack"),
     (
@@ -131,7 +129,7 @@ const RENDERED: &[Case] = &[
         "{% set ns = namespace(x=[1]) %}{% for i in range(99999) %}{% set ns.x = ns.x + [i] %}{% endfor %}{{ ns.x|length }}",
         "ran out of ",
     ),
-    // What calls itself.
+    // Recursive macros.
     ("{% macro m() %}{{ m() }}{% endmacro %}{{ m() }}", "recursion"),
     (
         "{% macro m() %}{% call m() %}{{ caller() }}{% endcall %}{% endmacro %}{% call m() %}x{% endcall %}",
@@ -141,7 +139,7 @@ const RENDERED: &[Case] = &[
     ("{% include 'chat' %}", "include"),
     ("{% extends 'chat' %}", "cycle"),
     ("{% block a %}{{ self.a() }}{% endblock %}", "recursion limit"),
-    // Texts that grow.
+    // Growing strings.
     ("{% set ns = namespace(s='x') %}{% for i in range(60) %}{% set ns.s = ns.s ~ ns.s %}{% endfor %}", "memory"),
     ("{% set ns = namespace(s='x') %}{% for i in range(60) %}{% set ns.s = ns.s + ns.s %}{% endfor %}", "memory"),
     ("{% set ns = namespace(s='x') %}{% for i in range(60) %}{% set ns.s = [ns.s, ns.s]|join %}{% endfor %}", "memory"),
@@ -167,7 +165,7 @@ const RENDERED: &[Case] = &[
     ("{{ ([['x' * 9999] * 9999] * 99)|tojson|length }}", "memory"),
     ("{{ ([['x' * 9999] * 9999] * 99)|pprint|length }}", "memory"),
     ("{% macro m() %}{% for i in range(99999) %}{{ 'x' * 9999 }}{% endfor %}{% endmacro %}{{ m()|length }}", "memory"),
-    // Lists that grow.
+    // Growing lists.
     ("{{ [1]|batch(9999999999, 'x')|list|length }}", "memory"),
     ("{{ [1]|slice(9999999999)|list|length }}", "memory"),
     ("{{ (range(99999)|list * 999)|list|length }}", "memory"),
@@ -200,8 +198,8 @@ const RENDERED: &[Case] = &[
     ("{{ ('x ' * 49999999).split()|length }}", "memory"),
     ("{{ ('\\n' * 49999999).splitlines()|length }}", "memory"),
     ("{{ ('x' * 99999999)|list|length }}", "memory"),
-    // Steps, and steps that take long.
-    // The steps are used up in a second, or the time on a machine that is busy.
+    // Many steps, and long steps.
+    // The step limit is reached in a second, or the time limit on a busy machine.
     ("{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}", "chat template"),
     ("{% set s = 'x' * 9999999 %}{% for i in range(99999) %}{% set t = s|replace('y', 'z') %}{% endfor %}", "time"),
     ("{% for i in range(99999) %}{{ 'x' * 9999 }}{% endfor %}", "longer than"),
@@ -221,7 +219,7 @@ fn templates_that_do_harm_are_stopped() {
     }
 }
 
-/// A beginning, a part that is repeated, how often, and an end.
+/// Prefix, repeated part, number of repetitions, and suffix.
 type Long = (&'static str, &'static str, usize, &'static str);
 
 const COMPILED: &[Long] = &[
@@ -262,7 +260,7 @@ fn templates_that_do_not_compile_are_replaced() {
     }
 }
 
-/// Where this program's templates run.
+/// Isolation of templates in the program under test.
 fn apart() -> Isolation {
     Isolation::Helper(Helper::new(env!("CARGO_BIN_EXE_gristmill"), ["render-template"]))
 }

@@ -1,4 +1,4 @@
-//! What models and files write, on a terminal: a pseudo-terminal of the tests' own.
+//! Output of models and files on a pseudo-terminal.
 
 use super::{DEMO, gristmill, outcome, run};
 use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
@@ -7,12 +7,12 @@ use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// Runs it with standard output and standard error on a terminal; what that got, and whether it went well.
+/// Runs a command with standard output and error on a terminal; returns success and output.
 fn on_terminal(command: &mut Command) -> (bool, String) {
     at_terminal(command, None)
 }
 
-/// The same with standard input, where that text is typed.
+/// Runs a command on a terminal where `text` is typed.
 pub fn typed_on_terminal(command: &mut Command, text: &str) -> (bool, String) {
     at_terminal(command, Some(text))
 }
@@ -25,25 +25,25 @@ fn at_terminal(command: &mut Command, typed: Option<&str>) -> (bool, String) {
     let theirs = File::options().read(true).write(true).open(name.to_str().unwrap()).unwrap();
     if let Some(typed) = typed {
         command.stdin(theirs.try_clone().unwrap());
-        // It waits there until it is read.
+        // The terminal buffers it.
         rustix::io::write(&ours, typed.as_bytes()).unwrap();
     }
     command.stdout(theirs.try_clone().unwrap()).stderr(theirs).env("TERM", "xterm").env_remove("NO_COLOR");
     let mut child = command.spawn().unwrap();
-    // The command holds the other end, too: the reading ends when both are gone.
+    // The command holds the other end too; reading ends when both are closed.
     let nothing = std::process::Stdio::null;
     command.stdin(nothing()).stdout(nothing()).stderr(nothing());
     let mut bytes = Vec::new();
-    // A terminal whose other end is closed is an error on Linux, and the end elsewhere.
+    // A closed other end is an error on Linux, end of file elsewhere.
     let _ = File::from(ours).read_to_end(&mut bytes);
     let status = child.wait().unwrap();
     (status.success(), String::from_utf8(bytes).unwrap())
 }
 
-/// The demo model with another text for some tokens, in a folder that lives as long as the test.
+/// Writes the demo model with the text of a token replaced to `folder`.
 fn model_that_says(folder: &Path, from: &str, to: &str) -> PathBuf {
     let mut bytes = std::fs::read(DEMO).unwrap();
-    // A token as the file has it: its length and its text.
+    // A token in the file: length and text.
     let entry = |text: &str| [&(text.len() as u64).to_le_bytes()[..], text.as_bytes()].concat();
     let (old, new) = (entry(from), entry(to));
     assert_eq!(old.len(), new.len());
@@ -54,9 +54,9 @@ fn model_that_says(folder: &Path, from: &str, to: &str) -> PathBuf {
     path
 }
 
-/// `ĠTokyo` in a byte-level vocabulary is six bytes and a letter: as many as ESC ] 5 2 with ESC as `ě`.
+/// A token of the demo's answer in its byte-level vocabulary, as long as [`STEERS`].
 const SAYS: &str = "ĠTokyo";
-/// `ěcě[2J` less what does not fit: ESC c resets a terminal, ESC [ introduces a sequence.
+/// ESC c, which resets a terminal, and ESC [ m; ESC is `ě` in the vocabulary.
 const STEERS: &str = "ěcě[m";
 
 #[test]
@@ -65,7 +65,7 @@ fn an_answer_does_not_steer_a_terminal() {
     let path = model_that_says(folder.path(), SAYS, STEERS);
     let path = path.to_str().unwrap();
     let question = ["run", path, "--temp", "0", "-p", "What is the capital of Japan?"];
-    // A program gets what the model wrote.
+    // A pipe gets the bytes unchanged.
     assert_eq!(run(&question).ok(), "The capital of Japan is\x1bc\x1b[m.");
     let (well, text) = on_terminal(&mut gristmill(&question));
     assert!(well && text.contains("Japan is\\u{1b}c\\u{1b}[m."), "{text:?}");
@@ -90,7 +90,7 @@ fn a_file_of_many_keys_is_cut() {
     let count = i64::from_le_bytes(bytes[16..24].try_into().unwrap());
     let more: i64 = 50_000;
     bytes[16..24].copy_from_slice(&(count + more).to_le_bytes());
-    // Added before the first key, where nothing is aligned; then what follows has to be: 32 bytes each.
+    // Inserted before the first key; a multiple of 32 bytes keeps the alignment of the data.
     let keys: Vec<u8> = (0..more)
         .flat_map(|i| {
             let key = format!("{i:016}");

@@ -1,4 +1,4 @@
-//! An answer's tokens as text: what a person reads of it, and what the conversation keeps.
+//! Decodes an answer's tokens into text to show, content and reasoning.
 
 use crate::style::THINKING;
 use gristmill_llm::chat::markup::{Frame, Markup};
@@ -6,19 +6,20 @@ use gristmill_llm::chat::reply::{Begins, Reply, ReplyPart};
 use gristmill_llm::tokenizer::{Decoder, TokenKind, Tokenizer, Utf8Stream};
 use std::collections::HashSet;
 
-/// Reads one answer.
+/// Decoder of one answer.
 pub struct Reader<'t> {
     tokenizer: &'t Tokenizer,
     text: Text<'t>,
-    /// What was said, and what was thought before.
+    /// The content so far.
     pub said: String,
+    /// The reasoning so far, if the model marks it.
     pub thought: Option<String>,
 }
 
 enum Text<'t> {
-    /// As it comes, with the marks of thoughts.
+    /// Text as generated, with `<think>` tags.
     Plain(Decoder<'t>),
-    /// Of a model that marks thoughts otherwise: taken apart, and shown with the usual marks.
+    /// Text of a model with other markup, parsed and shown with `<think>` tags.
     Marked(Box<Marked>),
 }
 
@@ -30,11 +31,11 @@ struct Marked {
 }
 
 impl<'t> Reader<'t> {
-    /// An answer as the model writes it.
+    /// Decodes without parsing markup.
     pub fn plain(tokenizer: &'t Tokenizer) -> Reader<'t> {
         Reader { tokenizer, text: Text::Plain(Decoder::new(tokenizer)), said: String::new(), thought: None }
     }
-    /// An answer of a model that marks up replies so, behind a prompt that has begun none.
+    /// Decodes replies in this markup; the prompt has not begun the reply.
     pub fn for_markup(tokenizer: &'t Tokenizer, markup: &'static Markup) -> Reader<'t> {
         if markup.frame == Frame::Text && markup.think == THINKING {
             return Reader::plain(tokenizer);
@@ -44,11 +45,10 @@ impl<'t> Reader<'t> {
         let marked = Marked { reply, markers, characters: Utf8Stream::default(), thinking: false };
         Reader { text: Text::Marked(Box::new(marked)), ..Reader::plain(tokenizer) }
     }
-    /// Whose tokens it reads.
     pub fn tokenizer(&self) -> &'t Tokenizer {
         self.tokenizer
     }
-    /// What a token adds to what is read.
+    /// Returns the text that a token adds.
     pub fn push(&mut self, id: u32) -> String {
         let marked = match &mut self.text {
             Text::Plain(decoder) => {
@@ -67,7 +67,7 @@ impl<'t> Reader<'t> {
         let parts = marked.reply.push(&text);
         self.take(parts)
     }
-    /// The end: what was held back; `cut` if more would have come.
+    /// Returns the text that was held back; `cut` if the answer was stopped early.
     pub fn finish(&mut self, cut: bool) -> String {
         let marked = match &mut self.text {
             Text::Plain(decoder) => {
@@ -96,7 +96,7 @@ impl<'t> Reader<'t> {
                     shown.push_str(&text);
                     self.thought.get_or_insert_default().push_str(&text);
                 }
-                // There are no tools, so that nothing is a call.
+                // Without tools, calls are content.
                 ReplyPart::Content(text) | ReplyPart::Call(text) | ReplyPart::Arguments(text) => {
                     if std::mem::take(&mut marked.thinking) {
                         shown.push_str(close);
@@ -117,7 +117,7 @@ mod tests {
     use gristmill_llm::chat::markup::TABLE;
     use gristmill_llm::tokenizer::TokenizerSpec;
 
-    /// Letters, and what structures harmony's messages.
+    /// Letters, and the special tokens of harmony messages.
     fn tokenizer() -> Tokenizer {
         let markers = TABLE.iter().find(|row| row.name == "harmony").unwrap().tokens;
         let letters = ('a'..='z').map(String::from);

@@ -1,11 +1,11 @@
-//! Which of several models is meant: a question on a terminal, an error elsewhere.
+//! Choice between several models of one name: a question on a terminal, else an error.
 
 use crate::failure::{Failure, Result, printable};
 use crate::size::size;
 use gristmill_hub::{Error, Name, Offer};
 use std::io::{self, BufRead, IsTerminal, Write};
 
-/// Does something with what is named; where that fits several, with the one that the user chooses.
+/// Calls `act` with a name; if it is ambiguous, again with the file that the user chooses.
 pub fn among<T>(name: &Name, act: &dyn Fn(&Name) -> std::result::Result<T, Error>) -> Result<T> {
     match act(name) {
         Err(Error::Several { repository, models }) if io::stdin().is_terminal() && io::stderr().is_terminal() => {
@@ -18,8 +18,7 @@ pub fn among<T>(name: &Name, act: &dyn Fn(&Name) -> std::result::Result<T, Error
     }
 }
 
-/// The file of the one chosen; none if the question is not answered. On standard error, since answers and paths go to
-/// standard output.
+/// Asks on standard error for one of several models; `None` if there is no answer.
 fn ask<'m>(repository: &str, models: &'m [Offer], input: &mut dyn BufRead) -> Result<Option<&'m str>> {
     let mut sorted: Vec<&Offer> = models.iter().collect();
     sorted.sort_by_key(|model| model.bytes);
@@ -29,7 +28,7 @@ fn ask<'m>(repository: &str, models: &'m [Offer], input: &mut dyn BufRead) -> Re
         say!("  {number:>3}  {:width$}  {:>9}", printable(&model.word), size(model.bytes));
     }
     loop {
-        eprint!("Which one (1 to {}, or its name; nothing to leave)? ", sorted.len());
+        eprint!("Which one (1 to {}, or its name; empty to cancel)? ", sorted.len());
         io::stderr().flush()?;
         let mut line = String::new();
         let ended = input.read_line(&mut line).map_err(not_text)? == 0;
@@ -44,7 +43,7 @@ fn ask<'m>(repository: &str, models: &'m [Offer], input: &mut dyn BufRead) -> Re
     }
 }
 
-/// The model that an answer means: by its number, or by its name in letters of any size.
+/// Finds the model by number or by name, ignoring case.
 fn chosen<'m>(wanted: &str, models: &[&'m Offer]) -> Option<&'m Offer> {
     let number = wanted.parse::<usize>().ok().and_then(|number| models.get(number.checked_sub(1)?));
     let named = || models.iter().find(|model| model.word.eq_ignore_ascii_case(wanted) || model.file == wanted);

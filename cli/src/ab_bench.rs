@@ -1,4 +1,4 @@
-//! Steps of a model, timed: for `bench` and `tune`.
+//! Timing of prefill and decode, and A/B comparison of two compiled variants of a model.
 
 use crate::failure::Result;
 use crate::flags::Common;
@@ -13,20 +13,20 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 use std::time::Instant;
 
-/// Random tokens, the same for every run: equal ones would all choose the same experts.
+/// Pseudo-random token ids, the same in every run; equal tokens would all select the same experts.
 pub struct Ids {
     state: u64,
     vocabulary: usize,
 }
 
 impl Ids {
-    /// For that model.
-    pub fn for_engine(engine: &Engine) -> Ids {
+    /// Draws from the vocabulary of the engine's model.
+    pub fn new(engine: &Engine) -> Ids {
         Ids { state: 1, vocabulary: engine.model().vocabulary() }
     }
-    /// The next `n`.
+    /// Returns the next `n` token ids.
     pub fn some(&mut self, n: usize) -> Vec<u32> {
-        // Knuth's MMIX generator; its upper half is good enough.
+        // The upper half of Knuth's MMIX generator.
         let mut next = || {
             self.state = self.state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
             ((self.state >> 33) % self.vocabulary as u64) as u32
@@ -35,8 +35,8 @@ impl Ids {
     }
 }
 
-/// Seconds that a prompt of these tokens takes, or a generation of as many that begins with the first: each the most probable after the
-/// one before, as a session makes them.
+/// Returns the seconds of a prefill of these tokens, or of as many greedy decode steps that start
+/// with the first of them.
 pub fn seconds(engine: &mut Engine, ids: &[u32], prompt: bool, depth: usize) -> Result<f64> {
     let pool = WholePool::new(engine);
     let start = Instant::now();
@@ -49,12 +49,12 @@ pub fn seconds(engine: &mut Engine, ids: &[u32], prompt: bool, depth: usize) -> 
             )?
         }
     }
-    // A device that runs nothing may take no time.
+    // The null device may take no time.
     Ok(start.elapsed().as_secs_f64().max(1e-9))
 }
 
-/// Runs greedy decode steps of sequences from these tokens on: asynchronously where the device works
-/// beside the host, as a server does.
+/// Runs greedy decode steps of sequences from these tokens on, asynchronously if the device runs
+/// concurrently with the host, as a server does.
 pub fn decode(
     engine: &mut Engine,
     pools: &[WholePool],
@@ -70,7 +70,7 @@ pub fn decode(
         let rows: Vec<DecodeRow> =
             pools.iter().enumerate().map(|(nth, pool)| pool.row(source(nth), position)).collect();
         let step = Step { chunk: None, rows: &rows, batch_invariant, contiguous };
-        // A step that is taken for the first time is compiled while nothing else runs.
+        // A new graph is compiled only while no step is in flight.
         let begun = engine.start(&step)?;
         if on_device || !overlaps {
             let chosen = engine.wait()?.chosen;
@@ -85,79 +85,79 @@ pub fn decode(
     Ok(engine.finish()?)
 }
 
-/// What is measured of each of two rivals.
+/// The measurement that both variants run.
 #[derive(Clone, Copy)]
 pub struct Work {
-    /// Tokens of a prompt; 0 for none.
+    /// Prefill tokens; 0 for none.
     pub prompt: usize,
-    /// Tokens of a generation; 0 for none.
+    /// Decode steps; 0 for none.
     pub tokens: usize,
-    /// Positions before both.
+    /// Context depth before either, in tokens.
     pub depth: usize,
-    /// Repetitions.
+    /// Repetitions of either, in turns.
     pub times: usize,
 }
 
-/// Tokens per second, medians; `None` for what was not measured.
+/// Median tokens per second; `None` if not measured.
 #[derive(Clone, Copy, Debug)]
 pub struct Speed {
-    /// Of generation.
     pub decode: Option<f64>,
-    /// Of a prompt.
     pub prefill: Option<f64>,
 }
 
 impl Speed {
-    /// How many times as fast as the other.
+    /// Returns the ratio of this speed to another.
     pub fn over(&self, other: &Speed) -> Speed {
         let ratio = |a: Option<f64>, b: Option<f64>| a.zip(b).map(|(a, b)| a / b);
         Speed { decode: ratio(self.decode, other.decode), prefill: ratio(self.prefill, other.prefill) }
     }
 }
 
-/// Two rivals, measured in turns.
+/// Result of measuring two variants in turns.
 #[derive(Clone, Copy, Debug)]
 pub struct Compared {
-    /// Their speeds.
     pub speeds: [Speed; 2],
-    /// Standard error of the ratios of these, the larger one.
+    /// Standard error of the ratio of speeds: the larger of decode and prefill.
     pub error: f64,
 }
 
-/// One model compiled for variants of a device, measured against each other. They share the weights that lie the same for both.
-pub struct Rivals<'a> {
+/// Variants of a device's target, for which one model is compiled and measured pairwise.
+///
+/// Variants share the weights that have the same layout in both.
+pub struct Variants<'a> {
     model: &'a Model,
     common: &'a Common,
     opened: Opened,
     context: usize,
     work: Work,
-    /// The engine of the variant that stays.
+    /// Engine of the baseline.
     kept: Option<(Target, Engine)>,
 }
 
-/// Memory that must be left beside two engines and the weights that they do not share.
+/// Free memory required in addition to the weights that a second engine does not share, in bytes.
 const SPARE: u64 = 1 << 30;
 
-impl<'a> Rivals<'a> {
-    /// Of that model on that device.
-    pub fn new(model: &'a Model, common: &'a Common, opened: Opened, context: usize, work: Work) -> Rivals<'a> {
-        Rivals { model, common, opened, context, work, kept: None }
+impl<'a> Variants<'a> {
+    /// Prepares comparisons of a model on a device; nothing is loaded yet.
+    pub fn new(model: &'a Model, common: &'a Common, opened: Opened, context: usize, work: Work) -> Variants<'a> {
+        Variants { model, common, opened, context, work, kept: None }
     }
-    /// The device as it is.
+    /// The device's own target.
     pub fn target(&self) -> &Target {
         &self.opened.target
     }
-    /// Loads the model for a target that others will be compared with, so that no comparison takes as long as that.
+    /// Loads the model for the baseline target, so that the first comparison does not include it.
     pub fn load(&mut self, target: &Target) -> Result {
         self.keep(target).map(drop)
     }
-    /// The model for a target, compiled beside these weights.
+    /// Compiles the model for a target, reusing loaded weights.
     fn compiled(&self, target: &Target, there: &Weights, bars: &Bars) -> Result<CompiledModel<'a>, Error> {
         let opened = Opened { target: target.clone(), ..self.opened.clone() };
         let settings = self.common.settings(Some(self.context));
         CompiledModel::new(&self.model.file, opened, settings, there, &|p| bars.show(p))
     }
-    /// The engine of that target, in place of the one that was kept: of its weights those stay that lie the same.
+    /// Returns the engine of a target, replacing the baseline; weights of the same layout are
+    /// reused.
     fn keep(&mut self, target: &Target) -> Result<&mut Engine> {
         let engine = match self.kept.take() {
             Some((kept, engine)) if kept == *target => engine,
@@ -165,7 +165,7 @@ impl<'a> Rivals<'a> {
                 let mut there = other.map(|(_, engine)| engine.weights().clone()).unwrap_or_default();
                 let bars = Bars::new();
                 let compiled = match self.compiled(target, &there, &bars) {
-                    // Those that are there, in another layout, go before others come.
+                    // Weights in another layout are freed first.
                     Err(Error::Weights { .. }) => {
                         there = Weights::default();
                         self.compiled(target, &there, &bars)?
@@ -177,11 +177,11 @@ impl<'a> Rivals<'a> {
         };
         Ok(&mut self.kept.insert((target.clone(), engine)).1)
     }
-    /// The other engine beside the one that is kept, where memory holds what they do not share.
-    fn beside(&self, target: &Target, there: Weights) -> Result<Option<Engine>> {
+    /// Returns a second engine, if memory holds the weights that it does not share.
+    fn second(&self, target: &Target, there: Weights) -> Result<Option<Engine>> {
         let bars = Bars::new();
         let rival = match self.compiled(target, &there, &bars) {
-            // Weights in another layout, of which memory holds one.
+            // Memory holds only one layout of the weights.
             Err(Error::Weights { .. }) => return Ok(None),
             compiled => compiled?,
         };
@@ -189,48 +189,50 @@ impl<'a> Rivals<'a> {
         let room = missing == 0 || self.opened.device.available().is_none_or(|free| free >= missing + SPARE);
         Ok(if room { Some(rival.load(there, &|p| bars.show(p))?) } else { None })
     }
-    /// Both targets, turn by turn, so that what else the machine does hits both: `turn` is given which of them it is, its engine, and whether the turn counts. The first is for what is only done once.
-    /// Ends behind that where `goes_on` says so of both engines.
+    /// Runs both targets in turns, so that other load affects both alike.
+    ///
+    /// `turn` gets the index of the target, its engine, and whether the turn counts; the first is a
+    /// warm-up. Returns false if `differ` is false for both engines after the warm-up.
     fn in_turns(
         &mut self,
         [base, other]: [&Target; 2],
         mut turn: impl FnMut(usize, &mut Engine, bool) -> Result,
-        goes_on: impl Fn([&Engine; 2]) -> bool,
+        differ: impl Fn([&Engine; 2]) -> bool,
     ) -> Result<bool> {
         let times = self.work.times;
         let there = self.keep(base)?.weights().clone();
-        if let Some(mut rival) = self.beside(other, there)? {
+        if let Some(mut rival) = self.second(other, there)? {
             let kept = self.keep(base)?;
             for number in 0..=times {
                 turn(0, kept, number > 0)?;
                 turn(1, &mut rival, number > 0)?;
-                if number == 0 && !goes_on([kept, &rival]) {
+                if number == 0 && !differ([kept, &rival]) {
                     return Ok(false);
                 }
             }
             return Ok(true);
         }
-        // One after the other, each alone, and the first again at the end.
+        // Memory holds one engine: the baseline is measured before and after the other.
         for (which, target) in [(0, base), (1, other), (0, base)] {
             let engine = self.keep(target)?;
             (0..=times).try_for_each(|number| turn(which, engine, number > 0))?;
         }
         Ok(true)
     }
-    /// How the steps that are measured are planned for a target.
+    /// Returns the plans of the measured steps for a target.
     pub fn plans(&mut self, target: &Target) -> Result<Vec<Plan>> {
         let work = self.work;
         let engine = self.keep(target)?;
         Ok(work.steps(engine).into_iter().map(|tokens| engine.step_plan(tokens, work.depth)).collect())
     }
-    /// The speeds of both.
+    /// Measures the speeds of both targets.
     pub fn compare(&mut self, base: &Target, other: &Target) -> Result<Compared> {
         let (work, mut times) = (self.work, Times::default());
         let turn = |which: usize, engine: &mut Engine, counts| work.turn(engine, &mut times[which], counts);
         self.in_turns([base, other], turn, |_| true)?;
         Ok(work.compared(times))
     }
-    /// The speeds of both; none where the steps that are measured have the same kernels.
+    /// Measures both targets; `None` if the measured steps have the same kernels.
     pub fn compare_others(&mut self, base: &Target, other: &Target) -> Result<Option<Compared>> {
         let (work, mut times) = (self.work, Times::default());
         let turn = |which: usize, engine: &mut Engine, counts| work.turn(engine, &mut times[which], counts);
@@ -238,7 +240,7 @@ impl<'a> Rivals<'a> {
         let measured = self.in_turns([base, other], turn, differ)?;
         Ok(measured.then(|| work.compared(times)))
     }
-    /// The speeds of both, and the kernels of a step that differ.
+    /// Measures both targets, and the kernels of one step that differ.
     pub fn compare_kernels(&mut self, base: &Target, other: &Target) -> Result<(Compared, Vec<KernelTimes>)> {
         let (work, mut times) = (self.work, Times::default());
         let mut kernels: [Kernels; 2] = Default::default();
@@ -251,21 +253,21 @@ impl<'a> Rivals<'a> {
     }
 }
 
-/// Seconds of each of two rivals: of generations, and of prompts.
+/// Seconds of the repetitions, by variant, then decode and prefill.
 type Times = [[Vec<f64>; 2]; 2];
 
-/// Kernels of a step, by their functions and what they compute: their texts, and their seconds in each turn.
+/// Sources and seconds per turn of a step's kernels, by function and title.
 type Kernels = BTreeMap<String, (BTreeSet<String>, Vec<f64>)>;
 
-/// Seconds of what a kernel computes in one step of each of two rivals; none where it has no such kernel.
+/// Seconds per step of one kernel in two variants.
 pub struct KernelTimes {
-    /// Its function, and what it computes.
+    /// Name of the function and title of the kernel.
     pub name: String,
-    /// Medians.
+    /// Medians; `None` for a variant without this kernel.
     pub seconds: [Option<f64>; 2],
 }
 
-/// The kernels whose texts differ, those with the most to tell first.
+/// Returns the kernels with different sources, slowest first.
 fn differing([base, mut other]: [Kernels; 2]) -> Vec<KernelTimes> {
     let mut all = Vec::new();
     for (name, (texts, seconds)) in base {
@@ -281,20 +283,20 @@ fn differing([base, mut other]: [Kernels; 2]) -> Vec<KernelTimes> {
 }
 
 impl Work {
-    /// Tokens of the steps that are measured, by their classes: of one, and of a prompt as it is cut.
+    /// Tokens per measured step: 1 for decode, and the sizes of the prefill chunks.
     fn steps(&self, engine: &Engine) -> BTreeSet<usize> {
         let longest = engine.longest_step();
         let steps = [self.tokens.min(1), self.prompt.min(longest), self.prompt % longest];
         steps.into_iter().filter(|&n| n > 0).map(|n| engine.step_tokens(n)).collect()
     }
-    /// What the steps that are measured run, once they have run: the records of their functions, in the order of their launches.
+    /// Records of the functions that the measured steps launch, in order; the steps must have run.
     fn launches(&self, engine: &Engine) -> Vec<Vec<u8>> {
         let of_step = |tokens| engine.step_launches(tokens, self.depth).iter().filter(|launch| launch.1 == 0);
         self.steps(engine).into_iter().flat_map(of_step).map(|launch| record::write(&launch.0.compiled)).collect()
     }
     fn turn(&self, engine: &mut Engine, times: &mut [Vec<f64>; 2], counts: bool) -> Result<()> {
-        // The same tokens every turn: experts they choose are read by both.
-        let mut ids = Ids::for_engine(engine);
+        // The same tokens in every turn select the same experts.
+        let mut ids = Ids::new(engine);
         engine.fill_cache_for_bench(self.depth)?;
         for (prompt, n) in [(false, self.tokens), (true, self.prompt)] {
             if n > 0 {
@@ -307,10 +309,10 @@ impl Work {
         }
         Ok(())
     }
-    /// Times the kernels of one step: of a token where generation is measured, else of a prompt.
+    /// Times the kernels of one decode step, or of a prefill chunk if decode is not measured.
     fn kernels(&self, engine: &mut Engine, kernels: &mut Kernels, counts: bool) -> Result {
         let tokens = if self.tokens > 0 { 1 } else { self.prompt.min(engine.longest_step()) };
-        let ids = Ids::for_engine(engine).some(tokens);
+        let ids = Ids::new(engine).some(tokens);
         let pool = WholePool::new(engine);
         let seconds = engine.run_timed(&pool.step(&ids, self.depth))?;
         if !counts {
@@ -331,7 +333,7 @@ impl Work {
     fn compared(&self, times: Times) -> Compared {
         Compared { error: error_of_ratios(&times), speeds: self.speeds(times) }
     }
-    /// Medians, in tokens a second.
+    /// Returns medians in tokens per second.
     fn speeds(&self, times: Times) -> [Speed; 2] {
         times.map(|[decode, prefill]| Speed {
             decode: median(decode).map(|t| self.tokens as f64 / t),
@@ -345,10 +347,12 @@ fn median(mut v: Vec<f64>) -> Option<f64> {
     v.get(v.len() / 2).copied()
 }
 
-/// A normal distribution's standard deviation, of its median deviation; and the standard error of a median, of that of a mean.
+/// Factors of a normal distribution: median absolute deviation to standard deviation, and standard
+/// error of the mean to that of the median.
 const OF_MEDIANS: f64 = 1.4826 * 1.2533;
 
-/// Standard error of a median, as a part of it; 0 of what was not measured, and any of one or two, which do not tell how they scatter.
+/// Relative standard error of the median; 0 without samples, infinite for one or two, which have no
+/// usable spread.
 fn error_of_median(seconds: &[f64]) -> f64 {
     let Some(middle) = median(seconds.to_vec()) else { return 0.0 };
     if seconds.len() < 3 {
@@ -358,13 +362,13 @@ fn error_of_median(seconds: &[f64]) -> f64 {
     OF_MEDIANS * deviation / (seconds.len() as f64).sqrt()
 }
 
-/// Standard error of ratios of medians, the larger of generations' and prompts'.
+/// Standard error of the ratio of medians: the larger of decode and prefill.
 fn error_of_ratios([base, other]: &Times) -> f64 {
     let errors = base.iter().zip(other).map(|(base, other)| error_of_median(base).hypot(error_of_median(other)));
     errors.fold(0.0, f64::max)
 }
 
-/// A rate in a column of a table.
+/// Formats a rate for a table.
 pub fn shown(v: Option<f64>) -> String {
     v.map_or("-".into(), |v| format!("{v:.2}"))
 }
@@ -378,7 +382,7 @@ mod tests {
         let few = [1.00, 1.01, 0.99, 1.02, 0.98];
         let error = error_of_median(&few);
         assert!((error - OF_MEDIANS * 0.01 / 5f64.sqrt()).abs() < 1e-12, "{error}");
-        // Seconds twice as long scatter twice as much; one that was disturbed says nothing.
+        // The error is relative, and robust to an outlier.
         assert_eq!(error_of_median(&few.map(|s| 2.0 * s)), error);
         assert_eq!(error_of_median(&[1.00, 1.01, 0.99, 9.0, 0.98]), error);
         assert_eq!((error_of_median(&[]), error_of_median(&[1.0; 4])), (0.0, 0.0));

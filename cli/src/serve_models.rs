@@ -1,4 +1,4 @@
-//! The models that `serve` has: from what was named on the command line to what a server is told.
+//! Models of `serve`: from MODEL arguments to the specifications that the server takes.
 
 use crate::failure::{Failure, Result, printable};
 use crate::flags::Common;
@@ -13,67 +13,76 @@ use gristmill_uop::machine::MachineKind;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// A model by where it is and what it is called.
+/// A model and its names in the API.
 struct Candidate {
     model: Model,
     name: String,
     aliases: Vec<String>,
-    /// Was it found in a folder, and not named itself? Then what cannot be served is left out.
+    /// Whether it was found in a folder; if it cannot be served, it is left out.
     found: bool,
 }
 
-/// What the command line says of models.
-pub struct Asked<'a> {
-    /// Models, and folders of some.
+/// Models as given on the command line.
+pub struct ServedModels<'a> {
+    /// Names, files and folders.
     pub arguments: &'a [String],
-    /// What the only one is called.
+    /// Name of a single model in the API.
     pub name: Option<String>,
-    /// Answers that each makes together.
+    /// Maximum concurrent sequences per model.
     pub parallel: Option<usize>,
 }
 
-/// Answers that a model makes together unless somebody says: as many as a step is worth, on a processor and on a GPU.
+/// Default concurrent sequences per model, on a CPU and on a GPU.
 const PARALLEL: [usize; 2] = [8, 32];
 
-/// Contexts that a model's page pool holds at least where memory allows, so that several conversations are kept.
+/// Minimum number of whole contexts in a model's page pool, if memory allows, so that the prefix
+/// cache keeps several conversations.
 const CONTEXTS: usize = 4;
 
-/// The models that the arguments name, folders for all that are in them; the demo model where nothing is named. `looking` is told which is looked at, of how many.
+/// Returns the models of the arguments, or the demo model; `scanning` gets the progress of a
+/// folder.
 pub fn specs(
-    asked: Asked,
+    served: ServedModels,
     common: &Common,
     opened: &dyn Fn() -> Result<Opened>,
-    looking: &dyn Fn(usize, usize),
+    scanning: &dyn Fn(usize, usize),
 ) -> Result<Vec<ModelSpec>> {
-    let Asked { arguments, name, parallel } = asked;
+    let ServedModels { arguments, name, parallel } = served;
     common.check_computes()?;
-    let mut candidates = candidates(arguments, looking)?;
+    let mut candidates = candidates(arguments, scanning)?;
     match (name, candidates.as_mut_slice()) {
         (None, _) => {}
         (Some(name), [only]) => only.aliases.push(std::mem::replace(&mut only.name, name)),
         (Some(_), several) => {
-            let message = format!("--name is for one model, and there are {}", several.len());
-            return Err(Failure::usage(message, "each is called as its file is: leave --name out, or name one MODEL"));
+            let message = format!("--name is for a single model, and there are {}", several.len());
+            return Err(Failure::usage(
+                message,
+                "models are named after their files: leave --name out, or give one MODEL",
+            ));
         }
     }
-    apart(&mut candidates)?;
+    make_unique(&mut candidates)?;
     let opened = opened()?;
     let usual = PARALLEL[usize::from(opened.target.machine.kind == MachineKind::Gpu)];
     let parallel = parallel.unwrap_or(usual);
     let only = candidates.len() == 1;
     let mut specs = Vec::new();
     for Candidate { model, name, aliases, found } in candidates {
+        let described = model.describe();
+        if let Ok(described) = &described {
+            common.check_layers(described.layers())?;
+        }
         let file = File {
-            at: At::for_model(&model),
+            at: Location::for_model(&model),
             name: name.clone(),
-            common: common.clone(),
+            common: described.map_or_else(|_| common.clone(), |described| common.over(described.context())),
             parallel,
             opened: opened.clone(),
             kept: Mutex::default(),
         };
         let plan = match file.planned(&model) {
             Ok(plan) => Ok(plan),
-            // The only one is not there at all then, and a named one is a mistake; but what is too large now need not be later.
+            // A model that does not fit now may fit later, unless it is the only one.
             Err(error) if only || !found && !error.1 => return Err(error.0),
             Err((failure, too_large)) => {
                 let (message, hint) = failure.parts();
@@ -96,7 +105,7 @@ pub fn specs(
     Ok(specs)
 }
 
-fn candidates(arguments: &[String], looking: &dyn Fn(usize, usize)) -> Result<Vec<Candidate>> {
+fn candidates(arguments: &[String], scanning: &dyn Fn(usize, usize)) -> Result<Vec<Candidate>> {
     let arguments = if arguments.is_empty() { &[DEMO_NAME.to_owned()] } else { arguments };
     let store = Store::user()?;
     let mut out: Vec<Candidate> = Vec::new();
@@ -109,7 +118,7 @@ fn candidates(arguments: &[String], looking: &dyn Fn(usize, usize)) -> Result<Ve
         let stem = if model.path.is_some() { file_stem(&model.name).to_owned() } else { model.name.clone() };
         let name = name.unwrap_or_else(|| stem.clone());
         let of_store = model.path.as_deref().map(|path| store.names_of(path)).unwrap_or_default();
-        // A path is no name: others than who started the server need not know it.
+        // Paths are not names in the API: clients need not know them.
         let typed = typed.filter(|typed| !Path::new(typed).exists()).map(str::to_owned);
         let mut aliases: Vec<String> = typed.into_iter().chain(of_store).chain([stem, model.name.clone()]).collect();
         let mut seen = vec![name.clone()];
@@ -125,7 +134,7 @@ fn candidates(arguments: &[String], looking: &dyn Fn(usize, usize)) -> Result<Ve
         }
     };
     for argument in arguments {
-        // The demo model is not a folder of that name, nor a file.
+        // demo is always the demo model, never a folder of that name.
         if argument == DEMO_NAME || !Path::new(argument).is_dir() {
             add(Model::open(Some(argument))?, None, Some(argument), false);
             continue;
@@ -133,11 +142,11 @@ fn candidates(arguments: &[String], looking: &dyn Fn(usize, usize)) -> Result<Ve
         let folder = Path::new(argument);
         let all = models_in(folder).map_err(|error| Failure::file("read", folder, error))?;
         if all.is_empty() {
-            let hint = "name one with .gguf files, or the files themselves; `gristmill pull NAME` fetches a model";
+            let hint = "give a folder with .gguf files, or the files; `gristmill pull NAME` downloads a model";
             return Err(Failure::new(format_args!("there is no model in the folder {}", folder.display()), hint));
         }
         for (at, local) in all.iter().enumerate() {
-            looking(at, all.len());
+            scanning(at, all.len());
             match Model::at(local.path.clone()) {
                 Ok(model) => add(model, Some(local.name.clone()), None, true),
                 Err(failure) => warn(&[format!("{} is left out: {}", local.name, failure.parts().0)]),
@@ -154,13 +163,13 @@ fn same_file(one: &Path, other: &Path) -> bool {
     matches!((one.canonicalize(), other.canonicalize()), (Ok(one), Ok(other)) if one == other)
 }
 
-/// Sees to it that every name is one model's: with its folder's where files are called alike.
-fn apart(candidates: &mut [Candidate]) -> Result {
-    let alike = |candidates: &[Candidate], at: usize| {
+/// Makes names unique: files of one name are prefixed by their folders.
+fn make_unique(candidates: &mut [Candidate]) -> Result {
+    let clashes = |candidates: &[Candidate], at: usize| {
         let name = &candidates[at].name;
         candidates.iter().enumerate().any(|(other, it)| other != at && it.name.eq_ignore_ascii_case(name))
     };
-    let all: Vec<usize> = (0..candidates.len()).filter(|&at| alike(candidates, at)).collect();
+    let all: Vec<usize> = (0..candidates.len()).filter(|&at| clashes(candidates, at)).collect();
     for &at in &all {
         let folder = candidates[at]
             .model
@@ -171,40 +180,40 @@ fn apart(candidates: &mut [Candidate]) -> Result {
             candidates[at].name = format!("{}/{}", folder.display(), candidates[at].name);
         }
     }
-    match all.iter().find(|&&at| alike(candidates, at)) {
+    match all.iter().find(|&&at| clashes(candidates, at)) {
         None => Ok(()),
         Some(&at) => {
-            let message = format!("two of the models would be called {}", printable(&candidates[at].name));
-            Err(Failure::usage(message, "give one of the files another name"))
+            let message = format!("two models have the name {}", printable(&candidates[at].name));
+            Err(Failure::usage(message, "rename one of the files"))
         }
     }
 }
 
-/// Where a model is found again.
-enum At {
+/// How to open a model again.
+enum Location {
     File(PathBuf),
-    Named(String),
+    Name(String),
 }
 
-impl At {
-    fn for_model(model: &Model) -> At {
-        model.path.clone().map_or_else(|| At::Named(model.name.clone()), At::File)
+impl Location {
+    fn for_model(model: &Model) -> Location {
+        model.path.clone().map_or_else(|| Location::Name(model.name.clone()), Location::File)
     }
 }
 
-/// A model on the device that all share.
+/// A model file, loaded on demand on the device that all models share.
 struct File {
-    at: At,
+    at: Location,
     name: String,
     common: Common,
-    /// Answers that it makes together, if there are several.
+    /// Maximum number of concurrent sequences.
     parallel: usize,
     opened: Opened,
-    /// The head of the file between two questions that come one after the other. It takes megabytes, and is not held for longer.
+    /// The open file between two consecutive calls; its metadata takes megabytes.
     kept: Mutex<Option<Model>>,
 }
 
-/// Why something is not possible, and whether it is too large.
+/// A failure, and whether the model does not fit in memory.
 type Refusal = (Failure, bool);
 
 fn refused(error: engine::Error) -> Refusal {
@@ -222,7 +231,7 @@ impl From<Failure> for Refusal {
     }
 }
 
-fn told((failure, too_large): Refusal) -> LoadError {
+fn load_error((failure, too_large): Refusal) -> LoadError {
     let (message, hint) = failure.parts();
     LoadError { message, hint, too_large, lost: false }
 }
@@ -236,11 +245,11 @@ impl File {
             return Ok(model);
         }
         match &self.at {
-            At::File(path) => Model::at(path.clone()),
-            At::Named(name) => Model::open(Some(name)),
+            Location::File(path) => Model::at(path.clone()),
+            Location::Name(name) => Model::open(Some(name)),
         }
     }
-    /// How it is run, with so many tokens of context.
+    /// Engine settings; `context` overrides --ctx.
     fn settings(&self, context: Option<usize>) -> engine::Settings {
         let settings = self.common.settings(None);
         let contexts = self.parallel.max(CONTEXTS);
@@ -273,24 +282,24 @@ impl File {
 
 impl ModelSource for File {
     fn plan(&self) -> std::result::Result<ModelPlan, LoadError> {
-        let model = self.open().map_err(|failure| told(failure.into()))?;
-        self.planned(&model).map_err(told)
+        let model = self.open().map_err(|failure| load_error(failure.into()))?;
+        self.planned(&model).map_err(load_error)
     }
     fn text(&self) -> std::result::Result<ModelText, LoadError> {
-        self.read().map_err(|failure| told(failure.into()))
+        self.read().map_err(|failure| load_error(failure.into()))
     }
     fn load(&self, context: usize, watch: &dyn Fn(Progress)) -> std::result::Result<Engine, LoadError> {
-        let model = self.open().map_err(|failure| told(failure.into()))?;
+        let model = self.open().map_err(|failure| load_error(failure.into()))?;
         let load =
             |context| model.engine(self.opened.clone(), self.settings(context), (Bars::named(&self.name), watch));
         let loaded = match load(Some(context)) {
-            // There is less memory than was thought, or its steps need more: a shorter one will do where nobody asked for this.
-            Err(engine::Error::Context { .. }) if self.common.ctx.is_none() => load(None),
+            // The estimate was too large: without --ctx, a shorter context will do.
+            Err(engine::Error::Context { .. }) if self.common.ctx().is_none() => load(None),
             loaded => loaded,
         };
         loaded.map_err(|error| {
             let lost = error.is_lost();
-            LoadError { lost, ..told(refused(error)) }
+            LoadError { lost, ..load_error(refused(error)) }
         })
     }
 }
