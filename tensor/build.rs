@@ -1,4 +1,4 @@
-//! Tells the crate what build of the compiler it is: a hash of all source that decides what a function is compiled to.
+//! Sets `GRISTMILL_COMPILER_BUILD` to a hash of all source that affects compiled functions.
 
 #[path = "src/build_id.rs"]
 mod build_id;

@@ -1,4 +1,6 @@
-//! Compiled functions in the store of their device: planning a model takes a second, reading what was planned some milliseconds.
+//! Persistent cache of compiled functions in the device's store.
+//!
+//! Planning the functions of a model takes about a second; reading them back takes milliseconds.
 
 use crate::function::Key as Content;
 use gristmill_compiler::{Compiled, Decision, record};
@@ -6,23 +8,24 @@ use gristmill_runtime::store::{Key, Store};
 use gristmill_uop::function::Function;
 use gristmill_uop::target::Target;
 
-/// The build of the compiler: see `build_id.rs`.
+/// Hash of the compiler's source; see `build_id.rs`.
 const BUILD: &str = env!("GRISTMILL_COMPILER_BUILD");
 
-/// Where functions that are compiled for a device are kept.
+/// Reads and writes functions compiled for one device and target.
 pub struct FunctionStore<'a> {
-    /// The device's store.
+    /// The store that the device provides.
     pub store: &'a Store,
-    /// The device's name, which tells its dialect.
+    /// The device's name, which determines the kernel dialect.
     pub device: &'a str,
-    /// The machine that kernels are written for.
+    /// The machine description that kernels are compiled for.
     pub target: &'a Target,
 }
 
 impl FunctionStore<'_> {
-    /// Everything that decides what a function is compiled to, and what its kernels and decisions are called.
+    /// Hashes every input of the compilation, and the names that kernels and decisions get.
     fn key(&self, build: &str, function: &Function, content: Content) -> Key {
-        // All fields of a target, those that are yet to come too, but plans of other functions. A float's text is read back as the same float.
+        // All fields of the target, except plans of other functions. `Debug` text of a float
+        // round-trips.
         let name = function.full_name();
         let is_own = |plan: &(&String, &String)| Decision::is_of(plan.0, &name);
         let plans = self.target.plans.iter().filter(is_own).map(|(key, plan)| (key.clone(), plan.clone())).collect();
@@ -38,7 +41,7 @@ impl FunctionStore<'_> {
         ];
         Key::from_parts(parts.into_iter().chain(names))
     }
-    /// The compiled function, if it is there. What is damaged, or is none, is removed.
+    /// Returns the compiled function if it is stored; removes the entry if it is corrupt.
     pub fn get(&self, function: &Function, content: Content) -> Option<Compiled> {
         let key = self.key(BUILD, function, content);
         let bytes = self.store.get(&key).ok()??;
@@ -48,7 +51,7 @@ impl FunctionStore<'_> {
         }
         compiled
     }
-    /// Keeps a function that was compiled.
+    /// Stores a compiled function.
     pub fn put(&self, function: &Function, content: Content, compiled: &Compiled) {
         self.store.put_or_warn(&self.key(BUILD, function, content), &record::write(compiled));
     }
