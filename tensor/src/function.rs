@@ -56,8 +56,7 @@ impl Capture {
         drop(g);
         self.tensor(id)
     }
-    /// Declares a scalar i64 variable, between `min` and `max` inclusive, that is set at each
-    /// replay.
+    /// Declares a scalar i64 variable in `min..=max`, set at each replay.
     pub fn var(&self, name: &str, min: usize, max: usize) -> Tensor<'_> {
         let id = self.graph.borrow_mut().var(name, min as i64, max as i64);
         self.tensor(id)

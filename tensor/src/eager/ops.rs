@@ -1,4 +1,4 @@
-//! What is written with tensors that have values: as with captured ones, and as lazily.
+//! Operations on lazy tensors, mirroring those of captured tensors.
 
 use super::node::Tensor;
 use crate::capture::Dim;
@@ -45,60 +45,62 @@ binary! {
 }
 
 impl Tensor {
-    /// As another type: floats become integers by truncation, narrower floats by rounding to the nearest, ties to even.
+    /// Converts to another type; floats truncate to integers, and round to nearest-even when
+    /// narrowed.
     pub fn cast(&self, to: Scalar) -> Tensor {
         Tensor::from_fn([self], move |_, [x]| x.cast(to))
     }
-    /// `self ? a : b`, of a bool tensor.
+    /// Elementwise `self ? a : b`, for a bool tensor.
     pub fn select(&self, a: &Tensor, b: &Tensor) -> Tensor {
         Tensor::from_fn([self, a, b], |_, [c, a, b]| c.select(a, b))
     }
-    /// This tensor `[rows, rest..]` with rows of `value [i.., rest..]` added to those that `index [i..]` names.
+    /// Adds rows of `value [i.., rest..]` to the rows of this tensor `[rows, rest..]` at `index
+    /// [i..]`.
     pub fn scatter_add(&self, value: &Tensor, index: &Tensor) -> Tensor {
         Tensor::from_fn([self, value, index], |_, [x, value, index]| x.scatter_add(value, index))
     }
-    /// Same elements in row-major order, other dims.
+    /// Views the same elements, in row-major order, with other dims.
     pub fn reshape(&self, dims: &[usize]) -> Tensor {
         let dims = lengths(dims);
         Tensor::from_fn([self], move |_, [x]| x.reshape(&dims))
     }
-    /// Axes in another order.
+    /// Reorders the axes: axis `i` of the result is axis `order[i]` of this tensor.
     pub fn permute(&self, order: &[usize]) -> Tensor {
         let order = order.to_vec();
         Tensor::from_fn([self], move |_, [x]| x.permute(&order))
     }
-    /// Repeated to these dims: leading axes are added, axes of length 1 are repeated.
+    /// Broadcasts to these dims: leading axes are added, axes of length 1 are repeated.
     pub fn expand(&self, dims: &[usize]) -> Tensor {
         let dims = lengths(dims);
         Tensor::from_fn([self], move |_, [x]| x.expand(&dims))
     }
-    /// A new axis of length 1 before `axis`.
+    /// Inserts an axis of length 1 before `axis`.
     pub fn unsqueeze(&self, axis: usize) -> Tensor {
         Tensor::from_fn([self], move |_, [x]| x.unsqueeze(axis))
     }
-    /// Elements of a range of one axis.
+    /// Takes a range of one axis.
     ///
     /// # Panics
-    /// When the range is empty or does not lie in the axis.
+    /// If the range is empty or exceeds the axis.
     pub fn slice(&self, axis: usize, range: Range<usize>) -> Tensor {
         let length = *self.dims().get(axis).unwrap_or_else(|| panic!("axis {axis} of {self:?}"));
         assert!(range.start < range.end && range.end <= length, "{range:?} of axis {axis} of {self:?}");
         Tensor::from_fn([self], move |_, [x]| x.slice(axis, range.start, range.len()))
     }
-    /// Tensors joined along one axis.
+    /// Concatenates tensors along one axis.
     ///
     /// # Panics
-    /// When there are none, or other axes differ.
+    /// If there are none, or their other dims differ.
     pub fn cat(parts: &[&Tensor], axis: usize) -> Tensor {
         assert!(!parts.is_empty(), "nothing to join");
         Tensor::deferred(parts.iter().map(|&p| p.clone()).collect(), move |_, x| Captured::cat(x, axis))
     }
-    /// Summed over axes, which vanish.
+    /// Sums over axes, which are removed.
     pub fn sum(&self, axes: &[usize]) -> Tensor {
         let axes = axes.to_vec();
         Tensor::from_fn([self], move |_, [x]| x.sum(&axes))
     }
-    /// Largest over axes, which vanish.
+    /// Takes the maximum over axes, which are removed.
     pub fn max(&self, axes: &[usize]) -> Tensor {
         let axes = axes.to_vec();
         Tensor::from_fn([self], move |_, [x]| x.max(&axes))

@@ -11,7 +11,7 @@ use gristmill_uop::target::{FLAGS, PARAMETERS};
 use gristmill_uop::{Id, Scalar, text};
 use std::path::Path;
 
-/// Normed rows of up to eight tokens against a packed weight.
+/// Function: RMS norm and product of up to eight tokens with a packed weight.
 fn function(name: &str, weight: &str, width: usize) -> Function {
     let c = Capture::new(name);
     let n = c.var("n", 1, 8);
@@ -47,7 +47,7 @@ fn whatever_decides_changes_the_key() {
         key("1", "cpu", &cpu, &function("f", "v", 64)),
         key("1", "cpu", &cpu, &function("f", "w", 128)),
     ];
-    // Each change alone, of a machine on which it is one.
+    // Each fact alone is changed, on a machine where a change matters.
     let fragments = &[gristmill_uop::fragment::AMX_BF16];
     let all_on = Target::new(Machine { pairs: true, fragments, ..Machine::cpu("test", 16, 2) });
     for on in [&all_on, &Target::named("h200")] {
@@ -66,7 +66,7 @@ fn whatever_decides_changes_the_key() {
     let mut planned = cpu.clone();
     planned.plans.insert(format!("workgroup {} sum", f.full_name()), "workgroup: whole".into());
     keys.push(key("1", "cpu", &planned, &f));
-    // Of functions of other weights nothing is decided here, but for how weights lie.
+    // Plans of other functions do not affect the key, except those for weight layouts.
     let mut others = planned.clone();
     others.plans.insert(format!("workgroup {} sum", function("f", "w", 128).full_name()), "workgroup: whole".into());
     assert_eq!(key("1", "cpu", &others, &f), key("1", "cpu", &planned, &f));
@@ -81,9 +81,9 @@ fn whatever_decides_changes_the_key() {
     assert_eq!(keys.len(), count, "two of them are one");
 }
 
-/// That machine with each of its facts changed.
+/// The target with each of its facts changed, one at a time.
 fn machines(m: &Machine) -> Vec<Machine> {
-    // Taken apart, so that a fact that is added is asked for here.
+    // Destructured without `..`, so that a new field must be handled here.
     let Machine {
         name: _,
         kind: _,
@@ -155,7 +155,7 @@ fn machines(m: &Machine) -> Vec<Machine> {
         Machine { signed_bytes: !signed_bytes, ..of() },
         Machine { signed_codes: !signed_codes, ..of() },
         Machine { fragments: &[gristmill_uop::fragment::AMX_BF16], ..of() },
-        // The next float, too: nothing is rounded on its way into a key.
+        // The next float up: no float is rounded in a key.
         Machine { bandwidth: bandwidth.next_up(), ..of() },
         Machine { jump: jump.next_up(), ..of() },
         Machine { cache_bandwidth: cache_bandwidth.next_up(), ..of() },
@@ -190,7 +190,7 @@ fn a_build_is_the_source_it_was_made_of() {
     std::fs::remove_dir_all(place).unwrap();
 }
 
-/// All that a program is, its graph as text.
+/// All fields of a program, with its graph as text.
 fn shown(program: &Program) -> String {
     let conditions = program.context.when.iter().flat_map(|w| [w.skip, w.prologue]);
     let is_there: Vec<(bool, bool, bool)> =
@@ -226,7 +226,7 @@ fn what_is_read_is_what_was_compiled_and_damage_is_compiled_again() {
         assert!(kept.get(&f, f.key()).is_none());
         kept.put(&f, f.key(), &compiled);
         assert_same(&kept.get(&f, f.key()).expect("what was put there"), &compiled);
-        // Sealed as whole, and no record: every length, and lengths that lie.
+        // Records with a valid seal but a wrong length or malformed content.
         let (key, bytes) = (kept.key(BUILD, &f, f.key()), record::write(&compiled));
         for end in (0..bytes.len()).step_by(53) {
             assert!(record::read(&bytes[..end], &f).is_none(), "{end} of {} bytes", bytes.len());
@@ -234,13 +234,13 @@ fn what_is_read_is_what_was_compiled_and_damage_is_compiled_again() {
         for at in (0..bytes.len()).step_by(211) {
             let mut damaged = bytes.clone();
             damaged[at] ^= 0xff;
-            // Never a panic; a digit of a kernel's text is another text.
+            // Reading must not panic; a changed digit of a kernel's text yields another text.
             let _ = record::read(&damaged, &f);
         }
         store.put(&key, &bytes[..bytes.len() / 2]).unwrap();
         assert!(kept.get(&f, f.key()).is_none());
         assert_eq!(store.get(&key).unwrap(), None, "a record that is none is removed");
-        // A byte of the file: the seal tells.
+        // A corrupt byte of the file is detected by the seal.
         kept.put(&f, f.key(), &compiled);
         let path = place.join(format!("{}.kernel", key.hex()));
         let mut damaged = std::fs::read(&path).unwrap();

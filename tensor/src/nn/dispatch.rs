@@ -11,7 +11,7 @@ pub enum Dispatch<'g> {
     Beside(Tensor<'g>),
     /// A few rows: one slot per row and chosen expert, sorted by expert.
     Sorted(Sorted<'g>),
-    /// Rows grouped into tiles of the given height. A tile has one expert, whose address it shares.
+    /// Rows grouped into tiles of the given height. A tile has one expert, so its rows share the weight address.
     Tiles(Tiles<'g>, usize),
 }
 

@@ -86,8 +86,7 @@ pub fn sorted<'g>(index: Tensor<'g>, tokens: Tensor<'g>) -> Sorted<'g> {
     Sorted { expert: expert.gather(slot), token: slot / k, place: place.reshape(dims![tokens, k as usize]) }
 }
 
-/// Marks the earlier slots of the same expert: `[count, count]` bool, true where `[i, j]` has `j <
-/// i`.
+/// Marks the earlier slots (`j < i`) of the same expert at `[i, j]`: `[count, count]` bool.
 fn same_before<'g>(expert: Tensor<'g>, count: Tensor<'g>) -> Tensor<'g> {
     let (c, pairs) = (expert.capture(), dims![count, count]);
     expert.unsqueeze(1).equals(expert.unsqueeze(0)) & c.iota(pairs, 1).lt(c.iota(pairs, 0))
