@@ -1,6 +1,7 @@
-//! `xtask ablation`: docs/ablation.md, made of the JSON files under docs/ablation, which it also measures.
+//! `xtask ablation`: generates docs/ablation.md from the JSON
+//! reports under docs/ablation, and measures reports.
 //!
-//! The page is committed beside its files; tidy holds that it is what they give.
+//! The page is committed with its reports; tidy checks that it is current.
 
 pub mod report;
 
@@ -12,9 +13,8 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// The page.
 pub const PAGE: &str = "docs/ablation.md";
-/// Where its files are.
+/// Folder of the reports.
 pub const FOLDER: &str = "docs/ablation/";
 
 const HEAD: &str = "\
@@ -31,7 +31,7 @@ it at that commit.
 
 ";
 
-/// Above the paragraphs.
+/// Introduction of the section about ideas.
 const ABOUT_IDEAS: &str = "
 ## Ideas and measured gains
 
@@ -48,19 +48,19 @@ Example:
 #[derive(clap::Args)]
 #[command(after_help = NOTES)]
 pub struct Options {
-    /// Only say whether the page is what the files give
+    /// Only report whether the page is current
     #[arg(long, conflicts_with = "output")]
     check: bool,
-    /// Measure, and write that file
+    /// Measure, and write the report to this file
     #[arg(short, long, value_name = "FILE.json", requires = "bench")]
     output: Option<PathBuf>,
-    /// The program to measure [default: this tree's, built now]
+    /// gristmill binary to measure [default: built from this tree]
     #[arg(long, value_name = "PATH", requires = "output")]
     gristmill: Option<PathBuf>,
-    /// The revision that --gristmill was built from, for the report [default: this tree's]
+    /// Revision that --gristmill was built from, for the report [default: this tree's]
     #[arg(long, value_name = "REV", requires = "output")]
     commit: Option<String>,
-    /// What the device is called on the page [default: what the program calls it]
+    /// Device name for the page [default: gristmill's own]
     #[arg(long, value_name = "NAME", requires = "output")]
     device: Option<String>,
     /// Arguments of `gristmill bench`: a model, then -p, -n, -r, --device and others
@@ -68,7 +68,7 @@ pub struct Options {
     bench: Vec<String>,
 }
 
-/// True if the page is what the files give, which without --check it is afterwards.
+/// Returns true if the page is current; without --check, a stale page is rewritten first.
 pub fn run(options: &Options) -> Result<bool> {
     let root = shell::root()?;
     if let Some(path) = &options.output {
@@ -89,7 +89,7 @@ pub fn run(options: &Options) -> Result<bool> {
     Ok(true)
 }
 
-/// Names and contents.
+/// Returns names and contents of the JSON files.
 fn files(root: &Path) -> Result<Vec<(String, String)>> {
     let hint = || anyhow!("cannot list {FOLDER}\nhint: `cargo xtask ablation -o {FOLDER}NAME.json -- MODEL` fills it");
     let mut files = vec![];
@@ -103,7 +103,7 @@ fn files(root: &Path) -> Result<Vec<(String, String)>> {
     Ok(files)
 }
 
-/// Runs the program and writes what it says.
+/// Runs `gristmill bench --ablate` and writes the report.
 fn measure(options: &Options, root: &Path, path: &Path) -> Result<()> {
     let program = match &options.gristmill {
         Some(path) => shell::program(path, "leave --gristmill out to build and measure this tree's")?,
@@ -122,7 +122,7 @@ fn measure(options: &Options, root: &Path, path: &Path) -> Result<()> {
         device: String::new(),
         rows: vec![],
     };
-    // A file that cannot be written is better known now than after an hour.
+    // Fail now rather than after an hour if the file cannot be written.
     shell::save(path, &report)?;
     let lines = shell::stdout(Command::new(program).arg("bench").args(&options.bench).args(["--ablate", "--json"]))?;
     for line in lines.lines() {
@@ -134,10 +134,10 @@ fn measure(options: &Options, root: &Path, path: &Path) -> Result<()> {
     shell::save(path, &report)
 }
 
-/// The file beside the reports that says what each idea is for.
+/// File in the same folder that describes the ideas.
 const IDEAS: &str = "ideas.json";
 
-/// The page of these files (name and content): reports in order of their names, and a paragraph for each idea, if they are told.
+/// Formats the page from files (name and content): reports sorted by name, then the ideas, if any.
 pub fn page(mut files: Vec<(&str, &str)>) -> Result<String> {
     files.sort_unstable();
     let (mut reports, mut ideas) = (vec![], vec![]);

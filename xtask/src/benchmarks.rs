@@ -1,6 +1,6 @@
-//! `xtask benchmarks`: docs/benchmarks.md, made of the JSON files under docs/benchmarks.
+//! `xtask benchmarks`: generates docs/benchmarks.md from the JSON reports under docs/benchmarks.
 //!
-//! The page is committed beside its files; tidy holds that it is what they give.
+//! The page is committed with its reports; tidy checks that it is current.
 
 pub mod report;
 
@@ -10,9 +10,8 @@ use anyhow::{Context, Result, anyhow, bail};
 use report::{BenchReport, markdown};
 use std::fs;
 
-/// The page.
 pub const PAGE: &str = "docs/benchmarks.md";
-/// Where its files are: what `xtask bench-peer -o` and `xtask bench-serve -o` wrote.
+/// Folder of the reports that `xtask bench-peer -o` and `xtask bench-serve -o` write.
 pub const FOLDER: &str = "docs/benchmarks/";
 
 const HEAD: &str = "\
@@ -35,17 +34,17 @@ whole time of a request.
 These are measurements on CPUs, except for the servers. [docs/cuda](cuda/README.md) and [docs/wgpu.md](wgpu.md) have those
 on GPUs, with commands and machines.
 ";
-/// What names of files of `xtask bench-serve` begin with.
+/// File name prefix of `xtask bench-serve` reports.
 const OF_SERVERS: &str = "serve-";
 
 #[derive(clap::Args)]
 pub struct Options {
-    /// Only say whether the page is what the files give
+    /// Only report whether the page is current
     #[arg(long)]
     check: bool,
 }
 
-/// True if the page is what the files give, which without --check it is afterwards.
+/// Returns true if the page is current; without --check, a stale page is rewritten first.
 pub fn run(options: &Options) -> Result<bool> {
     let root = shell::root()?;
     let mut files = vec![];
@@ -73,7 +72,7 @@ pub fn run(options: &Options) -> Result<bool> {
     Ok(true)
 }
 
-/// The page of these files (name and content), in order of their names, the newest name last.
+/// Formats the page from files (name and content), sorted by name.
 pub fn page(mut files: Vec<(&str, &str)>) -> Result<String> {
     files.sort_unstable();
     let mut text = HEAD.to_owned();

@@ -1,4 +1,4 @@
-//! `xtask ci`: the checks that a change has to pass, the whole gate or the part that answers within minutes.
+//! `xtask ci`: runs the merge gate (`.ci/run`), or a subset that takes minutes.
 
 use crate::shell;
 use anyhow::Result;
@@ -8,12 +8,13 @@ use std::time::Instant;
 
 #[derive(clap::Args)]
 pub struct Options {
-    /// Only format, clippy, tidy, and the unit and pass tests: under three minutes after a first build
+    /// Run only format, tidy, clippy, unit tests and pass tests:
+    /// under three minutes after a first build
     #[arg(long)]
     fast: bool,
 }
 
-/// A named step and the arguments of cargo that run it.
+/// Name of a step and its cargo arguments.
 type Step = (&'static str, &'static [&'static str]);
 
 const FAST: &[Step] = &[
@@ -24,7 +25,7 @@ const FAST: &[Step] = &[
     ("pass tests", &["test", "--quiet", "--package", "gristmill-tensor", "--test", "passes"]),
 ];
 
-/// True if every step passed. The first that fails ends the run.
+/// Returns true if every step passed; stops at the first failure.
 pub fn run(options: &Options) -> Result<bool> {
     let root = shell::root()?;
     if !options.fast {

@@ -1,7 +1,8 @@
-//! `xtask experiments`: docs/experiments/README.md, the index of the experiments by area and status.
+//! `xtask experiments`: docs/experiments/README.md, the index of the
+//! experiments by area and status.
 //!
-//! Each experiment is a file `NNN-slug.md` that begins with front matter; the index is made of it, and tidy holds that
-//! it is current.
+//! Each experiment is a file `NNN-slug.md` that begins with front matter, from which the index is
+//! generated; tidy checks that it is current.
 
 use crate::shell;
 use anyhow::{Context, Result, bail, ensure};
@@ -11,7 +12,7 @@ use std::path::Path;
 
 /// The folder of the experiments.
 pub const FOLDER: &str = "docs/experiments/";
-/// The index, in the same folder.
+/// Path of the index, in the same folder.
 pub const INDEX: &str = "docs/experiments/README.md";
 
 /// Areas in the order of the index, with their titles.
@@ -27,7 +28,7 @@ const AREAS: &[(&str, &str)] = &[
     ("server", "Server: batching, scheduling, fairness"),
     ("testing", "Tests, conformance, continuous integration"),
 ];
-/// Results that an experiment may have: in the product, tried and left out, or not decided.
+/// Statuses of an experiment: in the product, tried and left out, or undecided.
 const STATUSES: &[&str] = &["kept", "rejected", "open"];
 
 const HEAD: &str = "\
@@ -45,7 +46,7 @@ pub struct Options {
     check: bool,
 }
 
-/// Returns true if the index is current, which it is afterwards without --check.
+/// Returns true if the index is current; without --check, a stale index is rewritten first.
 pub fn run(options: &Options) -> Result<bool> {
     let root = shell::root()?;
     let files = read(&root)?;
@@ -87,11 +88,11 @@ struct Experiment<'t> {
     result: String,
 }
 
-/// Makes the index of files, given by name and content.
+/// Formats the index from files (name and content).
 ///
 /// # Errors
-/// A file without complete front matter, with an unknown area or status, or with a number that is not its name's or is
-/// another's too.
+/// If a file has incomplete front matter, an unknown area or status, a number that differs from its
+/// name's, or the number of another file.
 pub fn index(mut files: Vec<(&str, &str)>) -> Result<String> {
     files.sort_unstable();
     let mut areas: BTreeMap<usize, Vec<Experiment>> = BTreeMap::new();
@@ -119,7 +120,7 @@ pub fn index(mut files: Vec<(&str, &str)>) -> Result<String> {
     Ok(text)
 }
 
-/// Fields between the two lines of dashes that a file begins with.
+/// Parses the fields between the two `---` lines at the start of a file.
 fn front_matter(text: &str) -> Result<BTreeMap<&str, &str>> {
     let inside = text.strip_prefix("---\n").and_then(|rest| rest.split_once("\n---\n"));
     let (inside, _) = inside.context("no front matter\nhint: begin the file with fields between two lines of ---")?;

@@ -1,6 +1,8 @@
-//! `xtask soak`: a server of OpenAI's interface, asked for long by clients some of whom hang up.
+//! `xtask soak`: stress test of an OpenAI-compatible server with clients that disconnect.
 //!
-//! What has to hold: nobody is refused or waits for ever, every answer is the one given alone, and once nobody asks, the server holds what it held before: no page of its cache, no connection and no memory more.
+//! Invariants: no request is refused or starves, every answer equals the one given when it runs
+//! alone (batch-invariant decoding), and an idle server has released
+//! its KV pages, connections and memory.
 
 mod cases;
 mod load;
@@ -35,57 +37,59 @@ With --fair measure on a machine that does nothing else: where other programs ta
 
 It exits with 1 where something is found. The same --seed has the same prompts, requests and moments.";
 
-/// Most clients, and most requests.
+/// Maximum number of clients, and of requests.
 const MAX_LOAD: (u32, u32) = (1024, 10_000_000);
-/// How often it says how far it is.
+/// Interval between progress messages.
 const PROGRESS_INTERVAL: Duration = Duration::from_secs(5);
 
 #[derive(clap::Args)]
 #[command(after_help = NOTES)]
 #[group(id = "server", required = true, args = ["url", "start"])]
 pub struct Options {
-    /// A server that runs: its address, or NAME=ADDRESS; its memory is not looked at
+    /// Running server: its address, or NAME=ADDRESS; its memory is not measured
     #[arg(long, value_name = "URL", value_parser = |text: &str| Ok::<_, String>(Named::url(text)))]
     url: Option<Named>,
-    /// A server to start: NAME=COMMAND, with {port} where the port belongs
+    /// Server to start: NAME=COMMAND, with {port} in place of the port
     #[arg(long, value_name = "NAME=COMMAND", value_parser = |text: &str| Named::command(text).map_err(|error| error.to_string()))]
     start: Option<Named>,
-    /// Requests in all
+    /// Total number of requests
     #[arg(long, value_name = "N", default_value_t = 10_000, value_parser = clap::value_parser!(u32).range(1..=MAX_LOAD.1 as i64))]
     requests: u32,
-    /// Clients that ask at the same time
+    /// Number of concurrent clients
     #[arg(long, value_name = "N", default_value_t = 64, value_parser = clap::value_parser!(u32).range(1..=MAX_LOAD.0 as i64))]
     clients: u32,
-    /// The part of the requests whose client hangs up, from 0 to 1
+    /// Share of requests whose client disconnects, from 0 to 1
     #[arg(long, value_name = "PART", default_value_t = 0.33, value_parser = part)]
     hang_up: f64,
-    /// Prompts that differ
+    /// Number of distinct prompts
     #[arg(long, value_name = "N", default_value_t = 64, value_parser = clap::value_parser!(u32).range(1..=100_000))]
     prompts: u32,
-    /// Most tokens of a prompt
+    /// Maximum prompt length in tokens
     #[arg(long, value_name = "N", default_value_t = 256, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     prompt: u32,
-    /// Most tokens of an answer
+    /// Maximum answer length in tokens
     #[arg(long, value_name = "N", default_value_t = 48, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     max_tokens: u32,
-    /// The longest wait for a first text may be three times the median: for a server that has room for few of the clients, each of whom waits for its turn
+    /// Require that the longest time to first text is at most three times the median, for a server
+    /// with fewer slots than clients
     #[arg(long)]
     fair: bool,
-    /// MiB that resident memory may grow by, or 5 % where that is more. 64 is one heap of an arena of glibc's, which a thread may begin at any time; of 10,000 requests, 8 KiB each
+    /// Allowed growth of resident memory in MiB, or 5 % if that is more. 64 MiB is one arena heap
+    /// of glibc, which any thread may allocate; over 10,000 requests it is about 7 KiB each
     #[arg(long, value_name = "MIB", default_value_t = 64)]
     growth: u32,
-    /// Seconds within which the server has to be idle at the end
+    /// Seconds within which the server must become idle at the end
     #[arg(long, value_name = "SECONDS", default_value_t = 30)]
     idle: u32,
-    /// Seconds that a request may take: one that takes longer has failed
+    /// Request timeout in seconds; a request that exceeds it has failed
     #[arg(long, value_name = "SECONDS", default_value_t = 120, value_parser = clap::value_parser!(u32).range(1..))]
     timeout: u32,
-    /// What prompts, requests and moments follow from
+    /// Seed of prompts, requests and disconnects
     #[arg(long, value_name = "N", default_value_t = 1)]
     seed: u64,
     #[command(flatten)]
     access: Access,
-    /// Where the report goes, as JSON
+    /// JSON file for the report
     #[arg(short, long, value_name = "FILE.json")]
     output: Option<PathBuf>,
 }
@@ -97,7 +101,7 @@ fn part(text: &str) -> Result<f64, String> {
     }
 }
 
-/// True where nothing was found.
+/// Returns true if there are no findings.
 pub fn run(options: &Options) -> Result<bool> {
     let root = shell::root()?;
     let mut report = SoakReport {
@@ -107,7 +111,7 @@ pub fn run(options: &Options) -> Result<bool> {
         machine: Some(machine::describe(machine::cores()?)?),
         ..SoakReport::default()
     };
-    // A report that cannot be written is better known now than after an hour.
+    // Fail now rather than after an hour if the report cannot be written.
     let save = |report: &SoakReport| options.output.as_ref().map_or(Ok(()), |path| shell::save(path, report));
     save(&report)?;
     soak(options, &mut report)?;
@@ -123,7 +127,7 @@ fn server(options: &Options) -> Result<&Named> {
     })
 }
 
-/// All of it but for what is said of the circumstances.
+/// Runs the test and fills in the report, except for date, commit, command and machine.
 fn soak(options: &Options, report: &mut SoakReport) -> Result<()> {
     let server = server(options)?;
     let (running, model) = options.access.begin(server)?;
@@ -169,7 +173,7 @@ fn soak(options: &Options, report: &mut SoakReport) -> Result<()> {
     Ok(())
 }
 
-/// The run, with somebody who looks at the server's memory meanwhile and says how far it is.
+/// Runs the load while another thread samples the server's memory and prints progress.
 fn watched(running: &Running, asking: &SoakClient, of: &Loop) -> (load::Outcomes, Vec<u64>) {
     let (done, over) = (AtomicUsize::new(0), AtomicBool::new(false));
     let (begun, mut said) = (Instant::now(), Instant::now());
@@ -191,7 +195,7 @@ fn watched(running: &Running, asking: &SoakClient, of: &Loop) -> (load::Outcomes
     })
 }
 
-/// The command as it can be repeated elsewhere: the server by its name alone, and without the key.
+/// Formats a command line for the report: the server by name only, without the key.
 fn command(options: &Options) -> String {
     let name = options.start.as_ref().or(options.url.as_ref()).map_or("", |server| &server.name);
     let Options { requests, clients, hang_up, prompts, prompt, max_tokens, seed, .. } = options;

@@ -1,6 +1,7 @@
-//! `xtask tidy`: the boundaries of the workspace, each stated as what is absent.
+//! `xtask tidy`: checks the boundaries of the workspace, each stated as an absence.
 //!
-//! A check is one function over the [`Tree`] and one line in [`CHECKS`]; its tests show that it can fail.
+//! A check is a function over the [`Tree`] and a row of
+//! [`CHECKS`]; its tests show that it can fail.
 
 mod arrows;
 mod benchmarks;
@@ -29,16 +30,16 @@ use tree::Tree;
 
 #[derive(clap::Args)]
 pub struct Options {
-    /// Only list the checks
+    /// List the checks and exit
     #[arg(long)]
     list: bool,
-    /// Run only the checks of these names
+    /// Run only the named checks
     checks: Vec<String>,
 }
 
 struct Check {
     name: &'static str,
-    /// What it says is absent.
+    /// Description of the absence, for --list.
     absent: &'static str,
     run: fn(&Tree) -> Vec<Finding>,
 }
@@ -102,7 +103,7 @@ const CHECKS: &[Check] = &[
     },
 ];
 
-/// True if nothing was found.
+/// Returns true if there are no findings.
 pub fn run(options: &Options) -> Result<bool> {
     if options.list {
         CHECKS.iter().for_each(|check| println!("{:<15} absent: {}", check.name, check.absent));

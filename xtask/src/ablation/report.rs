@@ -1,4 +1,4 @@
-//! What `gristmill bench --ablate --json` measured: the file's form, and its tables.
+//! Reports of `gristmill bench --ablate --json`: file format and Markdown tables.
 
 use crate::machine::HostMachine;
 use serde::{Deserialize, Serialize};
@@ -9,59 +9,58 @@ use std::fmt::{self, Write};
 pub struct AblationReport {
     pub date: String,
     pub command: String,
-    /// The host, where it was noted; what ran is `device`.
+    /// Host machine; `None` if it was not recorded. The measured device is `device`.
     pub machine: Option<HostMachine>,
-    /// Of gristmill.
+    /// Commit that gristmill was built from.
     pub commit: String,
-    /// In the program's words, or a name of the hardware.
+    /// Device name: gristmill's own, or the one given with --device.
     pub device: String,
     pub rows: Vec<AblationRow>,
 }
 
-/// A line of the program: one optimisation switched off. Fields that the page does not show are passed over.
+/// Speeds with one optimisation disabled, from one line of output. Unknown fields are ignored.
 #[derive(Clone, Serialize, Deserialize)]
 pub struct AblationRow {
     pub model: String,
     pub flag: String,
-    /// What it does.
+    /// One-line description of the optimisation.
     pub does: String,
-    /// Speeds with it off, in tokens a second; none where they were not measured.
+    /// Decode speed with the optimisation disabled, in tokens/s; `None` if not measured.
     pub decode_tokens_per_second: Option<f64>,
     pub prefill_tokens_per_second: Option<f64>,
-    /// With all of them on, in the same turns.
+    /// Decode speed with all optimisations on, in tokens/s, measured in alternation.
     pub base_decode_tokens_per_second: Option<f64>,
     pub base_prefill_tokens_per_second: Option<f64>,
-    /// The speed without it as a part of that with it.
+    /// Decode speed without the optimisation relative to the speed with it.
     pub decode_ratio: Option<f64>,
     pub prefill_ratio: Option<f64>,
 }
 
-/// An idea that a model's speed is said to owe something to.
+/// An idea that a model's speed is attributed to.
 #[derive(Deserialize)]
 pub struct Idea {
-    /// Its name.
     pub idea: String,
-    /// The optimisations that can be switched off and are of it; none where it cannot be.
+    /// Flags that disable parts of the idea; empty if it cannot be disabled.
     pub flags: Vec<String>,
-    /// What it should give, as those say who use it.
+    /// Gain claimed by projects that use the idea.
     pub claimed: String,
-    /// Why what was measured is so, or why nothing can be.
+    /// Explanation of the measured gain, or the reason why it cannot be measured.
     pub why: String,
 }
 
-/// What generation and prompts lose without it, in per cent of the speed that they have with it.
+/// Formats a ratio of speeds as a percentage; a dash if it was not measured.
 fn kept(ratio: Option<f64>) -> String {
     ratio.map_or("–".into(), |r| format!("{:.0} %", 100.0 * r))
 }
 
-/// The middle of what was measured with everything on.
+/// Formats the median of speeds; a dash without samples.
 fn middle(mut speeds: Vec<f64>) -> String {
     speeds.sort_unstable_by(f64::total_cmp);
     speeds.get(speeds.len() / 2).map_or("–".into(), |s| format!("{s:.1}"))
 }
 
 impl AblationReport {
-    /// The model, of which there is one.
+    /// Returns the model's name, which all rows share.
     pub fn model(&self) -> &str {
         self.rows.first().map_or("", |row| &row.model)
     }
@@ -70,7 +69,7 @@ impl AblationReport {
     }
 }
 
-/// Reports as Markdown: who was measured, then a row for each optimisation and two columns for each report.
+/// Formats reports as Markdown: runs, then a row per optimisation with two columns per report.
 pub fn markdown(reports: &[(&str, AblationReport)]) -> String {
     let mut out = String::new();
     write_markdown(&mut out, reports).unwrap_or_else(|fmt::Error| unreachable!("a string takes all"));
@@ -111,12 +110,12 @@ fn write_markdown(out: &mut String, reports: &[(&str, AblationReport)]) -> fmt::
     Ok(())
 }
 
-/// How much faster something is with an optimisation, from the ratio of its speeds without and with it.
+/// Formats the gain of an optimisation from the ratio of the speeds without and with it.
 fn worth(ratio: Option<f64>) -> Option<String> {
     ratio.map(|r| format!("{:+.0} %", 100.0 * (1.0 / r - 1.0)))
 }
 
-/// A paragraph for each idea: what was claimed, what these reports have measured, and why.
+/// Formats a section per idea: claim, measured gains, explanation.
 pub fn paragraphs(ideas: &[Idea], reports: &[(&str, AblationReport)]) -> String {
     ideas.iter().map(|idea| paragraph(idea, reports)).collect()
 }
@@ -141,7 +140,7 @@ fn paragraph(idea: &Idea, reports: &[(&str, AblationReport)]) -> String {
     format!("\n### {idea}\n\n- Claim: {claimed}\n- Measured: {measured}.\n- Explanation: {why}\n")
 }
 
-/// Every optimisation that a report has, as the first that has it describes it.
+/// Lists flag and description of every optimisation, taken from the first report that has it.
 fn flags<'a>(reports: &'a [(&str, AblationReport)]) -> Vec<(&'a str, &'a str)> {
     let mut all: Vec<(&str, &str)> = vec![];
     for row in reports.iter().flat_map(|(_, report)| &report.rows) {

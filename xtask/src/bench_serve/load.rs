@@ -1,4 +1,4 @@
-//! Requests under way: so many at a time, or as they arrive.
+//! Load generators: closed loop and open loop.
 
 use crate::serving::clients::{STACK, closed};
 use crate::serving::completions::CompletionEvent;
@@ -10,15 +10,17 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-/// Most requests of an open loop that are under way: a server that falls behind must not take this machine's threads with it.
+/// Maximum in-flight requests of an open loop, so that a
+/// slow server does not exhaust this machine's threads.
 const MAX_IN_FLIGHT: usize = 1024;
 
-/// How requests come.
+/// Arrival process of the requests.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub enum Pace {
-    /// So many clients, each of which asks again once it was answered: a closed loop.
+    /// Closed loop: number of clients, each of which sends its
+    /// next request when the previous one has finished.
     Clients(usize),
-    /// So many requests a second on average, whether or not earlier ones were answered: an open loop.
+    /// Open loop: mean requests per second, independent of completions.
     Rate(f64),
 }
 
@@ -32,40 +34,40 @@ impl std::fmt::Display for Pace {
     }
 }
 
-/// What every request asks for, and of whom.
+/// Target server, and the parameters shared by all requests.
 pub struct ServeClient {
     pub site: Site,
     pub model: String,
     pub max_tokens: usize,
     pub temperature: f64,
-    /// Besides.
+    /// Additional parameters of the request body.
     pub parameters: Map<String, Value>,
-    /// For each of them.
+    /// Timeout of each request.
     pub timeout: Duration,
-    /// Of the arrivals.
+    /// Seed of the arrival times.
     pub seed: u64,
 }
 
-/// What came of a request that was answered.
+/// Measurements of one completed request.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Answered {
     pub prompt_tokens: usize,
     pub answer_tokens: usize,
-    /// Seconds from the request to its first text.
+    /// Time to first text (TTFT), in seconds.
     pub first: f64,
-    /// Seconds from each piece of the answer to the next.
+    /// Seconds between consecutive chunks of the stream.
     pub gaps: Vec<f64>,
-    /// Seconds in all.
+    /// Total duration of the request, in seconds.
     pub whole: f64,
 }
 
-/// What came of a run: each request's outcome, and how many seconds they took together.
+/// Outcome of each request, and the duration of the run.
 pub struct ServeOutcomes {
     pub each: Vec<Result<Answered, String>>,
     pub seconds: f64,
 }
 
-/// Sends all of the prompts at that pace.
+/// Sends all prompts at the given pace.
 pub fn run(asking: &ServeClient, prompts: &[Value], pace: Pace) -> ServeOutcomes {
     let begun = Instant::now();
     let outcomes = Mutex::new(Vec::with_capacity(prompts.len()));
@@ -111,9 +113,9 @@ fn open(asking: &ServeClient, prompts: &[Value], rate: f64, note: &(impl Fn(Resu
     });
 }
 
-/// One request, as a stream.
+/// Sends one streaming request and measures it.
 fn one(asking: &ServeClient, prompt: &Value) -> Result<Answered> {
-    // What would end an answer early is passed over, so that all answers are of one length.
+    // `ignore_eos` makes all answers equally long.
     let mut body = json!({
         "model": asking.model, "prompt": prompt, "max_tokens": asking.max_tokens, "temperature": asking.temperature,
         "ignore_eos": true, "stream": true, "stream_options": { "include_usage": true },

@@ -1,4 +1,4 @@
-//! What a run comes to, as a row of a table and as JSON.
+//! Reports of load runs: text table, Markdown and JSON.
 
 use super::load::{Pace, ServeOutcomes};
 use crate::machine::HostMachine;
@@ -7,45 +7,45 @@ use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::fmt::Write;
 
-/// All that was measured.
+/// All runs of one invocation.
 #[derive(Serialize, Deserialize)]
 pub struct ServeReport {
     pub date: String,
     pub command: String,
-    /// Of gristmill.
+    /// Commit of this checkout.
     pub commit: String,
     pub machine: HostMachine,
-    /// What only who measured knows: the model, the device, how other servers were built.
+    /// Free text given with --about: model, device, builds of the other servers.
     #[serde(default)]
     pub about: String,
     pub rows: Vec<ServeRow>,
 }
 
-/// One run of one server.
+/// Results of one run of one server.
 #[derive(Serialize, Deserialize)]
 pub struct ServeRow {
     pub server: String,
     pub pace: String,
     pub round: u16,
     pub requests: usize,
-    /// What went wrong, and how often.
+    /// Error messages with their counts.
     pub errors: BTreeMap<String, usize>,
     pub seconds: f64,
     pub prompt_tokens: usize,
     pub answer_tokens: usize,
-    /// Tokens of prompts a second, of all requests together; those found in a cache count.
+    /// Prompt tokens per second over all requests, prefix hits included.
     pub prompt_rate: f64,
-    /// Tokens of answers a second, likewise.
+    /// Output tokens per second over all requests.
     pub answer_rate: f64,
-    /// Seconds to the first text.
+    /// Time to first text (TTFT), in seconds.
     pub first: Quantiles,
-    /// Seconds of a token behind the first, on average of each request.
+    /// Mean time per output token after the first (TPOT), per request, in seconds.
     pub token: Quantiles,
-    /// Seconds from one piece of a stream to the next; servers tell several tokens in one.
+    /// Seconds between chunks of a stream; a chunk may hold several tokens.
     pub gap: Quantiles,
-    /// Seconds of a request in all.
+    /// Total duration of a request, in seconds.
     pub whole: Quantiles,
-    /// Of the machine at the end, over a minute.
+    /// One-minute load average of this machine at the end of the run.
     pub load_average: Option<f64>,
 }
 
@@ -82,7 +82,7 @@ impl ServeRow {
     }
 }
 
-/// A table of all rows, and what went wrong below it.
+/// Formats a table of all rows, followed by error counts.
 pub fn table(report: &ServeReport) -> String {
     let head =
         ["server", "pace", "requests", "errors", "in t/s", "out t/s", "first ms", "token ms", "gap ms", "whole ms"];
@@ -119,7 +119,7 @@ pub fn table(report: &ServeReport) -> String {
     out
 }
 
-/// The report for a page, a line for each run.
+/// Formats the report as Markdown, one row per run.
 pub fn markdown(report: &ServeReport) -> String {
     let ServeReport { date, command, commit, machine, about, rows } = report;
     let mut out = format!("- Machine: {machine}\n");
@@ -145,7 +145,7 @@ pub mod tests {
     use super::*;
     use crate::bench_serve::load::Answered;
 
-    /// A report with one row, of three requests of which one failed.
+    /// Makes a report with one row of three requests, one of which failed.
     pub fn example() -> ServeReport {
         let answered = Answered { prompt_tokens: 10, answer_tokens: 5, first: 0.5, gaps: vec![0.1, 0.3], whole: 0.9 };
         let each =
@@ -165,7 +165,7 @@ pub mod tests {
         let report = example();
         let row = &report.rows[0];
         assert_eq!((row.requests, row.errors["no"], row.prompt_rate, row.answer_rate), (3, 1, 10.0, 3.0));
-        // Four tokens behind the first in 0.4 s; the other has none.
+        // Four tokens after the first in 0.4 s; the other answer has a single token.
         assert!((row.token.p99 - 0.1).abs() < 1e-12 && (row.gap.p99 - 0.3).abs() < 1e-12);
         let table = table(&report);
         assert!(

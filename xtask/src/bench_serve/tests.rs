@@ -1,4 +1,4 @@
-//! Against a server whose answers, pauses and mistakes are known.
+//! Tests against a fake server with known answers, delays and faults.
 
 use super::load::{Pace, ServeClient, run};
 use super::report::ServeRow;
@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-/// What the server has seen.
+/// Observations of the fake server.
 #[derive(Default)]
 struct Seen {
     prompts: Mutex<Vec<Vec<u64>>>,
@@ -20,11 +20,12 @@ struct Seen {
     asked: AtomicUsize,
 }
 
-/// Seconds before a piece of an answer.
+/// Delay before each chunk, in seconds.
 const PAUSE: f64 = 0.02;
 const PIECES: usize = 3;
 
-/// One that takes [`PAUSE`] for each of [`PIECES`] pieces of two tokens, and does what `wrong` says for a number of a request.
+/// Starts a server that sends [`PIECES`] chunks of two tokens, [`PAUSE`] apart. `wrong` maps a
+/// request number to a fault.
 fn server(wrong: fn(usize) -> Option<Wrong>) -> (Site, Arc<Seen>) {
     let seen = Arc::new(Seen::default());
     let all = seen.clone();
@@ -59,7 +60,7 @@ fn answer(
     tell(stream, wrong(seen.asked.fetch_add(1, Ordering::SeqCst)), under_way)
 }
 
-/// A stream, which goes wrong behind its first piece if it does.
+/// Sends a stream with the given fault, which occurs after the first chunk unless it is a refusal.
 fn tell(stream: &mut TcpStream, wrong: Option<Wrong>, under_way: UnderWay) -> std::io::Result<()> {
     if matches!(wrong, Some(Wrong::Refuse)) {
         return fake::refuse(stream);
@@ -76,7 +77,7 @@ fn tell(stream: &mut TcpStream, wrong: Option<Wrong>, under_way: UnderWay) -> st
             _ => {}
         }
     }
-    // Who reads the end asks again at once.
+    // Dropped before the end of the stream, since the client then sends its next request at once.
     drop(under_way);
     fake::end(stream, json!({ "prompt_tokens": 8, "completion_tokens": 2 * PIECES }))
 }
@@ -101,7 +102,7 @@ fn a_closed_loop_keeps_its_clients_busy_and_measures_what_they_wait_for() {
     assert_eq!((row.requests, row.errors.len(), row.prompt_tokens, row.answer_tokens), (12, 0, 96, 72));
     assert_eq!(seen.most_under_way.load(Ordering::SeqCst), 4);
     assert!(row.first.p50 >= PAUSE && row.gap.p50 >= PAUSE * 0.5, "{:?} {:?}", row.first, row.gap);
-    // Two gaps for the five tokens behind the first.
+    // Two gaps for the five tokens after the first.
     assert!(row.token.p50 >= PAUSE * 2.0 / 5.0 * 0.9 && row.whole.p50 >= PAUSE * PIECES as f64, "{:?}", row.token);
     assert!(row.seconds >= 3.0 * PAUSE * PIECES as f64, "three for each client");
     let mut told = seen.prompts.lock().unwrap().clone();
@@ -115,7 +116,7 @@ fn a_closed_loop_keeps_its_clients_busy_and_measures_what_they_wait_for() {
 fn an_open_loop_does_not_wait() {
     let (site, seen) = server(|_| None);
     let prompts = vec![json!([1, 2]); 30];
-    // Thirty within about 0.06 s, of which each takes that long.
+    // Thirty requests arrive within about 0.06 s, and each takes that long.
     let row = ServeRow::new("fake", Pace::Rate(500.0), 1, run(&asking(&site), &prompts, Pace::Rate(500.0)));
     assert_eq!((row.requests, row.errors.len()), (30, 0), "{:?}", row.errors);
     assert!(seen.most_under_way.load(Ordering::SeqCst) > 4, "{}", seen.most_under_way.load(Ordering::SeqCst));

@@ -1,4 +1,4 @@
-//! What `xtask bench-peer` measured: the file's form, its statistics, its table.
+//! Reports of `xtask bench-peer`: file format, statistics and Markdown table.
 
 use crate::machine::HostMachine;
 use serde::{Deserialize, Serialize};
@@ -10,40 +10,40 @@ pub struct BenchReport {
     pub date: String,
     pub command: String,
     pub machine: HostMachine,
-    /// Of gristmill.
+    /// Commit that gristmill was built from.
     pub commit: String,
     pub peer: Peer,
     pub rows: Vec<BenchRow>,
 }
 
-/// The other program.
+/// The program that gristmill is compared with.
 #[derive(Default, Serialize, Deserialize)]
 pub struct Peer {
-    /// In the words of whoever measured.
+    /// Name given with --peer-name.
     pub name: String,
-    /// In its own.
+    /// Build number and commit that the peer reports.
     pub build: String,
 }
 
-/// One test of one model.
+/// Results of one test of one model.
 #[derive(Serialize, Deserialize)]
 pub struct BenchRow {
     pub model: String,
     pub test: Test,
     pub depth: usize,
     pub gristmill: Side,
-    /// The peer's ways of computing attention.
+    /// One side for each -fa setting of the peer.
     pub peer: Vec<Side>,
-    /// What gristmill has to read for a token.
+    /// Bytes that gristmill reads per token.
     pub bytes_per_token: Option<f64>,
 }
 
 #[derive(Serialize, Deserialize)]
 pub struct Side {
     pub label: String,
-    /// In the order they were taken: tokens a second, or seconds for the start.
+    /// Samples in the order taken: tokens/s, or seconds for the start-up test.
     pub samples: Vec<f64>,
-    /// The share of all cores that other programs used during each sample; empty where the system does not say.
+    /// Share of all cores that other programs used during each sample; empty if unknown.
     #[serde(default)]
     pub others: Vec<f64>,
 }
@@ -53,7 +53,7 @@ pub struct Side {
 pub enum Test {
     Prompt(usize),
     Generation(usize),
-    /// A process that loads the model and computes one token.
+    /// Start-up: a process that loads the model and computes one token.
     Start,
 }
 
@@ -88,13 +88,13 @@ impl TryFrom<String> for Test {
 }
 
 impl Test {
-    /// A sample with its unit.
+    /// Formats a sample with its unit.
     pub fn show(self, value: f64) -> String {
         format!("{value:.2} {}", if self == Test::Start { "s" } else { "tok/s" })
     }
 }
 
-/// Of samples.
+/// Minimum, median and maximum of samples.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct SampleSpread {
     pub least: f64,
@@ -103,12 +103,12 @@ pub struct SampleSpread {
 }
 
 impl SampleSpread {
-    /// `None` without samples.
+    /// Returns `None` without samples.
     pub fn from_samples(samples: &[f64]) -> Option<SampleSpread> {
         let mut sorted = samples.to_vec();
         sorted.sort_unstable_by(f64::total_cmp);
         let (least, most) = (*sorted.first()?, *sorted.last()?);
-        // The two in the middle, which are one if the number is odd.
+        // Mean of the two middle samples, which coincide if the count is odd.
         let median = (sorted[(sorted.len() - 1) / 2] + sorted[sorted.len() / 2]) / 2.0;
         Some(SampleSpread { least, median, most })
     }
@@ -121,20 +121,20 @@ impl fmt::Display for SampleSpread {
 }
 
 impl BenchRow {
-    /// The peer's best way by its median.
+    /// Returns the peer's -fa setting with the better median.
     pub fn best(&self) -> Option<(&Side, SampleSpread)> {
         let sign = if self.test == Test::Start { -1.0 } else { 1.0 };
         let spreads = self.peer.iter().filter_map(|side| Some((side, SampleSpread::from_samples(&side.samples)?)));
         spreads.max_by(|(_, a), (_, b)| (sign * a.median).total_cmp(&(sign * b.median)))
     }
 
-    /// How many times as fast gristmill is.
+    /// Returns gristmill's speed relative to the peer's.
     fn ratio(&self, ours: SampleSpread, peer: SampleSpread) -> f64 {
         if self.test == Test::Start { peer.median / ours.median } else { ours.median / peer.median }
     }
 }
 
-/// The report as Markdown.
+/// Formats the report as Markdown.
 pub fn markdown(report: &BenchReport) -> String {
     let mut out = String::new();
     write_markdown(&mut out, report).unwrap_or_else(|fmt::Error| unreachable!("a string takes all"));

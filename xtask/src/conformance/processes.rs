@@ -1,5 +1,6 @@
-//! A process for each test, or for each part of its cases: several at a time, each for so long at most. A kernel that crashes ends its process alone; which schedule
-//! that was is recorded, and the test goes on without it.
+//! Runs each test, or each part of its cases, in a process of its own, several at a time and with a
+//! timeout. A kernel that crashes ends only its process; the schedule
+//! is recorded, and the test continues without it.
 
 use anyhow::{Context, Result};
 use std::collections::{BTreeMap, VecDeque};
@@ -10,12 +11,12 @@ use std::process::{Child, Command, ExitStatus};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-/// How often a process is looked at.
+/// Interval between checks of a process.
 const POLL_INTERVAL: Duration = Duration::from_millis(50);
-/// How many schedules of one test may end its process before it is given up: there is something to mend.
+/// Crashing schedules after which a test is abandoned.
 const MAX_CRASHES: usize = 20;
 
-/// A test, and which part of its cases, of how many.
+/// A test, and the part of its cases: index from 1, and number of parts.
 pub struct Job {
     pub test: String,
     pub part: (usize, usize),
@@ -28,7 +29,7 @@ impl Job {
             (i, n) => format!("{}, {i}/{n}", self.test),
         }
     }
-    /// Its file, as the test names it (`Record` in `tensor/tests/conformance/progress.rs`).
+    /// Returns a file of the job, named as by `Record` in `tensor/tests/conformance/progress.rs`.
     fn file(&self, folder: &Path, extension: &str) -> PathBuf {
         let (i, n) = self.part;
         let part = if n == 1 { String::new() } else { format!("@{i}of{n}") };
@@ -36,22 +37,22 @@ impl Job {
     }
 }
 
-/// How a job came to its end.
+/// Final state of a job.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum JobResult {
     Passed,
-    /// A tool is missing.
+    /// A required tool is missing.
     Skipped,
     Failed,
-    /// A schedule ended its process.
+    /// A schedule crashed its process.
     Crashed,
-    /// It took longer than a process may.
+    /// The process exceeded its time limit.
     TimedOut,
-    /// The run was ended before it was done.
+    /// The run ended before the job was done.
     Left,
 }
 
-/// Names of the ends, in their order.
+/// Names of the results, in the order of the table.
 const RESULT_NAMES: [(JobResult, &str); 6] = [
     (JobResult::Passed, "passed"),
     (JobResult::Skipped, "skipped"),
@@ -61,19 +62,19 @@ const RESULT_NAMES: [(JobResult, &str); 6] = [
     (JobResult::Left, "left"),
 ];
 
-/// What all processes have in common.
+/// Settings shared by all processes.
 pub struct Run<'a> {
     pub binary: &'a Path,
     pub folder: &'a Path,
     pub environment: Vec<(&'static str, String)>,
-    /// Of one process.
+    /// Time limit of one process.
     pub limit: Option<Duration>,
-    /// When the run ends, done or not.
+    /// Time when the run ends, even if jobs remain.
     pub until: Option<Instant>,
 }
 
 impl Run<'_> {
-    /// Runs all, so many at a time; how each ended, in their order.
+    /// Runs all jobs, `at_a_time` of them concurrently; returns their results in the same order.
     pub fn all(&self, jobs: Vec<Job>, at_a_time: usize) -> Result<Vec<(Job, JobResult)>> {
         let count = jobs.len();
         let queue: Mutex<VecDeque<(usize, Job)>> = Mutex::new(jobs.into_iter().enumerate().collect());
@@ -100,7 +101,7 @@ impl Run<'_> {
         done.sort_by_key(|(i, ..)| *i);
         Ok(done.into_iter().map(|(_, job, how)| (job, how)).collect())
     }
-    /// One job, started again without the schedules that end its process.
+    /// Runs one job, restarting it without each schedule that crashed.
     fn job(&self, job: &Job) -> Result<JobResult> {
         let (log, now) = (job.file(self.folder, "log"), job.file(self.folder, "now"));
         let mut crashes = 0;
@@ -117,7 +118,7 @@ impl Run<'_> {
             match schedule {
                 Some(schedule) => {
                     crashes += 1;
-                    // The record's test leaves it out from now on.
+                    // The test reads this record and skips the schedule from now on.
                     let line = format!("fatal\t{}, {status}\n", schedule.trim_end());
                     OpenOptions::new()
                         .create(true)
@@ -135,7 +136,7 @@ impl Run<'_> {
             }
         }
     }
-    /// The process of a job; what it says goes to its log.
+    /// Starts the process of a job, with its output in a log file.
     fn start(&self, job: &Job, log: &Path) -> Result<Child> {
         if let Err(e) = fs::remove_file(job.file(self.folder, "now"))
             && e.kind() != io::ErrorKind::NotFound
@@ -152,7 +153,7 @@ impl Run<'_> {
         test.stdout(log.try_clone()?).stderr(log);
         test.spawn().with_context(|| format!("cannot start {}", self.binary.display()))
     }
-    /// Its status, or why it was ended.
+    /// Waits for the exit status; returns the reason if the process was killed.
     fn wait(&self, child: &mut Child) -> io::Result<Result<ExitStatus, JobResult>> {
         let start = Instant::now();
         loop {
@@ -170,7 +171,7 @@ impl Run<'_> {
     }
 }
 
-/// The schedule that a process was busy with, and what it did to it.
+/// Reads the schedule that a process was working on, and the operation, from its `now` file.
 fn under_way(now: &Path) -> io::Result<Option<String>> {
     match fs::read_to_string(now) {
         Ok(text) => Ok(Some(text)),
@@ -185,7 +186,7 @@ impl JobResult {
     }
 }
 
-/// Jobs by device and end, and those that have not passed by name.
+/// Formats job counts by device and result, and lists the jobs that did not pass.
 pub fn table(ended: &[(Job, JobResult)]) -> String {
     let mut counts: BTreeMap<&str, BTreeMap<JobResult, usize>> = BTreeMap::new();
     for (job, how) in ended {
@@ -214,7 +215,8 @@ pub fn table(ended: &[(Job, JobResult)]) -> String {
 mod tests {
     use super::*;
 
-    /// Speaks as the tests do: one schedule of `cpu::crash` ends its process, and `cpu::slow` never ends.
+    /// Imitates the test executable: one schedule of
+    /// `cpu::crash` crashes, and `cpu::slow` never ends.
     const TESTS: &str = r#"#!/bin/sh
 file="$GRISTMILL_RECORD/$(echo $2 | sed s/::/-/)"
 case $2 in

@@ -1,23 +1,24 @@
-//! What the files of a run say (`tensor/tests/conformance/progress.rs`), as tables.
+//! Results of a run as tables, read from its records (`tensor/tests/conformance/progress.rs`).
 
 use anyhow::{Context, Result, bail};
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
 
-/// What was run and decided, and what is wrong.
+/// Counts, decisions and failures of a run.
 #[derive(Default)]
 pub struct TestResults {
-    /// By test: cases, schedules planned, schedules run and kernels, all of them distinct; milliseconds of truth, planning, compiling, running.
+    /// Per test: cases, schedules planned, distinct schedules run, and kernels; then milliseconds
+    /// for reference results, planning, compiling and running.
     tests: BTreeMap<String, ([u64; 4], [u64; 4])>,
-    /// Offered and taken, by target, kind of decision and alternative.
+    /// Times offered and taken, by target, kind of decision and alternative.
     decided: BTreeMap<(String, String, String), [u64; 2]>,
-    /// Test and message, with the way and its seed.
+    /// Test and message of each failure; the message names the way and its seed.
     pub wrong: Vec<(String, String)>,
 }
 
 impl TestResults {
-    /// What the records of a folder say.
+    /// Reads all records of a folder.
     pub fn read(folder: &Path) -> Result<TestResults> {
         let mut found = TestResults::default();
         for entry in fs::read_dir(folder).with_context(|| format!("cannot read {}", folder.display()))? {
@@ -32,15 +33,15 @@ impl TestResults {
         }
         Ok(found)
     }
-    /// Has nothing run?
+    /// Whether no case has run.
     pub fn is_empty(&self) -> bool {
         self.tests.values().all(|(counts, _)| counts[0] == 0) && self.wrong.is_empty()
     }
-    /// Adds what the file of one test says.
+    /// Adds the record of one test.
     fn add(&mut self, test: &str, text: &str) -> Result<()> {
         let number = |text: &str| text.parse::<u64>().with_context(|| format!("no number: {text}"));
         let (counts, times) = self.tests.entry(test.into()).or_default();
-        // A line without its end was being written when its process was ended.
+        // An unterminated line was being written when its process was killed.
         for line in text.split_inclusive('\n').filter_map(|line| line.strip_suffix('\n')) {
             match line.split('\t').collect::<Vec<_>>()[..] {
                 ["case", _, planned, run, texts] => {
@@ -69,7 +70,7 @@ impl TestResults {
         }
         Ok(())
     }
-    /// Those that were offered and never taken.
+    /// Lists alternatives that were offered but never taken.
     pub fn never(&self) -> Vec<&(String, String, String)> {
         self.decided.iter().filter(|(_, [_, taken])| *taken == 0).map(|(key, _)| key).collect()
     }

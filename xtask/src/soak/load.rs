@@ -1,4 +1,4 @@
-//! Requests, and what comes of them.
+//! Sends requests, and records their outcomes.
 
 use super::cases::{Moment, SoakCase, request};
 use crate::serving::clients::closed;
@@ -9,29 +9,30 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-/// After so many requests that failed no more are sent: a server that is gone, or stands still, is found soon.
+/// Failed requests after which no more are sent, so that a dead server is detected soon.
 const MAX_FAILURES: usize = 100;
 
-/// What is told of an answer.
+/// An answer, as far as it was received.
 #[derive(Clone, PartialEq, Debug, Default)]
 pub struct Completion {
     pub text: String,
-    /// Why it ended.
+    /// The `finish_reason` of the answer.
     pub finish: Option<String>,
-    /// How many tokens it has, where the server says so.
+    /// Number of generated tokens, if the server reports it.
     pub tokens: Option<usize>,
 }
 
-/// What came of a request.
+/// Outcome of one request.
 #[derive(PartialEq, Debug)]
 pub enum Outcome {
-    /// Its answer, how many seconds its first text was waited for (its end, where it has none), and how many others had theirs meanwhile.
+    /// The complete answer. `waited` is the seconds to its first text, or to its end if it is
+    /// empty; `others` is the number of other requests that got their first text meanwhile.
     Finished {
         answer: Completion,
         waited: f64,
         others: usize,
     },
-    /// The client hung up, at that moment; what it had read.
+    /// The client disconnected at this moment. `text` is the received part of the answer.
     HungUp {
         moment: Moment,
         text: String,
@@ -39,11 +40,11 @@ pub enum Outcome {
     Failed(String),
 }
 
-/// Whom it is asked of, and for how long.
+/// Client of the server under test.
 pub struct SoakClient {
     pub site: Site,
     pub timeout: Duration,
-    /// How many requests have had their first text.
+    /// Number of requests that have received their first text.
     served: AtomicUsize,
 }
 
@@ -51,7 +52,7 @@ impl SoakClient {
     pub fn new(site: Site, timeout: Duration) -> SoakClient {
         SoakClient { site, timeout, served: AtomicUsize::new(0) }
     }
-    /// Asks once, and hangs up at that moment unless the answer has ended before.
+    /// Sends a request, and disconnects at `moment` unless the answer has ended before.
     pub fn ask(&self, case: &SoakCase, moment: Option<Moment>) -> Outcome {
         let within = match moment {
             Some(Moment::Sent) => Duration::ZERO,
@@ -89,10 +90,10 @@ impl SoakClient {
             (Err(error), None) => Outcome::Failed(format!("{error:#}")),
         }
     }
-    /// Asks every case by itself, one after the other.
+    /// Sends every case alone, one after the other.
     ///
     /// # Errors
-    /// When one is not answered.
+    /// If a request fails.
     pub fn alone(&self, cases: &[SoakCase]) -> Result<Vec<Completion>> {
         let one = |(nth, case): (usize, &SoakCase)| match self.ask(case, None) {
             Outcome::Finished { answer, .. } => Ok(answer),
@@ -106,7 +107,7 @@ impl SoakClient {
     }
 }
 
-/// How many, by how many, and of what.
+/// Parameters of the load: a closed loop over random cases.
 pub struct Loop<'a> {
     pub cases: &'a [SoakCase],
     pub requests: usize,
@@ -115,10 +116,10 @@ pub struct Loop<'a> {
     pub seed: u64,
 }
 
-/// What came of each request that was sent: the number of its case, and the outcome.
+/// Case number and outcome of each request that was sent.
 pub type Outcomes = Vec<(usize, Outcome)>;
 
-/// Sends all requests, unless too many fail; `done` is how many were, for whoever watches.
+/// Sends all requests unless too many fail; `done` counts finished ones for the progress messages.
 pub fn run(asking: &SoakClient, of: &Loop, done: &AtomicUsize) -> Outcomes {
     let (outcomes, failed) = (Mutex::new(Vec::with_capacity(of.requests)), AtomicUsize::new(0));
     let note = |case: usize, outcome: Outcome| {

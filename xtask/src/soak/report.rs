@@ -1,4 +1,4 @@
-//! What a run comes to: a short table, JSON, and what was found.
+//! Reports of soak runs: text table, JSON and findings.
 
 use super::cases::SoakCase;
 use super::load::{Completion, Outcome, Outcomes};
@@ -9,12 +9,12 @@ use serde::Serialize;
 use std::collections::BTreeMap;
 use std::fmt::Write;
 
-/// The longest wait may be so many times the median.
+/// Maximum ratio of the longest wait to the median.
 const MAX_UNFAIRNESS: f64 = 3.0;
-/// Answers that differ of which the texts are told.
+/// Number of differing answers that are quoted.
 const MAX_EXAMPLES: usize = 5;
 
-/// All of it.
+/// Measurements and findings of a run.
 #[derive(Serialize, Default)]
 pub struct SoakReport {
     pub date: String,
@@ -22,40 +22,42 @@ pub struct SoakReport {
     pub commit: String,
     pub machine: Option<HostMachine>,
     pub server: String,
-    /// Whether [`SoakReport::wait`] has to be fair.
+    /// Whether [`SoakReport::wait`] is checked for fairness.
     pub fair: bool,
     pub requests: usize,
     pub clients: usize,
     pub answers: Answers,
     pub seconds: f64,
-    /// Requests a second.
+    /// Finished requests per second.
     pub rate: f64,
-    /// Seconds that the first text of finished answers was waited for.
+    /// Time to first text of finished answers, in seconds.
     pub wait: LatencySpread,
-    /// How many others had theirs meanwhile: what a wait is by the server's doing, however busy the machine.
+    /// Other requests that got their first text during each
+    /// wait; independent of the machine's load.
     pub others: LatencySpread,
-    /// None of a server that was not started here, or that ran too briefly.
+    /// `None` for a server that was not started here, or a run that was too short.
     pub memory: Option<Growth>,
     pub before: Counters,
     pub after: Counters,
     pub findings: Vec<String>,
 }
 
-/// What came of the requests.
+/// Outcomes of the requests, counted.
 #[derive(Serialize, Default, PartialEq, Debug)]
 pub struct Answers {
     pub finished: usize,
-    /// By the moment.
+    /// Counts by moment of the disconnect.
     pub hung_up: BTreeMap<&'static str, usize>,
-    /// By the cause.
+    /// Counts by error message.
     pub failed: BTreeMap<String, usize>,
-    /// Finished ones that are not what was answered alone, and beginnings of those of clients that hung up likewise.
+    /// Finished answers that differ from the answer alone, and partial
+    /// ones that are no prefix of it.
     pub different: usize,
-    /// Some of them.
+    /// The first few differing answers.
     pub examples: Vec<Different>,
 }
 
-/// An answer that is not the one given alone.
+/// An answer that differs from the one given alone.
 #[derive(Serialize, PartialEq, Debug)]
 pub struct Different {
     pub prompt: usize,
@@ -65,7 +67,7 @@ pub struct Different {
     pub among_others: String,
 }
 
-/// What finished answers were waited for.
+/// Quantiles and maximum of samples.
 #[derive(Serialize, Default, Clone, Copy, PartialEq, Debug)]
 pub struct LatencySpread {
     pub quantiles: Quantiles,
@@ -85,7 +87,7 @@ impl LatencySpread {
 }
 
 impl Answers {
-    /// Of outcomes, beside what each case was answered alone.
+    /// Compares outcomes with the answers that the cases received alone.
     pub fn new(outcomes: &Outcomes, cases: &[SoakCase], alone: &[Completion]) -> Answers {
         let mut all = Answers::default();
         for (nth, outcome) in outcomes {
@@ -125,7 +127,7 @@ impl Answers {
 }
 
 impl SoakReport {
-    /// Notes what is not as it has to be.
+    /// Adds a finding for every violated invariant.
     pub fn find(&mut self, started: bool) {
         let mut found = Vec::new();
         let SoakReport { answers, wait, others, .. } = self;
@@ -192,7 +194,7 @@ fn show_memory(growth: &Growth) -> String {
     )
 }
 
-/// A table, and what was found below it.
+/// Formats the table, followed by the findings.
 pub fn table(report: &SoakReport) -> String {
     let SoakReport { answers, wait, others, .. } = report;
     let quantiles = wait.quantiles;

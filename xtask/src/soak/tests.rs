@@ -1,4 +1,4 @@
-//! Against a server that is right, and against those that are wrong in one way each.
+//! Tests against a correct fake server, and against servers with a single fault.
 
 use super::cases::{Moment, SoakCase, request};
 use super::load::{Outcome, SoakClient};
@@ -14,13 +14,13 @@ use std::time::{Duration, Instant};
 #[derive(Clone, Copy, PartialEq)]
 enum Wrong {
     Nothing,
-    /// Prompts of more than some tokens are answered otherwise where others are asked for.
+    /// Long prompts are answered differently while other requests are in flight.
     Confuse,
-    /// Whoever hangs up leaves a page behind.
+    /// Each disconnected client leaks a page.
     Leak,
-    /// Every seventh is refused.
+    /// Six of every 70 requests are refused.
     Refuse,
-    /// Its counters are not told.
+    /// The page of `/metrics` is empty.
     Silent,
 }
 
@@ -61,14 +61,14 @@ impl Server {
     }
 }
 
-/// As many pieces as are asked for, whose words follow from prompt and seed.
+/// Streams `max_tokens` chunks; their words depend on prompt and seed.
 fn tell(asked: &Asked, stream: &mut TcpStream, confused: bool, under_way: UnderWay) -> Result<()> {
     let tokens: Vec<u64> = serde_json::from_value(asked.body["prompt"].clone()).unwrap();
     let count = asked.body["max_tokens"].as_u64().unwrap();
     let begin = tokens.iter().sum::<u64>() + asked.body["seed"].as_u64().unwrap_or(0);
     fake::begin(stream)?;
     for nth in 0..count {
-        // The last word of long prompts' answers.
+        // Changes the last word of answers to long prompts.
         let other = u64::from(confused && tokens.len() > 10 && nth + 1 == count);
         std::thread::sleep(Duration::from_millis(1));
         let finish = (nth + 1 == count).then_some("length");
@@ -85,7 +85,7 @@ fn options(line: &str) -> super::Options {
     fake::options(line)
 }
 
-/// What is found of such a server.
+/// Runs the soak test against a server with this fault.
 fn soaked(wrong: Wrong, more: &str) -> SoakReport {
     let server = Server::default();
     let url = fake::serve(move |asked, stream| server.answer(asked, stream, wrong));
@@ -103,7 +103,7 @@ fn of_a_server_that_is_right_nothing_is_found() {
     let left: usize = report.answers.hung_up.values().sum();
     assert!((40..100).contains(&left) && report.answers.finished == 200 - left, "{:?}", report.answers);
     assert_eq!(report.answers.hung_up.len(), 3, "{:?}", report.answers);
-    // Seven others ask as well.
+    // Seven other clients send requests as well.
     assert!((1.0..200.0).contains(&report.others.longest), "{:?}", report.others);
     assert!(report.wait.quantiles.p50 >= 0.001 && report.wait.longest >= report.wait.quantiles.p99);
     let table = table(&report);
@@ -132,7 +132,7 @@ fn a_page_that_is_left_behind_is_found() {
 fn requests_that_fail_are_found_by_their_cause() {
     let report = soaked(Wrong::Refuse, "|--hang-up|0");
     let failed = report.answers.failed["status 429: busy"];
-    // Of 70 the last six; those alone were twelve of the first.
+    // The last six of every 70 requests fail; the first twelve were sent alone.
     assert_eq!((failed, report.findings.len()), (18, 1), "{:?}", report.findings);
     assert!(report.findings[0].starts_with("18 requests failed: status 429"), "{:?}", report.findings);
 }
@@ -168,7 +168,8 @@ fn who_hangs_up_after_a_while_does_not_before_and_has_not_failed() {
     let asking = SoakClient::new(Site::parse(&url, false, None).unwrap(), Duration::from_secs(30));
     let case = SoakCase { body: "{}".into(), prompt_tokens: 1, most: 1, drawn: false };
     for nth in 0..100 {
-        // Ticks of the system are 1, 4 or 10 ms: from just below one to just above several.
+        // System ticks are 1, 4 or 10 ms: these times lie on
+        // both sides of one and of several ticks.
         let time = Duration::from_micros(3_000 + 90 * nth);
         let (moment, begun) = (Moment::After(time), Instant::now());
         assert_eq!(asking.ask(&case, Some(moment)), Outcome::HungUp { moment, text: String::new() });

@@ -1,16 +1,16 @@
-//! Which crate may know which.
+//! Dependency rules between crates, checked in manifests and paths.
 
 use super::finding::Finding;
 use super::tree::{File, Tree};
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
-/// A crate of the workspace and the crates below it.
+/// A crate of the workspace, and the crates that it may depend on.
 struct Crate {
     package: &'static str,
-    /// May be imported.
+    /// Crates that it may import.
     imports: &'static [&'static str],
-    /// May be imported by its tests besides.
+    /// Crates that its tests may import in addition.
     tests: &'static [&'static str],
 }
 
@@ -25,18 +25,19 @@ const PROFILE: &str = "gristmill-profile";
 const HUB: &str = "gristmill-hub";
 const SERVER: &str = "gristmill-server";
 
-/// The picture in ARCHITECTURE.md, bottom to top. An arrow that is not here does not exist.
+/// The crate table of ARCHITECTURE.md, bottom to top. Every other dependency is forbidden.
 const CRATES: &[Crate] = &[
     Crate { package: UOP, imports: &[], tests: &[] },
     Crate { package: ENCODINGS, imports: &[UOP], tests: &[] },
-    // Siblings: neither knows the other, and what they share lies in uop. A pass is tested on the table of formats.
+    // Siblings: compiler and runtime do not depend on each other; shared types are in uop. Passes
+    // are tested on the table of formats.
     Crate { package: COMPILER, imports: &[UOP], tests: &[ENCODINGS] },
     Crate { package: RUNTIME, imports: &[UOP], tests: &[] },
     Crate { package: BACKEND, imports: &[UOP, ENCODINGS, COMPILER, RUNTIME], tests: &[] },
     Crate { package: TENSOR, imports: &[UOP, ENCODINGS, COMPILER, RUNTIME, BACKEND], tests: &[] },
     Crate { package: LLM, imports: &[UOP, ENCODINGS, COMPILER, RUNTIME, BACKEND, TENSOR], tests: &[] },
     Crate { package: PROFILE, imports: &[UOP, RUNTIME], tests: &[] },
-    // Beside all of them: it fetches files and does not look into them.
+    // Outside the layers: it downloads files and does not read their contents.
     Crate { package: HUB, imports: &[], tests: &[] },
     Crate { package: SERVER, imports: &[UOP, ENCODINGS, COMPILER, RUNTIME, BACKEND, TENSOR, LLM, PROFILE], tests: &[] },
     Crate {
@@ -44,7 +45,7 @@ const CRATES: &[Crate] = &[
         imports: &[UOP, ENCODINGS, COMPILER, RUNTIME, BACKEND, TENSOR, LLM, PROFILE, HUB, SERVER],
         tests: &[],
     },
-    // A leaf: it feeds all of them, and none knows it.
+    // A leaf: it fuzzes the other crates, and no crate depends on it.
     Crate {
         package: "gristmill-fuzz",
         imports: &[UOP, ENCODINGS, COMPILER, RUNTIME, BACKEND, TENSOR, LLM, SERVER],
@@ -69,7 +70,7 @@ const ONLY: &[Only] = &[
 const ARROW_HINT: &str = "arrows run uop <- encodings, compiler, runtime <- backend <- tensor <- llm <- server <- cli; \
     move what both need down, or change the picture in ARCHITECTURE.md with xtask/src/tidy/arrows.rs";
 
-/// No manifest depends on a crate above or beside it.
+/// Finds dependencies in manifests that [`CRATES`] does not allow.
 pub fn manifests(tree: &Tree) -> Vec<Finding> {
     let mut found = vec![];
     for manifest in manifests_of(tree, &mut found) {
@@ -90,7 +91,8 @@ pub fn manifests(tree: &Tree) -> Vec<Finding> {
     found
 }
 
-/// No path leads into a crate above or beside: the manifest alone does not show a path inside a macro or a test.
+/// Finds paths into crates that [`CRATES`] does not allow. Manifests alone
+/// do not show paths in macros and tests.
 pub fn imports(tree: &Tree) -> Vec<Finding> {
     let mut found = vec![];
     let manifests = manifests_of(tree, &mut vec![]);
@@ -111,7 +113,7 @@ pub fn imports(tree: &Tree) -> Vec<Finding> {
     found
 }
 
-/// No crate but one knows a library of [`ONLY`].
+/// Finds dependencies on libraries of [`ONLY`] outside their crate.
 pub fn libraries(tree: &Tree) -> Vec<Finding> {
     let mut found = vec![];
     for Manifest { file, package, dependencies } in manifests_of(tree, &mut vec![]) {
@@ -124,10 +126,10 @@ pub fn libraries(tree: &Tree) -> Vec<Finding> {
     found
 }
 
-/// Where GGUF may be spoken of: `llm`, these checks, and the fuzz targets that write such files.
+/// Folders that may name GGUF: `llm`, these checks, and the fuzz targets that write GGUF files.
 const GGUF_HOMES: &[&str] = &["llm/", "xtask/", "fuzz/"];
 
-/// No name in code speaks of GGUF outside `llm`.
+/// Finds identifiers that contain GGUF outside [`GGUF_HOMES`].
 pub fn gguf(tree: &Tree) -> Vec<Finding> {
     let mut found = vec![];
     for file in tree.files.iter().filter(|file| !GGUF_HOMES.iter().any(|home| file.path.starts_with(home))) {
@@ -148,14 +150,14 @@ struct Manifest<'t> {
 }
 
 struct Dependency {
-    /// Of the package, whatever it is renamed to.
+    /// Name of the package, regardless of renames.
     name: String,
-    /// A dev-dependency.
+    /// Whether it is a dev-dependency.
     test: bool,
     line: usize,
 }
 
-/// The manifests of all packages; those that do not parse become findings.
+/// Parses the manifests of all packages; parse errors become findings.
 fn manifests_of<'t>(tree: &'t Tree, found: &mut Vec<Finding>) -> Vec<Manifest<'t>> {
     let mut out = vec![];
     let mut parsed = vec![];
@@ -168,7 +170,7 @@ fn manifests_of<'t>(tree: &'t Tree, found: &mut Vec<Finding>) -> Vec<Manifest<'t
             }
         }
     }
-    // `x.workspace = true` may stand for a renamed package of the root's table.
+    // `x.workspace = true` may refer to a renamed package of the root's table.
     let shared = parsed.iter().find(|(file, _)| file.path == "Cargo.toml").and_then(|(_, table)| {
         let workspace = table.get("workspace")?.get_ref().as_table()?;
         workspace.get("dependencies")?.get_ref().as_table().cloned()
@@ -192,7 +194,8 @@ fn manifests_of<'t>(tree: &'t Tree, found: &mut Vec<Finding>) -> Vec<Manifest<'t
     out
 }
 
-/// Visits `[dependencies]`, `[build-dependencies]` and `[dev-dependencies]`, also those under `[target.…]`.
+/// Visits `[dependencies]`, `[build-dependencies]` and `[dev-dependencies]`,
+/// including those under `[target.…]`.
 fn sections<'d>(table: &DeTable<'d>, visit: &mut dyn FnMut(&DeTable<'d>, bool)) {
     for (key, value) in table {
         let Some(value) = value.get_ref().as_table() else { continue };
@@ -205,7 +208,7 @@ fn sections<'d>(table: &DeTable<'d>, visit: &mut dyn FnMut(&DeTable<'d>, bool)) 
     }
 }
 
-/// The row of the package whose folder holds the file; the innermost, should they nest.
+/// Returns the row of the package that contains the file; the innermost if packages nest.
 fn crate_of(manifests: &[Manifest], file: &File) -> Option<&'static Crate> {
     let folder = |m: &&Manifest| m.file.path.len() - "Cargo.toml".len();
     let holds = |m: &&Manifest| file.path.starts_with(&m.file.path[..folder(m)]);

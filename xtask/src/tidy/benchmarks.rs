@@ -1,15 +1,16 @@
-//! Pages that are made of files are what their files give: that of benchmarks, and that of what each optimisation is worth.
+//! Generated pages are current: benchmarks, ablation, and the index of experiments.
 
 use super::finding::Finding;
 use super::tree::Tree;
 use crate::{ablation, benchmarks as measured, experiments};
 use anyhow::Result;
 
-/// A page, the folder of its files, what makes it of their names and contents; hints where it is not what they give, and where one is no report.
+/// A generated page, its source folder, and the function that formats it from names and contents.
+/// `write` is the hint for a stale page, `measure` the one for an invalid source file.
 struct Made {
     page: &'static str,
     folder: &'static str,
-    /// How the names of its files end.
+    /// Extension of the source files.
     ending: &'static str,
     make: fn(Vec<(&str, &str)>) -> Result<String>,
     write: &'static str,

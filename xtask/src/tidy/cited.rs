@@ -1,4 +1,4 @@
-//! A page names files that are there: who follows it finds what it speaks of.
+//! Source files and experiments that pages cite exist.
 
 use super::finding::Finding;
 use super::tree::{File, Tree};
@@ -7,7 +7,8 @@ use std::collections::HashSet;
 /// Endings of source files that pages cite.
 const SOURCES: &[&str] = &[".rs", ".cjs", ".py"];
 
-/// Every source file between backticks in a page at the root or under `docs/` is there: under this path, or under the end of a longer one.
+/// Finds missing source files that pages cite between backticks. Pages are those at the root and
+/// under `docs/`; a citation may be a whole path or the end of one.
 pub fn cited(tree: &Tree) -> Vec<Finding> {
     let mut ends: HashSet<&str> = HashSet::new();
     for file in &tree.files {
@@ -17,10 +18,10 @@ pub fn cited(tree: &Tree) -> Vec<Finding> {
     tree.files.iter().filter(|file| is_page(&file.path)).flat_map(|page| of_page(page, &ends)).collect()
 }
 
-/// What a number of an experiment stands behind in comments and pages.
+/// Path prefix of an experiment's number in comments and pages.
 const EXPERIMENT: &str = "docs/experiments/";
 
-/// Finds numbers of experiments, in comments and pages, that no file has.
+/// Finds citations of experiments that have no file, in comments and pages.
 pub fn experiments(tree: &Tree) -> Vec<Finding> {
     let names = tree.files.iter().filter_map(|file| file.path.strip_prefix(EXPERIMENT));
     let numbers: HashSet<&str> = names.filter_map(|name| name.get(..3)).collect();
@@ -57,7 +58,7 @@ fn is_page(path: &str) -> bool {
 fn of_page(page: &File, ends: &HashSet<&str>) -> Vec<Finding> {
     let mut found = vec![];
     for (line, text) in page.lines() {
-        // Every other piece between backticks is code.
+        // Every second part of the split lies between backticks.
         for path in text.split('`').skip(1).step_by(2).flat_map(paths) {
             if !ends.contains(path.as_str()) {
                 found.push(Finding {
@@ -72,14 +73,14 @@ fn of_page(page: &File, ends: &HashSet<&str>) -> Vec<Finding> {
     found
 }
 
-/// The paths of source files in a piece of code. What stands for a name (`<name>`, `*`) is none.
+/// Returns the source paths in a code span; paths with placeholders (`<name>`, `*`) are excluded.
 fn paths(code: &str) -> Vec<String> {
     let words = code.split(|c: char| !c.is_alphanumeric() && !"._/{},-<>*".contains(c));
     let sources = words.filter(|word| SOURCES.iter().any(|ending| word.len() > ending.len() && word.ends_with(ending)));
     sources.filter(|word| !word.contains(['<', '*'])).flat_map(alternatives).collect()
 }
 
-/// `a/{b,c}.rs` as `a/b.rs` and `a/c.rs`.
+/// Expands `a/{b,c}.rs` to `a/b.rs` and `a/c.rs`.
 fn alternatives(path: &str) -> Vec<String> {
     let group = path.split_once('{').and_then(|(before, rest)| Some((before, rest.split_once('}')?)));
     let Some((before, (group, behind))) = group else { return vec![path.to_owned()] };

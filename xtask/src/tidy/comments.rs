@@ -1,18 +1,18 @@
-//! The form of comments, names of types and constructors, and the sizes of the pages that a newcomer reads first.
+//! Widths of comments, names of types and constructors, and sizes of the pages for newcomers.
 
 use super::finding::Finding;
 use super::lexer::TokenKind;
 use super::tree::{File, Tree};
 use std::collections::BTreeMap;
 
-/// Columns of a line with a comment. Code is wrapped by rustfmt, which leaves comments alone.
+/// Maximum columns of a line with a comment; rustfmt wraps code only.
 const COLUMNS: usize = 100;
 /// A doc line with at most this number of words only echoes the name above it.
 const ECHO_WORDS: usize = 3;
-/// Names that every module may have of its own.
+/// Type names that every module may define.
 const COMMON_NAMES: &[&str] = &["Options", "Error", "Kind", "Result"];
 
-/// A page that a newcomer reads first, its most words and its most bytes.
+/// Pages that newcomers read first: path, maximum words, maximum bytes.
 const PAGE_SIZES: &[(&str, usize, usize)] =
     &[("README.md", 1500, usize::MAX), ("ARCHITECTURE.md", 3500, usize::MAX), ("CONTRIBUTING.md", usize::MAX, 8 << 10)];
 
@@ -60,7 +60,7 @@ pub fn echoes(tree: &Tree) -> Vec<Finding> {
     found
 }
 
-/// Finds a type name that two files of one crate define for the whole crate, and constructors called `of`.
+/// Finds crate-visible type names that a crate defines twice, and constructors called `of`.
 pub fn names(tree: &Tree) -> Vec<Finding> {
     let mut types: BTreeMap<(&str, &str), Vec<(&File, usize)>> = BTreeMap::new();
     let mut found = vec![];
@@ -103,7 +103,7 @@ fn is_for_the_crate<T>(before: &[(T, &str)]) -> bool {
     matches!(last[..], ["pub", ..] | [")", "crate", "(", "pub"])
 }
 
-/// Finds pages that have grown past the time that their reader has.
+/// Finds pages that exceed their maximum size.
 pub fn page_sizes(tree: &Tree) -> Vec<Finding> {
     let mut found = vec![];
     for &(path, most_words, most_bytes) in PAGE_SIZES {

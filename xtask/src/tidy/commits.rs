@@ -3,12 +3,12 @@
 use super::finding::Finding;
 use super::tree::Tree;
 
-/// Characters of a subject: one line of `git log --oneline` on a terminal of 80 columns.
+/// Maximum characters of a subject: one line of `git log --oneline` on a terminal of 80 columns.
 const MOST: usize = 72;
 
 const HINT: &str = "`area: imperative phrase`, at most 72 characters; area is a crate or crate/folder";
 
-/// Finds commits with a subject of another form.
+/// Finds commits with a malformed subject.
 pub fn commits(tree: &Tree) -> Vec<Finding> {
     tree.commits.iter().filter_map(|line| check(line)).collect()
 }

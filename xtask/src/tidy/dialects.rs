@@ -1,12 +1,12 @@
-//! Dialects print and decide nothing: they know no machine, and where they cannot print they say so.
+//! Dialects only print: they know no machine, and report nodes that they cannot print.
 
 use super::finding::Finding;
 use super::lexer::TokenKind;
 use super::tree::Tree;
 
-/// What a decision would be made of.
+/// Types that a decision would depend on.
 const FACTS: &[&str] = &["Target", "Tuning", "Machine", "MachineKind"];
-/// What would make text of nothing.
+/// Calls that would replace missing text by a default.
 const FALLBACKS: &[&str] = &["unwrap_or", "unwrap_or_default"];
 
 pub fn dialects(tree: &Tree) -> Vec<Finding> {

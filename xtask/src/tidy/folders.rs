@@ -1,18 +1,19 @@
-//! No circle of folders in a crate: each top-level module stands on others that do not lead back to it, so that a crate reads from its lowest folder to its highest.
+//! No dependency cycle between the top-level modules of a crate, so that its modules form layers.
 //!
-//! Nodes are the top-level modules of a crate, a folder or a file; the crate's root is none of them. Edges are those of [`circles`](super::circles) between files of different modules.
+//! Nodes are the top-level modules of a crate, folders or files; the crate's root is excluded.
+//! Edges are those of [`circles`](super::circles) between files of different modules.
 
 use super::circles::{crates, edges, leads, shortest_circle};
 use super::finding::Finding;
 use super::tree::{File, Tree};
 use std::collections::BTreeMap;
 
-/// Finds for each set of top-level modules that lead to each other the arrows of a shortest circle.
+/// Reports each strongly connected component of top-level modules, with a shortest cycle in it.
 pub fn folders(tree: &Tree) -> Vec<Finding> {
     crates(tree).into_iter().flat_map(|(name, files)| of_crate(name, &files)).collect()
 }
 
-/// Where a top-level module leads to another: the file, the line, and the file that it leads to.
+/// Edge between top-level modules: file, line, and target file.
 type Arrow<'t> = (&'t str, usize, &'t str);
 
 fn of_crate(name: &str, files: &[&File]) -> Vec<Finding> {
@@ -49,7 +50,7 @@ fn of_crate(name: &str, files: &[&File]) -> Vec<Finding> {
     found
 }
 
-/// Returns the top-level module of a file; none for the crate's root.
+/// Returns the top-level module of a file; `None` for the crate's root.
 fn module<'t>(name: &str, file: &'t File) -> Option<&'t str> {
     let inside = &file.path[name.len() + "/src/".len()..];
     let module = inside.split_once('/').map_or_else(|| inside.strip_suffix(".rs").unwrap_or(inside), |path| path.0);
@@ -76,7 +77,7 @@ mod tests {
         folders(&Tree::from_files(files)).into_iter().map(|f| format!("{}:{}: {}", f.path, f.line, f.message)).collect()
     }
 
-    /// Two folders without a circle of files: `a/low` and `b/high` know nothing.
+    /// Folders without a cycle: `a/high` imports `b`, which imports nothing.
     const FILES: [(&str, &str); 5] = [
         ("x/src/lib.rs", "mod a; mod b;"),
         ("x/src/a/mod.rs", "pub mod low; pub mod high;"),

@@ -1,4 +1,4 @@
-//! House rules that hold for every file alike.
+//! House rules for all files.
 
 use super::finding::Finding;
 use super::lexer::Token;
@@ -6,10 +6,11 @@ use super::tree::{File, MAX_BYTES, Tree};
 
 const MAX_LINES: usize = 800;
 
-/// Roots of one machine's folders, split so that this file does not hold them.
+/// Root folders of one machine, split so that this file does not contain them.
 const MACHINE_ROOTS: &[&str] = &[concat!("/", "work/"), concat!("/", "root/")];
 
-/// Hosts of package registries, split likewise. Which registry answers is a matter of the machine, not of the project.
+/// Hosts of package registries, split likewise. The choice of a registry is configured per machine,
+/// not in the project.
 const REGISTRY_HOSTS: &[&str] = &[
     concat!("crates", ".io"),
     concat!("pypi", ".org"),
@@ -21,10 +22,11 @@ const REGISTRY_HOSTS: &[&str] = &[
     concat!("maven", ".org"),
 ];
 
-/// The one source that Cargo.lock writes for cargo's default registry, wherever the packages really came from.
+/// Source that Cargo.lock records for cargo's default registry, whichever mirror was used.
 const DEFAULT_SOURCE: &str = concat!("source = \"registry+https://github.com/rust-lang/crates", ".io-index\"");
 
-/// No glob import outside tests, and none of the crate's root anywhere: after it every arrow runs through `lib.rs`.
+/// Finds glob imports outside tests, and globs of the crate's
+/// root anywhere: these route every dependency through `lib.rs`.
 pub fn globs(tree: &Tree) -> Vec<Finding> {
     let mut found = vec![];
     for file in &tree.files {
@@ -47,7 +49,7 @@ pub fn globs(tree: &Tree) -> Vec<Finding> {
     found
 }
 
-/// No work left undone, in tests neither.
+/// Finds unfinished work, in tests too.
 pub fn unfinished(tree: &Tree) -> Vec<Finding> {
     let mut found = vec![];
     for file in &tree.files {
@@ -72,7 +74,7 @@ pub fn unfinished(tree: &Tree) -> Vec<Finding> {
     found
 }
 
-/// No Rust file grows past [`MAX_LINES`].
+/// Finds Rust files of more than [`MAX_LINES`] lines.
 pub fn long_files(tree: &Tree) -> Vec<Finding> {
     let mut found = vec![];
     for file in tree.files.iter().filter(|file| file.path.ends_with(".rs")) {
@@ -85,7 +87,7 @@ pub fn long_files(tree: &Tree) -> Vec<Finding> {
     found
 }
 
-/// No file grows past [`MAX_BYTES`].
+/// Finds files of more than [`MAX_BYTES`] bytes.
 pub fn big_files(tree: &Tree) -> Vec<Finding> {
     let mut found = vec![];
     for file in tree.files.iter().filter(|file| file.bytes > MAX_BYTES) {
@@ -95,7 +97,7 @@ pub fn big_files(tree: &Tree) -> Vec<Finding> {
     found
 }
 
-/// No absolute path of the machine it was written on.
+/// Finds absolute paths of the machine that a file was written on.
 pub fn machine_paths(tree: &Tree) -> Vec<Finding> {
     let mut found = vec![];
     for file in &tree.files {
@@ -109,13 +111,13 @@ pub fn machine_paths(tree: &Tree) -> Vec<Finding> {
     found
 }
 
-/// Whether `root` starts a path in `text`, rather than continuing one.
+/// Whether `root` starts a path in `text`, rather than continues one.
 fn absolute(text: &str, root: &str) -> bool {
     let continues = |c: char| c.is_alphanumeric() || "_-.~/})$*".contains(c);
     text.match_indices(root).any(|(at, _)| !text[..at].ends_with(continues))
 }
 
-/// No package registry's host, except for cargo's name of its default one in Cargo.lock.
+/// Finds hosts of package registries, except the default registry's source in Cargo.lock.
 pub fn registry_hosts(tree: &Tree) -> Vec<Finding> {
     let mut found = vec![];
     for file in &tree.files {
@@ -135,7 +137,7 @@ pub fn registry_hosts(tree: &Tree) -> Vec<Finding> {
     found
 }
 
-/// No block of code in a page that nobody closes, and no heading that sticks to the text before it: a merge loses lines silently.
+/// Finds unclosed code blocks in pages, and headings directly after text: faulty merges leave them.
 pub fn pages(tree: &Tree) -> Vec<Finding> {
     let mut found = vec![];
     for file in tree.files.iter().filter(|file| file.path.ends_with(".md")) {

@@ -1,11 +1,11 @@
-//! No kernel source text outside renderers: kernels are generated from the graph, and a dialect is the only place that
-//! knows a language.
+//! No kernel source text outside renderers: kernels are generated from the graph, and a dialect is
+//! the only place that knows a language.
 
 use super::finding::{Allow, Finding, allowed};
 use super::lexer::TokenKind;
 use super::tree::Tree;
 
-/// Signs of C, CUDA C, Metal or WGSL in a string.
+/// Strings that occur in C, CUDA C, Metal or WGSL source.
 const SIGNS: &[&str] = &[
     "__builtin_",
     "__attribute__",
@@ -26,7 +26,7 @@ const SIGNS: &[&str] = &[
     "var<workgroup",
 ];
 
-/// Endings of files that hold nothing else.
+/// Extensions of kernel source files.
 const ENDINGS: &[&str] = &["c", "h", "cc", "cpp", "hpp", "cu", "cuh", "ptx", "metal", "wgsl", "cl", "ll", "s"];
 
 const ALLOWED: &[Allow] = &[
@@ -69,7 +69,8 @@ fn sign(text: &str) -> Option<(usize, &'static str)> {
     fixed.or_else(|| Some((void(text)?, "void")))
 }
 
-/// `void name(` or `void *`, where the name may hold a format's placeholder; "void" in a sentence is not one.
+/// Finds `void name(` or `void *`, where the name may contain a
+/// format placeholder; "void" in prose does not match.
 fn void(text: &str) -> Option<usize> {
     text.match_indices("void").map(|(at, _)| at).find(|&at| {
         let name = |c: char| c.is_alphanumeric() || "_{}:".contains(c);

@@ -1,14 +1,15 @@
-//! The field's language: comments and pages use the terms that readers of vLLM, llama.cpp, MLIR and Halide search for.
+//! The field's language: comments and pages use the terms that readers
+//! of vLLM, llama.cpp, MLIR and Halide search for.
 //!
-//! Limits are rates per 1,000 words. They follow from cranelift, naga, rust-analyzer and mistral.rs, measured with the
-//! same expressions: none of these is above half a limit.
+//! Limits are rates per 1,000 words. They follow from cranelift, naga, rust-analyzer and
+//! mistral.rs, measured with the same expressions: none of these is above half a limit.
 
 use super::finding::Finding;
 use super::tree::{File, Tree};
 use regex::{Regex, RegexBuilder};
 use std::collections::BTreeMap;
 
-/// A manner of writing, the expression that finds it, and how many per 1,000 words pass.
+/// A mannerism: its regular expression, and its maximum rate per 1,000 words.
 struct Mannerism {
     name: &'static str,
     pattern: &'static str,
@@ -41,7 +42,7 @@ const MANNERISMS: &[Mannerism] = &[
     mannerism("`goes on` for continues", r"\b(?:goes|go|gone|going|went) on\b", 0.2),
 ];
 
-/// Phrases of this project's own, and the field's term for each.
+/// Project-specific phrases, and the established term for each.
 const PHRASES: &[(&str, &str)] = &[
     ("piece of a prompt", "prefill chunk"),
     ("pieces of a prompt", "prefill chunks"),
@@ -80,11 +81,11 @@ const TERMS: &[&str] = &[
     "tensor core",
 ];
 
-/// Fewer files than this are a test's tree, in which terms need not stand.
+/// Minimum files of a real tree; the trees of tests need not contain the terms.
 const WHOLE_TREE: usize = 100;
-/// Fewer words than this give no rate.
+/// Minimum words for a meaningful rate.
 const FEWEST_WORDS: usize = 200;
-/// Places that a finding about a rate lists.
+/// Number of places that a finding about a rate lists.
 const SHOWN: usize = 5;
 
 const HINT: &str = "subject, verb, object, the field's term; CONTRIBUTING.md has the rules";
@@ -117,7 +118,7 @@ pub fn mannerisms(tree: &Tree) -> Vec<Finding> {
     found
 }
 
-/// Finds phrases that have a term of the field.
+/// Finds project-specific phrases for which the field has a term.
 pub fn phrases(tree: &Tree) -> Vec<Finding> {
     let mut found = vec![];
     for line in areas(tree).into_values().flatten() {
@@ -129,7 +130,7 @@ pub fn phrases(tree: &Tree) -> Vec<Finding> {
     found
 }
 
-/// Finds terms of the field that no comment and no page has.
+/// Finds terms of the field that no comment or page uses.
 pub fn terms(tree: &Tree) -> Vec<Finding> {
     if tree.files.len() < WHOLE_TREE {
         return vec![];
@@ -151,7 +152,7 @@ struct Line<'t> {
     text: &'t str,
 }
 
-/// Lines of prose by area: the comments of each crate, the pages at the root, and those of each folder.
+/// Groups lines of prose: comments by crate, pages by top-level folder.
 fn areas(tree: &Tree) -> BTreeMap<String, Vec<Line<'_>>> {
     let mut areas: BTreeMap<String, Vec<Line>> = BTreeMap::new();
     for file in tree.files.iter().filter(|file| !file.path.contains("/corpus/")) {
@@ -169,7 +170,7 @@ fn areas(tree: &Tree) -> BTreeMap<String, Vec<Line<'_>>> {
     areas
 }
 
-/// Lines of a page without its blocks of code.
+/// Returns the lines of a page outside its code blocks.
 fn prose_of_page(page: &File) -> Vec<(usize, &str)> {
     let mut in_code = false;
     let mut lines = vec![];
@@ -196,7 +197,7 @@ fn count_words(text: &str) -> usize {
 mod tests {
     use super::*;
 
-    /// A text of 300 plain words, and then `line`.
+    /// Makes a text of 300 plain words, followed by `line`.
     fn page(line: &str) -> String {
         format!("{}\n{line}\n", "The scheduler evicts a page.\n".repeat(60))
     }

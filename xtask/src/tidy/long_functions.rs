@@ -1,14 +1,14 @@
-//! No function that is too long to be read at once: its parts have names, and a reader chooses which to look into.
+//! Functions are short enough to be read at once.
 
 use super::finding::Finding;
 use super::lexer::{Token, TokenKind, close};
 use super::tree::{File, Tree};
 
-/// Lines of code from `fn` to the closing brace. Blank lines, comments and lines of closing brackets
-/// alone do not count, so that the limit does not depend on the width that rustfmt is set to.
+/// Maximum lines of code from `fn` to the closing brace. Blank lines, comments and lines of closing
+/// brackets do not count, so that the limit does not depend on rustfmt's maximum width.
 const MAX_LINES: usize = 60;
 
-/// No function of more than [`MAX_LINES`] lines in what ships of a crate.
+/// Finds functions of more than [`MAX_LINES`] lines of code under `src`, tests excluded.
 pub fn long_functions(tree: &Tree) -> Vec<Finding> {
     let sources = tree.files.iter().filter(|file| file.path.split('/').any(|folder| folder == "src"));
     sources.flat_map(of_file).collect()
@@ -20,7 +20,7 @@ fn of_file(file: &File) -> Vec<Finding> {
         if word != "fn" || file.test || token.test {
             continue;
         }
-        // A function's type has no name.
+        // A function type has no name.
         let Some(name) = file.tokens.get(at + 1).filter(|name| name.kind == TokenKind::Ident) else { continue };
         let Some(last) = last_token(file, at + 2) else { continue };
         let lines = lines_of_code(file, &file.tokens[at..=last]);
@@ -37,7 +37,7 @@ fn of_file(file: &File) -> Vec<Finding> {
     found
 }
 
-/// Counts the lines of code that tokens of a file stand on.
+/// Counts the lines that the tokens occupy, closing brackets excluded.
 fn lines_of_code(file: &File, tokens: &[Token]) -> usize {
     let (mut count, mut counted) = (0, 0);
     for token in tokens {
@@ -51,8 +51,8 @@ fn lines_of_code(file: &File, tokens: &[Token]) -> usize {
     count
 }
 
-/// Returns the index of the brace that closes the body of a function whose name is before `from`;
-/// none for a declaration in a trait.
+/// Returns the index of the brace that closes a function's body. `from` is the index after the
+/// function's name; `None` for a declaration in a trait.
 fn last_token(file: &File, from: usize) -> Option<usize> {
     let mut at = from;
     loop {
