@@ -28,7 +28,7 @@ use gristmill_uop::fragment::Fragment;
 use gristmill_uop::function::Function;
 use gristmill_uop::launch::LaunchPlan;
 use gristmill_uop::machine::MachineKind;
-use gristmill_uop::program::{BodySize, KernelContext, Program, When};
+use gristmill_uop::program::{BodySize, KernelContext, Param, Program, When};
 use gristmill_uop::spec::Level;
 use gristmill_uop::target::Target;
 use gristmill_uop::{Graph, Id, Op, RangeKind};
@@ -75,32 +75,85 @@ pub(crate) fn program(
         ..
     } = with;
     if let Some((launch, kernel, dialect)) = custom::called_by(launch, dialect) {
-        return custom::program(
-            g,
-            launch,
-            kernel,
-            &custom::CustomEmission {
-                slots,
-                target,
-                dialect,
-            },
-        );
+        let emission = custom::CustomEmission {
+            slots,
+            target,
+            dialect,
+        };
+        return custom::program(g, launch, kernel, &emission);
     }
     let when: Vec<When> = launch.bodies.iter().map(|b| b.when).collect();
     let nests: Vec<&[Id]> = mapped.iter().map(|m| &m.nests[..]).collect();
-    let Kernel {
-        graph: mut own,
+    let mut kernel = Kernel::new(g, &nests, &when);
+    let root = kernel.root;
+    verify(&kernel.graph, root, Level::Kernel, "map");
+    let Lowered {
+        graph: linear,
+        code,
+        signature,
+        params,
+        groups,
+        sizes,
+        context,
+    } = lowered(&mut kernel, launch, with);
+    let reduces = reduces(&kernel);
+    let own = kernel.graph;
+    let draft = dialect.map(|d| d.render("KERNEL", &linear, &code, &signature));
+    let roots: Vec<Id> = launch.bodies.iter().filter_map(|b| b.root).collect();
+    let (name, source) = named(draft, reduces, &roots);
+    let notes = roots
+        .iter()
+        .map(|&r| format!("{:?} {}", g[r].op, g.show_dims(&g.shape(r))))
+        .collect();
+    Program {
+        source,
+        name,
+        seconds: launch.cost.seconds,
+        title: title(&own, root, slots.function, &params),
+        params,
+        vars: signature.vars.iter().map(|v| v.0.clone()).collect(),
+        context,
+        groups,
+        bodies: sizes,
+        threads: target.threads,
+        scratch: signature.scratch_bytes,
+        estimate: launch.cost.estimate,
+        notes,
         root,
-        bodies,
-        when,
-    } = Kernel::new(g, &nests, &when);
-    verify(&own, root, Level::Kernel, "map");
-    let (mut signature, groups) = sized(&mut own, &bodies, launch, slots.function, target);
-    let sizes = sizes(&own, &signature.groups, launch, target);
+        graph: Arc::new(own),
+    }
+}
+
+/// Returns whether a kernel has a reduction.
+fn reduces(kernel: &Kernel) -> bool {
+    let has_reduction = |&n: &Id| kernel.graph.any(n, |_, m| m.op == Op::Reduce);
+    kernel.bodies.iter().flatten().any(has_reduction)
+}
+
+/// A kernel after lowering.
+struct Lowered {
+    /// Graph of the linear code.
+    graph: Graph,
+    code: KernelCode,
+    signature: Signature,
+    params: Vec<Param>,
+    /// Total number of workgroups.
+    groups: Id,
+    sizes: Vec<BodySize>,
+    context: KernelContext,
+}
+
+/// Lowers a kernel to linear code.
+fn lowered(kernel: &mut Kernel, launch: &Launch, with: &mut Emission) -> Lowered {
+    let &mut Emission { slots, target, .. } = with;
+    let (own, when) = (&mut kernel.graph, std::mem::take(&mut kernel.when));
+    let bodies = &kernel.bodies;
+    let (mut signature, groups) = sized(own, bodies, launch, slots.function, target);
+    let sizes = sizes(own, &signature.groups, launch, target);
     let params = signature.cut(slots, target);
     // Lowering works on a copy: `own` stays as the reference interpreter runs it.
     let mut linear = own.clone();
-    let codes = lower_bodies(&mut linear, &bodies, &when, target);
+    let codes = lower_bodies(&mut linear, bodies, &when, target);
     signature.place_stages(&linear, &codes);
     let units = target.machine.units.max(1) as i64;
     let launched = Launched {
@@ -121,42 +174,30 @@ pub(crate) fn program(
     signature.add_rings(&linear, &code, target);
     signature.in_words(&mut linear, target);
     verify_linear(&linear, &code, target);
-    let reduces = bodies
-        .iter()
-        .flatten()
-        .any(|&n| own.any(n, |_, m| m.op == Op::Reduce));
-    // The name is a hash of the text, so equal kernels of different models share one name.
-    let draft = dialect.map(|d| d.render("KERNEL", &linear, &code, &signature));
-    let roots: Vec<Id> = launch.bodies.iter().filter_map(|b| b.root).collect();
+    Lowered {
+        graph: linear,
+        code,
+        signature,
+        params,
+        groups,
+        sizes,
+        context,
+    }
+}
+
+/// Returns the name and the source text of a kernel. The name is a hash of the text, so equal
+/// kernels of different models share one name.
+fn named(draft: Option<String>, reduces: bool, roots: &[Id]) -> (String, String) {
     let text = draft.clone().unwrap_or_else(|| format!("{roots:?}"));
     let name = format!(
         "{}_{:016x}",
         if reduces { "r" } else { "e" },
         fingerprint(&text)
     );
-    let notes = roots
-        .iter()
-        .map(|&r| format!("{:?} {}", g[r].op, g.show_dims(&g.shape(r))))
-        .collect();
-    Program {
-        source: draft
-            .map(|d| d.replace("KERNEL", &name))
-            .unwrap_or_default(),
-        name,
-        seconds: launch.cost.seconds,
-        title: title(&own, root, slots.function, &params),
-        params,
-        vars: signature.vars.iter().map(|v| v.0.clone()).collect(),
-        context,
-        groups,
-        bodies: sizes,
-        threads: target.threads,
-        scratch: signature.scratch_bytes,
-        estimate: launch.cost.estimate,
-        notes,
-        root,
-        graph: Arc::new(own),
-    }
+    let source = draft
+        .map(|d| d.replace("KERNEL", &name))
+        .unwrap_or_default();
+    (name, source)
 }
 
 /// Chooses the launch plan of a GPU kernel; CPUs use the default plan.
