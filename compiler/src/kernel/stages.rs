@@ -62,22 +62,7 @@ pub fn fuse(
         // A sum needed by several nests is not recomputed in each of them.
         let several = reads.iter().any(|r| r.1 != reads[0].1);
         in_place = in_place && !(several && reduces(g, node, around));
-        if in_place {
-            // In place, the node is computed once per index only if the enclosing loops are all its
-            // own, or its own come first.
-            for &(read, nest) in reads {
-                let mine = ranges_of(g, read);
-                let closed = closed_ranges(g, out.nests[nest]);
-                let around_it = enclosing(g, out.nests[nest], read);
-                let prefix = closed.iter().take_while(|r| mine.contains(r)).count();
-                let of_closed = closed.iter().filter(|r| mine.contains(r)).count();
-                let of_reduce = around_it.iter().filter(|r| mine.contains(r)).count();
-                in_place &= match of_reduce {
-                    0 => prefix == of_closed,
-                    n => prefix == closed.len() && n == around_it.len(),
-                };
-            }
-        }
+        in_place = in_place && computes_once(g, &out.nests, reads);
         in_place = match around
             .stages
             .and_then(|s| s.staged.get(out.stage_plan.staged.len()))
@@ -116,6 +101,23 @@ pub fn fuse(
         // Filled before its first reader.
         out.nests.splice(first..first, stage.nests);
     }
+}
+
+/// Returns whether a node that these reads compute in place is computed once per index. This holds
+/// if the enclosing loops are all its own, or its own come first.
+fn computes_once(g: &Graph, nests: &[Id], reads: &[(Id, usize)]) -> bool {
+    reads.iter().all(|&(read, nest)| {
+        let mine = ranges_of(g, read);
+        let closed = closed_ranges(g, nests[nest]);
+        let around_it = enclosing(g, nests[nest], read);
+        let prefix = closed.iter().take_while(|r| mine.contains(r)).count();
+        let of_closed = closed.iter().filter(|r| mine.contains(r)).count();
+        let of_reduce = around_it.iter().filter(|r| mine.contains(r)).count();
+        match of_reduce {
+            0 => prefix == of_closed,
+            n => prefix == closed.len() && n == around_it.len(),
+        }
+    })
 }
 
 /// A fused node that gets a stage.
@@ -165,15 +167,7 @@ fn stage(
         *row = g.int((bytes + (BANKS + begin - bytes % BANKS) % BANKS) / 2);
     }
     let size: i64 = extents.iter().map(|&e| g.max_of(e)).product();
-    // In a loop shared by nests, a stage holds one iteration (`lower/loops/loop_fusion.rs`), and
-    // two slots of a carried value (`lower/loops/loop_carried.rs`).
-    let iterations: i64 = region
-        .iter()
-        .filter(|s| s.shared.is_some())
-        .map(|s| g.max_of(s.extent))
-        .product();
-    let slots = if x.is_carried(node) { 2 } else { 1 };
-    out.stage_bytes += slots * (size / iterations.max(1)) as usize * dtype.scalar.bytes();
+    out.stage_bytes += held_bytes(g, x, node, &region, size);
     let most = if resident || streamed {
         around.target.machine.shared_per_workgroup
     } else {
@@ -201,12 +195,44 @@ fn stage(
             address: &mut address,
         },
     );
+    let threads = around.target.machine.kind == MachineKind::Gpu;
+    let layout = StageLayout {
+        local,
+        region: &region,
+        extents: &extents,
+    };
+    let loads = loads(g, reads, &layout, threads);
+    Ok(Stage { nests, loads })
+}
+
+/// Returns the bytes that a stage of `size` elements holds at once. In a loop shared by nests, it
+/// holds one iteration (`lower/loops/loop_fusion.rs`), and two slots of a carried value
+/// (`lower/loops/loop_carried.rs`).
+fn held_bytes(g: &Graph, x: &Expander, node: Id, region: &[Span], size: i64) -> usize {
+    let iterations: i64 = region
+        .iter()
+        .filter(|s| s.shared.is_some())
+        .map(|s| g.max_of(s.extent))
+        .product();
+    let slots = if x.is_carried(node) { 2 } else { 1 };
+    slots * (size / iterations.max(1)) as usize * g[node].dtype.scalar.bytes()
+}
+
+/// Memory layout of a stage.
+struct StageLayout<'a> {
+    local: Id,
+    region: &'a [Span],
+    /// Extents in memory, with padded rows.
+    extents: &'a Dims,
+}
+
+/// Returns a load from the stage for each read; `threads` says whether a GPU's threads read it.
+fn loads(g: &mut Graph, reads: &[Id], stage: &StageLayout, threads: bool) -> FxHashMap<Id, Id> {
     let mut loads = FxHashMap::default();
     for &read in reads {
         let index: Indices = g[read].src[1..].into();
         // On a CPU the clamp is kept, so that vectorisation recognises
         // contiguous accesses through it.
-        let threads = around.target.machine.kind == MachineKind::Gpu;
         let place = |(&i, r): (&Id, &Span)| {
             if threads {
                 index_in_stage(g, i, r)
@@ -214,12 +240,12 @@ fn stage(
                 g.sub(i, r.base)
             }
         };
-        let local_index: Indices = index.iter().zip(&region).map(place).collect();
-        let offset = flatten(g, &extents, &local_index);
+        let local_index: Indices = index.iter().zip(stage.region).map(place).collect();
+        let offset = flatten(g, stage.extents, &local_index);
         let as_read = g[read].dtype;
-        loads.insert(read, g.load(local, offset, as_read));
+        loads.insert(read, g.load(stage.local, offset, as_read));
     }
-    Ok(Stage { nests, loads })
+    loads
 }
 
 /// Converts an index to the stage's coordinates. Past the last element the stage repeats it, so
