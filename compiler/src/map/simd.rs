@@ -290,16 +290,7 @@ impl Optimiser<'_> {
                 continue;
             };
             // A whole block of the largest packed operand along this range, or a few vectors.
-            let block = self
-                .g
-                .toposort(&[value])
-                .into_iter()
-                .filter(|&m| self.g[m].op == Op::Load && self.g.any(m, |x, _| x == r))
-                .filter_map(|m| match self.g[self.g[m].src[0]].arg {
-                    Arg::Packed(_, e) => Some(e.elements as i64),
-                    _ => None,
-                })
-                .max();
+            let block = self.largest_block(value, r);
             let whole = match block {
                 Some(b) if b > 1 && (n % b != 0 || b % l != 0) => continue,
                 Some(b) if b > 1 => b,
@@ -353,6 +344,19 @@ impl Optimiser<'_> {
         }
         self.made.sums.push(None);
         self.g.reduce_ranges(value, ranges, op)
+    }
+
+    /// Returns the elements of a block of the largest packed operand of `value` along a range.
+    fn largest_block(&self, value: Id, r: Id) -> Option<i64> {
+        self.g
+            .toposort(&[value])
+            .into_iter()
+            .filter(|&m| self.g[m].op == Op::Load && self.g.any(m, |x, _| x == r))
+            .filter_map(|m| match self.g[self.g[m].src[0]].arg {
+                Arg::Packed(_, e) => Some(e.elements as i64),
+                _ => None,
+            })
+            .max()
     }
 
     /// Splits a range of `n` terms into lanes, copies, and the loops within and over blocks.

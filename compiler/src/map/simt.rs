@@ -206,14 +206,7 @@ impl Sharing<'_> {
         // In an addition, surplus threads must be masked, since each element is added exactly once.
         let division = self.division(if adds { self.threads } else { outputs }, !own.is_empty());
         // Loops on which no reduction depends are distributed over the lanes of a group.
-        let rest: Vec<Id> = closed
-            .iter()
-            .copied()
-            .filter(|&r| {
-                is(self.g, r, RangeKind::Loop) && fixed(self.g, r).is_some() && !shared.contains(&r)
-            })
-            .filter(|r| !own.iter().any(|&n| self.g.free_ranges(n).contains(r)))
-            .collect();
+        let rest = self.independent_loops(&closed, &shared, &own);
         let mut order: Vec<Id> = Vec::new();
         let mut indices = FxHashMap::default();
         if let Some(group) = division.group {
@@ -250,6 +243,18 @@ impl Sharing<'_> {
         };
         nest.only_where(self.g, self.inside.as_deref().unwrap_or_default());
         nest.store(self.g)
+    }
+
+    /// Returns the loops of fixed length that are not `shared`, and on which no sum of `own` depends.
+    fn independent_loops(&self, closed: &[Id], shared: &[Id], own: &[Id]) -> Vec<Id> {
+        closed
+            .iter()
+            .copied()
+            .filter(|&r| {
+                is(self.g, r, RangeKind::Loop) && fixed(self.g, r).is_some() && !shared.contains(&r)
+            })
+            .filter(|r| !own.iter().any(|&n| self.g.free_ranges(n).contains(r)))
+            .collect()
     }
 
     /// Divides the threads between outputs and lanes; the new ranges are numbered in thread order.
