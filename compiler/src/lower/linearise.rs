@@ -50,20 +50,7 @@ pub fn integer_sums_at_once(target: &Target) -> usize {
 
 /// Linearises the nests of one body. Synchronisation is inserted by later passes.
 pub fn lower_body(g: &mut Graph, nests: &[Id], target: &Target) -> Code {
-    // Nests that load MMA tiles, and nests that unpack weights into stages, do their own loads.
-    let machine = &target.machine;
-    let is_as_it_is = |g: &Graph, nest: Id| {
-        tile_axes::ranges(g, &g[nest].src[3..], machine).is_some()
-            || unpacked::fills_stage(g, nest, machine)
-    };
-    let legal = |&nest: &Id| {
-        if is_as_it_is(g, nest) {
-            nest
-        } else {
-            loads::loads(g, nest, target)
-        }
-    };
-    let nests: Vec<Id> = nests.iter().map(legal).collect();
+    let nests = with_legal_loads(g, nests, target);
     let nests = loop_fusion::contracted(g, nests);
     let nests = loop_carried(g, nests);
     let leaves = target.machine.kind == MachineKind::Gpu && target.machine.early;
@@ -88,32 +75,8 @@ pub fn lower_body(g: &mut Graph, nests: &[Id], target: &Target) -> Code {
                 code.locals.push(buffer);
             }
         }
-        let threads = threads_of(g, nest, target);
-        let counted = threads::count(g, &threads, target.threads as i64);
-        debug_assert!(
-            threads::folds_alike(g, nest, &counted),
-            "lanes fold terms of different elements"
-        );
         let shared = loop_fusion::filled_in(g, nest);
-        let outer = globals
-            .iter()
-            .copied()
-            .chain(threads)
-            .chain(shared)
-            .collect();
-        let stages = filled
-            .iter()
-            .filter(|_| shared.is_none())
-            .map(|f| f.stage)
-            .collect();
-        let mut e = Emitter::new(g, target, outer, stages);
-        e.nest(nest);
-        let statements = e.scopes.pop().expect("one scope is left").statements;
-        let nest = Filled {
-            stage: buffer,
-            threads: counted,
-            statements,
-        };
+        let nest = linearised(g, nest, &globals, shared, &filled, target);
         if shared.is_some() {
             filled.push(nest);
             continue;
@@ -140,6 +103,62 @@ pub fn lower_body(g: &mut Graph, nests: &[Id], target: &Target) -> Code {
         code.statements.push(Statement::End);
     }
     code
+}
+
+/// Legalises the loads of the nests. Nests that load MMA tiles, and nests that unpack weights into
+/// stages, do their own loads.
+fn with_legal_loads(g: &mut Graph, nests: &[Id], target: &Target) -> Vec<Id> {
+    let machine = &target.machine;
+    let is_as_it_is = |g: &Graph, nest: Id| {
+        tile_axes::ranges(g, &g[nest].src[3..], machine).is_some()
+            || unpacked::fills_stage(g, nest, machine)
+    };
+    let legal = |&nest: &Id| {
+        if is_as_it_is(g, nest) {
+            nest
+        } else {
+            loads::loads(g, nest, target)
+        }
+    };
+    nests.iter().map(legal).collect()
+}
+
+/// Linearises one nest. With `shared`, it fills a stage in each iteration of that loop; otherwise it
+/// may read the stages of `filled`.
+fn linearised(
+    g: &mut Graph,
+    nest: Id,
+    globals: &[Id],
+    shared: Option<Id>,
+    filled: &[Filled],
+    target: &Target,
+) -> Filled {
+    let stage = g[nest].src[0];
+    let threads = threads_of(g, nest, target);
+    let counted = threads::count(g, &threads, target.threads as i64);
+    debug_assert!(
+        threads::folds_alike(g, nest, &counted),
+        "lanes fold terms of different elements"
+    );
+    let outer = globals
+        .iter()
+        .copied()
+        .chain(threads)
+        .chain(shared)
+        .collect();
+    let stages = filled
+        .iter()
+        .filter(|_| shared.is_none())
+        .map(|f| f.stage)
+        .collect();
+    let mut e = Emitter::new(g, target, outer, stages);
+    e.nest(nest);
+    let statements = e.scopes.pop().expect("one scope is left").statements;
+    Filled {
+        stage,
+        threads: counted,
+        statements,
+    }
 }
 
 /// Returns the workgroup indices that a nest depends on, directly or through stages. A stage is
@@ -335,27 +354,7 @@ impl<'a> Emitter<'a> {
             .iter()
             .flat_map(|map| written.iter().map(move |&w| (map, w)))
         {
-            let at = self.g.substitute(offset, &mut map.clone());
-            let v = self.g.substitute(value, &mut map.clone());
-            let v = if gpu {
-                threads::folded(self.g, v)
-            } else {
-                vectorise(self.g, v, self.target)
-            };
-            let v = self.rescaled.without(self.g, v);
-            let (at, v) = match lane {
-                Some(l) => {
-                    let zero = self.g.int(0);
-                    let at = self
-                        .g
-                        .substitute(at, &mut FxHashMap::from_iter([(l, zero)]));
-                    // A copy may be uniform across lanes, if a condition on it is constant; a
-                    // vector is stored regardless.
-                    let lanes = self.g.int_value(self.g[l].src[0]).unwrap_or(1) as u16;
-                    (at, splat(self.g, v, lanes))
-                }
-                None => (at, v),
-            };
+            let (at, v) = self.store_of_copy([offset, value], map, lane);
             if !stores.contains(&(at, v)) {
                 stores.push((at, v));
             }
@@ -365,6 +364,36 @@ impl<'a> Emitter<'a> {
             .map(|(at, v)| (vec![at, v], Statement::Write(buffer, at, v)))
             .collect();
         self.looped(&closed, writes);
+    }
+    /// Returns the offset and the value of one copy of a store, for the threads or vector lanes of
+    /// the machine.
+    fn store_of_copy(
+        &mut self,
+        [offset, value]: [Id; 2],
+        map: &FxHashMap<Id, Id>,
+        lane: Option<Id>,
+    ) -> (Id, Id) {
+        let at = self.g.substitute(offset, &mut map.clone());
+        let v = self.g.substitute(value, &mut map.clone());
+        let v = if self.target.machine.kind == MachineKind::Gpu {
+            threads::folded(self.g, v)
+        } else {
+            vectorise(self.g, v, self.target)
+        };
+        let v = self.rescaled.without(self.g, v);
+        match lane {
+            Some(l) => {
+                let zero = self.g.int(0);
+                let at = self
+                    .g
+                    .substitute(at, &mut FxHashMap::from_iter([(l, zero)]));
+                // A copy may be uniform across lanes, if a condition on it is constant; a
+                // vector is stored regardless.
+                let lanes = self.g.int_value(self.g[l].src[0]).unwrap_or(1) as u16;
+                (at, splat(self.g, v, lanes))
+            }
+            None => (at, v),
+        }
     }
     /// Emits a nest that adds to its buffer.
     fn additions(&mut self, nest: Nest) {

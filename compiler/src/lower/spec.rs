@@ -233,15 +233,7 @@ impl<'a> Checker<'a> {
             | Statement::AsyncGroup
             | Statement::ProductsEnded(_)
             | Statement::WritesShown => Ok(()),
-            Statement::Threads(threads) => {
-                self.hold_here(
-                    self.nest.is_none() && !self.guarded,
-                    "threads are counted outside nests, or by one",
-                )?;
-                self.counted(threads)?;
-                let counted = self.hoisted.count(threads);
-                self.held(counted)
-            }
+            Statement::Threads(threads) => self.threads_outside(threads),
             Statement::Unless(condition) => self.unless(*condition),
             Statement::Leave(condition) => self.leave(*condition),
             Statement::Define(id) => self.define(*id),
@@ -270,14 +262,7 @@ impl<'a> Checker<'a> {
                 bytes,
                 when,
             } => {
-                let behind =
-                    |buffer: Id, n: i64| n * self.g.unit_bytes(buffer) % COPIES as i64 == 0;
-                let aligned = behind(to[0], plus[0]) && behind(from[0], plus[1]);
-                self.hold(
-                    aligned,
-                    "an asynchronous copy is of 16 bytes, at multiples of them",
-                    to[0],
-                )?;
+                self.copies_behind([to[0], from[0]], *plus)?;
                 self.async_copy(*to, *from, *bytes, *when)
             }
             Statement::Copied(ring, at, bytes, parts) => self.copied(*ring, *at, *bytes, parts),
@@ -286,6 +271,26 @@ impl<'a> Checker<'a> {
             Statement::Prefetch(Prefetch::Span(span)) => self.span(span),
             Statement::Prefetch(p) => self.prefetch(p),
         }
+    }
+    /// Checks thread indices that are counted outside nests.
+    fn threads_outside(&mut self, threads: &[ThreadIndex]) -> Checked {
+        self.hold_here(
+            self.nest.is_none() && !self.guarded,
+            "threads are counted outside nests, or by one",
+        )?;
+        self.counted(threads)?;
+        let counted = self.hoisted.count(threads);
+        self.held(counted)
+    }
+    /// Checks the constant distances of an asynchronous copy from its two offsets.
+    fn copies_behind(&self, [to, from]: [Id; 2], plus: [i64; 2]) -> Checked {
+        let behind = |buffer: Id, n: i64| n * self.g.unit_bytes(buffer) % COPIES as i64 == 0;
+        let aligned = behind(to, plus[0]) && behind(from, plus[1]);
+        self.hold(
+            aligned,
+            "an asynchronous copy is of 16 bytes, at multiples of them",
+            to,
+        )
     }
     /// Returns whether all threads of the workgroup reach this point equally often.
     fn all_come(&self) -> bool {

@@ -95,15 +95,7 @@ impl Words<'_> {
                 range,
                 step,
                 unroll,
-            } => {
-                let range = self.word(range);
-                self.r.define(self.r.g[range].src[0]);
-                self.r.push(Statement::Loop {
-                    range,
-                    step,
-                    unroll,
-                });
-            }
+            } => self.open(range, step, unroll),
             Statement::Iteration(range, index) => {
                 let (range, index) = (self.word(*range), self.defined(*index));
                 let index = conversions::retyped(self.r.g, index, self.r.g.scalar(range));
@@ -131,16 +123,7 @@ impl Words<'_> {
                 staged,
                 globals,
                 threads,
-            } => {
-                let globals = globals.iter().map(|&r| self.word(r)).collect();
-                let threads = self.threads(threads);
-                self.r.push(Statement::Nest {
-                    buffer: *buffer,
-                    staged: *staged,
-                    globals,
-                    threads,
-                });
-            }
+            } => self.nest(*buffer, *staged, globals, threads),
             Statement::Threads(threads) => {
                 let threads = self.threads(threads);
                 self.r.push(Statement::Threads(threads));
@@ -153,22 +136,45 @@ impl Words<'_> {
                 let condition = self.word(*condition);
                 self.r.push(Statement::Leave(condition));
             }
-            Statement::Prefetch(Prefetch::Span(span)) => {
-                let loops = span.loops.iter().map(|&r| self.word(r)).collect();
-                let terms = span
-                    .terms
-                    .iter()
-                    .map(|&(term, by)| (self.word(term), by))
-                    .collect();
-                let span = SpanPrefetch {
-                    loops,
-                    terms,
-                    ..span.clone()
-                };
-                self.r.push(Statement::Prefetch(Prefetch::Span(span)));
-            }
+            Statement::Prefetch(Prefetch::Span(span)) => self.span(span),
             s => self.r.push(s.clone()),
         }
+    }
+    /// Appends the start of a loop.
+    fn open(&mut self, range: Id, step: i64, unroll: Option<i64>) {
+        let range = self.word(range);
+        self.r.define(self.r.g[range].src[0]);
+        self.r.push(Statement::Loop {
+            range,
+            step,
+            unroll,
+        });
+    }
+    /// Appends the start of a nest.
+    fn nest(&mut self, buffer: Id, staged: bool, globals: &[Id], threads: &[ThreadIndex]) {
+        let globals = globals.iter().map(|&r| self.word(r)).collect();
+        let threads = self.threads(threads);
+        self.r.push(Statement::Nest {
+            buffer,
+            staged,
+            globals,
+            threads,
+        });
+    }
+    /// Appends the prefetch of a span.
+    fn span(&mut self, span: &SpanPrefetch) {
+        let loops = span.loops.iter().map(|&r| self.word(r)).collect();
+        let terms = span
+            .terms
+            .iter()
+            .map(|&(term, by)| (self.word(term), by))
+            .collect();
+        let span = SpanPrefetch {
+            loops,
+            terms,
+            ..span.clone()
+        };
+        self.r.push(Statement::Prefetch(Prefetch::Span(span)));
     }
     fn threads(&mut self, all: &[ThreadIndex]) -> Vec<ThreadIndex> {
         all.iter()

@@ -106,11 +106,42 @@ fn line(g: &Graph, statement: &Statement) -> String {
                     .map_or(text.as_str(), |(_, rest)| rest)
             )
         }
+        Statement::Add(of) => addition(g, of),
+        Statement::Update(of) => update(g, of),
+        Statement::AsyncGroup => "end of a group of async copies".into(),
+        Statement::AsyncWait(0) => "wait for async copies".into(),
+        Statement::AsyncWait(groups) => {
+            format!("wait for async copies but those of {groups} groups")
+        }
+        Statement::ProductsEnded(0) => "wait for products of several warps".into(),
+        Statement::ProductsEnded(but) => {
+            format!("wait for products of several warps but the last {but}")
+        }
+        Statement::Carried(load, first) => format!("carried %{} = {}", load.0, value(g, *first)),
+        Statement::Carry(load, next) => format!("%{} <- {}", load.0, value(g, *next)),
+        Statement::Prefetch(p) => prefetch(g, p),
+        Statement::Leave(condition) => format!("leave if {}", expression(g, *condition)),
+        Statement::Unless(condition) => format!("unless {} {{", expression(g, *condition)),
+        Statement::Nest {
+            buffer,
+            staged,
+            globals,
+            ..
+        } => {
+            let per: Vec<String> = globals.iter().map(|g| format!("%{}", g.0)).collect();
+            let what = if *staged { "stage" } else { "nest" };
+            format!("{what} %{} for [{}] {{", buffer.0, per.join(", "))
+        }
+        s => access(g, s),
+    }
+}
+
+/// Prints a statement that reads or writes memory, or one without operands.
+fn access(g: &Graph, statement: &Statement) -> String {
+    match statement {
         Statement::Write(buffer, at, v) => {
             format!("%{}[{}] <- {}", buffer.0, value(g, *at), value(g, *v))
         }
-        Statement::Add(of) => addition(g, of),
-        Statement::Update(of) => update(g, of),
         Statement::WriteTile(buffer, at, stride, v) => {
             format!(
                 "rows {stride} apart of %{}[{}] <- {}",
@@ -135,35 +166,6 @@ fn line(g: &Graph, statement: &Statement) -> String {
                 value(g, *at)
             )
         }
-        Statement::AsyncCopy {
-            to,
-            from,
-            plus,
-            bytes,
-            when,
-        } => {
-            let place = |of: [Id; 2], plus: i64| match plus {
-                0 => format!("%{}[{}]", of[0].0, value(g, of[1])),
-                _ => format!("%{}[{} + {plus}]", of[0].0, value(g, of[1])),
-            };
-            let when = when
-                .map(|when| format!(" if {}", expression(g, when)))
-                .unwrap_or_default();
-            format!(
-                "async copy of {bytes} bytes: {} <- {}{when}",
-                place(*to, plus[0]),
-                place(*from, plus[1])
-            )
-        }
-        Statement::AsyncGroup => "end of a group of async copies".into(),
-        Statement::AsyncWait(0) => "wait for async copies".into(),
-        Statement::AsyncWait(groups) => {
-            format!("wait for async copies but those of {groups} groups")
-        }
-        Statement::ProductsEnded(0) => "wait for products of several warps".into(),
-        Statement::ProductsEnded(but) => {
-            format!("wait for products of several warps but the last {but}")
-        }
         Statement::Copied(buffer, at, bytes, parts) => {
             format!(
                 "{} = {bytes} copied bytes of %{}[{}]",
@@ -172,23 +174,30 @@ fn line(g: &Graph, statement: &Statement) -> String {
                 value(g, *at)
             )
         }
-        Statement::Carried(load, first) => format!("carried %{} = {}", load.0, value(g, *first)),
-        Statement::Carry(load, next) => format!("%{} <- {}", load.0, value(g, *next)),
-        Statement::Prefetch(p) => prefetch(g, p),
-        Statement::Leave(condition) => format!("leave if {}", expression(g, *condition)),
-        Statement::Unless(condition) => format!("unless {} {{", expression(g, *condition)),
-        Statement::Nest {
-            buffer,
-            staged,
-            globals,
-            ..
+        Statement::AsyncCopy {
+            to,
+            from,
+            plus,
+            bytes,
+            when,
         } => {
-            let per: Vec<String> = globals.iter().map(|g| format!("%{}", g.0)).collect();
-            let what = if *staged { "stage" } else { "nest" };
-            format!("{what} %{} for [{}] {{", buffer.0, per.join(", "))
+            let copied = async_copy(g, [*to, *from], *plus, *when);
+            format!("async copy of {bytes} bytes: {copied}")
         }
         s => words(s).into(),
     }
+}
+
+/// Prints the destination, source and condition of an asynchronous copy.
+fn async_copy(g: &Graph, [to, from]: [[Id; 2]; 2], plus: [i64; 2], when: Option<Id>) -> String {
+    let place = |of: [Id; 2], plus: i64| match plus {
+        0 => format!("%{}[{}]", of[0].0, value(g, of[1])),
+        _ => format!("%{}[{} + {plus}]", of[0].0, value(g, of[1])),
+    };
+    let when = when
+        .map(|when| format!(" if {}", expression(g, when)))
+        .unwrap_or_default();
+    format!("{} <- {}{when}", place(to, plus[0]), place(from, plus[1]))
 }
 
 /// Returns the text of a statement without operands.

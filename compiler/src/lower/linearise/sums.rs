@@ -160,23 +160,7 @@ impl Emitter<'_> {
         for &r in &unrolled {
             copies = self.times(&copies, r);
         }
-        let mut accumulators = Vec::new();
-        for &id in group {
-            let n = self.g[id].clone();
-            let Arg::Reduce(op, _) = n.arg else {
-                unreachable!("reduce without an op")
-            };
-            let first = identity(self.g, op, n.dtype);
-            self.define(first);
-            let acc = self.g.intern(Node {
-                op: Op::Acc,
-                dtype: n.dtype,
-                src: smallvec![first, id],
-                arg: Arg::None,
-            });
-            self.push_here(Statement::Accumulator(acc));
-            accumulators.push((id, acc, op));
-        }
+        let accumulators = self.accumulators(group);
         let before = self.scopes.len();
         self.open_all(
             ranges
@@ -222,6 +206,28 @@ impl Emitter<'_> {
             here.results.insert(id, acc);
         }
         self.scopes.extend(inner);
+    }
+    /// Opens an accumulator for each reduction of the group; returns the reductions with their
+    /// accumulators and operations.
+    fn accumulators(&mut self, group: &[Id]) -> Vec<(Id, Id, ReduceOp)> {
+        let mut accumulators = Vec::new();
+        for &id in group {
+            let n = self.g[id].clone();
+            let Arg::Reduce(op, _) = n.arg else {
+                unreachable!("reduce without an op")
+            };
+            let first = identity(self.g, op, n.dtype);
+            self.define(first);
+            let acc = self.g.intern(Node {
+                op: Op::Acc,
+                dtype: n.dtype,
+                src: smallvec![first, id],
+                arg: Arg::None,
+            });
+            self.push_here(Statement::Accumulator(acc));
+            accumulators.push((id, acc, op));
+        }
+        accumulators
     }
     /// Opens the loops of these accumulators, with the loop that nests share outermost.
     fn open_all(&mut self, mut loops: Vec<Id>, accumulators: &[(Id, Id, ReduceOp)]) {

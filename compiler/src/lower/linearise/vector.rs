@@ -6,7 +6,7 @@
 
 use gristmill_uop::fold::{self, Value};
 use gristmill_uop::target::Target;
-use gristmill_uop::{Arg, Graph, Id, Node, Op, RangeKind, Scalar, Sources};
+use gristmill_uop::{Arg, DType, Graph, Id, Node, Op, RangeKind, Scalar, Sources};
 use rustc_hash::FxHashMap;
 use smallvec::smallvec;
 use std::sync::Arc;
@@ -132,47 +132,9 @@ impl Vectoriser<'_> {
             Op::Cast
                 if n.dtype.scalar == Scalar::F32 && self.table_lookup && lanes as i64 == TABLE =>
             {
-                match self.as_table(n.src[0]) {
-                    Some((index, table)) => {
-                        let index = self.value(index, Some(lane));
-                        self.g.intern(Node {
-                            op: Op::Table,
-                            dtype,
-                            src: smallvec![index],
-                            arg: Arg::Ints(table),
-                        })
-                    }
-                    None => {
-                        let x = self.value(n.src[0], Some(lane));
-                        self.g.intern(Node {
-                            op: Op::Cast,
-                            dtype,
-                            src: smallvec![x],
-                            arg: Arg::None,
-                        })
-                    }
-                }
+                self.looked_up(n.src[0], lane, dtype)
             }
-            Op::Load => {
-                let sum = self.g.linear(n.src[1]);
-                let unit = n.dtype.scalar.bytes() as i64 / self.g.unit_bytes(n.src[0]);
-                let straight = sum.coefficient(lane) == unit
-                    && sum
-                        .terms
-                        .iter()
-                        .all(|&(t, _)| t == lane || !self.depends(t, lane));
-                if straight {
-                    let at = self.at_lane(n.src[1], lane, 0);
-                    let at = self.value(at, None);
-                    return self.g.intern(Node {
-                        op: Op::Load,
-                        dtype,
-                        src: smallvec![n.src[0], at],
-                        arg: Arg::None,
-                    });
-                }
-                self.packed(id, lane, lanes)
-            }
+            Op::Load => self.load(id, lane, lanes),
             // A table in memory is looked up per lane; lanes with the same index share a lookup.
             Op::Table if matches!(&n.arg, Arg::Ints(t) if t.len() as i64 > TABLE) => {
                 self.packed(id, lane, lanes)
@@ -203,6 +165,51 @@ impl Vectoriser<'_> {
             }
             _ => self.packed(id, lane, lanes),
         }
+    }
+    /// Vectorises a conversion of `id` to f32, as a table lookup if it has such a form.
+    fn looked_up(&mut self, id: Id, lane: Id, dtype: DType) -> Id {
+        match self.as_table(id) {
+            Some((index, table)) => {
+                let index = self.value(index, Some(lane));
+                self.g.intern(Node {
+                    op: Op::Table,
+                    dtype,
+                    src: smallvec![index],
+                    arg: Arg::Ints(table),
+                })
+            }
+            None => {
+                let x = self.value(id, Some(lane));
+                self.g.intern(Node {
+                    op: Op::Cast,
+                    dtype,
+                    src: smallvec![x],
+                    arg: Arg::None,
+                })
+            }
+        }
+    }
+    /// Vectorises a load: one vector load if the lanes are contiguous in memory.
+    fn load(&mut self, id: Id, lane: Id, lanes: u16) -> Id {
+        let n = self.g[id].clone();
+        let sum = self.g.linear(n.src[1]);
+        let unit = n.dtype.scalar.bytes() as i64 / self.g.unit_bytes(n.src[0]);
+        let straight = sum.coefficient(lane) == unit
+            && sum
+                .terms
+                .iter()
+                .all(|&(t, _)| t == lane || !self.depends(t, lane));
+        if straight {
+            let at = self.at_lane(n.src[1], lane, 0);
+            let at = self.value(at, None);
+            return self.g.intern(Node {
+                op: Op::Load,
+                dtype: n.dtype.with_lanes(lanes),
+                src: smallvec![n.src[0], at],
+                arg: Arg::None,
+            });
+        }
+        self.packed(id, lane, lanes)
     }
     /// Rewrites an integer function of four bits as a table lookup. Only these bits of the index
     /// count. The masking, zero point and conversion of any quantisation format become one lookup.

@@ -190,30 +190,8 @@ impl Product {
             let Some(tile) = LaneTile::from_ranges(g, of, closed, None) else {
                 continue;
             };
-            // Whether an operand's stage has the MMA layout.
-            let in_units = |load: Id, side: Side| {
-                let first: Vec<(Id, i64)> = tile.ranges().chain([term]).map(|r| (r, 0)).collect();
-                let behind = |r: Id, n: i64| {
-                    let at: Vec<(Id, i64)> = first
-                        .iter()
-                        .map(|&(x, _)| (x, if x == r { n } else { 0 }))
-                        .collect();
-                    distance(g, g[load].src[1], &at)
-                };
-                let place = |d: &Digit, n: i64| {
-                    let [unit, element] = match side {
-                        Side::First => of.place_of_row(n * d.row, 0),
-                        Side::Second => of.place(0, n * d.column),
-                    };
-                    unit * UNIT + element
-                };
-                let of_digit = |&(d, r): &(Digit, Id)| {
-                    [1, d.count - 1]
-                        .into_iter()
-                        .all(|n| behind(r, n) == place(&d, n))
-                };
-                tile.outputs(side).all(of_digit)
-            };
+            let in_units =
+                |value: Id, side: Side| in_units(g, of, &tile, term, Operand { side, value });
             let fits = |sum: &MmaSum| {
                 tile.fits(g, sum.rows, sum.columns) && in_units(sum.columns, Side::Second)
             };
@@ -469,6 +447,32 @@ impl Product {
 struct Operand {
     side: Side,
     value: Id,
+}
+
+/// Returns whether an operand's stage has the MMA layout of the fragment.
+fn in_units(g: &Graph, of: &Fragment, tile: &LaneTile, term: Id, operand: Operand) -> bool {
+    let Operand { side, value: load } = operand;
+    let first: Vec<(Id, i64)> = tile.ranges().chain([term]).map(|r| (r, 0)).collect();
+    let behind = |r: Id, n: i64| {
+        let at: Vec<(Id, i64)> = first
+            .iter()
+            .map(|&(x, _)| (x, if x == r { n } else { 0 }))
+            .collect();
+        distance(g, g[load].src[1], &at)
+    };
+    let place = |d: &Digit, n: i64| {
+        let [unit, element] = match side {
+            Side::First => of.place_of_row(n * d.row, 0),
+            Side::Second => of.place(0, n * d.column),
+        };
+        unit * UNIT + element
+    };
+    let of_digit = |&(d, r): &(Digit, Id)| {
+        [1, d.count - 1]
+            .into_iter()
+            .all(|n| behind(r, n) == place(&d, n))
+    };
+    tile.outputs(side).all(of_digit)
 }
 
 /// Two terms of a sum.

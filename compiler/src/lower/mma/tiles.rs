@@ -65,17 +65,7 @@ pub fn product(
     let product = (n.op == Op::Reduce)
         .then(|| g[n.src[0]].clone())
         .filter(|p| p.op == Op::Mul)?;
-    let narrow = |x: Id| {
-        let from = g[x].src[0];
-        (g[x].op == Op::Cast && g.scalar(from) == of.operand).then_some(from)
-    };
-    let sides = [narrow(product.src[0])?, narrow(product.src[1])?];
-    let x = sides
-        .into_iter()
-        .find(|&s| g[s].op == Op::Load && g.free_ranges(s).contains(&row))?;
-    let w = sides
-        .into_iter()
-        .find(|&s| s != x && g.free_ranges(s).contains(&column))?;
+    let [x, w] = operands(g, &product, [row, column], of)?;
     let on_core = target.machine.kind == MachineKind::Cpu;
     let of_terms = if on_core {
         RangeKind::Unroll
@@ -107,6 +97,44 @@ pub fn product(
             Arg::None,
         )
     };
+    let value = accumulated(g, [activations, weight], arg, over, of);
+    let stride = g.linear(offset).coefficient(row);
+    let zero = g.int(0);
+    let offset = g.substitute(
+        offset,
+        &mut FxHashMap::from_iter([(row, zero), (column, zero)]),
+    );
+    Some(MatrixTile {
+        offset,
+        stride,
+        value,
+    })
+}
+
+/// Returns the two narrow operands of a product: activations, loaded by row, and weights.
+fn operands(g: &Graph, product: &Node, [row, column]: [Id; 2], of: &Fragment) -> Option<[Id; 2]> {
+    let narrow = |x: Id| {
+        let from = g[x].src[0];
+        (g[x].op == Op::Cast && g.scalar(from) == of.operand).then_some(from)
+    };
+    let sides = [narrow(product.src[0])?, narrow(product.src[1])?];
+    let x = sides
+        .into_iter()
+        .find(|&s| g[s].op == Op::Load && g.free_ranges(s).contains(&row))?;
+    let w = sides
+        .into_iter()
+        .find(|&s| s != x && g.free_ranges(s).contains(&column))?;
+    Some([x, w])
+}
+
+/// Returns the sum of the products of two tiles over the ranges `over`.
+fn accumulated(
+    g: &mut Graph,
+    [activations, weight]: [Id; 2],
+    arg: Arg,
+    over: Vec<Id>,
+    of: &Fragment,
+) -> Id {
     let sums = of.sums();
     let none = g.constant(Scalar::F32, 0.0);
     let none = g.intern(Node {
@@ -123,22 +151,11 @@ pub fn product(
         arg,
     });
     let src: Sources = std::iter::once(mma).chain(over).collect();
-    let value = g.intern(Node {
+    g.intern(Node {
         op: Op::Reduce,
         dtype: sums,
         src,
         arg: Arg::Reduce(ReduceOp::Add, [].into_iter().collect()),
-    });
-    let stride = g.linear(offset).coefficient(row);
-    let zero = g.int(0);
-    let offset = g.substitute(
-        offset,
-        &mut FxHashMap::from_iter([(row, zero), (column, zero)]),
-    );
-    Some(MatrixTile {
-        offset,
-        stride,
-        value,
     })
 }
 
