@@ -40,7 +40,8 @@ texts are in `docs/ablation/ideas.json`.
 ";
 
 const NOTES: &str = "\
-Without -o the page is made. With it gristmill is run, with the arguments behind --, and the file written; `-p 0` leaves prompts out.
+Without -o the page is generated. With -o, gristmill runs with the arguments after `--`, and the report is written to
+the file; `-p 0` skips prefill.
 
 Example:
   cargo xtask ablation -o docs/ablation/xeon-demo.json -- demo -p 64 -n 16 -r 3";

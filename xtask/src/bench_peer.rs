@@ -14,9 +14,9 @@ use programs::{Gristmill, LlamaBench};
 use std::path::{Path, PathBuf};
 
 const NOTES: &str = "\
-Samples are taken in turns: gristmill, the peer, gristmill, … A sample is one process. The peer runs with every -fa of
---fa, and the one with the better median counts. Both keep an f16 cache. `start` is the wall clock of a process that loads
-the model and computes one token, with everything that can be cached cached.
+Samples alternate: gristmill, the peer, gristmill, … A sample is one process. The peer runs with every -fa of --fa, and
+its better median is compared. Both use an f16 KV cache. `start` is the wall-clock time of a process that loads the model
+and computes one token, with warm caches.
 Without -o the report is only printed.";
 
 #[derive(clap::Args)]

@@ -27,9 +27,10 @@ Examples:
       --start 'gristmill=target/release/gristmill serve MODEL.gguf --port {port}' \\
       --start 'llama.cpp=llama-server -m MODEL.gguf --port {port} -np 16 -c 32768'
 
-Servers of --start are started for their turn of each round, and end with it, so that one at a time takes memory. Before each run a request that does not
-count is answered. An answer has --max-tokens tokens, whatever it says (`ignore_eos`). `first` is the time from a request to its first text, `token` that of a token
-behind the first, on average of each request, `gap` that from one piece of a stream to the next, which may have several tokens.";
+Servers of --start run one at a time: each is started for its part of a round and stopped after it. One warm-up request
+precedes each run. Every answer has --max-tokens tokens (`ignore_eos`). `first` is the time to first text (TTFT), `token`
+the mean time per output token after the first (TPOT) of each request, and `gap` the time between two chunks of a stream,
+which may hold several tokens.";
 
 /// Maximum number of clients, and of requests per run.
 const MAX_LOAD: (u32, u32) = (1024, 100_000);
@@ -105,7 +106,7 @@ pub fn run(options: &Options) -> Result<bool> {
         bail!("no server\nhint: --url http://127.0.0.1:8080, or --start 'NAME=COMMAND --port {{port}}'");
     }
     if options.common > options.prompt {
-        bail!("--common {} is more than --prompt {}\nhint: it is a part of it", options.common, options.prompt);
+        bail!("--common {} is more than --prompt {}\nhint: the prefix is part of the prompt", options.common, options.prompt);
     }
     let mut report = ServeReport {
         date: machine::today(),

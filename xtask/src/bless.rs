@@ -36,7 +36,7 @@ pub fn run(options: &Options) -> Result<bool> {
     }
     if after.iter().any(|line| line.ends_with(".pending-snap")) {
         eprintln!(
-            "hint: inline snapshots wait in .pending-snap files; `cargo insta accept` writes them into the source"
+            "hint: inline snapshots are in .pending-snap files; `cargo insta accept` writes them into the source"
         );
     }
     if !passed {

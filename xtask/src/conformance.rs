@@ -19,7 +19,7 @@ pub struct Options {
     /// Perturbed schedules per case
     #[arg(long, default_value_t = 30)]
     perturb: u32,
-    /// Run only cases whose names contain this text
+    /// Run only cases with this text in their names
     #[arg(long)]
     case: Option<String>,
     /// Run only ways (instruction sets, seeds) whose names contain this text: `avx512`, `avx2` or
@@ -161,7 +161,7 @@ fn report(found: &TestResults, ended: &[(Job, JobResult)]) -> Result<bool> {
     }
     if !missing.is_empty() {
         eprintln!(
-            "hint: an alternative that is offered must be right; more schedules (--perturb) find it, or no case offers it often enough"
+            "hint: every alternative that is offered must be tested: raise --perturb, or add a case that offers it more often"
         );
     }
     print!("{}", processes::table(ended));

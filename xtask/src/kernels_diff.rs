@@ -57,7 +57,7 @@ const VARIANTS: &[Variant] = &[
     Variant { name: "batch-8", arguments: &["--batch", "8"] },
 ];
 
-/// Variants of a model whose kernels are all compared.
+/// All variants, for models that are compared completely.
 const ALL: &[&str] = &["", "exact", "kv-q8_0", "batch-8"];
 /// Single-sequence variants, for models that have no row in [`MODELS`].
 const OF_ONE_SEQUENCE: &[&str] = &["", "exact", "kv-q8_0"];
@@ -110,7 +110,7 @@ pub fn run(options: &Options) -> Result<bool> {
         .with_context(|| format!("{} is not a revision", options.rev))?;
     let rev = rev.trim_end();
 
-    // An interrupt also reaches the child process, whose failure then drops the `Worktree`.
+    // An interrupt also reaches the child process; its failure then drops the `Worktree`.
     ctrlc::set_handler(|| {})?;
     let there = {
         let worktree = Worktree::add(&root, target.join("worktree"), rev)?;

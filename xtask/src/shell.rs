@@ -75,7 +75,7 @@ pub fn gristmill(root: &Path) -> Result<PathBuf> {
 pub fn save(path: &Path, report: &impl Serialize) -> Result<()> {
     let text = serde_json::to_string_pretty(report)? + "\n";
     fs::write(path, text)
-        .map_err(|e| anyhow!("cannot write {}: {e}\nhint: -o wants a file in a folder that exists", path.display()))
+        .map_err(|e| anyhow!("cannot write {}: {e}\nhint: -o needs a file in an existing folder", path.display()))
 }
 
 #[cfg(test)]

@@ -28,14 +28,20 @@ Examples:
   cargo xtask soak --requests 2000 --fair --start 'four=target/release/gristmill serve demo --port {port} --parallel 4'
   cargo xtask soak --url http://127.0.0.1:8080 --requests 300 --seed 7 -o soak.json
 
-First every prompt is answered alone, one after the other. Then so many clients ask for them at random, each again as soon as it was answered or has hung up: once its request was sent, after some pieces of the
-answer, or after up to 8 s. Half of the answers have temperature 0, half a seed, and all ask for `batch_invariant`: every finished answer has to be the one given alone, with its end
-and number of tokens, and what others had read a beginning of it. Then nobody asks, and `gristmill_cache_pages_used`, `gristmill_cache_pages_leaked`, `gristmill_cache_tokens`, connections and requests of /metrics
-have to be what they were at first, within --idle seconds. Resident memory of a server that was started: its median over the last tenth of the run against that over the second. Nobody else may ask meanwhile.
+First every prompt is answered alone, one after the other. Then --clients concurrent clients send the prompts at random. A
+client that disconnects does so after its request was sent, after some chunks of the answer, or after up to 8 s. Half of
+the answers are greedy, half have a seed, and all set `batch_invariant`: every finished answer must equal the one given
+alone, including finish reason and token count, and every partial answer must be a prefix of it.
 
-With --fair measure on a machine that does nothing else: where other programs take its processor at times, waits differ for that reason. `others` counts who had a first text while one waited, which is the server's doing alone.
+After the load, `gristmill_cache_pages_used`, `gristmill_cache_pages_leaked`, `gristmill_cache_tokens`, connections and
+requests of /metrics must return to their initial values within --idle seconds. For a server of --start, the median of the
+resident memory over the last tenth of the run is compared with the median over the second tenth. No other client may use
+the server meanwhile.
 
-It exits with 1 where something is found. The same --seed has the same prompts, requests and moments.";
+Use --fair on an otherwise idle machine, since other programs delay requests too. `others` counts the requests that got
+their first text while one waited, which depends on the server alone.
+
+Exits with 1 if there are findings. The same --seed yields the same prompts, requests and disconnects.";
 
 /// Maximum number of clients, and of requests.
 const MAX_LOAD: (u32, u32) = (1024, 10_000_000);

@@ -12,8 +12,8 @@ use std::time::Instant;
 pub const PEER_HINT: &str = "in llama.cpp's folder, `cmake -B build -DCMAKE_BUILD_TYPE=Release && cmake --build build \
     --target llama-bench`, then --peer build/bin/llama-bench";
 
-const OUR_HINT: &str = "--gristmill wants a gristmill whose `bench --json` prints an object a line; leave it out to build \
-    this tree's";
+const OUR_HINT: &str = "--gristmill needs a gristmill with a `bench --json` that prints one object per line; \
+    leave it out to build this tree's";
 
 /// One measurement: tokens/s, or seconds for the start-up test.
 #[derive(Debug, PartialEq)]
@@ -198,13 +198,13 @@ const LOG_TAIL_LINES: usize = 12;
 fn output(command: &mut Command) -> Result<String> {
     let out = command.output().map_err(|e| {
         let program = command.get_program().to_string_lossy();
-        anyhow!("cannot start {program}: {e}\nhint: is it a program for this machine?")
+        anyhow!("cannot start {program}: {e}\nhint: check that it was built for this machine")
     })?;
     if !out.status.success() {
         let said = String::from_utf8_lossy(&out.stderr);
         let said: Vec<&str> = said.lines().collect();
         let said = said[said.len().saturating_sub(LOG_TAIL_LINES)..].join("\n");
-        bail!("{command:?}: {}\n{said}\nhint: run this command by itself, see what it misses", out.status);
+        bail!("{command:?}: {}\n{said}\nhint: run this command by itself to see the cause", out.status);
     }
     String::from_utf8(out.stdout).with_context(|| format!("{command:?}: output is not UTF-8"))
 }

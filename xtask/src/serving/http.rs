@@ -34,7 +34,7 @@ impl Site {
         let found = with_port.to_socket_addrs().map_err(|error| anyhow!("{url}: {error}\n{hint}"))?;
         let address = found.into_iter().next().ok_or_else(|| anyhow!("{url}: no address\n{hint}"))?;
         if !anywhere && !address.ip().is_loopback() {
-            bail!("{url} is not on this machine\nhint: --anywhere, if that server is yours to load");
+            bail!("{url} is not on this machine\nhint: --anywhere, if you may load that server");
         }
         Ok(Site { host: host.to_owned(), address, key })
     }

@@ -103,7 +103,7 @@ impl Running {
         loop {
             let Some(started) = &mut self.child else { return Ok(()) };
             if let Some(status) = started.child.try_wait()? {
-                bail!("it ended ({status}): {}\nhint: run this command by itself, see what it misses", started.last());
+                bail!("it ended ({status}): {}\nhint: run this command by itself to see the cause", started.last());
             }
             if self.site.fetch("/health", None, REQUEST_TIMEOUT).is_ok() {
                 return Ok(());

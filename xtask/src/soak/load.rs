@@ -102,7 +102,7 @@ impl SoakClient {
         };
         let answers = cases.iter().enumerate().map(one).collect::<Result<_>>();
         answers.context(
-            "nobody else asks, and a request fails\nhint: try `gristmill run` with this model, see whether it answers",
+            "a request fails although no other is sent\nhint: check with `gristmill run` that this model answers",
         )
     }
 }

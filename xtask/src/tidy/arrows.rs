@@ -63,12 +63,13 @@ struct Only {
 
 const ONLY: &[Only] = &[
     Only { libraries: &["axum", "hyper", "tower-http"], package: SERVER, hint: "only server knows HTTP" },
-    Only { libraries: &["ureq", "reqwest", "hf-hub"], package: HUB, hint: "only hub fetches from elsewhere" },
+    Only { libraries: &["ureq", "reqwest", "hf-hub"], package: HUB, hint: "only hub downloads files" },
     Only { libraries: &["libloading", "cudarc", "wgpu"], package: BACKEND, hint: "only backend opens devices" },
 ];
 
 const ARROW_HINT: &str = "arrows run uop <- encodings, compiler, runtime <- backend <- tensor <- llm <- server <- cli; \
-    move what both need down, or change the picture in ARCHITECTURE.md with xtask/src/tidy/arrows.rs";
+    move shared code into a lower crate, or change the tables in ARCHITECTURE.md and \
+    xtask/src/tidy/arrows.rs";
 
 /// Finds dependencies in manifests that [`CRATES`] does not allow.
 pub fn manifests(tree: &Tree) -> Vec<Finding> {
@@ -76,7 +77,7 @@ pub fn manifests(tree: &Tree) -> Vec<Finding> {
     for manifest in manifests_of(tree, &mut found) {
         let Manifest { file, package, dependencies } = manifest;
         let Some(row) = CRATES.iter().find(|c| c.package == package) else {
-            let hint = "give it a row in xtask/src/tidy/arrows.rs, that is, a place in the picture";
+            let hint = "add it to the crate table in ARCHITECTURE.md and to xtask/src/tidy/arrows.rs";
             found.push(finding(file, 1, format!("{package} is not a crate of the picture"), hint));
             continue;
         };
@@ -135,7 +136,7 @@ pub fn gguf(tree: &Tree) -> Vec<Finding> {
     for file in tree.files.iter().filter(|file| !GGUF_HOMES.iter().any(|home| file.path.starts_with(home))) {
         for (token, word) in file.shipped() {
             if token.kind == super::lexer::TokenKind::Ident && word.to_ascii_lowercase().contains("gguf") {
-                let hint = "only llm knows the file format: let it offer what is needed under a name without it";
+                let hint = "only llm knows the file format: let it export this under a name without the format";
                 found.push(finding(file, token.line, format!("`{word}` outside llm"), hint));
             }
         }
@@ -166,7 +167,7 @@ fn manifests_of<'t>(tree: &'t Tree, found: &mut Vec<Finding>) -> Vec<Manifest<'t
             Ok(table) => parsed.push((file, table.into_inner())),
             Err(error) => {
                 let line = error.span().map_or(1, |span| file.line_at(span.start));
-                found.push(finding(file, line, error.message().to_owned(), "cargo would say the same"));
+                found.push(finding(file, line, error.message().to_owned(), "cargo rejects this manifest too"));
             }
         }
     }

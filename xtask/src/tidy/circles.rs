@@ -61,7 +61,7 @@ fn finding(files: &[&File], edges: &Edges, component: &[usize], circle: &[usize]
         path: files[circle[0]].path.clone(),
         line: arrows[0].0,
         message,
-        hint: "move what both need into a file below both, named by what it is",
+        hint: "move the shared items into a file that both import, named by its content",
     }
 }
 

@@ -13,7 +13,7 @@ const PAPERS: &[&str] = &["MODEL_SPEC", "DESIGN.md", "DESIGN §", "REVIEW.md"];
 /// Extensions of pages, and of files whose comments are not separated from code.
 const ENDINGS: &[&str] = &["md", "toml", "sh", "c", "h", "js", "cjs", "py"];
 
-const HINT: &str = "name the topic, the commit or the machine; cite a page under docs/, or what was published";
+const HINT: &str = "name the topic, the commit or the machine; cite a page under docs/ or a publication";
 
 /// Finds issue numbers, session numbers and outside documents in pages and comments.
 pub fn circumstances(tree: &Tree) -> Vec<Finding> {

@@ -65,7 +65,7 @@ fn of_page(page: &File, ends: &HashSet<&str>) -> Vec<Finding> {
                     path: page.path.clone(),
                     line,
                     message: format!("cites {path}, and no file's path ends so"),
-                    hint: "name where it is now, or say what it was without a path",
+                    hint: "cite its present path, or describe it without a path",
                 });
             }
         }

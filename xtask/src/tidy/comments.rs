@@ -90,7 +90,7 @@ pub fn names(tree: &Tree) -> Vec<Finding> {
                 path: places[0].0.path.clone(),
                 line: places[0].1,
                 message: format!("{crate_name} has another type called `{name}`: {}", others.join(", ")),
-                hint: "a type that its whole crate sees has a name of its own; make one private, or name its role",
+                hint: "crate-visible type names are unique: make one private, or name its role",
             });
         }
     }

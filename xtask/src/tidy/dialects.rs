@@ -16,9 +16,9 @@ pub fn dialects(tree: &Tree) -> Vec<Finding> {
     for file in tree.files.iter().filter(|file| renders(&file.path)) {
         for (token, word) in file.shipped().filter(|(token, _)| token.kind == TokenKind::Ident) {
             let (message, hint) = if FACTS.contains(&word) {
-                (format!("`{word}` in a dialect"), "let a pass of the compiler decide, and say it in linear code")
+                (format!("`{word}` in a dialect"), "let a compiler pass decide, and encode the decision in linear code")
             } else if FALLBACKS.contains(&word) {
-                (format!("`{word}` where text is made"), "what has no text is a bug that shows its node: `unprintable`")
+                (format!("`{word}` where text is made"), "a node without text is a bug: print it with `unprintable`")
             } else {
                 continue;
             };

@@ -66,7 +66,7 @@ fn finding(arrows: &BTreeMap<(usize, usize), Arrow>, members: &[&str], circle: &
         message += &format!("; it is in a knot of {}: {}", members.len(), members.join(", "));
     }
     let &&(path, line, _) = &of_circle[0];
-    Finding { path: path.to_owned(), line, message, hint: "move what both need into a folder below both" }
+    Finding { path: path.to_owned(), line, message, hint: "move the shared items into a folder that both import" }
 }
 
 #[cfg(test)]

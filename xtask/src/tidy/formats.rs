@@ -37,8 +37,8 @@ pub fn formats(tree: &Tree) -> Vec<Finding> {
             if let Some((at, name)) = names.iter().find_map(|name| Some((find(word, name)?, name))) {
                 let line = token.line + word[..at].matches('\n').count();
                 let message = format!("the format {name} has a name here");
-                let hint = "ask the encoding for what differs (block, bytes, value), so that a new format needs no line \
-                    here; a place that must know names goes into the table in xtask/src/tidy/formats.rs, with its reason";
+                let hint = "ask the encoding for its properties (block, bytes, value), so that a new format needs no line \
+                    here; if names are necessary, add the file to the table in xtask/src/tidy/formats.rs, with a reason";
                 found.push(Finding { path: file.path.clone(), line, message, hint });
             }
         }

@@ -41,7 +41,7 @@ pub fn globs(tree: &Tree) -> Vec<Finding> {
             let root = matches!(path[..], ["crate", ":", ":", "*"]);
             if root || !(file.test || token.test) {
                 let path = path.concat();
-                let hint = "name what is used: the import graph is read by people";
+                let hint = "import each name, so that the import graph can be read";
                 found.push(finding(file, token.line, format!("glob import `use {path}`"), hint));
             }
         }
@@ -59,12 +59,12 @@ pub fn unfinished(tree: &Tree) -> Vec<Finding> {
             let before = at.checked_sub(1).map_or("", |at| code[at].1);
             let (message, hint) = match *word {
                 "todo" | "unimplemented" if next == "!" => {
-                    (format!("`{word}!`"), "finish it, or return a typed error that says what is not supported")
+                    (format!("`{word}!`"), "finish it, or return a typed error that names the unsupported case")
                 }
                 "dbg" if next == "!" => ("`dbg!`".to_owned(), "remove it, or log under GRISTMILL_LOG"),
                 // `#[ignore]`, `#[ignore = "…"]`, `#[cfg_attr(…, ignore)]`.
                 "ignore" if token.attribute && ["[", ","].contains(&before) => {
-                    ("an ignored test".to_owned(), "make it pass, or let it find out at run time that it cannot run")
+                    ("an ignored test".to_owned(), "make it pass, or skip it at run time where it cannot run")
                 }
                 _ => continue,
             };

@@ -38,7 +38,7 @@ const ALLOWED: &[Allow] = &[
     Allow { glob: "xtask/src/tidy/kernel_text.rs", because: "the signs to look for" },
 ];
 
-const HINT: &str = "say it as ops and let the dialect render it; a custom kernel belongs in a test";
+const HINT: &str = "express it as ops and let the dialect render it; a custom kernel belongs in a test";
 
 pub fn kernel_text(tree: &Tree) -> Vec<Finding> {
     let mut found = vec![];

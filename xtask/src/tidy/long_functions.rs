@@ -30,7 +30,7 @@ fn of_file(file: &File) -> Vec<Finding> {
                 path: file.path.clone(),
                 line: token.line,
                 message: format!("`{name}` has {lines} lines of code, at most {MAX_LINES}"),
-                hint: "give its parts names that say what they do",
+                hint: "split it into functions that are named by their purpose",
             });
         }
     }

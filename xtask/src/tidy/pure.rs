@@ -24,7 +24,7 @@ fn of_file(file: &File) -> Vec<Finding> {
         path: file.path.clone(),
         line: token.line,
         message: format!("`std::{word}` in a crate that neither reads files nor starts anything"),
-        hint: "let runtime, backend or whoever calls do it, and hand in what was read",
+        hint: "let runtime, backend or the caller do it, and pass the data in",
     };
     outside.map(finding).collect()
 }

@@ -20,7 +20,7 @@ pub fn vendors(tree: &Tree) -> Vec<Finding> {
         for (line, text) in file.lines() {
             if let Some(name) = named(text) {
                 let message = format!("`{name}` in the compiler");
-                let hint = "say it as a fact of the machine (uop/src/machine.rs), or of what the dialect is given";
+                let hint = "express it as a machine property (uop/src/machine.rs) or as an input of the dialect";
                 found.push(Finding { path: file.path.clone(), line, message, hint });
             }
         }
