@@ -1,7 +1,7 @@
-//! The generated blocks of docs/compiler.md: one function at every level of the compiler.
+//! Generates the blocks of docs/compiler.md: one function at every level of the compiler.
 //!
-//! A block is the fenced text after a line `<!-- generated: NAME -->`. The test compiles the running
-//! example, prints each level and compares. `GRISTMILL_BLESS=1` rewrites the page:
+//! A block is the fenced text after a line `<!-- generated: NAME -->`. The test compiles the
+//! running example, prints each level and compares. `GRISTMILL_BLESS=1` rewrites the page:
 //! `cargo xtask bless -- -p gristmill-tensor --test compiler_page`.
 
 use gristmill_backend::cpu::dialect::C;
@@ -28,7 +28,7 @@ fn example() -> Function {
     c.finish()
 }
 
-/// After each pass, the text of the function, and of its last nest alone.
+/// Text of the function, and of its last nest alone, after each pass.
 #[derive(Default)]
 struct Passes(BTreeMap<&'static str, [String; 2]>);
 
@@ -67,19 +67,19 @@ impl Levels {
         self.passes.0[pass][1].clone()
     }
 
-    /// Each decision in a line, with its alternatives and their costs.
+    /// One line per decision, with its alternatives and their costs.
     fn decisions(&self) -> String {
         self.compiled.decisions.iter().map(|d| d.explain() + "\n").collect()
     }
 
-    /// The kernel's plan, a part in each line.
+    /// The kernel's plan, one part per line.
     fn plan(&self) -> String {
         let plans = self.compiled.plans.iter().flatten();
         plans.map(|plan| plan.to_string().replace("; ", "\n") + "\n").collect()
     }
 }
 
-/// `%12` in order of first use: linear code has the numbers of its arena, which count unprinted nodes.
+/// Renumbers `%12` in order of first use: arena numbers of linear code count unprinted nodes.
 fn renumbered(text: &str) -> String {
     let mut known: HashMap<&str, usize> = HashMap::new();
     let mut parts = text.split('%');
@@ -126,7 +126,7 @@ fn blocks() -> BTreeMap<&'static str, String> {
     ])
 }
 
-/// The page with its blocks replaced, or the reason why one cannot be.
+/// The page with its blocks replaced, or the reason why a block cannot be replaced.
 fn regenerated(page: &str, blocks: &BTreeMap<&str, String>) -> Result<String, String> {
     let (mut out, mut lines) = (String::new(), page.lines());
     let mut unused: Vec<&str> = blocks.keys().copied().collect();

@@ -1,4 +1,4 @@
-//! The passes that make statements, and values with lanes.
+//! Passes over statements, and over values with lanes.
 
 use crate::case::Case;
 use crate::judge::{Applied, Claim, Meaning};
@@ -12,8 +12,11 @@ use gristmill_uop::program::{KernelContext, When};
 use gristmill_uop::target::Target;
 use gristmill_uop::{Graph, Id, Op, RangeKind, ReduceOp, text};
 
-/// Nests, and what lowering is told of them: `prologue: %4` and `skip: %5` are conditions, `first: yes` says that nothing comes before, `streams: 0 2` are
-/// slots whose rows follow one another, `beside: 3` workgroups come to each unit. The launch is run as is proposed first, or as `launch:` says.
+/// Nests with the context of lowering, from the case's header.
+///
+/// `prologue: %4` and `skip: %5` are conditions, `first: yes` means no predecessor, `streams: 0 2`
+/// are slots with consecutive rows, `beside: 3` is workgroups per unit. The launch plan is the
+/// first proposal, or `launch:`.
 struct Lowering {
     graph: Graph,
     nests: Vec<Id>,
@@ -39,13 +42,13 @@ impl Lowering {
         let context = KernelContext { when: vec![when], plan, streams };
         Ok(Lowering { graph: p.graph, nests: p.roots, context, target })
     }
-    /// As they are linearised, before any other pass.
+    /// The nests as linearised, before any other pass.
     fn code(&self) -> (Graph, Code) {
         let mut g = self.graph.clone();
         let code = testing::linear(&mut g, &self.nests, &self.target);
         (g, Code { skip: self.context.when[0].skip, ..code })
     }
-    /// That code with what its nests and its threads wait for, and values that meet.
+    /// That code with waits for predecessors, barriers and lowered reductions.
     fn met(&self) -> (Graph, Code) {
         let (mut g, code) = self.code();
         let s = testing::wait_for_predecessors(code.statements, self.prologue(), &self.turn(), code.surplus);
@@ -59,7 +62,7 @@ impl Lowering {
     fn prologue(&self) -> Option<Id> {
         self.context.when[0].prologue
     }
-    /// That code after a pass, and the claim that all passes together compute what the nests do.
+    /// The output of a pass, and the claim that the full pipeline computes the same as the nests.
     fn applied(self, g: &Graph, code: &Code) -> Applied {
         let text = show::renumbered(&testing::print_linear(g, code));
         let nests = Kernels::new(self.graph.clone(), self.nests.clone());
@@ -85,7 +88,7 @@ pub fn async_copies(case: &Case) -> Result<Applied, String> {
     Ok(lowering.applied(&g, &Code { statements, ..code }))
 }
 
-/// What copies without registers have become.
+/// Copies that bypass registers, after their lowering.
 pub fn streamed(case: &Case) -> Result<Applied, String> {
     let lowering = Lowering::for_case(case)?;
     let (mut g, code) = lowering.code();
@@ -101,7 +104,7 @@ pub fn unroll(case: &Case) -> Result<Applied, String> {
     Ok(lowering.applied(&g, &Code { statements, ..code }))
 }
 
-/// All plans of the launch that are proposed: `first: yes`, and `beside: 3` workgroups for each unit.
+/// All launch plans proposed, with `first: yes` and `beside: 3` workgroups for each unit.
 pub fn launch(case: &Case) -> Result<Applied, String> {
     let lowering = Lowering::for_case(case)?;
     let (g, code) = lowering.code();
@@ -130,7 +133,7 @@ pub fn prefetch_spans(case: &Case) -> Result<Applied, String> {
     Ok(lowering.applied(&g, &Code { statements, ..code }))
 }
 
-/// As many words as the launch's plan says.
+/// Early loads of as many words as the launch plan allows.
 pub fn hoist(case: &Case) -> Result<Applied, String> {
     let lowering = Lowering::for_case(case)?;
     let (g, code) = lowering.code();
@@ -148,7 +151,7 @@ pub fn prefetch_lines(case: &Case) -> Result<Applied, String> {
     Ok(lowering.applied(&g, &code))
 }
 
-/// What every pass before it has made, but for prefetches where the case has none.
+/// The output of all earlier passes, without prefetches unless the case has them.
 pub fn barriers(case: &Case) -> Result<Applied, String> {
     let lowering = Lowering::for_case(case)?;
     let (g, code) = lowering.code();
@@ -159,7 +162,8 @@ pub fn barriers(case: &Case) -> Result<Applied, String> {
     Ok(lowering.applied(&g, &Code { statements, ..code }))
 }
 
-/// What is left of the loops of a kernel whose plan copies as many iterations ahead as it says, or the case's `launch:`.
+/// Loops of a kernel after software pipelining, at the depth of its plan or of
+/// the case's `launch:`.
 pub fn copies_ahead(case: &Case) -> Result<Applied, String> {
     let lowering = Lowering::for_case(case)?;
     let (mut g, code) = lowering.code();
@@ -170,14 +174,14 @@ pub fn copies_ahead(case: &Case) -> Result<Applied, String> {
     Ok(lowering.applied(&g, &code))
 }
 
-/// Behind the barriers between nests.
+/// Reductions in shared memory, after the barriers between nests.
 pub fn meetings(case: &Case) -> Result<Applied, String> {
     let lowering = Lowering::for_case(case)?;
     let (g, code) = lowering.met();
     Ok(lowering.applied(&g, &code))
 }
 
-/// Behind all other passes.
+/// The word legalisation, after all other passes.
 pub fn words(case: &Case) -> Result<Applied, String> {
     let lowering = Lowering::for_case(case)?;
     let (mut g, code) = lowering.met();
@@ -186,7 +190,7 @@ pub fn words(case: &Case) -> Result<Applied, String> {
     Ok(lowering.applied(&g, &code))
 }
 
-/// With as many iterations of each loop as its launch's plan says.
+/// Loops unrolled as the launch plan says.
 pub fn written_out(case: &Case) -> Result<Applied, String> {
     let lowering = Lowering::for_case(case)?;
     let (mut g, code) = lowering.code();
@@ -195,7 +199,7 @@ pub fn written_out(case: &Case) -> Result<Applied, String> {
     Ok(lowering.applied(&g, &code))
 }
 
-/// Values, whose lanes come after all other ranges.
+/// Vectorises values; their lanes come after all other ranges.
 pub fn vectorise(case: &Case) -> Result<Applied, String> {
     let (p, target) = (case.graph()?, case.target()?);
     let ranges = ranges(&p.graph, &p.roots);
@@ -215,7 +219,7 @@ pub fn vectorise(case: &Case) -> Result<Applied, String> {
     Ok(Applied { text, claim: Claim::same(Meaning::Kernels(nests), Meaning::Values(after)) })
 }
 
-/// Straight code: what the stores need, as it is, and then the stores, as writes.
+/// Straight-line code: definitions that the stores need, then the stores as writes.
 fn statements(g: &Graph, roots: &[Id]) -> Vec<Statement> {
     let leaf = |op: Op| matches!(op, Op::Const | Op::Var | Op::Param | Op::Local | Op::Range | Op::Store);
     let defined = g.toposort(roots).into_iter().filter(|&n| !leaf(g[n].op)).map(Statement::Define);
@@ -223,7 +227,7 @@ fn statements(g: &Graph, roots: &[Id]) -> Vec<Statement> {
     defined.chain(written).collect()
 }
 
-/// Writes for threads that are the ranges of their addresses.
+/// Coalesces writes; the ranges of their addresses are the threads.
 pub fn coalesce(case: &Case) -> Result<Applied, String> {
     let p = case.graph()?;
     let (g, before) = (&p.graph, statements(&p.graph, &p.roots));
@@ -246,7 +250,7 @@ pub fn coalesce(case: &Case) -> Result<Applied, String> {
     Ok(Applied { text, claim: Claim::same(of(before), of(after)) })
 }
 
-/// Terms of one accumulator, or of those that `accumulators: 0 1 0` numbers; each accumulator's sum is what it was.
+/// Pairs terms of one accumulator, or of those in `accumulators: 0 1 0`; every sum is preserved.
 pub fn pairs(case: &Case) -> Result<Applied, String> {
     let p = case.graph()?;
     let mut g = p.graph;
@@ -272,7 +276,7 @@ pub fn pairs(case: &Case) -> Result<Applied, String> {
     Ok(Applied { text, claim: Claim::same(of(&before), of(&after)) })
 }
 
-/// The value of the last nest; those before it fill the stages that it reads.
+/// The value of the last nest; earlier nests fill the stages that it reads.
 fn products(case: &Case, pass: fn(&mut Graph, Id, &[Id], &Target) -> Id) -> Result<Applied, String> {
     let p = case.graph()?;
     let nests = Kernels::new(p.graph.clone(), p.roots.clone());

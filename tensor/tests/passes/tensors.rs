@@ -1,4 +1,4 @@
-//! The passes that are given tensor-level nodes.
+//! Passes over tensor-level nodes.
 
 use crate::case::Case;
 use crate::context::{Context, encoding, layout};
@@ -28,12 +28,14 @@ fn name(g: &Graph, numbers: &Numbers, id: Id) -> String {
     format!("{} {} {}", numbers.name(g, id), g[id].op.name(), g.show_dims(&g.shape(id)))
 }
 
-/// `rule: NAME`: every form that the rule alone leads to, besides the written one, each of which computes the same. Without it, the form that is chosen, and why.
+/// With `rule: NAME`, all alternatives that this rule creates, which must compute the same.
+///
+/// Without it, the chosen alternative and the reason.
 pub fn alternatives(case: &Case) -> Result<Applied, String> {
     alternatives_by(case, &testing::rules_of_tensors())
 }
 
-/// The same where these are the rules that there are.
+/// Like [`alternatives`], with the given rules.
 pub fn alternatives_by(case: &Case, known: &[testing::Rule]) -> Result<Applied, String> {
     let c = Context::for_case(case)?;
     let before = of_function(c.function.clone());
@@ -63,7 +65,7 @@ pub fn alternatives_by(case: &Case, known: &[testing::Rule]) -> Result<Applied, 
     Ok(Applied { text, claim: Claim::Same(all) })
 }
 
-/// The option of that name, or the cheapest.
+/// Chooses the option of that name, or the cheapest.
 struct Wanted<'a>(Option<&'a str>);
 
 impl Policy for Wanted<'_> {
@@ -73,7 +75,7 @@ impl Policy for Wanted<'_> {
     }
 }
 
-/// The option of that name wherever there is one, else the cheapest.
+/// Chooses the option of that name where it is offered, else the cheapest.
 struct Preferred<'a>(Option<&'a str>);
 
 impl Policy for Preferred<'_> {
@@ -90,7 +92,7 @@ pub fn scan(case: &Case) -> Result<Applied, String> {
     Ok(Applied { text, claim: Claim::same(of_function(c.function), tensors(c.graph, outputs)) })
 }
 
-/// `form: in order` and `form: atomic`; without one what is cheapest. `any_order: yes` lets floats be added in any order.
+/// `form: in order` or `form: atomic`, or else the cheapest; `any_order: yes` permits any order.
 pub fn scatter(case: &Case) -> Result<Applied, String> {
     let mut c = Context::for_case(case)?;
     c.target.any_order = case.get("any_order").is_some();
@@ -114,7 +116,7 @@ pub fn attention(case: &Case) -> Result<Applied, String> {
     Ok(Applied { text, claim: Claim::same(of_function(c.function), tensors(c.graph, outputs)) })
 }
 
-/// `plan: factor: before`: where factors stay, if that may be decided.
+/// `plan: factor: before`: the position of scale factors, where there is a decision.
 pub fn factors(case: &Case) -> Result<Applied, String> {
     let mut c = Context::for_case(case)?;
     let plan = case.get("plan").map(str::to_string);
@@ -137,7 +139,7 @@ pub fn encode_queries(case: &Case) -> Result<Applied, String> {
     Ok(Applied { text, claim: Claim::same(of_function(c.function), tensors(c.graph, outputs)) })
 }
 
-/// The option of this plan where there is one, else the first.
+/// Chooses the option of this plan where it is offered, else the first.
 struct Planned(String);
 
 impl Policy for Planned {
@@ -146,7 +148,7 @@ impl Policy for Planned {
     }
 }
 
-/// `plan: product: floats`: the form that contractions take, where it is legal.
+/// `plan: product: floats`: the variant of contractions, where it is legal.
 pub fn int8(case: &Case) -> Result<Applied, String> {
     let mut c = Context::for_case(case)?;
     let layouts = testing::layouts_of(&c.function, &c.target);
@@ -178,7 +180,7 @@ pub fn int8(case: &Case) -> Result<Applied, String> {
     Ok(Applied { text, claim: Claim::same(of_function(c.function), tensors(c.graph, outputs)) })
 }
 
-/// `factor: 0.5`, one root: its parts, which add up to so many times the root.
+/// `factor: 0.5`, one root: its parts, whose sum is `factor` times the root.
 pub fn f16_split(case: &Case) -> Result<Applied, String> {
     let p = case.graph()?;
     let &[root] = &p.roots[..] else { return Err("one root".into()) };
@@ -207,7 +209,10 @@ pub fn candidates(case: &Case) -> Result<Applied, String> {
     Ok(Applied { text: out, claim: Claim::Text })
 }
 
-/// One root as a kernel-level expression; `buffers: %3 %5` have places of their own, `buffers: planes` whatever the pass before made places of.
+/// Lowers one root to a kernel-level expression.
+///
+/// `buffers: %3 %5` are materialised; `buffers: planes` materialises the nodes that
+/// the previous pass marked.
 pub fn rangeify(case: &Case) -> Result<Applied, String> {
     let mut c = Context::for_case(case)?;
     let &[root] = &c.roots[..] else { return Err("one root".into()) };
@@ -251,7 +256,7 @@ pub fn rangeify(case: &Case) -> Result<Applied, String> {
     })
 }
 
-/// The candidates with a buffer each, as `schedule` has them.
+/// A buffer for each candidate, as in `schedule`.
 fn buffers(c: &mut Context, nodes: &[Id]) -> FxHashMap<Id, Id> {
     let outputs = c.outputs();
     let g = &mut c.graph;
@@ -285,8 +290,9 @@ fn shown(g: &Graph, numbers: &Numbers, d: &Draft) -> String {
     text + &show::when(&g_of_kernel, &of_kernel, &when) + &text::print(&g_of_kernel, &roots)
 }
 
-/// The kernel of one root, or of `kernel: %7`, with `fused: %3 %5` inside it, or what derivations ask for (`fused: asked`); everything else that may
-/// has a buffer.
+/// The kernel of one root, or of `kernel: %7`, with `fused: %3 %5` inside it.
+///
+/// `fused: asked` fuses what derivations ask for; all other candidates are materialised.
 pub fn cut(case: &Case) -> Result<Applied, String> {
     let mut c = Context::for_case(case)?;
     let found = testing::candidates(&c.graph, &c.roots, &c.hints, &c.derived);
@@ -345,13 +351,13 @@ pub fn cut(case: &Case) -> Result<Applied, String> {
     Ok(Applied { text, claim: Claim::same(before, Meaning::Kernels(kernels)) })
 }
 
-/// Slots that a function does not have.
+/// Slots of temporaries, which are not slots of the function.
 fn temporary(g: &Graph, launches: &[Vec<Vec<Id>>]) -> Vec<u32> {
     let nests = launches.iter().flatten().flatten();
     nests.filter_map(|&n| crate::memory::slot(g, g[n].src[0])).filter(|&s| s >= TEMP).collect()
 }
 
-/// `prefer: reuse` takes that option wherever there is one, whatever it costs.
+/// `prefer: reuse` takes that option wherever it is offered, at any cost.
 pub fn materialise(case: &Case) -> Result<Applied, String> {
     let mut c = Context::for_case(case)?;
     let found = testing::candidates(&c.graph, &c.roots, &c.hints, &c.derived);
@@ -427,7 +433,7 @@ pub fn decisions(case: &Case) -> Result<Applied, String> {
     Ok(Applied { text: show::decisions(&compiled.decisions), claim: Claim::Text })
 }
 
-/// All passes up to linear code.
+/// Runs all passes up to linear code.
 pub fn pipeline(case: &Case) -> Result<Applied, String> {
     let c = Context::for_case(case)?;
     let compiled = testing::compile(&c.function, &c.target, None, &mut Cheapest);
@@ -471,7 +477,7 @@ fn interned(from: &Graph, to: &mut Graph, root: Id, map: &mut FxHashMap<Id, Id>)
     map[&root]
 }
 
-/// Elements of a weight in a layout: those at the row and the column that the two roots are.
+/// Elements of a weight in a layout, at the row and column of the two roots.
 pub fn layout_of(case: &Case) -> Result<Applied, String> {
     let p = case.graph()?;
     let &[row, k] = &p.roots[..] else { return Err("two roots: a row and an element of it".into()) };
@@ -480,7 +486,7 @@ pub fn layout_of(case: &Case) -> Result<Applied, String> {
     Ok(Applied { text: text::print(&g, &[after]), claim })
 }
 
-/// The value as it is read in the layout, and the claim that it is the file's.
+/// The element as read in the layout, and the claim that it equals the file's.
 fn same_elements(case: &Case, g: &mut Graph, row: Id, k: Id) -> Result<(Id, Claim), String> {
     let (e, layout) = (encoding(case)?, layout(case.get("layout").ok_or("no `layout`")?)?);
     let columns = case.parsed::<i64>("columns")?.ok_or("no `columns`")?;
@@ -504,7 +510,7 @@ fn same_elements(case: &Case, g: &mut Graph, row: Id, k: Id) -> Result<(Id, Clai
     Ok((after, Claim::same(Meaning::Kernels(old), Meaning::Kernels(new))))
 }
 
-/// The kernel that brings a weight into a layout: what is read from where it puts it is what was in the file.
+/// The repacking kernel: elements read in the new layout must equal those of the file.
 pub fn prepack(case: &Case) -> Result<Applied, String> {
     let (e, target) = (encoding(case)?, case.target()?);
     let layout = layout(case.get("layout").ok_or("no `layout`")?)?;
@@ -521,7 +527,7 @@ pub fn prepack(case: &Case) -> Result<Applied, String> {
     Ok(Applied { text: text::print(&program.graph, &nests), claim })
 }
 
-/// Lifetimes, a line each: `BYTES from LEVEL to LEVEL`.
+/// Memory planning of lifetimes, one per line: `BYTES from LEVEL to LEVEL`.
 pub fn memory(case: &Case) -> Result<Applied, String> {
     let mut lives = Vec::new();
     for line in case.input.lines().filter(|l| !l.is_empty()) {
