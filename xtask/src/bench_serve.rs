@@ -106,7 +106,11 @@ pub fn run(options: &Options) -> Result<bool> {
         bail!("no server\nhint: --url http://127.0.0.1:8080, or --start 'NAME=COMMAND --port {{port}}'");
     }
     if options.common > options.prompt {
-        bail!("--common {} is more than --prompt {}\nhint: the prefix is part of the prompt", options.common, options.prompt);
+        bail!(
+            "--common {} is more than --prompt {}\nhint: the prefix is part of the prompt",
+            options.common,
+            options.prompt
+        );
     }
     let mut report = ServeReport {
         date: machine::today(),

@@ -22,7 +22,7 @@ pub struct Options {
     /// Run only cases with this text in their names
     #[arg(long)]
     case: Option<String>,
-    /// Run only ways (instruction sets, seeds) whose names contain this text: `avx512`, `avx2` or
+    /// Run only ways (instruction sets, seeds) with this text in their names: `avx512`, `avx2` or
     /// `plain` of cpu, `seed 7`
     #[arg(long)]
     way: Option<String>,
@@ -143,7 +143,8 @@ fn folder(binary: &Path, options: &Options) -> Result<PathBuf> {
     Ok(kept.join(format!("{:016x}", hasher.finish())))
 }
 
-/// Prints the results; returns true if every job passed and every alternative was taken.
+/// Prints the results; returns true if all jobs passed, no result is wrong and every alternative
+/// was taken.
 fn report(found: &TestResults, ended: &[(Job, JobResult)]) -> Result<bool> {
     print!("{}", found.table());
     if found.is_empty() && ended.iter().all(|(_, how)| *how == JobResult::Passed) {

@@ -1,8 +1,8 @@
 //! `xtask soak`: stress test of an OpenAI-compatible server with clients that disconnect.
 //!
 //! Invariants: no request is refused or starves, every answer equals the one given when it runs
-//! alone (batch-invariant decoding), and an idle server has released
-//! its KV pages, connections and memory.
+//! alone (batch-invariant decoding), and an idle server has released KV pages, connections and
+//! memory beyond its initial use.
 
 mod cases;
 mod load;

@@ -28,7 +28,7 @@ pub struct SoakReport {
     pub clients: usize,
     pub answers: Answers,
     pub seconds: f64,
-    /// Finished requests per second.
+    /// Requests per second, disconnected and failed ones included.
     pub rate: f64,
     /// Time to first text of finished answers, in seconds.
     pub wait: LatencySpread,
