@@ -143,8 +143,8 @@ fn folder(binary: &Path, options: &Options) -> Result<PathBuf> {
     Ok(kept.join(format!("{:016x}", hasher.finish())))
 }
 
-/// Prints the results; returns true if all jobs passed, no result is wrong and every alternative
-/// was taken.
+/// Prints the results. Returns true if all jobs passed, no result is wrong, and no alternative that
+/// was offered is missing.
 fn report(found: &TestResults, ended: &[(Job, JobResult)]) -> Result<bool> {
     print!("{}", found.table());
     if found.is_empty() && ended.iter().all(|(_, how)| *how == JobResult::Passed) {
