@@ -107,6 +107,16 @@ struct Division {
 }
 
 impl Grid {
+    /// The grid for a contiguous or paged cache and tokens from position `first` on.
+    fn for_cache(g: &mut Graph, first: Id, pages: Option<&Pages>, of: &Division) -> Grid {
+        match pages {
+            None => Grid::new(g, first, of),
+            Some(pages) => {
+                let own = pages.positions(g, first);
+                Grid::in_pages(g, own, of)
+            }
+        }
+    }
     /// The grid for tokens from position `first` on. With a window it has only the
     /// chunks that overlap it.
     fn new(g: &mut Graph, first: Id, of: &Division) -> Grid {
@@ -181,6 +191,16 @@ fn in_use(g: &mut Graph, length: Id, size: i64) -> (Id, Id) {
     (g.idiv(up, chunk), chunk)
 }
 
+/// Gathers the rows of `k` at `at` as a staged tile, if the plan stages one for all products.
+fn staged_tile(g: &mut Graph, k: Id, at: Id, plan: &AttentionPlan) -> Option<Id> {
+    plan.fragments
+        .filter(|f| f.staged && !plan.online)
+        .map(|_| {
+            let half = f16_split::narrow(g, k);
+            g.gather(half, at)
+        })
+}
+
 impl<'a> Chunked<'a> {
     /// Builds shapes, positions and cache rows of the attention over `src`, divided by `plan`.
     pub fn new(
@@ -210,13 +230,7 @@ impl<'a> Chunked<'a> {
             chunk,
             base,
             real,
-        } = match &pages {
-            None => Grid::new(g, first, &of),
-            Some(pages) => {
-                let own = pages.positions(g, first);
-                Grid::in_pages(g, own, &of)
-            }
-        };
+        } = Grid::for_cache(g, first, pages.as_ref(), &of);
         let group = g.int(h / kvh);
         // Chunks come first, so that no stride depends on the maximum context length and a short
         // context touches little of the intermediates.
@@ -231,13 +245,7 @@ impl<'a> Chunked<'a> {
             Some(pages) => pages.rows(g, real, first, &shape),
             None => inside(g, real, kd[0], size),
         };
-        let tile = plan
-            .fragments
-            .filter(|f| f.staged && !plan.online)
-            .map(|_| {
-                let half = f16_split::narrow(g, k);
-                g.gather(half, at)
-            });
+        let tile = staged_tile(g, k, at, &plan);
         let (kv_heads, out_depth) = (kd[1], vd[2]);
         Chunked {
             target,
@@ -359,6 +367,60 @@ impl<'a> Chunked<'a> {
         kernel: &mut Inside,
         hints: &mut FxHashMap<Id, Hint>,
     ) -> Scores {
+        let one = g.int(1);
+        let scores = match self.plan.fragments {
+            Some(Fragments { cut, .. }) => self.scores_of_fragments(g, keys, cut, kernel, hints),
+            None => self.scores_of_threads(g, keys, one, kernel),
+        };
+        let scores = self
+            .scoring
+            .cap
+            .map_or(scores, |cap| self.capped(g, scores, cap, kernel));
+        kernel.all.push(scores);
+        Scores {
+            all: scores,
+            unseen: self.unseen(g, one),
+        }
+    }
+    /// Computes scaled scores of these keys by MMA, with the depth in `cut` parts.
+    fn scores_of_fragments(
+        &self,
+        g: &mut Graph,
+        keys: Id,
+        cut: i64,
+        kernel: &mut Inside,
+        hints: &mut FxHashMap<Id, Hint>,
+    ) -> Id {
+        let queries = tiled::queries(
+            g,
+            self.q,
+            &self.shape,
+            self.scoring.scale,
+            cut,
+            self.buffers_queries(g),
+        );
+        // Materialised: otherwise every chunk would compute and round the queries again.
+        for &half in &queries.buffers {
+            let mut inside = f16_split::computed(g, g[half].src[0]);
+            // A sum that feeds another rounded part too (the rotated one) is not
+            // fused into this one.
+            let others: Vec<Id> = queries
+                .buffers
+                .iter()
+                .copied()
+                .filter(|&other| other != half)
+                .collect();
+            let read = g.toposort(&others);
+            inside.retain(|sum| !read.contains(sum));
+            hints.insert(half, Hint::buffer(inside));
+        }
+        let (sums, scores) = tiled::scores(g, &queries, keys, &self.shape, cut);
+        kernel.staged.extend(&sums[..2]);
+        kernel.all.extend(sums);
+        scores
+    }
+    /// Computes scaled scores of these keys without MMA.
+    fn scores_of_threads(&self, g: &mut Graph, keys: Id, one: Id, kernel: &mut Inside) -> Id {
         let AttentionShape {
             chunks,
             tokens,
@@ -366,52 +428,23 @@ impl<'a> Chunked<'a> {
             chunk,
             ..
         } = self.shape;
-        let one = g.int(1);
-        let scores = match self.plan.fragments {
-            Some(Fragments { cut, .. }) => {
-                let queries = tiled::queries(
-                    g,
-                    self.q,
-                    &self.shape,
-                    self.scoring.scale,
-                    cut,
-                    self.buffers_queries(g),
-                );
-                // Materialised: otherwise every chunk would compute and round the queries again.
-                for &half in &queries.buffers {
-                    let mut inside = f16_split::computed(g, g[half].src[0]);
-                    // A sum that feeds another rounded part too (the rotated one) is not
-                    // fused into this one.
-                    let others: Vec<Id> = queries
-                        .buffers
-                        .iter()
-                        .copied()
-                        .filter(|&other| other != half)
-                        .collect();
-                    let read = g.toposort(&others);
-                    inside.retain(|sum| !read.contains(sum));
-                    hints.insert(half, Hint::buffer(inside));
-                }
-                let (sums, scores) = tiled::scores(g, &queries, keys, &self.shape, cut);
-                kernel.staged.extend(&sums[..2]);
-                kernel.all.extend(sums);
-                scores
-            }
-            None => {
-                let queries = g.reshape(self.q, &[one, tokens, heads, one, self.depth]);
-                let queries = g.expand(queries, &[chunks, tokens, heads, chunk, self.depth]);
-                let products = g.mul(queries, keys);
-                let scores = g.sum(products, &[4]);
-                kernel.all.push(scores);
-                let factor = g.constant(Scalar::F32, self.scoring.scale);
-                g.mul(scores, factor)
-            }
-        };
-        let scores = self
-            .scoring
-            .cap
-            .map_or(scores, |cap| self.capped(g, scores, cap, kernel));
+        let queries = g.reshape(self.q, &[one, tokens, heads, one, self.depth]);
+        let queries = g.expand(queries, &[chunks, tokens, heads, chunk, self.depth]);
+        let products = g.mul(queries, keys);
+        let scores = g.sum(products, &[4]);
         kernel.all.push(scores);
+        let factor = g.constant(Scalar::F32, self.scoring.scale);
+        g.mul(scores, factor)
+    }
+    /// Computes the mask: true where a token may not attend to a position.
+    fn unseen(&self, g: &mut Graph, one: Id) -> Id {
+        let AttentionShape {
+            chunks,
+            tokens,
+            heads,
+            chunk,
+            ..
+        } = self.shape;
         let dims = [chunks, tokens, heads, chunk];
         let mine = match &self.pages {
             Some(pages) => {
@@ -427,13 +460,9 @@ impl<'a> Chunked<'a> {
         let rows = if self.pages.is_some() { tokens } else { one };
         let position = g.reshape(self.real, &[chunks, rows, one, chunk]);
         let position = g.expand(position, &dims);
-        let unseen = match self.window {
+        match self.window {
             None => g.lt(mine, position),
             Some(window) => outside(g, position, mine, window - 1),
-        };
-        Scores {
-            all: scores,
-            unseen,
         }
     }
     /// Applies the soft cap. After an MMA product the capped score is the one that is staged, so

@@ -145,6 +145,43 @@ fn rounded_columns(of: &Chunked, g: &mut Graph, softmax: &Softmax, kernel: &mut 
     [g.cast(mean, Scalar::F16), most_parts, sum_parts]
 }
 
+/// Partial results as f32: values `[chunks, tokens, heads, depth]`, maxima and sums of weights
+/// `[chunks, tokens, heads]`.
+struct Partial {
+    values: Id,
+    max: Id,
+    sum: Id,
+}
+
+/// Reads the columns of partial results. Chunks that were not computed contribute nothing.
+fn read_back(of: &Chunked, g: &mut Graph, parts: Id, rounded: bool) -> Partial {
+    let AttentionShape {
+        chunks,
+        tokens,
+        heads,
+        ..
+    } = of.shape;
+    let d = g.max_of(of.out_depth);
+    let mut values = g.slice(parts, 3, 0, d);
+    let (max, sum) = (
+        column_of(g, parts, d, rounded),
+        column_of(g, parts, d + COLUMNS, rounded),
+    );
+    if rounded {
+        values = g.cast(values, Scalar::F32);
+    }
+    let flat = [chunks, tokens, heads];
+    let (mut max, mut sum) = (g.reshape(max, &flat), g.reshape(sum, &flat));
+    if of.own {
+        let absent = absent(of, g);
+        let (zero, low) = (g.f32(0.0), g.constant(Scalar::F32, MASKED));
+        (max, sum) = (g.select(absent, low, max), g.select(absent, zero, sum));
+        let absent = g.broadcast_back(absent, of.out_depth);
+        values = g.select(absent, zero, values);
+    }
+    Partial { values, max, sum }
+}
+
 /// Combines partial results into the attention's output, `[tokens, heads, depth]`.
 pub fn combined(
     of: &Chunked,
@@ -159,25 +196,12 @@ pub fn combined(
         heads,
         ..
     } = of.shape;
-    let d = g.max_of(of.out_depth);
-    let mut o = g.slice(parts, 3, 0, d);
-    let (m, l) = (
-        column_of(g, parts, d, rounded),
-        column_of(g, parts, d + COLUMNS, rounded),
-    );
-    if rounded {
-        o = g.cast(o, Scalar::F32);
-    }
     let flat = [chunks, tokens, heads];
-    let (mut m, mut l) = (g.reshape(m, &flat), g.reshape(l, &flat));
-    // Chunks that were not computed contribute nothing.
-    if of.own {
-        let absent = absent(of, g);
-        let (zero, low) = (g.f32(0.0), g.constant(Scalar::F32, MASKED));
-        (m, l) = (g.select(absent, low, m), g.select(absent, zero, l));
-        let absent = g.broadcast_back(absent, of.out_depth);
-        o = g.select(absent, zero, o);
-    }
+    let Partial {
+        values: o,
+        max: m,
+        sum: l,
+    } = read_back(of, g, parts, rounded);
     let mut best = g.reduce(m, &[0], ReduceOp::Max);
     let mut inside = vec![best];
     let sinks = of.sinks.map(|sinks| {

@@ -11,11 +11,96 @@ use gristmill_uop::target::Target;
 /// was not counted again with cheaper exponentials.
 const OF_A_SCORE: i64 = 32;
 
+/// Work of a workgroup on one chunk: bytes it reads, and seconds of a processor unit.
+struct ChunkWork {
+    /// Whether the chunk's tile is staged.
+    staged: bool,
+    bytes: f64,
+    read: f64,
+    products: f64,
+    softmax: f64,
+    /// Cost of one term of a product, in f32 operations.
+    weight: f64,
+}
+
+impl ChunkWork {
+    fn new(of: &Attended, plan: &AttentionPlan, target: &Target) -> ChunkWork {
+        let machine = &target.machine;
+        let units = units(target);
+        let staged = plan.fragments.is_some_and(|f| f.staged);
+        // A staged tile is read once, for scores and for values, and its workgroup occupies
+        // a processor unit alone.
+        let [key, value] = of.depth;
+        let row = if staged && of.shared {
+            key
+        } else {
+            key + value
+        };
+        let rows = if of.own {
+            1
+        } else {
+            up(plan.sharing, of.heads / of.kv_heads)
+        };
+        let bytes = (plan.chunk * rows * row * of.bytes) as f64;
+        let weight = plan
+            .fragments
+            .and(machine.fragment(Scalar::F16))
+            .map_or(1.0, |fragment| machine.term_of(fragment));
+        let operations = weight * (plan.chunk * plan.sharing * (key + value)) as f64;
+        let (read, products) = (
+            bytes / (machine.cache_bandwidth / units),
+            operations / (machine.operations / units),
+        );
+        let softmax =
+            (OF_A_SCORE * plan.chunk * plan.sharing) as f64 / (machine.operations / units);
+        ChunkWork {
+            staged,
+            bytes,
+            read,
+            products,
+            softmax,
+            weight,
+        }
+    }
+    /// Seconds of all `groups` workgroups, one chunk each.
+    fn waves(&self, groups: f64, plan: &AttentionPlan, target: &Target) -> f64 {
+        let (machine, units) = (&target.machine, units(target));
+        // MMA fragments read from memory: each product waits for its own loads, and the softmax for
+        // the first product. Two workgroups per unit hide little of this latency.
+        let in_turn = plan.fragments.is_some_and(|f| !f.staged) && machine.kind == MachineKind::Gpu;
+        let own = if in_turn {
+            self.read + self.products + self.softmax
+        } else {
+            self.read.max(self.products)
+        };
+        let at_once = if self.staged {
+            1.0
+        } else {
+            target.resident() as f64
+        };
+        match machine.kind {
+            MachineKind::Gpu => {
+                (groups / (units * at_once)).ceil()
+                    * (machine.latency + machine.barrier + at_once * own)
+            }
+            MachineKind::Cpu => (groups / units).ceil() * own,
+        }
+    }
+}
+
+/// Units of the machine, at least one.
+fn units(target: &Target) -> f64 {
+    target.machine.units.max(1) as f64
+}
+
+/// ⌈n / by⌉
+fn up(n: i64, by: i64) -> i64 {
+    (n + by - 1) / by.max(1)
+}
+
 /// Estimated seconds of the attention under `plan`, including the combination of partial results.
 pub fn seconds(of: &Attended, plan: &AttentionPlan, target: &Target) -> f64 {
     let machine = &target.machine;
-    let units = machine.units.max(1) as f64;
-    let up = |n: i64, by: i64| (n + by - 1) / by.max(1);
     let (sharers, alone) = if of.own {
         (of.tokens, of.heads)
     } else {
@@ -29,80 +114,20 @@ pub fn seconds(of: &Attended, plan: &AttentionPlan, target: &Target) -> f64 {
         of.tokens
     };
     let [chunks, met] = of.chunks(plan.chunk, together);
-    let groups = (met * up(sharers, plan.sharing) * alone) as f64;
-    let staged = plan.fragments.is_some_and(|f| f.staged);
-    // A staged tile is read once, for scores and for values, and its workgroup occupies
-    // a processor unit alone.
-    let [key, value] = of.depth;
-    let row = if staged && of.shared {
-        key
-    } else {
-        key + value
-    };
-    let rows = if of.own {
-        1
-    } else {
-        up(plan.sharing, of.heads / of.kv_heads)
-    };
-    let bytes = (plan.chunk * rows * row * of.bytes) as f64;
-    let at_once = if staged {
-        1.0
-    } else {
-        target.resident() as f64
-    };
-    let weight = plan
-        .fragments
-        .and(machine.fragment(Scalar::F16))
-        .map_or(1.0, |fragment| machine.term_of(fragment));
-    let operations = weight * (plan.chunk * plan.sharing * (key + value)) as f64;
-    let (read, products) = (
-        bytes / (machine.cache_bandwidth / units),
-        operations / (machine.operations / units),
-    );
-    let softmax = (OF_A_SCORE * plan.chunk * plan.sharing) as f64 / (machine.operations / units);
-    // MMA fragments read from memory: each product waits for its own loads, and the softmax for the
-    // first product. Two workgroups per unit hide little of this latency.
-    let in_turn = plan.fragments.is_some_and(|f| !f.staged) && machine.kind == MachineKind::Gpu;
-    let own = if in_turn {
-        read + products + softmax
-    } else {
-        read.max(products)
-    };
-    let waves = match machine.kind {
-        MachineKind::Gpu => {
-            (groups / (units * at_once)).ceil()
-                * (machine.latency + machine.barrier + at_once * own)
-        }
-        MachineKind::Cpu => (groups / units).ceil() * own,
-    };
-    // Online loop: a workgroup processes its chunks in sequence, with barriers around the scores
-    // and the softmax between the two products.
+    let work = ChunkWork::new(of, plan, target);
     if plan.online && machine.kind == MachineKind::Gpu {
-        let products = machine
-            .fragments
-            .iter()
-            .find(|of| staged && of.is_of_group());
-        let weight = products.map_or(weight, |fragment| machine.term_of(fragment));
-        let products = weight * (plan.chunk * plan.sharing * (key + value)) as f64
-            / (machine.operations / units);
-        // Unstaged rows are read before each product, which waits for them.
-        let chunk = if staged {
-            (products + softmax).max(read)
-        } else {
-            products + softmax + read + 2.0 * machine.latency
-        };
         let workgroups = (up(sharers, plan.sharing) * alone) as f64;
-        let rounds = (workgroups / units).ceil().max(1.0);
-        return machine.launch
-            + machine.latency
-            + rounds * met as f64 * (chunk + 3.0 * machine.barrier);
+        return seconds_online(of, plan, target, &work, [workgroups, met as f64]);
     }
+    let groups = (met * up(sharers, plan.sharing) * alone) as f64;
+    let waves = work.waves(groups, plan, target);
     // Early copies leave only the latency of the kernel's first load.
     let ahead = if plan.ahead {
-        bytes.min(machine.shared_per_unit as f64) / (machine.cache_bandwidth / units)
+        work.bytes.min(machine.shared_per_unit as f64) / (machine.cache_bandwidth / units(target))
     } else {
         0.0
     };
+    let [key, value] = of.depth;
     let positions = of.positions.min(chunks * plan.chunk);
     let cache =
         (positions * of.kv_heads * if of.shared { key } else { key + value } * of.bytes) as f64;
@@ -116,6 +141,41 @@ pub fn seconds(of: &Attended, plan: &AttentionPlan, target: &Target) -> f64 {
     };
     let launches = if plan.combine_kernel { 2.0 } else { 1.0 };
     launches * machine.launch + main + 2.0 * partial / machine.cache_bandwidth
+}
+
+/// Seconds of the online loop on a GPU: a workgroup processes its `met` chunks in sequence, with
+/// barriers around the scores and the softmax between the two products.
+fn seconds_online(
+    of: &Attended,
+    plan: &AttentionPlan,
+    target: &Target,
+    work: &ChunkWork,
+    [workgroups, met]: [f64; 2],
+) -> f64 {
+    let (machine, units) = (&target.machine, units(target));
+    let &ChunkWork {
+        staged,
+        read,
+        softmax,
+        weight,
+        ..
+    } = work;
+    let [key, value] = of.depth;
+    let products = machine
+        .fragments
+        .iter()
+        .find(|of| staged && of.is_of_group());
+    let weight = products.map_or(weight, |fragment| machine.term_of(fragment));
+    let products =
+        weight * (plan.chunk * plan.sharing * (key + value)) as f64 / (machine.operations / units);
+    // Unstaged rows are read before each product, which waits for them.
+    let chunk = if staged {
+        (products + softmax).max(read)
+    } else {
+        products + softmax + read + 2.0 * machine.latency
+    };
+    let rounds = (workgroups / units).ceil().max(1.0);
+    machine.launch + machine.latency + rounds * met * (chunk + 3.0 * machine.barrier)
 }
 
 #[cfg(test)]

@@ -267,42 +267,8 @@ impl<'a> Divided<'a> {
     /// Candidate plans; the heuristic's choice comes first.
     pub fn proposals(&self) -> Vec<Proposal<AttentionPlan>> {
         let first = self.plan(chunk_of(self.g, self.src, self.target));
-        let staged = first.fragments.is_some_and(|f| f.staged);
-        // Staged tile and scores must fit into workgroup memory.
-        let most = if staged {
-            first.chunk
-        } else {
-            whole_chunk(self.target)
-        }
-        .min(self.positions);
-        // Vectors and MMA fragments need whole tiles of positions.
-        let tile = self
-            .target
-            .machine
-            .subgroup_fragment(Scalar::F16)
-            .map_or(POSITIONS, |of| of.rows);
-        let chunk = |chunk: i64| match chunk % tile == 0 && (tile..=most).contains(&chunk) {
-            true => AttentionPlan {
-                chunk,
-                combine_kernel: self.has_combine_kernel(chunk),
-                ..first
-            },
-            false => first,
-        };
-        // With grouped-query attention, a workgroup has heads of one group.
-        let together = if self.group == 1 {
-            self.heads
-        } else {
-            self.group
-        };
-        let divides = |n: i64| n >= 1 && (self.own || together % n == 0);
-        let sharing = |n: i64| match first.fragments {
-            None if divides(n) => AttentionPlan {
-                sharing: n,
-                ..first
-            },
-            _ => first,
-        };
+        let chunk = |chunk: i64| self.with_chunk(first, chunk);
+        let sharing = |n: i64| self.with_sharing(first, n);
         let plain = AttentionPlan {
             fragments: None,
             ahead: false,
@@ -360,6 +326,48 @@ impl<'a> Divided<'a> {
             ("online", online),
         ];
         proposals(first, others)
+    }
+    /// Changes the positions per chunk, if chunks of that size are possible.
+    fn with_chunk(&self, first: AttentionPlan, chunk: i64) -> AttentionPlan {
+        let staged = first.fragments.is_some_and(|f| f.staged);
+        // Staged tile and scores must fit into workgroup memory.
+        let most = if staged {
+            first.chunk
+        } else {
+            whole_chunk(self.target)
+        }
+        .min(self.positions);
+        // Vectors and MMA fragments need whole tiles of positions.
+        let tile = self
+            .target
+            .machine
+            .subgroup_fragment(Scalar::F16)
+            .map_or(POSITIONS, |of| of.rows);
+        match chunk % tile == 0 && (tile..=most).contains(&chunk) {
+            true => AttentionPlan {
+                chunk,
+                combine_kernel: self.has_combine_kernel(chunk),
+                ..first
+            },
+            false => first,
+        }
+    }
+    /// Changes the number that shares cache rows to `n`, if that is possible.
+    fn with_sharing(&self, first: AttentionPlan, n: i64) -> AttentionPlan {
+        // With grouped-query attention, a workgroup has heads of one group.
+        let together = if self.group == 1 {
+            self.heads
+        } else {
+            self.group
+        };
+        let divides = |n: i64| n >= 1 && (self.own || together % n == 0);
+        match first.fragments {
+            None if divides(n) => AttentionPlan {
+                sharing: n,
+                ..first
+            },
+            _ => first,
+        }
     }
     /// Converts the plan to an online loop over the chunks.
     ///
