@@ -70,6 +70,27 @@ pub fn launch(of: &Launched, all: bool) -> Vec<Proposal<LaunchPlan>> {
     if !all {
         return proposals(first, []);
     }
+    let mut others = of_occupancy(of, pressure, first);
+    others.extend(of_copies(of, pressure, first));
+    if target.early_launch {
+        let at = |dependents| LaunchPlan {
+            dependents,
+            ..first
+        };
+        others.push(("dependents at once", at(Dependents::Entry)));
+        others.push(("dependents at its turn", at(Dependents::Turn)));
+        others.push(("dependents at its end", at(Dependents::End)));
+    }
+    others.extend(of_shared_memory(of, first));
+    proposals(first, others)
+}
+
+/// A plan and its name.
+type Named = (&'static str, LaunchPlan);
+
+/// Variants of `first` in resident workgroups and in iterations at once.
+fn of_occupancy(of: &Launched, pressure: Pressure, first: LaunchPlan) -> Vec<Named> {
+    let target = of.target;
     let half = |n: i64| (n / 2).max(1);
     let with = |words: i64, iterations: i64| LaunchPlan {
         words,
@@ -108,6 +129,13 @@ pub fn launch(of: &Launched, all: bool) -> Vec<Proposal<LaunchPlan>> {
             },
         ));
     }
+    others
+}
+
+/// Variants of `first` in copies to shared memory and in early loads.
+fn of_copies(of: &Launched, pressure: Pressure, first: LaunchPlan) -> Vec<Named> {
+    let target = of.target;
+    let mut others = vec![];
     if pressure.ahead.is_some() && target.machine.early {
         let at = |ahead| LaunchPlan { ahead, ..first };
         others.push(if first.ahead > 0 {
@@ -131,22 +159,20 @@ pub fn launch(of: &Launched, all: bool) -> Vec<Proposal<LaunchPlan>> {
             },
         ));
     }
-    if target.early_launch {
-        let at = |dependents| LaunchPlan {
-            dependents,
-            ..first
-        };
-        others.push(("dependents at once", at(Dependents::Entry)));
-        others.push(("dependents at its turn", at(Dependents::Turn)));
-        others.push(("dependents at its end", at(Dependents::End)));
-    }
-    // Carve-outs that hold at least one workgroup. Only NVIDIA drivers accept them.
+    others
+}
+
+/// Variants of `first` in the shared memory carve-out: those that hold at least one workgroup.
+///
+/// Only drivers of machines with an `sm` accept a carve-out.
+fn of_shared_memory(of: &Launched, first: LaunchPlan) -> Vec<Named> {
+    let target = of.target;
     let fits =
         |percent: i64| of.scratch as i64 * 100 <= percent * target.machine.shared_per_unit as i64;
     let shares = SHARED_PERCENT
         .into_iter()
         .filter(|s| target.machine.sm.is_some() && fits(s.1));
-    others.extend(shares.map(|(name, percent)| {
+    let of_share = |(name, percent)| {
         (
             name,
             LaunchPlan {
@@ -154,8 +180,8 @@ pub fn launch(of: &Launched, all: bool) -> Vec<Proposal<LaunchPlan>> {
                 ..first
             },
         )
-    }));
-    proposals(first, others)
+    };
+    shares.map(of_share).collect()
 }
 
 /// Resident workgroups and iterations to copy ahead (multistage buffer), if a loop and shared

@@ -36,40 +36,8 @@ pub fn plain(
     all: bool,
 ) -> Vec<Proposal<Workgroup>> {
     let Uncut { nests, axes } = of;
-    let (target, tiles) = (around.target, around.derived.tiles);
-    // Axes that may be spread over the launch.
-    let threads = target.machine.kind == MachineKind::Gpu;
-    let ordered = |i: &usize| g.range_kind(axes[*i]) == Some(RangeKind::Reduce);
-    let spread: Vec<usize> = (0..axes.len())
-        .filter(|&i| !ordered(&i) && (threads || host_bound(g, axes[i])))
-        .collect();
-    let in_order: Vec<usize> = (0..axes.len()).filter(ordered).collect();
-    let again: i64 = in_order
-        .iter()
-        .map(|&i| g.max_of(g[axes[i]].src[0]))
-        .product();
-    let of = Plain {
-        g,
-        axes,
-        spread: &spread,
-        sizes: spread
-            .iter()
-            .map(|&i| g.max_of(g[axes[i]].src[0]))
-            .collect(),
-        part_elements: part_elements(g, nests, axes),
-        ends_with_data: nests.iter().any(|&n| ends_with_data(g, n)),
-        work: nests
-            .iter()
-            .map(|&n| terms(g, n))
-            .max()
-            .unwrap_or(1)
-            .saturating_mul(again),
-        in_order,
-        of_data: (0..axes.len())
-            .filter(|&i| tiles.is_some() && !ordered(&i) && !host_bound(g, axes[i]))
-            .collect(),
-        units: target.machine.units.max(1) as i64,
-    };
+    let target = around.target;
+    let of = Plain::new(g, nests, axes, around);
     let in_order = of.in_order_of_halves(nests, around);
     let first = match (target.machine.kind, &in_order) {
         (MachineKind::Cpu, _) => of.for_workers(ELEMENTS_OF_ONE_WORKER, CHUNK_ELEMENTS),
@@ -122,7 +90,8 @@ struct OfUnits {
 struct Plain<'a> {
     g: &'a Graph,
     axes: &'a [Id],
-    spread: &'a [usize],
+    /// Axes that may be spread over the launch.
+    spread: Vec<usize>,
     /// Maximum elements of each axis in `spread`.
     sizes: Vec<i64>,
     /// Elements written for each of these: the parts of a `Cat` differ in its axis, which then
@@ -140,7 +109,42 @@ struct Plain<'a> {
     units: i64,
 }
 
-impl Plain<'_> {
+impl<'a> Plain<'a> {
+    fn new(g: &'a Graph, nests: &[Id], axes: &'a [Id], around: &ProposalContext) -> Plain<'a> {
+        let (target, tiles) = (around.target, around.derived.tiles);
+        let threads = target.machine.kind == MachineKind::Gpu;
+        let ordered = |i: &usize| g.range_kind(axes[*i]) == Some(RangeKind::Reduce);
+        let spread: Vec<usize> = (0..axes.len())
+            .filter(|&i| !ordered(&i) && (threads || host_bound(g, axes[i])))
+            .collect();
+        let in_order: Vec<usize> = (0..axes.len()).filter(ordered).collect();
+        let again: i64 = in_order
+            .iter()
+            .map(|&i| g.max_of(g[axes[i]].src[0]))
+            .product();
+        Plain {
+            g,
+            axes,
+            sizes: spread
+                .iter()
+                .map(|&i| g.max_of(g[axes[i]].src[0]))
+                .collect(),
+            spread,
+            part_elements: part_elements(g, nests, axes),
+            ends_with_data: nests.iter().any(|&n| ends_with_data(g, n)),
+            work: nests
+                .iter()
+                .map(|&n| terms(g, n))
+                .max()
+                .unwrap_or(1)
+                .saturating_mul(again),
+            in_order,
+            of_data: (0..axes.len())
+                .filter(|&i| tiles.is_some() && !ordered(&i) && !host_bound(g, axes[i]))
+                .collect(),
+            units: target.machine.units.max(1) as i64,
+        }
+    }
     fn total(&self) -> i64 {
         self.sizes.iter().product()
     }
@@ -176,7 +180,7 @@ impl Plain<'_> {
         let (&[nest], &order) = (nests, around.derived.rounded.get(&around.node)?) else {
             return None;
         };
-        let (&[.., row, column], g) = (self.spread, self.g) else {
+        let (&[.., row, column], g) = (&self.spread[..], self.g) else {
             return None;
         };
         let stages = g.any(nest, |_, n| n.op == Op::Local);

@@ -57,67 +57,7 @@ pub fn threads(g: &Graph, nest: &Nest, target: &Target, all: bool) -> Vec<Propos
     if !all {
         return proposals(NestPlan::Threads(first), []);
     }
-    let (idle, turned) = (first.lanes, of.turned(first.along));
-    let none = Limits {
-        width: 1,
-        repeated: 1,
-        terms: 1,
-        steps: 1,
-        ..Limits::default()
-    };
-    let mut others = vec![
-        (
-            "fewer lanes",
-            of.plan(
-                first.along,
-                Limits {
-                    lanes: Some((idle / 2).max(1)),
-                    ..Limits::default()
-                },
-            ),
-        ),
-        (
-            "one step at a time",
-            of.plan(
-                first.along,
-                Limits {
-                    steps: 1,
-                    ..Limits::default()
-                },
-            ),
-        ),
-        (
-            "narrow loads",
-            of.plan(
-                first.along,
-                Limits {
-                    width: 1,
-                    terms: 1,
-                    ..Limits::default()
-                },
-            ),
-        ),
-        (
-            "an element a thread",
-            of.plan(
-                first.along,
-                Limits {
-                    width: 1,
-                    repeated: 1,
-                    ..Limits::default()
-                },
-            ),
-        ),
-        ("plain", of.plan(first.along, none)),
-    ];
-    if !of.view.own.is_empty() {
-        let more = Limits {
-            lanes: Some((2 * idle).min(threads)),
-            ..Limits::default()
-        };
-        others.insert(1, ("more lanes", of.plan(first.along, more)));
-        others.push(("other neighbours", of.plan(turned, Limits::default())));
-    }
+    let others = of.others(&first);
     let of_threads = |plan| NestPlan::Threads(plan);
     proposals(
         of_threads(first),
@@ -231,6 +171,49 @@ struct Sharing<'a> {
 }
 
 impl Sharing<'_> {
+    /// Mappings with other limits than those of `first`, by name.
+    fn others(&self, first: &Threads) -> Vec<(&'static str, Threads)> {
+        let (idle, turned) = (first.lanes, self.turned(first.along));
+        let with = |limits: Limits| self.plan(first.along, limits);
+        let lanes = |lanes: i64| Limits {
+            lanes: Some(lanes),
+            ..Limits::default()
+        };
+        let one_step = Limits {
+            steps: 1,
+            ..Limits::default()
+        };
+        let narrow = Limits {
+            width: 1,
+            terms: 1,
+            ..Limits::default()
+        };
+        let one_element = Limits {
+            width: 1,
+            repeated: 1,
+            ..Limits::default()
+        };
+        let none = Limits {
+            width: 1,
+            repeated: 1,
+            terms: 1,
+            steps: 1,
+            ..Limits::default()
+        };
+        let mut others = vec![
+            ("fewer lanes", with(lanes((idle / 2).max(1)))),
+            ("one step at a time", with(one_step)),
+            ("narrow loads", with(narrow)),
+            ("an element a thread", with(one_element)),
+            ("plain", with(none)),
+        ];
+        if !self.view.own.is_empty() {
+            let more = lanes((2 * idle).min(self.threads));
+            others.insert(1, ("more lanes", with(more)));
+            others.push(("other neighbours", self.plan(turned, Limits::default())));
+        }
+        others
+    }
     fn along(&self) -> Along {
         let elements: i64 = self.view.shared.iter().map(|&r| most(self.g, r)).product();
         let sums = self.view.own.len() + self.view.common.len();
