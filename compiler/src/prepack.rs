@@ -39,47 +39,17 @@ pub struct PackedRows<'a> {
 pub fn prepack(of: &PackedRows, target: &Target, dialect: Option<&dyn Dialect>) -> Program {
     let &PackedRows {
         encoding: e,
-        packing,
         layout,
-        columns,
+        ..
     } = of;
-    let mut g = Graph::new();
-    let (lanes, columns) = (layout.lanes(), columns as i64);
-    let mut packed = |slot| {
-        g.intern(Node {
-            op: Op::Param,
-            dtype: Scalar::U8.one(),
-            src: smallvec![],
-            arg: Arg::Packed(slot, e),
-        })
-    };
-    let (file, out) = (packed(0), packed(1));
-    let mut p = Prepack {
-        g,
-        packing,
-        e,
-        layout,
+    let mut p = Prepack::new(of);
+    let nests = p.nests(target);
+    let Prepack {
+        mut g,
         lanes,
         columns,
-        file,
-        out,
-        ranges: Ranges::after(0),
-    };
-    let of_rows = |layout: Layout| layout.bytes(e, &[lanes, columns]).unwrap_or(usize::MAX);
-    let bound = target.machine.largest_binding / of_rows(Layout::File).max(of_rows(layout));
-    let groups = p.g.var(GROUPS, 1, MOST_GROUPS.min(bound as i64).max(1));
-    let group = p.range(groups, RangeKind::Global);
-    let mut nests = Vec::new();
-    for leaf in &packing.leaves {
-        match &leaf.kind {
-            Kind::Scale { every, stored, .. } => nests.push(p.scale(group, leaf, *every, *stored)),
-            Kind::Code { pieces } => nests.extend(
-                (0..pieces.len())
-                    .map(|i| p.code(group, leaf, i))
-                    .collect::<Vec<_>>(),
-            ),
-        }
-    }
+        ..
+    } = p;
     let slot = |name: &str, kind| Slot {
         name: name.into(),
         kind,
@@ -90,28 +60,13 @@ pub fn prepack(of: &PackedRows, target: &Target, dialect: Option<&dyn Dialect>) 
         slot("file", SlotKind::Weight),
         slot("packed", SlotKind::Output),
     ];
-    let mut g = p.g;
     let function = Function {
         name: "prepack".into(),
         graph: Graph::new(),
         slots,
         outputs: vec![],
     };
-    let plan = TilePlan::default();
-    let body = Body {
-        nests,
-        when: When::default(),
-        root: None,
-        kernel: None,
-        title: function.name.clone(),
-        plan,
-        seconds: 0.0,
-    };
-    let launch = Launch {
-        bodies: vec![body],
-        level: 0,
-        cost: Cost::default(),
-    };
+    let launch = launch(nests, &function.name);
     // Bytes of a group of interleaved rows, in the file and packed. A layout that cannot hold
     // them gets no program.
     let extent = |slot| {
@@ -142,6 +97,25 @@ pub fn prepack(of: &PackedRows, target: &Target, dialect: Option<&dyn Dialect>) 
     emit::program(&g, &launch, &mapped, &mut with)
 }
 
+/// The launch of these nests in one body.
+fn launch(nests: Vec<Id>, title: &str) -> Launch {
+    let plan = TilePlan::default();
+    let body = Body {
+        nests,
+        when: When::default(),
+        root: None,
+        kernel: None,
+        title: title.into(),
+        plan,
+        seconds: 0.0,
+    };
+    Launch {
+        bodies: vec![body],
+        level: 0,
+        cost: Cost::default(),
+    }
+}
+
 struct Prepack<'a> {
     g: Graph,
     packing: &'a Packing,
@@ -154,7 +128,61 @@ struct Prepack<'a> {
     ranges: Ranges,
 }
 
-impl Prepack<'_> {
+impl<'a> Prepack<'a> {
+    fn new(of: &PackedRows<'a>) -> Prepack<'a> {
+        let &PackedRows {
+            encoding: e,
+            packing,
+            layout,
+            columns,
+        } = of;
+        let mut g = Graph::new();
+        let (lanes, columns) = (layout.lanes(), columns as i64);
+        let mut packed = |slot| {
+            g.intern(Node {
+                op: Op::Param,
+                dtype: Scalar::U8.one(),
+                src: smallvec![],
+                arg: Arg::Packed(slot, e),
+            })
+        };
+        let (file, out) = (packed(0), packed(1));
+        Prepack {
+            g,
+            packing,
+            e,
+            layout,
+            lanes,
+            columns,
+            file,
+            out,
+            ranges: Ranges::after(0),
+        }
+    }
+    /// The nests of all leaves, in groups of rows that fit the target's largest binding.
+    fn nests(&mut self, target: &Target) -> Vec<Id> {
+        let (e, dims) = (self.e, [self.lanes, self.columns]);
+        let of_rows = |layout: Layout| layout.bytes(e, &dims).unwrap_or(usize::MAX);
+        let bound =
+            target.machine.largest_binding / of_rows(Layout::File).max(of_rows(self.layout));
+        let groups = self.g.var(GROUPS, 1, MOST_GROUPS.min(bound as i64).max(1));
+        let group = self.range(groups, RangeKind::Global);
+        let mut nests = Vec::new();
+        let packing = self.packing;
+        for leaf in &packing.leaves {
+            match &leaf.kind {
+                Kind::Scale { every, stored, .. } => {
+                    nests.push(self.scale(group, leaf, *every, *stored))
+                }
+                Kind::Code { pieces } => nests.extend(
+                    (0..pieces.len())
+                        .map(|i| self.code(group, leaf, i))
+                        .collect::<Vec<_>>(),
+                ),
+            }
+        }
+        nests
+    }
     fn range(&mut self, bound: Id, kind: RangeKind) -> Id {
         self.ranges.range(&mut self.g, bound, kind)
     }

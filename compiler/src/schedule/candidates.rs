@@ -60,15 +60,7 @@ pub fn find(g: &Graph, roots: &[Id], hints: &FxHashMap<Id, Hint>, derived: &Deri
     let below_dims = below_dims(g, &order, derived);
     let of_own_state = of_own_state(g, &order);
     let of_added = of_added(g, &order);
-    let (by_function, of_calls): (Vec<_>, Vec<_>) = order
-        .iter()
-        .flat_map(|&n| custom::tensors(g, n))
-        .partition(|argument| argument.1);
-    let [by_function, of_calls] = [by_function, of_calls].map(|of| {
-        of.into_iter()
-            .map(|argument| argument.0)
-            .collect::<FxHashSet<Id>>()
-    });
+    let [by_function, of_calls] = arguments(g, &order);
     let staged: FxHashSet<Id> = hints
         .values()
         .flat_map(|h| h.staged.iter().copied())
@@ -83,19 +75,13 @@ pub fn find(g: &Graph, roots: &[Id], hints: &FxHashMap<Id, Hint>, derived: &Deri
             .filter(|s| !is_candidate.contains(s))
             .map(|s| cost.get(s).copied().unwrap_or(0))
             .sum();
-        let elementwise = node.op.is_elementwise();
-        let own = if elementwise && node.dtype.scalar != gristmill_uop::Scalar::I64 {
-            weight(node.op)
-        } else {
-            0
-        };
+        let own = own_cost(node);
         cost.insert(n, below + own);
         let reduction = matches!(node.op, Op::Reduce | Op::Cat | Op::Call);
-        let by_pointer =
-            custom::called(g, n).is_some_and(|kernel| kernel.calls(kernel.output).is_none());
-        let written = node.op.is_version() || node.op == Op::Copy || by_pointer;
-        let assigned =
-            written || of_own_state.contains(&n) || of_added.contains(&n) || of_calls.contains(&n);
+        let assigned = is_written(g, n)
+            || of_own_state.contains(&n)
+            || of_added.contains(&n)
+            || of_calls.contains(&n);
         let forced = roots.contains(&n) || assigned || reduction && below_dims.contains(&n);
         let several = readers.count(n) > 1 || readers.is_repeated(n);
         let scalar = g.shape(n).is_empty();
@@ -105,7 +91,7 @@ pub fn find(g: &Graph, roots: &[Id], hints: &FxHashMap<Id, Hint>, derived: &Deri
             || staged.contains(&n)
             || by_function.contains(&n)
             || derived.planes.contains_key(&n)
-            || elementwise
+            || node.op.is_elementwise()
                 && several
                 && below + own >= DEAR
                 && (!scalar || node.dtype.scalar.is_float());
@@ -118,6 +104,36 @@ pub fn find(g: &Graph, roots: &[Id], hints: &FxHashMap<Id, Hint>, derived: &Deri
         }
     }
     out
+}
+
+/// Cost of computing an element of the node from its sources.
+fn own_cost(node: &Node) -> u32 {
+    if node.op.is_elementwise() && node.dtype.scalar != gristmill_uop::Scalar::I64 {
+        weight(node.op)
+    } else {
+        0
+    }
+}
+
+/// Tensors that custom kernels read through a function, and those that they read by pointer.
+fn arguments(g: &Graph, order: &[Id]) -> [FxHashSet<Id>; 2] {
+    let (by_function, of_calls): (Vec<_>, Vec<_>) = order
+        .iter()
+        .flat_map(|&n| custom::tensors(g, n))
+        .partition(|argument| argument.1);
+    [by_function, of_calls].map(|of| {
+        of.into_iter()
+            .map(|argument| argument.0)
+            .collect::<FxHashSet<Id>>()
+    })
+}
+
+/// Whether the node's kernel writes memory by itself: a state, a copy, or a custom kernel's output
+/// by pointer.
+fn is_written(g: &Graph, n: Id) -> bool {
+    let by_pointer =
+        custom::called(g, n).is_some_and(|kernel| kernel.calls(kernel.output).is_none());
+    g[n].op.is_version() || g[n].op == Op::Copy || by_pointer
 }
 
 /// Reader counts, looking through movement ops, and whether a reader reads an element repeatedly.

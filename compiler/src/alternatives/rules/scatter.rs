@@ -314,76 +314,83 @@ fn added(t: &mut TermGraph, term: &Term) -> Vec<Class> {
 /// Multiplies all rows, with weight 0 for those not selected. A NaN or infinity in any row
 /// therefore reaches every result row.
 fn contracted(t: &mut TermGraph, term: &Term) -> Vec<Class> {
-    let one = |t: &mut TermGraph,
-               Weighted {
-                   mut sum,
-                   of,
-                   numbers,
-                   rows,
-                   weights,
-                   i,
-                   j,
-               }: Weighted| {
-        let r = sum.sizes.len() as u8;
-        sum.sizes.push(t.dims(of)[0]);
-        let [chosen, full]: [Map; 2] = [
-            [Some(i), Some(j)].into_iter().collect(),
-            [Some(i), Some(j), Some(r)].into_iter().collect(),
-        ];
-        let dims: Dims = [i, j, r]
-            .iter()
-            .map(|&index| sum.sizes[index as usize])
-            .collect();
-        let row = t.graph.iota(&dims, 2);
-        let row = whole(t, row);
-        let numbers = t.arranged(numbers, &chosen, &full, &sum.sizes);
-        let here = t.node(
-            Op::Eq,
-            Arg::None,
-            Shaped::new(Scalar::Bool.one(), dims.clone()),
-            &[numbers, row],
-            &[],
-        );
-        let weights = t.arranged(weights.class, &weights.map, &full, &sum.sizes);
-        let nothing = t.graph.constant(Scalar::F32, 0.0);
-        let weights = t.node(
-            Op::Where,
-            Arg::None,
-            Shaped::new(term.dtype, dims),
-            &[here, weights],
-            &[nothing],
-        );
-        let by_row = Shaped::new(
-            term.dtype,
-            [i, r]
-                .iter()
-                .map(|&index| sum.sizes[index as usize])
-                .collect(),
-        );
-        let class = t.node(
-            Op::Reduce,
-            Arg::Reduce(ReduceOp::Add, [1].into_iter().collect()),
-            by_row,
-            &[weights],
-            &[],
-        );
-        let all: Map = [Some(r)].iter().chain(&rows.map[2..]).copied().collect();
-        let factors = [
-            TermFactor {
-                class,
-                map: [Some(i), Some(r)].into_iter().collect(),
-            },
-            TermFactor {
-                class: of,
-                map: all,
-            },
-        ];
-        t.contract(&ProductSum { factors, ..sum })
-    };
     weighted(t, term)
         .into_iter()
-        .filter_map(|of| one(t, of))
+        .filter_map(|of| all_rows_contracted(t, term, of))
         .collect()
+}
+
+/// Contracts all rows with their weights per result row.
+fn all_rows_contracted(t: &mut TermGraph, term: &Term, mut of: Weighted) -> Option<Class> {
+    let r = of.sum.sizes.len() as u8;
+    of.sum.sizes.push(t.dims(of.of)[0]);
+    let weights = weights_of_rows(t, term, &of, r);
+    let Weighted { sum, rows, i, .. } = of;
+    let by_row = Shaped::new(
+        term.dtype,
+        [i, r]
+            .iter()
+            .map(|&index| sum.sizes[index as usize])
+            .collect(),
+    );
+    let class = t.node(
+        Op::Reduce,
+        Arg::Reduce(ReduceOp::Add, [1].into_iter().collect()),
+        by_row,
+        &[weights],
+        &[],
+    );
+    let all: Map = [Some(r)].iter().chain(&rows.map[2..]).copied().collect();
+    let factors = [
+        TermFactor {
+            class,
+            map: [Some(i), Some(r)].into_iter().collect(),
+        },
+        TermFactor {
+            class: of.of,
+            map: all,
+        },
+    ];
+    t.contract(&ProductSum { factors, ..sum })
+}
+
+/// Weights `[i, j, r]` of all rows `r`, 0 for those not selected. `r` is an index of the sum.
+fn weights_of_rows(t: &mut TermGraph, term: &Term, of: &Weighted, r: u8) -> Class {
+    let &Weighted {
+        ref sum,
+        numbers,
+        ref weights,
+        i,
+        j,
+        ..
+    } = of;
+    let [chosen, full]: [Map; 2] = [
+        [Some(i), Some(j)].into_iter().collect(),
+        [Some(i), Some(j), Some(r)].into_iter().collect(),
+    ];
+    let dims: Dims = [i, j, r]
+        .iter()
+        .map(|&index| sum.sizes[index as usize])
+        .collect();
+    let row = t.graph.iota(&dims, 2);
+    let row = whole(t, row);
+    let numbers = t.arranged(numbers, &chosen, &full, &sum.sizes);
+    let here = t.node(
+        Op::Eq,
+        Arg::None,
+        Shaped::new(Scalar::Bool.one(), dims.clone()),
+        &[numbers, row],
+        &[],
+    );
+    let weights = t.arranged(weights.class, &weights.map, &full, &sum.sizes);
+    let nothing = t.graph.constant(Scalar::F32, 0.0);
+    t.node(
+        Op::Where,
+        Arg::None,
+        Shaped::new(term.dtype, dims),
+        &[here, weights],
+        &[nothing],
+    )
 }
 
 /// An integer list, cast to i32.
