@@ -187,6 +187,50 @@ const DAYS: [&str; 7] = [
     "Saturday",
 ];
 
+/// A day of the Gregorian calendar.
+struct Date {
+    year: i64,
+    /// Month, from 1.
+    month: i64,
+    /// Day of the month, from 1.
+    day: i64,
+    /// Day of the year, from 1.
+    ordinal: i64,
+}
+
+impl Date {
+    /// Returns the date this number of days after 1970-01-01.
+    fn from_days(days: i64) -> Date {
+        // Algorithm `civil_from_days` of H. Hinnant, "chrono-compatible low-level date algorithms",
+        // with years that begin in March.
+        let shifted = days + 719_468;
+        let (era, day_of_era) = (shifted.div_euclid(146_097), shifted.rem_euclid(146_097));
+        let year_of_era =
+            (day_of_era - day_of_era / 1460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
+        let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
+        let shifted_month = (5 * day_of_year + 2) / 153;
+        let day = day_of_year - (153 * shifted_month + 2) / 5 + 1;
+        let month = if shifted_month < 10 {
+            shifted_month + 3
+        } else {
+            shifted_month - 9
+        };
+        let year = year_of_era + era * 400 + i64::from(month <= 2);
+        let leap = i64::from(year % 4 == 0 && (year % 100 != 0 || year % 400 == 0));
+        let ordinal = if month > 2 {
+            day_of_year + 60 + leap
+        } else {
+            day_of_year - 305
+        };
+        Date {
+            year,
+            month,
+            day,
+            ordinal,
+        }
+    }
+}
+
 /// Formats a UTC time with the common directives of `strftime`; `None` for other directives.
 pub fn strftime(format: &str, time: SystemTime) -> Option<String> {
     let seconds = time
@@ -194,27 +238,12 @@ pub fn strftime(format: &str, time: SystemTime) -> Option<String> {
         .unwrap_or(Duration::ZERO)
         .as_secs() as i64;
     let (days, second) = (seconds.div_euclid(86_400), seconds.rem_euclid(86_400));
-    // Algorithm `civil_from_days` of H. Hinnant, "chrono-compatible low-level date algorithms",
-    // with years that begin in March.
-    let shifted = days + 719_468;
-    let (era, day_of_era) = (shifted.div_euclid(146_097), shifted.rem_euclid(146_097));
-    let year_of_era =
-        (day_of_era - day_of_era / 1460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
-    let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
-    let shifted_month = (5 * day_of_year + 2) / 153;
-    let day = day_of_year - (153 * shifted_month + 2) / 5 + 1;
-    let month = if shifted_month < 10 {
-        shifted_month + 3
-    } else {
-        shifted_month - 9
-    };
-    let year = year_of_era + era * 400 + i64::from(month <= 2);
-    let leap = i64::from(year % 4 == 0 && (year % 100 != 0 || year % 400 == 0));
-    let ordinal = if month > 2 {
-        day_of_year + 60 + leap
-    } else {
-        day_of_year - 305
-    };
+    let Date {
+        year,
+        month,
+        day,
+        ordinal,
+    } = Date::from_days(days);
     let (month_name, day_name) = (
         MONTHS[(month - 1) as usize],
         DAYS[(days + 4).rem_euclid(7) as usize],

@@ -95,25 +95,8 @@ impl Marker {
         trials: usize,
         render: impl Fn(&[Json], Option<&Json>) -> Option<String>,
     ) -> Vec<Range<usize>> {
-        let mut groups: BTreeSet<Group> = BTreeSet::new();
         let strings = strings(messages, tools);
-        for who in [Author::Anyone, Author::Assistant] {
-            let mut found = SpecialMatches::none_of(&self.texts);
-            strings
-                .iter()
-                .filter(|(author, _)| *author == who)
-                .for_each(|&(_, text)| found.add(text));
-            let own = |special: usize| {
-                who == Author::Assistant && self.own.contains(&self.texts.text(special))
-            };
-            groups.extend(
-                found
-                    .specials()
-                    .into_iter()
-                    .filter(|&special| !own(special))
-                    .map(|special| (who, special)),
-            );
-        }
+        let groups = self.groups(&strings);
         if groups.is_empty() {
             return Vec::new();
         }
@@ -166,6 +149,29 @@ impl Marker {
             self.look_up(rendered, &strings, who, &left, &mut ranges);
         }
         merge(ranges)
+    }
+
+    /// Returns the groups that occur in the strings, without an assistant's own markers.
+    fn groups(&self, strings: &[(Author, &str)]) -> BTreeSet<Group> {
+        let mut groups: BTreeSet<Group> = BTreeSet::new();
+        for who in [Author::Anyone, Author::Assistant] {
+            let mut found = SpecialMatches::none_of(&self.texts);
+            strings
+                .iter()
+                .filter(|(author, _)| *author == who)
+                .for_each(|&(_, text)| found.add(text));
+            let own = |special: usize| {
+                who == Author::Assistant && self.own.contains(&self.texts.text(special))
+            };
+            groups.extend(
+                found
+                    .specials()
+                    .into_iter()
+                    .filter(|&special| !own(special))
+                    .map(|special| (who, special)),
+            );
+        }
+        groups
     }
 
     /// Returns the special texts of one author's groups.

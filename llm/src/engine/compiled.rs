@@ -156,6 +156,26 @@ impl Sizes {
         };
         Ok((fitting < *context || shrinks).then_some(less))
     }
+    /// Returns the limit on steps, from the graphs' plans and the `ready` functions.
+    fn step_limit(
+        &self,
+        graphs: &[GraphKey],
+        plans: &[Plan],
+        ready: &[Arc<Ready>],
+        device: &dyn Device,
+    ) -> StepLimit {
+        StepLimit {
+            limits: self.limits,
+            partials: StepLimit::partials(
+                graphs
+                    .iter()
+                    .zip(plans)
+                    .map(|(graph, plan)| (graph, partial(plan, ready))),
+            ),
+            attention_bytes: attention_bytes(device),
+            rows: self.cache.rows,
+        }
+    }
     /// Returns the graphs to compile when the model is loaded.
     fn graphs(&self) -> Vec<GraphKey> {
         let others = self.settings.decode_rows();
@@ -164,6 +184,15 @@ impl Sizes {
             .into_iter()
             .chain(mixed.into_iter().flatten())
             .collect()
+    }
+}
+
+/// Returns the candidate sets that decode steps of one sequence sample from at load.
+fn candidate_sets(device: &dyn Device) -> Vec<CandidateSet> {
+    if device.overlaps() {
+        vec![CandidateSet::Top1, CandidateSet::SmallTopK]
+    } else {
+        vec![CandidateSet::Top1]
     }
 }
 
@@ -226,11 +255,7 @@ impl<'a> CompiledModel<'a> {
         let batches =
             (settings.parallel > 1).then(|| batch_graph(2, settings.parallel, cache.rows));
         let plans: Vec<Plan> = graphs.iter().copied().chain(batches).map(plan).collect();
-        let choices = if device.overlaps() {
-            vec![CandidateSet::Top1, CandidateSet::SmallTopK]
-        } else {
-            vec![CandidateSet::Top1]
-        };
+        let choices = candidate_sets(&*device);
         let choice = |among: &CandidateSet| functions.share(among.function(model.vocabulary(), 1));
         let planned = plans
             .iter()
@@ -264,17 +289,7 @@ impl<'a> CompiledModel<'a> {
         if let Some(smaller) = sizes.smaller(&footprint, model.context(), left, is_usual)? {
             return again(smaller);
         }
-        let limit = StepLimit {
-            limits: sizes.limits,
-            partials: StepLimit::partials(
-                graphs
-                    .iter()
-                    .zip(&plans)
-                    .map(|(graph, plan)| (graph, partial(plan, &ready))),
-            ),
-            attention_bytes: attention_bytes(&*device),
-            rows: cache.rows,
-        };
+        let limit = sizes.step_limit(&graphs, &plans, &ready, &*device);
         Ok(CompiledModel {
             file,
             model,

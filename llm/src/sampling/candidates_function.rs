@@ -97,16 +97,7 @@ pub fn candidates_function(vocabulary: usize, most: usize) -> Function {
     c.output("values", values);
     let below = x - largest.unsqueeze(1).unsqueeze(2);
     c.output("total", weight_of(below, plain(below)).sum(&[2]).sum(&[1]));
-    // Comparisons with NaN are false.
-    let below = x
-        .lt(f64::from(f32::MAX))
-        .cast(Scalar::I32)
-        .sum(&[2])
-        .sum(&[1]);
-    c.output(
-        "sound",
-        below.equals((parts * columns) as i64).cast(Scalar::I32),
-    );
+    c.output("sound", are_below_infinity(x, parts * columns));
     c.output(
         "drawn",
         RowSampler {
@@ -121,6 +112,17 @@ pub fn candidates_function(vocabulary: usize, most: usize) -> Function {
         .among_all(),
     );
     c.finish()
+}
+
+/// Returns whether all `count` logits of each row `[n, parts, columns]` are numbers below infinity.
+fn are_below_infinity(x: Tensor<'_>, count: usize) -> Tensor<'_> {
+    // Comparisons with NaN are false.
+    let below = x
+        .lt(f64::from(f32::MAX))
+        .cast(Scalar::I32)
+        .sum(&[2])
+        .sum(&[1]);
+    below.equals(count as i64).cast(Scalar::I32)
 }
 
 /// Returns the flat index of the logits of these ids in these rows.

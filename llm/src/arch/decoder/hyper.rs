@@ -125,16 +125,7 @@ impl DecoderHparams {
                 "of a head that rotates in part",
             );
         }
-        let experts = match &family.experts {
-            Some(kind) => Experts::read(&r, kind)?,
-            None => None,
-        };
-        r.check(
-            "expert_count",
-            0,
-            experts.is_some() == family.experts.is_some(),
-            "positive",
-        )?;
+        let experts = experts(family, &r)?;
         let dense = match experts {
             None => layers,
             Some(_) => r.size_or("leading_dense_block_count", Some(0))?.min(layers),
@@ -304,6 +295,21 @@ fn attention(family: &Family, r: &Reader, layers: usize, d: usize, eps: f64) -> 
         normed_values: false,
         reads: None,
     })
+}
+
+/// Reads the mixture of experts, if the family has one.
+fn experts(family: &Family, r: &Reader) -> Result<Option<Experts>> {
+    let experts = match &family.experts {
+        Some(kind) => Experts::read(r, kind)?,
+        None => None,
+    };
+    r.check(
+        "expert_count",
+        0,
+        experts.is_some() == family.experts.is_some(),
+        "positive",
+    )?;
+    Ok(experts)
 }
 
 /// Reads the window length of each layer and the RoPE of windowed layers, if that differs.

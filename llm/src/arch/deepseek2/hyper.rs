@@ -74,18 +74,7 @@ impl DeepseekHparams {
         let (d, context) = (r.size("embedding_length")?, r.size("context_length")?);
         let heads = r.heads(layers)?;
 
-        let lengths =
-            |k: &str, v: &str| Ok::<_, Error>((r.size_or(k, Some(0))?, r.size_or(v, Some(0))?));
-        let mla = lengths("attention.key_length_mla", "attention.value_length_mla")?;
-        let split = mla.0 > 0 && mla.1 > 0;
-        let (key, value) = if split {
-            mla
-        } else {
-            (
-                r.size("attention.key_length")?,
-                r.size("attention.value_length")?,
-            )
-        };
+        let HeadWidths { key, value, split } = HeadWidths::read(&r)?;
         let rope = r.size("rope.dimension_count")?;
         r.check(
             "rope.dimension_count",
@@ -109,15 +98,7 @@ impl DeepseekHparams {
         }
         let eps = r.positive("attention.layer_norm_rms_epsilon", 0.0)?;
 
-        let gating = usual_gating(layers, vocabulary, tensors);
-        let experts = Experts::read(
-            &r,
-            &ExpertKind {
-                gating,
-                weighting: None,
-                ..ExpertKind::SOFTMAX
-            },
-        )?;
+        let experts = experts(&r, usual_gating(layers, vocabulary, tensors))?;
         let dense = match experts {
             None => layers,
             Some(_) => r.size_or("leading_dense_block_count", Some(0))?.min(layers),
@@ -167,6 +148,33 @@ impl DeepseekHparams {
     }
 }
 
+/// Widths of the keys and values of a head.
+struct HeadWidths {
+    key: usize,
+    value: usize,
+    /// As in [`DeepseekHparams::split`].
+    split: bool,
+}
+
+impl HeadWidths {
+    /// Reads the widths of MLA, or, in files without these, the plain ones.
+    fn read(r: &Reader) -> Result<HeadWidths> {
+        let lengths =
+            |k: &str, v: &str| Ok::<_, Error>((r.size_or(k, Some(0))?, r.size_or(v, Some(0))?));
+        let mla = lengths("attention.key_length_mla", "attention.value_length_mla")?;
+        let split = mla.0 > 0 && mla.1 > 0;
+        let (key, value) = if split {
+            mla
+        } else {
+            (
+                r.size("attention.key_length")?,
+                r.size("attention.value_length")?,
+            )
+        };
+        Ok(HeadWidths { key, value, split })
+    }
+}
+
 /// Factors that YaRN applies to attention.
 struct Stretch {
     /// Factor on every cosine and sine.
@@ -209,6 +217,18 @@ impl Stretch {
             warning,
         })
     }
+}
+
+/// Reads the mixture of experts, if there is one; `gating` is the default.
+fn experts(r: &Reader, gating: Gating) -> Result<Option<Experts>> {
+    Experts::read(
+        r,
+        &ExpertKind {
+            gating,
+            weighting: None,
+            ..ExpertKind::SOFTMAX
+        },
+    )
 }
 
 /// Returns the gating of files without that key, such as the first files of GLM-4.7-Flash. Only
