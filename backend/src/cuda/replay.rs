@@ -59,6 +59,47 @@ pub struct CudaReplay {
 // `launches` keeps them alive.
 unsafe impl Send for CudaReplay {}
 
+/// Launches bound to a step's variables, in the order of their levels.
+#[derive(Default)]
+struct Bound {
+    variables: Variables,
+    regions: Regions,
+    /// Kernels with the addresses of their buffers.
+    kernels: Vec<KernelNode>,
+    /// Count index and launch index of each kernel.
+    order: Vec<(usize, usize)>,
+    /// Offset of each kernel's variables in bytes.
+    places: Vec<usize>,
+}
+
+impl Bound {
+    fn new(context: &Arc<CudaContext>, launches: &[Launch]) -> Result<Bound, Error> {
+        let mut bound = Bound::default();
+        for number in by_level(launches) {
+            let launch = &launches[number];
+            launch.check(context.owner.id())?;
+            let kernel = launch.loaded::<LoadedModule>()?;
+            let program = kernel.program();
+            let arguments: Result<Vec<CUdeviceptr>, Error> = launch
+                .buffers
+                .iter()
+                .map(|b| address(context, &program.name, b, 0, b.len()))
+                .collect();
+            let (groups, slots) = bound.variables.bind(launch)?;
+            bound.places.push(bound.regions.place(&slots));
+            bound.order.push((groups.all, number));
+            let (threads, shared) = (program.threads as u32, program.scratch as u32);
+            bound.kernels.push(KernelNode {
+                function: kernel.code.function,
+                arguments: arguments?,
+                threads,
+                shared,
+            });
+        }
+        Ok(bound)
+    }
+}
+
 impl CudaReplay {
     /// Binds launches, sorted by level, into a graph.
     pub fn new(
@@ -69,30 +110,13 @@ impl CudaReplay {
     ) -> Result<CudaReplay, Error> {
         let context = stream.context().clone();
         let current = context.enter()?;
-        let mut variables = Variables::default();
-        let mut regions = Regions::default();
-        let (mut kernels, mut order, mut places) = (Vec::new(), Vec::new(), Vec::new());
-        for number in by_level(&launches) {
-            let launch = &launches[number];
-            launch.check(context.owner.id())?;
-            let kernel = launch.loaded::<LoadedModule>()?;
-            let program = kernel.program();
-            let arguments: Result<Vec<CUdeviceptr>, Error> = launch
-                .buffers
-                .iter()
-                .map(|b| address(&context, &program.name, b, 0, b.len()))
-                .collect();
-            let (groups, slots) = variables.bind(launch)?;
-            places.push(regions.place(&slots));
-            order.push((groups.all, number));
-            let (threads, shared) = (program.threads as u32, program.scratch as u32);
-            kernels.push(KernelNode {
-                function: kernel.code.function,
-                arguments: arguments?,
-                threads,
-                shared,
-            });
-        }
+        let Bound {
+            mut variables,
+            regions,
+            mut kernels,
+            order,
+            places,
+        } = Bound::new(&context, &launches)?;
         let bytes = regions.cells().len() * 8;
         let values = copies.variables(bytes)?;
         let base = address(&context, "variables", &values, 0, bytes)?;

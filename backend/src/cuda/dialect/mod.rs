@@ -159,14 +159,7 @@ impl<'a> Simt<'a> for Writer<'a> {
     fn statement(&mut self, s: &'a Statement) {
         match s {
             s if self.block(s) => {}
-            Statement::Define(id) => {
-                let e = match self.t.g[*id].op {
-                    Op::Fold => self.fold(*id),
-                    _ => self.t.expression(*id),
-                };
-                let (t, v) = (self.t.type_of(*id), self.t.number(*id));
-                self.line(format_args!("const {t} v{v} = {e};"));
-            }
+            Statement::Define(id) => self.define(*id),
             Statement::Wide(buffer, at, bytes, parts)
             | Statement::Copied(buffer, at, bytes, parts) => {
                 self.wide(*buffer, *at, *bytes, parts);
@@ -182,15 +175,7 @@ impl<'a> Simt<'a> for Writer<'a> {
                     None => self.line(format_args!("{header} {{")),
                 }
             }
-            Statement::Accumulator(acc) => {
-                let node = &self.t.g[*acc];
-                let (t, first, a) = (
-                    self.t.type_of(node.src[1]),
-                    self.t.name(node.src[0]),
-                    self.t.number(node.src[1]),
-                );
-                self.line(format_args!("{t} a{a} = {first};"));
-            }
+            Statement::Accumulator(acc) => self.accumulator(*acc),
             Statement::Accumulate(acc, value) => {
                 let (e, a) = (
                     self.t.expression(*value),
@@ -240,6 +225,25 @@ impl<'a> Simt<'a> for Writer<'a> {
 }
 
 impl<'a> Writer<'a> {
+    /// Writes the definition of a value.
+    fn define(&mut self, id: Id) {
+        let e = match self.t.g[id].op {
+            Op::Fold => self.fold(id),
+            _ => self.t.expression(id),
+        };
+        let (t, v) = (self.t.type_of(id), self.t.number(id));
+        self.line(format_args!("const {t} v{v} = {e};"));
+    }
+    /// Writes the definition of an accumulator, with its first value.
+    fn accumulator(&mut self, acc: Id) {
+        let node = &self.t.g[acc];
+        let (t, first, a) = (
+            self.t.type_of(node.src[1]),
+            self.t.name(node.src[0]),
+            self.t.number(node.src[1]),
+        );
+        self.line(format_args!("{t} a{a} = {first};"));
+    }
     /// Renders a parameter with its type.
     fn pointer(&self, i: usize) -> String {
         let (_, access, node) = self.t.signature.params[i];

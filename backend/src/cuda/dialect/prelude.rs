@@ -1,7 +1,7 @@
 //! Prelude of each translation unit: types, macros, conversions and helper functions.
 
 use crate::names::warp_group_name;
-use gristmill_uop::fragment::{OF_LINE, Shared, WARPS};
+use gristmill_uop::fragment::{Fragment, OF_LINE, Shared, WARPS};
 use std::collections::BTreeSet;
 
 /// Scalar types: name, C type.
@@ -48,68 +48,94 @@ fn products_of_groups() -> String {
         );
     }
     for of in groups() {
-        let (columns, sums) = (of.columns, of.sums.registers());
-        // Strides in units: from eight lines to the next, and from the first 32 columns of a
-        // term to the next.
-        let (name, next, apart) = (warp_group_name(of), of.place(16, 0)[0], OF_LINE * 8);
-        let (across, transposed) = match of.shared {
-            Shared::Columns => (1, 0),
-            Shared::Transposed => (of.units(1), 1),
-        };
-        let list = |range: std::ops::Range<i64>| {
-            range.map(|i| format!("%{i}")).collect::<Vec<_>>().join(",")
-        };
-        let product = |i: i64| {
-            let words = list(sums + 4 * i..sums + 4 * i + 4);
-            let of = format!("wgmma.mma_async.sync.aligned.m64n{columns}k16.f32.f16.f16");
-            format!(
-                "{of} {{{}}}, {{{words}}}, %{}, 1, 1, 1, {transposed};",
-                list(0..sums),
-                sums + 8 + i
-            )
-        };
-        let d = (0..sums)
-            .map(|i| format!("\"+f\"(d.at[{i}])"))
-            .collect::<Vec<_>>()
-            .join(",");
         if of.shared == Shared::Columns {
-            // Rows in shared memory have the layout of the columns of a product
-            // with as many columns.
-            let product = |of_row: i64| {
-                let of = format!("wgmma.mma_async.sync.aligned.m64n{columns}k16.f32.f16.f16");
-                format!(
-                    "{of} {{{}}}, %{}, %{}, 1, 1, 1, 0, 0;",
-                    list(0..sums),
-                    sums + of_row,
-                    sums + of_row + 1
-                )
-            };
-            s += &format!(
-                "FN f32x{sums} {name}_of_stages(const void *rows, const void *columns, f32x{sums} d) {{\n\
-                 const unsigned long long y = columns_at(rows, 1, {apart}), x = columns_at(columns, 1, {apart});\n\
-                 asm volatile(\"wgmma.fence.sync.aligned; {} {} wgmma.commit_group.sync.aligned;\" : {d} : \"l\"(y), \"l\"(x), \"l\"(y + {next}), \"l\"(x + {next}) : \"memory\");\n\
-                 return d;\n}}\n",
-                product(0),
-                product(2),
-            );
+            s += &product_of_stages(of);
         }
-        let words = "abcefghi".chars();
-        let (own, read): (Vec<_>, Vec<_>) = words
-            .map(|w| (format!("unsigned int {w}"), format!("\"r\"({w})")))
-            .unzip();
-        s += &format!(
-            "FN f32x{sums} {name}({}, const void *columns, f32x{sums} d) {{\n\
-             const unsigned long long x = columns_at(columns, {across}, {apart});\n\
-             asm volatile(\"wgmma.fence.sync.aligned; {} {} wgmma.commit_group.sync.aligned;\" : {d} : {}, \"l\"(x), \"l\"(x + {}) : \"memory\");\n\
-             return d;\n}}\n",
-            own.join(", "),
-            product(0),
-            product(1),
-            read.join(", "),
-            next,
-        );
+        s += &product_of_registers(of);
     }
     s
+}
+
+/// Returns the operands `%i` of a range, separated by commas.
+fn operands(range: std::ops::Range<i64>) -> String {
+    range.map(|i| format!("%{i}")).collect::<Vec<_>>().join(",")
+}
+
+/// Returns the instruction's name for this number of columns.
+fn wgmma(columns: i64) -> String {
+    format!("wgmma.mma_async.sync.aligned.m64n{columns}k16.f32.f16.f16")
+}
+
+/// Returns the constraints of the sums `d`.
+fn sums_in_registers(sums: i64) -> String {
+    (0..sums)
+        .map(|i| format!("\"+f\"(d.at[{i}])"))
+        .collect::<Vec<_>>()
+        .join(",")
+}
+
+/// Returns the strides of a fragment's columns in units: from eight lines to the next, and from the
+/// first 32 columns of a term to the next.
+fn strides(of: &Fragment) -> [i64; 2] {
+    [of.place(16, 0)[0], OF_LINE * 8]
+}
+
+/// Returns the function for rows in shared memory, in the layout of the columns of a product with
+/// as many columns.
+fn product_of_stages(of: &Fragment) -> String {
+    let (columns, sums) = (of.columns, of.sums.registers());
+    let (name, [next, apart], d) = (warp_group_name(of), strides(of), sums_in_registers(sums));
+    let product = |of_row: i64| {
+        format!(
+            "{} {{{}}}, %{}, %{}, 1, 1, 1, 0, 0;",
+            wgmma(columns),
+            operands(0..sums),
+            sums + of_row,
+            sums + of_row + 1
+        )
+    };
+    format!(
+        "FN f32x{sums} {name}_of_stages(const void *rows, const void *columns, f32x{sums} d) {{\n\
+         const unsigned long long y = columns_at(rows, 1, {apart}), x = columns_at(columns, 1, {apart});\n\
+         asm volatile(\"wgmma.fence.sync.aligned; {} {} wgmma.commit_group.sync.aligned;\" : {d} : \"l\"(y), \"l\"(x), \"l\"(y + {next}), \"l\"(x + {next}) : \"memory\");\n\
+         return d;\n}}\n",
+        product(0),
+        product(2),
+    )
+}
+
+/// Returns the function for rows in registers.
+fn product_of_registers(of: &Fragment) -> String {
+    let (columns, sums) = (of.columns, of.sums.registers());
+    let (name, [next, apart], d) = (warp_group_name(of), strides(of), sums_in_registers(sums));
+    let (across, transposed) = match of.shared {
+        Shared::Columns => (1, 0),
+        Shared::Transposed => (of.units(1), 1),
+    };
+    let product = |i: i64| {
+        let words = operands(sums + 4 * i..sums + 4 * i + 4);
+        format!(
+            "{} {{{}}}, {{{words}}}, %{}, 1, 1, 1, {transposed};",
+            wgmma(columns),
+            operands(0..sums),
+            sums + 8 + i
+        )
+    };
+    let words = "abcefghi".chars();
+    let (own, read): (Vec<_>, Vec<_>) = words
+        .map(|w| (format!("unsigned int {w}"), format!("\"r\"({w})")))
+        .unzip();
+    format!(
+        "FN f32x{sums} {name}({}, const void *columns, f32x{sums} d) {{\n\
+         const unsigned long long x = columns_at(columns, {across}, {apart});\n\
+         asm volatile(\"wgmma.fence.sync.aligned; {} {} wgmma.commit_group.sync.aligned;\" : {d} : {}, \"l\"(x), \"l\"(x + {}) : \"memory\");\n\
+         return d;\n}}\n",
+        own.join(", "),
+        product(0),
+        product(1),
+        read.join(", "),
+        next,
+    )
 }
 
 const WGMMA: &str = r#"

@@ -26,16 +26,7 @@ pub(super) fn value(n: &Node, src: &[&[Value]], types: &[Scalar]) -> Result<Vec<
                 .ok_or_else(no_meaning)?;
             vec![src[0][at]]
         }
-        Op::Fold => {
-            let Arg::Reduce(op, _) = n.arg else {
-                return Err(no_meaning());
-            };
-            let mut sum = src[0][0];
-            for &x in &src[0][1..] {
-                sum = fold::apply(op.combine(), &[sum, x], scalar).ok_or_else(no_meaning)?;
-            }
-            vec![sum]
-        }
+        Op::Fold => folded(n, src[0]).ok_or_else(no_meaning)?,
         Op::Bitcast => {
             let bytes: Vec<u8> = src[0]
                 .iter()
@@ -50,29 +41,7 @@ pub(super) fn value(n: &Node, src: &[&[Value]], types: &[Scalar]) -> Result<Vec<
             let Arg::Ints(table) = &n.arg else {
                 return Err(no_meaning());
             };
-            let entry = |v: &Value| {
-                // A 16-entry table fits a register, where only the low bits of an index count.
-                let at = if table.len() == 16 {
-                    v.int() & 15
-                } else {
-                    v.int()
-                };
-                let entry = usize::try_from(at).ok().and_then(|at| table.get(at));
-                entry.map(|&e| Value::Int(e.into())).ok_or(Fault::Operand {
-                    op: "Table",
-                    value: at,
-                })
-            };
-            let all: Result<Vec<Value>, Fault> = src[0].iter().map(entry).collect();
-            all?.into_iter()
-                .map(|v| {
-                    if scalar.is_float() {
-                        Value::Float(v.float())
-                    } else {
-                        v
-                    }
-                })
-                .collect()
+            entries(table, src[0], scalar)?
         }
         Op::Table4 => {
             let Arg::Ints(table) = &n.arg else {
@@ -104,6 +73,46 @@ pub(super) fn value(n: &Node, src: &[&[Value]], types: &[Scalar]) -> Result<Vec<
         }
         _ => return Err(no_meaning()),
     })
+}
+
+/// Combines the lanes of a vector in order.
+fn folded(n: &Node, lanes: &[Value]) -> Option<Vec<Value>> {
+    let Arg::Reduce(op, _) = n.arg else {
+        return None;
+    };
+    let mut sum = lanes[0];
+    for &x in &lanes[1..] {
+        sum = fold::apply(op.combine(), &[sum, x], n.dtype.scalar)?;
+    }
+    Some(vec![sum])
+}
+
+/// Looks up a table's entries at these indices.
+fn entries(table: &[i32], indices: &[Value], scalar: Scalar) -> Result<Vec<Value>, Fault> {
+    let entry = |v: &Value| {
+        // A 16-entry table fits a register, where only the low bits of an index count.
+        let at = if table.len() == 16 {
+            v.int() & 15
+        } else {
+            v.int()
+        };
+        let entry = usize::try_from(at).ok().and_then(|at| table.get(at));
+        entry.map(|&e| Value::Int(e.into())).ok_or(Fault::Operand {
+            op: "Table",
+            value: at,
+        })
+    };
+    let all: Result<Vec<Value>, Fault> = indices.iter().map(entry).collect();
+    Ok(all?
+        .into_iter()
+        .map(|v| {
+            if scalar.is_float() {
+                Value::Float(v.float())
+            } else {
+                v
+            }
+        })
+        .collect())
 }
 
 /// Computes two bytes of a word as scaled halves.

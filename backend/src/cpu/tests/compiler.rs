@@ -1,0 +1,143 @@
+//! Tests of finding the C compiler and of running it.
+
+use super::super::{Cc, CpuDevice, Isa};
+use super::{Groups, NOTHING, Place, program};
+use gristmill_runtime::{Device, Error};
+use gristmill_runtime::store::Store;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+#[test]
+fn a_machine_without_a_compiler_gets_a_hint() {
+    let error = Error::NoCompiler(Cc::named("/nonexistent").unwrap_err());
+    assert!(error.hint().unwrap().contains("gcc"));
+    // `CC` is read in a child process, since tests run in parallel.
+    let run = |cc: &str| {
+        let place = Place::new(&format!("cc-{}", cc.len()));
+        let child = std::process::Command::new(std::env::current_exe().unwrap())
+            .args([
+                "--exact",
+                "cpu::tests::opens_as_the_environment_says",
+                "--nocapture",
+            ])
+            .env("GRISTMILL_TEST_CHILD", "1")
+            .env("CC", cc)
+            .env("GRISTMILL_CACHE", &place.0)
+            .output()
+            .unwrap();
+        String::from_utf8_lossy(&child.stdout).into_owned()
+    };
+    let said = run("/nonexistent/cc -m64");
+    assert!(
+        said.contains("no C compiler: CC is `/nonexistent/cc -m64`, which does not run"),
+        "{said}"
+    );
+    assert!(run("cc -pipe").contains("opened"));
+}
+
+#[test]
+fn what_was_compiled_runs_without_a_compiler() {
+    let (place, other) = (Place::new("remembered"), Place::new("forgotten"));
+    let run = |store: &Place, path: &str, cc: Option<&str>| {
+        let mut child = std::process::Command::new(std::env::current_exe().unwrap());
+        child.args([
+            "--exact",
+            "cpu::tests::opens_as_the_environment_says",
+            "--nocapture",
+        ]);
+        child.env_remove("CC").envs(cc.map(|cc| ("CC", cc)));
+        child
+            .envs([("GRISTMILL_TEST_CHILD", "1"), ("PATH", path)])
+            .env("GRISTMILL_CACHE", &store.0);
+        String::from_utf8_lossy(&child.output().unwrap().stdout).into_owned()
+    };
+    let path = std::env::var("PATH").unwrap();
+    assert!(run(&place, &path, None).contains("compiled 1"));
+    let said = run(&place, "/nonexistent", None);
+    assert!(
+        said.contains("no longer here") && said.contains("compiled 0") && said.contains("[]"),
+        "{said}"
+    );
+    // A compiler named by `CC` is not replaced, and an empty store does not help.
+    assert!(run(&place, "/nonexistent", Some("cc")).contains("no C compiler: CC is `cc`"));
+    assert!(run(&other, "/nonexistent", None).contains("no C compiler: none of"));
+}
+
+/// Creates an executable shell script in `folder`.
+fn script(folder: &Path, name: &str, text: &str) -> PathBuf {
+    std::fs::create_dir_all(folder).unwrap();
+    let path = folder.join(name);
+    std::fs::write(&path, format!("#!/bin/sh\n{text}\n")).unwrap();
+    std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o755)).unwrap();
+    path
+}
+
+#[test]
+fn a_compiler_is_found_from_where_the_program_was_started() {
+    let place = Place::new("relative");
+    let tools = place.0.join("tools");
+    script(&tools, "mine", "exec cc \"$@\"");
+    let path = std::env::var("PATH").unwrap();
+    for (cc, path) in [
+        ("./tools/mine -pipe", path.clone()),
+        ("mine", format!("./tools:{path}")),
+    ] {
+        let child = std::process::Command::new(std::env::current_exe().unwrap())
+            .args([
+                "--exact",
+                "cpu::tests::opens_as_the_environment_says",
+                "--nocapture",
+            ])
+            .envs([("GRISTMILL_TEST_CHILD", "1"), ("CC", cc), ("PATH", &path)])
+            .env("GRISTMILL_CACHE", place.0.join("store"))
+            .current_dir(&place.0)
+            .output()
+            .unwrap();
+        let said = String::from_utf8_lossy(&child.stdout);
+        assert!(
+            said.contains(&format!("C compiler: {cc}")) && said.contains("compiled 1"),
+            "{said}"
+        );
+        std::fs::remove_dir_all(place.0.join("store")).unwrap();
+    }
+}
+
+#[test]
+fn a_compiler_that_hangs_is_ended_with_all_that_it_started() {
+    let place = Place::new("hangs");
+    let started = place.0.join("started");
+    let hang = format!(
+        "[ \"$1\" = --version ] && echo slow 1 && exit\nsleep 600 &\necho $! > {}\nwait",
+        started.display()
+    );
+    let cc = Cc::named(script(&place.0, "slow", &hang).to_str().unwrap())
+        .unwrap()
+        .with_limit(Duration::from_secs(10));
+    let store = Store::open(place.0.join("store"), 1 << 20).unwrap();
+    let device = CpuDevice::with(1, Isa::Plain, cc, store).unwrap();
+    let begin = std::time::Instant::now();
+    let error = device
+        .load(&[program("e_nothing", NOTHING, 1, Groups::N)], &|_, _| ())
+        .err()
+        .unwrap();
+    assert!(
+        begin.elapsed() < Duration::from_secs(60),
+        "it was waited for"
+    );
+    let said = error.to_string();
+    assert!(
+        said.contains("was still at work on e_nothing after 10 s")
+            && error.hint().unwrap().contains("CC"),
+        "{said}"
+    );
+    let child = std::fs::read_to_string(&started).unwrap();
+    assert!(matches!(error, Error::CompilerHangs(_)), "{said}");
+    // It was killed; until its parent reaps it, it stays a zombie.
+    let state =
+        || std::fs::read_to_string(format!("/proc/{}/stat", child.trim())).unwrap_or("gone".into());
+    while !["gone", ") Z "].iter().any(|ended| state().contains(ended)) {
+        assert!(begin.elapsed() < Duration::from_secs(60), "{}", state());
+        std::thread::yield_now();
+    }
+}
