@@ -75,14 +75,21 @@ pub fn run(options: &Options) -> Result<bool> {
     if let Some(path) = &options.output {
         measure(options, &root, path)?;
     }
-    let text = page(files(&root)?.iter().map(|(name, text)| (name.as_str(), text.as_str())).collect())?;
+    let text = page(
+        files(&root)?
+            .iter()
+            .map(|(name, text)| (name.as_str(), text.as_str()))
+            .collect(),
+    )?;
     let path = root.join(PAGE);
     if fs::read_to_string(&path).is_ok_and(|old| old == text) {
         eprintln!("ablation: {PAGE} is what the files give");
         return Ok(true);
     }
     if options.check {
-        eprintln!("ablation: {PAGE} is not what the files give\nhint: `cargo xtask ablation` writes it");
+        eprintln!(
+            "ablation: {PAGE} is not what the files give\nhint: `cargo xtask ablation` writes it"
+        );
         return Ok(false);
     }
     fs::write(&path, text)?;
@@ -92,7 +99,11 @@ pub fn run(options: &Options) -> Result<bool> {
 
 /// Returns names and contents of the JSON files.
 fn files(root: &Path) -> Result<Vec<(String, String)>> {
-    let hint = || anyhow!("cannot list {FOLDER}\nhint: `cargo xtask ablation -o {FOLDER}NAME.json -- MODEL` fills it");
+    let hint = || {
+        anyhow!(
+            "cannot list {FOLDER}\nhint: `cargo xtask ablation -o {FOLDER}NAME.json -- MODEL` fills it"
+        )
+    };
     let mut files = vec![];
     for entry in fs::read_dir(root.join(FOLDER)).with_context(hint)? {
         let name = entry?.file_name().to_string_lossy().into_owned();
@@ -107,10 +118,17 @@ fn files(root: &Path) -> Result<Vec<(String, String)>> {
 /// Runs `gristmill bench --ablate` and writes the report.
 fn measure(options: &Options, root: &Path, path: &Path) -> Result<()> {
     let program = match &options.gristmill {
-        Some(path) => shell::program(path, "leave --gristmill out to build and measure this tree's")?,
+        Some(path) => shell::program(
+            path,
+            "leave --gristmill out to build and measure this tree's",
+        )?,
         None => shell::gristmill(root)?,
     };
-    let asked = options.bench.iter().position(|a| a == "--threads").and_then(|at| options.bench.get(at + 1));
+    let asked = options
+        .bench
+        .iter()
+        .position(|a| a == "--threads")
+        .and_then(|at| options.bench.get(at + 1));
     let threads = match asked {
         Some(n) => n.parse().with_context(|| format!("--threads {n}"))?,
         None => machine::cores()?,
@@ -119,17 +137,28 @@ fn measure(options: &Options, root: &Path, path: &Path) -> Result<()> {
         date: machine::today(),
         command: format!("gristmill bench {} --ablate", options.bench.join(" ")),
         machine: Some(machine::describe(threads)?),
-        commit: options.commit.clone().map_or_else(|| shell::commit(root), Ok)?,
+        commit: options
+            .commit
+            .clone()
+            .map_or_else(|| shell::commit(root), Ok)?,
         device: String::new(),
         rows: vec![],
     };
     // Fail now rather than after an hour if the file cannot be written.
     shell::save(path, &report)?;
-    let lines = shell::stdout(Command::new(program).arg("bench").args(&options.bench).args(["--ablate", "--json"]))?;
+    let lines = shell::stdout(
+        Command::new(program)
+            .arg("bench")
+            .args(&options.bench)
+            .args(["--ablate", "--json"]),
+    )?;
     for line in lines.lines() {
-        let value: serde_json::Value = serde_json::from_str(line).with_context(|| line.to_owned())?;
+        let value: serde_json::Value =
+            serde_json::from_str(line).with_context(|| line.to_owned())?;
         report.device = value["device"].as_str().unwrap_or_default().to_owned();
-        report.rows.push(serde_json::from_value::<AblationRow>(value).with_context(|| line.to_owned())?);
+        report
+            .rows
+            .push(serde_json::from_value::<AblationRow>(value).with_context(|| line.to_owned())?);
     }
     report.device = options.device.clone().unwrap_or(report.device);
     shell::save(path, &report)
@@ -144,17 +173,25 @@ pub fn page(mut files: Vec<(&str, &str)>) -> Result<String> {
     let (mut reports, mut ideas) = (vec![], vec![]);
     for (name, content) in files {
         if name == IDEAS {
-            ideas = serde_json::from_str(content).with_context(|| format!("{FOLDER}{IDEAS} has no list of ideas"))?;
+            ideas = serde_json::from_str(content)
+                .with_context(|| format!("{FOLDER}{IDEAS} has no list of ideas"))?;
             continue;
         }
-        let report: AblationReport = serde_json::from_str(content)
-            .with_context(|| format!("{FOLDER}{name} is not a report\nhint: `cargo xtask ablation -o` writes one"))?;
+        let report: AblationReport = serde_json::from_str(content).with_context(|| {
+            format!("{FOLDER}{name} is not a report\nhint: `cargo xtask ablation -o` writes one")
+        })?;
         if report.rows.is_empty() || report.rows.iter().any(|row| row.model != report.model()) {
-            bail!("{FOLDER}{name} is not of one model\nhint: measure one with `cargo xtask ablation -o`");
+            bail!(
+                "{FOLDER}{name} is not of one model\nhint: measure one with `cargo xtask ablation -o`"
+            );
         }
         reports.push((name.trim_end_matches(".json"), report));
     }
-    let told = if ideas.is_empty() { String::new() } else { ABOUT_IDEAS.to_owned() + &paragraphs(&ideas, &reports) };
+    let told = if ideas.is_empty() {
+        String::new()
+    } else {
+        ABOUT_IDEAS.to_owned() + &paragraphs(&ideas, &reports)
+    };
     Ok(HEAD.to_owned() + &markdown(&reports) + &told)
 }
 
@@ -177,9 +214,16 @@ mod tests {
         let report = serde_json::to_string(&report::tests::example("cpu", &["x"]))?;
         let ideas = r#"[{"idea": "An idea", "flags": ["x"], "claimed": "Much.", "why": "So."}]"#;
         let page = page(vec![("ideas.json", ideas), ("a.json", &report)])?;
-        let (tables, told) = page.split_once("## Ideas and measured gains").context("ideas")?;
-        assert!(tables.contains("- a: `gristmill") && told.contains("### An idea\n\n- Claim: Much.\n"), "{page}");
-        let error = super::page(vec![("ideas.json", "{}")]).unwrap_err().to_string();
+        let (tables, told) = page
+            .split_once("## Ideas and measured gains")
+            .context("ideas")?;
+        assert!(
+            tables.contains("- a: `gristmill") && told.contains("### An idea\n\n- Claim: Much.\n"),
+            "{page}"
+        );
+        let error = super::page(vec![("ideas.json", "{}")])
+            .unwrap_err()
+            .to_string();
         assert!(error.contains("docs/ablation/ideas.json"), "{error}");
         Ok(())
     }
@@ -187,7 +231,10 @@ mod tests {
     #[test]
     fn what_is_no_report_is_named() -> Result<()> {
         let error = page(vec![("x.json", "{}")]).unwrap_err().to_string();
-        assert!(error.contains("docs/ablation/x.json") && error.contains("hint:"), "{error}");
+        assert!(
+            error.contains("docs/ablation/x.json") && error.contains("hint:"),
+            "{error}"
+        );
         let empty = serde_json::to_string(&report::tests::example("cpu", &[]))?;
         let error = page(vec![("y.json", &empty)]).unwrap_err().to_string();
         assert!(error.contains("y.json is not of one model"), "{error}");

@@ -44,7 +44,12 @@ pub struct Options {
     #[arg(short, value_name = "N", default_value_t = 64)]
     n: usize,
     /// Context depths: tokens already in the KV cache
-    #[arg(short, value_name = "DEPTH", value_delimiter = ',', default_value = "0,4096")]
+    #[arg(
+        short,
+        value_name = "DEPTH",
+        value_delimiter = ',',
+        default_value = "0,4096"
+    )]
     d: Vec<usize>,
     /// Samples per test and program
     #[arg(short, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u16).range(1..))]
@@ -79,20 +84,36 @@ pub fn run(options: &Options) -> Result<bool> {
         bail!("-p 0 -n 0 --no-start leaves nothing to measure\nhint: leave one of them out");
     }
     let threads = options.threads.map_or_else(machine::cores, Ok)?;
-    let peer =
-        LlamaBench { path: shell::program(&options.peer, programs::PEER_HINT)?, threads, flash: options.fa.clone() };
+    let peer = LlamaBench {
+        path: shell::program(&options.peer, programs::PEER_HINT)?,
+        threads,
+        flash: options.fa.clone(),
+    };
     let path = match &options.gristmill {
-        Some(path) => shell::program(path, "leave --gristmill out to build and measure this tree's")?,
+        Some(path) => shell::program(
+            path,
+            "leave --gristmill out to build and measure this tree's",
+        )?,
         None => shell::gristmill(&root)?,
     };
-    let ours = Gristmill { path, threads, isa: options.isa.clone() };
+    let ours = Gristmill {
+        path,
+        threads,
+        isa: options.isa.clone(),
+    };
 
     let mut report = BenchReport {
         date: machine::today(),
         command: command(options, threads),
         machine: machine::describe(threads)?,
-        commit: options.commit.clone().map_or_else(|| shell::commit(&root), Ok)?,
-        peer: Peer { name: options.peer_name.clone(), ..Peer::default() },
+        commit: options
+            .commit
+            .clone()
+            .map_or_else(|| shell::commit(&root), Ok)?,
+        peer: Peer {
+            name: options.peer_name.clone(),
+            ..Peer::default()
+        },
         rows: vec![],
     };
     // Fail now rather than after an hour if the report cannot be written.
@@ -133,15 +154,29 @@ fn measure(
     depth: usize,
     report: &mut BenchReport,
 ) -> Result<BenchRow> {
-    let name = model.file_name().context("a model's path ends in a name")?.to_string_lossy().into_owned();
+    let name = model
+        .file_name()
+        .context("a model's path ends in a name")?
+        .to_string_lossy()
+        .into_owned();
     let mut row = BenchRow::new(name.clone(), test, depth, &options.fa);
     // A warm-up round keeps one-time work (kernel compilation, reading the
     // file from disk) out of the start-up samples.
-    let rounds = if test == Test::Start { 0..=options.r } else { 1..=options.r };
+    let rounds = if test == Test::Start {
+        0..=options.r
+    } else {
+        1..=options.r
+    };
     for round in rounds {
         let counts = round > 0;
-        let place = if counts { format!("sample {round} of {}", options.r) } else { "not counted".to_owned() };
-        let say = |who: &str, what: String| eprintln!("bench-peer: {name} {test} @ {depth}, {place}: {who} {what}");
+        let place = if counts {
+            format!("sample {round} of {}", options.r)
+        } else {
+            "not counted".to_owned()
+        };
+        let say = |who: &str, what: String| {
+            eprintln!("bench-peer: {name} {test} @ {depth}, {place}: {who} {what}")
+        };
         say("gristmill", "…".to_owned());
         let before = Ticks::now();
         let sample = ours.sample(model, test, depth)?;
@@ -153,7 +188,10 @@ fn measure(
             row.bytes_per_token = sample.bytes_per_token.or(row.bytes_per_token);
             // Keep the maximum: gristmill, too, reports the best of its passes.
             if let Some(bandwidth) = sample.read_bandwidth {
-                let best = report.machine.read_bandwidth.map_or(bandwidth, |best| best.max(bandwidth));
+                let best = report
+                    .machine
+                    .read_bandwidth
+                    .map_or(bandwidth, |best| best.max(bandwidth));
                 report.machine.read_bandwidth = Some(best);
             }
         }
@@ -165,13 +203,21 @@ fn measure(
             let label = flash_label(found.flash);
             say(&format!("peer, {label}"), shown(test, found.value, others));
             report.peer.build = found.build;
-            if let Some(side) = row.peer.iter_mut().find(|side| side.label == label && counts) {
+            if let Some(side) = row
+                .peer
+                .iter_mut()
+                .find(|side| side.label == label && counts)
+            {
                 side.samples.push(found.value);
                 side.others.extend(others);
             }
         }
     }
-    if let Some(short) = row.peer.iter().find(|side| side.samples.len() != usize::from(options.r)) {
+    if let Some(short) = row
+        .peer
+        .iter()
+        .find(|side| side.samples.len() != usize::from(options.r))
+    {
         bail!(
             "{} gave {} samples of {test} with {} instead of {}\nhint: {}",
             peer.path.display(),
@@ -190,7 +236,9 @@ fn since(before: Option<Ticks>) -> Option<f64> {
 }
 
 fn shown(test: Test, value: f64, others: Option<f64>) -> String {
-    let others = others.map_or(String::new(), |share| format!(" (others used {:.0} % of the cores)", share * 100.0));
+    let others = others.map_or(String::new(), |share| {
+        format!(" (others used {:.0} % of the cores)", share * 100.0)
+    });
     test.show(value) + &others
 }
 
@@ -204,8 +252,15 @@ fn command(options: &Options, threads: usize) -> String {
     let list = |numbers: Vec<String>| numbers.join(",");
     let mut text = format!("cargo xtask bench-peer --peer llama-bench --threads {threads}");
     text += &format!(" -p {} -n {}", options.p, options.n);
-    text += &format!(" -d {}", list(options.d.iter().map(|d| d.to_string()).collect()));
-    text += &format!(" -r {} --fa {}", options.r, list(options.fa.iter().map(|f| f.to_string()).collect()));
+    text += &format!(
+        " -d {}",
+        list(options.d.iter().map(|d| d.to_string()).collect())
+    );
+    text += &format!(
+        " -r {} --fa {}",
+        options.r,
+        list(options.fa.iter().map(|f| f.to_string()).collect())
+    );
     if let Some(isa) = &options.isa {
         text += &format!(" --isa {isa}");
     }
@@ -213,14 +268,21 @@ fn command(options: &Options, threads: usize) -> String {
         text += " --no-start";
     }
     for model in &options.models {
-        text += &format!(" {}", model.file_name().unwrap_or_default().to_string_lossy());
+        text += &format!(
+            " {}",
+            model.file_name().unwrap_or_default().to_string_lossy()
+        );
     }
     text
 }
 
 impl BenchRow {
     fn new(model: String, test: Test, depth: usize, flash: &[u8]) -> BenchRow {
-        let side = |label: String| Side { label, samples: vec![], others: vec![] };
+        let side = |label: String| Side {
+            label,
+            samples: vec![],
+            others: vec![],
+        };
         BenchRow {
             model,
             test,
@@ -251,19 +313,39 @@ mod tests {
     fn a_depth_is_a_prompt_and_a_generation_and_the_start_is_last() {
         let all = tests(&options("x --peer b -d 0,64 m"));
         let (prompt, generation) = (Test::Prompt(512), Test::Generation(64));
-        assert_eq!(all, [(prompt, 0), (generation, 0), (prompt, 64), (generation, 64), (Test::Start, 0)]);
-        assert_eq!(tests(&options("x --peer b -d 0 -n 0 --no-start m")), [(prompt, 0)]);
+        assert_eq!(
+            all,
+            [
+                (prompt, 0),
+                (generation, 0),
+                (prompt, 64),
+                (generation, 64),
+                (Test::Start, 0)
+            ]
+        );
+        assert_eq!(
+            tests(&options("x --peer b -d 0 -n 0 --no-start m")),
+            [(prompt, 0)]
+        );
     }
 
     #[test]
     fn the_command_names_no_folder() {
         let text = command(&options("x --peer /a/b -d 0 --isa avx2 /models/m.gguf"), 2);
-        assert!(text.ends_with("--threads 2 -p 512 -n 64 -d 0 -r 3 --fa 0,1 --isa avx2 m.gguf"), "{text}");
+        assert!(
+            text.ends_with("--threads 2 -p 512 -n 64 -d 0 -r 3 --fa 0,1 --isa avx2 m.gguf"),
+            "{text}"
+        );
     }
 
     #[test]
     fn what_is_missing_is_named() {
-        let error = run(&options("x --peer b no/such/model")).unwrap_err().to_string();
-        assert!(error.contains("no/such/model") && error.contains("synth"), "{error}");
+        let error = run(&options("x --peer b no/such/model"))
+            .unwrap_err()
+            .to_string();
+        assert!(
+            error.contains("no/such/model") && error.contains("synth"),
+            "{error}"
+        );
     }
 }

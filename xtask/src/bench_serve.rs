@@ -103,7 +103,9 @@ pub fn run(options: &Options) -> Result<bool> {
     let root = shell::root()?;
     let servers: Vec<&Named> = options.start.iter().chain(&options.url).collect();
     if servers.is_empty() {
-        bail!("no server\nhint: --url http://127.0.0.1:8080, or --start 'NAME=COMMAND --port {{port}}'");
+        bail!(
+            "no server\nhint: --url http://127.0.0.1:8080, or --start 'NAME=COMMAND --port {{port}}'"
+        );
     }
     if options.common > options.prompt {
         bail!(
@@ -135,7 +137,10 @@ pub fn run(options: &Options) -> Result<bool> {
 
 /// Measures all runs of one server in one round.
 fn measure(options: &Options, server: &Named, round: u16, report: &mut ServeReport) -> Result<()> {
-    eprintln!("bench-serve: {}, round {round} of {}", server.name, options.r);
+    eprintln!(
+        "bench-serve: {}, round {round} of {}",
+        server.name, options.r
+    );
     let (running, model) = options.access.begin(server)?;
     let asking = ServeClient {
         site: running.site.clone(),
@@ -146,7 +151,11 @@ fn measure(options: &Options, server: &Named, round: u16, report: &mut ServeRepo
         timeout: Duration::from_secs(options.timeout.into()),
         seed: options.seed,
     };
-    let prompts = Prompts { length: options.prompt as usize, common: options.common as usize, seed: options.seed };
+    let prompts = Prompts {
+        length: options.prompt as usize,
+        common: options.common as usize,
+        seed: options.seed,
+    };
     let requests = options.requests as usize;
     for (nth, pace) in paces(options).into_iter().enumerate() {
         // Every run has prompts of its own, so that prefix hits come from the shared prefix only.
@@ -172,8 +181,12 @@ fn paces(options: &Options) -> Vec<Pace> {
         ([], []) => &[1, 4, 16],
         (clients, _) => clients,
     };
-    let clients = clients.iter().map(|&clients| Pace::Clients(clients as usize));
-    clients.chain(options.rate.iter().map(|&rate| Pace::Rate(rate))).collect()
+    let clients = clients
+        .iter()
+        .map(|&clients| Pace::Clients(clients as usize));
+    clients
+        .chain(options.rate.iter().map(|&rate| Pace::Rate(rate)))
+        .collect()
 }
 
 /// Formats a command line for the report: servers by name only, without the key.
@@ -188,9 +201,21 @@ fn command(options: &Options) -> String {
             Pace::Rate(rate) => format!(" --rate {rate}"),
         };
     }
-    let Options { requests, prompt, common, max_tokens, temperature, r, seed, .. } = options;
+    let Options {
+        requests,
+        prompt,
+        common,
+        max_tokens,
+        temperature,
+        r,
+        seed,
+        ..
+    } = options;
     if !options.parameters.is_empty() {
-        text += &format!(" --parameters '{}'", Value::from(options.parameters.clone()));
+        text += &format!(
+            " --parameters '{}'",
+            Value::from(options.parameters.clone())
+        );
     }
     text + &format!(
         " --requests {requests} --prompt {prompt} --common {common} --max-tokens {max_tokens} --temperature {temperature} -r {r} --seed {seed}"

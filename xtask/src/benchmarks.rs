@@ -57,14 +57,21 @@ pub fn run(options: &Options) -> Result<bool> {
             files.push((name, text));
         }
     }
-    let text = page(files.iter().map(|(name, text)| (name.as_str(), text.as_str())).collect())?;
+    let text = page(
+        files
+            .iter()
+            .map(|(name, text)| (name.as_str(), text.as_str()))
+            .collect(),
+    )?;
     let path = root.join(PAGE);
     if fs::read_to_string(&path).is_ok_and(|old| old == text) {
         eprintln!("benchmarks: {PAGE} is what {} files give", files.len());
         return Ok(true);
     }
     if options.check {
-        eprintln!("benchmarks: {PAGE} is not what the files give\nhint: `cargo xtask benchmarks` writes it");
+        eprintln!(
+            "benchmarks: {PAGE} is not what the files give\nhint: `cargo xtask benchmarks` writes it"
+        );
         return Ok(false);
     }
     fs::write(&path, text)?;
@@ -85,10 +92,17 @@ pub fn page(mut files: Vec<(&str, &str)>) -> Result<String> {
             text += &format!("\n## {title}\n\n{}", of_servers::markdown(&report));
             continue;
         }
-        let report: BenchReport = serde_json::from_str(content)
-            .with_context(|| format!("{FOLDER}{name} is not a report\nhint: `cargo xtask bench-peer -o` writes one"))?;
-        if report.rows.iter().any(|row| row.gristmill.samples.is_empty() || row.best().is_none()) {
-            bail!("{FOLDER}{name} has a row without samples\nhint: measure again with `cargo xtask bench-peer`");
+        let report: BenchReport = serde_json::from_str(content).with_context(|| {
+            format!("{FOLDER}{name} is not a report\nhint: `cargo xtask bench-peer -o` writes one")
+        })?;
+        if report
+            .rows
+            .iter()
+            .any(|row| row.gristmill.samples.is_empty() || row.best().is_none())
+        {
+            bail!(
+                "{FOLDER}{name} has a row without samples\nhint: measure again with `cargo xtask bench-peer`"
+            );
         }
         text += &format!("\n## {title}\n\n{}", markdown(&report));
     }
@@ -113,20 +127,36 @@ mod tests {
     fn servers_have_sections() -> Result<()> {
         let text = serde_json::to_string(&of_servers::tests::example())?;
         let page = page(vec![("serve-a.json", &text)])?;
-        assert!(page.contains("\n## serve-a\n\n- Machine: ") && page.contains("| ours | 2 clients |"), "{page}");
-        let error = super::page(vec![("serve-b.json", "{}")]).unwrap_err().to_string();
-        assert!(error.contains("serve-b.json is not a report of servers"), "{error}");
+        assert!(
+            page.contains("\n## serve-a\n\n- Machine: ") && page.contains("| ours | 2 clients |"),
+            "{page}"
+        );
+        let error = super::page(vec![("serve-b.json", "{}")])
+            .unwrap_err()
+            .to_string();
+        assert!(
+            error.contains("serve-b.json is not a report of servers"),
+            "{error}"
+        );
         Ok(())
     }
 
     #[test]
     fn what_is_no_report_is_named() -> Result<()> {
         let error = page(vec![("x.json", "{}")]).unwrap_err().to_string();
-        assert!(error.contains("docs/benchmarks/x.json") && error.contains("hint:"), "{error}");
+        assert!(
+            error.contains("docs/benchmarks/x.json") && error.contains("hint:"),
+            "{error}"
+        );
         let mut report = report::tests::example();
         report.rows[0].gristmill.samples.clear();
-        let error = page(vec![("y.json", &serde_json::to_string(&report)?)]).unwrap_err().to_string();
-        assert!(error.contains("y.json has a row without samples"), "{error}");
+        let error = page(vec![("y.json", &serde_json::to_string(&report)?)])
+            .unwrap_err()
+            .to_string();
+        assert!(
+            error.contains("y.json has a row without samples"),
+            "{error}"
+        );
         Ok(())
     }
 }

@@ -23,7 +23,8 @@ pub fn run(options: &Options) -> Result<bool> {
     } else {
         test.args(&options.test);
     }
-    test.env("INSTA_UPDATE", "always").env("GRISTMILL_BLESS", "1");
+    test.env("INSTA_UPDATE", "always")
+        .env("GRISTMILL_BLESS", "1");
     let passed = test.status()?.success();
 
     let after = changes(&root)?;
@@ -46,6 +47,7 @@ pub fn run(options: &Options) -> Result<bool> {
 }
 
 fn changes(root: &std::path::Path) -> Result<Vec<String>> {
-    let status = shell::stdout(shell::git(root).args(["status", "--porcelain", "--untracked-files=all"]))?;
+    let status =
+        shell::stdout(shell::git(root).args(["status", "--porcelain", "--untracked-files=all"]))?;
     Ok(status.lines().map(str::to_owned).collect())
 }

@@ -19,17 +19,47 @@ type Step = (&'static str, &'static [&'static str]);
 
 const FAST: &[Step] = &[
     ("format", &["fmt", "--all", "--check"]),
-    ("tidy", &["run", "--quiet", "--package", "xtask", "--", "tidy"]),
-    ("clippy", &["clippy", "--quiet", "--workspace", "--all-targets", "--", "-D", "warnings"]),
-    ("unit tests", &["test", "--quiet", "--workspace", "--lib", "--bins"]),
-    ("pass tests", &["test", "--quiet", "--package", "gristmill-tensor", "--test", "passes"]),
+    (
+        "tidy",
+        &["run", "--quiet", "--package", "xtask", "--", "tidy"],
+    ),
+    (
+        "clippy",
+        &[
+            "clippy",
+            "--quiet",
+            "--workspace",
+            "--all-targets",
+            "--",
+            "-D",
+            "warnings",
+        ],
+    ),
+    (
+        "unit tests",
+        &["test", "--quiet", "--workspace", "--lib", "--bins"],
+    ),
+    (
+        "pass tests",
+        &[
+            "test",
+            "--quiet",
+            "--package",
+            "gristmill-tensor",
+            "--test",
+            "passes",
+        ],
+    ),
 ];
 
 /// Returns true if every step passed; stops at the first failure.
 pub fn run(options: &Options) -> Result<bool> {
     let root = shell::root()?;
     if !options.fast {
-        return Ok(Command::new(root.join(".ci/run")).current_dir(&root).status()?.success());
+        return Ok(Command::new(root.join(".ci/run"))
+            .current_dir(&root)
+            .status()?
+            .success());
     }
     let start = Instant::now();
     for (name, arguments) in FAST {
@@ -37,7 +67,10 @@ pub fn run(options: &Options) -> Result<bool> {
             return Ok(false);
         }
     }
-    eprintln!("ci: passed in {} s; `cargo xtask ci` runs the whole gate", start.elapsed().as_secs());
+    eprintln!(
+        "ci: passed in {} s; `cargo xtask ci` runs the whole gate",
+        start.elapsed().as_secs()
+    );
     Ok(true)
 }
 
@@ -46,6 +79,9 @@ fn passes(root: &Path, name: &str, arguments: &[&str]) -> Result<bool> {
     eprintln!("ci: {name}: cargo {}", arguments.join(" "));
     let passed = shell::cargo(root).args(arguments).status()?.success();
     let verb = if passed { "passed" } else { "failed" };
-    eprintln!("ci: {name} {verb} after {:.1} s", start.elapsed().as_secs_f64());
+    eprintln!(
+        "ci: {name} {verb} after {:.1} s",
+        start.elapsed().as_secs_f64()
+    );
     Ok(passed)
 }

@@ -50,7 +50,12 @@ pub struct Options {
 pub fn run(options: &Options) -> Result<bool> {
     let root = shell::root()?;
     let files = read(&root)?;
-    let text = index(files.iter().map(|(name, text)| (name.as_str(), text.as_str())).collect())?;
+    let text = index(
+        files
+            .iter()
+            .map(|(name, text)| (name.as_str(), text.as_str()))
+            .collect(),
+    )?;
     let path = root.join(INDEX);
     if fs::read_to_string(&path).is_ok_and(|old| old == text) {
         eprintln!("experiments: {INDEX} is current, {} files", files.len());
@@ -111,7 +116,16 @@ pub fn index(mut files: Vec<(&str, &str)>) -> Result<String> {
             "\n## {}\n\n| | experiment | status | machine | result | date |\n|---|---|---|---|---|---|\n",
             AREAS[area].1
         );
-        for Experiment { file, number, title, date, status, machine, result } in experiments {
+        for Experiment {
+            file,
+            number,
+            title,
+            date,
+            status,
+            machine,
+            result,
+        } in experiments
+        {
             text += &format!(
                 "| <a id=\"{number:03}\"></a>{number} | [{title}]({file}) | {status} | {machine} | {result} | {date} |\n"
             );
@@ -122,37 +136,74 @@ pub fn index(mut files: Vec<(&str, &str)>) -> Result<String> {
 
 /// Parses the fields between the two `---` lines at the start of a file.
 fn front_matter(text: &str) -> Result<BTreeMap<&str, &str>> {
-    let inside = text.strip_prefix("---\n").and_then(|rest| rest.split_once("\n---\n"));
-    let (inside, _) = inside.context("no front matter\nhint: begin the file with fields between two lines of ---")?;
+    let inside = text
+        .strip_prefix("---\n")
+        .and_then(|rest| rest.split_once("\n---\n"));
+    let (inside, _) = inside
+        .context("no front matter\nhint: begin the file with fields between two lines of ---")?;
     let mut fields = BTreeMap::new();
     for line in inside.lines() {
-        let (name, value) = line.split_once(':').with_context(|| format!("`{line}` is no field"))?;
+        let (name, value) = line
+            .split_once(':')
+            .with_context(|| format!("`{line}` is no field"))?;
         fields.insert(name.trim(), value.trim().trim_matches('"'));
     }
     Ok(fields)
 }
 
-fn parse<'t>(file: &'t str, fields: &BTreeMap<&'t str, &'t str>) -> Result<(usize, Experiment<'t>)> {
+fn parse<'t>(
+    file: &'t str,
+    fields: &BTreeMap<&'t str, &'t str>,
+) -> Result<(usize, Experiment<'t>)> {
     let field = |name: &str| {
         let value = fields.get(name).copied().filter(|value| !value.is_empty());
         value.with_context(|| {
-            format!("no field `{name}`\nhint: number, title, date, area, status, machine, before, after")
+            format!(
+                "no field `{name}`\nhint: number, title, date, area, status, machine, before, after"
+            )
         })
     };
     let number: u32 = field("number")?.parse().context("`number` is none")?;
-    ensure!(file.starts_with(&format!("{number:03}-")), "the file's name does not begin with {number:03}-");
+    ensure!(
+        file.starts_with(&format!("{number:03}-")),
+        "the file's name does not begin with {number:03}-"
+    );
     let area = field("area")?;
-    let known = || AREAS.iter().map(|area| area.0).collect::<Vec<_>>().join(", ");
+    let known = || {
+        AREAS
+            .iter()
+            .map(|area| area.0)
+            .collect::<Vec<_>>()
+            .join(", ")
+    };
     let area = AREAS.iter().position(|row| row.0 == area);
     let area = area.with_context(|| format!("an unknown area\nhint: one of {}", known()))?;
     let status = field("status")?;
-    ensure!(STATUSES.contains(&status), "an unknown status `{status}`\nhint: one of {}", STATUSES.join(", "));
+    ensure!(
+        STATUSES.contains(&status),
+        "an unknown status `{status}`\nhint: one of {}",
+        STATUSES.join(", ")
+    );
     let result = format!("{} → {}", field("before")?, field("after")?);
     for text in [field("title")?, field("machine")?, &result] {
-        ensure!(!text.contains('|'), "`{text}` has a `|`, which ends a cell of the index");
+        ensure!(
+            !text.contains('|'),
+            "`{text}` has a `|`, which ends a cell of the index"
+        );
     }
     let (title, date, machine) = (field("title")?, field("date")?, field("machine")?);
-    Ok((area, Experiment { file, number, title, date, status, machine, result }))
+    Ok((
+        area,
+        Experiment {
+            file,
+            number,
+            title,
+            date,
+            status,
+            machine,
+            result,
+        },
+    ))
 }
 
 #[cfg(test)]
@@ -164,7 +215,10 @@ mod tests {
     #[test]
     fn an_index_has_a_row_with_an_anchor() -> Result<()> {
         let text = index(vec![("007-prefetch-rows.md", GOOD)])?;
-        assert!(text.contains("## CPU: memory, threads, instruction sets\n"), "{text}");
+        assert!(
+            text.contains("## CPU: memory, threads, instruction sets\n"),
+            "{text}"
+        );
         let row = "| <a id=\"007\"></a>7 | [Prefetch rows: two](007-prefetch-rows.md) | kept | Zen 5 | 14 GB/s → 40 GB/s | 2026-11-20 |";
         assert!(text.contains(row), "{text}");
         Ok(())
@@ -180,10 +234,21 @@ mod tests {
             ("number: 7", "number: 8", "does not begin with 008-"),
             ("Zen 5", "Zen | 5", "has a `|`"),
         ] {
-            let error = format!("{:#}", index(vec![("007-a.md", &GOOD.replace(from, to))]).unwrap_err());
-            assert!(error.contains("docs/experiments/007-a.md") && error.contains(problem), "{error}");
+            let error = format!(
+                "{:#}",
+                index(vec![("007-a.md", &GOOD.replace(from, to))]).unwrap_err()
+            );
+            assert!(
+                error.contains("docs/experiments/007-a.md") && error.contains(problem),
+                "{error}"
+            );
         }
-        let error = index(vec![("007-a.md", GOOD), ("007-b.md", GOOD)]).unwrap_err().to_string();
-        assert!(error.contains("007-b.md has the number of 007-a.md"), "{error}");
+        let error = index(vec![("007-a.md", GOOD), ("007-b.md", GOOD)])
+            .unwrap_err()
+            .to_string();
+        assert!(
+            error.contains("007-b.md has the number of 007-a.md"),
+            "{error}"
+        );
     }
 }

@@ -42,14 +42,21 @@ impl fmt::Display for HostMachine {
             write!(f, ", {:.0} GiB", bytes as f64 / (1u64 << 30) as f64)?;
         }
         if let Some(bandwidth) = self.read_bandwidth {
-            write!(f, ", reads {:.1} GB/s with {} threads", bandwidth / 1e9, self.threads)?;
+            write!(
+                f,
+                ", reads {:.1} GB/s with {} threads",
+                bandwidth / 1e9,
+                self.threads
+            )?;
         }
         write!(f, "; {}", self.features.join(" "))
     }
 }
 
 pub fn cores() -> Result<usize> {
-    Ok(std::thread::available_parallelism().context("the number of cores is unknown\nhint: give --threads")?.get())
+    Ok(std::thread::available_parallelism()
+        .context("the number of cores is unknown\nhint: give --threads")?
+        .get())
 }
 
 /// Reads the machine description from `/proc`; unknown fields stay empty.
@@ -57,8 +64,14 @@ pub fn describe(threads: usize) -> Result<HostMachine> {
     let cpu = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
     let memory = fs::read_to_string("/proc/meminfo").unwrap_or_default();
     Ok(HostMachine {
-        processor: field(&cpu, "model name").unwrap_or(std::env::consts::ARCH).to_owned(),
-        features: features(field(&cpu, "flags").or(field(&cpu, "Features")).unwrap_or_default()),
+        processor: field(&cpu, "model name")
+            .unwrap_or(std::env::consts::ARCH)
+            .to_owned(),
+        features: features(
+            field(&cpu, "flags")
+                .or(field(&cpu, "Features"))
+                .unwrap_or_default(),
+        ),
         cores: cores()?,
         threads,
         memory_bytes: field(&memory, "MemTotal").and_then(kilobytes),
@@ -68,7 +81,12 @@ pub fn describe(threads: usize) -> Result<HostMachine> {
 
 fn features(flags: &str) -> Vec<String> {
     let has = |name: &&str| flags.split_whitespace().any(|flag| flag == *name);
-    FEATURES.iter().copied().filter(has).map(str::to_owned).collect()
+    FEATURES
+        .iter()
+        .copied()
+        .filter(has)
+        .map(str::to_owned)
+        .collect()
 }
 
 /// Returns the value of the first `name : value` line.
@@ -80,7 +98,12 @@ fn field<'t>(text: &'t str, name: &str) -> Option<&'t str> {
 }
 
 fn kilobytes(value: &str) -> Option<u64> {
-    value.strip_suffix(" kB")?.trim().parse::<u64>().ok()?.checked_mul(1024)
+    value
+        .strip_suffix(" kB")?
+        .trim()
+        .parse::<u64>()
+        .ok()?
+        .checked_mul(1024)
 }
 
 /// CPU time counters of the cores in this process's affinity mask (`taskset`), in ticks.
@@ -105,13 +128,21 @@ impl Ticks {
     fn parse(all: &str, own: &str, allowed: &str) -> Option<Ticks> {
         // The terminal's number is -1 for a process without a terminal.
         let number = |word: &str| word.trim_start_matches('-').parse().ok();
-        let numbers = |words: &str| words.split_whitespace().map_while(number).collect::<Vec<u64>>();
+        let numbers = |words: &str| {
+            words
+                .split_whitespace()
+                .map_while(number)
+                .collect::<Vec<u64>>()
+        };
         // Fields: user nice system idle iowait irq softirq steal. The guest fields after them are
         // already counted in user and nice.
-        let lines = all.lines().filter_map(|line| line.strip_prefix("cpu")?.split_once(' '));
+        let lines = all
+            .lines()
+            .filter_map(|line| line.strip_prefix("cpu")?.split_once(' '));
         let ours = lines.filter(|(core, _)| core.parse().is_ok_and(|core| lists(allowed, core)));
-        let cores =
-            ours.map(|(_, words)| numbers(words)).reduce(|a, b| a.iter().zip(&b).map(|(a, b)| a + b).collect())?;
+        let cores = ours
+            .map(|(_, words)| numbers(words))
+            .reduce(|a, b| a.iter().zip(&b).map(|(a, b)| a + b).collect())?;
         // The process name, in parentheses, may contain spaces. State and numbers follow; the 13th
         // and 14th numbers are cutime and cstime.
         let children = numbers(own.rsplit_once(')')?.1.trim_start().split_once(' ')?.1);
@@ -134,13 +165,16 @@ impl Ticks {
 fn lists(allowed: &str, core: usize) -> bool {
     allowed.split(',').any(|part| {
         let (first, last) = part.split_once('-').unwrap_or((part, part));
-        first.parse().is_ok_and(|first: usize| first <= core) && last.parse().is_ok_and(|last: usize| core <= last)
+        first.parse().is_ok_and(|first: usize| first <= core)
+            && last.parse().is_ok_and(|last: usize| core <= last)
     })
 }
 
 /// Returns today's date in UTC, as `YYYY-MM-DD`.
 pub fn today() -> String {
-    let seconds = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_secs());
+    let seconds = SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .map_or(0, |d| d.as_secs());
     date(seconds / 86_400)
 }
 
@@ -152,7 +186,11 @@ fn date(days: u64) -> String {
     let day = day - (365 * year + year / 4 - year / 100);
     let month = (5 * day + 2) / 153;
     let day = day - (153 * month + 2) / 5 + 1;
-    let (month, later) = if month < 10 { (month + 3, 0) } else { (month - 9, 1) };
+    let (month, later) = if month < 10 {
+        (month + 3, 0)
+    } else {
+        (month - 9, 1)
+    };
     format!("{:04}-{month:02}-{day:02}", era * 400 + year + later)
 }
 
@@ -164,7 +202,9 @@ mod tests {
     fn others_are_what_is_neither_idle_nor_ours() {
         let own = |c: u64| format!("7 (a ) b) S 1 2 3 4 -1 6 7 8 9 10 500 600 {c} {c} 20 0");
         let ticks = |zero: &str, two: &str, c| {
-            let all = format!("cpu  9 9 9 9 9 9 9 9\ncpu0 {zero} 9 9\ncpu1 7 7 7 7 7 7 7 7\ncpu2 {two}\nintr 5\n");
+            let all = format!(
+                "cpu  9 9 9 9 9 9 9 9\ncpu0 {zero} 9 9\ncpu1 7 7 7 7 7 7 7 7\ncpu2 {two}\nintr 5\n"
+            );
             Ticks::parse(&all, &own(c), "0,2-3").unwrap()
         };
         let before = ticks("100 0 50 800 50 0 0 0", "0 0 0 0 0 0 0 0", 10);
@@ -179,14 +219,20 @@ mod tests {
     #[test]
     fn dates() {
         let days = [0, 59, 11_016, 11_017, 19_782, 20_453];
-        let named = ["1970-01-01", "1970-03-01", "2000-02-29", "2000-03-01", "2024-02-29", "2025-12-31"];
+        let named = [
+            "1970-01-01",
+            "1970-03-01",
+            "2000-02-29",
+            "2000-03-01",
+            "2024-02-29",
+            "2025-12-31",
+        ];
         assert_eq!(days.map(date), named);
     }
 
     #[test]
     fn fields_of_the_system_files() {
-        let text =
-            "processor\t: 0\nmodel name\t: Some CPU @ 2: fast\nflags\t\t: fpu avx2 avx512f\nMemTotal:  1024 kB\n";
+        let text = "processor\t: 0\nmodel name\t: Some CPU @ 2: fast\nflags\t\t: fpu avx2 avx512f\nMemTotal:  1024 kB\n";
         assert_eq!(field(text, "model name"), Some("Some CPU @ 2: fast"));
         assert_eq!(field(text, "model"), None);
         assert_eq!(features(field(text, "flags").unwrap()), ["avx2", "avx512f"]);

@@ -118,7 +118,12 @@ pub fn run(options: &Options) -> Result<bool> {
         ..SoakReport::default()
     };
     // Fail now rather than after an hour if the report cannot be written.
-    let save = |report: &SoakReport| options.output.as_ref().map_or(Ok(()), |path| shell::save(path, report));
+    let save = |report: &SoakReport| {
+        options
+            .output
+            .as_ref()
+            .map_or(Ok(()), |path| shell::save(path, report))
+    };
     save(&report)?;
     soak(options, &mut report)?;
     save(&report)?;
@@ -146,12 +151,23 @@ fn soak(options: &Options, report: &mut SoakReport) -> Result<()> {
         answer: options.max_tokens as usize,
         seed: options.seed,
     };
-    let asking = SoakClient::new(running.site.clone(), Duration::from_secs(options.timeout.into()));
+    let asking = SoakClient::new(
+        running.site.clone(),
+        Duration::from_secs(options.timeout.into()),
+    );
     let cases = cases::cases(&asking.site, &model, &sizes)?;
-    eprintln!("soak: {} is ready; {} prompts are answered alone", server.name, cases.len());
+    eprintln!(
+        "soak: {} is ready; {} prompts are answered alone",
+        server.name,
+        cases.len()
+    );
     let begun = Instant::now();
     let alone = asking.alone(&cases)?;
-    eprintln!("soak: that took {:.1} s; {} requests follow", begun.elapsed().as_secs_f64(), report.requests);
+    eprintln!(
+        "soak: that took {:.1} s; {} requests follow",
+        begun.elapsed().as_secs_f64(),
+        report.requests
+    );
     let of = Loop {
         cases: &cases,
         requests: report.requests,
@@ -168,12 +184,21 @@ fn soak(options: &Options, report: &mut SoakReport) -> Result<()> {
         _ => None,
     });
     let (waits, others) = finished.unzip();
-    (report.wait, report.others) = (LatencySpread::from_samples(waits), LatencySpread::from_samples(others));
+    (report.wait, report.others) = (
+        LatencySpread::from_samples(waits),
+        LatencySpread::from_samples(others),
+    );
     report.answers = Answers::new(&outcomes, &cases, &alone);
     report.memory = watch::Growth::fit(&memory, u64::from(options.growth) << 20);
-    match watch::until_idle(&running.site, &report.before, Duration::from_secs(options.idle.into())) {
+    match watch::until_idle(
+        &running.site,
+        &report.before,
+        Duration::from_secs(options.idle.into()),
+    ) {
         Ok(after) => report.after = after,
-        Err(error) => report.findings.push(format!("the server does not answer any more: {error:#}")),
+        Err(error) => report
+            .findings
+            .push(format!("the server does not answer any more: {error:#}")),
     }
     report.find(running.process().is_some());
     Ok(())
@@ -189,9 +214,14 @@ fn watched(running: &Running, asking: &SoakClient, of: &Loop) -> (load::Outcomes
         }
         said = Instant::now();
         let done = done.load(Ordering::Relaxed);
-        let memory = now.map_or(String::new(), |bytes| format!(", {:.1} MiB", bytes as f64 / f64::from(1 << 20)));
+        let memory = now.map_or(String::new(), |bytes| {
+            format!(", {:.1} MiB", bytes as f64 / f64::from(1 << 20))
+        });
         let rate = done as f64 / begun.elapsed().as_secs_f64();
-        eprintln!("soak: {done} of {} requests, {rate:.1} a second{memory}", of.requests);
+        eprintln!(
+            "soak: {done} of {} requests, {rate:.1} a second{memory}",
+            of.requests
+        );
     };
     std::thread::scope(|scope| {
         let watching = scope.spawn(|| watch::memory(running.process(), &over, progress));
@@ -203,8 +233,21 @@ fn watched(running: &Running, asking: &SoakClient, of: &Loop) -> (load::Outcomes
 
 /// Formats a command line for the report: the server by name only, without the key.
 fn command(options: &Options) -> String {
-    let name = options.start.as_ref().or(options.url.as_ref()).map_or("", |server| &server.name);
-    let Options { requests, clients, hang_up, prompts, prompt, max_tokens, seed, .. } = options;
+    let name = options
+        .start
+        .as_ref()
+        .or(options.url.as_ref())
+        .map_or("", |server| &server.name);
+    let Options {
+        requests,
+        clients,
+        hang_up,
+        prompts,
+        prompt,
+        max_tokens,
+        seed,
+        ..
+    } = options;
     let fair = if options.fair { " --fair" } else { "" };
     format!(
         "cargo xtask soak --start {name}=… --requests {requests} --clients {clients} --hang-up {hang_up} --prompts {prompts} --prompt {prompt} --max-tokens {max_tokens} --seed {seed}{fair}"

@@ -56,7 +56,9 @@ fn kept(ratio: Option<f64>) -> String {
 /// Formats the median of speeds; a dash without samples.
 fn middle(mut speeds: Vec<f64>) -> String {
     speeds.sort_unstable_by(f64::total_cmp);
-    speeds.get(speeds.len() / 2).map_or("–".into(), |s| format!("{s:.1}"))
+    speeds
+        .get(speeds.len() / 2)
+        .map_or("–".into(), |s| format!("{s:.1}"))
 }
 
 impl AblationReport {
@@ -72,28 +74,53 @@ impl AblationReport {
 /// Formats reports as Markdown: runs, then a row per optimisation with two columns per report.
 pub fn markdown(reports: &[(&str, AblationReport)]) -> String {
     let mut out = String::new();
-    write_markdown(&mut out, reports).unwrap_or_else(|fmt::Error| unreachable!("a string takes all"));
+    write_markdown(&mut out, reports)
+        .unwrap_or_else(|fmt::Error| unreachable!("a string takes all"));
     out
 }
 
 fn write_markdown(out: &mut String, reports: &[(&str, AblationReport)]) -> fmt::Result {
-    writeln!(out, "| run | device | model | decode, tok/s | prefill, tok/s | date | commit |")?;
+    writeln!(
+        out,
+        "| run | device | model | decode, tok/s | prefill, tok/s | date | commit |"
+    )?;
     writeln!(out, "|---|---|---|---:|---:|---|---|")?;
     for (name, report) in reports {
-        let speeds = |of: fn(&AblationRow) -> Option<f64>| middle(report.rows.iter().filter_map(of).collect());
-        let (decode, prompt) =
-            (speeds(|r| r.base_decode_tokens_per_second), speeds(|r| r.base_prefill_tokens_per_second));
-        let AblationReport { device, date, commit, .. } = report;
-        writeln!(out, "| {name} | {device} | {} | {decode} | {prompt} | {date} | {commit} |", report.model())?;
+        let speeds = |of: fn(&AblationRow) -> Option<f64>| {
+            middle(report.rows.iter().filter_map(of).collect())
+        };
+        let (decode, prompt) = (
+            speeds(|r| r.base_decode_tokens_per_second),
+            speeds(|r| r.base_prefill_tokens_per_second),
+        );
+        let AblationReport {
+            device,
+            date,
+            commit,
+            ..
+        } = report;
+        writeln!(
+            out,
+            "| {name} | {device} | {} | {decode} | {prompt} | {date} | {commit} |",
+            report.model()
+        )?;
     }
-    let head: String = reports.iter().map(|(name, _)| format!(" {name}: decode | prefill |")).collect();
+    let head: String = reports
+        .iter()
+        .map(|(name, _)| format!(" {name}: decode | prefill |"))
+        .collect();
     writeln!(out, "\n| without | optimisation |{head}")?;
     writeln!(out, "|---|---|{}", "---:|---:|".repeat(reports.len()))?;
     for (flag, does) in flags(reports) {
         write!(out, "| `{flag}` | {does} |")?;
         for (_, report) in reports {
             match report.row(flag) {
-                Some(row) => write!(out, " {} | {} |", kept(row.decode_ratio), kept(row.prefill_ratio))?,
+                Some(row) => write!(
+                    out,
+                    " {} | {} |",
+                    kept(row.decode_ratio),
+                    kept(row.prefill_ratio)
+                )?,
                 None => write!(out, " | |")?,
             }
         }
@@ -101,10 +128,12 @@ fn write_markdown(out: &mut String, reports: &[(&str, AblationReport)]) -> fmt::
     }
     writeln!(out)?;
     for (name, report) in reports {
-        let host = report
-            .machine
-            .as_ref()
-            .map_or(String::new(), |m| format!("; {}, {} cores, {} threads", m.processor, m.cores, m.threads));
+        let host = report.machine.as_ref().map_or(String::new(), |m| {
+            format!(
+                "; {}, {} cores, {} threads",
+                m.processor, m.cores, m.threads
+            )
+        });
         writeln!(out, "- {name}: `{}`{host}", report.command)?;
     }
     Ok(())
@@ -121,16 +150,34 @@ pub fn paragraphs(ideas: &[Idea], reports: &[(&str, AblationReport)]) -> String 
 }
 
 fn paragraph(idea: &Idea, reports: &[(&str, AblationReport)]) -> String {
-    let Idea { idea, flags, claimed, why } = idea;
+    let Idea {
+        idea,
+        flags,
+        claimed,
+        why,
+    } = idea;
     let of = |(name, report): &(&str, AblationReport), flag: &String| {
         let row = report.row(flag)?;
-        let both = [("decode", worth(row.decode_ratio)), ("prefill", worth(row.prefill_ratio))];
-        let both: Vec<String> = both.into_iter().filter_map(|(of, worth)| Some(format!("{of} {}", worth?))).collect();
+        let both = [
+            ("decode", worth(row.decode_ratio)),
+            ("prefill", worth(row.prefill_ratio)),
+        ];
+        let both: Vec<String> = both
+            .into_iter()
+            .filter_map(|(of, worth)| Some(format!("{of} {}", worth?)))
+            .collect();
         Some(format!("{name} {}", both.join(", ")))
     };
     let runs = |flag: &String| {
-        let all: Vec<String> = reports.iter().filter_map(|report| of(report, flag)).collect();
-        let all = if all.is_empty() { "no run yet".to_owned() } else { all.join("; ") };
+        let all: Vec<String> = reports
+            .iter()
+            .filter_map(|report| of(report, flag))
+            .collect();
+        let all = if all.is_empty() {
+            "no run yet".to_owned()
+        } else {
+            all.join("; ")
+        };
         format!("with `{flag}`: {all}")
     };
     let measured = match flags.is_empty() {
@@ -193,7 +240,13 @@ pub mod tests {
             why: "Because.".to_owned(),
         };
         let text = |flags: &[&str]| {
-            paragraphs(&[idea(flags)], &[("a", example("cpu", &["x", "y"])), ("b", example("gpu", &["y"]))])
+            paragraphs(
+                &[idea(flags)],
+                &[
+                    ("a", example("cpu", &["x", "y"])),
+                    ("b", example("gpu", &["y"])),
+                ],
+            )
         };
         assert_eq!(
             text(&["x", "z"]),
@@ -205,7 +258,10 @@ pub mod tests {
 
     #[test]
     fn a_row_for_each_flag_and_columns_for_each_run() {
-        let text = markdown(&[("a", example("cpu", &["x", "y"])), ("b", example("gpu", &["y", "z"]))]);
+        let text = markdown(&[
+            ("a", example("cpu", &["x", "y"])),
+            ("b", example("gpu", &["y", "z"])),
+        ]);
         let rows: Vec<&str> = text.lines().filter(|l| l.starts_with("| `")).collect();
         assert_eq!(
             rows,
@@ -215,7 +271,13 @@ pub mod tests {
                 "| `z` | what z does | | | 50 % | – |",
             ]
         );
-        assert!(text.contains("| a | cpu | m | 10.0 | – | 2025-01-31 | abc |"), "{text}");
-        assert!(text.ends_with("- b: `gristmill bench m --ablate`; CPU, 4 cores, 2 threads\n"), "{text}");
+        assert!(
+            text.contains("| a | cpu | m | 10.0 | – | 2025-01-31 | abc |"),
+            "{text}"
+        );
+        assert!(
+            text.ends_with("- b: `gristmill bench m --ablate`; CPU, 4 cores, 2 threads\n"),
+            "{text}"
+        );
     }
 }

@@ -52,7 +52,17 @@ impl Gristmill {
 
     fn bench(&self, model: &Path, test: Test, p: usize, n: usize, depth: usize) -> Result<Sample> {
         let mut command = self.command("bench", model);
-        command.args(["-r", "1", "--json", "-p", &p.to_string(), "-n", &n.to_string(), "-d", &depth.to_string()]);
+        command.args([
+            "-r",
+            "1",
+            "--json",
+            "-p",
+            &p.to_string(),
+            "-n",
+            &n.to_string(),
+            "-d",
+            &depth.to_string(),
+        ]);
         our_sample(&output(&mut command)?, test, depth)
             .with_context(|| format!("cannot read what {} printed", self.path.display()))
     }
@@ -61,19 +71,30 @@ impl Gristmill {
     fn start(&self, model: &Path) -> Result<Sample> {
         let file = std::env::temp_dir().join(format!("gristmill-start-{}.npy", std::process::id()));
         let mut command = self.command("logits", model);
-        command.args(["--tokens", "1", "--step", "--ctx", "512", "-o"]).arg(&file);
+        command
+            .args(["--tokens", "1", "--step", "--ctx", "512", "-o"])
+            .arg(&file);
         let start = Instant::now();
         let done = output(&mut command);
         let value = start.elapsed().as_secs_f64();
         // The file may not exist.
         let _ = std::fs::remove_file(&file);
-        done.map(|_| Sample { value, bytes_per_token: None, read_bandwidth: None })
+        done.map(|_| Sample {
+            value,
+            bytes_per_token: None,
+            read_bandwidth: None,
+        })
     }
 
     fn command(&self, name: &str, model: &Path) -> Command {
         let mut command = Command::new(&self.path);
         // The peer runs on the CPU, so gristmill does too, even on a machine with a GPU.
-        command.arg(name).arg(model).args(["--device", "cpu", "--threads", &self.threads.to_string()]);
+        command.arg(name).arg(model).args([
+            "--device",
+            "cpu",
+            "--threads",
+            &self.threads.to_string(),
+        ]);
         if let Some(isa) = &self.isa {
             command.args(["--isa", isa]);
         }
@@ -83,7 +104,10 @@ impl Gristmill {
 
 fn our_sample(text: &str, test: Test, depth: usize) -> Result<Sample> {
     let lines: Vec<OurLine> = lines(text, OUR_HINT)?;
-    let Some(line) = lines.iter().find(|l| l.test == test.to_string() && l.depth == depth) else {
+    let Some(line) = lines
+        .iter()
+        .find(|l| l.test == test.to_string() && l.depth == depth)
+    else {
         bail!("no line with test {test} and depth {depth}\nhint: {OUR_HINT}");
     };
     // bandwidth_fraction = speed × bytes / bandwidth.
@@ -128,12 +152,21 @@ impl LlamaBench {
     /// Returns one sample for each value of -fa.
     pub fn samples(&self, model: &Path, test: Test, depth: usize) -> Result<Vec<PeerSample>> {
         let (p, n) = match test {
-            Test::Start => return self.flash.iter().map(|&flash| self.start(model, flash)).collect(),
+            Test::Start => {
+                return self
+                    .flash
+                    .iter()
+                    .map(|&flash| self.start(model, flash))
+                    .collect();
+            }
             Test::Prompt(p) => (p, 0),
             Test::Generation(n) => (0, n),
         };
         let flash: Vec<String> = self.flash.iter().map(|f| f.to_string()).collect();
-        let text = output(self.command(model, p, n, depth, &flash.join(",")).args(["-r", "1"]))?;
+        let text = output(
+            self.command(model, p, n, depth, &flash.join(","))
+                .args(["-r", "1"]),
+        )?;
         self.read(&text, p, n, depth)
     }
 
@@ -143,17 +176,31 @@ impl LlamaBench {
         let text = output(command.args(["-r", "1", "--no-warmup"]))?;
         let value = start.elapsed().as_secs_f64();
         let mut samples = self.read(&text, 1, 0, 0)?;
-        samples.pop().map(|sample| PeerSample { value, ..sample }).context("it printed no sample")
+        samples
+            .pop()
+            .map(|sample| PeerSample { value, ..sample })
+            .context("it printed no sample")
     }
 
     fn read(&self, text: &str, p: usize, n: usize, depth: usize) -> Result<Vec<PeerSample>> {
-        peer_samples(text, p, n, depth).with_context(|| format!("cannot read what {} printed", self.path.display()))
+        peer_samples(text, p, n, depth)
+            .with_context(|| format!("cannot read what {} printed", self.path.display()))
     }
 
     fn command(&self, model: &Path, p: usize, n: usize, depth: usize, flash: &str) -> Command {
         let mut command = Command::new(&self.path);
-        command.arg("-m").arg(model).args(["-o", "jsonl", "-ctk", "f16", "-ctv", "f16", "-fa", flash]);
-        command.args(["-t", &self.threads.to_string(), "-p", &p.to_string(), "-n", &n.to_string()]);
+        command
+            .arg("-m")
+            .arg(model)
+            .args(["-o", "jsonl", "-ctk", "f16", "-ctv", "f16", "-fa", flash]);
+        command.args([
+            "-t",
+            &self.threads.to_string(),
+            "-p",
+            &p.to_string(),
+            "-n",
+            &n.to_string(),
+        ]);
         command.args(["-d", &depth.to_string()]);
         command
     }
@@ -162,12 +209,22 @@ impl LlamaBench {
 fn peer_samples(text: &str, p: usize, n: usize, depth: usize) -> Result<Vec<PeerSample>> {
     let lines: Vec<PeerLine> = lines(text, PEER_HINT)?;
     let mut samples = vec![];
-    for line in lines.iter().filter(|l| (l.n_prompt, l.n_gen, l.n_depth) == (p, n, depth)) {
+    for line in lines
+        .iter()
+        .filter(|l| (l.n_prompt, l.n_gen, l.n_depth) == (p, n, depth))
+    {
         let [value] = line.samples_ts[..] else {
-            bail!("{} samples where one was asked for\nhint: {PEER_HINT}", line.samples_ts.len());
+            bail!(
+                "{} samples where one was asked for\nhint: {PEER_HINT}",
+                line.samples_ts.len()
+            );
         };
         let build = format!("build {} ({})", line.build_number, line.build_commit);
-        samples.push(PeerSample { value: positive(value)?, flash: u8::from(line.flash_attn > 0), build });
+        samples.push(PeerSample {
+            value: positive(value)?,
+            flash: u8::from(line.flash_attn > 0),
+            build,
+        });
     }
     if samples.is_empty() {
         bail!("no line with n_prompt {p}, n_gen {n} and n_depth {depth}\nhint: {PEER_HINT}");
@@ -185,9 +242,13 @@ fn positive(value: f64) -> Result<f64> {
 /// Parses JSON objects, one per line.
 fn lines<T: DeserializeOwned>(text: &str, hint: &str) -> Result<Vec<T>> {
     let parse = |line: &str| {
-        serde_json::from_str(line).map_err(|e| anyhow!("not the JSON expected ({e}): {line}\nhint: {hint}"))
+        serde_json::from_str(line)
+            .map_err(|e| anyhow!("not the JSON expected ({e}): {line}\nhint: {hint}"))
     };
-    text.lines().filter(|line| !line.trim().is_empty()).map(parse).collect()
+    text.lines()
+        .filter(|line| !line.trim().is_empty())
+        .map(parse)
+        .collect()
 }
 
 /// Lines of a failed program's standard error that
@@ -204,7 +265,10 @@ fn output(command: &mut Command) -> Result<String> {
         let said = String::from_utf8_lossy(&out.stderr);
         let said: Vec<&str> = said.lines().collect();
         let said = said[said.len().saturating_sub(LOG_TAIL_LINES)..].join("\n");
-        bail!("{command:?}: {}\n{said}\nhint: run this command by itself to see the cause", out.status);
+        bail!(
+            "{command:?}: {}\n{said}\nhint: run this command by itself to see the cause",
+            out.status
+        );
     }
     String::from_utf8(out.stdout).with_context(|| format!("{command:?}: output is not UTF-8"))
 }
@@ -226,11 +290,20 @@ mod tests {
     #[test]
     fn ours_is_read() -> Result<()> {
         let text = OURS.replace('\n', "");
-        let expected = Sample { value: 20.0, bytes_per_token: Some(1e9), read_bandwidth: Some(40e9) };
+        let expected = Sample {
+            value: 20.0,
+            bytes_per_token: Some(1e9),
+            read_bandwidth: Some(40e9),
+        };
         assert_eq!(our_sample(&text, Test::Generation(4), 64)?, expected);
         let unknown = text.replace("0.5", "null");
-        assert_eq!(our_sample(&unknown, Test::Generation(4), 64)?.read_bandwidth, None);
-        let error = our_sample(&text, Test::Prompt(4), 64).unwrap_err().to_string();
+        assert_eq!(
+            our_sample(&unknown, Test::Generation(4), 64)?.read_bandwidth,
+            None
+        );
+        let error = our_sample(&text, Test::Prompt(4), 64)
+            .unwrap_err()
+            .to_string();
         assert!(error.contains("pp4") && error.contains("hint:"), "{error}");
         assert!(our_sample(&text.replace("20.0", "0"), Test::Generation(4), 64).is_err());
         Ok(())
@@ -239,9 +312,20 @@ mod tests {
     #[test]
     fn the_peer_is_read() -> Result<()> {
         let text = peer(0, "12.5") + &peer(1, "13.5");
-        let sample = |value, flash| PeerSample { value, flash, build: "build 7 (abc)".to_owned() };
-        assert_eq!(peer_samples(&text, 0, 4, 64)?, [sample(12.5, 0), sample(13.5, 1)]);
-        for (text, part) in [("", "no line"), ("| model | size |", "hint:"), (&peer(0, "1, 2"), "2 samples")] {
+        let sample = |value, flash| PeerSample {
+            value,
+            flash,
+            build: "build 7 (abc)".to_owned(),
+        };
+        assert_eq!(
+            peer_samples(&text, 0, 4, 64)?,
+            [sample(12.5, 0), sample(13.5, 1)]
+        );
+        for (text, part) in [
+            ("", "no line"),
+            ("| model | size |", "hint:"),
+            (&peer(0, "1, 2"), "2 samples"),
+        ] {
             let error = format!("{:#}", peer_samples(text, 0, 4, 64).unwrap_err());
             assert!(error.contains(part) && error.contains("hint:"), "{error}");
         }
@@ -250,9 +334,19 @@ mod tests {
 
     #[test]
     fn a_program_that_fails_is_quoted() {
-        let error = output(Command::new("git").arg("no-such-command")).unwrap_err().to_string();
-        assert!(error.contains("no-such-command") && error.contains("hint:"), "{error}");
-        let error = output(&mut Command::new("no/such/program")).unwrap_err().to_string();
-        assert!(error.contains("no/such/program") && error.contains("hint:"), "{error}");
+        let error = output(Command::new("git").arg("no-such-command"))
+            .unwrap_err()
+            .to_string();
+        assert!(
+            error.contains("no-such-command") && error.contains("hint:"),
+            "{error}"
+        );
+        let error = output(&mut Command::new("no/such/program"))
+            .unwrap_err()
+            .to_string();
+        assert!(
+            error.contains("no/such/program") && error.contains("hint:"),
+            "{error}"
+        );
     }
 }

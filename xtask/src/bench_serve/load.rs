@@ -73,7 +73,10 @@ pub fn run(asking: &ServeClient, prompts: &[Value], pace: Pace) -> ServeOutcomes
     let outcomes = Mutex::new(Vec::with_capacity(prompts.len()));
     let note = |outcome: Result<Answered>| {
         let outcome = outcome.map_err(|error| format!("{error:#}"));
-        outcomes.lock().unwrap_or_else(std::sync::PoisonError::into_inner).push(outcome);
+        outcomes
+            .lock()
+            .unwrap_or_else(std::sync::PoisonError::into_inner)
+            .push(outcome);
     };
     match pace {
         Pace::Clients(clients) => {
@@ -86,15 +89,28 @@ pub fn run(asking: &ServeClient, prompts: &[Value], pace: Pace) -> ServeOutcomes
         }
         Pace::Rate(rate) => open(asking, prompts, rate, &note),
     }
-    let each = outcomes.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner);
-    ServeOutcomes { each, seconds: begun.elapsed().as_secs_f64() }
+    let each = outcomes
+        .into_inner()
+        .unwrap_or_else(std::sync::PoisonError::into_inner);
+    ServeOutcomes {
+        each,
+        seconds: begun.elapsed().as_secs_f64(),
+    }
 }
 
-fn open(asking: &ServeClient, prompts: &[Value], rate: f64, note: &(impl Fn(Result<Answered>) + Sync)) {
+fn open(
+    asking: &ServeClient,
+    prompts: &[Value],
+    rate: f64,
+    note: &(impl Fn(Result<Answered>) + Sync),
+) {
     let under_way = AtomicUsize::new(0);
     let begun = Instant::now();
     std::thread::scope(|scope| {
-        for (prompt, at) in prompts.iter().zip(arrivals(prompts.len(), rate, asking.seed)) {
+        for (prompt, at) in prompts
+            .iter()
+            .zip(arrivals(prompts.len(), rate, asking.seed))
+        {
             std::thread::sleep(at.saturating_sub(begun.elapsed()));
             if under_way.load(Ordering::Relaxed) >= MAX_IN_FLIGHT {
                 note(Err(anyhow!("not sent: {MAX_IN_FLIGHT} were under way")));
@@ -105,7 +121,11 @@ fn open(asking: &ServeClient, prompts: &[Value], rate: f64, note: &(impl Fn(Resu
                 note(one(asking, prompt));
                 under_way.fetch_sub(1, Ordering::Relaxed);
             };
-            if std::thread::Builder::new().stack_size(STACK).spawn_scoped(scope, request).is_err() {
+            if std::thread::Builder::new()
+                .stack_size(STACK)
+                .spawn_scoped(scope, request)
+                .is_err()
+            {
                 under_way.fetch_sub(1, Ordering::Relaxed);
                 note(Err(anyhow!("no thread for a request")));
             }
@@ -120,19 +140,27 @@ fn one(asking: &ServeClient, prompt: &Value) -> Result<Answered> {
         "model": asking.model, "prompt": prompt, "max_tokens": asking.max_tokens, "temperature": asking.temperature,
         "ignore_eos": true, "stream": true, "stream_options": { "include_usage": true },
     });
-    asking.parameters.iter().for_each(|(name, value)| body[name] = value.clone());
+    asking
+        .parameters
+        .iter()
+        .for_each(|(name, value)| body[name] = value.clone());
     let begun = Instant::now();
     let (mut pieces, mut last) = (Vec::new(), CompletionEvent::default());
-    asking.site.stream("/v1/completions", &body.to_string(), asking.timeout, |data| {
-        let piece = CompletionEvent::read(data)?;
-        if !piece.text.is_empty() {
-            pieces.push(begun.elapsed().as_secs_f64());
-        }
-        if piece.usage.is_object() {
-            last = piece;
-        }
-        Ok(())
-    })?;
+    asking.site.stream(
+        "/v1/completions",
+        &body.to_string(),
+        asking.timeout,
+        |data| {
+            let piece = CompletionEvent::read(data)?;
+            if !piece.text.is_empty() {
+                pieces.push(begun.elapsed().as_secs_f64());
+            }
+            if piece.usage.is_object() {
+                last = piece;
+            }
+            Ok(())
+        },
+    )?;
     let whole = begun.elapsed().as_secs_f64();
     let first = *pieces.first().context("an answer without text")?;
     Ok(Answered {

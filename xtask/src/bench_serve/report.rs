@@ -57,11 +57,21 @@ impl ServeRow {
             *errors.entry(error.clone()).or_default() += 1;
         }
         let good: Vec<_> = each.iter().flatten().collect();
-        let sum = |of: fn(&super::load::Answered) -> usize| good.iter().map(|answer| of(answer)).sum::<usize>();
+        let sum = |of: fn(&super::load::Answered) -> usize| {
+            good.iter().map(|answer| of(answer)).sum::<usize>()
+        };
         let (prompt_tokens, answer_tokens) = (sum(|a| a.prompt_tokens), sum(|a| a.answer_tokens));
-        let rate = |tokens: usize| if seconds > 0.0 { tokens as f64 / seconds } else { 0.0 };
+        let rate = |tokens: usize| {
+            if seconds > 0.0 {
+                tokens as f64 / seconds
+            } else {
+                0.0
+            }
+        };
         let several = good.iter().filter(|answer| answer.answer_tokens > 1);
-        let token = several.map(|a| a.gaps.iter().sum::<f64>() / (a.answer_tokens - 1) as f64).collect();
+        let token = several
+            .map(|a| a.gaps.iter().sum::<f64>() / (a.answer_tokens - 1) as f64)
+            .collect();
         ServeRow {
             server: server.to_owned(),
             pace: pace.to_string(),
@@ -75,17 +85,23 @@ impl ServeRow {
             answer_rate: rate(answer_tokens),
             first: Quantiles::from_samples(good.iter().map(|a| a.first).collect()),
             token: Quantiles::from_samples(token),
-            gap: Quantiles::from_samples(good.iter().flat_map(|a| a.gaps.iter().copied()).collect()),
+            gap: Quantiles::from_samples(
+                good.iter().flat_map(|a| a.gaps.iter().copied()).collect(),
+            ),
             whole: Quantiles::from_samples(good.iter().map(|a| a.whole).collect()),
-            load_average: std::fs::read_to_string("/proc/loadavg").ok().and_then(|t| t.split(' ').next()?.parse().ok()),
+            load_average: std::fs::read_to_string("/proc/loadavg")
+                .ok()
+                .and_then(|t| t.split(' ').next()?.parse().ok()),
         }
     }
 }
 
 /// Formats a table of all rows, followed by error counts.
 pub fn table(report: &ServeReport) -> String {
-    let head =
-        ["server", "pace", "requests", "errors", "in t/s", "out t/s", "first ms", "token ms", "gap ms", "whole ms"];
+    let head = [
+        "server", "pace", "requests", "errors", "in t/s", "out t/s", "first ms", "token ms",
+        "gap ms", "whole ms",
+    ];
     let mut lines = vec![head.map(str::to_owned)];
     for row in &report.rows {
         let errors: usize = row.errors.values().sum();
@@ -102,11 +118,16 @@ pub fn table(report: &ServeReport) -> String {
             row.whole.show(),
         ]);
     }
-    let widths: Vec<usize> =
-        (0..head.len()).map(|at| lines.iter().map(|line| line[at].len()).max().unwrap_or(0)).collect();
+    let widths: Vec<usize> = (0..head.len())
+        .map(|at| lines.iter().map(|line| line[at].len()).max().unwrap_or(0))
+        .collect();
     let mut out = String::new();
     for line in &lines {
-        let cells: Vec<String> = line.iter().zip(&widths).map(|(cell, width)| format!("{cell:<width$}")).collect();
+        let cells: Vec<String> = line
+            .iter()
+            .zip(&widths)
+            .map(|(cell, width)| format!("{cell:<width$}"))
+            .collect();
         // Writing to a String does not fail.
         let _ = writeln!(out, "{}", cells.join("  ").trim_end());
     }
@@ -121,7 +142,14 @@ pub fn table(report: &ServeReport) -> String {
 
 /// Formats the report as Markdown, one row per run.
 pub fn markdown(report: &ServeReport) -> String {
-    let ServeReport { date, command, commit, machine, about, rows } = report;
+    let ServeReport {
+        date,
+        command,
+        commit,
+        machine,
+        about,
+        rows,
+    } = report;
     let mut out = format!("- Machine: {machine}\n");
     if !about.is_empty() {
         out += &format!("- {about}\n");
@@ -131,8 +159,18 @@ pub fn markdown(report: &ServeReport) -> String {
     out += "|---|---|---:|---:|---:|---:|---:|---|---|---|---|\n";
     for row in rows {
         let errors: usize = row.errors.values().sum();
-        let times = [row.first, row.token, row.gap, row.whole].map(|q| q.show().replace(' ', " / ")).join(" | ");
-        let ServeRow { server, pace, round, requests, prompt_rate, answer_rate, .. } = row;
+        let times = [row.first, row.token, row.gap, row.whole]
+            .map(|q| q.show().replace(' ', " / "))
+            .join(" | ");
+        let ServeRow {
+            server,
+            pace,
+            round,
+            requests,
+            prompt_rate,
+            answer_rate,
+            ..
+        } = row;
         out += &format!(
             "| {server} | {pace} | {round} | {requests} | {errors} | {prompt_rate:.0} | {answer_rate:.0} | {times} |\n"
         );
@@ -147,16 +185,34 @@ pub mod tests {
 
     /// Makes a report with one row of three requests, one of which failed.
     pub fn example() -> ServeReport {
-        let answered = Answered { prompt_tokens: 10, answer_tokens: 5, first: 0.5, gaps: vec![0.1, 0.3], whole: 0.9 };
-        let each =
-            vec![Ok(answered.clone()), Err("no".into()), Ok(Answered { answer_tokens: 1, gaps: vec![], ..answered })];
+        let answered = Answered {
+            prompt_tokens: 10,
+            answer_tokens: 5,
+            first: 0.5,
+            gaps: vec![0.1, 0.3],
+            whole: 0.9,
+        };
+        let each = vec![
+            Ok(answered.clone()),
+            Err("no".into()),
+            Ok(Answered {
+                answer_tokens: 1,
+                gaps: vec![],
+                ..answered
+            }),
+        ];
         ServeReport {
             date: "2000-01-01".into(),
             command: "cargo xtask bench-serve".into(),
             commit: "0".into(),
             machine: crate::machine::describe(1).unwrap(),
             about: "A model on a card".into(),
-            rows: vec![ServeRow::new("ours", Pace::Clients(2), 1, ServeOutcomes { each, seconds: 2.0 })],
+            rows: vec![ServeRow::new(
+                "ours",
+                Pace::Clients(2),
+                1,
+                ServeOutcomes { each, seconds: 2.0 },
+            )],
         }
     }
 
@@ -164,16 +220,28 @@ pub mod tests {
     fn a_row_counts_what_was_answered_and_what_was_not() {
         let report = example();
         let row = &report.rows[0];
-        assert_eq!((row.requests, row.errors["no"], row.prompt_rate, row.answer_rate), (3, 1, 10.0, 3.0));
+        assert_eq!(
+            (
+                row.requests,
+                row.errors["no"],
+                row.prompt_rate,
+                row.answer_rate
+            ),
+            (3, 1, 10.0, 3.0)
+        );
         // Four tokens after the first in 0.4 s; the other answer has a single token.
         assert!((row.token.p99 - 0.1).abs() < 1e-12 && (row.gap.p99 - 0.3).abs() < 1e-12);
         let table = table(&report);
         assert!(
-            table.contains("2 clients  3         1       10.0") && table.contains("ours, 2 clients: 1 × no"),
+            table.contains("2 clients  3         1       10.0")
+                && table.contains("ours, 2 clients: 1 × no"),
             "{table}"
         );
         let markdown = markdown(&report);
         assert!(markdown.contains("- A model on a card\n"), "{markdown}");
-        assert!(markdown.contains("| ours | 2 clients | 1 | 3 | 1 | 10 | 3 | 500 / 500 / 500 |"), "{markdown}");
+        assert!(
+            markdown.contains("| ours | 2 clients | 1 | 3 | 1 | 10 | 3 | 500 / 500 / 500 |"),
+            "{markdown}"
+        );
     }
 }

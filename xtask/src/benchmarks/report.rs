@@ -90,7 +90,10 @@ impl TryFrom<String> for Test {
 impl Test {
     /// Formats a sample with its unit.
     pub fn show(self, value: f64) -> String {
-        format!("{value:.2} {}", if self == Test::Start { "s" } else { "tok/s" })
+        format!(
+            "{value:.2} {}",
+            if self == Test::Start { "s" } else { "tok/s" }
+        )
     }
 }
 
@@ -110,13 +113,21 @@ impl SampleSpread {
         let (least, most) = (*sorted.first()?, *sorted.last()?);
         // Mean of the two middle samples, which coincide if the count is odd.
         let median = (sorted[(sorted.len() - 1) / 2] + sorted[sorted.len() / 2]) / 2.0;
-        Some(SampleSpread { least, median, most })
+        Some(SampleSpread {
+            least,
+            median,
+            most,
+        })
     }
 }
 
 impl fmt::Display for SampleSpread {
     fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
-        write!(f, "{:.2} / **{:.2}** / {:.2}", self.least, self.median, self.most)
+        write!(
+            f,
+            "{:.2} / **{:.2}** / {:.2}",
+            self.least, self.median, self.most
+        )
     }
 }
 
@@ -124,51 +135,89 @@ impl BenchRow {
     /// Returns the peer's -fa setting with the better median.
     pub fn best(&self) -> Option<(&Side, SampleSpread)> {
         let sign = if self.test == Test::Start { -1.0 } else { 1.0 };
-        let spreads = self.peer.iter().filter_map(|side| Some((side, SampleSpread::from_samples(&side.samples)?)));
+        let spreads = self
+            .peer
+            .iter()
+            .filter_map(|side| Some((side, SampleSpread::from_samples(&side.samples)?)));
         spreads.max_by(|(_, a), (_, b)| (sign * a.median).total_cmp(&(sign * b.median)))
     }
 
     /// Returns gristmill's speed relative to the peer's.
     fn ratio(&self, ours: SampleSpread, peer: SampleSpread) -> f64 {
-        if self.test == Test::Start { peer.median / ours.median } else { ours.median / peer.median }
+        if self.test == Test::Start {
+            peer.median / ours.median
+        } else {
+            ours.median / peer.median
+        }
     }
 }
 
 /// Formats the report as Markdown.
 pub fn markdown(report: &BenchReport) -> String {
     let mut out = String::new();
-    write_markdown(&mut out, report).unwrap_or_else(|fmt::Error| unreachable!("a string takes all"));
+    write_markdown(&mut out, report)
+        .unwrap_or_else(|fmt::Error| unreachable!("a string takes all"));
     out
 }
 
 fn write_markdown(out: &mut String, report: &BenchReport) -> fmt::Result {
-    let BenchReport { date, command, machine, commit, peer, rows } = report;
+    let BenchReport {
+        date,
+        command,
+        machine,
+        commit,
+        peer,
+        rows,
+    } = report;
     writeln!(out, "- Machine: {machine}")?;
     writeln!(out, "- Gristmill: {commit}")?;
     writeln!(out, "- Peer: {}, {}", peer.name, peer.build)?;
     writeln!(out, "- Date: {date}")?;
     writeln!(out, "- Command: `{command}`")?;
-    let sides = rows.iter().flat_map(|row| row.peer.iter().chain([&row.gristmill]));
-    let others: Vec<f64> = sides.flat_map(|side| side.others.iter().map(|share| share * 100.0)).collect();
-    if let Some(SampleSpread { least, median, most }) = SampleSpread::from_samples(&others) {
+    let sides = rows
+        .iter()
+        .flat_map(|row| row.peer.iter().chain([&row.gristmill]));
+    let others: Vec<f64> = sides
+        .flat_map(|side| side.others.iter().map(|share| share * 100.0))
+        .collect();
+    if let Some(SampleSpread {
+        least,
+        median,
+        most,
+    }) = SampleSpread::from_samples(&others)
+    {
         writeln!(
             out,
             "- Other programs used {least:.0} / **{median:.0}** / {most:.0} % of the cores during the samples"
         )?;
     }
     writeln!(out)?;
-    writeln!(out, "| model | test | depth | gristmill | peer | its best | unit | ratio | bandwidth |")?;
+    writeln!(
+        out,
+        "| model | test | depth | gristmill | peer | its best | unit | ratio | bandwidth |"
+    )?;
     writeln!(out, "|---|---|---:|---:|---:|---|---|---:|---:|")?;
     for row in rows {
-        let (Some(ours), Some((side, theirs))) = (SampleSpread::from_samples(&row.gristmill.samples), row.best())
-        else {
+        let (Some(ours), Some((side, theirs))) = (
+            SampleSpread::from_samples(&row.gristmill.samples),
+            row.best(),
+        ) else {
             continue;
         };
-        let unit = if row.test == Test::Start { "s" } else { "tok/s" };
-        let share = row.bytes_per_token.zip(machine.read_bandwidth).map(|(bytes, most)| bytes * ours.median / most);
+        let unit = if row.test == Test::Start {
+            "s"
+        } else {
+            "tok/s"
+        };
+        let share = row
+            .bytes_per_token
+            .zip(machine.read_bandwidth)
+            .map(|(bytes, most)| bytes * ours.median / most);
         let share = share.map_or(String::new(), |share| format!("{:.0} %", share * 100.0));
         let ratio = row.ratio(ours, theirs);
-        let BenchRow { model, test, depth, .. } = row;
+        let BenchRow {
+            model, test, depth, ..
+        } = row;
         writeln!(
             out,
             "| {model} | {test} | {depth} | {ours} | {theirs} | {} | {unit} | {ratio:.2} | {share} |",
@@ -208,9 +257,18 @@ pub mod tests {
                 read_bandwidth: Some(40e9),
             },
             commit: "abc".to_owned(),
-            peer: Peer { name: "llama.cpp".to_owned(), build: "build 1 (x)".to_owned() },
+            peer: Peer {
+                name: "llama.cpp".to_owned(),
+                build: "build 1 (x)".to_owned(),
+            },
             rows: vec![
-                row(Test::Generation(8), &[30.0, 20.0, 10.0], &[10.0, 10.0, 9.0], &[4.0, 20.0, 16.0], Some(1e9)),
+                row(
+                    Test::Generation(8),
+                    &[30.0, 20.0, 10.0],
+                    &[10.0, 10.0, 9.0],
+                    &[4.0, 20.0, 16.0],
+                    Some(1e9),
+                ),
                 row(Test::Start, &[1.0, 2.0], &[6.0, 6.0], &[3.0, 3.0], None),
             ],
         }
@@ -218,11 +276,23 @@ pub mod tests {
 
     #[test]
     fn spreads() {
-        let spread = |least, median, most| Some(SampleSpread { least, median, most });
+        let spread = |least, median, most| {
+            Some(SampleSpread {
+                least,
+                median,
+                most,
+            })
+        };
         assert_eq!(SampleSpread::from_samples(&[]), None);
         assert_eq!(SampleSpread::from_samples(&[2.0]), spread(2.0, 2.0, 2.0));
-        assert_eq!(SampleSpread::from_samples(&[3.0, 1.0, 2.0]), spread(1.0, 2.0, 3.0));
-        assert_eq!(SampleSpread::from_samples(&[4.0, 1.0, 2.0, 8.0]), spread(1.0, 3.0, 8.0));
+        assert_eq!(
+            SampleSpread::from_samples(&[3.0, 1.0, 2.0]),
+            spread(1.0, 2.0, 3.0)
+        );
+        assert_eq!(
+            SampleSpread::from_samples(&[4.0, 1.0, 2.0, 8.0]),
+            spread(1.0, 3.0, 8.0)
+        );
     }
 
     #[test]
@@ -245,8 +315,18 @@ pub mod tests {
         );
         let start = "| m.gguf | start | 0 | 1.00 / **1.50** / 2.00 | 3.00 / **3.00** / 3.00 | -fa 1 | s | 2.00 |  |";
         assert_eq!(rows[0], start);
-        assert!(text.starts_with("- Machine: CPU, 4 cores, 24 GiB, reads 40.0 GB/s with 2 threads; avx2\n"), "{text}");
-        assert!(text.contains("- Other programs used 25 / **25** / 25 % of the cores during the samples\n"), "{text}");
+        assert!(
+            text.starts_with(
+                "- Machine: CPU, 4 cores, 24 GiB, reads 40.0 GB/s with 2 threads; avx2\n"
+            ),
+            "{text}"
+        );
+        assert!(
+            text.contains(
+                "- Other programs used 25 / **25** / 25 % of the cores during the samples\n"
+            ),
+            "{text}"
+        );
     }
 
     #[test]

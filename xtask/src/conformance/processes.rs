@@ -32,8 +32,15 @@ impl Job {
     /// Returns a file of the job, named as by `Record` in `tensor/tests/conformance/progress.rs`.
     fn file(&self, folder: &Path, extension: &str) -> PathBuf {
         let (i, n) = self.part;
-        let part = if n == 1 { String::new() } else { format!("@{i}of{n}") };
-        folder.join(format!("{}{part}.{extension}", self.test.replace("::", "-")))
+        let part = if n == 1 {
+            String::new()
+        } else {
+            format!("@{i}of{n}")
+        };
+        folder.join(format!(
+            "{}{part}.{extension}",
+            self.test.replace("::", "-")
+        ))
     }
 }
 
@@ -77,9 +84,15 @@ impl Run<'_> {
     /// Runs all jobs, `at_a_time` of them concurrently; returns their results in the same order.
     pub fn all(&self, jobs: Vec<Job>, at_a_time: usize) -> Result<Vec<(Job, JobResult)>> {
         let count = jobs.len();
-        let queue: Mutex<VecDeque<(usize, Job)>> = Mutex::new(jobs.into_iter().enumerate().collect());
+        let queue: Mutex<VecDeque<(usize, Job)>> =
+            Mutex::new(jobs.into_iter().enumerate().collect());
         let done: Mutex<Vec<(usize, Job, JobResult)>> = Mutex::new(Vec::new());
-        let take = || queue.lock().unwrap_or_else(PoisonError::into_inner).pop_front();
+        let take = || {
+            queue
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner)
+                .pop_front()
+        };
         let work = || -> Result<()> {
             while let Some((i, job)) = take() {
                 let start = Instant::now();
@@ -87,15 +100,23 @@ impl Run<'_> {
                 let mut done = done.lock().unwrap_or_else(PoisonError::into_inner);
                 if start.elapsed() > POLL_INTERVAL || how != JobResult::Left {
                     let (n, seconds) = (done.len() + 1, start.elapsed().as_secs_f64());
-                    println!("[{n}/{count}] {}: {} after {seconds:.1} s", job.name(), how.name());
+                    println!(
+                        "[{n}/{count}] {}: {} after {seconds:.1} s",
+                        job.name(),
+                        how.name()
+                    );
                 }
                 done.push((i, job, how));
             }
             Ok(())
         };
         std::thread::scope(|scope| {
-            let threads: Vec<_> = (0..at_a_time.min(count)).map(|_| scope.spawn(work)).collect();
-            threads.into_iter().try_for_each(|t| t.join().expect("a thread of the run"))
+            let threads: Vec<_> = (0..at_a_time.min(count))
+                .map(|_| scope.spawn(work))
+                .collect();
+            threads
+                .into_iter()
+                .try_for_each(|t| t.join().expect("a thread of the run"))
         })?;
         let mut done = done.into_inner().unwrap_or_else(PoisonError::into_inner);
         done.sort_by_key(|(i, ..)| *i);
@@ -114,7 +135,11 @@ impl Run<'_> {
                 Ok(status) => status,
                 Err(how) => return Ok(how),
             };
-            let schedule = if status.success() { None } else { under_way(&now)? };
+            let schedule = if status.success() {
+                None
+            } else {
+                under_way(&now)?
+            };
             match schedule {
                 Some(schedule) => {
                     crashes += 1;
@@ -131,7 +156,9 @@ impl Run<'_> {
                 }
                 None if !status.success() => return Ok(JobResult::Failed),
                 None if crashes > 0 => return Ok(JobResult::Crashed),
-                None if fs::read_to_string(&log)?.contains("skipped: conformance") => return Ok(JobResult::Skipped),
+                None if fs::read_to_string(&log)?.contains("skipped: conformance") => {
+                    return Ok(JobResult::Skipped);
+                }
                 None => return Ok(JobResult::Passed),
             }
         }
@@ -145,13 +172,15 @@ impl Run<'_> {
         }
         let mut test = Command::new(self.binary);
         test.args(["--exact", &job.test, "--nocapture", "--test-threads=1"]);
-        test.env("GRISTMILL_RECORD", self.folder).envs(self.environment.iter().map(|(name, value)| (name, value)));
+        test.env("GRISTMILL_RECORD", self.folder)
+            .envs(self.environment.iter().map(|(name, value)| (name, value)));
         if job.part.1 > 1 {
             test.env("GRISTMILL_SHARD", format!("{}/{}", job.part.0, job.part.1));
         }
         let log = File::create(log).with_context(|| format!("cannot write {}", log.display()))?;
         test.stdout(log.try_clone()?).stderr(log);
-        test.spawn().with_context(|| format!("cannot start {}", self.binary.display()))
+        test.spawn()
+            .with_context(|| format!("cannot start {}", self.binary.display()))
     }
     /// Waits for the exit status; returns the reason if the process was killed.
     fn wait(&self, child: &mut Child) -> io::Result<Result<ExitStatus, JobResult>> {
@@ -164,7 +193,11 @@ impl Run<'_> {
             if late || self.until.is_some_and(|until| Instant::now() >= until) {
                 child.kill()?;
                 child.wait()?;
-                return Ok(Err(if late { JobResult::TimedOut } else { JobResult::Left }));
+                return Ok(Err(if late {
+                    JobResult::TimedOut
+                } else {
+                    JobResult::Left
+                }));
             }
             std::thread::sleep(POLL_INTERVAL);
         }
@@ -182,7 +215,11 @@ fn under_way(now: &Path) -> io::Result<Option<String>> {
 
 impl JobResult {
     fn name(self) -> &'static str {
-        RESULT_NAMES.iter().find(|(how, _)| *how == self).expect("every end has a name").1
+        RESULT_NAMES
+            .iter()
+            .find(|(how, _)| *how == self)
+            .expect("every end has a name")
+            .1
     }
 }
 
@@ -194,16 +231,22 @@ pub fn table(ended: &[(Job, JobResult)]) -> String {
         *counts.entry(device).or_default().entry(*how).or_default() += 1;
     }
     let mut out = format!("{:<10}", "device");
-    RESULT_NAMES.iter().for_each(|(_, name)| out += &format!(" {name:>9}"));
+    RESULT_NAMES
+        .iter()
+        .for_each(|(_, name)| out += &format!(" {name:>9}"));
     for (device, counts) in counts {
         out += &format!("\n{device:<10}");
-        RESULT_NAMES
-            .iter()
-            .for_each(|(how, _)| out += &format!(" {:>9}", counts.get(how).copied().unwrap_or_default()));
+        RESULT_NAMES.iter().for_each(|(how, _)| {
+            out += &format!(" {:>9}", counts.get(how).copied().unwrap_or_default())
+        });
     }
     out += "\n";
     for (end, name) in &RESULT_NAMES[1..] {
-        let named: Vec<String> = ended.iter().filter(|(_, how)| how == end).map(|(job, _)| job.name()).collect();
+        let named: Vec<String> = ended
+            .iter()
+            .filter(|(_, how)| how == end)
+            .map(|(job, _)| job.name())
+            .collect();
         if !named.is_empty() {
             out += &format!("{name}: {}\n", named.join("; "));
         }
@@ -232,7 +275,8 @@ esac
     #[test]
     fn a_crash_ends_its_process_alone() {
         use std::os::unix::fs::PermissionsExt;
-        let folder = std::env::temp_dir().join(format!("gristmill-processes-{}", std::process::id()));
+        let folder =
+            std::env::temp_dir().join(format!("gristmill-processes-{}", std::process::id()));
         fs::create_dir_all(&folder).unwrap();
         let binary = folder.join("tests.sh");
         fs::write(&binary, TESTS).unwrap();
@@ -244,21 +288,39 @@ esac
             limit: Some(Duration::from_secs(2)),
             until: None,
         };
-        let job = |test: &str, part| Job { test: test.into(), part };
-        let names = ["cpu::right", "cpu::wrong", "cpu::crash", "cpu::slow", "neon::a"];
+        let job = |test: &str, part| Job {
+            test: test.into(),
+            part,
+        };
+        let names = [
+            "cpu::right",
+            "cpu::wrong",
+            "cpu::crash",
+            "cpu::slow",
+            "neon::a",
+        ];
         let mut jobs: Vec<Job> = names.into_iter().map(|name| job(name, (1, 1))).collect();
         jobs.push(job("threads::a", (2, 3)));
         let ended = run.all(jobs, 3).unwrap();
         let how: Vec<JobResult> = ended.iter().map(|(_, how)| *how).collect();
         use JobResult::*;
-        assert!(how == [Passed, Failed, Crashed, TimedOut, Skipped, Passed], "{}", table(&ended));
-        let crash = fs::read_to_string(folder.join("cpu-crash.tsv")).unwrap();
-        assert!(crash.starts_with("fatal\tone / seed 3\trun, signal: 11"), "{crash}");
         assert!(
+            how == [Passed, Failed, Crashed, TimedOut, Skipped, Passed],
+            "{}",
             table(&ended)
-                .ends_with("skipped: neon::a\nfailed: cpu::wrong\ncrashed: cpu::crash\ntimed out: cpu::slow\n")
         );
-        let late = Run { until: Some(Instant::now()), ..run };
+        let crash = fs::read_to_string(folder.join("cpu-crash.tsv")).unwrap();
+        assert!(
+            crash.starts_with("fatal\tone / seed 3\trun, signal: 11"),
+            "{crash}"
+        );
+        assert!(table(&ended).ends_with(
+            "skipped: neon::a\nfailed: cpu::wrong\ncrashed: cpu::crash\ntimed out: cpu::slow\n"
+        ));
+        let late = Run {
+            until: Some(Instant::now()),
+            ..run
+        };
         assert!(late.all(vec![job("cpu::right", (1, 1))], 1).unwrap()[0].1 == Left);
         fs::remove_dir_all(folder).unwrap();
     }

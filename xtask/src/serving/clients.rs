@@ -18,7 +18,12 @@ pub fn closed(count: usize, clients: usize, each: &(impl Fn(usize) -> bool + Syn
         }
     };
     std::thread::scope(|scope| {
-        let spawn = |_: &usize| std::thread::Builder::new().stack_size(STACK).spawn_scoped(scope, client).is_err();
+        let spawn = |_: &usize| {
+            std::thread::Builder::new()
+                .stack_size(STACK)
+                .spawn_scoped(scope, client)
+                .is_err()
+        };
         (0..clients.min(count)).filter(spawn).count()
     })
 }

@@ -30,7 +30,11 @@ impl CompletionEvent {
         let usage = said.get_mut("usage").map(Value::take).unwrap_or_default();
         let choice = &said["choices"][0];
         let text = |name: &str| choice[name].as_str().map(str::to_owned);
-        Ok(CompletionEvent { text: text("text").unwrap_or_default(), finish: text("finish_reason"), usage })
+        Ok(CompletionEvent {
+            text: text("text").unwrap_or_default(),
+            finish: text("finish_reason"),
+            usage,
+        })
     }
     /// Returns a count of `usage`, such as `completion_tokens`.
     pub fn count(&self, name: &str) -> Option<usize> {

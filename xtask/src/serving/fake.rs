@@ -18,10 +18,16 @@ impl Asked {
         let mut reader = BufReader::new(stream.try_clone()?);
         let mut head = String::new();
         while !head.ends_with("\r\n\r\n") && reader.read_line(&mut head)? > 0 {}
-        let length = head.lines().find_map(|line| line.strip_prefix("Content-Length: ")?.parse().ok()).unwrap_or(0);
+        let length = head
+            .lines()
+            .find_map(|line| line.strip_prefix("Content-Length: ")?.parse().ok())
+            .unwrap_or(0);
         let mut body = vec![0; length];
         reader.read_exact(&mut body)?;
-        Ok(Asked { head, body: serde_json::from_slice(&body).unwrap_or_default() })
+        Ok(Asked {
+            head,
+            body: serde_json::from_slice(&body).unwrap_or_default(),
+        })
     }
     /// Whether method and path are `what`, such as `GET /metrics`.
     pub fn is(&self, what: &str) -> bool {
@@ -31,7 +37,9 @@ impl Asked {
 
 /// Answers each connection in a thread of its own; returns the server's address. The server lives
 /// as long as the test process.
-pub fn serve(answer: impl Fn(&Asked, &mut TcpStream) -> Result<()> + Send + Sync + 'static) -> String {
+pub fn serve(
+    answer: impl Fn(&Asked, &mut TcpStream) -> Result<()> + Send + Sync + 'static,
+) -> String {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let url = format!("http://{}", listener.local_addr().unwrap());
     let answer = Arc::new(answer);
@@ -39,7 +47,9 @@ pub fn serve(answer: impl Fn(&Asked, &mut TcpStream) -> Result<()> + Send + Sync
         for mut stream in listener.incoming().map_while(Result::ok) {
             let answer = answer.clone();
             // An error means that the client has disconnected.
-            std::thread::spawn(move || Asked::read(&stream).and_then(|asked| answer(&asked, &mut stream)));
+            std::thread::spawn(move || {
+                Asked::read(&stream).and_then(|asked| answer(&asked, &mut stream))
+            });
         }
     });
     url
@@ -47,7 +57,11 @@ pub fn serve(answer: impl Fn(&Asked, &mut TcpStream) -> Result<()> + Send + Sync
 
 /// Sends a complete answer that is not chunked.
 pub fn whole(stream: &mut TcpStream, text: &str) -> Result<()> {
-    write!(stream, "HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n{text}", text.len())
+    write!(
+        stream,
+        "HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n{text}",
+        text.len()
+    )
 }
 
 /// Refuses the request with status 429.
@@ -57,7 +71,10 @@ pub fn refuse(stream: &mut TcpStream) -> Result<()> {
 
 /// Returns one token per word, preceded by a start token.
 pub fn tokenize(asked: &Asked, stream: &mut TcpStream) -> Result<()> {
-    let id = |word: &str| word.bytes().fold(0, |id, byte| id * 31 % 65_521 + u64::from(byte));
+    let id = |word: &str| {
+        word.bytes()
+            .fold(0, |id, byte| id * 31 % 65_521 + u64::from(byte))
+    };
     let words = asked.body["content"].as_str().unwrap().split(' ').map(id);
     let ids: Vec<u64> = std::iter::once(1).chain(words).collect();
     whole(stream, &json!({ "tokens": ids }).to_string())
@@ -65,7 +82,10 @@ pub fn tokenize(asked: &Asked, stream: &mut TcpStream) -> Result<()> {
 
 /// Sends the head of an answer in [chunks](chunk).
 pub fn begin(stream: &mut TcpStream) -> Result<()> {
-    write!(stream, "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n")
+    write!(
+        stream,
+        "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
+    )
 }
 
 /// Sends one chunk; an empty chunk is the last.

@@ -27,16 +27,31 @@ impl Site {
     /// If it is not such an address, or is on another machine and `anywhere` is false.
     pub fn parse(url: &str, anywhere: bool, key: Option<String>) -> Result<Site> {
         let hint = "hint: an address looks like http://127.0.0.1:8080";
-        let rest =
-            url.trim_end_matches('/').strip_prefix("http://").ok_or_else(|| anyhow!("{url}: not http://\n{hint}"))?;
+        let rest = url
+            .trim_end_matches('/')
+            .strip_prefix("http://")
+            .ok_or_else(|| anyhow!("{url}: not http://\n{hint}"))?;
         let host = rest.strip_suffix("/v1").unwrap_or(rest);
-        let with_port = if host.rsplit_once(':').is_some() { host.to_owned() } else { format!("{host}:80") };
-        let found = with_port.to_socket_addrs().map_err(|error| anyhow!("{url}: {error}\n{hint}"))?;
-        let address = found.into_iter().next().ok_or_else(|| anyhow!("{url}: no address\n{hint}"))?;
+        let with_port = if host.rsplit_once(':').is_some() {
+            host.to_owned()
+        } else {
+            format!("{host}:80")
+        };
+        let found = with_port
+            .to_socket_addrs()
+            .map_err(|error| anyhow!("{url}: {error}\n{hint}"))?;
+        let address = found
+            .into_iter()
+            .next()
+            .ok_or_else(|| anyhow!("{url}: no address\n{hint}"))?;
         if !anywhere && !address.ip().is_loopback() {
             bail!("{url} is not on this machine\nhint: --anywhere, if you may load that server");
         }
-        Ok(Site { host: host.to_owned(), address, key })
+        Ok(Site {
+            host: host.to_owned(),
+            address,
+            key,
+        })
     }
 
     /// Sends a request, with a JSON body if given; returns the status and a reader of the body.
@@ -44,21 +59,35 @@ impl Site {
     /// # Errors
     /// If there is no answer by the deadline.
     fn ask(&self, path: &str, body: Option<&str>, by: Instant) -> Result<Answer> {
-        let left = || by.saturating_duration_since(Instant::now()).max(Duration::from_millis(1));
-        let mut stream =
-            TcpStream::connect_timeout(&self.address, CONNECT_TIMEOUT.min(left())).context("cannot connect")?;
+        let left = || {
+            by.saturating_duration_since(Instant::now())
+                .max(Duration::from_millis(1))
+        };
+        let mut stream = TcpStream::connect_timeout(&self.address, CONNECT_TIMEOUT.min(left()))
+            .context("cannot connect")?;
         stream.set_nodelay(true)?;
         stream.set_write_timeout(Some(left()))?;
         let method = if body.is_some() { "POST" } else { "GET" };
-        let mut head = format!("{method} {path} HTTP/1.1\r\nHost: {}\r\nConnection: close\r\n", self.host);
+        let mut head = format!(
+            "{method} {path} HTTP/1.1\r\nHost: {}\r\nConnection: close\r\n",
+            self.host
+        );
         if let Some(key) = &self.key {
             head += &format!("Authorization: Bearer {key}\r\n");
         }
         if let Some(body) = body {
-            head += &format!("Content-Type: application/json\r\nContent-Length: {}\r\n", body.len());
+            head += &format!(
+                "Content-Type: application/json\r\nContent-Length: {}\r\n",
+                body.len()
+            );
         }
-        stream.write_all((head + "\r\n" + body.unwrap_or_default()).as_bytes()).context("cannot send")?;
-        let mut reader = Lines { stream: BufReader::new(stream), by };
+        stream
+            .write_all((head + "\r\n" + body.unwrap_or_default()).as_bytes())
+            .context("cannot send")?;
+        let mut reader = Lines {
+            stream: BufReader::new(stream),
+            by,
+        };
         let status = reader.line()?.context("it hung up")?;
         let status = status.split(' ').nth(1).and_then(|code| code.parse().ok());
         let status = status.ok_or_else(|| anyhow!("no answer of HTTP"))?;
@@ -67,7 +96,16 @@ impl Site {
             let line = line.to_ascii_lowercase();
             chunked |= line.starts_with("transfer-encoding:") && line.contains("chunked");
         }
-        Ok(Answer { status, lines: Body { reader, chunked, left: 0, ended: false, held: Vec::new() } })
+        Ok(Answer {
+            status,
+            lines: Body {
+                reader,
+                chunked,
+                left: 0,
+                ended: false,
+                held: Vec::new(),
+            },
+        })
     }
 
     /// Returns the body of an answer with status 200.
@@ -113,7 +151,11 @@ impl Site {
 
 /// Shortens a server's answer for an error message.
 fn short(text: &str) -> String {
-    text.trim().chars().take(200).map(|c| if c.is_control() { ' ' } else { c }).collect()
+    text.trim()
+        .chars()
+        .take(200)
+        .map(|c| if c.is_control() { ' ' } else { c })
+        .collect()
 }
 
 struct Answer {
@@ -143,7 +185,10 @@ struct Lines {
 impl Lines {
     /// Performs one read, repeated if the socket's timeout fires early,
     /// as it is rounded to system ticks.
-    fn wait<T>(&mut self, mut read: impl FnMut(&mut BufReader<TcpStream>) -> std::io::Result<T>) -> Result<T> {
+    fn wait<T>(
+        &mut self,
+        mut read: impl FnMut(&mut BufReader<TcpStream>) -> std::io::Result<T>,
+    ) -> Result<T> {
         loop {
             let left = self.by.saturating_duration_since(Instant::now());
             if left.is_zero() {
@@ -151,7 +196,8 @@ impl Lines {
             }
             self.stream.get_ref().set_read_timeout(Some(left))?;
             match read(&mut self.stream) {
-                Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) => {}
+                Err(error)
+                    if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) => {}
                 other => return other.map_err(|error| anyhow!("the connection broke: {error}")),
             }
         }
@@ -165,7 +211,11 @@ impl Lines {
         let mut line = Vec::new();
         // Bytes that were read before an early timeout are already in `line`.
         self.wait(|stream| stream.take(MAX_BODY_BYTES).read_until(b'\n', &mut line))?;
-        Ok((!line.is_empty()).then(|| String::from_utf8_lossy(&line).trim_end_matches(['\r', '\n']).to_owned()))
+        Ok((!line.is_empty()).then(|| {
+            String::from_utf8_lossy(&line)
+                .trim_end_matches(['\r', '\n'])
+                .to_owned()
+        }))
     }
 }
 
@@ -185,7 +235,11 @@ impl Body {
         loop {
             if let Some(end) = self.held.iter().position(|&byte| byte == b'\n') {
                 let line: Vec<u8> = self.held.drain(..=end).collect();
-                return Ok(Some(String::from_utf8_lossy(&line).trim_end_matches(['\r', '\n']).to_owned()));
+                return Ok(Some(
+                    String::from_utf8_lossy(&line)
+                        .trim_end_matches(['\r', '\n'])
+                        .to_owned(),
+                ));
             }
             if self.ended {
                 let rest = std::mem::take(&mut self.held);
@@ -209,8 +263,8 @@ impl Body {
         if self.left == 0 {
             let size = self.reader.line()?.context("the answer broke off")?;
             let size = size.split(';').next().unwrap_or_default().trim();
-            self.left =
-                usize::from_str_radix(size, 16).map_err(|_| anyhow!("a chunk without a size: {}", short(size)))?;
+            self.left = usize::from_str_radix(size, 16)
+                .map_err(|_| anyhow!("a chunk without a size: {}", short(size)))?;
             if self.left == 0 {
                 self.ended = true;
                 return Ok(());

@@ -18,13 +18,21 @@ impl Quantiles {
             let rank = (samples.len() * percent).div_ceil(100).max(1);
             samples.get(rank - 1).copied().unwrap_or(0.0)
         };
-        Quantiles { p50: at(50), p90: at(90), p99: at(99) }
+        Quantiles {
+            p50: at(50),
+            p90: at(90),
+            p99: at(99),
+        }
     }
     /// Formats seconds as milliseconds, separated by spaces.
     pub fn show(&self) -> String {
         let ms = |seconds: f64| {
             let ms = seconds * 1e3;
-            if ms < 10.0 { format!("{ms:.2}") } else { format!("{ms:.0}") }
+            if ms < 10.0 {
+                format!("{ms:.2}")
+            } else {
+                format!("{ms:.0}")
+            }
         };
         [self.p50, self.p90, self.p99].map(ms).join(" ")
     }
@@ -37,8 +45,22 @@ mod tests {
     #[test]
     fn quantiles_are_samples() {
         let hundred = Quantiles::from_samples((1..=100).rev().map(f64::from).collect());
-        assert_eq!(hundred, Quantiles { p50: 50.0, p90: 90.0, p99: 99.0 });
-        assert_eq!(Quantiles::from_samples(vec![3.0]), Quantiles { p50: 3.0, p90: 3.0, p99: 3.0 });
+        assert_eq!(
+            hundred,
+            Quantiles {
+                p50: 50.0,
+                p90: 90.0,
+                p99: 99.0
+            }
+        );
+        assert_eq!(
+            Quantiles::from_samples(vec![3.0]),
+            Quantiles {
+                p50: 3.0,
+                p90: 3.0,
+                p99: 3.0
+            }
+        );
         assert_eq!(Quantiles::from_samples(vec![]), Quantiles::default());
     }
 }

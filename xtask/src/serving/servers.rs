@@ -44,7 +44,10 @@ impl Named {
             Some((name, url)) if !name.contains("://") => (name, url),
             _ => (text.trim_start_matches("http://"), text),
         };
-        Named { name: name.to_owned(), origin: Origin::Url(url.to_owned()) }
+        Named {
+            name: name.to_owned(),
+            origin: Origin::Url(url.to_owned()),
+        }
     }
     /// Parses the `NAME=COMMAND` of --start.
     ///
@@ -52,11 +55,16 @@ impl Named {
     /// If the name is missing, or the command lacks `{port}`.
     pub fn command(text: &str) -> Result<Named> {
         let hint = "hint: --start 'gristmill=target/release/gristmill serve MODEL --port {port}'";
-        let (name, command) = text.split_once('=').ok_or_else(|| anyhow!("{text}: no name\n{hint}"))?;
+        let (name, command) = text
+            .split_once('=')
+            .ok_or_else(|| anyhow!("{text}: no name\n{hint}"))?;
         if name.is_empty() || name.contains(char::is_whitespace) || !command.contains("{port}") {
             bail!("{text}: no name, or no {{port}}\n{hint}");
         }
-        Ok(Named { name: name.to_owned(), origin: Origin::Command(command.to_owned()) })
+        Ok(Named {
+            name: name.to_owned(),
+            origin: Origin::Command(command.to_owned()),
+        })
     }
 }
 
@@ -91,8 +99,13 @@ impl Running {
                 let port = TcpListener::bind("127.0.0.1:0")?.local_addr()?.port();
                 let command = command.replace("{port}", &port.to_string());
                 let site = Site::parse(&format!("http://127.0.0.1:{port}"), false, key)?;
-                let mut running = Running { site, child: Some(Started::new(&command)?) };
-                running.wait().with_context(|| format!("{}: {command}", server.name))?;
+                let mut running = Running {
+                    site,
+                    child: Some(Started::new(&command)?),
+                };
+                running
+                    .wait()
+                    .with_context(|| format!("{}: {command}", server.name))?;
                 Ok(running)
             }
         }
@@ -101,15 +114,24 @@ impl Running {
     fn wait(&mut self) -> Result<()> {
         let begun = Instant::now();
         loop {
-            let Some(started) = &mut self.child else { return Ok(()) };
+            let Some(started) = &mut self.child else {
+                return Ok(());
+            };
             if let Some(status) = started.child.try_wait()? {
-                bail!("it ended ({status}): {}\nhint: run this command by itself to see the cause", started.last());
+                bail!(
+                    "it ended ({status}): {}\nhint: run this command by itself to see the cause",
+                    started.last()
+                );
             }
             if self.site.fetch("/health", None, REQUEST_TIMEOUT).is_ok() {
                 return Ok(());
             }
             if begun.elapsed() > START_TIMEOUT {
-                bail!("not ready within {} s: {}", START_TIMEOUT.as_secs(), started.last());
+                bail!(
+                    "not ready within {} s: {}",
+                    START_TIMEOUT.as_secs(),
+                    started.last()
+                );
             }
             std::thread::sleep(POLL_INTERVAL);
         }
@@ -123,8 +145,12 @@ impl Running {
     /// # Errors
     /// If the server lists no model.
     pub fn model(&self) -> Result<String> {
-        let said: Value = serde_json::from_str(&self.site.fetch("/v1/models", None, REQUEST_TIMEOUT)?)?;
-        Ok(said["data"][0]["id"].as_str().context("/v1/models names no model")?.to_owned())
+        let said: Value =
+            serde_json::from_str(&self.site.fetch("/v1/models", None, REQUEST_TIMEOUT)?)?;
+        Ok(said["data"][0]["id"]
+            .as_str()
+            .context("/v1/models names no model")?
+            .to_owned())
     }
 }
 
@@ -137,12 +163,17 @@ impl Started {
             .stdin(Stdio::null())
             .stdout(Stdio::null())
             .stderr(Stdio::piped());
-        let mut child = shell.spawn().with_context(|| format!("cannot start {command}"))?;
+        let mut child = shell
+            .spawn()
+            .with_context(|| format!("cannot start {command}"))?;
         let said = Arc::new(Mutex::new(VecDeque::new()));
         if let Some(errors) = child.stderr.take() {
             let said = said.clone();
             std::thread::spawn(move || {
-                for line in BufReader::new(errors).split(b'\n').map_while(|line| line.ok()) {
+                for line in BufReader::new(errors)
+                    .split(b'\n')
+                    .map_while(|line| line.ok())
+                {
                     let line = String::from_utf8_lossy(&line[..line.len().min(400)]).into_owned();
                     let mut said = said.lock().unwrap_or_else(PoisonError::into_inner);
                     said.push_back(line);
@@ -157,13 +188,18 @@ impl Started {
     /// Returns the last lines of standard error.
     fn last(&self) -> String {
         let said = self.said.lock().unwrap_or_else(PoisonError::into_inner);
-        said.iter().map(String::as_str).collect::<Vec<_>>().join("\n")
+        said.iter()
+            .map(String::as_str)
+            .collect::<Vec<_>>()
+            .join("\n")
     }
 }
 
 impl Drop for Started {
     fn drop(&mut self) {
-        let asked = Command::new("kill").args(["-TERM", &self.child.id().to_string()]).status();
+        let asked = Command::new("kill")
+            .args(["-TERM", &self.child.id().to_string()])
+            .status();
         let begun = Instant::now();
         while asked.as_ref().is_ok_and(|status| status.success()) && begun.elapsed() < END_TIMEOUT {
             match self.child.try_wait() {
@@ -183,20 +219,49 @@ mod tests {
 
     #[test]
     fn servers_have_names() {
-        let url = |name: &str, url: &str| Named { name: name.into(), origin: Origin::Url(url.into()) };
-        assert_eq!(Named::url("http://127.0.0.1:80"), url("127.0.0.1:80", "http://127.0.0.1:80"));
-        assert_eq!(Named::url("ours=http://127.0.0.1:80"), url("ours", "http://127.0.0.1:80"));
+        let url = |name: &str, url: &str| Named {
+            name: name.into(),
+            origin: Origin::Url(url.into()),
+        };
+        assert_eq!(
+            Named::url("http://127.0.0.1:80"),
+            url("127.0.0.1:80", "http://127.0.0.1:80")
+        );
+        assert_eq!(
+            Named::url("ours=http://127.0.0.1:80"),
+            url("ours", "http://127.0.0.1:80")
+        );
         let started = Named::command("peer=x --port {port} --a=b").unwrap();
-        assert_eq!(started, Named { name: "peer".into(), origin: Origin::Command("x --port {port} --a=b".into()) });
+        assert_eq!(
+            started,
+            Named {
+                name: "peer".into(),
+                origin: Origin::Command("x --port {port} --a=b".into())
+            }
+        );
         for wrong in ["x --port {port}", "peer=x", "=x {port}"] {
-            assert!(Named::command(wrong).unwrap_err().to_string().contains("hint:"), "{wrong}");
+            assert!(
+                Named::command(wrong)
+                    .unwrap_err()
+                    .to_string()
+                    .contains("hint:"),
+                "{wrong}"
+            );
         }
     }
 
     #[test]
     fn a_server_that_does_not_start_is_quoted() {
         let server = Named::command("broken=sh -c 'echo no model >&2; exit 3' {port}").unwrap();
-        let error = format!("{:#}", Running::begin(&server, false, None).err().expect("it does not start"));
-        assert!(error.contains("it ended") && error.contains("hint:"), "{error}");
+        let error = format!(
+            "{:#}",
+            Running::begin(&server, false, None)
+                .err()
+                .expect("it does not start")
+        );
+        assert!(
+            error.contains("it ended") && error.contains("hint:"),
+            "{error}"
+        );
     }
 }

@@ -50,10 +50,11 @@ pub fn arrivals(requests: usize, rate: f64, seed: u64) -> Vec<Duration> {
 
 /// Words that are single tokens in most vocabularies.
 const WORDS: &[&str] = &[
-    "the", "of", "and", "to", "in", "is", "that", "for", "it", "as", "was", "with", "be", "by", "on", "not", "he",
-    "his", "are", "at", "from", "but", "or", "have", "an", "they", "which", "one", "you", "were", "all", "her", "she",
-    "there", "would", "their", "we", "him", "been", "has", "when", "who", "will", "no", "more", "if", "out", "so",
-    "up", "said", "what", "its", "about", "than", "into", "them", "can", "only", "other", "time",
+    "the", "of", "and", "to", "in", "is", "that", "for", "it", "as", "was", "with", "be", "by",
+    "on", "not", "he", "his", "are", "at", "from", "but", "or", "have", "an", "they", "which",
+    "one", "you", "were", "all", "her", "she", "there", "would", "their", "we", "him", "been",
+    "has", "when", "who", "will", "no", "more", "if", "out", "so", "up", "said", "what", "its",
+    "about", "than", "into", "them", "can", "only", "other", "time",
 ];
 
 /// Prompts of one length with a shared prefix.
@@ -79,7 +80,10 @@ impl Prompts {
     /// If `/tokenize` returns fewer tokens than words.
     pub fn make(&self, site: &Site, from: usize, count: usize) -> Result<Vec<Value>> {
         // A word has at least one token.
-        let common = tokens(site, &Prompts::words(self.common.max(1), WorkloadRng::new(self.seed)))?;
+        let common = tokens(
+            site,
+            &Prompts::words(self.common.max(1), WorkloadRng::new(self.seed)),
+        )?;
         let one = |nth: usize| {
             let own = Prompts::words(self.length.max(1), WorkloadRng::nth(self.seed, nth));
             let Some(common) = &common else {
@@ -89,9 +93,13 @@ impl Prompts {
             };
             let own = tokens(site, &own)?.context("it said tokens before")?;
             if common.len() < self.common || own.len() < self.length - self.common {
-                bail!("/tokenize makes fewer tokens than words\nhint: is this a server of a language model?");
+                bail!(
+                    "/tokenize makes fewer tokens than words\nhint: is this a server of a language model?"
+                );
             }
-            Ok(json!([&common[..self.common], &own[..self.length - self.common]].concat()))
+            Ok(json!(
+                [&common[..self.common], &own[..self.length - self.common]].concat()
+            ))
         };
         (from..from + count).map(one).collect()
     }
@@ -99,12 +107,22 @@ impl Prompts {
 
 /// Tokenises a text; `None` if the server has no `/tokenize`.
 fn tokens(site: &Site, text: &str) -> Result<Option<Vec<u64>>> {
-    let Ok(said) = site.fetch("/tokenize", Some(&json!({ "content": text }).to_string()), TOKENIZE) else {
+    let Ok(said) = site.fetch(
+        "/tokenize",
+        Some(&json!({ "content": text }).to_string()),
+        TOKENIZE,
+    ) else {
         return Ok(None);
     };
     let said: Value = serde_json::from_str(&said).context("/tokenize says no JSON")?;
-    let ids = said["tokens"].as_array().context("/tokenize says no tokens")?;
-    Ok(Some(ids.iter().map(|id| id.as_u64().context("a token that is no number")).collect::<Result<_>>()?))
+    let ids = said["tokens"]
+        .as_array()
+        .context("/tokenize says no tokens")?;
+    Ok(Some(
+        ids.iter()
+            .map(|id| id.as_u64().context("a token that is no number"))
+            .collect::<Result<_>>()?,
+    ))
 }
 
 /// Timeout of `/tokenize`, which may wait for the server's other work.
@@ -117,11 +135,18 @@ mod tests {
     #[test]
     fn arrivals_have_the_rate_that_was_asked_for_and_gaps_that_vary() {
         let times = arrivals(10_000, 50.0, 7);
-        let gaps: Vec<f64> = times.windows(2).map(|two| (two[1] - two[0]).as_secs_f64()).collect();
+        let gaps: Vec<f64> = times
+            .windows(2)
+            .map(|two| (two[1] - two[0]).as_secs_f64())
+            .collect();
         let mean = gaps.iter().sum::<f64>() / gaps.len() as f64;
-        let deviation = (gaps.iter().map(|gap| (gap - mean).powi(2)).sum::<f64>() / gaps.len() as f64).sqrt();
+        let deviation =
+            (gaps.iter().map(|gap| (gap - mean).powi(2)).sum::<f64>() / gaps.len() as f64).sqrt();
         // Mean and standard deviation of exponential gaps are equal.
-        assert!((mean * 50.0 - 1.0).abs() < 0.05 && (deviation * 50.0 - 1.0).abs() < 0.05, "{mean} {deviation}");
+        assert!(
+            (mean * 50.0 - 1.0).abs() < 0.05 && (deviation * 50.0 - 1.0).abs() < 0.05,
+            "{mean} {deviation}"
+        );
         assert_eq!(times, arrivals(10_000, 50.0, 7));
         assert_ne!(times, arrivals(10_000, 50.0, 8));
     }

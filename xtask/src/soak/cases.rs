@@ -43,10 +43,19 @@ pub fn cases(site: &Site, model: &str, sizes: &CaseSizes) -> Result<Vec<SoakCase
     let mut random = WorkloadRng::new(sizes.seed);
     let one = |nth: usize| {
         let length = 1 + random.below(sizes.prompt);
-        let common = if nth.is_multiple_of(2) { 0 } else { random.below(length) };
+        let common = if nth.is_multiple_of(2) {
+            0
+        } else {
+            random.below(length)
+        };
         let most = 1 + random.below(sizes.answer);
         let drawn = nth / 2 % 2 == 1;
-        let prompts = Prompts { length, common, seed: sizes.seed }.make(site, nth, 1)?;
+        let prompts = Prompts {
+            length,
+            common,
+            seed: sizes.seed,
+        }
+        .make(site, nth, 1)?;
         let mut body = json!({
             "model": model, "prompt": prompts[0], "max_tokens": most, "temperature": if drawn { 0.9 } else { 0.0 },
             "batch_invariant": true, "ignore_eos": !(nth / 4).is_multiple_of(4), "stream": true, "stream_options": { "include_usage": true },
@@ -54,7 +63,12 @@ pub fn cases(site: &Site, model: &str, sizes: &CaseSizes) -> Result<Vec<SoakCase
         if drawn {
             body["seed"] = nth.into();
         }
-        Ok(SoakCase { body: body.to_string(), prompt_tokens: length, most, drawn })
+        Ok(SoakCase {
+            body: body.to_string(),
+            prompt_tokens: length,
+            most,
+            drawn,
+        })
     };
     (0..sizes.cases).map(one).collect()
 }
@@ -93,7 +107,9 @@ pub fn request(nth: usize, cases: &[SoakCase], hang_up: f64, seed: u64) -> (usiz
     let moment = match random.below(3) {
         0 => Moment::Sent,
         1 => Moment::Pieces(1 + random.below(cases[case].most)),
-        _ => Moment::After(Duration::from_secs_f64(0.001 * (random.unit() * DELAY_DOUBLINGS).exp2())),
+        _ => Moment::After(Duration::from_secs_f64(
+            0.001 * (random.unit() * DELAY_DOUBLINGS).exp2(),
+        )),
     };
     (case, Some(moment))
 }

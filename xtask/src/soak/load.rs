@@ -50,7 +50,11 @@ pub struct SoakClient {
 
 impl SoakClient {
     pub fn new(site: Site, timeout: Duration) -> SoakClient {
-        SoakClient { site, timeout, served: AtomicUsize::new(0) }
+        SoakClient {
+            site,
+            timeout,
+            served: AtomicUsize::new(0),
+        }
     }
     /// Sends a request, and disconnects at `moment` unless the answer has ended before.
     pub fn ask(&self, case: &SoakCase, moment: Option<Moment>) -> Outcome {
@@ -62,20 +66,22 @@ impl SoakClient {
         let (mut answer, mut first, mut pieces) = (Completion::default(), None, 0);
         let served = || self.served.fetch_add(1, Ordering::Relaxed);
         let (begun, before) = (Instant::now(), self.served.load(Ordering::Relaxed));
-        let told = self.site.stream("/v1/completions", &case.body, within, |data| {
-            let piece = CompletionEvent::read(data)?;
-            answer.tokens = piece.count("completion_tokens").or(answer.tokens);
-            if !piece.text.is_empty() {
-                first.get_or_insert_with(|| (begun.elapsed(), served()));
-                answer.text += &piece.text;
-                pieces += 1;
-            }
-            answer.finish = piece.finish.or(answer.finish.take());
-            if moment == Some(Moment::Pieces(pieces)) {
-                bail!("the client has enough");
-            }
-            Ok(())
-        });
+        let told = self
+            .site
+            .stream("/v1/completions", &case.body, within, |data| {
+                let piece = CompletionEvent::read(data)?;
+                answer.tokens = piece.count("completion_tokens").or(answer.tokens);
+                if !piece.text.is_empty() {
+                    first.get_or_insert_with(|| (begun.elapsed(), served()));
+                    answer.text += &piece.text;
+                    pieces += 1;
+                }
+                answer.finish = piece.finish.or(answer.finish.take());
+                if moment == Some(Moment::Pieces(pieces)) {
+                    bail!("the client has enough");
+                }
+                Ok(())
+            });
         let took = begun.elapsed();
         let left = |moment: &Moment| match *moment {
             Moment::Pieces(most) => pieces >= most,
@@ -84,9 +90,16 @@ impl SoakClient {
         match (told, moment.filter(left)) {
             (Ok(()), _) => {
                 let (waited, then) = first.unwrap_or_else(|| (took, served()));
-                Outcome::Finished { answer, waited: waited.as_secs_f64(), others: then - before }
+                Outcome::Finished {
+                    answer,
+                    waited: waited.as_secs_f64(),
+                    others: then - before,
+                }
             }
-            (Err(_), Some(moment)) => Outcome::HungUp { moment, text: answer.text },
+            (Err(_), Some(moment)) => Outcome::HungUp {
+                moment,
+                text: answer.text,
+            },
             (Err(error), None) => Outcome::Failed(format!("{error:#}")),
         }
     }
@@ -121,10 +134,19 @@ pub type Outcomes = Vec<(usize, Outcome)>;
 
 /// Sends all requests unless too many fail; `done` counts finished ones for the progress messages.
 pub fn run(asking: &SoakClient, of: &Loop, done: &AtomicUsize) -> Outcomes {
-    let (outcomes, failed) = (Mutex::new(Vec::with_capacity(of.requests)), AtomicUsize::new(0));
+    let (outcomes, failed) = (
+        Mutex::new(Vec::with_capacity(of.requests)),
+        AtomicUsize::new(0),
+    );
     let note = |case: usize, outcome: Outcome| {
-        failed.fetch_add(usize::from(matches!(outcome, Outcome::Failed(_))), Ordering::Relaxed);
-        outcomes.lock().unwrap_or_else(PoisonError::into_inner).push((case, outcome));
+        failed.fetch_add(
+            usize::from(matches!(outcome, Outcome::Failed(_))),
+            Ordering::Relaxed,
+        );
+        outcomes
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .push((case, outcome));
         done.fetch_add(1, Ordering::Relaxed);
     };
     let each = |nth: usize| {
@@ -134,5 +156,7 @@ pub fn run(asking: &SoakClient, of: &Loop, done: &AtomicUsize) -> Outcomes {
     };
     let without = closed(of.requests, of.clients, &each);
     (0..without).for_each(|_| note(0, Outcome::Failed("no thread for a client".into())));
-    outcomes.into_inner().unwrap_or_else(PoisonError::into_inner)
+    outcomes
+        .into_inner()
+        .unwrap_or_else(PoisonError::into_inner)
 }

@@ -82,7 +82,11 @@ impl LatencySpread {
         }
     }
     fn ratio(&self) -> f64 {
-        if self.quantiles.p50 > 0.0 { self.longest / self.quantiles.p50 } else { 1.0 }
+        if self.quantiles.p50 > 0.0 {
+            self.longest / self.quantiles.p50
+        } else {
+            1.0
+        }
     }
 }
 
@@ -102,7 +106,12 @@ impl Answers {
                 Outcome::HungUp { moment, text } => {
                     *all.hung_up.entry(moment.name()).or_default() += 1;
                     if expected.is_none_or(|expected| !expected.text.starts_with(text)) {
-                        all.differs(*nth, cases, expected, format!("{text:?}, of which more was to come"));
+                        all.differs(
+                            *nth,
+                            cases,
+                            expected,
+                            format!("{text:?}, of which more was to come"),
+                        );
                     }
                 }
                 Outcome::Failed(error) => *all.failed.entry(error.clone()).or_default() += 1,
@@ -110,12 +119,28 @@ impl Answers {
         }
         all
     }
-    fn differs(&mut self, nth: usize, cases: &[SoakCase], alone: Option<&Completion>, among_others: String) {
+    fn differs(
+        &mut self,
+        nth: usize,
+        cases: &[SoakCase],
+        alone: Option<&Completion>,
+        among_others: String,
+    ) {
         self.different += 1;
         if let (true, Some(case)) = (self.examples.len() < MAX_EXAMPLES, cases.get(nth)) {
             let alone = alone.map_or_else(|| "nothing".into(), |alone| format!("{alone:?}"));
-            let SoakCase { prompt_tokens, drawn, .. } = *case;
-            self.examples.push(Different { prompt: nth, prompt_tokens, drawn, alone, among_others });
+            let SoakCase {
+                prompt_tokens,
+                drawn,
+                ..
+            } = *case;
+            self.examples.push(Different {
+                prompt: nth,
+                prompt_tokens,
+                drawn,
+                alone,
+                among_others,
+            });
         }
     }
     fn failures(&self) -> usize {
@@ -130,20 +155,41 @@ impl SoakReport {
     /// Adds a finding for every violated invariant.
     pub fn find(&mut self, started: bool) {
         let mut found = Vec::new();
-        let SoakReport { answers, wait, others, .. } = self;
+        let SoakReport {
+            answers,
+            wait,
+            others,
+            ..
+        } = self;
         for (error, count) in &answers.failed {
             found.push(format!("{count} requests failed: {error}"));
         }
         let done = answers.finished + answers.left() + answers.failures();
         if done < self.requests {
-            found.push(format!("{} requests were not sent: too many had failed", self.requests - done));
+            found.push(format!(
+                "{} requests were not sent: too many had failed",
+                self.requests - done
+            ));
         }
         if answers.different > 0 {
-            found.push(format!("{} answers are not the ones given alone", answers.different));
+            found.push(format!(
+                "{} answers are not the ones given alone",
+                answers.different
+            ));
         }
         for example in &answers.examples {
-            let Different { prompt, prompt_tokens, drawn, alone, among_others } = example;
-            let kind = if *drawn { "with a seed" } else { "temperature 0" };
+            let Different {
+                prompt,
+                prompt_tokens,
+                drawn,
+                alone,
+                among_others,
+            } = example;
+            let kind = if *drawn {
+                "with a seed"
+            } else {
+                "temperature 0"
+            };
             found.push(format!(
                 "prompt {prompt} ({prompt_tokens} tokens, {kind}): alone {alone}, among others {among_others}"
             ));
@@ -151,17 +197,23 @@ impl SoakReport {
         for name in RESOURCE_GAUGES {
             match (self.before.get(name), self.after.get(name)) {
                 (Some(before), Some(after)) if after > before => {
-                    found.push(format!("{name} is {after} though nobody asks, and was {before}"));
+                    found.push(format!(
+                        "{name} is {after} though nobody asks, and was {before}"
+                    ));
                 }
                 (Some(_), Some(_)) => {}
-                _ => found.push(format!("/metrics does not tell {name}: nothing is known of it")),
+                _ => found.push(format!(
+                    "/metrics does not tell {name}: nothing is known of it"
+                )),
             }
         }
         match &self.memory {
-            Some(growth) if growth.is_found() => found.push(format!("memory grows: {}", show_memory(growth))),
-            None if started => {
-                found.push("too few samples of memory to say whether it grows: send more --requests".into())
+            Some(growth) if growth.is_found() => {
+                found.push(format!("memory grows: {}", show_memory(growth)))
             }
+            None if started => found.push(
+                "too few samples of memory to say whether it grows: send more --requests".into(),
+            ),
             _ => {}
         }
         if self.fair && wait.ratio() > MAX_UNFAIRNESS {
@@ -196,12 +248,33 @@ fn show_memory(growth: &Growth) -> String {
 
 /// Formats the table, followed by the findings.
 pub fn table(report: &SoakReport) -> String {
-    let SoakReport { answers, wait, others, .. } = report;
+    let SoakReport {
+        answers,
+        wait,
+        others,
+        ..
+    } = report;
     let quantiles = wait.quantiles;
-    let told = |name: &str| report.after.get(name).map_or("not told".to_owned(), f64::to_string);
-    let memory = report.memory.as_ref().map_or("not measured".to_owned(), show_memory);
-    let moments: Vec<String> = answers.hung_up.iter().map(|(moment, count)| format!("{count} {moment}")).collect();
-    let longest = format!("longest {:.3}, {:.1} times the median", wait.longest, wait.ratio());
+    let told = |name: &str| {
+        report
+            .after
+            .get(name)
+            .map_or("not told".to_owned(), f64::to_string)
+    };
+    let memory = report
+        .memory
+        .as_ref()
+        .map_or("not measured".to_owned(), show_memory);
+    let moments: Vec<String> = answers
+        .hung_up
+        .iter()
+        .map(|(moment, count)| format!("{count} {moment}"))
+        .collect();
+    let longest = format!(
+        "longest {:.3}, {:.1} times the median",
+        wait.longest,
+        wait.ratio()
+    );
     let fair = match (wait.ratio() <= MAX_UNFAIRNESS, report.fair) {
         (true, _) => format!("{longest}: fair"),
         (false, true) => format!("{longest}: NOT fair"),
@@ -215,10 +288,25 @@ pub fn table(report: &SoakReport) -> String {
                 report.requests, report.clients, report.seconds, report.rate
             ),
         ),
-        ("finished", format!("{}, {} of all differ from the answer alone", answers.finished, answers.different)),
-        ("hung up", format!("{} ({})", answers.left(), moments.join(", "))),
+        (
+            "finished",
+            format!(
+                "{}, {} of all differ from the answer alone",
+                answers.finished, answers.different
+            ),
+        ),
+        (
+            "hung up",
+            format!("{} ({})", answers.left(), moments.join(", ")),
+        ),
         ("failed", answers.failures().to_string()),
-        ("wait s", format!("p50 {:.3}, p90 {:.3}, p99 {:.3}, {fair}", quantiles.p50, quantiles.p90, quantiles.p99)),
+        (
+            "wait s",
+            format!(
+                "p50 {:.3}, p90 {:.3}, p99 {:.3}, {fair}",
+                quantiles.p50, quantiles.p90, quantiles.p99
+            ),
+        ),
         (
             "others",
             format!(

@@ -40,7 +40,14 @@ impl Server {
             return fake::whole(stream, r#"{"data":[{"id":"m"}]}"#);
         }
         if asked.is("GET /metrics") {
-            return fake::whole(stream, &if wrong == Wrong::Silent { String::new() } else { self.counters() });
+            return fake::whole(
+                stream,
+                &if wrong == Wrong::Silent {
+                    String::new()
+                } else {
+                    self.counters()
+                },
+            );
         }
         assert!(asked.is("POST /v1/completions"), "{}", asked.head);
         let (under_way, now) = UnderWay::new(&self.under_way);
@@ -49,11 +56,17 @@ impl Server {
         }
         let confused = wrong == Wrong::Confuse && now > 1;
         let told = tell(asked, stream, confused, under_way);
-        self.leaked.fetch_add(usize::from(told.is_err() && wrong == Wrong::Leak), Ordering::SeqCst);
+        self.leaked.fetch_add(
+            usize::from(told.is_err() && wrong == Wrong::Leak),
+            Ordering::SeqCst,
+        );
         told
     }
     fn counters(&self) -> String {
-        let (running, leaked) = (self.under_way.load(Ordering::SeqCst), self.leaked.load(Ordering::SeqCst));
+        let (running, leaked) = (
+            self.under_way.load(Ordering::SeqCst),
+            self.leaked.load(Ordering::SeqCst),
+        );
         format!(
             "gristmill_requests_running{{model=\"m\"}} {running}\ngristmill_requests_waiting{{model=\"m\"}} 0\ngristmill_connections 1\ngristmill_cache_tokens{{model=\"m\"}} 0\n\
              gristmill_cache_pages_used{{model=\"m\"}} {leaked}\ngristmill_cache_pages_leaked{{model=\"m\"}} {leaked}\n"
@@ -89,8 +102,9 @@ fn options(line: &str) -> super::Options {
 fn soaked(wrong: Wrong, more: &str) -> SoakReport {
     let server = Server::default();
     let url = fake::serve(move |asked, stream| server.answer(asked, stream, wrong));
-    let line =
-        format!("x|--url|fake={url}|--requests|200|--clients|8|--prompts|12|--prompt|20|--max-tokens|8|--idle|1{more}");
+    let line = format!(
+        "x|--url|fake={url}|--requests|200|--clients|8|--prompts|12|--prompt|20|--max-tokens|8|--idle|1{more}"
+    );
     let mut report = SoakReport::default();
     super::soak(&options(&line), &mut report).unwrap();
     report
@@ -101,31 +115,73 @@ fn of_a_server_that_is_right_nothing_is_found() {
     let report = soaked(Wrong::Nothing, "");
     assert_eq!(report.findings, [""; 0]);
     let left: usize = report.answers.hung_up.values().sum();
-    assert!((40..100).contains(&left) && report.answers.finished == 200 - left, "{:?}", report.answers);
+    assert!(
+        (40..100).contains(&left) && report.answers.finished == 200 - left,
+        "{:?}",
+        report.answers
+    );
     assert_eq!(report.answers.hung_up.len(), 3, "{:?}", report.answers);
     // Seven other clients send requests as well.
-    assert!((1.0..200.0).contains(&report.others.longest), "{:?}", report.others);
+    assert!(
+        (1.0..200.0).contains(&report.others.longest),
+        "{:?}",
+        report.others
+    );
     assert!(report.wait.quantiles.p50 >= 0.001 && report.wait.longest >= report.wait.quantiles.p99);
     let table = table(&report);
-    assert!(table.starts_with("fake\n  requests  200 of 8 clients, ") && table.contains("failed    0\n"), "{table}");
+    assert!(
+        table.starts_with("fake\n  requests  200 of 8 clients, ")
+            && table.contains("failed    0\n"),
+        "{table}"
+    );
 }
 
 #[test]
 fn an_answer_that_is_another_among_others_is_found() {
     let report = soaked(Wrong::Confuse, "");
-    assert!(report.answers.different > 0 && report.answers.different < 200, "{:?}", report.answers);
+    assert!(
+        report.answers.different > 0 && report.answers.different < 200,
+        "{:?}",
+        report.answers
+    );
     assert_eq!(report.answers.examples.len(), 5);
-    assert!(report.findings[0].contains("answers are not the ones given alone"), "{:?}", report.findings);
-    assert!(report.answers.examples.iter().all(|example| example.prompt_tokens > 10), "{:?}", report.answers);
-    assert!(report.findings[1].contains("among others") && report.findings.len() == 6, "{:?}", report.findings);
+    assert!(
+        report.findings[0].contains("answers are not the ones given alone"),
+        "{:?}",
+        report.findings
+    );
+    assert!(
+        report
+            .answers
+            .examples
+            .iter()
+            .all(|example| example.prompt_tokens > 10),
+        "{:?}",
+        report.answers
+    );
+    assert!(
+        report.findings[1].contains("among others") && report.findings.len() == 6,
+        "{:?}",
+        report.findings
+    );
 }
 
 #[test]
 fn a_page_that_is_left_behind_is_found() {
     let findings = soaked(Wrong::Leak, "").findings;
-    let names: Vec<&str> = findings.iter().filter_map(|finding| finding.split(' ').next()).collect();
-    assert_eq!(names, ["gristmill_cache_pages_used", "gristmill_cache_pages_leaked"], "{findings:?}");
-    assert!(findings[0].contains("though nobody asks, and was 0"), "{findings:?}");
+    let names: Vec<&str> = findings
+        .iter()
+        .filter_map(|finding| finding.split(' ').next())
+        .collect();
+    assert_eq!(
+        names,
+        ["gristmill_cache_pages_used", "gristmill_cache_pages_leaked"],
+        "{findings:?}"
+    );
+    assert!(
+        findings[0].contains("though nobody asks, and was 0"),
+        "{findings:?}"
+    );
 }
 
 #[test]
@@ -133,30 +189,56 @@ fn requests_that_fail_are_found_by_their_cause() {
     let report = soaked(Wrong::Refuse, "|--hang-up|0");
     let failed = report.answers.failed["status 429: busy"];
     // The last six of every 70 requests fail; the first twelve were sent alone.
-    assert_eq!((failed, report.findings.len()), (18, 1), "{:?}", report.findings);
-    assert!(report.findings[0].starts_with("18 requests failed: status 429"), "{:?}", report.findings);
+    assert_eq!(
+        (failed, report.findings.len()),
+        (18, 1),
+        "{:?}",
+        report.findings
+    );
+    assert!(
+        report.findings[0].starts_with("18 requests failed: status 429"),
+        "{:?}",
+        report.findings
+    );
 }
 
 #[test]
 fn counters_that_are_not_told_are_found() {
     let findings = soaked(Wrong::Silent, "").findings;
-    assert_eq!(findings.len(), super::watch::RESOURCE_GAUGES.len(), "{findings:?}");
-    assert!(findings.iter().all(|finding| finding.starts_with("/metrics does not tell ")), "{findings:?}");
+    assert_eq!(
+        findings.len(),
+        super::watch::RESOURCE_GAUGES.len(),
+        "{findings:?}"
+    );
+    assert!(
+        findings
+            .iter()
+            .all(|finding| finding.starts_with("/metrics does not tell ")),
+        "{findings:?}"
+    );
 }
 
 #[test]
 fn waiting_has_to_be_fair_where_that_is_asked_for() {
     let found = |fair, waits: &[f64]| {
-        let mut report =
-            SoakReport { fair, wait: LatencySpread::from_samples(waits.to_vec()), ..SoakReport::default() };
+        let mut report = SoakReport {
+            fair,
+            wait: LatencySpread::from_samples(waits.to_vec()),
+            ..SoakReport::default()
+        };
         report.find(false);
-        report.findings.retain(|finding| finding.contains("longest wait"));
+        report
+            .findings
+            .retain(|finding| finding.contains("longest wait"));
         report.findings
     };
     assert_eq!(found(true, &[1.0, 2.0, 6.0]), [""; 0]);
     assert_eq!(found(false, &[1.0, 2.0, 6.5]), [""; 0]);
     let unfair = found(true, &[1.0, 2.0, 6.5]);
-    assert!(unfair[0].starts_with("the longest wait of 6.500 s is 3.2 times the median of 2.000 s"), "{unfair:?}");
+    assert!(
+        unfair[0].starts_with("the longest wait of 6.500 s is 3.2 times the median of 2.000 s"),
+        "{unfair:?}"
+    );
 }
 
 #[test]
@@ -165,30 +247,57 @@ fn who_hangs_up_after_a_while_does_not_before_and_has_not_failed() {
         std::thread::sleep(Duration::from_secs(1));
         Ok(())
     });
-    let asking = SoakClient::new(Site::parse(&url, false, None).unwrap(), Duration::from_secs(30));
-    let case = SoakCase { body: "{}".into(), prompt_tokens: 1, most: 1, drawn: false };
+    let asking = SoakClient::new(
+        Site::parse(&url, false, None).unwrap(),
+        Duration::from_secs(30),
+    );
+    let case = SoakCase {
+        body: "{}".into(),
+        prompt_tokens: 1,
+        most: 1,
+        drawn: false,
+    };
     for nth in 0..100 {
         // System ticks are 1, 4 or 10 ms: these times lie on
         // both sides of one and of several ticks.
         let time = Duration::from_micros(3_000 + 90 * nth);
         let (moment, begun) = (Moment::After(time), Instant::now());
-        assert_eq!(asking.ask(&case, Some(moment)), Outcome::HungUp { moment, text: String::new() });
+        assert_eq!(
+            asking.ask(&case, Some(moment)),
+            Outcome::HungUp {
+                moment,
+                text: String::new()
+            }
+        );
         assert!(begun.elapsed() >= time);
     }
 }
 
 #[test]
 fn requests_follow_from_the_seed() {
-    let cases: Vec<SoakCase> =
-        (0..5).map(|_| SoakCase { body: String::new(), prompt_tokens: 1, most: 9, drawn: false }).collect();
-    let all = |part, seed| (0..3000).map(|nth| request(nth, &cases, part, seed)).collect::<Vec<_>>();
+    let cases: Vec<SoakCase> = (0..5)
+        .map(|_| SoakCase {
+            body: String::new(),
+            prompt_tokens: 1,
+            most: 9,
+            drawn: false,
+        })
+        .collect();
+    let all = |part, seed| {
+        (0..3000)
+            .map(|nth| request(nth, &cases, part, seed))
+            .collect::<Vec<_>>()
+    };
     let one = all(0.33, 4);
     assert_eq!(one, all(0.33, 4));
     assert_ne!(one, all(0.33, 5));
     let moments: Vec<Moment> = one.iter().filter_map(|(_, moment)| *moment).collect();
     assert!((900..1080).contains(&moments.len()), "{}", moments.len());
     for name in ["before the answer", "within the answer", "after a while"] {
-        let count = moments.iter().filter(|moment| moment.name() == name).count();
+        let count = moments
+            .iter()
+            .filter(|moment| moment.name() == name)
+            .count();
         assert!((260..400).contains(&count), "{name}: {count}");
     }
     let within = |moment: &Moment| match *moment {
@@ -198,15 +307,24 @@ fn requests_follow_from_the_seed() {
     };
     assert!(moments.iter().all(within), "{moments:?}");
     assert!((0..5).all(|case| one.iter().any(|(of, _)| *of == case)));
-    assert!(all(0.0, 4).iter().all(|(_, moment)| moment.is_none()) && all(1.0, 4).iter().all(|(_, m)| m.is_some()));
+    assert!(
+        all(0.0, 4).iter().all(|(_, moment)| moment.is_none())
+            && all(1.0, 4).iter().all(|(_, m)| m.is_some())
+    );
 }
 
 #[test]
 fn the_command_names_no_folder_and_no_key() {
-    let said = super::command(&options("x|--start|ours=/home/me/serve {port}|--api-key|sesame|--clients|2|--fair"));
+    let said = super::command(&options(
+        "x|--start|ours=/home/me/serve {port}|--api-key|sesame|--clients|2|--fair",
+    ));
     assert!(
-        said.contains(" --start ours=… --requests 10000 --clients 2 ") && said.ends_with("--seed 1 --fair"),
+        said.contains(" --start ours=… --requests 10000 --clients 2 ")
+            && said.ends_with("--seed 1 --fair"),
         "{said}"
     );
-    assert!(!said.contains("/home") && !said.contains("sesame"), "{said}");
+    assert!(
+        !said.contains("/home") && !said.contains("sesame"),
+        "{said}"
+    );
 }

@@ -42,7 +42,11 @@ pub type Counters = BTreeMap<&'static str, f64>;
 /// If the server does not answer.
 pub fn counters(site: &Site) -> Result<Counters> {
     let text = site.fetch("/metrics", None, REQUEST_TIMEOUT)?;
-    Ok(RESOURCE_GAUGES.into_iter().chain(REPORTED_GAUGES).filter_map(|name| Some((name, sum(&text, name)?))).collect())
+    Ok(RESOURCE_GAUGES
+        .into_iter()
+        .chain(REPORTED_GAUGES)
+        .filter_map(|name| Some((name, sum(&text, name)?)))
+        .collect())
 }
 
 /// Reads the counters before the load, after the connections of the readiness check have closed.
@@ -58,8 +62,17 @@ pub fn at_first(site: &Site) -> Result<Counters> {
 fn sum(text: &str, name: &str) -> Option<f64> {
     let mut values = text.lines().filter_map(|line| {
         let rest = line.strip_prefix(name)?;
-        let value = if rest.starts_with('{') { rest.rsplit_once('}')?.1 } else { rest };
-        value.strip_prefix(' ')?.split(' ').next()?.parse::<f64>().ok()
+        let value = if rest.starts_with('{') {
+            rest.rsplit_once('}')?.1
+        } else {
+            rest
+        };
+        value
+            .strip_prefix(' ')?
+            .split(' ')
+            .next()?
+            .parse::<f64>()
+            .ok()
     });
     let first = values.next()?;
     Some(first + values.sum::<f64>())
@@ -73,7 +86,11 @@ pub fn until_idle(site: &Site, before: &Counters, limit: Duration) -> Result<Cou
     let begun = Instant::now();
     loop {
         let now = counters(site)?;
-        if RESOURCE_GAUGES.iter().all(|name| now.get(name) <= before.get(name)) || begun.elapsed() > limit {
+        if RESOURCE_GAUGES
+            .iter()
+            .all(|name| now.get(name) <= before.get(name))
+            || begun.elapsed() > limit
+        {
             return Ok(now);
         }
         std::thread::sleep(POLL_INTERVAL);
@@ -83,12 +100,23 @@ pub fn until_idle(site: &Site, before: &Counters, limit: Duration) -> Result<Cou
 /// Returns the resident set size of a process in bytes; `None` if it is unknown.
 pub fn resident(process: u32) -> Option<u64> {
     let status = std::fs::read_to_string(format!("/proc/{process}/status")).ok()?;
-    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"))?;
-    line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok()?.checked_mul(1024)
+    let line = status
+        .lines()
+        .find_map(|line| line.strip_prefix("VmRSS:"))?;
+    line.trim()
+        .strip_suffix("kB")?
+        .trim()
+        .parse::<u64>()
+        .ok()?
+        .checked_mul(1024)
 }
 
 /// Samples a process's memory until `over` is set, and passes every sample to `each`.
-pub fn memory(process: Option<u32>, over: &AtomicBool, mut each: impl FnMut(Option<u64>)) -> Vec<u64> {
+pub fn memory(
+    process: Option<u32>,
+    over: &AtomicBool,
+    mut each: impl FnMut(Option<u64>),
+) -> Vec<u64> {
     let mut samples = Vec::new();
     while !over.load(Ordering::Relaxed) {
         let now = process.and_then(resident);
@@ -123,8 +151,15 @@ impl Growth {
             part.sort_unstable();
             part[part.len() / 2]
         };
-        let (early, late) = (median(&samples[tenth..2 * tenth]), median(&samples[samples.len() - tenth..]));
-        Some(Growth { early, late, bound: bytes.max(early / 20) })
+        let (early, late) = (
+            median(&samples[tenth..2 * tenth]),
+            median(&samples[samples.len() - tenth..]),
+        );
+        Some(Growth {
+            early,
+            late,
+            bound: bytes.max(early / 20),
+        })
     }
     /// Whether memory has grown by more than the bound.
     pub fn is_found(&self) -> bool {
@@ -138,16 +173,25 @@ mod tests {
 
     #[test]
     fn counters_are_summed_over_models_and_no_other_s_name_is_taken_for_one() {
-        let text =
-            "# HELP a_b x\na_b 3\na_b_c{model=\"x\"} 7\na_bc 1\na_b{model=\"x y\"} 4 17\na_b{model=\"{} z\"} 0.5\n";
-        assert_eq!((sum(text, "a_b"), sum(text, "a_b_c"), sum(text, "a")), (Some(7.5), Some(7.0), None));
+        let text = "# HELP a_b x\na_b 3\na_b_c{model=\"x\"} 7\na_bc 1\na_b{model=\"x y\"} 4 17\na_b{model=\"{} z\"} 0.5\n";
+        assert_eq!(
+            (sum(text, "a_b"), sum(text, "a_b_c"), sum(text, "a")),
+            (Some(7.5), Some(7.0), None)
+        );
     }
 
     #[test]
     fn memory_grows_where_the_end_of_a_run_has_more_than_its_beginning() {
         // Growth within the first tenth is ignored.
         let mut samples: Vec<u64> = (0..100).map(|at| if at < 10 { at } else { 1000 }).collect();
-        assert_eq!(Growth::fit(&samples, 20), Some(Growth { early: 1000, late: 1000, bound: 50 }));
+        assert_eq!(
+            Growth::fit(&samples, 20),
+            Some(Growth {
+                early: 1000,
+                late: 1000,
+                bound: 50
+            })
+        );
         samples[92..].fill(1051);
         assert!(Growth::fit(&samples, 20).unwrap().is_found());
         assert!(!Growth::fit(&samples, 51).unwrap().is_found());
@@ -157,7 +201,9 @@ mod tests {
     #[test]
     fn the_system_says_what_is_resident() {
         let over = AtomicBool::new(false);
-        let samples = memory(Some(std::process::id()), &over, |_| over.store(true, Ordering::Relaxed));
+        let samples = memory(Some(std::process::id()), &over, |_| {
+            over.store(true, Ordering::Relaxed)
+        });
         assert!(samples.len() == 1 && samples[0] > 1 << 20, "{samples:?}");
     }
 }

@@ -12,13 +12,20 @@ use std::collections::{BTreeMap, VecDeque};
 
 /// Reports each strongly connected component of files, with a shortest cycle in it.
 pub fn circles(tree: &Tree) -> Vec<Finding> {
-    crates(tree).into_iter().flat_map(|(folder, files)| of_crate(folder, &files)).collect()
+    crates(tree)
+        .into_iter()
+        .flat_map(|(folder, files)| of_crate(folder, &files))
+        .collect()
 }
 
 /// Returns the `.rs` files under each crate's `src`, tests excluded.
 pub fn crates(tree: &Tree) -> BTreeMap<&str, Vec<&File>> {
     let mut crates: BTreeMap<&str, Vec<&File>> = BTreeMap::new();
-    for file in tree.files.iter().filter(|file| !file.test && file.path.ends_with(".rs")) {
+    for file in tree
+        .files
+        .iter()
+        .filter(|file| !file.test && file.path.ends_with(".rs"))
+    {
         if let Some((folder, _)) = file.path.split_once("/src/") {
             crates.entry(folder).or_default().push(file);
         }
@@ -28,17 +35,23 @@ pub fn crates(tree: &Tree) -> BTreeMap<&str, Vec<&File>> {
 
 fn of_crate(folder: &str, files: &[&File]) -> Vec<Finding> {
     let edges = edges(folder, files);
-    let circle_of: Vec<Option<Vec<usize>>> = (0..files.len()).map(|file| shortest_circle(&edges, file)).collect();
+    let circle_of: Vec<Option<Vec<usize>>> = (0..files.len())
+        .map(|file| shortest_circle(&edges, file))
+        .collect();
     let mut found = vec![];
     let mut reported = vec![false; files.len()];
     for file in 0..files.len() {
         if circle_of[file].is_none() || reported[file] {
             continue;
         }
-        let component: Vec<usize> =
-            (0..files.len()).filter(|&other| leads(&edges, file, other) && leads(&edges, other, file)).collect();
+        let component: Vec<usize> = (0..files.len())
+            .filter(|&other| leads(&edges, file, other) && leads(&edges, other, file))
+            .collect();
         component.iter().for_each(|&member| reported[member] = true);
-        let shortest = component.iter().filter_map(|&member| circle_of[member].as_ref()).min_by_key(|c| c.len());
+        let shortest = component
+            .iter()
+            .filter_map(|&member| circle_of[member].as_ref())
+            .min_by_key(|c| c.len());
         let circle = shortest.unwrap_or_else(|| unreachable!("{file} is in a circle"));
         found.push(finding(files, &edges, &component, circle));
     }
@@ -46,16 +59,29 @@ fn of_crate(folder: &str, files: &[&File]) -> Vec<Finding> {
 }
 
 fn finding(files: &[&File], edges: &Edges, component: &[usize], circle: &[usize]) -> Finding {
-    let arrows = circle.iter().zip(circle.iter().cycle().skip(1)).map(|(&from, &to)| {
-        let path = |file: usize| &files[file].path;
-        (edges[from][&to], format!("{}:{} to {}", path(from), edges[from][&to], path(to)))
-    });
+    let arrows = circle
+        .iter()
+        .zip(circle.iter().cycle().skip(1))
+        .map(|(&from, &to)| {
+            let path = |file: usize| &files[file].path;
+            (
+                edges[from][&to],
+                format!("{}:{} to {}", path(from), edges[from][&to], path(to)),
+            )
+        });
     let arrows: Vec<(usize, String)> = arrows.collect();
     let shown: Vec<&str> = arrows.iter().map(|(_, text)| text.as_str()).collect();
-    let members: Vec<&str> = component.iter().map(|&file| files[file].path.as_str()).collect();
+    let members: Vec<&str> = component
+        .iter()
+        .map(|&file| files[file].path.as_str())
+        .collect();
     let mut message = format!("a circle of files: {}", shown.join(", "));
     if component.len() > circle.len() {
-        message += &format!("; it is in a knot of {}: {}", component.len(), members.join(", "));
+        message += &format!(
+            "; it is in a knot of {}: {}",
+            component.len(),
+            members.join(", ")
+        );
     }
     Finding {
         path: files[circle[0]].path.clone(),
@@ -108,7 +134,9 @@ pub fn leads(edges: &Edges, from: usize, to: usize) -> bool {
 
 /// Returns the edges between the files of a crate.
 pub fn edges(folder: &str, files: &[&File]) -> Edges {
-    let has_library = files.iter().any(|file| file.path == format!("{folder}/src/lib.rs"));
+    let has_library = files
+        .iter()
+        .any(|file| file.path == format!("{folder}/src/lib.rs"));
     let mut modules = Modules::default();
     let mut paths = vec![];
     for (at, file) in files.iter().enumerate() {
@@ -116,7 +144,13 @@ pub fn edges(folder: &str, files: &[&File]) -> Edges {
         modules.read(at, file, &module_of(inside, has_library), &mut paths);
     }
     let mut edges = vec![BTreeMap::new(); files.len()];
-    for Path { file, module, line, names } in &paths {
+    for Path {
+        file,
+        module,
+        line,
+        names,
+    } in &paths
+    {
         if let Some(to) = modules.file_of(module, names)
             && to != *file
         {
@@ -136,7 +170,10 @@ fn module_of(inside: &str, has_library: bool) -> Vec<String> {
     }
     let base = base.strip_suffix("/mod").unwrap_or(base);
     let root = if has_library { "lib" } else { "main" };
-    std::iter::once(root).chain(base.split('/')).map(str::to_owned).collect()
+    std::iter::once(root)
+        .chain(base.split('/'))
+        .map(str::to_owned)
+        .collect()
 }
 
 /// A path in code, with the module that contains it.
@@ -164,17 +201,28 @@ struct Module {
 }
 
 /// Keywords that precede the name of an item.
-const DEFINING: &[&str] = &["fn", "struct", "enum", "union", "trait", "type", "const", "static"];
+const DEFINING: &[&str] = &[
+    "fn", "struct", "enum", "union", "trait", "type", "const", "static",
+];
 
 impl Modules {
     fn module(&mut self, path: &[String], file: usize) -> &mut Module {
-        let new = || Module { file, items: vec![], imports: BTreeMap::new(), globs: vec![], declared: vec![] };
+        let new = || Module {
+            file,
+            items: vec![],
+            imports: BTreeMap::new(),
+            globs: vec![],
+            declared: vec![],
+        };
         self.by_path.entry(path.to_vec()).or_insert_with(new)
     }
 
     /// Reads a file's items and imports, and appends all its paths to `paths`.
     fn read(&mut self, at: usize, file: &File, root: &[String], paths: &mut Vec<Path>) {
-        let code: Vec<(&Token, &str)> = file.shipped().filter(|(token, _)| !token.attribute).collect();
+        let code: Vec<(&Token, &str)> = file
+            .shipped()
+            .filter(|(token, _)| !token.attribute)
+            .collect();
         let word = |i: usize| code.get(i).map_or("", |(_, word)| *word);
         let mut module = root.to_vec();
         self.module(&module, at);
@@ -192,10 +240,17 @@ impl Modules {
                         match name {
                             Some(name) if top => _ = here.imports.insert(name, names.clone()),
                             // An import inside a function does not replace one of the module.
-                            Some(name) => _ = here.imports.entry(name).or_insert_with(|| names.clone()),
+                            Some(name) => {
+                                _ = here.imports.entry(name).or_insert_with(|| names.clone())
+                            }
                             None => here.globs.push(names.clone()),
                         }
-                        paths.push(Path { file: at, module: module.clone(), line, names });
+                        paths.push(Path {
+                            file: at,
+                            module: module.clone(),
+                            line,
+                            names,
+                        });
                     }
                     continue;
                 }
@@ -206,7 +261,10 @@ impl Modules {
                     depth += 1;
                     outside.push(depth);
                 }
-                "mod" if word(i + 2) == ";" => self.module(&module, at).declared.push(word(i + 1).to_owned()),
+                "mod" if word(i + 2) == ";" => self
+                    .module(&module, at)
+                    .declared
+                    .push(word(i + 1).to_owned()),
                 "{" => depth += 1,
                 "}" => {
                     if top && outside.len() > 1 {
@@ -222,10 +280,17 @@ impl Modules {
                 _ => {}
             }
             // A path does not begin after `::`, nor as a field or method.
-            let begins = i == 0 || ![":", "."].contains(&word(i - 1)) || word(i - 1) == ":" && !joined(&code, i - 2);
+            let begins = i == 0
+                || ![":", "."].contains(&word(i - 1))
+                || word(i - 1) == ":" && !joined(&code, i - 2);
             if token.kind == TokenKind::Ident && begins && joined(&code, i + 1) {
                 let (names, end) = path(&code, i);
-                paths.push(Path { file: at, module: module.clone(), line: token.line, names });
+                paths.push(Path {
+                    file: at,
+                    module: module.clone(),
+                    line: token.line,
+                    names,
+                });
                 i = end;
             } else {
                 i += 1;
@@ -263,11 +328,20 @@ impl Modules {
                         // Its file has another location: `#[path]` names a file of another crate.
                         return None;
                     } else {
-                        let imported = module.imports.get(name).filter(|path| path[..] != names[..=i]);
-                        let elsewhere = imported.and_then(|path| self.resolve(&at, path, depth + 1)).or_else(|| {
-                            let with = |glob: &Vec<String>| [&glob[..], &[name.to_owned()]].concat();
-                            module.globs.iter().find_map(|glob| self.resolve(&at, &with(glob), depth + 1))
-                        });
+                        let imported = module
+                            .imports
+                            .get(name)
+                            .filter(|path| path[..] != names[..=i]);
+                        let elsewhere = imported
+                            .and_then(|path| self.resolve(&at, path, depth + 1))
+                            .or_else(|| {
+                                let with =
+                                    |glob: &Vec<String>| [&glob[..], &[name.to_owned()]].concat();
+                                module
+                                    .globs
+                                    .iter()
+                                    .find_map(|glob| self.resolve(&at, &with(glob), depth + 1))
+                            });
                         match elsewhere {
                             Some(Target::Module(path)) => at = path,
                             Some(item) => return Some(item),
@@ -300,7 +374,11 @@ fn joined(code: &[(&Token, &str)], at: usize) -> bool {
 /// Returns the names of the path that begins at `at`, and the index after it.
 fn path(code: &[(&Token, &str)], mut at: usize) -> (Vec<String>, usize) {
     let mut names = vec![name(code[at].1)];
-    while joined(code, at + 1) && code.get(at + 3).is_some_and(|(token, _)| token.kind == TokenKind::Ident) {
+    while joined(code, at + 1)
+        && code
+            .get(at + 3)
+            .is_some_and(|(token, _)| token.kind == TokenKind::Ident)
+    {
         at += 3;
         names.push(name(code[at].1));
     }
@@ -320,7 +398,12 @@ struct Import {
 }
 
 /// Reads a tree of imports below the path `above`, from `at` on; returns the index after it.
-fn import(code: &[(&Token, &str)], mut at: usize, above: &[String], out: &mut Vec<Import>) -> usize {
+fn import(
+    code: &[(&Token, &str)],
+    mut at: usize,
+    above: &[String],
+    out: &mut Vec<Import>,
+) -> usize {
     let mut names = above.to_vec();
     let word = |i: usize| code.get(i).map_or("", |(_, word)| *word);
     let line = code.get(at).map_or(0, |(token, _)| token.line);
@@ -340,7 +423,11 @@ fn import(code: &[(&Token, &str)], mut at: usize, above: &[String], out: &mut Ve
                 return at + 1;
             }
             "*" => {
-                out.push(Import { line, names, name: None });
+                out.push(Import {
+                    line,
+                    names,
+                    name: None,
+                });
                 return at + 1;
             }
             "," | ";" | "}" | "" => return at + usize::from(word(at) == ";"),
@@ -360,7 +447,11 @@ fn import(code: &[(&Token, &str)], mut at: usize, above: &[String], out: &mut Ve
             called = Some(name(word(at + 1)));
             at += 2;
         }
-        out.push(Import { line, names, name: called });
+        out.push(Import {
+            line,
+            names,
+            name: called,
+        });
         return at;
     }
 }
@@ -370,7 +461,10 @@ mod tests {
     use super::*;
 
     fn found(files: &[(&str, &str)]) -> Vec<String> {
-        circles(&Tree::from_files(files)).into_iter().map(|f| format!("{}:{}: {}", f.path, f.line, f.message)).collect()
+        circles(&Tree::from_files(files))
+            .into_iter()
+            .map(|f| format!("{}:{}: {}", f.path, f.line, f.message))
+            .collect()
     }
 
     /// Whether `a` depends on a `b` that depends on `a`.
@@ -378,12 +472,20 @@ mod tests {
         let b = "use crate::a::A; pub struct B; pub mod inner { pub struct Deep; }";
         let lib = format!("mod a; mod b; {root}");
         let a = format!("pub struct A; {a}");
-        !found(&[("x/src/lib.rs", &lib), ("x/src/a.rs", &a), ("x/src/b.rs", b)]).is_empty()
+        !found(&[
+            ("x/src/lib.rs", &lib),
+            ("x/src/a.rs", &a),
+            ("x/src/b.rs", b),
+        ])
+        .is_empty()
     }
 
     #[test]
     fn two_files_that_import_each_other_are_named_with_both_lines() {
-        let files = [("x/src/lib.rs", "mod a; mod b;"), ("x/src/a.rs", "\nuse crate::b::B; pub fn f() {}")];
+        let files = [
+            ("x/src/lib.rs", "mod a; mod b;"),
+            ("x/src/a.rs", "\nuse crate::b::B; pub fn f() {}"),
+        ];
         let back = ("x/src/b.rs", "pub struct B;\n\nfn g() { crate::a::f() }");
         let all = [files[0], files[1], back];
         let said = "x/src/a.rs:2: a circle of files: x/src/a.rs:2 to x/src/b.rs, x/src/b.rs:3 to x/src/a.rs";
@@ -401,9 +503,19 @@ mod tests {
             ("x/src/d.rs", "use crate::c::c; pub fn d() {}"),
         ];
         let found = found(&files);
-        let [said] = &found[..] else { panic!("{found:?}") };
-        assert!(said.contains("circle of files: x/src/c.rs:1 to x/src/d.rs, x/src/d.rs:1 to x/src/c.rs; "), "{said}");
-        assert!(said.ends_with("a knot of 4: x/src/a.rs, x/src/b.rs, x/src/c.rs, x/src/d.rs"), "{said}");
+        let [said] = &found[..] else {
+            panic!("{found:?}")
+        };
+        assert!(
+            said.contains(
+                "circle of files: x/src/c.rs:1 to x/src/d.rs, x/src/d.rs:1 to x/src/c.rs; "
+            ),
+            "{said}"
+        );
+        assert!(
+            said.ends_with("a knot of 4: x/src/a.rs, x/src/b.rs, x/src/c.rs, x/src/d.rs"),
+            "{said}"
+        );
     }
 
     #[test]
@@ -442,7 +554,12 @@ mod tests {
     #[test]
     fn names_lead_to_where_they_come_from() {
         // A re-export, a private import of the parent, and a chain of both.
-        for root in ["pub use b::B;", "use crate::b::B;", "use self::b::B as C; pub use C as B;", "use b::*;"] {
+        for root in [
+            "pub use b::B;",
+            "use crate::b::B;",
+            "use self::b::B as C; pub use C as B;",
+            "use b::*;",
+        ] {
             assert!(is_edge(root, "use crate::B;"), "{root}");
         }
         // An item that the parent defines itself adds no edge to `b`.
@@ -454,13 +571,20 @@ mod tests {
     fn a_parent_that_names_its_children_is_a_circle_only_with_what_it_defines_itself() {
         let with = |parent: &str| {
             let child = "use super::Shared; pub fn f() {}";
-            !found(&[("x/src/main.rs", "mod p;"), ("x/src/p/mod.rs", parent), ("x/src/p/child.rs", child)]).is_empty()
+            !found(&[
+                ("x/src/main.rs", "mod p;"),
+                ("x/src/p/mod.rs", parent),
+                ("x/src/p/child.rs", child),
+            ])
+            .is_empty()
         };
         assert!(with("mod child; pub struct Shared; fn g() { child::f() }"));
         assert!(!with("mod child; pub struct Shared;"));
         assert!(!with("mod child; use other::Shared; fn g() { child::f() }"));
         // A module with a `#[path]` is not part of its parent.
-        assert!(!with("mod child; #[path = \"../Shared.rs\"] mod Shared; fn g() { child::f() }"));
+        assert!(!with(
+            "mod child; #[path = \"../Shared.rs\"] mod Shared; fn g() { child::f() }"
+        ));
         // A macro's items belong to the module that invokes it.
         assert!(with("mod child; make! { Shared } fn g() { child::f() }"));
     }
@@ -480,8 +604,11 @@ mod tests {
 
     #[test]
     fn imports_that_run_in_a_circle_do_no_harm() {
-        let files =
-            [("x/src/lib.rs", "mod a; mod b;"), ("x/src/a.rs", "use crate::b::X;"), ("x/src/b.rs", "use crate::a::X;")];
+        let files = [
+            ("x/src/lib.rs", "mod a; mod b;"),
+            ("x/src/a.rs", "use crate::b::X;"),
+            ("x/src/b.rs", "use crate::a::X;"),
+        ];
         assert!(found(&files).is_empty());
         let files = [("x/src/lib.rs", "use {{{; use a::{b; mod { } } } use")];
         assert!(found(&files).is_empty());

@@ -13,7 +13,8 @@ const PAPERS: &[&str] = &["MODEL_SPEC", "DESIGN.md", "DESIGN §", "REVIEW.md"];
 /// Extensions of pages, and of files whose comments are not separated from code.
 const ENDINGS: &[&str] = &["md", "toml", "sh", "c", "h", "js", "cjs", "py"];
 
-const HINT: &str = "name the topic, the commit or the machine; cite a page under docs/ or a publication";
+const HINT: &str =
+    "name the topic, the commit or the machine; cite a page under docs/ or a publication";
 
 /// Finds issue numbers, session numbers and outside documents in pages and comments.
 pub fn circumstances(tree: &Tree) -> Vec<Finding> {
@@ -39,13 +40,28 @@ pub fn circumstances(tree: &Tree) -> Vec<Finding> {
 /// Returns the prose of a file, each part with its byte offset.
 fn prose(file: &File) -> Vec<(usize, &str)> {
     if !file.path.ends_with(".rs") {
-        let page = file.path.rsplit_once('.').is_some_and(|(_, ending)| ENDINGS.contains(&ending));
-        return if page { vec![(0, file.text.as_str())] } else { vec![] };
+        let page = file
+            .path
+            .rsplit_once('.')
+            .is_some_and(|(_, ending)| ENDINGS.contains(&ending));
+        return if page {
+            vec![(0, file.text.as_str())]
+        } else {
+            vec![]
+        };
     }
     // Comments and white space of a Rust file lie between its tokens.
-    let ends = [0].into_iter().chain(file.tokens.iter().map(|token| token.end));
-    let starts = file.tokens.iter().map(|token| token.start).chain([file.text.len()]);
-    ends.zip(starts).map(|(end, start)| (end, &file.text[end..start])).collect()
+    let ends = [0]
+        .into_iter()
+        .chain(file.tokens.iter().map(|token| token.end));
+    let starts = file
+        .tokens
+        .iter()
+        .map(|token| token.start)
+        .chain([file.text.len()]);
+    ends.zip(starts)
+        .map(|(end, start)| (end, &file.text[end..start]))
+        .collect()
 }
 
 /// Returns the first forbidden mention in a line.
@@ -55,8 +71,13 @@ fn mention(line: &str) -> Option<String> {
     }
     let words: Vec<&str> = line.split_whitespace().collect();
     let numbered = words.windows(2).find(|pair| {
-        let word = pair[0].trim_start_matches(|c: char| !c.is_alphanumeric()).to_ascii_lowercase();
-        NUMBERED.contains(&word.as_str()) && pair[1].trim_start_matches('#').starts_with(|c: char| c.is_ascii_digit())
+        let word = pair[0]
+            .trim_start_matches(|c: char| !c.is_alphanumeric())
+            .to_ascii_lowercase();
+        NUMBERED.contains(&word.as_str())
+            && pair[1]
+                .trim_start_matches('#')
+                .starts_with(|c: char| c.is_ascii_digit())
     })?;
     Some(numbered.join(" "))
 }
@@ -66,23 +87,51 @@ mod tests {
     use super::*;
 
     fn lines(path: &str, text: &str) -> Vec<usize> {
-        circumstances(&Tree::from_files(&[(path, text)])).into_iter().map(|f| f.line).collect()
+        circumstances(&Tree::from_files(&[(path, text)]))
+            .into_iter()
+            .map(|f| f.line)
+            .collect()
     }
 
     #[test]
     fn what_a_reader_does_not_have_fails() {
-        for text in
-            ["as issue 3 asks", "## Where Issue #2 ended", "(sessions 3 to 5)", "MODEL_SPEC §3.3", "as in DESIGN §2"]
-        {
-            assert_eq!(lines("docs/a.md", &format!("# A\n\n{text}\n")), [3], "{text}");
-            assert_eq!(lines("a/src/b.rs", &format!("//! A.\n//! {text}\nfn f() {{}}\n")), [2], "{text}");
-            assert_eq!(lines("a/tests/b.rs", &format!("fn f() {{\n    g(); // {text}\n}}\n")), [2], "{text}");
+        for text in [
+            "as issue 3 asks",
+            "## Where Issue #2 ended",
+            "(sessions 3 to 5)",
+            "MODEL_SPEC §3.3",
+            "as in DESIGN §2",
+        ] {
+            assert_eq!(
+                lines("docs/a.md", &format!("# A\n\n{text}\n")),
+                [3],
+                "{text}"
+            );
+            assert_eq!(
+                lines("a/src/b.rs", &format!("//! A.\n//! {text}\nfn f() {{}}\n")),
+                [2],
+                "{text}"
+            );
+            assert_eq!(
+                lines(
+                    "a/tests/b.rs",
+                    &format!("fn f() {{\n    g(); // {text}\n}}\n")
+                ),
+                [2],
+                "{text}"
+            );
         }
     }
 
     #[test]
     fn other_sentences_pass() {
-        for text in ["an issue of its own", "a session holds 3 prefixes", "`Session`s: 2", "a design", "at issue: 3"] {
+        for text in [
+            "an issue of its own",
+            "a session holds 3 prefixes",
+            "`Session`s: 2",
+            "a design",
+            "at issue: 3",
+        ] {
             assert_eq!(lines("docs/a.md", text), [0; 0], "{text}");
         }
         assert_eq!(lines("a/src/b.rs", "const T: &str = \"issue 3\";"), [0; 0]);

@@ -12,10 +12,17 @@ const SOURCES: &[&str] = &[".rs", ".cjs", ".py"];
 pub fn cited(tree: &Tree) -> Vec<Finding> {
     let mut ends: HashSet<&str> = HashSet::new();
     for file in &tree.files {
-        let after_slashes = file.path.match_indices('/').map(|(at, _)| &file.path[at + 1..]);
+        let after_slashes = file
+            .path
+            .match_indices('/')
+            .map(|(at, _)| &file.path[at + 1..]);
         ends.extend(after_slashes.chain([file.path.as_str()]));
     }
-    tree.files.iter().filter(|file| is_page(&file.path)).flat_map(|page| of_page(page, &ends)).collect()
+    tree.files
+        .iter()
+        .filter(|file| is_page(&file.path))
+        .flat_map(|page| of_page(page, &ends))
+        .collect()
 }
 
 /// Path prefix of an experiment's number in comments and pages.
@@ -23,12 +30,17 @@ const EXPERIMENT: &str = "docs/experiments/";
 
 /// Finds citations of experiments that have no file, in comments and pages.
 pub fn experiments(tree: &Tree) -> Vec<Finding> {
-    let names = tree.files.iter().filter_map(|file| file.path.strip_prefix(EXPERIMENT));
+    let names = tree
+        .files
+        .iter()
+        .filter_map(|file| file.path.strip_prefix(EXPERIMENT));
     let numbers: HashSet<&str> = names.filter_map(|name| name.get(..3)).collect();
     let mut found = vec![];
     for file in &tree.files {
         let comments: Vec<(usize, &str)> = if file.path.ends_with(".rs") {
-            file.comments().map(|comment| (comment.line, comment.text)).collect()
+            file.comments()
+                .map(|comment| (comment.line, comment.text))
+                .collect()
         } else if file.path.ends_with(".md") {
             file.lines().collect()
         } else {
@@ -36,7 +48,9 @@ pub fn experiments(tree: &Tree) -> Vec<Finding> {
         };
         for (line, text) in comments {
             for rest in text.split(EXPERIMENT).skip(1) {
-                let number = rest.get(..3).filter(|number| number.bytes().all(|byte| byte.is_ascii_digit()));
+                let number = rest
+                    .get(..3)
+                    .filter(|number| number.bytes().all(|byte| byte.is_ascii_digit()));
                 if let Some(number) = number.filter(|number| !numbers.contains(number)) {
                     found.push(Finding {
                         path: file.path.clone(),
@@ -76,15 +90,29 @@ fn of_page(page: &File, ends: &HashSet<&str>) -> Vec<Finding> {
 /// Returns the source paths in a code span; paths with placeholders (`<name>`, `*`) are excluded.
 fn paths(code: &str) -> Vec<String> {
     let words = code.split(|c: char| !c.is_alphanumeric() && !"._/{},-<>*".contains(c));
-    let sources = words.filter(|word| SOURCES.iter().any(|ending| word.len() > ending.len() && word.ends_with(ending)));
-    sources.filter(|word| !word.contains(['<', '*'])).flat_map(alternatives).collect()
+    let sources = words.filter(|word| {
+        SOURCES
+            .iter()
+            .any(|ending| word.len() > ending.len() && word.ends_with(ending))
+    });
+    sources
+        .filter(|word| !word.contains(['<', '*']))
+        .flat_map(alternatives)
+        .collect()
 }
 
 /// Expands `a/{b,c}.rs` to `a/b.rs` and `a/c.rs`.
 fn alternatives(path: &str) -> Vec<String> {
-    let group = path.split_once('{').and_then(|(before, rest)| Some((before, rest.split_once('}')?)));
-    let Some((before, (group, behind))) = group else { return vec![path.to_owned()] };
-    group.split(',').flat_map(|one| alternatives(&format!("{before}{one}{behind}"))).collect()
+    let group = path
+        .split_once('{')
+        .and_then(|(before, rest)| Some((before, rest.split_once('}')?)));
+    let Some((before, (group, behind))) = group else {
+        return vec![path.to_owned()];
+    };
+    group
+        .split(',')
+        .flat_map(|one| alternatives(&format!("{before}{one}{behind}")))
+        .collect()
 }
 
 #[cfg(test)]
@@ -92,14 +120,26 @@ mod tests {
     use super::*;
 
     fn messages(page: &str, text: &str) -> Vec<String> {
-        let files =
-            [(page, text), ("compiler/src/map/simd.rs", ""), ("compiler/src/map/simt.rs", ""), ("a/lib.rs", "")];
-        cited(&Tree::from_files(&files)).into_iter().map(|f| f.message).collect()
+        let files = [
+            (page, text),
+            ("compiler/src/map/simd.rs", ""),
+            ("compiler/src/map/simt.rs", ""),
+            ("a/lib.rs", ""),
+        ];
+        cited(&Tree::from_files(&files))
+            .into_iter()
+            .map(|f| f.message)
+            .collect()
     }
 
     #[test]
     fn files_that_are_not_there_fail() {
-        for text in ["see `map/simple.rs`", "`p/simd.rs`", "(`map/{simd,simple}.rs`)", "`cargo run map/simple.rs x`"] {
+        for text in [
+            "see `map/simple.rs`",
+            "`p/simd.rs`",
+            "(`map/{simd,simple}.rs`)",
+            "`cargo run map/simple.rs x`",
+        ] {
             assert_eq!(messages("docs/a/b.md", text).len(), 1, "{text}");
             assert_eq!(messages("A.md", text).len(), 1, "{text}");
             assert!(messages("a/README.md", text).is_empty(), "{text}");
@@ -114,7 +154,10 @@ mod tests {
                 "a/src/lib.rs",
                 "/// Rows (docs/experiments/007).\nfn f() {}\n/// Pages (docs/experiments/008).\nfn g() {}",
             ),
-            ("docs/b.md", "[an index](docs/experiments/README.md)\n[nine](docs/experiments/009-b.md)"),
+            (
+                "docs/b.md",
+                "[an index](docs/experiments/README.md)\n[nine](docs/experiments/009-b.md)",
+            ),
         ];
         let found = super::experiments(&Tree::from_files(&files));
         assert_eq!(found.iter().map(|f| f.line).collect::<Vec<_>>(), [3, 2]);
@@ -122,8 +165,13 @@ mod tests {
 
     #[test]
     fn ends_of_paths_pass() {
-        for text in ["`simd.rs`", "`map/{simd,simt}.rs`", "`compiler/src/map/simd.rs`", "map/simple.rs", "`<name>.rs`"]
-        {
+        for text in [
+            "`simd.rs`",
+            "`map/{simd,simt}.rs`",
+            "`compiler/src/map/simd.rs`",
+            "map/simple.rs",
+            "`<name>.rs`",
+        ] {
             assert!(messages("docs/a.md", text).is_empty(), "{text}");
         }
     }

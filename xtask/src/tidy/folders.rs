@@ -10,7 +10,10 @@ use std::collections::BTreeMap;
 
 /// Reports each strongly connected component of top-level modules, with a shortest cycle in it.
 pub fn folders(tree: &Tree) -> Vec<Finding> {
-    crates(tree).into_iter().flat_map(|(name, files)| of_crate(name, &files)).collect()
+    crates(tree)
+        .into_iter()
+        .flat_map(|(name, files)| of_crate(name, &files))
+        .collect()
 }
 
 /// Edge between top-level modules: file, line, and target file.
@@ -28,12 +31,16 @@ fn of_crate(name: &str, files: &[&File]) -> Vec<Finding> {
             if let (Some(a), Some(b)) = (node(from), node(to))
                 && a != b
             {
-                arrows.entry((a, b)).or_insert((&files[from].path, line, &files[to].path));
+                arrows
+                    .entry((a, b))
+                    .or_insert((&files[from].path, line, &files[to].path));
             }
         }
     }
     let mut graph = vec![BTreeMap::new(); names.len()];
-    arrows.iter().for_each(|(&(from, to), arrow)| _ = graph[from].insert(to, arrow.1));
+    arrows
+        .iter()
+        .for_each(|(&(from, to), arrow)| _ = graph[from].insert(to, arrow.1));
     let mut found = vec![];
     let mut reported = vec![false; names.len()];
     for start in 0..names.len() {
@@ -44,8 +51,14 @@ fn of_crate(name: &str, files: &[&File]) -> Vec<Finding> {
         let component: Vec<usize> = (0..names.len()).filter(together).collect();
         component.iter().for_each(|&member| reported[member] = true);
         let members: Vec<&str> = component.iter().map(|&member| names[member]).collect();
-        let circles = component.iter().filter_map(|&member| shortest_circle(&graph, member));
-        found.extend(circles.min_by_key(Vec::len).map(|circle| finding(&arrows, &members, &circle)));
+        let circles = component
+            .iter()
+            .filter_map(|&member| shortest_circle(&graph, member));
+        found.extend(
+            circles
+                .min_by_key(Vec::len)
+                .map(|circle| finding(&arrows, &members, &circle)),
+        );
     }
     found
 }
@@ -53,20 +66,39 @@ fn of_crate(name: &str, files: &[&File]) -> Vec<Finding> {
 /// Returns the top-level module of a file; `None` for the crate's root.
 fn module<'t>(name: &str, file: &'t File) -> Option<&'t str> {
     let inside = &file.path[name.len() + "/src/".len()..];
-    let module = inside.split_once('/').map_or_else(|| inside.strip_suffix(".rs").unwrap_or(inside), |path| path.0);
+    let module = inside.split_once('/').map_or_else(
+        || inside.strip_suffix(".rs").unwrap_or(inside),
+        |path| path.0,
+    );
     Some(module).filter(|module| !["lib", "main"].contains(module))
 }
 
-fn finding(arrows: &BTreeMap<(usize, usize), Arrow>, members: &[&str], circle: &[usize]) -> Finding {
+fn finding(
+    arrows: &BTreeMap<(usize, usize), Arrow>,
+    members: &[&str],
+    circle: &[usize],
+) -> Finding {
     let of_circle = circle.iter().zip(circle.iter().cycle().skip(1));
     let of_circle: Vec<&Arrow> = of_circle.map(|(&from, &to)| &arrows[&(from, to)]).collect();
-    let shown: Vec<String> = of_circle.iter().map(|(from, line, to)| format!("{from}:{line} to {to}")).collect();
+    let shown: Vec<String> = of_circle
+        .iter()
+        .map(|(from, line, to)| format!("{from}:{line} to {to}"))
+        .collect();
     let mut message = format!("a circle of folders: {}", shown.join(", "));
     if members.len() > circle.len() {
-        message += &format!("; it is in a knot of {}: {}", members.len(), members.join(", "));
+        message += &format!(
+            "; it is in a knot of {}: {}",
+            members.len(),
+            members.join(", ")
+        );
     }
     let &&(path, line, _) = &of_circle[0];
-    Finding { path: path.to_owned(), line, message, hint: "move the shared items into a folder that both import" }
+    Finding {
+        path: path.to_owned(),
+        line,
+        message,
+        hint: "move the shared items into a folder that both import",
+    }
 }
 
 #[cfg(test)]
@@ -74,7 +106,10 @@ mod tests {
     use super::*;
 
     fn found(files: &[(&str, &str)]) -> Vec<String> {
-        folders(&Tree::from_files(files)).into_iter().map(|f| format!("{}:{}: {}", f.path, f.line, f.message)).collect()
+        folders(&Tree::from_files(files))
+            .into_iter()
+            .map(|f| format!("{}:{}: {}", f.path, f.line, f.message))
+            .collect()
     }
 
     /// Folders without a cycle: `a/high` imports `b`, which imports nothing.
@@ -92,8 +127,7 @@ mod tests {
         let mut files = FILES;
         files[4].1 = "\nuse crate::a::low::low; pub fn f() { low() }";
         assert!(super::super::circles::circles(&Tree::from_files(&files)).is_empty());
-        let said =
-            "x/src/a/high.rs:1: a circle of folders: x/src/a/high.rs:1 to x/src/b.rs, x/src/b.rs:2 to x/src/a/low.rs";
+        let said = "x/src/a/high.rs:1: a circle of folders: x/src/a/high.rs:1 to x/src/b.rs, x/src/b.rs:2 to x/src/a/low.rs";
         assert_eq!(found(&files), [said]);
     }
 

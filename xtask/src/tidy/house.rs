@@ -23,7 +23,10 @@ const REGISTRY_HOSTS: &[&str] = &[
 ];
 
 /// Source that Cargo.lock records for cargo's default registry, whichever mirror was used.
-const DEFAULT_SOURCE: &str = concat!("source = \"registry+https://github.com/rust-lang/crates", ".io-index\"");
+const DEFAULT_SOURCE: &str = concat!(
+    "source = \"registry+https://github.com/rust-lang/crates",
+    ".io-index\""
+);
 
 /// Finds glob imports outside tests, and globs of the crate's
 /// root anywhere: these route every dependency through `lib.rs`.
@@ -31,9 +34,16 @@ pub fn globs(tree: &Tree) -> Vec<Finding> {
     let mut found = vec![];
     for file in &tree.files {
         let code: Vec<(&Token, &str)> = file.code().collect();
-        for (at, (token, _)) in code.iter().enumerate().filter(|(_, (_, word))| *word == "use") {
-            let path: Vec<&str> =
-                code[at + 1..].iter().map(|(_, word)| *word).take_while(|word| *word != ";").collect();
+        for (at, (token, _)) in code
+            .iter()
+            .enumerate()
+            .filter(|(_, (_, word))| *word == "use")
+        {
+            let path: Vec<&str> = code[at + 1..]
+                .iter()
+                .map(|(_, word)| *word)
+                .take_while(|word| *word != ";")
+                .collect();
             // `impl Trait + use<'a>` is not an import.
             if path.first() == Some(&"<") || !path.contains(&"*") {
                 continue;
@@ -42,7 +52,12 @@ pub fn globs(tree: &Tree) -> Vec<Finding> {
             if root || !(file.test || token.test) {
                 let path = path.concat();
                 let hint = "import each name, so that the import graph can be read";
-                found.push(finding(file, token.line, format!("glob import `use {path}`"), hint));
+                found.push(finding(
+                    file,
+                    token.line,
+                    format!("glob import `use {path}`"),
+                    hint,
+                ));
             }
         }
     }
@@ -58,14 +73,18 @@ pub fn unfinished(tree: &Tree) -> Vec<Finding> {
             let next = code.get(at + 1).map_or("", |(_, word)| word);
             let before = at.checked_sub(1).map_or("", |at| code[at].1);
             let (message, hint) = match *word {
-                "todo" | "unimplemented" if next == "!" => {
-                    (format!("`{word}!`"), "finish it, or return a typed error that names the unsupported case")
+                "todo" | "unimplemented" if next == "!" => (
+                    format!("`{word}!`"),
+                    "finish it, or return a typed error that names the unsupported case",
+                ),
+                "dbg" if next == "!" => {
+                    ("`dbg!`".to_owned(), "remove it, or log under GRISTMILL_LOG")
                 }
-                "dbg" if next == "!" => ("`dbg!`".to_owned(), "remove it, or log under GRISTMILL_LOG"),
                 // `#[ignore]`, `#[ignore = "…"]`, `#[cfg_attr(…, ignore)]`.
-                "ignore" if token.attribute && ["[", ","].contains(&before) => {
-                    ("an ignored test".to_owned(), "make it pass, or skip it at run time where it cannot run")
-                }
+                "ignore" if token.attribute && ["[", ","].contains(&before) => (
+                    "an ignored test".to_owned(),
+                    "make it pass, or skip it at run time where it cannot run",
+                ),
                 _ => continue,
             };
             found.push(finding(file, token.line, message, hint));
@@ -92,7 +111,12 @@ pub fn big_files(tree: &Tree) -> Vec<Finding> {
     let mut found = vec![];
     for file in tree.files.iter().filter(|file| file.bytes > MAX_BYTES) {
         let message = format!("{} bytes, and {MAX_BYTES} are the most", file.bytes);
-        found.push(finding(file, 1, message, "generate it, or keep it outside the repository"));
+        found.push(finding(
+            file,
+            1,
+            message,
+            "generate it, or keep it outside the repository",
+        ));
     }
     found
 }
@@ -114,7 +138,8 @@ pub fn machine_paths(tree: &Tree) -> Vec<Finding> {
 /// Whether `root` starts a path in `text`, rather than continues one.
 fn absolute(text: &str, root: &str) -> bool {
     let continues = |c: char| c.is_alphanumeric() || "_-.~/})$*".contains(c);
-    text.match_indices(root).any(|(at, _)| !text[..at].ends_with(continues))
+    text.match_indices(root)
+        .any(|(at, _)| !text[..at].ends_with(continues))
 }
 
 /// Finds hosts of package registries, except the default registry's source in Cargo.lock.
@@ -125,10 +150,15 @@ pub fn registry_hosts(tree: &Tree) -> Vec<Finding> {
         for (line, text) in file.lines() {
             let lower = text.to_ascii_lowercase();
             let host = REGISTRY_HOSTS.iter().find(|host| lower.contains(*host));
-            let mirror =
-                lock && ["registry+", "sparse+"].iter().any(|kind| text.starts_with(&format!("source = \"{kind}")));
+            let mirror = lock
+                && ["registry+", "sparse+"]
+                    .iter()
+                    .any(|kind| text.starts_with(&format!("source = \"{kind}")));
             if (host.is_some() || mirror) && !(lock && text == DEFAULT_SOURCE) {
-                let message = format!("names a package registry ({})", host.unwrap_or(&"another than the default"));
+                let message = format!(
+                    "names a package registry ({})",
+                    host.unwrap_or(&"another than the default")
+                );
                 let hint = "leave it to the machine's own configuration of cargo, pip or npm";
                 found.push(finding(file, line, message, hint));
             }
@@ -159,14 +189,24 @@ pub fn pages(tree: &Tree) -> Vec<Finding> {
             before = text;
         }
         if let Some(line) = open {
-            found.push(finding(file, line, "a block of code that is not closed".into(), "close it with ```"));
+            found.push(finding(
+                file,
+                line,
+                "a block of code that is not closed".into(),
+                "close it with ```",
+            ));
         }
     }
     found
 }
 
 fn finding(file: &File, line: usize, message: String, hint: &'static str) -> Finding {
-    Finding { path: file.path.clone(), line, message, hint }
+    Finding {
+        path: file.path.clone(),
+        line,
+        message,
+        hint,
+    }
 }
 
 #[cfg(test)]
@@ -174,36 +214,64 @@ mod tests {
     use super::*;
 
     fn lines(check: fn(&Tree) -> Vec<Finding>, path: &str, text: &str) -> Vec<usize> {
-        check(&Tree::from_files(&[(path, text)])).into_iter().map(|f| f.line).collect()
+        check(&Tree::from_files(&[(path, text)]))
+            .into_iter()
+            .map(|f| f.line)
+            .collect()
     }
 
     #[test]
     fn glob_imports_fail() {
-        for text in
-            ["\nuse a::*;", "\npub use self::b::*;", "\nuse a::{b, c::*};", "\nfn f() { use E::*; }", "\nuse super::*;"]
-        {
+        for text in [
+            "\nuse a::*;",
+            "\npub use self::b::*;",
+            "\nuse a::{b, c::*};",
+            "\nfn f() { use E::*; }",
+            "\nuse super::*;",
+        ] {
             assert_eq!(lines(globs, "a/src/b.rs", text), [2], "{text}");
         }
-        assert_eq!(lines(globs, "a/src/b.rs", "#[cfg(test)]\nmod t { use crate::*; }"), [2]);
+        assert_eq!(
+            lines(globs, "a/src/b.rs", "#[cfg(test)]\nmod t { use crate::*; }"),
+            [2]
+        );
     }
 
     #[test]
     fn named_imports_and_globs_in_tests_pass() {
-        for text in
-            ["use a::b; const X: u8 = 2 * 3;", "// use a::*;", "#[cfg(test)] mod t { use super::*; use crate::b::*; }"]
-        {
+        for text in [
+            "use a::b; const X: u8 = 2 * 3;",
+            "// use a::*;",
+            "#[cfg(test)] mod t { use super::*; use crate::b::*; }",
+        ] {
             assert_eq!(lines(globs, "a/src/b.rs", text), [0; 0], "{text}");
         }
         assert_eq!(lines(globs, "a/tests/b.rs", "use a::*;"), [0; 0]);
-        assert_eq!(lines(globs, "a/src/b.rs", "fn f(x: &u8) -> impl T + use<'_> { *x }"), [0; 0]);
+        assert_eq!(
+            lines(
+                globs,
+                "a/src/b.rs",
+                "fn f(x: &u8) -> impl T + use<'_> { *x }"
+            ),
+            [0; 0]
+        );
     }
 
     #[test]
     fn pages_that_lost_lines_fail() {
-        for text in ["a\n```sh\nb\n", "\n```sh\na\n```python\nb\n", "a\n## B\n", "```sh\n```\n## B\n"] {
+        for text in [
+            "a\n```sh\nb\n",
+            "\n```sh\na\n```python\nb\n",
+            "a\n## B\n",
+            "```sh\n```\n## B\n",
+        ] {
             assert_eq!(lines(pages, "a.md", text).len(), 1, "{text}");
         }
-        for text in ["# A\n\n```sh\n# b\n```\n\n## C\n", "a\n```\nb\n# c\n```\n", "- a\n  ```sh\n  b\n  ```\n"] {
+        for text in [
+            "# A\n\n```sh\n# b\n```\n\n## C\n",
+            "a\n```\nb\n# c\n```\n",
+            "- a\n  ```sh\n  b\n  ```\n",
+        ] {
             assert_eq!(lines(pages, "a.md", text), [0; 0], "{text}");
         }
         assert_eq!(lines(pages, "a.rs", "a\n## B\n"), [0; 0]);
@@ -211,18 +279,34 @@ mod tests {
 
     #[test]
     fn unfinished_work_fails() {
-        for text in
-            ["\ntodo!()", "\nunimplemented!(\"x\")", "\ndbg!(x)", "\n#[ignore] fn f() {}", "\n#[ignore = \"slow\"]"]
-        {
+        for text in [
+            "\ntodo!()",
+            "\nunimplemented!(\"x\")",
+            "\ndbg!(x)",
+            "\n#[ignore] fn f() {}",
+            "\n#[ignore = \"slow\"]",
+        ] {
             assert_eq!(lines(unfinished, "a/src/b.rs", text), [2], "{text}");
         }
-        assert_eq!(lines(unfinished, "a/tests/b.rs", "#[cfg_attr(windows, ignore)] fn f() {}"), [1]);
+        assert_eq!(
+            lines(
+                unfinished,
+                "a/tests/b.rs",
+                "#[cfg_attr(windows, ignore)] fn f() {}"
+            ),
+            [1]
+        );
     }
 
     #[test]
     fn words_like_unfinished_pass() {
-        for text in ["// todo!()", "fn todo() {}", "\"dbg!(x)\"", "let ignore = [1, ignore];", "#[serde(ignore)] x: u8"]
-        {
+        for text in [
+            "// todo!()",
+            "fn todo() {}",
+            "\"dbg!(x)\"",
+            "let ignore = [1, ignore];",
+            "#[serde(ignore)] x: u8",
+        ] {
             assert_eq!(lines(unfinished, "a/src/b.rs", text), [0; 0], "{text}");
         }
     }
@@ -230,8 +314,14 @@ mod tests {
     #[test]
     fn long_files_fail() {
         assert_eq!(lines(long_files, "a.rs", &"\n".repeat(MAX_LINES)), [0; 0]);
-        assert_eq!(lines(long_files, "a.rs", &"\n".repeat(MAX_LINES + 1)), [MAX_LINES + 1]);
-        assert_eq!(lines(long_files, "a.md", &"\n".repeat(MAX_LINES + 1)), [0; 0]);
+        assert_eq!(
+            lines(long_files, "a.rs", &"\n".repeat(MAX_LINES + 1)),
+            [MAX_LINES + 1]
+        );
+        assert_eq!(
+            lines(long_files, "a.md", &"\n".repeat(MAX_LINES + 1)),
+            [0; 0]
+        );
     }
 
     #[test]
@@ -246,16 +336,33 @@ mod tests {
     #[test]
     fn machine_paths_fail() {
         for root in MACHINE_ROOTS {
-            assert_eq!(lines(machine_paths, "a.md", &format!("x\nsee {root}x")), [2]);
+            assert_eq!(
+                lines(machine_paths, "a.md", &format!("x\nsee {root}x")),
+                [2]
+            );
             assert_eq!(lines(machine_paths, "a.rs", &format!("\"{root}x\"")), [1]);
-            assert_eq!(lines(machine_paths, "a.rs", &format!("a{root}b ${{x}}{root} .{root}")), [0; 0]);
+            assert_eq!(
+                lines(
+                    machine_paths,
+                    "a.rs",
+                    &format!("a{root}b ${{x}}{root} .{root}")
+                ),
+                [0; 0]
+            );
         }
     }
 
     #[test]
     fn registry_hosts_fail() {
         for host in REGISTRY_HOSTS {
-            assert_eq!(lines(registry_hosts, "a.toml", &format!("\nx = \"https://{host}/\"")), [2]);
+            assert_eq!(
+                lines(
+                    registry_hosts,
+                    "a.toml",
+                    &format!("\nx = \"https://{host}/\"")
+                ),
+                [2]
+            );
         }
     }
 
@@ -263,7 +370,21 @@ mod tests {
     fn the_lock_file_names_the_default_registry_only() {
         assert_eq!(lines(registry_hosts, "Cargo.lock", DEFAULT_SOURCE), [0; 0]);
         assert_eq!(lines(registry_hosts, "a.txt", DEFAULT_SOURCE), [1]);
-        assert_eq!(lines(registry_hosts, "Cargo.lock", "source = \"registry+https://mirror.example/index\""), [1]);
-        assert_eq!(lines(registry_hosts, "Cargo.lock", "source = \"sparse+https://mirror.example/index\""), [1]);
+        assert_eq!(
+            lines(
+                registry_hosts,
+                "Cargo.lock",
+                "source = \"registry+https://mirror.example/index\""
+            ),
+            [1]
+        );
+        assert_eq!(
+            lines(
+                registry_hosts,
+                "Cargo.lock",
+                "source = \"sparse+https://mirror.example/index\""
+            ),
+            [1]
+        );
     }
 }

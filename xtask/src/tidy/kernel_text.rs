@@ -27,29 +27,66 @@ const SIGNS: &[&str] = &[
 ];
 
 /// Extensions of kernel source files.
-const ENDINGS: &[&str] = &["c", "h", "cc", "cpp", "hpp", "cu", "cuh", "ptx", "metal", "wgsl", "cl", "ll", "s"];
-
-const ALLOWED: &[Allow] = &[
-    Allow { glob: "backend/src/*/dialect**", because: "a device's language" },
-    Allow { glob: "backend/src/**/render**", because: "what dialects share" },
-    Allow { glob: "compiler/src/render**", because: "what dialects share, without a device" },
-    Allow { glob: "tensor/examples/custom_kernel.rs", because: "shows a kernel of one's own" },
-    Allow { glob: "tensor/examples/fused_kernel.rs", because: "shows what is fused into one" },
-    Allow { glob: "xtask/src/tidy/kernel_text.rs", because: "the signs to look for" },
+const ENDINGS: &[&str] = &[
+    "c", "h", "cc", "cpp", "hpp", "cu", "cuh", "ptx", "metal", "wgsl", "cl", "ll", "s",
 ];
 
-const HINT: &str = "express it as ops and let the dialect render it; a custom kernel belongs in a test";
+const ALLOWED: &[Allow] = &[
+    Allow {
+        glob: "backend/src/*/dialect**",
+        because: "a device's language",
+    },
+    Allow {
+        glob: "backend/src/**/render**",
+        because: "what dialects share",
+    },
+    Allow {
+        glob: "compiler/src/render**",
+        because: "what dialects share, without a device",
+    },
+    Allow {
+        glob: "tensor/examples/custom_kernel.rs",
+        because: "shows a kernel of one's own",
+    },
+    Allow {
+        glob: "tensor/examples/fused_kernel.rs",
+        because: "shows what is fused into one",
+    },
+    Allow {
+        glob: "xtask/src/tidy/kernel_text.rs",
+        because: "the signs to look for",
+    },
+];
+
+const HINT: &str =
+    "express it as ops and let the dialect render it; a custom kernel belongs in a test";
 
 pub fn kernel_text(tree: &Tree) -> Vec<Finding> {
     let mut found = vec![];
-    for file in tree.files.iter().filter(|file| !allowed(ALLOWED, &file.path)) {
-        for (token, word) in file.shipped().filter(|(token, _)| token.kind == TokenKind::Text && !token.attribute) {
+    for file in tree
+        .files
+        .iter()
+        .filter(|file| !allowed(ALLOWED, &file.path))
+    {
+        for (token, word) in file
+            .shipped()
+            .filter(|(token, _)| token.kind == TokenKind::Text && !token.attribute)
+        {
             let raw = word.trim_start_matches(['b', 'c']).starts_with('r');
-            let text = if raw { word.to_owned() } else { word.replace("\\\"", "\"") };
+            let text = if raw {
+                word.to_owned()
+            } else {
+                word.replace("\\\"", "\"")
+            };
             if let Some((at, sign)) = sign(&text) {
                 let line = token.line + text[..at].matches('\n').count();
                 let message = format!("kernel source text in a string: `{}`", sign.trim_end());
-                found.push(Finding { path: file.path.clone(), line, message, hint: HINT });
+                found.push(Finding {
+                    path: file.path.clone(),
+                    line,
+                    message,
+                    hint: HINT,
+                });
             }
         }
     }
@@ -57,15 +94,27 @@ pub fn kernel_text(tree: &Tree) -> Vec<Finding> {
 }
 
 pub fn kernel_files(tree: &Tree) -> Vec<Finding> {
-    let kernel = |path: &str| path.rsplit_once('.').is_some_and(|(_, ending)| ENDINGS.contains(&ending));
-    let elsewhere = tree.files.iter().filter(|file| kernel(&file.path) && !file.test && !allowed(ALLOWED, &file.path));
-    let finding =
-        |path: &String| Finding { path: path.clone(), line: 1, message: "a kernel source file".into(), hint: HINT };
+    let kernel = |path: &str| {
+        path.rsplit_once('.')
+            .is_some_and(|(_, ending)| ENDINGS.contains(&ending))
+    };
+    let elsewhere = tree
+        .files
+        .iter()
+        .filter(|file| kernel(&file.path) && !file.test && !allowed(ALLOWED, &file.path));
+    let finding = |path: &String| Finding {
+        path: path.clone(),
+        line: 1,
+        message: "a kernel source file".into(),
+        hint: HINT,
+    };
     elsewhere.map(|file| finding(&file.path)).collect()
 }
 
 fn sign(text: &str) -> Option<(usize, &'static str)> {
-    let fixed = SIGNS.iter().find_map(|sign| Some((text.find(sign)?, *sign)));
+    let fixed = SIGNS
+        .iter()
+        .find_map(|sign| Some((text.find(sign)?, *sign)));
     fixed.or_else(|| Some((void(text)?, "void")))
 }
 
@@ -77,7 +126,8 @@ fn void(text: &str) -> Option<usize> {
         let rest = &text[at + "void".len()..];
         let after = rest.trim_start();
         let function = after.trim_start_matches(name);
-        let spaced = rest.len() > after.len() && function.len() < after.len() && function.starts_with('(');
+        let spaced =
+            rest.len() > after.len() && function.len() < after.len() && function.starts_with('(');
         !text[..at].ends_with(name) && (spaced || after.starts_with('*'))
     })
 }
@@ -87,7 +137,10 @@ mod tests {
     use super::*;
 
     fn lines(path: &str, text: &str) -> Vec<usize> {
-        kernel_text(&Tree::from_files(&[(path, text)])).into_iter().map(|f| f.line).collect()
+        kernel_text(&Tree::from_files(&[(path, text)]))
+            .into_iter()
+            .map(|f| f.line)
+            .collect()
     }
 
     #[test]
@@ -102,7 +155,10 @@ mod tests {
         ] {
             assert_eq!(lines("compiler/src/lower.rs", text), [1], "{text}");
         }
-        assert_eq!(lines("backend/src/cpu/device.rs", "let x = \"\nvoid f(int)\";"), [2]);
+        assert_eq!(
+            lines("backend/src/cpu/device.rs", "let x = \"\nvoid f(int)\";"),
+            [2]
+        );
     }
 
     #[test]
@@ -140,6 +196,12 @@ mod tests {
             ("a/c", ""),
             ("b.rs", ""),
         ]);
-        assert_eq!(kernel_files(&tree).into_iter().map(|f| f.path).collect::<Vec<_>>(), ["llm/src/k.cu"]);
+        assert_eq!(
+            kernel_files(&tree)
+                .into_iter()
+                .map(|f| f.path)
+                .collect::<Vec<_>>(),
+            ["llm/src/k.cu"]
+        );
     }
 }

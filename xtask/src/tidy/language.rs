@@ -18,7 +18,12 @@ struct Mannerism {
 }
 
 const fn mannerism(name: &'static str, pattern: &'static str, limit: f64) -> Mannerism {
-    Mannerism { name, pattern, case_sensitive: false, limit }
+    Mannerism {
+        name,
+        pattern,
+        case_sensitive: false,
+        limit,
+    }
 }
 
 const MANNERISMS: &[Mannerism] = &[
@@ -27,19 +32,35 @@ const MANNERISMS: &[Mannerism] = &[
         r"\bwhat (?:is|are|was|were|has|have|had|it|a|an|the|they|each|one|every|all|no|its|this|that|such|comes?|must|may|can|would|stands?|lies?|remains?|follows?|differs?|[a-z]+s (?:is|are|has|have|need|ask|want)s?)\b",
         0.8,
     ),
-    mannerism("`who`, `whom`, `whose`", r"\b(?:who|whom|whose|whoever)\b", 1.0),
-    mannerism("`nobody`, `somebody`, `everybody`", r"\b(?:nobody|somebody|everybody|anybody)\b", 0.2),
+    mannerism(
+        "`who`, `whom`, `whose`",
+        r"\b(?:who|whom|whose|whoever)\b",
+        1.0,
+    ),
+    mannerism(
+        "`nobody`, `somebody`, `everybody`",
+        r"\b(?:nobody|somebody|everybody|anybody)\b",
+        0.2,
+    ),
     Mannerism {
         name: "a sentence that begins with `Of`",
         pattern: r"(?:^|[.!?]\s+)Of [a-z]",
         case_sensitive: true,
         limit: 0.1,
     },
-    mannerism("`so many`, `so long`, `so large`", r"\bso (?:many|long|large|much|few|big)\b", 0.3),
+    mannerism(
+        "`so many`, `so long`, `so large`",
+        r"\bso (?:many|long|large|much|few|big)\b",
+        0.3,
+    ),
     mannerism("`tell`, `told`", r"\b(?:tell|tells|told|telling)\b", 0.3),
     mannerism("`beside`", r"\bbeside\b", 0.2),
     mannerism("`behind` for after or past", r"\bbehind\b", 0.5),
-    mannerism("`goes on` for continues", r"\b(?:goes|go|gone|going|went) on\b", 0.2),
+    mannerism(
+        "`goes on` for continues",
+        r"\b(?:goes|go|gone|going|went) on\b",
+        0.2,
+    ),
 ];
 
 /// Project-specific phrases, and the established term for each.
@@ -100,18 +121,29 @@ pub fn mannerisms(tree: &Tree) -> Vec<Finding> {
             continue;
         }
         for (mannerism, pattern) in MANNERISMS.iter().zip(&patterns) {
-            let places: Vec<&Line> =
-                lines.iter().flat_map(|line| pattern.find_iter(line.text).map(move |_| line)).collect();
+            let places: Vec<&Line> = lines
+                .iter()
+                .flat_map(|line| pattern.find_iter(line.text).map(move |_| line))
+                .collect();
             let rate = 1000.0 * places.len() as f64 / words as f64;
             if rate > mannerism.limit {
-                let shown: Vec<String> = places.iter().take(SHOWN).map(|p| format!("{}:{}", p.path, p.line)).collect();
+                let shown: Vec<String> = places
+                    .iter()
+                    .take(SHOWN)
+                    .map(|p| format!("{}:{}", p.path, p.line))
+                    .collect();
                 let message = format!(
                     "{area} has {rate:.2} of {} per 1,000 words, at most {}: {}",
                     mannerism.name,
                     mannerism.limit,
                     shown.join(", ")
                 );
-                found.push(Finding { path: places[0].path.to_owned(), line: places[0].line, message, hint: HINT });
+                found.push(Finding {
+                    path: places[0].path.to_owned(),
+                    line: places[0].line,
+                    message,
+                    hint: HINT,
+                });
             }
         }
     }
@@ -122,9 +154,17 @@ pub fn mannerisms(tree: &Tree) -> Vec<Finding> {
 pub fn phrases(tree: &Tree) -> Vec<Finding> {
     let mut found = vec![];
     for line in areas(tree).into_values().flatten() {
-        for (phrase, term) in PHRASES.iter().filter(|(phrase, _)| line.text.contains(phrase)) {
+        for (phrase, term) in PHRASES
+            .iter()
+            .filter(|(phrase, _)| line.text.contains(phrase))
+        {
             let message = format!("says `{phrase}`; the field says {term}");
-            found.push(Finding { path: line.path.to_owned(), line: line.line, message, hint: HINT });
+            found.push(Finding {
+                path: line.path.to_owned(),
+                line: line.line,
+                message,
+                hint: HINT,
+            });
         }
     }
     found
@@ -135,8 +175,14 @@ pub fn terms(tree: &Tree) -> Vec<Finding> {
     if tree.files.len() < WHOLE_TREE {
         return vec![];
     }
-    let lines: Vec<String> = areas(tree).into_values().flatten().map(|line| line.text.to_lowercase()).collect();
-    let missing = TERMS.iter().filter(|term| !lines.iter().any(|line| line.contains(&term.to_lowercase())));
+    let lines: Vec<String> = areas(tree)
+        .into_values()
+        .flatten()
+        .map(|line| line.text.to_lowercase())
+        .collect();
+    let missing = TERMS
+        .iter()
+        .filter(|term| !lines.iter().any(|line| line.contains(&term.to_lowercase())));
     let finding = |term: &&str| Finding {
         path: "ARCHITECTURE.md".to_owned(),
         line: 1,
@@ -155,16 +201,27 @@ struct Line<'t> {
 /// Groups lines of prose: comments by crate, pages by top-level folder.
 fn areas(tree: &Tree) -> BTreeMap<String, Vec<Line<'_>>> {
     let mut areas: BTreeMap<String, Vec<Line>> = BTreeMap::new();
-    for file in tree.files.iter().filter(|file| !file.path.contains("/corpus/")) {
+    for file in tree
+        .files
+        .iter()
+        .filter(|file| !file.path.contains("/corpus/"))
+    {
         let folder = file.path.split_once('/').map_or("the root", |path| path.0);
         let (area, prose) = if file.path.ends_with(".rs") {
-            (format!("comments of {folder}"), file.comments().map(|c| (c.line, c.text)).collect())
+            (
+                format!("comments of {folder}"),
+                file.comments().map(|c| (c.line, c.text)).collect(),
+            )
         } else if file.path.ends_with(".md") {
             (format!("pages of {folder}"), prose_of_page(file))
         } else {
             continue;
         };
-        let lines = prose.into_iter().map(|(line, text)| Line { path: &file.path, line, text });
+        let lines = prose.into_iter().map(|(line, text)| Line {
+            path: &file.path,
+            line,
+            text,
+        });
         areas.entry(area).or_default().extend(lines);
     }
     areas
@@ -185,12 +242,16 @@ fn prose_of_page(page: &File) -> Vec<(usize, &str)> {
 }
 
 fn compile(mannerism: &Mannerism) -> Regex {
-    let built = RegexBuilder::new(mannerism.pattern).case_insensitive(!mannerism.case_sensitive).build();
+    let built = RegexBuilder::new(mannerism.pattern)
+        .case_insensitive(!mannerism.case_sensitive)
+        .build();
     built.expect("the expressions of the table compile, as their tests show")
 }
 
 fn count_words(text: &str) -> usize {
-    text.split(|c: char| !c.is_ascii_alphabetic()).filter(|word| !word.is_empty()).count()
+    text.split(|c: char| !c.is_ascii_alphabetic())
+        .filter(|word| !word.is_empty())
+        .count()
 }
 
 #[cfg(test)]
@@ -220,36 +281,75 @@ mod tests {
             let comments: String = text.lines().map(|line| format!("// {line}\n")).collect();
             for (path, text) in [("docs/a.md", &text), ("a/src/lib.rs", &comments)] {
                 let found = mannerisms(&Tree::from_files(&[(path, text)]));
-                let named = found.iter().filter(|finding| finding.message.contains(mannerism.name));
-                assert_eq!(named.map(|finding| finding.line).collect::<Vec<_>>(), [62], "{example} in {path}");
+                let named = found
+                    .iter()
+                    .filter(|finding| finding.message.contains(mannerism.name));
+                assert_eq!(
+                    named.map(|finding| finding.line).collect::<Vec<_>>(),
+                    [62],
+                    "{example} in {path}"
+                );
             }
         }
-        assert_eq!(mannerisms(&Tree::from_files(&[("docs/a.md", &page("The page is evicted."))])), []);
+        assert_eq!(
+            mannerisms(&Tree::from_files(&[(
+                "docs/a.md",
+                &page("The page is evicted.")
+            )])),
+            []
+        );
     }
 
     #[test]
     fn code_and_short_texts_have_no_manner() {
         let fenced = page("```\nso many who tell nobody\n```");
         assert_eq!(mannerisms(&Tree::from_files(&[("docs/a.md", &fenced)])), []);
-        assert_eq!(mannerisms(&Tree::from_files(&[("docs/a.md", "Nobody is told.")])), []);
-        let code = page("").lines().map(|line| format!("// {line}\n")).collect::<String>() + "fn told(beside: u8) {}\n";
-        assert_eq!(mannerisms(&Tree::from_files(&[("a/src/lib.rs", &code)])), []);
+        assert_eq!(
+            mannerisms(&Tree::from_files(&[("docs/a.md", "Nobody is told.")])),
+            []
+        );
+        let code = page("")
+            .lines()
+            .map(|line| format!("// {line}\n"))
+            .collect::<String>()
+            + "fn told(beside: u8) {}\n";
+        assert_eq!(
+            mannerisms(&Tree::from_files(&[("a/src/lib.rs", &code)])),
+            []
+        );
     }
 
     #[test]
     fn phrases_have_a_term() {
-        let found = phrases(&Tree::from_files(&[("a/src/lib.rs", "/// Takes steps ahead.\nfn f() {}")]));
+        let found = phrases(&Tree::from_files(&[(
+            "a/src/lib.rs",
+            "/// Takes steps ahead.\nfn f() {}",
+        )]));
         assert_eq!(found.len(), 1);
-        assert!(found[0].message.contains("in-flight step"), "{}", found[0].message);
-        assert_eq!(phrases(&Tree::from_files(&[("a/src/lib.rs", "fn f() { let t = \"steps ahead\"; }")])), []);
+        assert!(
+            found[0].message.contains("in-flight step"),
+            "{}",
+            found[0].message
+        );
+        assert_eq!(
+            phrases(&Tree::from_files(&[(
+                "a/src/lib.rs",
+                "fn f() { let t = \"steps ahead\"; }"
+            )])),
+            []
+        );
     }
 
     #[test]
     fn terms_must_stand_somewhere() {
-        let mut files: Vec<(String, String)> =
-            (0..WHOLE_TREE).map(|n| (format!("docs/{n}.md"), String::new())).collect();
+        let mut files: Vec<(String, String)> = (0..WHOLE_TREE)
+            .map(|n| (format!("docs/{n}.md"), String::new()))
+            .collect();
         files[0].1 = TERMS[1..].join("\n");
-        let files: Vec<(&str, &str)> = files.iter().map(|(path, text)| (path.as_str(), text.as_str())).collect();
+        let files: Vec<(&str, &str)> = files
+            .iter()
+            .map(|(path, text)| (path.as_str(), text.as_str()))
+            .collect();
         let found = terms(&Tree::from_files(&files));
         assert_eq!(found.len(), 1);
         assert!(found[0].message.contains(TERMS[0]));

@@ -38,7 +38,10 @@ pub fn lex(text: &str) -> Lexed {
     let mut tokens = tokens(text);
     let mut test_modules = vec![];
     mark(text, &mut tokens, &mut test_modules);
-    Lexed { tokens, test_modules }
+    Lexed {
+        tokens,
+        test_modules,
+    }
 }
 
 fn tokens(text: &str) -> Vec<Token> {
@@ -68,7 +71,14 @@ fn tokens(text: &str) -> Vec<Token> {
             (Some(TokenKind::Punct), c.len_utf8())
         };
         if let Some(kind) = kind {
-            out.push(Token { kind, start: at, end: at + len, line, attribute: false, test: false });
+            out.push(Token {
+                kind,
+                start: at,
+                end: at + len,
+                line,
+                attribute: false,
+                test: false,
+            });
         }
         line += rest[..len].matches('\n').count();
         at += len;
@@ -78,7 +88,8 @@ fn tokens(text: &str) -> Vec<Token> {
 
 /// Returns the length in bytes of the identifier at the start, digits included.
 fn word(text: &str) -> usize {
-    text.find(|c: char| !(c.is_alphanumeric() || c == '_')).unwrap_or(text.len())
+    text.find(|c: char| !(c.is_alphanumeric() || c == '_'))
+        .unwrap_or(text.len())
 }
 
 fn number(text: &str) -> usize {
@@ -111,7 +122,13 @@ fn block_comment(text: &str) -> usize {
 
 fn string(text: &str) -> Option<usize> {
     let prefix = ["br", "cr", "r", "b", "c", ""].into_iter().find(|p| {
-        let rest = text.strip_prefix(p).map(|rest| if p.ends_with('r') { rest.trim_start_matches('#') } else { rest });
+        let rest = text.strip_prefix(p).map(|rest| {
+            if p.ends_with('r') {
+                rest.trim_start_matches('#')
+            } else {
+                rest
+            }
+        });
         rest.is_some_and(|rest| rest.starts_with('"'))
     })?;
     let body = &text[prefix.len()..];
@@ -119,7 +136,9 @@ fn string(text: &str) -> Option<usize> {
         let hashes = body.len() - body.trim_start_matches('#').len();
         let close = format!("\"{}", "#".repeat(hashes));
         let inner = &body[hashes + 1..];
-        return Some(inner.find(&close).map_or(text.len(), |end| prefix.len() + hashes + 1 + end + close.len()));
+        return Some(inner.find(&close).map_or(text.len(), |end| {
+            prefix.len() + hashes + 1 + end + close.len()
+        }));
     }
     Some(quoted(body, '"').map_or(text.len(), |len| prefix.len() + len))
 }
@@ -262,41 +281,69 @@ mod tests {
     use super::*;
 
     fn words(text: &str) -> Vec<&str> {
-        lex(text).tokens.iter().map(|t| &text[t.start..t.end]).collect()
+        lex(text)
+            .tokens
+            .iter()
+            .map(|t| &text[t.start..t.end])
+            .collect()
     }
 
     fn shipped(text: &str) -> Vec<&str> {
-        lex(text).tokens.iter().filter(|t| !t.test).map(|t| &text[t.start..t.end]).collect()
+        lex(text)
+            .tokens
+            .iter()
+            .filter(|t| !t.test)
+            .map(|t| &text[t.start..t.end])
+            .collect()
     }
 
     #[test]
     fn comments_vanish() {
         assert_eq!(words("a // b\n/* c /* d */ e */ f /// g"), ["a", "f"]);
-        assert_eq!(words("\"// not a comment\" x"), ["\"// not a comment\"", "x"]);
+        assert_eq!(
+            words("\"// not a comment\" x"),
+            ["\"// not a comment\"", "x"]
+        );
     }
 
     #[test]
     fn strings_of_every_kind() {
-        assert_eq!(words(r#"x "a\"b" b"c" c"d" y"#), ["x", r#""a\"b""#, "b\"c\"", "c\"d\"", "y"]);
-        assert_eq!(words("r\"a\\\" r##\"b\"# \"## br#\"c\"# z"), ["r\"a\\\"", "r##\"b\"# \"##", "br#\"c\"#", "z"]);
+        assert_eq!(
+            words(r#"x "a\"b" b"c" c"d" y"#),
+            ["x", r#""a\"b""#, "b\"c\"", "c\"d\"", "y"]
+        );
+        assert_eq!(
+            words("r\"a\\\" r##\"b\"# \"## br#\"c\"# z"),
+            ["r\"a\\\"", "r##\"b\"# \"##", "br#\"c\"#", "z"]
+        );
     }
 
     #[test]
     fn characters_are_not_lifetimes() {
-        let kinds: Vec<TokenKind> = lex(r"'a' '\'' 'a b'\\' 'é' '_ r#type").tokens.iter().map(|t| t.kind).collect();
+        let kinds: Vec<TokenKind> = lex(r"'a' '\'' 'a b'\\' 'é' '_ r#type")
+            .tokens
+            .iter()
+            .map(|t| t.kind)
+            .collect();
         use TokenKind::{Char, Ident, Lifetime};
         assert_eq!(kinds, [Char, Char, Lifetime, Char, Char, Lifetime, Ident]);
     }
 
     #[test]
     fn numbers_and_ranges() {
-        assert_eq!(words("0..n 1.5f32 0xff_u8 t.0.1"), ["0", ".", ".", "n", "1.5f32", "0xff_u8", "t", ".", "0.1"]);
+        assert_eq!(
+            words("0..n 1.5f32 0xff_u8 t.0.1"),
+            ["0", ".", ".", "n", "1.5f32", "0xff_u8", "t", ".", "0.1"]
+        );
     }
 
     #[test]
     fn lines_count_through_strings() {
         let text = "a\n\"x\ny\"\n/* \n */ b";
-        assert_eq!(lex(text).tokens.iter().map(|t| t.line).collect::<Vec<_>>(), [1, 2, 5]);
+        assert_eq!(
+            lex(text).tokens.iter().map(|t| t.line).collect::<Vec<_>>(),
+            [1, 2, 5]
+        );
     }
 
     #[test]
@@ -305,13 +352,19 @@ mod tests {
             shipped("fn a() {} #[cfg(test)] mod tests { fn b() { {} } } c"),
             ["fn", "a", "(", ")", "{", "}", "c"]
         );
-        assert_eq!(shipped("#[test] #[should_panic] fn f<A, B>(a: A) { x; } y"), ["y"]);
+        assert_eq!(
+            shipped("#[test] #[should_panic] fn f<A, B>(a: A) { x; } y"),
+            ["y"]
+        );
         assert_eq!(shipped("#[tokio::test] async fn f() {} y"), ["y"]);
         assert_eq!(
             shipped("struct S { #[cfg(test)] pub(crate) a: Vec<u8>, b: u8 }"),
             ["struct", "S", "{", "b", ":", "u8", "}"]
         );
-        assert_eq!(shipped("#[cfg(any(test, feature = \"x\"))] use a::b; y"), ["y"]);
+        assert_eq!(
+            shipped("#[cfg(any(test, feature = \"x\"))] use a::b; y"),
+            ["y"]
+        );
         assert!(shipped("#[cfg(not(test))] fn f() {}").contains(&"fn"));
         assert!(shipped("#[expect(dead_code, reason = \"test\")] fn f() {}").contains(&"fn"));
         assert!(shipped("#![cfg(test)] fn f() {}").is_empty());
@@ -319,12 +372,26 @@ mod tests {
 
     #[test]
     fn test_modules_in_their_own_files_are_named() {
-        assert_eq!(lex("mod a; #[cfg(test)] mod b; #[cfg(test)] mod c {}").test_modules, ["b"]);
+        assert_eq!(
+            lex("mod a; #[cfg(test)] mod b; #[cfg(test)] mod c {}").test_modules,
+            ["b"]
+        );
     }
 
     #[test]
     fn text_that_is_not_rust_does_no_harm() {
-        for text in ["\"open", "r#\"open", "/* open", "'", "b'", "#[", "#[cfg(test)]", "} ) ]", "é'", "r#"] {
+        for text in [
+            "\"open",
+            "r#\"open",
+            "/* open",
+            "'",
+            "b'",
+            "#[",
+            "#[cfg(test)]",
+            "} ) ]",
+            "é'",
+            "r#",
+        ] {
             lex(text);
         }
     }

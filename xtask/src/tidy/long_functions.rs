@@ -10,7 +10,10 @@ const MAX_LINES: usize = 60;
 
 /// Finds functions of more than [`MAX_LINES`] lines of code under `src`, tests excluded.
 pub fn long_functions(tree: &Tree) -> Vec<Finding> {
-    let sources = tree.files.iter().filter(|file| file.path.split('/').any(|folder| folder == "src"));
+    let sources = tree
+        .files
+        .iter()
+        .filter(|file| file.path.split('/').any(|folder| folder == "src"));
     sources.flat_map(of_file).collect()
 }
 
@@ -21,8 +24,16 @@ fn of_file(file: &File) -> Vec<Finding> {
             continue;
         }
         // A function type has no name.
-        let Some(name) = file.tokens.get(at + 1).filter(|name| name.kind == TokenKind::Ident) else { continue };
-        let Some(last) = last_token(file, at + 2) else { continue };
+        let Some(name) = file
+            .tokens
+            .get(at + 1)
+            .filter(|name| name.kind == TokenKind::Ident)
+        else {
+            continue;
+        };
+        let Some(last) = last_token(file, at + 2) else {
+            continue;
+        };
         let lines = lines_of_code(file, &file.tokens[at..=last]);
         if lines > MAX_LINES {
             let name = &file.text[name.start..name.end];
@@ -71,21 +82,41 @@ mod tests {
     use super::*;
 
     fn lines(path: &str, text: &str) -> Vec<usize> {
-        long_functions(&Tree::from_files(&[(path, text)])).into_iter().map(|f| f.line).collect()
+        long_functions(&Tree::from_files(&[(path, text)]))
+            .into_iter()
+            .map(|f| f.line)
+            .collect()
     }
 
     /// A function of `lines` lines of code that begins on the second line of the file.
     fn function(head: &str, lines: usize) -> String {
-        format!("\n{head} {{{}\n}}", "\n// A comment.\n\nf(\n);".repeat(lines - 1))
+        format!(
+            "\n{head} {{{}\n}}",
+            "\n// A comment.\n\nf(\n);".repeat(lines - 1)
+        )
     }
 
     #[test]
     fn long_functions_fail() {
-        for head in ["fn f()", "pub(crate) const unsafe fn f<T: Fn(u8) -> [u8; 2]>(a: [u8; 2]) -> T where T: Copy"] {
-            assert_eq!(lines("a/src/b.rs", &function(head, MAX_LINES)), [0; 0], "{head}");
-            assert_eq!(lines("a/src/b.rs", &function(head, MAX_LINES + 1)), [2], "{head}");
+        for head in [
+            "fn f()",
+            "pub(crate) const unsafe fn f<T: Fn(u8) -> [u8; 2]>(a: [u8; 2]) -> T where T: Copy",
+        ] {
+            assert_eq!(
+                lines("a/src/b.rs", &function(head, MAX_LINES)),
+                [0; 0],
+                "{head}"
+            );
+            assert_eq!(
+                lines("a/src/b.rs", &function(head, MAX_LINES + 1)),
+                [2],
+                "{head}"
+            );
         }
-        let inner = format!("impl A {{ fn a(); {} }}", function("fn f(g: fn(u8))", MAX_LINES + 1));
+        let inner = format!(
+            "impl A {{ fn a(); {} }}",
+            function("fn f(g: fn(u8))", MAX_LINES + 1)
+        );
         assert_eq!(lines("a/src/b.rs", &inner), [2]);
     }
 
@@ -93,7 +124,13 @@ mod tests {
     fn tests_may_be_long() {
         let long = function("fn f()", MAX_LINES + 1);
         assert_eq!(lines("a/tests/b.rs", &long), [0; 0]);
-        assert_eq!(lines("a/src/b.rs", &format!("#[cfg(test)] mod tests {{ {long} }}")), [0; 0]);
+        assert_eq!(
+            lines(
+                "a/src/b.rs",
+                &format!("#[cfg(test)] mod tests {{ {long} }}")
+            ),
+            [0; 0]
+        );
         assert_eq!(lines("a/src/b.rs", &format!("#[test]{long}")), [0; 0]);
     }
 

@@ -12,13 +12,25 @@ const OUTSIDE: &[&str] = &["fs", "process", "net"];
 
 /// Finds paths into a module of [`OUTSIDE`] in these crates, tests excluded.
 pub fn pure(tree: &Tree) -> Vec<Finding> {
-    tree.files.iter().filter(|file| HOMES.iter().any(|home| file.path.starts_with(home))).flat_map(of_file).collect()
+    tree.files
+        .iter()
+        .filter(|file| HOMES.iter().any(|home| file.path.starts_with(home)))
+        .flat_map(of_file)
+        .collect()
 }
 
 fn of_file(file: &File) -> Vec<Finding> {
     let code: Vec<(&Token, &str)> = file.shipped().collect();
-    let begins = |at: &usize| code[*at..].iter().map(|c| c.1).take(3).eq(["std", ":", ":"]);
-    let modules = (0..code.len()).filter(begins).flat_map(|at| modules(&code, at + 3));
+    let begins = |at: &usize| {
+        code[*at..]
+            .iter()
+            .map(|c| c.1)
+            .take(3)
+            .eq(["std", ":", ":"])
+    };
+    let modules = (0..code.len())
+        .filter(begins)
+        .flat_map(|at| modules(&code, at + 3));
     let outside = modules.filter(|(_, word)| OUTSIDE.contains(word));
     let finding = |(token, word): (&Token, &str)| Finding {
         path: file.path.clone(),
@@ -32,7 +44,9 @@ fn of_file(file: &File) -> Vec<Finding> {
 /// Returns the modules of `std` that a path leads into: one, or those of a group. The rest of the
 /// path begins at `at`.
 fn modules<'f>(code: &[(&'f Token, &'f str)], at: usize) -> Vec<(&'f Token, &'f str)> {
-    let Some(&first) = code.get(at) else { return vec![] };
+    let Some(&first) = code.get(at) else {
+        return vec![];
+    };
     if first.1 != "{" {
         return vec![first];
     }
@@ -57,12 +71,19 @@ mod tests {
     use super::*;
 
     fn lines(path: &str, text: &str) -> Vec<usize> {
-        pure(&Tree::from_files(&[(path, text)])).into_iter().map(|f| f.line).collect()
+        pure(&Tree::from_files(&[(path, text)]))
+            .into_iter()
+            .map(|f| f.line)
+            .collect()
     }
 
     #[test]
     fn files_processes_and_sockets_fail_below_the_backends() {
-        for text in ["use std::fs;", "use std::{fmt, process::Command};", "fn f() { std::net::lookup(); }"] {
+        for text in [
+            "use std::fs;",
+            "use std::{fmt, process::Command};",
+            "fn f() { std::net::lookup(); }",
+        ] {
             assert_eq!(lines("compiler/src/a.rs", text), [1], "{text}");
             assert_eq!(lines("uop/src/a/b.rs", &format!("\n{text}")), [2], "{text}");
             assert!(lines("runtime/src/a.rs", text).is_empty(), "{text}");
@@ -72,7 +93,12 @@ mod tests {
 
     #[test]
     fn other_modules_and_names_pass() {
-        for text in ["use std::{fmt::{self, Write}, sync::Arc};", "use a::fs;", "fn net() {}", "use std::{x::{fs}};"] {
+        for text in [
+            "use std::{fmt::{self, Write}, sync::Arc};",
+            "use a::fs;",
+            "fn net() {}",
+            "use std::{x::{fs}};",
+        ] {
             assert!(lines("compiler/src/a.rs", text).is_empty(), "{text}");
         }
     }
