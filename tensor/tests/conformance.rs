@@ -1,14 +1,21 @@
-//! The conformance suite: every device computes what the tensor-level evaluator says, however its schedule is chosen.
+//! Conformance suite: compares every device with the reference evaluator, for many schedules.
 //!
-//! A case is a captured function with random inputs. `conformance!(name, ways)` instantiates the whole suite for a device.
-//! The kernels of `neon` run as AArch64 code in an emulator: without the tools that takes, its tests say so and pass, or fail where
-//! `GRISTMILL_REQUIRE_NEON` is set (the gate sets it).
-//! `GRISTMILL_PERTURB=n` runs n perturbed schedules instead of one or two, `GRISTMILL_CASE=text` only the cases whose names contain the text;
-//! `GRISTMILL_WAY=text` only the ways whose names do, with `GRISTMILL_SOURCE` set the kernels are printed. A seed and a case make the same schedule, whatever else runs.
+//! A case is a captured function with random inputs. `conformance!(name, ways)` instantiates the
+//! whole suite for a device. A seed and a case determine the schedule, independent of other cases.
+//! The kernels of `neon` run as AArch64 code in an emulator: without the required tools its tests
+//! print a notice and pass, or fail if `GRISTMILL_REQUIRE_NEON` is set (CI sets it).
+//!
+//! - `GRISTMILL_PERTURB=n` runs n perturbed schedules instead of one or two.
+//! - `GRISTMILL_CASE=text` runs only the cases with that text in their name.
+//! - `GRISTMILL_WAY=text` runs only the ways with that text in their name.
+//! - `GRISTMILL_SOURCE` prints the kernels.
+//!
 //! `cargo xtask conformance` is the long run, and counts which alternatives were taken.
 //!
-//! `cuda` needs a GPU and the feature `cuda-tests`. Where there is a GPU, or a C compiler on more cores, and no Rust, carry the test's binary there:
-//! `cargo test -p gristmill-tensor --features cuda-tests --test conformance --no-run` names it, and `conformance cuda::` runs it, or `xtask conformance --binary`.
+//! `cuda` needs a GPU and the feature `cuda-tests`. To run on a machine without Rust that has a
+//! GPU, or a C compiler and more cores, copy the test binary there:
+//! `cargo test -p gristmill-tensor --features cuda-tests --test conformance --no-run` prints its
+//! path, and `conformance cuda::` or `xtask conformance --binary` runs it.
 
 #[path = "conformance/attention.rs"]
 mod attention;
@@ -77,11 +84,11 @@ fn interp() -> Vec<Way> {
     std::iter::once(None).chain(seeds(2).map(Some)).map(way).collect()
 }
 
-/// Workers that perturbed schedules of a processor are planned for, however many cores this one has: what they would be priced at decides which are told apart, and
-/// a seed makes the same schedule everywhere.
+/// Workers assumed by perturbed CPU schedules, whatever this machine has: predicted costs depend on
+/// the number, and a seed must give the same schedule everywhere.
 const WORKERS: usize = 16;
 
-/// Linear code, interpreted: vectors of two instruction sets, and 64 threads of a GPU.
+/// Interpreted linear code: vectors of three instruction sets, and 64 threads of a GPU.
 fn linear() -> Vec<Way> {
     linear_of(linear_targets())
 }
@@ -108,7 +115,9 @@ fn linear_of(targets: Vec<(&str, Target)>) -> Vec<Way> {
     targets.into_iter().flat_map(ways).collect()
 }
 
-/// The tests' own store: what was compiled once is not compiled again. A machine that the binary was carried to does not have the target directory.
+/// The tests' kernel store, which persists between runs.
+///
+/// It is in the temporary folder if this machine has no Cargo target directory.
 fn store() -> Store {
     let target = std::path::Path::new(env!("CARGO_TARGET_TMPDIR"));
     let path = match target.is_dir() {
@@ -126,11 +135,12 @@ fn compiled_by(cc: Cc, isa: Isa, threads: usize) -> Opened {
     Opened::new(Arc::new(CpuDevice::with(threads, isa, cc, store()).expect("a cpu")), Some(&dialect::C))
 }
 
-/// What the C compiler optimises where it is the text that is tested, in hundreds of thousands of kernels that run for microseconds: nothing. `-O2` takes four times
-/// as long to compile them, seven for the plain path. The cheapest schedules of this machine's best set of instructions are compiled as those of a model.
+/// Optimisation level of the C compiler for correctness tests: hundreds of thousands of kernels
+/// that run for microseconds. `-O2` compiles 4x slower, 7x for the plain path. Only the cheapest
+/// schedules for this CPU's best instruction set are compiled as in production.
 const TEXT_ALONE: &str = "-O0";
 
-/// The processor: its best instruction set with 1, 2 and 3 threads, AVX2 and the plain path; perturbed schedules.
+/// The CPU: its best instruction set with 1, 2 and 3 threads, AVX2, the plain path; perturbed too.
 fn cpu() -> Vec<Way> {
     let best = Isa::parse("auto").expect("an instruction set");
     let mut ways = Vec::new();
@@ -160,7 +170,9 @@ fn cpu() -> Vec<Way> {
     ways
 }
 
-/// NEON with dot product, emulated: one schedule shared among 1 and 3 workers, perturbed schedules. None without the tools.
+/// Emulated NEON with dot product: one schedule for 1 and 3 workers, and perturbed ones.
+///
+/// Empty if the tools are missing.
 fn neon() -> Vec<Way> {
     let emulator = match Emulator::start(&store()) {
         Ok(emulator) => Arc::new(emulator),
@@ -181,8 +193,10 @@ fn neon() -> Vec<Way> {
     [1, 3].into_iter().map(by).chain(seeds(2).map(way)).collect()
 }
 
-/// Kernels of CUDA C, run on the processor: the cheapest schedule and one that is perturbed. A workgroup's threads take turns, so that 64 of them
-/// show what 256 do. None without a C++ compiler.
+/// CUDA C kernels run on the CPU: the cheapest schedule and a perturbed one.
+///
+/// A workgroup's threads run in turn, so 64 threads expose the same errors as 256. Empty if there
+/// is no C++ compiler.
 fn threads() -> Vec<Way> {
     let target = Target { threads: 64, ..Target::named("h200") };
     let device: Arc<dyn Device> = match Simulated::new(target, store()) {
@@ -199,7 +213,7 @@ fn threads() -> Vec<Way> {
     std::iter::once(None).chain(seeds(1).map(Some)).map(way).collect()
 }
 
-/// The first GPU: its cheapest schedule twice, to the same bits; perturbed ones.
+/// The first GPU: its cheapest schedule twice, with bit-identical results, and perturbed ones.
 #[cfg(feature = "cuda-tests")]
 fn cuda() -> Vec<Way> {
     let device = Arc::new(gristmill_backend::cuda::CudaDevice::with(0, store()).expect("a GPU"));
@@ -215,7 +229,7 @@ fn cuda() -> Vec<Way> {
     again.into_iter().chain(seeds(2).map(|s| way(format!("cuda, seed {s}"), Some(s), None))).collect()
 }
 
-/// The first adapter, as if it had no more than that.
+/// The first adapter, with these limits.
 #[cfg(feature = "wgpu")]
 fn adapter(limited: gristmill_backend::wgpu::Limited) -> Opened {
     use gristmill_backend::wgpu::{WgpuDevice, dialect::Wgsl};
@@ -223,8 +237,10 @@ fn adapter(limited: gristmill_backend::wgpu::Limited) -> Opened {
     Opened::new(Arc::new(device), Some(&Wgsl))
 }
 
-/// The first adapter: its cheapest schedule twice, to the same bits, and one that is perturbed; the cheapest without subgroups, with such as are counted half as wide, and without products of matrices,
-/// where it has them.
+/// The first adapter: its cheapest schedule twice, with bit-identical results, and a perturbed one.
+///
+/// Also its cheapest schedule without subgroups, with a subgroup width halved, and without matrix
+/// products, for features that it has.
 #[cfg(feature = "wgpu")]
 fn wgpu() -> Vec<Way> {
     use gristmill_backend::wgpu::Limited;
@@ -250,8 +266,10 @@ fn wgpu() -> Vec<Way> {
     again.into_iter().chain(less).chain(perturbed).collect()
 }
 
-/// Linear code means what the evaluator says. A few groups of cases, because threads run one after the other, slowly: the sums, stages and loops of
-/// each kind of machine, and on a GPU the products of a warp, of halves and of bytes.
+/// Interpreted linear code against the evaluator.
+///
+/// Threads run one after the other, slowly, so there are few groups of cases: sums, stages and
+/// loops of each kind of machine, and a GPU warp's products, of halves and of bytes.
 mod linear {
     use super::*;
     use harness::Case;
@@ -284,24 +302,25 @@ mod linear {
         ways.iter_mut().for_each(|w| w.device.target.int8 = false);
         check(attention::halves().into_iter().take(1).collect(), ways);
     }
-    /// By threads alone, whose barriers the interpreter sees: kernels of many stages.
+    /// Kernels with many stages, on GPU threads only; the interpreter checks their barriers.
     fn by_threads(cases: Vec<Case>) {
         let mut ways = linear();
         ways.retain(|w| w.name.ends_with("threads"));
         check(cases, ways);
     }
-    /// Machines that compute with words alone, of whose threads some or no neighbours fold values.
+    /// Machines with 32-bit accesses only, whose subgroups reduce over 16 lanes or not at all.
     fn of_words() -> Vec<Way> {
         let some = with_matrices("arc-b580", 64);
         let mut none = some.clone();
         none.machine.folds = 1;
         linear_of(vec![("16 of 64 threads fold", some), ("64 threads that meet", none)])
     }
-    /// Sums of words and of halves are updates of words there, of which some exclude one another.
+    /// Scattered sums of words and halves are word updates there, some of them in a
+    /// compare-exchange loop.
     #[test]
     fn sums_scattered_in_words() {
         let mut ways = scatter::in_every_form(of_words());
-        // Comparisons read narrow numbers, whose last word reaches beyond them.
+        // Comparisons read narrow types, whose last word extends past the buffer's end.
         ways.retain(|w| w.name.contains("form") && !w.name.ends_with("form 0"));
         check(scatter::cases(), ways);
     }
@@ -310,7 +329,7 @@ mod linear {
         let cases =
             [elementwise::edges(), elementwise::half(), elementwise::casts(), reductions::cases(), network::choosing()];
         let mut cases: Vec<Case> = cases.into_iter().flat_map(|cases| cases.into_iter().step_by(2)).collect();
-        // The last word of narrow numbers reaches beyond them, and the interpreter's memory has no more.
+        // The last word of a narrow type extends past the end of the interpreter's memory.
         cases.retain(|case| !case.name.contains("[7]"));
         check(cases, of_words());
     }
@@ -344,7 +363,7 @@ mod linear {
     }
     #[test]
     fn products_of_several_warps() {
-        // Each kind once.
+        // Every third case covers each kind.
         let ways = linear_of(vec![("256 threads", packed::with_groups(Target::named("h200")))]);
         check(packed::shared_columns().into_iter().step_by(3).collect(), ways);
     }
@@ -358,7 +377,7 @@ mod linear {
     }
 }
 
-/// One test for each group of cases.
+/// Instantiates one test for each group of cases.
 macro_rules! conformance {
     ($device:ident) => {
         mod $device {
@@ -395,7 +414,8 @@ macro_rules! conformance {
                 ways.iter_mut().for_each(|w| w.device.target.int8 = false);
             }
             if stringify!($test).starts_with("integer") && asked().is_none() {
-                // What is read and multiplied hardly depends on the schedule: one that is perturbed, and the cheapest on every set.
+                // Schedules hardly affect products: one perturbed schedule, and the cheapest for
+                // every set.
                 let mut perturbed = ways.iter().filter(|w| w.seed.is_some()).map(|w| w.name.clone());
                 let last = perturbed.next_back();
                 ways.retain(|w| w.seed.is_none() || Some(&w.name) == last.as_ref());
@@ -407,7 +427,7 @@ macro_rules! conformance {
                 ways = scatter::in_every_form(ways);
             }
             if stringify!($group).starts_with("elementwise") {
-                // One kernel each, nothing to decide.
+                // One kernel each, without decisions.
                 ways.retain(|w| w.seed.is_none());
             }
             check($group(), ways);
@@ -415,8 +435,9 @@ macro_rules! conformance {
     )* };
 }
 
-/// Contractions become integer products in the kernels of every set of instructions, for every format of whole numbers: those of the table
-/// and those that are invented here.
+/// Contractions use integer dot products on every instruction set, for every quantised format.
+///
+/// Formats are those of the table and the invented ones.
 #[test]
 fn kernels_multiply_integers() {
     use gristmill_compiler::{Cheapest, Dialect, compile};
@@ -445,8 +466,10 @@ fn kernels_multiply_integers() {
     }
 }
 
-/// Scores over a cache of bytes are products of integers in the kernels of every set of instructions, whole vectors of them, and no others where they are
-/// switched off.
+/// Scores over an int8 KV cache use integer dot products, of whole vectors, on every instruction
+/// set.
+///
+/// Without the `int8` flag there are none.
 #[test]
 fn scores_are_products_of_integers() {
     use gristmill_compiler::{Cheapest, Dialect, compile};
@@ -467,7 +490,9 @@ fn scores_are_products_of_integers() {
     }
 }
 
-/// Products of tiles are in kernels for prompts where the machine has them and they are not switched off; with tiles as arrays they run on any processor.
+/// Prefill kernels use AMX tiles if the machine has them and `int8` is on.
+///
+/// With tiles emulated by arrays, the kernels run on any CPU.
 #[test]
 fn tiles_are_multiplied() {
     use gristmill_compiler::{Cheapest, Dialect, compile};
@@ -486,7 +511,7 @@ fn tiles_are_multiplied() {
     check(cases, vec![Way { name: "amx simulated".into(), device, seed: None, same_as: None }]);
 }
 
-/// A workgroup of eight warps computes the same, and warps do it: in kernels of every such case, for scores and for values.
+/// Every attention kernel multiplies halves by MMA, for scores and for values, with 2 and 8 warps.
 #[test]
 fn warps_multiply_halves() {
     use gristmill_compiler::{Cheapest, Dialect, compile};
@@ -512,9 +537,11 @@ fn warps_multiply_halves() {
     }
 }
 
-/// A GPU with products of halves of eight terms alone, and one that nobody makes: subgroups of 64, 32 KiB of shared memory, no products of bytes, no loads of
-/// them. Kernels
-/// for them compute the same, and have no other products; that no load is narrower the specification of linear code holds.
+/// GPUs with fewer features compute the same: MMA of depth 8 only, or a made-up minimal GPU.
+///
+/// The latter has subgroups of 64, 32 KiB of shared memory, no byte products, and loads of at least
+/// two or four bytes. Kernels contain no other products; the spec of linear code checks the load
+/// width.
 #[test]
 fn gpus_with_less_compute_the_same() {
     use gristmill_compiler::{Cheapest, Dialect, compile};
@@ -566,7 +593,9 @@ fn gpus_with_less_compute_the_same() {
     }
 }
 
-/// Where several warps can share columns they do, but not of small tiles of tokens that data gives their weights, which the last case has.
+/// Several warps share the columns of a weight by wgmma.
+///
+/// The last case does not: small tiles of tokens with data-dependent weights.
 #[test]
 fn several_warps_share_columns() {
     use gristmill_compiler::{Cheapest, Dialect, compile};
@@ -579,15 +608,18 @@ fn several_warps_share_columns() {
     }
 }
 
-/// A GPU as an interface to every vendor's tells of it, with workgroups of so few threads that an interpreter runs them in bearable time, and one unit for them, so that tiles are as
-/// large as there are.
+/// A GPU as described by a wgpu adapter, with few threads so that interpretation is fast.
+///
+/// It has one unit, so that output tiles have their largest size.
 fn with_matrices(name: &str, threads: usize) -> Target {
     let mut target = Target::new(gristmill_uop::adapter::Adapter::named(name).expect("a row").machine());
     target.machine.units = 1;
     Target { threads, ..target }
 }
 
-/// Where subgroups multiply matrices they do, of 16 by 16 and of 8 by 8; subgroups of 32 threads that could be 64 are counted as these.
+/// Subgroup matrix products are used at 16 by 16 and 8 by 8.
+///
+/// Subgroups of 32 or 64 threads count as 64.
 #[test]
 fn subgroups_multiply_matrices() {
     use gristmill_backend::wgpu::dialect::Wgsl;
@@ -603,7 +635,7 @@ fn subgroups_multiply_matrices() {
     }
 }
 
-/// The count that says which expert a tile is of is one sum for all that a stage of its weight holds, and is computed where that is filled, by neighbours.
+/// The expert index of a tile is computed once per stage of its weight, cooperatively by lanes.
 #[test]
 fn subgroups_multiply_matrices_of_experts() {
     use gristmill_backend::wgpu::dialect::Wgsl;
@@ -616,7 +648,9 @@ fn subgroups_multiply_matrices_of_experts() {
     check(case(), linear_of(vec![("rx7900xtx", target)]));
 }
 
-/// Of queries that are halves, a chunk of the cache is copied before the kernels before have ended, by a workgroup that has a multiprocessor to itself.
+/// With f16 queries, a KV chunk is copied before the grid-dependency wait.
+///
+/// The workgroup uses more than half of a multiprocessor's shared memory.
 #[test]
 fn a_cache_is_copied_before_the_wait() {
     use gristmill_compiler::{Cheapest, Dialect, compile};
@@ -630,7 +664,7 @@ fn a_cache_is_copied_before_the_wait() {
     }
 }
 
-/// Partial results that whoever reads them combines, and more of them, which a kernel of their own does.
+/// Partial attention results combined by their consumer, and more of them in a separate kernel.
 #[test]
 fn attention_at_a_depth() {
     check(attention::deep(), threads());
@@ -642,7 +676,7 @@ fn cuda_attention_at_a_depth() {
     check(attention::deep(), cuda());
 }
 
-/// Kernels as Metal gets them compute the same: some of every group, and some with products of bytes.
+/// Kernels translated for Metal compute the same: cases of every group, some with byte products.
 #[test]
 fn kernels_for_metal() {
     let device: Arc<dyn Device> = match Simulated::for_language(metal::language(), metal::target(), store()) {
@@ -670,13 +704,13 @@ fn kernels_for_metal() {
     check(packed::matvec().into_iter().step_by(3).collect(), way(false));
     check(packed::integer().into_iter().step_by(5).chain(attention::integers()).collect(), way(true));
     check(packed::matrices(), way(true));
-    // Without subgroups, several sums of which meet at once.
+    // Without subgroups, several reductions share one pass through shared memory.
     let mut apart = way(false);
     apart.iter_mut().for_each(|way| way.device.target.machine.folds = 1);
     check(packed::matmul().into_iter().step_by(9).collect(), apart);
 }
 
-/// A weight that is longer than what an adapter binds is bound in pieces.
+/// A weight larger than the adapter's binding limit is bound in several parts.
 #[cfg(feature = "wgpu")]
 #[test]
 fn wgpu_binds_long_weights_in_pieces() {
@@ -700,7 +734,7 @@ fn wgpu_binds_long_weights_in_pieces() {
     check(cases, vec![Way { name: "in pieces".into(), device, seed: None, same_as: None }]);
 }
 
-/// Every optimisation can be switched off.
+/// Every optimisation of the CPU can be switched off.
 #[test]
 fn results_are_correct_without_each_optimisation() {
     let best = Isa::parse("auto").expect("an instruction set");
@@ -717,7 +751,7 @@ fn results_are_correct_without_each_optimisation() {
     check(some_of_all(), ways);
 }
 
-/// Networks of integers, and attention.
+/// Quantised networks, and attention.
 fn some_of_all() -> Vec<harness::Case> {
     let mut cases = packed::integer_network();
     cases.retain(|c| c.name.contains("q4_0") || c.name.contains("swiglu, q6_k"));
@@ -725,7 +759,7 @@ fn some_of_all() -> Vec<harness::Case> {
     cases
 }
 
-/// And every one of a GPU, where kernels of CUDA C run on the processor.
+/// Every optimisation of a GPU can be switched off; CUDA C kernels run on the CPU.
 #[test]
 fn results_are_correct_without_each_optimisation_of_a_gpu() {
     let on = Target { threads: 64, ..Target::named("h200") };
@@ -747,7 +781,7 @@ fn results_are_correct_without_each_optimisation_of_a_gpu() {
         Way { name, device, seed: None, same_as: None }
     };
     let ways = targets.into_iter().map(way).collect();
-    // Matrices of bytes, attention, and a cache of halves that is staged.
+    // Quantised matrices, attention, and a staged f16 KV cache.
     let mut cases: Vec<harness::Case> = some_of_all().into_iter().filter(|c| !c.name.contains("q6_k")).collect();
     cases.extend(attention::halves().into_iter().find(|c| c.name.contains("f16")));
     check(cases, ways);

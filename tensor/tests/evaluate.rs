@@ -440,8 +440,8 @@ fn activations_are_rounded_like_stored_f16() {
     }
 }
 
-/// Two tokens on a one-row state: decay by half, then an update along the key,
-/// with and without rate.
+/// Two tokens on a one-row state: decay by half, then an update along the key, with and without
+/// rate.
 #[test]
 fn a_scan_decays_writes_and_reads() {
     let mut g = Graph::new();

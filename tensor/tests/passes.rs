@@ -1,10 +1,10 @@
 //! Runs every compiler pass alone, text in and text out: a case is a file in `tests/passes/PASS/`.
 //!
-//! CONTRIBUTING.md describes the format. The output of a pass is compared with the file,
-//! checked by the spec of its level, and run on the same random values as its input: the tensor
-//! level by the evaluator, the kernel level by `interp`, linear code by its interpreter. So
-//! blessed output computes the same. The tests are not in the compiler crate, which must not
-//! depend on the first two.
+//! CONTRIBUTING.md describes the format. The output of a pass is compared with the file, checked by
+//! the spec of its level, and run on the same random values as its input: the tensor level by the
+//! evaluator, the kernel level by `interp`, linear code by its interpreter. So blessed output
+//! computes the same. The tests are not in the compiler crate, which must not depend on the first
+//! two.
 //!
 //! `GRISTMILL_BLESS=1` rewrites the expected output; `GRISTMILL_CASE=text` runs only the cases with
 //! that text in their path.

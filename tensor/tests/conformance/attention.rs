@@ -1,4 +1,4 @@
-//! Attention over a cache: shared and separate key heads, chunks of the cache that are full, begun or empty, masks.
+//! Attention over a KV cache: shared and separate KV heads, masks, full, partial and empty chunks.
 
 use crate::harness::{Case, Fill, Within};
 use gristmill_encodings::by_name;
@@ -16,7 +16,7 @@ struct Shape {
     out: usize,
 }
 
-/// Which positions tokens see, whether weights leave a part to sinks, and what scores come to at most.
+/// Attention mask and scoring: window, sinks and score cap.
 #[derive(Clone, Copy)]
 struct Sight {
     window: Option<usize>,
@@ -24,11 +24,12 @@ struct Sight {
     cap: Option<f64>,
 }
 
-/// All positions before a token, and its own, by scores of any size.
+/// Plain causal attention, with unbounded scores.
 const ALL: Sight = Sight { window: None, sinks: false, cap: None };
 
 impl Sight {
-    /// The attention of `q [tokens, heads, d]` over `k` and `v` from position `pos` on.
+    /// Attention of `q [tokens, heads, d]` over `k` and `v`, with the first token at position
+    /// `pos`.
     fn attend<'g>(
         self,
         c: &'g Capture,
@@ -40,7 +41,7 @@ impl Sight {
         let sinks = self.sinks.then(|| c.input("sinks", &[q.dim(1)], Scalar::F32));
         q.attention_within(kv, [pos, pos + n], Scoring { scale, cap: self.cap }, self.window, sinks)
     }
-    /// What a name says of it.
+    /// The options as a part of the case's name.
     fn words(self) -> String {
         let window = self.window.map_or(String::new(), |w| format!(", a window of {w}"));
         let cap = self.cap.map_or(String::new(), |cap| format!(", a cap of {cap}"));
@@ -74,7 +75,7 @@ fn seeing(sight: Sight, s: &Shape, tokens: usize, vars: &[&[(&'static str, i64)]
     .within(Within::Scale(1e-5))
 }
 
-/// A latent cache: keys and values are views of one state, whose new rows are written first.
+/// A latent KV cache: keys and values are views of one state, whose new rows are written first.
 fn latent(heads: usize, tokens: usize, cache: Scalar, vars: &[&[(&'static str, i64)]]) -> Case {
     let (rank, rope, rows) = (32, 16, 320);
     Case::new(format!("latent cache {}, {heads} heads, {tokens} tokens", cache.name()), |c| {
@@ -90,8 +91,10 @@ fn latent(heads: usize, tokens: usize, cache: Scalar, vars: &[&[(&'static str, i
     .vars(vars)
 }
 
-/// Heads enough for products of halves: the latent part and the rotated part of a query come apart, and are joined; queries are f32 or halves.
-/// Steps are positions with numbers of tokens.
+/// Absorbed MLA with enough heads for f16 MMA; queries are f32 or f16.
+///
+/// The latent and the rotated part of a query are separate inputs that are joined. Steps are
+/// positions with numbers of tokens.
 fn absorbed(heads: usize, widths: [usize; 2], rows: usize, queries: Scalar, steps: &[(usize, usize)]) -> Case {
     absorbed_seeing(ALL, heads, widths, rows, queries, steps)
 }
@@ -126,8 +129,8 @@ fn absorbed_seeing(
     .within(within(queries))
 }
 
-/// Queries of halves have weights and partial results of halves, each off by 2⁻¹² of itself; so is the sum of the weights that results are divided
-/// by. Values are up to one, as is their mean.
+/// Tolerance. With f16 queries, weights, partial results and the sum of weights each have relative
+/// error 2⁻¹²; values and their mean are at most one.
 fn within(queries: Scalar) -> Within {
     match queries {
         Scalar::F16 => Within::Absolute(3.0 / 4096.0 + 1e-5),
@@ -135,7 +138,7 @@ fn within(queries: Scalar) -> Within {
     }
 }
 
-/// A prompt's: keys of a latent cache of halves that all heads share, values of f32 that each has for itself.
+/// Prefill with keys of a latent f16 cache shared by all heads, and f32 values per head.
 fn prompt(
     sight: Sight,
     heads: usize,
@@ -162,8 +165,10 @@ fn prompt(
     .within(within(queries))
 }
 
-/// A prompt's whose keys and values are computed of a latent cache of halves for every head: the keys by a packed weight that is read across its rows. Where a GPU's warps
-/// multiply halves its elements are rounded to these, as are keys and values, each off by 2⁻¹² of itself.
+/// Prefill with keys and values of every head decompressed from a latent f16 cache.
+///
+/// Keys use a packed weight that is read across its rows. With f16 MMA, its elements, keys and
+/// values are rounded to f16, each with relative error 2⁻¹².
 fn computed(
     heads: usize,
     [rank, nope, rope, value]: [usize; 4],
@@ -192,13 +197,13 @@ fn computed(
     .within(Within::Scale(4e-3))
 }
 
-/// Prompts of enough tokens that keys are rounded once for all of them, from the first position on and behind others.
+/// Prefill long enough that all heads' keys are rounded once, at depth 0 and deeper.
 pub fn every_head() -> Vec<Case> {
     let vars: &[&[(&str, i64)]] = &[&[("pos", 0), ("n", 66)], &[("pos", 200), ("n", 65)]];
     vec![computed(2, [32, 32, 16, 32], 1030, vars)]
 }
 
-/// Prompts whose chunks, tiles of tokens and depth are whole, and others; tokens in the first chunk and in the last.
+/// Prefill with divisible and odd chunks, token tiles and depths, in the first and last chunk.
 pub fn prompts() -> Vec<Case> {
     let vars: &[&[(&str, i64)]] =
         &[&[("pos", 0), ("n", 1)], &[("pos", 0), ("n", 17)], &[("pos", 250), ("n", 20)], &[("pos", 256), ("n", 20)]];
@@ -207,14 +212,16 @@ pub fn prompts() -> Vec<Case> {
     vec![of(2, [32, 16, 16], f32), of(3, [128, 64, 32], f32), of(2, [32, 16, 16], f16), of(3, [128, 64, 32], f16)]
 }
 
-/// So many tokens that one has a tile to itself, with products of four warps of all their rows and columns.
+/// Enough tokens that one has a tile to itself, with MMA of four warps over all rows and columns.
 pub fn long_prompts() -> Vec<Case> {
     let vars: &[&[(&str, i64)]] = &[&[("pos", 70), ("n", 66)]];
     vec![prompt(ALL, 2, [48, 16, 128], 66, Scalar::F16, vars)]
 }
 
-/// Products of halves: heads that tiles divide and others, chunks that are full, begun or of one position, a cache that chunks do not divide,
-/// one of fewer tiles than a workgroup has warps; several tokens whose rows lie in one chunk, on both sides of its end or behind it.
+/// F16 MMA with divisible and odd numbers of heads, over full, partial and one-position chunks.
+///
+/// Also caches that chunks do not divide, one with fewer tiles than warps, and several tokens on
+/// either side of a chunk's end.
 pub fn halves() -> Vec<Case> {
     let of = |queries| {
         vec![
@@ -231,7 +238,7 @@ pub fn halves() -> Vec<Case> {
     out
 }
 
-/// The most partial results that the reader of attention's result combines, and more, for which there is a kernel.
+/// The largest number of partial results that the consumer combines, and more, which need a kernel.
 pub fn deep() -> Vec<Case> {
     let of = |rows: usize| {
         [Scalar::F32, Scalar::F16]
@@ -240,8 +247,9 @@ pub fn deep() -> Vec<Case> {
     [8192, 8448].into_iter().flat_map(of).collect()
 }
 
-/// A latent cache of bytes with scales. Rows are multiples of a power of two whose largest is 127 of them, so that codes and scales have
-/// no rounding that could fall either way.
+/// A latent int8 KV cache with scales.
+///
+/// Rows are multiples of a power of two with a maximum of 127 units, so that quantisation is exact.
 fn bytes(heads: usize, tokens: usize, group: usize, vars: &[&[(&'static str, i64)]]) -> Case {
     bytes_of(320, heads, tokens, group, vars)
 }
@@ -269,8 +277,10 @@ fn bytes_of(rows: usize, heads: usize, tokens: usize, group: usize, vars: &[&[(&
     .vars(vars)
 }
 
-/// Caches of bytes whose scores are sums of products of integers: chunks that are full, begun or of one position, a cache that chunks do not
-/// divide, and one whose only chunk has room for a vector's half alone.
+/// Int8 KV caches with integer dot products for scores.
+///
+/// Chunks are full, partial or have one position. One cache is not divisible by chunks, and one has
+/// a single chunk of half a vector.
 pub fn integers() -> Vec<Case> {
     let one: &[&[(&str, i64)]] = &[&[("pos", 0)], &[("pos", 127)], &[("pos", 128)], &[("pos", 319)]];
     let few: &[&[(&str, i64)]] = &[&[("pos", 0), ("n", 13)], &[("pos", 120), ("n", 13)], &[("pos", 307), ("n", 13)]];
@@ -285,7 +295,7 @@ pub fn integers() -> Vec<Case> {
     out
 }
 
-/// Heads in groups over a cache that has keys and values apart. Steps are positions with numbers of tokens.
+/// Grouped-query attention over separate keys and values; steps are positions with token counts.
 fn group_of(heads: usize, kv_heads: usize, widths: [usize; 2], cache: Scalar, steps: &[(usize, usize)]) -> Case {
     group_seeing(ALL, heads, kv_heads, widths, cache, steps)
 }
@@ -304,7 +314,7 @@ fn group_seeing(
     let vars: Vec<[(&'static str, i64); 2]> =
         steps.iter().map(|&(p, n)| [("pos", p as i64), ("n", n as i64)]).collect();
     let vars: Vec<&[(&'static str, i64)]> = vars.iter().map(|v| if tokens == 1 { &v[..1] } else { &v[..] }).collect();
-    // Rows of bytes have codes and scales without roundings that could fall either way.
+    // Int8 rows quantise exactly, without ties in rounding.
     let row = |i: i64| if i % 16 == 5 { 127 } else { i * 37 % 253 - 126 };
     let exact = |width: usize| Fill::Values((0..29 * width as i64).map(|i| row(i) as f64 / 64.0).collect());
     let [keys, values] = [kv_heads * depth, kv_heads * out];
@@ -341,8 +351,10 @@ fn group_seeing(
     case.vars(&vars).within(within(cache))
 }
 
-/// Heads in groups: a token and several, caches of every type, groups that a workgroup holds and others, widths that fragments divide and others,
-/// values wider and narrower than keys.
+/// Grouped-query attention of one and several tokens, over caches of every type.
+///
+/// Groups fit a workgroup or not, fragments divide widths or not, values are wider or narrower than
+/// keys.
 pub fn grouped() -> Vec<Case> {
     let mut out = grouped_halves();
     for cache in [Scalar::F32, Scalar::I8] {
@@ -354,14 +366,16 @@ pub fn grouped() -> Vec<Case> {
     out
 }
 
-/// Those of them that are products of halves where a machine has them.
+/// The cases with f16 MMA, on machines that have it.
 pub fn grouped_halves() -> Vec<Case> {
     let of = |heads, widths, steps| group_of(heads, 2, widths, Scalar::F16, steps);
     vec![of(8, [64, 64], ONE), of(14, [64, 96], ONE), of(4, [64, 32], FEW)]
 }
 
-/// Windows that begin in the first chunk, at its end and behind it, of one position and of more than there are, with sinks and without; one token and
-/// several, whose windows begin in different chunks; sums of floats and products of halves, heads that share rows and tokens that do.
+/// Sliding windows that begin in the first chunk, at its end or later, with and without sinks.
+///
+/// Windows are of one position up to more than the context; one or several tokens, with windows
+/// that begin in different chunks; f32 sums and f16 MMA; rows shared by heads and by tokens.
 pub fn windows() -> Vec<Case> {
     let sees = |window, sinks| Sight { window, sinks, ..ALL };
     let one: &[&[(&str, i64)]] = &[&[("pos", 0)], &[("pos", 63)], &[("pos", 164)], &[("pos", 299)]];
@@ -383,7 +397,7 @@ pub fn windows() -> Vec<Case> {
     out
 }
 
-/// Those of them that are products of halves where a machine has them.
+/// The cases with f16 MMA, on machines that have it.
 pub fn window_halves() -> Vec<Case> {
     let of = |window, heads, widths, steps| {
         group_seeing(Sight { window: Some(window), sinks: true, ..ALL }, heads, 2, widths, Scalar::F16, steps)
@@ -391,7 +405,10 @@ pub fn window_halves() -> Vec<Case> {
     vec![of(64, 8, [64, 64], ONE), of(40, 4, [64, 32], FEW)]
 }
 
-/// Scores that come to a cap, which most of them are near: sums of floats and of integers, with a window and a sink and without, heads that share rows and tokens that do.
+/// Capped scores, most of them near the cap: f32 and integer sums, with and without window and
+/// sink.
+///
+/// Rows are shared by heads and by tokens.
 pub fn caps() -> Vec<Case> {
     let sees = |window, sinks| Sight { window, sinks, cap: Some(0.7) };
     let one: &[&[(&str, i64)]] = &[&[("pos", 0)], &[("pos", 164)], &[("pos", 299)]];
@@ -410,7 +427,7 @@ pub fn caps() -> Vec<Case> {
     out
 }
 
-/// Those of them that are products of halves where a machine has them: one token and several, a prompt whose heads have rows of their own.
+/// The cases with f16 MMA: one and several tokens, and a prefill with rows per head.
 pub fn capped_halves() -> Vec<Case> {
     let sees = |window, sinks| Sight { window, sinks, cap: Some(0.7) };
     let of = |sight, heads, widths, steps| group_seeing(sight, heads, 2, widths, Scalar::F16, steps);
@@ -424,7 +441,7 @@ pub fn capped_halves() -> Vec<Case> {
     ]
 }
 
-/// Positions of one token, and of several with their number: the first chunk of the cache, its end, and the last.
+/// Positions and token counts: in the first chunk of the cache, at its end, and in the last.
 const ONE: &[(usize, usize)] = &[(0, 1), (64, 1), (199, 1)];
 const FEW: &[(usize, usize)] = &[(0, 1), (60, 9), (182, 18)];
 
@@ -441,7 +458,7 @@ pub fn cases() -> Vec<Case> {
     out
 }
 
-/// Contexts across several chunks of the cache.
+/// Contexts of several chunks of the KV cache.
 pub fn long() -> Vec<Case> {
     let one: &[&[(&str, i64)]] =
         &[&[("pos", 0)], &[("pos", 127)], &[("pos", 128)], &[("pos", 129)], &[("pos", 255)], &[("pos", 299)]];
@@ -457,7 +474,7 @@ pub fn long() -> Vec<Case> {
         let shape = |rows| Shape { rows, heads, kv_heads, depth, out: value };
         out.push(attention(&shape(300), 1, one));
         out.push(attention(&shape(300), 13, few));
-        // A cache of whole chunks.
+        // A cache divisible by chunks.
         out.push(attention(&shape(384), 13, few));
     }
     for cache in [Scalar::F32, Scalar::F16] {

@@ -1,4 +1,4 @@
-//! Kernels of the user's own, amid others: what is before and behind them is fused as ever, and they take turns with who reads and writes the same memory.
+//! Custom kernels within a graph: fusion around them, and ordering of shared memory accesses.
 
 use crate::harness::{Case, Within};
 use gristmill_backend::cpu::{Isa, dialect::C};
@@ -14,7 +14,7 @@ use gristmill_uop::custom::{CustomKernel, CustomRef};
 use gristmill_uop::target::Target;
 use gristmill_uop::{EncodingRef, Scalar};
 
-/// `gate / (1 + |gate|) · up`, by rows of `width` columns.
+/// `gate / (1 + |gate|) · up`, over rows of `width` columns.
 static GATED: CustomKernel = CustomKernel {
     name: "gated",
     texts: &[
@@ -36,7 +36,7 @@ static GATED: CustomKernel = CustomKernel {
     operations: 4,
 };
 
-/// `factor · x`, where a step's variable is the factor; one workgroup.
+/// `factor · x` in one workgroup, where `factor` is a variable of the step.
 static SCALED: CustomKernel = CustomKernel {
     name: "scaled",
     texts: &[
@@ -49,7 +49,7 @@ static SCALED: CustomKernel = CustomKernel {
     operations: 1,
 };
 
-/// The same as [`GATED`], by functions.
+/// [`GATED`] with accessor functions.
 static GATED_BY_FUNCTIONS: CustomKernel = CustomKernel {
     name: "gated by functions",
     texts: &[
@@ -81,7 +81,7 @@ static GATED_BY_FUNCTIONS: CustomKernel = CustomKernel {
     operations: 4,
 };
 
-/// The same as [`SCALED`], by functions.
+/// [`SCALED`] with accessor functions.
 static SCALED_BY_FUNCTIONS: CustomKernel = CustomKernel {
     name: "scaled by functions",
     texts: &[
@@ -93,7 +93,7 @@ static SCALED_BY_FUNCTIONS: CustomKernel = CustomKernel {
     ..SCALED
 };
 
-/// A matrix of 40 rows of 256 by a vector, whatever the matrix is packed in; five workgroups.
+/// Product of a matrix `[40, 256]`, in any packed format, with a vector; five workgroups.
 pub static PRODUCT: CustomKernel = CustomKernel {
     name: "product by functions",
     texts: &[
@@ -128,11 +128,11 @@ pub static PRODUCT: CustomKernel = CustomKernel {
     operations: 512,
 };
 
-/// The same, which says that it needs each number of the vector so often that nobody would compute it as often.
+/// [`PRODUCT`] with an access count of the vector that makes recomputation too expensive.
 pub static PRODUCT_OF_MANY: CustomKernel =
     CustomKernel { accessors: &[("matrix", 1), ("x", 100_000_000), ("y", 1)], ..PRODUCT };
 
-/// Known to no device.
+/// A kernel without a text for the tested devices.
 static FOREIGN: CustomKernel = CustomKernel {
     name: "foreign",
     texts: &[("metal", "")],
@@ -147,7 +147,7 @@ fn gated<'g>(gate: Tensor<'g>, up: Tensor<'g>, groups: Tensor<'g>) -> Tensor<'g>
     reference.computed_by(&GATED, groups, &[gate, up])
 }
 
-/// A matrix of so many rows and columns, an input of that name, by each row of `x`.
+/// Multiplies each row of `x` by an input matrix `name` of dims `[rows, columns]`.
 fn product<'g>(x: Tensor<'g>, name: &str, [rows, columns]: [usize; 2]) -> Tensor<'g> {
     let w = x.capture().input(name, dims![1, rows, columns], Scalar::F32);
     (x.reshape(dims![x.dim(0), 1, columns]) * w).sum(&[2])
@@ -157,7 +157,7 @@ fn scaled<'g>(x: Tensor<'g>, by: Tensor<'g>) -> Tensor<'g> {
     (x * by.cast(Scalar::F32)).computed_by(&SCALED, x.capture().int(1), &[x, by])
 }
 
-/// A feed-forward whose middle is the user's: norm and products before, a product and the residual behind.
+/// A feed-forward block: norm and products, a custom kernel, then a product and the residual.
 pub fn feed_forward(most: usize) -> Case {
     let case = Case::new(format!("a feed-forward, {most} tokens"), |c| {
         let n = if most == 1 { c.int(1) } else { c.var("n", 1, most) };
@@ -171,7 +171,7 @@ pub fn feed_forward(most: usize) -> Case {
         .within(Within::Scale(1e-5))
 }
 
-/// A user's kernel amid chains of elementwise ops, the one behind it with a value of the one before.
+/// A custom kernel between elementwise chains; the second uses a value of the first.
 pub fn amid_elementwise() -> Case {
     Case::new("amid elementwise ops", |c| {
         let [x, y] = ["x", "y"].map(|name| c.input(name, dims![6, 40], Scalar::F32));
@@ -191,7 +191,9 @@ fn scaled_by_functions<'g>(x: Tensor<'g>, by: Tensor<'g>) -> Tensor<'g> {
     (x * by.cast(Scalar::F32)).computed_by(&SCALED_BY_FUNCTIONS, x.capture().int(1), &[x, by])
 }
 
-/// Chains of elementwise ops before and behind a user's kernel that reads and writes by functions: of other shapes, of a variable, of a row that others share, of halves.
+/// Elementwise chains fused through the accessors of a custom kernel.
+///
+/// They broadcast, use a variable, share a row and read halves.
 pub fn within_elementwise() -> Case {
     Case::new("within elementwise ops", |c| {
         let n = c.var("n", 1, 5);
@@ -206,7 +208,7 @@ pub fn within_elementwise() -> Case {
     .vars(&[&[("n", 5)], &[("n", 1)], &[("n", 3)]])
 }
 
-/// A packed matrix, and a vector that is computed, by a user's product, whose result is added to others.
+/// A custom product of a packed matrix and a computed vector; its result is added to others.
 pub fn own_product(e: EncodingRef, kernel: CustomRef) -> Case {
     Case::new(format!("a product of one's own, {}", e.name), |c| {
         let [x, scale] = ["x", "scale"].map(|name| c.input(name, dims![256], Scalar::F32));
@@ -218,7 +220,7 @@ pub fn own_product(e: EncodingRef, kernel: CustomRef) -> Case {
     .within(Within::Scale(1e-5))
 }
 
-/// What cannot be fused into a text by functions, or into one of two, is computed all the same.
+/// Neighbours that cannot be fused into accessors, or can be fused into only one of two kernels.
 fn beside_functions() -> Vec<Case> {
     let factors: &[&[(&str, i64)]] = &[&[("factor", 3)], &[("factor", 0)]];
     let sums = Case::new("sums before and behind functions", |c| {
@@ -282,7 +284,7 @@ fn beside_functions() -> Vec<Case> {
 }
 
 pub fn cases() -> Vec<Case> {
-    // It reads a state as it was, beside a kernel that writes it; then its result, and its result again.
+    // Reads the old version of a state that another kernel writes; then its result is used twice.
     let state = Case::new("a state as it was", |c| {
         let state = c.state("state", dims![6, 40], Scalar::F32);
         let x = c.input("x", dims![6, 40], Scalar::F32);
@@ -292,7 +294,7 @@ pub fn cases() -> Vec<Case> {
         c.output("again", scaled(before + x, factor) + before);
         c.output_state(state.assign(x, c.int(0)));
     });
-    // What it computes becomes the state that it read.
+    // The output becomes the state that was read.
     let own = Case::new("a state from itself by a user's kernel", |c| {
         let state = c.state("state", dims![6, 40], Scalar::F32);
         let factor = c.var("factor", 0, 9);
@@ -312,7 +314,9 @@ pub fn cases() -> Vec<Case> {
     all
 }
 
-/// A user's kernel is a launch of its own, of what it names: what is before and behind it is fused as if it were not there. Without a text it is its reference.
+/// A custom kernel is a separate launch, and its neighbours are fused as if it were absent.
+///
+/// Devices without a text compute its reference.
 #[test]
 fn a_users_kernel_is_a_launch_of_its_own() {
     let function = feed_forward(5).function;
@@ -323,15 +327,15 @@ fn a_users_kernel_is_a_launch_of_its_own() {
         let program = &compiled.programs[at];
         assert_eq!((program.params.len(), &program.vars[..], program.title.as_str()), (3, &["n".into()][..], "gated"));
         assert!(program.source.contains("gate[i] / (1.0f") && program.seconds > 0.0);
-        // Others come before and behind it, none beside it.
+        // Other launches precede and follow it, none has the same level.
         let level = compiled.levels[at];
         let beside = compiled.levels.iter().filter(|&&l| l == level).count();
         assert!(
             beside == 1 && compiled.levels.iter().any(|&l| l < level) && compiled.levels.iter().any(|&l| l > level)
         );
-        // Both products with the norm before, the product and the residual behind.
+        // Norm and both products are one launch, product and residual another.
         assert_eq!(compiled.programs.len(), 3, "{:?}", compiled.programs.iter().map(|p| &p.title).collect::<Vec<_>>());
-        // A chain before it is one kernel, and one behind it another.
+        // The chain before it is one kernel, the chain after it another.
         let amid = compile(&amid_elementwise().function, &target, Some(dialect), &mut Cheapest);
         let customs: Vec<bool> = amid.programs.iter().map(|p| is_custom(p)).collect();
         assert_eq!(customs, [false, true, false]);
@@ -342,7 +346,9 @@ fn a_users_kernel_is_a_launch_of_its_own() {
     }
 }
 
-/// What is elementwise before and behind a user's kernel is computed by the functions that its text calls, weights unpacked by them, but for what it calls so often that a buffer is cheaper.
+/// Elementwise neighbours and dequantisation are fused into a custom kernel's accessors.
+///
+/// Values that it reads too often are materialised instead.
 #[test]
 fn a_users_kernel_takes_in_what_its_functions_compute() {
     let product = |kernel| own_product(&Q4_K, kernel).function;
@@ -369,7 +375,7 @@ fn a_users_kernel_takes_in_what_its_functions_compute() {
     }
 }
 
-/// NVRTC compiles users' texts in CUDA C with the functions that they call, with what the price fuses into them and with nothing.
+/// NVRTC compiles custom CUDA C texts, with accessors fused as costs suggest and unfused.
 #[test]
 fn users_kernels_compile_for_a_gpu() {
     let compiler = match Nvrtc::find() {

@@ -1,4 +1,4 @@
-//! Lengths that are data, and states that are written and read in one step.
+//! Data-dependent lengths, and states that are written and read in one step.
 
 use crate::harness::{Case, Fill, Within};
 use gristmill_tensor::{dims, nn};

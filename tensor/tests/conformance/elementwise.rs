@@ -1,4 +1,4 @@
-//! Elementwise ops: ranges of ordinary values, and the edges.
+//! Elementwise ops on ordinary values and edge cases.
 
 use crate::harness::{Case, Fill, Within};
 use Scalar::{BF16, Bool, F16, F32, I8, I16, I32, I64, U8, U16, U32};
@@ -91,7 +91,7 @@ pub fn integers() -> Vec<Case> {
             };
             out.extend([by(Op::IDiv, 7), by(Op::Mod, 7), by(Op::IDiv, 8), by(Op::Mod, 8), by(Op::Shr, 3)]);
         }
-        // Sums and products that wrap.
+        // Wrapping sums and products.
         for s in [I32, U8, I8, U32] {
             let (lo, hi) = s.range().expect("an integer");
             for op in [Op::Add, Op::Mul] {
@@ -128,7 +128,7 @@ pub fn casts() -> Vec<Case> {
                     let narrow = to.range().is_some_and(|r| r.0 == 0);
                     case = case.fill(0, Fill::Uniform(if narrow { 0.0 } else { -120.0 }, 120.0));
                 } else if let (Some((a, b)), Some((c, d))) = (from.range(), to.range()) {
-                    // What does not fit wraps.
+                    // Values out of range wrap.
                     let wide = to != Bool && from != Bool;
                     let (lo, hi) = if wide { (a.max(-1 << 40), b.min(1 << 40)) } else { (a.max(c), b.min(d)) };
                     case = case.fill(0, Fill::Whole(lo, hi + 1));
@@ -153,7 +153,7 @@ pub fn casts() -> Vec<Case> {
     out
 }
 
-/// Arithmetic in the half precisions: each result rounded.
+/// F16 and bf16 arithmetic: each result is rounded.
 pub fn half() -> Vec<Case> {
     let mut out = Vec::new();
     for dims in SIZES {
@@ -175,7 +175,7 @@ pub fn edges() -> Vec<Case> {
     let (inf, nan) = (f64::INFINITY, f64::NAN);
     let tiny = f64::from(f32::MIN_POSITIVE);
     let mut out = Vec::new();
-    // 16 and 5 values: vectors, and what is left of them.
+    // 16 and 5 values: vectors, and their remainder.
     let mut case = |op: Op, values: &[f64], within: Within| {
         for n in [16i64, 5] {
             let dims: &[i64] = &[n];
@@ -275,7 +275,7 @@ pub fn edges() -> Vec<Case> {
                 out.push(case.fill(0, Fill::Values(v)).within(Within::Exact));
             }
         }
-        // Every f16, and bf16 as bits.
+        // Every f16 and bf16 value, by its bits.
         for from in [F16, BF16] {
             let name = format!("every {}, {n}", from.name());
             let case = Case::raw(name, &[(&[n, 4096], U16)], |g, x| {

@@ -1,8 +1,8 @@
-//! A device whose kernels run as AArch64 code in an emulator, while all else runs here.
+//! A device that runs kernels as AArch64 code in an emulator.
 //!
-//! The kernels are the CPU's own: its dialect, its translation units, `Isa::Neon`, compiled by a cross compiler. A small program
-//! (`emulated.c`), compiled by the same, runs in the emulator for as long as the device lives; buffers live in it, and what
-//! is to be done goes through its pipes.
+//! The kernels are the CPU's: its dialect, its translation units and `Isa::Neon`, cross-compiled. A
+//! small program (`emulated.c`) runs in the emulator as long as the device exists. It owns the
+//! buffers and receives commands through pipes.
 
 use gristmill_backend::KernelText;
 use gristmill_backend::cpu::{Cc, Isa, Unit, dialect, partition};
@@ -21,10 +21,10 @@ use std::time::Instant;
 
 const COMPILER: &str = "aarch64-linux-gnu-gcc";
 const EMULATORS: &[&str] = &["qemu-aarch64", "qemu-aarch64-static"];
-/// A processor that has the dot product instructions and little beyond: what else a kernel used would be an illegal instruction.
+/// A CPU with dot product instructions and little else; other extensions are illegal instructions.
 const PROCESSOR: &str = "neoverse-n1";
 
-/// Says that NEON is not tested, past the capture of tests' output; panics where it must be.
+/// Prints that NEON is not tested, past captured output; panics if it is required.
 pub fn skip(missing: &str) {
     assert!(std::env::var_os("GRISTMILL_REQUIRE_NEON").is_none(), "GRISTMILL_REQUIRE_NEON is set, but {missing}");
     static SAID: Once = Once::new();
@@ -33,18 +33,18 @@ pub fn skip(missing: &str) {
     });
 }
 
-/// The emulator, with the far end running in it.
+/// The emulator process, running `emulated.c`.
 pub struct Emulator {
     cc: Cc,
     version: String,
     pipes: Mutex<(ChildStdin, ChildStdout)>,
     child: Child,
-    /// For libraries until they are loaded.
+    /// Folder for libraries until they are loaded.
     place: Temporary,
 }
 
 impl Emulator {
-    /// Starts it; what is missing, if it cannot.
+    /// Starts the emulator; the error names the missing tool.
     pub fn start(store: &Store) -> Result<Emulator, String> {
         let cc = Cc::named(COMPILER).map_err(|e| format!("{COMPILER} {e}"))?;
         let (emulator, version) = EMULATORS
@@ -57,7 +57,7 @@ impl Emulator {
             .ok_or_else(|| format!("none of {} runs", EMULATORS.join(" and ")))?;
         let place = store.temporary().map_err(|e| e.to_string())?;
         std::fs::write(place.path().join("emulated.c"), include_str!("emulated.c")).map_err(|e| e.to_string())?;
-        // Kernels may call `memcpy` and the like, and find them in the process that loads them.
+        // Kernels may call `memcpy` and the like, which the loading process exports.
         let arguments = ["-O1", "-rdynamic", "-Wl,--no-as-needed", "-o", "emulated", "emulated.c", "-lm", "-ldl"];
         let output = Command::new(COMPILER).args(arguments).current_dir(place.path()).output();
         let output = output.map_err(|e| format!("{COMPILER} does not run: {e}"))?;
@@ -66,7 +66,7 @@ impl Emulator {
             return Err(format!("{COMPILER} makes no program (is the C library for AArch64 there?): {said}"));
         }
         let libraries = Command::new(COMPILER).arg("-print-file-name=libc.so.6").output().map_err(|e| e.to_string())?;
-        // The folder whose `lib` has the C library: where the emulator looks for the program's loader.
+        // The emulator searches for the program's loader in the folder above the C library's `lib`.
         let libc = Path::new(String::from_utf8_lossy(&libraries.stdout).trim()).canonicalize();
         let libc = libc.map_err(|e| format!("{COMPILER} does not say where its C library is: {e}"))?;
         let prefix = libc.parent().and_then(Path::parent).unwrap_or(Path::new("/"));
@@ -85,7 +85,7 @@ impl Emulator {
         }
     }
 
-    /// Sends a message; its reply.
+    /// Sends a message and returns the reply.
     fn say(&self, what: char, a: u64, b: u64, data: &[u8]) -> Result<u64, Error> {
         self.converse(what, a, b, data, &mut [])
     }
@@ -105,7 +105,7 @@ impl Emulator {
         talk().map_err(Error::io(format!("talking to the emulator (`{what}`; a signal has ended it?)")))
     }
 
-    /// As `say` with bytes whose number is the second word.
+    /// Sends bytes, with their number as the second word.
     fn send(&self, what: char, a: u64, data: &[u8]) -> Result<u64, Error> {
         self.say(what, a, data.len() as u64, data)
     }
@@ -118,7 +118,7 @@ impl Drop for Emulator {
     }
 }
 
-/// A piece of the emulated machine's memory.
+/// A buffer in the emulated process.
 struct Remote {
     address: u64,
     len: usize,
@@ -126,7 +126,7 @@ struct Remote {
     emulator: Arc<Emulator>,
 }
 
-// SAFETY: it has no address on the host.
+// SAFETY: the buffer has no address on the host.
 unsafe impl RawBuffer for Remote {
     fn len(&self) -> usize {
         self.len
@@ -142,10 +142,10 @@ impl Drop for Remote {
     }
 }
 
-/// The address of a kernel's function in the emulator.
+/// Address of a kernel's function in the emulated process.
 struct Function(u64);
 
-/// The device.
+/// The emulated device; clones share the process and the loaded kernels.
 #[derive(Clone)]
 pub struct Emulated {
     owner: Owner,
@@ -155,29 +155,29 @@ pub struct Emulated {
     workers: usize,
     store: Arc<Store>,
     prelude: String,
-    /// Addresses of functions by symbol, which is made of the text's hash. Libraries are never closed.
+    /// Addresses of functions by symbol (a hash of the text). Libraries are never closed.
     loaded: Arc<Mutex<HashMap<String, u64>>>,
 }
 
 impl Emulated {
-    /// With one worker. Kernels are scheduled for three, however many there are.
+    /// Creates a device with one worker; kernels are always scheduled for three.
     pub fn new(emulator: Arc<Emulator>, store: Store) -> Emulated {
         let (target, store, prelude) = (Isa::Neon.target(), Arc::new(store), dialect::prelude());
         let cc = emulator.cc.clone();
         Emulated { owner: Owner::new(), emulator, cc, target, workers: 1, store, prelude, loaded: Arc::default() }
     }
 
-    /// The same machine, the same kernels, so many workers: they share the workgroups, and work one after the other.
+    /// The same device with `workers` workers, which share the workgroups but run in turn.
     pub fn with_workers(&self, workers: usize) -> Emulated {
         Emulated { workers, ..self.clone() }
     }
 
-    /// With kernels of its own, compiled with this flag after all others.
+    /// The same device with an additional compiler flag, and kernels of its own.
     pub fn with_flag(self, flag: &str) -> Emulated {
         Emulated { cc: self.cc.with_flag(flag), loaded: Arc::default(), ..self }
     }
 
-    /// A unit's library in the emulated process, from the store or from the compiler.
+    /// Loads a unit's library into the emulated process, from the store or from the compiler.
     fn library(&self, unit: &Unit) -> Result<u64, Error> {
         let key = unit.key(&self.cc, Isa::Neon);
         let bytes = match self.store.get(&key)? {
@@ -242,7 +242,7 @@ impl Device for Emulated {
         missing.sort_by_key(|t| t.key);
         missing.dedup_by_key(|t| t.key);
         let lengths: Vec<usize> = missing.iter().map(|t| t.source.len()).collect();
-        // The tests of the suite run side by side, so that units need not.
+        // Tests run in parallel, so units need not.
         for part in partition(&lengths, 1) {
             let unit = Unit::new(&self.prelude, part.iter().map(|&i| missing[i]).collect());
             let library = self.library(&unit)?;
@@ -272,7 +272,7 @@ impl Device for Emulated {
 struct EmulatedReplay {
     emulator: Arc<Emulator>,
     workers: usize,
-    /// By level.
+    /// Launches sorted by level.
     launches: Vec<Launch>,
 }
 

@@ -1,4 +1,4 @@
-//! Keys and values of every head, computed of a latent cache: the form as it is written, whatever its price.
+//! Decompressed keys and values of every MLA head, as written, without alternatives.
 
 use super::harness::{Way, check};
 use super::{attention, linear_of, simulated, store};
@@ -9,7 +9,7 @@ use gristmill_compiler::{Listed, compile};
 use gristmill_uop::target::Target;
 use std::sync::Arc;
 
-/// A GPU with warps that share what they add up.
+/// A GPU with warps that reduce cooperatively, and rewrite alternatives off.
 fn target() -> Target {
     Target { threads: 64, alternatives: false, ..Target::named("h200") }
 }
@@ -42,7 +42,9 @@ fn as_threads() {
     }
 }
 
-/// Both weights lie as for products along their rows, and warps multiply what was unpacked of the one that is read across them.
+/// Both weights have the layout of products along rows, and warps multiply dequantised elements.
+///
+/// One of the weights is read across its rows.
 #[test]
 fn a_weight_is_unpacked_where_warps_multiply_halves() {
     for case in attention::every_head() {

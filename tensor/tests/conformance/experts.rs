@@ -1,4 +1,5 @@
-//! Experts: weights addressed through an index, for one token and for tokens grouped by expert.
+//! Mixture of experts: weights addressed by an index, for one token and for tokens grouped by
+//! expert.
 
 use crate::harness::Case;
 use gristmill_encodings::{F32, Q4_0, Q4_K};
@@ -7,7 +8,7 @@ use gristmill_uop::{EncodingRef, Scalar};
 
 const ENCODINGS: [EncodingRef; 3] = [&F32, &Q4_0, &Q4_K];
 
-/// One token: the chosen experts side by side, the router before them.
+/// One token with the router and its chosen experts.
 pub fn one_token() -> Vec<Case> {
     let mut out = Vec::new();
     for e in ENCODINGS {
@@ -26,25 +27,26 @@ pub fn one_token() -> Vec<Case> {
     out
 }
 
-/// Several tokens: tiles of one expert each, as many as the data asks for.
+/// Several tokens in tiles of one expert each, with a data-dependent number of tiles.
 pub fn grouped() -> Vec<Case> {
     let of_two = grouped_of([128, 256], &Q4_0, 2, 9).renamed("by 2");
     ENCODINGS.into_iter().map(|e| grouped_by(e, 4, 13)).chain([of_two]).collect()
 }
 
-/// Who meets an expert together.
+/// How tokens are dispatched to experts.
 #[derive(Clone, Copy, PartialEq, Debug)]
 enum Meets {
-    /// One token beside its experts.
+    /// One token with its experts.
     One,
-    /// Each of several tokens by itself.
+    /// Several tokens, each by itself.
     Each,
-    /// Tokens in tiles.
+    /// Tokens grouped into tiles.
     Tiles,
 }
 
-/// All that an expert may have besides its matrices, for one token and for several: gate and up in one, biases, a factor on what it makes, and every
-/// gated unit. Gates and ups are large enough to be clamped.
+/// Experts with every optional part: joint gate and up, biases, output scale, all gated units.
+///
+/// Gates and ups are large enough to be clamped.
 pub fn with_every_part() -> Vec<Case> {
     let of = |(glu, meets): (nn::Glu, Meets)| {
         let many = meets != Meets::One;
@@ -72,12 +74,12 @@ pub fn with_every_part() -> Vec<Case> {
     meetings.into_iter().chain([(nn::Glu::Geglu, Meets::Tiles)]).map(of).collect()
 }
 
-/// Tiles of `height` tokens, of at most `most`.
+/// Tiles of `height` tokens, with at most `most` tokens.
 pub fn grouped_by(e: EncodingRef, height: usize, most: usize) -> Case {
     grouped_of([e.elements.max(64); 2], e, height, most)
 }
 
-/// The same of experts with so many inputs and so many gates.
+/// Like [`grouped_by`], with `d` inputs and `ff` gates.
 pub fn grouped_of([d, ff]: [usize; 2], e: EncodingRef, height: usize, most: usize) -> Case {
     let (count, used) = (6, 2);
     let case = Case::new(format!("n tokens, {}", e.name), |c| {

@@ -1,12 +1,13 @@
-//! Formats that exist only here: what is derived from a description must not depend on the formats that are known.
+//! Test-only encodings: derivations from a description must not depend on the known formats.
 
 use crate::harness::Case;
 use crate::packed;
 use gristmill_tensor::{dims, nn};
 use gristmill_uop::{Encoding, EncodingRef, Scalar};
 
-/// Blocks of 48: an f16 scale, six 8-bit group scales, two low bits a number (four a byte) and a third in a plane of its own; the
-/// three bits look into a table.
+/// Blocks of 48: f16 scale, six 8-bit group scales, 3-bit table indices.
+///
+/// Two low bits of an index are packed four to a byte, the third bit is in a separate plane.
 static PLANES: Encoding = Encoding {
     name: "test_planes",
     elements: 48,
@@ -19,7 +20,7 @@ static PLANES: Encoding = Encoding {
     },
 };
 
-/// Blocks of 40, which no vector of 16 divides: a bf16 offset and scale, five bits each.
+/// Blocks of 40, which a vector of 16 does not divide: bf16 offset and scale, 5-bit codes.
 static FORTY: Encoding = Encoding {
     name: "test_forty",
     elements: 40,
@@ -31,7 +32,7 @@ static FORTY: Encoding = Encoding {
     },
 };
 
-/// Blocks of 16 with a table of 16 and whole numbers of 16 bits beside it.
+/// Blocks of 16 with a table of 16 entries and additional 16-bit integers.
 static SIXTEEN: Encoding = Encoding {
     name: "test_sixteen",
     elements: 16,
@@ -43,7 +44,7 @@ static SIXTEEN: Encoding = Encoding {
     },
 };
 
-/// All of them.
+/// All test-only encodings.
 pub const ALL: [EncodingRef; 3] = [&PLANES, &FORTY, &SIXTEEN];
 
 pub fn cases() -> Vec<Case> {

@@ -1,14 +1,17 @@
-//! How this program asks the system for memory: seldom.
+//! Allocator settings of this test binary.
 
-/// The evaluator's arrays have megabytes and live for a moment. glibc gives each thread a heap of its own, which holds no such array, and so takes fresh pages for each and gives
-/// them back: a fifth of the evaluator's time. In one heap they lie where those before them did.
+/// Makes glibc's malloc use one heap and keep freed memory.
+///
+/// The evaluator allocates arrays of megabytes for a short time. By default glibc maps and unmaps
+/// fresh pages for each, a fifth of the evaluator's time.
 #[cfg(all(target_os = "linux", target_env = "gnu"))]
 #[used]
-// SAFETY: what the loader calls before `main` is a function of that type, and this one needs nothing of the standard library.
+// SAFETY: the loader calls entries of `.init_array` as functions of this type before `main`, and
+// this one needs nothing of the standard library.
 #[unsafe(link_section = ".init_array")]
 static AT_START: extern "C" fn() = {
     extern "C" fn one_heap() {
-        // SAFETY: parameters of the allocator, before there are other threads.
+        // SAFETY: allocator parameters, set while there is one thread.
         unsafe {
             libc::mallopt(libc::M_ARENA_MAX, 1);
             libc::mallopt(libc::M_MMAP_THRESHOLD, 1 << 30);

@@ -1,5 +1,7 @@
-//! Kernels as Metal gets them, on the processor: naga writes WGSL in Metal's language, and a header (`metal.h`) makes that C++. What naga writes and no
-//! compiler takes shows here, and so do barriers, what a SIMD group exchanges, and what a threadgroup shares.
+//! Runs kernels translated for Metal on the CPU: naga's MSL, compiled as C++ with `metal.h`.
+//!
+//! This finds translations that a compiler rejects, and errors in barriers, SIMD-group exchanges
+//! and threadgroup memory.
 
 use crate::simulated::Language;
 use gristmill_backend::KernelText;
@@ -11,7 +13,7 @@ use naga::back::msl;
 use naga::valid::{Capabilities, ValidationFlags, Validator};
 use std::fmt::Write;
 
-/// An Apple GPU, with workgroups that a processor runs in bearable time.
+/// An Apple GPU, with workgroups small enough to run quickly on a CPU.
 pub fn target() -> Target {
     let adapter = Adapter {
         name: "Apple M3 Max".into(),
@@ -30,14 +32,14 @@ pub fn target() -> Target {
     Target { threads: 64, ..Target::new(adapter.machine()) }
 }
 
-/// Metal's language.
+/// MSL as a language of the simulated device.
 pub fn language() -> Language {
     let prelude = format!("{}typedef int64_t i64;\n{}", include_str!("coroutines.h"), include_str!("metal.h"));
-    // Metal's constants are floats.
+    // Metal's floating-point literals are f32.
     Language { prelude, arguments: &["-fsingle-precision-constant"], kernel }
 }
 
-/// What naga makes of a text, as wgpu asks it to.
+/// Translates a text by naga, with wgpu's options.
 fn written(text: &KernelText) -> Result<String, String> {
     let source = module(&text.source);
     let parsed = naga::front::wgsl::parse_str(&source).map_err(|error| error.emit_to_string(&source))?;
@@ -60,7 +62,7 @@ fn written(text: &KernelText) -> Result<String, String> {
     Ok(text)
 }
 
-/// A kernel as C++: in a namespace of its own, called with each of its parameters by what it is.
+/// Wraps a kernel as C++: in its own namespace, called with each parameter by its kind.
 fn kernel(text: &KernelText) -> Result<String, Error> {
     let failed = |message: String| Error::Compile { kernel: text.name.clone(), message };
     let msl = written(text).map_err(failed)?;
@@ -92,11 +94,11 @@ fn kernel(text: &KernelText) -> Result<String, Error> {
             _ => "Buffer{nullptr}".into(),
         });
     }
-    // Of two functions that differ in an address space a C++ compiler sees one twice.
+    // Functions that differ only in an address space are duplicates in C++.
     let of_space = |space: &str| format!("NagaCooperativeLoad(const {space} half* ptr");
     let twice = |block: &&str| msl.contains(&of_space("device")) && block.contains(&of_space("threadgroup"));
     let msl = msl.split("\n\n").filter(|block| !twice(block)).collect::<Vec<_>>().join("\n\n");
-    // Arrays whose length nobody knows have one element there.
+    // Runtime-sized arrays are declared with one element.
     let msl = msl.lines().filter(|line| !line.starts_with("#include")).fold(String::new(), |mut out, line| {
         let _ = match line.strip_suffix("[1];").filter(|line| line.starts_with("typedef ")) {
             Some(start) => writeln!(out, "{start}[1 << 26];"),

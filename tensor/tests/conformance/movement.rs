@@ -1,4 +1,4 @@
-//! Movement ops and compositions of them: nothing is computed, so nothing may differ.
+//! Movement ops and their compositions; results must be exact.
 
 use crate::harness::{Case, Within};
 use gristmill_tensor::dims;

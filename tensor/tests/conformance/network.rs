@@ -1,4 +1,4 @@
-//! Building blocks as models use them: norms before contractions, rope, softmax, choices with ties, several outputs.
+//! Blocks of models: norms before contractions, RoPE, softmax, top-k with ties, several outputs.
 
 use crate::harness::{Case, Fill, Within};
 use gristmill_encodings::{F16, F32, Q4_0, Q6_K};
@@ -82,7 +82,7 @@ pub fn cases() -> Vec<Case> {
     out
 }
 
-/// Choices among scores: with ties, groups, one and all.
+/// Top-k selection: with ties, with groups, of one and of all.
 pub fn choosing() -> Vec<Case> {
     let mut out = Vec::new();
     for (n, k) in [(8, 3), (8, 8), (64, 4), (7, 1), (24, 6)] {
@@ -118,7 +118,7 @@ pub fn choosing() -> Vec<Case> {
         Case::new("scores that are no numbers", |c| {
             let b = c.input("b", dims![2, 8], Scalar::F32);
             let index = nn::top_k(b, 3).index;
-            // Which experts is open; that there are such experts is not.
+            // With NaN scores the experts are arbitrary, but their indices must be valid.
             c.output("valid", (index.lt(8) & index.gt(-1)).cast(Scalar::I32));
         })
         .fill(0, Fill::Values(vec![f64::NAN, 1.0, f64::INFINITY, f64::NAN, 0.5])),

@@ -1,5 +1,7 @@
-//! Attention whose chunks a workgroup has one after the other, with a maximum and sums that it carries, in every case that offers it: prompts whose heads have rows of
-//! their own or share them, windows, sinks, values of halves and others.
+//! Online-softmax attention: one loop over chunks with a carried maximum and carried sums.
+//!
+//! Covers every case that offers it: prefill with rows per head or shared by heads, windows, sinks,
+//! f16 and other values.
 
 use super::harness::{Case, Way, check};
 use super::{attention, linear_of, simulated, store};
@@ -12,12 +14,13 @@ use gristmill_uop::RangeKind;
 use gristmill_uop::target::Target;
 use std::sync::Arc;
 
-/// A GPU with warps that share what they add up, and with a workgroup of so many threads: of 128 four warps have products together.
+/// A GPU with subgroup reductions and this workgroup size; 128 threads are four warps that share
+/// MMA.
 fn target(threads: usize) -> Target {
     Target { threads, int8: false, ..Target::named("h200") }
 }
 
-/// Threads of a workgroup.
+/// Workgroup sizes to test.
 const THREADS: [usize; 2] = [64, 128];
 
 fn cases() -> Vec<Case> {
@@ -30,13 +33,13 @@ fn cases() -> Vec<Case> {
     all.flatten().collect()
 }
 
-/// The decision on a case's attention, if it may be online.
+/// The decision for a case's attention, if `online` is an option.
 fn offered(case: &Case, target: &Target) -> Option<Decision> {
     let decisions = compile(&case.function, target, None, &mut Listed).decisions;
     decisions.into_iter().find(|d| d.kind == "attention" && d.options.iter().any(|o| o.name == "online"))
 }
 
-/// That target, with a case's attention in one loop.
+/// The target with a plan that selects `online` for a case.
 fn in_one_loop(case: &Case, target: &Target) -> Option<Target> {
     let decision = offered(case, target)?;
     let online = decision.options.iter().find(|o| o.name == "online").expect("it is offered");
@@ -45,7 +48,7 @@ fn in_one_loop(case: &Case, target: &Target) -> Option<Target> {
     Some(target)
 }
 
-/// That target, with products of a case that each warp has by itself; none where several have them together.
+/// The target with per-warp MMA for a case; `None` unless warps would share products.
 fn by_themselves(case: &Case, target: &Target) -> Option<Target> {
     let mut alone = target.clone();
     let decisions = compile(&case.function, target, None, &mut Listed).decisions;
@@ -56,7 +59,7 @@ fn by_themselves(case: &Case, target: &Target) -> Option<Target> {
     (alone.plans.len() > target.plans.len()).then_some(alone)
 }
 
-/// Compares every case that may be online with its truth; returns how many there are.
+/// Compares every case with an online variant with its truth, and returns their number.
 fn compare(device: &Opened, name: &str, seeds: &[u64]) -> usize {
     let mut compared = 0;
     for case in cases() {
@@ -80,7 +83,7 @@ fn compare(device: &Opened, name: &str, seeds: &[u64]) -> usize {
     compared
 }
 
-/// Cases that may be online.
+/// Number of cases that offer the online variant.
 const ONLINE: usize = 10;
 
 #[test]
@@ -111,7 +114,7 @@ fn as_threads() {
     }
 }
 
-/// On a card, whose products of several warps no processor has.
+/// On a GPU, with warp-group MMA that no CPU can simulate.
 #[cfg(feature = "cuda-tests")]
 #[test]
 fn cuda_attention_in_one_loop() {
@@ -123,7 +126,7 @@ fn cuda_attention_in_one_loop() {
     }
 }
 
-/// Nothing is kept of a chunk.
+/// No per-chunk intermediate is materialised.
 #[test]
 fn keeps_nothing() {
     for case in attention::prompts() {
@@ -134,7 +137,9 @@ fn keeps_nothing() {
     }
 }
 
-/// Where warps multiply together a loop has stages for queries, keys and values, and for a maximum and a sum of each token: scores and weights are in none, and threads wait three times.
+/// With shared MMA, the loop has stages for queries, keys, values, maxima and sums only.
+///
+/// Scores and weights stay in registers, and there are three barriers in the loop.
 #[test]
 fn scores_stay_in_registers() {
     let case = attention::long_prompts().swap_remove(0);
@@ -151,6 +156,6 @@ fn scores_stay_in_registers() {
             (body.locals.len(), barriers)
         })
         .collect();
-    // One barrier stands before the loop and one behind it.
+    // One barrier stands before the loop and one after it.
     assert_eq!(found, [(5, 5)]);
 }

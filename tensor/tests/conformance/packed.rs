@@ -8,13 +8,13 @@ use gristmill_uop::fragment::Fragment;
 use gristmill_uop::target::Target;
 use gristmill_uop::{EncodingRef, Scalar};
 
-/// A row of two blocks or of as many elements, or of as many more as integer products need: they take 32 at a time.
+/// Row length of at least two blocks that is a multiple of 32, the step of integer products.
 fn row(e: EncodingRef) -> usize {
     let two = 2 * e.elements.max(32);
     (1..).map(|n| n * two).find(|n| n % 32 == 0).expect("a multiple")
 }
 
-/// Dequantisation is exact to the bit.
+/// Dequantisation, which is bit-exact.
 pub fn decoding() -> Vec<Case> {
     let decode = |e: &EncodingRef| decoding_of(e);
     TABLE.iter().map(decode).collect()
@@ -54,14 +54,15 @@ pub fn odd_rows() -> Vec<Case> {
             out.push(contraction(e, rows, true));
         }
     }
-    // Steps of a row that its threads do not divide, and so many rows that several threads share one.
+    // Rows with a number of steps that threads do not divide, and enough rows for threads to share
+    // one.
     for e in TABLE.iter().copied().filter(|e| ["q8_0", "q4_0"].contains(&e.name)) {
         out.push(Case::new(format!("2048 rows of 22 blocks of {}", e.name), |c| {
             let x = c.input("x", dims![1, 704], Scalar::F32);
             c.output("y", x.linear(c.weight("w", &[2048, 704], e)));
         }));
     }
-    // Rows that vectors do not divide: a plain encoding may have any length.
+    // Rows that vectors do not divide: a plain encoding permits any length.
     for e in TABLE.iter().copied().filter(|e| e.elements == 1) {
         for n in [1, 7, 24, 40, 100] {
             out.push(Case::new(format!("{n} columns of {}", e.name), |c| {
@@ -73,7 +74,7 @@ pub fn odd_rows() -> Vec<Case> {
     out
 }
 
-/// Rows chosen by an index, decoded: an embedding.
+/// Dequantised rows chosen by an index: an embedding.
 pub fn gather() -> Vec<Case> {
     TABLE.iter().flat_map(|e| [embedding(e, 20), experts_of(e, 6)]).collect()
 }
@@ -98,7 +99,7 @@ fn experts_of(e: EncodingRef, rows: usize) -> Case {
     .fill(0, Fill::Values(vec![2.0, 0.0, 3.0]))
 }
 
-/// Contractions in integers, of every format; rows that vectors divide, and rows that they do not.
+/// Integer contractions of every format, with row counts that vectors divide and others.
 pub fn integer() -> Vec<Case> {
     let mut out = Vec::new();
     for &e in TABLE.iter().filter(|e| e.elements > 1) {
@@ -111,7 +112,8 @@ pub fn integer() -> Vec<Case> {
     out
 }
 
-/// Contractions of so many tokens that machines with tiles of bf16 multiply these, of every format: steps that fill no tile, some, and all.
+/// Contractions with enough tokens for bf16 tiles, of every format; tokens fill no tile, some, or
+/// all.
 pub fn tiles() -> Vec<Case> {
     let blocks = TABLE.iter().copied().filter(|e| e.elements > 1);
     let mut out: Vec<Case> = blocks.map(|e| prompt(e, 32)).collect();
@@ -121,12 +123,15 @@ pub fn tiles() -> Vec<Case> {
     out
 }
 
-/// Contractions of so many tokens, and rows of so many terms, that several warps of a GPU share their columns: alone, two that read one input, of tiles of tokens that
-/// data gives their weights, and of weights of heads.
+/// Contractions large enough that several warps of a GPU share columns.
+///
+/// Alone, two with one input, over token tiles with data-dependent weights, and with weights per
+/// head.
 pub fn shared_columns() -> Vec<Case> {
     let formats = ["q4_0", "q6_k", "q4_k", "iq4_nl"].map(|name| by_name(name).expect("an encoding"));
     let mut out: Vec<Case> = formats.into_iter().map(|e| prompt_of(e, [256, 512, 200])).collect();
-    // With tiles of 64 and 128 tokens, the last columns of 40 and 65 are those of the last token for all lanes.
+    // With tiles of 64 and 128 tokens, the last columns of 40 and 65 repeat the last token in all
+    // lanes.
     let sizes = [[768, 256, 130], [512, 192, 144], [256, 256, 40], [256, 256, 65]];
     out.extend(sizes.map(|sizes| prompt_of(&Q4_0, sizes)));
     out.push(gate_and_up([256, 256, 160]));
@@ -135,8 +140,9 @@ pub fn shared_columns() -> Vec<Case> {
     out
 }
 
-/// Prompts for subgroups that multiply matrices: of some formats, of tokens that are no whole matrices, of weights whose rows are not those of whole workgroups, with several weights and
-/// of experts.
+/// Prefill with subgroup matrix products: several formats, weights and experts.
+///
+/// Token counts are no multiple of a matrix, row counts no multiple of a workgroup.
 pub fn matrices() -> Vec<Case> {
     let formats = ["q4_0", "q6_k", "q4_k", "q8_0", "iq4_nl"].map(|name| by_name(name).expect("an encoding"));
     let mut out: Vec<Case> = formats.into_iter().map(|e| with_bias(e, [64, 256, 48])).collect();
@@ -146,7 +152,9 @@ pub fn matrices() -> Vec<Case> {
     out
 }
 
-/// Workgroups of two groups of warps, where products of several warps are known, and one unit for them, so that tiles are as large as there are.
+/// Workgroups of two warp groups, if the machine has warp-group MMA, and one unit.
+///
+/// One unit makes output tiles as large as possible.
 pub fn with_groups(mut target: Target) -> Target {
     if target.machine.fragments.iter().any(Fragment::is_of_group) {
         target.threads = 256;
@@ -155,7 +163,7 @@ pub fn with_groups(mut target: Target) -> Target {
     target
 }
 
-/// A prompt of at most so many tokens, with two weights of so many rows and terms.
+/// Prefill of at most `most` tokens with two weights `[rows, terms]`.
 fn gate_and_up([rows, terms, most]: [usize; 3]) -> Case {
     Case::new(format!("gate and up, {most} tokens"), |c| {
         let n = c.var("n", 1, most);
@@ -166,7 +174,9 @@ fn gate_and_up([rows, terms, most]: [usize; 3]) -> Case {
     .vars(&[&[("n", 33)], &[("n", most as i64)]])
 }
 
-/// A prompt of at most so many tokens, with a weight of so many rows and terms and a bias: the sums are no output, whose rows alone may be written.
+/// Prefill of at most `most` tokens with a weight `[rows, terms]` and a bias.
+///
+/// The sums are not an output, so only the epilogue's rows are written.
 fn with_bias(e: EncodingRef, [rows, terms, most]: [usize; 3]) -> Case {
     Case::new(format!("{rows} rows of {terms} of {} with a bias, {most} tokens", e.name), |c| {
         let n = c.var("n", 1, most);
@@ -177,7 +187,7 @@ fn with_bias(e: EncodingRef, [rows, terms, most]: [usize; 3]) -> Case {
     .vars(&[&[("n", 5)], &[("n", most as i64)]])
 }
 
-/// A prompt of at most so many tokens, with a weight of so many rows and terms.
+/// Prefill of at most `most` tokens with a weight `[rows, terms]`.
 fn prompt_of(e: EncodingRef, [rows, terms, most]: [usize; 3]) -> Case {
     Case::new(format!("{rows} rows of {terms} of {}, {most} tokens", e.name), |c| {
         let n = c.var("n", 1, most);
@@ -197,14 +207,14 @@ fn prompt(e: EncodingRef, rows: usize) -> Case {
     .vars(&[&[("n", 1)], &[("n", 37)], &[("n", 128)]])
 }
 
-/// What surrounds contractions in a model.
+/// Contractions with the ops that surround them in a model.
 pub fn integer_network() -> Vec<Case> {
     let all =
         network::cases().into_iter().chain(experts::one_token()).chain(experts::grouped()).chain(invented::cases());
     all.filter(Case::has_packed).map(|c| c.renamed("integers")).collect()
 }
 
-/// What is not promised is found: products that are rounded one after the other, and with their factor taken out, are both right, and what lies a few units beside them is not.
+/// WGSL's tolerance accepts separate rounding and factored products, but not errors of 16 units.
 #[test]
 fn joined_products_are_right_and_others_are_not() {
     use crate::harness::accuracy::{NEAREST, WGSL, unit};

@@ -1,5 +1,7 @@
-//! Attention over pages of a pool: rows of several sequences, sequences that end at a page's border and beside it, several rows of one sequence as a piece of a
-//! prompt has them, written by slot and read in the same function.
+//! Attention over a paged KV cache: rows of several sequences and prefill chunks.
+//!
+//! Sequences end at page borders and next to them. Rows are written by slot and read in the same
+//! function.
 
 use crate::harness::{Case, Fill, Random, Within};
 use gristmill_encodings::Q4_0;
@@ -9,26 +11,26 @@ use gristmill_tensor::tensor::{PagedRows, Tensor};
 use gristmill_uop::Scalar;
 use gristmill_uop::shape::Scoring;
 
-/// Positions of a page.
+/// Positions in a page.
 const PAGE: usize = 64;
-/// Pages of the pool, of which no sequence has the last.
+/// Pages in the pool; no sequence uses the last.
 const PAGES: usize = 9;
-/// Pages that a sequence has room for.
+/// Length of a block table.
 const BLOCKS: usize = 4;
 
-/// Rows of queries: sequence and position of each.
+/// Sequence and position of each query row.
 type Rows = &'static [(usize, usize)];
 
-/// One position, the last of a page, the first of the next one, and more than two pages: decoding rows alone.
+/// Decode rows only: first position, last of a page, first of the next, and more than two pages.
 const DECODING: Rows = &[(0, 0), (1, 63), (2, 64), (3, 130), (4, 9)];
-/// Two decoding rows and a piece of a prompt across a border.
+/// A mixed batch: two decode rows and a prefill chunk across a page border.
 const WITH_PROMPT: Rows = &[(0, 0), (1, 127), (2, 61), (2, 62), (2, 63), (2, 64), (2, 65)];
-/// The pieces of two prompts, the second a later one.
+/// Prefill chunks of two sequences, the second at a greater depth.
 const PROMPTS: Rows = &[(0, 0), (0, 1), (0, 2), (1, 189), (1, 190), (1, 191), (1, 192)];
-/// Rows of whose small windows each begins in another page, or lies across a border, and one at its sequence's beginning.
+/// Rows with small windows that begin in various pages, cross a border, or begin the sequence.
 const LATE: Rows = &[(0, 255), (1, 130), (2, 3), (0, 192), (1, 63), (0, 202)];
 
-/// Pages of each sequence among those of the pool but the last, in an order that is none; `None` behind its last position.
+/// Block tables with random distinct pages except the pool's last; `None` after the last position.
 fn tables(rows: Rows) -> Vec<Vec<Option<usize>>> {
     let sequences = rows.iter().map(|r| r.0 + 1).max().unwrap_or(0);
     let mut free: Vec<usize> = (0..PAGES - 1).collect();
@@ -41,7 +43,7 @@ fn tables(rows: Rows) -> Vec<Vec<Option<usize>>> {
     (0..sequences).map(&mut table).collect()
 }
 
-/// What the table's slot holds: numbers of no page behind a row's last position.
+/// Contents of the block-table slot; −1 after a row's last position.
 fn entries(rows: Rows) -> Fill {
     let of = tables(rows);
     let row = |&(s, p): &(usize, usize)| {
@@ -50,11 +52,11 @@ fn entries(rows: Rows) -> Fill {
             move |b| of[b].filter(|_| b <= p / PAGE).map_or(-1.0, |page| page as f64)
         })
     };
-    // Rows that this run has not repeat no other's.
+    // Rows that are outside a run do not repeat rows inside it.
     Fill::Values(rows.iter().flat_map(row).collect::<Vec<f64>>())
 }
 
-/// Rows of `width` numbers of a pool of which only those are numbers that some row sees, of the positions of its window if there is one.
+/// Pool rows of `width` numbers: random where some row attends to them, NaN elsewhere.
 fn seen_alone(name: &str, rows: Rows, width: usize, window: Option<usize>) -> Fill {
     let (of, mut random) = (tables(rows), Random::from_name(name));
     let mut seen = vec![false; PAGES * PAGE];
@@ -66,13 +68,13 @@ fn seen_alone(name: &str, rows: Rows, width: usize, window: Option<usize>) -> Fi
     Fill::Values((0..PAGES * PAGE * width).map(number).collect())
 }
 
-/// Runs of the first rows, as many as `ends` says.
+/// One run per entry of `ends`, with that number of leading rows.
 fn runs(rows: Rows, ends: &[usize]) -> Vec<[(&'static str, i64); 2]> {
     let length = |n: usize| rows[..n].iter().map(|r| r.1 as i64 + 1).max().unwrap_or(1);
     ends.iter().map(|&n| [("n", n as i64), ("length", length(n))]).collect()
 }
 
-/// The first two slots of every case: positions and table.
+/// Declares the first two slots of every case: positions and block table.
 fn at(c: &Capture, most: usize) -> (Tensor<'_>, PagedRows<'_>) {
     let n = c.var("n", 1, most);
     let positions = c.input("positions", dims![n], Scalar::I32);
@@ -87,7 +89,7 @@ fn finished(case: Case, rows: Rows, ends: &[usize]) -> Case {
     case.fill(0, Fill::Values(positions)).fill(1, entries(rows)).vars(&runs)
 }
 
-/// Which positions rows see beside those before them, whether weights leave a part to sinks, and what scores come to at most.
+/// Attention mask and scoring: window, sinks and score cap.
 #[derive(Clone, Copy)]
 struct Sight {
     window: Option<usize>,
@@ -95,16 +97,16 @@ struct Sight {
     cap: Option<f64>,
 }
 
-/// Scores that come to a cap, which many are near.
+/// Capped scores, many of them near the cap.
 const CAPPED: Sight = Sight { cap: Some(0.7), ..ALL };
 const ALL: Sight = Sight { window: None, sinks: false, cap: None };
 
-/// What a name says of a cap.
+/// The score cap as a part of the case's name.
 fn capped_at(sight: Sight) -> String {
     sight.cap.map_or(String::new(), |cap| format!(", a cap of {cap}"))
 }
 
-/// Reads alone, of pools where everything that no row sees is no number.
+/// Attention without writes, over pools that are NaN at every position that no row attends to.
 fn reading(heads: usize, kv_heads: usize, [depth, out]: [usize; 2], rows: Rows, ends: &[usize], sight: Sight) -> Case {
     let words = format!("window {:?}, sinks {}, {} rows", sight.window, sight.sinks, rows.len());
     let cap = capped_at(sight);
@@ -122,7 +124,7 @@ fn reading(heads: usize, kv_heads: usize, [depth, out]: [usize; 2], rows: Rows, 
     finished(case, rows, ends).within(Within::Scale(1e-5))
 }
 
-/// Keys and values in caches of their own, written and read, that rows see so.
+/// Separate key and value caches, written and then read in the same function.
 fn grouped(
     [heads, kv_heads]: [usize; 2],
     [depth, out]: [usize; 2],
@@ -151,7 +153,10 @@ fn grouped(
     finished(case, rows, ends).within(within(cache))
 }
 
-/// What heads make of pools' keys and values, times a packed matrix: where it is a product of halves, weights over chunks that data counts are computed beside what rounds them.
+/// Attention over pools, followed by a product with a packed matrix.
+///
+/// Where that is an f16 MMA, the final weighted sums over a data-dependent number of chunks are
+/// computed together with their rounding.
 fn projected(heads: usize, kv_heads: usize, width: usize, rows: Rows, ends: &[usize]) -> Case {
     let name = format!("pages, {heads} heads of {width}, {kv_heads} shared, {} rows, times a matrix", rows.len());
     let case = Case::new(name, |c| {
@@ -166,7 +171,7 @@ fn projected(heads: usize, kv_heads: usize, width: usize, rows: Rows, ends: &[us
     finished(case, rows, ends)
 }
 
-/// A latent cache that all heads share, values being the first part of its rows.
+/// A latent KV cache shared by all heads; values are the first part of its rows.
 fn latent(heads: usize, [rank, rope]: [usize; 2], cache: Scalar, rows: Rows, ends: &[usize]) -> Case {
     let name = format!("latent pages of {}, {heads} heads of {rank} and {rope}, {} rows", cache.name(), rows.len());
     let case = Case::new(name, |c| {
@@ -185,7 +190,7 @@ fn latent(heads: usize, [rank, rope]: [usize; 2], cache: Scalar, rows: Rows, end
     finished(case, rows, ends).within(within(cache))
 }
 
-/// A latent cache of bytes with scales, whose rows have codes and scales without roundings that could fall either way.
+/// A latent int8 KV cache with scales; its rows quantise exactly, without ties.
 fn bytes(heads: usize, rows: Rows, ends: &[usize]) -> Case {
     let (rank, rope, group) = (64, 32, 32);
     let width = rank + rope;
@@ -208,15 +213,16 @@ fn bytes(heads: usize, rows: Rows, ends: &[usize]) -> Case {
     finished(case, rows, ends)
 }
 
-/// The most tokens of a piece.
+/// Maximum tokens in a prefill chunk.
 const PIECE: usize = 6;
-/// Pages of the sequence that pieces are of, in an order that is none.
+/// Block table of the chunks' sequence, in arbitrary order.
 const OWN: [f64; BLOCKS] = [7.0, 2.0, 0.0, 5.0];
-/// Pieces by tokens and position: of the first page, of two and of three, and its last position.
+/// Chunks by tokens and position: within the first page, across two and three pages, at a page's
+/// end.
 const PIECES: &[&[(&str, i64)]] =
     &[&[("n", 1), ("pos", 0)], &[("n", 5), ("pos", 61)], &[("n", 6), ("pos", 126)], &[("n", 1), ("pos", 63)]];
 
-/// A piece of one sequence, whose rows are written and gathered by number: attention as over a cache of its own.
+/// A prefill chunk of one sequence: rows are written and gathered by number, then dense attention.
 fn piece(heads: usize, [rank, rope]: [usize; 2], cache: Scalar, own_values: bool) -> Case {
     let width = rank + rope;
     let name =
@@ -233,7 +239,7 @@ fn piece(heads: usize, [rank, rope]: [usize; 2], cache: Scalar, own_values: bool
         c.output_state(state);
         let rows = state.gather(before).cast(Scalar::F32);
         let [k, v] = match own_values {
-            // Every head has a part of a row for keys, and another for values.
+            // One part of a head's row is its keys, another its values.
             true => [
                 rows.slice(1, 0, rank).unsqueeze(1).expand(dims![BLOCKS * PAGE, heads, rank]),
                 rows.slice(1, rank, rope).unsqueeze(1).expand(dims![BLOCKS * PAGE, heads, rope]),
@@ -246,7 +252,7 @@ fn piece(heads: usize, [rank, rope]: [usize; 2], cache: Scalar, own_values: bool
     case.fill(0, Fill::Values(OWN.to_vec())).vars(PIECES).within(within(cache))
 }
 
-/// As near as in `attention.rs`: queries of halves have weights and partial results of halves.
+/// Tolerance as in `attention.rs`: f16 queries have f16 weights and partial results.
 fn within(cache: Scalar) -> Within {
     match cache {
         Scalar::F16 => Within::Absolute(3.0 / 4096.0 + 1e-5),
@@ -275,7 +281,7 @@ pub fn cases() -> Vec<Case> {
     ]
 }
 
-/// Those that are products of halves where a machine has them.
+/// The cases with f16 MMA, on machines that have it.
 pub fn halves() -> Vec<Case> {
     vec![
         grouped([16, 2], [64, 32], Scalar::F16, (DECODING, &[1, 5]), ALL),
@@ -287,7 +293,9 @@ pub fn halves() -> Vec<Case> {
     ]
 }
 
-/// Those with a product behind them, for one unit of a GPU ([`super::packed::with_groups`]): workgroups that write its operand as it reads it are as many then.
+/// The cases followed by a product, for one unit of a GPU ([`super::packed::with_groups`]).
+///
+/// The number of workgroups that write the product's operand then equals the number that read it.
 pub fn projections() -> Vec<Case> {
     vec![projected(8, 2, 64, DECODING, &[1, 3, 5]), projected(16, 2, 32, DECODING, &[2, 5])]
 }

@@ -1,5 +1,4 @@
-//! Products of matrices whatever their operands are stored as: halves of either kind and floats, activations with weights and with other activations, of
-//! sizes that tiles divide and that they do not.
+//! Matrix products of any operand types: f16, bf16 and f32, weights and activations, odd sizes.
 
 use crate::harness::{Case, Way, check};
 use crate::on_cpu;
@@ -13,7 +12,7 @@ use gristmill_uop::Scalar;
 use gristmill_uop::machine::Machine;
 use gristmill_uop::target::Target;
 
-/// Both sides stored as that type: `[m, k] × [k, n]`, the second's rows or its columns following one another.
+/// `[m, k] × [k, n]` of one type; the second operand is stored by rows or by columns.
 fn stored(scalar: Scalar, [m, n, k]: [usize; 3], across: bool) -> Case {
     let how = if across { "across" } else { "along" };
     Case::new(format!("{m} x {n} over {k} {} {how}", scalar.name()), |c| {
@@ -26,7 +25,7 @@ fn stored(scalar: Scalar, [m, n, k]: [usize; 3], across: bool) -> Case {
     })
 }
 
-/// Activations in f32 with a weight stored as that type, which may say what they are rounded to.
+/// F32 activations with a weight of that type, which determines their rounding.
 fn weight(name: &str, rows: usize, most: usize) -> Case {
     let e = by_name(name).expect("an encoding");
     Case::new(format!("{rows} rows of {name}, {most} tokens"), |c| {
@@ -38,7 +37,7 @@ fn weight(name: &str, rows: usize, most: usize) -> Case {
     .vars(&[&[("n", 1)], &[("n", most as i64 - 9)], &[("n", most as i64)]])
 }
 
-/// Scores of queries with keys of so many tokens and heads, and values weighted with them, as an attention without its op makes them.
+/// Attention written without its op: scores of queries and keys, and weighted values.
 pub fn scores(scalar: Scalar, [tokens, heads, depth]: [usize; 3]) -> Case {
     Case::new(format!("scores and values of {} for {tokens} tokens", scalar.name()), |c| {
         let side = |name| c.input(name, dims![tokens, heads, depth], scalar).permute(&[1, 0, 2]);
@@ -62,11 +61,12 @@ pub fn cases() -> Vec<Case> {
     out
 }
 
-/// Products of matrices of halves are fragments where the machine has them and they are not switched off, whichever side is a weight; those of floats are not,
-/// and nowhere is a product of halves that the operands are not.
+/// F16 and bf16 products use MMA fragments if available, with a weight on either side.
+///
+/// F32 products do not, and operands are never rounded to a type that they are not stored as.
 #[test]
 fn fragments_multiply_halves() {
-    // Kernels of a few tokens are fused, as a launch costs more than they do.
+    // Kernels of a few tokens are fused, because a launch costs more than they do.
     let few = |case: &Case| case.name.starts_with("scores");
     let many = [Scalar::F16, Scalar::BF16, Scalar::F32].map(|s| scores(s, [512, 8, 64]));
     for case in cases().into_iter().filter(|case| !few(case)).chain(many) {
@@ -79,14 +79,14 @@ fn fragments_multiply_halves() {
         let text = texts(&on);
         let found = ["mma_halves(", "mma_bf16("].map(|name| text.contains(name));
         let of = |name: &str| case.name.split(' ').any(|word| word.trim_end_matches(',') == name);
-        // Activations that meet a weight in bf16 are not rounded to it.
+        // Activations are not rounded to bf16 for a bf16 weight.
         let kept = case.name.contains("rows of bf16");
         assert_eq!(found, [of("f16"), of("bf16") && !kept], "{}:\n{text}", case.name);
         assert!(!texts(&off).contains("mma"), "{}", case.name);
     }
 }
 
-/// Products of matrices that are both stored as bf16 are products of tiles, where these are whole.
+/// Bf16 products of activations use AMX tiles if their sizes are divisible.
 #[test]
 fn tiles_multiply_activations() {
     let amx = Isa::Amx.target();
@@ -98,7 +98,7 @@ fn tiles_multiply_activations() {
     for case in cases.iter().filter(|case| !case.name.starts_with("scores")) {
         assert_eq!(products(case), usize::from(case.name == "64 x 48 over 64 bf16 along"), "{}", case.name);
     }
-    // Of those of an attention the scores: weights are rounded where they are read.
+    // In attention only the scores do: weights are rounded where they are read.
     assert_eq!(products(&scores(Scalar::BF16, [512, 8, 64])), 1);
     let device = Opened { target: amx, ..on_cpu(Isa::Plain, 2) };
     check(cases, vec![Way { name: "amx simulated".into(), device, seed: None, same_as: None }]);

@@ -1,18 +1,20 @@
-//! Recurrences: one token and several, in chunks that are whole, begun or of one token, with rates and without; and states that are computed from
-//! themselves.
+//! Recurrences of one and several tokens, with and without rates, and self-referential states.
+//!
+//! Chunks are full, partial or have one token.
 
 use crate::harness::{Case, Fill, Within};
 use gristmill_tensor::dims;
 use gristmill_tensor::tensor::{Recurrence, Tensor};
 use gristmill_uop::Scalar;
 
-/// Of heads with a matrix `[values, keys]` each; steps are numbers of tokens.
+/// A scan over heads with a state `[values, keys]` each; steps are numbers of tokens.
 fn scan([heads, values, keys]: [usize; 3], rates: bool, steps: &[usize]) -> Case {
     let most = steps.iter().copied().max().unwrap_or(1);
     let vars: Vec<[(&'static str, i64); 1]> = steps.iter().map(|&n| [("n", n as i64)]).collect();
     let vars: Vec<&[(&'static str, i64)]> = vars.iter().map(|v| if most == 1 { &v[..0] } else { &v[..] }).collect();
     let name = format!("{most} tokens, {heads} heads of {values} by {keys}{}", if rates { ", rates" } else { "" });
-    // Keys of length 1 at most, or what is found of them would grow; slots of variables come where they are made.
+    // Keys have at most unit length, or the state would grow. Slots are numbered in order of
+    // creation.
     let length = 1.0 / (keys as f64).sqrt();
     let case = Case::new(name, |c| {
         let state = c.state("state", dims![heads, values, keys], Scalar::F32);
@@ -32,13 +34,15 @@ fn scan([heads, values, keys]: [usize; 3], rates: bool, steps: &[usize]) -> Case
     case.vars(&vars).within(Within::Scale(1e-5))
 }
 
-/// The same key again and again, hardly any decay, rates of 1: as far as a chunk's inverse can be from the identity; then decays that leave nothing.
+/// Repeated equal keys with little decay and rates of 1, then decays that clear the state.
+///
+/// The inverse in a chunk is then as far from the identity as possible.
 fn repeated(gate: f64) -> Case {
     let case = scan([1, 4, 4], true, &[64]).renamed(&format!("gates of {gate}"));
     case.fill(2, Fill::Values(vec![0.5])).fill(4, Fill::Values(vec![gate, -1e-4])).fill(5, Fill::Values(vec![1.0]))
 }
 
-/// The last rows of what was and what comes, of so many.
+/// The last `kept` rows of a state followed by at most `most` new tokens.
 fn window(kept: usize, most: usize) -> Case {
     Case::new(format!("a window of {kept}, {most} tokens"), |c| {
         let state = c.state("state", dims![kept, 20], Scalar::F32);

@@ -1,4 +1,4 @@
-//! Rows added to rows that data chooses, in each form that it could take.
+//! Scatter-add with data-dependent rows, in each variant.
 
 use crate::harness::{Case, Fill, Way, Within};
 use gristmill_compiler::{Cheapest, compile};
@@ -7,12 +7,12 @@ use gristmill_uop::Scalar;
 use gristmill_uop::target::Target;
 use std::collections::BTreeMap;
 
-/// Halves are rounded with each addition.
+/// F16 sums are rounded at every addition.
 fn within(scalar: Scalar) -> Within {
     Within::Scale(if scalar == Scalar::F16 { 6e-3 } else { 1e-5 })
 }
 
-/// Of every type, rows of vectors and others, more of them than numbers.
+/// All types, with vector and odd row widths, and more rows than distinct indices.
 fn rows() -> Vec<Case> {
     let mut out = Vec::new();
     for scalar in [Scalar::F32, Scalar::F16, Scalar::I32] {
@@ -65,7 +65,7 @@ fn shapes() -> Vec<Case> {
             40,
         ),
     ];
-    // As many as several workgroups share, none of which they divide.
+    // Enough rows for several workgroups, which they do not divide.
     for scalar in [Scalar::F32, Scalar::I32] {
         let case = Case::new(format!("thousands of {} to a few", scalar.name()), |c| {
             let n = c.var("n", 1, 3001);
@@ -84,7 +84,7 @@ fn shapes() -> Vec<Case> {
     out
 }
 
-/// What is around it: sums that are added and numbers that are sums, copies of one tensor, states.
+/// Neighbouring ops: sums as values and as indices, copies of a tensor, states.
 fn around() -> Vec<Case> {
     let mut out = vec![
         Case::new("sums, to rows that are sums", |c| {
@@ -128,7 +128,7 @@ pub fn cases() -> Vec<Case> {
     rows().into_iter().chain(shapes()).chain(around()).collect()
 }
 
-/// Each way with each form of what the cases add, and as the way chooses.
+/// Each way with each variant of scatter-add, and with its own choice.
 pub fn in_every_form(ways: Vec<Way>) -> Vec<Way> {
     let any_order = |target: &Target| Target { any_order: true, ..target.clone() };
     let mut plans: BTreeMap<String, Vec<String>> = BTreeMap::new();
@@ -144,7 +144,7 @@ pub fn in_every_form(ways: Vec<Way>) -> Vec<Way> {
         let mut way = Way { name: format!("{}, form {form}", way.name), device: way.device.clone(), ..*way };
         way.device.target = any_order(&way.device.target);
         way.device.target.plans.extend(plans.iter().map(|(key, all)| (key.clone(), all[form].clone())));
-        // Floats that are added in any order are the same to the bit by chance.
+        // Floats added in any order are bit-identical only by chance.
         way.same_as = way.same_as.and([Some("compared"), Some("in order"), None][form]);
         way
     };

@@ -1,5 +1,7 @@
-//! A device that runs a GPU's kernels on the processor, as C++: those of the CUDA dialect (`simulated.h`), or of another whose text is made C++ (`metal.rs`). What
-//! is wrong with a kernel, its barriers among that, shows without a GPU.
+//! A device that runs GPU kernels on the CPU as C++, to test kernels and barriers without a GPU.
+//!
+//! The texts are of the CUDA dialect (`simulated.h`), or of another one translated to C++
+//! (`metal.rs`).
 
 use gristmill_backend::KernelText;
 use gristmill_backend::cuda::dialect;
@@ -17,14 +19,16 @@ use std::process::{Command, Stdio};
 use std::sync::{Arc, Mutex, Once, PoisonError};
 
 const COMPILER: &str = "c++";
-/// Operations from which on a kernel is compiled by `-Og`, and below by `-O0`, which takes two thirds of that (24 kernels: 1.4 and 2.1 s) and runs at half the speed. `-O1` compiles longest.
+/// Operations from which a kernel is compiled by `-Og` instead of `-O0`. `-O0` takes two thirds of
+/// the compile time (24 kernels: 1.4 s against 2.1 s) and runs at half the speed; `-O1` compiles
+/// longest.
 const LONG: f64 = 5e5;
-/// Around what stands before kernels. Compilers other than gcc take no notice.
+/// Optimises the prelude in every unit. Compilers other than gcc ignore these pragmas.
 const OPTIMISED: &str = "#pragma GCC push_options\n#pragma GCC optimize(\"O2\")\n";
 const AS_ASKED: &str = "#pragma GCC pop_options\n";
-/// A load that is not aligned, or reads past an array, traps.
+/// Compiler arguments; misaligned loads and loads past an array's end trap.
 const ARGUMENTS: &[&str] = &[
-    // Its <math.h> is parsed in half the time that c++17's takes, which has special functions.
+    // Its <math.h> parses in half the time of c++17's, which has special functions.
     "-std=c++14",
     "-w",
     "-x",
@@ -37,7 +41,9 @@ const ARGUMENTS: &[&str] = &[
     "-fsanitize-undefined-trap-on-error",
 ];
 
-/// What makes conversions of halves, and sums of products, instructions of this processor, if it has them: calls of a library are a sixth of the time of prompts.
+/// Flags for f16 conversion and FMA instructions, if this CPU has them.
+///
+/// Library calls would take a sixth of the time of prefill cases.
 fn halves() -> &'static [&'static str] {
     #[cfg(target_arch = "x86_64")]
     if std::arch::is_x86_feature_detected!("f16c") && std::arch::is_x86_feature_detected!("fma") {
@@ -48,7 +54,7 @@ fn halves() -> &'static [&'static str] {
 
 type Run = unsafe extern "C" fn(*const *mut u8, i32, i64, usize) -> i32;
 
-/// Says that it is not tested, past the capture of tests' output; panics where it must be.
+/// Prints that simulation is not tested, past captured output; panics if it is required.
 pub fn skip(missing: &str) {
     assert!(
         std::env::var_os("GRISTMILL_REQUIRE_SIMULATED").is_none(),
@@ -60,7 +66,7 @@ pub fn skip(missing: &str) {
     });
 }
 
-/// The device.
+/// The simulated device; its memory is the interpreter's.
 pub struct Simulated {
     memory: InterpDevice,
     target: Target,
@@ -70,20 +76,20 @@ pub struct Simulated {
     known: Known,
 }
 
-/// The libraries of kernels so far, by the keys of their texts.
+/// Loaded libraries by the keys of their kernels' texts.
 type Known = Arc<Mutex<HashMap<Key, Arc<Loaded>>>>;
 
-/// A language as C++.
+/// A kernel language, with its translation to C++.
 pub struct Language {
-    /// What stands before kernels.
+    /// C++ source before the kernels.
     pub prelude: String,
-    /// What the compiler is told of it.
+    /// Additional compiler arguments.
     pub arguments: &'static [&'static str],
-    /// A kernel's text, and its function `run_SYMBOL`.
+    /// Translates a kernel's text to C++ with an entry function `run_SYMBOL`.
     pub kernel: fn(&KernelText) -> Result<String, Error>,
 }
 
-/// CUDA C.
+/// The CUDA C language.
 fn cuda() -> Language {
     let kernel = |t: &KernelText| {
         let (symbol, source) = (&t.symbol, &t.source);
@@ -96,25 +102,25 @@ fn cuda() -> Language {
     Language { prelude, arguments: &[], kernel }
 }
 
-/// A library of kernels. Only one workgroup of it runs at a time, as the coroutines are its own.
+/// A library of kernels; its coroutines are global, so one workgroup runs at a time.
 struct Loaded {
     library: Library,
     turn: Mutex<()>,
     _image: Image,
 }
 
-/// A kernel's function, and the library that has it.
+/// A kernel's function, and the library that contains it.
 struct Simulation {
     run: Run,
     library: Arc<Loaded>,
 }
 
 impl Simulated {
-    /// With kernels of CUDA C for that target; what is missing, if there is no C++ compiler.
+    /// Creates a device for CUDA C and that target; fails if there is no C++ compiler.
     pub fn new(target: Target, store: Store) -> Result<Simulated, String> {
         Simulated::for_language(cuda(), target, store)
     }
-    /// The same of another language.
+    /// Creates a device for another language.
     pub fn for_language(language: Language, target: Target, store: Store) -> Result<Simulated, String> {
         let output = Command::new(COMPILER).arg("--version").stdin(Stdio::null()).output();
         let output = output.map_err(|e| format!("{COMPILER} does not run: {e}"))?;
@@ -122,7 +128,7 @@ impl Simulated {
         let (store, language, known) = (Arc::new(store), Arc::new(language), Known::default());
         Ok(Simulated { memory: InterpDevice::new(), target, version, store, language, known })
     }
-    /// The same device for another target. Kernels that both have are compiled once.
+    /// The same device for another target; kernels with equal texts are compiled once.
     pub fn with_target(&self, target: Target) -> Simulated {
         let Simulated { version, store, language, known, .. } = self;
         let (language, known) = (language.clone(), known.clone());
@@ -162,10 +168,11 @@ impl Simulated {
     }
 }
 
-/// Bytes of source in a unit: what stands before kernels takes gcc 12 0.2 s to parse, as long as 60 kB of them take, and the compiler's memory grows with a unit.
+/// Bytes of source in a unit. gcc 12 parses the prelude in 0.2 s, the time of 60 kB of kernels, and
+/// its memory grows with the unit.
 const UNIT_BYTES: usize = 400 << 10;
 
-/// Kernels in their order as units of about that many bytes.
+/// Splits kernels, in order, into units of about [`UNIT_BYTES`] bytes.
 fn units(texts: &[KernelText]) -> Vec<&[KernelText]> {
     let (mut out, mut begin, mut bytes) = (Vec::new(), 0, 0);
     for (i, text) in texts.iter().enumerate() {
@@ -180,15 +187,15 @@ fn units(texts: &[KernelText]) -> Vec<&[KernelText]> {
 }
 
 impl Simulated {
-    /// The library of these kernels, which run for long or do not.
+    /// Compiles and loads a library of kernels, optimised if they run for long.
     fn unit<'a>(&self, texts: impl Iterator<Item = &'a KernelText>, long: bool) -> Result<Loaded, Error> {
-        // What stands before kernels is the same for all and runs most: optimised also where they are not.
+        // The prelude is the same for all kernels and runs most, so it is always optimised.
         let mut source = format!("{OPTIMISED}{}{AS_ASKED}", self.language.prelude);
         for text in texts {
             source += &(self.language.kernel)(text)?;
         }
         let image = Image::new(&self.library(&source, long)?, &self.store)?;
-        // SAFETY: compiled from our text.
+        // SAFETY: the library is compiled from our text.
         let library = unsafe { Library::open(Some(image.path()), RTLD_NOW | RTLD_LOCAL) };
         let library = library.map_err(|e| Error::invalid("a library", e.to_string()))?;
         Ok(Loaded { library, turn: Mutex::new(()), _image: image })
@@ -228,7 +235,7 @@ impl Device for Simulated {
             texts.retain(|t| !known.contains_key(&t.key));
             texts.sort_by_key(|t| t.key);
             texts.dedup_by_key(|t| t.key);
-            // The tests of the suite run side by side, so that units need not.
+            // Tests run in parallel, so units need not.
             for part in units(&texts) {
                 let library = Arc::new(self.unit(part.iter(), long)?);
                 known.extend(part.iter().map(|t| (t.key, library.clone())));
@@ -237,7 +244,7 @@ impl Device for Simulated {
         let kernel = |program: &Program| {
             let text = KernelText::from_program(program);
             let library = known[&text.key].clone();
-            // SAFETY: `unit` defines it with this type.
+            // SAFETY: `unit` defines the function with this type.
             let run = unsafe { library.library.get::<Run>(format!("run_{}", text.symbol).as_bytes()) };
             let run = *run.map_err(|e| Error::invalid(&program.name, e.to_string()))?;
             let simulation = Simulation { run, library };
@@ -278,7 +285,7 @@ impl SimulatedReplay {
             .collect::<Result<_, _>>()?;
         arguments.push(values.as_mut_ptr().cast());
         let _turn = library.turn.lock().unwrap_or_else(PoisonError::into_inner);
-        // SAFETY: buffers and variables in the order of the program's parameters.
+        // SAFETY: buffers and variables are in the order of the program's parameters.
         match unsafe { run(arguments.as_ptr(), program.threads as i32, groups, program.scratch) } {
             0 => Ok(()),
             1 => Err(invalid("its threads part at a barrier")),

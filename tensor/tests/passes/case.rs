@@ -1,14 +1,14 @@
 //! Parses a case's file: a comment, a header, the input, `---`, the expected output.
 //!
 //! ```text
-//! # What the case shows, and why it has to be so.
+//! # What the case demonstrates, and why.
 //! target: cpu-avx512vnni workers=4 off=fusion
 //! KEY: VALUE
 //!
 //! %0 = Param f32 8:i64 slot=0
 //! return %0
 //! ---
-//! what the pass makes of it
+//! the expected output
 //! ```
 
 use gristmill_uop::adapter::Adapter;

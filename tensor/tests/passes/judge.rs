@@ -1,7 +1,7 @@
 //! Checks that a pass preserves meaning: runs its input and output on the same random values.
 //!
-//! The evaluator runs the tensor level and `interp` the kernel level, after the spec of their
-//! level has accepted them.
+//! The evaluator runs the tensor level and `interp` the kernel level, after the spec of their level
+//! has accepted them.
 
 use crate::case::Case;
 use crate::kernels::{Kernels, Linear, Lowered, Written};

@@ -43,8 +43,8 @@ impl Random {
         }
         out
     }
-    /// Random bytes of packed blocks. Every float among them, of any width,
-    /// has a moderate magnitude.
+    /// Random bytes of packed blocks. Every float among them, of any width, has a moderate
+    /// magnitude.
     pub fn blocks(&mut self, len: usize) -> Vec<u8> {
         (0..len).map(|_| 0x20 + self.below(0x1c) as u8).collect()
     }

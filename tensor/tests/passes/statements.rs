@@ -162,8 +162,8 @@ pub fn barriers(case: &Case) -> Result<Applied, String> {
     Ok(lowering.applied(&g, &Code { statements, ..code }))
 }
 
-/// Loops of a kernel after software pipelining, at the depth of its plan or of
-/// the case's `launch:`.
+/// Loops of a kernel after software pipelining, at the depth of its plan or of the case's
+/// `launch:`.
 pub fn copies_ahead(case: &Case) -> Result<Applied, String> {
     let lowering = Lowering::for_case(case)?;
     let (mut g, code) = lowering.code();

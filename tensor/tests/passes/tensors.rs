@@ -211,8 +211,8 @@ pub fn candidates(case: &Case) -> Result<Applied, String> {
 
 /// Lowers one root to a kernel-level expression.
 ///
-/// `buffers: %3 %5` are materialised; `buffers: planes` materialises the nodes that
-/// the previous pass marked.
+/// `buffers: %3 %5` are materialised; `buffers: planes` materialises the nodes that the previous
+/// pass marked.
 pub fn rangeify(case: &Case) -> Result<Applied, String> {
     let mut c = Context::for_case(case)?;
     let &[root] = &c.roots[..] else { return Err("one root".into()) };
