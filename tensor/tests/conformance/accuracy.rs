@@ -1,29 +1,39 @@
-//! What devices promise of arithmetic of floats: most IEEE 754's, each result the nearest float. WGSL promises less, and a device whose kernels it is the language of is held to that and no looser.
+//! Floating-point accuracy that devices guarantee.
+//!
+//! Most guarantee IEEE 754, each result rounded to nearest. WGSL guarantees less, and devices with
+//! WGSL kernels are tested against exactly that.
 
 use super::{Case, Env, HostArray, Run, Want, Way, truth, wrong};
 use gristmill_uop::function::Storage;
 use gristmill_uop::{Graph, Id, Node, Op, Scalar};
 
-/// What a device promises of arithmetic in f32.
+/// Accuracy of f32 arithmetic on a device.
 #[derive(Clone, Copy)]
 pub struct Accuracy {
-    /// Units in the last place that the result of an operation may be off the nearest float.
+    /// Error of an operation's result relative to the nearest float, in units in the last place.
     units: fn(Op) -> f64,
-    /// May what an operation reads or gives be zero where it is subnormal?
+    /// True if subnormal operands and results may be flushed to zero.
     flushes: bool,
-    /// May operations be joined where that is as accurate: a product and a sum, or two products with a factor in common?
+    /// True if ops may be contracted: a product and a sum, or products with a common factor.
     fuses: bool,
 }
 
-/// IEEE 754, operation by operation.
+/// IEEE 754 for each operation.
 pub const NEAREST: Accuracy = Accuracy { units: |_| 0.0, flushes: false, fuses: false };
 
-/// "WebGPU Shading Language" of the W3C, 15.7.4.1 (accuracy of concrete expressions), 15.7.2 (subnormal numbers) and 15.7.5 (reassociation and fusion).
+/// Accuracy of WGSL, from the W3C's "WebGPU Shading Language".
+///
+/// Sections 15.7.4.1 (accuracy of concrete expressions), 15.7.2 (subnormal numbers) and 15.7.5
+/// (reassociation and fusion).
 pub const WGSL: Accuracy = Accuracy { units: units_of_wgsl, flushes: true, fuses: true };
 
-/// The table of 15.7.4.1 for f32. It counts from the exact result, and the nearest float is half a unit off that. "Correctly rounded" is either of the two floats beside it. A square root inherits its
-/// accuracy from 1.0 / inverseSqrt(x): 2 units, and then 2.5. A whole number is converted to either float beside it (15.7.6). Exponentials and logarithms are written out in kernels
-/// (`dialect/prelude.rs`), and may be off by what every device's may.
+/// The f32 table of 15.7.4.1, converted to distance from the nearest float.
+///
+/// The table counts from the exact result, and the nearest float is up to half a unit from it.
+/// "Correctly rounded" permits either adjacent float. A square root inherits the accuracy of 1.0 /
+/// inverseSqrt(x): 2 units, then 2.5. Integers convert to either adjacent float (15.7.6).
+/// Exponentials and logarithms are implemented in kernels (`dialect/prelude.rs`), with the
+/// tolerance of all devices.
 fn units_of_wgsl(op: Op) -> f64 {
     const OF_NEAREST: f64 = 0.5;
     match op {
@@ -41,12 +51,12 @@ pub fn unit(of: f64) -> f64 {
     f64::from(f32::from_bits(of.to_bits() & 0x7f80_0000)) * f64::from(f32::EPSILON)
 }
 
-/// Is it a number that may be flushed?
+/// True for a value that may be flushed to zero.
 fn is_subnormal(v: f64) -> bool {
     v.abs() < f64::from(f32::MIN_POSITIVE)
 }
 
-/// Units that the operations of f32 in a graph may be off by together.
+/// Sum of the permitted errors of the f32 operations in a graph, in units.
 fn sum(g: &Graph, roots: &[Id], units: fn(Op) -> f64) -> f64 {
     let of = |n: &Node| {
         let narrows = n.op == Op::Cast && g.scalar(n.src[0]).is_float();
@@ -56,14 +66,15 @@ fn sum(g: &Graph, roots: &[Id], units: fn(Op) -> f64) -> f64 {
 }
 
 impl Accuracy {
-    /// That of a way's device.
+    /// The accuracy of a way's device.
     pub fn for_way(way: &Way) -> Accuracy {
         match way.device.device.name().starts_with("wgpu") {
             true => WGSL,
             false => NEAREST,
         }
     }
-    /// Units in the last place that the outputs of a case may be off by: by its operations, and by those that decode its weights.
+    /// Permitted error of a case's outputs in units: its operations, and those that decode its
+    /// weights.
     fn units(&self, case: &Case) -> f64 {
         let f = &case.function;
         let roots: Vec<Id> = f.outputs.iter().map(|o| o.1).collect();
@@ -77,11 +88,11 @@ impl Accuracy {
         });
         sum(&f.graph, &roots, self.units) + of_weights.sum::<f64>()
     }
-    /// Is that, where this is wanted, within so many units, or flushed?
+    /// True if `got` is within `units` of `want`, or is a permitted flush to zero.
     fn allows(&self, units: f64, want: f64, got: f64) -> bool {
         (want - got).abs() <= units * unit(want) || self.flushes && is_subnormal(want) && got == 0.0
     }
-    /// What else the outputs of a run may be.
+    /// Alternative outputs of a run: with flushed inputs, and with contracted decoding.
     pub fn others(&self, case: &Case, run: &Run) -> Vec<Want> {
         let of = |values: &[Vec<f64>], env| truth(&case.function, &run.vars, &run.before, values, env);
         let flushed = self.flushes.then(|| {
@@ -97,7 +108,7 @@ impl Accuracy {
         let fused = self.fuses.then(|| of(&run.values, Env::new().decoded_exactly()));
         flushed.into_iter().chain(fused).collect()
     }
-    /// What is wrong with an output of a run beyond what is promised.
+    /// Describes an error in an output of a run that the accuracy does not permit.
     pub fn wrong(&self, case: &Case, run: &Run, output: usize, got: &[f64], scalar: Scalar) -> Option<String> {
         let slack = run.slack.get(output).map_or(&[][..], Vec::as_slice);
         let off = |wants: &[&HostArray], units: Option<f64>| {

@@ -1,4 +1,4 @@
-//! The harness: cases, random inputs, the truth, and the ways in which a device is made to compute them.
+//! Test harness: cases, random inputs, reference results, and the ways of a device to compute them.
 
 pub mod accuracy;
 mod progress;
@@ -18,37 +18,36 @@ use progress::Record;
 use std::sync::Arc;
 use suite::Suite;
 
-/// Bytes of every output.
 type Outputs = Vec<Vec<u8>>;
 
 /// Values of the variables of one run.
 pub type Vars = Vec<(&'static str, i64)>;
 
-/// What a slot holds before a run.
+/// Contents of a slot before a run.
 #[derive(Clone, Debug)]
 pub enum Fill {
-    /// Evenly distributed.
+    /// Uniformly distributed floats in this interval.
     Uniform(f64, f64),
-    /// Whole numbers `lo..hi`.
+    /// Random integers in `lo..hi`.
     Whole(i64, i64),
-    /// These, again and again.
+    /// These values, repeated.
     Values(Vec<f64>),
 }
 
-/// How near a float must be. Integers and infinities must be equal.
+/// Tolerance of floats. Integers and infinities must be equal.
 #[derive(Clone, Copy)]
 pub enum Within {
-    /// Of the largest value of the output.
+    /// Relative to the largest magnitude in the output.
     Scale(f64),
-    /// As much, whatever the output: what inputs up to one make of their own rounding.
+    /// An absolute bound, from the rounding of inputs of magnitude up to one.
     Absolute(f64),
-    /// Of the value itself (or the smallest normal number).
+    /// Relative to the value itself (or the smallest normal number).
     Each(f64),
-    /// Equal to the bit (a zero's sign aside).
+    /// Bit-identical, except for the sign of zero.
     Exact,
 }
 
-/// A function with its inputs and what is expected of its outputs.
+/// A function with its inputs and the tolerance of its outputs.
 pub struct Case {
     pub name: String,
     pub function: Arc<Function>,
@@ -58,14 +57,14 @@ pub struct Case {
 }
 
 impl Case {
-    /// A captured function; f32 level is expected.
+    /// A captured function; the default tolerance is 1e-5 of the largest magnitude.
     pub fn new(name: impl Into<String>, body: impl FnOnce(&Capture)) -> Case {
         let name = name.into();
         let capture = Capture::new(name.clone());
         body(&capture);
         Case::from_function(name, capture.finish())
     }
-    /// A function of one input a shape, written with nodes.
+    /// A function written with graph nodes, with one input for each shape.
     pub fn raw(
         name: impl Into<String>,
         inputs: &[(&[i64], Scalar)],
@@ -94,22 +93,22 @@ impl Case {
         let fills = vec![None; function.slots.len()];
         Case { name, function: Arc::new(function), fills, vars: vec![vec![]], within: Within::Scale(1e-5) }
     }
-    /// What slot `slot` holds; floats between -1 and 1 and whole numbers below 100 unless said.
+    /// Sets the contents of a slot; by default floats in -1..1 and integers below 100.
     pub fn fill(mut self, slot: usize, fill: Fill) -> Case {
         self.fills[slot] = Some(fill);
         self
     }
-    /// Values of the variables, one run each.
+    /// Sets the values of the variables, one list for each run.
     pub fn vars(mut self, vars: &[&[(&'static str, i64)]]) -> Case {
         self.vars = vars.iter().map(|v| v.to_vec()).collect();
         self
     }
-    /// The same, with other random inputs.
+    /// Adds a suffix to the name, which also changes the random inputs.
     pub fn renamed(mut self, suffix: &str) -> Case {
         self.name = format!("{}, {suffix}", self.name);
         self
     }
-    /// Has it weights in blocks?
+    /// True if a weight is packed in blocks.
     pub fn has_packed(&self) -> bool {
         self.function.slots.iter().any(|s| matches!(s.storage, Storage::Packed(e) if e.elements > 1))
     }
@@ -141,9 +140,9 @@ impl Random {
     }
 }
 
-/// Random blocks. Bytes are anything at all; the fields that the description reads as floats are numbers of a sensible size.
+/// Random blocks: arbitrary bytes, except that fields read as floats have moderate values.
 pub fn blocks(e: EncodingRef, count: usize, r: &mut Random) -> Vec<u8> {
-    // Where the floats are, from the description itself.
+    // The offsets of float fields, from the encoding's description.
     let mut g = Graph::new();
     let buffer = g.packed(0, &[e.elements as i64], e);
     let base = g.int(0);
@@ -207,7 +206,7 @@ fn get(bytes: &[u8], at: usize, scalar: Scalar) -> f64 {
     }
 }
 
-/// Position, in a buffer whose strides come from `most`, of each element of a tensor of dims `dims`.
+/// Flat positions of a tensor of dims `dims` in a buffer with the strides of dims `most`.
 fn places(dims: &[usize], most: &[i64]) -> Vec<usize> {
     let mut out = vec![0];
     for (&n, &m) in dims.iter().zip(most) {
@@ -216,24 +215,26 @@ fn places(dims: &[usize], most: &[i64]) -> Vec<usize> {
     out
 }
 
-/// What the outputs must be: slot, value, places.
+/// Expected outputs: slot, values, and their positions in the slot.
 pub type Want = Vec<(u32, HostArray, Vec<usize>)>;
 
-/// What sums in f32 may be off by before they are rounded to a narrow float: one that lies so near to the middle of two may become either, and what
-/// that makes of the outputs is no error.
+/// Relative error of f32 sums before they are rounded to a narrow float. A sum this close to the
+/// middle of two floats may round either way, with any effect on the outputs.
 const ROUNDED: f64 = 1e-6;
 
-/// A run: bytes of every slot before, their values where they are plain numbers, and what the outputs must be.
+/// A run: contents of all slots, their values if unpacked, and the expected outputs.
 pub struct Run {
     vars: Vars,
     before: Vec<Vec<u8>>,
     values: Vec<Vec<f64>>,
     pub want: Want,
-    /// How far each element of the outputs may be off because of what was rounded to the other side; empty where nothing is.
+    /// Additional tolerance per output element for roundings that may go either way; empty if none.
     slack: Vec<Vec<f64>>,
 }
 
-/// How far the outputs move where values before rounding are a little larger or smaller; nothing if no sum is rounded to a narrow float.
+/// Differences of the outputs if values before rounding are slightly larger or smaller.
+///
+/// Empty if no sum is rounded to a narrow float.
 fn slack(f: &Function, vars: &Vars, before: &[Vec<u8>], values: &[Vec<f64>], want: &Want) -> Vec<Vec<f64>> {
     let roots: Vec<Id> = f.outputs.iter().map(|o| o.1).collect();
     let rounds = |n: &Node| n.op == Op::Cast && n.dtype.scalar.is_half() && f.graph.scalar(n.src[0]) == Scalar::F32;
@@ -251,7 +252,7 @@ fn slack(f: &Function, vars: &Vars, before: &[Vec<u8>], values: &[Vec<f64>], wan
     want.iter().enumerate().map(each).collect()
 }
 
-/// The truth of a function for the inputs of a run, evaluated as the environment says.
+/// Evaluates a function for the inputs of a run, in the given environment.
 fn truth<'a>(f: &Function, vars: &Vars, before: &'a [Vec<u8>], values: &'a [Vec<f64>], mut env: Env<'a>) -> Want {
     for &(name, v) in vars {
         env = env.var(name, v);
@@ -284,7 +285,7 @@ pub fn runs(case: &Case) -> Vec<Run> {
             let mut values: Vec<Vec<f64>> = Vec::new();
             for (i, slot) in f.slots.iter().enumerate() {
                 let size = slot.storage.bytes(&slot.dims).expect("a size");
-                // What nobody writes is NaN, or a large number.
+                // Unwritten elements are NaN, or a large number.
                 let mut bytes = vec![0xff; size];
                 let mut data = Vec::new();
                 match slot.storage {
@@ -327,8 +328,9 @@ pub fn runs(case: &Case) -> Vec<Run> {
         .collect()
 }
 
-/// The first element that is wrong, in words: none of those that are wanted, of which the first is told. `slack` is what each may be off by besides; what else `allows` says of what is wanted and
-/// what is there is right.
+/// Describes the first element that matches none of `wants`; the message cites the first of them.
+///
+/// `slack` is an additional tolerance per element, and `allows(want, got)` accepts further values.
 fn wrong(
     wants: &[&HostArray],
     got: &[f64],
@@ -362,47 +364,50 @@ fn wrong(
     Some(format!("element {i} of {dims:?}: {g:e} should be {w:e} (within {:e})", limit(w, i)))
 }
 
-/// Contractions in integers are of activations encoded in eight bits, and judged against the truth of just that. What remains is f32
-/// arithmetic, and that it may round `x·127/max` to the other side of a tie than f64 does: such a code is off by one, a 127th of the
-/// largest activation beside it. Next to a result's largest element, which is a sum of tens of products, one is about a thousandth.
+/// Tolerance for integer contractions, against a reference with the same int8 activations. f32 and
+/// f64 may round `x·127/max` differently at a tie: an error of 1/127 of the largest activation in a
+/// sum of tens of products, about a thousandth of the largest result.
 const DERIVED: Within = Within::Scale(3e-3);
-/// The same where products of halves give what others encode in eight bits: halves of a weight are rounded in another order where they are unpacked, 2^-11 of each term, so that a few of a hundred codes
-/// are off by one, not only those at a tie. SwiGLU of Q6_K by fragments and down in integers: 6e-4 in the mean, 3.4e-3 at most (by fragments alone 2e-4 and 8e-4).
+/// As [`DERIVED`], if f16 MMA feeds int8 activations: dequantised f16 weights have errors of 2^-11
+/// per term, so a few of a hundred codes are off by one, not only ties. SwiGLU of Q6_K by MMA, then
+/// int8: mean error 6e-4, at most 3.4e-3 (by MMA alone 2e-4 and 8e-4).
 const MIXED: Within = Within::Scale(6e-3);
-/// How near that must be to the truth of the function as it was written: each activation is off by at most half of a 127th of the largest
-/// beside it, and a network carries that on.
+/// Tolerance against the original function: an int8 activation is off by up to half of 1/127 of the
+/// largest in its group, and a network propagates that.
 const ENCODED: Within = Within::Scale(2e-2);
 
-/// A way to compute: a name, the device, the seed of a perturbed schedule.
+/// A way to compute: name, device, and optional seed of a perturbed schedule.
 #[derive(Clone)]
 pub struct Way {
     pub name: String,
     pub device: Opened,
     pub seed: Option<u64>,
-    /// Outputs of ways with the same mark must be equal to the bit.
+    /// Outputs of ways with equal marks must be bit-identical.
     pub same_as: Option<&'static str>,
 }
 
-/// How many perturbed schedules `GRISTMILL_PERTURB` asks for.
+/// Number of perturbed schedules requested by `GRISTMILL_PERTURB`.
 pub fn asked() -> Option<u64> {
     std::env::var("GRISTMILL_PERTURB").ok().and_then(|v| v.parse().ok())
 }
 
-/// Seeds of perturbed schedules: so many as usual, or those that are asked for.
+/// Seeds of perturbed schedules: the requested number of them, or `usual`.
 pub fn seeds(usual: u64) -> impl Iterator<Item = u64> {
     1..=asked().unwrap_or(usual)
 }
 
-/// Schedules that are compiled together: enough that kernels which several share are compiled once and compilers start seldom, few enough that what has run is
-/// recorded every minute.
+/// Schedules compiled together: enough to compile shared kernels once and start few compilers, few
+/// enough to record results every minute.
 const BATCH: usize = 256;
 
-/// What must be writable.
+/// Named in the panic if the record cannot be written.
 const RECORD: &str = "the folder of GRISTMILL_RECORD";
 
-/// Runs all cases in all ways, a batch of cases at a time; panics with everything that is wrong. Unless `GRISTMILL_PERTURB` asks for a number of perturbed schedules, each case
-/// has one of them, in turn, beside its cheapest ones; or one schedule in all, the cheapest or a perturbed one, of a device that is slow. Every seed runs with a part of every group of
-/// cases.
+/// Runs all cases in all ways, in batches; panics with all failures.
+///
+/// Without `GRISTMILL_PERTURB`, each case runs its cheapest schedules and one perturbed schedule,
+/// by rotation. A slow device runs one schedule per case, cheapest or perturbed. So every seed runs
+/// a part of each group of cases.
 pub fn check(cases: Vec<Case>, mut ways: Vec<Way>) {
     let only = std::env::var("GRISTMILL_CASE").ok();
     if let Ok(text) = std::env::var("GRISTMILL_WAY") {
@@ -421,14 +426,17 @@ pub fn check(cases: Vec<Case>, mut ways: Vec<Way>) {
     assert!(errors.is_empty(), "{} wrong:\n{}", errors.len(), errors[..errors.len().min(40)].join("\n"));
 }
 
-/// Turns of a slow device's cases with the cheapest schedule, which is what users have, for each one with a perturbed one.
+/// Cases of a slow device with the first cheapest schedule, for each case with a given perturbed
+/// one.
 const CHEAPEST: usize = 2;
 
-/// Devices that are slow, by what they or their machines are called. Kernels of an emulated, simulated or interpreted device take as long to compile and run as all others' together (the gate's processor
-/// time: NEON 240 s, simulated CUDA 430, nests interpreted 190), and what is perturbed for them is perturbed for this processor, too. A Vulkan of the processor's compiles a kernel with barriers in 0.1 s to a second.
+/// Slow devices, by device or machine name. Emulated, simulated and interpreted kernels take as
+/// long as all others together (CPU time of CI: NEON 240 s, simulated CUDA 430 s, interpreter 190
+/// s); the CPU runs perturbed schedules too. Vulkan on a CPU takes 0.1 to 1 s to compile a kernel
+/// with barriers.
 const SLOW: [&str; 4] = ["emulated", "simulated", "interp", "llvmpipe"];
 
-/// The ways that one case after the other runs in.
+/// Sets of ways to be assigned to successive cases by rotation.
 fn in_turn(ways: Vec<Way>) -> Vec<Vec<Way>> {
     let called = |way: &Way, name: &str| way.device.device.name() == name || way.device.target.name.contains(name);
     let slow = ways.iter().any(|way| SLOW.iter().any(|name| called(way, name)));
@@ -439,7 +447,8 @@ fn in_turn(ways: Vec<Way>) -> Vec<Vec<Way>> {
             false => perturbed.into_iter().map(|way| cheapest.iter().cloned().chain([way]).collect()).collect(),
         };
     }
-    // Ways of one device stay together: they are compared to the bit. The same device with less, as another, has a turn of its own.
+    // Ways of one device stay together, for bitwise comparison. A restricted variant is another
+    // device.
     let mut turns: Vec<Vec<Way>> = Vec::new();
     for way in cheapest {
         let id = |way: &Way| way.device.device.id();
@@ -453,9 +462,9 @@ fn in_turn(ways: Vec<Way>) -> Vec<Vec<Way>> {
     again.chain(turns).chain(perturbed.into_iter().map(|way| vec![way])).collect()
 }
 
-/// What is wrong with cases that run in these ways.
+/// Runs cases in these ways and returns their failures.
 fn run(mut cases: Vec<Case>, ways: &[Way], record: &Record) -> Vec<String> {
-    // What is interpreted has no compiler to wait for, and each case is recorded.
+    // Interpreted devices do not compile, so each case is recorded by itself.
     let batch = if ways.iter().any(|way| way.device.dialect.is_some()) { BATCH / ways.len() } else { 1 };
     let mut errors = Vec::new();
     while !cases.is_empty() {
@@ -467,7 +476,7 @@ fn run(mut cases: Vec<Case>, ways: &[Way], record: &Record) -> Vec<String> {
     errors
 }
 
-/// Which part of each test's cases, of how many: `GRISTMILL_SHARD=2/3` is every third, from the second on.
+/// Index and number of shards: `GRISTMILL_SHARD=2/3` is every third case from the second on.
 fn shard() -> (usize, usize) {
     let Ok(text) = std::env::var("GRISTMILL_SHARD") else { return (0, 1) };
     let parsed = text.split_once('/').and_then(|(i, n)| Some((i.parse::<usize>().ok()?, n.parse::<usize>().ok()?)));

@@ -1,5 +1,8 @@
-//! How far a run is and what it met: with `GRISTMILL_RECORD=FOLDER` a file for each test there, or for each part of its cases, for `cargo xtask conformance`. Cases that
-//! its file says were right are not run again, nor are schedules that it says ended the process. Which schedule is under way stands in a file beside it (`.now`).
+//! Progress and results of a run, for `cargo xtask conformance`.
+//!
+//! `GRISTMILL_RECORD=FOLDER` writes a file there for each test, or for each shard of its cases.
+//! Cases recorded as correct are not run again, nor are schedules that terminated the process. The
+//! schedule in progress is named in a separate file (`.now`).
 
 use gristmill_compiler::Decision;
 use gristmill_compiler::decision::{Count, counts};
@@ -9,15 +12,15 @@ use std::io::{self, Write};
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// What was planned for a case on one target.
+/// Counts of the plans for a case on one target.
 pub struct Tally {
     target: String,
     decisions: BTreeMap<(&'static str, &'static str), Count>,
-    /// Schedules, those that are the same included.
+    /// Number of schedules, including duplicates.
     pub planned: usize,
-    /// Distinct schedules.
+    /// Number of distinct schedules.
     pub run: usize,
-    /// Distinct kernels.
+    /// Number of distinct kernels.
     pub texts: usize,
 }
 
@@ -25,7 +28,7 @@ impl Tally {
     pub fn new(target: &str) -> Tally {
         Tally { target: target.into(), decisions: BTreeMap::new(), planned: 0, run: 0, texts: 0 }
     }
-    /// Counts those of a schedule that have several alternatives.
+    /// Counts the decisions of a schedule with several options.
     pub fn decided<'a>(&mut self, decisions: impl IntoIterator<Item = &'a Decision>) {
         for (key, count) in counts(decisions.into_iter().filter(|d| d.options.len() > 1)) {
             let sum = self.decisions.entry(key).or_default();
@@ -33,6 +36,7 @@ impl Tally {
             sum.taken += count.taken;
         }
     }
+    /// Lines of the form
     /// `decided <tab> target <tab> kind <tab> alternative <tab> offered <tab> taken`.
     fn lines(&self) -> String {
         let line = |((kind, alternative), Count { offered, taken }): (&(&str, &str), &Count)| {
@@ -46,7 +50,7 @@ impl Tally {
 pub struct Finished {
     case: String,
     tallies: Vec<Tally>,
-    /// What is wrong, with the way and its seed.
+    /// Failures, each with its way and seed.
     pub wrong: Vec<String>,
 }
 
@@ -57,7 +61,9 @@ impl Finished {
     pub fn add(&mut self, tally: Tally) {
         self.tallies.push(tally);
     }
-    /// Its line, `case <tab> name <tab> planned <tab> run <tab> texts`, and those of its decisions; where something is wrong, that.
+    /// The line `case <tab> name <tab> planned <tab> run <tab> texts` and lines of decisions.
+    ///
+    /// For a failed case, its failures instead.
     fn lines(&self) -> String {
         if !self.wrong.is_empty() {
             return self.wrong.iter().map(|e| format!("wrong\t{}\n", e.replace(['\n', '\t'], " "))).collect();
@@ -69,7 +75,7 @@ impl Finished {
     }
 }
 
-/// Where the time of some cases went, by the clock.
+/// Wall-clock time of some cases by stage.
 #[derive(Default)]
 pub struct Stages {
     pub truth: Duration,
@@ -78,22 +84,22 @@ pub struct Stages {
     pub run: Duration,
 }
 
-/// The file of the test that runs on this thread.
+/// The record file of the current thread's test.
 pub struct Record {
     test: String,
     path: Option<PathBuf>,
-    /// Cases that need not run.
+    /// Cases recorded as correct, which are skipped.
     done: HashSet<String>,
-    /// Schedules that ended a process: `case / way`.
+    /// Schedules that terminated a process: `case / way`.
     fatal: HashSet<String>,
 }
 
 impl Record {
-    /// Reads what is there already, and takes out what was wrong, since that runs again.
+    /// Reads the existing record, and removes failures, which run again.
     pub fn open() -> io::Result<Record> {
         let test = std::thread::current().name().unwrap_or("a test").to_owned();
         let folder = std::env::var_os("GRISTMILL_RECORD").map(PathBuf::from);
-        // Parts of a test run side by side.
+        // Shards of a test run in parallel.
         let part = std::env::var("GRISTMILL_SHARD").map(|part| format!("@{}", part.replace('/', "of")));
         let name = test.replace("::", "-") + &part.unwrap_or_default() + ".tsv";
         let path = folder.map(|folder| folder.join(name));
@@ -104,7 +110,7 @@ impl Record {
                 Err(e) if e.kind() == io::ErrorKind::NotFound => String::new(),
                 Err(e) => return Err(e),
             };
-            // A line without its end was being written when the run was ended.
+            // A line without its end was being written when the process ended.
             let whole = text.split_inclusive('\n').filter(|line| line.ends_with('\n'));
             let right: String = whole.filter(|line| !line.starts_with("wrong\t")).collect();
             let named = |kind: &str, line: &str| Some(line.strip_prefix(kind)?.split('\t').next()?.to_owned());
@@ -116,11 +122,11 @@ impl Record {
         record.pauses()?;
         Ok(record)
     }
-    /// Has that case run before, and was right?
+    /// True if the case is recorded as correct.
     pub fn has(&self, case: &str) -> bool {
         self.done.contains(case)
     }
-    /// What is done to a schedule begins, unless it ended a process before: then it is left out, and this is false.
+    /// Records that a schedule begins; false if it terminated a process before and must be skipped.
     pub fn begins(&self, what: &str, schedule: &str) -> io::Result<bool> {
         let Some(path) = &self.path else { return Ok(true) };
         if self.fatal.contains(schedule) {
@@ -129,7 +135,7 @@ impl Record {
         std::fs::write(path.with_extension("now"), format!("{schedule}\t{what}\n"))?;
         Ok(true)
     }
-    /// No schedule is under way.
+    /// Records that no schedule is in progress.
     pub fn pauses(&self) -> io::Result<()> {
         let Some(path) = &self.path else { return Ok(()) };
         match std::fs::remove_file(path.with_extension("now")) {
@@ -137,7 +143,7 @@ impl Record {
             _ => Ok(()),
         }
     }
-    /// Adds what was found of some cases, `left` of which remain, and says so past the capture of tests' output.
+    /// Appends the results of cases and prints progress past captured output; `left` cases remain.
     pub fn add(&self, finished: &[Finished], stages: &Stages, left: usize) -> io::Result<()> {
         let Some(path) = &self.path else { return Ok(()) };
         let Stages { truth, plan, compile, run } = stages;

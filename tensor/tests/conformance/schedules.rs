@@ -1,4 +1,4 @@
-//! The schedules of some cases on one device: planned, told apart by what they run, and compiled together.
+//! Schedules of cases on one device: planned, deduplicated, and compiled together.
 
 use super::progress::{Record, Tally};
 use super::{Case, RECORD, Random, Way};
@@ -12,13 +12,13 @@ use gristmill_uop::text::print;
 use std::collections::HashSet;
 use std::sync::Arc;
 
-/// Ways whose kernels the same device runs.
+/// Ways with kernels for the same device and target.
 pub struct Group<'a> {
     pub device: &'a Opened,
     ways: Vec<&'a Way>,
 }
 
-/// A schedule of a case, with its kernels once it is loaded.
+/// A schedule of a case; it has kernels once it is loaded.
 pub struct Schedule<'a> {
     pub case: usize,
     pub way: &'a Way,
@@ -26,7 +26,7 @@ pub struct Schedule<'a> {
 }
 
 impl Schedule<'_> {
-    /// `case / way`.
+    /// The schedule's name, `case / way`.
     pub fn name(&self, cases: &[Case]) -> String {
         named(&cases[self.case], self.way)
     }
@@ -36,14 +36,14 @@ fn named(case: &Case, way: &Way) -> String {
     format!("{} / {}", case.name, way.name)
 }
 
-/// The distinct schedules of some cases, and what was decided for each case.
+/// The distinct schedules of some cases, and counts of their decisions.
 pub struct Planned<'a> {
     pub schedules: Vec<Schedule<'a>>,
     pub tallies: Vec<Tally>,
 }
 
 impl<'a> Group<'a> {
-    /// These ways by their devices and targets, in their order.
+    /// Groups ways by device and target, in order.
     pub fn all(ways: &'a [Way]) -> Vec<Group<'a>> {
         let mut groups: Vec<(String, Group)> = Vec::new();
         for way in ways {
@@ -56,7 +56,7 @@ impl<'a> Group<'a> {
         }
         groups.into_iter().map(|g| g.1).collect()
     }
-    /// Plans every case in every way. A perturbed schedule that another perturbed one of its case equals to the last byte is counted and not kept.
+    /// Plans every case in every way; a perturbed duplicate of a case's plan is counted, not kept.
     pub fn plan(&self, cases: &[Case], record: &Record) -> Planned<'a> {
         let target = &self.device.target;
         let mut planned = Planned { schedules: Vec::new(), tallies: Vec::new() };
@@ -68,7 +68,8 @@ impl<'a> Group<'a> {
                     continue;
                 }
                 let mut policy: Box<dyn Policy> = match way.seed {
-                    // Of the case too, so that one case alone has the schedules that it has among others.
+                    // Seeded by the case too, so that a case has the same schedules alone and among
+                    // others.
                     Some(seed) => {
                         Box::new(Perturb::new(Random::from_name(&format!("{} {seed}", case.name)).next() | 1))
                     }
@@ -90,7 +91,7 @@ impl<'a> Group<'a> {
         record.pauses().expect(RECORD);
         planned
     }
-    /// Compiles and loads all of them together; those that cannot be are taken out, with their case and why.
+    /// Compiles and loads all schedules; removes and returns those that fail, with case and reason.
     pub fn load(&self, schedules: &mut Vec<Schedule<'a>>) -> Vec<(usize, String)> {
         let programs =
             |s: &Schedule| -> Vec<Program> { s.ready.compiled.programs.iter().map(|p| p.as_ref().clone()).collect() };
@@ -114,7 +115,7 @@ impl<'a> Group<'a> {
                     with(s, Ok(own));
                 }
             }
-            // Which it is shows when each is loaded alone.
+            // Schedules are then loaded one at a time, to find the one that fails.
             Err(_) => schedules.retain_mut(|s| {
                 let kernels = self.device.device.load(&programs(s), &|_, _| ());
                 with(s, kernels)
@@ -124,7 +125,7 @@ impl<'a> Group<'a> {
     }
 }
 
-/// All that a device reads of a kernel, apart from its name, what it is estimated to take, and what is said of it to people.
+/// Key of everything in a program that a device uses: not its name, cost or descriptions.
 fn identity(p: &Program) -> Key {
     let context = &p.context;
     let own = context.when.iter().flat_map(|w| [w.skip, w.prologue]).flatten();
@@ -139,7 +140,7 @@ fn identity(p: &Program) -> Key {
     Key::from_parts([text, format!("{around:?}")])
 }
 
-/// All that decides what a compiled function does.
+/// Key of everything that determines what a compiled function does.
 fn whole(c: &Compiled) -> Key {
     let kernels: Vec<Key> = c.programs.iter().map(|p| identity(p)).collect();
     Key::from_parts([format!("{:?}", (kernels, &c.levels, &c.temps, c.arena, &c.layouts))])

@@ -1,5 +1,6 @@
-//! A batch of cases with what they compute, run in every way. Ways that share a device are planned first, compiled together, and run once for each distinct
-//! schedule.
+//! Runs a batch of cases in every way.
+//!
+//! Ways of one device are planned first, compiled together, and run once per distinct schedule.
 
 use super::accuracy::Accuracy;
 use super::progress::{Finished, Record, Stages};
@@ -18,25 +19,25 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Instant;
 
-/// Cases, the truth of each, and what was found.
+/// Cases with their reference results, and the results so far.
 pub struct Suite {
     cases: Vec<Case>,
     truths: Vec<Arc<Truth>>,
-    /// By mark, case and run: the way that came first, and the bytes of its outputs.
+    /// First way and its output bytes, by mark, case and run.
     bits: HashMap<(&'static str, [usize; 2]), (String, Outputs)>,
-    /// What was run of each case, and what is wrong with it.
+    /// Schedules and failures of each case.
     finished: Vec<Finished>,
     stages: Stages,
 }
 
-/// What a case means in a schedule, and how near what is computed must be.
+/// Reference results of a case under a schedule, with their tolerance.
 struct Meaning {
     values: Meant,
     within: Within,
 }
 
 impl Suite {
-    /// Nothing has run yet.
+    /// Computes or finds the reference results of cases.
     pub fn new(cases: Vec<Case>) -> Suite {
         let start = Instant::now();
         let truths = cases.iter().map(Truth::for_case).collect();
@@ -44,7 +45,7 @@ impl Suite {
         let stages = Stages { truth: start.elapsed(), ..Stages::default() };
         Suite { cases, truths, bits: HashMap::new(), finished, stages }
     }
-    /// Runs all cases in all ways: what was run of each, and where the time went.
+    /// Runs all cases in all ways; returns results per case and the time per stage.
     pub fn run(mut self, ways: &[Way], record: &Record) -> (Vec<Finished>, Stages) {
         for group in Group::all(ways) {
             self.run_group(&group, record);
@@ -63,7 +64,7 @@ impl Suite {
             self.finished[case].wrong.push(format!("{} / {error}", self.cases[case].name));
         }
         let mut jit = Jit::new(group.device.clone());
-        // All kernels of a batch are compiled together, so these too.
+        // All kernels of a batch are compiled together, including repacking kernels.
         let of = |s: &Schedule| {
             let layouts = s.ready.compiled.layouts.iter();
             layouts.map(|l| packer(&s.ready.function, l)).collect::<Vec<_>>()
@@ -98,7 +99,7 @@ impl Suite {
         }
         self.stages.run += start.elapsed();
     }
-    /// What a case means in a schedule for a target, if it is not what it says.
+    /// Reference results under a schedule, if it changes the function that is computed.
     fn meaning(&self, schedule: &Schedule, target: &Target) -> Option<Meaning> {
         let decisions = &schedule.ready.compiled.decisions;
         let f = decompose::meaning(&self.cases[schedule.case].function, target, decisions)?;
@@ -110,7 +111,7 @@ impl Suite {
         let within = if mixed { MIXED } else { DERIVED };
         Some(Meaning { values: self.truths[schedule.case].meant(&f), within })
     }
-    /// The bytes of the outputs of run `j` of a schedule's case.
+    /// Runs a schedule on run `j` of its case; returns the output bytes.
     fn computed(&self, jit: &Jit, schedule: &Schedule, j: usize) -> Result<Outputs, String> {
         let run = &self.truths[schedule.case].runs[j];
         let args = buffers(jit, run, schedule);
@@ -123,7 +124,7 @@ impl Suite {
         };
         Ok(run.want.iter().map(|want| read(want.0)).collect())
     }
-    /// Notes what is wrong with outputs, and where they differ from those of a way that they must equal.
+    /// Records wrong outputs, and differences from a way that must be bit-identical.
     fn judge(&mut self, after: &Outputs, way: &Way, [i, j]: [usize; 2], meaning: Option<&Meaning>, at: &str) {
         let (case, run, errors) = (&self.cases[i], &self.truths[i].runs[j], &mut self.finished[i].wrong);
         for (n, ((slot, want, places), bytes)) in run.want.iter().zip(after).enumerate() {
@@ -147,14 +148,14 @@ impl Suite {
     }
 }
 
-/// The kernel that brings a slot into its layout.
+/// Key of the kernel that repacks a slot into its layout.
 fn packer(f: &Function, &(slot, layout): &(u32, Layout)) -> (EncodingRef, Layout, usize) {
     let info = &f.slots[slot as usize];
     let (Storage::Packed(e), Some(&columns)) = (info.storage, info.dims.last()) else { panic!("{slot} is not packed") };
     (e, layout, columns as usize)
 }
 
-/// Buffers with what a run has before, weights in the layouts that the function reads.
+/// Buffers with the contents of a run; weights are repacked into the function's layouts.
 fn buffers(jit: &Jit, run: &Run, schedule: &Schedule) -> Vec<Buffer> {
     let (device, function) = (jit.device(), &schedule.ready.function);
     let written = |bytes: &Vec<u8>| {

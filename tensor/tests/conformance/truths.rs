@@ -1,5 +1,6 @@
-//! What is true of a case, kept for the devices to come: its inputs, and what must come out of them, follow from the case alone, and an evaluator of f64 takes a fifth of the
-//! time that a processor's kernels do.
+//! Caches reference results, which depend on the case alone, for all devices of a process.
+//!
+//! The f64 evaluator takes a fifth of the time of a CPU's kernels.
 
 use super::{Case, Env, Run, Want, runs, truth};
 use gristmill_runtime::store::Key;
@@ -8,20 +9,22 @@ use gristmill_uop::function::Function;
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// Bytes of truths that are kept at most; who comes later computes them again.
+/// Bytes of cached results; beyond that they are computed again.
 const KEPT: usize = 2 << 30;
 
-/// The runs of a case, and by content what they give in other functions than the one that is written: where products are in integers, targets of different vectors often
-/// compute the same.
+/// The runs of a case, with results of variants of its function by content key.
+///
+/// Integer contractions change the function, in the same way for many targets of other vector
+/// widths.
 pub struct Truth {
     pub runs: Vec<Run>,
     meanings: Mutex<HashMap<function::Key, Meant>>,
 }
 
-/// What must come out of each run.
+/// Expected outputs of each run.
 pub type Meant = Arc<Vec<Want>>;
 
-/// Truths by their cases, and their bytes.
+/// Cached results by case, and their size in bytes.
 #[derive(Default)]
 struct Kept {
     truths: HashMap<Key, Arc<Truth>>,
@@ -31,7 +34,7 @@ struct Kept {
 static KNOWN: Mutex<Option<Kept>> = Mutex::new(None);
 
 impl Truth {
-    /// Of a case, computed where no other device has asked for it.
+    /// Returns the results of a case, computed if they are not cached.
     pub fn for_case(case: &Case) -> Arc<Truth> {
         let key = Key::from_parts([&case.name, &case.function.key().to_string(), &format!("{:?} {:?}", case.fills, case.vars)]);
         let kept = || KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
@@ -48,7 +51,7 @@ impl Truth {
         }
         new
     }
-    /// The same for another function of the same slots.
+    /// Returns the expected outputs of a variant of the function with the same slots.
     pub fn meant(&self, f: &Function) -> Meant {
         let mut meanings = self.meanings.lock().unwrap_or_else(PoisonError::into_inner);
         let of = |r: &Run| truth(f, &r.vars, &r.before, &r.values, Env::new());
