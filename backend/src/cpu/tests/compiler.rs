@@ -2,8 +2,8 @@
 
 use super::super::{Cc, CpuDevice, Isa};
 use super::{Groups, NOTHING, Place, program};
-use gristmill_runtime::{Device, Error};
 use gristmill_runtime::store::Store;
+use gristmill_runtime::{Device, Error};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
