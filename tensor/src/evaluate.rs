@@ -47,8 +47,7 @@ impl<'a> Env<'a> {
     pub fn new() -> Env<'a> {
         Env::default()
     }
-    /// Sets a parameter to row-major elements; their number must match its dims for these
-    /// variables.
+    /// Sets a parameter to row-major elements, as many as its dims have with these variables.
     pub fn values(mut self, slot: u32, data: &'a [f64]) -> Env<'a> {
         self.params.insert(slot, Input::Values(data));
         self
@@ -67,8 +66,8 @@ impl<'a> Env<'a> {
     }
     /// Dequantises packed parameters without rounding each step to f32.
     ///
-    /// Kernel languages permit such contraction (a fused multiply-add, for example), and drivers
-    /// use it.
+    /// Kernel languages permit such contraction, a fused multiply-add for example, and drivers
+    /// make use of it.
     pub fn decoded_exactly(mut self) -> Env<'a> {
         self.decodes_exactly = true;
         self

@@ -89,8 +89,7 @@ impl Capture {
     }
     /// Makes a state's last version an output and returns the state's slot.
     ///
-    /// `assigned` is a chain of [`Tensor::assign`] and [`Tensor::scatter_add`] that starts at the
-    /// state.
+    /// `assigned` is a chain of [`Tensor::assign`] and [`Tensor::scatter_add`] from the state on.
     ///
     /// # Panics
     /// If the chain does not start at a state.

@@ -63,8 +63,8 @@ impl Jit {
     }
     /// Compiles the new ones among `functions`, loads them in one batch and returns all, in order.
     ///
-    /// Functions found in the device's store are read instead of compiled. `progress(done, total)`
-    /// counts kernels.
+    /// Functions found in the device's store are read, not compiled. `progress(done, total)` counts
+    /// the kernels that are loaded.
     pub fn prepare(
         &mut self,
         functions: &[Arc<Function>],
@@ -130,8 +130,7 @@ impl Jit {
     }
     /// Loads the kernels that repack rows from their file layout into another, in one batch.
     ///
-    /// Each request is an encoding, the layout to produce and the number of elements (columns) of a
-    /// row.
+    /// Each request is an encoding, the layout to produce, and the elements per row (columns).
     pub fn prepare_packers(&mut self, wanted: &[(EncodingRef, Layout, usize)]) -> Result<(), Error> {
         let mut new: Vec<(EncodingRef, Layout, usize)> = Vec::new();
         let mut programs = Vec::new();

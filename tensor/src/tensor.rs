@@ -288,8 +288,7 @@ impl<'g> Tensor<'g> {
         let id = self.capture.graph.borrow_mut().gather(self.id, index.id);
         self.with(id)
     }
-    /// Adds rows of `value [i.., rest..]` to the rows of this tensor `[rows, rest..]` at `index
-    /// [i..]`.
+    /// Adds rows of `value [i.., rest..]` at `index [i..]` to rows of this tensor `[rows, rest..]`.
     ///
     /// Indices are below `rows`; values with equal indices are all added. It is the gradient of
     /// [`gather`](Tensor::gather), and its own gradient is a `gather`. Types: f32, f16 and i32.
@@ -329,8 +328,8 @@ impl<'g> Tensor<'g> {
     ///
     /// For a weight stored as plain f16, activations are rounded to f16, as in ggml and on tensor
     /// cores: such files were made for engines that do so, and near ties between experts resolve
-    /// the same way. Bf16 has 8 significant bits against 11 of f16, so its activations keep their
-    /// precision.
+    /// the same way. Bf16 has only 8 significant bits against 11 of f16, so activations are not
+    /// rounded for a bf16 weight.
     pub fn contract(self, w: Tensor<'g>) -> Tensor<'g> {
         let x = if w.is_stored_f16() { self.cast(Scalar::F16).cast(Scalar::F32) } else { self };
         let product = w * x.unsqueeze(self.rank() - 1);
@@ -358,8 +357,7 @@ impl<'g> Tensor<'g> {
         let value = encoding.decode(&mut g, at, zero, zero);
         g[value].op == Op::Cast && g[g[value].src[0]].op == Op::Load && g.scalar(g[value].src[0]) == Scalar::F16
     }
-    /// Makes a new version of this state with the rows from `start` on replaced by those of
-    /// `value`.
+    /// Makes a new version of this state with rows of `value` written from row `start` on.
     pub fn assign(self, value: Tensor<'g>, start: Tensor<'g>) -> Tensor<'g> {
         let id = self.capture.graph.borrow_mut().assign(self.id, value.id, start.id);
         self.with(id)
@@ -402,8 +400,8 @@ impl<'g> Tensor<'g> {
     /// kernel is a launch of its own; the graph around it is fused as usual. Elementwise producers
     /// of arguments that it reads by functions, and elementwise consumers of an output that it
     /// writes by a function (`accessors`), may be fused into its launch if that costs less. Devices
-    /// without a text for the kernel compute this expression itself, which is also the reference
-    /// for the text.
+    /// without a text for the kernel compute this expression itself. It is also the reference that
+    /// texts are tested against.
     pub fn computed_by(self, kernel: CustomRef, groups: Tensor<'g>, arguments: &[Tensor<'g>]) -> Tensor<'g> {
         assert_eq!(kernel.arguments.len(), arguments.len(), "{} takes {:?}", kernel.name, kernel.arguments);
         let arguments: Vec<Id> = arguments.iter().map(|t| t.id).collect();
@@ -531,7 +529,9 @@ pub struct Recurrence<'g> {
     pub values: Tensor<'g>,
     /// Natural logarithms of the state's decay, per token and head.
     pub gates: Tensor<'g>,
-    /// Delta-rule rates: the update is `rate · (value − state·key)`; `None` adds the value itself.
+    /// Step sizes of the delta rule, `rate · (value − state·key)` with the decayed state.
+    ///
+    /// `None` adds the values themselves.
     pub rates: Option<Tensor<'g>>,
 }
 

@@ -45,8 +45,9 @@ binary! {
 }
 
 impl Tensor {
-    /// Converts to another type; floats truncate to integers, and round to nearest-even when
-    /// narrowed.
+    /// Converts to another type.
+    ///
+    /// Floats truncate to integers; narrower floats are rounded to nearest, ties to even.
     pub fn cast(&self, to: Scalar) -> Tensor {
         Tensor::from_fn([self], move |_, [x]| x.cast(to))
     }
@@ -54,8 +55,7 @@ impl Tensor {
     pub fn select(&self, a: &Tensor, b: &Tensor) -> Tensor {
         Tensor::from_fn([self, a, b], |_, [c, a, b]| c.select(a, b))
     }
-    /// Adds rows of `value [i.., rest..]` to the rows of this tensor `[rows, rest..]` at `index
-    /// [i..]`.
+    /// Adds rows of `value [i.., rest..]` at `index [i..]` to rows of this tensor `[rows, rest..]`.
     pub fn scatter_add(&self, value: &Tensor, index: &Tensor) -> Tensor {
         Tensor::from_fn([self, value, index], |_, [x, value, index]| x.scatter_add(value, index))
     }

@@ -1,3 +1,5 @@
+//! Tests keys and records of compiled functions.
+
 use super::*;
 use crate::build_id;
 use crate::function::{Capture, ContentKey};

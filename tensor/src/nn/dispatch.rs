@@ -11,7 +11,7 @@ pub enum Dispatch<'g> {
     Beside(Tensor<'g>),
     /// A few rows: one slot per row and chosen expert, sorted by expert.
     Sorted(Sorted<'g>),
-    /// Rows grouped into tiles of the given height. A tile has one expert, so its rows share the weight address.
+    /// Rows grouped into tiles of the given height; a tile's rows share one expert's weights.
     Tiles(Tiles<'g>, usize),
 }
 

@@ -18,7 +18,7 @@ pub struct Tiles<'g> {
     pub count: Tensor<'g>,
     /// The expert of each tile: `[count]` i32.
     pub expert: Tensor<'g>,
-    /// The token of each row of the tiles: `[count·height]` i32. Padding rows may name any token.
+    /// The token of each row of the tiles: `[count·height]` i32. Padding rows have token 0.
     pub token: Tensor<'g>,
     /// The tile row of each slot: `[tokens, k]` i32.
     pub row: Tensor<'g>,
@@ -168,7 +168,7 @@ impl<'g> Slots<'g> {
         let before = blocks.before.reshape(dims![blocks.count * self.experts as i64]);
         before.gather(block * self.experts as i64 + e) + one(same).sum(&[1])
     }
-    /// The slot of each tile row, `[tiles·height]` i32; padding rows get −1 or an arbitrary slot.
+    /// The slot of each tile row, `[tiles·height]` i32; padding rows get −1 (one block) or 0.
     ///
     /// `row [count]` is the tile row of each slot, `expert [tiles]` the expert of each tile, and
     /// `start [experts]` the first tile of each expert.
